@@ -66,6 +66,24 @@ static void markdown(void **state)
     shows("", 60, true, "");
 }
 
+/* Formulas stay what they are, with the marks that they were written with; prices are none. */
+static void formulas(void **state)
+{
+    (void)state;
+    shows("*a* $x_{1} *y* \\, z$ **b**", 60, true, "{a} $x_{1} *y* \\, z$ {b}\n");
+    shows("*a* \\(x_i *y* \\; \\{z\\}_j\\) **b** \\(c\\)", 60, true, "{a} \\(x_i *y* \\; \\{z\\}_j\\) {b} \\(c\\)\n");
+    shows("\\[\n  \\frac{a_i}{b} \\\\\n  *c*\n\\]\n*d*", 60, true, "\\[\n\\frac{a_i}{b} \\\\\n*c*\n\\]\n{d}\n");
+    shows("$$\nx*y*z\n$$", 60, true, "$$\nx*y*z\n$$\n");
+    shows("- \\(a\\)\n- `\\(b\\)` $c$", 60, true, "{• }\\(a\\)\n{• }{\\(b\\)} $c$\n");
+    shows("\\(not closed *x*", 60, true, "(not closed {x}\n");
+    shows("\\\\(*x*\\\\)", 60, true, "\\({x}\\)\n");
+    shows("$5 *and* $6 and 7 $, $8,*9*$", 60, true, "$5 {and} $6 and 7 $, $8,*9*$\n");
+    shows("US$5, *b* US$6, $a", 60, true, "US$5, {b} US$6, $a\n");
+    shows("\\$5 *and* 6$", 60, true, "$5 {and} 6$\n");
+    shows("| \\(a_1 *b*\\) | $c$ |\n|---|---|\n| \\[d\\] | *e* |", 60, true,
+          "{\\(a_1 *b*\\)}{ │ }{$c$}\n{────────────┼────}\n\\[d\\]      { │ }{e}\n");
+}
+
 static void tables(void **state)
 {
     (void)state;
@@ -189,7 +207,7 @@ static void a_megabyte_streams(void **state)
 static void survives_anything(void **state)
 {
     (void)state;
-    static const char alphabet[] = "*_`~#>-[]()!&;\n\n\n  1.a\\<|\t\033\r";
+    static const char alphabet[] = "*_`~#>-[]()!&;\n\n\n  1.a\\\\$$<|\t\033\r";
     uint32_t seed = 99;
     for (int round = 0; round < 400; round++) {
         char text[600];
@@ -212,10 +230,10 @@ static void survives_anything(void **state)
 TEST_GROUP(ui_markdown)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(markdown), cmocka_unit_test(tables), cmocka_unit_test(large_tables),
-        cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
-            cmocka_unit_test(streaming_is_the_same),
-        cmocka_unit_test(a_megabyte_streams), cmocka_unit_test(survives_anything),
+        cmocka_unit_test(markdown), cmocka_unit_test(formulas), cmocka_unit_test(tables),
+        cmocka_unit_test(large_tables), cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
+        cmocka_unit_test(streaming_is_the_same), cmocka_unit_test(a_megabyte_streams),
+        cmocka_unit_test(survives_anything),
     };
     return cmocka_run_group_tests_name("ui_markdown", tests, utf8_locale, NULL);
 }

@@ -1,9 +1,12 @@
 #include "ui/markdown.h"
 
 #include <md4c.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/mem.h"
+#include "ui/formula.h"
 #include "ui/table.h"
 
 enum { MAX_LISTS = 12, MAX_QUOTES = 6 };
@@ -13,6 +16,12 @@ struct list {
     unsigned next;
     int indent;      /* where its bullets stand */
     int text_indent; /* where its items' text begins */
+};
+
+struct source {
+    const char *shown;   /* [n] */
+    const char *parsed;  /* [n] with dollar signs around formulas (formula.h); or the same */
+    size_t n;
 };
 
 struct writer {
@@ -31,6 +40,8 @@ struct writer {
     bool gap;             /* a blank line goes before the next paragraph */
     size_t first_line;    /* lines of the layout before this piece: no gap there */
     size_t link_start;
+    const struct source *s;
+    size_t at;            /* behind the last byte of it that was text */
     struct pp_table table;
     bool in_table;
     bool no_room;         /* for a table: this piece is laid out again without any */
@@ -273,6 +284,44 @@ static int leave_block(MD_BLOCKTYPE type, void *detail, void *user)
     return 0;
 }
 
+/* Not md4c's own, such as a blank for a line end. */
+static bool is_parsed(const struct writer *w, const char *s)
+{
+    return (uintptr_t)s - (uintptr_t)w->s->parsed <= w->s->n;
+}
+
+/* A piece of what is parsed as it is shown. */
+static const char *shown(struct writer *w, const char *s, size_t n)
+{
+    w->at = (size_t)(s - w->s->parsed) + n;
+    return w->s->shown + (s - w->s->parsed);
+}
+
+static void end_line(struct writer *w)
+{
+    const struct pp_buf *text = &w->l->text;
+    if (text->len == w->start || text->data[text->len - 1] != '\n')
+        pp_layout_text(w->l, "\n", 1, style_now(w));
+}
+
+/* One or two dollar signs, or what stands there in their place: the next ones that are not text. */
+static void write_formula_mark(struct writer *w, size_t n)
+{
+    const char *mark = memchr(w->s->parsed + w->at, '$', w->s->n - w->at);
+    if (!mark || n > w->s->n - (size_t)(mark - w->s->parsed))
+        return;
+    mark = shown(w, mark, n);
+    pp_layout_text(w->l, mark, n, style_now(w));
+}
+
+/* A line end behind the mark is one that md4c does not tell of. */
+static void open_formula(struct writer *w, size_t n)
+{
+    write_formula_mark(w, n);
+    if (w->at < w->s->n && w->s->shown[w->at] == '\n')
+        end_line(w);
+}
+
 static int enter_span(MD_SPANTYPE type, void *detail, void *user)
 {
     struct writer *w = user;
@@ -283,6 +332,8 @@ static int enter_span(MD_SPANTYPE type, void *detail, void *user)
     case MD_SPAN_EM: w->italic++; break;
     case MD_SPAN_DEL: w->strike++; break;
     case MD_SPAN_CODE: w->code++; break;
+    case MD_SPAN_LATEXMATH: open_formula(w, 1); break;
+    case MD_SPAN_LATEXMATH_DISPLAY: open_formula(w, 2); break;
     case MD_SPAN_A:
     case MD_SPAN_IMG:
         w->link++;
@@ -315,6 +366,8 @@ static int leave_span(MD_SPANTYPE type, void *detail, void *user)
     case MD_SPAN_EM: w->italic--; break;
     case MD_SPAN_DEL: w->strike--; break;
     case MD_SPAN_CODE: w->code--; break;
+    case MD_SPAN_LATEXMATH: write_formula_mark(w, 1); break;
+    case MD_SPAN_LATEXMATH_DISPLAY: write_formula_mark(w, 2); break;
     case MD_SPAN_A:
         w->link--;
         write_address(w, &((MD_SPAN_A_DETAIL *)detail)->href);
@@ -355,12 +408,16 @@ static void code_in_table(struct writer *w, const char *s, size_t n)
     pp_layout_text(w->l, s + from, n - from, style_now(w));
 }
 
-static int text(MD_TEXTTYPE type, const MD_CHAR *s, MD_SIZE n, void *user)
+static int text(MD_TEXTTYPE type, const MD_CHAR *piece, MD_SIZE n, void *user)
 {
     struct writer *w = user;
+    const bool parsed = is_parsed(w, piece);
+    const char *s = parsed ? shown(w, piece, n) : piece;
     open_paragraph(w);
     const char *known = type == MD_TEXT_ENTITY ? entity(s, n) : NULL;
-    if (type == MD_TEXT_BR || type == MD_TEXT_SOFTBR)
+    if (type == MD_TEXT_LATEXMATH && !parsed)
+        end_line(w);
+    else if (type == MD_TEXT_BR || type == MD_TEXT_SOFTBR)
         pp_layout_text(w->l, "\n", 1, style_now(w));
     else if (known)
         pp_layout_text(w->l, known, strlen(known), style_now(w));
@@ -372,18 +429,19 @@ static int text(MD_TEXTTYPE type, const MD_CHAR *s, MD_SIZE n, void *user)
 }
 
 /* False: a table has no room. */
-static bool write_all(struct pp_layout *l, const char *s, size_t n, int width, pp_style base, bool tables)
+static bool write_all(struct pp_layout *l, const struct source *s, int width, pp_style base, bool tables)
 {
     const MD_PARSER parser = {
-        .flags = MD_FLAG_NOHTML | MD_FLAG_NOINDENTEDCODEBLOCKS | MD_FLAG_STRIKETHROUGH | (tables ? MD_FLAG_TABLES : 0),
+        .flags = MD_FLAG_NOHTML | MD_FLAG_NOINDENTEDCODEBLOCKS | MD_FLAG_STRIKETHROUGH | MD_FLAG_LATEXMATHSPANS |
+                 (tables ? MD_FLAG_TABLES : 0),
         .enter_block = enter_block,
         .leave_block = leave_block,
         .enter_span = enter_span,
         .leave_span = leave_span,
         .text = text,
     };
-    struct writer w = {.l = l, .width = width, .base = base, .first_line = l->n_lines};
-    if (md_parse(s, (MD_SIZE)n, &parser, &w) != 0)
+    struct writer w = {.l = l, .s = s, .width = width, .base = base, .first_line = l->n_lines};
+    if (md_parse(s->parsed, (MD_SIZE)s->n, &parser, &w) != 0)
         l->bad = true;
     close_paragraph(&w);
     pp_table_free(&w.table);
@@ -393,8 +451,11 @@ static bool write_all(struct pp_layout *l, const char *s, size_t n, int width, p
 void pp_markdown(struct pp_layout *l, const char *s, size_t n, int width, pp_style base)
 {
     const struct pp_layout_mark mark = pp_layout_mark(l);
-    if (write_all(l, s, n, width, base, true) || l->bad)
-        return;
-    pp_layout_rewind(l, mark); /* as it was written, then */
-    write_all(l, s, n, width, base, false);
+    char *dollars = pp_formula_dollars(s, n);
+    const struct source source = {s, dollars ? dollars : s, n};
+    if (!write_all(l, &source, width, base, true) && !l->bad) {
+        pp_layout_rewind(l, mark); /* as it was written, then */
+        write_all(l, &source, width, base, false);
+    }
+    pp_free(dollars);
 }

@@ -3,7 +3,7 @@
  *
  * Parsed with md4c: emphasis, code spans, links (their address is shown), headings, lists, quotes, rules,
  * tables (table.h) as far as the screen has room for their columns. Line ends inside a paragraph stay line ends, as
- * models mean them. HTML is text, but for <br> in a table. */
+ * models mean them. HTML is text, but for <br> in a table. Formulas (formula.h) stay as they were written. */
 #ifndef PP_UI_MARKDOWN_H
 #define PP_UI_MARKDOWN_H
 

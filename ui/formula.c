@@ -1,0 +1,107 @@
+#include "ui/formula.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "engine/base/mem.h"
+
+/* Where a backslash and this character stand at or after `at`, with no backslash before them; n: nowhere. */
+static size_t find_mark(const char *s, size_t n, size_t at, char mark)
+{
+    while (at + 1 < n) {
+        const char *p = memchr(s + at, '\\', n - 1 - at);
+        if (!p)
+            return n;
+        at = (size_t)(p - s);
+        if (p[1] == mark)
+            return at;
+        at += 2;
+    }
+    return n;
+}
+
+static bool put(const char *s, size_t n, char **copy, size_t at, const char *mark)
+{
+    if (!*copy) {
+        if (!(*copy = pp_malloc(n + 1)))
+            return false;
+        memcpy(*copy, s, n);
+    }
+    memcpy(*copy + at, mark, strlen(mark));
+    return true;
+}
+
+/* Pairs of one kind. False: out of memory. */
+static bool mark_pairs(const char *s, size_t n, char open, char close, char **copy)
+{
+    for (size_t from = find_mark(s, n, 0, open); from < n;) {
+        const size_t to = find_mark(s, n, from + 2, close);
+        if (to == n)
+            break;
+        if (!put(s, n, copy, from, "$$") || !put(s, n, copy, to, "$$"))
+            return false;
+        from = find_mark(s, n, to + 2, open);
+    }
+    return true;
+}
+
+static bool is_blank(const char *s, size_t n, size_t at)
+{
+    return at >= n || strchr(" \t\r\n", s[at]);
+}
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_word(char c)
+{
+    return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (unsigned char)c >= 0x80;
+}
+
+/* The next dollar that stands alone and without a backslash. */
+static size_t find_dollar(const char *s, size_t n, size_t at)
+{
+    for (; at < n; at++) {
+        if (s[at] == '\\')
+            at++;
+        else if (s[at] == '$' && at + 1 < n && s[at + 1] == '$')
+            at++;
+        else if (s[at] == '$')
+            return at;
+    }
+    return n;
+}
+
+static bool can_open(const char *s, size_t n, size_t at)
+{
+    return !is_blank(s, n, at + 1) && !(at && is_word(s[at - 1]));
+}
+
+static bool can_close(const char *s, size_t n, size_t at)
+{
+    return !is_blank(s, n, at - 1) && !(at + 1 < n && is_digit(s[at + 1]));
+}
+
+/* Dollars that are neither of a pair. False: out of memory. */
+static bool mark_prices(const char *s, size_t n, char **copy)
+{
+    for (size_t at = find_dollar(s, n, 0), next; at < n; at = next) {
+        next = find_dollar(s, n, at + 1);
+        if (can_open(s, n, at) && next < n && can_close(s, n, next))
+            next = find_dollar(s, n, next + 1);
+        else if (!put(s, n, copy, at, "%"))
+            return false;
+    }
+    return true;
+}
+
+char *pp_formula_dollars(const char *s, size_t n)
+{
+    char *copy = NULL;
+    if (mark_pairs(s, n, '(', ')', &copy) && mark_pairs(s, n, '[', ']', &copy) && mark_prices(s, n, &copy))
+        return copy;
+    pp_free(copy);
+    return NULL;
+}
