@@ -112,8 +112,9 @@ static enum pp_code wrong_command(const struct word *w, enum pp_cmd cmd, struct 
 
 static enum pp_code unknown_command(const char *name, struct pp_error *err)
 {
-    if (strcmp(name, "devices") == 0)
-        return pp_fail(err, PP_ERR_USAGE, "there is no `pippin devices`; `pippin doctor` tells of processor and GPUs");
+    for (size_t i = 0; i < pp_n_foreign_commands; i++)
+        if (pp_word_in(pp_foreign_commands[i].names, name, strlen(name)))
+            return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s`; %s", name, pp_foreign_commands[i].instead);
     if (strcmp(name, "version") == 0) /* and not "sessions" */
         return pp_fail(err, PP_ERR_USAGE, "unknown command \"version\"; did you mean --version?");
     if (strchr(name, '/') || pp_ends_with(name, ".gguf"))
@@ -338,7 +339,9 @@ static enum pp_code read_word(struct pp_options *o, const struct pp_command_spec
         return pp_fail(err, PP_ERR_USAGE, "\"%s\" is one word too many for `pippin %s %s`", word, spec->name,
                        spec->args);
     return pp_fail(err, PP_ERR_USAGE, "`pippin %s` does not know what to do with \"%s\"%s", spec->name, word,
-                   strcmp(spec->name, "run") == 0 ? "; a prompt goes after -p, in quotes" : "");
+                   strcmp(spec->name, "run") == 0    ? "; a prompt goes after -p, in quotes, a model after -m"
+                   : strcmp(spec->name, "chat") == 0 ? "; a model goes after -m"
+                                                     : "");
 }
 
 static enum pp_code read_command_line(struct pp_parse *ps, int argc, char **argv, enum pp_cmd cmd, int command_at,

@@ -70,6 +70,14 @@ struct pp_foreign_option {
 extern const struct pp_foreign_option pp_foreign_options[];
 extern const size_t pp_n_foreign_options;
 
+/* Commands of other programs: what does that here. */
+struct pp_foreign_command {
+    const char *names; /* separated by spaces */
+    const char *instead;
+};
+extern const struct pp_foreign_command pp_foreign_commands[];
+extern const size_t pp_n_foreign_commands;
+
 /* Is `word` (of n bytes) one of the words of a list separated by spaces? */
 bool pp_word_in(const char *list, const char *word, size_t n);
 /* The next word of such a list: sets *word and *n, moves *list; false at the end. */

@@ -397,8 +397,36 @@ const struct pp_foreign_option pp_foreign_options[] = {
      "is done first and once: `pippin models pull hf:OWNER/NAME` or an address; then -m takes its name"},
     {"-cnv --conversation -i --interactive", "is not needed: `pippin chat` is a conversation"},
     {"-no-cnv --no-conversation", "is not needed: `pippin run` gives one answer"},
-    {"-fa --flash-attn --no-mmap --mlock -b --batch-size -ub --ubatch-size", "has no meaning here; leave it out"},
+    {"-mli --multiline-input", "is not needed: in the chat Alt-Enter begins a new line"},
+    {"-st --single-turn", "is not needed: `pippin run` gives one answer"},
+    {"--prompt-cache --prompt-cache-all --prompt-cache-ro",
+     "is not needed: what is computed of conversations is kept by itself (--snapshot-quota)"},
+    {"-fa --flash-attn --no-mmap --mlock -b --batch-size -ub --ubatch-size -tb --threads-batch --jinja --no-warmup "
+     "--log-disable --simple-io --no-display-prompt -e --escape --numa -co --color",
+     "has no meaning here; leave it out"},
     {"-ctk --cache-type-k -ctv --cache-type-v", "is called --kv-type here and sets both K and V"},
+    {"--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --yarn-orig-ctx --yarn-ext-factor "
+     "--yarn-attn-factor --yarn-beta-slow --yarn-beta-fast", "is not there: a model's file says how its positions go"},
+    {"--keep --context-shift --no-context-shift",
+     "is not there; --overflow says what happens when the context is full"},
+    {"--reverse-prompt", "is called --stop here"},
+    {"--list-models", "is not there; `pippin models` lists them"},
     {"-sysf --system-prompt-file", "is not there; use -sys \"$(cat FILE)\""},
 };
 const size_t pp_n_foreign_options = sizeof pp_foreign_options / sizeof pp_foreign_options[0];
+
+const struct pp_foreign_command pp_foreign_commands[] = {
+    {"devices", "`pippin doctor` tells of processor and GPUs"},
+    {"list ls", "`pippin models` lists models, `pippin sessions` conversations"},
+    {"pull get download", "`pippin models pull ADDRESS` fetches a model"},
+    {"show info", "`pippin models info NAME` tells of a model, `pippin sessions show ID` of a conversation"},
+    {"rm delete", "`pippin models rm NAME` forgets a model, `pippin sessions rm ID` deletes a conversation"},
+    {"cp", "`pippin models tag NAME TAG` gives a model another name"},
+    {"create add", "`pippin models add PATH` makes a model's file known by a name; personas stand in pippin.conf(5)"},
+    {"ps stop load unload", "a model is in memory as long as a pippin uses it, and no longer"},
+    {"serve server start", "pippin is no server; `pippin run` answers in scripts"},
+    {"search export import backup resume continue",
+     "`pippin sessions --help` says what can be done with conversations; pippin --continue goes on with the latest"},
+    {"train finetune", "`pippin lora train FILE -o FOLDER` learns an adapter"},
+};
+const size_t pp_n_foreign_commands = sizeof pp_foreign_commands / sizeof pp_foreign_commands[0];

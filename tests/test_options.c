@@ -305,6 +305,13 @@ static void commands(void **state)
     refuse("--sytem|run|-p|x", "did you mean --system?");
     refuse("-hf|owner/name", "models pull");
     refuse("devices", "pippin doctor");
+    refuse("pull|llama3", "there is no `pippin pull`; `pippin models pull ADDRESS`");
+    refuse("ls", "`pippin models` lists");
+    refuse("serve", "no server");
+    refuse("run|starter|Why?", "a model after -m");
+    refuse("chat|starter", "a model goes after -m");
+    refuse("--jinja|-p|x", "--jinja has no meaning here");
+    refuse("--keep|4", "--overflow");
     refuse("version", "did you mean --version?");
     accept("doctor|--json");
     refuse("doctor|list", "list");
@@ -675,11 +682,24 @@ static void table_is_consistent(void **state)
             }
         }
         for (size_t k = 0; k < pp_n_foreign_options; k++) {
+            const char *others = a->others, *word;
+            size_t len;
+            while (others && pp_next_word(&others, &word, &len))
+                assert_false(pp_word_in(pp_foreign_options[k].names, word, len));
             char dashed[64];
             int n = snprintf(dashed, sizeof dashed, "--%s", a->name);
             assert_false(pp_word_in(pp_foreign_options[k].names, dashed, (size_t)n));
         }
     }
+}
+
+static void foreign_words_are_foreign(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < pp_n_foreign_commands; i++)
+        for (int k = 0; k < PP_CMD_COUNT; k++)
+            assert_false(pp_word_in(pp_foreign_commands[i].names, pp_command_specs[k].name,
+                                    strlen(pp_command_specs[k].name)));
 }
 
 static char *printed(void (*print)(FILE *, const char *), const char *arg)
@@ -799,6 +819,7 @@ TEST_GROUP(options)
         TEST(commands),   TEST(no_command_word),  TEST(many_words),      TEST(unknown_options),
         TEST(help_and_version), TEST(idle_options),
         TEST(precedence), TEST(conf_format),      TEST(conf_of_noise),   TEST(table_is_consistent),
+        TEST(foreign_words_are_foreign),
         TEST(help_texts), TEST(completion),       TEST(recalled),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
