@@ -47,11 +47,13 @@ static uint64_t default_kv_memory(void)
     return limit < pp_memory_allowed() / 4 ? limit : pp_memory_allowed() / 4;
 }
 
-/* Pages of a tier for a sequence of n pages: with a window, what a step needs at least; with its marks it is `most`. */
+/* What a sequence holds, in pages or in bytes: what a step of max_rows rows cannot do without, and what it is with the
+ * places that a tier with a window keeps to go back to (seq_pages.c). Without a window both are the same. */
 struct tier_need {
     uint64_t least, most;
 };
 
+/* The pages of one tier for a sequence of n pages. window: in positions, 0 for none. */
 static struct tier_need tier_need(int max_rows, int64_t window, uint64_t n)
 {
     if (!window)
@@ -97,7 +99,7 @@ uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64
     for (int t = 0; t < m->plan.n_tiers; t++) {
         const struct pp_tier_plan *tier = &m->plan.tiers[t];
         const int64_t held = tier->window && 3 * tier->window < n_ctx ? 3 * tier->window : n_ctx; /* seq_pages.c */
-        const uint64_t n_pages = (uint64_t)(held + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+        const uint64_t n_pages = (uint64_t)pp_kv_pages_of(held);
         struct pp_kv_layout l;
         layout_of(tier, type, &l);
         if (!pp_tier_has_keys(tier->kind)) /* windows are short, but pages large: the rows of a step count */
@@ -140,7 +142,7 @@ static enum pp_code make_pools(struct pp_engine *e, const struct pp_kv_layout *l
                                struct pp_error *err)
 {
     const struct pp_plan *plan = &e->model->plan;
-    const uint64_t n = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
+    const uint64_t n = (uint64_t)pp_kv_pages_of(e->n_ctx);
     const struct tier_need all = bytes_needed(e, layouts, n);
     enum pp_code code = PP_OK;
     for (e->n_tiers = 0; !code && e->n_tiers < plan->n_tiers; e->n_tiers++) {
@@ -179,7 +181,7 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
     const struct pp_plan *plan = &e->model->plan;
     const uint64_t room = pp_model_room_for_kv(e->model, opt->kv_type, e->max_rows), usual = default_kv_memory();
     const uint64_t limit = opt->kv_memory ? opt->kv_memory : usual < room ? usual : room;
-    const uint64_t n = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
+    const uint64_t n = (uint64_t)pp_kv_pages_of(e->n_ctx);
     for (int t = 0; t < plan->n_tiers; t++) {
         const struct pp_tier_plan *tier = &plan->tiers[t];
         layout_of(tier, plan->encoder ? PP_KV_F32 : opt->kv_type, &layouts[t]);
@@ -214,6 +216,14 @@ static enum pp_code check_options(const struct pp_model *m, const struct pp_engi
                        "this model knows %lld positions and no more; choose a --ctx-size of at most that",
                        (long long)m->plan.n_positions);
     return PP_OK;
+}
+
+/* Rows of the largest batch: an encoder reads a text in one step. */
+static int rows_of(const struct pp_engine *e, const struct pp_engine_options *opt)
+{
+    if (opt->max_rows)
+        return opt->max_rows;
+    return e->model->plan.encoder && e->n_ctx > PP_USUAL_ROWS ? (int)e->n_ctx : PP_USUAL_ROWS;
 }
 
 /* Room for the rows of a batch; threads of its own, or another engine's. */
@@ -272,9 +282,7 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     e->model = m;
     e->isa = isa;
     e->n_ctx = opt->n_ctx ? opt->n_ctx : pp_model_usual_ctx(m);
-    e->max_rows = opt->max_rows                                     ? opt->max_rows
-                  : m->plan.encoder && e->n_ctx > (int)PP_USUAL_ROWS ? (int)e->n_ctx
-                                                                     : PP_USUAL_ROWS;
+    e->max_rows = rows_of(e, opt);
     e->chunks.n_expert = m->info.n_expert;
     e->chunks.n_expert_used = m->info.n_expert_used;
     code = make_batch_and_pool(e, opt, err);
@@ -319,8 +327,7 @@ void pp_engine_clear_ahead(const struct pp_engine *e, uint64_t bytes, const stru
     struct pp_kv_layout layouts[PP_MAX_TIERS] = {0};
     for (int t = 0; t < e->n_tiers; t++)
         layouts[t] = *pp_kv_pool_layout(e->tier[t].kv);
-    const uint64_t most = (uint64_t)((e->n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS);
-    const uint64_t n = pages_that_fit(e, layouts, most, bytes);
+    const uint64_t n = pages_that_fit(e, layouts, (uint64_t)pp_kv_pages_of(e->n_ctx), bytes);
     for (int t = 0; t < e->n_tiers; t++)
         pp_kv_pool_clear(e->tier[t].kv, tier_need(e->max_rows, e->tier[t].window, n).least, cancel);
 }
@@ -397,7 +404,7 @@ static bool make_marks(const struct pp_engine *e, int t, struct pp_seq_tier *tie
 
 enum pp_code pp_seq_new(struct pp_engine *e, struct pp_seq **out, struct pp_error *err)
 {
-    size_t n_ctx = (size_t)e->n_ctx, n_pages = (n_ctx + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+    const size_t n_ctx = (size_t)e->n_ctx, n_pages = (size_t)pp_kv_pages_of(e->n_ctx);
     struct pp_seq *s = pp_calloc(1, sizeof *s);
     bool made = s != NULL;
     *out = NULL;

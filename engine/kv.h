@@ -162,6 +162,11 @@ void pp_kv_layout_init_latent(struct pp_kv_layout *l, enum pp_kv_type type, int 
                               int v_dim);
 /* Of one of compressed positions: as in latent attention, V being all of K. */
 void pp_kv_layout_init_compressed(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int head_dim);
+/* Pages that so many positions, from the first on, take. */
+static inline int64_t pp_kv_pages_of(int64_t n_positions)
+{
+    return (n_positions + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+}
 /* Of a tier of an index; type: the other tiers'. */
 void pp_kv_layout_init_index(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int head_dim);
 /* The same layout, but for places that `stride` positions share, a power of two from 4 on. v_in_k. */

@@ -98,7 +98,7 @@ static enum pp_code take(const struct pp_seq *s, int t, int64_t from, int64_t en
                          struct pp_error *err)
 {
     struct pp_kv_pool *kv = s->engine->tier[t].kv;
-    const int64_t first = first_fresh(s, t, from, end), end_page = (end + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+    const int64_t first = first_fresh(s, t, from, end), end_page = pp_kv_pages_of(end);
     const int64_t begin = first * PP_PAGE_TOKENS, moved = (begin > from ? begin : from) + s->len - end;
     *f = (struct fresh){.first = first, .pages = pp_malloc((size_t)(end_page - first + 1) * sizeof *f->pages)};
     bool good = f->pages != NULL && (begin >= from || find_old(s, t, first, f));

@@ -19,11 +19,6 @@
 
 #include "engine/engine_int.h"
 
-static int64_t pages_of(int64_t n)
-{
-    return (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
-}
-
 static int64_t first_needed(const struct pp_engine *e, int t, int64_t n)
 {
     return pp_tier_first_page(&e->tier[t], n);
@@ -57,7 +52,7 @@ static int64_t complete(const struct pp_seq *s, int64_t n)
     const struct pp_engine *e = s->engine;
     for (int t = 0; t < e->n_tiers; t++) {
         const int64_t first = first_needed(e, t, n);
-        int64_t i = pages_of(n) - 1;
+        int64_t i = pp_kv_pages_of(n) - 1;
         while (i >= first && (holds(s, t, i, n) || can_find(s, t, i)))
             i = holds(s, t, i, n) && i > s->tier[t].first_page ? s->tier[t].first_page : i - 1;
         if (i >= first) {
@@ -78,7 +73,7 @@ static void release_range(struct pp_seq *s, int t, int64_t from, int64_t end)
 static void hold(struct pp_seq *s, int t, int64_t n)
 {
     struct pp_seq_tier *tier = &s->tier[t];
-    const int64_t from = first_needed(s->engine, t, n), end = pages_of(n);
+    const int64_t from = first_needed(s->engine, t, n), end = pp_kv_pages_of(n);
     for (int64_t i = from; i < end; i++) {
         if (holds(s, t, i, n))
             continue;
@@ -102,7 +97,7 @@ void pp_seq_drop_pages(struct pp_seq *s)
 {
     for (int t = 0; t < s->engine->n_tiers; t++) {
         struct pp_seq_tier *tier = &s->tier[t];
-        while (tier->n_pages > pages_of(s->len) && tier->n_pages > tier->first_page)
+        while (tier->n_pages > pp_kv_pages_of(s->len) && tier->n_pages > tier->first_page)
             pp_page_release(s->engine->tier[t].kv, tier->pages[--tier->n_pages]);
     }
 }
@@ -244,7 +239,7 @@ void pp_seq_share(struct pp_seq *s, const struct pp_seq *from, int64_t n)
         struct pp_seq_tier *tier = &s->tier[t];
         struct pp_kv_pool *kv = s->engine->tier[t].kv;
         tier->first_page = first_needed(s->engine, t, n);
-        tier->n_pages = pages_of(n);
+        tier->n_pages = pp_kv_pages_of(n);
         for (int64_t i = tier->first_page; i < tier->n_pages; i++) {
             const bool held = holds(from, t, i, n);
             pp_seq_set_page(s, t, i, held ? from->tier[t].pages[i] : pp_page_find(kv, &s->names[i]));

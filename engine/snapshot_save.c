@@ -99,7 +99,7 @@ enum pp_code pp_save_new(struct pp_seq *s, const struct pp_sha256 *identity, con
     j->engine = s->engine;
     j->fd = -1;
     j->n_tokens = s->len;
-    j->n_pages = (s->len + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
+    j->n_pages = pp_kv_pages_of(s->len);
     strcpy(j->owner, owner);
     j->base = pp_strdup(base);
     j->tokens = pp_malloc((size_t)s->len * sizeof *j->tokens);

@@ -87,26 +87,38 @@ static void replace_embedding(const struct pp_cpu *c, const struct pp_batch_row 
     }
 }
 
-static void embed_row(struct pp_cpu *c, const struct stage *s, int i, int thread)
+/* What adapters add to the token's row x [n]. */
+static void adapt_embedding(const struct pp_cpu *c, const struct pp_batch_row *row, int64_t n, float *x)
 {
-    const struct pp_tensor *t = s->table;
-    const struct pp_batch_row *row = &c->batch->rows[i];
-    float *x = slot_row(c, s->out, i);
-    if (row->token >= 0)
-        open_row(c, t, row->token, x);
-    else
-        memcpy(x, row->vector, (size_t)t->ne[0] * sizeof *x);
-    if (row->token >= 0 && row->adapters)
-        replace_embedding(c, row, t->ne[0], x, c->threads[thread].replaced);
-    for (int k = 0; row->token >= 0 && row->adapters && k < row->adapters->n; k++) {
+    for (int k = 0; k < row->adapters->n; k++) {
         const struct pp_lora_embedding *e = &row->adapters->use[k].adapter->embedding;
         if (e->rank)
             c->ops->add_low_rank(
                 &e->b, &(struct pp_low_rank_rows){.n = 1, .y = x, .down = e->a + (int64_t)row->token * e->rank},
-                e->scale * row->adapters->use[k].scale, 0, t->ne[0]);
+                e->scale * row->adapters->use[k].scale, 0, n);
     }
-    if (row->token >= 0 && s->scale != 0.0f)
-        c->ops->apply(PP_FN_SCALE, s->scale, x, t->ne[0], x);
+}
+
+static void embed_token(struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *row, int thread, float *x)
+{
+    const int64_t n = s->table->ne[0];
+    open_row(c, s->table, row->token, x);
+    if (row->adapters) {
+        replace_embedding(c, row, n, x, c->threads[thread].replaced);
+        adapt_embedding(c, row, n, x);
+    }
+    if (s->scale != 0.0f)
+        c->ops->apply(PP_FN_SCALE, s->scale, x, n, x);
+}
+
+static void embed_row(struct pp_cpu *c, const struct stage *s, int i, int thread)
+{
+    const struct pp_batch_row *row = &c->batch->rows[i];
+    float *x = slot_row(c, s->out, i);
+    if (row->token >= 0)
+        embed_token(c, s, row, thread, x);
+    else
+        memcpy(x, row->vector, (size_t)s->table->ne[0] * sizeof *x);
     if (s->segments)
         add_row(c, s->segments, 0, x);
     if (s->positions)
