@@ -9,7 +9,6 @@
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
-#include "engine/switched.h"
 
 static enum pp_tier_kind kind_of(const struct pp_op *op)
 {
@@ -70,16 +69,27 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
                                  .n_near = sparse ? hp->n_near : 0, .far_step = sparse ? hp->far_step : 0};
 }
 
+static bool same_state(const struct pp_state_shape *a, const struct pp_state_shape *b)
+{
+    return a->n_key_head == b->n_key_head && a->n_head == b->n_head && a->key_dim == b->key_dim &&
+           a->value_dim == b->value_dim && a->n_inputs == b->n_inputs;
+}
+
+/* But for the number of layers. */
+static bool same_tier(const struct pp_tier_plan *a, const struct pp_tier_plan *b)
+{
+    return a->kind == b->kind && a->window == b->window && a->n_head == b->n_head && a->n_head_kv == b->n_head_kv &&
+           a->head_dim == b->head_dim && a->v_dim == b->v_dim && a->latent_dim == b->latent_dim &&
+           a->top_k == b->top_k && a->block == b->block && a->pooled == b->pooled && a->n_local == b->n_local &&
+           a->stride == b->stride && a->n_near == b->n_near && a->far_step == b->far_step &&
+           same_state(&a->state, &b->state);
+}
+
 /* Made if there is none like it yet; -1: there are too many. */
 static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
 {
     int t = 0;
-    while (t < p->n_tiers && (p->tiers[t].kind != like->kind || p->tiers[t].window != like->window ||
-                              p->tiers[t].n_head != like->n_head || p->tiers[t].n_head_kv != like->n_head_kv ||
-                              p->tiers[t].head_dim != like->head_dim || p->tiers[t].v_dim != like->v_dim ||
-                              p->tiers[t].top_k != like->top_k || p->tiers[t].block != like->block ||
-                              p->tiers[t].pooled != like->pooled || p->tiers[t].stride != like->stride ||
-                              p->tiers[t].n_near != like->n_near))
+    while (t < p->n_tiers && !same_tier(&p->tiers[t], like))
         t++;
     if (t == PP_MAX_TIERS)
         return -1;
@@ -110,6 +120,15 @@ static void find_compressed(struct pp_plan *p)
     }
 }
 
+/* The layer of its tier that an operation goes with: what leaves something there begins one; attention reads the one
+ * that was begun last, or another layer's. */
+static int place_in(struct pp_tier_plan *tier, const struct pp_op *op)
+{
+    if (op->kind != PP_OP_ATTENTION)
+        return tier->n_layer++;
+    return op->seen ? op->seen - 1 : tier->n_layer - 1;
+}
+
 enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err)
 {
     p->n_tiers = 0;
@@ -125,8 +144,7 @@ enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, 
                                "convolution",
                                pp_source_path(s), PP_MAX_TIERS);
             struct pp_tier_plan *tier = &p->tiers[op->tier];
-            op->tier_layer = op->kind != PP_OP_ATTENTION ? tier->n_layer++ : op->seen ? op->seen - 1
-                                                                           : tier->n_layer - 1;
+            op->tier_layer = place_in(tier, op);
             if (op->tier_layer < 0 || op->tier_layer >= tier->n_layer)
                 return pp_fail(err, PP_ERR_FORMAT, "%s: layer %d reads keys and values of a layer before it, but "
                                "there is none like it", pp_source_path(s), op->layer);
@@ -143,173 +161,6 @@ bool pp_plan_has_states(const struct pp_plan *plan)
     return plan->n_recurrences > 0 || compresses;
 }
 
-/* --- tensors that nobody uses ------------------------------------------------------------------------------------- */
-
-struct used {
-    const void **data;
-    size_t n, cap;
-    bool bad;
-};
-
-static void use(struct used *u, const struct pp_tensor *t)
-{
-    if (!t || u->bad)
-        return;
-    u->bad = pp_grow(&u->data, &u->cap, u->n + 1, sizeof *u->data) != 0;
-    if (!u->bad)
-        u->data[u->n++] = t->data;
-}
-
-static int by_address(const void *a, const void *b)
-{
-    const uintptr_t x = (uintptr_t)*(const void *const *)a, y = (uintptr_t)*(const void *const *)b;
-    return (x > y) - (x < y);
-}
-
-/* Of a stack of matrices the first has the stack's address. */
-static void use_all(const struct pp_plan *p, struct used *u)
-{
-    for (int i = 0; i < p->n_linears; i++) {
-        use(u, p->linears[i].w);
-        use(u, p->linears[i].b);
-    }
-    for (int i = 0; i < p->n_ops; i++) {
-        use(u, p->ops[i].weight);
-        use(u, p->ops[i].bias);
-        use(u, p->ops[i].segments);
-        for (int k = 0; k < 4; k++)
-            use(u, p->ops[i].xielu[k]);
-    }
-    for (int i = 0; i < p->n_experts; i++) {
-        const struct pp_experts *e = &p->experts[i];
-        for (int m = 0; m < pp_experts_matrices(e); m++) {
-            use(u, e->gate ? e->gate[m] : NULL);
-            use(u, e->up ? e->up[m] : NULL);
-            use(u, e->down[m]);
-        }
-        use(u, e->gate_b);
-        use(u, e->up_b);
-        use(u, e->down_b);
-        use(u, e->choice_bias);
-        use(u, e->bias);
-        use(u, e->scales);
-        use(u, e->table);
-    }
-    for (int i = 0; i < p->n_heads; i++)
-        use(u, p->heads[i].w[0]);
-    for (int i = 0; i < p->n_recurrences; i++) {
-        use(u, p->recurrences[i].rate);
-        use(u, p->recurrences[i].bias);
-        use(u, p->recurrences[i].direct);
-    }
-    if (!u->bad && u->n)
-        qsort(u->data, u->n, sizeof *u->data, by_address);
-}
-
-/* What is read elsewhere, what follows from the metadata, and parts that see, hear or classify. */
-static bool is_beside(const char *name)
-{
-    static const char *const begins[] = {"rope_freqs.", "rope_factors_", "v.", "a.", "mm.", "cls.", "cls_", NULL};
-    for (const char *const *b = begins; *b; b++)
-        if (strncmp(name, *b, strlen(*b)) == 0)
-            return true;
-    return strstr(name, ".attn_rot_embd.") != NULL;
-}
-
-/* Keys and values of a layer that reads another one's: converters leave them in. */
-static bool is_of_shared(const struct pp_hparams *hp, const char *name)
-{
-    int l = -1, end = 0;
-    if (sscanf(name, "blk.%4d.attn_%*[kv]%n", &l, &end) != 1 || !end || l < 0 || l >= hp->n_layer)
-        return false;
-    return hp->layer[l] & PP_LAYER_SHARED && (strcmp(name + end, ".weight") == 0 ||
-                                              strcmp(name + end, "_norm.weight") == 0);
-}
-
-/* What a number of each layer is made of when the plan is. */
-static bool is_of_difference(const struct pp_hparams *hp, const char *name)
-{
-    if (hp->poly_gates && strstr(name, ".ffn_poly."))
-        return true;
-    return hp->differential && (strstr(name, ".attn_lambda_") ||
-                                (hp->heads_alternate && strstr(name, ".attn_sub_norm.")));
-}
-
-/* What layers have in common, which a folder may have for each of them. */
-static bool is_of_block(const struct pp_hparams *hp, const char *name)
-{
-    return hp->n_shared_block && strstr(name, ".shared_") && !strstr(name, ".shared_out.") && !strstr(name, "_a.") &&
-           !strstr(name, "_b.");
-}
-
-/* The index of a layer that goes by what another layer's picks: some files have it all the same. */
-static bool is_of_idle_index(const struct pp_hparams *hp, const char *name)
-{
-    int l = -1, end = 0;
-    if (sscanf(name, "blk.%4d.indexer.%n", &l, &end) != 1 || !end || l < 0 || l >= hp->n_layer)
-        return false;
-    return hp->index_top_k && hp->layer[l] & PP_LAYER_PICKED_BEFORE;
-}
-
-/* What parts are multiplied by, where that is in the plan (decoder_gains.c). */
-static bool is_gain(const struct pp_hparams *hp, const char *name)
-{
-    static const char *const kinds[] = {"attn_q_norm.weight", "attn_output.scale", "ffn_down.scale",
-                                        "layer_output_scale.weight"};
-    const struct pp_arch *arch = pp_arch_by_name(hp->arch);
-    int l = -1, end = 0;
-    if (!arch || !arch->decoder.gains || sscanf(name, "blk.%4d.%n", &l, &end) != 1 || !end || l < 0 || l >= hp->n_layer)
-        return false;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(name + end, kinds[i]) == 0)
-            return true;
-    return false;
-}
-
-/* The norm of what experts give, in a layer without: folders may have it all the same. */
-static bool is_of_no_mixture(const struct pp_source *s, const char *name)
-{
-    char router[64];
-    int l = -1, end = 0;
-    if (sscanf(name, "blk.%4d.post_ffw_norm.%n", &l, &end) != 1 || !end)
-        return false;
-    snprintf(router, sizeof router, "blk.%d.ffn_gate_inp.weight", l);
-    const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch);
-    return arch && arch->decoder.normed_mixture && !pp_source_tensor(s, router);
-}
-
-/* A GGUF file's tensors all take part: with one that does not, the model is another than we would compute. */
-static enum pp_code check_all_used(const struct pp_source *s, const struct pp_plan *p, struct pp_error *err)
-{
-    struct used u = {0};
-    enum pp_code code = PP_OK;
-    if (!pp_source_gguf(s))
-        return PP_OK; /* whose names were looked up */
-    use_all(p, &u);
-    if (u.bad)
-        code = pp_fail_nomem(err, "the model's plan");
-    for (size_t i = 0; i < pp_source_n_tensors(s) && !code; i++) {
-        const struct pp_tensor *t = pp_source_tensor_at(s, i);
-        const void *data = t->data;
-        const bool beside = is_beside(t->name) || pp_is_behind_layers(pp_source_hparams(s), t->name) ||
-                            is_of_shared(pp_source_hparams(s), t->name) ||
-                            is_of_idle_index(pp_source_hparams(s), t->name) || is_of_no_mixture(s, t->name) ||
-                            pp_is_for_pictures(pp_source_hparams(s), t->name) ||
-                            pp_is_of_switched(pp_source_hparams(s), t->name) ||
-                            is_of_block(pp_source_hparams(s), t->name) ||
-                            is_of_difference(pp_source_hparams(s), t->name) ||
-                            is_gain(pp_source_hparams(s), t->name) ||
-                            (pp_source_hparams(s)->skip_share != 0.0f && strcmp(t->name, pp_skip_shares) == 0) ||
-                            pp_is_of_first_values(pp_source_hparams(s), t->name);
-        if (!beside && !(u.n && bsearch(&data, u.data, u.n, sizeof *u.data, by_address)))
-            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "
-                           "the family %s; without it the answers would be wrong", pp_source_path(s), t->name,
-                           pp_source_hparams(s)->arch);
-    }
-    pp_free(u.data);
-    return code;
-}
-
 /* --- building --------------------------------------------------------------------------------------------------- */
 
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err)
@@ -322,7 +173,7 @@ enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, stru
     if (!code && plan->bad)
         code = pp_fail_nomem(err, "the model's plan");
     if (!code)
-        code = check_all_used(s, plan, err);
+        code = pp_plan_check_used(s, plan, err);
     if (!code)
         code = pp_plan_place_layers(s, plan, err);
     if (code)
@@ -344,16 +195,17 @@ void pp_plan_free(struct pp_plan *p)
     *p = (struct pp_plan){0};
 }
 
-static void *grow_by_one(struct pp_plan *p, void *items, int *n, int *cap, size_t size)
+/* Room for one more item of `size` bytes behind *n others, which it counts. False: out of memory, as p->bad says. */
+static bool grow_by_one(struct pp_plan *p, void *items, int *n, int *cap, size_t size)
 {
     size_t c = (size_t)*cap;
     if (p->bad || pp_grow(items, &c, (size_t)*n + 1, size) != 0) {
         p->bad = true;
-        return NULL;
+        return false;
     }
     *cap = (int)c;
     (*n)++;
-    return p;
+    return true;
 }
 
 int pp_plan_slot(struct pp_plan *p, int64_t width)

@@ -463,6 +463,9 @@ bool pp_plan_has_states(const struct pp_plan *plan);
 bool pp_plan_reads(const struct pp_plan *plan, int slot, int from);
 /* Whether this operation does. */
 bool pp_plan_op_reads(const struct pp_plan *plan, const struct pp_op *op, int slot);
+/* A step of pp_plan_build. PP_ERR_UNSUPPORTED names a tensor of a GGUF file that nothing in the plan uses: without it
+ * the answers would be wrong. */
+enum pp_code pp_plan_check_used(const struct pp_source *s, const struct pp_plan *p, struct pp_error *err);
 /* The last step of pp_plan_build: gives every layer its place in a tier, those of attention first, each kind in the
  * order of the plan. PP_ERR_UNSUPPORTED: there would be more than PP_MAX_TIERS. */
 enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, struct pp_error *err);

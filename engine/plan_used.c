@@ -1,0 +1,177 @@
+/* plan_used.c - tensors of a GGUF file that its plan does not use: with one of them the model is another than we would
+ * compute, unless it is known why nothing needs it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/arch/arch.h"
+#include "engine/base/mem.h"
+#include "engine/plan.h"
+#include "engine/switched.h"
+
+/* --- what the plan uses ------------------------------------------------------------------------------------------- */
+
+struct used {
+    const void **data;
+    size_t n, cap;
+    bool bad;
+};
+
+static void use(struct used *u, const struct pp_tensor *t)
+{
+    if (!t || u->bad)
+        return;
+    u->bad = pp_grow(&u->data, &u->cap, u->n + 1, sizeof *u->data) != 0;
+    if (!u->bad)
+        u->data[u->n++] = t->data;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const uintptr_t x = (uintptr_t)*(const void *const *)a, y = (uintptr_t)*(const void *const *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of a stack of matrices the first has the stack's address. */
+static void use_all(const struct pp_plan *p, struct used *u)
+{
+    for (int i = 0; i < p->n_linears; i++) {
+        use(u, p->linears[i].w);
+        use(u, p->linears[i].b);
+    }
+    for (int i = 0; i < p->n_ops; i++) {
+        use(u, p->ops[i].weight);
+        use(u, p->ops[i].bias);
+        use(u, p->ops[i].segments);
+        for (int k = 0; k < 4; k++)
+            use(u, p->ops[i].xielu[k]);
+    }
+    for (int i = 0; i < p->n_experts; i++) {
+        const struct pp_experts *e = &p->experts[i];
+        for (int m = 0; m < pp_experts_matrices(e); m++) {
+            use(u, e->gate ? e->gate[m] : NULL);
+            use(u, e->up ? e->up[m] : NULL);
+            use(u, e->down[m]);
+        }
+        use(u, e->gate_b);
+        use(u, e->up_b);
+        use(u, e->down_b);
+        use(u, e->choice_bias);
+        use(u, e->bias);
+        use(u, e->scales);
+        use(u, e->table);
+    }
+    for (int i = 0; i < p->n_heads; i++)
+        use(u, p->heads[i].w[0]);
+    for (int i = 0; i < p->n_recurrences; i++) {
+        use(u, p->recurrences[i].rate);
+        use(u, p->recurrences[i].bias);
+        use(u, p->recurrences[i].direct);
+    }
+    if (!u->bad && u->n)
+        qsort(u->data, u->n, sizeof *u->data, by_address);
+}
+
+/* --- what it need not use ----------------------------------------------------------------------------------------- */
+
+/* What is read elsewhere, what follows from the metadata, and parts that see, hear or classify. */
+static bool is_beside(const char *name)
+{
+    static const char *const begins[] = {"rope_freqs.", "rope_factors_", "v.", "a.", "mm.", "cls.", "cls_", NULL};
+    for (const char *const *b = begins; *b; b++)
+        if (strncmp(name, *b, strlen(*b)) == 0)
+            return true;
+    return strstr(name, ".attn_rot_embd.") != NULL;
+}
+
+/* Keys and values of a layer that reads another one's: converters leave them in. */
+static bool is_of_shared(const struct pp_hparams *hp, const char *name)
+{
+    int l = -1, end = 0;
+    if (sscanf(name, "blk.%4d.attn_%*[kv]%n", &l, &end) != 1 || !end || l < 0 || l >= hp->n_layer)
+        return false;
+    return hp->layer[l] & PP_LAYER_SHARED && (strcmp(name + end, ".weight") == 0 ||
+                                              strcmp(name + end, "_norm.weight") == 0);
+}
+
+/* What a number of each layer is made of when the plan is. */
+static bool is_of_difference(const struct pp_hparams *hp, const char *name)
+{
+    if (hp->poly_gates && strstr(name, ".ffn_poly."))
+        return true;
+    return hp->differential && (strstr(name, ".attn_lambda_") ||
+                                (hp->heads_alternate && strstr(name, ".attn_sub_norm.")));
+}
+
+/* What layers have in common, which a folder may have for each of them. */
+static bool is_of_block(const struct pp_hparams *hp, const char *name)
+{
+    return hp->n_shared_block && strstr(name, ".shared_") && !strstr(name, ".shared_out.") && !strstr(name, "_a.") &&
+           !strstr(name, "_b.");
+}
+
+/* The index of a layer that goes by what another layer's picks: some files have it all the same. */
+static bool is_of_idle_index(const struct pp_hparams *hp, const char *name)
+{
+    int l = -1, end = 0;
+    if (sscanf(name, "blk.%4d.indexer.%n", &l, &end) != 1 || !end || l < 0 || l >= hp->n_layer)
+        return false;
+    return hp->index_top_k && hp->layer[l] & PP_LAYER_PICKED_BEFORE;
+}
+
+/* What parts are multiplied by, where that is in the plan (decoder_gains.c). */
+static bool is_gain(const struct pp_hparams *hp, const char *name)
+{
+    static const char *const kinds[] = {"attn_q_norm.weight", "attn_output.scale", "ffn_down.scale",
+                                        "layer_output_scale.weight"};
+    const struct pp_arch *arch = pp_arch_by_name(hp->arch);
+    int l = -1, end = 0;
+    if (!arch || !arch->decoder.gains || sscanf(name, "blk.%4d.%n", &l, &end) != 1 || !end || l < 0 || l >= hp->n_layer)
+        return false;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(name + end, kinds[i]) == 0)
+            return true;
+    return false;
+}
+
+/* The norm of what experts give, in a layer without: folders may have it all the same. */
+static bool is_of_no_mixture(const struct pp_source *s, const char *name)
+{
+    char router[64];
+    int l = -1, end = 0;
+    if (sscanf(name, "blk.%4d.post_ffw_norm.%n", &l, &end) != 1 || !end)
+        return false;
+    snprintf(router, sizeof router, "blk.%d.ffn_gate_inp.weight", l);
+    const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch);
+    return arch && arch->decoder.normed_mixture && !pp_source_tensor(s, router);
+}
+
+static bool is_needless(const struct pp_source *s, const char *name)
+{
+    const struct pp_hparams *hp = pp_source_hparams(s);
+    return is_beside(name) || pp_is_behind_layers(hp, name) || is_of_shared(hp, name) || is_of_idle_index(hp, name) ||
+           is_of_no_mixture(s, name) || pp_is_for_pictures(hp, name) || pp_is_of_switched(hp, name) ||
+           is_of_block(hp, name) || is_of_difference(hp, name) || is_gain(hp, name) ||
+           (hp->skip_share != 0.0f && strcmp(name, pp_skip_shares) == 0) || pp_is_of_first_values(hp, name);
+}
+
+enum pp_code pp_plan_check_used(const struct pp_source *s, const struct pp_plan *p, struct pp_error *err)
+{
+    struct used u = {0};
+    enum pp_code code = PP_OK;
+    if (!pp_source_gguf(s))
+        return PP_OK; /* a folder's names were looked up */
+    use_all(p, &u);
+    if (u.bad)
+        code = pp_fail_nomem(err, "the model's plan");
+    for (size_t i = 0; i < pp_source_n_tensors(s) && !code; i++) {
+        const struct pp_tensor *t = pp_source_tensor_at(s, i);
+        const bool used = u.n && bsearch(&t->data, u.data, u.n, sizeof *u.data, by_address);
+        if (!used && !is_needless(s, t->name))
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "
+                           "the family %s; without it the answers would be wrong", pp_source_path(s), t->name,
+                           pp_source_hparams(s)->arch);
+    }
+    pp_free(u.data);
+    return code;
+}
