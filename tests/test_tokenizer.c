@@ -2,10 +2,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cjson/cJSON.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
@@ -14,6 +14,12 @@
 #include "engine/tokenizer_internal.h"
 #include "tests/support.h"
 #include "tests/tokenizers.h"
+
+/* Of processors, as a busy machine may let a test wait for long. */
+static double used_seconds(void)
+{
+    return (double)clock() / CLOCKS_PER_SEC;
+}
 
 /* --- helpers ------------------------------------------------------------------------------------------- */
 
@@ -293,12 +299,12 @@ static void test_patterns(void **state)
     struct pp_error err;
     memset(text, 'a', sizeof text);
     text[sizeof text - 1] = 'b';
-    uint64_t begin = pp_now_ns();
+    double begin = used_seconds();
     enum pp_code code = pp_tokenize(t, text, sizeof text, 0, &ids, &n, &err);
     assert_true(code == PP_OK || code == PP_ERR_UNSUPPORTED);
     if (code == PP_OK)
         pp_free(ids);
-    assert_true(pp_now_ns() - begin < 5000000000u);
+    assert_true(used_seconds() - begin < 5);
     pp_tokenizer_free(t);
     struct pp_buf json = {0};
     hello_json("(unbalanced", false, &json);
@@ -377,15 +383,15 @@ static void test_long_word(void **state)
     struct pp_error err;
     assert_non_null(text);
     memset(text, 'a', n);
-    uint64_t begin = pp_now_ns();
+    double begin = used_seconds();
     assert_ok(pp_tokenize(t, text, n, 0, &ids, &n_ids, &err), err);
-    assert_true(pp_now_ns() - begin < 20000000000u); /* squared it would be hours */
+    assert_true(used_seconds() - begin < 20); /* squared it would be hours */
     assert_int_equal(n_ids, n / 4);
     pp_free(ids);
     memset(text, ' ', n);
-    begin = pp_now_ns();
+    begin = used_seconds();
     assert_ok(pp_tokenize(t, text, n, 0, &ids, &n_ids, &err), err);
-    assert_true(pp_now_ns() - begin < 20000000000u);
+    assert_true(used_seconds() - begin < 20);
     assert_int_equal(n_ids, n);
     pp_free(ids);
     pp_free(text);
@@ -474,9 +480,9 @@ static void test_spm_long_word(void **state)
     struct pp_error err;
     assert_non_null(text);
     memset(text, 'a', n);
-    uint64_t begin = pp_now_ns();
+    double begin = used_seconds();
     assert_ok(pp_tokenize(t, text, n, 0, &ids, &n_ids, &err), err);
-    assert_true(pp_now_ns() - begin < 20000000000u);
+    assert_true(used_seconds() - begin < 20);
     assert_int_equal(n_ids, 1 + n / 4);
     pp_free(ids);
     pp_free(text);
@@ -498,9 +504,9 @@ static void test_long_white_space(void **state)
     assert_non_null(text);
     memset(text, '\n', n);
     text[n / 2] = 'a';
-    uint64_t begin = pp_now_ns();
+    double begin = used_seconds();
     assert_ok(pp_tokenize(t, text, n, 0, &ids, &n_ids, &err), err);
-    assert_true(pp_now_ns() - begin < 20000000000u); /* squared it would be an hour */
+    assert_true(used_seconds() - begin < 20); /* squared it would be an hour */
     assert_int_equal(n_ids, n);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(ids[i], i != n / 2);
