@@ -5,6 +5,7 @@
 
 #include "src/paths.h"
 #include "src/worker.h"
+#include "tests/patience.h"
 #include "tests/support.h"
 
 struct talk talk;
@@ -35,9 +36,9 @@ void talk_begin(size_t capacity)
 
 struct pp_event *talk_next(void)
 {
-    struct pp_event *e = pp_queue_pop(talk.events, 60000);
+    struct pp_event *e = pp_queue_pop(talk.events, TEST_PATIENCE_MS);
     if (!e)
-        fail_msg("no event within a minute");
+        fail_msg("no event in time");
     return e;
 }
 

@@ -10,13 +10,14 @@
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 #include "src/worker.h"
+#include "tests/patience.h"
 #include "tests/support.h"
 
 #define STARTER "engine/starter/starter-Q4_K_M.gguf"
 #define BARD "engine/starter/bard.gguf"
 #define BARISTA "engine/starter/barista.gguf"
 
-enum { ANSWER_TOKENS = 24, WAIT_MS = 60000 };
+enum { ANSWER_TOKENS = 24, WAIT_MS = TEST_PATIENCE_MS };
 
 static struct pp_paths paths;
 static struct pp_options options;

@@ -16,6 +16,7 @@
 #include "src/event.h"
 #include "src/paths.h"
 #include "src/worker.h"
+#include "tests/patience.h"
 #include "tests/support.h"
 
 #define STARTER "engine/starter/starter-Q4_K_M.gguf"
@@ -58,7 +59,7 @@ static void live_and_die(int seed, int ms, bool told, struct pp_buf *journal)
     posix_spawn_file_actions_destroy(&io);
     close(fds[1]);
     struct pollfd word = {.fd = fds[0], .events = POLLIN};
-    assert_true(!told || poll(&word, 1, 60000) == 1);
+    assert_true(!told || poll(&word, 1, TEST_PATIENCE_MS) == 1);
     usleep((useconds_t)ms * 1000);
     int status;
     assert_int_equal(waitpid(pid, &status, WNOHANG), 0); /* it never ends by itself */
@@ -130,7 +131,7 @@ static void close_side(struct side *s)
 {
     s->backend->ops->close(s->backend);
     for (bool closed = false; !closed;) {
-        struct pp_event *e = pp_queue_pop(s->events, 60000);
+        struct pp_event *e = pp_queue_pop(s->events, TEST_PATIENCE_MS);
         assert_non_null(e);
         closed = e->type == PP_EVENT_CLOSED;
         pp_event_free(e);
@@ -151,7 +152,7 @@ static const char *answer(struct side *s, struct pp_generate_request r)
     r.request = ++s->request;
     s->backend->ops->generate(s->backend, &r);
     for (;;) {
-        struct pp_event *e = pp_queue_pop(s->events, 60000);
+        struct pp_event *e = pp_queue_pop(s->events, TEST_PATIENCE_MS);
         assert_non_null(e);
         enum pp_event_type type = e->type;
         if (type == PP_EVENT_TEXT)

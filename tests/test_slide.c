@@ -12,6 +12,7 @@
 #include "tests/convolved.h"
 #include "tests/decoder_model.h"
 #include "tests/expert_model.h"
+#include "tests/patience.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 #include "tests/worker_fixture.h"
@@ -436,9 +437,9 @@ static struct {
 
 static enum pp_event_type take(void)
 {
-    struct pp_event *e = pp_queue_pop(env.w.events, 60000);
+    struct pp_event *e = pp_queue_pop(env.w.events, TEST_PATIENCE_MS);
     if (!e)
-        fail_msg("no event within a minute");
+        fail_msg("no event in time");
     enum pp_event_type type = e->type;
     if (type == PP_EVENT_CONTEXT)
         env.inexact = e->n;

@@ -7,6 +7,7 @@
 #include "engine/kv.h"
 #include "engine/text.h"
 #include "src/event.h"
+#include "tests/patience.h"
 #include "tests/support.h"
 #include "tests/worker_fixture.h"
 
@@ -32,9 +33,9 @@ static struct pp_event answered(const char *session, const char *messages, int64
     r.sampling.temp = 0;
     w.backend->ops->generate(w.backend, &r);
     for (;;) {
-        struct pp_event *e = pp_queue_pop(w.events, 60000);
+        struct pp_event *e = pp_queue_pop(w.events, TEST_PATIENCE_MS);
         if (!e)
-            fail_msg("no event within a minute");
+            fail_msg("no event in time");
         const struct pp_event copy = *e;
         pp_event_free(e);
         assert_int_not_equal(copy.type, PP_EVENT_LOAD_FAILED);
@@ -136,9 +137,9 @@ static void a_template_that_gives_up(void **state)
             .sampling = pp_sampling_default(), .max_tokens = 1, .template_source = cases[i].source};
         w.backend->ops->generate(w.backend, &r);
         for (enum pp_event_type type = PP_EVENT_TEXT; type != PP_EVENT_DONE;) {
-            struct pp_event *e = pp_queue_pop(w.events, 60000);
+            struct pp_event *e = pp_queue_pop(w.events, TEST_PATIENCE_MS);
             if (!e)
-                fail_msg("no event within a minute");
+                fail_msg("no event in time");
             type = e->type;
             if (type == PP_EVENT_DONE && (e->err.code != PP_ERR_FORMAT || !strstr(e->err.text, cases[i].says)))
                 fail_msg("%s: \"%s\"", cases[i].source, e->err.text);

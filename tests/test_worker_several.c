@@ -4,6 +4,7 @@
 
 #include "engine/base/mem.h"
 #include "src/event.h"
+#include "tests/patience.h"
 #include "tests/support.h"
 #include "tests/worker_fixture.h"
 
@@ -45,9 +46,9 @@ static void begin(uint64_t kv_memory, int64_t n_ctx)
 /* One event; its type. */
 static enum pp_event_type take(void)
 {
-    struct pp_event *e = pp_queue_pop(env.w.events, 60000);
+    struct pp_event *e = pp_queue_pop(env.w.events, TEST_PATIENCE_MS);
     if (!e)
-        fail_msg("no event within a minute");
+        fail_msg("no event in time");
     enum pp_event_type type = e->type;
     env.n_events++;
     if (type == PP_EVENT_TEXT || type == PP_EVENT_DONE) {

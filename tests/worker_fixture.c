@@ -5,6 +5,7 @@
 
 #include "src/event.h"
 #include "src/paths.h"
+#include "tests/patience.h"
 #include "tests/support.h"
 
 void worker_begin(struct worker_fixture *w, const char *folder, const struct pp_load_request *model)
@@ -24,9 +25,9 @@ void worker_end(struct worker_fixture *w)
 {
     w->backend->ops->close(w->backend);
     for (bool closed = false; !closed;) {
-        struct pp_event *e = pp_queue_pop(w->events, 60000);
+        struct pp_event *e = pp_queue_pop(w->events, TEST_PATIENCE_MS);
         if (!e)
-            fail_msg("the worker did not close within a minute");
+            fail_msg("the worker did not close in time");
         closed = e->type == PP_EVENT_CLOSED;
         pp_event_free(e);
     }
