@@ -112,13 +112,14 @@ static enum pp_code compute_alone(struct embed *e, const struct text *t, struct 
     return code ? code : end_text(e, t, err);
 }
 
-/* All waiting texts in one pass. */
-static enum pp_code compute_together(struct embed *e, struct pp_error *err)
+/* All waiting texts in one pass. *fits: false if memory is too little for that; then no text has been computed. */
+static enum pp_code compute_together(struct embed *e, bool *fits, struct pp_error *err)
 {
     size_t at = 0;
     for (int k = 0; k < e->n_texts; at += e->texts[k++].n)
         add_rows(e, &e->texts[k], 0, e->texts[k].n, at);
     enum pp_code code = pp_step(e->m.engine, e->rows, (int)at, e->cancel, err);
+    *fits = code != PP_ERR_NOMEM;
     at = 0;
     for (int k = 0; k < e->n_texts && !code; at += e->texts[k++].n) {
         for (size_t i = 0; i < e->texts[k].n && !code; i++)
@@ -141,9 +142,10 @@ static enum pp_code flush(struct embed *e, struct pp_error *err)
 {
     const size_t most = (size_t)pp_engine_max_rows(e->m.engine);
     enum pp_code code = PP_OK;
-    if (e->n_texts && e->n_rows <= most)
-        code = compute_together(e, err);
-    if (e->n_rows > most || (code == PP_ERR_NOMEM && e->n_texts > 1)) {
+    bool fits = e->n_rows <= most;
+    if (e->n_texts && fits)
+        code = compute_together(e, &fits, err);
+    if (e->n_rows > most || (!fits && e->n_texts > 1)) {
         code = PP_OK;
         for (int k = 0; k < e->n_texts && !code; k++) {
             code = compute_alone(e, &e->texts[k], err);

@@ -222,11 +222,12 @@ static int run_quietly(pp_command_fn *command, const struct pp_options *o, struc
 static void texts_are_whole_or_an_error_without_memory(void **state)
 {
     (void)state;
-    static const char *const commands[] = {"template", "tokenize", "detokenize"};
-    static const char *const inputs[] = {"[{\"role\": \"user\", \"content\": \"Hi\"}]", "Hi there", "[300, 400]"};
+    static const char *const commands[] = {"template", "tokenize", "detokenize", "embed"};
+    static const char *const inputs[] = {"[{\"role\": \"user\", \"content\": \"Hi\"}]", "Hi there", "[300, 400]",
+                                         "one\ntwo"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         const struct pp_options o = {.command = commands[i], .model = "engine/starter/starter-draft-Q4_0.gguf",
-                                     .prompt = inputs[i]};
+                                     .prompt = inputs[i], .threads = 1};
         struct pp_buf whole = {0}, out = {0};
         const uint64_t before = pp_mem_count();
         assert_int_equal(run_quietly(pp_command_find(commands[i]), &o, &whole, 0), 0);
