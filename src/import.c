@@ -194,7 +194,9 @@ static int64_t add_message(struct making *k, const cJSON *o, int64_t parent)
     add_first(k, &content, o, contents);
     add_first(k, &reasoning, o, reasonings);
     const bool kept = role >= 0 && (content.len || reasoning.len || k->ours);
-    if (role == PP_ROLE_SYSTEM && !parent && !k->c.n && !number_of(o, "id")) {
+    if (content.bad || reasoning.bad) {
+        k->code = pp_fail_nomem(k->err, "the conversations");
+    } else if (role == PP_ROLE_SYSTEM && !parent && !k->c.n && !number_of(o, "id")) {
         add_system(k, &content);
     } else if (!kept) {
         k->im->left_out++;

@@ -901,6 +901,33 @@ static void rescued(void **state)
     assert_true(w.saved && !w.gone && !*w.text);
 }
 
+/* Without memory a message is not one that has no text. */
+static void whole_or_an_error(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"messages\": [{\"role\": \"system\", \"content\": \"Short.\"}, {\"role\": \"user\", "
+                               "\"content\": \"one\"}, {\"role\": \"assistant\", \"content\": \"two\", "
+                               "\"reasoning\": \"hm\"}]}";
+    const uint64_t before = pp_mem_count();
+    struct pp_import im = read_text(text);
+    const uint64_t n = pp_mem_count() - before;
+    pp_import_free(&im);
+    for (uint64_t at = 1; at <= n; at++) {
+        pp_mem_fail_at(at, 0);
+        const enum pp_code code = pp_import_read(text, sizeof text - 1, &im, &err);
+        pp_mem_fail_at(0, 0);
+        if (code) {
+            assert_int_equal(code, PP_ERR_NOMEM);
+            continue;
+        }
+        assert_int_equal(im.left_out, 0);
+        assert_int_equal(im.list[0].n, 2);
+        assert_string_equal(im.list[0].session.system, "Short.");
+        assert_string_equal(im.list[0].messages[1].reasoning, "hm");
+        pp_import_free(&im);
+    }
+}
+
 TEST_GROUP(export)
 {
     const struct CMUnitTest tests[] = {
@@ -917,6 +944,7 @@ TEST_GROUP(export)
         cmocka_unit_test(mistakes),
         cmocka_unit_test(damaged),
         cmocka_unit_test(nothing_by_halves),
+        cmocka_unit_test(whole_or_an_error),
         cmocka_unit_test(settled),
         cmocka_unit_test(here_already),
         cmocka_unit_test(goes_on),
