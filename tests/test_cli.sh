@@ -1001,6 +1001,7 @@ run sessions list --json; cp "$tmp/out" "$tmp/before"
 run sessions import </dev/null; expect "import of nothing" 1
 expect_match "says so" "$tmp/err" 'standard input: there is nothing in it'
 mkfifo "$tmp/silent"; "$pippin" sessions import "$tmp/silent" 2>"$tmp/err" & silent=$!
+[ -z "${PIPPIN_SANITIZED:-}" ] || sleep 3 # until it is there
 sleep 0.5; kill "$silent"; wait "$silent"; code=$?; expect "a pipe that nobody writes to is given up" 130
 run sessions import "$tmp/two.jsonl" "$tmp/bad.json"; expect "import of no JSON" 1
 expect_match "says where" "$tmp/err" 'bad.json: this is no JSON, as line 2 shows'
