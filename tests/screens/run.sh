@@ -680,9 +680,13 @@ no_color() {
         ! grep -q "$(printf '\033')\[[0-9;]*[34][0-8][;m]" "$work/mono"
 }
 
-reasoning() { # open while it is written, a line afterwards; Ctrl-O opens and folds it
-    start 80x24 && see ready && say "think of tea" && see "▾ thinking" && see "They want to know **something**" &&
-        see "▸ thought for 36 tokens, 1.2 s" && gone "They want" && see "You said: think of tea" &&
+reasoning_is_open() { # while it is written, until it is over
+    start 80x24 && see ready && say "ponder" && see "▾ thinking" && see "hm 9" && keys Escape && see "■ stopped" &&
+        see "▸ thought for" && gone "hm 9"
+}
+reasoning() { # a line afterwards; Ctrl-O opens and folds it
+    start 80x24 && see ready && say "think of tea" && see "▸ thought for 36 tokens, 1.2 s" && gone "They want" &&
+        see "You said: think of tea" &&
         see ready && same reasoning-folded-80x24.txt && keys C-o && see "▾ thought for 36 tokens" && see "␛[31mred" &&
         see "I say it slowly" && same reasoning-80x24.txt && keys C-o && gone "They want" && say "/reasoning hide" &&
         gone "thought for" && say "/reasoning show" && see "They want" && say "/reasoning loud" &&
@@ -938,7 +942,7 @@ editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small themes configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
-stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
+stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown mouse"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
