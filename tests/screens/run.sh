@@ -30,12 +30,12 @@ t() { tmux -L "$socket" -f /dev/null "$@"; }
 t new-session -d -s base "exec cat" && t set-option -s escape-time 0
 
 # start SIZE [ENVIRONMENT] [ARGUMENTS]: a shell that runs the program, then shows its exit code; the terminal's modes
-# before and after are kept
+# before and after are kept, the latter when the exit code shows
 start() {
     t kill-session -t =case 2>/dev/null
     run="sh -c 'echo \$\$ >$work/pid; exec env $2 $program $3'"
     t new-session -d -s case -x "${1%x*}" -y "${1#*x}" \
-        "stty -echoctl; stty -a >$work/before; $run; echo exit=\$?; stty -a >$work/after; cat >/dev/null"
+        "stty -echoctl; stty -a >$work/before; $run; code=\$?; stty -a >$work/after; echo exit=\$code; cat >/dev/null"
 }
 screen() { t capture-pane -t case: -p "$@"; }
 keys() { t send-keys -t case: "$@"; }
