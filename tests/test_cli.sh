@@ -638,12 +638,14 @@ cat >"$tmp/talks.jsonl" <<'END'
 no JSON
 {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I."}]}
 END
-# How much a lookup guesses, and whether it does at all, is by measured time: a slow or disturbed program may find that it
-# does not pay. What it guesses of a quotation stands.
+# How much a lookup guesses, and whether it does at all, is by measured time: a sanitized program may find that it does
+# not pay. What it guesses of a quotation stands.
+stood='  100 % stood'
+[ -n "${PIPPIN_SANITIZED:-}" ] && stood='(  (9[0-9]|100) % stood)?'
 run bench draft -f "$tmp/talks.jsonl" -n 3 -r 1
 expect_match "bench of guesses in given conversations" "$tmp/out" '^conversations, no guesses  .*1\.00 times none' \
     '^conversations, draft, a tree of 4 ' '^a quotation, draft, always 4 .* [1-9][0-9]? % stood' \
-    '^a quotation, lookup .* times none(  (9[0-9]|100) % stood)?$' '^code again, draft and lookup '
+    "^a quotation, lookup .* times none$stood\$" '^code again, draft and lookup '
 run bench draft -f "$tmp/talks.jsonl" --no-draft -n 3 -r 1
 holds "without a draft none is measured" [ "$(grep -c ', draft' "$tmp/out")-$(grep -c ', lookup' "$tmp/out")" = 0-4 ]
 echo >"$tmp/none.jsonl"
