@@ -154,6 +154,12 @@ static inline bool pp_kv_bytes(const struct pp_kv_layout *l)
     return l->type == PP_KV_Q8 || l->type == PP_KV_Q8_0;
 }
 
+/* Bytes of a head in a page that hold K, and where V is made of K all there is. */
+static inline size_t pp_kv_key_bytes(const struct pp_kv_layout *l)
+{
+    return l->v_in_k ? l->head_bytes : l->v;
+}
+
 /* Keys have head_dim values, values v_dim, not more. */
 void pp_kv_layout_init_values(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int n_head_kv, int head_dim,
                               int v_dim);

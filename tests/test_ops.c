@@ -627,6 +627,7 @@ static void attend_rows(const struct pp_cpu_ops *ops, const struct cache *c, str
             heads[p] = c->pages[chunk / PP_PAGE_TOKENS + p] + pp_kv_head_offset(&c->layout, 1, 2);
     for (int p = 0; p < PP_CHUNK_PAGES; p++) /* some of what comes next is known, some is not: it makes no difference */
         a->next[p] = (chunk / PP_KV_CHUNK + p) % 3 ? heads[p] : NULL;
+    a->unasked = chunk / PP_KV_CHUNK % 2 == 0;
     ops->attention_chunk(a, heads, first, end - first, see, apart ? apart : &a->total);
     if (apart)
         ops->attention_merge(a, first, end - first, apart, &a->total);

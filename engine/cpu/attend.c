@@ -510,13 +510,31 @@ static void find_heads(const struct tile *t, int64_t chunk, struct pp_span see, 
     }
 }
 
-/* Says which chunk comes next, if it is before `end`, one that ours are, and lies where it is read. */
-static void look_ahead(const struct tile *t, int64_t next, int64_t end)
+/* What can be asked for while an item works on one of its chunks: the next of them, if it is read where it lies. */
+static void look_ahead(const struct tile *t, int64_t chunk, struct chunks of)
 {
     const struct pp_batch_row *last = &t->rows[t->n_rows - 1];
+    const int64_t next = chunk + 1;
     memset(t->a->next, 0, sizeof t->a->next);
-    if (next < end && !last->tree_mask && !is_gathered(t->p, last))
+    t->a->unasked = chunk == of.first;
+    if (next < of.end && !last->tree_mask && !is_gathered(t->p, last))
         find_heads(t, next, in_chunk(t, last, next), INT64_MAX, t->a->next);
+}
+
+/* Nobody asks for an item's first chunk before the item begins: for K of its first page this does while the queries are
+ * made ready, and the rest is asked for while that is worked on. */
+static void ask_for_first(const struct tile *t, int64_t chunk)
+{
+    enum { LINE = 64 };
+    const struct pp_batch_row *last = &t->rows[t->n_rows - 1];
+    const uint8_t *heads[PP_CHUNK_PAGES], *k = NULL;
+    if (last->tree_mask || is_gathered(t->p, last))
+        return;
+    find_heads(t, chunk, in_chunk(t, last, chunk), INT64_MAX, heads);
+    for (int i = PP_CHUNK_PAGES - 1; i >= 0; i--)
+        k = heads[i] ? heads[i] : k;
+    for (size_t i = 0; k && i < pp_kv_key_bytes(&t->p->kv); i += LINE)
+        __builtin_prefetch(k + i);
 }
 
 /* Adds a chunk for neighbouring rows first .. end - 1, which all see some of it where it lies. */
@@ -627,7 +645,7 @@ static void attend_alone(const struct tile *t)
     for (int64_t chunk = t->chunks.first; chunk < t->chunks.end; chunk++) {
         if (stopped(t->c))
             return;
-        look_ahead(t, chunk + 1, t->chunks.end);
+        look_ahead(t, chunk, t->chunks);
         attend_chunk(t, chunk, &t->a->total);
     }
     finish(t);
@@ -649,7 +667,7 @@ static void attend_share(const struct tile *t, int split)
         if (stopped(t->c))
             return;
         begin_sums(t, &sums, NULL);
-        look_ahead(t, chunk + 1, share.end);
+        look_ahead(t, chunk, share);
         attend_chunk(t, chunk, &sums);
     }
     if (atomic_fetch_sub_explicit(&p->left[t->index], 1, memory_order_acq_rel) > 1)
@@ -727,6 +745,7 @@ static void attend(struct pp_cpu *c, const struct stage *s, int item, struct thr
     t.a->growing = false;
     t.a->slopes = s->slopes ? s->slopes + head * t.a->group : NULL;
     t.chunks = tile_chunks(p, t.rows, t.n_rows, head);
+    ask_for_first(&t, p->n_splits == 1 ? t.chunks.first : share_of(&t, split).first);
     for (int i = 0; i < t.n_rows && !p->stores_apart && split == p->n_splits - 1; i++) /* its last chunk needs them */
         store(c, s, t.row0 + i, kv_head);
     take_queries(&t);

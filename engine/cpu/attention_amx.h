@@ -448,13 +448,14 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
         .rows = {16, 16, 16, 16, 16, 16, 16, 16},
     };
     struct value_steps values = {.a = a};
+    struct requests soon = begin_requests(a, heads, q1 - q0);
     shape_tiles(&whole);
     order_values(a, value_heads, all);
     for (int live; q1 - q >= MIN_TILE_ROWS; q += live, which = !which) {
         live = q1 - q < TILE_ROWS ? q1 - q : TILE_ROWS;
         const struct pp_span seen = whole_span(live, limits + q), part = widened(seen, TILE_POSITIONS);
         uint8_t *w = part_weights(a, which);
-        ask_for_share(a, q - q0, live, q1 - q0);
+        ask_for_share(&soon, live, q1 - q0);
         tile_scores(a, heads, q, live, seen);
         weigh_part(a, w, live, limits + q, part, m, l, &values);
         values = (struct value_steps){
@@ -473,7 +474,7 @@ static void attention_chunk_tiles(const struct pp_attention *a, const uint8_t *c
     _tile_release();
     for (int nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
-        chunk_tile(a, heads, value_heads, q, nq, limits + q, to);
+        chunk_tile(a, heads, value_heads, q, nq, limits + q, &soon, to);
     }
     spoil_values(a, q0, q1, limits, &bad, to->o);
 }

@@ -61,68 +61,83 @@ static inline int n_queries(const struct pp_attention *a)
 
 /* --- asking ahead ------------------------------------------------------------------------------------------ */
 
-/* A head's part of a page is too short for the processor to see a stream in it. With few queries a chunk takes little
- * longer than reading it: V is asked for while scores become powers, which reads nothing, and the next chunk's K while
- * V is used. With many, both of the next chunk are, a share with every tile. In small portions, because a processor has
- * few places for lines on their way. */
-enum { ASKED_POSITIONS = 32, FEW_QUERIES = 16 };
+/* A head's part of a page is too short for the processor to see a stream in it. So the next chunk's K and V are asked
+ * for while this one is worked on; and before them, where nobody did that for this one, the rest of it: K of its first
+ * page has been asked for. With few queries a chunk takes little longer than reading it, and a processor has few places
+ * for lines on their way: then each step of the work asks for as many as the others, with many queries each tile. */
+enum { ASKED_POSITIONS = 32, FEW_QUERIES = 16, LINE = 64 };
 
-static inline void ask_for(const uint8_t *from, size_t bytes)
+struct requests {
+    struct asked { const uint8_t *at, *end; } left[3 * PP_CHUNK_PAGES];
+    int i, n;    /* of `left`: the first that has something, and all */
+    int n_lines; /* in all */
+    int a_step;  /* lines that a step asks for */
+};
+
+static void add_request(struct requests *r, const uint8_t *at, size_t bytes)
 {
-    enum { LINE = 64 };
-    for (size_t i = 0; i < bytes; i += LINE)
-        __builtin_prefetch(from + i, 0, 3);
+    r->left[r->n++] = (struct asked){at, at + bytes};
+    r->n_lines += (int)((bytes + LINE - 1) / LINE);
 }
 
-/* Of what lies in the order of positions in a page, and takes so many bytes, that of ASKED_POSITIONS. */
-static inline void ask_for_part(const uint8_t *page, size_t page_bytes, int at)
+static __attribute__((noinline)) void ask(struct requests *r, int n)
 {
-    const size_t bytes = page_bytes * ASKED_POSITIONS / PP_PAGE_TOKENS;
-    ask_for(page + slot_of(at) / ASKED_POSITIONS * bytes, bytes);
-}
-
-/* Of V of the positions `all`, share i of n. */
-static inline void ask_for_values(const struct pp_attention *a, const uint8_t *const *values, struct pp_span all, int i,
-                                  int n)
-{
-    const struct pp_kv_layout *kv = a->kv;
-    if (n_queries(a) > FEW_QUERIES || kv->v_in_k)
-        return;
-    for (int at = all.begin / ASKED_POSITIONS * ASKED_POSITIONS + i * ASKED_POSITIONS; at < all.end;
-         at += n * ASKED_POSITIONS)
-        ask_for_part(values[page_of(at)] + kv->v, kv->v_scales - kv->v, at);
-}
-
-/* K at a position of the next chunk; and V's scales, which are read with the scores. */
-static inline void ask_for_next(const struct pp_attention *a, int at)
-{
-    const struct pp_kv_layout *kv = a->kv;
-    const uint8_t *next = a->next[page_of(at)];
-    if (!next)
-        return;
-    ask_for_part(next, kv->v_in_k ? kv->head_bytes : kv->v, at);
-    if (slot_of(at) == 0 && !kv->v_in_k)
-        ask_for(next + kv->v_scales, kv->head_bytes - kv->v_scales);
-}
-
-/* As far as n positions of one page. */
-static inline void ask_for_page(const struct pp_attention *a, int at, int n)
-{
-    for (int i = at; n_queries(a) <= FEW_QUERIES && i < at + n; i += ASKED_POSITIONS)
-        ask_for_next(a, i);
-}
-
-/* The share of n queries that have been dealt with, from the q-th of `all` on. */
-static inline void ask_for_share(const struct pp_attention *a, int q, int n, int all)
-{
-    const int end = (q + n) * PP_KV_CHUNK / all;
-    int at = (q * PP_KV_CHUNK / all + ASKED_POSITIONS - 1) / ASKED_POSITIONS * ASKED_POSITIONS;
-    for (; at < end; at += ASKED_POSITIONS) {
-        const uint8_t *next = a->next[page_of(at)];
-        ask_for_next(a, at);
-        if (next && !a->kv->v_in_k)
-            ask_for_part(next + a->kv->v, a->kv->v_scales - a->kv->v, at);
+    for (; n > 0 && r->i < r->n; r->i++) {
+        struct asked *left = &r->left[r->i];
+        for (; left->at < left->end && n > 0; left->at += LINE, n--)
+            __builtin_prefetch(left->at, 0, 3);
+        if (left->at < left->end)
+            return;
     }
+}
+
+ALWAYS_INLINE void ask_some(struct requests *r)
+{
+    if (r->a_step)
+        ask(r, r->a_step);
+}
+
+/* Steps of the work on a tile, which call ask_some(). */
+static int steps_of_tile(const struct pp_attention *a, int nq)
+{
+    const int wide = tile_width(nq), n_vecs = a->kv->v_pad / LANES;
+    const int parts = pp_kv_integers(a->kv) ? PP_KV_CHUNK / ASKED_POSITIONS : PP_CHUNK_PAGES;
+    const int side = pp_kv_integers(a->kv) && wide > 2 ? 2 : wide;
+    return PP_KV_CHUNK / LANES / wide + nq + parts * ((n_vecs + side - 1) / side);
+}
+
+/* What is asked for while a chunk is worked on. */
+static struct requests begin_requests(const struct pp_attention *a, const uint8_t *const *heads, int n_q)
+{
+    const struct pp_kv_layout *kv = a->kv;
+    struct requests r = {0};
+    const size_t k_bytes = pp_kv_key_bytes(kv);
+    int first = 0;
+    while (first < PP_CHUNK_PAGES && !heads[first])
+        first++;
+    for (int i = first + 1; a->unasked && i < PP_CHUNK_PAGES; i++)
+        if (heads[i])
+            add_request(&r, heads[i], k_bytes);
+    for (int i = first; a->unasked && i < PP_CHUNK_PAGES; i++)
+        if (heads[i])
+            add_request(&r, heads[i] + k_bytes, kv->head_bytes - k_bytes);
+    for (int i = 0; i < PP_CHUNK_PAGES; i++)
+        if (a->next[i])
+            add_request(&r, a->next[i], kv->head_bytes);
+    int steps = 0;
+    for (int q = 0, nq; n_q <= FEW_QUERIES && q < n_q; q += nq) {
+        nq = next_tile(n_q - q);
+        steps += steps_of_tile(a, nq);
+    }
+    r.a_step = steps ? (r.n_lines + steps - 1) / steps : 0;
+    return r;
+}
+
+/* The share of n of so many queries. */
+static inline void ask_for_share(struct requests *r, int n, int n_q)
+{
+    if (!r->a_step)
+        ask(r, (r->n_lines * n + n_q - 1) / n_q);
 }
 
 /* --- queries ----------------------------------------------------------------------------------------------- */
@@ -268,13 +283,14 @@ ALWAYS_INLINE void score_integers(const struct pp_attention *a, const enum pp_kv
 
 /* Scores of the groups of 16 that hold some of the positions. type: Q8_0 stands for Q8, too. */
 ALWAYS_INLINE void score_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              int q0, const int nq, struct pp_span see)
+                              int q0, const int nq, struct pp_span see, struct requests *soon)
 {
     const int wide = tile_width(nq), n_groups = (see.end + LANES - 1) / LANES;
     for (int g = see.begin / LANES; g < n_groups;) {
         const uint8_t *head = heads[page_of(g * LANES)];
         const int group = (int)slot_of(g * LANES) / LANES;
         float *p = a->p + g * LANES;
+        ask_some(soon);
         if (wide > 1 && g + wide <= n_groups && g % wide == 0) { /* wide divides a page's groups */
             if (type == PP_KV_Q8_0 || type == PP_KV_Q4_0)
                 score_integers(a, type, head, group, wide, q0, nq, p);
@@ -291,13 +307,14 @@ ALWAYS_INLINE void score_tile(const struct pp_attention *a, const enum pp_kv_typ
     }
 }
 
-typedef void tile_fn(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq, struct pp_span see);
+typedef void tile_fn(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq, struct pp_span see,
+                     struct requests *soon);
 
 #define SCORES(name, type)                                                                                             \
     static void scores_##name(const struct pp_attention *a, const uint8_t *const *heads, int q0, int nq,               \
-                              struct pp_span see)                                                                      \
+                              struct pp_span see, struct requests *soon)                                               \
     {                                                                                                                  \
-        FOR_TILE(nq, score_tile(a, type, heads, q0, NQ, see));                                                         \
+        FOR_TILE(nq, score_tile(a, type, heads, q0, NQ, see, soon));                                                   \
     }
 SCORES(f32, PP_KV_F32)
 SCORES(f16, PP_KV_F16)
@@ -353,12 +370,12 @@ ALWAYS_INLINE void part_references(const struct pp_attention *a, int nq, const s
 }
 
 /* Scores of nq queries become powers p = 2^(score - m); m, l: theirs. */
-static void softmax(const struct pp_attention *a, const uint8_t *const *values, int nq, const struct pp_span *see,
-                    struct pp_span all, float *m, float *l)
+static void softmax(const struct pp_attention *a, int nq, const struct pp_span *see, struct requests *soon, float *m,
+                    float *l)
 {
     part_references(a, nq, see, NULL, m); /* apart from the rest, which waits for m */
     for (int i = 0; i < nq; i++) {
-        ask_for_values(a, values, all, i, nq);
+        ask_some(soon);
         float *p = a->p + i * PP_KV_CHUNK;
         const int first = see[i].begin / LANES * LANES;
         const v16 less = v_set1(m[i]);
@@ -480,7 +497,7 @@ enum values_from { FROM_ZERO, FROM_SUMS };
  * query's. */
 ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               const float *p, const int nq, int vec, const int wide, struct pp_span see,
-                              enum values_from from, float *o)
+                              enum values_from from, struct requests *soon, float *o)
 {
     const size_t pad = (size_t)a->kv->v_pad, size = type == PP_KV_F32 ? 4 : type == PP_KV_F16 ? 2 : 1;
     v16 acc[TILE_MAX][WIDE_MAX];
@@ -492,8 +509,7 @@ ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_typ
     for (int at = see.begin; at < see.end;) {
         const int slot = (int)slot_of(at), left = see.end - at;
         const int n = PP_PAGE_TOKENS - slot < left ? PP_PAGE_TOKENS - slot : left;
-        if (vec == 0)
-            ask_for_page(a, at, n);
+        ask_some(soon);
         const uint8_t *v = heads[page_of(at)] + a->kv->v + ((size_t)slot * pad + (size_t)(vec * LANES)) * size;
         for (const float *end = p + n; p < end; p++, v += pad * size)
             UNROLL for (int w = 0; w < wide; w++) {
@@ -510,24 +526,25 @@ ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_typ
 
 /* All vectors of dimensions. */
 ALWAYS_INLINE void value_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              const float *p, const int nq, struct pp_span see, enum values_from from, float *o)
+                              const float *p, const int nq, struct pp_span see, enum values_from from,
+                              struct requests *soon, float *o)
 {
     const int wide = tile_width(nq), n_vecs = a->kv->v_pad / LANES;
     int vec = 0;
     for (; vec + wide <= n_vecs; vec += wide)
-        add_values(a, type, heads, p, nq, vec, wide, see, from, o);
+        add_values(a, type, heads, p, nq, vec, wide, see, from, soon, o);
     for (; wide > 1 && vec < n_vecs; vec++)
-        add_values(a, type, heads, p, nq, vec, 1, see, from, o);
+        add_values(a, type, heads, p, nq, vec, 1, see, from, soon, o);
 }
 
 typedef void float_values_fn(const struct pp_attention *a, const uint8_t *const *heads, const float *p, int nq,
-                             struct pp_span see, enum values_from from, float *o);
+                             struct pp_span see, enum values_from from, struct requests *soon, float *o);
 
 #define VALUES(name, type)                                                                                             \
     static void values_##name(const struct pp_attention *a, const uint8_t *const *heads, const float *p, int nq,       \
-                              struct pp_span see, enum values_from from, float *o)                                     \
+                              struct pp_span see, enum values_from from, struct requests *soon, float *o)              \
     {                                                                                                                  \
-        FOR_TILE(nq, value_tile(a, type, heads, p, NQ, see, from, o));                                                 \
+        FOR_TILE(nq, value_tile(a, type, heads, p, NQ, see, from, soon, o));                                           \
     }
 VALUES(f32, PP_KV_F32)
 VALUES(f16, PP_KV_F16)
@@ -562,25 +579,25 @@ static struct pp_span whole_span(int nq, const struct pp_span *see)
 /* A tile shares what all of its queries see; the rest is each one's own, so that nobody multiplies a position that it
  * must not see, were it only by zero. */
 static void float_values(const struct pp_attention *a, const uint8_t *const *heads, int nq, const struct pp_span *see,
-                         float *o)
+                         struct requests *soon, float *o)
 {
     float_values_fn *values = value_fns[a->kv->type];
     const struct pp_span common = common_span(nq, see), whole = whole_span(nq, see);
     const size_t pad = (size_t)a->kv->v_pad;
     if (common.begin >= common.end) {
         for (int i = 0; i < nq; i++)
-            values(a, heads, a->p + i * PP_KV_CHUNK, 1, see[i], FROM_ZERO, o + (size_t)i * pad);
+            values(a, heads, a->p + i * PP_KV_CHUNK, 1, see[i], FROM_ZERO, soon, o + (size_t)i * pad);
         return;
     }
     const enum values_from from = whole.begin < common.begin ? FROM_SUMS : FROM_ZERO;
     for (int i = 0; from == FROM_SUMS && i < nq; i++) /* before the common ones; nothing, and zero, for some */
         values(a, heads, a->p + i * PP_KV_CHUNK, 1, (struct pp_span){see[i].begin, common.begin}, FROM_ZERO,
-               o + (size_t)i * pad);
-    values(a, heads, a->p, nq, common, from, o);
+               soon, o + (size_t)i * pad);
+    values(a, heads, a->p, nq, common, from, soon, o);
     for (int i = 0; i < nq; i++)
         if (see[i].end > common.end)
             values(a, heads, a->p + i * PP_KV_CHUNK, 1, (struct pp_span){common.end, see[i].end}, FROM_SUMS,
-                   o + (size_t)i * pad);
+                   soon, o + (size_t)i * pad);
 }
 
 /* A span widened to multiples of n: what is multiplied together. */
@@ -647,7 +664,7 @@ static float whole_weights(const struct pp_attention *a, float *p, float m, stru
  * 32. */
 ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                                 const int nq, int b, int half, const int wide, struct pp_span see,
-                                const struct merge_factors *f, float *o)
+                                const struct merge_factors *f, struct requests *soon, float *o)
 {
     enum { FAR = WEIGHTS_UNIT / 4 }; /* pairs between the two halves of what lies side by side */
     const size_t pad = (size_t)a->kv->v_pad;
@@ -660,8 +677,8 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
     for (int at = see.begin; at < see.end; at += WEIGHTS_UNIT) {
         const uint8_t *values = heads[page_of(at)] + a->kv->v + (size_t)b * block_bytes + slot_of(at) / 2 * pair_bytes;
         const int16_t *weights = all_weights + at;
-        if (b == 0 && half == 0 && at % ASKED_POSITIONS == 0)
-            ask_for_page(a, at, 1);
+        if (at % ASKED_POSITIONS == 0)
+            ask_some(soon);
         for (const int16_t *end = weights + WEIGHTS_UNIT; weights < end; weights += 8, values += 2 * pair_bytes)
             UNROLL for (int j = 0; j < 4; j++) {
                 const uint8_t *pair = values + (size_t)(j / 2 * FAR + j % 2) * pair_bytes;
@@ -683,28 +700,29 @@ ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_t
 }
 
 ALWAYS_INLINE void block_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
-                              const int nq, struct pp_span see, const struct merge_factors *f, float *o)
+                              const int nq, struct pp_span see, const struct merge_factors *f,
+                              struct requests *soon, float *o)
 {
     for (int b = 0; b < a->kv->v_pad / PP_KV_BLOCK; b++) {
         if (tile_width(nq) > 1) {
-            block_values(a, type, heads, nq, b, 0, 2, see, f, o);
+            block_values(a, type, heads, nq, b, 0, 2, see, f, soon, o);
         } else {
-            block_values(a, type, heads, nq, b, 0, 1, see, f, o);
-            block_values(a, type, heads, nq, b, 1, 1, see, f, o);
+            block_values(a, type, heads, nq, b, 0, 1, see, f, soon, o);
+            block_values(a, type, heads, nq, b, 1, 1, see, f, soon, o);
         }
     }
 }
 
-static void block_values_q8_0(const struct pp_attention *a, const uint8_t *const *heads, int nq,
-                              struct pp_span see, const struct merge_factors *f, float *o)
+static void block_values_q8_0(const struct pp_attention *a, const uint8_t *const *heads, int nq, struct pp_span see,
+                              const struct merge_factors *f, struct requests *soon, float *o)
 {
-    FOR_TILE(nq, block_tile(a, PP_KV_Q8_0, heads, NQ, see, f, o));
+    FOR_TILE(nq, block_tile(a, PP_KV_Q8_0, heads, NQ, see, f, soon, o));
 }
 
-static void block_values_q4_0(const struct pp_attention *a, const uint8_t *const *heads, int nq,
-                              struct pp_span see, const struct merge_factors *f, float *o)
+static void block_values_q4_0(const struct pp_attention *a, const uint8_t *const *heads, int nq, struct pp_span see,
+                              const struct merge_factors *f, struct requests *soon, float *o)
 {
-    FOR_TILE(nq, block_tile(a, PP_KV_Q4_0, heads, NQ, see, f, o));
+    FOR_TILE(nq, block_tile(a, PP_KV_Q4_0, heads, NQ, see, f, soon, o));
 }
 
 /* --- a chunk and the whole --------------------------------------------------------------------------------- */
@@ -720,12 +738,12 @@ static struct pp_span query_limits(const struct pp_attention *a, int row, int n_
 }
 
 /* Scores of nq queries become whole numbers; all: multiples of 32. */
-static void integer_weights(const struct pp_attention *a, const uint8_t *const *values, int nq,
-                            const struct pp_span *see, struct pp_span all, float *m, float *l)
+static void integer_weights(const struct pp_attention *a, int nq, const struct pp_span *see, struct pp_span all,
+                            struct requests *soon, float *m, float *l)
 {
     part_references(a, nq, see, a->v_log, m);
     for (int i = 0; i < nq; i++) {
-        ask_for_values(a, values, all, i, nq);
+        ask_some(soon);
         l[i] = whole_weights(a, a->p + i * PP_KV_CHUNK, m[i], see[i], all, a->w + i * PP_KV_CHUNK);
     }
 }
@@ -765,25 +783,25 @@ static void sink_with_distance(const struct pp_attention *a, int q, int nq, stru
 
 /* Queries q .. q + nq - 1, nq one of the tiles' sizes; values: where V is; see: what each sees. */
 static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, const uint8_t *const *values, int q,
-                       int nq, const struct pp_span *see, const struct pp_attention_sums *to)
+                       int nq, const struct pp_span *see, struct requests *soon, const struct pp_attention_sums *to)
 {
     const struct pp_span all = whole_span(nq, see), steps = widened(all, WHOLE_STEP);
     float m[TILE_MAX], l[TILE_MAX], *o = to->o + q * a->kv->v_pad;
-    score_fns[a->kv->type](a, heads, q, nq, all);
+    score_fns[a->kv->type](a, heads, q, nq, all, soon);
     if (a->softcap != 0.0f)
         cap_scores(a, q, nq, all);
     if (a->slopes)
         sink_with_distance(a, q, nq, all);
     if (pp_kv_integers(a->kv)) {
-        integer_weights(a, values, nq, see, steps, m, l);
+        integer_weights(a, nq, see, steps, soon, m, l);
         const struct merge_factors f = merge_sums(to, q, nq, m, l);
-        (pp_kv_bytes(a->kv) ? block_values_q8_0 : block_values_q4_0)(a, values, nq, steps, &f, o);
+        (pp_kv_bytes(a->kv) ? block_values_q8_0 : block_values_q4_0)(a, values, nq, steps, &f, soon, o);
     } else {
-        softmax(a, values, nq, see, all, m, l);
+        softmax(a, nq, see, soon, m, l);
         const struct merge_factors f = merge_sums(to, q, nq, m, l);
         if (a->kv->type == PP_KV_FP8)
             scale_weights(a, nq, all);
-        float_values(a, values, nq, see, a->o);
+        float_values(a, values, nq, see, soon, a->o);
         merge_all_values(a, &f, nq, a->o, o);
     }
 }
@@ -807,11 +825,11 @@ static void attention_chunk(const struct pp_attention *a, const uint8_t *const h
     const struct pp_span all = widened(query_limits(a, row, n_rows, see, limits), WHOLE_STEP);
     const uint8_t *made[PP_CHUNK_PAGES], *const *values = value_pages(a, heads, all, made);
     const struct bad_values bad = load_scales(a, values, all);
+    struct requests soon = begin_requests(a, heads, q1 - q0);
     for (int q = q0, nq; q < q1; q += nq) {
         nq = next_tile(q1 - q);
-        if (q1 - q0 > FEW_QUERIES)
-            ask_for_share(a, q - q0, nq, q1 - q0);
-        chunk_tile(a, heads, values, q, nq, limits + q, to);
+        ask_for_share(&soon, nq, q1 - q0);
+        chunk_tile(a, heads, values, q, nq, limits + q, &soon, to);
     }
     spoil_values(a, q0, q1, limits, &bad, to->o);
 }

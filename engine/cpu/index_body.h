@@ -12,9 +12,10 @@ static void index_query(const struct pp_attention *a, const float *q)
 static void index_dots(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int n, float *dots)
 {
     const int n_q = n_queries(a), end = (n + LANES - 1) / LANES * LANES;
+    struct requests none = {0};
     for (int h = 0, nh; h < n_q; h += nh) {
         nh = next_tile(n_q - h);
-        score_fns[a->kv->type](a, heads, h, nh, (struct pp_span){0, n});
+        score_fns[a->kv->type](a, heads, h, nh, (struct pp_span){0, n}, &none);
         for (int k = 0; k < nh; k++)
             for (int i = 0; i < end; i += LANES)
                 v_store(dots + (h + k) * PP_KV_CHUNK + i, v_load(a->p + k * PP_KV_CHUNK + i));
@@ -25,11 +26,12 @@ static void index_scores(const struct pp_attention *a, const float *weights, con
                          int n, float *scores)
 {
     const int n_q = n_queries(a), end = (n + LANES - 1) / LANES * LANES;
+    struct requests none = {0};
     for (int i = 0; i < end; i += LANES)
         v_store(scores + i, v_zero());
     for (int h = 0, nh; h < n_q; h += nh) {
         nh = next_tile(n_q - h);
-        score_fns[a->kv->type](a, heads, h, nh, (struct pp_span){0, n});
+        score_fns[a->kv->type](a, heads, h, nh, (struct pp_span){0, n}, &none);
         for (int i = 0; i < end; i += LANES) {
             v16 score = v_load(scores + i);
             for (int k = 0; k < nh; k++)
