@@ -67,27 +67,45 @@ static inline int n_queries(const struct pp_attention *a)
  * for lines on their way: then each step of the work asks for as many as the others, with many queries each tile. */
 enum { ASKED_POSITIONS = 32, FEW_QUERIES = 16, LINE = 64 };
 
+/* The same part of some pages, asked for line by line from all of them in turn: memory gives a core more of four streams
+ * than of one (18 to 22 and 25 to 32 GB/s of parts of 8 KiB on a Zen 5). */
+struct asked {
+    const uint8_t *at[PP_CHUNK_PAGES];
+    int n;
+    size_t bytes;
+};
+
 struct requests {
-    struct asked { const uint8_t *at, *end; } left[3 * PP_CHUNK_PAGES];
+    struct asked left[3];
     int i, n;    /* of `left`: the first that has something, and all */
+    size_t from; /* of that: byte from which on nobody asked */
     int n_lines; /* in all */
     int a_step;  /* lines that a step asks for */
 };
 
-static void add_request(struct requests *r, const uint8_t *at, size_t bytes)
+/* The bytes from `from` on of those pages, from the first-th on, that there are. */
+static void add_request(struct requests *r, const uint8_t *const *pages, int first, size_t from, size_t bytes)
 {
-    r->left[r->n++] = (struct asked){at, at + bytes};
-    r->n_lines += (int)((bytes + LINE - 1) / LINE);
+    struct asked *asked = &r->left[r->n];
+    asked->n = 0;
+    for (int i = first; i < PP_CHUNK_PAGES; i++)
+        if (pages[i])
+            asked->at[asked->n++] = pages[i] + from;
+    asked->bytes = bytes;
+    r->n += asked->n > 0 && bytes > 0;
+    r->n_lines += asked->n * (int)((bytes + LINE - 1) / LINE);
 }
 
 static __attribute__((noinline)) void ask(struct requests *r, int n)
 {
-    for (; n > 0 && r->i < r->n; r->i++) {
-        struct asked *left = &r->left[r->i];
-        for (; left->at < left->end && n > 0; left->at += LINE, n--)
-            __builtin_prefetch(left->at, 0, 3);
-        if (left->at < left->end)
-            return;
+    for (; r->i < r->n; r->i++, r->from = 0) {
+        const struct asked *asked = &r->left[r->i];
+        for (; r->from < asked->bytes; r->from += LINE, n -= asked->n) {
+            if (n <= 0)
+                return;
+            for (int i = 0; i < asked->n; i++)
+                __builtin_prefetch(asked->at[i] + r->from, 0, 3);
+        }
     }
 }
 
@@ -115,15 +133,11 @@ static struct requests begin_requests(const struct pp_attention *a, const uint8_
     int first = 0;
     while (first < PP_CHUNK_PAGES && !heads[first])
         first++;
-    for (int i = first + 1; a->unasked && i < PP_CHUNK_PAGES; i++)
-        if (heads[i])
-            add_request(&r, heads[i], k_bytes);
-    for (int i = first; a->unasked && i < PP_CHUNK_PAGES; i++)
-        if (heads[i])
-            add_request(&r, heads[i] + k_bytes, kv->head_bytes - k_bytes);
-    for (int i = 0; i < PP_CHUNK_PAGES; i++)
-        if (a->next[i])
-            add_request(&r, a->next[i], kv->head_bytes);
+    if (a->unasked) {
+        add_request(&r, heads, first + 1, 0, k_bytes);
+        add_request(&r, heads, first, k_bytes, kv->head_bytes - k_bytes);
+    }
+    add_request(&r, a->next, 0, 0, kv->head_bytes);
     int steps = 0;
     for (int q = 0, nq; n_q <= FEW_QUERIES && q < n_q; q += nq) {
         nq = next_tile(n_q - q);
