@@ -17,8 +17,8 @@
  * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave;
  * with PIPPIN_FAKE_STUCK nothing tells that it has ended, but whoever asks.
  * PIPPIN_FAKE_TEMPORARY keeps nothing: as it is wanted, or ("unwanted") as it cannot.
- * PIPPIN_FAKE_LOADS=N takes N ticks to load the model; then the first and the last adapter change places, and another
- * preset is found that comes before all. */
+ * PIPPIN_FAKE_LOADS=FILE loads the model for as long as the file is there; then the first and the last adapter change
+ * places, and another preset is found that comes before all. */
 #include "src/controller.h"
 
 #include <stdio.h>
@@ -179,7 +179,7 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
     }
     c->elsewhere = getenv("PIPPIN_FAKE_ELSEWHERE") ? atoi(getenv("PIPPIN_FAKE_ELSEWHERE")) : 0;
     set_state(c, PP_STATE_LOADING);
-    c->status.progress_total = getenv("PIPPIN_FAKE_LOADS") ? (uint64_t)atoi(getenv("PIPPIN_FAKE_LOADS")) : LOAD_TICKS;
+    c->status.progress_total = LOAD_TICKS;
     c->dirty = PP_DIRTY_ALL;
     *out = c;
     return PP_OK;
@@ -311,6 +311,19 @@ static void not_saved(struct pp_controller *c)
     set_state(c, PP_STATE_IDLE);
 }
 
+static void load(struct pp_controller *c)
+{
+    const char *file = getenv("PIPPIN_FAKE_LOADS");
+    struct pp_status *s = &c->status;
+    if (s->progress_done < s->progress_total)
+        s->progress_done++;
+    if (s->progress_done < s->progress_total || (file && access(file, F_OK) == 0))
+        return;
+    loaded(c);
+    if (file)
+        another_is_found(c);
+}
+
 static void tick(struct pp_controller *c)
 {
     struct pp_status *s = &c->status;
@@ -329,12 +342,7 @@ static void tick(struct pp_controller *c)
     }
     switch (s->state) {
     case PP_STATE_LOADING:
-        s->progress_done = (uint64_t)c->ticks;
-        if (s->progress_done < s->progress_total)
-            break;
-        loaded(c);
-        if (getenv("PIPPIN_FAKE_LOADS"))
-            another_is_found(c);
+        load(c);
         break;
     case PP_STATE_SAVING:
         if (strstr(pp_buf_cstr(&c->messages[c->n - 1].text), "unsaved")) {

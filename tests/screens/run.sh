@@ -37,6 +37,9 @@ start() {
     t new-session -d -s case -x "${1%x*}" -y "${1#*x}" \
         "stty -echoctl; stty -a >$work/before; $run; code=\$?; stty -a >$work/after; echo exit=\$code; cat >/dev/null"
 }
+# start_loading SIZE: the program, whose model is being loaded until end_loading
+start_loading() { : >"$work/loading" && start "$1" "PIPPIN_FAKE_LOADS=$work/loading"; }
+end_loading() { rm "$work/loading"; }
 screen() { t capture-pane -t case: -p "$@"; }
 keys() { t send-keys -t case: "$@"; }
 text() { t send-keys -t case: -l "$1"; }
@@ -332,17 +335,19 @@ typed_ahead() {
 }
 # Enter while the model is being loaded: it is sent then, unless the line is another by then, or Esc was pressed
 enter_while_loading() {
-    start 80x24 PIPPIN_FAKE_LOADS=200 && say "asked early" && see "sent once it is there" &&
+    start_loading 80x24 && say "asked early" && see "sent once it is there" && end_loading &&
         see "You said: asked early" &&
-        start 80x24 PIPPIN_FAKE_LOADS=200 && say "asked early" && see "sent once it is there" && text " on" &&
-        see ready && sleep 0.2 && see "› asked early on" && ! screen | grep -qF "You said" &&
-        start 80x24 PIPPIN_FAKE_LOADS=200 && say "asked early" && see "sent once it is there" && keys Escape &&
-        see ready && sleep 0.2 && see "› asked early" && ! screen | grep -qF "You said" &&
-        start 80x24 PIPPIN_FAKE_LOADS=200 && say "asked early" && see "sent once it is there" && keys F2 &&
-        see "Enter opens" && see ready && sleep 0.2 && keys Escape && see "You said: asked early" &&
-        start 80x24 PIPPIN_FAKE_LOADS=400 && say "asked early" && see "sent once it is there" && keys F2 &&
-        see "Enter opens" && keys Down Enter && see "What was it like" && see "was to be sent is not" && see ready &&
-        sleep 0.2 && see "› asked early" && ! screen | grep -qF "You said"
+        start_loading 80x24 && say "asked early" && see "sent once it is there" && text " on" &&
+        see "› asked early on" && end_loading && see ready && sleep 0.2 && see "› asked early on" &&
+        ! screen | grep -qF "You said" &&
+        start_loading 80x24 && say "asked early" && see "sent once it is there" && keys Escape &&
+        gone "sent once it is there" && end_loading && see ready && sleep 0.2 && see "› asked early" &&
+        ! screen | grep -qF "You said" &&
+        start_loading 80x24 && say "asked early" && see "sent once it is there" && keys F2 && see "Enter opens" &&
+        end_loading && see ready && sleep 0.2 && keys Escape && see "You said: asked early" &&
+        start_loading 80x24 && say "asked early" && see "sent once it is there" && keys F2 &&
+        see "Enter opens" && keys Down Enter && see "What was it like" && see "was to be sent is not" && end_loading &&
+        see ready && sleep 0.2 && see "› asked early" && ! screen | grep -qF "You said"
 }
 lone_escape() { # with nothing to stop, it takes nothing of what is typed next
     start 80x24 && see ready && keys Escape && sleep 0.3 && text "Tell me" && see "› Tell me" && keys M-b && text "X" &&
@@ -568,8 +573,8 @@ adapters() {
 }
 first_adapter() { screen | grep -o '\[[ x]\] [a-z]*' | sed -n 1p | grep -q "$1"; }
 adapters_change_places() { # while something is asked of one: what is answered is that one's
-    start 90x30 PIPPIN_FAKE_LOADS=300 && keys F3 && see "no note" && becomes 0 first_adapter bard && keys n && see "Note:" &&
-        text "for verse" && becomes 0 first_adapter old && keys Enter && see "no note" && keys End &&
+    start_loading 90x30 && keys F3 && see "no note" && becomes 0 first_adapter bard && keys n && see "Note:" &&
+        text "for verse" && see "for verse" && end_loading && becomes 0 first_adapter old && keys Enter && see "no note" && keys End &&
         see "note: for verse" && keys 0 && text ".5" && see "Strength: 0.5" && keys Enter && see "[x] bard"
 }
 presets_of_long_names() { # these are cut, with room before what they are
@@ -578,8 +583,8 @@ presets_of_long_names() { # these are cut, with room before what they are
         see "a-preset-with-a-name-that-is-longer-th… bard"
 }
 presets_change_places() { # while one is about to be deleted: it is that one that goes
-    start 90x30 PIPPIN_FAKE_LOADS=300 && keys F3 && see "no note" && keys p && see "as preset:" && text "mornings" &&
-        keys Enter && keys l && see "Presets of" && keys DC && see 'keeps it: "mornings"' && see "earlier" &&
+    start_loading 90x30 && keys F3 && see "no note" && keys p && see "as preset:" && text "mornings" &&
+        keys Enter && keys l && see "Presets of" && keys DC && see 'keeps it: "mornings"' && end_loading && see "earlier" &&
         keys y && gone "mornings" && see "earlier"
 }
 comparison() {
