@@ -50,12 +50,16 @@ say() { text "$1"; keys Enter; }
 # a sanitized program (make asan-scripts) needs more addresses than there is memory
 can_limit() { command -v prlimit >/dev/null && [ -z "${PIPPIN_SANITIZED:-}" ]; }
 
-# Within 5 seconds the command ends with the status: 0 where something is to appear, 1 where it is to go.
+# A sanitized program takes its time: a pasted megabyte, for each 256 bytes of which readline makes its line longer, is
+# copied each time.
+turns=${PIPPIN_SANITIZED:+1200}
+turns=${turns:-100}
+# Within 5 seconds (60) the command ends with the status: 0 where something is to appear, 1 where it is to go.
 becomes() { # status, command...
     want=$1
     shift
     i=0
-    while [ $i -lt 100 ]; do
+    while [ $i -lt $turns ]; do
         "$@"
         [ $? -eq "$want" ] && return 0
         i=$((i + 1))
@@ -74,10 +78,10 @@ see_styled() { becomes 0 shows_styled "$1" || { why="did not show in its style: 
 gone_styled() { becomes 1 shows_styled "$1" || { why="did not lose its style: $1"; return 1; }; }
 # see_behind TEXT MORE: MORE stands at most three lines below TEXT
 see_behind() { becomes 0 shows_behind "$1" "$2" || { why="did not show behind \"$1\": $2"; return 1; }; }
-# same FILE: the screen is, within 5 seconds, exactly this
+# same FILE: the screen is, within that time, exactly this
 same() {
     i=0
-    while [ $i -lt 100 ]; do
+    while [ $i -lt $turns ]; do
         screen >"$work/screen"
         cmp -s "$work/screen" "$here/$1" && return 0
         i=$((i + 1))
