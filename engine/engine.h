@@ -65,6 +65,8 @@ struct pp_model_info {
     int64_t n_expert, n_expert_used; /* 0: no mixture */
     uint64_t bytes;            /* of all tensors */
     int64_t n_ctx_train, n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff;
+    int64_t n_start;           /* vectors of its own that stand before every text: they are read like the tokens behind
+                                  the vocabulary, n_vocab and so many from there on; 0: there are none */
     bool encoder;              /* it reads whole texts, and makes vectors of them, not tokens */
     enum pp_pooling pooling;
 };

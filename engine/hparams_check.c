@@ -261,7 +261,7 @@ static enum pp_code check_latent(const struct pp_hparams *hp, struct pp_error *e
 
 static enum pp_code check_values(const struct pp_hparams *hp, struct pp_error *err)
 {
-    if (hp->v_head_dim <= hp->head_dim && !(hp->v_head_dim && hp->head_dim_local))
+    if ((hp->v_head_dim <= hp->head_dim || hp->states_mean) && !(hp->v_head_dim && hp->head_dim_local))
         return pp_check_range("size of a head's values", hp->v_head_dim, 0, 1 << 12, err);
     return pp_fail(err, PP_ERR_UNSUPPORTED, "keys of %lld and values of %lld numbers are not supported: only smaller "
                    "values are, of the same size in all layers", (long long)hp->head_dim, (long long)hp->v_head_dim);
@@ -521,6 +521,8 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         code = check_local(hp, err);
     if (!code)
         code = pp_check_range("attention window", hp->window, 0, INT32_MAX, err);
+    if (!code) /* a chunk of attention */
+        code = pp_check_range("number of vectors before a text", hp->n_start, 0, PP_KV_CHUNK, err);
     if (!code)
         code = pp_check_range("number of blocks that are seen in any case", hp->n_near, 0, 1 << 20, err);
     if (!code && hp->n_near)

@@ -209,6 +209,8 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"expert width", (double)hp->n_embd_expert},
         {"beside", hp->states_beside},
         {"states normed", hp->state_norm},
+        {"states' mean", hp->states_mean},
+        {"start", (double)hp->n_start},
         {"local heads", (double)hp->head_dim_local},
         {"value scale", (double)hp->attn_value_scale},
         {"activation", (double)hp->activation},

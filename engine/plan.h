@@ -27,7 +27,7 @@ enum pp_op_kind {
     /* --- from tokens and positions --- */
 
     /* scale * weight[token], or the row's input vector as it is; to which bias[t], for learned positions, and
-     * segments[0] are added, if there are any. */
+     * segments[0] are added, if there are any. Of tokens behind the vocabulary the i-th is start[i]. */
     PP_OP_EMBED,
     /* scale * weight[token], or `by_position` scale * weight[t]; row 0 where the table has no such row. */
     PP_OP_LOOKUP,
@@ -242,6 +242,7 @@ struct pp_op {
     const struct pp_hashed *hashed;  /* PP_OP_HASH */
     const struct pp_tensor *const *tables; /* PP_OP_HASH: [count]; weight: the first */
     const struct pp_tensor *segments; /* PP_OP_EMBED: what tells parts of a text apart, of which we have one; or NULL */
+    const struct pp_tensor *start;   /* PP_OP_EMBED: of what stands before texts; or NULL */
     const struct pp_tensor *xielu[4]; /* PP_FN_XIELU: the numbers of xielu.h */
     float alibi, alibi_scale;        /* PP_OP_ATTENTION: the exponent of ALiBi's slopes, or 0: none; what they are
                                         multiplied by, 0 being 1 */
@@ -409,6 +410,8 @@ struct pp_recurrence {
 struct pp_tier_plan {
     enum pp_tier_kind kind;
     int64_t window;                  /* 0: none */
+    int64_t n_first, n_last;         /* of attention without one whose rows see the first so many positions and the last
+                                        so many; 0: all */
     int n_layer;
     int n_head;                      /* of queries; of rows: 0 */
     int n_head_kv, head_dim;         /* of rows: 1, and how long they are */

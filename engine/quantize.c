@@ -59,7 +59,7 @@ static bool is_float(uint32_t type)
 static bool is_quantized(const struct pp_tensor *t)
 {
     return t->n_dims >= 2 && pp_ends_with(t->name, "weight") && !pp_export_keeps_f32(t) &&
-           !pp_ends_with(t->name, "ffn_gate_inp.weight");
+           !pp_ends_with(t->name, "ffn_gate_inp.weight") && strcmp(t->name, "token_start.weight") != 0;
 }
 
 /* The layers whose values and down projections matter most: the first and last eighth, and every third between. */

@@ -459,7 +459,8 @@ enum pp_code pp_snapshot_restore_from(struct pp_seq *seq, const struct pp_sha256
     if (n > seq->engine->n_ctx)
         n = seq->engine->n_ctx;
     for (int64_t i = 0; i < n; i++)
-        if (prompt[i] < 0 || prompt[i] >= seq->engine->model->info.n_vocab)
+        if (prompt[i] < 0 ||
+            prompt[i] >= seq->engine->model->info.n_vocab + seq->engine->model->info.n_start)
             n = i;
     if (!code)
         code = find_way(&s, &ours, prompt, n, &w, err);

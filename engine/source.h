@@ -109,7 +109,7 @@ struct pp_hparams {
     int64_t q_lora_rank;    /* values of a vector that queries are made of; 0: they are made of the input */
     int64_t qk_nope_dim;    /* of a head's query that are not rotated; rope_dim behind them are, perhaps 0 */
     int64_t v_head_dim;     /* of what attention gives for each head; also of the usual kind, where values are smaller
-                               than keys, 0: they are not */
+                               than keys, or with states_mean larger; 0: they are neither */
     int64_t kv_lora_rank_local, qk_nope_dim_local, v_head_dim_local; /* of layers with a window, where they differ; 0:
                                they do not */
     /* Attention whose rows see only the positions that an index picks: the index's heads and their size, and how many
@@ -180,6 +180,8 @@ struct pp_hparams {
     bool state_norm;        /* what they give is normed, where only some of the family's models do that: of Falcon-H1's
                                and ARWKV's */
     bool states_beside;     /* layers have states beside attention, which read the same */
+    bool states_mean;       /* with that: one matrix gives what both read, and another reads the mean of what they give,
+                               each normed: Hymba's */
     bool state_sigmoids;    /* what the delta rule gives has gates that are sigmoids, not SiLU */
     float state_scale;      /* and is multiplied by this; 0: 1 */
     bool state_tiled;       /* head h goes with key head h modulo n_state_key_head: GGUF's Qwen 3.5 */
@@ -198,6 +200,8 @@ struct pp_hparams {
     int64_t kv_taps;        /* keys, before they are rotated, and values are sums over so many positions, with numbers
                                of each head; 0: they are not */
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
+    int64_t n_start;        /* vectors of the model's own that stand before every text, as if they were tokens behind
+                               those of the vocabulary; layers with a window keep them in sight. 0: there are none */
     uint8_t layer[PP_MAX_LAYERS]; /* what is special about each layer */
     /* Instead of what the family has: */
     enum pp_activation {

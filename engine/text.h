@@ -30,6 +30,7 @@ enum pp_tokenize_flags {
     PP_TOKENIZE_BOS = 1,     /* begin with BOS (and end with EOS where the model adds it) if the model wants it */
     PP_TOKENIZE_SPECIAL = 2, /* control tokens written out in the text ("<|eot_id|>") become those tokens */
     PP_TOKENIZE_ON = 4,      /* the text goes on with one before it: what is put before texts is not put before it */
+    PP_TOKENIZE_AHEAD = 8,   /* begin with what pp_tokenizer_ahead gives, as with BOS */
 };
 /* text: n bytes, need not be valid UTF-8. Sets *ids (pp_free) and *n_ids. Exactly the ids of the reference
  * tokenizer for every byte string. PP_ERR_USAGE: the text is too long to be cut at once; PP_ERR_NOMEM. Thread-safe. */
@@ -48,6 +49,11 @@ bool pp_tokenizer_adds_bos(const struct pp_tokenizer *t);
 /* Sets *ids to what the model wants in front of a text, which belongs to t: BOS, and behind it what some models have
  * there besides (GLM 4's "[gMASK]<sop>"). Returns how many; 0: nothing. */
 size_t pp_tokenizer_lead(const struct pp_tokenizer *t, const int32_t **ids);
+/* Sets *ids to what stands before every text of a model, even before BOS, and even where a template writes that; it
+ * belongs to t. Returns how many; 0: nothing. They are vectors of the model's own, behind all tokens (Hymba's). */
+size_t pp_tokenizer_ahead(const struct pp_tokenizer *t, const int32_t **ids);
+/* Makes it those n ids, the first of which is `first`. Once, before anybody else has t. */
+enum pp_code pp_tokenizer_put_ahead(struct pp_tokenizer *t, int32_t first, size_t n, struct pp_error *err);
 /* True for every token that ends an answer: eos, eot, eom, and tokens with such names ("<|im_end|>", "<|eot_id|>",
  * "<|end_of_text|>", "<end_of_turn>", "</s>", "<|end|>", "<|endoftext|>") if they are control tokens. */
 bool pp_tokenizer_is_end(const struct pp_tokenizer *t, int32_t id);

@@ -27,6 +27,7 @@ void pp_tokenizer_free(struct pp_tokenizer *t)
     tok_splitter_free(t->splitter);
     pp_free(t->text);
     pp_free(t->start);
+    pp_free(t->ahead);
     pp_free(t->type);
     pp_free(t->flags);
     pp_free(t->score);
@@ -590,6 +591,8 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
     /* A template that writes BOS itself does not get a second one. */
     bool bos_written = ends && t->add_bos && control && n && begins_with_bos(t, text, n);
     enum pp_code code = PP_OK;
+    for (size_t i = 0; !code && (ends || flags & PP_TOKENIZE_AHEAD) && i < t->n_ahead; i++)
+        code = tok_ids_add(&r.merger.ids, t->ahead[i], err);
     for (size_t i = 0; !code && ends && !bos_written && i < t->n_lead; i++)
         code = tok_ids_add(&r.merger.ids, t->lead[i], err);
     r.n_before = r.merger.ids.n;
@@ -843,6 +846,22 @@ size_t pp_tokenizer_lead(const struct pp_tokenizer *t, const int32_t **ids)
     return t->n_lead;
 }
 
+size_t pp_tokenizer_ahead(const struct pp_tokenizer *t, const int32_t **ids)
+{
+    *ids = t->ahead;
+    return t->n_ahead;
+}
+
+enum pp_code pp_tokenizer_put_ahead(struct pp_tokenizer *t, int32_t first, size_t n, struct pp_error *err)
+{
+    if (!(t->ahead = pp_calloc(n, sizeof *t->ahead)))
+        return pp_fail_nomem(err, "what stands before texts");
+    for (size_t i = 0; i < n; i++)
+        t->ahead[i] = first + (int32_t)i;
+    t->n_ahead = n;
+    return PP_OK;
+}
+
 bool pp_tokenizer_is_end(const struct pp_tokenizer *t, int32_t id)
 {
     return id >= 0 && (uint32_t)id < t->n_vocab && t->flags[id] & TOK_END;
@@ -884,7 +903,7 @@ static bool is_used(const struct pp_tokenizer *t, uint32_t id)
 bool pp_tokenizer_same_ids(const struct pp_tokenizer *a, const struct pp_tokenizer *b)
 {
     const uint32_t n = a->n_vocab > b->n_vocab ? a->n_vocab : b->n_vocab;
-    bool same = a->kind == b->kind;
+    bool same = a->kind == b->kind && a->n_ahead == b->n_ahead;
     for (uint32_t i = 0; i < n && same; i++) {
         const bool used = is_used(a, i);
         same = used == is_used(b, i);

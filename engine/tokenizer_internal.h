@@ -334,6 +334,8 @@ struct pp_tokenizer {
     int32_t bos, eos, eot, unk;
     int32_t lead[1 + TOK_MAX_LEAD]; /* [n_lead] what is put before a text: BOS, and what comes behind it */
     size_t n_lead;                  /* 0: nothing is */
+    int32_t *ahead;                 /* [n_ahead] what stands before all of that, whoever writes BOS */
+    size_t n_ahead;
     int32_t tail[1 + TOK_MAX_LEAD]; /* [n_tail] what is put behind a text, which need not be EOS */
     size_t n_tail;                  /* 0: nothing is */
     int32_t byte_unknown; /* or -1 */

@@ -435,6 +435,8 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
         code = pp_model_open_as(m->path, m->quant, m->imatrix, &m->model, err);
     if (!code && !m->embeds)
         code = pp_model_check_writes(m->model, err);
+    if (!code && m->chunks && with_cache.n_ctx > 0)
+        with_cache.n_ctx += pp_model_info(m->model)->n_start;
     if (!code)
         code = pp_engine_new(m->model, &with_cache, loading, &bar, &m->engine, err);
     pp_cli_bar_clear(&bar);
@@ -608,6 +610,22 @@ void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out)
         pp_token_text(t, id, true, out);
 }
 
+/* What stands before every text of the model, before the first tokens of a sequence. */
+static enum pp_code feed_start(struct pp_engine *e, struct pp_seq *seq, struct pp_row *rows, size_t most,
+                               const struct pp_cancel *cancel, struct pp_error *err)
+{
+    const struct pp_model_info *info = pp_model_info(pp_engine_model(e));
+    const size_t n = pp_seq_len(seq) ? 0 : (size_t)info->n_start;
+    enum pp_code code = PP_OK;
+    for (size_t begin = 0; !code && begin < n; begin += most) {
+        const size_t count = n - begin < most ? n - begin : most;
+        for (size_t i = 0; i < count; i++)
+            rows[i] = (struct pp_row){.seq = seq, .token = (int32_t)info->n_vocab + (int32_t)(begin + i), .parent = -1};
+        code = pp_step(e, rows, (int)count, cancel, err);
+    }
+    return code;
+}
+
 /* Who is told of it: of each row with an output, of each pass, or nobody (NULL). */
 static enum pp_code feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
                          pp_cli_row_done *row_done, pp_progress *progress, void *user, const struct pp_cancel *cancel,
@@ -617,8 +635,8 @@ static enum pp_code feed(struct pp_engine *e, struct pp_seq *seq, const int32_t 
     struct pp_row *rows = pp_calloc(most, sizeof *rows);
     if (!rows)
         return pp_fail_nomem(err, "a batch");
-    enum pp_code code = PP_OK;
     pp_seq_activate(seq, tokens, (int64_t)n);
+    enum pp_code code = feed_start(e, seq, rows, most, cancel, err);
     for (size_t begin = 0; !code && begin < n; begin += most) {
         size_t count = n - begin < most ? n - begin : most;
         for (size_t i = 0; i < count; i++)

@@ -92,6 +92,7 @@ struct pp_cli_model {
     int n_adapters;
     bool exact_adapters;        /* held as they are stored */
     bool embeds;                /* may be an encoder */
+    bool chunks;                /* the context is asked for without what stands before every text */
     const char *quant;          /* what it is quantised to while it is loaded; or NULL */
     const char *imatrix;        /* and weighed by; or NULL */
     bool quant_if_folder;       /* ... if it is one: the type is pippin.conf's, which is not about this model */

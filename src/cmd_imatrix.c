@@ -105,6 +105,7 @@ static enum pp_code read_text(struct work *w, const struct pp_paths *p, struct p
     int32_t *tokens = NULL;
     size_t n = 0;
     opt.n_ctx = w->n_ctx;
+    m.chunks = true;
     opt.imatrix = w->imatrix;
     if (w->o->imatrix.process_output)
         opt.max_rows = OUTPUT_ROWS; /* their logits are what takes memory */

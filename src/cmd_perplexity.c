@@ -148,6 +148,7 @@ static enum pp_code perplexity(const struct pp_options *o, const struct pp_paths
     size_t n = 0;
     size_t n_ctx = o->ctx_size > 0 ? (size_t)o->ctx_size : DEFAULT_CHUNK;
     opt.n_ctx = (int64_t)n_ctx;
+    m.chunks = true;
     opt.max_rows = OUTPUT_ROWS; /* their logits, not the activations, are what takes memory */
     if (!o->kv_type_given)
         opt.kv_type = PP_KV_F32;

@@ -102,7 +102,8 @@ static enum pp_code raw_prompt(struct run *r, int32_t **ids, size_t *n, struct p
     pp_cli_token(t, pp_tokenizer_bos(t), &bos);
     bool there = bos.len && text->len >= bos.len && memcmp(text->data, bos.data, bos.len) == 0;
     pp_buf_free(&bos);
-    return pp_tokenize(t, text->data, text->len, PP_TOKENIZE_SPECIAL | (there ? 0u : PP_TOKENIZE_BOS), ids, n, err);
+    const unsigned flags = PP_TOKENIZE_SPECIAL | (there ? PP_TOKENIZE_AHEAD : PP_TOKENIZE_BOS);
+    return pp_tokenize(t, text->data, text->len, flags, ids, n, err);
 }
 
 /* --- a conversation that has grown out of the context ------------------------------------------------------- */

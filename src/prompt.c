@@ -231,18 +231,25 @@ static enum pp_code tokenize(const struct pp_tokenizer *t, const struct pp_buf *
     return code;
 }
 
-static enum pp_code add_lead(const struct pp_tokenizer *t, struct ids *ids, struct pp_error *err)
+static enum pp_code put_before(struct ids *ids, const int32_t *more, size_t n, struct pp_error *err)
 {
-    const int32_t *lead;
-    const size_t n = pp_tokenizer_lead(t, &lead);
-    if (!n || (ids->n && ids->v[0] == lead[0]))
-        return PP_OK; /* many templates write it themselves */
+    if (!n)
+        return PP_OK;
     if (pp_grow(&ids->v, &ids->cap, ids->n + n, sizeof *ids->v) != 0)
         return pp_fail_nomem(err, "the prompt");
     memmove(ids->v + n, ids->v, ids->n * sizeof *ids->v);
-    memcpy(ids->v, lead, n * sizeof *lead);
+    memcpy(ids->v, more, n * sizeof *more);
     ids->n += n;
     return PP_OK;
+}
+
+static enum pp_code add_lead(const struct pp_tokenizer *t, struct ids *ids, struct pp_error *err)
+{
+    const int32_t *lead, *ahead;
+    const size_t n = pp_tokenizer_lead(t, &lead), n_ahead = pp_tokenizer_ahead(t, &ahead);
+    const bool written = n && ids->n && ids->v[0] == lead[0]; /* many templates write it themselves */
+    const enum pp_code code = put_before(ids, lead, written ? 0 : n, err);
+    return code ? code : put_before(ids, ahead, n_ahead, err);
 }
 
 /* Templates read the reasoning of earlier answers under one of three names. False: there is none. */

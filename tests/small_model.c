@@ -26,6 +26,15 @@ void small_text(int32_t *ids, int n_vocab)
         ids[i] = (i * 37 + i / 7) % n_vocab;
 }
 
+/* The same behind what the model has before every text. */
+static void text_of(const struct pp_model *m, int32_t *ids)
+{
+    const struct pp_model_info *info = pp_model_info(m);
+    small_text(ids, (int)info->n_vocab);
+    for (int i = 0; i < (int)info->n_start; i++)
+        ids[i] = (int32_t)info->n_vocab + i;
+}
+
 double small_dot(const float *w, const double *x, int64_t n)
 {
     double sum[4] = {0};
@@ -123,7 +132,7 @@ static float *logits_of(const char *path, enum pp_kv_type kv, const struct manne
     *n = SMALL_TEXT * (size_t)pp_model_info(m)->n_vocab;
     float *logits = pp_malloc(*n * sizeof *logits);
     assert_non_null(logits);
-    small_text(ids, (int)pp_model_info(m)->n_vocab);
+    text_of(m, ids);
     run_in_passes(e, s, ids, SMALL_TEXT, how->rows, logits);
     pp_seq_free(s);
     pp_engine_free(e);
@@ -228,7 +237,7 @@ void assert_adapted(const char *model, const char *path, const double *want, int
     struct pp_error err;
     int32_t ids[SMALL_TEXT];
     float *got = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *got);
-    small_text(ids, n_vocab);
+    text_of(r.m, ids);
     assert_ok(pp_adapter_load(r.m, path, &adapter, &err), err);
     assert_ok(pp_seq_set_adapters(r.s, &(struct pp_adapter_use){adapter, 1}, 1, &err), err);
     run_in_passes(r.e, r.s, ids, SMALL_TEXT, 7, got);
@@ -245,7 +254,7 @@ double small_likeness(const char *path, const char *quant, const double *want, i
     int32_t ids[SMALL_TEXT];
     float *got = pp_calloc((size_t)(SMALL_TEXT * n_vocab), sizeof *got);
     double both = 0, ours = 0, theirs = 0;
-    small_text(ids, n_vocab);
+    text_of(r.m, ids);
     run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
     for (int i = 0; i < SMALL_TEXT * n_vocab; i++) {
         both += (double)got[i] * want[i];
@@ -270,7 +279,7 @@ void assert_resumes(const char *path, int n_vocab)
     bool done = false;
     float *want = small_logits(path, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
     struct running r = run_small(path, NULL);
-    small_text(ids, n_vocab);
+    text_of(r.m, ids);
     run_in_passes(r.e, r.s, ids, FIRST, 16, got);
     assert_ok(pp_model_identity(r.m, NULL, &identity, &err), err);
     assert_ok(pp_save_new(r.s, &identity, base, "states", &save, &err), err);
@@ -296,7 +305,7 @@ void assert_goes_back(const char *path, int n_vocab)
     size_t n;
     float *want = small_logits(path, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
     struct running r = run_small(path, NULL);
-    small_text(ids, n_vocab);
+    text_of(r.m, ids);
     run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
     for (size_t i = 0; i < sizeof to / sizeof *to; i++) {
         struct pp_seq *other;

@@ -10,7 +10,8 @@
 
 enum { SMALL_TEXT = 96 };
 
-/* The text: ids [SMALL_TEXT] */
+/* The text: ids [SMALL_TEXT]. Of a model that has vectors of its own before every text, those stand in the place of the
+ * first ones in all that is asked here. */
 void small_text(int32_t *ids, int n_vocab);
 /* The sum of w[i] x[i]: four sums side by side, because an addition waits for the one before it. */
 double small_dot(const float *w, const double *x, int64_t n);

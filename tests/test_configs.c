@@ -152,7 +152,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(head_gates),
         ONE(conv_taps), ONE(head_dim_local), ONE(rope_turning), ONE(keys_as_values), ONE(n_embd_layer), ONE(n_stream),
         ONE(laurel_rank), ONE(n_embd_expert), ONE(mean_square), ONE(shared_mean),
-        ONE(heads_tiled), ONE(norms_behind), {"silent_end", (double)hp->silent[0].end},
+        ONE(heads_tiled), ONE(norms_behind), ONE(n_start), ONE(states_mean), {"silent_end", (double)hp->silent[0].end},
         {"silent_3_first", (double)hp->silent[3].first}, {"silent_3_end", (double)hp->silent[3].end},
         ONE(n_near), ONE(far_step), ONE(near_step), ONE(kv_taps), ONE(norms_of_sums), ONE(plain_norms),
         ONE(no_output_norm), ONE(n_embd_in),

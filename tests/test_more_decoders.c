@@ -1,4 +1,5 @@
 /* test_more_decoders.c - what test_folder_decoders.c tests, of further families. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,8 +13,11 @@
 #include "engine/hf.h"
 #include "engine/safetensors.h"
 #include "engine/source.h"
+#include "src/cmd_common.h"
+#include "src/paths.h"
 #include "tests/adapter_folder.h"
 #include "tests/decoder_checks.h"
+#include "tests/hymba_model.h"
 #include "tests/passes.h"
 #include "tests/sambay_model.h"
 #include "tests/small_model.h"
@@ -173,6 +177,102 @@ static void phi4flash(void **state)
     pp_free(want);
 }
 
+/* Texts that are longer than a chunk of attention, whose windows begin in any of two or three: those of few rows share
+ * chunks among threads. */
+static void assert_hymba_long(const char *file)
+{
+    enum { LONG = 400 };
+    static const struct {
+        int n_threads, rows;
+    } manners[] = {{1, 256}, {4, 1}, {4, 7}, {3, 50}};
+    int32_t ids[LONG];
+    double *want = doubles(LONG * HYMBA_VOCAB);
+    float *got = pp_calloc(LONG * HYMBA_VOCAB, sizeof *got), *first = pp_calloc(LONG * HYMBA_VOCAB, sizeof *got);
+    for (int i = 0; i < LONG; i++)
+        ids[i] = i < HYMBA_START ? HYMBA_VOCAB + i : (i * 37 + i / 7) % HYMBA_VOCAB;
+    hymba_compute(ids, LONG, want);
+    for (size_t k = 0; k < sizeof manners / sizeof *manners; k++) {
+        const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = manners[k].n_threads, .n_ctx = LONG,
+                                              .kv_memory = 256u << 20};
+        struct pp_model *m;
+        struct pp_engine *e;
+        struct pp_seq *s;
+        struct pp_error err;
+        assert_ok(pp_model_open(file, &m, &err), err);
+        assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+        assert_ok(pp_seq_new(e, &s, &err), err);
+        run_in_passes(e, s, ids, LONG, manners[k].rows, k ? got : first);
+        for (int i = 0; i < LONG * HYMBA_VOCAB && !k; i++)
+            if (!(fabs((double)first[i] - want[i]) <= 1e-4 * fmax(1, fabs(want[i]))))
+                fail_msg("token %d behind position %d: %g, not %g", i % HYMBA_VOCAB, i / HYMBA_VOCAB,
+                         (double)first[i], want[i]);
+        if (k)
+            assert_memory_equal(got, first, LONG * HYMBA_VOCAB * sizeof *got);
+        pp_seq_free(s);
+        pp_engine_free(e);
+        pp_model_close(m);
+    }
+    pp_free(first);
+    pp_free(got);
+    pp_free(want);
+}
+
+/* Commands that read a text by themselves put before it what stands there, and count it nowhere. */
+static void assert_hymba_commands(const char *file, const int32_t *ids, const double *want)
+{
+    enum { TEXT = SMALL_TEXT - HYMBA_START };
+    struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 1, .kv_memory = 64u << 20, .n_ctx = TEXT};
+    struct pp_paths paths = {0};
+    struct pp_cli_model m = {.chunks = true};
+    struct pp_seq *s;
+    struct pp_error err;
+    float *got = pp_calloc(TEXT * HYMBA_VOCAB, sizeof *got);
+    struct pp_cli_rows rows = {.values = got, .n_vocab = HYMBA_VOCAB};
+    assert_ok(pp_cli_model_open(&m, &paths, file, &opt, &err), err);
+    assert_int_equal(pp_model_info(m.model)->n_start, HYMBA_START);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(pp_seq_new(m.engine, &s, &err), err);
+        assert_ok(pp_cli_feed(m.engine, s, ids + HYMBA_START, TEXT, 0, pp_cli_keep_row, &rows, NULL, &err), err);
+        for (int k = 0; k < TEXT * HYMBA_VOCAB; k++)
+            assert_true(fabs((double)got[k] - want[HYMBA_START * HYMBA_VOCAB + k]) < 1e-3);
+        pp_seq_free(s);
+    }
+    pp_cli_model_close(&m);
+    pp_free(got);
+}
+
+/* Hymba: what stands before a text, which all layers keep in sight, keys that layers have in common, and the mean of
+ * attention and states. */
+static void hymba(void **state)
+{
+    int32_t ids[SMALL_TEXT];
+    double *want = doubles(SMALL_TEXT * HYMBA_VOCAB);
+    const char *quantised = fresh_path("hymba-q8_0.gguf");
+    struct pp_error err;
+    (void)state;
+    hymba_make();
+    small_text(ids, HYMBA_VOCAB);
+    for (int i = 0; i < HYMBA_START; i++)
+        ids[i] = HYMBA_VOCAB + i;
+    hymba_compute(ids, SMALL_TEXT, want);
+    const char *file = hymba_file(), *folder = assert_logits_everywhere(want, HYMBA_VOCAB, file);
+    assert_tensor(folder, "model.memory_tokens", 2, 64);
+    assert_tensor(folder, "model.layers.2.mamba.x_proj.0.weight", 2, 128);
+    assert_tensor(folder, "model.layers.1.moe.experts.0.down_proj.weight", 2, 96);
+    assert_config(folder, "kv_reuse_group", "2");
+    assert_config(folder, "global_attn_idx", "5");
+    assert_same_bits(file, PP_KV_F32);
+    assert_same_bits(file, PP_KV_Q8);
+    assert_goes_back(file, HYMBA_VOCAB);
+    assert_resumes(file, HYMBA_VOCAB);
+    assert_hymba_long(file);
+    assert_hymba_commands(file, ids, want);
+    assert_ok(pp_quantize_file(file, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
+    assert_true(small_likeness(quantised, NULL, want, HYMBA_VOCAB) > 0.99);
+    hymba_drop();
+    pp_free(want);
+}
+
 /* A tensor of a folder that was written, under the name of OLMo's first program; joined to what is there. */
 static void take_as_first(const struct pp_safetensors *from, const char *name, struct pp_tensor *t, char *room)
 {
@@ -268,7 +368,7 @@ TEST_GROUP(more_decoders)
         cmocka_unit_test(lora_of_zaya),
         cmocka_unit_test(quantised_zaya),
         cmocka_unit_test(step3),
-        cmocka_unit_test(phi4flash),
+        cmocka_unit_test(phi4flash), cmocka_unit_test(hymba),
         cmocka_unit_test(first_olmo),
     };
     return cmocka_run_group_tests_name("more_decoders", tests, NULL, NULL);

@@ -52,6 +52,50 @@ static void plain(void **state)
     pp_tokenizer_free(t);
 }
 
+/* What stands before every text of a model comes once, before BOS, whoever writes that. */
+static void put_ahead(void **state)
+{
+    enum { FIRST = 9000, AHEAD = 3 };
+    static const char *const sources[] = {"{{ messages[0].content }}", "{{ bos_token }}{{ messages[0].content }}"};
+    static const char messages[] = "[{\"role\":\"user\",\"content\":\"hello there, all of you\"}]";
+    static const unsigned flags[] = {PP_TOKENIZE_BOS, PP_TOKENIZE_AHEAD, 0};
+    const char *folder = testdata("starter/target");
+    struct pp_tokenizer *t, *other;
+    struct pp_error err;
+    const int32_t *ahead;
+    int32_t *ids;
+    size_t n;
+    (void)state;
+    if (!folder)
+        return;
+    assert_ok(pp_tokenizer_open(folder, &t, &err), err);
+    assert_ok(pp_tokenizer_open(folder, &other, &err), err);
+    assert_int_equal(pp_tokenizer_ahead(t, &ahead), 0);
+    assert_ok(pp_tokenizer_put_ahead(t, FIRST, AHEAD, &err), err);
+    assert_int_equal(pp_tokenizer_ahead(t, &ahead), AHEAD);
+    for (int i = 0; i < 5; i++) {
+        if (i < 2) {
+            struct pp_template *tmpl;
+            assert_ok(pp_template_parse(sources[i], strlen(sources[i]), "test", &tmpl, &err), err);
+            struct pp_prompt_input in = {.tokenizer = t, .tmpl = tmpl, .messages_json = messages};
+            assert_ok(pp_prompt_tokens(&in, &ids, &n, &err), err);
+            pp_template_free(tmpl);
+        } else {
+            assert_ok(pp_tokenize(t, "hello there, all of you", 23, flags[i - 2], &ids, &n, &err), err);
+        }
+        const size_t before = i < 4 ? AHEAD : 0;
+        for (size_t k = 0; k < before; k++)
+            assert_int_equal(ids[k], FIRST + k);
+        assert_true(n > before + 1 && ids[before + 1] < FIRST);
+        assert_int_equal(ids[before] == pp_tokenizer_bos(t), i < 3);
+        assert_int_not_equal(ids[before + 1], pp_tokenizer_bos(t));
+        pp_free(ids);
+    }
+    assert_false(pp_tokenizer_same_ids(t, other)); /* a draft would be given ids that it does not have */
+    pp_tokenizer_free(t);
+    pp_tokenizer_free(other);
+}
+
 /* The reasoning of earlier answers reaches templates by each of its names, and with what is begun of an answer; no
  * control token is recognised in it. */
 static void with_reasoning(void **state)
@@ -297,7 +341,8 @@ static void time_of_day_here(void **state)
 
 TEST_GROUP(prompt)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(with_reasoning),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain), cmocka_unit_test(put_ahead),
+                                       cmocka_unit_test(with_reasoning),
                                        cmocka_unit_test(many_controls), cmocka_unit_test(markers),
                                        cmocka_unit_test(several_before), cmocka_unit_test(no_space_inside),
                                        cmocka_unit_test(no_nul), cmocka_unit_test(time_of_day_here)};

@@ -49,7 +49,7 @@ static const struct pp_arch *const families[] = {
     &pp_arch_hrm_text, &pp_arch_xlstm, &pp_arch_motif, &pp_arch_lille, &pp_arch_iquest_loop,
     &pp_arch_biogpt, &pp_arch_zaya, &pp_arch_step3, &pp_arch_molmo, &pp_arch_molmo2, &pp_arch_jina_vlm,
     &pp_arch_olmo_first,
-    &pp_arch_phi4flash, &pp_arch_minicpm_sala, &pp_arch_solar, &pp_arch_spark,
+    &pp_arch_phi4flash, &pp_arch_hymba, &pp_arch_minicpm_sala, &pp_arch_solar, &pp_arch_spark,
     &pp_arch_jet_nemotron, &pp_arch_talkie, &pp_arch_dots3note, &pp_arch_granite_switch, &pp_arch_g9v3,
     &pp_arch_agnes,
 };

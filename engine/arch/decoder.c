@@ -667,7 +667,9 @@ static bool add_embedding(struct builder *b)
     else if (embed.weight && positions)
         embed.bias = pp_plan_tensor(b->s, hp->n_ctx_train, hp->n_embd, b->err, "position_embd.weight");
     b->p->n_positions = positions || hp->key_scores ? hp->n_ctx_train : 0;
-    if (!embed.weight || (positions && !embed.bias))
+    if (!embed.weight || (positions && !embed.bias) ||
+        (hp->n_start &&
+         !(embed.start = pp_plan_tensor(b->s, hp->n_start, hp->n_embd, b->err, "token_start.weight"))))
         return false;
     if (hp->n_embd_in) {
         if (!add_narrow_embedding(b, embed))

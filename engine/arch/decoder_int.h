@@ -3,7 +3,8 @@
  * rule, decoder_lightning.c lightning attention, decoder_mlstm.c xLSTM's states, decoder_difference.c what makes a
  * difference of attention, decoder_scored.c keys with scores, decoder_blocks.c an index that picks blocks,
  * decoder_compressed.c attention to compressed blocks, decoder_filter.c filters in front of queries and keys,
- * decoder_cca.c convolutions behind them, decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have
+ * decoder_cca.c convolutions behind them, decoder_mean.c attention and states whose mean counts,
+ * decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have
  * parts in common, decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_hash.c
  * those of Qwen 4, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c and
  * decoder_lru.c what has states that are made step by step, decoder_gains.c numbers by which parts are multiplied.
@@ -229,6 +230,12 @@ void pp_delta_slots(struct builder *b);
 /* Mamba's states: what goes into the convolution and the gate, from `normed`; and what comes of it, in `delta`. */
 bool pp_scan_input(struct builder *b, int l);
 bool pp_scan_result(struct builder *b, int l);
+bool pp_scan_states(struct builder *b, int l); /* or only what its states give, in `state` */
+/* Mamba's states and attention that read the same through one matrix, from the residual stream, and the mean of what
+ * they give, each normed, in `delta`; the slots besides those of states. */
+bool pp_mean_input(struct builder *b, int l);
+bool pp_mean_result(struct builder *b, int l);
+void pp_mean_slots(struct builder *b);
 void pp_scan_slots(struct builder *b);
 /* Whether a layer lets through what another one's scan gave; from `normed` to `delta`. */
 bool pp_reads_memory(const struct builder *b, int l);

@@ -702,6 +702,8 @@ static bool is_mamba(const struct builder *b, int l)
 
 bool pp_mixer_input(struct builder *b, int l)
 {
+    if (b->hp->states_mean)
+        return pp_mean_input(b, l);
     if (is_attention(b, l) && (!add_qkv(b, l) || (gates_attention(b) && !add_attention_gate(b, l)) ||
                                (pp_has_mixed_values(b, l) && !pp_mixed_values(b, l)) ||
                                (pp_blocks_picked(b, l) && !pp_blocks_input(b, l))))
@@ -725,6 +727,8 @@ static bool add_beside(struct builder *b, int l)
 
 bool pp_mixer_result(struct builder *b, int l)
 {
+    if (b->hp->states_mean)
+        return pp_mean_result(b, l);
     if (pp_reads_memory(b, l))
         return pp_memory_result(b, l);
     if (b->hp->layer[l] & PP_LAYER_CONVOLVED)
@@ -806,6 +810,8 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
                           : pp_delta_slots)(b);
     if (hp->compressed) {
         pp_compressed_slots(b);
+    } else if (hp->states_mean) {
+        pp_mean_slots(b);
     } else if (hp->convolved_heads) {
         pp_convolved_slots(b);
     } else if (hp->kv_lora_rank) {

@@ -97,7 +97,7 @@ static void add_memory_gate(struct builder *b, int l)
                           .out = b->state});
 }
 
-bool pp_scan_result(struct builder *b, int l)
+bool pp_scan_states(struct builder *b, int l)
 {
     const int64_t n = channels(b), key = b->hp->state_key_dim, width = b->hp->state_value_dim;
     const bool by_head = b->hp->state_by_head;
@@ -115,8 +115,7 @@ bool pp_scan_result(struct builder *b, int l)
     add(b, convolve);
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->convolved, .in2 = NONE,
                           .out = b->convolved});
-    const int out = pp_plan_linear(b->p, b->s, b->hp->n_embd, n, b->err, "blk.%d.ssm_out", l);
-    if (out < 0 || !add_steps(b, l) || !(by_head ? find_heads : find_channels)(b, l, &r))
+    if (!add_steps(b, l) || !(by_head ? find_heads : find_channels)(b, l, &r))
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = 1, .n_head = (int)b->hp->n_state_head, .key_dim = (int)key,
                                       .value_dim = (int)width, .n_inputs = by_head ? 0 : (int)(2 * width + key)};
@@ -125,6 +124,14 @@ bool pp_scan_result(struct builder *b, int l)
                           .in = kept ? NONE : b->state_gate, .in2 = NONE, .out = kept ? b->memory : b->state});
     if (kept)
         add_memory_gate(b, l);
+    return true;
+}
+
+bool pp_scan_result(struct builder *b, int l)
+{
+    const int out = pp_plan_linear(b->p, b->s, b->hp->n_embd, channels(b), b->err, "blk.%d.ssm_out", l);
+    if (out < 0 || !pp_scan_states(b, l))
+        return false;
     add_linear(b, l, out, b->state, b->delta);
     return true;
 }
@@ -152,7 +159,7 @@ void pp_scan_slots(struct builder *b)
     struct pp_plan *p = b->p;
     const int64_t n = channels(b), rank = b->hp->state_rank, key = b->hp->state_key_dim;
     const bool by_head = b->hp->state_by_head;
-    b->state_in = pp_plan_slot(p, 2 * n);
+    b->state_in = pp_plan_slot(p, 2 * n + (b->hp->states_mean ? b->n_q + b->n_kv + b->n_v : 0));
     b->mixed = by_head ? pp_plan_slot(p, n) : pp_plan_part(p, b->state_in, 0, n);
     b->state_gate = by_head ? pp_plan_slot(p, n) : pp_plan_part(p, b->state_in, n, n);
     b->convolved = b->state_v = pp_plan_slot(p, n);

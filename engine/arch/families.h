@@ -53,7 +53,7 @@ extern const struct pp_arch pp_arch_kormo, pp_arch_hyperclovax, pp_arch_diffllam
 extern const struct pp_arch pp_arch_qwen4, pp_arch_k2_horizon;
 extern const struct pp_arch pp_arch_glm5_next, pp_arch_gigachat35, pp_arch_phi3small;
 extern const struct pp_arch pp_arch_baichuan_m1, pp_arch_klear, pp_arch_xlstm, pp_arch_motif, pp_arch_lille;
-extern const struct pp_arch pp_arch_g9v3, pp_arch_agnes;
+extern const struct pp_arch pp_arch_g9v3, pp_arch_agnes, pp_arch_hymba;
 extern const struct pp_arch pp_arch_minicpm_sala;
 extern const struct pp_arch pp_arch_iquest_loop, pp_arch_solar, pp_arch_spark, pp_arch_jet_nemotron;
 

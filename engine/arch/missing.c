@@ -110,7 +110,6 @@ static const struct {
     {"inklingtext", "scores that are learned for each distance, and short convolutions within layers"},
     {"inklingmm", "scores that are learned for each distance, and short convolutions within layers"},
     {"motif3", "latent attention as a difference"},
-    {"hymba", "Mamba and attention within one layer, layers that share keys, and tokens before each text"},
     {"nemotronflash", "states of several kinds, and tokens before each text"},
     {"stripedhyena", "Hyena's long filters"},
     {"hyena", "Hyena's long filters"},

@@ -15,6 +15,9 @@
  * not all of a KV head together. Blocks are pages, and are read where they lie; a row's chunks are of those that it
  * sees.
  *
+ * A row that sees the first positions and, behind a gap, those of its window, sees the former as a chunk of their own,
+ * before the window's first one.
+ *
  * A row that also sees compressed blocks has the positions of its window copied side by side, ascending, and behind
  * them the blocks' keys, whole groups of sixteen at a time where they lie alike in both: its chunks are of that row of
  * keys. */
@@ -198,11 +201,19 @@ static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b
     return a->tree_mask ? a->tree_base == b->tree_base : a->slot < b->slot;
 }
 
-/* The first position that a row attends to, and the one behind the last. */
+/* Whether positions that a row does not see lie between the first ones and its window. */
+static bool has_gap(const struct attend_plan *p, const struct pp_batch_row *r)
+{
+    return p->n_first && row_length(r) - p->window > p->n_first;
+}
+
+/* The first position that a row attends to, behind a gap if there is one, and the one behind the last. */
 static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     if (p->stride)
         return 0;
+    if (p->n_first)
+        return has_gap(p, r) ? row_length(r) - p->window : 0;
     if (p->window && p->both_ways)
         return r->slot >= p->window ? r->slot - p->window + 1 : 0;
     if (p->window && p->chunked)
@@ -233,16 +244,19 @@ static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r
 /* The chunks of which some of a tile's rows see something. */
 struct chunks {
     int64_t first, end;
+    bool gap; /* the first stands for the first positions, which rows with a gap see */
 };
 
 static struct chunks tile_chunks(const struct attend_plan *p, const struct pp_batch_row *rows, int n_rows, int head)
 {
     int64_t begin = INT64_MAX, end = 0;
+    bool gap = false;
     for (int i = 0; i < n_rows; i++) {
+        gap = gap || has_gap(p, &rows[i]);
         begin = row_begin(p, &rows[i]) < begin ? row_begin(p, &rows[i]) : begin;
         end = row_end(p, &rows[i], head) > end ? row_end(p, &rows[i], head) : end;
     }
-    return (struct chunks){begin / PP_KV_CHUNK, (end + PP_KV_CHUNK - 1) / PP_KV_CHUNK};
+    return (struct chunks){begin / PP_KV_CHUNK - gap, (end + PP_KV_CHUNK - 1) / PP_KV_CHUNK, gap};
 }
 
 /* Heads, or groups of them, that are attended to by themselves. */
@@ -284,7 +298,8 @@ static bool tiles_store(const struct attend_plan *p, const struct pp_batch_row *
         for (int k = 0; k < i; k++)
             if (rows[p->tiles[k]].pages[0] == rows[first].pages[0])
                 return false;
-        if (p->n_splits > 1 && rows[first].slot / PP_KV_CHUNK != rows[last].slot / PP_KV_CHUNK)
+        if (p->n_splits > 1 && (rows[first].slot / PP_KV_CHUNK != rows[last].slot / PP_KV_CHUNK ||
+                                rows[first].slot < p->n_first))
             return false;
     }
     return true;
@@ -377,9 +392,22 @@ struct tile {
     uint8_t *tail;
 };
 
+static bool is_of_first(const struct tile *t, int64_t chunk)
+{
+    return t->chunks.gap && chunk == t->chunks.first;
+}
+
+/* Where a chunk lies. */
+static int64_t place_of(const struct tile *t, int64_t chunk)
+{
+    return is_of_first(t, chunk) ? 0 : chunk;
+}
+
 /* What a row sees of a chunk; empty if it is nothing. */
 static struct pp_span in_chunk(const struct tile *t, const struct pp_batch_row *r, int64_t chunk)
 {
+    if (is_of_first(t, chunk))
+        return (struct pp_span){0, has_gap(t->p, r) ? (int)t->p->n_first : 0};
     int64_t begin = row_begin(t->p, r) - chunk * PP_KV_CHUNK, end = row_end(t->p, r, t->head) - chunk * PP_KV_CHUNK;
     if (begin < 0)
         begin = 0;
@@ -500,7 +528,7 @@ static void find_heads(const struct tile *t, int64_t chunk, struct pp_span see, 
                        const uint8_t *heads[PP_CHUNK_PAGES])
 {
     for (int i = 0; i < PP_CHUNK_PAGES; i++) {
-        int64_t page = chunk * PP_CHUNK_PAGES + i;
+        int64_t page = place_of(t, chunk) * PP_CHUNK_PAGES + i;
         if ((i + 1) * PP_PAGE_TOKENS <= see.begin || i * PP_PAGE_TOKENS >= see.end)
             heads[i] = NULL;
         else if (page >= tail_page)
@@ -556,11 +584,12 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
 {
     struct pp_span see[PP_TILE_QUERIES];
     const int n_rows = t->n_rows;
-    const int64_t end = (chunk + 1) * PP_KV_CHUNK, tail_page = t->rows->tree_base / PP_PAGE_TOKENS;
+    const int64_t place = place_of(t, chunk), tail_page = t->rows->tree_base / PP_PAGE_TOKENS;
+    const int64_t end = (place + 1) * PP_KV_CHUNK;
     const bool gathered = t->rows->tree_mask && end > tail_page * PP_PAGE_TOKENS;
     for (int i = 0; i < n_rows; i++) {
         see[i] = in_chunk(t, &t->rows[i], chunk);
-        t->a->at[i] = (float)(row_place(&t->rows[i]) - chunk * PP_KV_CHUNK);
+        t->a->at[i] = (float)(row_place(&t->rows[i]) - place * PP_KV_CHUNK);
     }
     for (int i = 0, next; i < n_rows; i = next) {
         const bool apart = is_gathered(t->p, &t->rows[i]), alone = gathered || apart;
@@ -655,7 +684,7 @@ static void attend_alone(const struct tile *t)
 static struct chunks share_of(const struct tile *t, int split)
 {
     const int64_t first = t->chunks.first, n = t->chunks.end - first;
-    return (struct chunks){first + n * split / t->p->n_splits, first + n * (split + 1) / t->p->n_splits};
+    return (struct chunks){first + n * split / t->p->n_splits, first + n * (split + 1) / t->p->n_splits, false};
 }
 
 static void attend_share(const struct tile *t, int split)

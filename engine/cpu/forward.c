@@ -101,9 +101,12 @@ static void adapt_embedding(const struct pp_cpu *c, const struct pp_batch_row *r
 
 static void embed_token(struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *row, int thread, float *x)
 {
-    const int64_t n = s->table->ne[0];
-    open_row(c, s->table, row->token, x);
-    if (row->adapters) {
+    const int64_t n = s->table->ne[0], behind = row->token - s->table->ne[1];
+    if (s->start && behind >= 0)
+        open_row(c, s->start, (int32_t)behind, x);
+    else
+        open_row(c, s->table, row->token, x);
+    if (row->adapters && !(s->start && behind >= 0)) {
         replace_embedding(c, row, n, x, c->threads[thread].replaced);
         adapt_embedding(c, row, n, x);
     }

@@ -601,6 +601,7 @@ static enum pp_code lower_next(struct lowering *l)
         s->table = op->weight;
         s->positions = op->bias;
         s->segments = op->segments;
+        s->start = op->start;
         s->scale = op->scale;
         s->out = op->out;
         l->at++;

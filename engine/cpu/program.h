@@ -122,6 +122,7 @@ struct stage {
     const void **begins;        /* [n threads] where each thread's share of the weights begins, at few rows */
     /* EMBED */
     const struct pp_tensor *table, *positions, *segments; /* the latter: learned ones, or NULL */
+    const struct pp_tensor *start;    /* of tokens behind the table's; or NULL */
     /* HEADS */
     struct projection *heads;   /* [n_heads] */
     int n_heads;
@@ -246,6 +247,7 @@ struct shared_down {
 struct attend_plan {
     struct pp_kv_layout kv;     /* of the tier's pages */
     int64_t window;             /* positions that a row sees, or 0 */
+    int64_t n_first;            /* and, behind a gap, so many at the beginning; fits in a chunk */
     int64_t top_k;              /* if it would see more than that, those that were picked; 0: all */
     int64_t block;              /* so many are picked together; 1: each alone */
     bool pooled;                /* for all heads the same, and positions behind the last whole block besides */

@@ -1,0 +1,62 @@
+/* decoder_mean.c - Hymba's layers (arXiv 2411.13676): attention and Mamba read the same through one matrix, and what
+ * they give, each normed, is added up and halved before a matrix of both brings it back to the residual stream. Values
+ * of attention are as wide as Mamba's channels. Some layers see the keys and values of the layer before. */
+#include "engine/arch/decoder_int.h"
+
+static int64_t channels(const struct builder *b)
+{
+    return b->hp->n_state_head * b->hp->state_value_dim;
+}
+
+/* Queries; keys and values, unless another layer has them; what goes into the convolution; gates. */
+bool pp_mean_input(struct builder *b, int l)
+{
+    const bool shared = b->hp->layer[l] & PP_LAYER_SHARED;
+    const int64_t n = channels(b), before = b->n_q + (shared ? 0 : b->n_kv + b->n_v);
+    const int in = pp_plan_linear(b->p, b->s, before + 2 * n, b->hp->n_embd, b->err, "blk.%d.ssm_in", l);
+    if (in < 0 || !add_norm(b, l, "attn_norm", b->x, b->normed))
+        return false;
+    b->q = pp_plan_part(b->p, b->state_in, 0, b->n_q);
+    b->k = pp_plan_part(b->p, b->state_in, b->n_q, b->n_kv);
+    b->v = pp_plan_part(b->p, b->state_in, b->n_q + b->n_kv, b->n_v);
+    b->mixed = pp_plan_part(b->p, b->state_in, before, n);
+    b->state_gate = pp_plan_part(b->p, b->state_in, before + n, n);
+    add_linear(b, l, in, b->normed, pp_plan_part(b->p, b->state_in, 0, before + 2 * n));
+    return true;
+}
+
+static void add_rotation(struct builder *b, int l, int slot)
+{
+    if (!(b->hp->layer[l] & PP_LAYER_UNROTATED))
+        add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .in = slot, .in2 = NONE, .out = slot});
+}
+
+bool pp_mean_result(struct builder *b, int l)
+{
+    const int64_t n = channels(b), window = b->hp->layer[l] & PP_LAYER_WIDE ? 0 : b->hp->window;
+    const int out = pp_plan_linear(b->p, b->s, b->hp->n_embd, n, b->err, "blk.%d.ssm_out", l);
+    add_rotation(b, l, b->q);
+    if (!(b->hp->layer[l] & PP_LAYER_SHARED)) {
+        add_rotation(b, l, b->k);
+        add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = b->k, .in2 = b->v,
+                              .out = NONE});
+    }
+    add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = window, .in = b->q, .in2 = NONE,
+                          .out = b->att});
+    if (out < 0 || !pp_scan_states(b, l) || !pp_decoder_norm(b, l, "attn_sub_norm", n, b->att, b->att) ||
+        !pp_decoder_norm(b, l, "ssm_norm", n, b->state, b->state))
+        return false;
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->state, .in2 = NONE, .out = b->att});
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 0.5f, .layer = l, .in = b->att, .in2 = NONE,
+                          .out = b->att});
+    add_linear(b, l, out, b->att, b->delta);
+    return true;
+}
+
+/* Of layers with keys of their own, which other layers' are parts of. */
+void pp_mean_slots(struct builder *b)
+{
+    b->q = pp_plan_part(b->p, b->state_in, 0, b->n_q);
+    b->k = pp_plan_part(b->p, b->state_in, b->n_q, b->n_kv);
+    b->v = pp_plan_part(b->p, b->state_in, b->n_q + b->n_kv, b->n_v);
+}
