@@ -32,7 +32,8 @@ static bool is_known(const char *family)
 
 /* config.json names a class, or at least a model type; with a class that has no output (MistralModel) the type, too. By
  * the type alone transformers picks its own code, which is what counts where the class is one that nobody knows, as
- * programs for training write theirs (PeftModelForCausalLM), and no other code comes with the folder. */
+ * programs for training write theirs (PeftModelForCausalLM), and no other code comes with the folder. EngGPT 2 is a
+ * Qwen 3 MoE by its own code. */
 static const char *family_of(const cJSON *config)
 {
     const cJSON *list = pp_json_member(config, "architectures");
@@ -44,7 +45,8 @@ static const char *family_of(const cJSON *config)
         return name;
     if (pp_ends_with(name, "Model") && pp_arch_by_class(type->valuestring))
         return type->valuestring;
-    return writes_text(name) && !has_own_code && is_known(type->valuestring) ? type->valuestring : name;
+    const bool fits = !has_own_code || strcmp(type->valuestring, "enggpt_moe") == 0;
+    return writes_text(name) && fits && is_known(type->valuestring) ? type->valuestring : name;
 }
 
 /* The family of the language model that something else stands around. */

@@ -252,6 +252,10 @@ static void wrapped_models(void **state)
          "model.multi_modal_projector.pre_norm.bias", false},
         {"qwen3", "MageVLForConditionalGeneration", {"text_config"}, "model.language_model.", "model.visual.a.bias",
          true},
+        {"qwen3", "Cosmos3OmniForConditionalGeneration", {"text_config"}, "model.language_model.",
+         "model.language_model.layers.0.mlp_moe_gen.up_proj.weight", true},
+        {"qwen3", "Cosmos3OmniForConditionalGeneration", {"text_config"}, "model.language_model.",
+         "audio_modality_embed", false},
         {"llama", "HCXVisionV2ForCausalLM", {"text_config"}, "model.language_model.model.",
          "model.mm_projector.0.bias", false},
         {"llama", "LLMjpVLModel", {"llm_config"}, "language_model.model.", "vision_backbone.a.bias", false},
@@ -318,6 +322,7 @@ static void other_classes(void **state)
          {"model.mtp_layers.0.input_proj.weight", "model.mtp_layers.0.mlp.up_proj.weight",
           "model.mtp_layers.0.final_layernorm.weight"}, false},
         {"llama", "AquilaForCausalLM", "aquila", {NULL}, false},
+        {"qwen3moe", "SomeMoeForCausalLM", "enggpt_moe", {NULL}, false},
         {"llama", "PeftModelForCausalLM", "llama", {NULL}, false}, /* a class of the program that trained it */
     };
     (void)state;
@@ -748,6 +753,74 @@ static void seeing_apertus(void **state)
     }
 }
 
+/* Cosmos 3 Edge around a small Arcee: two of its matrices have other names, and there is what makes pictures, in layers
+ * and beside them. */
+static void write_cosmos(const char *from, const char *dir)
+{
+    enum { MOST = 100 };
+    static const float zeros[16];
+    static const char *const others[] = {
+        "model.visual.a.bias", "model.projector.fc1.weight", "proj_in.weight", "time_embedder.linear_1.bias",
+        "action_modality_embed", "model.language_model.layers.0.mlp_moe_gen.fc1.weight",
+        "model.language_model.layers.1.self_attn.add_q_proj.weight", "model.language_model.norm_moe_gen.weight",
+        "model.language_model.layers.1.self_attn.k_norm_und_for_gen.weight"};
+    struct pp_tensor t[MOST];
+    char names[MOST][96], path[700], *text;
+    struct pp_safetensors *plain;
+    struct pp_error err;
+    size_t n = 0, size;
+    snprintf(path, sizeof path, "%s/model.safetensors", from);
+    assert_ok(pp_safetensors_open(path, &plain, &err), err);
+    for (; n < pp_safetensors_n(plain); n++) {
+        t[n] = *pp_safetensors_at(plain, n);
+        const char *rest = strncmp(t[n].name, "model.", strlen("model.")) == 0 ? t[n].name + strlen("model.") : NULL;
+        const char *up = strstr(t[n].name, "up_proj"), *down = strstr(t[n].name, "down_proj");
+        const int kept = (int)((up ? up : down ? down : t[n].name + strlen(t[n].name)) - (rest ? rest : t[n].name));
+        snprintf(names[n], sizeof names[n], "%s%.*s%s", rest ? "model.language_model." : "", kept,
+                 rest ? rest : t[n].name, up ? "fc1.weight" : down ? "fc2.weight" : "");
+        t[n].name = names[n];
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        t[n++] = (struct pp_tensor){.name = others[i], .type = PP_TYPE_F32, .n_dims = 1, .ne = {16, 1, 1, 1},
+                                    .data = zeros, .size = sizeof zeros};
+    assert_true(n <= MOST);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, t, n, &err), err);
+    pp_safetensors_close(plain);
+    snprintf(path, sizeof path, "%s/config.json", from);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &size, &err), err);
+    cJSON *own = cJSON_Parse(text), *config = cJSON_CreateObject();
+    pp_free(text);
+    cJSON_DeleteItemFromObject(own, "architectures");
+    cJSON_DeleteItemFromObject(own, "model_type");
+    cJSON_AddItemToObject(config, "text_config", own);
+    cJSON_AddItemToObject(config, "tie_word_embeddings", cJSON_CreateFalse());
+    cJSON_AddStringToObject(config, "model_type", "cosmos3_edge");
+    text = cJSON_PrintUnformatted(config);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    cJSON_free(text);
+    cJSON_Delete(config);
+}
+
+static void seeing_cosmos(void **state)
+{
+    (void)state;
+    const struct decoder_shape shape = decoder_shape("arcee");
+    const char *from = check_decoder(&shape);
+    struct pp_error err;
+    char dir[300];
+    snprintf(dir, sizeof dir, "%s/cosmos-edge", test_tmpdir());
+    const char *made[] = {dir, fresh_path("cosmos.gguf"), fresh_path("cosmos-folder")};
+    assert_int_equal(mkdir(dir, 0700), 0);
+    write_cosmos(from, dir);
+    assert_ok(pp_convert_to_gguf(dir, made[1], &(struct pp_convert_options){0}, &err), err);
+    assert_ok(pp_convert_to_folder(dir, made[2], &(struct pp_convert_options){0}, &err), err);
+    for (int i = 0; i < 3; i++)
+        check_other(&shape, made[i]);
+    assert_config(made[2], "architectures", "ArceeForCausalLM");
+}
+
 /* Names of the output, which stands beside the rest or in it. */
 static void wrapped_names(void **state)
 {
@@ -799,6 +872,7 @@ TEST_GROUP(seeing)
         cmocka_unit_test(other_classes),
         cmocka_unit_test(layers_for_pictures),
         cmocka_unit_test(seeing_apertus),
+        cmocka_unit_test(seeing_cosmos),
         cmocka_unit_test(wrapped_names),
         cmocka_unit_test(molmo),
     };

@@ -76,8 +76,21 @@ const struct pp_arch pp_arch_ernie45 = {
 
 /* --- Arcee ------------------------------------------------------------------------------------------------------ */
 
-static const char *const arcee_classes[] = {"ArceeForCausalLM", "arcee", NULL};
+/* Cosmos 3 Edge, what reads and writes text of it (wrapped.c), is such a model by other names. */
+static const char *const arcee_classes[] = {"ArceeForCausalLM", "Cosmos3EdgeTextModel", "arcee", "cosmos3_edge_text",
+                                            NULL};
+static const struct pp_arch_name arcee_names[] = {
+    {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
+    {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
+    {.hf = "model.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up", .only_read = true},
+    {.hf = "model.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down", .only_read = true},
+    {.hf = NULL},
+};
 static const struct pp_arch_usual arcee_usual[] = {
+    {"cosmos3_edge_text", NULL,
+     "{\"vocab_size\": 131072, \"hidden_size\": 2048, \"intermediate_size\": 9216, \"num_hidden_layers\": 28,"
+     "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": 128, \"hidden_act\": \"relu2\","
+     "\"max_position_embeddings\": 131072, \"rope_theta\": 100000000.0}"},
     {.json = "{\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
 };
@@ -96,7 +109,7 @@ static void nothing_more(const struct pp_hparams *hp, struct cJSON *config)
 const struct pp_arch pp_arch_arcee = {
     .name = "arcee",
     .hf_classes = arcee_classes,
-    .names = pp_interleaved_names,
+    .names = arcee_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .usual = arcee_usual,

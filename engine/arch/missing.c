@@ -17,6 +17,13 @@ static const char of_fla[] = "that kind of layers of flash-linear-attention, of 
 static const char heard[] = "the part that hears, without which its text says nothing";
 static const char speaks[] = "an output that writes text (it makes speech)";
 static const char acts[] = "an output that writes text (it moves robots)";
+static const char writes_sound[] = "an output that writes text from left to right (it writes down sound)";
+static const char paints[] = "an output that writes text (it paints pictures)";
+static const char marks[] = "an output that writes text (it judges tokens)";
+static const char judges_pictures[] = "an output that writes text (it judges pictures)";
+static const char fills[] = "an output that writes text from left to right (it fills gaps)";
+static const char scores[] = "an output that writes text (it scores options)";
+static const char kosmos[] = "Kosmos' own text part, with norms within both parts of its layers";
 static const char finds[] = "an output that writes text (it finds things in pictures)";
 static const char pangu[] = "keys and values that belong to no position, and several residual streams, beside latent "
                             "attention with windows and an index";
@@ -34,16 +41,39 @@ static const struct {
     {"openpanguv2", pangu},
     {"openpangu", pangu},
     {"unlimitedocr", "a window beside a prompt of which all stays in sight"},
-    {"clef", "an output that writes text (it scores options)"},
-    {"laya", "an output that writes text (it scores options)"},
+    {"clef", scores},
+    {"laya", scores},
     {"gemmaembedding2", wide_vectors},
     {"embeddinggemma2", wide_vectors},
+    {"decision2", scores},
+    {"lev", scores},
+    {"kev", scores},
+    {"nimble", scores},
+    {"dory", "streams of unit length, and layers that are gone through several times behind gates"},
+    {"limite", "mixtures of what came out of earlier layers, and embeddings among values"},
+    {"lumma", "values that are the keys, and embeddings in two factors"},
+    {"etetmoe", "experts of which each token has one, by names of its own in Llama's layers"},
+    {"etetmoellama", "experts of which each token has one, by names of its own in Llama's layers"},
+    {"aeva", "windows beside linear attention to all before them, experts in groups, and several residual streams"},
     {"clip", "a language model, which is another file (this one has what sees or hears)"},
     {"locateanything", finds},
     {"falconperception", finds},
     {"pi0", acts},
     {"qwen3tts", speaks},
     {"pockettts", speaks},
+    {"qwen3omnimoetalker", speaks},
+    {"qwen3omnimoetalkertext", speaks},
+    {"qwen3omnimoetalkercodepredictor", speaks},
+    {"granitespeech5", writes_sound},
+    {"nemotron35asr", writes_sound},
+    {"nemotronasrstreaming", writes_sound},
+    {"parakeetrnnt", writes_sound},
+    {"openaiprivacyfilter", marks},
+    {"shieldgemma2", judges_pictures},
+    {"imagegpt", paints},
+    {"decisiontransformer", "an output that writes text (it plans moves)"},
+    {"modernvbert", "an output that writes text (it makes vectors of pictures)"},
+    {"esmc", fills},
     {"deepseek41", "blocks of which layers share keys, candidates that an index picks from, and embeddings of several "
                    "tokens within layers"},
     {"deepseekv41", "blocks of which layers share keys, candidates that an index picks from, and embeddings of several "
@@ -95,6 +125,8 @@ static const struct {
     {"moshi", sound},
     {"musicgen", sound},
     {"musicgenmelody", sound},
+    {"musicgendecoder", sound},
+    {"musicgenmelodydecoder", sound},
     {"csm", sound},
     {"nemotronvoicechat", sound},
     {"dia", sound},
@@ -135,10 +167,12 @@ static const struct {
     {"openllama", "Open-Llama's norm of embeddings"},
     {"gptsanjapanese", "a prompt of which all is seen at once, and experts that are left out when full"},
     {"git", bert},
-    {"kosmos2", "Kosmos' own text part, with norms within both parts of its layers"},
-    {"kosmos25", "Kosmos' own text part, with norms within both parts of its layers"},
+    {"kosmos2", kosmos},
+    {"kosmos2text", kosmos},
+    {"kosmos25", kosmos},
     {"qwen3asr", heard},
     {"glmasr", heard},
+    {"mimoasr", heard},
     {"voxtralrealtime", heard},
     {"voxtralrealtimetext", heard},
     {"qwen3asrrealtimegeneration", heard},
@@ -185,6 +219,7 @@ static const struct {
     {"umt5", two_stacks},
     {"longt5", two_stacks},
     {"t5gemma", two_stacks},
+    {"t5gemmamodule", two_stacks},
     {"t5gemma2", two_stacks},
     {"switchtransformers", two_stacks},
     {"bart", two_stacks},
@@ -213,6 +248,7 @@ static const struct {
     {"florence2", two_stacks},
     {"blip", two_stacks},
     {"pix2struct", two_stacks},
+    {"pix2structtext", two_stacks},
     {"trocr", two_stacks},
     {"encoderdecoder", two_stacks},
     {"visionencoderdecoder", two_stacks},
@@ -264,17 +300,19 @@ static const struct {
     {"mtpmodel", drafts},
     {"speculator", drafts},
     {"sequenceclassification", "an output that writes text (it judges texts)"},
-    {"tokenclassification", "an output that writes text (it judges tokens)"},
+    {"tokenclassification", marks},
     {"questionanswering", "an output that writes text (it marks answers in one)"},
     {"multiplechoice", "an output that writes text (it judges texts)"},
     {"rewardmodel", "an output that writes text (it judges texts)"},
-    {"maskedlm", "an output that writes text from left to right (it fills gaps)"},
-    {"imageclassification", "an output that writes text (it judges pictures)"},
+    {"maskedlm", fills},
+    {"imageclassification", judges_pictures},
     {"objectdetection", finds},
     {"texttospeech", speaks},
     {"actionprediction", acts},
-    {"imagemodeling", "an output that writes text (it paints pictures)"},
-    {"forctc", "an output that writes text from left to right (it writes down sound)"},
+    {"imagemodeling", paints},
+    {"forctc", writes_sound},
+    {"forrnnt", writes_sound},
+    {"fortdt", writes_sound},
 };
 
 /* Small letters and digits of a name, without what classes end with. */

@@ -29,7 +29,8 @@ static const char *const moe_other_names[] = {"qwen3vlmoe", NULL};
 static const char *const classes[] = {
     "Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration", "qwen3", "qwen3_vl", "qwen3_vl_text", NULL};
 static const char *const moe_classes[] = {"Qwen3MoeForCausalLM", "Qwen3VLMoeForConditionalGeneration", "qwen3_moe",
-                                          "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text", NULL};
+                                          "qwen3_vl_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text", "enggpt_moe",
+                                          NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "qwen3", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
 static const struct pp_arch_parts moe_parts = {
@@ -47,7 +48,8 @@ static const struct pp_expert_keys expert_keys = {
 static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = from_config(config, hp, err);
-    hp->n_expert = pp_arch_is_kind(config, "qwen3_vl_moe_text", NULL) ? 60 : 128;
+    const bool sees = pp_arch_is_kind(config, "qwen3_vl_moe_text", NULL);
+    hp->n_expert = sees ? 60 : pp_arch_is_kind(config, "enggpt_moe", NULL) ? 64 : 128;
     if (!code) /* transformers 5 */
         code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
     if (!code)
@@ -78,6 +80,8 @@ static const struct pp_arch_usual moe_usual[] = {
      "{\"num_key_value_heads\": 16, \"max_position_embeddings\": 128000, \"rope_theta\": 500000.0,"
      "\"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1408, \"norm_topk_prob\": true}"},
     {"qwen3_omni_moe_text", NULL, "{\"rope_theta\": 1000000.0, \"norm_topk_prob\": true}"},
+    {"enggpt_moe", NULL,
+     "{\"head_dim\": 128, \"rope_theta\": 1000000.0, \"moe_intermediate_size\": 1080, \"norm_topk_prob\": true}"},
     {.json = "{\"num_key_value_heads\": 4, \"max_position_embeddings\": 32768, \"num_experts_per_tok\": 8,"
              "\"moe_intermediate_size\": 768}"},
     {.json = NULL},

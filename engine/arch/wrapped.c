@@ -36,7 +36,9 @@ static const char *const usual_classes[] = {
     "QianfanOCRForConditionalGeneration", "qianfan_ocr", "PPChart2TableForConditionalGeneration", "pp_chart2table",
     "RForConditionalGeneration", "MageVLForConditionalGeneration", "mage_vl", "HCXVisionV2ForCausalLM",
     "KananaVForConditionalGeneration", "MERaLiON2ForConditionalGeneration", "meralion2",
-    "Glm46VForConditionalGeneration", "glm46v", "Apertus1p5ForConditionalGeneration", "apertus1p5", NULL};
+    "Glm46VForConditionalGeneration", "glm46v", "GlmgaForConditionalGeneration", "glmga",
+    "InstructBlipVideoForConditionalGeneration", "instructblipvideo", "Apertus1p5ForConditionalGeneration",
+    "apertus1p5", NULL};
 static const char *const llm_classes[] = {
     "InternVLChatModel", "internvl_chat", "NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3",
     "nemotron_h_nano_omni", "Llama_Nemotron_Nano_VL", "H2OVLChatModel", "h2ovl_chat", "NVLM_D",
@@ -64,11 +66,22 @@ static const char *const step3_classes[] = {"Step3VLForConditionalGeneration", "
 
 static const char *const sarashina_classes[] = {"Sarashina2VisionForCausalLM", "sarashina2_vision", NULL};
 
+/* Folders of Cosmos 3 may have what makes pictures, sound and moves beside the text, or in its layers. */
+static const char *const cosmos_classes[] = {"Cosmos3OmniForConditionalGeneration", "cosmos3_omni",
+                                             "Cosmos3EdgeForConditionalGeneration", "cosmos3_edge", NULL};
+static const char *const cosmos_makes[] = {
+    "moe_gen", ".add_q_proj.", ".add_k_proj.", ".add_v_proj.", ".to_add_out.", ".norm_added_q.", ".norm_added_k.",
+    ".k_norm_und_for_gen.", NULL};
+static const char *const cosmos_ends[] = {"proj_in.", "proj_out.", "time_embedder.", "audio_proj_in.",
+                                          "audio_proj_out.", "audio_modality_embed", "action_proj_in.",
+                                          "action_proj_out.", "action_modality_embed", NULL};
+
 static const struct pp_arch_wrapper wrappers[] = {
     {.classes = usual_classes, .keys = {"text_config"}},
     {.classes = llm_classes, .keys = {"llm_config"}},
     {.classes = step_classes, .keys = {"text_config"}, .rope_outside = true},
     {.classes = step3_classes, .keys = {"text_config"}},
+    {.classes = cosmos_classes, .keys = {"text_config"}},
     {.classes = sarashina_classes, .keys = {"text_config"}, .own_norm = true},
     {.classes = omni_classes, .keys = {"thinker_config", "text_config"}},
     {.classes = language_classes, .keys = {"language_config"}, .fixes_type = true},
@@ -138,6 +151,9 @@ static const struct {
     {{"YoutuVLForConditionalGeneration", "youtu_vl"}, "youtu"},
     {{"JetVLMForConditionalGeneration", "jet_vlm"}, "jet_nemotron"},
     {{"Glm46VForConditionalGeneration", "glm46v"}, "glm4v_text"},
+    {{"GlmgaForConditionalGeneration", "glmga"}, "glm4v_text"},
+    {{"Cosmos3OmniForConditionalGeneration", "cosmos3_omni"}, "qwen3_vl_text"},
+    {{"Cosmos3EdgeForConditionalGeneration", "cosmos3_edge"}, "cosmos3_edge_text"},
     {{"MageVLForConditionalGeneration", "mage_vl"}, "qwen3"},
     {{"MultiModalityCausalLM", "multi_modality"}, "llama"},
     {{"KananaVForConditionalGeneration"}, "llama"},
@@ -332,5 +348,10 @@ bool pp_is_beside_text(const char *hf)
 
 bool pp_wrapped_beside(const struct pp_arch_wrapper *w, const char *hf)
 {
-    return w->own_norm && pp_name_begins(hf, "norm.");
+    bool makes = false;
+    for (int i = 0; w->classes == cosmos_classes && cosmos_makes[i]; i++)
+        makes = makes || strstr(hf, cosmos_makes[i]);
+    for (int i = 0; w->classes == cosmos_classes && cosmos_ends[i]; i++)
+        makes = makes || pp_name_begins(hf, cosmos_ends[i]);
+    return makes || (w->own_norm && pp_name_begins(hf, "norm."));
 }
