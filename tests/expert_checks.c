@@ -46,3 +46,12 @@ const char *check_experts(const struct expert_shape *s)
     expert_model_free(m);
     return folder;
 }
+
+void check_goes_on(const struct expert_shape *s)
+{
+    struct expert_model *m = expert_model_make(s);
+    const char *file = expert_model_write(m);
+    assert_resumes(file, s->n_vocab);
+    assert_goes_back(file, s->n_vocab);
+    expert_model_free(m);
+}

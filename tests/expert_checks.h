@@ -13,4 +13,7 @@ const char *check_experts(const struct expert_shape *s);
 /* A file quantised to Q8_0 gives about the same logits; picks: an index picks fewer positions than there are. */
 void check_quantised_experts(const double *want, const char *path, bool picks);
 
+/* Conversations that go back, and come from snapshots. */
+void check_goes_on(const struct expert_shape *s);
+
 #endif

@@ -62,6 +62,7 @@ static void qwen3_next(void **state)
     assert_tensor(folder, "model.layers.0.linear_attn.in_proj_qkvz.weight", 2, s.n_embd);
     s.by_key_head = true; /* as folders have it */
     folder = check_experts(&s);
+    check_goes_on(&s);
     assert_tensor(folder, "model.layers.0.linear_attn.conv1d.weight", 3, s.state_taps);
     assert_tensor(folder, "model.layers.0.linear_attn.in_proj_qkvz.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.2.linear_attn.A_log", 1, s.n_state);
@@ -83,6 +84,7 @@ static void qwen35(void **state)
     s.n_ff_shared = 32;
     s.n_nextn = 1;
     folder = check_experts(&s);
+    check_goes_on(&s);
     assert_tensor(folder, "model.layers.1.mlp.experts.gate_up_proj", 3, s.n_embd);
 }
 
@@ -95,6 +97,7 @@ static void agnes(void **state)
     s.n_dense = s.n_layer;
     s.n_ff_shared = 32;
     const char *folder = check_experts(&s);
+    check_goes_on(&s);
     assert_tensor(folder, "model.layers.0.delta_attn.in_proj_b.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.mlp.parallel_ffn.down_proj.weight", 2, s.n_ff_shared);
     assert_tensor(folder, "model.layers.2.delta_attn.conv1d.weight", 3, s.state_taps);
@@ -118,6 +121,7 @@ static void olmo_hybrid(void **state)
     s.n_expert = s.n_used = 0;
     s.n_dense = s.n_layer;
     const char *folder = check_experts(&s);
+    check_goes_on(&s);
     assert_tensor(folder, "model.layers.0.linear_attn.q_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.linear_attn.v_conv1d.weight", 3, s.state_taps);
     assert_tensor(folder, "model.layers.2.linear_attn.o_norm.weight", 1, s.value_dim);
@@ -182,6 +186,7 @@ static void jet_nemotron(void **state)
     s.n_expert = s.n_used = 0;
     s.n_dense = s.n_layer;
     const char *folder = check_experts(&s);
+    check_goes_on(&s);
     assert_tensor(folder, "model.layers.0.self_attn.dynamic_conv1d.kernel_generator.w1.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.2.self_attn.dynamic_conv1d.kernel_generator.w2.bias", 1,
                   s.n_state * s.value_dim * s.state_taps);
@@ -272,6 +277,7 @@ static void kimi_linear(void **state)
     s.shares = s.say_norm = true;
     s.n_dense = 0;
     check_experts(&s);
+    check_goes_on(&s);
 }
 
 /* Mamba 2 in two of three layers, attention whose heads are not rotated, or are, with experts and without. */
