@@ -7,6 +7,7 @@
 
 #include "engine/base/utf8.h"
 #include "ui/draw.h"
+#include "ui/paragraph.h"
 #include "ui/state.h"
 #include "ui/view_notice.h"
 
@@ -273,9 +274,14 @@ static int width_with_frame(const struct pp_ui *ui)
     return most < MAX_WIDTH ? most : MAX_WIDTH;
 }
 
+static int width_inside(const struct pp_ui *ui)
+{
+    return has_frame(ui) ? width_with_frame(ui) - 2 : ui->at.cols;
+}
+
 int pp_menu_width(const struct pp_ui *ui)
 {
-    const int width = (has_frame(ui) ? width_with_frame(ui) - 2 : ui->at.cols) - BESIDE;
+    const int width = width_inside(ui) - BESIDE;
     return width < MIN_WIDTH ? MIN_WIDTH : width;
 }
 
@@ -357,11 +363,72 @@ static void draw_rows(struct pp_ui *ui, struct pp_area a, size_t n)
     }
 }
 
+/* The keys: a row of them is cut where two blanks or more part them. */
+static void wrap_hint(const char *hint, int w, struct pp_buf *rows)
+{
+    int used = 0, gap = 0;
+    for (const char *p = hint, *end; *p; p = end + gap) {
+        char keys[128];
+        end = strstr(p, "  ");
+        end = end ? end : p + strlen(p);
+        pp_utf8_print(keys, sizeof keys, "%.*s", (int)(end - p), p);
+        const int width = pp_draw_width(keys);
+        const bool fits = used + gap + width <= w;
+        pp_buf_fmt(rows, "%*s%s%s", used && fits ? gap : 0, "", used && !fits ? "\n" : "", keys);
+        used = used && fits ? used + gap + width : width;
+        gap = (int)strspn(end, " ");
+    }
+}
+
+/* What stands below the list: a question, or the keys. They take more rows where one has no room for them, but leave
+ * most to the list. */
+static int foot_height(const struct pp_ui *ui, int rows)
+{
+    const struct pp_menu *m = &ui->menu;
+    const int w = width_inside(ui) - 2, most = rows / 4;
+    struct pp_buf hint = {0};
+    int h = m->mode == PP_MENU_CONFIRM && w > 0 ? pp_paragraph_height(m->question, w, PP_CLEAN_TEXT) : 1;
+    wrap_hint(m->cls->hint, w, &hint);
+    for (const char *p = pp_buf_cstr(&hint); (p = strchr(p, '\n')); p++)
+        h += m->mode != PP_MENU_CONFIRM;
+    pp_buf_free(&hint);
+    return h < most ? h : most > 1 ? most : 1;
+}
+
+static void draw_hint(const struct pp_ui *ui, struct pp_area a)
+{
+    struct pp_buf hint = {0};
+    if (a.h > 1)
+        wrap_hint(ui->menu.cls->hint, a.w, &hint);
+    else
+        pp_buf_str(&hint, ui->menu.cls->hint);
+    const char *p = pp_buf_cstr(&hint);
+    for (int i = 0; i < a.h && *p; i++) {
+        const size_t n = i + 1 < a.h ? strcspn(p, "\n") : strlen(p); /* of the last one it is seen that it goes on */
+        char row[512];
+        pp_utf8_print(row, sizeof row, "%.*s", (int)n, p);
+        for (char *s = row; (s = strchr(s, '\n'));)
+            *s = ' ';
+        pp_draw_text(a.y + i, a.x, a.w, row, PP_SLOT_MENU_DIM);
+        p += n + (p[n] == '\n');
+    }
+    pp_buf_free(&hint);
+}
+
 /* A notice about what was done here must not stay behind the menu: until the next key it stands where the hint does,
  * or above what is asked. */
 static bool is_told_here(const struct pp_ui *ui, struct pp_area foot)
 {
-    return ui->notice[0] && ui->notice_at != ui->menu.told && foot.y + 1 >= ui->at.notice.y;
+    return ui->notice[0] && ui->notice_at != ui->menu.told && foot.y + foot.h >= ui->at.notice.y;
+}
+
+/* What of it a box hides is no text beside the box. */
+static void erase_beside(const struct pp_ui *ui, struct pp_area box)
+{
+    const struct pp_area n = ui->at.notice;
+    const int from = n.y > box.y ? n.y : box.y, to = n.y + n.h < box.y + box.h ? n.y + n.h : box.y + box.h;
+    if (from < to)
+        pp_draw_erase((struct pp_area){from, n.x, to - from, n.w}, PP_SLOT_TEXT);
 }
 
 /* Over as much of the list as it takes. */
@@ -374,41 +441,94 @@ static void draw_told(const struct pp_ui *ui, struct pp_area above, int bottom)
     pp_notice_draw_told(ui, (struct pp_area){a.y, a.x + 1, a.h, a.w - 2}, PP_SLOT_MENU_TITLE);
 }
 
-/* The line at the lower edge, below the list; returns whether the cursor was placed on it. */
-static bool draw_foot(struct pp_ui *ui, struct pp_area above)
+/* The h rows at the lower edge, below the list; returns whether the cursor was placed there. */
+static bool draw_foot(struct pp_ui *ui, struct pp_area above, int h)
 {
     struct pp_menu *m = &ui->menu;
-    const struct pp_area a = {above.y + above.h - 1, above.x, 1, above.w};
-    if (is_told_here(ui, a) && (m->mode == PP_MENU_LIST || above.h > 1))
-        draw_told(ui, above, m->mode == PP_MENU_LIST ? a.y : a.y - 1);
+    const struct pp_area a = {above.y + above.h - h, above.x, h, above.w};
+    const int last = a.y + h - 1;
+    if (is_told_here(ui, a) && (m->mode == PP_MENU_LIST || above.h > h))
+        draw_told(ui, above, m->mode == PP_MENU_LIST ? last : m->mode == PP_MENU_ASK ? last - 1 : a.y - 1);
     else if (m->mode == PP_MENU_LIST)
-        pp_draw_text(a.y, a.x + 1, a.w - 2, m->cls->hint, PP_SLOT_MENU_DIM);
-    if (m->mode == PP_MENU_LIST)
-        return false;
-    int room = m->mode == PP_MENU_ASK ? a.w / 2 : a.w - 2;
-    int used = 1 + pp_draw_text(a.y, a.x + 1, room, m->question, PP_SLOT_MENU_TITLE);
+        draw_hint(ui, (struct pp_area){a.y, a.x + 1, h, a.w - 2});
     if (m->mode == PP_MENU_CONFIRM)
+        pp_paragraph_draw((struct pp_area){a.y, a.x + 1, h, a.w > 3 ? a.w - 2 : 1}, m->question, PP_CLEAN_TEXT,
+                          PP_SLOT_MENU_TITLE);
+    if (m->mode != PP_MENU_ASK)
         return false;
-    int column = pp_field_draw(&m->field, a.y, a.x + used + 1, a.w - used - 2, PP_SLOT_MENU);
-    move(a.y, column);
+    const int used = 1 + pp_draw_text(last, a.x + 1, a.w / 2, m->question, PP_SLOT_MENU_TITLE);
+    move(last, pp_field_draw(&m->field, last, a.x + used + 1, a.w - used - 2, PP_SLOT_MENU));
     return true;
 }
 
-static void draw_details(struct pp_ui *ui, struct pp_area a)
+/* --- about the selected row ---------------------------------------------------------------------------------- */
+
+struct details {
+    char lines[PP_MENU_MAX_DETAILS][PP_MENU_DETAIL];
+    int n;    /* of them, without empty ones at the end */
+    int rows; /* that they take, at most so far: the list must not jump with the selection; 0: there are none */
+};
+
+static int detail_height(const char *line, int w)
 {
-    char lines[PP_MENU_MAX_DETAILS][PP_MENU_DETAIL] = {{0}};
-    ui->menu.cls->details(ui, &ui->menu, lines);
-    for (int i = 0; i < a.h; i++)
-        pp_draw_text(a.y + i, a.x + 1, a.w - 2, lines[i], PP_SLOT_MENU_DIM);
+    const int h = *line ? pp_paragraph_height(line, w, PP_CLEAN_LINE) : 1;
+    return h > 1 ? h : 1;
+}
+
+static void find_details(struct pp_ui *ui, int w, struct details *d)
+{
+    struct pp_menu *m = &ui->menu;
+    int rows = 0;
+    m->cls->details(ui, m, d->lines);
+    for (int i = 0; i < m->cls->n_details; i++)
+        d->n = d->lines[i][0] ? i + 1 : d->n;
+    for (int i = 0; i < d->n; i++)
+        rows += detail_height(d->lines[i], w);
+    if (m->details_w != w || m->details_rows < m->cls->n_details)
+        m->details_rows = m->cls->n_details;
+    m->details_w = w;
+    m->details_rows = rows > m->details_rows ? rows : m->details_rows;
+    d->rows = m->details_rows;
+}
+
+/* Each in a row at least; those that take more get it while there is room. */
+static void draw_details(const struct details *d, struct pp_area a)
+{
+    int y = a.y, more = a.h - d->n;
+    for (int i = 0; i < d->n && y < a.y + a.h; i++) {
+        const int wanted = detail_height(d->lines[i], a.w), h = wanted - 1 < more ? wanted : more > 0 ? 1 + more : 1;
+        if (h > 1)
+            pp_paragraph_draw((struct pp_area){y, a.x, h, a.w}, d->lines[i], PP_CLEAN_LINE, PP_SLOT_MENU_DIM);
+        else
+            pp_draw_text(y, a.x, a.w, d->lines[i], PP_SLOT_MENU_DIM);
+        more -= h - 1;
+        y += h;
+    }
+}
+
+/* Rows for them and a blank one above, of those of list and details; 0: there is no room. */
+static int details_room(const struct pp_menu *m, const struct details *d, size_t n, int rows)
+{
+    const int least = n < 2 ? 1 : 2, fair = rows / 3 > least ? rows / 3 : least;
+    const int list = n < (size_t)fair ? (int)n : fair, base = m->cls->n_details + 1;
+    if (!d->rows || rows - base < least)
+        return 0;
+    const int most = rows - list > base ? rows - list : base;
+    return d->rows + 1 < most ? d->rows + 1 : most;
 }
 
 void pp_menu_draw(struct pp_ui *ui)
 {
     struct pp_menu *m = &ui->menu;
     size_t n = count(ui);
-    int details = m->cls->details && n ? m->cls->n_details + 1 : 0;
-    struct pp_area a = place(ui, n, (m->cls->search ? 4 : 2) + details);
+    const int inside = width_inside(ui) - 2, foot = foot_height(ui, ui->at.rows);
+    struct details d = {.rows = 0};
+    if (m->cls->details && n && inside > 0)
+        find_details(ui, inside, &d);
+    struct pp_area a = place(ui, n, (m->cls->search ? 3 : 1) + foot + (d.rows ? d.rows + 1 : 0));
     bool framed = a.w < ui->at.cols, cursor = false;
+    if (framed)
+        erase_beside(ui, a);
     pp_draw_erase(a, PP_SLOT_MENU);
     if (framed) {
         pp_draw_box(a, m->cls->title, PP_SLOT_MENU_BORDER, PP_SLOT_MENU_TITLE);
@@ -425,14 +545,14 @@ void pp_menu_draw(struct pp_ui *ui)
         a.y += step, a.h -= step;
     }
     bool roomy = framed && a.h > 3;
-    int rows = a.h - (roomy ? 2 : a.h > 1 ? 1 : 0);
-    if (details && rows - details >= (n < 2 ? 1 : 2)) { /* else there is no room for them */
-        rows -= details;
-        draw_details(ui, (struct pp_area){a.y + rows + 1, a.x, details - 1, a.w});
-    }
+    int rows = a.h - (roomy ? foot + 1 : a.h > foot ? foot : 0);
+    const int about = details_room(m, &d, n, rows);
+    rows -= about;
+    if (about)
+        draw_details(&d, (struct pp_area){a.y + rows + 1, a.x + 1, about - 1, inside});
     draw_rows(ui, (struct pp_area){a.y, a.x, rows, a.w}, n);
-    if (a.h > 1)
-        cursor = draw_foot(ui, a);
+    if (a.h > foot)
+        cursor = draw_foot(ui, a, foot);
     if (!cursor && column >= 0 && m->mode == PP_MENU_LIST) {
         move(search_y, column);
         cursor = true;

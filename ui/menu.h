@@ -47,7 +47,8 @@ struct pp_menu_class {
     bool (*answered)(struct pp_ui *ui, struct pp_menu *m, const char *text);
     void (*confirmed)(struct pp_ui *ui, struct pp_menu *m);                  /* yes to pp_menu_confirm */
     void (*close)(struct pp_ui *ui, struct pp_menu *m);
-    /* Lines about the selected row, below the list; the same number for every row. */
+    /* Lines about the selected row, below the list; the same number for every row. A long one takes several rows of the
+     * screen where there is room. */
     int n_details;
     void (*details)(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL]); /* [n_details], zeroed */
     void (*complete)(struct pp_ui *ui, struct pp_menu *m); /* Tab in what is typed: menu->field */
@@ -66,6 +67,7 @@ struct pp_menu {
     bool chosen;       /* Enter was pressed while the rows were pending */
     uint64_t told;     /* when the notice came that stood there before the last key; ui->notice_at */
     int asking;        /* which of the class' questions it is */
+    int details_w, details_rows; /* what the widest details took so far, in so many columns */
     void *data;        /* of the class; freed by its close() */
 };
 

@@ -9,7 +9,6 @@
 #include "src/figures.h"
 #include "src/paths.h"
 #include "ui/state.h"
-#include "ui/wrap.h"
 
 enum { ROOM_FOR_FILES = 60 }; /* columns */
 enum question { ASK_STRENGTH, ASK_NOTE, ASK_PATH, ASK_PRESET };
@@ -90,21 +89,6 @@ static void describe(const struct pp_adapter_entry *a, char *line, size_t cap)
         snprintf(line, cap, "not looked at yet");
 }
 
-/* Why it cannot be on, in as many of n lines as that takes. Their number. */
-static int describe_obstacle(struct pp_ui *ui, const char *reason, char lines[][PP_MENU_DETAIL], int n)
-{
-    const size_t len = strlen(reason);
-    size_t pos = 0;
-    int used = 0;
-    while (pos < len && used < n) {
-        const struct pp_wrapped w = pp_wrap(reason, len, pos, pp_menu_width(ui), true);
-        const size_t end = used + 1 < n ? w.end : len;
-        snprintf(lines[used++], PP_MENU_DETAIL, "%.*s", (int)(end - pos), reason + pos);
-        pos = w.next;
-    }
-    return used;
-}
-
 static void describe_speed(struct pp_ui *ui, const struct pp_adapter_entry *a, char *line, size_t cap)
 {
     float without = pp_controller_plain_speed(ui->controller);
@@ -142,23 +126,22 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     if (!a)
         return;
     const struct pp_adapter_entry *other = at(ui, pp_controller_adapter_conflict(ui->controller, m->selected));
-    char conflict[PP_MENU_DETAIL];
-    int note = 1;
+    int n = 0;
     if (other)
-        snprintf(conflict, sizeof conflict, "conflicts with %.100s: both change the same matrix, one of them as an IA3 "
-                 "of an input that other matrices read, too", other->name);
-    if (a->fit == PP_FIT_NO || other)
-        note = describe_obstacle(ui, other ? conflict : a->reason, lines, other ? 2 : 3);
+        pp_utf8_print(lines[n++], PP_MENU_DETAIL, "conflicts with %.100s: both change the same matrix, one of them as "
+                      "an IA3 of an input that other matrices read, too", other->name);
+    else if (a->fit == PP_FIT_NO)
+        pp_utf8_print(lines[n++], PP_MENU_DETAIL, "%s", a->reason);
     else
-        describe(a, lines[0], PP_MENU_DETAIL);
-    snprintf(lines[note], PP_MENU_DETAIL, a->note[0] ? "note: %s" : "no note%s", a->note);
-    if (a->fit != PP_FIT_NO && note < 2)
-        describe_speed(ui, a, lines[2], PP_MENU_DETAIL);
+        describe(a, lines[n++], PP_MENU_DETAIL);
+    pp_utf8_print(lines[n++], PP_MENU_DETAIL, a->note[0] ? "note: %s" : "no note%s", a->note);
+    if (a->fit != PP_FIT_NO && !other)
+        describe_speed(ui, a, lines[n++], PP_MENU_DETAIL);
     struct pp_switch_cost over = pp_controller_switch_cost(ui->controller, m->selected),
                           now = pp_controller_switch_cost(ui->controller, SIZE_MAX);
     if (a->fit == PP_FIT_YES)
-        describe_cost(a->on ? "switched off" : "switched on", &over, lines[3], PP_MENU_DETAIL);
-    describe_cost("as it is", &now, lines[4], PP_MENU_DETAIL);
+        describe_cost(a->on ? "switched off" : "switched on", &over, lines[n++], PP_MENU_DETAIL);
+    describe_cost("as it is", &now, lines[n], PP_MENU_DETAIL);
 }
 
 /* --- keys --------------------------------------------------------------------------------------------------- */

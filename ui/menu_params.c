@@ -2,9 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/utf8.h"
 #include "src/options.h"
 #include "ui/state.h"
-#include "ui/wrap.h"
 
 static const struct pp_named *at(struct pp_ui *ui, size_t i)
 {
@@ -13,17 +13,12 @@ static const struct pp_named *at(struct pp_ui *ui, size_t i)
     return i < n ? &list[i] : NULL;
 }
 
-/* What the selected one does, on two lines. */
+/* What the selected one does. */
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
 {
     const struct pp_named *p = at(ui, m->selected);
-    const char *about = p ? pp_options_about(p->name) : "";
-    const size_t n = strlen(about);
-    if (!n)
-        return;
-    const struct pp_wrapped w = pp_wrap(about, n, 0, pp_menu_width(ui), true);
-    snprintf(lines[0], PP_MENU_DETAIL, "%.*s", (int)w.end, about);
-    snprintf(lines[1], PP_MENU_DETAIL, "%s", about + w.next);
+    if (p)
+        pp_utf8_print(lines[0], PP_MENU_DETAIL, "%s", pp_options_about(p->name));
 }
 
 static void choose(struct pp_ui *ui, struct pp_menu *m)

@@ -627,7 +627,8 @@ menu_fields() { # what is pasted is one line; keys of readline; what has no room
         keys C-a M-d M-d && see "New title:  three lines" && keys Enter && see "three lines" &&
         keys C-r && see "New title" && head -c 3000 /dev/zero | tr '\0' 'x' | paste && see "no room for more" &&
         see "xxxxx" && keys Escape && gone "New title" && keys F3 && see barista && keys n && see "Note:" &&
-        yes 'für' | head -n 60 | tr -d '\n' | paste && see "no room for more" && keys Enter && see "note: fürfür" # whole letters
+        yes 'für' | head -n 60 | tr -d '\n' | paste && see "no room for more" && keys Enter && see "note:" &&
+        see "ürfürfürfü " && gone "<C3>" # whole letters
 }
 long_titles() { # end with a whole character, though most of it has no width
     start 80x24 && see ready && keys F2 && see "Rain in" && keys C-r && see "New title" && keys C-u &&
@@ -652,6 +653,19 @@ menus_over_wide_text() { # whose edges go through characters of two columns
         keys F1 && see "Alt-Enter, Ctrl-J" && keys Escape && gone "Alt-Enter, Ctrl-J" && sleep 0.2 &&
         screen >"$work/closed" && { cmp -s "$work/before" "$work/closed" ||
         { why=$(diff "$work/before" "$work/closed" | head -6); return 1; }; }
+}
+menus_narrow() { # what has no room in a row goes on in the next: keys, what is said of a row, a question
+    start 40x16 && see ready && keys F2 && see "Rain in" && see "^R rename" && see "Del delete" && keys DC &&
+        see "y deletes for good" && see "Rain in the harbour" && keys n && see "^R rename" && keys Escape &&
+        gone "^R rename" && say /model && see "18.60 GB" && keys Up &&
+        see "30.5 billion" && see " 40,960 tokens" && see "20.10 GB" && see "are free now" &&
+        see "/models/large.gguf" && see "Esc closes" && keys Escape && gone "Esc closes" &&
+        keys F3 && see "p l presets" && see " attn_q ffn_up" && see "again, about 2.5 s" || return 1
+    start 20x6 && see ready && keys F2 && see "Rain in" && see "Enter opens" && keys F3 && see bard # as before
+}
+menu_hides_a_notice() { # whole: no two letters of it stand beside the frame
+    start 80x24 && see ready && keys F8 && see "Enter changes" && keys Enter && see "temp:" && text x && keys Enter &&
+        see "That is no number." && gone "Th│"
 }
 menus_small() {
     start 20x5 && see ready && keys F2 && see "Rain in" && keys Down Enter && see "lit." && keys F1 &&
@@ -949,7 +963,7 @@ history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters
 enter_while_loading lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small themes configured_theme selected_row no_color tint
+stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown mouse"
