@@ -228,6 +228,12 @@ void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st)
         job->code = pp_fail(&job->err, PP_ERR_NOT_FOUND, "there is nothing at %s", j->key);
         return;
     }
+    if (strlen(real) >= sizeof j->adapters.items->path) {
+        job->code = pp_fail(&job->err, PP_ERR_UNSUPPORTED,
+                            "the path has %zu bytes, and that of an adapter may have %zu; move it to a shorter one",
+                            strlen(real), sizeof j->adapters.items->path - 1);
+        return;
+    }
     if (pp_is_adapter(real))
         ctl_adapter_add(&j->adapters, real);
     else

@@ -273,6 +273,21 @@ static const struct pp_adapter_entry *entry(const char *name)
     return NULL;
 }
 
+/* What has no room in the list is told so, and not that it is no adapter. */
+static void add_from_a_long_path(void)
+{
+    struct pp_buf line = {0};
+    struct pp_error err;
+    pp_buf_fmt(&line, "/lora add %s", fix.paths.data);
+    for (int i = 0; i < 5; i++)
+        pp_buf_fmt(&line, "/%0120d", i);
+    assert_false(line.bad);
+    assert_ok(pp_make_dirs(line.data + strlen("/lora add "), &err), err);
+    assert_int_equal(fix_slash(line.data), PP_SLASH_DONE);
+    pump_until(&fix, strstr(fix_status()->notice, "that of an adapter may have 511"));
+    pp_buf_free(&line);
+}
+
 static void added_with_a_note(void **state)
 {
     char folder[800], line[900];
@@ -291,6 +306,7 @@ static void added_with_a_note(void **state)
     pump_until(&fix, entry("cat"));
     assert_int_equal(fix_slash("/lora add /no/such/file"), PP_SLASH_DONE);
     pump_until(&fix, strstr(fix_status()->notice, "/no/such/file"));
+    add_from_a_long_path();
     pp_controller_note_adapter(fix.c, 2, "purrs");
     again();
     pump_until(&fix, entry("cat"));
