@@ -157,8 +157,10 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
 bool pp_controller_undo(struct pp_controller *c, int n);
 /* Steps forward again, to the end of the youngest branch that goes on from here. */
 void pp_controller_redo(struct pp_controller *c);
-/* Shows the branch left (-1) or right (+1) of a message. */
+/* Shows the branch left (-1) or right (+1) of a message, or so many from it. */
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step);
+/* Shows the nth branch, from 1 on, of the last message that has several. False, with a notice: there is none. */
+bool pp_controller_branch(struct pp_controller *c, int n);
 /* Shows the youngest branch of this conversation that has the message; PP_DIRTY_TRANSCRIPT when it is there. False: it
  * cannot be done now. */
 bool pp_controller_show_branch_of(struct pp_controller *c, int64_t message);
@@ -339,6 +341,7 @@ enum pp_slash {
     PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_MODEL_MENU, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU,
     PP_SLASH_PERSONA_MENU, PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT,
     PP_SLASH_COPY, PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT, PP_SLASH_READ,
+    PP_SLASH_BRANCH,    /* carried out, too: another branch is there, or on its way */
 };
 /* Whether a text would be taken for a command, whether there is such a one or not; several lines, only if there is. */
 bool pp_slash_looks_like(const char *line);

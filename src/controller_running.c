@@ -376,9 +376,10 @@ bool ctl_choose_alternative(struct pp_controller *c, int step)
     size_t i = 0;
     while (now && i < c->group.n && c->group.items[i].msg.id != now->msg.id)
         i++;
-    if (!now || i >= c->group.n || (step < 0 && i == 0) || (step > 0 && i + 1 >= c->group.n))
+    const ptrdiff_t at = (ptrdiff_t)i + step;
+    if (!now || i >= c->group.n || !step || at < 0 || at >= (ptrdiff_t)c->group.n)
         return false;
-    const struct pp_branch_item *to = &c->group.items[step < 0 ? i - 1 : i + 1];
+    const struct pp_branch_item *to = &c->group.items[at];
     pp_branch_truncate(&c->branch, c->branch.n - 1);
     struct pp_branch_item *it = pp_branch_append(&c->branch, PP_ROLE_ASSISTANT, to->text.data, to->text.len);
     if (!it) { /* memory for it was there a moment ago */

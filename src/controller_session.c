@@ -461,6 +461,25 @@ void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
     post_switch(c, j);
 }
 
+bool pp_controller_branch(struct pp_controller *c, int n)
+{
+    size_t i = c->branch.n;
+    while (i > 0 && c->branch.items[i - 1].msg.n_siblings < 2)
+        i--;
+    if (i == 0) {
+        ctl_notice(c, true, "there are no branches yet: /regen and /edit make some");
+        return false;
+    }
+    const struct pp_chat_message *m = &c->branch.items[i - 1].msg;
+    if (n < 1 || n > m->n_siblings) {
+        ctl_notice(c, true, "this is %s %d of %d; /branch and a number goes to another one",
+                   m->role == PP_ROLE_USER ? "question" : "answer", m->sibling + 1, m->n_siblings);
+        return false;
+    }
+    pp_controller_sibling(c, i - 1, n - 1 - m->sibling);
+    return true;
+}
+
 static void on_answer_changed(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;

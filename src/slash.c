@@ -330,6 +330,11 @@ static enum pp_slash do_redo(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
+static enum pp_slash do_branch(struct pp_controller *c, char *arg)
+{
+    return pp_controller_branch(c, count_in(arg, 1, INT_MAX, 0)) ? PP_SLASH_BRANCH : PP_SLASH_ERROR;
+}
+
 static enum pp_slash do_fork(struct pp_controller *c, char *arg)
 {
     const int n = count_in(arg, 0, INT_MAX, 0);
@@ -466,6 +471,7 @@ static const struct slash table[] = {
     {"delete", "", "yes", "delete this conversation", do_delete, 0},
     {"regen", "retry regenerate", "[N]", "another answer to the last question, or N side by side", do_regen, 0},
     {"compare", "", "SET SET [SET]", "the last question answered under different adapters", do_compare, 0},
+    {"branch", "", "[N]", "go on from the Nth of several answers", do_branch, 0},
     {"continue", "cont", "", "go on with an answer that was stopped", do_continue, 0},
     {"edit", "", "[N | answer]", "change your last message, or the Nth last, or the last answer", NULL,
      PP_SLASH_EDIT},

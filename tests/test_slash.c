@@ -112,6 +112,30 @@ static void test_undo(void **state)
     assert_int_equal(fix_slash("/undo"), PP_SLASH_ERROR);
 }
 
+static void test_branch(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "one", "a");
+    assert_int_equal(fix_slash("/branch 1"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "no branches yet"));
+    pp_controller_regenerate(fix.c, 1);
+    fix_answer("b");
+    pp_controller_regenerate(fix.c, 1);
+    fix_answer("c");
+    fixture_flush(&fix);
+    assert_int_equal(fix_slash("/branch"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "this is answer 3 of 3"));
+    assert_int_equal(fix_slash("/branch 4"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/branch x"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/branch 1"), PP_SLASH_BRANCH);
+    pump_until(&fix, strcmp(fix_message(1)->text, "a") == 0);
+    assert_string_equal(notice(), "answer 1 of 3");
+    fixture_turn(&fix, "two", "d");
+    assert_int_equal(fix_slash("/branch 3"), PP_SLASH_BRANCH); /* of the last message that has several */
+    pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
+    assert_string_equal(fix_message(1)->text, "c");
+}
+
 static void test_screen(void **state)
 {
     char arg[16];
@@ -405,6 +429,7 @@ TEST_GROUP(slash)
         cmocka_unit_test_setup_teardown(test_undo, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_screen, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_set, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_branch, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_draft_and_persona, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_template, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_lora, fix_setup_ready, fix_teardown),

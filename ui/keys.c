@@ -217,6 +217,7 @@ static enum pp_slash slash(struct pp_ui *ui, const char *text)
     case PP_SLASH_TEXT:
     case PP_SLASH_KEEP:
     case PP_SLASH_DONE:
+    case PP_SLASH_BRANCH:
     case PP_SLASH_ERROR: break;
     case PP_SLASH_HELP: pp_menu_open(ui, &pp_menu_help); break;
     case PP_SLASH_QUIT: pp_ui_leave(ui); break;
