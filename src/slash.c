@@ -223,16 +223,26 @@ static enum pp_slash do_draft(struct pp_controller *c, char *arg)
     return pp_controller_set_drafter(c, (enum pp_drafter)who) ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
+static const struct slash *find(const char *word, size_t n);
+
 static enum pp_slash do_set(struct pp_controller *c, char *arg)
 {
     if (!*arg)
         return PP_SLASH_PARAMS_MENU;
+    if (pp_ncasecmp(arg, "parameter ", 10) == 0) /* as ollama has it */
+        arg += 10 + strspn(arg + 10, " \t");
     char *value = arg + strcspn(arg, " \t=");
     if (*value)
         *value++ = 0;
     value += strspn(value, " \t=");
     if (!*arg) {
         ctl_notice(c, true, "/set NAME VALUE");
+        return PP_SLASH_ERROR;
+    }
+    const struct slash *command = find(arg, strlen(arg));
+    if (command && !ctl_param_find(arg)) {
+        ctl_notice(c, true, "\"%s\" is no parameter, but a command of its own: /%s %s", arg, command->name,
+                   command->args);
         return PP_SLASH_ERROR;
     }
     return pp_controller_set_param(c, arg, value) ? PP_SLASH_DONE : PP_SLASH_ERROR;

@@ -136,6 +136,17 @@ static void test_branch(void **state)
     assert_string_equal(fix_message(1)->text, "c");
 }
 
+/* What other programs set in one way with all the rest. */
+static void test_set_of_others(void **state)
+{
+    (void)state;
+    assert_int_equal(fix_slash("/set parameter temperature 0.5"), PP_SLASH_DONE);
+    assert_string_equal(notice(), "temp is now 0.5");
+    assert_int_equal(fix_slash("/set system Be brief."), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "a command of its own: /system"));
+    assert_int_equal(fix_slash("/set seed 5"), PP_SLASH_DONE);
+}
+
 static void test_screen(void **state)
 {
     char arg[16];
@@ -430,6 +441,7 @@ TEST_GROUP(slash)
         cmocka_unit_test_setup_teardown(test_screen, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_set, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_branch, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_set_of_others, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_draft_and_persona, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_template, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_lora, fix_setup_ready, fix_teardown),
