@@ -875,6 +875,18 @@ expect "several answers in a plain chat" 0
 grep -A 1 '^([2-5] of [46])' "$tmp/out" | grep -v '^[(-]' | sort -u >"$tmp/several"
 holds "stand one behind the other, whole" cmp "$tmp/plain" "$tmp/several"
 holds "each under its heading" [ "$(grep -c '^([2-6] of [46])$' "$tmp/out")$(grep -c '^(6 of 6, bard' "$tmp/out")" = 41 ]
+printf '%s\n' "/branch 1" "$who" "/regen 3" "/compare none bard" "/branch 6" /branch "/branch 7" "Tell me a joke." "/branch 2" |
+    "$pippin" --plain --temp 0 -n 20 >"$tmp/out" 2>&1; code=$?
+expect "and one that is gone on from" 0
+expect_match "by its number" "$tmp/out" 'there are no branches yet' 'answer 6 of 6$' 'answer 2 of 6$' \
+    'this is answer 6 of 6; /branch and a number goes to another one'
+bard=$(grep -A 1 '^(6 of 6, bard' "$tmp/out" | tail -n 1)
+holds "which is read again" [ "$(grep -cF "$bard" "$tmp/out")" = 2 ]
+run run --temp 0 -n 20 --continue -p x </dev/null
+run sessions show "$(sed -n 's/.*--resume //p' "$tmp/err")"
+holds "and the conversation stands there" [ "$(grep -c '^user:' "$tmp/out")" = 2 ]
+printf '%s\n' "$who" /new | "$pippin" --plain --temp 0 -n 4 >"$tmp/out" 2>&1
+expect_match "a new conversation is told" "$tmp/out" '^A new conversation\.$'
 home env -u HOME "$pippin" lora list; expect "without HOME the password file's" 0
 
 # --- names for a shell ----------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@
 #include "src/controller.h"
 #include "src/figures.h"
 #include "ui/sanitize.h"
+#include "ui/text_file.h"
 #include "ui/theme.h"
 #include "ui/typed.h"
 #include "ui/view_reasoning.h"
@@ -28,7 +29,9 @@ struct plain {
     bool piped;               /* nobody types */
     bool leaving, failed;
     enum { LIST_NOTHING, LIST_SESSIONS, LIST_MODELS } listing; /* what was asked for and is not there yet */
+    struct pp_buf material;   /* texts of /read, for the next message */
     bool prompted;            /* "> " stands at the left and nothing after it */
+    bool branching;           /* another branch was asked for, and is to be read out */
     uint64_t notice_serial;
     enum pp_state state;      /* as last seen */
     int64_t group;            /* id of the first of the answers that were last asked for together */
@@ -254,11 +257,11 @@ static bool answering(enum pp_state s)
     return s == PP_STATE_ANSWER || s == PP_STATE_PREFILL || s == PP_STATE_SAVING;
 }
 
-/* Messages of a conversation that was opened: read out once, so that it can be gone on with. */
-static void read_out(struct plain *p)
+/* Messages of a conversation that was opened, from the `from`th on: read out once, so that it can be gone on with. */
+static void read_out(struct plain *p, size_t from)
 {
     size_t n = pp_controller_n_messages(p->c);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = from; i < n; i++) {
         const struct pp_chat_message *m = pp_controller_message(p->c, i);
         p->column = 0;
         fputs(m->role == PP_ROLE_USER ? "> " : "", stdout);
@@ -279,7 +282,18 @@ static void greet(struct plain *p, const struct pp_status *s)
              "%s %s, %s tokens of context. A line sends; /help lists commands; an empty Ctrl-D leaves.",
              s->model.name, s->model.type_name, pp_count(s->ctx_total).text);
     say(p, text);
-    read_out(p);
+    read_out(p, 0);
+}
+
+/* What another branch has that the one before had not. */
+static void read_branch(struct plain *p)
+{
+    size_t n = pp_controller_n_messages(p->c);
+    while (n > 0 && pp_controller_message(p->c, n - 1)->n_siblings < 2)
+        n--;
+    p->branching = false;
+    if (n > 0)
+        read_out(p, n - 1);
 }
 
 static void list_sessions(struct plain *p)
@@ -360,6 +374,8 @@ static void pump(struct plain *p)
     if (p->state == PP_STATE_LOADING && s->state == PP_STATE_IDLE)
         greet(p, s);
     p->state = s->state;
+    if (p->branching && s->state == PP_STATE_IDLE && pp_controller_settled(p->c))
+        read_branch(p);
 }
 
 static void leave(struct plain *p)
@@ -419,6 +435,8 @@ static void tell_drafter(struct plain *p)
     say(p, line);
 }
 
+static const char themes_elsewhere[] = "Themes are of the full screen: pippin --theme NAME, without --plain.";
+
 static void list_themes(struct plain *p)
 {
     char (*ids)[64] = NULL;
@@ -429,7 +447,7 @@ static void list_themes(struct plain *p)
     for (size_t i = 0; i < n; i++)
         say(p, ids[i]);
     pp_free(ids);
-    say(p, "Themes are of the full screen: pippin --theme NAME, without --plain.");
+    say(p, themes_elsewhere);
 }
 
 static void choose_reasoning(struct plain *p, const char *word)
@@ -441,20 +459,85 @@ static void choose_reasoning(struct plain *p, const char *word)
         say(p, "/reasoning show, fold or hide");
 }
 
+/* A text for the next message; without a path what was there goes. */
+static void take_file(struct plain *p, const char *path)
+{
+    struct pp_error err;
+    char *text = NULL;
+    const bool had = p->material.len > 0;
+    struct pp_buf told = {0};
+    if (!*path && !had) {
+        say(p, "/read FILE");
+    } else if (!*path) {
+        pp_buf_free(&p->material);
+        say(p, "Nothing stands before your next message any more.");
+    } else if (pp_text_file_read(path, &text, &err) != PP_OK) {
+        say(p, err.text);
+    } else {
+        pp_buf_str(&p->material, text);
+        if (p->material.bad) {
+            pp_buf_free(&p->material);
+            say(p, "out of memory: no file stands before your next message");
+        } else {
+            pp_buf_fmt(&told, "%s stands before your next message%s; /read alone takes %s away.", path,
+                       had ? ", too" : "", had ? "all" : "it");
+            say(p, pp_buf_cstr(&told));
+        }
+    }
+    pp_buf_free(&told);
+    pp_free(text);
+}
+
+static void send_line(struct plain *p, const char *line)
+{
+    const char *words = pp_slash_text(line);
+    if (!p->material.len) {
+        pp_controller_send(p->c, words);
+        return;
+    }
+    struct pp_buf message = {0};
+    pp_buf_fmt(&message, "%s%s", pp_buf_cstr(&p->material), words);
+    if (message.bad)
+        say(p, "out of memory: the message was not sent");
+    else if (pp_controller_send(p->c, message.data))
+        pp_buf_free(&p->material);
+    pp_buf_free(&message);
+}
+
+/* A terminal that is read by lines knows no keys that move the cursor; what they send instead is nothing to be said. */
+static bool has_stray_key(const struct plain *p, const char *line)
+{
+    return !p->piped && strchr(line, '\x1b');
+}
+
 static void take_line(struct plain *p, const char *line)
 {
-    char arg[512];
-    enum pp_slash slash = line[0] == '/' ? pp_controller_slash(p->c, line, arg, sizeof arg) : PP_SLASH_TEXT;
+    char arg[4200]; /* a path */
+    const size_t n = pp_controller_n_messages(p->c);
+    const uint64_t serial = p->notice_serial;
     p->prompted = false;
+    if (has_stray_key(p, line)) {
+        say(p, "Not sent: an arrow or another such key is in the line. Backspace corrects a line, Ctrl-U begins it "
+               "anew.");
+        return;
+    }
+    enum pp_slash slash = line[0] == '/' ? pp_controller_slash(p->c, line, arg, sizeof arg) : PP_SLASH_TEXT;
     switch (slash) {
     case PP_SLASH_TEXT:
         if (line[strspn(line, " \t")])
-            pp_controller_send(p->c, pp_slash_text(line));
+            send_line(p, line);
         break;
     case PP_SLASH_DONE:
+        if (n > 0 && pp_controller_n_messages(p->c) == 0 && pp_controller_status(p->c)->notice_serial == serial)
+            say(p, "A new conversation.");
+        break;
     case PP_SLASH_ERROR:
     case PP_SLASH_KEEP:
         break;
+    case PP_SLASH_BRANCH: p->branching = true; break;
+    case PP_SLASH_READ: take_file(p, arg); break;
+    case PP_SLASH_COPY: say(p, "This needs the full screen; /export FILE writes the conversation to a file."); break;
+    case PP_SLASH_TINT: say(p, "Colours are of the full screen."); break;
     case PP_SLASH_HELP: list_commands(p); break;
     case PP_SLASH_SESSIONS:
         p->listing = LIST_SESSIONS;
@@ -474,14 +557,13 @@ static void take_line(struct plain *p, const char *line)
     case PP_SLASH_OVERFLOW_MENU: say(p, "/overflow shift, summarise, slide or stop says how to go on."); break;
     case PP_SLASH_THEME:
         if (arg[0])
-            say(p, "This needs the full screen.");
+            say(p, themes_elsewhere);
         else
             list_themes(p);
         break;
     case PP_SLASH_EDIT:
         say(p, "This needs the full screen. /undo takes the last question back; write it anew then.");
         break;
-    default: say(p, "This needs the full screen.");
     }
 }
 
@@ -612,5 +694,6 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
         pp_cli_say("cannot write the output: %s", strerror(p.lost));
     pp_buf_free(&p.typed.text);
     pp_buf_free(&p.held);
+    pp_buf_free(&p.material);
     return p.failed || p.lost ? 1 : 0;
 }

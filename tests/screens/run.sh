@@ -915,13 +915,31 @@ plain_lists() { # what the menus show
         has "$work/out" "broken.gguf: cannot be used: it ends" && has "$work/out" "/model PATH loads another one" &&
         has "$work/out" "harbour" && has "$work/out" "pippin --theme NAME" || return 1
     [ "$(grep -c "This needs the full screen" "$work/out")" = 1 ] || { why="something else needs the full screen"; return 1; }
-    echo "/theme light" | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "This needs the full screen."
+    echo "/theme light" | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "Themes are of the full screen" &&
+        printf '/copy\n' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "/export FILE writes"
 }
 plain_pipe() {
     printf 'one\ntwo' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "You said: one" &&
         has "$work/out" "You said: two" || return 1
     { head -c 1100000 /dev/zero | tr '\0' x; printf '\nthree\n'; } | "$program" --plain >"$work/out" 2>&1 &&
         has "$work/out" "That line is too long" && has "$work/out" "You said: three"
+}
+plain_file() { # that the next message is about
+    printf 'first line\nsecond line\n' >"$work/a text" && printf 'more' >"$work/other.txt" &&
+        printf '/read\n/read %s\nWhat is it?\nno file\n' "$work/a text" | "$program" --plain >"$work/out" 2>&1 &&
+        has "$work/out" "/read FILE" && has "$work/out" "a text stands before your next message; /read alone takes it away." &&
+        has "$work/out" "You said: first line" && has "$work/out" "second line" && has "$work/out" "What is it?" &&
+        has "$work/out" "You said: no file" && [ "$(grep -c "second line" "$work/out")" = 1 ] &&
+        printf '/read %s\n/read %s\n/read\nWhat now?\n' "$work/a text" "$work/other.txt" |
+        "$program" --plain >"$work/out" 2>&1 && has "$work/out" "before your next message, too; /read alone takes all away." &&
+        has "$work/out" "Nothing stands before your next message any more." && has "$work/out" "You said: What now?" &&
+        printf '/read %s\nHello\n' "$work/none" | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "No such file" &&
+        has "$work/out" "You said: Hello"
+}
+plain_keys() { # of which a terminal that is read by lines makes letters; in a pipe they are what was sent
+    start 80x24 "" --plain && see "Ctrl-D leaves" && text "Hello" && keys Up Enter && see "Not sent: an arrow" &&
+        ! shows "You said" && say "Hello" && see "You said: Hello" || return 1
+    printf 'a\033[A\n' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "You said: a"
 }
 idle_costs_nothing() {
     start 80x24 && see ready && sleep 0.3 && p=$(pid_of) && a=$(cut -d' ' -f14,15 "/proc/$p/stat") &&
@@ -965,7 +983,7 @@ editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
-stopped_from_outside plain plain_lists plain_pipe reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
+stopped_from_outside plain plain_lists plain_pipe plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown mouse"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
