@@ -104,6 +104,8 @@ static enum pp_code list(const struct pp_options *o, struct pp_store *st, bool s
     if (code)
         return code;
     print_list(o, sessions, n, &out);
+    if (n == 0 && !o->json)
+        pp_cli_say(searching ? "no conversation has all of these words" : "no conversation is saved yet");
     if (out.bad)
         code = pp_fail_nomem(err, "the list of conversations");
     else

@@ -227,6 +227,7 @@ run sessions search Pippin
 expect_match "and found by a word of the answer, which is shown" "$tmp/out" "^$id  .* Hello, who are you\\?: .*Pippin"
 run sessions search "nothing-like-this"
 expect_out "a search without hits is empty" ""
+expect_match "which is said" "$tmp/err" '^pippin: no conversation has all of these words$'
 run sessions search two words; expect "a search for two words" 2
 expect_match "wants quotes around them" "$tmp/err" '"words" is one word too many for .*; put quotes around several$'
 
@@ -361,6 +362,10 @@ holds "removes the snapshot" [ -z "$(find "$tmp/cache" -name "$id*")" ]
 run sessions rm "$id"; expect "rm" 0
 run sessions list
 expect_out "an empty list" ""
+expect_match "is said to be one" "$tmp/err" '^pippin: no conversation is saved yet$'
+run sessions list --json
+expect_out "as JSON" "[]$nl"
+holds "it speaks for itself" [ ! -s "$tmp/err" ]
 
 # --- interruption -----------------------------------------------------------------------------------------------
 
