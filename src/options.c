@@ -151,6 +151,7 @@ struct look {
     int command_at;   /* index in argv, 0 if there is none */
     int unknown_at;   /* likewise, of an option before it that nobody knows: then the command may be its value */
     bool only_talk;   /* --help and the like: nothing will be done */
+    bool has_prompt;  /* -p or -f */
     unsigned commands; /* those that every known option so far belongs to */
 };
 
@@ -171,6 +172,7 @@ static struct look look_at(int argc, char **argv)
             l.unknown_at = l.unknown_at || l.command_at ? l.unknown_at : i;
             continue;
         }
+        l.has_prompt = l.has_prompt || pp_word_in("prompt file", opt->name, strlen(opt->name));
         if (opt->commands & l.commands)
             l.commands &= opt->commands;
         if (opt->arg && !w.value)
@@ -179,11 +181,11 @@ static struct look look_at(int argc, char **argv)
     return l;
 }
 
-/* Without a command word: options that only one of the two knows decide; else input that comes from no terminal wants
- * an answer on stdout, and everybody else gets the chat. */
+/* Without a command word: a prompt is for `run`; options that only one of the two knows decide; else input that comes
+ * from no terminal wants an answer on stdout, and everybody else gets the chat. */
 static enum pp_cmd default_command(const struct look *l)
 {
-    if (l->commands == PP_BIT(RUN))
+    if (l->commands == PP_BIT(RUN) || l->has_prompt)
         return PP_CMD_RUN;
     if (l->commands == PP_BIT(CHAT) || l->only_talk)
         return PP_CMD_CHAT;

@@ -312,6 +312,9 @@ static void commands(void **state)
     refuse("chat|starter", "a model goes after -m");
     refuse("--jinja|-p|x", "--jinja has no meaning here");
     refuse("--keep|4", "--overflow");
+    accept("--theme|dark"); /* and not with a prompt, which no chat takes */
+    refuse("--theme|dark|-p|x", "--theme is no option of `pippin run`");
+    refuse("-p|x|--plain", "--plain is no option of `pippin run`");
     refuse("version", "did you mean --version?");
     accept("doctor|--json");
     refuse("doctor|list", "list");
