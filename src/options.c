@@ -131,6 +131,13 @@ static enum pp_code unknown_command(const char *name, struct pp_error *err)
 static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const char *name, struct pp_error *err)
 {
     struct pp_near near = {.wanted = name};
+    for (size_t i = 0; i < pp_n_foreign_subcommands; i++) {
+        const char *ours = pp_foreign_subcommands[i].instead;
+        if (pp_word_in(pp_foreign_subcommands[i].names, name, strlen(name)) &&
+            pp_word_in(spec->subcommands, ours, strlen(ours)))
+            return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; it is `pippin %s %s` here", spec->name, name,
+                           spec->name, ours);
+    }
     for (const char *p = spec->subcommands; *p;) {
         char word[32];
         const size_t n = strcspn(p, " ");

@@ -77,6 +77,9 @@ struct pp_foreign_command {
 };
 extern const struct pp_foreign_command pp_foreign_commands[];
 extern const size_t pp_n_foreign_commands;
+/* Words behind a command; instead: ours, where the command has it. */
+extern const struct pp_foreign_command pp_foreign_subcommands[];
+extern const size_t pp_n_foreign_subcommands;
 
 /* Is `word` (of n bytes) one of the words of a list separated by spaces? */
 bool pp_word_in(const char *list, const char *word, size_t n);

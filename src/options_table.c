@@ -430,3 +430,16 @@ const struct pp_foreign_command pp_foreign_commands[] = {
     {"train finetune", "`pippin lora train FILE -o FOLDER` learns an adapter"},
 };
 const size_t pp_n_foreign_commands = sizeof pp_foreign_commands / sizeof pp_foreign_commands[0];
+
+const struct pp_foreign_command pp_foreign_subcommands[] = {
+    {"delete remove del", "rm"},
+    {"ls", "list"},
+    {"download get fetch", "pull"},
+    {"show", "info"},
+    {"cat view print", "show"},
+    {"find grep", "search"},
+    {"save", "export"},
+    {"load", "import"},
+    {"finetune", "train"},
+};
+const size_t pp_n_foreign_subcommands = sizeof pp_foreign_subcommands / sizeof pp_foreign_subcommands[0];

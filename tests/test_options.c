@@ -300,6 +300,9 @@ static void commands(void **state)
     assert_true(o.resume_latest && o.plain);
 
     refuse("sessions|serch|x", "did you mean search? There are: list search");
+    refuse("sessions|delete|1234", "it is `pippin sessions rm` here");
+    refuse("models|remove|a", "it is `pippin models rm` here");
+    refuse("models|show|a", "it is `pippin models info` here");
     refuse("sesions", "did you mean \"sessions\"");
     refuse("--sytem|Be brief.", "did you mean --system?"); /* which is the mistake, not its value */
     refuse("--sytem|run|-p|x", "did you mean --system?");
