@@ -237,6 +237,13 @@ static enum pp_code from_persona(const struct pp_config_entry *e, const char *na
     return pp_check_words(e->value, shown, err);
 }
 
+static bool is_other_name(const struct pp_option *opt, const char *key)
+{
+    char word[64];
+    const int n = snprintf(word, sizeof word, "--%s", key);
+    return n > 0 && (size_t)n < sizeof word && spelled(opt, word, (size_t)n);
+}
+
 static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entry *e, unsigned command,
                                 struct pp_error *err)
 {
@@ -263,6 +270,9 @@ static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entr
         if (pp_option_specs[i].section && strcmp(pp_option_specs[i].name, e->key) == 0)
             return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; it belongs into [%s]", shown, e->section,
                            pp_option_specs[i].section);
+    for (size_t i = 0; i < pp_n_option_specs && !near.best[0]; i++) /* an option's other name is none here */
+        if (pp_option_specs[i].section && is_other_name(&pp_option_specs[i], e->key))
+            snprintf(near.best, sizeof near.best, "%s", pp_option_specs[i].name);
     if (near.best[0])
         return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; did you mean %s?", shown, e->section, near.best);
     return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; see pippin.conf(5)", shown, e->section);

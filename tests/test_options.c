@@ -524,6 +524,8 @@ static void precedence(void **state)
 
     write_conf("[sampling]\ntmep = 1\n");
     refuse("run", "pippin.conf:2: tmep is unknown in [sampling]; did you mean temp?");
+    write_conf("[sampling]\ntemperature = 1\n");
+    refuse("run", "pippin.conf:2: temperature is unknown in [sampling]; did you mean temp?");
     write_conf("[model]\ntemp = 1\n");
     refuse("run", "pippin.conf:2: temp is unknown in [model]; it belongs into [sampling]");
     accept("run|--help"); /* help is there also then */
