@@ -356,6 +356,9 @@ static enum pp_code fail_unknown(const struct pp_paths *paths, const char *id, s
 {
     char(*ids)[64], names[400] = "";
     size_t n;
+    struct stat st;
+    if (strchr(id, '/') && stat(id, &st) != 0 && errno == ENOENT)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "there is no file %.200s", id);
     if (strchr(id, '/'))
         return pp_fail(err, PP_ERR_NOT_FOUND, "%.200s is no theme: give the name of one, or a file NAME" THEME_END ".",
                        id);

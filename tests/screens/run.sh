@@ -677,7 +677,7 @@ themes() {
         ! cmp -s "$work/dark" "$work/other" && keys Enter && gone paper &&
         has "$work/state/pippin/ui.ini" "theme = harbour" && cp "$root/themes/dark.theme" "$work/my.theme" &&
         say "/theme $work/my.theme" && see "used until you leave" && has "$work/state/pippin/ui.ini" "theme = harbour" &&
-        say "/theme ../../etc/passwd" && see "passwd is no theme"
+        say "/theme /etc/passwd" && see "passwd is no theme" && say "/theme ./gone.theme" && see "there is no file ./gone"
 }
 configured_theme() { # is stronger than what the menu keeps: that is said (to the double no option counts as given)
     start 80x24 "" "--theme paper" && see ready && say "/theme paper" && ! shows "names another" &&
