@@ -418,7 +418,8 @@ static void loading(void *user, uint64_t done, uint64_t total)
 struct pp_cli_model pp_cli_model_asked(const struct pp_options *o)
 {
     return (struct pp_cli_model){
-        .quant = o->quant, .quant_if_folder = !pp_options_given(o, "quant"), .imatrix = o->imatrix.file};
+        .quant = o->quant, .quant_if_folder = !pp_options_given(o, "quant"), .imatrix = o->imatrix.file,
+        .elsewhere = pp_options_model_elsewhere(o)};
 }
 
 enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name,
@@ -429,6 +430,8 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
     with_cache.cache_dir = p->cache;
     m->paths = p;
     enum pp_code code = pp_resolve_model(p, name, m->path, sizeof m->path, err);
+    if (code && m->elsewhere)
+        pp_fail_prefix(err, PP_MODEL_ELSEWHERE);
     if (!code && m->quant_if_folder && !pp_is_folder(m->path))
         m->quant = NULL; /* then an importance matrix, which was named for this model, is refused */
     if (!code)

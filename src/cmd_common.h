@@ -96,6 +96,7 @@ struct pp_cli_model {
     const char *quant;          /* what it is quantised to while it is loaded; or NULL */
     const char *imatrix;        /* and weighed by; or NULL */
     bool quant_if_folder;       /* ... if it is one: the type is pippin.conf's, which is not about this model */
+    bool elsewhere;             /* pp_options_model_elsewhere */
 };
 
 /* One that --quant and --imatrix are known of, and nothing else. */

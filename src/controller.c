@@ -346,6 +346,8 @@ static enum pp_code load_first(struct pp_controller *c, struct pp_error *err)
     if (strcmp(model, own) != 0 && !pp_options_given(c->o, "model-draft"))
         wanted = NULL;
     enum pp_code code = pp_resolve_model(c->paths, model, path, sizeof path, err);
+    if (code && strcmp(model, own) == 0 && pp_options_model_elsewhere(c->o))
+        pp_fail_prefix(err, PP_MODEL_ELSEWHERE);
     if (code == PP_OK && wanted && (code = pp_resolve_model(c->paths, wanted, draft, sizeof draft, err)) != PP_OK)
         pp_fail_prefix(err, "draft model");
     if (code == PP_OK && !ctl_set_string(c, &c->model, model))

@@ -465,6 +465,11 @@ bool pp_options_given(const struct pp_options *o, const char *name)
     return false;
 }
 
+bool pp_options_model_elsewhere(const struct pp_options *o)
+{
+    return *o->model && !pp_options_given(o, "model");
+}
+
 /* By the name that a conversation has for it: "temp", "n". */
 static const struct pp_option *option_named(const char *name)
 {

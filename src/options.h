@@ -148,6 +148,9 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
 enum pp_activations pp_options_activations(const struct pp_options *o);
 /* True if an option stood on the command line; name: the long one, without dashes. */
 bool pp_options_given(const struct pp_options *o, const char *name);
+/* Whether pippin.conf or the environment names the model: who is told that it is not there must know where to look. */
+bool pp_options_model_elsewhere(const struct pp_options *o);
+#define PP_MODEL_ELSEWHERE "model of pippin.conf or the environment"
 /* Takes what a conversation remembers ("temp", "0.2") for an option that the command line leaves open.
  * PP_ERR_NOT_FOUND: no such option can be remembered; PP_ERR_USAGE: the value does not fit it. */
 enum pp_code pp_options_recall(struct pp_options *o, const char *name, const char *value, struct pp_error *err);

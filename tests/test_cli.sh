@@ -949,6 +949,12 @@ printf '[model]\nmodel = lost\nmodel-draft = %s\nlora = bard\n' "$tmp/bad.gguf" 
 XDG_CONFIG_HOME="$tmp/odd" run doctor; expect "models that are named there and cannot be used" 1
 expect_match "are told" "$tmp/out" '^! model of pippin.conf .*there is no model "lost"' '^! model-draft of .*bad.gguf is no'
 holds "but not what may lie beside them" [ "$(grep -c '^!' "$tmp/out")" = 2 ]
+XDG_CONFIG_HOME="$tmp/odd" run run -p x </dev/null; expect "with the model that pippin.conf names" 3
+expect_match "it is said who names it" "$tmp/err" '^pippin: model of pippin.conf or the environment: there is no model "lost"'
+XDG_CONFIG_HOME="$tmp/odd" run chat --plain </dev/null; expect "in the chat" 3
+expect_match "too" "$tmp/err" '^pippin: model of pippin.conf or the environment: there is no model "lost"'
+XDG_CONFIG_HOME="$tmp/odd" run run -m lsot -p x </dev/null
+holds "and not of one that was asked for" grep -q '^pippin: there is no model "lsot"' "$tmp/err"
 printf '{%% for' >"$tmp/open.jinja"
 printf '[model]\nlora = brad\ndraft-lora = gone.gguf\nchat-template-file = %s\n' "$tmp/open.jinja" >"$tmp/odd/pippin/pippin.conf"
 XDG_CONFIG_HOME="$tmp/odd" run doctor; expect "adapters and a template" 1
