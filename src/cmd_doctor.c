@@ -18,6 +18,7 @@
 #include "engine/text.h"
 #include "src/adapter_names.h"
 #include "src/cmd_common.h"
+#include "src/prompt.h"
 #include "src/store.h"
 
 enum { NAME_CELLS = 15 };
@@ -323,6 +324,8 @@ static void named_template(struct doctor *d, const char *path)
     enum pp_code code = pp_read_file(path, LARGEST, &source, &n, &err);
     if (!code)
         code = pp_template_parse(source, n, path, &t, &err);
+    if (!code)
+        code = pp_template_check(t, path, &err);
     if (code)
         problem(d, "chat-template-file of pippin.conf: %s", err.text);
     pp_template_free(t);

@@ -69,6 +69,8 @@ static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_ove
     enum pp_code code = find_template(r, &source, &name, err);
     if (!code)
         code = pp_template_parse(pp_buf_cstr(&source), source.len, name, &tmpl, err);
+    if (!code && r->o->chat_template_file)
+        code = pp_template_check(tmpl, name, err);
     if (!code) {
         r->marks = pp_reasoning_of(pp_buf_cstr(&source), pp_model_tokenizer(r->target.model));
         if (!at_once)

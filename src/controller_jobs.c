@@ -72,6 +72,8 @@ static enum pp_code read_template(const struct pp_paths *paths, const char *name
     if (code)
         return pp_fail_prefix(err, "chat template %s", name);
     code = pp_template_parse(*source, strlen(*source), name, &t, err);
+    if (!code)
+        code = pp_template_check(t, name, err);
     pp_template_free(t);
     if (code) {
         pp_free(*source);

@@ -355,3 +355,11 @@ enum pp_code pp_template_source(const struct pp_paths *paths, const char *name, 
     enum pp_code code = pp_template_path(paths, name, path, sizeof path, err);
     return code ? code : pp_read_file(path, MAX_TEMPLATE_BYTES, source, &size, err);
 }
+
+enum pp_code pp_template_check(const struct pp_template *t, const char *name, struct pp_error *err)
+{
+    if (pp_template_reads(t, "messages"))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_FORMAT, "%s is no chat template: it reads no `messages`, and the model would not see "
+                   "what you write", name);
+}

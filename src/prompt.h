@@ -33,6 +33,8 @@ int64_t pp_prompt_now(void);
  * 1 MiB (pp_template_path). *source is the caller's (pp_free), NULL with an error. Reads a file: not for the UI
  * thread. */
 enum pp_code pp_template_source(const struct pp_paths *paths, const char *name, char **source, struct pp_error *err);
+/* PP_ERR_FORMAT: with this template, of a file of the user's, the model would not see what is written to it. */
+enum pp_code pp_template_check(const struct pp_template *t, const char *name, struct pp_error *err);
 
 /* *ids [*n] is the caller's (pp_free). Control tokens that the template writes become those tokens; the same texts
  * inside of messages ("<|im_end|>" in something pasted) stay text, so that nobody can speak in another's role. BOS

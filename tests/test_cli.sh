@@ -240,9 +240,14 @@ cat >"$tmp/think.jinja" <<'EOT'
 {% if enable_thinking is not defined or enable_thinking %}<think>
 {% endif %}
 EOT
-printf 'a\n{{ raise_exception("only two roles") }}' >"$tmp/raises.jinja"
+printf 'a\n{%% if messages %%}{{ raise_exception("only two roles") }}{%% endif %%}' >"$tmp/raises.jinja"
 run run -n 1 --chat-template-file "$tmp/raises.jinja" -p "$who" </dev/null; expect "a template that gives up" 1
 expect_match "where and what to do" "$tmp/err" 'raises.jinja, line 2: only two roles; --chat-template-file chooses another'
+echo "{{ prompt }}" >"$tmp/other.jinja"
+run run -n 1 --chat-template-file "$tmp/other.jinja" -p "$who" </dev/null; expect "a template that leaves out what is asked" 1
+expect_match "is none" "$tmp/err" 'other.jinja is no chat template: it reads no `messages`'
+printf '%s\n' "$who" | run chat --plain -n 1 --chat-template-file "$tmp/other.jinja"
+expect_match "in the chat either" "$tmp/out" 'other.jinja is no chat template: it reads no `messages`'
 for how in fold show hide; do
     run run --temp 0 -n 12 --chat-template-file "$tmp/think.jinja" --reasoning $how -p "$who" </dev/null
     expect_out "reasoning ($how) is no answer" ""

@@ -226,12 +226,14 @@ static void configure(const char *text)
 /* pippin.conf is for conversations that are begun: what others remember is above it, and is not changed by it. */
 static void test_configuration_is_weaker(void **state)
 {
-    char conf[4000], template[700], other[700];
+    char conf[4000], template[700], configured[700], other[700];
     struct pp_error err;
     (void)state;
     snprintf(template, sizeof template, "%s/t.jinja", fix.paths.data);
+    snprintf(configured, sizeof configured, "%s/configured.jinja", fix.paths.data);
     snprintf(other, sizeof other, "%s/other.gguf", fix.paths.data);
     assert_ok(pp_write_file(template, "{{ messages }}", 14, 0600, &err), err);
+    assert_ok(pp_write_file(configured, "{{ messages }}.", 15, 0600, &err), err);
     assert_ok(pp_write_file(other, "x", 1, 0600, &err), err);
     parse_options((char *[]){"pippin", "chat", "-m", fix.model, "--system", "Be kind.", "--seed", "5", "-n", "100",
                              "--drafter", "lookup", "--chat-template-file", template}, 14);
@@ -242,7 +244,7 @@ static void test_configuration_is_weaker(void **state)
     snprintf(conf, sizeof conf,
              "[model]\nmodel = %s\nmodel-draft = %s\nlora = %s/bard.gguf\ndrafter = model\nchat-template-file = %s\n"
              "draft-max = 3\n[sampling]\nsystem = Be brief.\nseed = 6\npredict = 50\ntemp = 0.25\n", other, other,
-             fix.paths.data, fix.model);
+             fix.paths.data, configured);
     configure(conf);
     for (int i = 0; i < 2; i++) {
         parse_options((char *[]){"pippin", "chat", "--continue"}, 3);
