@@ -487,6 +487,9 @@ static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode
 {
     if (pp_cancelled(r->cancel))
         return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
+    if (rc == CURLE_OUT_OF_MEMORY && r->status) /* of a line of a header that is too long curl says the same */
+        return pp_fail(err, PP_ERR_IO, "%.*s: the server's answer has a header that is too long, or there is no memory "
+                       "for it", PP_SHOWN_URL(url));
     if (rc == CURLE_OUT_OF_MEMORY)
         return pp_fail_nomem(err, "a download");
     if (r->write_errno)

@@ -78,10 +78,11 @@ static void status(int fd, const char *line, const char *more)
 /* more: further header lines */
 static void say_json(int fd, const char *json, const char *more)
 {
-    char head[2048];
-    snprintf(head, sizeof head, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n", strlen(json),
-             more);
+    char head[128];
+    snprintf(head, sizeof head, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %zu\r\n", strlen(json));
     say(fd, head);
+    say(fd, more);
+    say(fd, "\r\n");
     say(fd, json);
 }
 
@@ -192,9 +193,10 @@ static void send_file(const struct answer *a)
 /* A page of a list of files: the first one may say that others follow. */
 static void send_list(const struct answer *a, bool pages, const char *query)
 {
-    static char json[(16 << 20) + 2];
-    char name[64] = "list.json", link[1024] = "", header[1100] = "";
+    static char json[(16 << 20) + 2], link[1 << 19], header[sizeof link + 16];
+    char name[64] = "list.json";
     const char *cursor = pages && query ? strstr(query, "cursor=") : NULL;
+    link[0] = header[0] = 0;
     if (cursor)
         snprintf(name, sizeof name, "list-%d.json", atoi(cursor + strlen("cursor=")));
     else if (pages)

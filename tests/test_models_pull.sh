@@ -153,6 +153,7 @@ link '<%s?cursor=3>; rel=next' "$more"; expect "without a model on the way" 3 'n
 link '<%s?cursor=2>; rel="last"' "$more"; expect "and not if nobody says that it goes on" 3 'neither GGUF'
 link '<http://localhost:%s%s?cursor=2>; rel="next"' "${at##*:}" "$more"; expect "not at another server" 1 'goes on at http://localhost.* another server'
 link '<file:///etc/passwd>; rel="next"'; expect "nor in another way" 1 'another server'
+link '<%s>; rel="next"' "$(head -c 400000 /dev/zero | tr '\0' a)"; expect "nor with a header of any length" 1 'has a header that is too long'
 link '<%s>; rel="next"' "$more"; expect "nor for ever" 1 'more files than 64 pages'
 link '<%s?cursor=4>; rel="next"' "$more"; expect "nor with something else" 1 'no JSON'
 link '<%s/x y>; rel="next"' "$at"; expect "nor at an address with a space" 1 'goes on at http://.*, which is no address'
