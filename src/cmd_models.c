@@ -270,14 +270,14 @@ static void text_info(struct pp_buf *b, const struct telling *t, enum pp_kv_type
         pp_buf_fmt(b, "  a token needs %s of them: %lld of %lld experts in each layer that has any\n",
                    pp_parameters(info->n_params_active).text, (long long)info->n_expert_used,
                    (long long)info->n_expert);
-    pp_buf_fmt(b, "  %lld layers of %lld, %lld heads over %lld of %lld, trained for %lld tokens\n",
+    pp_buf_fmt(b, "  %lld layers of %lld, %lld heads over %lld of %lld, trained for %s tokens\n",
                (long long)info->n_layer, (long long)info->n_embd, (long long)info->n_head, (long long)info->n_head_kv,
-               (long long)info->head_dim, (long long)info->n_ctx_train);
+               (long long)info->head_dim, pp_count(info->n_ctx_train).text);
     pp_buf_fmt(b,
-               "  needs %.2f GB for weights and %.2f GB for %lld tokens of context in %s, %.2f GB with room to work in;"
-               " %.2f GB are free%s\n",
-               (double)t->need.weights / 1e9, (double)t->need.kv / 1e9, (long long)t->n_ctx, pp_kv_type_name(kv_type),
-               (double)t->sum / 1e9, (double)t->available / 1e9, t->sum > t->available ? ": too little" : "");
+               "  needs %s for weights and %s for %s tokens of context in %s, %s with room to work in; %s are free%s\n",
+               pp_size(t->need.weights).text, pp_size(t->need.kv).text, pp_count(t->n_ctx).text,
+               pp_kv_type_name(kv_type), pp_size(t->sum).text, pp_size(t->available).text,
+               t->sum > t->available ? ": too little" : "");
 }
 
 static void print_info(struct models *c, const char *path, const struct pp_model *m)

@@ -24,6 +24,7 @@
 #include "src/cmd_common.h"
 #include "src/commands.h"
 #include "src/fetch.h"
+#include "src/figures.h"
 
 enum { MAX_LIST = 16 << 20, MAX_PAGES = 64, MAX_FILES = 512, MAX_TOKENS = 1 << 16 };
 
@@ -483,8 +484,8 @@ static void progress(void *pull, uint64_t done, uint64_t total, double rate)
     struct pull *l = pull;
     tell_silence(l, done);
     char what[120];
-    int n = total ? snprintf(what, sizeof what, "%.2f of %.2f GB", (double)done / 1e9, (double)total / 1e9)
-                  : snprintf(what, sizeof what, "%.2f GB, and nobody says of how many", (double)done / 1e9);
+    int n = total ? snprintf(what, sizeof what, "%s of %s", pp_size(done).text, pp_size(total).text)
+                  : snprintf(what, sizeof what, "%s, and nobody says of how many", pp_size(done).text);
     if (!total && rate > 0)
         snprintf(what + n, sizeof what - (size_t)n, ", %.1f MB/s", rate / 1e6);
     else if (rate > 0 && n > 0 && (size_t)n < sizeof what) {

@@ -19,6 +19,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
 #include "engine/base/word.h"
+#include "src/figures.h"
 
 enum {
     MAX_REDIRECTS = 8,
@@ -265,12 +266,11 @@ static enum pp_code check_room(int fd, uint64_t have, uint64_t all, struct pp_er
     if (keep <= room && left <= room - keep)
         return PP_OK;
     if (all)
-        return pp_fail(err, PP_ERR_IO, "%.2f GB are still to come, the disk has %.2f GB left, and %.2f GB of it stay "
-                       "free; make some room, then do it again", (double)left / 1e9, (double)room / 1e9,
-                       (double)keep / 1e9);
-    return pp_fail(err, PP_ERR_IO, "%.2f GB have come, nobody says how many are to come, and the disk is down to the "
-                   "%.2f GB that stay free; make some room, then do it again, if the file can be right",
-                   (double)have / 1e9, (double)keep / 1e9);
+        return pp_fail(err, PP_ERR_IO, "%s are still to come, the disk has %s left, and %s of it stay free; make some "
+                       "room, then do it again", pp_size(left).text, pp_size(room).text, pp_size(keep).text);
+    return pp_fail(err, PP_ERR_IO, "%s have come, nobody says how many are to come, and the disk is down to the %s "
+                   "that stay free; make some room, then do it again, if the file can be right", pp_size(have).text,
+                   pp_size(keep).text);
 }
 
 /* --- what a part is of -------------------------------------------------------------------------------------------- */

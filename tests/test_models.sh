@@ -60,7 +60,7 @@ models tag small 'a b'; expect "what cannot be a tag" 2
 models tag small "$(printf 'a\033[2Jb')"; expect "nor can what moves the cursor" 2 '' 'control characters'
 models tag small tiny; expect "nor is another model's name one" 2 '' 'is the name of a model already'
 models tag smal fast; expect "the nearest name" 3 '' 'did you mean "small"'
-models info fast; expect "what it is" 0 'needs [0-9.]+ GB for weights and [0-9.]+ GB for [0-9]+ tokens .* [0-9.]+ GB are free$'
+models info fast; expect "what it is" 0 'needs [0-9.]+ MB for weights and [0-9.]+ MB for [0-9,]+ tokens .* [0-9.]+ GB are free$'
 models info small -c 128 --json; expect "for a context" 0 '"kv_tokens": 128, "kv_bytes": [1-9]'
 models info absent small gone; expect "what there is, beside what there is not" 3 'small.gguf$' '"absent'
 expect "which is told, too" 3 '' '"gone'
