@@ -16,6 +16,7 @@
 #include "src/config.h"
 #include "src/controller_int.h"
 #include "src/near.h"
+#include "src/prompt.h"
 
 enum { MAX_TEMPLATE_FILE = 1 << 20 };
 
@@ -484,12 +485,20 @@ static void add_options_adapters(struct pp_controller *c)
 
 static enum pp_code use_template_file(struct pp_controller *c, struct pp_error *err)
 {
-    char real[PATH_MAX], *source;
+    char real[PATH_MAX], *source = NULL;
     const char *path = c->o->chat_template_file;
+    struct pp_template *t = NULL;
     size_t size;
     enum pp_code code = pp_read_file(path, MAX_TEMPLATE_FILE, &source, &size, err);
-    if (code != PP_OK)
+    if (!code)
+        code = pp_template_parse(source, size, path, &t, err);
+    if (!code)
+        code = pp_template_check(t, path, err);
+    pp_template_free(t);
+    if (code) {
+        pp_free(source);
         return code;
+    }
     if (!realpath(path, real))
         snprintf(real, sizeof real, "%s", path);
     pp_free(c->template_source);
