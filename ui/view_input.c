@@ -109,6 +109,15 @@ static const char *what_is_edited(const struct pp_ui *ui)
                                                 : "a message of yours; what followed it stays as a branch";
 }
 
+/* Who sees some lines of a long text must not take them for all: at the right, where the cursor alone may stand. */
+static void draw_more(const struct pp_input_view *v, struct pp_area a)
+{
+    if (v->top > 0)
+        pp_draw_text(a.y, a.x + a.w - 1, 1, "↑", PP_SLOT_DIM);
+    if (v->top + (size_t)a.h < v->n_lines)
+        pp_draw_text(a.y + a.h - 1, a.x + a.w - 1, 1, "↓", PP_SLOT_DIM);
+}
+
 void pp_input_draw(struct pp_ui *ui)
 {
     struct pp_input_view *v = &ui->input;
@@ -124,6 +133,7 @@ void pp_input_draw(struct pp_ui *ui)
     for (size_t i = v->top; i < v->n_lines && i < v->top + (size_t)a.h; i++)
         pp_draw_clean(a.y + (int)(i - v->top), x, a.x + a.w - x, v->clean.data ? v->clean.data + v->lines[i].start : "",
                       v->lines[i].end - v->lines[i].start, PP_SLOT_INPUT);
+    draw_more(v, a);
     int column = x + cursor_column(v);
     move(a.y + (int)(v->cursor_line - v->top), column < a.x + a.w ? column : a.x + a.w - 1);
     curs_set(1);

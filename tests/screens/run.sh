@@ -148,7 +148,7 @@ place_is_kept() { # of a long message, whatever becomes of its lines; a larger s
         resize $size && becomes 0 begins_with "$place" || { why="at $size the top was not $place"; return 1; }
     done
     keys F9 && see "as they were written" && becomes 0 begins_with "$place" || { why="F9 left $place"; return 1; }
-    keys F9 End && see " 3000" && keys PPage && gone " 3000" && resize 80x60 && becomes 0 filled
+    keys F9 End && see " 3000" && keys PPage && gone " 3000" && resize 80x110 && becomes 0 filled
 }
 enlarged_to_the_tail() { # it follows from then on; one whose tail is still below the screen stays
     start 40x12 && see ready && say slow && see "word 70" && keys PPage && see "↓ new text" && resize 40x60 &&
@@ -924,6 +924,13 @@ plain_pipe() {
     { head -c 1100000 /dev/zero | tr '\0' x; printf '\nthree\n'; } | "$program" --plain >"$work/out" 2>&1 &&
         has "$work/out" "That line is too long" && has "$work/out" "You said: three"
 }
+more_lines_than_rows() { # of what is typed: there are more, above or below
+    start 80x24 && see ready && seq -f 'row %g' 1 7 | paste && see "row 7" && ! shows "↑" && keys C-u && sleep 0.1 &&
+        seq -f 'row %g' 9 40 | paste && see "row 40" && see "↑" && ! shows "↓" || return 1
+    i=0
+    while [ $i -lt 40 ]; do keys Up; i=$((i + 1)); done
+    see "row 9" && see "↓" && gone "↑" && keys Down && resize 80x110 && see "row 40" && gone "↓"
+}
 plain_file() { # that the next message is about
     printf 'first line\nsecond line\n' >"$work/a text" && printf 'more' >"$work/other.txt" &&
         printf '/read\n/read %s\nWhat is it?\nno file\n' "$work/a text" | "$program" --plain >"$work/out" 2>&1 &&
@@ -983,7 +990,7 @@ editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
-stopped_from_outside plain plain_lists plain_pipe plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
+stopped_from_outside plain plain_lists plain_pipe more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown mouse"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
