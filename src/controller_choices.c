@@ -193,8 +193,12 @@ static const struct ctl_param *param_meant(struct pp_controller *c, const char *
     }
     if (p || (found && !other))
         return p ? p : found;
+    const char *option = pp_casecmp(word, "num-ctx") == 0 ? "ctx-size" : word;
     if (other)
         ctl_notice(c, true, "\"%s\" may be %s or %s; give more of the name", name, other->name, found->name);
+    else if (option[0] && option[1] && *pp_options_about(option))
+        ctl_notice(c, true, "%s is said when pippin is started (--%s), or in pippin.conf; /set lists what can be "
+                   "changed here", option, option);
     else if (near.best[0])
         ctl_notice(c, true, "there is no parameter \"%s\"; did you mean \"%s\"?", name, near.best);
     else

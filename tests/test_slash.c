@@ -145,6 +145,12 @@ static void test_set_of_others(void **state)
     assert_int_equal(fix_slash("/set system Be brief."), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "a command of its own: /system"));
     assert_int_equal(fix_slash("/set seed 5"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/set parameter num_ctx 4096"), PP_SLASH_ERROR); /* is no parameter of a running chat */
+    assert_non_null(strstr(notice(), "ctx-size is said when pippin is started (--ctx-size)"));
+    assert_int_equal(fix_slash("/set threads 4"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "(--threads)"));
+    assert_int_equal(fix_slash("/set ctx-sise 4"), PP_SLASH_ERROR);
+    assert_non_null(strstr(notice(), "no parameter \"ctx-sise\""));
 }
 
 static void test_screen(void **state)
