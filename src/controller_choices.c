@@ -150,8 +150,9 @@ static bool set_number(struct pp_controller *c, const struct ctl_param *p, const
     pp_options_bounds(p->name, &min, &max);
     if (pp_options_number(value, &v) && ctl_param_put(c, p, v))
         return true;
-    ctl_notice(c, true, "%s wants %s from %.16g to %.16g", p->name,
-               p->kind == CTL_FLOAT || p->kind == CTL_DRAFT_P_MIN ? "a number" : "a whole number", min, max);
+    ctl_notice(c, true, "%s wants %s from %.16g to %.16g%s", p->name,
+               p->kind == CTL_FLOAT || p->kind == CTL_DRAFT_P_MIN ? "a number" : "a whole number", min, max,
+               pp_options_point(value));
     return false;
 }
 

@@ -159,6 +159,8 @@ void pp_options_bounds(const char *name, double *min, double *max);
 /* A number as options take it: plain decimal (no "inf", no hexadecimal), always with a point, whatever the locale.
  * False: it is none. */
 bool pp_options_number(const char *s, double *out);
+/* What to say behind the refusal of one that has a comma where a point is meant; "" of others. */
+const char *pp_options_point(const char *s);
 /* What --help says about it; "" for no such option. */
 const char *pp_options_about(const char *name);
 /* --help of a command (NULL: of the program). */

@@ -70,6 +70,13 @@ bool pp_options_number(const char *s, double *out)
     return end != s && *end == 0 && isfinite(*out);
 }
 
+const char *pp_options_point(const char *s)
+{
+    const char *comma = strchr(s, ',');
+    const bool meant = comma && comma[1] >= '0' && comma[1] <= '9' && s[strspn(s, "0123456789+-,")] == 0;
+    return meant ? "; decimals stand behind a point" : "";
+}
+
 /* Of a bound that nobody comes near is spoken only to those who do. */
 static enum pp_code bad_number(const struct pp_option *opt, const char *kind, const char *value, const char *shown,
                                struct pp_error *err)
@@ -77,9 +84,10 @@ static enum pp_code bad_number(const struct pp_option *opt, const char *kind, co
     double v;
     const bool too_large = pp_options_number(value, &v) && v > opt->max;
     if (opt->max >= 1e9 && !too_large)
-        return pp_fail(err, PP_ERR_USAGE, "%s expects %s of at least %.15g, not \"%s\"", shown, kind, opt->min, value);
-    return pp_fail(err, PP_ERR_USAGE, "%s expects %s from %.15g to %.15g, not \"%s\"", shown, kind, opt->min, opt->max,
-                   value);
+        return pp_fail(err, PP_ERR_USAGE, "%s expects %s of at least %.15g, not \"%s\"%s", shown, kind, opt->min, value,
+                       pp_options_point(value));
+    return pp_fail(err, PP_ERR_USAGE, "%s expects %s from %.15g to %.15g, not \"%s\"%s", shown, kind, opt->min,
+                   opt->max, value, pp_options_point(value));
 }
 
 static void *field(struct pp_parse *ps, const struct pp_option *opt)

@@ -188,8 +188,8 @@ static enum pp_slash do_lora(struct pp_controller *c, char *arg)
         if (is_off(last) || is_on(last)) {
             on = is_on(last);
         } else if (!(given = pp_adapter_strength_read(last, &scale))) {
-            ctl_notice(c, true, "\"%s\" is no strength: a number from -%d to %d, or \"off\"", last, PP_ADAPTER_MOST,
-                       PP_ADAPTER_MOST);
+            ctl_notice(c, true, "\"%s\" is no strength: a number from -%d to %d, or \"off\"%s", last, PP_ADAPTER_MOST,
+                       PP_ADAPTER_MOST, pp_options_point(last));
             return PP_SLASH_ERROR;
         }
     }

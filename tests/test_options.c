@@ -300,6 +300,7 @@ static void commands(void **state)
     assert_true(o.resume_latest && o.plain);
 
     refuse("sessions|serch|x", "did you mean search? There are: list search");
+    refuse("run|--temp|0,7|-p|x", "--temp expects a number from 0 to 100, not \"0,7\"; decimals stand behind a point");
     refuse("sessions|delete|1234", "it is `pippin sessions rm` here");
     refuse("models|remove|a", "it is `pippin models rm` here");
     refuse("models|show|a", "it is `pippin models info` here");

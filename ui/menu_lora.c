@@ -235,7 +235,8 @@ static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
 {
     float scale;
     if (!pp_adapter_strength_read(text, &scale)) {
-        pp_ui_notice(ui, true, "a strength is a number from -%d to %d", PP_ADAPTER_MOST, PP_ADAPTER_MOST);
+        pp_ui_notice(ui, true, "a strength is a number from -%d to %d%s", PP_ADAPTER_MOST, PP_ADAPTER_MOST,
+                     pp_options_point(text));
         return false;
     }
     pp_controller_set_adapter(ui->controller, i, true, scale);
