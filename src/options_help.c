@@ -76,6 +76,7 @@ static void print_program_help(FILE *out)
         fprintf(out, "  %-12s%s\n", pp_command_specs[i].name, pp_command_specs[i].help);
     fputs("\n`pippin COMMAND --help` shows the options of a command. Those of chat and run:\n", out);
     print_options(out, PP_BIT(CHAT) | PP_BIT(RUN));
+    fputs("\nMore: man pippin-tutorial (a first hour), man pippin; F1 in the chat\n", out);
 }
 
 /* What the words of the usage line may be, or where that stands. */
