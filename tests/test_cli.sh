@@ -375,6 +375,7 @@ holds "it speaks for itself" [ ! -s "$tmp/err" ]
 
 # --- interruption -----------------------------------------------------------------------------------------------
 
+: >"$tmp/out" # what it had would be taken for the first word
 "$pippin" run --save --ignore-eos --temp 0 --ctx-size 2048 --stats -p "$who" </dev/null >"$tmp/out" 2>"$tmp/err" &
 pid=$!
 tries=0

@@ -66,6 +66,19 @@ static void markdown(void **state)
     shows("", 60, true, "");
 }
 
+/* Terminals strike nothing out, and of a range of numbers no tilde may be lost. */
+static void tildes(void **state)
+{
+    (void)state;
+    shows("~~old~~ new ~~**a** b~~", 60, true, "{~~old~~} new {~~}{a}{ b~~}\n");
+    shows("3~5\345\244\251\357\274\2147~9, from 10~20 to 30~40, ~5 or ~6", 60, true,
+          "3~5\345\244\251\357\274\2147~9, from 10~20 to 30~40, ~5 or ~6\n");
+    shows("*1~2* **3~4** `a~b` \\~x~ [l](http://x/~u) ~~c~~ 1~2~3", 60, true,
+          "{1~2} {3~4} {a~b} ~x~ {l}{ (http://x/~u)} {~~c~~} 1~2~3\n");
+    shows("~a ~~b~~ c~ d", 60, true, "~a {~~b~~} c~ d\n");
+    shows("a~~~b~~~c ~~~~", 60, true, "a~~~b~~~c ~~~~\n");
+}
+
 /* Formulas stay what they are, with the marks that they were written with; prices are none. */
 static void formulas(void **state)
 {
@@ -230,7 +243,8 @@ static void survives_anything(void **state)
 TEST_GROUP(ui_markdown)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(markdown), cmocka_unit_test(formulas), cmocka_unit_test(tables),
+        cmocka_unit_test(markdown), cmocka_unit_test(tildes),
+        cmocka_unit_test(formulas), cmocka_unit_test(tables),
         cmocka_unit_test(large_tables), cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
         cmocka_unit_test(streaming_is_the_same), cmocka_unit_test(a_megabyte_streams),
         cmocka_unit_test(survives_anything),

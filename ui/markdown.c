@@ -32,6 +32,7 @@ struct writer {
     int n_lists, lists_beyond; /* deeper ones are drawn at the last depth */
     int quotes;
     int bold, italic, strike, code, link;
+    uint32_t doubled;     /* a bit for each span between tildes that is open, the innermost lowest: between two and two */
     bool heading, code_block;
     bool open;            /* a paragraph has begun */
     size_t start;         /* its first byte in the layout's text */
@@ -322,6 +323,27 @@ static void open_formula(struct writer *w, size_t n)
         end_line(w);
 }
 
+/* Terminals strike nothing out: the tildes stay, and what is between two and two is fainter. Between one and one it is
+ * most often no word to be struck out, but from 3~5 to 7~9. */
+static void open_del(struct writer *w)
+{
+    const char *end = w->s->parsed + w->s->n, *mark = memchr(w->s->parsed + w->at, '~', w->s->n - w->at);
+    const bool twice = !mark || (end - mark > 1 && mark[1] == '~');
+    if (mark)
+        shown(w, mark, twice ? 2 : 1);
+    w->doubled = w->doubled << 1 | twice;
+    w->strike += twice;
+    pp_layout_text(w->l, "~~", twice ? 2 : 1, style_now(w));
+}
+
+static void close_del(struct writer *w)
+{
+    const bool twice = w->doubled & 1;
+    pp_layout_text(w->l, "~~", twice ? 2 : 1, style_now(w));
+    w->strike -= twice;
+    w->doubled >>= 1;
+}
+
 static int enter_span(MD_SPANTYPE type, void *detail, void *user)
 {
     struct writer *w = user;
@@ -330,7 +352,7 @@ static int enter_span(MD_SPANTYPE type, void *detail, void *user)
     switch (type) {
     case MD_SPAN_STRONG: w->bold++; break;
     case MD_SPAN_EM: w->italic++; break;
-    case MD_SPAN_DEL: w->strike++; break;
+    case MD_SPAN_DEL: open_del(w); break;
     case MD_SPAN_CODE: w->code++; break;
     case MD_SPAN_LATEXMATH: open_formula(w, 1); break;
     case MD_SPAN_LATEXMATH_DISPLAY: open_formula(w, 2); break;
@@ -348,10 +370,12 @@ static int enter_span(MD_SPANTYPE type, void *detail, void *user)
 static void write_address(struct writer *w, const MD_ATTRIBUTE *address)
 {
     const struct pp_buf *text = &w->l->text;
-    size_t shown = text->len - w->link_start;
+    const size_t len = text->len - w->link_start;
     if (!address->text || address->size == 0)
         return;
-    if (shown == address->size && memcmp(text->data + w->link_start, address->text, shown) == 0)
+    if (is_parsed(w, address->text))
+        shown(w, address->text, address->size);
+    if (len == address->size && memcmp(text->data + w->link_start, address->text, len) == 0)
         return;
     pp_layout_text(w->l, " (", 2, PP_SLOT_DIM);
     pp_layout_text(w->l, address->text, address->size, PP_SLOT_DIM);
@@ -364,7 +388,7 @@ static int leave_span(MD_SPANTYPE type, void *detail, void *user)
     switch (type) {
     case MD_SPAN_STRONG: w->bold--; break;
     case MD_SPAN_EM: w->italic--; break;
-    case MD_SPAN_DEL: w->strike--; break;
+    case MD_SPAN_DEL: close_del(w); break;
     case MD_SPAN_CODE: w->code--; break;
     case MD_SPAN_LATEXMATH: write_formula_mark(w, 1); break;
     case MD_SPAN_LATEXMATH_DISPLAY: write_formula_mark(w, 2); break;
