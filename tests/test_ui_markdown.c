@@ -79,6 +79,17 @@ static void tildes(void **state)
     shows("a~~~b~~~c ~~~~", 60, true, "a~~~b~~~c ~~~~\n");
 }
 
+/* Stars that multiply are no emphasis, and those of emphasis are no products. */
+static void products(void **state)
+{
+    (void)state;
+    shows("5*4*3*2*1 = 120, 2*x*3", 60, true, "5*4*3*2*1 = 120, 2*x*3\n");
+    shows("(1+2)*3 + 4*(5+6), a[1]*b*2", 60, true, "(1+2)*3 + 4*(5+6), a[1]*b*2\n");
+    shows("*3* of **4** (*a*) un*like*ly *b*, 2 * 3 * 4", 60, true, "{3} of {4} ({a}) un{like}ly {b}, 2 * 3 * 4\n");
+    shows("**2*3*4** `2*3*4` [2*3*4](http://x/2*3*4)", 60, true, "{2*3*4} {2*3*4} {2*3*4}{ (http://x/2*3*4)}\n");
+    shows("* 2*3*4\n\n```\n2*3*4\n```", 60, true, "{\342\200\242 }2*3*4\n\n..$\n..$2*3*4\n..$\n");
+}
+
 /* Formulas stay what they are, with the marks that they were written with; prices are none. */
 static void formulas(void **state)
 {
@@ -243,7 +254,7 @@ static void survives_anything(void **state)
 TEST_GROUP(ui_markdown)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(markdown), cmocka_unit_test(tildes),
+        cmocka_unit_test(markdown), cmocka_unit_test(tildes), cmocka_unit_test(products),
         cmocka_unit_test(formulas), cmocka_unit_test(tables),
         cmocka_unit_test(large_tables), cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
         cmocka_unit_test(streaming_is_the_same), cmocka_unit_test(a_megabyte_streams),

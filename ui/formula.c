@@ -97,10 +97,37 @@ static bool mark_prices(const char *s, size_t n, char **copy)
     return true;
 }
 
+static bool is_name(char c)
+{
+    return is_word(c) && (unsigned char)c < 0x80;
+}
+
+/* One alone, with no blank beside it, and with a number or a closing bracket: 2*3*4, (a+b)*3 + 4*(c+d), and not those
+ * of *3* of 4. */
+static bool multiplies(const char *s, size_t n, size_t at)
+{
+    if (at == 0 || at + 1 >= n)
+        return false;
+    const char before = s[at - 1], behind = s[at + 1];
+    const bool closed = before == ')' || before == ']';
+    return (is_name(before) || closed) && (is_name(behind) || behind == '(') &&
+           (is_digit(before) || closed || is_digit(behind));
+}
+
+/* False: out of memory. */
+static bool mark_products(const char *s, size_t n, char **copy)
+{
+    for (const char *p = s; (p = memchr(p, '*', n - (size_t)(p - s))); p++)
+        if (multiplies(s, n, (size_t)(p - s)) && !put(s, n, copy, (size_t)(p - s), "x"))
+            return false;
+    return true;
+}
+
 char *pp_formula_dollars(const char *s, size_t n)
 {
     char *copy = NULL;
-    if (mark_pairs(s, n, '(', ')', &copy) && mark_pairs(s, n, '[', ']', &copy) && mark_prices(s, n, &copy))
+    if (mark_pairs(s, n, '(', ')', &copy) && mark_pairs(s, n, '[', ']', &copy) && mark_prices(s, n, &copy) &&
+        mark_products(s, n, &copy))
         return copy;
     pp_free(copy);
     return NULL;

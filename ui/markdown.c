@@ -32,7 +32,7 @@ struct writer {
     int n_lists, lists_beyond; /* deeper ones are drawn at the last depth */
     int quotes;
     int bold, italic, strike, code, link;
-    uint32_t doubled;     /* a bit for each span between tildes that is open, the innermost lowest: between two and two */
+    uint32_t doubled;     /* a bit for each open span between tildes, the innermost lowest: between two and two */
     bool heading, code_block;
     bool open;            /* a paragraph has begun */
     size_t start;         /* its first byte in the layout's text */
@@ -373,12 +373,11 @@ static void write_address(struct writer *w, const MD_ATTRIBUTE *address)
     const size_t len = text->len - w->link_start;
     if (!address->text || address->size == 0)
         return;
-    if (is_parsed(w, address->text))
-        shown(w, address->text, address->size);
-    if (len == address->size && memcmp(text->data + w->link_start, address->text, len) == 0)
+    const char *to = is_parsed(w, address->text) ? shown(w, address->text, address->size) : address->text;
+    if (len == address->size && memcmp(text->data + w->link_start, to, len) == 0)
         return;
     pp_layout_text(w->l, " (", 2, PP_SLOT_DIM);
-    pp_layout_text(w->l, address->text, address->size, PP_SLOT_DIM);
+    pp_layout_text(w->l, to, address->size, PP_SLOT_DIM);
     pp_layout_text(w->l, ")", 1, PP_SLOT_DIM);
 }
 
