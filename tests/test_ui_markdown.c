@@ -84,10 +84,22 @@ static void products(void **state)
 {
     (void)state;
     shows("5*4*3*2*1 = 120, 2*x*3", 60, true, "5*4*3*2*1 = 120, 2*x*3\n");
+    shows("if (a*b > c*d) return x**2 + y**2;", 60, true, "if (a*b > c*d) return x**2 + y**2;\n");
     shows("(1+2)*3 + 4*(5+6), a[1]*b*2", 60, true, "(1+2)*3 + 4*(5+6), a[1]*b*2\n");
     shows("*3* of **4** (*a*) un*like*ly *b*, 2 * 3 * 4", 60, true, "{3} of {4} ({a}) un{like}ly {b}, 2 * 3 * 4\n");
     shows("**2*3*4** `2*3*4` [2*3*4](http://x/2*3*4)", 60, true, "{2*3*4} {2*3*4} {2*3*4}{ (http://x/2*3*4)}\n");
     shows("* 2*3*4\n\n```\n2*3*4\n```", 60, true, "{\342\200\242 }2*3*4\n\n..$\n..$2*3*4\n..$\n");
+}
+
+/* What others refer to stays, too: it may be all that there is of a source. */
+static void references(void **state)
+{
+    (void)state;
+    shows("As said[1].\n\n[1]: http://x.y/a_b \"T *t*\"\n[2]: <http://z>", 60, true,
+          "As said[1].\n\n[1]: http://x.y/a_b \"T {t}\"\n[2]: {http://z}\n");
+    shows("> - [a b]: /c\n\n[a]:\n/d\n\n[note]: see *there*", 60, true,
+          ">..{\342\200\242 }{[a b]: /c}\n\n[a]:\n/d\n\n[note]: see {there}\n");
+    shows("[l](http://[::1]:80/x) `a]:b`", 60, true, "{l}{ (http://[::1]:80/x)} {a]:b}\n");
 }
 
 /* Formulas stay what they are, with the marks that they were written with; prices are none. */
@@ -254,7 +266,7 @@ static void survives_anything(void **state)
 TEST_GROUP(ui_markdown)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(markdown), cmocka_unit_test(tildes), cmocka_unit_test(products),
+        cmocka_unit_test(markdown), cmocka_unit_test(tildes), cmocka_unit_test(products), cmocka_unit_test(references),
         cmocka_unit_test(formulas), cmocka_unit_test(tables),
         cmocka_unit_test(large_tables), cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
         cmocka_unit_test(streaming_is_the_same), cmocka_unit_test(a_megabyte_streams),

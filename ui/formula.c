@@ -102,23 +102,48 @@ static bool is_name(char c)
     return is_word(c) && (unsigned char)c < 0x80;
 }
 
-/* One alone, with no blank beside it, and with a number or a closing bracket: 2*3*4, (a+b)*3 + 4*(c+d), and not those
- * of *3* of 4. */
-static bool multiplies(const char *s, size_t n, size_t at)
+static bool is_alone(const char *s, size_t n, size_t at)
 {
-    if (at == 0 || at + 1 >= n)
+    return !(at > 0 && is_word(s[at - 1])) && !(at + 1 < n && is_word(s[at + 1]));
+}
+
+/* `stars` of them at `at`, with no blank beside them. One: with a number or a closing bracket, or between two letters:
+ * 2*3*4, (a+b)*3 + 4*(c+d), a*b, and not those of *3* of 4. Two: before a number, x**2. */
+static bool multiplies(const char *s, size_t n, size_t at, size_t stars)
+{
+    if (at == 0 || at + stars >= n)
         return false;
-    const char before = s[at - 1], behind = s[at + 1];
+    const char before = s[at - 1], behind = s[at + stars];
     const bool closed = before == ')' || before == ']';
-    return (is_name(before) || closed) && (is_name(behind) || behind == '(') &&
-           (is_digit(before) || closed || is_digit(behind));
+    if (!is_name(before) && !closed)
+        return false;
+    if (stars == 2)
+        return is_digit(behind);
+    if (!is_name(behind) && behind != '(')
+        return false;
+    return is_digit(before) || closed || is_digit(behind) ||
+           (behind != '(' && is_alone(s, n, at - 1) && is_alone(s, n, at + 1));
 }
 
 /* False: out of memory. */
 static bool mark_products(const char *s, size_t n, char **copy)
 {
-    for (const char *p = s; (p = memchr(p, '*', n - (size_t)(p - s))); p++)
-        if (multiplies(s, n, (size_t)(p - s)) && !put(s, n, copy, (size_t)(p - s), "x"))
+    size_t stars;
+    for (const char *p = s; (p = memchr(p, '*', n - (size_t)(p - s))); p += stars) {
+        const size_t at = (size_t)(p - s);
+        for (stars = 1; at + stars < n && p[stars] == '*';)
+            stars++;
+        if (stars <= 2 && multiplies(s, n, at, stars) && !put(s, n, copy, at, stars == 2 ? "xx" : "x"))
+            return false;
+    }
+    return true;
+}
+
+/* Where a link leads that others refer to: Markdown takes such a line away. False: out of memory. */
+static bool mark_definitions(const char *s, size_t n, char **copy)
+{
+    for (const char *p = s; (p = memchr(p, ']', n - (size_t)(p - s))); p++)
+        if ((size_t)(p - s) + 1 < n && p[1] == ':' && !put(s, n, copy, (size_t)(p - s) + 1, ";"))
             return false;
     return true;
 }
@@ -127,7 +152,7 @@ char *pp_formula_dollars(const char *s, size_t n)
 {
     char *copy = NULL;
     if (mark_pairs(s, n, '(', ')', &copy) && mark_pairs(s, n, '[', ']', &copy) && mark_prices(s, n, &copy) &&
-        mark_products(s, n, &copy))
+        mark_products(s, n, &copy) && mark_definitions(s, n, &copy))
         return copy;
     pp_free(copy);
     return NULL;
