@@ -91,6 +91,16 @@ static void products(void **state)
     shows("* 2*3*4\n\n```\n2*3*4\n```", 60, true, "{\342\200\242 }2*3*4\n\n..$\n..$2*3*4\n..$\n");
 }
 
+static void names_of_python(void **state)
+{
+    (void)state;
+    shows("if __name__ == \"__main__\": __init__.py, a.__call__()", 60, true,
+          "if __name__ == \"__main__\": __init__.py, a.__call__()\n");
+    shows("__Bold__ __two words__ **__all__** x__init__ ____ __a", 60, true,
+          "{Bold} {two words} {__all__} x__init__ ____ __a\n");
+    shows("__future_import__, __a__b", 60, true, "__future_import__, __a__b\n");
+}
+
 /* What others refer to stays, too: it may be all that there is of a source. */
 static void references(void **state)
 {
@@ -266,7 +276,8 @@ static void survives_anything(void **state)
 TEST_GROUP(ui_markdown)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(markdown), cmocka_unit_test(tildes), cmocka_unit_test(products), cmocka_unit_test(references),
+        cmocka_unit_test(markdown), cmocka_unit_test(tildes), cmocka_unit_test(products),
+        cmocka_unit_test(references), cmocka_unit_test(names_of_python),
         cmocka_unit_test(formulas), cmocka_unit_test(tables),
         cmocka_unit_test(large_tables), cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
         cmocka_unit_test(streaming_is_the_same), cmocka_unit_test(a_megabyte_streams),

@@ -139,6 +139,31 @@ static bool mark_products(const char *s, size_t n, char **copy)
     return true;
 }
 
+/* Bytes of a name such as __init__ at `at`: small letters between two and two underscores; 0: there is none. */
+static size_t dunder(const char *s, size_t n, size_t at)
+{
+    size_t end = at + 2, letters = 0;
+    if (at + 1 >= n || s[at + 1] != '_' || (at && (is_word(s[at - 1]) || s[at - 1] == '_')))
+        return 0;
+    for (; end < n && ((s[end] >= 'a' && s[end] <= 'z') || is_digit(s[end]) || (letters && s[end] == '_')); end++)
+        letters += s[end] != '_';
+    const bool closed = letters && end >= at + 5 && s[end - 1] == '_' && s[end - 2] == '_' && s[end - 3] != '_';
+    return closed && !(end < n && is_word(s[end])) ? end - at : 0;
+}
+
+/* False: out of memory. */
+static bool mark_dunders(const char *s, size_t n, char **copy)
+{
+    size_t len;
+    for (const char *p = s; (p = memchr(p, '_', n - (size_t)(p - s))); p += len ? len : 1) {
+        const size_t at = (size_t)(p - s);
+        len = dunder(s, n, at);
+        if (len && (!put(s, n, copy, at, "xx") || !put(s, n, copy, at + len - 2, "xx")))
+            return false;
+    }
+    return true;
+}
+
 /* Where a link leads that others refer to: Markdown takes such a line away. False: out of memory. */
 static bool mark_definitions(const char *s, size_t n, char **copy)
 {
@@ -152,7 +177,7 @@ char *pp_formula_dollars(const char *s, size_t n)
 {
     char *copy = NULL;
     if (mark_pairs(s, n, '(', ')', &copy) && mark_pairs(s, n, '[', ']', &copy) && mark_prices(s, n, &copy) &&
-        mark_products(s, n, &copy) && mark_definitions(s, n, &copy))
+        mark_products(s, n, &copy) && mark_dunders(s, n, &copy) && mark_definitions(s, n, &copy))
         return copy;
     pp_free(copy);
     return NULL;
