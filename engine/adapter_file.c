@@ -1,6 +1,7 @@
 #include "engine/adapter_file.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -417,19 +418,29 @@ void pp_adapter_file_close(struct pp_adapter_file *f)
     pp_free(f);
 }
 
-bool pp_is_adapter(const char *path)
+enum pp_code pp_adapter_recognise(const char *path, bool *is_adapter, struct pp_error *err)
 {
     struct stat st;
     struct pp_gguf *g;
+    *is_adapter = false;
     if (stat(path, &st) != 0)
-        return false;
-    if (S_ISDIR(st.st_mode))
-        return pp_file_exists(path, pp_adapter_config_file);
-    if (pp_gguf_open(path, &g, NULL) != PP_OK)
-        return false;
-    bool adapter = pp_gguf_string_is(g, "general.type", "adapter");
+        return pp_fail(err, PP_ERR_NOT_FOUND, "cannot open %s: %s", path, strerror(errno));
+    if (S_ISDIR(st.st_mode)) {
+        *is_adapter = pp_file_exists(path, pp_adapter_config_file);
+        return PP_OK;
+    }
+    const enum pp_code code = pp_gguf_open(path, &g, err);
+    if (code)
+        return code;
+    *is_adapter = pp_gguf_string_is(g, "general.type", "adapter");
     pp_gguf_close(g);
-    return adapter;
+    return PP_OK;
+}
+
+bool pp_is_adapter(const char *path)
+{
+    bool is;
+    return pp_adapter_recognise(path, &is, NULL) == PP_OK && is;
 }
 
 const char *pp_adapter_file_name(const struct pp_adapter_file *f)

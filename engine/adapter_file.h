@@ -64,6 +64,8 @@ void pp_adapter_file_close(struct pp_adapter_file *f); /* NULL is fine */
 
 /* True if path looks like an adapter: a folder with adapter_config.json, or a GGUF whose general.type is "adapter". */
 bool pp_is_adapter(const char *path);
+/* The same, and why that cannot be told of a file: it is no GGUF file, or a damaged one, or there is no memory. */
+enum pp_code pp_adapter_recognise(const char *path, bool *is_adapter, struct pp_error *err);
 
 const char *pp_adapter_file_name(const struct pp_adapter_file *f); /* "Lora Alpha"; printable UTF-8, may be "" */
 const char *pp_adapter_file_arch(const struct pp_adapter_file *f); /* GGUF architecture: "llama" */

@@ -234,7 +234,13 @@ void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st)
                             strlen(real), sizeof j->adapters.items->path - 1);
         return;
     }
-    if (pp_is_adapter(real))
+    bool is_adapter;
+    job->code = pp_adapter_recognise(real, &is_adapter, &job->err);
+    if (job->code == PP_ERR_FORMAT && !pp_case_ends_with(real, ".gguf"))
+        job->code = PP_OK; /* of another file it goes without saying that it is not what it does not claim to be */
+    if (job->code)
+        return;
+    if (is_adapter)
         ctl_adapter_add(&j->adapters, real);
     else
         find_adapters(j, real, false);

@@ -288,6 +288,19 @@ static void add_from_a_long_path(void)
     pp_buf_free(&line);
 }
 
+/* Of one that is damaged that is told, and not that it is none. */
+static void add_damaged(void)
+{
+    char path[800], line[900];
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/half.gguf", fix.paths.data);
+    snprintf(line, sizeof line, "/lora add %s", path);
+    assert_ok(pp_write_file(path, "GGUF\3\0\0\0\1\0\0\0", 12, 0600, &err), err);
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    pump_until(&fix, strstr(fix_status()->notice, "half.gguf"));
+    assert_null(strstr(fix_status()->notice, "is no adapter"));
+}
+
 static void added_with_a_note(void **state)
 {
     char folder[800], line[900];
@@ -307,6 +320,7 @@ static void added_with_a_note(void **state)
     assert_int_equal(fix_slash("/lora add /no/such/file"), PP_SLASH_DONE);
     pump_until(&fix, strstr(fix_status()->notice, "/no/such/file"));
     add_from_a_long_path();
+    add_damaged();
     pp_controller_note_adapter(fix.c, 2, "purrs");
     again();
     pump_until(&fix, entry("cat"));
