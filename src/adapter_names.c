@@ -110,9 +110,13 @@ static enum pp_code find_in(struct pp_adapter_paths *a, const char *folder, stru
     DIR *d = opendir(folder);
     if (!d)
         return PP_OK;
-    for (struct dirent *e; !code && (e = readdir(d));)
-        if (e->d_name[0] != '.' && join(path, "%s/%s", folder, e->d_name) && pp_is_adapter(path))
-            code = pp_adapter_paths_add(a, path, err);
+    for (struct dirent *e; !code && (e = readdir(d));) {
+        bool adapter = false;
+        if (e->d_name[0] != '.' && join(path, "%s/%s", folder, e->d_name))
+            code = pp_adapter_recognise(path, &adapter, err);
+        if (code != PP_ERR_NOMEM) /* what is damaged, or no GGUF file, is none here */
+            code = adapter ? pp_adapter_paths_add(a, path, err) : PP_OK;
+    }
     closedir(d);
     if (a->n > begin)
         qsort(a->list + begin, a->n - begin, sizeof *a->list, by_name);

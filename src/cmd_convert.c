@@ -71,10 +71,14 @@ static enum pp_code convert_file(const struct pp_options *o, const char *src, co
                                  struct pp_convert_options *opt, struct pp_error *err)
 {
     struct stat st;
-    const bool adapter = pp_is_adapter(src), file = stat(src, &st) == 0 && !S_ISDIR(st.st_mode);
+    bool adapter;
+    const enum pp_code looked = pp_adapter_recognise(src, &adapter, err);
+    const bool file = stat(src, &st) == 0 && !S_ISDIR(st.st_mode);
     const bool mlx = o->convert_to && strcmp(o->convert_to, "mlx") == 0;
     if (o->convert_bits && !mlx)
         return pp_fail(err, PP_ERR_USAGE, "--bits is of MLX folders: give --to mlx, too");
+    if (opt->base && looked)
+        return looked; /* it is not known that it is no adapter */
     if (opt->base && !adapter)
         return pp_fail(err, PP_ERR_USAGE, "--base is the model that an adapter belongs to, and %s is no adapter; leave "
                        "it out", src);

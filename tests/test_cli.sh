@@ -580,6 +580,9 @@ run embed --pooling mean -f "$tmp/lines"; expect "the mean of all tokens" 0
 holds "is another vector" [ "$(sed -n 1p "$tmp/first")" != "$(sed -n 1p "$tmp/out")" ]
 run convert engine/starter/bard.gguf "$tmp/bard"; expect "an adapter without its model" 2
 expect_match "says how to name it" "$tmp/err" 'say with --base where that is'
+head -c 100000 engine/starter/bard.gguf >"$tmp/half-bard.gguf"
+run convert "$tmp/half-bard.gguf" "$tmp/half-bard" --base starter; expect "of a damaged one" 1
+expect_match "is not said that it is no adapter" "$tmp/err" 'half-bard.gguf is cut off'
 run convert engine/starter/bard.gguf "$tmp/bard" -m starter --to mlx; expect "an adapter as what adapters do not become" 2
 expect_match "is told what it becomes" "$tmp/err" 'becomes a folder as PEFT writes it; leave --to mlx out'
 run convert starter "$tmp/two-more" -m starter; expect "a model that belongs to one" 2
