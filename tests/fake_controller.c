@@ -17,8 +17,10 @@
  * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave;
  * with PIPPIN_FAKE_STUCK nothing tells that it has ended, but whoever asks.
  * PIPPIN_FAKE_TEMPORARY keeps nothing: as it is wanted, or ("unwanted") as it cannot.
- * PIPPIN_FAKE_LOADS=FILE loads the model for as long as the file is there; then the first and the last adapter change
- * places, and another preset is found that comes before all. */
+ * With PIPPIN_FAKE_LOADS the first and the last adapter change places when the model is loaded, and another preset is
+ * found that comes before all.
+ * PIPPIN_FAKE_HOLD=PATH: loading, the reading of a question, and a search do not end as long as there is something at
+ * PATH. Nobody need be quick to see them. */
 #include "src/controller.h"
 
 #include <stdio.h>
@@ -311,17 +313,10 @@ static void not_saved(struct pp_controller *c)
     set_state(c, PP_STATE_IDLE);
 }
 
-static void load(struct pp_controller *c)
+static bool held(void)
 {
-    const char *file = getenv("PIPPIN_FAKE_LOADS");
-    struct pp_status *s = &c->status;
-    if (s->progress_done < s->progress_total)
-        s->progress_done++;
-    if (s->progress_done < s->progress_total || (file && access(file, F_OK) == 0))
-        return;
-    loaded(c);
-    if (file)
-        another_is_found(c);
+    const char *path = getenv("PIPPIN_FAKE_HOLD");
+    return path && access(path, F_OK) == 0;
 }
 
 static void tick(struct pp_controller *c)
@@ -329,7 +324,7 @@ static void tick(struct pp_controller *c)
     struct pp_status *s = &c->status;
     c->ticks++;
     c->dirty |= PP_DIRTY_STATUS;
-    if (c->searching && !--c->searching) {
+    if (c->searching && !held() && !--c->searching) {
         static char excerpt[] = "what was found";
         c->dirty |= PP_DIRTY_LISTS;
         while (c->n_sessions > 1)
@@ -342,7 +337,14 @@ static void tick(struct pp_controller *c)
     }
     switch (s->state) {
     case PP_STATE_LOADING:
-        load(c);
+        if (c->ticks == LOAD_TICKS && held())
+            c->ticks--;
+        s->progress_done = (uint64_t)c->ticks;
+        if (s->progress_done < s->progress_total)
+            break;
+        loaded(c);
+        if (getenv("PIPPIN_FAKE_LOADS"))
+            another_is_found(c);
         break;
     case PP_STATE_SAVING:
         if (strstr(pp_buf_cstr(&c->messages[c->n - 1].text), "unsaved")) {
@@ -355,6 +357,8 @@ static void tick(struct pp_controller *c)
         set_state(c, PP_STATE_PREFILL);
         break;
     case PP_STATE_PREFILL:
+        if (c->ticks == PREFILL_TICKS && held())
+            c->ticks--;
         s->progress_done = (uint64_t)c->ticks * 10;
         s->eta_s = (float)(PREFILL_TICKS - c->ticks) * 0.05f;
         if (c->ticks == PREFILL_TICKS) {
