@@ -47,7 +47,7 @@ text() { t send-keys -t case: -l "$1"; }
 resize() { t resize-window -t case: -x "${1%x*}" -y "${1#*x}"; }
 paste() { t load-buffer - && t paste-buffer -p -t case:; }
 ask_tmux() { t display-message -t case: -p "$1"; }
-say() { text "$1"; keys Enter; }
+say() { t send-keys -t case: -l "$1" \; send-keys -t case: Enter; }
 # a sanitized program (make asan-scripts) needs more addresses than there is memory
 can_limit() { command -v prlimit >/dev/null && [ -z "${PIPPIN_SANITIZED:-}" ]; }
 
@@ -62,11 +62,13 @@ becomes() { # status, command...
         "$@"
         [ $? -eq "$want" ] && return 0
         i=$((i + 1))
-        sleep 0.05
+        [ $i -gt 3 ] && sleep 0.05 || sleep 0.02
     done
     return 1
 }
-shows() { screen $2 2>/dev/null | grep -qF -- "$1"; }
+shows() { # of all that is looked at the most often: one process
+    case $(exec tmux -L "$socket" capture-pane -t case: -p $2 2>/dev/null) in *"$1"*) ;; *) false ;; esac
+}
 shows_styled() { screen -e 2>/dev/null | grep -q -- "$1"; }
 shows_behind() { screen | grep -A 3 -F -- "$1" | grep -qF -- "$2"; }
 # see TEXT / gone TEXT: it stands (or no longer stands) on the screen
