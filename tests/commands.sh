@@ -21,4 +21,17 @@ holds() {
     shift
     if "$@"; then pass "$name"; else fail "$name" "not so: $*"; fi
 }
+# comes COMMAND...: it succeeds, sooner or later; after two minutes, which even a busy machine does not need, nobody waits
+comes() {
+    looks=0
+    until "$@"; do
+        [ $looks -lt 2400 ] || return 1
+        looks=$((looks + 1))
+        sleep 0.05
+    done
+}
+# catches PROCESS: it handles SIGTERM, and so has begun
+catches() {
+    case $(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null) in *[4-7c-f]???) true ;; *) false ;; esac
+}
 counted() { echo "$passed passed, $failed failed"; [ "$failed" -eq 0 ]; }

@@ -14,7 +14,8 @@
  *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
  *   /endless/F  says no length, and goes on behind the end; so does the list's file endless.gguf
  *   /growing/F  likewise, and with an ETag             /nosize/F   says no length, and ends where the file does
- *   /stall/F     sends half, and then nothing for a minute
+ *   /stall/F     sends half, and then nothing as long as it is waited for
+ *   /held/F      a piece at a time, and from the middle on crumbs as long as there is a file "held" in the folder
  *   /leak/F      sends to /secret/F of this server under another name
  *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F; of o/p only with that authorization,
  *                                and with a Link header that link.txt says, but for ?cursor=N: that is list-N.json
@@ -101,11 +102,15 @@ static int times(const char *how, const char *file)
     return 1;
 }
 
-static void send_bytes(int to, int from, uint64_t at, uint64_t end, bool slow)
+/* slow: a piece at a time, and from `held` on crumbs as long as that is wanted. */
+static void send_bytes(int to, int from, uint64_t at, uint64_t end, bool slow, uint64_t held)
 {
-    char piece[PIECE];
+    enum { CRUMB = 16 };
+    char piece[PIECE], sign[1024];
+    snprintf(sign, sizeof sign, "%s/held", folder);
     while (at < end) {
-        size_t n = end - at < PIECE ? (size_t)(end - at) : PIECE;
+        const size_t most = at >= held && access(sign, F_OK) == 0 ? CRUMB : PIECE;
+        size_t n = end - at < most ? (size_t)(end - at) : most;
         ssize_t got = pread(from, piece, n, (off_t)at);
         if (got <= 0)
             return;
@@ -165,7 +170,7 @@ static void send_file(const struct answer *a)
     } else if (is(a, "endless") || is(a, "growing") || is(a, "nosize")) {
         say(a->fd, "HTTP/1.1 200 OK\r\nConnection: close\r\n");
         say(a->fd, is(a, "growing") ? "ETag: \"v1\"\r\n\r\n" : "\r\n");
-        send_bytes(a->fd, fd, 0, size, false);
+        send_bytes(a->fd, fd, 0, size, false, size);
         if (!is(a, "nosize"))
             send_endless(a->fd);
     } else {
@@ -181,11 +186,13 @@ static void send_file(const struct answer *a)
         breaks = breaks || is(a, "stall");
         uint64_t end = breaks && size - from > TAIL ? from + (size - from) / 2 : size;
         if (is(a, "swap") && n == 1)
-            send_bytes(a->fd, fd, size / 2, size, false); /* the other file begins as this one ends */
+            send_bytes(a->fd, fd, size / 2, size, false, size); /* the other file begins as this one ends */
         else if (!is(a, "swap") || n > 2)
-            send_bytes(a->fd, fd, from, end, is(a, "slow"));
+            send_bytes(a->fd, fd, from, end, is(a, "slow") || is(a, "held"),
+                       is(a, "held") ? from + (size - from) / 2 : size);
         if (is(a, "stall"))
-            sleep(60);
+            while (read(a->fd, head, sizeof head) > 0) /* until it is hung up */
+                continue;
     }
     close(fd);
 }

@@ -30,7 +30,7 @@ size=$(wc -c <"$model" | tr -d ' ')
 echo "$sum" >"$tmp/www/m.sha256"
 "$build/http-server" "$tmp/www" >"$tmp/port" 2>/dev/null &
 server=$!
-for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s "$tmp/port" ] && break; sleep 0.1; done
+comes [ -s "$tmp/port" ]
 at=http://127.0.0.1:$(cat "$tmp/port")
 
 # takes some seconds, in which it waits; see the end
@@ -39,11 +39,15 @@ never=$!
 
 "$build/http-server" "$tmp/www" >"$tmp/stall-port" 2>/dev/null & # one that answers nobody else meanwhile
 staller=$!
-for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s "$tmp/stall-port" ] && break; sleep 0.1; done
-starts=${PIPPIN_SANITIZED:+3} # how long a program takes until it reads: seconds where it is sanitized
-(timeout -s INT $((15 + ${starts:-0})) "$pippin" models pull "http://127.0.0.1:$(cat "$tmp/stall-port")/stall/u.gguf" >/dev/null 2>"$tmp/stall"
-echo $? >"$tmp/stall-code") &
-stall=$!
+comes [ -s "$tmp/stall-port" ]
+# by_hand ARGUMENTS: pulls in the background; SIGINT sent to $hand interrupts it once, which what a script has there ignores
+by_hand() {
+    timeout --foreground 600 "$pippin" models pull "$@" >/dev/null 2>"$tmp/by-hand" </dev/null &
+    hand=$!
+}
+by_hand "http://127.0.0.1:$(cat "$tmp/stall-port")/stall/u.gguf"
+stall=$hand
+mv "$tmp/by-hand" "$tmp/stall" # which it goes on writing to
 
 pull; expect "pull what? usage" 2
 pull nonsense; expect "what is no address" 2 'hf:OWNER/NAME'
@@ -201,29 +205,39 @@ else
 fi
 
 # stopped in the middle, and gone on with
-# (without --foreground it interrupts twice, and the second time is at once)
-timeout --foreground -s INT 1 "$pippin" models pull "$at/slow/k.gguf" >"$tmp/out" 2>"$tmp/err" </dev/null
-if [ -s "$models/k.gguf.part" ] && [ ! -e "$models/k.gguf" ]; then pass "an interrupt keeps what there is"; else fail "an interrupt keeps what there is" "$(ls -l "$models")"; fi
+: >"$tmp/www/held"
+by_hand "$at/held/k.gguf"
+comes [ -s "$models/k.gguf.part" ]; kill -INT $hand; wait $hand; code=$?
+mv "$tmp/by-hand" "$tmp/err"
+expect "an interrupt" 130
+if [ -s "$models/k.gguf.part" ] && [ ! -e "$models/k.gguf" ]; then pass "keeps what there is"; else fail "keeps what there is" "$(ls -l "$models")"; fi
 grep -q 'goes on from there' "$tmp/err" && pass "and says so" || fail "and says so" "not"
-pull "$at/slow/k.gguf"; expect "the rest" 0; whole "makes a whole" k.gguf
+rm "$tmp/www/held"
+pull "$at/held/k.gguf"; expect "the rest" 0; whole "makes a whole" k.gguf
 
 # killed: what is sure to be on the disk is gone on with, and what a power cut may have made of the rest is not
 ln -s "$PWD/engine/starter/starter-Q4_K_M.gguf" "$tmp/www/killed.gguf"
-timeout --foreground -s KILL 2 "$pippin" models pull "$at/slow/killed.gguf" >/dev/null 2>&1 </dev/null
+: >"$tmp/www/held"
+sure=100000
+more_is_sure() { [ "$(sed -n 2p "$models/killed.gguf.part.from" 2>/dev/null || echo 0)" -gt "$sure" ] 2>/dev/null; }
+"$pippin" models pull "$at/held/killed.gguf" >/dev/null 2>&1 </dev/null &
+holds "what has come is noted" comes more_is_sure
+kill -KILL $!; wait $! 2>/dev/null
+holds "a kill leaves what was noted" more_is_sure
 sure=$(sed -n 2p "$models/killed.gguf.part.from")
-holds "a kill leaves what was noted" [ "${sure:-0}" -gt 100000 ]
 printf 'what is no part of it' >>"$models/killed.gguf.part"
-timeout --foreground -s INT "${starts:-0.5}" "$pippin" models pull "$at/slow/killed.gguf" >/dev/null 2>&1 </dev/null
-holds "which is gone on with" [ "$(sed -n 2p "$models/killed.gguf.part.from")" -gt "$sure" ]
+by_hand "$at/held/killed.gguf"
+holds "which is gone on with" comes more_is_sure
+kill -INT $hand; wait $hand
 pull "$at/plain/killed.gguf"; expect "and goes on" 0
 holds "to a whole" cmp -s engine/starter/starter-Q4_K_M.gguf "$models/killed.gguf"
 
 # two at a time would write into one part
-"$pippin" models pull "$at/slow/twice.gguf" >/dev/null 2>&1 </dev/null &
-first=$!
-for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do [ -s "$models/twice.gguf.part" ] && break; sleep 0.1; done
-pull "$at/slow/twice.gguf"; expect "what is being fetched is refused" 1 'another pippin is fetching .*twice.gguf'
-if wait "$first"; then pass "and comes"; else fail "and comes" "it failed"; fi
+by_hand "$at/held/twice.gguf"
+comes [ -s "$models/twice.gguf.part" ]
+pull "$at/held/twice.gguf"; expect "what is being fetched is refused" 1 'another pippin is fetching .*twice.gguf'
+rm "$tmp/www/held"
+if wait $hand; then pass "and comes"; else fail "and comes" "it failed"; fi
 whole "as it should" twice.gguf
 
 # the hub
@@ -314,9 +328,10 @@ pull hf:o/n --hf-base "$at"; expect "an answer that is no JSON" 1 'no JSON'
 pull ollama:m --ollama-base "$at"; expect "ollama:" 0 'm-latest is '; whole "is there" m-latest.gguf
 pull ollama:m:elsewhere --ollama-base "$at"; expect "a manifest that leads elsewhere" 1 'by no checksum'
 
-wait $stall; code=$(cat "$tmp/stall-code"); mv "$tmp/stall" "$tmp/err"
-expect "a server that sends nothing any more is waited for aloud" 124 'nothing has come for 1[0-9] s; .* waited for, 6 minutes'
-expect "and what it sent is kept" 124 'MB are kept'
+comes grep -q 'nothing has come' "$tmp/stall"; kill -INT $stall; wait $stall; code=$?
+mv "$tmp/stall" "$tmp/err"
+expect "a server that sends nothing any more is waited for aloud" 130 'nothing has come for [1-9][0-9]* s; .* waited for, 6 minutes'
+expect "and what it sent is kept" 130 'MB are kept'
 wait $never; code=$(cat "$tmp/never-code"); mv "$tmp/never" "$tmp/err"
 expect "a line that breaks until nothing more is tried" 1 'breaks off .*; do it again later'
 # What there is of it may be of another file, whatever the ETag says.
