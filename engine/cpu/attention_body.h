@@ -67,8 +67,8 @@ static inline int n_queries(const struct pp_attention *a)
  * for lines on their way: then each step of the work asks for as many as the others, with many queries each tile. */
 enum { ASKED_POSITIONS = 32, FEW_QUERIES = 16, LINE = 64 };
 
-/* The same part of some pages, asked for line by line from all of them in turn: memory gives a core more of four streams
- * than of one (18 to 22 and 25 to 32 GB/s of parts of 8 KiB on a Zen 5). */
+/* The same part of some pages, asked for line by line from all of them in turn: memory gives a core more of four
+ * streams than of one (18 to 22 and 25 to 32 GB/s of parts of 8 KiB on a Zen 5). */
 struct asked {
     const uint8_t *at[PP_CHUNK_PAGES];
     int n;
