@@ -160,7 +160,7 @@ place_is_kept() { # of a long message, whatever becomes of its lines; a larger s
         resize $size && becomes 0 begins_with "$place" || { why="at $size the top was not $place"; return 1; }
     done
     keys F9 && see "as they were written" && becomes 0 begins_with "$place" || { why="F9 left $place"; return 1; }
-    keys F9 End && see " 3000" && keys PPage && gone " 3000" && resize 80x110 && becomes 0 filled
+    keys F9 End && see " 3000" && keys PPage && gone " 3000" && resize 80x60 && becomes 0 filled
 }
 enlarged_to_the_tail() { # it follows from then on; one whose tail is still below the screen stays
     start 40x12 && see ready && say slow && see "word 70" && keys PPage && see "↓ new text" && resize 40x60 &&
