@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "engine/base/clock.h"
@@ -28,22 +29,33 @@
 static struct pp_cancel stop; /* the signal handler has no other way to reach it */
 static struct pp_wish wish;
 
+/* Of a write that a signal ends halfway libc writes the rest, for which nobody may ever have room: that waits for one
+ * more signal, and one that has written nothing by then is given up. */
+static void on_tick(int sig)
+{
+    (void)sig;
+}
+
 static void on_stop(int sig)
 {
+    static const struct timeval tick = {.tv_usec = 250000};
     const int error = errno;
     if (sig == SIGHUP)
         pp_wish_again(&wish);
     else
         pp_wish_obey(&wish, sig);
     pp_cancel_request(&stop);
+    setitimer(ITIMER_REAL, &(struct itimerval){tick, tick}, NULL);
     errno = error;
 }
 
 struct pp_cancel *pp_cli_begin(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
-    struct sigaction sa = {.sa_handler = on_stop}, old;
+    struct sigaction sa = {.sa_handler = on_stop}, tick = {.sa_handler = on_tick}, old;
     sigemptyset(&sa.sa_mask);
+    sigemptyset(&tick.sa_mask);
+    sigaction(SIGALRM, &tick, NULL);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaction(signals[i], &sa, NULL); /* without SA_RESTART: a wait for input or output ends */

@@ -608,9 +608,9 @@ yes "Hello there, a table for two, please, and what would you like to talk about
 timeout 60 "$pippin" embed -f "$tmp/lines" 2>"$tmp/err" | head -n 1 >"$tmp/out" # more than a minute's work
 holds "and ends where nobody reads on" [ "$(cut -c1 "$tmp/out")" = "[" -a ! -s "$tmp/err" ]
 holds "at once" [ "$({ timeout 60 "$pippin" embed -f "$tmp/lines"; echo $? >"$tmp/code"; } | head -c 1; cat "$tmp/code")" = "[1" ]
-mkfifo "$tmp/unread" && sleep 4 <>"$tmp/unread" & # it stays open, and nobody reads
-sleep 0.2
-timeout --foreground --preserve-status -s INT 2 "$pippin" embed -f "$tmp/lines" >"$tmp/unread" 2>"$tmp/err"; code=$?
+mkfifo "$tmp/unread" && exec 9<>"$tmp/unread" # it stays open, and nobody reads
+timeout --foreground --preserve-status -s INT -k 60 2 "$pippin" embed -f "$tmp/lines" >"$tmp/unread" 2>"$tmp/err"; code=$?
+exec 9>&-
 expect "interrupted while nobody reads" 130
 holds "without a word" [ ! -s "$tmp/err" ]
 for seconds in 3 9 27; do # a busy machine may take long to have a chunk; not --foreground would interrupt twice
