@@ -18,7 +18,7 @@ Q   := $(if $(V),,@)
 say  = $(if $(V),,@printf '  %-8s%s\n' $(1) $(2);)
 
 LIBS_ENGINE := -lcjson -lpcre2-8 -lutf8proc -lxxhash -lnettle -lpthread -lm
-LIBS_APP    := -lcurl -lsqlite3 -linih -lmd4c -lreadline -lncursesw -ltinfo
+LIBS_APP    := -lsqlite3 -linih -lmd4c -lreadline -lncursesw -ltinfo
 LIBS_TEST   := -lcmocka
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla \
@@ -233,7 +233,7 @@ $(BUILD)/fuzz/libfuzzed.a: $(call fuzz_obj,$(SRC_FUZZED))
 	$(call say,AR,$@)rm -f $@ && $(AR) rcs $@ $^
 
 $(addprefix $(BUILD)/fuzz/,$(FUZZERS)): $(BUILD)/fuzz/%: $(BUILD)/fuzz/obj/tests/%.o $(BUILD)/fuzz/libfuzzed.a
-	$(call say,LINK,$@)clang -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIBS_TEST) $(LIBS_APP) $(LIBS_ENGINE)
+	$(call say,LINK,$@)clang -fsanitize=fuzzer,address,undefined -o $@ $^ $(LIBS_TEST) $(LIBS_APP) -lcurl $(LIBS_ENGINE)
 
 -include $(shell [ -d $(BUILD)/fuzz/obj ] && find $(BUILD)/fuzz/obj -name '*.d')
 

@@ -1,7 +1,6 @@
 /* fetch.c - see fetch.h. HTTP semantics: RFC 9110 (ranges in section 14, If-Range in 13.1.5). */
 #include "src/fetch.h"
 
-#include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -19,6 +18,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
 #include "engine/base/word.h"
+#include "src/curl.h"
 #include "src/figures.h"
 
 enum {
@@ -47,6 +47,7 @@ struct part {
 };
 
 struct request {
+    const struct pp_curl *curl;
     const struct pp_fetch *f;    /* of a file; else NULL */
     struct part *part;           /* likewise */
     const struct pp_cancel *cancel;
@@ -415,11 +416,12 @@ static bool may_send(const char *url)
     return safe;
 }
 
-static struct curl_slist *add_header(struct curl_slist *list, const char *name, const char *value, bool *ok)
+static struct curl_slist *add_header(const struct pp_curl *curl, struct curl_slist *list, const char *name,
+                                     const char *value, bool *ok)
 {
     struct pp_buf line = {0};
     pp_buf_fmt(&line, "%s: %s", name, value);
-    struct curl_slist *longer = line.bad ? NULL : curl_slist_append(list, line.data);
+    struct curl_slist *longer = line.bad ? NULL : curl->slist_append(list, line.data);
     pp_buf_free(&line);
     *ok = *ok && longer;
     return longer ? longer : list;
@@ -428,10 +430,11 @@ static struct curl_slist *add_header(struct curl_slist *list, const char *name, 
 /* Carries it out; CURLE_OUT_OF_MEMORY if it cannot even begin. */
 static CURLcode perform(struct request *r, const char *url, const char *token, const char *if_range)
 {
+    const struct pp_curl *curl = r->curl;
     char range[32];
     bool ok = true;
     struct curl_slist *headers = NULL;
-    CURL *c = curl_easy_init();
+    CURL *c = curl->easy_init();
     if (!c)
         return CURLE_OUT_OF_MEMORY;
     const char *protocols = strncmp(url, "https://", 8) == 0 ? "https" : "http,https";
@@ -439,35 +442,35 @@ static CURLcode perform(struct request *r, const char *url, const char *token, c
     if (token && may_send(url)) {
         struct pp_buf bearer = {0};
         pp_buf_fmt(&bearer, "Bearer %s", token);
-        headers = add_header(headers, "Authorization", pp_buf_cstr(&bearer), &ok); /* curl keeps it from other hosts */
+        headers = add_header(curl, headers, "Authorization", pp_buf_cstr(&bearer), &ok); /* kept from other hosts */
         ok = ok && !bearer.bad;
         pp_buf_free(&bearer);
     }
     if (r->asked && if_range)
-        headers = add_header(headers, "If-Range", if_range, &ok);
+        headers = add_header(curl, headers, "If-Range", if_range, &ok);
     snprintf(range, sizeof range, "%" PRIu64 "-", r->asked);
-    ok = ok && curl_easy_setopt(c, CURLOPT_URL, url) == CURLE_OK &&
-         curl_easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
-         curl_easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, protocols) == CURLE_OK &&
-         curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers) == CURLE_OK &&
-         (!r->asked || curl_easy_setopt(c, CURLOPT_RANGE, range) == CURLE_OK);
-    curl_easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
-    curl_easy_setopt(c, CURLOPT_MAXREDIRS, (long)MAX_REDIRECTS);
-    curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
-    curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)STALL_S);
-    curl_easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(c, CURLOPT_USERAGENT, "pippin/" PP_VERSION);
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
-    curl_easy_setopt(c, CURLOPT_HEADERDATA, r);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, r->text ? on_text : on_file);
-    curl_easy_setopt(c, CURLOPT_WRITEDATA, r);
-    curl_easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
-    curl_easy_setopt(c, CURLOPT_XFERINFODATA, r);
-    curl_easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
-    CURLcode rc = ok ? curl_easy_perform(c) : CURLE_OUT_OF_MEMORY;
-    curl_slist_free_all(headers);
-    curl_easy_cleanup(c);
+    ok = ok && curl->easy_setopt(c, CURLOPT_URL, url) == CURLE_OK &&
+         curl->easy_setopt(c, CURLOPT_PROTOCOLS_STR, "http,https") == CURLE_OK &&
+         curl->easy_setopt(c, CURLOPT_REDIR_PROTOCOLS_STR, protocols) == CURLE_OK &&
+         curl->easy_setopt(c, CURLOPT_HTTPHEADER, headers) == CURLE_OK &&
+         (!r->asked || curl->easy_setopt(c, CURLOPT_RANGE, range) == CURLE_OK);
+    curl->easy_setopt(c, CURLOPT_FOLLOWLOCATION, 1L);
+    curl->easy_setopt(c, CURLOPT_MAXREDIRS, (long)MAX_REDIRECTS);
+    curl->easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
+    curl->easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl->easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)STALL_S);
+    curl->easy_setopt(c, CURLOPT_NOSIGNAL, 1L);
+    curl->easy_setopt(c, CURLOPT_USERAGENT, "pippin/" PP_VERSION);
+    curl->easy_setopt(c, CURLOPT_HEADERFUNCTION, on_header);
+    curl->easy_setopt(c, CURLOPT_HEADERDATA, r);
+    curl->easy_setopt(c, CURLOPT_WRITEFUNCTION, r->text ? on_text : on_file);
+    curl->easy_setopt(c, CURLOPT_WRITEDATA, r);
+    curl->easy_setopt(c, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl->easy_setopt(c, CURLOPT_XFERINFODATA, r);
+    curl->easy_setopt(c, CURLOPT_NOPROGRESS, 0L);
+    CURLcode rc = ok ? curl->easy_perform(c) : CURLE_OUT_OF_MEMORY;
+    curl->slist_free_all(headers);
+    curl->easy_cleanup(c);
     return rc;
 }
 
@@ -499,42 +502,42 @@ static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode
                        PP_SHOWN_URL(url));
     if (rc == CURLE_PARTIAL_FILE || rc == CURLE_RECV_ERROR || rc == CURLE_OPERATION_TIMEDOUT)
         return pp_fail(err, PP_ERR_IO, "%.*s breaks off (%s); do it again later", PP_SHOWN_URL(url),
-                       curl_easy_strerror(rc));
-    return pp_fail(err, PP_ERR_IO, "%.*s: %s", PP_SHOWN_URL(url), curl_easy_strerror(rc));
+                       r->curl->easy_strerror(rc));
+    return pp_fail(err, PP_ERR_IO, "%.*s: %s", PP_SHOWN_URL(url), r->curl->easy_strerror(rc));
 }
 
 /* Whether two addresses are of one server, as curl understands them: scheme, host and port. */
-static bool same_server(CURLU *a, CURLU *b)
+static bool same_server(const struct pp_curl *curl, CURLU *a, CURLU *b)
 {
     static const CURLUPart parts[] = {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT};
     bool same = true;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char *x = NULL, *y = NULL;
-        same = same && curl_url_get(a, parts[i], &x, CURLU_DEFAULT_PORT) == CURLUE_OK &&
-               curl_url_get(b, parts[i], &y, CURLU_DEFAULT_PORT) == CURLUE_OK && pp_casecmp(x, y) == 0;
-        curl_free(x);
-        curl_free(y);
+        same = same && curl->url_get(a, parts[i], &x, CURLU_DEFAULT_PORT) == CURLUE_OK &&
+               curl->url_get(b, parts[i], &y, CURLU_DEFAULT_PORT) == CURLUE_OK && pp_casecmp(x, y) == 0;
+        curl->free(x);
+        curl->free(y);
     }
     return same;
 }
 
 /* Makes a whole address of *next, which may be told from `url` on, and sees to it that it leads nowhere else: it gets
  * the same token. */
-static enum pp_code find_next(const char *url, struct pp_buf *next, struct pp_error *err)
+static enum pp_code find_next(const struct pp_curl *curl, const char *url, struct pp_buf *next, struct pp_error *err)
 {
     char *whole = NULL;
-    CURLU *from = curl_url(), *to = curl_url();
+    CURLU *from = curl->url(), *to = curl->url();
     enum pp_code code = from && to && !next->bad ? PP_OK : pp_fail_nomem(err, "an address");
     CURLUcode rc = CURLUE_OK;
-    if (!code && (rc = curl_url_set(from, CURLUPART_URL, url, 0)) == CURLUE_OK &&
-        (rc = curl_url_set(to, CURLUPART_URL, url, 0)) == CURLUE_OK)
-        rc = curl_url_set(to, CURLUPART_URL, next->data, CURLU_NON_SUPPORT_SCHEME); /* of which none is the same */
+    if (!code && (rc = curl->url_set(from, CURLUPART_URL, url, 0)) == CURLUE_OK &&
+        (rc = curl->url_set(to, CURLUPART_URL, url, 0)) == CURLUE_OK)
+        rc = curl->url_set(to, CURLUPART_URL, next->data, CURLU_NON_SUPPORT_SCHEME); /* of which none is the same */
     if (rc == CURLUE_OUT_OF_MEMORY)
         code = pp_fail_nomem(err, "an address");
     else if (!code && rc != CURLUE_OK)
         code = pp_fail(err, PP_ERR_FORMAT, "%.*s goes on at %.*s, which is no address that can be read: %s",
-                       PP_SHOWN_URL(url), PP_SHOWN_URL(next->data), curl_url_strerror(rc));
-    else if (!code && (!same_server(from, to) || curl_url_get(to, CURLUPART_URL, &whole, 0) != CURLUE_OK))
+                       PP_SHOWN_URL(url), PP_SHOWN_URL(next->data), curl->url_strerror(rc));
+    else if (!code && (!same_server(curl, from, to) || curl->url_get(to, CURLUPART_URL, &whole, 0) != CURLUE_OK))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "%.*s goes on at %.*s, which is not followed: that is another "
                        "server", PP_SHOWN_URL(url), PP_SHOWN_URL(next->data));
     if (!code) {
@@ -542,9 +545,9 @@ static enum pp_code find_next(const char *url, struct pp_buf *next, struct pp_er
         pp_buf_str(next, whole);
         code = next->bad ? pp_fail_nomem(err, "an address") : PP_OK;
     }
-    curl_free(whole);
-    curl_url_cleanup(from);
-    curl_url_cleanup(to);
+    curl->free(whole);
+    curl->url_cleanup(from);
+    curl->url_cleanup(to);
     return code;
 }
 
@@ -552,6 +555,9 @@ enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, cons
                            struct pp_buf *out, struct pp_buf *next, struct pp_error *err)
 {
     struct request r = {.cancel = cancel, .text = out, .most = most, .next = next, .fd = -1};
+    const enum pp_code code = pp_curl_load(&r.curl, err);
+    if (code)
+        return code;
     CURLcode rc = perform(&r, url, token, NULL);
     if (r.too_long)
         return pp_fail(err, PP_ERR_FORMAT, "%.*s is longer than %zu bytes, which cannot be right",
@@ -563,7 +569,7 @@ enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, cons
     if (r.next_unread)
         return pp_fail(err, PP_ERR_FORMAT, "%.*s goes on somewhere else, but where the server says that it does is no "
                        "address", PP_SHOWN_URL(url));
-    return next && (next->len || next->bad) ? find_next(url, next, err) : PP_OK;
+    return next && (next->len || next->bad) ? find_next(r.curl, url, next, err) : PP_OK;
 }
 
 /* --- a file ------------------------------------------------------------------------------------------------------- */
@@ -571,7 +577,8 @@ enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, cons
 /* One request for what is missing. *again: the line broke, or what was there is of no use. */
 static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request *r, bool *again, struct pp_error *err)
 {
-    *r = (struct request){.f = f, .part = p, .cancel = f->cancel, .fd = r->fd, .have = r->have, .total = r->total};
+    *r = (struct request){.curl = r->curl, .f = f, .part = p, .cancel = f->cancel, .fd = r->fd, .have = r->have,
+                          .total = r->total};
     r->asked = p->from[0] ? r->have : 0;
     if (!r->asked && !begin_anew(r))
         return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", p->path, strerror(errno));
@@ -724,7 +731,7 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
     struct part p = {.path = part.data, .from_path = from.data};
     name_source(f->url, p.source);
     struct request r = {.fd = -1};
-    enum pp_code code = part.bad || from.bad ? pp_fail_nomem(err, "a download") : PP_OK;
+    enum pp_code code = part.bad || from.bad ? pp_fail_nomem(err, "a download") : pp_curl_load(&r.curl, err);
     if (!code)
         code = open_part(&p, &r.fd, &st, err);
     if (!code) {

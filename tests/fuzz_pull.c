@@ -4,9 +4,6 @@
  *
  * The first byte says what is asked for. Then a piece for each answer: its first byte says how the line ends and
  * whether the body comes at once, then its header lines, an empty line, and the body. libcurl's part is played here. */
-#define CURL_DISABLE_TYPECHECK
-#include <curl/curl.h>
-#undef curl_easy_setopt
 #include <ftw.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -20,6 +17,7 @@
 #include "engine/base/mem.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
+#include "src/curl.h"
 #include "tests/hostile.h"
 #include "tests/support.h"
 
@@ -41,20 +39,20 @@ static struct {
     void *header_user, *body_user, *progress_user;
 } line;
 
-CURL *curl_easy_init(void)
+static CURL *easy_init(void)
 {
     require(!line.url);
     return &line;
 }
 
-void curl_easy_cleanup(CURL *c)
+static void easy_cleanup(CURL *c)
 {
     require(c == &line);
     pp_free(line.url);
     line.url = NULL;
 }
 
-CURLcode curl_easy_setopt(CURL *c, CURLoption option, ...)
+static CURLcode easy_setopt(CURL *c, CURLoption option, ...)
 {
     va_list ap;
     require(c == &line);
@@ -94,7 +92,7 @@ static bool deliver(curl_write_callback to, const uint8_t *bytes, size_t n, void
     return taken;
 }
 
-CURLcode curl_easy_perform(CURL *c)
+static CURLcode easy_perform(CURL *c)
 {
     static const CURLcode ends[] = {CURLE_OK, CURLE_PARTIAL_FILE, CURLE_RECV_ERROR, CURLE_TOO_MANY_REDIRECTS};
     size_t n;
@@ -120,6 +118,21 @@ CURLcode curl_easy_perform(CURL *c)
         !deliver(line.on_body, answer.data + first, answer.size - first, line.body_user))
         return CURLE_WRITE_ERROR;
     return ends[how % 4];
+}
+
+/* The rest is libcurl's own. */
+enum pp_code pp_curl_load(const struct pp_curl **out, struct pp_error *err)
+{
+#define OWN(name) .name = curl_##name,
+    static struct pp_curl curl = {PP_CURL_FUNCTIONS(OWN)};
+#undef OWN
+    (void)err;
+    curl.easy_init = easy_init;
+    curl.easy_setopt = easy_setopt;
+    curl.easy_perform = easy_perform;
+    curl.easy_cleanup = easy_cleanup;
+    *out = &curl;
+    return PP_OK;
 }
 
 /* Nobody waits before the next try. */

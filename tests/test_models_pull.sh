@@ -53,6 +53,12 @@ pull; expect "pull what? usage" 2
 pull nonsense; expect "what is no address" 2 'hf:OWNER/NAME'
 pull "$at/"; expect "an address of no file" 2 'names no file'
 HF_ENDPOINT=hub.example pull hf:o/n; expect "a hub that is none" 2 '"hub.example", where hf: leads to, .*HF_ENDPOINT'
+# libcurl and what it needs are loaded where something is fetched, and by nobody else
+mkdir "$tmp/none"
+for n in libcurl.so.4 libcurl-gnutls.so.4 libcurl-nss.so.4; do echo none >"$tmp/none/$n"; done
+LD_LIBRARY_PATH=$tmp/none pull "$at/plain/a.gguf"; expect "without libcurl" 1 'without libcurl.*libcurl4 on Debian.*libcurl.so.4: '
+if [ ! -e "$models/a.gguf" ] && [ ! -e "$models/a.gguf.part" ]; then pass "nothing is begun"; else fail "nothing is begun" "$(ls "$models")"; fi
+LD_LIBRARY_PATH=$tmp/none "$pippin" models list >"$tmp/out" 2>"$tmp/err"; code=$?; expect "all else goes without it" 0
 pull "$at/plain/a.gguf"; expect "a file" 0 "a is .*/models/a.gguf"
 whole "is there" a.gguf
 "$pippin" models list --json >"$tmp/out"
