@@ -37,8 +37,9 @@ static int status_after(bool command, int number, bool later)
         bool good = command || pp_signals_open(nothing, &err) == PP_OK;
         raise(number);
         good = good && (command ? pp_cancelled(stop) : (pp_signals_take() & PP_SIGNAL_QUIT) != 0);
-        if (later)
-            nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL);
+        struct timespec left = {.tv_nsec = 400000000};
+        while (later && nanosleep(&left, &left) != 0) /* a command that is to end is woken now and then */
+            continue;
         raise(number);
         _exit(good ? SAVED : 1);
     }
@@ -91,8 +92,9 @@ static int status_behind(int before, int number, bool later)
         if (before)
             raise(before);
         pp_signals_close();
-        if (later)
-            nanosleep(&(struct timespec){.tv_nsec = 400000000}, NULL);
+        struct timespec left = {.tv_nsec = 400000000};
+        while (later && nanosleep(&left, &left) != 0) /* a command that is to end is woken now and then */
+            continue;
         raise(number);
         _exit(SAVED);
     }

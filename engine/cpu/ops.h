@@ -41,13 +41,13 @@ struct pp_attention {
     const struct pp_kv_layout *kv;
     int n_rows, group;          /* n_q = n_rows * group queries, row by row */
     float softcap;              /* scores become softcap tanh(score / softcap); 0: they stay */
+    bool unasked;               /* of the chunk that is worked on only K of the first page has been asked for */
     bool growing;               /* then they are multiplied by their rows' numbers: */
     float growth[PP_TILE_QUERIES];
     const float *slopes;        /* [group]: scores fall by so much a position of distance (ALiBi, arXiv 2108.12409),
                                    times log2 e; or NULL */
     float at[PP_TILE_QUERIES];  /* with slopes: the rows' own positions, counted from the chunk's first */
     const uint8_t *next[PP_CHUNK_PAGES]; /* our head's bytes of the chunk that comes next, to ask for; or NULL */
-    bool unasked;               /* of the chunk that is worked on only K of the first page has been asked for */
     float *q;                   /* scaled queries [head_pad, n_q] */
     int32_t *q_words;           /* quantised, in the order of the build's dot product [head_pad / 2, n_q] */
     float *q_scale;             /* [head_pad / scale_dims, n_q] */

@@ -133,8 +133,8 @@ struct stage {
     int rope;                   /* which frequencies; -1: heads are not rotated */
     struct norm q_norm, k_norm, v_norm; /* of each head */
     bool norm_behind_rope;
-    const float *sinks;         /* [n_head], times log2 e; or NULL */
     float softcap;              /* times log2 e; 0: none */
+    const float *sinks;         /* [n_head], times log2 e; or NULL */
     const float *slopes;        /* [n_head] of ALiBi, times log2 e; or NULL */
     int from_tier, from_layer;  /* of compressed blocks, where rows see such */
     /* KEEP: tier, layer and k as above. PICK: tier, layer, q and k */
