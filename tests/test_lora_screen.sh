@@ -49,8 +49,9 @@ hostile() { # a name with control characters leaves the menu's frame whole, too
         t paste-buffer -p -r -t chat: && see "four" && keys 'C-\' && see "pippin --resume"
 }
 no_room() { # answers side by side that could not begin are not shown as if they went on
-    t kill-session -t =chat
+    t rename-session -t =chat before # tmux ends with its last session, and takes a new one with it
     t new-session -d -s chat -x 100 -y 50 "$program -t 1 --seed 7 --temp 0 -n 12 -c 64 --overflow stop; sleep 100"
+    t kill-session -t =before
     see " ready " && say "Tell me about the sea." && see " ready · " &&
         say "And what of the ships, the old harbour, the lighthouse, and all the people who live there and wait for them?" && see "the context is full: " &&
         see "■ unfinished" && say "/compare none bard" && see "3 of 3" && see "■ unfinished" 1 && keys C-l &&

@@ -191,16 +191,19 @@ paste_megabyte() {
         text "END" && see "xEND" && keys C-c && see "Write a message" && keys Up && see "xEND" && keys C-c &&
         ! grep -q xxxx "$work/state/pippin/history" 2>/dev/null
 }
+more_addresses() { # so many bytes more than the program has
+    prlimit --pid "$(pid_of)" --as=$(($(awk '/^VmSize/ { print $2 }' "/proc/$(pid_of)/status") * 1024 + $1)):
+}
 paste_without_memory() { # it says so, and goes on; what was there stays
     can_limit || return 0
-    for bytes in 45000000 75000000 110000000; do
-        start 80x24 "prlimit --as=$bytes" && see ready && text "before " &&
+    for bytes in 12500000 42500000 77500000; do
+        start 80x24 && see ready && more_addresses $bytes && text "before " &&
             head -c 16000000 /dev/zero | tr '\0' 'x' | paste && see "the paste was lost" && see "› before" &&
             text "after" && see "before after" && keys C-u && see "Write a message" || return 1
     done
     start 80x24 && see ready && head -c 4000000 /dev/zero | tr '\0' 'x' | paste && see "xxxx" &&
         for key in C-j M-Enter M-C-j; do
-            prlimit --pid "$(pid_of)" --as=20000000: && keys $key && see "the text is as it was" &&
+            more_addresses 0 && keys $key && see "the text is as it was" &&
                 prlimit --pid "$(pid_of)" --as=unlimited: && keys Escape && gone "the text is as it was" || return 1
         done
     keys C-j && text "END" && see "  END"
@@ -401,9 +404,9 @@ editor_leaves_a_pipe() { # nobody would ever write to it; one that is no file is
 editor_without_memory() { # what it wrote stays there if it cannot come into the line
     can_limit || return 0
     printf '#!/bin/sh\nhead -c 15000000 /dev/zero | tr "\\0" x >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
-    for bytes in 45000000 52000000 60000000; do
+    for bytes in 12500000 19500000 27500000; do
         rm -rf "$work/state"
-        start 80x24 "EDITOR=$work/ed.sh prlimit --as=$bytes" && see ready && text "start" && keys C-g &&
+        start 80x24 EDITOR="$work/ed.sh" && see ready && more_addresses $bytes && text "start" && keys C-g &&
             see "stays in" && see "› start" && [ "$(cat "$work"/state/pippin/message-*.md | wc -c)" = 15000000 ] ||
             return 1
     done
