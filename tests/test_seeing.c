@@ -649,6 +649,37 @@ static void layers_for_pictures(void **state)
     }
 }
 
+/* A folder's config.json without what tells its family: the text part of another. */
+static cJSON *text_part(const char *from)
+{
+    char path[700], *text;
+    size_t size;
+    struct pp_error err;
+    snprintf(path, sizeof path, "%s/config.json", from);
+    assert_ok(pp_read_file(path, 1 << 20, &text, &size, &err), err);
+    cJSON *own = cJSON_Parse(text);
+    pp_free(text);
+    cJSON_DeleteItemFromObject(own, "architectures");
+    cJSON_DeleteItemFromObject(own, "model_type");
+    return own;
+}
+
+/* config.json of that family around it; takes it. */
+static void write_text_part(const char *dir, cJSON *own, const char *model_type)
+{
+    char path[700];
+    struct pp_error err;
+    cJSON *config = cJSON_CreateObject();
+    cJSON_AddItemToObject(config, "text_config", own);
+    cJSON_AddItemToObject(config, "tie_word_embeddings", cJSON_CreateFalse());
+    cJSON_AddStringToObject(config, "model_type", model_type);
+    char *text = cJSON_PrintUnformatted(config);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    cJSON_free(text);
+    cJSON_Delete(config);
+}
+
 /* Apertus 1.5 around a small Apertus, whose output has no rows for the tokens of pictures and sound, or all of them;
  * head: what config.json says of that. */
 static void write_apertus(const char *from, const char *dir, const char *head)
@@ -658,10 +689,10 @@ static void write_apertus(const char *from, const char *dir, const char *head)
     static const char *const others[] = {"model.vision_tokenizer.quantize.embedding.weight",
                                          "model.audio_tokenizer.feature_extractor.a.bias"};
     struct pp_tensor t[MOST];
-    char names[MOST][96], path[700], *text;
+    char names[MOST][96], path[700];
     struct pp_safetensors *plain;
     struct pp_error err;
-    size_t n = 0, size;
+    size_t n = 0;
     uint8_t *embedding = NULL;
     snprintf(path, sizeof path, "%s/model.safetensors", from);
     assert_ok(pp_safetensors_open(path, &plain, &err), err);
@@ -688,22 +719,10 @@ static void write_apertus(const char *from, const char *dir, const char *head)
     assert_ok(pp_safetensors_write(path, t, n, &err), err);
     pp_safetensors_close(plain);
     pp_free(embedding);
-    snprintf(path, sizeof path, "%s/config.json", from);
-    assert_ok(pp_read_file(path, 1 << 20, &text, &size, &err), err);
-    cJSON *own = cJSON_Parse(text), *config = cJSON_CreateObject(), *all = cJSON_GetObjectItem(own, "vocab_size");
-    pp_free(text);
+    cJSON *own = text_part(from), *all = cJSON_GetObjectItem(own, "vocab_size");
     cJSON_SetNumberValue(all, all->valuedouble + BEHIND);
-    cJSON_DeleteItemFromObject(own, "architectures");
-    cJSON_DeleteItemFromObject(own, "model_type");
     cJSON_AddItemToObject(own, "output_vocab_size", cJSON_CreateRaw(head));
-    cJSON_AddItemToObject(config, "text_config", own);
-    cJSON_AddItemToObject(config, "tie_word_embeddings", cJSON_CreateFalse());
-    cJSON_AddStringToObject(config, "model_type", "apertus1p5");
-    text = cJSON_PrintUnformatted(config);
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
-    cJSON_free(text);
-    cJSON_Delete(config);
+    write_text_part(dir, own, "apertus1p5");
 }
 
 /* What is left is the Apertus that it is made around, and so is what is made of the folder. */
@@ -765,10 +784,10 @@ static void write_cosmos(const char *from, const char *dir)
         "model.language_model.layers.1.self_attn.add_q_proj.weight", "model.language_model.norm_moe_gen.weight",
         "model.language_model.layers.1.self_attn.k_norm_und_for_gen.weight"};
     struct pp_tensor t[MOST];
-    char names[MOST][96], path[700], *text;
+    char names[MOST][96], path[700];
     struct pp_safetensors *plain;
     struct pp_error err;
-    size_t n = 0, size;
+    size_t n = 0;
     snprintf(path, sizeof path, "%s/model.safetensors", from);
     assert_ok(pp_safetensors_open(path, &plain, &err), err);
     for (; n < pp_safetensors_n(plain); n++) {
@@ -787,20 +806,8 @@ static void write_cosmos(const char *from, const char *dir)
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     assert_ok(pp_safetensors_write(path, t, n, &err), err);
     pp_safetensors_close(plain);
-    snprintf(path, sizeof path, "%s/config.json", from);
-    assert_ok(pp_read_file(path, 1 << 20, &text, &size, &err), err);
-    cJSON *own = cJSON_Parse(text), *config = cJSON_CreateObject();
-    pp_free(text);
-    cJSON_DeleteItemFromObject(own, "architectures");
-    cJSON_DeleteItemFromObject(own, "model_type");
-    cJSON_AddItemToObject(config, "text_config", own);
-    cJSON_AddItemToObject(config, "tie_word_embeddings", cJSON_CreateFalse());
-    cJSON_AddStringToObject(config, "model_type", "cosmos3_edge");
-    text = cJSON_PrintUnformatted(config);
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
-    cJSON_free(text);
-    cJSON_Delete(config);
+    cJSON *own = text_part(from);
+    write_text_part(dir, own, "cosmos3_edge");
 }
 
 static void seeing_cosmos(void **state)
