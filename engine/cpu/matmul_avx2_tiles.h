@@ -6,11 +6,12 @@
  * tile its weights take and how one block is unpacked; the products are one per form:
  *
  *   nibbles   unsigned numbers below 16, with a scale per row and block and perhaps a minimum
+ *   fives     the same below 32, with a minimum
+ *   pairs     unsigned numbers below 4, with a whole-number scale and a minimum per 16 columns
  *   bytes     signed numbers of 6 bits, with a whole-number scale per 16 columns under the scale of the block
  *   singles   the same with numbers up to 64 in magnitude: every sum of two products is widened
  *   words     any signed numbers of 8 bits, with a scale per row and block
- *   small     signed numbers from -16 to 16, with a whole-number scale per 16 columns, and perhaps a minimum for the
- *             block or for 16 columns each
+ *   small     signed numbers from -16 to 16, with a whole-number scale per 16 columns
  *
  * Of twins (matmul.h) the sums of two blocks are scaled together.
  *
@@ -41,21 +42,16 @@ struct word_block {
     float d[16];
 };
 
-/* See tile_less. The second minima are those of the last 16 columns, where they have their own. */
-struct small_block {
-    struct byte_block w;
-    float min[2][16];
-};
-
-/* Of a block of activations: tile_less times sum, or (SMALL_TWINS_MINS) d * sum of the last 16 columns. */
-union tile_second {
-    int32_t less;
-    float dsum;
+/* As bytes, but without bias; min: of 16 columns each. */
+struct pair_block {
+    uint8_t q[8][PP_SLICE];
+    int16_t sc[2][32];
+    float d[16], min[2][16];
 };
 
 struct tile_scratch {
     union {
-        struct small_block smalls[TILE_BLOCKS];
+        struct pair_block pairs[TILE_BLOCKS];
         struct nibble_block nibbles[TILE_BLOCKS];
         struct byte_block bytes[TILE_BLOCKS];
         struct word_block words[TILE_BLOCKS];
@@ -64,9 +60,9 @@ struct tile_scratch {
     float d[TILE_BLOCKS * TILE_ACTS];
     union {
         int32_t bias[TILE_BLOCKS * TILE_ACTS]; /* what unsigned weights add to the sum, negative */
-        float dsum[TILE_BLOCKS * TILE_ACTS];   /* d * sum, the factor of the (first) minimum */
+        float dsum[TILE_BLOCKS * TILE_ACTS];   /* d * sum, the factor of the minimum */
+        float dsums[TILE_BLOCKS * TILE_ACTS][2]; /* the same of 16 columns each */
     } extra;
-    union tile_second second[TILE_BLOCKS * TILE_ACTS];
     uint8_t q[TILE_BLOCKS * TILE_ACTS * 64] __attribute__((aligned(64)));
 };
 
@@ -74,8 +70,8 @@ _Static_assert(sizeof(struct tile_scratch) <= PP_MATMUL_SCRATCH, "the tiles fit 
 
 /* How a type is multiplied. */
 enum tile_form {
-    NIBBLES_BIASED, NIBBLES_MIN, BYTES, BYTE_TWINS, SINGLES, SINGLE_TWINS, WORDS, SMALL, SMALL_TWINS, SMALL_MIN,
-    SMALL_TWINS_MINS
+    NIBBLES_BIASED, NIBBLES_MIN, FIVES_MIN, PAIR_TWINS, BYTES, BYTE_TWINS, SINGLES, SINGLE_TWINS, WORDS, SMALL,
+    SMALL_TWINS
 };
 
 INLINE bool is_bytes(const enum tile_form form)
@@ -90,19 +86,13 @@ INLINE bool is_singles(const enum tile_form form)
 
 INLINE bool is_small(const enum tile_form form)
 {
-    return form == SMALL || form == SMALL_TWINS || form == SMALL_MIN || form == SMALL_TWINS_MINS;
+    return form == SMALL || form == SMALL_TWINS;
 }
 
 /* Blocks whose sums are scaled together; the tile has a multiple of that. */
 INLINE int blocks_scaled(const enum tile_form form)
 {
-    return form == BYTE_TWINS || form == SINGLE_TWINS || form == SMALL_TWINS || form == SMALL_TWINS_MINS ? 2 : 1;
-}
-
-/* What is subtracted from the weights of a type with minima, so that they are small and signed; added again to sums. */
-INLINE int tile_less(uint32_t type)
-{
-    return type == PP_TYPE_Q5_1 || type == PP_TYPE_Q5_K ? 16 : 0;
+    return form == BYTE_TWINS || form == SINGLE_TWINS || form == SMALL_TWINS || form == PAIR_TWINS ? 2 : 1;
 }
 
 INLINE size_t tile_act_bytes(const enum tile_form form) /* of a block of one row */
@@ -136,7 +126,7 @@ INLINE int64_t panel_start(int64_t m, int64_t n, int64_t p)
 
 /* Rows [row, row + m) of x, blocks [block0, block0 + n_blocks), in n_panels panels. */
 INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t row, int64_t m, int64_t n_panels,
-                      int64_t block0, int64_t n_blocks, const enum tile_form form, const int less)
+                      int64_t block0, int64_t n_blocks, const enum tile_form form)
 {
     const size_t bytes = tile_act_bytes(form);
     for (int64_t p = 0; p < n_panels; p++) {
@@ -151,16 +141,10 @@ INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t r
                 s->d[at] = d[b];
                 if (form == NIBBLES_BIASED)
                     s->extra.bias[at] = -8 * sum[b];
-                else if (form == NIBBLES_MIN || form == SMALL_MIN)
+                else if (form == NIBBLES_MIN || form == FIVES_MIN)
                     s->extra.dsum[at] = d[b] * (float)sum[b];
-                if (form == SMALL_MIN)
-                    s->second[at].less = less * sum[b];
-                if (form == SMALL_TWINS_MINS) {
-                    float dsum[2];
-                    act_dsums_of_16(q + 32 * b, d[b], dsum);
-                    s->extra.dsum[at] = dsum[0];
-                    s->second[at].dsum = dsum[1];
-                }
+                else if (form == PAIR_TWINS)
+                    act_dsums_of_16(q + 32 * b, d[b], s->extra.dsums[at]);
             }
         }
     }
@@ -213,35 +197,106 @@ INLINE __m256 scaled(__m256 acc, __m256 d, float dx, __m256i isum)
     return _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(dx)), _mm256_cvtepi32_ps(isum), acc);
 }
 
-/* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block is added up before it is widened. */
-INLINE void nibble_product(const struct nibble_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
-                           const int32_t *bias, const float *dsum, struct ahead next, float (*acc)[16], const int M)
+/* Keeps a vector in its register, and what is done to it in the order in which it is written: a processor that shares
+ * its core sees no more than 128 instructions at once, so that chains of products have to lie side by side. */
+INLINE __m256 here(__m256 v)
 {
+    __asm__("" : "+x"(v));
+    return v;
+}
+
+/* a [2 halves][M rows] less a minimum, of min [16] and the rows' dsum, which lie `step` apart. */
+INLINE void less_minimum(const float *min, const float *dsum, const int step, __m256 (*a)[PANEL_ROWS], const int M)
+{
+    const __m256 min0 = here(_mm256_load_ps(min)), min1 = here(_mm256_load_ps(min + 8));
+    UNROLL for (int i = 0; i < M; i++)
+    {
+        const __m256 x = _mm256_set1_ps(dsum[step * i]);
+        a[0][i] = here(_mm256_fnmadd_ps(min0, x, a[0][i]));
+        a[1][i] = here(_mm256_fnmadd_ps(min1, x, a[1][i]));
+    }
+}
+
+/* 16-bit sums of the products of slices v0 to v1 with M rows. */
+INLINE void unsigned_words(const uint8_t (*w)[PP_SLICE], const uint8_t *q, const int v0, const int v1,
+                           __m256i (*words)[PANEL_ROWS], const int M)
+{
+    UNROLL for (int v = v0; v < v1; v++)
+    {
+        __m256i w0 = load_i(w[v]), w1 = load_i(w[v] + 32);
+        UNROLL for (int i = 0; i < M; i++)
+        {
+            __m256i x = broadcast4(q + 32 * i + 4 * v);
+            __m256i two0 = _mm256_maddubs_epi16(w0, x), two1 = _mm256_maddubs_epi16(w1, x);
+            words[0][i] = now(v > v0 ? _mm256_add_epi16(words[0][i], two0) : two0);
+            words[1][i] = now(v > v0 ? _mm256_add_epi16(words[1][i], two1) : two1);
+        }
+    }
+}
+
+/* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block of nibbles is added up before it is widened. Of fives
+ * half a block. */
+INLINE void nibble_product(const struct nibble_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
+                           const int32_t *bias, const float *dsum, struct ahead next, float (*acc)[16],
+                           const enum tile_form form, const int M)
+{
+    const int most = form == FIVES_MIN ? 4 : 8;
     for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M) {
         fetch_next(&next);
-        __m256i words[2][PANEL_ROWS];
-        UNROLL for (int v = 0; v < 8; v++)
+        __m256i isum[2][PANEL_ROWS], words[2][PANEL_ROWS];
+        UNROLL for (int v = 0; v < 8; v += most)
         {
-            __m256i w0 = load_i(w->q[v]), w1 = load_i(w->q[v] + 32);
-            UNROLL for (int i = 0; i < M; i++)
-            {
-                __m256i x = broadcast4(q + 32 * i + 4 * v);
-                __m256i two0 = _mm256_maddubs_epi16(w0, x), two1 = _mm256_maddubs_epi16(w1, x);
-                words[0][i] = now(v ? _mm256_add_epi16(words[0][i], two0) : two0);
-                words[1][i] = now(v ? _mm256_add_epi16(words[1][i], two1) : two1);
-            }
+            unsigned_words(w->q, q, v, v + most, words, M);
+            UNROLL for (int i = 0; i < M && form == FIVES_MIN; i++)
+                UNROLL for (int h = 0; h < 2; h++)
+                    isum[h][i] = v ? _mm256_add_epi32(isum[h][i], widen(words[h][i])) : widen(words[h][i]);
         }
         UNROLL for (int i = 0; i < M; i++)
             UNROLL for (int h = 0; h < 2; h++)
             {
-                __m256i isum = widen(words[h][i]);
-                if (bias)
-                    isum = _mm256_add_epi32(isum, _mm256_set1_epi32(bias[b * M + i]));
-                __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h), d[i], isum);
-                if (dsum)
+                __m256i is = form == FIVES_MIN ? isum[h][i] : widen(words[h][i]);
+                if (form == NIBBLES_BIASED)
+                    is = _mm256_add_epi32(is, _mm256_set1_epi32(bias[b * M + i]));
+                __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h), d[i], is);
+                if (form != NIBBLES_BIASED)
                     a = _mm256_fnmadd_ps(_mm256_load_ps(w->min + 8 * h), _mm256_set1_ps(dsum[b * M + i]), a);
                 _mm256_store_ps(acc[i] + 8 * h, a);
             }
+    }
+}
+
+/* 4 products of 2 * 3 * 127 at most, times a scale of 15, are summed in 32 bits. */
+INLINE void pair_product(const struct pair_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
+                         const float (*dsums)[2], struct ahead next, float (*acc)[16], const int M)
+{
+    for (int64_t b = 0; b < n_blocks; b += 2, w += 2, d += 2 * M, dsums += 2 * M) {
+        __m256i isum[2][PANEL_ROWS];
+        __m256 a[2][PANEL_ROWS];
+        UNROLL for (int t = 0; t < 2; t++, q += 32 * M)
+        {
+            fetch_next(&next);
+            UNROLL for (int k = 0; k < 2; k++)
+            {
+                __m256i words[2][PANEL_ROWS];
+                unsigned_words(w[t].q, q, 4 * k, 4 * k + 4, words, M);
+                UNROLL for (int h = 0; h < 2; h++)
+                    UNROLL for (int i = 0; i < M; i++)
+                    {
+                        __m256i some = _mm256_madd_epi16(words[h][i], load_i(w[t].sc[k] + 16 * h));
+                        isum[h][i] = t || k ? _mm256_add_epi32(isum[h][i], some) : some;
+                    }
+            }
+        }
+        UNROLL for (int i = 0; i < M; i++)
+            UNROLL for (int h = 0; h < 2; h++)
+                a[h][i] = here(scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h), d[i],
+                                      isum[h][i]));
+        UNROLL for (int t = 0; t < 2; t++)
+            UNROLL for (int k = 0; k < 2; k++)
+                less_minimum(w[t].min[k], dsums[t * M] + k, 2, a, M);
+        UNROLL for (int i = 0; i < M; i++)
+            UNROLL for (int h = 0; h < 2; h++)
+                _mm256_store_ps(acc[i] + 8 * h, a[h][i]);
     }
 }
 
@@ -372,40 +427,17 @@ INLINE void small_sums(const struct byte_block *w, const uint8_t *q, bool second
     }
 }
 
-/* acc less a block's minima, for 8 rows of half h and activation row i. */
-INLINE __m256 less_minima(const struct small_block *w, const union tile_second *second, const float *dsum, __m256 acc,
-                          const int h, const int i, const enum tile_form form)
+INLINE void small_product(const struct byte_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
+                          struct ahead next, float (*acc)[16], const int together, const int M)
 {
-    acc = _mm256_fnmadd_ps(_mm256_load_ps(w->min[0] + 8 * h), _mm256_set1_ps(dsum[i]), acc);
-    if (form == SMALL_TWINS_MINS)
-        acc = _mm256_fnmadd_ps(_mm256_load_ps(w->min[1] + 8 * h), _mm256_set1_ps(second[i].dsum), acc);
-    return acc;
-}
-
-INLINE void small_product(const struct small_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
-                          const union tile_second *second, const float *dsum, struct ahead next,
-                          float (*acc)[16], const enum tile_form form, const int M)
-{
-    const int together = blocks_scaled(form), step = together * M;
-    const int n_minima = form == SMALL_MIN || form == SMALL_TWINS_MINS ? together : 0; /* blocks that have some */
-    for (int64_t b = 0; b < n_blocks; b += together, w += together, d += step, second += step, dsum += step) {
+    for (int64_t b = 0; b < n_blocks; b += together, w += together, d += together * M) {
         __m256i isum[2][PANEL_ROWS];
         UNROLL for (int t = 0; t < together; t++, q += 32 * M)
         {
             fetch_next(&next);
-            small_sums(&w[t].w, q, t, isum, M);
+            small_sums(&w[t], q, t, isum, M);
         }
-        UNROLL for (int i = 0; i < M; i++)
-            UNROLL for (int h = 0; h < 2; h++)
-            {
-                __m256i is = isum[h][i];
-                if (form == SMALL_MIN)
-                    is = _mm256_add_epi32(is, _mm256_set1_epi32(second[i].less));
-                __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->w.d + 8 * h), d[i], is);
-                UNROLL for (int t = 0; t < n_minima; t++)
-                    a = less_minima(w + t, second + t * M, dsum + t * M, a, h, i, form);
-                _mm256_store_ps(acc[i] + 8 * h, a);
-            }
+        add_sums(w, d, isum, acc, M);
     }
 }
 
@@ -419,8 +451,6 @@ INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n
     float acc[PANEL_ROWS][16] __attribute__((aligned(64)));
     int64_t at = first * n_blocks + tile0 * M;
     const uint8_t *q = s->q + tile_act_bytes(form) * (size_t)at;
-    const int32_t *bias = form == NIBBLES_BIASED ? s->extra.bias + at : NULL;
-    const float *dsum = form == NIBBLES_MIN ? s->extra.dsum + at : NULL;
     UNROLL for (int i = 0; i < M; i++)
     {
         if (add && live == 16)
@@ -437,9 +467,11 @@ INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n
     else if (is_singles(form))
         single_product(s->w.bytes, n_tile, q, s->d + at, next, acc, blocks_scaled(form), M);
     else if (is_small(form))
-        small_product(s->w.smalls, n_tile, q, s->d + at, s->second + at, s->extra.dsum + at, next, acc, form, M);
+        small_product(s->w.bytes, n_tile, q, s->d + at, next, acc, blocks_scaled(form), M);
+    else if (form == PAIR_TWINS)
+        pair_product(s->w.pairs, n_tile, q, s->d + at, s->extra.dsums + at, next, acc, M);
     else
-        nibble_product(s->w.nibbles, n_tile, q, s->d + at, bias, dsum, next, acc, M);
+        nibble_product(s->w.nibbles, n_tile, q, s->d + at, s->extra.bias + at, s->extra.dsum + at, next, acc, form, M);
     UNROLL for (int i = 0; i < M; i++)
     {
         if (live == 16)
@@ -456,10 +488,10 @@ INLINE void *tile_block(struct tile_scratch *s, int64_t b, const enum tile_form 
 {
     if (form == WORDS)
         return s->w.words + b;
-    if (is_bytes(form) || is_singles(form))
+    if (is_bytes(form) || is_singles(form) || is_small(form))
         return s->w.bytes + b;
-    if (is_small(form))
-        return s->w.smalls + b;
+    if (form == PAIR_TWINS)
+        return s->w.pairs + b;
     return s->w.nibbles + b;
 }
 
@@ -522,7 +554,7 @@ INLINE void matmul_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
         int64_t most = TILE_BLOCKS * TILE_ACTS / rows / TILE_BLOCKS * TILE_BLOCKS;
         for (int64_t b = 0; b < all; b += most) {
             int64_t n = all - b < most ? all - b : most;
-            tile_acts(s, x, i, rows, n_panels, b, n, form, tile_less(w->type));
+            tile_acts(s, x, i, rows, n_panels, b, n, form);
             for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
                 int64_t live = row1 - row < PP_GROUP_ROWS ? row1 - row : PP_GROUP_ROWS;
                 group_product(s, w, row, live, rows, n_panels, b, n, y + i * y_stride + row, y_stride, unpack, form,

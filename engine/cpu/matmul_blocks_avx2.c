@@ -33,7 +33,7 @@ INLINE __m256i twice(ivec v)
     return _mm256_blend_epi16((__m256i)v, _mm256_slli_epi32((__m256i)v, 16), 0xaa);
 }
 
-INLINE void put_bytes(struct byte_block *to, const struct opened *o, int h, const int less)
+INLINE void put_bytes(struct byte_block *to, const struct opened *o, int h)
 {
     const __m256i ones = _mm256_set1_epi8(1);
     __m256i sum = _mm256_setzero_si256();
@@ -43,9 +43,7 @@ INLINE void put_bytes(struct byte_block *to, const struct opened *o, int h, cons
         _mm256_store_si256((__m256i *)(to->sc[k] + 16 * h), sc);
         UNROLL for (int v = 4 * k; v < 4 * k + 4; v++)
         {
-            __m256i w = (__m256i)o->w[v];
-            if (less)
-                w = _mm256_sub_epi8(w, _mm256_set1_epi8((char)less));
+            const __m256i w = (__m256i)o->w[v];
             _mm256_store_si256((__m256i *)(to->q[v] + 32 * h), w);
             words = _mm256_add_epi16(words, _mm256_maddubs_epi16(ones, w));
         }
@@ -62,10 +60,25 @@ INLINE __m256 min_of(const struct opened *o, const int half)
     return _mm256_mul_ps((__m256)o->min, _mm256_cvtepi32_ps((__m256i)o->m[half]));
 }
 
-INLINE void put_min(struct small_block *to, const struct opened *o, int h)
+INLINE void put_pairs(struct pair_block *to, const struct opened *o, int h)
 {
+    _mm256_store_ps(to->d + 8 * h, (__m256)o->d);
+    UNROLL for (int v = 0; v < 8; v++)
+        _mm256_store_si256((__m256i *)(to->q[v] + 32 * h), (__m256i)o->w[v]);
     UNROLL for (int k = 0; k < 2; k++)
+    {
+        _mm256_store_si256((__m256i *)(to->sc[k] + 16 * h), twice(o->sc[k]));
         _mm256_store_ps(to->min[k] + 8 * h, min_of(o, k));
+    }
+}
+
+/* Fives, too; scales and minima are whole. */
+INLINE void put_nibbles(struct nibble_block *to, const struct opened *o, int h)
+{
+    _mm256_store_ps(to->d + 8 * h, (__m256)o->d);
+    _mm256_store_ps(to->min + 8 * h, (__m256)o->min);
+    UNROLL for (int v = 0; v < 8; v++)
+        _mm256_store_si256((__m256i *)(to->q[v] + 32 * h), (__m256i)o->w[v]);
 }
 
 INLINE void put_words(struct word_block *to, const struct opened *o, int h)
@@ -108,9 +121,14 @@ INLINE enum tile_form form_of(uint32_t type)
     case PP_TYPE_IQ1_M:
         return SMALL_TWINS;
     case PP_TYPE_Q2_K:
-        return SMALL_TWINS_MINS;
+        return PAIR_TWINS;
+    case PP_TYPE_Q4_1:
+        return NIBBLES_MIN;
+    case PP_TYPE_Q5_1:
+    case PP_TYPE_Q5_K:
+        return FIVES_MIN;
     default:
-        return pp_type_has_min(type) ? SMALL_MIN : SMALL;
+        return SMALL;
     }
 }
 
@@ -131,10 +149,12 @@ INLINE enum tile_form form_of(uint32_t type)
             open_signed(PP_TYPE_##TYPE, &o);                                                          \
             if (form_of(PP_TYPE_##TYPE) == WORDS)                                                     \
                 put_words(block, &o, h);                                                              \
+            else if (form_of(PP_TYPE_##TYPE) == PAIR_TWINS)                                           \
+                put_pairs(block, &o, h);                                                              \
+            else if (pp_type_has_min(PP_TYPE_##TYPE))                                                 \
+                put_nibbles(block, &o, h);                                                            \
             else                                                                                      \
-                put_bytes(block, &o, h, tile_less(PP_TYPE_##TYPE));                                   \
-            if (pp_type_has_min(PP_TYPE_##TYPE))                                                      \
-                put_min(block, &o, h);                                                                \
+                put_bytes(block, &o, h);                                                              \
         }                                                                                             \
     }
 PP_BLOCK_TYPES(UNPACK)
@@ -372,8 +392,9 @@ void pp_matmul_blocks_avx2(const struct pp_matrix *w, int64_t row0, int64_t row1
         TILES(SINGLES);
         TILES(SINGLE_TWINS);
         TILES(SMALL_TWINS);
-        TILES(SMALL_MIN);
-        TILES(SMALL_TWINS_MINS);
+        TILES(NIBBLES_MIN);
+        TILES(FIVES_MIN);
+        TILES(PAIR_TWINS);
     default:
         matmul_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpackers[w->type], SMALL, FEWEST_ROWS);
     }
