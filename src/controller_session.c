@@ -652,7 +652,8 @@ static void on_deleted(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
-    c->switching = false;
+    if (j->flag) /* of another one nobody waits for */
+        c->switching = false;
     if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
     } else {

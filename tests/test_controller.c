@@ -1,4 +1,5 @@
 /* test_controller.c - the state machine on a real store, with a backend that does what the test says. */
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -747,6 +748,40 @@ static void test_list_rename_delete(void **state)
     assert_string_equal(fix_status()->title, "fruit");
 }
 
+static pthread_barrier_t let_go;
+
+static void wait_here(struct pp_job *job, struct pp_store *st)
+{
+    (void)job, (void)st;
+    pthread_barrier_wait(&let_go);
+}
+
+/* Another conversation is deleted while one is being opened, which takes its time: what is written meanwhile would be
+ * for the one before. */
+static void test_delete_another_while_opening(void **state)
+{
+    static struct pp_job slow = {.run = wait_here};
+    (void)state;
+    fixture_turn(&fix, "about apples", "red");
+    const int64_t apples = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    fixture_turn(&fix, "about pears", "green");
+    const int64_t pears = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    assert_int_equal(pthread_barrier_init(&let_go, NULL, 2), 0);
+    pp_controller_delete(fix.c, apples);
+    pp_io_post(fix.c->io, &slow);
+    pp_controller_open(fix.c, pears);
+    pump_until(&fix, fix.fake->forgets == 1);
+    const bool sent = pp_controller_send(fix.c, "about plums");
+    pthread_barrier_wait(&let_go);
+    assert_false(sent);
+    pump_until(&fix, pp_controller_session_id(fix.c) == pears);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    fixture_flush(&fix);
+    pthread_barrier_destroy(&let_go);
+}
+
 /* 300 conversations from before this controller opened the database. */
 static void fill(void)
 {
@@ -908,6 +943,7 @@ TEST_GROUP(controller)
         FRESH(test_resume),
         READY(test_list_order),
         READY(test_list_rename_delete),
+        READY(test_delete_another_while_opening),
         READY(test_the_list_comes_by_pages),
         READY(test_a_search_comes_by_pages),
         cmocka_unit_test(test_title),
