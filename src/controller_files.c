@@ -1,9 +1,10 @@
-/* controller_files.c - conversations to files: /export and F2. The io thread writes. */
+/* controller_files.c - conversations to files: /export and F2; the screen's own files. The io thread writes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "src/controller_int.h"
@@ -112,6 +113,38 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
         post(c, run_export, on_exported, session, path);
     else
         ctl_notice(c, true, "there is nothing to export yet");
+}
+
+/* --- what the screen remembers ---------------------------------------------------------------------------- */
+
+/* In: key (the path), text. */
+static void run_keep(struct pp_job *job, struct pp_store *st)
+{
+    const struct ctl_job *j = (const struct ctl_job *)job;
+    (void)st;
+    job->code = pp_write_file(j->key, j->text, strlen(j->text), 0600, &job->err);
+}
+
+static void on_kept(struct pp_job *job, void *controller)
+{
+    if (job->code)
+        ctl_notice(controller, true, "%s", job->err.text);
+    ctl_job_free(job);
+}
+
+void pp_controller_keep(struct pp_controller *c, const char *path, const char *text)
+{
+    struct ctl_job *j = ctl_job_new(c, run_keep, on_kept);
+    if (!j)
+        return;
+    j->key = pp_strdup(path);
+    j->text = pp_strdup(text);
+    if (j->key && j->text) {
+        ctl_job_post(c, j);
+    } else {
+        ctl_notice(c, true, "out of memory");
+        ctl_job_free(&j->job);
+    }
 }
 
 /* --- a database that is gone ------------------------------------------------------------------------------ */

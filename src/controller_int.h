@@ -16,7 +16,7 @@
  *   controller_cost.c      what a change of adapters would cost, and what is read ahead
  *   controller_thinking.c  whether the model is to think first
  *   controller_settings.c  those choices as the JSON that is stored with a conversation
- *   controller_files.c     conversations to files
+ *   controller_files.c     conversations to files, and what the screen remembers
  *   controller_import.c    and from them
  *   controller_jobs.c      what the io thread does for all of them */
 #ifndef PP_SRC_CONTROLLER_INT_H

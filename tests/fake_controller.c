@@ -31,6 +31,7 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/clock.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
@@ -634,6 +635,13 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
 {
     (void)session;
     say(c, false, path);
+}
+
+void pp_controller_keep(struct pp_controller *c, const char *path, const char *text)
+{
+    struct pp_error err;
+    if (pp_write_file(path, text, strlen(text), 0600, &err) != PP_OK)
+        say(c, true, err.text);
 }
 
 void pp_controller_import(struct pp_controller *c, const char *path)

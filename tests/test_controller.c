@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 #include "src/title.h"
@@ -782,6 +783,34 @@ static void test_delete_another_while_opening(void **state)
     pthread_barrier_destroy(&let_go);
 }
 
+/* The screen does not wait for the disk where its own files are written; what is wrong with them is told. */
+static void test_keep(void **state)
+{
+    static struct pp_job slow = {.run = wait_here};
+    char path[700], *text;
+    size_t n;
+    struct pp_error err;
+    (void)state;
+    snprintf(path, sizeof path, "%s/ui.ini", fix.paths.data);
+    assert_int_equal(pthread_barrier_init(&let_go, NULL, 2), 0);
+    pp_io_post(fix.c->io, &slow);
+    pp_controller_keep(fix.c, path, "theme = dark\n");
+    pp_controller_keep(fix.c, path, "theme = harbour\n");
+    const bool waited = access(path, F_OK) == 0;
+    pthread_barrier_wait(&let_go);
+    assert_false(waited);
+    fixture_flush(&fix);
+    assert_ok(pp_read_file(path, 100, &text, &n, &err), err);
+    assert_string_equal(text, "theme = harbour\n");
+    pp_free(text);
+    assert_false(fix_status()->notice_is_error);
+    pp_controller_keep(fix.c, fix.paths.data, "a folder stands there");
+    fixture_flush(&fix);
+    assert_true(fix_status()->notice_is_error);
+    assert_non_null(strstr(fix_status()->notice, "cannot write"));
+    pthread_barrier_destroy(&let_go);
+}
+
 /* 300 conversations from before this controller opened the database. */
 static void fill(void)
 {
@@ -944,6 +973,7 @@ TEST_GROUP(controller)
         READY(test_list_order),
         READY(test_list_rename_delete),
         READY(test_delete_another_while_opening),
+        READY(test_keep),
         READY(test_the_list_comes_by_pages),
         READY(test_a_search_comes_by_pages),
         cmocka_unit_test(test_title),

@@ -185,13 +185,14 @@ static void colors(void **state)
 static void settings(void **state)
 {
     (void)state;
-    char path[256];
+    char path[256], text[PP_SETTINGS_BYTES];
     struct pp_settings s = {.theme = "harbour", .raw = true}, back;
     struct pp_error err;
     snprintf(path, sizeof path, "%s/ui.ini", test_tmpdir());
     pp_settings_load(path, &back);
     assert_string_equal(back.theme, "");
-    assert_ok(pp_settings_save(path, &s, &err), err);
+    pp_settings_text(&s, text);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
     pp_settings_load(path, &back);
     assert_string_equal(back.theme, "harbour");
     assert_true(back.raw);

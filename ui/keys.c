@@ -362,21 +362,19 @@ static void step_sibling(struct pp_ui *ui, int step)
 
 static void toggle_raw(struct pp_ui *ui)
 {
-    struct pp_error err;
     ui->settings.raw = !ui->settings.raw;
     pp_ui_notice(ui, false, "%s", ui->settings.raw ? "answers are shown as they were written"
                                                    : "Markdown is shown formatted");
-    report(ui, pp_ui_save_settings(ui, &err), &err);
+    pp_ui_save_settings(ui);
 }
 
 void pp_ui_toggle_tint(struct pp_ui *ui)
 {
-    struct pp_error err;
     ui->settings.tint = !ui->settings.tint;
     ui->dirty |= PP_DRAW_TRANSCRIPT | PP_DRAW_MENU;
     pp_ui_notice(ui, false, "%s", ui->settings.tint ? "what was guessed and stood is tinted in the answers"
                                                     : "answers are shown without a tint");
-    report(ui, pp_ui_save_settings(ui, &err), &err);
+    pp_ui_save_settings(ui);
 }
 
 static void insert_paste(struct pp_ui *ui, const struct pp_key *key)

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/base/map.h"
 #include "engine/base/whole_io.h"
 
 static int on_entry(void *user, const char *section, const char *name, const char *value)
@@ -30,10 +29,8 @@ void pp_settings_load(const char *path, struct pp_settings *s)
     fclose(f);
 }
 
-enum pp_code pp_settings_save(const char *path, const struct pp_settings *s, struct pp_error *err)
+void pp_settings_text(const struct pp_settings *s, char out[static PP_SETTINGS_BYTES])
 {
-    char text[256];
-    const int n = snprintf(text, sizeof text, "theme = %s\nraw = %s\ntint = %s\n", s->theme, s->raw ? "yes" : "no",
-                           s->tint ? "yes" : "no");
-    return pp_write_file(path, text, (size_t)n, 0600, err);
+    snprintf(out, PP_SETTINGS_BYTES, "theme = %s\nraw = %s\ntint = %s\n", s->theme, s->raw ? "yes" : "no",
+             s->tint ? "yes" : "no");
 }

@@ -5,8 +5,6 @@
 
 #include <stdbool.h>
 
-#include "engine/base/error.h"
-
 struct pp_settings {
     char theme[64];  /* "" while none was chosen */
     bool raw;        /* show answers without Markdown */
@@ -15,7 +13,8 @@ struct pp_settings {
 
 /* Fills *s; a missing file gives the defaults, an unreadable line is skipped. */
 void pp_settings_load(const char *path, struct pp_settings *s);
-/* Replaces the file (0600), whose folder must exist. PP_ERR_IO: it stays as it was. */
-enum pp_code pp_settings_save(const char *path, const struct pp_settings *s, struct pp_error *err);
+/* The text of such a file. */
+enum { PP_SETTINGS_BYTES = 128 };
+void pp_settings_text(const struct pp_settings *s, char out[static PP_SETTINGS_BYTES]);
 
 #endif

@@ -151,21 +151,25 @@ bool pp_ui_use_theme(struct pp_ui *ui, const char *id)
     return good;
 }
 
-enum pp_code pp_ui_save_settings(struct pp_ui *ui, struct pp_error *err)
+static void settings_file(const struct pp_ui *ui, char path[static 600])
 {
-    char path[600];
-    snprintf(path, sizeof path, "%s/ui.ini", ui->paths->state);
-    return pp_settings_save(path, &ui->settings, err);
+    snprintf(path, 600, "%s/ui.ini", ui->paths->state);
+}
+
+void pp_ui_save_settings(struct pp_ui *ui)
+{
+    char path[600], text[PP_SETTINGS_BYTES];
+    settings_file(ui, path);
+    pp_settings_text(&ui->settings, text);
+    pp_controller_keep(ui->controller, path, text);
 }
 
 void pp_ui_keep_theme(struct pp_ui *ui, const char *id)
 {
-    struct pp_error err;
     pp_ui_use_theme(ui, id);
     snprintf(ui->settings.theme, sizeof ui->settings.theme, "%.63s", id);
-    if (pp_ui_save_settings(ui, &err) != PP_OK)
-        pp_ui_notice(ui, true, "%s", err.text);
-    else if (ui->options->theme && !pp_options_given(ui->options, "theme") && strcmp(ui->options->theme, id) != 0)
+    pp_ui_save_settings(ui);
+    if (ui->options->theme && !pp_options_given(ui->options, "theme") && strcmp(ui->options->theme, id) != 0)
         pp_ui_notice(ui, false, "pippin.conf names another theme, %s, which comes back with the next start",
                      ui->options->theme);
 }
@@ -459,7 +463,7 @@ static const char *default_theme(const struct pp_ui *ui)
 static void load_look(struct pp_ui *ui)
 {
     char path[600];
-    snprintf(path, sizeof path, "%s/ui.ini", ui->paths->state);
+    settings_file(ui, path);
     pp_settings_load(path, &ui->settings);
     ui->no_color = ui->options->no_color;
     int reasoning = ui->options->reasoning ? pp_reasoning_view_by_name(ui->options->reasoning) : -1;
