@@ -205,19 +205,37 @@ struct taken {
     int lock;
 };
 
+static void locks_of(const struct pp_paths *p, char out[static 600])
+{
+    snprintf(out, 600, "%s/locks", p->data);
+}
+
+/* Deletes it, and then (or only) what has been computed of it. */
+static enum pp_code drop(const struct pp_paths *p, struct pp_store *st, const struct pp_session *s, bool everything,
+                         struct pp_error *err)
+{
+    char locks[600];
+    enum pp_code code = everything ? pp_store_session_delete(st, s->id, err) : PP_OK;
+    if (!code && everything) {
+        locks_of(p, locks);
+        pp_session_lock_remove(locks, s->key);
+    }
+    return code ? code : remove_snapshot(p, s->key, err);
+}
+
 /* Adds the one of this ID, unless it is there already. */
 static enum pp_code take(const struct pp_paths *p, struct pp_store *st, const char *id, struct taken *list, size_t *n,
                          struct pp_error *err)
 {
     struct taken t = {.lock = -1};
     char locks[600];
+    locks_of(p, locks);
     enum pp_code code = pp_store_session_find(st, id, &t.s, err);
     if (code)
         return code;
     bool again = false;
     for (size_t i = 0; i < *n; i++)
         again = again || list[i].s.id == t.s.id;
-    snprintf(locks, sizeof locks, "%s/locks", p->data);
     if (!again)
         code = pp_session_lock(locks, t.s.key, &t.lock, err);
     if (code || again)
@@ -242,10 +260,8 @@ static enum pp_code drop_all(const struct pp_options *o, const struct pp_paths *
             pp_fail_prefix(err, "%s", o->args[i]);
     }
     for (size_t i = 0; i < n; i++) {
-        if (!code && everything)
-            code = pp_store_session_delete(st, list[i].s.id, err);
         if (!code)
-            code = remove_snapshot(p, list[i].s.key, err);
+            code = drop(p, st, &list[i].s, everything, err);
         close(list[i].lock);
         pp_session_clear(&list[i].s);
     }

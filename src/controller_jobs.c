@@ -337,6 +337,8 @@ void ctl_run_delete(struct pp_job *job, struct pp_store *st)
         job->code = pp_session_lock(j->lock_dir, j->session.key, &j->lock_fd, &job->err);
     if (job->code == PP_OK)
         job->code = pp_store_session_delete(st, j->id, &job->err);
+    if (job->code == PP_OK)
+        pp_session_lock_remove(j->lock_dir, j->session.key);
 }
 
 /* In: lock_fd. A job, so that everything that was posted for that session before is done when the lock goes. */

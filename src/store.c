@@ -734,6 +734,13 @@ enum pp_code pp_store_session_delete(struct pp_store *st, int64_t id, struct pp_
 
 /* --- one program at a time per session --------------------------------------------------------------------------- */
 
+static struct pp_buf lock_path(const char *dir, const char *key)
+{
+    struct pp_buf path = {0};
+    pp_buf_fmt(&path, "%s/%s.lock", dir, key);
+    return path;
+}
+
 enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct pp_error *err)
 {
     *fd = -1;
@@ -742,8 +749,7 @@ enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct p
     enum pp_code code = pp_make_dirs(dir, err);
     if (code)
         return code;
-    struct pp_buf path = {0};
-    pp_buf_fmt(&path, "%s/%s.lock", dir, key);
+    struct pp_buf path = lock_path(dir, key);
     if (path.bad) {
         pp_buf_free(&path);
         return pp_fail_nomem(err, "a file name");
@@ -763,4 +769,12 @@ enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct p
     if (!code)
         *fd = lock;
     return code;
+}
+
+void pp_session_lock_remove(const char *dir, const char *key)
+{
+    struct pp_buf path = lock_path(dir, key);
+    if (*dir && !path.bad)
+        unlink(path.data);
+    pp_buf_free(&path);
 }

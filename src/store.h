@@ -278,5 +278,8 @@ enum pp_code pp_store_tag_put(struct pp_store *st, const char *tag, const char *
 /* A lock that dies with the process (flock on DIR/KEY.lock). *fd is closed to release. PP_ERR_BUSY: "open in another
  * pippin". */
 enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct pp_error *err);
+/* Removes that file, by who has its lock, when the conversation is deleted: whoever finds it a moment too late has a
+ * lock on nothing. dir "": there is none. */
+void pp_session_lock_remove(const char *dir, const char *key);
 
 #endif

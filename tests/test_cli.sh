@@ -366,6 +366,7 @@ holds "is that of one" [ "$(grep -c . "$tmp/out")" = 1 ]
 run sessions forget "$id"; expect "forget" 0
 holds "removes the snapshot" [ -z "$(find "$tmp/cache" -name "$id*")" ]
 run sessions rm "$id"; expect "rm" 0
+holds "leaves no file of a conversation" [ -z "$(find "$tmp/data" "$tmp/cache" -name "$id*" -o -name "$more*")" ]
 run sessions list
 expect_out "an empty list" ""
 expect_match "is said to be one" "$tmp/err" '^pippin: no conversation is saved yet$'

@@ -725,6 +725,9 @@ static void test_list_rename_delete(void **state)
     pp_controller_new_session(fix.c);
     fixture_turn(&fix, "about pears", "green");
     int64_t pears = pp_controller_session_id(fix.c);
+    char lock[700];
+    snprintf(lock, sizeof lock, "%s/locks/%s.lock", fix.paths.data, fix_status()->session_key);
+    assert_int_equal(access(lock, F_OK), 0);
     pp_controller_refresh_sessions(fix.c, "");
     fixture_flush(&fix);
     assert_int_equal(pp_controller_n_sessions(fix.c), 2);
@@ -740,6 +743,7 @@ static void test_list_rename_delete(void **state)
     assert_int_equal(pp_controller_session_id(fix.c), 0);
     assert_int_equal(pp_controller_n_messages(fix.c), 0);
     assert_int_equal(fix.fake->forgets, 1);
+    assert_int_equal(access(lock, F_OK), -1);
     pp_controller_refresh_sessions(fix.c, "");
     fixture_flush(&fix);
     assert_int_equal(pp_controller_n_sessions(fix.c), 1);

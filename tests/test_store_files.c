@@ -799,7 +799,11 @@ static void session_lock(void **state)
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status));
     assert_ok(pp_session_lock(dir, "00112233445566ff", &fd, &err), err);
+    pp_session_lock_remove(dir, "00112233445566ff");
+    pp_session_lock_remove("", "0011223344556600"); /* in memory alone */
     close(fd);
+    assert_int_equal(unlink(test_path("locks/deep/00112233445566ff.lock")), -1);
+    assert_int_equal(unlink(test_path("locks/deep/0011223344556600.lock")), 0);
 }
 
 /* Every allocation of ours may fail: an error, and nothing leaks. */
