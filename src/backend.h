@@ -80,7 +80,7 @@ struct pp_backend_ops {
      * user types. Nothing is computed. Of the request the key, the messages, the template, the adapters and the
      * overflow count. */
     void (*prepare)(struct pp_backend *b, const struct pp_generate_request *r);
-    /* The user left this conversation: save its pages, let go of them. */
+    /* The user left this conversation: its pages may go once they are saved. */
     void (*leave)(struct pp_backend *b, const char *session_key);
     /* Forget snapshot and pages: the conversation was deleted. */
     void (*forget)(struct pp_backend *b, const char *session_key);

@@ -252,9 +252,10 @@ static bool post_inspection(struct pp_backend *b, enum request_kind kind, enum p
     return post((struct pp_worker *)b, r, ok);
 }
 
+/* It was saved after its last turn, and its pages are kept while there is room. */
 static void do_leave(struct pp_backend *b, const char *key)
 {
-    post_key((struct pp_worker *)b, REQUEST_LEAVE, key); /* lost, it costs a snapshot, nothing else */
+    (void)b, (void)key;
 }
 
 static void do_forget(struct pp_backend *b, const char *key)
@@ -334,8 +335,6 @@ static void carry_out(struct pp_worker *w, struct request *r)
     case REQUEST_GENERATE:
         worker_generate(w, r);
         return; /* it is taken over */
-    case REQUEST_LEAVE:
-        break; /* it was saved after its last turn, and is kept while there is room */
     case REQUEST_FORGET:
         slot_forget(w, r->key);
         break;

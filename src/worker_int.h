@@ -33,8 +33,8 @@ enum {
 };
 
 enum request_kind {
-    REQUEST_LOAD, REQUEST_GENERATE, REQUEST_LEAVE, REQUEST_FORGET, REQUEST_SAVED, REQUEST_INSPECT, REQUEST_COST,
-    REQUEST_PREPARE, REQUEST_INSPECT_DRAFT, REQUEST_DRAFT,
+    REQUEST_LOAD, REQUEST_GENERATE, REQUEST_FORGET, REQUEST_SAVED, REQUEST_INSPECT, REQUEST_COST, REQUEST_PREPARE,
+    REQUEST_INSPECT_DRAFT, REQUEST_DRAFT,
 };
 
 /* A copy of what was asked for: every pointer in it is owned. */
@@ -44,7 +44,7 @@ struct request {
     struct pp_load_request load;
     struct pp_generate_request generate;
     struct pp_guessed continue_guessed;
-    char *key;                           /* LEAVE, FORGET; INSPECT, INSPECT_DRAFT, DRAFT: the path */
+    char *key;                           /* FORGET; INSPECT, INSPECT_DRAFT, DRAFT: the path */
     struct pp_event *answer;             /* INSPECT, INSPECT_DRAFT: with the path, to be filled; at hand from the
                                           * beginning, so that none stays out for want of memory */
     /* -- generations, protected by the worker's lock */
