@@ -70,8 +70,8 @@ void pp_cli_json_string(struct pp_buf *b, const char *s, size_t n);
 void pp_cli_json_str(struct pp_buf *b, const char *name, const char *value);
 void pp_cli_json_int(struct pp_buf *b, const char *name, int64_t value);
 void pp_cli_json_count(struct pp_buf *b, const char *name, uint64_t value);
-/* digits: behind the point. What is not finite becomes null. */
 void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value);
+/* digits: behind the point. What is not finite becomes null. */
 void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits);
 /* A member whose value the database keeps as text: nothing, unless that is a JSON object. */
 void pp_cli_json_kept(struct pp_buf *b, const char *name, const char *json);
@@ -102,11 +102,12 @@ struct pp_cli_model {
 /* One that --quant and --imatrix are known of, and nothing else. */
 struct pp_cli_model pp_cli_model_asked(const struct pp_options *o);
 
-/* -t, --ctx-size, --kv-type, --kv-memory, --kernels as the engine wants them. */
+/* -t, --ctx-size, --kv-type, --kv-memory, --kernels, --layout-cache, --activations as the engine wants them. */
 struct pp_engine_options pp_cli_engine_options(const struct pp_options *o);
-/* Opens the model (`name` as for -m) and makes an engine of it. */
+/* Opens the model (`name` as for -m) and makes an engine of it, which keeps its layouts in p's cache. */
 enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p, const char *name,
                                const struct pp_engine_options *opt, struct pp_error *err);
+/* One more; of one that changes nothing that is said. PP_ERR_USAGE: PP_MAX_ADAPTERS are on already. */
 enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, float scale, struct pp_error *err);
 /* Those of --lora and --lora-scaled. */
 enum pp_code pp_cli_model_adapters(struct pp_cli_model *m, const struct pp_options *o, struct pp_error *err);
@@ -143,15 +144,15 @@ void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out);
 typedef enum pp_code pp_cli_row_done(void *user, size_t i, const float *logits, struct pp_error *err);
 enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
                          pp_cli_row_done *row_done, void *user, const struct pp_cancel *cancel, struct pp_error *err);
+/* The same for somebody who is told before each step how many of the n are computed. */
+enum pp_code pp_cli_feed_shown(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
+                               size_t first_output, pp_progress *progress, void *user, const struct pp_cancel *cancel,
+                               struct pp_error *err);
 /* Rows that are kept, all of them from the first token on: `user` of the pp_cli_row_done that copies them there. */
 struct pp_cli_rows {
     float *values; /* [n, n_vocab], the caller's */
     size_t n_vocab;
 };
 pp_cli_row_done pp_cli_keep_row;
-/* The same for somebody who is told before each step how many of the n are computed. */
-enum pp_code pp_cli_feed_shown(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
-                               size_t first_output, pp_progress *progress, void *user, const struct pp_cancel *cancel,
-                               struct pp_error *err);
 
 #endif

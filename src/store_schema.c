@@ -80,12 +80,12 @@ static const char step_search[] =
     "INSERT INTO message_text (message_text) VALUES ('rebuild');";
 
 /* The number of messages and the last of them (on all branches) beside their conversation, so that lists and searches
- * need not look for them. An index of the first one, two and
- * three letters of every word, for what is found while the user types. message_session tells whose a hit is without
- * reading the message, session_newest the place of a title that matches. Making it anew for a million messages takes a
- * minute: it begins empty, and all messages from search_state.indexed_from on are in it (pp_store_index_more goes
- * backwards from there); the triggers leave the others alone. context_from and context_note: from which message on the
- * model was given the conversation when it wrote this one, and what it was told about those before (overflow.h). */
+ * need not look for them. message_session tells whose a hit is without reading the message, session_newest the place of
+ * a title that matches. An index of the first one, two and three letters of every word, for what is found while the
+ * user types. Making it anew for a million messages takes a minute: it begins empty, and all messages from
+ * search_state.indexed_from on are in it (pp_store_index_more goes backwards from there); the triggers leave the others
+ * alone. context_from and context_note: from which message on the model was given the conversation when it wrote this
+ * one, and what it was told about those before (overflow.h). */
 static const char step_scale[] =
     "ALTER TABLE session ADD COLUMN n_messages INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE session ADD COLUMN newest INTEGER NOT NULL DEFAULT 0;"
@@ -241,8 +241,7 @@ static enum pp_code check_owner(struct pp_store *st, const char *path, int64_t *
     if (*version > VERSION)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s was written by a newer pippin (schema %lld, this one knows %d); update pippin to open it",
-                           path,
-                       (long long)*version, (int)VERSION);
+                       path, (long long)*version, (int)VERSION);
     if (*version < 0)
         return pp_fail(err, PP_ERR_FORMAT, "%s has schema version %lld, which never existed", path,
                        (long long)*version);
