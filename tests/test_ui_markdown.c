@@ -121,13 +121,32 @@ static void formulas(void **state)
     shows("\\[\n  \\frac{a_i}{b} \\\\\n  *c*\n\\]\n*d*", 60, true, "\\[\n\\frac{a_i}{b} \\\\\n*c*\n\\]\n{d}\n");
     shows("$$\nx*y*z\n$$", 60, true, "$$\nx*y*z\n$$\n");
     shows("- \\(a\\)\n- `\\(b\\)` $c$", 60, true, "{• }\\(a\\)\n{• }{\\(b\\)} $c$\n");
-    shows("\\(not closed *x*", 60, true, "(not closed {x}\n");
-    shows("\\\\(*x*\\\\)", 60, true, "\\({x}\\)\n");
+    shows("\\(not closed *x*", 60, true, "\\(not closed {x}\n");
+    shows("\\\\(*x*\\\\)", 60, true, "\\\\({x}\\\\)\n");
     shows("$5 *and* $6 and 7 $, $8,*9*$", 60, true, "$5 {and} $6 and 7 $, $8,*9*$\n");
     shows("US$5, *b* US$6, $a", 60, true, "US$5, {b} US$6, $a\n");
     shows("\\$5 *and* 6$", 60, true, "$5 {and} 6$\n");
     shows("| \\(a_1 *b*\\) | $c$ |\n|---|---|\n| \\[d\\] | *e* |", 60, true,
           "{\\(a_1 *b*\\)}{ │ }{$c$}\n{────────────┼────}\n\\[d\\]      { │ }{e}\n");
+}
+
+/* Those that are no escapes stay: what they meant could not be told afterwards. */
+static void backslashes(void **state)
+{
+    (void)state;
+    shows("C:\\new\\.git and C:\\_x\\* and ..\\..\\x and \\\\server\\share$\\", 80, true,
+          "C:\\new\\.git and C:\\_x\\* and ..\\..\\x and \\\\server\\share$\\\n");
+    shows("a\\.b, \\d+\\*\\[x\\], \\(a\\|b\\)\\{1,2\\}, x\\\\y, \\\"q\\\"", 80, true,
+          "a\\.b, \\d+\\*\\[x\\], \\(a\\|b\\)\\{1,2\\}, x\\\\y, \\\"q\\\"\n");
+    shows("in D:\\new\\\nand *(C:\\.x)* **\\.git** a|b", 80, true, "in D:\\new\\\nand {(C:\\.x)} {\\.git} a|b\n");
+    /* and those that are go */
+    shows("2\\*3\\*4, foo\\_bar, \\[x](y), 50\\% of \\$5 \\& C\\#, \\`x\\` Hi\\!", 80, true,
+          "2*3*4, foo_bar, [x](y), 50% of $5 & C#, `x` Hi!\n");
+    shows("1\\. a\n\n\\- b\n\n> \\+ c\n\n\\# d\n\n12\\) e", 80, true,
+          "1. a\n\n- b\n\n>..{+ c}\n\n# d\n\n12) e\n");
+    shows("one\\\ntwo", 80, true, "one\ntwo\n");
+    shows("`a\\.b` ``C:\\`` `C:\\x\\`", 80, true, "{a\\.b} {C:\\} {C:\\x\\}\n");
+    shows("| a\\|b | C:\\new\\.x |\n|---|---|", 80, true, "{a|b}{ │ }{C:\\new\\.x}\n");
 }
 
 static void tables(void **state)
@@ -278,7 +297,7 @@ TEST_GROUP(ui_markdown)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(markdown), cmocka_unit_test(tildes), cmocka_unit_test(products),
         cmocka_unit_test(references), cmocka_unit_test(names_of_python),
-        cmocka_unit_test(formulas), cmocka_unit_test(tables),
+        cmocka_unit_test(formulas), cmocka_unit_test(backslashes), cmocka_unit_test(tables),
         cmocka_unit_test(large_tables), cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
         cmocka_unit_test(streaming_is_the_same), cmocka_unit_test(a_megabyte_streams),
         cmocka_unit_test(survives_anything),

@@ -173,11 +173,88 @@ static bool mark_definitions(const char *s, size_t n, char **copy)
     return true;
 }
 
+/* --- backslashes ------------------------------------------------------------------------------------------------- */
+
+static bool is_punctuation(char c)
+{
+    return c > ' ' && c < 0x7f && !is_word(c);
+}
+
+/* A word from blank to blank that has a backslash before a letter or digit, which is never an escape, or begins with a
+ * drive: a path, a regular expression, a command of TeX's. */
+static bool has_own_backslashes(const char *s, size_t from, size_t to)
+{
+    for (size_t i = from; i + 1 < to; i++) {
+        if (s[i] != '\\')
+            continue;
+        const bool drive = i >= from + 2 && s[i - 1] == ':' && is_word(s[i - 2]) && !is_digit(s[i - 2]) &&
+                           (i == from + 2 || !is_word(s[i - 3]));
+        if (is_word(s[i + 1]) || (drive && s[i + 1] != '\\'))
+            return true;
+        i++;
+    }
+    return false;
+}
+
+/* Between a line's beginning and `at` there are marks of lists and quotes alone. */
+static bool begins_line(const char *s, size_t at)
+{
+    while (at > 0 && strchr(" \t>*+-", s[at - 1]))
+        at--;
+    return at == 0 || s[at - 1] == '\n';
+}
+
+/* Whether the character behind the backslash at `at` could mean something to Markdown there, which is why there is a
+ * backslash. # % & are of TeX's kind: who writes 50\% means 50%. */
+static bool is_escape(const char *s, size_t at)
+{
+    const char c = s[at + 1];
+    size_t number = at;
+    if (strchr("*_[]~<>#$%&!`|", c))
+        return true;
+    if (strchr("+-=", c))
+        return begins_line(s, at);
+    while (number > 0 && is_digit(s[number - 1]))
+        number--;
+    return strchr(".)", c) && number < at && begins_line(s, number);
+}
+
+static bool mark_in_word(const char *s, size_t n, size_t from, size_t to, char **copy)
+{
+    const bool own = has_own_backslashes(s, from, to);
+    for (size_t i = from; i < to; i++) {
+        if (s[i] != '\\' || (*copy && (*copy)[i] != '\\')) /* not at all, or of a formula */
+            continue;
+        const bool ends = i + 1 == to;
+        if (!ends && !is_punctuation(s[i + 1]))
+            continue;
+        /* a bar is for tables to decide about, and code has no escapes */
+        const bool stays = ends ? own : s[i + 1] != '`' && s[i + 1] != '|' && (own || !is_escape(s, i));
+        if (stays && !put(s, n, copy, i, ends ? "x" : "xx"))
+            return false;
+        i++;
+    }
+    return true;
+}
+
+/* Those that are no escapes, and what stands behind them. False: out of memory. */
+static bool mark_backslashes(const char *s, size_t n, char **copy)
+{
+    for (size_t from = 0, to; from < n; from = to + 1) {
+        for (to = from; !is_blank(s, n, to);)
+            to++;
+        if (to > from && memchr(s + from, '\\', to - from) && !mark_in_word(s, n, from, to, copy))
+            return false;
+    }
+    return true;
+}
+
 char *pp_formula_dollars(const char *s, size_t n)
 {
     char *copy = NULL;
     if (mark_pairs(s, n, '(', ')', &copy) && mark_pairs(s, n, '[', ']', &copy) && mark_prices(s, n, &copy) &&
-        mark_products(s, n, &copy) && mark_dunders(s, n, &copy) && mark_definitions(s, n, &copy))
+        mark_products(s, n, &copy) && mark_dunders(s, n, &copy) && mark_definitions(s, n, &copy) &&
+        mark_backslashes(s, n, &copy))
         return copy;
     pp_free(copy);
     return NULL;

@@ -435,9 +435,12 @@ static int text(MD_TEXTTYPE type, const MD_CHAR *piece, MD_SIZE n, void *user)
 {
     struct writer *w = user;
     const bool parsed = is_parsed(w, piece);
+    const size_t at = w->at;
     const char *s = parsed ? shown(w, piece, n) : piece;
     open_paragraph(w);
     const char *known = type == MD_TEXT_ENTITY ? entity(s, n) : NULL;
+    if (parsed && n == 1 && *s == '|' && s > w->s->shown && s[-1] == '\\' && at < w->at - 1 && !w->in_table)
+        pp_layout_text(w->l, "\\", 1, style_now(w)); /* in a table it says that the bar is no border */
     if (type == MD_TEXT_LATEXMATH && !parsed)
         end_line(w);
     else if (type == MD_TEXT_BR || type == MD_TEXT_SOFTBR)
