@@ -143,6 +143,29 @@ static const struct {
 };
 enum { N_NAMED_WORDS = sizeof named_words / sizeof *named_words };
 
+/* Commands whose own words are among a few: from the nth word behind the command on. */
+static const struct {
+    enum pp_cmd command;
+    int from;
+} chosen_words[] = {{PP_CMD_BENCH, 0}, {PP_CMD_QUANTIZE, 2}};
+enum { N_CHOSEN_WORDS = sizeof chosen_words / sizeof *chosen_words };
+
+/* Which those are: types, or what the usage line lists. */
+static void print_chosen(FILE *out, enum pp_cmd cmd)
+{
+    const char *args = pp_command_specs[cmd].args, *word;
+    size_t n;
+    for (size_t i = 0; cmd == PP_CMD_QUANTIZE && pp_quantize_type(i); i++)
+        fprintf(out, "%s%s", i ? " " : "", pp_quantize_type(i));
+    for (bool first = true; cmd != PP_CMD_QUANTIZE && pp_next_word(&args, &word, &n);) {
+        const size_t from = strspn(word, "[|"), len = strcspn(word + from, "]| ");
+        if (from < n && len) {
+            fprintf(out, "%s%.*s", first ? "" : " ", (int)len, word + from);
+            first = false;
+        }
+    }
+}
+
 /* All spellings of an option, each after `before`. */
 static void print_spellings(FILE *out, const struct pp_option *opt, const char *before)
 {
@@ -201,6 +224,32 @@ static void bash_names(FILE *out)
           out);
 }
 
+/* How many words stand behind the command already; `valued`: options whose value is none of them. */
+static void bash_place(FILE *out)
+{
+    fputs("_pippin_place()\n{\n"
+          "    local i n=-1 before=\n"
+          "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
+          "        [[ ${COMP_WORDS[i]} == -* || ( $before == -* && \" $valued \" == *\" $before \"* ) ]] || ((++n))\n"
+          "        before=${COMP_WORDS[i]}\n"
+          "    done\n"
+          "    (( n >= $1 ))\n"
+          "}\n",
+          out);
+}
+
+/* A case label: the words of such a command. Types are written in capitals, and found in any letter case. */
+static void bash_chosen(FILE *out, enum pp_cmd cmd, int from)
+{
+    fprintf(out, "        %s) valued=\"", pp_command_specs[cmd].name);
+    for (size_t i = 0; i < pp_n_option_specs; i++)
+        if (pp_option_specs[i].arg && (pp_option_specs[i].commands & 1u << cmd))
+            print_spellings(out, &pp_option_specs[i], " ");
+    fprintf(out, "\"\n            _pippin_place %d && { COMPREPLY=($(compgen -W \"", from);
+    print_chosen(out, cmd);
+    fprintf(out, "\" -- \"${cur%s}\")); return; } ;;\n", cmd == PP_CMD_QUANTIZE ? "^^" : "");
+}
+
 /* Finds the command in the line: the first word that is one. */
 static void bash_command(FILE *out)
 {
@@ -247,6 +296,8 @@ static void bash_words(FILE *out)
     for (size_t i = 0; i < N_NAMED_WORDS; i++)
         fprintf(out, "        %s) [[ \" %s \" == *\" ${COMP_WORDS[2]} \"* ]] && { _pippin_names %s; return; } ;;\n",
                 named_words[i].command, named_words[i].subcommands, named_words[i].names);
+    for (size_t i = 0; i < N_CHOSEN_WORDS; i++)
+        bash_chosen(out, chosen_words[i].command, chosen_words[i].from);
     fputs("        esac\n"
           "        COMPREPLY=($(compgen -f -- \"$cur\"))\n"
           "    fi\n",
@@ -257,9 +308,10 @@ static void bash(FILE *out)
 {
     fputs("# bash completion for pippin, made by `pippin --completion bash`\n", out);
     bash_names(out);
+    bash_place(out);
     fputs("_pippin()\n{\n"
           "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-          "    local command= word options= subcommands=\n"
+          "    local command= word options= subcommands= valued=\n"
           "    COMPREPLY=()\n",
           out);
     bash_command(out);
@@ -327,7 +379,18 @@ static void zsh_command(FILE *out, enum pp_cmd c)
     fputs(")'", out);
     if (spec->subcommands)
         fprintf(out, " '2:what:(%s)'", spec->subcommands);
-    const char *words = spec->max_args ? "_files" : NULL;
+    int chosen_at = 0; /* the first of them, counted as zsh does */
+    for (size_t i = 0; i < N_CHOSEN_WORDS; i++)
+        if (chosen_words[i].command == c)
+            chosen_at = chosen_words[i].from + 2;
+    for (int i = 2; i < chosen_at; i++)
+        fprintf(out, " '%d:file:_files'", i);
+    if (chosen_at) {
+        fputs(" '*:what:(", out);
+        print_chosen(out, c);
+        fputs(")'", out);
+    }
+    const char *words = spec->max_args && !chosen_at ? "_files" : NULL;
     for (size_t i = 0; i < N_NAMED_WORDS; i++)
         if (strcmp(spec->name, named_words[i].command) == 0)
             words = named_words[i].names;
@@ -412,6 +475,9 @@ static void fish(FILE *out)
           "        contains -- $words[$i] -m --model\n"
           "        and printf '%s\\n' -m (string replace -r '^~' $HOME -- $words[(math $i + 1)])\n"
           "    end\n"
+          "end\n"
+          "function __pippin_place\n" /* so many words behind the command, or more, without what looks like options */
+          "    test (count (string match -v -- '-*' (commandline -opc))) -ge (math $argv[1] + 2)\n"
           "end\n", out);
     for (int i = 0; i < PP_CMD_COUNT; i++) {
         const struct pp_command_spec *spec = &pp_command_specs[i];
@@ -428,6 +494,12 @@ static void fish(FILE *out)
         fprintf(out, "complete -c pippin -n '__fish_seen_subcommand_from %s; and __fish_seen_subcommand_from %s' -a "
                      "'(pippin --completion %s)'\n", named_words[i].command, named_words[i].subcommands,
                 named_words[i].names);
+    for (size_t i = 0; i < N_CHOSEN_WORDS; i++) {
+        fprintf(out, "complete -c pippin -f -n '__fish_seen_subcommand_from %s; and __pippin_place %d' -a '",
+                pp_command_specs[chosen_words[i].command].name, chosen_words[i].from);
+        print_chosen(out, chosen_words[i].command);
+        fputs("'\n", out);
+    }
     for (size_t i = 0; i < pp_n_option_specs; i++)
         fish_option(out, &pp_option_specs[i]);
 }

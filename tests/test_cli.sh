@@ -925,13 +925,25 @@ if command -v bash >/dev/null; then
         COMP_WORDS=(pippin run -m "$1/beside/m.gguf" --lora mi) COMP_CWORD=5; _pippin
         printf "%s\n" "${COMPREPLY[@]}"' bash "$tmp") >"$tmp/out" 2>"$tmp/err"
     expect_match "bash completes an adapter beside the model" "$tmp/out" '^mine$'
+    words() { # LAST WORD AT THE CURSOR, of a line of that many words
+        (cd "$tmp/nothing" && bash --norc -c '. "$1/completion.bash"; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+            _pippin; echo "${COMPREPLY[*]}"' bash "$tmp" "$@") >"$tmp/out" 2>"$tmp/err"
+    }
+    words pippin bench ""; expect_match "and what bench measures" "$tmp/out" '^quick depth rows threads .* sessions all$'
+    words pippin bench -m x quick tr; expect_match "each of several words" "$tmp/out" '^trace$'
+    words pippin quantize a.gguf b.gguf --imatrix m.dat q5_k; expect_match "types to quantize to, in any letter case" \
+        "$tmp/out" '^Q5_K_M Q5_K_S$'
+    words pippin quantize --imatrix m.dat a.gguf ""; expect_match "none where a file stands" "$tmp/out" '^$'
 else skip "no bash here"; fi
 if command -v fish >/dev/null; then
     (cd "$tmp/nothing" && HOME=$tmp PATH="$tmp/bin:$PATH" fish -N -c 'source $argv[1]/completion.fish
         complete -C "pippin run -m $argv[1]/beside/m.gguf --lora mi"
         complete -C "pippin --theme "
-        complete -C "pippin lora info b"' "$tmp") >"$tmp/out" 2>"$tmp/err"
-    expect_match "fish completes an adapter beside the model, and more" "$tmp/out" '^mine	' '^mono	' '^bard	'
+        complete -C "pippin lora info b"
+        complete -C "pippin bench dep"
+        complete -C "pippin quantize a b Q5_K_"' "$tmp") >"$tmp/out" 2>"$tmp/err"
+    expect_match "fish completes an adapter beside the model, and more" "$tmp/out" '^mine	' '^mono	' '^bard	' \
+        '^depth' '^Q5_K_S'
 else skip "no fish here"; fi
 if command -v zsh >/dev/null; then
     mkdir "$tmp/fpath" && cp "$tmp/completion.zsh" "$tmp/fpath/_pippin"
