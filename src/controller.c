@@ -542,6 +542,7 @@ void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
     pp_buf_free(&c->title_text);
     pp_free(c->template_source);
     pp_free(c->unsent);
+    pp_free(c->refused);
     pp_free(c->to_compare);
     pp_free(c->model);
     pp_free(c->wanted_model);

@@ -256,8 +256,12 @@ void pp_controller_inspect_adapters(struct pp_controller *c);
  * and is off goes, and what other files lie in the place of are asked about anew. */
 void pp_controller_look_around(struct pp_controller *c);
 void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *note);
-/* Lists a file or folder for good, or the adapters that lie in a folder. "~/" is the home folder. */
-void pp_controller_add_adapter(struct pp_controller *c, const char *path);
+/* Lists a file or folder for good, or the adapters that lie in a folder. "~/" is the home folder. False: a notice says
+ * why not. It is looked at by and by. */
+bool pp_controller_add_adapter(struct pp_controller *c, const char *path);
+/* A path that was looked at and not added (the notice says why), to be mended. The caller's (pp_free); NULL if there is
+ * none. */
+char *pp_controller_take_refused(struct pp_controller *c);
 /* Tokens per second of answers without any adapter; 0: not known. */
 float pp_controller_plain_speed(const struct pp_controller *c);
 

@@ -437,8 +437,12 @@ static void on_added(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
-    if (job->code != PP_OK)
+    if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
+        pp_free(c->refused);
+        c->refused = j->key;
+        j->key = NULL;
+    }
     for (size_t i = 0; i < j->adapters.n; i++) {
         struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, j->adapters.items[i].path);
         if (a)
@@ -455,16 +459,26 @@ static void on_added(struct pp_job *job, void *controller)
     ctl_job_free(job);
 }
 
-void pp_controller_add_adapter(struct pp_controller *c, const char *path)
+bool pp_controller_add_adapter(struct pp_controller *c, const char *path)
 {
-    struct ctl_job *j = *path && ctl_make_disk(c) ? ctl_job_new(c, ctl_run_add_adapter, on_added) : NULL;
+    struct ctl_job *j = ctl_make_disk(c) ? ctl_job_new(c, ctl_run_add_adapter, on_added) : NULL;
     if (!j)
-        return;
+        return false;
     j->job.of_disk = true;
-    if ((j->key = pp_strdup(path)))
+    if ((j->key = pp_strdup(path))) {
         ctl_job_post(c, j);
-    else
-        ctl_job_free(&j->job);
+        return true;
+    }
+    ctl_notice(c, true, "out of memory");
+    ctl_job_free(&j->job);
+    return false;
+}
+
+char *pp_controller_take_refused(struct pp_controller *c)
+{
+    char *path = c->refused;
+    c->refused = NULL;
+    return path;
 }
 
 /* --- which are on ----------------------------------------------------------------------------------------- */

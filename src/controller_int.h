@@ -210,6 +210,7 @@ struct pp_controller {
     size_t saving_keep;           /* SAVING: how much of the branch stands if saving fails ... */
     struct pp_branch saved_tail;  /* ... and what was cut from it for the new branch */
     char *unsent;                 /* a message that could not be saved */
+    char *refused;                /* the path of an adapter that could not be added */
     uint64_t prompt_tokens, cached_tokens; /* of the last answer: its prompt, and what of it was at hand */
     uint64_t kv_used, kv_cached, kv_total; /* bytes of KV pages: held, kept for others, and the limit */
     uint64_t kv_copied_bytes;              /* and what of the cache was copied for it: nothing but a fork's last page */

@@ -125,8 +125,7 @@ static enum pp_slash lora_save(struct pp_controller *c, char *name)
 
 static enum pp_slash lora_add(struct pp_controller *c, char *path)
 {
-    pp_controller_add_adapter(c, path);
-    return PP_SLASH_DONE;
+    return pp_controller_add_adapter(c, path) ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
 /* "/lora preset NAME" and its like. An adapter of such a name is switched from the menu. */

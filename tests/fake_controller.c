@@ -63,7 +63,8 @@ struct pp_controller {
     const char *thoughts;   /* before it, or NULL */
     size_t thought;
     bool endless, ponders;
-    char *unsent;
+    char *unsent, *refused;
+    bool refuses;           /* the model that is being loaded: "too-large", or PIPPIN_FAKE_NO_MODEL */
     char title[128], notice[256], unsaved[128], adapter_text[128];
     struct pp_session sessions[SESSIONS];
     size_t n_sessions;
@@ -212,6 +213,7 @@ void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
     forget_messages(c);
     pp_free(c->messages);
     pp_buf_free(&c->script);
+    pp_free(c->refused);
     pp_free(c->unsent);
     for (int i = 0; i < SESSIONS; i++)
         pp_free(c->sessions[i].title);
@@ -832,9 +834,22 @@ void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *n
     snprintf(c->adapters[i].note, sizeof c->adapters[i].note, "%s", note);
 }
 
-void pp_controller_add_adapter(struct pp_controller *c, const char *path)
+bool pp_controller_add_adapter(struct pp_controller *c, const char *path)
 {
-    say(c, false, path);
+    char why[256];
+    snprintf(why, sizeof why, "there is nothing at %s", path);
+    if (access(path, F_OK) != 0 && (c->refused = pp_strdup(path)))
+        say(c, true, why);
+    else
+        say(c, false, path);
+    return true;
+}
+
+char *pp_controller_take_refused(struct pp_controller *c)
+{
+    char *path = c->refused;
+    c->refused = NULL;
+    return path;
 }
 
 float pp_controller_plain_speed(const struct pp_controller *c)

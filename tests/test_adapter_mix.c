@@ -299,6 +299,10 @@ static void add_damaged(void)
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, strstr(fix_status()->notice, "half.gguf"));
     assert_null(strstr(fix_status()->notice, "is no adapter"));
+    char *refused = pp_controller_take_refused(fix.c);
+    assert_string_equal(refused, path);
+    pp_free(refused);
+    assert_null(pp_controller_take_refused(fix.c));
 }
 
 static void added_with_a_note(void **state)

@@ -65,6 +65,7 @@ struct pp_menu {
     int64_t subject;   /* what a question is about, */
     char name[64];     /* or by its name: its place in the list may be another's by the time of the answer */
     bool chosen;       /* Enter was pressed while the rows were pending */
+    bool awaits;       /* the answer is being looked at, and no key has come since: refused, it is asked for again */
     uint64_t told;     /* when the notice came that stood there before the last key; ui->notice_at */
     int asking;        /* which of the class' questions it is */
     int details_w, details_rows; /* what the widest details took so far, in so many columns */
@@ -75,6 +76,8 @@ struct pp_menu {
 void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls);
 void pp_menu_close(struct pp_ui *ui);  /* none open: nothing */
 void pp_menu_cancel(struct pp_ui *ui); /* closes it as Esc does */
+/* A path that could not be added is in its line again, if the menu of adapters is open and no key has come since. */
+void pp_menu_lora_refused(struct pp_ui *ui, const char *path);
 /* The wheel of the mouse moves the selection of a list: < 0 up. */
 void pp_menu_wheel(struct pp_ui *ui, int rows);
 /* What a key does in the open menu; the notice that stands there has been read then. */

@@ -190,11 +190,26 @@ static void ask_strength(struct pp_ui *ui, struct pp_menu *m, const struct pp_ad
         ask(ui, m, ASK_STRENGTH, "Strength:", (char[2]){first});
 }
 
+static void ask_path(struct pp_ui *ui, struct pp_menu *m, const char *text)
+{
+    ask(ui, m, ASK_PATH, "File or folder (Tab completes):", text);
+}
+
+void pp_menu_lora_refused(struct pp_ui *ui, const char *path)
+{
+    struct pp_menu *m = &ui->menu;
+    if (m->cls != &pp_menu_lora || m->mode != PP_MENU_LIST || !m->awaits)
+        return;
+    m->awaits = false;
+    ask_path(ui, m, path);
+    ui->dirty |= PP_DRAW_MENU;
+}
+
 static bool letter(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 {
     const struct pp_adapter_entry *a = at(ui, m->selected);
     if (key->cp == 'a')
-        ask(ui, m, ASK_PATH, "File or folder (Tab completes):", "");
+        ask_path(ui, m, "");
     else if (key->cp == 'l')
         pp_menu_open(ui, &pp_menu_presets);
     else if (!a)
@@ -258,7 +273,7 @@ static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 {
     size_t i;
     switch ((enum question)m->asking) {
-    case ASK_PATH: pp_controller_add_adapter(ui->controller, text); break;
+    case ASK_PATH: return m->awaits = !*text || pp_controller_add_adapter(ui->controller, text);
     case ASK_PRESET: return !*text || pp_controller_save_preset(ui->controller, text);
     case ASK_STRENGTH: return !*text || !find_asked(ui, m, &i) || set_strength(ui, i, text);
     case ASK_NOTE:

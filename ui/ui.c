@@ -287,6 +287,10 @@ static void pump(struct pp_ui *ui)
         pp_ui_show_found(ui);
     take_back_unsent(ui);
     end_lost_edit(ui);
+    char *refused = pp_controller_take_refused(ui->controller);
+    if (refused)
+        pp_menu_lora_refused(ui, refused);
+    pp_free(refused);
     const struct pp_status *s = pp_controller_status(ui->controller);
     if (s->notice_serial != ui->notice_serial) {
         ui->notice_serial = s->notice_serial;

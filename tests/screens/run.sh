@@ -593,6 +593,11 @@ adapters() {
         see "/config/" && see "barista -0.50" && resize 44x14 && see "· 1 adapter" && resize 90x30 && see "barista -0.50"
 }
 first_adapter() { screen | grep -o '\[[ x]\] [a-z]*' | sed -n 1p | grep -q "$1"; }
+adapter_path_refused() { # it stays to be mended, unless another key has come
+    start 90x30 && see ready && keys F3 && see "no note" && keys a && see "Tab completes" && text "$work/confug" &&
+        keys Enter && see "there is nothing at $work/confug" && see "Tab completes): $work/confug" && keys BSpace BSpace &&
+        text ig && keys Enter && gone "Tab completes" && see "$work/config"
+}
 adapters_change_places() { # while something is asked of one: what is answered is that one's
     hold
     start 90x30 PIPPIN_FAKE_LOADS=1 && keys F3 && see "no note" && becomes 0 first_adapter bard && keys n && see "Note:" &&
@@ -1008,7 +1013,7 @@ slash_commands completion read_file full_context full_while_typing full_and_typi
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
-alternatives alternatives_think adapters adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown mouse"
+alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown mouse"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
