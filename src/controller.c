@@ -100,6 +100,7 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
         .snapshot_quota = c->o->snapshot_quota,
     };
     memset(&c->status.model, 0, sizeof c->status.model);
+    c->status.not_loaded = false;
     c->status.ctx_moved = c->status.ctx_total = 0;
     c->status.progress_done = c->status.progress_total = 0;
     ctl_set_state(c, PP_STATE_LOADING);
@@ -110,10 +111,10 @@ static void load_failed(struct pp_controller *c, const struct pp_event *e)
 {
     pp_free(c->wanted_model);
     c->wanted_model = NULL;
-    if (e->info) { /* the model that was there stays */
-        c->status.model = *e->info;
-        c->status.ctx_total = e->info->n_ctx;
-    }
+    c->status.model = e->info ? *e->info : (struct pp_loaded){0}; /* the one that was there stays, or there is none */
+    c->status.ctx_total = c->status.model.n_ctx;
+    c->status.not_loaded = true;
+    ctl_mark_model(c);
     ctl_set_state(c, e->info ? PP_STATE_IDLE : PP_STATE_FAILED);
     ctl_notice(c, true, "%s", e->err.text);
     ctl_mark_current(c);

@@ -126,6 +126,7 @@ struct pp_status {
     const char *template_name;   /* "" is the model's own */
     const char *notice;          /* last one-line message; "" for none */
     bool notice_is_error;
+    bool not_loaded;             /* the model asked for last could not be: the one before it is there again, or none */
     const char *unsaved;         /* why an answer is not saved yet: to be seen as long as it is not ""; a notice, too */
     uint64_t notice_serial;      /* changes with every new notice */
     uint64_t overflow_serial;    /* changes when the user is to say what happens with a full context */

@@ -82,6 +82,16 @@ void request_free(struct request *r)
     pp_free(r);
 }
 
+void request_set_draft(struct request *r, char *draft)
+{
+    struct pp_load_request *l = &r->load;
+    free_adapters(l->draft_adapters, l->n_draft_adapters);
+    l->draft_adapters = NULL;
+    l->n_draft_adapters = 0;
+    pp_free((char *)l->draft);
+    l->draft = draft;
+}
+
 /* A copy of s, or NULL if there is none; *ok becomes false when there is no memory. */
 static char *copy(const char *s, bool *ok)
 {
@@ -329,9 +339,10 @@ static void carry_out(struct pp_worker *w, struct request *r)
     case REQUEST_LOAD:
         while (worker_pass(w))
             ; /* with the old model */
-        if (!is_closing(w))
-            worker_load(w, &r->load);
-        break;
+        if (is_closing(w))
+            break;
+        worker_load(w, r);
+        return; /* it is taken over */
     case REQUEST_GENERATE:
         worker_generate(w, r);
         return; /* it is taken over */

@@ -156,8 +156,9 @@ void worker_change_draft(struct pp_worker *w)
         return;
     w->next_draft = NULL;
     struct pp_event *e = pp_event_new(PP_EVENT_DRAFT);
-    struct pp_load_request how = w->loaded;
+    struct pp_load_request how = w->loaded ? w->loaded->load : (struct pp_load_request){0};
     how.draft = r->key;
+    how.n_draft_adapters = 0;
     if (e && !w->engine) {
         pp_fail(&e->err, PP_ERR_NOT_FOUND, "there is no model that it could guess for");
     } else if (e && same_file(pp_model_info(w->target->model)->path, r->key)) { /* that was loaded meanwhile */
@@ -166,6 +167,8 @@ void worker_change_draft(struct pp_worker *w)
         slots_drop_drafts(w);
         drop(&w->draft);
         w->draft = fresh;
+        request_set_draft(w->loaded, r->key);
+        r->key = NULL;
         e->info = worker_describe(w, "");
     }
     request_free(r);

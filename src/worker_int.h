@@ -125,8 +125,7 @@ struct pp_worker {
     /* -- worker thread */
     struct shared_model *target;
     struct pp_engine *engine;
-    struct pp_load_request loaded;       /* how: without paths */
-    char kernels[16];                    /* of that */
+    struct request *loaded;              /* how; NULL as long as engine is */
     struct worker_draft draft;
     struct request *next_draft;          /* waits for the answers under way, or another model; NULL: none */
     struct cached_adapter adapters[WORKER_ADAPTERS];
@@ -152,9 +151,12 @@ void worker_send(struct pp_worker *w, struct pp_event *e);          /* waits for
 void worker_try_send(struct pp_worker *w, struct pp_event *e);      /* dropped if there is no room */
 void worker_notice(struct pp_worker *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void request_free(struct request *r);
+/* Another draft, without adapters; takes over its path. */
+void request_set_draft(struct request *r, char *draft);
 
 /* --- worker_model.c --- */
-void worker_load(struct pp_worker *w, const struct pp_load_request *r);
+/* Takes over r. If it cannot be loaded, the model that was there stays, or is loaded again; how it went is told. */
+void worker_load(struct pp_worker *w, struct request *r);
 void worker_unload(struct pp_worker *w);
 /* The identity of the target, waiting at most wait_ms for it. */
 bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out);

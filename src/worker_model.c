@@ -158,6 +158,8 @@ void worker_unload(struct pp_worker *w)
     draft_drop(w);
     pp_engine_free(w->engine);
     w->engine = NULL;
+    request_free(w->loaded);
+    w->loaded = NULL;
     for (int i = 0; i < w->n_adapters; i++)
         pp_adapter_free(w->adapters[i].adapter);
     w->n_adapters = 0;
@@ -202,53 +204,79 @@ struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason)
     return l;
 }
 
-static void send_refusal(struct pp_worker *w, const struct pp_error *err)
+/* Where no engine is, with a target that was opened for it: takes over both. */
+static enum pp_code install(struct pp_worker *w, struct request *r, struct shared_model *target,
+                            struct pp_loaded **info, struct pp_error *err)
 {
-    struct pp_event *e = pp_event_new(PP_EVENT_LOAD_FAILED);
-    if (e) {
-        e->err = *err;
-        e->info = worker_describe(w, "");
-    }
-    worker_send(w, e);
-}
-
-void worker_load(struct pp_worker *w, const struct pp_load_request *r)
-{
-    struct pp_error err = {0}, draft_err = {0};
-    struct shared_model *target;
-    enum pp_code code = open_target(w, r, &target, &err);
-    if (code != PP_OK && w->engine) { /* a mistyped name costs nothing: the old model stays */
-        send_refusal(w, &err);
-        return;
-    }
-    slots_save(w, 0);
-    worker_unload(w);
+    struct pp_error draft_err = {0};
     w->told_template = false;
-    w->snapshot_quota = r->snapshot_quota;
-    w->loaded = *r;
-    w->loaded.model = w->loaded.draft = w->loaded.quant = w->loaded.imatrix = NULL;
-    w->loaded.draft_adapters = NULL;
-    w->loaded.n_draft_adapters = 0;
-    snprintf(w->kernels, sizeof w->kernels, "%s", r->engine.kernels ? r->engine.kernels : "");
-    w->loaded.engine.kernels = r->engine.kernels ? w->kernels : NULL;
+    w->snapshot_quota = r->load.snapshot_quota;
     w->target = target;
-    if (code == PP_OK)
-        code = make_engine(w, r, &err);
-    struct pp_event *e = pp_event_new(code == PP_OK ? PP_EVENT_LOADED : PP_EVENT_LOAD_FAILED);
+    w->loaded = r;
+    enum pp_code code = make_engine(w, &r->load, err);
     if (code == PP_OK) {
         start_identity(w->target);
-        draft_load(w, r, &draft_err);
-        if (e && !(e->info = worker_describe(w, draft_err.text))) {
-            e->type = PP_EVENT_LOAD_FAILED;
-            code = pp_fail_nomem(&err, "the model");
-        }
+        draft_load(w, &r->load, &draft_err);
+        *info = worker_describe(w, draft_err.text);
+        code = *info ? PP_OK : pp_fail_nomem(err, "the model");
     }
     if (code == PP_OK)
         room_make(w);
     else
         worker_unload(w);
-    if (e)
+    return code;
+}
+
+/* Another one needs the memory of the model that was there, and was refused: that one comes back. Takes over `before`;
+ * NULL, and *err says so, too: it does not. */
+static struct pp_loaded *load_again(struct pp_worker *w, struct request *before, struct pp_error *err)
+{
+    struct pp_error why = {0};
+    struct shared_model *target;
+    struct pp_loaded *info = NULL;
+    const struct pp_error first = *err;
+    enum pp_code code = open_target(w, &before->load, &target, &why);
+    if (code == PP_OK)
+        code = install(w, before, target, &info, &why);
+    else
+        request_free(before);
+    if (code != PP_OK)
+        pp_fail(err, first.code, "%s; and the model that was there could not be loaded again: %s", first.text,
+                why.text);
+    return info;
+}
+
+void worker_load(struct pp_worker *w, struct request *r)
+{
+    struct pp_error err = {0};
+    struct shared_model *target;
+    struct request *before = NULL;
+    enum pp_code code = open_target(w, &r->load, &target, &err);
+    struct pp_event *e = pp_event_new(code == PP_OK ? PP_EVENT_LOADED : PP_EVENT_LOAD_FAILED);
+    struct pp_loaded *info = NULL;
+    if (code != PP_OK && w->engine) { /* a mistyped name costs nothing: the old model stays */
+        request_free(r);
+        info = worker_describe(w, "");
+    } else if (code != PP_OK) {
+        request_free(r);
+    } else {
+        slots_save(w, 0);
+        before = w->loaded;
+        w->loaded = NULL;
+        worker_unload(w);
+        code = install(w, r, target, &info, &err);
+        if (code != PP_OK && code != PP_ERR_CANCELLED && before)
+            info = load_again(w, before, &err);
+        else
+            request_free(before);
+    }
+    if (e) {
+        e->type = code == PP_OK ? PP_EVENT_LOADED : PP_EVENT_LOAD_FAILED;
         e->err = err;
+        e->info = info;
+    } else {
+        pp_free(info);
+    }
     worker_send(w, e);
 }
 

@@ -182,6 +182,7 @@ enum pp_code pp_controller_new(const struct pp_options *o, const struct pp_paths
         add_message(c, i % 2 ? PP_ROLE_ASSISTANT : PP_ROLE_USER, text);
     }
     c->elsewhere = getenv("PIPPIN_FAKE_ELSEWHERE") ? atoi(getenv("PIPPIN_FAKE_ELSEWHERE")) : 0;
+    c->refuses = getenv("PIPPIN_FAKE_NO_MODEL") != NULL;
     set_state(c, PP_STATE_LOADING);
     c->status.progress_total = LOAD_TICKS;
     c->dirty = PP_DIRTY_ALL;
@@ -241,6 +242,13 @@ static void another_is_found(struct pp_controller *c)
 static void loaded(struct pp_controller *c)
 {
     struct pp_loaded *m = &c->status.model;
+    c->status.not_loaded = c->refuses;
+    if (c->refuses)
+        say(c, true, "it does not fit into memory");
+    if (c->refuses && !m->name[0]) {
+        set_state(c, PP_STATE_FAILED);
+        return;
+    }
     snprintf(m->name, sizeof m->name, "pippin-starter");
     snprintf(m->type_name, sizeof m->type_name, "Q4_K_M");
     m->n_threads = 2;
@@ -1002,6 +1010,11 @@ const struct pp_named *pp_controller_params(const struct pp_controller *c, size_
 bool pp_controller_load(struct pp_controller *c, const char *model)
 {
     say(c, false, model);
+    c->refuses = strcmp(model, "too-large") == 0;
+    if (c->refuses) {
+        c->status.not_loaded = false;
+        set_state(c, PP_STATE_LOADING);
+    }
     return true;
 }
 
@@ -1081,6 +1094,10 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
         c->overflow_asked = true;
         c->status.overflow_serial++;
         c->dirty |= PP_DIRTY_STATUS;
+        return PP_SLASH_DONE;
+    }
+    if (strcmp(line, "/model too-large") == 0) {
+        pp_controller_load(c, arg);
         return PP_SLASH_DONE;
     }
     if (strcmp(line, "/overflow") == 0)

@@ -107,11 +107,14 @@ static void test_load_fails(void **state)
     assert_true(pp_queue_push(fix.fake->events, e));
     pump_until(&fix, fix_status()->state == PP_STATE_FAILED);
     assert_string_equal(fix_status()->notice, "no good");
+    assert_true(fix_status()->not_loaded);
+    assert_int_equal(fix_status()->ctx_total, 0);
     assert_false(pp_controller_send(fix.c, "hello"));
     pp_controller_load(fix.c, "/does/not/exist");
     assert_int_equal(fix_status()->state, PP_STATE_FAILED);
     pp_controller_load(fix.c, fix.model);
     assert_int_equal(fix_status()->state, PP_STATE_LOADING);
+    assert_false(fix_status()->not_loaded);
     assert_int_equal(fix.fake->loads, 2);
 }
 

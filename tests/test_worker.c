@@ -449,6 +449,27 @@ static void test_mistyped_model(void **state)
     talk_end();
 }
 
+/* One that is refused only when the old one has left its memory, under a context that is in none: the old one is loaded
+ * again, as it was, and goes on. */
+static void test_too_large_model(void **state)
+{
+    struct pp_loaded info;
+    (void)state;
+    talk_begin(256);
+    assert_int_equal(talk_load("engine/starter/starter-Q4_K_M.gguf", NULL, 500000000, &info), PP_ERR_NOMEM);
+    assert_false(talk.stays);
+    assert_int_equal(talk_load("engine/starter/starter-Q4_K_M.gguf", NULL, 512, &info), PP_OK);
+    struct pp_generate_request r = talk_request(ASK("Hello, who are you?"));
+    char *before = pp_strdup(talk_answer(r));
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(talk_load("engine/starter/starter-Q4_K_M.gguf", NULL, 500000000, &info), PP_ERR_NOMEM);
+        assert_true(talk.stays);
+        assert_string_equal(talk_answer(r), before);
+    }
+    pp_free(before);
+    talk_end();
+}
+
 TEST_GROUP(worker)
 {
     const struct CMUnitTest tests[] = {
@@ -464,6 +485,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_stopped_screen),
         cmocka_unit_test(test_other_model),
         cmocka_unit_test(test_mistyped_model),
+        cmocka_unit_test(test_too_large_model),
     };
     return cmocka_run_group_tests_name("worker", tests, NULL, NULL);
 }

@@ -268,6 +268,18 @@ static void tell(struct pp_ui *ui, const char *notice, bool error)
         pp_ui_notice(ui, error, "%s", notice);
 }
 
+/* It was meant for a model that cannot be had: no other one answers it unasked. */
+static void keep_held(struct pp_ui *ui)
+{
+    char why[sizeof ui->notice];
+    snprintf(why, sizeof why, "%s", ui->notice);
+    if (strcmp(pp_edit_text(), ui->held) == 0)
+        pp_ui_notice(ui, true, "%s\nwhat was to be sent is still in the line%s", why,
+                     ui->state == PP_STATE_IDLE ? ": Enter sends it to the model that was there before" : "");
+    pp_free(ui->held);
+    ui->held = NULL;
+}
+
 static void pump(struct pp_ui *ui)
 {
     unsigned dirty = pp_controller_pump(ui->controller);
@@ -322,7 +334,9 @@ static void pump(struct pp_ui *ui)
         pp_menu_settle(ui);
     if (ui->menu.cls && dirty)
         ui->dirty |= PP_DRAW_MENU;
-    if (ui->held && s->state == PP_STATE_IDLE && !ui->menu.cls)
+    if (ui->held && s->not_loaded)
+        keep_held(ui);
+    else if (ui->held && s->state == PP_STATE_IDLE && !ui->menu.cls)
         pp_ui_send_held(ui);
 }
 

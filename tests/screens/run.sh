@@ -370,6 +370,18 @@ enter_while_loading() {
         asked_early && keys F2 && see "Enter opens" && keys Down Enter && see "What was it like" &&
         see "was to be sent is not" && release && see ready && nothing_is_said && see "› asked early"
 }
+no_model() { # the line below says so, and what was to be sent stays
+    hold
+    start 80x24 PIPPIN_FAKE_NO_MODEL=1 && see loading && gone draft && say "what of this?" && see "this is sent once" &&
+        release && see "no model" && see "it does not fit into memory" && see "still in the line" && gone draft &&
+        see "› what of this?" && ! shows "You said"
+}
+too_large_model() { # the one before it stays; what was meant for the new one is not sent to it unasked
+    start 80x24 && see ready && see draft && hold && say "/model too-large" && see loading && say "what of this?" &&
+        see "this is sent once" && release && see "it does not fit into memory" &&
+        see "Enter sends it to the model" && see ready && see "› what of this?" && ! shows "You said" && keys Enter &&
+        see "You said: what of this?"
+}
 lone_escape() { # with nothing to stop, it takes nothing of what is typed next
     start 80x24 && see ready && keys Escape && rests && text "Tell me" && see "› Tell me" && keys M-b && text "X" &&
         see "› Tell Xme"
@@ -1007,7 +1019,7 @@ cases="greeting_80x24 size_of_another absurd_sizes greeting_60x16 greeting_20x5 
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte paste_without_memory paste_of_no_text paste_without_end paste_behind_a_menu paste_while_leaving multi_line
 history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key search_asks keys_that_would_lose counted_keys typed_ahead
-enter_while_loading lone_escape no_locale editor
+enter_while_loading no_model too_large_model lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes configured_theme selected_row no_color tint
