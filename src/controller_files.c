@@ -9,6 +9,7 @@
 #include "engine/base/utf8.h"
 #include "src/controller_int.h"
 #include "src/export.h"
+#include "src/paths.h"
 
 enum { PATH = 4096 };
 
@@ -122,7 +123,11 @@ static void run_keep(struct pp_job *job, struct pp_store *st)
 {
     const struct ctl_job *j = (const struct ctl_job *)job;
     (void)st;
-    job->code = pp_write_file(j->key, j->text, strlen(j->text), 0600, &job->err);
+    job->code = pp_make_dirs_of(j->key, &job->err); /* else nobody would know why it cannot be written */
+    if (job->code == PP_OK)
+        job->code = pp_write_file(j->key, j->text, strlen(j->text), 0600, &job->err);
+    if (job->code)
+        pp_fail_prefix(&job->err, "this is not kept for the next start");
 }
 
 static void on_kept(struct pp_job *job, void *controller)

@@ -715,6 +715,10 @@ themes() {
         say "/theme $work/my.theme" && see "used until you leave" && has "$work/state/pippin/ui.ini" "theme = harbour" &&
         say "/theme /etc/passwd" && see "passwd is no theme" && say "/theme ./gone.theme" && see "there is no file ./gone"
 }
+theme_unkept() { # and why
+    : >"$work/state" && start 120x24 && see ready && keys F7 && see harbour && keys Down Enter && gone paper &&
+        see "this is not kept for the next start: $work/state is in"
+}
 configured_theme() { # is stronger than what the menu keeps: that is said (to the double no option counts as given)
     start 80x24 "" "--theme paper" && see ready && say "/theme paper" && ! shows "names another" &&
         say "/theme mono" && see "names another theme, paper,"
@@ -1022,8 +1026,8 @@ history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters
 enter_while_loading no_model too_large_model lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
-stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes configured_theme selected_row no_color tint
-drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
+stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
+drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end left_in_a_hurry stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
 alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown mouse"
 passed=0 failed=0
