@@ -23,6 +23,7 @@
  * PATH. Nobody need be quick to see them. */
 #include "src/controller.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,6 +212,10 @@ void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
     w->saved = true;
     w->gone = false;
     w->text[0] = '\0';
+    const char *saves = getenv("PIPPIN_FAKE_SAVES"); /* ms that the end takes */
+    const uint64_t until = pp_now_ns() + (saves ? strtoull(saves, NULL, 10) : 0) * UINT64_C(1000000);
+    while (pp_now_ns() < until)
+        poll(NULL, 0, 20);
     forget_messages(c);
     pp_free(c->messages);
     pp_buf_free(&c->script);

@@ -10,15 +10,18 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/wish.h"
 
 enum { STACK_BYTES = 64 * 1024, PATIENCE_MS = 3000 };
+#define HURRY_NS UINT64_C(2000000000)
 
 static struct {
     int pipe[2];
     atomic_uint pending;
     struct pp_wish terminated;
+    _Atomic uint64_t closed_ns;
     void (*restore)(void);
     char *stack;
 } sig = {.pipe = {-1, -1}};
@@ -84,6 +87,18 @@ static void on_saving(int number)
     errno = error;
 }
 
+/* Ctrl-C and Ctrl-\ once the screen is closed. Who leaves with them often presses them once more than needed: what is
+ * being saved then, and what is still to be told, is not lost by it. Who waits longer means it. */
+static void on_hurry(int number)
+{
+    const int error = errno;
+    if (pp_now_ns() > atomic_load(&sig.closed_ns) + HURRY_NS) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+    errno = error;
+}
+
 static const int gentle[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGINT, SIGHUP, SIGTERM};
 static const int of_keys[] = {SIGINT, SIGQUIT, SIGTSTP}; /* that a terminal sends to all of a job */
 static const int deadly[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT};
@@ -136,6 +151,9 @@ void pp_signals_close(void)
         if (!(old.sa_flags & SA_SIGINFO) && old.sa_handler == die_of)
             signal(deadly[i], SIG_DFL);
     }
+    atomic_store(&sig.closed_ns, pp_now_ns());
+    install(SIGINT, on_hurry, SA_RESTART);
+    install(SIGQUIT, on_hurry, SA_RESTART);
     sigaltstack(&(stack_t){.ss_flags = SS_DISABLE}, NULL);
     close(sig.pipe[0]);
     close(sig.pipe[1]);

@@ -899,6 +899,13 @@ stuck_end() { # of what does not end by itself, where nobody presses a key
     start 80x24 PIPPIN_FAKE_STUCK=1 && see ready && kill -TERM "$(pid_of)" && see "exit=0" &&
         start 80x24 PIPPIN_FAKE_STUCK=1 --plain && see "Ctrl-D leaves" && keys C-d && see "exit=0"
 }
+# Ctrl-C once more than needed ends nothing that is being saved, and takes away nothing that is told then; later it does.
+left_in_a_hurry() {
+    start 80x24 PIPPIN_FAKE_SAVES=700 && see ready && keys F10 && gone F10Quit && kill -INT "$(pid_of)" &&
+        kill -QUIT "$(pid_of)" && kill -INT "$(pid_of)" && see "exit=0" || return 1
+    start 80x24 PIPPIN_FAKE_SAVES=60000 && see ready && keys F10 && gone F10Quit && sleep 2.1 &&
+        kill -INT "$(pid_of)" && see "exit=130"
+}
 # A terminal that reads nothing any more; in full colours, many times over, there is no room for what is written.
 stuck_terminal() { # SIGNALS
     start 200x50 && see ready && say slow && see "word 20" || return 1
