@@ -204,9 +204,10 @@ static void add_outcome(struct pp_buf *b, const struct ctl_import *m, const char
         pp_buf_fmt(b, "; messages added to what was here: %zu", r->extended_by);
     if (r->busy)
         pp_buf_fmt(b, "; open, and lacking messages that can be imported once they are not: %zu", r->busy);
-    if (m->text.left_out + m->text.no_text)
-        pp_buf_fmt(b, "; left out: %zu messages of tools or without text, %zu pictures or files", m->text.left_out,
-                   m->text.no_text);
+    if (m->text.left_out)
+        pp_buf_fmt(b, "; messages left out, of tools or without text: %zu", m->text.left_out);
+    if (m->text.no_text)
+        pp_buf_fmt(b, "; pictures and files left out: %zu", m->text.no_text);
     if (m->text.no_utf8)
         pp_buf_fmt(b, "; bytes that were no UTF-8 and became U+FFFD: %zu", m->text.no_utf8);
     if (*r->lost)

@@ -571,7 +571,7 @@ static size_t word_len(const char *line)
 bool pp_slash_looks_like(const char *line)
 {
     const size_t n = line[0] == '/' ? word_len(line) : 0;
-    /* A path, "//", a fraction, "/" alone: not meant for us; and of several lines only what begins with a command. */
+    /* A path, "//", a fraction: not meant for us; and of several lines only what begins with a command. */
     return n && !memchr(line + 1, '/', n) && (!strchr(line, '\n') || find(line + 1, n));
 }
 
@@ -597,6 +597,8 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
         arg[0] = 0;
     const char *word = line + 1;
     size_t n = word_len(line);
+    if (line[0] == '/' && !line[1 + strspn(word, " \t\r\n")]) /* nobody says that to a model */
+        return PP_SLASH_HELP;
     if (!pp_slash_looks_like(line))
         return PP_SLASH_TEXT;
     const struct slash *s = find(word, n);

@@ -308,11 +308,13 @@ static void in_turn(void **state)
 {
     (void)state;
     const char *path = test_path("one.json");
-    static const char text[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"elsewhere\"}]}";
+    static const char text[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"elsewhere\"}, "
+                               "{\"role\": \"tool\", \"content\": \"42\"}]}";
     assert_ok(pp_write_file(path, text, sizeof text - 1, 0600, &err), err);
     import("/nowhere/x.json");
     import(path);
     pump_until(&fix, says("the conversation was imported; this is it"));
+    assert_true(says("messages left out, of tools or without text: 1") && !says("pictures"));
     pump_until(&fix, pp_controller_n_messages(fix.c) == 1);
     import("/nowhere/x.json");
     pump_until(&fix, !pp_controller_importing(fix.c));

@@ -15,7 +15,8 @@ static void test_text(void **state)
 {
     (void)state;
     assert_int_equal(fix_slash("hello"), PP_SLASH_TEXT);
-    assert_int_equal(fix_slash("/"), PP_SLASH_TEXT);
+    assert_int_equal(fix_slash("/"), PP_SLASH_HELP);
+    assert_int_equal(fix_slash("/ "), PP_SLASH_HELP);
     assert_int_equal(fix_slash("//"), PP_SLASH_TEXT);
     assert_int_equal(fix_slash("/ help"), PP_SLASH_TEXT);
     assert_int_equal(fix_slash("/etc/passwd: what is it?"), PP_SLASH_TEXT);

@@ -124,7 +124,7 @@ static void a_template_that_gives_up(void **state)
     static const struct {
         const char *source, *says;
     } cases[] = {
-        {"a\n\n{{ raise_exception('only two roles') }}", "line 3: only two roles; /template chooses another one"},
+        {"a\n\n{{ raise_exception('only two roles!') }}", "line 3: only two roles; /template chooses another one"},
         {"a\n{% if %}", "line 2: an expression was expected, but the tag ends; /template chooses another one"},
     };
     char folder[300];

@@ -169,7 +169,7 @@ static void begin_with_file(struct pp_ui *ui, const char *path)
     if (*path)
         report(ui, pp_text_file_read(path, &ui->next_line, &err), &err);
     else
-        pp_ui_notice(ui, true, "/read FILE");
+        pp_ui_notice(ui, true, "/read FILE puts a text file into the line, to be asked about; Tab completes its name");
 }
 
 static void fill_line(struct pp_ui *ui)

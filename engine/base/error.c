@@ -67,6 +67,9 @@ enum pp_code pp_fail_advice(struct pp_error *err, const char *advice)
     const size_t room = sizeof err->text - strlen(advice) - strlen("; ");
     char old[sizeof err->text];
     pp_utf8_print(old, room, "%s", err->text);
+    const size_t len = strlen(old);
+    if (len && strchr(".!", old[len - 1])) /* words from outside are whole sentences */
+        old[len - 1] = '\0';
     return pp_fail(err, err->code, "%s; %s", old, advice);
 }
 
