@@ -4,6 +4,8 @@
 #include <string.h>
 #include <utf8proc.h>
 
+#include "engine/base/utf8.h"
+
 /* In small letters without marks; free. NULL: no UTF-8, or out of memory. */
 static char *fold(const char *s)
 {
@@ -26,6 +28,20 @@ static bool has_word(const char *text, const char *word)
     while (at && at > text && is_inside(at[-1]))
         at = strstr(at + 1, word);
     return at;
+}
+
+bool pp_found_has_words(const char *search)
+{
+    const size_t n = strlen(search);
+    for (size_t i = 0; i < n;) {
+        int32_t cp;
+        i += pp_utf8_decode(search + i, n - i, &cp);
+        const utf8proc_category_t c = cp < 0 ? UTF8PROC_CATEGORY_CN : utf8proc_category(cp);
+        if ((c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO) ||
+            (c >= UTF8PROC_CATEGORY_ND && c <= UTF8PROC_CATEGORY_NO))
+            return true;
+    }
+    return false;
 }
 
 bool pp_found_in(const char *text, const char *search)

@@ -354,8 +354,9 @@ static void draw_rows(struct pp_ui *ui, struct pp_area a, size_t n)
         m->top = m->selected - shown + 1;
     if (n <= shown)
         m->top = 0;
-    if (n == 0 && m->cls->empty && a.h > 0)
-        pp_draw_text(a.y, a.x + 3, a.w - 4, m->cls->empty, PP_SLOT_MENU_DIM);
+    const char *empty = m->cls->why_empty ? m->cls->why_empty(ui, m) : m->cls->empty;
+    if (n == 0 && empty && a.h > 0)
+        pp_draw_text(a.y, a.x + 3, a.w - 4, empty, PP_SLOT_MENU_DIM);
     int column = right_column(ui, a.w, n);
     for (size_t i = m->top; i < n && i < m->top + shown; i++) {
         const struct pp_menu_row row = row_at(ui, i);

@@ -28,7 +28,8 @@ struct pp_menu_class {
     const char *title;
     const struct pp_menu_class *parent; /* where Esc goes back to; NULL: it closes */
     const char *hint;   /* the keys, at the lower edge */
-    const char *empty;  /* what to say when there are no rows */
+    const char *empty;  /* what to say when there are no rows; */
+    const char *(*why_empty)(struct pp_ui *ui, struct pp_menu *m); /* or this says it */
     bool columns;       /* the right parts stand below each other, not at the right edge */
     bool search;        /* typing changes menu->search and calls searched() */
     void (*open)(struct pp_ui *ui, struct pp_menu *m);

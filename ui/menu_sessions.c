@@ -7,6 +7,7 @@
 #include "engine/base/utf8.h"
 #include "src/export.h"
 #include "ui/format.h"
+#include "ui/found.h"
 #include "ui/state.h"
 
 enum question { ASK_TITLE, ASK_FILE };
@@ -37,6 +38,14 @@ static size_t count(struct pp_ui *ui, struct pp_menu *m)
 {
     (void)m;
     return pp_controller_n_sessions(ui->controller);
+}
+
+static const char *why_empty(struct pp_ui *ui, struct pp_menu *m)
+{
+    (void)ui;
+    return !m->search.text[0]                ? "none yet: a message begins one"
+           : pp_found_has_words(m->search.text) ? "none found"
+                                                : "words are searched for, no signs such as these";
 }
 
 /* The title, and what was found behind it, on one line. */
@@ -172,7 +181,7 @@ static void confirmed(struct pp_ui *ui, struct pp_menu *m)
 const struct pp_menu_class pp_menu_sessions = {
     .title = "Conversations",
     .hint = "Enter opens  ^N new  ^R rename  ^X export  ^O sort  Del delete  Esc",
-    .empty = "none found",
-    .search = true, .open = open_menu, .pending = pending, .count = count, .row = row, .key = key, .choose = choose,
-    .searched = searched, .answered = answered, .confirmed = confirmed, .complete = complete,
+    .search = true, .why_empty = why_empty, .open = open_menu, .pending = pending, .count = count, .row = row,
+    .key = key, .choose = choose, .searched = searched, .answered = answered, .confirmed = confirmed,
+    .complete = complete,
 };

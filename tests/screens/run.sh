@@ -862,6 +862,12 @@ impatient_search() { # Enter before anything is found opens what is found, not w
     start 80x24 PIPPIN_FAKE_SEARCH=1 && see ready && hold && keys F2 && see "Rain in" && text "evil" && keys Enter Escape &&
         gone "Search" && release && rests && ! screen | grep -qF "─ Evil" || { why=${why:-"it was opened after Esc"}; return 1; }
 }
+none_is_found() { # and why
+    start 80x24 && see ready && keys F2 && see "Rain in" || return 1
+    for i in $(seq 12); do keys DC && see "y deletes" && keys y && gone "y deletes" && shows "none yet" && break; done
+    see "none yet: a message begins one" && text "👩 +" && see "words are searched for, no signs" && text x &&
+        see "none found"
+}
 found_is_shown() { # also in the conversation that is open, and on another branch
     start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=70" && see ready && keys F2 && see "Rain in" && text "old" &&
         see "what was found" && keys Enter && see "old message 70" && gone "the lamps" &&
@@ -1036,7 +1042,7 @@ slash_commands completion read_file full_context full_while_typing full_and_typi
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end left_in_a_hurry stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
-alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search found_is_shown mouse"
+alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search none_is_found found_is_shown mouse"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
