@@ -506,6 +506,13 @@ static void after_asking(const char *wanted)
         pp_edit_set(wanted);
 }
 
+/* A sequence that is a key and that nothing is bound to: readline would take its end for text. */
+static bool is_unbound(const char *bytes, size_t n)
+{
+    return n > 2 && bytes[0] == '\033' && strchr("[O\033", bytes[1]) && !pp_edit_searching() &&
+           !rl_function_of_keyseq_len(bytes, n, NULL, NULL);
+}
+
 void pp_edit_feed(const char *bytes, size_t n)
 {
     enum { MOST_TIMES = 1000 }; /* a command is done: readline itself would fill all memory */
@@ -522,6 +529,13 @@ void pp_edit_feed(const char *bytes, size_t n)
      * brings it down. Esc alone ends it cleanly. */
     if (RL_ISSTATE(RL_STATE_ISEARCH) && ((n > 1 && bytes[0] == '\033') || (n == 1 && strchr("\t\030", bytes[0]))))
         pp_edit_feed("\033", 1);
+    if (is_unbound(bytes, n)) {
+        if (bytes[1] == '\033' && pp_edit_vi()) { /* with no such key it is Escape and the next one */
+            pp_edit_feed("\033", 1);
+            pp_edit_feed(bytes + 1, n - 1);
+        }
+        return;
+    }
     const bool searching = pp_edit_searching();
     const struct before before = look();
     memcpy(ed.queue, bytes, n);

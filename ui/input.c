@@ -209,7 +209,7 @@ static bool key_of_csi(struct pp_key *key, const int *params, int n_params, char
         }
         return key_of_number(first, &key->type);
     case 'u':
-        if (!may_be_char(first))
+        if (!may_be_char(first) || (first >= 0xE000 && first < 0xF900)) /* kitty's numbers of keys without a letter */
             return false;
         set_named_char(key, first, modifiers(second));
         return true;

@@ -331,6 +331,18 @@ search_asks() { # Alt-P: what it waits for is said, keys are no text, and what i
         keys Enter && see 'has "zz" in it' && see "› alpha one more" && keys Down Down Down && see "› half" && keys C-u && see "› Write a message" && keys M-p &&
         text "A long message" && keys Enter && see 'has "A long message" in it' && see "› A long message"
 }
+raw_keys() { # as the terminal sends them
+    t send-keys -t case: -H $(printf "$1" | od -An -tx1)
+}
+keys_without_a_use() { # put no end of theirs into the line
+    start 80x24 && see ready && text ab && see "› ab" || return 1
+    for k in '[24~' '[15;2~' '[3;3~' '[1;3A' '[57414u' '\033[A' '\033OP' '\033[3~'; do raw_keys "\033$k"; done
+    rests && keys C-a && text "c|" && see "› c|ab" && rests && screen | grep -q "› c|ab *$" || return 1
+    printf 'set editing-mode vi\n"\\e[24~": "typed by F12"\n' >"$work/vi-rc"
+    start 80x24 "INPUTRC=$work/vi-rc" && see ready && say one && see "You said: one" && see ready && text two &&
+        raw_keys '\033\033[A' && see "‹ one" && keys i && raw_keys '\033[24~' && see "typed by F12" && # bound: it is used
+        raw_keys '\033[23~' && text x && see "typed by F12x"
+}
 keys_that_would_lose() { # readline's: one sends the line as a comment, one takes back all that was typed
     printf 'set editing-mode vi\n' >"$work/vi"
     start 80x24 && see ready && text "some words" && keys 'M-#' && rests && text " more" && see "› some words more" &&
@@ -1035,7 +1047,7 @@ long_typed() {
 cases="greeting_80x24 size_of_another absurd_sizes greeting_60x16 greeting_20x5 greeting_132x50 tiny send_and_stream small_answer markdown
 markdown_raw unicode resize_while_streaming follow_the_tail place_is_kept enlarged_to_the_tail new_text_mark many_messages loading_ends paste_lines
 paste_megabyte paste_without_memory paste_of_no_text paste_without_end paste_behind_a_menu paste_while_leaving multi_line
-history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key search_asks keys_that_would_lose counted_keys typed_ahead
+history draft_comes_back older_lines vi_keys wrong_keys alt_ctrl_j whole_letters search_ends_with_a_key search_asks keys_without_a_use keys_that_would_lose counted_keys typed_ahead
 enter_while_loading no_model too_large_model lone_escape no_locale editor
 editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without_memory editor_dies editor_is_suspended editor_takes_keys refused long_notice small_notice two_notices notice_stays_behind not_saved unsaved_stays
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
