@@ -272,6 +272,17 @@ void pp_ui_send_held(struct pp_ui *ui)
     pp_free(held);
 }
 
+/* What would mean something to a shell or an editor goes to the model as it is; who meant pippin is told how. */
+static void hint(struct pp_ui *ui, const char *text)
+{
+    static const char *const leaving[] = {"exit", "exit()", "quit", "quit()", "q", ":q", ":q!", ":wq", ":x", "logout"};
+    for (size_t i = 0; i < sizeof leaving / sizeof *leaving; i++)
+        if (strcmp(text, leaving[i]) == 0)
+            pp_ui_notice(ui, false, "this was said to the model; Ctrl-D leaves pippin, and so does /quit");
+    if (strcmp(text, "help") == 0 || strcmp(text, "?") == 0)
+        pp_ui_notice(ui, false, "this was said to the model; F1 shows all keys, and /help the commands");
+}
+
 bool pp_ui_accept(void *user, const char *text)
 {
     struct pp_ui *ui = user;
@@ -284,8 +295,8 @@ bool pp_ui_accept(void *user, const char *text)
         return false;
     if (!taken && pp_controller_status(ui->controller)->state == PP_STATE_LOADING)
         hold(ui, text);
-    else if (!taken)
-        taken = send(ui, text);
+    else if (!taken && (taken = send(ui, text)))
+        hint(ui, text);
     if (taken)
         remember(ui, text);
     return taken;
