@@ -78,8 +78,8 @@ static void at_once(void **state)
 }
 
 /* How a process ends that gets a signal when the screen is closed already, and ends with SAVED if it lives; `before`:
- * another one asked to leave, or 0; later: not just then. */
-static int status_behind(int before, int number, bool later)
+ * another one asked to leave, or 0; later_ms: not just then. */
+static int status_behind(int before, int number, int later_ms)
 {
     const pid_t pid = fork();
     int status = 0;
@@ -92,8 +92,8 @@ static int status_behind(int before, int number, bool later)
         if (before)
             raise(before);
         pp_signals_close();
-        struct timespec left = {.tv_nsec = 400000000};
-        while (later && nanosleep(&left, &left) != 0) /* a command that is to end is woken now and then */
+        struct timespec left = {later_ms / 1000, later_ms % 1000 * 1000000};
+        while (later_ms && nanosleep(&left, &left) != 0) /* a command that is to end is woken now and then */
             continue;
         raise(number);
         _exit(SAVED);
@@ -103,17 +103,18 @@ static int status_behind(int before, int number, bool later)
 }
 
 /* Nor while the end is saved, when the screen is closed already; Ctrl-C and SIGTERM end that, but not the SIGTERM that
- * comes with the one that asked to leave. */
+ * comes with the one that asked to leave, nor a Ctrl-C or Ctrl-\ right behind the one that did. */
 static void behind_the_screen(void **state)
 {
     (void)state;
     static const struct {
-        int before, number;
-        bool later, dies;
-    } cases[] = {{0, SIGHUP, false, false}, {0, SIGINT, false, true}, {0, SIGTERM, false, true},
-                 {SIGTERM, SIGTERM, false, false}, {SIGTERM, SIGTERM, true, true}, {SIGHUP, SIGTERM, false, true}};
+        int before, number, later_ms;
+        bool dies;
+    } cases[] = {{0, SIGHUP, 0, false}, {0, SIGINT, 0, false}, {0, SIGQUIT, 0, false}, {0, SIGINT, 1100, true},
+                 {0, SIGQUIT, 1100, true}, {0, SIGTERM, 0, true}, {SIGTERM, SIGTERM, 0, false},
+                 {SIGTERM, SIGTERM, 400, true}, {SIGHUP, SIGTERM, 0, true}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const int status = status_behind(cases[i].before, cases[i].number, cases[i].later);
+        const int status = status_behind(cases[i].before, cases[i].number, cases[i].later_ms);
         if (cases[i].dies)
             assert_true(WIFSIGNALED(status) && WTERMSIG(status) == cases[i].number);
         else

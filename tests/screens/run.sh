@@ -926,7 +926,7 @@ stuck_end() { # of what does not end by itself, where nobody presses a key
 left_in_a_hurry() {
     start 80x24 PIPPIN_FAKE_SAVES=700 && see ready && keys F10 && gone F10Quit && kill -INT "$(pid_of)" &&
         kill -QUIT "$(pid_of)" && kill -INT "$(pid_of)" && see "exit=0" || return 1
-    start 80x24 PIPPIN_FAKE_SAVES=60000 && see ready && keys F10 && gone F10Quit && sleep 2.1 &&
+    start 80x24 PIPPIN_FAKE_SAVES=60000 && see ready && keys F10 && gone F10Quit && sleep 1.1 &&
         kill -INT "$(pid_of)" && see "exit=130"
 }
 # A terminal that reads nothing any more; in full colours, many times over, there is no room for what is written.
