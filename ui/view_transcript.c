@@ -49,13 +49,21 @@ bool pp_transcript_running(const struct pp_ui *ui)
 
 static const char *footer(const struct pp_ui *ui, size_t i, const struct pp_chat_message *m)
 {
+    enum { HINT_COLS = 35 };
+    static const char *const how[2][3] = {
+        {"■ unfinished", "■ unfinished · /continue goes on", "■ unfinished · /regen asks again"},
+        {"■ stopped", "■ stopped · /continue goes on", "■ stopped · /regen asks again"},
+    };
+    const bool last = i + 1 == pp_controller_n_messages(ui->controller), running = pp_transcript_running(ui);
+    const bool stopped = m->state == PP_MESSAGE_CANCELLED;
     if (m->role != PP_ROLE_ASSISTANT || m->state == PP_MESSAGE_COMPLETE)
         return NULL;
-    if (m->state == PP_MESSAGE_CANCELLED)
-        return "■ stopped";
-    if (m->too_long && !m->len)
+    if (m->too_long && !m->len && !stopped)
         return "■ the question is too long for the context";
-    return pp_transcript_running(ui) && i + 1 == pp_controller_n_messages(ui->controller) ? NULL : "■ unfinished";
+    if (last && running && !stopped)
+        return NULL;
+    const bool hint = last && !running && text_width(ui) >= HINT_COLS;
+    return how[stopped][!hint ? 0 : m->len || m->reasoning_len ? 1 : 2];
 }
 
 static bool fit_entries(struct pp_transcript *t, size_t n)

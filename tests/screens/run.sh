@@ -568,7 +568,8 @@ edit_ends_with_its_conversation() {
 }
 
 stop_by_escape() {
-    start 80x24 && see ready && say slow && see "word 5" && keys Escape && see "■ stopped" && see ready;
+    start 80x24 && see ready && say slow && see "word 5" && keys Escape && see "■ stopped · /continue goes on" &&
+        see ready && say hi && see "You said: hi" && see "■ stopped" && ! shows "/continue"
 }
 stop_by_interrupt() {
     start 80x24 && see ready && say slow && see "word 5" && keys C-c && see "■ stopped" &&
