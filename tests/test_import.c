@@ -3,9 +3,9 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/import_store.h"
@@ -127,6 +127,14 @@ static enum pp_import_outcome put_number(struct pp_importer *im, int i, size_t n
     return r.outcome;
 }
 
+/* Of the processor, so that what else the machine does costs nothing. */
+static double seconds_used(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 /* Each is compared with those that it can be, not with all that begin so. */
 static void many_begin_alike(void **state)
 {
@@ -136,14 +144,14 @@ static void many_begin_alike(void **state)
     struct pp_importer *im;
     assert_ok(pp_store_open(test_path("alike.db"), &st, &err), err);
     assert_ok(pp_importer_new(st, test_path("alike locks"), false, &im, &err), err);
-    const uint64_t began = pp_now_ns();
+    const double began = seconds_used();
     for (int i = 0; i < MANY; i++)
         assert_int_equal(put_number(im, i, 4), PP_IMPORT_ADDED);
     pp_importer_free(im);
     assert_ok(pp_importer_new(st, test_path("alike locks"), false, &im, &err), err); /* of another day */
     for (int i = 0; i < MANY; i++)
         assert_int_equal(put_number(im, i, (size_t)(i % 4 + 1)), PP_IMPORT_HERE);
-    assert_true(pp_now_ns() - began < UINT64_C(1000000000) * SECONDS); /* squared it would be more than a minute */
+    assert_true(seconds_used() - began < SECONDS); /* squared it would be more than a minute */
     assert_int_equal(put_number(im, 7, 6), PP_IMPORT_ADDED); /* nobody knows that it is the same */
     assert_int_equal(put_number(im, 7, 5), PP_IMPORT_HERE);
     struct pp_conversation c = line_of("Hi", 2);
