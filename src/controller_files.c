@@ -4,7 +4,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "src/controller_int.h"
@@ -123,11 +122,7 @@ static void run_keep(struct pp_job *job, struct pp_store *st)
 {
     const struct ctl_job *j = (const struct ctl_job *)job;
     (void)st;
-    job->code = pp_make_dirs_of(j->key, &job->err); /* else nobody would know why it cannot be written */
-    if (job->code == PP_OK)
-        job->code = pp_write_file(j->key, j->text, strlen(j->text), 0600, &job->err);
-    if (job->code)
-        pp_fail_prefix(&job->err, "this is not kept for the next start");
+    job->code = pp_keep_file(j->key, j->text, &job->err);
 }
 
 static void on_kept(struct pp_job *job, void *controller)

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/map.h"
 #include "engine/base/word.h"
 #include "src/near.h"
 #include "src/registry.h"
@@ -145,6 +146,14 @@ enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err)
     if (!join(folder, sizeof folder, "%.*s", (int)(slash - file), file))
         return pp_fail(err, PP_ERR_IO, "the path is too long: %.100s...", file);
     return pp_make_dirs(folder, err);
+}
+
+enum pp_code pp_keep_file(const char *path, const char *text, struct pp_error *err)
+{
+    enum pp_code code = pp_make_dirs_of(path, err); /* else nobody would know why it cannot be written */
+    if (code == PP_OK)
+        code = pp_write_file(path, text, strlen(text), 0600, err);
+    return code == PP_OK ? code : pp_fail_prefix(err, "this is not kept for the next start");
 }
 
 static bool exists(const char *path)

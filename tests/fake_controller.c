@@ -32,9 +32,9 @@
 
 #include "engine/base/buf.h"
 #include "engine/base/clock.h"
-#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "src/paths.h"
 
 enum { TICK_NS = 5000000, LOAD_TICKS = 10, PREFILL_TICKS = 30, PIECE = 6, SESSIONS = 3, ADAPTERS = 3, CHOICES = 3,
     PARAMS = 4, PRESETS = 3 };
@@ -655,7 +655,7 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
 void pp_controller_keep(struct pp_controller *c, const char *path, const char *text)
 {
     struct pp_error err;
-    if (pp_write_file(path, text, strlen(text), 0600, &err) != PP_OK)
+    if (pp_keep_file(path, text, &err) != PP_OK)
         say(c, true, err.text);
 }
 
