@@ -408,6 +408,7 @@ void pp_adapter_file_close(struct pp_adapter_file *f)
         pp_free((void *)(uintptr_t)f->targets[i].second);
         pp_free((void *)(uintptr_t)f->targets[i].token_ids);
     }
+    pp_adapter_free_made(f);
     pp_free(f->targets);
     pp_free(f->invocation);
     pp_name_index_free(&f->index);
@@ -456,7 +457,9 @@ const char *pp_adapter_file_arch(const struct pp_adapter_file *f)
 const char *pp_adapter_file_kind(const struct pp_adapter_file *f)
 {
     static const char *const names[] = {[PP_ADAPTER_LORA] = "LoRA", [PP_ADAPTER_DORA] = "DoRA",
-                                        [PP_ADAPTER_IA3] = "IA3"};
+                                        [PP_ADAPTER_IA3] = "IA3", [PP_ADAPTER_ADALORA] = "AdaLoRA",
+                                        [PP_ADAPTER_LOHA] = "LoHa", [PP_ADAPTER_LOKR] = "LoKr",
+                                        [PP_ADAPTER_NORMS] = "LN tuning", [PP_ADAPTER_TOKENS] = "tokens"};
     return names[f->kind];
 }
 

@@ -1,13 +1,15 @@
 /* adapter_file.h - adapters as they lie on disk: a PEFT or MLX folder or a GGUF adapter, seen the same way.
  *
  * PEFT: adapter_config.json and adapter_model.safetensors, as https://huggingface.co/docs/peft writes them; LoRA, DoRA
- * (arXiv 2402.09353) and IA3 (arXiv 2205.05638).
+ * (arXiv 2402.09353) and IA3 (arXiv 2205.05638), what is a LoRA once it is multiplied out (adapter_made.c), norms and
+ * tokens' rows in the model's place (LN_TUNING, TRAINABLE_TOKENS).
  * MLX: adapter_config.json with lora_parameters and adapters.safetensors, as https://github.com/ml-explore/mlx-lm
  * writes them; LoRA and DoRA. Their matrices are A [n_in, r] and B [r, n_out].
  * Of experts each one's matrix is a target; how folders and files have them is told in adapter_experts.c.
  * GGUF: general.type "adapter", adapter.type "lora", adapter.lora.alpha, and tensors NAME.lora_a, NAME.lora_b; of an
  * activated LoRA adapter.alora.invocation_tokens.
- * Nothing is copied: matrices point into the mapped file. Immutable after opening; any thread may read it. */
+ * Nothing is copied, but for what is multiplied out: matrices point into the mapped file. Immutable after opening; any
+ * thread may read it. */
 #ifndef PP_ENGINE_ADAPTER_FILE_H
 #define PP_ENGINE_ADAPTER_FILE_H
 
@@ -69,7 +71,7 @@ enum pp_code pp_adapter_recognise(const char *path, bool *is_adapter, struct pp_
 
 const char *pp_adapter_file_name(const struct pp_adapter_file *f); /* "Lora Alpha"; printable UTF-8, may be "" */
 const char *pp_adapter_file_arch(const struct pp_adapter_file *f); /* GGUF architecture: "llama" */
-const char *pp_adapter_file_kind(const struct pp_adapter_file *f); /* "LoRA", "DoRA", "IA3" */
+const char *pp_adapter_file_kind(const struct pp_adapter_file *f); /* "LoRA", "DoRA", "IA3", "AdaLoRA", ... */
 /* True if the rows of B that belong to q and k are in Hugging Face order (PEFT), false if in the GGUF order of the
  * family. A base model whose hparams.rope_neox differs needs them moved: pp_hf_row, pp_gguf_row. */
 bool pp_adapter_file_hf_order(const struct pp_adapter_file *f);

@@ -1,4 +1,4 @@
-/* adapter_file_int.h - what the readers of adapter files share. Private to adapter_file.c and adapter_folder.c. */
+/* adapter_file_int.h - what the readers of adapter files share. Private to adapter_*.c. */
 #ifndef PP_ENGINE_ADAPTER_FILE_INT_H
 #define PP_ENGINE_ADAPTER_FILE_INT_H
 
@@ -6,6 +6,7 @@
 #include "engine/name_index.h"
 
 struct cJSON;
+struct pp_adapter_made;
 struct pp_gguf;
 struct pp_safetensors;
 
@@ -20,13 +21,24 @@ struct pp_adapter_file {
     const struct pp_arch *arch;
     const struct pp_hparams *hp;         /* while it is opened: of the model that it is for; or NULL */
     const struct pp_arch *wanted;        /* if the modules' names are those of several families; or NULL */
-    enum { PP_ADAPTER_LORA, PP_ADAPTER_DORA, PP_ADAPTER_IA3 } kind;
+    enum {
+        PP_ADAPTER_LORA,
+        PP_ADAPTER_DORA,
+        PP_ADAPTER_IA3,
+        PP_ADAPTER_ADALORA,
+        PP_ADAPTER_LOHA,
+        PP_ADAPTER_LOKR,
+        PP_ADAPTER_NORMS,                /* PEFT's LN_TUNING */
+        PP_ADAPTER_TOKENS,               /* its TRAINABLE_TOKENS */
+    } kind;
     char name[128];
     float alpha;
     int32_t *invocation;                 /* [n_invocation] */
     size_t n_invocation;
     struct pp_adapter_target *targets;   /* names are pp_free'd */
     size_t n, cap;
+    struct pp_adapter_made *made;        /* what targets point to that is not in the mapped file */
+    size_t made_bytes;
     size_t n_beside;                     /* tensors of parts of the model that do not run here */
     struct pp_name_index index;          /* of the targets' names */
 };
@@ -40,6 +52,9 @@ enum pp_adapter_part {
     PP_PART_IA3,
     PP_PART_WEIGHT,
     PP_PART_TOKENS,
+    PP_PART_FOLDED,  /* belongs to an AdaLoRA's A; */
+    PP_PART_FACTORS, /* the first one of those of which A and B are made, of LoHa and LoKr, */
+    PP_PART_FACTOR,  /* or another one: adapter_made.c */
     PP_PART_NOTHING, /* the base model's own, saved with the adapter: it changes nothing */
 };
 
@@ -84,6 +99,17 @@ bool pp_adapter_translated_stack(const struct pp_adapter_file *f, const char *gg
 /* Notes its tensor as a part of each expert's target. */
 enum pp_code pp_adapter_add_stack(struct pp_adapter_file *f, struct pp_adapter_stack *s, enum pp_adapter_part part,
                                   const struct pp_tensor *t, struct pp_error *err);
+
+/* adapter_made.c: an AdaLoRA's A with its values E multiplied in; and alpha by its rank, out: of A. */
+enum pp_code pp_adapter_fold(struct pp_adapter_file *f, const char *module, size_t len, const struct pp_tensor *a,
+                             struct pp_tensor *out, struct pp_error *err);
+enum pp_code pp_adapter_fold_scale(const struct pp_adapter_file *f, const struct pp_tensor *a, float *scale,
+                                   struct pp_error *err);
+/* A and B of a module of LoHa or LoKr, whose first tensor this is; and whether a later one has such a first one. */
+enum pp_code pp_adapter_make_halves(struct pp_adapter_file *f, const struct pp_tensor *t, struct pp_tensor halves[2],
+                                    struct pp_error *err);
+bool pp_adapter_factor_counts(const struct pp_adapter_file *f, const struct pp_tensor *t);
+void pp_adapter_free_made(struct pp_adapter_file *f);
 
 /* adapter_folder.c: PEFT's and MLX's. */
 enum pp_code pp_adapter_open_folder(struct pp_adapter_file *f, struct pp_error *err);

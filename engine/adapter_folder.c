@@ -30,7 +30,7 @@ static const struct {
  * with new versions of PEFT and change what is computed, some of them without a tensor that would tell. */
 static const char *const known[] = {
     "use_dora", "use_rslora", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config",
-    "megatron_config", "runtime_config",
+    "megatron_config", "runtime_config", "use_effective_conv2d",
 };
 
 /* Initialisations that also change the base model's weights, so that the adapter alone does not fit the original. */
@@ -55,28 +55,78 @@ static bool is_string(const cJSON *item, const char *s)
     return cJSON_IsString(item) && strcmp(item->valuestring, s) == 0;
 }
 
+/* PEFT's kinds that run, by the words of peft_type. */
+static const struct {
+    const char *type;
+    int kind;
+} kinds[] = {
+    {"LORA", PP_ADAPTER_LORA},       {"IA3", PP_ADAPTER_IA3},
+    {"ADALORA", PP_ADAPTER_ADALORA}, {"LOHA", PP_ADAPTER_LOHA},
+    {"LOKR", PP_ADAPTER_LOKR},       {"LN_TUNING", PP_ADAPTER_NORMS},
+    {"TRAINABLE_TOKENS", PP_ADAPTER_TOKENS},
+};
+
 /* Whether PEFT knows how to make a LoRA of an adapter of this kind: what adds to a matrix. */
 static bool converts(const cJSON *type)
 {
-    static const char *const kinds[] = {"LOHA", "LOKR", "VERA", "VBLORA", "RANDLORA", "FOURIERFT", "C3A", "MISS",
-                                        "GRALORA", "DELORA", "WAVEFT", "TINYLORA", "UNILORA", "PSOFT"};
+    static const char *const names[] = {"VERA",    "VBLORA", "RANDLORA", "FOURIERFT", "C3A",   "MISS", "GRALORA",
+                                        "DELORA", "WAVEFT", "TINYLORA", "UNILORA",   "PSOFT", "HIRA", "SHIRA"};
     size_t i = 0;
-    while (i < sizeof kinds / sizeof *kinds && !is_string(type, kinds[i]))
+    while (i < sizeof names / sizeof *names && !is_string(type, names[i]))
         i++;
-    return i < sizeof kinds / sizeof *kinds;
+    return i < sizeof names / sizeof *names;
+}
+
+/* Whether it is more than a change of matrices: vectors before the text that no token has, or a choice for each token.
+ * PEFT cannot put such into the model either. */
+static bool stays_apart(const cJSON *type)
+{
+    static const char *const names[] = {"PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT",
+                                        "CARTRIDGE", "ADAPTION_PROMPT", "XLORA", "POLY", "LILY"};
+    size_t i = 0;
+    while (i < sizeof names / sizeof *names && !is_string(type, names[i]))
+        i++;
+    return i < sizeof names / sizeof *names;
+}
+
+static enum pp_code fail_kind(const struct pp_adapter_file *f, const cJSON *type, struct pp_error *err)
+{
+    const char *what = converts(type)      ? "PEFT makes a LoRA that is near it: save_as_lora"
+                       : stays_apart(type) ? "it is more than a change of matrices; train a LoRA in its place"
+                                           : "let PEFT put it into the model (merge_and_unload, save_pretrained), and "
+                                             "use that folder as the model";
+    if (!cJSON_IsString(type))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s/%s does not say of what kind the adapter is (peft_type)", f->path,
+                       pp_adapter_config_file);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than those that run here, LoRA, DoRA, "
+                   "AdaLoRA, LoHa, LoKr, IA3, LN_TUNING and TRAINABLE_TOKENS (peft_type: %.40s); %s", f->path,
+                   type->valuestring, what);
 }
 
 static enum pp_code read_kind(struct pp_adapter_file *f, struct pp_error *err)
 {
     const cJSON *type = member(f, "peft_type");
-    f->kind = switched_on(member(f, "use_dora")) ? PP_ADAPTER_DORA : PP_ADAPTER_LORA;
-    if (is_string(type, "IA3"))
-        f->kind = PP_ADAPTER_IA3;
-    else if (!is_string(type, "LORA"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA, DoRA or IA3 (peft_type: "
-                       "%.40s)%s", f->path, cJSON_IsString(type) ? type->valuestring : "none",
-                       converts(type) ? "; PEFT makes a LoRA that is near it: save_as_lora" : "");
+    size_t i = 0;
+    while (i < sizeof kinds / sizeof *kinds && !is_string(type, kinds[i].type))
+        i++;
+    if (i == sizeof kinds / sizeof *kinds)
+        return fail_kind(f, type, err);
+    f->kind = kinds[i].kind;
+    if (f->kind == PP_ADAPTER_LORA && switched_on(member(f, "use_dora")))
+        f->kind = PP_ADAPTER_DORA;
     return PP_OK;
+}
+
+/* A LoRA, perhaps one with magnitudes. */
+static bool is_lora(const struct pp_adapter_file *f)
+{
+    return f->kind == PP_ADAPTER_LORA || f->kind == PP_ADAPTER_DORA;
+}
+
+/* Products of which A and B are made. */
+static bool is_made(const struct pp_adapter_file *f)
+{
+    return f->kind == PP_ADAPTER_LOHA || f->kind == PP_ADAPTER_LOKR;
 }
 
 static bool is_known(const char *option)
@@ -120,7 +170,7 @@ static enum pp_code read_invocation(struct pp_adapter_file *f, struct pp_error *
                        f->path, pp_adapter_config_file);
     if (!switched_on(tokens))
         return PP_OK;
-    if (!cJSON_IsArray(tokens) || f->kind == PP_ADAPTER_IA3)
+    if (!cJSON_IsArray(tokens) || !is_lora(f))
         return pp_adapter_bad_invocation(f, err);
     enum pp_code code = pp_adapter_reserve_invocation(f, (size_t)cJSON_GetArraySize(tokens), err);
     size_t n = 0;
@@ -149,10 +199,28 @@ static const struct ending peft_endings[] = {
     {".lora_B.weight", PP_PART_B},
     {".lora_A.default.weight", PP_PART_A},
     {".lora_B.default.weight", PP_PART_B},
+    {".lora_A", PP_PART_A}, /* AdaLoRA's */
+    {".lora_B", PP_PART_B},
+    {".lora_E", PP_PART_FOLDED},
+    {".ranknum", PP_PART_FOLDED},
+    {".lora_A.default", PP_PART_A},
+    {".lora_B.default", PP_PART_B},
+    {".lora_E.default", PP_PART_FOLDED},
+    {".ranknum.default", PP_PART_FOLDED},
     {".lora_embedding_A", PP_PART_A},
     {".lora_embedding_B", PP_PART_B},
     {".lora_embedding_A.default", PP_PART_A},
     {".lora_embedding_B.default", PP_PART_B},
+    {".hada_w1_a", PP_PART_FACTORS},
+    {".hada_w1_b", PP_PART_FACTOR},
+    {".hada_w2_a", PP_PART_FACTOR},
+    {".hada_w2_b", PP_PART_FACTOR},
+    {".lokr_w1", PP_PART_FACTORS},
+    {".lokr_w1_a", PP_PART_FACTORS},
+    {".lokr_w1_b", PP_PART_FACTOR},
+    {".lokr_w2", PP_PART_FACTOR},
+    {".lokr_w2_a", PP_PART_FACTOR},
+    {".lokr_w2_b", PP_PART_FACTOR},
     {".lora_B.bias", PP_PART_B_BIAS},
     {".lora_B.default.bias", PP_PART_B_BIAS},
     {".lora_magnitude_vector", PP_PART_MAGNITUDE},
@@ -168,6 +236,14 @@ static const struct ending peft_endings[] = {
     {".modules_to_save.default.weight", PP_PART_WEIGHT},
     {".token_adapter.trainable_tokens_delta", PP_PART_TOKENS},
     {".token_adapter.trainable_tokens_delta.default", PP_PART_TOKENS},
+    {".trainable_tokens_delta", PP_PART_TOKENS}, /* of an adapter that is nothing else */
+    {".trainable_tokens_delta.default", PP_PART_TOKENS},
+    {".trainable_tokens_original", PP_PART_NOTHING},
+    {".trainable_tokens_original.default", PP_PART_NOTHING},
+    {".ln_tuning_layers.weight", PP_PART_WEIGHT},
+    {".ln_tuning_layers.bias", PP_PART_BIAS},
+    {".ln_tuning_layers.default.weight", PP_PART_WEIGHT},
+    {".ln_tuning_layers.default.bias", PP_PART_BIAS},
     {".original_module.weight", PP_PART_NOTHING},
     {".original_module.bias", PP_PART_NOTHING},
     {".base_layer.weight", PP_PART_NOTHING}, /* beside a LoRA of the embeddings: what it was trained on */
@@ -338,6 +414,11 @@ struct per_module {
 
 static enum pp_code read_per_module(const struct pp_adapter_file *f, struct per_module *m, struct pp_error *err)
 {
+    enum { MOST_MASKS = 2048 };
+    if (f->kind == PP_ADAPTER_ADALORA) /* the same alpha for all, and ranks by masks */
+        return cJSON_GetArraySize(member(f, "rank_pattern")) <= MOST_MASKS
+                   ? PP_OK
+                   : pp_fail(err, PP_ERR_UNSUPPORTED, "rank_pattern has more than %d entries", MOST_MASKS);
     m->rslora = cJSON_IsTrue(member(f, "use_rslora"));
     enum pp_code code = pp_module_patterns_new(member(f, "alpha_pattern"), "alpha_pattern", &m->alphas, err);
     return code ? code : pp_module_patterns_new(member(f, "rank_pattern"), "rank_pattern", &m->ranks, err);
@@ -351,11 +432,20 @@ static enum pp_code scale_of(const struct pp_adapter_file *f, const struct per_m
     const cJSON *r = member(f, "r");
     if (!t->rank)
         return PP_OK;
+    if (f->kind == PP_ADAPTER_ADALORA)
+        return pp_adapter_fold_scale(f, &t->a, &t->scale, err);
+    if (is_made(f))
+        rank = 8; /* PEFT's default */
     if (cJSON_IsNumber(r))
         rank = r->valuedouble;
     enum pp_code code = pp_module_patterns_find(m->alphas, module, &alpha, err);
     if (!code)
         code = pp_module_patterns_find(m->ranks, module, &rank, err);
+    if (!code && is_made(f) && (f->kind != PP_ADAPTER_LOHA || rank * rank == (double)t->rank)) {
+        t->scale = (float)(alpha / rank);
+        return isfinite(t->scale) ? PP_OK : pp_fail(err, PP_ERR_FORMAT, "%s/%s: alpha and r of %s, %g and %g, are no "
+                                                    "scale", f->path, pp_adapter_config_file, t->name, alpha, rank);
+    }
     if (!code && rank != (double)t->rank)
         code = pp_fail(err, PP_ERR_FORMAT, "%s: %s has rank %lld, but %s says %g", f->path, t->name,
                        (long long)t->rank, pp_adapter_config_file, rank);
@@ -375,11 +465,17 @@ static bool is_module(const char *module, const char *end)
     return m <= n && strcmp(module + n - m, end) == 0 && (m == n || module[n - m - 1] == '.');
 }
 
+/* Where the configuration names tokens. */
+static const char *tokens_member(const struct pp_adapter_file *f)
+{
+    return f->kind == PP_ADAPTER_TOKENS ? "token_indices" : "trainable_token_indices";
+}
+
 /* Which tokens' rows a module has: one list for the embeddings, or one for each module that is named. */
 static enum pp_code read_tokens(const struct pp_adapter_file *f, const char *module, struct pp_adapter_target *t,
                                 struct pp_error *err)
 {
-    const cJSON *list = member(f, "trainable_token_indices"), *item;
+    const cJSON *list = member(f, tokens_member(f)), *item;
     const int64_t n = t->tokens.ne[1];
     int64_t i = 0;
     if (cJSON_IsObject(list)) {
@@ -389,8 +485,8 @@ static enum pp_code read_tokens(const struct pp_adapter_file *f, const char *mod
         list = item;
     }
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n)
-        return pp_fail(err, PP_ERR_FORMAT, "%s: %s has %lld tokens of its own, but trainable_token_indices does not "
-                       "name as many", f->path, t->name, (long long)n);
+        return pp_fail(err, PP_ERR_FORMAT, "%s: %s has %lld tokens of its own, but %s does not name as many", f->path,
+                       t->name, (long long)n, tokens_member(f));
     int32_t *ids = pp_calloc((size_t)n, sizeof *ids);
     struct pp_name_index seen = {0};
     bool good = ids && pp_name_index_init(&seen, (size_t)n);
@@ -409,8 +505,8 @@ static enum pp_code read_tokens(const struct pp_adapter_file *f, const char *mod
     }
     pp_name_index_free(&seen);
     return good ? PP_OK
-                : pp_fail(err, PP_ERR_FORMAT, "%s/%s: trainable_token_indices is no list of tokens, each once", f->path,
-                          pp_adapter_config_file);
+                : pp_fail(err, PP_ERR_FORMAT, "%s/%s: %s is no list of tokens, each once", f->path,
+                          pp_adapter_config_file, tokens_member(f));
 }
 
 /* --- tensors ------------------------------------------------------------------------------------------------- */
@@ -471,6 +567,39 @@ static enum pp_code add_stack(struct pp_adapter_file *f, const struct per_module
     return code;
 }
 
+/* Whether adapters of a file's kind have such parts; all may have tensors in the model's place. */
+static bool belongs(const struct pp_adapter_file *f, enum pp_adapter_part part)
+{
+    if (part == PP_PART_WEIGHT || part == PP_PART_TOKENS)
+        return true;
+    if (part == PP_PART_FOLDED)
+        return f->kind == PP_ADAPTER_ADALORA;
+    if (part == PP_PART_FACTORS || part == PP_PART_FACTOR)
+        return is_made(f);
+    if (f->kind == PP_ADAPTER_NORMS || f->kind == PP_ADAPTER_TOKENS || is_made(f))
+        return part == PP_PART_BIAS;
+    return (f->kind == PP_ADAPTER_IA3) == (part == PP_PART_IA3);
+}
+
+/* The tensor as it is, or what is made of it. */
+static enum pp_code add_parts(struct pp_adapter_file *f, const struct part_name *p, const struct pp_tensor *t,
+                              const struct pp_buf *gguf, struct pp_error *err)
+{
+    struct pp_tensor halves[2] = {*t};
+    enum pp_code code = PP_OK;
+    if (p->part == PP_PART_FACTORS)
+        code = pp_adapter_make_halves(f, t, halves, err);
+    else if (p->part == PP_PART_A && f->kind == PP_ADAPTER_ADALORA)
+        code = pp_adapter_fold(f, p->module, p->len, t, &halves[0], err);
+    else
+        return pp_adapter_add_part(f, gguf->data, gguf->len, p->part, t, err);
+    if (!code)
+        code = pp_adapter_add_part(f, gguf->data, gguf->len, PP_PART_A, &halves[0], err);
+    return code || p->part != PP_PART_FACTORS
+               ? code
+               : pp_adapter_add_part(f, gguf->data, gguf->len, PP_PART_B, &halves[1], err);
+}
+
 /* modules: the own name of each target's module, one after the other, each ended by a zero. */
 static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_module *m, const struct pp_tensor *t,
                                struct translation *to, struct pp_buf *modules, struct pp_error *err)
@@ -485,19 +614,27 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
     if (!found)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not part of a matrix's adapter in the family %s",
                        f->path, t->name, f->arch->name);
-    if (f->kind == PP_ADAPTER_LORA && p->part == PP_PART_MAGNITUDE)
+    if ((f->kind == PP_ADAPTER_LORA || f->kind == PP_ADAPTER_ADALORA) && p->part == PP_PART_MAGNITUDE)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has magnitudes (%.200s), but does not say that it is a DoRA",
                        f->path, t->name);
     if (p->part == PP_PART_NOTHING)
         return PP_OK;
-    if (p->part != PP_PART_WEIGHT && p->part != PP_PART_TOKENS &&
-        (f->kind == PP_ADAPTER_IA3) != (p->part == PP_PART_IA3))
+    if (!belongs(f, p->part))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s does not belong in an adapter of the kind %s",
                        f->path, t->name, pp_adapter_file_kind(f));
+    if (p->part == PP_PART_FOLDED || (f->kind == PP_ADAPTER_ADALORA && !t->size)) /* nothing of it was left */
+        return PP_OK;
+    if (p->part == PP_PART_FACTOR)
+        return pp_adapter_factor_counts(f, t)
+                   ? PP_OK
+                   : pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s stands alone", f->path, t->name);
+    if (place.stacked && f->kind == PP_ADAPTER_ADALORA)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is of an AdaLoRA of all experts' matrices together, "
+                       "which is not supported; train a LoRA of them", f->path, t->name);
     if (place.stacked)
         return add_stack(f, m, &place, t, modules, err);
     size_t before = f->n;
-    enum pp_code code = pp_adapter_add_part(f, to->gguf.data, to->gguf.len, p->part, t, err);
+    enum pp_code code = add_parts(f, p, t, &to->gguf, err);
     if (!code && f->n > before) {
         f->targets[before].form = to->form;
         f->targets[before].a_turned = f->targets[before].b_turned = m->endings == mlx_endings;
@@ -564,9 +701,9 @@ static enum pp_code check_has_tokens(const struct pp_adapter_file *f, struct pp_
     size_t i = 0;
     while (i < f->n && !f->targets[i].tokens.data)
         i++;
-    return i < f->n || !switched_on(member(f, "trainable_token_indices"))
+    return i < f->n || !switched_on(member(f, tokens_member(f)))
                ? PP_OK
-               : pp_fail(err, PP_ERR_FORMAT, "%s says trainable_token_indices, but has no tensor for them", f->path);
+               : pp_fail(err, PP_ERR_FORMAT, "%s says %s, but has no tensor for them", f->path, tokens_member(f));
 }
 
 static enum pp_code open_peft(struct pp_adapter_file *f, struct pp_error *err)
@@ -578,9 +715,11 @@ static enum pp_code open_peft(struct pp_adapter_file *f, struct pp_error *err)
         code = check_features(f, err);
     if (!code)
         code = read_invocation(f, err);
-    f->alpha = f->kind == PP_ADAPTER_IA3 ? 1 : 8; /* PEFT's default */
-    if (!code && f->kind != PP_ADAPTER_IA3 && !pp_json_float(f->config, "lora_alpha", &f->alpha))
-        code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: lora_alpha is not a number", f->path, pp_adapter_config_file);
+    const bool low_rank = is_lora(f) || f->kind == PP_ADAPTER_ADALORA || is_made(f);
+    const char *alpha = is_made(f) ? "alpha" : "lora_alpha";
+    f->alpha = low_rank ? 8 : 1; /* PEFT's default */
+    if (!code && low_rank && !pp_json_float(f->config, alpha, &f->alpha))
+        code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: %s is not a number", f->path, pp_adapter_config_file, alpha);
     if (!code)
         code = read_per_module(f, &m, err);
     if (!code)

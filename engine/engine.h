@@ -178,7 +178,7 @@ struct pp_adapter_info {
     int n_targets;         /* projections it changes */
     uint64_t bytes;
     const char *targets;   /* "attn_q attn_k ffn_up": each kind of projection once */
-    const char *kind;      /* "LoRA", "DoRA", "IA3" */
+    const char *kind;      /* "LoRA", "DoRA", "IA3", "AdaLoRA", "LoHa", "LoKr", "LN tuning", "tokens" */
     int n_invocation;      /* tokens that invoke it: it acts behind the last time they stand in a prompt; 0: always */
     const int32_t *invocation; /* [n_invocation] */
     bool idle;             /* it changes nothing, whatever its strength: it was never trained, for one */
@@ -188,7 +188,7 @@ struct pp_adapter_info {
 /* Whether two adapters of one model cannot be on at once: pp_seq_set_adapters refuses them. Any thread. */
 bool pp_adapter_places_conflict(const struct pp_adapter_places *a, const struct pp_adapter_places *b);
 
-/* A folder of PEFT (LoRA, DoRA, IA3) or MLX (LoRA, DoRA) or a GGUF adapter, to be used with this very struct pp_model.
+/* A folder of PEFT or MLX, or a GGUF adapter, to be used with this very struct pp_model.
  * Checked against it: PP_ERR_MISMATCH names the tensor and both shapes. The weights are copied: the file may go. For
  * a DoRA the model's weights are read, those that it changes, and multiplied by its A: seconds for large models. */
 enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct pp_adapter **out, struct pp_error *err);

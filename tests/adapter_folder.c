@@ -172,18 +172,64 @@ static const float *part_of(const struct folder *f, const struct folder_module *
     return folder_get(f, name);
 }
 
+static const struct folder_part *find_part(const struct folder *f, const struct folder_module *m, const char *end)
+{
+    char name[160];
+    snprintf(name, sizeof name, "base_model.model.%s%s", m->hf, end);
+    for (int i = 0; i < f->n; i++)
+        if (strcmp(f->parts[i].name, name) == 0)
+            return &f->parts[i];
+    return NULL;
+}
+
+/* A value of a matrix, or of the product of two. */
+static double factor_at(const struct folder_part *whole, const struct folder_part *left,
+                        const struct folder_part *right, int64_t r, int64_t i)
+{
+    double sum = 0;
+    if (whole)
+        return (double)whole->data[r * whole->cols + i];
+    for (int64_t k = 0; k < left->cols; k++)
+        sum += (double)left->data[r * left->cols + k] * (double)right->data[k * right->cols + i];
+    return sum;
+}
+
+/* What a LoHa or a LoKr adds to W, but for its scale; 0: it is neither. */
+static double made_at(const struct folder *f, const struct folder_module *m, int64_t r, int64_t i)
+{
+    static const char *const ends[2][2][3] = {
+        {{"", ".hada_w1_a", ".hada_w1_b"}, {"", ".hada_w2_a", ".hada_w2_b"}},
+        {{".lokr_w1", ".lokr_w1_a", ".lokr_w1_b"}, {".lokr_w2", ".lokr_w2_a", ".lokr_w2_b"}}};
+    for (int kind = 0; kind < 2; kind++) {
+        const struct folder_part *p[2][3];
+        for (int k = 0; k < 6; k++)
+            p[k / 3][k % 3] = find_part(f, m, ends[kind][k / 3][k % 3]);
+        if (!p[0][0] && !p[0][1])
+            continue;
+        const struct folder_part *second = p[1][0] ? p[1][0] : p[1][1];
+        const int64_t rows = kind ? second->rows : 1, cols = kind ? (p[1][0] ? second : p[1][2])->cols : 1;
+        return factor_at(p[0][0], p[0][1], p[0][2], kind ? r / rows : r, kind ? i / cols : i) *
+               factor_at(p[1][0], p[1][1], p[1][2], kind ? r % rows : r, kind ? i % cols : i);
+    }
+    return 0;
+}
+
 /* Row r of W with everything that a folder has for it, at a strength; scale: of B A. */
 static void merge_row(const struct folder *f, const struct folder_module *m, int64_t r, float *w, int64_t n, int rank,
                       double scale, double strength)
 {
     const int64_t from = m->moved ? pp_hf_row(r, FOLDER_HEAD_DIM) : r;
     const float *a = part_of(f, m, ".lora_A.weight"), *b = part_of(f, m, ".lora_B.weight");
+    const float *values = part_of(f, m, ".lora_E"); /* of an AdaLoRA */
+    a = values ? part_of(f, m, ".lora_A") : a;
+    b = values ? part_of(f, m, ".lora_B") : b;
     const float *magnitude = part_of(f, m, ".lora_magnitude_vector"), *ia3 = part_of(f, m, ".ia3_l");
+    const bool made = find_part(f, m, ".hada_w1_b") || find_part(f, m, ".lokr_w1") || find_part(f, m, ".lokr_w1_a");
     double norm = 0, sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        double x = (double)w[i], low = 0;
+        double x = (double)w[i], low = made ? made_at(f, m, from, i) : 0;
         for (int k = 0; a && k < rank; k++)
-            low += (double)b[from * rank + k] * (double)a[k * n + i];
+            low += (double)b[from * rank + k] * (values ? (double)values[k] : 1) * (double)a[k * n + i];
         norm += x * x;
         x += strength * scale * low;
         sum += x * x;

@@ -614,6 +614,16 @@ static float *replace_norm(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
+/* What LN tuning calls the same tensors. */
+static const char *as_ln_tuning(struct folder *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        char *end = strrchr(f->parts[i].name, '.');
+        snprintf(end, 30, ".ln_tuning_layers%s", strcmp(end, ".bias") == 0 ? ".bias" : ".weight");
+    }
+    return folder_write_peft(f, "{\"peft_type\":\"LN_TUNING\"}");
+}
+
 /* Weights and biases of norms in the model's place, or biases alone; some are stored without 1. */
 static void norms(void **state)
 {
@@ -648,8 +658,10 @@ static void norms(void **state)
         assert_int_equal(pp_convert_to_gguf(peft, gguf, &base, &err), cases[i].back ? PP_OK : PP_ERR_UNSUPPORTED);
         if (cases[i].back)
             assert_ok(pp_convert_to_peft(gguf, again, &base, &err), err);
-        const char *const pairs[][2] = {{model, peft}, {file, peft}, {model, gguf}, {file, again}};
-        for (int k = 0; k < (cases[i].back ? 4 : 2); k++) {
+        const char *tuned = as_ln_tuning(&f);
+        const char *const pairs[][2] = {{model, peft}, {file, peft}, {model, tuned}, {file, tuned}, {model, gguf},
+                                        {file, again}};
+        for (int k = 0; k < (cases[i].back ? 6 : 4); k++) {
             float *got = logits_at(pairs[k][0], pairs[k][1], 0.5f, s.n_vocab);
             if (!(farthest(got, want, n) < 1e-4))
                 fail_msg("%s: %s on %s is %g off", cases[i].arch, pairs[k][1], pairs[k][0], farthest(got, want, n));
@@ -928,6 +940,14 @@ static void untrain(struct decoder *d)
     }
 }
 
+/* As an adapter that is nothing but tokens has them. */
+static const char *as_tokens_alone(struct folder *f)
+{
+    for (int i = 0; i < f->n; i++)
+        strcpy(strstr(f->parts[i].name, ".token_adapter"), ".trainable_tokens_delta");
+    return folder_write_peft(f, "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[9, 2, 30]}");
+}
+
 /* indices: of the configuration. */
 static void check_tokens(const char *arch, const char *const *names, const char *indices, bool untrained)
 {
@@ -945,10 +965,11 @@ static void check_tokens(const char *arch, const char *const *names, const char 
     const char *merged = change_folder(model, names, replace_tokens, &f), *peft = folder_write_peft(&f, text);
     float *want = logits_of(merged, NULL, s.n_vocab), *alone = logits_of(model, NULL, s.n_vocab);
     assert_true(farthest(alone, want, n) > 0.1);
-    for (int i = 0; i < 2; i++) {
-        float *got = logits_of(i ? file : model, peft, s.n_vocab);
+    const char *alike = as_tokens_alone(&f);
+    for (int i = 0; i < 4; i++) {
+        float *got = logits_of(i % 2 ? file : model, i < 2 ? peft : alike, s.n_vocab);
         if (!(farthest(got, want, n) < 1e-5))
-            fail_msg("%s: %s is %g off", arch, i ? file : model, farthest(got, want, n));
+            fail_msg("%s: %s is %g off", arch, i % 2 ? file : model, farthest(got, want, n));
         pp_free(got);
     }
     assert_int_equal(pp_convert_to_gguf(peft, fresh_path("a.gguf"), &(struct pp_convert_options){.base = file}, &err),

@@ -6,6 +6,7 @@
 
 #include "engine/adapter_file.h"
 #include "engine/base/mem.h"
+#include "engine/convert.h"
 #include "engine/engine_int.h"
 #include "engine/gguf.h"
 #include "engine/model.h"
@@ -188,6 +189,200 @@ static void dora(void **state)
     pp_free(f.parts[--f.n].data);
     assert_int_equal(pp_adapter_file_open(folder_write_peft(&f, dora_config), &file, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "output.weight"));
+    folder_empty(&f);
+}
+
+/* All modules, of which training left `rank` values of E for each. */
+static void make_adalora(struct folder *f, const struct tiny_shape *s, int rank)
+{
+    int64_t n_in, n_out;
+    for (int i = 0; i < FOLDER_MODULES; i++) {
+        folder_sizes(s, i, &n_in, &n_out);
+        folder_add_named(f, i, ".lora_A", rank, n_in, 0, 0.3f);
+        folder_add_named(f, i, ".lora_E", rank, 1, 0, 0.8f);
+        folder_add_named(f, i, ".lora_B", n_out, rank, 0, 0.3f);
+    }
+}
+
+/* What is divided by is the rank of the beginning, or what the file says; rows that a mask took are gone, or count for
+ * nothing. */
+static void adalora(void **state)
+{
+    static const char config[] =
+        "{\"peft_type\":\"ADALORA\",\"r\":8,\"init_r\":6,\"target_r\":4,\"lora_alpha\":9,\"rank_pattern\":{"
+        "\"model.layers.0.self_attn.q_proj.lora_E\":[true,false,true,true,true,false],"
+        "\"model.layers.0.mlp.up_proj.lora_E\":[true,true,false,false],"
+        "\"model.layers.1.mlp.up_proj.lora_E\":[false,false]}}";
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct folder f = {.random = 21};
+    struct pp_error err;
+    const char *model = tiny_model(&s);
+    (void)state;
+    make_adalora(&f, &s, 4);
+    folder_add(&f, "base_model.model.model.layers.1.mlp.up_proj.lora_A", 0, s.n_embd, 0, 0); /* no row is left of it */
+    folder_add(&f, "base_model.model.model.layers.1.mlp.up_proj.lora_E", 0, 1, 0, 0);
+    folder_add(&f, "base_model.model.model.layers.1.mlp.up_proj.lora_B", 0, s.n_ff, 0, 0);
+    const char *path = folder_write_peft(&f, config);
+    float *masked = (float *)(uintptr_t)folder_get(&f, "base_model.model.model.layers.0.mlp.up_proj.lora_E");
+    masked[2] = masked[3] = 0;
+    gives_merged(&f, path, model, 4, 9 / (6 + 1e-5));
+    const char *gguf = fresh_path("adapter.gguf"); /* a LoRA like any other */
+    assert_ok(pp_convert_to_gguf(path, gguf, &(struct pp_convert_options){.base = model}, &err), err);
+    gives_merged(&f, gguf, model, 4, 9 / (6 + 1e-5));
+    f.n -= 3;
+    for (int i = 0; i < FOLDER_MODULES; i++)
+        folder_add_named(&f, i, ".ranknum", 1, 0, 5, 0);
+    gives_merged(&f, folder_write_peft(&f, "{\"peft_type\":\"ADALORA\",\"lora_alpha\":9}"), model, 4, 9 / (5 + 1e-5));
+    folder_empty(&f);
+}
+
+/* All modules as LoHa of rank 3. */
+static void make_loha(struct folder *f, const struct tiny_shape *s)
+{
+    int64_t n_in, n_out;
+    for (int i = 0; i < FOLDER_MODULES; i++) {
+        folder_sizes(s, i, &n_in, &n_out);
+        folder_add_named(f, i, ".hada_w1_a", n_out, 3, 0, 0.5f);
+        folder_add_named(f, i, ".hada_w1_b", 3, n_in, 0, 0.5f);
+        folder_add_named(f, i, ".hada_w2_a", n_out, 3, 0, 0.5f);
+        folder_add_named(f, i, ".hada_w2_b", 3, n_in, 0, 0.5f);
+    }
+}
+
+static void loha(void **state)
+{
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct folder f = {.random = 23};
+    (void)state;
+    make_loha(&f, &s);
+    gives_merged(&f, folder_write_peft(&f, "{\"peft_type\":\"LOHA\",\"r\":3,\"alpha\":6}"), tiny_model(&s), 3, 2);
+    folder_empty(&f);
+}
+
+/* All modules as LoKr: of the two matrices each is whole, or a product. */
+static void lokr(void **state)
+{
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct folder f = {.random = 24};
+    int64_t n_in, n_out;
+    (void)state;
+    for (int i = 0; i < FOLDER_MODULES; i++) {
+        const bool small = i % 2 == 0; /* the first one */
+        folder_sizes(&s, i, &n_in, &n_out);
+        const int64_t rows[] = {small ? 4 : n_out / 2, small ? n_out / 4 : 2};
+        const int64_t cols[] = {small ? 2 : n_in / 4, small ? n_in / 2 : 4};
+        for (int k = 0; k < 2; k++) {
+            char left[16], right[16];
+            snprintf(left, sizeof left, ".lokr_w%d_a", k + 1);
+            snprintf(right, sizeof right, ".lokr_w%d_b", k + 1);
+            if ((k == 0) == small && i != 4) { /* of that one both are products */
+                left[8] = 0;
+                folder_add_named(&f, i, left, rows[k], cols[k], 0, 0.5f);
+                continue;
+            }
+            folder_add_named(&f, i, left, rows[k], 3, 0, 0.5f);
+            folder_add_named(&f, i, right, 3, cols[k], 0, 0.5f);
+        }
+    }
+    gives_merged(&f, folder_write_peft(&f, "{\"peft_type\":\"LOKR\",\"r\":4,\"alpha\":2}"), tiny_model(&s), 3, 0.5);
+    folder_empty(&f);
+}
+
+static void refuses_file(const struct folder *f, const char *config, enum pp_code code, const char *words)
+{
+    struct pp_adapter_file *file;
+    struct pp_error err;
+    assert_int_equal(pp_adapter_file_open(folder_write_peft(f, config), &file, &err), code);
+    if (!strstr(err.text, words))
+        fail_msg("\"%s\" does not say \"%s\"", err.text, words);
+}
+
+static void adalora_refused(void **state)
+{
+#define ADALORA "{\"peft_type\":\"ADALORA\""
+    static const char q_mask[] = ",\"rank_pattern\":{\"model.layers.0.self_attn.q_proj.lora_E\":";
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct folder f = {.random = 22};
+    char config[200];
+    (void)state;
+    make_adalora(&f, &s, 4);
+    refuses_file(&f, "{\"peft_type\":\"LORA\",\"r\":4}", PP_ERR_UNSUPPORTED, "q_proj.lora_E does not belong");
+    refuses_file(&f, ADALORA ",\"init_r\":0}", PP_ERR_FORMAT, "init_r");
+    refuses_file(&f, ADALORA ",\"init_r\":\"x\"}", PP_ERR_FORMAT, "init_r");
+    snprintf(config, sizeof config, ADALORA "%s[true,false,true]}}", q_mask);
+    refuses_file(&f, config, PP_ERR_FORMAT, "rank_pattern");
+    snprintf(config, sizeof config, ADALORA "%s[1,1,1,1]}}", q_mask);
+    refuses_file(&f, config, PP_ERR_FORMAT, "q_proj.lora_A has 4 rows");
+    snprintf(config, sizeof config, ADALORA "%s4}}", q_mask);
+    refuses_file(&f, config, PP_ERR_FORMAT, "rank_pattern");
+    snprintf(f.parts[1].name, sizeof f.parts[1].name, "base_model.model.model.layers.0.self_attn.v_proj.other");
+    refuses_file(&f, ADALORA "}", PP_ERR_FORMAT,
+                 "lora_E with a value for each of the 4 rows of tensor base_model.model.model.layers.0.self_attn.q");
+    folder_empty(&f);
+    folder_add_named(&f, 0, ".lora_A", 3, s.n_embd, 0, 0.3f);
+    folder_add_named(&f, 0, ".lora_E", 3, 1, 0, 0.8f);
+    folder_add_named(&f, 0, ".lora_B", s.n_embd, 3, 0, 0.3f);
+    folder_add_named(&f, 0, ".ranknum", 2, 0, 5, 0);
+    refuses_file(&f, ADALORA "}", PP_ERR_FORMAT, "ranknum");
+    f.parts[3].rows = 1;
+    f.parts[1].data[1] = NAN;
+    struct run r = open_run(tiny_model(&s), 1);
+    struct pp_adapter *a;
+    struct pp_error err;
+    assert_int_equal(pp_adapter_load(r.model, folder_write_peft(&f, ADALORA "}"), &a, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "no numbers"));
+    close_run(&r);
+    folder_empty(&f);
+#undef ADALORA
+}
+
+/* What another kind's file lacks, has besides or is too much of is said by name; and what to do with other kinds. */
+static void other_kinds_refused(void **state)
+{
+    static const char loha_config[] = "{\"peft_type\":\"LOHA\",\"r\":3}", lokr_config[] = "{\"peft_type\":\"LOKR\"}";
+    static const char *const advice[][2] = {{"VERA", "save_as_lora"}, {"OFT", "merge_and_unload"},
+                                            {"PREFIX_TUNING", "train a LoRA"}, {"PROMPT_TUNING", "train a LoRA"}};
+    const struct tiny_shape s = biased_shape(PP_TYPE_F32);
+    struct folder f = {.random = 25};
+    char config[64];
+    (void)state;
+    make_loha(&f, &s);
+    for (int i = 0; i < 4; i++) {
+        snprintf(config, sizeof config, "{\"peft_type\":\"%s\"}", advice[i][0]);
+        refuses_file(&f, config, PP_ERR_UNSUPPORTED, advice[i][0]);
+        refuses_file(&f, config, PP_ERR_UNSUPPORTED, advice[i][1]);
+    }
+    refuses_file(&f, "{}", PP_ERR_UNSUPPORTED, "does not say of what kind");
+    refuses_file(&f, "{\"peft_type\":\"LORA\"}", PP_ERR_UNSUPPORTED, "q_proj.hada_w1_a does not belong");
+    refuses_file(&f, "{\"peft_type\":\"LOHA\",\"r\":4}", PP_ERR_FORMAT, "rank");
+    refuses_file(&f, "{\"peft_type\":\"LOHA\",\"r\":3,\"alpha\":\"x\"}", PP_ERR_FORMAT, "alpha");
+    f.parts[2].rows--;
+    refuses_file(&f, loha_config, PP_ERR_FORMAT, "q_proj.hada_w1_a belongs to have not one size");
+    f.parts[2].rows++;
+    folder_add_named(&f, 0, ".hada_t2", 3, 3, 0, 0.5f); /* of a convolution */
+    refuses_file(&f, loha_config, PP_ERR_UNSUPPORTED, "hada_t2");
+    folder_empty(&f);
+    folder_add_named(&f, 0, ".hada_w1_b", 3, s.n_embd, 0, 0.5f);
+    refuses_file(&f, loha_config, PP_ERR_FORMAT, "q_proj.hada_w1_b stands alone");
+    folder_empty(&f);
+    folder_add_named(&f, 0, ".hada_w1_a", s.n_embd, 3, 0, 0.5f);
+    folder_add_named(&f, 0, ".hada_w1_b", 3, s.n_embd, 0, 0.5f);
+    refuses_file(&f, loha_config, PP_ERR_FORMAT, "lacks hada_w2_a or hada_w2_b");
+    folder_empty(&f);
+    folder_add_named(&f, 0, ".lokr_w1", 16, 16, 0, 0.5f);
+    folder_add_named(&f, 0, ".lokr_w2_a", s.n_embd / 16, 17, 0, 0.5f);
+    folder_add_named(&f, 0, ".lokr_w2_b", 17, s.n_embd / 16, 0, 0.5f);
+    refuses_file(&f, lokr_config, PP_ERR_UNSUPPORTED, "has rank 272 as a LoRA; at most 256 can be run. PEFT makes");
+    folder_empty(&f);
+    folder_add(&f, "base_model.model.model.embed_tokens.trainable_tokens_delta", 2, s.n_embd, 0, 1);
+    refuses_file(&f, "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[1]}", PP_ERR_FORMAT,
+                 "token_indices does not name as many");
+    refuses_file(&f, "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[1,1]}", PP_ERR_FORMAT,
+                 "token_indices is no list of tokens");
+    folder_add(&f, "base_model.model.model.norm.lora_A.weight", 2, s.n_embd, 0, 1);
+    refuses_file(&f, "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[1,2]}", PP_ERR_UNSUPPORTED,
+                 "norm.lora_A.weight does not belong in an adapter of the kind tokens");
+    refuses_file(&f, "{\"peft_type\":\"LN_TUNING\"}", PP_ERR_UNSUPPORTED, "of the kind LN tuning");
     folder_empty(&f);
 }
 
@@ -786,6 +981,12 @@ static void out_of_memory(void **state)
         make_dora(&f, &s);
         loads_without_memory(&s, &f, dora_config);
         folder_empty(&f);
+        make_adalora(&f, &s, 3);
+        loads_without_memory(&s, &f, "{\"peft_type\":\"ADALORA\",\"lora_alpha\":8}");
+        folder_empty(&f);
+        make_loha(&f, &s);
+        loads_without_memory(&s, &f, "{\"peft_type\":\"LOHA\",\"r\":3}");
+        folder_empty(&f);
         make_ia3(&f, &s);
         folder_add_named(&f, 5, ".ia3_l", 1, s.n_embd, 1, 0.5f);
         loads_without_memory(&s, &f, ia3_config);
@@ -807,6 +1008,11 @@ TEST_GROUP(lora_kinds)
         cmocka_unit_test(biases),
         cmocka_unit_test(ia3),
         cmocka_unit_test(dora),
+        cmocka_unit_test(adalora),
+        cmocka_unit_test(adalora_refused),
+        cmocka_unit_test(loha),
+        cmocka_unit_test(lokr),
+        cmocka_unit_test(other_kinds_refused),
         cmocka_unit_test(replaced),
         cmocka_unit_test(replaced_whole),
         cmocka_unit_test(replaced_quantized),

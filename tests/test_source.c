@@ -984,7 +984,7 @@ static void test_peft_refused(void **state)
         if (!strstr(err.text, cases[i].text))
             fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].text);
     }
-    static const char *const others[] = {"VERA", "OFT", "ADALORA", "PREFIX_TUNING"};
+    static const char *const others[] = {"VERA", "OFT", "BOFT", "PREFIX_TUNING"};
     char dir[400], text[64];
     snprintf(dir, sizeof dir, "%s", folder("another-kind"));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
