@@ -146,6 +146,9 @@ bool pp_adapter_set_heads_dora(const struct pp_adapter_set *set); /* one of them
 /* The index by which adapters know matrices of heads in the plan: of those that are of one tensor, the first. */
 int pp_lora_first_heads(const struct pp_plan *plan, const struct pp_heads *heads);
 
+/* What to do with what an adapter does that cannot be done beside a model. */
+#define PP_LORA_MERGE "let PEFT put it into the model (merge_and_unload, save_pretrained), and use that folder"
+
 /* --- between the files of adapters --------------------------------------------------------------------------- */
 
 struct pp_adapter_file;

@@ -64,8 +64,12 @@ enum pp_code pp_lora_list_heads(struct pp_adapter *a, const struct pp_adapter_ta
     const int64_t n_in = keys->w[0]->ne[1], n_out = keys->n * (keys->w[0]->ne[0] + values->w[0]->ne[1]);
     if (t->bias.data || t->b_bias.data || t->ia3.data || t->weight.data || t->tokens.data)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s changes %s, of the heads of latent attention, by more than a LoRA or DoRA; that is "
-                       "not supported", a->path, t->name);
+                       "adapter %s has %s %s, of the heads of latent attention, which is more than a LoRA or DoRA; "
+                       PP_LORA_MERGE, a->path,
+                       t->ia3.data      ? "scales (IA3) for"
+                       : t->weight.data ? "a matrix in place of"
+                       : t->tokens.data ? "rows in place of those of"
+                                        : "a bias for", t->name);
     if (t->n_in != n_in || t->n_out != n_out)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,

@@ -95,7 +95,7 @@ static enum pp_code name_experts(struct loading *l, struct pp_error *err)
         l->targets[l->experts.n] = i;
         if (!pp_name_index_add(&l->experts, name, strlen(name)))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s changes experts, and this model uses %s several times; "
-                           "that is not supported", l->a->path, name);
+                           PP_LORA_MERGE, l->a->path, name);
     }
     return PP_OK;
 }
@@ -141,7 +141,7 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED,
                    "adapter %s changes %s, which models of the family %s keep in another form than we compute with; "
-                   "that is not supported", a->path, t->name, m->info.arch);
+                   PP_LORA_MERGE, a->path, t->name, m->info.arch);
 }
 
 /* How many outputs a target has for the job's matrix; 0: they do not fit. */
@@ -207,7 +207,7 @@ static enum pp_code join_target(struct loading *l, const char *name, const struc
     int i = 0;
     if (t->weight.data || t->tokens.data || t->ia3_input || t->form == PP_HF_SCALED)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s %s %s, but %s has it in one matrix with others; that is not supported", a->path,
+                       "adapter %s %s %s, but %s has it in one matrix with others; " PP_LORA_MERGE, a->path,
                        t->ia3_input               ? "scales the input of"
                        : t->form == PP_HF_SCALED ? "changes" : "replaces", name, a->model->info.name);
     while (i < l->n_joins && l->joined[i] != linear)
@@ -279,16 +279,16 @@ static enum pp_code check_target(const struct loading *l, const char *name, stru
     job->linear = target_by_name(l, name);
     const bool shared = t->ia3_input && !pp_plan_is_expert_down(&m->plan, job->linear); /* with other matrices */
     if (job->linear >= m->plan.n_linears && (t->weight.data || shared))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s %s %s, a matrix of an expert; that is not supported",
-                       a->path, t->weight.data ? "replaces" : "scales the input of", name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s %s %s, a matrix of an expert; " PP_LORA_MERGE, a->path,
+                       t->weight.data ? "replaces" : "scales the input of", name);
     if (job->linear < 0 && is_of_heads(name))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s changes %s, keys or values alone of latent attention's heads, or groups of heads; "
                        "adapters of these are not supported", a->path, name);
     if (job->linear < 0 && t->ia3_input && is_part(l, name))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s scales the input of %s, but %s has it in one matrix with others; that is not "
-                       "supported", a->path, name, m->info.name);
+                       "adapter %s scales the input of %s, but %s has it in one matrix with others; " PP_LORA_MERGE,
+                       a->path, name, m->info.name);
     if (job->linear < 0)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s changes %s, which %s does not have; it was made for another model", a->path, name,

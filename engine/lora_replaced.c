@@ -286,11 +286,11 @@ enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_tar
         return pp_fail_nomem(err, "an adapter");
     if (plan->ops[op].weight->n_dims > 1 || t->weight.n_dims > 1 ||
         pp_arch_rows(pp_arch_by_name(pp_source_hparams(a->model->source)->arch), t->name) != PP_ROWS_SAME)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %s, of which each head has its own; that is not "
-                       "supported", a->path, t->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %s, of which each head has its own; "
+                       PP_LORA_MERGE, a->path, t->name);
     if (is_of_rotated_keys(plan, op))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %s, a norm of keys behind their rotation; that is "
-                       "not supported", a->path, t->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %s, a norm of keys behind their rotation; "
+                       PP_LORA_MERGE, a->path, t->name);
     struct pp_lora_norm *to = &a->norms[op];
     if (to->weight || to->bias)
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);

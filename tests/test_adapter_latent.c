@@ -445,7 +445,8 @@ static void assert_refused(const struct pp_model *m, struct folder *f, const cha
     char text[200];
     struct pp_adapter *a;
     struct pp_error err;
-    snprintf(text, sizeof text, "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":2%s}", with);
+    snprintf(text, sizeof text, "{\"peft_type\":\"%s\",\"r\":2,\"lora_alpha\":2%s}",
+             strstr(with, "feedforward_modules") ? "IA3" : "LORA", with);
     assert_int_equal(pp_adapter_load(m, folder_write_peft(f, text), &a, &err), code);
     if (!strstr(err.text, said))
         fail_msg("%s", err.text);
@@ -468,7 +469,12 @@ static void refused(void **state)
     assert_refused(r.m, &f, ",\"use_dora\":true", PP_ERR_FORMAT, "blk.1.attn_kv_b.weight");
     folder_add_merged(&f, MODULE, 2, 1, room, n_out, s.kv_rank);
     folder_add(&f, "base_model.model." MODULE ".bias", n_out, 0, 1, 0);
-    assert_refused(r.m, &f, ",\"bias\":\"lora_only\"", PP_ERR_UNSUPPORTED, "more than a LoRA");
+    assert_refused(r.m, &f, ",\"bias\":\"lora_only\"", PP_ERR_UNSUPPORTED, "a bias for blk.1.attn_kv_b.weight");
+    folder_add(&f, "base_model.model." MODULE ".weight", n_out, s.kv_rank, 1, 0);
+    assert_refused(r.m, &f, "", PP_ERR_UNSUPPORTED, "a matrix in place of blk.1.attn_kv_b.weight");
+    folder_add(&f, "base_model.model." MODULE ".ia3_l", n_out, 1, 1, 0.5f);
+    assert_refused(r.m, &f, ",\"feedforward_modules\":[]", PP_ERR_UNSUPPORTED,
+                   "scales (IA3) for blk.1.attn_kv_b.weight");
     folder_add_merged(&f, MODULE, 2, 1, room, n_out + 1, s.kv_rank);
     assert_refused(r.m, &f, "", PP_ERR_MISMATCH, "133 x 48, but");
     folder_add_merged(&f, MODULE, 2, 1, room, n_out, s.kv_rank + 1);
