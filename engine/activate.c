@@ -31,10 +31,12 @@ static void make_spans(struct pp_seq *s)
         int64_t next = PP_NEVER;
         *span = (struct pp_adapter_span){.from = from};
         for (int k = 0; k < s->adapters.n; k++) {
-            if (s->start[k] <= from)
+            if (s->start[k] <= from) {
+                span->set.gains[span->set.n] = s->adapters.gains[k];
                 span->set.use[span->set.n++] = s->adapters.use[k];
-            else if (s->start[k] < next)
+            } else if (s->start[k] < next) {
                 next = s->start[k];
+            }
         }
         from = next;
     }

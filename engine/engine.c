@@ -435,6 +435,7 @@ void pp_seq_free(struct pp_seq *s)
         return;
     pp_seq_truncate(s, 0);
     pp_seq_unmark(s);
+    pp_gains_release(&s->engine->gains, &s->adapters);
     pp_row_logits_release(s->logits);
     pp_free(s->tokens);
     pp_free(s->names);
@@ -453,6 +454,7 @@ enum pp_code pp_seq_fork(struct pp_seq *s, int64_t n, struct pp_seq **out, struc
     if (code)
         return code;
     (*out)->adapters = s->adapters;
+    pp_gains_share(s->engine->gains, &s->adapters);
     (*out)->key = s->key;
     memcpy((*out)->start, s->start, sizeof s->start);
     memcpy((*out)->spans, s->spans, sizeof s->spans);
@@ -489,10 +491,13 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
         code = pp_cpu_reserve(s->engine->cpu, &set, err);
     if (!code)
         code = pp_switched_reserve(s->engine, &set, err);
+    if (!code)
+        code = pp_gains_take(&s->engine->gains, &set, err);
     if (code)
         return code;
     pp_tail_keep(s);
     pp_seq_truncate(s, 0);
+    pp_gains_release(&s->engine->gains, &s->adapters);
     pp_seq_choose(s, &set);
     return PP_OK;
 }

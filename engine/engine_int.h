@@ -59,6 +59,7 @@ struct pp_engine {
     struct pp_tier tier[PP_MAX_TIERS];
     int n_tiers;                 /* as the model's plan has them */
     struct pp_cpu *cpu;
+    struct pp_gains *gains;      /* of DoRAs that sequences have on */
     struct pp_switched *switched; /* adapters of the model's own; NULL: it has none */
     enum pp_isa isa;
     char kernels[16];            /* "amx", "amx+pair" */

@@ -147,6 +147,7 @@ static enum pp_code load_from(const struct pp_model *m, const char *path, const 
         pp_adapter_free(a);
         return code;
     }
+    pp_lora_place_gains(a);
     describe(a, f);
     a->identity = adapter_identity(a);
     *out = a;

@@ -7,7 +7,8 @@
  *
  * where for each output g = 1 + sum over the DoRAs (arXiv 2402.09353) of (g_k - 1), g_k = 1 if k is none, else
  *
- *   g_k = (|W| + strength_k (magnitude - |W|)) / |W + strength_k scale B A|        (norms of the output's row)
+ *   g_k = (|W| + strength_k (magnitude - |W|)) / |W + strength_k scale B A|        (norms of the output's row;
+ *                                                                                   lora_gains.c)
  *
  * and o and i are products over the IA3s (arXiv 2205.05638) of 1 + strength_k (their scale - 1).
  *
@@ -56,6 +57,7 @@ struct pp_lora_target {
     float *input;          /* IA3: scale - 1 [n_in] */
     float *output;         /* IA3: scale - 1 [n_out] */
     float *dora;           /* [PP_DORA_NUMBERS][n_out] */
+    size_t gains;          /* where its g_k [n_out] begin among the adapter's (lora_gains.c) */
 };
 
 struct pp_own_token {
@@ -95,6 +97,7 @@ struct pp_lora_heads {
     size_t bytes;
     bool turned;            /* of keys: what W's outputs are, goes into these */
     float *dora;            /* [n][PP_DORA_NUMBERS][outputs of W]; NULL: it is none */
+    size_t gains;           /* likewise: [n][outputs of W] */
 };
 
 struct pp_adapter {
@@ -106,6 +109,7 @@ struct pp_adapter {
     bool scales_experts;            /* and what goes into some of those: what is between two of an expert's matrices */
     uint8_t *arena;                 /* A and B of all of them, in the order in which a token reads them */
     struct pp_lora_heads *heads;    /* [n_heads of the model's plan]; NULL: it changes none */
+    size_t n_gains;                 /* outputs of all that it is a DoRA of */
     void *mapping;                  /* in which it lies; NULL: it is the allocator's */
     size_t mapped_bytes;
     struct pp_lora_embedding embedding;
@@ -121,7 +125,20 @@ struct pp_adapter {
 struct pp_adapter_set {
     int n;
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
+    const float *gains[PP_MAX_ADAPTERS]; /* [n_gains] of a DoRA at its strength; NULL: it is none */
 };
+
+/* lora_gains.c: the gains of an engine's DoRAs at the strengths with which they are on; `all` is NULL at first. On the
+ * engine's thread. */
+struct pp_gains;
+void pp_lora_place_gains(struct pp_adapter *a); /* when all of it is loaded */
+/* Works out what is not there yet and sets set->gains, which is good until the set is released. PP_ERR_NOMEM: the set
+ * then has none. */
+enum pp_code pp_gains_take(struct pp_gains **all, struct pp_adapter_set *set, struct pp_error *err);
+/* A copy of a set is to be released, too. */
+void pp_gains_share(struct pp_gains *all, const struct pp_adapter_set *set);
+void pp_gains_release(struct pp_gains **all, struct pp_adapter_set *set);
+int pp_gains_n(const struct pp_gains *all); /* how many there are */
 
 /* What an adapter does to the matrix of this index; nothing, if that is an expert's and it does nothing to those. */
 extern const struct pp_lora_target pp_lora_no_target;

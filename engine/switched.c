@@ -133,6 +133,7 @@ static void add_own(const struct pp_switched *w, const struct pp_adapter_set *se
                     struct pp_adapter_set *out)
 {
     *out = *set;
+    out->gains[out->n] = NULL;
     out->use[out->n++] = (struct pp_adapter_use){w->adapter[number - 1], 1};
 }
 

@@ -192,6 +192,79 @@ static void dora(void **state)
     folder_empty(&f);
 }
 
+static struct pp_seq *seq_under(const struct run *r, const struct pp_adapter *a, float strength)
+{
+    struct pp_seq *s;
+    struct pp_error err;
+    assert_ok(pp_seq_new(r->engine, &s, &err), err);
+    assert_ok(pp_seq_set_adapters(s, &(struct pp_adapter_use){a, strength}, 1, &err), err);
+    return s;
+}
+
+/* What a DoRA multiplies by is that of its formula, to the bit. */
+static void assert_gains(const struct pp_seq *s)
+{
+    const struct pp_adapter *a = s->adapters.use[0].adapter;
+    const float strength = s->adapters.use[0].scale;
+    for (int t = 0; t < a->n_targets; t++) {
+        const float *dora = a->targets[t].dora, *gain = s->adapters.gains[0] + a->targets[t].gains;
+        const int64_t n = dora ? pp_plan_target(&a->model->plan, t).w->ne[1] : 0;
+        for (int64_t i = 0; i < n; i++) {
+            const float norm = 1.0f + strength * (dora[n + i] + strength * dora[2 * n + i]);
+            assert_true(gain[i] == (1.0f + strength * dora[i]) / sqrtf(norm > 1e-12f ? norm : 1e-12f));
+        }
+    }
+}
+
+/* They are worked out when the adapter is put on, once for all that have it on with one strength, and go with the last
+ * of those. A pass makes none: for them memory would have to be asked for. */
+static void dora_gains(void **state)
+{
+    const struct tiny_shape s = biased_shape(PP_TYPE_Q8_0);
+    struct folder f = {.random = 17};
+    struct run r = open_run(tiny_model(&s), 2);
+    struct pp_error err;
+    struct pp_adapter *a, *lora;
+    struct pp_seq *fork;
+    struct pp_row row = {.parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
+    (void)state;
+    make_dora(&f, &s);
+    assert_ok(pp_adapter_load(r.model, folder_write_peft(&f, dora_config), &a, &err), err);
+    folder_empty(&f);
+    folder_add_lora(&f, &s, 2, 4);
+    assert_ok(pp_adapter_load(r.model, folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4}"), &lora, &err), err);
+    struct pp_seq *one = seq_under(&r, a, 0.6f), *two = seq_under(&r, lora, 1);
+    assert_int_equal(pp_gains_n(r.engine->gains), 1);
+    assert_gains(one);
+    assert_null(two->adapters.gains[0]);
+    row.seq = one;
+    for (uint64_t i = 0, before = 0; i < 6; i++) {
+        row.token = (int32_t)(3 + i);
+        assert_ok(pp_step(r.engine, &row, 1, NULL, &err), err);
+        assert_true(i < 2 || pp_mem_count() == before);
+        before = pp_mem_count();
+    }
+    assert_ok(pp_seq_set_adapters(two, &(struct pp_adapter_use){a, 0.6f}, 1, &err), err);
+    assert_ok(pp_seq_fork(one, 2, &fork, &err), err);
+    assert_int_equal(pp_gains_n(r.engine->gains), 1);
+    assert_ptr_equal(one->adapters.gains[0], two->adapters.gains[0]);
+    assert_ptr_equal(pp_seq_adapters_at(fork, 1)->gains[0], two->adapters.gains[0]);
+    assert_ok(pp_seq_set_adapters(two, &(struct pp_adapter_use){a, -0.7f}, 1, &err), err);
+    assert_int_equal(pp_gains_n(r.engine->gains), 2);
+    assert_gains(two);
+    pp_seq_free(one);
+    assert_int_equal(pp_gains_n(r.engine->gains), 2); /* the fork has it on */
+    pp_seq_free(fork);
+    assert_int_equal(pp_gains_n(r.engine->gains), 1);
+    assert_ok(pp_seq_set_adapters(two, NULL, 0, &err), err);
+    assert_int_equal(pp_gains_n(r.engine->gains), 0);
+    pp_seq_free(two);
+    pp_adapter_free(a);
+    pp_adapter_free(lora);
+    close_run(&r);
+    folder_empty(&f);
+}
+
 /* All modules, of which training left `rank` values of E for each. */
 static void make_adalora(struct folder *f, const struct tiny_shape *s, int rank)
 {
@@ -1008,6 +1081,7 @@ TEST_GROUP(lora_kinds)
         cmocka_unit_test(biases),
         cmocka_unit_test(ia3),
         cmocka_unit_test(dora),
+        cmocka_unit_test(dora_gains),
         cmocka_unit_test(adalora),
         cmocka_unit_test(adalora_refused),
         cmocka_unit_test(loha),

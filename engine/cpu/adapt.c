@@ -1,6 +1,5 @@
 /* adapt.c - what adapters do behind a product with W (lora.h), for neighbouring rows that have the same of them: of
  * projections and of experts. */
-#include <math.h>
 #include <string.h>
 
 #include "engine/cpu/program.h"
@@ -46,19 +45,15 @@ static bool is_special(const struct pp_adapter_set *set, int linear)
 
 enum { SPECIAL_ROWS = 256 }; /* outputs worked on at a time; a multiple of 16 */
 
-void pp_cpu_dora_gains(const float *dora, float strength, int64_t n_out, int64_t row0, int64_t n, float *gain)
+/* g_k of a set's adapter for its outputs; NULL: it is no DoRA of them. */
+static const float *gains_of(const struct pp_adapter_set *set, int k, const struct pp_lora_target *t)
 {
-    const float *magnitude = dora + row0, *mixed = magnitude + n_out, *square = mixed + n_out;
-    for (int64_t i = 0; i < n; i++) {
-        float norm = 1.0f + strength * (mixed[i] + strength * square[i]);
-        norm = norm > 1e-12f ? norm : 1e-12f; /* W + B A is zero, or rounding says so */
-        gain[i] = (1.0f + strength * magnitude[i]) / sqrtf(norm);
-    }
+    return t->dora ? set->gains[k] + t->gains : NULL;
 }
 
-/* What stands before and behind W x for n outputs from row0 on: g and o, and each DoRA's g_k. */
+/* What stands before and behind W x for n outputs from row0 on: g and o. */
 struct gains {
-    float all[SPECIAL_ROWS], output[SPECIAL_ROWS], own[PP_MAX_ADAPTERS][SPECIAL_ROWS];
+    float all[SPECIAL_ROWS], output[SPECIAL_ROWS];
 };
 
 static void find_gains(const struct pp_adapter_set *set, const struct projection *p, int64_t row0, int64_t n,
@@ -68,11 +63,9 @@ static void find_gains(const struct pp_adapter_set *set, const struct projection
         g->all[i] = g->output[i] = 1.0f;
     for (int k = 0; k < set->n; k++) {
         const struct pp_lora_target *t = pp_adapter_target_at(set->use[k].adapter, p->linear);
-        const float strength = set->use[k].scale;
-        if (t->dora)
-            pp_cpu_dora_gains(t->dora, strength, p->w.n_rows, row0, n, g->own[k]);
-        for (int64_t i = 0; t->dora && i < n; i++)
-            g->all[i] += g->own[k][i] - 1.0f;
+        const float strength = set->use[k].scale, *own = gains_of(set, k, t);
+        for (int64_t i = 0; own && i < n; i++)
+            g->all[i] += own[row0 + i] - 1.0f;
         for (int64_t i = 0; t->output && i < n; i++)
             g->output[i] *= 1.0f + strength * t->output[row0 + i];
     }
@@ -89,16 +82,18 @@ static void apply_gains(const struct gains *g, const float *bias, int64_t n, flo
         y[i] *= g->output[i];
 }
 
-/* What an adapter of a set adds to n outputs from row0 on; gain: g_k of a DoRA. */
-static void add_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_use *use,
-                        const float *gain, struct pp_low_rank_rows rows, int64_t row0, int64_t n)
+/* What this one of a set's adapters adds to n outputs from row0 on. */
+static void add_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set, int which,
+                        struct pp_low_rank_rows rows, int64_t row0, int64_t n)
 {
     enum { AT_ONCE = 4 };
+    const struct pp_adapter_use *use = &set->use[which];
     const struct pp_lora_target *t = pp_adapter_target_at(use->adapter, p->linear);
+    const float *gain = gains_of(set, which, t);
     float sums[AT_ONCE][SPECIAL_ROWS];
     if (t->rank && !t->dora)
         c->ops->add_low_rank(&t->b, &rows, t->scale * use->scale, row0, row0 + n);
-    for (int first = 0; t->dora && first < rows.n; first += AT_ONCE) {
+    for (int first = 0; gain && first < rows.n; first += AT_ONCE) {
         const int some = rows.n - first < AT_ONCE ? rows.n - first : AT_ONCE;
         struct pp_low_rank_rows to = {.n = some, .y_stride = SPECIAL_ROWS, .down_stride = rows.down_stride};
         to.y = (float *)((uintptr_t)sums - (size_t)row0 * sizeof(float)); /* as if output 0 were row0 places before */
@@ -109,7 +104,7 @@ static void add_special(const struct pp_cpu *c, const struct projection *p, cons
         for (int k = 0; k < some; k++) {
             float *y = rows.y + (first + k) * rows.y_stride + row0;
             for (int64_t i = 0; i < n; i++)
-                y[i] += gain[i] * sums[k][i];
+                y[i] += gain[row0 + i] * sums[k][i];
         }
     }
     for (int k = 0; t->bias && k < rows.n; k++) {
@@ -132,7 +127,7 @@ static void adapt_special(const struct pp_cpu *c, const struct projection *p, co
             apply_gains(&gains, p->bias ? p->bias + r : NULL, n, rows.y + i * rows.y_stride + r);
         for (int k = 0; k < set->n; k++) {
             const int rank = pp_adapter_target_at(set->use[k].adapter, p->linear)->rank;
-            add_special(c, p, &set->use[k], gains.own[k], of_one, r, n);
+            add_special(c, p, set, k, of_one, r, n);
             if (rank)
                 of_one.down += pp_low_rank_room(rank);
         }

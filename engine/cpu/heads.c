@@ -58,8 +58,8 @@ bool pp_cpu_heads_new(struct pp_cpu *c)
     return true;
 }
 
-/* What DoRAs need of a thread: rows that are multiplied by gains, and the gains of all and of one. */
-enum { GAINS = 2 };
+/* What DoRAs need of a thread: rows that are multiplied by gains, and the gains of all of a set. */
+enum { GAINS = 1 };
 
 bool pp_cpu_heads_reserve(struct pp_cpu *c, const struct pp_adapter_set *set)
 {
@@ -102,18 +102,22 @@ static bool has_dora(const struct pp_adapter_set *set, int heads, bool turned)
     return false;
 }
 
-/* g of n outputs of a head's W under such a set: 1 + the sum of g_k - 1. own: room for n. */
-static void find_gains(const struct stage *s, const struct pp_adapter_set *set, int head, int64_t n, float *all,
-                       float *own)
+/* g_k [n] of a set's adapter for a head's W with n outputs; NULL: it is no DoRA of it. */
+static const float *gains_of(const struct pp_adapter_set *set, int k, const struct pp_lora_heads *l, int head,
+                             int64_t n)
+{
+    return l->dora ? set->gains[k] + l->gains + (size_t)(head * n) : NULL;
+}
+
+/* g of those outputs under such a set: 1 + the sum of g_k - 1. */
+static void find_gains(const struct stage *s, const struct pp_adapter_set *set, int head, int64_t n, float *all)
 {
     for (int64_t i = 0; i < n; i++)
         all[i] = 1.0f;
     for (int k = 0; k < set->n; k++) {
         const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k].adapter, s->of_heads);
-        if (!l->dora)
-            continue;
-        pp_cpu_dora_gains(l->dora + head * PP_DORA_NUMBERS * n, set->use[k].scale, n, 0, n, own);
-        for (int64_t i = 0; i < n; i++)
+        const float *own = gains_of(set, k, l, head, n);
+        for (int64_t i = 0; own && i < n; i++)
             all[i] += own[i] - 1.0f;
     }
 }
@@ -142,13 +146,13 @@ static void multiply_gains(const struct pp_cpu *c, const struct stage *s, int he
                            bool turned, const float *from, int64_t from_stride, float *to, int64_t to_stride,
                            int thread)
 {
-    float *all = c->threads[thread].head_gains + ROWS_AT_ONCE * c->head_width, *own = all + c->head_width;
+    float *all = c->threads[thread].head_gains + ROWS_AT_ONCE * c->head_width;
     for (int i = first, some; i < first + n; i += some) {
         const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
         const bool dora = has_dora(set, s->of_heads, turned);
         some = alike(c, s, i, first + n);
         if (dora)
-            find_gains(s, set, head, width, all, own);
+            find_gains(s, set, head, width, all);
         for (int k = i - first; k < i - first + some; k++)
             for (int64_t r = 0; r < width; r++)
                 to[k * to_stride + r] = dora ? all[r] * from[k * from_stride + r] : from[k * from_stride + r];
@@ -189,16 +193,17 @@ static void count(const struct pp_cpu *c, const struct stage *s, int head, int m
 /* y += scale B (A x) for one head of rows first .. first + n - 1, which all have an adapter; of a DoRA x or B (A x)
  * times its g. The products with A go where a thread keeps those of few rows of a projection, of which none is under
  * way. */
-static void add_lora(const struct pp_cpu *c, const struct stage *s, const struct pp_lora_heads *l, float strength,
+static void add_lora(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set, int which,
                      int head, int first, int n, int thread)
 {
+    const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[which].adapter, s->of_heads);
+    const float strength = set->use[which].scale;
     const int64_t in = head * head_width(c, s, s->in), out = head * head_width(c, s, s->out), width = c->head_width;
     const int64_t n_in = s->heads[head].w.n_cols, n_out = s->heads[head].w.n_rows, n_gains = l->turned ? n_in : n_out;
     const int64_t room = pp_low_rank_room(l->rank), fit = PRIVATE_ROWS * c->lora_width / room;
     const int64_t most = fit < ROWS_AT_ONCE ? fit : ROWS_AT_ONCE;
-    float *down = c->threads[thread].lora, *made = c->threads[thread].head_gains, *gain = made + ROWS_AT_ONCE * width;
-    if (l->dora)
-        pp_cpu_dora_gains(l->dora + head * PP_DORA_NUMBERS * n_gains, strength, n_gains, 0, n_gains, gain);
+    const float *gain = gains_of(set, which, l, head, n_gains);
+    float *down = c->threads[thread].lora, *made = c->threads[thread].head_gains;
     for (int some; n > 0; first += some, n -= some) {
         some = n < most ? n : (int)most;
         struct pp_acts x = {.f32 = slot_row(c, s->in, first) + in, .f32_stride = c->strides[s->in],
@@ -233,9 +238,8 @@ static void adapt(const struct pp_cpu *c, const struct stage *s, int m, int head
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         n = alike(c, s, first, m);
         for (int k = 0; set && k < set->n; k++) {
-            const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k].adapter, s->of_heads);
-            if (l->rank)
-                add_lora(c, s, l, set->use[k].scale, head, first, n, thread);
+            if (pp_adapter_heads_at(set->use[k].adapter, s->of_heads)->rank)
+                add_lora(c, s, set, k, head, first, n, thread);
         }
     }
 }

@@ -577,8 +577,6 @@ void pp_cpu_multiply_a(const struct pp_cpu *c, const struct pp_lora_target *t, c
                        float *out, int64_t stride, void *kernel);
 /* The input [n] of a matrix times the scales of a set's IA3s; set may be NULL. */
 void pp_cpu_scale_input(const struct pp_adapter_set *set, int linear, int64_t n, float *x);
-/* g_k of n outputs, row0 being the first; n_out: of the matrix, of which `dora` are the numbers. */
-void pp_cpu_dora_gains(const float *dora, float strength, int64_t n_out, int64_t row0, int64_t n, float *gain);
 /* All that comes behind W x, outputs row0 .. row1 - 1, of neighbouring rows that have one set (or NULL), the model's
  * own bias included. rows.down: what pp_cpu_multiply_a made of them for the set's adapters, one behind the other. */
 void pp_cpu_adapt(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
