@@ -26,14 +26,62 @@ bool pp_gen_ends(const struct pp_gen *g, int32_t token)
     return !g->ignore_end && t && pp_tokenizer_is_end(t, token) && !is_written(g, token);
 }
 
+/* Puts n bytes in the place of `width` of them. */
+static void replace(struct pp_buf *b, size_t at, size_t width, const char *bytes, size_t n)
+{
+    const size_t behind = b->len - at - width;
+    for (size_t i = width; i < n; i++)
+        pp_buf_char(b, 0);
+    if (b->bad)
+        return;
+    memmove(b->data + at + n, b->data + at + width, behind);
+    if (bytes)
+        memcpy(b->data + at, bytes, n);
+    else /* as many of what the first one was */
+        memset(b->data + at, b->data[at], n);
+    b->len = at + n + behind;
+    b->data[b->len] = 0;
+}
+
+/* Makes what tokens brought what is shown for it, as far as that is known; with nothing to come all is. */
+static void settle(struct pp_gen *g, const struct pp_tokenizer *t, bool last)
+{
+    while (g->n_pending && !g->held.bad && !g->held_guessed.bad) {
+        const size_t at = g->held.len - g->n_pending;
+        const char *shown;
+        size_t n_shown;
+        const size_t width = pp_shown_text(t, g->held.data + at, g->n_pending, last, &shown, &n_shown);
+        if (width == 0)
+            return;
+        if (shown != g->held.data + at) {
+            replace(&g->held, at, width, shown, n_shown);
+            replace(&g->held_guessed, at, width, NULL, n_shown);
+        }
+        g->n_pending -= width;
+    }
+}
+
+/* Bytes of the text held that are what is shown. */
+static size_t n_settled(const struct pp_gen *g)
+{
+    return g->held.len - g->n_pending;
+}
+
 static void add_text(struct pp_gen *g, const struct pp_tokenizer *t, int32_t token, bool guessed)
 {
-    bool control = is_written(g, token);
-    if (control)
+    const bool control = is_written(g, token);
+    if (control) {
+        settle(g, t, true);
         pp_buf_str(&g->held, PP_CONTROL_MARK);
+    }
+    const size_t before = g->held.len;
     pp_token_text(t, token, control, &g->held);
     while (g->held_guessed.len < g->held.len && !g->held_guessed.bad)
         pp_buf_char(&g->held_guessed, guessed);
+    if (!control) {
+        g->n_pending += g->held.len - before;
+        settle(g, t, false);
+    }
 }
 
 /* Offset of the first stop text in s, or n. */
@@ -60,7 +108,7 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed)
     }
     if (t)
         add_text(g, t, token, guessed);
-    if (find_stop(g, g->held.data, g->held.len) < g->held.len)
+    if (find_stop(g, g->held.data, n_settled(g)) < n_settled(g))
         g->finish = PP_FINISH_STOP; /* what was guessed behind it is no part of the answer */
     else if (g->max_tokens >= 0 && g->n - g->n_prompt >= g->max_tokens)
         g->finish = PP_FINISH_LENGTH;
@@ -124,17 +172,19 @@ static void release_text(struct pp_gen *g, size_t n, struct pp_buf *text, struct
 
 static void show(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed)
 {
-    size_t stop = find_stop(g, g->held.data, g->held.len);
-    if (stop < g->held.len) {
+    if (g->finish != PP_FINISH_NONE && g->n_pending)
+        settle(g, g->seq->engine->model->tokenizer, true);
+    const size_t n = n_settled(g), stop = find_stop(g, g->held.data, n);
+    if (stop < n) {
         release_text(g, stop, text, guessed);
-        g->held.len = g->held_guessed.len = 0;
+        g->held.len = g->held_guessed.len = g->n_pending = 0;
         g->finish = PP_FINISH_STOP;
         return;
     }
-    size_t ready = g->held.len ? pp_utf8_complete(g->held.data, g->held.len) : 0;
-    size_t back = g->held.len ? stop_begins(g, g->held.data, g->held.len) : 0;
-    if (ready > g->held.len - back)
-        ready = g->held.len - back;
+    size_t ready = n ? pp_utf8_complete(g->held.data, n) : 0;
+    size_t back = n ? stop_begins(g, g->held.data, n) : 0;
+    if (ready > n - back)
+        ready = n - back;
     release_text(g, ready, text, guessed);
     if (g->finish != PP_FINISH_NONE)
         release_text(g, g->held.len, text, guessed); /* nothing more will come */
@@ -153,6 +203,8 @@ void pp_gen_give(struct pp_gen_turn *turn)
 
 void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed)
 {
+    if (g->n_pending)
+        settle(g, g->seq->engine->model->tokenizer, true);
     release_text(g, g->held.len, text, guessed);
 }
 

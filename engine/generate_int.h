@@ -36,6 +36,7 @@ struct pp_gen {
     int64_t n_given;        /* of those, the caller was told of */
     enum pp_finish finish;
     struct pp_buf held;     /* text chosen but not shown: could be half a character or a stop text */
+    size_t n_pending;       /* of its last bytes it is not yet known how they are shown (pp_shown_text) */
     struct pp_buf held_guessed; /* for each byte of it, whether its token had been guessed */
     uint64_t begin_ns;
     uint64_t copied_before; /* seq->copied_bytes when the answer began */

@@ -42,6 +42,13 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
 /* Text of a whole list. SentencePiece: the space that the tokenizer put before the first word is removed. */
 void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, struct pp_buf *out);
 
+/* How many of the n bytes of a text of tokens are the next to be shown together, n > 0, and as what: most vocabularies
+ * have it as it is, but a SentencePiece model may have a table of what is written instead (its denormalizer).
+ * pp_detokenize has done that already. 0: what follows decides; there is none with `last`. *shown lies in t or in
+ * text. */
+size_t pp_shown_text(const struct pp_tokenizer *t, const char *text, size_t n, bool last, const char **shown,
+                     size_t *n_shown);
+
 int32_t pp_tokenizer_n(const struct pp_tokenizer *t);       /* size of the vocabulary */
 int32_t pp_tokenizer_bos(const struct pp_tokenizer *t);     /* or -1 */
 int32_t pp_tokenizer_eos(const struct pp_tokenizer *t);     /* or -1 */

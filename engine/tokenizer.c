@@ -43,6 +43,7 @@ void pp_tokenizer_free(struct pp_tokenizer *t)
     tok_steps_free(t->steps);
     pp_free(t->pieces.ids);
     pp_free(t->charsmap);
+    pp_free(t->denormal);
     pp_free(t);
 }
 
@@ -315,11 +316,11 @@ static enum pp_code merge_part(struct run *r, const char *begin, const char *end
     return code || begin == end ? code : tok_merge_word(&r->merger, begin, (size_t)(end - begin), err);
 }
 
-/* Writes the text with U+2581 for each space where there is room for that. Where it ends. */
-static char *write_spaced(const char *text, size_t n, char *to)
+/* Writes the text with U+2581 for each space, unless spaces stay, where there is room for that. Where it ends. */
+static char *write_spaced(const struct pp_tokenizer *t, const char *text, size_t n, char *to)
 {
     for (size_t i = 0; i < n; i++) {
-        if (text[i] != ' ') {
+        if (text[i] != ' ' || t->bare_spaces) {
             *to++ = text[i];
             continue;
         }
@@ -332,7 +333,7 @@ static char *write_spaced(const char *text, size_t n, char *to)
 /* The same with user-defined tokens, which are found in text that is wholly written. */
 static enum pp_code merge_around(struct run *r, const char *text, size_t n, char *to, struct pp_error *err)
 {
-    const char *begin = r->spaced.data, *const end = write_spaced(text, n, to), *at = begin;
+    const char *begin = r->spaced.data, *const end = write_spaced(r->t, text, n, to), *at = begin;
     enum pp_code code = PP_OK;
     for (size_t len; !code && at < end;) {
         const uint32_t id = tok_longest_here(r->t, &r->t->spaced, at, (size_t)(end - at), &len);
@@ -371,24 +372,31 @@ static bool normalize(struct run *r, const char **text, size_t *n)
     return !r->normal.bad;
 }
 
+/* The space that is put in front of texts. */
+static struct pp_str prefix_text(const struct pp_tokenizer *t)
+{
+    return t->bare_prefix ? (struct pp_str){" ", 1} : (struct pp_str){TOK_SPACE, TOK_SPACE_LEN};
+}
+
 /* Normalised text, or a word of it, with what is put before it. */
 static enum pp_code spm_words(struct run *r, const char *text, size_t n, enum tok_prefix_when when,
                               struct pp_error *err)
 {
     const bool spaced = text[0] == ' ' || (n >= TOK_SPACE_LEN && memcmp(text, TOK_SPACE, TOK_SPACE_LEN) == 0);
-    bool prefix = when == TOK_PREFIX_ALWAYS || (when == TOK_PREFIX_UNLESS_SPACE && !spaced);
-    const size_t whole = (prefix ? TOK_SPACE_LEN : 0) + n + (TOK_SPACE_LEN - 1) * count_spaces(text, n);
+    const bool put = when == TOK_PREFIX_ALWAYS || (when == TOK_PREFIX_UNLESS_SPACE && !spaced);
+    const struct pp_str prefix = put ? prefix_text(r->t) : (struct pp_str){"", 0};
+    const size_t whole = prefix.len + n + (TOK_SPACE_LEN - 1) * count_spaces(text, n);
     pp_buf_clear(&r->spaced);
     if (pp_grow(&r->spaced.data, &r->spaced.cap, whole + SLACK, 1) != 0)
         return pp_fail_nomem(err, "a copy of the text");
     char *to = r->spaced.data;
     r->merger.end = to + whole + SLACK; /* the last words are read as fast as the others */
     memset(to + whole, 0, SLACK);
-    if (prefix)
-        memcpy(to, TOK_SPACE, TOK_SPACE_LEN);
-    to += prefix ? TOK_SPACE_LEN : 0;
+    memcpy(to, prefix.data, prefix.len);
+    to += prefix.len;
     if (r->t->units)
-        return tok_units_text(&r->merger, r->spaced.data, (size_t)(write_spaced(text, n, to) - r->spaced.data), err);
+        return tok_units_text(&r->merger, r->spaced.data, (size_t)(write_spaced(r->t, text, n, to) - r->spaced.data),
+                              err);
     const bool around = r->t->spaced_late && r->t->kind == TOK_SPM;
     return around ? merge_around(r, text, n, to, err) : merge_spaced(r, text, n, to, err);
 }
@@ -418,11 +426,13 @@ static enum pp_code white_words(struct run *r, const char *text, size_t n, enum 
 /* The space that is put in front of texts, where there is nothing of one, or a token, behind it. */
 static enum pp_code lone_prefix(struct run *r, struct pp_error *err)
 {
-    static const char sign[TOK_SPACE_LEN + SLACK] = TOK_SPACE;
+    const struct pp_str prefix = prefix_text(r->t);
+    char sign[TOK_SPACE_LEN + SLACK] = {0};
+    memcpy(sign, prefix.data, prefix.len);
     r->merger.end = sign + sizeof sign;
     if (r->t->units)
-        return tok_units_text(&r->merger, sign, TOK_SPACE_LEN, err);
-    return tok_merge_word(&r->merger, sign, TOK_SPACE_LEN, err);
+        return tok_units_text(&r->merger, sign, prefix.len, err);
+    return tok_merge_word(&r->merger, sign, prefix.len, err);
 }
 
 static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struct pp_error *err)
@@ -778,7 +788,29 @@ static void joined_text(const struct pp_tokenizer *t, const int32_t *ids, size_t
         out->data[out->len] = 0;
 }
 
-void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, struct pp_buf *out)
+/* What lies in out from begin on becomes what is shown for it, but for control tokens that are written out. */
+static void show_text(const struct pp_tokenizer *t, size_t begin, bool special, struct pp_buf *out)
+{
+    struct pp_buf all = {0};
+    for (size_t i = begin, width; i < out->len; i += width) {
+        const char *text = out->data + i, *shown = text;
+        const size_t n = out->len - i;
+        size_t n_shown = 0;
+        if (special && special_here(t, &t->special, text, n, true, &width) != TOK_NONE)
+            n_shown = width;
+        else
+            width = pp_shown_text(t, text, n, true, &shown, &n_shown);
+        pp_buf_add(&all, shown, n_shown);
+    }
+    out->len = begin;
+    pp_buf_add(out, pp_buf_cstr(&all), all.len);
+    out->bad |= all.bad;
+    pp_buf_free(&all);
+}
+
+/* Without what SentencePiece's denormalizer does. */
+static void plain_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special,
+                             struct pp_buf *out)
 {
     if (t->kind == TOK_WORDPIECE || (t->kind == TOK_CHARACTERS && t->prefix.start != TOK_PREFIX_NEVER)) {
         joined_text(t, ids, n, special, out);
@@ -806,7 +838,8 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
             continue;
         }
         if (may_strip && t->kind != TOK_BYTE_LEVEL && !t->spelled && (type == TOK_NORMAL || spaced) &&
-            out->len > before && out->data[before] == ' ') {
+            out->len > before && out->data[before] == ' ' &&
+            !(t->bare_prefix && tok_text(t, (uint32_t)ids[i]).data[0] == ' ')) { /* it takes off its sign alone */
             memmove(out->data + before, out->data + before + 1, out->len - before); /* with the NUL */
             out->len--;
         }
@@ -816,6 +849,14 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
     if (last >= 0 && (uint32_t)last < t->n_vocab && t->type[last] == TOK_NORMAL && out->len > begin &&
         ends_word(t, tok_text(t, (uint32_t)last)))
         out->data[--out->len] = 0;
+}
+
+void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, struct pp_buf *out)
+{
+    const size_t begin = out->len;
+    plain_detokenize(t, ids, n, special, out);
+    if (t->denormal && out->len > begin)
+        show_text(t, begin, special, out);
 }
 
 /* --- questions ----------------------------------------------------------------------------------------- */

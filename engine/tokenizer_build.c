@@ -660,23 +660,30 @@ static enum pp_code build_pieces(struct pp_tokenizer *t, struct pp_error *err)
     return code;
 }
 
+/* A table of characters, if there is one, is checked and copied. */
+static enum pp_code copy_table(struct pp_str table, char **to, size_t *n, struct pp_error *err)
+{
+    enum pp_code code = table.len ? tok_charsmap_check(table, err) : PP_OK;
+    if (code || !table.len)
+        return code;
+    *to = pp_malloc(table.len);
+    if (!*to)
+        return pp_fail_nomem(err, "the tokenizer's table of characters");
+    memcpy(*to, table.data, table.len);
+    *n = table.len;
+    return PP_OK;
+}
+
 static enum pp_code build_normalizer(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
 {
     t->longest_word = spec->longest_word;
     t->squeeze = spec->squeeze;
     t->split_white = spec->split_white;
     t->bert = spec->bert;
-    if (!spec->charsmap.len)
-        return PP_OK;
-    enum pp_code code = tok_charsmap_check(spec->charsmap, err);
-    if (code)
-        return code;
-    t->charsmap = pp_malloc(spec->charsmap.len);
-    if (!t->charsmap)
-        return pp_fail_nomem(err, "the tokenizer's table of characters");
-    memcpy(t->charsmap, spec->charsmap.data, spec->charsmap.len);
-    t->charsmap_len = spec->charsmap.len;
-    return PP_OK;
+    enum pp_code code = copy_table(spec->charsmap, &t->charsmap, &t->charsmap_len, err);
+    if (!code && (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM))
+        code = copy_table(spec->denormal, &t->denormal, &t->denormal_len, err);
+    return code;
 }
 
 static void mark_ends(struct pp_tokenizer *t)
@@ -800,6 +807,7 @@ static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
     t->spelled = spec->spelled && (t->kind == TOK_CHARACTERS || t->kind == TOK_UNIGRAM);
     t->dna = spec->dna && t->kind == TOK_BYTE_LEVEL;
     t->bare_spaces = spec->bare_spaces;
+    t->bare_prefix = spec->bare_prefix && spec->bare_spaces;
     t->covered = spec->covered;
 }
 

@@ -377,6 +377,7 @@ static void put_piece(const struct pp_tokenizer *t, uint32_t i, struct pp_buf *p
 
 static enum pp_code to_sentencepiece(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
 {
+    const bool bare = t->bare_prefix || (t->bare_spaces && t->prefix.start == TOK_PREFIX_NEVER);
     struct pp_buf b = {0}, part = {0};
     if (!t->score)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written as a tokenizer.model: its pieces are "
@@ -397,7 +398,16 @@ static enum pp_code to_sentencepiece(const struct pp_tokenizer *t, const char *f
         put_bytes(&part, 2, t->charsmap, t->charsmap_len);
     put_int(&part, 3, t->prefix.start != TOK_PREFIX_NEVER);
     put_int(&part, 4, t->squeeze);
+    put_int(&part, 5, !bare);
     put_bytes(&b, 3, part.data, part.len);
+    b.bad |= part.bad;
+    pp_buf_clear(&part);
+    if (t->denormal)
+        put_bytes(&part, 2, t->denormal, t->denormal_len);
+    for (unsigned field = 3; field <= 5; field++) /* nothing happens to spaces */
+        put_int(&part, field, 0);
+    if (t->denormal)
+        put_bytes(&b, 5, part.data, part.len);
     b.bad |= part.bad;
     enum pp_code code = write_bytes(folder, "tokenizer.model", &b, err);
     pp_buf_free(&part);
@@ -528,7 +538,8 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
         what = "another kind of tokens";
     else if (a->squeeze != b->squeeze || a->suffix != b->suffix || a->bare_spaces != b->bare_spaces ||
              a->split_spaces != b->split_spaces || a->split_white != b->split_white ||
-             (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER))
+             (a->prefix.start == TOK_PREFIX_NEVER) != (b->prefix.start == TOK_PREFIX_NEVER) ||
+             (a->bare_prefix != b->bare_prefix && a->prefix.start != TOK_PREFIX_NEVER))
         what = "other spaces";
     else if (a->byte_unknown != b->byte_unknown || a->fuse_unknown != b->fuse_unknown ||
              a->each_unknown != b->each_unknown || a->no_bytes != b->no_bytes || a->drop_unknown != b->drop_unknown ||

@@ -23,6 +23,8 @@
  *   each_unknown   bool              SentencePiece BPE: unknown characters are not one token together
  *   drop_unknown   bool              SentencePiece BPE: there is no token for what is unknown
  *   bare_spaces    bool              SentencePiece: spaces are not written as U+2581
+ *   bare_prefix    bool              ... nor is the one that is put in front of texts, or behind
+ *   denormalizer   bytes             SentencePiece: the table of what is shown instead of texts of tokens
  *   inside, outside  i32[]           enum tok_flags, of single characters, or of all where words are looked up whole
  *   word_end       string            BPE of characters: what is put behind the last one of a word
  *   word_inside    string            BPE of characters: what is put before those that do not begin a word
@@ -57,6 +59,7 @@ static int shown_len(struct pp_str s)
 
 static const char lead_key[] = "pippin.tokenizer.lead"; /* what is put before a text behind BOS */
 static const char tail_key[] = "pippin.tokenizer.tail"; /* what is put behind a text, where it is not EOS alone */
+static const char denormal_key[] = "pippin.tokenizer.denormalizer";
 static const char table_key[] = "tokenizer.ggml.precompiled_charsmap"; /* SentencePiece's, of characters */
 
 /* tokenizer.ggml.model, by enum tok_kind */
@@ -277,6 +280,8 @@ static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, str
     pp_gguf_bool(g, "pippin.tokenizer.squeeze", &spec->squeeze);
     if (pp_gguf_array(g, table_key, &type, &n))
         spec->charsmap = pp_gguf_array_bytes(g, table_key);
+    if (pp_gguf_array(g, denormal_key, &type, &n))
+        spec->denormal = pp_gguf_array_bytes(g, denormal_key);
     return by_rank ? read_merges(g, spec, err) : read_scores(g, spec, err);
 }
 
@@ -471,6 +476,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     pp_gguf_bool(g, "pippin.tokenizer.no_bytes", &spec->no_bytes);
     pp_gguf_bool(g, "pippin.tokenizer.each_unknown", &spec->each_unknown);
     pp_gguf_bool(g, "pippin.tokenizer.bare_spaces", &spec->bare_spaces);
+    pp_gguf_bool(g, "pippin.tokenizer.bare_prefix", &spec->bare_prefix);
     pp_gguf_bool(g, "pippin.tokenizer.space_suffix", &spec->suffix);
     pp_gguf_bool(g, "pippin.tokenizer.spelled", &spec->spelled);
     if (pp_gguf_bool(g, "pippin.tokenizer.drop_unknown", &drop) && drop)
@@ -765,6 +771,7 @@ static void write_own(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
         {"pippin.tokenizer.each_unknown", t->each_unknown},
         {"pippin.tokenizer.drop_unknown", t->kind == TOK_SPM && t->drop_unknown},
         {"pippin.tokenizer.bare_spaces", t->bare_spaces},
+        {"pippin.tokenizer.bare_prefix", t->bare_prefix},
         {"pippin.tokenizer.space_suffix", t->suffix},
         {"pippin.tokenizer.squeeze", t->kind == TOK_SPM && t->squeeze},
         {"pippin.tokenizer.spelled", t->spelled},
@@ -804,6 +811,8 @@ static enum pp_code write_all(const struct pp_tokenizer *t, struct pp_gguf_write
         pp_gguf_add_bool(w, "tokenizer.ggml.remove_extra_whitespaces", t->squeeze || t->split_white);
     if (t->charsmap)
         pp_gguf_add_u8_array(w, table_key, (const uint8_t *)t->charsmap, t->charsmap_len);
+    if (t->denormal)
+        pp_gguf_add_u8_array(w, denormal_key, (const uint8_t *)t->denormal, t->denormal_len);
     write_own(t, w);
     enum pp_code code = write_tokens(t, w, err);
     if (!code && (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM || t->kind == TOK_PLAMO))

@@ -253,6 +253,8 @@ struct tok_spec {
     struct pp_str steps;           /* a JSON list of normalizers, for tok_steps_new(); or none */
     uint8_t covered;               /* enum tok_covered */
     bool bare_spaces;              /* SPM, UNIGRAM: spaces stay what they are */
+    bool bare_prefix;              /* ... and what is put in front of text is one; U+2581 is a sign like others */
+    struct pp_str denormal;        /* SPM, UNIGRAM: the table of SentencePiece's denormalizer, or none */
     char *unescaped;               /* RWKV, PLAMO: where texts lie; or NULL */
 };
 
@@ -326,6 +328,8 @@ struct pp_tokenizer {
     float best_score;             /* UNIGRAM: the greatest of a piece, if it is above 0; else next to 0 */
     char *charsmap;               /* [charsmap_len], or NULL */
     size_t charsmap_len;
+    char *denormal;               /* [denormal_len] what is written in the place of texts of tokens; or NULL */
+    size_t denormal_len;
     bool squeeze, split_white, apart;
     struct tok_bert bert;
     uint32_t longest_word;
@@ -339,7 +343,7 @@ struct pp_tokenizer {
     int32_t tail[1 + TOK_MAX_LEAD]; /* [n_tail] what is put behind a text, which need not be EOS */
     size_t n_tail;                  /* 0: nothing is */
     int32_t byte_unknown; /* or -1 */
-    bool add_bos, add_eos, ignore_merges, add_space, fuse_unknown, each_unknown, bare_spaces;
+    bool add_bos, add_eos, ignore_merges, add_space, fuse_unknown, each_unknown, bare_spaces, bare_prefix;
     bool no_bytes;                /* there are tokens "<0x0A>", which are texts */
     bool dna;
     bool drop_unknown;            /* merging by rank: there is nothing for what is unknown */
@@ -403,7 +407,7 @@ bool tok_walk(struct tok_walk *w, char byte, uint32_t *token);
 /* True if text is to be normalised as SentencePiece does. */
 static inline bool tok_normalizes(const struct pp_tokenizer *t)
 {
-    return !(t->covered & TOK_COVERS_TABLE) && (t->charsmap || t->squeeze || t->suffix || t->units);
+    return !(t->covered & TOK_COVERS_TABLE) && (t->charsmap || t->squeeze || t->suffix || t->units || t->bare_prefix);
 }
 /* Checks a precompiled_charsmap: PP_ERR_FORMAT. */
 enum pp_code tok_charsmap_check(struct pp_str map, struct pp_error *err);

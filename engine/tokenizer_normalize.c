@@ -98,6 +98,38 @@ static size_t map_character(const struct pp_tokenizer *t, const struct table *ta
     return width;
 }
 
+/* Whether what text begins a replacement is for may go on behind it. */
+static bool replacement_goes_on(const struct table *t, const char *text, size_t n)
+{
+    uint32_t at = offset(unit(t, 0));
+    for (size_t i = 0; i < n; i++) {
+        at ^= (uint8_t)text[i];
+        const uint32_t u = unit(t, at);
+        if ((u & 0x800000FF) != (uint8_t)text[i] || text[i] == 0)
+            return false;
+        at ^= offset(u);
+    }
+    return true;
+}
+
+size_t pp_shown_text(const struct pp_tokenizer *t, const char *text, size_t n, bool last, const char **shown,
+                     size_t *n_shown)
+{
+    const struct table table = table_of(t->denormal, t->denormal_len);
+    struct pp_str to = {text, n};
+    int32_t c;
+    size_t width = n;
+    if (t->denormal && !last && (replacement_goes_on(&table, text, n) || pp_utf8_complete(text, n) == 0))
+        return 0;
+    if (t->denormal && !(width = find_replacement(&table, text, n, false, &to))) {
+        width = pp_utf8_decode(text, n, &c);
+        to = c < 0 ? (struct pp_str){"\xef\xbf\xbd", 3} : (struct pp_str){text, width};
+    }
+    *shown = to.data;
+    *n_shown = to.len;
+    return width;
+}
+
 /* Bytes of the grapheme that text begins with. */
 static size_t grapheme(const char *text, size_t n)
 {
@@ -154,7 +186,8 @@ static size_t space_at_end(const struct pp_tokenizer *t, const char *text, size_
 {
     if (n && text[n - 1] == ' ')
         return 1;
-    return !t->apart && n >= TOK_SPACE_LEN && memcmp(text + n - TOK_SPACE_LEN, TOK_SPACE, TOK_SPACE_LEN) == 0
+    const bool counts = !t->apart && !t->bare_prefix;
+    return counts && n >= TOK_SPACE_LEN && memcmp(text + n - TOK_SPACE_LEN, TOK_SPACE, TOK_SPACE_LEN) == 0
                ? TOK_SPACE_LEN : 0;
 }
 

@@ -58,10 +58,10 @@ static bool read_field(struct pp_cursor *c, struct field *f)
 
 /* --- ModelProto ---------------------------------------------------------------------------------------- */
 
-enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3 };                        /* fields of ModelProto */
+enum { PIECES = 1, TRAINER = 2, NORMALIZER = 3, DENORMALIZER = 5 };      /* fields of ModelProto */
 enum { PIECE = 1, SCORE = 2, TYPE = 3 };                                 /* of SentencePiece */
 enum { MODEL_TYPE = 3, SUFFIX = 24, BYTE_FALLBACK = 35, UNK_ID = 40, BOS_ID = 41, EOS_ID = 42 }; /* of TrainerSpec */
-enum { CHARSMAP = 2, DUMMY_PREFIX = 3, EXTRA_SPACES = 4 };               /* of NormalizerSpec */
+enum { CHARSMAP = 2, DUMMY_PREFIX = 3, EXTRA_SPACES = 4, ESCAPE = 5 };   /* of NormalizerSpec */
 enum { MODEL_UNIGRAM = 1, MODEL_BPE = 2, MODEL_WORD = 3, MODEL_CHAR = 4 };
 
 static enum pp_code malformed(struct pp_error *err)
@@ -171,8 +171,35 @@ static enum pp_code read_normalizer(struct pp_str bytes, struct tok_spec *spec, 
             spec->squeeze = f.value != 0;
         if (f.number == DUMMY_PREFIX && f.value == 0)
             spec->prefix = (struct tok_prefix){0};
+        if (f.number == ESCAPE)
+            spec->bare_spaces = spec->bare_prefix = f.value == 0;
     }
     return c.bad ? malformed(err) : PP_OK;
+}
+
+/* What is done to a text of tokens before it is shown. Without a table that is nothing, whatever else is said; what
+ * SentencePiece's trainer writes does nothing to spaces. */
+static enum pp_code read_denormalizer(struct pp_str bytes, struct tok_spec *spec, struct pp_error *err)
+{
+    struct pp_cursor c = pp_cursor(bytes.data, bytes.len);
+    struct field f;
+    bool changes[ESCAPE + 1] = {[DUMMY_PREFIX] = true, [EXTRA_SPACES] = true, [ESCAPE] = true};
+    while (read_field(&c, &f)) {
+        if (f.number == CHARSMAP)
+            spec->denormal = f.bytes;
+        else if (f.number <= ESCAPE)
+            changes[f.number] = f.value != 0;
+    }
+    if (c.bad)
+        return malformed(err);
+    const char *what = changes[DUMMY_PREFIX]   ? "puts a space in front of texts (add_dummy_prefix)"
+                       : changes[EXTRA_SPACES] ? "takes spaces out of texts (remove_extra_whitespaces)"
+                       : changes[ESCAPE]       ? "writes spaces as U+2581 (escape_whitespaces)"
+                                               : NULL;
+    if (spec->denormal.len && what)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the SentencePiece model's denormalizer %s; pippin applies only a "
+                       "denormalizer's table of characters", what);
+    return PP_OK;
 }
 
 static enum pp_code read_model(struct pp_str bytes, struct tok_spec *spec, struct pp_buf *plain, struct pp_error *err)
@@ -199,11 +226,13 @@ static enum pp_code read_model(struct pp_str bytes, struct tok_spec *spec, struc
             code = read_trainer(f.bytes, spec, err);
         else if (f.number == NORMALIZER)
             code = read_normalizer(f.bytes, spec, err);
+        else if (f.number == DENORMALIZER)
+            code = read_denormalizer(f.bytes, spec, err);
     }
     for (size_t i = 0; !code && i < n; i++)
         spec->no_bytes = spec->no_bytes && spec->types[i] != TOK_BYTE;
     const bool changes = spec->prefix.start != TOK_PREFIX_NEVER || spec->squeeze || spec->charsmap.len ||
-                         spec->units || spec->suffix;
+                         spec->units || spec->suffix || spec->bare_spaces;
     for (size_t i = 0; !code && spec->kind == TOK_SPM && !changes && i < n; i++)
         if (spec->flags[i] & TOK_SPACED)
             code = plain_spaces(&spec->texts[i], plain, err);

@@ -11,9 +11,11 @@
 #include "engine/engine_int.h"
 #include "engine/gguf.h"
 #include "engine/text.h"
+#include "engine/tokenizer_internal.h"
 #include "engine/types.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
+#include "tests/tokenizers.h"
 
 #define STARTER "engine/starter/starter-Q4_K_M.gguf"
 #define DRAFT "engine/starter/starter-draft-Q4_0.gguf"
@@ -94,6 +96,41 @@ static enum pp_finish answer(struct rig *r, const int32_t *ids, size_t n, const 
         pp_buf_add(tokens, chosen, (size_t)got * sizeof *chosen);
     pp_gen_free(g);
     return finish;
+}
+
+/* What a vocabulary shows instead of its tokens' text is shown as soon as it is known what that is, and ends
+ * answers. */
+static void shown_otherwise(void **state)
+{
+    static const struct replaced pairs[] = {{"ab", "(AB)"}, {"a", ""}, {"abab", "Z"}, {" ", "_"}};
+    static const char said[] = "abab ab, a kite aba";
+    static const char *const stops[] = {"B)"};
+    struct rig r = rig(STARTER, NULL, PP_KV_Q8);
+    struct pp_tokenizer *t = (struct pp_tokenizer *)(uintptr_t)pp_model_tokenizer(r.model);
+    struct pp_buf text = {0}, table = {0};
+    struct pp_error err;
+    int32_t *ids, *say;
+    size_t n_say;
+    (void)state;
+    size_t n = chat_prompt(&r, "Hello, who are you?", &ids);
+    assert_ok(pp_tokenize(t, said, strlen(said), 0, &say, &n_say, &err), err);
+    put_table(&table, pairs, sizeof pairs / sizeof *pairs);
+    t->denormal_len = table.len;
+    t->denormal = pp_buf_take(&table);
+    struct pp_gen_options opt = greedy((int64_t)n_say);
+    opt.say = say;
+    opt.n_say = (int64_t)n_say;
+    assert_int_equal(answer(&r, ids, n, &opt, &text, NULL), PP_FINISH_LENGTH);
+    assert_string_equal(pp_buf_cstr(&text), "Z_(AB),__kite_(AB)");
+    pp_buf_clear(&text);
+    opt.stops = stops;
+    opt.n_stops = 1;
+    assert_int_equal(answer(&r, ids, n, &opt, &text, NULL), PP_FINISH_STOP);
+    assert_string_equal(pp_buf_cstr(&text), "Z_(A");
+    pp_free(ids);
+    pp_free(say);
+    pp_buf_free(&text);
+    unrig(&r);
 }
 
 static void greets(void **state)
@@ -692,7 +729,7 @@ TEST_GROUP(generate)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greets),                   cmocka_unit_test(stop_texts),
         cmocka_unit_test(stop_texts_among_guesses), cmocka_unit_test(replaced_while_open),
-        cmocka_unit_test(written_control_tokens),
+        cmocka_unit_test(written_control_tokens),   cmocka_unit_test(shown_otherwise),
         cmocka_unit_test(drafts_change_nothing),    cmocka_unit_test(perfect_draft),
         cmocka_unit_test(regenerating),             cmocka_unit_test(decode_allocates_nothing),
         cmocka_unit_test(chunks_are_not_small),

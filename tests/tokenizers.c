@@ -101,3 +101,42 @@ bool has_new_characters(const char *text, size_t n)
     }
     return false;
 }
+
+/* A double array, each of whose nodes has 256 places of its own, and the texts behind it. */
+enum { NODES = 16, PLACES = 256 };
+
+static void put_u32(char *at, uint32_t v)
+{
+    for (int i = 0; i < 4; i++)
+        at[i] = (char)(v >> 8 * i);
+}
+
+void put_table(struct pp_buf *b, const struct replaced *pairs, size_t n_pairs)
+{
+    static char units[4 + 4 * PLACES * (NODES + 1)];
+    static uint32_t children[NODES][PLACES];
+    uint32_t n = 1;
+    struct pp_buf to = {0};
+    memset(units, 0, sizeof units);
+    memset(children, 0, sizeof children);
+    put_u32(units, sizeof units - 4);
+    put_u32(units + 4, PLACES << 10); /* node 0's children lie from there on */
+    for (size_t i = 0; i < n_pairs; i++) {
+        uint32_t node = 0;
+        for (const char *c = pairs[i].from; *c; c++) {
+            uint32_t *child = &children[node][(uint8_t)*c];
+            *child = *child ? *child : n++;
+            assert_true(n <= NODES);
+            const uint32_t place = PLACES * (node + 1) + (uint8_t)*c;
+            char *unit = units + 4 + 4 * place;
+            const uint32_t ends = (uint32_t)(!c[1] || (unit[1] & 1)) << 8;
+            put_u32(unit, ((place ^ PLACES * (*child + 1)) << 10) | ends | (uint8_t)*c);
+            node = *child;
+        }
+        put_u32(units + 4 + 4 * PLACES * (node + 1), (uint32_t)to.len | 1u << 31);
+        pp_buf_add(&to, pairs[i].to, strlen(pairs[i].to) + 1);
+    }
+    pp_buf_add(b, units, sizeof units);
+    pp_buf_add(b, to.data, to.len);
+    pp_buf_free(&to);
+}
