@@ -90,8 +90,8 @@ double pp_engine_kv_read_bytes(const struct pp_engine *e, double n)
         }
         const int64_t stride = pp_tier_has_keys(l->kind) && tier->kind != PP_TIER_ATTENTION ? l->stride : 1;
         double seen = n / (double)stride; /* keys */
-        if (tier->window && seen > (double)tier->window)
-            seen = (double)tier->window;
+        if (tier->window && seen > (double)(tier->window + tier->n_first))
+            seen = (double)(tier->window + tier->n_first);
         if (tier->kind == PP_TIER_ATTENTION && !tier->stride && tier->top_k && seen > (double)tier->top_k)
             seen = (double)tier->top_k;
         if (tier->kind == PP_TIER_INDEX && seen <= (double)tier->top_k)

@@ -53,13 +53,15 @@ struct tier_need {
     uint64_t least, most;
 };
 
-/* The pages of one tier for a sequence of n pages. window: in positions, 0 for none. */
-static struct tier_need tier_need(int max_rows, int64_t window, uint64_t n)
+/* The pages of one tier for a sequence of n pages. */
+static struct tier_need tier_need(int max_rows, const struct pp_tier_plan *tier, uint64_t n)
 {
-    if (!window)
+    if (!tier->window)
         return (struct tier_need){n, n};
-    const uint64_t in_window = (uint64_t)window / PP_PAGE_TOKENS + 1;
-    const uint64_t least = in_window + (uint64_t)max_rows / PP_PAGE_TOKENS + 2, most = least + PP_MARKS * in_window;
+    const uint64_t in_window = (uint64_t)tier->window / PP_PAGE_TOKENS + 1;
+    const uint64_t first = (uint64_t)pp_kv_pages_of(tier->n_first);
+    const uint64_t least = first + in_window + (uint64_t)max_rows / PP_PAGE_TOKENS + 2;
+    const uint64_t most = least + PP_MARKS * in_window;
     return (struct tier_need){least < n ? least : n, most < n ? most : n};
 }
 
@@ -98,12 +100,13 @@ uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64
     uint64_t sum = 0;
     for (int t = 0; t < m->plan.n_tiers; t++) {
         const struct pp_tier_plan *tier = &m->plan.tiers[t];
-        const int64_t held = tier->window && 3 * tier->window < n_ctx ? 3 * tier->window : n_ctx; /* seq_pages.c */
+        const int64_t several = tier->n_first + 3 * tier->window; /* seq_pages.c */
+        const int64_t held = tier->window && several < n_ctx ? several : n_ctx;
         const uint64_t n_pages = (uint64_t)pp_kv_pages_of(held);
         struct pp_kv_layout l;
         layout_of(tier, type, &l);
         if (!pp_tier_has_keys(tier->kind)) /* windows are short, but pages large: the rows of a step count */
-            sum = add_bytes(sum, tier_need(PP_USUAL_ROWS, tier->window, (uint64_t)n_ctx / PP_PAGE_TOKENS + 1).most,
+            sum = add_bytes(sum, tier_need(PP_USUAL_ROWS, tier, (uint64_t)n_ctx / PP_PAGE_TOKENS + 1).most,
                             l.page_bytes);
         else
             sum = add_bytes(sum, n_pages, l.page_bytes);
@@ -117,7 +120,7 @@ static struct tier_need bytes_needed(const struct pp_engine *e, const struct pp_
     const struct pp_plan *plan = &e->model->plan;
     struct tier_need sum = {0, 0};
     for (int t = 0; t < plan->n_tiers; t++) {
-        const struct tier_need pages = tier_need(e->max_rows, plan->tiers[t].window, n);
+        const struct tier_need pages = tier_need(e->max_rows, &plan->tiers[t], n);
         sum.least = add_bytes(sum.least, pages.least, layouts[t].page_bytes);
         sum.most = add_bytes(sum.most, pages.most, layouts[t].page_bytes);
     }
@@ -149,8 +152,9 @@ static enum pp_code make_pools(struct pp_engine *e, const struct pp_kv_layout *l
         struct pp_tier *tier = &e->tier[e->n_tiers];
         const struct pp_kv_layout *l = &layouts[e->n_tiers];
         tier->window = plan->tiers[e->n_tiers].window;
+        tier->first = pp_kv_pages_of(plan->tiers[e->n_tiers].n_first);
         tier->stride = l->kind == PP_TIER_ROWS ? plan->tiers[e->n_tiers].stride : 0;
-        const struct tier_need pages = tier_need(e->max_rows, tier->window, n);
+        const struct tier_need pages = tier_need(e->max_rows, &plan->tiers[e->n_tiers], n);
         const uint64_t more = (uint64_t)((unsigned __int128)(limit - all.least) * pages.most / all.most);
         code = pp_kv_pool_new(l, (pages.least + more) * l->page_bytes, &tier->kv, err);
     }
@@ -329,7 +333,7 @@ void pp_engine_clear_ahead(const struct pp_engine *e, uint64_t bytes, const stru
         layouts[t] = *pp_kv_pool_layout(e->tier[t].kv);
     const uint64_t n = pages_that_fit(e, layouts, (uint64_t)pp_kv_pages_of(e->n_ctx), bytes);
     for (int t = 0; t < e->n_tiers; t++)
-        pp_kv_pool_clear(e->tier[t].kv, tier_need(e->max_rows, e->tier[t].window, n).least, cancel);
+        pp_kv_pool_clear(e->tier[t].kv, tier_need(e->max_rows, &e->model->plan.tiers[t], n).least, cancel);
 }
 
 void pp_engine_free(struct pp_engine *e)

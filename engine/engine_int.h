@@ -28,6 +28,7 @@ struct pp_adapter_span {
 struct pp_tier {
     struct pp_kv_pool *kv;
     int64_t window;              /* 0: none */
+    int64_t first;               /* with one: so many pages at the beginning are looked at by all rows, too */
     int64_t stride;              /* it begins with a block of so many positions, or with one before that; else 0 */
 };
 
@@ -37,6 +38,12 @@ static inline int64_t pp_tier_first_page(const struct pp_tier *tier, int64_t n)
     const int64_t begin = tier->stride ? n / tier->stride * tier->stride - (tier->window - tier->stride)
                                        : n - tier->window + 1;
     return tier->window && begin > 0 ? begin / PP_PAGE_TOKENS : 0;
+}
+
+/* Whether that row looks at the i-th page, if there is one. */
+static inline bool pp_tier_needs(const struct pp_tier *tier, int64_t i, int64_t n)
+{
+    return i < tier->first || i >= pp_tier_first_page(tier, n);
 }
 
 _Static_assert((int)PP_STATS_TIERS == (int)PP_MAX_TIERS, "each tier counts itself");
@@ -104,7 +111,8 @@ struct pp_marked_pages {
     int n;
 };
 
-/* Pages first_page .. n_pages - 1 are held; those before it are behind the tier's window. */
+/* Pages first_page .. n_pages - 1 are held; those before it are behind the tier's window, and not held but for the
+ * first ones of a tier that needs them always. */
 struct pp_seq_tier {
     pp_page_id *pages;           /* [n_ctx / 64] */
     uint8_t **page_data;         /* [n_ctx / 64]: where they are */
@@ -155,6 +163,11 @@ static inline const char *pp_engine_or_larger(const struct pp_engine *e)
 /* The set of kernels with this name, or for NULL the best. PP_ERR_USAGE, PP_ERR_UNSUPPORTED. */
 enum pp_code pp_choose_kernels(const char *kernels, enum pp_isa *isa, struct pp_error *err);
 
+/* Whether its i-th page is held. */
+static inline bool pp_seq_holds(const struct pp_seq *s, int t, int64_t i)
+{
+    return i < s->tier[t].n_pages && (i >= s->tier[t].first_page || i < s->engine->tier[t].first);
+}
 /* The i-th page of s in tier t. The caller sees to references and n_pages. */
 void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page);
 /* Lets go of pages behind the last token: those of a step or a restoration that failed. */

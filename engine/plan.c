@@ -59,9 +59,8 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
     }
     const struct pp_layer_shape shape = pp_layer_shape(hp, op->layer);
     const bool sparse = hp->n_near && !(hp->near_step && (op->layer + 1) % hp->near_step == 0);
-    const bool first = op->window && hp->n_start; /* whose pages are wanted however far behind they lie */
-    return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = first ? 0 : op->window,
-                                 .n_first = first ? hp->n_start : 0, .n_last = first ? op->window : 0,
+    return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window,
+                                 .n_first = op->window ? hp->n_start : 0,
                                  .n_head = (int)shape.n_head,
                                  .n_head_kv = (int)shape.n_head_kv,
                                  .head_dim = (int)pp_key_width(hp, shape.head_dim),
@@ -81,7 +80,7 @@ static bool same_state(const struct pp_state_shape *a, const struct pp_state_sha
 /* But for the number of layers. */
 static bool same_tier(const struct pp_tier_plan *a, const struct pp_tier_plan *b)
 {
-    return a->kind == b->kind && a->window == b->window && a->n_first == b->n_first && a->n_last == b->n_last &&
+    return a->kind == b->kind && a->window == b->window && a->n_first == b->n_first &&
            a->n_head == b->n_head && a->n_head_kv == b->n_head_kv && a->head_dim == b->head_dim &&
            a->v_dim == b->v_dim && a->latent_dim == b->latent_dim && a->top_k == b->top_k && a->block == b->block &&
            a->pooled == b->pooled && a->n_local == b->n_local &&

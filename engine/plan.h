@@ -410,8 +410,7 @@ struct pp_recurrence {
 struct pp_tier_plan {
     enum pp_tier_kind kind;
     int64_t window;                  /* 0: none */
-    int64_t n_first, n_last;         /* of attention without one whose rows see the first so many positions and the last
-                                        so many; 0: all */
+    int64_t n_first;                 /* with one: rows see the first so many positions, too, however far behind */
     int n_layer;
     int n_head;                      /* of queries; of rows: 0 */
     int n_head_kv, head_dim;         /* of rows: 1, and how long they are */

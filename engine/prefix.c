@@ -53,7 +53,7 @@ void pp_seq_publish(struct pp_seq *s)
         if (!name_page(s, p, s->tokens + p * PP_PAGE_TOKENS, &s->names[p]))
             return;
         for (int t = 0; t < s->engine->n_tiers; t++)
-            if (p >= s->tier[t].first_page && p < s->tier[t].n_pages)
+            if (pp_seq_holds(s, t, p))
                 pp_page_name(s->engine->tier[t].kv, s->tier[t].pages[p], &s->names[p]);
         s->n_named++;
     }

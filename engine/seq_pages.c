@@ -1,10 +1,10 @@
 /* seq_pages.c - which pages a sequence holds, as it grows, goes back and is shared.
  *
  * A tier without a window holds all pages of its sequences. One with a window of W holds those that the next row looks
- * at, the last W - 1 positions, and lets go of the others with the next step: full pages have names and stay where they
- * are until their memory is needed. To go back to n positions, the pages that the row behind them looks at must be held
- * or be found by name; if they are not, the sequence goes back further, to the last place where all are, and what lies
- * between is computed again.
+ * at, the last W - 1 positions and, in some models, the first of all, and lets go of the others with the next step:
+ * full pages have names and stay where they are until their memory is needed. To go back to n positions, the pages that
+ * the row behind them looks at must be held or be found by name; if they are not, the sequence goes back further, to
+ * the last place where all are, and what lies between is computed again.
  *
  * Pages of other tiers than attention's are large (LFM2 1.2B: 5 MB, those of its keys and values 0.4 MB), and who goes
  * on looks at the last few positions only. So of those that a sequence has left behind, only the first ones and every
@@ -30,15 +30,10 @@ void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page)
     s->tier[t].page_data[i] = pp_page_data(s->engine->tier[t].kv, page);
 }
 
-static bool in_table(const struct pp_seq_tier *tier, int64_t i)
-{
-    return i >= tier->first_page && i < tier->n_pages;
-}
-
 /* Whether the i-th page is held and has what a sequence of n positions needs of it. */
 static bool holds(const struct pp_seq *s, int t, int64_t i, int64_t n)
 {
-    return in_table(&s->tier[t], i) && (n <= s->len || (i + 1) * PP_PAGE_TOKENS <= s->len);
+    return pp_seq_holds(s, t, i) && (n <= s->len || (i + 1) * PP_PAGE_TOKENS <= s->len);
 }
 
 static bool can_find(const struct pp_seq *s, int t, int64_t i)
@@ -46,16 +41,27 @@ static bool can_find(const struct pp_seq *s, int t, int64_t i)
     return i < s->n_named && pp_page_known(s->engine->tier[t].kv, &s->names[i]);
 }
 
+/* The last page of a tier that the row behind n positions looks at, and that is neither held nor found by name; -1:
+ * there is none. */
+static int64_t missing(const struct pp_seq *s, int t, int64_t n)
+{
+    const int64_t first = first_needed(s->engine, t, n), always = s->engine->tier[t].first;
+    int64_t i = pp_kv_pages_of(n) - 1;
+    while (i >= 0 && (holds(s, t, i, n) || can_find(s, t, i))) {
+        i = holds(s, t, i, n) && i > s->tier[t].first_page ? s->tier[t].first_page : i - 1;
+        if (i < first && i >= always)
+            i = (always < first ? always : first) - 1;
+    }
+    return i;
+}
+
 /* The most of n positions behind which every tier has what the next row looks at, held or by name. */
 static int64_t complete(const struct pp_seq *s, int64_t n)
 {
     const struct pp_engine *e = s->engine;
     for (int t = 0; t < e->n_tiers; t++) {
-        const int64_t first = first_needed(e, t, n);
-        int64_t i = pp_kv_pages_of(n) - 1;
-        while (i >= first && (holds(s, t, i, n) || can_find(s, t, i)))
-            i = holds(s, t, i, n) && i > s->tier[t].first_page ? s->tier[t].first_page : i - 1;
-        if (i >= first) {
+        const int64_t i = missing(s, t, n);
+        if (i >= 0) {
             n = i * PP_PAGE_TOKENS;
             t = -1; /* once more, from the first tier on */
         }
@@ -63,29 +69,31 @@ static int64_t complete(const struct pp_seq *s, int64_t n)
     return n;
 }
 
+/* Lets go of those of a tier's pages that are held. */
 static void release_range(struct pp_seq *s, int t, int64_t from, int64_t end)
 {
     for (int64_t i = from; i < end; i++)
-        pp_page_release(s->engine->tier[t].kv, s->tier[t].pages[i]);
+        if (pp_seq_holds(s, t, i))
+            pp_page_release(s->engine->tier[t].kv, s->tier[t].pages[i]);
 }
 
 /* Makes a tier hold what a sequence of n positions needs, as complete() has found it, and nothing behind that. */
 static void hold(struct pp_seq *s, int t, int64_t n)
 {
     struct pp_seq_tier *tier = &s->tier[t];
-    const int64_t from = first_needed(s->engine, t, n), end = pp_kv_pages_of(n);
-    for (int64_t i = from; i < end; i++) {
-        if (holds(s, t, i, n))
+    const int64_t from = first_needed(s->engine, t, n), end = pp_kv_pages_of(n), always = s->engine->tier[t].first;
+    for (int64_t i = 0; i < end; i++) {
+        if (!pp_tier_needs(&s->engine->tier[t], i, n) || holds(s, t, i, n))
             continue;
         pp_page_id page = pp_page_find(s->engine->tier[t].kv, &s->names[i]);
-        if (in_table(tier, i))
+        if (pp_seq_holds(s, t, i))
             pp_page_release(s->engine->tier[t].kv, tier->pages[i]); /* the beginning of the same */
         pp_seq_set_page(s, t, i, page);
     }
-    release_range(s, t, tier->first_page > end ? tier->first_page : end, tier->n_pages);
+    release_range(s, t, end, tier->n_pages);
     const int64_t kept = tier->n_pages < end ? tier->n_pages : end;
     if (tier->first_page < kept && kept < from) { /* a gap would lie between */
-        release_range(s, t, tier->first_page, kept);
+        release_range(s, t, tier->first_page > always ? tier->first_page : always, kept);
         tier->first_page = from;
     } else if (tier->first_page >= kept || from < tier->first_page) {
         tier->first_page = from;
@@ -124,6 +132,8 @@ void pp_seq_slide(struct pp_seq *s)
         const int64_t first = first_needed(s->engine, t, s->len);
         for (; tier->first_page < first && tier->first_page < tier->n_pages; tier->first_page++) {
             const int64_t i = tier->first_page;
+            if (i < s->engine->tier[t].first)
+                continue;
             if (i < s->n_named && keeps_name(s->engine, t, i))
                 pp_page_name(kv, tier->pages[i], &s->names[i]); /* if the one that had the name is gone */
             else if (!keeps_name(s->engine, t, i) && pp_page_refs(kv, tier->pages[i]) == 1)
@@ -240,7 +250,9 @@ void pp_seq_share(struct pp_seq *s, const struct pp_seq *from, int64_t n)
         struct pp_kv_pool *kv = s->engine->tier[t].kv;
         tier->first_page = first_needed(s->engine, t, n);
         tier->n_pages = pp_kv_pages_of(n);
-        for (int64_t i = tier->first_page; i < tier->n_pages; i++) {
+        for (int64_t i = 0; i < tier->n_pages; i++) {
+            if (!pp_seq_holds(s, t, i))
+                continue;
             const bool held = holds(from, t, i, n);
             pp_seq_set_page(s, t, i, held ? from->tier[t].pages[i] : pp_page_find(kv, &s->names[i]));
             if (held)

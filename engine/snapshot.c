@@ -149,15 +149,20 @@ static int64_t first_needed(const struct pp_engine *e, int t, int64_t n)
     return n > 0 ? pp_tier_first_page(&e->tier[t], n - 1) : 0;
 }
 
+/* Whether it reads from the page. */
+static bool is_needed(const struct pp_engine *e, int t, int64_t page, int64_t n)
+{
+    return n <= 0 || pp_tier_needs(&e->tier[t], page, n - 1);
+}
+
 /* Shortens the way until all pages from `have` on that a sequence of its length needs are in the pack. */
 static void shorten_way(const struct pp_engine *e, const struct snapshot *s, int64_t have, struct way *w)
 {
     for (bool whole = false; !whole && w->n_tokens > have;) {
         whole = true;
         for (int t = 0; whole && t < e->n_tiers; t++) {
-            int64_t p = first_needed(e, t, w->n_tokens);
-            for (p = p < have / PP_PAGE_TOKENS ? have / PP_PAGE_TOKENS : p; whole && p < w->n_pages; p++)
-                whole = s->nodes[w->nodes[p]].place[t].offset != 0;
+            for (int64_t p = have / PP_PAGE_TOKENS; whole && p < w->n_pages; p++)
+                whole = !is_needed(e, t, p, w->n_tokens) || s->nodes[w->nodes[p]].place[t].offset != 0;
         }
         if (!whole) {
             w->n_pages--;
@@ -340,8 +345,9 @@ static enum pp_code take_pages(struct reading *r, const struct snapshot *s, cons
 {
     const struct pp_engine *e = r->engine;
     for (int t = 0; t < e->n_tiers; t++) {
-        int64_t p = first_needed(e, t, w->n_tokens);
-        for (p = p < from ? from : p; p < w->n_pages; p++) {
+        for (int64_t p = from; p < w->n_pages; p++) {
+            if (!is_needed(e, t, p, w->n_tokens))
+                continue;
             pp_page_id id = pp_page_take(e->tier[t].kv);
             if (id == PP_NO_PAGE)
                 return pp_fail(err, PP_ERR_NOMEM,
@@ -389,14 +395,13 @@ static void take_over(struct pp_seq *seq, const int32_t *prompt, const struct wa
     for (int t = 0; t < e->n_tiers; t++) {
         struct pp_seq_tier *tier = &seq->tier[t];
         int64_t first = first_needed(e, t, w->n_tokens);
-        while (tier->n_pages > from) {
-            tier->n_pages--;
-            if (tier->n_pages >= tier->first_page)
-                pp_page_release(e->tier[t].kv, tier->pages[tier->n_pages]);
-        }
+        for (; tier->n_pages > from; tier->n_pages--)
+            if (pp_seq_holds(seq, t, tier->n_pages - 1))
+                pp_page_release(e->tier[t].kv, tier->pages[tier->n_pages - 1]);
         if (first > from) { /* what it held lies behind the window */
-            while (tier->first_page < tier->n_pages)
-                pp_page_release(e->tier[t].kv, tier->pages[tier->first_page++]);
+            for (int64_t p = e->tier[t].first; p < tier->n_pages; p++)
+                if (pp_seq_holds(seq, t, p))
+                    pp_page_release(e->tier[t].kv, tier->pages[p]);
             tier->first_page = first;
         }
         tier->n_pages = w->n_pages;

@@ -72,7 +72,7 @@ static enum pp_code hold_tier(struct pp_save *j, const struct pp_seq *s, int t)
         return PP_ERR_NOMEM;
     }
     for (int64_t p = 0; p < j->n_pages; p++) {
-        bool held = p >= tier->first_page && p < tier->n_pages;
+        const bool held = pp_seq_holds(s, t, p);
         j->pages[t][p] = held ? tier->pages[p] : PP_NO_PAGE;
         j->data[t][p] = held ? tier->page_data[p] : NULL;
         if (held)

@@ -641,6 +641,24 @@ static enum pp_code feed_start(struct pp_engine *e, struct pp_seq *seq, struct p
     return code;
 }
 
+/* Adapters that are invoked act from a position on, of which those of what stands before the text are the first. */
+static enum pp_code activate(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
+                             struct pp_error *err)
+{
+    const struct pp_model_info *info = pp_model_info(pp_engine_model(e));
+    const size_t ahead = pp_seq_len(seq) ? 0 : (size_t)info->n_start;
+    int32_t *all = ahead ? pp_calloc(ahead + n, sizeof *all) : NULL;
+    if (ahead && !all)
+        return pp_fail_nomem(err, "the tokens");
+    for (size_t i = 0; i < ahead; i++)
+        all[i] = (int32_t)info->n_vocab + (int32_t)i;
+    if (ahead)
+        memcpy(all + ahead, tokens, n * sizeof *all);
+    pp_seq_activate(seq, ahead ? all : tokens, (int64_t)(ahead + n));
+    pp_free(all);
+    return PP_OK;
+}
+
 /* Who is told of it: of each row with an output, of each pass, or nobody (NULL). */
 static enum pp_code feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
                          pp_cli_row_done *row_done, pp_progress *progress, void *user, const struct pp_cancel *cancel,
@@ -650,8 +668,9 @@ static enum pp_code feed(struct pp_engine *e, struct pp_seq *seq, const int32_t 
     struct pp_row *rows = pp_calloc(most, sizeof *rows);
     if (!rows)
         return pp_fail_nomem(err, "a batch");
-    pp_seq_activate(seq, tokens, (int64_t)n);
-    enum pp_code code = feed_start(e, seq, rows, most, cancel, err);
+    enum pp_code code = activate(e, seq, tokens, n, err);
+    if (!code)
+        code = feed_start(e, seq, rows, most, cancel, err);
     for (size_t begin = 0; !code && begin < n; begin += most) {
         size_t count = n - begin < most ? n - begin : most;
         for (size_t i = 0; i < count; i++)

@@ -208,6 +208,14 @@ static void assert_hymba_long(const char *file)
                          (double)first[i], want[i]);
         if (k)
             assert_memory_equal(got, first, LONG * HYMBA_VOCAB * sizeof *got);
+        const struct pp_stats *stats = pp_engine_stats(e); /* beside the window only what is before texts stays */
+        int windowed = 0;
+        for (int t = 0; t < stats->n_tiers && manners[k].rows == 1; t++) {
+            windowed += stats->tiers[t].window == HYMBA_WINDOW;
+            if (stats->tiers[t].window == HYMBA_WINDOW)
+                assert_in_range(stats->tiers[t].pages_used, 2, 3);
+        }
+        assert_true(manners[k].rows != 1 || windowed > 0);
         pp_seq_free(s);
         pp_engine_free(e);
         pp_model_close(m);
@@ -241,6 +249,49 @@ static void assert_hymba_commands(const char *file, const int32_t *ids, const do
     pp_free(got);
 }
 
+/* An adapter that a text invokes acts from that place on, of which what stands before the text is no part. */
+static void assert_hymba_invoked(const char *file)
+{
+    enum { TEXT = 40, AT = 20, RANK = 2 };
+    static const char *const ends[] = {"lora_A.weight", "lora_B.weight"};
+    struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 1, .kv_memory = 64u << 20, .n_ctx = TEXT};
+    struct pp_paths paths = {0};
+    struct pp_cli_model m = {.chunks = true};
+    struct folder f = {.random = 5};
+    struct pp_adapter *a;
+    struct pp_seq *s;
+    struct pp_error err;
+    int32_t ids[TEXT];
+    float *logits[2];
+    char name[120];
+    for (int i = 0; i < TEXT; i++)
+        ids[i] = i >= AT && i < AT + 3 ? 7 + i - AT : 11 + i % 30;
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "base_model.model.model.layers.1.moe.experts.0.up_proj.%s", ends[i]);
+        folder_add(&f, name, i ? 96 : RANK, i ? RANK : 64, 0, 2);
+    }
+    assert_ok(pp_cli_model_open(&m, &paths, file, &opt, &err), err);
+    assert_ok(pp_adapter_load(m.model, folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":2,\"lora_alpha\":4,"
+                                                             "\"alora_invocation_tokens\":[7,8,9]}"), &a, &err), err);
+    for (int k = 0; k < 2; k++) {
+        logits[k] = pp_calloc(TEXT * HYMBA_VOCAB, sizeof **logits);
+        struct pp_cli_rows rows = {.values = logits[k], .n_vocab = HYMBA_VOCAB};
+        assert_ok(pp_seq_new(m.engine, &s, &err), err);
+        assert_ok(pp_seq_set_adapters(s, &(struct pp_adapter_use){a, 1}, k, &err), err);
+        assert_ok(pp_cli_feed(m.engine, s, ids, TEXT, 0, pp_cli_keep_row, &rows, NULL, &err), err);
+        pp_seq_free(s);
+    }
+    const size_t row = HYMBA_VOCAB * sizeof **logits;
+    assert_memory_equal(logits[0], logits[1], AT * row);
+    for (int i = AT; i < TEXT; i++)
+        assert_memory_not_equal(logits[0] + i * HYMBA_VOCAB, logits[1] + i * HYMBA_VOCAB, row);
+    pp_free(logits[0]);
+    pp_free(logits[1]);
+    pp_adapter_free(a);
+    pp_cli_model_close(&m);
+    folder_empty(&f);
+}
+
 /* Hymba: what stands before a text, which all layers keep in sight, keys that layers have in common, and the mean of
  * attention and states. */
 static void hymba(void **state)
@@ -267,6 +318,7 @@ static void hymba(void **state)
     assert_resumes(file, HYMBA_VOCAB);
     assert_hymba_long(file);
     assert_hymba_commands(file, ids, want);
+    assert_hymba_invoked(file);
     assert_ok(pp_quantize_file(file, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
     assert_true(small_likeness(quantised, NULL, want, HYMBA_VOCAB) > 0.99);
     hymba_drop();

@@ -30,7 +30,7 @@ struct rig {
 
 /* The model's attention from here on: with a window in its first layer, and in its last; with convolutions. */
 static struct {
-    int window;
+    int window, first; /* positions at the beginning stay in sight beside it */
     bool mixed;
     int taps;
 } attention;
@@ -52,6 +52,9 @@ static struct rig rig_with(struct pp_engine_options opt)
     if (attention.taps)
         convolve_layers(r.model, attention.taps);
     assert_ok(pp_plan_place_layers(r.model->source, plan, &err), err);
+    for (int t = 0; t < plan->n_tiers; t++)
+        if (plan->tiers[t].kind == PP_TIER_ATTENTION && plan->tiers[t].window)
+            plan->tiers[t].n_first = attention.first;
     assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
     assert_ok(pp_adapter_load(r.model, tiny_adapter(&shape, 4), &r.adapter, &err), err);
     r.row = (size_t)pp_model_info(r.model)->n_vocab * sizeof(float);
@@ -508,8 +511,9 @@ static void any_order(void **state)
 /* Of layers with a window what the window has left is saved, and enough to go on comes back. */
 static void windows(void **state)
 {
-    static const struct { int window; bool mixed; int taps; } kinds[] = {
-        {1, false, 0}, {64, true, 0}, {100, false, 0}, {130, true, 0}, {400, false, 3}, {0, false, 4}};
+    static const struct { int window; bool mixed; int taps, first; } kinds[] = {
+        {1, false, 0, 0}, {64, true, 0, 0}, {100, false, 0, 0}, {130, true, 0, 0}, {400, false, 3, 0}, {0, false, 4, 0},
+        {40, true, 0, 5}, {40, false, 0, 128}};
     int32_t text[MOST];
     struct pp_error err;
     (void)state;
@@ -517,13 +521,15 @@ static void windows(void **state)
         attention.window = kinds[i].window;
         attention.mixed = kinds[i].mixed;
         attention.taps = kinds[i].taps;
+        attention.first = kinds[i].first;
         struct rig r = rig(PP_KV_Q8), again = rig(PP_KV_Q8);
         const char *base = new_base();
         struct pp_seq *s = new_seq(&r, 0), *t = new_seq(&again, 0);
         float *logits = pp_malloc(r.row);
         write_text(text, MOST, 1);
         feed(&r, s, text, 400, NULL);
-        uint64_t whole = (uint64_t)r.engine->n_tiers * 7, kept = (400u - (unsigned)kinds[i].window) / 64;
+        const unsigned seen = (unsigned)(kinds[i].window + kinds[i].first);
+        const uint64_t whole = (uint64_t)r.engine->n_tiers * 7, kept = (400u - seen) / 64;
         assert_in_range(save(&r, s, base).pages_written, 1, whole - (kept > 2 ? kept - 2 : 0));
         feed(&r, s, text, 440, logits);
         comes_back_as(&r, 0, base, text, 440, 400, logits);
@@ -537,7 +543,7 @@ static void windows(void **state)
         unrig(&again);
         in_any_order(11 + (unsigned)i, 30);
     }
-    attention.window = attention.taps = 0;
+    attention.window = attention.taps = attention.first = 0;
     attention.mixed = false;
 }
 

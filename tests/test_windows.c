@@ -1,7 +1,7 @@
 /* test_windows.c - sliding windows in a whole engine: the same bits however rows come about, memory that does not grow,
  * and going back to any earlier place, whatever has become of its pages. With a window in all layers, with one in all
- * but the last, which has pages of its own, with convolutions, which have a short window, and with states, of which the
- * last page is enough. */
+ * but the last, which has pages of its own, with one beside the first positions of all, with convolutions, which have a
+ * short window, and with states, of which the last page is enough. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +16,7 @@ enum { LENGTH = 420, ROWS = 64 };
 
 struct manner {
     int window;
+    int first;             /* positions at the beginning that stay in sight beside it */
     int taps;              /* of convolutions; 0: there are none */
     bool states;
     bool mixed;            /* the last layer has no window */
@@ -51,6 +52,9 @@ static struct rig rig(const struct manner *m)
         recur_layers(r.model);
     assert_ok(pp_plan_place_layers(r.model->source, plan, &err), err);
     assert_int_equal(plan->n_tiers, 1 + m->mixed + (m->taps > 0) + m->states);
+    for (int t = 0; t < plan->n_tiers; t++)
+        if (plan->tiers[t].kind == PP_TIER_ATTENTION && plan->tiers[t].window)
+            plan->tiers[t].n_first = m->first;
     assert_ok(pp_engine_new(r.model, &opt, NULL, NULL, &r.engine, &err), err);
     if (m->n_pages) {
         opt.kv_memory = pp_engine_stats(r.engine)->page_bytes * (uint64_t)m->n_pages;
@@ -138,6 +142,9 @@ static void same_bits(void **state)
         {.window = 70, .taps = 4, .kv = PP_KV_Q4_0, .mixed = true},
         {.taps = 1, .kv = PP_KV_F16},
         {.states = true, .kv = PP_KV_Q8},
+        {.window = 64, .first = 5, .kv = PP_KV_F32},
+        {.window = 20, .first = 128, .kv = PP_KV_Q8, .mixed = true},
+        {.window = 70, .first = 200, .kv = PP_KV_F16},
     };
     static const int rows[] = {64, 37, 3, 1};
     int32_t text[LENGTH];
@@ -229,14 +236,17 @@ static void trees(void **state)
         }
 }
 
-/* The tier with the window holds no more than that and the rows of a step, however long the text. */
+/* The tier with the window holds no more than that, the first positions where they stay in sight, and the rows of a
+ * step, however long the text. */
 static void bounded(void **state)
 {
-    static const int windows[] = {1, 8, 64, 100, 150};
+    static const int windows[] = {1, 8, 64, 100, 150}, firsts[] = {0, 0, 128, 0, 3};
     (void)state;
     for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++)
         for (int mixed = 0; mixed < 2; mixed++) {
-            struct manner m = {.window = windows[i], .kv = PP_KV_Q8, .n_threads = 2, .mixed = mixed};
+            struct manner m = {.window = windows[i], .first = firsts[i], .kv = PP_KV_Q8, .n_threads = 2,
+                               .mixed = mixed};
+            const uint64_t of_first = (uint64_t)(m.first + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
             struct rig r = rig(&m);
             struct pp_seq *s = new_seq(&r);
             int32_t text[LENGTH];
@@ -245,7 +255,8 @@ static void bounded(void **state)
                 rows = 1 + n % ROWS;
                 feed(&r, s, text, n, ROWS, NULL, NULL);
                 const struct pp_stats *st = pp_engine_stats(r.engine);
-                const uint64_t most = (uint64_t)(m.window - 1 + rows + 2 * (PP_PAGE_TOKENS - 1)) / PP_PAGE_TOKENS + 1;
+                const uint64_t most = of_first + 1 +
+                                      (uint64_t)(m.window - 1 + rows + 2 * (PP_PAGE_TOKENS - 1)) / PP_PAGE_TOKENS;
                 assert_int_equal(st->n_tiers, 1 + mixed);
                 assert_int_equal(st->tiers[0].window, m.window);
                 assert_in_range(st->tiers[0].pages_used, 1, most);
@@ -268,6 +279,8 @@ static void rewinds(void **state)
         {.window = 100, .kv = PP_KV_F16, .n_threads = 2, .n_pages = 8},
         {.window = 30, .kv = PP_KV_Q8, .n_threads = 2, .mixed = true, .n_pages = 18},
         {.window = 1, .kv = PP_KV_F32, .n_threads = 2, .n_pages = 8},
+        {.window = 30, .first = 5, .kv = PP_KV_Q8, .n_threads = 2, .mixed = true},
+        {.window = 30, .first = 128, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 14},
         {.taps = 3, .kv = PP_KV_Q8, .n_threads = 2},
         {.window = 30, .taps = 4, .kv = PP_KV_Q8, .n_threads = 2, .mixed = true, .n_pages = 18},
         {.states = true, .taps = 4, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 16},
@@ -411,6 +424,7 @@ static void marks(void **state)
 {
     (void)state;
     check_marks((struct manner){.window = 40, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 12});
+    check_marks((struct manner){.window = 40, .first = 128, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 16});
     check_marks((struct manner){.states = true, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 16});
 }
 

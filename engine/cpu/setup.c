@@ -214,7 +214,7 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     for (int t = 0; t < c->n_tiers; t++) {
         c->attend[t].kv = kv[t];
         c->attend[t].n_first = m->plan.tiers[t].n_first;
-        c->attend[t].window = m->plan.tiers[t].n_first ? m->plan.tiers[t].n_last : m->plan.tiers[t].window;
+        c->attend[t].window = m->plan.tiers[t].window;
         c->attend[t].top_k = m->plan.tiers[t].top_k;
         c->attend[t].block = m->plan.tiers[t].block ? m->plan.tiers[t].block : 1;
         c->attend[t].pooled = m->plan.tiers[t].pooled;
