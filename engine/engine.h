@@ -65,6 +65,7 @@ struct pp_model_info {
     int64_t n_expert, n_expert_used; /* 0: no mixture */
     uint64_t bytes;            /* of all tensors */
     int64_t n_ctx_train, n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff;
+    int64_t n_embd_out;        /* of what PP_OUT_HIDDEN gives: n_embd, but for encoders that make wider vectors */
     int64_t n_start;           /* vectors of its own that stand before every text: they are read like the tokens behind
                                   the vocabulary, n_vocab and so many from there on; 0: there are none */
     bool encoder;              /* it reads whole texts, and makes vectors of them, not tokens */
@@ -277,7 +278,8 @@ struct pp_row {
  * vocabulary does not have. */
 enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, const struct pp_cancel *cancel,
                      struct pp_error *err);
-/* Results of the last step: float [n_vocab] or [n_embd]; NULL if the row asked for none. Valid until the next step. */
+/* Results of the last step: float [n_vocab] or [n_embd_out]; NULL if the row asked for none. Valid until the next
+ * step. */
 const float *pp_step_output(const struct pp_engine *e, int row);
 /* After a step with a tree at the end of s: of the positions from `base` on, keeps those in keep[0..n) (ascending) and
  * drops the rest. PP_ERR_USAGE: they do not ascend, s does not have them, or a window has let go of them; then s is as

@@ -112,6 +112,7 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     const uint64_t rows = (uint64_t)(max_rows ? max_rows : PP_USUAL_ROWS);
     uint64_t values = 2 * (uint64_t)info->n_embd + (uint64_t)info->n_ff;
     const struct pp_hparams *hp = pp_source_hparams(m->source);
+    values += (uint64_t)hp->n_embd_out;
     values += (uint64_t)(hp->n_ff_shared + 2 * hp->n_embd_expert);
     if (hp->bank_step) /* what is kept of layers, and the mixture of it */
         values += (uint64_t)((hp->n_layer + hp->bank_step - 1) / hp->bank_step + 1) * (uint64_t)hp->n_embd;

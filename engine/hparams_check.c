@@ -147,6 +147,8 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
         code = pp_check_range("size of what experts are chosen by", hp->router_rank, 0, 1 << 16, err);
     if (!code)
         code = pp_check_range("size between the matrices behind an encoder", hp->n_dense, 0, 1 << 20, err);
+    if (!code)
+        code = pp_check_range("size of an encoder's vectors", hp->n_embd_out, 0, 1 << 20, err);
     return code || !hp->n_expert ? code : check_groups(hp, err);
 }
 

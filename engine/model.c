@@ -84,6 +84,7 @@ enum pp_code pp_model_open_as(const char *path, const char *quant, const char *i
         .n_vocab = hp->n_vocab,
         .n_start = hp->n_start,
         .n_embd = hp->n_embd,
+        .n_embd_out = hp->n_embd_out ? hp->n_embd_out : hp->n_embd,
         .n_layer = hp->n_layer,
         .n_head = hp->n_head,
         .n_head_kv = hp->n_head_kv,

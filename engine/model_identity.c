@@ -240,6 +240,7 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
         {"local rotated", (double)hp->rope_dim_local},
         {"turning", (double)hp->rope_turning},
         {"layers' inputs", (double)hp->n_embd_layer},
+        {"vectors", (double)hp->n_embd_out},
         {"keys as values", hp->keys_as_values},
     };
     for (size_t i = 0; i < sizeof rare / sizeof *rare; i++) {

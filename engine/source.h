@@ -190,6 +190,7 @@ struct pp_hparams {
     int pooling;            /* enum pp_pooling */
     int64_t n_dense;        /* an encoder's vectors go through one matrix to so many values and through another back; 0:
                                they do not */
+    int64_t n_embd_out;     /* of an encoder's vectors, which one matrix makes; 0: they are n_embd wide */
     int64_t n_segments;     /* an encoder's token types, of which we use the first */
     int64_t n_reserved_positions; /* of a folder: rows of its table of positions before the first position's */
     int64_t window;         /* positions that attention sees, the row's own included; 0: all. In an encoder to either

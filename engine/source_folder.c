@@ -402,7 +402,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s has a tensor %.200s, which a model of this family (%s) does not have", s->path, t->name,
                        arch->name);
-    const bool no_output = tied || pp_arch_encodes(arch);
+    const bool no_output = (tied || pp_arch_encodes(arch)) && !s->hp.n_embd_out;
     if (match == PP_NAME_IGNORED || (no_output && strcmp(name->data, "output.weight") == 0))
         return PP_OK;
     const char *expert = s->hp.other_experts ? pp_expert_number(pp_buf_cstr(name)) : NULL;

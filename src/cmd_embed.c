@@ -256,7 +256,7 @@ static enum pp_code prepare(struct embed *e, struct pp_error *err)
 {
     if (!pp_model_tokenizer(e->m.model))
         return pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it reads no text", e->m.path);
-    e->n_embd = pp_model_info(e->m.model)->n_embd;
+    e->n_embd = pp_model_info(e->m.model)->n_embd_out;
     e->n_ctx = pp_engine_n_ctx(e->m.engine);
     e->sum = pp_calloc((size_t)e->n_embd, sizeof *e->sum);
     e->rows = pp_calloc((size_t)pp_engine_max_rows(e->m.engine), sizeof *e->rows);

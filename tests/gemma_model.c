@@ -3,8 +3,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/safetensors.h"
 #include "tests/gguf_file.h"
 #include "tests/random_array.h"
 #include "tests/small_model.h"
@@ -37,6 +40,18 @@ struct gemma_shape gemma_streams(void)
     s.n_stream = 4;
     s.laurel_rank = 5;
     s.n_sparse = 2;
+    return s;
+}
+
+struct gemma_shape gemma_vectors(void)
+{
+    struct gemma_shape s = gemma_shape();
+    s.turning = s.wide_head_dim / 2;
+    s.wide_n_head_kv = 1;
+    s.n_shared = 0;
+    s.double_wide = false;
+    s.softcap = 0;
+    s.n_embd_out = 72;
     return s;
 }
 
@@ -161,14 +176,15 @@ struct gemma *gemma_make(const struct gemma_shape *s)
     g->random = s->seed;
     add(g, -1, "token_embd.weight", 0, s->n_vocab, s->n_embd, 0, 0.5f);
     if (own) {
-        add(g, -1, "per_layer_token_embd.weight", 0, s->n_vocab, own, 0, 0.5f);
+        if (!s->n_embd_out)
+            add(g, -1, "per_layer_token_embd.weight", 0, s->n_vocab, own, 0, 0.5f);
         add_matrix(g, -1, "per_layer_model_proj.weight", own, s->n_embd);
         add_norm(g, -1, "per_layer_proj_norm.weight", s->n_embd_layer);
     }
     if (s->n_stream) {
         add(g, -1, "altup_proj.weight", s->n_stream - 1, s->n_embd, s->n_embd, 0, 0.3f);
         add(g, -1, "altup_unembd_proj.weight", s->n_stream - 1, s->n_embd, s->n_embd, 0, 0.3f);
-    } else {
+    } else if (!s->n_embd_out) {
         add(g, -1, "rope_freqs.weight", 0, 0, half, 1, 0);
         for (int i = s->turning; i < half; i++)
             g->t[g->n - 1].values[i] = 1e30f;
@@ -176,6 +192,8 @@ struct gemma *gemma_make(const struct gemma_shape *s)
     for (int l = 0; l < s->n_layer; l++)
         add_layer(g, l);
     add_norm(g, -1, "output_norm.weight", s->n_embd);
+    if (s->n_embd_out)
+        add_matrix(g, -1, "output.weight", s->n_embd_out, s->n_embd);
     return g;
 }
 
@@ -198,13 +216,15 @@ static void write_metadata(struct pp_gguf_writer *w, const struct gemma_shape *s
         {"block_count", s->n_layer}, {"context_length", 128}, {"embedding_length", s->n_embd},
         {"attention.head_count", s->n_head}, {"attention.key_length", s->wide_head_dim},
         {"attention.value_length", s->wide_head_dim}, {"rope.dimension_count", s->wide_head_dim},
-        {"attention.sliding_window", s->window}, {"attention.shared_kv_layers", s->n_shared},
+        {"attention.sliding_window", s->n_embd_out ? 2 * (s->window - 1) : s->window},
+        {"attention.shared_kv_layers", s->n_shared},
         {"embedding_length_per_layer_input", s->n_embd_layer}, {"attention.key_length_swa", local},
         {"attention.value_length_swa", local}, {"rope.dimension_count_swa", local},
         {"altup.num_inputs", s->n_stream}, {"expert_count", s->n_expert}, {"expert_used_count", s->n_used},
-        {"expert_feed_forward_length", s->n_ff_expert},
+        {"expert_feed_forward_length", s->n_ff_expert}, {"embedding_length_out", s->n_embd_out},
+        {"pooling_type", s->n_embd_out != 0},
     };
-    const char *arch = s->n_stream ? "gemma3n" : "gemma4";
+    const char *arch = s->n_embd_out ? "gemma-embedding2" : s->n_stream ? "gemma3n" : "gemma4";
     const size_t n_usual = s->n_stream ? 11 : 13; /* without sizes of layers with a window, if they have the same */
     int32_t kv[16], ff[16];
     float sparsity[16];
@@ -248,6 +268,92 @@ const char *gemma_write(const struct gemma *g)
         tensors[i] = array_tensor(&g->t[i]);
     gguf_file_end(w, tensors, (size_t)g->n);
     return path;
+}
+
+/* --- the folder --------------------------------------------------------------------------------------------------- */
+
+static void hf_name(const char *gguf, char *out, size_t size)
+{
+    static const struct {
+        const char *gguf, *hf;
+    } names[] = {
+        {"attn_norm.weight", "input_layernorm.weight"}, {"attn_q.weight", "self_attn.q_proj.weight"},
+        {"attn_k.weight", "self_attn.k_proj.weight"}, {"attn_v.weight", "self_attn.v_proj.weight"},
+        {"attn_output.weight", "self_attn.o_proj.weight"}, {"attn_q_norm.weight", "self_attn.q_norm.weight"},
+        {"attn_k_norm.weight", "self_attn.k_norm.weight"},
+        {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+        {"ffn_norm.weight", "pre_feedforward_layernorm.weight"}, {"ffn_gate.weight", "mlp.gate_proj.weight"},
+        {"ffn_up.weight", "mlp.up_proj.weight"}, {"ffn_down.weight", "mlp.down_proj.weight"},
+        {"post_ffw_norm.weight", "post_feedforward_layernorm.weight"}, {"layer_output_scale.weight", "layer_scalar"},
+        {"inp_gate.weight", "ple_block.per_layer_input_gate.weight"},
+        {"proj.weight", "ple_block.per_layer_projection.weight"},
+        {"post_norm.weight", "ple_block.post_per_layer_input_norm.weight"},
+        {"token_embd.weight", "embed_tokens.weight"},
+        {"output_norm.weight", "norm.weight"}, {"output.weight", "embedding_projection.weight"},
+        {"per_layer_model_proj.weight", "ple.per_layer_model_projection.weight"},
+        {"per_layer_proj_norm.weight", "ple.per_layer_projection_norm.weight"},
+    };
+    int l = -1, at = 0;
+    size_t i = 0;
+    if (sscanf(gguf, "blk.%d.%n", &l, &at) != 1)
+        at = 0;
+    while (i < sizeof names / sizeof *names && strcmp(names[i].gguf, gguf + at) != 0)
+        i++;
+    assert_true(i < sizeof names / sizeof *names);
+    if (l >= 0)
+        snprintf(out, size, "language_model.layers.%d.%s", l, names[i].hf);
+    else
+        snprintf(out, size, "language_model.%s", names[i].hf);
+}
+
+static void write_config(const struct gemma_shape *s, const char *dir)
+{
+    struct pp_buf b = {0};
+    struct pp_error err;
+    char path[512];
+    pp_buf_fmt(&b, "{\"architectures\": [\"EmbeddingGemma2Model\"], \"model_type\": \"embedding_gemma2\","
+               "\"vision_config\": {\"model_type\": \"gemma4_vision\"}, \"text_config\": {"
+               "\"model_type\": \"embedding_gemma2_text\", \"vocab_size\": %d, \"hidden_size\": %d,"
+               "\"intermediate_size\": %d, \"num_hidden_layers\": %d, \"num_attention_heads\": %d,"
+               "\"num_key_value_heads\": %d, \"head_dim\": %d, \"hidden_size_per_layer_input\": %d,"
+               "\"embedding_dim\": %d, \"sliding_window\": %d, \"max_position_embeddings\": 128,"
+               "\"rms_norm_eps\": %g, \"hidden_activation\": \"gelu_pytorch_tanh\","
+               "\"use_bidirectional_attention\": \"all\", \"layer_types\": [",
+               s->n_vocab, s->n_embd, s->n_ff, s->n_layer, s->n_head, s->n_head_kv, s->head_dim, s->n_embd_layer,
+               s->n_embd_out, s->window - 1, EPSILON);
+    for (int l = 0; l < s->n_layer; l++)
+        pp_buf_fmt(&b, "%s\"%s_attention\"", l ? ", " : "", is_wide(s, l) ? "full" : "sliding");
+    pp_buf_str(&b, "], \"per_layer_config\": {");
+    for (int l = 0, n = 0; l < s->n_layer; l++)
+        if (is_wide(s, l))
+            pp_buf_fmt(&b, "%s\"%02d\": {\"head_dim\": %d, \"num_key_value_heads\": %d}", n++ ? ", " : "", l,
+                       s->wide_head_dim, s->wide_n_head_kv);
+    pp_buf_fmt(&b, "}, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": %g, \"rope_type\": \"default\"},"
+               "\"sliding_attention\": {\"rope_theta\": %g, \"rope_type\": \"default\"}}}}", BASE, LOCAL_BASE);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, b.data, b.len, 0600, &err), err);
+    pp_buf_free(&b);
+}
+
+const char *gemma_write_folder(const struct gemma *g)
+{
+    static char names[MAX_TENSORS + 1][96];
+    struct pp_tensor tensors[MAX_TENSORS + 1];
+    const char *dir = fresh_path("gemma-folder");
+    char path[512];
+    struct pp_error err;
+    assert_int_equal(mkdir(dir, 0700), 0);
+    for (int i = 0; i < g->n; i++) {
+        tensors[i] = array_tensor(&g->t[i]);
+        hf_name(g->t[i].name, names[i], sizeof names[i]);
+        tensors[i].name = names[i];
+    }
+    tensors[g->n] = tensors[0]; /* of what sees */
+    tensors[g->n].name = "vision_tower.patch_embedder.input_proj.weight";
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, tensors, (size_t)g->n + 1, &err), err);
+    write_config(&g->s, dir);
+    return dir;
 }
 
 /* --- formulas ----------------------------------------------------------------------------------------------------- */
@@ -360,29 +466,44 @@ static void mixture(const struct gemma *g, int l, const double *x, double *out)
 /* Keys and values of all positions. */
 struct cache {
     double *k, *v;
+    int n;
 };
+
+/* What a position sees. */
+static void seen(const struct gemma_shape *s, int l, int n, int position, int *first, int *last)
+{
+    *first = is_wide(s, l) || position < s->window ? 0 : position - s->window + 1;
+    *last = !s->n_embd_out ? position : is_wide(s, l) || position + s->window > n ? n - 1 : position + s->window - 1;
+}
+
+static void make_keys(const struct gemma *g, int l, const struct cache *c, int position, const double *in)
+{
+    const struct gemma_shape *s = &g->s;
+    const int dim = dim_of(s, l), n_heads = kv_of(s, l), n_kv = n_heads * dim;
+    double *k = c->k + position * n_kv, *v = c->v + position * n_kv;
+    linear(g, l, "attn_k.weight", 0, in, k);
+    linear(g, l, s->keys_as_values && is_wide(s, l) ? "attn_k.weight" : "attn_v.weight", 0, in, v);
+    for (int h = 0; h < n_heads; h++) {
+        norm(g, l, "attn_k_norm.weight", dim, k + h * dim, k + h * dim);
+        rotate(s, l, position, k + h * dim);
+        norm(g, l, NULL, dim, v + h * dim, v + h * dim);
+    }
+}
 
 static void attention(const struct gemma *g, int l, const struct cache *c, int position, const double *in, double *out)
 {
     const struct gemma_shape *s = &g->s;
     const int dim = dim_of(s, l), n_heads = kv_of(s, l), n_kv = n_heads * dim, group = s->n_head / n_heads;
-    const int first = is_wide(s, l) || position < s->window ? 0 : position - s->window + 1;
     double *q = doubles(2 * s->n_head * dim), *att = q + s->n_head * dim;
-    double *k = c->k + position * n_kv, *v = c->v + position * n_kv;
+    int first, last;
+    seen(s, l, c->n, position, &first, &last);
     linear(g, l, "attn_q.weight", 0, in, q);
-    if (!is_shared(s, l)) {
-        linear(g, l, "attn_k.weight", 0, in, k);
-        linear(g, l, s->keys_as_values && is_wide(s, l) ? "attn_k.weight" : "attn_v.weight", 0, in, v);
-    }
-    for (int h = 0; h < n_heads && !is_shared(s, l); h++) {
-        norm(g, l, "attn_k_norm.weight", dim, k + h * dim, k + h * dim);
-        rotate(s, l, position, k + h * dim);
-        norm(g, l, NULL, dim, v + h * dim, v + h * dim);
-    }
+    if (!is_shared(s, l))
+        make_keys(g, l, c, position, in);
     for (int h = 0; h < s->n_head; h++) {
         norm(g, l, "attn_q_norm.weight", dim, q + h * dim, q + h * dim);
         rotate(s, l, position, q + h * dim);
-        attend_query(q + h * dim, c->k + h / group * dim, c->v + h / group * dim, first, position, dim, n_kv, 1, 0,
+        attend_query(q + h * dim, c->k + h / group * dim, c->v + h / group * dim, first, last, dim, n_kv, 1, 0,
                      att + h * dim);
     }
     linear(g, l, "attn_output.weight", 0, att, out);
@@ -432,13 +553,13 @@ static void own_inputs(const struct gemma *g, int token, const double *x, double
 {
     const struct gemma_shape *s = &g->s;
     const int n = s->n_embd_layer, all = s->n_layer * n;
-    const struct array *table = find(g, -1, "per_layer_token_embd.weight");
+    const struct array *table = s->n_embd_out ? NULL : find(g, -1, "per_layer_token_embd.weight");
     linear(g, -1, "per_layer_model_proj.weight", 0, x, own);
     for (int i = 0; i < all; i++)
         own[i] /= sqrt(s->n_embd);
     for (int l = 0; l < s->n_layer; l++)
         norm(g, -1, "per_layer_proj_norm.weight", n, own + l * n, own + l * n);
-    for (int i = 0; i < all; i++)
+    for (int i = 0; table && i < all; i++)
         own[i] = (own[i] + sqrt(n) * (double)table->values[(int64_t)token * all + i]) / sqrt(2);
 }
 
@@ -546,6 +667,35 @@ static void all_streams(const struct gemma *g, const struct cache *caches, int p
         x[i] /= s->n_stream;
 }
 
+/* Where rows see those behind them: the keys of all before any row goes through a layer. */
+static void compute_vectors(const struct gemma *g, const struct cache *caches, const int32_t *ids, int n,
+                            double *vectors)
+{
+    const struct gemma_shape *s = &g->s;
+    const struct array *embd = find(g, -1, "token_embd.weight");
+    const int width = s->n_embd, own_size = s->n_layer * s->n_embd_layer;
+    double *x = doubles((int64_t)n * width), *own = doubles((int64_t)n * own_size), *in = doubles(width);
+    for (int i = 0; i < n * width; i++)
+        x[i] = sqrt(width) * (double)embd->values[ids[i / width] * width + i % width];
+    for (int r = 0; r < n; r++)
+        own_inputs(g, ids[r], x + r * width, own + r * own_size);
+    for (int l = 0; l < s->n_layer; l++) {
+        for (int r = 0; r < n; r++) {
+            norm(g, l, "attn_norm.weight", width, x + r * width, in);
+            make_keys(g, l, &caches[l], r, in);
+        }
+        for (int r = 0; r < n; r++)
+            layer(g, l, &caches[l], r, own + r * own_size + l * s->n_embd_layer, x + r * width);
+    }
+    for (int r = 0; r < n; r++) {
+        norm(g, -1, "output_norm.weight", width, x + r * width, in);
+        linear(g, -1, "output.weight", 0, in, vectors + (int64_t)r * s->n_embd_out);
+    }
+    pp_free(x);
+    pp_free(own);
+    pp_free(in);
+}
+
 void gemma_compute(const struct gemma *g, const int32_t *ids, int n, double *logits)
 {
     const struct gemma_shape *s = &g->s;
@@ -554,8 +704,10 @@ void gemma_compute(const struct gemma *g, const int32_t *ids, int n, double *log
     struct cache caches[16];
     double *x = doubles(s->n_embd), *own = doubles(own_size);
     for (int l = 0; l < s->n_layer; l++)
-        caches[l] = (struct cache){doubles(n * kv_of(s, l) * dim_of(s, l)), doubles(n * kv_of(s, l) * dim_of(s, l))};
-    for (int r = 0; r < n; r++) {
+        caches[l] = (struct cache){doubles(n * kv_of(s, l) * dim_of(s, l)), doubles(n * kv_of(s, l) * dim_of(s, l)), n};
+    if (s->n_embd_out)
+        compute_vectors(g, caches, ids, n, logits);
+    for (int r = 0; r < n && !s->n_embd_out; r++) {
         double *out = logits + (int64_t)r * s->n_vocab;
         for (int i = 0; i < s->n_embd; i++)
             x[i] = sqrt(s->n_embd) * (double)embd->values[ids[r] * s->n_embd + i];

@@ -1,6 +1,7 @@
-/* gemma_model.h - small random models of Gemma 4 and 3n that the tests write, and the logits that they give, in double
- * precision from the formulas: heads of two sizes, layers that share keys and values, inputs of each layer's own,
- * experts beside an ordinary feed-forward part, and several streams. */
+/* gemma_model.h - small random models of Gemma 4 and 3n, and EmbeddingGemma 2, that the tests write, and the logits or
+ * vectors that they give, in double precision from the formulas: heads of two sizes, layers that share keys and values,
+ * inputs of each layer's own, experts beside an ordinary feed-forward part, several streams, and windows that reach to
+ * either side. */
 #ifndef PP_TESTS_GEMMA_MODEL_H
 #define PP_TESTS_GEMMA_MODEL_H
 
@@ -21,6 +22,7 @@ struct gemma_shape {
     float softcap;                    /* of logits; 0: none */
     int n_stream;                     /* 0: Gemma 4, without them */
     int laurel_rank, n_sparse;        /* beside attention; the first layers, whose gates are sparse */
+    int n_embd_out;                   /* of vectors, of rows that see those behind them, too; 0: it gives logits */
     uint32_t seed;
 };
 
@@ -30,11 +32,15 @@ struct gemma;
 struct gemma_shape gemma_shape(void);
 /* Gemma 3n with four streams: heads of one size, the first layer sparse. */
 struct gemma_shape gemma_streams(void);
+/* EmbeddingGemma 2: all of what heads have turns, and vectors are wider than what they are made of. */
+struct gemma_shape gemma_vectors(void);
 struct gemma *gemma_make(const struct gemma_shape *s);
 void gemma_free(struct gemma *g);
 /* Writes the model as a GGUF file of F32; its path as fresh_path gives it. */
 const char *gemma_write(const struct gemma *g);
-/* logits: [n, n_vocab] */
+/* The same of one that gives vectors as a folder, as it is published: text beside what sees. */
+const char *gemma_write_folder(const struct gemma *g);
+/* logits: [n, n_vocab], or [n, n_embd_out] */
 void gemma_compute(const struct gemma *g, const int32_t *ids, int n, double *logits);
 
 #endif

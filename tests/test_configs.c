@@ -29,7 +29,8 @@ static const char *folder_of(const cJSON *config, const char *embeddings)
     cJSON_free(text);
     const int n = snprintf(head, sizeof head, "{\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[0,8]},"
                            "\"%s\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[8,16]}}", embeddings,
-                           strncmp(embeddings, "gpt_neox", 8) == 0      ? "embed_out.weight"
+                           strncmp(embeddings, "text_model.", 11) == 0  ? "text_model.lm_head.linear.weight"
+                           : strncmp(embeddings, "gpt_neox", 8) == 0    ? "embed_out.weight"
                            : strstr(embeddings, "embeddings.tok_embed") ? "decoder.weight"
                            : strstr(embeddings, "model.encoder")        ? "decoder.weight"
                            : strstr(embeddings, "model.tok_embeddings") ? "output.weight"
@@ -99,6 +100,8 @@ static const char *embeddings_of(const cJSON *config)
         return "transformer.word_embeddings.weight";
     if (strcmp(type->valuestring, "sarvam_moe") == 0 || strcmp(type->valuestring, "bailing_hybrid") == 0)
         return "model.word_embeddings.weight";
+    if (strcmp(type->valuestring, "embedding_gemma2") == 0)
+        return "language_model.embed_tokens.weight";
     return cJSON_GetObjectItem(config, "text_config") ? "language_model.model.embed_tokens.weight"
                                                       : "model.embed_tokens.weight";
 }
@@ -155,7 +158,7 @@ static double number_of(const struct pp_source *s, const char *name)
         ONE(heads_tiled), ONE(norms_behind), ONE(n_start), ONE(states_mean), {"silent_end", (double)hp->silent[0].end},
         {"silent_3_first", (double)hp->silent[3].first}, {"silent_3_end", (double)hp->silent[3].end},
         ONE(n_near), ONE(far_step), ONE(near_step), ONE(kv_taps), ONE(norms_of_sums), ONE(plain_norms),
-        ONE(no_output_norm), ONE(n_embd_in),
+        ONE(no_output_norm), ONE(n_embd_in), ONE(n_embd_out),
         ONE(qkv_pieces), ONE(post_norms), ONE(differential), ONE(n_noise_head), ONE(poly_gates), ONE(key_scores),
         ONE(yarn_log_multiplier), ONE(n_loops), ONE(loops_unnormed), ONE(head_mixture), ONE(n_scan_head),
         ONE(n_value_expert), ONE(n_value_expert_used), ONE(binary_gates),

@@ -166,7 +166,9 @@ struct pp_decoder {
     bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */
     bool plain_embd_norm;     /* but nothing is multiplied or added behind */
     bool both_ways;           /* rows see those behind them, too, and there are no logits: an encoder, whose vectors go
-                                 through two matrices where hparams.n_dense says so */
+                                 through two matrices where hparams.n_dense says so, or through output where
+                                 hparams.n_embd_out does */
+    bool projected_inputs;    /* layers' own inputs come of what goes into the first one alone, of no table */
     bool first_unnormed;      /* what goes into the first layer's attention is not normed once more */
     bool dense_head;          /* what the last norm gives goes through output_dense, fn and output_dense_norm, and
                                  output.bias is added to logits, even if the matrix is the embeddings */

@@ -603,8 +603,8 @@ static void make_slots(struct builder *b)
         b->narrow_out = pp_plan_slot(p, hp->n_embd_expert);
     }
     if (hp->n_embd_layer) {
-        b->inputs = pp_plan_slot(p, hp->n_layer * hp->n_embd_layer);
         b->projected = pp_plan_slot(p, hp->n_layer * hp->n_embd_layer);
+        b->inputs = b->d->projected_inputs ? b->projected : pp_plan_slot(p, hp->n_layer * hp->n_embd_layer);
         b->input = pp_plan_slot(p, hp->n_embd_layer);
     }
     if (hp->n_stream && !hp->hyper)
@@ -693,8 +693,8 @@ static bool add_embedding(struct builder *b)
     return true;
 }
 
-/* Layers' own inputs: what a table has for the token, and a projection of what goes into the first layer, normed layer
- * by layer; both added up, by the root of a half. */
+/* Layers' own inputs: a projection of what goes into the first layer, normed layer by layer, and what a table has for
+ * the token, if there is one; both added up, by the root of a half. */
 static bool add_layer_inputs(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
@@ -702,24 +702,29 @@ static bool add_layer_inputs(struct builder *b)
     const struct pp_tensor *table = pp_source_tensor(b->s, "per_layer_token_embd.weight"), *norm;
     const int64_t n_rows = table && table->n_dims == 2 && table->ne[1] < hp->n_vocab ? table->ne[1] : hp->n_vocab;
     const int proj = pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "per_layer_model_proj");
-    if (proj < 0 || !(table = pp_plan_tensor(b->s, n_rows, n, b->err, "per_layer_token_embd.weight")) ||
+    const bool alone = b->d->projected_inputs;
+    if (proj < 0 ||
+        (!alone && !(table = pp_plan_tensor(b->s, n_rows, n, b->err, "per_layer_token_embd.weight"))) ||
         !(norm = pp_plan_tensor(b->s, 0, hp->n_embd_layer, b->err, "per_layer_proj_norm.weight")))
         return false;
     add_linear(b, 0, proj, b->x, b->projected);
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)hp->n_embd),
                           .in = b->projected, .in2 = NONE, .out = b->projected});
-    add(b, (struct pp_op){.kind = PP_OP_LOOKUP, .weight = table, .scale = sqrtf((float)hp->n_embd_layer), .in = NONE,
-                          .in2 = NONE, .out = b->inputs});
+    if (!alone)
+        add(b, (struct pp_op){.kind = PP_OP_LOOKUP, .weight = table, .scale = sqrtf((float)hp->n_embd_layer),
+                              .in = NONE, .in2 = NONE, .out = b->inputs});
     add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .weight = norm, .in = b->projected, .in2 = NONE,
                           .out = b->projected});
+    if (alone)
+        return true;
     add(b, (struct pp_op){.kind = PP_OP_ADD, .in = b->projected, .in2 = NONE, .out = b->inputs});
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = sqrtf(0.5f), .in = b->inputs, .in2 = NONE,
                           .out = b->inputs});
     return true;
 }
 
-/* An encoder's vectors. Two matrices may stand behind what is pooled of them, which pooling may as well come after:
- * nothing is added behind them, and the mean of products is the product of the mean. */
+/* An encoder's vectors. A matrix that makes them wider, or two, may stand behind what is pooled of them, which pooling
+ * may as well come after: nothing is added behind them, and the mean of products is the product of the mean. */
 static bool add_vectors(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
@@ -738,7 +743,14 @@ static bool add_vectors(struct builder *b)
         add_linear(b, n_layer, back, wide, b->x);
     }
     add(b, (struct pp_op){.kind = PP_OP_SELECT, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->x});
-    add(b, (struct pp_op){.kind = PP_OP_RESULT, .layer = n_layer, .in = b->x, .in2 = NONE, .out = NONE});
+    int vectors = b->x;
+    if (hp->n_embd_out) {
+        const int wider = pp_plan_linear(b->p, b->s, hp->n_embd_out, hp->n_embd, b->err, "output");
+        if (wider < 0)
+            return false;
+        add_linear(b, n_layer, wider, b->x, vectors = pp_plan_slot(b->p, hp->n_embd_out));
+    }
+    add(b, (struct pp_op){.kind = PP_OP_RESULT, .layer = n_layer, .in = vectors, .in2 = NONE, .out = NONE});
     return true;
 }
 

@@ -30,6 +30,7 @@ extern const struct pp_arch pp_arch_deepseek32, pp_arch_glm_dsa, pp_arch_jais2, 
 extern const struct pp_arch pp_arch_mellum;
 extern const struct pp_arch pp_arch_gptj, pp_arch_jais, pp_arch_maincoder, pp_arch_hunyuan_vl, pp_arch_hy_v3;
 extern const struct pp_arch pp_arch_plm, pp_arch_step35, pp_arch_laguna, pp_arch_gemma_embedding, pp_arch_modern_bert;
+extern const struct pp_arch pp_arch_gemma_embedding2;
 extern const struct pp_arch pp_arch_eurobert, pp_arch_llama_embed, pp_arch_openelm, pp_arch_dbrx;
 extern const struct pp_arch pp_arch_grok, pp_arch_arctic, pp_arch_grovemoe, pp_arch_neobert, pp_arch_jina_bert_v3;
 extern const struct pp_arch pp_arch_ernie45_vl, pp_arch_olmo_hybrid, pp_arch_kimi_linear;
@@ -183,6 +184,10 @@ void pp_sharing_to_config(const struct pp_hparams *hp, struct cJSON *config);
     {.hf = "model.layers.{}.post_per_layer_input_norm", .gguf = "blk.{}.post_norm"}
 /* How those scale their inputs and scores, and rotate in layers with a window. */
 void pp_gemma_scales(struct pp_hparams *hp);
+/* What is special about layers without a window: under keys of its own, or, later, of each such layer. part: how much
+ * of their heads is rotated where nothing is said. */
+enum pp_code pp_gemma_wide_from_config(const struct cJSON *config, float part, struct pp_hparams *hp,
+                                       struct pp_error *err);
 
 /* Latent attention: names of a folder's tensors, and sizes as DeepSeek's configurations have them. */
 #define PP_LATENT_NAMES                                                                                               \

@@ -4,6 +4,7 @@
  * the mixture experts beside an ordinary feed-forward part. Norms are stored as they are, unlike Gemma 3's. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "engine/arch/families.h"
@@ -55,16 +56,32 @@ static bool is_wide(const struct pp_hparams *hp, int64_t l)
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* What is special about layers without a window: under keys of its own, or, later, of one such layer. */
-static enum pp_code wide_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+/* Whether what is said of single layers is said of layers without a window alone, and the same of each. */
+static bool is_of_wide(const cJSON *layers, const struct pp_hparams *hp)
+{
+    const cJSON *item, *first = layers->child;
+    cJSON_ArrayForEach(item, layers) {
+        char *end;
+        const long l = strtol(item->string, &end, 10);
+        if (end == item->string || *end || l < 0 || l >= hp->n_layer || !is_wide(hp, l) ||
+            !cJSON_Compare(item, first, true))
+            return false;
+    }
+    return true;
+}
+
+enum pp_code pp_gemma_wide_from_config(const cJSON *config, float part, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *layers = cJSON_GetObjectItemCaseSensitive(config, "per_layer_config");
     const cJSON *one = cJSON_IsObject(layers) ? layers->child : NULL;
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
     const int64_t local_kv = hp->n_head_kv;
     int64_t dim = 512, n_head_kv = local_kv;
-    float part = 0.25f, local_part = 1;
+    float local_part = 1;
     enum pp_code code = pp_config_int(config, "global_head_dim", &dim, err);
+    if (!code && one && !is_of_wide(layers, hp))
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: per_layer_config has layers with a window, or layers "
+                       "that differ from each other, which is not supported");
     hp->keys_as_values = pp_config_flag(config, "attention_k_eq_v", false);
     if (!code && hp->keys_as_values)
         code = pp_config_int(config, "num_global_key_value_heads", &n_head_kv, err);
@@ -143,7 +160,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = pp_config_int(config, "hidden_size_per_layer_input", &hp->n_embd_layer, err);
     if (!code)
-        code = wide_from_config(config, hp, err);
+        code = pp_gemma_wide_from_config(config, 0.25f, hp, err);
     if (!code)
         code = shared_from_config(config, hp, err);
     pp_gemma_scales(hp);

@@ -7,8 +7,6 @@
 
 static const char diffusion[] = "answers that are not written from left to right (diffusion)";
 static const char drafts[] = "a model to guess for (it only drafts for another one)";
-static const char wide_vectors[] = "vectors that are wider than the stream that they are made of, and inputs of each "
-                                   "layer's own in an encoder";
 static const char two_stacks[] = "an encoder beside the decoder";
 static const char bert[] = "BERT's layers as a decoder (of BERT and its kin pippin runs encoders)";
 static const char sound[] = "streams of sound beside the text";
@@ -43,8 +41,6 @@ static const struct {
     {"unlimitedocr", "a window beside a prompt of which all stays in sight"},
     {"clef", scores},
     {"laya", scores},
-    {"gemmaembedding2", wide_vectors},
-    {"embeddinggemma2", wide_vectors},
     {"decision2", scores},
     {"lev", scores},
     {"kev", scores},
