@@ -100,6 +100,8 @@ static const char *embeddings_of(const cJSON *config)
         return "transformer.word_embeddings.weight";
     if (strcmp(type->valuestring, "sarvam_moe") == 0 || strcmp(type->valuestring, "bailing_hybrid") == 0)
         return "model.word_embeddings.weight";
+    if (strcmp(type->valuestring, "moondream1") == 0)
+        return "text_model.transformer.embd.wte.weight";
     if (strcmp(type->valuestring, "embedding_gemma2") == 0)
         return "language_model.embed_tokens.weight";
     return cJSON_GetObjectItem(config, "text_config") ? "language_model.model.embed_tokens.weight"

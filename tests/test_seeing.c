@@ -869,6 +869,94 @@ static void badly_wrapped(void **state)
     }
 }
 
+/* The name that Moondream has for a tensor of Phi's; false: it is one of three that are one matrix there. */
+static bool moondream_name(const char *phi, char *out, size_t size)
+{
+    static const char *const names[][2] = {
+        {"input_layernorm.", "ln."}, {"self_attn.q_proj.", "mixer.Wqkv."}, {"self_attn.dense.", "mixer.out_proj."},
+        {"mlp.", "mlp."}};
+    int l, at = 0;
+    if (sscanf(phi, "model.layers.%d.%n", &l, &at) == 1 && at > 0) {
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            const size_t n = strlen(names[i][0]);
+            if (strncmp(phi + at, names[i][0], n) == 0) {
+                snprintf(out, size, "text_model.transformer.h.%d.%s%s", l, names[i][1], phi + at + n);
+                return true;
+            }
+        }
+        return false;
+    }
+    if (strcmp(phi, "model.embed_tokens.weight") == 0)
+        snprintf(out, size, "text_model.transformer.embd.wte.weight");
+    else
+        snprintf(out, size, "text_model.lm_head.%s%s", strncmp(phi, "lm_head.", 8) == 0 ? "linear." : "ln.",
+                 strrchr(phi, '.') + 1);
+    return true;
+}
+
+/* Moondream, as long as it had Phi's first program in it: one matrix for queries, keys and values, and other names. */
+static void moondream(void **state)
+{
+    static char names[64][96];
+    char dir[300], path[600], part[96], *text;
+    struct pp_safetensors *from;
+    struct pp_tensor list[64];
+    struct pp_buf joined[64] = {{0}};
+    struct pp_error err;
+    size_t n = 0, size, n_plain, n_seeing;
+    (void)state;
+    snprintf(dir, sizeof dir, "%s/moondream", test_tmpdir());
+    assert_int_equal(mkdir(dir, 0700), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", architecture("phi2"));
+    assert_ok(pp_safetensors_open(path, &from, &err), err);
+    for (size_t i = 0; i < pp_safetensors_n(from); i++) {
+        const struct pp_tensor *t = pp_safetensors_at(from, i);
+        const char *q = strstr(t->name, ".q_proj.");
+        if (!moondream_name(t->name, names[n], sizeof names[n]))
+            continue;
+        list[n] = *t;
+        list[n].name = names[n];
+        for (int k = 0; q && k < 3; k++) {
+            snprintf(part, sizeof part, "%.*s.%c_proj.%s", (int)(q - t->name), t->name, "qkv"[k], q + 8);
+            const struct pp_tensor *one = pp_safetensors_find(from, part);
+            assert_non_null(one);
+            pp_buf_add(&joined[n], one->data, one->size);
+        }
+        if (q) {
+            list[n].ne[list[n].n_dims - 1] *= 3;
+            list[n].data = joined[n].data;
+            list[n].size = joined[n].len;
+        }
+        n++;
+    }
+    list[n] = (struct pp_tensor){.name = "vision_encoder.projection.mlp.fc1.bias", .type = PP_TYPE_F32, .n_dims = 1,
+                                 .ne = {2, 1, 1, 1}, .size = 8, .data = "\0\0\0\0\0\0\0"};
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_ok(pp_safetensors_write(path, list, n + 1, &err), err);
+    snprintf(path, sizeof path, "%s/config.json", architecture("phi2"));
+    assert_ok(pp_read_file(path, 1 << 20, &text, &size, &err), err);
+    cJSON *config = cJSON_CreateObject(), *own = cJSON_Parse(text);
+    pp_free(text);
+    cJSON_DeleteItemFromObject(own, "architectures");
+    cJSON_AddItemToObject(config, "architectures", cJSON_Parse("[\"Moondream\"]"));
+    cJSON_AddStringToObject(config, "model_type", "moondream1");
+    cJSON_AddItemToObject(config, "text_config", own);
+    text = cJSON_PrintUnformatted(config);
+    cJSON_Delete(config);
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    cJSON_free(text);
+    float *plain = small_logits(architecture("phi2"), PP_KV_F32, &n_plain);
+    float *seeing = small_logits(dir, PP_KV_F32, &n_seeing);
+    assert_int_equal(n_plain, n_seeing);
+    assert_memory_equal(plain, seeing, n_plain * sizeof *plain);
+    pp_free(plain);
+    pp_free(seeing);
+    for (size_t i = 0; i < 64; i++)
+        pp_buf_free(&joined[i]);
+    pp_safetensors_close(from);
+}
+
 TEST_GROUP(seeing)
 {
     const struct CMUnitTest tests[] = {
@@ -882,6 +970,7 @@ TEST_GROUP(seeing)
         cmocka_unit_test(seeing_cosmos),
         cmocka_unit_test(wrapped_names),
         cmocka_unit_test(molmo),
+        cmocka_unit_test(moondream),
     };
     return cmocka_run_group_tests_name("seeing", tests, NULL, NULL);
 }

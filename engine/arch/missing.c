@@ -25,6 +25,7 @@ static const char kosmos[] = "Kosmos' own text part, with norms within both part
 static const char finds[] = "an output that writes text (it finds things in pictures)";
 static const char pangu[] = "keys and values that belong to no position, and several residual streams, beside latent "
                             "attention with windows and an index";
+static const char moondream[] = "prompts whose first 730 positions are seen all at once";
 static const char elsewhere[] = "its language model, which is a folder of its own (give that one with -m)";
 
 static const struct {
@@ -149,9 +150,8 @@ static const struct {
     {"mobilellm", "layers that neighbours share (layer_sharing)"},
     {"internlm2ve", "experts for pictures within layers"},
     {"internlmxcomposer2", "adapters for pictures within layers"},
-    {"moondream", "a text part of its own, which is published in several forms"},
-    {"moondream1", "a text part of its own, which is published in several forms"},
-    {"hfmoondream", "a text part of its own, which is published in several forms"},
+    {"moondream1", moondream},
+    {"hfmoondream", moondream},
     {"moondream3", "queries and values that are multiplied by what is made of their position"},
     {"falconocr", "heads that are rotated by a picture's rows and columns, too"},
     {"zaya1vl", "adapters for pictures within layers"},

@@ -1,7 +1,7 @@
-/* phi.c - Phi 1.5 and 2: one LayerNorm for attention and feed-forward part beside each other, biases everywhere,
- * perhaps norms of the heads of q and k; Phi 3 and 4: Llama with q, k and v in one matrix, and gate and value in
- * another, and of Phi 4 multimodal the text, without the LoRAs that it has for pictures and sound; Phi 3.5 MoE:
- * LayerNorms, biases in attention, and a mixture of experts as SparseMixer has it; and Phi 3 small: LayerNorms and
+/* phi.c - Phi 1.5 and 2 (also within Moondream): one LayerNorm for attention and feed-forward part beside each other,
+ * biases everywhere, perhaps norms of the heads of q and k; Phi 3 and 4: Llama with q, k and v in one matrix, and gate
+ * and value in another, and of Phi 4 multimodal the text, without the LoRAs that it has for pictures and sound; Phi 3.5
+ * MoE: LayerNorms, biases in attention, and a mixture of experts as SparseMixer has it; and Phi 3 small: LayerNorms and
  * biases everywhere, muP's scales, and heads that see the last blocks of positions and each some of those before. */
 #include <cjson/cJSON.h>
 
@@ -17,8 +17,20 @@ static const struct pp_arch_name names2[] = {
     {.hf = "model.layers.{}.self_attn.k_layernorm", .gguf = "blk.{}.attn_k_norm"},
     {.hf = "model.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up"},
     {.hf = "model.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down"},
+    /* as the first program of Phi has them, and Moondream with it */
+    {.hf = "transformer.embd.wte", .gguf = "token_embd", .only_read = true},
+    {.hf = "transformer.h.{}.ln", .gguf = "blk.{}.attn_norm", .only_read = true},
+    {.hf = "transformer.h.{}.mixer.Wqkv", .gguf = "blk.{}.attn_qkv", .only_read = true},
+    {.hf = "transformer.h.{}.mixer.out_proj", .gguf = "blk.{}.attn_output", .only_read = true},
+    {.hf = "transformer.h.{}.mlp.fc1", .gguf = "blk.{}.ffn_up", .only_read = true},
+    {.hf = "transformer.h.{}.mlp.fc2", .gguf = "blk.{}.ffn_down", .only_read = true},
+    {.hf = "lm_head.ln", .gguf = "output_norm", .only_read = true},
+    {.hf = "lm_head.linear", .gguf = "output", .only_read = true},
     {.hf = NULL},
 };
+static const char *const prefixes2[] = {"text_model.model.", "", "text_model.", "", NULL};
+static const char *const others2[] = {"vision_encoder.", NULL};
+static const struct pp_arch_parts parts2 = {.model_type = "phi", .prefixes = prefixes2, .others = others2};
 
 static const struct pp_arch_name names3[] = {
     {.hf = "model.layers.{}.self_attn.qkv_proj", .gguf = "blk.{}.attn_qkv"},
@@ -36,7 +48,7 @@ static const char *const prefixes3[] = {NULL};
 static const char *const others3[] = {"model.embed_tokens_extend.", NULL};
 static const struct pp_arch_parts parts3 = {.model_type = "phi3", .prefixes = prefixes3, .others = others3};
 
-static const char *const classes2[] = {"PhiForCausalLM", "phi", NULL};
+static const char *const classes2[] = {"PhiForCausalLM", "phi", "Moondream", NULL};
 static const char *const classes3[] = {"Phi3ForCausalLM", "phi3", "Phi4MMForCausalLM", "phi4mm",
                                        "Phi4MultimodalForCausalLM", "phi4_multimodal", NULL};
 
@@ -72,7 +84,11 @@ static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, s
     return PP_OK;
 }
 
-static const struct pp_arch_usual usual2[] = {{.json = "{\"partial_rotary_factor\": 0.5}"}, {.json = NULL}};
+static const struct pp_arch_usual usual2[] = {
+    {.json = "{\"vocab_size\": 51200, \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 24,"
+             "\"num_attention_heads\": 32, \"max_position_embeddings\": 2048, \"partial_rotary_factor\": 0.5}"},
+    {.json = NULL},
+};
 static const struct pp_arch_usual usual3[] = {
     {"phi4_multimodal", "Phi4MultimodalForCausalLM",
      "{\"vocab_size\": 200064, \"hidden_size\": 3072, \"intermediate_size\": 8192, \"num_hidden_layers\": 32,"
@@ -91,6 +107,7 @@ const struct pp_arch pp_arch_phi2 = {
     .hf_classes = classes2,
     .names = names2,
     .more_names = pp_common_names,
+    .parts = &parts2,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH,
