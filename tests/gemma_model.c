@@ -206,6 +206,29 @@ void gemma_free(struct gemma *g)
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
+/* A vocabulary of letters, from id 4 on, behind the sign for a space. */
+static void write_letters(struct pp_gguf_writer *w, int n)
+{
+    static const char *const first[] = {"<unk>", "<s>", "</s>", "\xe2\x96\x81"};
+    char names[128][8];
+    struct pp_str texts[128];
+    float scores[128] = {0};
+    int32_t types[128];
+    assert_true(n <= 128);
+    for (int i = 0; i < n; i++) {
+        if (i < 30)
+            snprintf(names[i], sizeof names[i], "%c", 'a' + i - 4);
+        else
+            snprintf(names[i], sizeof names[i], "x%d", i);
+        texts[i] = i < 4 ? (struct pp_str){first[i], strlen(first[i])} : (struct pp_str){names[i], strlen(names[i])};
+        types[i] = i == 0 ? 2 : i < 3 ? 3 : 1;
+    }
+    pp_gguf_add_text(w, "tokenizer.ggml.model", "llama");
+    pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", texts, (size_t)n);
+    pp_gguf_add_f32_array(w, "tokenizer.ggml.scores", scores, (size_t)n);
+    pp_gguf_add_i32_array(w, "tokenizer.ggml.token_type", types, (size_t)n);
+}
+
 static void write_metadata(struct pp_gguf_writer *w, const struct gemma_shape *s)
 {
     const int local = s->n_stream ? 0 : s->head_dim;
@@ -255,7 +278,10 @@ static void write_metadata(struct pp_gguf_writer *w, const struct gemma_shape *s
     if (s->softcap != 0.0f)
         pp_gguf_add_f32(w, KEY("final_logit_softcapping"), s->softcap);
 #undef KEY
-    pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
+    if (s->n_embd_out)
+        write_letters(w, s->n_vocab);
+    else
+        pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
 }
 
 const char *gemma_write(const struct gemma *g)

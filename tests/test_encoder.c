@@ -23,6 +23,7 @@
 #include "src/options.h"
 #include "src/paths.h"
 #include "tests/encoder_model.h"
+#include "tests/gemma_model.h"
 #include "tests/gguf_file.h"
 #include "tests/support.h"
 
@@ -580,6 +581,34 @@ static void embed(void **state)
     encoder_free(e);
 }
 
+/* Vectors that are wider than the stream are printed whole. */
+static void embed_wider(void **state)
+{
+    static const int32_t ids[] = {1, 3, 4, 5}; /* <s>, and " ab" */
+    enum { N = 4 };
+    const struct gemma_shape s = gemma_vectors();
+    struct gemma *g = gemma_make(&s);
+    double hidden[N * 72], want[72];
+    char lines[300];
+    struct pp_error err;
+    (void)state;
+    assert_int_equal(s.n_embd_out, 72);
+    gemma_compute(g, ids, N, hidden);
+    pool("mean", hidden, N, s.n_embd_out, want);
+    snprintf(lines, sizeof lines, "%s/encoder-wider", test_tmpdir());
+    assert_ok(pp_write_file(lines, "ab\n", 3, 0600, &err), err);
+    char *argv[] = {"pippin", "embed", "-m", (char *)(uintptr_t)gemma_write(g), "-f", lines, NULL};
+    struct answer a = run(6, argv);
+    if (a.exit_code)
+        fail_msg("embed: exit %d, %s", a.exit_code, a.err);
+    cJSON *vector = parse_line(a.out, 0);
+    expect_vector(vector, want, s.n_embd_out);
+    cJSON_Delete(vector);
+    pp_free(a.out);
+    pp_free(a.err);
+    gemma_free(g);
+}
+
 /* Many short lines are computed together, and come out in their order. */
 static void many_lines(void **state)
 {
@@ -786,7 +815,8 @@ TEST_GROUP(encoder)
         cmocka_unit_test(formulas), cmocka_unit_test(all_see_all),    cmocka_unit_test(same_bits),
         cmocka_unit_test(refuses),  cmocka_unit_test(lies),           cmocka_unit_test(no_types),
         cmocka_unit_test(folders),  cmocka_unit_test(flat_folders),   cmocka_unit_test(further_layers),
-        cmocka_unit_test(embed),    cmocka_unit_test(pooling_of_a_file),
+        cmocka_unit_test(embed),    cmocka_unit_test(embed_wider),
+        cmocka_unit_test(pooling_of_a_file),
         cmocka_unit_test(many_lines), cmocka_unit_test(other_commands), cmocka_unit_test(decoders),
     };
     return cmocka_run_group_tests_name("encoder", tests, NULL, NULL);
