@@ -209,7 +209,7 @@ asan: | $(DEPS)    ## the unit tests under AddressSanitizer and UndefinedBehavio
 	$(Q)UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PIPPIN_TESTDATA=$(TESTDATA) $(BUILD)/asan/pippin-tests $(ARGS)
 
 # What libreadline and libc hold at the end is theirs; what tests limit a process to is less than a sanitized one needs.
-ASAN_SCRIPTS := tests/test_cli.sh tests/screens/run.sh
+ASAN_SCRIPTS := tests/test_cli.sh tests/test_cli_wrong.sh tests/screens/run.sh
 asan-scripts: | $(DEPS)    ## the tests of commands and screens, with a program built like that
 	$(Q)$(MAKE) $(call SANITIZED,asan,address$(,)undefined) $(addprefix $(BUILD)/asan/,pippin pippin-fake)
 	$(Q)export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 LSAN_OPTIONS=suppressions=$(CURDIR)/tests/leaks.supp:print_suppressions=0 \

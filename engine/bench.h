@@ -120,6 +120,8 @@ const struct pp_random_shape *pp_random_shape_by_name(const char *name); /* NULL
 /* Writes it as a GGUF file without vocabulary. Progress in bytes. PP_ERR_USAGE names what is possible. */
 enum pp_code pp_random_model_write(const struct pp_random_model *spec, const char *path, pp_progress *progress,
                                    void *user, const struct pp_cancel *cancel, struct pp_error *err);
+/* Whether this is a file that pp_random_model_write has made, which nobody misses. */
+bool pp_random_model_is(const char *path);
 
 enum pp_random_kind { PP_RANDOM_LORA, PP_RANDOM_DORA, PP_RANDOM_IA3 };
 struct pp_random_adapter {

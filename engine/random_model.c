@@ -324,6 +324,8 @@ static void add_states(struct random_file *f)
     pp_gguf_add_i32_array(f->w, "qwen35.rope.dimension_sections", (const int32_t[]){11, 11, 10, 0}, 4);
 }
 
+static const char name_end[] = ", random weights"; /* behind the shape's name; pp_random_model_is looks for it */
+
 static void add_metadata(struct random_file *f)
 {
     const struct pp_hparams *hp = &f->hp;
@@ -331,7 +333,7 @@ static void add_metadata(struct random_file *f)
     const bool latent = hp->kv_lora_rank > 0;
     struct pp_gguf_writer *w = f->w;
     char name[96];
-    snprintf(name, sizeof name, "%s, random weights", s->name);
+    snprintf(name, sizeof name, "%s%s", s->name, name_end);
     pp_gguf_add_text(w, "general.architecture", arch_of(f));
     pp_gguf_add_text(w, "general.type", "model");
     pp_gguf_add_text(w, "general.name", name);
@@ -465,4 +467,17 @@ enum pp_code pp_random_model_write(const struct pp_random_model *spec, const cha
     pp_free(f.random);
     pp_free(f.row);
     return code;
+}
+
+bool pp_random_model_is(const char *path)
+{
+    struct pp_gguf *g;
+    struct pp_str name = {0};
+    if (pp_gguf_open(path, &g, NULL))
+        return false;
+    const size_t end = sizeof name_end - 1;
+    const bool is = pp_gguf_string(g, "general.name", &name) && name.len >= end &&
+                    memcmp(name.data + name.len - end, name_end, end) == 0;
+    pp_gguf_close(g);
+    return is;
 }

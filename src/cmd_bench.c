@@ -263,7 +263,9 @@ static enum pp_code keep_random(struct bench *b, struct pp_error *err)
 {
     struct pp_random_model spec = random_spec(b);
     struct pp_model *m;
-    enum pp_code code = write_random(b, &spec, b->o->bench.write, err);
+    enum pp_code code = pp_cli_may_replace(b->o->bench.write, pp_random_model_is, "a random model", err);
+    if (!code)
+        code = write_random(b, &spec, b->o->bench.write, err);
     if (!code)
         code = pp_model_open(b->o->bench.write, &m, err);
     if (code)

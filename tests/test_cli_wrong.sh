@@ -1,0 +1,25 @@
+#!/bin/sh
+# test_cli_wrong.sh - the commands without a screen where something is wrong: files that must stay, names that are odd,
+# and what is said. Drives $BUILD/pippin (or $PIPPIN) from the repository root.
+. tests/commands.sh
+
+run() { "$pippin" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }
+# expect NAME CODE [OUT-PATTERN [ERR-PATTERN]]: the last run ended so, and its outputs have lines like these
+expect() {
+    if [ "$code" != "$2" ]; then fail "$1" "exit code $code, not $2"; return; fi
+    if [ -n "${3:-}" ] && ! grep -Eq -e "$3" "$tmp/out"; then fail "$1" "no $3 in: $(head -c 400 "$tmp/out")"; return; fi
+    if [ -n "${4:-}" ] && ! grep -Eq -e "$4" "$tmp/err"; then fail "$1" "no $4 on standard error"; return; fi
+    pass "$1"
+}
+small=$PWD/engine/starter/starter-draft-Q4_0.gguf
+
+# --- files that stay ----------------------------------------------------------------------------------------------
+
+random="bench --shape stories-15m --type q8_0 --layers 1 --vocab 300 --write"
+cp "$small" "$tmp/model.gguf"
+run $random "$tmp/model.gguf"; expect "a random model over one that somebody has" 2 '' 'model.gguf already, which is not a random model, and it stays'
+holds "is not written" cmp -s "$small" "$tmp/model.gguf"
+run $random "$tmp/random.gguf"; expect "one by another name" 0
+run $random "$tmp/random.gguf"; expect "takes the place of an older one" 0
+
+counted
