@@ -14,10 +14,17 @@ struct reader {
     unsigned depth;
 };
 
-static _Noreturn void malformed(struct jinja *j, const struct reader *r, const char *why)
+/* Of what was given to the template, which is not to blame. */
+static void blame(struct jinja *j, const struct reader *r)
 {
     j->line = 0;
-    jinja_fail(j, "%s: not valid JSON: %s", r->what, why);
+    j->name = r->what;
+}
+
+static _Noreturn void malformed(struct jinja *j, const struct reader *r, const char *why)
+{
+    blame(j, r);
+    jinja_fail(j, "not valid JSON: %s", why);
 }
 
 static struct jinja_value read_value(struct jinja *j, struct reader *r);
@@ -66,8 +73,10 @@ static int32_t read_hex4(struct jinja *j, struct reader *r)
 static int32_t read_unicode(struct jinja *j, struct reader *r)
 {
     int32_t cp = read_hex4(j, r);
-    if (cp == 0)
+    if (cp == 0) {
+        blame(j, r);
         jinja_fail(j, PP_JSON_NUL_TEXT);
+    }
     if (cp < 0xD800 || cp > 0xDFFF)
         return cp;
     if (cp <= 0xDBFF && r->end - r->p >= 6 && r->p[0] == '\\' && r->p[1] == 'u') {

@@ -205,6 +205,13 @@ static enum pp_code parts_from_model(const struct pp_options *o, const struct pp
     return code;
 }
 
+/* What is wrong inside of an array the template's reader tells. */
+static bool is_array(const struct pp_buf *json)
+{
+    const char *text = pp_buf_cstr(json);
+    return text[strspn(text, " \t\r\n")] == '[';
+}
+
 static enum pp_code parts_gather(const struct pp_options *o, const struct pp_paths *p, struct parts *t,
                                  struct pp_error *err)
 {
@@ -229,10 +236,12 @@ static enum pp_code parts_gather(const struct pp_options *o, const struct pp_pat
     if (!code)
         code = pp_cli_input(o, &t->messages, err);
     pp_cli_drop_mark(&t->messages);
-    const char *messages = pp_buf_cstr(&t->messages); /* what is wrong inside of an array the template's reader tells */
     if (!code && (t->source.bad || t->name.bad || t->messages.bad || t->tools.bad || t->bos.bad || t->eos.bad))
         code = pp_fail_nomem(err, "the messages");
-    if (!code && messages[strspn(messages, " \t\r\n")] != '[')
+    if (!code && o->tools && !is_array(&t->tools))
+        code = pp_fail(err, PP_ERR_USAGE, "%s holds no JSON array of tools; leave --tools out where there are none",
+                       o->tools);
+    if (!code && !is_array(&t->messages))
         code = pp_fail(err, PP_ERR_USAGE, "the messages are no JSON array; send one, such as "
                                           "[{\"role\": \"user\", \"content\": \"Hi\"}]");
     return code;

@@ -22,4 +22,14 @@ holds "is not written" cmp -s "$small" "$tmp/model.gguf"
 run $random "$tmp/random.gguf"; expect "one by another name" 0
 run $random "$tmp/random.gguf"; expect "takes the place of an older one" 0
 
+# --- what a template is given -------------------------------------------------------------------------------------
+
+hi='[{"role": "user", "content": "Hi"}]'
+run template -p "$hi junk"; expect "messages with something behind them" 1 '' '^pippin: the messages: not valid JSON: something follows'
+run template -p '[{"role": "user", "content": "a\u0000"}]'; expect "or with what no text has" 1 '' '^pippin: the messages: a text holds'
+: >"$tmp/none.json"
+run template -p "$hi" --tools "$tmp/none.json"; expect "tools that are none" 2 '' 'none.json holds no JSON array of tools; leave'
+echo '[{]' >"$tmp/none.json"
+run template -p "$hi" --tools "$tmp/none.json"; expect "or no JSON" 1 '' '^pippin: the tools: not valid JSON: a key'
+
 counted
