@@ -5,6 +5,7 @@
 #include "engine/safetensors.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
+#include "src/overflow.h"
 
 /* Logits are made again soon: what is nothing else may be replaced by newer ones. */
 static bool is_logits(const char *path)
@@ -43,6 +44,16 @@ static enum pp_code check_ids(const int32_t *ids, size_t n, int64_t n_vocab, str
             return pp_fail(err, PP_ERR_USAGE, "id %d is outside this vocabulary of %lld tokens", ids[i],
                            (long long)n_vocab);
     return PP_OK;
+}
+
+static enum pp_code check_room(const struct pp_cli_model *m, size_t n, struct pp_error *err)
+{
+    const int64_t n_ctx = pp_engine_n_ctx(m->engine);
+    const struct pp_larger larger = pp_overflow_larger(n_ctx, pp_model_info(m->model)->n_ctx_train);
+    if ((int64_t)n <= n_ctx)
+        return PP_OK;
+    return pp_fail(err, PP_ERR_CONTEXT, "there are %zu ids, and the context holds %lld; give %s%s", n,
+                   (long long)n_ctx, larger.text[0] ? "" : "fewer", larger.text);
 }
 
 static enum pp_code compute(struct pp_cli_model *m, const int32_t *ids, size_t n, const char *output,
@@ -95,6 +106,8 @@ static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p,
         code = pp_cli_model_open(&m, p, o->model, &opt, err);
     if (!code)
         code = check_ids(ids, n, pp_model_info(m.model)->n_vocab, err);
+    if (!code)
+        code = check_room(&m, n, err);
     if (!code)
         code = pp_cli_model_adapters(&m, o, err);
     if (!code)

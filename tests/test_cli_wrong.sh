@@ -32,4 +32,10 @@ run template -p "$hi" --tools "$tmp/none.json"; expect "tools that are none" 2 '
 echo '[{]' >"$tmp/none.json"
 run template -p "$hi" --tools "$tmp/none.json"; expect "or no JSON" 1 '' '^pippin: the tools: not valid JSON: a key'
 
+# --- what is said -------------------------------------------------------------------------------------------------
+
+run logits --ids "$(seq -s, 1 2049)" -o "$tmp/logits"; expect "more ids than the model was trained for" 5 '' '2049 ids, and the context holds 2048; give fewer$'
+run logits --ids "$(seq -s, 1 33)" -c 32 -o "$tmp/logits"; expect "or than fit a small context" 5 '' 'give a larger --ctx-size, up to 2,048$'
+holds "write nothing" [ ! -e "$tmp/logits" ]
+
 counted
