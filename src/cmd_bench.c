@@ -230,7 +230,7 @@ static enum pp_code make_random(struct bench *b, struct pp_error *err)
 static enum pp_code open_model(struct bench *b, struct pp_error *err)
 {
     enum pp_code code = b->o->bench.shape ? make_random(b, err)
-                                          : pp_resolve_model(b->paths, b->o->model, b->path, sizeof b->path, err);
+                                          : pp_cli_model_path(b->o, b->paths, b->path, sizeof b->path, err);
     const bool as_it_is = !pp_options_given(b->o, "quant") && !pp_is_folder(b->path);
     if (!code)
         code = pp_model_open_as(b->path, as_it_is ? NULL : b->o->quant, b->o->imatrix.file, &b->model, err);
@@ -249,7 +249,7 @@ static enum pp_code open_model(struct bench *b, struct pp_error *err)
 /* A vocabulary alone will do. */
 static enum pp_code open_tokenizer(struct bench *b, struct pp_error *err)
 {
-    enum pp_code code = pp_resolve_model(b->paths, b->o->model, b->path, sizeof b->path, err);
+    enum pp_code code = pp_cli_model_path(b->o, b->paths, b->path, sizeof b->path, err);
     if (code)
         return code;
     code = pp_tokenizer_open(b->path, &b->tokenizer, err);

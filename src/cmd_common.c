@@ -427,6 +427,15 @@ static void loading(void *user, uint64_t done, uint64_t total)
     pp_cli_bar_show(user, "loading", done, total);
 }
 
+enum pp_code pp_cli_model_path(const struct pp_options *o, const struct pp_paths *p, char *out, size_t cap,
+                               struct pp_error *err)
+{
+    const enum pp_code code = pp_resolve_model(p, o->model, out, cap, err);
+    if (code && pp_options_model_elsewhere(o))
+        pp_fail_prefix(err, PP_MODEL_ELSEWHERE);
+    return code;
+}
+
 struct pp_cli_model pp_cli_model_asked(const struct pp_options *o)
 {
     return (struct pp_cli_model){

@@ -99,6 +99,9 @@ struct pp_cli_model {
     bool elsewhere;             /* pp_options_model_elsewhere */
 };
 
+/* pp_resolve_model of -m; where pippin.conf or the environment names a model that is not there, the error says so. */
+enum pp_code pp_cli_model_path(const struct pp_options *o, const struct pp_paths *p, char *out, size_t cap,
+                               struct pp_error *err);
 /* One that --quant and --imatrix are known of, and nothing else. */
 struct pp_cli_model pp_cli_model_asked(const struct pp_options *o);
 

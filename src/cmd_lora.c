@@ -309,7 +309,7 @@ static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths 
     char model_path[1024];
     struct pp_model *m = NULL;
     struct pp_adapter *a = NULL;
-    enum pp_code code = pp_resolve_model(p, o->model, model_path, sizeof model_path, err);
+    enum pp_code code = pp_cli_model_path(o, p, model_path, sizeof model_path, err);
     if (!code)
         code = pp_model_open(model_path, &m, err);
     if (!code)

@@ -16,7 +16,7 @@ static enum pp_code open_tokenizer(const struct pp_options *o, const struct pp_p
 {
     char path[1024];
     *t = NULL;
-    enum pp_code code = pp_resolve_model(p, o->model, path, sizeof path, err);
+    enum pp_code code = pp_cli_model_path(o, p, path, sizeof path, err);
     return code ? code : pp_tokenizer_open(path, t, err);
 }
 
@@ -184,7 +184,7 @@ static enum pp_code parts_from_model(const struct pp_options *o, const struct pp
     struct pp_tokenizer *tok = NULL;
     struct pp_error why;
     char path[1024];
-    enum pp_code code = pp_resolve_model(p, o->model, path, sizeof path, err);
+    enum pp_code code = pp_cli_model_path(o, p, path, sizeof path, err);
     if (!code)
         code = pp_source_open(path, &s, err);
     enum pp_code read = code ? PP_OK : pp_tokenizer_from_source(s, &tok, &why);

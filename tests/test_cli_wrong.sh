@@ -37,5 +37,12 @@ run template -p "$hi" --tools "$tmp/none.json"; expect "or no JSON" 1 '' '^pippi
 run logits --ids "$(seq -s, 1 2049)" -o "$tmp/logits"; expect "more ids than the model was trained for" 5 '' '2049 ids, and the context holds 2048; give fewer$'
 run logits --ids "$(seq -s, 1 33)" -c 32 -o "$tmp/logits"; expect "or than fit a small context" 5 '' 'give a larger --ctx-size, up to 2,048$'
 holds "write nothing" [ ! -e "$tmp/logits" ]
+for command in "tokenize -p x" "template -p []" "embed -p x" "bench" "bench tokenizer" "lora info engine/starter/bard.gguf" \
+    "lora train tests/data/sonnets.jsonl -o $tmp/learnt"; do
+    LLAMA_ARG_MODEL=lost run $command
+    expect "${command%% -*} with a model that the environment names and nobody has" 3 '' \
+        '^pippin: model of pippin.conf or the environment: there is no model "lost"'
+done
+run tokenize -m lost -p x; expect "and not one that was asked for" 3 '' '^pippin: there is no model "lost"'
 
 counted
