@@ -384,6 +384,11 @@ static void database(struct doctor *d)
     if (stat(d->p->db, &file) != 0) {
         line(d, "database", "%s: not there yet", d->p->db);
         flag(d, "there", false);
+    } else if (file.st_size == 0) { /* a disk that was full when it was to be made leaves that, and it is made then */
+        line(d, "database", "%s: empty yet", d->p->db);
+        flag(d, "there", true);
+        number(d, "conversations", 0);
+        number(d, "bytes", 0);
     } else if (pp_store_open_to_read(d->p->db, &st, &err) != PP_OK ||
                pp_store_check(st, d->p->db, &err) != PP_OK || pp_store_session_count(st, &n, &err) != PP_OK) {
         line(d, "database", "%s: cannot be used", d->p->db);

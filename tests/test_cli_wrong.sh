@@ -44,5 +44,9 @@ for command in "tokenize -p x" "template -p []" "embed -p x" "bench" "bench toke
         '^pippin: model of pippin.conf or the environment: there is no model "lost"'
 done
 run tokenize -m lost -p x; expect "and not one that was asked for" 3 '' '^pippin: there is no model "lost"'
+mkdir -m 700 -p "$tmp/empty/pippin"
+: >"$tmp/empty/pippin/pippin.db" # of a disk that was full when it was to be made
+XDG_DATA_HOME="$tmp/empty" run doctor; expect "doctor, before anything is kept" 0 '^database .*pippin.db: empty yet$'
+XDG_DATA_HOME="$tmp/empty" run doctor --json; expect "as JSON" 0 '"there": true, "conversations": 0, "bytes": 0'
 
 counted
