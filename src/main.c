@@ -93,14 +93,13 @@ static bool talk(const struct pp_options *o, const struct pp_paths *p, bool comm
     return true;
 }
 
-/* "pippin help run" is "pippin run --help", as many programs have it. */
+/* "pippin help run" is "pippin --help run", as many programs have it. */
 static void take_help(int argc, char **argv)
 {
     static char option[] = "--help";
     if (argc < 2 || strcmp(argv[1], "help") != 0)
         return;
-    memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
-    argv[argc - 1] = option;
+    argv[1] = option;
 }
 
 int main(int argc, char **argv)

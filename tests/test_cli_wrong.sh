@@ -48,5 +48,8 @@ mkdir -m 700 -p "$tmp/empty/pippin"
 : >"$tmp/empty/pippin/pippin.db" # of a disk that was full when it was to be made
 XDG_DATA_HOME="$tmp/empty" run doctor; expect "doctor, before anything is kept" 0 '^database .*pippin.db: empty yet$'
 XDG_DATA_HOME="$tmp/empty" run doctor --json; expect "as JSON" 0 '"there": true, "conversations": 0, "bytes": 0'
+run help run; cp "$tmp/out" "$tmp/help"
+run run --help; holds "help as a word is --help" cmp -s "$tmp/help" "$tmp/out"
+run help -p; expect "and no prompt" 2 '' '^pippin: -p needs a value'
 
 counted
