@@ -95,6 +95,8 @@ enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, co
         code = o->export_all ? add_all(&x, st, cancel, &damaged, err) : add_named(&x, o, st, &damaged, err);
     if (damaged) /* the others are wanted all the more */
         damage = *err, code = PP_OK;
+    if (!code && !x.n && !damaged)
+        pp_cli_say("no conversation is saved yet");
     if (!code)
         code = pp_export_end(&x, err);
     if (!code && o->output)
@@ -118,7 +120,7 @@ struct importing {
     struct pp_importer *store;
     struct pp_buf out;
     struct pp_cli_bar bar;
-    size_t here, busy; /* conversations */
+    size_t n, here, busy; /* conversations */
     size_t kept;       /* bytes of `out`: of what is committed */
 };
 
@@ -181,6 +183,7 @@ static enum pp_code import_one(void *importing, struct pp_conversation *c, size_
 {
     struct importing *k = importing;
     pp_cli_bar_show(&k->bar, "importing", i, n);
+    k->n++;
     return pp_cancelled(k->cancel) ? interrupted(err) : put(k, c, err);
 }
 
@@ -191,7 +194,10 @@ static enum pp_code import_database(struct importing *k, const char *file, struc
     enum pp_code code = pp_store_open_copy(file, k->cancel, &st, err);
     if (code)
         return code;
+    const size_t before = k->n;
     code = pp_conversation_each(st, import_one, k, &damaged, err);
+    if (!code && k->n == before)
+        pp_cli_say("%s: there is no conversation in it", file);
     if (damaged)
         pp_fail_prefix(err, "%s", file);
     pp_cli_bar_clear(&k->bar);

@@ -52,4 +52,12 @@ run help run; cp "$tmp/out" "$tmp/help"
 run run --help; holds "help as a word is --help" cmp -s "$tmp/help" "$tmp/out"
 run help -p; expect "and no prompt" 2 '' '^pippin: -p needs a value'
 
+# --- no conversations ---------------------------------------------------------------------------------------------
+
+mkdir -m 700 "$tmp/nobody" && export XDG_DATA_HOME="$tmp/nobody"
+run sessions export --all; expect "an export of all there is, which is nothing" 0 '' '^pippin: no conversation is saved yet$'
+run sessions backup "$tmp/nothing.db"; expect "a copy of it" 0
+run sessions import "$tmp/nothing.db"; expect "says that it is empty" 0 '' 'nothing.db: there is no conversation in it$'
+run sessions import --json "$tmp/nothing.db"; expect "beside the JSON" 0 '^\[\]$' 'nothing.db: there is no conversation in it$'
+
 counted
