@@ -436,7 +436,7 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
     enum pp_code code = PP_OK;
     if (!l.only_talk && !(code = read_config(&ps, paths, 1u << cmd, err)))
         code = read_environment(&ps, 1u << cmd, err);
-    if (!code)
+    if (!code || cmd == PP_CMD_DOCTOR) /* which tells what keeps the others from beginning */
         code = read_command_line(&ps, argc, argv, cmd, l.command_at, err);
     if (!code && !l.only_talk)
         code = pp_options_check(o, cmd, err);

@@ -48,6 +48,17 @@ mkdir -m 700 -p "$tmp/empty/pippin"
 : >"$tmp/empty/pippin/pippin.db" # of a disk that was full when it was to be made
 XDG_DATA_HOME="$tmp/empty" run doctor; expect "doctor, before anything is kept" 0 '^database .*pippin.db: empty yet$'
 XDG_DATA_HOME="$tmp/empty" run doctor --json; expect "as JSON" 0 '"there": true, "conversations": 0, "bytes": 0'
+mkdir -m 700 -p "$tmp/odd/pippin"
+for line in '[sampling' '[nothing]' 'kernels = slow'; do
+    printf '[model]\n%s\nx = 1\n' "$line" >"$tmp/odd/pippin/pippin.conf"
+    XDG_CONFIG_HOME="$tmp/odd" run doctor; expect "doctor with a pippin.conf of \"$line\"" 1 '^! .*pippin.conf:[23]: '
+    XDG_CONFIG_HOME="$tmp/odd" run doctor --json; expect "as JSON" 1 '"problems": \[".*pippin.conf:[23]: '
+done
+rm "$tmp/odd/pippin/pippin.conf" && mkdir "$tmp/odd/pippin/pippin.conf"
+XDG_CONFIG_HOME="$tmp/odd" run doctor; expect "or one that is a folder" 1 '^! .*pippin.conf is not a regular file' ''
+XDG_CONFIG_HOME="$tmp/odd" run tokenize -p x; expect "which keeps the others from beginning" 1 '' 'pippin.conf is not a regular file'
+XDG_CONFIG_HOME="$tmp/odd" run doctor --no-such; expect "a wrong option of its own is not told so" 2 '' '^pippin: unknown option'
+
 run help run; cp "$tmp/out" "$tmp/help"
 run run --help; holds "help as a word is --help" cmp -s "$tmp/help" "$tmp/out"
 run help -p; expect "and no prompt" 2 '' '^pippin: -p needs a value'
