@@ -377,6 +377,8 @@ enum pp_code pp_set_lora(struct pp_parse *ps, const struct pp_option *opt, const
                          struct pp_error *err)
 {
     (void)opt;
+    if (!*value)
+        return pp_fail(err, PP_ERR_USAGE, "%s has no name of an adapter behind it", shown);
     begin_list(ps, &ps->lora, &ps->o->n_lora);
     return add_lora(ps->o->lora, &ps->o->n_lora, value, 1, shown, err);
 }
