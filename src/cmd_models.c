@@ -263,7 +263,10 @@ static void json_info(struct pp_buf *b, const struct telling *t)
 static void text_info(struct pp_buf *b, const struct telling *t, enum pp_kv_type kv_type)
 {
     const struct pp_model_info *info = t->info;
-    pp_buf_fmt(b, "%s\n  %s\n", info->name, t->path);
+    pp_cli_one_line(b, info->name);
+    pp_buf_str(b, "\n  ");
+    pp_cli_one_line(b, t->path);
+    pp_buf_char(b, '\n');
     pp_buf_fmt(b, "  %s, %s, %s parameters, vocabulary of %lld\n", info->arch, info->type_name,
                pp_parameters(info->n_params).text, (long long)info->n_vocab);
     if (info->n_expert)

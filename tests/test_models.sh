@@ -36,6 +36,7 @@ models add --name small engine/starter/starter-Q4_K_M.gguf; expect "a name that 
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/$(printf 'two\nlines.gguf')"
 models add "$tmp/$(printf 'two\nlines.gguf')"; expect "a file with a name of two lines has another" 0 '' 'two_lines is '
 models; expect "and one line in the list" 0 '^two_lines .*/two lines.gguf$'
+models info two_lines; expect "and of what is told about it" 0 '^  /.*/two lines.gguf$'
 models rm two_lines
 models add engine/starter/starter-Q4_K_M.gguf; expect "added again it keeps that name" 0 '' '^(pippin: )?Tiny is '
 models add engine/starter; expect "with the folder as well" 0 '' '^(pippin: )?Tiny is '
