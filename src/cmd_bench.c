@@ -4,6 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
 #include "src/adapter_names.h"
 #include "src/cmd_bench.h"
 #include "src/commands.h"
@@ -263,11 +265,15 @@ static enum pp_code keep_random(struct bench *b, struct pp_error *err)
 {
     struct pp_random_model spec = random_spec(b);
     struct pp_model *m;
+    char *end = NULL; /* where it leads to now: what is there is replaced */
     enum pp_code code = pp_cli_may_replace(b->o->bench.write, pp_random_model_is, "a random model", err);
+    if (!code)
+        code = pp_follow_links(b->o->bench.write, &end, err);
     if (!code)
         code = write_random(b, &spec, b->o->bench.write, err);
     if (!code)
-        code = pp_model_open(b->o->bench.write, &m, err);
+        code = pp_model_open(end, &m, err);
+    pp_free(end);
     if (code)
         return code;
     const struct pp_model_info *info = pp_model_info(m);

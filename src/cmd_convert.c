@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 
 #include "engine/adapter_file.h"
+#include "engine/base/map.h"
+#include "engine/base/mem.h"
 #include "engine/base/word.h"
 #include "engine/convert.h"
 #include "engine/gguf.h"
@@ -40,15 +42,16 @@ static enum pp_code known_type(const char *type, struct pp_error *err)
     return PP_ERR_USAGE;
 }
 
-static enum pp_code report_size(const char *path, struct pp_error *err)
+/* end: where path led to before. What was there is replaced, which is the end of /dev/stdout. */
+static enum pp_code report_size(const char *path, const char *end, struct pp_error *err)
 {
     struct stat st;
     char weights[1200] = "";
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
-        snprintf(weights, sizeof weights, "%s/model.safetensors", path);
+    if (stat(end, &st) == 0 && S_ISDIR(st.st_mode))
+        snprintf(weights, sizeof weights, "%s/model.safetensors", end);
     if (weights[0] && stat(weights, &st) != 0)
-        snprintf(weights, sizeof weights, "%s/adapter_model.safetensors", path);
-    if (stat(weights[0] ? weights : path, &st) != 0)
+        snprintf(weights, sizeof weights, "%s/adapter_model.safetensors", end);
+    if (stat(weights[0] ? weights : end, &st) != 0)
         return pp_fail(err, PP_ERR_IO, "%s was written, but is gone", path);
     pp_cli_say("wrote %s, %.1f MB", path, (double)st.st_size / 1e6);
     return PP_OK;
@@ -120,7 +123,7 @@ static void report_imatrix(const struct pp_options *o, const struct pp_imatrix_u
 static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p, const char *type,
                             const struct pp_cancel *cancel, struct pp_error *err)
 {
-    char src[1024], base[1024];
+    char src[1024], base[1024], *end = NULL;
     struct pp_cli_bar bar = {0};
     struct pp_imatrix *imatrix = NULL;
     struct pp_imatrix_use use = {0};
@@ -141,6 +144,8 @@ static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p
     if (!code)
         code = pp_cli_may_replace(o->args[1], is_weights, "a GGUF file of weights", err);
     if (!code)
+        code = pp_follow_links(o->args[1], &end, err);
+    if (!code)
         code = read_imatrix(o, &opt, &imatrix, err);
     if (!code)
         code = type ? pp_quantize_file(src, o->args[1], type, &opt, err)
@@ -149,7 +154,10 @@ static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p
     pp_imatrix_free(imatrix);
     if (!code && o->imatrix.file)
         report_imatrix(o, &use);
-    return code ? code : report_size(o->args[1], err);
+    if (!code)
+        code = report_size(o->args[1], end, err);
+    pp_free(end);
+    return code;
 }
 
 int pp_cmd_convert(const struct pp_options *o, const struct pp_paths *p)

@@ -21,6 +21,13 @@ run $random "$tmp/model.gguf"; expect "a random model over one that somebody has
 holds "is not written" cmp -s "$small" "$tmp/model.gguf"
 run $random "$tmp/random.gguf"; expect "one by another name" 0
 run $random "$tmp/random.gguf"; expect "takes the place of an older one" 0
+run quantize "$small" "$tmp/q8.gguf" q8_0; expect "a model quantised" 0 '' 'wrote .*q8.gguf, 5.0 MB'
+run quantize "$small" /dev/stdout q8_0; expect "to stdout, which is a file" 0 '' 'wrote /dev/stdout, 5.0 MB'
+holds "is the same" cmp -s "$tmp/q8.gguf" "$tmp/out"
+"$pippin" quantize "$small" /dev/stdout q8_0 2>"$tmp/err" | cat >"$tmp/out"
+holds "and a pipe gets none" grep -q '^pippin: cannot write /dev/stdout: it is a device or a pipe; name a file' "$tmp/err"
+run $random /dev/stdout; expect "a random one to stdout" 0
+holds "is one, too" cmp -s "$tmp/random.gguf" "$tmp/out"
 
 # --- what a template is given -------------------------------------------------------------------------------------
 
