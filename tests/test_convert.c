@@ -299,7 +299,7 @@ static void test_errors(void **state)
     assert_int_equal(pp_convert_to_gguf(src, out, &wrong, &err), PP_ERR_USAGE);
     pp_cancel_request(&stop);
     assert_int_equal(pp_quantize_file(src, out, "Q8_0", &opt, &err), PP_ERR_CANCELLED);
-    assert_int_equal(pp_convert_to_gguf("/nonexistent", out, NULL, &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_convert_to_gguf("/proc/nonexistent", out, NULL, &err), PP_ERR_NOT_FOUND);
     assert_int_equal(pp_quantize_file(src, test_path("nowhere/out.gguf"), "Q8_0", NULL, &err), PP_ERR_IO);
     assert_int_not_equal(access(out, F_OK), 0);
     assert_int_equal(pp_quantize_file(src, out, "Q9_Z", NULL, &err), PP_ERR_USAGE);

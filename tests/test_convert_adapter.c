@@ -301,7 +301,7 @@ static void refusals(void **state)
     opt.out_type = NULL;
     assert_int_equal(pp_convert_to_peft(folder, fresh_path("x"), &opt, &err), PP_ERR_USAGE);
     assert_int_equal(pp_convert_to_gguf(gguf, fresh_path("x"), &opt, &err), PP_ERR_USAGE);
-    assert_int_equal(pp_convert_to_peft(gguf, "/nonexistent/folder/adapter", &opt, &err), PP_ERR_IO);
+    assert_int_equal(pp_convert_to_peft(gguf, "/proc/nonexistent/folder/adapter", &opt, &err), PP_ERR_IO);
     assert_int_equal(pp_convert_to_peft(gguf, gguf, &opt, &err), PP_ERR_IO); /* a file is no folder */
     const struct tiny_shape wide = {.n_vocab = 64, .n_embd = 64, .n_layer = 1, .n_head = 1, .n_head_kv = 1,
                                     .head_dim = 64, .n_ff = 64, .n_ctx = 64, .type = PP_TYPE_F32, .seed = 1};

@@ -240,7 +240,7 @@ static void topologies(void **state)
         assert_int_equal(t.n_nodes, 1);
         assert_int_equal(t.nodes[0].n_cpus, 10);
     }
-    pp_topology_read("/nonexistent", NULL, &t);
+    pp_topology_read("/proc/nonexistent", NULL, &t);
     assert_int_equal(t.n_nodes, 1);
     assert_true(t.n_cpus >= 1);
     pp_topology_read(NULL, NULL, &t);
@@ -277,9 +277,9 @@ static void caches(void **state)
     fake_cache(dir, 3, "3", "nonsense");
     fake_cache(dir, 4, "2,4", "1024K");
     fake_cache(dir, 5, "5", "77K");
-    pp_topology_read("/nonexistent", &allowed, &t);
+    pp_topology_read("/proc/nonexistent", &allowed, &t);
     assert_int_equal(pp_topology_cache_bytes(dir, &t), (32768 + 1024) << 10);
-    assert_int_equal(pp_topology_cache_bytes("/nonexistent", &t), 0);
+    assert_int_equal(pp_topology_cache_bytes("/proc/nonexistent", &t), 0);
 }
 
 /* The smallest quota on the way to the root counts; what is no quota does not. */

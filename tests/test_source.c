@@ -221,7 +221,7 @@ static void test_bad_folders(void **state)
     struct pp_source *s;
     struct pp_error err;
     (void)state;
-    assert_int_equal(pp_source_open("/nonexistent/model.gguf", &s, &err), PP_ERR_NOT_FOUND);
+    assert_int_equal(pp_source_open("/proc/nonexistent/model.gguf", &s, &err), PP_ERR_NOT_FOUND);
     assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_NOT_FOUND);
     assert_non_null(strstr(err.text, "config.json"));
     write_text(dir, "config.json", "{\"architectures\":[\"Martian\\u001bForCausalLM\"]");

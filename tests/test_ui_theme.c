@@ -155,7 +155,7 @@ static void closed_themes(void **state)
     snprintf(path, sizeof path, "%s/themes/dark.theme", paths.config);
     assert_int_equal(mkfifo(path, 0600), 0);
     snprintf(path, sizeof path, "%s/themes/gone.theme", paths.config);
-    assert_int_equal(symlink("/nonexistent", path), 0);
+    assert_int_equal(symlink("/proc/nonexistent", path), 0);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pp_theme_load(&paths, ids[i], &t, &err), PP_ERR_IO);
         assert_non_null(strstr(err.text, i ? strerror(ENOENT) : "not a regular file"));
