@@ -11,6 +11,7 @@
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/base/memory.h"
+#include "engine/base/utf8.h"
 #include "engine/fit.h"
 #include "src/cmd_common.h"
 #include "src/commands.h"
@@ -362,20 +363,23 @@ static enum pp_code find(struct models *c, const char *word, char **path, struct
     return code;
 }
 
-static bool has_controls(const char *s)
+/* Nothing else can be given back as it is shown, in a list or as JSON. */
+static bool is_plain(const char *s)
 {
+    if (!pp_utf8_valid(s, strlen(s)))
+        return false;
     for (; *s; s++)
         if ((unsigned char)*s < ' ' || *s == 127)
-            return true;
-    return false;
+            return false;
+    return true;
 }
 
 static enum pp_code check_tag(const char *tag, struct pp_error *err)
 {
-    if (!*tag || strlen(tag) > 64 || strpbrk(tag, " /") || has_controls(tag) || tag[0] == '.' || tag[0] == '-')
+    if (!*tag || strlen(tag) > 64 || strpbrk(tag, " /") || !is_plain(tag) || tag[0] == '.' || tag[0] == '-')
         return pp_fail(err, PP_ERR_USAGE,
-                       "\"%s\" cannot be a tag: 1 to 64 bytes, no blanks, slashes or control characters, and not a dot "
-                       "or a dash in front", tag);
+                       "\"%s\" cannot be a tag: 1 to 64 bytes of UTF-8, no blanks, slashes or control characters, and "
+                       "not a dot or a dash in front", tag);
     if (!pp_registry_can_find(tag))
         return pp_fail(err, PP_ERR_USAGE, "\"%s\" is the name of the bundled model; give another tag", tag);
     return PP_OK;
@@ -429,8 +433,9 @@ static enum pp_code rm(struct models *c, struct pp_error *err)
 static enum pp_code check_name(const char *name, struct pp_error *err)
 {
     enum { MOST = 100 };
-    if (name && (!*name || strlen(name) > MOST || has_controls(name)))
-        return pp_fail(err, PP_ERR_USAGE, "--name takes 1 to %d bytes of one line, without control characters", MOST);
+    if (name && (!*name || strlen(name) > MOST || !is_plain(name)))
+        return pp_fail(err, PP_ERR_USAGE, "--name takes 1 to %d bytes of one line, in UTF-8 and without control "
+                                          "characters", MOST);
     if (name && !pp_registry_can_find(name))
         return pp_fail(err, PP_ERR_USAGE, "by the name \"%s\" no model could be found: %s; give another one", name,
                        strchr("/.", name[0]) ? "it is taken for a path" : "it is that of the bundled model");

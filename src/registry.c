@@ -11,6 +11,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/base/part_name.h"
+#include "engine/base/utf8.h"
 #include "engine/engine.h"
 
 /* --- what is noted ------------------------------------------------------------------------------------------ */
@@ -21,8 +22,9 @@ static bool ends_with(const char *s, size_t n, const char *ending)
     return n > e && memcmp(s + n - e, ending, e) == 0;
 }
 
-/* The last part of a path without .gguf and without the number of a part, in one line and without control characters,
- * as names are. real: where it leads, which names what "." and ".." mean; or NULL. */
+/* The last part of a path without .gguf and without the number of a part, in one line and without control characters
+ * and bytes that are no UTF-8 (JSON would have others), as names are. real: where it leads, which names what "." and
+ * ".." mean; or NULL. */
 static char *name_of(const char *path, const char *real)
 {
     size_t n;
@@ -32,9 +34,13 @@ static char *name_of(const char *path, const char *real)
     if (ends_with(begin, n, ".gguf"))
         n -= strlen(".gguf");
     char *name = pp_strndup(begin, n - pp_part_ending(begin, n));
-    for (char *s = name; s && *s; s++)
-        if ((unsigned char)*s < ' ' || *s == 127)
-            *s = '_';
+    size_t left = name ? strlen(name) : 0, len;
+    int32_t c;
+    for (char *s = name; left; s += len, left -= len) {
+        len = pp_utf8_decode(s, left, &c);
+        if (c < ' ' || c == 127)
+            memset(s, '_', len);
+    }
     return name;
 }
 

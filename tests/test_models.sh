@@ -38,6 +38,13 @@ models add "$tmp/$(printf 'two\nlines.gguf')"; expect "a file with a name of two
 models; expect "and one line in the list" 0 '^two_lines .*/two lines.gguf$'
 models info two_lines; expect "and of what is told about it" 0 '^  /.*/two lines.gguf$'
 models rm two_lines
+latin=$(printf 'caf\351')
+cp engine/starter/starter-draft-Q4_0.gguf "$tmp/$latin.gguf"
+models add "$tmp/$latin.gguf"; expect "a file with a name in another encoding has one in UTF-8" 0 '' 'caf_ is '
+"$pippin" tokenize -m caf_ -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and is found by that" 0 '^\['
+models tag caf_ "$latin"; expect "no tag is in another" 2 '' 'bytes of UTF-8'
+models add --name "$latin" "$tmp/$latin.gguf"; expect "nor a name" 2 '' 'of one line, in UTF-8'
+models rm caf_; expect "by which it is forgotten" 0
 models add engine/starter/starter-Q4_K_M.gguf; expect "added again it keeps that name" 0 '' '^(pippin: )?Tiny is '
 models add engine/starter; expect "with the folder as well" 0 '' '^(pippin: )?Tiny is '
 models; expect "and is listed by it" 0 '^Tiny .*/starter-Q4_K_M.gguf$'
