@@ -430,6 +430,8 @@ enum pp_code pp_set_stop(struct pp_parse *ps, const struct pp_option *opt, const
     (void)opt;
     if (!*value)
         return pp_fail(err, PP_ERR_USAGE, "%s expects a text that is not empty", shown);
+    if (pp_check_words(value, shown, err)) /* no answer would ever have it */
+        return PP_ERR_USAGE;
     begin_list(ps, &ps->stops, &ps->o->n_stops);
     if (ps->o->n_stops == PP_MAX_STOPS)
         return pp_fail(err, PP_ERR_USAGE, "%s: more than %d stop texts are not possible", shown, (int)PP_MAX_STOPS);
