@@ -465,7 +465,7 @@ for form in two two.gguf two-again; do
 done
 run template --tools "$tmp/absent" -f "$tmp/messages"; expect "tools that are not there" 1
 printf '{"no": "array"' >"$tmp/tools"
-run template -m "$tmp/two" --tools "$tmp/tools" -f "$tmp/messages"; expect "tools that are no JSON" 1
+run template -m "$tmp/two" --tools "$tmp/tools" -f "$tmp/messages"; expect "tools that are no array" 2
 
 run logits --ids 0,1,2 -o "$tmp/l.safetensors"
 expect "logits" 0
