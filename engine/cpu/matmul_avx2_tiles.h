@@ -234,32 +234,47 @@ INLINE void unsigned_words(const uint8_t (*w)[PP_SLICE], const uint8_t *q, const
     }
 }
 
-/* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block of nibbles is added up before it is widened. Of fives
- * half a block. */
+/* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block is added up before it is widened. */
 INLINE void nibble_product(const struct nibble_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
-                           const int32_t *bias, const float *dsum, struct ahead next, float (*acc)[16],
-                           const enum tile_form form, const int M)
+                           const int32_t *bias, const float *dsum, struct ahead next, float (*acc)[16], const int M)
 {
-    const int most = form == FIVES_MIN ? 4 : 8;
     for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M) {
         fetch_next(&next);
+        __m256i words[2][PANEL_ROWS];
+        unsigned_words(w->q, q, 0, 8, words, M);
+        UNROLL for (int i = 0; i < M; i++)
+            UNROLL for (int h = 0; h < 2; h++)
+            {
+                __m256i isum = widen(words[h][i]);
+                if (bias)
+                    isum = _mm256_add_epi32(isum, _mm256_set1_epi32(bias[b * M + i]));
+                __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h), d[i], isum);
+                if (dsum)
+                    a = _mm256_fnmadd_ps(_mm256_load_ps(w->min + 8 * h), _mm256_set1_ps(dsum[b * M + i]), a);
+                _mm256_store_ps(acc[i] + 8 * h, a);
+            }
+    }
+}
+
+/* 4 products of 2 * 31 * 127 at most fit 16 bits: half a block is. */
+INLINE void five_product(const struct nibble_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
+                         const float *dsum, struct ahead next, float (*acc)[16], const int M)
+{
+    for (int64_t b = 0; b < n_blocks; b++, w++, q += 32 * M, d += M, dsum += M) {
+        fetch_next(&next);
         __m256i isum[2][PANEL_ROWS], words[2][PANEL_ROWS];
-        UNROLL for (int v = 0; v < 8; v += most)
+        UNROLL for (int v = 0; v < 8; v += 4)
         {
-            unsigned_words(w->q, q, v, v + most, words, M);
-            UNROLL for (int i = 0; i < M && form == FIVES_MIN; i++)
+            unsigned_words(w->q, q, v, v + 4, words, M);
+            UNROLL for (int i = 0; i < M; i++)
                 UNROLL for (int h = 0; h < 2; h++)
                     isum[h][i] = v ? _mm256_add_epi32(isum[h][i], widen(words[h][i])) : widen(words[h][i]);
         }
         UNROLL for (int i = 0; i < M; i++)
             UNROLL for (int h = 0; h < 2; h++)
             {
-                __m256i is = form == FIVES_MIN ? isum[h][i] : widen(words[h][i]);
-                if (form == NIBBLES_BIASED)
-                    is = _mm256_add_epi32(is, _mm256_set1_epi32(bias[b * M + i]));
-                __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h), d[i], is);
-                if (form != NIBBLES_BIASED)
-                    a = _mm256_fnmadd_ps(_mm256_load_ps(w->min + 8 * h), _mm256_set1_ps(dsum[b * M + i]), a);
+                __m256 a = scaled(_mm256_load_ps(acc[i] + 8 * h), _mm256_load_ps(w->d + 8 * h), d[i], isum[h][i]);
+                a = _mm256_fnmadd_ps(_mm256_load_ps(w->min + 8 * h), _mm256_set1_ps(dsum[i]), a);
                 _mm256_store_ps(acc[i] + 8 * h, a);
             }
     }
@@ -470,8 +485,11 @@ INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n
         small_product(s->w.bytes, n_tile, q, s->d + at, next, acc, blocks_scaled(form), M);
     else if (form == PAIR_TWINS)
         pair_product(s->w.pairs, n_tile, q, s->d + at, s->extra.dsums + at, next, acc, M);
+    else if (form == FIVES_MIN)
+        five_product(s->w.nibbles, n_tile, q, s->d + at, s->extra.dsum + at, next, acc, M);
     else
-        nibble_product(s->w.nibbles, n_tile, q, s->d + at, s->extra.bias + at, s->extra.dsum + at, next, acc, form, M);
+        nibble_product(s->w.nibbles, n_tile, q, s->d + at, form == NIBBLES_BIASED ? s->extra.bias + at : NULL,
+                       form == NIBBLES_MIN ? s->extra.dsum + at : NULL, next, acc, M);
     UNROLL for (int i = 0; i < M; i++)
     {
         if (live == 16)
