@@ -117,9 +117,10 @@ void pp_gains_release(struct pp_gains **all, struct pp_adapter_set *set)
         set->gains[k] = NULL;
         if (!g || --g->refs)
             continue;
-        while (*all != g)
-            all = &(*all)->next;
-        *all = g->next;
+        struct pp_gains **at = all;
+        while (*at != g)
+            at = &(*at)->next;
+        *at = g->next;
         pp_free(g);
     }
 }

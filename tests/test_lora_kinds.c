@@ -224,12 +224,14 @@ static void dora_gains(void **state)
     struct folder f = {.random = 17};
     struct run r = open_run(tiny_model(&s), 2);
     struct pp_error err;
-    struct pp_adapter *a, *lora;
+    struct pp_adapter *a, *same, *lora;
     struct pp_seq *fork;
     struct pp_row row = {.parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
     (void)state;
     make_dora(&f, &s);
-    assert_ok(pp_adapter_load(r.model, folder_write_peft(&f, dora_config), &a, &err), err);
+    const char *path = folder_write_peft(&f, dora_config);
+    assert_ok(pp_adapter_load(r.model, path, &a, &err), err);
+    assert_ok(pp_adapter_load(r.model, path, &same, &err), err);
     folder_empty(&f);
     folder_add_lora(&f, &s, 2, 4);
     assert_ok(pp_adapter_load(r.model, folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4}"), &lora, &err), err);
@@ -258,8 +260,13 @@ static void dora_gains(void **state)
     assert_int_equal(pp_gains_n(r.engine->gains), 1);
     assert_ok(pp_seq_set_adapters(two, NULL, 0, &err), err);
     assert_int_equal(pp_gains_n(r.engine->gains), 0);
+    const struct pp_adapter_use both[] = {{a, 0.6f}, {same, 0.6f}};
+    assert_ok(pp_seq_set_adapters(two, both, 2, &err), err);
+    assert_int_equal(pp_gains_n(r.engine->gains), 2);
     pp_seq_free(two);
+    assert_int_equal(pp_gains_n(r.engine->gains), 0);
     pp_adapter_free(a);
+    pp_adapter_free(same);
     pp_adapter_free(lora);
     close_run(&r);
     folder_empty(&f);
@@ -302,7 +309,8 @@ static void adalora(void **state)
     const char *gguf = fresh_path("adapter.gguf"); /* a LoRA like any other */
     assert_ok(pp_convert_to_gguf(path, gguf, &(struct pp_convert_options){.base = model}, &err), err);
     gives_merged(&f, gguf, model, 4, 9 / (6 + 1e-5));
-    f.n -= 3;
+    for (int i = 0; i < 3; i++)
+        pp_free(f.parts[--f.n].data);
     for (int i = 0; i < FOLDER_MODULES; i++)
         folder_add_named(&f, i, ".ranknum", 1, 0, 5, 0);
     gives_merged(&f, folder_write_peft(&f, "{\"peft_type\":\"ADALORA\",\"lora_alpha\":9}"), model, 4, 9 / (5 + 1e-5));

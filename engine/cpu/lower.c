@@ -172,7 +172,7 @@ static void take_epilogue(struct lowering *l, struct stage *s)
 {
     const struct pp_op *op = peek(l, 0);
     const int other = s->n_projections == 2 ? s->projections[1].out : -1;
-    if (!may_take_next(l, s->projections[0].out))
+    if (!may_take_next(l, s->projections[0].out) || op->out < 0)
         return;
     if (l->plan->slots[op->out].base == l->plan->slots[s->in].base)
         return; /* which other threads still read */
