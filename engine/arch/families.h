@@ -184,6 +184,8 @@ void pp_sharing_to_config(const struct pp_hparams *hp, struct cJSON *config);
     {.hf = "model.layers.{}.post_per_layer_input_norm", .gguf = "blk.{}.post_norm"}
 /* How those scale their inputs and scores, and rotate in layers with a window. */
 void pp_gemma_scales(struct pp_hparams *hp);
+/* What layers with a window turn by: the base of rope_parameters, with no other scaling. */
+enum pp_code pp_gemma_local_rope(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* What is special about layers without a window: under keys of its own, or, later, of each such layer. part: how much
  * of their heads is rotated where nothing is said. */
 enum pp_code pp_gemma_wide_from_config(const struct cJSON *config, float part, struct pp_hparams *hp,

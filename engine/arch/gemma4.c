@@ -139,10 +139,17 @@ static enum pp_code experts_from_config(const cJSON *config, struct pp_hparams *
     return pp_config_flag(config, "enable_moe_block", false) ? pp_config_experts(config, &keys, hp, err) : PP_OK;
 }
 
-static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+enum pp_code pp_gemma_local_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
     const cJSON *local = cJSON_GetObjectItemCaseSensitive(rope, "sliding_attention");
+    hp->rope_base_local = 10000;
+    const enum pp_code code = pp_config_unscaled(local, err);
+    return code ? code : pp_config_float(local, "rope_theta", &hp->rope_base_local, err);
+}
+
+static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+{
     enum pp_code code = pp_config_activation(config, "hidden_activation", pp_gelu_tanh_names, err);
     if (!code)
         code = pp_config_window(config, 512, hp, err);
@@ -150,11 +157,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     hp->layer[hp->n_layer - 1] |= PP_LAYER_WIDE;
     if (!code)
         code = pp_config_layer_types(config, hp, err);
-    hp->rope_base_local = 10000;
     if (!code)
-        code = pp_config_unscaled(local, err);
-    if (!code)
-        code = pp_config_float(local, "rope_theta", &hp->rope_base_local, err);
+        code = pp_gemma_local_rope(config, hp, err);
     if (!code)
         code = pp_config_float(config, "final_logit_softcapping", &hp->final_softcap, err);
     if (!code)

@@ -60,8 +60,6 @@ static enum pp_code wide_layers(const cJSON *config, struct pp_hparams *hp, stru
 /* Folders say how far a window reaches to either side, which it includes. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *local = cJSON_GetObjectItemCaseSensitive(rope, "sliding_attention");
     enum pp_code code = pp_config_activation(config, "hidden_activation", pp_gelu_tanh_names, err);
     if (!code)
         code = pp_config_window(config, 512, hp, err);
@@ -69,11 +67,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     pp_layers_every(hp, 6, PP_LAYER_WIDE);
     if (!code)
         code = pp_config_layer_types(config, hp, err);
-    hp->rope_base_local = 10000;
     if (!code)
-        code = pp_config_unscaled(local, err);
-    if (!code)
-        code = pp_config_float(local, "rope_theta", &hp->rope_base_local, err);
+        code = pp_gemma_local_rope(config, hp, err);
     if (!code)
         code = pp_config_int(config, "hidden_size_per_layer_input", &hp->n_embd_layer, err);
     if (!code)
