@@ -883,18 +883,18 @@ INLINE void matmul(const uint32_t type, const struct pp_matrix *w, int64_t row0,
                    int64_t m, float *y, int64_t y_stride, void *scratch)
 {
     const bool near = x->way == PP_WAY_NEAR || (w->alone && pp_stream_way == PP_STREAM_PAGES);
-    if (m <= STREAM_ACTS && near && goes_near(type))
-        stream(type, w, row0, row1, x, m, y, y_stride, scratch, true);
-    else if (m <= STREAM_ACTS)
-        stream(type, w, row0, row1, x, m, y, y_stride, scratch, false);
-    else if (by_eights(type, m)) {
-        for (int64_t i = 0; i < m; i += STREAM_ACTS) {
-            const struct pp_acts some = pp_acts_from(x, i);
-            stream(type, w, row0, row1, &some, m - i < STREAM_ACTS ? m - i : STREAM_ACTS, y + i * y_stride, y_stride,
-                   scratch, false);
-        }
-    } else
+    if (m > STREAM_ACTS && !by_eights(type, m)) {
         tiles(type, w, row0, row1, x, m, y, y_stride, scratch);
+        return;
+    }
+    for (int64_t i = 0; i < m; i += STREAM_ACTS, y += STREAM_ACTS * y_stride) {
+        const struct pp_acts some = pp_acts_from(x, i);
+        const int64_t n = m - i < STREAM_ACTS ? m - i : STREAM_ACTS;
+        if (m <= STREAM_ACTS && near && goes_near(type))
+            stream(type, w, row0, row1, &some, n, y, y_stride, scratch, true);
+        else
+            stream(type, w, row0, row1, &some, n, y, y_stride, scratch, false);
+    }
 }
 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,

@@ -5,7 +5,10 @@
 
 #include "engine/cpu/ops.h"
 
-#ifndef UNROLL
+#ifdef PP_VEC_SCALAR /* where a vector is a loop of its own: unrolled twice, it takes the compiler twice as long */
+#define UNROLL
+#define UNROLL_TWICE
+#else
 #define UNROLL       _Pragma("GCC unroll 8")
 #define UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
