@@ -848,14 +848,20 @@ expect_match "a line in another encoding is refused, and the next one answered" 
 holds "and nothing of it is kept" sh -c "! grep -q '^[0-9a-f]\{16\} ' '$tmp/out'"
 printf '\001\n/sessions\n' | XDG_DATA_HOME="$tmp/bytes" "$pippin" --plain -n 1 >"$tmp/out" 2>&1; code=$?
 expect_match "a question without letters has no title, which is said" "$tmp/out" 'after 1 token, as set' '^[0-9a-f]{16}  \(without a title\)$'
-# As timeout(1) does; a second signal is there sooner or later than the first one's handler.
+# As timeout(1) does; a second signal is there sooner or later than the first one's handler. Where this shell was kept
+# waiting between the two, the second one may be a wish of its own, and the try says nothing.
 mkfifo "$tmp/typed" && exec 9<>"$tmp/typed"
-for i in 1 2 3 4 5; do
+tries=0 quick=0 code=0
+while [ $tries -lt 20 ] && [ $quick -lt 5 ] && [ $code = 0 ]; do
+    tries=$((tries + 1))
     "$pippin" --plain -n 4 <"$tmp/typed" >"$tmp/out" 2>&1 &
     pid=$!
     comes grep -q '^> ' "$tmp/out"
+    begun=$(date +%s%N)
     kill -TERM $pid; sh -c "kill -TERM $pid" 2>/dev/null
-    wait $pid; code=$?; [ $code = 0 ] || break
+    ended=$(date +%s%N)
+    wait $pid; code=$?
+    if [ $((ended - begun)) -lt 150000000 ]; then quick=$((quick + 1)); else code=0; fi
 done
 exec 9>&-
 expect "a plain chat is left at a signal that comes twice" 0
