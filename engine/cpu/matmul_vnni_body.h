@@ -393,41 +393,32 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
             for (int64_t i = 0; i < m; i++)
                 make_side(kind_of(type), offsets_of(type), x, i, b + c, n - c < CHUNK ? n - c : CHUNK,
                           side + c / CHUNK * m + i);
-        switch (m) {
-        case 1: {
-            int64_t row = row0;
+        int64_t row = row0;
 #if PP_VNNI_LANES == 16
+        if (m == 1) {
             if (x->way == PP_WAY_BESIDE && pp_stream_way == PP_STREAM_SOON)
                 row = beside_rows(type, w, row0, row1, b, n, side, x, y, BESIDE_OF_ZEN_5);
             else if (x->way == PP_WAY_BESIDE)
                 row = beside_rows(type, w, row0, row1, b, n, side, x, y, BESIDE);
             else if (!near && goes_alone(type) && stream_way_of(x, 1) != PP_STREAM_PAGES)
                 row = beside_rows(type, w, row0, row1, b, n, side, x, y, 1);
+        }
 #endif
-            stream_rows(type, w, row, row1, b, n, side, x, y, y_stride, near, 1);
-            break;
+#define ROWS(M)                                                                  \
+    case M:                                                                      \
+        stream_rows(type, w, row, row1, b, n, side, x, y, y_stride, near, M);    \
+        break
+        switch (m) {
+            ROWS(1);
+            ROWS(2);
+            ROWS(3);
+            ROWS(4);
+            ROWS(5);
+            ROWS(6);
+            ROWS(7);
+            ROWS(STREAM_ACTS);
         }
-        case 2:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 2);
-            break;
-        case 3:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 3);
-            break;
-        case 4:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 4);
-            break;
-        case 5:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 5);
-            break;
-        case 6:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 6);
-            break;
-        case 7:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 7);
-            break;
-        default:
-            stream_rows(type, w, row0, row1, b, n, side, x, y, y_stride, near, 8);
-        }
+#undef ROWS
     }
 }
 
@@ -598,25 +589,19 @@ INLINE void tile_products(const enum kind kind, const struct tile_job *job, cons
     for (int64_t t = 0; t < n_tiles; t++) {
         int64_t i = t * job->m / n_tiles, end = (t + 1) * job->m / n_tiles;
         size_t at = step * (size_t)(t * job->n_blocks);
+#define ROWS(M)                                                 \
+    case M:                                                     \
+        tile_product(kind, job, i, at, step, vectors, M);       \
+        break
         switch (end - i) {
-        case 1:
-            tile_product(kind, job, i, at, step, vectors, 1);
-            break;
-        case 2:
-            tile_product(kind, job, i, at, step, vectors, 2);
-            break;
-        case 3:
-            tile_product(kind, job, i, at, step, vectors, 3);
-            break;
-        case 4:
-            tile_product(kind, job, i, at, step, vectors, 4);
-            break;
-        case 5:
-            tile_product(kind, job, i, at, step, vectors, 5);
-            break;
-        default:
-            tile_product(kind, job, i, at, step, vectors, 6);
+            ROWS(1);
+            ROWS(2);
+            ROWS(3);
+            ROWS(4);
+            ROWS(5);
+            ROWS(TILE_ACTS);
         }
+#undef ROWS
     }
 }
 
