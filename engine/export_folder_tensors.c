@@ -443,11 +443,8 @@ static enum pp_code write_items(const struct folder *f)
 
 enum pp_code pp_folder_write_tensors(struct folder *f)
 {
-    struct pp_buf name = {0};
-    pp_buf_fmt(&name, "model.safetensors.%ld.tmp", (long)getpid());
     f->path = pp_path_join(f->dst, "model.safetensors");
-    f->temp = name.bad ? NULL : pp_path_join(f->dst, pp_buf_cstr(&name));
-    pp_buf_free(&name);
+    f->temp = f->path ? pp_temporary_name(f->path) : NULL;
     if (!f->path || !f->temp)
         return pp_fail_nomem(f->err, "a file name");
     f->fd = open(f->temp, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

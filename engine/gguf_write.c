@@ -80,7 +80,6 @@ static struct pp_buf *put_array(struct pp_gguf_writer *w, const char *key, enum 
 enum pp_code pp_gguf_writer_new(const char *path, struct pp_gguf_writer **out, struct pp_error *err)
 {
     struct pp_gguf_writer *w = pp_calloc(1, sizeof *w);
-    struct pp_buf temp = {0};
     *out = NULL;
     if (!w)
         return pp_fail_nomem(err, "a GGUF writer");
@@ -89,8 +88,7 @@ enum pp_code pp_gguf_writer_new(const char *path, struct pp_gguf_writer **out, s
         pp_gguf_writer_free(w);
         return code;
     }
-    pp_buf_fmt(&temp, "%s.%ld.tmp", w->path, (long)getpid());
-    w->temp = pp_buf_take(&temp);
+    w->temp = pp_temporary_name(w->path);
     if (!w->temp) {
         pp_gguf_writer_free(w);
         return pp_fail_nomem(err, "a file name");

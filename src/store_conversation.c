@@ -179,8 +179,11 @@ enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_err
     enum pp_code code = pp_check_new(path, err);
     if (code)
         return code;
-    pp_buf_fmt(&name, "%s%s.%ld.tmp", path[0] == '/' ? "" : "./", path, (long)getpid()); /* ":memory:" is a file here */
-    if (name.bad)
+    char *temp = pp_temporary_name(path);
+    if (temp)
+        pp_buf_fmt(&name, "%s%s", path[0] == '/' ? "" : "./", temp); /* ":memory:" is a file here */
+    pp_free(temp);
+    if (!temp || name.bad)
         return pp_fail_nomem(err, "a file name");
     pp_remove_left(path);
     remove_copy(name.data); /* of a process that died and had our id */

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/gguf.h"
 #include "engine/safetensors.h"
 #include "tests/support.h"
@@ -327,6 +329,33 @@ static void test_writer_removes_left(void **state)
     }
 }
 
+/* A name of 255 bytes has no room for an ending. */
+static void test_temporary_of_long_name(void **state)
+{
+    char name[256], path[700];
+    const char *const beginnings[] = {"", "n", "nn"}; /* letters of two bytes, at either place */
+    (void)state;
+    for (size_t i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%s", beginnings[i]);
+        while (strlen(name) < 253)
+            strcat(name, "ö");
+        snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
+        char *temp = pp_temporary_name(path);
+        const char *entry = strrchr(temp, '/') + 1;
+        assert_true(strlen(entry) + strlen("-journal") <= NAME_MAX);
+        assert_true(pp_utf8_valid(entry, strlen(entry)));
+        assert_true(pp_is_temporary_of(entry, name));
+        assert_false(pp_is_temporary_of(entry, "n"));
+        pp_free(temp);
+        finish_sample(write_sample(path));
+        assert_int_equal(unlink(path), 0);
+    }
+    char *temp = pp_temporary_name("a/short");
+    assert_int_equal(strncmp(temp, "a/short.", 8), 0);
+    assert_true(pp_is_temporary_of(temp + 2, "short"));
+    pp_free(temp);
+}
+
 /* --- hostile files ----------------------------------------------------------------------------------------- */
 
 static void read_sample(char **data, size_t *n)
@@ -613,6 +642,7 @@ TEST_GROUP(gguf)
         cmocka_unit_test(test_alignment),    cmocka_unit_test(test_no_tensors),      cmocka_unit_test(test_block_sizes),
         cmocka_unit_test(test_types),        cmocka_unit_test(test_writer_replaces_files_only),
         cmocka_unit_test(test_writer_removes_left),
+        cmocka_unit_test(test_temporary_of_long_name),
     };
     return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);
 }

@@ -373,9 +373,35 @@ enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_erro
     return code ? code : pp_name_file(temp, path, err);
 }
 
+/* What stands behind a name: ".PID.tmp", with up to seven digits, and of a database "-journal". A name that leaves no
+ * room for that is cut. */
+enum { TEMP_ENDING = 1 + 7 + 4 + 8, TEMP_NAME = NAME_MAX - TEMP_ENDING };
+
+/* How many of a name's n bytes stand in that of its temporary file; letters stay whole, for file systems that take no
+ * other names. */
+static size_t kept_of_name(const char *name, size_t n)
+{
+    if (n <= TEMP_NAME)
+        return n;
+    n = TEMP_NAME;
+    for (int i = 0; i < 3 && ((unsigned char)name[n] & 0xC0) == 0x80; i++)
+        n--;
+    return n;
+}
+
+char *pp_temporary_name(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const size_t n = (size_t)(name - path) + kept_of_name(name, strlen(name)), cap = n + TEMP_ENDING + 8;
+    char *temp = pp_malloc(cap);
+    if (temp)
+        snprintf(temp, cap, "%.*s.%ld.tmp", (int)n, path, (long)getpid());
+    return temp;
+}
+
 bool pp_is_temporary_of(const char *entry, const char *name)
 {
-    const size_t n = strlen(name);
+    const size_t n = kept_of_name(name, strlen(name));
     if (strncmp(entry, name, n) != 0 || entry[n] != '.')
         return false;
     const size_t digits = strspn(entry + n + 1, "0123456789");
@@ -424,16 +450,6 @@ enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err)
                    path);
 }
 
-/* Another name beside it; pp_free. */
-static char *temporary_name(const char *path)
-{
-    size_t cap = strlen(path) + 32;
-    char *temp = pp_malloc(cap);
-    if (temp)
-        snprintf(temp, cap, "%s.%ld.tmp", path, (long)getpid());
-    return temp;
-}
-
 /* A file that is whole and on the disk, or none; path: what it will be called. */
 static enum pp_code write_whole_file(const char *temp, const char *path, const void *data, size_t size, unsigned mode,
                                      struct pp_error *err)
@@ -460,7 +476,7 @@ typedef enum pp_code name_fn(const char *temp, const char *path, struct pp_error
 static enum pp_code write_and_name(const char *path, const void *data, size_t size, unsigned mode, name_fn *name,
                                    struct pp_error *err)
 {
-    char *temp = temporary_name(path);
+    char *temp = pp_temporary_name(path);
     if (!temp)
         return pp_fail_nomem(err, "a file name");
     enum pp_code code = write_whole_file(temp, path, data, size, mode, err);

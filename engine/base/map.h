@@ -85,11 +85,14 @@ enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_erro
 /* Fails if something has the name `path` already, or if its folder does not exist or takes no files. */
 enum pp_code pp_check_new(const char *path, struct pp_error *err);
 
-/* Whether `entry`, a file's name, is NAME.PID.tmp: a temporary file of something that is, or was, being written. */
+/* PATH.PID.tmp, beside it: what is written there gets its name when it is whole. Of a name that leaves no room for the
+ * ending within the 255 bytes of one as many bytes stand there as do. pp_free; NULL: out of memory. */
+char *pp_temporary_name(const char *path);
+/* Whether `entry`, a file's name, is the temporary one of NAME: of something that is, or was, being written. */
 bool pp_is_temporary_of(const char *entry, const char *name);
-/* Removes the temporary files PATH.PID.tmp that processes left when they died, which may be as large as a model, and
- * with a database PATH.PID.tmp-journal. One that is locked, or younger than a minute, stays: somebody may be writing
- * it. */
+/* Removes the temporary files of PATH that processes left when they died, which may be as large as a model, and with a
+ * database those with -journal behind that. One that is locked, or younger than a minute, stays: somebody may be
+ * writing it. */
 void pp_remove_left(const char *path);
 
 /* Replaces path (or the file that the link leads to, see pp_follow_links) by the bytes, if pp_check_target allows it:
