@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "engine/base/clock.h"
+#include "engine/base/hash.h"
 #include "engine/base/json.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -25,6 +26,7 @@
 #include "src/commands.h"
 #include "src/fetch.h"
 #include "src/figures.h"
+#include "src/registry.h"
 
 enum { MAX_LIST = 16 << 20, MAX_PAGES = 64, MAX_FILES = 512, MAX_TOKENS = 1 << 16 };
 
@@ -51,6 +53,21 @@ struct pull {
 
 /* --- what is to be fetched ---------------------------------------------------------------------------------------- */
 
+/* A longer name than files can have (with .part.from behind it) gets a checksum in the place of what was between its
+ * beginning and its end. The end, which counts the parts of a model, is not in that: parts are called alike. */
+static void shorten(char *name)
+{
+    enum { BEGIN = 199, END = 32, CHECK = 8, MOST = BEGIN + 1 + CHECK + END };
+    char hex[65];
+    const size_t n = strlen(name);
+    if (n <= MOST)
+        return;
+    const struct pp_sha256 check = pp_sha256(name, n - END);
+    pp_sha256_hex(&check, hex);
+    snprintf(name + BEGIN, 1 + CHECK + 1, "_%.*s", CHECK, hex);
+    memmove(name + BEGIN + 1 + CHECK, name + n - END, END + 1);
+}
+
 /* A file's name as it may be used here: what could lead elsewhere or hide becomes an underline. */
 static char *safe_name(const char *name)
 {
@@ -60,6 +77,8 @@ static char *safe_name(const char *name)
             *c = '_';
     if (copy && (copy[0] == '.' || copy[0] == '-'))
         copy[0] = '_';
+    if (copy)
+        shorten(copy);
     return copy;
 }
 
@@ -102,14 +121,15 @@ static enum pp_code add_file(struct pull *l, const char *url, const char *name, 
 /* The last part of a URL's path. */
 static enum pp_code from_url(struct pull *l, const char *url, struct pp_error *err)
 {
-    char name[256];
     const char *path = strstr(url, "://") + 3, *end = path + strcspn(path, "?#"), *slash = end;
     while (slash > path && slash[-1] != '/')
         slash--;
-    if (slash == path || slash == end || (size_t)(end - slash) >= sizeof name)
+    if (slash == path || slash == end)
         return pp_fail(err, PP_ERR_USAGE, "%.*s names no file", PP_SHOWN_URL(url));
-    snprintf(name, sizeof name, "%.*s", (int)(end - slash), slash);
-    return add_file(l, url, name, 0, NULL, err);
+    char *name = pp_strndup(slash, (size_t)(end - slash));
+    const enum pp_code code = name ? add_file(l, url, name, 0, NULL, err) : pp_fail_nomem(err, "a file name");
+    pp_free(name);
+    return code;
 }
 
 static const char *path_of(const cJSON *file)
@@ -529,6 +549,19 @@ static enum pp_code look_into(const struct pp_fetch *f, bool *right, struct pp_e
     return code == PP_ERR_FORMAT ? PP_OK : code;
 }
 
+/* Nobody says what the file must be: one that is known to be of another address is not taken for it. */
+static enum pp_code check_source(const struct pull *l, const struct pp_fetch *f, struct pp_error *err)
+{
+    char *source = pp_registry_source(l->p, f->path);
+    const size_t n = strcspn(f->url, "?#");
+    const bool other = source && *source && (strncmp(source, f->url, n) != 0 || source[n]);
+    if (other)
+        pp_fail(err, PP_ERR_USAGE, "%s is there already, and is that of %s; move it away, then do it again", f->path,
+                source);
+    pp_free(source);
+    return other ? PP_ERR_USAGE : PP_OK;
+}
+
 /* A file of that name: *right if it is the one that is wanted, as far as one knows. In a folder of one repository
  * another one is an older one, and is replaced; elsewhere it may be anybody's. */
 static enum pp_code look_at(const struct pull *l, const struct pp_fetch *f, const struct stat *st, char sha256[65],
@@ -543,6 +576,8 @@ static enum pp_code look_at(const struct pull *l, const struct pp_fetch *f, cons
     }
     if (*right && !code)
         code = look_into(f, right, err);
+    if (*right && !code && !f->size && !f->sha256)
+        code = check_source(l, f, err);
     if (!code && !*right && !l->folder)
         code = pp_fail(err, PP_ERR_USAGE, "%s is there already, and is another file; move it away, then do it again",
                        f->path);

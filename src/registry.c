@@ -154,6 +154,22 @@ bool pp_registry_find(const struct pp_paths *p, const char *word, char *out, siz
     return found;
 }
 
+char *pp_registry_source(const struct pp_paths *p, const char *path)
+{
+    struct pp_store *st = open_store(p);
+    char *real = pp_registry_path(path), *source = NULL;
+    struct pp_model_entry *list;
+    size_t n;
+    if (st && real && pp_store_model_list(st, &list, &n, NULL) == PP_OK) {
+        for (size_t i = 0; i < n && !source; i++)
+            source = strcmp(list[i].path, real) == 0 ? pp_strdup(list[i].source) : NULL;
+        pp_model_entry_list_free(list, n);
+    }
+    pp_free(real);
+    pp_store_close(st);
+    return source;
+}
+
 static void try_words(struct pp_near *near, const char *words)
 {
     char word[256];

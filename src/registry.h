@@ -16,6 +16,9 @@ enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_mod
 char *pp_registry_path(const char *path);
 /* The path of the model with this name or tag, if there is a database and the model still lies there. False: no. */
 bool pp_registry_find(const struct pp_paths *p, const char *word, char *out, size_t cap);
+/* Where the model that is noted at this path came from: what `pippin models pull` was told; "": nobody knows. pp_free;
+ * NULL: it is not noted, or there is no memory. */
+char *pp_registry_source(const struct pp_paths *p, const char *path);
 /* Offers all names and tags. */
 void pp_registry_near(const struct pp_paths *p, struct pp_near *near);
 /* Whether a file or folder holds a model, by its name: a GGUF file, but for further parts of one, or a folder with

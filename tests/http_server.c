@@ -10,6 +10,7 @@
  *   /swap/F      half of another file; then, of this one, no byte; then as it should be
  *   /416/F       breaks off, then says that the rest is not there, once       /weak/F   breaks off; no strong ETag
  *   /empty/F     breaks off, then says once that the whole is nothing         /nothing/F   that the rest is
+ *   /named/F/N   F, by another name
  *   /redirect/F  sends to /plain/F     /loop/F  to itself     /away/F  to another protocol
  *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
  *   /endless/F  says no length, and goes on behind the end; so does the list's file endless.gguf
@@ -259,6 +260,8 @@ static void respond(struct answer *a, const char *path, const char *query)
     } else if (is(a, "gone")) {
         status(a->fd, "404 Not Found", "");
     } else {
+        if (is(a, "named"))
+            a->file[strcspn(a->file, "/")] = 0;
         send_file(a);
     }
 }

@@ -69,6 +69,17 @@ pull "$at/plain/a.gguf"; expect "not fetched twice" 0 'is there already'
 "$pippin" models list --json >"$tmp/out"
 if grep -q "\"sha256\": \"$sum\"" "$tmp/out" && grep -q "\"source\": \"$at/plain/a.gguf\"" "$tmp/out"; then pass "it keeps source and checksum"; else fail "it keeps source and checksum" "$(cat "$tmp/out")"; fi
 pull "$at/plain/a.gguf" --sha256 "$sum"; expect "there, and compared" 0 'is there already'
+pull "$at/named/b.gguf/a.gguf"; expect "one of that name from elsewhere" 2 'a.gguf is there already, and is that of .*/plain/a.gguf; move it'
+pull "$at/named/b.gguf/a.gguf" --sha256 "$sum"; expect "which a checksum shows to be the same" 0 'is there already'
+pull "$at/plain/a.gguf?token=1"; expect "what follows a question mark may be another" 2 'is that of .*/named/b.gguf/a.gguf;'
+"$pippin" models rm a 2>/dev/null; pull "$at/plain/a.gguf"; expect "where nobody knows whose it is" 0 'is there already'
+long=$(printf '%0300d' 7)
+pull "$at/named/a.gguf/$long.gguf"; expect "a name that no file can have" 0 "fetching"
+pull "$at/named/a.gguf/$long.gguf"; expect "is cut" 0 'is there already'
+pull "$at/named/a.gguf/1$long.gguf"; expect "and is not taken for a like one" 0 'fetching'
+whole "both are there" "$(cd "$models" && ls | grep '^0000*_[0-9a-f]\{8\}0*7.gguf$')"
+whole "whole" "$(cd "$models" && ls | grep '^1000*_[0-9a-f]\{8\}0*7.gguf$')"
+pull "$at/named/a.gguf/$(printf '%0245d' 7).gguf"; expect "one that has no room for .part.from" 0 'fetching'
 pull "$at/plain/a.gguf" --sha256 "$(echo "$sum" | tr 0-9 1-90)"; expect "there, and another one" 2 'another file'
 whole "is not touched" a.gguf
 pull "$at/gone/x.gguf"; expect "404" 3 'is not there \(the server says 404\)'
