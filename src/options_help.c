@@ -224,13 +224,17 @@ static void bash_names(FILE *out)
           out);
 }
 
-/* How many words stand behind the command already; `valued`: options whose value is none of them. */
+/* How many words stand behind the command already, and in $what the first of them; `valued`: options whose value is
+ * none of them. */
 static void bash_place(FILE *out)
 {
     fputs("_pippin_place()\n{\n"
           "    local i n=-1 before=\n"
+          "    what=\n"
           "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
-          "        [[ ${COMP_WORDS[i]} == -* || ( $before == -* && \" $valued \" == *\" $before \"* ) ]] || ((++n))\n"
+          "        [[ ${COMP_WORDS[i]} == = ]] && continue\n" /* bash parts --option=value there */
+          "        [[ ${COMP_WORDS[i]} == -* || ( $before == -* && \" $valued \" == *\" $before \"* ) ]] ||\n"
+          "            { ((++n == 1)) && what=${COMP_WORDS[i]}; }\n"
           "        before=${COMP_WORDS[i]}\n"
           "    done\n"
           "    (( n >= $1 ))\n"
@@ -241,11 +245,7 @@ static void bash_place(FILE *out)
 /* A case label: the words of such a command. Types are written in capitals, and found in any letter case. */
 static void bash_chosen(FILE *out, enum pp_cmd cmd, int from)
 {
-    fprintf(out, "        %s) valued=\"", pp_command_specs[cmd].name);
-    for (size_t i = 0; i < pp_n_option_specs; i++)
-        if (pp_option_specs[i].arg && (pp_option_specs[i].commands & 1u << cmd))
-            print_spellings(out, &pp_option_specs[i], " ");
-    fprintf(out, "\"\n            _pippin_place %d && { COMPREPLY=($(compgen -W \"", from);
+    fprintf(out, "        %s) _pippin_place %d && { COMPREPLY=($(compgen -W \"", pp_command_specs[cmd].name, from);
     print_chosen(out, cmd);
     fprintf(out, "\" -- \"${cur%s}\")); return; } ;;\n", cmd == PP_CMD_QUANTIZE ? "^^" : "");
 }
@@ -262,7 +262,16 @@ static void bash_command(FILE *out)
           out);
 }
 
-/* Which subcommands and options each command has; those of the chat are also what may stand before any command. */
+/* All spellings of some commands' options, or of those alone that take a value. */
+static void bash_spellings(FILE *out, unsigned commands, bool valued)
+{
+    for (size_t i = 0; i < pp_n_option_specs; i++)
+        if (pp_option_specs[i].commands & commands && (!valued || pp_option_specs[i].arg))
+            print_spellings(out, &pp_option_specs[i], " ");
+}
+
+/* Which subcommands and options each command has, and which of these take a value; those of the chat are also what may
+ * stand before any command. */
 static void bash_options(FILE *out)
 {
     fputs("    case \"${command:-chat}\" in\n", out);
@@ -270,10 +279,10 @@ static void bash_options(FILE *out)
         unsigned bits = c == PP_CMD_CHAT ? PP_BIT(CHAT) | PP_BIT(RUN) : 1u << c;
         fprintf(out, "    %s) subcommands=\"%s\" options=\"", pp_command_specs[c].name,
                 pp_command_specs[c].subcommands ? pp_command_specs[c].subcommands : "");
-        for (size_t i = 0; i < pp_n_option_specs; i++)
-            if (pp_option_specs[i].commands & bits)
-                print_spellings(out, &pp_option_specs[i], " ");
-        fputs("\" ;;\n", out);
+        bash_spellings(out, bits, false);
+        fputs(" \" valued=\"", out);
+        bash_spellings(out, bits, true);
+        fputs(" \" ;;\n", out);
     }
     fputs("    esac\n", out);
 }
@@ -288,13 +297,13 @@ static void bash_words(FILE *out)
           out);
     print_commands(out);
     fputs("\" -- \"$cur\"))\n"
-          "    elif [[ $prev == \"$command\" && -n $subcommands ]]; then\n"
+          "    elif [[ -n $subcommands ]] && ! _pippin_place 1; then\n"
           "        COMPREPLY=($(compgen -W \"$subcommands\" -- \"$cur\"))\n"
           "    else\n"
           "        case \"$command\" in\n",
           out);
     for (size_t i = 0; i < N_NAMED_WORDS; i++)
-        fprintf(out, "        %s) [[ \" %s \" == *\" ${COMP_WORDS[2]} \"* ]] && { _pippin_names %s; return; } ;;\n",
+        fprintf(out, "        %s) [[ \" %s \" == *\" $what \"* ]] && { _pippin_names %s; return; } ;;\n",
                 named_words[i].command, named_words[i].subcommands, named_words[i].names);
     for (size_t i = 0; i < N_CHOSEN_WORDS; i++)
         bash_chosen(out, chosen_words[i].command, chosen_words[i].from);
@@ -311,8 +320,13 @@ static void bash(FILE *out)
     bash_place(out);
     fputs("_pippin()\n{\n"
           "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-          "    local command= word options= subcommands= valued=\n"
-          "    COMPREPLY=()\n",
+          "    local command= word what= options= subcommands= valued=\n"
+          "    COMPREPLY=()\n"
+          "    if [[ $cur == = ]]; then\n"
+          "        cur=\n"
+          "    elif [[ $prev == = ]]; then\n"
+          "        prev=\"${COMP_WORDS[COMP_CWORD-2]}\"\n"
+          "    fi\n",
           out);
     bash_command(out);
     fputs("    case \"$prev\" in\n", out);
@@ -342,7 +356,7 @@ static void print_quoted(FILE *out, const char *text, const char *special)
 
 static void zsh_option(FILE *out, const struct pp_option *opt, const char *name, size_t n)
 {
-    fprintf(out, " '*%.*s[", (int)n, name);
+    fprintf(out, " '*%.*s%s[", (int)n, name, opt->arg && name[1] == '-' ? "=" : ""); /* --option=value, too */
     print_quoted(out, opt->help, "[]:\\");
     putc(']', out);
     if (opt->arg) {
@@ -386,9 +400,9 @@ static void zsh_command(FILE *out, enum pp_cmd c)
     for (int i = 2; i < chosen_at; i++)
         fprintf(out, " '%d:file:_files'", i);
     if (chosen_at) {
-        fputs(" '*:what:(", out);
+        fputs(" '*:what:compadd -M \"m\\:{a-zA-Z}={A-Za-z}\" ", out);
         print_chosen(out, c);
-        fputs(")'", out);
+        putc('\'', out);
     }
     const char *words = spec->max_args && !chosen_at ? "_files" : NULL;
     for (size_t i = 0; i < N_NAMED_WORDS; i++)
@@ -416,7 +430,11 @@ static void zsh(FILE *out)
           "    for word in \"${words[@]:1:$((CURRENT-2))}\"; do\n        case \" ",
           out);
     print_commands(out);
-    fputs(" \" in *\" $word \"*) command=$word; break ;; esac\n    done\n    case $command in\n", out);
+    fputs(" \" in *\" $word \"*) command=$word; break ;; esac\n    done\n"
+          "    [[ ${words[2]} == help ]] && (( CURRENT > 2 )) && command=help\n"
+          "    case $command in\n    help) _arguments '2:command:(", out);
+    print_commands(out);
+    fputs(")' ;;\n", out);
     for (int c = 0; c < PP_CMD_COUNT; c++)
         zsh_command(out, (enum pp_cmd)c);
     fputs("    esac\n}\n_pippin \"$@\"\n", out);
@@ -490,6 +508,9 @@ static void fish(FILE *out)
                          "__fish_seen_subcommand_from %s' -a '%s'\n", spec->name, spec->subcommands,
                     spec->subcommands);
     }
+    fputs("complete -c pippin -f -n '__fish_seen_subcommand_from help' -a '", out);
+    print_commands(out);
+    fputs("'\n", out);
     for (size_t i = 0; i < N_NAMED_WORDS; i++)
         fprintf(out, "complete -c pippin -n '__fish_seen_subcommand_from %s; and __fish_seen_subcommand_from %s' -a "
                      "'(pippin --completion %s)'\n", named_words[i].command, named_words[i].subcommands,

@@ -11,6 +11,7 @@ expect() {
     if [ -n "${4:-}" ] && ! grep -Eq -e "$4" "$tmp/err"; then fail "$1" "no $4 on standard error"; return; fi
     pass "$1"
 }
+mkdir "$tmp/bin" && ln -s "$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")" "$tmp/bin/pippin"
 small=$PWD/engine/starter/starter-draft-Q4_0.gguf
 
 # --- files that stay ----------------------------------------------------------------------------------------------
@@ -79,5 +80,41 @@ run sessions export --all; expect "an export of all there is, which is nothing" 
 run sessions backup "$tmp/nothing.db"; expect "a copy of it" 0
 run sessions import "$tmp/nothing.db"; expect "says that it is empty" 0 '' 'nothing.db: there is no conversation in it$'
 run sessions import --json "$tmp/nothing.db"; expect "beside the JSON" 0 '^\[\]$' 'nothing.db: there is no conversation in it$'
+
+# --- what shells complete -----------------------------------------------------------------------------------------
+
+mkdir "$tmp/shell" && cd "$tmp/shell" || exit 1
+PATH=$tmp/bin:$PATH
+for shell in bash zsh fish; do pippin --completion $shell >"$tmp/completion.$shell"; done
+# words LAST WORD AT THE CURSOR, as bash parts them
+words() { bash --norc -c '. "$0"; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _pippin; echo "${COMPREPLY[*]}"' "$tmp/completion.bash" "$@" >"$tmp/out" 2>"$tmp/err"; code=$?; }
+if command -v bash >/dev/null; then
+    words pippin run --lora = ba; expect "bash: a value behind an equals sign" 0 '^bard barista$'
+    words pippin run --kv-type =; expect "all values there" 0 '^q8 q8_0 f16'
+    words pippin models --json in; expect "a subcommand behind an option" 0 '^info$'
+    words pippin models --kv-type = f16 info st; expect "names behind both" 0 '^starter$'
+    words pippin bench --seed = 1 -m x ker; expect "what bench measures behind others" 0 '^kernels$'
+    words pippin help mod; expect "what help is about" 0 '^models$'
+else skip "no bash here"; fi
+if command -v fish >/dev/null; then
+    HOME=$tmp fish -N -c 'source $argv[1]; complete -C "pippin help mod"; complete -C "pippin run --lora=ba"' "$tmp/completion.fish" >"$tmp/out" 2>"$tmp/err"; code=$?
+    expect "fish: what help is about" 0 '^models'; expect "and a value behind an equals sign" 0 '^--lora=bard'
+else skip "no fish here"; fi
+if command -v zsh >/dev/null; then
+    mkdir functions && cp "$tmp/completion.zsh" functions/_pippin && mkdir empty && cd empty || exit 1
+    # one line after another, each with what it must become
+    HOME=$tmp zsh -f -c 'zmodload zsh/zpty; zpty z "zsh -f -i"
+        zpty -w z "PS1=; fpath=($1 \$fpath); autoload -U compinit; compinit -u -D; bindkey -e; stty -echo; echo re""ady"
+        zpty -r z out "*ready*"; shift
+        while (( $# )); do
+            zpty -w -n z "$1"$'"'\t'"'
+            all=
+            for i in {1..200}; do sleep 0.05; zpty -r -t z out && all+=$out; [[ $all = *$2* ]] && { print -r -- "$1: $2"; break; }; done
+            zpty -w -n z $'"'\025'"'; shift 2
+        done' zsh "$tmp/shell/functions" "pippin help mod" "models" \
+        "pippin run --lora=baris" "barista" "pippin quantize a.gguf b.gguf bf" "BF16" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?
+    expect "zsh: what help is about" 0 '^pippin help mod: '; expect "a value behind an equals sign" 0 '^pippin run --lora=baris: '
+    expect "types in any letter case" 0 '^pippin quantize .* bf: BF16'
+else skip "no zsh here"; fi
 
 counted
