@@ -186,8 +186,12 @@ struct pp_train_result {
     double seconds;
 };
 
+/* Whether a training may begin in the folder, or go on there: what pp_train refuses before its first step, for who
+ * wants to know before examples are read. PP_ERR_USAGE, PP_ERR_IO. */
+enum pp_code pp_train_check(const char *folder, bool resume, struct pp_error *err);
 /* All steps, with validation and checkpoints; then both adapters in the folder: PEFT's files, and NAME.gguf with the
- * folder's name; and the checkpoint goes. PP_ERR_USAGE: one of these is there already, which is not written over.
+ * folder's name; and the checkpoint goes. PP_ERR_USAGE: one of these is there already, which is not written over, or
+ * a model.
  * PP_ERR_BUSY: another training has the folder. PP_ERR_CANCELLED: it stopped, and wrote a checkpoint to go on from.
  * PP_ERR_FORMAT: the loss is no number any more; the last checkpoint stands. */
 enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, struct pp_train_result *result,

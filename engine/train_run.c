@@ -129,65 +129,97 @@ static bool exists(const char *path)
 }
 
 /* FOLDER/NAME.gguf, where NAME is the folder's own; pp_free. */
-static char *gguf_path(const struct running *r)
+static char *gguf_path(const char *folder)
 {
     char name[128];
     struct pp_buf path = {0};
-    char *whole = realpath(r->run->folder, NULL);
-    pp_name_of_path(whole ? whole : r->run->folder, name, sizeof name);
+    char *whole = realpath(folder, NULL);
+    pp_name_of_path(whole ? whole : folder, name, sizeof name);
     free(whole);
-    pp_buf_fmt(&path, "%s/%s.gguf", r->run->folder, name[0] ? name : "adapter");
+    pp_buf_fmt(&path, "%s/%s.gguf", folder, name[0] ? name : "adapter");
     return pp_buf_take(&path);
 }
 
-/* What a new training would write over at its end: an adapter that took hours, or a model. */
-static enum pp_code check_room(const struct running *r, struct pp_error *err)
+/* What a new training would write over at its end: an adapter that took hours, or a model. Beside a model's own files
+ * other programs would take the adapter for a part of it. */
+static enum pp_code check_room(const char *folder, struct pp_error *err)
 {
     static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
-    char *gguf = gguf_path(r);
+    char *gguf = gguf_path(folder);
     const char *there = NULL;
     if (!gguf)
         return pp_fail_nomem(err, "a file name");
     for (size_t i = 0; i < sizeof files / sizeof *files && !there; i++)
-        there = pp_file_exists(r->run->folder, files[i]) ? files[i] : NULL;
+        there = pp_file_exists(folder, files[i]) ? files[i] : NULL;
     if (!there && exists(gguf))
         there = strrchr(gguf, '/') + 1;
     if (there)
         pp_fail(err, PP_ERR_USAGE, "%s holds %s already, which the training would write over; name another folder, or "
-                "move it away", r->run->folder, there);
+                "move it away", folder, there);
     pp_free(gguf);
+    if (!there && pp_file_exists(folder, "config.json"))
+        return pp_fail(err, PP_ERR_USAGE, "there is a model in %s (config.json); name another folder for the adapter",
+                       folder);
     return there ? PP_ERR_USAGE : PP_OK;
+}
+
+/* Of a folder that is not there yet. */
+static enum pp_code check_parent(const char *folder, struct pp_error *err)
+{
+    size_t n = strlen(folder);
+    while (n > 1 && folder[n - 1] == '/')
+        n--;
+    char *name = pp_strndup(folder, n), *parent = name ? pp_folder_of(name) : NULL;
+    pp_free(name);
+    if (!parent)
+        return pp_fail_nomem(err, "a file name");
+    struct stat st;
+    const bool there = stat(parent, &st) == 0;
+    const int why = there && !S_ISDIR(st.st_mode) ? ENOTDIR
+                    : there && access(parent, W_OK | X_OK) == 0 ? 0 : errno;
+    pp_free(parent);
+    return why ? pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(why)) : PP_OK;
+}
+
+enum pp_code pp_train_check(const char *folder, bool resume, struct pp_error *err)
+{
+    struct stat st;
+    if (stat(folder, &st) != 0 && (errno == ENOENT || errno == ENOTDIR) && lstat(folder, &st) != 0) {
+        if (resume) /* nothing is made that nobody asked for */
+            return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: there is no folder %s", folder);
+        return check_parent(folder, err);
+    }
+    if (stat(folder, &st) == 0 && !S_ISDIR(st.st_mode))
+        return pp_fail(err, PP_ERR_USAGE, "%s is not a folder; name another for the adapter", folder);
+    if (access(folder, W_OK | X_OK) != 0)
+        return pp_fail(err, PP_ERR_IO, "cannot write into %s: %s", folder, strerror(errno));
+    const bool saved = pp_file_exists(folder, pp_train_checkpoint);
+    if (resume && !saved)
+        return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: %s/%s is not there", folder,
+                       pp_train_checkpoint);
+    if (saved && !resume)
+        return pp_fail(err, PP_ERR_USAGE,
+                       "%s holds a training that was stopped: go on with --continue, remove %s, or name another folder",
+                       folder, pp_train_checkpoint);
+    return resume ? PP_OK : check_room(folder, err);
 }
 
 static enum pp_code begin(struct running *r, struct pp_error *err)
 {
     const char *folder = r->run->folder;
-    if (r->run->resume && !exists(folder)) /* nothing is made that nobody asked for */
-        return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: there is no folder %s", folder);
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
+    if (!r->run->resume && mkdir(folder, 0777) != 0 && errno != EEXIST)
         return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
-    struct stat st;
-    if (stat(folder, &st) == 0 && !S_ISDIR(st.st_mode))
-        return pp_fail(err, PP_ERR_USAGE, "%s is not a folder; name another for the adapter", folder);
-    if (access(folder, W_OK | X_OK) != 0)
-        return pp_fail(err, PP_ERR_IO, "cannot write into %s: %s", folder, strerror(errno));
     /* Two trainings would take each other's checkpoints for their own. */
     enum pp_code code = pp_lock_folder(folder, &r->lock, err);
+    if (!code)
+        code = pp_train_check(folder, r->run->resume, err);
     if (code)
         return code;
     if (!(r->checkpoint = pp_path_join(folder, pp_train_checkpoint)))
         return pp_fail_nomem(err, "a file name");
-    r->saved = exists(r->checkpoint);
-    if (r->run->resume && !r->saved)
-        return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: %s is not there", r->checkpoint);
-    if (r->saved && !r->run->resume)
-        return pp_fail(err, PP_ERR_USAGE,
-                       "%s holds a training that was stopped: go on with --continue, remove %s, or name another folder",
-                       folder, pp_train_checkpoint);
+    r->saved = r->run->resume;
     if (r->run->resume)
         return pp_trainer_load(r->t, r->checkpoint, err);
-    if ((code = check_room(r, err)))
-        return code;
     /* Checkpoints carry it, and finding it reads the whole model: nobody should wait for that after Ctrl-C. */
     struct pp_sha256 identity;
     return pp_model_identity(r->t->model, r->t->opt.cache_dir, &identity, err);
@@ -195,7 +227,7 @@ static enum pp_code begin(struct running *r, struct pp_error *err)
 
 static enum pp_code write_gguf(const struct running *r, struct pp_error *err)
 {
-    char *path = gguf_path(r);
+    char *path = gguf_path(r->run->folder);
     enum pp_code code = path ? pp_trainer_write_gguf(r->t, path, err) : pp_fail_nomem(err, "a file name");
     pp_free(path);
     return code;

@@ -335,6 +335,16 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
     return code;
 }
 
+/* What is full here is no conversation. */
+static enum pp_code tell_context(const struct pp_options *o, enum pp_code code, struct pp_error *err)
+{
+    if (code != PP_ERR_CONTEXT || !o->ctx_size)
+        return code;
+    return pp_fail(err, code, "the context of %lld tokens is smaller than what is to be measured; give a larger "
+                              "--ctx-size, or leave it out, or measure less (-p, -n, --depth, --rows)",
+                   (long long)o->ctx_size);
+}
+
 static int compare(const struct pp_options *o)
 {
     struct pp_error err = {0};
@@ -349,7 +359,7 @@ int pp_cmd_bench(const struct pp_options *o, const struct pp_paths *p)
     struct bench b = {.o = o, .paths = p, .cancel = pp_cli_begin()};
     if (o->bench.compare)
         return compare(o);
-    enum pp_code code = run(&b, &err);
+    enum pp_code code = tell_context(o, run(&b, &err), &err);
     pp_cli_bar_clear(&b.bar);
     for (int i = 0; i < b.n_adapters; i++)
         pp_adapter_free(b.adapters[i]);

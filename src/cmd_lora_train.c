@@ -317,6 +317,8 @@ static enum pp_code prepare(const struct pp_options *o, const struct pp_paths *p
     if (!code && !o->output)
         code = pp_fail(err, PP_ERR_USAGE, "say where the adapter goes: pippin lora train FILE -o FOLDER");
     if (!code)
+        code = pp_train_check(o->output, o->resume_latest, err);
+    if (!code)
         code = pp_cli_model_path(o, p, j->path, sizeof j->path, err);
     if (!code)
         from_the_root(j->path, sizeof j->path);

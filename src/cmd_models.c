@@ -404,26 +404,41 @@ static enum pp_code tag(struct models *c, struct pp_error *err)
     return code;
 }
 
+/* Whether one of the first n words is this one. */
+static bool said_before(const char *const *words, int n, const char *word)
+{
+    for (int i = 0; i < n; i++)
+        if (strcmp(words[i], word) == 0)
+            return true;
+    return false;
+}
+
 static enum pp_code untag(struct models *c, struct pp_error *err)
 {
     enum pp_code code = pp_cli_args(c->o, 1, PP_MAX_POSITIONAL, "TAG...", err);
     for (int i = 0; i < c->o->n_args && !code; i++)
-        code = pp_store_tag_put(c->st, c->o->args[i], NULL, err);
+        if (!said_before(c->o->args, i, c->o->args[i]))
+            code = pp_store_tag_put(c->st, c->o->args[i], NULL, err);
     return code;
 }
 
+/* Of a row in which one is not known, all stay; one that has two of the names goes once. */
 static enum pp_code rm(struct models *c, struct pp_error *err)
 {
+    char *paths[PP_MAX_POSITIONAL] = {NULL};
     enum pp_code code = pp_cli_args(c->o, 1, PP_MAX_POSITIONAL, "NAME...", err);
-    for (int i = 0; i < c->o->n_args && !code; i++) {
-        char *path = NULL;
-        code = find(c, c->o->args[i], &path, err);
+    const int n = code ? 0 : c->o->n_args;
+    for (int i = 0; i < n && !code; i++)
+        code = find(c, c->o->args[i], &paths[i], err);
+    for (int i = 0; i < n && !code; i++) {
+        if (said_before((const char *const *)paths, i, paths[i]))
+            continue;
+        code = pp_store_model_remove(c->st, paths[i], err);
         if (!code)
-            code = pp_store_model_remove(c->st, path, err);
-        if (!code)
-            pp_cli_say("%s is not registered any more; its files stay: %s", c->o->args[i], path);
-        pp_free(path);
+            pp_cli_say("%s is not registered any more; its files stay: %s", c->o->args[i], paths[i]);
     }
+    for (int i = 0; i < n; i++)
+        pp_free(paths[i]);
     return code;
 }
 

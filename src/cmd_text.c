@@ -1,4 +1,5 @@
 /* cmd_text.c - pippin tokenize, detokenize, template: between words and token ids. */
+#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -212,6 +213,22 @@ static bool is_array(const struct pp_buf *json)
     return text[strspn(text, " \t\r\n")] == '[';
 }
 
+/* Templates would look for a role and a content in what has none. */
+static enum pp_code check_messages(const struct pp_buf *json, struct pp_error *err)
+{
+    static const char example[] = "[{\"role\": \"user\", \"content\": \"Hi\"}]";
+    int i = 0;
+    if (!is_array(json))
+        return pp_fail(err, PP_ERR_USAGE, "the messages are no JSON array; send one, such as %s", example);
+    cJSON *list = cJSON_ParseWithLength(json->data, json->len);
+    const cJSON *message = list ? list->child : NULL; /* what is no JSON the template's reader tells */
+    for (; cJSON_IsObject(message); message = message->next)
+        i++;
+    cJSON_Delete(list);
+    return message ? pp_fail(err, PP_ERR_USAGE, "message %d is no JSON object; they look so: %s", i + 1, example)
+                   : PP_OK;
+}
+
 static enum pp_code parts_gather(const struct pp_options *o, const struct pp_paths *p, struct parts *t,
                                  struct pp_error *err)
 {
@@ -241,10 +258,7 @@ static enum pp_code parts_gather(const struct pp_options *o, const struct pp_pat
     if (!code && o->tools && !is_array(&t->tools))
         code = pp_fail(err, PP_ERR_USAGE, "%s holds no JSON array of tools; leave --tools out where there are none",
                        o->tools);
-    if (!code && !is_array(&t->messages))
-        code = pp_fail(err, PP_ERR_USAGE, "the messages are no JSON array; send one, such as "
-                                          "[{\"role\": \"user\", \"content\": \"Hi\"}]");
-    return code;
+    return code ? code : check_messages(&t->messages, err);
 }
 
 static enum pp_code template_render(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)

@@ -264,11 +264,16 @@ static bool is_address(const char *name)
 static enum pp_code not_found(const struct pp_paths *p, const char *name, struct pp_error *err)
 {
     char folder[PATH_MAX];
+    struct stat st;
     const char *slash = strrchr(name, '/');
     struct pp_near here = {.wanted = slash ? slash + 1 : name}, kept = {.wanted = here.wanted};
     if (is_address(name))
         return pp_fail(err, PP_ERR_NOT_FOUND, "a model is named by its path or its name, not by an address; `pippin "
                        "models pull ADDRESS` fetches it, and says its name");
+    if (stat(name, &st) != 0 && (errno == ELOOP || errno == EACCES))
+        return pp_fail(err, PP_ERR_NOT_FOUND, "cannot open %s: %s", name, strerror(errno));
+    if (lstat(name, &st) == 0 && S_ISLNK(st.st_mode))
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is a link to what is not there (any more)", name);
     if (!slash)
         snprintf(folder, sizeof folder, ".");
     else if (!join(folder, sizeof folder, "%.*s", slash == name ? 1 : (int)(slash - name), name))

@@ -30,12 +30,40 @@ holds "and a pipe gets none" grep -q '^pippin: cannot write /dev/stdout: it is a
 run $random /dev/stdout; expect "a random one to stdout" 0
 holds "is one, too" cmp -s "$tmp/random.gguf" "$tmp/out"
 
+long=$(printf '%0250d' 7) # has no room for the ending of a temporary file's name
+run quantize "$small" "$tmp/$long.gguf" q8_0; expect "a name as long as names can be" 0 '' 'wrote '
+holds "is there" cmp -s "$tmp/q8.gguf" "$tmp/$long.gguf"
+run logits -m "$small" --ids 1 -o "$tmp/$long.bin"; expect "one of another file" 0
+run sessions backup "$tmp/$long.dbs"; expect "or of a copy of all conversations" 0
+left=$(cd "$tmp" && ls -d -- *.tmp* 2>/dev/null)
+holds "and nothing is left beside them" [ -z "$left" ]
+run lora train no-such.jsonl -o "$tmp/model.gguf"; expect "an adapter's folder that is a file, before examples are read" 2 '' 'model.gguf is not a folder; name another'
+run lora train no-such.jsonl -o "$tmp/not/there"; expect "one that cannot be made" 1 '' 'cannot make the folder .*/not/there'
+mkdir "$tmp/there" && echo '{}' >"$tmp/there/config.json"
+run lora train no-such.jsonl -o "$tmp/there"; expect "or one with a model in it" 2 '' 'there is a model in .*/there \(config.json\); name another'
+run lora train no-such.jsonl -o "$tmp/new/"; expect "one that can be" 1 '' 'no-such.jsonl'
+holds "is not made for nothing" [ ! -e "$tmp/new" ]
+ln -s round "$tmp/round"; ln -s nowhere "$tmp/lost"
+run tokenize -m "$tmp/round" -p x; expect "a link to itself" 3 '' '^pippin: cannot open .*/round: Too many levels'
+run tokenize -m "$tmp/lost" -p x; expect "or to nothing" 3 '' '/lost is a link to what is not there'
+
+# --- models by name -----------------------------------------------------------------------------------------------
+
+cp "$small" "$tmp/other.gguf"
+run models add "$tmp/model.gguf" "$tmp/other.gguf"; run models tag model one
+run models rm model no-such; expect "of several models one is not known" 3 '' 'no model "no-such"'
+run models list; expect "and the others stay" 0 '^model .*\[one\]'
+run models rm model one "$tmp/model.gguf" model; expect "one by all its names" 0 '' 'model is not registered any more'
+holds "goes once" [ "$(grep -c . "$tmp/err")" = 1 ]
+run models tag other two; run models untag two two; expect "and so does a tag" 0
+
 # --- what a template is given -------------------------------------------------------------------------------------
 
 hi='[{"role": "user", "content": "Hi"}]'
 run template -p "$hi junk"; expect "messages with something behind them" 1 '' '^pippin: the messages: not valid JSON: something follows'
 run template -p '[{"role": "user", "content": "a\u0000"}]'; expect "or with what no text has" 1 '' '^pippin: the messages: a text holds'
 : >"$tmp/none.json"
+run template -p '[{"role": "user", "content": "Hi"}, 1]'; expect "messages that are none" 2 '' '^pippin: message 2 is no JSON object; '
 run template -p "$hi" --tools "$tmp/none.json"; expect "tools that are none" 2 '' 'none.json holds no JSON array of tools; leave'
 echo '[{]' >"$tmp/none.json"
 run template -p "$hi" --tools "$tmp/none.json"; expect "or no JSON" 1 '' '^pippin: the tools: not valid JSON: a key'
@@ -45,6 +73,7 @@ run template -p "$hi" --tools "$tmp/none.json"; expect "or no JSON" 1 '' '^pippi
 run logits --ids "$(seq -s, 1 2049)" -o "$tmp/logits"; expect "more ids than the model was trained for" 5 '' '2049 ids, and the context holds 2048; give fewer$'
 run logits --ids "$(seq -s, 1 33)" -c 32 -o "$tmp/logits"; expect "or than fit a small context" 5 '' 'give a larger --ctx-size, up to 2,048$'
 holds "write nothing" [ ! -e "$tmp/logits" ]
+run bench -m "$small" -c 32 -p 64; expect "a context smaller than what is measured" 5 '' 'the context of 32 tokens is smaller than what is to be measured; '
 for command in "tokenize -p x" "template -p []" "embed -p x" "bench" "bench tokenizer" "lora info engine/starter/bard.gguf" \
     "lora train tests/data/sonnets.jsonl -o $tmp/learnt"; do
     LLAMA_ARG_MODEL=lost run $command
