@@ -1,9 +1,11 @@
 /* test_compressed.c - DeepSeek V4: attention to a window and to compressed blocks behind it, experts by table, and
  * several residual streams; small models against the formulas in double precision. */
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/arch/arch.h"
 #include "engine/base/buf.h"
@@ -417,6 +419,51 @@ static void bad_numbers(void **state)
     }
 }
 
+/* Another program writes into the file: rows go to the experts that were checked, not to some that there are none of. */
+static void table_written_to(void **state)
+{
+    enum { N = 24 };
+    (void)state;
+    const struct compressed_shape s = compressed_shape();
+    const size_t values = (size_t)(N * s.n_vocab), bytes = (size_t)(s.n_vocab * s.n_used) * sizeof(int32_t);
+    struct compressed_model *made = compressed_model_make(&s);
+    const char *path = compressed_model_write(made);
+    const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 1, .kv_memory = 64u << 20, .n_ctx = N};
+    float *want = pp_calloc(values, sizeof *want), *got = pp_calloc(values, sizeof *got);
+    int32_t ids[N], *other = pp_malloc(bytes);
+    struct pp_model *m;
+    struct pp_engine *e;
+    struct pp_seq *q;
+    struct pp_error err;
+    char *file;
+    size_t size;
+    for (int i = 0; i < N; i++)
+        ids[i] = i * 5 % s.n_vocab;
+    assert_ok(pp_model_open(path, &m, &err), err);
+    assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
+    assert_ok(pp_seq_new(e, &q, &err), err);
+    run_in_passes(e, q, ids, N, N, want);
+    assert_ok(pp_read_file(path, 1 << 26, &file, &size, &err), err);
+    const char *table = memmem(file, size, made->tables[0], bytes);
+    assert_non_null(table);
+    memset(other, 0x3F, bytes);
+    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, other, bytes, table - file), bytes);
+    close(fd);
+    pp_seq_free(q);
+    assert_ok(pp_seq_new(e, &q, &err), err);
+    run_in_passes(e, q, ids, N, N, got);
+    assert_memory_equal(got, want, values * sizeof *got);
+    pp_free(file);
+    pp_free(other);
+    pp_free(want);
+    pp_free(got);
+    pp_seq_free(q);
+    pp_engine_free(e);
+    pp_model_close(m);
+    compressed_model_free(made);
+}
+
 static struct pp_sha256 identity(const struct compressed_shape *s)
 {
     struct pp_model *m;
@@ -533,7 +580,7 @@ TEST_GROUP(compressed)
         cmocka_unit_test(deepseek4),     cmocka_unit_test(variants),       cmocka_unit_test(counted_layer),
         cmocka_unit_test(long_text),     cmocka_unit_test(types_of_cache), cmocka_unit_test(quantised),
         cmocka_unit_test(goes_on),       cmocka_unit_test(goes_far_back),  cmocka_unit_test(bad_numbers),
-        cmocka_unit_test(published_form),
+        cmocka_unit_test(published_form), cmocka_unit_test(table_written_to),
         cmocka_unit_test(other_names),   cmocka_unit_test(shared_places),  cmocka_unit_test(not_the_same_model),
     };
     return cmocka_run_group_tests_name("compressed", tests, NULL, NULL);

@@ -46,18 +46,24 @@ static bool names_before(const int32_t *names, int n)
     return false;
 }
 
-/* Which experts tokens go to is read where it lies. */
-static enum pp_code take_table(struct experts *x, const struct pp_tensor *t, struct pp_error *err)
+/* Which experts tokens go to. It is small, and copied: what was checked here counts, not what another program has made
+ * of the file by the time a row comes to it. */
+static enum pp_code take_table(struct pp_cpu *c, struct experts *x, const struct pp_tensor *t, struct pp_error *err)
 {
-    x->table = t->data;
-    x->n_tokens = t->ne[1];
-    for (int64_t i = 0; i < t->ne[0] * t->ne[1]; i++)
-        if (x->table[i] < 0 || x->table[i] >= x->n_matrices)
+    const int64_t n = t->ne[0] * t->ne[1];
+    int32_t *table = pp_cpu_memory_keep(c, n, sizeof *table);
+    if (!table)
+        return pp_fail_nomem(err, t->name);
+    memcpy(table, t->data, (size_t)n * sizeof *table);
+    for (int64_t i = 0; i < n; i++)
+        if (table[i] < 0 || table[i] >= x->n_matrices)
             return pp_fail(err, PP_ERR_FORMAT, "tensor %s names an expert %d, of which there is none; the model is "
-                           "damaged, get it again", t->name, (int)x->table[i]);
-        else if (names_before(x->table + i / t->ne[0] * t->ne[0], (int)(i % t->ne[0])))
+                           "damaged, get it again", t->name, (int)table[i]);
+        else if (names_before(table + i / t->ne[0] * t->ne[0], (int)(i % t->ne[0])))
             return pp_fail(err, PP_ERR_FORMAT, "tensor %s names expert %d twice for token %lld; the model is damaged, "
-                           "get it again", t->name, (int)x->table[i], (long long)(i / t->ne[0]));
+                           "get it again", t->name, (int)table[i], (long long)(i / t->ne[0]));
+    x->table = table;
+    x->n_tokens = t->ne[1];
     return PP_OK;
 }
 
@@ -94,7 +100,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
         return err->code;
     if (from->scales && !(x->scales = pp_cpu_float_vector(c, from->scales, err)))
         return err->code;
-    if (from->table && take_table(x, from->table, err))
+    if (from->table && take_table(c, x, from->table, err))
         return err->code;
     const struct pp_tensor *const *const w[] = {from->gate, from->up, from->down};
     const struct pp_tensor *const b[] = {from->gate_b, from->up_b, from->down_b};
