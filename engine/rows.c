@@ -250,8 +250,8 @@ static void tile_floats(const struct pp_rows *r, const struct tile *t, int64_t i
     const uint8_t *q = t->q + i * r->n_cols;
     const float *scale = t->scale + i * r->n_groups, *zero = t->zero + i * r->n_groups;
     for (int64_t c = 0; r->group_of && c < r->n_cols; c++) {
-        const uint32_t g = load32(r->group_of + 4 * c);
-        to[c] = weight_of(r, q[c], scale[g], zero[g]);
+        const uint32_t g = load32(r->group_of + 4 * c); /* checked, but the file may have been written to since */
+        to[c] = g < r->n_groups ? weight_of(r, q[c], scale[g], zero[g]) : NAN;
     }
     for (int64_t g = 0; !r->group_of && g < r->n_groups; g++)
         for (int64_t c = g * r->group; c < (g + 1) * r->group && c < r->n_cols; c++)

@@ -1,5 +1,6 @@
 /* test_packed.c - folders whose weights other programs quantised: every weight is what the form defines, models answer
  * as with those floats, and what is wrong is refused with its name. */
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -543,6 +544,38 @@ static void no_numbers(void **state)
     }
 }
 
+/* Another program writes into the file when its columns' groups have been looked at: what is none is no weight. */
+static void groups_written_to(void **state)
+{
+    const char *path = test_path("written");
+    const struct pp_rows *r = NULL;
+    struct pp_source *s;
+    struct pp_error err = {0};
+    char *file, *name = NULL;
+    size_t size;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    packed_folder(family, packed_form("gptq-order"), &plain_options, path, NULL);
+    assert_ok(pp_source_open(path, &s, &err), err);
+    for (size_t i = 0; i < pp_source_n_tensors(s) && !(r && r->group_of); i++)
+        r = pp_source_tensor_at(s, i)->rows;
+    assert_true(r && r->group_of);
+    assert_true(asprintf(&name, "%s/model.safetensors", path) > 0);
+    assert_ok(pp_read_file(name, 1 << 28, &file, &size, &err), err);
+    const char *at = memmem(file, size, r->group_of, (size_t)r->n_cols * sizeof(int32_t));
+    assert_non_null(at);
+    const int fd = open(name, O_WRONLY | O_CLOEXEC);
+    const int32_t none = INT32_MAX / 2;
+    assert_int_equal(pwrite(fd, &none, sizeof none, at - file), sizeof none);
+    close(fd);
+    assert_int_equal(pp_source_fill(s, NULL, &(struct pp_fill_options){0}, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "a weight is not a number"));
+    pp_source_close(s);
+    pp_free(file);
+    free(name);
+}
+
 /* Stopped while weights are made, and with each allocation failing in turn: an error, and nothing is left. */
 static void stopped(void **state)
 {
@@ -718,7 +751,7 @@ TEST_GROUP(packed)
         cmocka_unit_test(told_beside), cmocka_unit_test(last_zero_point),
         cmocka_unit_test(no_numbers), cmocka_unit_test(stopped),      cmocka_unit_test(while_loading),
         cmocka_unit_test(while_loading_weighed), cmocka_unit_test(identities), cmocka_unit_test(not_twice),
-        cmocka_unit_test(many_at_a_time),
+        cmocka_unit_test(many_at_a_time), cmocka_unit_test(groups_written_to),
     };
     return cmocka_run_group_tests_name("packed", tests, NULL, NULL);
 }
