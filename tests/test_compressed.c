@@ -419,7 +419,7 @@ static void bad_numbers(void **state)
     }
 }
 
-/* Another program writes into the file: rows go to the experts that were checked, not to some that there are none of. */
+/* Another program writes into the file: rows go to the experts that were checked, not to some that there are not. */
 static void table_written_to(void **state)
 {
     enum { N = 24 };

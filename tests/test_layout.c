@@ -945,6 +945,43 @@ static void small_pages_become_large(void **state)
     pp_model_close(m);
 }
 
+/* The same of a part that is not gone on with, as there is no room for the rest: that is memory already. */
+static void part_in_small_pages(void **state)
+{
+    struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
+    char cache[PATH], model[PATH], file[PATH];
+    const uint64_t no_room = 1;
+    struct pp_model *m;
+    struct pp_error err;
+    (void)state;
+    shape.n_ff = 32768;
+    shape.n_layer = 2;
+    snprintf(cache, sizeof cache, "%s", fresh_cache());
+    snprintf(model, sizeof model, "%s", tiny_model(&shape));
+    assert_ok(pp_model_open(model, &m, &err), err);
+    struct pp_weights *w = place_weights(m, cache, 0);
+    write_some(w, w->n / 2);
+    pp_weights_free(w);
+    assert_int_equal(count_files(cache, ".part", file), 1);
+    copy_in_small_pieces(file);
+    w = place_weights(m, cache, no_room);
+    const uint64_t before = pp_weights_state(w).mapped;
+    assert_true(before > 2 * (uint64_t)PP_LARGE_PAGE && before < w->region_bytes);
+    w->least_enlarged = 1;
+    pp_memory_pretend(w->region_bytes * 2);
+    pp_weights_keep(w);
+    assert_true(pp_weights_wait_kept(w, NULL));
+    pp_memory_pretend(0);
+    const struct pp_weights_state s = pp_weights_state(w);
+    assert_true(s.mapped <= before);
+    assert_int_equal(s.mapped + s.anonymous, w->region_bytes);
+    if (memory_has_large_pages())
+        assert_true(s.mapped <= 2 * (uint64_t)PP_LARGE_PAGE);
+    assert_packed(w);
+    pp_weights_free(w);
+    pp_model_close(m);
+}
+
 TEST_GROUP(layout)
 {
     const struct CMUnitTest tests[] = {
@@ -969,6 +1006,7 @@ TEST_GROUP(layout)
         cmocka_unit_test(packing_writes_every_byte),
         cmocka_unit_test(large_pages),
         cmocka_unit_test(small_pages_become_large),
+        cmocka_unit_test(part_in_small_pages),
     };
     return cmocka_run_group_tests_name("layout", tests, NULL, NULL);
 }

@@ -82,17 +82,18 @@ static bool move_piece(struct pp_weights *w, uint8_t *p, size_t n)
 
 void pp_layout_enlarge(struct pp_weights *w)
 {
+    const size_t mapped = w->store.written; /* what is behind is memory already, where the rest could not be written */
     size_t at = (0 - (uintptr_t)w->region) % PP_LARGE_PAGE;
     if (!wanted(w, at))
         return;
-    for (int i = 0; i < w->n; i++) {
+    for (int i = 0; i < w->n && at + PP_LARGE_PAGE <= mapped; i++) {
         struct pp_weight *m = w->list[i];
         if (!m->bytes)
             continue;
         if (!pp_weight_make(m, 0, m->t->ne[1], &w->stop, NULL)) /* then it is checked, and nobody mends it any more */
             return;
-        const size_t end = m->offset + pp_weight_span(m);
-        const bool last = end == w->region_bytes;
+        const size_t made = m->offset + pp_weight_span(m), end = made < mapped ? made : mapped;
+        const bool last = end == mapped;
         while (end >= at + (last ? PP_LARGE_PAGE : PIECE)) {
             size_t n = end - at < PIECE ? (end - at) / PP_LARGE_PAGE * PP_LARGE_PAGE : PIECE;
             if (atomic_load(&w->stop) || !move_piece(w, w->region + at, n))
