@@ -17,7 +17,6 @@
 #include "engine/adapter_file_int.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
-#include "engine/hparams.h"
 #include "engine/source.h"
 
 static const char base_layer[] = ".base_layer"; /* of the module, where several of its parameters have adapters */

@@ -5,7 +5,6 @@
 
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
-#include "engine/hparams.h"
 #include "engine/quant.h"
 #include "engine/rows.h"
 

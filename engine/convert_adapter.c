@@ -17,7 +17,6 @@
 #include "engine/export.h"
 #include "engine/gguf.h"
 #include "engine/hf_form.h"
-#include "engine/hparams.h"
 #include "engine/quant.h"
 #include "engine/source.h"
 #include "engine/state_order.h"

@@ -6,7 +6,6 @@
 
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
-#include "engine/hparams.h"
 #include "engine/name_index.h"
 #include "engine/quant.h"
 

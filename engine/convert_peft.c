@@ -18,7 +18,6 @@
 #include "engine/convert_adapter_int.h"
 #include "engine/convert_experts.h"
 #include "engine/hf_form.h"
-#include "engine/hparams.h"
 #include "engine/peft_write.h"
 #include "engine/quant.h"
 #include "engine/source.h"

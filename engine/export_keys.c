@@ -10,7 +10,6 @@
 #include "engine/export.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
-#include "engine/imatrix.h"
 #include "engine/rope.h"
 #include "engine/text.h"
 #include "engine/xielu.h"

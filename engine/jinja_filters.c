@@ -10,7 +10,6 @@
 #include <wctype.h>
 
 #include "engine/base/utf8.h"
-#include "engine/jinja_ast.h"
 
 /* --- text ----------------------------------------------------------------------------------------------- */
 

@@ -20,7 +20,6 @@
 #include "engine/base/word.h"
 #include "engine/cpu/layout.h"
 #include "engine/lora.h"
-#include "engine/model.h"
 #include "engine/quant.h"
 
 static const char both_end[] = ".attn_kv_b.weight";

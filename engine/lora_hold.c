@@ -8,7 +8,6 @@
 #include "engine/adapter_join.h"
 #include "engine/arch/arch.h"
 #include "engine/base/mem.h"
-#include "engine/cpu/layout.h"
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/quant.h"

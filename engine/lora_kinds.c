@@ -8,7 +8,6 @@
 #include "engine/base/mem.h"
 #include "engine/cpu/layout.h"
 #include "engine/lora.h"
-#include "engine/model.h"
 #include "engine/quant.h"
 #include "engine/tensor_forms.h"
 

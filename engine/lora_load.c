@@ -8,7 +8,6 @@
 #include "engine/adapter_join.h"
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
-#include "engine/hparams.h"
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/name_index.h"

@@ -3,8 +3,6 @@
 
 #include "engine/adapter_file.h"
 #include "engine/base/mem.h"
-#include "engine/cpu/layout.h"
-#include "engine/hparams.h"
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/quant.h"

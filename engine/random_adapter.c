@@ -9,7 +9,6 @@
 #include "engine/base/word.h"
 #include "engine/bench.h"
 #include "engine/gguf.h"
-#include "engine/hparams.h"
 #include "engine/lora.h"
 #include "engine/model.h"
 #include "engine/peft_write.h"

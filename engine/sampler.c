@@ -6,7 +6,6 @@
 #include "engine/sampler.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "engine/base/mem.h"

@@ -7,7 +7,6 @@
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/gguf.h"
-#include "engine/hf.h"
 #include "engine/hparams.h"
 #include "engine/peft_write.h"
 #include "engine/train_int.h"

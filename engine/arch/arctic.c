@@ -3,7 +3,6 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
-#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."

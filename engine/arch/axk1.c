@@ -2,7 +2,6 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
-#include "engine/hparams.h"
 
 static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.post_mlp_layernorm", .gguf = "blk.{}.post_ffw_norm"},

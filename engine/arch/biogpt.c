@@ -5,7 +5,6 @@
 #include <math.h>
 
 #include "engine/arch/families.h"
-#include "engine/hparams.h"
 
 enum { RESERVED = 2 };
 static const float EPS = 1e-5f;

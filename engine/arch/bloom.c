@@ -3,7 +3,6 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
-#include "engine/hparams.h"
 
 #define NAME(hf_name, gguf_name)                                                                                       \
     {.hf = "transformer." hf_name, .gguf = gguf_name},                                                                 \

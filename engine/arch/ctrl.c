@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "engine/arch/families.h"
-#include "engine/hparams.h"
 
 #define LAYER(hf_name, gguf_name) {.hf = "transformer.h.{}." hf_name, .gguf = "blk.{}." gguf_name}
 

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
-#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."

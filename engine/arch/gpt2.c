@@ -3,7 +3,6 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
-#include "engine/hparams.h"
 
 #define LAYER(hf_name, gguf_name, how)                                                                                 \
     {.hf = "transformer.h.{}." hf_name ".weight", .gguf = "blk.{}." gguf_name ".weight", .form = how, .whole = true},  \

@@ -4,7 +4,6 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
-#include "engine/hparams.h"
 #include "engine/tensor_forms.h"
 
 #define LAYER "transformer.h.{}."

@@ -3,7 +3,6 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
-#include "engine/hparams.h"
 
 #define LAYER(hf_name, gguf_name, how)                                                                                 \
     {.hf = "gpt_neox.layers.{}." hf_name, .gguf = "blk.{}." gguf_name, .form = how},                                   \

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
-#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"

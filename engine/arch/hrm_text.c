@@ -6,7 +6,6 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
-#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 #include "engine/hparams_int.h"

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
-#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 #define LAYER(hf_name, gguf_name, how)                                                                                 \

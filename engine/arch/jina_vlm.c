@@ -9,7 +9,6 @@
 #include "engine/arch/families.h"
 #include "engine/base/json.h"
 #include "engine/hparams.h"
-#include "engine/hparams_int.h"
 
 #define LAYER "layers.{}."
 #define HALVES(name)                                                                                                   \

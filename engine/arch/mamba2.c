@@ -2,7 +2,6 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
-#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 #define MIXER "backbone.layers.{}.mixer."

@@ -7,7 +7,6 @@
 #include "engine/arch/families.h"
 #include "engine/base/word.h"
 #include "engine/engine.h"
-#include "engine/hparams.h"
 
 #define LAYER "model.transformer_encoder.{}."
 

@@ -5,7 +5,6 @@
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
-#include "engine/hparams.h"
 
 static const struct pp_arch_name names[] = {
     {.hf = "model.final_layernorm", .gguf = "output_norm"},

@@ -4,8 +4,6 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
-#include "engine/gguf.h"
-#include "engine/hparams.h"
 
 #define LAYER "model.layers.layers.{}."
 #define WHOLE(from, to) {.hf = LAYER from, .gguf = "blk.{}." to, .whole = true}

@@ -7,7 +7,6 @@
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
-#include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."
 #define BLOCK LAYER "temporal_block."

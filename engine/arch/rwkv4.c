@@ -5,8 +5,6 @@
 
 #include "engine/arch/families.h"
 #include "engine/arch/rwkv.h"
-#include "engine/gguf.h"
-#include "engine/hparams.h"
 
 #define LAYER "rwkv.blocks.{}."
 #define VECTOR(from, to, how) {.hf = LAYER from, .gguf = "blk.{}." to ".weight", .form = how, .whole = true}

@@ -5,7 +5,6 @@
 
 #include "engine/arch/families.h"
 #include "engine/arch/rwkv.h"
-#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.layers.{}."

@@ -8,7 +8,6 @@
 #include <float.h>
 
 #include "engine/arch/families.h"
-#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 #define LAYER "model.blocks.{}."

@@ -4,7 +4,6 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
-#include "engine/gguf.h"
 #include "engine/hparams.h"
 
 #define FILTER "model.layers.{}.self_attn.lf_gate."

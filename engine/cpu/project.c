@@ -3,7 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/base/mem.h"
 #include "engine/cpu/pack.h"
 #include "engine/cpu/profile.h"
 #include "engine/cpu/program.h"
