@@ -158,8 +158,9 @@ void request_set_draft(struct request *r, char *draft);
 /* Takes over r. If it cannot be loaded, the model that was there stays, or is loaded again; how it went is told. */
 void worker_load(struct pp_worker *w, struct request *r);
 void worker_unload(struct pp_worker *w);
-/* The identity of the target, waiting at most wait_ms for it. */
-bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out);
+/* The identity of the target, waiting at most wait_ms for it: then PP_ERR_BUSY, *err says nothing, and it may be known
+ * later. Any other error stays. */
+enum pp_code worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out, struct pp_error *err);
 /* The adapters of a request, loaded on first use and again when a file has changed; those that no sequence uses are
  * kept while there is room, and valid until others are chosen. Returns how many: what cannot be loaded is left out, and
  * *err says why, the last of them; `tell`: it is told. */

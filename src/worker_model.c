@@ -87,19 +87,19 @@ enum pp_code model_open(const char *path, const char *quant, const char *imatrix
     return PP_OK;
 }
 
-bool worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out)
+enum pp_code worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out, struct pp_error *err)
 {
     struct shared_model *s = w->target;
-    if (!s)
-        return false;
     uint64_t until = pp_now_ns() + (uint64_t)wait_ms * (uint64_t)pp_worker_patience * 1000000u;
     pthread_mutex_lock(&s->lock);
     while (!s->done && pp_cond_wait_until(&s->known, &s->lock, until))
         ;
-    bool good = s->done && s->code == PP_OK;
+    const enum pp_code code = s->done ? s->code : PP_ERR_BUSY;
+    if (s->done)
+        *err = s->err;
     *out = s->identity;
     pthread_mutex_unlock(&s->lock);
-    return good;
+    return code;
 }
 
 /* --- loading ---------------------------------------------------------------------------------------------- */

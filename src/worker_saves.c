@@ -82,9 +82,10 @@ bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms)
     char base[PP_SNAPSHOT_PATH];
     struct pp_sha256 identity;
     struct pp_error err = {0};
-    if (!s->used || !s->dirty || !s->seq || pp_seq_len(s->seq) == 0)
+    if (!s->used || !s->dirty)
         return true;
-    if (pp_seq_exact(s->seq) < pp_seq_len(s->seq)) { /* kept in memory only: what is on the disk is right */
+    /* Stopped before anything was computed; or kept in memory only: what is on the disk is right. */
+    if (!s->seq || pp_seq_len(s->seq) == 0 || pp_seq_exact(s->seq) < pp_seq_len(s->seq)) {
         s->dirty = false;
         return true;
     }
@@ -93,9 +94,14 @@ bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms)
         s->dirty = false;
         return true;
     }
-    if (!worker_identity(w, wait_ms, &identity))
+    const enum pp_code code = worker_identity(w, wait_ms, &identity, &err);
+    if (code == PP_ERR_BUSY)
         return false;
     s->dirty = false;
+    if (code) {
+        trouble(w, &err);
+        return true;
+    }
     struct saving *job = pp_calloc(1, sizeof *job);
     if (!job || (err.code = pp_save_new(s->seq, &identity, base, s->key, &job->writer.save, &err))) {
         if (!job)
@@ -227,13 +233,16 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
         return;
     if (!saves_have(w, s->key))
         return;
-    if (!worker_identity(w, patience(w, wanted), &identity)) {
+    enum pp_code code = worker_identity(w, patience(w, wanted), &identity, &err);
+    if (code) {
         if (!wanted->ahead)
-            refused(w, s, "the saved cache is not used: the model is still being checked; it is computed again");
+            refused(w, s, code == PP_ERR_BUSY
+                              ? "the saved cache is not used: the model is still being checked; it is computed again"
+                              : err.text);
         return;
     }
     room_stop(w); /* all threads read now */
-    enum pp_code code = pp_snapshot_restore(s->seq, &identity, base, s->key, wanted->tokens, (int64_t)wanted->n,
+    code = pp_snapshot_restore(s->seq, &identity, base, s->key, wanted->tokens, (int64_t)wanted->n,
                                             NULL, &err);
     room_make(w); /* for the next one */
     if (code == PP_OK)

@@ -81,8 +81,8 @@ bool slots_waiting(const struct pp_worker *w)
 void slots_save(struct pp_worker *w, int wait_ms)
 {
     for (int i = 0; i < WORKER_SLOTS; i++)
-        if (w->slots[i].used && !w->slots[i].busy)
-            slot_save(w, &w->slots[i], wait_ms);
+        if (w->slots[i].used && !w->slots[i].busy && !slot_save(w, &w->slots[i], wait_ms))
+            wait_ms = 0; /* all of them wait for the same */
 }
 
 void slot_forget(struct pp_worker *w, const char *key)

@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "src/paths.h"
 #include "src/snapshots.h"
+#include "src/worker_int.h"
 #include "tests/support.h"
 #include "tests/talk.h"
 
@@ -257,6 +259,54 @@ static void test_not_kept(void **state)
     talk_end();
 }
 
+/* Once it has: what the thread that looks for the model's identity has come to, or that it has come to nothing yet. */
+static void set_identity(bool done, enum pp_code code)
+{
+    struct shared_model *s = ((struct pp_worker *)talk.backend)->target;
+    pthread_mutex_lock(&s->lock);
+    while (!s->done)
+        pthread_cond_wait(&s->known, &s->lock);
+    s->done = done;
+    s->code = code ? pp_fail(&s->err, code, "the file was cut short") : code;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* A model that cannot be read to its end has no identity: nothing of it is kept, which is told once. */
+static void test_no_identity(void **state)
+{
+    (void)state;
+    if (!talk_begin_starter(256, false))
+        return;
+    struct pp_generate_request r = talk_request(HELLO);
+    set_identity(true, PP_ERR_IO);
+    assert_string_equal(talk_answer(r), HELLO_ANSWER);
+    talk_wait_notice("not kept ready on the disk: the file was cut short");
+    assert_string_equal(talk_answer(r), HELLO_ANSWER);
+    assert_string_equal(talk.notice, "");
+    talk_end();
+}
+
+/* Leaving waits for it once, however many conversations wait for it. */
+static void test_identity_at_the_end(void **state)
+{
+    enum { CONVERSATIONS = 4, ONE_WAIT_MS = 3000 };
+    (void)state;
+    if (!talk_begin_starter(256, false))
+        return;
+    struct pp_generate_request r = talk_request(HELLO);
+    set_identity(false, PP_OK);
+    for (int i = 0; i < CONVERSATIONS; i++) {
+        char key[17];
+        snprintf(key, sizeof key, "%016x", i + 1);
+        r.session_key = key;
+        assert_string_equal(talk_answer(r), HELLO_ANSWER);
+    }
+    pp_worker_patience = 1;
+    const uint64_t before = pp_now_ns();
+    talk_end();
+    assert_in_range((pp_now_ns() - before) / 1000000, ONE_WAIT_MS - 500, (CONVERSATIONS - 1) * ONE_WAIT_MS);
+}
+
 /* A conversation that begins like another one shares its pages. */
 static void test_sharing(void **state)
 {
@@ -316,6 +366,8 @@ TEST_GROUP(worker_snapshots)
         cmocka_unit_test(test_room),
         cmocka_unit_test(test_snapshots),
         cmocka_unit_test(test_not_kept),
+        cmocka_unit_test(test_no_identity),
+        cmocka_unit_test(test_identity_at_the_end),
         cmocka_unit_test(test_sharing),
         cmocka_unit_test(test_beside),
     };
