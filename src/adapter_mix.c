@@ -7,6 +7,7 @@
 
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/base/word.h"
 #include "src/options.h"
 #include "src/paths.h"
@@ -21,6 +22,7 @@ void pp_adapter_name(const char *path, char *out, size_t cap)
     size_t n = strlen(base);
     if (n > 5 && pp_case_ends_with(base, ".gguf"))
         n -= 5;
+    n = n < cap ? n : pp_utf8_complete(base, cap - 1);
     snprintf(out, cap, "%.*s", (int)n, base);
 }
 
@@ -78,6 +80,8 @@ void pp_adapter_mix_label(const struct pp_adapter_mix *s, char *out, size_t cap)
         int n = snprintf(out + len, cap - len, "%s%s %.2f", len ? ", " : "", name, (double)s->item[i].scale);
         len += n > 0 ? (size_t)n : 0;
     }
+    if (len >= cap && cap)
+        out[pp_utf8_complete(out, cap - 1)] = 0;
 }
 
 char *pp_adapter_mix_json(const struct pp_adapter_mix *s)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/controller_int.h"
 #include "src/json_numbers.h"
 
@@ -200,7 +201,7 @@ static bool apply_settings(struct pp_controller *c)
         else if (strcmp(o->string, "thinking") == 0)
             good = apply_thinking(c, o) && good;
         else if (strcmp(o->string, "persona") == 0 && cJSON_IsString(o))
-            snprintf(c->persona, sizeof c->persona, "%s", o->valuestring);
+            pp_utf8_print(c->persona, sizeof c->persona, "%s", o->valuestring);
         /* anything else was written by a newer pippin: it is of no use here and does no harm */
     }
     cJSON_Delete(all);

@@ -1,9 +1,8 @@
 /* personas.c - system prompts by name. */
 #include "src/personas.h"
 
-#include <stdio.h>
-
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/base/word.h"
 
 static const struct {
@@ -55,7 +54,7 @@ enum pp_code pp_personas_add(struct pp_personas *p, const char *name, const char
     if (at < 0) {
         at = (int)p->n++;
         p->items[at] = (struct pp_persona){0};
-        snprintf(p->items[at].name, sizeof p->items[at].name, "%s", name);
+        pp_utf8_print(p->items[at].name, sizeof p->items[at].name, "%s", name);
     }
     pp_free(p->items[at].system);
     p->items[at].system = copy;

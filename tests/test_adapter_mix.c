@@ -6,6 +6,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/adapter_mix.h"
 #include "tests/backend_fake.h"
 
@@ -26,6 +27,23 @@ static int setup(void **state)
 }
 
 /* --- the set itself --------------------------------------------------------------------------------------- */
+
+/* What does not fit ends behind a character, wherever it is cut. */
+static void no_character_is_cut(void **state)
+{
+    struct pp_adapter_mix a = {0};
+    char name[32], label[32];
+    (void)state;
+    assert_true(pp_adapter_mix_add(&a, "/m/a", 1));
+    assert_true(pp_adapter_mix_add(&a, "/m/\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xC3\xA9.gguf", 1));
+    for (size_t cap = 1; cap < sizeof name; cap++) {
+        pp_adapter_name(a.item[1].path, name, cap);
+        assert_true(strlen(name) < cap && pp_utf8_valid(name, strlen(name)));
+        pp_adapter_mix_label(&a, label, cap);
+        assert_true(strlen(label) < cap && pp_utf8_valid(label, strlen(label)));
+    }
+    assert_string_equal(name, "\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\xC3\xA9");
+}
 
 static void there_and_back(void **state)
 {
@@ -796,6 +814,7 @@ TEST_GROUP(adapter_mix)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(there_and_back),
+        cmocka_unit_test(no_character_is_cut),
         cmocka_unit_test_setup_teardown(nothing_at_strength_zero, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(compared, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(compared_and_left, setup, fix_teardown),

@@ -5,6 +5,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "tests/backend_fake.h"
 
 /* --- choices ---------------------------------------------------------------------------------------------- */
@@ -360,10 +361,33 @@ static void test_missing_template(void **state)
     assert_string_equal(fix.fake->template_source, "");
 }
 
+/* A name of pippin.conf that is too long ends behind a character. */
+static void test_long_persona(void **state)
+{
+    struct pp_personas p = {0};
+    struct pp_buf name = {0};
+    struct pp_error err;
+    (void)state;
+    pp_buf_char(&name, 'x');
+    while (name.len < 90)
+        pp_buf_str(&name, "\xC3\xA9");
+    assert_ok(pp_personas_add(&p, pp_buf_cstr(&name), "Be brief.", &err), err);
+    assert_int_equal(strlen(p.items[0].name), 63);
+    pp_buf_clear(&name);
+    while (name.len < 90)
+        pp_buf_str(&name, "\xC3\xA9");
+    assert_ok(pp_personas_add(&p, pp_buf_cstr(&name), "Be brief.", &err), err);
+    assert_int_equal(strlen(p.items[1].name), 62);
+    assert_true(pp_utf8_valid(p.items[1].name, 62));
+    pp_buf_free(&name);
+    pp_personas_free(&p);
+}
+
 TEST_GROUP(controller_choices)
 {
     const struct CMUnitTest tests[] = {
         FRESH(test_choices_are_kept),
+        cmocka_unit_test(test_long_persona),
         FRESH(test_chosen_while_saving),
         FRESH(test_options_are_kept),
         FRESH(test_configuration_is_weaker),
