@@ -195,7 +195,7 @@ static bool from_edge(const struct ctl_list *l, struct ctl_list_job *j)
 static void fetch_row(struct pp_controller *c, size_t i)
 {
     const struct ctl_list *l = &c->list;
-    bool below = i < l->first, search = l->query && *l->query;
+    bool below = i < l->first, search = l->n && l->query && *l->query;
     size_t beside = l->n == 0 ? SIZE_MAX : below ? l->first - i : i - (l->first + l->n) + 1;
     size_t from_top = i + 1, from_end = l->total - i, least = beside;
     enum fetch fetch = below ? FETCH_NEWER : FETCH_OLDER;

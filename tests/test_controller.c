@@ -888,6 +888,24 @@ static void test_a_search_comes_by_pages(void **state)
     pump_until(&fix, pp_controller_n_sessions(fix.c) == 0);
 }
 
+/* Whoever deletes all that is shown of what was found sees the rest. */
+static void test_all_that_was_found_goes(void **state)
+{
+    (void)state;
+    fill();
+    pp_controller_refresh_sessions(fix.c, "every");
+    pump_until(&fix, fix.c->list.query && !fix.c->list.busy && fix.c->list.n == 64);
+    for (size_t left = 64; left-- > 0;) {
+        pp_controller_delete(fix.c, row(0)->id);
+        pump_until(&fix, fix.c->list.n == left);
+    }
+    assert_int_equal(pp_controller_n_sessions(fix.c), 1);
+    assert_null(pp_controller_session_at(fix.c, 0));
+    pump_until(&fix, !fix.c->list.busy);
+    assert_non_null(row(0)->excerpt);
+    assert_true(pp_controller_n_sessions(fix.c) > 1);
+}
+
 /* --- pieces ----------------------------------------------------------------------------------------------- */
 
 static void test_title(void **state)
@@ -983,6 +1001,7 @@ TEST_GROUP(controller)
         READY(test_keep),
         READY(test_the_list_comes_by_pages),
         READY(test_a_search_comes_by_pages),
+        READY(test_all_that_was_found_goes),
         cmocka_unit_test(test_title),
         cmocka_unit_test(test_branch_json),
     };
