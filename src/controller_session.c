@@ -661,6 +661,8 @@ static void on_deleted(struct pp_job *job, void *controller)
             c->session.id = 0; /* so that it is not saved on leaving */
             ctl_start_new(c);
         }
+        if (c->wanted_in == j->id)
+            c->wanted_in = 0; /* it remembers no model any more */
         c->backend->ops->forget(c->backend, j->session.key);
         ctl_notice(c, false, "deleted: %s", *j->session.title ? j->session.title : j->session.key);
         ctl_list_remove(c, j->id);
@@ -686,6 +688,8 @@ void ctl_start_delete(struct pp_controller *c, int64_t session)
     struct ctl_job *j = ctl_job_new(c, ctl_run_delete, on_deleted);
     if (!j)
         return;
+    if (c->title_session == session)
+        ctl_title_cancel(c);
     j->id = session;
     j->flag = session == c->session.id;
     if (j->flag)

@@ -136,6 +136,20 @@ static void test_old_model_stays(void **state)
     fixture_turn(&fix, "still there?", "yes");
 }
 
+/* The conversation that another model was named in need not be there any more when it is loaded. */
+static void test_deleted_while_loading(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "about apples", "red");
+    assert_true(pp_controller_load(fix.c, fix.model));
+    pp_controller_delete(fix.c, 0);
+    pump_until(&fix, pp_controller_session_id(fix.c) == 0);
+    fake_loaded(&fix);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    fixture_flush(&fix);
+    assert_string_equal(fix_status()->notice, "deleted: about apples");
+}
+
 static void test_no_such_model(void **state)
 {
     struct pp_error err;
@@ -974,6 +988,7 @@ TEST_GROUP(controller)
         READY(test_events_of_an_old_request),
         FRESH(test_load_fails),
         READY(test_old_model_stays),
+        READY(test_deleted_while_loading),
         FRESH(test_no_such_model),
         READY(test_cancel_saving),
         READY(test_cancel_answer),

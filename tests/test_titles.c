@@ -78,6 +78,21 @@ static void a_title_of_the_users_stays(void **state)
     assert_int_equal(fix.fake->generations, 3);
 }
 
+/* Of a conversation that was deleted nobody hears any more. */
+static void a_title_of_what_is_deleted(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "why is the sea salty", "because of rivers");
+    const uint64_t asked = fix.fake->request;
+    pp_controller_delete(fix.c, 0);
+    fake_text(&fix, "Too late", 2);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, pp_controller_session_id(fix.c) == 0);
+    assert_int_equal(fix.fake->cancelled, asked);
+    fixture_flush(&fix);
+    assert_string_equal(fix_status()->notice, "deleted: why is the sea salty");
+}
+
 static void first_words_ask_nobody(void **state)
 {
     (void)state;
@@ -92,6 +107,7 @@ TEST_GROUP(titles)
         cmocka_unit_test_setup_teardown(a_title_comes_after_the_first_answer, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(the_user_comes_first, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(a_title_of_the_users_stays, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(a_title_of_what_is_deleted, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(first_words_ask_nobody, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("titles", tests, NULL, NULL);
