@@ -20,10 +20,10 @@ bool ctl_answering(const struct pp_controller *c)
 bool ctl_may_change(struct pp_controller *c)
 {
     const char *why = NULL;
-    if (ctl_answering(c))
-        why = "an answer is being written; Esc stops it";
-    else if (c->switching)
+    if (c->switching)
         why = "a conversation is being opened, one moment";
+    else if (ctl_answering(c))
+        why = "an answer is being written; Esc stops it";
     else if (c->state == PP_STATE_CLOSING || c->state == PP_STATE_CLOSED)
         why = "pippin is closing";
     if (why)

@@ -254,12 +254,19 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err)
 }
 
 /* True if the action may run now. What changes the conversation itself stops an answer that is under way and runs after
- * it; what only leaves it lets the answer go on, but waits until it has begun. */
+ * it, and the conversation is not left before; what only leaves it lets the answer go on, but waits until it has begun.
+ * Nothing waits for another conversation to be opened: it would be done to that one. */
 static bool now_or_then(struct pp_controller *c, enum afterwards what, int64_t session)
 {
-    bool leaves = what == THEN_NEW || what == THEN_OPEN;
-    if (!ctl_answering(c) || (leaves && c->state != PP_STATE_SAVING && !c->switching))
-        return !ctl_answering(c) ? ctl_may_change(c) : true;
+    const bool leaves = what == THEN_NEW || what == THEN_OPEN;
+    if (c->switching || !ctl_answering(c))
+        return ctl_may_change(c);
+    if (c->then == THEN_DELETE || c->then == THEN_FORK) {
+        ctl_notice(c, true, "the answer is being stopped, one moment");
+        return false;
+    }
+    if (leaves && c->state != PP_STATE_SAVING)
+        return true;
     c->then = what;
     c->then_session = session;
     if (!leaves)
@@ -673,7 +680,9 @@ static void on_deleted(struct pp_job *job, void *controller)
 void pp_controller_delete(struct pp_controller *c, int64_t session)
 {
     if (session && session != c->session.id) {
-        if (!ctl_delete_away(c, session))
+        if (session == c->opening) /* its lock is ours in a moment */
+            ctl_may_change(c);
+        else if (!ctl_delete_away(c, session))
             ctl_start_delete(c, session);
     } else if (!c->session.id && c->state != PP_STATE_SAVING) {
         pp_controller_new_session(c); /* nothing of it is stored */

@@ -804,6 +804,54 @@ static void test_delete_another_while_opening(void **state)
     pthread_barrier_destroy(&let_go);
 }
 
+/* What cannot be done while another conversation is being opened is not done at some later moment either, and stops no
+ * answer. */
+static void test_nothing_else_while_opening(void **state)
+{
+    static struct pp_job slow = {.run = wait_here};
+    (void)state;
+    fixture_turn(&fix, "about apples", "red");
+    const int64_t apples = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    fix_ask("about pears");
+    assert_int_equal(pthread_barrier_init(&let_go, NULL, 2), 0);
+    pp_io_post(fix.c->io, &slow);
+    pp_controller_open(fix.c, apples);
+    uint64_t serial = fix_status()->notice_serial;
+    pp_controller_new_session(fix.c);
+    pp_controller_delete(fix.c, 0);
+    pp_controller_delete(fix.c, apples);
+    pp_controller_fork(fix.c, 0);
+    serial = fix_status()->notice_serial - serial;
+    pthread_barrier_wait(&let_go);
+    assert_int_equal(serial, 4);
+    assert_non_null(strstr(fix_status()->notice, "one moment"));
+    assert_int_equal(fix.fake->cancels, 0);
+    pump_until(&fix, pp_controller_session_id(fix.c) == apples);
+    fixture_turn(&fix, "and plums", "blue");
+    fixture_flush(&fix);
+    assert_int_equal(pp_controller_session_id(fix.c), apples);
+    assert_int_equal(pp_controller_n_messages(fix.c), 4);
+    pthread_barrier_destroy(&let_go);
+}
+
+/* What waits for an answer to be stopped is not done to another conversation. */
+static void test_left_while_stopping(void **state)
+{
+    (void)state;
+    const int64_t first = fix_ask("about apples");
+    pp_controller_fork(fix.c, 0);
+    assert_int_equal(fix.fake->cancels, 1);
+    pp_controller_new_session(fix.c);
+    assert_non_null(strstr(fix_status()->notice, "being stopped"));
+    assert_int_equal(pp_controller_session_id(fix.c), first);
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
+    pump_until(&fix, pp_controller_session_id(fix.c) != first);
+    assert_string_equal(fix_status()->title, "about apples (copy)");
+    pp_controller_new_session(fix.c);
+    assert_int_equal(pp_controller_session_id(fix.c), 0);
+}
+
 /* The screen does not wait for the disk where its own files are written; what is wrong with them is told. */
 static void test_keep(void **state)
 {
@@ -1013,6 +1061,8 @@ TEST_GROUP(controller)
         READY(test_list_order),
         READY(test_list_rename_delete),
         READY(test_delete_another_while_opening),
+        READY(test_nothing_else_while_opening),
+        READY(test_left_while_stopping),
         READY(test_keep),
         READY(test_the_list_comes_by_pages),
         READY(test_a_search_comes_by_pages),
