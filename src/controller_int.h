@@ -171,7 +171,7 @@ struct pp_controller {
     struct ctl_away *away;
     int64_t unseen[64];           /* conversations with an answer that was not looked at: [n_unseen] */
     size_t n_unseen;
-    bool ended_meanwhile;         /* an answer in the conversation that is being opened has ended since */
+    bool changed_meanwhile;       /* what is being opened has: an answer there ended, or it was renamed */
     struct pp_branch group;       /* the alternatives side by side */
     struct ctl_compared {         /* what those are written under that differ in their adapters */
         int64_t message;          /* 0 until it is saved */
@@ -331,6 +331,7 @@ int ctl_share_lock(int fd); /* the same lock once more, which goes with the last
 void ctl_start_new(struct pp_controller *c);
 void ctl_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one; title: one line */
 void ctl_start_open(struct pp_controller *c, int64_t session);
+void ctl_note_change(struct pp_controller *c, int64_t session); /* if that is just being opened, it is read once more */
 void ctl_start_fork(struct pp_controller *c, int n_back);
 void ctl_start_delete(struct pp_controller *c, int64_t session);
 /* The answer in other words, as a branch of its own; false: out of memory. */

@@ -574,7 +574,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
         show_end(c, r, e);
     ctl_note_speed(c, r, e);
     ctl_running_drop(c, r);
-    c->ended_meanwhile = c->ended_meanwhile || session == c->opening;
+    ctl_note_change(c, session);
     if (first_in(c, session))
         return; /* others are still being written there */
     struct ctl_away *a = away_of(c, session);

@@ -45,6 +45,18 @@ static void on_updated(struct pp_job *job, void *controller)
     ctl_job_free(job);
 }
 
+void ctl_note_change(struct pp_controller *c, int64_t session)
+{
+    c->changed_meanwhile = c->changed_meanwhile || session == c->opening;
+}
+
+/* Takes it over. */
+static void post_update(struct pp_controller *c, struct ctl_job *j)
+{
+    ctl_note_change(c, j->session.id);
+    ctl_job_post(c, j);
+}
+
 /* Where the conversation ends is not tried again while a question may still be being saved or a branch changed: that is
  * posted already, and would be undone by what comes after it. */
 void ctl_update_session(struct pp_controller *c, unsigned bits)
@@ -72,7 +84,7 @@ void ctl_update_session(struct pp_controller *c, unsigned bits)
     }
     j->bits = bits | (c->unsaved_bits & ~later);
     c->unsaved_bits &= later & ~bits;
-    ctl_job_post(c, j);
+    post_update(c, j);
 }
 
 void ctl_update_unsaved(struct pp_controller *c)
@@ -89,7 +101,7 @@ void ctl_remember_model(struct pp_controller *c, int64_t session, const char *mo
     j->bits = UPDATE_MODEL;
     j->session.id = session;
     if (ctl_set_string(c, &j->session.model, model))
-        ctl_job_post(c, j);
+        post_update(c, j);
     else
         ctl_job_free(&j->job);
 }
@@ -215,8 +227,8 @@ static void on_opened(struct pp_job *job, void *controller)
         ctl_apply_session(c);
         if (j->query)
             ctl_notice(c, true, "%s", j->query);
-        if (c->ended_meanwhile)
-            ctl_start_open(c, c->session.id); /* what was read may lack the end of an answer */
+        if (c->changed_meanwhile)
+            ctl_start_open(c, c->session.id); /* what was read may lack that */
         else {
             ctl_prepare(c);
             ctl_overflow_come_back(c);
@@ -317,7 +329,7 @@ void ctl_start_open(struct pp_controller *c, int64_t session)
     if (j) {
         j->id = session;
         j->lock_fd = session == c->session.id ? ctl_share_lock(c->lock_fd) : ctl_away_lock(c, session);
-        c->ended_meanwhile = false;
+        c->changed_meanwhile = false;
         c->opening = session;
         post_switch(c, j);
     }
@@ -570,14 +582,22 @@ void pp_controller_redo(struct pp_controller *c)
     post_switch(c, j);
 }
 
+/* What was chosen while the copy was being made holds in it, too. */
+static bool keep_choices(struct pp_controller *c, struct pp_session *copy)
+{
+    const struct pp_session *s = &c->session;
+    return ctl_set_string(c, &copy->model, s->model) && ctl_set_string(c, &copy->template_name, s->template_name) &&
+           ctl_set_string(c, &copy->system, s->system);
+}
+
 static void on_forked(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
     c->switching = false;
-    if (job->code == PP_OK && enter(c, j)) {
+    if (job->code == PP_OK && keep_choices(c, &j->session) && enter(c, j)) {
         ctl_notice(c, false, "this is a copy now; the original is in the list of conversations");
-        ctl_mark_current(c);
+        ctl_update_session(c, UPDATE_CHOICES);
     } else if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
     }
@@ -650,7 +670,7 @@ void ctl_rename(struct pp_controller *c, int64_t session, const char *line)
     j->bits = UPDATE_TITLE;
     j->session.id = session;
     if (ctl_set_string(c, &j->session.title, line))
-        ctl_job_post(c, j);
+        post_update(c, j);
     else
         ctl_job_free(&j->job);
 }

@@ -852,6 +852,48 @@ static void test_left_while_stopping(void **state)
     assert_int_equal(pp_controller_session_id(fix.c), 0);
 }
 
+/* What has changed in the database since a conversation was read for the screen comes on it, too. */
+static void test_renamed_while_opening(void **state)
+{
+    static struct pp_job slow = {.run = wait_here};
+    (void)state;
+    fixture_turn(&fix, "about apples", "red");
+    const int64_t apples = pp_controller_session_id(fix.c);
+    pp_controller_new_session(fix.c);
+    assert_int_equal(pthread_barrier_init(&let_go, NULL, 2), 0);
+    pp_io_post(fix.c->io, &slow);
+    pp_controller_open(fix.c, apples);
+    pp_controller_rename(fix.c, apples, "about pears");
+    pthread_barrier_wait(&let_go);
+    pump_until(&fix, pp_controller_session_id(fix.c) == apples && !fix.c->switching);
+    assert_string_equal(fix_status()->title, "about pears");
+    pthread_barrier_destroy(&let_go);
+}
+
+/* What is chosen while a copy is being made holds in it, and is still there when it is opened again. */
+static void test_chosen_while_forking(void **state)
+{
+    static struct pp_job slow = {.run = wait_here};
+    (void)state;
+    fixture_turn(&fix, "about apples", "red");
+    const int64_t apples = pp_controller_session_id(fix.c);
+    assert_int_equal(pthread_barrier_init(&let_go, NULL, 2), 0);
+    pp_io_post(fix.c->io, &slow);
+    pp_controller_fork(fix.c, 0);
+    assert_int_equal(fix_slash("/persona pirate"), PP_SLASH_DONE);
+    pthread_barrier_wait(&let_go);
+    pump_until(&fix, pp_controller_session_id(fix.c) != apples);
+    const int64_t copy = pp_controller_session_id(fix.c);
+    assert_non_null(strstr(fix.c->session.system, "pirate"));
+    pp_controller_new_session(fix.c);
+    pp_controller_set_persona(fix.c, 0);
+    pp_controller_open(fix.c, copy);
+    pump_until(&fix, pp_controller_session_id(fix.c) == copy);
+    assert_string_equal(fix_status()->persona, "pirate");
+    assert_non_null(strstr(fix.c->session.system, "pirate"));
+    pthread_barrier_destroy(&let_go);
+}
+
 /* The screen does not wait for the disk where its own files are written; what is wrong with them is told. */
 static void test_keep(void **state)
 {
@@ -1063,6 +1105,8 @@ TEST_GROUP(controller)
         READY(test_delete_another_while_opening),
         READY(test_nothing_else_while_opening),
         READY(test_left_while_stopping),
+        READY(test_renamed_while_opening),
+        READY(test_chosen_while_forking),
         READY(test_keep),
         READY(test_the_list_comes_by_pages),
         READY(test_a_search_comes_by_pages),
