@@ -249,7 +249,7 @@ static bool misfits(struct pp_controller *c, struct pp_adapter_entry *a)
     if (a->fit == PP_FIT_NO && ctl_adapter_stamp(a->path) != a->stamp)
         a->fit = PP_FIT_UNKNOWN; /* other files are there now */
     if (a->fit == PP_FIT_NO)
-        ctl_notice(c, true, "%s does not fit this model: %s", a->name, a->reason);
+        ctl_notice(c, true, "%s cannot be used with this model: %s", a->name, a->reason);
     return a->fit == PP_FIT_NO;
 }
 

@@ -64,7 +64,7 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
     const struct pp_adapter_entry *other = at(ui, pp_controller_adapter_conflict(ui->controller, i));
     row->dim = a->fit == PP_FIT_NO || other;
     if (a->fit == PP_FIT_NO)
-        snprintf(row->right, sizeof row->right, "does not fit");
+        snprintf(row->right, sizeof row->right, "cannot be used");
     else if (other)
         pp_utf8_print(row->right, sizeof row->right, "conflicts with %.40s", other->name);
     else if (ui->at.cols >= ROOM_FOR_FILES)

@@ -418,7 +418,7 @@ static void list_adapters(struct plain *p)
         char line[256];
         const size_t other = pp_controller_adapter_conflict(p->c, i);
         pp_utf8_print(line, sizeof line, "%.100s: %s, strength %.2f%s%.60s", list[i].name,
-                      list[i].fit == PP_FIT_NO ? "does not fit" : list[i].on ? "on" : "off", (double)list[i].scale,
+                      list[i].fit == PP_FIT_NO ? "cannot be used" : list[i].on ? "on" : "off", (double)list[i].scale,
                       other < n ? ", conflicts with " : "", other < n ? list[other].name : "");
         say(p, line);
     }

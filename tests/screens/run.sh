@@ -610,7 +610,7 @@ menus() {
 adapters() {
     start 90x30 && see ready && keys F3 && see "fits; rank 16, 2.3 MB; 42 projections: attn_q ffn_up" &&
         see "no answer was written with it yet" && see "switched on: 512 tokens will be read again, about 2.5 s" &&
-        see "as it is: at hand" && see "does not fit" && same adapters-90x30.txt &&
+        see "as it is: at hand" && see "cannot be used" && same adapters-90x30.txt &&
         keys Down && see "fits, but changes nothing" && see "45 tokens/s with it, 50 without any" && keys Space && see "switched off: 512" &&
         keys -- -0.5 && see "Strength: -0.5" && keys Enter && see "-0.50" && keys Up && see "conflicts with barista │" &&
         see "one of them as an" && see "no note" && keys Down && see "45 tokens/s with it" &&
