@@ -349,7 +349,7 @@ enum pp_slash {
     PP_SLASH_KEEP,      /* the same, and it is long: it stays in the line to be corrected */
     PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_MODEL_MENU, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU,
     PP_SLASH_PERSONA_MENU, PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT,
-    PP_SLASH_COPY, PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT, PP_SLASH_READ,
+    PP_SLASH_COPY, PP_SLASH_OVERFLOW_MENU, PP_SLASH_REASONING, PP_SLASH_TINT, PP_SLASH_READ, PP_SLASH_FIND,
     PP_SLASH_BRANCH,    /* carried out, too: another branch is there, or on its way */
 };
 /* Whether a text would be taken for a command, whether there is such a one or not; several lines, only if there is. */

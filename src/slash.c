@@ -486,6 +486,8 @@ static const struct slash table[] = {
      PP_SLASH_EDIT},
     {"undo", "back", "[N]", "take back the last question and its answer, or the last N", do_undo, 0},
     {"redo", "", "", "bring back what /undo took", do_redo, 0},
+    {"find", "search", "[WORDS]", "the newest message here that has these words; again: the one before", NULL,
+     PP_SLASH_FIND},
     {"copy", "", "[code [N]]", "copy the last answer, or its last block of code, or the Nth", NULL, PP_SLASH_COPY},
     {"model", "models load", "[NAME]", "load another model, or list them", do_model, 0},
     {"lora", "adapter adapters", "[NAME [STRENGTH | off] | off | save NAME | preset NAME | drop NAME | add FILE]",

@@ -175,6 +175,8 @@ static void test_screen(void **state)
     assert_int_equal(fix_slash("/template"), PP_SLASH_TEMPLATE_MENU);
     assert_int_equal(fix_slash("/edit"), PP_SLASH_EDIT);
     assert_int_equal(fix_slash("/copy"), PP_SLASH_COPY);
+    assert_int_equal(pp_controller_slash(fix.c, "/search two words", arg, sizeof arg), PP_SLASH_FIND);
+    assert_string_equal(arg, "two words");
 }
 
 static const char *param(const char *name)

@@ -10,6 +10,7 @@
 #include "ui/clipboard.h"
 #include "ui/edit.h"
 #include "ui/editor.h"
+#include "ui/find.h"
 #include "ui/screen.h"
 #include "ui/state.h"
 #include "ui/text_file.h"
@@ -234,6 +235,7 @@ static enum pp_slash slash(struct pp_ui *ui, const char *text)
     case PP_SLASH_OVERFLOW_MENU: pp_menu_open(ui, &pp_menu_overflow); break;
     case PP_SLASH_EDIT: begin_edit(ui, arg); break;
     case PP_SLASH_READ: begin_with_file(ui, arg); break;
+    case PP_SLASH_FIND: pp_ui_find(ui, arg); break;
     case PP_SLASH_COPY: copy_last_answer(ui, arg); break;
     }
     return asked;
@@ -516,8 +518,13 @@ static bool scroll_key(struct pp_ui *ui, const struct pp_key *key)
     int page = ui->at.transcript.h > 2 ? ui->at.transcript.h - 1 : 1;
     bool shifted = (key->mods & (PP_MOD_SHIFT | PP_MOD_CTRL)) != 0, empty = pp_edit_len() == 0;
     switch (key->type) {
-    case PP_KEY_PGUP: pp_transcript_scroll(ui, -page); return true;
-    case PP_KEY_PGDN: pp_transcript_scroll(ui, page); return true;
+    case PP_KEY_PGUP:
+    case PP_KEY_PGDN:
+        if (key->mods & (PP_MOD_CTRL | PP_MOD_ALT))
+            pp_transcript_step(ui, key->type == PP_KEY_PGUP ? -1 : 1);
+        else
+            pp_transcript_scroll(ui, key->type == PP_KEY_PGUP ? -page : page);
+        return true;
     case PP_KEY_UP: if (shifted) pp_transcript_scroll(ui, -1); return shifted;
     case PP_KEY_DOWN: if (shifted) pp_transcript_scroll(ui, 1); return shifted;
     case PP_KEY_HOME: if (shifted || empty) pp_transcript_home(ui); return shifted || empty;
@@ -543,6 +550,7 @@ static bool own_key(struct pp_ui *ui, const struct pp_key *key)
         if (pp_edit_searching())
             return false;
         pp_ui_clear_notice(ui);
+        pp_transcript_unmark(ui);
         pp_free(ui->held);
         ui->held = NULL;
         /* readline would take it for the beginning of Alt with whatever is typed next; vi knows it as a key. */

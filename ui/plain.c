@@ -537,6 +537,9 @@ static void take_line(struct plain *p, const char *line)
     case PP_SLASH_BRANCH: p->branching = true; break;
     case PP_SLASH_READ: take_file(p, arg); break;
     case PP_SLASH_COPY: say(p, "This needs the full screen; /export FILE writes the conversation to a file."); break;
+    case PP_SLASH_FIND:
+        say(p, "This needs the full screen; `pippin sessions search` looks for words in all conversations.");
+        break;
     case PP_SLASH_TINT: say(p, "Colours are of the full screen."); break;
     case PP_SLASH_HELP: list_commands(p); break;
     case PP_SLASH_SESSIONS:

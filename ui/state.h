@@ -59,6 +59,10 @@ struct pp_ui {
         char search[256];             /* where it was the title: the newest message that has it, too, is shown */
         bool asked;                   /* it is on another branch, which is on its way */
     } found;                          /* by a search: shown as soon as its conversation is on the screen */
+    struct {
+        char words[256];              /* "" : nothing yet */
+        int64_t message;              /* that was shown last; 0: none */
+    } find;                           /* /find */
     size_t editing;                   /* /edit: index + 1 of the message that the input line will replace; 0 for none */
     enum pp_role editing_role;        /* ... and whose it is */
     size_t sent_edit;                 /* what `editing` was when the last message went */

@@ -3,10 +3,12 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/base/word.h"
 #include "ui/document.h"
 #include "ui/draw.h"
 #include "ui/state.h"
+#include "ui/text.h"
 #include "ui/view_activity.h"
 
 enum {
@@ -285,6 +287,15 @@ void pp_transcript_scroll(struct pp_ui *ui, int lines)
     go(ui, lines < 0 ? up(ui, p, (size_t)-lines) : down(ui, p, (size_t)lines));
 }
 
+void pp_transcript_step(struct pp_ui *ui, int step)
+{
+    if (!ready(ui))
+        return;
+    const struct place p = top(ui);
+    const size_t before_it = p.message - (p.message > 0 && p.line == 0);
+    go(ui, (struct place){step < 0 ? before_it : p.message + (p.message < ui->transcript.n), 0});
+}
+
 /* Another one: something has been added at the end. */
 static uint64_t tail_revision(const struct pp_ui *ui)
 {
@@ -309,6 +320,8 @@ void pp_transcript_show(struct pp_ui *ui, size_t message, const char *word)
     const size_t line = line_with(layout_of(ui, message), word);
     const struct place p = {message, line ? head_of(ui, message) + line : 0};
     ui->transcript.tail_revision = tail_revision(ui);
+    ui->transcript.marked = ui->transcript.entries[message].id;
+    pp_utf8_print(ui->transcript.mark, sizeof ui->transcript.mark, "%s", word);
     go(ui, up(ui, p, (size_t)ui->at.transcript.h / 4)); /* with some of what is above */
 }
 
@@ -321,6 +334,12 @@ void pp_transcript_home(struct pp_ui *ui)
 void pp_transcript_end(struct pp_ui *ui)
 {
     ui->transcript.away = false;
+    pp_transcript_unmark(ui);
+}
+
+void pp_transcript_unmark(struct pp_ui *ui)
+{
+    ui->transcript.marked = 0;
     ui->dirty |= PP_DRAW_TRANSCRIPT;
 }
 
@@ -373,6 +392,35 @@ void pp_transcript_draw_line(const struct pp_layout *l, size_t i, int y, int x, 
     draw_runs(l, line, y, x + indent, w - indent);
 }
 
+/* What was looked for, reversed where it stands on a line; whole graphemes, as a part would take away its marks. */
+static void draw_mark(struct pp_ui *ui, const struct pp_layout *l, size_t i, int y, int x, int w)
+{
+    const struct pp_line *line = &l->lines[i];
+    const char *const s = pp_buf_cstr(&l->text), *const begin = s + line->start, *const end = s + line->end;
+    const char *const mark = ui->transcript.mark;
+    const size_t n = strlen(mark);
+    if (n == 0 || line->kind == PP_LINE_RULE)
+        return;
+    for (const char *p = begin; p + n <= end; p++) {
+        size_t len = 0;
+        if (pp_ncasecmp(p, mark, n) != 0)
+            continue;
+        while (len < n)
+            len += pp_cluster_next(p + len, (size_t)(end - p) - len).len;
+        const int at = line->indent + pp_text_width(begin, (size_t)(p - begin));
+        const pp_style style = l->runs[pp_layout_run(l, (uint32_t)(p - s))].style;
+        pp_draw_clean(y, x + at, w - at, p, len, style | PP_REVERSE);
+    }
+}
+
+static void draw_body(struct pp_ui *ui, size_t i, size_t k, int y, int x, int w)
+{
+    const struct pp_layout *l = layout_of(ui, i);
+    pp_transcript_draw_line(l, k, y, x, w);
+    if (ui->transcript.marked == ui->transcript.entries[i].id)
+        draw_mark(ui, l, k, y, x, w);
+}
+
 static void draw_divider(struct pp_ui *ui, size_t i, size_t k, int y)
 {
     struct pp_area a = ui->at.transcript;
@@ -409,7 +457,7 @@ static void draw_line(struct pp_ui *ui, size_t i, size_t k, int y)
     else if (k - named < thoughts)
         pp_reasoning_draw(&ui->transcript.entries[i].reasoning, m, ui->reasoning, k - named, y, x, w);
     else if (body < l->n_lines)
-        pp_transcript_draw_line(l, body, y, x, w);
+        draw_body(ui, i, body, y, x, w);
     else
         pp_draw_text(y, x, w, foot, PP_SLOT_NOTICE);
 }

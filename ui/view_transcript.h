@@ -35,6 +35,8 @@ struct pp_transcript {
     size_t message, line;   /* what is at the top, then */
     int rows, cols;         /* of the screen, when it was last drawn */
     struct pp_transcript_hold held;
+    int64_t marked;         /* the message that was looked for; 0: none; */
+    char mark[64];          /* and what in it */
     bool new_text;          /* something has been added below, since */
     uint64_t tail_revision; /* of the last message when the tail was last seen */
     uint64_t frame;
@@ -48,8 +50,13 @@ bool pp_transcript_running(const struct pp_ui *ui); /* an answer in it is being 
 /* One line of laid out text, in w cells from (y, x) on. */
 void pp_transcript_draw_line(const struct pp_layout *l, size_t line, int y, int x, int w);
 void pp_transcript_scroll(struct pp_ui *ui, int lines); /* < 0: towards the beginning */
-/* Scrolls to a message, and in it to the first line that has the word, if one does; "" is its beginning. */
+/* The beginning of a message to the top of the screen: < 0: of the one there, or the one before if it begins there;
+ * > 0: of the next. */
+void pp_transcript_step(struct pp_ui *ui, int step);
+/* Scrolls to a message, and in it to the first line that has the word, if one does; "" is its beginning. There
+ * the word is reversed until pp_transcript_unmark or pp_transcript_end. */
 void pp_transcript_show(struct pp_ui *ui, size_t message, const char *word);
+void pp_transcript_unmark(struct pp_ui *ui);
 void pp_transcript_home(struct pp_ui *ui); /* to the first line of all */
 void pp_transcript_end(struct pp_ui *ui);  /* to the tail, which is followed again */
 void pp_transcript_free(struct pp_transcript *t);

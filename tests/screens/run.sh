@@ -898,6 +898,23 @@ found_is_shown() { # also in the conversation that is open, and on another branc
         start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=0" && see ready && keys F2 && see "Rain in" && text "70 OLD" &&
         gone "Rain in" && keys Enter && see "old message 70" && gone "the lamps"
 }
+found_here() { # in the conversation on the screen: from the newest back, and then the newest again
+    start 80x24 PIPPIN_FAKE_MESSAGES=120 && see ready && say /find && see "/find WORDS goes to" && say "/find number xyz" &&
+        see 'no message of this conversation has "number xyz"' && say "/find NUMBER 7" &&
+        see 'the newest message that has "NUMBER 7"' && see "message number 79" && gone "message number 120" || return 1
+    see_styled "7mnumber 7" || return 1
+    say /find && see "this one, too, has" && see "message number 78" && gone "message number 88" && keys Escape &&
+        gone_styled "7mnumber 7" || return 1
+    say "/find umber 120" && see "the newest message that has" && see "message number 120" && say "/find umber 120" &&
+        see "this is the newest again" && keys End && say "/find message-number" && see "no message of this"
+}
+a_message_at_a_time() {
+    start 80x14 PIPPIN_FAKE_MESSAGES=40 && see ready && see "message number 40" && keys C-PgUp && gone "message number 40" &&
+        keys C-PgUp && keys M-PgUp && see "message number 37" && gone "message number 39" && keys M-PgDn &&
+        gone "message number 35" && keys C-PgDn C-PgDn C-PgDn C-PgDn && see "message number 40" && say hello &&
+        see "You said: hello" && see "message number 40" && keys Home && see "message number 1" && gone "message number 40" &&
+        keys C-PgUp C-PgDn && see "message number 2" && gone "message number 1 "
+}
 elsewhere() {
     start 80x24 PIPPIN_FAKE_ELSEWHERE=2 && see "2 answers elsewhere" && keys F2 && see "answering" && see "✎ 雨の港" &&
         see "● Evil"
@@ -1060,7 +1077,7 @@ slash_commands completion read_file full_context full_while_typing full_and_typi
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d leave_in_words menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end left_in_a_hurry stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
-alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search none_is_found found_is_shown mouse"
+alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search none_is_found found_is_shown found_here a_message_at_a_time mouse"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=

@@ -1,0 +1,75 @@
+#include "ui/find.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/utf8.h"
+#include "engine/base/word.h"
+#include "ui/found.h"
+#include "ui/state.h"
+
+/* As they stand, too: the signs of "a[i]++" are no words. */
+static bool has(const struct pp_chat_message *m, const char *words)
+{
+    return m->text && (pp_casestr(m->text, words) || pp_found_in(m->text, words));
+}
+
+/* The newest message before the one at `end` that has the words: index + 1, or 0. */
+static size_t newest_before(const struct pp_ui *ui, size_t end, const char *words)
+{
+    while (end && !has(pp_controller_message(ui->controller, end - 1), words))
+        end--;
+    return end;
+}
+
+/* Where the message that was shown last stands now; the number of messages if it is none of these. */
+static size_t shown_last(const struct pp_ui *ui)
+{
+    const size_t n = pp_controller_n_messages(ui->controller);
+    size_t i = 0;
+    while (i < n && pp_controller_message(ui->controller, i)->id != ui->find.message)
+        i++;
+    return i;
+}
+
+static void show(struct pp_ui *ui, size_t i)
+{
+    const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
+    char word[sizeof ui->find.words];
+    snprintf(word, sizeof word, "%s", ui->find.words);
+    if (!pp_casestr(m->text, word))
+        word[strcspn(word, " \t")] = '\0';
+    ui->find.message = m->id;
+    pp_transcript_show(ui, i, word);
+}
+
+void pp_ui_find(struct pp_ui *ui, const char *words)
+{
+    const size_t n = pp_controller_n_messages(ui->controller);
+    if (*words && strcmp(words, ui->find.words) != 0) {
+        pp_utf8_print(ui->find.words, sizeof ui->find.words, "%s", words);
+        ui->find.message = 0;
+    }
+    words = ui->find.words;
+    if (!*words) {
+        pp_ui_notice(ui, true, "/find WORDS goes to the newest message of this conversation that has them, and /find "
+                     "alone on to the one before it");
+        return;
+    }
+    const size_t from = shown_last(ui);
+    size_t i = newest_before(ui, from, words);
+    const bool again = !i && from < n;
+    if (again)
+        i = newest_before(ui, n, words);
+    if (!i) {
+        pp_transcript_unmark(ui);
+        pp_ui_notice(ui, true, "no message of this conversation has \"%s\"; F2 looks in all", words);
+        return;
+    }
+    show(ui, i - 1);
+    if (again)
+        pp_ui_notice(ui, false, "no message before has \"%s\": this is the newest again", words);
+    else
+        pp_ui_notice(ui, false, "%s \"%s\"; /find goes on to the one before", from < n ? "this one, too, has"
+                     : "the newest message that has", words);
+}
