@@ -199,10 +199,10 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
  * stays. Another one waits for its end. */
 void pp_controller_import(struct pp_controller *c, const char *path);
 bool pp_controller_importing(const struct pp_controller *c);
-/* Has a small file of the screen's replaced (0600) by one with this text, both copied, where nobody waits for the disk;
- * its folder is made. What is asked for later is written later. A notice follows if it cannot be written: that it is
- * not kept for the next start, and why. */
-void pp_controller_keep(struct pp_controller *c, const char *path, const char *text);
+/* Has a line "NAME = VALUE\n" put into a small file of the screen's (0600), in the place of those of that name, both
+ * copied, where nobody waits for the disk; its folder is made. What is asked for later is written later. A notice
+ * follows if it cannot be written: that it is not kept for the next start, and why. */
+void pp_controller_keep(struct pp_controller *c, const char *path, const char *line);
 /* Whether all that was asked for is done, as far as it needs the disk: the adapters beside the model are known, one
  * that was added is there, a template was read, adapters that are to be compared were looked at. What lists and imports
  * do goes on beside. */

@@ -117,12 +117,12 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
 
 /* --- what the screen remembers ---------------------------------------------------------------------------- */
 
-/* In: key (the path), text. */
+/* In: key (the path), text (the line). */
 static void run_keep(struct pp_job *job, struct pp_store *st)
 {
     const struct ctl_job *j = (const struct ctl_job *)job;
     (void)st;
-    job->code = pp_keep_file(j->key, j->text, &job->err);
+    job->code = pp_keep_line(j->key, j->text, &job->err);
 }
 
 static void on_kept(struct pp_job *job, void *controller)
@@ -132,13 +132,13 @@ static void on_kept(struct pp_job *job, void *controller)
     ctl_job_free(job);
 }
 
-void pp_controller_keep(struct pp_controller *c, const char *path, const char *text)
+void pp_controller_keep(struct pp_controller *c, const char *path, const char *line)
 {
     struct ctl_job *j = ctl_job_new(c, run_keep, on_kept);
     if (!j)
         return;
     j->key = pp_strdup(path);
-    j->text = pp_strdup(text);
+    j->text = pp_strdup(line);
     if (j->key && j->text) {
         ctl_job_post(c, j);
     } else {

@@ -11,7 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/map.h"
+#include "engine/base/whole_io.h"
 #include "engine/base/word.h"
 #include "src/near.h"
 #include "src/registry.h"
@@ -148,11 +150,37 @@ enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err)
     return pp_make_dirs(folder, err);
 }
 
-enum pp_code pp_keep_file(const char *path, const char *text, struct pp_error *err)
+/* The lines that the file has now, but those of the name that the line begins with: another pippin may have kept
+ * something there, too. */
+static void add_others(struct pp_buf *text, const char *path, const char *line)
 {
+    enum { MOST = 4096 }; /* bytes: more is no file of ours */
+    const size_t n = strcspn(line, " =");
+    char there[512];
+    FILE *f = pp_open_regular(path);
+    while (f && text->len < MOST && fgets(there, sizeof there, f)) {
+        const char *behind = strncmp(there, line, n) == 0 ? there + n : "";
+        if (behind[strspn(behind, " \t")] == '=')
+            continue;
+        pp_buf_str(text, there);
+        if (!strchr(there, '\n'))
+            pp_buf_char(text, '\n');
+    }
+    if (f)
+        fclose(f);
+}
+
+enum pp_code pp_keep_line(const char *path, const char *line, struct pp_error *err)
+{
+    struct pp_buf text = {0};
     enum pp_code code = pp_make_dirs_of(path, err); /* else nobody would know why it cannot be written */
+    add_others(&text, path, line);
+    pp_buf_str(&text, line);
+    if (code == PP_OK && text.bad)
+        code = pp_fail_nomem(err, "what is kept");
     if (code == PP_OK)
-        code = pp_write_file(path, text, strlen(text), 0600, err);
+        code = pp_write_file(path, text.data, text.len, 0600, err);
+    pp_buf_free(&text);
     return code == PP_OK ? code : pp_fail_prefix(err, "this is not kept for the next start");
 }
 

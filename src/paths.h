@@ -26,9 +26,9 @@ enum pp_code pp_paths_init(struct pp_paths *p, struct pp_error *err);
 enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
 /* Likewise the folder that a file is to be in. */
 enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err);
-/* Replaces a small file (0600) that serves the next start, and makes its folder. Errors say that it is not kept for
- * that, and why. */
-enum pp_code pp_keep_file(const char *path, const char *text, struct pp_error *err);
+/* Puts a line "NAME = VALUE\n" into a small file (0600) that serves the next start, in the place of those of that name,
+ * and makes its folder. Errors say that it is not kept for that, and why. */
+enum pp_code pp_keep_line(const char *path, const char *line, struct pp_error *err);
 
 bool pp_is_folder(const char *path); /* or a link to one */
 /* What stands behind the last slash of a path, or all of it. */

@@ -652,10 +652,10 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
     say(c, false, path);
 }
 
-void pp_controller_keep(struct pp_controller *c, const char *path, const char *text)
+void pp_controller_keep(struct pp_controller *c, const char *path, const char *line)
 {
     struct pp_error err;
-    if (pp_keep_file(path, text, &err) != PP_OK)
+    if (pp_keep_line(path, line, &err) != PP_OK)
         say(c, true, err.text);
 }
 

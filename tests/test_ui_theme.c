@@ -15,6 +15,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "src/paths.h"
 #include "ui/history.h"
 #include "ui/settings.h"
 #include "ui/theme.h"
@@ -185,17 +186,26 @@ static void colors(void **state)
 static void settings(void **state)
 {
     (void)state;
-    char path[256], text[PP_SETTINGS_BYTES];
-    struct pp_settings s = {.theme = "harbour", .raw = true}, back;
+    char path[256];
+    struct pp_settings back;
     struct pp_error err;
     snprintf(path, sizeof path, "%s/ui.ini", test_tmpdir());
     pp_settings_load(path, &back);
     assert_string_equal(back.theme, "");
-    pp_settings_text(&s, text);
-    assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
+    assert_ok(pp_keep_line(path, "theme = dark\n", &err), err);
+    assert_ok(pp_keep_line(path, "raw = yes\n", &err), err);
+    assert_ok(pp_keep_line(path, "theme = harbour\n", &err), err);
     pp_settings_load(path, &back);
     assert_string_equal(back.theme, "harbour");
     assert_true(back.raw);
+    static const char unlike[] = "theme=old\n themes = 1\n; theme\ntheme\t= x\ntint = yes";
+    assert_ok(pp_write_file(path, unlike, strlen(unlike), 0600, &err), err);
+    assert_ok(pp_keep_line(path, "theme = new\n", &err), err);
+    char *text;
+    size_t n;
+    assert_ok(pp_read_file(path, 100, &text, &n, &err), err);
+    assert_string_equal(text, " themes = 1\n; theme\ntint = yes\ntheme = new\n");
+    pp_free(text);
 }
 
 struct entries {

@@ -378,7 +378,7 @@ static void toggle_raw(struct pp_ui *ui)
     ui->settings.raw = !ui->settings.raw;
     pp_ui_notice(ui, false, "%s", ui->settings.raw ? "answers are shown as they were written"
                                                    : "Markdown is shown formatted");
-    pp_ui_save_settings(ui);
+    pp_ui_keep(ui, "raw", ui->settings.raw ? "yes" : "no");
 }
 
 void pp_ui_toggle_tint(struct pp_ui *ui)
@@ -387,7 +387,7 @@ void pp_ui_toggle_tint(struct pp_ui *ui)
     ui->dirty |= PP_DRAW_TRANSCRIPT | PP_DRAW_MENU;
     pp_ui_notice(ui, false, "%s", ui->settings.tint ? "what was guessed and stood is tinted in the answers"
                                                     : "answers are shown without a tint");
-    pp_ui_save_settings(ui);
+    pp_ui_keep(ui, "tint", ui->settings.tint ? "yes" : "no");
 }
 
 static void insert_paste(struct pp_ui *ui, const struct pp_key *key)

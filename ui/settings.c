@@ -28,9 +28,3 @@ void pp_settings_load(const char *path, struct pp_settings *s)
     ini_parse_file(f, on_entry, s);
     fclose(f);
 }
-
-void pp_settings_text(const struct pp_settings *s, char out[static PP_SETTINGS_BYTES])
-{
-    snprintf(out, PP_SETTINGS_BYTES, "theme = %s\nraw = %s\ntint = %s\n", s->theme, s->raw ? "yes" : "no",
-             s->tint ? "yes" : "no");
-}

@@ -13,8 +13,5 @@ struct pp_settings {
 
 /* Fills *s; a missing file gives the defaults, an unreadable line is skipped. */
 void pp_settings_load(const char *path, struct pp_settings *s);
-/* The text of such a file. */
-enum { PP_SETTINGS_BYTES = 128 };
-void pp_settings_text(const struct pp_settings *s, char out[static PP_SETTINGS_BYTES]);
 
 #endif

@@ -86,7 +86,8 @@ void pp_ui_suspend(struct pp_ui *ui); /* Ctrl-Z: returns when the job goes on */
 bool pp_ui_use_theme(struct pp_ui *ui, const char *id);
 void pp_ui_show_found(struct pp_ui *ui); /* what a search has found, if it is in the conversation on the screen */
 void pp_ui_keep_theme(struct pp_ui *ui, const char *id); /* and remembers it for the next start */
-void pp_ui_save_settings(struct pp_ui *ui); /* ui->settings, to their file; a notice follows if that cannot be */
+/* One of ui->settings, to their file; a notice follows if that cannot be. */
+void pp_ui_keep(struct pp_ui *ui, const char *name, const char *value);
 
 /* --- keys.c */
 /* What a key does, in the menu that is open or else in the line and the conversation. */

@@ -156,19 +156,19 @@ static void settings_file(const struct pp_ui *ui, char path[static 600])
     snprintf(path, 600, "%s/ui.ini", ui->paths->state);
 }
 
-void pp_ui_save_settings(struct pp_ui *ui)
+void pp_ui_keep(struct pp_ui *ui, const char *name, const char *value)
 {
-    char path[600], text[PP_SETTINGS_BYTES];
+    char path[600], line[128];
     settings_file(ui, path);
-    pp_settings_text(&ui->settings, text);
-    pp_controller_keep(ui->controller, path, text);
+    snprintf(line, sizeof line, "%s = %s\n", name, value);
+    pp_controller_keep(ui->controller, path, line);
 }
 
 void pp_ui_keep_theme(struct pp_ui *ui, const char *id)
 {
     pp_ui_use_theme(ui, id);
     snprintf(ui->settings.theme, sizeof ui->settings.theme, "%.63s", id);
-    pp_ui_save_settings(ui);
+    pp_ui_keep(ui, "theme", ui->settings.theme);
     if (ui->options->theme && !pp_options_given(ui->options, "theme") && strcmp(ui->options->theme, id) != 0)
         pp_ui_notice(ui, false, "pippin.conf names another theme, %s, which comes back with the next start",
                      ui->options->theme);
