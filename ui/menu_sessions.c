@@ -110,6 +110,7 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
         return; /* it is on its way */
     note_found(ui, m, s);
     if (s->id != pp_controller_session_id(ui->controller)) {
+        pp_ui_clear_notice(ui); /* of one that has nothing in it yet, too */
         pp_controller_open(ui->controller, s->id);
         pp_transcript_end(ui);
     } else {
