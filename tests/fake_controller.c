@@ -1069,7 +1069,7 @@ static const struct {
     {"edit", "[N | answer]", "change the last message", PP_SLASH_EDIT},
     {"undo", "", "take back the last question", PP_SLASH_DONE},
     {"find", "[WORDS]", "the newest message that has these words", PP_SLASH_FIND},
-    {"copy", "[code [N]]", "copy the last answer", PP_SLASH_COPY},
+    {"copy", "[N | code [N]]", "copy the last answer", PP_SLASH_COPY},
     {"read", "FILE", "a file into the line", PP_SLASH_READ},
     {"reasoning", "[show | fold | hide]", "the thinking", PP_SLASH_REASONING},
     {"regen", "", "another answer", PP_SLASH_DONE},

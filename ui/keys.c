@@ -39,11 +39,13 @@ static void remember(struct pp_ui *ui, const char *text)
 
 /* --- slash commands and Enter --------------------------------------------------------------------------------- */
 
-static size_t last_of(struct pp_ui *ui, enum pp_role role) /* index + 1; 0: none */
+/* The nth last message of a role, index + 1; 0: there are fewer. */
+static size_t nth_last_of(struct pp_ui *ui, enum pp_role role, unsigned long n)
 {
     size_t i = pp_controller_n_messages(ui->controller);
-    while (i > 0 && pp_controller_message(ui->controller, i - 1)->role != role)
-        i--;
+    for (; i > 0; i--)
+        if (pp_controller_message(ui->controller, i - 1)->role == role && --n == 0)
+            break;
     return i;
 }
 
@@ -54,8 +56,8 @@ static size_t block_of(struct pp_ui *ui, const char *what, size_t n)
     int end = 0;
     sscanf(what, "code%n %zu%n", &end, &wanted, &end);
     if (!end || what[end])
-        pp_ui_notice(ui, true, "/copy copies the last answer, /copy code the last block of code in it, /copy code 2 "
-                     "the second");
+        pp_ui_notice(ui, true, "/copy copies the last answer, /copy 2 the one before it, /copy code the last block of "
+                     "code in the last one, /copy code 2 the second");
     else if (!n)
         pp_ui_notice(ui, true, "the last answer has no block of code");
     else if (!wanted || wanted > n)
@@ -80,22 +82,30 @@ static void copy_code(struct pp_ui *ui, const struct pp_chat_message *m, const c
     pp_buf_free(&code);
 }
 
-/* what: "" for all of it. */
-static void copy_last_answer(struct pp_ui *ui, const char *what)
+static void copy_whole(struct pp_ui *ui, const struct pp_chat_message *m, unsigned long n)
 {
-    size_t i = last_of(ui, PP_ROLE_ASSISTANT);
-    if (i == 0) {
-        pp_ui_notice(ui, true, "there is no answer to copy yet");
-        return;
-    }
-    const struct pp_chat_message *m = pp_controller_message(ui->controller, i - 1);
-    if (*what)
-        copy_code(ui, m, what);
-    else if (pp_clipboard_put(m->text, m->len))
-        pp_ui_notice(ui, false, "the last answer was sent to the terminal's clipboard");
+    char which[48] = "the last answer";
+    if (n > 1)
+        snprintf(which, sizeof which, "the answer %lu from the end", n);
+    if (pp_clipboard_put(m->text, m->len))
+        pp_ui_notice(ui, false, "%s was sent to the terminal's clipboard", which);
     else
-        pp_ui_notice(ui, true,
-                     "the last answer is too long for the terminal's clipboard; /export writes it to a file");
+        pp_ui_notice(ui, true, "%s is too long for the terminal's clipboard; /export writes it to a file", which);
+}
+
+/* what: "" for the last one, "2" for that before it, "code" for some of it. */
+static void copy_answer(struct pp_ui *ui, const char *what)
+{
+    char *end = NULL;
+    unsigned long n = isdigit((unsigned char)*what) ? strtoul(what, &end, 10) : 1;
+    const bool code = n < 1 || (end ? *end : *what); /* or else it is told what there is */
+    const size_t i = nth_last_of(ui, PP_ROLE_ASSISTANT, code ? 1 : n);
+    if (!i)
+        pp_ui_notice(ui, true, n > 1 ? "there are not so many answers yet" : "there is no answer to copy yet");
+    else if (code)
+        copy_code(ui, pp_controller_message(ui->controller, i - 1), what);
+    else
+        copy_whole(ui, pp_controller_message(ui->controller, i - 1), n);
 }
 
 static void choose_theme(struct pp_ui *ui, const char *name)
@@ -134,10 +144,7 @@ static size_t to_be_edited(struct pp_ui *ui, const char *which)
         pp_ui_notice(ui, true, "an answer is being written; Esc stops it");
         return 0;
     }
-    size_t i = answer ? last_of(ui, PP_ROLE_ASSISTANT) : pp_controller_n_messages(ui->controller);
-    for (; i && !answer; i--)
-        if (pp_controller_message(ui->controller, i - 1)->role == PP_ROLE_USER && --n == 0)
-            break;
+    const size_t i = nth_last_of(ui, answer ? PP_ROLE_ASSISTANT : PP_ROLE_USER, n);
     if (!i)
         pp_ui_notice(ui, true, answer ? "there is no answer to change yet" : "there is no such message to change");
     return i;
@@ -236,7 +243,7 @@ static enum pp_slash slash(struct pp_ui *ui, const char *text)
     case PP_SLASH_EDIT: begin_edit(ui, arg); break;
     case PP_SLASH_READ: begin_with_file(ui, arg); break;
     case PP_SLASH_FIND: pp_ui_find(ui, arg); break;
-    case PP_SLASH_COPY: copy_last_answer(ui, arg); break;
+    case PP_SLASH_COPY: copy_answer(ui, arg); break;
     }
     return asked;
 }

@@ -825,9 +825,13 @@ copy() { # an answer, or a block of its code; into a buffer of tmux, which takes
         say "/copy code" && see "no block of code" && say /copy && see "was sent to the terminal" || return 1
     printf 'You said: one thing' >"$work/wanted"
     becomes 0 copied || { why="copied: $(t show-buffer)"; return 1; }
+    say two && see "You said: two" && see ready && say "/copy 2" && see "the answer 2 from the end was sent" &&
+        becomes 0 copied && say "/copy 3" && see "not so many answers" && say "/copy 0" && see "/copy 2 the one before" &&
+        say "/copy 2 code" && see "/copy 2 the one before" && printf 'You said: two' >"$work/wanted" && say "/copy 1" &&
+        becomes 0 copied || return 1
     printf 'int main(void)\n{\n\treturn 0;\n}\n' >"$work/wanted"
     say markdown && see "end of markdown" && see ready && say "/copy code" && see "block 1 of 1" && becomes 0 copied &&
-        say "/copy code 2" && see "has 1 block of code" && say "/copy codes" && see "/copy code the last block of code"
+        say "/copy code 2" && see "has 1 block of code" && say "/copy codes" && see "block of code in the last one"
 }
 
 injection() {
@@ -885,6 +889,10 @@ none_is_found() { # and why
     for i in $(seq 12); do keys DC && see "y deletes" && keys y && gone "y deletes" && shows "none yet" && break; done
     see "none yet: a message begins one" && text "👩 +" && see "words are searched for, no signs" && text x &&
         see "none found"
+}
+told_elsewhere() { # what is told of an empty conversation goes when another one is opened
+    start 80x24 && see ready && say "/edit 3" && see "no such message" && keys F2 && see "Rain in" && keys Enter &&
+        see "the lamps" && gone "no such message"
 }
 found_is_shown() { # also in the conversation that is open, and on another branch
     start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=70" && see ready && keys F2 && see "Rain in" && text "old" &&
@@ -1077,7 +1085,7 @@ slash_commands completion read_file full_context full_while_typing full_and_typi
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d leave_in_words menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end left_in_a_hurry stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
 stopped_from_outside plain plain_lists plain_pipe more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
-alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search none_is_found found_is_shown found_here a_message_at_a_time mouse"
+alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search none_is_found found_is_shown found_here told_elsewhere a_message_at_a_time mouse"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
     why=
