@@ -426,8 +426,10 @@ static void on_scanned(struct pp_job *job, void *controller)
     struct ctl_job *j = (struct ctl_job *)job;
     c->n_scans--;
     ctl_adapters_found(c, j);
-    if (!j->flag)
-        ctl_presets_found(c, j); /* later on they are what the user makes of them here */
+    if (j->id == c->preset_changes)
+        ctl_presets_found(c, j);
+    else
+        ctl_scan(c, j->flag); /* what it found is older than what the user has made of them here */
     for (size_t i = 0; i < j->templates.n; i++)
         ctl_add_template(&c->templates, j->templates.items[i].name, j->templates.items[i].detail);
     if (job->code != PP_OK)
@@ -453,6 +455,7 @@ void ctl_scan(struct pp_controller *c, bool again)
     if (!j)
         return;
     j->flag = again;
+    j->id = c->preset_changes;
     snprintf(j->model, sizeof j->model, "%s", c->status.model.path);
     j->job.of_disk = true;
     c->n_scans++;

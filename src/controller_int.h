@@ -222,6 +222,7 @@ struct pp_controller {
     struct named_list presets;
     struct pp_adapter_mix *preset_sets; /* [presets.n] */
     size_t preset_cap;
+    int64_t preset_changes;            /* made here: what was read before is old */
     struct named_list templates, persona_names, params;
     struct pp_personas personas;
     char persona[64];             /* "" for none or a system prompt of one's own */
@@ -481,6 +482,8 @@ void ctl_forget_drafters(struct pp_controller *c); /* another model was loaded *
 
 /* --- controller_presets.c --- */
 
+/* Adds what the database has, also by another pippin. What another one has deleted stays until the next start, as do
+ * sets that could not be stored. */
 void ctl_presets_found(struct pp_controller *c, const struct ctl_job *found);
 void ctl_presets_mark(struct pp_controller *c);
 void ctl_presets_free(struct pp_controller *c);

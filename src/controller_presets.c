@@ -100,6 +100,7 @@ bool pp_controller_save_preset(struct pp_controller *c, const char *name)
         ctl_notice(c, true, "out of memory");
         return false;
     }
+    c->preset_changes++;
     ctl_store_words(c, ctl_run_preset, name, json, false);
     pp_free(json);
     ctl_mark_current(c);
@@ -113,6 +114,7 @@ void pp_controller_drop_preset(struct pp_controller *c, const char *name)
     const int at = find(c, name);
     if (at < 0)
         return;
+    c->preset_changes++;
     ctl_store_words(c, ctl_run_preset, c->presets.items[at].name, NULL, false);
     for (size_t k = (size_t)at + 1; k < c->presets.n; k++) {
         c->presets.items[k - 1] = c->presets.items[k];

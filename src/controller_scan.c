@@ -107,7 +107,8 @@ uint64_t ctl_adapter_stamp(const char *path)
     return h;
 }
 
-/* In: model (its path, "" if none is loaded). Out: adapters with their stamps, templates, notes, presets. */
+/* In: model (its path, "" if none is loaded), id (of what was done to presets before). Out: adapters with their stamps,
+ * templates, notes, presets. */
 void ctl_run_scan(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;

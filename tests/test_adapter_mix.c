@@ -603,6 +603,35 @@ static void compared_when_known(void **state)
     assert_string_equal(fix.fake->asked[4].adapters, "barista 0.50");
 }
 
+/* By another pippin, while this one runs: seen when the list is opened again, and not in the place of newer ones. */
+static void presets_from_elsewhere(void **state)
+{
+    struct pp_error err;
+    struct pp_store *st = fix_store();
+    const struct pp_named *p;
+    size_t n;
+    (void)state;
+    fixture_flush(&fix);
+    fixture_pump(&fix);
+    assert_int_equal(fix_slash("/lora save mine"), PP_SLASH_DONE);
+    fixture_flush(&fix);
+    assert_ok(pp_store_preset_put(st, "theirs", "[{\"path\":\"/m/bard.gguf\",\"scale\":0.25}]", &err), err);
+    assert_int_equal(fix_slash("/lora preset theirs"), PP_SLASH_ERROR);
+    pp_controller_look_around(fix.c);
+    pump_until(&fix, (p = pp_controller_presets(fix.c, &n), n) == 2);
+    assert_string_equal(p[1].name, "theirs");
+    assert_string_equal(p[1].detail, "bard 0.25");
+    pp_controller_look_around(fix.c); /* it is read before what follows is stored, and taken after that was asked for */
+    assert_int_equal(fix_slash("/lora drop theirs"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
+    assert_int_equal(fix_slash("/lora save mine"), PP_SLASH_DONE);
+    pump_until(&fix, pp_controller_settled(fix.c));
+    p = pp_controller_presets(fix.c, &n);
+    assert_int_equal(n, 1);
+    assert_string_equal(p[0].detail, "no adapter");
+    pp_store_close(st);
+}
+
 /* Two that cannot be on at once: what the worker said of them is told before an answer is tried. */
 static void conflicts(void **state)
 {
@@ -821,6 +850,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(mistakes, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(order_is_kept, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(presets, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(presets_from_elsewhere, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(added_with_a_note, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(two_of_a_name, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(by_a_link, setup, fix_teardown),
