@@ -323,6 +323,7 @@ void pp_transcript_show(struct pp_ui *ui, size_t message, const char *word)
     ui->transcript.marked = ui->transcript.entries[message].id;
     pp_utf8_print(ui->transcript.mark, sizeof ui->transcript.mark, "%s", word);
     go(ui, up(ui, p, (size_t)ui->at.transcript.h / 4)); /* with some of what is above */
+    ui->transcript.away = true; /* also at the tail: a notice that comes with it does not push it out */
 }
 
 void pp_transcript_home(struct pp_ui *ui)

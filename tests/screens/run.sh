@@ -914,7 +914,9 @@ found_here() { # in the conversation on the screen: from the newest back, and th
     say /find && see "this one, too, has" && see "message number 78" && gone "message number 88" && keys Escape &&
         gone_styled "7mnumber 7" || return 1
     say "/find umber 120" && see "the newest message that has" && see "message number 120" && say "/find umber 120" &&
-        see "this is the newest again" && keys End && say "/find message-number" && see "no message of this"
+        see "this is the newest again" && keys End && say "/find message-number" && see "no message of this" &&
+        start 20x6 PIPPIN_FAKE_MESSAGES=12 && see ready && say "/find number 11" && see "the newest" &&
+        see "▎ message number 11" # which the notice leaves in its place
 }
 a_message_at_a_time() {
     start 80x14 PIPPIN_FAKE_MESSAGES=40 && see ready && see "message number 40" && keys C-PgUp && gone "message number 40" &&
