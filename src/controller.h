@@ -217,6 +217,8 @@ bool pp_controller_order_sessions(struct pp_controller *c);
 size_t pp_controller_n_sessions(const struct pp_controller *c);
 /* The rows are still those of the question before. */
 bool pp_controller_sessions_pending(const struct pp_controller *c);
+/* Rows could not be read, as a notice said, and are not asked for again before the next refreshing. */
+bool pp_controller_sessions_failed(const struct pp_controller *c);
 /* Row i, newest first. NULL: it is not here; it is being fetched (PP_DIRTY_LISTS, then ask again). */
 const struct pp_session *pp_controller_session_at(struct pp_controller *c, size_t i);
 int64_t pp_controller_session_id(const struct pp_controller *c); /* 0 while unsaved */

@@ -254,6 +254,11 @@ bool pp_controller_sessions_pending(const struct pp_controller *c)
     return l->wanted || (l->busy && l->busy->fetch == FETCH_NEWEST);
 }
 
+bool pp_controller_sessions_failed(const struct pp_controller *c)
+{
+    return c->list.failed;
+}
+
 size_t pp_controller_n_sessions(const struct pp_controller *c)
 {
     return c->list.total;

@@ -11,6 +11,7 @@
 #include "src/title.h"
 #include "tests/backend_fake.h"
 #include "tests/fill_store.h"
+#include "tests/store_fixture.h"
 
 /* The text of a message in the database, in a static buffer; its state in *state. */
 static const char *stored(int64_t id, enum pp_message_state *state)
@@ -1011,6 +1012,27 @@ static void test_all_that_was_found_goes(void **state)
     assert_true(pp_controller_n_sessions(fix.c) > 1);
 }
 
+/* Then there are none on the screen, but that is not because there are none. */
+static void test_a_list_that_cannot_be_read(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "hello", "hi");
+    pp_controller_refresh_sessions(fix.c, "");
+    assert_true(pp_controller_sessions_pending(fix.c));
+    pump_until(&fix, pp_controller_n_sessions(fix.c) == 1);
+    assert_false(pp_controller_sessions_pending(fix.c) || pp_controller_sessions_failed(fix.c));
+    raw_sql(fix.paths.db, "ALTER TABLE session RENAME COLUMN updated_ms TO another");
+    pp_controller_refresh_sessions(fix.c, "");
+    pump_until(&fix, pp_controller_sessions_failed(fix.c));
+    assert_false(pp_controller_sessions_pending(fix.c));
+    assert_int_equal(pp_controller_n_sessions(fix.c), 0);
+    assert_true(fix_status()->notice_is_error);
+    raw_sql(fix.paths.db, "ALTER TABLE session RENAME COLUMN another TO updated_ms");
+    pp_controller_refresh_sessions(fix.c, "");
+    pump_until(&fix, pp_controller_n_sessions(fix.c) == 1);
+    assert_false(pp_controller_sessions_failed(fix.c));
+}
+
 /* --- pieces ----------------------------------------------------------------------------------------------- */
 
 static void test_title(void **state)
@@ -1112,6 +1134,7 @@ TEST_GROUP(controller)
         READY(test_the_list_comes_by_pages),
         READY(test_a_search_comes_by_pages),
         READY(test_all_that_was_found_goes),
+        READY(test_a_list_that_cannot_be_read),
         cmocka_unit_test(test_title),
         cmocka_unit_test(test_branch_json),
     };

@@ -42,10 +42,11 @@ static size_t count(struct pp_ui *ui, struct pp_menu *m)
 
 static const char *why_empty(struct pp_ui *ui, struct pp_menu *m)
 {
-    (void)ui;
-    return !m->search.text[0]                ? "none yet: a message begins one"
-           : pp_found_has_words(m->search.text) ? "none found"
-                                                : "words are searched for, no signs such as these";
+    return pp_controller_sessions_pending(ui->controller)  ? "…"
+           : pp_controller_sessions_failed(ui->controller) ? "they cannot be read now; F2 tries it again"
+           : !m->search.text[0]                            ? "none yet: a message begins one"
+           : pp_found_has_words(m->search.text)            ? "none found"
+                                                           : "words are searched for, no signs such as these";
 }
 
 /* The title, and what was found behind it, on one line. */

@@ -884,11 +884,17 @@ impatient_search() { # Enter before anything is found opens what is found, not w
     start 80x24 PIPPIN_FAKE_SEARCH=1 && see ready && hold && keys F2 && see "Rain in" && text "evil" && keys Enter Escape &&
         gone "Search" && release && rests && ! screen | grep -qF "─ Evil" || { why=${why:-"it was opened after Esc"}; return 1; }
 }
+empty_list() { # until that shows
+    for i in $(seq 12); do keys DC && see "y deletes" && keys y && gone "y deletes" && shows "$1" && return 0; done
+}
 none_is_found() { # and why
-    start 80x24 && see ready && keys F2 && see "Rain in" || return 1
-    for i in $(seq 12); do keys DC && see "y deletes" && keys y && gone "y deletes" && shows "none yet" && break; done
-    see "none yet: a message begins one" && text "👩 +" && see "words are searched for, no signs" && text x &&
-        see "none found"
+    start 80x24 && see ready && keys F2 && see "Rain in" && empty_list "none yet" &&
+        see "none yet: a message begins one" && text "👩 +" && see "words are searched for, no signs" && text x &&
+        see "none found" || return 1
+    start 80x24 PIPPIN_FAKE_UNREAD=1 && see ready && keys F2 && see "Rain in" && empty_list "cannot be" &&
+        see "they cannot be read now; F2 tries it again" || return 1
+    start 80x24 PIPPIN_FAKE_SEARCH=1 && see ready && keys F2 && see "Rain in" && empty_list "none yet" && hold && text x &&
+        see "│   … " && release && see "none found"
 }
 told_elsewhere() { # what is told of an empty conversation goes when another one is opened
     start 80x24 && see ready && say "/edit 3" && see "no such message" && keys F2 && see "Rain in" && keys Enter &&
