@@ -589,7 +589,7 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
     if (!code)
         code = pp_export_items(w, list.items, list.n, opt, err);
     if (!code)
-        code = pp_source_check(s, err); /* zeros were written for what another program cut off */
+        code = pp_source_check_unchanged(s, err); /* zeros were written for what another program cut off */
     if (!code)
         code = pp_gguf_writer_finish(w, err);
     pp_gguf_writer_free(w);

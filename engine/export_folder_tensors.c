@@ -438,7 +438,7 @@ static enum pp_code write_items(const struct folder *f)
         code = write_item(f, &f->items[i]);
         done += pp_type_row_bytes(f->items[i].from->type, f->items[i].ne[0]) * (size_t)n_rows_of(&f->items[i]);
     }
-    return code ? code : pp_source_check(f->s, f->err);
+    return code ? code : pp_source_check_unchanged(f->s, f->err);
 }
 
 enum pp_code pp_folder_write_tensors(struct folder *f)

@@ -435,6 +435,11 @@ bool pp_gguf_lost(const struct pp_gguf *g)
     return pp_map_lost(&g->map);
 }
 
+bool pp_gguf_changed(const struct pp_gguf *g)
+{
+    return pp_map_changed(&g->map);
+}
+
 const struct pp_file_id *pp_gguf_file_id(const struct pp_gguf *g)
 {
     return &g->map.id;

@@ -27,6 +27,7 @@ enum pp_code pp_gguf_open_memory(const void *data, size_t size, const char *name
 void pp_gguf_close(struct pp_gguf *g); /* NULL is fine */
 const char *pp_gguf_path(const struct pp_gguf *g);
 bool pp_gguf_lost(const struct pp_gguf *g); /* the mapped file shrank: pp_map_lost */
+bool pp_gguf_changed(const struct pp_gguf *g); /* pp_map_changed */
 const struct pp_file_id *pp_gguf_file_id(const struct pp_gguf *g); /* all zeros if it came from memory */
 
 /* --- metadata ------------------------------------------------------------------------------------------ */

@@ -448,6 +448,14 @@ bool pp_hf_lost(const struct pp_hf *hf)
     return false;
 }
 
+bool pp_hf_changed(const struct pp_hf *hf)
+{
+    for (size_t i = 0; i < hf->n_shards; i++)
+        if (pp_safetensors_changed(hf->shards[i]))
+            return true;
+    return false;
+}
+
 /* --- chat template ------------------------------------------------------------------------------------- */
 
 /* The template among several: [{"name": "default", "template": "..."}, {"name": "tool_use", ...}]. */

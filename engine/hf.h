@@ -28,6 +28,7 @@ const char *pp_hf_dtype(const struct pp_hf *hf, size_t i); /* as the file calls 
 /* By its own name, wherever it is; or NULL. dtype: as the file calls it, or NULL. */
 const struct pp_tensor *pp_hf_find(const struct pp_hf *hf, const char *name, const char **dtype);
 bool pp_hf_lost(const struct pp_hf *hf);
+bool pp_hf_changed(const struct pp_hf *hf); /* one of the files of weights: pp_map_changed */
 
 /* The folder's chat template of this name, "default" or "tool_use": chat_template.jinja and what lies in
  * additional_chat_templates/, or those of `chat_template` in chat_template.json or tokenizer_config.json. *text

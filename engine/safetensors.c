@@ -245,6 +245,11 @@ bool pp_safetensors_lost(const struct pp_safetensors *s)
     return pp_map_lost(&s->map);
 }
 
+bool pp_safetensors_changed(const struct pp_safetensors *s)
+{
+    return pp_map_changed(&s->map);
+}
+
 size_t pp_safetensors_n(const struct pp_safetensors *s)
 {
     return s->n;

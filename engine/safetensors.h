@@ -19,6 +19,7 @@ enum pp_code pp_safetensors_open_memory(const void *data, size_t size, const cha
                                         struct pp_error *err);
 void pp_safetensors_close(struct pp_safetensors *s); /* and the tensors; NULL is fine */
 bool pp_safetensors_lost(const struct pp_safetensors *s); /* the file shrank: pp_map_lost */
+bool pp_safetensors_changed(const struct pp_safetensors *s); /* pp_map_changed */
 /* Tensors carry ne in GGUF order (reversed shape). F32, F16 and BF16 have their pp_type; other dtypes ("I32", "U8",
  * "F64", ...) have type PP_TYPE_LIMIT and are told apart by pp_safetensors_dtype. A scalar has ne[0] 1.
  * Data may lie at any address, as not every program that writes such files aligns them. */

@@ -403,3 +403,15 @@ enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err)
     return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load the model again",
                    s->path);
 }
+
+enum pp_code pp_source_check_unchanged(const struct pp_source *s, struct pp_error *err)
+{
+    const enum pp_code code = pp_source_check(s, err);
+    bool changed = s->hf && pp_hf_changed(s->hf);
+    for (int i = 0; i < pp_source_n_files(s); i++)
+        changed = changed || pp_gguf_changed(pp_source_file(s, i));
+    if (code || !changed)
+        return code;
+    return pp_fail(err, PP_ERR_IO, "another program has written into %s while it was read; do it again when that is "
+                   "done", s->path);
+}

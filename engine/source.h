@@ -490,5 +490,7 @@ enum pp_code pp_source_fill(const struct pp_source *s, struct pp_pool *pool, con
 size_t pp_source_to_fill(const struct pp_source *s); /* bytes, whether they were filled or not */
 /* An error that names the file if a mapped file shrank under us, else PP_OK. Cheap: call after every pass. */
 enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err);
+/* Also if somebody has written into a file: for who makes another one of it, which would be of two. */
+enum pp_code pp_source_check_unchanged(const struct pp_source *s, struct pp_error *err);
 
 #endif

@@ -1,7 +1,9 @@
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/adapter_file.h"
 #include "engine/arch/arch.h"
@@ -80,6 +82,32 @@ static void assert_config_refused(const char *more, enum pp_code want, const cha
     if (code != want || !strstr(err.text, text))
         fail_msg("%s: wanted code %d with \"%s\", got %d: %s", more, (int)want, text, (int)code, err.text);
     assert_null(s);
+}
+
+/* What is made of a file that somebody writes into meanwhile would be of two. */
+static void test_written_into(void **state)
+{
+    static const struct timespec later[2] = {{.tv_sec = 4000000000}, {.tv_sec = 4000000000}};
+    struct pp_source *s;
+    struct pp_error err;
+    char path[512], other[512];
+    (void)state;
+    snprintf(path, sizeof path, "%s/model.safetensors", folder("config"));
+    snprintf(other, sizeof other, "%s/other", folder("config"));
+    assert_ok(open_config("", &s, &err), err);
+    assert_ok(pp_source_check_unchanged(s, &err), err);
+    assert_int_equal(utimensat(AT_FDCWD, path, later, 0), 0); /* as a write does */
+    assert_int_equal(pp_source_check_unchanged(s, &err), PP_ERR_IO);
+    assert_non_null(strstr(err.text, "another program has written into"));
+    assert_ok(pp_source_check(s, &err), err);
+    pp_source_close(s);
+    assert_ok(open_config("", &s, &err), err);
+    write_in(folder("config"), "other", "x", 1);
+    assert_int_equal(rename(other, path), 0); /* what was mapped stays as it was */
+    assert_ok(pp_source_check_unchanged(s, &err), err);
+    assert_int_equal(unlink(path), 0);
+    assert_ok(pp_source_check_unchanged(s, &err), err);
+    pp_source_close(s);
 }
 
 /* --- hyperparameters ----------------------------------------------------------------------------------------- */
@@ -1043,7 +1071,7 @@ TEST_GROUP(source)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config),
         cmocka_unit_test(test_windows),
-        cmocka_unit_test(test_bad_config),
+        cmocka_unit_test(test_bad_config), cmocka_unit_test(test_written_into),
         cmocka_unit_test(test_too_many_layers),
         cmocka_unit_test(test_bad_folders),
         cmocka_unit_test(test_shards),

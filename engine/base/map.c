@@ -200,6 +200,15 @@ bool pp_map_lost(const struct pp_map *map)
     return map->data && pp_map_watch_lost(map->slot);
 }
 
+bool pp_map_changed(const struct pp_map *map)
+{
+    struct stat st;
+    if (!map->path || stat(map->path, &st) != 0)
+        return false;
+    const struct pp_file_id now = pp_file_id(&st);
+    return now.dev == map->id.dev && now.ino == map->id.ino && memcmp(&now, &map->id, sizeof now) != 0;
+}
+
 enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *size, struct pp_error *err)
 {
     int fd;

@@ -34,6 +34,9 @@ enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *
 void pp_map_close(struct pp_map *map); /* a zeroed or closed map is fine */
 /* True once part of the file was found missing; the data read since then are zeros. */
 bool pp_map_lost(const struct pp_map *map);
+/* True if somebody has written into the file since it was mapped, so that what was read of it may be of two files. One
+ * that was removed, or replaced by a rename, is as it was. */
+bool pp_map_changed(const struct pp_map *map);
 
 /* The same watch over pages that the caller maps itself, whatever file is behind them. -1: the table is full; without a
  * watch a hole kills the process, so do not map a file there. */
