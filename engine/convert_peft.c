@@ -583,6 +583,9 @@ static enum pp_code take_folder(const char *dst, int *lock, bool *made, struct p
     enum pp_code code = pp_lock_folder(dst, lock, err);
     if (!code && (pp_file_exists(dst, pp_adapter_config_file) || pp_file_exists(dst, "adapter_model.safetensors")))
         code = pp_fail(err, PP_ERR_USAGE, "there is an adapter in %s already; name another folder", dst);
+    if (!code && pp_file_exists(dst, "config.json")) /* other programs would take the adapter for a part of it */
+        code = pp_fail(err, PP_ERR_USAGE, "there is a model in %s (config.json); name another folder for the adapter",
+                       dst);
     return code;
 }
 

@@ -290,8 +290,8 @@ static enum pp_code keep_random(struct bench *b, struct pp_error *err)
         fputs(pp_buf_cstr(&out), stdout);
         pp_buf_free(&out);
     } else {
-        printf("%s: %s, %s, %lld layers, %.1f MB\n", b->o->bench.write, info->name, info->type_name,
-               (long long)info->n_layer, (double)info->bytes / 1e6);
+        printf("%s: %s, %s, %lld layer%s, %.1f MB\n", b->o->bench.write, info->name, info->type_name,
+               (long long)info->n_layer, info->n_layer == 1 ? "" : "s", (double)info->bytes / 1e6);
     }
     pp_model_close(m);
     return PP_OK;

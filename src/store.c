@@ -358,13 +358,22 @@ int64_t pp_store_now_ms(void)
 
 /* --- opening ----------------------------------------------------------------------------------------------------- */
 
+/* SQLite would wait for who writes to a named pipe, and no signal would end that. Fine if nothing is there. */
+static enum pp_code check_regular(const char *path, struct pp_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
+        return PP_OK;
+    return pp_fail(err, PP_ERR_IO, "%s is not a regular file; move it away", path);
+}
+
 /* Makes the file with its mode before SQLite would with another. Only if it is absent: closing any descriptor of a file
  * releases all locks that this process holds on it (POSIX), those of other connections included. */
 static enum pp_code make_file(const char *path, struct pp_error *err)
 {
     struct stat st;
     if (stat(path, &st) == 0)
-        return S_ISREG(st.st_mode) ? PP_OK : pp_fail(err, PP_ERR_IO, "%s is not a regular file; move it away", path);
+        return check_regular(path, err);
     if (pp_make_dirs_of(path, err) != PP_OK)
         return pp_fail_advice(err, "set HOME, or XDG_DATA_HOME, to a folder of your own");
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
@@ -443,11 +452,11 @@ int pp_store_open_how(const char *path, const char *how, sqlite3 **db)
 enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, struct pp_error *err)
 {
     enum { PATIENCE_MS = 100 };
-    enum pp_code code = PP_OK;
+    enum pp_code code = check_regular(path, err);
     *out = NULL;
-    struct pp_store *st = pp_calloc(1, sizeof *st);
+    struct pp_store *st = code ? NULL : pp_calloc(1, sizeof *st);
     if (!st)
-        return pp_fail_nomem(err, "the conversations");
+        return code ? code : pp_fail_nomem(err, "the conversations");
     int rc = sqlite3_open_v2(path, &st->db, SQLITE_OPEN_READONLY, NULL);
     if (rc == SQLITE_OK && !pp_store_is_readable(st) && is_whole(path)) { /* a full disk, or one that is read-only */
         sqlite3_close(st->db);

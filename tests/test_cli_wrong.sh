@@ -20,7 +20,7 @@ random="bench --shape stories-15m --type q8_0 --layers 1 --vocab 300 --write"
 cp "$small" "$tmp/model.gguf"
 run $random "$tmp/model.gguf"; expect "a random model over one that somebody has" 2 '' 'model.gguf already, which is not a random model, and it stays'
 holds "is not written" cmp -s "$small" "$tmp/model.gguf"
-run $random "$tmp/random.gguf"; expect "one by another name" 0
+run $random "$tmp/random.gguf"; expect "one by another name" 0 'Q8_0, 1 layer, '
 run $random "$tmp/random.gguf"; expect "takes the place of an older one" 0
 run quantize "$small" "$tmp/q8.gguf" q8_0; expect "a model quantised" 0 '' 'wrote .*q8.gguf, 5.0 MB'
 run quantize "$small" /dev/stdout q8_0; expect "to stdout, which is a file" 0 '' 'wrote /dev/stdout, 5.0 MB'
@@ -41,6 +41,8 @@ run lora train no-such.jsonl -o "$tmp/model.gguf"; expect "an adapter's folder t
 run lora train no-such.jsonl -o "$tmp/not/there"; expect "one that cannot be made" 1 '' 'cannot make the folder .*/not/there'
 mkdir "$tmp/there" && echo '{}' >"$tmp/there/config.json"
 run lora train no-such.jsonl -o "$tmp/there"; expect "or one with a model in it" 2 '' 'there is a model in .*/there \(config.json\); name another'
+run convert engine/starter/bard.gguf "$tmp/there" --base starter; expect "also for one that is converted" 2 '' 'there is a model in .*/there \(config.json\); name another'
+holds "which is not written" [ ! -e "$tmp/there/adapter_config.json" ]
 run lora train no-such.jsonl -o "$tmp/new/"; expect "one that can be" 1 '' 'no-such.jsonl'
 holds "is not made for nothing" [ ! -e "$tmp/new" ]
 ln -s round "$tmp/round"; ln -s nowhere "$tmp/lost"
@@ -56,6 +58,12 @@ run models list; expect "and the others stay" 0 '^model .*\[one\]'
 run models rm model one "$tmp/model.gguf" model; expect "one by all its names" 0 '' 'model is not registered any more'
 holds "goes once" [ "$(grep -c . "$tmp/err")" = 1 ]
 run models tag other two; run models untag two two; expect "and so does a tag" 0
+
+mkdir -m 700 -p "$tmp/pipe/pippin" && mkfifo "$tmp/pipe/pippin/pippin.db"
+for words in "tokenize -m no-such -p x" "models list" "run -m no-such -p x" "sessions list"; do
+    XDG_DATA_HOME="$tmp/pipe" timeout -s KILL 60 "$pippin" $words >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?
+    holds "${words%% *} does not wait for a pipe in the database's place" [ "$code" -lt 4 ]
+done
 
 # --- what a template is given -------------------------------------------------------------------------------------
 
