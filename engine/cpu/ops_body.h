@@ -8,7 +8,7 @@
 #ifdef PP_VEC_SCALAR /* where a vector is a loop of its own: unrolled twice, it takes the compiler twice as long */
 #define UNROLL
 #define UNROLL_TWICE
-#else
+#elif !defined(UNROLL)
 #define UNROLL       _Pragma("GCC unroll 8")
 #define UNROLL_TWICE _Pragma("GCC unroll 2")
 #endif
