@@ -202,7 +202,7 @@ static inline float *pp_kv_row(const struct pp_kv_layout *l, uint8_t *page, int 
     return (float *)(void *)(page + pp_kv_head_offset(l, layer, 0)) + (size_t)slot * (size_t)l->head_pad;
 }
 
-/* In a page of a tier of states, the keys of a key head [key_dim, 64]. */
+/* In a page of a tier of states, the keys of a key head [key_dim, PP_PAGE_TOKENS]. */
 static inline float *pp_kv_state_keys(const struct pp_kv_layout *l, uint8_t *page, int layer, int key_head)
 {
     return (float *)(void *)(page + pp_kv_head_offset(l, layer, 0)) +
@@ -212,15 +212,15 @@ static inline float *pp_kv_state_keys(const struct pp_kv_layout *l, uint8_t *pag
 /* What a head has there. */
 struct pp_kv_state {
     float *start;        /* [key_dim, value_dim] */
-    float *u;            /* [64, value_dim] */
-    double *decay;       /* [64] */
+    float *u;            /* [PP_PAGE_TOKENS, value_dim] */
+    double *decay;       /* [PP_PAGE_TOKENS] */
 };
 struct pp_kv_state pp_kv_state_head(const struct pp_kv_layout *l, uint8_t *page, int layer, int head);
 
 /* The same of a head whose states are made step by step. */
 struct pp_kv_steps {
     float *start, *latest; /* [key_dim, value_dim] */
-    float *inputs;         /* [64, n_inputs] */
+    float *inputs;         /* [PP_PAGE_TOKENS, n_inputs] */
     int32_t *n;            /* positions that `latest` stands behind */
 };
 struct pp_kv_steps pp_kv_steps_head(const struct pp_kv_layout *l, uint8_t *page, int layer, int head);

@@ -190,7 +190,6 @@ enum pp_fn {
     PP_FN_DOUBLE_EXP, /* exp(-exp(x)), with a scale at least exp(-scale); not of a gate */
     PP_FN_EXP,       /* exp(x), x being at most 88; not of a gate */
     PP_FN_XIELU,     /* behind a projection only: struct pp_xielu */
-    PP_FN_COUNT,
 };
 
 /* linear x, and where x is positive, positive x^2 on top, elsewhere negative (exp(min(x, most)) - 1 - x). */

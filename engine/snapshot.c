@@ -1,6 +1,7 @@
 /* snapshot.c - a sequence goes on from what was saved of its conversation: the branch that the prompt follows for
  * longest is found by names, its pages are read into our own by all threads, and hashed while they are in a core's
- * cache. Nothing of the sequence changes before every checksum agrees. */
+ * cache. The sequence loses what it does not have in common with the prompt; it gains nothing before every checksum
+ * agrees. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
