@@ -663,15 +663,14 @@ static enum pp_code build_pieces(struct pp_tokenizer *t, struct pp_error *err)
 /* A table of characters, if there is one, is checked and copied. */
 static enum pp_code copy_table(struct pp_str table, char **to, size_t *n, struct pp_error *err)
 {
-    enum pp_code code = table.len ? tok_charsmap_check(table, err) : PP_OK;
-    if (code || !table.len)
-        return code;
+    if (!table.len)
+        return PP_OK;
     *to = pp_malloc(table.len);
     if (!*to)
         return pp_fail_nomem(err, "the tokenizer's table of characters");
     memcpy(*to, table.data, table.len);
     *n = table.len;
-    return PP_OK;
+    return tok_charsmap_check((struct pp_str){*to, table.len}, err); /* of what nobody else writes into */
 }
 
 static enum pp_code build_normalizer(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
