@@ -1069,7 +1069,7 @@ static void test_title(void **state)
     memcpy(long_text + MANY - 8, "\x1b]0;\aend", 8);
     const uint64_t began = pp_now_ns();
     pp_title(long_text, MANY, out);
-    assert_true(pp_now_ns() - began < 2000000000u);
+    assert_true(pp_now_ns() - began < 30000000000u); /* hours, if each one's end were looked for */
     assert_string_equal(out, "end");
     pp_free(long_text);
 }
