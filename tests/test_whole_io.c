@@ -216,10 +216,10 @@ static void links(void **state)
 /* What cannot be written is called by its own name, not by the one it has until it is whole. */
 static void own_name(void **state)
 {
-    char name[256], path[600];
+    char name[257], path[600];
     struct pp_error err;
     (void)state;
-    memset(name, 'n', sizeof name - 1); /* as long as names may be: with more behind it, it is too long */
+    memset(name, 'n', sizeof name - 1); /* longer than names may be, though that of its temporary file is not */
     name[sizeof name - 1] = 0;
     snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
     assert_int_equal(pp_write_file(path, "x", 1, 0600, &err), PP_ERR_IO);
