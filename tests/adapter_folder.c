@@ -194,24 +194,37 @@ static double factor_at(const struct folder_part *whole, const struct folder_par
     return sum;
 }
 
-/* What a LoHa or a LoKr adds to W, but for its scale; 0: it is neither. */
-static double made_at(const struct folder *f, const struct folder_module *m, int64_t r, int64_t i)
+/* The factors of a LoHa or a LoKr: of each of two matrices the whole, or the two that it is the product of. */
+struct made {
+    bool kronecker; /* a LoKr */
+    const struct folder_part *of[2][3];
+};
+
+/* false: the module has neither. */
+static bool find_made(const struct folder *f, const struct folder_module *m, struct made *made)
 {
     static const char *const ends[2][2][3] = {
         {{"", ".hada_w1_a", ".hada_w1_b"}, {"", ".hada_w2_a", ".hada_w2_b"}},
         {{".lokr_w1", ".lokr_w1_a", ".lokr_w1_b"}, {".lokr_w2", ".lokr_w2_a", ".lokr_w2_b"}}};
     for (int kind = 0; kind < 2; kind++) {
-        const struct folder_part *p[2][3];
+        made->kronecker = kind == 1;
         for (int k = 0; k < 6; k++)
-            p[k / 3][k % 3] = find_part(f, m, ends[kind][k / 3][k % 3]);
-        if (!p[0][0] && !p[0][1])
-            continue;
-        const struct folder_part *second = p[1][0] ? p[1][0] : p[1][1];
-        const int64_t rows = kind ? second->rows : 1, cols = kind ? (p[1][0] ? second : p[1][2])->cols : 1;
-        return factor_at(p[0][0], p[0][1], p[0][2], kind ? r / rows : r, kind ? i / cols : i) *
-               factor_at(p[1][0], p[1][1], p[1][2], kind ? r % rows : r, kind ? i % cols : i);
+            made->of[k / 3][k % 3] = find_part(f, m, ends[kind][k / 3][k % 3]);
+        if (made->of[0][0] || made->of[0][1])
+            return true;
     }
-    return 0;
+    return false;
+}
+
+/* What they add to W, but for their scale. */
+static double made_at(const struct made *made, int64_t r, int64_t i)
+{
+    const struct folder_part *const *first = made->of[0], *const *second = made->of[1];
+    const int64_t rows = made->kronecker ? (second[0] ? second[0] : second[1])->rows : 1;
+    const int64_t cols = made->kronecker ? (second[0] ? second[0] : second[2])->cols : 1;
+    return factor_at(first[0], first[1], first[2], made->kronecker ? r / rows : r, made->kronecker ? i / cols : i) *
+           factor_at(second[0], second[1], second[2], made->kronecker ? r % rows : r,
+                     made->kronecker ? i % cols : i);
 }
 
 /* Row r of W with everything that a folder has for it, at a strength; scale: of B A. */
@@ -224,10 +237,11 @@ static void merge_row(const struct folder *f, const struct folder_module *m, int
     a = values ? part_of(f, m, ".lora_A") : a;
     b = values ? part_of(f, m, ".lora_B") : b;
     const float *magnitude = part_of(f, m, ".lora_magnitude_vector"), *ia3 = part_of(f, m, ".ia3_l");
-    const bool made = find_part(f, m, ".hada_w1_b") || find_part(f, m, ".lokr_w1") || find_part(f, m, ".lokr_w1_a");
+    struct made made;
+    const bool is_made = find_made(f, m, &made);
     double norm = 0, sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        double x = (double)w[i], low = made ? made_at(f, m, from, i) : 0;
+        double x = (double)w[i], low = is_made ? made_at(&made, from, i) : 0;
         for (int k = 0; a && k < rank; k++)
             low += (double)b[from * rank + k] * (values ? (double)values[k] : 1) * (double)a[k * n + i];
         norm += x * x;
