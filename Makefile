@@ -23,9 +23,9 @@ LIBS_TEST   := -lcmocka
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla \
         -Werror=implicit-function-declaration
-# -fno-var-tracking: where each variable is at each instruction is a tenth of the compiler's time and a third of what it
-# writes. Lines and calls are told without it; to look at variables: make BUILD=build/debug OPT='-O0 -g'.
-OPT  ?= -O3 -g -fno-var-tracking
+# -g1: lines and calls are told, also those inlined. Variables and types take the compiler longer, and are most of what
+# it writes; to look at them: make BUILD=build/debug OPT='-O0 -g'.
+OPT  ?= -O3 -g1
 # -ffp-contract=off: a multiply and an add stay two roundings unless the source says fma; results depend on it.
 CFLAGS_ALL  := -std=gnu17 $(OPT) $(WARN) -ffp-contract=off -fno-math-errno -fvisibility=hidden -fPIC -pthread \
                -D_GNU_SOURCE -DPP_VERSION='"$(VERSION)"' -DPP_DATADIR='"$(PREFIX)/share/pippin"' -I. $(CFLAGS)
