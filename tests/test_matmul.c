@@ -171,7 +171,8 @@ static struct input make_input(int64_t m, int64_t n, bool twins, enum kind kind)
         pp_matmul_kernels(PP_ISA_SCALAR)->quantize(row, n, twins, in.q + i * padded, in.d + i * blocks,
                                                    in.sum + i * blocks);
     }
-    in.acts = (struct pp_acts){in.f32, n + 3, in.q, padded, in.d, in.sum, blocks, NULL, 0, 0, false, 0};
+    in.acts = (struct pp_acts){.f32 = in.f32, .f32_stride = n + 3, .q = in.q, .q_stride = padded, .d = in.d,
+                               .sum = in.sum, .b_stride = blocks};
     return in;
 }
 
@@ -298,23 +299,19 @@ static enum pp_stream_way next_way(void)
     return (enum pp_stream_way)(turn++ % PP_STREAM_WAYS);
 }
 
-/* Rows [0, n_rows) in two calls that meet at a multiple of 16, one of which reads weights in this way and has the
- * larger scratch. */
-static void compare_way(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
-                        enum pp_weights_way way, const float *expect)
+/* Rows [0, n_rows) in two calls that meet at a multiple of 16, each with activations of its own. */
+static void compare_calls(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *first,
+                          const struct pp_acts *second, int64_t m, const float *expect)
 {
     pp_matmul_fn *fn = pp_matmul_kernels(isa)->by_type[w->type];
     int64_t rows = w->n_rows, stride = rows + 5, split = rows / 48 * 16;
     float *y = pp_calloc((size_t)(m * stride), sizeof *y);
     assert_non_null(y);
-    struct pp_acts other = *x;
-    other.way = way;
-    other.scratch_bytes = sizeof scratch;
     const enum pp_stream_way here = pp_stream_way;
     pp_stream_way = next_way();
-    fn(w, split, rows, m % 2 ? &other : x, m, y, stride, scratch);
+    fn(w, split, rows, second, m, y, stride, scratch);
     pp_stream_way = next_way();
-    fn(w, 0, split, m % 2 ? x : &other, m, y, stride, scratch);
+    fn(w, 0, split, first, m, y, stride, scratch);
     pp_stream_way = here;
     for (int64_t i = 0; i < m; i++) {
         for (int64_t r = 0; r < rows; r++)
@@ -328,6 +325,51 @@ static void compare_way(enum pp_isa isa, const struct pp_matrix *w, const struct
     pp_free(y);
 }
 
+/* One call reads weights in this way and has the larger scratch. */
+static void compare_way(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
+                        enum pp_weights_way way, const float *expect)
+{
+    struct pp_acts other = *x;
+    other.way = way;
+    other.scratch_bytes = sizeof scratch;
+    compare_calls(isa, w, m % 2 ? x : &other, m % 2 ? &other : x, m, expect);
+}
+
+/* The same with activations that are arranged by lanes: those alone are read, there are no others. But those of another
+ * number of rows are not. */
+static void compare_by_lane(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
+                            const float *expect)
+{
+    const struct pp_by_lane *lanes = &pp_matmul_kernels(isa)->by_lane;
+    const int64_t n = w->n_cols, n_tiles = (m + lanes->rows - 1) / lanes->rows;
+    const int64_t n_floats = pp_by_lane_floats(lanes->rows, m, n);
+    float *arranged = pp_calloc((size_t)n_floats + 1, sizeof *arranged), *none = pp_calloc((size_t)n, sizeof *none);
+    uint16_t *panel = pp_aligned(64, (size_t)pp_by_lane_panel(n) * sizeof *panel);
+    assert_true(arranged && none && panel);
+    for (int64_t k = 0; k < n_floats; k++)
+        arranged[k] = NAN;
+    for (int64_t k = 0; k < n; k++)
+        none[k] = NAN;
+    struct pp_acts by_lane = *x;
+    struct pp_arranged to = {arranged, m + 1, panel};
+    by_lane.by_lane = &to;
+    compare_calls(isa, w, x, &by_lane, m, expect);
+    for (int64_t t = n_tiles - 1; t >= 0; t--) {
+        const int64_t row = t * lanes->rows, left = m - row;
+        lanes->arrange(x->f32 + row * x->f32_stride, x->f32_stride, left < lanes->rows ? (int)left : lanes->rows, n, t,
+                       n_tiles, arranged);
+    }
+    assert_true(arranged[n_floats] == 0);
+    to.rows = m;
+    by_lane.f32 = none;
+    by_lane.f32_stride = 0;
+    compare_calls(isa, w, x, &by_lane, m, expect);
+    compare_calls(isa, w, &by_lane, &by_lane, m, expect);
+    pp_free(arranged);
+    pp_free(none);
+    pp_free(panel);
+}
+
 static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
                             const float *expect)
 {
@@ -336,6 +378,8 @@ static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const st
     for (int way = first; way < PP_WEIGHTS_WAYS; way++)
         if (m <= 2 || way == only)
             compare_way(isa, w, x, m, (enum pp_weights_way)way, expect);
+    if (pp_matmul_kernels(isa)->by_lane.from && (w->type == PP_TYPE_F16 || w->type == PP_TYPE_BF16))
+        compare_by_lane(isa, w, x, m, expect);
 }
 
 /* Emulators are slow: two of seven large matrices have to do, in turn, so that every shape and every type has some

@@ -121,6 +121,7 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
     s->twins |= pp_type_twins(linear->w->type);
     s->split |= pp_cpu_splits(l->c, linear->w->type);
     s->plain |= !(pp_pack_needed(linear->w->type) || pp_cpu_splits(l->c, linear->w->type)) || l->c->imatrix;
+    s->by_lane |= pp_cpu_arranges(l->c, linear->w->type);
     if (!code)
         code = pp_cpu_count_begin(l->c, linear->w, 0, 1, p, l->err);
     l->done += linear->w->size;

@@ -78,6 +78,13 @@ enum pp_weights_way {
 };
 enum { PP_WAYS_TRIED = 3 };
 
+/* Activations as pp_by_lane.arrange() makes them, and what a kernel that reads them needs. */
+struct pp_arranged {
+    const float *x; /* pp_by_lane_floats() */
+    int64_t rows;   /* all of them: for fewer it is of no use */
+    uint16_t *panel; /* room for 16 rows of weights, pp_by_lane_panel(), 64-byte aligned, of the calling thread alone */
+};
+
 /* Activations: m rows of n_cols values. The quantised form is filled by quantize(); strides are in elements. */
 struct pp_acts {
     const float *f32;   /* [m, f32_stride] */
@@ -90,6 +97,7 @@ struct pp_acts {
     const uint16_t *bf16; /* [m, bf16_stride]: in one or two parts; only for matmul_bf16.h */
     int64_t bf16_stride;
     int bf16_parts;
+    const struct pp_arranged *by_lane; /* the same rows besides; or NULL */
     enum pp_weights_way way; /* of reading weights: one that the kernels have, or the usual one */
     size_t scratch_bytes; /* what the scratch has, if more than PP_MATMUL_SCRATCH; else 0 */
 };
@@ -112,6 +120,28 @@ static inline struct pp_acts pp_acts_from(const struct pp_acts *x, int64_t row)
 typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                           float *y, int64_t y_stride, void *scratch);
 
+/* Very many activation rows that meet F16 or BF16 weights are arranged in another order besides (float_lanes.h), in
+ * tiles of some rows. Results do not depend on it. */
+struct pp_by_lane {
+    int from; /* so many rows or more; 0: never */
+    int rows; /* of a tile */
+    /* One tile of n_tiles, of whose rows there are `rows`, [rows, x_stride]; others are zeros. out: of all tiles,
+     * pp_by_lane_floats(). */
+    void (*arrange)(const float *x, int64_t x_stride, int rows, int64_t n, int64_t tile, int64_t n_tiles, float *out);
+};
+
+/* What m rows of n columns take, arranged in tiles of so many rows. */
+static inline int64_t pp_by_lane_floats(int rows, int64_t m, int64_t n)
+{
+    return (m + rows - 1) / rows * rows * ((n + 15) / 16 * 16);
+}
+
+/* Numbers in such a panel. */
+static inline int64_t pp_by_lane_panel(int64_t n)
+{
+    return PP_GROUP_ROWS * ((n + 15) / 16 * 16);
+}
+
 struct pp_matmul_kernels {
     bool uses_scratch;  /* the more there is, the better */
     /* besides the usual one, by the processor's own; PP_WAY_USUAL: none */
@@ -119,6 +149,7 @@ struct pp_matmul_kernels {
     /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks]; with twins, of which the last one may
      * be alone */
     void (*quantize)(const float *x, int64_t n, bool twins, int8_t *q, float *d, int32_t *sum);
+    struct pp_by_lane by_lane;
     /* sum of a[k] * b[k] in the float types' order above */
     float (*dot)(const float *a, const float *b, int64_t n);
     pp_matmul_fn *by_type[PP_TYPE_LIMIT]; /* NULL: not runnable */

@@ -521,10 +521,13 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
 #define FLOAT_R(m) ((m) == 1 ? 4 : 2)
 #include "engine/cpu/float_rows.h"
 #include "engine/cpu/matmul_avx2_floats.h"
+#include "engine/cpu/float_lanes.h"
 
 static void matmul_floats(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                           float *y, int64_t y_stride, void *scratch)
 {
+    if (matmul_by_lane(w, row0, row1, x, m, y, y_stride, scratch))
+        return;
     if (m > FLOAT_FEW)
         matmul_float_tiles(w, row0, row1, x, m, y, y_stride, scratch);
     else if (w->type == PP_TYPE_F32)
@@ -547,6 +550,7 @@ const struct pp_matmul_kernels pp_matmul_avx2 = {
               [PP_STREAM_PAGES] = {PP_WAY_BESIDE},
               [PP_STREAM_SOON] = {PP_WAY_BESIDE}},
     .quantize = quantize,
+    .by_lane = {.from = PP_AVX2_LANES_FROM, .rows = LANE_ACTS, .arrange = arrange_by_lane},
     .dot = dot,
     .by_type =
         {

@@ -70,6 +70,12 @@ static void quantize(const float *x, int64_t n, bool twins, int8_t *q, float *d,
     pp_matmul_avx2.quantize(x, n, twins, q, d, sum);
 }
 
+static void arrange_by_lane(const float *x, int64_t x_stride, int rows, int64_t n, int64_t tile, int64_t n_tiles,
+                            float *out)
+{
+    pp_matmul_avx2.by_lane.arrange(x, x_stride, rows, n, tile, n_tiles, out);
+}
+
 static float dot(const float *a, const float *b, int64_t n)
 {
     return pp_matmul_avx2.dot(a, b, n);
@@ -78,6 +84,7 @@ static float dot(const float *a, const float *b, int64_t n)
 const struct pp_matmul_kernels pp_matmul_avxvnni = {
     .tried = {[PP_STREAM_FAR] = {PP_WAY_LESS_FAR, PP_WAY_SOON}, [PP_STREAM_PAGES] = {PP_WAY_NEAR}},
     .quantize = quantize,
+    .by_lane = {.from = PP_AVX2_LANES_FROM, .rows = PP_AVX2_LANE_ACTS, .arrange = arrange_by_lane},
     .dot = dot,
     .by_type =
         {

@@ -116,7 +116,8 @@ struct stage {
     bool quantize;              /* some projection reads quantised activations, */
     bool twins;                 /* and one of them twins: so all of the stage do (matmul.h) */
     bool split;                 /* some projection reads bfloat16 activations */
-    bool plain;                 /* some projection reads plain ones */
+    bool plain;                 /* some projection reads plain ones, */
+    bool by_lane;               /* and wants those of many rows arranged by lanes besides (matmul.h) */
     bool in_place;              /* nobody reads `in` behind this stage: its rows may be quantised, or split, where they
                                    lie */
     const void **begins;        /* [n threads] where each thread's share of the weights begins, at few rows */
@@ -325,6 +326,10 @@ struct pp_cpu {
     const struct pp_cpu_ops *ops;
     struct pp_pool *pool;
     int max_rows;
+    float *by_lane;             /* [by_lane_floats]: where all threads arrange the rows of a stage's input */
+    int64_t by_lane_floats;     /* 0: there is no room for that */
+    uint16_t *by_lane_panels;   /* [n threads, panel_numbers]: of each a panel of weights for that */
+    int64_t panel_numbers;
     int64_t result_floats;      /* of each of a thread's results; at least a group of weights' for max_rows */
     size_t kernel_bytes;        /* of scratch for the products, per thread */
 
@@ -410,6 +415,12 @@ static inline enum pp_weights_way pp_cpu_way(const struct pp_cpu *c)
 static inline bool pp_cpu_splits(const struct pp_cpu *c, uint32_t type)
 {
     return c->bf16_parts && (type == PP_TYPE_BF16 || (type == PP_TYPE_F16 && c->bf16_parts > 1));
+}
+
+/* Whether products with weights of this type take many activation rows arranged by lanes. */
+static inline bool pp_cpu_arranges(const struct pp_cpu *c, uint32_t type)
+{
+    return c->mm->by_lane.from && (type == PP_TYPE_BF16 || type == PP_TYPE_F16) && !pp_cpu_splits(c, type);
 }
 
 /* The slot of which this one is a part, or itself. */

@@ -579,13 +579,27 @@ static struct item_map map_items(const struct pp_cpu *c, const struct stage *s, 
     return map;
 }
 
+/* Whether m rows of the stage's input are arranged by lanes (matmul.h) besides. Then an item of its preparation is a
+ * tile of rows. */
+static bool arranges(const struct pp_cpu *c, const struct stage *s, int m)
+{
+    return s->by_lane && m >= c->mm->by_lane.from &&
+           pp_by_lane_floats(c->mm->by_lane.rows, m, s->projections[0].w.n_cols) <= c->by_lane_floats;
+}
+
+/* Rows of the input that are prepared as one item. */
+static int rows_together(const struct pp_cpu *c, const struct stage *s, int m)
+{
+    return arranges(c, s, m) ? c->mm->by_lane.rows : 1;
+}
+
 int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase)
 {
     enum { PREPARED_ROWS = 32 };
     const bool both = s->epilogue == EPILOGUE_GATE;
     int64_t macs = 1, bytes = 1;
     if (phase == 0)
-        return PREPARED_ROWS;
+        return PREPARED_ROWS / rows_together(c, s, m);
     for (int p = 0; p < s->n_projections; p++) { /* of the largest item; that of a gate has rows of both */
         const struct pp_matrix *w = &s->projections[p].w;
         int64_t rows = item_rows(c, w, m);
@@ -636,8 +650,11 @@ static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p,
                           const struct thread_scratch *prepared, int thread)
 {
     struct thread_scratch *own = &c->threads[thread];
-    const struct pp_acts acts = acts_of(c, s, prepared);
+    struct pp_acts acts = acts_of(c, s, prepared);
     const struct results to = results_of(c, s, p, row0, row1, own);
+    const struct pp_arranged arranged = {c->by_lane, m, c->by_lane_panels + thread * c->panel_numbers};
+    if (arranges(c, s, m))
+        acts.by_lane = &arranged;
     if (c->imatrix && p == 0 && row0 == 0)
         count_inputs(s, &acts, m);
     project_rows(c, s, p, &acts, prepared, own, m, row0, row1, to);
@@ -750,8 +767,22 @@ void pp_cpu_project_silence(const struct pp_cpu *c)
 void pp_cpu_project_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
 {
     const struct item_map map = map_items(c, s, m);
-    n_items[0] = prepares_privately(s, m) ? 0 : m;
+    const int together = rows_together(c, s, m);
+    n_items[0] = prepares_privately(s, m) ? 0 : (m + together - 1) / together;
     n_items[1] = is_listed(c, s) ? listed_items(c, s, m) : map.first[map.n_walked];
+}
+
+/* These tiles of the input, whose rows are prepared. */
+static void arrange_rows(const struct pp_cpu *c, const struct stage *s, int m, int first, int end)
+{
+    const struct pp_by_lane *lanes = &c->mm->by_lane;
+    const struct pp_acts x = acts_of(c, s, &c->shared);
+    const int n_tiles = (m + lanes->rows - 1) / lanes->rows;
+    for (int tile = first; tile < end; tile++) {
+        const int row = tile * lanes->rows, n = m - row < lanes->rows ? m - row : lanes->rows;
+        lanes->arrange(x.f32 + row * x.f32_stride, x.f32_stride, n, s->projections[0].w.n_cols, tile, n_tiles,
+                       c->by_lane);
+    }
 }
 
 void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread)
@@ -764,9 +795,12 @@ void pp_cpu_project_items(struct pp_cpu *c, const struct stage *s, int m, int ph
         multiply_items(c, s, m, first, end, thread);
         return;
     }
-    for (int row = first; row < end; row++)
+    const int together = rows_together(c, s, m), stop = end * together < m ? end * together : m;
+    for (int row = first * together; row < stop; row++)
         prepare_row(c, s, row, &c->shared, &c->threads[thread]);
-    multiply_down(c, s, first, end, &c->threads[thread]);
+    multiply_down(c, s, first * together, stop, &c->threads[thread]);
+    if (arranges(c, s, m))
+        arrange_rows(c, s, m, first, end);
 }
 
 static const void *weight_row(const struct pp_matrix *w, int64_t row)

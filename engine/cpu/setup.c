@@ -50,6 +50,7 @@ static bool is_quantized(const struct stage *s) { return s->quantize; }
 static bool is_quantized_apart(const struct stage *s) { return s->quantize && !s->in_place; }
 static bool is_split(const struct stage *s) { return s->split; }
 static bool is_split_apart(const struct stage *s) { return s->split && !s->in_place; }
+static bool is_by_lane(const struct stage *s) { return s->by_lane; }
 static bool is_normed(const struct stage *s) { return s->norm.weight != NULL; }
 static bool is_normed_plain(const struct stage *s) { return s->norm.weight && s->plain && s->norm_out < 0; }
 
@@ -124,6 +125,24 @@ static void list_ways(struct pp_cpu *c)
         c->ways[c->stream.n_ways++] = tried[i];
 }
 
+/* Room for rows that are arranged by lanes: what a work space may take if it takes no more yet. Where that is not
+ * enough for all rows of the widest input fewer are arranged, or none: results are the same. */
+static bool make_by_lane(struct pp_cpu *c)
+{
+    const uint64_t most = 40u << 20;
+    const int64_t width = widest_input(c, is_by_lane), panels = pp_pool_n(c->pool) * pp_by_lane_panel(width);
+    const int64_t left = c->memory < most ? (int64_t)(most - c->memory) - panels * (int64_t)sizeof(uint16_t) : 0;
+    int64_t floats = width ? pp_by_lane_floats(c->mm->by_lane.rows, c->max_rows, width) : 0;
+    if (floats > left / (int64_t)sizeof(float))
+        floats = left / (int64_t)sizeof(float);
+    if (!width || c->max_rows < c->mm->by_lane.from || floats < c->mm->by_lane.from * 64)
+        return true;
+    c->by_lane_floats = floats;
+    c->panel_numbers = pp_by_lane_panel(width);
+    return (c->by_lane = pp_cpu_memory_take(c, floats, sizeof(float))) &&
+           (c->by_lane_panels = pp_cpu_memory_take(c, panels, sizeof(uint16_t)));
+}
+
 static bool make_scratch(struct pp_cpu *c)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
@@ -147,7 +166,8 @@ static bool make_scratch(struct pp_cpu *c)
     for (int i = 0; i < n_threads; i++)
         if (!make_private(c, &c->threads[i]))
             return false;
-    return pp_cpu_experts_new(c) && pp_cpu_heads_new(c) && pp_cpu_pick_new(c) && pp_cpu_attend_new(c);
+    return pp_cpu_experts_new(c) && pp_cpu_heads_new(c) && pp_cpu_pick_new(c) && pp_cpu_attend_new(c) &&
+           make_by_lane(c);
 }
 
 static enum pp_code check_limits(const struct pp_plan *plan, struct pp_error *err)
@@ -273,6 +293,8 @@ void pp_cpu_free(struct pp_cpu *c)
     pp_cpu_heads_free(c);
     free_inputs(&c->shared);
     pp_free(c->shared.bf16);
+    pp_free(c->by_lane);
+    pp_free(c->by_lane_panels);
     for (int i = 0; c->threads && i < pp_pool_n(c->pool); i++)
         free_inputs(&c->threads[i]);
     pp_free(c->threads);
