@@ -11,10 +11,11 @@
  * Lanes come in the order 0, 8, 4, 12, 2, ... With each one whichever partial sums are complete are added, as matmul.h
  * has it, so that SUMS_KEPT wait at most.
  *
- * 256 rows, two cores of a Zen 3 whose neighbours are busy, G multiply-adds/s of the other way and of this one,
- * medians of 15 turns: 2,048 columns 53 and 66, 5,632 columns 52 and 66. Lost: activation rows each arranged by
- * themselves (59 where tiles have 66), tiles asked for ahead (59), 16 partial sums of 512 columns kept instead of one
- * lane after the other (51), two panels side by side (67 and 49), a loop that is unrolled less (58).
+ * Two cores of a Zen 3 whose neighbours are busy, G multiply-adds/s of the other way and of this one, medians of 15 or
+ * 21 turns: 256 rows of 2,048 columns 51 and 70, of 5,632 columns 54 and 73; 96 rows 51 and 65, 48 rows 51 and 57, 36
+ * rows 48 and 53, 30 rows 48 and 49, 24 rows 51 and 47. Lost, of an earlier 66 with 256 rows: activation rows each
+ * arranged by themselves 59, tiles asked for ahead 59, 16 partial sums of 512 columns kept instead of one lane after the
+ * other 51, two panels side by side 67 (and 49 of 57 with 5,632 columns), a loop that is not unrolled 58.
  */
 
 enum {
@@ -137,44 +138,53 @@ struct lane_job {
     struct lane_pieces p;
     const float *x;        /* as arranged, of all tiles */
     int64_t n_tiles;
-    uint16_t *turned;      /* [ALL_LANES, p.steps, LANE_ROWS] */
+    uint16_t *turned;      /* [ALL_LANES, turned_lane()]: of a lane [p.steps, LANE_ROWS] */
     float *open;           /* [PIECE_STEPS, LANE_ROWS] */
     float *sums;           /* [SUMS_KEPT, n_tiles * LANE_ACTS, LANE_ROWS] */
     const uint8_t *next;   /* the panel behind it, if it is to be asked for meanwhile; else NULL */
 };
 
-/* Rows that are not there are the first one once more: nobody reads what comes of them. */
+/* Numbers from lane to lane of a turned panel: an odd number of lines, so that lanes do not compete for places in the
+ * first cache. */
+INLINE int64_t turned_lane(const struct lane_job *j)
+{
+    return j->p.steps * LANE_ROWS + (j->p.steps % 4 < 2 ? 32 : 0);
+}
+
+/* Rows that are not there are the first one once more: nobody reads what comes of them. 8 rows at a time, because rows
+ * often do compete: each line is used up before the first cache loses it. */
 static __attribute__((noinline)) void turn_panel(const struct lane_job *j)
 {
-    for (int64_t s = 0; s < j->p.steps; s++)
-        for (int half = 0; half < 2; half++) {
+    const int64_t lane = turned_lane(j);
+    for (int half = 0; half < 2; half++) {
+        const uint8_t *row[8];
+        for (int k = 0; k < 8; k++)
+            row[k] = j->w + (size_t)(8 * half + k < j->rows ? 8 * half + k : 0) * j->row_bytes;
+        for (int64_t s = 0; s < j->p.steps; s++) {
             __m256i r[8];
             UNROLL for (int k = 0; k < 8; k++)
-            {
-                const uint8_t *row = j->w + (size_t)(8 * half + k < j->rows ? 8 * half + k : 0) * j->row_bytes;
                 if (ALL_LANES * (s + 1) <= j->n) {
-                    r[k] = _mm256_loadu_si256((const __m256i *)(const void *)(row + 2 * ALL_LANES * s));
+                    r[k] = _mm256_loadu_si256((const __m256i *)(const void *)(row[k] + 2 * ALL_LANES * s));
                 } else {
                     uint16_t rest[ALL_LANES] = {0};
-                    memcpy(rest, row + 2 * ALL_LANES * s, (size_t)(j->n - ALL_LANES * s) * sizeof *rest);
+                    memcpy(rest, row[k] + 2 * ALL_LANES * s, (size_t)(j->n - ALL_LANES * s) * sizeof *rest);
                     r[k] = _mm256_loadu_si256((const __m256i *)rest);
                 }
-            }
             turn_words(r);
             UNROLL for (int k = 0; k < 8; k++)
             {
-                uint16_t *to = j->turned + (k * j->p.steps + s) * LANE_ROWS + 8 * half;
+                uint16_t *to = j->turned + k * lane + s * LANE_ROWS + 8 * half;
                 _mm_store_si128((__m128i *)(void *)to, _mm256_castsi256_si128(r[k]));
-                to += 8 * j->p.steps * LANE_ROWS;
-                _mm_store_si128((__m128i *)(void *)to, _mm256_extracti128_si256(r[k], 1));
+                _mm_store_si128((__m128i *)(void *)(to + 8 * lane), _mm256_extracti128_si256(r[k], 1));
             }
         }
+    }
 }
 
 /* A piece of a lane, as floats. */
 INLINE void open_piece(const struct lane_job *j, int lane, int64_t first, int64_t steps, const uint32_t type)
 {
-    const uint8_t *from = (const uint8_t *)(j->turned + (lane * j->p.steps + first) * LANE_ROWS);
+    const uint8_t *from = (const uint8_t *)(j->turned + lane * turned_lane(j) + first * LANE_ROWS);
     for (int64_t k = 0; k < steps * LANE_ROWS; k += LANES)
         _mm256_store_ps(j->open + k, load_floats(from, k, type));
 }
@@ -219,8 +229,8 @@ INLINE int64_t ask_for_panel(const struct lane_job *j, int64_t asked, int64_t so
 }
 
 /* A panel with all tiles; their results are in `sums` then. The next panel is asked for with the last four
- * lanes, lest activations push it out of the second cache again. (2,048 and 5,632 columns without 57.7 and 56.6, with
- * these four 58.4 and 57.2, with the last one 56.2 and 58.2; with 96 rows 55.3, 57.7 and 53.4.) */
+ * lanes, lest activations push it out of the second cache again: with 96 rows of 2,048 columns 55.3 without, 57.7 with
+ * these four, 57.2 with all, 53.4 with the last one. */
 INLINE void lane_panel(const struct lane_job *j, const uint32_t type)
 {
     enum { ASKING = 4 };

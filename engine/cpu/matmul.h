@@ -139,7 +139,7 @@ static inline int64_t pp_by_lane_floats(int rows, int64_t m, int64_t n)
 /* Numbers in such a panel. */
 static inline int64_t pp_by_lane_panel(int64_t n)
 {
-    return PP_GROUP_ROWS * ((n + 15) / 16 * 16);
+    return PP_GROUP_ROWS * ((n + 15) / 16 * 16 + 32);
 }
 
 struct pp_matmul_kernels {

@@ -78,7 +78,7 @@ pp_matmul_fn pp_matmul_blocks_fma, pp_matmul_blocks_avx2;
 extern const struct pp_matmul_kernels pp_matmul_fma;
 extern const struct pp_matmul_kernels pp_matmul_avx2;
 /* Activation rows of a tile, and of a pass from which on they are arranged so (float_lanes.h). */
-enum { PP_AVX2_LANE_ACTS = 6, PP_AVX2_LANES_FROM = 96 };
+enum { PP_AVX2_LANE_ACTS = 6, PP_AVX2_LANES_FROM = 36 };
 extern const struct pp_matmul_kernels pp_matmul_avxvnni;
 extern const struct pp_matmul_kernels pp_matmul_avx512;
 extern const struct pp_matmul_kernels pp_matmul_amx;
