@@ -795,7 +795,10 @@ static const struct target targets[PP_TYPE_LIMIT] = {
 static enum pp_code check_row(const float *x, int64_t n, int64_t row, uint32_t type, struct pp_error *err)
 {
     float limit = targets[type].limit;
-    for (int64_t i = 0; i < n; i++) {
+    bool all = true;
+    for (int64_t i = 0; i < n; i++)
+        all &= fabsf(x[i]) <= limit;
+    for (int64_t i = 0; !all && i < n; i++) {
         if (fabsf(x[i]) <= limit)
             continue;
         if (!isfinite(x[i]))
@@ -809,6 +812,7 @@ static enum pp_code check_row(const float *x, int64_t n, int64_t row, uint32_t t
 
 static void round_row(uint32_t type, const float *x, uint8_t *dst, int64_t n)
 {
+    enum { SOME = 256 };
     if (type == PP_TYPE_F32) {
         memcpy(dst, x, (size_t)n * sizeof *x);
         return;
@@ -817,8 +821,14 @@ static void round_row(uint32_t type, const float *x, uint8_t *dst, int64_t n)
         const int32_t whole = (int32_t)lrintf(x[i]);
         memcpy(dst + 4 * i, &whole, sizeof whole);
     }
-    for (int64_t i = 0; i < n && type != PP_TYPE_I32; i++) {
-        uint16_t h = type == PP_TYPE_F16 ? pp_f32_to_f16(x[i]) : pp_f32_to_bf16(x[i]);
+    for (int64_t i = 0; i < n && type == PP_TYPE_F16; i += SOME) {
+        uint16_t halves[SOME]; /* dst may be odd */
+        const int64_t here = n - i < SOME ? n - i : SOME;
+        pp_floats_to_f16(x + i, halves, here);
+        memcpy(dst + 2 * i, halves, (size_t)here * sizeof *halves);
+    }
+    for (int64_t i = 0; i < n && type == PP_TYPE_BF16; i++) {
+        const uint16_t h = pp_f32_to_bf16(x[i]);
         memcpy(dst + 2 * i, &h, sizeof h);
     }
 }

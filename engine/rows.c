@@ -147,13 +147,12 @@ static void words_groups(const struct pp_rows *r, int64_t first, int64_t n, stru
     pp_rows_sweep_groups(r, n);
 }
 
-/* The integers that begin in a row's word w; the last one may end in the next. */
-static void down_word(const struct pp_rows *r, int64_t w, int64_t row, uint8_t *q)
+/* The integers begin .. end - 1, which begin in a row's word w; the last one may end in the next. */
+static void down_word(const struct pp_rows *r, int64_t w, int64_t begin, int64_t end, int64_t row, uint8_t *q)
 {
     const int64_t width = pp_rows_in_words(r);
     const uint32_t word = load32(r->weights + 4 * (w * width + row)), mask = (uint32_t)((1ull << r->bits) - 1);
-    const int64_t begin = (32 * w + r->bits - 1) / r->bits, end = (32 * w + 31) / r->bits + 1;
-    for (int64_t c = begin; c < end && c < r->n_cols; c++) {
+    for (int64_t c = begin; c < end; c++) {
         const int shift = (int)(c * r->bits - 32 * w);
         uint64_t v = word;
         if (shift + r->bits > 32)
@@ -166,8 +165,10 @@ static void down_tile(const struct pp_rows *r, int64_t first, int64_t n, struct 
 {
     struct pp_rows_sweep past = pp_rows_sweep(r, n, r->weights);
     for (int64_t w = 0; w < r->n_cols * r->bits / 32; w++) {
+        const int64_t begin = (32 * w + r->bits - 1) / r->bits, next = (32 * w + 31) / r->bits + 1;
+        const int64_t end = next < r->n_cols ? next : r->n_cols;
         for (int64_t i = 0; i < n; i++)
-            down_word(r, w, pp_rows_there(r, first + i), t->q + i * r->n_cols);
+            down_word(r, w, begin, end, pp_rows_there(r, first + i), t->q + i * r->n_cols);
         pp_rows_sweep_past(&past, r->weights + 4 * (w + 1) * pp_rows_in_words(r));
     }
     pp_rows_sweep_end(&past, r->weights + pp_rows_weights_size(r));
