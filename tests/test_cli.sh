@@ -659,11 +659,12 @@ END
 # not pay. What it guesses of a quotation stands.
 stood='  100 % stood'
 [ -n "${PIPPIN_SANITIZED:-}" ] && stood='(  (9[0-9]|100) % stood)?'
-run bench draft -f "$tmp/talks.jsonl" -n 3 -r 1
+tiny=engine/starter/starter-draft-Q4_0.gguf # what it says is not the question, and how fast
+run bench draft -m $tiny -md $tiny -f "$tmp/talks.jsonl" -n 3 -r 1
 expect_match "bench of guesses in given conversations" "$tmp/out" '^conversations, no guesses  .*1\.00 times none' \
     '^conversations, draft, a tree of 4 ' '^a quotation, draft, always 4 .* [1-9][0-9]? % stood' \
     "^a quotation, lookup .* times none$stood\$" '^code again, draft and lookup '
-run bench draft -f "$tmp/talks.jsonl" --no-draft -n 3 -r 1
+run bench draft -m $tiny -f "$tmp/talks.jsonl" --no-draft -n 3 -r 1
 holds "without a draft none is measured" [ "$(grep -c ', draft' "$tmp/out")-$(grep -c ', lookup' "$tmp/out")" = 0-4 ]
 echo >"$tmp/none.jsonl"
 run bench draft -f "$tmp/none.jsonl" -n 3 -r 1; expect "bench of guesses in no conversations" 1
