@@ -76,16 +76,24 @@ static float half_at(const uint8_t *p)
     return pp_f16_to_f32(h);
 }
 
+/* A row's four bytes of each of n slices, beside each other: what loops over them becomes vectors. */
+static inline __attribute__((always_inline)) void take_lane(const uint8_t *slices, int lane, int n, uint8_t *bytes)
+{
+    for (int v = 0; v < n; v++)
+        memcpy(bytes + 4 * v, slices + PP_SLICE * v + 4 * lane, 4);
+}
+
 /* lane: the row in its group. */
 static float dot_q8_0(const uint8_t *group, int lane, int64_t n_cols, struct act x)
 {
     const uint8_t *slices = group + pp_pack_scale_bytes(n_cols);
     float acc = 0;
     for (int64_t b = 0; b < n_cols / 32; b++) {
-        const uint8_t *w = slices + 8 * PP_SLICE * b + 4 * lane;
+        uint8_t w[32];
         int32_t isum = 0;
+        take_lane(slices + 8 * PP_SLICE * b, lane, 8, w);
         for (int k = 0; k < 32; k++)
-            isum += (w[PP_SLICE * (k / 4) + k % 4] - 128) * x.q[32 * b + k];
+            isum += (w[k] - 128) * x.q[32 * b + k];
         float d = half_at(group + 32 * b + 2 * lane);
         acc = fmaf(d * x.d[b], (float)isum, acc);
     }
@@ -97,13 +105,11 @@ static float dot_q4_0(const uint8_t *group, int lane, int64_t n_cols, struct act
     const uint8_t *slices = group + pp_pack_scale_bytes(n_cols);
     float acc = 0;
     for (int64_t b = 0; b < n_cols / 32; b++) {
-        const uint8_t *w = slices + 4 * PP_SLICE * b + 4 * lane;
+        uint8_t two[16];
         int32_t isum = 0;
-        for (int k = 0; k < 16; k++) {
-            uint8_t two = w[PP_SLICE * (k / 4) + k % 4];
-            isum += ((two & 15) - 8) * x.q[32 * b + k];
-            isum += ((two >> 4) - 8) * x.q[32 * b + 16 + k];
-        }
+        take_lane(slices + 4 * PP_SLICE * b, lane, 4, two);
+        for (int k = 0; k < 16; k++)
+            isum += ((two[k] & 15) - 8) * x.q[32 * b + k] + ((two[k] >> 4) - 8) * x.q[32 * b + 16 + k];
         float d = half_at(group + 32 * b + 2 * lane);
         acc = fmaf(d * x.d[b], (float)isum, acc);
     }
@@ -117,11 +123,12 @@ static float dot_q4_k(const uint8_t *group, int lane, int64_t n_cols, struct act
     for (int64_t b = 0; b < n_cols / 32; b++) {
         const struct pp_q4_k_pack *super = p + b / 8;
         int sub = (int)(b % 8);
+        const int shift = 4 * (sub % 2);
+        uint8_t two[32];
         int32_t isum = 0;
-        for (int k = 0; k < 32; k++) {
-            uint8_t two = super->q[sub / 2][k / 4][4 * lane + k % 4];
-            isum += (sub % 2 ? two >> 4 : two & 15) * x.q[32 * b + k];
-        }
+        take_lane(super->q[sub / 2][0], lane, 8, two);
+        for (int k = 0; k < 32; k++)
+            isum += (two[k] >> shift & 15) * x.q[32 * b + k];
         float d = pp_f16_to_f32(super->d[lane]), dmin = pp_f16_to_f32(super->dmin[lane]);
         acc = fmaf((d * (float)super->sc[sub][lane]) * x.d[b], (float)isum, acc);
         acc = fmaf(-(dmin * (float)super->m[sub][lane]), x.d[b] * (float)x.sum[b], acc);
@@ -132,14 +139,19 @@ static float dot_q4_k(const uint8_t *group, int lane, int64_t n_cols, struct act
 /* A block's sum, scales included. q: its activations. */
 static int32_t sum_q6_k(const struct pp_q6_k_pack *super, int block, int lane, const int8_t *q)
 {
+    /* What brings the two bits of the first column to bits 6 and 7, and those of the second one to bits 2 and 3. */
+    static const uint8_t to_6[16] = {4, 4, 4, 4, 1, 1, 1, 1, 4, 4, 4, 4, 1, 1, 1, 1};
+    static const uint8_t to_2[16] = {1, 1, 1, 1, 4, 4, 4, 4, 1, 1, 1, 1, 4, 4, 4, 4};
+    uint8_t low[16], high[16];
     int32_t isum0 = 0, isum1 = 0;
+    take_lane(super->q[block].low[0], lane, 4, low);
+    for (int v = 0; v < 4; v++)
+        take_lane(super->q[block].high[v / 2], lane, 1, high + 4 * v);
     for (int k = 0; k < 16; k++) {
-        int v = k / 4, at = 4 * lane + k % 4;
-        unsigned low = super->q[block].low[v][at], high = super->q[block].high[v / 2][at];
-        unsigned first = (low & 15) | (v % 2 ? high >> 6 : high >> 4 & 3) << 4;
-        unsigned second = (low >> 4) << 2 | (v % 2 ? high & 3 : high >> 2 & 3);
-        isum0 += ((int)first - 32) * q[k];
-        isum1 += ((int)second - 32) * q[16 + k];
+        const int first = (low[k] & 15) | (high[k] * to_6[k] >> 6 & 3) << 4;
+        const int second = (low[k] >> 4) << 2 | (high[k] * to_2[k] >> 2 & 3);
+        isum0 += (first - 32) * q[k];
+        isum1 += (second - 32) * q[16 + k];
     }
     return super->sc[2 * block][lane] * isum0 + super->sc[2 * block + 1][lane] * isum1;
 }
