@@ -66,6 +66,14 @@ $(BUILD)/obj/tests/%.o: CFLAGS_ISA := $(filter -O1,$(OPT:-O3=-O1))
 # But for the sums that their formulas spend it on.
 $(foreach f,small_model encoder_model packed_folder,$(BUILD)/obj/tests/$(f).o): CFLAGS_ISA :=
 
+# Of what reads files and templates, draws screens and keeps books, -O3 makes more, not faster: most of the engine, but
+# for what goes through weights, tokens or logits one by one, or is done for each of them.
+BUSY := activate candidates generate hf_quant% hf_rows imatrix kv kv_pool lora lora_% mlx_groups pool quant% random_rows \
+        read_test rope rows% sampler schedule seq_% snapshot% speculate% step tensor_forms tensor_heads tokenizer% train% \
+        xielu
+$(call obj,$(filter-out $(BUSY:%=engine/%.c),$(wildcard engine/*.c)) $(wildcard engine/arch/*.c src/*.c ui/*.c)): \
+  OPT_FILE := $(filter -O2,$(OPT:-O3=-O2))
+
 # Kernels are templates, inlined and unrolled by hand. Where each variable is at each instruction, and in each of many
 # inlined copies, takes the compiler longer to work out than the kernels.
 QUICK := -fno-var-tracking $(filter -g1,$(OPT:-g=-g1))
@@ -76,6 +84,8 @@ SLIM := $(filter -O2,$(OPT:-O3=-O2)) -funswitch-loops
 $(foreach f,matmul_avx2 matmul_blocks_avx2 matmul_bf16_avx2 matmul_avxvnni matmul_avx512 open_units_% %_scalar %_fma,$(BUILD)/obj/engine/cpu/$(f).o): \
   OPT_FILE := $(SLIM)
 $(BUILD)/obj/engine/cpu/%_scalar.o: CFLAGS_ISA := $(QUICK)
+# No processor with FMA runs it, and on those without each multiply and add is a call, whatever is made of the rest.
+$(BUILD)/obj/engine/cpu/ops_scalar.o: OPT_FILE := $(filter -O1,$(OPT:-O3=-O1))
 $(BUILD)/obj/engine/cpu/%_fma.o:    CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/cpu/%_avx2.o:   CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c
 $(BUILD)/obj/engine/cpu/%_avxvnni.o: CFLAGS_ISA := $(QUICK) -mavx2 -mfma -mf16c -mavxvnni
