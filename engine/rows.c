@@ -29,7 +29,10 @@ static float e4m3_to_f32(uint8_t v)
     const int exponent = v >> 3 & 15, mantissa = v & 7;
     if ((v & 127) == 127)
         return NAN;
-    const float f = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : (float)mantissa * 0x1p-9f;
+    const uint32_t bits = (uint32_t)(exponent + 120) << 23 | (uint32_t)mantissa << 20;
+    float f = (float)mantissa * 0x1p-9f;
+    if (exponent)
+        memcpy(&f, &bits, sizeof f);
     return v & 128 ? -f : f;
 }
 
@@ -55,6 +58,7 @@ float pp_number(const struct pp_numbers *n, int64_t i)
 
 /* A tile of rows. */
 struct tile {
+    int64_t *rows;         /* [n]: where they are */
     uint8_t *q;            /* [n, n_cols] */
     float *scale, *zero;   /* [n, n_groups]; zero: the offset where there are offsets */
 };
@@ -124,10 +128,10 @@ static void stream_row(const struct pp_rows *r, int64_t row, uint8_t *q)
         q[i] = (uint8_t)(stream_at(p, i, r->bits) ^ r->flip);
 }
 
-static void stream_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+static void stream_tile(const struct pp_rows *r, int64_t n, struct tile *t)
 {
     for (int64_t i = 0; i < n; i++) {
-        const int64_t row = pp_rows_there(r, first + i), at = row * r->scale_stride;
+        const int64_t row = t->rows[i], at = row * r->scale_stride;
         stream_row(r, row, t->q + i * r->n_cols);
         for (int64_t g = 0; g < r->n_groups; g++) {
             t->scale[i * r->n_groups + g] = pp_number(&r->scales, at + g);
@@ -136,11 +140,11 @@ static void stream_tile(const struct pp_rows *r, int64_t first, int64_t n, struc
     }
 }
 
-static void words_groups(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+static void words_groups(const struct pp_rows *r, int64_t n, struct tile *t)
 {
     for (int64_t g = 0; g < r->n_groups; g++)
         for (int64_t i = 0; i < n; i++) {
-            const int64_t row = pp_rows_there(r, first + i);
+            const int64_t row = t->rows[i];
             t->zero[i * r->n_groups + g] = zero_of(r, row, g);
             t->scale[i * r->n_groups + g] = pp_number(&r->scales, g * pp_rows_in_words(r) + row);
         }
@@ -161,40 +165,40 @@ static void down_word(const struct pp_rows *r, int64_t w, int64_t begin, int64_t
     }
 }
 
-static void down_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+static void down_tile(const struct pp_rows *r, int64_t n, struct tile *t)
 {
     struct pp_rows_sweep past = pp_rows_sweep(r, n, r->weights);
     for (int64_t w = 0; w < r->n_cols * r->bits / 32; w++) {
         const int64_t begin = (32 * w + r->bits - 1) / r->bits, next = (32 * w + 31) / r->bits + 1;
         const int64_t end = next < r->n_cols ? next : r->n_cols;
         for (int64_t i = 0; i < n; i++)
-            down_word(r, w, begin, end, pp_rows_there(r, first + i), t->q + i * r->n_cols);
+            down_word(r, w, begin, end, t->rows[i], t->q + i * r->n_cols);
         pp_rows_sweep_past(&past, r->weights + 4 * (w + 1) * pp_rows_in_words(r));
     }
     pp_rows_sweep_end(&past, r->weights + pp_rows_weights_size(r));
-    words_groups(r, first, n, t);
+    words_groups(r, n, t);
 }
 
-static void across_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+static void across_tile(const struct pp_rows *r, int64_t n, struct tile *t)
 {
     struct pp_rows_sweep past = pp_rows_sweep(r, n, r->weights);
     const int64_t width = pp_rows_in_words(r) / 8;
     for (int64_t c = 0; c < r->n_cols; c++) {
         for (int64_t i = 0; i < n; i++) {
-            const int64_t row = pp_rows_there(r, first + i);
+            const int64_t row = t->rows[i];
             const uint32_t word = load32(r->weights + 4 * (c * width + row / 8));
             t->q[i * r->n_cols + c] = (uint8_t)(word >> 4 * across_place(row) & 15);
         }
         pp_rows_sweep_past(&past, r->weights + 4 * (c + 1) * width);
     }
     pp_rows_sweep_end(&past, r->weights + pp_rows_weights_size(r));
-    words_groups(r, first, n, t);
+    words_groups(r, n, t);
 }
 
-static void quarters_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
+static void quarters_tile(const struct pp_rows *r, int64_t n, struct tile *t)
 {
     for (int64_t i = 0; i < n; i++) {
-        const int64_t row = pp_rows_there(r, first + i), each = r->n_rows / 4;
+        const int64_t row = t->rows[i], each = r->n_rows / 4;
         const uint8_t *p = r->weights + row % each * r->n_cols;
         for (int64_t c = 0; c < r->n_cols; c++)
             t->q[i * r->n_cols + c] = (uint8_t)(p[c] >> 2 * (row / each) & 3);
@@ -205,14 +209,16 @@ static void quarters_tile(const struct pp_rows *r, int64_t first, int64_t n, str
 
 static void read_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
 {
+    for (int64_t i = 0; i < n; i++)
+        t->rows[i] = pp_rows_there(r, first + i);
     if (r->form == PP_FORM_STREAM)
-        stream_tile(r, first, n, t);
+        stream_tile(r, n, t);
     else if (r->form == PP_FORM_DOWN)
-        down_tile(r, first, n, t);
+        down_tile(r, n, t);
     else if (r->form == PP_FORM_QUARTERS)
-        quarters_tile(r, first, n, t);
+        quarters_tile(r, n, t);
     else
-        across_tile(r, first, n, t);
+        across_tile(r, n, t);
 }
 
 static bool is_integers(const struct pp_rows *r)
@@ -224,12 +230,14 @@ static bool is_integers(const struct pp_rows *r)
 /* For at most n rows. */
 static enum pp_code make_tile(const struct pp_rows *r, int64_t n, struct tile *t, struct pp_error *err)
 {
+    t->rows = pp_calloc((size_t)n, sizeof *t->rows);
     t->q = pp_malloc((size_t)(n * r->n_cols));
     t->scale = pp_calloc((size_t)(2 * n * r->n_groups), sizeof *t->scale);
-    if (t->q && t->scale) {
+    if (t->rows && t->q && t->scale) {
         t->zero = t->scale + n * r->n_groups;
         return PP_OK;
     }
+    pp_free(t->rows);
     pp_free(t->q);
     pp_free(t->scale);
     return pp_fail_nomem(err, "weights in another form");
@@ -237,6 +245,7 @@ static enum pp_code make_tile(const struct pp_rows *r, int64_t n, struct tile *t
 
 static void free_tile(struct tile *t)
 {
+    pp_free(t->rows);
     pp_free(t->q);
     pp_free(t->scale);
 }
