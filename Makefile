@@ -158,8 +158,9 @@ $(BUILD)/pippin-fake: $(OBJ_FAKE) $(OBJ_UI) $(BUILD)/libpippin.a
 	$(call say,LINK,$@)$(CC) $(CFLAGS_ALL) $(LDFLAGS_ALL) -o $@ $^ $(LIBS_APP) $(LIBS_ENGINE)
 
 # The tests of the kernels for ARM: no library but libc, linked statically, run by tests/test_arm.sh in an emulator,
-# where -O3 is no faster, but takes two thirds more time to compile; with -O1 they run a quarter longer, which is what it
-# saves. Nobody debugs them there: lines do (-g1).
+# where -O3 is no faster, but takes two thirds more time to compile; with -O1 all run a quarter longer, which is what it
+# saves. The largest, made small, compile in half the time and run little longer. Nobody debugs them there: lines do
+# (-g1).
 ARM_CC  := aarch64-linux-gnu-gcc
 SRC_ARM := $(sort $(wildcard engine/cpu/matmul*.c engine/cpu/ops*.c engine/cpu/train*.c engine/cpu/pack*.c)) \
            $(filter-out %/quantize.c,$(sort $(wildcard engine/quant*.c))) engine/cpu/isa.c engine/cpu/stream_ahead.c engine/kv.c \
@@ -168,9 +169,10 @@ SRC_ARM := $(sort $(wildcard engine/cpu/matmul*.c engine/cpu/ops*.c engine/cpu/t
            tests/gradients.c tests/test_isa.c tests/test_matmul.c tests/test_ops.c tests/test_train_kernels.c
 arm_obj  = $(patsubst %.c,$(BUILD)/arm/obj/%.o,$(1))
 
-$(BUILD)/arm/obj/engine/cpu/%_neon.o:    CFLAGS_ISA := $(ISA_NEON)
-$(BUILD)/arm/obj/engine/cpu/%_dotprod.o: CFLAGS_ISA := $(ISA_DOTPROD)
-$(BUILD)/arm/obj/engine/cpu/%_i8mm.o:    CFLAGS_ISA := $(ISA_I8MM)
+$(BUILD)/arm/obj/engine/cpu/ops_scalar.o: CFLAGS_ISA := -O1
+$(BUILD)/arm/obj/engine/cpu/%_neon.o:    CFLAGS_ISA := -Os $(ISA_NEON)
+$(BUILD)/arm/obj/engine/cpu/%_dotprod.o: CFLAGS_ISA := -Os $(ISA_DOTPROD)
+$(BUILD)/arm/obj/engine/cpu/%_i8mm.o:    CFLAGS_ISA := -Os $(ISA_I8MM)
 $(BUILD)/arm/obj/%.o: %.c | $(DEPS)
 	$(call say,ARM-CC,$<)mkdir -p $(@D) && $(ARM_CC) $(filter-out $(CFLAGS),$(CFLAGS_ALL)) -O2 -g1 $(CFLAGS_ISA) \
 	  -ffunction-sections -Itests/shim -DPP_KERNEL_TESTS -MMD -MP -c -o $@ $<
