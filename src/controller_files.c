@@ -60,6 +60,7 @@ static void run_export(struct pp_job *job, struct pp_store *st)
     job->code = pp_conversation_salvage(st, j->id, &c, &lost, &job->err);
     if (job->code)
         return;
+    pp_io_complete(j->io, st, c.messages, c.n); /* also on a full disk: the file may lie on another one */
     j->n = lost.messages;
     job->code = target(j->key, c.session.title, path, &job->err);
     const int form = job->code ? -1 : pp_export_form_of(path);

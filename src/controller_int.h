@@ -556,6 +556,7 @@ struct ctl_job {
     int lock_fd;                 /* -1 */
     const struct pp_paths *paths;
     const struct pp_options *o;
+    struct pp_io *io;
     char lock_dir[600], model[512];
     struct adapter_list adapters;
     bool too_many;                 /* more than CTL_MAX_ADAPTERS, or than are looked for in one folder */

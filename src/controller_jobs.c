@@ -24,6 +24,7 @@ struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *
     j->lock_fd = -1;
     j->paths = c->paths;
     j->o = c->o;
+    j->io = c->io;
     if (!c->temporary)
         snprintf(j->lock_dir, sizeof j->lock_dir, "%s/locks", c->paths->data);
     return j;
@@ -142,6 +143,16 @@ void ctl_run_send(struct pp_job *job, struct pp_store *st)
         job->code = pp_store_batch_end(st, add_turn(j, st, &job->err), &job->err);
 }
 
+/* A branch as it is by now: of its end the database may know less than was written. */
+static enum pp_code read_branch(const struct ctl_job *j, struct pp_store *st, int64_t head, struct pp_message **list,
+                                size_t *n, struct pp_error *err)
+{
+    const enum pp_code code = pp_store_branch(st, head, list, n, err);
+    if (!code)
+        pp_io_complete(j->io, st, *list, *n);
+    return code;
+}
+
 /* The session's branch, and the template that it names. */
 static enum pp_code load_branch(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
 {
@@ -151,7 +162,7 @@ static enum pp_code load_branch(struct ctl_job *j, struct pp_store *st, struct p
         j->query = pp_strdup(why.text); /* not fatal: the model's own template serves, and the user is told */
         name = NULL;
     }
-    return pp_store_branch(st, j->session.head, &j->list, &j->n, err);
+    return read_branch(j, st, j->session.head, &j->list, &j->n, err);
 }
 
 /* In: id, or key (unique prefix), or neither for the latest; lock_fd, if this program has its lock. Out: session, list
@@ -229,7 +240,7 @@ static void end_with(struct ctl_job *j, struct pp_store *st, int64_t leaf)
     }
     pp_session_clear(&now);
     if (job->code == PP_OK)
-        job->code = pp_store_branch(st, leaf, &j->list, &j->n, &job->err);
+        job->code = read_branch(j, st, leaf, &j->list, &j->n, &job->err);
     j->session.head = leaf;
 }
 
@@ -307,7 +318,7 @@ static enum pp_code add_copy(struct ctl_job *j, struct pp_store *st, struct pp_e
 {
     struct pp_message *list = NULL;
     size_t n = 0;
-    enum pp_code code = pp_store_branch(st, j->id, &list, &n, err);
+    enum pp_code code = read_branch(j, st, j->id, &list, &n, err);
     if (code == PP_OK)
         code = copy_branch(j, st, list, n, err);
     if (code == PP_OK)

@@ -44,36 +44,13 @@ size_t pp_controller_context(const struct pp_controller *c, const char **note)
 
 /* --- noting it ---------------------------------------------------------------------------------------------- */
 
-static void on_marked(struct pp_job *job, void *controller)
-{
-    if (job->code != PP_OK)
-        ctl_notice(controller, true, "%s", job->err.text);
-    ctl_job_free(job);
-}
-
-/* In: id (of the question), user.context_from, text (the note). */
-static void run_mark(struct pp_job *job, struct pp_store *st)
-{
-    struct ctl_job *j = (struct ctl_job *)job;
-    job->code = pp_store_message_context(st, j->id, j->user.context_from, j->text, &job->err);
-}
-
 /* The answers to `question` see the conversation from message `from` on, and `note`. */
 static void mark(struct pp_controller *c, int64_t question, int64_t from, const char *note)
 {
-    size_t i = pp_branch_place(&c->branch, question);
-    struct ctl_job *j = ctl_job_new(c, run_mark, on_marked);
-    bool ok = j && (j->text = pp_strdup(note)) &&
-              (i == c->branch.n || pp_branch_set_context(&c->branch, i, from, note));
-    if (!ok) {
-        if (j)
-            ctl_job_free(&j->job);
+    const size_t i = pp_branch_place(&c->branch, question);
+    if ((i < c->branch.n && !pp_branch_set_context(&c->branch, i, from, note)) ||
+        !pp_io_mark(c->io, question, from, note))
         ctl_notice(c, true, "out of memory");
-        return;
-    }
-    j->id = question;
-    j->user.context_from = from;
-    ctl_job_post(c, j);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
 }
 

@@ -20,7 +20,7 @@ static const uint64_t commit_after_ns = 700 * (uint64_t)MS;
 static const uint64_t retry_after_ns = 1000 * (uint64_t)MS;
 static const uint64_t deliver_after_ns = 50 * (uint64_t)MS;
 
-enum item_kind { ITEM_JOB, ITEM_TEXT, ITEM_END, ITEM_STORE, ITEM_TASK };
+enum item_kind { ITEM_JOB, ITEM_TEXT, ITEM_END, ITEM_MARK, ITEM_STORE, ITEM_TASK };
 
 struct text_item {
     struct pp_io_item item;
@@ -35,6 +35,15 @@ struct end_item {
     enum pp_message_state state;
     char *stats; /* or NULL */
     int64_t n_tokens;
+};
+
+/* Where the context of the answers to a question begins; then, that it is not in the database. */
+struct mark {
+    struct pp_io_item item;
+    struct mark *next;
+    struct pp_store *store; /* that the message is in */
+    int64_t message, from;
+    char *note;
 };
 
 struct store_item {
@@ -79,6 +88,7 @@ struct pp_io {
     struct pp_store *memory; /* in the place of `store`, or NULL */
     struct line done_jobs;
     struct answer *answers;
+    struct mark *marks;      /* one for a message at most */
     struct pp_error complaint; /* to be delivered if code is not PP_OK */
     struct pp_error unsaved, unsaved_told; /* why answers wait to be saved, PP_OK: none does; as the UI knows it */
     uint64_t commit_at, deliver_at;              /* CLOCK_MONOTONIC, 0: nothing to do */
@@ -199,6 +209,19 @@ void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state s
     if (stats && !e->stats)
         note_loss(io);
     post(io, &e->item, ITEM_END);
+}
+
+bool pp_io_mark(struct pp_io *io, int64_t message, int64_t from, const char *note)
+{
+    struct mark *m = pp_calloc(1, sizeof *m);
+    if (!m || !(m->note = pp_strdup(note))) {
+        pp_free(m);
+        return false;
+    }
+    m->message = message;
+    m->from = from;
+    post(io, &m->item, ITEM_MARK);
+    return true;
 }
 
 /* path NULL: none from here on. */
@@ -355,10 +378,34 @@ static bool save_answer(struct pp_io *io, struct answer *a)
     return a->ended;
 }
 
-/* The answers that wait, or only those that ended. What fails is tried again in a while. */
+static void free_mark(struct mark *m)
+{
+    pp_free(m->note);
+    pp_free(m);
+}
+
+/* False: one could not be saved. */
+static bool save_marks(struct pp_io *io)
+{
+    struct pp_error err = {0};
+    for (struct mark **slot = &io->marks; *slot;) {
+        struct mark *m = *slot;
+        const enum pp_code code = pp_store_message_context(m->store, m->message, m->from, m->note, &err);
+        if (code == PP_OK || code == PP_ERR_NOT_FOUND) {
+            *slot = m->next;
+            free_mark(m);
+        } else {
+            io->unsaved = err;
+            slot = &m->next;
+        }
+    }
+    return !io->marks;
+}
+
+/* What waits: the marks, and the answers, or only those that ended. What fails is tried again in a while. */
 static void save_answers(struct pp_io *io, bool ended_only)
 {
-    bool failed = false, waiting = false;
+    bool failed = !save_marks(io), waiting = failed;
     for (struct answer **slot = &io->answers; *slot;) {
         struct answer *a = *slot;
         if (a->dirty && (!ended_only || a->ended) && save_answer(io, a)) {
@@ -427,6 +474,73 @@ static void take_end(struct pp_io *io, struct end_item *e)
     pp_free(e);
 }
 
+/* A newer one of a message takes the place of the one that waits. */
+static void take_mark(struct pp_io *io, struct mark *m)
+{
+    struct mark **slot = &io->marks;
+    m->store = store_now(io);
+    while (*slot && ((*slot)->message != m->message || (*slot)->store != m->store))
+        slot = &(*slot)->next;
+    struct mark *old = *slot;
+    m->next = old ? old->next : NULL;
+    *slot = m;
+    if (old)
+        free_mark(old);
+    save_answers(io, true);
+}
+
+/* --- what is not saved yet --------------------------------------------------------------------------------------- */
+
+/* Instead of what the database has; false: out of memory. */
+static bool put_text(char **text, size_t *len, const struct pp_buf *now)
+{
+    struct pp_buf copy = {0};
+    pp_buf_add(&copy, now->data, now->len);
+    char *taken = pp_buf_take(&copy);
+    if (!taken)
+        return false;
+    pp_free(*text);
+    *text = taken;
+    *len = now->len;
+    return true;
+}
+
+static void complete_answer(struct answer *a, struct pp_message *m)
+{
+    const bool ready = a->begun || begin_answer(a, NULL) == PP_OK;
+    if (!ready || !put_text(&m->content, &m->content_len, &a->text) ||
+        !put_text(&m->reasoning, &m->reasoning_len, &a->reasoning))
+        return;
+    m->state = a->state;
+    if (!a->ended)
+        return;
+    pp_free(m->stats);
+    m->stats = a->stats ? pp_strdup(a->stats) : NULL; /* figures that nobody misses much */
+    m->n_tokens = a->n_tokens;
+}
+
+static void complete_mark(const struct mark *k, struct pp_message *m)
+{
+    char *note = pp_strdup(k->note);
+    if (!note)
+        return;
+    pp_free(m->context_note);
+    m->context_note = note;
+    m->context_from = k->from;
+}
+
+void pp_io_complete(struct pp_io *io, const struct pp_store *st, struct pp_message *list, size_t n)
+{
+    for (size_t i = 0; io && i < n; i++) {
+        for (struct answer *a = io->answers; a; a = a->next)
+            if (a->dirty && a->store == st && a->message == list[i].id)
+                complete_answer(a, &list[i]);
+        for (const struct mark *k = io->marks; k; k = k->next)
+            if (k->store == st && k->message == list[i].id)
+                complete_mark(k, &list[i]);
+    }
+}
+
 /* --- the thread -------------------------------------------------------------------------------------------------- */
 
 static void take_job(struct pp_io *io, struct pp_job *job)
@@ -448,6 +562,15 @@ static void drop_store(struct pp_io *io, struct pp_store **store)
             free_answer(a);
         } else {
             slot = &a->next;
+        }
+    }
+    for (struct mark **slot = &io->marks; *store && *slot;) {
+        struct mark *m = *slot;
+        if (m->store == *store) {
+            *slot = m->next;
+            free_mark(m);
+        } else {
+            slot = &m->next;
         }
     }
     pp_store_close(*store);
@@ -479,6 +602,7 @@ static void take_item(struct pp_io *io, struct pp_io_item *item)
     case ITEM_JOB: take_job(io, job_of(item)); break;
     case ITEM_TEXT: take_text(io, (struct text_item *)(void *)item); break;
     case ITEM_END: take_end(io, (struct end_item *)(void *)item); break;
+    case ITEM_MARK: take_mark(io, (struct mark *)(void *)item); break;
     case ITEM_STORE: take_store(io, (struct store_item *)(void *)item); break;
     case ITEM_TASK: take_task(io, item); break;
     }
@@ -621,6 +745,12 @@ bool pp_io_stop(struct pp_io *io, const struct pp_io_ending *ending)
         io->answers = a->next;
         saved = saved && !a->dirty;
         free_answer(a);
+    }
+    while (io->marks) {
+        struct mark *m = io->marks;
+        io->marks = m->next;
+        saved = false;
+        free_mark(m);
     }
     pthread_cond_destroy(&io->wake);
     pthread_mutex_destroy(&io->lock);

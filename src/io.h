@@ -71,6 +71,15 @@ void pp_io_answer_add(struct pp_io *io, int64_t message, enum pp_part part, cons
 void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats,
                       int64_t n_tokens);
 
+/* The answers to a question see the conversation from message `from` on, and the note (pp_store_message_context):
+ * saved, or tried again, as answers are; a later one for the same question takes its place. Any thread. False: out of
+ * memory. */
+bool pp_io_mark(struct pp_io *io, int64_t message, int64_t from, const char *note);
+/* Of a job's run, with the store that it was given: messages that were read from it become what they will be when all
+ * that was posted before is saved. Where memory runs out they stay as the database has them. io NULL: nothing was
+ * posted. */
+void pp_io_complete(struct pp_io *io, const struct pp_store *st, struct pp_message *list, size_t n);
+
 /* Work on files that may take long. Tasks run one after the other in the order in which they were posted, a slice of
  * about 100 ms at a time, and only while nothing else waits: a large file never keeps an answer from being saved. */
 struct pp_io_task {

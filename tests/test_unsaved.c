@@ -195,6 +195,80 @@ static void leaving_an_unsaved_answer(void **state)
     assert_null(strstr(w.why, "tried again"));
 }
 
+/* An answer that waits for the disk is whole on the screen, also when the conversation was left meanwhile and is opened
+ * again, and in other branches' company; nothing of it goes to the database twice. */
+static void coming_back_to_an_unsaved_answer(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "about pears", "green");
+    pp_controller_new_session(fix.c);
+    const int64_t id = fix_ask("about apples");
+    fill_disk(true);
+    fake_think(&fix, "hm", false, false, 1);
+    fake_text(&fix, "red", 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fix_status()->unsaved[0]);
+    pp_controller_new_session(fix.c);
+    fixture_flush(&fix);
+    for (int i = 0; i < 2; i++) {
+        pp_controller_open(fix.c, id);
+        pump_until(&fix, pp_controller_session_id(fix.c) == id);
+        assert_string_equal(fix_message(1)->text, "red");
+        assert_string_equal(fix_message(1)->reasoning, "hm");
+        assert_int_equal(fix_message(1)->state, PP_MESSAGE_COMPLETE);
+        assert_true(fix_message(1)->tokens_per_s > 0);
+        if (!i)
+            pp_controller_new_session(fix.c);
+    }
+    fill_disk(false);
+    pump_until(&fix, !fix_status()->unsaved[0]);
+    assert_string_equal(fix_message(1)->text, "red");
+    pp_controller_new_session(fix.c);
+    pp_controller_open(fix.c, id);
+    pump_until(&fix, pp_controller_session_id(fix.c) == id);
+    assert_string_equal(fix_message(1)->text, "red");
+    assert_int_equal(fix_message(1)->state, PP_MESSAGE_COMPLETE);
+}
+
+static int64_t stored_context(int64_t message)
+{
+    struct pp_store *st;
+    struct pp_message m;
+    struct pp_error err;
+    assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
+    assert_ok(pp_store_message_get(st, message, &m, &err), err);
+    const int64_t from = m.context_from;
+    pp_message_clear(&m);
+    pp_store_close(st);
+    return from;
+}
+
+/* Where the context begins is stored as soon as it can be, without anything else being saved; until then it is known to
+ * whoever comes back. */
+static void where_the_context_begins_is_tried_again(void **state)
+{
+    const char *note;
+    (void)state;
+    assert_true(pp_controller_set_overflow(fix.c, "shift"));
+    fixture_turn(&fix, "one", "1");
+    fixture_turn(&fix, "two", "2");
+    const int64_t id = fix_ask("three"), question = fix_message(4)->id, from = fix_message(2)->id;
+    fixture_flush(&fix);
+    fill_disk(true);
+    fake_overflow(&fix, 2, true);
+    pump_until(&fix, fix_status()->unsaved[0]);
+    assert_int_equal(stored_context(question), 0);
+    pp_controller_new_session(fix.c);
+    pp_controller_open(fix.c, id);
+    pump_until(&fix, pp_controller_session_id(fix.c) == id);
+    assert_int_equal(pp_controller_context(fix.c, &note), 2);
+    fill_disk(false);
+    pump_until(&fix, !fix_status()->unsaved[0]);
+    assert_int_equal(stored_context(question), from);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+}
+
 static int64_t n_conversations(void)
 {
     struct pp_store *st;
@@ -297,6 +371,8 @@ TEST_GROUP(unsaved)
         cmocka_unit_test_setup_teardown(leaving_leaves_a_new_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_with_a_refused_question, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(leaving_an_unsaved_answer, fix_setup_ready, fix_teardown),
+        READY(coming_back_to_an_unsaved_answer),
+        READY(where_the_context_begins_is_tried_again),
         cmocka_unit_test_setup_teardown(a_setting_leaves_another_branch, fix_setup_ready, fix_teardown),
     };
     return cmocka_run_group_tests_name("unsaved", tests, NULL, NULL);
