@@ -207,14 +207,14 @@ static void bash_names(FILE *out)
     fputs("_pippin_names()\n{\n"
           "    local name note i\n"
           "    local -a model=()\n"
-          "    for ((i = 1; i + 1 < COMP_CWORD; i++)); do\n"
-          "        case ${COMP_WORDS[i]} in -m|--model) model=(-m \"${COMP_WORDS[i + 1]/#\\~/$HOME}\") ;; esac\n"
+          "    for ((i = 1; i + 1 < cword; i++)); do\n"
+          "        case ${words[i]} in -m|--model) model=(-m \"${words[i + 1]/#\\~/$HOME}\") ;; esac\n"
           "    done\n"
           "    while IFS=$'\\t' read -r name note; do\n"
           "        [[ $name == \"$cur\"* ]] || continue\n"
           "        [[ $1 == sessions && $COMP_TYPE != 37 ]] && name=\"$name  $note\"\n"
           "        COMPREPLY+=(\"$name\")\n"
-          "    done < <(\"${COMP_WORDS[0]}\" \"${model[@]}\" --completion \"$1\" 2>/dev/null)\n"
+          "    done < <(\"${words[0]}\" \"${model[@]}\" --completion \"$1\" 2>/dev/null)\n"
           "    if [[ $1 != sessions ]]; then\n"
           "        COMPREPLY+=($(compgen -f -- \"$cur\"))\n"
           "    elif [[ ${#COMPREPLY[@]} == 1 ]]; then\n"
@@ -231,13 +231,35 @@ static void bash_place(FILE *out)
     fputs("_pippin_place()\n{\n"
           "    local i n=-1 before=\n"
           "    what=\n"
-          "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
-          "        [[ ${COMP_WORDS[i]} == = ]] && continue\n" /* bash parts --option=value there */
-          "        [[ ${COMP_WORDS[i]} == -* || ( $before == -* && \" $valued \" == *\" $before \"* ) ]] ||\n"
-          "            { ((++n == 1)) && what=${COMP_WORDS[i]}; }\n"
-          "        before=${COMP_WORDS[i]}\n"
+          "    for ((i = 1; i < cword; i++)); do\n"
+          "        [[ ${words[i]} == = ]] && continue\n" /* bash parts --option=value there */
+          "        [[ ${words[i]} == -* || ( $before == -* && \" $valued \" == *\" $before \"* ) ]] ||\n"
+          "            { ((++n == 1)) && what=${words[i]}; }\n"
+          "        before=${words[i]}\n"
           "    done\n"
           "    (( n >= $1 ))\n"
+          "}\n",
+          out);
+}
+
+/* The words of the line. bash parts them at colons, too, as readline does, which then completes only what stands behind
+ * the last one: what of the word is before it goes into $begun. */
+static void bash_join(FILE *out)
+{
+    fputs("_pippin_join()\n{\n"
+          "    local i word end=${COMP_WORDS[COMP_CWORD]}\n"
+          "    for ((i = 0; i <= COMP_CWORD; i++)); do\n"
+          "        word=${COMP_WORDS[i]}\n"
+          "        if [[ i -gt 0 && $word${words[cword]} == *:* && ( $word == :* || ${words[cword]} == *: ) &&\n"
+          "              $COMP_LINE == *\"${words[cword]}$word\"* ]]; then\n"
+          "            words[cword]+=$word\n"
+          "        else\n"
+          "            words[++cword]=$word\n"
+          "        fi\n"
+          "    done\n"
+          "    [[ $end == *[!:]* ]] || end=\n"
+          "    [[ ${words[cword]} == \"${COMP_WORDS[COMP_CWORD]}\" ]] || begun=${words[cword]%\"$end\"}\n"
+          "    begun=${begun//\\\\:/:} words[cword]=${words[cword]//\\\\:/:}\n"
           "}\n",
           out);
 }
@@ -253,7 +275,7 @@ static void bash_chosen(FILE *out, enum pp_cmd cmd, int from)
 /* Finds the command in the line: the first word that is one. */
 static void bash_command(FILE *out)
 {
-    fputs("    for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
+    fputs("    for word in \"${words[@]:1:cword-1}\"; do\n"
           "        case \" ",
           out);
     print_commands(out);
@@ -318,14 +340,15 @@ static void bash(FILE *out)
     fputs("# bash completion for pippin, made by `pippin --completion bash`\n", out);
     bash_names(out);
     bash_place(out);
-    fputs("_pippin()\n{\n"
-          "    local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
+    bash_join(out);
+    fputs("_pippin_complete()\n{\n"
+          "    local cur=\"${words[cword]}\" prev=\"${words[cword-1]}\"\n"
           "    local command= word what= options= subcommands= valued=\n"
           "    COMPREPLY=()\n"
           "    if [[ $cur == = ]]; then\n"
           "        cur=\n"
           "    elif [[ $prev == = ]]; then\n"
-          "        prev=\"${COMP_WORDS[COMP_CWORD-2]}\"\n"
+          "        prev=\"${words[cword-2]}\"\n"
           "    fi\n",
           out);
     bash_command(out);
@@ -337,6 +360,13 @@ static void bash(FILE *out)
     bash_options(out);
     bash_words(out);
     fputs("}\n"
+          "_pippin()\n{\n"
+          "    local -a words=()\n"
+          "    local cword=-1 begun=\n"
+          "    _pippin_join\n"
+          "    _pippin_complete\n"
+          "    COMPREPLY=(\"${COMPREPLY[@]#\"$begun\"}\")\n"
+          "}\n"
           "complete -o filenames -F _pippin pippin\n",
           out);
 }

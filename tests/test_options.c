@@ -756,8 +756,10 @@ static void bash_completes(const char *script, const char *words, const char *ex
     char command[900], got[4000] = "";
     snprintf(command, sizeof command,
              "bash --norc -c 'source %s; ids() { printf \"0a12\\tA title\\n0a34\\tAnother one\\n\"; };"
-             " names() { printf \"bard\\tx\\nbarista\\ty\\nother\\tz\\n\"; };"
-             " COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _pippin;"
+             " names() { printf \"bard\\tx\\nbarista\\ty\\nother\\tz\\nqwen:4b\\t-\\nqwen:8b:q4\\t-\\n\"; };"
+             " COMP_WORDS=(%s); COMP_LINE=\"${COMP_WORDS[*]}\";"
+             " COMP_LINE=${COMP_LINE// :/:} COMP_LINE=${COMP_LINE//: /:};"
+             " COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _pippin;"
              " echo \"${COMPREPLY[*]}\"'", script, words);
     FILE *f = popen(command, "r");
     assert_non_null(f);
@@ -790,6 +792,11 @@ static void completion(void **state)
             bash_completes(path, "ids sessions show 0a1", "0a12");
             bash_completes(path, "names run --lora ba", "bard barista");
             bash_completes(path, "names models info bar", "bard barista");
+            bash_completes(path, "names run -m qw", "qwen:4b qwen:8b:q4"); /* bash parts words at colons */
+            bash_completes(path, "names run -m qwen : 8", "8b:q4");
+            bash_completes(path, "names run --model = qwen : 8b : q", "q4");
+            bash_completes(path, "names run -m qwen :", "4b 8b:q4");
+            bash_completes(path, "names run -m qwen : 8b --see", "--seed");
         }
         free(text);
     }
