@@ -268,9 +268,42 @@ static void do_leave(struct pp_backend *b, const char *key)
     (void)b, (void)key;
 }
 
+static void wake_up(struct pp_worker *w)
+{
+    struct request *r = pp_calloc(1, sizeof *r);
+    if (r)
+        r->kind = REQUEST_WAKE;
+    post(w, r, true);
+}
+
+/* Whoever deletes conversations does not wait for a model that is being loaded, and there may be many. */
 static void do_forget(struct pp_backend *b, const char *key)
 {
-    post_key((struct pp_worker *)b, REQUEST_FORGET, key);
+    struct pp_worker *w = (struct pp_worker *)b;
+    struct request *r = pp_calloc(1, sizeof *r);
+    if (!r || !(r->key = pp_strdup(key))) {
+        pp_free(r);
+        return;
+    }
+    r->kind = REQUEST_FORGET;
+    if (pp_queue_try_push(w->requests, r))
+        return;
+    pthread_mutex_lock(&w->lock);
+    r->live_next = w->forgets;
+    w->forgets = r;
+    pthread_mutex_unlock(&w->lock);
+    wake_up(w); /* it may have emptied the queue just before, and sleep */
+}
+
+/* What is to be forgotten beside the queue; NULL: nothing. */
+static struct request *next_forget(struct pp_worker *w)
+{
+    pthread_mutex_lock(&w->lock);
+    struct request *r = w->forgets;
+    if (r)
+        w->forgets = r->live_next;
+    pthread_mutex_unlock(&w->lock);
+    return r;
 }
 
 static bool do_inspect(struct pp_backend *b, const char *adapter)
@@ -367,6 +400,8 @@ static void carry_out(struct pp_worker *w, struct request *r)
     case REQUEST_SAVED:
         saves_collect(w);
         break;
+    case REQUEST_WAKE:
+        break;
     }
     request_free(r);
 }
@@ -378,8 +413,11 @@ static void *worker_main(void *arg)
     for (;;) {
         worker_change_draft(w);
         bool answering = worker_pass(w), waiting = !answering && slots_waiting(w);
-        struct request *r = answering ? pp_queue_try_pop(w->requests)
-                                      : pp_queue_pop(w->requests, waiting ? RETRY_SAVE_MS : -1);
+        struct request *r = pp_queue_try_pop(w->requests);
+        if (!r)
+            r = next_forget(w); /* behind what was asked for before */
+        if (!r && !answering)
+            r = pp_queue_pop(w->requests, waiting ? RETRY_SAVE_MS : -1);
         if (r)
             carry_out(w, r);
         else if (!answering && is_closing(w))
@@ -402,6 +440,8 @@ static void do_free(struct pp_backend *b)
     do_close(b); /* if that was not asked for; twice does no harm */
     pthread_join(w->thread, NULL);
     for (struct request *r; (r = pp_queue_try_pop(w->requests));)
+        request_free(r);
+    for (struct request *r; (r = next_forget(w));)
         request_free(r);
     pp_queue_free(w->requests);
     pthread_cond_destroy(&w->saved);

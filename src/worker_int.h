@@ -34,7 +34,7 @@ enum {
 
 enum request_kind {
     REQUEST_LOAD, REQUEST_GENERATE, REQUEST_FORGET, REQUEST_SAVED, REQUEST_INSPECT, REQUEST_COST, REQUEST_PREPARE,
-    REQUEST_INSPECT_DRAFT, REQUEST_DRAFT,
+    REQUEST_INSPECT_DRAFT, REQUEST_DRAFT, REQUEST_WAKE /* looks around: nothing else */,
 };
 
 /* A copy of what was asked for: every pointer in it is owned. */
@@ -117,6 +117,7 @@ struct pp_worker {
     pthread_mutex_t lock;
     /* -- protected by lock */
     struct request *live;                /* generations that were asked for and have not ended */
+    struct request *forgets;             /* FORGET for which the queue had no room; as for the others, by live_next */
     bool computing;                      /* a pass is under way, and takes notice of `cancel` */
     char shown[33];                      /* key of the conversation on the screen */
     bool closing;

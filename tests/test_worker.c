@@ -1,5 +1,6 @@
 /* test_worker.c - the local backend with the real engine on the starter's float weights. */
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "src/paths.h"
 #include "tests/support.h"
 #include "tests/talk.h"
 
@@ -73,6 +75,43 @@ static void test_no_model(void **state)
     talk.backend->ops->leave(talk.backend, "0123456789abcdef");
     talk.backend->ops->forget(talk.backend, "../../etc/passwd");
     talk.backend->ops->cancel(talk.backend, 0);
+    talk_end();
+}
+
+static bool none_left(const char *folder)
+{
+    DIR *d = opendir(folder);
+    bool none = true;
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        none = none && e->d_name[0] == '.';
+    closedir(d);
+    return none;
+}
+
+/* However many conversations are deleted while the worker is busy: what was kept of them goes. */
+static void test_forgets_all(void **state)
+{
+    enum { MANY = 700 };
+    char folder[300], path[400], key[17];
+    struct pp_error err;
+    (void)state;
+    talk_begin(1); /* nobody takes its events: after the second it can do nothing more */
+    snprintf(folder, sizeof folder, "%s/kv", talk.cache);
+    assert_ok(pp_make_dirs(folder, &err), err);
+    talk_post(talk_request(HELLO));
+    talk_post(talk_request(HELLO));
+    for (int i = 0; i < MANY; i++) {
+        snprintf(key, sizeof key, "%016x", (unsigned)i + 1);
+        snprintf(path, sizeof path, "%s/%s.pack", folder, key);
+        assert_ok(pp_write_file(path, "of before", 9, 0600, &err), err);
+        talk.backend->ops->forget(talk.backend, key);
+    }
+    for (int i = 0; i < 2; i++)
+        pp_event_free(talk_next());
+    for (int i = 0; i < 1000 && !none_left(folder); i++)
+        usleep(10000);
+    assert_true(none_left(folder));
     talk_end();
 }
 
@@ -475,6 +514,7 @@ TEST_GROUP(worker)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_model),
         cmocka_unit_test(test_after_close),
+        cmocka_unit_test(test_forgets_all),
         cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_guessed),
         cmocka_unit_test(test_reasoning),
