@@ -226,13 +226,55 @@ static void words_found(void **state)
     assert_false(pp_found_in("The Old man", "old sea"));
     assert_false(pp_found_in("The Old man", " \" "));
     assert_false(pp_found_in("The Old man", ""));
-    assert_false(pp_found_in("\xff old", "old")); /* nothing is made of what is no text */
+    assert_true(pp_found_in("\xff old", "old")); /* what is no text is no letter */
+    assert_true(pp_found_phrase("Das CAF\u00c9 ist zu", "cafe\u0301 IST"));
+    assert_true(pp_found_phrase("nausea", "sea"));
+    assert_true(pp_found_phrase("a[i]++", "[I]++"));
+    assert_false(pp_found_phrase("a", ""));
+    assert_false(pp_found_phrase("a", "\u0301")); /* a mark alone is nothing */
+    assert_false(pp_found_in("a", "\u0301"));
+}
+
+/* The bytes that made a text be found are the ones that are marked, with the marks on their letters. */
+static void words_marked(void **state)
+{
+    static const struct {
+        const char *text, *search;
+        bool phrase;
+        const char *hit;
+    } all[] = {
+        {"The Old one", "old", false, "....111...."},
+        {"nausea, Sea", "sea", false, "........111"},
+        {"nausea, Sea", "sea", true, "...111..111"},
+        {"old man, old sea", "sea old", false, "111......111.111"},
+        {"un caf\u00e9 ici", "CAFE", false, "...11111...."},
+        {"un cafe\u0301 ici", "caf\u00e9", true, "...111111...."},
+        {"cafe", "caf\u00e9", true, "1111"},
+        {"STRASSE, Stra\u00dfe", "strasse", false, "1111111..1111111"},
+        {"\u041c\u041e\u0420\u0415", "\u043c\u043e", true, "1111...."},
+        {"a\xff" "b", "B", true, "..1"},
+        {"nothing", "else", true, "......."},
+        {"nothing", "", true, "......."},
+        {"aaa", "aa", true, "111"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        unsigned char hit[32];
+        char got[33] = "";
+        const size_t n = strlen(all[i].text);
+        const bool any = pp_found_mark(all[i].text, n, all[i].search, all[i].phrase, hit);
+        for (size_t k = 0; k < n; k++)
+            got[k] = hit[k] ? '1' : '.';
+        assert_string_equal(got, all[i].hit);
+        assert_int_equal(any, strchr(got, '1') != NULL);
+    }
 }
 
 TEST_GROUP(ui_text)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(words_found), cmocka_unit_test(marks), cmocka_unit_test(tabs_go_on_across_pieces),
+        cmocka_unit_test(words_found), cmocka_unit_test(words_marked),
+        cmocka_unit_test(marks), cmocka_unit_test(tabs_go_on_across_pieces),
             cmocka_unit_test(nothing_dangerous_reaches_the_cells),
         cmocka_unit_test(clusters), cmocka_unit_test(wrapping), cmocka_unit_test(paths), cmocka_unit_test(ages),
     };

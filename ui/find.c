@@ -1,17 +1,15 @@
 #include "ui/find.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "engine/base/utf8.h"
-#include "engine/base/word.h"
 #include "ui/found.h"
 #include "ui/state.h"
 
 /* As they stand, too: the signs of "a[i]++" are no words. */
 static bool has(const struct pp_chat_message *m, const char *words)
 {
-    return m->text && (pp_casestr(m->text, words) || pp_found_in(m->text, words));
+    return m->text && (pp_found_phrase(m->text, words) || pp_found_in(m->text, words));
 }
 
 /* The newest message before the one at `end` that has the words: index + 1, or 0. */
@@ -34,13 +32,8 @@ static size_t shown_last(const struct pp_ui *ui)
 
 static void show(struct pp_ui *ui, size_t i)
 {
-    const struct pp_chat_message *m = pp_controller_message(ui->controller, i);
-    char word[sizeof ui->find.words];
-    snprintf(word, sizeof word, "%s", ui->find.words);
-    if (!pp_casestr(m->text, word))
-        word[strcspn(word, " \t")] = '\0';
-    ui->find.message = m->id;
-    pp_transcript_show(ui, i, word);
+    ui->find.message = pp_controller_message(ui->controller, i)->id;
+    pp_transcript_show(ui, i, ui->find.words);
 }
 
 void pp_ui_find(struct pp_ui *ui, const char *words)

@@ -1,19 +1,72 @@
 #include "ui/found.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
+#include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
-/* In small letters without marks; free. NULL: no UTF-8, or out of memory. */
-static char *fold(const char *s)
+/* A text in small letters without marks. */
+struct folded {
+    char *text;   /* [n] */
+    uint32_t *at; /* [n + 1]: where in the text the character begins that a byte of it comes from; its end */
+    size_t n, cap, cap_at;
+};
+
+static void free_folded(struct folded *f)
 {
-    utf8proc_uint8_t *folded = NULL;
-    const utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)s, 0, &folded,
-                                            UTF8PROC_NULLTERM | UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
-                                                UTF8PROC_CASEFOLD | UTF8PROC_STRIPMARK);
-    return n < 0 ? NULL : (char *)folded;
+    pp_free(f->text);
+    pp_free(f->at);
+}
+
+static bool add(struct folded *f, const char *bytes, size_t n, size_t at)
+{
+    if (pp_grow(&f->text, &f->cap, f->n + n, sizeof *f->text) != 0 ||
+        pp_grow(&f->at, &f->cap_at, f->n + n + 1, sizeof *f->at) != 0)
+        return false;
+    memcpy(f->text + f->n, bytes, n);
+    for (size_t i = 0; i < n; i++)
+        f->at[f->n++] = (uint32_t)at;
+    return true;
+}
+
+static bool add_char(struct folded *f, int32_t cp, size_t at)
+{
+    enum { PARTS = 16 };
+    static const utf8proc_option_t how = UTF8PROC_DECOMPOSE | UTF8PROC_CASEFOLD | UTF8PROC_STRIPMARK;
+    utf8proc_int32_t parts[PARTS];
+    int last = UTF8PROC_BOUNDCLASS_START;
+    const utf8proc_ssize_t n = utf8proc_decompose_char(cp, parts, PARTS, how, &last);
+    bool ok = true;
+    for (utf8proc_ssize_t i = 0; ok && i < n && i < PARTS; i++) {
+        char bytes[4];
+        ok = add(f, bytes, pp_utf8_encode(parts[i], bytes), at);
+    }
+    return ok;
+}
+
+/* What is no UTF-8 stands for itself. False: out of memory; then there is nothing to free. */
+static bool fold(const char *s, size_t n, struct folded *f)
+{
+    bool ok = true;
+    *f = (struct folded){0};
+    for (size_t i = 0, len; ok && i < n; i += len) {
+        int32_t cp = (unsigned char)s[i];
+        len = 1;
+        if (cp < 0x80) {
+            const char small = (char)(cp >= 'A' && cp <= 'Z' ? cp + ('a' - 'A') : cp);
+            ok = add(f, &small, 1, i);
+            continue;
+        }
+        len = pp_utf8_decode(s + i, n - i, &cp);
+        ok = cp < 0 ? add(f, s + i, len, i) : add_char(f, cp, i);
+    }
+    ok = ok && add(f, "", 0, n);
+    if (ok)
+        f->at[f->n] = (uint32_t)n;
+    else
+        free_folded(f);
+    return ok;
 }
 
 /* Characters beyond ASCII may be letters or not, and words of some scripts stand one behind the other. */
@@ -22,12 +75,28 @@ static bool is_inside(char before)
     return (before >= 'a' && before <= 'z') || (before >= '0' && before <= '9');
 }
 
-static bool has_word(const char *text, const char *word)
+/* The next place of a word (not empty) from `from` on, whole: where one begins so; n: there is none. */
+static size_t next_place(const struct folded *f, size_t from, const char *word, size_t len, bool whole)
 {
-    const char *at = strstr(text, word);
-    while (at && at > text && is_inside(at[-1]))
-        at = strstr(at + 1, word);
-    return at;
+    while (from < f->n) {
+        const char *hit = memmem(f->text + from, f->n - from, word, len);
+        const size_t at = hit ? (size_t)(hit - f->text) : f->n;
+        if (!hit || !whole || !at || !is_inside(f->text[at - 1]))
+            return at;
+        from = at + 1;
+    }
+    return f->n;
+}
+
+/* The next word of what is searched for from *at on, with its length; false: there is none. */
+static bool next_word(const struct folded *search, size_t *at, size_t *len)
+{
+    static const char between[] = " \t\n\r\"";
+    while (*at < search->n && strchr(between, search->text[*at]))
+        ++*at;
+    for (*len = 0; *at + *len < search->n && !strchr(between, search->text[*at + *len]);)
+        ++*len;
+    return *len > 0;
 }
 
 bool pp_found_has_words(const char *search)
@@ -44,14 +113,71 @@ bool pp_found_has_words(const char *search)
     return false;
 }
 
+static bool has_words(const struct folded *in, const struct folded *search)
+{
+    size_t at = 0, len, n = 0;
+    for (; next_word(search, &at, &len); at += len, n++)
+        if (next_place(in, 0, search->text + at, len, true) == in->n)
+            return false;
+    return n > 0;
+}
+
+static bool has_phrase(const struct folded *in, const struct folded *search)
+{
+    return search->n && next_place(in, 0, search->text, search->n, false) < in->n;
+}
+
+static bool ask(const char *text, const char *search, bool (*has)(const struct folded *, const struct folded *))
+{
+    struct folded in, words;
+    if (!fold(search, strlen(search), &words))
+        return false;
+    bool found = false;
+    if (fold(text, strlen(text), &in)) {
+        found = has(&in, &words);
+        free_folded(&in);
+    }
+    free_folded(&words);
+    return found;
+}
+
 bool pp_found_in(const char *text, const char *search)
 {
-    static const char between[] = " \t\n\r\"";
-    char *in = fold(text), *words = fold(search), *rest = words;
-    bool all = in && words && words[strspn(words, between)];
-    for (char *word; all && (word = strsep(&rest, between));)
-        all = !*word || has_word(in, word);
-    free(in);
-    free(words);
-    return all;
+    return ask(text, search, has_words);
+}
+
+bool pp_found_phrase(const char *text, const char *search)
+{
+    return ask(text, search, has_phrase);
+}
+
+/* The places of one word. */
+static bool mark(const struct folded *in, const char *word, size_t len, bool whole, unsigned char *hit)
+{
+    bool any = false;
+    for (size_t at = 0; (at = next_place(in, at, word, len, whole)) < in->n; at++) {
+        const size_t from = in->at[at], to = in->at[at + len];
+        memset(hit + from, 1, to > from ? to - from : 1); /* a letter may become two small ones */
+        any = true;
+    }
+    return any;
+}
+
+bool pp_found_mark(const char *s, size_t n, const char *search, bool phrase, unsigned char *hit)
+{
+    struct folded in, words;
+    bool any = false;
+    memset(hit, 0, n);
+    if (!fold(search, strlen(search), &words))
+        return false;
+    if (fold(s, n, &in)) {
+        size_t at = 0, len;
+        if (phrase && words.n)
+            any = mark(&in, words.text, words.n, false, hit);
+        for (; !phrase && next_word(&words, &at, &len); at += len)
+            any = mark(&in, words.text + at, len, true, hit) || any;
+        free_folded(&in);
+    }
+    free_folded(&words);
+    return any;
 }

@@ -4,9 +4,9 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
-#include "engine/base/word.h"
 #include "ui/document.h"
 #include "ui/draw.h"
+#include "ui/found.h"
 #include "ui/state.h"
 #include "ui/text.h"
 #include "ui/view_activity.h"
@@ -303,25 +303,32 @@ static uint64_t tail_revision(const struct pp_ui *ui)
     return n ? pp_controller_message(ui->controller, n - 1)->revision + n : 0;
 }
 
-/* The line of a laid out text that a word begins on; 0: none has it. */
-static size_t line_with(const struct pp_layout *l, const char *word)
+/* The first line of a laid out text that has something of what was looked for; 0: none has. */
+static size_t line_with(const struct pp_layout *l, const char *words, bool phrase)
 {
-    const char *s = pp_buf_cstr(&l->text), *hit = *word ? pp_casestr(s, word) : NULL;
+    const size_t n = l->text.len;
+    unsigned char *hits = n ? pp_malloc(n) : NULL;
     size_t i = 0;
-    while (hit && i + 1 < l->n_lines && l->lines[i + 1].start <= (size_t)(hit - s))
-        i++;
+    if (hits && pp_found_mark(pp_buf_cstr(&l->text), n, words, phrase, hits)) {
+        const size_t at = (size_t)((unsigned char *)memchr(hits, 1, n) - hits);
+        while (i + 1 < l->n_lines && l->lines[i + 1].start <= at)
+            i++;
+    }
+    pp_free(hits);
     return i;
 }
 
-void pp_transcript_show(struct pp_ui *ui, size_t message, const char *word)
+void pp_transcript_show(struct pp_ui *ui, size_t message, const char *words)
 {
     if (!ready(ui) || message >= ui->transcript.n)
         return;
-    const size_t line = line_with(layout_of(ui, message), word);
+    const struct pp_layout *l = layout_of(ui, message);
+    ui->transcript.mark_phrase = pp_found_phrase(pp_buf_cstr(&l->text), words);
+    const size_t line = line_with(l, words, ui->transcript.mark_phrase);
     const struct place p = {message, line ? head_of(ui, message) + line : 0};
     ui->transcript.tail_revision = tail_revision(ui);
     ui->transcript.marked = ui->transcript.entries[message].id;
-    pp_utf8_print(ui->transcript.mark, sizeof ui->transcript.mark, "%s", word);
+    pp_utf8_print(ui->transcript.mark, sizeof ui->transcript.mark, "%s", words);
     go(ui, up(ui, p, (size_t)ui->at.transcript.h / 4)); /* with some of what is above */
     ui->transcript.away = true; /* also at the tail: a notice that comes with it does not push it out */
 }
@@ -393,25 +400,47 @@ void pp_transcript_draw_line(const struct pp_layout *l, size_t i, int y, int x, 
     draw_runs(l, line, y, x + indent, w - indent);
 }
 
+/* Where a character begins, at or beside a byte of a text. */
+static size_t begin_of_char(const struct pp_buf *text, size_t at, int step)
+{
+    while (at && at < text->len && (text->data[at] & 0xC0) == 0x80)
+        at += (size_t)(ptrdiff_t)step;
+    return at;
+}
+
+/* Which bytes of a line are what was looked for: [end - start], to be freed; NULL: none. It may go on from the line
+ * before to the one behind. */
+static unsigned char *hits_of(const struct pp_ui *ui, const struct pp_layout *l, const struct pp_line *line)
+{
+    enum { BESIDE = sizeof ui->transcript.mark * 2 };
+    const size_t from = begin_of_char(&l->text, line->start > BESIDE ? line->start - BESIDE : 0, -1);
+    const size_t to = begin_of_char(&l->text, line->end + BESIDE < l->text.len ? line->end + BESIDE : l->text.len, 1);
+    unsigned char *hits = line->end > line->start ? pp_malloc(to - from) : NULL;
+    if (hits && pp_found_mark(l->text.data + from, to - from, ui->transcript.mark, ui->transcript.mark_phrase, hits)) {
+        memmove(hits, hits + (line->start - from), line->end - line->start);
+        return hits;
+    }
+    pp_free(hits);
+    return NULL;
+}
+
 /* What was looked for, reversed where it stands on a line; whole graphemes, as a part would take away its marks. */
 static void draw_mark(struct pp_ui *ui, const struct pp_layout *l, size_t i, int y, int x, int w)
 {
     const struct pp_line *line = &l->lines[i];
-    const char *const s = pp_buf_cstr(&l->text), *const begin = s + line->start, *const end = s + line->end;
-    const char *const mark = ui->transcript.mark;
-    const size_t n = strlen(mark);
-    if (n == 0 || line->kind == PP_LINE_RULE)
-        return;
-    for (const char *p = begin; p + n <= end; p++) {
-        size_t len = 0;
-        if (pp_ncasecmp(p, mark, n) != 0)
-            continue;
-        while (len < n)
-            len += pp_cluster_next(p + len, (size_t)(end - p) - len).len;
-        const int at = line->indent + pp_text_width(begin, (size_t)(p - begin));
-        const pp_style style = l->runs[pp_layout_run(l, (uint32_t)(p - s))].style;
-        pp_draw_clean(y, x + at, w - at, p, len, style | PP_REVERSE);
+    const char *const begin = pp_buf_cstr(&l->text) + line->start;
+    const size_t n = line->end - line->start;
+    unsigned char *hits = line->kind == PP_LINE_RULE ? NULL : hits_of(ui, l, line);
+    int at = line->indent;
+    for (size_t k = 0; hits && k < n;) {
+        const struct pp_cluster c = pp_cluster_next(begin + k, n - k);
+        const pp_style style = l->runs[pp_layout_run(l, (uint32_t)(line->start + k))].style;
+        if (memchr(hits + k, 1, c.len))
+            pp_draw_clean(y, x + at, w - at, begin + k, c.len, style | PP_REVERSE);
+        at += c.width;
+        k += c.len;
     }
+    pp_free(hits);
 }
 
 static void draw_body(struct pp_ui *ui, size_t i, size_t k, int y, int x, int w)

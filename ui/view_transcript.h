@@ -36,7 +36,8 @@ struct pp_transcript {
     int rows, cols;         /* of the screen, when it was last drawn */
     struct pp_transcript_hold held;
     int64_t marked;         /* the message that was looked for; 0: none; */
-    char mark[64];          /* and what in it */
+    char mark[256];         /* what in it, */
+    bool mark_phrase;       /* as it stands, or each of its words */
     bool new_text;          /* something has been added below, since */
     uint64_t tail_revision; /* of the last message when the tail was last seen */
     uint64_t frame;
@@ -53,9 +54,9 @@ void pp_transcript_scroll(struct pp_ui *ui, int lines); /* < 0: towards the begi
 /* The beginning of a message to the top of the screen: < 0: of the one there, or the one before if it begins there;
  * > 0: of the next. */
 void pp_transcript_step(struct pp_ui *ui, int step);
-/* Scrolls to a message, and in it to the first line that has the word, if one does; "" is its beginning. There
- * the word is reversed until pp_transcript_unmark or pp_transcript_end. */
-void pp_transcript_show(struct pp_ui *ui, size_t message, const char *word);
+/* Scrolls to a message, and in it to the first line that has the words, as they stand or else one of them, if one does;
+ * "" is its beginning. There they are reversed until pp_transcript_unmark or pp_transcript_end. */
+void pp_transcript_show(struct pp_ui *ui, size_t message, const char *words);
 void pp_transcript_unmark(struct pp_ui *ui);
 void pp_transcript_home(struct pp_ui *ui); /* to the first line of all */
 void pp_transcript_end(struct pp_ui *ui);  /* to the tail, which is followed again */

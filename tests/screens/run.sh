@@ -919,6 +919,8 @@ found_here() { # in the conversation on the screen: from the newest back, and th
     see_styled "7mnumber 7" || return 1
     say /find && see "this one, too, has" && see "message number 78" && gone "message number 88" && keys Escape &&
         gone_styled "7mnumber 7" || return 1
+    say "/find nÚmber 77" && see "message number 77" && see_styled "7mnumber 77" && say "/find 66 messáge" &&
+        see "message number 66" && see_styled "7mmessage" && see_styled "7m66" || return 1
     say "/find umber 120" && see "the newest message that has" && see "message number 120" && say "/find umber 120" &&
         see "this is the newest again" && keys End && say "/find message-number" && see "no message of this" &&
         start 20x6 PIPPIN_FAKE_MESSAGES=12 && see ready && say "/find number 11" && see "the newest" &&
