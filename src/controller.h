@@ -166,7 +166,7 @@ bool pp_controller_branch(struct pp_controller *c, int n);
  * cannot be done now. */
 bool pp_controller_show_branch_of(struct pp_controller *c, int64_t message);
 /* A new conversation that begins with this branch, without its last n_back questions and what follows them; pages are
- * shared. */
+ * shared. An answer under way goes on in the original, and the copy has what is there of it. */
 void pp_controller_fork(struct pp_controller *c, int n_back);
 
 /* Where the context begins: the first message that the model is given, 0 for all; *note: what it is told of those

@@ -683,7 +683,7 @@ bool ctl_set_parse(struct pp_controller *c, char **text, struct pp_adapter_mix *
     word[n] = end;
     if (none || (preset >= 0 && !adapter_same && (same || adapter < 0) && whole_name(c, word) <= n)) {
         if (!none)
-            *set = c->preset_sets[preset];
+            *set = c->preset_sets[preset].set;
         *text = rest;
         return true;
     }

@@ -290,6 +290,8 @@ static void on_saved(struct pp_job *job, void *controller)
     if (job->code == PP_OK) {
         if (!c->session.id)
             take_session(c, j);
+        else
+            ctl_title_read(c, j->session.id, j->session.title, j->renamings);
         if (j->user.content) {
             struct pp_chat_message *q = &c->branch.items[last(c)].msg;
             q->id = j->user.id;

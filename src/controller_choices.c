@@ -426,9 +426,9 @@ static void on_scanned(struct pp_job *job, void *controller)
     struct ctl_job *j = (struct ctl_job *)job;
     c->n_scans--;
     ctl_adapters_found(c, j);
-    if (j->id == c->preset_changes)
+    if (j->id == c->preset_changes && job->code == PP_OK)
         ctl_presets_found(c, j);
-    else
+    else if (j->id != c->preset_changes)
         ctl_scan(c, j->flag); /* what it found is older than what the user has made of them here */
     for (size_t i = 0; i < j->templates.n; i++)
         ctl_add_template(&c->templates, j->templates.items[i].name, j->templates.items[i].detail);

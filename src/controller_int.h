@@ -148,6 +148,7 @@ struct pp_controller {
     bool unusable;                /* the database being damaged, or a newer pippin's */
     bool unmade;                  /* there is no database on the disk yet, and a temporary chat makes none of itself */
     struct pp_branch branch;
+    uint64_t renamings;           /* made here: a title that was read before is old */
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
     bool stepping;                /* ... to another branch of it */
@@ -220,7 +221,10 @@ struct pp_controller {
     struct drafter_list drafters;
     struct model_list models;
     struct named_list presets;
-    struct pp_adapter_mix *preset_sets; /* [presets.n] */
+    struct ctl_preset {
+        struct pp_adapter_mix set;
+        bool stored;                   /* as far as is known here */
+    } *preset_sets;                    /* [presets.n] */
     size_t preset_cap;
     int64_t preset_changes;            /* made here: what was read before is old */
     struct named_list templates, persona_names, params;
@@ -331,6 +335,9 @@ void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything post
 int ctl_share_lock(int fd); /* the same lock once more, which goes with the last; -1 stays -1 */
 void ctl_start_new(struct pp_controller *c);
 void ctl_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one; title: one line */
+/* What the database has as a conversation's title, read after `renamings` made here: on the screen, it may be another
+ * pippin's. */
+void ctl_title_read(struct pp_controller *c, int64_t session, const char *title, uint64_t renamings);
 void ctl_start_open(struct pp_controller *c, int64_t session);
 void ctl_note_change(struct pp_controller *c, int64_t session); /* if that is just being opened, it is read once more */
 void ctl_start_fork(struct pp_controller *c, int n_back);
@@ -482,8 +489,8 @@ void ctl_forget_drafters(struct pp_controller *c); /* another model was loaded *
 
 /* --- controller_presets.c --- */
 
-/* Adds what the database has, also by another pippin. What another one has deleted stays until the next start, as do
- * sets that could not be stored. */
+/* Adds what the database has, also by another pippin; what that has deleted goes. Sets that could not be stored stay
+ * until the next start. */
 void ctl_presets_found(struct pp_controller *c, const struct ctl_job *found);
 void ctl_presets_mark(struct pp_controller *c);
 void ctl_presets_free(struct pp_controller *c);
@@ -541,6 +548,7 @@ struct ctl_job {
     struct pp_job job;           /* first */
     struct pp_session session;
     unsigned bits;
+    uint64_t renamings;          /* made here before it was posted */
     int64_t id;
     char *key;
     char *text;                  /* owned */

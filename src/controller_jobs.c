@@ -25,6 +25,7 @@ struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *
     j->paths = c->paths;
     j->o = c->o;
     j->io = c->io;
+    j->renamings = c->renamings;
     if (!c->temporary)
         snprintf(j->lock_dir, sizeof j->lock_dir, "%s/locks", c->paths->data);
     return j;
@@ -102,6 +103,22 @@ static enum pp_code find_place(struct pp_store *st, struct pp_message *m, struct
     return pp_store_siblings_before(st, m->session, m->parent, m->id, &m->sibling, err);
 }
 
+static void swap_strings(char **a, char **b)
+{
+    char *t = *a;
+    *a = *b;
+    *b = t;
+}
+
+/* As it is by now: another pippin may have changed it. */
+static void read_title(struct pp_session *s, struct pp_store *st)
+{
+    struct pp_session now;
+    if (pp_store_session_get(st, s->id, &now, NULL) == PP_OK)
+        swap_strings(&now.title, &s->title);
+    pp_session_clear(&now);
+}
+
 static enum pp_code add_turn(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -133,7 +150,7 @@ static enum pp_code add_turn(struct ctl_job *j, struct pp_store *st, struct pp_e
 }
 
 /* In: session (id 0: it is added first, and locked), user (its content NULL: there is none to add), answer, and those
- * beside it. Out: ids and places of all, lock_fd. All of it is committed, or nothing: the screen still has the text
+ * beside it. Out: ids and places of all, lock_fd, title. All of it is committed, or nothing: the screen has the text
  * then. */
 void ctl_run_send(struct pp_job *job, struct pp_store *st)
 {
@@ -141,6 +158,8 @@ void ctl_run_send(struct pp_job *job, struct pp_store *st)
     job->code = pp_store_batch_begin(st, "save the message", &job->err);
     if (job->code == PP_OK)
         job->code = pp_store_batch_end(st, add_turn(j, st, &job->err), &job->err);
+    if (job->code == PP_OK)
+        read_title(&j->session, st);
 }
 
 /* A branch as it is by now: of its end the database may know less than was written. */
@@ -184,15 +203,8 @@ void ctl_run_open(struct pp_job *job, struct pp_store *st)
         job->code = load_branch(j, st, &job->err);
 }
 
-static void swap_strings(char **a, char **b)
-{
-    char *t = *a;
-    *a = *b;
-    *b = t;
-}
-
 /* In: session with its id, and bits for what of it is new. The rest is read from the store first, so that an update
- * that was prepared before a message was added cannot move the head back. */
+ * that was prepared before a message was added cannot move the head back. Out: the title. */
 void ctl_run_update(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -214,6 +226,7 @@ void ctl_run_update(struct pp_job *job, struct pp_store *st)
         swap_strings(&now.settings, &j->session.settings);
     }
     job->code = pp_store_session_update(st, &now, &job->err);
+    swap_strings(&now.title, &j->session.title);
     pp_session_clear(&now);
 }
 
@@ -319,6 +332,8 @@ static enum pp_code add_copy(struct ctl_job *j, struct pp_store *st, struct pp_e
     struct pp_message *list = NULL;
     size_t n = 0;
     enum pp_code code = read_branch(j, st, j->id, &list, &n, err);
+    if (code == PP_OK && n && j->flag)
+        list[n - 1].state = PP_MESSAGE_CANCELLED;
     if (code == PP_OK)
         code = copy_branch(j, st, list, n, err);
     if (code == PP_OK)
@@ -329,7 +344,8 @@ static enum pp_code add_copy(struct ctl_job *j, struct pp_store *st, struct pp_e
     return code;
 }
 
-/* In: session (the new one's strings), id (head of the branch to be copied). Out: session, list and n, lock_fd. All of
+/* In: session (the new one's strings), id (head of the branch to be copied), flag (it is being written: in the copy it
+ * ends with what is there of it). Out: session, list and n, lock_fd. All of
  * it is committed, or nothing: no copy stays in the list that could not be locked or read. */
 void ctl_run_fork(struct pp_job *job, struct pp_store *st)
 {

@@ -28,6 +28,7 @@ struct ctl_list_job {
     struct pp_session *sessions; /* [n] out */
     size_t n;
     int64_t total;     /* out: of the list of all */
+    uint64_t renamings; /* made here before it was posted */
 };
 
 static void release(struct pp_job *job)
@@ -107,6 +108,14 @@ static void place_window(struct ctl_list *l, const struct ctl_list_job *j)
         l->total = l->first + l->n;
 }
 
+static struct pp_session *row_of(struct ctl_list *l, int64_t session)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (l->items[i].id == session)
+            return &l->items[i];
+    return NULL;
+}
+
 static void next_job(struct pp_controller *c);
 
 static void on_listed(struct pp_job *job, void *controller)
@@ -126,9 +135,12 @@ static void on_listed(struct pp_job *job, void *controller)
     if (job->code == PP_OK && !add_rows(l, j))
         job->code = pp_fail_nomem(&job->err, "the list of conversations");
     if (job->code == PP_OK) {
+        const struct pp_session *here = row_of(l, c->session.id);
         j->n = n;
         place_window(l, j);
         j->n = 0;
+        if (here)
+            ctl_title_read(c, here->id, here->title, j->renamings);
         if (*j->query && j->best_first && !j->ranked && j->fetch == FETCH_NEWEST)
             ctl_notice(c, false, "more than %d messages have these words: the newest come first", PP_SEARCH_RANKED);
     } else {
@@ -152,6 +164,7 @@ static struct ctl_list_job *new_job(struct pp_controller *c, enum fetch fetch, s
     j->limit = limit;
     j->best_first = c->list.best_first;
     j->any = true;
+    j->renamings = c->renamings;
     return j;
 }
 
@@ -271,14 +284,6 @@ const struct pp_session *pp_controller_session_at(struct pp_controller *c, size_
         return &l->items[i - l->first];
     if (i < l->total && !l->busy && !l->failed)
         fetch_row(c, i);
-    return NULL;
-}
-
-static struct pp_session *row_of(struct ctl_list *l, int64_t session)
-{
-    for (size_t i = 0; i < l->n; i++)
-        if (l->items[i].id == session)
-            return &l->items[i];
     return NULL;
 }
 

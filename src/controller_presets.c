@@ -21,7 +21,7 @@ static int find(const struct pp_controller *c, const char *name)
 }
 
 /* Names are in their order, whatever the letter case. */
-static bool add(struct pp_controller *c, const char *name, const struct pp_adapter_mix *set)
+static bool add(struct pp_controller *c, const char *name, const struct pp_adapter_mix *set, bool stored)
 {
     int at = find(c, name);
     char detail[sizeof c->presets.items->detail];
@@ -43,16 +43,37 @@ static bool add(struct pp_controller *c, const char *name, const struct pp_adapt
     }
     snprintf(c->presets.items[at].name, sizeof c->presets.items[at].name, "%s", name);
     snprintf(c->presets.items[at].detail, sizeof c->presets.items[at].detail, "%s", *detail ? detail : "no adapter");
-    c->preset_sets[at] = *set;
+    c->preset_sets[at] = (struct ctl_preset){*set, stored};
     return true;
+}
+
+static void take_out(struct pp_controller *c, size_t i)
+{
+    for (size_t k = i + 1; k < c->presets.n; k++) {
+        c->presets.items[k - 1] = c->presets.items[k];
+        c->preset_sets[k - 1] = c->preset_sets[k];
+    }
+    c->presets.n--;
+    ctl_dirty(c, PP_DIRTY_LISTS);
+}
+
+static bool is_among(const struct ctl_job *found, const char *name)
+{
+    for (size_t i = 0; i < found->n_presets; i++)
+        if (pp_casecmp(found->presets[i].name, name) == 0)
+            return true;
+    return false;
 }
 
 void ctl_presets_found(struct pp_controller *c, const struct ctl_job *found)
 {
+    for (size_t i = c->presets.n; i--;)
+        if (c->preset_sets[i].stored && !is_among(found, c->presets.items[i].name))
+            take_out(c, i);
     for (size_t i = 0; i < found->n_presets; i++) {
         struct pp_adapter_mix set;
         pp_adapter_mix_read(found->presets[i].adapters, &set);
-        add(c, found->presets[i].name, &set);
+        add(c, found->presets[i].name, &set, true);
     }
 }
 
@@ -60,7 +81,7 @@ void ctl_presets_mark(struct pp_controller *c)
 {
     struct pp_adapter_mix now = ctl_set_now(c);
     for (size_t i = 0; i < c->presets.n; i++)
-        c->presets.items[i].current = pp_adapter_mix_equal(&c->preset_sets[i], &now);
+        c->presets.items[i].current = pp_adapter_mix_equal(&c->preset_sets[i].set, &now);
 }
 
 void ctl_presets_free(struct pp_controller *c)
@@ -71,9 +92,9 @@ void ctl_presets_free(struct pp_controller *c)
 
 bool pp_controller_use_preset(struct pp_controller *c, size_t i)
 {
-    if (i >= c->presets.n || !ctl_set_allowed(c, &c->preset_sets[i]))
+    if (i >= c->presets.n || !ctl_set_allowed(c, &c->preset_sets[i].set))
         return false;
-    if (!ctl_set_put(c, &c->preset_sets[i]))
+    if (!ctl_set_put(c, &c->preset_sets[i].set))
         ctl_notice(c, true, "out of memory");
     else
         ctl_notice(c, false, "%s: %s", c->presets.items[i].name, c->presets.items[i].detail);
@@ -96,7 +117,7 @@ bool pp_controller_save_preset(struct pp_controller *c, const char *name)
         ctl_notice(c, true, "\"%s\" means no adapter; choose another name", name);
         return false;
     }
-    if (!add(c, name, &now) || !(json = pp_adapter_mix_json(&now))) {
+    if (!add(c, name, &now, false) || !(json = pp_adapter_mix_json(&now))) {
         ctl_notice(c, true, "out of memory");
         return false;
     }
@@ -116,10 +137,5 @@ void pp_controller_drop_preset(struct pp_controller *c, const char *name)
         return;
     c->preset_changes++;
     ctl_store_words(c, ctl_run_preset, c->presets.items[at].name, NULL, false);
-    for (size_t k = (size_t)at + 1; k < c->presets.n; k++) {
-        c->presets.items[k - 1] = c->presets.items[k];
-        c->preset_sets[k - 1] = c->preset_sets[k];
-    }
-    c->presets.n--;
-    ctl_dirty(c, PP_DIRTY_LISTS);
+    take_out(c, (size_t)at);
 }

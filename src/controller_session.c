@@ -41,6 +41,8 @@ static void on_updated(struct pp_job *job, void *controller)
             c->unsaved_bits |= j->bits;
         if (j->bits & UPDATE_TITLE)
             ctl_list_again(c);
+    } else {
+        ctl_title_read(c, j->session.id, j->session.title, j->renamings);
     }
     ctl_job_free(job);
 }
@@ -265,23 +267,22 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err)
     return c->open_err.code;
 }
 
-/* True if the action may run now. What changes the conversation itself stops an answer that is under way and runs after
- * it, and the conversation is not left before; what only leaves it lets the answer go on, but waits until it has begun.
- * Nothing waits for another conversation to be opened: it would be done to that one. */
+/* True if the action may run now. Deleting the conversation stops an answer that is under way and comes after it, and
+ * the conversation is not left before; what only leaves it lets the answer go on, but waits until it has begun. Nothing
+ * waits for another conversation to be opened: it would be done to that one. */
 static bool now_or_then(struct pp_controller *c, enum afterwards what, int64_t session)
 {
-    const bool leaves = what == THEN_NEW || what == THEN_OPEN;
     if (c->switching || !ctl_answering(c))
         return ctl_may_change(c);
-    if (c->then == THEN_DELETE || c->then == THEN_FORK) {
+    if (c->then == THEN_DELETE) {
         ctl_notice(c, true, "the answer is being stopped, one moment");
         return false;
     }
-    if (leaves && c->state != PP_STATE_SAVING)
+    if (what != THEN_DELETE && c->state != PP_STATE_SAVING)
         return true;
     c->then = what;
     c->then_session = session;
-    if (!leaves)
+    if (what == THEN_DELETE)
         pp_controller_cancel(c);
     return false;
 }
@@ -594,9 +595,12 @@ static void on_forked(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
+    const int64_t original = c->session.id;
     c->switching = false;
     if (job->code == PP_OK && keep_choices(c, &j->session) && enter(c, j)) {
-        ctl_notice(c, false, "this is a copy now; the original is in the list of conversations");
+        ctl_notice(c, false, "this is a copy now; the original is in the list of conversations%s",
+                   pp_controller_session_activity(c, original) == PP_SESSION_ANSWERING
+                       ? ", and its answer goes on there" : "");
         ctl_update_session(c, UPDATE_CHOICES);
     } else if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
@@ -633,6 +637,8 @@ void ctl_start_fork(struct pp_controller *c, int n_back)
     struct pp_buf title = {0};
     pp_buf_fmt(&title, "%s (copy)", c->session.title);
     j->id = c->branch.items[n - 1].msg.id;
+    for (const struct ctl_running *r = c->running; r; r = r->next)
+        j->flag = j->flag || r->message == j->id;
     if (!ctl_note_choices(c) || !ctl_copy_session(&j->session, &c->session) ||
         !ctl_set_string(c, &j->session.title, pp_buf_cstr(&title))) {
         ctl_notice(c, true, "out of memory");
@@ -658,6 +664,7 @@ void pp_controller_rename(struct pp_controller *c, int64_t session, const char *
 
 void ctl_rename(struct pp_controller *c, int64_t session, const char *line)
 {
+    c->renamings++;
     ctl_list_rename(c, session ? session : c->session.id, line);
     if (!session || session == c->session.id) {
         if (ctl_set_string(c, &c->session.title, line))
@@ -673,6 +680,15 @@ void ctl_rename(struct pp_controller *c, int64_t session, const char *line)
         post_update(c, j);
     else
         ctl_job_free(&j->job);
+}
+
+void ctl_title_read(struct pp_controller *c, int64_t session, const char *title, uint64_t renamings)
+{
+    if (!session || session != c->session.id || renamings != c->renamings || c->unsaved_bits & UPDATE_TITLE || !title ||
+        strcmp(title, c->session.title) == 0 || !ctl_set_string(c, &c->session.title, title))
+        return;
+    ctl_list_rename(c, session, title);
+    ctl_mark_current(c);
 }
 
 static void on_deleted(struct pp_job *job, void *controller)

@@ -495,6 +495,63 @@ static void left_while_loading(void **state)
     pp_session_clear(&s);
 }
 
+/* A copy stops nothing: it has what is there of the answer, which goes on in the original. */
+static void fork_of_a_running_answer(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "about apples", "red");
+    const int64_t original = fix_ask("and pears?");
+    fake_text(&fix, "gre", 1);
+    pump_until(&fix, fix_message(3)->len == 3);
+    pp_controller_fork(fix.c, 0);
+    pump_until(&fix, pp_controller_session_id(fix.c) != original);
+    const int64_t copy = pp_controller_session_id(fix.c);
+    assert_int_equal(fix.fake->cancels, 0);
+    assert_non_null(strstr(fix_status()->notice, "goes on there"));
+    assert_int_equal(fix_status()->state, PP_STATE_IDLE);
+    assert_string_equal(fix_message(3)->text, "gre");
+    assert_int_equal(fix_message(3)->state, PP_MESSAGE_CANCELLED);
+    pp_controller_fork(fix.c, 1); /* of the copy */
+    pump_until(&fix, pp_controller_session_id(fix.c) != copy);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    assert_null(strstr(fix_status()->notice, "goes on there"));
+    fake_text(&fix, "en", 2);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, !pp_controller_n_elsewhere(fix.c));
+    pp_controller_open(fix.c, original);
+    pump_until(&fix, pp_controller_session_id(fix.c) == original);
+    assert_string_equal(fix_message(3)->text, "green");
+    assert_int_equal(fix_message(3)->state, PP_MESSAGE_COMPLETE);
+    pp_controller_open(fix.c, copy);
+    pump_until(&fix, pp_controller_session_id(fix.c) == copy);
+    assert_string_equal(fix_message(3)->text, "gre");
+    pp_controller_continue(fix.c);
+    pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
+    assert_string_equal(fix.fake->continue_text, "gre");
+    fake_text(&fix, "y", 1);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
+    assert_string_equal(fix_message(3)->text, "grey");
+}
+
+/* Asked for while the question is being saved, it comes when the answer has begun; without the question it has nothing
+ * of it. */
+static void fork_while_saving(void **state)
+{
+    (void)state;
+    fixture_turn(&fix, "about apples", "red");
+    const int64_t original = pp_controller_session_id(fix.c);
+    assert_true(pp_controller_send(fix.c, "and pears?"));
+    assert_int_equal(fix_status()->state, PP_STATE_SAVING);
+    pp_controller_fork(fix.c, 1);
+    pump_until(&fix, pp_controller_session_id(fix.c) != original);
+    assert_int_equal(pp_controller_n_messages(fix.c), 2);
+    assert_int_equal(pp_controller_n_elsewhere(fix.c), 1);
+    assert_int_equal(fix.fake->cancels, 0);
+    fake_done(&fix, PP_FINISH_END, PP_OK);
+    pump_until(&fix, !pp_controller_n_elsewhere(fix.c));
+}
+
 TEST_GROUP(controller_running)
 {
     const struct CMUnitTest tests[] = {
@@ -504,7 +561,7 @@ TEST_GROUP(controller_running)
         READY(all_are_stopped),   READY(alternatives_elsewhere),   READY(slash_command),
         READY(many_steps),        READY(several_end_while_one_is_opened),
         READY(chosen_while_saving), READY(deleted_while_saving), READY(another_model_is_told),
-        READY(left_while_loading),
+        READY(left_while_loading), READY(fork_of_a_running_answer), READY(fork_while_saving),
     };
     return cmocka_run_group_tests_name("controller_running", tests, NULL, NULL);
 }
