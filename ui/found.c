@@ -61,7 +61,7 @@ static bool fold(const char *s, size_t n, struct folded *f)
         len = pp_utf8_decode(s + i, n - i, &cp);
         ok = cp < 0 ? add(f, s + i, len, i) : add_char(f, cp, i);
     }
-    ok = ok && add(f, "", 0, n);
+    ok = ok && pp_grow(&f->at, &f->cap_at, f->n + 1, sizeof *f->at) == 0;
     if (ok)
         f->at[f->n] = (uint32_t)n;
     else
