@@ -33,7 +33,7 @@ static size_t shown_last(const struct pp_ui *ui)
 static void show(struct pp_ui *ui, size_t i)
 {
     ui->find.message = pp_controller_message(ui->controller, i)->id;
-    pp_transcript_show(ui, i, ui->find.words);
+    pp_transcript_show(ui, i, ui->find.words, false);
 }
 
 void pp_ui_find(struct pp_ui *ui, const char *words)

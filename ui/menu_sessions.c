@@ -95,13 +95,11 @@ static void searched(struct pp_ui *ui, struct pp_menu *m)
  * was written, what the messages have of it. */
 static void note_found(struct pp_ui *ui, const struct pp_menu *m, const struct pp_session *s)
 {
-    static const char between[] = " \t\"";
-    const char *word = m->search.text + strspn(m->search.text, between);
+    const bool any = pp_found_has_words(m->search.text), in_message = s->excerpt && *s->excerpt;
     ui->found.session = s->id;
-    const bool in_message = s->excerpt && *s->excerpt;
-    ui->found.message = *word && in_message ? s->hit : 0;
-    pp_utf8_print(ui->found.search, sizeof ui->found.search, "%s", in_message ? "" : word);
-    snprintf(ui->found.word, sizeof ui->found.word, "%.*s", (int)strcspn(word, between), word);
+    ui->found.message = any && in_message ? s->hit : 0;
+    ui->found.in_title = any && !in_message;
+    pp_utf8_print(ui->found.search, sizeof ui->found.search, "%s", m->search.text);
 }
 
 static void choose(struct pp_ui *ui, struct pp_menu *m)

@@ -55,8 +55,8 @@ struct pp_ui {
     int64_t session;                  /* on screen, at the last pump */
     struct {
         int64_t session, message;     /* 0: none */
-        char word[64];
-        char search[256];             /* where it was the title: the newest message that has it, too, is shown */
+        char search[256];
+        bool in_title;                /* the newest message that has it, too, is shown */
         bool asked;                   /* it is on another branch, which is on its way */
     } found;                          /* by a search: shown as soon as its conversation is on the screen */
     struct {

@@ -225,7 +225,9 @@ void pp_ui_show_found(struct pp_ui *ui)
 {
     const size_t n = pp_controller_n_messages(ui->controller);
     const bool here = ui->found.session == pp_controller_session_id(ui->controller);
-    const int64_t wanted = !here ? 0 : ui->found.message ? ui->found.message : message_with(ui, ui->found.search);
+    const int64_t wanted = !here                ? 0
+                           : ui->found.in_title ? message_with(ui, ui->found.search)
+                                                : ui->found.message;
     const bool asked = ui->found.asked;
     size_t i = 0;
     while (wanted && i < n && pp_controller_message(ui->controller, i)->id != wanted)
@@ -236,9 +238,9 @@ void pp_ui_show_found(struct pp_ui *ui)
     if (ui->found.asked)
         return;
     ui->found.session = ui->found.message = 0;
-    ui->found.search[0] = '\0';
+    ui->found.in_title = false;
     if (wanted && i < n)
-        pp_transcript_show(ui, i, ui->found.word);
+        pp_transcript_show(ui, i, ui->found.search, true);
     else if (wanted)
         pp_ui_notice(ui, false, "what was found is on another branch of this conversation");
 }

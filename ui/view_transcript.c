@@ -318,12 +318,12 @@ static size_t line_with(const struct pp_layout *l, const char *words, bool phras
     return i;
 }
 
-void pp_transcript_show(struct pp_ui *ui, size_t message, const char *words)
+void pp_transcript_show(struct pp_ui *ui, size_t message, const char *words, bool each)
 {
     if (!ready(ui) || message >= ui->transcript.n)
         return;
     const struct pp_layout *l = layout_of(ui, message);
-    ui->transcript.mark_phrase = pp_found_phrase(pp_buf_cstr(&l->text), words);
+    ui->transcript.mark_phrase = !each && pp_found_phrase(pp_buf_cstr(&l->text), words);
     const size_t line = line_with(l, words, ui->transcript.mark_phrase);
     const struct place p = {message, line ? head_of(ui, message) + line : 0};
     ui->transcript.tail_revision = tail_revision(ui);

@@ -54,9 +54,10 @@ void pp_transcript_scroll(struct pp_ui *ui, int lines); /* < 0: towards the begi
 /* The beginning of a message to the top of the screen: < 0: of the one there, or the one before if it begins there;
  * > 0: of the next. */
 void pp_transcript_step(struct pp_ui *ui, int step);
-/* Scrolls to a message, and in it to the first line that has the words, as they stand or else one of them, if one does;
- * "" is its beginning. There they are reversed until pp_transcript_unmark or pp_transcript_end. */
-void pp_transcript_show(struct pp_ui *ui, size_t message, const char *words);
+/* Scrolls to a message, and in it to the first line that has the words, as they stand, or (each; or where they do not
+ * stand so) one of them, if one does; else to its beginning. There they are reversed until pp_transcript_unmark or
+ * pp_transcript_end. */
+void pp_transcript_show(struct pp_ui *ui, size_t message, const char *words, bool each);
 void pp_transcript_unmark(struct pp_ui *ui);
 void pp_transcript_home(struct pp_ui *ui); /* to the first line of all */
 void pp_transcript_end(struct pp_ui *ui);  /* to the tail, which is followed again */

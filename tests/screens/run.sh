@@ -910,7 +910,8 @@ found_is_shown() { # also in the conversation that is open, and on another branc
         start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=998" && see ready && keys F2 && see "Rain in" && text "old" &&
         see "what was found" && keys Enter && see "It stands on another branch" && keys End && gone "It stands" &&
         start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=0" && see ready && keys F2 && see "Rain in" && text "70 OLD" &&
-        gone "Rain in" && keys Enter && see "old message 70" && gone "the lamps"
+        gone "Rain in" && keys Enter && see "old message 70" && gone "the lamps" && see_styled "7mold" &&
+        see_styled "7m70"
 }
 found_here() { # in the conversation on the screen: from the newest back, and then the newest again
     start 80x24 PIPPIN_FAKE_MESSAGES=120 && see ready && say /find && see "/find WORDS goes to" && say "/find number xyz" &&
