@@ -600,7 +600,7 @@ static void on_forked(struct pp_job *job, void *controller)
     if (job->code == PP_OK && keep_choices(c, &j->session) && enter(c, j)) {
         ctl_notice(c, false, "this is a copy now; the original is in the list of conversations%s",
                    pp_controller_session_activity(c, original) == PP_SESSION_ANSWERING
-                       ? ", and its answer goes on there" : "");
+                       ? ", and what is being written goes on there" : "");
         ctl_update_session(c, UPDATE_CHOICES);
     } else if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
