@@ -200,7 +200,7 @@ static enum pp_code pull(struct models *c, struct pp_error *err)
     struct stat st;
     enum pp_code code = pp_cli_args(c->o, 1, 1, "URL", err);
     if (!code)
-        code = pp_cmd_models_pull(c->o, c->p, c->o->args[0], c->cancel, &path, sha256, err);
+        code = pp_cmd_models_pull(c->o, c->p, c->st, c->o->args[0], c->cancel, &path, sha256, err);
     if (!code)
         code = pp_registry_entry(path, c->o->name, &e, err);
     if (code == PP_ERR_FORMAT && path && stat(path, &st) == 0 && S_ISREG(st.st_mode))

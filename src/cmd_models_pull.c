@@ -41,6 +41,7 @@ struct remote {
 struct pull {
     const struct pp_options *o;
     const struct pp_paths *p;
+    struct pp_store *st;      /* or NULL */
     const struct pp_cancel *cancel;
     struct remote files[MAX_FILES];
     size_t n_files;
@@ -654,27 +655,31 @@ static enum pp_code find_files(struct pull *l, const char *what, struct pp_error
 
 static enum pp_code fetch_all(struct pull *l, char **path, char sha256[65], struct pp_error *err)
 {
-    struct pp_buf folder = {0}, first = {0};
+    struct pp_buf folder = {0}, whole = {0};
     if (l->o->sha256 && l->n_files != 1)
         return pp_fail(err, PP_ERR_USAGE, "--sha256 is of one file, and the model has %zu", l->n_files);
     pp_buf_fmt(&folder, l->folder ? "%s/models/%s" : "%s/models", l->p->data, l->folder);
     enum pp_code code = folder.bad ? pp_fail_nomem(err, "a path") : PP_OK;
+    if (!code)
+        pp_buf_fmt(&whole, l->folder ? "%s" : "%s/%s", folder.data, l->files[0].name);
+    if (!code && whole.bad)
+        code = pp_fail_nomem(err, "a path");
+    if (!code && l->st) /* else hours might go by before that is told */
+        code = pp_registry_check_name(l->st, whole.data, l->o->name, err);
     for (size_t i = 0; i < l->n_files && !code; i++)
         code = fetch_one(l, &l->files[i], folder.data, sha256, err);
     if (l->n_files != 1)
         sha256[0] = 0;
-    if (!code && !l->folder)
-        pp_buf_fmt(&first, "%s/%s", folder.data, l->files[0].name);
-    if (!code && !(*path = l->folder ? pp_buf_take(&folder) : pp_buf_take(&first)))
-        code = pp_fail_nomem(err, "a path");
+    if (!code)
+        *path = pp_buf_take(&whole);
     pp_buf_free(&folder);
-    pp_buf_free(&first);
+    pp_buf_free(&whole);
     return code;
 }
 
-enum pp_code pp_cmd_models_pull(const struct pp_options *o, const struct pp_paths *p, const char *what,
-                                const struct pp_cancel *cancel, char **path, char sha256[static 65],
-                                struct pp_error *err)
+enum pp_code pp_cmd_models_pull(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st,
+                                const char *what, const struct pp_cancel *cancel, char **path,
+                                char sha256[static 65], struct pp_error *err)
 {
     *path = NULL;
     sha256[0] = 0;
@@ -686,6 +691,7 @@ enum pp_code pp_cmd_models_pull(const struct pp_options *o, const struct pp_path
         return pp_fail_nomem(err, "a download");
     l->o = o;
     l->p = p;
+    l->st = st;
     l->cancel = cancel;
     enum pp_code code = find_files(l, what, err);
     if (!code)

@@ -6,6 +6,8 @@
 #include "src/options.h"
 #include "src/paths.h"
 
+struct pp_store;
+
 typedef int pp_command_fn(const struct pp_options *o, const struct pp_paths *p);
 
 pp_command_fn pp_cmd_run;
@@ -27,11 +29,11 @@ pp_command_fn pp_cmd_models;
 enum pp_code pp_cmd_lora_train(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel,
                                struct pp_error *err);
 
-/* cmd_models_pull.c, called by pp_cmd_models: fetches a model into the models folder. *path: pp_free; sha256: "" where
- * there is no one file. */
-enum pp_code pp_cmd_models_pull(const struct pp_options *o, const struct pp_paths *p, const char *what,
-                                const struct pp_cancel *cancel, char **path, char sha256[static 65],
-                                struct pp_error *err);
+/* cmd_models_pull.c, called by pp_cmd_models: fetches a model into the models folder, if the store, which may be NULL,
+ * can note it by its name. *path: pp_free; sha256: "" where there is no one file. */
+enum pp_code pp_cmd_models_pull(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st,
+                                const char *what, const struct pp_cancel *cancel, char **path,
+                                char sha256[static 65], struct pp_error *err);
 
 /* The function for a command, or NULL if it is "chat" or unknown. */
 pp_command_fn *pp_command_find(const char *name);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "engine/base/buf.h"
+#include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/part_name.h"
 #include "engine/base/utf8.h"
@@ -104,6 +105,37 @@ bool pp_registry_can_find(const char *name)
     return name[0] && name[0] != '/' && name[0] != '.' && strcmp(name, "starter") != 0;
 }
 
+static enum pp_code cannot_find(const char *name, const char *path, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_USAGE, "\"%s\" is no name by which %s could be found; give another one with --name",
+                   name, path);
+}
+
+/* Of what is there, or will be in a folder that is. */
+static char *path_to_be(const char *path)
+{
+    char *known = pp_registry_path(path), *folder = known ? NULL : pp_folder_of(path);
+    char *real = folder ? realpath(folder, NULL) : NULL;
+    const char *own = strrchr(path, '/');
+    struct pp_buf out = {0};
+    if (real && own)
+        pp_buf_fmt(&out, "%s%s", real[1] ? real : "", own);
+    pp_free(folder);
+    free(real);
+    return known ? known : out.len ? pp_buf_take(&out) : pp_strdup(path);
+}
+
+enum pp_code pp_registry_check_name(struct pp_store *st, const char *path, const char *name, struct pp_error *err)
+{
+    struct pp_model_entry e = {.path = path_to_be(path)};
+    e.name = name ? pp_strdup(name) : name_of(path, e.path);
+    enum pp_code code = !e.path || !e.name              ? pp_fail_nomem(err, "the model")
+                        : !pp_registry_can_find(e.name) ? cannot_find(e.name, path, err)
+                                                        : pp_store_model_name(st, &e, name, err);
+    pp_model_entry_clear(&e);
+    return code;
+}
+
 enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_model_entry *out, struct pp_error *err)
 {
     struct pp_model *m;
@@ -124,8 +156,7 @@ enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_mod
     if (whole && pp_registry_can_find(out->name))
         return PP_OK;
     if (whole)
-        code = pp_fail(err, PP_ERR_USAGE, "\"%s\" is no name by which %s could be found; give another one with --name",
-                       out->name, path);
+        code = cannot_find(out->name, path, err);
     else
         code = pp_fail_nomem(err, "the model");
     pp_model_entry_clear(out);

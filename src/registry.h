@@ -11,6 +11,9 @@ bool pp_registry_can_find(const char *name);
 /* What is to be noted of a model: opens it, as far as its numbers go. name NULL: the file's. Release with
  * pp_model_entry_clear. Errors as of pp_model_open; PP_ERR_USAGE: by its name it could not be found. */
 enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_model_entry *out, struct pp_error *err);
+/* Whether a model that will be at this path can be noted, by the name of its file or another one, for who wants to know
+ * before it is there. Errors as of pp_store_model_put. */
+enum pp_code pp_registry_check_name(struct pp_store *st, const char *path, const char *name, struct pp_error *err);
 /* The path that is noted of a file or folder: absolute, and through all links but a file's own. pp_free; NULL: there is
  * none, or no memory. */
 char *pp_registry_path(const char *path);

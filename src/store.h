@@ -262,6 +262,8 @@ struct pp_model_entry {
  * `rename` also its name, which may be one that the user gave: m->name becomes that. PP_ERR_USAGE: another one has the
  * name. */
 enum pp_code pp_store_model_put(struct pp_store *st, struct pp_model_entry *m, bool rename, struct pp_error *err);
+/* What that would say of the name now, of m with path and name alone. */
+enum pp_code pp_store_model_name(struct pp_store *st, struct pp_model_entry *m, bool rename, struct pp_error *err);
 /* Its tags go with it. */
 enum pp_code pp_store_model_remove(struct pp_store *st, const char *path, struct pp_error *err);
 enum pp_code pp_store_model_list(struct pp_store *st, struct pp_model_entry **list, size_t *n, struct pp_error *err);

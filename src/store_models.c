@@ -26,16 +26,12 @@ static enum pp_code keep_name(struct pp_store *st, struct pp_model_entry *m, con
     return code;
 }
 
-enum pp_code pp_store_model_put(struct pp_store *st, struct pp_model_entry *m, bool rename, struct pp_error *err)
+static const char note[] = "note the model";
+
+enum pp_code pp_store_model_name(struct pp_store *st, struct pp_model_entry *m, bool rename, struct pp_error *err)
 {
-    static const char what[] = "note the model";
-    sqlite3_stmt *stmt;
     char *there = NULL;
-    enum pp_code code = pp_store_begin(st, what, err);
-    if (code)
-        return code;
-    if (!rename)
-        code = keep_name(st, m, what, err);
+    enum pp_code code = rename ? PP_OK : keep_name(st, m, note, err);
     if (!code)
         code = pp_store_model_find(st, m->name, &there, err);
     if (code == PP_OK && there && strcmp(there, m->path) != 0)
@@ -44,6 +40,16 @@ enum pp_code pp_store_model_put(struct pp_store *st, struct pp_model_entry *m, b
     else if (code == PP_ERR_NOT_FOUND)
         code = PP_OK;
     pp_free(there);
+    return code;
+}
+
+enum pp_code pp_store_model_put(struct pp_store *st, struct pp_model_entry *m, bool rename, struct pp_error *err)
+{
+    sqlite3_stmt *stmt;
+    enum pp_code code = pp_store_begin(st, note, err);
+    if (code)
+        return code;
+    code = pp_store_model_name(st, m, rename, err);
     if (!code)
         code = pp_store_stmt(st, PP_STMT_MODEL_PUT, &stmt, err);
     if (!code) {
@@ -54,9 +60,9 @@ enum pp_code pp_store_model_put(struct pp_store *st, struct pp_model_entry *m, b
         sqlite3_bind_int64(stmt, 5, m->bytes);
         pp_store_bind_text(stmt, 6, m->facts ? m->facts : "{}");
         sqlite3_bind_int64(stmt, 7, pp_store_now_ms());
-        code = pp_store_finish(st, stmt, what, err);
+        code = pp_store_finish(st, stmt, note, err);
     }
-    return pp_store_end(st, code, what, err);
+    return pp_store_end(st, code, note, err);
 }
 
 /* A statement with one or two texts, in a transaction of its own. *n: rows that it changed. */

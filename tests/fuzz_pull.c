@@ -233,7 +233,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct pp_error err;
     line.in = (struct hostile_input){data, size};
     const char *what = asked[hostile_byte(&line.in) % (sizeof asked / sizeof *asked)];
-    const enum pp_code code = pp_cmd_models_pull(&options, &paths, what, &never, &path, sha256, &err);
+    const enum pp_code code = pp_cmd_models_pull(&options, &paths, NULL, what, &never, &path, sha256, &err);
     require((code == PP_OK) == (path != NULL));
     require(code != PP_OK || access(path, R_OK) == 0);
     require(strlen(sha256) == 0 || strlen(sha256) == 64);

@@ -102,6 +102,9 @@ pull "$at/plain/i.gguf" --sha256 "$(echo "$sum" | tr 0-9 1-90)"; expect "a wrong
 [ -e "$models/i.gguf" ] || [ -e "$models/i.gguf.part" ] && fail "is not kept" "it is" || pass "is not kept"
 pull "$at/plain/i.gguf" --sha256 "$sum" --name Right; expect "the right one" 0 'Right is '
 pull "$at/plain/i.gguf"; expect "that keeps its name" 0 'Right is '
+pull "$at/plain/ak.gguf" --name right; expect "a name that is taken" 2 '"right" is the name of .*/i.gguf already; give another one with --name'
+pull "$at/plain/starter.gguf"; expect "one that finds another model" 2 '"starter" is no name by which .*/starter.gguf could be found.*--name'
+if [ ! -e "$models/ak.gguf" ] && [ ! -e "$models/starter.gguf" ] && ! grep -q fetching "$tmp/err"; then pass "is told before anything is fetched"; else fail "is told before anything is fetched" "$(cat "$tmp/err")"; fi
 pull "$at/plain/text.gguf"; expect "what is no model" 1 'text.gguf: it is no GGUF file; it was not kept'
 pull "$at/nosize/page.gguf"; expect "a page for a browser" 1 'page.gguf: it is no GGUF file but a page for a browser'
 [ -e "$models/text.gguf" ] || [ -e "$models/page.gguf" ] || [ -e "$models/page.gguf.part" ] && fail "neither is kept" "$(ls "$models")" || pass "neither is kept"
