@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/adapter_file.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "engine/base/memory.h"
@@ -170,7 +171,7 @@ static enum pp_code add_path(struct models *c, const char *path, struct pp_error
     struct stat st;
     if (stat(path, &st) != 0)
         return pp_fail(err, PP_ERR_NOT_FOUND, "cannot open %s: %s", path, strerror(errno));
-    if (!S_ISDIR(st.st_mode) || pp_registry_looks_like(path))
+    if (!S_ISDIR(st.st_mode) || pp_registry_looks_like(path) || pp_is_adapter(path)) /* of the latter it says so */
         return add_model(c, path, err);
     if (c->o->name)
         return pp_fail(err, PP_ERR_USAGE, "--name is for one model, and %s is a folder of several", path);

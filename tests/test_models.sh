@@ -23,6 +23,9 @@ models add "$tmp/absent"; expect "what is not there" 3 '' 'absent'
 models add "$tmp/store/broken.gguf"; expect "what is no model" 1 '' 'broken.gguf'
 models add "$tmp/store/empty"; expect "a folder without models" 3 '' 'no model that pippin can use'
 models add --name x "$tmp/store"; expect "one name for several: usage" 2
+mkdir "$tmp/adapter"
+echo '{"peft_type":"LORA"}' >"$tmp/adapter/adapter_config.json"
+models add "$tmp/adapter"; expect "an adapter's folder is no empty one" 3 '' 'is a LoRA adapter, not a model; give it with --lora'
 models add "$tmp/store"; expect "a folder, and below" 0 '' 'small is .*deep/er/small.gguf'
 expect "what cannot be used is told" 0 '' 'left out: .*broken.gguf is no'
 holds "once" [ "$(grep -o broken.gguf "$tmp/err" | wc -l)" = 1 ]
