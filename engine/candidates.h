@@ -9,7 +9,6 @@
 #ifndef PP_ENGINE_CANDIDATES_H
 #define PP_ENGINE_CANDIDATES_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "engine/base/error.h"

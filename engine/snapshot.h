@@ -17,7 +17,6 @@
 #ifndef PP_ENGINE_SNAPSHOT_H
 #define PP_ENGINE_SNAPSHOT_H
 
-#include "engine/base/cursor.h"
 #include "engine/engine_int.h"
 
 enum {

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/cursor.h"
 #include "engine/base/mem.h"
 #include "engine/base/whole_io.h"
 #include "engine/snapshot.h"

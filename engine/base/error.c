@@ -1,5 +1,6 @@
 #include "engine/base/error.h"
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>

@@ -6,8 +6,6 @@
 #ifndef PP_BASE_ERROR_H
 #define PP_BASE_ERROR_H
 
-#include <stdarg.h>
-
 enum pp_code {
     PP_OK = 0,
     PP_ERR_USAGE,       /* the caller or the command line asked for something that makes no sense */

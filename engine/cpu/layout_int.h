@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 
-#include "engine/base/mem.h"
 #include "engine/cpu/layout.h"
 
 enum { PP_LAYOUT_ALIGN = 65536 }; /* of matrices in the region and in the file: whole pages on every machine */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "engine/base/mem.h"
 #include "engine/base/memory.h"
 #include "engine/cpu/layout_int.h"
 
