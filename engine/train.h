@@ -192,7 +192,9 @@ enum pp_code pp_train_check(const char *folder, bool resume, struct pp_error *er
 /* All steps, with validation and checkpoints; then both adapters in the folder: PEFT's files, and NAME.gguf with the
  * folder's name; and the checkpoint goes. PP_ERR_USAGE: one of these is there already, which is not written over, or
  * a model.
- * PP_ERR_BUSY: another training has the folder. PP_ERR_CANCELLED: it stopped, and wrote a checkpoint to go on from.
+ * PP_ERR_IO: there is no room for checkpoints, which is said at the beginning, or the adapter cannot be written: then
+ * the last step has its checkpoint, for which room was kept. PP_ERR_BUSY: another training has the folder.
+ * PP_ERR_CANCELLED: it stopped, and wrote a checkpoint to go on from.
  * PP_ERR_FORMAT: the loss is no number any more; the last checkpoint stands. */
 enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, struct pp_train_result *result,
                       struct pp_error *err);

@@ -1,5 +1,6 @@
 /* train_run.c - a whole training: steps, validation, checkpoints, and the adapter at its end. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@ struct running {
     char *checkpoint;           /* its path */
     bool saved;                 /* there is one */
     int lock;                   /* a descriptor of the folder; -1 */
+    int room;                   /* of a file without a name: room on the disk for a last checkpoint; -1 */
     uint64_t began_ns;
 };
 
@@ -100,12 +102,48 @@ static enum pp_code steps(struct running *r, struct pp_error *err)
     return code;
 }
 
+/* --- room for the last checkpoint ----------------------------------------------------------------------------- */
+
+/* Others may fill the disk while hours of training go by: what was learnt then has its room already. A file system
+ * that cannot promise it lets the training go on without. */
+static enum pp_code keep_room(struct running *r, struct pp_error *err)
+{
+    const uint64_t head = 1 << 16, bytes = 3 * r->t->n_params * sizeof(float) + head;
+    char *name = pp_temporary_name(r->checkpoint);
+    if (!name)
+        return pp_fail_nomem(err, "a file name");
+    r->room = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    int why = r->room < 0 ? errno : 0;
+    if (!why) {
+        unlink(name);
+        why = fallocate(r->room, 0, 0, (off_t)bytes) != 0 ? errno : 0;
+    }
+    pp_free(name);
+    return why == ENOSPC || why == EDQUOT || why == EFBIG
+               ? pp_fail(err, PP_ERR_IO, "cannot keep %.1f MB in %s for what will be learnt: %s; make room, or name "
+                         "another folder", (double)bytes / 1e6, r->run->folder, strerror(why))
+               : PP_OK;
+}
+
+static void give_room(struct running *r)
+{
+    if (r->room >= 0)
+        close(r->room);
+    r->room = -1;
+}
+
+static enum pp_code save_last(struct running *r, struct pp_error *err)
+{
+    give_room(r);
+    return save(r, err);
+}
+
 /* What else the user should know of a training that did not come to its end. */
 static enum pp_code stopped(struct running *r, enum pp_code code, struct pp_error *err)
 {
     struct pp_error why = *err, saving;
     if (code == PP_ERR_CANCELLED) {
-        code = save(r, &saving);
+        code = save_last(r, &saving);
         if (code) {
             *err = saving;
             return pp_fail_prefix(err, "stopped after step %lld, and no checkpoint was written",
@@ -177,8 +215,13 @@ static enum pp_code check_parent(const char *folder, struct pp_error *err)
     const bool there = stat(parent, &st) == 0;
     const int why = there && !S_ISDIR(st.st_mode) ? ENOTDIR
                     : there && access(parent, W_OK | X_OK) == 0 ? 0 : errno;
+    const enum pp_code code =
+        why == ENOENT ? pp_fail(err, PP_ERR_IO, "cannot make the folder %s: there is no folder %s; make that first",
+                                folder, parent)
+        : why         ? pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(why))
+                      : PP_OK;
     pp_free(parent);
-    return why ? pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(why)) : PP_OK;
+    return code;
 }
 
 enum pp_code pp_train_check(const char *folder, bool resume, struct pp_error *err)
@@ -191,6 +234,9 @@ enum pp_code pp_train_check(const char *folder, bool resume, struct pp_error *er
     }
     if (stat(folder, &st) == 0 && !S_ISDIR(st.st_mode))
         return pp_fail(err, PP_ERR_USAGE, "%s is not a folder; name another for the adapter", folder);
+    if (access(folder, F_OK) != 0 && errno == ENOENT)
+        return pp_fail(err, PP_ERR_USAGE, "%s is a link that leads nowhere; make the folder there, or name another",
+                       folder);
     if (access(folder, W_OK | X_OK) != 0)
         return pp_fail(err, PP_ERR_IO, "cannot write into %s: %s", folder, strerror(errno));
     const bool saved = pp_file_exists(folder, pp_train_checkpoint);
@@ -218,8 +264,12 @@ static enum pp_code begin(struct running *r, struct pp_error *err)
     if (!(r->checkpoint = pp_path_join(folder, pp_train_checkpoint)))
         return pp_fail_nomem(err, "a file name");
     r->saved = r->run->resume;
+    if (r->run->resume && (code = pp_trainer_load(r->t, r->checkpoint, err)))
+        return code;
+    if (r->t->step < r->t->info.n_steps && (code = keep_room(r, err)))
+        return code;
     if (r->run->resume)
-        return pp_trainer_load(r->t, r->checkpoint, err);
+        return PP_OK;
     /* Checkpoints carry it, and finding it reads the whole model: nobody should wait for that after Ctrl-C. */
     struct pp_sha256 identity;
     return pp_model_identity(r->t->model, r->t->opt.cache_dir, &identity, err);
@@ -239,15 +289,32 @@ static enum pp_code write_result(const struct running *r, struct pp_error *err)
     return code ? code : write_gguf(r, err);
 }
 
+/* All steps are done, and the adapter could not be written; nor the checkpoint, if `saving` says why. */
+static enum pp_code unwritten(const struct running *r, enum pp_code code, const struct pp_error *saving,
+                              struct pp_error *err)
+{
+    struct pp_error why = *err;
+    if (!saving)
+        return pp_fail(err, code, "%s; what was learnt is in %s: when there is room, the same command with --continue "
+                       "has only this left to do", why.text, r->checkpoint);
+    if (r->saved)
+        return pp_fail(err, code, "%s; the last checkpoint that could be written is of an earlier step (%s): make "
+                       "room, and --continue goes on from there", why.text, r->checkpoint);
+    return pp_fail(err, code, "%s; nor could what was learnt be kept: %s", why.text, saving->text);
+}
+
 static enum pp_code finish(struct running *r, struct pp_error *err)
 {
-    enum pp_code code = write_result(r, err);
+    struct pp_error saving;
+    enum pp_code code = write_result(r, err), kept = PP_OK;
+    if (code) { /* then where an older checkpoint was there may be room for it */
+        kept = save_last(r, &saving);
+        code = write_result(r, err);
+    }
     while (code == PP_ERR_IO && r->run->again && r->run->again(r->run->user, err->text))
         code = write_result(r, err);
-    if (code) { /* a full disk may have room again: --continue then has nothing but this to do */
-        save(r, NULL);
-        return stopped(r, code, err);
-    }
+    if (code)
+        return unwritten(r, code, kept ? &saving : NULL, err);
     if (r->saved && unlink(r->checkpoint) != 0)
         code = pp_fail(err, PP_ERR_IO, "cannot remove %s: %s", r->checkpoint, strerror(errno));
     return code;
@@ -259,7 +326,7 @@ enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, stru
     struct pp_error own;
     struct pp_train_result unused;
     struct running r = {.t = t, .run = run, .result = result ? result : &unused, .began_ns = pp_now_ns(),
-                        .lock = -1,
+                        .lock = -1, .room = -1,
                         .progress = {.validation = (double)NAN}};
     err = err ? err : &own;
     *r.result = (struct pp_train_result){.last_loss = (double)NAN, .validation = (double)NAN};
@@ -275,6 +342,7 @@ enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, stru
     r.result->n_tokens = r.progress.n_tokens;
     r.result->seconds = seconds_since(r.began_ns);
     pp_free(r.checkpoint);
+    give_room(&r);
     if (r.lock >= 0)
         close(r.lock);
     return code;

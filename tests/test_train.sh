@@ -36,6 +36,9 @@ train "$tmp/six.jsonl" -o "$tmp/x" --train-memory 1M; expect "too little memory"
 train "$tmp/six.jsonl" -o "$tmp/y" --continue; expect "nothing to continue" 2 'no training to continue'
 holds "and no folder is made for it" [ ! -e "$tmp/y" ]
 train "$tmp/six.jsonl" -o /dev/null/x; expect "a folder that cannot be" 1 'cannot make the folder /dev/null/x'
+train "$tmp/six.jsonl" -o "$tmp/not/there"; expect "a folder in none" 1 'there is no folder .*/not; make that first'
+ln -s nowhere "$tmp/link"
+train "$tmp/six.jsonl" -o "$tmp/link"; expect "a link that leads nowhere" 2 'link that leads nowhere; make the folder there'
 train "$tmp/six.jsonl" -o "$tmp/six.jsonl"; expect "a folder that is a file" 2 'six.jsonl is not a folder; name another'
 holds "and nothing was written" [ ! -e "$tmp/x/adapter_config.json" ]
 
@@ -109,6 +112,50 @@ else
     # shellcheck disable=SC2086
     train "$tmp/six.jsonl" -o "$tmp/broken" $small -t 1 --continue; expect "goes on" 0
     holds "to the same bits" cmp -s "$tmp/verse/adapter_model.safetensors" "$tmp/broken/adapter_model.safetensors"
+fi
+
+# --- a full disk ---------------------------------------------------------------------------------------------------
+
+# tight NAME CODE BYTES PATTERN...: the last training on a disk of that size, and then, with room, with --continue, whose
+# adapter goes to $tmp/went.safetensors and its standard error to $tmp/on
+tight() {
+    name=$1 want=$2 disk_size=$3
+    shift 3
+    export pippin tmp disk_size few
+    rm -f "$tmp/went.safetensors"
+    unshare -rm sh -c 'mount -t tmpfs -o size="$disk_size" none "$tmp/disk" || exit 99
+        "$pippin" lora train "$tmp/six.jsonl" -o "$tmp/disk/verse" $few >"$tmp/out" 2>"$tmp/err" </dev/null
+        code=$?
+        ls "$tmp/disk/verse" >"$tmp/there" 2>/dev/null
+        mount -o remount,size=64m "$tmp/disk"
+        [ "$code" = 0 ] ||
+            "$pippin" lora train "$tmp/six.jsonl" -o "$tmp/disk/verse" $few --continue >"$tmp/out" 2>"$tmp/on" </dev/null
+        cp "$tmp/disk/verse/adapter_model.safetensors" "$tmp/went.safetensors" 2>/dev/null
+        exit "$code"' 2>/dev/null
+    code=$?
+    expect "$name" "$want" "$@"
+}
+mkdir "$tmp/disk"
+few="--val $tmp/one.jsonl --rank 8 --batch 2 --steps 3 --lr 1e-3"
+# shellcheck disable=SC2086
+train "$tmp/six.jsonl" -o "$tmp/roomy" $few; expect "with room" 0
+learnt=$(sed -n 's/.*: \([0-9,]*\) values to learn.*/\1/p' "$tmp/err" | tr -d ,)
+kept=$((12 * learnt + 65536)) # what a checkpoint takes
+if unshare -rm mount -t tmpfs none "$tmp/disk" 2>/dev/null; then
+    tight "no room to begin with" 1 $((kept / 2)) 'cannot keep [0-9.]+ MB in .* make room, or name another folder'
+    holds "begins nothing" [ ! -s "$tmp/there" ]
+    few="$few --eval-every 3"
+    tight "room for what is learnt alone" 1 $((kept + 200000)) \
+        'cannot write .*adapter.*; what was learnt is in .*checkpoint.gguf: when there is room'
+    holds "keeps it" grep -q '^checkpoint.gguf$' "$tmp/there"
+    holds "and no half of an adapter" [ "$(wc -l <"$tmp/there")" = 1 ]
+    holds "then --continue has nothing left to learn" grep -q 'step 3 of 3, validation' "$tmp/on"
+    holds "and writes the same" cmp -s "$tmp/roomy/adapter_model.safetensors" "$tmp/went.safetensors"
+    few="$few --eval-every 1"
+    tight "room for one checkpoint more" 0 $((2 * kept)) 'no checkpoint after step 2: cannot write'
+    holds "is room for the adapter" cmp -s "$tmp/roomy/adapter_model.safetensors" "$tmp/went.safetensors"
+else
+    echo "skip: no file system of its own for a small disk here"
 fi
 
 # --- on a terminal -------------------------------------------------------------------------------------------------
