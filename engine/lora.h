@@ -22,8 +22,8 @@
  * instead of multiplying, as would one and another matrix in W's place: they are not put into one set
  * (pp_adapter_set_check).
  *
- * What latent attention has for each head has LoRAs and DoRAs only, which are made of one of both matrices
- * (lora_heads.c). */
+ * What latent attention has for each head has LoRAs, DoRAs and IA3s of outputs only, which are made of one of both
+ * matrices (lora_heads.c). */
 #ifndef PP_ENGINE_LORA_H
 #define PP_ENGINE_LORA_H
 
@@ -96,6 +96,7 @@ struct pp_lora_heads {
     uint8_t *data;          /* theirs, aligned to 64 bytes */
     size_t bytes;
     bool turned;            /* of keys: what W's outputs are, goes into these */
+    bool scales;            /* an IA3 of W's outputs: its gains are multiplied, not added up; A and B are zeros */
     float *dora;            /* [n][PP_DORA_NUMBERS][outputs of W]; NULL: it is none */
     size_t gains;           /* likewise: [n][outputs of W] */
 };

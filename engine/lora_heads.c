@@ -10,7 +10,8 @@
  * nothing of it.
  *
  * With a DoRA each output of W, a dimension of a head's keys or values, has its g (lora.h): values are multiplied by
- * it, and so are queries, which stand for keys that were, before they meet W_k'. */
+ * it, and so are queries, which stand for keys that were, before they meet W_k'. The scales of an IA3 of the outputs
+ * are such a g, of halves that are zeros. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,19 +62,19 @@ enum pp_code pp_lora_list_heads(struct pp_adapter *a, const struct pp_adapter_ta
     const struct pp_plan *plan = &a->model->plan;
     const struct pp_heads *keys = &plan->heads[at->keys], *values = &plan->heads[at->values];
     const int64_t n_in = keys->w[0]->ne[1], n_out = keys->n * (keys->w[0]->ne[0] + values->w[0]->ne[1]);
-    if (t->bias.data || t->b_bias.data || t->ia3.data || t->weight.data || t->tokens.data)
+    if (t->bias.data || t->b_bias.data || t->ia3_input || t->weight.data || t->tokens.data)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s has %s %s, of the heads of latent attention, which is more than a LoRA or DoRA; "
-                       PP_LORA_MERGE, a->path,
-                       t->ia3.data      ? "scales (IA3) for"
+                       "adapter %s has %s %s, of the heads of latent attention, for which LoRAs, DoRAs and scales of "
+                       "outputs can be run; " PP_LORA_MERGE, a->path,
+                       t->ia3_input     ? "scales (IA3) for the input of"
                        : t->weight.data ? "a matrix in place of"
                        : t->tokens.data ? "rows in place of those of"
                                         : "a bias for", t->name);
-    if (t->n_in != n_in || t->n_out != n_out)
+    if ((t->n_in && t->n_in != n_in) || t->n_out != n_out)
         return pp_fail(err, PP_ERR_MISMATCH,
                        "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
-                       t->name, (long long)t->n_out, (long long)t->n_in, a->model->info.name, (long long)n_out,
-                       (long long)n_in);
+                       t->name, (long long)t->n_out, (long long)(t->n_in ? t->n_in : n_in), a->model->info.name,
+                       (long long)n_out, (long long)n_in);
     const int most = t->magnitude.data ? PP_DORA_MAX_RANK : PP_LOW_RANK_MAX;
     if (t->rank > most)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
@@ -82,7 +83,7 @@ enum pp_code pp_lora_list_heads(struct pp_adapter *a, const struct pp_adapter_ta
         return pp_fail_nomem(err, "an adapter");
     if (a->heads[at->keys].rank)
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, t->name);
-    a->heads[at->keys].rank = a->heads[at->values].rank = (int)t->rank;
+    a->heads[at->keys].rank = a->heads[at->values].rank = t->ia3.data ? 1 : (int)t->rank;
     a->heads[at->keys].scale = a->heads[at->values].scale = t->scale;
     return PP_OK;
 }
@@ -268,6 +269,47 @@ static enum pp_code load_dora(struct pp_adapter *a, const struct pp_adapter_targ
     return code;
 }
 
+/* Gains of IA3: what DoRA's numbers are where B A is zeros. *acts: some differ from 1. */
+static enum pp_code load_ia3(struct pp_adapter *a, const struct pp_adapter_target *t,
+                             const struct pp_lora_heads_at *at, bool *acts, struct pp_error *err)
+{
+    const int places[2] = {at->keys, at->values};
+    float *scales = NULL;
+    int64_t first = 0;
+    enum pp_code code = pp_lora_floats(a, &t->ia3, false, &scales, err);
+    for (int i = 0; i < 2 && !code; i++) {
+        struct pp_lora_heads *l = &a->heads[places[i]];
+        const int64_t n = a->model->plan.heads[places[i]].w[0]->ne[!l->turned], of_head = t->n_out / l->n;
+        l->scales = true;
+        if (!(l->dora = pp_calloc((size_t)l->n * PP_DORA_NUMBERS * (size_t)n, sizeof *l->dora)))
+            code = pp_fail_nomem(err, "an adapter");
+        for (int h = 0; h < l->n && !code; h++)
+            for (int64_t r = 0; r < n; r++) {
+                const float less = scales[h * of_head + first + r] - 1.0f;
+                l->dora[h * PP_DORA_NUMBERS * n + r] = less;
+                *acts = *acts || less != 0.0f;
+            }
+        first += n;
+    }
+    pp_free(scales);
+    return code;
+}
+
+/* A and B of the file; of an IA3 they are zeros. */
+static enum pp_code read_halves(const struct pp_adapter *a, const struct pp_adapter_target *t, int64_t n_latent,
+                                struct pp_lora_room *room, struct pp_lora_halves *halves, struct pp_error *err)
+{
+    float *zeros[2];
+    if (!t->ia3.data)
+        return pp_lora_read(a, t, t->n_out, &(struct pp_lora_orders){0}, room, halves, err);
+    if (!pp_lora_halves_room(room, n_latent, t->n_out, zeros))
+        return pp_fail_nomem(err, "an adapter");
+    memset(zeros[0], 0, (size_t)n_latent * sizeof *zeros[0]);
+    memset(zeros[1], 0, (size_t)t->n_out * sizeof *zeros[1]);
+    *halves = (struct pp_lora_halves){.values = {zeros[0], zeros[1]}};
+    return PP_OK;
+}
+
 enum pp_code pp_lora_load_heads(struct pp_adapter *a, const struct pp_adapter_target *t,
                                 const struct pp_lora_heads_at *at, bool exact, struct pp_lora_room *room,
                                 struct pp_error *err)
@@ -276,11 +318,11 @@ enum pp_code pp_lora_load_heads(struct pp_adapter *a, const struct pp_adapter_ta
     const struct pp_heads *keys = &a->model->plan.heads[at->keys], *values = &a->model->plan.heads[at->values];
     struct pp_lora_heads *of_keys = &a->heads[at->keys], *of_values = &a->heads[at->values];
     struct pp_lora_halves halves;
-    enum pp_code code = pp_lora_read(a, t, t->n_out, &(struct pp_lora_orders){0}, room, &halves, err);
+    enum pp_code code = read_halves(a, t, keys->w[0]->ne[1], room, &halves, err);
     if (code)
         return code;
     const uint32_t type = exact || !(fmaxf(halves.most[0], halves.most[1]) < most_f16) ? PP_TYPE_F32 : PP_TYPE_F16;
-    const int64_t n_key = keys->w[0]->ne[0] * t->rank, n_value = values->w[0]->ne[1] * t->rank;
+    const int64_t rank = of_keys->rank, n_key = keys->w[0]->ne[0] * rank, n_value = values->w[0]->ne[1] * rank;
     struct rows_of_heads rows = {.b = halves.values[1], .of_head = n_key + n_value};
     if (!make_room(of_keys, keys, type, true) || !make_room(of_values, values, type, false))
         return pp_fail_nomem(err, "an adapter");
@@ -292,6 +334,8 @@ enum pp_code pp_lora_load_heads(struct pp_adapter *a, const struct pp_adapter_ta
     bool acts = t->scale != 0.0f && halves.most[0] != 0.0f && halves.most[1] != 0.0f;
     if (!code && t->magnitude.data)
         code = load_dora(a, t, at, &halves, &acts, err);
+    if (!code && t->ia3.data)
+        code = load_ia3(a, t, at, &acts, err);
     if (!code && acts)
         atomic_store_explicit(&a->acts, true, memory_order_relaxed);
     return code;
@@ -340,6 +384,7 @@ void pp_lora_hash_heads(const struct pp_adapter *a, struct pp_sha256_stream *s)
         const struct pp_hash128 numbers = pp_hash128(
             l->dora, (size_t)(heads->n * PP_DORA_NUMBERS * heads->w[0]->ne[!l->turned]) * sizeof *l->dora);
         pp_sha256_update(s, &numbers, sizeof numbers);
+        pp_sha256_update(s, &l->scales, l->scales ? sizeof l->scales : 0);
     }
 }
 

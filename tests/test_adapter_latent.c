@@ -241,6 +241,7 @@ static void sets_of_rows(void **state)
 /* --- DoRA ------------------------------------------------------------------------------------------------------ */
 
 static const char dora_config[] = "{\"peft_type\":\"LORA\",\"use_dora\":true,\"r\":5,\"lora_alpha\":10}";
+static const char ia3_config[] = "{\"peft_type\":\"IA3\",\"feedforward_modules\":[]}";
 #define KV_B "base_model.model.model.layers.%d.self_attn.kv_b_proj.%s"
 
 static const float *part_of(const struct folder *f, int l, const char *end)
@@ -294,44 +295,63 @@ static void low_rank_row(const struct folder *f, int l, const float *w, int64_t 
     }
 }
 
-/* A row of W becomes g W + sum of g_k strength_k s B_k A_k, as lora.h has it. */
+/* Scales of the outputs of kv_b_proj of all layers, as IA3 has them. */
+static void add_scales(struct folder *f, const struct expert_model *m)
+{
+    for (int l = 0; l < N_LAYER; l++) {
+        char name[160];
+        snprintf(name, sizeof name, KV_B, l, "ia3_l");
+        folder_add(f, name, expert_find(m, l, "attn_kv_b.weight")->rows, 1, 1, 0.4f);
+    }
+}
+
+/* A row of W becomes o g W + sum of g_k strength_k s B_k A_k, as lora.h has it. */
 static void change_row(const struct folder f[FILES], const float *strength, int l, float *w, int64_t r, int64_t n)
 {
-    double row[FILES][64], gains[FILES], all = 1, square = 0;
+    double row[FILES][64] = {{0}}, gains[FILES], all = 1, scale = 1, square = 0;
     assert_true(n <= 64);
     for (int64_t i = 0; i < n; i++)
         square += (double)w[i] * (double)w[i];
     for (int k = 0; k < FILES; k++) {
         const float *magnitude = part_of(&f[k], l, "lora_magnitude_vector");
+        const float *scales = part_of(&f[k], l, "ia3_l");
         const double s = (double)strength[k];
-        double sums[2];
-        low_rank_row(&f[k], l, w, r, n, row[k], sums);
+        double sums[2] = {0};
+        if (scales)
+            scale *= 1 + s * ((double)scales[r] - 1);
+        else
+            low_rank_row(&f[k], l, w, r, n, row[k], sums);
         gains[k] = magnitude ? (sqrt(square) + s * ((double)magnitude[r] - sqrt(square))) /
                                    sqrt(square + 2 * s * sums[0] + s * s * sums[1])
                              : 1;
         all += gains[k] - 1;
     }
     for (int64_t i = 0; i < n; i++) {
-        double x = all * (double)w[i];
+        double x = scale * all * (double)w[i];
         for (int k = 0; k < FILES; k++)
             x += gains[k] * (double)strength[k] * row[k][i];
         w[i] = (float)x;
     }
 }
 
-/* A DoRA beside a LoRA of the matrix, and beside another DoRA. */
-static void doras(void **state)
+/* Each kind of adapter that the matrix may have beside each, itself included. */
+static void kinds(void **state)
 {
+    static const char *const configs[] = {config, dora_config, ia3_config};
+    static const int pairs[][FILES] = {{1, 0}, {1, 1}, {2, 0}, {1, 2}, {2, 2}};
     const struct expert_shape s = shape(false);
     struct expert_model *sets[SETS], *m = expert_model_make(&s);
     const char *model = expert_model_write(m), *files[FILES];
     (void)state;
-    for (int both = 0; both < 2; both++) {
+    for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++) {
         struct folder f[FILES] = {{.random = 21}, {.random = 22}};
-        add_halves(&f[0], m, true);
-        add_halves(&f[1], m, both);
-        files[0] = folder_write_peft(&f[0], dora_config);
-        files[1] = folder_write_peft(&f[1], both ? dora_config : config);
+        for (int k = 0; k < FILES; k++) {
+            if (pairs[p][k] == 2)
+                add_scales(&f[k], m);
+            else
+                add_halves(&f[k], m, pairs[p][k] == 1);
+            files[k] = folder_write_peft(&f[k], configs[pairs[p][k]]);
+        }
         for (int i = 0; i < SETS; i++) {
             sets[i] = expert_model_make(&s);
             for (int l = 0; l < N_LAYER; l++) {
@@ -472,9 +492,11 @@ static void refused(void **state)
     assert_refused(r.m, &f, ",\"bias\":\"lora_only\"", PP_ERR_UNSUPPORTED, "a bias for blk.1.attn_kv_b.weight");
     folder_add(&f, "base_model.model." MODULE ".weight", n_out, s.kv_rank, 1, 0);
     assert_refused(r.m, &f, "", PP_ERR_UNSUPPORTED, "a matrix in place of blk.1.attn_kv_b.weight");
-    folder_add(&f, "base_model.model." MODULE ".ia3_l", n_out, 1, 1, 0.5f);
-    assert_refused(r.m, &f, ",\"feedforward_modules\":[]", PP_ERR_UNSUPPORTED,
-                   "scales (IA3) for blk.1.attn_kv_b.weight");
+    folder_add(&f, "base_model.model." MODULE ".ia3_l", 1, s.kv_rank, 1, 0.5f);
+    assert_refused(r.m, &f, ",\"feedforward_modules\":[\"kv_b_proj\"]", PP_ERR_UNSUPPORTED,
+                   "scales (IA3) for the input of blk.1.attn_kv_b.weight");
+    folder_add(&f, "base_model.model." MODULE ".ia3_l", n_out - 1, 1, 1, 0.5f);
+    assert_refused(r.m, &f, ",\"feedforward_modules\":[]", PP_ERR_MISMATCH, "131 x 48, but");
     folder_add_merged(&f, MODULE, 2, 1, room, n_out + 1, s.kv_rank);
     assert_refused(r.m, &f, "", PP_ERR_MISMATCH, "133 x 48, but");
     folder_add_merged(&f, MODULE, 2, 1, room, n_out, s.kv_rank + 1);
@@ -494,11 +516,16 @@ static void out_of_memory(void **state)
     struct expert_model *m = expert_model_make(&s);
     const char *model = expert_model_write(m);
     (void)state;
-    for (int dora = 0; dora < 2; dora++) {
+    for (int kind = 0; kind < 3; kind++) {
         struct running r = run_small(model, NULL);
         struct folder f = {.random = 24};
-        add_halves(&f, m, true);
-        const char *path = dora ? folder_write_peft(&f, dora_config) : merge(m, true, 5);
+        if (kind == 2)
+            add_scales(&f, m);
+        else
+            add_halves(&f, m, true);
+        const char *path = !kind       ? merge(m, true, 5)
+                           : kind == 1 ? folder_write_peft(&f, dora_config)
+                                       : folder_write_peft(&f, ia3_config);
         enum pp_code code = PP_ERR_NOMEM;
         struct pp_adapter *a = NULL;
         struct pp_error err;
@@ -525,7 +552,7 @@ TEST_GROUP(adapter_latent)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_merged),
-        cmocka_unit_test(sets_of_rows), cmocka_unit_test(doras),
+        cmocka_unit_test(sets_of_rows), cmocka_unit_test(kinds),
         cmocka_unit_test(dora_in_blocks),
         cmocka_unit_test(quantised),
         cmocka_unit_test(refused),

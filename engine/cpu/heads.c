@@ -109,16 +109,16 @@ static const float *gains_of(const struct pp_adapter_set *set, int k, const stru
     return l->dora ? set->gains[k] + l->gains + (size_t)(head * n) : NULL;
 }
 
-/* g of those outputs under such a set: 1 + the sum of g_k - 1. */
+/* g of those outputs under such a set: 1 + the sum of g_k - 1; and that times those of IA3s. */
 static void find_gains(const struct stage *s, const struct pp_adapter_set *set, int head, int64_t n, float *all)
 {
     for (int64_t i = 0; i < n; i++)
         all[i] = 1.0f;
-    for (int k = 0; k < set->n; k++) {
-        const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k].adapter, s->of_heads);
-        const float *own = gains_of(set, k, l, head, n);
+    for (int k = 0; k < 2 * set->n; k++) { /* twice: IA3s the second time */
+        const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k % set->n].adapter, s->of_heads);
+        const float *own = l->scales == (k >= set->n) ? gains_of(set, k % set->n, l, head, n) : NULL;
         for (int64_t i = 0; own && i < n; i++)
-            all[i] += own[i] - 1.0f;
+            all[i] = l->scales ? all[i] * own[i] : all[i] + (own[i] - 1.0f);
     }
 }
 
@@ -238,7 +238,8 @@ static void adapt(const struct pp_cpu *c, const struct stage *s, int m, int head
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         n = alike(c, s, first, m);
         for (int k = 0; set && k < set->n; k++) {
-            if (pp_adapter_heads_at(set->use[k].adapter, s->of_heads)->rank)
+            const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k].adapter, s->of_heads);
+            if (l->rank && !l->scales)
                 add_lora(c, s, set, k, head, first, n, thread);
         }
     }
