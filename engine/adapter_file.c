@@ -85,9 +85,13 @@ enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, si
     if (t->n_dims == 3 && (part == PP_PART_A || part == PP_PART_B))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is a stack of %lld matrices, but %s is one matrix",
                        f->path, t->name, (long long)t->ne[2], name);
-    if (!shaped || !t->size || !pp_type_info(t->type)->runnable)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not a %s of a type that pippin can run", f->path,
-                       t->name, part == PP_PART_WEIGHT ? "matrix or vector" : is_matrix(part) ? "matrix" : "vector");
+    if (!shaped || !t->ne[0] || !t->ne[1])
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not a %s, as it is in such an adapter; get the "
+                       "adapter again, or save it again with the program that made it", f->path, t->name,
+                       part == PP_PART_WEIGHT ? "matrix or vector" : is_matrix(part) ? "matrix" : "vector");
+    if (!t->size || !pp_type_info(t->type)->runnable)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is of a type that pippin cannot run; save the "
+                       "adapter again in F32, F16 or BF16", f->path, t->name);
     if (i == SIZE_MAX) {
         const enum pp_code code = pp_adapter_grow(f, 1, err);
         char *copy = code ? NULL : pp_strndup(name, len);
@@ -123,7 +127,8 @@ static enum pp_code read_low_rank(const struct pp_adapter_file *f, struct pp_ada
     if (!t->a.data && !t->b.data && !t->magnitude.data && !t->b_bias.data)
         return PP_OK;
     if (!t->a.data || !t->b.data)
-        return pp_fail(err, PP_ERR_FORMAT, "%s has only one half of the adapter for %s", f->path, t->name);
+        return pp_fail(err, PP_ERR_FORMAT, "%s has only one half of the adapter for %s; get all of it again", f->path,
+                       t->name);
     const int64_t a[] = {t->a_columns.n ? t->a_columns.n : t->a.ne[0], t->a.ne[1]};
     const int64_t b[] = {t->b_columns.n ? t->b_columns.n : t->b.ne[0], t->b.ne[1]};
     t->rank = a[!t->a_turned];
@@ -252,9 +257,11 @@ static enum pp_code read_gguf_header(struct pp_adapter_file *f, struct pp_error 
                                                ? "%s is a control vector, and no adapter"
                                                : "%s is not an adapter but a model", f->path);
     if (!pp_gguf_string_is(f->gguf, "adapter.type", "lora"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA", f->path);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA; take the folder that it "
+                       "was made of", f->path);
     if (!pp_gguf_float(f->gguf, "adapter.lora.alpha", &alpha))
-        return pp_fail(err, PP_ERR_FORMAT, "%s lacks adapter.lora.alpha", f->path);
+        return pp_fail(err, PP_ERR_FORMAT, "%s lacks adapter.lora.alpha; make it again of its folder, with pippin "
+                       "convert", f->path);
     f->alpha = (float)alpha;
     if (pp_gguf_string(f->gguf, "general.name", &s))
         pp_clean_name(s.data, s.len, f->name, sizeof f->name);
@@ -262,6 +269,9 @@ static enum pp_code read_gguf_header(struct pp_adapter_file *f, struct pp_error 
     if (pp_gguf_string(f->gguf, "general.architecture", &s))
         pp_clean_name(s.data, s.len, family, sizeof family);
     f->arch = pp_arch_by_name(family);
+    if (!family[0])
+        return pp_fail(err, PP_ERR_FORMAT, "%s does not say for which family of models it is (general.architecture); "
+                       "make it again of its folder, with pippin convert", f->path);
     if (!f->arch)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter for the family \"%s\", which pippin does not know",
                        f->path, family);
@@ -345,7 +355,7 @@ static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
 
 /* --- the interface ------------------------------------------------------------------------------------- */
 
-static enum pp_code open_file(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
+static enum pp_code open_file(const char *path, const struct pp_hparams *hp, bool look, struct pp_adapter_file **out,
                               struct pp_error *err)
 {
     struct stat st;
@@ -355,6 +365,7 @@ static enum pp_code open_file(const char *path, const struct pp_hparams *hp, str
         pp_free(f);
         return pp_fail_nomem(err, path);
     }
+    f->looked_at = look;
     f->hp = hp;
     f->wanted = hp ? pp_arch_by_name(hp->arch) : NULL;
     bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
@@ -370,7 +381,12 @@ static enum pp_code open_file(const char *path, const struct pp_hparams *hp, str
 
 enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out, struct pp_error *err)
 {
-    return open_file(path, NULL, out, err);
+    return open_file(path, NULL, false, out, err);
+}
+
+enum pp_code pp_adapter_file_look(const char *path, struct pp_adapter_file **out, struct pp_error *err)
+{
+    return open_file(path, NULL, true, out, err);
 }
 
 /* Whether a GGUF adapter, which says its family, is for that of a model with these numbers: matrices of another may
@@ -383,7 +399,7 @@ static bool is_for(const struct pp_adapter_file *f, const struct pp_hparams *hp)
 enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
                                       struct pp_error *err)
 {
-    enum pp_code code = open_file(path, hp, out, err);
+    enum pp_code code = open_file(path, hp, false, out, err);
     if (!code && !is_for(*out, hp)) {
         pp_fail(err, PP_ERR_MISMATCH, "%s is for models of the family %s, but this one is of the family %s", path,
                 (*out)->arch->name, hp->arch);
@@ -478,9 +494,14 @@ size_t pp_adapter_file_beside(const struct pp_adapter_file *f)
     return f->n_beside;
 }
 
-/* Reads no further than to the first value that differs. */
+/* Reads no further than to the first value that differs; one may stand for all (pp_adapter_file_look). */
 static bool all_are(const struct pp_tensor *t, float value)
 {
+    if (t->type == PP_TYPE_F32 && t->size == sizeof value) {
+        float all;
+        memcpy(&all, t->data, sizeof all);
+        return all == value;
+    }
     const int64_t n = t->ne[0], rows = t->n_dims > 1 ? t->ne[1] : 1;
     const size_t row_bytes = pp_type_row_bytes(t->type, n);
     float *row = pp_malloc((size_t)n * sizeof *row);
@@ -558,7 +579,36 @@ enum pp_code pp_adapter_file_check(const struct pp_adapter_file *f, struct pp_er
 {
     if (!f->gguf && !f->weights)
         return PP_OK; /* the model's own */
-    if (f->gguf ? !pp_gguf_lost(f->gguf) : !pp_safetensors_lost(f->weights))
-        return PP_OK;
-    return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load it again", f->path);
+    if (f->gguf ? pp_gguf_lost(f->gguf) : pp_safetensors_lost(f->weights))
+        return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load it again",
+                       f->path);
+    if (f->gguf ? pp_gguf_changed(f->gguf) : pp_safetensors_changed(f->weights))
+        return pp_fail(err, PP_ERR_IO, "another program wrote into %s while it was read; load it again when that is "
+                       "done", f->path);
+    return PP_OK;
+}
+
+static enum pp_code check_values(const struct pp_adapter_file *f, const struct pp_tensor *t, struct pp_error *err)
+{
+    const int64_t n = t->ne[0], rows = t->data && t->n_dims > 1 ? t->ne[1] : t->data != NULL;
+    const size_t row_bytes = pp_type_row_bytes(t->type, n);
+    for (int64_t r = 0; r < rows; r++)
+        if (!pp_row_finite(t->type, (const uint8_t *)t->data + (size_t)r * row_bytes, n))
+            return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s holds values that are no numbers; the file is "
+                           "damaged, get it again", f->path, t->name);
+    return PP_OK;
+}
+
+enum pp_code pp_adapter_file_check_values(const struct pp_adapter_file *f, struct pp_error *err)
+{
+    static const struct pp_adapter_target none;
+    enum pp_code code = PP_OK;
+    for (size_t i = 0; i < f->n && !code; i++)
+        for (int part = 0; part < PP_PART_FOLDED && !code; part++) {
+            const struct pp_tensor *t = part_of(&f->targets[i], (enum pp_adapter_part)part);
+            const struct pp_adapter_target *last = i ? &f->targets[i - 1] : &none;
+            if (t->data != part_of((struct pp_adapter_target *)(uintptr_t)last, (enum pp_adapter_part)part)->data)
+                code = check_values(f, t, err); /* of experts many are in one */
+        }
+    return code;
 }

@@ -58,8 +58,11 @@ struct pp_adapter_target {
  * n_out. What the file asks for and pippin cannot do (layer_replication, for one) is PP_ERR_UNSUPPORTED and named;
  * a path that does not exist is PP_ERR_NOT_FOUND. Shapes are not held against a model here. */
 enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out, struct pp_error *err);
-/* The same of one for a model with these numbers, of whose family a folder is if its modules' names are those of
- * several. */
+/* The same to be told of, not to be used: of what would have to be multiplied out A and B have their shapes, but one
+ * value that stands for all, 0 if they are zeros. */
+enum pp_code pp_adapter_file_look(const char *path, struct pp_adapter_file **out, struct pp_error *err);
+/* The same as pp_adapter_file_open of one for a model with these numbers, of whose family a folder is if its modules'
+ * names are those of several. */
 enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,
                                       struct pp_error *err);
 void pp_adapter_file_close(struct pp_adapter_file *f); /* NULL is fine */
@@ -108,7 +111,9 @@ size_t pp_adapter_file_n(const struct pp_adapter_file *f);
 /* The target of that GGUF name, or NULL. */
 const struct pp_adapter_target *pp_adapter_file_find(const struct pp_adapter_file *f, const char *name);
 const struct pp_adapter_target *pp_adapter_file_at(const struct pp_adapter_file *f, size_t i);
-/* An error that names the file if the mapped file shrank. */
+/* An error that names the file if another program has written into it since it was opened. */
 enum pp_code pp_adapter_file_check(const struct pp_adapter_file *f, struct pp_error *err);
+/* One that names the tensor if values are no numbers, for who does not load the adapter, but copies it. */
+enum pp_code pp_adapter_file_check_values(const struct pp_adapter_file *f, struct pp_error *err);
 
 #endif

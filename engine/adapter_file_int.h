@@ -19,6 +19,7 @@ struct pp_adapter_file {
     struct cJSON *config;                /* of a folder */
     bool hf_order;                       /* of neither: what pp_adapter_file_hf_order says */
     const struct pp_arch *arch;
+    bool looked_at;                      /* by pp_adapter_file_look */
     const struct pp_hparams *hp;         /* while it is opened: of the model that it is for; or NULL */
     const struct pp_arch *wanted;        /* if the modules' names are those of several families; or NULL */
     enum {

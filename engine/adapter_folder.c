@@ -686,7 +686,10 @@ static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_mod
 static enum pp_code open_weights(struct pp_adapter_file *f, const char *name, struct pp_error *err)
 {
     static const char pickle[] = "adapter_model.bin"; /* as PEFT wrote it at first */
-    const bool pickled = !pp_file_exists(f->path, name) && pp_file_exists(f->path, pickle);
+    const bool there = pp_file_exists(f->path, name), pickled = !there && pp_file_exists(f->path, pickle);
+    if (!there && !pickled)
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has %s, but its weights are not there (%s); get all of the adapter "
+                       "again", f->path, pp_adapter_config_file, name);
     char *path = pp_path_join(f->path, pickled ? pickle : name);
     if (!path)
         return pp_fail_nomem(err, "a file name");

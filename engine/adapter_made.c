@@ -259,6 +259,54 @@ static void fill_halves(const struct factor *p, const struct factor *q, bool kro
     }
 }
 
+/* --- without multiplying ------------------------------------------------------------------------------------- */
+
+/* Rows of a factor's left half, or columns of its right one: where each begins, and the step between its values. */
+struct lines {
+    const float *values;
+    int64_t n, next, step, rank;
+};
+
+static bool line_acts(const struct lines *l, int64_t i)
+{
+    for (int64_t k = 0; i < l->n && k < l->rank; k++)
+        if (l->values[i * l->next + k * l->step] != 0.0f)
+            return true;
+    return false;
+}
+
+/* Whether what is multiplied out of these has other values than zeros: of each line of p with the same one of q, or
+ * with Kronecker's product with every one. */
+static bool half_acts(const struct lines *p, const struct lines *q, bool kronecker)
+{
+    bool of_p = false, of_q = false;
+    for (int64_t i = 0; (i < p->n || i < q->n) && !(of_p && of_q); i++) {
+        of_p = (kronecker && of_p) || line_acts(p, i);
+        of_q = (kronecker && of_q) || line_acts(q, i);
+    }
+    return of_p && of_q;
+}
+
+/* A [rank, cols] and B [rows, rank], each with one value in the place of all: 0 if they are zeros. */
+static enum pp_code outline_halves(struct pp_adapter_file *f, const struct pp_tensor *t, const struct factor *p,
+                                   const struct factor *q, bool kronecker, struct pp_tensor halves[2],
+                                   struct pp_error *err)
+{
+    const struct lines right[] = {{p->right, p->cols, 1, p->cols, p->rank}, {q->right, q->cols, 1, q->cols, q->rank}};
+    const struct lines left[] = {{p->left, p->rows, p->rank, 1, p->rank}, {q->left, q->rows, q->rank, 1, q->rank}};
+    float *a = make(f, t->name, 1, 1, &halves[0]), *b = make(f, t->name, 1, 1, &halves[1]);
+    if (!a || !b)
+        return pp_fail_nomem(err, "an adapter's matrices");
+    *a = half_acts(&right[0], &right[1], kronecker);
+    *b = half_acts(&left[0], &left[1], kronecker);
+    halves[0].ne[0] = kronecker ? p->cols * q->cols : p->cols;
+    halves[1].ne[1] = kronecker ? p->rows * q->rows : p->rows;
+    halves[0].ne[1] = halves[1].ne[0] = p->rank * q->rank;
+    for (int i = 0; i < 2; i++) /* what is too large to be made is said of it, too */
+        f->made_bytes += (size_t)halves[i].ne[0] * (size_t)halves[i].ne[1] * sizeof(float);
+    return PP_OK;
+}
+
 static enum pp_code make_halves(struct pp_adapter_file *f, const struct pp_tensor *t, const struct factor *p,
                                 const struct factor *q, bool kronecker, struct pp_tensor halves[2],
                                 struct pp_error *err)
@@ -277,6 +325,8 @@ static enum pp_code make_halves(struct pp_adapter_file *f, const struct pp_tenso
     if (rows > MOST_SIDE || cols > MOST_SIDE || f->made_bytes > most_bytes)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: the matrices that it is as a LoRA are too large, at tensor %.200s",
                        f->path, t->name);
+    if (f->looked_at)
+        return outline_halves(f, t, p, q, kronecker, halves, err);
     float *a = make(f, t->name, rank, cols, &halves[0]), *b = make(f, t->name, rows, rank, &halves[1]);
     if (!a || !b)
         return pp_fail_nomem(err, "an adapter's matrices");

@@ -340,6 +340,64 @@ static void loha(void **state)
     folder_empty(&f);
 }
 
+/* A file that is only looked at has nothing multiplied out, and says the same of itself. */
+static void looks_alike(const char *path, bool idle)
+{
+    struct pp_adapter_file *whole, *look;
+    struct pp_error err;
+    assert_ok(pp_adapter_file_open(path, &whole, &err), err);
+    assert_ok(pp_adapter_file_look(path, &look, &err), err);
+    assert_int_equal(pp_adapter_file_n(look), pp_adapter_file_n(whole));
+    for (size_t i = 0; i < pp_adapter_file_n(look); i++) {
+        const struct pp_adapter_target *a = pp_adapter_file_at(look, i), *b = pp_adapter_file_at(whole, i);
+        assert_string_equal(a->name, b->name);
+        assert_true(a->rank == b->rank && a->n_in == b->n_in && a->n_out == b->n_out && a->scale == b->scale);
+        assert_true(a->a.size == sizeof(float) && a->b.size == sizeof(float));
+        assert_true(b->a.size == (size_t)(b->rank * b->n_in) * sizeof(float));
+    }
+    assert_int_equal(pp_adapter_file_idle(whole), idle);
+    assert_int_equal(pp_adapter_file_idle(look), idle);
+    pp_adapter_file_close(whole);
+    pp_adapter_file_close(look);
+}
+
+/* Which of the factors must be zeros for all to be. */
+static void looked_at(void **state)
+{
+    static const struct {
+        const char *config, *names[4];
+        int64_t rows[4], cols[4];
+        int zero_rows[4]; /* of each, from the first on */
+        bool idle;
+    } cases[] = {
+        {"{\"peft_type\":\"LOHA\",\"r\":2}", {".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b"},
+         {64, 2, 64, 2}, {2, 64, 2, 64}, {0, 0, 0, 0}, false},
+        {"{\"peft_type\":\"LOHA\",\"r\":2}", {".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b"},
+         {64, 2, 64, 2}, {2, 64, 2, 64}, {0, 0, 64, 0}, true},
+        {"{\"peft_type\":\"LOHA\",\"r\":2}", {".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b"},
+         {64, 2, 64, 2}, {2, 64, 2, 64}, {63, 0, 63, 0}, false},
+        {"{\"peft_type\":\"LOHA\",\"r\":2}", {".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b"},
+         {64, 2, 64, 2}, {2, 64, 2, 64}, {0, 2, 0, 0}, true},
+        {"{\"peft_type\":\"LOKR\"}", {".lokr_w1", ".lokr_w2_a", ".lokr_w2_b"},
+         {4, 16, 3}, {8, 3, 8}, {3, 15, 2}, false},
+        {"{\"peft_type\":\"LOKR\"}", {".lokr_w1", ".lokr_w2_a", ".lokr_w2_b"},
+         {4, 16, 3}, {8, 3, 8}, {0, 16, 0}, true},
+        {"{\"peft_type\":\"LOKR\"}", {".lokr_w1", ".lokr_w2_a", ".lokr_w2_b"},
+         {4, 16, 3}, {8, 3, 8}, {4, 0, 0}, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct folder f = {.random = 25};
+        for (int k = 0; k < 4 && cases[i].names[k]; k++) {
+            folder_add_named(&f, 0, cases[i].names[k], cases[i].rows[k], cases[i].cols[k], 0, 0.5f);
+            for (int64_t v = 0; v < cases[i].zero_rows[k] * cases[i].cols[k]; v++)
+                f.parts[k].data[v] = 0;
+        }
+        looks_alike(folder_write_peft(&f, cases[i].config), cases[i].idle);
+        folder_empty(&f);
+    }
+}
+
 /* All modules as LoKr: of the two matrices each is whole, or a product. */
 static void lokr(void **state)
 {
@@ -1094,6 +1152,7 @@ TEST_GROUP(lora_kinds)
         cmocka_unit_test(adalora_refused),
         cmocka_unit_test(loha),
         cmocka_unit_test(lokr),
+        cmocka_unit_test(looked_at),
         cmocka_unit_test(other_kinds_refused),
         cmocka_unit_test(replaced),
         cmocka_unit_test(replaced_whole),
