@@ -83,7 +83,7 @@ struct pp_convert_options {
  *
  * Of adapters GGUF has matrices A and B, norms in the model's place and one alpha. Where a matrix's scale is not that
  * alpha divided by its rank, the rest is multiplied into its B, which is then F32. PP_ERR_UNSUPPORTED names what GGUF
- * has no place for: DoRA, IA3, biases, whole matrices. */
+ * has no place for: DoRA, IA3, biases, whole matrices; PP_ERR_FORMAT: an adapter has values that are no numbers. */
 enum pp_code pp_convert_to_gguf(const char *src, const char *dst, const struct pp_convert_options *opt,
                                 struct pp_error *err);
 
@@ -97,7 +97,8 @@ enum pp_code pp_convert_to_folder(const char *src, const char *dst, const struct
 
 /* src: a GGUF adapter; dst: a folder, made if need be, that gets adapter_config.json and adapter_model.safetensors as
  * PEFT writes them, without a rounding: quantised matrices become F32. Memory: copies of q's and k's halves, and of all
- * that changes its type. */
+ * that changes its type. PP_ERR_MISMATCH: it is of another family than opt->base; PP_ERR_FORMAT: it has values that are
+ * no numbers. */
 enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct pp_convert_options *opt,
                                 struct pp_error *err);
 

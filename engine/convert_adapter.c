@@ -620,6 +620,8 @@ enum pp_code pp_convert_adapter(const char *src, const char *dst, int wanted, co
         pp_adapter_file_close(f); /* now that the family is known */
         code = pp_adapter_file_open_for(src, pp_source_hparams(base), &f, err);
         if (!code)
+            code = pp_adapter_file_check_values(f, err);
+        if (!code)
             code = to_gguf(f, base, dst, wanted, opt, err);
         pp_source_close(base);
     }

@@ -616,7 +616,12 @@ enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct p
     if (!code) {
         int lock = -1;
         bool made = false;
-        code = check_rows(base, err);
+        pp_adapter_file_close(f); /* now that the family is known */
+        code = pp_adapter_file_open_for(src, pp_source_hparams(base), &f, err);
+        if (!code)
+            code = pp_adapter_file_check_values(f, err);
+        if (!code)
+            code = check_rows(base, err);
         if (!code)
             code = take_folder(dst, &lock, &made, err);
         if (!code)

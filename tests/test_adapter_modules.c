@@ -505,10 +505,14 @@ static void other_family(void **state)
     assert_ok(pp_adapter_load(r.m, gguf, &a, &err), err);
     pp_adapter_free(a);
     stop_small(&r);
-    r = run_small(decoder_write(other), NULL);
+    const char *another = decoder_write(other);
+    r = run_small(another, NULL);
     assert_int_equal(pp_adapter_load(r.m, gguf, &a, &err), PP_ERR_MISMATCH);
     assert_non_null(strstr(err.text, "is for models of the family arcee, but this one is of the family qwen"));
     stop_small(&r);
+    const struct pp_convert_options wrong = {.base = another};
+    assert_int_equal(pp_convert_to_peft(gguf, fresh_path("x"), &wrong, &err), PP_ERR_MISMATCH);
+    assert_non_null(strstr(err.text, "is for models of the family arcee, but this one is of the family qwen"));
     folder_empty(&f);
     decoder_free(own);
     decoder_free(other);

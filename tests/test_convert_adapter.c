@@ -1,5 +1,6 @@
 /* test_convert_adapter.c - adapters from folders to GGUF and back: the same tensors, bit for bit, the same logits; and
  * what a GGUF file has no place for. */
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -307,6 +308,18 @@ static void refusals(void **state)
                                     .head_dim = 64, .n_ff = 64, .n_ctx = 64, .type = PP_TYPE_F32, .seed = 1};
     opt.base = tiny_model(&wide);
     assert_int_equal(pp_convert_to_peft(gguf, fresh_path("x"), &opt, &err), PP_ERR_MISMATCH);
+    /* what is no numbers would be refused by whoever gets the copy */
+    f.parts[0].data[5] = NAN;
+    opt.base = base;
+    assert_int_equal(pp_convert_to_gguf(folder_write_peft(&f, lora), fresh_path("x"), &opt, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "lora_A.weight holds values that are no numbers; the file is damaged"));
+    const int fd = open(gguf, O_WRONLY | O_CLOEXEC);
+    assert_true(pwrite(fd, &f.parts[0].data[5], sizeof(float), lseek(fd, -4, SEEK_END)) == sizeof(float));
+    close(fd);
+    const char *none = fresh_path("x");
+    assert_int_equal(pp_convert_to_peft(gguf, none, &opt, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "lora_b holds values that are no numbers"));
+    assert_int_not_equal(access(none, F_OK), 0);
     folder_empty(&f);
 }
 
