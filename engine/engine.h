@@ -199,6 +199,7 @@ enum pp_code pp_adapter_load_exact(const struct pp_model *m, const char *path, s
                                    struct pp_error *err);
 void pp_adapter_free(struct pp_adapter *a); /* after no sequence uses it, and before its model is closed */
 const struct pp_adapter_info *pp_adapter_info(const struct pp_adapter *a);
+bool pp_adapter_same(const struct pp_adapter *a, const struct pp_adapter *b); /* they change one model alike */
 /* Whether it acts behind a prompt of these n tokens: what must be invoked does only if its invocation is among them. */
 bool pp_adapter_acts_behind(const struct pp_adapter *a, const int32_t *tokens, int64_t n);
 

@@ -209,3 +209,8 @@ const struct pp_adapter_info *pp_adapter_info(const struct pp_adapter *a)
 {
     return &a->info;
 }
+
+bool pp_adapter_same(const struct pp_adapter *a, const struct pp_adapter *b)
+{
+    return a->model == b->model && memcmp(&a->identity, &b->identity, sizeof a->identity) == 0;
+}

@@ -70,7 +70,7 @@ struct shared_model {
 struct file_stamp {
     dev_t dev;
     ino_t ino;
-    struct timespec mtime;
+    struct timespec mtime, ctime; /* the latter as programs may set the other one to what it was */
     off_t size;
 };
 
@@ -78,7 +78,8 @@ struct cached_adapter {
     char path[512];
     struct file_stamp files[2]; /* weights, and in a folder the configuration */
     struct pp_adapter *adapter;
-    bool told;                           /* that it changes nothing */
+    bool told;                           /* that it changes nothing, if so: an answer was asked of it */
+    bool replaced;                       /* the one before, of which that was, is another; to be told */
     bool told_uninvoked;                 /* that a prompt did not have what invokes it */
     uint64_t last_use;
 };

@@ -287,7 +287,7 @@ static bool stamp(const char *file, struct file_stamp *to)
     struct stat st;
     if (stat(file, &st) != 0 || !S_ISREG(st.st_mode))
         return false;
-    *to = (struct file_stamp){st.st_dev, st.st_ino, st.st_mtim, st.st_size};
+    *to = (struct file_stamp){st.st_dev, st.st_ino, st.st_mtim, st.st_ctim, st.st_size};
     return true;
 }
 
@@ -341,10 +341,15 @@ static void make_room(struct pp_worker *w)
     }
 }
 
+static bool same_time(const struct timespec *a, const struct timespec *b)
+{
+    return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
 static bool same_stamp(const struct file_stamp *a, const struct file_stamp *b)
 {
-    return a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime.tv_sec == b->mtime.tv_sec &&
-           a->mtime.tv_nsec == b->mtime.tv_nsec;
+    return a->dev == b->dev && a->ino == b->ino && a->size == b->size && same_time(&a->mtime, &b->mtime) &&
+           same_time(&a->ctime, &b->ctime);
 }
 
 static struct cached_adapter *find_adapter(struct pp_worker *w, const char *path, const struct file_stamp files[2])
@@ -353,6 +358,16 @@ static struct cached_adapter *find_adapter(struct pp_worker *w, const char *path
         if (strcmp(c->path, path) == 0 && same_stamp(&c->files[0], &files[0]) && same_stamp(&c->files[1], &files[1]))
             return c;
     return NULL;
+}
+
+/* Whether the one that was last read from there, and used, is another. */
+static bool replaces(const struct pp_worker *w, const char *path, const struct pp_adapter *adapter)
+{
+    const struct cached_adapter *last = NULL;
+    for (const struct cached_adapter *c = w->adapters; c < w->adapters + w->n_adapters; c++)
+        if (strcmp(c->path, path) == 0 && (!last || c->last_use > last->last_use))
+            last = c;
+    return last && (last->told || last->replaced) && !pp_adapter_same(last->adapter, adapter);
 }
 
 /* It is kept at least until w->clock goes on. */
@@ -371,8 +386,9 @@ static struct cached_adapter *get_adapter(struct pp_worker *w, const char *path,
         make_room(w);
         if (pp_adapter_load(w->target->model, path, &adapter, err) != PP_OK)
             return NULL;
+        const bool replaced = replaces(w, path, adapter);
         c = &w->adapters[w->n_adapters++];
-        *c = (struct cached_adapter){.files = {files[0], files[1]}, .adapter = adapter};
+        *c = (struct cached_adapter){.files = {files[0], files[1]}, .adapter = adapter, .replaced = replaced};
         snprintf(c->path, sizeof c->path, "%s", path);
     }
     c->last_use = w->clock;
@@ -403,8 +419,10 @@ int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request
         else if (tell)
             answered_without(w, r->request, r->adapters[i].path, err);
         const struct pp_adapter_info *info = c && tell && !c->told ? pp_adapter_info(c->adapter) : NULL;
+        if (info && c->replaced)
+            worker_notice(w, "the file of adapter %s has changed: from now on it is the new one", info->name);
         if (info && info->idle)
-            worker_notice(w, "adapter %s changes nothing: it was never trained", info->name);
+            worker_notice(w, "adapter %s changes nothing: it was never trained, or its alpha is 0", info->name);
         if (info)
             c->told = true;
     }

@@ -145,6 +145,62 @@ static void changed_folder(void **state)
     talk_end();
 }
 
+/* The bytes of one file into another, whose time stays. */
+static void write_over(const char *to, const char *from)
+{
+    struct pp_error err;
+    struct stat st;
+    char *bytes;
+    size_t n;
+    assert_ok(pp_read_file(from, 1 << 24, &bytes, &n, &err), err);
+    assert_int_equal(stat(to, &st), 0);
+    assert_int_equal(n, st.st_size);
+    const int fd = open(to, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && pwrite(fd, bytes, n, 0) == st.st_size);
+    assert_int_equal(futimens(fd, (struct timespec[]){st.st_mtim, st.st_mtim}), 0);
+    close(fd);
+    pp_free(bytes);
+}
+
+/* An adapter's file that becomes another while it is on is read again for the next answer, which is told once, and
+ * nothing that was computed under the one before is used. */
+static void changed_while_on(void **state)
+{
+    static const char bard[] = "engine/starter/bard.gguf", alone[] = "It's a good day to live.";
+    struct pp_error err;
+    char *bytes;
+    size_t n;
+    (void)state;
+    if (!talk_begin_starter(256, false))
+        return;
+    const struct pp_adapter_choice own = {.path = fresh_path("own.gguf"), .scale = 1};
+    assert_ok(pp_read_file(bard, 1 << 24, &bytes, &n, &err), err);
+    assert_ok(pp_write_file(own.path, bytes, n, 0600, &err), err);
+    pp_free(bytes);
+    struct pp_generate_request r = talk_request(ASK("Tell me about your day."));
+    r.adapters = &own;
+    r.n_adapters = 1;
+    char *as_bard = pp_strdup(talk_answer(r));
+    assert_string_not_equal(as_bard, alone);
+    assert_string_equal(talk_answer(r), as_bard);
+    assert_true(talk.done.stats.cached_tokens > 0);
+    assert_string_equal(talk.notice, "");
+    write_over(own.path, adapter_never_trained());
+    assert_string_equal(talk_answer(r), alone);
+    assert_int_equal(talk.done.stats.cached_tokens, 0);
+    assert_non_null(strstr(talk.notice, "was never trained")); /* the later one of two */
+    write_over(own.path, bard);
+    assert_string_equal(talk_answer(r), as_bard);
+    assert_non_null(strstr(talk.notice, "own has changed: from now on it is the new one"));
+    talk.notice[0] = 0;
+    write_over(own.path, bard); /* which changes nothing */
+    assert_string_equal(talk_answer(r), as_bard);
+    assert_true(talk.done.stats.cached_tokens > 0);
+    assert_string_equal(talk.notice, "");
+    pp_free(as_bard);
+    talk_end();
+}
+
 /* An activated LoRA that the prompt does not invoke is told of, once. */
 static void uninvoked(void **state)
 {
@@ -391,6 +447,7 @@ TEST_GROUP(worker_adapters)
         cmocka_unit_test(test_questions),
         cmocka_unit_test(many_adapters),
         cmocka_unit_test(changed_folder),
+        cmocka_unit_test(changed_while_on),
         cmocka_unit_test(always_answered),
     };
     return cmocka_run_group_tests_name("worker_adapters", tests, NULL, NULL);
