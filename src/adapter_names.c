@@ -1,6 +1,7 @@
 #include "src/adapter_names.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -109,13 +110,17 @@ static enum pp_code find_in(struct pp_adapter_paths *a, const char *folder, stru
     char path[PATH_MAX];
     DIR *d = opendir(folder);
     if (!d)
-        return PP_OK;
+        return errno == ENOENT || errno == ENOTDIR
+                   ? PP_OK
+                   : pp_fail(err, PP_ERR_IO, "cannot read the folder %s, where adapters may be: %s", folder,
+                             strerror(errno));
     for (struct dirent *e; !code && (e = readdir(d));) {
         bool adapter = false;
         if (e->d_name[0] != '.' && join(path, "%s/%s", folder, e->d_name))
             code = pp_adapter_recognise(path, &adapter, err);
         if (code != PP_ERR_NOMEM) /* what is damaged, or no GGUF file, is none here */
-            code = adapter ? pp_adapter_paths_add(a, path, err) : PP_OK;
+            code = adapter || (code && a->damaged && pp_ends_with(path, ".gguf")) ? pp_adapter_paths_add(a, path, err)
+                                                                                  : PP_OK;
     }
     closedir(d);
     if (a->n > begin)
@@ -131,6 +136,8 @@ enum pp_code pp_adapter_paths_find(const struct pp_paths *p, const char *model, 
     for (int i = 0; i < PLACES; i++) {
         struct pp_error *where = first ? NULL : err;
         enum pp_code code = place(p, model, i, folder, where);
+        if (code == PP_ERR_NOT_FOUND && !(model && *model))
+            continue; /* nobody named that one */
         if (!code)
             code = find_in(out, folder, where);
         first = first ? first : code;

@@ -16,8 +16,10 @@ bool pp_resolve_adapter(const struct pp_paths *p, const char *model, const char 
 struct pp_adapter_paths {
     char **list; /* [n] */
     size_t n, cap;
+    bool damaged; /* wanted, too: files called .gguf of which nobody can tell what they are */
 };
-/* An error of the model's, or of memory; the list has what was found all the same. */
+/* An error of the model's, unless that is the bundled one, of a folder that cannot be read, or of memory; the list has
+ * what was found all the same. */
 enum pp_code pp_adapter_paths_find(const struct pp_paths *p, const char *model, struct pp_adapter_paths *out,
                                    struct pp_error *err);
 /* One more at the end, unless it is there. */

@@ -481,7 +481,7 @@ enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, floa
         return code;
     if (scale == 0.0f || pp_adapter_info(a)->idle)
         pp_cli_say("adapter %s changes nothing: %s", pp_adapter_info(a)->name,
-                   scale == 0.0f ? "its strength is 0" : "its matrices are zeros, or its scales 1");
+                   scale == 0.0f ? "its strength is 0" : "its matrices or its alpha are zeros, or its scales 1");
     m->adapters[m->n_adapters] = a;
     m->uses[m->n_adapters++] = (struct pp_adapter_use){.adapter = a, .scale = scale};
     return PP_OK;

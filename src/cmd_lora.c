@@ -190,7 +190,7 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     if (n)
         pp_buf_char(b, '\n');
     if (pp_adapter_file_idle(f))
-        pp_buf_str(b, "changes nothing: its matrices are zeros, or its scales 1\n");
+        pp_buf_str(b, "changes nothing: its matrices or its alpha are zeros, or its scales 1\n");
     if (pp_adapter_file_base(f)) {
         pp_buf_str(b, "made for ");
         add_name(b, pp_adapter_file_base(f), 0);
@@ -211,7 +211,7 @@ static enum pp_code describe(const struct pp_options *o, const char *path, bool 
                              const struct effect *effect, struct pp_buf *b, struct pp_error *err)
 {
     struct pp_adapter_file *f = NULL;
-    enum pp_code code = pp_adapter_file_open(path, &f, err);
+    enum pp_code code = pp_adapter_file_look(path, &f, err);
     if (code)
         return code;
     (o->json ? json_adapter : text_adapter)(b, path, f, with_targets, effect);
@@ -219,24 +219,30 @@ static enum pp_code describe(const struct pp_options *o, const char *path, bool 
     return b->bad ? pp_fail_nomem(err, "the list of adapters") : PP_OK;
 }
 
+/* What can be told is, also where not all can be found. */
 static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
 {
-    struct pp_adapter_paths f = {0};
+    struct pp_adapter_paths f = {.damaged = true};
     struct pp_buf out = {0};
     enum pp_code code = pp_cli_args(o, 0, 0, "", err);
-    if (!code)
-        code = find_all(o, p, &f, err);
+    if (code)
+        return code;
+    code = find_all(o, p, &f, err);
     if (o->json)
         pp_buf_char(&out, '[');
-    for (size_t i = 0; !code && i < f.n; i++) {
+    for (size_t i = 0; i < f.n; i++) {
         struct pp_error why;
-        if (describe(o, f.list[i], false, &(struct effect){0}, &out, &why) != PP_OK)
-            pp_cli_say("%s: %s", f.list[i], why.text); /* one bad file does not hide the others */
+        if (describe(o, f.list[i], false, &(struct effect){0}, &out, &why) == PP_OK)
+            continue; /* one bad file does not hide the others */
+        const bool named = strstr(why.text, f.list[i]) != NULL;
+        pp_cli_say("%s%s%s", named ? "" : f.list[i], named ? "" : ": ", why.text);
     }
     if (o->json)
         pp_buf_str(&out, "]\n");
-    if (!code)
-        pp_cli_print(pp_buf_cstr(&out), out.len);
+    else if (!f.n && !code)
+        pp_cli_say("there is no adapter beside the model or in %s/adapters; put one there, or give its path to --lora",
+                   p->data);
+    pp_cli_print(pp_buf_cstr(&out), out.len);
     pp_buf_free(&out);
     pp_adapter_paths_free(&f);
     return code;

@@ -25,7 +25,8 @@ struct pp_error {
     char text[512]; /* UTF-8, one sentence or two, no trailing newline */
 };
 
-/* Fills *err (if not NULL) and returns code. A text that does not fit loses its middle: both ends say most. */
+/* Fills *err (if not NULL) and returns code. A text that does not fit loses its middle: both ends say most. Breaks of
+ * lines and tabs become blanks. */
 enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,0 +1,105 @@
+#!/bin/sh
+# test_lora_files.sh - adapters as people have them: damaged, half there, of another kind, with names that nobody would
+# give; and what pippin lora list, lora info, convert and run --lora say of them.
+. tests/commands.sh
+
+say() {
+    "$pippin" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    code=$?
+}
+# expect NAME CODE OUT ERR: patterns that standard output and standard error have; OUT "": it is not looked at; ERR "-": it
+# is empty
+expect() {
+    [ "$code" = "$2" ] || { fail "$1" "exit code $code, not $2"; return; }
+    [ -z "$3" ] || grep -Eq -e "$3" "$tmp/out" || { fail "$1" "no $3 on standard output"; return; }
+    if [ "$4" = - ]; then
+        [ ! -s "$tmp/err" ] || { fail "$1" "something on standard error"; return; }
+    else
+        grep -Eq -e "$4" "$tmp/err" || { fail "$1" "no $4 on standard error"; return; }
+    fi
+    pass "$1"
+}
+# weights FILE JSON BYTES: a safetensors file with that header, and so many bytes of zeros behind it
+weights() {
+    n=${#2}
+    # shellcheck disable=SC2059
+    printf "\\$(printf %03o $((n % 256)))\\$(printf %03o $((n / 256 % 256)))\\0\\0\\0\\0\\0\\0" >"$1"
+    printf %s "$2" >>"$1"
+    head -c "$3" /dev/zero >>"$1"
+}
+# folder NAME CONFIG JSON BYTES: an adapter in $tmp/a
+folder() {
+    mkdir -p "$tmp/a/$1"
+    printf %s "$2" >"$tmp/a/$1/adapter_config.json"
+    [ $# -lt 4 ] || weights "$tmp/a/$1/adapter_model.safetensors" "$3" "$4"
+}
+q=base_model.model.model.layers.0.self_attn.q_proj.lora_
+lora='{"peft_type":"LORA","r":2,"lora_alpha":4}'
+a='{"dtype":"F32","shape":[2,512],"data_offsets":[0,4096]}'
+b='{"dtype":"F32","shape":[512,2],"data_offsets":[4096,8192]}'
+
+folder zeros "$lora" "{\"${q}A.weight\":$a,\"${q}B.weight\":$b}" 8192
+say lora info "$tmp/a/zeros"
+expect "one that was never trained" 0 'changes nothing: its matrices or its alpha are zeros' -
+folder half "$lora" "{\"${q}A.weight\":$a}" 4096
+say lora info "$tmp/a/half"
+expect "a half" 1 '' 'only one half .*; get all of it again'
+folder weightless "$lora"
+say lora info "$tmp/a/weightless"
+expect "one without weights" 3 '' 'weights are not there .adapter_model.safetensors.; get all'
+folder flat "$lora" "{\"${q}A.weight\":{\"dtype\":\"F32\",\"shape\":[1024],\"data_offsets\":[0,4096]}}" 4096
+say lora info "$tmp/a/flat"
+expect "a vector in a matrix's place" 1 '' 'lora_A.weight is not a matrix, .*get the adapter again'
+folder empty "$lora" "{\"${q}A.weight\":{\"dtype\":\"F32\",\"shape\":[0,512],\"data_offsets\":[0,0]}}" 0
+say lora info "$tmp/a/empty"
+expect "a matrix of nothing" 1 '' 'lora_A.weight is not a matrix, '
+folder doubles "$lora" "{\"${q}A.weight\":{\"dtype\":\"F64\",\"shape\":[1,512],\"data_offsets\":[0,4096]}}" 4096
+say lora info "$tmp/a/doubles"
+expect "a type that cannot be run" 1 '' 'a type that pippin cannot run; save the adapter again in F32, F16 or BF16'
+folder strange "$lora" '{"one\npippin: \u001b[31mall is well":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' 4
+say lora info "$tmp/a/strange"
+expect "a name with a line break" 1 '' 'it has one pippin: '
+holds "makes no line of its own" [ "$(wc -l <"$tmp/err")" = 1 ]
+
+# --- lora list ---------------------------------------------------------------------------------------------------
+
+there=$XDG_DATA_HOME/pippin/adapters
+say lora list -m nobody.gguf
+expect "a model that is not there" 3 '' 'nobody.gguf'
+mkdir -p "$there"
+cp engine/starter/bard.gguf "$there/own.gguf"
+say lora list -m nobody.gguf
+expect "does not keep other adapters out" 3 'own.gguf' 'nobody.gguf'
+say lora list -m nobody.gguf --json
+expect "nor from JSON" 3 '^\[\{"path": ".*/own.gguf".*\}\]$' 'nobody.gguf'
+head -c 5000 engine/starter/bard.gguf >"$there/cut.gguf"
+echo text >"$there/text.txt"
+cp -r "$tmp/a/half" "$there/half"
+say lora list
+expect "damaged ones" 0 'own.gguf' 'cut.gguf is '
+holds "are told, each once" [ "$(grep -c "$there/half" "$tmp/err")$(grep -c "$there/half.*$there/half" "$tmp/err")" = 10 ]
+holds "and other files are not" [ "$(wc -l <"$tmp/err")" = 2 ]
+say lora list --json
+expect "as JSON, too" 0 '^\[\{.*\}\]$' 'cut.gguf is '
+rm -r "$there"
+ln -s "$there" "$there"
+say lora list
+expect "a folder that cannot be read" 1 'bard' 'cannot read the folder .*/adapters, where adapters may be'
+rm "$there"
+# a program without its starter, as nobody installed it
+cp "$pippin" "$tmp/alone"
+mkdir "$there"
+cp engine/starter/bard.gguf "$there/own.gguf"
+(cd "$tmp" && ./alone lora list >out 2>err </dev/null)
+code=$?
+expect "without a model" 0 'own.gguf' -
+rm "$there/own.gguf"
+(cd "$tmp" && ./alone lora list >out 2>err </dev/null)
+code=$?
+if [ -s "$tmp/out" ]; then # it is installed all the same
+    skip "a starter is installed here"
+else
+    expect "nor an adapter" 0 '' 'there is no adapter beside the model or in .*/adapters; put one there'
+fi
+
+counted
