@@ -13,9 +13,9 @@
  *
  * Two cores of a Zen 3 whose neighbours are busy, G multiply-adds/s of the other way and of this one, medians of 15 or
  * 21 turns: 256 rows of 2,048 columns 51 and 70, of 5,632 columns 54 and 73; 96 rows 51 and 65, 48 rows 51 and 57, 36
- * rows 48 and 53, 30 rows 48 and 49, 24 rows 51 and 47. Lost, of an earlier 66 with 256 rows: activation rows each
- * arranged by themselves 59, tiles asked for ahead 59, 16 partial sums of 512 columns kept instead of one lane after the
- * other 51, two panels side by side 67 (and 49 of 57 with 5,632 columns), a loop that is not unrolled 58.
+ * rows 48 and 53, 30 rows 48 and 49, 24 rows 51 and 47. Lost, of 66 at that time with 256 rows: activation rows each
+ * arranged by themselves 59, tiles asked for ahead 59, 16 partial sums of 512 columns kept instead of one lane after
+ * the other 51, two panels side by side 67 (and 49 of 57 with 5,632 columns), a loop that is not unrolled 58.
  */
 
 enum {
