@@ -652,9 +652,11 @@ static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p,
     struct thread_scratch *own = &c->threads[thread];
     struct pp_acts acts = acts_of(c, s, prepared);
     const struct results to = results_of(c, s, p, row0, row1, own);
-    const struct pp_arranged arranged = {c->by_lane, m, c->by_lane_panels + thread * c->panel_numbers};
-    if (arranges(c, s, m))
+    struct pp_arranged arranged;
+    if (arranges(c, s, m)) { /* else there may be no such memory */
+        arranged = (struct pp_arranged){c->by_lane, m, c->by_lane_panels + thread * c->panel_numbers};
         acts.by_lane = &arranged;
+    }
     if (c->imatrix && p == 0 && row0 == 0)
         count_inputs(s, &acts, m);
     project_rows(c, s, p, &acts, prepared, own, m, row0, row1, to);
