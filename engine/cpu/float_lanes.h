@@ -20,7 +20,7 @@
 
 enum {
     ALL_LANES = 16,    /* partial sums of a product */
-    LANE_ROWS = 16,   /* weight rows: two vectors */
+    LANE_ROWS = 16,    /* weight rows: two vectors */
     LANE_ACTS = PP_AVX2_LANE_ACTS,
     PIECE_STEPS = 256, /* columns of a lane, at most */
     SUMS_KEPT = 5,

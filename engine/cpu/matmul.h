@@ -80,8 +80,8 @@ enum { PP_WAYS_TRIED = 3 };
 
 /* Activations as pp_by_lane.arrange() makes them, and what a kernel that reads them needs. */
 struct pp_arranged {
-    const float *x; /* pp_by_lane_floats() */
-    int64_t rows;   /* all of them: for fewer it is of no use */
+    const float *x;  /* pp_by_lane_floats() */
+    int64_t rows;    /* all of them: for fewer it is of no use */
     uint16_t *panel; /* room for 16 rows of weights, pp_by_lane_panel(), 64-byte aligned, of the calling thread alone */
 };
 
