@@ -344,7 +344,7 @@ static void compare_by_lane(enum pp_isa isa, const struct pp_matrix *w, const st
     const int64_t n = w->n_cols, n_tiles = (m + lanes->rows - 1) / lanes->rows;
     const int64_t n_floats = pp_by_lane_floats(lanes->rows, m, n);
     float *arranged = pp_calloc((size_t)n_floats + 1, sizeof *arranged), *none = pp_calloc((size_t)n, sizeof *none);
-    uint16_t *panel = pp_aligned(64, (size_t)pp_by_lane_panel(n) * sizeof *panel);
+    uint16_t *panel = pp_aligned(64, (size_t)pp_by_lane_panel(lanes->panel_rows, n) * sizeof *panel);
     assert_true(arranged && none && panel);
     for (int64_t k = 0; k < n_floats; k++)
         arranged[k] = NAN;

@@ -1,28 +1,32 @@
-/* float_lanes.h - products of very many activation rows with F16 and BF16 weights, for matmul_avx2.c: one of the 16
- * partial sums of matmul.h after the other. A panel of 16 weight rows is turned once, so that the columns of a lane lie
- * together and a vector has a column of 8 rows. Of a lane the panel's weights are made floats, PIECE_STEPS columns at a
- * time, and stay in the first cache while all activations pass, 6 rows at a time: 12 sums in registers, and 8 loads for
- * 12 multiply-adds, of which 6 are of one number that all lanes of a vector get. So less comes from the caches for a
- * multiply-add than where both factors are vectors of columns (matmul_avx2_floats.h), and weights are converted once.
+/* float_lanes.h - products of very many activation rows with F16 and BF16 weights, for matmul_avx2.c and
+ * matmul_avx512.c: one of the 16 partial sums of matmul.h after the other. A panel of LANE_VECS vectors of weight rows
+ * is transposed once, so that the columns of a lane lie together and a vector has a column of LANES rows. Of a lane the
+ * panel's weights are made floats, PIECE_STEPS columns at a time, and stay in the first cache while the activations
+ * pass, a tile of 6 rows at a time: with 16 registers 8 loads for 12 multiply-adds, with 32 registers 10 for 24, of
+ * which 6 are of one number that all lanes of a vector get. So less comes from the caches for a multiply-add than where
+ * both factors are vectors of columns (matmul_avx2_floats.h, float_strips.h), and weights are converted once.
  *
  * Activations have to be arranged for that: in tiles of 6 rows, and first a piece of a lane of all tiles, then the next
- * piece. So each panel reads them once, from front to back.
+ * piece. So each panel reads them once, from front to back, or, where their sums do not fit the scratch, slab by slab.
  *
  * Lanes come in the order 0, 8, 4, 12, 2, ... With each one whichever partial sums are complete are added, as matmul.h
  * has it, so that SUMS_KEPT wait at most.
  *
- * Two cores of a Zen 3 whose neighbours are busy, G multiply-adds/s of the other way and of this one, medians of 15 or
- * 21 turns: 256 rows of 2,048 columns 51 and 70, of 5,632 columns 54 and 73; 96 rows 51 and 65, 48 rows 51 and 57, 36
- * rows 48 and 53, 30 rows 48 and 49, 24 rows 51 and 47. Lost, of 66 at that time with 256 rows: activation rows each
- * arranged by themselves 59, tiles asked for ahead 59, 16 partial sums of 512 columns kept instead of one lane after
- * the other 51, two panels side by side 67 (and 49 of 57 with 5,632 columns), a loop that is not unrolled 58.
- */
+ * The including file has defined: fvec, LANES, f_load, f_store (aligned), f_zero, f_set1, f_add, f_fma (a b + c),
+ * f_held (the same number, in a register from here on), load_lanes(row, k, type), LANES weights from column k on, and
+ * LANE_VECS, LANE_ACTS and PIECE_STEPS.
+ *
+ * AVX2, two cores of a Zen 3 whose neighbours are busy, G multiply-adds/s of the other way and of this one, medians of
+ * 15 or 21 turns: 256 rows of 2,048 columns 51 and 70, of 5,632 columns 54 and 73; 96 rows 51 and 65, 48 rows 51 and
+ * 57, 36 rows 48 and 53, 30 rows 48 and 49, 24 rows 51 and 47. Lost, of 66 at that time with 256 rows: activation rows
+ * each arranged by themselves 59, tiles asked for ahead 59, 16 partial sums of 512 columns kept instead of one lane
+ * after the other 51, two panels side by side 67 (and 49 of 57 with 5,632 columns), a loop that is not unrolled 58; of
+ * 52 and 49 with 2,048 and 5,632 columns: tiles of 4 with panels of three vectors 51 and 46. */
 
 enum {
-    ALL_LANES = 16,    /* partial sums of a product */
-    LANE_ROWS = 16,    /* weight rows: two vectors */
-    LANE_ACTS = PP_AVX2_LANE_ACTS,
-    PIECE_STEPS = 256, /* columns of a lane, at most */
+    ALL_LANES = 16,                /* partial sums of a product */
+    LANE_ROWS = LANE_VECS * LANES, /* weight rows of a panel */
+    TURNED_ROWS = 8,               /* that are transposed together */
     SUMS_KEPT = 5,
 };
 
@@ -89,33 +93,37 @@ INLINE void turn_words(__m256i *r)
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
+/* The first 6 of 8 floats. */
+INLINE void store_six(float *to, __m256 v)
+{
+    _mm_storeu_ps(to, _mm256_castps256_ps128(v));
+    _mm_storel_pi((__m64 *)(void *)(to + 4), _mm256_extractf128_ps(v, 1));
+}
+
 /* 16 columns of a tile, whose places in `out` are `stride` floats apart from lane to lane. */
 INLINE void arrange_step(const float *x, int64_t x_stride, int rows, float *out, int64_t stride)
 {
     for (int half = 0; half < 2; half++) {
         __m256 r[8];
         UNROLL for (int k = 0; k < 8; k++)
-            r[k] = k < rows ? _mm256_loadu_ps(x + k * x_stride + 8 * half) : _mm256_setzero_ps();
+            r[k] = k < LANE_ACTS && k < rows ? _mm256_loadu_ps(x + k * x_stride + 8 * half) : _mm256_setzero_ps();
         turn_floats(r);
         UNROLL for (int k = 0; k < 8; k++)
-        {
-            float *to = out + stride * lane_of(8 * half + k); /* which is its own inverse */
-            _mm_storeu_ps(to, _mm256_castps256_ps128(r[k]));
-            _mm_storel_pi((__m64 *)(void *)(to + 4), _mm256_extractf128_ps(r[k], 1));
-        }
+            store_six(out + stride * lane_of(8 * half + k), r[k]); /* lane_of() is its own inverse */
     }
 }
+_Static_assert(LANE_ACTS == 6, "as arrange_step() has it");
 
 static void arrange_by_lane(const float *x, int64_t x_stride, int rows, int64_t n, int64_t tile, int64_t n_tiles,
                             float *out)
 {
     const struct lane_pieces p = pieces_of(n);
-    const int64_t lane = p.steps * n_tiles * LANE_ACTS;
+    const int64_t lane = pp_by_lane_stride(LANE_ACTS, n_tiles * LANE_ACTS, n);
     for (int64_t first = 0; first < p.steps; first += p.piece) {
         const int64_t end = p.steps - first < p.piece ? p.steps : first + p.piece;
         float *to = out + (first * n_tiles + tile * (end - first)) * LANE_ACTS;
         for (int64_t s = first; s < end; s++, to += LANE_ACTS) {
-            float rest[8][ALL_LANES] = {{0}}; /* as many as are turned together */
+            float rest[LANE_ACTS][ALL_LANES] = {{0}};
             if (ALL_LANES * (s + 1) <= n) {
                 arrange_step(x + ALL_LANES * s, x_stride, rows, to, lane);
                 continue;
@@ -140,7 +148,8 @@ struct lane_job {
     int64_t n_tiles;
     uint16_t *turned;      /* [ALL_LANES, turned_lane()]: of a lane [p.steps, LANE_ROWS] */
     float *open;           /* [PIECE_STEPS, LANE_ROWS] */
-    float *sums;           /* [SUMS_KEPT, n_tiles * LANE_ACTS, LANE_ROWS] */
+    float *sums;           /* [SUMS_KEPT, slab * LANE_ACTS, LANE_ROWS] */
+    int64_t slab;          /* tiles that pass together, at most */
     const uint8_t *next;   /* the panel behind it, if it is to be asked for meanwhile; else NULL */
 };
 
@@ -148,7 +157,8 @@ struct lane_job {
  * first cache. */
 INLINE int64_t turned_lane(const struct lane_job *j)
 {
-    return j->p.steps * LANE_ROWS + (j->p.steps % 4 < 2 ? 32 : 0);
+    const int64_t numbers = j->p.steps * LANE_ROWS, line = 32;
+    return numbers + (numbers / line % 2 ? 0 : line);
 }
 
 /* Rows that are not there are the first one once more: nobody reads what comes of them. 8 rows at a time, because rows
@@ -156,13 +166,13 @@ INLINE int64_t turned_lane(const struct lane_job *j)
 static __attribute__((noinline)) void turn_panel(const struct lane_job *j)
 {
     const int64_t lane = turned_lane(j);
-    for (int half = 0; half < 2; half++) {
-        const uint8_t *row[8];
-        for (int k = 0; k < 8; k++)
-            row[k] = j->w + (size_t)(8 * half + k < j->rows ? 8 * half + k : 0) * j->row_bytes;
+    for (int first = 0; first < LANE_ROWS; first += TURNED_ROWS) {
+        const uint8_t *row[TURNED_ROWS];
+        for (int k = 0; k < TURNED_ROWS; k++)
+            row[k] = j->w + (size_t)(first + k < j->rows ? first + k : 0) * j->row_bytes;
         for (int64_t s = 0; s < j->p.steps; s++) {
-            __m256i r[8];
-            UNROLL for (int k = 0; k < 8; k++)
+            __m256i r[TURNED_ROWS];
+            UNROLL for (int k = 0; k < TURNED_ROWS; k++)
                 if (ALL_LANES * (s + 1) <= j->n) {
                     r[k] = _mm256_loadu_si256((const __m256i *)(const void *)(row[k] + 2 * ALL_LANES * s));
                 } else {
@@ -171,11 +181,11 @@ static __attribute__((noinline)) void turn_panel(const struct lane_job *j)
                     r[k] = _mm256_loadu_si256((const __m256i *)rest);
                 }
             turn_words(r);
-            UNROLL for (int k = 0; k < 8; k++)
+            UNROLL for (int k = 0; k < TURNED_ROWS; k++)
             {
-                uint16_t *to = j->turned + k * lane + s * LANE_ROWS + 8 * half;
+                uint16_t *to = j->turned + k * lane + s * LANE_ROWS + first;
                 _mm_store_si128((__m128i *)(void *)to, _mm256_castsi256_si128(r[k]));
-                _mm_store_si128((__m128i *)(void *)(to + 8 * lane), _mm256_extracti128_si256(r[k], 1));
+                _mm_store_si128((__m128i *)(void *)(to + TURNED_ROWS * lane), _mm256_extracti128_si256(r[k], 1));
             }
         }
     }
@@ -186,36 +196,38 @@ INLINE void open_piece(const struct lane_job *j, int lane, int64_t first, int64_
 {
     const uint8_t *from = (const uint8_t *)(j->turned + lane * turned_lane(j) + first * LANE_ROWS);
     for (int64_t k = 0; k < steps * LANE_ROWS; k += LANES)
-        _mm256_store_ps(j->open + k, load_floats(from, k, type));
+        f_store(j->open + k, load_lanes(from, k, type));
 }
 
 /* A piece of a lane times a tile. `sums`: where those of this lane are, of the tile; with `add` they are complete, and
  * go to so many that wait before them, `apart` floats from one to the next. */
 INLINE void lane_tile(const float *w, const float *x, int64_t steps, float *sums, bool first, int add, int64_t apart)
 {
-    __m256 acc[LANE_ACTS][2];
+    fvec acc[LANE_ACTS][LANE_VECS];
     UNROLL for (int i = 0; i < LANE_ACTS; i++)
-        UNROLL for (int half = 0; half < 2; half++)
-            acc[i][half] = first ? _mm256_setzero_ps() : _mm256_load_ps(sums + LANE_ROWS * i + LANES * half);
+        UNROLL for (int v = 0; v < LANE_VECS; v++)
+            acc[i][v] = first ? f_zero() : f_load(sums + LANE_ROWS * i + LANES * v);
 #pragma GCC unroll 4
     for (int64_t s = 0; s < steps; s++, w += LANE_ROWS, x += LANE_ACTS) {
-        const __m256 w0 = held(_mm256_load_ps(w)), w1 = held(_mm256_load_ps(w + LANES));
+        fvec ws[LANE_VECS];
+        UNROLL for (int v = 0; v < LANE_VECS; v++)
+            ws[v] = f_held(f_load(w + LANES * v));
         UNROLL for (int i = 0; i < LANE_ACTS; i++)
         {
-            const __m256 xi = held(_mm256_broadcast_ss(x + i));
-            acc[i][0] = _mm256_fmadd_ps(w0, xi, acc[i][0]);
-            acc[i][1] = _mm256_fmadd_ps(w1, xi, acc[i][1]);
+            const fvec xi = f_held(f_set1(x[i]));
+            UNROLL for (int v = 0; v < LANE_VECS; v++)
+                acc[i][v] = f_fma(ws[v], xi, acc[i][v]);
         }
     }
     for (; add > 0; add--) {
         sums -= apart;
         UNROLL for (int i = 0; i < LANE_ACTS; i++)
-            UNROLL for (int half = 0; half < 2; half++)
-                acc[i][half] = _mm256_add_ps(_mm256_load_ps(sums + LANE_ROWS * i + LANES * half), acc[i][half]);
+            UNROLL for (int v = 0; v < LANE_VECS; v++)
+                acc[i][v] = f_add(f_load(sums + LANE_ROWS * i + LANES * v), acc[i][v]);
     }
     UNROLL for (int i = 0; i < LANE_ACTS; i++)
-        UNROLL for (int half = 0; half < 2; half++)
-            _mm256_store_ps(sums + LANE_ROWS * i + LANES * half, acc[i][half]);
+        UNROLL for (int v = 0; v < LANE_VECS; v++)
+            f_store(sums + LANE_ROWS * i + LANES * v, acc[i][v]);
 }
 
 /* Asks for some lines of the next panel. Returns how many are asked for by now. */
@@ -228,14 +240,16 @@ INLINE int64_t ask_for_panel(const struct lane_job *j, int64_t asked, int64_t so
     return asked;
 }
 
-/* A panel with all tiles; their results are in `sums` then. The next panel is asked for with the last four
- * lanes, lest activations push it out of the second cache again: with 96 rows of 2,048 columns 55.3 without, 57.7 with
- * these four, 57.2 with all, 53.4 with the last one. */
-INLINE void lane_panel(const struct lane_job *j, const uint32_t type)
+/* A panel with the tiles of a slab; their results are in `sums` then. The last slab also asks for the next panel, with
+ * its last four lanes, lest activations push it out of the second cache again: AVX2, 96 rows of 2,048 columns, 55.3
+ * without, 57.7 with these four, 57.2 with all, 53.4 with the last one. */
+INLINE void lane_panel(const struct lane_job *j, int64_t tile, int64_t end_tile, const uint32_t type)
 {
     enum { ASKING = 4 };
-    const int64_t apart = j->n_tiles * LANE_ACTS * LANE_ROWS;
-    const int64_t some = (int64_t)(j->row_bytes + 63) / 64 * LANE_ROWS / (ASKING * j->n_tiles) + 1;
+    const int64_t apart = j->slab * LANE_ACTS * LANE_ROWS;
+    const int64_t stride = pp_by_lane_stride(LANE_ACTS, j->n_tiles * LANE_ACTS, j->n);
+    const int64_t some = (int64_t)(j->row_bytes + 63) / 64 * LANE_ROWS / (ASKING * (end_tile - tile)) + 1;
+    const bool asks = j->next && end_tile == j->n_tiles;
     int64_t asked = 0;
     float *sums = j->sums; /* of the present lane: behind those that wait */
     for (int i = 0; i < ALL_LANES; i++, sums += apart) {
@@ -243,9 +257,9 @@ INLINE void lane_panel(const struct lane_job *j, const uint32_t type)
         for (int64_t first = 0, steps; first < j->p.steps; first += steps) {
             steps = j->p.steps - first < j->p.piece ? j->p.steps - first : j->p.piece;
             open_piece(j, lane_of(i), first, steps, type);
-            const float *x = j->x + (i * j->p.steps + first) * j->n_tiles * LANE_ACTS;
-            for (int64_t t = 0; t < j->n_tiles; t++, x += steps * LANE_ACTS) {
-                if (j->next && i >= ALL_LANES - ASKING)
+            const float *x = j->x + i * stride + (first * j->n_tiles + tile * steps) * LANE_ACTS;
+            for (int64_t t = 0; t < end_tile - tile; t++, x += steps * LANE_ACTS) {
+                if (asks && i >= ALL_LANES - ASKING)
                     asked = ask_for_panel(j, asked, some);
                 lane_tile(j->open, x, steps, sums + t * LANE_ACTS * LANE_ROWS, first == 0,
                           first + steps == j->p.steps ? add : 0, apart);
@@ -263,9 +277,13 @@ INLINE void float_lanes(const struct pp_matrix *w, int64_t row0, int64_t row1, i
         j->rows = row1 - row < LANE_ROWS ? (int)(row1 - row) : LANE_ROWS;
         turn_panel(j);
         j->next = row1 - row >= 2 * LANE_ROWS ? j->w + LANE_ROWS * j->row_bytes : NULL;
-        lane_panel(j, type);
-        for (int64_t i = 0; i < m; i++)
-            memcpy(y + i * y_stride + row, j->sums + i * LANE_ROWS, (size_t)j->rows * sizeof *y);
+        for (int64_t tile = 0, end; tile < j->n_tiles; tile = end) {
+            end = j->n_tiles - tile < j->slab ? j->n_tiles : tile + j->slab;
+            lane_panel(j, tile, end, type);
+            for (int64_t i = tile * LANE_ACTS; i < end * LANE_ACTS && i < m; i++)
+                memcpy(y + i * y_stride + row, j->sums + (i - tile * LANE_ACTS) * LANE_ROWS,
+                       (size_t)j->rows * sizeof *y);
+        }
     }
 }
 
@@ -280,15 +298,15 @@ FLOAT_LANES(F16, f16)
 FLOAT_LANES(BF16, bf16)
 #undef FLOAT_LANES
 
-/* False: these are not arranged, or so many that there is no room for their sums. */
+/* False: these are not arranged. */
 static bool matmul_by_lane(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                            float *y, int64_t y_stride, void *scratch)
 {
-    enum { OPEN = PIECE_STEPS * LANE_ROWS, ROOM = PP_MATMUL_SCRATCH / (int)sizeof(float) - OPEN };
-    const int64_t n_tiles = (m + LANE_ACTS - 1) / LANE_ACTS;
-    if (!x->by_lane || x->by_lane->rows != m || w->type == PP_TYPE_F32 ||
-        n_tiles > ROOM / (SUMS_KEPT * LANE_ACTS * LANE_ROWS))
+    enum { OPEN_FLOATS = PIECE_STEPS * LANE_ROWS, ROOM = PP_MATMUL_SCRATCH / (int)sizeof(float) - OPEN_FLOATS };
+    enum { MOST_TILES = ROOM / (SUMS_KEPT * LANE_ACTS * LANE_ROWS) };
+    if (!x->by_lane || x->by_lane->rows != m || w->type == PP_TYPE_F32)
         return false;
+    const int64_t n_tiles = (m + LANE_ACTS - 1) / LANE_ACTS, n_slabs = (n_tiles + MOST_TILES - 1) / MOST_TILES;
     struct lane_job j = {
         .row_bytes = (size_t)w->n_cols * 2,
         .n = w->n_cols,
@@ -297,7 +315,8 @@ static bool matmul_by_lane(const struct pp_matrix *w, int64_t row0, int64_t row1
         .n_tiles = n_tiles,
         .turned = x->by_lane->panel,
         .open = scratch,
-        .sums = (float *)scratch + OPEN,
+        .sums = (float *)scratch + OPEN_FLOATS,
+        .slab = (n_tiles + n_slabs - 1) / n_slabs,
     };
     if (w->type == PP_TYPE_F16)
         float_lanes_f16(w, row0, row1, m, y, y_stride, &j);

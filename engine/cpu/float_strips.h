@@ -78,17 +78,6 @@ INLINE __m256 sum_lanes_of_8(const __m512 *a)
     return _mm512_castps512_ps256(_mm512_permutexvar_ps(at, s));
 }
 
-/* A value that is to be loaded once: compilers would load it anew for each product, which are more loads than the
- * processor can do beside them (95 GMAC/s instead of 118). */
-INLINE void hold(__m512 *a)
-{
-#if defined(__AVX512F__) /* not where the tests' software model stands for the instructions */
-    __asm__("" : "+v"(*a));
-#else
-    (void)a;
-#endif
-}
-
 /* 16 columns of the strip with M activation rows. */
 INLINE void strip_step(const float (*w)[16], const float *x, int64_t x_stride, __mmask16 live,
                        __m512 (*acc)[STRIP_ROWS], const int M)
@@ -98,8 +87,7 @@ INLINE void strip_step(const float (*w)[16], const float *x, int64_t x_stride, _
         xk[i] = _mm512_maskz_loadu_ps(live, x + i * x_stride);
     UNROLL for (int r = 0; r < STRIP_ROWS; r++)
     {
-        __m512 wk = _mm512_load_ps(w[r]);
-        hold(&wk);
+        const __m512 wk = f_held(_mm512_load_ps(w[r]));
         UNROLL for (int i = 0; i < M; i++)
             acc[i][r] = _mm512_fmadd_ps(wk, xk[i], acc[i][r]);
     }

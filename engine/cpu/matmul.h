@@ -82,7 +82,7 @@ enum { PP_WAYS_TRIED = 3 };
 struct pp_arranged {
     const float *x;  /* pp_by_lane_floats() */
     int64_t rows;    /* all of them: for fewer it is of no use */
-    uint16_t *panel; /* room for 16 rows of weights, pp_by_lane_panel(), 64-byte aligned, of the calling thread alone */
+    uint16_t *panel; /* room for a panel of weights, pp_by_lane_panel(), 64-byte aligned, of the calling thread alone */
 };
 
 /* Activations: m rows of n_cols values. The quantised form is filled by quantize(); strides are in elements. */
@@ -123,23 +123,33 @@ typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1,
 /* Very many activation rows that meet F16 or BF16 weights are arranged in another order besides (float_lanes.h), in
  * tiles of some rows. Results do not depend on it. */
 struct pp_by_lane {
-    int from; /* so many rows or more; 0: never */
-    int rows; /* of a tile */
+    int from;       /* so many rows or more; 0: never */
+    int rows;       /* of a tile */
+    int panel_rows; /* of weights, that meet it together */
     /* One tile of n_tiles, of whose rows there are `rows`, [rows, x_stride]; others are zeros. out: of all tiles,
      * pp_by_lane_floats(). */
     void (*arrange)(const float *x, int64_t x_stride, int rows, int64_t n, int64_t tile, int64_t n_tiles, float *out);
 };
 
-/* What m rows of n columns take, arranged in tiles of so many rows. */
-static inline int64_t pp_by_lane_floats(int rows, int64_t m, int64_t n)
+/* Of m rows of n columns, arranged in tiles of so many rows: floats from lane to lane, an odd number of lines, so that
+ * the lanes of a column do not compete for places in the caches. */
+static inline int64_t pp_by_lane_stride(int rows, int64_t m, int64_t n)
 {
-    return (m + rows - 1) / rows * rows * ((n + 15) / 16 * 16);
+    const int64_t line = 16, lines = ((m + rows - 1) / rows * rows * ((n + 15) / 16) + line - 1) / line;
+    return (lines | 1) * line;
 }
 
-/* Numbers in such a panel. */
-static inline int64_t pp_by_lane_panel(int64_t n)
+/* What they take. */
+static inline int64_t pp_by_lane_floats(int rows, int64_t m, int64_t n)
 {
-    return PP_GROUP_ROWS * ((n + 15) / 16 * 16 + 32);
+    return 16 * pp_by_lane_stride(rows, m, n);
+}
+
+/* Numbers in a panel of so many rows. */
+static inline int64_t pp_by_lane_panel(int panel_rows, int64_t n)
+{
+    const int64_t steps = (n + 15) / 16, line = 32;
+    return 16 * (steps * panel_rows + line);
 }
 
 struct pp_matmul_kernels {

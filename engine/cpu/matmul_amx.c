@@ -335,6 +335,12 @@ static void quantize(const float *x, int64_t n, bool twins, int8_t *q, float *d,
     pp_matmul_avx512.quantize(x, n, twins, q, d, sum);
 }
 
+static void arrange_by_lane(const float *x, int64_t x_stride, int rows, int64_t n, int64_t tile, int64_t n_tiles,
+                            float *out)
+{
+    pp_matmul_avx512.by_lane.arrange(x, x_stride, rows, n, tile, n_tiles, out);
+}
+
 static float dot(const float *a, const float *b, int64_t n)
 {
     return pp_matmul_avx512.dot(a, b, n);
@@ -344,6 +350,7 @@ const struct pp_matmul_kernels pp_matmul_amx = {
     .uses_scratch = true,
     .tried = {[PP_STREAM_PAGES] = {PP_WAY_NEAR, PP_WAY_BESIDE}},
     .quantize = quantize,
+    .by_lane = {PP_AVX512_LANES_FROM, PP_LANE_ACTS, PP_AVX512_LANE_ROWS, arrange_by_lane},
     .dot = dot,
     .by_type =
         {

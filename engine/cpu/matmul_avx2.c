@@ -447,6 +447,21 @@ static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
 
 /* --- float weights ------------------------------------------------------------------------------------------------ */
 
+typedef __m256 fvec;
+
+INLINE fvec f_load(const float *p) { return _mm256_load_ps(p); }
+INLINE void f_store(float *p, fvec a) { _mm256_store_ps(p, a); }
+INLINE fvec f_zero(void) { return _mm256_setzero_ps(); }
+INLINE fvec f_set1(float x) { return _mm256_set1_ps(x); }
+INLINE fvec f_add(fvec a, fvec b) { return _mm256_add_ps(a, b); }
+INLINE fvec f_fma(fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); }
+/* Keeps a vector in its register: as an operand in memory it would be loaded for each of its products. */
+INLINE fvec f_held(fvec a)
+{
+    __asm__("" : "+x"(a));
+    return a;
+}
+
 /* The 16 partial sums are two vectors: columns k to k + 7 and k + 8 to k + 15. */
 
 INLINE __m256 load_floats(const uint8_t *row, int64_t k, const uint32_t type)
@@ -521,7 +536,12 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
 #define FLOAT_R(m) ((m) == 1 ? 4 : 2)
 #include "engine/cpu/float_rows.h"
 #include "engine/cpu/matmul_avx2_floats.h"
+
+enum { LANE_VECS = 2, LANE_ACTS = PP_LANE_ACTS, PIECE_STEPS = 256 }; /* 16 KiB of floats */
+
+#define load_lanes load_floats
 #include "engine/cpu/float_lanes.h"
+_Static_assert((int)LANE_ROWS == (int)PP_AVX2_LANE_ROWS, "as matmul_sets.h has it");
 
 static void matmul_floats(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                           float *y, int64_t y_stride, void *scratch)
@@ -550,7 +570,7 @@ const struct pp_matmul_kernels pp_matmul_avx2 = {
               [PP_STREAM_PAGES] = {PP_WAY_BESIDE},
               [PP_STREAM_SOON] = {PP_WAY_BESIDE}},
     .quantize = quantize,
-    .by_lane = {.from = PP_AVX2_LANES_FROM, .rows = LANE_ACTS, .arrange = arrange_by_lane},
+    .by_lane = {PP_AVX2_LANES_FROM, LANE_ACTS, LANE_ROWS, arrange_by_lane},
     .dot = dot,
     .by_type =
         {

@@ -29,13 +29,6 @@ struct float_piece {
     bool rest;        /* the short one */
 };
 
-/* Keeps a vector in its register: as an operand in memory it would be loaded for each of its products. */
-INLINE __m256 held(__m256 v)
-{
-    __asm__("" : "+x"(v));
-    return v;
-}
-
 /* One half of the columns: R weight rows from w on times M rows of x. */
 INLINE void float_half(const uint8_t *w, size_t row_bytes, const float (*w_rest)[16], const float *x, int64_t x_stride,
                        const float (*x_rest)[16], struct float_piece p, float (*sums)[FLOAT_PART][2][8], int half,
@@ -49,10 +42,10 @@ INLINE void float_half(const uint8_t *w, size_t row_bytes, const float (*w_rest)
     for (int64_t k = 0; k < p.full; k++) {
         __m256 wk[FLOAT_ROWS];
         UNROLL for (int r = 0; r < R; r++)
-            wk[r] = held(load_floats(w + (size_t)r * row_bytes, p.col0 + 8 * half + 16 * k, type));
+            wk[r] = f_held(load_floats(w + (size_t)r * row_bytes, p.col0 + 8 * half + 16 * k, type));
         UNROLL for (int i = 0; i < M; i++)
         {
-            const __m256 xk = held(_mm256_loadu_ps(x + i * x_stride + 16 * k));
+            const __m256 xk = f_held(_mm256_loadu_ps(x + i * x_stride + 16 * k));
             UNROLL for (int r = 0; r < R; r++)
                 acc[r][i] = _mm256_fmadd_ps(wk[r], xk, acc[r][i]);
         }

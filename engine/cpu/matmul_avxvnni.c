@@ -84,7 +84,7 @@ static float dot(const float *a, const float *b, int64_t n)
 const struct pp_matmul_kernels pp_matmul_avxvnni = {
     .tried = {[PP_STREAM_FAR] = {PP_WAY_LESS_FAR, PP_WAY_SOON}, [PP_STREAM_PAGES] = {PP_WAY_NEAR}},
     .quantize = quantize,
-    .by_lane = {.from = PP_AVX2_LANES_FROM, .rows = PP_AVX2_LANE_ACTS, .arrange = arrange_by_lane},
+    .by_lane = {PP_AVX2_LANES_FROM, PP_LANE_ACTS, PP_AVX2_LANE_ROWS, arrange_by_lane},
     .dot = dot,
     .by_type =
         {

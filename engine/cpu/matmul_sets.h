@@ -77,8 +77,13 @@ extern const struct pp_matmul_kernels pp_matmul_scalar;
 pp_matmul_fn pp_matmul_blocks_fma, pp_matmul_blocks_avx2;
 extern const struct pp_matmul_kernels pp_matmul_fma;
 extern const struct pp_matmul_kernels pp_matmul_avx2;
-/* Activation rows of a tile, and of a pass from which on they are arranged so (float_lanes.h). */
-enum { PP_AVX2_LANE_ACTS = 6, PP_AVX2_LANES_FROM = 36 };
+/* Products lane by lane (float_lanes.h): activation rows of a tile, of a pass from which on they are arranged so, and
+ * weight rows of a panel. */
+enum {
+    PP_LANE_ACTS = 6,
+    PP_AVX2_LANES_FROM = 36, PP_AVX2_LANE_ROWS = 16,
+    PP_AVX512_LANES_FROM = 84, PP_AVX512_LANE_ROWS = 64,
+};
 extern const struct pp_matmul_kernels pp_matmul_avxvnni;
 extern const struct pp_matmul_kernels pp_matmul_avx512;
 extern const struct pp_matmul_kernels pp_matmul_amx;

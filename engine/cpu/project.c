@@ -544,9 +544,17 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     adapt_rows(c, s, projection, shares ? all_down(c, s, m, acts, own) : prepared->lora, m, row0, row1, to);
 }
 
+/* Whether m rows of the stage's input are arranged by lanes (matmul.h) besides. Then an item of its preparation is a
+ * tile of rows. */
+static bool arranges(const struct pp_cpu *c, const struct stage *s, int m)
+{
+    return s->by_lane && m >= c->mm->by_lane.from &&
+           pp_by_lane_floats(c->mm->by_lane.rows, m, s->projections[0].w.n_cols) <= c->by_lane_floats;
+}
+
 /* Rows per work item, whole groups. Items are small, because a thread takes as many at once as is good; with many rows
- * at least two groups, because kernels like to have an even number of them. */
-static int64_t item_rows(const struct pp_cpu *c, const struct pp_matrix *w, int m)
+ * at least two groups, because kernels like to have an even number of them, or a panel. */
+static int64_t item_rows(const struct pp_cpu *c, const struct stage *s, const struct pp_matrix *w, int m)
 {
     int64_t n_groups = (w->n_rows + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS, groups = 2;
     if (m <= PRIVATE_ROWS) {
@@ -557,6 +565,8 @@ static int64_t item_rows(const struct pp_cpu *c, const struct pp_matrix *w, int 
     }
     if (groups > MOST_MACS / (PP_GROUP_ROWS * w->n_cols * m))
         groups = 1;
+    if (arranges(c, s, m) && c->mm->by_lane.panel_rows > groups * PP_GROUP_ROWS)
+        return c->mm->by_lane.panel_rows;
     return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
 }
 
@@ -573,18 +583,10 @@ static struct item_map map_items(const struct pp_cpu *c, const struct stage *s, 
     struct item_map map = {.n_walked = s->epilogue == EPILOGUE_GATE ? 1 : s->n_projections};
     for (int p = 0; p < map.n_walked; p++) {
         int64_t n_rows = s->projections[p].w.n_rows;
-        map.rows[p] = item_rows(c, &s->projections[p].w, m);
+        map.rows[p] = item_rows(c, s, &s->projections[p].w, m);
         map.first[p + 1] = map.first[p] + (int)((n_rows + map.rows[p] - 1) / map.rows[p]);
     }
     return map;
-}
-
-/* Whether m rows of the stage's input are arranged by lanes (matmul.h) besides. Then an item of its preparation is a
- * tile of rows. */
-static bool arranges(const struct pp_cpu *c, const struct stage *s, int m)
-{
-    return s->by_lane && m >= c->mm->by_lane.from &&
-           pp_by_lane_floats(c->mm->by_lane.rows, m, s->projections[0].w.n_cols) <= c->by_lane_floats;
 }
 
 /* Rows of the input that are prepared as one item. */
@@ -602,7 +604,7 @@ int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m,
         return PREPARED_ROWS / rows_together(c, s, m);
     for (int p = 0; p < s->n_projections; p++) { /* of the largest item; that of a gate has rows of both */
         const struct pp_matrix *w = &s->projections[p].w;
-        int64_t rows = item_rows(c, w, m);
+        int64_t rows = item_rows(c, s, w, m);
         macs = rows * w->n_cols * m + (both || rows * w->n_cols * m < macs ? macs : 0);
         bytes = rows * row_bytes(w) + (both || rows * row_bytes(w) < bytes ? bytes : 0);
     }
@@ -717,7 +719,7 @@ static bool is_listed(const struct pp_cpu *c, const struct stage *s)
 
 static int groups_per_item(const struct pp_cpu *c, const struct stage *s, int m)
 {
-    const int64_t rows = item_rows(c, &s->projections[0].w, m);
+    const int64_t rows = item_rows(c, s, &s->projections[0].w, m);
     return rows > PP_TOKEN_GROUP ? (int)(rows / PP_TOKEN_GROUP) : 1;
 }
 

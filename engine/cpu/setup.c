@@ -130,15 +130,17 @@ static void list_ways(struct pp_cpu *c)
 static bool make_by_lane(struct pp_cpu *c)
 {
     const uint64_t most = 40u << 20;
-    const int64_t width = widest_input(c, is_by_lane), panels = pp_pool_n(c->pool) * pp_by_lane_panel(width);
+    const struct pp_by_lane *lanes = &c->mm->by_lane;
+    const int64_t width = widest_input(c, is_by_lane), panel = pp_by_lane_panel(lanes->panel_rows, width);
+    const int64_t panels = pp_pool_n(c->pool) * panel;
     const int64_t left = c->memory < most ? (int64_t)(most - c->memory) - panels * (int64_t)sizeof(uint16_t) : 0;
-    int64_t floats = width ? pp_by_lane_floats(c->mm->by_lane.rows, c->max_rows, width) : 0;
+    int64_t floats = width ? pp_by_lane_floats(lanes->rows, c->max_rows, width) : 0;
     if (floats > left / (int64_t)sizeof(float))
         floats = left / (int64_t)sizeof(float);
-    if (!width || c->max_rows < c->mm->by_lane.from || floats < c->mm->by_lane.from * 64)
+    if (!width || c->max_rows < lanes->from || floats < lanes->from * 64)
         return true;
     c->by_lane_floats = floats;
-    c->panel_numbers = pp_by_lane_panel(width);
+    c->panel_numbers = panel;
     return (c->by_lane = pp_cpu_memory_take(c, floats, sizeof(float))) &&
            (c->by_lane_panels = pp_cpu_memory_take(c, panels, sizeof(uint16_t)));
 }
