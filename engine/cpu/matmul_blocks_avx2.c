@@ -60,16 +60,29 @@ INLINE __m256 min_of(const struct opened *o, const int half)
     return _mm256_mul_ps((__m256)o->min, _mm256_cvtepi32_ps((__m256i)o->m[half]));
 }
 
+/* The lower words of a's lanes, with those of b above them; and the upper ones, with those of a below them. */
+INLINE __m256i lower_words(__m256i a, __m256i b)
+{
+    return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
+}
+
+INLINE __m256i upper_words(__m256i a, __m256i b)
+{
+    return _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xaa);
+}
+
 INLINE void put_pairs(struct pair_block *to, const struct opened *o, int h)
 {
     _mm256_store_ps(to->d + 8 * h, (__m256)o->d);
-    UNROLL for (int v = 0; v < 8; v++)
-        _mm256_store_si256((__m256i *)(to->q[v] + 32 * h), (__m256i)o->w[v]);
-    UNROLL for (int k = 0; k < 2; k++)
+    UNROLL for (int v = 0; v < 4; v++)
     {
-        _mm256_store_si256((__m256i *)(to->sc[k] + 16 * h), twice(o->sc[k]));
-        _mm256_store_ps(to->min[k] + 8 * h, min_of(o, k));
+        const __m256i a = (__m256i)o->w[v], b = (__m256i)o->w[v + 4];
+        _mm256_store_si256((__m256i *)(to->q[2 * v] + 32 * h), lower_words(a, b));
+        _mm256_store_si256((__m256i *)(to->q[2 * v + 1] + 32 * h), upper_words(a, b));
     }
+    _mm256_store_si256((__m256i *)(to->sc + 16 * h), lower_words((__m256i)o->sc[0], (__m256i)o->sc[1]));
+    UNROLL for (int k = 0; k < 2; k++)
+        _mm256_store_ps(to->min[k] + 8 * h, min_of(o, k));
 }
 
 /* Fives, too; scales and minima are whole. */
