@@ -554,6 +554,16 @@ const int32_t *pp_adapter_file_invocation(const struct pp_adapter_file *f, size_
     return f->invocation;
 }
 
+enum pp_code pp_adapter_file_check_invocation(const struct pp_adapter_file *f, int64_t n_vocab, const char *model,
+                                              struct pp_error *err)
+{
+    for (size_t i = 0; i < f->n_invocation; i++)
+        if (f->invocation[i] >= n_vocab)
+            return pp_fail(err, PP_ERR_MISMATCH, "adapter %s is invoked by token %d, but %s has only %lld", f->path,
+                           f->invocation[i], model, (long long)n_vocab);
+    return PP_OK;
+}
+
 float pp_adapter_file_alpha(const struct pp_adapter_file *f)
 {
     return f->alpha;

@@ -111,6 +111,9 @@ size_t pp_adapter_file_n(const struct pp_adapter_file *f);
 /* The target of that GGUF name, or NULL. */
 const struct pp_adapter_target *pp_adapter_file_find(const struct pp_adapter_file *f, const char *name);
 const struct pp_adapter_target *pp_adapter_file_at(const struct pp_adapter_file *f, size_t i);
+/* PP_ERR_MISMATCH names the first of those that this model, of so many tokens, does not have. */
+enum pp_code pp_adapter_file_check_invocation(const struct pp_adapter_file *f, int64_t n_vocab, const char *model,
+                                              struct pp_error *err);
 /* An error that names the file if another program has written into it since it was opened. */
 enum pp_code pp_adapter_file_check(const struct pp_adapter_file *f, struct pp_error *err);
 /* One that names the tensor if values are no numbers, for who does not load the adapter, but copies it. */

@@ -83,7 +83,8 @@ struct pp_convert_options {
  *
  * Of adapters GGUF has matrices A and B, norms in the model's place and one alpha. Where a matrix's scale is not that
  * alpha divided by its rank, the rest is multiplied into its B, which is then F32. PP_ERR_UNSUPPORTED names what GGUF
- * has no place for: DoRA, IA3, biases, whole matrices; PP_ERR_FORMAT: an adapter has values that are no numbers. */
+ * has no place for: DoRA, IA3, biases, whole matrices; PP_ERR_FORMAT: an adapter has values that are no numbers;
+ * PP_ERR_MISMATCH: it is of another model, or invoked by tokens that the model does not have. */
 enum pp_code pp_convert_to_gguf(const char *src, const char *dst, const struct pp_convert_options *opt,
                                 struct pp_error *err);
 

@@ -74,6 +74,14 @@ enum pp_code pp_convert_open_base(const struct pp_adapter_file *f, const char *s
     return code;
 }
 
+enum pp_code pp_convert_check_adapter(const struct pp_adapter_file *f, const struct pp_source *base,
+                                      struct pp_error *err)
+{
+    const enum pp_code code = pp_adapter_file_check_invocation(f, pp_source_hparams(base)->n_vocab,
+                                                               pp_source_path(base), err);
+    return code ? code : pp_adapter_file_check_values(f, err);
+}
+
 /* The family is the model's: the names in an adapter's folder may be those of several. */
 const struct pp_arch *pp_convert_arch(const struct pp_source *base)
 {
@@ -620,7 +628,7 @@ enum pp_code pp_convert_adapter(const char *src, const char *dst, int wanted, co
         pp_adapter_file_close(f); /* now that the family is known */
         code = pp_adapter_file_open_for(src, pp_source_hparams(base), &f, err);
         if (!code)
-            code = pp_adapter_file_check_values(f, err);
+            code = pp_convert_check_adapter(f, base, err);
         if (!code)
             code = to_gguf(f, base, dst, wanted, opt, err);
         pp_source_close(base);

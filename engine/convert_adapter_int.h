@@ -30,6 +30,9 @@ uint8_t *pp_convert_shifted(const struct pp_tensor *t, float added, struct pp_te
 /* The model that an adapter is of: `wanted`, or what it says, or where it lies. */
 enum pp_code pp_convert_open_base(const struct pp_adapter_file *f, const char *src, const char *wanted,
                                   struct pp_source **base, struct pp_error *err);
+/* What the new file would be refused for: tokens that the model does not have, values that are no numbers. */
+enum pp_code pp_convert_check_adapter(const struct pp_adapter_file *f, const struct pp_source *base,
+                                      struct pp_error *err);
 /* Its family: names in an adapter's folder may be those of several. */
 const struct pp_arch *pp_convert_arch(const struct pp_source *base);
 /* Whether the model has the part-th of a target's matrices, which is called so, in its size. */

@@ -619,7 +619,7 @@ enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct p
         pp_adapter_file_close(f); /* now that the family is known */
         code = pp_adapter_file_open_for(src, pp_source_hparams(base), &f, err);
         if (!code)
-            code = pp_adapter_file_check_values(f, err);
+            code = pp_convert_check_adapter(f, base, err);
         if (!code)
             code = check_rows(base, err);
         if (!code)

@@ -50,10 +50,9 @@ static enum pp_code take_invocation(struct pp_adapter *a, const struct pp_adapte
     const int32_t *tokens = pp_adapter_file_invocation(f, &n);
     if (!n)
         return PP_OK;
-    for (size_t i = 0; i < n; i++)
-        if (tokens[i] >= a->model->info.n_vocab)
-            return pp_fail(err, PP_ERR_MISMATCH, "adapter %s is invoked by token %d, but %s has only %lld", a->path,
-                           tokens[i], a->model->info.name, (long long)a->model->info.n_vocab);
+    const enum pp_code code = pp_adapter_file_check_invocation(f, a->model->info.n_vocab, a->model->info.name, err);
+    if (code)
+        return code;
     if (!(a->invocation = pp_malloc(n * sizeof *tokens)))
         return pp_fail_nomem(err, "an adapter's invocation");
     memcpy(a->invocation, tokens, n * sizeof *tokens);

@@ -2,6 +2,7 @@
  * what they leave, and whose pages are reused. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/mem.h"
 #include "engine/convert.h"
@@ -336,6 +337,36 @@ static void refuses(const struct folder *f, const char *config, enum pp_code cod
         fail_msg("\"%s\" does not say \"%s\"", err.text, word);
 }
 
+/* What no loading would take is not made either, in both directions. */
+static void not_of_the_vocabulary(void **state)
+{
+    char config[96], gguf[300], again[300], back[300];
+    struct pp_error err;
+    struct tiny_shape larger = fix.shape;
+    struct folder f = {.random = 33};
+    (void)state;
+    larger.n_vocab += 64;
+    folder_add_lora(&f, &fix.shape, 0, 4);
+    snprintf(config, sizeof config, "{\"peft_type\":\"LORA\",\"r\":4,\"alora_invocation_tokens\":[1,%d]}",
+             (int)fix.n_vocab);
+    snprintf(gguf, sizeof gguf, "%s/larger.gguf", test_tmpdir());
+    snprintf(again, sizeof again, "%s/smaller.gguf", test_tmpdir());
+    snprintf(back, sizeof back, "%s/smaller", test_tmpdir());
+    const char *folder = folder_write_peft(&f, config);
+    struct pp_convert_options opt = {.base = tiny_model(&larger)};
+    assert_ok(pp_convert_to_gguf(folder, gguf, &opt, &err), err);
+    opt.base = fix.model_path;
+    for (int i = 0; i < 2; i++) {
+        const char *to = i ? back : again;
+        assert_int_equal(i ? pp_convert_to_peft(gguf, to, &opt, &err) : pp_convert_to_gguf(folder, to, &opt, &err),
+                         PP_ERR_MISMATCH);
+        snprintf(config, sizeof config, "invoked by token %d", (int)fix.n_vocab);
+        assert_non_null(strstr(err.text, config));
+        assert_int_not_equal(access(to, F_OK), 0);
+    }
+    folder_empty(&f);
+}
+
 static void files(void **state)
 {
     char gguf[300], folder[300];
@@ -378,6 +409,7 @@ TEST_GROUP(activate)
         cmocka_unit_test(shared_while_read),
         cmocka_unit_test(snapshots),
         cmocka_unit_test(files),
+        cmocka_unit_test(not_of_the_vocabulary),
     };
     return cmocka_run_group_tests_name("activate", tests, setup, teardown);
 }
