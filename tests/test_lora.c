@@ -1,6 +1,10 @@
 /* test_lora.c - adapters as they are held: near to what is stored, whatever the rank and the weights' type. */
+#include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
@@ -9,6 +13,7 @@
 #include "engine/lora.h"
 #include "engine/pool.h"
 #include "engine/types.h"
+#include "tests/adapter_folder.h"
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
@@ -137,6 +142,94 @@ static void loaded_by_threads(void **state)
         pp_free(bytes);
         pp_model_close(m);
     }
+}
+
+/* A file of an adapter, and another of its size that somebody writes into it. */
+static struct {
+    char path[512];
+    char *bytes[2];
+    size_t n;
+} written;
+
+static void write_into(int which)
+{
+    const struct timespec then[2] = {{.tv_sec = 1000 + which}, {.tv_sec = 1000 + which}}; /* the clock may stand */
+    const int fd = open(written.path, O_WRONLY | O_CLOEXEC);
+    assert_true(fd >= 0 && write(fd, written.bytes[which], written.n) == (ssize_t)written.n);
+    assert_int_equal(futimens(fd, then), 0);
+    close(fd);
+}
+
+static void write_other(void)
+{
+    write_into(1);
+}
+
+/* Loads `path`, into whose file the other one is written at every moment in turn: the adapter is the one or the other,
+ * and of two there is none. */
+static void loaded_while_written(const struct pp_model *m, const char *path, const char *file)
+{
+    struct pp_adapter *a;
+    struct pp_error err;
+    struct pp_sha256 is[2];
+    int n_refused = 0, n_of[2] = {0};
+    snprintf(written.path, sizeof written.path, "%s", file);
+    for (int i = 0; i < 2; i++) {
+        assert_ok(pp_read_file(file, SIZE_MAX / 2, &written.bytes[i], &written.n, &err), err);
+        if (i)
+            written.bytes[1][written.n - 1] ^= 1; /* within the last value's exponent */
+        write_into(i);
+        assert_ok(pp_adapter_load(m, path, &a, &err), err);
+        is[i] = a->identity;
+        pp_adapter_free(a);
+    }
+    assert_memory_not_equal(&is[0], &is[1], sizeof is[0]);
+    write_into(0);
+    const uint64_t before = pp_mem_count();
+    assert_ok(pp_adapter_load(m, path, &a, &err), err);
+    const uint64_t n = pp_mem_count() - before;
+    pp_adapter_free(a);
+    for (uint64_t at = 1; at <= n; at++) {
+        write_into(0);
+        pp_mem_call_at(at, write_other);
+        const enum pp_code code = pp_adapter_load(m, path, &a, &err);
+        pp_mem_call_at(0, NULL);
+        n_refused += code != PP_OK;
+        if (code && (code != PP_ERR_IO || !strstr(err.text, "while it was read; load it again when that is done")))
+            fail_msg("at allocation %d: %s", (int)at, err.text);
+        if (code)
+            continue;
+        const int which = memcmp(&a->identity, &is[0], sizeof is[0]) != 0;
+        assert_memory_equal(&a->identity, &is[which], sizeof is[0]);
+        n_of[which]++;
+        pp_adapter_free(a);
+    }
+    if (n_refused <= n_of[0] + n_of[1] || n_of[1] == 0)
+        fail_msg("of %d only %d were refused, %d are the old one", (int)n, n_refused, n_of[0]);
+    pp_free(written.bytes[0]);
+    pp_free(written.bytes[1]);
+}
+
+static void written_into(void **state)
+{
+    const struct tiny_shape shape = tiny_shape(PP_TYPE_F16);
+    struct folder f = {.random = 11};
+    struct pp_error err;
+    struct pp_model *m;
+    char file[512];
+    (void)state;
+    pp_pool_assume_cpus(1);
+    assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
+    const char *gguf = tiny_adapter(&shape, 4);
+    loaded_while_written(m, gguf, gguf);
+    for (int i = 0; i < FOLDER_MODULES; i++)
+        folder_add_lora(&f, &shape, i, 4);
+    const char *folder = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4}");
+    snprintf(file, sizeof file, "%s/adapter_model.safetensors", folder);
+    loaded_while_written(m, folder, file);
+    folder_empty(&f);
+    pp_model_close(m);
+    pp_pool_assume_cpus(0);
 }
 
 /* --- a long conversation under two sets ------------------------------------------------------------------------ */
@@ -387,8 +480,8 @@ static void no_barrier_more(void **state)
 
 TEST_GROUP(lora)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(held_forms), cmocka_unit_test(loaded_by_threads),
-                                       cmocka_unit_test(switched_back), cmocka_unit_test(tails),
-                                       cmocka_unit_test(no_barrier_more)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(held_forms),    cmocka_unit_test(loaded_by_threads),
+                                       cmocka_unit_test(written_into),  cmocka_unit_test(switched_back),
+                                       cmocka_unit_test(tails),         cmocka_unit_test(no_barrier_more)};
     return cmocka_run_group_tests_name("lora", tests, NULL, NULL);
 }

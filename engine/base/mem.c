@@ -7,10 +7,14 @@
 static atomic_uint_fast64_t n_allocations;
 static atomic_uint_fast64_t fail_at; /* 0: never; otherwise the value of n_allocations that fails */
 static atomic_int fail_sticky;
+static atomic_uint_fast64_t call_at; /* 0: never; otherwise the value of n_allocations at which called is */
+static void (*called)(void);
 
 static int may_allocate(void)
 {
     uint64_t n = atomic_fetch_add_explicit(&n_allocations, 1, memory_order_relaxed) + 1;
+    if (n == atomic_load_explicit(&call_at, memory_order_acquire))
+        called();
     uint64_t at = atomic_load_explicit(&fail_at, memory_order_relaxed);
     if (at == 0)
         return 1;
@@ -93,6 +97,13 @@ void pp_mem_fail_at(uint64_t nth, int sticky)
     uint64_t now = atomic_load_explicit(&n_allocations, memory_order_relaxed);
     atomic_store_explicit(&fail_sticky, sticky, memory_order_relaxed);
     atomic_store_explicit(&fail_at, nth ? now + nth : 0, memory_order_relaxed);
+}
+
+void pp_mem_call_at(uint64_t nth, void (*call)(void))
+{
+    uint64_t now = atomic_load_explicit(&n_allocations, memory_order_relaxed);
+    called = call;
+    atomic_store_explicit(&call_at, call ? now + nth : 0, memory_order_release);
 }
 
 uint64_t pp_mem_count(void)

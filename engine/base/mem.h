@@ -29,6 +29,9 @@ int pp_grow(void *items, size_t *cap, size_t need, size_t size);
 
 /* The nth allocation from now on (1 is the next) fails, and every one after it if `sticky`. 0 switches it off. */
 void pp_mem_fail_at(uint64_t nth, int sticky);
+/* On the nth allocation from now on `call` is called once, on the thread that asks: what another program does in the
+ * middle of things. NULL switches it off. */
+void pp_mem_call_at(uint64_t nth, void (*call)(void));
 /* Number of allocations by all threads since the program started. */
 uint64_t pp_mem_count(void);
 
