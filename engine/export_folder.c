@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,8 +82,29 @@ static enum pp_code make_config(struct folder *f, const struct pp_tokenizer *t)
     return PP_OK;
 }
 
+/* Numbers that JSON does not have, in Python's word for them: cJSON would write null. */
+static void spell_infinity(cJSON *json)
+{
+    static const char *const words[] = {"Infinity", "-Infinity"};
+    cJSON *item;
+    cJSON_ArrayForEach(item, json)
+    {
+        if (!cJSON_IsNumber(item) || !isinf(item->valuedouble)) {
+            spell_infinity(item);
+            continue;
+        }
+        const char *word = words[item->valuedouble < 0];
+        char *text = cJSON_malloc(strlen(word) + 1);
+        if (!text)
+            return; /* and then there is none for the whole, either */
+        item->valuestring = strcpy(text, word);
+        item->type = (item->type & ~0xFF) | cJSON_Raw;
+    }
+}
+
 static enum pp_code write_config(struct folder *f)
 {
+    spell_infinity(f->config);
     char *text = cJSON_Print(f->config);
     enum pp_code code = text ? pp_folder_write(f, "config.json", text, strlen(text))
                              : pp_fail_nomem(f->err, "config.json");

@@ -74,22 +74,6 @@ static enum pp_code read_text(const char *folder, const char *name, size_t limit
     return code;
 }
 
-/* Python writes a number that JSON does not have: it becomes one that is as large for any double. */
-static void replace_infinity(char *text, size_t size)
-{
-    static const char word[] = "Infinity", number[] = "1e999   ";
-    const size_t n = sizeof word - 1;
-    bool quoted = false;
-    for (size_t i = 0; i + n <= size; i++) {
-        if (quoted && text[i] == '\\')
-            i++;
-        else if (text[i] == '"')
-            quoted = !quoted;
-        else if (!quoted && memcmp(text + i, word, n) == 0)
-            memcpy(text + i, number, n);
-    }
-}
-
 /* type: cJSON_Object or cJSON_Array */
 static enum pp_code read_json(const char *folder, const char *name, int type, cJSON **out, struct pp_error *err)
 {
@@ -99,7 +83,7 @@ static enum pp_code read_json(const char *folder, const char *name, int type, cJ
     enum pp_code code = read_text(folder, name, MAX_JSON, &text, &size, err);
     if (code)
         return code;
-    replace_infinity(text, size);
+    pp_json_take_infinity(text, size);
     code = pp_json_parse(text, size, name, NULL, out, err);
     if (!code && !*out)
         code = pp_fail_other_file(name, text, size, err);

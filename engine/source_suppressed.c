@@ -68,8 +68,10 @@ static enum pp_code from_folder(struct pp_source *s, struct pp_error *err)
     pp_buf_fmt(&path, "%s/%s", s->path, name);
     enum pp_code code = path.bad ? pp_fail_nomem(err, s->path)
                                  : pp_read_file(path.data, MAX_GENERATION_CONFIG, &text, &n, err);
-    if (!code)
+    if (!code) {
+        pp_json_take_infinity(text, n);
         code = pp_json_parse(text, n, path.data, NULL, &config, err);
+    }
     if (!code && !config)
         code = pp_fail(err, PP_ERR_FORMAT, "%s is not valid JSON", path.data);
     if (!code)

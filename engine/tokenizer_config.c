@@ -23,8 +23,10 @@ enum pp_code tok_config_json(const char *folder, const char *name, cJSON **out, 
         return pp_fail_nomem(err, "a path");
     if (access(path.data, F_OK) == 0) {
         code = pp_read_file(path.data, MAX_CONFIG_FILE, &data, &n, err);
-        if (!code)
+        if (!code) {
+            pp_json_take_infinity(data, n);
             code = pp_json_parse(data, n, path.data, NULL, out, err);
+        }
         if (!code && !*out)
             code = pp_fail(err, PP_ERR_FORMAT, "%s is not valid JSON", path.data);
     }

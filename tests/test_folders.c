@@ -351,6 +351,33 @@ static void of_folders(void **state)
     }
 }
 
+/* Python's number that JSON does not have stays what it is. */
+static void infinity(void **state)
+{
+    const char *bounds = "\"Infinity\", \"-Infinity\"";
+    char path[600], *text;
+    struct pp_error err;
+    size_t n;
+    (void)state;
+    if (!testdata("architectures"))
+        skip();
+    const char *original = folder_with("llama", "{\"bounds\":[{\"of\":[\"Infinity\",\"-Infinity\"]}]}");
+    for (int i = 0; i < 2; i++) {
+        const char *folder = i ? folder_made_of(original, 0, NULL) : original;
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        assert_ok(pp_read_file(path, 1 << 16, &text, &n, &err), err);
+        char *at = strstr(text, bounds);
+        if (i) {
+            assert_non_null(strstr(text, "[Infinity, -Infinity]"));
+        } else {
+            assert_non_null(at);
+            memcpy(at, " Infinity ,  -Infinity ", strlen(bounds));
+            assert_ok(pp_write_file(path, text, n, 0600, &err), err);
+        }
+        pp_free(text);
+    }
+}
+
 /* Files beside the weights: whatever they are called, and in folders of their own. */
 static void other_files(void **state)
 {
@@ -952,7 +979,7 @@ TEST_GROUP(folders)
         cmocka_unit_test(without_tensors),
         cmocka_unit_test(refusals),      cmocka_unit_test(stopped),       cmocka_unit_test(let_go),
         cmocka_unit_test(at_odd_addresses), cmocka_unit_test(without_a_list),
-        cmocka_unit_test(into_a_folder), cmocka_unit_test(other_files),
+        cmocka_unit_test(into_a_folder), cmocka_unit_test(other_files), cmocka_unit_test(infinity),
     };
     return cmocka_run_group_tests_name("folders", tests, NULL, NULL);
 }

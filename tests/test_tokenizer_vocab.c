@@ -71,6 +71,8 @@ static void merged(void **state)
     /* by the family, by the class, and with what the files say of tokens */
     put_text("config.json", "{\"model_type\":\"gpt2\"}");
     expect_opened("ab ab12<|endoftext|>", all, "ab| ab|1|2|<|endoftext|>");
+    put_text("config.json", "{\"model_type\":\"gpt2\",\"time_step_limit\":[0.0, Infinity]}"); /* as Python has it */
+    expect_opened("ab ab12<|endoftext|>", all, "ab| ab|1|2|<|endoftext|>");
     struct pp_tokenizer *t = open_tokenizer(folder);
     assert_int_equal(pp_tokenizer_bos(t), 258);
     assert_int_equal(pp_tokenizer_eos(t), 258);

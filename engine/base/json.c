@@ -22,6 +22,21 @@ enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const c
     return PP_OK;
 }
 
+void pp_json_take_infinity(char *text, size_t n)
+{
+    static const char word[] = "Infinity", number[] = "1e999   ";
+    const size_t length = sizeof word - 1;
+    bool quoted = false;
+    for (size_t i = 0; i + length <= n; i++) {
+        if (quoted && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            quoted = !quoted;
+        else if (!quoted && memcmp(text + i, word, length) == 0)
+            memcpy(text + i, number, length);
+    }
+}
+
 bool pp_json_has_nul(const char *text, size_t n)
 {
     const char *end = text + n, *at;

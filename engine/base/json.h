@@ -16,6 +16,9 @@ struct cJSON;
  * more than PP_JSON_VALUES values. name: the file's, for that message. */
 enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const char **end, struct cJSON **out,
                            struct pp_error *err);
+/* Python writes Infinity, which JSON does not have, into configurations: it becomes a number that is as large for any
+ * double, in place. */
+void pp_json_take_infinity(char *text, size_t n);
 /* Whether a string of this JSON text has the character U+0000. A C string ends there: what follows would be lost
  * unseen. */
 bool pp_json_has_nul(const char *text, size_t n);
