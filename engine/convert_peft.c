@@ -577,9 +577,12 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
  * other. *made: by us. */
 static enum pp_code take_folder(const char *dst, int *lock, bool *made, struct pp_error *err)
 {
+    struct stat st;
     *made = mkdir(dst, 0777) == 0;
     if (!*made && errno != EEXIST)
         return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", dst, strerror(errno));
+    if (!*made && stat(dst, &st) == 0 && !S_ISDIR(st.st_mode))
+        return pp_fail(err, PP_ERR_USAGE, "%s is not a folder, which a GGUF adapter becomes; name another", dst);
     enum pp_code code = pp_lock_folder(dst, lock, err);
     if (!code && (pp_file_exists(dst, pp_adapter_config_file) || pp_file_exists(dst, "adapter_model.safetensors")))
         code = pp_fail(err, PP_ERR_USAGE, "there is an adapter in %s already; name another folder", dst);

@@ -303,7 +303,8 @@ static void refusals(void **state)
     assert_int_equal(pp_convert_to_peft(folder, fresh_path("x"), &opt, &err), PP_ERR_USAGE);
     assert_int_equal(pp_convert_to_gguf(gguf, fresh_path("x"), &opt, &err), PP_ERR_USAGE);
     assert_int_equal(pp_convert_to_peft(gguf, "/proc/nonexistent/folder/adapter", &opt, &err), PP_ERR_IO);
-    assert_int_equal(pp_convert_to_peft(gguf, gguf, &opt, &err), PP_ERR_IO); /* a file is no folder */
+    assert_int_equal(pp_convert_to_peft(gguf, gguf, &opt, &err), PP_ERR_USAGE);
+    assert_non_null(strstr(err.text, "is not a folder"));
     const struct tiny_shape wide = {.n_vocab = 64, .n_embd = 64, .n_layer = 1, .n_head = 1, .n_head_kv = 1,
                                     .head_dim = 64, .n_ff = 64, .n_ctx = 64, .type = PP_TYPE_F32, .seed = 1};
     opt.base = tiny_model(&wide);
