@@ -248,7 +248,8 @@ static enum pp_code add_tensor(struct to_peft *p, const struct pp_tensor *t, con
                 continue;
             }
             pp_dequantize_row(t->type, from, floats, n);
-            code = pp_quantize_rows(type, floats, data + (size_t)r * to_row, 1, n, NULL, err);
+            if ((code = pp_quantize_rows(type, floats, data + (size_t)r * to_row, 1, n, NULL, err)))
+                pp_fail_prefix(err, "tensor %s", t->name);
         }
         pp_free(floats);
         to->type = type;

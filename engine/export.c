@@ -73,6 +73,15 @@ static enum pp_code copy_rows(const struct slice *s, const struct pp_tensor *t, 
     return PP_OK;
 }
 
+/* What stays as it is would be refused by whoever reads the copy. */
+static enum pp_code check_copies(const struct slice *s, const uint8_t *to, int64_t n, struct pp_error *err)
+{
+    for (int64_t r = 0; r < n && s->item->type != PP_TYPE_I32; r++)
+        if (!pp_row_finite(s->item->type, to + (size_t)r * s->to_row, s->n_cols))
+            return pp_fail(err, PP_ERR_FORMAT, "a weight is no number; the source is damaged, get it again");
+    return PP_OK;
+}
+
 static enum pp_code arrange_columns(const struct slice *s, float *rows, int64_t n, struct pp_error *err)
 {
     if (!s->item->heads || !s->item->heads->columns)
@@ -117,6 +126,8 @@ static void convert_rows(void *arg, int part, int share, int thread)
         code = same ? copy_rows(s, t, row, n, s->to + (size_t)r * s->to_row, err)
                     : read_floats(s, t, row, n, s->floats + r * s->n_cols, err);
     }
+    if (!code && same)
+        code = check_copies(s, s->to + (size_t)begin * s->to_row, end - begin, err);
     if (!code && !same && begin < end)
         pp_quantize_weighed(&s->weighing, s->item->type, s->floats + begin * s->n_cols,
                             s->to + (size_t)begin * s->to_row, s->first + begin, end - begin, s->n_cols, err);

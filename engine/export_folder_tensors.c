@@ -212,6 +212,8 @@ static enum pp_code write_floats(const struct folder *f, const struct item *item
     const int64_t n_cols = item->ne[0];
     const size_t row_bytes = pp_type_row_bytes(item->type, n_cols);
     enum pp_code code = pp_quantize_rows(item->type, room->floats, room->out, n, n_cols, NULL, f->err);
+    if (code)
+        pp_fail_prefix(f->err, "tensor %s", item->name);
     return code ? code : put(f, room->out, (size_t)n * row_bytes, f->data_at + item->at + (uint64_t)first * row_bytes);
 }
 

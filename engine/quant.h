@@ -24,7 +24,8 @@ void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n);
 /* src: float [n_rows, n_cols]; dst: n_rows rows of pp_type_row_bytes(type, n_cols). For F32, F16, BF16 a plain
  * rounding; for Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL and IQ4_XS the scales are searched to make the (importance
  * weighted) squared error small. importance: float [n_cols], or NULL for none. n_cols must be a multiple of the block.
- */
+ * PP_ERR_FORMAT: a value is no number, or too large for the type. Of which row is not said, as these may be some of
+ * many; the caller says of which tensor. */
 enum pp_code pp_quantize_rows(uint32_t type, const float *src, void *dst, int64_t n_rows, int64_t n_cols,
                               const float *importance, struct pp_error *err);
 

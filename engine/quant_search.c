@@ -792,7 +792,7 @@ static const struct target targets[PP_TYPE_LIMIT] = {
     [PP_TYPE_I32] = {NULL, 1 << 24},
 };
 
-static enum pp_code check_row(const float *x, int64_t n, int64_t row, uint32_t type, struct pp_error *err)
+static enum pp_code check_row(const float *x, int64_t n, uint32_t type, struct pp_error *err)
 {
     float limit = targets[type].limit;
     bool all = true;
@@ -802,10 +802,10 @@ static enum pp_code check_row(const float *x, int64_t n, int64_t row, uint32_t t
         if (fabsf(x[i]) <= limit)
             continue;
         if (!isfinite(x[i]))
-            return pp_fail(err, PP_ERR_FORMAT, "weight %lld of row %lld is not a finite number; the source is damaged",
-                           (long long)i, (long long)row);
-        return pp_fail(err, PP_ERR_FORMAT, "weight %lld of row %lld is %g, too large for %s; use BF16 or F32",
-                       (long long)i, (long long)row, (double)x[i], pp_type_info(type)->name);
+            return pp_fail(err, PP_ERR_FORMAT, "weight %lld of a row is no number; the source is damaged, get it again",
+                           (long long)i);
+        return pp_fail(err, PP_ERR_FORMAT, "weight %lld of a row is %g, too large for %s; use BF16 or F32",
+                       (long long)i, (double)x[i], pp_type_info(type)->name);
     }
     return PP_OK;
 }
@@ -856,7 +856,7 @@ enum pp_code pp_quantize_rows(uint32_t type, const float *src, void *dst, int64_
     for (int64_t row = 0; row < n_rows && code == PP_OK; row++) {
         const float *x = src + row * n_cols;
         uint8_t *out = (uint8_t *)dst + (size_t)row * pp_type_row_bytes(type, n_cols);
-        code = check_row(x, n_cols, row, type, err);
+        code = check_row(x, n_cols, type, err);
         if (code != PP_OK)
             return code;
         if (!targets[type].block) {

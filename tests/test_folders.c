@@ -796,7 +796,7 @@ static void without_tensors(void **state)
     }
 }
 
-/* Also one among many others is not rounded to some integer. */
+/* Also one among many others is not rounded to some integer, nor copied; the tensor is named. */
 static void weights_that_are_no_numbers(void **state)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY, 1e38f};
@@ -806,13 +806,27 @@ static void weights_that_are_no_numbers(void **state)
     shape.head_dim = shape.rope_dim = 16;
     struct decoder *d = decoder_make(&shape);
     float *weight = &decoder_find(d, "blk.1.ffn_up.weight")->values[64 + 7];
-    for (size_t i = 0; i < 2 * sizeof bad / sizeof *bad; i++) {
-        const struct pp_convert_options opt = {.out_type = "F16", .bits = i % 2 ? 4 : 8};
+    for (size_t i = 0; i < 3 * sizeof bad / sizeof *bad; i++) {
+        const struct pp_convert_options opt = {.out_type = "F16", .bits = (int)(i % 3) * 4};
         const char *dst = fresh_path("no-numbers");
         struct pp_error err;
-        *weight = bad[i / 2];
+        *weight = bad[i / 3];
         assert_int_equal(pp_convert_to_folder(decoder_write(d), dst, &opt, &err), PP_ERR_FORMAT);
-        assert_non_null(strstr(err.text, "up_proj"));
+        assert_non_null(strstr(err.text, "layers.1.mlp.up_proj"));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const char *dst = fresh_path("no-numbers.gguf");
+        struct pp_error err;
+        *weight = bad[i];
+        if (i == 3) { /* large is no damage */
+            assert_ok(pp_convert_to_gguf(decoder_write(d), dst, &(struct pp_convert_options){0}, &err), err);
+            continue;
+        }
+        assert_int_equal(pp_convert_to_gguf(decoder_write(d), dst, &(struct pp_convert_options){0}, &err),
+                         PP_ERR_FORMAT);
+        assert_string_equal(err.text,
+                            "blk.1.ffn_up.weight: a weight is no number; the source is damaged, get it again");
+        assert_int_not_equal(access(dst, F_OK), 0);
     }
     decoder_free(d);
 }
