@@ -26,6 +26,7 @@ struct running {
     struct pp_train_progress progress;
     char *checkpoint;           /* its path */
     bool saved;                 /* there is one */
+    bool made;                  /* the folder, by us */
     int lock;                   /* a descriptor of the folder; -1 */
     int room;                   /* of a file without a name: room on the disk for a last checkpoint; -1 */
     uint64_t began_ns;
@@ -253,7 +254,8 @@ enum pp_code pp_train_check(const char *folder, bool resume, struct pp_error *er
 static enum pp_code begin(struct running *r, struct pp_error *err)
 {
     const char *folder = r->run->folder;
-    if (!r->run->resume && mkdir(folder, 0777) != 0 && errno != EEXIST)
+    r->made = !r->run->resume && mkdir(folder, 0777) == 0;
+    if (!r->run->resume && !r->made && errno != EEXIST)
         return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
     /* Two trainings would take each other's checkpoints for their own. */
     enum pp_code code = pp_lock_folder(folder, &r->lock, err);
@@ -343,6 +345,8 @@ enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, stru
     r.result->seconds = seconds_since(r.began_ns);
     pp_free(r.checkpoint);
     give_room(&r);
+    if (code && r.made)
+        rmdir(run->folder); /* unless something is in it */
     if (r.lock >= 0)
         close(r.lock);
     return code;

@@ -694,8 +694,19 @@ static void full_disk(void **state)
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
     enum pp_code saved = pp_trainer_save(t, path, &err), peft = pp_trainer_write_peft(t, folder, NULL);
+    const char *mine = fresh_path("mine"), *yours = fresh_path("yours");
+    struct pp_train_result r;
+    struct pp_error begun;
+    struct watcher w = {0};
+    assert_int_equal(mkdir(yours, 0700), 0);
+    enum pp_code trained = run_in(mine, &s, few_steps(), &w, false, &r, &begun);
+    enum pp_code again = run_in(yours, &s, few_steps(), &w, false, &r, &begun);
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, handler);
+    assert_true(trained == PP_ERR_IO && again == PP_ERR_IO);
+    assert_non_null(strstr(begun.text, "for what will be learnt"));
+    assert_int_not_equal(access(mine, F_OK), 0); /* nor is an empty folder left of it */
+    assert_int_equal(rmdir(yours), 0);
     assert_int_equal(saved, PP_ERR_IO);
     assert_non_null(strstr(err.text, path));
     assert_int_equal(peft, PP_ERR_IO);
