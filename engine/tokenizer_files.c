@@ -557,6 +557,19 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
                            what);
 }
 
+/* What the files say of tokens is text; of RWKV's only what tokenizer_config.json says. */
+static enum pp_code check_texts(const struct pp_tokenizer *t, struct pp_error *err)
+{
+    for (uint32_t i = 0; i < t->n_vocab; i++) {
+        const struct pp_str text = tok_text(t, i);
+        const bool named = (int64_t)i == t->bos || (int64_t)i == t->eos || (int64_t)i == t->unk;
+        if ((t->kind != TOK_RWKV || named) && !pp_utf8_valid(text.data, text.len))
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written as a folder has it: token %u is "
+                           "not text in UTF-8; keep the GGUF file", i);
+    }
+    return PP_OK;
+}
+
 enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *folder, struct pp_error *err)
 {
     struct pp_tokenizer *again;
@@ -565,10 +578,12 @@ enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *fo
     if (t->dna)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a vocabulary with tokens of DNA (\"hybriddna\") cannot be written as "
                        "a tokenizer.json, which has no words for them; keep the GGUF file");
-    enum pp_code code = t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS ? to_json(t, folder, err)
-                        : t->kind == TOK_RWKV     ? to_rwkv(t, folder, err)
-                        : t->kind == TOK_PLAMO    ? to_plamo(t, folder, err)
-                                                  : to_sentencepiece(t, folder, err);
+    enum pp_code code = check_texts(t, err);
+    if (!code)
+        code = t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS ? to_json(t, folder, err)
+               : t->kind == TOK_RWKV  ? to_rwkv(t, folder, err)
+               : t->kind == TOK_PLAMO ? to_plamo(t, folder, err)
+                                      : to_sentencepiece(t, folder, err);
     if (!code)
         code = write_config(t, folder, err);
     if (!code)

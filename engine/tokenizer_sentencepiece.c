@@ -6,6 +6,7 @@
 
 #include "engine/base/cursor.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
 
 /* --- protobuf ------------------------------------------------------------------------------------------ */
@@ -113,6 +114,8 @@ static enum pp_code read_piece(struct pp_str bytes, size_t i, struct tok_spec *s
     }
     if (c.bad)
         return malformed(err);
+    if (!pp_utf8_valid(spec->texts[i].data, spec->texts[i].len))
+        return pp_fail(err, PP_ERR_FORMAT, "piece %zu is not text in UTF-8; the file is damaged, get it again", i);
     if (spec->types[i] == TOK_USER)
         spec->flags[i] |= TOK_SPACED;
     return PP_OK;

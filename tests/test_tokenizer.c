@@ -700,6 +700,36 @@ static void test_truncated(void **state)
     pp_buf_free(&file);
 }
 
+/* Bytes that are no text, where SentencePiece never has them: a damaged file. Of a GGUF file that has them anyway no
+ * folder is made that others could not read. */
+static void test_not_text(void **state)
+{
+    struct pp_buf b = {0};
+    struct pp_tokenizer *t = spm(true), *other;
+    struct pp_error err;
+    char path[256], *bytes;
+    size_t n;
+    (void)state;
+    spm_model(&b, true, 2);
+    char *at = memmem(b.data, b.len, "</s>", 4);
+    at[1] = (char)0xaf; /* a bit more */
+    assert_int_equal(tok_from_sentencepiece(b.data, b.len, NULL, &other, &err), PP_ERR_FORMAT);
+    assert_non_null(strstr(err.text, "piece 2 is not text in UTF-8"));
+    pp_buf_free(&b);
+    pp_tokenizer_free(through_gguf(t));
+    pp_tokenizer_free(t);
+    snprintf(path, sizeof path, "%s/tok_again.gguf", test_tmpdir());
+    assert_ok(pp_read_file(path, 1 << 20, &bytes, &n, &err), err);
+    at = memmem(bytes, n, "</s>", 4);
+    at[1] = (char)0xaf;
+    assert_ok(pp_write_file(path, bytes, n, 0600, &err), err);
+    pp_free(bytes);
+    t = open_tokenizer(path);
+    assert_int_equal(pp_tokenizer_to_folder(t, test_tmpdir(), &err), PP_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "token 2 is not text in UTF-8"));
+    pp_tokenizer_free(t);
+}
+
 /* Every allocation fails once; nothing leaks or crashes, and the error says so. */
 static void test_out_of_memory(void **state)
 {
@@ -964,7 +994,7 @@ TEST_GROUP(tokenizer)
         cmocka_unit_test(test_spm_json),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_odd_vocabulary),
-        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_truncated), cmocka_unit_test(test_not_text),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_vectors),
         cmocka_unit_test(test_mistral),
