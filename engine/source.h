@@ -492,5 +492,8 @@ size_t pp_source_to_fill(const struct pp_source *s); /* bytes, whether they were
 enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err);
 /* Also if somebody has written into a file: for who makes another one of it, which would be of two. */
 enum pp_code pp_source_check_unchanged(const struct pp_source *s, struct pp_error *err);
+/* Whether a folder has GGUF files, and no weights of Hugging Face's; name: the first of them. Such a folder may have a
+ * config.json, too. */
+bool pp_folder_holds_gguf(const char *folder, char name[256]);
 
 #endif

@@ -1,6 +1,7 @@
 /* source_folder.c - a Hugging Face folder as a source: whose family config.json says, and each of its tensors under the
  * GGUF name and in the form that we compute with. */
 #include <cjson/cJSON.h>
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -700,8 +701,30 @@ static enum pp_code check_direction(const struct pp_source *s, const struct pp_a
                    "family", key);
 }
 
+bool pp_folder_holds_gguf(const char *folder, char name[256])
+{
+    struct dirent **found;
+    const int n = scandir(folder, &found, NULL, alphasort);
+    bool weights = false;
+    name[0] = 0;
+    for (int i = 0; i < n; i++) {
+        const char *own = found[i]->d_name;
+        weights = weights || pp_ends_with(own, ".safetensors");
+        if (!name[0] && own[0] != '.' && pp_ends_with(own, ".gguf"))
+            snprintf(name, 256, "%s", own);
+        free(found[i]);
+    }
+    if (n >= 0)
+        free(found);
+    return name[0] && !weights;
+}
+
 enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
 {
+    char file[256];
+    if (pp_folder_holds_gguf(s->path, file))
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is a folder of GGUF files; name one of them, such as %s/%s", s->path,
+                       s->path, file);
     if (!pp_file_exists(s->path, "config.json"))
         return pp_fail(err, PP_ERR_NOT_FOUND, pp_file_exists(s->path, "adapter_config.json")
                        ? "%s is a LoRA adapter, not a model; give it with --lora"

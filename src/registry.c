@@ -14,6 +14,7 @@
 #include "engine/base/part_name.h"
 #include "engine/base/utf8.h"
 #include "engine/engine.h"
+#include "engine/source.h"
 
 /* --- what is noted ------------------------------------------------------------------------------------------ */
 
@@ -69,14 +70,14 @@ char *pp_registry_path(const char *path)
 
 bool pp_registry_looks_like(const char *path)
 {
-    char config[4096];
+    char config[4096], file[256];
     struct stat st;
     const size_t n = strlen(path);
     if (stat(path, &st) != 0)
         return false;
     if (S_ISDIR(st.st_mode)) {
         snprintf(config, sizeof config, "%s/config.json", path);
-        return access(config, F_OK) == 0;
+        return access(config, F_OK) == 0 && !pp_folder_holds_gguf(path, file); /* of those each is a model */
     }
     if (!S_ISREG(st.st_mode) || !ends_with(path, n, ".gguf"))
         return false;

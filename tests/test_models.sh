@@ -102,6 +102,17 @@ expect "whose files are called as the links are" 0 '' 'Tiny-Q4_0 is .*/snapshots
 "$pippin" tokenize -m Tiny-Q4_0 -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and found so" 0 '^\['
 models rm "$hub/snapshots/0123abcd/Tiny-Q4_0.gguf"; expect "and forgotten" 0
 models rm Folder; expect "and so is the folder" 0
+echo '{"model_type":"llama"}' >"$hub/snapshots/0123abcd/config.json" # who publishes files often leaves it beside them
+models add "$tmp/hub"; expect "also beside a config.json" 0 '' 'Tiny-Q4_0 is .*/snapshots/0123abcd/Tiny-Q4_0.gguf$'
+holds "of which nothing is said" [ "$(grep -c 'left out' "$tmp/err")" = 0 ]
+models rm Tiny-Q4_0; models rm Folder
+models add "$hub/snapshots/0123abcd"; expect "and in that folder itself" 0 '' 'Tiny-Q4_0 is '
+models rm Tiny-Q4_0
+models add --name tiny "$hub/snapshots/0123abcd"; expect "which is no model" 2 '' 'is a folder of several'
+models info "$hub/snapshots/0123abcd"
+expect "that is told" 3 '' 'is a folder of GGUF files; name one of them, such as .*/0123abcd/Tiny-Q4_0.gguf$'
+rm "$hub/snapshots/0123abcd/config.json"
+models info "$hub/snapshots/0123abcd"; expect "also without the other" 3 '' 'such as .*/0123abcd/Tiny-Q4_0.gguf$'
 mkdir "$tmp/hub/models--acme--Folder/refs"
 printf 4567cdef >"$tmp/hub/models--acme--Folder/refs/main"
 "$pippin" tokenize -m "$tmp/hub/models--acme--Folder" -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?
