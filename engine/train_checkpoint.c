@@ -255,6 +255,8 @@ enum pp_code pp_trainer_load(struct pp_trainer *t, const char *path, struct pp_e
 {
     struct pp_gguf *g;
     enum pp_code code = pp_gguf_open(path, &g, err);
+    if (code == PP_ERR_FORMAT) /* nobody can get it again, as files of others */
+        return damaged(path, "it cannot be read to its end", err);
     if (code)
         return code;
     code = read_file(t, g, path, err);
