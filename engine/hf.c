@@ -114,6 +114,8 @@ static enum pp_code open_shard(struct pp_hf *hf, const char *folder, const char 
     pp_free(path);
     if (!code)
         hf->n_shards++;
+    else if (code == PP_ERR_NOT_FOUND) /* it was never fetched, or is a link to what has gone */
+        pp_fail_advice(err, "the model's weights are not all there, get what is missing");
     return code;
 }
 

@@ -301,8 +301,20 @@ static void test_shards(void **state)
         enum pp_code code = pp_source_open(dir, &s, &err);
         if (code != cases[i].code)
             fail_msg("%s: wanted code %d, got %d: %s", cases[i].index, (int)cases[i].code, (int)code, err.text);
+        if (code == PP_ERR_NOT_FOUND)
+            assert_non_null(strstr(err.text, "b.safetensors: No such file or directory; the model's weights are not "
+                                             "all there"));
         pp_source_close(s);
     }
+    /* nor where a link leads nowhere any more */
+    char path[400];
+    dir = folder("dangling");
+    write_text(dir, "config.json", config);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    assert_int_equal(symlink("../blobs/gone", path), 0);
+    assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_NOT_FOUND);
+    assert_non_null(strstr(err.text, "get what is missing"));
+    pp_source_close(s);
 }
 
 static void test_templates(void **state)
