@@ -190,6 +190,9 @@ void pp_controller_new_session(struct pp_controller *c);
 bool pp_controller_set_temporary(struct pp_controller *c, bool on);
 void pp_controller_open(struct pp_controller *c, int64_t session);   /* PP_ERR_BUSY elsewhere: a notice */
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one */
+/* The user is there: a title that another pippin has given the current one meanwhile comes on the screen. It is looked
+ * for at most once a second. */
+void pp_controller_look_at_title(struct pp_controller *c);
 void pp_controller_delete(struct pp_controller *c, int64_t session); /* the current one too: a new one opens */
 /* Writes a conversation (0: the current one) to a new file: Markdown, or JSON and JSONL where the name ends so; "": its
  * name is made of the title. A notice says where it is, or why not. "~/" is the home folder. */

@@ -149,6 +149,7 @@ struct pp_controller {
     bool unmade;                  /* there is no database on the disk yet, and a temporary chat makes none of itself */
     struct pp_branch branch;
     uint64_t renamings;           /* made here: a title that was read before is old */
+    uint64_t title_looked_ns;     /* when the database was asked for it, for who looks at the screen; 0: never */
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
     bool stepping;                /* ... to another branch of it */

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 #include "src/title.h"
@@ -689,6 +690,36 @@ void ctl_title_read(struct pp_controller *c, int64_t session, const char *title,
         return;
     ctl_list_rename(c, session, title);
     ctl_mark_current(c);
+}
+
+static void run_look_at_title(struct pp_job *job, struct pp_store *st)
+{
+    struct ctl_job *j = (struct ctl_job *)job;
+    job->code = pp_store_session_get(st, j->id, &j->session, &job->err);
+}
+
+/* What cannot be read is told when it is needed. */
+static void on_title_looked_at(struct pp_job *job, void *controller)
+{
+    const struct ctl_job *j = (const struct ctl_job *)job;
+    if (job->code == PP_OK)
+        ctl_title_read(controller, j->session.id, j->session.title, j->renamings);
+    ctl_job_free(job);
+}
+
+void pp_controller_look_at_title(struct pp_controller *c)
+{
+    enum { EVERY_NS = 1000 * 1000 * 1000 };
+    const uint64_t now = pp_now_ns();
+    if (!c->session.id || c->temporary || c->state == PP_STATE_CLOSING || c->state == PP_STATE_CLOSED ||
+        (c->title_looked_ns && now - c->title_looked_ns < EVERY_NS))
+        return;
+    c->title_looked_ns = now;
+    struct ctl_job *j = ctl_job_new(c, run_look_at_title, on_title_looked_at);
+    if (!j)
+        return;
+    j->id = c->session.id;
+    pp_io_post(c->io, &j->job); /* nobody waits for it */
 }
 
 static void on_deleted(struct pp_job *job, void *controller)

@@ -19,7 +19,8 @@
  * PIPPIN_FAKE_TEMPORARY keeps nothing: as it is wanted, or ("unwanted") as it cannot.
  * With PIPPIN_FAKE_LOADS the first and the last adapter change places when the model is loaded, and another preset is
  * found that comes before all.
- * With PIPPIN_FAKE_UNREAD conversations could not be read.
+ * With PIPPIN_FAKE_UNREAD conversations could not be read. With PIPPIN_FAKE_RENAMED=TITLE another pippin renames
+ * the one that is open.
  * PIPPIN_FAKE_HOLD=PATH: loading, the reading of a question, and a search do not end as long as there is something at
  * PATH. Nobody need be quick to see them. */
 #include "src/controller.h"
@@ -736,6 +737,14 @@ void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
         return;
     c->searching = atoi(getenv("PIPPIN_FAKE_SEARCH"));
     tick_every(c, TICK_NS);
+}
+
+void pp_controller_look_at_title(struct pp_controller *c)
+{
+    const char *title = getenv("PIPPIN_FAKE_RENAMED");
+    if (title)
+        c->status.title = title;
+    c->dirty |= PP_DIRTY_STATUS;
 }
 
 bool pp_controller_sessions_failed(const struct pp_controller *c)

@@ -871,6 +871,13 @@ static void test_renamed_while_opening(void **state)
     pthread_barrier_destroy(&let_go);
 }
 
+/* The next look at the title is not too early. */
+static void look_at_title(void)
+{
+    fix.c->title_looked_ns = 0;
+    pp_controller_look_at_title(fix.c);
+}
+
 static void rename_elsewhere(int64_t session, const char *title)
 {
     struct pp_store *st = fix_store();
@@ -901,10 +908,14 @@ static void test_renamed_elsewhere(void **state)
     rename_elsewhere(id, "in the list");
     pp_controller_refresh_sessions(fix.c, "");
     pump_until(&fix, strcmp(fix_status()->title, "in the list") == 0);
+    rename_elsewhere(id, "while a key is pressed");
+    look_at_title();
+    pump_until(&fix, strcmp(fix_status()->title, "while a key is pressed") == 0);
 
     assert_int_equal(pthread_barrier_init(&let_go, NULL, 2), 0);
     pp_io_post(fix.c->io, &slow);
     pp_controller_refresh_sessions(fix.c, "");
+    look_at_title();
     assert_true(pp_controller_set_param(fix.c, "temp", "0.6"));
     pp_controller_rename(fix.c, 0, "mine");
     pthread_barrier_wait(&let_go);

@@ -1053,6 +1053,7 @@ plain_keys() { # of which a terminal that is read by lines makes letters; in a p
         ! shows "You said" && say "Hello" && see "You said: Hello" || return 1
     printf 'a\033[A\n' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "You said: a"
 }
+renamed_elsewhere() { start 60x12 PIPPIN_FAKE_RENAMED=by-another && see ready && gone by-another && text x && see by-another; }
 idle_costs_nothing() {
     start 80x24 && see ready && rests && p=$(pid_of) && a=$(cut -d' ' -f14,15 "/proc/$p/stat") &&
         n=$(awk '/ctxt/ {s += $2} END {print s}' "/proc/$p/status") &&
@@ -1095,7 +1096,7 @@ editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d leave_in_words menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end left_in_a_hurry stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
-stopped_from_outside plain plain_lists plain_pipe more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing broken_theme
+stopped_from_outside plain plain_lists plain_pipe more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing renamed_elsewhere broken_theme
 alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search none_is_found found_is_shown found_here told_elsewhere a_message_at_a_time mouse"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
