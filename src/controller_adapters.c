@@ -319,8 +319,11 @@ float pp_controller_plain_speed(const struct pp_controller *c)
 
 static void on_stored(struct pp_job *job, void *controller)
 {
+    const struct ctl_job *j = (const struct ctl_job *)job;
     if (job->code != PP_OK)
         ctl_notice(controller, true, "%s", job->err.text);
+    else if (job->run == ctl_run_preset && j->text)
+        ctl_preset_stored(controller, j->key);
     ctl_job_free(job);
 }
 

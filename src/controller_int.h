@@ -493,6 +493,8 @@ void ctl_forget_drafters(struct pp_controller *c); /* another model was loaded *
 /* Adds what the database has, also by another pippin; what that has deleted goes. Sets that could not be stored stay
  * until the next start. */
 void ctl_presets_found(struct pp_controller *c, const struct ctl_job *found);
+/* One that was made here is in the database now. */
+void ctl_preset_stored(struct pp_controller *c, const char *name);
 void ctl_presets_mark(struct pp_controller *c);
 void ctl_presets_free(struct pp_controller *c);
 

@@ -77,6 +77,13 @@ void ctl_presets_found(struct pp_controller *c, const struct ctl_job *found)
     }
 }
 
+void ctl_preset_stored(struct pp_controller *c, const char *name)
+{
+    const int i = find(c, name);
+    if (i >= 0)
+        c->preset_sets[i].stored = true;
+}
+
 void ctl_presets_mark(struct pp_controller *c)
 {
     struct pp_adapter_mix now = ctl_set_now(c);

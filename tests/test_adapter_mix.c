@@ -629,8 +629,6 @@ static void presets_from_elsewhere(void **state)
     p = pp_controller_presets(fix.c, &n);
     assert_int_equal(n, 1);
     assert_string_equal(p[0].detail, "no adapter");
-    pp_controller_look_around(fix.c);
-    pump_until(&fix, pp_controller_settled(fix.c));
     assert_ok(pp_store_preset_put(st, "mine", NULL, &err), err); /* deleted there, it is gone here */
     pp_controller_look_around(fix.c);
     pump_until(&fix, pp_controller_settled(fix.c));
