@@ -463,18 +463,27 @@ int pp_cmd_models(const struct pp_options *o, const struct pp_paths *p)
     static const struct {
         const char *name;
         enum pp_code (*run)(struct models *, struct pp_error *);
-    } words[] = {{"list", list}, {"add", add}, {"pull", pull}, {"info", info},
-                 {"tag", tag},   {"untag", untag}, {"rm", rm}};
+        const char *undone; /* where the database cannot be opened */
+        bool only_looks;
+    } words[] = {{"list", list, "no model can be listed", true},
+                 {"info", info, "no model can be looked up", true},
+                 {"add", add, "no model was added", false},
+                 {"pull", pull, "nothing was fetched", false},
+                 {"tag", tag, "no tag was given", false},
+                 {"untag", untag, "no tag was taken away", false},
+                 {"rm", rm, "no model was forgotten", false}};
+    enum { WORDS = sizeof words / sizeof *words };
     struct models c = {.o = o, .p = p, .cancel = pp_cli_begin()};
     struct pp_error err = {0};
     const char *word = o->subcommand ? o->subcommand : "list";
-    const bool only_looks = strcmp(word, "list") == 0 || strcmp(word, "info") == 0;
     enum pp_code code = check_name(o->name, &err);
+    size_t w = 0;
+    while (w + 1 < WORDS && strcmp(word, words[w].name) != 0)
+        w++;
+    if (!code && (words[w].only_looks ? pp_store_open_to_look : pp_store_open)(p->db, &c.st, &err) != PP_OK)
+        code = pp_fail_prefix(&err, "%s", words[w].undone);
     if (!code)
-        code = (only_looks ? pp_store_open_to_look : pp_store_open)(p->db, &c.st, &err);
-    for (size_t i = 0; !code && i < sizeof words / sizeof *words; i++)
-        if (strcmp(word, words[i].name) == 0)
-            code = words[i].run(&c, &err);
+        code = words[w].run(&c, &err);
     if (!code && c.out.bad)
         code = pp_fail_nomem(&err, "the list");
     if (c.out.len && !c.out.bad)

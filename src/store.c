@@ -399,7 +399,7 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
     if (rc == SQLITE_OK && strcmp(path, ":memory:") == 0)
         rc = sqlite3_exec(st->db, "PRAGMA temp_store = MEMORY", NULL, NULL, NULL); /* also what is being sorted */
     if (rc != SQLITE_OK) {
-        pp_store_fail(st, rc, "open the conversations", err);
+        pp_store_fail(st, rc, "open the conversations and models", err);
         code = pp_fail_prefix(err, "%s", path);
     } else {
         code = pp_store_prepare_schema(st, path, err);
@@ -467,7 +467,7 @@ enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, stru
     if (rc == SQLITE_OK)
         rc = sqlite3_busy_timeout(st->db, PATIENCE_MS);
     if (rc != SQLITE_OK) {
-        code = pp_store_fail(st, rc, "open the conversations", err);
+        code = pp_store_fail(st, rc, "open the conversations and models", err);
         pp_store_close(st);
         return code;
     }

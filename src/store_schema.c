@@ -219,7 +219,7 @@ static enum pp_code unreadable(struct pp_store *st, int rc, const char *path, st
         return pp_fail(err, PP_ERR_FORMAT,
                        "%s is damaged; copy it, try `sqlite3 %s .recover | sqlite3 new.db`, and put new.db in its "
                        "place", path, path);
-    pp_store_fail(st, rc, "open the conversations", err);
+    pp_store_fail(st, rc, "open the conversations and models", err);
     return pp_fail_prefix(err, "%s", path);
 }
 

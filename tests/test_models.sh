@@ -126,4 +126,23 @@ expect "and nothing else" 3 '' 'models--acme--Folder'
 program=$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")
 (cd "$tmp/Nearby" && "$program" models add . >"$tmp/out" 2>"$tmp/err" </dev/null); code=$?; expect "is registered from inside" 0 '' 'Nearby is .*/Nearby$'
 (cd "$tmp/Nearby" && "$program" models info . >"$tmp/out" 2>"$tmp/err" </dev/null); code=$?; expect "and is called so" 0 '^Nearby'
+
+# where nothing can be written, it is said in the words of what was asked for
+read_only() {
+    export pippin
+    unshare -rm sh -c 'mount --bind "$XDG_DATA_HOME" "$XDG_DATA_HOME" &&
+        mount -o remount,ro,bind "$XDG_DATA_HOME" || exit 99
+        exec "$pippin" models "$@"' sh "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    code=$?
+}
+read_only list
+if [ $code != 99 ]; then
+    expect "what cannot be written to is listed" 0 'Nearby'
+    read_only add "$tmp/store"; expect "but nothing added" 1 '' 'no model was added: .*models: the database .*check that its folder is there and can be written to'
+    read_only rm Nearby; expect "nor forgotten" 1 '' 'no model was forgotten: .*can be written to'
+    read_only tag Nearby a; expect "nor tagged" 1 '' 'no tag was given: .*can be written to'
+    read_only pull hf:a/b; expect "nor fetched" 1 '' 'nothing was fetched: .*can be written to'
+else
+    skip "no mounts of its own for a read-only folder here"
+fi
 counted
