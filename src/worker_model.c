@@ -422,7 +422,8 @@ int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request
         if (info && c->replaced)
             worker_notice(w, "the file of adapter %s has changed: from now on it is the new one", info->name);
         if (info && info->idle)
-            worker_notice(w, "adapter %s changes nothing: it was never trained, or its alpha is 0", info->name);
+            worker_notice(w, "adapter %s changes nothing: its matrices or its alpha are zeros, or its "
+                          "scales 1", info->name);
         if (info)
             c->told = true;
     }

@@ -80,7 +80,7 @@ static void describe(const struct pp_adapter_entry *a, char *line, size_t cap)
     if (a->on && a->scale == 0.0f)
         snprintf(line, cap, "on, but at strength 0 it changes nothing");
     else if (a->fit == PP_FIT_YES && a->facts.idle)
-        snprintf(line, cap, "fits, but changes nothing: it was never trained");
+        snprintf(line, cap, "fits, but changes nothing: its matrices or its alpha are zeros, or its scales 1");
     else if (a->fit == PP_FIT_YES)
         snprintf(line, cap, "fits; rank %d, %.1f MB;%s %d projections: %s", a->facts.rank,
                  (double)a->facts.bytes / 1e6, a->facts.n_invocation ? " acts when it is invoked;" : "",
