@@ -68,11 +68,15 @@ struct pp_cancel *pp_cli_begin(void)
 static void say_text(const char *text)
 {
     struct pp_buf line = {0};
+    struct pp_buf name = {0};
     pp_buf_str(&line, "pippin: ");
+    pp_cli_name(&name, text);
     if (isatty(STDERR_FILENO))
-        pp_plain_text(&line, text, strlen(text));
+        pp_plain_text(&line, pp_buf_cstr(&name), name.len);
     else
-        pp_buf_str(&line, text);
+        pp_buf_str(&line, pp_buf_cstr(&name));
+    line.bad = line.bad || name.bad;
+    pp_buf_free(&name);
     fprintf(stderr, "%s\n", line.bad ? text : pp_buf_cstr(&line));
     pp_buf_free(&line);
 }
@@ -301,6 +305,15 @@ void pp_cli_one_line(struct pp_buf *b, const char *text)
 {
     for (const char *c = text; *c; c++)
         pp_buf_char(b, *c == '\n' || *c == '\t' ? ' ' : *c);
+}
+
+void pp_cli_name(struct pp_buf *b, const char *name)
+{
+    for (const char *c = name; *c; c++)
+        if (*c == '\n' || *c == '\r' || *c == '\t')
+            pp_buf_fmt(b, "\xE2\x90%c", 0x80 + *c); /* U+2400 and on */
+        else
+            pp_buf_char(b, *c);
 }
 
 /* --- JSON ------------------------------------------------------------------------------------------------- */

@@ -61,6 +61,8 @@ enum pp_code pp_cli_parse_ids(const char *s, size_t n, int32_t **ids, size_t *n_
 void pp_cli_print(const char *s, size_t n);
 /* Appends a text of which each line of a list has one: line feeds and tabs become blanks. */
 void pp_cli_one_line(struct pp_buf *b, const char *text);
+/* The same of a name or a path, which is to be known by it: breaks and tabs become their pictures. */
+void pp_cli_name(struct pp_buf *b, const char *name);
 
 /* --- JSON ------------------------------------------------------------------------------------------------- */
 

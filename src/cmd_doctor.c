@@ -14,6 +14,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/memory.h"
 #include "engine/base/topology.h"
+#include "engine/base/utf8.h"
 #include "engine/bench.h"
 #include "engine/engine.h"
 #include "engine/text.h"
@@ -41,6 +42,7 @@ static void problem(struct doctor *d, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    pp_utf8_line(text, sizeof text);
     d->n_problems++;
     if (d->o->json) {
         pp_cli_json_next(&d->problems);
@@ -61,6 +63,7 @@ static void line(struct doctor *d, const char *name, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    pp_utf8_line(text, sizeof text);
     pp_buf_fmt(&d->out, "%-*s%s\n", NAME_CELLS, name, text);
 }
 

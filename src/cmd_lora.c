@@ -109,7 +109,7 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
 static void add_name(struct pp_buf *b, const char *name, size_t least)
 {
     const size_t begin = b->len;
-    pp_cli_one_line(b, name);
+    pp_cli_name(b, name);
     while (!b->bad && b->len < begin + least)
         pp_buf_char(b, ' ');
 }

@@ -72,7 +72,7 @@ static void line_entry(struct pp_buf *b, const struct pp_model_entry *m, const c
     pp_buf_fmt(b, "%-28s %-8s %6.*f%c %8.*f %s  ", m->name, fact_text(facts, "type"), whole ? 0 : 1,
                params < 1e9 ? params / 1e6 : params / 1e9, params < 1e9 ? 'M' : 'B', small ? 1 : 2,
                (double)m->bytes / (small ? 1e6 : 1e9), small ? "MB" : "GB");
-    pp_cli_one_line(b, m->path);
+    pp_cli_name(b, m->path);
     if (*m->tags)
         pp_buf_fmt(b, "  [%s]", m->tags);
     if (active > 0)
@@ -265,9 +265,9 @@ static void json_info(struct pp_buf *b, const struct telling *t)
 static void text_info(struct pp_buf *b, const struct telling *t, enum pp_kv_type kv_type)
 {
     const struct pp_model_info *info = t->info;
-    pp_cli_one_line(b, info->name);
+    pp_cli_name(b, info->name);
     pp_buf_str(b, "\n  ");
-    pp_cli_one_line(b, t->path);
+    pp_cli_name(b, t->path);
     pp_buf_char(b, '\n');
     pp_buf_fmt(b, "  %s, %s, %s parameters, vocabulary of %lld\n", info->arch, info->type_name,
                pp_parameters(info->n_params).text, (long long)info->n_vocab);

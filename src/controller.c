@@ -19,20 +19,36 @@ enum {
 
 /* --- small things ----------------------------------------------------------------------------------------- */
 
-void ctl_notice(struct pp_controller *c, bool is_error, const char *fmt, ...)
+/* lines: it may have several. */
+static void notice(struct pp_controller *c, bool is_error, bool lines, const char *fmt, va_list ap)
 {
     const size_t len = c->started ? 0 : strlen(c->notice); /* what comes before anybody can read it is all told */
     const size_t at = len && len < sizeof c->notice / 2 ? len + 1 : 0;
-    va_list ap;
     if (at)
         c->notice[len] = '\n';
-    va_start(ap, fmt);
     pp_utf8_vprint(c->notice + at, sizeof c->notice - at, fmt, ap);
-    va_end(ap);
+    if (!lines)
+        pp_utf8_line(c->notice + at, sizeof c->notice - at);
     c->status.notice = c->notice;
     c->status.notice_is_error = is_error || (at && c->status.notice_is_error);
     c->status.notice_serial++;
     ctl_dirty(c, PP_DIRTY_STATUS);
+}
+
+void ctl_notice(struct pp_controller *c, bool is_error, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    notice(c, is_error, false, fmt, ap);
+    va_end(ap);
+}
+
+void ctl_show_text(struct pp_controller *c, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    notice(c, false, true, fmt, ap);
+    va_end(ap);
 }
 
 void ctl_dirty(struct pp_controller *c, unsigned bits)

@@ -272,6 +272,8 @@ struct pp_controller {
 /* --- controller.c --- */
 
 void ctl_notice(struct pp_controller *c, bool is_error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* A notice of as many lines as the text has; others have one, whatever the names in them have. */
+void ctl_show_text(struct pp_controller *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ctl_dirty(struct pp_controller *c, unsigned bits);
 void ctl_set_state(struct pp_controller *c, enum pp_state s);
 /* Replaces an owned string; false (with a notice): out of memory. */

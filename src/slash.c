@@ -250,8 +250,7 @@ static enum pp_slash do_set(struct pp_controller *c, char *arg)
 static enum pp_slash do_system(struct pp_controller *c, char *arg)
 {
     if (!*arg) {
-        ctl_notice(c, false, *c->session.system ? "system prompt: %s" : "there is no system prompt%s",
-                   c->session.system);
+        ctl_show_text(c, *c->session.system ? "system prompt: %s" : "there is no system prompt%s", c->session.system);
         return PP_SLASH_DONE;
     }
     bool off = is_off(arg);

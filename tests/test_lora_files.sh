@@ -58,7 +58,7 @@ say lora info "$tmp/a/doubles"
 expect "a type that cannot be run" 1 '' 'a type that pippin cannot run; save the adapter again in F32, F16 or BF16'
 folder strange "$lora" '{"one\npippin: \u001b[31mall is well":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' 4
 say lora info "$tmp/a/strange"
-expect "a name with a line break" 1 '' 'it has one pippin: '
+expect "a name with a line break" 1 '' 'it has one␊pippin: '
 holds "makes no line of its own" [ "$(wc -l <"$tmp/err")" = 1 ]
 
 # --- lora list ---------------------------------------------------------------------------------------------------
@@ -81,6 +81,25 @@ holds "are told, each once" [ "$(grep -c "$there/half" "$tmp/err")$(grep -c "$th
 holds "and other files are not" [ "$(wc -l <"$tmp/err")" = 2 ]
 say lora list --json
 expect "as JSON, too" 0 '^\[\{.*\}\]$' 'cut.gguf is '
+# a name with a line break and an escape: a line, wherever it is shown
+rm -r "$there"
+mkdir "$there"
+broken=$(printf 'one\n\033[31mtwo.gguf')
+cp engine/starter/bard.gguf "$there/$broken"
+say lora list
+expect "a file's name with a line break" 0 '/one␊.\[31mtwo.gguf$' -
+holds "is one line of the list" [ "$(grep -c one "$tmp/out")$(grep -c '^.*\[31mtwo' "$tmp/out")" = 11 ]
+say lora info "$there/$broken"
+expect "and of what is told of it" 0 '/one␊.\[31mtwo.gguf$' -
+head -c 5000 engine/starter/bard.gguf >"$there/$broken"
+say lora info "$there/$broken"
+expect "and of what is wrong with it" 1 '' '/one␊.*: .*'
+holds "alone" [ "$(wc -l <"$tmp/err")" = 1 ]
+cp engine/starter/bard.gguf "$there/$broken"
+printf '/lora\n/lora one\n' | "$pippin" chat --plain >"$tmp/out" 2>"$tmp/err"
+code=$?
+expect "and in the chat's list" 0 '^one␊␛\[31mtwo: off, strength' -
+expect "and in its notices" 0 '^one␊␛\[31mtwo is on' -
 rm -r "$there"
 ln -s "$there" "$there"
 say lora list

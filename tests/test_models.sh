@@ -38,8 +38,8 @@ models add --name '' engine/starter/starter-Q4_K_M.gguf; expect "no name" 2 '' '
 models add --name small engine/starter/starter-Q4_K_M.gguf; expect "a name that is taken" 2 '' 'is the name of .*small.gguf already'
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/$(printf 'two\nlines.gguf')"
 models add "$tmp/$(printf 'two\nlines.gguf')"; expect "a file with a name of two lines has another" 0 '' 'two_lines is '
-models; expect "and one line in the list" 0 '^two_lines .*/two lines.gguf$'
-models info two_lines; expect "and of what is told about it" 0 '^  /.*/two lines.gguf$'
+models; expect "and one line in the list" 0 '^two_lines .*/two␊lines.gguf$'
+models info two_lines; expect "and of what is told about it" 0 '^  /.*/two␊lines.gguf$'
 models rm two_lines
 latin=$(printf 'caf\351')
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/$latin.gguf"

@@ -289,6 +289,24 @@ static void precisions(void **state)
     assert_string_equal(err.text, "cannot open caf\xe9.gguf");
 }
 
+/* Breaks are seen, or at least gone. */
+static void a_line(void **state)
+{
+    static const struct {
+        const char *text, *line;
+        size_t cap;
+    } cases[] = {{"one", "one", 4},       {"a\nb", "a\xE2\x90\x8A" "b", 6},    {"a\nb", "a b", 5},
+                 {"\t\r", "\xE2\x90\x89\xE2\x90\x8D", 7}, {"\t\r", "  ", 6}, {"", "", 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *s = pp_malloc(cases[i].cap); /* so that a byte too many is seen */
+        snprintf(s, cases[i].cap, "%s", cases[i].text);
+        pp_utf8_line(s, cases[i].cap);
+        assert_string_equal(s, cases[i].line);
+        pp_free(s);
+    }
+}
+
 TEST_GROUP(whole_io)
 {
     const struct CMUnitTest tests[] = {
@@ -302,6 +320,7 @@ TEST_GROUP(whole_io)
         cmocka_unit_test(larger_than_memory),
         cmocka_unit_test(long_prefixes),
         cmocka_unit_test(precisions),
+        cmocka_unit_test(a_line),
     };
     return cmocka_run_group_tests_name("whole_io", tests, NULL, NULL);
 }

@@ -116,15 +116,31 @@ static void flush(struct plain *p)
     clearerr(stdout);
 }
 
-/* A line of its own: begins at the left, also after an unanswered prompt. */
-static void say(struct plain *p, const char *text)
+static void begin_line(struct plain *p)
 {
     if (p->prompted)
         putchar('\n');
     p->prompted = false;
     p->column = 0;
+}
+
+/* A line of its own: begins at the left, also after an unanswered prompt. */
+static void say(struct plain *p, const char *text)
+{
+    begin_line(p);
     put(p, text, strlen(text));
     putchar('\n');
+    flush(p);
+}
+
+/* One line, whatever the names in it have: a row of a list. */
+static void say_row(struct plain *p, const char *text)
+{
+    struct pp_buf clean = {0};
+    begin_line(p);
+    pp_sanitize(&clean, text, strlen(text), PP_CLEAN_LINE, NULL);
+    printf("%s\n", pp_buf_cstr(&clean));
+    pp_buf_free(&clean);
     flush(p);
 }
 
@@ -281,7 +297,7 @@ static void greet(struct plain *p, const struct pp_status *s)
     snprintf(text, sizeof text,
              "%s %s, %s tokens of context. A line sends; /help lists commands; an empty Ctrl-D leaves.",
              s->model.name, s->model.type_name, pp_count(s->ctx_total).text);
-    say(p, text);
+    say_row(p, text);
     read_out(p, 0);
 }
 
@@ -304,7 +320,7 @@ static void list_sessions(struct plain *p)
         struct pp_buf line = {0};
         pp_buf_fmt(&line, "%s  %s", row->key,
                    row->title && *row->title ? row->title : "(without a title)");
-        say(p, pp_buf_cstr(&line));
+        say_row(p, pp_buf_cstr(&line));
         pp_buf_free(&line);
     }
     if (shown < n)
@@ -324,7 +340,7 @@ static void list_models(struct plain *p)
                       good ? list[i].facts.type : "", good ? ", " : "",
                       good ? pp_size(list[i].facts.bytes).text : "", list[i].fit == PP_FIT_NO ? "cannot be used: " : "",
                       good ? "" : list[i].reason);
-        say(p, line);
+        say_row(p, line);
     }
     say(p, "/model NAME or /model PATH loads another one.");
 }
@@ -405,7 +421,7 @@ static void list_named(struct plain *p, const struct pp_named *(*get)(const stru
         char line[512];
         pp_utf8_print(line, sizeof line, "%s%s%s%.300s", list[i].name, list[i].current ? " (chosen)" : "",
                       list[i].detail[0] ? ": " : "", list[i].detail);
-        say(p, line);
+        say_row(p, line);
     }
     say(p, hint);
 }
@@ -420,7 +436,7 @@ static void list_adapters(struct plain *p)
         pp_utf8_print(line, sizeof line, "%.100s: %s, strength %.2f%s%.60s", list[i].name,
                       list[i].fit == PP_FIT_NO ? "cannot be used" : list[i].on ? "on" : "off", (double)list[i].scale,
                       other < n ? ", conflicts with " : "", other < n ? list[other].name : "");
-        say(p, line);
+        say_row(p, line);
     }
     say(p, n ? "/lora NAME switches one on, /lora NAME off off, /lora off all of them."
              : "No adapter has been found beside the model so far; /lora add FILE lists one.");
@@ -432,7 +448,7 @@ static void tell_drafter(struct plain *p)
     char line[300];
     pp_utf8_print(line, sizeof line, "Guesses: %s; draft model: %.100s. /draft auto, model, lookup, off or file NAME "
                   "changes it.", pp_drafter_name(s->drafter), s->model.draft_name[0] ? s->model.draft_name : "none");
-    say(p, line);
+    say_row(p, line);
 }
 
 static const char themes_elsewhere[] = "Themes are of the full screen: pippin --theme NAME, without --plain.";
@@ -445,7 +461,7 @@ static void list_themes(struct plain *p)
     if (pp_theme_list(p->paths, &ids, &n, &err) != PP_OK)
         say(p, err.text);
     for (size_t i = 0; i < n; i++)
-        say(p, ids[i]);
+        say_row(p, ids[i]);
     pp_free(ids);
     say(p, themes_elsewhere);
 }
@@ -481,7 +497,7 @@ static void take_file(struct plain *p, const char *path)
         } else {
             pp_buf_fmt(&told, "%s stands before your next message%s; /read alone takes %s away.", path,
                        had ? ", too" : "", had ? "all" : "it");
-            say(p, pp_buf_cstr(&told));
+            say_row(p, pp_buf_cstr(&told));
         }
     }
     pp_buf_free(&told);

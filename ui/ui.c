@@ -40,15 +40,32 @@ enum {
 
 /* --- notices ------------------------------------------------------------------------------------------------ */
 
+static void notice(struct pp_ui *ui, bool error, const char *fmt, va_list ap)
+{
+    pp_utf8_vprint(ui->notice, sizeof ui->notice, fmt, ap);
+    ui->notice_is_error = error;
+    ui->notice_at = pp_now_ns();
+    ui->dirty = PP_DRAW_ALL;
+}
+
 void pp_ui_notice(struct pp_ui *ui, bool error, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    pp_utf8_vprint(ui->notice, sizeof ui->notice, fmt, ap);
+    notice(ui, error, fmt, ap);
     va_end(ap);
-    ui->notice_is_error = error;
-    ui->notice_at = pp_now_ns();
-    ui->dirty = PP_DRAW_ALL;
+    pp_utf8_line(ui->notice, sizeof ui->notice);
+}
+
+/* Of several lines. */
+static void show_lines(struct pp_ui *ui, bool error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+
+static void show_lines(struct pp_ui *ui, bool error, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    notice(ui, error, fmt, ap);
+    va_end(ap);
 }
 
 void pp_ui_clear_notice(struct pp_ui *ui)
@@ -265,9 +282,9 @@ static void tell(struct pp_ui *ui, const char *notice, bool error)
     snprintf(before, sizeof before, "%s", ui->notice);
     if (unread && *before && ui->notice_is_error && !strstr(notice, before) &&
         strlen(before) + strlen(notice) + 1 < sizeof ui->notice)
-        pp_ui_notice(ui, true, "%s\n%s", before, notice);
+        show_lines(ui, true, "%s\n%s", before, notice);
     else
-        pp_ui_notice(ui, error, "%s", notice);
+        show_lines(ui, error, "%s", notice);
 }
 
 /* It was meant for a model that cannot be had: no other one answers it unasked. */
@@ -276,7 +293,7 @@ static void keep_held(struct pp_ui *ui)
     char why[sizeof ui->notice];
     snprintf(why, sizeof why, "%s", ui->notice);
     if (strcmp(pp_edit_text(), ui->held) == 0)
-        pp_ui_notice(ui, true, "%s\nwhat was to be sent is still in the line%s", why,
+        show_lines(ui, true, "%s\nwhat was to be sent is still in the line%s", why,
                      ui->state == PP_STATE_IDLE ? ": Enter sends it to the model that was there before" : "");
     pp_free(ui->held);
     ui->held = NULL;

@@ -27,14 +27,6 @@ static void fit(char *text, size_t cap, const char *whole, size_t n)
     snprintf(text, cap, "%.*s%s%s", (int)head, whole, gap, whole + tail);
 }
 
-/* Names from outside may have line breaks, behind which they could say anything. */
-static void make_line(char *text)
-{
-    for (; *text; text++)
-        if (*text == '\n' || *text == '\r' || *text == '\t')
-            *text = ' ';
-}
-
 enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, ...)
 {
     if (err) {
@@ -49,7 +41,7 @@ enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, .
         else
             pp_utf8_vprint(err->text, sizeof err->text, fmt, ap);
         pp_free(whole);
-        make_line(err->text);
+        pp_utf8_line(err->text, sizeof err->text); /* names may have breaks, behind which they could say anything */
         va_end(again);
         va_end(ap);
     }

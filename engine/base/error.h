@@ -26,7 +26,7 @@ struct pp_error {
 };
 
 /* Fills *err (if not NULL) and returns code. A text that does not fit loses its middle: both ends say most. Breaks of
- * lines and tabs become blanks. */
+ * lines and tabs are seen as pictures (pp_utf8_line). */
 enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -159,3 +159,26 @@ size_t pp_utf8_print(char *out, size_t cap, const char *fmt, ...)
     va_end(ap);
     return n;
 }
+
+static bool breaks_lines(char c)
+{
+    return c == '\n' || c == '\r' || c == '\t';
+}
+
+void pp_utf8_line(char *s, size_t cap)
+{
+    size_t n = strlen(s), more = 0;
+    for (size_t i = 0; i < n; i++)
+        more += breaks_lines(s[i]) ? 2 : 0;
+    const bool room = n + more < cap;
+    for (size_t from = n + 1, to = room ? from + more : from; from-- > 0;)
+        if (!breaks_lines(s[from])) {
+            s[--to] = s[from];
+        } else if (room) {
+            const char c = s[from];
+            to -= 3;
+            pp_utf8_encode(0x2400 + c, s + to);
+        } else {
+            s[--to] = ' ';
+        }
+}

@@ -28,5 +28,8 @@ size_t pp_utf8_mend(char *s, size_t n, const char *fmt);
  * Returns the length of what stands in out. */
 size_t pp_utf8_print(char *out, size_t cap, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 size_t pp_utf8_vprint(char *out, size_t cap, const char *fmt, va_list ap) __attribute__((format(printf, 3, 0)));
+/* Makes a line of s, which has room for cap bytes: line breaks and tabs, as names from outside may have them, become
+ * their pictures (U+240A), or blanks if there is no room for those. */
+void pp_utf8_line(char *s, size_t cap);
 
 #endif
