@@ -39,6 +39,14 @@ static bool __attribute__((format(printf, 3, 4))) join(char *out, size_t cap, co
 }
 
 /* The specification asks that relative XDG paths be ignored. */
+/* Of 512 bytes SQLite wants some for the name of its journal. */
+enum { MOST_OF_SQLITE = 504 };
+
+static enum pp_code too_long(const char *variable, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_USAGE, "the path in %s or HOME is too long; choose a shorter one", variable);
+}
+
 static enum pp_code xdg(char out[512], const char *variable, const char *below_home, struct pp_error *err)
 {
     const char *base = getenv(variable), *home = getenv("HOME");
@@ -51,7 +59,7 @@ static enum pp_code xdg(char out[512], const char *variable, const char *below_h
         return pp_fail(err, PP_ERR_USAGE, "neither HOME nor %s holds an absolute path; set HOME to your home folder",
                        variable);
     if (!fits)
-        return pp_fail(err, PP_ERR_USAGE, "the path in %s or HOME is too long; choose a shorter one", variable);
+        return too_long(variable, err);
     return PP_OK;
 }
 
@@ -100,7 +108,8 @@ enum pp_code pp_paths_init(struct pp_paths *p, struct pp_error *err)
         (code = xdg(p->state, "XDG_STATE_HOME", ".local/state", err)) ||
         (code = xdg(p->cache, "XDG_CACHE_HOME", ".cache", err)))
         return code;
-    join(p->db, sizeof p->db, "%s/pippin.db", p->data); /* cannot fail: 512 + 10 < 600 */
+    if (!join(p->db, MOST_OF_SQLITE + 1, "%s/pippin.db", p->data))
+        return too_long("XDG_DATA_HOME", err);
     find_bundled(p);
     return PP_OK;
 }

@@ -87,6 +87,30 @@ static void xdg_variables(void **state)
     assert_int_equal(pp_paths_init(&p, &err), PP_ERR_USAGE);
 }
 
+/* Where a path is taken, there can be a database. */
+static void long_folders(void **state)
+{
+    struct pp_paths p;
+    int n_taken = 0, n_refused = 0;
+    (void)state;
+    for (int n = 480; n < 512; n++) {
+        char folder[512];
+        size_t len = (size_t)snprintf(folder, sizeof folder, "%s/%0100d/%0100d/%0100d/", test_tmpdir(), 1, 2, 3);
+        assert_true(len < 470);
+        snprintf(folder + len, sizeof folder - len, "%0*d", n - (int)len, n);
+        setenv("XDG_DATA_HOME", folder, 1);
+        const enum pp_code code = pp_paths_init(&p, &err);
+        struct pp_store *st = NULL;
+        n_taken += code == PP_OK;
+        n_refused += code == PP_ERR_USAGE;
+        if (code == PP_OK)
+            assert_ok(pp_store_open(p.db, &st, &err), err);
+        pp_store_close(st);
+    }
+    assert_int_equal(n_taken + n_refused, 512 - 480);
+    assert_true(n_taken > 0 && n_refused > 0);
+}
+
 /* In a build tree the tests stand where the program stands. */
 static void bundled(void **state)
 {
@@ -414,6 +438,7 @@ TEST_GROUP(paths)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(below_home, set_up, tear_down),
         cmocka_unit_test_setup_teardown(xdg_variables, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(long_folders, set_up, tear_down),
         cmocka_unit_test_setup_teardown(bundled, set_up, tear_down),
         cmocka_unit_test_setup_teardown(make_dirs, set_up, tear_down),
         cmocka_unit_test_setup_teardown(resolve, set_up, tear_down),
