@@ -271,7 +271,7 @@ static void end_answer(struct pp_controller *c, enum pp_message_state state)
         m->shown.thinking = false;
         m->shown.revision = ++c->revisions;
     }
-    if (strstr(pp_buf_cstr(&c->script), "warned"))
+    if (strstr(pp_buf_cstr(&c->script), "warned") || strstr(pp_buf_cstr(&c->script), "disk is full"))
         say(c, false, "and that was all");
     set_state(c, PP_STATE_IDLE);
 }

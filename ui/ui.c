@@ -274,13 +274,14 @@ static void end_lost_edit(struct pp_ui *ui)
 }
 
 /* What is wrong is not wiped away by what else is told, before anybody can have read it: at the start, and where an
- * answer that began with it has ended. */
+ * answer that began with it has ended. What is not saved stays anyway (view_notice.c). */
 static void tell(struct pp_ui *ui, const char *notice, bool error)
 {
+    const char *unsaved = pp_controller_status(ui->controller)->unsaved;
     char before[sizeof ui->notice];
     const bool unread = !ui->read_at || (!error && pp_now_ns() < ui->notice_at + NOTICE_MIN_NS);
     snprintf(before, sizeof before, "%s", ui->notice);
-    if (unread && *before && ui->notice_is_error && !strstr(notice, before) &&
+    if (unread && *before && ui->notice_is_error && !strstr(notice, before) && strcmp(before, unsaved) != 0 &&
         strlen(before) + strlen(notice) + 1 < sizeof ui->notice)
         show_lines(ui, true, "%s\n%s", before, notice);
     else

@@ -484,7 +484,8 @@ not_saved() {
         keys Escape && see "› Write a message"
 }
 unsaved_stays() { # whatever else is said, and Esc
-    start 80x24 && see ready && say "the disk is full" && see "cannot save: no room" && see ready && say "/nosuch" &&
+    start 80x24 && see ready && say "the disk is full" && see "cannot save: no room" && see ready &&
+        see "and that was all" && [ "$(screen | grep -c "cannot save: no room")" = 1 ] && say "/nosuch" &&
         see "no such command" && see "and it is tried again" && [ "$(screen | grep -c "cannot save: no room")" = 1 ] && keys Escape &&
         gone "no such command" && see "cannot save: no room" && say "make room" && see "all is saved again" &&
         gone "cannot save: no room"
