@@ -104,7 +104,7 @@ static enum pp_slash lora_preset(struct pp_controller *c, char *name)
 {
     int i = ctl_find_named(&c->presets, name);
     if (i < 0)
-        return not_listed(c, &c->presets, "preset", name, "l in F3");
+        return not_listed(c, &c->presets, "preset", name, "/lora");
     return pp_controller_use_preset(c, (size_t)i) ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
@@ -112,7 +112,7 @@ static enum pp_slash lora_drop(struct pp_controller *c, char *name)
 {
     int i = ctl_find_named(&c->presets, name);
     if (i < 0 || pp_casecmp(c->presets.items[i].name, name) != 0) /* what is deleted is named in full */
-        return not_listed(c, &c->presets, "preset", name, "l in F3");
+        return not_listed(c, &c->presets, "preset", name, "/lora");
     pp_controller_drop_preset(c, name);
     ctl_notice(c, false, "the preset %s is gone", name);
     return PP_SLASH_DONE;

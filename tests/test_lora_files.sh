@@ -100,6 +100,10 @@ printf '/lora\n/lora one\n' | "$pippin" chat --plain >"$tmp/out" 2>"$tmp/err"
 code=$?
 expect "and in the chat's list" 0 '^one␊␛\[31mtwo: off, strength' -
 expect "and in its notices" 0 '^one␊␛\[31mtwo is on' -
+printf '/lora one 0.5\n/lora save mine\n/lora preset other\n/lora\n' | "$pippin" chat --plain >"$tmp/out" 2>"$tmp/err"
+code=$?
+expect "presets are in the list, too" 0 '^mine .chosen.: one␊␛\[31mtwo 0.50$' -
+expect "which is what an unknown one leads to" 0 'no preset "other"; /lora lists them' -
 rm -r "$there"
 ln -s "$there" "$there"
 say lora list

@@ -440,6 +440,9 @@ static void list_adapters(struct plain *p)
     }
     say(p, n ? "/lora NAME switches one on, /lora NAME off off, /lora off all of them."
              : "No adapter has been found beside the model so far; /lora add FILE lists one.");
+    pp_controller_presets(p->c, &n);
+    if (n)
+        list_named(p, pp_controller_presets, "/lora preset NAME switches to one of these presets.");
 }
 
 static void tell_drafter(struct plain *p)
