@@ -121,6 +121,17 @@ static void clusters(void **state)
         assert_int_equal(c.len, table[i].len);
         assert_int_equal(c.width, table[i].width);
     }
+    static const struct { const char *s; int width; wchar_t first[3]; } joined[] = { /* terminals join what follows */
+        {"e\u200D🚀", 1, L"e"}, {"e\u200Dx", 1, L"e"}, {"\u0915\u094D\u200D\u0937", 1, L"\u0915\u094D"},
+        {"\u200Dx", 1, L"\u25CC"}, {"👨\u200Dx", 2, L"👨"},
+    };
+    for (size_t i = 0; i < sizeof joined / sizeof joined[0]; i++) {
+        struct pp_glyph glyphs[PP_MAX_GLYPHS];
+        const int n = pp_cluster_glyphs(joined[i].s, pp_cluster_next(joined[i].s, strlen(joined[i].s)).len, glyphs);
+        assert_true(n > 0);
+        assert_int_equal(glyphs[0].width, joined[i].width);
+        assert_int_equal(wcscmp(glyphs[0].chars, joined[i].first), 0);
+    }
     char tower[2 + 2 * 1000] = "a";
     size_t n = 1;
     for (int i = 0; i < 1000; i++, n += 2)

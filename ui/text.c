@@ -5,7 +5,7 @@
 
 #include "engine/base/utf8.h"
 
-enum { ZWNJ = 0x200C, ZWJ = 0x200D, REPLACEMENT = 0xFFFD, DOTTED_CIRCLE = 0x25CC, FIRST_SYMBOL = 0x2190 };
+enum { ZWNJ = 0x200C, ZWJ = 0x200D, REPLACEMENT = 0xFFFD, DOTTED_CIRCLE = 0x25CC };
 
 int pp_char_width(int32_t cp)
 {
@@ -33,10 +33,10 @@ static bool is_skin_tone(int32_t cp)
     return cp >= 0x1F3FB && cp <= 0x1F3FF;
 }
 
-/* Whether cp adds nothing to a cell that begins with base: see text.h on joined emoji. */
+/* Whether cp adds nothing to a cell that begins with base: see text.h on what joins. */
 static bool left_out(int32_t cp, int32_t base)
 {
-    return is_variation_selector(cp) || (base && is_skin_tone(cp)) || (cp == ZWJ && base >= FIRST_SYMBOL);
+    return is_variation_selector(cp) || (base && (is_skin_tone(cp) || cp == ZWJ));
 }
 
 int pp_cluster_glyphs(const char *s, size_t len, struct pp_glyph out[PP_MAX_GLYPHS])
@@ -58,7 +58,7 @@ int pp_cluster_glyphs(const char *s, size_t len, struct pp_glyph out[PP_MAX_GLYP
             base = cp;
             n++;
         }
-        if (width == 0 && chars < PP_GLYPH_CHARS)
+        if (width == 0 && cp != ZWJ && chars < PP_GLYPH_CHARS)
             out[n - 1].chars[chars++] = (wchar_t)cp;
         out[n - 1].chars[chars] = 0;
     }

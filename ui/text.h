@@ -27,8 +27,9 @@ struct pp_glyph {
  * cut. */
 struct pp_cluster pp_cluster_next(const char *s, size_t n);
 /* The glyphs of a cluster; returns their number. Emoji that are joined (a family) come apart, since terminals do not
- * agree on the width of the joined picture: neighbours keep their places. Skin tones and variation selectors are
- * left out for the same reason. A mark without a letter sits on a dotted circle. */
+ * agree on the width of the joined picture: neighbours keep their places. The joiner itself (U+200D) is left out
+ * everywhere, since some put whatever follows it into the same cell, and so are skin tones and variation selectors. A
+ * mark without a letter sits on a dotted circle. */
 int pp_cluster_glyphs(const char *s, size_t len, struct pp_glyph out[PP_MAX_GLYPHS]);
 int pp_char_width(int32_t cp); /* 0, 1 or 2 */
 int pp_text_width(const char *s, size_t n);
