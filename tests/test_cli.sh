@@ -747,7 +747,7 @@ cp engine/starter/barista.gguf "$XDG_DATA_HOME/pippin/adapters/coffee.gguf"
 run lora info coffee; expect_match "also in the adapters folder" "$tmp/out" 'adapters/coffee.gguf'
 cp engine/starter/bard.gguf "$tmp/two${nl}lines.gguf"
 run lora info "$tmp/two${nl}lines.gguf"
-expect_match "a name of two lines is one of the list" "$tmp/out" '^Lora Bard .* /.*/two lines.gguf$'
+expect_match "a name of two lines is one of the list" "$tmp/out" '^Lora Bard .* /.*/two␊lines.gguf$'
 rm "$tmp/two${nl}lines.gguf"
 rm -r "$XDG_DATA_HOME/pippin/adapters"
 run run --lora bard --temp 0 -n 8 -p Hello; expect "--lora takes names" 0; mv "$tmp/out" "$tmp/by-name"
