@@ -407,6 +407,9 @@ static void database(struct doctor *d)
         number(d, "conversations", n);
         number(d, "bytes", file.st_size);
         models(d, st);
+        if (access(d->p->data, W_OK) == 0 && access(d->p->db, W_OK) != 0) /* of the folder it was told */
+            problem(d, "%s cannot be written to: conversations are not kept, and no models registered; check its "
+                    "permissions", d->p->db);
     }
     pp_store_close(st);
     close_object(d);

@@ -178,8 +178,8 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
         if (st->db && (sqlite3_system_errno(st->db) == EMFILE || sqlite3_system_errno(st->db) == ENFILE))
             return pp_fail(err, PP_ERR_IO, "cannot %s: too many files are open; raise `ulimit -n`", what);
         return pp_fail(err, PP_ERR_IO,
-                       "cannot %s: the database cannot be opened; check that its folder is there and can be written to",
-                       what);
+                       "cannot %s: the database cannot be opened; check that its folder is there, and that both can "
+                       "be read and written to", what);
     case SQLITE_READONLY:
         return pp_fail(err, PP_ERR_IO,
                        "cannot %s: the database is read-only; check the permissions of its file and folder", what);
@@ -371,14 +371,18 @@ static enum pp_code check_regular(const char *path, struct pp_error *err)
  * releases all locks that this process holds on it (POSIX), those of other connections included. */
 static enum pp_code make_file(const char *path, struct pp_error *err)
 {
+    static const char elsewhere[] = "set HOME, or XDG_DATA_HOME, to a folder of your own";
     struct stat st;
     if (stat(path, &st) == 0)
         return check_regular(path, err);
     if (pp_make_dirs_of(path, err) != PP_OK)
-        return pp_fail_advice(err, "set HOME, or XDG_DATA_HOME, to a folder of your own");
+        return pp_fail_advice(err, elsewhere);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0 && errno != EEXIST)
-        return pp_fail(err, PP_ERR_IO, "cannot make the database %s: %s", path, strerror(errno));
+    if (fd < 0 && errno != EEXIST) {
+        const bool refused = errno == EACCES || errno == EPERM || errno == EROFS;
+        pp_fail(err, PP_ERR_IO, "cannot make the database %s: %s", path, strerror(errno));
+        return refused ? pp_fail_advice(err, elsewhere) : PP_ERR_IO;
+    }
     if (fd >= 0)
         close(fd);
     return PP_OK;
@@ -394,6 +398,8 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
     if (!st)
         return pp_fail_nomem(err, "the conversations");
     int rc = sqlite3_open_v2(path, &st->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+    if (rc == SQLITE_OK && sqlite3_db_readonly(st->db, "main") == 1) /* else the first thing to save would fail */
+        rc = SQLITE_READONLY;
     if (rc == SQLITE_OK)
         rc = pp_store_prepare_lists(st);
     if (rc == SQLITE_OK && strcmp(path, ":memory:") == 0)

@@ -128,20 +128,29 @@ program=$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")
 (cd "$tmp/Nearby" && "$program" models info . >"$tmp/out" 2>"$tmp/err" </dev/null); code=$?; expect "and is called so" 0 '^Nearby'
 
 # where nothing can be written, it is said in the words of what was asked for
+# read_only WHAT COMMAND...: with a folder or a file that cannot be written to
 read_only() {
     export pippin
-    unshare -rm sh -c 'mount --bind "$XDG_DATA_HOME" "$XDG_DATA_HOME" &&
-        mount -o remount,ro,bind "$XDG_DATA_HOME" || exit 99
-        exec "$pippin" models "$@"' sh "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
+    unshare -rm sh -c 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 99
+        shift
+        exec "$pippin" "$@"' sh "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
     code=$?
 }
-read_only list
+folder=$XDG_DATA_HOME
+read_only "$folder" models list
 if [ $code != 99 ]; then
     expect "what cannot be written to is listed" 0 'Nearby'
-    read_only add "$tmp/store"; expect "but nothing added" 1 '' 'no model was added: .*models: the database .*check that its folder is there and can be written to'
-    read_only rm Nearby; expect "nor forgotten" 1 '' 'no model was forgotten: .*can be written to'
-    read_only tag Nearby a; expect "nor tagged" 1 '' 'no tag was given: .*can be written to'
-    read_only pull hf:a/b; expect "nor fetched" 1 '' 'nothing was fetched: .*can be written to'
+    read_only "$folder" models add "$tmp/store"
+    expect "but nothing added" 1 '' 'no model was added: .*models: the database is read-only; check the permissions'
+    read_only "$folder" models rm Nearby; expect "nor forgotten" 1 '' 'no model was forgotten: .*read-only'
+    read_only "$folder" models tag Nearby a; expect "nor tagged" 1 '' 'no tag was given: .*read-only'
+    read_only "$folder" models pull hf:a/b; expect "nor fetched" 1 '' 'nothing was fetched: .*read-only'
+    file=$folder/pippin/pippin.db
+    read_only "$file" models list; expect "a database that is read-only, too" 0 'Nearby'
+    read_only "$file" models add "$tmp/store"
+    expect "is not added to" 1 '' 'no model was added: .*models: the database is read-only; check the permissions'
+    read_only "$file" chat --plain; expect "and a chat is temporary then" 0 'nothing of this chat is kept: .*read-only'
+    read_only "$file" doctor; expect "as the doctor says" 1 'pippin.db cannot be written to: conversations are not kept'
 else
     skip "no mounts of its own for a read-only folder here"
 fi
