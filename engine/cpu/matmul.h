@@ -1,8 +1,8 @@
 /* matmul.h - matrix products y = W x, per weight type, with one canonical arithmetic each.
  *
- * The scalar kernels (matmul_scalar.c) are the definition: they read like the formulas below. The AVX2 and AVX-512
- * kernels give the same bits for every number of activation rows and every split of weight rows, because the order of
- * the float operations is part of the definition:
+ * The scalar kernels (matmul_scalar.c) are the definition: they read like the formulas below. All others give the same
+ * bits, for every number of activation rows and every split of weight rows, because the order of the float operations
+ * is part of the definition:
  *
  *   activations of a quantised type: per block of 32: d = max|x| / 127, q = round to nearest even(x * (1/d)) as int8
  *   (-127..127), sum = sum of q. A block whose 1/d is infinite (all zeros, or nearly) has d = 0 and q = 0; one that
@@ -24,16 +24,16 @@
  *                  acc = fma(-(min * m0), dx[b] * (float)sum0, acc), and so on for sum1 to sum3, each of 16 columns
  *                                                                         (where there are minima for those: Q2_K)
  *
- *   with a block's weights as (d * sc) * w - min * m, w, sc and m whole numbers, sc and m per 16 columns: 1 where a
- *   type has one scale per 32, which d then is. open_body.h says what they are for each type; IQ1's w are eighths,
- *   MXFP4's halves, IQ2's and IQ3's d has the code book's fraction.
+ *   with a block's weights as (d * sc) * w - min * m, w, sc and m integers, sc and m per 16 columns (1 where a type has
+ *   one scale per 32, which then is d). open_body.h says what they are for each type; IQ1's w are eighths, MXFP4's
+ *   halves, IQ2's and IQ3's d includes the code book's fraction.
  *
  *   float types (F32, F16, BF16; weights converted exactly, activations float32): 16 partial sums, the one for lane l
  *   over k = l, l + 16, ... ascending: p[l] = fma(w[k], x[k], p[l]); then halves are added: p[l] += p[l + 8] for l < 8,
  *   then 4, 2, 1. A short tail counts as zeros in x and w.
  *
- * Quantised weights are packed in groups of 16 rows so that a vector lane is a row (layout in pack.c); the bits per
- * weight stay what they were. Float weights are used where they lie, in the mapped file. */
+ * Quantised weights are packed in groups of 16 rows so that a vector lane is a row (layout in pack.c), at the same
+ * number of bits. Float weights are used in place, in the mapped file. */
 #ifndef PP_CPU_MATMUL_H
 #define PP_CPU_MATMUL_H
 
@@ -52,28 +52,28 @@ struct pp_matrix {
     int64_t n_rows;     /* outputs */
     int64_t n_cols;     /* inputs; a multiple of the type's block */
     const void *data;   /* float types: [n_rows, n_cols] plain; others: packed groups, 64-byte aligned */
-    bool alone;         /* what lies behind is not what this thread reads next: no use in asking for it */
+    bool alone;         /* this thread does not read on behind these weights: prefetching there is useless */
 };
 
-/* How weights that come from memory are asked for before they are needed (stream_ahead.h). */
+/* How weights that come from memory are prefetched (stream_ahead.h). */
 enum pp_stream_way {
-    PP_STREAM_FAR,   /* 16 KiB ahead, into the second cache */
+    PP_STREAM_FAR,   /* 16 KiB ahead, into L2 */
     PP_STREAM_PAGES, /* in eight pages */
-    PP_STREAM_SOON,  /* 6 KiB ahead, into the first cache */
-    PP_STREAM_WAYS,  /* that a processor can have as its own */
-    PP_STREAM_LESS_FAR = PP_STREAM_WAYS, /* 8 KiB ahead, into the second cache */
-    PP_STREAM_LINES, /* 4 KiB ahead, likewise, but line by line instead of eight at a time */
+    PP_STREAM_SOON,  /* 6 KiB ahead, into L1 */
+    PP_STREAM_WAYS,  /* how many of them a processor can have for its default */
+    PP_STREAM_LESS_FAR = PP_STREAM_WAYS, /* 8 KiB ahead, into L2 */
+    PP_STREAM_LINES, /* 4 KiB ahead, into L2, but line by line instead of eight at a time */
     PP_STREAM_NOT,   /* not at all */
 };
 
-/* How few activation rows meet such weights. Results do not depend on it. */
+/* How products of few activation rows read such weights. Results do not depend on it. */
 enum pp_weights_way {
-    PP_WAY_USUAL,  /* one group after the other, what lies further on asked for as pp_stream_way says */
-    PP_WAY_NEAR,   /* one group after the other, of Q8_0 and Q4_0 lines near by asked for */
-    PP_WAY_LESS_FAR, /* the same, asked for as PP_STREAM_LESS_FAR */
-    PP_WAY_SOON,   /* one row: the same, asked for sooner, PP_STREAM_SOON */
-    PP_WAY_LINES,  /* one row or two: the same, asked for as PP_STREAM_LINES */
-    PP_WAY_BESIDE, /* several groups side by side; AVX2: of Q8_0 and Q4_0 and nothing asked for, nor of floats */
+    PP_WAY_USUAL,  /* one group after the other, prefetching in the processor's default pp_stream_way */
+    PP_WAY_NEAR,   /* one group after the other; of Q8_0 and Q4_0 nearby lines are prefetched */
+    PP_WAY_LESS_FAR, /* one group after the other, PP_STREAM_LESS_FAR */
+    PP_WAY_SOON,   /* for one row: likewise, PP_STREAM_SOON */
+    PP_WAY_LINES,  /* for one row or two: likewise, PP_STREAM_LINES */
+    PP_WAY_BESIDE, /* several groups side by side; AVX2: Q8_0 and Q4_0 only, without prefetching, also of floats */
     PP_WEIGHTS_WAYS
 };
 enum { PP_WAYS_TRIED = 3 };
@@ -99,10 +99,10 @@ struct pp_acts {
     int bf16_parts;
     const struct pp_arranged *by_lane; /* the same rows besides; or NULL */
     enum pp_weights_way way; /* of reading weights: one that the kernels have, or the usual one */
-    size_t scratch_bytes; /* what the scratch has, if more than PP_MATMUL_SCRATCH; else 0 */
+    size_t scratch_bytes; /* size of the kernel's scratch, if more than PP_MATMUL_SCRATCH; else 0 */
 };
 
-/* The same without the rows before this one. */
+/* The same rows from this one on. */
 static inline struct pp_acts pp_acts_from(const struct pp_acts *x, int64_t row)
 {
     struct pp_acts a = *x;
@@ -114,9 +114,9 @@ static inline struct pp_acts pp_acts_from(const struct pp_acts *x, int64_t row)
     return a;
 }
 
-/* y[i * y_stride + r] for r in [row0, row1), i in [0, m). row0 is a multiple of PP_GROUP_ROWS; row1 too, or n_rows.
- * scratch: PP_MATMUL_SCRATCH bytes or as many as x says, 64-byte aligned, of the calling thread alone; what is in them
- * does not matter. */
+/* Writes y[i * y_stride + r] for r in [row0, row1), i in [0, m). row0 is a multiple of PP_GROUP_ROWS; row1 too, or
+ * n_rows. scratch: PP_MATMUL_SCRATCH or x->scratch_bytes bytes, 64-byte aligned, of the calling thread alone, with any
+ * content. */
 typedef void pp_matmul_fn(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                           float *y, int64_t y_stride, void *scratch);
 
@@ -153,11 +153,11 @@ static inline int64_t pp_by_lane_panel(int panel_rows, int64_t n)
 }
 
 struct pp_matmul_kernels {
-    bool uses_scratch;  /* the more there is, the better */
-    /* besides the usual one, by the processor's own; PP_WAY_USUAL: none */
+    bool uses_scratch;  /* and gains by having more of it */
+    /* the ways worth trying besides PP_WAY_USUAL, by the processor's default; PP_WAY_USUAL: no more */
     enum pp_weights_way tried[PP_STREAM_WAYS][PP_WAYS_TRIED];
-    /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks]; with twins, of which the last one may
-     * be alone */
+    /* x: float [n] -> q [n rounded up to 32, padded with 0], d and sum [blocks]; twins: pairs of blocks share d (a last
+     * odd one has its own) */
     void (*quantize)(const float *x, int64_t n, bool twins, int8_t *q, float *d, int32_t *sum);
     struct pp_by_lane by_lane;
     /* sum of a[k] * b[k] in the float types' order above */
@@ -168,9 +168,9 @@ struct pp_matmul_kernels {
 /* NULL: this build has no kernels for it. */
 const struct pp_matmul_kernels *pp_matmul_kernels(enum pp_isa isa);
 
-/* Types with whole-number scales for 16 columns: their integer sums go over twins. So half as many sums are scaled, and
- * AMX multiplies as many columns as its tiles hold. (One d for 64 normally distributed values instead of 32 makes them
- * by a tenth less exact: 0.58 % of a product instead of 0.53 %.) */
+/* Types with integer scales per 16 columns: their integer sums span twins, so that half as many sums are scaled, and
+ * AMX multiplies as many columns as its tiles hold. (One d for 64 normally distributed values instead of 32 adds a
+ * tenth to the error: 0.58 % of a product instead of 0.53 %.) */
 static inline __attribute__((always_inline)) bool pp_type_twins(uint32_t type)
 {
     return type == PP_TYPE_Q6_K || type == PP_TYPE_Q3_K || type == PP_TYPE_Q2_K || type == PP_TYPE_IQ2_XS ||
@@ -179,7 +179,7 @@ static inline __attribute__((always_inline)) bool pp_type_twins(uint32_t type)
 
 /* True if the type's weights are packed (quantised types), false if they are used in place. */
 bool pp_pack_needed(uint32_t type);
-/* Bytes of the packed form: rows are padded to groups of 16 with zero weights. */
+/* Bytes of the packed form, whose rows are padded to groups of 16 with zero weights. */
 size_t pp_pack_bytes(uint32_t type, int64_t n_rows, int64_t n_cols);
 /* Packs rows [row0, row1) (row0 a multiple of 16; row1 too, or n_rows) of src (plain rows of the file) into dst, the
  * start of the whole packed matrix. Any threads may pack different rows at the same time. */

@@ -1,14 +1,14 @@
 #include "engine/cpu/stream_choice.h"
 
 enum {
-    COLD = 4,            /* passes that still find weights to be packed, and cold caches */
-    TRIAL = 6,           /* passes of each way that are compared */
-    BETWEEN = 2000,      /* passes from a trial to the next: what a trial loses is hardly to be seen */
-    SHORT = 2 * 1000000, /* ns of a pass that finds its weights in caches, where there is nothing to choose */
-    CLEARLY = 100,       /* another than the first way is chosen if it is faster by more than 1 / CLEARLY */
+    COLD = 4,            /* first passes, not counted: weights may have to be packed, and caches are cold */
+    TRIAL = 6,           /* passes of a trial in each way */
+    BETWEEN = 2000,      /* passes from one trial to the next: so many that the cost of trials does not show */
+    SHORT = 2 * 1000000, /* ns; a shorter pass finds its weights in caches, and there is nothing to choose */
+    CLEARLY = 100,       /* the default way loses only to one that is faster by more than 1 / CLEARLY */
 };
 
-/* Of a trial's ways. */
+/* The trial's winner. */
 static int fastest(const struct pp_stream_choice *c)
 {
     int best = 0;
@@ -23,7 +23,7 @@ void pp_stream_choice_passed(struct pp_stream_choice *c, uint64_t ns)
     const int trial = TRIAL * c->n_ways;
     if (ns < SHORT)
         return;
-    int tried = c->passes++ - COLD; /* passes of the trial before this one */
+    int tried = c->passes++ - COLD; /* passes since the trial began, without this one */
     if (tried >= 0 && tried < trial && (tried < c->n_ways || ns < c->least[c->way]))
         c->least[c->way] = ns;
     if (++tried >= trial + BETWEEN) {

@@ -1,5 +1,5 @@
-/* stream_choice.h - which of some ways to read weights from memory (stream_ahead.h) is the fastest one here, by what
- * passes take. Pure arithmetic, no clock in it; results do not depend on it. One thread. */
+/* stream_choice.h - chooses the fastest way to read weights from memory (stream_ahead.h) by timing passes. The caller
+ * has the clock; a pass's results do not depend on the choice. One thread. */
 #ifndef PP_CPU_STREAM_CHOICE_H
 #define PP_CPU_STREAM_CHOICE_H
 
@@ -7,16 +7,16 @@
 
 enum { PP_STREAM_CHOICES = 4 };
 
-/* Begins as zeros, but for the number of ways. */
+/* All zeros at first, except n_ways. */
 struct pp_stream_choice {
     int n_ways;        /* at most PP_STREAM_CHOICES */
-    int way;           /* how the next pass reads */
-    int passes;        /* that were counted, since a trial began */
-    uint64_t least[PP_STREAM_CHOICES]; /* ns of the fastest pass of this trial in each way */
+    int way;           /* of the next pass: 0 .. n_ways - 1 */
+    int passes;        /* counted since the current trial began */
+    uint64_t least[PP_STREAM_CHOICES]; /* ns of this trial's fastest pass in each way */
 };
 
-/* A pass with one row has taken so long. Now and then some passes read in every way, in turn, and the others as the
- * fastest ones of these did. */
+/* Takes the time of a pass with one row and sets c->way for the next one. Now and then a few passes try all ways in
+ * turn; the others use the fastest of the last trial. */
 void pp_stream_choice_passed(struct pp_stream_choice *c, uint64_t ns);
 
 #endif
