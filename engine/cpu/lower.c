@@ -1,4 +1,5 @@
-/* lower.c - from a plan's operations to the stages of a program: pattern by pattern, see cpu.h. */
+/* lower.c - lowers a plan's operations to the stages of a program, fusing neighbours by patterns; see cpu.h. Patterns
+ * are written before the functions that match them: [optional], {repeated}. */
 #include <math.h>
 #include <string.h>
 
@@ -7,8 +8,9 @@
 #include "engine/quant.h"
 #include "engine/xielu.h"
 
-static const float LOG2_E = 1.44269504f; /* scores are powers of two */
+static const float LOG2_E = 1.44269504f; /* the softmax exponentiates with base 2 */
 
+/* Makes p, which may be NULL, the program's; NULL: out of memory, and p is freed. */
 static void *keep(struct pp_cpu *c, void *p, size_t bytes)
 {
     size_t cap = (size_t)c->cap_owned;
@@ -31,13 +33,12 @@ void *pp_cpu_memory_keep(struct pp_cpu *c, int64_t count, size_t size)
     return p ? memset(p, 0, bytes) : NULL;
 }
 
-/* Floats of a vector that is padded to whole registers. */
+/* The length of a vector padded to whole kernel vectors, of 16 floats at most. */
 static int64_t padded(int64_t n)
 {
     return (n + 15) / 16 * 16;
 }
 
-/* A norm or a bias as floats, each row padded with zeros. NULL: *err says why. */
 const float *pp_cpu_float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
 {
     const int64_t n = t->ne[0], n_rows = t->ne[1];
@@ -62,7 +63,7 @@ bool pp_cpu_weight_ready(struct pp_cpu *c, const struct projection *p, int64_t r
 {
     if (pp_weight_ready(p->weight, row0, row1, &c->abandoned, c->cancel))
         return true;
-    atomic_store_explicit(&c->abandoned, true, memory_order_relaxed); /* stopped, or a weight is no number */
+    atomic_store_explicit(&c->abandoned, true, memory_order_relaxed); /* cancelled, or a weight is NaN */
     return false;
 }
 
@@ -71,12 +72,12 @@ bool pp_cpu_weight_ready(struct pp_cpu *c, const struct projection *p, int64_t r
 struct lowering {
     struct pp_cpu *c;
     const struct pp_plan *plan;
-    int at;                     /* next operation */
+    int at;                     /* index of the next operation */
     const struct pp_cancel *cancel;
     pp_progress *progress;
     void *user;
-    uint64_t done;
-    bool selected;              /* a SELECT was passed */
+    uint64_t done;              /* bytes of weights */
+    bool selected;              /* a SELECT came before */
     struct pp_error *err;
 };
 
@@ -90,8 +91,8 @@ static bool next_is(const struct lowering *l, enum pp_op_kind kind)
     return l->at < l->plan->n_ops && l->plan->ops[l->at].kind == kind;
 }
 
-/* Whether the next operation, which reads a stage's result `slot`, may become part of the stage, which then keeps its
- * own result nowhere: nobody else reads it, and the operation has no numbers of its own. */
+/* Whether the next operation, which reads a stage's result `slot`, may be fused into the stage, whose own result is
+ * then not stored: nothing else reads that, and the operation has no weights. */
 static bool may_take_next(const struct lowering *l, int slot)
 {
     const struct pp_op *op = peek(l, 0);
@@ -132,7 +133,7 @@ static enum pp_code add_projection(struct lowering *l, struct stage *s, const st
     return code;
 }
 
-/* A norm that stands in the plan twice is one to adapters: the first. */
+/* The first operation with this weight: to adapters, all norms that share a weight are that one. */
 static int first_with(const struct pp_plan *plan, const struct pp_tensor *weight)
 {
     int i = 0;
@@ -153,14 +154,14 @@ static enum pp_code take_norm(struct lowering *l, const struct pp_op *op, struct
     return PP_OK;
 }
 
-/* Whether the next operation, a norm, is read by a projection, so that it can be made part of that. */
+/* Whether the next operation, a norm, can be fused into the projection after it, which reads it. */
 static bool norm_is_of_projection(const struct lowering *l)
 {
     const struct pp_op *norm = peek(l, 0), *next = peek(l, 1);
     return norm->out != norm->in && next && next->kind == PP_OP_LINEAR && next->in == norm->out;
 }
 
-/* Likewise by experts, which do not keep it. */
+/* Likewise into experts, which do not store it, so that nothing else may read it. */
 static bool norm_is_of_experts(const struct lowering *l)
 {
     const struct pp_op *norm = peek(l, 0), *next = peek(l, 1);
@@ -168,7 +169,7 @@ static bool norm_is_of_experts(const struct lowering *l)
            next->in2 != norm->out && !pp_plan_reads(l->plan, norm->out, l->at + 2);
 }
 
-/* What comes behind the projections of a stage and reads nothing but their results. */
+/* Fuses the next operation into a stage of projections as its epilogue, if it reads nothing but their results. */
 static void take_epilogue(struct lowering *l, struct stage *s)
 {
     const struct pp_op *op = peek(l, 0);
@@ -176,7 +177,7 @@ static void take_epilogue(struct lowering *l, struct stage *s)
     if (!may_take_next(l, s->projections[0].out) || op->out < 0)
         return;
     if (l->plan->slots[op->out].base == l->plan->slots[s->in].base)
-        return; /* which other threads still read */
+        return; /* other threads still read the stage's input there */
     if (s->n_projections == 1 && op->kind == PP_OP_ADD)
         s->epilogue = EPILOGUE_ADD;
     else if (s->n_projections == 1 && op->kind == PP_OP_APPLY)
@@ -194,7 +195,7 @@ static void take_epilogue(struct lowering *l, struct stage *s)
     l->at++;
 }
 
-/* [NORM] LINEAR { LINEAR } [ADD | GATE | APPLY] */
+/* [NORM] LINEAR {LINEAR} [ADD | GATE | APPLY] */
 static enum pp_code lower_projections(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_PROJECT);
@@ -218,13 +219,13 @@ static enum pp_code lower_projections(struct lowering *l)
         l->at++;
     }
     if (normed && pp_plan_reads(l->plan, input, l->at))
-        s->norm_out = input; /* by others, too; elsewhere it lives in scratch */
+        s->norm_out = input; /* later stages read it, too; else it lives in scratch only */
     take_epilogue(l, s);
     return PP_OK;
 }
 
-/* What ALiBi's scores fall by for each head. For 2^k heads they are powers of 2^(-alibi / 2^k), the first to the
- * 2^k-th; further heads lie between those: odd powers of its root. */
+/* ALiBi's slope of each head (arXiv 2108.12409). For 2^k heads they are powers of 2^(-alibi / 2^k), the first to the
+ * 2^k-th; slopes of further heads lie between those: odd powers of its square root. */
 static const float *alibi_slopes(struct lowering *l, const struct pp_op *attention)
 {
     const double alibi = (double)attention->alibi;
@@ -244,17 +245,17 @@ static const float *alibi_slopes(struct lowering *l, const struct pp_op *attenti
     return slopes;
 }
 
-/* What is done to heads before attention, to queries first: the slots that it is done to. -1: nothing. */
-struct done_to {
+/* The slots that head norms, or rotations, before an attention work on; -1: none. */
+struct head_slots {
     int q, k, v;
 };
 
-static enum pp_code take_head_norms(struct lowering *l, struct stage *s, struct done_to *slots)
+static enum pp_code take_head_norms(struct lowering *l, struct stage *s, struct head_slots *slots)
 {
     struct norm *const norms[] = {&s->q_norm, &s->k_norm, &s->v_norm};
     int *const normed[] = {&slots->q, &slots->k, &slots->v};
     enum pp_code code = PP_OK;
-    *slots = (struct done_to){-1, -1, -1};
+    *slots = (struct head_slots){-1, -1, -1};
     for (int i = 0; i < 3 && !code && next_is(l, PP_OP_HEAD_NORM); i++, l->at++) {
         *normed[i] = peek(l, 0)->in;
         code = take_norm(l, peek(l, 0), norms[i]);
@@ -262,10 +263,10 @@ static enum pp_code take_head_norms(struct lowering *l, struct stage *s, struct 
     return code;
 }
 
-static void take_ropes(struct lowering *l, struct stage *s, struct done_to *slots)
+static void take_ropes(struct lowering *l, struct stage *s, struct head_slots *slots)
 {
     int *const rotated[] = {&slots->q, &slots->k};
-    *slots = (struct done_to){-1, -1, -1};
+    *slots = (struct head_slots){-1, -1, -1};
     s->rope = -1;
     for (int i = 0; i < 2 && next_is(l, PP_OP_ROPE); i++, l->at++) {
         *rotated[i] = peek(l, 0)->in;
@@ -273,25 +274,25 @@ static void take_ropes(struct lowering *l, struct stage *s, struct done_to *slot
     }
 }
 
-/* store: NULL where there is none */
-static bool is_done_to(struct done_to slots, const struct pp_op *attention, const struct pp_op *store)
+/* Whether these slots are those that the attention, and the store before it, read. store: NULL where there is none */
+static bool match_attention(struct head_slots slots, const struct pp_op *attention, const struct pp_op *store)
 {
     if (slots.q < 0 || !store)
         return slots.k < 0 && slots.v < 0 && (slots.q < 0 || slots.q == attention->in);
     return slots.q == attention->in && slots.k == store->in && (slots.v < 0 || slots.v == store->in2);
 }
 
-/* Whether somebody reads what was done to heads for attention, which keeps that to itself. */
-static bool is_read_behind(const struct lowering *l, struct done_to slots)
+/* Whether a later operation reads these slots, to which a fused attention does not write back. */
+static bool are_read_later(const struct lowering *l, struct head_slots slots)
 {
-    const int done[] = {slots.q, slots.k, slots.v};
+    const int all[] = {slots.q, slots.k, slots.v};
     bool is_read = false;
     for (int i = 0; i < 3; i++)
-        is_read = is_read || (done[i] >= 0 && pp_plan_reads(l->plan, done[i], l->at));
+        is_read = is_read || (all[i] >= 0 && pp_plan_reads(l->plan, all[i], l->at));
     return is_read;
 }
 
-/* Whether the next operation, a norm of heads, is one of those in front of attention. */
+/* Whether the next operation, a head norm, belongs to an attention. */
 static bool norm_is_of_attention(const struct lowering *l)
 {
     const struct pp_op *next = peek(l, 1);
@@ -299,11 +300,11 @@ static bool norm_is_of_attention(const struct lowering *l)
                     next->kind == PP_OP_KV_STORE || next->kind == PP_OP_ATTENTION);
 }
 
-/* [HEAD_NORM q [HEAD_NORM k [HEAD_NORM v]]] [ROPE q [ROPE k]] [KV_STORE] ATTENTION, or norms behind rotations */
+/* [HEAD_NORM q [HEAD_NORM k [HEAD_NORM v]]] [ROPE q [ROPE k]] [KV_STORE] ATTENTION, or norms after rotations */
 static enum pp_code lower_attention(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ATTEND);
-    struct done_to normed, rotated;
+    struct head_slots normed, rotated;
     enum pp_code code = take_head_norms(l, s, &normed);
     take_ropes(l, s, &rotated);
     if (!code && normed.q < 0) {
@@ -315,7 +316,7 @@ static enum pp_code lower_attention(struct lowering *l)
     const struct pp_op *attention = next_is(l, PP_OP_ATTENTION) ? peek(l, 0) : NULL;
     if (code)
         return code;
-    if (!attention || !is_done_to(normed, attention, store) || !is_done_to(rotated, attention, store))
+    if (!attention || !match_attention(normed, attention, store) || !match_attention(rotated, attention, store))
         return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend has no stage for this kind of attention");
     s->tier = attention->tier;
     s->layer = attention->tier_layer;
@@ -337,7 +338,7 @@ static enum pp_code lower_attention(struct lowering *l)
     if (attention->alibi != 0.0f && !(s->slopes = alibi_slopes(l, attention)))
         code = l->err->code;
     l->at++;
-    if (!code && (is_read_behind(l, normed) || is_read_behind(l, rotated)))
+    if (!code && (are_read_later(l, normed) || are_read_later(l, rotated)))
         code = pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend keeps no heads that were normed or rotated");
     return code;
 }
@@ -352,7 +353,7 @@ static enum pp_code lower_compression(struct lowering *l)
     return pp_cpu_compress_add(l->c, s, op, l->err);
 }
 
-/* The key of a compressed block. */
+/* A KV_STORE of a compressed block's key */
 static enum pp_code lower_keeping(struct lowering *l)
 {
     const struct pp_op *op = &l->plan->ops[l->at++];
@@ -388,7 +389,7 @@ static enum pp_code lower_heads(struct lowering *l)
     return pp_cpu_heads_add(l->c, s, &l->plan->heads[op->heads], l->err);
 }
 
-/* Whether the next operation, a product, is what a convolution reads. */
+/* Whether the next operation, a product, can be fused into the convolution after it, which reads it. */
 static bool product_is_of_convolution(const struct lowering *l)
 {
     const struct pp_op *product = peek(l, 0), *next = peek(l, 1);
@@ -436,7 +437,7 @@ static enum pp_code lower_recurrence(struct lowering *l)
     return (scans ? pp_cpu_scan_add : pp_cpu_recur_add)(l->c, s, op, l->err);
 }
 
-/* Whether the next operation is one of a row by itself, not a part of what is fused. */
+/* Whether the next operation runs row by row, and is not part of a pattern. */
 static bool is_row_op(const struct lowering *l)
 {
     const struct pp_op *op = peek(l, 0);
@@ -474,13 +475,13 @@ static bool is_row_op(const struct lowering *l)
     }
 }
 
-/* A vector of the model's, if there is one. */
+/* A tensor, if there is one, as floats; false: l->err is set. */
 static bool take_vector(struct lowering *l, const struct pp_tensor *t, const float **to)
 {
     return !t || (*to = pp_cpu_float_vector(l->c, t, l->err)) != NULL;
 }
 
-/* What an operation of a row has of the model's tensors, and of how many parts which of its slots is. */
+/* Sets the weights of a row operation, and the numbers and sizes of the parts of its slots. */
 static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, struct row_op *r)
 {
     const struct pp_slot *slots = l->plan->slots;
@@ -543,7 +544,7 @@ static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, 
     return good ? PP_OK : l->err->code;
 }
 
-/* As many as there are of is_row_op() */
+/* {operations of is_row_op()} */
 static enum pp_code lower_rows(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ROWS);
@@ -656,7 +657,7 @@ static enum pp_code lower_next(struct lowering *l)
     }
 }
 
-/* Kernels learn where their weights are. */
+/* Sets the data pointers of all matrices, which are known once pp_weights_place has laid them out. */
 static void point_at_weights(struct pp_cpu *c)
 {
     for (int i = 0; i < c->n_stages; i++) {
