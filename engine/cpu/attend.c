@@ -1,26 +1,26 @@
-/* attend.c - attention stages: rotation, KV store, and the attention of tiles of rows.
+/* attend.c - attention stages: RoPE, KV store, and flash attention over tiles of rows.
  *
- * Neighbouring rows of one sequence form a tile, so that what is read of K and V serves all their queries of a KV head.
- * When there are few tiles, several items share the chunks of one: each leaves the sums of its chunks in memory, and
- * whichever is done last merges them in ascending order, which gives the bits of a single item.
+ * Neighbouring rows of one sequence form a tile, so that each load of K and V serves all their queries of a KV head.
+ * The positions they see are processed in chunks of PP_KV_CHUNK with an online softmax. When there are few tiles,
+ * several items split the chunks of one (as in flash decoding): each leaves the sums of its chunks in memory, and
+ * whichever finishes last merges them in ascending order, which gives the bits of a single item.
  *
- * A row that sees only what an index picked has its positions copied side by side, a chunk at a time, as if they were
- * all there is: so its attention computes what that of a sequence of so many positions does, however many there are,
- * and the copying comes on top. That touches a line of memory for every four bytes, of which sixteen neighbours have
- * the rest: where few are picked of each sixteen, up to sixteen times as much is read as is used, though never more
- * than all positions have. Rows of such a tile share nothing; where 64 heads or more have one key, tiles are single
- * rows anyway. Where blocks are picked, pages that are all seen are read where they lie.
+ * A row that sees only positions picked by an index has these gathered, a chunk at a time, as if they were all there
+ * is: its attention costs what that of such a short sequence does, plus the gathering. In the cache sixteen
+ * neighbouring positions lie interleaved by four bytes: where few of each sixteen are picked, gathering reads up to
+ * sixteen times the bytes that it uses, though never more than all positions have. Rows of such a tile share nothing;
+ * where 64 heads or more share one key, tiles are single rows anyway. Where blocks are picked, pages that are seen
+ * entirely are read in place.
  *
- * Where each head sees other blocks of positions than its neighbour (Phi 3 small), heads are attended to one by one,
- * not all of a KV head together. Blocks are pages, and are read where they lie; a row's chunks are of those that it
- * sees.
+ * Where each head sees different blocks of positions (Phi 3 small), heads are processed one by one instead of all of a
+ * KV head together. Blocks are pages, read in place; a row's chunks consist of the pages that it sees.
  *
- * A row that sees the first positions and, behind a gap, those of its window, sees the former as a chunk of their own,
- * before the window's first one.
+ * A row that sees the first positions and, after a gap, those of its window, sees the former as a chunk of their own,
+ * before the window's first.
  *
- * A row that also sees compressed blocks has the positions of its window copied side by side, ascending, and behind
- * them the blocks' keys, whole groups of sixteen at a time where they lie alike in both: its chunks are of that row of
- * keys. */
+ * A row that also sees compressed blocks has the positions of its window gathered, ascending, and after them the
+ * blocks' keys, by whole groups of sixteen where source and destination are aligned alike; its chunks are of that
+ * sequence. */
 #include <math.h>
 #include <string.h>
 
@@ -28,15 +28,15 @@
 #include "engine/cpu/program.h"
 
 enum {
-    ITEMS_PER_THREAD = 4,        /* wanted when a tile's chunks are shared */
-    LEAST_PARTIAL = 1 << 20,     /* floats for sums of chunks; a pass that needs more than there are shares no chunks */
-    LATENT_CHUNKS = 128,         /* of a row, which can always be shared in latent attention */
+    ITEMS_PER_THREAD = 4,        /* the target when tiles are split */
+    LEAST_PARTIAL = 1 << 20,     /* floats for partial sums; a pass that needs more than there are splits no tiles */
+    LATENT_CHUNKS = 128,         /* in latent attention there is always room for so many chunks of a row */
     FEW_ROWS = 16,               /* see tiles_store */
 };
 
 /* --- the plan ---------------------------------------------------------------------------------------------- */
 
-/* Floats of one chunk's sums for n_q queries. */
+/* Floats of one chunk's sums for n_q queries: m, l, and o [v_pad]. */
 static size_t sums_size(const struct attend_plan *p, int n_q)
 {
     return (size_t)n_q * ((size_t)p->kv.v_pad + 2);
@@ -58,14 +58,14 @@ static bool is_of_attention(const struct pp_cpu *c, int tier)
     return c->attend[tier].kv.kind == PP_TIER_ATTENTION;
 }
 
-/* Of keys in F32 or F16 without V, a chunk of which is read as pages without shared places have it. */
+/* Bytes of a chunk of index keys, one per compressed block, gathered as if each position had a key. */
 static size_t index_chunk_bytes(const struct pp_kv_layout *kv)
 {
     return (size_t)(PP_KV_CHUNK / kv->slots) * kv->head_bytes;
 }
 
-/* What a thread needs for the tiers. No item needs this and the products' scratch, nor two tiers': it is the same
- * memory. */
+/* A thread's scratch for tiles. No item needs that of two tiers, or of products as well, so that they all share the
+ * memory of `kernel`. */
 static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
 {
     size_t kernel = c->kernel_bytes, tail = 0;
@@ -97,7 +97,7 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
     return true;
 }
 
-/* With latent attention all heads are one KV head's, so that only chunks can be shared. */
+/* With latent attention all heads share one KV head, so that there is nothing to split but chunks. */
 static int64_t least_partial(const struct pp_cpu *c)
 {
     int64_t least = LEAST_PARTIAL;
@@ -136,64 +136,66 @@ void pp_cpu_attend_free(struct pp_cpu *c)
     pp_free(c->own_room);
 }
 
-/* Positions that a row attends to, unless it sees those only that were picked. */
+/* How many positions a row may attend to, windows and picks aside. */
 static int64_t row_length(const struct pp_batch_row *r)
 {
     return pp_cpu_row_length(r);
 }
 
-/* Compressed blocks that end up to a row. */
+/* How many compressed blocks end no later than a row. */
 static int64_t n_blocks(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     return p->stride ? row_length(r) / p->stride : 0;
 }
 
+/* Whether a row sees only what the index picked: else it sees all there is. */
 static bool is_picked(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     const int64_t n = p->stride ? n_blocks(p, r) : row_length(r);
     return p->top_k && (p->pooled ? n - n % p->block : n) > p->top_k;
 }
 
-/* Pages before those that a row sees in any case, where of others a head sees some. */
+/* With far_step: how many pages lie before the near ones, which all heads see. */
 static int64_t n_far(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     const int64_t own = (row_length(r) - 1) / PP_PAGE_TOKENS;
     return p->n_near && own >= p->n_near ? own - p->n_near + 1 : 0;
 }
 
-/* The first page that a head may see of them: (page + shift of the head + 1) is a multiple of far_step. */
+/* The first of those far pages that a head sees: (page + head * far_shift + 1) is a multiple of far_step. */
 static int64_t first_far(const struct attend_plan *p, int head)
 {
     return (p->far_step - (head * p->far_shift + 1) % p->far_step) % p->far_step;
 }
 
-/* How many of n of them a head sees; head -1: at most. */
+/* How many of n far pages a head sees; head -1: the most that any head sees. */
 static int64_t n_far_seen(const struct attend_plan *p, int64_t n, int head)
 {
     const int64_t first = head < 0 ? 0 : first_far(p, head);
     return n > first ? (n - 1 - first) / p->far_step + 1 : 0;
 }
 
-/* Whether what a row sees does not lie one behind the other in its pages. */
+/* Whether the positions that a row sees are not contiguous in its pages. */
 static bool is_gathered(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     return p->stride || is_picked(p, r) || n_far(p, r);
 }
 
-/* Where there are compressed blocks: positions of the window, which come before those. */
+/* With compressed blocks: how many positions the window has, which come before them. */
 static int64_t n_windowed(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     return row_length(r) < p->window ? row_length(r) : p->window;
 }
 
-/* Where a row stands among those that it attends to; in a tree its slot is behind its siblings', too. */
+/* A row's own index among the positions that it attends to. In a tree that is not its slot, which counts siblings,
+ * too. */
 static int64_t row_place(const struct pp_batch_row *r)
 {
     return r->tree_mask ? row_length(r) - 1 : r->slot;
 }
 
-/* Rows of a tile have their positions in the same pages: those of a chain one after the other, those of a tree up to
- * where it begins. */
+/* Whether two neighbouring rows may share a tile: they read the same pages, in a chain with the first row before the
+ * second, in a tree up to where it begins. */
 static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b)
 {
     if (a->pages[0] != b->pages[0] || !a->tree_mask != !b->tree_mask)
@@ -201,13 +203,14 @@ static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b
     return a->tree_mask ? a->tree_base == b->tree_base : a->slot < b->slot;
 }
 
-/* Whether positions that a row does not see lie between the first ones and its window. */
+/* Whether there are positions between the leading ones and the window, which the row does not see. */
 static bool has_gap(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     return p->n_first && row_length(r) - p->window > p->n_first;
 }
 
-/* The first position that a row attends to, behind a gap if there is one, and the one behind the last. */
+/* The first position that a row attends to, after the gap if there is one. Positions are counted in the sequence, or,
+ * where they are gathered, among those. */
 static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     if (p->stride)
@@ -221,15 +224,16 @@ static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row 
     return p->window && row_length(r) > p->window ? row_length(r) - p->window : 0;
 }
 
-/* How many were picked: the row's own block, which always is, has those up to it; where keys are pooled it comes on
- * top, unless it is whole. */
+/* How many positions were picked. The row's own block, which always is, counts only up to the row; where keys are
+ * pooled it comes on top, unless it is whole. */
 static int64_t n_picked(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     return p->pooled ? p->top_k + row_length(r) % p->block
                      : p->top_k - p->block + (row_length(r) - 1) % p->block + 1;
 }
 
-/* head: of queries, where each sees something else; -1: the one that sees most. */
+/* The position after the last that a row attends to. head: the query head, where each sees different pages; -1: the
+ * one that sees most. */
 static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r, int head)
 {
     if (n_far(p, r))
@@ -241,10 +245,10 @@ static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r
     return p->window && p->both_ways && r->slot + p->window < end ? r->slot + p->window : end;
 }
 
-/* The chunks of which some of a tile's rows see something. */
+/* The chunks that a tile's rows see any part of. */
 struct chunks {
     int64_t first, end;
-    bool gap; /* the first stands for the first positions, which rows with a gap see */
+    bool gap; /* some row has a gap: the first chunk is then that of the leading positions */
 };
 
 static struct chunks tile_chunks(const struct attend_plan *p, const struct pp_batch_row *rows, int n_rows, int head)
@@ -259,13 +263,13 @@ static struct chunks tile_chunks(const struct attend_plan *p, const struct pp_ba
     return (struct chunks){begin / PP_KV_CHUNK - gap, (end + PP_KV_CHUNK - 1) / PP_KV_CHUNK, gap};
 }
 
-/* Heads, or groups of them, that are attended to by themselves. */
+/* How many groups of query heads are processed separately: one per KV head, or more. */
 static int n_groups(const struct attend_plan *p)
 {
     return p->kv.n_head_kv * p->share;
 }
 
-/* How many items share a tile's chunks of a KV head. */
+/* Decides how many items share a tile's chunks. */
 static void split_chunks(const struct pp_cpu *c, struct attend_plan *p)
 {
     const int n_rows = c->batch->n, n_threads = pp_pool_n(c->pool);
@@ -283,9 +287,9 @@ static void split_chunks(const struct pp_cpu *c, struct attend_plan *p)
         atomic_store_explicit(&p->left[i], p->n_splits, memory_order_relaxed);
 }
 
-/* Whether each tile sees no row of this pass but its own, and with several splits only the last one sees those. Then
- * the item that reads them can rotate and store them itself, which saves a meeting of the threads in every layer; with
- * many rows it is better if all threads do that together. */
+/* Whether each tile sees no rows of this pass but its own, and, if split, only the last split sees those. The item that
+ * reads them can then rotate and store them itself, which saves a barrier in every layer; many rows are better stored
+ * by all threads together. */
 static bool tiles_store(const struct attend_plan *p, const struct pp_batch_row *rows)
 {
     if (p->tiles[p->n_tiles] > FEW_ROWS || p->share > 1) /* several items have the same keys */
@@ -293,7 +297,7 @@ static bool tiles_store(const struct attend_plan *p, const struct pp_batch_row *
     for (int i = 0; i < p->n_tiles; i++) {
         const int first = p->tiles[i], last = p->tiles[i + 1] - 1;
         for (int r = first; r <= last; r++)
-            if (is_gathered(p, &rows[r])) /* its own position may be in any chunk, or in none */
+            if (is_gathered(p, &rows[r])) /* its own position may be in any chunk, or not picked */
                 return false;
         for (int k = 0; k < i; k++)
             if (rows[p->tiles[k]].pages[0] == rows[first].pages[0])
@@ -332,7 +336,8 @@ void pp_cpu_attend_plan(struct pp_cpu *c)
 
 /* --- rotation and store ------------------------------------------------------------------------------------ */
 
-/* x: consecutive heads of a row, the `first` and those behind it; norm: of each, or without a weight */
+/* Norms and rotates x, n_heads consecutive heads of a row, the first of which is head `first`, by RoPE; then applies
+ * the Hadamard rotation of quantised caches. norm: of each head; weight NULL: none. */
 static void rotate(const struct pp_cpu *c, const struct stage *s, const struct norm *norm, int row, float *x,
                    int first, int n_heads)
 {
@@ -357,12 +362,13 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const struct n
         c->ops->hadamard(x, n_heads * kv->head_dim, kv->rotate);
 }
 
+/* Stores K and V of a KV head of a row in the cache. */
 static void store(const struct pp_cpu *c, const struct stage *s, int row, int kv_head)
 {
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     const struct pp_batch_row *r = &c->batch->rows[row];
     if (s->k < 0)
-        return; /* another layer did */
+        return; /* it uses another layer's */
     float *k = slot_row(c, s->k, row) + kv_head * kv->head_dim;
     float *v = slot_row(c, s->v, row) + kv_head * (kv->v_in_k ? kv->head_dim : kv->v_dim);
     rotate(c, s, &s->k_norm, row, k, kv_head, 1);
@@ -384,8 +390,8 @@ struct tile {
     const struct stage *s;
     const struct attend_plan *p;      /* of the stage's tier */
     const struct pp_batch_row *rows;  /* the tile's first */
-    int row0, n_rows, kv_head, index; /* index: among the counters of what is left */
-    int head;                         /* which group of queries; where a KV head has one, its number */
+    int row0, n_rows, kv_head, index; /* index: into p->left */
+    int head;                         /* the group of query heads; where a KV head has one group, its number */
     struct chunks chunks;
     size_t head_offset;
     struct pp_attention *a;
@@ -397,13 +403,13 @@ static bool is_of_first(const struct tile *t, int64_t chunk)
     return t->chunks.gap && chunk == t->chunks.first;
 }
 
-/* Where a chunk lies. */
+/* The index of a chunk's positions in the sequence, in chunks. */
 static int64_t place_of(const struct tile *t, int64_t chunk)
 {
     return is_of_first(t, chunk) ? 0 : chunk;
 }
 
-/* What a row sees of a chunk; empty if it is nothing. */
+/* What a row sees of a chunk; empty: {0, 0}. */
 static struct pp_span in_chunk(const struct tile *t, const struct pp_batch_row *r, int64_t chunk)
 {
     if (is_of_first(t, chunk))
@@ -416,9 +422,9 @@ static struct pp_span in_chunk(const struct tile *t, const struct pp_batch_row *
     return begin < end ? (struct pp_span){(int)begin, (int)end} : (struct pp_span){0, 0};
 }
 
-/* A branch of a tree: its positions lie scattered among its siblings'. They are copied side by side to where they would
- * lie if the branch were all there is, so that every sum is made in the same order and gives the same bits as for a
- * chain. tail stands for the pages from tree_base's on. */
+/* Gathers a branch of a tree, whose positions are scattered among its siblings'. They are copied to where they would
+ * lie if the branch were all there is, so that every sum is made in the same order and has the same bits as for a
+ * chain. The tail replaces the pages from tree_base's on. */
 static void gather_branch(const struct tile *t, const struct pp_batch_row *r)
 {
     const struct pp_kv_layout *l = &t->p->kv;
@@ -434,8 +440,8 @@ static void gather_branch(const struct tile *t, const struct pp_batch_row *r)
     }
 }
 
-/* A page of what was picked for a row: from[0 .. n - 1], side by side in the k-th page of the tail, or where it lies if
- * that is how it lies. */
+/* A page of the positions picked for a row, from[0 .. n - 1]: gathered in the k-th page of the tail, or in place if
+ * they are the beginning of a page. */
 static const uint8_t *gather_page(const struct tile *t, const struct pp_batch_row *r, const int32_t *from, int n, int k)
 {
     const struct pp_kv_layout *l = &t->p->kv;
@@ -447,7 +453,7 @@ static const uint8_t *gather_page(const struct tile *t, const struct pp_batch_ro
     return to;
 }
 
-/* A chunk of what was picked for the i-th row of a tile. */
+/* Gathers a chunk of the positions picked for the i-th row of a tile. */
 static void gather_picks(const struct tile *t, int i, int64_t chunk, int n, const uint8_t *heads[PP_CHUNK_PAGES])
 {
     const struct pick_plan *p = &t->c->pick;
@@ -459,7 +465,7 @@ static void gather_picks(const struct tile *t, int i, int64_t chunk, int n, cons
     }
 }
 
-/* The pages of a chunk, of n positions, of what the tile's head sees for a row. */
+/* With far_step: the pages of a chunk of n positions, far ones first, that the tile's head sees for a row. */
 static void find_far(const struct tile *t, const struct pp_batch_row *r, int64_t chunk, int n,
                      const uint8_t *heads[PP_CHUNK_PAGES])
 {
@@ -471,7 +477,7 @@ static void find_far(const struct tile *t, const struct pp_batch_row *r, int64_t
     }
 }
 
-/* The row behind the last of those from the i-th on that see the same pages in a chunk. */
+/* The end of the rows from the i-th on that see the same pages in a chunk. */
 static int same_far(const struct tile *t, const struct pp_span *see, int i)
 {
     int next = i + 1;
@@ -480,15 +486,15 @@ static int same_far(const struct tile *t, const struct pp_span *see, int i)
     return next;
 }
 
-/* What the i-th row of a tile sees in the end: places of the window, or of blocks, of which so many lie one behind the
- * other from there on. */
+/* Consecutive slots of a page: of the window's positions, or of compressed blocks. */
 struct run {
     const struct pp_kv_layout *kv;
-    const uint8_t *head;
-    int place;
+    const uint8_t *head; /* the head's bytes in the page */
+    int place;           /* the first slot */
     int64_t n;
 };
 
+/* The slots from the at-th key on that the i-th row of a tile sees, where it also sees compressed blocks. */
 static struct run run_at(const struct tile *t, int i, int64_t at)
 {
     const struct attend_plan *p = t->p;
@@ -508,7 +514,7 @@ static struct run run_at(const struct tile *t, int i, int64_t at)
                         picked || p->stride >= PP_PAGE_TOKENS ? 1 : PP_PAGE_TOKENS / p->stride - place};
 }
 
-/* n keys of what the i-th row sees in a chunk, side by side in the tail. */
+/* Gathers n keys of a chunk of the window and the compressed blocks that the i-th row sees. */
 static void gather_all(const struct tile *t, int i, int64_t chunk, int n, const uint8_t *heads[PP_CHUNK_PAGES])
 {
     const struct pp_kv_layout *l = &t->p->kv;
@@ -523,7 +529,8 @@ static void gather_all(const struct tile *t, int i, int64_t chunk, int n, const 
         heads[k] = k * PP_PAGE_TOKENS < n ? t->tail + (size_t)k * l->head_bytes : NULL;
 }
 
-/* Where our head's bytes of a chunk are, of which `see` is needed; from tail_page on in the tail. */
+/* The addresses of the tile's head in the pages of a chunk, as far as `see` needs them; from tail_page on in the
+ * tail. */
 static void find_heads(const struct tile *t, int64_t chunk, struct pp_span see, int64_t tail_page,
                        const uint8_t *heads[PP_CHUNK_PAGES])
 {
@@ -538,7 +545,7 @@ static void find_heads(const struct tile *t, int64_t chunk, struct pp_span see, 
     }
 }
 
-/* What can be asked for while an item works on one of its chunks: the next of them, if it is read where it lies. */
+/* Sets what may be prefetched while an item works on a chunk: its next one, if that is read in place. */
 static void look_ahead(const struct tile *t, int64_t chunk, struct chunks of)
 {
     const struct pp_batch_row *last = &t->rows[t->n_rows - 1];
@@ -549,9 +556,9 @@ static void look_ahead(const struct tile *t, int64_t chunk, struct chunks of)
         find_heads(t, next, in_chunk(t, last, next), INT64_MAX, t->a->next);
 }
 
-/* Nobody asks for an item's first chunk before the item begins: for K of its first page this does while the queries are
- * made ready, and the rest is asked for while that is worked on. */
-static void ask_for_first(const struct tile *t, int64_t chunk)
+/* An item's first chunk has not been prefetched when the item begins: prefetches K of its first page, to arrive while
+ * the queries are prepared; the rest is prefetched while that page is processed. */
+static void prefetch_first(const struct tile *t, int64_t chunk)
 {
     enum { LINE = 64 };
     const struct pp_batch_row *last = &t->rows[t->n_rows - 1];
@@ -565,7 +572,7 @@ static void ask_for_first(const struct tile *t, int64_t chunk)
         __builtin_prefetch(k + i);
 }
 
-/* Adds a chunk for neighbouring rows first .. end - 1, which all see some of it where it lies. */
+/* Adds a chunk for neighbouring rows first .. end - 1, which all see some of it, in place. */
 static void attend_rows(const struct tile *t, int64_t chunk, int first, int end, const struct pp_span *see,
                         const struct pp_attention_sums *to)
 {
@@ -599,7 +606,7 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
             next++;
         if (see[i].end && t->p->n_near && apart) {
             next = same_far(t, see, i);
-            find_far(t, &t->rows[next - 1], chunk, see[next - 1].end, heads); /* which sees most */
+            find_far(t, &t->rows[next - 1], chunk, see[next - 1].end, heads); /* the last row sees most */
             t->c->ops->attention_chunk(t->a, heads, i, next - i, see, to);
         } else if (see[i].end && apart) {
             (t->p->stride ? gather_all : gather_picks)(t, i, chunk, see[i].end, heads);
@@ -614,7 +621,8 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
     }
 }
 
-/* Sums of nothing; with sinks, of those: a sink is like a position before all others, with a value of zeros. */
+/* Sets sums to those of no positions; with sinks, of these: a sink is like a position before all others whose value is
+ * 0. */
 static void begin_sums(const struct tile *t, const struct pp_attention_sums *sums, const float *sinks)
 {
     const int group = t->a->group, n_q = t->n_rows * group;
@@ -648,7 +656,7 @@ static void finish(const struct tile *t)
     }
 }
 
-/* Where a chunk's sums wait for the others. */
+/* The memory for a chunk's sums, where a tile is split. */
 static struct pp_attention_sums partial_sums(const struct tile *t, int64_t chunk)
 {
     const struct attend_plan *p = t->p;
@@ -659,7 +667,7 @@ static struct pp_attention_sums partial_sums(const struct tile *t, int64_t chunk
     return (struct pp_attention_sums){.m = at, .l = at + n_q, .o = at + 2 * n_q};
 }
 
-/* A chunk may take long enough that a stop should not wait for the next. */
+/* Checked before every chunk, since a whole item may take too long for a cancelled pass to wait for. */
 static bool stopped(struct pp_cpu *c)
 {
     if (!pp_cancelled(c->cancel))
@@ -680,7 +688,7 @@ static void attend_alone(const struct tile *t)
     finish(t);
 }
 
-/* The chunks of one of the items that share a tile's. */
+/* The chunks of one split of a tile. */
 static struct chunks share_of(const struct tile *t, int split)
 {
     const int64_t first = t->chunks.first, n = t->chunks.end - first;
@@ -710,7 +718,7 @@ static void attend_share(const struct tile *t, int split)
     finish(t);
 }
 
-/* What scores of a row are multiplied by. */
+/* The scale of a row's scores, which in some models grows with the position. */
 static float score_scale(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *row)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
@@ -721,14 +729,15 @@ static float score_scale(const struct pp_cpu *c, const struct stage *s, const st
     return c->attend[s->tier].scale * (float)(1 + (double)hp->attn_temperature * log1p(contexts));
 }
 
-/* And behind their cap. */
+/* Their growth in others, which comes after the soft cap. */
 static float score_growth(const struct pp_cpu *c, const struct pp_batch_row *row)
 {
     const int64_t length = pp_source_hparams(c->model->source)->attn_log_length;
     return length && row->position > length ? (float)(log((double)row->position) / log((double)length)) : 1.0f;
 }
 
-/* Queries that no phase has rotated are rotated here, in a copy, because other splits read them too. */
+/* Loads the tile's queries. Those that no phase has rotated are rotated here, in a copy, because other splits read
+ * them, too. */
 static void take_queries(const struct tile *t)
 {
     const struct pp_kv_layout *kv = &t->p->kv;
@@ -736,7 +745,7 @@ static void take_queries(const struct tile *t)
     for (int i = 0; i < t->n_rows; i++) {
         float *q = slot_row(t->c, t->s->q, t->row0 + i) + t->head * width;
         if (!t->p->stores_apart) {
-            memcpy(t->a->total.o, q, (size_t)width * sizeof *q); /* the total begins later */
+            memcpy(t->a->total.o, q, (size_t)width * sizeof *q); /* free until begin_total() */
             q = t->a->total.o;
             rotate(t->c, t->s, &t->s->q_norm, t->row0 + i, q, t->head * t->a->group, t->a->group);
         }
@@ -750,8 +759,8 @@ static void take_queries(const struct tile *t)
 static void attend(struct pp_cpu *c, const struct stage *s, int item, struct thread_scratch *scratch)
 {
     const struct attend_plan *p = &c->attend[s->tier];
-    /* Long rows last would leave threads idle at the end: the last tile, which sees most, comes first. Neighbours share
-     * a head. */
+    /* The last tile, which sees most, comes first: long items at the end would leave threads idle. Neighbouring items
+     * share a head. */
     const int head = item / (p->n_tiles * p->n_splits), rest = item % (p->n_tiles * p->n_splits);
     const int kv_head = head / p->share;
     const int tile = p->n_tiles - 1 - rest / p->n_splits, split = rest % p->n_splits;
@@ -774,8 +783,8 @@ static void attend(struct pp_cpu *c, const struct stage *s, int item, struct thr
     t.a->growing = false;
     t.a->slopes = s->slopes ? s->slopes + head * t.a->group : NULL;
     t.chunks = tile_chunks(p, t.rows, t.n_rows, head);
-    ask_for_first(&t, p->n_splits == 1 ? t.chunks.first : share_of(&t, split).first);
-    for (int i = 0; i < t.n_rows && !p->stores_apart && split == p->n_splits - 1; i++) /* its last chunk needs them */
+    prefetch_first(&t, p->n_splits == 1 ? t.chunks.first : share_of(&t, split).first);
+    for (int i = 0; i < t.n_rows && !p->stores_apart && split == p->n_splits - 1; i++) /* it has their chunk */
         store(c, s, t.row0 + i, kv_head);
     take_queries(&t);
     if (p->n_splits == 1)
