@@ -1,5 +1,5 @@
-/* project.c - stages of projections: the input of a row made ready once, then work items of weight rows for all rows of
- * the batch, with adapters, bias, residual addition or SwiGLU behind them. */
+/* project.c - projection stages: the input of each row is prepared once (normed, quantised); then work items of weight
+ * rows compute W x for all rows of the batch, add adapters and bias, and apply the epilogue. */
 #include <math.h>
 #include <string.h>
 
@@ -8,11 +8,11 @@
 #include "engine/cpu/program.h"
 #include "engine/cpu/stream_ahead.h"
 
-/* Multiply-adds and bytes of weights that a thread takes at a time at most: 4 ms at 100 G/s, 2 ms at 8 GB/s. 128 rows
+/* The most multiply-adds and bytes of weights that a thread takes at a time: 4 ms at 100 G/s, 2 ms at 8 GB/s. 128 rows
  * of a wide matrix for 512 rows of activations are less. */
 static const int64_t MOST_MACS = 400000000, MOST_BYTES = 16000000;
-/* Bytes of weights in one work item at few rows: a few microseconds, so that threads end a part together, yet long
- * beside what it costs to begin one. */
+/* Bytes of weights of one work item at few rows: a few microseconds, short enough for threads to end a part together,
+ * and long compared with the cost of taking an item. */
 static const int64_t ITEM_BYTES = 32768;
 
 static int64_t row_bytes(const struct pp_matrix *w)
@@ -20,25 +20,25 @@ static int64_t row_bytes(const struct pp_matrix *w)
     return (int64_t)pp_type_row_bytes(w->type, w->n_cols);
 }
 
-/* What adapters add to a token is small and in pieces, too short for the processor to see a stream in it: it is asked
- * for. Not all at once: a Zen 3 forgets requests beyond about 20 that wait (of 34 KiB asked for at once it reads the
- * whole as slowly as if nothing had been asked for, 2.5 us; of 16 lines in 33 ns all come, and it takes 1), and Intel's
- * processors stand still until there is room for more. So a thread asks for some lines whenever it has done something
- * else for a while. (Of B, for which there is no such while before W, 64 lines at once are better than 16.) */
+/* Adapters' matrices for one token are small, too short for the hardware prefetchers to detect a stream, so they are
+ * prefetched by software. Not all at once: a Zen 3 drops prefetches beyond about 20 in flight (34 KiB prefetched at
+ * once are read as slowly as without, in 2.5 us; 16 lines in 33 ns all arrive, and it takes 1), and Intel's processors
+ * stall until there is room for more. So a thread prefetches some lines whenever it has done something else for a
+ * while. (For B, which has no such while before W, 64 lines at once are better than 16.) */
 enum { LINE = 64, SOME_LINES = 16 };
 
-static void ask_for(struct requests *r, int n_lines)
+static void prefetch(struct requests *r, int n_lines)
 {
     for (int i = 0; i < n_lines && r->at < r->end; i++, r->at += LINE)
         __builtin_prefetch((const void *)r->at, 0, 2);
 }
 
-static void ask_for_some(struct requests *r)
+static void prefetch_some(struct requests *r)
 {
-    ask_for(r, SOME_LINES);
+    prefetch(r, SOME_LINES);
 }
 
-/* Whether what an A of this type meets is there until all rows of the stage are prepared. */
+/* Whether the form of the input that an A of this type reads is kept until all rows of the stage are prepared. */
 static bool keeps_input(const struct stage *s, uint32_t type)
 {
     return pp_pack_needed(type) || s->plain || s->norm_out >= 0 || (!s->norm.weight && !s->in_place);
@@ -46,9 +46,9 @@ static bool keeps_input(const struct stage *s, uint32_t type)
 
 enum which_down { DOWN_ALL, DOWN_KEPT, DOWN_PASSING };
 
-/* A x for every adapter of n rows that have the same, and every projection of the stage, one after the other in a row
- * of out; or for those only whose input is kept, or is not. x: the rows, as floats and, if a weight of the stage wants
- * that, quantised. */
+/* A x of n rows x with the same set, for every projection of the stage and every adapter, one after the other in a row
+ * of out; or only for those A whose input is kept, or only for those whose input is not. x: float32 and, if a weight of
+ * the stage reads them, quantised. */
 static void lora_down(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set,
                       const struct pp_acts *x, int n, enum which_down which, float *out, void *kernel)
 {
@@ -61,7 +61,7 @@ static void lora_down(const struct pp_cpu *c, const struct stage *s, const struc
         }
 }
 
-/* What lora_down made of a row, for one projection. */
+/* The part of a row of lora_down that is one projection's. */
 static const float *down_of(const struct stage *s, int projection, const struct pp_adapter_set *set, const float *down)
 {
     for (int p = 0; p < projection; p++)
@@ -69,7 +69,7 @@ static const float *down_of(const struct stage *s, int projection, const struct 
     return down;
 }
 
-/* Batch rows from i on that have the same adapters. */
+/* How many consecutive rows from the i-th on have the same set of adapters. */
 static int alike_from(const struct pp_cpu *c, const struct stage *s, int i, int m)
 {
     const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
@@ -79,7 +79,7 @@ static int alike_from(const struct pp_cpu *c, const struct stage *s, int i, int 
     return n;
 }
 
-/* Whether an adapter of some row scales the input of this stage, which then has one projection and no norm. */
+/* Whether an adapter (IA3) of some row scales the input of this stage, which then has one projection and no norm. */
 static bool scales_rows(const struct pp_cpu *c, const struct stage *s, int m)
 {
     for (int i = 0; i < m; i++) {
@@ -90,15 +90,18 @@ static bool scales_rows(const struct pp_cpu *c, const struct stage *s, int m)
     return false;
 }
 
-/* Where results go: element [i * stride + r] is row i's for weight row r. */
+/* Where results go: y[i * stride + r] is row i's for weight row r. */
 struct results {
     float *y;
     int64_t stride;
 };
 
-/* --- tensors that stand for the model's own (lora.h) ---------------------------------------------------------- */
+/* --- tensors that replace the model's own (lora.h) ------------------------------------------------------------- */
 
-/* What is left of the model's own matrix where others stand for it in part; *n: how many do. */
+/* A set's tensors replace the model's to the extent of their strengths: W becomes left W + sum of strength W_k, where
+ * left is 1 minus the sum of the strengths. */
+
+/* What is left of the model's own matrix; *n: how many adapters replace it. */
 static float left_of_matrix(const struct pp_adapter_set *set, int linear, int *n)
 {
     float left = 1.0f;
@@ -111,7 +114,7 @@ static float left_of_matrix(const struct pp_adapter_set *set, int linear, int *n
     return left;
 }
 
-/* A norm's vector [n] where sets' adapters have others in its place: made in `room`, or the model's own. */
+/* A norm's vector [n] for a set: mixed in `room` if adapters replace it, else the model's own. */
 static const float *replaced_vector(const struct pp_adapter_set *set, int op, bool bias, const float *own, int64_t n,
                                     float *room)
 {
@@ -150,8 +153,8 @@ static pp_matmul_fn *kernel_for(const struct pp_cpu *c, uint32_t type)
     return pp_cpu_splits(c, type) ? c->bf16->matmul : c->mm->by_type[type];
 }
 
-/* y = W_k x for a matrix that stands for the model's own. Beside weights that meet split activations there may be no
- * others: for one in F32 they are joined again. */
+/* y = W_k x for a matrix that replaces the model's own. If the stage has split activations only, these are joined again
+ * for one in F32. */
 static void multiply_replaced(const struct pp_cpu *c, const struct stage *s, const struct pp_matrix *w, int64_t row0,
                               int64_t row1, const struct pp_acts *acts, int m, float *y, int64_t stride,
                               const struct thread_scratch *own)
@@ -170,7 +173,7 @@ static void multiply_replaced(const struct pp_cpu *c, const struct stage *s, con
     }
 }
 
-/* y = left y + sum of strength (W_k x) for rows that have one set; y is that of weight row 0. */
+/* y = left y + sum of strength (W_k x) for n rows with the same set; `to` is that of weight row 0. */
 static void add_replaced(const struct pp_cpu *c, const struct stage *s, const struct projection *p,
                          const struct pp_adapter_set *set, const struct pp_acts *acts, int n, int64_t row0,
                          int64_t row1, float left, struct results to, const struct thread_scratch *own)
@@ -183,7 +186,7 @@ static void add_replaced(const struct pp_cpu *c, const struct stage *s, const st
         const struct pp_matrix *w = &set->use[k].adapter->targets[p->linear].w;
         for (int64_t r = row0; w->data && r < row1; r += step) {
             const int64_t end = row1 - r < step ? row1 : r + step;
-            float *room = (float *)((uintptr_t)own->replaced - (size_t)r * sizeof(float)); /* as if row 0 were there */
+            float *room = (float *)((uintptr_t)own->replaced - (size_t)r * sizeof(float)); /* of weight row 0 */
             multiply_replaced(c, s, w, r, end, acts, n, room, step, own);
             for (int i = 0; i < n; i++)
                 c->ops->add_scaled(to.y + i * to.stride + r, own->replaced + i * step, set->use[k].scale, end - r);
@@ -191,7 +194,7 @@ static void add_replaced(const struct pp_cpu *c, const struct stage *s, const st
     }
 }
 
-/* The one matrix that stands for all of W for rows of a set, or NULL. */
+/* The one matrix that replaces W entirely for rows with this set, or NULL. */
 static const struct pp_matrix *whole_replacement(const struct pp_adapter_set *set, int linear)
 {
     int n;
@@ -202,12 +205,12 @@ static const struct pp_matrix *whole_replacement(const struct pp_adapter_set *se
             return &set->use[k].adapter->targets[linear].w;
 }
 
-/* W x for all rows, whatever W is for each of them. */
+/* W x for all m rows, where sets may replace W. */
 static void multiply_all(const struct pp_cpu *c, const struct stage *s, const struct projection *p,
                          const struct pp_acts *acts, int m, int64_t row0, int64_t row1, struct results to,
                          const struct thread_scratch *own)
 {
-    int plain = 0; /* rows before `first` that want the model's own */
+    int plain = 0; /* pending rows before `first`, which use the model's own W */
     for (int first = 0, n; first <= m; first += n) {
         const struct pp_adapter_set *set = first < m ? batch_row(c, s, first)->adapters : NULL;
         const struct pp_matrix *w = first < m ? whole_replacement(set, p->linear) : NULL;
@@ -240,8 +243,8 @@ static void multiply_all(const struct pp_cpu *c, const struct stage *s, const st
     }
 }
 
-/* Where the normed input of a row goes: to its slot if it is a result of the pass; else beside the other rows' if a
- * kernel reads it; else it is needed only until it is quantised. own: of the calling thread. */
+/* Where the normed input of a row goes: to its slot if later stages read it; else to `to`, beside the other rows', if a
+ * kernel reads it; else to the calling thread's scratch, until it is quantised. */
 static float *normed_row(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *to,
                          const struct thread_scratch *own)
 {
@@ -250,19 +253,19 @@ static float *normed_row(const struct pp_cpu *c, const struct stage *s, int row,
     return to == own || s->plain ? to->f32 + row * c->normed_stride : own->f32;
 }
 
-/* Where the rows of the stage's input are quantised or split together, instead of apart in scratch. */
+/* Whether the stage's input is quantised or split in place, when rows are prepared by all threads together. */
 static bool converts_in_place(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *to)
 {
     return s->in_place && to == &c->shared;
 }
 
-/* A row of n values, quantised; in pieces, as long as there is something to ask for in between. */
+/* Quantises a row of n values; in pieces, as long as there is something to prefetch in between. */
 static void quantize_row(const struct pp_cpu *c, const float *x, int64_t n, bool twins, const struct pp_acts *to,
                          struct requests *soon)
 {
     enum { PIECE = 8 * PP_ACT_BLOCK }; /* 60 ns on a Zen 3; an even number of blocks */
     for (int64_t at = 0, length; at < n; at += length) {
-        ask_for_some(soon);
+        prefetch_some(soon);
         length = soon->at < soon->end && n - at > PIECE ? PIECE : n - at;
         c->mm->quantize(x + at, length, twins, (int8_t *)(uintptr_t)to->q + at,
                         (float *)(uintptr_t)to->d + at / PP_ACT_BLOCK,
@@ -270,7 +273,7 @@ static void quantize_row(const struct pp_cpu *c, const float *x, int64_t n, bool
     }
 }
 
-/* A row's activations in the forms that the stage's kernels read. bf16: where their parts go, or NULL. */
+/* Converts a row's activations to the forms that the stage's kernels read. bf16: where its parts go, or NULL. */
 static void convert_row(const struct pp_cpu *c, const struct stage *s, const float *x, uint16_t *bf16,
                         const struct pp_acts *to, struct requests *soon)
 {
@@ -281,7 +284,7 @@ static void convert_row(const struct pp_cpu *c, const struct stage *s, const flo
         quantize_row(c, x, n, s->twins, to, soon);
 }
 
-/* The input of one row, ready for the kernels, in the same row of scratch: normed, multiplied by A, quantised. */
+/* Prepares the input of one row in the same row of scratch `to`: norm, A x, quantised. */
 static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *to,
                         struct thread_scratch *own)
 {
@@ -292,16 +295,16 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     const struct pp_adapter_set *set = batch_row(c, s, row)->adapters;
     const int linear = s->projections[0].linear;
     const bool adapted = set && set->n, scales = adapted && pp_adapter_set_scales_input(set, linear);
-    const bool down = adapted && (to != own || own->is_scaled); /* else the threads share that */
+    const bool down = adapted && (to != own || own->is_scaled); /* else the threads share A x */
     if (s->norm.weight) {
         float *normed = normed_row(c, s, row, to, own);
-        ask_for_some(soon);
+        prefetch_some(soon);
         const struct norm norm = pp_cpu_norm_of(&s->norm, set, n, own->replaced);
         pp_cpu_norm(c, &norm, x, n, normed);
         x = normed;
     }
     uint16_t *bf16 = NULL;
-    if (s->split && !in_place) /* else at the end: the row is still read as it is */
+    if (s->split && !in_place) /* else at the end: until then the float32 row is read */
         bf16 = to->bf16 + row * (to == own ? c->bf16_stride : c->shared_bf16_stride);
     struct pp_acts acts = {.f32 = x};
     if (s->quantize) { /* else there may be no such memory */
@@ -311,11 +314,11 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     }
     if (!scales || pp_adapter_set_room(set, linear)) {
         convert_row(c, s, x, bf16, &acts, soon);
-        if (down) /* what waits, waits for rows that are not scaled */
+        if (down) /* multiply_down() does the rest, but not for rows that are scaled */
             lora_down(c, s, set, &acts, 1, to == own || scales ? DOWN_ALL : DOWN_PASSING,
                       to->lora + row * c->lora_width, own->kernel);
     }
-    if (to->is_scaled || scales) { /* others may read the slot at this time, unless rows are prepared together */
+    if (to->is_scaled || scales) { /* scaled in a copy if rows are prepared privately: other threads read the slot */
         float *scaled = to == own ? own->scaled + row * c->acts_width : x;
         if (scaled != x)
             memcpy(scaled, x, (size_t)n * sizeof *x);
@@ -324,7 +327,7 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
             convert_row(c, s, scaled, bf16, &acts, soon);
     }
     if (in_place && s->split)
-        c->bf16->split(x, n, c->bf16_parts, (uint16_t *)(void *)x); /* half of what the row takes, or all of it */
+        c->bf16->split(x, n, c->bf16_parts, (uint16_t *)(void *)x); /* takes half of the row's bytes, or all */
     else if (in_place)
         memcpy(x, own->q, ((size_t)n + 31) / 32 * 32); /* a quarter */
 }
@@ -361,7 +364,7 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
     return a;
 }
 
-/* A x of rows first .. end - 1, which are prepared, for all rows of a set together: A is read once. */
+/* A x of the prepared rows first .. end - 1, for all consecutive rows of a set at once, so that A is read once. */
 static void multiply_down(const struct pp_cpu *c, const struct stage *s, int first, int end,
                           const struct thread_scratch *own)
 {
@@ -377,17 +380,18 @@ static void multiply_down(const struct pp_cpu *c, const struct stage *s, int fir
 
 /* --- A x, shared ---------------------------------------------------------------------------------------------- */
 
-/* At few rows every thread prepares the input, but a product with an adapter's A is made by one of them: it takes as
- * long as reading A. The threads go on to W x, and come together again where the first of them needs it for B. */
+/* At few rows every thread prepares the whole input, but each product with an adapter's A is computed by one thread
+ * only, since it takes as long as reading A. The threads go on to W x without a barrier, and wait for such a product
+ * only where they need it for B. */
 
-/* One such product, of neighbouring rows that have the same adapters. */
+/* One such product, of consecutive rows with the same set. */
 struct down_unit {
     int first, n;               /* rows */
     const struct pp_lora_target *target;
     int64_t at;                 /* of the result in a row of `lora` */
 };
 
-/* The unit of this number. Returns how many come before it: `number`, or if there is none of that number, all. */
+/* Sets *u to the unit of this number and returns the number; or, if there is none, returns how many units there are. */
 static int find_unit(const struct pp_cpu *c, const struct stage *s, int m, int number, struct down_unit *u)
 {
     int before = 0;
@@ -412,14 +416,14 @@ static void run_unit(const struct pp_cpu *c, const struct pp_acts *acts, const s
     pp_cpu_multiply_a(c, u->target, &x, u->n, lora + u->first * c->lora_width + u->at, c->lora_width, own->kernel);
 }
 
-/* Takes a product of the stage; n_down: there are none left. */
+/* Takes the next product of the stage; n_down: there are none left. */
 static int take_unit(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *own)
 {
     const int unit = atomic_fetch_add_explicit(&c->down[s - c->stages].taken, 1, memory_order_relaxed);
     return unit < own->n_down ? unit : own->n_down;
 }
 
-/* Takes the first product of a thread; what it reads is asked for while the input is prepared. */
+/* Takes a thread's first product; its A is prefetched while the input is prepared. */
 static int begin_down(const struct pp_cpu *c, const struct stage *s, int m, struct thread_scratch *own)
 {
     struct down_unit u;
@@ -428,11 +432,11 @@ static int begin_down(const struct pp_cpu *c, const struct stage *s, int m, stru
     const int unit = own->n_down ? take_unit(c, s, own) : 0;
     if (unit < own->n_down && find_unit(c, s, m, unit, &u) == unit)
         own->soon = (struct requests){(uintptr_t)u.target->a_data, (uintptr_t)u.target->a_data + u.target->a_bytes};
-    ask_for_some(&own->soon);
+    prefetch_some(&own->soon);
     return unit;
 }
 
-/* Makes this product, and others until there are none left. */
+/* Computes this product, and others until there are none left. */
 static void share_down(const struct pp_cpu *c, const struct stage *s, int m, int unit, const struct thread_scratch *own)
 {
     const struct pp_acts acts = acts_of(c, s, own);
@@ -444,7 +448,7 @@ static void share_down(const struct pp_cpu *c, const struct stage *s, int m, int
     }
 }
 
-/* The stage's products if all of them are made, or NULL. */
+/* The stage's products if all of them are done, or NULL. */
 static const float *down_if_made(const struct pp_cpu *c, const struct stage *s, struct thread_scratch *own)
 {
     if (!own->down && atomic_load_explicit(&c->down[s - c->stages].done, memory_order_acquire) == own->n_down)
@@ -452,11 +456,12 @@ static const float *down_if_made(const struct pp_cpu *c, const struct stage *s, 
     return own->down;
 }
 
-/* The stage's products, all of them. If who makes one is put aside by the system, they are made once more. */
+/* All of the stage's products. Waits for the other threads, but not for long: if one of them has been preempted, this
+ * one computes the products by itself. */
 static const float *all_down(const struct pp_cpu *c, const struct stage *s, int m, const struct pp_acts *acts,
                              struct thread_scratch *own)
 {
-    enum { PATIENCE = 2000 };
+    enum { PATIENCE = 2000 }; /* spins */
     struct down_unit u;
     for (int i = 0; i < PATIENCE && !down_if_made(c, s, own); i++)
         pp_pool_relax();
@@ -477,8 +482,9 @@ void pp_cpu_project_reset(struct pp_cpu *c)
     }
 }
 
-/* The beginning of B of rows row0 .. row1 - 1 of one projection; add_low_rank asks for the rest. */
-static void fetch_up(const struct pp_cpu *c, const struct stage *s, int projection, int m, int64_t row0, int64_t row1)
+/* Prefetches the beginning of adapters' B for rows row0 .. row1 - 1 of one projection; add_low_rank does the rest. */
+static void prefetch_up(const struct pp_cpu *c, const struct stage *s, int projection, int m, int64_t row0,
+                        int64_t row1)
 {
     const size_t n_blocks = (size_t)((row1 - row0 + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS);
     const int n_lines = (int)(pp_low_rank_ahead() / LINE);
@@ -489,7 +495,7 @@ static void fetch_up(const struct pp_cpu *c, const struct stage *s, int projecti
             const size_t block = pp_low_rank_block_bytes(b->type, b->rank);
             const uintptr_t begin = (uintptr_t)b->data + (size_t)(row0 / PP_LOW_RANK_ROWS) * block;
             if (b->rank)
-                ask_for(&(struct requests){begin, begin + n_blocks * block}, n_lines);
+                prefetch(&(struct requests){begin, begin + n_blocks * block}, n_lines);
         }
     }
 }
@@ -500,14 +506,14 @@ static struct results results_of(const struct pp_cpu *c, const struct stage *s, 
                                  int64_t row1, const struct thread_scratch *own)
 {
     int slot = s->projections[projection].out;
-    if (s->epilogue) /* as if weight row 0 were row0 places before */
+    if (s->epilogue) /* y is that of weight row 0, `row0` elements before the memory */
         return (struct results){(float *)((uintptr_t)own->results[projection] - (size_t)row0 * sizeof(float)),
                                 (row1 - row0 + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS * PP_GROUP_ROWS};
     return (struct results){c->slots[slot], c->strides[slot]};
 }
 
-/* Behind W x, rows row0 .. row1 - 1 of one projection for all m rows of the batch: adapters and bias. all: what
- * lora_down made. */
+/* Adds adapters and bias to W x, weight rows row0 .. row1 - 1 of one projection, for all m rows. all: A x of all rows,
+ * as lora_down writes it. */
 static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projection, const float *all, int m,
                        int64_t row0, int64_t row1, struct results to)
 {
@@ -518,7 +524,7 @@ static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projec
         struct pp_low_rank_rows rows = {
             .n = n,
             .y = to.y + first * to.stride,
-            .down = c->lora_width ? all + first * c->lora_width : NULL, /* there may be no such room yet */
+            .down = c->lora_width ? all + first * c->lora_width : NULL, /* not allocated before an adapter is on */
             .y_stride = to.stride,
             .down_stride = c->lora_width,
         };
@@ -528,8 +534,8 @@ static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projec
     }
 }
 
-/* The same rows, W x included. While W is read, the beginning of B is on its way; and nobody waits for A x while he has
- * something of W to do. */
+/* The whole of these results: W x, adapters and bias. The beginning of B arrives while W is read, and threads wait for
+ * A x only when W x is done. */
 static void project_rows(struct pp_cpu *c, const struct stage *s, int projection, const struct pp_acts *acts,
                          const struct thread_scratch *prepared, struct thread_scratch *own, int m, int64_t row0,
                          int64_t row1, struct results to)
@@ -539,7 +545,7 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     if (!pp_cpu_weight_ready(c, p, row0, row1))
         return;
     if (shares)
-        fetch_up(c, s, projection, m, row0, row1);
+        prefetch_up(c, s, projection, m, row0, row1);
     multiply_all(c, s, p, acts, m, row0, row1, to, own);
     adapt_rows(c, s, projection, shares ? all_down(c, s, m, acts, own) : prepared->lora, m, row0, row1, to);
 }
@@ -552,8 +558,8 @@ static bool arranges(const struct pp_cpu *c, const struct stage *s, int m)
            pp_by_lane_floats(c->mm->by_lane.rows, m, s->projections[0].w.n_cols) <= c->by_lane_floats;
 }
 
-/* Rows per work item, whole groups. Items are small, because a thread takes as many at once as is good; with many rows
- * at least two groups, because kernels like to have an even number of them, or a panel. */
+/* Weight rows per work item, in whole groups. Items are small, because a thread may take several at once; with many
+ * activation rows they have two groups at least, because kernels prefer an even number, or a whole panel. */
 static int64_t item_rows(const struct pp_cpu *c, const struct stage *s, const struct pp_matrix *w, int m)
 {
     int64_t n_groups = (w->n_rows + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS, groups = 2;
@@ -570,10 +576,10 @@ static int64_t item_rows(const struct pp_cpu *c, const struct stage *s, const st
     return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
 }
 
-/* The work items of a stage's projections, one projection after the other. With a gate an item covers the same rows of
- * both. */
+/* The work items of a stage's projections, one projection after the other. With EPILOGUE_GATE an item covers the same
+ * rows of both. */
 struct item_map {
-    int n_walked;
+    int n_walked;                /* projections that have items of their own */
     int64_t rows[MAX_GROUPED];   /* per item */
     int first[MAX_GROUPED + 1];  /* first item of each projection; the last is the number of items */
 };
@@ -602,7 +608,7 @@ int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m,
     int64_t macs = 1, bytes = 1;
     if (phase == 0)
         return PREPARED_ROWS / rows_together(c, s, m);
-    for (int p = 0; p < s->n_projections; p++) { /* of the largest item; that of a gate has rows of both */
+    for (int p = 0; p < s->n_projections; p++) { /* the largest item's; with a gate it has rows of both */
         const struct pp_matrix *w = &s->projections[p].w;
         int64_t rows = item_rows(c, s, w, m);
         macs = rows * w->n_cols * m + (both || rows * w->n_cols * m < macs ? macs : 0);
@@ -612,8 +618,8 @@ int pp_cpu_project_at_once(const struct pp_cpu *c, const struct stage *s, int m,
     return n < 1 ? 1 : n > INT16_MAX ? INT16_MAX : (int)n;
 }
 
-/* With few rows every thread prepares the input for itself, when it takes its first item; otherwise a part of its own
- * did. */
+/* With few rows every thread prepares the input for itself when it takes its first item of the stage; otherwise phase 0
+ * has prepared it. */
 static bool prepares_privately(const struct stage *s, int m)
 {
     return m <= PRIVATE_ROWS && s->norm_out < 0;
@@ -647,7 +653,7 @@ static void count_inputs(const struct stage *s, const struct pp_acts *acts, int 
     pp_cpu_count(acts, m, all, s->n_projections);
 }
 
-/* Rows row0 .. row1 - 1 of one projection (with a gate: of both), and what comes behind the product. */
+/* Weight rows row0 .. row1 - 1 of one projection (with a gate: of both), and the epilogue. */
 static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p, int64_t row0, int64_t row1,
                           const struct thread_scratch *prepared, int thread)
 {
@@ -684,7 +690,7 @@ static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p,
     }
 }
 
-/* How many weight rows go through at once: what is kept beside the thread has room for result_floats. */
+/* How many weight rows are computed at once: results that go into an epilogue have room for result_floats. */
 static int64_t rows_at_once(const struct pp_cpu *c, const struct stage *s, int m, int64_t n_rows)
 {
     if (!s->epilogue)
@@ -711,6 +717,7 @@ static void multiply_items(struct pp_cpu *c, const struct stage *s, int m, int f
 
 _Static_assert(PP_TOKEN_GROUP % PP_GROUP_ROWS == 0, "kernels take whole groups of rows");
 
+/* Whether the stage computes the logits, and only those listed in batch->only are needed. */
 static bool is_listed(const struct pp_cpu *c, const struct stage *s)
 {
     const int out = s->epilogue ? s->out : s->projections[0].out;
@@ -729,6 +736,7 @@ static int listed_items(const struct pp_cpu *c, const struct stage *s, int m)
     return (c->batch->only->n + per - 1) / per;
 }
 
+/* Sets logits row0 .. row1 - 1 of m rows to -INFINITY. */
 static void silence(const struct pp_cpu *c, int m, int64_t row0, int64_t row1)
 {
     for (int i = 0; i < m; i++)
@@ -736,7 +744,8 @@ static void silence(const struct pp_cpu *c, int m, int64_t row0, int64_t row1)
             slot_row(c, c->logits_slot, i)[r] = -INFINITY;
 }
 
-/* Items are cut from the list; each also silences what lies before its groups, and the last one what lies behind. */
+/* Items are cut from the list; each also silences the logits before each of its groups, and the last one those after
+ * the last group. */
 static void multiply_listed(struct pp_cpu *c, const struct stage *s, int m, int first, int end, int thread)
 {
     const struct thread_scratch *prepared = prepared_input(c, s, m, thread);
@@ -812,7 +821,7 @@ static const void *weight_row(const struct pp_matrix *w, int64_t row)
     return pp_pack_needed(w->type) ? pp_pack_group(w, row) : (const uint8_t *)w->data + (size_t)(row * row_bytes(w));
 }
 
-/* Where an item of few rows begins to read. */
+/* The address at which an item begins to read weights, at few rows. */
 static const void *item_begin(const struct stage *s, const struct item_map *map, int item)
 {
     int p = 0;
@@ -853,7 +862,7 @@ bool pp_cpu_project_begins(struct pp_cpu *c)
     return true;
 }
 
-/* One row's items; those of other numbers of rows are cut alike, in proportion. */
+/* By the items of a pass with one row; those of other passes are distributed over the threads in proportion. */
 void pp_cpu_place_weights(struct pp_cpu *c)
 {
     for (int i = 0; i < c->n_stages && pp_pool_n_nodes(c->pool) > 1; i++) {
