@@ -1,4 +1,4 @@
-/* setup.c - the memory of a program, its making and its end. */
+/* setup.c - creating and freeing a program: its scratch memory, and room for adapters. */
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -33,7 +33,7 @@ static bool make_quantized(struct pp_cpu *c, struct thread_scratch *t, int64_t r
     return t->q && t->d && t->sum;
 }
 
-/* The widest input of the stages that `counts` says; a multiple of 64. 0: there is none. */
+/* The widest input of the projection stages for which `counts` is true, rounded up to 64. 0: there is none. */
 static int64_t widest_input(const struct pp_cpu *c, bool (*counts)(const struct stage *s))
 {
     int64_t widest = 0;
@@ -54,13 +54,13 @@ static bool is_by_lane(const struct stage *s) { return s->by_lane; }
 static bool is_normed(const struct stage *s) { return s->norm.weight != NULL; }
 static bool is_normed_plain(const struct stage *s) { return s->norm.weight && s->plain && s->norm_out < 0; }
 
-/* An odd number of lines, so that rows do not compete for places in the caches. */
+/* An odd number of cache lines, so that rows do not compete for the same sets of a cache. */
 static int64_t bf16_stride(const struct pp_cpu *c, int64_t width)
 {
     return width ? width * c->bf16_parts + PP_BF16_BLOCK : 0;
 }
 
-/* What all threads prepare together: only what some stage needs. */
+/* Room for inputs that all threads prepare together, as far as some stage needs it. */
 static bool make_shared(struct pp_cpu *c)
 {
     bool keeps_normed = widest_input(c, is_normed_plain) > 0;
@@ -103,8 +103,8 @@ static void free_inputs(struct thread_scratch *t)
     pp_free(t->kernel);
 }
 
-/* Threads share what an engine may take for them: few get as much scratch and results as pay, many half a MiB each, as
- * do those for float weights, whose inputs take more. */
+/* Sizes each thread's results and kernel scratch: its share of 4 MiB, but 0.5 MiB at least and 1.5 MiB at most, beyond
+ * which more did not pay; 0.5 MiB for float weights, whose inputs take more. */
 static void make_room(struct pp_cpu *c)
 {
     const size_t most = 3u << 19, least = 1u << 19, share = (4u << 20) / (size_t)pp_pool_n(c->pool);
@@ -116,7 +116,7 @@ static void make_room(struct pp_cpu *c)
         c->result_floats = PP_GROUP_ROWS * c->max_rows;
 }
 
-/* The ways of reading weights that passes try. */
+/* The ways to prefetch weights that passes try. */
 static void list_ways(struct pp_cpu *c)
 {
     const enum pp_weights_way *tried = c->mm->tried[pp_stream_way];
@@ -205,13 +205,40 @@ static enum pp_code rope_setup(struct pp_cpu *c, int64_t n_ctx, struct pp_error 
     return PP_OK;
 }
 
-/* Parts of a pass at most: only mixtures have as many phases as there can be. */
+/* The largest number of parts of a pass: only mixtures use all MAX_PHASES, others at least two fewer. */
 static int most_parts(const struct pp_cpu *c)
 {
     int n = 0;
     for (int i = 0; i < c->n_stages; i++)
         n += c->stages[i].kind == STAGE_EXPERTS ? MAX_PHASES : MAX_PHASES - 2;
     return n;
+}
+
+/* What attention needs to know of a tier. */
+static void describe_tier(struct attend_plan *p, const struct pp_tier_plan *tier, const struct pp_kv_layout *kv,
+                          const struct pp_model *m)
+{
+    const struct pp_hparams *hp = pp_source_hparams(m->source);
+    const int n_queries = tier->n_head / tier->n_head_kv; /* of a KV head */
+    const int64_t dim = kv->head_dim - (hp->key_scores ? PP_KEY_SCORE : 0);
+    p->kv = *kv;
+    p->n_first = tier->n_first;
+    p->window = tier->window;
+    p->top_k = tier->top_k;
+    p->block = tier->block ? tier->block : 1;
+    p->pooled = tier->pooled;
+    p->n_local = tier->n_local;
+    p->stride = tier->stride;
+    p->chunked = hp->chunked;
+    p->both_ways = m->plan.encoder;
+    p->n_near = tier->n_near;
+    p->far_step = tier->far_step;
+    p->far_shift = tier->n_head && tier->far_step > tier->n_head ? (int)(tier->far_step / tier->n_head) : 1;
+    p->share = tier->n_near ? n_queries : 1;
+    p->group = n_queries / p->share;
+    p->scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)dim);
+    if (hp->kv_lora_rank_local && tier->window)
+        p->scale = hp->attn_scale_local;
 }
 
 enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const struct pp_kv_layout *kv,
@@ -225,7 +252,6 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     struct pp_cpu *c = pp_calloc(1, sizeof *c);
     if (!c)
         return pp_fail_nomem(err, "the engine");
-    const struct pp_hparams *hp = pp_source_hparams(m->source);
     c->model = m;
     c->mm = pp_matmul_kernels(opt->isa);
     list_ways(c);
@@ -233,32 +259,12 @@ enum pp_code pp_cpu_new(const struct pp_model *m, struct pp_pool *pool, const st
     c->bf16_parts = opt->bf16_parts;
     c->ops = pp_cpu_ops(opt->isa);
     c->n_tiers = m->plan.n_tiers;
-    for (int t = 0; t < c->n_tiers; t++) {
-        c->attend[t].kv = kv[t];
-        c->attend[t].n_first = m->plan.tiers[t].n_first;
-        c->attend[t].window = m->plan.tiers[t].window;
-        c->attend[t].top_k = m->plan.tiers[t].top_k;
-        c->attend[t].block = m->plan.tiers[t].block ? m->plan.tiers[t].block : 1;
-        c->attend[t].pooled = m->plan.tiers[t].pooled;
-        c->attend[t].n_local = m->plan.tiers[t].n_local;
-        c->attend[t].stride = m->plan.tiers[t].stride;
-        c->attend[t].chunked = hp->chunked;
-        c->attend[t].both_ways = m->plan.encoder;
-        const int n_head = m->plan.tiers[t].n_head, n_queries = n_head / m->plan.tiers[t].n_head_kv;
-        c->attend[t].n_near = m->plan.tiers[t].n_near;
-        c->attend[t].far_step = m->plan.tiers[t].far_step;
-        c->attend[t].far_shift = n_head && c->attend[t].far_step > n_head ? (int)(c->attend[t].far_step / n_head) : 1;
-        c->attend[t].share = c->attend[t].n_near ? n_queries : 1;
-        c->attend[t].group = n_queries / c->attend[t].share;
-        const int64_t dim = kv[t].head_dim - (hp->key_scores ? PP_KEY_SCORE : 0);
-        c->attend[t].scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)dim);
-        if (hp->kv_lora_rank_local && m->plan.tiers[t].window)
-            c->attend[t].scale = hp->attn_scale_local;
-    }
+    for (int t = 0; t < c->n_tiers; t++)
+        describe_tier(&c->attend[t], &m->plan.tiers[t], &kv[t], m);
     c->pool = pool;
     c->imatrix = opt->imatrix;
     c->max_rows = opt->max_rows;
-    c->n_ropes = hp->rope_base_local != 0.0f ? 2 : 1;
+    c->n_ropes = pp_source_hparams(m->source)->rope_base_local != 0.0f ? 2 : 1;
     code = pp_cpu_lower(c, opt, progress, user, err);
     if (!code && most_parts(c) > PP_POOL_MAX_PARTS)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "a model of %d stages is deeper than the CPU backend can run",
@@ -333,8 +339,8 @@ static bool grow_lora(struct pp_cpu *c, int64_t width)
     return true;
 }
 
-/* Room for inputs that an adapter scales, in every thread's scratch. Rows that threads prepare together are scaled
- * where they lie. */
+/* Room for inputs that an adapter scales, in every thread's scratch. Rows that threads prepare together are scaled in
+ * place. */
 static bool make_scaled(struct pp_cpu *c)
 {
     for (int i = 0; i < pp_pool_n(c->pool); i++)
@@ -344,7 +350,7 @@ static bool make_scaled(struct pp_cpu *c)
     return true;
 }
 
-/* Room for what adapters' own tensors give, in every thread's scratch. */
+/* Room for the results of adapters' own tensors, in every thread's scratch. */
 static bool make_replaced(struct pp_cpu *c)
 {
     c->replaced_floats = c->result_floats;
@@ -366,8 +372,8 @@ static int is_with(const struct norm *norm, int op)
     return norm->weight && norm->op == op;
 }
 
-/* How many norms of a stage adapters replace by this operation. Keys that are normed behind their rotation are not
- * among them: whoever moves them takes them back to before the model's own weights (turn.c). */
+/* How many norms of a stage an adapter replaces that replaces this operation. Norms of keys after their rotation are
+ * not among them: moving keys undoes that norm with the model's own weights (turn.c). */
 static int count_replaceable(const struct stage *s, int op)
 {
     const bool attends = s->kind == STAGE_ATTEND;
@@ -379,8 +385,8 @@ static int count_replaceable(const struct stage *s, int op)
     return n;
 }
 
-/* Whether all norms with this one's weight can be replaced: of layers that are gone through several times there are
- * several, and stages call them by the first one. */
+/* Whether all norms with this one's weight can be replaced: layers that run several times have several, which stages
+ * identify by the first. */
 static bool is_replaceable(const struct pp_cpu *c, int op)
 {
     const struct pp_plan *plan = &c->model->plan;
@@ -393,7 +399,7 @@ static bool is_replaceable(const struct pp_cpu *c, int op)
     return n_stages == n_norms && plan->ops[op].weight->ne[0] <= c->acts_width;
 }
 
-/* Other norms would silently stay the model's. */
+/* Norms that cannot be replaced would silently stay the model's. */
 static enum pp_code check_norms(const struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err)
 {
     for (int k = 0; k < set->n; k++)
@@ -408,7 +414,7 @@ static enum pp_code check_norms(const struct pp_cpu *c, const struct pp_adapter_
 
 enum pp_code pp_cpu_reserve(struct pp_cpu *c, const struct pp_adapter_set *set, struct pp_error *err)
 {
-    int64_t widest = set->n > 0; /* kinds without ranks, too, have a place that pointers can be to */
+    int64_t widest = set->n > 0; /* so that adapters without a rank, too, have something to point to */
     bool scales = false;
     for (int i = 0; i < c->n_stages; i++) {
         int64_t width = 0;
