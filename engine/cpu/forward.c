@@ -1,5 +1,5 @@
-/* forward.c - runs a program on the pool: for each pass the stages become parts with work items, which threads take as
- * they come. No item takes more than about 2 ms, so that a cancelled pass ends soon. */
+/* forward.c - runs a program on the pool: for each pass, stages are cut into parts of work items, which threads take as
+ * they become free. No item takes more than about 2 ms, so that a cancelled pass ends soon. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static bool abandoned(struct pp_cpu *c)
     return true;
 }
 
-/* Row `row` of a table in floats, y [ne[0]]; a row with a value that is no number is noted, and y stays as it was. */
+/* Dequantises a row of a table to y [ne[0]]. If it holds NaN, reports that (pp_weights_check) and leaves y as it is. */
 static void open_row(struct pp_cpu *c, const struct pp_tensor *t, int64_t row, float *y)
 {
     const uint8_t *values = (const uint8_t *)t->data + (size_t)row * pp_type_row_bytes(t->type, t->ne[0]);
@@ -40,8 +40,8 @@ void pp_cpu_rope_at(const struct rope *rope, int64_t position, float *cos_sin)
     }
 }
 
-/* Adds a row of a table to x: what stands for the row's position, if positions are learned; the engine has no more of
- * them than the table. */
+/* Adds a row of a table (learned positions or segments) to x. The row exists: the engine admits no positions beyond the
+ * table. */
 static void add_row(struct pp_cpu *c, const struct pp_tensor *t, int64_t row, float *x)
 {
     enum { PIECE = 256 }; /* values at a time: whole blocks of every type */
@@ -57,7 +57,7 @@ static void add_row(struct pp_cpu *c, const struct pp_tensor *t, int64_t row, fl
     }
 }
 
-/* A token's row in a table that stands for the model's, or for some rows of it; NULL: there is none. */
+/* A token's row in an adapter's table, which replaces the model's or some rows of it; NULL: there is none. */
 static const void *own_row(const struct pp_lora_embedding *e, int32_t token, int64_t n, uint32_t *type)
 {
     *type = e->table ? e->table_type : PP_TYPE_F32;
@@ -65,7 +65,7 @@ static const void *own_row(const struct pp_lora_embedding *e, int32_t token, int
                     : (const void *)pp_lora_token_row(e, token, n);
 }
 
-/* The token's row of tables that stand for the model's in part or whole: x is the model's own. */
+/* Replaces x, the model's row for the token, by the rows of adapters' tables, to the extent of their strengths. */
 static void replace_embedding(const struct pp_cpu *c, const struct pp_batch_row *row, int64_t n, float *x, float *room)
 {
     float left = 1.0f;
@@ -87,7 +87,7 @@ static void replace_embedding(const struct pp_cpu *c, const struct pp_batch_row 
     }
 }
 
-/* What adapters add to the token's row x [n]. */
+/* Adds the low-rank updates of adapters to the token's row x [n]. */
 static void adapt_embedding(const struct pp_cpu *c, const struct pp_batch_row *row, int64_t n, float *x)
 {
     for (int k = 0; k < row->adapters->n; k++) {
@@ -149,7 +149,7 @@ static void take(const struct row_op *r, const float *x, float *y)
         memcpy(y + i * r->count, x + i / r->times * r->period + r->at, (size_t)r->count * sizeof *y);
 }
 
-/* The row of a table that a token and those before it lead to. */
+/* The row of an n-gram table for a token and those before it (PP_OP_NGRAM). */
 static int64_t ngram_row(const struct row_op *r, int64_t token, const float *before)
 {
     const int64_t n = r->table->ne[1];
@@ -161,7 +161,7 @@ static int64_t ngram_row(const struct row_op *r, int64_t token, const float *bef
     return sum % n;
 }
 
-/* What a table has for a row's token, or for its position, or also for the tokens before it. */
+/* Looks up a row's token in a table, or its position, or its n-gram. */
 static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
     const struct pp_tensor *t = r->table;
@@ -176,14 +176,14 @@ static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op
         c->ops->apply(PP_FN_SCALE, r->scale, y, t->ne[0], y);
 }
 
-/* The at-th row of tables that lie one behind the other. */
+/* The at-th row of several tables, counted through. */
 static void take_table_row(struct pp_cpu *c, const struct row_op *r, int64_t at, float *y)
 {
     const struct pp_tensor *t = r->tables[at / r->table->ne[1]];
     open_row(c, t, at % t->ne[1], y);
 }
 
-/* What the row's token and those before it lead to; products are within 63 bits, as multipliers are made for that. */
+/* PP_OP_HASH; products do not exceed 63 bits: multipliers are chosen for that. */
 static void look_up_hashes(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
     const struct pp_hashed *h = r->hashed;
@@ -204,7 +204,7 @@ static void look_up_hashes(struct pp_cpu *c, const struct stage *s, const struct
     }
 }
 
-/* Vocabularies are small enough that floats are exact. */
+/* PP_OP_TOKEN. Vocabularies are small enough for floats to be exact. */
 static void put_token(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
     const struct pp_batch_row *of = batch_row(c, s, row);
@@ -213,12 +213,12 @@ static void put_token(struct pp_cpu *c, const struct stage *s, const struct row_
         y[i] = (float)((of->token > 0 ? of->token : 0) + r->at);
 }
 
-/* Each number's neighbours of u times what the function makes of it. */
+/* PP_OP_WEIGH: neighbours in u times a function of their common weight in x. */
 static void weigh(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *u, float *y)
 {
     const int64_t n = r->n / r->n_heads;
     for (int h = 0; h < r->n_heads; h++) {
-        const float v = x[h], soft = v > 20 ? v : log1pf(expf(v)); /* exp overflows where the two are the same */
+        const float v = x[h], soft = v > 20 ? v : log1pf(expf(v)); /* equal above 20; exp overflows at 89 */
         const float weight = r->fn == PP_FN_SOFTPLUS ? soft : 1 / (1 + expf(-v));
         if (n == 1)
             y[h] = u[h] * weight;
@@ -227,7 +227,7 @@ static void weigh(const struct pp_cpu *c, const struct row_op *r, const float *x
     }
 }
 
-/* Heads that are not attention's, in place. */
+/* RoPE of heads that are not attention's, in place. */
 static void rotate_heads(const struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row, float *x)
 {
     const struct rope *rope = &c->ropes[r->local];
@@ -254,10 +254,10 @@ static void affine(const struct pp_cpu *c, const struct row_op *r, const float *
         c->ops->apply(PP_FN_SCALE, r->factors[h], x + h * width, width, y + h * width);
 }
 
-/* A norm, or one of each head, that stands by itself. */
+/* A norm, or one of each head, that is not fused. */
 static void norm_row(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row, int thread)
 {
-    const struct pp_batch_row *of = &c->batch->rows[s->selected ? c->batch->output_rows[row] : row];
+    const struct pp_batch_row *of = batch_row(c, s, row);
     const struct norm norm = pp_cpu_norm_of(&r->norm, of->adapters, r->n, c->threads[thread].replaced);
     const float *x = slot_row(c, r->in, row);
     float *y = slot_row(c, r->out, row);
@@ -329,14 +329,14 @@ static void run_row_ops(struct pp_cpu *c, const struct stage *s, int row, int th
 
 static void select_rows(struct pp_cpu *c, const struct stage *s)
 {
-    for (int i = 0; i < c->batch->n_outputs; i++) { /* ascending, so nothing is overwritten that is still needed */
+    for (int i = 0; i < c->batch->n_outputs; i++) { /* ascending, so that no row is overwritten before it is moved */
         int from = c->batch->output_rows[i];
         if (from != i)
             memcpy(slot_row(c, s->out, i), slot_row(c, s->in, from), (size_t)c->strides[s->in] * sizeof(float));
     }
 }
 
-/* One item of a stage whose items have nothing in common that is better done once. */
+/* One item of a stage whose items share no work. */
 static void run_item(struct pp_cpu *c, const struct part *part, int i, int thread)
 {
     const struct stage *s = part->stage;
@@ -399,7 +399,7 @@ void pp_cpu_run_items(void *arg, int part_index, int first, int end, int thread)
             run_item(c, part, i, thread);
 }
 
-/* Items that a thread may take at a time: together no more than about 2 ms. */
+/* How many items a thread may take at a time: about 2 ms' worth at most. */
 static int at_once(const struct pp_cpu *c, const struct stage *s, int m, int phase)
 {
     enum { EMBEDDINGS = 8, ROWS = 8 };
@@ -434,7 +434,7 @@ static void add_parts(struct pp_cpu *c, struct stage *s, int m, const int n_item
         }
 }
 
-/* The parts of a pass over this many rows and outputs. */
+/* Lists the parts of a pass over m rows, n_outputs of which have an output. */
 static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
 {
     c->n_parts = 0;
@@ -480,7 +480,7 @@ static void plan_parts(struct pp_cpu *c, int m, int n_outputs)
         case STAGE_SELECT:
             if (n_outputs == 0)
                 return;
-            n_items[0] = n_outputs < m ? 1 : 0; /* else they are where they belong */
+            n_items[0] = n_outputs < m ? 1 : 0; /* else all rows are in place already */
             break;
         }
         add_parts(c, s, m, n_items);
@@ -511,7 +511,7 @@ enum pp_code pp_cpu_forward(struct pp_cpu *c, const struct pp_batch *batch, cons
     c->routing.in.way = c->routing.hidden.way = pp_cpu_way(c);
     const bool timed = batch->n == 1 && !c->profile && c->stream.n_ways > 1;
     const uint64_t begin = timed ? pp_now_ns() : 0;
-    const unsigned mode = pp_float_mode_flush(); /* states decay, and with them their weights */
+    const unsigned mode = pp_float_mode_flush(); /* states and their weights decay to denormals, which are slow */
     if (c->profile) {
         pp_cpu_profile_run(c);
     } else {
