@@ -1,24 +1,25 @@
-/* matmul_avx2_tiles.h - products of many activation rows with quantised weights. Private to matmul_avx2.c and
+/* matmul_avx2_tiles.h - products of many activation rows by quantised weights. Private to matmul_avx2.c and
  * matmul_blocks_avx2.c.
  *
- * A piece of one group of 16 weight rows, TILE_BLOCKS blocks of 32 columns, is unpacked into a tile, exactly, and then
- * multiplied with up to TILE_ACTS activation rows while it lies in the first cache. A weight type says which form of
- * tile its weights take and how one block is unpacked; the products are one per form:
+ * A part of one group of 16 weight rows, TILE_BLOCKS blocks of 32 columns, is unpacked into a tile, exactly, and then
+ * multiplied by up to TILE_ACTS activation rows while it is in the L1 cache. A weight type determines the form of its
+ * tile and how a block is unpacked; there is one micro-kernel per form, which differ in how many products fit 16 bits
+ * before they must be widened:
  *
- *   nibbles   unsigned numbers below 16, with a scale per row and block and perhaps a minimum
- *   fives     the same below 32, with a minimum
- *   pairs     unsigned numbers below 4, with a whole-number scale and a minimum per 16 columns
- *   bytes     signed numbers of 6 bits, with a whole-number scale per 16 columns under the scale of the block
- *   singles   the same with numbers up to 64 in magnitude: every sum of two products is widened
- *   words     any signed numbers of 8 bits, with a scale per row and block
- *   small     signed numbers from -16 to 16, with a whole-number scale per 16 columns
+ *   nibbles   unsigned, below 16, with a scale per row and block and perhaps a minimum
+ *   fives     unsigned, below 32, with a minimum
+ *   pairs     unsigned, below 4, with an integer scale and a minimum per 16 columns
+ *   bytes     signed 6-bit, with an integer scale per 16 columns below the block's scale
+ *   singles   likewise, up to 64 in magnitude: each sum of two products is widened
+ *   words     any signed 8-bit, with a scale per row and block
+ *   small     signed, -16 to 16, with an integer scale per 16 columns
  *
  * Of twins (matmul.h) the sums of two blocks are scaled together.
  *
- * Activations are copied beside each other beforehand, up to PANEL_ROWS rows to a panel, block by block: a product's
- * registers hold the sums of one panel with the 16 rows. */
+ * Activations are first copied into panels of up to PANEL_ROWS rows, interleaved block by block: a micro-kernel's
+ * accumulators are those of one panel and the 16 weight rows. */
 
-enum { TILE_BLOCKS = 16, TILE_ACTS = 128, PANEL_ROWS = 4, MAX_FETCHING = 4 /* panels that ask for weights */ };
+enum { TILE_BLOCKS = 16, TILE_ACTS = 128, PANEL_ROWS = 4, MAX_FETCHING = 4 /* panels that prefetch weights */ };
 
 /* One block of 16 rows. Slices as in pack.h: byte 4 r + i of q[v] is row r, column 4 v + i. */
 struct nibble_block {
@@ -26,8 +27,8 @@ struct nibble_block {
     float d[16], min[16];
 };
 
-/* What counts is q * sc[column / 16]. bias: 128 times the sum of that over the columns, negative; the activations are
- * 128 too large, for they must be the unsigned factor of vpmaddubsw. sc is there twice per row. */
+/* A weight is q * sc[column / 16]. Activations are the unsigned operand of vpmaddubsw, with 128 added; bias, -128 times
+ * the sum of the weights over the columns, corrects for that. sc has two copies per row. */
 struct byte_block {
     int8_t q[8][PP_SLICE];
     int16_t sc[2][32];
@@ -35,15 +36,15 @@ struct byte_block {
     float d[16];
 };
 
-/* Words 2 r and 2 r + 1 of q[2 v] are row r, columns 4 v and 4 v + 2; of q[2 v + 1] columns 4 v + 1 and 4 v + 3: so
- * that a slice comes apart by shifting. */
+/* Words 2 r and 2 r + 1 of q[2 v] are row r, columns 4 v and 4 v + 2; of q[2 v + 1] columns 4 v + 1 and 4 v + 3, so
+ * that a slice is unpacked by shifts. */
 struct word_block {
     int16_t q[16][32];
     float d[16];
 };
 
-/* Bytes 4 r to 4 r + 3 of q[v] are row r, columns 2 v, 2 v + 1, 2 v + 16 and 2 v + 17: so that a word has a sum of 16
- * columns, and words 2 r and 2 r + 1 of sc are their scales. min: of 16 columns each. */
+/* As bytes, but unsigned and so without bias. Bytes 4 r to 4 r + 3 of q[v] are row r, columns 2 v, 2 v + 1, 2 v + 16 and
+ * 2 v + 17: so a 16-bit word sums over 16 columns, whose scales are words 2 r and 2 r + 1 of sc. min: per 16 columns. */
 struct pair_block {
     uint8_t q[8][PP_SLICE];
     int16_t sc[32];
@@ -57,19 +58,19 @@ struct tile_scratch {
         struct byte_block bytes[TILE_BLOCKS];
         struct word_block words[TILE_BLOCKS];
     } w;
-    /* panel by panel, and in it [n_blocks, rows of the panel] */
+    /* panel by panel, each [n_blocks, rows of the panel] */
     float d[TILE_BLOCKS * TILE_ACTS];
     union {
-        int32_t bias[TILE_BLOCKS * TILE_ACTS]; /* what unsigned weights add to the sum, negative */
+        int32_t bias[TILE_BLOCKS * TILE_ACTS]; /* corrects for the offset in unsigned weights */
         float dsum[TILE_BLOCKS * TILE_ACTS];   /* d * sum, the factor of the minimum */
-        float dsums[TILE_BLOCKS * TILE_ACTS][2]; /* the same of 16 columns each */
+        float dsums[TILE_BLOCKS * TILE_ACTS][2]; /* the same per 16 columns */
     } extra;
     uint8_t q[TILE_BLOCKS * TILE_ACTS * 64] __attribute__((aligned(64)));
 };
 
 _Static_assert(sizeof(struct tile_scratch) <= PP_MATMUL_SCRATCH, "the tiles fit their scratch");
 
-/* How a type is multiplied. */
+/* The form of a type's tile. */
 enum tile_form {
     NIBBLES_BIASED, NIBBLES_MIN, FIVES_MIN, PAIR_TWINS, BYTES, BYTE_TWINS, SINGLES, SINGLE_TWINS, WORDS, SMALL,
     SMALL_TWINS
@@ -90,7 +91,7 @@ INLINE bool is_small(const enum tile_form form)
     return form == SMALL || form == SMALL_TWINS;
 }
 
-/* Blocks whose sums are scaled together; the tile has a multiple of that. */
+/* How many blocks' sums are scaled together; a tile has a multiple of that. */
 INLINE int blocks_scaled(const enum tile_form form)
 {
     return form == BYTE_TWINS || form == SINGLE_TWINS || form == SMALL_TWINS || form == PAIR_TWINS ? 2 : 1;
@@ -103,6 +104,7 @@ INLINE size_t tile_act_bytes(const enum tile_form form) /* of a block of one row
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
+/* Copies a block of an activation row in the order, and with the offset, that the form's micro-kernel reads. */
 INLINE void tile_act(const int8_t *from, uint8_t *to, const enum tile_form form)
 {
     const __m256i order = _mm256_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15, 0, 2, 1, 3, 4, 6, 5, 7,
@@ -123,7 +125,7 @@ INLINE void tile_act(const int8_t *from, uint8_t *to, const enum tile_form form)
     }
 }
 
-/* Rows of panel number p when m rows are shared out evenly among n: its first one, and of p + 1 the end. */
+/* The first row of panel p when m rows are divided evenly among n panels; that of p + 1 is the panel's end. */
 INLINE int64_t panel_start(int64_t m, int64_t n, int64_t p)
 {
     return m * p / n;
@@ -140,7 +142,7 @@ INLINE void prefetch_blocks(const int8_t *q, const float *d, const int32_t *sum,
     __builtin_prefetch(sum);
 }
 
-/* Rows [row, row + m) of x, blocks [block0, block0 + n_blocks), in n_panels panels. */
+/* Copies rows [row, row + m) of x, blocks [block0, block0 + n_blocks), into n_panels panels. */
 INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t row, int64_t m, int64_t n_panels,
                       int64_t block0, int64_t n_blocks, const enum tile_form form)
 {
@@ -172,8 +174,8 @@ INLINE void tile_acts(struct tile_scratch *s, const struct pp_acts *x, int64_t r
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* Each adds to acc [M][16] the products of n_blocks blocks of the tile with a panel of M rows; q, d and extra are
- * where the panel begins. In the meantime, block by block, packed weights that come next are asked for. */
+/* Each micro-kernel adds to acc [M][16] the products of n_blocks blocks of the tile by a panel of M rows; q, d and the
+ * third are where the panel begins. Meanwhile it prefetches the packed weights to come, block by block. */
 
 struct ahead {
     const uint8_t *at;
@@ -199,7 +201,7 @@ INLINE __m256i broadcast4(const void *p)
     return _mm256_set1_epi32(four);
 }
 
-/* Sums are to be formed at once: compilers like to put them off, and then run out of registers. */
+/* Forces a sum to be computed here: compilers like to defer them, and then run out of registers. */
 INLINE __m256i now(__m256i v)
 {
     __asm__("" : "+x"(v));
@@ -217,15 +219,15 @@ INLINE __m256 scaled(__m256 acc, __m256 d, float dx, __m256i isum)
     return _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(dx)), _mm256_cvtepi32_ps(isum), acc);
 }
 
-/* Keeps a vector in its register, and what is done to it in the order in which it is written: a processor that shares
- * its core sees no more than 128 instructions at once, so that chains of products have to lie side by side. */
+/* Keeps a vector in its register and operations on it in source order: a hyper-thread that shares its core has a window
+ * of no more than 128 instructions, so dependent chains must be interleaved in the code. */
 INLINE __m256 here(__m256 v)
 {
     __asm__("" : "+x"(v));
     return v;
 }
 
-/* a [2 halves][M rows] less a minimum, of min [16] and the rows' dsum, which lie `step` apart. */
+/* a [2 halves][M rows] -= min [16] times the rows' dsum, which lie `step` apart. */
 INLINE void less_minimum(const float *min, const float *dsum, const int step, __m256 (*a)[PANEL_ROWS], const int M)
 {
     const __m256 min0 = here(_mm256_load_ps(min)), min1 = here(_mm256_load_ps(min + 8));
@@ -237,7 +239,7 @@ INLINE void less_minimum(const float *min, const float *dsum, const int step, __
     }
 }
 
-/* 16-bit sums of the products of slices v0 to v1 with M rows. */
+/* The 16-bit sums of slices v0 to v1 - 1 times M rows. */
 INLINE void unsigned_words(const uint8_t (*w)[PP_SLICE], const uint8_t *q, const int v0, const int v1,
                            __m256i (*words)[PANEL_ROWS], const int M)
 {
@@ -254,7 +256,7 @@ INLINE void unsigned_words(const uint8_t (*w)[PP_SLICE], const uint8_t *q, const
     }
 }
 
-/* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block is added up before it is widened. */
+/* 8 sums of at most 2 * 15 * 127 fit 16 bits: a whole block is summed before it is widened. */
 INLINE void nibble_product(const struct nibble_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
                            const int32_t *bias, const float *dsum, struct ahead next, float (*acc)[16], const int M)
 {
@@ -276,7 +278,7 @@ INLINE void nibble_product(const struct nibble_block *w, int64_t n_blocks, const
     }
 }
 
-/* 4 products of 2 * 31 * 127 at most fit 16 bits: half a block is. */
+/* 4 sums of at most 2 * 31 * 127 fit 16 bits: half a block is summed before it is widened. */
 INLINE void five_product(const struct nibble_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
                          const float *dsum, struct ahead next, float (*acc)[16], const int M)
 {
@@ -300,7 +302,7 @@ INLINE void five_product(const struct nibble_block *w, int64_t n_blocks, const u
     }
 }
 
-/* 8 products of 2 * 3 * 127 at most fit 16 bits; times a scale of 15 they are summed in 32 bits. */
+/* 8 sums of at most 2 * 3 * 127 fit 16 bits; the multiplication by their scales, at most 15, widens them. */
 INLINE void pair_product(const struct pair_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
                          const float (*dsums)[2], struct ahead next, float (*acc)[16], const int M)
 {
@@ -332,13 +334,13 @@ INLINE void pair_product(const struct pair_block *w, int64_t n_blocks, const uin
     }
 }
 
-/* What the sums of a half's 8 rows in a block begin at; `sum`: of the twin before, if `second`. */
+/* The initial sums of 8 weight rows in a block; `sum`: those of the first twin, if this is the second. */
 INLINE __m256i begin_at(const int32_t *bias, bool second, __m256i sum)
 {
     return second ? _mm256_add_epi32(sum, load_i(bias)) : load_i(bias);
 }
 
-/* The sums of blocks, the last of which is *w, into acc. */
+/* Scales the integer sums of a block, or of twins, by the scale of block *w and adds them to acc. */
 INLINE void add_sums(const struct byte_block *w, const float *d, __m256i (*isum)[PANEL_ROWS], float (*acc)[16],
                      const int M)
 {
@@ -348,7 +350,7 @@ INLINE void add_sums(const struct byte_block *w, const float *d, __m256i (*isum)
                                                    isum[h][i]));
 }
 
-/* 4 products of 255 * 32 at most fit 16 bits. */
+/* 4 products of at most 255 * 32 fit 16 bits. */
 INLINE void byte_product(const struct byte_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
                          struct ahead next, float (*acc)[16], const int together, const int M)
 {
@@ -379,7 +381,7 @@ INLINE void byte_product(const struct byte_block *w, int64_t n_blocks, const uin
     }
 }
 
-/* Of 2 products of 255 * 64 at most. */
+/* Only 2 products of at most 255 * 64 fit 16 bits. */
 INLINE void single_product(const struct byte_block *w, int64_t n_blocks, const uint8_t *q, const float *d,
                            struct ahead next, float (*acc)[16], const int together, const int M)
 {
@@ -432,7 +434,7 @@ INLINE void word_product(const struct word_block *w, int64_t n_blocks, const uin
     }
 }
 
-/* isum += the products of a block with a panel; see begin_at(). 8 products of 255 * 16 at most fit 16 bits. */
+/* isum += the products of a block by a panel; see begin_at(). 8 products of at most 255 * 16 fit 16 bits. */
 INLINE void small_sums(const struct byte_block *w, const uint8_t *q, bool second, __m256i (*isum)[PANEL_ROWS],
                        const int M)
 {
@@ -475,7 +477,8 @@ INLINE void small_product(const struct byte_block *w, int64_t n_blocks, const ui
 
 /* --- loops -------------------------------------------------------------------------------------------------------- */
 
-/* The tile with one panel of M rows, into y [M, 16 rows of weights], of which `live` exist. */
+/* The tile times one panel of M rows, into y [M, 16 weight rows], of which `live` exist. add: y continues sums of the
+ * blocks before. */
 INLINE void panel_product(const struct tile_scratch *s, int64_t tile0, int64_t n_tile, int64_t first, int64_t n_blocks,
                           bool add, struct ahead next, float *y, int64_t y_stride, int64_t live,
                           const enum tile_form form, const int M)
@@ -530,8 +533,8 @@ INLINE void *tile_block(struct tile_scratch *s, int64_t b, const enum tile_form 
     return s->w.nibbles + b;
 }
 
-/* What is unpacked after n_tile blocks from block b: the blocks behind them, or with `turn` the next group from block0
- * on. */
+/* The packed weights of the next tile, to prefetch: of this group from block b on, or with `turn` of the next group
+ * from block0 on. */
 INLINE struct ahead tile_ahead(const struct pp_matrix *w, const uint8_t *group, int64_t b, bool turn, int64_t block0)
 {
     bool scales_first = w->type == PP_TYPE_Q8_0 || w->type == PP_TYPE_Q4_0;
@@ -542,8 +545,8 @@ INLINE struct ahead tile_ahead(const struct pp_matrix *w, const uint8_t *group, 
     return (struct ahead){(const uint8_t *)((uintptr_t)group + distance), bytes};
 }
 
-/* One group with the m prepared rows, over the n_blocks prepared blocks from block0 on. The rows are more than `few`,
- * which are not dealt with in tiles: so many that no panel has a single row, and from 6 on none has less than 3. */
+/* One group times the m prepared rows, over the n_blocks prepared blocks from block0 on. There are more than `few`
+ * rows, for which tiles are not used; so no panel has a single row, and with 6 rows or more none has fewer than 3. */
 INLINE void group_product(struct tile_scratch *s, const struct pp_matrix *w, int64_t row, int64_t live, int64_t m,
                           int64_t n_panels, int64_t block0, int64_t n_blocks, float *y, int64_t y_stride,
                           unpack_fn *unpack, const enum tile_form form, const int few)
@@ -576,7 +579,7 @@ INLINE void group_product(struct tile_scratch *s, const struct pp_matrix *w, int
     }
 }
 
-/* The activations are prepared for as many blocks as there is room for: with few rows for all of them, and then the
+/* Activations are prepared for as many blocks as there is room for; with few rows that is all of them, and then the
  * weights are read from front to back. */
 INLINE void matmul_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                          float *y, int64_t y_stride, struct tile_scratch *s, unpack_fn *unpack,
@@ -665,7 +668,7 @@ INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, void *b
     }
 }
 
-/* Stores two slices of numbers with 32 too much; returns sc times the sum of each row's columns. */
+/* Removes the offset of 32 from two slices of weights and stores them; returns sc times each row's sum over columns. */
 INLINE __m256i put_q6_k(struct byte_block *to, int v, int h, __m256i w0, __m256i w1, __m256i sc)
 {
     const __m256i offset = _mm256_set1_epi8(32), ones = _mm256_set1_epi8(1);
