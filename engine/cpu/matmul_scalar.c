@@ -1,5 +1,5 @@
 /* matmul_scalar.c - the definition of the matrix products: the formulas of matmul.h, one weight row and one
- * activation row at a time. The other kernel sets are tested against these bits. */
+ * activation row at a time. The other kernel sets are tested to give the same bits. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* The scale of n values. Ones that hold an infinity or a NaN get NaN, so that a broken model shows. */
+/* The scale of n values: NaN if any is infinite or NaN, so that a broken model shows. */
 static float scale_of(const float *x, int64_t n)
 {
     float max = 0;
@@ -76,14 +76,14 @@ static float half_at(const uint8_t *p)
     return pp_f16_to_f32(h);
 }
 
-/* A row's four bytes of each of n slices, beside each other: what loops over them becomes vectors. */
+/* Gathers a row's four bytes of each of n slices, so that loops over them can be vectorised. */
 static inline __attribute__((always_inline)) void take_lane(const uint8_t *slices, int lane, int n, uint8_t *bytes)
 {
     for (int v = 0; v < n; v++)
         memcpy(bytes + 4 * v, slices + PP_SLICE * v + 4 * lane, 4);
 }
 
-/* lane: the row in its group. */
+/* The product of a weight row and an activation row. lane: the row within its group. */
 static float dot_q8_0(const uint8_t *group, int lane, int64_t n_cols, struct act x)
 {
     const uint8_t *slices = group + pp_pack_scale_bytes(n_cols);
@@ -136,10 +136,10 @@ static float dot_q4_k(const uint8_t *group, int lane, int64_t n_cols, struct act
     return acc;
 }
 
-/* A block's sum, scales included. q: its activations. */
+/* A block's integer sum, integer scales included. q: its activations. */
 static int32_t sum_q6_k(const struct pp_q6_k_pack *super, int block, int lane, const int8_t *q)
 {
-    /* What brings the two bits of the first column to bits 6 and 7, and those of the second one to bits 2 and 3. */
+    /* Factors that shift the high bits of column k to bits 6 and 7, and those of column 16 + k to bits 2 and 3. */
     static const uint8_t to_6[16] = {4, 4, 4, 4, 1, 1, 1, 1, 4, 4, 4, 4, 1, 1, 1, 1};
     static const uint8_t to_2[16] = {1, 1, 1, 1, 4, 4, 4, 4, 1, 1, 1, 1, 4, 4, 4, 4};
     uint8_t low[16], high[16];
@@ -222,7 +222,7 @@ static float sum_lanes(float p[LANES])
     return p[0];
 }
 
-/* w: n weights of a float type, perhaps at an odd address. */
+/* The product of n weights of a float type, at any address, and n activations. */
 static float dot_float(uint32_t type, const uint8_t *w, const float *x, int64_t n)
 {
     enum { PART = 16 * LANES };
