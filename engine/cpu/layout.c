@@ -73,8 +73,9 @@ struct pp_weight *pp_weights_add_new(struct pp_weights *w, const struct pp_tenso
     return m;
 }
 
-/* Fresh pages; large ones where the system has them, because they are filled and read from end to end. Nothing is
- * behind them yet: a file that is found is mapped over them. Both have their large pages at the same places. */
+/* Reserves anonymous memory for the region; huge pages where the system has them, since it is filled and read from end
+ * to end. A file that is found will be mapped over it, so the region is offset to have the file's huge page
+ * boundaries. */
 static enum pp_code take_region(struct pp_weights *w, struct pp_error *err)
 {
     void *p = mmap(NULL, w->region_bytes + PP_LARGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -119,7 +120,7 @@ static bool rows_finite(const struct pp_tensor *t, int64_t row0, int64_t row1)
     return finite;
 }
 
-/* Makes a mapped file's pages under this group our own, to be written. */
+/* Makes the mapped file's pages under this group writable: the mapping is private, so writing copies them. */
 static bool make_private(const struct pp_weight *m, int64_t group)
 {
     size_t begin = m->offset + (size_t)group * m->group_bytes, end = begin + m->group_bytes;
@@ -127,7 +128,7 @@ static bool make_private(const struct pp_weight *m, int64_t group)
     return mprotect(m->owner->region + begin, end - begin, PROT_READ | PROT_WRITE) == 0;
 }
 
-/* What claimed the group makes it: PP_GROUP_READY or PP_GROUP_BAD. */
+/* Checks or packs a group that the caller has claimed; returns its new state, PP_GROUP_READY or PP_GROUP_BAD. */
 static enum pp_group_state make_group(struct pp_weight *m, int64_t group)
 {
     struct pp_weights *w = m->owner;
@@ -150,7 +151,7 @@ static enum pp_group_state make_group(struct pp_weight *m, int64_t group)
     return PP_GROUP_READY;
 }
 
-/* The state the group is in once nobody is at work on it. */
+/* Claims and makes the group, or waits for the thread that has claimed it. Returns its final state. */
 static enum pp_group_state settle_group(struct pp_weight *m, int64_t group)
 {
     unsigned char seen = PP_GROUP_NEW;
@@ -187,7 +188,7 @@ struct finishing {
     const struct pp_cancel *cancel;
 };
 
-enum { FINISH_GROUPS = 4 }; /* in a work item */
+enum { FINISH_GROUPS = 4 }; /* per work item */
 
 static void finish_some(void *arg, int part, int item, int thread)
 {
@@ -212,7 +213,7 @@ enum pp_code pp_weights_finish(struct pp_weights *w, struct pp_pool *pool, const
     return code;
 }
 
-/* --- what became of it ------------------------------------------------------------------------------------------- */
+/* --- state ------------------------------------------------------------------------------------------------------ */
 
 void pp_weights_bad(struct pp_weights *w, const struct pp_tensor *t)
 {

@@ -1,17 +1,17 @@
-/* layout.h - the weights of an engine in the form its kernels read, made group by group when a pass first needs them.
+/* layout.h - the weights of an engine in the form its kernels read, packed group by group when a pass first needs them.
  *
- * Quantised matrices are packed (pack.h), float matrices are read where they lie in the model's file; both are looked
- * at once, because a weight that is no number would poison every result. To pack a model takes about as long as to
- * read it, so nobody waits for the whole: an item of a projection makes the 16 rows of each group it is about to
- * multiply with, unless that was done before. What was made is kept in a file of the cache (layout_file.h) and mapped
- * by the next engine; a group of a mapped file is compared with its checksum when it is first needed, and made again
- * from the model, in private memory, if it differs. So neither a damaged nor a missing file changes a result.
+ * Quantised matrices are packed (pack.h), float matrices are read in place in the model's file; both are checked once,
+ * because a NaN among the weights would poison every result. Packing a model takes about as long as reading it, so it
+ * is done lazily: an item of a projection packs the groups of 16 rows that it is about to multiply by, unless that was
+ * done before. The packed form is kept in a file of the cache (layout_file.h), which the next engine maps; a group of a
+ * mapped file is compared with its checksum when it is first needed, and packed again from the model, in private
+ * memory, if it differs. So neither a damaged nor a missing file changes a result.
  *
- * Memory is one region: a mapping of the file, or pages of our own that a thread of the engine, the keeper, replaces by
- * the file's as it writes them (layout_keeper.c); or, where the file has only small pages, copies in large ones.
+ * Memory is one region: a mapping of the file; or anonymous pages, which a thread of the engine, the keeper, replaces
+ * by the file's as it writes them (layout_keeper.c); or, where the file has only small pages, copies in huge ones.
  *
- * The states of a group: NEW -> BUSY (a thread has claimed it) -> READY, or BAD. A thread that needs a BUSY group
- * waits: it takes no longer than to make one. */
+ * The states of a group: NEW -> BUSY (a thread has claimed it) -> READY, or BAD (settle_group() in layout.c). A thread
+ * that needs a BUSY group waits, no longer than packing it would take. */
 #ifndef PP_CPU_LAYOUT_H
 #define PP_CPU_LAYOUT_H
 
@@ -31,7 +31,7 @@ struct pp_weight {
     const uint8_t *data;        /* what kernels read; set by pp_weights_place */
     size_t offset, bytes;       /* in the region; 0 bytes: used in place */
     size_t group_bytes;
-    bool from_file;             /* mapped when it was placed: groups are compared before they are READY */
+    bool from_file;             /* mapped when it was placed: a group's checksum is compared before it is READY */
     int64_t n_groups;
     int64_t first_group;        /* in the owner's sums */
     atomic_uchar *state;        /* [n_groups]: enum pp_group_state */
@@ -43,16 +43,16 @@ enum pp_code pp_weights_new(const struct pp_model *m, struct pp_weights **out, s
 void pp_weights_free(struct pp_weights *w); /* NULL is fine */
 /* The weight of this tensor, added if it is not there yet; NULL: out of memory. Before pp_weights_place. */
 struct pp_weight *pp_weights_add(struct pp_weights *w, const struct pp_tensor *t);
-struct pp_weight *pp_weights_add_new(struct pp_weights *w, const struct pp_tensor *t); /* it is not there yet */
-/* Finds memory for all: the cache's file, or pages of their own. cache_dir: NULL for none; quota: as in struct
- * pp_engine_options. Reads no weights. */
+struct pp_weight *pp_weights_add_new(struct pp_weights *w, const struct pp_tensor *t); /* if it is known not to be */
+/* Reserves memory for all weights, the cache's file or anonymous pages, and sets their data. cache_dir: NULL for none;
+ * quota: as in struct pp_engine_options. Packs nothing yet. PP_ERR_NOMEM. */
 enum pp_code pp_weights_place(struct pp_weights *w, const char *cache_dir, uint64_t quota, struct pp_error *err);
-/* Starts the thread that makes what nobody has needed yet, writes it to the cache, and sees to it that it lies in large
- * pages, if that is to be done. */
+/* Starts the keeper, if there is a cache: the thread that packs what no pass has needed yet, writes it to the cache,
+ * and moves it to huge pages if it is not in such. */
 void pp_weights_keep(struct pp_weights *w);
 
-/* Makes the groups that hold rows [row0, row1), unless they are READY. false: they are not all, because *stop or cancel
- * asked to go, or because a weight is BAD (pp_weights_check tells). Any thread. */
+/* Makes the groups that hold rows [row0, row1) READY. false: not all are, because *stop is set or cancel requested, or
+ * because a group is BAD (see pp_weights_check). Any thread. */
 bool pp_weight_make(struct pp_weight *w, int64_t row0, int64_t row1, const atomic_bool *stop,
                     const struct pp_cancel *cancel);
 static inline bool pp_weight_ready(struct pp_weight *w, int64_t row0, int64_t row1, const atomic_bool *stop,
@@ -60,27 +60,29 @@ static inline bool pp_weight_ready(struct pp_weight *w, int64_t row0, int64_t ro
 {
     return atomic_load_explicit(&w->n_left, memory_order_acquire) == 0 || pp_weight_make(w, row0, row1, stop, cancel);
 }
-/* Remembers that `t` holds a value that is no number. */
+/* Records that `t` holds NaN or a value that overflows. Any thread. */
 void pp_weights_bad(struct pp_weights *w, const struct pp_tensor *t);
-/* PP_ERR_FORMAT names the tensor that is BAD; PP_ERR_IO: the layout's file shrank while it was mapped. Cheap. */
+/* PP_ERR_FORMAT: such a value was found, and the text names the tensor; PP_ERR_IO: the cache's file shrank while it was
+ * mapped. Cheap. Any thread. */
 enum pp_code pp_weights_check(const struct pp_weights *w, struct pp_error *err);
-/* PP_ERR_FORMAT: that a tensor holds such a value. */
+/* The error of such a tensor: PP_ERR_FORMAT. */
 enum pp_code pp_fail_values(const struct pp_tensor *t, struct pp_error *err);
 
 struct pp_pool;
-/* Makes everything that is missing, now, and waits until it is written, if it is kept. For who measures. */
+/* Packs everything that is missing, on all threads, and waits until the keeper is done. For measurements.
+ * PP_ERR_CANCELLED, or as pp_weights_check. */
 enum pp_code pp_weights_finish(struct pp_weights *w, struct pp_pool *pool, const struct pp_cancel *cancel,
                                struct pp_error *err);
 
 struct pp_weights_state {
     uint64_t bytes;             /* of all packed weights */
     uint64_t mapped;            /* of those, in a file of the cache */
-    uint64_t anonymous;         /* of those, in memory of their own */
+    uint64_t anonymous;         /* of those, in anonymous memory */
     uint64_t repaired;          /* groups of a mapped file that were damaged */
-    uint64_t book_keeping;      /* memory besides */
-    bool from_cache;            /* mapped from the start */
+    uint64_t book_keeping;      /* bytes besides the weights */
+    bool from_cache;            /* all were mapped when the engine was made */
 };
-/* As it is at this moment; while others make weights, of a moment ago. */
+/* A snapshot, which may be slightly stale while other threads pack weights. Any thread. */
 struct pp_weights_state pp_weights_state(const struct pp_weights *w);
 
 #endif

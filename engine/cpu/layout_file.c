@@ -86,7 +86,7 @@ void pp_layout_store_init(struct pp_weights *w, const char *cache_dir, uint64_t 
 
 /* --- headers ---------------------------------------------------------------------------------------------------- */
 
-/* What is where in a file of these weights: [w->n], pp_free. NULL: out of memory. */
+/* The list of matrices of these weights, [w->n], whose hash the header has; for pp_free. NULL: out of memory. */
 static struct entry *make_entries(const struct pp_weights *w)
 {
     struct entry *e = pp_calloc((size_t)w->n, sizeof *e);
@@ -125,7 +125,7 @@ static struct header make_header(const struct pp_weights *w, const struct entry 
     return h;
 }
 
-/* The checksums first: a header without them is refused. */
+/* Writes the header after the checksums, without which it would be invalid. */
 static bool write_header(const struct pp_weights *w)
 {
     struct entry *entries = make_entries(w);
@@ -137,8 +137,8 @@ static bool write_header(const struct pp_weights *w)
            pp_write_at(w->store.fd, &h, sizeof h, 0);
 }
 
-/* Reads the header and the sums of a file that is to belong to these weights. -1: it does not, or is damaged; else the
- * number of matrices in it. */
+/* Reads the header of a file, and the checksums into w->sums. Returns how many matrices it has; -1: it is not of these
+ * weights, or is damaged. */
 static int read_header(struct pp_weights *w, int fd, bool by_identity)
 {
     const struct pp_layout_store *s = &w->store;
@@ -170,7 +170,7 @@ static int read_header(struct pp_weights *w, int fd, bool by_identity)
 
 /* --- finding ---------------------------------------------------------------------------------------------------- */
 
-/* Pages of the file instead of what is there now: the same bytes, while threads read them. */
+/* Maps the file over memory that holds the same bytes, which threads may be reading, or that is not used yet. */
 static bool map_bytes(struct pp_weights *w, int fd, size_t offset, size_t bytes)
 {
     if (!pp_map_over(w->region + offset, bytes, fd, w->store.data_offset + offset))
@@ -179,7 +179,7 @@ static bool map_bytes(struct pp_weights *w, int fd, size_t offset, size_t bytes)
     return true;
 }
 
-/* Takes the matrices that the file has: where none is missing, the whole region at once. */
+/* Maps the first n_done matrices, which the file has. */
 static bool map_weights(struct pp_weights *w, int fd, int n_done)
 {
     size_t bytes = 0;
@@ -193,8 +193,8 @@ static bool map_weights(struct pp_weights *w, int fd, int n_done)
     return true;
 }
 
-/* A file found by the name of the model's file gets the name of its content as soon as that is known, so that copies of
- * the model find it too. */
+/* Renames a file that was found by the model's file to the model's identity, once that is known, so that copies of the
+ * model find it, too. */
 static void give_final_name(struct pp_weights *w, const char *from)
 {
     struct pp_layout_store *s = &w->store;
@@ -218,21 +218,21 @@ static bool find_complete(struct pp_weights *w, bool by_identity)
         return false;
     bool good = read_header(w, fd, by_identity) == w->n && map_weights(w, fd, w->n);
     if (good)
-        futimens(fd, NULL); /* used just now: the last to be evicted */
+        futimens(fd, NULL); /* the most recently used: evicted last */
     close(fd);
     if (good && !by_identity && w->store.identity_known)
         give_final_name(w, path);
     return good;
 }
 
-/* Opens the part under a lock of ours; -1: it is not there (unless create), or another engine writes it. */
+/* Opens and locks the part; -1: it is not there (and not created), or another engine writes it. */
 static int open_part(const char *path, bool create)
 {
     struct stat here, there;
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (create ? O_CREAT : 0), 0600);
     if (fd < 0)
         return -1;
-    /* Who had the lock may have given the file another name meanwhile: then this is not the part any more. */
+    /* Whoever held the lock may have renamed the file meanwhile: it is then no part any more. */
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, &here) == 0 && S_ISREG(here.st_mode) &&
         stat(path, &there) == 0 && here.st_ino == there.st_ino && here.st_dev == there.st_dev)
         return fd;
@@ -282,7 +282,7 @@ static bool is_begun(int fd)
     return pp_read_at(fd, magic, sizeof magic, 0) && memcmp(magic, MAGIC, sizeof magic) == 0;
 }
 
-/* Parts whose writer was killed have no header: nobody can use them. */
+/* Removes a part without a header, whose writer was killed. */
 static bool remove_orphan(const char *path)
 {
     int fd = open_part(path, false);
@@ -350,7 +350,7 @@ static bool evict(const struct pp_layout_store *s, const char *name)
     return gone;
 }
 
-/* A quarter of what the disk could give, if the quota is left to us. */
+/* The quota in bytes; by default a quarter of what would be free without our files, at most DEFAULT_QUOTA. */
 static uint64_t effective_quota(const struct pp_layout_store *s, uint64_t kept)
 {
     struct statvfs v;
@@ -381,7 +381,7 @@ static bool make_room(const struct pp_layout_store *s)
     return fits;
 }
 
-/* With all folders above it: nobody may have used a cache before. */
+/* Creates the folder and its parents, if they are missing. */
 static void make_folder(const struct pp_layout_store *s)
 {
     char path[sizeof s->folder];
@@ -407,8 +407,8 @@ bool pp_layout_begin(struct pp_weights *w)
     make_folder(s);
     if (s->fd < 0 && (s->fd = open_part(path, true)) < 0)
         return false;
-    /* The header goes at once: if we are killed, nobody shall believe it. The blocks are taken at once, where the file
-     * system can do that: a disk that fills up later is then not our trouble, and not our doing. */
+    /* The old header is cleared first, so that the part is invalid if we are killed. All blocks are allocated now,
+     * where the file system can do that, so that a disk that fills up later cannot make writing fail. */
     if (make_room(s) && (s->n_done || ftruncate(s->fd, 0) == 0) && pp_write_at(s->fd, &nothing, sizeof nothing, 0) &&
         (fallocate(s->fd, 0, 0, (off_t)s->file_bytes) == 0 ||
          (errno == EOPNOTSUPP && ftruncate(s->fd, (off_t)s->file_bytes) == 0)))
@@ -417,7 +417,7 @@ bool pp_layout_begin(struct pp_weights *w)
     return false;
 }
 
-/* The region up to `end` goes to the file, a large page at a time, and comes back as pages of the file. */
+/* Writes the region up to `end` to the file, a huge page at a time, and maps the file in its place. */
 static bool write_region(struct pp_weights *w, size_t end)
 {
     struct pp_layout_store *s = &w->store;
@@ -463,7 +463,7 @@ bool pp_layout_complete(struct pp_weights *w)
     return good;
 }
 
-/* What is in the file: the matrices that are whole, after the rest of the last one if that can be had. */
+/* Writes what is left of the finished matrices beyond the last multiple of 2 MiB. */
 static bool write_rest(struct pp_weights *w)
 {
     struct pp_layout_store *s = &w->store;

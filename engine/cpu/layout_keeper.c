@@ -1,7 +1,7 @@
-/* layout_keeper.c - the thread that goes through the matrices in the program's order, makes what no pass has needed
+/* layout_keeper.c - the thread that goes through the matrices in the program's order, packs what no pass has needed
  * yet, and writes it to the cache. A first prompt that comes at once shares the work with it; one that comes later
- * finds it done. At last it sees to large pages. It has the priority of the threads that compute, because they may
- * wait for a group that it has claimed. */
+ * finds it done. Finally it moves the weights to huge pages if need be. It has the priority of the threads that
+ * compute, because they may wait for a group that it has claimed. */
 #include <time.h>
 
 #include "engine/base/priority.h"
@@ -14,7 +14,7 @@ static bool is_good(const struct pp_weights *w)
            atomic_load(&w->repaired) == 0;
 }
 
-/* The file is behind all matrices up to this one, or is given up. false: given up. */
+/* Writes and maps all matrices up to the i-th. false: the file was given up. */
 static bool write_up_to(struct pp_weights *w, int i)
 {
     while (w->store.n_done <= i)
@@ -69,7 +69,7 @@ void pp_weights_stop_keeping(struct pp_weights *w)
         pthread_join(w->keeper, NULL);
         w->started = false;
     }
-    pp_layout_suspend(w, atomic_load(&w->repaired) != 0); /* found, but never gone on with */
+    pp_layout_suspend(w, atomic_load(&w->repaired) != 0); /* a part that was found, if the keeper never ran */
     if (atomic_load(&w->repaired))
         pp_layout_remove(w);
 }

@@ -1,10 +1,10 @@
-/* layout_large.c - packed weights in large pages where the file system has none.
+/* layout_large.c - packed weights in huge pages where the file system has none.
  *
- * A file that is kept in pages of 4 KiB (ext4 before Linux 6.16, or a file that another program copied) is read through
- * as many translations of addresses, which costs up to a fifth of the speed. So while the model is already in use, the
- * keeper copies what was mapped into memory of our own, piece by piece, and puts each piece in the place of the file's
- * pages in one step: threads that read there find the same bytes before and after. The system can take the file's pages
- * back whenever it needs them; the copy it cannot, therefore it is only made where memory is plentiful. */
+ * A file whose page cache consists of 4 KiB pages (ext4 before Linux 6.16, or a file that another program copied) takes
+ * as many TLB entries, which costs up to a fifth of the speed. So while the model is already in use, the keeper copies
+ * the mapping into anonymous huge pages, piece by piece, and moves each piece over the file's pages in one step
+ * (mremap): threads that read there find the same bytes before and after. The system can drop the file's pages whenever
+ * it needs memory, but not the copy, which is therefore only made where memory is plentiful. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 
 enum { PIECE = 16 * PP_LARGE_PAGE };
 
-/* Whether memory is given in large pages to those who ask. */
+/* Whether the system gives huge pages to those who ask by madvise. */
 static bool system_has_large_pages(void)
 {
     char modes[128] = "";
@@ -26,7 +26,7 @@ static bool system_has_large_pages(void)
     return read && (strstr(modes, "[madvise]") || strstr(modes, "[always]"));
 }
 
-/* Whether the mapping around p, which has been read, has pages of a file that are large. */
+/* Whether the file mapping around p, which has been read, has huge pages. */
 static bool mapped_large(const uint8_t *p)
 {
     char line[1024];
@@ -57,7 +57,7 @@ static bool wanted(const struct pp_weights *w, size_t first)
     return !mapped_large(w->region + first);
 }
 
-/* The n bytes at p, which nobody writes any more, get large pages. */
+/* Moves the n bytes at p, which no thread writes any more, to huge pages. */
 static bool move_piece(struct pp_weights *w, uint8_t *p, size_t n)
 {
     const size_t room_bytes = n + PP_LARGE_PAGE;
@@ -83,7 +83,7 @@ static bool move_piece(struct pp_weights *w, uint8_t *p, size_t n)
 
 void pp_layout_enlarge(struct pp_weights *w)
 {
-    const size_t mapped = w->store.written; /* what is behind is memory already, where the rest could not be written */
+    const size_t mapped = w->store.written; /* bytes beyond are anonymous memory, if the file was given up */
     size_t at = (0 - (uintptr_t)w->region) % PP_LARGE_PAGE;
     if (!wanted(w, at))
         return;
@@ -91,7 +91,7 @@ void pp_layout_enlarge(struct pp_weights *w)
         struct pp_weight *m = w->list[i];
         if (!m->bytes)
             continue;
-        if (!pp_weight_make(m, 0, m->t->ne[1], &w->stop, NULL)) /* then it is checked, and nobody mends it any more */
+        if (!pp_weight_make(m, 0, m->t->ne[1], &w->stop, NULL)) /* checked and repaired: it is not written any more */
             return;
         const size_t made = m->offset + pp_weight_span(m), end = made < mapped ? made : mapped;
         const bool last = end == mapped;
