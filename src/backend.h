@@ -1,7 +1,6 @@
-/* backend.h - where answers come from: the local worker today, remote engines later.
+/* backend.h - the interface of what generates answers: the local worker today, remote engines later.
  *
- * All calls return at once and may be made by the UI thread only; what happens comes as events (event.h). Requests are
- * copied. */
+ * All calls are the UI thread's and return at once; results come as events (event.h). Requests are copied. */
 #ifndef PP_SRC_BACKEND_H
 #define PP_SRC_BACKEND_H
 
@@ -26,41 +25,41 @@ struct pp_load_request {
     const struct pp_adapter_choice *draft_adapters; /* [n_draft_adapters]: of the draft */
     int n_draft_adapters;
     const char *quant;              /* what a model folder is quantised to while it is loaded; or NULL */
-    const char *imatrix;            /* the importance matrix that weighs this; or NULL */
+    const char *imatrix;            /* file of an importance matrix for that; or NULL */
     struct pp_engine_options engine;
     uint64_t snapshot_quota;        /* 0: PP_SNAPSHOT_QUOTA; or PP_SNAPSHOTS_OFF */
 };
 
 struct pp_generate_request {
-    uint64_t request;               /* number chosen by the caller; comes back in events */
-    const char *session_key;        /* whose pages to use; NULL: temporary */
+    uint64_t request;               /* id chosen by the caller; comes back in events */
+    const char *session_key;        /* the conversation whose pages to use; NULL: temporary */
     bool temporary;                 /* no snapshot is written or read */
-    bool unkept;                    /* of a conversation of which nothing goes to the disk: likewise */
+    bool unkept;                    /* likewise: nothing of this conversation goes to disk */
     const char *messages_json;      /* the branch, system prompt first if there is one */
-    const char *continue_text;      /* an answer begun that is to be continued, or NULL */
-    const struct pp_guessed *continue_guessed; /* ... which bytes of it; or NULL */
-    const char *continue_reasoning; /* ... and its reasoning, or NULL; with its tokens and its time */
+    const char *continue_text;      /* an unfinished answer to continue, or NULL */
+    const struct pp_guessed *continue_guessed; /* ... which of its bytes were drafted; or NULL */
+    const char *continue_reasoning; /* ... its reasoning, or NULL; with the tokens and the time that this took */
     int64_t reasoning_tokens;
     uint64_t reasoning_ns;
-    int64_t continue_tokens;        /* ... those of both; 0: not known, they are counted */
+    int64_t continue_tokens;        /* ... tokens of answer and reasoning; 0: not known, they are counted */
     bool skip_reasoning;            /* the model is to answer at once, whatever its template says */
-    enum pp_thinking thinking;      /* what the template's switch says, if it has one */
+    enum pp_thinking thinking;      /* the setting of the template's switch, if it has one */
     const char *template_source;    /* Jinja, or NULL: the model's own (or "plain" if it has none) */
     const struct pp_adapter_choice *adapters;
     int n_adapters;
-    bool use_draft;                 /* the draft model guesses, if there is one */
-    bool lookup;                    /* guess what followed the same words before */
-    int draft_max;                  /* guesses at a time at most; 0: the engine's own */
-    bool draft_always;              /* as in struct pp_gen_options */
-    float draft_p_min;              /* likewise */
+    bool use_draft;                 /* draft with the draft model, if there is one */
+    bool lookup;                    /* this and the next three as in struct pp_gen_options */
+    int draft_max;
+    bool draft_always;
+    float draft_p_min;
     struct pp_sampling sampling;
     int64_t max_tokens;             /* -1: no limit */
     const char *const *stops;
     int n_stops;
-    bool ignore_end;                /* go on past end tokens */
+    bool ignore_end;                /* go on past end-of-text tokens */
     int64_t message_id;             /* where the io thread saves the answer; 0: nowhere */
-    enum pp_overflow overflow;      /* when the prompt does not fit: PP_EVENT_OVERFLOW, and SHIFT goes on */
-    bool background;                /* nobody waits for it: all others come first */
+    enum pp_overflow overflow;      /* if the prompt does not fit: PP_EVENT_OVERFLOW, and SHIFT goes on */
+    bool background;                /* the user does not wait for it: all others come first */
 };
 
 struct pp_backend {
@@ -70,32 +69,30 @@ struct pp_backend {
 struct pp_backend_ops {
     const char *name;
     void (*load)(struct pp_backend *b, const struct pp_load_request *r);
-    /* Answers are written side by side, several of one conversation too. */
+    /* Starts an answer. Several run at once, also of one conversation. */
     void (*generate)(struct pp_backend *b, const struct pp_generate_request *r);
-    /* The generation of that number, or all so far (0), within 50 ms; the others go on. */
+    /* Stops the generation of that id, or all so far (0), within 50 ms; the others go on. */
     void (*cancel)(struct pp_backend *b, uint64_t request);
-    /* Which conversation is on the screen: its answers come first. NULL: none of those that have a key. */
+    /* Tells which conversation is on the screen: its answers come first. NULL: none that has a key. */
     void (*show)(struct pp_backend *b, const char *session_key);
-    /* The conversation on the screen will be asked something: what was saved of it may be read from the disk while the
-     * user types. Nothing is computed. Of the request the key, the messages, the template, the adapters and the
-     * overflow count. */
+    /* The conversation on the screen is likely to be continued: its snapshot may be read while the user types. Nothing
+     * is computed. Only the request's key, messages, template, adapters and overflow are used. */
     void (*prepare)(struct pp_backend *b, const struct pp_generate_request *r);
-    /* The user left this conversation: its pages may go once they are saved. */
+    /* The user left this conversation: its pages may be released once they are saved. */
     void (*leave)(struct pp_backend *b, const char *session_key);
-    /* Forget snapshot and pages: the conversation was deleted. */
+    /* The conversation was deleted: drops its snapshot and pages. */
     void (*forget)(struct pp_backend *b, const char *session_key);
-    /* Two questions, answered between the passes; NULL: it knows nothing about adapters. Whether an adapter fits the
-     * model: PP_EVENT_ADAPTER. What of a prompt would be computed: PP_EVENT_COST; of the request only the number, the
-     * messages, the template, the adapters and the overflow count. False: it cannot be asked now, and no answer will
-     * come. */
+    /* Two queries, answered between passes; NULL: not supported. inspect: does an adapter fit the model?
+     * PP_EVENT_ADAPTER. cost: how much of a prompt would have to be computed? PP_EVENT_COST; only the request's id,
+     * messages, template, adapters and overflow are used. False: not possible now, no event will come. */
     bool (*inspect)(struct pp_backend *b, const char *adapter);
     bool (*cost)(struct pp_backend *b, const struct pp_generate_request *r);
-    /* Draft models; NULL: it has none. Whether one could guess for the model that is loaded: PP_EVENT_DRAFTER, as with
-     * inspect. Another one from the next answer on, without adapters, while the model stays: PP_EVENT_DRAFT. */
+    /* Draft models; NULL: not supported. inspect_draft: could one draft for the loaded model? PP_EVENT_DRAFTER, as with
+     * inspect. draft: uses one from the next answer on, without adapters, keeping the model: PP_EVENT_DRAFT. */
     bool (*inspect_draft)(struct pp_backend *b, const char *path);
     void (*draft)(struct pp_backend *b, const char *path);
     void (*close)(struct pp_backend *b);                           /* cancel, save, end; PP_EVENT_CLOSED when done */
-    void (*free)(struct pp_backend *b);                            /* after CLOSED: joins and releases */
+    void (*free)(struct pp_backend *b);                            /* after CLOSED: joins and frees */
 };
 
 #endif

@@ -1,5 +1,5 @@
-/* event.h - what the worker and the io thread tell the UI thread, through one queue. Events are pp_malloced and owned
- * by whoever pops them; release with pp_event_free. */
+/* event.h - events from the worker and the io thread to the UI thread, through one queue. The thread that pops an event
+ * owns it and frees it with pp_event_free. */
 #ifndef PP_SRC_EVENT_H
 #define PP_SRC_EVENT_H
 
@@ -13,27 +13,28 @@
 
 struct pp_job;
 
+/* Each with the members of struct pp_event that it sets. */
 enum pp_event_type {
     PP_EVENT_LOAD_PROGRESS,   /* done, total */
     PP_EVENT_LOADED,          /* info */
-    PP_EVENT_LOAD_FAILED,     /* err; info: of the model that was there before and stays, or NULL */
+    PP_EVENT_LOAD_FAILED,     /* err; info: the previous model, which stays loaded, or NULL */
     PP_EVENT_PROMPT_PROGRESS, /* request; done, total in tokens; cached */
     PP_EVENT_TEXT,            /* request; text: a piece of the answer; thoughts; n: their tokens; stats so far */
-    PP_EVENT_DONE,            /* request; finish, or err (PP_ERR_CANCELLED when stopped); stats; n: 1 if its question
+    PP_EVENT_DONE,            /* request; finish, or err (PP_ERR_CANCELLED when stopped); stats; n: 1 if the question
                                * alone does not fit into the context */
-    PP_EVENT_CONTEXT,         /* request; how full the context of its conversation is: done, total; n: tokens
-                               * whose values are not exact (PP_OVERFLOW_SLIDE) */
+    PP_EVENT_CONTEXT,         /* request; done of total tokens of its conversation's context are used; n: tokens whose
+                               * values are not exact (PP_OVERFLOW_SLIDE) */
     PP_EVENT_OVERFLOW,        /* request; n: messages that are (done 1) or would have to be (0) left out */
-    PP_EVENT_ADAPTER,         /* text: path of an adapter that was looked at; adapter, or err: why it does not fit */
+    PP_EVENT_ADAPTER,         /* text: path of an inspected adapter; adapter, or err: why it does not fit */
     PP_EVENT_WITHOUT,         /* request; text: path of an adapter that it is answered without; err: why */
-    PP_EVENT_DRAFTER,         /* text: path of a draft model that was looked at; drafter, or err: why it does not fit */
-    PP_EVENT_DRAFT,           /* info: another draft model guesses; or err: why it does not, and things are as before */
-    PP_EVENT_COST,            /* request; total: tokens of its prompt; cached: of those that are at hand; or err */
-    PP_EVENT_NOTICE,          /* text: one line for the user (a snapshot refused and why) */
+    PP_EVENT_DRAFTER,         /* text: path of an inspected draft model; drafter, or err: why it does not fit */
+    PP_EVENT_DRAFT,           /* info: the draft model was changed; or err: why not, and nothing has changed */
+    PP_EVENT_COST,            /* request; total: tokens of its prompt; cached: those already computed; or err */
+    PP_EVENT_NOTICE,          /* text: one line for the user (why a snapshot was refused, for instance) */
     PP_EVENT_CLOSED,          /* the worker has saved everything and ended */
     PP_EVENT_JOB,             /* job has run */
     PP_EVENT_IO_ERROR,        /* err: something could not be saved */
-    PP_EVENT_UNSAVED,         /* err: answers cannot be saved, and are tried again until they are; PP_OK: all are now */
+    PP_EVENT_UNSAVED,         /* err: answers cannot be saved, but are retried; PP_OK: all are saved now */
 };
 
 /* A model as the screen shows it. Strings are copies, untrusted (sanitise before drawing). */
@@ -43,47 +44,47 @@ struct pp_loaded {
     char path[512];
     char draft_name[128];     /* "" if there is no draft */
     char draft_path[512];     /* likewise */
-    char draft_reason[256];   /* why there is none although one was asked for */
+    char draft_reason[256];   /* why there is none, although one was requested */
     char kernels[16];
     int n_threads;
     int64_t n_ctx, n_ctx_train, n_params, n_vocab;
     uint64_t bytes;
     int has_template;
-    char instead[96];          /* of a model without a template: the one that serves, and why: "vicuna, by its name" */
+    char instead[96];          /* the substitute for a missing template, and why it was chosen: "vicuna, by its name" */
     unsigned thinking_choices; /* of its template: thinking.h */
 };
 
 /* An adapter that fits the model. */
 struct pp_adapter_facts {
     int rank, n_targets;
-    int n_invocation;         /* tokens behind which it acts; 0: everywhere */
+    int n_invocation;         /* tokens after which it acts; 0: everywhere */
     bool idle;                /* it changes nothing */
     uint64_t bytes;           /* as it is held in memory */
     char targets[128];        /* "attn_q ffn_up": untrusted */
     struct pp_adapter_places places; /* two whose places conflict cannot be on at once */
 };
 
-/* A model that could guess for the one that is loaded. */
+/* A model that could draft for the loaded one. */
 struct pp_drafter_facts {
     uint64_t bytes;           /* of its weights */
-    float share;              /* of the model's */
-    bool bridged;             /* another vocabulary: it guesses by its text */
-    bool other_template;      /* it was trained for conversations that are written otherwise */
+    float share;              /* bytes divided by the model's */
+    bool bridged;             /* its vocabulary differs: drafts are translated by way of their text */
+    bool other_template;      /* it was trained with another chat template */
 };
 
-/* What is new of the reasoning that stands before an answer. */
+/* A new piece of the reasoning before an answer. */
 struct pp_thoughts {
     char *text;               /* owned, or NULL */
     size_t len;
-    bool take_back;           /* first: the text of the answer so far was reasoning */
-    bool going_on;            /* the answer has not begun */
-    int64_t n_tokens;         /* since the answer began */
-    uint64_t ns;
+    bool take_back;           /* before appending: the answer's text so far turned out to be reasoning */
+    bool going_on;            /* the answer has not begun yet */
+    int64_t n_tokens;         /* of all reasoning so far */
+    uint64_t ns;              /* likewise */
 };
 
 struct pp_event {
     enum pp_event_type type;
-    uint64_t request;         /* which generation this is about */
+    uint64_t request;         /* id of the generation */
     uint64_t done, total, cached;
     int n;
     enum pp_finish finish;
@@ -93,7 +94,7 @@ struct pp_event {
     struct pp_adapter_facts *adapter; /* owned */
     struct pp_drafter_facts *drafter; /* owned */
     char *text;               /* owned, NUL-terminated */
-    struct pp_guessed guessed; /* TEXT: of its bytes; owned */
+    struct pp_guessed guessed; /* TEXT: which of its bytes were drafted; owned */
     size_t text_len;
     struct pp_thoughts thoughts;
     struct pp_job *job;       /* owned */
