@@ -1,6 +1,5 @@
-/* draw.h - the only door to the cells of the screen: everything that is shown passes here, and nothing but clean
- * text (sanitize.h) does. Also turns a theme into ncurses colours. UI thread, between pp_screen_open and
- * pp_screen_close (screen.h). */
+/* draw.h - the only functions that write cells of the screen, so that only sanitised text (sanitize.h) gets there. Also
+ * turns a theme into ncurses colours. UI thread, between pp_screen_open and pp_screen_close (screen.h). */
 #ifndef PP_UI_DRAW_H
 #define PP_UI_DRAW_H
 
@@ -10,27 +9,28 @@
 #include "ui/style.h"
 #include "ui/theme.h"
 
-/* A rectangle of cells: its upper left corner, rows and columns. All places here are cells, (0, 0) the upper left one;
- * what does not fit on the screen is not drawn. */
+/* A rectangle of cells: its upper left corner, height and width. (0, 0) is the upper left cell of the screen; what does
+ * not fit on the screen is clipped. */
 struct pp_area {
     int y, x, h, w;
 };
 
-/* How styles look from now on. no_color: attributes alone. What the terminal cannot show becomes the nearest that it
- * can (theme.h). */
+/* Sets the theme of all later drawing. no_color: attributes only. Colours that the terminal lacks become the nearest
+ * that it has (theme.h). */
 void pp_draw_theme(const struct pp_theme *t, bool no_color);
 void pp_draw_erase(struct pp_area a, pp_style style); /* blanks in the style's background */
-/* Clean text on one line, at most max_w cells: returns the cells used. A grapheme that does not fit is left out. */
+/* Draws clean text on one line, at most max_w cells; returns the cells used. A grapheme that does not fit is left out.
+ * */
 int pp_draw_clean(int y, int x, int max_w, const char *s, size_t n, pp_style style);
-/* Any text: sanitised to one line, cut with an ellipsis. Returns the cells used, as does pp_draw_fmt. */
+/* Draws any text: sanitised to one line, truncated with an ellipsis. Returns the cells used, as does pp_draw_fmt. */
 int pp_draw_text(int y, int x, int max_w, const char *s, pp_style style);
-int pp_draw_width(const char *s); /* cells that it takes where there is room; needs no screen */
+int pp_draw_width(const char *s); /* cells that pp_draw_text would use with enough room; needs no screen */
 int pp_draw_fmt(int y, int x, int max_w, pp_style style, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 void pp_draw_hline(int y, int x, int w, pp_style style); /* a rule of w cells */
 void pp_draw_vbar(int y, int x, pp_style style);         /* one cell of the bar beside a message */
-/* A bar of w cells, of which a share from 0 to 1 is filled, in eighths of a cell. */
+/* A progress bar of w cells, share (0 to 1) of it filled, in eighths of a cell. */
 void pp_draw_bar(int y, int x, int w, double share, pp_style style);
-/* A frame along the inside of a, with a title (any text) in its upper edge. */
+/* A frame along the inner edge of a, with a title (any text) in its top line. */
 void pp_draw_box(struct pp_area a, const char *title, pp_style border, pp_style title_style);
 
 #endif

@@ -1,8 +1,8 @@
 /* layout.h - a message as screen lines: clean text, runs of style over it, and lines that point into it.
  *
- * Built by appending; rewound to a mark when the end of a streaming answer is laid out anew. Offsets instead of
- * pointers, so that growing moves nothing that matters. An allocation that fails makes it `bad`: what is there may
- * be drawn, it is incomplete. UI thread. */
+ * Built by appending; rewound to a mark when the end of a streaming answer must be laid out again. Offsets instead of
+ * pointers, so that buffers may grow. A failed allocation makes it `bad`: it may be drawn, but is incomplete. UI
+ * thread. */
 #ifndef PP_UI_LAYOUT_H
 #define PP_UI_LAYOUT_H
 
@@ -19,7 +19,7 @@ struct pp_line {
     uint32_t start, end; /* bytes of text */
     uint16_t indent;     /* empty cells before it */
     uint8_t kind;
-    uint8_t quote;       /* depth: so many bars before it, two cells each, within the indent */
+    uint8_t quote;       /* depth of quotation: bars before it, two cells each, within the indent */
 };
 
 struct pp_run {
@@ -36,10 +36,10 @@ struct pp_layout {
     bool bad;
 };
 
-/* Some text of which parts came from guesses that stood: what pp_layout_text is given of it is tinted where it did. */
+/* A text parts of which were drafted: pp_layout_text tints those parts of it, when it is given pieces of `text`. */
 struct pp_tint {
     const char *text;      /* [sum of runs] */
-    const uint32_t *runs;  /* [n]: bytes that were not guessed, bytes that were, and so on */
+    const uint32_t *runs;  /* [n]: lengths in bytes: not drafted, drafted, not drafted ... */
     size_t n;
 };
 
@@ -47,12 +47,12 @@ struct pp_layout_mark {
     size_t text, lines, runs;
 };
 
-void pp_layout_free(struct pp_layout *l); /* and makes it empty again */
-struct pp_layout_mark pp_layout_mark(const struct pp_layout *l); /* how far it goes now */
-void pp_layout_rewind(struct pp_layout *l, struct pp_layout_mark mark); /* takes off what came since; memory stays */
+void pp_layout_free(struct pp_layout *l); /* frees its memory and makes it empty */
+struct pp_layout_mark pp_layout_mark(const struct pp_layout *l); /* its present end */
+void pp_layout_rewind(struct pp_layout *l, struct pp_layout_mark mark); /* truncates it to a mark; memory is kept */
 size_t pp_layout_bytes(const struct pp_layout *l); /* memory it holds */
 
-/* Appends clean text to what will be the next lines. */
+/* Appends clean text (sanitize.h), not broken into lines yet. */
 void pp_layout_text(struct pp_layout *l, const char *s, size_t n, pp_style style);
 
 struct pp_frame {
@@ -60,10 +60,10 @@ struct pp_frame {
     int first, rest;    /* indent of the first line and of those after it */
     uint8_t quote, kind;
 };
-/* Makes lines of the text from byte `from` on; at least one line. Code is not broken at words. */
+/* Breaks the text from byte `from` on into lines, at least one. Code is not broken at words. */
 void pp_layout_lines(struct pp_layout *l, size_t from, const struct pp_frame *f);
-void pp_layout_blank(struct pp_layout *l, uint8_t quote); /* an empty line, with as many bars of quotes before it */
-/* Index of the run that text offset `at` lies in. */
+void pp_layout_blank(struct pp_layout *l, uint8_t quote); /* an empty line with bars of this depth */
+/* Index of the run that contains text offset `at`. */
 size_t pp_layout_run(const struct pp_layout *l, uint32_t at);
 
 #endif

@@ -1,11 +1,11 @@
-/* style.h - what a piece of text means to the eye: a slot of the theme, and emphasis on top of it; the
- * colours of both are the theme's (theme.h). */
+/* style.h - the style of a piece of text: a slot of the theme, plus emphasis. The theme (theme.h) has the colours of
+ * both. */
 #ifndef PP_UI_STYLE_H
 #define PP_UI_STYLE_H
 
 #include <stdint.h>
 
-/* The names in theme files and each slot's parent, from which it takes what a theme leaves open, stand in theme.c. */
+/* theme.c has their names in theme files, and each slot's parent, from which it inherits what a theme does not set. */
 enum pp_slot {
     PP_SLOT_TEXT, PP_SLOT_DIM, PP_SLOT_USER, PP_SLOT_USER_NAME, PP_SLOT_ASSISTANT, PP_SLOT_ASSISTANT_NAME,
     PP_SLOT_SYSTEM, PP_SLOT_CODE, PP_SLOT_CODE_BLOCK, PP_SLOT_CODE_LABEL, PP_SLOT_HEADING, PP_SLOT_LINK,
