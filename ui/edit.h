@@ -1,4 +1,4 @@
-/* edit.h - the input line: readline behind a queue of bytes, with no hand on the terminal.
+/* edit.h - the input line: readline fed from a queue of bytes, without access to the terminal.
  *
  * readline edits (emacs and vi keys, inputrc, undo, kill ring, history, incremental search); it reads what
  * pp_edit_feed puts in its queue, draws nothing, changes no signal handler, no environment and no terminal setting.
@@ -12,41 +12,40 @@
 #include "engine/base/error.h"
 
 struct pp_edit_hooks {
-    /* Enter. True: the text was taken, the line becomes empty; false: it stays. */
+    /* Enter. True: the text was accepted and the line becomes empty; false: it stays. */
     bool (*accept)(void *user, const char *text);
-    /* Tab with the cursor at the end: the text to have instead (pp_malloced, becomes ours), or NULL. */
+    /* Tab with the cursor at the end: returns the new text (pp_malloced; edit.c frees it), or NULL. */
     char *(*complete)(void *user, const char *text);
-    /* Something went wrong with what a key does: with the user's keys (inputrc), or for want of memory. */
+    /* Reports errors: of the user's key bindings (inputrc), or out of memory. */
     void (*complain)(void *user, const char *what);
     void *user;
 };
 
-/* history: file name. An unreadable history, or a mistake in the user's keys (inputrc), is reported, but everything
- * works. */
+/* history: file name. An unreadable history, or a mistake in the user's inputrc, is reported, but does not prevent
+ * editing. */
 enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks, struct pp_error *err);
 void pp_edit_close(void);
 
-/* The bytes of one key, as the terminal sent them: readline does what is bound to it, and the hooks are called. */
+/* Feeds the bytes of one key, as the terminal sent them: runs readline's binding, and calls hooks. */
 void pp_edit_feed(const char *bytes, size_t n);
-/* At the cursor, literally, as one change for undo. False: there is no memory for it, and the line is as it was. */
+/* Inserts text at the cursor, literally, as one change for undo. False: out of memory, and the line is unchanged. */
 bool pp_edit_insert(const char *text, size_t n);
-bool pp_edit_set(const char *text);              /* cursor at the end. False: likewise */
-void pp_edit_up(void);                           /* a line up, or back in the history from the first */
+bool pp_edit_set(const char *text);              /* replaces the line; cursor at the end. False: likewise */
+void pp_edit_up(void);                           /* a line up; from the first line, back in the history */
 void pp_edit_down(void);
-/* Adds a text to the history, in memory and, `keep`, if it is no longer than PP_HISTORY_ENTRY_MAX, on disk. */
+/* Adds a text to the history, in memory and, with `keep` and at most PP_HISTORY_ENTRY_MAX bytes, on disk. */
 enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err);
-/* What is in the line when it is given up, for the history: the text, unless it was only looked up there, and
- * behind it what was being typed before it was looked up (pp_malloced, to be freed with pp_free; NULL: nothing). The
- * line becomes empty. */
+/* Empties the line and returns what is worth keeping in the history: the text, unless it is an unchanged entry of it,
+ * and the line that was being typed before the history was entered (pp_malloced, the caller frees; NULL: nothing). */
 void pp_edit_take_rest(char *rest[static 2]);
 
-/* The line as it is, terminated; lines are parted by \n. Valid until the next call that changes it. */
+/* The present line, NUL-terminated; its lines are separated by \n. Valid until the next call that changes it. */
 const char *pp_edit_text(void);
 size_t pp_edit_len(void);            /* bytes */
 size_t pp_edit_cursor(void);         /* byte offset, at a character's start */
-const char *pp_edit_message(void);   /* what stands instead of a prompt: "(reverse-i-search)`foo': "; or NULL */
-bool pp_edit_searching(void);        /* in an incremental search or in the middle of a command of several keys */
-bool pp_edit_vi(void);               /* keys as in vi */
-bool pp_edit_vi_command(void);       /* of these, its command mode */
+const char *pp_edit_message(void);   /* shown instead of a prompt: "(reverse-i-search)`foo': "; or NULL */
+bool pp_edit_searching(void);        /* in an incremental search, or in the middle of a multi-key command */
+bool pp_edit_vi(void);               /* vi mode */
+bool pp_edit_vi_command(void);       /* vi command mode */
 
 #endif

@@ -26,25 +26,25 @@ struct pp_menu_row {
 /* Functions that are NULL do nothing. */
 struct pp_menu_class {
     const char *title;
-    const struct pp_menu_class *parent; /* where Esc goes back to; NULL: it closes */
+    const struct pp_menu_class *parent; /* the menu that Esc returns to; NULL: none */
     const char *hint;   /* the keys, at the lower edge */
-    const char *empty;  /* what to say when there are no rows; */
-    const char *(*why_empty)(struct pp_ui *ui, struct pp_menu *m); /* or this says it */
-    bool columns;       /* the right parts stand below each other, not at the right edge */
+    const char *empty;  /* shown when there are no rows; */
+    const char *(*why_empty)(struct pp_ui *ui, struct pp_menu *m); /* or the result of this */
+    bool columns;       /* right parts form a column instead of being aligned to the right edge */
     bool search;        /* typing changes menu->search and calls searched() */
     void (*open)(struct pp_ui *ui, struct pp_menu *m);
-    bool (*pending)(struct pp_ui *ui, struct pp_menu *m);  /* the rows are others in a moment: Enter waits for them */
-    /* The rows, as the controller names them: opens on the current one. NULL: count() and row() say them. */
+    bool (*pending)(struct pp_ui *ui, struct pp_menu *m);  /* new rows have been requested: Enter waits for them */
+    /* The rows, as a list of the controller's; the current one is selected first. NULL: count() and row() give them. */
     const struct pp_named *(*named)(const struct pp_controller *c, size_t *n);
     size_t (*count)(struct pp_ui *ui, struct pp_menu *m);
     void (*row)(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row); /* *row is zeroed */
-    /* first: true if it was used */
+    /* Called before the menu itself handles a key. True: the key was handled. */
     bool (*key)(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key);
     void (*choose)(struct pp_ui *ui, struct pp_menu *m);   /* Enter on a row */
     void (*moved)(struct pp_ui *ui, struct pp_menu *m);    /* another row is selected */
     void (*cancel)(struct pp_ui *ui, struct pp_menu *m);   /* Esc; the menu closes */
     void (*searched)(struct pp_ui *ui, struct pp_menu *m);
-    /* a question asked with pp_menu_ask; false: it stays, with what was typed, and a notice says why */
+    /* The answer to pp_menu_ask. False: refused; question and text stay, and a notice says why. */
     bool (*answered)(struct pp_ui *ui, struct pp_menu *m, const char *text);
     void (*confirmed)(struct pp_ui *ui, struct pp_menu *m);                  /* yes to pp_menu_confirm */
     void (*close)(struct pp_ui *ui, struct pp_menu *m);
@@ -52,7 +52,7 @@ struct pp_menu_class {
      * screen where there is room. */
     int n_details;
     void (*details)(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL]); /* [n_details], zeroed */
-    void (*complete)(struct pp_ui *ui, struct pp_menu *m); /* Tab in what is typed: menu->field */
+    void (*complete)(struct pp_ui *ui, struct pp_menu *m); /* Tab while typing in menu->field */
 };
 
 enum pp_menu_mode { PP_MENU_LIST, PP_MENU_ASK, PP_MENU_CONFIRM };
@@ -63,34 +63,35 @@ struct pp_menu {
     size_t selected, top;
     struct pp_field search, field;
     char question[400];
-    int64_t subject;   /* what a question is about, */
-    char name[64];     /* or by its name: its place in the list may be another's by the time of the answer */
+    int64_t subject;   /* id of what a question is about, */
+    char name[64];     /* or its name, since the list may have changed by the time of the answer */
     bool chosen;       /* Enter was pressed while the rows were pending */
-    bool awaits;       /* the answer is being looked at, and no key has come since: refused, it is asked for again */
-    uint64_t told;     /* when the notice came that stood there before the last key; ui->notice_at */
+    bool awaits;       /* the answer is being checked, and no key has come since: if refused, it is asked for again */
+    uint64_t told;     /* ui->notice_at of the notice that was shown before the last key */
     int asking;        /* which of the class' questions it is */
-    int details_w, details_rows; /* what the widest details took so far, in so many columns */
+    int details_w, details_rows; /* the most rows that details have taken so far, at this width in columns */
     void *data;        /* of the class; freed by its close() */
 };
 
 /* Shows a menu of this class, and closes the one that is open. */
 void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls);
-void pp_menu_close(struct pp_ui *ui);  /* none open: nothing */
+void pp_menu_close(struct pp_ui *ui);  /* no effect if none is open */
 void pp_menu_cancel(struct pp_ui *ui); /* closes it as Esc does */
-/* A path that could not be added is in its line again, if the menu of adapters is open and no key has come since. */
+/* Puts a path that could not be added back into the field, if the menu of adapters is open and no key has come since.
+ * */
 void pp_menu_lora_refused(struct pp_ui *ui, const char *path);
-/* The wheel of the mouse moves the selection of a list: < 0 up. */
+/* Moves the selection by the mouse wheel: < 0 up. */
 void pp_menu_wheel(struct pp_ui *ui, int rows);
-/* What a key does in the open menu; the notice that stands there has been read then. */
+/* Handles a key in the open menu; the present notice counts as read then. */
 void pp_menu_key(struct pp_ui *ui, const struct pp_key *key);
-void pp_menu_settle(struct pp_ui *ui); /* rows may have come: a choice that waited for them is made */
+void pp_menu_settle(struct pp_ui *ui); /* after a pump: makes a choice that was waiting for rows, if they have come */
 void pp_menu_draw(struct pp_ui *ui); /* and places the cursor */
-/* Below the list: a line to type, which begins with text, or a yes or no. The class' answered() or confirmed() gets the
- * answer; Esc takes the question away. */
+/* Ask below the list for a line of text, which initially is `text`, or for a yes or no. The class' answered() or
+ * confirmed() gets the answer; Esc cancels. */
 void pp_menu_ask(struct pp_ui *ui, const char *question, const char *text);
 void pp_menu_confirm(struct pp_ui *ui, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void pp_menu_complete_path(struct pp_ui *ui); /* that is typed there; a notice says what there is to choose from */
-int pp_menu_width(const struct pp_ui *ui); /* cells that a row without a right part may have */
+void pp_menu_complete_path(struct pp_ui *ui); /* in the field; a notice lists the candidates */
+int pp_menu_width(const struct pp_ui *ui); /* cells available for a row without a right part */
 
 extern const struct pp_menu_class pp_menu_help, pp_menu_sessions, pp_menu_models, pp_menu_lora, pp_menu_presets,
     pp_menu_templates, pp_menu_personas, pp_menu_draft, pp_menu_themes, pp_menu_params, pp_menu_overflow;
