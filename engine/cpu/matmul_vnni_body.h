@@ -2,12 +2,13 @@
  * LANES weight rows: 16 in 512 bits (matmul_avx512.c), 8 in 256 (matmul_avxvnni.c). See pack.h for the layouts and
  * matmul.h for the arithmetic.
  *
- * A weight type belongs to a kind, which says what follows on the integer sums. Four types are opened by two small
- * functions, open_slice() and open_scales(): up to STREAM_ACTS activation rows meet the weights while these stream
- * past, opened once for all of them. With more rows a unit of weight rows is opened into the thread's scratch, CHUNK
- * blocks at a time, as bytes and float scales, so few that they stay in the L1 cache while all activation rows pass;
- * the inner loop no longer knows the type. Both keep the integer sums in registers. So it is with the types that have
- * heads and bodies (pack.h), whose routines are those of open_units.h, but that few_rows() says how many rows are few.
+ * "Opening" weights is unpacking them to unsigned bytes and float scales. A weight type belongs to a kind, which says
+ * how integer sums are scaled (open_units.h). Four types are opened by two small functions, open_slice() and
+ * open_scales(). Up to STREAM_ACTS activation rows are multiplied while the weights stream from memory, opened in
+ * registers once for all rows. With more rows a unit (a panel of weight rows) is opened into the thread's scratch,
+ * CHUNK blocks at a time, small enough to stay in the L1 cache while all activation rows are multiplied by it; that
+ * inner loop no longer depends on the type. Both keep the integer sums in registers. Types with heads and bodies
+ * (pack.h) work the same way with the routines of open_units.h, but few_rows() says up to how many rows they stream.
  *
  * The including file has defined: ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if),
  * PP_UNITS_OF(type) (of open_units.h), and
@@ -33,19 +34,19 @@
 
 enum {
     PARTS = PP_GROUP_ROWS / LANES, /* vectors of a group */
-    SLICE_BYTES = 4 * LANES,       /* of a vector's share */
-    STREAM_ACTS = 8,               /* activation rows that meet streaming weights */
-    TILE_ACTS = 6,                 /* activation rows at a time that meet opened weights, */
-    PAIR = 2,                      /* of that many vectors: 12 integer sums, 12 float sums */
-    FETCH_AT_ONCE = 256,           /* bytes of weights that are asked for at once */
-    SUMS_AFTER = 4,                /* blocks of a tile, the next one's sums are asked for */
-    SLAB = 512,                    /* activation rows between two openings of the same weights */
-    SPAN = 64 * CHUNK,             /* blocks of streaming weights whose activations are made ready at once */
+    SLICE_BYTES = 4 * LANES,       /* of one vector's part of a slice */
+    STREAM_ACTS = 8,               /* most activation rows for streaming weights */
+    TILE_ACTS = 6,                 /* a tile's activation rows, */
+    PAIR = 2,                      /* and vectors of weight rows: 12 integer and 12 float accumulators */
+    FETCH_AT_ONCE = 256,           /* bytes of weights that may be prefetched in one burst */
+    SUMS_AFTER = 4,                /* the block of a tile at which the next tile's sums are prefetched */
+    SLAB = 512,                    /* activation rows for which weights are opened once */
+    SPAN = 64 * CHUNK,             /* blocks of streaming weights whose struct side are made at once */
 };
 
 /* --- weight types ------------------------------------------------------------------------------------------------- */
 
-/* What the packed form of the four types adds to a weight to make it unsigned. */
+/* What the packed form of the four types adds to a weight so that it is unsigned. */
 INLINE int32_t offset_of(const uint32_t type)
 {
     return type == PP_TYPE_Q8_0 ? 128 : type == PP_TYPE_Q4_0 ? 8 : type == PP_TYPE_Q6_K ? 32 : 0;
@@ -54,8 +55,8 @@ INLINE int32_t offset_of(const uint32_t type)
 /* A block of 32 columns of a group in its packed form. */
 struct block {
     const uint8_t *bytes;  /* its slices */
-    const uint8_t *scales; /* Q8_0, Q4_0: its 16 scales; else the struct of its 256 columns */
-    int in;                /* its number there */
+    const uint8_t *scales; /* Q8_0, Q4_0: its 16 scales; else the struct of its super-block of 256 columns */
+    int in;                /* its index there */
 };
 
 INLINE struct block block_at(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b)
@@ -72,7 +73,7 @@ INLINE struct block block_at(const uint32_t type, const uint8_t *group, int64_t 
     return (struct block){slices + (type == PP_TYPE_Q8_0 ? 8 : 4) * PP_SLICE * b, group + 32 * b, 0};
 }
 
-/* The bytes of columns 4 v to 4 v + 3 of LANES rows, unsigned. odd: the block's number is. */
+/* The weights of columns 4 v to 4 v + 3 of LANES rows, as unsigned bytes. odd: whether the block's number is. */
 INLINE ivec open_slice(const uint32_t type, const struct block *p, const int v, const int part, const bool odd)
 {
     const uint8_t *bytes = p->bytes + SLICE_BYTES * part;
@@ -111,13 +112,13 @@ INLINE void open_scales(const uint32_t type, const struct block *p, const int pa
     }
 }
 
-/* Blocks that are multiplied at a time: neighbours of Q4_K share their bytes, those of Q6_K are twins. */
+/* Blocks multiplied at a time: two neighbours of Q4_K share their bytes, of Q6_K they are twins. */
 INLINE int blocks_together(const uint32_t type)
 {
     return type == PP_TYPE_Q4_K || type == PP_TYPE_Q6_K ? 2 : 1;
 }
 
-/* The slice that is opened k-th: those that share a load are neighbours. */
+/* The slice to open k-th, so that those that share a load are opened one after the other. */
 INLINE int slice_order(const uint32_t type, const int k)
 {
     return type == PP_TYPE_Q4_0 ? k % 2 * 4 + k / 2 : k;
@@ -125,8 +126,8 @@ INLINE int slice_order(const uint32_t type, const int k)
 
 /* --- activations beside their bytes ------------------------------------------------------------------------------- */
 
-/* What the weights of a block's halves have too much, each in its sum: Q6_K's second sums are 4 times what they should
- * be. */
+/* The offsets in the weights of a block's two halves, at the scale of each half's sum: Q6_K's second sum is 4 times too
+ * large. */
 struct offsets {
     int32_t first, second;
 };
@@ -141,7 +142,7 @@ INLINE struct offsets offsets_of(const uint32_t type)
     return (struct offsets){offset_of(type), (type == PP_TYPE_Q6_K ? 4 : 1) * offset_of(type)};
 }
 
-/* What HALVED sums of two blocks begin at. */
+/* The initial values of two blocks' HALVED sums. */
 INLINE __m128i halved_bias(const int8_t *q, const struct offsets less)
 {
     const int offset = less.first, second = less.second;
@@ -159,7 +160,7 @@ INLINE void fill_side(const enum kind kind, const struct offsets less, const int
     } else if (kind == PLAIN || kind == FOLDED) {
         for (int b = 0; b < n; b++)
             s->bias[0][b] = -less.first * sum[b];
-        for (int b = 0; kind == FOLDED && b < n; b += 2) /* of twins together */
+        for (int b = 0; kind == FOLDED && b < n; b += 2) /* one sum for both twins */
             s->bias[0][b] += s->bias[0][b + 1];
     } else {
         for (int b = 0; b < n; b += 2) {
@@ -171,7 +172,7 @@ INLINE void fill_side(const enum kind kind, const struct offsets less, const int
     }
 }
 
-/* Row i of x in the n <= CHUNK blocks from b on; an even number of them where blocks are halved. */
+/* *s of row i of x in the n <= CHUNK blocks from b on; n is even where blocks are halved. */
 INLINE void make_side(const enum kind kind, const struct offsets less, const struct pp_acts *x, int64_t i, int64_t b,
                       int64_t n, struct side *s)
 {
@@ -186,32 +187,33 @@ INLINE void make_side(const enum kind kind, const struct offsets less, const str
 
 /* --- one block ---------------------------------------------------------------------------------------------------- */
 
+/* The initial value of a block's integer sum. */
 INLINE ivec first_sum(const enum kind kind, const struct side *s, int b, const int half)
 {
     return kind == WITH_MIN || kind == TWO_MINS ? i_zero() : i_set1(s->bias[half][b]);
 }
 
-/* The first half's share in whole numbers below 2^24, which float holds exactly. */
+/* The first half's sum times its integer scale, below 2^24 and so exact as float. */
 INLINE fvec first_half(const ivec isum, const fvec *scale)
 {
     return f_fma(scale[1], i_as_f(isum), scale[3]);
 }
 
-/* Blocks whose sums become one float. */
+/* How many blocks are added as integers before they are scaled. */
 INLINE int blocks_of(const enum kind kind)
 {
     return is_twins(kind) ? 2 : 1;
 }
 
-/* The whole-number sum of a block; where it is halved, isum is the second sum and `whole` the first half's share. It
- * has 24 bits then, and so is exact: that of twins is rounded once, when both are added up. */
+/* The integer sum of a block as float; where it is halved, isum is the second half's sum and `whole` the first half's
+ * scaled one. It has 24 bits then, so it is exact: that of twins is rounded once, when both are added. */
 INLINE fvec block_sum(const enum kind kind, const ivec isum, const fvec whole, const fvec *scale)
 {
     const fvec sum = i_to_f(isum);
     return is_halved(kind) ? f_fma(scale[2], sum, whole) : sum;
 }
 
-/* acc + the share of block b, or of twins that begin with it, whose sum is `sum`. before: the scales of the first of
+/* Adds block b, or the twins that begin with it, to acc, sum being its integer sum. before: the scales of the first of
  * TWO_MINS twins. */
 INLINE fvec add_block(const enum kind kind, fvec acc, fvec sum, const fvec *scale, const fvec *before,
                       const struct side *s, int b)
@@ -224,30 +226,30 @@ INLINE fvec add_block(const enum kind kind, fvec acc, fvec sum, const fvec *scal
     return kind == WITH_MIN ? f_fnma(scale[1], f_set1(s->dsum[b]), acc) : acc;
 }
 
-/* Asks for the cache lines of n bytes at p. If nothing is there, no harm is done. */
+/* Prefetches n bytes at p, which need not be mapped. */
 INLINE void fetch(const uint8_t *p, size_t n)
 {
     for (size_t at = 0; at < n; at += 64)
         __builtin_prefetch((const void *)((uintptr_t)p + at), 0, 3);
 }
 
-/* Lanes of the vector that begins `behind` rows after `row` which are rows before row1. */
+/* How many lanes of the vector that begins `behind` rows after `row` are rows before row1. */
 INLINE int lanes_before(int64_t row, int64_t row1, int behind)
 {
     int64_t n = row1 - row - behind;
     return n < 0 ? 0 : n < LANES ? (int)n : LANES;
 }
 
-/* --- few activation rows: weights stream past --------------------------------------------------------------------- */
+/* --- few activation rows: streaming weights ----------------------------------------------------------------------- */
 
-/* Types whose weights can be asked for near by: of Q4_K and Q6_K, whose loads are fewer and further apart, 3 to 5 %
- * less come so. */
+/* Whether weights of a type may be prefetched near by: Q4_K and Q6_K, whose loads are fewer and further apart, are 3 to
+ * 5 % slower so. */
 INLINE bool goes_near(const uint32_t type)
 {
     return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
 }
 
-/* Bytes of a group for a block, scales included. */
+/* Bytes per block of a group, scales included: on average, so that prefetches keep pace. */
 INLINE size_t pace_of(const uint32_t type)
 {
     return type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
@@ -259,7 +261,7 @@ INLINE bool scales_apart(const uint32_t type)
     return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
 }
 
-/* Asks for what lies further on than block b of a group, and the other one of two that are multiplied together. */
+/* Prefetches ahead of block b of a group, and of the other block where two are multiplied together. */
 INLINE void ask_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, enum pp_stream_way how)
 {
     enum { SCALES = 32 };
@@ -270,8 +272,8 @@ INLINE void ask_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols,
         stream_ahead(group + pace * (size_t)b, pace * (size_t)blocks_together(type), how);
 }
 
-/* Block b of a chunk and of one group with M rows. near: each line of weights, once loaded, asks for another. twin:
- * what the first of two twins gives is left there for the second one, which is odd. */
+/* Multiplies block b of a chunk, w, of one group by M rows. near: after the load of each line of weights another is
+ * prefetched. twin: where the sum of an even twin waits for the odd one. */
 INLINE void stream_block(const uint32_t type, const struct block *w, const bool odd, const struct side *s, int b,
                          const int8_t *const *q, fvec (*acc)[STREAM_ACTS], fvec (*twin)[STREAM_ACTS], const bool near,
                          const int M)
@@ -283,7 +285,7 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
     UNROLL for (int part = 0; part < PARTS; part += TOGETHER)
     {
         if (TOGETHER < PARTS)
-            __asm__ volatile("" : : : "memory"); /* what the other part loaded is loaded anew, not kept by spilling */
+            __asm__ volatile("" : : : "memory"); /* load activations again rather than spill those of the other part */
         ivec isum[PARTS][STREAM_ACTS];
         fvec scale[PARTS][MAX_SCALES], whole[PARTS][STREAM_ACTS];
         UNROLL for (int half = 0; half < HALVES; half++)
@@ -329,9 +331,9 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
     }
 }
 
-/* One group over the n_blocks from b0 on, with M rows. Weights further on are asked for at the pace at which the
- * group's bytes are used, scales included; or the lines near those in use, to which the first ones of the next group
- * are far, and so asked for during this one's last chunk, unless the matrix stands alone. side: [chunks][M] */
+/* Multiplies one group by M rows over the n_blocks from b0 on. Prefetches far ahead, at the average pace at which the
+ * group's bytes are used, scales included; or near by, and then, because the next group's first lines are not near,
+ * prefetches those during this group's last chunk, unless the matrix stands alone. side: [chunks][M] */
 INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b0, int64_t n_blocks,
                          const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], const bool near,
                          bool alone, const int M)
@@ -424,6 +426,7 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
 
 /* --- many activation rows: opened weights ------------------------------------------------------------------------- */
 
+/* Opens n blocks from b0 on of the unit at `row`, of `vectors` vectors. */
 INLINE void open_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t b0, int64_t n, uint8_t *to,
                       const int vectors)
 {
@@ -445,22 +448,22 @@ INLINE void open_unit(const uint32_t type, const struct pp_matrix *w, int64_t ro
         }
 }
 
-/* An opened unit and what it meets. */
+/* An opened unit, and the activation rows to multiply by it. */
 struct tile_job {
     const uint8_t *opened;
     int64_t n_blocks;
-    bool first;             /* the sums begin here; else they are in y */
+    bool first;             /* sums start at 0; else they continue those in y */
     const struct side *side; /* [m] */
     const int8_t *q;        /* [m, q_stride] */
     int64_t q_stride, m;
-    float *y;               /* [m, y_stride], of the unit's first row */
+    float *y;               /* [m, y_stride], from the unit's first row on */
     int64_t y_stride;
     int live[PAIR];         /* lanes of each vector that are rows */
-    const uint8_t *next[PAIR]; /* what will be opened next: next_bytes there are asked for meanwhile */
+    const uint8_t *next[PAIR]; /* weights to be opened next: next_bytes of each are prefetched meanwhile */
     size_t next_bytes;
 };
 
-/* isum += the products of slices v to v + n - 1 of an opened block, whose activations begin at q[i] + at. */
+/* isum += products of slices v to v + n - 1 of an opened block and the activations at q[i] + at. */
 INLINE void tile_slices(const enum kind kind, const uint8_t *w, const int8_t *const *q, int at, const int v,
                         const int n, ivec (*isum)[TILE_ACTS], const int vectors, const int M)
 {
@@ -478,7 +481,7 @@ INLINE void tile_slices(const enum kind kind, const uint8_t *w, const int8_t *co
     }
 }
 
-/* sum = before, if there is something, + the whole-number sums of block b, whose halves have scales of their own. */
+/* sum = before, unless NULL, + the integer sums of block b, whose halves have scales of their own. */
 INLINE void halved_block(const enum kind kind, const uint8_t *w, const struct side *s, int b, const int8_t *const *q,
                          fvec (*before)[TILE_ACTS], fvec (*sum)[TILE_ACTS], const int vectors, const int M)
 {
@@ -508,11 +511,11 @@ INLINE void halved_block(const enum kind kind, const uint8_t *w, const struct si
         }
 }
 
-/* Rows i to i + M - 1; `fetch_at` and `fetch_step`: of the bytes that are asked for, from where on, and how many per
- * block: a line or a few at the tile's begin, more of them block by block. Sums of the tile that comes next are asked
- * for, too. Two cores of a Zen 5, 512 rows, billions of multiply-adds a second, medians of 25 turns: Q4_0 434 and 479
- * without and with requests of sums and fewer of weights, Q6_K 330 and 380, in a calmer minute 489 and 528, 424 and
- * 458. */
+/* The micro-kernel: rows i0 to i0 + M - 1 by the unit. Prefetches this tile's part of the next weights, fetch_step
+ * bytes per block from fetch_at on: a few lines in one burst at the beginning, more of them block by block. Also
+ * prefetches the sums of the next tile. Two cores of a Zen 5, 512 rows, billions of multiply-adds a second, medians of
+ * 25 turns: Q4_0 434 and 479 without and with prefetches of sums and fewer of weights, Q6_K 330 and 380, in a calmer
+ * minute 489 and 528, 424 and 458. */
 INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64_t i0, size_t fetch_at,
                          size_t fetch_step, const int vectors, const int M)
 {
@@ -572,9 +575,9 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
             f_store_some(y + i * job->y_stride + LANES * p, job->live[p], acc[p][i]);
 }
 
-/* Activation rows of a tile. Sums of halves and of blocks do not fit the registers together with those of six rows, so
- * that some are kept in memory. On a Zen 5 four rows are faster then, billions of multiply-adds a second, medians of 25
- * turns: Q6_K 466 and 494, IQ2_XS 367 and 386; on an Emerald Rapids slower, 385 and 360, 325 and 297. */
+/* Activation rows of a tile. With halved blocks the accumulators of six rows do not all fit the registers, and some are
+ * spilled. On a Zen 5 four rows are faster then, billions of multiply-adds a second, medians of 25 turns: Q6_K 466 and
+ * 494, IQ2_XS 367 and 386; on an Emerald Rapids slower, 385 and 360, 325 and 297. */
 INLINE int tile_height(const enum kind kind)
 {
     return is_halved(kind) && pp_stream_way == PP_STREAM_SOON ? 4 : TILE_ACTS;
@@ -605,7 +608,7 @@ INLINE void tile_products(const enum kind kind, const struct tile_job *job, cons
     }
 }
 
-/* One function per kind and unit: the types share them. */
+/* One function per kind and number of vectors, which types share. */
 #define PRODUCTS(name, kind)                                                                                       \
     static __attribute__((noinline)) void name##_pair(const struct tile_job *job) { tile_products(kind, job, PAIR); }
 PRODUCTS(plain, PLAIN)
@@ -646,14 +649,14 @@ INLINE void run_job(const enum kind kind, const struct tile_job *job, const int 
                         : two_mins_pair)(job);
 }
 
-/* What lies in a thread's scratch. */
+/* A thread's scratch. */
 struct tile_memory {
     struct side side[SLAB];
     uint8_t opened[CHUNK * (SLICES + MAX_SCALES) * PAIR * SLICE_BYTES] __attribute__((aligned(64)));
 };
 _Static_assert(sizeof(struct tile_memory) <= PP_MATMUL_SCRATCH, "sides of a slab and an opened unit");
 
-/* Where the packed bytes of a unit's vectors begin in a chunk, and how many they are in each. */
+/* Finds where the packed bytes of a unit's vectors begin in a chunk of n blocks; returns how many each has. */
 INLINE size_t packed_chunk(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t b, int64_t n,
                            const uint8_t **next)
 {
@@ -667,7 +670,8 @@ INLINE size_t packed_chunk(const uint32_t type, const struct pp_matrix *w, int64
     return block * (size_t)n;
 }
 
-/* The unit at `row` in the n blocks from b on; the next one follows it. */
+/* Opens the unit at `row` in the n blocks from b on and multiplies the m activation rows from i0 on by it; the next
+ * unit's weights are prefetched. */
 INLINE void tile_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t b, int64_t n,
                       const struct pp_acts *x, int64_t i0, int64_t m, float *y, int64_t y_stride,
                       struct tile_memory *memory, const int vectors)
@@ -709,7 +713,7 @@ INLINE void tiles(const uint32_t type, const struct pp_matrix *w, int64_t row0, 
 
 /* --- types with heads and bodies --------------------------------------------------------------------------------- */
 
-/* The bodies of the blocks from b on, and a block's bytes there. */
+/* Where the bodies of a group's blocks from b on begin, and bytes per block. */
 struct bodies {
     const uint8_t *at;
     size_t bytes;
@@ -723,7 +727,8 @@ INLINE struct bodies bodies_at(const struct pp_matrix *w, int64_t row, int64_t b
     return (struct bodies){(const uint8_t *)((uintptr_t)pp_pack_group(w, row) + behind), bytes};
 }
 
-/* A job over the n blocks from b on of the unit at `row` and the activation rows from i0 on. */
+
+/* A job over the n blocks from b on of the unit at `row` and the m activation rows from i0 on. */
 INLINE struct tile_job blocks_job(const uint8_t *opened, const struct side *side, int64_t row, int64_t row1, int64_t b,
                                   int64_t n, const struct pp_acts *x, int64_t i0, int64_t m, float *y,
                                   int64_t y_stride)
@@ -797,9 +802,9 @@ INLINE void many_blocks(const enum kind kind, const struct pp_matrix *w, int64_t
     }
 }
 
-/* So many activation rows meet these types as they come; more repay opening a unit. Measured: at 8 rows units were 1.0
- * to 1.5 times as fast with 16 lanes, at 4 rows mostly slower; with 8 lanes that is so at 4 and 2. There a grid of IQ3
- * is looked up for 4 columns at a time, which takes longer than the products of a row. */
+/* Up to how many activation rows these types stream; more repay opening a unit. Measured: at 8 rows units were 1.0 to
+ * 1.5 times as fast with 16 lanes, at 4 rows mostly slower; with 8 lanes that is so at 4 and 2. There a grid of IQ3 is
+ * looked up for 4 columns at a time, which takes longer than the products of a row. */
 INLINE int64_t few_rows(uint32_t type)
 {
     return LANES == 8 && (type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS) ? 1 : LANES / 4;
@@ -849,13 +854,13 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
 
 /* --- the products ------------------------------------------------------------------------------------------------- */
 
-/* Where the weights of an item are at hand once the first eight rows have met them, and tiles are no faster a row, they
- * are read anew for each eight instead of being opened for all. Two cores of a Zen 4, AVX-512, 9, 16, 24 and 48 rows of
- * Q4_0, ms a pass, with tiles 18.4, 30.0, 37.6 and 70.5, by eights 14.1, 22.4, 34.6 and 67.3; of Q8_0 24.9, 30.4, 41.3
- * and 75.7, and 20.5, 26.0, 35.8 and 69.6. On an Emerald Rapids tiles take 30.6, 36.3, 49.7 and 91.7, eights 35.3,
- * 40.1, 62.2 and 118. On a Zen 5, 9, 12, 16 and 24 rows, billions of multiply-adds a second, with tiles and by eights:
- * Q4_K 236, 288, 314, 397 and 309, 345, 359, 366; Q4_0 276, 334, 325, 430 and 297, 278, 375, 362; Q6_K 216, 210, 256,
- * 297 and 242, 247, 269, 286; Q8_0 233, 305, 322, 401 and 199, 280, 282, 329. */
+/* Whether m rows stream the weights once per eight rows instead of opening them for all: from the second eight on, the
+ * weights of an item are in cache, and on some processors tiles are no faster per row. Two cores of a Zen 4, AVX-512,
+ * 9, 16, 24 and 48 rows of Q4_0, ms a pass, with tiles 18.4, 30.0, 37.6 and 70.5, by eights 14.1, 22.4, 34.6 and 67.3;
+ * of Q8_0 24.9, 30.4, 41.3 and 75.7, and 20.5, 26.0, 35.8 and 69.6. On an Emerald Rapids tiles take 30.6, 36.3, 49.7
+ * and 91.7, eights 35.3, 40.1, 62.2 and 118. On a Zen 5, 9, 12, 16 and 24 rows, billions of multiply-adds a second,
+ * with tiles and by eights: Q4_K 236, 288, 314, 397 and 309, 345, 359, 366; Q4_0 276, 334, 325, 430 and 297, 278, 375,
+ * 362; Q6_K 216, 210, 256, 297 and 242, 247, 269, 286; Q8_0 233, 305, 322, 401 and 199, 280, 282, 329. */
 INLINE bool by_eights(const uint32_t type, int64_t m)
 {
     enum { MOST = 48, MOST_OF_ZEN_5 = 16 };
