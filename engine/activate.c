@@ -1,6 +1,6 @@
-/* activate.c - adapters that act from a place in the text on (activated LoRA, arXiv 2504.12397): behind the last time
- * that their invocation, a few tokens, stands in the prompt. What comes before it is computed without them, and so its
- * pages are those of the same text without them. */
+/* activate.c - adapters that act from a place in the text on (activated LoRA, arXiv 2504.12397): from the last
+ * occurrence of their invocation, a few tokens, in the prompt. What comes before is computed without them, so that its
+ * pages are shared with the same text without adapters. */
 #include <string.h>
 
 #include "engine/engine_int.h"

@@ -263,8 +263,8 @@ enum {
     PP_PARENT_COMMITTED = -2, /* a root of a tree: continues the committed tokens */
 };
 
-/* One row of a forward pass. The rows of a sequence are neighbours in the batch; each takes the next position of its
- * sequence unless it names a parent. */
+/* One row of a forward pass. The rows of a sequence come in order; each takes the next position of its sequence unless
+ * it names a parent. */
 struct pp_row {
     struct pp_seq *seq;
     int32_t token;              /* or -1: `vector` is the input */

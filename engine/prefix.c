@@ -1,11 +1,12 @@
-/* prefix.c - pages found by what was computed in them: a conversation that begins like another one, or like itself
- * before an edit, takes over its pages. Positions and weights are the engine's own, so that tokens and adapters are
- * all that a page's content depends on; how it came about (chunks, threads, drafts) leaves no trace in its bits. */
+/* prefix.c - prefix caching: pages are found by a hash of what was computed in them. A conversation that begins like
+ * another one, or like itself before an edit, takes over its pages. Within an engine a page's content depends on tokens
+ * and adapters only; how it was computed (chunks, threads, drafts) does not change its bits. */
 #include <string.h>
 
 #include "engine/engine_int.h"
 
-/* Of the page-th page. A page in the middle of which an adapter begins to act is one of its own. start: [n] */
+/* The key of the page-th page under these adapters, which act from start [n] on; a page in which one begins to act has
+ * a key of its own. */
 static struct pp_sha256 key_of(const struct pp_adapter_use *use, const int64_t *start, int n, int64_t page)
 {
     const int64_t begin = page * PP_PAGE_TOKENS;
@@ -35,7 +36,7 @@ struct pp_sha256 pp_seq_page_key(const struct pp_seq *s, int64_t p)
     return pp_seq_has_activated(s) ? key_of(s->adapters.use, s->start, s->adapters.n, p) : s->key;
 }
 
-/* The identity of a page of these tokens, the p-th of s. false: an input that is no token is among them. */
+/* The identity of the p-th page of s, with these tokens. false: a vector is among its inputs. */
 static bool name_page(const struct pp_seq *s, int64_t p, const int32_t *tokens, struct pp_hash128 *name)
 {
     for (int i = 0; i < PP_PAGE_TOKENS; i++)
@@ -59,7 +60,7 @@ void pp_seq_publish(struct pp_seq *s)
     }
 }
 
-/* Whether the tiers that need all pages have the one of this name. */
+/* Whether all tiers without a window have a page of this name. */
 static bool is_known(const struct pp_engine *e, const struct pp_hash128 *name)
 {
     for (int t = 0; t < e->n_tiers; t++)
@@ -82,8 +83,8 @@ int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n)
     return whole + pp_tail_adopt(s, tokens, n);
 }
 
-/* The adapters of strengths other than 0, and where they act in these tokens. Returns how many, at most
- * PP_MAX_ADAPTERS. */
+/* Lists the adapters with a strength other than 0, and from where on they act in these tokens. Returns how many, at
+ * most PP_MAX_ADAPTERS. */
 static int find_starts(const struct pp_adapter_use *use, int n_use, const int32_t *tokens, int64_t n,
                        struct pp_adapter_use *acting, int64_t *start)
 {

@@ -1,20 +1,20 @@
-/* seq_pages.c - which pages a sequence holds, as it grows, goes back and is shared.
+/* seq_pages.c - which pages a sequence holds as it grows, is truncated and shared.
  *
- * A tier without a window holds all pages of its sequences. One with a window of W holds those that the next row looks
- * at, the last W - 1 positions and, in some models, the first of all, and lets go of the others with the next step:
- * full pages have names and stay where they are until their memory is needed. To go back to n positions, the pages that
- * the row behind them looks at must be held or be found by name; if they are not, the sequence goes back further, to
- * the last place where all are, and what lies between is computed again.
+ * In a tier without a window, a sequence holds all its pages. With a window of W it holds those that the next row sees,
+ * the last W - 1 positions and, in some models, the first ones, and releases the others with the next step: full pages
+ * are named and stay findable until their memory is needed. To go back to n positions, the pages that the row after
+ * them sees must be held or found by name; if they are not, the sequence goes back further, to the last place where all
+ * are, and what lies between is computed again.
  *
- * Pages of other tiers than attention's are large (LFM2 1.2B: 5 MB, those of its keys and values 0.4 MB), and who goes
- * on looks at the last few positions only. So of those that a sequence has left behind, only the first ones and every
- * eighth keep their names; the memory of the others is used again while it is warm. Of states (Qwen 3.5 2B: 66 MB with
- * what goes into their convolutions) even of the first ones it is only the fourth.
+ * Pages of convolutions and states are large (LFM2 1.2B: 5 MB, while those of its keys and values take 0.4 MB), and to
+ * continue takes the last few positions only. So of those that a sequence has released, only the first ones and every
+ * eighth keep their names; the memory of the others is reused while it is in cache. Of states (Qwen 3.5 2B: 66 MB with
+ * the inputs of their convolutions) only the fourth of the first ones does.
  *
- * That the usual places can be gone back to at no cost, however much memory others need, a sequence marks them: where
- * the current turn began (to edit it) and where its prompt ended (to answer it again). A mark holds the full pages of
- * the window before it. So a tier with a window never holds more than three windows of a sequence and the rows of one
- * step. */
+ * Two places are likely to be returned to: where the current turn began (to edit it), and where its prompt ended (to
+ * answer it again). So that this costs nothing, however much memory others need, a sequence marks them. A mark holds
+ * the full pages of the window before it. So in a tier with a window a sequence never holds more than three windows and
+ * the rows of one step. */
 #include <string.h>
 
 #include "engine/engine_int.h"
@@ -30,7 +30,7 @@ void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page)
     s->tier[t].page_data[i] = pp_page_data(s->engine->tier[t].kv, page);
 }
 
-/* Whether the i-th page is held and has what a sequence of n positions needs of it. */
+/* Whether the i-th page is held, and filled as far as a sequence of n positions needs it. */
 static bool holds(const struct pp_seq *s, int t, int64_t i, int64_t n)
 {
     return pp_seq_holds(s, t, i) && (n <= s->len || (i + 1) * PP_PAGE_TOKENS <= s->len);
@@ -41,8 +41,7 @@ static bool can_find(const struct pp_seq *s, int t, int64_t i)
     return i < s->n_named && pp_page_known(s->engine->tier[t].kv, &s->names[i]);
 }
 
-/* The last page of a tier that the row behind n positions looks at, and that is neither held nor found by name; -1:
- * there is none. */
+/* The last page of a tier that the row at position n sees, but that is neither held nor findable by name; -1: none. */
 static int64_t missing(const struct pp_seq *s, int t, int64_t n)
 {
     const int64_t first = first_needed(s->engine, t, n), always = s->engine->tier[t].first;
@@ -55,7 +54,8 @@ static int64_t missing(const struct pp_seq *s, int t, int64_t n)
     return i;
 }
 
-/* The most of n positions behind which every tier has what the next row looks at, held or by name. */
+/* The largest number of positions, at most n, after which every tier has the pages that the next row sees, held or
+ * findable by name. */
 static int64_t complete(const struct pp_seq *s, int64_t n)
 {
     const struct pp_engine *e = s->engine;
@@ -63,13 +63,13 @@ static int64_t complete(const struct pp_seq *s, int64_t n)
         const int64_t i = missing(s, t, n);
         if (i >= 0) {
             n = i * PP_PAGE_TOKENS;
-            t = -1; /* once more, from the first tier on */
+            t = -1; /* check all tiers again */
         }
     }
     return n;
 }
 
-/* Lets go of those of a tier's pages that are held. */
+/* Releases those of pages from .. end - 1 of a tier that are held. */
 static void release_range(struct pp_seq *s, int t, int64_t from, int64_t end)
 {
     for (int64_t i = from; i < end; i++)
@@ -77,7 +77,8 @@ static void release_range(struct pp_seq *s, int t, int64_t from, int64_t end)
             pp_page_release(s->engine->tier[t].kv, s->tier[t].pages[i]);
 }
 
-/* Makes a tier hold what a sequence of n positions needs, as complete() has found it, and nothing behind that. */
+/* Makes a tier hold the pages that a sequence of n positions needs, n being a result of complete(), and none after
+ * them. */
 static void hold(struct pp_seq *s, int t, int64_t n)
 {
     struct pp_seq_tier *tier = &s->tier[t];
@@ -87,12 +88,12 @@ static void hold(struct pp_seq *s, int t, int64_t n)
             continue;
         pp_page_id page = pp_page_find(s->engine->tier[t].kv, &s->names[i]);
         if (pp_seq_holds(s, t, i))
-            pp_page_release(s->engine->tier[t].kv, tier->pages[i]); /* the beginning of the same */
+            pp_page_release(s->engine->tier[t].kv, tier->pages[i]); /* which has only the beginning of that page */
         pp_seq_set_page(s, t, i, page);
     }
     release_range(s, t, end, tier->n_pages);
     const int64_t kept = tier->n_pages < end ? tier->n_pages : end;
-    if (tier->first_page < kept && kept < from) { /* a gap would lie between */
+    if (tier->first_page < kept && kept < from) { /* there would be a gap between the pages held */
         release_range(s, t, tier->first_page > always ? tier->first_page : always, kept);
         tier->first_page = from;
     } else if (tier->first_page >= kept || from < tier->first_page) {
@@ -110,8 +111,8 @@ void pp_seq_drop_pages(struct pp_seq *s)
     }
 }
 
-/* Whether the i-th page of a tier can be found when its sequence has left it behind; the same in all tiers whose pages
- * are large. */
+/* Whether the i-th page of a tier stays findable once its sequence releases it; the same in all tiers of large pages.
+ * */
 static bool keeps_name(const struct pp_engine *e, int t, int64_t i)
 {
     enum { EACH = 8, LARGE = 16 << 20 };
@@ -135,7 +136,7 @@ void pp_seq_slide(struct pp_seq *s)
             if (i < s->engine->tier[t].first)
                 continue;
             if (i < s->n_named && keeps_name(s->engine, t, i))
-                pp_page_name(kv, tier->pages[i], &s->names[i]); /* if the one that had the name is gone */
+                pp_page_name(kv, tier->pages[i], &s->names[i]); /* if no other page has this name any more */
             else if (!keeps_name(s->engine, t, i) && pp_page_refs(kv, tier->pages[i]) == 1)
                 pp_page_unname(kv, tier->pages[i]);
             pp_page_release(kv, tier->pages[i]);
@@ -172,7 +173,7 @@ static pp_page_id hold_named(struct pp_seq *s, int t, int64_t i)
     pp_page_id page = pp_page_find(kv, &s->names[i]);
     if (page != PP_NO_PAGE)
         return page;
-    page = s->tier[t].pages[i]; /* the one that had the name is gone */
+    page = s->tier[t].pages[i]; /* no page has this name any more */
     pp_page_name(kv, page, &s->names[i]);
     pp_page_retain(kv, page);
     return page;
@@ -195,7 +196,7 @@ void pp_seq_mark(struct pp_seq *s, enum pp_mark which)
 
 /* --- going back, and sharing ----------------------------------------------------------------------------------- */
 
-/* Counts n tokens, at most as many as there are. */
+/* Sets the length to n, at most the present one. */
 static void shorten(struct pp_seq *s, int64_t n)
 {
     s->len = n;
@@ -269,7 +270,7 @@ int64_t pp_seq_begin(struct pp_seq *s, const int32_t *prompt, int64_t n)
     while (same < s->len && same < n && s->tokens[same] == prompt[same])
         same++;
     if (same == n && (s->len > n || !pp_seq_logits(s)))
-        same = n - 1; /* the last token again, for its logits */
+        same = n - 1; /* computes the last token again, for its logits */
     const bool goes_on = same == s->len;
     pp_seq_truncate(s, same);
     if (goes_on || !s->mark[PP_MARK_TURN])

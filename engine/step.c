@@ -1,4 +1,5 @@
-/* step.c - one forward pass: rows get their places, the backend computes, and only then do the sequences grow. */
+/* step.c - one forward pass: rows are assigned positions and pages, the backend computes, and only if that succeeds do
+ * the sequences grow. */
 #include <string.h>
 
 #include "engine/engine_int.h"
@@ -11,7 +12,7 @@ static enum pp_code no_pages(const struct pp_kv_pool *kv, struct pp_error *err)
                    (unsigned long long)pp_kv_pool_total(kv));
 }
 
-/* A page for s: if there is none, s does without its marks. */
+/* A page for s; if there is none, s gives up its marks for it. */
 static pp_page_id take_page(struct pp_seq *s, int t)
 {
     struct pp_kv_pool *kv = s->engine->tier[t].kv;
@@ -19,8 +20,8 @@ static pp_page_id take_page(struct pp_seq *s, int t)
     return page == PP_NO_PAGE && pp_seq_unmark(s) ? pp_page_take(kv) : page;
 }
 
-/* Makes the i-th page of a tier writable: a copy, if another sequence holds it or may find it by its name. If there is
- * no page for a copy, one that nobody else holds loses its name instead. */
+/* Makes the i-th page of a tier writable: copies it if it is shared or named. If there is no page for a copy, a page
+ * that only s holds loses its name instead. */
 static enum pp_code own_page(struct pp_seq *s, int t, int64_t i, struct pp_error *err)
 {
     struct pp_kv_pool *kv = s->engine->tier[t].kv;
@@ -110,7 +111,7 @@ static enum pp_code place_in_tree(struct pp_engine *e, const struct pp_row *rows
     return PP_OK;
 }
 
-/* Rows see the sequence as far as themselves; in an encoder all of it, which is then here and now. */
+/* Rows see the sequence up to themselves; in an encoder all of it, which must be in this batch. */
 static enum pp_code place_ends(struct pp_engine *e, const struct pp_row *rows, int n, struct pp_error *err)
 {
     const bool encoder = e->model->plan.encoder;
@@ -205,7 +206,7 @@ enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, cons
     }
     for (int i = 0; i < n; i++) {
         struct pp_seq *s = rows[i].seq;
-        if (!s->tree && s->plain == s->len && !e->model->plan.encoder) /* there a page is not made by those before it */
+        if (!s->tree && s->plain == s->len && !e->model->plan.encoder) /* whose rows see later ones, too */
             s->plain++;
         s->tokens[s->len++] = rows[i].token;
         s->logits_len = 0;
@@ -232,7 +233,7 @@ enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, in
     for (int t = 0; t < s->engine->n_tiers; t++)
         if (base / PP_PAGE_TOKENS < s->tier[t].first_page)
             return pp_fail(err, PP_ERR_USAGE, "positions from %lld on are not held any more", (long long)base);
-    for (int i = 0; i < n; i++) { /* ascending: nothing is overwritten that is still needed */
+    for (int i = 0; i < n; i++) { /* ascending, so that no position is overwritten before it is moved */
         int64_t to = base + i, from = keep[i];
         if (to == from)
             continue;
@@ -245,7 +246,7 @@ enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, in
     s->len = base + n;
     s->logits_len = 0;
     if (s->plain >= base)
-        s->plain = s->len; /* a branch, moved to where it would lie had it been computed alone */
+        s->plain = s->len; /* the branch is now where it would be had it been computed alone */
     if (s->n_named > base / PP_PAGE_TOKENS)
         s->n_named = base / PP_PAGE_TOKENS;
     if (s->mark[PP_MARK_TURN] > base || s->mark[PP_MARK_PROMPT] > base)

@@ -1,15 +1,15 @@
-/* tails.c - the last page of a sequence, which is not full, outlives a change of its adapters: who switches back finds
- * it, too, and computes nothing again.
+/* tails.c - keeps the partly filled last page (tail) of a sequence findable when its adapters change, so that switching
+ * back computes nothing again.
  *
- * Only full pages have an identity of their own (kv.h). A tail has one made of as many tokens as there are, and the
- * engine remembers which tokens these were: whoever begins alike, under the same adapters, takes the page over for what
- * he has in common with it, and writes into a copy. Nobody holds a tail: its memory goes to others when it is needed,
- * the one that was used longest ago first, as that of every page. */
+ * Identities are defined for full pages (kv.h). That of a tail is made of the tokens there are, which the engine
+ * remembers: a sequence with the same history and adapters takes the page over as far as its tokens match, and writes
+ * into a copy. A tail is not referenced: like any cached page it is reused when memory is needed, least recently used
+ * first. */
 #include <string.h>
 
 #include "engine/engine_int.h"
 
-/* -1 is no token: no full page has this name. */
+/* Padded with -1, which is no token, so that no full page has this name. */
 static struct pp_hash128 name_tail(const struct pp_tail *t)
 {
     int32_t tokens[PP_PAGE_TOKENS];
@@ -26,7 +26,7 @@ static bool is_known(const struct pp_engine *e, const struct pp_tail *t)
     return t->n > 0;
 }
 
-/* Whether s holds all of the page, computed from nothing but its tokens, and has named those before. */
+/* Whether s holds this page in all tiers, with the KV of the plain token chain, and has named all before it. */
 static bool is_whole(const struct pp_seq *s, int64_t page)
 {
     for (int t = 0; t < s->engine->n_tiers; t++)
@@ -54,7 +54,7 @@ void pp_tail_keep(struct pp_seq *s)
         return;
     for (int t = 0; t < e->n_tiers; t++)
         pp_page_name(e->tier[t].kv, s->tier[t].pages[tail.page], &tail.name);
-    if (is_known(e, &tail)) /* a page that nobody has written to since it was found keeps the name that it has */
+    if (is_known(e, &tail)) /* not if the page kept an older name, as it was not written to since it was found */
         e->tails[e->n_tails++ % PP_TAILS] = tail;
 }
 
@@ -92,7 +92,7 @@ int64_t pp_tail_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n)
     for (int t = 0; t < s->engine->n_tiers; t++) {
         struct pp_seq_tier *tier = &s->tier[t];
         struct pp_kv_pool *kv = s->engine->tier[t].kv;
-        if (tier->n_pages > page) /* the beginning of the same */
+        if (tier->n_pages > page) /* it has only the beginning of that page */
             pp_page_release(kv, tier->pages[--tier->n_pages]);
         if (tier->first_page > page)
             tier->first_page = page;
