@@ -1,10 +1,10 @@
 /* pool.c - see pool.h.
  *
- * One part is open at a time. What is left of a thread's share is one word, so that whoever takes items by
- * compare-and-swap, however late he comes, has items of the part that is open now. A part cannot end while an item of
- * it is being worked on; therefore whoever has taken items may read `fn`, `arg` and `part`, and nobody else may. Who
- * reports the last item of a part opens the next one. `epoch` grows after each opening: who finds nothing to do waits
- * until it is another than before he looked. */
+ * One part is open at a time. The rest of a thread's share is one word, so that a thread that takes items from it by
+ * compare-and-swap, however late it comes, has items of the part that is open now. A part cannot end while an item of
+ * it is being worked on; so only a thread that has taken items may read `fn`, `arg` and `part`. The thread that reports
+ * the last item of a part opens the next one. `epoch` is incremented after each opening: a thread that finds nothing to
+ * do waits until it differs from what it was before it looked. */
 #include "engine/pool.h"
 
 #include <limits.h>
@@ -25,44 +25,44 @@
 #include "engine/base/topology.h"
 
 enum { SPIN_NS = 50000, LANE_THREADS = 4, MAX_LANES = 32 };
-/* What is asked for before the part it belongs to; how many parts before at most. */
+/* Bytes that a thread prefetches for a later part; and at most how many parts ahead. */
 enum { AHEAD_BYTES = 128 << 10, AHEAD_PARTS = 4, LINE = 64 };
 
-/* Threads that report their items together. */
+/* Threads that report their items to one counter. */
 struct lane {
-    _Alignas(64) atomic_int left; /* items of its shares that are not reported */
-    _Alignas(64) int n_threads, node; /* all read them, and none should wait for who reports */
+    _Alignas(64) atomic_int left; /* items of its shares that are not reported as done */
+    _Alignas(64) int n_threads, node; /* constant, on a cache line that `left` does not invalidate */
     int first_thread;
 };
 
 /* A thread's items of the open part. */
 struct share {
     _Alignas(64) atomic_uint_fast64_t range; /* first << 32 | end of those that nobody has taken */
-    atomic_int at_once, part;                /* the open part: for who has taken items of it */
-    _Atomic(const void *) ahead;             /* where this thread begins to read in the next part that says so */
+    atomic_int at_once, part;                /* the open part: to be read after taking items of it */
+    _Atomic(const void *) ahead;             /* where this thread begins to read in the next part with `begins` */
 };
 
 struct pp_pool {
     /* read by all while they wait, written once a part */
     _Alignas(64) atomic_uint epoch;
     atomic_int part_items;
-    /* who waits */
+    /* waiting threads */
     _Alignas(64) atomic_int sleepers;      /* without the caller */
     atomic_int caller_sleeps;
     atomic_bool over;                      /* the current run's last part is done */
     atomic_bool quit;
     _Alignas(64) atomic_int lanes_left;    /* that have items which are not reported */
-    int part;                              /* for who opens the next one */
-    _Alignas(64) pp_pool_range_fn *fn;     /* of the current run; see above who may read them */
+    int part;                              /* for the thread that opens the next one */
+    _Alignas(64) pp_pool_range_fn *fn;     /* of the current run; see above which threads may read these */
     void *arg;
     const struct pp_pool_part *parts;      /* [n_parts], or NULL: */
     const int *n_items;                    /* [n_parts], one at a time */
     int n_parts;
     atomic_uint float_mode;                /* the caller's */
-    /* for good */
+    /* constant */
     int n;
     int n_lanes;
-    int n_spins;                           /* looks at the epoch before sleeping */
+    int n_spins;                           /* reads of the epoch before sleeping */
     struct lane *lanes;                    /* [n_lanes], those of a node side by side */
     struct share *shares;                  /* [n] */
     struct pp_topology topology;
@@ -70,7 +70,7 @@ struct pp_pool {
         struct pp_pool *pool;
         pthread_t id;
         int index, lane;
-        const void *read_ahead;            /* what was asked for last */
+        const void *read_ahead;            /* what was prefetched last */
         unsigned float_mode;
     } *threads;                            /* [n]; the first is the caller */
 };
@@ -84,8 +84,8 @@ static void wake(struct pp_pool *p, int n, enum who who)
     syscall(SYS_futex, &p->epoch, FUTEX_WAKE_BITSET_PRIVATE, n, NULL, NULL, who);
 }
 
-/* Returns when the epoch is another. Sequentially consistent on both sides: either the sleeper sees the new epoch, or
- * who made it sees a sleeper. */
+/* Returns when the epoch has changed. Sequentially consistent on both sides: either the sleeper sees the new epoch, or
+ * the thread that changed it sees the sleeper. */
 static void wait_past(struct pp_pool *p, unsigned epoch, enum who who)
 {
     for (int i = 0; i < p->n_spins; i++) {
@@ -100,7 +100,7 @@ static void wait_past(struct pp_pool *p, unsigned epoch, enum who who)
     atomic_fetch_sub(sleeping, 1);
 }
 
-/* Wakes two if there is more to do than threads are awake. Who is woken does the same, so that nobody has to wake
+/* Wakes two threads if there is more to do than threads are awake. These do the same, so that no thread has to wake
  * many. */
 static void wake_workers(struct pp_pool *p)
 {
@@ -110,7 +110,7 @@ static void wake_workers(struct pp_pool *p)
         wake(p, missing < 2 ? missing : 2, WORKER);
 }
 
-/* Added, not stored: who works through a part may be here before the one who opened it. */
+/* Added, not stored: a thread that works through a part may get here before the one that opened it. */
 static void publish_epoch(struct pp_pool *p)
 {
     atomic_fetch_add(&p->epoch, 1);
@@ -121,14 +121,14 @@ static void publish_epoch(struct pp_pool *p)
 
 /* --- parts ----------------------------------------------------------------------------------------------------- */
 
-/* The first item meant for the threads from `thread` on: shares are as even as can be, the first is never empty. */
+/* The first item of the shares from `thread` on: shares are as even as possible, the first is never empty. */
 static int share_begin(const struct pp_pool *p, int n_items, int thread)
 {
     return (int)(((int64_t)n_items * thread + p->n - 1) / p->n);
 }
 
-/* Empty shares are left alone: they are empty since the part before, and once those with items are open this part may
- * end, and the next begin, at any time. */
+/* Empty shares are not written: they are empty since the part before, and once the others are open this part may end,
+ * and the next begin, at any time. */
 static void open_shares(const struct pp_pool *p, int n_items, int at_once)
 {
     for (int i = 0; i < p->n; i++) {
@@ -146,7 +146,7 @@ static int items_of(const struct pp_pool *p, int part)
     return p->parts ? p->parts[part].n_items : p->n_items[part];
 }
 
-/* Tells the threads where they will begin to read once this part is done, or the first one behind it that says so. */
+/* Tells the threads where they will begin to read after this part: in the next part with `begins`. */
 static void point_ahead(const struct pp_pool *p)
 {
     int next = p->part + 1;
@@ -186,9 +186,9 @@ static void open_next(struct pp_pool *p)
     publish_epoch(p);
 }
 
-/* Takes items of a share: *first and so many behind it. 0: there are none. The owner takes from the front, so that it
- * reads on where it stopped; others from the end. Who sleeps between the two loads may go by the number of another
- * part, once: that costs time, never an item. */
+/* Takes items of a share: *first and the following ones; returns how many, 0 if there are none. The owner takes from
+ * the front, so that it reads on where it stopped; others from the end. A thread preempted between the two loads may
+ * use another part's at_once, once: that costs time, never an item. */
 static int take(const struct pp_pool *p, struct share *s, bool own, int *first)
 {
     uint64_t range = atomic_load_explicit(&s->range, memory_order_acquire);
@@ -207,7 +207,7 @@ static int take(const struct pp_pool *p, struct share *s, bool own, int *first)
     }
 }
 
-/* Before items that were taken: they are of the current run. */
+/* Adopts the caller's floating-point mode, before items that were taken, which are of the current run. */
 static void compute_as_caller(struct pp_pool *p, int thread)
 {
     const unsigned mode = atomic_load_explicit(&p->float_mode, memory_order_relaxed);
@@ -217,8 +217,8 @@ static void compute_as_caller(struct pp_pool *p, int thread)
     p->threads[thread].float_mode = mode;
 }
 
-/* Works on a lane until it is empty, on the thread's own share first if it is there. Items are reported together: one
- * counter is enough for many threads. */
+/* Works on a lane until it is empty, beginning with the thread's own share if that is one of its. Items are reported
+ * once, at the end, to reduce contention for the counter. */
 static void work_on(struct pp_pool *p, struct lane *lane, int thread)
 {
     int first, n, done = 0, mine = thread - lane->first_thread;
@@ -250,8 +250,8 @@ static void work(struct pp_pool *p, int thread, int own)
         }
 }
 
-/* There is nothing to do until the others are done: asks for what this thread reads first afterwards. The address may
- * be out of date, and its memory gone; asking for it does no harm. */
+/* Nothing is left to do until the others are done: prefetches what this thread reads first afterwards. The address may
+ * be stale, and its memory unmapped; a prefetch does no harm then. */
 static void read_ahead(struct pp_pool *p, unsigned epoch, int thread)
 {
     const void *at = atomic_load_explicit(&p->shares[thread].ahead, memory_order_relaxed);
@@ -288,7 +288,7 @@ static void *thread_main(void *arg)
     }
 }
 
-/* The caller is not tied to a node: its lane is one of where it happens to be. */
+/* The caller is not bound to a node: its lane is one of the node that it happens to run on. */
 static int callers_lane(const struct pp_pool *p)
 {
     unsigned cpu, node;
@@ -346,7 +346,7 @@ void pp_pool_run(struct pp_pool *p, pp_pool_fn *fn, void *arg, const int *n_item
 {
     struct single s = {fn, arg};
     p->fn = run_single;
-    p->arg = &s; /* cppcheck-suppress autoVariables; nobody looks at it when run() has returned */
+    p->arg = &s; /* cppcheck-suppress autoVariables; not used once run() has returned */
     p->parts = NULL;
     p->n_items = n_items;
     p->n_parts = n_parts;
@@ -362,13 +362,13 @@ void pp_pool_assume_cpus(int n)
     atomic_store(&assumed_cpus, n);
 }
 
-/* How many looks at a counter fill SPIN_NS: the pause instruction takes 5 to 140 cycles, depending on the CPU. */
+/* How many reads of a counter take SPIN_NS: the pause instruction takes 5 to 140 cycles, depending on the CPU. */
 static int measure_spins(int n_threads)
 {
     cpu_set_t set;
     int n_cpus = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     if (n_threads > n_cpus)
-        return 0; /* somebody must wait for our core: never spin */
+        return 0; /* threads share cores: never spin */
     uint64_t begin = pp_now_ns();
     for (int i = 0; i < 1000; i++)
         pp_pool_relax();
