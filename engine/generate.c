@@ -1,4 +1,4 @@
-/* generate.c - an answer in the making: its life, its choices, and its text. How it is computed: schedule.c. */
+/* generate.c - an answer: its beginning and end, the choice of tokens, and its text. schedule.c computes it. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -26,7 +26,7 @@ bool pp_gen_ends(const struct pp_gen *g, int32_t token)
     return !g->ignore_end && t && pp_tokenizer_is_end(t, token) && !is_written(g, token);
 }
 
-/* Puts n bytes in the place of `width` of them. */
+/* Replaces `width` bytes at `at` by n others; bytes NULL: by copies of the first one. */
 static void replace(struct pp_buf *b, size_t at, size_t width, const char *bytes, size_t n)
 {
     const size_t behind = b->len - at - width;
@@ -37,13 +37,14 @@ static void replace(struct pp_buf *b, size_t at, size_t width, const char *bytes
     memmove(b->data + at + n, b->data + at + width, behind);
     if (bytes)
         memcpy(b->data + at, bytes, n);
-    else /* as many of what the first one was */
+    else
         memset(b->data + at, b->data[at], n);
     b->len = at + n + behind;
     b->data[b->len] = 0;
 }
 
-/* Makes what tokens brought what is shown for it, as far as that is known; with nothing to come all is. */
+/* Converts pending text to the form in which it is shown (pp_shown_text), as far as that can be decided; last: no more
+ * text follows, so that all can. */
 static void settle(struct pp_gen *g, const struct pp_tokenizer *t, bool last)
 {
     while (g->n_pending && !g->held.bad && !g->held_guessed.bad) {
@@ -61,7 +62,7 @@ static void settle(struct pp_gen *g, const struct pp_tokenizer *t, bool last)
     }
 }
 
-/* Bytes of the text held that are what is shown. */
+/* Bytes of the held text that are in their final form. */
 static size_t n_settled(const struct pp_gen *g)
 {
     return g->held.len - g->n_pending;
@@ -84,7 +85,7 @@ static void add_text(struct pp_gen *g, const struct pp_tokenizer *t, int32_t tok
     }
 }
 
-/* Offset of the first stop text in s, or n. */
+/* Offset of the first stop string in s, or n. */
 static size_t find_stop(const struct pp_gen *g, const char *s, size_t n)
 {
     size_t first = n;
@@ -109,7 +110,7 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed)
     if (t)
         add_text(g, t, token, guessed);
     if (find_stop(g, g->held.data, n_settled(g)) < n_settled(g))
-        g->finish = PP_FINISH_STOP; /* what was guessed behind it is no part of the answer */
+        g->finish = PP_FINISH_STOP; /* further guesses are not part of the answer */
     else if (g->max_tokens >= 0 && g->n - g->n_prompt >= g->max_tokens)
         g->finish = PP_FINISH_LENGTH;
     else if (g->n >= g->seq->engine->n_ctx)
@@ -141,7 +142,7 @@ enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err)
 
 /* --- text ------------------------------------------------------------------------------------------------------ */
 
-/* Length of the longest tail of s that is the beginning of a stop text. */
+/* Length of the longest suffix of s that is the beginning of a stop string. */
 static size_t stop_begins(const struct pp_gen *g, const char *s, size_t n)
 {
     for (size_t tail = n < g->longest_stop ? n : g->longest_stop; tail > 0; tail--)
@@ -163,7 +164,7 @@ static void release_text(struct pp_gen *g, size_t n, struct pp_buf *text, struct
     if (n == 0)
         return;
     pp_buf_add(text, g->held.data, n);
-    size_t known = n < g->held_guessed.len ? n : g->held_guessed.len; /* fewer when memory has run out */
+    size_t known = n < g->held_guessed.len ? n : g->held_guessed.len; /* fewer if memory ran out */
     if (guessed)
         pp_buf_add(guessed, g->held_guessed.data, known);
     drop_front(&g->held, n);
@@ -187,7 +188,7 @@ static void show(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed)
         ready = n - back;
     release_text(g, ready, text, guessed);
     if (g->finish != PP_FINISH_NONE)
-        release_text(g, g->held.len, text, guessed); /* nothing more will come */
+        release_text(g, g->held.len, text, guessed); /* no more text will follow */
 }
 
 void pp_gen_give(struct pp_gen_turn *turn)

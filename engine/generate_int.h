@@ -1,8 +1,8 @@
-/* generate_int.h - the inside of an answer in the making; private to the engine.
+/* generate_int.h - struct pp_gen and its internal functions. Private to the engine; on the engine's thread.
  *
- *   generate.c   life, choosing, text
+ *   generate.c   beginning and end, choice of tokens, text
  *   schedule.c   the forward passes that answers share
- *   speculate.c  guesses of what comes next */
+ *   speculate.c  guesses, for speculative decoding */
 #ifndef PP_ENGINE_GENERATE_INT_H
 #define PP_ENGINE_GENERATE_INT_H
 
@@ -11,8 +11,8 @@
 #include "engine/speculate.h"
 #include "engine/speculate_bridge.h"
 
-/* Between two passes the sequence holds fewer tokens than were chosen: at least the last one is still to be computed,
- * and at first the prompt is. */
+/* Between two passes the sequence holds fewer tokens than were chosen: the last one, at least, has not been computed
+ * yet, and at the beginning the prompt. */
 struct pp_gen {
     struct pp_seq *seq, *draft;
     struct pp_sampling sampling;
@@ -31,13 +31,13 @@ struct pp_gen {
     pp_progress *progress;
     void *user;
 
-    int32_t *tokens;        /* [n_ctx + 1 + PP_MAX_GUESSES]: prompt and answer; drafted ones may stand behind */
-    int64_t n_prompt, n;    /* n: chosen so far, prompt included */
-    int64_t n_given;        /* of those, the caller was told of */
+    int32_t *tokens;        /* [n_ctx + 1 + PP_MAX_GUESSES]: prompt and answer; room for guesses after them */
+    int64_t n_prompt, n;    /* n: prompt and tokens chosen so far */
+    int64_t n_given;        /* of those, how many the caller has been told of */
     enum pp_finish finish;
-    struct pp_buf held;     /* text chosen but not shown: could be half a character or a stop text */
-    size_t n_pending;       /* of its last bytes it is not yet known how they are shown (pp_shown_text) */
-    struct pp_buf held_guessed; /* for each byte of it, whether its token had been guessed */
+    struct pp_buf held;     /* text not shown yet: could be part of a character, or of a stop string */
+    size_t n_pending;       /* its last bytes, whose shown form is not decided yet (pp_shown_text) */
+    struct pp_buf held_guessed; /* for each byte of it, whether its token was guessed */
     uint64_t begin_ns;
     uint64_t copied_before; /* seq->copied_bytes when the answer began */
     struct pp_stats stats;  /* of this answer alone */
@@ -45,19 +45,19 @@ struct pp_gen {
 
 /* --- generate.c --- */
 
-bool pp_gen_ends(const struct pp_gen *g, int32_t token); /* the answer is over with it */
-/* Chooses the token behind tokens[0..n_history); -1 if none can be. */
+bool pp_gen_ends(const struct pp_gen *g, int32_t token); /* it is an end-of-text token for this answer */
+/* Samples the token after tokens[0..n_history); token -1: impossible (logits are NaN). */
 struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history);
-/* Takes a chosen token, which had been guessed or not, into the answer. True if the answer is over. */
+/* Appends a chosen token to the answer; guessed: it had been drafted. True if the answer is over. */
 bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed);
-/* The error that says why none could be chosen. */
+/* The error for pp_gen_choose's -1. */
 enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err);
-/* Hands out what may be shown. */
+/* Moves text that may be shown to turn->text. */
 void pp_gen_give(struct pp_gen_turn *turn);
 
 /* --- schedule.c --- */
 
-/* As pp_gen_step, without handing out text: turn->text may be NULL. */
+/* As pp_gen_step, but leaves text in g->held: turn->text may be NULL. */
 enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err);
 
 #endif

@@ -1,25 +1,25 @@
-/* schedule.c - the forward passes of answers: one pass computes the next row of every answer that is being written,
- * and with what time is left in it a piece of the prompts that are still to be read. So the weights are read once for
- * all of them, and none waits for more than one such piece.
+/* schedule.c - continuous batching: a pass computes the next row of every answer in decode, and, in the time that is
+ * left, a chunk of the prompts in prefill. So the weights are read once for all of them, and no answer waits for more
+ * than one such chunk.
  *
- * Prompts that begin alike are read once: the later one waits for the earlier one and then shares its pages, and if
- * they are the same to the end, its logits too.
+ * Common prefixes of prompts are computed once: the later prompt waits for the earlier one and then shares its pages,
+ * and, if they are equal, its logits, too.
  *
  * Guesses (speculate.h) become further rows of an answer: the target computes all of them in one pass and chooses at
- * every place as it would have anyway. Answers that are written side by side each have their own. */
+ * every place as it would have anyway. Each answer has its own. */
 #include "engine/base/clock.h"
 #include "engine/generate_int.h"
 
-/* What one answer has in the pass. */
+/* One answer's part of the pass. */
 struct part {
     struct pp_gen_turn *turn;
     int first, n;           /* rows; n 0: none */
-    int n_draft;            /* the last ones of them were guessed */
+    int n_draft;            /* the last n_draft rows are guesses, */
     int n_chosen;           /* tokens */
-    bool tree;              /* with second choices among them */
-    bool prompt;            /* the answer has not begun */
-    bool chooses;           /* the last row before the drafted ones is the answer's last token */
-    struct part *twin;      /* an earlier part that computes the whole of this prompt, or NULL */
+    bool tree;              /* which form a tree, with second choices */
+    bool prompt;            /* in prefill */
+    bool chooses;           /* its rows include the last token, whose logits give the next one */
+    struct part *twin;      /* an earlier part that is about to compute a prefix of this prompt, or NULL */
 };
 
 struct pass {
@@ -29,11 +29,12 @@ struct pass {
     int n_rows, n_prompt_rows;
 };
 
-/* Tokens that are chosen but not computed. */
+/* Tokens, of the prompt or chosen, that are not computed yet. */
 static int64_t missing(const struct pp_gen *g) { return g->n - g->seq->len; }
 
-/* --- prompts that begin alike ---------------------------------------------------------------------------------- */
+/* --- common prefixes ------------------------------------------------------------------------------------------- */
 
+/* How many tokens the two have in common that are computed with the same adapters. */
 static int64_t alike(const struct pp_gen *a, const struct pp_gen *b)
 {
     const int64_t most = pp_seq_alike_until(a->seq, b->seq);
@@ -46,12 +47,12 @@ static int64_t alike(const struct pp_gen *a, const struct pp_gen *b)
 static void count_cached(struct pp_gen *g, int64_t n)
 {
     if (g->n > g->n_prompt)
-        return; /* an answer that was suspended: its prompt was counted */
+        return; /* a resumed answer, whose prompt was counted before */
     g->stats.cached_tokens += (uint64_t)n;
     g->seq->engine->stats.cached_tokens += (uint64_t)n;
 }
 
-/* Takes over what another sequence has of the same tokens. */
+/* Takes over another answer's pages of the first n tokens. */
 static void share(struct pp_gen *g, const struct pp_gen *from, int64_t n)
 {
     int64_t before = g->seq->len;
@@ -59,8 +60,9 @@ static void share(struct pp_gen *g, const struct pp_gen *from, int64_t n)
     count_cached(g, g->seq->len - before);
 }
 
-/* What others have computed already; and the one that is about to compute what this one needs, if there is one. */
-static struct part *look_around(struct pass *p, struct part *self)
+/* Takes over what others have computed of this part's prefix. Returns the earlier part that is about to compute more of
+ * it, and is worth waiting for; NULL: none. */
+static struct part *reuse_prefix(struct pass *p, struct part *self)
 {
     struct pp_gen *g = self->turn->gen;
     struct part *waits_for = NULL;
@@ -81,13 +83,13 @@ static struct part *look_around(struct pass *p, struct part *self)
             waits_for = other;
         }
     }
-    /* A few tokens are not waited for, unless they are all. */
+    /* A few tokens are not worth waiting for, unless they are all that is missing. */
     return most == g->n || most > g->seq->len + PP_LEAST_CHUNK ? waits_for : NULL;
 }
 
 /* --- which rows ------------------------------------------------------------------------------------------------ */
 
-/* The next n rows of the answer. */
+/* Adds the next n rows of an answer. */
 static void add_rows(struct pass *p, struct part *part, int n)
 {
     const struct pp_gen *g = part->turn->gen;
@@ -104,8 +106,8 @@ static void add_rows(struct pass *p, struct part *part, int n)
     p->n_rows += part->n;
 }
 
-/* Rows for what was guessed behind the part's last one. With second choices among the guesses they are a tree, whose
- * root is that row. */
+/* Adds rows for the guesses, after the part's last row. With second choices among them they form a tree, whose root is
+ * that row. */
 static void add_guesses(struct pass *p, struct part *part)
 {
     const struct pp_spec *s = &part->turn->gen->spec;
@@ -124,8 +126,8 @@ static void add_guesses(struct pass *p, struct part *part)
     part->n += s->n;
 }
 
-/* Answers that need one row get it, and rows for guesses. If there are more of them than rows, another one is the first
- * in each pass. */
+/* Adds the row of each answer that needs just one, and its guesses. If there are more answers than rows, each pass
+ * begins with another one. */
 static void add_answers(struct pass *p, const struct pp_cancel *cancel)
 {
     int begin = p->n_parts > p->engine->max_rows ? (int)(p->engine->stats.passes % (uint64_t)p->n_parts) : 0, n = 0;
@@ -151,7 +153,7 @@ static void add_answers(struct pass *p, const struct pp_cancel *cancel)
     }
 }
 
-/* Prompts share a chunk: the first in line gets most of it, but never all while others wait too. */
+/* Divides a chunk among the prompts: the first in line gets most of it, but never all while others wait, too. */
 static void add_prompts(struct pass *p)
 {
     struct part *line[PP_MAX_TURNS];
@@ -159,9 +161,9 @@ static void add_prompts(struct pass *p)
     int chunk = pp_chunk_rows(&p->engine->chunks, p->n_parts > 1, room);
     for (int i = 0; i < p->n_parts; i++) {
         struct part *part = &p->parts[i];
-        if (missing(part->turn->gen) <= 1 || (part->twin = look_around(p, part)))
+        if (missing(part->turn->gen) <= 1 || (part->twin = reuse_prefix(p, part)))
             continue;
-        if (missing(part->turn->gen) == 1) { /* all the rest was found */
+        if (missing(part->turn->gen) == 1) { /* all but the last token were found */
             if (chunk > 0)
                 add_rows(p, part, 1);
             chunk--;
@@ -169,7 +171,7 @@ static void add_prompts(struct pass *p)
             line[n++] = part;
         }
     }
-    int kept = n > 1 ? chunk / (2 * n) : 0; /* for each of the others */
+    int kept = n > 1 ? chunk / (2 * n) : 0; /* reserved for each of the others */
     for (int i = 0; i < n && chunk > 0; i++) {
         int64_t left = missing(line[i]->turn->gen);
         int most = chunk - kept * (n - 1 - i), m = (int)(left < most ? left : most);
@@ -181,9 +183,10 @@ static void add_prompts(struct pass *p)
     }
 }
 
-/* --- what came of it ------------------------------------------------------------------------------------------- */
+/* --- results --------------------------------------------------------------------------------------------------- */
 
-/* The engine's time is divided among prompts and answers by their rows; an answer's own is the time that passed. */
+/* Counts the pass. Of the engine, its time is divided between prefill and decode by rows; of each answer, it is the
+ * time that passed. */
 static void count_pass(struct pass *p, uint64_t ns)
 {
     struct pp_stats *total = &p->engine->stats;
@@ -205,7 +208,7 @@ static void count_pass(struct pass *p, uint64_t ns)
     total->decode_ns += ns * (uint64_t)(p->n_rows - prompt_rows) / (uint64_t)p->n_rows;
 }
 
-/* What the pass tells about the cost of its rows, and of answers without guesses. */
+/* Learns from the pass what its rows cost, and what answers would have cost without guesses. */
 static void learn_costs(struct pass *p, uint64_t ns)
 {
     struct pp_engine *e = p->engine;
@@ -217,7 +220,7 @@ static void learn_costs(struct pass *p, uint64_t ns)
         guesses += p->parts[i].n_draft;
     }
     pp_costs_pass(&e->costs, answers + guesses, (double)ns);
-    /* Had there been no guesses, this pass would have been disturbed by other programs as much as it was. */
+    /* Without guesses the pass would have been slowed down by other programs in the same proportion. */
     double plain = pp_costs_of(&e->costs, answers) * (double)ns / pp_costs_of(&e->costs, answers + guesses);
     for (int i = 0; i < p->n_parts; i++) {
         struct pp_gen *g = p->parts[i].turn->gen;
@@ -239,8 +242,8 @@ static void first_token(struct pp_gen *g)
     g->stats.first_token_ns = g->seq->engine->stats.first_token_ns = pp_now_ns() - g->begin_ns;
 }
 
-/* A choice from logits, behind a guess of n_guesses, or (-1) behind what was chosen before. False if the answer is over
- * or none could be made. */
+/* Chooses a token by logits, after guess `behind` of n_guesses, or (-1) after the last chosen token, and accepts it.
+ * False if the answer is over, or no choice was possible. */
 static bool choose(struct pp_gen_turn *turn, const float *logits, int behind, int n_guesses)
 {
     struct pp_gen *g = turn->gen;
@@ -266,10 +269,10 @@ static bool choose(struct pp_gen_turn *turn, const float *logits, int behind, in
     return !over;
 }
 
-/* An answer's rows while it chooses. */
+/* The state of pp_spec_verify for one answer. */
 struct choosing {
     const struct part *part;
-    int root, last;         /* rows: of the last chosen token, and of the last choice */
+    int root, last;         /* rows: of the last chosen token; whose logits gave the latest choice */
 };
 
 static int32_t choose_at(void *user, int guess, bool *over)
@@ -282,7 +285,7 @@ static int32_t choose_at(void *user, int guess, bool *over)
     return g->n > before ? g->tokens[before] : -1;
 }
 
-/* Rows of guesses that do not stand go; the last chosen token is not in the cache yet. */
+/* Removes the rows of rejected guesses from the sequence; the last chosen token is not computed yet. */
 static void keep_rows(const struct part *part, int64_t base, const int8_t *path)
 {
     struct pp_gen *g = part->turn->gen;
@@ -298,7 +301,7 @@ static void keep_rows(const struct part *part, int64_t base, const int8_t *path)
         pp_seq_truncate(g->seq, base);
 }
 
-/* One choice per row, for as long as the guesses agree. */
+/* Makes one choice per row, as long as guesses stand. */
 static void take_choices(struct part *part)
 {
     struct pp_gen *g = part->turn->gen;
@@ -314,7 +317,8 @@ static void take_choices(struct part *part)
         pp_seq_keep_logits(g->seq, pp_step_output(g->seq->engine, c.last));
 }
 
-/* The first choice of an answer to a prompt whose last logits are known, as after reading it from the disk. */
+/* Makes the first choice of an answer without a pass, if the logits of its prompt's last token are known, as after
+ * restoring a snapshot. */
 static void choose_ahead(struct pp_gen_turn *turn)
 {
     const struct pp_gen *g = turn->gen;
@@ -323,11 +327,11 @@ static void choose_ahead(struct pp_gen_turn *turn)
     const float *logits = pp_seq_logits(g->seq);
     if (logits)
         choose(turn, logits, -1, 0);
-    if (g->n == g->n_prompt) /* no choice was made: as if the last token had not been read */
+    if (g->n == g->n_prompt) /* no choice was made: the last token will be computed */
         pp_seq_truncate(g->seq, g->n - 1);
 }
 
-/* An answer to the very prompt that another part has read to its end in this pass. */
+/* Shares pages and logits with a twin that has finished the same prompt in this pass. */
 static void follow_twin(struct part *part)
 {
     const struct part *twin = part->twin;
@@ -356,7 +360,8 @@ static void take_results(struct pass *p)
 
 /* --- the pass -------------------------------------------------------------------------------------------------- */
 
-/* A pass for all fails if there is no page for one: each alone, then, so that only who cannot go on is told. */
+/* A common pass fails if there are too few pages for one answer: runs each alone, so that only that one gets the
+ * error. */
 static enum pp_code each_alone(struct pass *p, const struct pp_cancel *cancel, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -365,7 +370,7 @@ static enum pp_code each_alone(struct pass *p, const struct pp_cancel *cancel, s
     return code;
 }
 
-/* Guesses need pages, too: the same pass without any. False: there were none. */
+/* Guesses need pages, too: has the pass repeated without them. False: there were none. */
 static bool without_guesses(struct pass *p)
 {
     bool any = false;
