@@ -1,34 +1,34 @@
-/* slots.c - the memory of a plan's slots.
+/* slots.c - allocates the memory of a plan's slots, by their live ranges.
  *
- * Most slots are needed for a few stages of a layer only: queries, keys and values are done with when the feed-forward
- * part begins. A slot lives from a stage that writes it whole to the last one that reads that; slots that live at no
- * stage together may lie in the same place of one arena. What only feeds an epilogue (the halves of SwiGLU, what is
- * added to the residual stream) needs no slot: threads keep it beside them (project.c). Slots that are written behind
- * SELECT have rows for the outputs only: the logits of a long prompt are never all there. They lie where the arena is
- * free by then, and only if a pass wants more of them than fit there, in memory of their own.
+ * Most slots are needed in a few stages of a layer only: queries, keys and values are dead when the feed-forward part
+ * begins. A slot is live from a stage that writes all of it to the last one that reads that; slots that are never live
+ * at the same stage may share memory in an arena. What only feeds an epilogue (the halves of SwiGLU, what is added to
+ * the residual stream) needs no slot: threads keep it in scratch (project.c). Slots that are written after SELECT have
+ * rows for the outputs only, so that the logits of a long prompt never exist all at once. They use what is free of the
+ * arena by then, or, if a pass has more outputs than fit there, memory of their own.
  *
- * The arena's pages are taken from the system as rows first reach them: few rows need little. They are large where the
- * system has such: products with many rows reach one or two small pages in each, which are more than the processor
- * keeps translations of (512 rows of F16, 2 and 16 threads: prefill 5 % faster in the median of ten pairs). */
+ * The arena's pages are allocated by the system as rows first touch them: few rows take little memory. They are huge
+ * pages where the system has such: products with many rows touch one or two small pages in each, which are more than
+ * the TLB holds (512 rows of F16, 2 and 16 threads: prefill 5 % faster in the median of ten pairs). */
 #include <string.h>
 #include <sys/mman.h>
 
 #include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 
-/* Rows of logits that there is room for from the start: a row's are half a megabyte of a large vocabulary. */
+/* Rows of logits that there is room for from the start: with a large vocabulary one takes half a megabyte. */
 enum { FEW_OUTPUTS = 8 };
 
 enum use { UNUSED = 0, READS = 1, WRITES = 2 };
 
-/* Whether it goes on from what is in its slot. */
+/* Whether an operation updates its `out` slot, instead of overwriting it. */
 static bool adds_to(enum pp_op_kind kind)
 {
     return kind == PP_OP_ADD || kind == PP_OP_SPREAD || kind == PP_OP_WRITE_STREAMS;
 }
 
-/* What a small operation does with a whole slot; to a part of it, or where it stands, it writes without ending what was
- * there before. */
+/* How a row operation uses a whole slot. Writing to a part of it, or in place, does not end a live range, and counts as
+ * reading. */
 static unsigned row_op_use(const struct pp_cpu *c, const struct row_op *r, int slot)
 {
     unsigned use = UNUSED;
@@ -46,7 +46,7 @@ static bool recurrence_reads(const struct pp_cpu *c, const struct pp_recurrence 
            (r->kind == PP_RECUR_RWKV7 && slot == whole_slot(c, r->look));
 }
 
-/* slot: a whole one */
+/* How a stage uses a slot, which must be a whole one. */
 static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
 {
     unsigned use = UNUSED;
@@ -88,30 +88,30 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
     return (enum use)use;
 }
 
-/* At which stages slots live: each asks every stage once, since there are as many slots as layers have values. */
-struct lives {
+/* Live ranges, as bits per slot and stage. */
+struct liveness {
     size_t words;      /* of 64 stages */
-    uint64_t *at;      /* [n_slots][words]: it is used there, or what is in it is read later */
-    uint64_t *behind;  /* [n_slots][words]: what is in it behind the stage is read later */
+    uint64_t *at;      /* [n_slots][words]: used at the stage, or holding a value that is read later */
+    uint64_t *behind;  /* [n_slots][words]: its value after the stage is read later */
 };
 
-static bool bit_of(const struct lives *l, const uint64_t *bits, int slot, int stage)
+static bool bit_of(const struct liveness *l, const uint64_t *bits, int slot, int stage)
 {
     return bits[(size_t)slot * l->words + (size_t)stage / 64] >> stage % 64 & 1;
 }
 
-static bool alive_at(const struct lives *l, int slot, int i)
+static bool alive_at(const struct liveness *l, int slot, int i)
 {
     return bit_of(l, l->at, slot, i);
 }
 
-/* Whether what is in the slot behind stage i is read later. */
-static bool needed_after(const struct lives *l, int slot, int i)
+/* Whether the value in the slot after stage i is read later. */
+static bool needed_after(const struct liveness *l, int slot, int i)
 {
     return bit_of(l, l->behind, slot, i);
 }
 
-static void find_lives_of(const struct pp_cpu *c, struct lives *l, int slot)
+static void find_lives_of(const struct pp_cpu *c, struct liveness *l, int slot)
 {
     uint64_t *at = l->at + (size_t)slot * l->words, *behind = l->behind + (size_t)slot * l->words;
     bool needed = false;
@@ -125,7 +125,7 @@ static void find_lives_of(const struct pp_cpu *c, struct lives *l, int slot)
     }
 }
 
-static bool find_lives(const struct pp_cpu *c, struct lives *l)
+static bool find_lives(const struct pp_cpu *c, struct liveness *l)
 {
     l->words = (size_t)c->n_stages / 64 + 1;
     l->at = pp_calloc((size_t)c->n_slots * l->words, sizeof *l->at);
@@ -135,7 +135,7 @@ static bool find_lives(const struct pp_cpu *c, struct lives *l)
     return l->at && l->behind;
 }
 
-/* What the slot is for: nothing, all rows, or outputs. */
+/* Where a slot is allocated: nowhere, as it is unused; in the arena, for all rows; or with those for outputs only. */
 enum place { NOWHERE, IN_ARENA, OUTPUTS };
 
 static enum place place_of(const struct pp_cpu *c, int slot)
@@ -151,7 +151,7 @@ static enum place place_of(const struct pp_cpu *c, int slot)
     return place;
 }
 
-static bool share_a_stage(const struct lives *l, int a, int b)
+static bool live_together(const struct liveness *l, int a, int b)
 {
     for (size_t w = 0; w < l->words; w++)
         if (l->at[(size_t)a * l->words + w] & l->at[(size_t)b * l->words + w])
@@ -159,12 +159,12 @@ static bool share_a_stage(const struct lives *l, int a, int b)
     return false;
 }
 
-/* Where the slots of the arena lie, in floats of a row. */
+/* The layout of the arena, in floats per row. */
 struct arena {
     int64_t *offset;   /* [n_slots]; -1: not in the arena */
     enum place *place; /* [n_slots] */
     int64_t width;
-    struct lives lives;
+    struct liveness lives;
 };
 
 static bool overlaps(const struct pp_cpu *c, const struct arena *a, int slot, int64_t at, int64_t width)
@@ -172,14 +172,14 @@ static bool overlaps(const struct pp_cpu *c, const struct arena *a, int slot, in
     return a->offset[slot] >= 0 && at < a->offset[slot] + c->strides[slot] && a->offset[slot] < at + width;
 }
 
-/* The lowest place for a slot beside those that have one. */
+/* The lowest offset for a slot at which it conflicts with none that is placed already. */
 static int64_t find_offset(const struct pp_cpu *c, const struct arena *a, int slot)
 {
     int64_t at = 0;
     for (bool moved = true; moved;) {
         moved = false;
         for (int other = 0; other < c->n_slots; other++)
-            if (overlaps(c, a, other, at, c->strides[slot]) && share_a_stage(&a->lives, slot, other)) {
+            if (overlaps(c, a, other, at, c->strides[slot]) && live_together(&a->lives, slot, other)) {
                 at = a->offset[other] + c->strides[other];
                 moved = true;
             }
@@ -187,7 +187,7 @@ static int64_t find_offset(const struct pp_cpu *c, const struct arena *a, int sl
     return at;
 }
 
-/* The widest of the slots that are in the arena and have no place yet; -1: they all have one. */
+/* The widest slot of the arena that is not placed yet; -1: all are. */
 static int widest_left(const struct pp_cpu *c, const struct arena *a)
 {
     int widest = -1;
@@ -197,7 +197,7 @@ static int widest_left(const struct pp_cpu *c, const struct arena *a)
     return widest;
 }
 
-/* The widest slots first, so that the narrow ones fill what is left. */
+/* Places the widest slots first, so that narrow ones fill the gaps. */
 static void lay_out(const struct pp_cpu *c, struct arena *a)
 {
     for (int i = 0; i < c->n_slots; i++)
@@ -209,14 +209,14 @@ static void lay_out(const struct pp_cpu *c, struct arena *a)
     }
 }
 
-/* --- what is left of the arena ------------------------------------------------------------------------------ */
+/* --- free parts of the arena -------------------------------------------------------------------------------- */
 
 typedef bool stage_test(const struct stage *s);
 
 static bool is_attention(const struct stage *s) { return s->kind == STAGE_ATTEND; }
 static bool is_selected(const struct stage *s) { return s->selected || s->kind == STAGE_SELECT; }
 
-static bool lives_at(const struct pp_cpu *c, const struct lives *l, int slot, stage_test *meant)
+static bool lives_at(const struct pp_cpu *c, const struct liveness *l, int slot, stage_test *meant)
 {
     for (int i = 0; i < c->n_stages; i++)
         if (meant(&c->stages[i]) && alive_at(l, slot, i))
@@ -224,7 +224,7 @@ static bool lives_at(const struct pp_cpu *c, const struct lives *l, int slot, st
     return false;
 }
 
-/* From `at` to the next slot that lives at such a stage. */
+/* The free width from `at` to the next slot that is live at such a stage. */
 static int64_t gap_behind(const struct pp_cpu *c, const struct arena *a, int64_t at, stage_test *meant)
 {
     int64_t end = a->width;
@@ -234,8 +234,8 @@ static int64_t gap_behind(const struct pp_cpu *c, const struct arena *a, int64_t
     return end - at;
 }
 
-/* The widest part of the arena that no slot needs at such stages; it begins where the arena does, or where a slot ends.
- * Sets *floats to its size, for all rows. */
+/* The widest part of the arena that is free at such stages; it begins where the arena does, or where a slot ends.
+ * *floats: its size, for all rows. */
 static float *find_gap(const struct pp_cpu *c, const struct arena *a, stage_test *meant, int64_t *floats)
 {
     int64_t best = 0, width = gap_behind(c, a, 0, meant);
@@ -262,7 +262,7 @@ static int64_t output_width(const struct pp_cpu *c)
     return width;
 }
 
-/* n rows of each, slot behind slot. */
+/* Makes the slots for outputs consecutive arrays of n rows, from `at` on. */
 static void point_at_outputs(struct pp_cpu *c, float *at, int n)
 {
     for (int i = 0; i < c->n_slots; i++)
@@ -277,7 +277,7 @@ bool pp_cpu_slots_outputs(struct pp_cpu *c, int n)
 {
     int64_t width = output_width(c);
     float *p = width ? pp_cpu_memory_take(c, n * width, sizeof *p) : NULL;
-    if (!width) { /* an encoder's outputs lie where all its rows do */
+    if (!width) { /* an encoder's outputs are in slots of all rows */
         c->max_outputs = c->max_rows;
         return true;
     }
@@ -304,7 +304,7 @@ static bool place_outputs(struct pp_cpu *c, const struct arena *a)
 
 /* --- life ----------------------------------------------------------------------------------------------------- */
 
-/* Fresh pages of the system, which are zeros. */
+/* Maps the arena, as fresh pages of the system, which are zeros. */
 static bool take_arena(struct pp_cpu *c, const struct arena *a)
 {
     c->arena_bytes = (size_t)(c->max_rows * a->width) * sizeof *c->arena;
@@ -320,13 +320,13 @@ static bool take_arena(struct pp_cpu *c, const struct arena *a)
     return true;
 }
 
-/* Whether an input's quantised or split form fits where it lies: one of them, in whole blocks. */
+/* Whether the quantised or split form of an input fits in its slot: only one of them, and in whole blocks. */
 static bool fits_in_place(const struct stage *s)
 {
     return !s->split || (!s->quantize && s->projections[0].w.n_cols % PP_BF16_BLOCK == 0);
 }
 
-static void mark_in_place(struct pp_cpu *c, const struct lives *l)
+static void mark_in_place(struct pp_cpu *c, const struct liveness *l)
 {
     for (int i = 0; i < c->n_stages; i++) {
         struct stage *s = &c->stages[i];
@@ -335,7 +335,7 @@ static void mark_in_place(struct pp_cpu *c, const struct lives *l)
     }
 }
 
-/* Whether kernels read rows there: those that are normed first lie elsewhere by then. */
+/* Whether kernels read rows of this slot: an input that is normed first is read from scratch. */
 static bool is_multiplied(const struct pp_cpu *c, int slot)
 {
     for (int i = 0; i < c->n_stages; i++) {
