@@ -1,36 +1,35 @@
-/* pick.c - stages of an index (plan.h): which positions rows see in attention, where they would see more than so many:
- * each alone by a sum over the index's heads, or whole blocks for each head by itself, or whole blocks for all heads by
- * such a sum, where one position of each has a key for all of it.
+/* pick.c - index stages for sparse attention (PP_OP_PICK in plan.h): the top k of the positions that a row may see.
+ * They are picked one by one, by a sum over the index's heads; or in blocks, for each head by itself; or in blocks for
+ * all heads by such a sum, where one position of a block has the key for all of it.
  *
- * A row's scores are made a chunk of positions at a time, and of those that have passed, as many as are wanted are
- * kept, those with the largest scores, and a few more until they are sorted out: so no memory grows with the context.
- * Positions pass in ascending order, and a later one must have a larger score to take an earlier one's place: of equal
- * scores the first position's is the one that counts. With few rows several items share a row's positions; what each
- * finds passes in the same order behind. What is picked depends on the scores alone, and those on nothing but the row
- * and the position: not on other rows, nor on threads.
+ * A row's scores are computed a chunk of positions at a time. Of those so far, the k largest are kept as candidates,
+ * and some more until the next selection: so memory does not grow with the context. Candidates are added in ascending
+ * order, and of equal scores the earliest position's wins. With few rows several items split a row's positions, and the
+ * candidates of each are then merged in the same order. What is picked depends on the scores only, and these on the row
+ * and the position only: not on other rows, nor on threads.
  *
- * What passes of blocks is the largest rank of their positions, when the last of those has passed: items share a row's
- * positions at places where no block is divided.
+ * A block's score is the largest of its positions', added when the last of them has been scored; no block is split
+ * between items.
  *
- * Where several positions have one key (compress.c), all that is said of positions holds for their blocks, which are
- * counted from 0 on like those; their keys are copied side by side to where kernels read a chunk.
+ * Where blocks are compressed to one key (compress.c), all this holds for blocks in place of positions; their keys are
+ * gathered to where kernels read a chunk.
  *
- * Scores take n_head times head_dim products for each position, in DeepSeek V3.2 a seventeenth of those that attention
- * to that position would. They are of floats, whatever the KV type. */
+ * A score takes n_head times head_dim products, in DeepSeek V3.2 a seventeenth of what attention to the position would.
+ * Scores are float32, whatever the KV type. */
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 
 enum {
-    ITEMS_PER_THREAD = 4,   /* wanted when a row's positions are shared */
-    ROWS_PER_THREAD = 2,    /* with so many they are not */
-    MORE = 4 * PP_KV_CHUNK, /* candidates besides twice as many as are wanted */
+    ITEMS_PER_THREAD = 4,   /* the target when a row's positions are split among items */
+    ROWS_PER_THREAD = 2,    /* with more rows they are not split */
+    MORE = 4 * PP_KV_CHUNK, /* room for candidates beyond 2 k */
 };
 
 /* --- memory ---------------------------------------------------------------------------------------------------- */
 
-/* [count], each with room for n; NULL: no memory. */
+/* [count], each with room for n. NULL, or some of their arrays (all_there()): out of memory. */
 static struct candidates *make_candidates(struct pp_cpu *c, int64_t count, int64_t n)
 {
     struct candidates *x = pp_cpu_memory_take(c, count, sizeof *x);
@@ -58,7 +57,7 @@ static void free_candidates(struct candidates *x, int64_t count)
     pp_free(x);
 }
 
-/* So many are picked: blocks, or positions. */
+/* k: how many blocks, or positions, are picked. */
 static int n_wanted(const struct pp_cpu *c)
 {
     return (int)(c->pick.top_k / c->pick.block);
@@ -124,13 +123,13 @@ void pp_cpu_pick_free(struct pp_cpu *c)
     free_candidates(c->pick.found, (int64_t)c->pick.n_found * c->pick.n_lists);
 }
 
-/* Positions that a row may see, or blocks that have one key. */
+/* How many positions, or compressed blocks, a row may see. */
 static int64_t length_of(const struct pp_cpu *c, const struct pp_batch_row *r)
 {
     return c->pick.top_k ? pp_cpu_row_length(r) / c->pick.stride : 0;
 }
 
-/* Chunks that items share a row's positions by: none divides a block. */
+/* The unit in chunks by which a row's positions are split among items: a multiple of a block. */
 static int64_t chunks_of_share(const struct pp_cpu *c)
 {
     return c->pick.block > PP_KV_CHUNK ? c->pick.block / PP_KV_CHUNK : 1;
@@ -153,8 +152,8 @@ void pp_cpu_pick_plan(struct pp_cpu *c)
 
 /* --- candidates ------------------------------------------------------------------------------------------------ */
 
-/* Whole numbers in the order of the floats. Both zeros are the same one; what is no number is the largest, so that it
- * is seen and not hidden. */
+/* Maps floats to integers in the same order. Both zeros are equal; NaN is the largest, so that it is seen by attention
+ * and not hidden. */
 static uint32_t rank_of(float score)
 {
     uint32_t bits;
@@ -163,7 +162,7 @@ static uint32_t rank_of(float score)
     return score != score ? UINT32_MAX : bits >> 31 ? ~bits : bits | 1u << 31;
 }
 
-/* The k-th largest rank, byte by byte; *more: how many are larger. */
+/* The k-th largest rank, by radix selection; *more: how many are larger. */
 static uint32_t kth_rank(const struct candidates *x, int k, int *more)
 {
     uint32_t found = 0;
@@ -180,8 +179,8 @@ static uint32_t kth_rank(const struct candidates *x, int k, int *more)
     return found;
 }
 
-/* Only the k best are left, in the same order: of equal ranks the first. */
-static void sort_out(struct candidates *x, int k)
+/* Keeps the k largest ranks only, of equal ones the earliest, in the same order. */
+static void select_best(struct candidates *x, int k)
 {
     int more, n = 0;
     if (x->n < k)
@@ -199,14 +198,14 @@ static void sort_out(struct candidates *x, int k)
     x->least = least;
 }
 
-/* n of them, at most MORE, that come behind all that are there. */
+/* Makes room for n more candidates, at most MORE. */
 static void make_room(const struct pp_cpu *c, struct candidates *x, int n)
 {
     if (x->n + n > capacity(c))
-        sort_out(x, n_wanted(c));
+        select_best(x, n_wanted(c));
 }
 
-static inline void pass_one(struct candidates *x, uint32_t rank, int32_t place)
+static inline void add_one(struct candidates *x, uint32_t rank, int32_t place)
 {
     if (x->full && rank <= x->least)
         return;
@@ -214,29 +213,30 @@ static inline void pass_one(struct candidates *x, uint32_t rank, int32_t place)
     x->place[x->n++] = place;
 }
 
-/* Each position's, or, of blocks that a row sees whole, their last one's. */
-static void pass_scores(const struct pp_cpu *c, struct candidates *x, const float *scores, int n, int64_t place)
+/* Adds n positions from `place` on with these scores; of pooled blocks only their last positions. */
+static void add_scores(const struct pp_cpu *c, struct candidates *x, const float *scores, int n, int64_t place)
 {
     const int64_t step = c->pick.block;
     int32_t block = (int32_t)(place / step);
     make_room(c, x, n);
     for (int64_t i = step - 1 - place % step; i < n; i += step)
-        pass_one(x, rank_of(scores[i]), block++);
+        add_one(x, rank_of(scores[i]), block++);
 }
 
-/* The block with the position before `end` passes, of a row that sees `length` positions. None is above those that are
- * picked in any case. */
-static void pass_block(const struct pp_cpu *c, struct candidates *x, int64_t end, int64_t length)
+/* Adds the block that ends at `end`, for a row that sees `length` positions. Blocks that are always picked get a rank
+ * above all others. */
+static void add_block(const struct pp_cpu *c, struct candidates *x, int64_t end, int64_t length)
 {
     const int64_t block = (end - 1) / c->pick.block, own = (length - 1) / c->pick.block;
     const uint32_t rank = x->best < UINT32_MAX ? x->best : UINT32_MAX - 1;
-    pass_one(x, block > own - c->pick.n_local ? UINT32_MAX : rank, (int32_t)block);
+    add_one(x, block > own - c->pick.n_local ? UINT32_MAX : rank, (int32_t)block);
     x->best = 0;
 }
 
-/* Products of n positions with a head, of a row that sees `length` in all. */
-static void pass_dots(const struct pp_cpu *c, struct candidates *x, const float *dots, int n, int64_t place,
-                      int64_t length)
+/* Takes a head's products with n positions from `place` on, for a row that sees `length` in all, and adds the blocks
+ * that end among them. */
+static void add_dots(const struct pp_cpu *c, struct candidates *x, const float *dots, int n, int64_t place,
+                     int64_t length)
 {
     make_room(c, x, n);
     for (int i = 0; i < n;) {
@@ -249,7 +249,7 @@ static void pass_dots(const struct pp_cpu *c, struct candidates *x, const float 
         }
         x->best = best;
         if (((place + end) & (c->pick.block - 1)) == 0 || place + end == length)
-            pass_block(c, x, place + end, length);
+            add_block(c, x, place + end, length);
     }
 }
 
@@ -270,24 +270,24 @@ static bool stopped(struct pp_cpu *c)
     return true;
 }
 
-/* n positions of a row, which lie there. */
-static void pass_keys(struct pp_cpu *c, const struct stage *s, int row, const uint8_t *const heads[PP_CHUNK_PAGES],
-                      int n, int64_t place, struct thread_scratch *t)
+/* Scores n positions from `place` on, whose keys are in `heads`. */
+static void score_keys(struct pp_cpu *c, const struct stage *s, int row, const uint8_t *const heads[PP_CHUNK_PAGES],
+                       int n, int64_t place, struct thread_scratch *t)
 {
     float scores[PP_KV_CHUNK];
     if (!of_blocks(c)) {
         const float *weights = s->head_weights < 0 ? c->pick.ones : slot_row(c, s->head_weights, row);
         c->ops->index_scores(&t->attention[s->tier], weights, heads, n, scores);
-        pass_scores(c, t->candidates, scores, n, place);
+        add_scores(c, t->candidates, scores, n, place);
         return;
     }
     c->ops->index_dots(&t->attention[s->tier], heads, n, t->dots);
     for (int h = 0; h < c->pick.n_lists; h++)
-        pass_dots(c, &t->candidates[h], t->dots + h * PP_KV_CHUNK, n, place, pp_cpu_row_length(&c->batch->rows[row]));
+        add_dots(c, &t->candidates[h], t->dots + h * PP_KV_CHUNK, n, place, pp_cpu_row_length(&c->batch->rows[row]));
 }
 
-/* A branch of a tree, of which the positions lie scattered: their keys are copied side by side. */
-static void pass_branch(struct pp_cpu *c, const struct stage *s, int row, struct thread_scratch *t)
+/* Scores a branch of a tree, whose positions are scattered: their keys are gathered first. */
+static void score_branch(struct pp_cpu *c, const struct stage *s, int row, struct thread_scratch *t)
 {
     const struct pp_batch_row *r = &c->batch->rows[row];
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
@@ -299,10 +299,10 @@ static void pass_branch(struct pp_cpu *c, const struct stage *s, int row, struct
         pp_kv_copy_head_position(kv, r->pages[s->tier][from / PP_PAGE_TOKENS] + offset, (int)(from % PP_PAGE_TOKENS),
                                  t->tail, n);
     }
-    pass_keys(c, s, row, heads, n, r->tree_base, t);
+    score_keys(c, s, row, heads, n, r->tree_base, t);
 }
 
-/* The keys of blocks from `first` on, n of them, side by side. */
+/* Gathers the keys of n compressed blocks from `first` on. */
 static void gather_keys(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, int64_t first,
                         int n, uint8_t *tail, const uint8_t *heads[PP_CHUNK_PAGES])
 {
@@ -321,8 +321,8 @@ static void gather_keys(const struct pp_cpu *c, const struct stage *s, const str
         heads[k] = tail + (size_t)(k * PP_PAGE_TOKENS / PP_KV_GROUP) * group;
 }
 
-/* One of the items that share a row's positions. */
-static void pass_row(struct pp_cpu *c, const struct stage *s, int row, int split, struct thread_scratch *t)
+/* Finds the candidates of one split of a row's positions. */
+static void score_row(struct pp_cpu *c, const struct stage *s, int row, int split, struct thread_scratch *t)
 {
     const struct pp_batch_row *r = &c->batch->rows[row];
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
@@ -343,12 +343,12 @@ static void pass_row(struct pp_cpu *c, const struct stage *s, int row, int split
             gather_keys(c, s, r, first, n, t->tail, heads);
         for (int i = 0; kv->stride == 1 && i * PP_PAGE_TOKENS < n; i++)
             heads[i] = r->pages[s->tier][chunk * PP_CHUNK_PAGES + i] + offset;
-        pass_keys(c, s, row, heads, n, first, t);
+        score_keys(c, s, row, heads, n, first, t);
     }
     if (r->tree_mask && split == c->pick.n_splits - 1)
-        pass_branch(c, s, row, t);
+        score_branch(c, s, row, t);
     for (int h = 0; h < c->pick.n_lists; h++)
-        sort_out(&t->candidates[h], n_wanted(c));
+        select_best(&t->candidates[h], n_wanted(c));
 }
 
 /* --- the stage ------------------------------------------------------------------------------------------------- */
@@ -366,7 +366,7 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const float *c
         c->ops->rope(x + h * c->attend[s->tier].kv.head_dim + s->rotated_from, rope->dim, s->halves, cos_sin);
 }
 
-/* By the row's position, or that of its block's beginning. */
+/* Rotates a key by the row's position; a pooled block's by that of its first row. */
 static void rotate_key(const struct pp_cpu *c, const struct stage *s, int row, float *k)
 {
     const struct rope *rope = &c->ropes[0];
@@ -395,8 +395,8 @@ static void prepare(const struct pp_cpu *c, const struct stage *s, int row)
                      (int)(r->slot % PP_PAGE_TOKENS), k, NULL);
 }
 
-/* Where what was picked for the h-th list lies. A pass that is abandoned has found too little: those places are never
- * read. Where keys are pooled the block that is not whole, behind all that were picked from, comes last. */
+/* Writes the slots of the positions picked for the h-th list; with pooled keys, those after the last whole block, too.
+ * An abandoned pass may have found too few: the rest is never read. */
 static void keep(const struct pp_cpu *c, int row, int h, const struct candidates *x)
 {
     const struct pp_batch_row *r = &c->batch->rows[row];
@@ -425,10 +425,10 @@ static void merge(const struct pp_cpu *c, int row, int h, struct candidates *to)
         const struct candidates *from = &c->pick.found[(row * c->pick.n_splits + split) * c->pick.n_lists + h];
         for (int i = 0; i < from->n; i++) {
             make_room(c, to, 1);
-            pass_one(to, from->rank[i], from->place[i]);
+            add_one(to, from->rank[i], from->place[i]);
         }
     }
-    sort_out(to, n_wanted(c));
+    select_best(to, n_wanted(c));
 }
 
 void pp_cpu_pick_phases(const struct pp_cpu *c, const struct stage *s, int m, int n_items[MAX_PHASES])
@@ -454,7 +454,7 @@ void pp_cpu_pick_item(struct pp_cpu *c, const struct stage *s, int m, int phase,
             keep(c, row, h, &own[h]);
         }
     } else {
-        pass_row(c, s, row, item % c->pick.n_splits, &c->threads[thread]);
+        score_row(c, s, row, item % c->pick.n_splits, &c->threads[thread]);
         for (int h = 0; h < n_lists; h++) {
             struct candidates *found = c->pick.n_splits > 1 ? &c->pick.found[item * n_lists + h] : NULL;
             if (!found) {
