@@ -1,6 +1,6 @@
-/* experts.c - stages of a mixture of experts: rows are sorted by the experts that work on them, each expert's matrices
- * are multiplied with all its rows at once, and every row adds up what its own experts gave, the one with the largest
- * logit first. A row's bits depend on nothing but the row: kernels give the same for any number of rows. */
+/* experts.c - stages of a mixture of experts: rows are sorted by the experts that they are routed to, each expert's
+ * matrices are multiplied by all its rows at once, and every row sums its experts' results, the largest logit's first.
+ * A row's bits depend on that row only: kernels give the same bits for any number of rows. */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -8,7 +8,7 @@
 #include "engine/cpu/pack.h"
 #include "engine/cpu/program.h"
 
-/* As in project.c: what a thread takes at a time at most, and bytes of weights in one item at few rows. */
+/* As in project.c: the most that a thread takes at a time, and bytes of weights of one item at few rows. */
 static const int64_t MOST_MACS = 200000000, MOST_BYTES = 16000000, ITEM_BYTES = 32768;
 
 /* --- weights -------------------------------------------------------------------------------------------------- */
@@ -46,8 +46,8 @@ static bool names_before(const int32_t *names, int n)
     return false;
 }
 
-/* Which experts tokens go to. It is small, and copied: what was checked here counts, not what another program has made
- * of the file by the time a row comes to it. */
+/* The table of experts by token. It is small, so it is checked and copied: another program may change the mapped file
+ * later. */
 static enum pp_code take_table(struct pp_cpu *c, struct experts *x, const struct pp_tensor *t, struct pp_error *err)
 {
     const int64_t n = t->ne[0] * t->ne[1];
@@ -140,8 +140,8 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Places the arrays of activations behind each other from `at` on (NULL: to measure). Returns the end. Whether the
- * floats and the bytes are used depends on the weights; pages that nobody touches cost nothing. */
+/* Lays out the arrays of activations in a region (NULL: only measures). Returns its size. Whether float32 or quantised
+ * ones are used depends on the weights; pages that are not touched cost nothing. */
 static size_t lay_out(struct routing *r, int64_t places, int64_t n_in, int64_t n_ff, uint8_t *region)
 {
     const int64_t in = round_up(n_in, 64), ff = round_up(n_ff, 64);
@@ -260,7 +260,7 @@ static void copy_quantized(const struct pp_acts *a, int from, int to)
            (size_t)a->b_stride * sizeof *a->sum);
 }
 
-/* Parts of a row's input, each in the place of the expert that reads it. */
+/* Copies the parts of a row's input to the places of the experts that read them. */
 static void prepare_parts(struct pp_cpu *c, const struct stage *s, int row)
 {
     const struct experts *x = s->experts;
@@ -283,13 +283,14 @@ static int first_place(const struct experts *x, const int32_t *place)
     return j < x->n_used ? j : -1;
 }
 
-/* Of a row without places: all that comes of it; of others what is added to that. */
+/* Whether some experts of a row return its input (idle): the result of those, `kept`, is added to the others', or is
+ * all there is if the row has no places. */
 static bool is_kept(const struct routing *r, const struct experts *x, int row, int first)
 {
     return x->idle && (first < 0 || r->idle_weight[row] != 0.0f);
 }
 
-/* A row's input, in the first of its places as kernels read it, and from there in the others. */
+/* Prepares a row's input in the first of its places, and copies it to the others. */
 static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int thread)
 {
     const struct experts *x = s->experts;
@@ -316,7 +317,7 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
         return;
     if (x->quantize)
         quantize(c, &r->in, place[first], to, x->n_in, x->twins);
-    const bool plain = x->plain || pp_cpu_experts_row_adapted(c, s, row); /* adapters may be held in floats */
+    const bool plain = x->plain || pp_cpu_experts_row_adapted(c, s, row); /* adapters' A may be float */
     for (int j = first + 1; j < x->n_used; j++) {
         if (place[j] < 0)
             continue;
@@ -334,7 +335,7 @@ static int64_t row_bytes(const struct pp_matrix *w)
     return (int64_t)pp_type_row_bytes(w->type, w->n_cols);
 }
 
-/* Weight rows per item, whole groups, when m rows are in the pass. */
+/* Weight rows per item, in whole groups, in a pass with m rows. */
 static int64_t item_rows(const struct pp_matrix *w, int m)
 {
     int64_t n_groups = (w->n_rows + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS, groups = 2;
@@ -347,7 +348,7 @@ static int64_t item_rows(const struct pp_matrix *w, int m)
     return (groups < 1 ? 1 : groups) * PP_GROUP_ROWS;
 }
 
-/* The matrix by which a phase's items are cut. */
+/* The matrix whose rows a phase's items are cut from. */
 static const struct pp_matrix *matrix_of(const struct stage *s, int phase)
 {
     return phase == EXPERTS_DOWN || !s->experts->up ? &s->experts->down->w : &s->experts->up->w;
@@ -360,8 +361,8 @@ static int blocks_of(const struct stage *s, int m, int phase)
     return (int)((w->n_rows + rows - 1) / rows);
 }
 
-/* Weight rows row0 .. row1 - 1 of one kind for all rows of the a-th active expert, with what adapters add; element
- * [i * stride + r] of y is its row i's for weight row r. */
+/* Weight rows row0 .. row1 - 1 of one kind for all rows of the a-th active expert, with adapters and bias:
+ * y[i * stride + r] is its i-th row's result for weight row r. */
 static bool multiply(struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int a, int64_t row0,
                      int64_t row1, float *y, int64_t stride, void *kernel)
 {
@@ -382,7 +383,7 @@ static bool multiply(struct pp_cpu *c, const struct stage *s, enum pp_expert_kin
     return true;
 }
 
-/* Counts the inputs of the a-th active expert's gate and up, or down. */
+/* Accumulates the inputs of the a-th active expert's gate and up, or down, for the importance matrix. */
 static void count_inputs(const struct pp_cpu *c, const struct experts *x, int a, bool down)
 {
     const struct routing *r = &c->routing;
@@ -411,14 +412,14 @@ static void gate_up(struct pp_cpu *c, const struct stage *s, int a, int64_t row0
         count_inputs(c, x, a, false);
     for (int64_t at = row0; at < row1; at += step) {
         const int64_t end = at + step < row1 ? at + step : row1, stride = round_up(end - at, PP_GROUP_ROWS);
-        float *results[2]; /* as if weight row 0 were `at` places before */
+        float *results[2]; /* of weight row 0, `at` elements before the memory */
         for (int i = 0; i < n_of; i++) {
             const enum pp_expert_kind kind = x->gate && i == 0 ? PP_EXPERT_GATE : PP_EXPERT_UP;
             results[i] = (float *)((uintptr_t)own->results[i] - (size_t)at * sizeof(float));
             if (!multiply(c, s, kind, a, at, end, results[i], stride, own->kernel))
                 return;
         }
-        for (int i = 0; x->weighed_inputs && i < n_of * n; i++) { /* products of inputs that were not weighed */
+        for (int i = 0; x->weighed_inputs && i < n_of * n; i++) { /* the inputs' weights, applied to the products */
             float *y = results[i % n_of] + i / n_of * stride + at;
             c->ops->apply(PP_FN_SCALE, r->input_weight[first + i / n_of], y, end - at, y);
         }
@@ -432,14 +433,14 @@ static void gate_up(struct pp_cpu *c, const struct stage *s, int a, int64_t row0
     }
 }
 
-/* What the expert of a place gives lies where its input did, which nobody reads any more; or, of a single matrix, which
- * still reads that, where the others have what is between two. */
+/* Where the expert's result for a place goes: over its input, which is not read any more; or for experts of one matrix,
+ * which still reads it, to `hidden`, which these do not use otherwise. */
 static float *result_at(const struct routing *r, const struct experts *x, int place)
 {
     return x->up ? r->out + place * r->out_stride : floats_at(&r->hidden, place);
 }
 
-/* What a place's down matrix reads. */
+/* Prepares the input of a place's down matrix. */
 static void prepare_place(const struct pp_cpu *c, const struct stage *s, int place, int thread)
 {
     const struct experts *x = s->experts;
@@ -453,7 +454,7 @@ static void prepare_place(const struct pp_cpu *c, const struct stage *s, int pla
         quantize(c, hidden, place, floats_at(hidden, place), x->n_ff, x->twins_down);
 }
 
-/* The same of a single row, where the n-th active expert has the n-th place, by whoever comes to need it first. */
+/* The same for a single row, whose a-th active expert has the a-th place, by the first thread that needs it. */
 static void prepare_once(const struct pp_cpu *c, const struct stage *s, int a, int thread)
 {
     pp_once *once = &c->routing.ready[a];
@@ -474,8 +475,8 @@ static void down(struct pp_cpu *c, const struct stage *s, int a, int64_t row0, i
              x->up ? r->out_stride : r->hidden.f32_stride, c->threads[thread].kernel);
 }
 
-/* Items [first, end) of EXPERTS_GATE_UP or EXPERTS_DOWN. Those of one expert are neighbouring weight rows and go
- * through together, so that kernels have long stretches to read. */
+/* Runs items [first, end) of EXPERTS_GATE_UP or EXPERTS_DOWN. Consecutive items of one expert are run as one, so that
+ * kernels read long stretches of weights. */
 static void run_blocks(struct pp_cpu *c, const struct stage *s, int m, int phase, int first, int end, int thread)
 {
     const struct pp_matrix *w = matrix_of(s, phase);
@@ -488,14 +489,14 @@ static void run_blocks(struct pp_cpu *c, const struct stage *s, int m, int phase
         const int64_t row1 = to * rows < w->n_rows ? to * rows : w->n_rows;
         if (once && a < c->routing.n_active)
             prepare_once(c, s, a, thread);
-        if (a < c->routing.n_active) /* there may be fewer than rows could choose */
+        if (a < c->routing.n_active) /* items were planned for the most experts that the rows could choose */
             (phase == EXPERTS_DOWN ? down : gate_up)(c, s, a, from * rows, row1, thread);
         item += to - from;
     }
 }
 
-/* Behind the sum of what a row's experts give, of columns at .. end - 1: what is added to it, and where it goes.
- * sum: that of column `at`. first: which of the row's choices has its first place, or -1. */
+/* Completes the sum of a row's experts, columns at .. end - 1, and writes it to the stage's slot. sum: that of column
+ * `at`; first: first_place() of the row. */
 static void finish_sum(const struct pp_cpu *c, const struct stage *s, int row, int first, int64_t at, int64_t end,
                        float *sum)
 {
@@ -515,8 +516,8 @@ static void finish_sum(const struct pp_cpu *c, const struct stage *s, int row, i
         c->ops->add(out, sum, n);
 }
 
-/* Columns at .. end - 1 of a row's result: its experts' ones with their weights, in the order of its choices, and what
- * those give that give what they read; made where the first one's is. */
+/* Columns at .. end - 1 of a row's result: the weighted sum of its experts' results, in the order of its choices, those
+ * of idle ones last. Accumulated in place of the first result. */
 static void sum_row(const struct pp_cpu *c, const struct stage *s, int row, int64_t at, int64_t end)
 {
     const struct experts *x = s->experts;
@@ -544,7 +545,7 @@ static void sum_row(const struct pp_cpu *c, const struct stage *s, int row, int6
     finish_sum(c, s, row, first, at, end, sum);
 }
 
-/* Of a single row the threads sum some columns each: most of what it reads is in another one's cache. */
+/* A single row's columns are divided among threads, since most of what they read is in another core's cache. */
 enum { SUM_COLUMNS = 128 };
 
 static void run_sum(const struct pp_cpu *c, const struct stage *s, int m, int item)
