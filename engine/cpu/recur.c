@@ -1,13 +1,14 @@
-/* recur.c - stages of layers with states (plan.h): what is kept of them lies in pages as kv.h says.
+/* recur.c - stages of layers with recurrent states (plan.h), in their chunked form; kv.h has the layout of their pages.
  *
- * With S of the page's beginning, and G_t the sum of ln a from there up to position t, what the recurrence says is
+ * With S the state at the page's beginning, and G_t the sum of ln a from there up to position t, the recurrence unrolls
+ * to
  *
  *   u_t = beta (v_t - e^G_t S' k_t - sum over i < t of e^(G_t - G_i) (k_i . k_t) u_i)
  *   out_t = e^G_t S' q_t + sum over i <= t of e^(G_t - G_i) (k_i . q_t) u_i
  *
- * so that a row writes nothing but its own k, u and G, and what many rows read of S are products of matrices. Pages
- * end where they end, however rows come about: so each row has the same bits in all passes. An item takes some heads
- * that share a key, and the rows of the batch one after the other. xLSTM's n is a column of S like those of values. */
+ * so that a row writes only its own k, u and G, and what many rows need of S are matrix products. Chunks are pages, not
+ * batches, so that a row has the same bits in every pass. An item takes some heads that share a key, and the rows of
+ * the batch one after the other. xLSTM's n is a further column of S. */
 #include <math.h>
 #include <string.h>
 
@@ -15,20 +16,20 @@
 
 enum {
     ROWS_AT_ONCE = 8,
-    ITEMS_PER_THREAD = 2,   /* wanted; else heads that share a key are shared out, too */
+    ITEMS_PER_THREAD = 2,   /* with fewer, heads that share a key are divided among items, too */
 };
 
 const float pp_cpu_recur_unit_eps = 1e-6f;
 
 /* --- memory ---------------------------------------------------------------------------------------------------- */
 
-/* What an item works in. */
+/* An item's scratch. */
 struct room {
     float *x;        /* queries, then keys, of some rows [2 ROWS_AT_ONCE, key_dim] */
-    float *dots;     /* of those with the page's keys [2 ROWS_AT_ONCE, 64] */
-    float *products; /* and with a state [2 ROWS_AT_ONCE, value_dim] */
+    float *dots;     /* those times the page's keys [2 ROWS_AT_ONCE, 64] */
+    float *products; /* and times a state [2 ROWS_AT_ONCE, value_dim] */
     float *scratch;  /* [key_dim, 64] */
-    float *wide;     /* a row's values and what stands beside them, and what the state gives of those [2, value_dim] */
+    float *wide;     /* xLSTM: a row's values with the extra columns, and the output for these [2, value_dim] */
 };
 
 static size_t lay_out(const struct pp_state_shape *shape, float *memory, struct room *r)
@@ -76,19 +77,19 @@ static bool is_mamba(const struct pp_recurrence *r)
     return r->kind == PP_RECUR_MAMBA2;
 }
 
-/* Queries, keys and values are used as they come, and nothing is taken off them. */
+/* Whether queries, keys and values are used as they come, without the delta rule's correction. */
 static bool is_plain(const struct pp_recurrence *r)
 {
     return is_mamba(r) || r->kind == PP_RECUR_LIGHTNING || r->kind == PP_RECUR_MLSTM;
 }
 
-/* How many values a head gives. */
+/* The width of a head's output. */
 static int n_given(const struct pp_recurrence *r)
 {
     return r->shape.value_dim - (r->kind == PP_RECUR_MLSTM ? PP_STATE_BESIDE : 0);
 }
 
-/* The norm of what xLSTM's heads give. */
+/* The norm of xLSTM's output. */
 static enum pp_code add_mlstm(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     s->norm = (struct norm){.centred = true, .stride = n_given(s->recurrence), .eps = op->scale};
@@ -119,7 +120,7 @@ enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp
 
 /* --- items ----------------------------------------------------------------------------------------------------- */
 
-/* How many items share the heads of a key. */
+/* How many items the heads of a key are divided among. */
 static int n_splits(const struct pp_cpu *c, const struct stage *s)
 {
     const struct pp_state_shape *shape = &s->recurrence->shape;
@@ -132,7 +133,7 @@ void pp_cpu_recur_phases(const struct pp_cpu *c, const struct stage *s, int m, i
 {
     const int n_key_head = s->recurrence->shape.n_key_head, splits = n_splits(c, s);
     (void)m;
-    n_items[0] = splits > 1 ? n_key_head : 0; /* keys are stored before anybody else reads them */
+    n_items[0] = splits > 1 ? n_key_head : 0; /* stores keys, before other items read them */
     n_items[1] = n_key_head * splits;
 }
 
@@ -163,7 +164,7 @@ static void find_run(struct run *run, int i, int m)
             break;
 }
 
-/* A query or a key of length 1, times what `weight` says; or as it is. */
+/* Scales a query or a key to length 1, times `weight`; or leaves it as it is. */
 static void take(const struct run *run, int slot, int i, const float *weight, float *y)
 {
     const int n = run->r->shape.key_dim;
@@ -180,7 +181,7 @@ static void take_keys(const struct run *run)
         take(run, run->r->k, i, run->s->unit_key, run->room.x + (run->n + i) * run->r->shape.key_dim);
 }
 
-/* How many vectors meet keys and states: queries, and keys where what the state gives for them matters. */
+/* How many vectors are multiplied by keys and states: the queries, and with the delta rule the keys. */
 static int n_vectors(const struct run *run)
 {
     return is_plain(run->r) ? run->n : 2 * run->n;
@@ -195,7 +196,7 @@ static void store_keys(const struct run *run)
             keys[d * PP_PAGE_TOKENS + run->at + i] = run->room.x[(run->n + i) * n + d];
 }
 
-/* The state at the page's beginning. */
+/* Computes the state at the page's beginning. */
 static void begin_page(const struct run *run, int head)
 {
     const struct pp_state_shape *shape = &run->r->shape;
@@ -216,7 +217,7 @@ static double softplus(double x)
     return x > 30 ? x : log1p(exp(x));
 }
 
-/* Of a row and head, the value in a slot of such. */
+/* A row's value for a head in the slots `decay` and `beta`. */
 static float of_head(const struct run *run, int slot, int i, int head)
 {
     const int n = run->r->neighbours;
@@ -229,8 +230,7 @@ static float beta_of(const struct run *run, int i, int head)
     return run->r->twice ? 2 * beta : beta;
 }
 
-/* How far a position goes: what rates are multiplied by, and Mamba 2's values; xLSTM's is already the logarithm of what
- * is left. */
+/* A position's step size, which rates are multiplied by, and Mamba 2's values; xLSTM's is ln a itself. */
 static double step_of(const struct run *run, int i, int head)
 {
     switch (run->r->kind) {
@@ -240,7 +240,7 @@ static double step_of(const struct run *run, int i, int head)
     }
 }
 
-/* What values are multiplied by. */
+/* The factor of a position's values. */
 static float weight_of(const struct run *run, int i, int head, double step)
 {
     if (run->r->kind == PP_RECUR_MLSTM)
@@ -248,7 +248,7 @@ static float weight_of(const struct run *run, int i, int head, double step)
     return is_plain(run->r) ? (float)step : beta_of(run, i, head);
 }
 
-/* xLSTM's values, with 1 for n beside them. */
+/* xLSTM's values, followed by 1 for n. */
 static const float *with_one(const struct run *run, const float *v)
 {
     const int value = run->r->shape.value_dim, given = n_given(run->r);
@@ -259,8 +259,8 @@ static const float *with_one(const struct run *run, const float *v)
     return wide;
 }
 
-/* Its largest logarithm of what a position counts for, from the position before, which is in the page, or the last of
- * the page before it, or is none. */
+/* xLSTM's m, from that of the position before, which is in this page, or the last of the page before, or does not
+ * exist. */
 static double largest(const struct run *run, const struct pp_kv_state *state, int at, int head, double ln_left,
                       double ln_new)
 {
@@ -273,7 +273,7 @@ static double largest(const struct run *run, const struct pp_kv_state *state, in
     return fmax(ln_left + m, ln_new);
 }
 
-/* From what the state gave for values and n to what the head gives; and m goes to its place. */
+/* xLSTM's output, from the state's products with values and n; stores m. */
 static void divide(const struct run *run, const struct pp_kv_state *state, int i, int head, double ln_left,
                    const float *wide, float *out)
 {

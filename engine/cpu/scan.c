@@ -1,11 +1,11 @@
-/* scan.c - stages of layers whose states are made again step by step (kv.h), because no one number decays all of a
- * head: Mamba's selective scan, RWKV 4, 6 and 7, gated linear attention, Kimi Linear's delta rule, and Griffin's
+/* scan.c - stages of layers whose states are recomputed step by step (kv.h), because a head does not decay by a single
+ * number: Mamba's selective scan, RWKV 4, 6 and 7, gated linear attention, Kimi Linear's delta rule, and Griffin's
  * recurrence.
  *
- * A row leaves behind what it brings, and takes a step from the state behind the position before it. If that is not the
- * page's latest one, because tokens were taken back or a page was copied, the steps from the page's beginning are taken
- * again first: they have the same bits. No head needs another one's: an item takes one of them, and the rows of the
- * batch one after the other. */
+ * A row stores its inputs, and takes a step from the state after the position before it. If that is not the page's
+ * latest state, because tokens were removed or a page was copied, the steps from the page's beginning are repeated
+ * first, to the same bits. Heads are independent: an item takes one of them, and the rows of the batch one after the
+ * other. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 
 /* --- weights ---------------------------------------------------------------------------------------------------- */
 
-/* [channels, key_dim] as [n_head, key_dim, value_dim]; NULL: *err says why. */
+/* Rearranges [channels, key_dim] to [n_head, key_dim, value_dim]; NULL: *err is set. */
 static const float *turned_rate(struct pp_cpu *c, const struct pp_tensor *t, const struct pp_state_shape *shape,
                                 struct pp_error *err)
 {
@@ -37,7 +37,7 @@ static const float *turned_rate(struct pp_cpu *c, const struct pp_tensor *t, con
     return rate;
 }
 
-/* The norm of what RWKV's heads give, if there is one. */
+/* The norm of RWKV's output, if there is one. */
 static enum pp_code add_head_norm(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     if (!op->weight)
@@ -72,7 +72,7 @@ static enum pp_code add_kda(struct pp_cpu *c, struct stage *s, const struct pp_o
     return pp_cpu_recur_units(c, s, r->shape.key_dim, err);
 }
 
-/* Griffin's: by what a sigmoid is multiplied for the logarithm of a decay. */
+/* Griffin's: the factor of a sigmoid in the logarithm of a decay. */
 static enum pp_code add_lru(struct pp_cpu *c, struct stage *s, struct pp_error *err)
 {
     const struct pp_recurrence *r = s->recurrence;
@@ -136,7 +136,7 @@ static struct pp_kv_steps page_of(const struct scan *x, uint8_t *page)
     return pp_kv_steps_head(x->kv, page, x->s->layer, x->head);
 }
 
-/* --- Mamba's: a position brings D, D v, and the key ------------------------------------------------------------- */
+/* --- Mamba's: a position's inputs are D, D v, and the key ------------------------------------------------------- */
 
 static void take_mamba(const struct scan *x, int row, float *inputs)
 {
@@ -165,7 +165,7 @@ static void step_mamba(const struct scan *x, const float *inputs, int row, float
         x->c->ops->gate(PP_FN_SILU, 0, slot_row(x->c, x->s->in, row) + first, out, width, out);
 }
 
-/* --- RWKV 7's: decays, the key, the vector that looks, what it takes off, and the value ------------------------- */
+/* --- RWKV 7's: decays, the key, `look`, what is subtracted along it, and the value ------------------------------ */
 
 static const float UNIT_EPS = 1e-24f; /* of the squares of its length */
 
@@ -182,7 +182,7 @@ static void take_rwkv7(const struct scan *x, int row, float *inputs)
     memcpy(inputs + 4 * n, slot_row(x->c, r->v, row) + x->head * width, (size_t)width * sizeof *inputs);
 }
 
-/* How much of the row's own value a head gives besides, or, with the keys as they are, itself. */
+/* The weight of the row's own value in the output: the sum of direct k q, or without `direct` of k q. */
 static float direct_part(const struct scan *x, int row)
 {
     const struct pp_recurrence *r = x->s->recurrence;
@@ -243,7 +243,7 @@ static void step_rwkv6(const struct scan *x, const float *inputs, int row, float
 
 enum { MOST_KEYS = 1 << 10 }; /* values of a key: hparams_check.c */
 
-/* Gated linear attention, of the same inputs: what the state behind the position gives is (a S)' q + (k . q) v, and
+/* Gated linear attention, with the same inputs: the output of the state after the position is (a S)' q + (k . q) v, and
  * (a S)' q = S' (a q). */
 static void step_gla(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
@@ -281,7 +281,7 @@ static void take_kda(const struct scan *x, int row, float *inputs)
     inputs[2 * n + width] = 1 / (1 + expf(-*beta));
 }
 
-/* (a S)' k = S' (a k): what is known is what the state gave for the key, decayed as it is. */
+/* (a S)' k = S' (a k): the state's output for the key, decayed. */
 static void step_kda(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
     const struct pp_recurrence *r = x->s->recurrence;
@@ -353,14 +353,14 @@ static void take_wkv(const struct scan *x, int row, float *inputs)
     memcpy(inputs + n, slot_row(x->c, r->v, row) + at, (size_t)n * sizeof *inputs);
 }
 
-/* All sums are of numbers of which the largest is 1, whatever keys are. */
+/* Sums are scaled so that their largest term is 1, whatever the keys are. */
 static void step_wkv(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
     const int64_t n = channels_of(x->s->recurrence), first = x->head * n;
     const float *k = inputs, *v = inputs + n, *rate = x->s->rate + first, *direct = x->s->direct + first;
     float *a = state, *b = state + n, *m = state + 2 * n;
     for (int64_t i = 0; i < n; i++) {
-        const bool begins = b[i] == 0; /* there is nothing yet */
+        const bool begins = b[i] == 0; /* no position before */
         if (row >= 0) {
             const float own = direct[i] + k[i], most = begins || own > m[i] ? own : m[i];
             const float before = begins ? 0 : expf(m[i] - most), now = expf(own - most);
@@ -376,7 +376,7 @@ static void step_wkv(const struct scan *x, const float *inputs, int row, float *
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
 
-/* The step of a position that brings these inputs; out: what the state behind it gives for the row, -1: nothing. */
+/* Takes the step of a position with these inputs; out: the output for this row; row -1: none is wanted. */
 static void step(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
     switch (x->s->recurrence->kind) {
@@ -403,7 +403,7 @@ static void take_inputs(const struct scan *x, int row, float *inputs)
     }
 }
 
-/* The steps of a page's first n positions, from the state at its beginning. */
+/* Repeats the steps of a page's first n positions, from the state at its beginning. */
 static void repeat(const struct scan *x, const struct pp_kv_steps *page, int n, float *state)
 {
     const struct pp_state_shape *shape = &x->s->recurrence->shape;
@@ -412,7 +412,7 @@ static void repeat(const struct scan *x, const struct pp_kv_steps *page, int n, 
         step(x, page->inputs + i * shape->n_inputs, -1, state, NULL);
 }
 
-/* The state at a page's beginning. before: the page before it, which is full; or NULL. */
+/* Computes the state at a page's beginning. before: the page before it, which is full; or NULL. */
 static void begin_page(const struct scan *x, uint8_t *before, const struct pp_kv_steps *page)
 {
     const struct pp_state_shape *shape = &x->s->recurrence->shape;
