@@ -1,10 +1,9 @@
-/* compress.c - stages that make one key of the positions of a block, and keep it (plan.h).
+/* compress.c - stages that compress a block of positions to one key, and cache it (PP_OP_COMPRESS, PP_OP_KV_STORE).
  *
- * What a position brings, the values and what their shares are made of, lies in the cache as a row, like what a short
- * convolution looks back at: as soon as the last position of a block is there, so is all that its key is made of,
- * whether those rows are of this pass or of earlier ones. A row is an item. Sums are made of positions ascending, so
- * that a key's bits depend on its own positions alone; shares are taken of floats, by one code for all kernels, as they
- * take a few hundred exponentials of a token. */
+ * A position's values and scores are cached as a row, like the inputs of a short convolution: when the last position of
+ * a block is computed, all that its key is made of is there, whether from this pass or earlier ones. A row is an item.
+ * Sums go over positions ascending, so that a key's bits depend on its own positions only; softmax weights are computed
+ * by the same float code for all kernel sets, since they take only a few hundred exponentials per token. */
 #include <math.h>
 #include <string.h>
 
@@ -27,15 +26,14 @@ enum pp_code pp_cpu_compress_add(struct pp_cpu *c, struct stage *s, const struct
     return s->bias ? PP_OK : err->code;
 }
 
-/* The row that position `slot` of a sequence left: its values, then what shares are made of. */
+/* The cached row of position `slot` of a sequence: its values, then its scores. */
 static float *row_at(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, int64_t slot)
 {
     return pp_kv_row(&c->attend[s->tier].kv, r->pages[s->tier][slot / PP_PAGE_TOKENS], s->layer,
                      (int)(slot % PP_PAGE_TOKENS));
 }
 
-/* A part of what a key is made of: of positions first .. first + n - 1, which begin a block, n values from the at-th
- * on. */
+/* A part of a key's inputs: of positions first .. first + n - 1, which begin a block, n values from the at-th on. */
 struct piece {
     int64_t first, n, at;
 };
@@ -45,7 +43,7 @@ static float score(const struct stage *s, const float *row, int64_t place, int64
     return row[s->width + d] + s->bias[place * padded(s->width) + d];
 }
 
-/* most[d] becomes at least as large as each score of the piece. */
+/* most[d] = max(most[d], scores of the piece). */
 static void raise(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, const struct piece *p,
                   int64_t width, float *most)
 {
@@ -112,8 +110,8 @@ void pp_cpu_compress_item(struct pp_cpu *c, const struct stage *s, int m, int ph
         make_key(c, s, item, width, stride, y);
 }
 
-/* Of blocks longer than a page some pages have no key. In its place are zeros, so that nothing is left of what the
- * memory was before. */
+/* With blocks longer than a page some pages have no key. It is zeroed there, so that nothing is left of the memory's
+ * former content. */
 void pp_cpu_keep_key(const struct pp_cpu *c, int tier, int layer, const struct rope *rope, int64_t at, bool halves,
                      int row, float *key)
 {

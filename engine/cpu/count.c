@@ -1,8 +1,8 @@
-/* count.c - importance matrices (engine/convert.h): what matrices are multiplied with, squared and added up by columns.
+/* count.c - importance matrices (engine/convert.h): sums of squares of matrices' inputs, by column.
  *
- * It is done by the thread that takes the first rows of a matrix, from activations that are kept as floats for it: one
- * multiplication for each input, where the product makes one for each row of weights. Rows are added in their order,
- * and passes follow each other, so that the sums are the same whatever the number of threads. */
+ * They are accumulated by the thread that takes the first rows of a matrix, from activations that are kept as float32
+ * for this: one multiplication per input, where the product takes one per weight row. Rows are added in their order,
+ * one pass after the other, so that the sums do not depend on the number of threads. */
 #include "engine/cpu/program.h"
 #include "engine/imatrix.h"
 

@@ -1,18 +1,17 @@
-/* pool_keys.c - stages that make one key of those of several positions, for an index (plan.h): of each value the mean
- * over the positions of a block up to the row's own, each with its share in a softmax of the value's scores there, or
- * all alike.
+/* pool_keys.c - stages that pool the keys of a block for an index (PP_OP_POOL): of each value the mean over the
+ * positions of the block up to the row's own, weighted by a softmax of the value's scores there, or plain.
  *
- * Keys and their scores lie in the cache as rows, side by side. As in a convolution no value needs another one's past:
- * threads share out columns, and each takes the rows of the batch one after the other. There are a few hundred values
- * with a few positions each, which is too little for kernels of an instruction set. */
+ * Keys and their scores are cached as rows, side by side. As in a convolution, columns are independent: they are
+ * divided among threads, and each takes the rows of the batch one after the other. A few hundred values over a few
+ * positions are too little work for kernels per instruction set. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/cpu/program.h"
 
 enum {
-    FEW_VALUES = 1 << 10, /* of all rows together: not worth sharing out */
-    COLUMNS = 16,         /* otherwise of an item */
+    FEW_VALUES = 1 << 10, /* of all rows together: not worth dividing */
+    COLUMNS = 16,         /* of an item, otherwise */
 };
 
 enum pp_code pp_cpu_pool_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
@@ -39,7 +38,7 @@ int pp_cpu_pool_items(const struct stage *s, int m)
     return (int)((s->width + columns - 1) / columns);
 }
 
-/* One value: at[0 .. n - 1] have it, and its score `width` behind it. */
+/* Pools one value, which is in the rows at[0 .. n - 1], its score `width` values later. */
 static float pool(const struct stage *s, float *const *at, int n, int64_t column)
 {
     const int64_t stride = (s->width + 15) / 16 * 16;

@@ -1,5 +1,5 @@
-/* streams.c - what models with several residual streams do row by row (AltUp, arXiv 2301.13310; hyper-connections,
- * arXiv 2409.19606), and with attention to what came into earlier layers (Kimi K3). Sums are made in sixteen parts, so
+/* streams.c - row operations of models with several residual streams (AltUp, arXiv 2301.13310; hyper-connections, arXiv
+ * 2409.19606), or with attention over the inputs of earlier layers (Kimi K3). Sums are made in sixteen partial sums, so
  * that compilers vectorise them, in an order that is the same everywhere. */
 #include <math.h>
 #include <string.h>
@@ -56,7 +56,7 @@ static float product_of(const float *x, const float *w, int64_t n)
     return sum;
 }
 
-/* Of a vector, which is not normed itself. */
+/* The score of a vector (PP_OP_RECALL): that of its normed form; the vector itself stays as it is. */
 static float score_of(const struct row_op *r, const float *x)
 {
     return product_of(x, r->factors, r->n) / sqrtf(sum_of(x, r->n, 0, true) / (float)r->n + r->scale);
@@ -85,7 +85,7 @@ static float sigmoid(float x)
     return 1 / (1 + expf(-x));
 }
 
-/* Each of n numbers that lie so far apart, divided by their sum and a little. */
+/* Divides n numbers, `stride` apart, by their sum plus `least`. */
 static void divide(float *x, int n, int stride, float least)
 {
     float sum = least;
@@ -106,7 +106,7 @@ static void softmax(float *x, int n)
         x[i] /= sum;
 }
 
-/* matrix: [n, n], logits at first. */
+/* Balances a matrix [n, n] of logits (struct pp_connection). */
 static void balance(const struct pp_connection *how, int n, float *matrix)
 {
     for (int i = 0; i < n; i++) {
@@ -143,7 +143,7 @@ static void read_streams(const struct pp_cpu *c, const struct row_op *r, const f
         c->ops->add_scaled(y, x + i * r->n, numbers[i], r->n);
 }
 
-/* Streams become sums of them, a piece at a time. matrix: [n, n] */
+/* Replaces the streams by sums of them, a piece at a time. matrix: [n, n] */
 static void mix_streams(const struct pp_cpu *c, const struct row_op *r, const float *matrix, float *streams)
 {
     enum { PIECE = 256 };

@@ -1,5 +1,5 @@
-/* turn.c - keys and values of positions that have moved: RoPE (arXiv 2104.09864) makes the key of position p by a
- * rotation R(p), and R(p + t) = R(t) R(p), so that a stored key becomes that of another position by one more. */
+/* turn.c - moves cached keys and values to other positions: RoPE (arXiv 2104.09864) rotates the key of position p by
+ * R(p), and R(p + t) = R(t) R(p), so that a further rotation turns a stored key into that of another position. */
 #include <math.h>
 
 #include "engine/cpu/program.h"
@@ -12,7 +12,7 @@ struct turning {
     float cos_sin[2][PP_MAX_HEAD_DIM];  /* [n_ropes][rope_dim / 2][2] */
 };
 
-/* The attention of a layer of the tier, or what picks for it. */
+/* The attention or index stage of a layer of the tier. */
 static const struct stage *stage_of(const struct turning *t, int layer)
 {
     int i = 0;
@@ -22,8 +22,8 @@ static const struct stage *stage_of(const struct turning *t, int layer)
     return &t->c->stages[i];
 }
 
-/* A key that was normed behind its rotation is taken back to before the norm's weights, but for its length, which no
- * rotation changes, and gets them again. */
+/* For keys that are normed after their rotation: divides by the norm's weights before the rotation, and multiplies by
+ * them again; the length, which rotations do not change, stays normed. */
 static void turn_key(const struct turning *t, const struct stage *s, int head, float *k)
 {
     const struct pp_hparams *hp = pp_source_hparams(t->c->model->source);
@@ -37,7 +37,7 @@ static void turn_key(const struct turning *t, const struct stage *s, int head, f
         k[i] = k[i] * w[i] + (b ? b[i] : 0);
 }
 
-/* One head of one position. Pages hold keys rotated by a Hadamard matrix if kv->rotate. */
+/* Moves one head of one position. With kv->rotate, cached keys are rotated by a Hadamard matrix. */
 static void move_head(const struct turning *t, const struct pp_cpu_move *m, const struct stage *s, int head)
 {
     const size_t head_offset = pp_kv_head_offset(t->kv, s->layer, head);
@@ -60,7 +60,7 @@ static void move_position(void *arg, int part, int item, int thread)
     const struct pp_cpu_move *m = &t->moves[item];
     (void)part;
     (void)thread;
-    if (t->kv->kind == PP_TIER_ROWS) { /* which know no positions */
+    if (t->kv->kind == PP_TIER_ROWS) { /* does not depend on positions */
         pp_kv_copy_position(t->kv, m->from, m->from_slot, m->to, m->to_slot);
         return;
     }
