@@ -1,5 +1,5 @@
-/* adapt.c - what adapters do behind a product with W (lora.h), for neighbouring rows that have the same of them: of
- * projections and of experts. */
+/* adapt.c - applies adapters to the results of W x (lora.h), of projections and of experts, for consecutive rows with
+ * the same set. */
 #include <string.h>
 
 #include "engine/cpu/program.h"
@@ -43,15 +43,15 @@ static bool is_special(const struct pp_adapter_set *set, int linear)
     return false;
 }
 
-enum { SPECIAL_ROWS = 256 }; /* outputs worked on at a time; a multiple of 16 */
+enum { SPECIAL_ROWS = 256 }; /* outputs processed at a time; a multiple of 16 */
 
-/* g_k of a set's adapter for its outputs; NULL: it is no DoRA of them. */
+/* g_k of the k-th adapter of a set, for all outputs; NULL: it is no DoRA of this matrix. */
 static const float *gains_of(const struct pp_adapter_set *set, int k, const struct pp_lora_target *t)
 {
     return t->dora ? set->gains[k] + t->gains : NULL;
 }
 
-/* What stands before and behind W x for n outputs from row0 on: g and o. */
+/* The factors of W x for n outputs from row0 on, before the bias and after it: g and o of lora.h. */
 struct gains {
     float all[SPECIAL_ROWS], output[SPECIAL_ROWS];
 };
@@ -71,7 +71,7 @@ static void find_gains(const struct pp_adapter_set *set, const struct projection
     }
 }
 
-/* y = o (g y + b) for n outputs; y and b are those of the first. */
+/* y = o (g y + b) for n outputs, the first of which y and bias point to. */
 static void apply_gains(const struct gains *g, const float *bias, int64_t n, float *y)
 {
     for (int64_t i = 0; i < n; i++)
@@ -82,7 +82,7 @@ static void apply_gains(const struct gains *g, const float *bias, int64_t n, flo
         y[i] *= g->output[i];
 }
 
-/* What this one of a set's adapters adds to n outputs from row0 on. */
+/* Adds what one adapter of a set contributes to n outputs from row0 on. */
 static void add_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set, int which,
                         struct pp_low_rank_rows rows, int64_t row0, int64_t n)
 {
@@ -96,7 +96,7 @@ static void add_special(const struct pp_cpu *c, const struct projection *p, cons
     for (int first = 0; gain && first < rows.n; first += AT_ONCE) {
         const int some = rows.n - first < AT_ONCE ? rows.n - first : AT_ONCE;
         struct pp_low_rank_rows to = {.n = some, .y_stride = SPECIAL_ROWS, .down_stride = rows.down_stride};
-        to.y = (float *)((uintptr_t)sums - (size_t)row0 * sizeof(float)); /* as if output 0 were row0 places before */
+        to.y = (float *)((uintptr_t)sums - (size_t)row0 * sizeof(float)); /* of output 0 */
         to.down = rows.down + first * rows.down_stride;
         memset(sums, 0, (size_t)some * sizeof *sums);
         if (t->rank)
@@ -114,7 +114,7 @@ static void add_special(const struct pp_cpu *c, const struct projection *p, cons
     }
 }
 
-/* Everything behind W x of rows whose set holds adapters of other kinds, the model's own bias included. */
+/* pp_cpu_adapt for a set with adapters of other kinds than LoRA. */
 static void adapt_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
                           struct pp_low_rank_rows rows, int64_t row0, int64_t row1)
 {

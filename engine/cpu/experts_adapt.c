@@ -1,7 +1,7 @@
-/* experts_adapt.c - adapters of experts. What they add to a row hangs on the expert and on the row's own adapters: of
- * the rows of one expert neighbours that have the same are taken together, as projections do it. A x of an expert's
- * rows is made by the thread that is first to multiply with some weight rows of that expert. Whoever else does goes on
- * to W x meanwhile and waits only behind that, where B needs it: there is no barrier more than without adapters. */
+/* experts_adapt.c - adapters of experts. What they add to a row depends on the expert and on the row's own adapters:
+ * consecutive rows of an expert with the same set are processed together, as in projections. A x of an expert's rows is
+ * computed by the first thread that multiplies some weight rows of that expert. Other threads go on to W x meanwhile,
+ * and wait only afterwards, where B needs it: that adds no barrier. */
 #include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 
@@ -38,7 +38,7 @@ bool pp_cpu_experts_scaled(const struct pp_cpu *c, const struct stage *s, int m)
     return false;
 }
 
-/* Floats for A x of a place, for what it is at the same time: gate and up, or down. */
+/* Floats for a place's A x: of gate and up together, or of down, whichever takes more. */
 static int64_t room_of(const struct experts *x, const struct pp_adapter_set *set, int e)
 {
     const int64_t gate = x->gate ? pp_adapter_set_room(set, x->gate[e].linear) : 0;
@@ -81,7 +81,7 @@ static const struct pp_adapter_set *set_at(const struct pp_cpu *c, const struct 
     return batch_row(c, s, c->routing.row[place])->adapters;
 }
 
-/* Places from `first` on, before `end`, whose rows have the same adapters. */
+/* How many consecutive places from `first` on, before `end`, have rows with the same set. */
 static int alike_from(const struct pp_cpu *c, const struct stage *s, int first, int end)
 {
     const struct pp_adapter_set *set = set_at(c, s, first);
@@ -91,13 +91,13 @@ static int alike_from(const struct pp_cpu *c, const struct stage *s, int first, 
     return n;
 }
 
-/* Where A x of a matrix begins in a place's row: those of the gate come before those of `up`. */
+/* Where A x of a matrix begins in a place's row: the gate's come before up's. */
 static int64_t room_before(const struct experts *x, enum pp_expert_kind kind, int e, const struct pp_adapter_set *set)
 {
     return kind == PP_EXPERT_UP && x->gate ? pp_adapter_set_room(set, x->gate[e].linear) : 0;
 }
 
-/* A x of n places from `first` on, which have this set. x: of the first one. */
+/* Computes A x of n places from `first` on, which have this set. x: of the first one. */
 static void lower_some(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int e,
                        const struct pp_adapter_set *set, const struct pp_acts *x, int first, int n, void *kernel)
 {
@@ -155,7 +155,7 @@ void pp_cpu_experts_scale(const struct pp_cpu *c, const struct stage *s, int pla
     pp_cpu_scale_input(set, s->experts->down[e].linear, s->experts->n_ff, (float *)(uintptr_t)acts.f32);
 }
 
-/* A x of the rows of one expert, for one kind of matrix. */
+/* Computes A x of the rows of one expert, for one kind of matrix. */
 static pp_once *lowered(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active)
 {
     return &c->routing.lowered[(int)kind * s->experts->n_matrices + active];

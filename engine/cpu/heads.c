@@ -1,7 +1,6 @@
-/* heads.c - stages in which each head of a row is multiplied with a matrix of its own: in latent attention what brings
- * queries to where the cache's vectors are, and what attention gives from there to values. The matrices are small and
- * many, so an item is a head, and whoever takes it quantises that head of the rows for itself, and adds what adapters
- * bring to it. */
+/* heads.c - stages in which each head of a row is multiplied by a matrix of its own: in latent attention, to project
+ * queries into the cache's latent space, and attention's results from there to values. The matrices are small and many,
+ * so an item is a head; the thread that takes it quantises that head of all rows, and adds adapters. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -9,7 +8,7 @@
 #include "engine/cpu/program.h"
 #include "engine/lora.h"
 
-/* Rows that are quantised at a time; as in project.c, what a thread takes at a time at most. */
+/* Rows that are quantised at a time; and, as in project.c, the most that a thread takes at a time. */
 enum { ROWS_AT_ONCE = 64 };
 static const int64_t MOST_MACS = 200000000, MOST_BYTES = 16000000;
 
@@ -58,7 +57,7 @@ bool pp_cpu_heads_new(struct pp_cpu *c)
     return true;
 }
 
-/* What DoRAs need of a thread: rows that are multiplied by gains, and the gains of all of a set. */
+/* A thread's scratch for DoRAs: rows that are multiplied by gains, and the gains of a whole set. */
 enum { GAINS = 1 };
 
 bool pp_cpu_heads_reserve(struct pp_cpu *c, const struct pp_adapter_set *set)
@@ -102,7 +101,7 @@ static bool has_dora(const struct pp_adapter_set *set, int heads, bool turned)
     return false;
 }
 
-/* g_k [n] of a set's adapter for a head's W with n outputs; NULL: it is no DoRA of it. */
+/* g_k [n] of the k-th adapter of a set for a head's W with n outputs; NULL: it is no DoRA of it. */
 static const float *gains_of(const struct pp_adapter_set *set, int k, const struct pp_lora_heads *l, int head,
                              int64_t n)
 {
@@ -122,7 +121,7 @@ static void find_gains(const struct stage *s, const struct pp_adapter_set *set, 
     }
 }
 
-/* Neighbours from `first` on that have its set, m being the number of all rows. */
+/* How many consecutive rows from `first` on, of m, have the same set. */
 static int alike(const struct pp_cpu *c, const struct stage *s, int first, int m)
 {
     const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
@@ -141,7 +140,7 @@ static bool any_dora(const struct pp_cpu *c, const struct stage *s, int first, i
     return false;
 }
 
-/* Values `from` of n rows from `first` on, each times g of its set, to `to`, perhaps the same. */
+/* Multiplies the values `from` of n rows from `first` on by g of each row's set; `to` may be `from`. */
 static void multiply_gains(const struct pp_cpu *c, const struct stage *s, int head, int first, int n, int64_t width,
                            bool turned, const float *from, int64_t from_stride, float *to, int64_t to_stride,
                            int thread)
@@ -161,7 +160,7 @@ static void multiply_gains(const struct pp_cpu *c, const struct stage *s, int he
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
-/* One head of rows first .. first + n - 1, as its kernel reads them. */
+/* One head of rows first .. first + n - 1, in the form that its kernel reads. */
 static struct pp_acts take_head(const struct pp_cpu *c, const struct stage *s, int head, int first, int n, int thread)
 {
     const struct projection *p = &s->heads[head];
@@ -190,9 +189,8 @@ static void count(const struct pp_cpu *c, const struct stage *s, int head, int m
     pp_cpu_count(&a, m, &p, 1);
 }
 
-/* y += scale B (A x) for one head of rows first .. first + n - 1, which all have an adapter; of a DoRA x or B (A x)
- * times its g. The products with A go where a thread keeps those of few rows of a projection, of which none is under
- * way. */
+/* y += scale B (A x) for one head of rows first .. first + n - 1, which all have an adapter; for a DoRA, x or B (A x)
+ * is multiplied by its g. Products A x use the scratch for those of projections, which do not run at the same time. */
 static void add_lora(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set, int which,
                      int head, int first, int n, int thread)
 {
@@ -231,7 +229,7 @@ static void add_lora(const struct pp_cpu *c, const struct stage *s, const struct
     }
 }
 
-/* What adapters bring to one head of all rows, once there is room for some. */
+/* Adds adapters to one head of all rows, if room for any has been reserved. */
 static void adapt(const struct pp_cpu *c, const struct stage *s, int m, int head, int thread)
 {
     for (int first = 0, n; c->lora_width && first < m; first += n) {
