@@ -1,41 +1,43 @@
-/* matmul_vnni_beside.h - one activation row and vectors of a whole group: GROUPS groups of weights side by side, two
- * lines of each in turn, each of which asks for one near by. So the processor has as many streams to follow, and none
- * of them ends soon. Or one group, for what lies further on is asked as pp_stream_way says: half as long a chain of
- * sums for each block as where several rows meet them, and a line of two blocks is loaded once. Of two and four groups
- * asked for so, only what lies in caches comes faster. Private to matmul_vnni_body.h, which says what its vectors
- * are.
+/* matmul_vnni_beside.h - products with one activation row, for vectors of a whole group. Private to matmul_vnni_body.h,
+ * which says what its vectors are.
  *
- * How many groups follows the processor: Intel's have eight (stream_ahead.h), a Zen 5 four. Two cores, 90,112 rows of
- * 4,096 columns, medians of nine turns in two starts, GB/s with eight, four and two groups: Q8_0 54.1, 60.3, 61.0 and
- * 52.8, 60.3, 56.1; Q4_0 49.9, 52.5, 47.7 and 56.8, 54.1, 52.6; Q6_K 44.2, 50.0, 47.8 and 51.0, 57.3, 56.4; Q4_K 47.4,
- * 51.8, 52.5 and 45.6, 47.3, 51.3. Four from 1 and 3 KiB ahead, and four lines of each in turn, were alike or slower;
- * six lay between; four with nothing asked for are as fast with Q8_0 alone (61.0, 42.8, 35.6, 37.9). */
+ * GROUPS groups of weights are read side by side, two lines of each in turn, prefetching near by: that gives the
+ * processor GROUPS long streams to follow. Or a single group, prefetched in its pp_stream_way: the dependent chain of
+ * sums for each block is half as long as where several rows are multiplied, and a line that two blocks share is loaded
+ * once. Two and four groups prefetched in that way are faster only from caches.
+ *
+ * The number of groups depends on the processor: eight for Intel's (stream_ahead.h), four for a Zen 5. Two cores,
+ * 90,112 rows of 4,096 columns, medians of nine turns in two starts, GB/s with eight, four and two groups: Q8_0 54.1,
+ * 60.3, 61.0 and 52.8, 60.3, 56.1; Q4_0 49.9, 52.5, 47.7 and 56.8, 54.1, 52.6; Q6_K 44.2, 50.0, 47.8 and 51.0, 57.3,
+ * 56.4; Q4_K 47.4, 51.8, 52.5 and 45.6, 47.3, 51.3. Four groups from 1 and 3 KiB ahead, and with four lines of each in
+ * turn, were equal or slower; six lay between; four without prefetching are as fast with Q8_0 only (61.0, 42.8, 35.6,
+ * 37.9). */
 
 enum {
-    BESIDE = 8,       /* groups at most: their sums, two vectors each, fit the registers */
+    BESIDE = 8,       /* most groups: their sums, two vectors each, fit the registers */
     BESIDE_OF_ZEN_5 = 4,
     BESIDE_SLICES = 2, /* of a group at a time */
-    BESIDE_AHEAD = 8, /* blocks from a line of scales to the one it asks for */
+    BESIDE_AHEAD = 8, /* distance in blocks at which lines of scales are prefetched */
 };
 
-/* Whether a byte is two weights. */
+/* Whether a byte holds two weights. */
 INLINE bool has_two_digits(const uint32_t type)
 {
     return type == PP_TYPE_Q4_0 || type == PP_TYPE_Q4_K;
 }
 
-/* Whether a single group of one row comes faster like this than as several rows have it. Two cores of a Zen 4,
- * tokens/s, medians of nine rounds in turn: Q4_K 170 and 208, Q6_K 93 and 98, Q4_0 136 and 147; Q8_0 97 and 86.
- * Intel's, which ask for weights page by page, are no faster with it. */
+/* Whether one row is faster with a single group in this way than as several rows are. Two cores of a Zen 4, tokens/s as
+ * several rows and in this way, medians of nine rounds in turn: Q4_K 170 and 208, Q6_K 93 and 98, Q4_0 136 and 147;
+ * Q8_0 97 and 86. Intel's processors, for which weights are prefetched from eight pages, are no faster with it. */
 INLINE bool goes_alone(const uint32_t type)
 {
     return type != PP_TYPE_Q8_0;
 }
 
-/* BESIDE_SLICES lines of slices of a group, the step-th of a block, and what else they hold: of Q4_K the next block's,
- * of the others the second half's. ahead: bytes from a line to the one it asks for, if near. isum[0]: of the block or
- * its first half; isum[1]: of the next block or the second half. High digits stay where they are, so that their sum is
- * 16 times what it should be: one shift of the sum instead of one for each line. */
+/* Multiplies BESIDE_SLICES lines of slices of a group, the step-th of a block, and what else the lines hold: for Q4_K
+ * the next block's slices, for the others the second half's. ahead: distance in bytes of prefetches, if near. isum[0]:
+ * of the block or its first half; isum[1]: of the next block or the second half. High nibbles are multiplied in place,
+ * so that their sum is 16 times too large: that takes one shift of the sum instead of one for each line. */
 INLINE void beside_slices(const uint32_t type, const struct block *w, const int step, const int8_t *q, const bool near,
                           size_t ahead, ivec *isum)
 {
@@ -56,8 +58,8 @@ INLINE void beside_slices(const uint32_t type, const struct block *w, const int 
     }
 }
 
-/* Asks for a line of a group's scales: if they lie apart, for what BESIDE_AHEAD blocks further on need; else, block by
- * block (of Q4_K two by two), for the lines of a struct's. */
+/* Prefetches a line of a group's scales: if they are apart from the weights, those of BESIDE_AHEAD blocks further on;
+ * else, a line per block (for Q4_K two per two), those of a super-block's struct. */
 INLINE void ask_for_scales(const uint32_t type, const struct block *w, int64_t b, int64_t left, size_t ahead,
                            size_t next_scales)
 {
@@ -73,7 +75,7 @@ INLINE void ask_for_scales(const uint32_t type, const struct block *w, int64_t b
             __builtin_prefetch((const void *)(at + ahead + PP_SLICE * (size_t)(b % 8 + k)), 0, 3);
 }
 
-/* Groups that lie one behind the other: group g begins at first + g * bytes. */
+/* Consecutive groups: group g begins at first + g * bytes. */
 struct beside {
     const uint8_t *first;
     size_t bytes;
@@ -85,8 +87,7 @@ INLINE struct block beside_block(const uint32_t type, const struct beside *group
     return block_at(type, groups->first + groups->bytes * (size_t)g, groups->n_cols, b);
 }
 
-/* What block b of each group is multiplied with; it is number `in` of its chunk. left: blocks from it on to the groups'
- * end. */
+/* What block b of each group is multiplied by. in: its index in its chunk; left: blocks from it to the groups' end. */
 struct beside_step {
     int64_t b, left;
     const struct side *s;
@@ -121,15 +122,15 @@ INLINE void sums_beside(const uint32_t type, const struct beside *groups, const 
     }
 }
 
-/* acc[g] += what block b gives of each group, of Q4_K also what block b + 1 does. twin: of Q6_K what the first of two
- * twins gives, and so the second one finds. */
+/* acc[g] += block b of each group, for Q4_K also block b + 1. twin: for Q6_K where the sum of the first twin waits for
+ * the second. */
 INLINE void multiply_beside(const uint32_t type, const struct beside *groups, const struct beside_step *at,
                             const bool second, fvec *twin, fvec *acc, const int GROUPS)
 {
     const enum kind kind = kind_of(type);
     const size_t pace = type == PP_TYPE_Q8_0 ? 512 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 256;
     const size_t scale_bytes = scales_apart(type) ? pp_pack_scale_bytes(groups->n_cols) : 0;
-    /* from a group's end on, of the groups that come next */
+    /* from a group's end to the same place in the groups that come next */
     const size_t jump = (size_t)(GROUPS - 1) * groups->bytes + scale_bytes;
     const size_t next_scales = (size_t)GROUPS * groups->bytes - scale_bytes + 32 * BESIDE_AHEAD;
     const size_t ahead = PP_NEAR_AHEAD + ((size_t)at->left * pace <= PP_NEAR_AHEAD ? jump : 0);
@@ -156,7 +157,8 @@ INLINE void multiply_beside(const uint32_t type, const struct beside *groups, co
     }
 }
 
-/* Rows [row, row1) as far as there are GROUPS groups of them, over the n_blocks from b0 on; the first row behind. */
+/* Rows [row, row1), as many as make whole sets of GROUPS groups, over the n_blocks from b0 on. Returns the first row
+ * that is left. */
 INLINE int64_t beside_rows(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t b0,
                            int64_t n_blocks, const struct side *side, const struct pp_acts *x, float *y,
                            const int GROUPS)
