@@ -1,7 +1,15 @@
-/* kv_pool.c - pages: reference counts, names, and the least recently used ones given up when memory is needed.
+/* kv_pool.c - the page pool: reference counts, lookup by name, and LRU eviction when memory is needed.
  *
- * A page is in one of four states: never used; free; held (refs > 0); or cached: nobody holds it, but it has a name by
- * which it can be found again. Cached pages are in a list from the least to the most recently held. */
+ * A page is in one of four states; it is HELD while refs > 0, and a CACHED one can still be found by its name:
+ *
+ *                take          release, unnamed
+ *   never used ───────► HELD ────────────────────► FREE
+ *                       │  ▲ ◄──── take ─────────────┘
+ *        release, named │  │ find; or take, which evicts the least recently held one: it loses its name
+ *                       ▼  │
+ *                      CACHED
+ *
+ * Names are in a hash table with chaining, cached pages in a doubly linked list, the least recently held first. */
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,23 +21,23 @@ struct page {
     struct pp_hash128 name;
     int32_t refs;
     bool named;
-    pp_page_id next;            /* in its bucket */
-    pp_page_id older, newer;    /* while it is cached */
+    pp_page_id next;            /* in its bucket, while it is named */
+    pp_page_id older, newer;    /* in the list of cached pages, while it is cached */
 };
 
 struct pp_kv_pool {
     struct pp_kv_layout layout;
-    uint8_t *base;              /* reserved: pool_bytes() */
+    uint8_t *base;              /* pool_bytes() of reserved addresses */
     size_t stride;              /* page_bytes rounded up to 64 */
     int32_t n_pages;
-    _Atomic int32_t n_fresh;    /* pages below this were used before; another thread may look */
+    _Atomic int32_t n_fresh;    /* pages from this on were never used; other threads read it (pp_kv_pool_clear) */
     int32_t n_held, n_cached;
     struct page *pages;         /* [n_pages] */
     pp_page_id *free_list;      /* [n_pages], n_free in use */
     int32_t n_free;
     pp_page_id *buckets;        /* [n_buckets], a power of two */
     uint32_t n_buckets;
-    pp_page_id oldest, newest;  /* cached */
+    pp_page_id oldest, newest;  /* ends of the list of cached pages */
 };
 
 static size_t pool_bytes(const struct pp_kv_pool *p)
@@ -41,7 +49,7 @@ enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct
 {
     *out = NULL;
     size_t stride = (l->page_bytes + 63) / 64 * 64;
-    uint64_t n = limit / l->page_bytes; /* without what rounds them up: who has counted pages gets as many */
+    uint64_t n = limit / l->page_bytes; /* not by stride, so that callers who count page_bytes get as many pages */
     if (n < 1)
         n = 1;
     if (n > INT32_MAX / 2)
@@ -62,7 +70,7 @@ enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct
                    -1, 0);
     if (p->base == MAP_FAILED)
         p->base = NULL;
-    else /* a restored conversation touches hundreds of megabytes at once: by 2 MiB, not 4 KiB; attention gains too */
+    else /* fewer page faults where a restored conversation touches hundreds of MB at once; attention gains, too */
         (void)madvise(p->base, pool_bytes(p), MADV_HUGEPAGE);
     if (!p->pages || !p->free_list || !p->buckets || !p->base) {
         pp_kv_pool_free(p);
@@ -106,7 +114,7 @@ void pp_kv_pool_clear(const struct pp_kv_pool *p, uint64_t n, const struct pp_ca
     for (size_t at = (size_t)first * p->stride / system_page * system_page; at < end; at += bite) {
         const size_t left = end - at;
         if (pp_cancelled(cancel) || madvise(p->base + at, left < bite ? left : bite, MADV_POPULATE_WRITE) != 0)
-            return; /* no memory, or a system that does not know this: whoever needs the pages touches them */
+            return; /* out of memory, or not supported: the pages will be faulted in when they are written */
     }
 #else
     (void)p, (void)n, (void)cancel;
