@@ -1,4 +1,4 @@
-/* lora.h - the inside of adapters; private to the engine.
+/* lora.h - adapters: their arithmetic, in memory and from files. Private to the engine.
  *
  * LoRA (arXiv 2106.09685) is part of the projection: y = W x + b + sum over adapters k of scale_k * B_k (A_k x). With
  * adapters of other kinds
@@ -12,18 +12,17 @@
  *
  * and o and i are products over the IA3s (arXiv 2205.05638) of 1 + strength_k (their scale - 1).
  *
- * Where adapters have a matrix W_k of their own in W's place (PEFT's modules_to_save), W above means
+ * Where adapters replace W by a matrix W_k of their own (PEFT's modules_to_save), W above stands for
  *
  *   W + sum over k of strength_k (W_k - W) = (1 - sum of strength_k) W + sum of strength_k W_k
  *
- * so that at strength 1 it is W_k and nothing else. The same holds for norms and for the table of embeddings.
+ * so that at strength 1 it is exactly W_k. The same holds for norms and for the embedding table.
  *
- * An IA3 whose input other matrices read, too, has such a W_k: W with its columns scaled. Two of those would add up
- * instead of multiplying, as would one and another matrix in W's place: they are not put into one set
- * (pp_adapter_set_check).
+ * An IA3 on an input that other matrices read, too, is such a W_k: W with its columns scaled. Two of those would add
+ * instead of multiply, as would one and another replacement of W: such sets are refused (pp_adapter_set_check).
  *
- * What latent attention has for each head has LoRAs, DoRAs and IA3s of outputs only, which are made of one of both
- * matrices (lora_heads.c). */
+ * The matrices per head of latent attention can have LoRAs, DoRAs, and IA3s of outputs only, which files have for both
+ * matrices of a head in one (lora_heads.c). */
 #ifndef PP_ENGINE_LORA_H
 #define PP_ENGINE_LORA_H
 
@@ -33,27 +32,27 @@
 #include "engine/cpu/ops.h"
 #include "engine/engine.h"
 
-/* What is held of a DoRA for each output: magnitude / |W| - 1; 2 scale <W, BA> / |W|^2; scale^2 |BA|^2 / |W|^2. */
+/* A DoRA's numbers for each output: magnitude / |W| - 1; 2 scale <W, BA> / |W|^2; scale^2 |BA|^2 / |W|^2. */
 enum { PP_DORA_NUMBERS = 3 };
 
-/* Both halves are held in Q8_0 for weights that meet quantised activations, in F16 for others and for large models,
- * or as they are stored (pp_adapter_load_exact). */
+/* What an adapter does to one matrix. A and B are held in Q8_0 beside weights that are multiplied by quantised
+ * activations, in F16 beside others and in large models, or as they are stored (pp_adapter_load_exact). */
 struct pp_lora_target {
     int rank;              /* 0: this projection is not changed */
     float scale;           /* alpha / rank */
     struct pp_matrix a;    /* [rank, n_in] */
     struct pp_low_rank b;  /* [n_out, rank] */
-    void *a_data, *b_data; /* theirs, aligned to 64 bytes, in the adapter's arena */
+    void *a_data, *b_data; /* their data, aligned to 64 bytes, in the adapter's arena */
     size_t a_bytes, b_bytes;
-    size_t places[2];      /* of A and B, there */
-    bool taken;            /* the file has something for it */
-    struct pp_matrix w;    /* in place of W [n_out, n_in]; data NULL: there is none. Q8_0 if W meets quantised
+    size_t places[2];      /* offsets of A and B in the arena */
+    bool taken;            /* the file has something for this target */
+    struct pp_matrix w;    /* replaces W [n_out, n_in]; data NULL: none. Q8_0 if W is multiplied by quantised
                               activations, else as it is stored */
     void *w_data;
     size_t w_bytes;
-    bool w_scaled;         /* that is W itself, its columns scaled: an IA3's */
-    bool special;          /* some of the following is there: other kinds than plain LoRA */
-    float *bias;           /* [n_out] added, times the strength */
+    bool w_scaled;         /* w is W with scaled columns: an IA3 */
+    bool special;          /* not a plain LoRA: some of the following is set */
+    float *bias;           /* [n_out], added times the strength */
     float *input;          /* IA3: scale - 1 [n_in] */
     float *output;         /* IA3: scale - 1 [n_out] */
     float *dora;           /* [PP_DORA_NUMBERS][n_out] */
@@ -74,51 +73,51 @@ struct pp_lora_embedding {
     void *b_data;
     size_t a_bytes, b_bytes;
     uint32_t table_type;
-    void *table;           /* in place of the model's [n_vocab, n_embd], in table_type; or NULL */
-    int n_tokens;          /* some of whose rows are others, */
-    struct pp_own_token *tokens; /* [n_tokens], by id, */
+    void *table;           /* replaces the model's [n_vocab, n_embd], in table_type; or NULL */
+    int n_tokens;          /* or only these tokens' rows are replaced: */
+    struct pp_own_token *tokens; /* [n_tokens], ascending by id, */
     float *token_rows;     /* [n_tokens, n_embd] */
 };
 
-/* In place of a norm's vectors [n]; NULL: the model's own. */
+/* Replaces a norm's vectors [n]; NULL: the model's own. */
 struct pp_lora_norm {
     float *weight, *bias;
 };
 
-/* Of matrices of heads: each head's own A and B, but for one of the two, which all have the same of. F16, or F32 if
- * values are too large for that or halves are held as they are stored. */
+/* What an adapter does to the matrices of a layer's heads: each head has its own A or B, and shares the other with all.
+ * F16, or F32 if values are too large for that, or A and B are held as they are stored. */
 struct pp_lora_heads {
     int rank;               /* 0: they are not changed */
     float scale;            /* alpha / rank */
     int n;                  /* heads */
     struct pp_matrix *a;    /* [n], each [rank, n_in] */
     struct pp_low_rank *b;  /* [n], each [n_out, rank] */
-    uint8_t *data;          /* theirs, aligned to 64 bytes */
+    uint8_t *data;          /* their data, aligned to 64 bytes */
     size_t bytes;
-    bool turned;            /* of keys: what W's outputs are, goes into these */
-    bool scales;            /* an IA3 of W's outputs: its gains are multiplied, not added up; A and B are zeros */
-    float *dora;            /* [n][PP_DORA_NUMBERS][outputs of W]; NULL: it is none */
+    bool turned;            /* of keys: the model uses the transpose, so that W's outputs are these matrices' inputs */
+    bool scales;            /* an IA3 of W's outputs: its gains multiply instead of adding up; A and B are zeros */
+    float *dora;            /* [n][PP_DORA_NUMBERS][outputs of W]; NULL: it is no DoRA */
     size_t gains;           /* likewise: [n][outputs of W] */
 };
 
 struct pp_adapter {
-    const struct pp_model *model;   /* that it was loaded for: shapes and the order of projections are its */
+    const struct pp_model *model;   /* the model that it was loaded for, and whose target indices it uses */
     struct pp_adapter_info info;
     struct pp_lora_target *targets; /* [n_targets], by the index of pp_plan_target */
-    int n_targets;                  /* as many as the model has linears, or with its experts' matrices */
+    int n_targets;                  /* the model's linears, or also its experts' matrices */
     bool of_experts;                /* the latter */
-    bool scales_experts;            /* and what goes into some of those: what is between two of an expert's matrices */
-    uint8_t *arena;                 /* A and B of all of them, in the order in which a token reads them */
+    bool scales_experts;            /* it scales the input of some experts' down matrices */
+    uint8_t *arena;                 /* A and B of all targets, in the order in which a pass reads them */
     struct pp_lora_heads *heads;    /* [n_heads of the model's plan]; NULL: it changes none */
-    size_t n_gains;                 /* outputs of all that it is a DoRA of */
-    void *mapping;                  /* in which it lies; NULL: it is the allocator's */
+    size_t n_gains;                 /* outputs of all matrices that it is a DoRA of */
+    void *mapping;                  /* of the arena; NULL: it was allocated */
     size_t mapped_bytes;
     struct pp_lora_embedding embedding;
     struct pp_lora_norm *norms;     /* [n_ops of the model's plan]; NULL: it has none */
     struct pp_sha256 identity;      /* of all targets: goes into the KV key */
     char *path, *name, *target_names;
     atomic_bool acts;               /* some target changes something */
-    int32_t *invocation;            /* [n_invocation]: acts from the last time on that they stand in the prompt */
+    int32_t *invocation;            /* [n_invocation]: acts from the last occurrence of these tokens in the prompt */
     int n_invocation;               /* 0: acts everywhere */
 };
 
@@ -126,22 +125,22 @@ struct pp_adapter {
 struct pp_adapter_set {
     int n;
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
-    const float *gains[PP_MAX_ADAPTERS]; /* [n_gains] of a DoRA at its strength; NULL: it is none */
+    const float *gains[PP_MAX_ADAPTERS]; /* [n_gains] of a DoRA at its strength; NULL: it is no DoRA */
 };
 
-/* lora_gains.c: the gains of an engine's DoRAs at the strengths with which they are on; `all` is NULL at first. On the
- * engine's thread. */
+/* lora_gains.c: the gains g_k of an engine's DoRAs, by adapter and strength, with reference counts; `all` is NULL at
+ * first. On the engine's thread. */
 struct pp_gains;
-void pp_lora_place_gains(struct pp_adapter *a); /* when all of it is loaded */
-/* Works out what is not there yet and sets set->gains, which is good until the set is released. PP_ERR_NOMEM: the set
- * then has none. */
+void pp_lora_place_gains(struct pp_adapter *a); /* once all of it is loaded */
+/* Computes the gains that are not there yet, takes references and sets set->gains, valid until pp_gains_release of the
+ * set. PP_ERR_NOMEM: the set then has none. */
 enum pp_code pp_gains_take(struct pp_gains **all, struct pp_adapter_set *set, struct pp_error *err);
-/* A copy of a set is to be released, too. */
+/* Takes references for a copy of a set, which must be released, too. */
 void pp_gains_share(struct pp_gains *all, const struct pp_adapter_set *set);
 void pp_gains_release(struct pp_gains **all, struct pp_adapter_set *set);
 int pp_gains_n(const struct pp_gains *all); /* how many there are */
 
-/* What an adapter does to the matrix of this index; nothing, if that is an expert's and it does nothing to those. */
+/* What an adapter does to the target of this index; rank 0 if that is an expert's and the adapter has none of those. */
 extern const struct pp_lora_target pp_lora_no_target;
 static inline const struct pp_lora_target *pp_adapter_target_at(const struct pp_adapter *a, int linear)
 {

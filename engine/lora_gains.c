@@ -1,6 +1,6 @@
-/* lora_gains.c - what DoRAs multiply outputs by, g_k of lora.h: a root and a quotient for each output of each of their
- * matrices. It hangs on the strength alone, so it is worked out when an adapter is put on with one, not in each pass;
- * conversations of one engine that have it on with the same share it. */
+/* lora_gains.c - the output gains of DoRAs, g_k of lora.h: a root and a quotient for each output of each of their
+ * matrices. They depend on the strength only, so they are computed when an adapter is switched on with one, not in each
+ * pass, and shared by the conversations of an engine that use it with the same strength. */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ struct pp_gains {
     float values[];
 };
 
-/* n outputs of a matrix, of which these are the numbers. */
+/* Computes g_k of n outputs of a matrix, from its DoRA numbers. */
 static void work_out(const float *dora, float strength, int64_t n, float *gain)
 {
     const float *magnitude = dora, *mixed = magnitude + n, *square = mixed + n;
