@@ -1,9 +1,9 @@
 /* attention_body.h - attention as ops.h defines it, written once over vec.h; a part of ops_body.h.
  *
- * A few queries at a time go through a chunk from scores to values, so that their scores stay in the L1 cache. A
- * register tile is some queries times some vectors of 16: of positions for scores, of dimensions for values. A
- * vector of K or V is loaded (and converted) once for all queries of the tile. The including file says which numbers
- * of queries it has tiles for (TILE_SIZES, a bit for each) and how many vectors of accumulators its registers hold
+ * A few queries at a time are taken through a chunk, from scores to weighted values, so that their scores stay in the
+ * L1 cache. A register tile is some queries times some vectors of 16 (positions for scores, dimensions for values); a
+ * vector of K or V is loaded and converted once for all queries of the tile. The including file says for which numbers
+ * of queries there are tiles (TILE_SIZES, a bit for each) and how many accumulators its registers hold
  * (TILE_ACCUMULATORS). */
 
 enum {
@@ -12,7 +12,7 @@ enum {
     MAX_QUERIES = PP_MAX_GROUP > PP_TILE_QUERIES ? PP_MAX_GROUP : PP_TILE_QUERIES,
 };
 
-/* How many of n queries the next tile takes. What is left over should not be a tile too thin to be fast. */
+/* How many of n queries the next tile takes, such that the rest is not a tile too thin to be fast. */
 static inline int next_tile(int n)
 {
     if (TILE_SIZES >> 8 & 1 && n >= 8)
@@ -26,13 +26,13 @@ static inline int next_tile(int n)
     return TILE_SIZES >> 2 & 1 && n >= 2 ? 2 : 1;
 }
 
-/* Vectors beside each other in a tile of nq queries: 1, 2 or 4. */
+/* Vectors side by side in a tile of nq queries: 1, 2 or 4. */
 ALWAYS_INLINE int tile_width(const int nq)
 {
     return TILE_ACCUMULATORS / nq >= 4 ? 4 : TILE_ACCUMULATORS / nq >= 2 ? 2 : 1;
 }
 
-/* CALL with nq as a constant, which it names NQ. */
+/* Runs CALL with nq as the compile-time constant NQ. */
 #define FOR_TILE(nq, CALL)                                                                                             \
     do {                                                                                                               \
         if (TILE_SIZES >> 8 & 1 && (nq) == 8) { enum { NQ = 8 }; CALL; }                                               \
@@ -43,7 +43,7 @@ ALWAYS_INLINE int tile_width(const int nq)
         else { enum { NQ = 1 }; CALL; }                                                                                \
     } while (0)
 
-/* A position's page in the chunk, and its place there; unsigned division by a power of two is the cheap one. */
+/* A position's page in the chunk, and its slot there; unsigned, so that division by a power of two is a shift. */
 static inline size_t page_of(int at)
 {
     return (unsigned)at / PP_PAGE_TOKENS;
@@ -59,16 +59,17 @@ static inline int n_queries(const struct pp_attention *a)
     return a->n_rows * a->group;
 }
 
-/* --- asking ahead ------------------------------------------------------------------------------------------ */
+/* --- prefetching ------------------------------------------------------------------------------------------- */
 
-/* A head's part of a page is too short for the processor to see a stream in it. So the next chunk's K and V are asked
- * for while this one is worked on; and before them, where nobody did that for this one, the rest of it: K of its first
- * page has been asked for. With few queries a chunk takes little longer than reading it, and a processor has few places
- * for lines on their way: then each step of the work asks for as many as the others, with many queries each tile. */
+/* A head's part of a page is too short for the hardware prefetchers to detect a stream. So the next chunk's K and V are
+ * prefetched while this one is processed; and before them, if that has not been done for this one, the rest of it,
+ * since only K of its first page was prefetched. With few queries a chunk takes little longer than reading it, and a
+ * processor has few line fill buffers: then prefetches are spread evenly over the steps of the work, with many queries
+ * over tiles. */
 enum { ASKED_POSITIONS = 32, FEW_QUERIES = 16, LINE = 64 };
 
-/* The same part of some pages, asked for line by line from all of them in turn: memory gives a core more of four
- * streams than of one (18 to 22 and 25 to 32 GB/s of parts of 8 KiB on a Zen 5). */
+/* The same part of some pages, prefetched line by line from all of them in turn: a core gets more from memory with four
+ * streams than with one (18 to 22 and 25 to 32 GB/s for parts of 8 KiB on a Zen 5). */
 struct asked {
     const uint8_t *at[PP_CHUNK_PAGES];
     int n;
@@ -77,13 +78,13 @@ struct asked {
 
 struct requests {
     struct asked left[3];
-    int i, n;    /* of `left`: the first that has something, and all */
-    size_t from; /* of that: byte from which on nobody asked */
+    int i, n;    /* of `left`: the first that is not done, and their number */
+    size_t from; /* the first byte of left[i] that is not prefetched yet */
     int n_lines; /* in all */
-    int a_step;  /* lines that a step asks for */
+    int a_step;  /* lines to prefetch per step */
 };
 
-/* The bytes from `from` on of those pages, from the first-th on, that there are. */
+/* Adds the bytes from `from` on of those pages from the first-th on that exist. */
 static void add_request(struct requests *r, const uint8_t *const *pages, int first, size_t from, size_t bytes)
 {
     struct asked *asked = &r->left[r->n];
@@ -124,7 +125,7 @@ static int steps_of_tile(const struct pp_attention *a, int nq)
     return PP_KV_CHUNK / LANES / wide + nq + parts * ((n_vecs + side - 1) / side);
 }
 
-/* What is asked for while a chunk is worked on. */
+/* What to prefetch while a chunk is processed. */
 static struct requests begin_requests(const struct pp_attention *a, const uint8_t *const *heads, int n_q)
 {
     const struct pp_kv_layout *kv = a->kv;
@@ -147,7 +148,7 @@ static struct requests begin_requests(const struct pp_attention *a, const uint8_
     return r;
 }
 
-/* The share of n of so many queries. */
+/* Prefetches the share of n of n_q queries. */
 static inline void ask_for_share(struct requests *r, int n, int n_q)
 {
     if (!r->a_step)
@@ -199,7 +200,7 @@ static void attention_query(const struct pp_attention *a, int row, const float *
 
 /* --- scores ------------------------------------------------------------------------------------------------ */
 
-/* Sixteen floats of K or V, the at-th of a page's. */
+/* Loads sixteen values of K or V as floats, the at-th of a page's vectors. */
 ALWAYS_INLINE v16 load_values(const enum pp_kv_type type, const uint8_t *values, size_t at)
 {
     if (type == PP_KV_F32)
@@ -209,7 +210,7 @@ ALWAYS_INLINE v16 load_values(const enum pp_kv_type type, const uint8_t *values,
     return v_load_f8(values + at);
 }
 
-/* Scores of nq queries with `wide` groups of 16 positions of a page; p: the first query's and position's place. */
+/* Scores of nq queries with `wide` groups of 16 positions of a page, to p, the first query's at the first position. */
 ALWAYS_INLINE void score_floats(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *head,
                                 int group, const int wide, int q0, const int nq, float *p)
 {
@@ -234,8 +235,8 @@ ALWAYS_INLINE void score_floats(const struct pp_attention *a, const enum pp_kv_t
     }
 }
 
-/* Whole numbers of the dimensions that have the b-th scale, as q_start has them begin; k: theirs of the first group,
- * k_stride bytes to the next group's. */
+/* Integer sums over the dimensions that share the b-th scale, starting from q_start; k: their values in the first
+ * group, k_stride bytes from the next group's. */
 ALWAYS_INLINE void dot_block(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *k,
                              size_t k_stride, const int wide, int b, int q0, const int nq,
                              i16x32 sum[TILE_MAX][WIDE_MAX])
@@ -256,14 +257,14 @@ ALWAYS_INLINE void dot_block(const struct pp_attention *a, const enum pp_kv_type
             }
 }
 
-/* A sum that began with V_ROUNDER_BITS, times d: rounded once, because V_ROUNDER times a half has few bits. The sum of
- * PP_KV_MOST_SCALED products of bytes is less than 2^22. */
+/* An integer sum that began with V_ROUNDER_BITS, times d: rounded only once, because V_ROUNDER times an F16 number has
+ * few bits. A sum of PP_KV_MOST_SCALED products of bytes is below 2^22. */
 ALWAYS_INLINE v16 times_sum(v16 d, v16 minus_rounder, i16x32 sum)
 {
     return v_fma(i_as_float(sum), d, minus_rounder);
 }
 
-/* Adds the share of the dimensions with a scale to the scores, which begin with the first one's. */
+/* Adds the contribution of the dimensions that share a scale to the scores; the first one's initialises them. */
 ALWAYS_INLINE void score_block(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *k,
                                size_t k_stride, const uint16_t *kd, const int wide, int b, const bool first, int q0,
                                const int nq, float *p)
@@ -295,7 +296,7 @@ ALWAYS_INLINE void score_integers(const struct pp_attention *a, const enum pp_kv
         score_block(a, type, k + (size_t)b * block_bytes, group_bytes, kd + b * LANES, wide, b, false, q0, nq, p);
 }
 
-/* Scores of the groups of 16 that hold some of the positions. type: Q8_0 stands for Q8, too. */
+/* Scores of the groups of 16 that contain any of the positions. type: Q8_0 stands for Q8, too. */
 ALWAYS_INLINE void score_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               int q0, const int nq, struct pp_span see, struct requests *soon)
 {
@@ -356,10 +357,10 @@ ALWAYS_INLINE float largest_score(const float *p, const float *v_log, int n)
     return v_largest(v_max(odd, even));
 }
 
-/* What is subtracted from scores before they become powers, made of the largest: that itself, or, with V in whole
- * numbers, so much less that powers times V's scales fit 16 bits: at most 2^14.9, and that much lower where scores are
- * so large that sums with them are rounded coarsely. Never within -1 .. 1, so that the difference is no finer than
- * v_exp2() wants. */
+/* The reference m, which is subtracted from scores before 2^x, from their maximum: the maximum itself, or, if V is
+ * quantised, so much less that powers times V's scales fit 16 bits: at most 2^14.9, or lower where scores are so large
+ * that sums with them are rounded coarsely. Never within -1 .. 1, so that differences are not finer than v_exp2()
+ * expects. */
 static inline float reference(float largest, bool integers)
 {
     float m = largest;
@@ -368,7 +369,8 @@ static inline float reference(float largest, bool integers)
     return fabsf(m) < 1 ? 1 : m;
 }
 
-/* m: references of nq queries. Scores beside those that a query sees become -infinity, up to the multiple of 16. */
+/* Finds the references m of nq queries, and sets scores that a query does not see to -infinity, up to a multiple of
+ * 16. */
 ALWAYS_INLINE void part_references(const struct pp_attention *a, int nq, const struct pp_span *see, const float *v_log,
                                    float *m)
 {
@@ -383,11 +385,11 @@ ALWAYS_INLINE void part_references(const struct pp_attention *a, int nq, const s
     }
 }
 
-/* Scores of nq queries become powers p = 2^(score - m); m, l: theirs. */
+/* Replaces the scores of nq queries by p = 2^(score - m); sets their m and l. */
 static void softmax(const struct pp_attention *a, int nq, const struct pp_span *see, struct requests *soon, float *m,
                     float *l)
 {
-    part_references(a, nq, see, NULL, m); /* apart from the rest, which waits for m */
+    part_references(a, nq, see, NULL, m); /* a loop of its own, since the rest depends on m */
     for (int i = 0; i < nq; i++) {
         ask_some(soon);
         float *p = a->p + i * PP_KV_CHUNK;
@@ -405,14 +407,14 @@ static void softmax(const struct pp_attention *a, int nq, const struct pp_span *
 
 /* --- merging ----------------------------------------------------------------------------------------------- */
 
-/* What is left to do for up to PP_PART_QUERIES queries whose m and l are merged: o = o * old + chunk's o * chunk. */
+/* The factors for o of up to PP_PART_QUERIES queries whose m and l are merged: o = o * old + chunk's o * chunk. */
 struct merge_factors {
     float old[PP_PART_QUERIES], chunk[PP_PART_QUERIES];
 };
 
 _Static_assert((int)PP_PART_QUERIES == (int)LANES, "one vector holds a part's m");
 
-/* Takes m and l of n queries of a chunk into those of `to`, whose first is query q. */
+/* Merges m and l of n queries of a chunk into those of `to`, from query q on. */
 static struct merge_factors merge_sums(const struct pp_attention_sums *to, int q, int n, const float *m, const float *l)
 {
     struct merge_factors f;
@@ -425,7 +427,7 @@ static struct merge_factors merge_sums(const struct pp_attention_sums *to, int q
     return f;
 }
 
-/* Adds 16 dimensions of query i's o. */
+/* Merges 16 dimensions of query i's o. */
 ALWAYS_INLINE void merge_values(const struct merge_factors *f, int i, v16 chunk, float *o)
 {
     v_store(o, v_fma(chunk, v_set1(f->chunk[i]), v_mul(v_load(o), v_set1(f->old[i]))));
@@ -454,7 +456,7 @@ static void attention_merge(const struct pp_attention *a, int row, int n_rows, c
 
 /* --- values ------------------------------------------------------------------------------------------------ */
 
-/* Positions of a chunk whose V is no number. */
+/* Positions of a chunk whose V is NaN or infinite. */
 struct bad_values {
     bool any;
     uint64_t at[PP_KV_CHUNK / 64];
@@ -478,9 +480,9 @@ static bool sees_bad(const struct bad_values *bad, struct pp_span see)
     return false;
 }
 
-#define LEAST_SCALE 0x1p-24f /* that is not zero */
+#define LEAST_SCALE 0x1p-24f /* the smallest F16 number above 0 */
 
-/* V's scales as floats, and zeros where they are no numbers; see: multiples of 16. */
+/* V's scales as floats, with zeros for NaN and infinity; see: multiples of 16. */
 static void load_value_scales(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span see,
                               struct bad_values *bad)
 {
@@ -504,7 +506,7 @@ static void load_value_scales(const struct pp_attention *a, const uint8_t *const
         v_store(a->v_log + i, v_log2_above(v_load(a->v_log + i)));
 }
 
-/* Where sums of values begin: at zero, or where those of earlier positions ended. */
+/* How sums of values begin: at zero, or continuing those of earlier positions. */
 enum values_from { FROM_ZERO, FROM_SUMS };
 
 /* o = or += sum over positions ascending of p v, for nq queries and `wide` vectors of dimensions. p, o: the first
@@ -568,7 +570,7 @@ VALUES(fp8, PP_KV_FP8)
 static float_values_fn *const value_fns[] = {[PP_KV_F32] = values_f32, [PP_KV_F16] = values_f16,
                                              [PP_KV_FP8] = values_fp8};
 
-/* What all of nq queries see; empty if there is nothing. */
+/* What all of nq queries see; may be empty. */
 static struct pp_span common_span(int nq, const struct pp_span *see)
 {
     struct pp_span all = see[0];
@@ -579,7 +581,7 @@ static struct pp_span common_span(int nq, const struct pp_span *see)
     return all;
 }
 
-/* What some of nq queries see. */
+/* The span of what any of nq queries sees. */
 static struct pp_span whole_span(int nq, const struct pp_span *see)
 {
     struct pp_span all = see[0];
@@ -590,8 +592,8 @@ static struct pp_span whole_span(int nq, const struct pp_span *see)
     return all;
 }
 
-/* A tile shares what all of its queries see; the rest is each one's own, so that nobody multiplies a position that it
- * must not see, were it only by zero. */
+/* A tile processes together what all of its queries see; the rest query by query, so that no query multiplies a
+ * position that it must not see, not even by zero. */
 static void float_values(const struct pp_attention *a, const uint8_t *const *heads, int nq, const struct pp_span *see,
                          struct requests *soon, float *o)
 {
@@ -604,7 +606,7 @@ static void float_values(const struct pp_attention *a, const uint8_t *const *hea
         return;
     }
     const enum values_from from = whole.begin < common.begin ? FROM_SUMS : FROM_ZERO;
-    for (int i = 0; from == FROM_SUMS && i < nq; i++) /* before the common ones; nothing, and zero, for some */
+    for (int i = 0; from == FROM_SUMS && i < nq; i++) /* positions before the common ones; for some queries none */
         values(a, heads, a->p + i * PP_KV_CHUNK, 1, (struct pp_span){see[i].begin, common.begin}, FROM_ZERO,
                soon, o + (size_t)i * pad);
     values(a, heads, a->p, nq, common, from, soon, o);
@@ -614,7 +616,7 @@ static void float_values(const struct pp_attention *a, const uint8_t *const *hea
                    soon, o + (size_t)i * pad);
 }
 
-/* A span widened to multiples of n: what is multiplied together. */
+/* A span widened to multiples of n positions, which are multiplied together. */
 static inline struct pp_span widened(struct pp_span see, int n)
 {
     return (struct pp_span){see.begin / n * n, (see.end + n - 1) / n * n};
@@ -622,7 +624,7 @@ static inline struct pp_span widened(struct pp_span see, int n)
 
 enum { WHOLE_STEP = 2 * LANES };
 
-/* A query sees more, up to multiples of n, with scores that become nothing. */
+/* Widens what queries see to multiples of n, with scores whose powers are 0. */
 static inline void widen_scores(float *p, struct pp_span *see, int n)
 {
     const struct pp_span known = widened(*see, LANES);
@@ -633,7 +635,7 @@ static inline void widen_scores(float *p, struct pp_span *see, int n)
         v_store(p + i, v_set1(-INFINITY));
 }
 
-/* FP8 has one scale for a position's V: it goes into the probabilities. */
+/* FP8 has one scale per position's V: multiplies the probabilities by it. */
 static void scale_weights(const struct pp_attention *a, int nq, struct pp_span see)
 {
     see = widened(see, LANES);
@@ -650,8 +652,8 @@ static void load_fp8_scales(const struct pp_attention *a, const uint8_t *const *
         v_store(a->v_scale + i, v_load_f16((const uint16_t *)(heads[page_of(i)] + a->kv->v_scales) + slot_of(i)));
 }
 
-/* One query's scores become powers, and those times V's scales whole numbers for each of these, zeros elsewhere in
- * `all`, which its tile sees. w: the first scale's. Returns the powers' sum. */
+/* Turns one query's scores into powers, and these times each of V's scales into integers w, zeros elsewhere in `all`,
+ * which its tile sees. w: for the first scale. Returns the powers' sum. */
 static float whole_weights(const struct pp_attention *a, float *p, float m, struct pp_span see, struct pp_span all,
                            int16_t *w)
 {
@@ -674,13 +676,13 @@ static float whole_weights(const struct pp_attention *a, float *p, float m, stru
     return v_sum(sum);
 }
 
-/* The sum over the positions goes into o, for nq queries and `wide` of the two vectors of a block; see: multiples of
- * 32. */
+/* Adds the integer sums over the positions to o, for nq queries and `wide` of the two vectors of a block; see:
+ * multiples of 32. */
 ALWAYS_INLINE void block_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                                 const int nq, int b, int half, const int wide, struct pp_span see,
                                 const struct merge_factors *f, struct requests *soon, float *o)
 {
-    enum { FAR = WEIGHTS_UNIT / 4 }; /* pairs between the two halves of what lies side by side */
+    enum { FAR = WEIGHTS_UNIT / 4 }; /* distance in pairs between two halves that are interleaved */
     const size_t pad = (size_t)a->kv->v_pad;
     const size_t pair_bytes = type == PP_KV_Q8_0 ? 2 * pad : pad, block_bytes = type == PP_KV_Q8_0 ? 64 : 32;
     const int16_t *all_weights = a->w + b * PP_KV_BLOCK / a->kv->scale_dims * (PP_PART_QUERIES * PP_KV_CHUNK);
@@ -741,7 +743,7 @@ static void block_values_q4_0(const struct pp_attention *a, const uint8_t *const
 
 /* --- a chunk and the whole --------------------------------------------------------------------------------- */
 
-/* see: of rows. limits: of their queries. Returns what some of them see. */
+/* Expands what rows see to their queries, in limits. Returns the span of what any of them sees. */
 static struct pp_span query_limits(const struct pp_attention *a, int row, int n_rows, const struct pp_span *see,
                                    struct pp_span limits[MAX_QUERIES])
 {
@@ -751,7 +753,7 @@ static struct pp_span query_limits(const struct pp_attention *a, int row, int n_
     return whole_span(q1 - q0, limits + q0);
 }
 
-/* Scores of nq queries become whole numbers; all: multiples of 32. */
+/* Turns scores of nq queries into integers w; all: multiples of 32. */
 static void integer_weights(const struct pp_attention *a, int nq, const struct pp_span *see, struct pp_span all,
                             struct requests *soon, float *m, float *l)
 {
@@ -762,7 +764,7 @@ static void integer_weights(const struct pp_attention *a, int nq, const struct p
     }
 }
 
-/* o of the queries q0 .. q1 - 1 that see values which are no numbers. */
+/* Makes o of those of queries q0 .. q1 - 1 NaN that see a V that is NaN or infinite. */
 static void spoil_values(const struct pp_attention *a, int q0, int q1, const struct pp_span *see,
                          const struct bad_values *bad, float *o)
 {
@@ -772,7 +774,7 @@ static void spoil_values(const struct pp_attention *a, int q0, int q1, const str
             o[q * pad + d] = NAN;
 }
 
-/* Scores of queries q .. q + nq - 1 bounded to -softcap .. softcap, and grown; all: the positions that have any. */
+/* Applies the soft cap, and growth, to scores of queries q .. q + nq - 1; all: the positions that have scores. */
 static void cap_scores(const struct pp_attention *a, int q, int nq, struct pp_span all)
 {
     const int first = all.begin / LANES * LANES, end = (all.end + LANES - 1) / LANES * LANES;
@@ -784,7 +786,7 @@ static void cap_scores(const struct pp_attention *a, int q, int nq, struct pp_sp
     }
 }
 
-/* Scores of queries q .. q + nq - 1 fall with the distance. */
+/* Applies ALiBi to scores of queries q .. q + nq - 1. */
 static void sink_with_distance(const struct pp_attention *a, int q, int nq, struct pp_span all)
 {
     for (int i = 0; i < nq; i++) {
@@ -795,7 +797,7 @@ static void sink_with_distance(const struct pp_attention *a, int q, int nq, stru
     }
 }
 
-/* Queries q .. q + nq - 1, nq one of the tiles' sizes; values: where V is; see: what each sees. */
+/* Processes queries q .. q + nq - 1, nq one of the tiles' sizes; values: where V is; see: what each sees. */
 static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads, const uint8_t *const *values, int q,
                        int nq, const struct pp_span *see, struct requests *soon, const struct pp_attention_sums *to)
 {
@@ -820,7 +822,7 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
     }
 }
 
-/* V's scales of the positions that anybody sees; all: multiples of 16. */
+/* Loads V's scales of the positions that any query sees; all: multiples of 16. */
 static struct bad_values load_scales(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span all)
 {
     struct bad_values bad = {0};
