@@ -1,6 +1,5 @@
-/* bench.h - what a program may ask of the engine to measure it: where the time of forward passes goes, how many bytes a
- * pass must read, how fast this machine reads memory, and models of known shapes with random weights. Public header of
- * libpippin. */
+/* bench.h - measuring the engine: where the time of forward passes goes, how many bytes a pass must read, how fast this
+ * machine reads memory, and models of known shapes with random weights. Public header of libpippin. */
 #ifndef PP_ENGINE_BENCH_H
 #define PP_ENGINE_BENCH_H
 
@@ -16,25 +15,25 @@
 
 enum pp_profile_kind {
     PP_PROFILE_EMBED,     /* rows of the embedding, angles of the rotation */
-    PP_PROFILE_PREPARE,   /* norms, quantised activations, the adapters' first half: an input made ready for products */
+    PP_PROFILE_PREPARE,   /* what precedes a product: norms, quantising activations, the adapters' first half */
     PP_PROFILE_QKV,
-    PP_PROFILE_STORE,     /* rotation, K and V into the cache, where they are a phase of their own */
+    PP_PROFILE_STORE,     /* RoPE, and writing K and V to the cache, where these are a phase of their own */
     PP_PROFILE_ATTENTION,
     PP_PROFILE_ATTN_OUT,
     PP_PROFILE_GATE_UP,
     PP_PROFILE_DOWN,
-    PP_PROFILE_ROUTE,     /* the choice of experts, the sum of what they give */
+    PP_PROFILE_ROUTE,     /* choosing experts, and summing their outputs */
     PP_PROFILE_LOGITS,
-    PP_PROFILE_OTHER,     /* other projections, the choice of rows */
-    PP_PROFILE_WAIT,      /* threads' time outside of work items: waiting for others, taking items */
+    PP_PROFILE_OTHER,     /* other projections, selecting rows */
+    PP_PROFILE_WAIT,      /* threads' time outside work items: waiting for others, taking items */
     PP_PROFILE_COUNT,
 };
 
 struct pp_profile_line {
-    uint64_t ns;     /* of all threads together */
+    uint64_t ns;     /* summed over all threads */
     uint64_t items;  /* work items */
-    uint64_t bytes;  /* weights or KV that the passes had to read, each once a pass */
-    uint64_t macs;   /* multiply-adds of the products; of attention: scores and weighted sums */
+    uint64_t bytes;  /* of weights or KV that the passes had to read, each counted once a pass */
+    uint64_t macs;   /* multiply-adds of the products; of attention: of scores and weighted sums */
 };
 
 struct pp_profile {
@@ -46,14 +45,14 @@ struct pp_profile {
 
 /* "gate+up"; never NULL. */
 const char *pp_profile_name(enum pp_profile_kind kind);
-/* Begins anew with zeros, or ends. While it is on, each work item takes two looks at the clock more. */
+/* Switches profiling on, with all counts at zero, or off. While it is on, each work item reads the clock twice more. */
 enum pp_code pp_engine_profile(struct pp_engine *e, bool on, struct pp_error *err);
-/* What was counted since it was switched on; zeros if it is off. Between steps only. */
+/* The counts since profiling was switched on; zeros if it is off. Between steps only. */
 void pp_engine_profile_get(const struct pp_engine *e, struct pp_profile *out);
 
 /* --- what a pass reads ----------------------------------------------------------------------------------- */
 
-/* Bytes of weights that a pass with an output reads: all matrices, norms and biases, and a row of the embedding. */
+/* Bytes of weights that a pass with logits reads: all matrices, norms and biases, and one row of the embedding. */
 uint64_t pp_engine_pass_bytes(const struct pp_engine *e);
 /* Bytes of K and V, of all layers, and of the keys by which an index finds them, that a row uses which has n positions
  * up to its own: in layers with a window, or whose positions an index picks, no more than it sees. (Of the latter
@@ -74,10 +73,11 @@ int32_t pp_choosing_token(struct pp_choosing *c, const float *logits, int64_t po
 
 struct pp_read_test;
 
-/* A buffer that no cache holds: twice what there is of the third level, 384 MiB at least, but a quarter of the free
- * memory at most. */
+/* The size of a buffer that no cache holds: twice the L3 caches, at least 384 MiB, but at most a quarter of the free
+ * memory. */
 size_t pp_read_test_bytes(void);
-/* A buffer of `bytes`, touched once, and n_threads (at least 1) to read it, niced like those of an engine. */
+/* Allocates a buffer of `bytes`, touches it once, and starts n_threads (at least 1) to read it, niced like those of an
+ * engine. */
 enum pp_code pp_read_test_new(int n_threads, size_t bytes, struct pp_read_test **out, struct pp_error *err);
 void pp_read_test_free(struct pp_read_test *t); /* NULL is fine */
 /* Reads the buffer once in each of several ways (1 to 8 streams a thread, with and without prefetching). Returns the
@@ -117,10 +117,11 @@ struct pp_random_shape {
 };
 
 const struct pp_random_shape *pp_random_shape_by_name(const char *name); /* NULL: unknown */
-/* Writes it as a GGUF file without vocabulary. Progress in bytes. PP_ERR_USAGE names what is possible. */
+/* Writes the model as a GGUF file without vocabulary. Progress in bytes. PP_ERR_USAGE: no such shape or type, or a
+ * number out of range; the text says what is possible. */
 enum pp_code pp_random_model_write(const struct pp_random_model *spec, const char *path, pp_progress *progress,
                                    void *user, const struct pp_cancel *cancel, struct pp_error *err);
-/* Whether this is a file that pp_random_model_write has made, which nobody misses. */
+/* Whether pp_random_model_write made this file, so that it can safely be deleted. */
 bool pp_random_model_is(const char *path);
 
 enum pp_random_kind { PP_RANDOM_LORA, PP_RANDOM_DORA, PP_RANDOM_IA3 };
@@ -138,7 +139,7 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
 
 /* --- products by themselves ---------------------------------------------------------------------------------- */
 
-/* A matrix of noise, and activations, for the product kernels alone: one thread, nothing else of the engine. */
+/* A matrix of noise, and activations, to time the matmul kernels alone: one thread, nothing else of the engine. */
 struct pp_micro;
 
 enum { PP_MICRO_MAX_ROWS = 512 };
@@ -151,11 +152,12 @@ struct pp_micro_time {
 enum pp_code pp_micro_new(const char *type, int64_t n_rows, int64_t n_cols, struct pp_micro **out,
                           struct pp_error *err);
 void pp_micro_free(struct pp_micro *t); /* NULL is fine */
-/* Goes on through the matrix, in pieces such as the engine's work items, for `ns`, with m activation rows (1 to
- * PP_MICRO_MAX_ROWS). kernels: "avx2"; PP_ERR_UNSUPPORTED if this CPU cannot run them. */
+/* Multiplies m activation rows (1 to PP_MICRO_MAX_ROWS) for `ns` nanoseconds, in pieces like the engine's work items,
+ * going on through the matrix where the last call stopped. kernels: "avx2"; PP_ERR_UNSUPPORTED: this CPU cannot run
+ * them, or they have none for the type. PP_ERR_USAGE: m. */
 enum pp_code pp_micro_run(struct pp_micro *t, const char *kernels, int m, uint64_t ns, struct pp_micro_time *out,
                           struct pp_error *err);
-/* The sets of kernels that run here: i from 0; NULL at the end. The last is the best. */
+/* Name i of the kernel sets that run on this CPU, the best last; NULL behind the end. */
 const char *pp_micro_kernels(size_t i);
 
 #endif
