@@ -1,21 +1,21 @@
 /* attention_amx.h - attention over KV in Q8 and Q8_0 with AMX tiles: 16 queries at a time. A part of ops_body.h, behind
- * attention_body.h, whose sums it makes bit for bit: whole numbers, which are exact in any order.
+ * attention_body.h, whose results it reproduces bit for bit: the sums are of integers, exact in any order.
  *
- * Scores: 16 positions by 64 dimensions of K lie in a page as a tile has them. Of queries a tile is [16][64 bytes];
- * where only 32 dimensions share a scale, it holds those and zeros beside them, so that both halves of a tile of K
- * are multiplied one at a time.
+ * Scores: K pages store 16 positions by 64 dimensions in the layout of a tile. A tile of queries is [16][64 bytes];
+ * where only 32 dimensions share a scale, it holds those and 32 zeros, so that each half of a tile of K is multiplied
+ * by itself.
  *
- * Values: a weight is 256 h + l, h signed, l not. Tiles of 16 queries by 64 positions hold either byte, and V is
- * brought into their order once for all queries. The tiles sum l v and h v while vectors make the next queries'
- * weights.
+ * Values: a softmax weight is 256 h + l, h signed, l unsigned. Tiles of 16 queries by 64 positions hold one of the two
+ * bytes each, and V is rearranged to match once for all queries. The tiles sum l v and h v while vector instructions
+ * compute the next queries' weights.
  *
- * Loading a tile, multiplying and storing the sums each take 16 to 52 cycles until their result is there: one behind
- * the other they would fill the processor's window of instructions with waiting. So a step of either loop multiplies
- * what the step before has loaded, and stores what it has summed; vectors read what was stored a step earlier still.
+ * Loading a tile, multiplying it and storing the sums each have a latency of 16 to 52 cycles: back to back, they would
+ * fill the out-of-order window with waiting instructions. So both loops are software pipelines: a step multiplies what
+ * the step before loaded, and stores what it summed; vector code reads what was stored a step earlier still.
  *
- * For some 300 cycles behind any tile instruction a Granite Rapids multiplies, compares and converts floats on one of
- * its two vector ports; their additions, shuffles and whole numbers still have both. So those steps are what counts
- * here. (All tiles first, then all vectors at full speed, took 3 to 7 % longer.) */
+ * For some 300 cycles after any tile instruction a Granite Rapids multiplies, compares and converts floats on only one
+ * of its two vector ports; float additions, shuffles and integer instructions still have both. So the former are what
+ * to save here. (All tiles first, then all vectors at full speed, took 3 to 7 % longer.) */
 #include "engine/cpu/amx_tiles.h"
 
 enum {
@@ -49,7 +49,7 @@ static inline uint8_t *tile_values(const struct pp_attention *a, int vec)
 
 enum { WEIGHT_ROW = 2 * PP_KV_CHUNK, WEIGHT_BLOCK = TILE_ROWS * WEIGHT_ROW }; /* bytes of a query, of all */
 
-/* Weights of 16 queries: two places, because one part's are made while another's are used. Bytes
+/* Weights of 16 queries: double-buffered, as one part's are computed while another's are used. Bytes
  * [v_pad / scale_dims][16 queries][256 / 64][low, high][64 positions in the order of split_weights()]. */
 static inline uint8_t *part_weights(const struct pp_attention *a, int which)
 {
@@ -64,7 +64,7 @@ static inline int scale_tile(const struct pp_attention *a, int b)
     return a->kv->scale_dims < TILE_DIMS ? b : b * (a->kv->scale_dims / TILE_DIMS);
 }
 
-/* A query's dimensions with the b-th scale, for scores. */
+/* Stores, for the scores, the dimensions of the query in row `at` that share the b-th scale. */
 static void keep_tile_query(const struct pp_attention *a, int at, int b, const int8_t *q8)
 {
     const int dims = a->kv->scale_dims;
@@ -80,16 +80,16 @@ static void keep_tile_query(const struct pp_attention *a, int at, int b, const i
 
 /* --- scores ------------------------------------------------------------------------------------------------ */
 
-/* What is multiplied at a time of a group's 16 positions. */
+/* What a step multiplies of a group's 16 positions. */
 enum score_step {
     ONE_TILE,   /* up to 64 dimensions with one scale */
     TWO_SCALES, /* 32 dimensions with a scale, and 32 with the next one: two tiles of queries, two sums */
     TWO_TILES,  /* 128 dimensions with one scale: two tiles of queries, two of keys, one sum */
 };
 
-/* A step multiplies 16 queries (in tiles 4 and 5) with the 16 positions of a group. It stores the sums of the group
- * before, if there is one, and loads the next one's keys, unless they are NULL. Registers alternate; `second` holds
- * second sums or second keys. */
+/* A step multiplies 16 queries (in tiles 4 and 5) by the 16 positions of a group. It stores the sums of the group
+ * before, and loads the keys of the next, unless these are NULL. Tile registers alternate between even and odd steps;
+ * `second` holds second sums or second keys. */
 ALWAYS_INLINE void key_step(const uint8_t *next, tile_sums *before, const enum score_step step, const int odd)
 {
 #define KEY_STEP(keys, first, second, next_keys, first_before, second_before) \
@@ -120,8 +120,8 @@ ALWAYS_INLINE void key_step(const uint8_t *next, tile_sums *before, const enum s
 #undef KEY_STEP
 }
 
-/* What the first step expects of the one before, and the last leaves to do. Of 32 dimensions that are alone with their
- * scale the tile has 32 more, which are whatever lies there (PP_KV_BEHIND): the queries' are zeros. */
+/* The pipeline's prologue (load_keys) and epilogue (store_last_sums). Where the last 32 dimensions have a scale of
+ * their own, the tile loads 32 more, whatever lies there (PP_KV_BEHIND): the queries have zeros there. */
 ALWAYS_INLINE void load_keys(const uint8_t *k, const enum score_step step)
 {
     _tile_loadd(6, k, 64);
@@ -145,14 +145,14 @@ ALWAYS_INLINE void store_last_sums(tile_sums *sums, const enum score_step step, 
     }
 }
 
-/* Tiles begin at 0: what sums begin with is added here. A tile of it loaded for each product is as fast at best, and
- * takes a third longer where tile loads are slow (matmul_amx_strips.h). */
+/* Accumulator tiles start at zero, and the sums' initial value is added here. Loading a tile of it for each product is
+ * no faster, and a third slower where tile loads are slow (matmul_amx_strips.h). */
 ALWAYS_INLINE i16x32 from_start(const int32_t *sum, int32_t start)
 {
     return _mm512_add_epi32(_mm512_loadu_si512(sum), _mm512_set1_epi32(start));
 }
 
-/* Scores of a group begin with these dimensions' shares, or grow by them. */
+/* Scales these dimensions' sums and adds them to the scores of a group; `first`: stores them as the scores. */
 ALWAYS_INLINE void scale_scores(const struct pp_attention *a, const uint16_t *kd, const tile_sums *sums, int b,
                                 const enum score_step step, const bool first, int q0, int live, float *p)
 {
@@ -171,7 +171,7 @@ ALWAYS_INLINE void scale_scores(const struct pp_attention *a, const uint16_t *kd
     }
 }
 
-/* Where a group's keys with scale b are, and that. */
+/* A group's keys of the dimensions with scale b, and that scale for each of its positions. */
 static inline const uint8_t *group_keys(const struct pp_attention *a, const uint8_t *const *heads, int g, int b)
 {
     enum { IN_PAGE = PP_PAGE_TOKENS / LANES };
@@ -238,7 +238,7 @@ static void tile_scores(const struct pp_attention *a, const uint8_t *const *head
 
 /* --- values ------------------------------------------------------------------------------------------------ */
 
-/* Of pairs of bytes in `near` the first ones, each followed by that in `far`, and the second ones alike. */
+/* even: byte 2 i of `near` followed by byte 2 i of `far`, for every i; odd: likewise bytes 2 i + 1. */
 struct byte_pairs {
     __m512i even, odd;
 };
@@ -258,8 +258,9 @@ static inline __m512i as_bytes(v16 x)
     return _mm512_castps_si512(x);
 }
 
-/* V of a chunk's positions; all: multiples of 64. For each 16 dimensions a tile for each 64 positions. Its rows hold
- * four positions in the order in which split_weights() packs them: i, i + 32, i + 16, i + 48. */
+/* Rearranges V of a chunk's positions (all: bounds are multiples of 64) to a tile for every 16 dimensions and 64
+ * positions. A tile's row holds four positions, in the order in which split_weights() packs them: i, i + 32, i + 16,
+ * i + 48. */
 static void order_values(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span all)
 {
     enum { FAR = TILE_POSITIONS / 8 }; /* pairs: 16 positions */
@@ -289,8 +290,8 @@ static void order_values(const struct pp_attention *a, const uint8_t *const *hea
     }
 }
 
-/* The low and the high bytes of the whole numbers in x, to which V_ROUNDER was added. Shuffles alone: they take the
- * port that floats leave free. */
+/* The low and the high bytes of the integers in x, to which V_ROUNDER was added. By shuffles only: they use the port
+ * that float instructions leave free. */
 ALWAYS_INLINE void split_weights(const v16 x[4], uint8_t *w)
 {
     const __m512i to_high = _mm512_broadcast_i32x4(_mm_setr_epi32(0x01000100, 0x05040504, 0x09080908, 0x0D0C0D0C));
@@ -301,7 +302,7 @@ ALWAYS_INLINE void split_weights(const v16 x[4], uint8_t *w)
     _mm512_storeu_si512(w + 64, split.odd);
 }
 
-/* whole_weights() for tiles; all: multiples of 64. */
+/* whole_weights() for tiles; all: bounds are multiples of 64. */
 ALWAYS_INLINE float tile_weights(const struct pp_attention *a, float *p, float m, struct pp_span see,
                                  struct pp_span all, uint8_t *w)
 {
@@ -329,13 +330,13 @@ ALWAYS_INLINE float tile_weights(const struct pp_attention *a, float *p, float m
     return v_sum(sum);
 }
 
-/* Values of a part of the queries, made in steps of a block and 64 positions. */
+/* The weighted sums of V for a part of the queries, computed in steps of a block of dimensions and 64 positions. */
 struct value_steps {
     const struct pp_attention *a;
     const uint8_t *w;
     int live;            /* queries */
     struct pp_span all;  /* positions: multiples of 64 */
-    int b, at;           /* where the next step is; b == n_blocks behind the last */
+    int b, at;           /* the next step's block and position; b == n_blocks after the last */
     struct merge_factors factors;
     float *o;
 };
@@ -351,7 +352,7 @@ static inline void scale_values(const struct value_steps *v, int b, const tile_s
         }
 }
 
-/* The next step's weights, low and high bytes, and values, a block's first 16 dimensions and the others. */
+/* Loads the next step's weights (low bytes, high bytes) and values (the block's first 16 dimensions, its last 16). */
 static inline void load_values_step(const struct value_steps *v)
 {
     const uint8_t *w = v->w + v->b * PP_KV_BLOCK / v->a->kv->scale_dims * WEIGHT_BLOCK + 2 * v->at;
@@ -362,8 +363,8 @@ static inline void load_values_step(const struct value_steps *v)
     _tile_loadd(7, values + VALUE_BYTES, 64);
 }
 
-/* One step, of what is loaded. Tiles 0 to 3 sum low and high bytes for the block's first 16 dimensions, then for the
- * others; when they have all positions, the block before this one, whose sums have long been stored, is scaled. */
+/* Multiplies what is loaded. Tiles 0 to 3 sum low and high bytes for the block's first 16 dimensions, then for its last
+ * 16. Once they include all positions, the block before this one is scaled, whose sums were stored long ago. */
 static void multiply_values(struct value_steps *v)
 {
     const int n_blocks = v->a->kv->v_pad / PP_KV_BLOCK, b = v->b;
@@ -396,7 +397,7 @@ static void multiply_values(struct value_steps *v)
         scale_values(v, b - 1, sum_tiles(v->a) + (b - 1) % 2 * 4);
 }
 
-/* The steps that are left. */
+/* Runs the remaining steps. */
 static void finish_values(struct value_steps *v)
 {
     const int n_blocks = v->a->kv->v_pad / PP_KV_BLOCK;
@@ -409,7 +410,8 @@ static void finish_values(struct value_steps *v)
     v->live = 0;
 }
 
-/* A part's scores become whole numbers, by vectors, while the tiles make the values of the part before. */
+/* Turns a part's scores into integer weights with vector instructions, while the tiles sum the values of the part
+ * before. */
 static void weigh_part(const struct pp_attention *a, uint8_t *w, int live, const struct pp_span *see,
                        struct pp_span all, float *m, float *l, struct value_steps *before)
 {
