@@ -86,13 +86,13 @@ static void suppress(struct pp_sampler *s)
 
 /* --- candidates ------------------------------------------------------------------------------------------------ */
 
-/* The least logit of those at least p times as likely as the best (arXiv 2407.01082). */
+/* Min-p: the smallest logit that is still at least p times as likely as the best (arXiv 2407.01082). */
 static float least_by_min_p(const struct pp_candidates *c, float p)
 {
     return p <= 0.0f ? -INFINITY : p < 1.0f ? c->largest + logf(p) : c->largest;
 }
 
-/* The fewest candidates whose probabilities reach p together (nucleus sampling, arXiv 1904.09751). */
+/* Top-p: the number of best candidates whose probabilities add up to p (nucleus sampling, arXiv 1904.09751). */
 static int32_t top_p(const struct pp_candidate *c, int32_t n, float p)
 {
     double total = 0, sum = 0;
@@ -127,8 +127,8 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Gumbel noise -log(-log u) of (seed, position, token), u uniform in (0, 1): what of it is alike for all tokens, the
- * token's own 53 bits of u, and the noise that they make. */
+/* Gumbel noise -log(-log u) of (seed, position, token), u uniform in (0, 1), in three steps: the hash that all tokens
+ * share, a token's own 53 bits of u, and the noise of these. */
 static uint64_t noise_of(uint64_t seed, int64_t position)
 {
     return mix(mix(seed) ^ (uint64_t)position);
@@ -148,7 +148,8 @@ static double gumbel(uint64_t bits)
 /* u < 1 - 2^-54 bounds it. */
 #define LARGEST_NOISE 37.5
 
-/* Bits below these make less noise than `needed`. A part in a million is left for what logarithms round. */
+/* Smaller values of noise_bits() give less noise than `needed`: the inverse of gumbel(), less a part in a million for
+ * the rounding of logarithms. */
 static uint64_t least_bits(double needed)
 {
     return needed > -3.0 ? (uint64_t)(exp(-exp(-needed)) * (1.0 - 1e-6) * 0x1p53) : 0;
@@ -174,13 +175,13 @@ static void consider(struct pp_choice *c, struct scores *s, int32_t token, doubl
 
 static struct pp_choice chosen(struct pp_choice made, const struct scores *s, int32_t most_likely)
 {
-    if (made.token < 0) /* scores that are no numbers */
+    if (made.token < 0) /* all scores are NaN */
         made.token = most_likely;
     made.margin = (float)(s->best - s->second);
     return made;
 }
 
-/* Of c [n], best first: one that could not win even with the largest noise need not draw any, nor need the rest. */
+/* Draws from c [n], best first: stops at the first that could not win with the largest noise, as none after it could. */
 static struct pp_choice choose(const struct pp_candidate *c, int32_t n, const struct pp_sampling *p, int64_t position)
 {
     const uint64_t noise = noise_of(p->seed, position);
@@ -195,8 +196,8 @@ static struct pp_choice choose(const struct pp_candidate *c, int32_t n, const st
     return chosen(made, &s, c[0].token);
 }
 
-/* Of all that are at least `least`. What a block's largest logit would need to come in second tells for all of it which
- * bits are too few, so that hardly any token's noise is computed. */
+/* Draws from all tokens with a logit of at least `least`. The noise that a block's largest logit would need to come
+ * second bounds that of the whole block: comparing noise_bits() with it spares nearly all tokens the logarithms. */
 static struct pp_choice choose_of_all(const struct pp_candidates *c, const struct pp_sampling *p, float least,
                                       int64_t position)
 {
@@ -236,7 +237,7 @@ static bool changes_logits(const struct pp_sampling *p)
     return p->n_bias > 0 || p->repeat_penalty != 1.0f || p->frequency_penalty != 0.0f || p->presence_penalty != 0.0f;
 }
 
-/* Where top-k is off, the others are a least logit, and nothing is put in order. */
+/* Where top-k is off, min-p and top-p amount to a smallest logit, and nothing has to be sorted. */
 static struct pp_choice filter_and_choose(struct pp_candidates *c, const struct pp_sampling *p, int64_t position)
 {
     const float least = least_by_min_p(c, p->min_p);
