@@ -181,7 +181,7 @@ static struct pp_choice chosen(struct pp_choice made, const struct scores *s, in
     return made;
 }
 
-/* Draws from c [n], best first: stops at the first that could not win with the largest noise, as none after it could. */
+/* Draws from c [n], best first: stops at one that could not win with the largest noise: nor could any after it. */
 static struct pp_choice choose(const struct pp_candidate *c, int32_t n, const struct pp_sampling *p, int64_t position)
 {
     const uint64_t noise = noise_of(p->seed, position);
