@@ -3,10 +3,11 @@
  * the vector unit, which scales them in the order of matmul.h, while the tiles work at the next blocks.
  *
  * A slice of pack.h (16 rows x 4 columns) is one row of the tile that holds the weights, so a block is 8 slices of
- * signed bytes. What is packed more tightly is unpacked into such "units" first: an exact conversion, and the only
- * thing a type has to bring. They meet many activation rows (matmul_amx_strips.h). A few tiles of activation rows stand
- * still while the weights stream past (matmul_amx_rows.h); very few rows go to the AVX-512 kernels: the same bits, and
- * nothing to unpack. So do not quite as few of the types with heads and bodies and of Q6_K, which have units only. */
+ * signed bytes. Weights that are packed more tightly are first unpacked into such "units", an exact conversion and all
+ * that a type has to provide. With many activation rows, units stay in the cache and activations stream past them
+ * (matmul_amx_strips.h); with a few tiles of rows, these stay and the weights stream past (matmul_amx_rows.h). Very few
+ * rows go to the AVX-512 kernels, which give the same bits without unpacking; so do somewhat more rows of Q6_K and of
+ * the types with heads and bodies, which only have units. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -115,8 +116,8 @@ INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
 /* Bytes of a tile of twins. */
 enum { TWIN_TILE = 2 * UNIT_TILE };
 
-/* Slice v of the twins' tiles high and low from signed weights; scale: a whole number in both halves of each row's
- * lane. */
+/* Stores slice v of the twins' high and low tiles: signed weights times `scale`, an integer in both halves of each
+ * row's lane. */
 INLINE void put_planes(uint8_t *unit, const int v, __m512i weights, __m512i scale)
 {
     const __m512i byte = _mm512_set1_epi16(255), six = _mm512_set1_epi16(63);
@@ -129,7 +130,7 @@ INLINE void put_planes(uint8_t *unit, const int v, __m512i weights, __m512i scal
     _mm512_store_si512(unit + TWIN_TILE + PP_SLICE * v, _mm512_or_si512(low_even, low_odd));
 }
 
-/* Numbers of 16 bits in lanes of 32, in both halves of them. */
+/* Copies the low 16 bits of each lane of 32 to its high half. */
 INLINE __m512i in_both_halves(__m512i lanes)
 {
     return _mm512_or_si512(_mm512_and_si512(lanes, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32(lanes, 16));
@@ -166,7 +167,7 @@ INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
     _mm512_store_ps(unit + 2 * TWIN_TILE, halves(p->d));
 }
 
-/* The whole-number scales of a block's halves of 16 columns, of one that open_units.h has opened. */
+/* The integer scales of the two halves, of 16 columns each, of a block that open_units.h has unpacked. */
 INLINE void opened_scales(const uint8_t *opened, __m512i *scale)
 {
     UNROLL for (int half = 0; half < 2; half++)
@@ -174,7 +175,7 @@ INLINE void opened_scales(const uint8_t *opened, __m512i *scale)
             in_both_halves(_mm512_cvtps_epi32(_mm512_load_ps(opened + UNIT_TILE + PP_SLICE * (1 + half))));
 }
 
-/* A unit of HALVED twins, which open_units.h has opened, `step` bytes apart. */
+/* Makes a unit of HALVED twins of two blocks that open_units.h has unpacked, `step` bytes apart. */
 INLINE void split_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
 {
     _mm512_store_ps(unit + 2 * TWIN_TILE, _mm512_load_ps(opened + UNIT_TILE));
@@ -189,7 +190,7 @@ INLINE void split_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m5
     }
 }
 
-/* The same of weights and scales that are odd: (a product - 1) / 2 takes a byte. */
+/* Likewise of ODD twins: weights and scales are odd, so (product - 1) / 2 fits a byte. */
 INLINE void halve_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
 {
     const __m512i byte = _mm512_set1_epi16(255);
@@ -214,15 +215,15 @@ INLINE void halve_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m5
 #include "engine/cpu/matmul_amx_strips.h"
 #include "engine/cpu/matmul_amx_rows.h"
 
-/* As many rows as the AVX-512 kernels do better. */
+/* For row counts at which the AVX-512 kernels are faster. */
 static void few_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                      float *y, int64_t y_stride, void *scratch)
 {
     pp_matmul_avx512.by_type[w->type](w, row0, row1, x, m, y, y_stride, scratch);
 }
 
-/* A few rows of x, in tiles of about the same size. The weights come from memory for the first tile and
- * from the cache for the others. */
+/* A few rows of x, in tiles of about equal size. The first tile reads the weights from memory, the others from the
+ * cache. */
 INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                          float *y, int64_t y_stride, void *scratch, const struct rows_type type)
 {
@@ -239,9 +240,9 @@ INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
         }
 }
 
-/* How a type is multiplied. max_streamed: rows that weights stream past; what more rows meet is opened into the cache
- * first. Measured on an Emerald Rapids, ns for a block of 16 x 16 products: 32 rows of Q4_0 27.3 (streamed) and 28.5
- * (opened), of Q8_0 33.4 and 29.1, of Q4_K 36.8 and 33.1; 48 rows of Q4_0, weights from memory: the same. */
+/* How a type is multiplied. max_streamed: the most rows that weights stream past; for more, they are unpacked into the
+ * cache first. Measured on an Emerald Rapids, ns for a block of 16 x 16 products: 32 rows of Q4_0 27.3 (streamed) and
+ * 28.5 (unpacked), of Q8_0 33.4 and 29.1, of Q4_K 36.8 and 33.1; 48 rows of Q4_0, weights from memory: the same. */
 struct amx_type {
     struct rows_type rows;
     unpack_fn *unpack;
@@ -291,8 +292,8 @@ static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
-/* From how many rows on tiles are faster where weights are opened into the cache first either way: ns for a block on
- * an Emerald Rapids with AVX-512 and with tiles, at 24 and 31 rows, of Q6_K 50 and 48, 50 and 40; of Q5_K 48 and 47,
+/* From how many rows tiles are faster, where both ways unpack weights into the cache first: ns for a block on an
+ * Emerald Rapids with AVX-512 and with tiles, at 24 and 31 rows, of Q6_K 50 and 48, 50 and 40; of Q5_K 48 and 47,
  * 44 and 37; at 16 rows of Q3_K 57 and 37, of IQ1_M 64 and 57. (16 rows, which fill a tile, are faster with most types,
  * but 20 are not.) */
 static int64_t rows_opened(enum kind kind)
