@@ -1,16 +1,16 @@
-/* matmul_amx_strips.h - many activation rows: units of opened weights stay in the L2 cache while activations pass them,
- * 32 rows and a strip of columns at a time. Private to matmul_amx.c.
+/* matmul_amx_strips.h - many activation rows: units of unpacked weights stay in the L2 cache while activations stream
+ * past them, 32 rows and a strip of columns at a time. Private to matmul_amx.c.
  *
- * Two tiles of activations meet two tiles of weights, so that a tile is loaded once for two products: cores of virtual
- * machines have spells in which a load takes 22 cycles instead of 8, and a product as much as 35. The sums of one block
- * are scaled while the next ones are multiplied. There are too many of them to be kept in registers, and accumulators
- * are not, either: both go through the first cache, which is why no more than two blocks are under way (four and their
- * activations overflow it; that took a third longer than this).
+ * Two tiles of activations are multiplied by two tiles of weights, so that a tile is loaded once for two products:
+ * cores of virtual machines have spells in which a load takes 22 cycles instead of 8, and a product as much as 35. The
+ * sums of one block are scaled while the next are multiplied. Neither sums nor accumulators fit into registers: both
+ * go through the L1 cache, so that no more than two blocks are in flight (four, with their activations, overflow it and
+ * took a third longer).
  *
- * While tile instructions are under way, only one of the vector unit's two ports takes fused multiply-adds, products
+ * While tile instructions are in flight, only one of the vector unit's two ports takes fused multiply-adds, products
  * and conversions (measured on a Granite Rapids: 48 of them in 24 cycles alone, in 48 beside a single tile load).
- * Additions keep both. So sums become floats by two additions: to the integer bits that make a float of it which is a
- * constant too large, and of that constant's opposite. */
+ * Additions still have both. So a sum is converted to float by two additions: an integer one of the bits of a large
+ * constant, which makes the float constant + sum, and a float one that takes the constant off. */
 
 enum {
     STRIP = 16,               /* blocks whose activations are made ready at once */
@@ -85,14 +85,14 @@ struct work {
     uint8_t units[] __attribute__((aligned(64)));        /* what is left of the scratch */
 };
 
-/* Of the products two blocks ahead, the last ones are of weights that are not there: what they read. */
+/* Bytes read behind the last unit: products run two units ahead, and the last ones have no weights of their own. */
 enum { BEHIND_UNITS = 2 * 2 * (UNIT_TILE * 2 * 2 + PP_SLICE * MAX_UNIT_SCALES) };
 
 _Static_assert(sizeof(struct work) + BEHIND_UNITS + 160 * 1024 <= PP_MATMUL_SCRATCH,
                "a strip of the largest units in the scratch");
 
-/* Of units at a time. Accumulators go to memory and back from one part of the columns to the next, so the more room the
- * better, up to half of the second cache. */
+/* Bytes of units at a time. Accumulators go to memory and back from one part of the columns to the next, so the more
+ * the better, up to half of the L2 cache. */
 INLINE int64_t units_bytes(const struct pp_acts *x)
 {
     const size_t scratch = x->scratch_bytes ? x->scratch_bytes : PP_MATMUL_SCRATCH;
@@ -124,8 +124,8 @@ INLINE void put_half_sums(struct work *k, const int8_t *q, const float *d, int64
     }
 }
 
-/* True if activations can be used where they lie; else a copy has the rows that are missing of the last tile. Whatever
- * these are, nobody looks at what comes of them. */
+/* True if activations can be read in place; else they are copied, to pad the last tile. The padding rows' values do not
+ * matter, as their sums are not used. */
 INLINE bool is_whole(int64_t live)
 {
     return live % TILE_ROWS == 0;
@@ -180,8 +180,8 @@ INLINE struct factors next_factors(const struct strip *s, const struct factors *
     return (struct factors){at->couple + couple_bytes(kind), s->q + 32 * unit_blocks(kind) * u, u};
 }
 
-/* Product p of a unit: of weights p / n_acts and activations p % n_acts. The register it goes to has the one of the
- * unit before, which is stored: its result is there by now. */
+/* Product p of a unit: of weights p / n_acts and activations p % n_acts. First stores the unit before's product from
+ * the same tile register, as its result has arrived by now. */
 INLINE void multiply(const int p, int32_t (*before)[TILE_ROWS][PP_GROUP_ROWS], const enum kind kind, const int n_acts)
 {
 #define PRODUCT(sums, acts, weights)                      \
@@ -211,7 +211,7 @@ INLINE void load_first_tiles(const struct factors *at, int64_t q_stride)
     _tile_loadd(2, at->couple, PP_SLICE);
 }
 
-/* Behind product p: what the next one needs, and what its register is free for. */
+/* After product p: loads the next product's operands, and others into the registers that p was the last to need. */
 INLINE void load_tiles(const int p, const struct factors *at, const struct factors *next, int64_t q_stride,
                        const enum kind kind, const int n_acts)
 {
@@ -234,7 +234,7 @@ INLINE void load_tiles(const int p, const struct factors *at, const struct facto
 
 /* --- scaling ------------------------------------------------------------------------------------------------------ */
 
-/* Where the unit that is scaled has its things, of activation row 0. */
+/* The operands of the unit that is being scaled, at activation row 0. */
 struct scaled {
     float (*acc)[PP_GROUP_ROWS];                  /* [groups of the couple][ACT_ROWS] */
     int32_t (*sums)[TILE_ROWS][PP_GROUP_ROWS];    /* [PRODUCTS] */
@@ -276,7 +276,7 @@ INLINE void scale_row(const struct scaled *at, const int row, __m512 (*scale)[MA
     }
 }
 
-/* Addresses are made where they are used, not kept in too many registers. */
+/* Makes the compiler compute addresses where they are used, instead of keeping too many in registers. */
 INLINE void forget_addresses(struct scaled *at, const enum kind kind)
 {
     __asm__("" : "+r"(at->acc), "+r"(at->sums), "+r"(at->d));
@@ -286,7 +286,7 @@ INLINE void forget_addresses(struct scaled *at, const enum kind kind)
         __asm__("" : "+r"(at->half));
 }
 
-/* Scales the unit at `at` and multiplies the one at `from`, in turn, so that neither waits for the other. */
+/* Scales the unit at `at` and multiplies the one at `from`, interleaved, so that neither waits for the other. */
 INLINE void run_unit(const struct strip *s, struct scaled *at, __m512 (*scale)[MAX_UNIT_SCALES],
                      const struct factors *from, const struct factors *next,
                      int32_t (*before)[TILE_ROWS][PP_GROUP_ROWS], const enum kind kind, const int n_acts)
