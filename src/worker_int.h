@@ -66,11 +66,11 @@ struct shared_model {
     char cache_dir[512];                 /* "" for none */
 };
 
-/* What tells that a file is still the one that was read. */
+/* Compared to find out whether a file is still the one that was read. */
 struct file_stamp {
     dev_t dev;
     ino_t ino;
-    struct timespec mtime, ctime; /* the latter as programs may set the other one to what it was */
+    struct timespec mtime, ctime; /* ctime too, as programs may reset mtime */
     off_t size;
 };
 
@@ -78,9 +78,9 @@ struct cached_adapter {
     char path[512];
     struct file_stamp files[2]; /* weights, and in a folder the configuration */
     struct pp_adapter *adapter;
-    bool told;                           /* that it changes nothing, if so: an answer was asked of it */
-    bool replaced;                       /* the one before, of which that was, is another; to be told */
-    bool told_uninvoked;                 /* that a prompt did not have what invokes it */
+    bool told;                           /* an answer used it, and the user was told if it changes nothing */
+    bool replaced;                       /* its file has changed since an answer used it: the user is to be told */
+    bool told_uninvoked;                 /* the user was told that a prompt lacks the words that invoke it */
     uint64_t last_use;
 };
 
@@ -90,13 +90,13 @@ struct slot {
     bool used, temporary;
     bool unkept;                         /* nothing of it goes to the disk */
     bool busy;                           /* an answer is being written into it */
-    bool told;                           /* why what was saved of it is not used */
-    bool dirty;                          /* differs from what is saved of it */
-    struct pp_seq *seq, *draft;          /* draft: NULL as long as none was used */
+    bool told;                           /* the user was told why its snapshot is not used */
+    bool dirty;                          /* differs from its snapshot */
+    struct pp_seq *seq, *draft;          /* draft: NULL until one is used */
     uint64_t last_use;
 };
 
-/* The draft model; all NULL: there is none. */
+/* The draft model; all NULL if there is none. */
 struct worker_draft {
     struct shared_model *model;
     struct pp_engine *engine;
@@ -113,55 +113,55 @@ struct pp_worker {
     struct pp_queue *requests;
     pthread_t thread;
     struct pp_cancel cancel;             /* of the pass under way */
-    struct pp_cancel load_cancel;        /* of whatever is loaded when the end comes; any thread */
+    struct pp_cancel load_cancel;        /* of a load under way at shutdown; any thread */
 
     pthread_mutex_t lock;
     /* -- protected by lock */
     struct request *live;                /* generations that were asked for and have not ended */
     struct request *forgets;             /* FORGET for which the queue had no room; as for the others, by live_next */
-    bool computing;                      /* a pass is under way, and takes notice of `cancel` */
+    bool computing;                      /* a pass is under way, and heeds `cancel` */
     char shown[33];                      /* key of the conversation on the screen */
     bool closing;
-    pthread_cond_t saved;                /* a saving has ended */
+    pthread_cond_t saved;                /* signalled when a save has ended */
 
     /* -- worker thread */
     struct shared_model *target;
     struct pp_engine *engine;
-    struct request *loaded;              /* how; NULL as long as engine is */
+    struct request *loaded;              /* the request it was loaded by; NULL as long as engine is */
     struct worker_draft draft;
-    struct request *next_draft;          /* waits for the answers under way, or another model; NULL: none */
+    struct request *next_draft;          /* a draft to load once the answers under way have ended; or NULL */
     struct cached_adapter adapters[WORKER_ADAPTERS];
     int n_adapters;
     struct slot slots[WORKER_SLOTS];
     struct answer *answers[WORKER_ANSWERS]; /* [n_answers], the oldest first */
     int n_answers;
-    struct request *waiting;             /* generations that wait for a place among them, in order */
-    uint64_t clock;                      /* of uses of slots and adapters */
+    struct request *waiting;             /* generations queued for a place among the answers, in order */
+    uint64_t clock;                      /* counts uses of slots and adapters: their last_use */
     struct pp_template *tmpl;            /* the last one used */
     char *tmpl_source;
     bool told_template, told_off;
     uint64_t snapshot_quota;             /* as in the request to load */
-    struct saving *savings;              /* with the io thread */
-    enum pp_code save_trouble;           /* told of, and not over yet */
+    struct saving *savings;              /* saves that the io thread has in hand */
+    enum pp_code save_trouble;           /* an error that the user was told of, and that still persists */
     pthread_t room_thread;               /* if room_made; it reads cache_dir and engine */
     bool room_made;
     struct pp_cancel room_cancel;
 };
 
 /* --- worker.c --- */
-void worker_send(struct pp_worker *w, struct pp_event *e);          /* waits for room; takes over; NULL is fine */
-void worker_try_send(struct pp_worker *w, struct pp_event *e);      /* dropped if there is no room */
+void worker_send(struct pp_worker *w, struct pp_event *e);          /* waits for room; takes e over; NULL is fine */
+void worker_try_send(struct pp_worker *w, struct pp_event *e);      /* likewise, but drops e if there is no room */
 void worker_notice(struct pp_worker *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void request_free(struct request *r);
 /* Another draft, without adapters; takes over its path. */
 void request_set_draft(struct request *r, char *draft);
 
 /* --- worker_model.c --- */
-/* Takes over r. If it cannot be loaded, the model that was there stays, or is loaded again; how it went is told. */
+/* Takes over r. If its model cannot be loaded, the one before stays or is loaded again. Reports the outcome. */
 void worker_load(struct pp_worker *w, struct request *r);
 void worker_unload(struct pp_worker *w);
-/* The identity of the target, waiting at most wait_ms for it: then PP_ERR_BUSY, *err says nothing, and it may be known
- * later. Any other error stays. */
+/* The identity of the target, waiting at most wait_ms for it. PP_ERR_BUSY: not known yet, and *err is not set. Any
+ * other error is permanent. */
 enum pp_code worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out, struct pp_error *err);
 /* The adapters of a request, loaded on first use and again when a file has changed; those that no sequence uses are
  * kept while there is room, and valid until others are chosen. Returns how many: what cannot be loaded is left out, and
@@ -171,7 +171,7 @@ int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request
 /* Says, once for each, which adapters this prompt does not invoke. */
 void worker_tell_uninvoked(struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *ids,
                            size_t n);
-/* Tells what it is and whether it fits. */
+/* Reports what a model file is and whether it fits into memory. */
 void worker_inspect(struct pp_worker *w, struct request *r);
 
 /* As pp_model_open_as. */
@@ -208,7 +208,7 @@ struct wanted {
     size_t n;
 };
 enum pp_code slot_open(struct pp_worker *w, const struct wanted *wanted, struct slot **out, struct pp_error *err);
-/* How many of these tokens slot_open would find in memory. */
+/* How many of tokens [n], from the first on, slot_open would find in memory. */
 int64_t slots_at_hand(const struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
                       int64_t n);
 /* It was opened, but no answer is written into it. */
@@ -225,27 +225,27 @@ void slots_drop_drafts(struct pp_worker *w);        /* no answer may be under wa
 bool slots_free_idle(struct pp_worker *w);
 
 /* --- worker_slide.c --- */
-/* If the prompt goes on, behind what it has in common with the sequence, as the sequence does further on, takes out
- * what lies between. Does nothing if that cannot be, or if there is little to gain. */
+/* If the prompt, after the prefix it shares with the sequence, continues as the sequence does further on, removes the
+ * tokens between from the sequence. Does nothing if that is impossible or gains little. */
 void slot_slide(struct pp_worker *w, struct slot *s, const struct wanted *wanted);
 
 /* --- worker_saves.c --- */
-/* Hands what the disk lacks of a conversation to the io thread: microseconds. False if that has to wait for the
- * identity of the model, and wait_ms were not enough. */
+/* Hands the part of a conversation that is not on disk yet to the io thread; takes microseconds. False if the model's
+ * identity is not known yet, and not within wait_ms either. */
 bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms);
-/* Reads what the sequence lacks of the prompt and the disk has. */
+/* Reads from the disk what it has of the prompt and the sequence lacks. */
 void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *wanted);
-bool saves_have(struct pp_worker *w, const char *key); /* something on the disk, of a conversation */
-void saves_collect(struct pp_worker *w);            /* lets go of the pages of savings that have ended */
+bool saves_have(struct pp_worker *w, const char *key); /* whether the disk has a snapshot of a conversation */
+void saves_collect(struct pp_worker *w);            /* releases the pages of saves that have ended */
 bool saves_pending(struct pp_worker *w, const char *key); /* of a conversation, or (NULL) any */
-/* Waits for all; what takes longer than wait_ms is given up. */
+/* Waits for all saves, and gives up those that take longer than wait_ms. */
 void saves_finish(struct pp_worker *w, int wait_ms);
 void saves_forget(struct pp_worker *w, const char *key);
 
 /* --- worker_room.c --- */
-/* Lets a thread make memory ready for the conversation that is opened next. */
+/* Starts a thread that prepares memory for the conversation that is opened next. */
 void room_make(struct pp_worker *w);
-void room_stop(struct pp_worker *w);                /* within milliseconds; what is ready stays so */
+void room_stop(struct pp_worker *w);                /* within milliseconds; what is prepared stays */
 
 /* --- worker_answer.c --- */
 
@@ -264,7 +264,7 @@ struct answer {
     struct pp_buf piece;         /* of one step, as the model wrote it */
     struct pp_buf piece_guessed; /* as in struct pp_gen_turn */
     struct pp_guessed guessed;   /* all of the text, that of an answer begun before included */
-    struct pp_parts parts;       /* of a step, taken apart */
+    struct pp_parts parts;       /* a step's text, split into reasoning and answer */
     struct answer_text unsaved;  /* not handed to the io thread yet */
     struct answer_text pending;  /* not sent to the screen yet */
     int pending_tokens;
@@ -272,15 +272,15 @@ struct answer {
     int64_t n_before;            /* tokens of the text and reasoning that are continued */
     bool too_long;               /* its question alone does not fit into the context */
     uint64_t restored_tokens;    /* from a snapshot, for this answer */
-    bool parked;                 /* there were no pages for it: it waits until another answer has ended */
+    bool parked;                 /* no pages are left for it: it waits until another answer has ended */
 };
-/* Takes over r. NULL: it failed, and that was told. */
+/* Takes over r. NULL: it failed, and an event has reported that. */
 struct answer *answer_begin(struct pp_worker *w, struct request *r);
-/* Takes in what a step has brought: n_tokens in a->piece. True: the answer is complete. */
+/* Processes the output of a step: n_tokens, whose text is a->piece. True: the answer is complete. */
 bool answer_piece(struct answer *a, int n_tokens);
-/* Tells how it ended and frees it. */
+/* Reports how the answer ended and frees it. */
 void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *err);
-/* Tells how much of its prompt is at hand; an error if one of its adapters cannot be had. */
+/* Reports how much of r's prompt is in memory; an error if one of its adapters cannot be loaded. */
 void worker_cost(struct pp_worker *w, const struct pp_generate_request *r);
 /* Reads from the disk what was saved of a conversation, if it is on the screen and no answer is under way. */
 void worker_prepare(struct pp_worker *w, const struct pp_generate_request *r);
@@ -290,11 +290,11 @@ struct pp_event *worker_refusal(struct pp_worker *w, const struct pp_generate_re
 /* --- worker_generate.c --- */
 /* Takes over r: begins it, or lets it wait. */
 void worker_generate(struct pp_worker *w, struct request *r);
-/* One forward pass for all that are under way. False if there are none. */
+/* One forward pass for all answers under way. False if there are none. */
 bool worker_pass(struct pp_worker *w);
 
 /* --- worker.c: generations from their posting to their end; any thread --- */
-/* It has ended: frees it. */
+/* Frees a request that has ended. */
 void request_end(struct pp_worker *w, struct request *r);
 bool request_cancelled(struct pp_worker *w, const struct request *r);
 
