@@ -1,17 +1,17 @@
 /* matmul_amx_rows.h - up to 16 activation rows, which are one tile, while the weights stream past it once. Private to
  * matmul_amx.c.
  *
- * What a block takes of the vector unit does not grow with the activation rows, but for the scaling of the sums: at
- * 8 rows of Q4_0 46 instructions instead of the byte dot products' 101. Three things are done side by side, each for
- * the four blocks of a "quad" and a quad behind the one before, so that nothing waits for memory that was just
- * written: the weights of a quad are opened into bytes (Q8_0 is met where it lies), the quad before is multiplied, and
- * the sums of the one before that are scaled. */
+ * The vector instructions for a block do not grow with the activation rows, except for scaling the sums: at 8 rows of
+ * Q4_0, 46 instead of the 101 of the byte dot products. Three stages are interleaved, each working on the four blocks
+ * of a "quad", one quad behind the stage before, so that none waits for memory that was just written: the weights of a
+ * quad are unpacked to bytes (Q8_0 is read in place), the quad before is multiplied, and the sums of the one before
+ * that are scaled. */
 
 #ifndef PP_AMX_ROWS_SPAN /* tests have it shorter */
 #define PP_AMX_ROWS_SPAN 1024
 #endif
 
-enum { QUAD = 4, ROWS_SPAN = PP_AMX_ROWS_SPAN /* blocks whose activations are made ready at once */ };
+enum { QUAD = 4, ROWS_SPAN = PP_AMX_ROWS_SPAN /* blocks whose activations are prepared at once */ };
 
 /* A type: writes block b as signed bytes, [8][64] (NULL: it lies so, but unsigned, 128 too large); its scales, as
  * floats:
@@ -65,7 +65,7 @@ INLINE void shape_row_tiles(int64_t m)
     shape_tiles(&shapes);
 }
 
-/* Rows from m on to M are zeros: what becomes of them is of no interest, but it should be ordinary numbers. */
+/* Rows m to M - 1 are zeros: their sums are not used, but should be ordinary numbers. */
 INLINE void make_rows_ready(const struct rows_job *job, const struct rows_type type, const int M)
 {
     const struct pp_acts *x = job->x;
@@ -81,9 +81,9 @@ INLINE void make_rows_ready(const struct rows_job *job, const struct rows_type t
         }
 }
 
-/* A product: of a block. Loading tiles, multiplying and storing the sums each take 16
- * to 52 cycles until their result is there: one behind the other they would fill the processor's window of
- * instructions with waiting. So in the step of a product the next one is loaded and the one before is stored. */
+/* The product of a block. Loading tiles, multiplying and storing the sums each have a latency of 16 to 52 cycles: back
+ * to back, they would fill the out-of-order window with waiting instructions. So the step of a product also loads the
+ * next one's operands and stores the sums of the one before. */
 struct product {
     const int8_t *q;        /* of the first activation row */
     const uint8_t *weights; /* [8 slices] */
@@ -170,7 +170,7 @@ INLINE struct product product_at(const struct rows_job *job, const struct place 
     return (struct product){job->x->q + 32 * (at->b + j), type.open ? tiles[j] : packed + UNIT_TILE * (at->b + j)};
 }
 
-/* At the beginning and at the end one or two of the three have no quad: they take another one, to no effect. */
+/* At the beginning and at the end one or two of the three have no quad: they process some other, to no effect. */
 INLINE void stream_rows(const struct rows_job *job, const struct rows_type type, const int M)
 {
     struct rows_work *k = job->k;
@@ -217,7 +217,7 @@ INLINE void few_and_ready(const struct rows_job *job, const struct rows_type typ
     stream_rows(job, type, M);
 }
 
-/* All of the product, for 1 to TILE_ROWS rows of x; n_cols is a multiple of 32 QUAD. */
+/* The whole product, for 1 to TILE_ROWS rows of x; n_cols is a multiple of 32 QUAD. */
 INLINE void matmul_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch, const struct rows_type type)
 {
