@@ -1,9 +1,9 @@
 /* matmul_bf16_amx.c - the products with bfloat16 activations for AMX. The instruction itself is the arithmetic
  * (matmul_bf16.h), and its operands can be exchanged:
  *
- * - Few activation rows: weights are the first operand, 16 rows as they lie in the file but for their parts;
- *   activations are the second, which wants pairs of columns of all rows side by side. A single row lies so already.
- * - Many: activations are the first, as they lie; weights, the second, are brought into order strip by strip. */
+ * - Few activation rows: weights are the first operand, 16 rows in the file's order, split into their parts;
+ *   activations are the second, which wants pairs of columns of all rows side by side. A single row has that order.
+ * - Many: activations are the first, in their own order; weights, the second, are rearranged strip by strip. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -17,12 +17,12 @@ enum {
     TILE_ROWS = 16,
     UNIT = 1024,         /* bytes of 16 rows x 32 columns */
     FEW_ROWS = 2 * TILE_ROWS,
-    FEW_BYTES = 1 << 17, /* of their activations in order: so many columns at a time as fit */
+    FEW_BYTES = 1 << 17, /* of rearranged activations: as many columns at a time as fit */
     /* Blocks. F16, one row, two cores of a Granite Rapids: 28.2 GB/s with 2, 30.4 with 4, 31.8 with 8, 32.2 with 16,
-     * 31.6 with 32; 30.8 if the same columns of the next 16 rows are asked for; 32 with float32 products. */
+     * 31.6 with 32; 30.8 if the same columns of the next 16 rows are prefetched; 32 with float32 products. */
     FEW_AHEAD = 16,
     STRIP_GROUPS = 2,    /* of 16 weight rows */
-    STRIP_COLS = 512,    /* the activations of so many columns stay in the L2 cache */
+    STRIP_COLS = 512,    /* whose activations stay in the L2 cache */
 };
 
 enum part { UPPER, LOWER };
@@ -86,8 +86,8 @@ INLINE void load_parts(const uint8_t *w, __mmask32 live, const uint32_t type, co
     parts[LOWER] = pair_up(_mm512_sub_ps(first, upper1), _mm512_sub_ps(second, upper2));
 }
 
-/* 32 columns of `rows` weight rows (whole: 16 rows, all columns), the parts of each behind the other. What is not there
- * is 0. Meanwhile the lines `ahead` bytes behind are asked for, whether they are there or not. */
+/* 32 columns of `rows` weight rows (whole: 16 rows, all columns), padded with 0: the tile of one part, then that of the
+ * other. Also prefetches the lines `ahead` bytes further on, which may lie behind the matrix. */
 INLINE void make_unit(const uint8_t *w, size_t row_bytes, int64_t rows, __mmask32 live, size_t ahead,
                       const uint32_t type, const bool whole, uint8_t (*unit)[UNIT])
 {
@@ -142,7 +142,7 @@ static void shape_few(int64_t m)
     shape_tiles(&shapes);
 }
 
-/* Pairs of at most 4 rows of activations. */
+/* Interleaves the pairs of at most 4 rows of activations. */
 INLINE void order_4(const uint16_t *x, int64_t x_stride, int64_t rows, uint8_t *to)
 {
     __m512i r[4], fours[4];
@@ -164,7 +164,7 @@ INLINE void order_4(const uint16_t *x, int64_t x_stride, int64_t rows, uint8_t *
     _mm512_store_si512(to + 192, _mm512_shuffle_i32x4(a1, b1, 0xdd));
 }
 
-/* Of at most MOST rows: 8 or 16. */
+/* Likewise, of at most MOST rows: 8 or 16. */
 INLINE void order_rows(const uint16_t *x, int64_t x_stride, int64_t rows, uint8_t *to, const int MOST)
 {
     __m512i r[TILE_ROWS], out[TILE_ROWS];
@@ -284,7 +284,7 @@ INLINE void few_group(const struct few *f, const uint8_t *w, size_t row_bytes, i
         store_sums(k->result[t], y + TILE_ROWS * t * y_stride, y_stride, f->m - TILE_ROWS * t, lanes);
 }
 
-/* What will be asked for when it is too late: the beginning of the first rows. */
+/* Prefetches the beginning of the first rows, for which the prefetches in make_unit() come too late. */
 static void fetch_first(const uint8_t *w, size_t row_bytes, int64_t rows)
 {
     for (size_t at = 0; at < 64 * FEW_AHEAD && at < row_bytes; at += 64)
@@ -345,7 +345,7 @@ struct rows {
     int parts;
 };
 
-/* What a group of fewer than 16 rows has in y goes by way of work->result. */
+/* A group of fewer than 16 rows moves its part of y by way of work->result. */
 static void load_narrow(struct many_work *k, const float *y, int64_t y_stride, int64_t live, int64_t lanes)
 {
     for (int64_t i = 0; i < live; i++)
@@ -392,7 +392,7 @@ static void run_one(const struct strip *s, int g, const struct rows *rows, float
         store_narrow(s->work, y, y_stride, live, s->lanes[g]);
 }
 
-/* The sums grow by the products of both tiles of activations with both groups. */
+/* Adds the products of both tiles of activations with both groups to the sums. */
 INLINE void multiply_2x2(void)
 {
     _tile_dpbf16ps(0, 4, 6);
@@ -474,7 +474,7 @@ INLINE void order_unit(uint8_t *unit)
         _mm512_store_si512(unit + 64 * i, out[i]);
 }
 
-/* Of a strip n columns wide: one group's weights; w: its first row. */
+/* Rearranges one group's weights of a strip n columns wide; w: its first row. */
 INLINE void order_group(struct strip *s, int g, const uint8_t *w, size_t row_bytes, int64_t n, const uint32_t type)
 {
     for (int64_t b = 0; b < s->n_blocks; b++) {
