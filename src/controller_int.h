@@ -1,4 +1,4 @@
-/* controller_int.h - the inside of the controller, shared by controller*.c and slash.c. UI thread only, but for what
+/* controller_int.h - the controller's internals, shared by controller*.c and slash.c. UI thread only unless a comment
  * says otherwise.
  *
  *   controller.c           life, states, events, status
@@ -13,11 +13,11 @@
  *   controller_drafters.c  draft models
  *   controller_adapters.c  adapters: which are on, sets of them, several sets side by side
  *   controller_presets.c   sets of adapters under a name
- *   controller_cost.c      what a change of adapters would cost, and what is read ahead
+ *   controller_cost.c      what a change of adapters would cost, and reading ahead
  *   controller_thinking.c  whether the model is to think first
  *   controller_settings.c  those choices as the JSON that is stored with a conversation
- *   controller_files.c     conversations to files, and what the screen remembers
- *   controller_import.c    and from them
+ *   controller_files.c     exporting conversations to files, and what the screen remembers
+ *   controller_import.c    importing conversations from files
  *   controller_jobs.c      what the io thread does for all of them */
 #ifndef PP_SRC_CONTROLLER_INT_H
 #define PP_SRC_CONTROLLER_INT_H
@@ -58,67 +58,67 @@ struct named_list {
     size_t n, cap;
 };
 
-/* What is to happen once the answer under way has ended. */
+/* What to do once the answer under way has ended. */
 enum afterwards { THEN_NOTHING, THEN_NEW, THEN_OPEN, THEN_DELETE, THEN_FORK };
 
 /* Conversations as the screen lists them: rows first to first + n - 1 of `total` are here. */
 struct ctl_list {
     struct pp_session *items;     /* [n] */
     size_t n, cap, first, total;
-    char *query;                  /* what they were found by; "" or NULL: all */
-    char *wanted;                 /* what is to be asked as soon as the job under way has ended; NULL: nothing */
+    char *query;                  /* the search that found them; "" or NULL: all */
+    char *wanted;                 /* the query to run as soon as the job under way has ended; NULL: none */
     struct ctl_list_job *busy;    /* the job under way, or NULL */
     bool best_first;              /* a search orders by relevance */
-    bool failed;                  /* the last job did: nothing is fetched until the list is asked for anew */
+    bool failed;                  /* the last job did: nothing is fetched until the list is requested again */
 };
 
 /* An answer that is being written. */
 struct ctl_running {
-    struct ctl_running *next;     /* a later one */
+    struct ctl_running *next;     /* begun later */
     uint64_t request;
-    int64_t session, message;     /* whose it is, and where it is saved */
+    int64_t session, message;     /* its conversation, and the message it is saved as */
     int sibling, n_siblings;
-    struct pp_adapter_mix set;    /* what it is written under */
+    struct pp_adapter_mix set;    /* the adapters it is written with */
     struct pp_buf text, reasoning; /* of the message, so far */
     struct pp_guessed guessed;
     bool thinking;                /* the text has not begun */
     int64_t reasoning_tokens;
     uint64_t reasoning_ns;
-    int64_t base;                 /* tokens of the text and reasoning that are continued; 0: not known */
-    int64_t n_tokens;             /* and since */
+    int64_t base;                 /* tokens of the text and reasoning that it continues; 0: not known */
+    int64_t n_tokens;             /* tokens since */
     int64_t prompt_tokens;        /* 0: not known yet */
-    uint64_t done, total;         /* of the prompt, in tokens */
+    uint64_t done, total;         /* tokens of the prompt: processed, and in all */
     uint64_t prompt_started_ns;
     int64_t max_tokens;           /* < 0: no limit */
     float eta_s, tokens_per_s, acceptance, speedup; /* as in struct pp_status and struct pp_chat_message */
     int n_guessed;
     uint32_t guessed_at[PP_STATS_GUESSES], stood_at[PP_STATS_GUESSES];
-    bool begun;                   /* a token has come, if only the one that ends the answer */
-    bool said;                    /* text or reasoning has come */
-    bool relabel;                 /* it goes on under other adapters, which is noted when it says something */
-    bool beside;                  /* another one was written at the same time */
+    bool begun;                   /* a token has arrived, if only the one that ends the answer */
+    bool said;                    /* text or reasoning has arrived */
+    bool relabel;                 /* it continues with other adapters, to be noted once it has text */
+    bool beside;                  /* another answer was written at the same time */
     /* controller_overflow.c */
-    enum pp_overflow overflow;    /* what is to be done when it does not fit */
+    enum pp_overflow overflow;    /* what to do when the context is full */
     int64_t question;             /* the message that it answers, 0 for none */
     int64_t *turns;               /* [n_turns] first message of every object of its prompt, the system's not counted */
     size_t n_turns;
-    char *note;                   /* what it is told of the messages that had left the context before, or NULL */
+    char *note;                   /* what its prompt says of the messages that had left the context before; or NULL */
     int64_t next_from;            /* the message that the context begins, or would have to begin with; 0: no overflow */
-    bool summary;                 /* it is no answer but a summary of what is before next_from */
-    bool compact;                 /* ... that the user asked for: nothing is written again behind it */
+    bool summary;                 /* it is no answer but a summary of the messages before next_from */
+    bool compact;                 /* ... that the user asked for: no answer is rewritten afterwards */
 };
 
-/* What is to be done when an answer has ended for want of room. */
+/* What to do once an answer has ended because the context was full. */
 struct ctl_overflow {
     enum { CTL_OVERFLOW_NOTHING, CTL_OVERFLOW_ANSWER, CTL_OVERFLOW_SUMMARY, CTL_OVERFLOW_COMPACT } what;
     enum pp_overflow how;
     int64_t question, from;
     char *note;                   /* the summary */
-    int64_t session, message;     /* whose answer it was, and which */
-    bool temporary;               /* in which database */
+    int64_t session, message;     /* the answer's conversation, and its message */
+    bool temporary;               /* in the database in memory */
 };
 
-/* A conversation that is not on the screen and in which answers are being written. */
+/* A conversation that is not on screen while answers are being written in it. */
 struct ctl_away {
     struct ctl_away *next;
     int64_t session;
@@ -138,7 +138,7 @@ struct pp_controller {
     enum pp_state state;
     unsigned dirty;
     uint64_t close_deadline_ns;   /* CLOSING: when to stop waiting for the worker */
-    bool abandoned;               /* the worker did not end in time: its memory is left to the process's end */
+    bool abandoned;               /* the worker did not end in time: its memory is not freed before the process ends */
 
     /* the conversation */
     struct pp_session session;    /* strings never NULL; id 0 while unsaved */
@@ -148,21 +148,21 @@ struct pp_controller {
     bool unusable;                /* the database being damaged, or a newer pippin's */
     bool unmade;                  /* there is no database on the disk yet, and a temporary chat makes none of itself */
     struct pp_branch branch;
-    uint64_t renamings;           /* made here: a title that was read before is old */
-    uint64_t title_looked_ns;     /* when the database was asked for it, for who looks at the screen; 0: never */
+    uint64_t renamings;           /* made here: a title read before the last one is stale */
+    uint64_t title_looked_ns;     /* when the database was last asked for the title, as the user was present; 0: never */
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
     bool stepping;                /* ... to another branch of it */
     int64_t opening;              /* ... by this one, which is read */
-    int more_steps;               /* that were asked for meanwhile */
+    int more_steps;               /* requested meanwhile */
     struct ctl_undone {           /* by the last steps back, one behind the other: */
         int64_t session;          /* in this conversation, */
         int64_t at, leaf;         /* which ends with message `at` since (0: it is empty), what led to `leaf` */
     } undone;
-    unsigned unsaved_bits;        /* enum update_bits: what of it could not be saved, and goes with what comes next */
-    char *model;                  /* that is loaded, as it was named; "": it was not */
-    char *wanted_model;           /* that is being loaded, as the user named it; NULL: the first one */
-    int64_t wanted_in;            /* the conversation that it was named in; 0: in one that is not stored yet */
+    unsigned unsaved_bits;        /* enum update_bits: could not be saved, and is retried with the next update */
+    char *model;                  /* the loaded model, as it was named; "": it was not named */
+    char *wanted_model;           /* the model being loaded, as the user named it; NULL: the first one */
+    int64_t wanted_in;            /* the conversation in which it was named; 0: one that is not stored yet */
     struct pp_error open_err;     /* how the last opening went */
     enum afterwards then;
     int64_t then_session;         /* or, of a fork, how many questions it leaves out */
@@ -171,23 +171,23 @@ struct pp_controller {
     uint64_t request;             /* number of the last generation */
     struct ctl_running *running;
     struct ctl_away *away;
-    int64_t unseen[64];           /* conversations with an answer that was not looked at: [n_unseen] */
+    int64_t unseen[64];           /* [n_unseen] conversations with an unread answer */
     size_t n_unseen;
-    bool changed_meanwhile;       /* what is being opened has: an answer there ended, or it was renamed */
+    bool changed_meanwhile;       /* the conversation being opened has changed: an answer ended, or it was renamed */
     struct pp_branch group;       /* the alternatives side by side */
-    struct ctl_compared {         /* what those are written under that differ in their adapters */
+    struct ctl_compared {         /* the adapters of alternatives that differ in them */
         int64_t message;          /* 0 until it is saved */
         struct pp_adapter_mix set;
     } compared[PP_MAX_ALTERNATIVES];
     int n_compared;
-    struct ctl_to_compare {       /* NULL, or what is to be compared once it is known whether its adapters fit */
+    struct ctl_to_compare {       /* NULL, or a comparison that waits to learn whether its adapters fit */
         struct pp_adapter_mix sets[PP_MAX_ALTERNATIVES];
         int n;
         uint64_t epoch;           /* of the conversation ... */
         int64_t last;             /* ... and the last message of its branch */
     } *to_compare;
-    struct ctl_cost {             /* what the worker was asked about the prices of sets */
-        uint64_t request;         /* 0: nothing */
+    struct ctl_cost {             /* what switching to a set costs, as asked of the worker */
+        uint64_t request;         /* 0: none */
         struct pp_adapter_mix set;
         uint64_t epoch, revision; /* of the conversation and of its branch */
         bool known;
@@ -197,25 +197,25 @@ struct pp_controller {
     bool inspecting;              /* the worker is asked about an adapter, */
     bool inspecting_all;          /* and then about all others, not only those that are on */
     size_t n_scans;               /* for adapters and others beside the model, under way */
-    size_t n_awaited;             /* jobs of ctl_job_post that are to come back and have not */
-    bool finding_drafters;        /* a job does, or the worker is asked about one */
-    bool finding_models;          /* a job does, or looks into one */
-    float prefill_tps;            /* of the last prompt that was worth measuring; 0: none */
-    float decode_tps;             /* of the last answer that was; 0: none */
+    size_t n_awaited;             /* jobs of ctl_job_post that have not come back yet */
+    bool finding_drafters;        /* a job looks for them, or the worker is asked about one */
+    bool finding_models;          /* a job looks for them, or into one */
+    float prefill_tps;            /* tokens per second of the last prompt long enough to measure; 0: none */
+    float decode_tps;             /* tokens per second of the last answer that was; 0: none */
     uint64_t plain_tokens, plain_ns; /* decoded without adapters */
     bool cancel_asked;            /* SAVING */
-    struct ctl_asked {            /* SAVING: what the answers are noted with; what is chosen meanwhile is for later */
+    struct ctl_asked {            /* SAVING: the choices that the answers are stored with; later ones are for later */
         struct pp_adapter_mix set;
         struct pp_sampling sampling;
         int64_t max_tokens;
     } asked;
-    size_t saving_keep;           /* SAVING: how much of the branch stands if saving fails ... */
+    size_t saving_keep;           /* SAVING: how much of the branch stays if saving fails ... */
     struct pp_branch saved_tail;  /* ... and what was cut from it for the new branch */
     char *unsent;                 /* a message that could not be saved */
     char *refused;                /* the path of an adapter that could not be added */
-    uint64_t prompt_tokens, cached_tokens; /* of the last answer: its prompt, and what of it was at hand */
+    uint64_t prompt_tokens, cached_tokens; /* of the last answer: its prompt, and how much of it was in the cache */
     uint64_t kv_used, kv_cached, kv_total; /* bytes of KV pages: held, kept for others, and the limit */
-    uint64_t kv_copied_bytes;              /* and what of the cache was copied for it: nothing but a fork's last page */
+    uint64_t kv_copied_bytes;              /* and bytes copied within the cache for it: only a fork's last page is */
 
     /* choices */
     struct adapter_list adapters;
@@ -224,14 +224,14 @@ struct pp_controller {
     struct named_list presets;
     struct ctl_preset {
         struct pp_adapter_mix set;
-        bool stored;                   /* as far as is known here */
+        bool stored;                   /* in the database, as far as is known here */
     } *preset_sets;                    /* [presets.n] */
     size_t preset_cap;
-    int64_t preset_changes;            /* made here: what was read before is old */
+    int64_t preset_changes;            /* made here: presets read before the last one are stale */
     struct named_list templates, persona_names, params;
     struct pp_personas personas;
     char persona[64];             /* "" for none or a system prompt of one's own */
-    char *system_before;          /* what both were before conversations became temporary; NULL: as the options say */
+    char *system_before;          /* both, before conversations became temporary; NULL: as the options say */
     char persona_before[64];
     char *template_source;        /* of session.template_name; NULL: the model's own */
     struct pp_sampling sampling;
@@ -243,7 +243,7 @@ struct pp_controller {
     enum pp_thinking thinking;
 
     struct ctl_import *import;    /* the import under way, then those that wait for it; NULL: none */
-    char *import_stopped;         /* what is told of the last one that was stopped, or NULL */
+    char *import_stopped;         /* what the user is told of the last one that was stopped; or NULL */
 
     /* lists and status */
     struct ctl_list list;
@@ -255,7 +255,7 @@ struct pp_controller {
 
     /* a full context */
     enum pp_overflow overflow;
-    int overflow_once;            /* 1 + what overrules it for the request that is being made; 0: nothing does */
+    int overflow_once;            /* 1 + the enum pp_overflow that overrides it for the next request; 0: none does */
     struct ctl_overflow overflow_next;
     struct ctl_overflow overflow_later[16]; /* [n_overflow_later]: of conversations that are not on the screen */
     size_t n_overflow_later;
@@ -265,8 +265,8 @@ struct pp_controller {
 
     struct pp_status status;
     char adapters_line[512], notice[600], unsaved[600];
-    bool started;                 /* notices before that are all told */
-    size_t unsaved_why;           /* bytes of `unsaved` that say why, without what is done about it */
+    bool started;                 /* until then notices are appended, as nobody could read them yet */
+    size_t unsaved_why;           /* bytes at the start of `unsaved` that say why; what is done about it follows */
 };
 
 /* --- controller.c --- */
