@@ -296,25 +296,26 @@ bool ctl_may_keep(struct pp_controller *c, const char *text);
 void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e);
 void ctl_on_text(struct pp_controller *c, const struct pp_event *e);
 void ctl_on_done(struct pp_controller *c, const struct pp_event *e);
-/* An answer to the conversation on the screen, with a new number; m: its message as it is. NULL: out of memory. */
+/* Adds an answer, with a new request number, to the conversation on screen; m: its message so far. NULL: out of
+ * memory. */
 struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_chat_message *m);
 void ctl_running_drop(struct pp_controller *c, struct ctl_running *r);
 struct ctl_running *ctl_running_find(const struct pp_controller *c, uint64_t request);
-bool ctl_in_front(const struct pp_controller *c, uint64_t request); /* the last message on the screen is its */
-/* Stops what is written in a conversation. False: nothing is. */
+bool ctl_in_front(const struct pp_controller *c, uint64_t request); /* it writes the last message on screen */
+/* Stops the answers being written in a conversation. False: there are none. */
 bool ctl_cancel_in(struct pp_controller *c, int64_t session);
-/* After the branch was read anew: what is being written of it appears as far as it is. */
+/* After the branch was read again: shows the answers being written in it, as far as they have got. */
 void ctl_show_running(struct pp_controller *c);
-/* What the branch on the screen took of the context when its last answer ended. */
+/* Shows how much of the context the branch on screen took when its last answer ended. */
 void ctl_show_context(struct pp_controller *c);
 void ctl_on_shown(struct pp_controller *c); /* another conversation is on the screen */
-/* The conversation on the screen is left while answers are written in it: they go on, and keep its lock. False: none
- * are. */
+/* Leaves the conversation on screen while answers are written in it: they go on, and keep its lock. False: there are
+ * none. */
 bool ctl_go_away(struct pp_controller *c);
-/* A copy of the lock of a conversation that was left so; -1: it was not. */
+/* A copy of the lock of a conversation that was left in this way; -1: it was not. */
 int ctl_away_lock(const struct pp_controller *c, int64_t session);
 void ctl_come_back(struct pp_controller *c, int64_t session); /* it is on the screen again, with that copy */
-/* Stops what is written in such a conversation, then deletes it. False: it is none. */
+/* Stops the answers in such a conversation, then deletes it. False: it is not such a one. */
 bool ctl_delete_away(struct pp_controller *c, int64_t session);
 /* Chooses the alternative to the left (-1) or right of the last message. False: there is none. */
 bool ctl_choose_alternative(struct pp_controller *c, int step);
@@ -328,10 +329,11 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err);
 enum update_bits { UPDATE_TITLE = 1, UPDATE_CHOICES = 2, UPDATE_HEAD = 4, UPDATE_MODEL = 8 /* of the choices */ };
 void ctl_update_session(struct pp_controller *c, unsigned bits);
 void ctl_remember_model(struct pp_controller *c, int64_t session, const char *model); /* of one not on the screen */
-/* A conversation is on the screen, or another model is there: says so if it is not the one that it was had with. */
+/* Called when a conversation comes on screen or another model was loaded: a notice if the conversation was had with a
+ * different one. */
 void ctl_tell_other_model(struct pp_controller *c);
 void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m); /* which of how many it is */
-void ctl_update_unsaved(struct pp_controller *c); /* tries again what could not be saved of the conversation, if any */
+void ctl_update_unsaved(struct pp_controller *c); /* retries what could not be saved of the conversation, if any */
 void ctl_head_saved(struct pp_controller *c, int64_t head); /* a job has saved that the conversation ends there */
 void ctl_head_not_saved(struct pp_controller *c); /* it failed: what was unsaved before is tried again before the end */
 void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything posted so far has been done; then -1 */
@@ -345,12 +347,12 @@ void ctl_start_open(struct pp_controller *c, int64_t session);
 void ctl_note_change(struct pp_controller *c, int64_t session); /* if that is just being opened, it is read once more */
 void ctl_start_fork(struct pp_controller *c, int n_back);
 void ctl_start_delete(struct pp_controller *c, int64_t session);
-/* The answer in other words, as a branch of its own; false: out of memory. */
+/* Stores an edited answer as a branch of its own; false: out of memory. */
 bool ctl_change_answer(struct pp_controller *c, size_t message, const char *text);
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from);
 
-/* Writes the last answer of the branch again, or goes on with what is there of it; of several side by side all that
- * ended for want of room. */
+/* Writes the branch's last answer again, or continues it; of several side by side, all that ended because the context
+ * was full. */
 void ctl_answer_again(struct pp_controller *c);
 
 /* --- controller_overflow.c --- */
@@ -360,12 +362,12 @@ enum pp_overflow ctl_default_overflow(const struct pp_controller *c);
 /* The messages for an answer (the last of the branch), as JSON (pp_free); notes in *run what a drop needs to know.
  * False: out of memory. */
 bool ctl_overflow_prepare(struct pp_controller *c, struct ctl_running *run, char **messages);
-/* Whether there are older turns than the one under way in the context. */
+/* Whether the context holds turns older than the one under way. */
 bool ctl_overflow_older_turns(const struct pp_controller *c);
 void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e);
-/* An answer has ended; before it is forgotten. */
+/* Called when an answer has ended, before *r is freed. */
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e);
-/* Then, with the screen at rest: goes on, or asks the user. */
+/* Called after that, once nothing is under way on screen: continues, or asks the user. */
 void ctl_overflow_act(struct pp_controller *c);
 bool ctl_overflow_had_no_room(const struct pp_controller *c, int64_t message); /* one of those side by side */
 /* A conversation is on the screen again: what was to be done when its answer ended elsewhere. */
@@ -373,27 +375,27 @@ void ctl_overflow_come_back(struct pp_controller *c);
 
 /* --- controller_title.c --- */
 
-/* What asks the model something for ourselves: the likeliest answer without reasoning, which nobody sees and nothing
- * keeps. The strings and adapters stay the caller's; adapters is filled. */
+/* A request for the program's own use (a title, say): greedy decoding without reasoning, neither shown nor stored. It
+ * borrows `messages` and `adapters`, which is filled. */
 struct pp_generate_request ctl_aside(const struct pp_controller *c, uint64_t request, const char *messages,
                                      struct pp_adapter_choice adapters[static PP_MAX_ADAPTERS]);
-/* An answer has ended: asks for a title if it is time for one. */
+/* Called when an answer has ended: asks the model for a title if it is time for one. */
 void ctl_title_begin(struct pp_controller *c);
-/* The user goes on: he does not wait for a title. */
+/* Called when the user goes on: nobody should have to wait for a title. */
 void ctl_title_cancel(struct pp_controller *c);
 /* True if the event was about a title. */
 bool ctl_title_event(struct pp_controller *c, const struct pp_event *e);
 
 /* --- controller_files.c --- */
 
-/* What is to be kept where it can be when the database is gone as the program ends. */
+/* Conversations to rescue to a file if the database turns out to be gone as the program ends. */
 struct ctl_rescue {
     const struct pp_paths *paths;
     char key[17];                 /* of the first */
     int64_t sessions[16];         /* [n] */
     size_t n;
     bool gone;                    /* out: the database is */
-    char text[1200];              /* out: what is told of it; "" for nothing */
+    char text[1200];              /* out: what to tell the user; "" for nothing */
 };
 /* The conversation on the screen, and those in which answers are still being written. */
 void ctl_rescue_list(const struct pp_controller *c, struct ctl_rescue *r);
@@ -401,7 +403,8 @@ void ctl_rescue(void *rescue, struct pp_store *st); /* a pp_io_ending's */
 
 /* --- controller_import.c --- */
 
-/* It ends after its slice, and those behind it do not begin. False: there is none, or it is ending. */
+/* Stops the import under way after its current slice, and drops those queued. False: none is under way, or it is
+ * stopping already. */
 bool ctl_import_stop(struct pp_controller *c);
 
 /* --- controller_list.c --- */
@@ -411,7 +414,7 @@ void ctl_list_again(struct pp_controller *c);  /* asks the database anew */
 void ctl_list_rename(struct pp_controller *c, int64_t session, const char *title);
 void ctl_list_remove(struct pp_controller *c, int64_t session);
 void ctl_list_free(struct ctl_list *l);
-/* Builds what an older database lacks of the search's index, bit by bit, between the other jobs. */
+/* Builds the part of the search index that an older database lacks, in slices between other jobs. */
 void ctl_index_start(struct pp_controller *c);
 
 /* --- controller_choices.c --- */
@@ -434,12 +437,12 @@ enum pp_code ctl_choices_init(struct pp_controller *c, struct pp_error *err);
 void ctl_choices_free(struct pp_controller *c);
 /* Parameters as on the command line. */
 void ctl_reset_params(struct pp_controller *c);
-/* What the command line says expressly is above what is stored with a resumed conversation. */
+/* Explicit command-line options override what is stored with a resumed conversation. */
 enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err);
 /* Any thread, on lists that are that thread's: the entry for a path, new or old; NULL if it cannot be had. */
 struct pp_adapter_entry *ctl_adapter_add(struct adapter_list *l, const char *path);
 void ctl_add_named(struct named_list *l, const char *name, const char *detail);
-/* Unless there is one of that name. */
+/* Likewise, unless there is one of that name. */
 void ctl_add_template(struct named_list *l, const char *name, const char *detail);
 /* What the first of them stands for with this model. */
 void ctl_name_own_template(struct pp_controller *c, const struct pp_loaded *l);
