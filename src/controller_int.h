@@ -149,7 +149,7 @@ struct pp_controller {
     bool unmade;                  /* there is no database on the disk yet, and a temporary chat makes none of itself */
     struct pp_branch branch;
     uint64_t renamings;           /* made here: a title read before the last one is stale */
-    uint64_t title_looked_ns;     /* when the database was last asked for the title, as the user was present; 0: never */
+    uint64_t title_looked_ns;     /* when the title was last read anew, as the user was present; 0: never */
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
     bool stepping;                /* ... to another branch of it */

@@ -131,9 +131,9 @@ INLINE int64_t panel_start(int64_t m, int64_t n, int64_t p)
     return m * p / n;
 }
 
-/* A piece of a row is so short that the processor's own prefetcher hardly begins. Two cores of a Zen 3, 256 rows of 2,048
- * columns, medians of two runs of 21 turns, G multiply-adds/s without and with it: Q4_K 90 and 95, 95 and 102; Q8_0 44
- * and 43, 64 and 66; Q2_K 83 and 84, 77 and 81. */
+/* A piece of a row is so short that the processor's own prefetcher hardly begins. Two cores of a Zen 3, 256 rows of
+ * 2,048 columns, medians of two runs of 21 turns, G multiply-adds/s without and with it: Q4_K 90 and 95, 95 and 102;
+ * Q8_0 44 and 43, 64 and 66; Q2_K 83 and 84, 77 and 81. */
 INLINE void prefetch_blocks(const int8_t *q, const float *d, const int32_t *sum, int64_t n_blocks)
 {
     for (int64_t b = 0; b < n_blocks; b += 2)
