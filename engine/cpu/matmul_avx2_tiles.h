@@ -43,8 +43,9 @@ struct word_block {
     float d[16];
 };
 
-/* As bytes, but unsigned and so without bias. Bytes 4 r to 4 r + 3 of q[v] are row r, columns 2 v, 2 v + 1, 2 v + 16 and
- * 2 v + 17: so a 16-bit word sums over 16 columns, whose scales are words 2 r and 2 r + 1 of sc. min: per 16 columns. */
+/* As bytes, but unsigned and so without bias. Bytes 4 r to 4 r + 3 of q[v] are row r, columns 2 v, 2 v + 1, 2 v + 16
+ * and 2 v + 17, so that the 16-bit words 2 r and 2 r + 1 of their products each sum over 16 columns; those words of sc
+ * are the scales. min: per 16 columns. */
 struct pair_block {
     uint8_t q[8][PP_SLICE];
     int16_t sc[32];
