@@ -366,7 +366,7 @@ const struct pp_option pp_option_specs[] = {
     {.name = "epochs", .arg = "N", .set = pp_set_int, AT(train.epochs), .min = 1, .max = 1 << 20, .commands = LORA,
      .group = PP_GROUP_WORK, .help = "train: how often all examples are gone through (3)"},
     {.name = "steps", .arg = "N", .set = pp_set_int64, AT(train.steps), .min = 0, .max = 1 << 30, .commands = LORA,
-     .group = PP_GROUP_WORK, .help = "train: so many steps instead of epochs"},
+     .group = PP_GROUP_WORK, .help = "train: so many steps instead of epochs; 0: epochs (default)"},
     {.name = "max-length", .arg = "N", .set = pp_set_int64, AT(lora_train.max_length), .min = 2, .max = 1 << 20,
      .commands = LORA, .group = PP_GROUP_WORK, .help = "train: tokens of an example at most (512)"},
     {.name = "val", .arg = "FILE", .choices = "FILE", .set = pp_set_file, AT(lora_train.validation), .commands = LORA,
