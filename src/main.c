@@ -1,4 +1,4 @@
-/* main.c - the program: surroundings, command line, and off to the screen or to a command. */
+/* main.c - the program: prepares the process, reads the command line, and starts the chat or a command. */
 #include <errno.h>
 #include <fcntl.h>
 #include <locale.h>
@@ -20,8 +20,9 @@
 #include "ui/terminal.h"
 #include "ui/ui.h"
 
-/* Who starts us without stdin, stdout or stderr must not find a file of ours in its place. Nothing is read from the
- * stand-in, and writing to it fails as it would have. */
+/* Opens /dev/null for each of stdin, stdout and stderr that the parent has closed; otherwise the next file opened,
+ * say the database, would get its descriptor and receive what is printed. All are read-only: stdin is at its end,
+ * and writing fails as it would on a closed descriptor. */
 static void fill_gaps(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -29,8 +30,8 @@ static void fill_gaps(void)
             (void)!open("/dev/null", O_RDONLY);
 }
 
-/* Services and containers may start programs without HOME: then the user's entry in the password file says where it is.
- * Who has none there can keep nothing; what needs no file of his works. */
+/* Services and containers may start programs without HOME; it is taken from the user's entry in the password file
+ * then. Without one there either, nothing can be stored, but whatever needs no file in the home folder works. */
 static void find_home(void)
 {
     const char *home = getenv("HOME");
@@ -40,18 +41,18 @@ static void find_home(void)
     setenv("HOME", user && user->pw_dir && user->pw_dir[0] == '/' ? user->pw_dir : "/nonexistent", 1);
 }
 
-/* The user's umask. */
+/* Returns the user's umask, which commands that make files restore. */
 static mode_t prepare_process(void)
 {
     fill_gaps();
     find_home();
-    setlocale(LC_CTYPE, "");   /* characters are the user's; numbers stay those of files and JSON */
-    signal(SIGPIPE, SIG_IGN);  /* a reader that went away is an error of write, */
-    signal(SIGXFSZ, SIG_IGN);  /* and so is a file that has reached ulimit -f */
-    return umask(077);         /* conversations are private */
+    setlocale(LC_CTYPE, "");   /* character set of the user; numbers keep the C locale, as in files and JSON */
+    signal(SIGPIPE, SIG_IGN);  /* a reader that has gone away shows as an error of write(), */
+    signal(SIGXFSZ, SIG_IGN);  /* as does a file that reaches the limit of ulimit -f */
+    return umask(077);         /* conversations are private: nobody else may read them */
 }
 
-/* What these commands are asked to make are files like any others. */
+/* Commands that write files for others to use, which get the user's umask instead of 077. */
 static bool makes_files(const char *command)
 {
     static const char *const makers[] = {"bench", "convert", "imatrix", "logits", "lora", "quantize"};
@@ -64,13 +65,14 @@ static bool makes_files(const char *command)
 static int fail(enum pp_code code, const struct pp_error *err)
 {
     struct pp_buf line = {0};
-    pp_plain_text(&line, err->text, strlen(err->text)); /* it may quote an argument or a file */
+    pp_plain_text(&line, err->text, strlen(err->text)); /* the message may quote an argument or a file name, with
+                                                         * control characters */
     fprintf(stderr, "pippin: %s\n", pp_buf_cstr(&line));
     pp_buf_free(&line);
     return pp_exit_code(code);
 }
 
-/* Whether the command was written out, so that its help is wanted and not the program's. */
+/* Whether the command was given by name, so that --help means the help of that command and not the program's. */
 static bool is_named(int argc, char **argv, const char *command)
 {
     for (int i = 1; i < argc; i++)
@@ -79,7 +81,7 @@ static bool is_named(int argc, char **argv, const char *command)
     return false;
 }
 
-/* --help, --version and --completion: what they print is the answer. */
+/* Prints the answer to --help, --version or --completion; false if none of them was given. */
 static bool talk(const struct pp_options *o, const struct pp_paths *p, bool command_named)
 {
     if (o->help)
@@ -93,7 +95,7 @@ static bool talk(const struct pp_options *o, const struct pp_paths *p, bool comm
     return true;
 }
 
-/* "pippin help run" is "pippin --help run", as many programs have it. */
+/* Accepts "pippin help run" for "pippin --help run", as many programs do. */
 static void take_help(int argc, char **argv)
 {
     static char option[] = "--help";
@@ -105,7 +107,7 @@ static void take_help(int argc, char **argv)
 int main(int argc, char **argv)
 {
     struct pp_paths paths;
-    static struct pp_options options; /* with room for many words, which a small stack need not have */
+    static struct pp_options options; /* static, as it holds arrays of words that are too large for a small stack */
     struct pp_error err;
     const mode_t mask = prepare_process();
     take_help(argc, argv);
@@ -118,7 +120,7 @@ int main(int argc, char **argv)
         errno = 0;
         if (fflush(stdout) == 0 && !ferror(stdout))
             return 0;
-        if (pp_cli_reader_gone()) /* as in `pippin --help | head` */
+        if (pp_cli_reader_gone()) /* the reader has closed the pipe, as in `pippin --help | head`: no message */
             return 1;
         return fail(pp_fail(&err, PP_ERR_IO, "cannot write the output: %s", strerror(errno)), &err);
     }
