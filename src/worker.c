@@ -1,4 +1,4 @@
-/* worker.c - the thread that owns the engine: taking requests, stopping, ending. */
+/* worker.c - the thread that owns the engine: how it receives requests, is interrupted, and ends. */
 #include "src/worker.h"
 
 #include <stdarg.h>
@@ -11,8 +11,8 @@
 
 enum {
     REQUEST_CAPACITY = 256,
-    RETRY_SAVE_MS = 250,  /* while a conversation waits for the model's identity to be saved */
-    CLOSE_WAIT_MS = 3000, /* for it, at the end */
+    RETRY_SAVE_MS = 250,  /* between attempts to save while the model's identity is not known yet */
+    CLOSE_WAIT_MS = 3000, /* how long to wait for it at the end */
 };
 
 int pp_worker_patience = 1;
@@ -92,7 +92,7 @@ void request_set_draft(struct request *r, char *draft)
     l->draft = draft;
 }
 
-/* A copy of s, or NULL if there is none; *ok becomes false when there is no memory. */
+/* A copy of s (NULL stays NULL). *ok becomes false if memory runs out. */
 static char *copy(const char *s, bool *ok)
 {
     char *c = s ? pp_strdup(s) : NULL;
@@ -120,7 +120,7 @@ static bool copy_load(struct request *r, const struct pp_load_request *from)
     r->load.imatrix = copy(from->imatrix, &ok);
     r->load.engine.kernels = copy(from->engine.kernels, &ok);
     r->load.engine.share_pool = NULL;
-    r->load.engine.cancel = NULL; /* the worker has its own */
+    r->load.engine.cancel = NULL; /* the worker sets its own */
     return ok;
 }
 
@@ -145,7 +145,8 @@ static bool copy_generate(struct request *r, const struct pp_generate_request *f
     return ok && stops;
 }
 
-/* Takes over r. False if it cannot be taken; then it is gone. */
+/* Queues r and takes ownership of it. If the queue is full or closed, or !ok (the copy is incomplete), r is freed
+ * and the result is false. */
 static bool post(struct pp_worker *w, struct request *r, bool ok)
 {
     if (r && ok && pp_queue_try_push(w->requests, r))
@@ -220,7 +221,7 @@ static void do_generate(struct pp_backend *b, const struct pp_generate_request *
     worker_try_send(w, worker_refusal(w, from, &err));
 }
 
-/* What was asked for so far, whether it has begun or not; never what comes after. */
+/* Cancels the given request, or all (0), whether they have begun or not. Requests posted later are not affected. */
 static void do_cancel(struct pp_backend *b, uint64_t request)
 {
     struct pp_worker *w = (struct pp_worker *)b;
@@ -262,7 +263,8 @@ static bool post_inspection(struct pp_backend *b, enum request_kind kind, enum p
     return post((struct pp_worker *)b, r, ok);
 }
 
-/* It was saved after its last turn, and its pages are kept while there is room. */
+/* Nothing to do: the conversation was saved after its last turn, and its pages stay in the cache while there is
+ * room. */
 static void do_leave(struct pp_backend *b, const char *key)
 {
     (void)b, (void)key;
@@ -276,7 +278,8 @@ static void wake_up(struct pp_worker *w)
     post(w, r, true);
 }
 
-/* Whoever deletes conversations does not wait for a model that is being loaded, and there may be many. */
+/* Never blocks: deleting a conversation must not wait while the worker loads a model. Many may be deleted at once,
+ * so when the queue is full, the request goes to a list of its own, w->forgets. */
 static void do_forget(struct pp_backend *b, const char *key)
 {
     struct pp_worker *w = (struct pp_worker *)b;
@@ -292,10 +295,10 @@ static void do_forget(struct pp_backend *b, const char *key)
     r->live_next = w->forgets;
     w->forgets = r;
     pthread_mutex_unlock(&w->lock);
-    wake_up(w); /* it may have emptied the queue just before, and sleep */
+    wake_up(w); /* the worker may have found the queue empty before this entry was added, and would sleep on */
 }
 
-/* What is to be forgotten beside the queue; NULL: nothing. */
+/* The next entry of w->forgets, or NULL. */
 static struct request *next_forget(struct pp_worker *w)
 {
     pthread_mutex_lock(&w->lock);
@@ -325,7 +328,7 @@ static void do_draft(struct pp_backend *b, const char *path)
     worker_try_send(w, e);
 }
 
-/* A request about a conversation that is not answered. */
+/* Posts a request about a conversation that produces no answer (cost, prepare). */
 static bool post_question(struct pp_backend *b, const struct pp_generate_request *from, enum request_kind kind)
 {
     struct request *r = pp_calloc(1, sizeof *r);
@@ -342,7 +345,7 @@ static bool do_cost(struct pp_backend *b, const struct pp_generate_request *from
 
 static void do_prepare(struct pp_backend *b, const struct pp_generate_request *from)
 {
-    post_question(b, from, REQUEST_PREPARE); /* lost, the answer costs more */
+    post_question(b, from, REQUEST_PREPARE); /* if it is lost, the next answer is only slower to begin */
 }
 
 static void do_close(struct pp_backend *b)
@@ -371,14 +374,14 @@ static void carry_out(struct pp_worker *w, struct request *r)
     switch (r->kind) {
     case REQUEST_LOAD:
         while (worker_pass(w))
-            ; /* with the old model */
+            ; /* finish the answers under way with the old model */
         if (is_closing(w))
             break;
         worker_load(w, r);
-        return; /* it is taken over */
+        return; /* r belongs to worker_load now */
     case REQUEST_GENERATE:
         worker_generate(w, r);
-        return; /* it is taken over */
+        return; /* r belongs to worker_generate now */
     case REQUEST_FORGET:
         slot_forget(w, r->key);
         break;
@@ -390,7 +393,7 @@ static void carry_out(struct pp_worker *w, struct request *r)
         break;
     case REQUEST_DRAFT:
         worker_want_draft(w, r);
-        return; /* it is taken over */
+        return; /* r belongs to worker_want_draft now */
     case REQUEST_COST:
         worker_cost(w, &r->generate);
         break;
@@ -415,7 +418,7 @@ static void *worker_main(void *arg)
         bool answering = worker_pass(w), waiting = !answering && slots_waiting(w);
         struct request *r = pp_queue_try_pop(w->requests);
         if (!r)
-            r = next_forget(w); /* behind what was asked for before */
+            r = next_forget(w); /* after everything that was queued before */
         if (!r && !answering)
             r = pp_queue_pop(w->requests, waiting ? RETRY_SAVE_MS : -1);
         if (r)
@@ -437,7 +440,7 @@ static void do_free(struct pp_backend *b)
     struct pp_worker *w = (struct pp_worker *)b;
     if (!w)
         return;
-    do_close(b); /* if that was not asked for; twice does no harm */
+    do_close(b); /* in case the caller did not; closing twice is harmless */
     pthread_join(w->thread, NULL);
     for (struct request *r; (r = pp_queue_try_pop(w->requests));)
         request_free(r);

@@ -1,5 +1,5 @@
-/* worker_draft.c - the draft model and its adapters: loading one, looking at others, and changing it while the model
- * stays. */
+/* worker_draft.c - the draft model and its adapters: loading one, inspecting candidates, and replacing it while the
+ * target model stays. */
 #include <string.h>
 #include <sys/stat.h>
 
@@ -8,7 +8,8 @@
 
 /* --- whether it fits -------------------------------------------------------------------------------------- */
 
-/* *bridged: it has another vocabulary, and guesses by its text. */
+/* Whether this model can draft for the target. *bridged: its vocabulary differs, and drafts are translated by their
+ * text. */
 static enum pp_code check_vocabulary(struct pp_worker *w, const struct pp_model *draft, bool *bridged,
                                      struct pp_error *err)
 {
@@ -103,7 +104,7 @@ static enum pp_code add_adapters(struct worker_draft *d, const struct pp_load_re
     return PP_OK;
 }
 
-/* Into *d, which is empty and stays so if it fails. */
+/* Loads into *d, which is empty, and stays so on failure. */
 static enum pp_code load(struct pp_worker *w, const struct pp_load_request *r, struct worker_draft *d,
                          struct pp_error *err)
 {
@@ -144,7 +145,7 @@ enum pp_code draft_seq(struct pp_worker *w, struct pp_seq **out, struct pp_error
 
 void worker_want_draft(struct pp_worker *w, struct request *r)
 {
-    request_free(w->next_draft); /* the last word counts */
+    request_free(w->next_draft); /* only the latest choice counts */
     w->next_draft = r;
 }
 
@@ -161,7 +162,8 @@ void worker_change_draft(struct pp_worker *w)
     how.n_draft_adapters = 0;
     if (e && !w->engine) {
         pp_fail(&e->err, PP_ERR_NOT_FOUND, "there is no model that it could guess for");
-    } else if (e && same_file(pp_model_info(w->target->model)->path, r->key)) { /* that was loaded meanwhile */
+    } else if (e && same_file(pp_model_info(w->target->model)->path, r->key)) { /* the user has loaded that model as
+                                                                                 * the target meanwhile */
         pp_fail(&e->err, PP_ERR_MISMATCH, "it is the model itself");
     } else if (e && load(w, &how, &fresh, &e->err) == PP_OK) {
         slots_drop_drafts(w);

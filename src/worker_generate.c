@@ -1,7 +1,7 @@
-/* worker_generate.c - the answers under way: side by side, the conversation on the screen first.
+/* worker_generate.c - the answers under way, computed in one batch, the conversation on the screen first.
  *
- * When pages run out, conversations that rest give up theirs; they can be had from the disk again. If that is not
- * enough, the least urgent answer is parked: it lets go of its pages, and goes on when another one has ended. */
+ * When pages run out, idle conversations give up theirs, which can be restored from the disk. If that is not enough,
+ * the least urgent answer is parked: it releases its pages, and resumes when another one has ended. */
 #include <string.h>
 
 #include "src/worker_int.h"
@@ -24,7 +24,7 @@ static void refuse(struct pp_worker *w, struct request *r)
     request_end(w, r);
 }
 
-/* Those that wait take the free places. */
+/* Begins queued requests as long as an answer slot is free. */
 static void begin_waiting(struct pp_worker *w)
 {
     while (w->waiting && (w->n_answers < WORKER_ANSWERS || request_cancelled(w, w->waiting))) {
@@ -52,7 +52,7 @@ static void end_answer(struct pp_worker *w, struct answer *a, enum pp_finish fin
     w->n_answers--;
     answer_end(a, finish, err);
     for (i = 0; i < w->n_answers; i++)
-        w->answers[i]->parked = false; /* there are pages again */
+        w->answers[i]->parked = false; /* the ended answer's pages are free */
 }
 
 static void end_cancelled(struct pp_worker *w)
@@ -64,14 +64,14 @@ static void end_cancelled(struct pp_worker *w)
             end_answer(w, w->answers[i], PP_FINISH_NONE, &err);
 }
 
-/* 0: on the screen; 2: nobody waits for it. */
+/* Urgency: 0 the conversation on the screen, 1 others, 2 background requests. */
 static int rank(const struct answer *a, const char *shown)
 {
     const struct pp_generate_request *r = &a->request->generate;
     return r->background ? 2 : r->session_key && strcmp(r->session_key, shown) == 0 ? 0 : 1;
 }
 
-/* Those that can go on, the most urgent first. */
+/* The answers that are not parked, the most urgent first. */
 static int line_up(struct pp_worker *w, struct answer *line[static WORKER_ANSWERS])
 {
     char shown[sizeof w->shown];
@@ -86,7 +86,8 @@ static int line_up(struct pp_worker *w, struct answer *line[static WORKER_ANSWER
     return n;
 }
 
-/* Pages for line[0 .. n), of which one found none. False if it is alone and nobody else has any. */
+/* Makes room after an answer in line[0 .. n) could not get a page. False if nothing is left to free: there is only
+ * one answer, and no idle conversation. */
 static bool find_pages(struct pp_worker *w, struct answer **line, int n)
 {
     if (slots_free_idle(w))
