@@ -1,8 +1,9 @@
-/* worker_answer.c - one answer: prompt, pages, pieces of text, figures.
+/* worker_answer.c - one answer: its prompt, its pages, its text as it arrives, and its statistics.
  *
- * Text goes to the io thread first, which saves it, and then to the screen. It is collected for a few milliseconds,
- * because waking two threads for every token would cost more than a small model does; and for the screen as long as its
- * queue is full: a terminal that stands still must not stop the answer or its saving. */
+ * Text is handed first to the io thread, which saves it, and then to the screen. It is collected for a few
+ * milliseconds, because waking two threads for each token would cost more than a small model's token does. While the
+ * screen's queue is full, text for it stays collected: a terminal that has stopped (Ctrl-S) must hold up neither the
+ * answer nor its saving. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,12 +12,12 @@
 #include "src/prompt.h"
 #include "src/worker_int.h"
 
-static const uint64_t COLLECT_NS = 8000000;   /* the screen draws every 16 ms at most */
+static const uint64_t COLLECT_NS = 8000000;   /* half a frame: the screen redraws at most every 16 ms */
 static const uint64_t PROGRESS_NS = 30000000;
 
 /* --- figures ---------------------------------------------------------------------------------------------- */
 
-/* What this answer alone has cost. */
+/* The statistics of this answer alone: those of its generation, and what was restored from a snapshot for it. */
 static struct pp_stats figures(const struct answer *a)
 {
     if (!a->gen)
@@ -64,7 +65,8 @@ static const char *finish_name(const struct answer *a, enum pp_finish f, enum pp
     return "none";
 }
 
-/* Guesses: all, those looked up, by place, and how often as fast as without; what was not done is left out. */
+/* Statistics of speculation: drafted tokens and those accepted, the same of lookup alone, counts for each position
+ * in a draft, and the speedup over decoding without drafts. Omits what does not apply. */
 static void draft_json(const struct pp_stats *s, struct pp_buf *out)
 {
     pp_buf_fmt(out, ",\"draft_tokens\":%" PRIu64 ",\"draft_accepted\":%" PRIu64, s->draft_tokens, s->draft_accepted);
@@ -82,7 +84,7 @@ static void draft_json(const struct pp_stats *s, struct pp_buf *out)
         pp_buf_fmt(out, ",\"speedup\":%.3f", (double)s->plain_ns / (double)s->decode_ns);
 }
 
-/* a: an answer that has begun, or NULL. */
+/* `a` is NULL for an answer that never began. */
 static void stats_json(const struct pp_stats *s, const struct answer *a, enum pp_finish finish, enum pp_code code,
                        struct pp_buf *out)
 {
@@ -114,7 +116,7 @@ static void text_free(struct answer_text *t)
     t->take_back = false;
 }
 
-/* Adds what the last step has brought. False: out of memory; what was there is whole. */
+/* Appends a step's text. False if memory runs out; what was there before is intact then. */
 static bool text_add(struct answer_text *t, const struct pp_parts *p)
 {
     if (p->take_back) {
@@ -129,7 +131,8 @@ static bool text_add(struct answer_text *t, const struct pp_parts *p)
     return !t->reasoning.bad && !t->text.bad;
 }
 
-/* Hands what is pending to the screen. Without `wait` it stays pending while the queue is full. */
+/* Sends the pending text to the screen. If the queue is full: waits for room (`wait`), or keeps the text for the
+ * next call. */
 static void send_text(struct answer *a, bool wait)
 {
     struct answer_text *t = &a->pending;
@@ -147,7 +150,7 @@ static void send_text(struct answer *a, bool wait)
                                        a->parts.thinking,    a->parts.n_reasoning,    a->parts.reasoning_ns};
     bool sent = wait ? pp_queue_push(a->w->events, e) : pp_queue_try_push(a->w->events, e);
     if (!sent) {
-        e->text = e->thoughts.text = NULL; /* they are still ours */
+        e->text = e->thoughts.text = NULL; /* the queue refused the event: its text still belongs to `t` */
         e->guessed = (struct pp_guessed){0};
         pp_event_free(e);
         if (!wait)
@@ -180,11 +183,11 @@ static void save_text(struct answer *a)
     t->take_back = false;
 }
 
-/* Hands on what the parts have got. */
+/* Moves the text that a->parts has split off into `unsaved` and `pending`. */
 static void take_parts(struct answer *a)
 {
     struct pp_parts *p = &a->parts;
-    if (!text_add(&a->unsaved, p)) { /* no memory to collect in: what there was, then this piece by itself */
+    if (!text_add(&a->unsaved, p)) { /* out of memory: save what was collected, then this piece on its own */
         a->unsaved.take_back = false;
         save_text(a);
         save_parts(a, p->take_back, &p->reasoning, &p->text);
@@ -202,7 +205,8 @@ static void take_parts(struct answer *a)
 bool answer_piece(struct answer *a, int n_tokens)
 {
     uint64_t now = pp_now_ns();
-    bool whole = a->piece_guessed.len == a->piece.len; /* else memory has run out */
+    bool whole = a->piece_guessed.len == a->piece.len; /* a mask shorter than the text means that memory ran out:
+                                                        * then nothing is marked as guessed */
     pp_parts_add(&a->parts, a->piece.data, whole ? a->piece_guessed.data : NULL, a->piece.len, n_tokens, now);
     pp_buf_clear(&a->piece);
     pp_buf_clear(&a->piece_guessed);
@@ -218,7 +222,8 @@ bool answer_piece(struct answer *a, int n_tokens)
 
 /* --- prompt ----------------------------------------------------------------------------------------------- */
 
-/* That of a model without one: what it seems to want, or as a last resort "plain". It is said once. */
+/* The template of a model that has none: the one its vocabulary suggests, or "plain" as the last resort. The user is
+ * told once. */
 static const char *builtin_template(struct pp_worker *w)
 {
     const struct pp_model_info *m = pp_model_info(w->target->model);
@@ -255,8 +260,8 @@ static enum pp_code choose_template(struct pp_worker *w, const char *source, str
 struct prompt {
     int32_t *ids;                  /* [n], pp_free */
     size_t n, dropped;
-    struct pp_reasoning reasoning; /* how the model marks it under this template */
-    enum pp_answer_begin begins;   /* what the answer begins with */
+    struct pp_reasoning reasoning; /* how the model marks its reasoning under this template */
+    enum pp_answer_begin begins;   /* whether the answer begins with reasoning or with text */
 };
 
 static void send_overflow(struct answer *a, size_t dropped, bool done)
@@ -309,8 +314,8 @@ static enum pp_code make_prompt(struct answer *a, struct prompt *p, struct pp_er
     return code;
 }
 
-/* How many tokens the text has that an answer goes on from, where nobody knows how many they were: they count as the
- * answer's. */
+/* Counts the tokens of the text that an answer continues, where the number was not stored: they count towards the
+ * answer. */
 static int64_t count_tokens(const struct pp_worker *w, const char *text)
 {
     int32_t *ids;
@@ -452,7 +457,7 @@ static enum pp_code begin(struct answer *a, struct pp_error *err)
             .progress = on_progress,
             .user = a,
         };
-        a->slot->dirty |= !r->background; /* what nobody sees is not kept */
+        a->slot->dirty |= !r->background; /* the pages of a background request (a title) are not worth saving */
         code = pp_gen_begin(a->slot->seq, p.ids, (int64_t)p.n, &opt, &a->gen, err);
     }
     pp_free(p.ids);
@@ -464,7 +469,7 @@ static enum pp_message_state state_after(enum pp_code code)
     return code == PP_OK ? PP_MESSAGE_COMPLETE : code == PP_ERR_CANCELLED ? PP_MESSAGE_CANCELLED : PP_MESSAGE_PARTIAL;
 }
 
-/* Notes the end with the message and makes the event that tells of it. a: NULL if it never began. */
+/* Stores the final state of the message and makes the event that reports it. `a` is NULL if the answer never began. */
 static struct pp_event *conclude(struct pp_worker *w, const struct pp_generate_request *r, const struct pp_stats *s,
                                  const struct answer *a, enum pp_finish finish, const struct pp_error *err)
 {
