@@ -1,4 +1,4 @@
-/* worker_model.c - models, adapters, identities. */
+/* worker_model.c - loading the target model, its identity (a hash), and its adapters. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -12,8 +12,9 @@
 #include "src/worker_int.h"
 
 enum {
-    SAVE_WAIT_MS = 5000,    /* for the disk, when an engine goes: what takes longer is computed again one day */
-    KEPT_BYTES = 512 << 20, /* of adapters: beyond it those that no conversation uses go */
+    SAVE_WAIT_MS = 5000,    /* for snapshots when an engine is replaced; whatever takes longer is lost and computed
+                             * again when it is needed */
+    KEPT_BYTES = 512 << 20, /* of adapters in memory; beyond it, those that no conversation uses are freed */
 };
 
 /* --- a model and its identity ----------------------------------------------------------------------------- */
@@ -33,13 +34,14 @@ void model_let_go(struct shared_model *s)
     pp_free(s);
 }
 
-/* A thread of its own, because it reads the whole file: minutes for the largest. */
+/* Runs as a thread of its own because it hashes the whole file, which takes minutes for the largest models. */
 static void *find_identity(void *arg)
 {
     struct shared_model *s = arg;
     struct pp_sha256 identity = {0};
     struct pp_error err = {0};
-    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* on Linux this is the thread's: the answer comes first */
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 10); /* on Linux this affects the calling thread only: answers come
+                                                    * first */
     enum pp_code code = pp_model_identity(s->model, s->cache_dir[0] ? s->cache_dir : NULL, &identity, &err);
     pthread_mutex_lock(&s->lock);
     s->identity = identity;
@@ -56,7 +58,7 @@ static void start_identity(struct shared_model *s)
 {
     pthread_t thread;
     pthread_attr_t attr;
-    s->users++; /* no other thread knows s yet */
+    s->users++; /* without the lock, as no other thread knows s yet */
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     if (pthread_create(&thread, &attr, find_identity, s) != 0) {
@@ -204,7 +206,7 @@ struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason)
     return l;
 }
 
-/* Where no engine is, with a target that was opened for it: takes over both. */
+/* Makes an engine for `target`. There must be none before. Takes over r and target, also on failure. */
 static enum pp_code install(struct pp_worker *w, struct request *r, struct shared_model *target,
                             struct pp_loaded **info, struct pp_error *err)
 {
@@ -227,8 +229,8 @@ static enum pp_code install(struct pp_worker *w, struct request *r, struct share
     return code;
 }
 
-/* Another one needs the memory of the model that was there, and was refused: that one comes back. Takes over `before`;
- * NULL, and *err says so, too: it does not. */
+/* After the new model was refused, for want of memory for example, loads the previous one again. Takes over
+ * `before`, the request it was loaded by. NULL if that fails, too, and *err says so in addition. */
 static struct pp_loaded *load_again(struct pp_worker *w, struct request *before, struct pp_error *err)
 {
     struct pp_error why = {0};
@@ -298,7 +300,7 @@ static bool stamp_in(const char *folder, const char *name, struct file_stamp *to
     return stamp(file, to);
 }
 
-/* Of a file, or of a folder of PEFT's or MLX's. */
+/* Stamps a GGUF file, or the files of a PEFT or MLX folder. */
 static enum pp_code stamp_adapter(const char *path, struct file_stamp files[2], struct pp_error *err)
 {
     stamp_in(path, "adapter_config.json", &files[1]);
@@ -316,7 +318,7 @@ static bool is_used(const struct pp_worker *w, const struct pp_adapter *a)
     return false;
 }
 
-/* The one of those that are kept for nothing but their next use that was used least recently; NULL: there is none. */
+/* The least recently used adapter that no sequence uses and the current request has not chosen, or NULL. */
 static struct cached_adapter *oldest_unused(struct pp_worker *w)
 {
     struct cached_adapter *oldest = NULL;
@@ -326,7 +328,8 @@ static struct cached_adapter *oldest_unused(struct pp_worker *w)
     return oldest;
 }
 
-/* Lets go of unused ones until there is a place for another, and all that are kept take no more than they may. */
+/* Frees unused adapters until there is a slot for another one and the total is at most KEPT_BYTES, as far as
+ * possible. */
 static void make_room(struct pp_worker *w)
 {
     uint64_t bytes = 0;
@@ -370,7 +373,7 @@ static bool replaces(const struct pp_worker *w, const char *path, const struct p
     return last && (last->told || last->replaced) && !pp_adapter_same(last->adapter, adapter);
 }
 
-/* It is kept at least until w->clock goes on. */
+/* Finds or loads an adapter. It stays at least until w->clock advances. */
 static struct cached_adapter *get_adapter(struct pp_worker *w, const char *path, struct pp_error *err)
 {
     struct file_stamp files[2] = {{0}, {0}};

@@ -1,12 +1,12 @@
-/* worker_room.c - memory that is ready when a saved conversation is opened: to have the system clear it takes longer
- * than to read the conversation, so a thread has that done while the user still looks at the list. As much as the
- * largest of the conversations that were used last takes on the disk. */
+/* worker_room.c - memory made ready for restoring a saved conversation. Page faults on fresh memory (the kernel
+ * clears each page) take longer than reading the snapshot does, so a thread touches the memory while the user still
+ * looks at the list. Its amount is the size of the largest among the recently used snapshots. */
 #include "engine/base/memory.h"
 #include "engine/base/priority.h"
 #include "src/worker_int.h"
 
-enum { LOOKED_AT = 8 };                              /* of the saved conversations, those used last */
-static const uint64_t MOST_BYTES = UINT64_C(512) << 20; /* about two gigabytes a second and core are cleared */
+enum { LOOKED_AT = 8 };                              /* the most recently used snapshots */
+static const uint64_t MOST_BYTES = UINT64_C(512) << 20; /* about two gigabytes per second and core can be cleared */
 
 static void *make_ready(void *arg)
 {
@@ -26,7 +26,8 @@ void room_make(struct pp_worker *w)
     if (!w->engine || !w->cache_dir[0] || w->snapshot_quota == PP_SNAPSHOTS_OFF)
         return;
     pp_cancel_reset(&w->room_cancel);
-    w->room_made = pthread_create(&w->room_thread, NULL, make_ready, w) == 0; /* without it, it takes a little longer */
+    w->room_made = pthread_create(&w->room_thread, NULL, make_ready, w) == 0; /* if the thread cannot start,
+                                                                               * restoring is only slower */
 }
 
 void room_stop(struct pp_worker *w)
