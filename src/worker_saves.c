@@ -1,7 +1,7 @@
-/* worker_saves.c - what is kept of conversations on the disk: saved after each turn, looked for when one is opened.
+/* worker_saves.c - snapshots: KV pages saved after each turn, and restored when a conversation is opened.
  *
- * The worker only holds the pages; the io thread hashes and writes them, and sends the job back through the line of
- * requests; then the worker lets the pages go. */
+ * The worker only holds references to the pages; the io thread hashes and writes them, and reports by a
+ * REQUEST_SAVED, upon which the worker releases the pages. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,20 +12,20 @@
 #include "src/worker_int.h"
 
 enum {
-    IDENTITY_WAIT_MS = 5000,      /* for a model below IDENTITY_QUICK_BYTES: about a second is needed */
-    IDENTITY_CACHED_WAIT_MS = 200, /* for a larger one: enough if its identity is in the cache */
+    IDENTITY_WAIT_MS = 5000,      /* for a model below IDENTITY_QUICK_BYTES, whose hash takes about a second */
+    IDENTITY_CACHED_WAIT_MS = 200, /* for a larger one: enough if its identity is in the cache file */
 };
 
 static const uint64_t IDENTITY_QUICK_BYTES = UINT64_C(1) << 30;
 
-/* A branch on its way to the disk. */
+/* A snapshot that is being written. */
 struct saving {
     struct pp_io_task task;          /* first */
     struct saving *next;             /* worker thread */
     struct pp_worker *w;
     char key[33];
     struct pp_snapshot_writer writer;
-    struct pp_error err;             /* how it ended */
+    struct pp_error err;             /* the result */
     bool ended;                      /* protected by the worker's lock */
 };
 
@@ -37,11 +37,11 @@ static bool slice(struct pp_io_task *task)
     struct pp_worker *w = s->w;
     if (!pp_snapshot_slice(&s->writer, &s->err))
         return false;
-    struct request *wake = pp_calloc(1, sizeof *wake); /* without it the pages are let go a little later */
+    struct request *wake = pp_calloc(1, sizeof *wake); /* if it is lost, the pages are released a little later */
     if (wake)
         wake->kind = REQUEST_SAVED;
     pthread_mutex_lock(&w->lock);
-    s->ended = true; /* from here on it may be gone, and w with it once the lock is free */
+    s->ended = true; /* the worker may free s as soon as it has the lock, and w may be freed once it is released */
     if (wake && !pp_queue_try_push(w->requests, wake))
         pp_free(wake);
     pthread_cond_broadcast(&w->saved);
@@ -59,7 +59,7 @@ static bool base_of(const struct pp_worker *w, const struct slot *s, char base[s
     return base[0] != 0;
 }
 
-/* Tells of a trouble when it begins, and again only after it was over. */
+/* Reports an error of saving when it first occurs, and again only after a save has succeeded in between. */
 static void trouble(struct pp_worker *w, const struct pp_error *err)
 {
     if (err->code == PP_ERR_CANCELLED || err->code == w->save_trouble)
@@ -84,7 +84,8 @@ bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms)
     struct pp_error err = {0};
     if (!s->used || !s->dirty)
         return true;
-    /* Stopped before anything was computed; or kept in memory only: what is on the disk is right. */
+    /* Nothing was computed before it was stopped, or the pages are not exact (worker_slide.c): the snapshot on the
+     * disk stays as it is. */
     if (!s->seq || pp_seq_len(s->seq) == 0 || pp_seq_exact(s->seq) < pp_seq_len(s->seq)) {
         s->dirty = false;
         return true;
@@ -156,7 +157,7 @@ void saves_finish(struct pp_worker *w, int wait_ms)
         if (in_time && !pp_cond_wait_until(&w->saved, &w->lock, until)) {
             in_time = false;
             for (struct saving *s = w->savings; s; s = s->next)
-                pp_cancel_request(&s->writer.cancel); /* within a page */
+                pp_cancel_request(&s->writer.cancel); /* takes effect within a page */
         } else if (!in_time) {
             pthread_cond_wait(&w->saved, &w->lock);
         }
@@ -205,15 +206,15 @@ bool saves_have(struct pp_worker *w, const char *key)
     return base[0] && access(manifest, F_OK) == 0;
 }
 
-/* How long to wait for the identity of the model. */
+/* How long to wait for the model's identity, in ms. Prefetching (`ahead`) never waits long. */
 static int patience(const struct pp_worker *w, const struct wanted *wanted)
 {
     bool quick = pp_model_info(w->target->model)->bytes < IDENTITY_QUICK_BYTES;
     return quick && !wanted->ahead ? IDENTITY_WAIT_MS : IDENTITY_CACHED_WAIT_MS;
 }
 
-/* Whether a conversation has another slot: then it is open, and this one is for an answer beside another one. That its
- * adapters are not those of what is saved is what was asked for. */
+/* Whether the conversation has another slot, so that this one is for an answer written in parallel. Its adapters may
+ * differ from the snapshot's then, which is no reason for a notice. */
 static bool is_beside_another(const struct pp_worker *w, const struct slot *s)
 {
     for (int i = 0; i < WORKER_SLOTS; i++) {
@@ -229,7 +230,8 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
     char base[PP_SNAPSHOT_PATH];
     struct pp_sha256 identity;
     struct pp_error err;
-    if (!base_of(w, s, base) || saves_pending(w, s->key)) /* then its pages are still here, and will be found */
+    if (!base_of(w, s, base) || saves_pending(w, s->key)) /* a save that is under way holds the pages, and they will
+                                                           * be found in memory */
         return;
     if (!saves_have(w, s->key))
         return;
@@ -241,10 +243,10 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
                               : err.text);
         return;
     }
-    room_stop(w); /* all threads read now */
+    room_stop(w); /* reading uses all threads */
     code = pp_snapshot_restore(s->seq, &identity, base, s->key, wanted->tokens, (int64_t)wanted->n,
                                             NULL, &err);
-    room_make(w); /* for the next one */
+    room_make(w); /* for the next conversation */
     if (code == PP_OK)
         pp_snapshot_touch(base);
     else if (code != PP_ERR_NOT_FOUND && (code != PP_ERR_MISMATCH || !is_beside_another(w, s)))

@@ -1,12 +1,13 @@
-/* worker_slide.c - a conversation goes on without its oldest turns, and what was computed of the others is kept: moved
- * to where it belongs now (pp_seq_cut). Only for who has chosen so: it is not what computing it again would give. */
+/* worker_slide.c - drops the oldest turns of a conversation and keeps what was computed of the others by moving it
+ * to its new positions (pp_seq_cut). Used only with --overflow slide: the values depend on the dropped tokens, so
+ * they differ from those that computing the prompt again would give. */
 #include "engine/base/mem.h"
 #include "src/worker_int.h"
 
-enum { SLIDE_TOKENS = 32 };  /* fewer are computed again rather than moved */
+enum { SLIDE_TOKENS = 32 };  /* a shorter common part is computed again */
 
-/* The longest beginning of `head` [n] anywhere in `text` [len]: how long it is, *at: where. By the failure function of
- * Knuth, Morris and Pratt. -1: out of memory. */
+/* Finds the longest prefix of `head` [n] that occurs in `text` [len]: returns its length, and where it begins as
+ * *at. Uses the failure function of Knuth, Morris and Pratt. -1: out of memory. */
 static int64_t find_beginning(const int32_t *head, int64_t n, const int32_t *text, int64_t len, int64_t *at)
 {
     int64_t *fall = pp_malloc((size_t)(n + 1) * sizeof *fall), most = 0;
@@ -39,7 +40,8 @@ void slot_slide(struct pp_worker *w, struct slot *s, const struct wanted *wanted
     const int64_t most = find_beginning(wanted->tokens + common, n - common, have + common, len - common, &at);
     if (most < SLIDE_TOKENS || common + most < exact + SLIDE_TOKENS)
         return;
-    /* What cannot be moved is computed again, from pages that others still find by name. */
+    /* What follows the common part cannot be moved. Truncating leaves its pages in the cache, where other sequences
+     * find them by their hash. */
     pp_seq_truncate(s->seq, common + at + most);
     if (pp_seq_cut(s->seq, common, common + at, NULL) == PP_OK)
         s->dirty = true;

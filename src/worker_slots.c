@@ -1,13 +1,13 @@
-/* worker_slots.c - one sequence per conversation. What is kept of them on the disk: worker_saves.c. */
+/* worker_slots.c - slots: one sequence per conversation. Their snapshots: worker_saves.c. */
 #include <stdio.h>
 #include <string.h>
 
 #include "src/worker_int.h"
 
 enum {
-    SHARE_TOKENS = 16,            /* fewer in common are computed again rather than shared */
-    RESTORE_TOKENS = 16,          /* fewer that are missing are computed rather than looked for on the disk */
-    STARVED_WAIT_MS = 10000,      /* for the disk, when there are no pages but those that are being saved */
+    SHARE_TOKENS = 16,            /* a shorter common prefix is computed again instead of shared */
+    RESTORE_TOKENS = 16,          /* fewer missing tokens are computed instead of looked up on the disk */
+    STARVED_WAIT_MS = 10000,      /* for the disk, when the only pages left are those being saved */
 };
 
 /* --- slots ------------------------------------------------------------------------------------------------ */
@@ -19,8 +19,8 @@ static void clear(struct slot *s)
     *s = (struct slot){0};
 }
 
-/* An empty slot; if need be, the one that was not used for longest is saved and emptied. There are more slots than
- * answers at a time. */
+/* An empty slot: a free one, or else the least recently used, which is saved and emptied. One is always found, as
+ * there are more slots than answers under way. */
 static struct slot *take(struct pp_worker *w)
 {
     struct slot *oldest = NULL;
@@ -61,7 +61,7 @@ bool slots_free_idle(struct pp_worker *w)
         clear(s);
         any = true;
     }
-    if (saves_pending(w, NULL)) { /* they hold pages, too */
+    if (saves_pending(w, NULL)) { /* pages being saved are held, too */
         saves_finish(w, STARVED_WAIT_MS);
         any = true;
     }
@@ -82,7 +82,7 @@ void slots_save(struct pp_worker *w, int wait_ms)
 {
     for (int i = 0; i < WORKER_SLOTS; i++)
         if (w->slots[i].used && !w->slots[i].busy && !slot_save(w, &w->slots[i], wait_ms))
-            wait_ms = 0; /* all of them wait for the same */
+            wait_ms = 0; /* all of them wait for the same identity */
 }
 
 void slot_forget(struct pp_worker *w, const char *key)
@@ -91,7 +91,7 @@ void slot_forget(struct pp_worker *w, const char *key)
         struct slot *s = &w->slots[i];
         if (!s->used || s->temporary || strcmp(s->key, key) != 0)
             continue;
-        s->temporary = true; /* an answer that is just being stopped: nothing is kept of it */
+        s->temporary = true; /* an answer under way (the caller stops it) must not be saved when it ends */
         if (!s->busy)
             clear(s);
     }
@@ -109,7 +109,8 @@ static int64_t common_prefix(const struct pp_seq *seq, const int32_t *tokens, si
     return i;
 }
 
-/* Another conversation that begins as this one does (a fork, or the same system prompt): its pages are shared. */
+/* Forks the sequence that shares the longest prefix with the prompt (a fork of the conversation, or the same system
+ * prompt), so that the pages are shared. */
 static enum pp_code share(struct pp_worker *w, struct slot *s, const int32_t *tokens, size_t n, struct pp_error *err)
 {
     const struct slot *best = NULL;
@@ -129,7 +130,8 @@ static enum pp_code share(struct pp_worker *w, struct slot *s, const int32_t *to
     return pp_seq_fork(best->seq, most, &s->seq, err);
 }
 
-/* True if the disk may have more of this prompt than the slot: it was just opened, or goes back to another branch. */
+/* Whether the snapshot may hold more of this prompt than the slot does: the slot is new, or the prompt diverges from
+ * it (another branch). */
 static bool look_on_disk(const struct slot *s, bool fresh, const int32_t *tokens, size_t n)
 {
     int64_t common = common_prefix(s->seq, tokens, n);
@@ -144,7 +146,7 @@ static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct wante
         code = pp_seq_new(w->engine, &s->seq, err);
     if (code == PP_OK && fresh)
         code = share(w, s, wanted->tokens, wanted->n, err);
-    if (code == PP_OK) /* pages made under other adapters are let go here */
+    if (code == PP_OK) /* drops the pages that were computed under other adapters */
         code = pp_seq_set_adapters(s->seq, wanted->use, wanted->n_use, err);
     if (code == PP_OK && wanted->slide)
         slot_slide(w, s, wanted);
@@ -155,7 +157,7 @@ static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct wante
     return code;
 }
 
-/* Of the conversation's slots the one that has most of the tokens. */
+/* Among the conversation's idle slots, the one that shares the longest prefix with the prompt. */
 static struct slot *find(struct pp_worker *w, const char *key, bool temporary, const int32_t *tokens, size_t n)
 {
     struct slot *best = NULL;
