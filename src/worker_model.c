@@ -363,7 +363,7 @@ static struct cached_adapter *find_adapter(struct pp_worker *w, const char *path
     return NULL;
 }
 
-/* Whether the one that was last read from there, and used, is another. */
+/* Whether `adapter` differs from the one that was read from the same path before and used in an answer. */
 static bool replaces(const struct pp_worker *w, const char *path, const struct pp_adapter *adapter)
 {
     const struct cached_adapter *last = NULL;

@@ -230,8 +230,7 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
     char base[PP_SNAPSHOT_PATH];
     struct pp_sha256 identity;
     struct pp_error err;
-    if (!base_of(w, s, base) || saves_pending(w, s->key)) /* a save that is under way holds the pages, and they will
-                                                           * be found in memory */
+    if (!base_of(w, s, base) || saves_pending(w, s->key)) /* a save under way: its pages will be found in memory */
         return;
     if (!saves_have(w, s->key))
         return;
