@@ -1,4 +1,4 @@
-/* controller.c - the controller's life, its states, and what it does with events. */
+/* controller.c - the controller: creating and closing it, its states, and the handling of events. */
 #include <limits.h>
 #include <poll.h>
 #include <stdio.h>
@@ -13,16 +13,18 @@
 
 enum {
     EVENT_CAPACITY = 1024,
-    PATIENCE_MS = 400, /* leaving takes no longer, or says why */
-    CLOSE_SECONDS = 20, /* a disk that stands still cannot be interrupted: after this the program ends without it */
+    PATIENCE_MS = 400, /* leaving that takes longer says what it waits for */
+    CLOSE_SECONDS = 20, /* a disk that hangs cannot be interrupted: after this time the program ends without its
+                         * worker */
 };
 
 /* --- small things ----------------------------------------------------------------------------------------- */
 
-/* lines: it may have several. */
+/* `lines`: the text may have several lines; otherwise it is made a single one. */
 static void notice(struct pp_controller *c, bool is_error, bool lines, const char *fmt, va_list ap)
 {
-    const size_t len = c->started ? 0 : strlen(c->notice); /* what comes before anybody can read it is all told */
+    /* before the start has finished nobody can read notices, so they are appended to each other */
+    const size_t len = c->started ? 0 : strlen(c->notice);
     const size_t at = len && len < sizeof c->notice / 2 ? len + 1 : 0;
     if (at)
         c->notice[len] = '\n';
@@ -59,7 +61,7 @@ void ctl_dirty(struct pp_controller *c, unsigned bits)
 void ctl_set_state(struct pp_controller *c, enum pp_state s)
 {
     if (c->state == PP_STATE_CLOSED || (c->state == PP_STATE_CLOSING && s != PP_STATE_CLOSED))
-        return; /* nothing leads back */
+        return; /* CLOSING leads to CLOSED only */
     c->state = c->status.state = s;
     if (s == PP_STATE_IDLE)
         c->status.progress_done = c->status.progress_total = 0;
@@ -93,9 +95,9 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
     if (!draft && pp_bundled_draft(c->paths, model, bundled, sizeof bundled))
         draft = bundled;
     struct pp_adapter_choice adapters[PP_MAX_LORA_OPTIONS];
-    const bool first = !c->wanted_model; /* the adapters were named for its draft */
-    /* Files are used as they are; the one that was named together with a type or an importance
-     * matrix is refused. */
+    const bool first = !c->wanted_model; /* --draft-lora and --quant belong to the first model only */
+    /* GGUF files are used as they are: a type or an importance matrix applies to a folder. For the model of the
+     * command line they are passed on nevertheless, so that the engine refuses them with a reason. */
     const bool quantised = pp_is_folder(model) || (first && pp_options_given(c->o, "quant"));
     for (int i = 0; i < c->o->n_draft_lora; i++)
         adapters[i] = (struct pp_adapter_choice){c->o->draft_lora[i].path, c->o->draft_lora[i].scale};
@@ -127,7 +129,7 @@ static void load_failed(struct pp_controller *c, const struct pp_event *e)
 {
     pp_free(c->wanted_model);
     c->wanted_model = NULL;
-    c->status.model = e->info ? *e->info : (struct pp_loaded){0}; /* the one that was there stays, or there is none */
+    c->status.model = e->info ? *e->info : (struct pp_loaded){0}; /* or there is none */
     c->status.ctx_total = c->status.model.n_ctx;
     c->status.not_loaded = true;
     ctl_mark_model(c);
@@ -148,7 +150,7 @@ bool pp_controller_load(struct pp_controller *c, const char *typed)
     else if (!pp_expand_home(typed, model, sizeof model))
         ctl_notice(c, true, "the path of the model is too long");
     else if (pp_resolve_model(c->paths, model, path, sizeof path, &err) != PP_OK)
-        ctl_notice(c, true, "%s", err.text); /* the model that is there stays */
+        ctl_notice(c, true, "%s", err.text); /* the loaded model stays */
     else if (ctl_set_model(c, &c->wanted_model, model)) {
         c->wanted_in = c->session.id;
         start_load(c, path, NULL);
@@ -157,8 +159,8 @@ bool pp_controller_load(struct pp_controller *c, const char *typed)
     return false;
 }
 
-/* The conversation in which the model was named remembers it, also if it was left meanwhile; one that is not stored yet
- * has whatever is there when it is. */
+/* Stores the model with the conversation in which the user chose it, even if that one has been left meanwhile. A
+ * conversation that is not stored yet takes the loaded model when it is. */
 static void remember_loaded(struct pp_controller *c)
 {
     const int64_t here = c->session.id, there = c->wanted_in;
@@ -349,7 +351,8 @@ const struct pp_status *pp_controller_status(const struct pp_controller *c)
 
 /* --- life ------------------------------------------------------------------------------------------------- */
 
-/* What the first conversation is had with: ctl_apply_options. The draft of pippin.conf is for the model there. */
+/* Loads the model of the first conversation (see ctl_apply_options) or, if there is none, of the command line. A
+ * draft given by pippin.conf belongs to the model of pippin.conf, so it is not used with another one. */
 static enum pp_code load_first(struct pp_controller *c, struct pp_error *err)
 {
     const char *model = c->session.model, *wanted = c->o->draft;
@@ -388,19 +391,20 @@ bool ctl_make_disk(struct pp_controller *c)
     return !code;
 }
 
-/* Where nothing can be kept, or is to be, and no conversation is asked for that was, the chat works without. */
+/* Starts the io thread on the database. If that cannot be used (a read-only disk, a damaged database) and no saved
+ * conversation was asked for, the chat goes on in memory; so does a temporary chat. */
 static enum pp_code start_io(struct pp_controller *c, struct pp_error *err)
 {
     c->temporary = c->o->temporary;
-    c->unmade = c->temporary && access(c->paths->db, F_OK) != 0; /* it leaves nothing */
+    c->unmade = c->temporary && access(c->paths->db, F_OK) != 0; /* a temporary chat creates no files */
     enum pp_code code = c->unmade ? PP_OK : pp_make_dirs(c->paths->data, err);
     if (!code)
         code = pp_io_start(c->unmade ? ":memory:" : c->paths->db, c->events, &c->io, err);
-    if (c->temporary) /* also where there is no status line */
+    if (c->temporary) /* a notice, as not every interface has a status line */
         ctl_notice(c, false, "this chat is temporary: nothing of it goes to the disk");
     if (!code)
         return c->temporary ? pp_io_temporary(c->io, true, err) : PP_OK;
-    const bool asked_for = c->o->resume || c->o->resume_latest, unusable = code != PP_ERR_IO; /* newer, or damaged */
+    const bool asked_for = c->o->resume || c->o->resume_latest, unusable = code != PP_ERR_IO; /* newer or damaged */
     if (unusable && !asked_for && code != PP_ERR_NOMEM && !c->temporary)
         return pp_fail_advice(err, "`pippin --temporary` chats without it");
     if (asked_for || code == PP_ERR_NOMEM)
@@ -432,7 +436,7 @@ static enum pp_code start(struct pp_controller *c, pp_backend_factory *factory, 
     ctl_scan(c, false);
     ctl_index_start(c);
     if (c->session.id)
-        ctl_update_session(c, UPDATE_CHOICES); /* what this command line has chosen stays with the conversation */
+        ctl_update_session(c, UPDATE_CHOICES); /* keeps the choices that this command line has made */
     ctl_mark_current(c);
     return PP_OK;
 }
@@ -480,7 +484,8 @@ static void tell_waiting(const struct pp_last_words *w, const char *what)
         w->waiting(what);
 }
 
-/* An import is waited for, too: it ends with its slice, and says how far it came. */
+/* Waits until the worker and an import have ended; the import ends after its current slice and reports how far it
+ * came. */
 static void wait_closed(struct pp_controller *c, const struct pp_last_words *w)
 {
     const uint64_t patience = pp_now_ns() + (uint64_t)PATIENCE_MS * 1000000;
@@ -518,7 +523,7 @@ static void stop_io(struct pp_controller *c, struct pp_last_words *w)
     ctl_rescue_list(c, &r);
     const bool saved = pp_io_stop(c->io, &ending);
     w->gone = r.text[0] != '\0';
-    w->saved = saved || c->temporary || (r.gone && !r.n); /* with the database, but nothing was said here */
+    w->saved = saved || c->temporary || (r.gone && !r.n); /* the file is gone, but nothing was written in this run */
     if (w->gone)
         snprintf(w->text, sizeof w->text, "%s", r.text);
 }
@@ -535,13 +540,13 @@ void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
     snprintf(w->why, sizeof w->why, "%.*s", (int)c->unsaved_why, c->unsaved);
     if (c->import_stopped)
         snprintf(w->text, sizeof w->text, "%s", c->import_stopped);
-    /* A worker that did not end still uses the queue and the io thread: they stay, and end with the process. What it
-     * had to save of the conversation is in the database all the same; only its KV snapshot is not. */
+    /* A worker that did not end still uses the queue and the io thread, so they are left to the end of the process.
+     * Its answers are in the database all the same; only the KV snapshot is not saved. */
     if (!c->abandoned) {
         if (c->backend)
             c->backend->ops->free(c->backend);
         if (c->events)
-            pp_queue_close(c->events); /* from here on finished jobs are released where they ran */
+            pp_queue_close(c->events); /* from here on, finished jobs are released on the io thread */
         if (c->io)
             stop_io(c, w);
         if (c->events)
