@@ -1,5 +1,5 @@
-/* controller_adapters.c - adapters: which there are, which are on, and the sets that several answers to one question
- * are written under. */
+/* controller_adapters.c - adapters: the list of them, which are on, and the sets that several answers to one
+ * question are written with. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static bool is_option(const struct pp_controller *c, const char *path)
     return false;
 }
 
-/* Those that are on take the order of the set among the places that they have. */
+/* Sorts the entries that are on by their order in the set; the others keep their indices. */
 static void put_in_order(struct adapter_list *l, const struct pp_adapter_mix *s)
 {
     size_t place = 0;
@@ -65,7 +65,7 @@ static void put_in_order(struct adapter_list *l, const struct pp_adapter_mix *s)
     }
 }
 
-/* What is known of one, but not whether it fits where its files are other ones by now. */
+/* Copies what is known of an adapter. If its files have changed, whether it fits is unknown again. */
 static void know_again(struct pp_adapter_entry *a, const struct pp_adapter_entry *old)
 {
     const uint64_t stamp = a->stamp ? a->stamp : ctl_adapter_stamp(old->path);
@@ -74,7 +74,7 @@ static void know_again(struct pp_adapter_entry *a, const struct pp_adapter_entry
         a->fit = PP_FIT_UNKNOWN;
 }
 
-/* Those that were there already keep their order, before the others. */
+/* Moves the entries that were in the list before to the front, in their old order. */
 static void old_ones_first(struct adapter_list *l, const struct adapter_list *old)
 {
     size_t place = 0;
@@ -88,7 +88,8 @@ static void old_ones_first(struct adapter_list *l, const struct adapter_list *ol
     }
 }
 
-/* What is found replaces the list, but what is switched on stays in it, and what is known of them. */
+/* Replaces the list by what a scan has found. Adapters that are on or were given as options stay in it, and what was
+ * known of an adapter is kept. */
 void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found)
 {
     struct pp_adapter_mix now = ctl_set_now(c);
@@ -104,7 +105,8 @@ void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found)
         old_ones_first(&found->adapters, &c->adapters);
     for (size_t i = 0; i < found->n_notes; i++) {
         struct pp_adapter_entry *a = by_path(&found->adapters, found->notes[i].path);
-        if (!a || (found->flag && by_path(&c->adapters, a->path))) /* its note is what the user has made of it since */
+        /* the user may have changed the note since it was read */
+        if (!a || (found->flag && by_path(&c->adapters, a->path)))
             continue;
         snprintf(a->note, sizeof a->note, "%s", found->notes[i].note);
         a->added = found->notes[i].added;
@@ -138,8 +140,8 @@ static bool to_be_compared(const struct pp_controller *c, const struct pp_adapte
     return false;
 }
 
-/* One at a time, so that an answer under way waits for none but the one. What cannot be asked now stays unknown until
- * somebody wants to know it again. */
+/* Asks the worker about one adapter at a time, so that an answer under way is never held up by more than one. If the
+ * request cannot be queued, the adapter stays unknown until the next look at the list. */
 static void inspect_next(struct pp_controller *c)
 {
     size_t i = 0;
@@ -194,7 +196,7 @@ void ctl_forget_fits(struct pp_controller *c)
     memset(c->costs, 0, sizeof c->costs);
 }
 
-/* Which adapter it is of stands beside it; there is more room for what is wrong. */
+/* Drops the path that begins the message: it is shown next to the reason, whose space is limited. */
 static void note_reason(struct pp_adapter_entry *a, const char *why)
 {
     const size_t n = strlen(a->path);
@@ -243,11 +245,11 @@ bool ctl_set_conflicts(const struct pp_controller *c, const struct pp_adapter_mi
     return false;
 }
 
-/* With a notice. */
+/* Whether it does not fit the model; says so by a notice. */
 static bool misfits(struct pp_controller *c, struct pp_adapter_entry *a)
 {
     if (a->fit == PP_FIT_NO && ctl_adapter_stamp(a->path) != a->stamp)
-        a->fit = PP_FIT_UNKNOWN; /* other files are there now */
+        a->fit = PP_FIT_UNKNOWN; /* its files have changed: ask again */
     if (a->fit == PP_FIT_NO)
         ctl_notice(c, true, "%s cannot be used with this model: %s", a->name, a->reason);
     return a->fit == PP_FIT_NO;
@@ -291,13 +293,14 @@ void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
 
 void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
 {
-    enum { WORTH_MEASURING = 32, SOME_WRITTEN = 8 }; /* tokens of a prompt and of an answer */
+    /* fewer tokens (of a prompt, of an answer) say nothing about speed */
+    enum { WORTH_MEASURING = 32, SOME_WRITTEN = 8 };
     const struct pp_stats *s = &e->stats;
     if (s->prefill_ns && s->prefill_tokens >= WORTH_MEASURING)
         c->prefill_tps = (float)((double)s->prefill_tokens * 1e9 / (double)s->prefill_ns);
     if (s->decode_ns && s->decode_tokens >= SOME_WRITTEN)
         c->decode_tps = (float)((double)s->decode_tokens * 1e9 / (double)s->decode_ns);
-    if (r->beside) /* it had the machine for itself only in part */
+    if (r->beside) /* it shared the machine with another answer */
         return;
     if (!r->set.n) {
         c->plain_tokens += s->decode_tokens;
@@ -345,7 +348,7 @@ void ctl_store_words(struct pp_controller *c, void (*run)(struct pp_job *, struc
     }
 }
 
-/* In: id (of an answer), text (its adapters). */
+/* In: id (an answer), text (its adapters as JSON). io thread. */
 static void run_relabel(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -402,7 +405,7 @@ void ctl_on_without(struct pp_controller *c, const struct pp_event *e)
     if (r) {
         pp_adapter_mix_remove(&r->set, e->text);
         if (r->text.len || r->reasoning.len)
-            r->relabel = true; /* it was begun with that one */
+            r->relabel = true; /* it has begun to be written with that adapter */
         else
             relabel(c, r);
     }
@@ -412,7 +415,7 @@ void ctl_on_without(struct pp_controller *c, const struct pp_event *e)
             continue;
         off = a->on;
         a->on = false;
-        a->fit = PP_FIT_UNKNOWN; /* it may come back */
+        a->fit = PP_FIT_UNKNOWN; /* the file may come back */
     }
     if (off)
         ctl_update_session(c, UPDATE_CHOICES);
@@ -612,8 +615,8 @@ static bool no_adapter(struct pp_controller *c, const char *word)
     return false;
 }
 
-/* How much of a text is an adapter's whole name or path, behind which a set goes on or ends: the longest that is. These
- * may have spaces, '+' and ':' in them. 0: none is. */
+/* The length of the longest name or path of an adapter that `text` begins with, followed by a space, '+', ':' or the
+ * end. Names may contain these characters themselves. 0: none. */
 static size_t whole_name(const struct pp_controller *c, const char *text)
 {
     size_t most = 0;
@@ -628,7 +631,7 @@ static size_t whole_name(const struct pp_controller *c, const char *text)
     return most;
 }
 
-/* Where a text goes on behind its first n bytes, which are ended. */
+/* Ends the text after n bytes, notes the character that was there, and returns what follows it. */
 static char *cut(char *text, size_t n, char *was)
 {
     *was = text[n];
@@ -636,8 +639,8 @@ static char *cut(char *text, size_t n, char *was)
     return *was ? text + n + 1 : text + n;
 }
 
-/* NAME, or NAME:STRENGTH, at the beginning of *text, which is moved behind it and the '+' that follows; false, with a
- * notice, if it is none. */
+/* Reads NAME or NAME:STRENGTH from the beginning of *text, adds it to the set, and advances *text past it and a
+ * following '+' (*more). False, with a notice, if it is neither. */
 static bool add_by_name(struct pp_controller *c, char **text, struct pp_adapter_mix *set, bool *more)
 {
     char *name = *text, *rest, end;
