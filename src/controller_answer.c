@@ -1,4 +1,5 @@
-/* controller_answer.c - sending, asking, stopping: how an answer begins. How it goes on: controller_running.c. */
+/* controller_answer.c - how an answer begins: sending, asking, cancelling. What happens while it is written is in
+ * controller_running.c. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
@@ -9,7 +10,7 @@
 #include "src/controller_int.h"
 #include "src/title.h"
 
-/* Numbers that JSON and people can carry without loss. */
+/* 2^53 - 1: the largest range of integers that a double, as JSON readers use, holds exactly. */
 static const uint64_t MAX_SEED = (UINT64_C(1) << 53) - 1;
 
 bool ctl_answering(const struct pp_controller *c)
@@ -71,7 +72,7 @@ static void no_generation(struct pp_controller *c)
 {
     ctl_notice(c, true, "out of memory");
     ctl_set_state(c, PP_STATE_IDLE);
-    ctl_show_running(c); /* those beside it may have begun */
+    ctl_show_running(c); /* other answers of the group may have begun */
 }
 
 static struct ctl_asked asked_now(const struct pp_controller *c)
@@ -79,7 +80,8 @@ static struct ctl_asked asked_now(const struct pp_controller *c)
     return (struct ctl_asked){ctl_set_now(c), c->sampling, c->max_tokens};
 }
 
-/* The worker is to write an answer to the branch without its last message, or to go on with what there is of it. */
+/* Asks the worker for an answer to the branch without its last message or, with go_on, for the continuation of that
+ * message. */
 static void start_generation(struct pp_controller *c, const struct pp_chat_message *answer, bool go_on,
                              const struct ctl_asked *with)
 {
@@ -137,7 +139,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
     pp_free(messages);
 }
 
-/* Marks the answer in the database as stopped before it began. */
+/* Marks the answers in the database as cancelled before they began. */
 static void end_unbegun(struct pp_controller *c)
 {
     pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_CANCELLED);
@@ -153,7 +155,7 @@ static void end_unbegun(struct pp_controller *c)
 
 /* --- saving ----------------------------------------------------------------------------------------------- */
 
-/* Cuts the branch to n messages for a new one, and keeps the rest for the case that saving fails. */
+/* Cuts the branch to n messages to make way for a new tail. The old one is kept in saved_tail in case saving fails. */
 static bool cut_branch(struct pp_controller *c, size_t n)
 {
     struct pp_branch *tail = &c->saved_tail;
@@ -170,7 +172,7 @@ static bool cut_branch(struct pp_controller *c, size_t n)
     return true;
 }
 
-/* The branch as it was before: the message that could not be saved goes, what was cut comes back. */
+/* Undoes cut_branch: the message that could not be saved is removed, and the old tail comes back. */
 static void restore_branch(struct pp_controller *c)
 {
     struct pp_branch *tail = &c->saved_tail;
@@ -208,14 +210,14 @@ static void take_session(struct pp_controller *c, struct ctl_job *j)
     c->session.updated = j->session.updated;
     c->lock_fd = j->lock_fd;
     j->lock_fd = -1;
-    if (c->unsaved_bits & UPDATE_TITLE) /* it was named meanwhile */
+    if (c->unsaved_bits & UPDATE_TITLE) /* the user has renamed it meanwhile */
         return;
     char *title = c->session.title;
     c->session.title = j->session.title;
     j->session.title = title;
 }
 
-/* The answer and those beside it, as the screen shows them. */
+/* Appends the answer to the branch, and all alternatives to the group that is shown side by side. */
 static bool append_answers(struct pp_controller *c, const struct ctl_job *j)
 {
     for (int i = -1; i < j->n_more; i++) {
@@ -237,8 +239,8 @@ static bool append_answers(struct pp_controller *c, const struct ctl_job *j)
     return true;
 }
 
-/* Alternatives differ in nothing but their seeds, or in nothing but their adapters. A seed that the user did not give
- * is a number that JSON and people carry without loss. */
+/* Alternatives differ in their seeds only or, in a comparison, in their adapters only. Derived seeds stay within
+ * MAX_SEED. */
 static uint64_t seed_of(const struct pp_controller *c, int alternative)
 {
     if (c->n_compared || !alternative)
@@ -246,7 +248,7 @@ static uint64_t seed_of(const struct pp_controller *c, int alternative)
     return (c->asked.sampling.seed + (uint64_t)alternative * UINT64_C(0x9E3779B97F4A7C15)) & MAX_SEED;
 }
 
-/* What the i-th answer was asked for with. */
+/* The choices that the i-th answer is written with. */
 static struct ctl_asked asked_for(const struct pp_controller *c, const struct pp_chat_message *answer, size_t i)
 {
     struct ctl_asked with = c->asked;
@@ -256,7 +258,8 @@ static struct ctl_asked asked_for(const struct pp_controller *c, const struct pp
     return with;
 }
 
-/* Those that stand side by side, or (some) only those that ended for want of room, which go on. False: none does. */
+/* Starts the answers of the group or, with `some`, continues those that ended because the context was full. False if
+ * there is nothing to start. */
 static bool start_group(struct pp_controller *c, bool some)
 {
     bool any = false;
@@ -282,7 +285,7 @@ static void start_answers(struct pp_controller *c)
         start_generation(c, m, false, &with);
 }
 
-/* UI thread: question and answer are in the database. */
+/* UI thread: question and answers are in the database. */
 static void on_saved(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
@@ -313,7 +316,7 @@ static void on_saved(struct pp_job *job, void *controller)
         c->compared[i].message = i ? j->more[i - 1].id : j->answer.id;
     ctl_set_follow(c, j->answer.id);
     if (j->n_more) {
-        ctl_update_session(c, UPDATE_HEAD); /* the first of them, not the last */
+        ctl_update_session(c, UPDATE_HEAD); /* the first alternative, not the last one stored */
         if (c->o->plain)
             ctl_notice(c, false, "%d answers; what you write goes on from the first", j->n_more + 1);
         else
@@ -340,7 +343,7 @@ static void choose_seed(struct pp_controller *c)
     c->sampling.seed &= MAX_SEED;
 }
 
-/* The i-th of those that are asked for. */
+/* Fills in the i-th of the answers that are to be stored. */
 static bool fill_answer(struct pp_controller *c, struct pp_message *m, int i)
 {
     char label[192];
@@ -358,8 +361,9 @@ static int64_t id_before(const struct pp_controller *c, size_t i)
     return i ? c->branch.items[i - 1].msg.id : 0;
 }
 
-/* Puts a question (or, text NULL, only new answers) after the first n messages; what follows them becomes another
- * branch. sets: [n_answers], NULL: all under the adapters that are on. */
+/* Stores a question after the first n messages (text NULL: only new answers to the last question) and requests the
+ * answers. The messages that followed become another branch. sets: [n_answers] adapters of each; NULL: those that
+ * are on. */
 static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n_answers,
                       const struct pp_adapter_mix *sets)
 {
@@ -447,7 +451,7 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
     return answer ? ctl_change_answer(c, message, text) : save_turn(c, message, text, 1, NULL);
 }
 
-/* New answers to the last question. */
+/* New answers to the last question; what they replace stays as a branch. */
 static bool answer_anew(struct pp_controller *c, int n_answers, const struct pp_adapter_mix *sets)
 {
     size_t n = c->branch.n;
@@ -469,7 +473,8 @@ void pp_controller_regenerate(struct pp_controller *c, int n_answers)
     answer_anew(c, n_answers, NULL);
 }
 
-/* An answer goes on without an adapter that cannot be used, and would be none of a comparison. */
+/* Asks whether all adapters of a comparison fit before it begins. A single answer is written without an adapter that
+ * cannot be used, but in a comparison such an answer would be pointless. */
 static bool ask_before_comparing(struct pp_controller *c, int n, const struct pp_adapter_mix *sets)
 {
     if (c->state != PP_STATE_IDLE || !c->branch.n)
@@ -520,7 +525,7 @@ bool pp_controller_compare(struct pp_controller *c, char *text)
     }
     for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++)
-            if (pp_adapter_mix_equal(&sets[k], &sets[i])) { /* with one seed they would say the same */
+            if (pp_adapter_mix_equal(&sets[k], &sets[i])) { /* with the same seed both would say the same */
                 ctl_notice(c, true, "sets %d and %d are the same, and so would their answers be; name different ones",
                            k + 1, i + 1);
                 return false;
@@ -528,7 +533,7 @@ bool pp_controller_compare(struct pp_controller *c, char *text)
     return ask_before_comparing(c, n, sets) || answer_anew(c, n, sets);
 }
 
-/* The text moves when it grows: the request copies it at once. */
+/* The message's text is passed without a copy: the backend copies the request before the text can grow and move. */
 static void go_on_with_last(struct pp_controller *c)
 {
     const struct ctl_asked with = asked_now(c);
@@ -555,7 +560,7 @@ void ctl_answer_again(struct pp_controller *c)
     if (!c->branch.n || c->branch.items[last(c)].msg.role != PP_ROLE_ASSISTANT)
         return;
     const bool any = start_group(c, true);
-    c->n_without_room = 0; /* of those that go on, some may be again */
+    c->n_without_room = 0; /* those that continue may run out of room once more */
     if (any)
         ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     else
