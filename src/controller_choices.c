@@ -1,4 +1,4 @@
-/* controller_choices.c - what the user can choose: templates, personas, parameters, the draft. */
+/* controller_choices.c - what the user can choose: templates, personas, sampling parameters, drafting. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -64,13 +64,14 @@ double ctl_param_get(const struct pp_controller *c, const struct pp_sampling *s,
     return 0;
 }
 
-/* Bounds are those of the command line: what an option may say, a conversation may remember, and /set may set. */
+/* The bounds are those of the command line's options, for values from /set as well as for those stored with a
+ * conversation. */
 bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v)
 {
     bool whole = p->kind != CTL_FLOAT && p->kind != CTL_DRAFT_P_MIN;
     double min, max;
     pp_options_bounds(p->name, &min, &max);
-    if (!whole) /* as it will be kept: what has been a float is none the less within its bounds */
+    if (!whole) /* compared as floats, since a bound itself may round up when it is stored */
         v = (double)(float)v, min = (double)(float)min, max = (double)(float)max;
     if (!isfinite(v) || v < min || v > max || (whole && v != floor(v)))
         return false;
@@ -85,7 +86,7 @@ bool ctl_param_put(struct pp_controller *c, const struct ctl_param *p, double v)
         memcpy(field, &i, sizeof i);
         break;
     }
-    case CTL_SEED: /* ctl_fix_seed */
+    case CTL_SEED: /* use ctl_fix_seed */
         return false;
     case CTL_MAX_TOKENS:
         c->max_tokens = (int64_t)v;
@@ -132,7 +133,7 @@ static bool set_seed(struct pp_controller *c, const char *value)
     char *end;
     errno = 0;
     const unsigned long long seed = strtoull(value, &end, 10);
-    if (pp_casecmp(value, "random") == 0 || strcmp(value, "-1") == 0) { /* as --seed has it */
+    if (pp_casecmp(value, "random") == 0 || strcmp(value, "-1") == 0) { /* as for --seed */
         c->seed_fixed = false;
         return true;
     }
@@ -156,7 +157,7 @@ static bool set_number(struct pp_controller *c, const struct ctl_param *p, const
     return false;
 }
 
-/* What other programs, and the long options, call parameters of ours. */
+/* Names of parameters in other programs, or of our long options. */
 static const struct { const char *theirs, *ours; } other_names[] = {
     {"temperature", "temp"}, {"repetition-penalty", "repeat-penalty"}, {"predict", "n"}, {"n-predict", "n"},
     {"num-predict", "n"},    {"max-tokens", "n"},                     {"max-new-tokens", "n"},
@@ -170,8 +171,8 @@ static const struct ctl_param *param_by_other_name(const char *word)
     return NULL;
 }
 
-/* By its name, by that of other programs ("top_k", "temperature"), or by the beginning of its name, from two letters
- * on. NULL, with a notice: it is none. */
+/* Finds a parameter by its name, by its name in other programs ("top_k", "temperature"), or by an unambiguous prefix
+ * of at least two letters. NULL, with a notice, if there is none. */
 static const struct ctl_param *param_meant(struct pp_controller *c, const char *name)
 {
     const struct ctl_param *found = NULL, *other = NULL;
@@ -259,7 +260,7 @@ bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d)
 void ctl_add_named(struct named_list *l, const char *name, const char *detail)
 {
     if (pp_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items) != 0)
-        return; /* a shorter list is better than none */
+        return; /* the list is only shorter then */
     struct pp_named *e = &l->items[l->n++];
     *e = (struct pp_named){0};
     pp_utf8_print(e->name, sizeof e->name, "%s", name);
@@ -283,7 +284,8 @@ void ctl_name_own_template(struct pp_controller *c, const struct pp_loaded *l)
         snprintf(own->detail, sizeof own->detail, "the model brings none: %s", l->instead);
 }
 
-/* What is stored for an entry: "" for the model's own, a path for one named on the command line, else its name. */
+/* The value that is stored for an entry: "" for the model's own template, the path of one given on the command line,
+ * otherwise its name. */
 static const char *template_ref(const struct pp_controller *c, size_t i)
 {
     const struct pp_named *e = &c->templates.items[i];
@@ -372,7 +374,8 @@ static void list_params(struct pp_controller *c)
     for (size_t i = 0; i < ctl_n_params; i++) {
         char value[64];
         show_param(c, &ctl_params[i], value, sizeof value);
-        ctl_add_named(&c->params, ctl_params[i].name, value); /* none is current: they are not one of several */
+        /* none is current, as they are not alternatives to each other */
+        ctl_add_named(&c->params, ctl_params[i].name, value);
     }
 }
 
@@ -397,7 +400,8 @@ void ctl_mark_current(struct pp_controller *c)
     ctl_dirty(c, PP_DIRTY_STATUS | PP_DIRTY_LISTS);
 }
 
-/* An exact name wins, else the only one that begins so. */
+/* One step of a search by name: an exact match wins, then a unique prefix. found: the match so far, -1 for none, -2
+ * for several. */
 int ctl_better(int found, size_t i, const char *name, const char *word, bool *exact)
 {
     if (!*exact && pp_casecmp(name, word) == 0) {
@@ -429,7 +433,7 @@ static void on_scanned(struct pp_job *job, void *controller)
     if (j->id == c->preset_changes && job->code == PP_OK)
         ctl_presets_found(c, j);
     else if (j->id != c->preset_changes)
-        ctl_scan(c, j->flag); /* what it found is older than what the user has made of them here */
+        ctl_scan(c, j->flag); /* the user has changed presets while they were being read */
     for (size_t i = 0; i < j->templates.n; i++)
         ctl_add_template(&c->templates, j->templates.items[i].name, j->templates.items[i].detail);
     if (job->code != PP_OK)
@@ -462,8 +466,8 @@ void ctl_scan(struct pp_controller *c, bool again)
     ctl_job_post(c, j);
 }
 
-/* Whether an option counts for the first conversation: one that is gone on with remembers its own, and only the command
- * line is stronger. */
+/* Whether an option applies to the first conversation: a resumed one has choices of its own, which only options on
+ * the command line override, not those of pippin.conf. */
 static bool counts(const struct pp_controller *c, const char *option)
 {
     return !c->session.id || pp_options_given(c->o, option);
@@ -475,7 +479,8 @@ static void add_options_adapters(struct pp_controller *c)
     char real[PATH_MAX];
     struct pp_error err;
     for (int i = 0; i < c->o->n_lora; i++) {
-        const char *path = c->o->lora[i].path; /* or a name that is nobody's; where a path leads to, the worker tells */
+        /* or a name that does not exist; whether the path leads to an adapter is for the worker to say */
+        const char *path = c->o->lora[i].path;
         if (!strchr(path, '/') && pp_adapter_check(c->paths, c->o->model, path, &err) != PP_OK) {
             ctl_notice(c, true, "%s", err.text);
             continue;
@@ -515,7 +520,8 @@ static enum pp_code use_template_file(struct pp_controller *c, struct pp_error *
     return ctl_set_string(c, &c->session.template_name, real) ? PP_OK : pp_fail_nomem(err, "the chat template");
 }
 
-/* Parameters of the command line; what pippin.conf says of them is there already, or was remembered otherwise. */
+/* Applies the sampling parameters of the command line. Those of pippin.conf were applied before, or a resumed
+ * conversation has its own. */
 static void apply_given_params(struct pp_controller *c)
 {
     for (size_t i = 0; i < ctl_n_params; i++)

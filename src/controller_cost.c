@@ -1,12 +1,12 @@
-/* controller_cost.c - what a change of adapters would cost: pages that were computed under one set are never read under
- * another, so that the conversation is read again, unless pages of the new set are still at hand. The worker is asked;
- * its answer counts until the conversation or the set is another. And what it may do ahead, so that the next answer
- * costs little. */
+/* controller_cost.c - what a change of adapters would cost. Pages that were computed under one set are never read
+ * under another, so the conversation is computed again unless pages of the new set are still in memory. The worker
+ * knows; its reply is valid until the conversation or the set changes. Also asks the worker to restore a
+ * conversation ahead of its next question. */
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 
-/* Where others wrote on, what fills no page may not be found again, and the last token is always computed; only if
- * reading that takes no time, as far as is known, is it worth no word. */
+/* Below these many tokens a switch counts as free, if computing them takes no noticeable time: a partly filled page
+ * may not be found again once another sequence has written on, and the last token is always computed. */
 enum { PAGE = 64, FEW = 8 };
 static const float NO_TIME = 0.1f; /* seconds */
 
@@ -19,7 +19,7 @@ static struct pp_adapter_mix set_after(const struct pp_controller *c, size_t i)
     return s;
 }
 
-/* What the model would be given of the conversation now; NULL: out of memory. pp_free. */
+/* The conversation as the model would see it now, as JSON (pp_free). NULL: out of memory. */
 static char *messages_now(const struct pp_controller *c)
 {
     const char *note;
@@ -45,7 +45,7 @@ static void ask(struct pp_controller *c, struct ctl_cost *cost)
             .overflow = PP_OVERFLOW_SHIFT,
         };
         if (!c->backend->ops->cost(c->backend, &r))
-            cost->request = 0; /* asked again when it is wanted again */
+            cost->request = 0; /* tried again when the cost is next wanted */
     }
     pp_free(messages);
 }
@@ -75,7 +75,8 @@ static struct pp_switch_cost tell(const struct pp_controller *c, const struct ct
 {
     struct pp_switch_cost s = {.known = cost->known, .failed = cost->failed, .seconds = -1};
     const bool measured = c->prefill_tps > 0;
-    const float tps = measured ? c->prefill_tps : c->decode_tps; /* to read takes no longer than to write */
+    /* prefill is at least as fast as decoding, so this bounds the time from above */
+    const float tps = measured ? c->prefill_tps : c->decode_tps;
     s.tokens = (int64_t)(cost->total - cost->cached);
     if (tps > 0)
         s.seconds = (float)s.tokens / tps;

@@ -1,4 +1,4 @@
-/* controller_drafters.c - draft models: which there are, which fit the model, and changing the one that guesses. */
+/* controller_drafters.c - draft models: the list of them, which fit the model, and choosing another one. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,8 +46,8 @@ void ctl_drafter_add(struct drafter_list *l, const char *path, const char *name)
 
 /* --- looking for them ------------------------------------------------------------------------------------- */
 
-/* One at a time, so that an answer under way waits for none but the one. What cannot be asked now stays unknown until
- * somebody wants to know it again. */
+/* Asks the worker about one model at a time, so that an answer under way is never held up by more than one. If the
+ * request cannot be queued, the model stays unknown until the next look at the list. */
 static void inspect_next(struct pp_controller *c)
 {
     size_t i = 0;
@@ -57,12 +57,12 @@ static void inspect_next(struct pp_controller *c)
                           c->backend->ops->inspect_draft(c->backend, c->drafters.items[i].path);
 }
 
-/* What is found replaces the list, but for what is known of them. */
+/* Replaces the list by what was found, and keeps what was known of each model. */
 static void on_found(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
-    if (strcmp(j->model, c->status.model.path) != 0) { /* it was looked for another one */
+    if (strcmp(j->model, c->status.model.path) != 0) { /* the target model has changed meanwhile */
         c->finding_drafters = false;
         ctl_job_free(job);
         return;
@@ -151,7 +151,7 @@ void ctl_on_draft(struct pp_controller *c, const struct pp_event *e)
         return;
     }
     if (strcmp(m->path, e->info->path) != 0)
-        return; /* of a model that is gone */
+        return; /* from before the target model changed */
     memcpy(m->draft_name, e->info->draft_name, sizeof m->draft_name);
     memcpy(m->draft_path, e->info->draft_path, sizeof m->draft_path);
     memcpy(m->draft_reason, e->info->draft_reason, sizeof m->draft_reason);
