@@ -1,4 +1,5 @@
-/* controller_files.c - conversations to files: /export and F2; the screen's own files. The io thread writes. */
+/* controller_files.c - writing conversations to files (/export and F2), the screen's own files, and rescuing
+ * conversations whose database is gone. All files are written by the io thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@ enum { PATH = 4096 };
 
 /* --- export ------------------------------------------------------------------------------------------------- */
 
-/* A name of its own in a folder ("": the current one): NAME.md, NAME-2.md, ... False: it would be too long. */
+/* Makes a name that no file has yet from the title, in a folder ("": the current one): NAME.md, NAME-2.md, ... False
+ * if it would be too long. */
 static bool own_name(const char *folder, const char *title, char out[PATH])
 {
     char name[512];
@@ -30,13 +32,13 @@ static bool own_name(const char *folder, const char *title, char out[PATH])
     return true;
 }
 
-/* Whether nothing, or nothing between quotes, was typed. */
+/* Whether nothing was typed, or only a pair of quotes. */
 static bool is_empty(const char *typed)
 {
     return !*typed || strcmp(typed, "\"\"") == 0 || strcmp(typed, "''") == 0;
 }
 
-/* Where it is to be written, as typed: "" or a folder wants a name of our own. */
+/* The file to write. If nothing or a folder was typed, a name is made from the title. */
 static enum pp_code target(const char *typed, const char *title, char out[PATH], struct pp_error *err)
 {
     char path[PATH] = "";
@@ -49,8 +51,8 @@ static enum pp_code target(const char *typed, const char *title, char out[PATH],
     return fits ? PP_OK : pp_fail(err, PP_ERR_IO, "so long a path is not possible");
 }
 
-/* In: id, key (the path as typed, "" or a folder: one is made of the title). Out: text, the path; n, how many messages
- * of it could not be read. */
+/* In: id, key (the path as typed; if it is "" or a folder, a name is made from the title). Out: text, the path; n,
+ * the number of messages that could not be read. */
 static void run_export(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -60,7 +62,7 @@ static void run_export(struct pp_job *job, struct pp_store *st)
     job->code = pp_conversation_salvage(st, j->id, &c, &lost, &job->err);
     if (job->code)
         return;
-    pp_io_complete(j->io, st, c.messages, c.n); /* also on a full disk: the file may lie on another one */
+    pp_io_complete(j->io, st, c.messages, c.n); /* on a full disk, too: the file may lie on another one */
     j->n = lost.messages;
     job->code = target(j->key, c.session.title, path, &job->err);
     const int form = job->code ? -1 : pp_export_form_of(path);
@@ -118,7 +120,7 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
 
 /* --- what the screen remembers ---------------------------------------------------------------------------- */
 
-/* In: key (the path), text (the line). */
+/* In: key (the path), text (the line to append). */
 static void run_keep(struct pp_job *job, struct pp_store *st)
 {
     const struct ctl_job *j = (const struct ctl_job *)job;
@@ -165,7 +167,7 @@ void ctl_rescue_list(const struct pp_controller *c, struct ctl_rescue *r)
     }
 }
 
-/* Beside where the database was, else in the current folder; out: the path. */
+/* Writes to the folder of the database or, if that fails, to the current one. out: the path. */
 static enum pp_code write_rescued(const struct ctl_rescue *r, const struct pp_buf *text, char out[PATH],
                                   struct pp_error *err)
 {
@@ -182,7 +184,8 @@ static enum pp_code write_rescued(const struct ctl_rescue *r, const struct pp_bu
     return code;
 }
 
-/* Whoever deletes the database while a conversation is on the screen may not have meant that one. */
+/* The database was deleted, moved or replaced while pippin ran. Whoever did that may not have meant the
+ * conversations on the screen, so they are written to a file. */
 void ctl_rescue(void *rescue, struct pp_store *st)
 {
     struct ctl_rescue *r = rescue;

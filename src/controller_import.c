@@ -1,8 +1,8 @@
-/* controller_import.c - /import and F2: conversations of a file into the store.
+/* controller_import.c - /import and F2: adds the conversations of a file to the store.
  *
- * A file may hold thousands of them. The io thread takes them in slices of a tenth of a second, each committed as a
- * whole, and what else there is to be saved goes between two slices; the user may stop it there, and leave. What came
- * before stays, and the same file, imported again, adds the rest: see import_store.h. */
+ * A file may hold thousands of them. The io thread imports them in slices of a tenth of a second, each a transaction
+ * of its own, with other jobs between the slices. The user can stop the import between two slices, or leave; what
+ * was committed stays, and importing the same file again adds the rest: see import_store.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -19,29 +19,29 @@
 enum { PATH = 4096, MOST_IMPORTED = 1 << 28, SLICE_NS = 100 * 1000 * 1000 };
 
 struct outcome {
-    size_t added, here, busy; /* conversations; here: with those that were extended */
-    size_t extended_by;       /* messages that were added to those that were here */
-    int64_t shown;            /* the first that was added, else the first */
-    char lost[300];           /* what this machine does not have of those that were added */
+    size_t added, here, busy; /* conversations; `here` includes those that were extended */
+    size_t extended_by;       /* messages added to conversations that existed */
+    int64_t shown;            /* the first conversation that was added, or else the first one */
+    char lost[300];           /* adapters, templates or models of the added ones that do not exist here */
 };
 
 struct ctl_import {
     struct pp_job job;          /* first */
-    struct ctl_import *next;    /* a later one */
+    struct ctl_import *next;    /* queued after this one */
     const struct pp_paths *paths;
     char lock_dir[600];
-    char *typed;                /* the path */
+    char *typed;                /* the path as typed */
     struct pp_cancel stop;
-    /* of the io thread during a slice, else of the UI thread */
+    /* accessed by the io thread during a slice, by the UI thread otherwise */
     enum { IMPORT_BEGIN, IMPORT_COPY, IMPORT_PUT, IMPORT_DONE } step;
-    struct pp_store_copy *copy; /* of a database, while it is being made */
-    struct pp_store *from;      /* ... and as it is there: sessions are its */
+    struct pp_store_copy *copy; /* copies a database, if it is one */
+    struct pp_store *from;      /* that copy, to which `sessions` refer */
     struct pp_session *sessions;
-    struct pp_import text;      /* of any other file */
-    size_t at, n;               /* the next conversation of how many */
+    struct pp_import text;      /* the contents of any other file */
+    size_t at, n;               /* index of the next conversation, and how many there are */
     struct pp_damage damage;
     struct pp_importer *to;
-    struct outcome now, kept;   /* with what is not committed yet, and without */
+    struct outcome now, kept;   /* including what is not committed yet, and up to the last commit */
     size_t kept_at;
     /* UI thread */
     uint64_t began_ns, told_ns, told_serial, epoch;
@@ -136,7 +136,7 @@ static enum pp_code put_next(struct ctl_import *m, struct pp_error *err)
         struct pp_conversation c;
         struct pp_lost lost;
         code = pp_conversation_salvage(m->from, m->sessions[m->at].id, &c, &lost, err);
-        if (code == PP_ERR_FORMAT) { /* the others are wanted all the more */
+        if (code == PP_ERR_FORMAT) { /* a damaged conversation does not stop the others */
             pp_damage_add_all(&m->damage, m->at, m->sessions[m->at].n_messages);
             code = PP_OK;
         } else if (!code) {
@@ -214,7 +214,7 @@ static void add_outcome(struct pp_buf *b, const struct ctl_import *m, const char
         pp_buf_fmt(b, "; this machine has no %s", r->lost);
 }
 
-/* How far it came, of one that did not come to its end. */
+/* Says how far an import came that did not complete. */
 static void add_progress(struct pp_buf *b, const struct ctl_import *m)
 {
     const struct outcome *r = &m->kept;
@@ -234,7 +234,7 @@ static void say(struct pp_controller *c, bool is_error, struct pp_buf *b)
     pp_buf_free(b);
 }
 
-/* Now and then, and not over what was said by others a moment ago. */
+/* From time to time, but not right after another notice. */
 static void tell_progress(struct pp_controller *c, struct ctl_import *m)
 {
     const uint64_t now = pp_now_ns(), every = (c->o->plain ? 10 : 1) * SECOND_NS;
@@ -262,7 +262,7 @@ static void start(struct pp_controller *c, struct ctl_import *m)
     pp_io_post(c->io, &m->job);
 }
 
-/* Who has gone on with something else meanwhile stays there. */
+/* Whether the user has waited for the import, so that the first conversation may be opened. */
 static bool has_waited(const struct pp_controller *c, const struct ctl_import *m)
 {
     return c->epoch == m->epoch && c->branch.n == m->n_shown && !ctl_answering(c) &&
@@ -344,7 +344,7 @@ bool ctl_import_stop(struct pp_controller *c)
     if (!c->import || pp_cancelled(&c->import->stop))
         return false;
     pp_cancel_request(&c->import->stop);
-    while (c->import->next) { /* those have not begun */
+    while (c->import->next) { /* these have not begun */
         struct ctl_import *later = c->import->next;
         c->import->next = later->next;
         free_import(&later->job);
