@@ -1,4 +1,5 @@
-/* controller_jobs.c - what the io thread does for the controller: every use of the database and of slow files. */
+/* controller_jobs.c - the jobs that the io thread runs for the controller: all accesses to the database and to slow
+ * files. In/Out name the fields of struct ctl_job that each uses. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,14 +60,14 @@ void ctl_job_free(struct pp_job *job)
 
 void ctl_job_post(struct pp_controller *c, struct ctl_job *j)
 {
-    j->job.awaited = j->job.done != NULL; /* others do not come back */
+    j->job.awaited = j->job.done != NULL; /* jobs without `done` are not returned */
     c->n_awaited += j->job.awaited;
     pp_io_post(c->io, &j->job);
 }
 
 /* --- templates -------------------------------------------------------------------------------------------- */
 
-/* The source of a template by name, if it can be read as one; *source NULL with an error. */
+/* Reads a template by its name and checks it. *source is NULL on failure. */
 static enum pp_code read_template(const struct pp_paths *paths, const char *name, char **source, struct pp_error *err)
 {
     struct pp_template *t = NULL;
@@ -84,7 +85,7 @@ static enum pp_code read_template(const struct pp_paths *paths, const char *name
     return code;
 }
 
-/* In: session.template_name. Out: text, NULL for the model's own. */
+/* In: session.template_name. Out: text, NULL for the model's own template. */
 void ctl_run_template(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -97,7 +98,7 @@ void ctl_run_template(struct pp_job *job, struct pp_store *st)
 
 /* --- conversations ---------------------------------------------------------------------------------------- */
 
-/* Among its siblings, also those that the screen does not know of, because they were taken back. */
+/* Sets m->sibling. Counts in the database, as the screen does not know siblings that were taken back. */
 static enum pp_code find_place(struct pp_store *st, struct pp_message *m, struct pp_error *err)
 {
     return pp_store_siblings_before(st, m->session, m->parent, m->id, &m->sibling, err);
@@ -110,7 +111,7 @@ static void swap_strings(char **a, char **b)
     *b = t;
 }
 
-/* As it is by now: another pippin may have changed it. */
+/* Reads the title again, as another pippin may have changed it. */
 static void read_title(struct pp_session *s, struct pp_store *st)
 {
     struct pp_session now;
@@ -149,9 +150,9 @@ static enum pp_code add_turn(struct ctl_job *j, struct pp_store *st, struct pp_e
     return code;
 }
 
-/* In: session (id 0: it is added first, and locked), user (its content NULL: there is none to add), answer, and those
- * beside it. Out: ids and places of all, lock_fd, title. All of it is committed, or nothing: the screen has the text
- * then. */
+/* In: session (id 0: it is added first, and locked), user (its content NULL: none), answer, and its alternatives.
+ * Out: their ids and sibling numbers, lock_fd, title. One transaction: if it fails, the screen gives the text back
+ * to the user. */
 void ctl_run_send(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -162,7 +163,7 @@ void ctl_run_send(struct pp_job *job, struct pp_store *st)
         read_title(&j->session, st);
 }
 
-/* A branch as it is by now: of its end the database may know less than was written. */
+/* Reads a branch, completed by text of the current answer that is not in the database yet. */
 static enum pp_code read_branch(const struct ctl_job *j, struct pp_store *st, int64_t head, struct pp_message **list,
                                 size_t *n, struct pp_error *err)
 {
@@ -172,20 +173,21 @@ static enum pp_code read_branch(const struct ctl_job *j, struct pp_store *st, in
     return code;
 }
 
-/* The session's branch, and the template that it names. */
+/* Reads the session's branch, and the template that it names. */
 static enum pp_code load_branch(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
 {
     struct pp_error why;
     const char *name = j->session.template_name;
     if (name && *name && read_template(j->paths, name, &j->text, &why) != PP_OK) {
-        j->query = pp_strdup(why.text); /* not fatal: the model's own template serves, and the user is told */
+        j->query = pp_strdup(why.text); /* not fatal: the model's own template is used, and the user is told */
         name = NULL;
     }
     return read_branch(j, st, j->session.head, &j->list, &j->n, err);
 }
 
-/* In: id, or key (unique prefix), or neither for the latest; lock_fd, if this program has its lock. Out: session, list
- * and n, lock_fd, text (its template's source), query (a complaint about the template, or NULL). */
+/* In: id, or key (a unique prefix), or neither for the latest session; lock_fd, if this program holds its lock
+ * already. Out: session, list and n, lock_fd, text (the source of its template), query (why the template could not
+ * be read, or NULL). */
 void ctl_run_open(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -203,8 +205,8 @@ void ctl_run_open(struct pp_job *job, struct pp_store *st)
         job->code = load_branch(j, st, &job->err);
 }
 
-/* In: session with its id, and bits for what of it is new. The rest is read from the store first, so that an update
- * that was prepared before a message was added cannot move the head back. Out: the title. */
+/* In: session with its id, and bits: which of its fields have changed. The others are read from the database, so
+ * that an update prepared before a message was added cannot move the head back. Out: the title. */
 void ctl_run_update(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -230,7 +232,7 @@ void ctl_run_update(struct pp_job *job, struct pp_store *st)
     pp_session_clear(&now);
 }
 
-/* The end of the branch that goes on with the youngest child of message j->id. */
+/* The leaf of the branch that continues with the youngest child of message j->id. */
 static enum pp_code youngest(struct ctl_job *j, struct pp_store *st, int64_t *leaf, struct pp_error *err)
 {
     int n = 0;
@@ -240,7 +242,7 @@ static enum pp_code youngest(struct ctl_job *j, struct pp_store *st, int64_t *le
     return code ? code : pp_store_descend(st, j->session.id, j->id, n - 1, leaf, err);
 }
 
-/* The conversation ends with `leaf` from now on. */
+/* Stores `leaf` as the head of the conversation and reads that branch. */
 static void end_with(struct ctl_job *j, struct pp_store *st, int64_t leaf)
 {
     struct pp_job *job = &j->job;
@@ -257,8 +259,8 @@ static void end_with(struct ctl_job *j, struct pp_store *st, int64_t leaf)
     j->session.head = leaf;
 }
 
-/* In: session.id, id (the parent message, 0 for the first), step (which of its children; -1: the one that leads to
- * session.head, or if that is 0 the youngest). Out: session.head, list and n. */
+/* In: session.id, id (the parent message, 0 for the root), step (which of its children; -1: the one that leads to
+ * session.head or, if that is 0, the youngest). Out: session.head, list and n. */
 void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -270,7 +272,7 @@ void ctl_run_sibling(struct pp_job *job, struct pp_store *st)
     end_with(j, st, leaf);
 }
 
-/* In: session.id, id (a message). Out: session.head, list and n: of the youngest branch that has it. */
+/* In: session.id, id (a message). Out: session.head, list and n of the youngest branch that contains it. */
 void ctl_run_branch_of(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -282,7 +284,8 @@ void ctl_run_branch_of(struct pp_job *job, struct pp_store *st)
     end_with(j, st, leaf);
 }
 
-/* A copy of the answer with other words: what it cost, and what of it was guessed, is not true of them. */
+/* Adds a copy of the answer with another text. It has no statistics: cost and drafted tokens were those of the old
+ * text. */
 static enum pp_code add_changed(struct ctl_job *j, struct pp_store *st, struct pp_error *err)
 {
     struct pp_message m = {0};
@@ -304,8 +307,8 @@ static enum pp_code add_changed(struct ctl_job *j, struct pp_store *st, struct p
     return code;
 }
 
-/* In: session.id, id (an answer), text (its words from now on). Out: session.head, list and n, of the branch that ends
- * with it. */
+/* In: session.id, id (an answer), text (the new one). Out: session.head, list and n of the branch that ends with the
+ * changed answer. */
 void ctl_run_change_answer(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -344,9 +347,9 @@ static enum pp_code add_copy(struct ctl_job *j, struct pp_store *st, struct pp_e
     return code;
 }
 
-/* In: session (the new one's strings), id (head of the branch to be copied), flag (it is being written: in the copy it
- * ends with what is there of it). Out: session, list and n, lock_fd. All of
- * it is committed, or nothing: no copy stays in the list that could not be locked or read. */
+/* In: session (strings of the new one), id (head of the branch to copy), flag (that message is still being written:
+ * the copy holds the text so far, as a cancelled answer). Out: session, list and n, lock_fd. One transaction: a copy
+ * that cannot be locked or read must not stay in the list. */
 void ctl_run_fork(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -355,7 +358,7 @@ void ctl_run_fork(struct pp_job *job, struct pp_store *st)
         job->code = pp_store_batch_end(st, add_copy(j, st, &job->err), &job->err);
 }
 
-/* In: id, flag (it is the one on screen: this program has the lock). Out: key, for the snapshot. */
+/* In: id, flag (it is the one on screen, whose lock this program holds). Out: key, for removing the snapshot. */
 void ctl_run_delete(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -368,7 +371,7 @@ void ctl_run_delete(struct pp_job *job, struct pp_store *st)
         pp_session_lock_remove(j->lock_dir, j->session.key);
 }
 
-/* In: lock_fd. A job, so that everything that was posted for that session before is done when the lock goes. */
+/* In: lock_fd. This is a job so that the lock is held until all earlier jobs for that session are done. */
 void ctl_run_unlock(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
