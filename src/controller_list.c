@@ -1,7 +1,7 @@
-/* controller_list.c - the list of conversations on the screen, or what a search has found.
+/* controller_list.c - the list of conversations on the screen: all of them, or those that a search has found.
  *
- * Only a window of it is here: rows are fetched from the database by pages when the screen asks for them. One job is
- * under way at a time; what is typed meanwhile stops it, and only the last question is asked next. */
+ * Only a window of the list is in memory; further rows are fetched from the database by pages when the screen asks
+ * for them. One job is under way at a time. Typing meanwhile cancels it, and only the latest query is run next. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -11,24 +11,24 @@
 enum { PAGE = 64 };
 
 enum fetch {
-    FETCH_NEWEST, FETCH_OLDEST,  /* a new window at one of the ends */
-    FETCH_OLDER, FETCH_NEWER,    /* rows beside the window */
+    FETCH_NEWEST, FETCH_OLDEST,  /* a new window at the start or the end of the list */
+    FETCH_OLDER, FETCH_NEWER,    /* rows adjacent to the window */
 };
 
 struct ctl_list_job {
     struct pp_job job; /* first */
     enum fetch fetch;
-    char *query;       /* "" for the list of all */
+    char *query;       /* "" for all conversations */
     struct pp_session from;
-    bool any;          /* from nowhere: at the end */
-    bool best_first, ranked; /* of a search: what was wanted, and (out) what came */
+    bool any;          /* ignore `from`: begin at the end of the list */
+    bool best_first, ranked; /* for a search: the order that was wanted, and (out) whether it was possible */
     int64_t *known;    /* [n_known] */
     size_t n_known, limit;
     atomic_bool stop;
     struct pp_session *sessions; /* [n] out */
     size_t n;
-    int64_t total;     /* out: of the list of all */
-    uint64_t renamings; /* made here before it was posted */
+    int64_t total;     /* out: of all conversations; not set for a search */
+    uint64_t renamings; /* c->renamings when it was posted */
 };
 
 static void release(struct pp_job *job)
@@ -75,7 +75,7 @@ static void clear_window(struct ctl_list *l)
     l->n = l->first = l->total = 0;
 }
 
-/* Puts what a job has brought into the window; false: out of memory. */
+/* Adds the rows of a job to the window; false: out of memory. */
 static bool add_rows(struct ctl_list *l, struct ctl_list_job *j)
 {
     if (pp_grow(&l->items, &l->cap, l->n + j->n + 1, sizeof *l->items) != 0)
@@ -90,7 +90,8 @@ static bool add_rows(struct ctl_list *l, struct ctl_list_job *j)
     return true;
 }
 
-/* Where the window lies in the whole. A search knows only that there is more, until it has come to its end. */
+/* Sets the window's offset and the length of the list. For a search the length is unknown until the last page: it
+ * counts one row more than has been found. */
 static void place_window(struct ctl_list *l, const struct ctl_list_job *j)
 {
     bool end = j->n < j->limit;
@@ -124,14 +125,14 @@ static void on_listed(struct pp_job *job, void *controller)
     struct ctl_list *l = &c->list;
     struct ctl_list_job *j = (struct ctl_list_job *)job;
     l->busy = NULL;
-    if (l->wanted) { /* nobody wants to see this any more */
+    if (l->wanted) { /* the query has changed */
         release(job);
         next_job(c);
         return;
     }
     size_t n = j->n;
     if (j->fetch == FETCH_NEWEST || (job->code == PP_OK && j->fetch == FETCH_OLDEST))
-        clear_window(l); /* also of one that failed: those before are not what was asked for */
+        clear_window(l); /* on failure, too, as the old rows do not match the new query */
     if (job->code == PP_OK && !add_rows(l, j))
         job->code = pp_fail_nomem(&job->err, "the list of conversations");
     if (job->code == PP_OK) {
@@ -144,7 +145,7 @@ static void on_listed(struct pp_job *job, void *controller)
         if (*j->query && j->best_first && !j->ranked && j->fetch == FETCH_NEWEST)
             ctl_notice(c, false, "more than %d messages have these words: the newest come first", PP_SEARCH_RANKED);
     } else {
-        l->failed = true; /* not again, until somebody asks anew */
+        l->failed = true; /* no further attempt until the list is requested again */
         ctl_notice(c, true, "%s", job->err.text);
     }
     ctl_dirty(c, PP_DIRTY_LISTS);
@@ -174,7 +175,7 @@ static void post(struct pp_controller *c, struct ctl_list_job *j)
     pp_io_post(c->io, &j->job);
 }
 
-/* The first page of what was asked for last. */
+/* Fetches the first page for the latest query. */
 static void next_job(struct pp_controller *c)
 {
     struct ctl_list *l = &c->list;
@@ -187,7 +188,8 @@ static void next_job(struct pp_controller *c)
         post(c, j);
 }
 
-/* Begins where the window ends. */
+/* Makes the job continue from the edge of the window. A search also passes the ids it has, so that no conversation
+ * comes twice. */
 static bool from_edge(const struct ctl_list *l, struct ctl_list_job *j)
 {
     const struct pp_session *edge = &l->items[j->fetch == FETCH_NEWER ? 0 : l->n - 1];
@@ -204,7 +206,8 @@ static bool from_edge(const struct ctl_list *l, struct ctl_list_job *j)
     return j->known != NULL;
 }
 
-/* Fetches row i, and a page more, by the way on which the fewest rows are read. */
+/* Fetches row i and a page beyond it, starting from wherever the fewest rows have to be read: the window's edge or
+ * an end of the list. */
 static void fetch_row(struct pp_controller *c, size_t i)
 {
     const struct ctl_list *l = &c->list;
@@ -328,7 +331,7 @@ void ctl_list_free(struct ctl_list *l)
 struct index_job {
     struct pp_job job; /* first */
     int64_t limit, left;
-    bool again;        /* it is not the first one */
+    bool again;        /* false for the first run, which only counts */
 };
 
 static void free_index_job(struct pp_job *job)
@@ -336,7 +339,7 @@ static void free_index_job(struct pp_job *job)
     pp_free(job);
 }
 
-/* The first one only looks whether there is anything to do. */
+/* The first run only checks whether there is anything to index. */
 static void run_index(struct pp_job *job, struct pp_store *st)
 {
     struct index_job *j = (struct index_job *)job;
@@ -344,7 +347,7 @@ static void run_index(struct pp_job *job, struct pp_store *st)
                          : pp_store_index_left(st, &j->left, &job->err);
 }
 
-/* Other jobs come between two of these: nobody waits longer than for one. */
+/* Posts the job again rather than looping, so that other jobs run in between. */
 static void on_indexed(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
@@ -369,7 +372,7 @@ void ctl_index_start(struct pp_controller *c)
     enum { AT_ONCE = 500 };
     struct index_job *j = pp_calloc(1, sizeof *j);
     if (!j)
-        return; /* it is done another time */
+        return; /* left to the next start */
     j->job = (struct pp_job){.run = run_index, .done = on_indexed, .release = free_index_job, .of_disk = true};
     j->limit = AT_ONCE;
     pp_io_post(c->io, &j->job);

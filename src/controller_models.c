@@ -1,4 +1,4 @@
-/* controller_models.c - models that could be loaded: which there are, and what each of them is. */
+/* controller_models.c - the models that could be loaded, and what is known of each: type, size, memory. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -63,14 +63,14 @@ static void look_into(const struct pp_model *m, const struct pp_options *o, stru
     f->n_params_active = info->n_expert ? info->n_params_active : 0;
     f->n_ctx_train = info->n_ctx_train;
     f->bytes = info->bytes;
-    if (o->quant && pp_is_folder(info->path)) /* what it will be is not known before it is quantised */
+    if (o->quant && pp_is_folder(info->path)) /* their size is unknown before they are quantised */
         return;
     f->n_ctx = o->ctx_size ? o->ctx_size : pp_model_usual_ctx(m);
     const struct pp_memory_need need = pp_model_memory(m, o->kv_type, f->n_ctx, 0);
     f->memory = pp_memory_sum(&need);
 }
 
-/* In: model (a path). Out: models, this one. io thread. */
+/* In: model (a path). Out: models, with this one. io thread. */
 static void run_look(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -110,7 +110,7 @@ static void on_looked(struct pp_job *job, void *controller)
     look_at_next(c);
 }
 
-/* One by one, so that what is saved of an answer waits for none but the one. */
+/* Opens one model per job, so that the saving of an answer waits for at most one. */
 static void look_at_next(struct pp_controller *c)
 {
     size_t i = 0;
@@ -128,7 +128,7 @@ static void look_at_next(struct pp_controller *c)
 
 /* --- looking for them ------------------------------------------------------------------------------------- */
 
-/* What is found replaces the list, but for what is known of them. One that had something wrong is looked at again. */
+/* Replaces the list by what was found, and keeps what was known of each model. A model that failed is opened again. */
 static void on_found(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;

@@ -1,4 +1,4 @@
-/* controller_presets.c - sets of adapters under a name, for all conversations. */
+/* controller_presets.c - named sets of adapters, shared by all conversations. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static int find(const struct pp_controller *c, const char *name)
     return -1;
 }
 
-/* Names are in their order, whatever the letter case. */
+/* Adds a preset, or replaces that of the name. Presets are sorted by name without regard to case. */
 static bool add(struct pp_controller *c, const char *name, const struct pp_adapter_mix *set, bool stored)
 {
     int at = find(c, name);
