@@ -1,13 +1,14 @@
-/* controller_overflow.c - a conversation that has grown out of the context: asking what is to be done, dropping turns,
- * having them summarised, and going on.
+/* controller_overflow.c - a conversation that has outgrown the context: asking the user, dropping turns, summarising
+ * them, and continuing.
  *
  *   the prompt does not fit ─► PP_EVENT_OVERFLOW ─► ask ──────► the user: pp_controller_overflow
- *   the answer ran into the end ──────────────────┘ │shift     │stop: a notice
+ *   the answer reached the limit ─────────────────┘ │shift     │stop: a notice
  *                                                   ▼          ▼
- *                            again, without the oldest ◄── the summary is there ◄── summarise
+ *                            again, without the oldest ◄── the summary is there ◄──
+ *                            summarise
  *
- * What was dropped is noted with the question (pp_branch_set_context), so that its other answers, and all that follows,
- * see the same. Messages are never deleted. */
+ * What was dropped is stored with the question (pp_branch_set_context), so that its other answers, and all later
+ * turns, see the same context. Messages are never deleted. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -44,7 +45,7 @@ size_t pp_controller_context(const struct pp_controller *c, const char **note)
 
 /* --- noting it ---------------------------------------------------------------------------------------------- */
 
-/* The answers to `question` see the conversation from message `from` on, and `note`. */
+/* From now on, the answers to `question` see the conversation from message `from` on, preceded by `note`. */
 static void mark(struct pp_controller *c, int64_t question, int64_t from, const char *note)
 {
     const size_t i = pp_branch_place(&c->branch, question);
@@ -61,7 +62,7 @@ void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e)
         return;
     r->next_from = r->turns[e->n];
     if (!e->done)
-        return; /* nothing is dropped yet */
+        return; /* only announced: the user is asked first */
     mark(c, r->question, r->next_from, r->note ? r->note : "");
     if (r->session == c->session.id && !r->summary)
         ctl_notice(c, false, "the context was full: the model does not see the oldest messages any more%s",
@@ -90,7 +91,7 @@ static void take_summary(struct pp_controller *c, struct ctl_running *r, const s
     o->what = r->compact ? CTL_OVERFLOW_COMPACT : CTL_OVERFLOW_SUMMARY;
 }
 
-/* What is to be done now that it has ended: in most cases nothing. older: there are turns that could go. */
+/* What to do after this answer has ended: usually nothing. `older`: there are turns that could be dropped. */
 static struct ctl_overflow follows(const struct ctl_running *r, const struct pp_event *e, bool older)
 {
     bool did_not_fit = e->err.code == PP_ERR_CONTEXT && r->next_from;
@@ -101,8 +102,8 @@ static struct ctl_overflow follows(const struct ctl_running *r, const struct pp_
                                  .from = did_not_fit ? r->next_from : 0, .session = r->session, .message = r->message};
 }
 
-/* For when the conversation is on the screen again. The oldest is forgotten where there are too many: its answer stays
- * as it is. */
+/* Keeps it until the conversation is on the screen again. If there are too many, the oldest is dropped, and its
+ * answer is left as it is. */
 static void note_later(struct pp_controller *c, const struct ctl_overflow *o)
 {
     const size_t most = sizeof c->overflow_later / sizeof *c->overflow_later;
@@ -112,7 +113,8 @@ static void note_later(struct pp_controller *c, const struct ctl_overflow *o)
     c->overflow_later[c->n_overflow_later++].temporary = c->temporary;
 }
 
-/* A summary of a conversation that was left meanwhile is noted there; what it was made for goes on later. */
+/* Stores the summary of a conversation that has been left meanwhile. The answer that needed it continues when the
+ * user comes back. */
 static void keep_summary(struct pp_controller *c, const struct ctl_running *r)
 {
     char *note = pp_overflow_note(r->text.len ? pp_buf_cstr(&r->text) : "");
@@ -133,7 +135,7 @@ bool ctl_overflow_had_no_room(const struct pp_controller *c, int64_t message)
     return false;
 }
 
-/* One of several that were written side by side, which go on, or not, when the last of them has ended. */
+/* Whether it is one of several alternatives, which are continued together when the last of them has ended. */
 static bool is_beside(const struct pp_controller *c, const struct ctl_running *r)
 {
     for (size_t i = 0; i < c->group.n; i++)
@@ -154,7 +156,8 @@ void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const st
     struct ctl_overflow *o = &c->overflow_next;
     const bool beside = is_beside(c, r), in_front = ctl_in_front(c, r->request) && !beside;
     const bool stopped = e->err.code == PP_ERR_CANCELLED || c->then != THEN_NOTHING;
-    if (!beside || stopped || o->session != c->session.id || o->question != r->question) { /* not of one beside it */
+    /* keep it only for another one of the same group */
+    if (!beside || stopped || o->session != c->session.id || o->question != r->question) {
         pp_free(o->note);
         *o = (struct ctl_overflow){0};
     }
@@ -171,7 +174,7 @@ void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const st
     struct ctl_overflow next = {0};
     if (r->summary)
         take_summary(c, r, e);
-    else if (in_front || beside) /* n_turns: without those that are left out */
+    else if (in_front || beside) /* n_turns excludes the turns that were already dropped */
         next = follows(r, e, r->n_turns > 1 && ctl_overflow_older_turns(c));
     if (in_front)
         *o = next;
@@ -179,7 +182,7 @@ void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const st
         note_without_room(c, &next);
 }
 
-/* Whether it is about the answer that the branch ends with. message 0: about any to that question. */
+/* Whether it concerns the last answer of the branch. message 0: any answer to its question. */
 static bool is_about_last(const struct pp_controller *c, const struct ctl_overflow *o)
 {
     const size_t n = c->branch.n;
@@ -206,7 +209,7 @@ void ctl_overflow_come_back(struct pp_controller *c)
     ctl_overflow_act(c);
 }
 
-/* Writes the last answer again, or what is missing of it. */
+/* Continues the last answer, or writes it again. */
 static void go_on(struct pp_controller *c, enum pp_overflow how)
 {
     c->overflow_once = (int)how + 1;
@@ -224,7 +227,7 @@ static char *summary_messages(struct pp_controller *c, size_t from, size_t to, c
     return asking;
 }
 
-/* Asks the model for a summary of the messages before `next`. False, with a notice: it is not asked. */
+/* Asks the model for a summary of the messages before `next`. False, with a notice, if it cannot be asked. */
 static bool summarise(struct pp_controller *c, int64_t question, int64_t next, bool compact)
 {
     static const struct pp_chat_message nowhere;
@@ -253,7 +256,8 @@ static bool summarise(struct pp_controller *c, int64_t question, int64_t next, b
     return true;
 }
 
-/* After a choice of the user: where the dropped part ends is known only if the prompt did not fit. */
+/* Carries out the user's choice. `from`, where the kept part begins, is known only if the prompt did not fit;
+ * without it nothing can be summarised. */
 static void carry_out(struct pp_controller *c, enum pp_overflow how, int64_t question, int64_t from)
 {
     if (how == PP_OVERFLOW_SUMMARISE && from)
