@@ -1,5 +1,5 @@
-/* controller_running.c - answers that are being written: in the conversation on the screen, side by side for one
- * question, and in conversations that the user has left meanwhile. */
+/* controller_running.c - answers that are being written: in the conversation on the screen, several alternatives for
+ * one question, and in conversations that the user has left meanwhile. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -34,7 +34,8 @@ struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_cha
     r->request = ++c->request;
     r->session = c->session.id;
     r->message = m->id;
-    r->base = m->len || m->reasoning_len ? m->n_tokens - m->ended : 0; /* no end stands in the middle */
+    /* less the end token, which a continued answer drops */
+    r->base = m->len || m->reasoning_len ? m->n_tokens - m->ended : 0;
     r->reasoning_tokens = m->reasoning_tokens;
     r->reasoning_ns = (uint64_t)((double)m->reasoning_s * 1e9);
     r->eta_s = r->acceptance = -1;
@@ -120,7 +121,7 @@ static void show_figures(struct pp_controller *c, const struct ctl_running *r)
     c->status.eta_s = r->begun ? -1 : r->eta_s;
 }
 
-/* The state of the screen follows from what is written in its conversation. */
+/* Derives the screen's state from the answers that are being written in its conversation. */
 static void show_state(struct pp_controller *c)
 {
     bool any = false, begun = false;
@@ -135,10 +136,10 @@ static void show_state(struct pp_controller *c)
         ctl_set_state(c, s);
 }
 
-/* What a message on the screen lacks of an answer: bytes at the ends of its text and its reasoning. */
+/* What the message on the screen lacks of an answer: that many bytes at the ends of its text and its reasoning. */
 struct lacking {
     size_t text, reasoning;
-    bool begin_anew; /* first, what is there goes */
+    bool begin_anew; /* replace what is there */
 };
 
 static void show_in(struct pp_branch *b, size_t i, const struct ctl_running *r, struct lacking lacking)
@@ -170,7 +171,7 @@ static void show_in(struct pp_branch *b, size_t i, const struct ctl_running *r, 
 
 static const struct lacking nothing;
 
-/* Brings the messages on the screen up to date. */
+/* Updates the messages on the screen that show this answer. */
 static void show(struct pp_controller *c, const struct ctl_running *r, struct lacking lacking)
 {
     if (r->session != c->session.id)
@@ -186,14 +187,14 @@ static void show(struct pp_controller *c, const struct ctl_running *r, struct la
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
 }
 
-/* The text as it is by now: the database may be a second behind. */
+/* Replaces the text by that of the running answer, as the text in the database may be up to a second old. */
 static void put_text(struct pp_branch *b, size_t i, const struct ctl_running *r)
 {
     show_in(b, i, r, (struct lacking){r->text.len, r->reasoning.len, true});
     pp_branch_set_state(b, i, PP_MESSAGE_PARTIAL);
 }
 
-/* Several at once that the user has come back to stand side by side again. */
+/* Rebuilds the group of alternatives for a conversation that the user has come back to. */
 static void regroup(struct pp_controller *c)
 {
     size_t n = 0;
@@ -254,7 +255,7 @@ bool ctl_go_away(struct pp_controller *c)
     struct ctl_away *a = pp_calloc(1, sizeof *a);
     if (!a || !ctl_set_string(c, &a->title, c->session.title)) {
         pp_free(a);
-        ctl_cancel_in(c, c->session.id); /* no memory to remember it by */
+        ctl_cancel_in(c, c->session.id); /* without memory to keep track of them, its answers are cancelled */
         return false;
     }
     a->session = c->session.id;
@@ -289,7 +290,7 @@ void ctl_come_back(struct pp_controller *c, int64_t session)
 {
     struct ctl_away *a = away_of(c, session);
     if (a)
-        free_away(c, a); /* the screen has the lock now */
+        free_away(c, a); /* the screen holds the lock itself now */
 }
 
 bool ctl_delete_away(struct pp_controller *c, int64_t session)
@@ -311,7 +312,7 @@ static void note_unseen(struct pp_controller *c, int64_t session)
         c->unseen[c->n_unseen++] = session;
 }
 
-/* The last answer in a conversation that is not on the screen has ended. */
+/* The last answer of a conversation that is not on the screen has ended. */
 static void away_ended(struct pp_controller *c, struct ctl_away *a, const struct pp_event *e, const char *what)
 {
     int64_t session = a->session;
@@ -360,7 +361,7 @@ const struct pp_chat_message *pp_controller_alternative(const struct pp_controll
     return i < c->group.n ? &c->group.items[i].msg : NULL;
 }
 
-/* Of an answer that has ended; how many were right at each place of a pass was the last answer's alone. */
+/* Shows the figures of an answer that has ended. The acceptance by position is not kept with it. */
 static void show_figures_of(struct pp_controller *c, const struct pp_chat_message *m)
 {
     ctl_show_context(c);
@@ -382,7 +383,7 @@ bool ctl_choose_alternative(struct pp_controller *c, int step)
     const struct pp_branch_item *to = &c->group.items[at];
     pp_branch_truncate(&c->branch, c->branch.n - 1);
     struct pp_branch_item *it = pp_branch_append(&c->branch, PP_ROLE_ASSISTANT, to->text.data, to->text.len);
-    if (!it) { /* memory for it was there a moment ago */
+    if (!it) { /* unlikely: as much memory was freed just before */
         ctl_notice(c, true, "out of memory");
         return true;
     }
@@ -411,7 +412,8 @@ void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e)
 {
     struct ctl_running *r = ctl_running_find(c, e->request);
     uint64_t now = pp_now_ns();
-    uint64_t fresh = e->done > e->cached ? e->done - e->cached : 0; /* computed, not found in pages */
+    /* tokens that were computed, not found in the cache */
+    uint64_t fresh = e->done > e->cached ? e->done - e->cached : 0;
     if (!r || r->begun)
         return;
     if (!r->prompt_started_ns)
@@ -475,7 +477,7 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
     pp_guessed_append(&r->guessed, &e->guessed);
     pp_guessed_fit(&r->guessed, r->text.len);
     bool lost = r->text.bad || r->reasoning.bad;
-    r->text.bad = r->reasoning.bad = false; /* what was there is still whole */
+    r->text.bad = r->reasoning.bad = false; /* a failed append leaves the buffer intact */
     if (lost)
         ctl_notice(c, true, "out of memory: the screen shows only part of the answer, all of it is saved");
     if (lost || lacking.begin_anew)
@@ -483,7 +485,7 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
     show(c, r, lacking);
 }
 
-/* The engine does not know how a model is loaded here. */
+/* Completes an error message of the engine, which does not know the command that loads a model. */
 static void tell_failure(struct pp_controller *c, const char *why)
 {
     if (pp_ends_with(why, "load the model again"))
@@ -492,7 +494,7 @@ static void tell_failure(struct pp_controller *c, const char *why)
         ctl_notice(c, true, "%s", why);
 }
 
-/* Of what gives room, what can be done here. */
+/* Suggests the ways to make room that exist in this situation. */
 static void tell_no_room(struct pp_controller *c, const struct ctl_running *r)
 {
     const struct pp_loaded *m = &c->status.model;
@@ -512,11 +514,11 @@ static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *
 {
     const bool said_nothing = e->err.code == PP_OK && e->finish == PP_FINISH_END && !r->said;
     if (c->overflow_next.what == CTL_OVERFLOW_ANSWER && c->overflow_next.message == r->message)
-        return; /* what is done about it is told */
+        return; /* it will be continued, and that was said */
     if (e->err.code == PP_ERR_CONTEXT && e->n)
         ctl_notice(c, true, "%s; /edit changes it, /undo takes it back, and what you write next is sent without it",
                    e->err.text);
-    else if (e->err.code == PP_ERR_CONTEXT && r->next_from) /* older turns were in the way */
+    else if (e->err.code == PP_ERR_CONTEXT && r->next_from) /* there are older turns that could be dropped */
         tell_no_room(c, r);
     else if (e->err.code != PP_OK && e->err.code != PP_ERR_CANCELLED)
         tell_failure(c, e->err.text);
@@ -576,7 +578,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
     ctl_running_drop(c, r);
     ctl_note_change(c, session);
     if (first_in(c, session))
-        return; /* others are still being written there */
+        return; /* other answers are still being written there */
     struct ctl_away *a = away_of(c, session);
     if (a) {
         away_ended(c, a, e, what);
