@@ -1,4 +1,4 @@
-/* controller_scan.c - what lies about on the disk and can be chosen: adapters, templates, models. io thread. */
+/* controller_scan.c - finds the files on the disk that can be chosen: adapters, templates, models. io thread. */
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
@@ -12,14 +12,14 @@
 #include "src/controller_int.h"
 #include "src/registry.h"
 
-enum { MAX_ENTRIES = 8192, MAX_PROBED = 256 }; /* of a folder; files that are opened in it */
+enum { MAX_ENTRIES = 8192, MAX_PROBED = 256 }; /* entries of a folder that are looked at, and files that are opened */
 
 static int by_name(const void *a, const void *b)
 {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The names in a folder, sorted; hidden ones are left out. */
+/* The names in a folder, sorted, without hidden ones. */
 static char **list_folder(const char *folder, size_t *n)
 {
     char **names = NULL;
@@ -47,8 +47,9 @@ static void free_names(char **names, size_t n)
     pp_free(names);
 }
 
-/* The adapters in a folder: GGUF files and PEFT folders. In one that is `all` adapters nothing is left out: a damaged
- * one is refused with the reason when it is used. There may be more than are looked at. */
+/* Finds the adapters in a folder: GGUF files and PEFT folders. The contents of a folder meant for adapters (`all`)
+ * are listed unchecked: a damaged file is refused with the reason when it is used. Sets j->too_many if the limits
+ * are reached. */
 static void find_adapters(struct ctl_job *j, const char *folder, bool all)
 {
     char path[PATH_MAX], real[PATH_MAX];
@@ -107,8 +108,8 @@ uint64_t ctl_adapter_stamp(const char *path)
     return h;
 }
 
-/* In: model (its path, "" if none is loaded), id (of what was done to presets before). Out: adapters with their stamps,
- * templates, notes, presets. */
+/* In: model (its path, "" if none is loaded), id (c->preset_changes when it was posted). Out: adapters with their
+ * stamps, templates, notes, presets. */
 void ctl_run_scan(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -132,7 +133,7 @@ void ctl_run_scan(struct pp_job *job, struct pp_store *st)
         j->adapters.items[i].stamp = ctl_adapter_stamp(j->adapters.items[i].path);
 }
 
-/* name: as it is registered; NULL: it is not. */
+/* `name`: under which it is registered, or NULL. */
 typedef void add_model(struct ctl_job *j, const char *path, const char *name);
 
 static void find_models_in(struct ctl_job *j, const char *folder, add_model *add)
@@ -161,7 +162,7 @@ static void find_registered(struct ctl_job *j, struct pp_store *st, add_model *a
     pp_model_entry_list_free(list, n);
 }
 
-/* Beside the model at j->model, if one is loaded, and in the models folder. */
+/* Looks in the folder of the loaded model j->model, if there is one, and in the models folder. */
 static void find_models_around(struct ctl_job *j, add_model *add)
 {
     char folder[600];
@@ -180,7 +181,7 @@ static void add_drafter(struct ctl_job *j, const char *path, const char *name)
     ctl_drafter_add(&j->drafters, path, name);
 }
 
-/* In: model (its path). Out: drafters, all models but that one. */
+/* In: model (path of the loaded one). Out: drafters: all models except that one. */
 void ctl_run_find_drafters(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -200,7 +201,7 @@ static void add_choice(struct ctl_job *j, const char *path, const char *name)
     ctl_model_add(&j->models, path, name, false);
 }
 
-/* In: model (the path of the one that is loaded, or ""). Out: models, those with names of their own first. */
+/* In: model (path of the loaded one, or ""). Out: models, the registered ones first. */
 void ctl_run_find_models(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -213,14 +214,14 @@ void ctl_run_find_models(struct pp_job *job, struct pp_store *st)
     find_models_around(j, add_choice);
 }
 
-/* The path that a user means, from the root. */
+/* The absolute path for what the user typed. */
 static bool find_path(const char *text, char whole[static PATH_MAX])
 {
     char path[PATH_MAX];
     return pp_expand_home(text, path, sizeof path) && pp_whole_path(path, whole);
 }
 
-/* In: key, a path as it was typed. Out: adapters, stored as added: this one, or those that lie in the folder. */
+/* In: key, a path as typed. Out: adapters, which are stored as added: this one, or all in that folder. */
 void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
@@ -238,7 +239,8 @@ void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st)
     bool is_adapter;
     job->code = pp_adapter_recognise(real, &is_adapter, &job->err);
     if (job->code == PP_ERR_FORMAT && !pp_case_ends_with(real, ".gguf"))
-        job->code = PP_OK; /* of another file it goes without saying that it is not what it does not claim to be */
+        /* a file that does not claim to be GGUF is not damaged; it is reported as no adapter below */
+        job->code = PP_OK;
     if (job->code)
         return;
     if (is_adapter)
@@ -253,14 +255,14 @@ void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st)
         job->code = pp_store_adapter_put(st, j->adapters.items[i].path, NULL, true, &job->err);
 }
 
-/* In: key (the path), text (the note), flag (it was added). */
+/* In: key (the path), text (the note), flag (the user has added it). */
 void ctl_run_note(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
     job->code = pp_store_adapter_put(st, j->key, j->text, j->flag, &job->err);
 }
 
-/* In: key (the name), text (the set as JSON, NULL: it goes). */
+/* In: key (the name), text (the set as JSON; NULL deletes it). */
 void ctl_run_preset(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
