@@ -1,4 +1,5 @@
-/* controller_session.c - opening, leaving, forking, renaming and deleting conversations, and walking their trees. */
+/* controller_session.c - opening, leaving, forking, renaming and deleting conversations, and moving between their
+ * branches. */
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>
@@ -23,15 +24,15 @@ bool ctl_copy_session(struct pp_session *to, const struct pp_session *from)
     return to->title && to->model && to->template_name && to->system && to->adapters && to->settings;
 }
 
-/* Posts a job that replaces the conversation; takes it over. */
+/* Posts a job that replaces the conversation on the screen, and takes ownership of it. */
 static void post_switch(struct pp_controller *c, struct ctl_job *j)
 {
     c->switching = true;
     ctl_job_post(c, j);
 }
 
-/* What the screen shows of the conversation that could not be saved, such as on a full disk, is tried again with the
- * next thing that is. The list shows what is saved. */
+/* If an update could not be saved, say because the disk is full, its fields are saved with the next one. The list
+ * shows what is in the database, so a title that was not saved is read again. */
 static void on_updated(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
@@ -53,25 +54,27 @@ void ctl_note_change(struct pp_controller *c, int64_t session)
     c->changed_meanwhile = c->changed_meanwhile || session == c->opening;
 }
 
-/* Takes it over. */
+/* Takes ownership of the job. */
 static void post_update(struct pp_controller *c, struct ctl_job *j)
 {
     ctl_note_change(c, j->session.id);
     ctl_job_post(c, j);
 }
 
-/* Where the conversation ends is not tried again while a question may still be being saved or a branch changed: that is
- * posted already, and would be undone by what comes after it. */
+/* The head is not retried while a question is being saved or the branch changed: that job is queued already, and an
+ * update posted after it would undo its head. */
 void ctl_update_session(struct pp_controller *c, unsigned bits)
 {
     const bool pending = c->switching || c->state == PP_STATE_SAVING || c->state == PP_STATE_CLOSING;
     const unsigned later = pending ? UPDATE_HEAD : 0;
     if (bits & UPDATE_CHOICES)
         ctl_note_choices(c);
-    if (bits & (UPDATE_CHOICES | UPDATE_HEAD)) /* another system prompt or template, or fewer messages */
+    /* the conversation costs something else now, as its system prompt, template or length has changed */
+    if (bits & (UPDATE_CHOICES | UPDATE_HEAD))
         memset(c->costs, 0, sizeof c->costs);
     ctl_mark_current(c);
-    if (!c->session.id) { /* it is stored with its first message, or is just being stored as it was */
+    /* stored with the first message; if that is under way, with the old values, so these are saved afterwards */
+    if (!c->session.id) {
         c->unsaved_bits |= c->state == PP_STATE_SAVING ? bits : 0;
         return;
     }
@@ -115,7 +118,7 @@ void ctl_head_saved(struct pp_controller *c, int64_t head)
     c->unsaved_bits &= ~(unsigned)UPDATE_HEAD;
 }
 
-/* All of it: nothing that would decide where the conversation ends is posted. */
+/* Retries everything, the head included: no job that would set the head is queued. */
 static void update_all_unsaved(struct pp_controller *c)
 {
     if (c->unsaved_bits)
@@ -149,7 +152,8 @@ int ctl_share_lock(int fd)
     return fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
 }
 
-/* Lets go of the session on screen: its pages are saved, its lock opened. */
+/* Leaves the session on the screen: answers under way continue elsewhere (ctl_go_away); otherwise its lock is
+ * released. */
 static void leave_session(struct pp_controller *c)
 {
     pp_branch_truncate(&c->group, 0);
@@ -169,7 +173,7 @@ void ctl_show_context(struct pp_controller *c)
         c->status.ctx_used = c->branch.items[i].msg.ctx_used;
 }
 
-/* What the last answer of another conversation has cost. */
+/* Clears the figures of the last answer, when another conversation comes to the screen. */
 static void forget_figures(struct pp_controller *c)
 {
     ctl_show_context(c);
@@ -179,7 +183,7 @@ static void forget_figures(struct pp_controller *c)
     c->prompt_tokens = c->cached_tokens = c->kv_copied_bytes = 0;
 }
 
-/* Shows what a job has brought: its session, branch and lock become those of the screen. */
+/* Puts the result of a job on the screen: its session, branch and lock. */
 static bool enter(struct pp_controller *c, struct ctl_job *j)
 {
     if (!pp_branch_assign(&c->branch, j->list, j->n)) {
@@ -203,7 +207,7 @@ static bool enter(struct pp_controller *c, struct ctl_job *j)
 
 void ctl_tell_other_model(struct pp_controller *c)
 {
-    const char *had = *c->session.model ? c->session.model : c->o->model; /* "": whichever is used by default */
+    const char *had = *c->session.model ? c->session.model : c->o->model; /* "" stands for the default model */
     char path[512];
     if (!c->session.id || c->state == PP_STATE_LOADING || !c->status.model.name[0] || strcmp(had, c->model) == 0)
         return;
@@ -231,7 +235,7 @@ static void on_opened(struct pp_job *job, void *controller)
         if (j->query)
             ctl_notice(c, true, "%s", j->query);
         if (c->changed_meanwhile)
-            ctl_start_open(c, c->session.id); /* what was read may lack that */
+            ctl_start_open(c, c->session.id); /* read it again, as what was read may lack that change */
         else {
             ctl_prepare(c);
             ctl_overflow_come_back(c);
@@ -268,9 +272,9 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err)
     return c->open_err.code;
 }
 
-/* True if the action may run now. Deleting the conversation stops an answer that is under way and comes after it, and
- * the conversation is not left before; what only leaves it lets the answer go on, but waits until it has begun. Nothing
- * waits for another conversation to be opened: it would be done to that one. */
+/* Whether the action may run now; if not, it may have been noted in c->then, to run later. Deleting cancels the
+ * current answer and runs when that has ended. Leaving lets the answer continue, but waits until its question is
+ * saved. While another conversation is being opened, actions are refused, since they would affect that one. */
 static bool now_or_then(struct pp_controller *c, enum afterwards what, int64_t session)
 {
     if (c->switching || !ctl_answering(c))
@@ -294,7 +298,7 @@ void pp_controller_new_session(struct pp_controller *c)
         ctl_start_new(c);
 }
 
-/* Adapters, template, persona and parameters stay as they are: they are what the user has chosen in this run. */
+/* Adapters, template, persona and parameters stay as they are: the user has chosen them for this run. */
 void ctl_start_new(struct pp_controller *c)
 {
     struct pp_session *s = &c->session;
@@ -303,11 +307,11 @@ void ctl_start_new(struct pp_controller *c)
         ctl_notice(c, true, "out of memory");
         return;
     }
-    leave_session(c); /* it may want the title */
+    leave_session(c); /* while the title is still there, which it may have to save */
     pp_free(s->title);
     s->title = untitled;
     if (c->model)
-        ctl_set_string(c, &s->model, c->model); /* and not the one that the other was had with */
+        ctl_set_string(c, &s->model, c->model); /* not the model of the conversation before */
     c->epoch++;
     s->id = s->head = s->n_messages = 0;
     s->key[0] = 0;
@@ -337,7 +341,8 @@ void ctl_start_open(struct pp_controller *c, int64_t session)
     }
 }
 
-/* The system prompt is written, too: what a temporary chat was told would come into the database with the next one. */
+/* Keeps the system prompt when a chat becomes temporary, and restores it afterwards: one written during a temporary
+ * chat must not get into the database with the next conversation. */
 static bool keep_or_restore_system(struct pp_controller *c, bool temporary)
 {
     const char *given = c->o->system ? c->o->system : "";
@@ -349,7 +354,7 @@ static bool keep_or_restore_system(struct pp_controller *c, bool temporary)
     return true;
 }
 
-/* What is posted before the change is still for the database that was. */
+/* Jobs posted before this still go to the database in use until now. */
 bool pp_controller_set_temporary(struct pp_controller *c, bool on)
 {
     struct pp_error err;
@@ -374,7 +379,7 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
         }
         c->temporary = on;
         c->n_unseen = 0;
-        c->wanted_in = c->overflow_question = 0; /* numbers of the other database */
+        c->wanted_in = c->overflow_question = 0; /* these are ids in the other database */
         c->undone = (struct ctl_undone){0};
         ctl_list_forget(c);
         ctl_mark_current(c);
@@ -394,7 +399,7 @@ void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m)
                m->n_siblings);
 }
 
-/* Shows the branch that a job has read. False, with a notice: it has none. */
+/* Shows the branch that a job has read. False, with a notice, if the job failed. */
 static bool take_branch(struct pp_controller *c, struct ctl_job *j)
 {
     struct pp_job *job = &j->job;
@@ -455,7 +460,7 @@ bool pp_controller_show_branch_of(struct pp_controller *c, int64_t message)
 
 void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
 {
-    if (c->stepping) { /* keys come faster than the disk */
+    if (c->stepping) { /* keys arrive faster than the disk answers: add up the steps */
         c->more_steps += step;
         return;
     }
@@ -507,7 +512,7 @@ static void on_answer_changed(struct pp_job *job, void *controller)
     struct ctl_job *j = (struct ctl_job *)job;
     if (take_branch(c, j)) {
         ctl_notice(c, false, "the answer is changed; /continue goes on with it, Shift-Left goes back to what it was");
-    } else { /* the words are nowhere else */
+    } else { /* return the text to the user, as it exists nowhere else */
         pp_free(c->unsent);
         c->unsent = j->text;
         j->text = NULL;
@@ -584,7 +589,7 @@ void pp_controller_redo(struct pp_controller *c)
     post_switch(c, j);
 }
 
-/* What was chosen while the copy was being made holds in it, too. */
+/* Transfers choices that were made while the copy was being written. */
 static bool keep_choices(struct pp_controller *c, struct pp_session *copy)
 {
     const struct pp_session *s = &c->session;
@@ -615,7 +620,7 @@ void pp_controller_fork(struct pp_controller *c, int n_back)
         ctl_start_fork(c, n_back);
 }
 
-/* How many messages stand before the last n_back questions; 0: there are not so many. */
+/* The number of messages before the last n_back questions; 0: there are fewer questions. */
 static size_t messages_before(const struct pp_branch *b, int n_back)
 {
     size_t n = b->n;
@@ -698,7 +703,7 @@ static void run_look_at_title(struct pp_job *job, struct pp_store *st)
     job->code = pp_store_session_get(st, j->id, &j->session, &job->err);
 }
 
-/* What cannot be read is told when it is needed. */
+/* An error is not reported here: nothing depends on it. */
 static void on_title_looked_at(struct pp_job *job, void *controller)
 {
     const struct ctl_job *j = (const struct ctl_job *)job;
@@ -719,24 +724,24 @@ void pp_controller_look_at_title(struct pp_controller *c)
     if (!j)
         return;
     j->id = c->session.id;
-    pp_io_post(c->io, &j->job); /* nobody waits for it */
+    pp_io_post(c->io, &j->job); /* not awaited */
 }
 
 static void on_deleted(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
-    if (j->flag) /* of another one nobody waits for */
+    if (j->flag) /* deleting another conversation does not block */
         c->switching = false;
     if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
     } else {
         if (c->session.id == j->id) {
-            c->session.id = 0; /* so that it is not saved on leaving */
+            c->session.id = 0; /* so that leaving it does not save it */
             ctl_start_new(c);
         }
         if (c->wanted_in == j->id)
-            c->wanted_in = 0; /* it remembers no model any more */
+            c->wanted_in = 0; /* there is nothing left to store the model with */
         c->backend->ops->forget(c->backend, j->session.key);
         ctl_notice(c, false, "deleted: %s", *j->session.title ? j->session.title : j->session.key);
         ctl_list_remove(c, j->id);
@@ -747,12 +752,12 @@ static void on_deleted(struct pp_job *job, void *controller)
 void pp_controller_delete(struct pp_controller *c, int64_t session)
 {
     if (session && session != c->session.id) {
-        if (session == c->opening) /* its lock is ours in a moment */
+        if (session == c->opening) /* it is being opened, and this program is about to hold its lock: refuse */
             ctl_may_change(c);
         else if (!ctl_delete_away(c, session))
             ctl_start_delete(c, session);
     } else if (!c->session.id && c->state != PP_STATE_SAVING) {
-        pp_controller_new_session(c); /* nothing of it is stored */
+        pp_controller_new_session(c); /* it was never stored */
         if (!c->branch.n)
             ctl_notice(c, false, "there is nothing to delete yet");
     } else if (now_or_then(c, THEN_DELETE, c->session.id))
