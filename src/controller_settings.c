@@ -1,10 +1,11 @@
-/* controller_settings.c - choices as the JSON that is stored with a conversation, and back.
+/* controller_settings.c - converts choices to the JSON that is stored with a conversation, and back.
  *
  * adapters: those that are on, as in adapter_mix.h
  * settings: {"temp": 0.2, …, "seed": 7, "n": 200, "draft-max": 6, "draft": true, "drafter": "lookup",
- *           "overflow": "shift", "thinking": "off", "persona": "pirate"}: what is not the default, or not what
- *           pippin.conf makes of that; "seed" null: a new one each time; "draft" always
- * params:   of one answer: the same, complete, with the seed that was used */
+ *           "overflow": "shift", "thinking": "off", "persona": "pirate"}: values that differ from the
+ *           built-in default
+ *           or from pippin.conf. "seed": null stands for a new seed each time. "draft" is always present.
+ * params:   those of one answer: the same keys, complete, with the seed that was used */
 #include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
@@ -16,7 +17,7 @@
 #include "src/controller_int.h"
 #include "src/json_numbers.h"
 
-/* Prints and deletes o; the string is pp_malloced. */
+/* Prints and deletes o; the string is allocated with pp_malloc. */
 static char *finish(cJSON *o, bool ok)
 {
     char *json = ok && o ? cJSON_PrintUnformatted(o) : NULL;
@@ -26,13 +27,13 @@ static char *finish(cJSON *o, bool ok)
     return copy;
 }
 
-/* As short as it can be said: 0.8, not 0.800000011920929. */
+/* The shortest decimal for a float: 0.8, not 0.800000011920929. */
 static double rounded(double v)
 {
     return round(v * 1e6) / 1e6;
 }
 
-/* Whole numbers keep all their digits: cJSON would cut a seed to 15. */
+/* Writes whole numbers with all their digits; cJSON would round a seed to 15. */
 static bool add_number(cJSON *o, const char *name, double v)
 {
     char digits[32];
@@ -42,7 +43,7 @@ static bool add_number(cJSON *o, const char *name, double v)
     return cJSON_AddRawToObject(o, name, digits);
 }
 
-/* Of a seed of 64 bits a double keeps 53. */
+/* Seeds are written as integers, as a double holds only 53 of their 64 bits. */
 static bool add_param(cJSON *o, const struct pp_controller *c, const struct pp_sampling *s, const struct ctl_param *p)
 {
     char digits[32];
@@ -58,8 +59,8 @@ char *ctl_adapters_json(const struct pp_controller *c)
     return pp_adapter_mix_json(&now);
 }
 
-/* Whether a parameter is other than it is without any choice, or than pippin.conf and the command line have it: then it
- * is what was chosen here, also where pippin.conf says something else. */
+/* Whether to store a parameter: it differs from the built-in default, or from what pippin.conf and the command line
+ * say. In either case it must not change with pippin.conf later. */
 static bool is_chosen(const struct pp_controller *c, const struct ctl_param *p)
 {
     const struct pp_sampling standard = pp_sampling_default();
@@ -78,7 +79,7 @@ static bool is_chosen(const struct pp_controller *c, const struct ctl_param *p)
     }
 }
 
-/* What was chosen, as JSON (pp_free); NULL if out of memory. */
+/* The choices as JSON (pp_free); NULL: out of memory. */
 static char *settings_json(const struct pp_controller *c)
 {
     cJSON *o = cJSON_CreateObject();
@@ -155,7 +156,7 @@ static bool apply_thinking(struct pp_controller *c, const cJSON *word)
     return t >= 0;
 }
 
-/* "draft" says whether, "drafter" who, in any order. */
+/* "draft" switches drafting on or off, "drafter" names the drafter; they may come in either order. */
 static void apply_draft(struct pp_controller *c, const cJSON *value)
 {
     int who = cJSON_IsString(value) ? pp_drafter_by_name(value->valuestring) : -1;
@@ -202,7 +203,7 @@ static bool apply_settings(struct pp_controller *c)
             good = apply_thinking(c, o) && good;
         else if (strcmp(o->string, "persona") == 0 && cJSON_IsString(o))
             pp_utf8_print(c->persona, sizeof c->persona, "%s", o->valuestring);
-        /* anything else was written by a newer pippin: it is of no use here and does no harm */
+        /* unknown keys come from a newer pippin and are ignored */
     }
     cJSON_Delete(all);
     return good;

@@ -7,7 +7,7 @@ enum pp_thinking ctl_default_thinking(const struct pp_controller *c)
     return t < 0 ? PP_THINKING_AUTO : (enum pp_thinking)t;
 }
 
-/* Of the template in use: the chosen one, or the model's own. */
+/* The switches of the template in use: the chosen one, or the model's own. */
 static unsigned choices(const struct pp_controller *c)
 {
     return c->template_source ? pp_thinking_choices_of(c->template_source) : c->status.model.thinking_choices;

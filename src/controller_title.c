@@ -1,6 +1,7 @@
-/* controller_title.c - titles by the model (--titles model): after the first answer of a conversation it is asked for
- * one, by a request that is appended to the conversation and dropped again, so that the conversation's own pages serve
- * and stay as they are. It runs behind everything else, and gives way to whatever the user does next. */
+/* controller_title.c - titles by the model (--titles model). After the first answer of a conversation, the model is
+ * asked for a title by a request that extends the conversation, so that its pages are reused, and is dropped
+ * afterwards, so that they stay as they are. The request runs in the background, and is cancelled by the user's next
+ * action. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -17,7 +18,8 @@ static bool by_model(const struct pp_controller *c)
     return c->o->titles && strcmp(c->o->titles, "model") == 0;
 }
 
-/* The conversation has one question with its answer, and the title is the question's first words. */
+/* Whether the conversation has just one question with a complete answer, and its title is still made of the
+ * question's first words. */
 static bool is_due(const struct pp_controller *c)
 {
     char line[PP_TITLE_BYTES];
@@ -60,7 +62,7 @@ void ctl_title_begin(struct pp_controller *c)
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
     char *messages = is_due(c) ? title_messages(c) : NULL;
     if (!messages)
-        return; /* without memory it keeps the title that it has */
+        return; /* out of memory: the title stays */
     ctl_title_cancel(c);
     c->title_request = ++c->request;
     c->title_session = c->session.id;
@@ -82,7 +84,7 @@ void ctl_title_cancel(struct pp_controller *c)
     pp_buf_free(&c->title_text);
 }
 
-/* What models like to put around a title. */
+/* Characters that models put around a title. */
 static bool is_wrapping(char ch)
 {
     return strchr(" \t\r\n\"'*#`", ch) != NULL;
@@ -111,7 +113,7 @@ bool ctl_title_event(struct pp_controller *c, const struct pp_event *e)
         c->title_request = 0;
         if (e->err.code == PP_OK && !c->title_text.bad)
             take_title(c);
-        pp_buf_free(&c->title_text); /* a title that failed is no loss worth a word */
+        pp_buf_free(&c->title_text); /* no notice if it failed, since the old title will do */
     }
     return mine;
 }
