@@ -1,4 +1,4 @@
-/* cmd_common.c - what the commands without a screen share. */
+/* cmd_common.c - shared by the commands without a screen. */
 #include "src/cmd_common.h"
 
 #include <cjson/cJSON.h>
@@ -26,11 +26,12 @@
 
 /* --- signals, talk, exit ---------------------------------------------------------------------------------- */
 
-static struct pp_cancel stop; /* the signal handler has no other way to reach it */
+static struct pp_cancel stop; /* global, as the signal handler needs it */
 static struct pp_wish wish;
 
-/* Of a write that a signal ends halfway libc writes the rest, for which nobody may ever have room: that waits for one
- * more signal, and one that has written nothing by then is given up. */
+/* Does nothing but interrupt system calls. When a signal interrupts a write to stdout, libc retries with the rest,
+ * which may block for good if nobody reads. The timer interrupts that as well, and a retry that has written nothing
+ * by then fails with EINTR. */
 static void on_tick(int sig)
 {
     (void)sig;
@@ -58,7 +59,7 @@ struct pp_cancel *pp_cli_begin(void)
     sigaction(SIGALRM, &tick, NULL);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-            sigaction(signals[i], &sa, NULL); /* without SA_RESTART: a wait for input or output ends */
+            sigaction(signals[i], &sa, NULL); /* without SA_RESTART, so that blocking reads and writes return */
     signal(SIGPIPE, SIG_IGN);
     pp_wish_reset(&wish);
     pp_cancel_reset(&stop);
@@ -92,13 +93,14 @@ void pp_cli_say(const char *fmt, ...)
     pp_buf_free(&text);
 }
 
-/* Why a write before has failed, which nobody has noted: the next one fails for that, too, or ends a broken output. */
+/* The reason for an earlier failed write to stdout, whose errno is lost: another write most likely fails for the
+ * same reason. If it does not, the output has a gap, and the line feed ends it. */
 static const char *why_lost(void)
 {
     return write(STDOUT_FILENO, "\n", 1) < 0 ? strerror(errno) : "an earlier write failed";
 }
 
-/* Also where a write before has told that, and errno no longer does. */
+/* Asks poll(), too, as errno may be from a later call than the failed write. */
 bool pp_cli_reader_gone(void)
 {
     struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
@@ -109,12 +111,12 @@ int pp_cli_end(enum pp_code code, const struct pp_error *err)
 {
     errno = 0;
     bool lost = fflush(stdout) != 0 || ferror(stdout);
-    if (lost && pp_cancelled(&stop)) /* the signal has ended a write to somebody who did not read on */
+    if (lost && pp_cancelled(&stop)) /* a write to a reader that had stalled was interrupted by the signal */
         return pp_exit_code(PP_ERR_CANCELLED);
     if (lost && !pp_cli_reader_gone())
         pp_cli_say("cannot write the output: %s", errno ? strerror(errno) : why_lost());
     if (code == PP_ERR_CANCELLED)
-        return pp_exit_code(code); /* whoever asked for it knows */
+        return pp_exit_code(code); /* the user interrupted it: no message */
     if (code != PP_OK) {
         say_text(err->text);
         return pp_exit_code(code);
@@ -124,7 +126,7 @@ int pp_cli_end(enum pp_code code, const struct pp_error *err)
 
 void pp_cli_duration(double seconds, char out[static PP_CLI_DURATION])
 {
-    const double most = 1e9; /* thirty years */
+    const double most = 1e9; /* about thirty years */
     const bool known = seconds >= 0 && seconds <= most;
     const long s = known ? (long)(seconds + 0.5) : 0;
     if (!known)
@@ -144,7 +146,7 @@ void pp_cli_bar_show(struct pp_cli_bar *bar, const char *what, uint64_t done, ui
     bool first = bar->last_ns == 0;
     bar->last_ns = now;
     if (first)
-        return; /* what is over in a tenth of a second needs no bar */
+        return; /* what ends within a tenth of a second shows no bar */
     fprintf(stderr, "\r\033[K%s", what);
     if (total)
         fprintf(stderr, " %3.0f %%", 100.0 * (double)done / (double)total);
@@ -189,7 +191,7 @@ enum pp_code pp_cli_read(const char *path, struct pp_buf *out, struct pp_error *
     if (strcmp(path, "-") == 0)
         return read_all(STDIN_FILENO, "standard input", out, err);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && errno == EINTR && pp_cancelled(&stop)) /* a named pipe that nobody writes to */
+    if (fd < 0 && errno == EINTR && pp_cancelled(&stop)) /* interrupted while opening a named pipe without a writer */
         return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     if (fd < 0)
         return pp_fail(err, PP_ERR_IO, "cannot open %s: %s", path, strerror(errno));
@@ -237,10 +239,10 @@ enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const cha
     return pp_fail(err, PP_ERR_USAGE, "usage: pippin %s%s%s %s", o->command, gap, sub, what);
 }
 
-/* s: from where none begins. */
+/* s: where an id was expected. */
 static enum pp_code fail_id(const char *s, size_t left, struct pp_error *err)
 {
-    size_t n = left > 0; /* at least what stands there */
+    size_t n = left > 0; /* the offending character at least */
     while (n < left && s[n] && !strchr("], \t\r\n", s[n]))
         n++;
     return pp_fail(err, PP_ERR_USAGE, "\"%.*s\" is no token id; give them as 1,2,3 or [1, 2, 3]",
@@ -251,7 +253,7 @@ enum pp_code pp_cli_parse_ids(const char *s, size_t n, int32_t **ids, size_t *n_
 {
     int32_t *list = NULL;
     size_t count = 0, cap = 0;
-    bool wanted = true; /* at the beginning and behind a comma: no other comma, but a number */
+    bool wanted = true; /* true at the start and after a comma: a number must follow, not another comma */
     enum pp_code code = PP_OK;
     *ids = NULL;
     *n_ids = 0;
@@ -278,7 +280,7 @@ enum pp_code pp_cli_parse_ids(const char *s, size_t n, int32_t **ids, size_t *n_
         code = fail_id(",", 1, err);
     while (n && s[n - 1] != '[' && s[n - 1] != ']')
         n--;
-    if (!code && n && s[n - 1] == '[') /* the last id may be a part of another one */
+    if (!code && n && s[n - 1] == '[') /* cut off within the list: the last id may lack digits */
         code = pp_fail(err, PP_ERR_USAGE, "the list of token ids is cut off: it has no ] at its end");
     if (code) {
         pp_free(list);
@@ -311,7 +313,7 @@ void pp_cli_name(struct pp_buf *b, const char *name)
 {
     for (const char *c = name; *c; c++)
         if (*c == '\n' || *c == '\r' || *c == '\t')
-            pp_buf_fmt(b, "\xE2\x90%c", 0x80 + *c); /* U+2400 and on */
+            pp_buf_fmt(b, "\xE2\x90%c", 0x80 + *c); /* their control pictures, U+2400 and following */
         else
             pp_buf_char(b, *c);
 }
@@ -379,7 +381,7 @@ void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value)
     pp_buf_str(b, value ? "true" : "false");
 }
 
-/* What cJSON prints without spaces, as all else here is written. */
+/* Adds JSON as cJSON prints it, with a space after each colon and comma, like the rest of the output. */
 static void add_spaced(struct pp_buf *b, const char *json)
 {
     bool in_string = false;
@@ -467,7 +469,7 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
     if (code && m->elsewhere)
         pp_fail_prefix(err, PP_MODEL_ELSEWHERE);
     if (!code && m->quant_if_folder && !pp_is_folder(m->path))
-        m->quant = NULL; /* then an importance matrix, which was named for this model, is refused */
+        m->quant = NULL; /* a GGUF file: --imatrix without a type is refused, as it was given for this very model */
     if (!code)
         code = pp_model_open_as(m->path, m->quant, m->imatrix, &m->model, err);
     if (!code && !m->embeds)
@@ -597,7 +599,7 @@ enum pp_code pp_cli_model_apart(const struct pp_options *o, const struct pp_cli_
     return code;
 }
 
-/* A tokenizer of another model, say. */
+/* Ids may be too large if the tokenizer belongs to another model. */
 static enum pp_code check_ids(const struct pp_cli_model *m, const int32_t *ids, size_t n, struct pp_error *err)
 {
     const int64_t n_vocab = pp_model_info(m->model)->n_vocab;
@@ -647,7 +649,7 @@ void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out)
         pp_token_text(t, id, true, out);
 }
 
-/* What stands before every text of the model, before the first tokens of a sequence. */
+/* Feeds the learnt prefix of the model (info->n_start rows, numbered from n_vocab on) if the sequence is empty. */
 static enum pp_code feed_start(struct pp_engine *e, struct pp_seq *seq, struct pp_row *rows, size_t most,
                                const struct pp_cancel *cancel, struct pp_error *err)
 {
@@ -663,7 +665,7 @@ static enum pp_code feed_start(struct pp_engine *e, struct pp_seq *seq, struct p
     return code;
 }
 
-/* Adapters that are invoked act from a position on, of which those of what stands before the text are the first. */
+/* Activates adapters that take effect after an invocation sequence, which may begin within the learnt prefix. */
 static enum pp_code activate(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
                              struct pp_error *err)
 {
@@ -681,7 +683,7 @@ static enum pp_code activate(struct pp_engine *e, struct pp_seq *seq, const int3
     return PP_OK;
 }
 
-/* Who is told of it: of each row with an output, of each pass, or nobody (NULL). */
+/* Calls row_done for each row with an output, or progress before each step; either may be NULL. */
 static enum pp_code feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
                          pp_cli_row_done *row_done, pp_progress *progress, void *user, const struct pp_cancel *cancel,
                          struct pp_error *err)
