@@ -1,4 +1,4 @@
-/* cmd_run_prompt.c - from messages to tokens, for `pippin run`. */
+/* cmd_run_prompt.c - the prompt of `pippin run`: from messages to tokens. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -6,7 +6,8 @@
 #include "src/overflow.h"
 #include "src/prompt.h"
 
-/* That of a model without one: what it seems to want, or as a last resort "plain". It is said. */
+/* The template of a model that has none: the one its vocabulary suggests, or "plain" as the last resort. The user is
+ * told. */
 static const char *builtin_template(const struct run *r)
 {
     const struct pp_model_info *m = pp_model_info(r->target.model);
@@ -20,7 +21,7 @@ static const char *builtin_template(const struct run *r)
     return pp_template_builtin(name);
 }
 
-/* The template named on the command line, the conversation's, the model's, or one that comes with pippin. */
+/* The template named on the command line, the conversation's, the model's, or a bundled one. */
 static enum pp_code find_template(struct run *r, struct pp_buf *source, const char **name, struct pp_error *err)
 {
     const char *own = pp_model_info(r->target.model)->chat_template;
@@ -39,14 +40,14 @@ static enum pp_code find_template(struct run *r, struct pp_buf *source, const ch
     return source->bad ? pp_fail_nomem(err, "the chat template") : PP_OK;
 }
 
-/* As in the chat: src/thinking.h. */
+/* As in the chat, see src/thinking.h. */
 static enum pp_thinking thinking_of(const struct run *r)
 {
     int t = r->o->thinking ? pp_thinking_by_name(r->o->thinking) : -1;
     return t < 0 ? PP_THINKING_AUTO : (enum pp_thinking)t;
 }
 
-/* The command line asks for what the template has no switch for: it is said. */
+/* Says so if the command line sets what the template has no switch for. */
 static void check_thinking(const struct run *r, const struct pp_template *tmpl)
 {
     char names[PP_THINKING_WORDS];
@@ -58,7 +59,7 @@ static void check_thinking(const struct run *r, const struct pp_template *tmpl)
                    pp_thinking_words(can, names, sizeof names));
 }
 
-/* The prompt of such a list, pp_overflow_prompt. at_once: the model is to answer without thinking. */
+/* The prompt for these messages, by pp_overflow_prompt. at_once: the model is to answer without thinking. */
 static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_overflow how, bool at_once, int32_t **ids,
                                 size_t *n, size_t *dropped, struct pp_error *err)
 {
@@ -95,7 +96,7 @@ static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_ove
     return code;
 }
 
-/* Control tokens count, and BOS stands first where the model wants it, once. */
+/* Special tokens in the text are parsed, and BOS is added if the model wants it and the text does not begin with it. */
 static enum pp_code raw_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error *err)
 {
     const struct pp_tokenizer *t = pp_model_tokenizer(r->target.model);
@@ -110,11 +111,12 @@ static enum pp_code raw_prompt(struct run *r, int32_t **ids, size_t *n, struct p
 
 /* --- a conversation that has grown out of the context ------------------------------------------------------- */
 
-/* What the model is given: the branch from a message on, behind the system prompt and what is said of those before. */
+/* What the model is shown of the conversation: the branch from message `from` on, after the system prompt and the
+ * note about earlier messages. */
 struct view {
     size_t from;
     char *system, *messages;  /* messages: JSON */
-    int64_t *turns;           /* [n_turns] ids of the first message of each object but the system's */
+    int64_t *turns;           /* for each object of `messages` except the system prompt, the id of its first message */
     size_t n_turns;
 };
 
@@ -140,7 +142,7 @@ static enum pp_code view_new(const struct run *r, size_t from, const char *note,
     return pp_fail_nomem(err, "the conversation");
 }
 
-/* Kept with the question: the context begins at message `from`, 0 for the question itself. */
+/* Stores with the question that its context begins at message `from`; 0: at the question itself. */
 static enum pp_code note_drop(struct run *r, int64_t from, const char *note, struct pp_error *err)
 {
     const struct run_session *rs = &r->session;
@@ -149,7 +151,7 @@ static enum pp_code note_drop(struct run *r, int64_t from, const char *note, str
                : PP_OK;
 }
 
-/* The model's answer to a prompt, the same each time. */
+/* Generates a summary, with temperature 0 so that it is reproducible. */
 static enum pp_code write_summary(struct run *r, const int32_t *ids, size_t n, struct pp_buf *text,
                                   struct pp_error *err)
 {
@@ -182,7 +184,7 @@ static enum pp_code write_summary(struct run *r, const int32_t *ids, size_t n, s
     return code;
 }
 
-/* Has the model sum up the messages of the view before the one at place `to`. *note: pp_free; "" if it says nothing. */
+/* Has the model summarise the messages of the view before index `to`. *note: pp_free; "" if the summary is empty. */
 static enum pp_code summarise(struct run *r, const struct view *v, size_t to, char **note, struct pp_error *err)
 {
     struct pp_buf text = {0};
@@ -205,7 +207,7 @@ static enum pp_code summarise(struct run *r, const struct view *v, size_t to, ch
     return code;
 }
 
-/* The prompt without the first `dropped` messages of the view, with a summary of them. */
+/* The prompt without the first `dropped` messages of the view, but with a summary of them. */
 static enum pp_code summarised_prompt(struct run *r, const struct view *v, size_t dropped, int32_t **ids, size_t *n,
                                       struct pp_error *err)
 {
@@ -235,7 +237,7 @@ enum pp_code run_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error
     if (r->o->raw)
         return raw_prompt(r, ids, n, err);
     if (how == PP_OVERFLOW_SLIDE)
-        how = PP_OVERFLOW_SHIFT; /* nothing is computed yet that could be kept */
+        how = PP_OVERFLOW_SHIFT; /* nothing has been computed yet that could be moved */
     enum pp_code code = view_new(r, from, note, &v, err);
     if (code)
         return code;

@@ -1,4 +1,4 @@
-/* cmd_run_session.c - what `pippin run --save` keeps: messages in the store, KV in a snapshot. */
+/* cmd_run_session.c - what `pippin run --save` stores: messages in the database, KV pages in a snapshot. */
 #include "src/cmd_run.h"
 
 #include <limits.h>
@@ -20,7 +20,7 @@ static enum pp_code lock_session(struct run_session *rs, const struct pp_paths *
     return pp_session_lock(locks, rs->session.key, &rs->lock_fd, err);
 }
 
-/* The template that the conversation was given on the screen. */
+/* Reads the template that was chosen for the conversation in the chat. */
 static enum pp_code read_template(struct run_session *rs, const struct pp_paths *p, struct pp_error *err)
 {
     const char *name = rs->session.template_name;
@@ -91,7 +91,7 @@ static bool replace(char **slot, const char *value)
     return true;
 }
 
-/* Choices made on this command line stay with the conversation; one without a title gets it from the question. */
+/* Applies the choices of this command line to the conversation, and makes a title of the question if it has none. */
 static bool take_choices(struct pp_session *s, const struct pp_options *o, const struct pp_buf *question,
                          const struct run_note *note)
 {
@@ -149,7 +149,7 @@ static enum pp_code store_turn(struct run_session *rs, const struct pp_options *
         .parent = user.id,
         .role = PP_ROLE_ASSISTANT,
         .state = PP_MESSAGE_PARTIAL,
-        .model = (char *)(uintptr_t)note->model, /* only read */
+        .model = (char *)(uintptr_t)note->model, /* not written through */
         .adapters = (char *)(uintptr_t)note->adapters,
         .params = (char *)(uintptr_t)note->params,
     };
@@ -166,7 +166,8 @@ enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o,
         return pp_fail_nomem(err, "the question");
     if (!rs->kept)
         return PP_OK;
-    enum pp_code code = pp_store_batch_begin(rs->store, "save the question", err); /* nothing half begun stays */
+    /* one transaction: no question without its answer's message */
+    enum pp_code code = pp_store_batch_begin(rs->store, "save the question", err);
     if (code)
         return code;
     code = pp_store_batch_end(rs->store, store_turn(rs, o, p, question, note, err), err);
@@ -225,7 +226,7 @@ void run_snapshot_load(const struct run_session *rs, const struct pp_options *o,
         return;
     snprintf(manifest, sizeof manifest, "%s.manifest", base);
     if (access(manifest, F_OK) != 0)
-        return; /* it may vanish at any time; and the model's identity may have to be computed first */
+        return; /* it is a cache, and may be missing; check first, since computing the model's identity may take long */
     enum pp_code code = pp_model_identity(model, p->cache, &identity, &err);
     if (!code)
         code = pp_snapshot_restore(seq, &identity, base, rs->session.key, ids, (int64_t)n, NULL, &err);
