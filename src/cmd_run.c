@@ -1,8 +1,8 @@
 /* cmd_run.c - pippin run: one answer on stdout, everything else on stderr.
  *
- * The prompt is what comes through stdin, then the file of -f, then the text of -p, with an empty line between them:
- * material first, the question about it last. stdin is read unless it is a terminal; the line feed that ends stdin and
- * the file is left out. What is no text in UTF-8 is refused: a model can make nothing of it. */
+ * The prompt consists of stdin, the file of -f and the text of -p, in this order and separated by empty lines: the
+ * material first, then the question about it. stdin is read unless it is a terminal. The final line feed of stdin
+ * and of the file is dropped. Text that is not valid UTF-8 is refused. */
 #include "src/cmd_run.h"
 
 #include <cjson/cJSON.h>
@@ -47,11 +47,10 @@ static size_t without_line_end(const struct pp_buf *b)
     return n;
 }
 
-/* Of a text that was cut without regard to its characters (head -c, tail -c): what is left of the first and of the last
- * one is not part of it. */
+/* Drops incomplete UTF-8 characters at both ends, since the text may have been cut at any byte (head -c, tail -c). */
 static void cut_to_characters(const char **text, size_t *n)
 {
-    enum { LONGEST = 3 }; /* bytes of a character without one of them */
+    enum { LONGEST = 3 }; /* continuation bytes that may be left of a character */
     size_t skip = 0;
     while (skip < *n && skip < LONGEST && ((unsigned char)(*text)[skip] & 0xC0) == 0x80)
         skip++;
@@ -76,7 +75,7 @@ static enum pp_code check_text(const char *who, const char *text, size_t n, stru
                                        "encoding, make UTF-8 of it: iconv -f LATIN1 -t UTF-8", who, at + 1);
 }
 
-/* path: a file, "-", or NULL for none. A mark of UTF-8 before it is none of its text. */
+/* path: a file, "-" for stdin, or NULL for none. A byte order mark is dropped. */
 static enum pp_code add_file(struct pp_buf *prompt, const char *path, struct pp_error *err)
 {
     struct pp_buf part = {0};
@@ -123,7 +122,8 @@ static bool drafts(const struct run *r, const char *who)
     return !r->o->no_draft && (strcmp(drafter, "auto") == 0 || strcmp(drafter, who) == 0);
 }
 
-/* The draft that was named, or the one that the bundled model brings, whose path is put together in `own`; or NULL. */
+/* The draft model that was named, or the one bundled with the target model, whose path is written into `own`; or
+ * NULL. */
 static const char *draft_name(const struct run *r, char *own, size_t cap)
 {
     return r->o->draft ? r->o->draft : pp_bundled_draft(r->p, r->target.path, own, cap) ? own : NULL;
@@ -136,7 +136,7 @@ static enum pp_code load_draft(struct run *r, const char *name, struct pp_error 
     opt.n_ctx = pp_engine_n_ctx(r->target.engine);
     enum pp_code code = pp_cli_model_open(&r->draft, r->p, name, &opt, err);
     if (!code && (code = pp_cli_check_draft(r->target.model, r->draft.model, err)))
-        return code; /* which names both models */
+        return code; /* the error names both models */
     for (int i = 0; !code && i < r->o->n_draft_lora; i++)
         code = pp_cli_model_adapter(&r->draft, r->o->draft_lora[i].path, r->o->draft_lora[i].scale, err);
     if (!code)
@@ -144,7 +144,8 @@ static enum pp_code load_draft(struct run *r, const char *name, struct pp_error 
     return code ? pp_fail_prefix(err, "draft model") : PP_OK;
 }
 
-/* A draft that cannot be used is an error; one that there is no memory for is done without, which changes no answer. */
+/* An unsuitable draft model is an error. One that does not fit into memory is left out, as the answer is the same
+ * without it. */
 static enum pp_code open_draft(struct run *r, struct pp_error *err)
 {
     char own[600];
@@ -166,7 +167,7 @@ static enum pp_code open_draft(struct run *r, struct pp_error *err)
     return code;
 }
 
-/* [{"path": ..., "scale": ...}] of the conversation. */
+/* Adds the adapters stored with the conversation: [{"path": ..., "scale": ...}]. */
 static enum pp_code add_stored_adapters(struct run *r, const char *json, struct pp_error *err)
 {
     cJSON *list = json && *json ? cJSON_Parse(json) : NULL, *item;
@@ -211,7 +212,7 @@ static enum pp_code load(struct run *r, struct pp_error *err)
 
 /* --- notes and figures ------------------------------------------------------------------------------------ */
 
-/* Their paths lead to them from any folder. */
+/* The adapters as JSON, with absolute paths, so that they are found from any folder. */
 static void adapters_json(const struct run *r, struct pp_buf *b)
 {
     char real[PATH_MAX];
@@ -227,7 +228,7 @@ static void adapters_json(const struct run *r, struct pp_buf *b)
     pp_buf_char(b, ']');
 }
 
-/* Who guesses ahead, if the command line says it. */
+/* Stores the choice of drafter if the command line makes one. */
 static bool add_draft_choice(const struct pp_options *o, cJSON *all)
 {
     bool given = pp_options_given(o, "no-draft") || pp_options_given(o, "use-draft") || pp_options_given(o, "drafter");
@@ -247,7 +248,8 @@ static bool add_thinking(const struct pp_options *o, cJSON *all)
     return cJSON_AddStringToObject(all, "thinking", o->thinking) != NULL;
 }
 
-/* What a conversation remembers if the command line says it: numbers, who guesses, and whether the model thinks. */
+/* The conversation's settings, updated by what the command line says: sampling parameters, drafter, and whether the
+ * model thinks. */
 static char *settings_json(const struct run *r)
 {
     const struct pp_sampling *s = &r->sampling;
@@ -282,7 +284,7 @@ static char *settings_json(const struct run *r)
         ok = cJSON_AddRawToObject(all, numbers[i].name, digits);
     }
     if (ok && pp_options_given(r->o, "seed")) {
-        snprintf(digits, sizeof digits, "%" PRIu64, s->seed); /* no double holds all of them */
+        snprintf(digits, sizeof digits, "%" PRIu64, s->seed); /* a double does not hold all 64 bits */
         cJSON_DeleteItemFromObjectCaseSensitive(all, "seed");
         ok = cJSON_AddRawToObject(all, "seed", digits);
     }
@@ -320,7 +322,7 @@ static const char *finish_name(const struct run *r)
     return r->too_long ? PP_OVERFLOW_TOO_LONG : names[r->finish];
 }
 
-/* Guesses by their place in a pass, as far as there were any. */
+/* Counts by position in a draft, up to the first position where `all` is 0. */
 static void by_place(struct pp_buf *b, const char *name, const uint32_t *counts, const uint32_t *all)
 {
     pp_cli_json_name(b, name);
@@ -330,7 +332,7 @@ static void by_place(struct pp_buf *b, const char *name, const uint32_t *counts,
     pp_buf_char(b, ']');
 }
 
-/* saved: with what only a conversation is for, which words of the answer had been guessed. */
+/* saved: for storing with a conversation, including which parts of the answer were drafted. */
 static void stats_json(const struct run *r, bool saved, struct pp_buf *b)
 {
     const struct pp_stats *s = pp_engine_stats(r->target.engine);
@@ -378,10 +380,10 @@ static void stats_json(const struct run *r, bool saved, struct pp_buf *b)
 
 /* --- the answer ------------------------------------------------------------------------------------------- */
 
-/* Writes to stdout. While whoever reads it does not, the answer so far is saved all the same. */
+/* Writes to stdout. While the reader does not read, the answer so far is still saved from time to time. */
 static enum pp_code write_out(struct run *r, const char *s, size_t n, struct pp_error *err)
 {
-    enum { PIECE = 4096, WAIT_MS = 250 }; /* a pipe that is ready takes PIPE_BUF bytes without blocking */
+    enum { PIECE = 4096, WAIT_MS = 250 }; /* after POLLOUT a pipe takes PIPE_BUF bytes without blocking */
     while (n) {
         struct pollfd fd = {.fd = STDOUT_FILENO, .events = POLLOUT};
         int ready = poll(&fd, 1, WAIT_MS);
@@ -406,7 +408,7 @@ static enum pp_code write_out(struct run *r, const char *s, size_t n, struct pp_
     return PP_OK;
 }
 
-/* Takes what was written back out of stdout, if that is a file that ends there. */
+/* Removes what was written from stdout, if that is a regular file which ends there. */
 static bool unwrite(struct run *r)
 {
     struct stat st;
@@ -415,7 +417,8 @@ static bool unwrite(struct run *r)
            ftruncate(STDOUT_FILENO, begin) == 0 && lseek(STDOUT_FILENO, begin, SEEK_SET) == begin;
 }
 
-/* The model has closed a reasoning that nobody had opened: what it wrote so far is no answer. */
+/* The model has ended a reasoning whose beginning the template does not mark: the text so far was reasoning. Removes
+ * it from stdout if possible, or else says so. */
 static enum pp_code withdraw(struct run *r, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -430,7 +433,7 @@ static enum pp_code withdraw(struct run *r, struct pp_error *err)
     return code;
 }
 
-/* stdout is the answer's alone. */
+/* stdout is reserved for the answer; reasoning goes to stderr, or is only mentioned there. */
 static void show_reasoning(struct run *r)
 {
     const char *how = r->o->reasoning ? r->o->reasoning : "fold";
@@ -472,7 +475,7 @@ static enum pp_code show_new(struct run *r, struct pp_error *err)
     return code;
 }
 
-/* What the model has written since, to the answer and its reasoning. */
+/* Splits what the model has written since the last call into the answer and its reasoning. */
 static void take_apart(struct run *r, int n_tokens, bool last)
 {
     struct pp_parts *p = &r->parts;
@@ -557,7 +560,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     return code;
 }
 
-/* An empty answer is told from one that was never begun. */
+/* Says why there is no answer after a reasoning. */
 static void tell_only_reasoning(const struct run *r)
 {
     const long long n = (long long)r->parts.n_reasoning;
@@ -572,7 +575,7 @@ static void tell_only_reasoning(const struct run *r)
         pp_cli_say("there is no answer: the model ended within its reasoning, after %lld tokens", n);
 }
 
-/* Says which adapters the prompt does not invoke: they change nothing, which is easily a blank's fault. */
+/* Says which adapters the prompt does not invoke: they change nothing. Often only a space differs. */
 static void say_uninvoked(const struct run *r, const int32_t *ids, size_t n)
 {
     for (int i = 0; i < r->target.n_adapters; i++) {
@@ -614,7 +617,7 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
     if (!code && !at_line_start)
         code = write_out(r, "\n", 1, err);
     else if (code == PP_ERR_CANCELLED && !at_line_start && isatty(STDOUT_FILENO))
-        (void)!write(STDOUT_FILENO, "\n", 1); /* the shell's next line is not to begin in the middle of ours */
+        (void)!write(STDOUT_FILENO, "\n", 1); /* the shell's prompt should begin a new line */
     if (!code && r->finish == PP_FINISH_CONTEXT)
         code = tell_context_full(r, err);
     return code;
@@ -646,7 +649,7 @@ static enum pp_code ask(struct run *r, struct pp_error *err)
     return code;
 }
 
-/* Saves what there is, also after a failure; the first thing that went wrong is what counts. */
+/* Saves the answer so far, also after an error. The first error is the one that is returned. */
 static enum pp_code keep(struct run *r, enum pp_code code, struct pp_error *err)
 {
     struct pp_buf stats = {0};
@@ -670,7 +673,7 @@ static enum pp_code keep(struct run *r, enum pp_code code, struct pp_error *err)
     return code;
 }
 
-/* A number that JSON and people can carry without loss. */
+/* A random seed of at most 53 bits, which JSON readers that use doubles keep. */
 static uint64_t fresh_seed(void)
 {
     uint64_t seed;
@@ -679,38 +682,47 @@ static uint64_t fresh_seed(void)
     return seed & ((UINT64_C(1) << 53) - 1);
 }
 
-/* What the conversation was set to, for whatever the command line leaves open: {"temp": 0.2, "draft": true, ...}. */
+/* Applies one stored setting, unless the command line gives it. Ignores unknown ones: they come from a newer pippin, or
+ * concern the full screen only. False: the value is invalid. */
+static bool recall_setting(struct pp_options *o, const cJSON *item, bool draft_given)
+{
+    char value[32];
+    const char *name = item->string;
+    if (cJSON_IsNumber(item)) {
+        if (item->valuestring)
+            snprintf(value, sizeof value, "%s", item->valuestring);
+        else
+            snprintf(value, sizeof value, "%.17g", item->valuedouble);
+        return pp_options_recall(o, name, value, NULL) != PP_ERR_USAGE;
+    }
+    if (strcmp(name, "seed") == 0 && cJSON_IsNull(item) && !pp_options_given(o, "seed"))
+        o->seed_given = false; /* a new seed each time, even if pippin.conf sets one */
+    if (strcmp(name, "draft") == 0 && cJSON_IsBool(item) && !draft_given) {
+        o->use_draft = cJSON_IsTrue(item);
+        o->no_draft = !o->use_draft;
+    }
+    if (strcmp(name, "drafter") == 0 && cJSON_IsString(item) && !draft_given)
+        o->drafter = strcmp(item->valuestring, "model") == 0    ? "model"
+                     : strcmp(item->valuestring, "lookup") == 0 ? "lookup"
+                                                                : "auto";
+    if (strcmp(name, "thinking") == 0 && cJSON_IsString(item) && !pp_options_given(o, "thinking")) {
+        int t = pp_thinking_by_name(item->valuestring);
+        o->thinking = t < 0 ? NULL : pp_thinking_name((enum pp_thinking)t);
+    }
+    return true;
+}
+
+/* Applies the conversation's stored settings, {"temp": 0.2, "draft": true, ...}. */
 static void recall_settings(struct run *r)
 {
     const char *json = r->session.session.settings;
     cJSON *all = json && *json ? cJSON_Parse(json) : NULL;
     struct pp_options *o = &r->options;
     bool good = !json || !*json || (cJSON_IsObject(all) && pp_json_keep_digits(all, json, strlen(json)));
-    bool draft_given = pp_options_given(o, "use-draft") || pp_options_given(o, "no-draft") ||
-                       pp_options_given(o, "model-draft") || pp_options_given(o, "drafter");
-    for (const cJSON *item = cJSON_IsObject(all) ? all->child : NULL; item; item = item->next) {
-        char value[32];
-        if (cJSON_IsNumber(item) && item->valuestring)
-            snprintf(value, sizeof value, "%s", item->valuestring);
-        else
-            snprintf(value, sizeof value, "%.17g", item->valuedouble);
-        if (cJSON_IsNumber(item))
-            good = pp_options_recall(o, item->string, value, NULL) != PP_ERR_USAGE && good;
-        if (strcmp(item->string, "seed") == 0 && cJSON_IsNull(item) && !pp_options_given(o, "seed"))
-            o->seed_given = false; /* a new one each time, whatever pippin.conf says */
-        if (strcmp(item->string, "draft") == 0 && cJSON_IsBool(item) && !draft_given) {
-            o->use_draft = cJSON_IsTrue(item);
-            o->no_draft = !o->use_draft;
-        }
-        if (strcmp(item->string, "drafter") == 0 && cJSON_IsString(item) && !draft_given)
-            o->drafter = strcmp(item->valuestring, "model") == 0    ? "model"
-                         : strcmp(item->valuestring, "lookup") == 0 ? "lookup"
-                                                                    : "auto";
-        if (strcmp(item->string, "thinking") == 0 && cJSON_IsString(item) && !pp_options_given(o, "thinking")) {
-            int t = pp_thinking_by_name(item->valuestring);
-            o->thinking = t < 0 ? NULL : pp_thinking_name((enum pp_thinking)t);
-        }
-    } /* what else there is was written by a newer pippin, or is for the screen */
+    const bool draft_given = pp_options_given(o, "use-draft") || pp_options_given(o, "no-draft") ||
+                             pp_options_given(o, "model-draft") || pp_options_given(o, "drafter");
+    for (const cJSON *item = cJSON_IsObject(all) ? all->child : NULL; item; item = item->next)
+        good = recall_setting(o, item, draft_given) && good;
     cJSON_Delete(all);
     if (!good)
         pp_cli_say("part of what was set for this conversation cannot be read; it has the default now");
@@ -719,8 +731,9 @@ static void recall_settings(struct run *r)
         r->sampling.seed = fresh_seed();
 }
 
-/* What pippin.conf and the environment say is for conversations that are begun: in others that counts which they
- * remember, unless the command line says otherwise. A draft was chosen for the model beside it. */
+/* A resumed conversation keeps its own choices instead of those of pippin.conf and the environment; only the command
+ * line overrides them. A draft model configured there belongs to the model configured there, so it is dropped along
+ * with it. */
 static void recall_choices(struct run *r)
 {
     const struct pp_session *s = &r->session.session;
@@ -764,7 +777,7 @@ static void run_free(struct run *r)
 {
     pp_seq_free(r->draft_seq);
     pp_seq_free(r->seq);
-    pp_cli_model_close(&r->draft); /* before the engine whose threads it shares */
+    pp_cli_model_close(&r->draft); /* before the target's engine, whose threads it shares */
     pp_cli_model_close(&r->target);
     run_session_close(&r->session);
     pp_buf_free(&r->question);
