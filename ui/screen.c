@@ -16,23 +16,23 @@
 #include "ui/signals.h"
 
 enum {
-    MAX_COPY = 74 * 1024,              /* terminals and tmux refuse more */
-    MOST_ROWS = 1000, MOST_COLS = 4000 /* ncurses keeps several cells for each of these */
+    MAX_COPY = 74 * 1024,              /* the limit of terminals and tmux */
+    MOST_ROWS = 1000, MOST_COLS = 4000 /* ncurses allocates several cells per position */
 };
 
-/* Buttons and the wheel, in a form without limits to the size of the screen. */
+/* Reports of buttons and wheel (1000), in SGR encoding (1006), which has no limit of 223 columns. */
 static const char mouse_on[] = "\033[?1000h\033[?1006h", mouse_off[] = "\033[?1006l\033[?1000l";
 static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l";
 
 static struct {
     SCREEN *screen;
-    struct termios before;              /* the user's settings */
+    struct termios before;              /* the user's settings, to be restored */
     struct termios ours;
-    volatile sig_atomic_t taken;        /* the terminal is ours */
-    /* bytes that end full screen, colours, paste mode; prepared, for signal handlers */
+    volatile sig_atomic_t taken;        /* the terminal is in our mode */
+    /* what restores the terminal (colours, cursor, main screen, paste mode), prepared for signal handlers */
     char give_back[256];
     size_t give_back_len;
-    int typed_ahead; /* bytes */
+    int typed_ahead; /* bytes pending when it was opened */
     bool mouse;
 } scr;
 
@@ -69,7 +69,8 @@ static void prepare_give_back(void)
     add_capability("rmcup");
 }
 
-/* Async-signal-safe. A terminal that takes nothing is not waited for: whoever ends us does so because of that. */
+/* Async-signal-safe. Does not wait long for a terminal that accepts no output: that may be why the program is being
+ * killed. */
 static void restore_in_emergency(void)
 {
     enum { TRIES = 5, WAIT_MS = 100 };
@@ -85,7 +86,7 @@ static void restore_in_emergency(void)
         const ssize_t n = write(STDOUT_FILENO, scr.give_back + done, scr.give_back_len - done);
         done += n > 0 ? (size_t)n : 0;
     }
-    fcntl(STDOUT_FILENO, F_SETFL, flags); /* they are also those of who started us */
+    fcntl(STDOUT_FILENO, F_SETFL, flags); /* the flags are shared with the parent process */
     tcsetattr(STDIN_FILENO, TCSANOW, &scr.before);
 }
 
@@ -94,8 +95,8 @@ static void restore_at_exit(void)
     restore_in_emergency();
 }
 
-/* Ctrl-C, Ctrl-Z and Ctrl-\ are keys here (raw), so that they arrive in order with the others, and that pasted bytes
- * are text: what is left of a paste when the program ends, a shell would run. */
+/* In raw mode Ctrl-C, Ctrl-Z and Ctrl-\ are keys, which keep their order among the others, and in a paste they are
+ * text. Otherwise one in a paste would end the program, and the shell would execute the rest. */
 static void set_modes(void)
 {
     noecho();
@@ -119,11 +120,11 @@ enum pp_code pp_screen_open(bool mouse, struct pp_error *err)
 {
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &scr.before) != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "this is no terminal; use `pippin run` or --plain");
-    /* Before newterm, which would have a Ctrl-C end the program without a word where nobody else takes it. */
+    /* Before newterm, which installs a SIGINT handler that exits, unless there is one already. */
     const enum pp_code code = pp_signals_open(restore_in_emergency, err);
     if (code != PP_OK)
         return code;
-    /* The terminal knows its size better than LINES and COLUMNS, which may be of another one. */
+    /* LINES and COLUMNS may be inherited from another terminal: believe this one. */
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0) {
         use_env(FALSE);
@@ -160,8 +161,8 @@ enum pp_code pp_screen_open(bool mouse, struct pp_error *err)
     return PP_OK;
 }
 
-/* A terminal without a second screen keeps ours, and is left in its last line: what comes next must not stand within
- * what was there. */
+/* On a terminal without an alternate screen the last line is cleared, so that the following output does not begin
+ * within old text. */
 static void give_terminal_back(void)
 {
     set_reports(false);
@@ -203,7 +204,7 @@ void pp_screen_resume(void)
     refresh();
 }
 
-/* Of a terminal that says to be larger than any is, the corner is used. */
+/* If the terminal reports an absurd size, only its corner is used. */
 void pp_screen_resize(int *rows, int *cols)
 {
     struct winsize size;
