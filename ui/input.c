@@ -7,7 +7,7 @@
 #include "engine/base/utf8.h"
 
 enum { MAX_SEQUENCE = 64, MAX_REPLY = 8192, MAX_LEARNED = 48, MAX_PARAMS = 4 };
-enum { MAX_TYPED = 8 }; /* bytes of a key, or of a few quick ones */
+enum { MAX_TYPED = 8 }; /* bytes of one key, or of a few pressed quickly */
 enum { ESC = 0x1B, DEL = 0x7F };
 
 static const char paste_begin[] = "\033[200~", paste_end[] = "\033[201~";
@@ -22,11 +22,11 @@ struct learned {
 struct pp_input {
     struct pp_buf raw;   /* bytes not yet decoded, from `at` on */
     size_t at;
-    bool flushed;        /* nothing will follow what is there */
+    bool flushed;        /* no further bytes belong to these */
     bool pasting;
-    bool stalled;        /* the paste stopped without an end, and what had come of it was handed over */
-    bool handed_over;    /* `paste` is the last key's text */
-    bool overfull;       /* the paste was longer than PP_MAX_PASTE: its rest is dropped */
+    bool stalled;        /* the paste has paused without an end mark, and what had arrived was delivered */
+    bool handed_over;    /* `paste` is the text of the last key */
+    bool overfull;       /* the paste exceeded PP_MAX_PASTE: the rest is dropped */
     struct pp_buf paste;
     struct learned learned[MAX_LEARNED];
     int n_learned;
@@ -89,7 +89,8 @@ int pp_input_wait_ms(const struct pp_input *in)
     if (in->pasting || n == 0 || in->flushed)
         return -1;
     const char *s = in->raw.data + in->at;
-    const bool half = s[0] & 0x80 || (n > 1 && s[1] & 0x80); /* of a character, or of one with Alt */
+    /* the first byte of a UTF-8 character, with or without Alt */
+    const bool half = s[0] & 0x80 || (n > 1 && s[1] & 0x80);
     return n > 2 || half ? PP_SEQUENCE_MS : PP_ESCAPE_MS;
 }
 
@@ -100,10 +101,10 @@ void pp_input_flush(struct pp_input *in)
 
 /* --- sequences --------------------------------------------------------------------------------------------- */
 
-/* How a decoder step ended: MORE bytes are needed, a KEY is there, or the bytes mean NOTHING. */
+/* The result of a decoder step: more bytes are needed, a key was decoded, or the bytes mean nothing. */
 enum step { STEP_MORE, STEP_KEY, STEP_NOTHING };
 
-struct view { /* bytes to decode */
+struct view { /* the bytes to decode */
     const char *s;
     size_t n;
     size_t used; /* set by a step that is not STEP_MORE */
@@ -118,7 +119,7 @@ static bool key_of_letter(char final, enum pp_key_type *type)
     case 'D': *type = PP_KEY_LEFT; return true;
     case 'H': *type = PP_KEY_HOME; return true;
     case 'F': *type = PP_KEY_END; return true;
-    case 'M': *type = PP_KEY_ENTER; return true; /* keypad */
+    case 'M': *type = PP_KEY_ENTER; return true; /* of the keypad */
     case 'P': *type = PP_KEY_F1; return true;
     case 'Q': *type = PP_KEY_F2; return true;
     case 'R': *type = PP_KEY_F3; return true;
@@ -144,7 +145,7 @@ static bool key_of_number(int number, enum pp_key_type *type)
     return false;
 }
 
-/* Modifiers as xterm counts them: 1 plus a bit each for Shift, Alt, Ctrl. */
+/* xterm's encoding of modifiers: 1 + Shift (1) + Alt (2) + Ctrl (4). */
 static unsigned modifiers(int parameter)
 {
     return parameter > 1 ? (unsigned)(parameter - 1) & 7u : 0;
@@ -163,8 +164,7 @@ static void set_char(struct pp_key *key, int32_t cp)
     key->cp = cp;
 }
 
-/* A key that the terminal names by its character (CSI u, modifyOtherKeys): bytes become those that older terminals
- * send. */
+/* A key reported by its character (CSI u, modifyOtherKeys); also sets the bytes that older terminals send for it. */
 static void set_named_char(struct pp_key *key, int32_t cp, unsigned mods)
 {
     key->mods = mods;
@@ -184,7 +184,7 @@ static bool may_be_char(int cp)
     return cp > 0 && cp < 0x110000 && !(cp >= 0xD800 && cp < 0xE000);
 }
 
-/* Button, column and row, as xterm's mode 1006 reports them; a release ends in m. */
+/* Button, column and row in SGR mouse encoding (1006); the final character m reports a release. */
 static bool key_of_mouse(struct pp_key *key, const int *params, int n_params, char final)
 {
     enum { SHIFT = 4, META = 8, CTRL = 16, MOTION = 32, WHEEL = 64 };
@@ -196,7 +196,7 @@ static bool key_of_mouse(struct pp_key *key, const int *params, int n_params, ch
     return button < WHEEL + 2;
 }
 
-/* What a complete control sequence means. False: nothing. */
+/* Decodes a complete control sequence. False: it means nothing. */
 static bool key_of_csi(struct pp_key *key, const int *params, int n_params, char final)
 {
     int first = n_params > 0 ? params[0] : 0, second = n_params > 1 ? params[1] : 0;
@@ -209,7 +209,8 @@ static bool key_of_csi(struct pp_key *key, const int *params, int n_params, char
         }
         return key_of_number(first, &key->type);
     case 'u':
-        if (!may_be_char(first) || (first >= 0xE000 && first < 0xF900)) /* kitty's numbers of keys without a letter */
+        /* in kitty's protocol, private-use code points stand for keys without a character */
+        if (!may_be_char(first) || (first >= 0xE000 && first < 0xF900))
             return false;
         set_named_char(key, first, modifiers(second));
         return true;
@@ -235,7 +236,7 @@ static enum step step_csi(struct view *v, size_t at, struct pp_key *key)
     int params[MAX_PARAMS] = {0}, n_params = 0;
     bool private = false;
     const bool mouse = at < v->n && v->s[at] == '<';
-    if (at < v->n && v->s[at] == '[') { /* the Linux console: ESC [ [ A to E */
+    if (at < v->n && v->s[at] == '[') { /* Linux console: ESC [ [ A to E */
         if (at + 1 == v->n)
             return STEP_MORE;
         v->used = at + 2;
@@ -260,10 +261,10 @@ static enum step step_csi(struct view *v, size_t at, struct pp_key *key)
                 n_params = MAX_PARAMS;
         } else if (c == ':' || (c >= 0x3C && c <= 0x3F) || (c >= 0x20 && c < 0x30 && (c != '$' || n_params != 1))) {
             private = true;
-        } else if (c < 0x20 || c == DEL || (c & 0x80)) { /* no sequence after all: the byte is looked at anew */
+        } else if (c < 0x20 || c == DEL || (c & 0x80)) { /* not a sequence after all: decode this byte anew */
             v->used = i;
             return STEP_NOTHING;
-        } else if (c == 'M' && i == at) { /* the mouse, left switched on by another program: three bytes follow */
+        } else if (c == 'M' && i == at) { /* the old mouse encoding, left on by another program: three more bytes */
             v->used = at + 4;
             return v->n < v->used ? STEP_MORE : STEP_NOTHING;
         } else {
@@ -276,7 +277,7 @@ static enum step step_csi(struct view *v, size_t at, struct pp_key *key)
     return STEP_MORE;
 }
 
-/* ESC O letter, with xterm's old way to put a modifier before the letter */
+/* ESC O letter, and xterm's old form with a modifier before the letter */
 static enum step step_ss3(struct view *v, size_t at, struct pp_key *key)
 {
     if (at < v->n && v->s[at] >= '1' && v->s[at] <= '8')
@@ -292,7 +293,7 @@ static enum step step_ss3(struct view *v, size_t at, struct pp_key *key)
     return key_of_letter(c, &key->type) ? STEP_KEY : STEP_NOTHING;
 }
 
-/* OSC, DCS, APC, PM, SOS: a reply of the terminal up to BEL or ST. */
+/* OSC, DCS, APC, PM, SOS: a reply of the terminal, which ends with BEL or ST. */
 static enum step step_string(struct view *v, size_t at)
 {
     for (size_t i = at; i < v->n; i++) {
@@ -339,8 +340,8 @@ static enum step step_learned(const struct pp_input *in, struct view *v, struct 
     return result;
 }
 
-/* Escape and a paste right behind it, as a slow line brings both at once: no Alt goes with a paste, whose text would
- * be keys without its mark. */
+/* A slow line may deliver an Escape and the start of a paste together. Taken as Alt, the Escape would hide the start
+ * mark, and the pasted text would be typed as keys. */
 static enum step step_before_paste(struct view *v, struct pp_key *key)
 {
     const size_t mark = strlen(paste_begin), n = v->n - 1 < mark ? v->n - 1 : mark;
@@ -370,7 +371,7 @@ static enum step step_escape(const struct pp_input *in, struct view *v, struct p
         result = step_before_paste(v, key);
         if (result != STEP_NOTHING)
             return result;
-        if (v->s[2] == '[' || v->s[2] == 'O') { /* rxvt: Alt with a key that has a sequence */
+        if (v->s[2] == '[' || v->s[2] == 'O') { /* rxvt: Alt with a key that sends a sequence */
             result = v->s[2] == '[' ? step_csi(v, 3, key) : step_ss3(v, 3, key);
             key->mods |= PP_MOD_ALT;
             break;
@@ -388,8 +389,8 @@ static enum step step_escape(const struct pp_input *in, struct view *v, struct p
     return learned == STEP_MORE && result == STEP_NOTHING ? STEP_MORE : result;
 }
 
-/* Nothing follows any more: an Escape is a key (with the character behind it, if there is one: Alt-[), broken UTF-8
- * is nothing. */
+/* Decodes bytes that nothing will follow: Escape, or Escape and a character as Alt (Alt-[); incomplete UTF-8 is
+ * dropped. */
 static enum step step_flushed(struct view *v, struct pp_key *key)
 {
     *key = (struct pp_key){0};
@@ -402,7 +403,7 @@ static enum step step_flushed(struct view *v, struct pp_key *key)
         v->used = 2;
         return STEP_KEY;
     }
-    if (v->n > 2) { /* a sequence that stopped in the middle */
+    if (v->n > 2) { /* an incomplete sequence */
         v->used = v->n;
         return STEP_NOTHING;
     }
@@ -421,7 +422,7 @@ static void add_pasted(struct pp_input *in, const char *s, size_t n)
     pp_buf_add(&in->paste, s, n);
 }
 
-/* Line ends become \n, NULs go. */
+/* Converts line ends to \n and removes NULs, in place; returns the new length. */
 static size_t tidy(char *s, size_t n)
 {
     size_t to = 0;
@@ -434,12 +435,12 @@ static size_t tidy(char *s, size_t n)
     return to;
 }
 
-/* Makes a key of what has been collected; the collection begins anew with the next paste, or the rest of this one. */
+/* Delivers the collected text as a key. The buffer is cleared when the next paste, or the rest of this one, begins. */
 static void hand_over(struct pp_input *in, struct pp_key *key)
 {
     *key = (struct pp_key){.type = PP_KEY_PASTE, .text = "", .cut = in->overfull, .open_end = in->stalled};
     if (!in->paste.bad && in->paste.data) {
-        /* Half a character that the limit leaves is not of the text; one that was sent is, as what else is no UTF-8. */
+        /* A character cut by the limit is dropped; invalid UTF-8 that was sent is kept. */
         key->len = tidy(in->paste.data, in->overfull ? pp_utf8_complete(in->paste.data, in->paste.len) : in->paste.len);
         key->text = in->paste.data;
         in->paste.data[key->len] = '\0';
@@ -451,7 +452,7 @@ static void hand_over(struct pp_input *in, struct pp_key *key)
     in->handed_over = true;
 }
 
-/* Bytes at the end of s that begin the end mark. */
+/* The length of a prefix of the end mark that s ends with. */
 static size_t begun_mark(const char *s, size_t n)
 {
     size_t len = strlen(paste_end) - 1;
@@ -460,8 +461,8 @@ static size_t begun_mark(const char *s, size_t n)
     return len;
 }
 
-/* Nothing has come for a while, and no end either: what there is of the paste is handed over, without what may be the
- * beginning of the end mark (or Esc, pressed to get out), and with half a character kept for its rest. */
+/* The paste has paused without an end mark: delivers what has arrived. The beginning of an end mark (or an Esc,
+ * pressed to get out) is dropped, and the first bytes of a character are kept until its rest arrives. */
 static bool stall(struct pp_input *in, struct pp_key *key)
 {
     const char *s = in->raw.data + in->at;
@@ -477,9 +478,9 @@ static bool stall(struct pp_input *in, struct pp_key *key)
     return true;
 }
 
-/* A paste that has stalled may go on, over a slow line; but who is left with one that never ends presses keys, and few
- * bytes at a time are those of a key. So are more that begin as keys, replies of the terminal and the next paste do: an
- * Esc, at most behind the half of a character that was kept. */
+/* Whether input after a stalled paste was typed. The paste may go on, if the line is slow, but if its end mark never
+ * comes, the user presses keys. A few bytes at a time are keys; so is an Escape near the beginning (after at most an
+ * incomplete character), which also begins replies and the next paste. */
 static bool looks_typed(const struct pp_input *in, const char *end)
 {
     const char *s = in->raw.data + in->at;
@@ -488,8 +489,8 @@ static bool looks_typed(const struct pp_input *in, const char *end)
     return in->stalled && ((!end && n <= MAX_TYPED) || (escape && escape != end));
 }
 
-/* Collects the paste; true when its end has come, or a pause in its place. May end it without a key: then what there
- * is are keys. */
+/* Collects a paste; true when it has ended or paused, with *key set. It may also turn out to have ended before: then
+ * the remaining bytes are keys. */
 static bool next_paste(struct pp_input *in, struct pp_key *key)
 {
     if (in->handed_over)
@@ -505,7 +506,7 @@ static bool next_paste(struct pp_input *in, struct pp_key *key)
         return false;
     }
     in->stalled = in->stalled && n == 0;
-    size_t take = end ? (size_t)(end - s) : n > mark ? n - mark : 0; /* the mark itself may be cut */
+    size_t take = end ? (size_t)(end - s) : n > mark ? n - mark : 0; /* the end mark may be incomplete */
     if (take)
         add_pasted(in, s, take);
     in->at += take;
