@@ -13,22 +13,22 @@ enum segment_kind { SEGMENT_TEXT, SEGMENT_FENCE_OPEN, SEGMENT_FENCE_CLOSE, SEGME
 
 struct segment {
     enum segment_kind kind;
-    size_t end;      /* of its text */
-    size_t next;     /* where the one after it begins: blank lines are skipped */
-    bool complete;   /* more text behind it cannot change it */
-    bool cut;        /* ended only because of its length */
+    size_t end;      /* end of its text */
+    size_t next;     /* beginning of the next one, after blank lines */
+    bool complete;   /* text that is appended cannot change it */
+    bool cut;        /* ended only by the length limit */
 };
 
 /* --- lines of the source ----------------------------------------------------------------------------------- */
 
 struct source_line {
-    size_t end;  /* without the line end */
+    size_t end;  /* excludes the line end */
     size_t next; /* n if there is no line end */
     bool whole;  /* has a line end */
     bool cut;
 };
 
-/* A place near `limit` that splits neither a word, if it can be helped, nor a character. */
+/* An offset near `limit` that does not split a character, nor a word if there is a space nearby. */
 static size_t cut_point(const char *s, size_t pos, size_t limit)
 {
     for (size_t i = limit; i > limit - 64; i--)
@@ -60,7 +60,7 @@ static bool is_blank(const char *s, size_t from, size_t to)
     return from == to;
 }
 
-/* Of a table, as models write them. */
+/* A row of a table, as models write it. */
 static bool is_row(const char *s, size_t from, size_t to)
 {
     while (from < to && s[from] == ' ')
@@ -78,7 +78,7 @@ static struct segment code_segment(const struct pp_document *doc, const char *s,
     return (struct segment){closing ? SEGMENT_FENCE_CLOSE : SEGMENT_CODE, line.end, line.next, line.whole, line.cut};
 }
 
-/* Text without Markdown: as many lines as fit a segment. */
+/* Text without Markdown: as many lines as fit into a segment. */
 static struct segment plain_segment(const char *s, size_t n, size_t pos)
 {
     struct segment seg = {SEGMENT_TEXT, pos, pos, false, false};
@@ -92,8 +92,8 @@ static struct segment plain_segment(const char *s, size_t n, size_t pos)
     return seg;
 }
 
-/* Paragraphs up to a blank line that is followed by a line without indent (with one it may belong to a list), or up
- * to a fence. */
+/* Paragraphs up to a fence, or to a blank line followed by an unindented line (an indented one may belong to a
+ * list). */
 static struct segment text_segment(const char *s, size_t n, size_t pos)
 {
     struct segment seg = {SEGMENT_TEXT, pos, pos, false, false};
@@ -114,7 +114,8 @@ static struct segment text_segment(const char *s, size_t n, size_t pos)
             seg.complete = true;
             return seg;
         }
-        const size_t most = is_row(s, at, line.end) ? TABLE_MAX : SEGMENT_MAX; /* what is cut off would be no table */
+        /* if a table were cut, the second part would not be recognised as one */
+        const size_t most = is_row(s, at, line.end) ? TABLE_MAX : SEGMENT_MAX;
         seg.end = line.end;
         seg.next = at = line.next;
         if (line.cut || (line.whole && at - pos >= most)) {
@@ -145,7 +146,7 @@ static struct segment next_segment(const struct pp_document *doc, const char *s,
 
 /* --- layout of one segment --------------------------------------------------------------------------------- */
 
-/* A piece of the source, clean, and where it was guessed. */
+/* A sanitised piece of the source, and which parts of it were drafted. */
 struct clean {
     struct pp_buf text;
     uint32_t *runs;      /* as in struct pp_tint */
@@ -153,8 +154,8 @@ struct clean {
     struct pp_tint tint;
 };
 
-/* A place at or before `at`, not before `from`, that splits neither a character nor CR LF: cleaned in two parts there,
- * the text is what it is in one. */
+/* The largest offset in from..at where the text can be split without changing how it is sanitised: not within a
+ * character or CR LF. */
 static size_t whole_before(const char *s, size_t from, size_t at, size_t end)
 {
     for (int i = 0; i < 3 && at > from && at < end && ((unsigned char)s[at] & 0xC0) == 0x80; i++)
@@ -181,7 +182,7 @@ static void clean_runs(struct pp_document *doc, size_t from, size_t to, struct c
     }
 }
 
-/* Cleans s[0 .. n) of the source; what the layout is given of it is tinted until end_piece. */
+/* Sanitises s[0 .. n) of the source; until end_piece, text added to the layout is tinted accordingly. */
 static void begin_piece(struct pp_document *doc, const char *s, size_t n, struct clean *c)
 {
     *c = (struct clean){0};
@@ -234,7 +235,7 @@ static void code_line(struct pp_document *doc, const char *s, size_t n, pp_style
     end_piece(doc, &c);
 }
 
-/* The language after the fence labels the block. */
+/* The block begins with its language, or an empty line. */
 static void show_fence(struct pp_document *doc, const char *s, size_t n)
 {
     size_t at = (size_t)doc->fence.indent + doc->fence.len;

@@ -14,13 +14,13 @@ enum { MAX_LISTS = 12, MAX_QUOTES = 6 };
 struct list {
     bool ordered, tight;
     unsigned next;
-    int indent;      /* where its bullets stand */
-    int text_indent; /* where its items' text begins */
+    int indent;      /* column of the bullets */
+    int text_indent; /* column where the text of items begins */
 };
 
 struct source {
     const char *shown;   /* [n] */
-    const char *parsed;  /* [n] with dollar signs around formulas (formula.h); or the same */
+    const char *parsed;  /* [n] the same with dollar signs in place of other formula marks (formula.h), for md4c */
     size_t n;
 };
 
@@ -29,23 +29,23 @@ struct writer {
     int width;
     pp_style base;
     struct list lists[MAX_LISTS];
-    int n_lists, lists_beyond; /* deeper ones are drawn at the last depth */
+    int n_lists, lists_beyond; /* lists nested deeper than MAX_LISTS are drawn at the last level */
     int quotes;
     int bold, italic, strike, code, link;
-    uint32_t doubled;     /* a bit for each open span between tildes, the innermost lowest: between two and two */
+    uint32_t doubled;     /* a stack of bits, one per open strikethrough span: 1 between double tildes */
     bool heading, code_block;
-    bool open;            /* a paragraph has begun */
-    size_t start;         /* its first byte in the layout's text */
-    int bullet_width;     /* of the bullet it begins with, 0 if none */
+    bool open;            /* a paragraph is open */
+    size_t start;         /* where it begins in the layout's text */
+    int bullet_width;     /* of the bullet it begins with; 0: none */
     bool bullet_pending;  /* the next paragraph begins with a bullet */
-    bool gap;             /* a blank line goes before the next paragraph */
-    size_t first_line;    /* lines of the layout before this piece: no gap there */
+    bool gap;             /* a blank line is due before the next paragraph */
+    size_t first_line;    /* l->n_lines at the beginning: no gap before the first paragraph */
     size_t link_start;
     const struct source *s;
-    size_t at;            /* behind the last byte of it that was text */
+    size_t at;            /* offset after the last byte that md4c has reported as text */
     struct pp_table table;
     bool in_table;
-    bool no_room;         /* for a table: this piece is laid out again without any */
+    bool no_room;         /* a table did not fit: lay out everything again without tables */
 };
 
 static struct list *innermost(struct writer *w)
@@ -144,11 +144,11 @@ static void leave_list(struct writer *w)
     w->gap = w->n_lists == 0 || !innermost(w)->tight;
 }
 
-/* Its cells are one paragraph until it ends. */
+/* The text of all cells is collected as one paragraph until the table ends. */
 static void enter_table(struct writer *w, const MD_BLOCK_TABLE_DETAIL *detail)
 {
     close_paragraph(w);
-    if (w->bullet_pending) { /* that of a list stands above it */
+    if (w->bullet_pending) { /* the bullet gets a line of its own above the table */
         open_paragraph(w);
         close_paragraph(w);
     }
@@ -285,13 +285,13 @@ static int leave_block(MD_BLOCKTYPE type, void *detail, void *user)
     return 0;
 }
 
-/* Not md4c's own, such as a blank for a line end. */
+/* Whether md4c's text points into the source; if not, it is md4c's own, such as a space for a line end. */
 static bool is_parsed(const struct writer *w, const char *s)
 {
     return (uintptr_t)s - (uintptr_t)w->s->parsed <= w->s->n;
 }
 
-/* A piece of what is parsed as it is shown. */
+/* Maps a piece of the parsed text to the text to show, and advances w->at. */
 static const char *shown(struct writer *w, const char *s, size_t n)
 {
     w->at = (size_t)(s - w->s->parsed) + n;
@@ -305,7 +305,8 @@ static void end_line(struct writer *w)
         pp_layout_text(w->l, "\n", 1, style_now(w));
 }
 
-/* One or two dollar signs, or what stands there in their place: the next ones that are not text. */
+/* Writes the mark of a formula: the next one or two dollar signs in the parsed text, or what they stand for in the
+ * source. */
 static void write_formula_mark(struct writer *w, size_t n)
 {
     const char *mark = memchr(w->s->parsed + w->at, '$', w->s->n - w->at);
@@ -315,7 +316,7 @@ static void write_formula_mark(struct writer *w, size_t n)
     pp_layout_text(w->l, mark, n, style_now(w));
 }
 
-/* A line end behind the mark is one that md4c does not tell of. */
+/* md4c does not report a line end right after the opening mark. */
 static void open_formula(struct writer *w, size_t n)
 {
     write_formula_mark(w, n);
@@ -323,8 +324,8 @@ static void open_formula(struct writer *w, size_t n)
         end_line(w);
 }
 
-/* Terminals strike nothing out: the tildes stay, and what is between two and two is fainter. Between one and one it is
- * most often no word to be struck out, but from 3~5 to 7~9. */
+/* Terminals have no strikethrough: the tildes stay, and text between double tildes is drawn fainter. Single tildes
+ * are mostly not meant as strikethrough, as in "from 3~5 to 7~9". */
 static void open_del(struct writer *w)
 {
     const char *end = w->s->parsed + w->s->n, *mark = memchr(w->s->parsed + w->at, '~', w->s->n - w->at);
@@ -366,7 +367,7 @@ static int enter_span(MD_SPANTYPE type, void *detail, void *user)
     return 0;
 }
 
-/* The address is shown wherever it is not the text itself: a link must not say one thing and be another. */
+/* The address is shown unless it equals the link's text: a link must not pretend to lead elsewhere. */
 static void write_address(struct writer *w, const MD_ATTRIBUTE *address)
 {
     const struct pp_buf *text = &w->l->text;
@@ -404,8 +405,8 @@ static int leave_span(MD_SPANTYPE type, void *detail, void *user)
     return 0;
 }
 
-/* Only names that stand for visible characters; a numeric reference stays as it was written, it could smuggle a
- * control character past the sanitiser. */
+/* Replaces only names of visible characters. Numeric references stay as written, as they could smuggle control
+ * characters past the sanitiser. */
 static const char *entity(const char *s, size_t n)
 {
     static const struct { const char *name, *text; } table[] = {
@@ -418,7 +419,7 @@ static const char *entity(const char *s, size_t n)
     return NULL;
 }
 
-/* A bar that is no border has a backslash before it there. */
+/* In a table's code span, \| stands for a bar that does not separate cells. */
 static void code_in_table(struct writer *w, const char *s, size_t n)
 {
     size_t from = 0;
@@ -440,7 +441,7 @@ static int text(MD_TEXTTYPE type, const MD_CHAR *piece, MD_SIZE n, void *user)
     open_paragraph(w);
     const char *known = type == MD_TEXT_ENTITY ? entity(s, n) : NULL;
     if (parsed && n == 1 && *s == '|' && s > w->s->shown && s[-1] == '\\' && at < w->at - 1 && !w->in_table)
-        pp_layout_text(w->l, "\\", 1, style_now(w)); /* in a table it says that the bar is no border */
+        pp_layout_text(w->l, "\\", 1, style_now(w)); /* outside of tables the backslash is text */
     if (type == MD_TEXT_LATEXMATH && !parsed)
         end_line(w);
     else if (type == MD_TEXT_BR || type == MD_TEXT_SOFTBR)
@@ -454,7 +455,7 @@ static int text(MD_TEXTTYPE type, const MD_CHAR *piece, MD_SIZE n, void *user)
     return w->l->bad;
 }
 
-/* False: a table has no room. */
+/* False: a table does not fit into the width. */
 static bool write_all(struct pp_layout *l, const struct source *s, int width, pp_style base, bool tables)
 {
     const MD_PARSER parser = {
@@ -480,7 +481,7 @@ void pp_markdown(struct pp_layout *l, const char *s, size_t n, int width, pp_sty
     char *dollars = pp_formula_dollars(s, n);
     const struct source source = {s, dollars ? dollars : s, n};
     if (!write_all(l, &source, width, base, true) && !l->bad) {
-        pp_layout_rewind(l, mark); /* as it was written, then */
+        pp_layout_rewind(l, mark); /* show its source instead */
         write_all(l, &source, width, base, false);
     }
     pp_free(dollars);

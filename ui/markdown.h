@@ -1,9 +1,8 @@
-/* markdown.h - one piece of Markdown (some paragraphs, lists, quotes; no fenced code, document.c takes that out)
- * made into lines.
+/* markdown.h - lays out one piece of Markdown (paragraphs, lists, quotes; fenced code is handled by document.c).
  *
- * Parsed with md4c: emphasis, code spans, links (their address is shown), headings, lists, quotes, rules,
- * tables (table.h) as far as the screen has room for their columns. Line ends inside a paragraph stay line ends, as
- * models mean them. HTML is text, but for <br> in a table. Formulas (formula.h) stay as they were written. */
+ * Parsed with md4c: emphasis, code spans, links (with their address), headings, lists, quotes, rules, and tables
+ * (table.h) if their columns fit the screen. Line breaks inside a paragraph are kept, as models mean them. HTML is
+ * shown as text, except for <br> in tables. Formulas (formula.h) are shown as written. */
 #ifndef PP_UI_MARKDOWN_H
 #define PP_UI_MARKDOWN_H
 
@@ -11,8 +10,8 @@
 
 #include "ui/layout.h"
 
-/* Appends the lines of s[0..n), clean text (sanitize.h) of a few kilobytes, each of at most `width` cells, to l; base
- * is the style of ordinary words. Out of memory: l->bad. */
+/* Appends the lines of s[0..n), sanitised text (sanitize.h) of a few kilobytes, to l, each at most `width` cells
+ * wide. base is the style of ordinary words. Out of memory: sets l->bad. */
 void pp_markdown(struct pp_layout *l, const char *s, size_t n, int width, pp_style base);
 
 #endif
