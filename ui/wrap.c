@@ -6,7 +6,7 @@
 #include "engine/base/utf8.h"
 #include "ui/text.h"
 
-/* East Asian punctuation that may not begin a line. */
+/* Punctuation that may not begin a line, East Asian or ASCII. */
 static bool closes(const char *s, size_t n)
 {
     static const uint16_t closing[] = {
@@ -26,7 +26,7 @@ static bool is_word_byte(char c)
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c & 0x80);
 }
 
-/* Skips the spaces at a break, and the line end behind them: a line that is exactly full must not be followed by an
+/* Skips the spaces at a break, and a line end after them, so that a line that is exactly full is not followed by an
  * empty one. */
 static size_t skip_break(const char *s, size_t n, size_t i)
 {
@@ -43,7 +43,7 @@ struct candidate {
 struct pp_wrapped pp_wrap(const char *s, size_t n, size_t pos, int width, bool words)
 {
     struct candidate best = {pos, pos, 0};
-    size_t space = n; /* start of the run of spaces that we are in */
+    size_t space = n; /* start of the current run of spaces; n: none */
     int col = 0, space_col = 0;
     bool after_wide = false;
     for (size_t i = pos; i < n;) {
