@@ -34,8 +34,8 @@
 enum {
     FRAME_NS = 1000000000 / 60,
     READ_BYTES = 64 * 1024,
-    RULE_ROWS = 5, STATUS_ROWS = 3, KEYS_ROWS = 12, KEYS_COLS = 40, /* smaller screens do without */
-    NOTICE_MIN_NS = 2000000000, /* a notice is not wiped away by the next key if it has just come */
+    RULE_ROWS = 5, STATUS_ROWS = 3, KEYS_ROWS = 12, KEYS_COLS = 40, /* smaller screens omit these */
+    NOTICE_MIN_NS = 2000000000, /* the next key does not remove a notice that is younger than this */
 };
 
 /* --- notices ------------------------------------------------------------------------------------------------ */
@@ -57,7 +57,7 @@ void pp_ui_notice(struct pp_ui *ui, bool error, const char *fmt, ...)
     pp_utf8_line(ui->notice, sizeof ui->notice);
 }
 
-/* Of several lines. */
+/* A notice of several lines. */
 static void show_lines(struct pp_ui *ui, bool error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 static void show_lines(struct pp_ui *ui, bool error, const char *fmt, ...)
@@ -85,8 +85,8 @@ static struct pp_area take_bottom(struct pp_geometry *g, int *left, int h)
     return (struct pp_area){*left, 0, h, g->cols};
 }
 
-/* Gives every part its place; true if one has moved. For an error, which says what to do, the status and the rule of a
- * small screen go, and the transcript. */
+/* Computes the areas of the screen; true if one has changed. An error must be readable on a small screen, too: then
+ * the status line, the rule and the transcript make way for it. */
 static bool arrange(struct pp_ui *ui)
 {
     struct pp_geometry *g = &ui->at, old = *g;
@@ -96,7 +96,7 @@ static bool arrange(struct pp_ui *ui)
     int most = g->rows / 3 > 1 ? g->rows / 3 : 1;
     g->keys = take_bottom(g, &left, g->rows >= KEYS_ROWS && g->cols >= KEYS_COLS);
     const int input = lines < 1 ? 1 : lines < most ? lines : most, notice = pp_notice_height(ui, g->cols);
-    const int room = left - input - notice; /* for the others */
+    const int room = left - input - notice; /* for status, rule and transcript */
     g->status = take_bottom(g, &left, g->rows >= STATUS_ROWS && (!urgent || room >= 1));
     g->input = take_bottom(g, &left, input);
     g->rule = take_bottom(g, &left, g->rows >= RULE_ROWS && (!urgent || room >= 2));
@@ -129,8 +129,8 @@ static void draw_all(struct pp_ui *ui)
     pp_keys_draw(ui);
 }
 
-/* Draws what is dirty. The input box comes first and reaches the terminal before the transcript is worked on: a key
- * is seen at once, whatever else there is to do. The rest waits for its frame, unless a key has asked for it. */
+/* Draws what is dirty. The input box comes first, and is sent to the terminal before the transcript is laid out, so
+ * that a typed character appears at once. The rest is drawn once per frame, or when a key has asked for it. */
 static void draw(struct pp_ui *ui, bool frame_due)
 {
     bool overlay = ui->menu.cls != NULL;
@@ -209,7 +209,8 @@ void pp_ui_suspend(struct pp_ui *ui)
     pp_ui_resize(ui);
 }
 
-/* A message that could not be saved comes back, before what has been typed since; a changed one as a change. */
+/* Puts a message that could not be saved back into the input line, before what has been typed since. If it was an
+ * edit, it is one again. */
 static void take_back_unsent(struct pp_ui *ui)
 {
     char *text = pp_controller_take_unsent(ui->controller);
@@ -227,7 +228,7 @@ static void take_back_unsent(struct pp_ui *ui)
     ui->dirty = PP_DRAW_ALL;
 }
 
-/* The newest message on the screen that has what was found in the title; 0: none. */
+/* The newest message that contains the words with which a title was found; 0: none. */
 static int64_t message_with(const struct pp_ui *ui, const char *search)
 {
     for (size_t i = *search ? pp_controller_n_messages(ui->controller) : 0; i-- > 0;) {
@@ -250,7 +251,7 @@ void pp_ui_show_found(struct pp_ui *ui)
     while (wanted && i < n && pp_controller_message(ui->controller, i)->id != wanted)
         i++;
     if (wanted && i == n && asked)
-        return; /* its branch is on its way */
+        return; /* its branch has been requested */
     ui->found.asked = wanted && i == n && pp_controller_show_branch_of(ui->controller, wanted);
     if (ui->found.asked)
         return;
@@ -262,7 +263,7 @@ void pp_ui_show_found(struct pp_ui *ui)
         pp_ui_notice(ui, false, "what was found is on another branch of this conversation");
 }
 
-/* A message that is no longer there cannot be changed: what is typed is a new one then, at the same place. */
+/* Ends an edit whose message is no longer there: the input will be sent as a new message at that place. */
 static void end_lost_edit(struct pp_ui *ui)
 {
     const size_t i = ui->editing;
@@ -273,8 +274,8 @@ static void end_lost_edit(struct pp_ui *ui)
     ui->dirty = PP_DRAW_ALL;
 }
 
-/* What is wrong is not wiped away by what else is told, before anybody can have read it: at the start, and where an
- * answer that began with it has ended. What is not saved stays anyway (view_notice.c). */
+/* Shows a notice of the controller. An unread error is kept above it: at the start, when nobody can have read it,
+ * and when an answer that began with the error has ended. What is not saved is shown in any case (view_notice.c). */
 static void tell(struct pp_ui *ui, const char *notice, bool error)
 {
     const char *unsaved = pp_controller_status(ui->controller)->unsaved;
@@ -288,7 +289,8 @@ static void tell(struct pp_ui *ui, const char *notice, bool error)
         show_lines(ui, error, "%s", notice);
 }
 
-/* It was meant for a model that cannot be had: no other one answers it unasked. */
+/* Keeps a message that waited for a model which could not be loaded: no other model answers it unless the user sends
+ * it again. */
 static void keep_held(struct pp_ui *ui)
 {
     char why[sizeof ui->notice];
@@ -303,13 +305,13 @@ static void keep_held(struct pp_ui *ui)
 static void pump(struct pp_ui *ui)
 {
     unsigned dirty = pp_controller_pump(ui->controller);
-    if (ui->session != pp_controller_session_id(ui->controller)) { /* a change belongs to its conversation */
-        if (ui->session) /* and so does what was told in it */
+    if (ui->session != pp_controller_session_id(ui->controller)) { /* edits and notices belong to a conversation */
+        if (ui->session) /* at the start there was none before */
             pp_ui_clear_notice(ui);
         ui->session = pp_controller_session_id(ui->controller);
-        pp_transcript_end(ui); /* where the other one was read says nothing about this one */
+        pp_transcript_end(ui); /* the scroll position was that of the other conversation */
         ui->editing = ui->sent_edit = 0;
-        if (ui->held) /* it was meant for the one before */
+        if (ui->held) /* it was written for the conversation before */
             pp_ui_notice(ui, false, "another conversation is open: what was to be sent is not; Enter sends it here");
         pp_free(ui->held);
         ui->held = NULL;
@@ -331,7 +333,7 @@ static void pump(struct pp_ui *ui)
         else
             pp_ui_clear_notice(ui);
     }
-    /* Who is typing would answer it without having seen it; the notice asks, too. */
+    /* Does not interrupt typing, which would choose from a menu not yet seen; there is a notice as well. */
     if (s->overflow_serial != ui->overflow_serial && !ui->menu.cls && !ui->leaving && pp_edit_len() == 0)
         pp_menu_open(ui, &pp_menu_overflow);
     ui->overflow_serial = s->overflow_serial;
@@ -349,7 +351,7 @@ static void pump(struct pp_ui *ui)
     ui->state = s->state;
     if ((dirty & PP_DIRTY_STATUS) &&
         (changed || s->state != PP_STATE_IDLE || pp_controller_n_messages(ui->controller) == 0))
-        ui->dirty |= PP_DRAW_TRANSCRIPT; /* progress is shown there, and goes with its state */
+        ui->dirty |= PP_DRAW_TRANSCRIPT; /* progress is shown there, and disappears when the state changes */
     if (dirty & PP_DIRTY_LISTS)
         pp_menu_settle(ui);
     if (ui->menu.cls && dirty)
@@ -370,7 +372,7 @@ static void take_keys(struct pp_ui *ui)
     }
 }
 
-/* False: the terminal is gone. */
+/* False: the terminal has gone away. */
 static bool read_keys(struct pp_ui *ui)
 {
     static char bytes[READ_BYTES];
@@ -396,7 +398,7 @@ static void take_signals(struct pp_ui *ui)
         pp_ui_resize(ui);
     if (signals & PP_SIGNAL_STOP)
         pp_ui_suspend(ui);
-    if (signals & PP_SIGNAL_RESUMED) { /* it was stopped by SIGSTOP: the shell has had the terminal meanwhile */
+    if (signals & PP_SIGNAL_RESUMED) { /* after a SIGSTOP, during which the shell has used the terminal */
         pp_screen_resume();
         pp_ui_resize(ui);
     }
@@ -412,20 +414,21 @@ static int ms_until(uint64_t when)
     return now >= when ? 0 : (int)((when - now + 999999) / 1000000);
 }
 
-/* When half a key sequence stops being one; 0: none waits. */
+/* When an incomplete key sequence is to be taken as it is, in ns; 0: there is none. */
 static uint64_t sequence_deadline(const struct pp_ui *ui)
 {
     int wait = pp_input_wait_ms(ui->keyboard);
     return wait < 0 ? 0 : ui->read_at + (uint64_t)wait * 1000000;
 }
 
-/* Of two times to sleep; < 0: for ever. */
+/* The shorter of two timeouts; < 0 means none. */
 static int shorter(int a, int b)
 {
     return a < 0 || (b >= 0 && b < a) ? b : a;
 }
 
-/* How long to sleep: for ever, unless a frame is owed, half a key sequence waits, or all is to end. */
+/* How long to sleep, in ms: without limit (-1) unless a frame is due, a key sequence is incomplete, or the program
+ * is closing. */
 static int timeout_ms(const struct pp_ui *ui, uint64_t next_frame)
 {
     uint64_t deadline = sequence_deadline(ui);
@@ -464,7 +467,7 @@ static void run(struct pp_ui *ui)
             draw(ui, (ui->dirty & PP_DRAW_MENU) != 0);
         pump(ui);
         uint64_t now = pp_now_ns();
-        if (ui->dirty && (now >= next_frame || *state != shown)) { /* a change of state is shown at once */
+        if (ui->dirty && (now >= next_frame || *state != shown)) { /* changes of state are shown at once */
             draw(ui, true);
             shown = *state;
             next_frame = now + FRAME_NS;
@@ -474,8 +477,8 @@ static void run(struct pp_ui *ui)
 
 /* --- starting and ending ------------------------------------------------------------------------------------- */
 
-/* Widths and characters need a UTF-8 locale, also where none is set up. readline asks the environment once more.
- * Called before there are threads. */
+/* Character widths need a UTF-8 locale, even where none is configured. It is also put into the environment, where
+ * readline looks for it. Call it before starting threads. */
 static void set_locale(void)
 {
     static const char *const fallbacks[] = {"C.UTF-8", "en_US.UTF-8"};
@@ -486,8 +489,8 @@ static void set_locale(void)
     setlocale(LC_NUMERIC, "C");
 }
 
-/* Without a choice: the dark theme where there are colours enough, the light one where the terminal says that it is
- * light. */
+/* The theme if none was chosen: the dark one on terminals with 256 colours, unless COLORFGBG reports a light
+ * background. */
 static const char *default_theme(const struct pp_ui *ui)
 {
     const char *hint = getenv("COLORFGBG");
@@ -544,7 +547,8 @@ static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
     return PP_OK;
 }
 
-/* The history does not take longer texts: a file of its own, beside those that others leave, perhaps just now. */
+/* Saves unsent input that is too long for the history to a new file, whose name must not collide with those of other
+ * runs, even simultaneous ones. */
 static enum pp_code keep_long(struct pp_ui *ui, const char *text, struct pp_error *err)
 {
     enum { MOST = 1000 };
@@ -566,7 +570,7 @@ static enum pp_code keep_long(struct pp_ui *ui, const char *text, struct pp_erro
     return code;
 }
 
-/* A paste was still coming when all ended. */
+/* Adds what had arrived of a paste when the program was told to end. */
 static void insert_rest_of_paste(struct pp_ui *ui)
 {
     struct pp_key key;
@@ -578,14 +582,14 @@ static void insert_rest_of_paste(struct pp_ui *ui)
             pp_ui_key(ui, &key);
 }
 
-/* What was being typed when a signal, a closed terminal or a key ended it all is found in the history. */
+/* Saves input that was not sent when the program ends: to the history or, if it is too long, to a file. */
 static void keep_rest(struct pp_ui *ui)
 {
     char *rest[2];
     const struct pp_status *s = pp_controller_status(ui->controller);
     insert_rest_of_paste(ui);
     pp_edit_take_rest(rest);
-    for (int i = 2; i-- > 0; pp_free(rest[i])) { /* the latest is found first */
+    for (int i = 2; i-- > 0; pp_free(rest[i])) { /* in this order, Up brings back the latest first */
         if (!rest[i] || (s->temporary && !s->unwanted))
             continue;
         const bool is_long = strlen(rest[i]) > PP_HISTORY_ENTRY_MAX;
