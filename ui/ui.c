@@ -302,52 +302,58 @@ static void keep_held(struct pp_ui *ui)
     ui->held = NULL;
 }
 
-static void pump(struct pp_ui *ui)
+/* Another conversation is on the screen: edits, notices and the scroll position belonged to the one before. */
+static void change_session(struct pp_ui *ui)
 {
-    unsigned dirty = pp_controller_pump(ui->controller);
-    if (ui->session != pp_controller_session_id(ui->controller)) { /* edits and notices belong to a conversation */
-        if (ui->session) /* at the start there was none before */
-            pp_ui_clear_notice(ui);
-        ui->session = pp_controller_session_id(ui->controller);
-        pp_transcript_end(ui); /* the scroll position was that of the other conversation */
-        ui->editing = ui->sent_edit = 0;
-        if (ui->held) /* it was written for the conversation before */
-            pp_ui_notice(ui, false, "another conversation is open: what was to be sent is not; Enter sends it here");
-        pp_free(ui->held);
-        ui->held = NULL;
-        pp_ui_show_found(ui);
-    }
-    if (ui->found.asked && (dirty & PP_DIRTY_TRANSCRIPT))
-        pp_ui_show_found(ui);
-    take_back_unsent(ui);
-    end_lost_edit(ui);
-    char *refused = pp_controller_take_refused(ui->controller);
-    if (refused)
-        pp_menu_lora_refused(ui, refused);
-    pp_free(refused);
-    const struct pp_status *s = pp_controller_status(ui->controller);
-    if (s->notice_serial != ui->notice_serial) {
-        ui->notice_serial = s->notice_serial;
-        if (s->notice && *s->notice)
-            tell(ui, s->notice, s->notice_is_error);
-        else
-            pp_ui_clear_notice(ui);
-    }
-    /* Does not interrupt typing, which would choose from a menu not yet seen; there is a notice as well. */
+    if (ui->session) /* at the start there was none before */
+        pp_ui_clear_notice(ui);
+    ui->session = pp_controller_session_id(ui->controller);
+    pp_transcript_end(ui);
+    ui->editing = ui->sent_edit = 0;
+    if (ui->held) /* it was written for the conversation before */
+        pp_ui_notice(ui, false, "another conversation is open: what was to be sent is not; Enter sends it here");
+    pp_free(ui->held);
+    ui->held = NULL;
+    pp_ui_show_found(ui);
+}
+
+static void take_notice(struct pp_ui *ui, const struct pp_status *s)
+{
+    if (s->notice_serial == ui->notice_serial)
+        return;
+    ui->notice_serial = s->notice_serial;
+    if (s->notice && *s->notice)
+        tell(ui, s->notice, s->notice_is_error);
+    else
+        pp_ui_clear_notice(ui);
+}
+
+static void take_refused(struct pp_ui *ui)
+{
+    char *path = pp_controller_take_refused(ui->controller);
+    if (path)
+        pp_menu_lora_refused(ui, path);
+    pp_free(path);
+}
+
+/* Does not interrupt typing, which would choose from a menu not yet seen; there is a notice as well. */
+static void ask_about_overflow(struct pp_ui *ui, const struct pp_status *s)
+{
     if (s->overflow_serial != ui->overflow_serial && !ui->menu.cls && !ui->leaving && pp_edit_len() == 0)
         pp_menu_open(ui, &pp_menu_overflow);
     ui->overflow_serial = s->overflow_serial;
-    if (s->session_key && *s->session_key)
-        snprintf(ui->last_key, sizeof ui->last_key, "%s", s->session_key);
-    else if (!ui->leaving)
-        ui->last_key[0] = '\0';
+}
+
+/* Translates PP_DIRTY_... of the controller to what is to be drawn. */
+static void mark_dirty(struct pp_ui *ui, const struct pp_status *s, unsigned dirty)
+{
     if (s->unsaved[0] != ui->unsaved) {
         ui->unsaved = s->unsaved[0];
         ui->dirty = PP_DRAW_ALL;
     }
     ui->dirty |= dirty & PP_DIRTY_TRANSCRIPT ? PP_DRAW_TRANSCRIPT : 0u;
     ui->dirty |= dirty & PP_DIRTY_STATUS ? PP_DRAW_STATUS : 0u;
-    bool changed = s->state != ui->state;
+    const bool changed = s->state != ui->state;
     ui->state = s->state;
     if ((dirty & PP_DIRTY_STATUS) &&
         (changed || s->state != PP_STATE_IDLE || pp_controller_n_messages(ui->controller) == 0))
@@ -356,6 +362,26 @@ static void pump(struct pp_ui *ui)
         pp_menu_settle(ui);
     if (ui->menu.cls && dirty)
         ui->dirty |= PP_DRAW_MENU;
+}
+
+static void pump(struct pp_ui *ui)
+{
+    const unsigned dirty = pp_controller_pump(ui->controller);
+    if (ui->session != pp_controller_session_id(ui->controller))
+        change_session(ui);
+    if (ui->found.asked && (dirty & PP_DIRTY_TRANSCRIPT))
+        pp_ui_show_found(ui);
+    take_back_unsent(ui);
+    end_lost_edit(ui);
+    take_refused(ui);
+    const struct pp_status *s = pp_controller_status(ui->controller);
+    take_notice(ui, s);
+    ask_about_overflow(ui, s);
+    if (s->session_key && *s->session_key)
+        snprintf(ui->last_key, sizeof ui->last_key, "%s", s->session_key);
+    else if (!ui->leaving)
+        ui->last_key[0] = '\0';
+    mark_dirty(ui, s, dirty);
     if (ui->held && s->not_loaded)
         keep_held(ui);
     else if (ui->held && s->state == PP_STATE_IDLE && !ui->menu.cls)
