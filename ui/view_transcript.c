@@ -13,19 +13,19 @@
 
 enum {
     MEASURE = 100,                /* longer lines are hard to read */
-    ROOMY_COLS = 36, ROOMY_ROWS = 6, /* below, names are left out */
-    CACHE_BYTES = 64 << 20, CACHE_CHECK = 128 /* frames */
+    ROOMY_COLS = 36, ROOMY_ROWS = 6, /* smaller screens omit the names */
+    CACHE_BYTES = 64 << 20, CACHE_CHECK = 128 /* the size is checked once in so many frames */
 };
 
 struct pp_transcript_entry {
     int64_t id;
     uint64_t revision;
-    uint64_t frame;     /* when it was last drawn */
+    uint64_t frame;     /* number of the frame in which it was last drawn */
     struct pp_document doc;
     struct pp_reasoning_lines reasoning;
 };
 
-/* A line of the transcript. message == number of messages: what goes on below them (view_activity.h). */
+/* A line of the transcript. message == number of messages: the activity lines below them (view_activity.h). */
 struct place {
     size_t message, line;
 };
@@ -81,14 +81,14 @@ static bool fit_entries(struct pp_transcript *t, size_t n)
     return true;
 }
 
-/* The first message that the model is given; 0: all of them. */
+/* Index of the first message in the model's context; 0: all are. */
 static size_t context_begin(const struct pp_ui *ui)
 {
     const char *note;
     return pp_controller_context(ui->controller, &note);
 }
 
-/* Above that message: a line that says so, what the model is told instead of those before, an empty line. */
+/* Lines above that message: the divider, the note that replaces the earlier messages for the model, an empty line. */
 static size_t divider_height(struct pp_ui *ui, size_t i)
 {
     const char *note;
@@ -129,7 +129,7 @@ static size_t reasoning_height(struct pp_ui *ui, size_t i)
                                ui->reasoning, text_width(ui));
 }
 
-/* The last message stands beside its alternatives. */
+/* Whether the message is shown in columns with its alternatives. */
 static bool in_columns(struct pp_ui *ui, size_t i)
 {
     return i + 1 == pp_controller_n_messages(ui->controller) && pp_alternatives_columns(ui) > 0;
@@ -141,7 +141,7 @@ static size_t head_of(struct pp_ui *ui, size_t i)
     return divider_height(ui, i) + roomy(ui) + reasoning_height(ui, i);
 }
 
-/* Lines of a message: its name, the reasoning, the text, a footer, an empty line. */
+/* Lines of a message: name, reasoning, text, footer, an empty line. */
 static size_t height_of(struct pp_ui *ui, size_t i)
 {
     size_t n = pp_controller_n_messages(ui->controller);
@@ -183,7 +183,7 @@ static struct place down(struct pp_ui *ui, struct place p, size_t lines)
     return p;
 }
 
-/* The top line when the last line is at the bottom; the empty line that ends the last message is not shown. */
+/* The top line when the end is visible; the empty line after the last message is not shown. */
 static struct place tail(struct pp_ui *ui)
 {
     size_t n = pp_controller_n_messages(ui->controller);
@@ -197,8 +197,8 @@ static bool before(struct place a, struct place b)
     return a.message < b.message || (a.message == b.message && a.line < b.line);
 }
 
-/* Remembers what stands at the top. A byte that is still on that line is kept, so that resizing to and fro leads back
- * to it. */
+/* Remembers which text is at the top of the view. If the byte remembered before is on this line, it is kept, so that
+ * resizing back and forth returns to the same place. */
 static void hold(struct pp_ui *ui, struct place p)
 {
     struct pp_transcript_hold *h = &ui->transcript.held, before = *h;
@@ -220,7 +220,7 @@ static void hold(struct pp_ui *ui, struct place p)
         h->at = before.at;
 }
 
-/* The line of p's message at which what was held stands now. */
+/* The line in p's message that now contains the held byte, after the layout has changed. */
 static size_t held_line(struct pp_ui *ui, struct place p)
 {
     const struct pp_transcript_hold *h = &ui->transcript.held;
@@ -259,7 +259,7 @@ static struct place top(struct pp_ui *ui)
     size_t height = height_of(ui, p.message);
     if (p.line >= height)
         p.line = height ? height - 1 : 0;
-    return before(p, end) ? p : end; /* a larger screen is filled */
+    return before(p, end) ? p : end; /* leave no room below the end */
 }
 
 /* --- scrolling ---------------------------------------------------------------------------------------------- */
@@ -296,14 +296,14 @@ void pp_transcript_step(struct pp_ui *ui, int step)
     go(ui, (struct place){step < 0 ? before_it : p.message + (p.message < ui->transcript.n), 0});
 }
 
-/* Another one: something has been added at the end. */
+/* Changes when something is added at the end. */
 static uint64_t tail_revision(const struct pp_ui *ui)
 {
     const size_t n = pp_controller_n_messages(ui->controller);
     return n ? pp_controller_message(ui->controller, n - 1)->revision + n : 0;
 }
 
-/* The first line of a laid out text that has something of what was looked for; 0: none has. */
+/* Index of the first line that contains a match; 0 if there is none. */
 static size_t line_with(const struct pp_layout *l, const char *words, bool phrase)
 {
     const size_t n = l->text.len;
@@ -329,8 +329,9 @@ void pp_transcript_show(struct pp_ui *ui, size_t message, const char *words, boo
     ui->transcript.tail_revision = tail_revision(ui);
     ui->transcript.marked = ui->transcript.entries[message].id;
     pp_utf8_print(ui->transcript.mark, sizeof ui->transcript.mark, "%s", words);
-    go(ui, up(ui, p, (size_t)ui->at.transcript.h / 4)); /* with some of what is above */
-    ui->transcript.away = true; /* also at the tail: a notice that comes with it does not push it out */
+    go(ui, up(ui, p, (size_t)ui->at.transcript.h / 4)); /* a quarter of the screen shows what precedes the match */
+    /* even near the end, so that a notice shown at the same time does not move the match out of view */
+    ui->transcript.away = true;
 }
 
 void pp_transcript_home(struct pp_ui *ui)
@@ -400,7 +401,7 @@ void pp_transcript_draw_line(const struct pp_layout *l, size_t i, int y, int x, 
     draw_runs(l, line, y, x + indent, w - indent);
 }
 
-/* Where a character begins, at or beside a byte of a text. */
+/* The beginning of a character: moves from `at` by step (-1 or 1) over continuation bytes. */
 static size_t begin_of_char(const struct pp_buf *text, size_t at, int step)
 {
     while (at && at < text->len && (text->data[at] & 0xC0) == 0x80)
@@ -408,8 +409,8 @@ static size_t begin_of_char(const struct pp_buf *text, size_t at, int step)
     return at;
 }
 
-/* Which bytes of a line are what was looked for: [end - start], to be freed; NULL: none. It may go on from the line
- * before to the one behind. */
+/* Marks the bytes of a line that match the search: [end - start], to be freed; NULL: none. Looks at the neighbouring
+ * lines, too, since a match may extend over a line break. */
 static unsigned char *hits_of(const struct pp_ui *ui, const struct pp_layout *l, const struct pp_line *line)
 {
     enum { BESIDE = sizeof ui->transcript.mark * 2 };
@@ -424,7 +425,7 @@ static unsigned char *hits_of(const struct pp_ui *ui, const struct pp_layout *l,
     return NULL;
 }
 
-/* What was looked for, reversed where it stands on a line; whole graphemes, as a part would take away its marks. */
+/* Draws matches reversed, as whole grapheme clusters, since a part would lose its combining marks. */
 static void draw_mark(struct pp_ui *ui, const struct pp_layout *l, size_t i, int y, int x, int w)
 {
     const struct pp_line *line = &l->lines[i];
@@ -492,7 +493,7 @@ static void draw_line(struct pp_ui *ui, size_t i, size_t k, int y)
         pp_draw_text(y, x, w, foot, PP_SLOT_NOTICE);
 }
 
-/* Gives back what has not been on screen for long, when it is much. */
+/* Frees layouts that are not on the screen, if the cache has grown large. */
 static void trim_cache(struct pp_transcript *t)
 {
     size_t bytes = 0;
@@ -521,10 +522,11 @@ static void note_new_text(struct pp_ui *ui)
     bool was = t->new_text;
     t->new_text = t->away && revision != t->tail_revision;
     if (was != t->new_text)
-        ui->dirty |= PP_DRAW_INPUT; /* the mark stands on the rule above the input */
+        ui->dirty |= PP_DRAW_INPUT; /* the mark for new text is on the rule above the input */
 }
 
-/* A screen that was enlarged until the tail shows follows it from then on, as if it had been scrolled there. */
+/* If the screen was enlarged so that the end is visible, follows new text from then on, as after scrolling to the
+ * end. */
 static void follow_if_enlarged(struct pp_ui *ui, struct place p)
 {
     struct pp_transcript *t = &ui->transcript;
@@ -542,7 +544,7 @@ void pp_transcript_draw(struct pp_ui *ui)
     ui->transcript.frame++;
     if (!ready(ui))
         return;
-    if (n == 0) { /* all is seen of it */
+    if (n == 0) { /* an empty conversation is visible as a whole */
         ui->transcript.away = false;
         note_new_text(ui);
         pp_activity_greet(ui);

@@ -1,9 +1,9 @@
-/* view_transcript.h - the view of the conversation: messages are laid out when they come into view, and cached until
+/* view_transcript.h - the view of the conversation. Messages are laid out when they come into view, and cached until
  * they change.
  *
- * The scroll position is a message and a line in it, never a line number of the whole: so only what is shown has to be
- * laid out, after a resize or in a transcript of ten thousand messages. At the tail the view follows new text. UI
- * thread. */
+ * The scroll position is a message and a line in it, not a line number of the whole transcript. So only what is
+ * visible has to be laid out after a resize, even among ten thousand messages. At the end, the view follows new
+ * text. UI thread. */
 #ifndef PP_UI_VIEW_TRANSCRIPT_H
 #define PP_UI_VIEW_TRANSCRIPT_H
 
