@@ -20,7 +20,7 @@ size_t pp_activity_height(struct pp_ui *ui)
     }
 }
 
-/* "reading 512 of 2,048 tokens, about 3 s" */
+/* The text, such as "reading 512 of 2,048 tokens, about 3 s". */
 static void describe(const struct pp_status *s, char *out, size_t cap)
 {
     char eta[48] = "";

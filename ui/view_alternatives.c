@@ -7,7 +7,7 @@
 #include "ui/state.h"
 #include "ui/text.h"
 
-enum { LEAST_WIDTH = 24, MOST_WIDTH = 100, FRAME = 3 /* the bar, and a space on either side */ };
+enum { LEAST_WIDTH = 24, MOST_WIDTH = 100, FRAME = 3 /* the bar, and a space on each side */ };
 enum shown { TEXT, THOUGHTS, HEADING };
 
 int pp_alternatives_columns(const struct pp_ui *ui)
@@ -22,7 +22,7 @@ static int column_width(const struct pp_ui *ui, int n)
     return w < MOST_WIDTH + FRAME ? w : MOST_WIDTH + FRAME;
 }
 
-/* Of one that thinks, or has come no further, what it thought stands in the place of its text. */
+/* While the model thinks, and if there is no text yet, the column shows its reasoning or the heading of that. */
 static enum shown shown_of(const struct pp_chat_message *m, enum pp_reasoning_view how)
 {
     if (!m->thinking && (m->len || !m->reasoning_len || how == PP_REASONING_HIDE))
@@ -84,14 +84,15 @@ static bool have_adapters(const struct pp_ui *ui)
     return any;
 }
 
-/* Which one it is, and what it is written under. */
+/* The number of the alternative, and the adapters it is written with. */
 static void draw_head(const struct pp_ui *ui, const struct pp_chat_message *m, bool chosen, struct pp_area a)
 {
     const char *under = !have_adapters(ui) ? "" : m->adapters[0] ? m->adapters : "no adapter";
     const char *format = chosen ? "pippin ‹ %d of %d ›" : "%d of %d";
     char place[64];
     snprintf(place, sizeof place, format, m->sibling + 1, m->n_siblings);
-    if (chosen && pp_text_width(place, strlen(place)) + 2 + pp_text_width(under, strlen(under)) > a.w) /* cut it less */
+    /* drop "pippin" to leave more room for the adapters */
+    if (chosen && pp_text_width(place, strlen(place)) + 2 + pp_text_width(under, strlen(under)) > a.w)
         snprintf(place, sizeof place, "‹ %d of %d ›", m->sibling + 1, m->n_siblings);
     const int used = pp_draw_text(a.y, a.x, a.w, place, chosen ? PP_SLOT_ASSISTANT_NAME : PP_SLOT_DIM);
     if (*under && used + 2 < a.w)

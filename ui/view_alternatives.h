@@ -1,5 +1,5 @@
-/* view_alternatives.h - answers that were asked for together, in columns side by side where the last message stands.
- * UI thread. */
+/* view_alternatives.h - alternatives that were requested together, shown in columns instead of the last message. UI
+ * thread. */
 #ifndef PP_UI_VIEW_ALTERNATIVES_H
 #define PP_UI_VIEW_ALTERNATIVES_H
 
@@ -10,19 +10,20 @@
 
 struct pp_ui;
 
-/* A column's text as it was laid out last. */
+/* The cached layout of a column. */
 struct pp_column {
     int64_t id;
     uint64_t revision;
-    int shown;           /* of the message: its text, what was thought, or that line alone */
-    char heading[160];   /* that line */
+    int shown;           /* what that is: the text, the reasoning, or only its heading */
+    char heading[160];   /* the text of that heading */
     struct pp_document doc;
 };
 
-/* How many columns there are; 0: none, or the window is too narrow and the last message stands alone. */
+/* The number of columns; 0 if there are no alternatives, or the window is too narrow for them, so that the last
+ * message is shown alone. */
 int pp_alternatives_columns(const struct pp_ui *ui);
-/* Lines with names, footers and the empty one at the end, as of a message. */
+/* Lines that the columns take, including names, footers and the empty line at the end. */
 size_t pp_alternatives_height(struct pp_ui *ui);
-void pp_alternatives_draw(struct pp_ui *ui, size_t line, int y); /* one of them, in row y of the screen */
+void pp_alternatives_draw(struct pp_ui *ui, size_t line, int y); /* draws one of them, in row y of the screen */
 
 #endif
