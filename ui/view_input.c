@@ -17,7 +17,7 @@ static int margin(int cols)
     return cols >= SMALL_COLS ? 1 : 0;
 }
 
-/* Cells for text; the last column is left for the cursor behind a full line. */
+/* Cells available for text; the last column is left for the cursor at the end of a full line. */
 static int width_for(int cols)
 {
     int width = cols - margin(cols) - PROMPT_CELLS - 1;
@@ -81,7 +81,7 @@ static int cursor_column(const struct pp_input_view *v)
     if (v->n_lines == 0)
         return 0;
     const struct pp_input_line *line = &v->lines[v->cursor_line];
-    /* behind the end: in the spaces that the break swallowed */
+    /* past the end of the line, the cursor is within the spaces that the break has skipped */
     size_t to = v->cursor < line->end ? v->cursor : line->end;
     int hanging = v->cursor > line->end ? (int)(v->cursor - line->end) : 0;
     return pp_text_width(pp_buf_cstr(&v->clean) + line->start, to - line->start) + hanging;
@@ -109,7 +109,7 @@ static const char *what_is_edited(const struct pp_ui *ui)
                                                 : "a message of yours; what followed it stays as a branch";
 }
 
-/* Who sees some lines of a long text must not take them for all: at the right, where the cursor alone may stand. */
+/* Arrows show that there are more lines, in the last column, which text does not use. */
 static void draw_more(const struct pp_input_view *v, struct pp_area a)
 {
     if (v->top > 0)
@@ -156,7 +156,7 @@ void pp_rule_draw(struct pp_ui *ui)
         return;
     if (search)
         pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_NOTICE, " %s ", search);
-    else if (ui->editing) /* also once something is typed: what is sent replaces something */
+    else if (ui->editing) /* shown while typing, too, since sending replaces a message */
         pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_NOTICE, " changing %s · Esc gives it up ", what_is_edited(ui));
     else if (title && *title)
         pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_DIM, " %s ", title);

@@ -5,7 +5,7 @@
 #include "ui/paragraph.h"
 #include "ui/state.h"
 
-/* A notice may take so many rows, or cells if that is more: errors are as long on a narrow screen. */
+/* Limits of a notice: the larger of the two, as errors are no shorter on a narrow screen. */
 enum { ROWS = 4, CELLS = 304, MARGIN = 2, MARGIN_COLS = 40 };
 
 static int most_rows(int width)
@@ -14,7 +14,8 @@ static int most_rows(int width)
     return rows > ROWS ? rows : ROWS;
 }
 
-/* A text behind the first `at` lines of a. Returns the line behind its last one; a.h counts only if it is drawn. */
+/* Measures or draws (draw) a text from line `at` of the area on. Returns the line after it. a.h matters only for
+ * drawing. */
 static int text_lines(const char *text, struct pp_area a, pp_style style, int at, bool draw)
 {
     const int most = draw ? a.h : most_rows(a.w), room = most > at ? most - at : 0;
@@ -29,7 +30,7 @@ bool pp_notice_urgent(const struct pp_ui *ui)
     return ui->notice[0] && ui->notice_is_error;
 }
 
-/* What must be seen whatever else is said, that something is not saved; and the notice. */
+/* The permanent message that something is not saved, and the notice. */
 static int both(const struct pp_ui *ui, struct pp_area a, bool draw)
 {
     const char *unsaved = pp_controller_status(ui->controller)->unsaved;
@@ -40,7 +41,7 @@ static int both(const struct pp_ui *ui, struct pp_area a, bool draw)
         a.w -= 2 * MARGIN;
     }
     if (*unsaved) {
-        struct pp_area upper = a; /* it stays, and must not hide what is said now */
+        struct pp_area upper = a; /* the permanent message must leave room for the notice */
         if (draw && other && a.h > 1) {
             const int below = text_lines(ui->notice, a, PP_SLOT_NOTICE, 0, false);
             upper.h = a.h - below > a.h / 2 ? a.h - below : a.h / 2;

@@ -1,4 +1,4 @@
-/* view_notice.h - what is said above the input line: notices, and what is not saved. UI thread. */
+/* view_notice.h - the messages above the input line: notices, and what is not saved. UI thread. */
 #ifndef PP_UI_VIEW_NOTICE_H
 #define PP_UI_VIEW_NOTICE_H
 
@@ -8,12 +8,12 @@
 
 struct pp_ui;
 
-/* Lines that it takes on a screen of this many columns; 0: there is none. */
+/* Lines that they take on a screen of this many columns; 0: there are none. */
 int pp_notice_height(const struct pp_ui *ui, int cols);
-/* Whether it is an error: on a small screen the rest makes room for it, until the next key. */
+/* Whether there is an error, for which a small screen makes room until the next key. */
 bool pp_notice_urgent(const struct pp_ui *ui);
 void pp_notice_draw(const struct pp_ui *ui); /* in ui->at.notice */
-/* The notice alone, for a menu that hides it: the lines it takes in a place of w columns, and drawing it. */
+/* The notice alone, for a menu that covers it: its height in an area of w columns, and drawing it. */
 int pp_notice_told_height(const struct pp_ui *ui, int w);
 void pp_notice_draw_told(const struct pp_ui *ui, struct pp_area a, pp_style style);
 

@@ -13,12 +13,12 @@ enum { MAX_ITEMS = 12, METER_CELLS = 6, SEPARATOR_CELLS = 3, MAX_CELLS = 40 };
 static const char separator[] = " · ";
 
 struct item {
-    char text[160];   /* clean */
-    char brief[24];   /* what stands in its place before it goes; "": nothing does */
+    char text[160];   /* sanitised */
+    char brief[24];   /* a shorter text, tried before the item is dropped; "": there is none */
     pp_style style;
-    int rank;         /* the highest goes first when there is no room */
-    double meter;     /* < 0: none; else a bar before the text */
-    bool tight;       /* belongs to the item before it: a space between them, no separator */
+    int rank;         /* items of the highest rank are dropped first */
+    double meter;     /* the filled part of a bar before the text; < 0: no bar */
+    bool tight;       /* separated from the item before it by a space only */
     int width;
 };
 
@@ -50,7 +50,7 @@ static struct item *add(struct items *items, int rank, pp_style style, const cha
     return it;
 }
 
-/* What is on is said as long as anything is: where there is no room for names, how many they are. */
+/* If the names do not fit, their number is shown: the user must always see that adapters are on. */
 static void add_adapters(struct items *items, struct pp_ui *ui, const char *names)
 {
     size_t n, on = 0;
@@ -82,7 +82,7 @@ static void add_context(struct items *items, const struct pp_status *s)
     char text[80];
     if (s->ctx_total <= 0)
         return;
-    snprintf(text, sizeof text, "%s%s/%s", s->ctx_moved ? "≈" : "", /* not exact */
+    snprintf(text, sizeof text, "%s%s/%s", s->ctx_moved ? "≈" : "", /* some of its values are not exact */
              pp_count(s->ctx_used).text, pp_count(s->ctx_total).text);
     bool nearly_full = s->ctx_used * 10 > s->ctx_total * 9;
     struct item *it = add(items, 1, nearly_full ? PP_SLOT_ERROR : PP_SLOT_STATUS, text);
@@ -146,14 +146,15 @@ static int total_width(const struct items *items)
 
 static void make_brief(struct item *it)
 {
-    enum { STAYS = 2 }; /* longer than the model's name */
+    enum { STAYS = 2 }; /* kept longer than the model's name */
     memcpy(it->text, it->brief, sizeof it->brief);
     it->brief[0] = 0;
     it->width = pp_text_width(it->text, strlen(it->text));
     it->rank = STAYS;
 }
 
-/* Leaves out one thing: the meter's bar before anything is lost that cannot be seen in another place. */
+/* Makes the line shorter by one step: shortens or drops the item of the highest rank. The meter's bar goes before
+ * any item that is shown nowhere else. */
 static void shrink(struct items *items)
 {
     int last = 0;
@@ -202,7 +203,7 @@ void pp_status_draw(struct pp_ui *ui)
 
 void pp_keys_draw(struct pp_ui *ui)
 {
-    /* brief: so that all of them fit into 80 columns */
+    /* `brief`: names short enough for all of them to fit into 80 columns */
     static const struct { const char *key, *word, *brief; } keys[] = {
         {"F1", "Help", "Help"}, {"F2", "Chats", "Chats"}, {"F3", "LoRA", "LoRA"}, {"F4", "Template", "Templ"},
         {"F5", "Persona", "Persona"}, {"F6", "Draft", "Draft"}, {"F7", "Theme", "Theme"}, {"F8", "Params", "Params"},

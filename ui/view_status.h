@@ -4,9 +4,9 @@
 
 struct pp_ui;
 
-/* State, model, quantisation, threads, context used of total, speed, adapters, draft acceptance, persona, template:
- * as much as fits, the most important first to come and last to go. */
+/* Draws state, model, quantisation, threads, context used and available, speed, adapters, draft acceptance, persona
+ * and template: as many as fit, the most important ones first. */
 void pp_status_draw(struct pp_ui *ui);
-void pp_keys_draw(struct pp_ui *ui); /* in ui->at.keys, where there is room for it */
+void pp_keys_draw(struct pp_ui *ui); /* in ui->at.keys, if there is room for it */
 
 #endif
