@@ -24,27 +24,27 @@
 struct plain {
     struct pp_controller *c;
     const struct pp_paths *paths;
-    struct pp_typed typed;    /* read from stdin, not yet used */
+    struct pp_typed typed;    /* stdin that was read, but not used yet */
     bool end_of_input;
-    bool piped;               /* nobody types */
+    bool piped;               /* stdin is not a terminal */
     bool leaving, failed;
-    enum { LIST_NOTHING, LIST_SESSIONS, LIST_MODELS } listing; /* what was asked for and is not there yet */
-    struct pp_buf material;   /* texts of /read, for the next message */
-    bool prompted;            /* "> " stands at the left and nothing after it */
-    bool branching;           /* another branch was asked for, and is to be read out */
+    enum { LIST_NOTHING, LIST_SESSIONS, LIST_MODELS } listing; /* a list that was requested and has not arrived */
+    struct pp_buf material;   /* texts of /read, to be put before the next message */
+    bool prompted;            /* the last output is the prompt "> " */
+    bool branching;           /* another branch was requested, and will be printed */
     uint64_t notice_serial;
-    enum pp_state state;      /* as last seen */
-    int64_t group;            /* id of the first of the answers that were last asked for together */
-    size_t group_at;          /* which of them is being written; their number: all are */
-    bool amid;                /* some of an answer is written out, and it goes on */
-    struct pp_buf held;       /* notices that came meanwhile: lines */
-    int64_t ended;            /* id of the answer behind which its end stands */
-    int64_t message;          /* id of the answer being written, and how much of it was */
-    size_t written, thought;  /* thought: of its reasoning */
+    enum pp_state state;      /* at the last pump */
+    int64_t group;            /* id of the first of the alternatives requested last */
+    size_t group_at;          /* index of the one being printed; their number when all are printed */
+    bool amid;                /* part of an answer is printed, and more will follow */
+    struct pp_buf held;       /* notices that arrived meanwhile, one per line */
+    int64_t ended;            /* id of the answer whose end has been printed */
+    int64_t message;          /* id of the answer being printed, and how many bytes of it were: */
+    size_t written, thought;  /* of its text and of its reasoning */
     enum pp_reasoning_view reasoning;
-    bool thinking;            /* a line has said so, and none yet that it has ended */
+    bool thinking;            /* "(thinking)" was printed, and its end was not */
     int column;
-    int lost;                 /* why nothing more can be written, an errno: nobody would see an answer; or 0 */
+    int lost;                 /* errno of a failed write to stdout, after which the chat ends; or 0 */
     char last_key[24];
 };
 
@@ -52,9 +52,9 @@ struct plain {
 
 static int wake[2] = {-1, -1};
 static atomic_int interrupts, terminated;
-static struct pp_wish wish; /* SIGTERM's */
+static struct pp_wish wish; /* counts SIGTERMs: a second one kills (engine/base/wish.h) */
 
-/* Also of SIGTERM alone while the end is saved. */
+/* Handles SIGTERM also while the conversation is being saved at the end. */
 static void on_wish(int number)
 {
     const int error = errno;
@@ -80,8 +80,8 @@ static bool install_signals(void)
         return false;
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
-    if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* as nohup leaves it */
-        sigaction(SIGHUP, &action, NULL); /* twice where a window is closed: pp_signal */
+    if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* nohup has it ignored */
+        sigaction(SIGHUP, &action, NULL); /* arrives twice when a window is closed: see pp_signal */
     pp_wish_reset(&wish);
     sigaction(SIGTERM, &action, NULL);
     return true;
@@ -91,7 +91,7 @@ static void remove_signals(void)
 {
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, pp_wish_any(&wish) ? on_wish : SIG_DFL);
-    signal(SIGHUP, SIG_IGN); /* a closed window comes twice, and the end is being saved */
+    signal(SIGHUP, SIG_IGN); /* it may arrive a second time, while the conversation is being saved */
     close(wake[0]);
     close(wake[1]);
 }
@@ -106,7 +106,7 @@ static void put(struct plain *p, const char *s, size_t n)
     pp_buf_free(&clean);
 }
 
-/* A write that a signal has ended is none that failed. */
+/* A write interrupted by a signal does not count as failed. */
 static void flush(struct plain *p)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
@@ -124,7 +124,7 @@ static void begin_line(struct plain *p)
     p->column = 0;
 }
 
-/* A line of its own: begins at the left, also after an unanswered prompt. */
+/* Prints a line of its own, beginning at the left even after a prompt. */
 static void say(struct plain *p, const char *text)
 {
     begin_line(p);
@@ -133,7 +133,7 @@ static void say(struct plain *p, const char *text)
     flush(p);
 }
 
-/* One line, whatever the names in it have: a row of a list. */
+/* Prints a row of a list as one line, whatever characters its names contain. */
 static void say_row(struct plain *p, const char *text)
 {
     struct pp_buf clean = {0};
@@ -158,7 +158,7 @@ static void put_whole(struct plain *p, const char *text, size_t len, size_t *wri
 {
     size_t whole = len > *written ? pp_utf8_complete(text + *written, len - *written) : 0;
     if (whole > 0 && text[*written + whole - 1] == '\r')
-        whole--; /* a line end may follow */
+        whole--; /* it may be the first half of CR LF */
     if (whole == 0)
         return;
     put(p, text + *written, whole);
@@ -166,7 +166,8 @@ static void put_whole(struct plain *p, const char *text, size_t len, size_t *wri
     flush(p);
 }
 
-/* What stands before an answer: that the model thinks, what if that is wanted, and that it has ended. */
+/* Prints what precedes the answer: that the model thinks, its reasoning if that is wanted, and a heading when it
+ * ends. */
 static void write_reasoning(struct plain *p, const struct pp_chat_message *m)
 {
     char heading[128], line[136];
@@ -196,7 +197,7 @@ static void write_message(struct plain *p, const struct pp_chat_message *m)
         p->column = 0;
     }
     if (m->len < p->written)
-        p->written = 0; /* what was taken for the answer was reasoning */
+        p->written = 0; /* the text printed so far was reasoning after all */
     write_reasoning(p, m);
     put_whole(p, m->text, m->len, &p->written);
     p->amid = p->written || p->thought || p->thinking;
@@ -215,8 +216,8 @@ static const struct pp_chat_message *last_message(const struct plain *p)
     return n ? pp_controller_message(p->c, n - 1) : NULL;
 }
 
-/* Answers that are written side by side: one is read along with, the others follow when it has ended. over: all have.
- * False: there are none, or none that were not written out. */
+/* Prints alternatives: the current one as it is written, the others after it has ended. `over`: all have ended.
+ * False: there are none, or all are printed. */
 static bool write_group(struct plain *p, bool over)
 {
     size_t n = pp_controller_n_alternatives(p->c);
@@ -241,12 +242,12 @@ static bool write_group(struct plain *p, bool over)
             say(p, heading);
         }
         write_message(p, m);
-        if (m->state == PP_MESSAGE_PARTIAL && !over) /* it goes on, or has failed */
+        if (m->state == PP_MESSAGE_PARTIAL && !over) /* it continues; if all have ended, it has failed */
             return true;
         end_message(p, m);
         p->group_at++;
     }
-    const struct pp_chat_message *front = last_message(p); /* what can be gone on with */
+    const struct pp_chat_message *front = last_message(p); /* the one that the conversation continues with */
     p->message = p->ended = front->id;
     p->written = front->len;
     p->thought = front->reasoning_len;
@@ -261,7 +262,7 @@ static void write_answer(struct plain *p, bool over)
     if (!m || m->role != PP_ROLE_ASSISTANT)
         return;
     if (m->id == p->ended && m->state != PP_MESSAGE_PARTIAL)
-        return; /* what was asked behind it could not be saved, and is gone */
+        return; /* the question after it could not be saved, and has been removed */
     p->ended = 0;
     write_message(p, m);
     if (over)
@@ -273,7 +274,7 @@ static bool answering(enum pp_state s)
     return s == PP_STATE_ANSWER || s == PP_STATE_PREFILL || s == PP_STATE_SAVING;
 }
 
-/* Messages of a conversation that was opened, from the `from`th on: read out once, so that it can be gone on with. */
+/* Prints the messages of a conversation from index `from` on, when it was opened or its branch changed. */
 static void read_out(struct plain *p, size_t from)
 {
     size_t n = pp_controller_n_messages(p->c);
@@ -301,7 +302,7 @@ static void greet(struct plain *p, const struct pp_status *s)
     read_out(p, 0);
 }
 
-/* What another branch has that the one before had not. */
+/* Prints what differs in this branch: from the last message that has siblings. */
 static void read_branch(struct plain *p)
 {
     size_t n = pp_controller_n_messages(p->c);
@@ -345,12 +346,12 @@ static void list_models(struct plain *p)
     say(p, "/model NAME or /model PATH loads another one.");
 }
 
-/* A notice does not come into the middle of an answer, but behind it. */
+/* Prints a notice, or keeps it until the answer being printed has ended. */
 static void tell(struct plain *p, const char *notice)
 {
     if (!p->amid)
         say(p, notice);
-    else if (!p->held.len || !strstr(pp_buf_cstr(&p->held), notice)) /* of several answers, once */
+    else if (!p->held.len || !strstr(pp_buf_cstr(&p->held), notice)) /* several answers may cause the same notice */
         pp_buf_fmt(&p->held, "%s%s", p->held.len ? "\n" : "", notice);
 }
 
@@ -376,7 +377,7 @@ static void pump(struct plain *p)
     if (s->session_key && *s->session_key)
         snprintf(p->last_key, sizeof p->last_key, "%s", s->session_key);
     else if (!p->leaving)
-        p->last_key[0] = '\0'; /* the last one was deleted or left, or nothing is kept */
+        p->last_key[0] = '\0'; /* it was deleted or left, or nothing is kept */
     bool before = answering(p->state), now = answering(s->state);
     if (before || now)
         write_answer(p, !now);
@@ -411,7 +412,7 @@ static void list_commands(struct plain *p)
     }
 }
 
-/* What the menus of the full screen show: one on a line, what is chosen with a mark. */
+/* The counterpart of a menu: one entry per line, with a mark on the current one. */
 static void list_named(struct plain *p, const struct pp_named *(*get)(const struct pp_controller *, size_t *),
                        const char *hint)
 {
@@ -478,7 +479,7 @@ static void choose_reasoning(struct plain *p, const char *word)
         say(p, "/reasoning show, fold or hide");
 }
 
-/* A text for the next message; without a path what was there goes. */
+/* Reads a file for the next message; without a path, forgets those read before. */
 static void take_file(struct plain *p, const char *path)
 {
     struct pp_error err;
@@ -523,7 +524,7 @@ static void send_line(struct plain *p, const char *line)
     pp_buf_free(&message);
 }
 
-/* A terminal that is read by lines knows no keys that move the cursor; what they send instead is nothing to be said. */
+/* A terminal in line mode passes cursor keys on as escape sequences; such a line is not sent as a message. */
 static bool has_stray_key(const struct plain *p, const char *line)
 {
     return !p->piped && strchr(line, '\x1b');
@@ -531,7 +532,7 @@ static bool has_stray_key(const struct plain *p, const char *line)
 
 static void take_line(struct plain *p, const char *line)
 {
-    char arg[4200]; /* a path */
+    char arg[4200]; /* a path, for example */
     const size_t n = pp_controller_n_messages(p->c);
     const uint64_t serial = p->notice_serial;
     p->prompted = false;
@@ -589,14 +590,14 @@ static void take_line(struct plain *p, const char *line)
     }
 }
 
-/* One line at a time, and only when the answer before is complete. */
+/* Handles one line at a time, and only when the answer before is complete. */
 static void take_typed(struct plain *p)
 {
     while (!p->leaving && !p->listing && pp_controller_status(p->c)->state == PP_STATE_IDLE) {
         if (p->piped && pp_controller_importing(p->c))
-            return; /* what follows may end it */
+            return; /* the import is awaited, as the end of stdin would stop it */
         if (!pp_controller_settled(p->c))
-            return; /* what follows may need it */
+            return; /* the next line may depend on a pending job */
         const char *line = pp_typed_line(&p->typed, p->end_of_input);
         if (!line) {
             if (p->end_of_input)
@@ -665,7 +666,7 @@ void pp_plain_waiting(const char *what)
     fflush(stdout);
 }
 
-/* A line that ends with words from outside. */
+/* Prints a line that ends with untrusted text. */
 static void say_clean(const char *before, const char *text)
 {
     struct pp_buf clean = {0};
@@ -679,7 +680,7 @@ void pp_plain_last_words(const struct pp_last_words *w, const char *key)
     const bool saved = w->saved;
     if (w->text[0])
         say_clean("", w->text);
-    if (w->gone) /* all is said */
+    if (w->gone) /* w->text says everything */
         return;
     if (!saved && w->why[0])
         say_clean("The end of the last answer is lost: ", w->why);
