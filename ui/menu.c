@@ -13,9 +13,9 @@
 
 enum {
     MAX_WIDTH = 76, MARGIN = 4,
-    BESIDE = 4, MIN_WIDTH = 8,        /* of a row: what it leaves free; what its text takes for granted */
-    ROOMY_COLS = 50, ROOMY_ROWS = 12, /* smaller: the whole screen, without a frame */
-    RIGHT_MAX = 24, RIGHT_COLS = 36   /* narrower: only short ones */
+    BESIDE = 4, MIN_WIDTH = 8,        /* of a row: cells around its text; the least width of the text */
+    ROOMY_COLS = 50, ROOMY_ROWS = 12, /* smaller screens are filled completely, without a frame */
+    RIGHT_MAX = 24, RIGHT_COLS = 36   /* of a row's right part; on narrower screens only short ones are shown */
 };
 
 static size_t count(struct pp_ui *ui)
@@ -28,7 +28,7 @@ static size_t count(struct pp_ui *ui)
     return n;
 }
 
-/* Text that had no room is cut behind a whole character. */
+/* Removes an incomplete character from the end of a text that was cut. */
 static void end_whole(char *text)
 {
     text[pp_utf8_complete(text, strlen(text))] = 0;
@@ -125,7 +125,7 @@ static void select_row(struct pp_ui *ui, size_t i)
 
 /* --- keys -------------------------------------------------------------------------------------------------- */
 
-/* What has no room is not left out in silence. */
+/* Passes a key to a text field. Input that does not fit causes a notice. */
 static bool key_in_field(struct pp_ui *ui, struct pp_field *f, const struct pp_key *key, bool *changed)
 {
     const bool used = pp_field_key(f, key, changed);
@@ -134,7 +134,7 @@ static bool key_in_field(struct pp_ui *ui, struct pp_field *f, const struct pp_k
     return used;
 }
 
-/* What was typed stays to be corrected where it was refused: the notice says why. */
+/* Passes the text to answered(). If it is refused, it stays in the field to be corrected. */
 static void answer(struct pp_ui *ui)
 {
     struct pp_menu *m = &ui->menu;
@@ -166,7 +166,7 @@ static void key_in_question(struct pp_ui *ui, const struct pp_key *key)
     }
 }
 
-/* Where letters are not searched for, they are those of vi and less. */
+/* Menus without a search accept letters as keys, as vi and less do. */
 static enum pp_key_type key_of(const struct pp_menu_class *cls, const struct pp_key *key)
 {
     if (cls->search || key->type != PP_KEY_CHAR || key->mods)
@@ -301,7 +301,7 @@ static struct pp_area place(const struct pp_ui *ui, size_t rows, int extra)
     return a;
 }
 
-/* column: where right parts begin; 0: each at the right edge. */
+/* column: where right parts begin; 0: they are aligned to the right edge. */
 static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selected, int column)
 {
     pp_style style = selected       ? PP_SLOT_SELECTED
@@ -310,7 +310,7 @@ static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selec
                                     : PP_SLOT_MENU;
     pp_style faint = selected ? PP_SLOT_SELECTED : PP_SLOT_MENU_DIM;
     int width = pp_draw_width(row->right), most = width < RIGHT_MAX ? width : RIGHT_MAX;
-    /* a short right part (a value, a time) has its place also on a narrow screen */
+    /* a short right part (a value, a time) is shown on a narrow screen, too */
     bool right = width > 0 && (a.w >= RIGHT_COLS || (!column && width <= (a.w - 4) / 2));
     int room = a.w - BESIDE - (!right ? 0 : column ? a.w - column : most + 2);
     pp_draw_erase(a, style);
@@ -328,7 +328,7 @@ static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selec
         pp_draw_text(a.y, a.x + x, w, row->right, faint);
 }
 
-/* The column behind the widest left part, if the class wants columns. */
+/* The column after the widest left part; 0 if the class wants no columns. */
 static int right_column(struct pp_ui *ui, int w, size_t n)
 {
     int widest = 0;
@@ -364,7 +364,7 @@ static void draw_rows(struct pp_ui *ui, struct pp_area a, size_t n)
     }
 }
 
-/* The keys: a row of them is cut where two blanks or more part them. */
+/* Breaks the list of keys into rows, at gaps of two or more spaces. */
 static void wrap_hint(const char *hint, int w, struct pp_buf *rows)
 {
     int used = 0, gap = 0;
@@ -381,8 +381,8 @@ static void wrap_hint(const char *hint, int w, struct pp_buf *rows)
     }
 }
 
-/* What stands below the list: a question, or the keys. They take more rows where one has no room for them, but leave
- * most to the list. */
+/* Height of the area below the list, with a question or the keys. It has as many rows as it needs, up to a quarter
+ * of the screen. */
 static int foot_height(const struct pp_ui *ui, int rows)
 {
     const struct pp_menu *m = &ui->menu;
@@ -405,7 +405,8 @@ static void draw_hint(const struct pp_ui *ui, struct pp_area a)
         pp_buf_str(&hint, ui->menu.cls->hint);
     const char *p = pp_buf_cstr(&hint);
     for (int i = 0; i < a.h && *p; i++) {
-        const size_t n = i + 1 < a.h ? strcspn(p, "\n") : strlen(p); /* of the last one it is seen that it goes on */
+        /* the last row gets all the rest, and is cut visibly */
+        const size_t n = i + 1 < a.h ? strcspn(p, "\n") : strlen(p);
         char row[512];
         pp_utf8_print(row, sizeof row, "%.*s", (int)n, p);
         for (char *s = row; (s = strchr(s, '\n'));)
@@ -416,14 +417,14 @@ static void draw_hint(const struct pp_ui *ui, struct pp_area a)
     pp_buf_free(&hint);
 }
 
-/* A notice about what was done here must not stay behind the menu: until the next key it stands where the hint does,
- * or above what is asked. */
+/* Whether the notice is new since the last key and covered by the menu. Then it is drawn in place of the keys, or
+ * above the question. */
 static bool is_told_here(const struct pp_ui *ui, struct pp_area foot)
 {
     return ui->notice[0] && ui->notice_at != ui->menu.told && foot.y + foot.h >= ui->at.notice.y;
 }
 
-/* What of it a box hides is no text beside the box. */
+/* Erases a notice that the box covers partly, as its remains next to the box would make no sense. */
 static void erase_beside(const struct pp_ui *ui, struct pp_area box)
 {
     const struct pp_area n = ui->at.notice;
@@ -432,7 +433,7 @@ static void erase_beside(const struct pp_ui *ui, struct pp_area box)
         pp_draw_erase((struct pp_area){from, n.x, to - from, n.w}, PP_SLOT_TEXT);
 }
 
-/* Over as much of the list as it takes. */
+/* Draws the notice, over as much of the list as it needs. */
 static void draw_told(const struct pp_ui *ui, struct pp_area above, int bottom)
 {
     const int wanted = pp_notice_told_height(ui, above.w - 2), room = bottom - above.y + 1;
@@ -442,7 +443,7 @@ static void draw_told(const struct pp_ui *ui, struct pp_area above, int bottom)
     pp_notice_draw_told(ui, (struct pp_area){a.y, a.x + 1, a.h, a.w - 2}, PP_SLOT_MENU_TITLE);
 }
 
-/* The h rows at the lower edge, below the list; returns whether the cursor was placed there. */
+/* Draws the h rows below the list; returns whether the cursor was placed there. */
 static bool draw_foot(struct pp_ui *ui, struct pp_area above, int h)
 {
     struct pp_menu *m = &ui->menu;
@@ -466,8 +467,8 @@ static bool draw_foot(struct pp_ui *ui, struct pp_area above, int h)
 
 struct details {
     char lines[PP_MENU_MAX_DETAILS][PP_MENU_DETAIL];
-    int n;    /* of them, without empty ones at the end */
-    int rows; /* that they take, at most so far: the list must not jump with the selection; 0: there are none */
+    int n;    /* number of lines, without empty ones at the end */
+    int rows; /* the most rows they have needed so far, so that the list does not move with the selection; 0: none */
 };
 
 static int detail_height(const char *line, int w)
@@ -492,7 +493,7 @@ static void find_details(struct pp_ui *ui, int w, struct details *d)
     d->rows = m->details_rows;
 }
 
-/* Each in a row at least; those that take more get it while there is room. */
+/* Each line gets one row; longer ones get more as long as there are any. */
 static void draw_details(const struct details *d, struct pp_area a)
 {
     int y = a.y, more = a.h - d->n;
@@ -507,7 +508,8 @@ static void draw_details(const struct details *d, struct pp_area a)
     }
 }
 
-/* Rows for them and a blank one above, of those of list and details; 0: there is no room. */
+/* How many of the rows of list and details the details get, including a blank row above; 0: there is not enough
+ * room. */
 static int details_room(const struct pp_menu *m, const struct details *d, size_t n, int rows)
 {
     const int least = n < 2 ? 1 : 2, fair = rows / 3 > least ? rows / 3 : least;
