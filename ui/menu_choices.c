@@ -1,4 +1,4 @@
-/* menu_choices.c - one of several: templates (F4), personas (F5), presets of adapters (l in F3). */
+/* menu_choices.c - menus of exclusive choices: templates (F4), personas (F5), presets of adapters (l in F3). */
 #include <stdio.h>
 
 #include "ui/state.h"

@@ -1,5 +1,5 @@
-/* menu_draft.c - F6: who guesses what comes next, with which model, how much at most, and what came of it in the last
- * answer. */
+/* menu_draft.c - F6: which drafter is used, which model, how many tokens at most, and how well that worked in the
+ * last answer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static const char *const rows[PP_DRAFTERS] = {
     "Off",
 };
 
-enum { FIRST = PP_DRAFTERS + 1 }; /* row of the first draft model, behind a heading */
+enum { FIRST = PP_DRAFTERS + 1 }; /* row of the first draft model, after the drafters and a heading */
 
 static const struct pp_drafter_entry *at(struct pp_ui *ui, size_t row)
 {
@@ -77,7 +77,7 @@ static const char *param(struct pp_ui *ui, const char *name)
     return "";
 }
 
-/* One cell for each place in a pass: how many of the guesses there were right. */
+/* Draws a bar of one cell per position in a draft: the acceptance rate there. */
 static void bars(const struct pp_status *s, char *out, size_t size)
 {
     static const char *const cells[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
@@ -88,14 +88,14 @@ static void bars(const struct pp_status *s, char *out, size_t size)
     }
 }
 
-/* Of the selected draft model, or of the one that guesses. */
+/* Describes the selected draft model or, if none is, the one in use. */
 static void describe(const struct pp_status *s, const struct pp_drafter_entry *d, char *line, size_t cap)
 {
     if (d && d->fit == PP_FIT_NO)
         snprintf(line, cap, "%s", d->reason);
     else if (d && d->fit == PP_FIT_YES)
         snprintf(line, cap, "%.0f %% of the model's size%s%s", (double)d->facts.share * 100,
-                 d->facts.bridged ? "; guesses by its text" : "", /* its vocabulary is another one */
+                 d->facts.bridged ? "; guesses by its text" : "", /* its vocabulary differs */
                  d->facts.other_template ? "; another chat template" : "");
     else if (d)
         snprintf(line, cap, "not looked at yet");

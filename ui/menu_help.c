@@ -42,11 +42,11 @@ static const struct {
 enum { LINES = sizeof lines / sizeof lines[0] };
 
 enum {
-    KEYS = 27,                 /* cells of the column of keys, its gap among them */
-    INDENT = 4, COLUMNS = 56   /* narrower: no columns, but texts below their keys */
+    KEYS = 27,                 /* width of the column of keys, including its gap */
+    INDENT = 4, COLUMNS = 56   /* narrower screens show the texts below their keys, indented */
 };
 
-/* What the list consists of, line by line; of line `wanted` comes the row. */
+/* Generates the lines of the list, counting them in n; fills in the row of line `wanted`. */
 struct list {
     int width;
     size_t n, wanted;
@@ -60,7 +60,7 @@ static void add(struct list *l, const char *before, int indent, const char *text
     l->n++;
 }
 
-/* The first line begins with `before`, the others with blanks. */
+/* Adds wrapped text. The first line begins with `before`, the others are indented. */
 static void add_wrapped(struct list *l, const char *before, int indent, const char *text)
 {
     const size_t n = strlen(text);

@@ -1,4 +1,4 @@
-/* menu_lora.c - F3: adapters on and off, their strength and order, what they are and cost; keeping a set by name. */
+/* menu_lora.c - F3: switching adapters, their strength and order, what they are and cost; saving a set by name. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "src/paths.h"
 #include "ui/state.h"
 
-enum { ROOM_FOR_FILES = 60 }; /* columns */
+enum { ROOM_FOR_FILES = 60 }; /* narrower screens do not show the files */
 enum question { ASK_STRENGTH, ASK_NOTE, ASK_PATH, ASK_PRESET };
 
 static const float step = 0.05f;
@@ -42,7 +42,7 @@ static void open_menu(struct pp_ui *ui, struct pp_menu *m)
     pp_controller_look_around(ui->controller);
 }
 
-/* Its file; where others in the list have one of that name, as many folders before it as tell them apart. */
+/* The file of an adapter, with as many parent folders as distinguish it from others in the list. */
 static const char *file_of(struct pp_ui *ui, const struct pp_adapter_entry *a)
 {
     const char *file = pp_base_name(a->path);
@@ -146,7 +146,7 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
 
 /* --- keys --------------------------------------------------------------------------------------------------- */
 
-/* To the next multiple of a step, so that no rounding errors add up. */
+/* Steps to a multiple of the step size, so that rounding errors do not add up. */
 static void change(struct pp_ui *ui, size_t i, int steps)
 {
     const struct pp_adapter_entry *a = at(ui, i);
@@ -166,7 +166,7 @@ static void ask(struct pp_ui *ui, struct pp_menu *m, enum question what, const c
     pp_menu_ask(ui, words, text);
 }
 
-/* About an adapter: the list may be another one when the answer comes. */
+/* Remembers the adapter of a question by its path, since the list may have changed by the time of the answer. */
 static bool keep_path(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapter_entry *a)
 {
     pp_free(m->data);
@@ -245,7 +245,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
     return false;
 }
 
-/* False, with a notice: it is no strength. */
+/* False, with a notice: the text is not a valid strength. */
 static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
 {
     float scale;
@@ -258,7 +258,7 @@ static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
     return true;
 }
 
-/* The place of the adapter that was asked about; false, with a notice: it has none any more. */
+/* The index of the adapter that the question was about; false, with a notice: it is no longer in the list. */
 static bool find_asked(struct pp_ui *ui, const struct pp_menu *m, size_t *i)
 {
     const struct pp_adapter_entry *a;

@@ -1,4 +1,4 @@
-/* menu_models.c - /model: models that could be loaded, and what each needs; typing searches in their names. */
+/* menu_models.c - /model: models that could be loaded, and the memory they need; typing searches their names. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static bool is_shown(const struct pp_menu *m, const struct pp_model_choice *c)
     return !m->search.len || pp_casestr(c->name, m->search.text);
 }
 
-/* Row i of those that the search leaves; NULL: there are not so many. *n: how many there are. */
+/* Row i of the models that match the search, or NULL; *n: how many match. */
 static const struct pp_model_choice *at(struct pp_ui *ui, const struct pp_menu *m, size_t i, size_t *n)
 {
     size_t all;
@@ -53,7 +53,7 @@ static void searched(struct pp_ui *ui, struct pp_menu *m)
     moved(ui, m);
 }
 
-/* The list comes while one looks at it: until a key moves it, the selection is the model that is loaded. */
+/* The list fills while the menu is open: until the first key, the selection stays on the loaded model. */
 static size_t count(struct pp_ui *ui, struct pp_menu *m)
 {
     size_t n;

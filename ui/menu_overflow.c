@@ -1,4 +1,4 @@
-/* menu_overflow.c - the context is full: what is to be done. Opens by itself when the user is to say so. */
+/* menu_overflow.c - asks what to do when the context is full. Opens by itself when the user has to choose. */
 #include <stdio.h>
 
 #include "ui/state.h"
@@ -34,7 +34,8 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
     pp_transcript_end(ui);
 }
 
-/* It may have opened just as somebody began to write: that goes into the line, where the next Enter sends it. */
+/* The menu may open just as the user begins to type. Text goes to the input line, so that the choice is not made by
+ * accident. */
 static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 {
     const bool letter = key->type == PP_KEY_CHAR && key->cp >= 0x20 && !(key->mods & PP_MOD_ALT);
@@ -42,7 +43,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
     if (!letter && key->type != PP_KEY_PASTE)
         return false;
     pp_menu_close(ui);
-    if (letter) /* a paste goes into the line by itself */
+    if (letter) /* a paste is passed on by the caller */
         pp_ui_key(ui, key);
     return true;
 }

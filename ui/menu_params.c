@@ -13,7 +13,7 @@ static const struct pp_named *at(struct pp_ui *ui, size_t i)
     return i < n ? &list[i] : NULL;
 }
 
-/* What the selected one does. */
+/* Explains the selected parameter. */
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
 {
     const struct pp_named *p = at(ui, m->selected);
@@ -28,7 +28,7 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
     if (!p)
         return;
     snprintf(question, sizeof question, "%s:", p->name);
-    /* without an explanation: "-1 (no limit)" */
+    /* the value alone: the detail may be "-1 (no limit)" */
     snprintf(value, sizeof value, "%.*s", (int)strcspn(p->detail, " "), p->detail);
     pp_menu_ask(ui, question, value);
 }

@@ -1,5 +1,5 @@
-/* menu_sessions.c - F2: conversations, newest first; typing searches titles and messages. Rows that are not there yet
- * are dots until the next drawing. */
+/* menu_sessions.c - F2: conversations, newest first; typing searches titles and messages. Rows that have not been
+ * fetched yet are shown as an ellipsis. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -49,10 +49,10 @@ static const char *why_empty(struct pp_ui *ui, struct pp_menu *m)
                                                            : "words are searched for, no signs such as these";
 }
 
-/* The title, and what was found behind it, on one line. */
+/* The title and the excerpt found, on one line. */
 static void describe_hit(const struct pp_session *s, char *out, size_t cap)
 {
-    enum { TITLE = 36 }; /* bytes: what was found is to be seen */
+    enum { TITLE = 36 }; /* bytes of the title, which must leave room for the excerpt */
     const char *title = title_of(s);
     size_t n = strlen(title);
     bool cut = n > TITLE;
@@ -91,8 +91,8 @@ static void searched(struct pp_ui *ui, struct pp_menu *m)
     pp_controller_refresh_sessions(ui->controller, m->search.text);
 }
 
-/* What the search has found in a message is shown when its conversation is there; of a title, which may be made of what
- * was written, what the messages have of it. */
+/* Notes the match to be shown when the conversation is open. If the title matched, which is often made of the first
+ * message, its messages are searched for the same words. */
 static void note_found(struct pp_ui *ui, const struct pp_menu *m, const struct pp_session *s)
 {
     const bool any = pp_found_has_words(m->search.text), in_message = s->excerpt && *s->excerpt;
@@ -106,10 +106,10 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
     const struct pp_session *s = at(ui, m->selected);
     if (!s)
-        return; /* it is on its way */
+        return; /* not fetched yet */
     note_found(ui, m, s);
     if (s->id != pp_controller_session_id(ui->controller)) {
-        pp_ui_clear_notice(ui); /* of one that has nothing in it yet, too */
+        pp_ui_clear_notice(ui); /* pump() does that too, but not when leaving an unsaved conversation */
         pp_controller_open(ui->controller, s->id);
         pp_transcript_end(ui);
     } else {
@@ -150,7 +150,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
         pp_menu_ask(ui, "Write to (.md, .json, .jsonl):", name);
         return true;
     }
-    if (key->type == PP_KEY_DELETE) { /* and not Ctrl-D, by which others are left: a "y" may follow it */
+    if (key->type == PP_KEY_DELETE) { /* not Ctrl-D, which leaves in other programs: a "y" typed next would delete */
         m->subject = s->id;
         pp_menu_confirm(ui, "y deletes for good, any other key keeps it: \"%.200s\"", title_of(s));
         return true;

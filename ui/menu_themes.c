@@ -1,4 +1,4 @@
-/* menu_themes.c - F7: themes, seen live while moving through them. */
+/* menu_themes.c - F7: themes, previewed while moving through the list. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,8 +9,8 @@
 struct themes {
     char (*ids)[64];
     size_t n;
-    char before[64]; /* to go back to on Esc */
-    bool complained; /* of the one that was looked at last */
+    char before[64]; /* the theme to restore on Esc */
+    bool complained; /* a notice about the previewed theme is shown */
 };
 
 static void open_menu(struct pp_ui *ui, struct pp_menu *m)
@@ -53,7 +53,7 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
         snprintf(row->right, sizeof row->right, "%s", ui->theme.title);
 }
 
-/* What is wrong with one is not said of the next. */
+/* Previews a theme. A notice about the one before is removed. */
 static void look_at(struct pp_ui *ui, struct themes *t, const char *id)
 {
     if (t->complained)
