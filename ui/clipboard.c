@@ -12,7 +12,7 @@
 
 extern char **environ;
 
-/* What tmux is to read: a file in memory, at its beginning; -1: there is none. */
+/* The text as a file in memory, for tmux to read from its beginning; -1: no memory. */
 static int file_of(const char *text, size_t n)
 {
     int fd = memfd_create("pippin-copy", MFD_CLOEXEC);
@@ -23,7 +23,8 @@ static int file_of(const char *text, size_t n)
     return fd;
 }
 
-/* Nobody waits for tmux, only for the shell that leaves it behind. -w, on to the terminal, is of tmux 3.2. */
+/* Passes the text to tmux. The shell runs it in the background, so that a tmux that hangs delays nothing. -w, which
+ * sends the text on to the outer terminal, exists since tmux 3.2; older ones only get a buffer. */
 static void put_into_tmux(const char *text, size_t n)
 {
     static const char script[] = "{ tmux load-buffer -w - || tmux load-buffer -; } <&3 >/dev/null 2>&1 &";

@@ -36,7 +36,7 @@ static void offer_themes(struct pp_ui *ui, struct pp_completion *c)
     pp_free(ids);
 }
 
-/* Those that -m knows by name. */
+/* Offers the models that -m knows by name. */
 static void offer_models(struct pp_ui *ui, struct pp_completion *c)
 {
     char *text = NULL, *rest = NULL;
@@ -50,7 +50,7 @@ static void offer_models(struct pp_ui *ui, struct pp_completion *c)
         line[strcspn(line, "\t")] = '\0';
         pp_completion_offer(c, line);
     }
-    free(text); /* the C library's */
+    free(text); /* allocated by the C library */
 }
 
 static void offer_named(struct pp_ui *ui, struct pp_completion *c, const struct pp_named *(*get)(
@@ -62,7 +62,7 @@ static void offer_named(struct pp_ui *ui, struct pp_completion *c, const struct 
         pp_completion_offer(c, list[i].name);
 }
 
-/* What may stand behind a command. */
+/* Offers the arguments of a command. */
 static void offer_arguments(struct pp_ui *ui, struct pp_completion *c, const char *command, const char *args)
 {
     if (strcmp(command, "help") == 0)
@@ -79,11 +79,11 @@ static void offer_arguments(struct pp_ui *ui, struct pp_completion *c, const cha
         offer_named(ui, c, pp_controller_templates);
     else if (strcmp(command, "lora") == 0)
         offer_adapters(ui, c);
-    if (strcmp(command, "persona") != 0 && !strstr(args, "TEXT")) /* its list has "none", too */
+    if (strcmp(command, "persona") != 0 && !strstr(args, "TEXT")) /* the list of personas includes "none" */
         pp_completion_offer_words(c, args);
 }
 
-/* Whether an adapter's name begins so. */
+/* Whether the name of an adapter begins with this text. */
 static bool begins_adapter(struct pp_ui *ui, const char *text)
 {
     size_t n;
@@ -94,7 +94,7 @@ static bool begins_adapter(struct pp_ui *ui, const char *text)
     return false;
 }
 
-/* The last set of /compare, or in it the last adapter behind a '+', whose name may have several words. */
+/* Completes the last set of /compare or, after a '+', its last adapter. Adapter names may contain spaces. */
 static char *complete_set(struct pp_ui *ui, const char *line, struct pp_buf *several)
 {
     struct pp_completion c;
@@ -111,7 +111,7 @@ static char *complete_set(struct pp_ui *ui, const char *line, struct pp_buf *sev
     return pp_completion_take(&c, several);
 }
 
-/* Of the files and folders that begin so. */
+/* Completes the name of a file or folder. */
 static char *complete_path(const char *line, size_t at, struct pp_buf *several)
 {
     struct pp_field path = {0};
@@ -125,11 +125,11 @@ static char *complete_path(const char *line, size_t at, struct pp_buf *several)
     return full.len ? pp_buf_take(&full) : NULL;
 }
 
-/* Where the path begins that is being typed; 0: none is. */
+/* Offset of the path that is being typed; 0: none is. */
 static size_t path_in(const char *line)
 {
     static const char *const commands[] = {"/export ", "/import ", "/read ", "/lora add ", "/draft file "};
-    static const char *const by_name[] = {"/model ", "/theme "}; /* or by a path */
+    static const char *const by_name[] = {"/model ", "/theme "}; /* names, or paths if there is a slash */
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strncmp(line, commands[i], strlen(commands[i])) == 0)
             return strlen(commands[i]);

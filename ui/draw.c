@@ -26,14 +26,15 @@ static int terminal_colors(void)
     return COLORS > 256 && tigetflag("RGB") <= 0 && COLORS < 1 << 24 ? 256 : COLORS;
 }
 
-/* The pair with this number, or 0 for the terminal's own colours. */
+/* Defines a colour pair and returns its number; 0, the terminal's default colours, if no colour is wanted or
+ * possible. */
 static short make_pair(int number, int fg, int bg)
 {
     bool made = (fg >= 0 || bg >= 0) && number < COLOR_PAIRS && init_extended_pair(number, fg, bg) == OK;
     return (short)(made ? number : 0);
 }
 
-/* The slot with a tint. Where no colour can be seen, an attribute shows it. */
+/* The look of a slot with the tint. If that makes no visible difference in colour, it is underlined. */
 static struct look with_tint(const struct pp_theme *t, int slot, int colors)
 {
     const struct pp_look *own = &t->looks[slot], *tint = &t->looks[PP_SLOT_GUESSED], *text = &t->looks[PP_SLOT_TEXT];
@@ -42,7 +43,7 @@ static struct look with_tint(const struct pp_theme *t, int slot, int colors)
     if (ground != pp_color_reduce(text->bg, colors))
         bg = ground;
     struct look l = {attributes_of(own->flags | tint->flags), colors ? make_pair(PP_SLOTS + slot + 1, fg, bg) : 0};
-    if (!l.pair) /* of the terminal, or there are no more */
+    if (!l.pair) /* default colours, or no more pairs */
         l.pair = looks[slot].pair;
     bool same = l.pair == looks[slot].pair || fg == pp_color_reduce(own->fg, colors);
     if (same && l.attributes == looks[slot].attributes)
@@ -58,10 +59,10 @@ void pp_draw_theme(const struct pp_theme *t, bool no_color)
         int bg = pp_color_reduce(look->bg, colors), fg = pp_color_reduce_on(look->fg, bg, colors);
         looks[i] = (struct look){attributes_of(look->flags), colors ? make_pair(i + 1, fg, bg) : 0};
         if (fg != pp_color_reduce(look->fg, colors) && !looks[i].pair)
-            looks[i].attributes |= A_DIM; /* what was to be grey */
+            looks[i].attributes |= A_DIM; /* a grey that the terminal lacks */
         tinted[i] = with_tint(t, i, colors);
     }
-    /* where the colours are too few, or none, which row is selected is to be seen all the same */
+    /* the selected row must be recognisable even if its colour equals that of the menu */
     if (!(looks[PP_SLOT_SELECTED].attributes & A_REVERSE) &&
         pp_color_reduce(t->looks[PP_SLOT_SELECTED].bg, colors) == pp_color_reduce(t->looks[PP_SLOT_MENU].bg, colors))
         looks[PP_SLOT_SELECTED].attributes |= A_REVERSE;
@@ -80,7 +81,7 @@ static void put(int y, int x, const wchar_t *chars, pp_style style)
     mvadd_wch(y, x, &cell);
 }
 
-/* Whether a wide character stands on both sides of the left edge of column x. */
+/* Whether a wide character covers both x - 1 and x. */
 static bool is_cut_at(int y, int x)
 {
     int column = 0;
@@ -96,7 +97,7 @@ static bool is_cut_at(int y, int x)
     return column > x;
 }
 
-/* A blank in the colours of what is there. */
+/* Writes a space that keeps the cell's colours. */
 static void blank_cell(int y, int x)
 {
     wchar_t chars[CCHARW_MAX + 1] = {0};
@@ -109,8 +110,8 @@ static void blank_cell(int y, int x)
     mvadd_wch(y, x, &cell);
 }
 
-/* Curses leaves the other half of a wide character that is cut at an edge: the terminal does not, and so it would be
- * taken for shown when it is whole again. It is blanked. */
+/* Also blanks the halves of wide characters that the area's edges cut. The terminal erases those by itself, but
+ * ncurses would believe them to be there still, and not draw them when the whole character is shown again. */
 void pp_draw_erase(struct pp_area a, pp_style style)
 {
     cchar_t blank;
@@ -126,7 +127,7 @@ void pp_draw_erase(struct pp_area a, pp_style style)
     }
 }
 
-/* The last gate: whatever a bug above let through becomes a question mark. */
+/* A last safeguard: characters that should not have got here are drawn as a question mark. */
 static bool may_be_drawn(wchar_t c)
 {
     return c >= 0x20 && !(c >= 0x7F && c < 0xA0) && pp_char_is_clean((int32_t)c);
