@@ -25,15 +25,16 @@ enum { CTRL_G = 7 };
 static struct {
     struct pp_edit_hooks hooks;
     char history[1024];
-    bool last_unwritten; /* the last entry is in memory alone */
-    FILE *nowhere;        /* what readline writes to */
-    char queue[256];      /* bytes of keys that it has not read */
+    bool last_unwritten; /* the last entry of the history is only in memory */
+    FILE *nowhere;        /* /dev/null, for readline's output */
+    char queue[256];      /* bytes of keys that readline has not read yet */
     size_t queued, taken;
-    char *kept;           /* a text that was not taken, to be put back; readline's */
-    char *before;         /* what was typed before that one, or one that was taken, was looked up in the history, */
-    int looked_up;        /* at this place; NULL: it was not */
-    char *asked;          /* the line in which a search that asks was begun, */
-    int asked_at, asked_point; /* its place in the history, and the cursor in it */
+    char *kept;           /* a text that accept() has refused, to be put back; allocated by readline */
+    char *before;         /* what was being typed when that text, or an accepted one, was recalled from the history;
+                           * NULL: nothing */
+    int looked_up;        /* index of the recalled entry */
+    char *asked;          /* the line in which a non-incremental search was begun, */
+    int asked_at, asked_point; /* its index in the history, and the cursor in it */
 } ed;
 
 /* --- what readline calls ----------------------------------------------------------------------------------- */
@@ -43,7 +44,7 @@ static int next_byte(FILE *unused)
     (void)unused;
     if (ed.taken < ed.queued)
         return (unsigned char)ed.queue[ed.taken++];
-    return CTRL_G; /* a command that wants more than the key gave: it is given up */
+    return CTRL_G; /* readline wants more than this key: end its command with an abort */
 }
 
 static int bytes_waiting(void)
@@ -64,7 +65,7 @@ static void prepare_terminal(int meta)
     (void)meta;
 }
 
-/* What was typed before an older line was looked up; readline would forget it with the line that was sent instead. */
+/* The line that was being typed before an older one was recalled. readline would lose it when the older one is sent. */
 static char *take_typed_before(void)
 {
     rl_maybe_unsave_line();
@@ -84,7 +85,7 @@ static void on_line(char *line)
     free(ed.kept);
     ed.kept = taken ? NULL : line;
     if (taken)
-        free(line); /* readline's */
+        free(line); /* allocated by readline */
 }
 
 static int on_tab(int count, int key)
@@ -99,7 +100,7 @@ static int on_tab(int count, int key)
     return 0;
 }
 
-/* What something else takes the place of, and readline would forget, becomes an earlier line. */
+/* Adds a line to the history before readline replaces it and loses its changes. */
 static void keep(const char *line)
 {
     const int at = where_history() < history_length ? where_history() : -1;
@@ -117,9 +118,9 @@ static int revert(int count, int key)
     return rl_revert_line(count, key);
 }
 
-/* Searches that ask what for: vi's / and ?, Emacs's Alt-P and Alt-N. In vi's readline takes that as a pattern, and
- * tries it at every byte of every line: of a long one that takes minutes. As text it is found at once; a ^ still stands
- * for the beginning. Where nothing is found, readline would forget what became of the line. */
+/* Non-incremental searches: vi's / and ?, Alt-P and Alt-N. vi's own versions match a glob pattern at every byte of
+ * every line, which takes minutes for long lines; these search for plain text, with ^ for the beginning of a line.
+ * If nothing is found, readline would lose the changes to the current line, so it is noted here. */
 static void note_line(void)
 {
     pp_free(ed.asked);
@@ -164,7 +165,7 @@ static void add_loaded(void *user, const char *text)
 
 static int on_read_again(int count, int key);
 
-/* Keys that readline does not bind by itself and people expect, and those that do what it does in another way. */
+/* Binds common keys that readline leaves unbound, and replaces commands that do not fit this input line. */
 static void bind_keys(void)
 {
     static const struct { const char *keys; rl_command_func_t *function; } table[] = {
@@ -176,7 +177,8 @@ static void bind_keys(void)
         {"\030\022", rl_re_read_init_file, on_read_again, false},
         {"\033p", rl_noninc_reverse_search, search_back, false}, {"\033n", rl_noninc_forward_search, search_on, false},
         {"\033r", rl_revert_line, revert, false},
-        {"\033#", rl_insert_comment, NULL, false}, {"#", rl_insert_comment, NULL, true}, /* which sends the line so */
+        {"\033#", rl_insert_comment, NULL, false}, {"#", rl_insert_comment, NULL, true}, /* unbound: it comments a
+                                                                                          * line and sends it */
     };
     Keymap maps[] = {emacs_standard_keymap, vi_insertion_keymap};
     for (int m = 0; m < 2; m++) {
@@ -195,7 +197,7 @@ static void bind_keys(void)
     rl_bind_key_in_map('N', search_on_again, vi_movement_keymap);
 }
 
-/* The file that readline would begin with. */
+/* The path of the inputrc that readline would read. */
 static void keys_file(char *path, size_t cap)
 {
     const char *name = getenv("INPUTRC");
@@ -205,7 +207,7 @@ static void keys_file(char *path, size_t cap)
         snprintf(path, cap, "/etc/inputrc");
 }
 
-/* Reads that file anew; where there is none, readline knows what to read instead. */
+/* Reads that file; if it does not exist, readline tries its defaults. */
 static void read_again(const char *path)
 {
     struct stat st;
@@ -213,7 +215,7 @@ static void read_again(const char *path)
     rl_set_keymap_from_edit_mode();
 }
 
-/* As readline takes the lines of a file. */
+/* Passes lines to readline one by one, as it would read a file. */
 static void read_lines(struct pp_buf *lines)
 {
     for (char *s = lines->data, *end = s ? s + lines->len : NULL; s && s < end;) {
@@ -228,7 +230,7 @@ static void read_lines(struct pp_buf *lines)
     rl_set_keymap_from_edit_mode();
 }
 
-/* readline begins, and reads no file. */
+/* Initialises readline without an inputrc. */
 static void begin_without_keys(void)
 {
     char *before = getenv("INPUTRC") ? pp_strdup(getenv("INPUTRC")) : NULL;
@@ -241,7 +243,8 @@ static void begin_without_keys(void)
     pp_free(before);
 }
 
-/* What readline has to say about that file it would write to the terminal as it is: the first of it is told instead. */
+/* Reads the inputrc. readline prints errors in it to stderr, which would spoil the screen: the first one is caught
+ * and reported instead. */
 static enum pp_code read_keys(bool again, struct pp_error *err)
 {
     char path[PATH_MAX] = "", said[200] = "";
@@ -292,7 +295,7 @@ enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks
     if (!ed.nowhere)
         return pp_fail(err, PP_ERR_IO, "/dev/null cannot be opened");
     rl_readline_name = "pippin";
-    /* it draws nothing, and must not meddle with the terminfo entry that ncurses has loaded */
+    /* readline draws nothing, and must not touch the terminfo entry that ncurses has loaded */
     rl_terminal_name = "dumb";
     rl_outstream = ed.nowhere;
     rl_catch_signals = 0;
@@ -303,7 +306,8 @@ enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks
     rl_redisplay_function = draw_nothing;
     rl_prep_term_function = prepare_terminal;
     rl_deprep_term_function = leave_terminal;
-    rl_add_defun("re-read-init-file", on_read_again, -1); /* before readline's own are: the first of a name is found */
+    /* added first, so that it takes precedence over readline's own command of this name */
+    rl_add_defun("re-read-init-file", on_read_again, -1);
     enum pp_code keys = read_keys(false, err);
     rl_callback_handler_install("", on_line);
     using_history();
@@ -327,10 +331,10 @@ void pp_edit_close(void)
 
 /* --- keys and text ------------------------------------------------------------------------------------------ */
 
-/* Where readline finds no memory, it ends the program. */
+/* Whether there is memory for n more bytes: readline ends the program if its allocation fails. */
 static bool has_room(size_t n)
 {
-    enum { AHEAD = 4096, COPIES = 3 }; /* the line; what is deleted of it, to be brought back, and for undo */
+    enum { AHEAD = 4096, COPIES = 3 }; /* the line, the killed text, the undo list */
     void *room = pp_malloc(COPIES * ((size_t)rl_end + n) + AHEAD);
     pp_free(room);
     return room != NULL;
@@ -339,9 +343,9 @@ static bool has_room(size_t n)
 static void set_line(const char *text)
 {
     if (where_history() >= history_length) {
-        rl_maybe_unsave_line(); /* of an earlier look into the history: it would keep this one from being saved */
+        rl_maybe_unsave_line(); /* an entry saved by an earlier recall would prevent this one from being saved */
         rl_replace_line(text, 1);
-    } else if (strcmp(text, rl_line_buffer) != 0) { /* what cannot be undone, readline forgets when it moves on */
+    } else if (strcmp(text, rl_line_buffer) != 0) { /* readline loses changes without an undo list */
         rl_begin_undo_group();
         rl_delete_text(0, rl_end);
         rl_point = 0;
@@ -360,8 +364,8 @@ bool pp_edit_set(const char *text)
     return room;
 }
 
-/* As if Enter had not been pressed: an older line is at its place in the history, and below is what was typed. What
- * was in the line a moment ago has its room there still. */
+/* Restores the state from before Enter: the recalled entry with its changes at its place in the history, and below
+ * it the line that was being typed. If only the refused text is there, the memory for it has just been freed. */
 static void put_back(void)
 {
     char *text = ed.kept, *before = ed.before;
@@ -379,14 +383,14 @@ static void put_back(void)
     }
     if (text)
         set_line(text);
-    free(text); /* readline's */
+    free(text); /* allocated by readline */
     pp_free(before);
 }
 
 /* --- whole graphemes: readline knows characters, and would take a flag or a family apart --------------------- */
 
-/* The cluster that the byte `at` lies in, but for its first; *start == *end: it is at an edge of one. Only so much
- * before it is looked at: lines may be long. */
+/* The grapheme cluster that contains byte `at`, unless `at` is its first byte: then *start == *end. Begins at most
+ * FAR bytes before, since lines may be long. */
 static void cluster_around(const char *s, size_t n, size_t at, size_t *start, size_t *end)
 {
     enum { FAR = 256 };
@@ -404,10 +408,10 @@ static void cluster_around(const char *s, size_t n, size_t at, size_t *start, si
     }
 }
 
-/* The line before a key: its length, the cursor, and the clusters on its sides, [left, point) and [point, right). */
+/* The line before a key: its length, the cursor, and the clusters next to it, [left, point) and [point, right). */
 struct before {
     size_t len, point, left, right;
-    char text[2 * 4 * PP_MAX_GLYPHS]; /* of both */
+    char text[2 * 4 * PP_MAX_GLYPHS]; /* the text of both */
 };
 
 static struct before look(void)
@@ -426,7 +430,7 @@ static struct before look(void)
     return b;
 }
 
-/* Whether [from, to) of the line is what was at `at` before: it may have become another one, from the history. */
+/* Whether [from, to) of the line still is what was at `at` before the key; the key may have recalled another line. */
 static bool is_rest(const struct before *b, size_t from, size_t to, size_t at)
 {
     return to > from && to <= (size_t)rl_end && memcmp(rl_line_buffer + from, b->text + (at - b->left), to - from) == 0;
@@ -435,18 +439,19 @@ static bool is_rest(const struct before *b, size_t from, size_t to, size_t at)
 static void delete_between(size_t from, size_t to)
 {
     rl_delete_text((int)from, (int)to);
-    if (pp_edit_vi_command() && from == (size_t)rl_end && from > 0) /* the cursor stands on a letter there */
+    /* in vi's command mode the cursor is on a character, not after the last one */
+    if (pp_edit_vi_command() && from == (size_t)rl_end && from > 0)
         cluster_around(rl_line_buffer, from, from - 1, &from, &to);
     rl_point = (int)from;
 }
 
-/* What it takes away was put in by itself, and what it leaves was there before. */
+/* Undo removes what was inserted as a whole, and needs no correction. */
 static bool was_undone(void)
 {
     return rl_last_func == rl_undo_command || rl_last_func == rl_vi_undo || rl_last_func == rl_revert_line;
 }
 
-/* After it: what is left of a cluster that was deleted goes, too, and the cursor is not within one. */
+/* After a key: if it has deleted part of a cluster, deletes the rest, and moves the cursor out of a cluster. */
 static void keep_whole(const struct before *b)
 {
     const size_t len = (size_t)rl_end, point = (size_t)rl_point;
@@ -464,14 +469,15 @@ static void keep_whole(const struct before *b)
     }
 }
 
-/* The line as it was when a search was begun that has found nothing, or was given up. */
+/* Restores the line in which a search was begun that has found nothing or was aborted. */
 static void back_to_asked(void)
 {
     if (!has_room(strlen(ed.asked)))
         return;
-    if (ed.asked_at < history_length) { /* readline has brought back what was typed before that was looked up */
+    if (ed.asked_at < history_length) { /* readline has returned to the line typed before the recall */
         char *before = pp_strdup(rl_line_buffer);
-        rl_replace_line(before ? before : "", 1); /* its undo list must not be that of what is saved, and freed twice */
+        /* replaced by a copy without undo list: readline would free the saved line's list twice */
+        rl_replace_line(before ? before : "", 1);
         pp_free(before);
         rl_maybe_save_line();
         history_set_pos(ed.asked_at);
@@ -484,11 +490,12 @@ static void back_to_asked(void)
         rl_point = ed.asked_point;
 }
 
-/* After a search that asked; wanted: what for, NULL if it was given up. What is not found is not lost: whoever does not
- * know where Alt-P led may have written a message. */
+/* After a non-incremental search; wanted: the text searched for, NULL if it was aborted. Text that was not found
+ * goes into an empty line: Alt-P may have been pressed by mistake, and the text may be a message. */
 static void after_asking(const char *wanted)
 {
-    const char *words = wanted ? wanted + (*wanted == '^') : ""; /* at the beginning of a line */
+    /* a leading ^ stands for the beginning of a line */
+    const char *words = wanted ? wanted + (*wanted == '^') : "";
     const bool found = *words && strstr(rl_line_buffer, words);
     if (ed.asked && !found)
         back_to_asked();
@@ -506,7 +513,7 @@ static void after_asking(const char *wanted)
         pp_edit_set(wanted);
 }
 
-/* A sequence that is a key and that nothing is bound to: readline would take its end for text. */
+/* Whether this is an escape sequence without a binding, whose end readline would insert as text. */
 static bool is_unbound(const char *bytes, size_t n)
 {
     return n > 2 && bytes[0] == '\033' && strchr("[O\033", bytes[1]) && !pp_edit_searching() &&
@@ -515,22 +522,23 @@ static bool is_unbound(const char *bytes, size_t n)
 
 void pp_edit_feed(const char *bytes, size_t n)
 {
-    enum { MOST_TIMES = 1000 }; /* a command is done: readline itself would fill all memory */
+    /* limit for numeric arguments: readline would execute any number, and run out of memory */
+    enum { MOST_TIMES = 1000 };
     if (n > sizeof ed.queue)
         return;
     const bool asking = RL_ISSTATE(RL_STATE_NSEARCH), enter = n == 1 && (*bytes == '\r' || *bytes == '\n');
-    if (asking && bytes[0] == '\033') { /* readline would take it for a part of what is searched for */
+    if (asking && bytes[0] == '\033') { /* readline would insert it into the text to search for */
         if (n == 1)
             pp_edit_feed("\a", 1);
         return;
     }
     char *wanted = asking && enter ? pp_strdup(rl_line_buffer) : NULL;
-    /* A key that is a sequence ends a search, but readline leaves half a key behind then, and a prefix such as Ctrl-X
-     * brings it down. Esc alone ends it cleanly. */
+    /* A key with an escape sequence ends an incremental search, but then readline misinterprets its bytes, and a
+     * prefix key such as Ctrl-X crashes it. Escape alone ends the search cleanly. */
     if (RL_ISSTATE(RL_STATE_ISEARCH) && ((n > 1 && bytes[0] == '\033') || (n == 1 && strchr("\t\030", bytes[0]))))
         pp_edit_feed("\033", 1);
     if (is_unbound(bytes, n)) {
-        if (bytes[1] == '\033' && pp_edit_vi()) { /* with no such key it is Escape and the next one */
+        if (bytes[1] == '\033' && pp_edit_vi()) { /* Alt with a key that has no binding: Escape, then the key */
             pp_edit_feed("\033", 1);
             pp_edit_feed(bytes + 1, n - 1);
         }
@@ -544,7 +552,7 @@ void pp_edit_feed(const char *bytes, size_t n)
     while (ed.taken < ed.queued) {
         rl_callback_read_char();
         put_back();
-        if (rl_numeric_arg > MOST_TIMES) /* numbers that were typed where they are counts */
+        if (rl_numeric_arg > MOST_TIMES) /* digits typed as a numeric argument */
             rl_numeric_arg = MOST_TIMES;
     }
     if (!searching && !pp_edit_searching())
@@ -574,7 +582,7 @@ static size_t line_start(const char *s, size_t at)
     return at;
 }
 
-/* The offset on the line s[start..] that lies in the same column as the cursor on its own. */
+/* The offset in the line s[start..] at the same column as the cursor in its own line. */
 static int same_column(const char *s, size_t start, size_t current)
 {
     int column = pp_text_width(s + current, (size_t)rl_point - current);
@@ -612,7 +620,7 @@ enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err)
     if (!*text || (again && !(keep && ed.last_unwritten)))
         return PP_OK;
     if (!again)
-        add_history(text); /* however long: it comes back with Up */
+        add_history(text); /* even a long one can be recalled with Up; only short ones are written to the file */
     using_history();
     const bool written = keep && strlen(text) <= PP_HISTORY_ENTRY_MAX;
     const enum pp_code code = written ? pp_history_append(ed.history, text, err) : PP_OK;
@@ -635,8 +643,9 @@ void pp_edit_take_rest(char *rest[static 2])
     rest[1] = NULL;
     if (where_history() < history_length) {
         if (rl_undo_list)
-            rl_revert_line(1, 0); /* else the older line would be lost: readline keeps what became of it in its place */
-        rl_end_of_history(1, 0);  /* brings back what was typed before */
+            /* readline would keep the changes to the recalled entry in its place, and the original would be lost */
+            rl_revert_line(1, 0);
+        rl_end_of_history(1, 0);  /* returns to the line that was being typed */
         rest[1] = copy_of_line();
     }
     set_line("");

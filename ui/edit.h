@@ -1,8 +1,8 @@
-/* edit.h - the input line: readline fed from a queue of bytes, without access to the terminal.
+/* edit.h - the input line: readline, fed from a queue of bytes, without access to the terminal.
  *
- * readline edits (emacs and vi keys, inputrc, undo, kill ring, history, incremental search); it reads what
- * pp_edit_feed puts in its queue, draws nothing, changes no signal handler, no environment and no terminal setting.
- * The text may have several lines. One per program; UI thread. */
+ * readline does the editing (emacs and vi keys, inputrc, undo, kill ring, history, incremental search). It reads
+ * what pp_edit_feed puts into its queue, draws nothing, and changes no signal handlers, environment or terminal
+ * settings. The text may have several lines. One per program; UI thread. */
 #ifndef PP_UI_EDIT_H
 #define PP_UI_EDIT_H
 
@@ -12,11 +12,11 @@
 #include "engine/base/error.h"
 
 struct pp_edit_hooks {
-    /* Enter. True: the text was accepted and the line becomes empty; false: it stays. */
+    /* Enter. True: the text was accepted, and the line becomes empty; false: it stays. */
     bool (*accept)(void *user, const char *text);
-    /* Tab with the cursor at the end: returns the new text (pp_malloced; edit.c frees it), or NULL. */
+    /* Tab with the cursor at the end. Returns the new text (pp_malloced; freed by edit.c), or NULL. */
     char *(*complete)(void *user, const char *text);
-    /* Reports errors: of the user's key bindings (inputrc), or out of memory. */
+    /* Reports errors: in the user's key bindings (inputrc), or out of memory. */
     void (*complain)(void *user, const char *what);
     void *user;
 };
@@ -26,12 +26,12 @@ struct pp_edit_hooks {
 enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks, struct pp_error *err);
 void pp_edit_close(void);
 
-/* Feeds the bytes of one key, as the terminal sent them: runs readline's binding, and calls hooks. */
+/* Feeds the bytes of one key as the terminal sent them: runs the command bound to it, and calls hooks. */
 void pp_edit_feed(const char *bytes, size_t n);
-/* Inserts text at the cursor, literally, as one change for undo. False: out of memory, and the line is unchanged. */
+/* Inserts text literally at the cursor, as one change for undo. False: out of memory; the line is unchanged. */
 bool pp_edit_insert(const char *text, size_t n);
-bool pp_edit_set(const char *text);              /* replaces the line; cursor at the end. False: likewise */
-void pp_edit_up(void);                           /* a line up; from the first line, back in the history */
+bool pp_edit_set(const char *text);              /* replaces the line; cursor at the end. False: as above */
+void pp_edit_up(void);                           /* one line up; from the first line, to the previous history entry */
 void pp_edit_down(void);
 /* Adds a text to the history, in memory and, with `keep` and at most PP_HISTORY_ENTRY_MAX bytes, on disk. */
 enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err);
