@@ -26,7 +26,7 @@ static enum pp_code write_file(const char *path, int fd, const char *text, struc
                ? PP_OK : pp_fail(err, PP_ERR_IO, "%s cannot be written: %s", path, strerror(errno));
 }
 
-/* The editor may have replaced the file: it is opened anew, and a pipe in its place is not waited for. */
+/* Opens the file anew, as the editor may have replaced it. O_NONBLOCK: there may even be a pipe in its place. */
 static enum pp_code read_file(const char *path, char **out, struct pp_error *err)
 {
     struct stat st;
@@ -76,7 +76,7 @@ static const char *editor_command(void)
     return "vi";
 }
 
-/* $EDITOR may have arguments: the shell takes it apart. */
+/* $EDITOR may include arguments, so the shell splits it. */
 static enum pp_code run(const char *command, const char *path, struct pp_error *err)
 {
     char script[1024];
@@ -105,7 +105,7 @@ static enum pp_code run(const char *command, const char *path, struct pp_error *
     return PP_OK;
 }
 
-/* Whether an editor that failed had saved something before, but for the last line end. */
+/* Whether an editor that failed has saved changes, other than a final line feed. */
 static bool has_written(const char *path, const char *text)
 {
     size_t n = strlen(text);
@@ -133,11 +133,11 @@ enum pp_code pp_editor_run(const char *folder, const char *text, struct pp_error
 {
     char path[600];
     snprintf(path, sizeof path, "%s/message-XXXXXX.md", folder);
-    int fd = mkostemps(path, 3, O_CLOEXEC); /* mode 0600 */
+    int fd = mkostemps(path, 3, O_CLOEXEC); /* created with mode 0600 */
     if (fd < 0)
         return pp_fail(err, PP_ERR_IO, "no file for the editor can be made in %s: %s", folder, strerror(errno));
     enum pp_code code = write_file(path, fd, text, err);
-    bool keep = false; /* words that are nowhere else */
+    bool keep = false; /* the text exists nowhere else */
     close(fd);
     if (code == PP_OK) {
         pp_screen_pause();

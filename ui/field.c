@@ -35,7 +35,7 @@ static void erase(struct pp_field *f, size_t from, size_t to)
     f->cursor = from;
 }
 
-/* One line of it: its line ends and tabs become blanks, and what ends it, often a line end, goes. */
+/* Inserts a paste as one line: line ends and tabs become spaces, trailing ones are dropped. */
 static void insert_paste(struct pp_field *f, const char *s, size_t n)
 {
     struct pp_buf line = {0};
@@ -82,7 +82,7 @@ static size_t character_behind(const struct pp_field *f)
     return f->cursor + (f->cursor < f->len ? pp_cluster_next(f->text + f->cursor, f->len - f->cursor).len : 0);
 }
 
-/* Those of readline. */
+/* Control keys as in readline. */
 static bool control_key(struct pp_field *f, int32_t cp)
 {
     switch (cp) {
@@ -145,7 +145,7 @@ int pp_field_draw(const struct pp_field *f, int y, int x, int w, pp_style style)
     size_t cursor = clean.len;
     pp_sanitize(&clean, f->text + f->cursor, f->len - f->cursor, PP_CLEAN_LINE, NULL);
     const char *s = pp_buf_cstr(&clean);
-    size_t from = 0; /* scrolled so far that the cursor is within */
+    size_t from = 0; /* scrolled so that the cursor is visible */
     while (from < cursor && pp_text_width(s + from, cursor - from) >= w)
         from += pp_cluster_next(s + from, clean.len - from).len;
     pp_draw_clean(y, x, w, s + from, clean.len - from, style);
@@ -154,10 +154,10 @@ int pp_field_draw(const struct pp_field *f, int y, int x, int w, pp_style style)
     return column;
 }
 
-/* The last part of a path, with the slash that ends a folder. */
+/* Appends the last component of a path, with the slash if it is a folder. */
 static void list_name(struct pp_buf *out, const char *path)
 {
-    enum { ENOUGH = 600 }; /* of a notice */
+    enum { ENOUGH = 600 }; /* the length of a notice */
     const size_t n = strlen(path);
     size_t from = n;
     while (from > 0 && (path[from - 1] != '/' || from == n))
@@ -180,7 +180,8 @@ void pp_field_complete_path(struct pp_field *f, struct pp_buf *several)
     }
     pattern[n++] = '*';
     pattern[n] = 0;
-    /* "~ti" is no user's folder yet, and of an unknown user glob would hand out the pattern. */
+    /* "~ti" may become a user's folder when it is complete; for an unknown user, glob would return the pattern
+     * itself */
     if (glob(pattern, GLOB_MARK | (strchr(f->text, '/') ? GLOB_TILDE_CHECK : 0), NULL, &found) != 0)
         return;
     size_t same = found.gl_pathc ? strlen(found.gl_pathv[0]) : 0;

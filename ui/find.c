@@ -6,13 +6,13 @@
 #include "ui/found.h"
 #include "ui/state.h"
 
-/* As they stand, too: the signs of "a[i]++" are no words. */
+/* Also literally, as the characters of "a[i]++" are not words. */
 static bool has(const struct pp_chat_message *m, const char *words)
 {
     return m->text && (pp_found_phrase(m->text, words) || pp_found_in(m->text, words));
 }
 
-/* The newest message before the one at `end` that has the words: index + 1, or 0. */
+/* The newest message before `end` that contains the words: its index + 1, or 0. */
 static size_t newest_before(const struct pp_ui *ui, size_t end, const char *words)
 {
     while (end && !has(pp_controller_message(ui->controller, end - 1), words))
@@ -20,7 +20,7 @@ static size_t newest_before(const struct pp_ui *ui, size_t end, const char *word
     return end;
 }
 
-/* Where the message that was shown last stands now; the number of messages if it is none of these. */
+/* Index of the match shown last; the number of messages if it is not in this conversation. */
 static size_t shown_last(const struct pp_ui *ui)
 {
     const size_t n = pp_controller_n_messages(ui->controller);
