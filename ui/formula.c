@@ -5,7 +5,7 @@
 
 #include "engine/base/mem.h"
 
-/* Where a backslash and this character stand at or after `at`, with no backslash before them; n: nowhere. */
+/* The next `\` + mark at or after `at` whose backslash is not itself escaped; n: none. */
 static size_t find_mark(const char *s, size_t n, size_t at, char mark)
 {
     while (at + 1 < n) {
@@ -31,7 +31,7 @@ static bool put(const char *s, size_t n, char **copy, size_t at, const char *mar
     return true;
 }
 
-/* Pairs of one kind. False: out of memory. */
+/* Replaces pairs of \( \) or \[ \] by $$. False: out of memory. */
 static bool mark_pairs(const char *s, size_t n, char open, char close, char **copy)
 {
     for (size_t from = find_mark(s, n, 0, open); from < n;) {
@@ -60,7 +60,7 @@ static bool is_word(char c)
     return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (unsigned char)c >= 0x80;
 }
 
-/* The next dollar that stands alone and without a backslash. */
+/* The next dollar sign that is neither escaped nor doubled. */
 static size_t find_dollar(const char *s, size_t n, size_t at)
 {
     for (; at < n; at++) {
@@ -84,7 +84,7 @@ static bool can_close(const char *s, size_t n, size_t at)
     return !is_blank(s, n, at - 1) && !(at + 1 < n && is_digit(s[at + 1]));
 }
 
-/* Dollars that are neither of a pair. False: out of memory. */
+/* Replaces dollar signs that do not delimit a formula by %. False: out of memory. */
 static bool mark_prices(const char *s, size_t n, char **copy)
 {
     for (size_t at = find_dollar(s, n, 0), next; at < n; at = next) {
@@ -107,8 +107,9 @@ static bool is_alone(const char *s, size_t n, size_t at)
     return !(at > 0 && is_word(s[at - 1])) && !(at + 1 < n && is_word(s[at + 1]));
 }
 
-/* `stars` of them at `at`, with no blank beside them. One: with a number or a closing bracket, or between two letters:
- * 2*3*4, (a+b)*3 + 4*(c+d), a*b, and not those of *3* of 4. Two: before a number, x**2. */
+/* Whether `stars` asterisks at `at` mean multiplication. A single one: next to a digit or after a closing bracket,
+ * or between two single letters, as in 2*3*4, (a+b)*3 + 4*(c+d), a*b; but *3* of 4 is emphasis. Two: before a digit,
+ * as in x**2. */
 static bool multiplies(const char *s, size_t n, size_t at, size_t stars)
 {
     if (at == 0 || at + stars >= n)
@@ -125,7 +126,7 @@ static bool multiplies(const char *s, size_t n, size_t at, size_t stars)
            (behind != '(' && is_alone(s, n, at - 1) && is_alone(s, n, at + 1));
 }
 
-/* False: out of memory. */
+/* Replaces asterisks that multiply by letters. False: out of memory. */
 static bool mark_products(const char *s, size_t n, char **copy)
 {
     size_t stars;
@@ -139,7 +140,8 @@ static bool mark_products(const char *s, size_t n, char **copy)
     return true;
 }
 
-/* Bytes of a name such as __init__ at `at`: small letters between two and two underscores; 0: there is none. */
+/* The length of a name such as __init__ at `at`: lower-case letters, digits and single underscores between double
+ * underscores; 0: there is none. */
 static size_t dunder(const char *s, size_t n, size_t at)
 {
     size_t end = at + 2, letters = 0;
@@ -151,7 +153,7 @@ static size_t dunder(const char *s, size_t n, size_t at)
     return closed && !(end < n && is_word(s[end])) ? end - at : 0;
 }
 
-/* False: out of memory. */
+/* Replaces the underscores around such names by letters. False: out of memory. */
 static bool mark_dunders(const char *s, size_t n, char **copy)
 {
     size_t len;
@@ -164,7 +166,7 @@ static bool mark_dunders(const char *s, size_t n, char **copy)
     return true;
 }
 
-/* Where a link leads that others refer to: Markdown takes such a line away. False: out of memory. */
+/* Disables link reference definitions, "[1]: http://...", which Markdown would remove. False: out of memory. */
 static bool mark_definitions(const char *s, size_t n, char **copy)
 {
     for (const char *p = s; (p = memchr(p, ']', n - (size_t)(p - s))); p++)
@@ -180,8 +182,8 @@ static bool is_punctuation(char c)
     return c > ' ' && c < 0x7f && !is_word(c);
 }
 
-/* A word from blank to blank that has a backslash before a letter or digit, which is never an escape, or begins with a
- * drive: a path, a regular expression, a command of TeX's. */
+/* Whether a word (up to the next white space) has a backslash before a letter or digit, which is never an escape, or
+ * begins with a drive: it is a path, a regular expression or a TeX command. */
 static bool has_own_backslashes(const char *s, size_t from, size_t to)
 {
     for (size_t i = from; i + 1 < to; i++) {
@@ -196,7 +198,7 @@ static bool has_own_backslashes(const char *s, size_t from, size_t to)
     return false;
 }
 
-/* Between a line's beginning and `at` there are marks of lists and quotes alone. */
+/* Whether only marks of lists and quotes precede `at` in its line. */
 static bool begins_line(const char *s, size_t at)
 {
     while (at > 0 && strchr(" \t>*+-", s[at - 1]))
@@ -204,8 +206,8 @@ static bool begins_line(const char *s, size_t at)
     return at == 0 || s[at - 1] == '\n';
 }
 
-/* Whether the character behind the backslash at `at` could mean something to Markdown there, which is why there is a
- * backslash. # % & are of TeX's kind: who writes 50\% means 50%. */
+/* Whether the backslash at `at` escapes a character that could be markup there. # % & $ are special to TeX: models
+ * write 50\% for 50%. */
 static bool is_escape(const char *s, size_t at)
 {
     const char c = s[at + 1];
@@ -223,12 +225,12 @@ static bool mark_in_word(const char *s, size_t n, size_t from, size_t to, char *
 {
     const bool own = has_own_backslashes(s, from, to);
     for (size_t i = from; i < to; i++) {
-        if (s[i] != '\\' || (*copy && (*copy)[i] != '\\')) /* not at all, or of a formula */
+        if (s[i] != '\\' || (*copy && (*copy)[i] != '\\')) /* no backslash, or part of a formula that was replaced */
             continue;
         const bool ends = i + 1 == to;
         if (!ends && !is_punctuation(s[i + 1]))
             continue;
-        /* a bar is for tables to decide about, and code has no escapes */
+        /* \| is left to tables, and \` may end a code span, where there are no escapes */
         const bool stays = ends ? own : s[i + 1] != '`' && s[i + 1] != '|' && (own || !is_escape(s, i));
         if (stays && !put(s, n, copy, i, ends ? "x" : "xx"))
             return false;
@@ -237,7 +239,8 @@ static bool mark_in_word(const char *s, size_t n, size_t from, size_t to, char *
     return true;
 }
 
-/* Those that are no escapes, and what stands behind them. False: out of memory. */
+/* Replaces backslashes that are not escapes, together with the character after them, by letters. False: out of
+ * memory. */
 static bool mark_backslashes(const char *s, size_t n, char **copy)
 {
     for (size_t from = 0, to; from < n; from = to + 1) {

@@ -6,10 +6,11 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 
-/* A text in small letters without marks. */
+/* A text case-folded and without diacritics. */
 struct folded {
     char *text;   /* [n] */
-    uint32_t *at; /* [n + 1]: where in the text the character begins that a byte of it comes from; its end */
+    uint32_t *at; /* for each byte, the offset of the character in the text that it comes from; the last entry is the
+                   * end */
     size_t n, cap, cap_at;
 };
 
@@ -45,7 +46,7 @@ static bool add_char(struct folded *f, int32_t cp, size_t at)
     return ok;
 }
 
-/* What is no UTF-8 stands for itself. False: out of memory; then there is nothing to free. */
+/* Invalid UTF-8 is kept as it is. False: out of memory; nothing needs to be freed then. */
 static bool fold(const char *s, size_t n, struct folded *f)
 {
     bool ok = true;
@@ -69,13 +70,14 @@ static bool fold(const char *s, size_t n, struct folded *f)
     return ok;
 }
 
-/* Characters beyond ASCII may be letters or not, and words of some scripts stand one behind the other. */
+/* Whether a word may not begin after this byte. Non-ASCII characters are not considered: some scripts write words
+ * without spaces. */
 static bool is_inside(char before)
 {
     return (before >= 'a' && before <= 'z') || (before >= '0' && before <= '9');
 }
 
-/* The next place of a word (not empty) from `from` on, whole: where one begins so; n: there is none. */
+/* The next occurrence of a (non-empty) word at or after `from`; whole: only at the beginning of a word. n: none. */
 static size_t next_place(const struct folded *f, size_t from, const char *word, size_t len, bool whole)
 {
     while (from < f->n) {
@@ -88,7 +90,7 @@ static size_t next_place(const struct folded *f, size_t from, const char *word, 
     return f->n;
 }
 
-/* The next word of what is searched for from *at on, with its length; false: there is none. */
+/* The next word of the search at or after *at, and its length; false: there is none. */
 static bool next_word(const struct folded *search, size_t *at, size_t *len)
 {
     static const char between[] = " \t\n\r\"";
@@ -151,13 +153,14 @@ bool pp_found_phrase(const char *text, const char *search)
     return ask(text, search, has_phrase);
 }
 
-/* The places of one word. */
+/* Marks all occurrences of a word. */
 static bool mark(const struct folded *in, const char *word, size_t len, bool whole, unsigned char *hit)
 {
     bool any = false;
     for (size_t at = 0; (at = next_place(in, at, word, len, whole)) < in->n; at++) {
         const size_t from = in->at[at], to = in->at[at + len];
-        memset(hit + from, 1, to > from ? to - from : 1); /* a letter may become two small ones */
+        /* one character may fold to several, of which the word matches only the first */
+        memset(hit + from, 1, to > from ? to - from : 1);
         any = true;
     }
     return any;

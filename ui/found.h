@@ -1,19 +1,19 @@
-/* found.h - where a text has what was searched for: in any case of letters, with or without their marks. Texts are
- * untrusted; what of them is no UTF-8 stands for itself. If memory runs out nothing is found. Any thread. */
+/* found.h - finds search words in a text, ignoring case and diacritics. Texts are untrusted; invalid UTF-8 matches
+ * itself. If memory runs out, nothing is found. Any thread. */
 #ifndef PP_UI_FOUND_H
 #define PP_UI_FOUND_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Whether a text has every word of a search, as the store's index takes them: beginnings of words. */
+/* Whether a text has every word of a search as the beginning of a word, as in the store's index. */
 bool pp_found_in(const char *text, const char *search);
-/* Whether it has what is searched for as it stands. */
+/* Whether it contains the search literally. */
 bool pp_found_phrase(const char *text, const char *search);
-/* Which bytes of a text that was found make it so: hit[n] becomes 1 there, and 0 elsewhere. phrase: those of the search
- * as it stands, else those of each of its words. False: there are none. */
+/* Marks which bytes of a text match: sets hit[n] to 1 or 0. phrase: the search as a whole; otherwise each of its
+ * words. False: there is no match. */
 bool pp_found_mark(const char *s, size_t n, const char *search, bool phrase, unsigned char *hit);
-/* Whether there is a letter or digit in what is searched for: nothing else is. */
+/* Whether a search contains any letter or digit: without one, nothing is found. */
 bool pp_found_has_words(const char *search);
 
 #endif
