@@ -177,8 +177,8 @@ static void bind_keys(void)
         {"\030\022", rl_re_read_init_file, on_read_again, false},
         {"\033p", rl_noninc_reverse_search, search_back, false}, {"\033n", rl_noninc_forward_search, search_on, false},
         {"\033r", rl_revert_line, revert, false},
-        {"\033#", rl_insert_comment, NULL, false}, {"#", rl_insert_comment, NULL, true}, /* unbound: it comments a
-                                                                                          * line and sends it */
+        /* these would comment the line out and send it */
+        {"\033#", rl_insert_comment, NULL, false}, {"#", rl_insert_comment, NULL, true},
     };
     Keymap maps[] = {emacs_standard_keymap, vi_insertion_keymap};
     for (int m = 0; m < 2; m++) {
