@@ -17,8 +17,8 @@
 
 enum {
     REWRITE_FACTOR = 4, MAX_FILE_BYTES = 256 << 20,
-    WAITS = 50, WAIT_MS = 10,   /* for another pippin that rewrites the file: a moment */
-    TRIES = 5                   /* to find the same file before and after that, and behind what was written */
+    WAITS = 50, WAIT_MS = 10,   /* for another pippin that is rewriting the file, which takes a moment */
+    TRIES = 5                   /* to lock the file that has the name, and to append to it */
 };
 
 static void escape(struct pp_buf *out, const char *s)
@@ -34,7 +34,7 @@ static void escape(struct pp_buf *out, const char *s)
     pp_buf_char(out, '\n');
 }
 
-/* In place; what is written can only become shorter. */
+/* Replaces escapes in place, which only makes the text shorter. */
 static void unescape(char *s)
 {
     char *to = s;
@@ -49,7 +49,7 @@ static void unescape(char *s)
     *to = '\0';
 }
 
-/* A ring of the last entries. */
+/* A ring buffer of the last entries. */
 struct ring {
     char *items[PP_HISTORY_ENTRIES];
     size_t n;
@@ -75,7 +75,7 @@ static void ring_read(struct ring *r, FILE *f)
         unescape(copy);
         ring_add(r, copy);
     }
-    free(line); /* getline's */
+    free(line); /* allocated by getline */
 }
 
 static void ring_free(struct ring *r)
@@ -90,7 +90,7 @@ static size_t first_of(const struct ring *r)
     return r->n > PP_HISTORY_ENTRIES ? r->n - PP_HISTORY_ENTRIES : 0;
 }
 
-/* Not, if the file was rewritten since it was opened: the name is another one's. */
+/* Whether the open file still has this name; it has not if it was rewritten, that is replaced, since. */
 static bool has_name(int fd, const char *path)
 {
     struct stat opened, there;
@@ -98,9 +98,9 @@ static bool has_name(int fd, const char *path)
            there.st_ino == opened.st_ino;
 }
 
-/* Opens the file that has the name, and keeps it for us until it is closed: what another pippin appends to a file while
- * it is rewritten would be lost with it. Some file systems have no locks, and there nobody waits; *ours is false where
- * somebody else keeps it for more than a moment. Less than 0: errno says why. */
+/* Opens the file and locks it until it is closed: an entry appended by another pippin while the file is rewritten
+ * would be lost. *ours is false without a lock: the file system has none, or somebody else holds it for more than a
+ * moment. < 0: errno says why. */
 static int open_ours(const char *path, int flags, bool *ours)
 {
     struct stat opened;
@@ -123,19 +123,19 @@ static int open_ours(const char *path, int flags, bool *ours)
     return fd;
 }
 
-/* The end of the file, if it is not that of a line: of an entry that a full disk or a kill cut off. */
+/* Whether the file ends within a line: an entry that was cut off by a full disk or a kill. */
 static bool ends_amid_line(int fd, off_t size)
 {
     char last;
     return size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n';
 }
 
-/* Once: *kept says whether they are in the file that has the name then. The lines have a line end before them, which is
- * written with them where one is needed. False: errno says why. */
+/* Appends lines to the file. *kept: it still had its name afterwards. `lines` begin with a line feed, which is
+ * written only if the file ends within a line. False: errno says why. */
 static bool append_once(const char *path, const char *lines, size_t n, bool *kept)
 {
     struct stat st = {0};
-    bool ours; /* if not, it is written all the same */
+    bool ours; /* if it has no lock, it writes all the same */
     const int fd = open_ours(path, O_APPEND | O_CREAT, &ours);
     bool good = fd >= 0 && fstat(fd, &st) == 0;
     if (good && !S_ISREG(st.st_mode)) {
@@ -152,7 +152,7 @@ static bool append_once(const char *path, const char *lines, size_t n, bool *kep
     return good;
 }
 
-/* Lines that got into a file that was rewritten meanwhile are written anew: rather twice than not at all. */
+/* Appends lines, again if the file was replaced meanwhile: it is better to have them twice than not at all. */
 static bool append(const char *path, const char *lines, size_t n)
 {
     for (int tries = 0; tries < TRIES; tries++) {
@@ -166,8 +166,8 @@ static bool append(const char *path, const char *lines, size_t n)
     return false;
 }
 
-/* What others, who did not wait any longer, have written to the file between its being read and its losing the name:
- * where they come later, they see that themselves. */
+/* Appends to the new file what others, who have not waited for the lock, have appended to the old one since it was
+ * read. If they append later, they notice by themselves that it was replaced. */
 static void carry_over(int old, off_t from, const char *path)
 {
     struct pp_buf late = {0};
@@ -180,8 +180,8 @@ static void carry_over(int old, off_t from, const char *path)
     pp_buf_free(&late);
 }
 
-/* Cuts the file to the entries that are used, those included that came since it was read. What cannot be done now is
- * tried again at the next start. */
+/* Truncates the file to the last entries, including those appended since it was loaded. If that fails, the next
+ * start tries again. */
 static void rewrite(const char *path)
 {
     struct pp_buf text = {0};
@@ -203,7 +203,7 @@ static void rewrite(const char *path)
     ring_free(r);
     pp_buf_free(&text);
     if (f)
-        fclose(f); /* and the lock goes */
+        fclose(f); /* releases the lock, too */
     else if (fd >= 0)
         close(fd);
 }

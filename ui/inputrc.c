@@ -10,13 +10,13 @@
 #include "engine/base/mem.h"
 #include "engine/base/word.h"
 
-/* One look: the files that are open, the outermost first, and what became of the others. */
+/* The state of a check: the chain of files being read, the outermost first, and the result so far. */
 struct look {
     struct stat open[PP_INPUTRC_DEPTH];
     int depth, n_files;
     struct pp_buf *flat;
     struct pp_error *err;
-    enum pp_code code; /* of the first that was left out */
+    enum pp_code code; /* for the first file that was left out */
 };
 
 static void leave_out(struct look *l, const char *path, const char *why)
@@ -33,7 +33,7 @@ static bool is_open(const struct look *l, const struct stat *st)
     return false;
 }
 
-/* Whether a line of that length includes a file; then *name is that (pp_malloced), NULL for want of memory. */
+/* Whether a line of n bytes is an $include; *name is then the file (pp_malloced), or NULL if memory runs out. */
 static bool includes(const char *line, size_t n, char **name)
 {
     static const char blanks[] = " \t\r\v\f", word[] = "include";
@@ -54,7 +54,7 @@ static bool includes(const char *line, size_t n, char **name)
         end--;
     char *written = pp_strndup(s, (size_t)(end - s)), *full = written ? tilde_expand(written) : NULL;
     *name = full ? pp_strdup(full) : NULL;
-    free(full); /* readline's */
+    free(full); /* allocated by readline */
     pp_free(written);
     return true;
 }
@@ -86,7 +86,7 @@ static void look_into(struct look *l, const char *path)
     char *data = NULL;
     size_t n = 0;
     if (l->flat->bad || stat(path, &st) != 0)
-        return; /* readline passes over what is not there */
+        return; /* readline ignores missing files, too */
     if (S_ISFIFO(st.st_mode)) {
         leave_out(l, path, "it is not a regular file");
     } else if (!S_ISREG(st.st_mode)) {
