@@ -1,4 +1,4 @@
-/* keys.c - what each key does on the main screen; menus have their own (menu.c). */
+/* keys.c - what each key does on the main screen; for keys in menus see menu.c. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "ui/state.h"
 #include "ui/text_file.h"
 
-#define INTERRUPT_WINDOW_NS 2000000000u /* a second Ctrl-C within it leaves */
+#define INTERRUPT_WINDOW_NS 2000000000u /* a second Ctrl-C within this time leaves */
 
 static void report(struct pp_ui *ui, enum pp_code code, const struct pp_error *err)
 {
@@ -32,14 +32,14 @@ static void remember(struct pp_ui *ui, const char *text)
 {
     struct pp_error err;
     enum pp_code code = pp_edit_remember(text, !pp_controller_status(ui->controller)->temporary, &err);
-    if (code != PP_OK && !ui->history_failed) /* saying it once is enough */
+    if (code != PP_OK && !ui->history_failed) /* report it only once */
         pp_ui_notice(ui, true, "%s", err.text);
     ui->history_failed = code != PP_OK;
 }
 
 /* --- slash commands and Enter --------------------------------------------------------------------------------- */
 
-/* The nth last message of a role, index + 1; 0: there are fewer. */
+/* The nth message of a role from the end: its index + 1; 0: there are fewer. */
 static size_t nth_last_of(struct pp_ui *ui, enum pp_role role, unsigned long n)
 {
     size_t i = pp_controller_n_messages(ui->controller);
@@ -49,7 +49,7 @@ static size_t nth_last_of(struct pp_ui *ui, enum pp_role role, unsigned long n)
     return i;
 }
 
-/* Which block of code is meant by "code" or "code N": 1 to n, by default the last. 0: a notice says what is wrong. */
+/* The block of code meant by "code" or "code N": 1 to n, the last one by default. 0: a notice says what is wrong. */
 static size_t block_of(struct pp_ui *ui, const char *what, size_t n)
 {
     size_t wanted = n;
@@ -93,12 +93,12 @@ static void copy_whole(struct pp_ui *ui, const struct pp_chat_message *m, unsign
         pp_ui_notice(ui, true, "%s is too long for the terminal's clipboard; /export writes it to a file", which);
 }
 
-/* what: "" for the last one, "2" for that before it, "code" for some of it. */
+/* what: "" for the last answer, "2" for the one before it, "code" for a block of the last. */
 static void copy_answer(struct pp_ui *ui, const char *what)
 {
     char *end = NULL;
     unsigned long n = isdigit((unsigned char)*what) ? strtoul(what, &end, 10) : 1;
-    const bool code = n < 1 || (end ? *end : *what); /* or else it is told what there is */
+    const bool code = n < 1 || (end ? *end : *what); /* anything else is reported by copy_code */
     const size_t i = nth_last_of(ui, PP_ROLE_ASSISTANT, code ? 1 : n);
     if (!i)
         pp_ui_notice(ui, true, n > 1 ? "there are not so many answers yet" : "there is no answer to copy yet");
@@ -127,8 +127,8 @@ static void choose_theme(struct pp_ui *ui, const char *name)
     }
 }
 
-/* The message that /edit means, index + 1: your last one, the Nth last, or the last answer. 0: a notice says what is
- * wrong. */
+/* The message meant by /edit: your last one, the Nth from the end, or the last answer. Its index + 1; 0: a notice
+ * says what is wrong. */
 static size_t to_be_edited(struct pp_ui *ui, const char *which)
 {
     const enum pp_state state = pp_controller_status(ui->controller)->state;
@@ -150,7 +150,7 @@ static size_t to_be_edited(struct pp_ui *ui, const char *which)
     return i;
 }
 
-/* That message comes into the input line. */
+/* Puts that message into the input line. */
 static void begin_edit(struct pp_ui *ui, const char *which)
 {
     ui->editing = to_be_edited(ui, which);
@@ -160,7 +160,7 @@ static void begin_edit(struct pp_ui *ui, const char *which)
     const char *words = m->text ? m->text : "";
     struct pp_buf line = {0};
     if (pp_slash_looks_like(words) || pp_slash_text(words) != words)
-        pp_buf_char(&line, '/'); /* as it was written to be sent */
+        pp_buf_char(&line, '/'); /* a slash at the beginning is written twice, as it had to be typed */
     pp_buf_str(&line, words);
     ui->next_line = pp_buf_take(&line);
     ui->editing_role = m->role;
@@ -170,7 +170,7 @@ static void begin_edit(struct pp_ui *ui, const char *which)
     }
 }
 
-/* A text comes into the input line, to be asked about behind it. */
+/* Puts a text file into the input line, for a question about it to be added. */
 static void begin_with_file(struct pp_ui *ui, const char *path)
 {
     struct pp_error err;
@@ -183,7 +183,7 @@ static void begin_with_file(struct pp_ui *ui, const char *path)
 static void fill_line(struct pp_ui *ui)
 {
     if (!is_blank(pp_edit_text()))
-        remember(ui, pp_edit_text()); /* it was typed before the command was looked up: Up brings it back */
+        remember(ui, pp_edit_text()); /* Up brings back what was typed before the command was recalled */
     if (!pp_edit_set(ui->next_line)) {
         ui->editing = 0;
         pp_ui_notice(ui, true, "out of memory: the text is not in the line, but where it was");
@@ -215,11 +215,11 @@ static void choose_reasoning(struct pp_ui *ui, const char *word)
                                                                 : PP_REASONING_SHOW);
 }
 
-/* One that failed has said why: it leaves the line as in a shell, so that what is typed next does not stand behind it,
- * and Up brings it back to be corrected. PP_SLASH_TEXT, PP_SLASH_KEEP: it is not taken. */
+/* Runs a slash command. One that failed has said why; like in a shell it leaves the input line, and Up brings it
+ * back to be corrected. PP_SLASH_TEXT and PP_SLASH_KEEP: it stays in the line. */
 static enum pp_slash slash(struct pp_ui *ui, const char *text)
 {
-    char arg[4200] = ""; /* a path */
+    char arg[4200] = ""; /* a path, for example */
     const enum pp_slash asked = pp_controller_slash(ui->controller, text, arg, sizeof arg);
     switch (asked) {
     case PP_SLASH_TEXT:
@@ -261,7 +261,7 @@ static bool send(struct pp_ui *ui, const char *text)
     return sent;
 }
 
-/* Large models take minutes to be loaded: who has asked already need not wait for that to press Enter. */
+/* Keeps a message until the model is loaded, which may take minutes. */
 static void hold(struct pp_ui *ui, const char *text)
 {
     pp_free(ui->held);
@@ -281,7 +281,7 @@ void pp_ui_send_held(struct pp_ui *ui)
     pp_free(held);
 }
 
-/* What would mean something to a shell or an editor goes to the model as it is; who meant pippin is told how. */
+/* What leaves a shell or an editor is sent to the model like any text; a notice tells what does it here. */
 static void hint(struct pp_ui *ui, const char *text)
 {
     static const char *const leaving[] = {"exit", "exit()", "quit", "quit()", "q", ":q", ":q!", ":wq", ":x", "logout"};
@@ -316,13 +316,13 @@ bool pp_ui_accept(void *user, const char *text)
 static void open_editor(struct pp_ui *ui)
 {
     struct pp_error err;
-    const bool temporary = pp_controller_status(ui->controller)->temporary; /* then the file is in memory, too */
+    const bool temporary = pp_controller_status(ui->controller)->temporary; /* /dev/shm is in memory */
     enum pp_code code = pp_editor_run(temporary ? "/dev/shm" : ui->paths->state, pp_edit_text(), &err);
     pp_ui_resize(ui);
     report(ui, code, &err);
 }
 
-/* Up brings back what stood there, and what had been typed before an older line was looked up. */
+/* Clears the line. Up brings back its text, and before that what was being typed when an older line was recalled. */
 static void clear_line(struct pp_ui *ui)
 {
     char *shown = pp_strdup(pp_edit_text()), *rest[2];
@@ -346,7 +346,7 @@ static void interrupt(struct pp_ui *ui)
     if (pp_edit_searching()) {
         pp_edit_feed("\a", 1);
     } else if (pp_controller_cancel(ui->controller)) {
-        /* who presses it again because that takes a moment does not want to leave */
+        /* pressed again before the answer has ended, it must not leave */
     } else if (pp_edit_len() > 0 || ui->editing) {
         clear_line(ui);
         ui->editing = 0;
@@ -358,7 +358,7 @@ static void interrupt(struct pp_ui *ui)
     }
 }
 
-/* Gives up changing a message. */
+/* Stops editing a message. */
 static bool end_edit(struct pp_ui *ui)
 {
     if (!ui->editing)
@@ -368,7 +368,7 @@ static bool end_edit(struct pp_ui *ui)
     return true;
 }
 
-/* Left or right among the branches of the last message that has any. */
+/* Shows the previous or next branch at the last message that has several. */
 static void step_sibling(struct pp_ui *ui, int step)
 {
     for (size_t i = pp_controller_n_messages(ui->controller); i-- > 0;) {
@@ -435,7 +435,7 @@ static bool function_key(struct pp_ui *ui, enum pp_key_type type)
     }
 }
 
-/* Alt-1 to Alt-9 and Alt-0 stand for F1 to F10, for keyboards and terminals without them. */
+/* Alt-1 to Alt-9 and Alt-0 stand for F1 to F10, which some keyboards and terminals lack. */
 static enum pp_key_type function_of(const struct pp_key *key)
 {
     if (key->type != PP_KEY_CHAR || !(key->mods & PP_MOD_ALT) || key->cp < '0' || key->cp > '9')
@@ -443,7 +443,8 @@ static enum pp_key_type function_of(const struct pp_key *key)
     return key->cp == '0' ? PP_KEY_F10 : (enum pp_key_type)(PP_KEY_F1 + (key->cp - '1'));
 }
 
-/* A function key in a menu goes to another one, or closes its own; what opens none does what it does elsewhere. */
+/* In a menu, a function key opens another menu, or closes the menu that it opens. Keys without a menu do what they
+ * always do. */
 static bool switch_menu(struct pp_ui *ui, enum pp_key_type type)
 {
     const struct pp_menu_class *old = ui->menu.cls;
@@ -458,12 +459,12 @@ static bool switch_menu(struct pp_ui *ui, enum pp_key_type type)
     return true;
 }
 
-/* Alt-Ctrl-J begins a line, as both do alone. */
+/* Alt-Ctrl-J begins a new line, as do Ctrl-J and Alt-Enter. */
 static bool alt_key(struct pp_ui *ui, const struct pp_key *key)
 {
     if (function_of(key) != key->type)
         return function_key(ui, function_of(key));
-    if (key->cp == PP_CTRL('j') && !pp_edit_searching()) { /* readline would go over to the keys of vi */
+    if (key->cp == PP_CTRL('j') && !pp_edit_searching()) { /* readline would switch to vi mode */
         begin_line(ui);
         return true;
     }
@@ -473,7 +474,7 @@ static bool alt_key(struct pp_ui *ui, const struct pp_key *key)
     return true;
 }
 
-/* What these keys do in any program of a terminal, they do in a menu, too: what is typed next is meant for a shell. */
+/* Keys that do the same in any terminal program and also work in menus. */
 static bool terminal_key(struct pp_ui *ui, const struct pp_key *key)
 {
     if (key->type != PP_KEY_CHAR || (key->mods & PP_MOD_ALT))
@@ -540,7 +541,7 @@ static bool scroll_key(struct pp_ui *ui, const struct pp_key *key)
     }
 }
 
-/* Keys of the program itself; false: the key is for the input line. */
+/* Handles the program's own keys; false: the key is for the input line. */
 static bool own_key(struct pp_ui *ui, const struct pp_key *key)
 {
     if (key->type == PP_KEY_CHAR && (key->mods & PP_MOD_ALT))
@@ -560,7 +561,7 @@ static bool own_key(struct pp_ui *ui, const struct pp_key *key)
         pp_transcript_unmark(ui);
         pp_free(ui->held);
         ui->held = NULL;
-        /* readline would take it for the beginning of Alt with whatever is typed next; vi knows it as a key. */
+        /* in emacs mode readline would combine Escape with the next key to Alt */
         return pp_controller_cancel(ui->controller) || end_edit(ui) || !pp_edit_vi();
     case PP_KEY_LEFT:
     case PP_KEY_RIGHT:
@@ -591,15 +592,16 @@ static void feed(const struct pp_key *key)
         pp_edit_feed(key->bytes, key->n_bytes);
 }
 
-/* What is pasted where a menu takes no text, such as one that opened by itself meanwhile, is not lost: it comes into
- * the line. */
+/* Whether a paste is for the input line although a menu is open, which may have opened by itself: the menu has no
+ * text field for it. */
 static bool passes_menu(const struct pp_ui *ui, const struct pp_key *key)
 {
     const struct pp_menu *m = &ui->menu;
     return key->type == PP_KEY_PASTE && m->mode != PP_MENU_ASK && !(m->mode == PP_MENU_LIST && m->cls->search);
 }
 
-/* The mouse is asked for its wheel alone, and there is no asking for less: who wants to select as usual is told how. */
+/* --mouse wants only the wheel, but terminals report clicks along with it: a notice says how to select text
+ * nevertheless. */
 static bool mouse_key(struct pp_ui *ui, enum pp_key_type type)
 {
     enum { LINES_AT_ONCE = 3 };
@@ -625,21 +627,21 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
         pp_ui_clear_notice(ui);
     }
     ui->dirty |= PP_DRAW_INPUT;
-    if (ui->found.asked) { /* the user goes on before it is there */
+    if (ui->found.asked) { /* do not scroll to a search result after the user has gone on */
         ui->found.session = ui->found.message = 0;
         ui->found.asked = false;
     }
     if (ui->leaving) {
-        if (key->type == PP_KEY_PASTE) /* it was still coming when all ended */
+        if (key->type == PP_KEY_PASTE) /* the rest of a paste that was still arriving */
             insert_paste(ui, key);
         return;
     }
     if (ui->menu.cls) {
         const bool passes = passes_menu(ui, key);
         if (!terminal_key(ui, key) && !switch_menu(ui, function_of(key)))
-            pp_menu_key(ui, key); /* which may close it */
+            pp_menu_key(ui, key); /* may close the menu */
         if (passes)
-            insert_paste(ui, key); /* then, as a key of the menu's takes the notice before it for read */
+            insert_paste(ui, key); /* after the menu has handled the key, which marks its notice as read */
     } else if (!own_key(ui, key)) {
         feed(key);
     }
