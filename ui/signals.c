@@ -33,9 +33,9 @@ static void die_of(int number)
     raise(number);
 }
 
-/* A terminal that takes nothing any more (its program hangs, the line is down) would keep who is to leave in a write
- * for ever. What is written to it from here on goes nowhere. One that is only full is another thing: while much is
- * written it is so nearly always. Waiting for it costs nothing, who writes would wait, too. */
+/* Leaving must not block on a terminal that accepts no output any more (its program hangs, or the connection is
+ * down). If it accepts nothing for a while, stdout becomes /dev/null. A terminal that is merely slow is waited for,
+ * as the interrupted write would do anyway. */
 static void on_alarm(int number)
 {
     const int error = errno;
@@ -43,7 +43,7 @@ static void on_alarm(int number)
     (void)number;
     if (poll(&out, 1, PATIENCE_MS) == 0) {
         const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-        tcflush(STDOUT_FILENO, TCOFLUSH); /* its modes are changed when it is empty */
+        tcflush(STDOUT_FILENO, TCOFLUSH); /* changing the terminal's modes waits until its output is drained */
         if (nowhere >= 0) {
             dup3(nowhere, STDOUT_FILENO, O_CLOEXEC);
             close(nowhere);
@@ -79,7 +79,8 @@ static void on_gentle(int number)
     errno = error;
 }
 
-/* SIGTERM once the screen is closed, if one has asked to leave: its echo may come while the end is saved. */
+/* Handles SIGTERM after the screen is closed, if one has already asked to leave: a repeated one must not kill while
+ * the conversation is being saved. */
 static void on_saving(int number)
 {
     const int error = errno;
@@ -87,8 +88,8 @@ static void on_saving(int number)
     errno = error;
 }
 
-/* Ctrl-C and Ctrl-\ once the screen is closed. Who leaves with them often presses them once more than needed: what is
- * being saved then, and what is still to be told, is not lost by it. Who waits longer means it. */
+/* Handles Ctrl-C and Ctrl-\ after the screen is closed. Users often press them once more than needed, which must not
+ * interrupt saving and the last messages. After a while they end the program. */
 static void on_hurry(int number)
 {
     const int error = errno;
@@ -100,7 +101,7 @@ static void on_hurry(int number)
 }
 
 static const int gentle[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGINT, SIGHUP, SIGTERM};
-static const int of_keys[] = {SIGINT, SIGQUIT, SIGTSTP}; /* that a terminal sends to all of a job */
+static const int of_keys[] = {SIGINT, SIGQUIT, SIGTSTP}; /* sent by the terminal to the whole job */
 static const int deadly[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT};
 
 static void install(int number, void (*handler)(int), int flags)
@@ -126,7 +127,7 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
     sigaltstack(&(stack_t){.ss_sp = sig.stack, .ss_size = STACK_BYTES}, NULL);
     for (size_t i = 0; i < sizeof gentle / sizeof gentle[0]; i++)
         install(gentle[i], on_gentle, SA_RESTART);
-    install(SIGALRM, on_alarm, SA_RESTART); /* and what was being written goes on, nowhere */
+    install(SIGALRM, on_alarm, SA_RESTART); /* SA_RESTART: the interrupted write continues, into /dev/null */
     for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) {
         struct sigaction old;
         sigaction(deadly[i], NULL, &old);
@@ -142,7 +143,7 @@ void pp_signals_close(void)
     const bool asked = pp_wish_any(&sig.terminated);
     for (size_t i = 0; i < sizeof gentle / sizeof gentle[0]; i++) {
         const int number = gentle[i];
-        signal(number, number == SIGHUP ? SIG_IGN /* a closed window comes twice */
+        signal(number, number == SIGHUP ? SIG_IGN /* arrives twice when a window is closed */
                        : number == SIGTERM && asked ? on_saving : SIG_DFL);
     }
     for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) {
