@@ -12,15 +12,15 @@ static bool in(int32_t cp, int32_t first, int32_t last)
     return cp >= first && cp <= last;
 }
 
-/* Letters and marks by category that nevertheless draw nothing, and so can hide text: fillers, and the selectors
- * beyond the sixteen that emoji use. */
+/* Code points that are invisible although their category is letter or mark, and so could hide text: fillers, and
+ * variation selectors other than the sixteen that emoji use. */
 static bool draws_nothing(int32_t cp)
 {
     return cp == 0x034F || cp == 0x115F || cp == 0x1160 || cp == 0x3164 || cp == 0xFFA0 || in(cp, 0x17B4, 0x17B5) ||
            in(cp, 0x180B, 0x180F) || in(cp, 0xE0100, 0xE01EF);
 }
 
-/* Format characters that are part of ordinary writing. */
+/* Format characters that ordinary text needs. */
 static bool is_needed_format(int32_t cp)
 {
     return in(cp, 0x200C, 0x200D) || in(cp, 0x0600, 0x0605) || cp == 0x06DD || cp == 0x070F || in(cp, 0x0890, 0x0891) ||
@@ -56,7 +56,7 @@ static void add_char(struct pp_buf *out, int32_t cp)
     pp_buf_add(out, bytes, pp_utf8_encode(cp, bytes));
 }
 
-/* Returns the cells that the mark needs. */
+/* Appends a visible substitute; returns its width in cells. */
 static int add_mark(struct pp_buf *out, int32_t cp)
 {
     if (cp < 0x20 || cp == 0x7F) {

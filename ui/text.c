@@ -33,7 +33,7 @@ static bool is_skin_tone(int32_t cp)
     return cp >= 0x1F3FB && cp <= 0x1F3FF;
 }
 
-/* Whether cp adds nothing to a cell that begins with base: see text.h on what joins. */
+/* Whether cp is omitted from a cell that begins with base: see pp_cluster_glyphs. */
 static bool left_out(int32_t cp, int32_t base)
 {
     return is_variation_selector(cp) || (base && (is_skin_tone(cp) || cp == ZWJ));

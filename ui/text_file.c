@@ -17,7 +17,7 @@ static bool is_blank(const char *s, size_t n)
     return true;
 }
 
-/* Without the line feeds at the end, and with an empty line there instead. */
+/* Appends the text with \n line ends, and with an empty line instead of line feeds at its end. */
 static void add_lines(struct pp_buf *out, const char *s, size_t n)
 {
     while (n && (s[n - 1] == '\n' || s[n - 1] == '\r'))

@@ -14,7 +14,7 @@ bool pp_typed_has_line(const struct pp_typed *t)
     return first_end(t) != NULL;
 }
 
-/* Only whole lines stay. */
+/* Drops an incomplete line at the end. */
 static void drop_last(struct pp_typed *t)
 {
     const char *end = t->text.len ? memrchr(t->text.data, '\n', t->text.len) : NULL;
@@ -56,7 +56,7 @@ const char *pp_typed_line(struct pp_typed *t, bool ended)
         return NULL;
     size_t len = end ? (size_t)(end - t->text.data) : t->text.len;
     t->used = end ? len + 1 : len;
-    if (len && t->text.data[len - 1] == '\r') /* of a file that another system's editor has written */
+    if (len && t->text.data[len - 1] == '\r') /* from a file with CR LF line ends */
         len--;
     t->text.data[len] = 0;
     return t->text.data + (t->begun ? 0 : pp_utf8_mark(t->text.data, len));
