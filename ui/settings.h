@@ -8,7 +8,7 @@
 struct pp_settings {
     char theme[64];  /* "" while none was chosen */
     bool raw;        /* show answers without Markdown */
-    bool tint;       /* show which of their text was guessed */
+    bool tint;       /* mark the parts of answers that were drafted */
 };
 
 /* Fills *s; a missing file gives the defaults, an unreadable line is skipped. */

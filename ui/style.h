@@ -1,11 +1,12 @@
-/* style.h - the style of a piece of text: a slot of the theme, plus emphasis. The theme (theme.h) has the colours of
- * both. */
+/* style.h - the style of a piece of text: a slot of the theme, plus emphasis. Their colours are defined by the theme
+ * (theme.h). */
 #ifndef PP_UI_STYLE_H
 #define PP_UI_STYLE_H
 
 #include <stdint.h>
 
-/* theme.c has their names in theme files, and each slot's parent, from which it inherits what a theme does not set. */
+/* Their names in theme files are in theme.c, along with each slot's parent, from which it inherits what a theme does
+ * not set. */
 enum pp_slot {
     PP_SLOT_TEXT, PP_SLOT_DIM, PP_SLOT_USER, PP_SLOT_USER_NAME, PP_SLOT_ASSISTANT, PP_SLOT_ASSISTANT_NAME,
     PP_SLOT_SYSTEM, PP_SLOT_CODE, PP_SLOT_CODE_BLOCK, PP_SLOT_CODE_LABEL, PP_SLOT_HEADING, PP_SLOT_LINK,
@@ -17,7 +18,7 @@ enum pp_slot {
 
 enum { PP_SLOT_MASK = 0xFF };
 enum { PP_BOLD = 0x100, PP_ITALIC = 0x200, PP_UNDERLINE = 0x400, PP_FAINT = 0x800, PP_REVERSE = 0x1000 };
-enum { PP_TINT = 0x2000 }; /* foreground and attributes of PP_SLOT_GUESSED instead of the slot's own foreground */
+enum { PP_TINT = 0x2000 }; /* replaces the slot's foreground and attributes by those of PP_SLOT_GUESSED */
 
 typedef uint16_t pp_style; /* enum pp_slot | flags */
 

@@ -6,7 +6,7 @@
 #include "ui/text.h"
 #include "ui/wrap.h"
 
-enum { LEAST = 5 /* cells of a column */, BETWEEN = 3 /* columns */ };
+enum { LEAST = 5 /* least width of a column */, BETWEEN = 3 /* columns */ };
 
 void pp_table_free(struct pp_table *t)
 {
@@ -34,12 +34,12 @@ void pp_table_end_cell(struct pp_table *t, const struct pp_layout *l)
 struct source {
     char *text;          /* [n] */
     size_t n;
-    uint32_t from;       /* where it stood in the layout */
-    struct pp_run *runs; /* [n_runs], by places in the layout */
+    uint32_t from;       /* its offset in the layout */
+    struct pp_run *runs; /* its styles; offsets as in the layout */
     size_t n_runs;
 };
 
-/* Index of the run that byte `at` of the text lies in. */
+/* Index of the run that contains byte `at` of the text. */
 static size_t run_of(const struct source *s, size_t at)
 {
     size_t low = 0, high = s->n_runs;
@@ -58,7 +58,7 @@ static bool is_code(const struct source *s, size_t at)
     return s->n_runs && (s->runs[run_of(s, at)].style & PP_SLOT_MASK) == PP_SLOT_CODE;
 }
 
-/* Models begin a line within a cell with the tag of HTML, as Markdown has nothing for that. */
+/* Replaces <br> outside of code by a line feed: models use it in cells, as Markdown has no line break for them. */
 static void break_lines(struct source *s)
 {
     static const char *const tags[] = {"<br>", "<br/>", "<br />"};
@@ -101,7 +101,7 @@ static void put_back(struct pp_layout *l, const struct source *s, size_t from, s
 
 /* --- columns -------------------------------------------------------------------------------------------------- */
 
-/* A line of a cell, from *at on, which becomes the place of the next. */
+/* The next line of a cell from *at on; skips leading spaces. */
 static struct pp_wrapped next_line(const struct source *s, size_t *at, size_t end, int width)
 {
     while (*at < end && s->text[*at] == ' ')
@@ -132,7 +132,7 @@ static int sum(const int widths[], size_t n, int most)
     return total;
 }
 
-/* The widest give what is lacking. */
+/* Reduces the widest columns until the sum fits; false if a column would become too narrow. */
 static bool fit(int widths[], size_t n, int room)
 {
     int most = room;
@@ -191,7 +191,7 @@ static void piece(const struct rows *r, size_t c, size_t from, const struct pp_w
     pp_layout_text(r->l, " │ ", strlen(" │ "), PP_SLOT_BORDER);
 }
 
-/* One line of all cells; at [n_columns]: where they go on. False: all have come to their ends. */
+/* Writes one line of a row; at [n_columns]: the progress in each cell. False: all cells are complete. */
 static bool row_line(const struct rows *r, const struct pp_table_cell *cells, size_t at[])
 {
     const size_t from = r->l->text.len;
@@ -207,7 +207,7 @@ static bool row_line(const struct rows *r, const struct pp_table_cell *cells, si
     return more;
 }
 
-/* How many lines it took. */
+/* Writes row i; returns its number of lines. */
 static size_t row(const struct rows *r, size_t i)
 {
     const struct pp_table_cell *cells = r->t->cells + i * r->t->n_columns;
@@ -219,7 +219,7 @@ static size_t row(const struct rows *r, size_t i)
     return n;
 }
 
-/* True: some cell has several lines. Rows are then parted by rules. */
+/* Writes all rows, with rules between them (parted). True: some row has several lines, so that rules are needed. */
 static bool all_rows(const struct rows *r, bool parted)
 {
     const size_t n = r->t->n / r->t->n_columns;
@@ -235,7 +235,7 @@ static bool all_rows(const struct rows *r, bool parted)
 bool pp_table_lines(const struct pp_table *t, struct pp_layout *l, const struct pp_frame *f, pp_style base)
 {
     struct source s = {0};
-    const struct pp_tint *tint = l->tint; /* it is in the styles already */
+    const struct pp_tint *tint = l->tint; /* the tint is part of the stored styles already */
     bool room = t->n_columns > 0 && t->n_columns <= PP_TABLE_COLUMNS;
     if (t->bad || !take_out(t, l, &s)) {
         l->bad = true;

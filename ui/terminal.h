@@ -1,10 +1,10 @@
-/* terminal.h - what is known of the terminal, without taking it. */
+/* terminal.h - facts about the terminal that are known without initialising it. */
 #ifndef PP_UI_TERMINAL_H
 #define PP_UI_TERMINAL_H
 
 #include "src/cmd_doctor.h"
 
-/* The strings live as long as the environment and the locale stay. */
+/* The strings are valid until the environment or the locale changes. */
 struct pp_terminal_facts pp_terminal_look(void);
 
 #endif

@@ -16,7 +16,7 @@
 
 enum { MAX_PALETTE = 64, MAX_THEMES = 256, MAX_FILE_BYTES = 64 * 1024 };
 
-/* Parents stand before their children. */
+/* Parents come before their children. */
 static const struct {
     const char *name;
     enum pp_slot parent;
@@ -65,7 +65,7 @@ static int cube_level(int i)
     return i == 0 ? 0 : 55 + 40 * i;
 }
 
-/* xterm's 256 colours: 16 of the terminal, a cube of 6 x 6 x 6, 24 greys. */
+/* xterm's 256 colours: 16 defined by the terminal, a 6 x 6 x 6 cube, 24 greys. */
 static int index_rgb(int index)
 {
     if (index < 16)
@@ -81,7 +81,7 @@ static int index_rgb(int index)
 static int distance(int a, int b)
 {
     int r = (a >> 16 & 255) - (b >> 16 & 255), g = (a >> 8 & 255) - (b >> 8 & 255), blue = (a & 255) - (b & 255);
-    return 3 * r * r + 4 * g * g + 2 * blue * blue; /* the eye's weights, roughly */
+    return 3 * r * r + 4 * g * g + 2 * blue * blue; /* approximate weights of human vision */
 }
 
 static int nearest(int rgb, int first, int last)
@@ -99,7 +99,7 @@ int pp_color_reduce(struct pp_color c, int colors)
         return -1;
     int few = colors >= 16 ? 15 : 7;
     if (c.kind == PP_COLOR_INDEX) {
-        if (colors >= 1 << 24) /* direct colour: ncurses takes 0 to 7 as the terminal's own */
+        if (colors >= 1 << 24) /* on direct-colour terminals ncurses takes 0 to 7 as the palette */
             return c.value < 8 ? c.value : index_rgb(c.value);
         if (c.value <= few || (c.value < colors && colors >= 256))
             return c.value;
@@ -117,7 +117,8 @@ int pp_color_reduce_on(struct pp_color c, int bg, int colors)
     if (colors >= 16 || fg < 0)
         return fg;
     if (bg < 0)
-        return fg == 0 && !black ? -1 : fg; /* a grey, where the terminal's own background may well be black */
+        /* a grey that became black would be invisible on a black default background */
+        return fg == 0 && !black ? -1 : fg;
     return fg != bg ? fg : bg == 0 ? 7 : 0;
 }
 
@@ -128,9 +129,9 @@ struct parser {
     FILE *file;
     struct { char name[32]; struct pp_color color; } palette[MAX_PALETTE];
     int n_palette;
-    int line;         /* the one read last */
-    char reason[256]; /* of the first line that was refused */
-    int refused;      /* its number; 0: none */
+    int line;         /* number of the current line */
+    char reason[256]; /* why a line was refused */
+    int refused;      /* the number of the first refused line; 0: none */
 };
 
 static bool ansi_color(const char *s, struct pp_color *c)
@@ -248,8 +249,8 @@ static int on_entry(void *user, const char *section, const char *name, const cha
     return refuse(p, "there is no style '%s'", name);
 }
 
-/* What inih reads from. It takes what a line has behind INI_MAX_LINE bytes for a line of its own: none gets there that
- * is longer. A comment may have any length. */
+/* Reads lines for inih, which would take the rest of an overlong line as another one: overlong lines are refused
+ * here, except for comments, which may have any length. */
 static char *next_line(char *out, int size, void *user)
 {
     struct parser *p = user;
@@ -257,7 +258,7 @@ static char *next_line(char *out, int size, void *user)
     bool fits = true, is_text = true;
     while ((c = getc(p->file)) != EOF && c != '\n') {
         is_text = is_text && c;
-        fits = fits && n + 2 < size; /* \n, NUL */
+        fits = fits && n + 2 < size; /* room for \n and NUL */
         if (fits)
             out[n++] = (char)c;
     }
@@ -273,7 +274,7 @@ static char *next_line(char *out, int size, void *user)
     return strcpy(out + n, "\n") - n;
 }
 
-/* A theme that does not know of guesses shows them all the same, to those who ask for it. */
+/* Fills in what the theme does not set. Drafted text is underlined if the theme has no style for it. */
 static void inherit(struct pp_theme *t)
 {
     if (!t->looks[PP_SLOT_GUESSED].set)
@@ -289,7 +290,7 @@ static void inherit(struct pp_theme *t)
     }
 }
 
-/* Terminal colours and attributes only: what is left when no file can be read. */
+/* The fallback without colours if a theme file cannot be read. */
 static void use_plain(struct pp_theme *t)
 {
     *t = (struct pp_theme){.id = "plain", .title = "Plain"};
@@ -328,7 +329,8 @@ static bool is_name(const char *id)
     return len > 0 && len < 64 && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_") == len;
 }
 
-/* NULL: path is "" if there is none, else errno says why it cannot be opened. One's own goes before ours even then. */
+/* Opens a theme; the user's own takes precedence, even if it cannot be read. NULL: path is "" if there is none of
+ * that name, otherwise errno says why it cannot be opened. */
 static FILE *open_theme(const struct pp_paths *paths, const char *id, char *path, size_t cap)
 {
     const char *const formats[] = {"%s/themes/%s.theme", "%s/%s.theme"};

@@ -1,4 +1,4 @@
-/* theme.h - themes: what each slot looks like, read from themes/NAME.theme.
+/* theme.h - themes: the look of each slot, read from themes/NAME.theme.
  *
  *   name = Dark              (for the menu)
  *   [palette]
@@ -8,8 +8,8 @@
  *   selected  = black on accent
  *
  * A colour is default (the terminal's own), a palette name, black red green yellow blue magenta cyan white,
- * bright-red and so on, 0 to 255, or #rrggbb. Attributes: bold dim italic underline reverse. What a slot leaves open
- * comes from its parent (the table in theme.c). Files are untrusted: every error names the line. Any thread. */
+ * bright-red and so on, 0 to 255, or #rrggbb. Attributes: bold dim italic underline reverse. A slot inherits what it
+ * does not set from its parent (see the table in theme.c). Files are untrusted: errors name the line. Any thread. */
 #ifndef PP_UI_THEME_H
 #define PP_UI_THEME_H
 
@@ -38,19 +38,20 @@ struct pp_theme {
     struct pp_look looks[PP_SLOTS];
 };
 
-/* Parses an INI stream; file is for messages. PP_ERR_FORMAT names line and cause; *t is then the plain theme. */
+/* Parses an INI stream; file is its name for messages. PP_ERR_FORMAT names line and cause; *t is the plain theme
+ * then. */
 enum pp_code pp_theme_parse(FILE *f, const char *file, struct pp_theme *t, struct pp_error *err);
-/* id: a theme in config/themes or the bundled folder, or (with a slash) a file. PP_ERR_NOT_FOUND lists the names
- * there are. */
+/* id: a theme in config/themes or in the bundled folder, or (with a slash) a file. PP_ERR_NOT_FOUND lists the
+ * existing names. */
 enum pp_code pp_theme_load(const struct pp_paths *paths, const char *id, struct pp_theme *t, struct pp_error *err);
-/* Names of all themes, each once, sorted: *ids [*n] is one block (pp_free). */
+/* The names of all themes, without duplicates, sorted: *ids [*n] is one block (pp_free). */
 enum pp_code pp_theme_list(const struct pp_paths *paths, char (**ids)[64], size_t *n, struct pp_error *err);
 
-/* The colour number that comes nearest on a terminal with so many colours (8, 16, 88, 256, or 1 << 24 for direct
- * colour); -1: the terminal's own. */
+/* The number of the nearest colour on a terminal with that many colours (8, 16, 88, 256, or 1 << 24 for direct
+ * colour); -1: the terminal's default. */
 int pp_color_reduce(struct pp_color c, int colors);
-/* Likewise of letters on a reduced background: with fewer than 16 colours they are never what they stand on, nor black
- * for grey on the terminal's own background; then -1. */
+/* The same for text on a reduced background. With fewer than 16 colours the result always differs from the
+ * background, and is not black for a grey on the terminal's default background, but -1. */
 int pp_color_reduce_on(struct pp_color c, int bg, int colors);
 
 #endif
