@@ -90,7 +90,7 @@ char *pp_adapter_mix_json(const struct pp_adapter_mix *s)
     bool ok = array;
     for (int i = 0; ok && i < s->n; i++) {
         cJSON *o = cJSON_CreateObject();
-        /* as short as it can be said: 0.8, not 0.800000011920929 */
+        /* the shortest decimal for the float: 0.8, not 0.800000011920929 */
         double scale = round((double)s->item[i].scale * 1e6) / 1e6;
         ok = o && cJSON_AddStringToObject(o, "path", s->item[i].path) && cJSON_AddNumberToObject(o, "scale", scale) &&
              cJSON_AddItemToArray(array, o);

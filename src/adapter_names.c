@@ -15,7 +15,7 @@
 #include "engine/base/word.h"
 #include "src/near.h"
 
-/* Joins into out[PATH_MAX]; false if it does not fit. */
+/* Formats a path into out[PATH_MAX]; false if it does not fit. */
 static bool __attribute__((format(printf, 2, 3))) join(char out[PATH_MAX], const char *fmt, ...)
 {
     va_list ap;
@@ -25,7 +25,7 @@ static bool __attribute__((format(printf, 2, 3))) join(char out[PATH_MAX], const
     return n >= 0 && n < PATH_MAX;
 }
 
-/* Where adapters lie that have a name: beside the model, and in the adapters folder. */
+/* The folders that are searched for names: that of the model, and the adapters folder. */
 enum { PLACES = 2 };
 static enum pp_code place(const struct pp_paths *p, const char *model, int i, char out[PATH_MAX], struct pp_error *err)
 {
@@ -102,7 +102,7 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* A folder that is not there has none. */
+/* Adds the adapters in a folder, sorted by name. A missing folder has none. */
 static enum pp_code find_in(struct pp_adapter_paths *a, const char *folder, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -118,7 +118,7 @@ static enum pp_code find_in(struct pp_adapter_paths *a, const char *folder, stru
         bool adapter = false;
         if (e->d_name[0] != '.' && join(path, "%s/%s", folder, e->d_name))
             code = pp_adapter_recognise(path, &adapter, err);
-        if (code != PP_ERR_NOMEM) /* what is damaged, or no GGUF file, is none here */
+        if (code != PP_ERR_NOMEM) /* damaged and other files are not adapters */
             code = adapter || (code && a->damaged && pp_ends_with(path, ".gguf")) ? pp_adapter_paths_add(a, path, err)
                                                                                   : PP_OK;
     }
@@ -137,7 +137,7 @@ enum pp_code pp_adapter_paths_find(const struct pp_paths *p, const char *model, 
         struct pp_error *where = first ? NULL : err;
         enum pp_code code = place(p, model, i, folder, where);
         if (code == PP_ERR_NOT_FOUND && !(model && *model))
-            continue; /* nobody named that one */
+            continue; /* this is the default model, which may be missing */
         if (!code)
             code = find_in(out, folder, where);
         first = first ? first : code;
@@ -147,7 +147,7 @@ enum pp_code pp_adapter_paths_find(const struct pp_paths *p, const char *model, 
 
 /* --- one that is not there ----------------------------------------------------------------------------------- */
 
-/* As a list for a sentence, and to `near`; cuts the paths. */
+/* Lists the names for a message, and offers them to `near`; cuts the paths down to names. */
 static void offer(struct pp_adapter_paths *a, struct pp_near *near, struct pp_buf *names)
 {
     enum { ENOUGH = 160 };
@@ -159,7 +159,7 @@ static void offer(struct pp_adapter_paths *a, struct pp_near *near, struct pp_bu
     }
 }
 
-/* "bard:0.5" */
+/* As in "bard:0.5". */
 static bool ends_in_number(const char *name)
 {
     const char *colon = strrchr(name, ':');
