@@ -1,4 +1,4 @@
-/* branch.c - the messages on screen, in memory. */
+/* branch.c - the messages on the screen, in memory. */
 #include "src/branch.h"
 
 #include <cjson/cJSON.h>
@@ -44,7 +44,7 @@ static bool grow(struct pp_branch *b, size_t i, struct pp_buf *t, const char *te
 {
     pp_buf_add(t, text, len);
     bool ok = !t->bad;
-    t->bad = false; /* what was there is still whole */
+    t->bad = false; /* a failed append leaves the buffer intact */
     pp_branch_touch(b, i);
     return ok;
 }
@@ -92,8 +92,8 @@ void pp_branch_set_adapters(struct pp_branch_item *it, const char *json)
     pp_adapter_mix_label(&set, it->msg.adapters, sizeof it->msg.adapters);
 }
 
-/* What the worker noted when the answer was made: its place in the context, speed and acceptance, 0 and -1 where it did
- * not; which bytes were guessed. */
+/* Reads the statistics that the worker stored with an answer: its end position in the context, speed and acceptance
+ * (0 and -1 if not stored), and which bytes were drafted. */
 static void read_stats(const char *json, struct pp_branch_item *it)
 {
     struct pp_chat_message *m = &it->msg;
@@ -234,7 +234,7 @@ static bool add_message(cJSON *array, const char *role, const char *content)
     return add_answer(array, role, content, "");
 }
 
-/* Behind what was said in the same turn. */
+/* Appends a message to the text of its turn. */
 static void add_to_turn(struct pp_buf *turn, const struct pp_buf *text)
 {
     if (turn->len && text->len)
@@ -252,12 +252,12 @@ static bool add_branch(cJSON *array, const struct pp_branch *b, size_t from, siz
         pp_buf_clear(&turn);
         pp_buf_clear(&reasoning);
         bool left_out = false;
-        /* One turn: messages of one role, with empty answers between them skipped. */
+        /* A turn consists of consecutive messages of one role; empty answers between them are skipped. */
         for (; i < n &&
                (b->items[i].msg.role == role || (b->items[i].msg.role == PP_ROLE_ASSISTANT && !b->items[i].text.len));
              i++) {
             if (role == PP_ROLE_USER && b->items[i].msg.role == PP_ROLE_ASSISTANT && b->items[i].msg.too_long) {
-                pp_buf_clear(&turn); /* the turn so far is what did not fit */
+                pp_buf_clear(&turn); /* the question so far was too long to be answered */
                 pp_buf_clear(&reasoning);
                 left_out = true;
             }
