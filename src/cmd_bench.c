@@ -1,4 +1,4 @@
-/* cmd_bench.c - pippin bench: what is to be measured, on which model, and in which words it is told. */
+/* cmd_bench.c - pippin bench: chooses what to measure and on which model, and reports it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,14 +58,14 @@ static enum pp_code read_words(struct bench *b, struct pp_error *err)
             return unknown_word(b->o->args[i], err);
         b->what |= what;
     }
-    if (!b->what) /* a list says what is wanted, too */
+    if (!b->what) /* a list of depths or rows selects its measurement */
         b->what = (b->o->bench.depths ? BENCH_DEPTH : 0u) | (b->o->bench.rows ? BENCH_ROWS : 0u);
     if (!b->what)
         b->what = BENCH_QUICK;
     return PP_OK;
 }
 
-/* Whole numbers between commas, none twice. */
+/* Parses a comma-separated list of integers without duplicates. */
 static enum pp_code read_list(const char *text, const char *option, int64_t least, int64_t most,
                               int64_t out[BENCH_MAX_LIST], int64_t *n, struct pp_error *err)
 {
@@ -114,7 +114,7 @@ static enum pp_code read_kv_types(struct bench *b, struct pp_error *err)
     return PP_OK;
 }
 
-/* 1, 2, 4, ... and as many as there are cores. */
+/* 1, 2, 4, ... and the number of cores. */
 static void all_threads(struct bench *b)
 {
     int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -159,7 +159,7 @@ static enum pp_code read_options(struct bench *b, struct pp_error *err)
 void bench_show(struct bench *b, const char *what, uint64_t done, uint64_t total)
 {
     if (!b->bar.last_ns)
-        b->bar.last_ns = 1; /* a bar's first time would only begin its first tenth of a second */
+        b->bar.last_ns = 1; /* show the bar at once, not only after a tenth of a second */
     pp_cli_bar_show(&b->bar, what, done, total);
 }
 
@@ -196,7 +196,7 @@ static struct pp_random_model random_spec(const struct bench *b)
     };
 }
 
-/* Enough of a shape's layers that no cache holds them: about a billion weights. */
+/* The number of layers that gives about a billion weights, more than caches hold; at most those of the shape. */
 static int64_t enough_layers(const struct pp_random_shape *s)
 {
     int64_t n_ff = s->n_ff * (s->n_expert ? s->n_expert : 1);
@@ -212,7 +212,7 @@ void bench_temporary(char *path, size_t size, const char *ending)
     snprintf(path, size, "%.900s/pippin-bench-%ld-%d%s", dir && *dir ? dir : "/tmp", (long)getpid(), count++, ending);
 }
 
-/* A random model for as long as we live. */
+/* Writes a random model that is deleted at the end. */
 static enum pp_code make_random(struct bench *b, struct pp_error *err)
 {
     struct pp_random_model spec = random_spec(b);
@@ -248,7 +248,7 @@ static enum pp_code open_model(struct bench *b, struct pp_error *err)
     return code;
 }
 
-/* A vocabulary alone will do. */
+/* For measurements that need only a tokenizer. */
 static enum pp_code open_tokenizer(struct bench *b, struct pp_error *err)
 {
     enum pp_code code = pp_cli_model_path(b->o, b->paths, b->path, sizeof b->path, err);
@@ -260,12 +260,12 @@ static enum pp_code open_tokenizer(struct bench *b, struct pp_error *err)
                : code;
 }
 
-/* --write: nothing is measured. */
+/* --write: writes a random model and measures nothing. */
 static enum pp_code keep_random(struct bench *b, struct pp_error *err)
 {
     struct pp_random_model spec = random_spec(b);
     struct pp_model *m;
-    char *end = NULL; /* where it leads to now: what is there is replaced */
+    char *end = NULL; /* the target of a link, resolved before it is replaced */
     enum pp_code code = pp_cli_may_replace(b->o->bench.write, pp_random_model_is, "a random model", err);
     if (!code)
         code = pp_follow_links(b->o->bench.write, &end, err);
@@ -335,7 +335,7 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
     return code;
 }
 
-/* What is full here is no conversation. */
+/* Replaces the error about a full context, which speaks of a conversation. */
 static enum pp_code tell_context(const struct pp_options *o, enum pp_code code, struct pp_error *err)
 {
     if (code != PP_ERR_CONTEXT || !o->ctx_size)

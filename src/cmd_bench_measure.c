@@ -1,10 +1,10 @@
-/* cmd_bench_measure.c - passes of one model: prefill, decode and small batches at some depths, by engines with so many
- * threads and such a KV cache each.
+/* cmd_bench_measure.c - passes of one model: prefill, decode and small batches at several depths, with one engine
+ * (lane) for each combination of threads and KV type.
  *
- * What is measured is a list of cells. A round goes through all of them in turn, so that a machine that is slower for a
- * while is so for every cell; the first round is thrown away. Behind the tokens of a depth, which are computed once, a
- * cell computes its own and drops them again. If the engines do not fit into memory together, they come one after the
- * other, with rounds of their own. */
+ * The measurements are a list of cells. Each round runs all of them, so that a machine that is slower for a while
+ * affects every cell; the first round only warms up. The tokens up to a depth are computed once; a cell computes its
+ * own after them and drops them again. If the engines do not fit into memory together, they are measured one after
+ * the other, with rounds of their own. */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,13 +21,13 @@ struct cell {
     enum cell_kind kind;
     int lane, point;
     int rows;           /* CELL_ROWS */
-    bool own;           /* each row in a conversation of its own */
+    bool own;           /* each row in its own conversation */
     size_t result;
 };
 
-/* An engine with what it needs. */
+/* An engine with its sequences. */
 struct lane {
-    int threads;        /* as asked for */
+    int threads;        /* as requested */
     enum pp_kv_type kv_type;
     struct pp_engine *engine;
     struct pp_read_test *roof;
@@ -35,7 +35,7 @@ struct lane {
     int n_points;
     struct {
         int64_t depth;
-        struct pp_seq *seq; /* of so many tokens */
+        struct pp_seq *seq; /* with `depth` tokens */
     } points[MAX_POINTS];
 };
 
@@ -45,12 +45,13 @@ struct measuring {
     int n_lanes;
     struct cell *cells;
     size_t n_cells, cap_cells;
-    int32_t *tokens;    /* [n_tokens]; the same on every machine: what they are does not matter to a dense model */
+    int32_t *tokens;    /* [n_tokens] pseudo-random, the same on every machine; their values do not matter to a dense
+                         * model */
     int64_t n_tokens;
     struct pp_choosing *choosing;
-    double *choose_us;  /* [repetitions]: of the first decode */
-    char telling[160];  /* what is being done, for the bar; */
-    uint64_t done, total; /* cells of that, or what stands for them */
+    double *choose_us;  /* [repetitions]: sampling time in the first decode cell */
+    char telling[160];  /* text of the bar */
+    uint64_t done, total; /* cells done, or the like */
 };
 
 /* --- the list of cells ------------------------------------------------------------------------------------------ */
@@ -65,7 +66,7 @@ static int point_of(struct lane *l, int64_t depth)
     return i;
 }
 
-/* Names tell lanes apart only where there are several. */
+/* Names a cell; lanes are named only if there are several. */
 static void name_cell(const struct measuring *m, const struct cell *c, char *name, size_t size)
 {
     const struct bench *b = m->b;
@@ -84,7 +85,7 @@ static void name_cell(const struct measuring *m, const struct cell *c, char *nam
         snprintf(name + n, size - n, ", KV %s", pp_kv_type_name(l->kv_type));
 }
 
-/* The next of `total` cells is about to be measured. */
+/* Shows that the next of `total` cells is being measured. */
 static void tell(struct measuring *m, const char *why, const struct cell *c, uint64_t done, uint64_t total)
 {
     char name[96];
@@ -95,7 +96,7 @@ static void tell(struct measuring *m, const char *why, const struct cell *c, uin
     bench_show(m->b, m->telling, done, total);
 }
 
-/* So much of that cell is done. */
+/* Shows the progress within that cell. */
 static void tell_part(void *user, uint64_t done, uint64_t total)
 {
     struct measuring *m = user;
@@ -130,7 +131,7 @@ static enum pp_code add_rows(struct measuring *m, int lane, int point, struct pp
     for (int64_t i = 0; i < b->n_rows && !code; i++) {
         int rows = (int)b->rows[i];
         if (rows == 1)
-            continue; /* there already: what the others are held against */
+            continue; /* added above, as the reference for the others */
         code = add_cell(m, (struct cell){CELL_ROWS, lane, point, rows, false, 0}, err);
         if (!code && rows <= MAX_OWN)
             code = add_cell(m, (struct cell){CELL_ROWS, lane, point, rows, true, 0}, err);
@@ -138,7 +139,7 @@ static enum pp_code add_rows(struct measuring *m, int lane, int point, struct pp
     return code;
 }
 
-/* Without a list of depths prefill begins an empty conversation, and everything else comes behind a prompt. */
+/* Without a list of depths, prefill is measured in an empty conversation, and everything else after a prompt. */
 static enum pp_code list_cells(struct measuring *m, struct pp_error *err)
 {
     const struct bench *b = m->b;
@@ -163,7 +164,7 @@ static enum pp_code list_cells(struct measuring *m, struct pp_error *err)
 
 /* --- engines ---------------------------------------------------------------------------------------------------- */
 
-/* Tokens that the deepest point and what is measured behind it need. */
+/* Tokens needed for the deepest point and the measurements after it. */
 static int64_t context_of(const struct measuring *m)
 {
     const struct bench *b = m->b;
@@ -180,13 +181,13 @@ static void loading(void *user, uint64_t done, uint64_t total)
     pp_cli_bar_show(user, "loading", done, total);
 }
 
-/* Computes the points' tokens: the deepest sequence grows, the others are forks of it on the way. */
+/* Computes the sequences of all points: the longest one grows, and the others are forked from it at their depths. */
 static enum pp_code fill_points(struct measuring *m, struct lane *l, struct pp_error *err)
 {
     struct bench *b = m->b;
     struct pp_seq *longest;
     int order[MAX_POINTS] = {0};
-    for (int i = 0; i < l->n_points; i++) { /* ascending depths */
+    for (int i = 0; i < l->n_points; i++) { /* sort by depth, ascending */
         int at = i;
         for (; at > 0 && l->points[order[at - 1]].depth > l->points[i].depth; at--)
             order[at] = order[at - 1];
@@ -222,7 +223,7 @@ static enum pp_code open_lane(struct measuring *m, struct lane *l, struct pp_err
             opt.max_rows = (int)b->rows[i];
     enum pp_code code = pp_engine_new(b->model, &opt, loading, &b->bar, &l->engine, err);
     if (!code)
-        code = pp_engine_settle(l->engine, b->cancel, err); /* passes shall do nothing but compute */
+        code = pp_engine_settle(l->engine, b->cancel, err); /* background work must not disturb the passes */
     pp_cli_bar_clear(&b->bar);
     if (code)
         return code;
@@ -263,7 +264,7 @@ static enum pp_code run_prefill(struct measuring *m, const struct lane *l, const
     return code;
 }
 
-/* Only forward passes are timed; choosing the token is counted apart. */
+/* Times the forward passes only; sampling is timed separately. */
 static enum pp_code run_decode(struct measuring *m, const struct lane *l, const struct cell *c, double *sample,
                                double *choose_us, struct pp_error *err)
 {
@@ -306,8 +307,8 @@ static enum pp_code timed_passes(struct measuring *m, const struct lane *l, cons
     return PP_OK;
 }
 
-/* A pass of some rows with an output each: of one conversation, as the check of a draft is, or of as many. The latter
- * share the pages before them, which are read only once if caches hold them. */
+/* A pass of some rows with one output each: of one conversation, as when a draft is verified, or of as many
+ * conversations. Those share the pages before them, which are read from memory only once if caches hold them. */
 static enum pp_code run_rows(struct measuring *m, const struct lane *l, const struct cell *c, double *ms,
                              struct pp_error *err)
 {
@@ -324,7 +325,7 @@ static enum pp_code run_rows(struct measuring *m, const struct lane *l, const st
                                   .out = PP_OUT_LOGITS};
     }
     double first;
-    if (!code && c->own) /* pages are taken and copied before the clock runs */
+    if (!code && c->own) /* allocate and copy pages before the measurement */
         code = pp_step(l->engine, rows, c->rows, m->b->cancel, err);
     for (int i = 0; i < c->rows && !code && c->own; i++)
         pp_seq_truncate(own[i], depth);
@@ -389,7 +390,8 @@ static enum pp_code run_round(struct measuring *m, int round, int lane0, int lan
     return PP_OK;
 }
 
-/* Again, every work item timed. The fastest round is kept: what another program took is nobody's fault. */
+/* Repeats a cell with a timer around every work item. Keeps the fastest round, which other programs have disturbed
+ * least. */
 static enum pp_code profile_cell(struct measuring *m, const struct cell *c, struct bench_kernels *table,
                                  struct pp_error *err)
 {
@@ -409,8 +411,8 @@ static enum pp_code profile_cell(struct measuring *m, const struct cell *c, stru
     return code ? code : pp_engine_profile(e, false, err);
 }
 
-/* A cell of a model with some of a shape's layers as it would be with all. What is no layer's keeps its time; of the
- * rest, waiting included, every layer has its share. */
+/* Extrapolates a cell from a model with some of a shape's layers to all layers. The time of work outside of layers
+ * stays; the rest, including waiting, is proportional to the number of layers. */
 static enum pp_code scale_cell(struct measuring *m, const struct cell *c, const struct pp_profile *p,
                                struct pp_error *err)
 {
@@ -500,7 +502,8 @@ static void look_at_memory(struct measuring *m, const struct lane *l)
     };
 }
 
-/* Before anything else, because the process's peak is looked at: an engine by itself, every cell of it once. */
+/* Measures memory with one engine that runs every cell once. Comes first, because the process's peak would otherwise
+ * include other measurements. */
 static enum pp_code measure_memory(struct measuring *m, struct pp_error *err)
 {
     struct lane *l = &m->lanes[0];
@@ -517,7 +520,7 @@ static enum pp_code measure_memory(struct measuring *m, struct pp_error *err)
     return code;
 }
 
-/* What every cell of these lanes had to read, once the read test is over. */
+/* Computes the bandwidth of the cells in these lanes, after the read test. */
 static void note_roofs(struct measuring *m, int lane0, int lane1)
 {
     struct bench_report *report = &m->b->report;
@@ -530,7 +533,7 @@ static void note_roofs(struct measuring *m, int lane0, int lane1)
             continue;
         r->threads = l->threads;
         r->roof_bps = l->roof_bps;
-        if (c->kind == CELL_DECODE) /* on average half of what is written is read with the rest */
+        if (c->kind == CELL_DECODE) /* reads half of the generated tokens on average */
             r->read_bps = s.median * ((double)report->token_bytes +
                                       pp_engine_kv_read_bytes(l->engine, (double)r->depth +
                                                                          (double)(m->b->n_gen + 1) / 2));
@@ -541,7 +544,7 @@ static void note_roofs(struct measuring *m, int lane0, int lane1)
     }
 }
 
-/* The lanes from lane0 on, in turn. */
+/* Measures these lanes, interleaved. */
 static enum pp_code run_lanes(struct measuring *m, int lane0, int lane1, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -603,7 +606,7 @@ static enum pp_code prepare(struct measuring *m, struct pp_error *err)
     return code ? code : list_cells(m, err);
 }
 
-/* Engines keep a copy of the weights each. */
+/* Each engine keeps its own copy of the weights. */
 static bool fit_together(const struct measuring *m)
 {
     return m->n_lanes == 1 || pp_model_info(m->b->model)->bytes < pp_memory_free() / 2 / (uint64_t)m->n_lanes;
