@@ -1,12 +1,14 @@
-/* cmd_bench_draft.c - what guessing ahead brings: the same answers without guesses, by lookup, with a draft model, and
- * with both, measured in turn. Where the answers come from:
+/* cmd_bench_draft.c - the gain by speculative decoding: the same answers without drafts, by lookup, with a draft
+ * model, and with both, interleaved. The answers come from:
  *
- *   conversations (-f FILE of JSON lines, or some of our own) whose last answer the model writes anew, always choosing
- *   the most likely token;
- *   copies of a text in the prompt: a quotation, one with an edit now and then, code again. The model is made to say
- *   these, whatever it would have said, so that a small one can be measured;
- *   for a model without a vocabulary (--shape): a text that a script guesses with a given probability, beside what the
- *   formula of arXiv 2211.17192 gives with the measured times of passes. */
+ *   conversations (-f FILE of JSON lines, or built-in ones), whose last answer the model generates anew by greedy
+ *   decoding;
+ *   copying tasks: a text in the prompt quoted, quoted with occasional edits, and code. The model is forced to
+ *   write
+ *   these, whatever it would have said, so that a small model can be measured;
+ *   for a model without a vocabulary (--shape): a text that a script drafts with a given acceptance rate, compared
+ *   with
+ *   the formula of arXiv 2211.17192 for the measured times of passes. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,9 +24,9 @@
 enum { MOST_TALKS = 32, FORMULA_TOKENS = 400 };
 
 struct talk {
-    int32_t *prompt, *say;    /* say: NULL: what the model says itself */
+    int32_t *prompt, *say;    /* say: the forced answer; NULL: the model's own */
     size_t n_prompt, n_say;
-    int kind;                 /* row of kinds */
+    int kind;                 /* index into kinds */
 };
 
 static const char *const kinds[] = {"conversations", "a quotation", "with edits", "code again"};
@@ -33,7 +35,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 static const struct way {
     const char *name;
     bool model, lookup, tree;
-    int always;               /* guesses in each pass; 0: as many as pay */
+    int always;               /* tokens drafted per pass; 0: as many as pay off */
 } ways[] = {
     {"no guesses", false, false, false, 0},
     {"lookup", false, true, false, 0},
@@ -84,7 +86,7 @@ static enum pp_code tokens_of(const struct drafting *d, const char *text, int32_
     return pp_tokenize(pp_model_tokenizer(d->b->model), text, strlen(text), 0, ids, n, err);
 }
 
-/* Takes over the messages. */
+/* Adds a conversation. Takes ownership of the messages. */
 static enum pp_code add_talk(struct drafting *d, cJSON *messages, int kind, const char *say, struct pp_error *err)
 {
     struct talk *t = &d->talks[d->n_talks];
@@ -128,8 +130,8 @@ static cJSON *one_message(const char *before, const char *text)
     return messages;
 }
 
-/* {"m": [[role, text], ...]} or {"messages": [{"role", "content"}, ...]} without its last answer; NULL: there is none.
- */
+/* The messages of {"m": [[role, text], ...]} or {"messages": [{"role", "content"}, ...]} without the last answer;
+ * NULL: there is none. */
 static cJSON *messages_of(const cJSON *line)
 {
     const cJSON *pairs = pp_json_member(line, "m");
@@ -172,7 +174,7 @@ static enum pp_code read_file(struct drafting *d, struct pp_error *err)
     return code;
 }
 
-/* Every 16th word becomes another one. */
+/* Replaces every 16th word. */
 static void edit(const char *text, struct pp_buf *out)
 {
     int words = 0;
@@ -210,8 +212,8 @@ struct taken {
     uint64_t ns;
 };
 
-/* The draft reads the prompt as well, before the clock runs: what is measured is decoding. A draft with another
- * vocabulary does so when it is asked. */
+/* Lets the draft model process the prompt before the measurement, which is of decoding. A draft model with another
+ * vocabulary does that when it is first asked. */
 static enum pp_code read_prompt(const struct drafting *d, struct pp_seq *draft, const struct talk *k,
                                 struct pp_error *err)
 {
@@ -229,7 +231,7 @@ static enum pp_code read_prompt(const struct drafting *d, struct pp_seq *draft, 
     return code;
 }
 
-/* What an answer takes from its second token on: the first comes with the prompt. */
+/* Measures an answer from its second token on: the first is computed with the prompt. */
 static enum pp_code decode(const struct drafting *d, struct pp_seq *seq, const int32_t *prompt, size_t n,
                            const struct pp_gen_options *opt, struct taken *t, struct pp_stats *stats,
                            struct pp_error *err)
@@ -303,8 +305,8 @@ static bool wanted(const struct drafting *d, int way)
     return !ways[way].model || d->draft.engine;
 }
 
-/* All answers in all ways: each answer in one way after the other, each time beginning with another one, so that what
- * disturbs for a while disturbs all alike. */
+/* Measures all answers in all ways. The ways of each answer are interleaved, beginning with another one each time,
+ * so that disturbances affect all alike. */
 static enum pp_code round_of(struct drafting *d, int kind, bool counts, struct pp_error *err)
 {
     struct taken t[WAYS] = {0};
@@ -350,7 +352,7 @@ static enum pp_code measure_kind(struct drafting *d, int kind, struct pp_error *
         if (wanted(d, way))
             code = add_result(d, name, &d->results[kind][way], err);
     }
-    for (int round = -1; round < d->b->repetitions && !code; round++) { /* the first warms up */
+    for (int round = -1; round < d->b->repetitions && !code; round++) { /* the first round warms up */
         bench_show(d->b, kinds[kind], (uint64_t)(round + 1), (uint64_t)d->b->repetitions + 1);
         code = round_of(d, kind, round >= 0, err);
     }
@@ -364,7 +366,7 @@ static enum pp_code measure_kind(struct drafting *d, int kind, struct pp_error *
 struct script {
     const int32_t *say;
     int64_t n_prompt, n_say;
-    bool right[FORMULA_TOKENS]; /* what is guessed there */
+    bool right[FORMULA_TOKENS]; /* whether the script drafts this token correctly */
     int n_vocab;
 };
 
@@ -387,14 +389,15 @@ static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int
     return k;
 }
 
-/* Right with probability a, wrong 1 - a: runs of right ones are as long as dice make them (k or more with probability
- * a^k), each length as often as is to be expected, in any order. Dice alone would make 400 tokens differ by a tenth. */
+/* Decides which tokens are drafted correctly, with probability a. The lengths of correct runs follow their
+ * distribution (k or more with probability a^k) exactly, only their order is random: plain random numbers would make
+ * the result for 400 tokens vary by a tenth. */
 static void throw_dice(struct script *s, double a)
 {
     int runs[FORMULA_TOKENS + 1], n = (int)((1 - a) * FORMULA_TOKENS) + 1, at = 0;
     for (int i = 0; i < n; i++)
         runs[i] = a > 0 ? (int)(log((i + 0.5) / n) / log(a)) : 0;
-    for (int i = n - 1; i > 0; i--) { /* Fisher and Yates */
+    for (int i = n - 1; i > 0; i--) { /* Fisher-Yates shuffle */
         int k = (int)(uniform((uint64_t)i) * (i + 1)), length = runs[i];
         runs[i] = runs[k];
         runs[k] = length;
@@ -409,7 +412,8 @@ static void throw_dice(struct script *s, double a)
         s->right[at] = true;
 }
 
-/* A bare pass of so many rows with logits behind the sequence, which stays as it is; *ns grows by what it took. */
+/* A pass of `rows` rows with logits after the sequence, without drafting; the sequence is restored. Adds its time to
+ * *ns. */
 static enum pp_code bare_pass(struct drafting *d, struct pp_seq *seq, int rows, uint64_t *ns, struct pp_error *err)
 {
     struct pp_row batch[32];
@@ -423,7 +427,7 @@ static enum pp_code bare_pass(struct drafting *d, struct pp_seq *seq, int rows, 
     return code;
 }
 
-/* A pass of the answer, and a bare one behind it. */
+/* A pass of the answer, and a bare one after it. */
 struct two_passes {
     uint64_t answer, bare;    /* ns */
     int tokens;
@@ -435,7 +439,7 @@ static int by_bare(const void *a, const void *b)
     return x->bare < y->bare ? -1 : x->bare > y->bare;
 }
 
-/* Leaves out where other programs got in between: what took half as long again as bare passes usually do. */
+/* Leaves out passes that other programs have disturbed: those that took 1.5 times the median of the bare passes. */
 static void sum_undisturbed(struct two_passes *two, int n, struct taken *t, struct taken *passes)
 {
     qsort(two, (size_t)n, sizeof *two, by_bare);
@@ -450,8 +454,8 @@ static void sum_undisturbed(struct two_passes *two, int n, struct taken *t, stru
     }
 }
 
-/* The answer, and between any two of its passes a bare one: what they cost is measured while it is needed, so that
- * other programs disturb both alike. */
+/* Generates the answer, with a bare pass after each of its passes, so that the costs of both are measured at the
+ * same time and other programs affect both alike. */
 static enum pp_code alternate(struct drafting *d, struct pp_gen *gen, struct pp_seq *bare, int rows, struct taken *t,
                               struct taken *passes, struct pp_error *err)
 {
@@ -459,7 +463,7 @@ static enum pp_code alternate(struct drafting *d, struct pp_gen *gen, struct pp_
     struct pp_buf text = {0};
     enum pp_finish finish = PP_FINISH_NONE;
     enum pp_code code = PP_OK;
-    int n = 0, known = 1; /* the first token came with the prompt */
+    int n = 0, known = 1; /* the first token was computed with the prompt */
     for (int tokens = 0; !code && finish == PP_FINISH_NONE && n < FORMULA_TOKENS; known = tokens) {
         struct two_passes *now = &two[n++];
         uint64_t t0 = pp_now_ns();
@@ -475,7 +479,8 @@ static enum pp_code alternate(struct drafting *d, struct pp_gen *gen, struct pp_
     return code;
 }
 
-/* With n guesses in each pass that stand with probability a; and by the formula (a script takes no time). */
+/* An answer with n scripted drafts per pass, of which each is right with probability a; and the result of the
+ * formula (with no cost of drafting). */
 static enum pp_code scripted(struct drafting *d, const int32_t *say, double a, int n, size_t index,
                              struct pp_error *err)
 {
@@ -512,7 +517,7 @@ static enum pp_code scripted(struct drafting *d, const int32_t *say, double a, i
         struct bench_result *r = &d->b->report.results[index - 1];
         double choose = (double)s.sample_ns / (double)s.decode_tokens, tokens = 0, chain = 1;
         for (int i = 0; i <= n; i++, chain *= a)
-            tokens += chain; /* (1 - a^(n + 1)) / (1 - a) */
+            tokens += chain; /* sums up to (1 - a^(n + 1)) / (1 - a) */
         r->samples[r->n++] = (double)t.tokens * 1e9 / (double)t.ns;
         r->formula = tokens * 1e9 / ((double)passes.ns / (double)passes.tokens + tokens * choose);
         r->accepted = s.draft_tokens ? (double)s.draft_accepted / (double)s.draft_tokens : 0;
@@ -556,7 +561,7 @@ static enum pp_code measure_scripts(struct drafting *d, struct pp_error *err)
 
 /* --- the command ----------------------------------------------------------------------------------------------- */
 
-/* The draft that was named, or the one that the starter brings. */
+/* The draft model that was named, or the one of the starter. */
 static enum pp_code open_draft(struct drafting *d, const struct pp_engine_options *like, struct pp_error *err)
 {
     const struct bench *b = d->b;

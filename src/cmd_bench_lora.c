@@ -1,10 +1,10 @@
-/* cmd_bench_lora.c - what adapters cost: prompts and answers with none, one and four LoRAs, a DoRA and an IA3,
- * and how long it takes to load one and to switch one on and off. They are random ones, of --rank on all projections;
- * or, as one and four, those of --lora.
+/* cmd_bench_lora.c - the cost of adapters: prompts and answers with none, one and four LoRAs, a DoRA and an IA3, and
+ * the time to load one and to switch one on and off. The adapters are random, of rank --rank on all projections; or
+ * those of --lora are used as the one and the four.
  *
- * The answers go on by turns, one token each, and every token's time is held against the one of the same turn that had
- * no adapter: whatever else the machine does in between meets all of them alike. An answer's first token is part of
- * its prompt's time: what it is chosen from came with the last row of the prompt. */
+ * The answers are interleaved token by token, and each token's time is compared with that of the answer without
+ * adapters in the same turn, so that disturbances affect all alike. An answer's first token is part of its prompt's
+ * time, as it is chosen from the logits of the prompt's last row. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,9 +14,9 @@
 #include "src/cmd_bench.h"
 
 enum { RANK = 16, MANY = 4, DORA = MANY, IA3, N_FILES, LORA_SETS = 3, SETS = 5 };
-static const uint64_t MOST_EXPERT_BYTES = 1 << 30; /* a file; those of the largest mixtures would fill disks */
+static const uint64_t MOST_EXPERT_BYTES = 1 << 30; /* per file; the largest mixtures would fill disks */
 
-/* What is measured beside each other; adapters of a set are neighbours. */
+/* The sets that are compared; the adapters of a set are consecutive. */
 static const struct {
     const char *name;
     int first, n;
@@ -27,14 +27,14 @@ static const struct {
 struct lora {
     struct bench *b;
     struct pp_engine *engine;
-    int n_sets;                      /* of those: only random adapters are of all kinds */
+    int n_sets;                      /* number of sets in use: only random adapters come in all kinds */
     struct pp_adapter *adapters[N_FILES];
     struct pp_adapter_use uses[N_FILES];
     int32_t *prompt;                 /* [n_prompt] */
     char paths[N_FILES][1100];
     bool written[N_FILES];
-    double *steps;                   /* [n_sets][n_gen - 1] ns of a round's tokens */
-    double *ratios[SETS];            /* [repetitions * (n_gen - 1)]: of tokens' times to those of the first set */
+    double *steps;                   /* [n_sets][n_gen - 1] times of a round's tokens in ns */
+    double *ratios[SETS];            /* [repetitions * (n_gen - 1)]: token times relative to those of the first set */
     double *prefill_ratios[SETS];    /* [repetitions] */
     int n_ratios, n_prefill_ratios;
     size_t prefill[SETS], decode[SETS], load[SETS], on[SETS], off[SETS]; /* results */
@@ -54,7 +54,7 @@ static enum pp_code add_result(struct lora *l, size_t *at, const char *what, con
     return PP_OK;
 }
 
-/* Bytes of an adapter's tensors in its file. */
+/* Size of the adapter files of a set. */
 static double file_mb(const struct lora *l, int set)
 {
     return (double)pp_adapter_info(l->adapters[sets[set].first])->bytes / 1e6;
@@ -105,7 +105,7 @@ static void add_sample(struct lora *l, size_t at, double x)
 
 /* --- adapters ------------------------------------------------------------------------------------------------- */
 
-/* Files of random adapters, where none are given. */
+/* Chooses the files: those of --lora, or else names for random adapters. */
 static enum pp_code find_files(struct lora *l, struct pp_error *err)
 {
     const struct pp_options *o = l->b->o;
@@ -162,7 +162,7 @@ static enum pp_code load_all(struct lora *l, struct pp_error *err)
     return code;
 }
 
-/* The first of each kind once more. */
+/* Measures loading the first adapter of each kind again. */
 static enum pp_code measure_loads(struct lora *l, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -178,7 +178,7 @@ static enum pp_code measure_loads(struct lora *l, struct pp_error *err)
     return code;
 }
 
-/* In a conversation that has gone on without any. */
+/* Measures switching in a conversation that has been continued without adapters. */
 static enum pp_code measure_switches(struct lora *l, struct pp_seq *seq, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -234,7 +234,7 @@ static enum pp_code begin_answer(struct lora *l, int set, struct answer *a, doub
     return code;
 }
 
-/* One token for each answer; who begins changes. */
+/* One token for each answer; the order rotates. */
 static enum pp_code take_turn(struct lora *l, struct answer *answers, int64_t step, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -251,7 +251,7 @@ static int by_size(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Sorts them. */
+/* The median; sorts x. */
 static double median(double *x, int64_t n)
 {
     qsort(x, (size_t)n, sizeof *x, by_size);
@@ -281,7 +281,7 @@ static enum pp_code measure_round(struct lora *l, int round, struct pp_error *er
     enum pp_code code = PP_OK;
     for (int k = 0; k < l->n_sets && !code; k++) {
         const int i = (k + round + 1) % l->n_sets;
-        l->prompt[0] = (l->prompt[0] + 1) % 97; /* no page of an earlier round fits */
+        l->prompt[0] = (l->prompt[0] + 1) % 97; /* so that no pages of an earlier round match */
         code = begin_answer(l, i, &answers[i], &prefill[i], err);
     }
     for (int64_t step = 0; step < l->b->n_gen - 1 && !code; step++)
@@ -344,7 +344,7 @@ enum pp_code bench_lora(struct bench *b, struct pp_error *err)
 {
     struct lora l = {.b = b, .n_sets = b->o->n_lora ? LORA_SETS : SETS};
     enum pp_code code = prepare(&l, err);
-    for (int round = -1; round < b->repetitions && !code; round++) { /* the first warms up */
+    for (int round = -1; round < b->repetitions && !code; round++) { /* the first round warms up */
         bench_show(b, "adapters", (uint64_t)(round + 1), (uint64_t)b->repetitions + 1);
         code = measure_round(&l, round, err);
     }
