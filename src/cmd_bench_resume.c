@@ -1,10 +1,10 @@
-/* cmd_bench_resume.c - how long it takes to save what is computed of a conversation and to go on from it: as the
- * program does it after a turn and when a conversation is opened again, without the hash of the model, which the cache
- * remembers. Restored in an engine of its own each time: its pages have never been touched, as in a program that has
- * just been started, where the system has to clear them first; in one where it has done so ahead, as the program has
- * it do; and in one whose pages another conversation has used.
- * With the files in the system's page cache, and with them dropped from there; beside that, the same bytes read past
- * the page cache into memory that has been touched, which is what the disk gives. */
+/* cmd_bench_resume.c - the time to save the computed state of a conversation and to continue from it, as the program
+ * does after a turn and when a conversation is opened; without hashing the model, since that hash is cached.
+ * Restoring is measured into a new engine, whose pages have never been touched, as in a program that has just
+ * started, so that the kernel has to clear them first; into one for which that was done in advance, as the program
+ * does; and into one whose pages another conversation has used. Measured with the files in the page cache, and
+ * dropped from it. For comparison, the same bytes are read bypassing the page cache into memory that was touched
+ * before, which is the speed of the disk. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,7 +17,7 @@
 #include "engine/base/mem.h"
 #include "src/cmd_bench.h"
 
-static const struct pp_sha256 identity; /* of no model: the same both times is enough */
+static const struct pp_sha256 identity; /* of no model: it only has to be the same for saving and restoring */
 static const char OWNER[] = "bench";
 
 enum { TURN = 20, READ_BYTES = 1 << 20, READ_ALIGN = 4096, MAX_READERS = 64 };
@@ -33,8 +33,8 @@ struct resume {
     struct pp_engine *engine;
     struct pp_seq *seq;         /* the conversation */
     char base[1024];            /* of its snapshot */
-    char other_base[1024];      /* of that of another conversation */
-    int32_t *other;             /* [tokens]: the other's */
+    char other_base[1024];      /* of the snapshot of another conversation */
+    int32_t *other;             /* [tokens] of that conversation */
     size_t results[N_RESULTS];
 };
 
@@ -49,7 +49,7 @@ static double since(uint64_t begin)
     return (double)(pp_now_ns() - begin) / 1e6;
 }
 
-/* Everything that is new of a sequence, down to the disk. */
+/* Saves what is new in a sequence, with fsync. */
 static enum pp_code save(struct pp_seq *seq, const char *base, double *ms, size_t *bytes, struct pp_error *err)
 {
     struct pp_save *j;
@@ -67,7 +67,7 @@ static enum pp_code save(struct pp_seq *seq, const char *base, double *ms, size_
     return code;
 }
 
-/* An engine that knows nothing. n_pages: that it may have; 0: the usual number. */
+/* A new engine. n_pages: the limit; 0: the usual number. */
 static enum pp_code fresh_engine(const struct resume *r, uint64_t n_pages, struct pp_engine **out,
                                  struct pp_error *err)
 {
@@ -81,7 +81,7 @@ static enum pp_code fresh_engine(const struct resume *r, uint64_t n_pages, struc
     return pp_engine_new(r->b->model, &opt, NULL, NULL, out, err);
 }
 
-/* Read, checked and restored into a conversation of the engine, which then ends. */
+/* Restores the snapshot into a new conversation of the engine, and drops that again. */
 static enum pp_code read_again(const struct resume *r, struct pp_engine *engine, const char *base,
                                const int32_t *tokens, int64_t n, double *ms, struct pp_error *err)
 {
@@ -109,7 +109,7 @@ static enum pp_code restore(const struct resume *r, double *ms, struct pp_error 
     return code;
 }
 
-/* The same as the program does it: while the user reads the list, the memory is made ready. */
+/* The same with memory prepared in advance, as the program does while the user looks at the list. */
 static enum pp_code restore_ready(const struct resume *r, uint64_t bytes, double *ms, struct pp_error *err)
 {
     struct pp_engine *engine = NULL;
@@ -122,7 +122,7 @@ static enum pp_code restore_ready(const struct resume *r, uint64_t bytes, double
     return code;
 }
 
-/* The same where another conversation has just had all the pages that there are. */
+/* The same after another conversation has used all pages. */
 static enum pp_code restore_used(const struct resume *r, double *ms, struct pp_error *err)
 {
     enum { PAGE = 64, SPARE = 2 };
@@ -140,7 +140,7 @@ static enum pp_code restore_used(const struct resume *r, double *ms, struct pp_e
 
 /* --- the disk alone ----------------------------------------------------------------------------------------------- */
 
-/* Lets the system forget what it holds of the files. */
+/* Drops the files from the page cache. */
 static void drop(const struct resume *r)
 {
     static const char *const endings[] = {".pack", ".manifest"};
@@ -176,7 +176,7 @@ static void *read_direct(void *arg)
     return NULL;
 }
 
-/* The pack read by as many threads, past the page cache where the file system knows how. */
+/* Reads the pack file with as many threads, bypassing the page cache if the file system supports that. */
 static enum pp_code direct(const struct resume *r, double *ms, struct pp_error *err)
 {
     char path[1040];
@@ -252,14 +252,14 @@ static void add_sample(const struct resume *r, int which, double value)
     result->samples[result->n++] = value;
 }
 
-/* A time and the rate that it means; the rate's row comes next. */
+/* Adds a time, and the rate to the result after it. */
 static void add_samples(const struct resume *r, int which, double ms, size_t bytes)
 {
     add_sample(r, which, ms);
     add_sample(r, which + 1, (double)bytes / 1e3 / ms);
 }
 
-/* Tokens of one conversation or another; pp_free. */
+/* Tokens that differ by `salt`; pp_free. */
 static int32_t *make_tokens(const struct resume *r, int64_t n, int64_t salt)
 {
     int32_t *tokens = pp_malloc((size_t)n * sizeof *tokens);
@@ -268,7 +268,7 @@ static int32_t *make_tokens(const struct resume *r, int64_t n, int64_t salt)
     return tokens;
 }
 
-/* Computes what a sequence lacks of these tokens. */
+/* Computes those of the tokens that the sequence lacks. */
 static enum pp_code feed(const struct resume *r, struct pp_seq *seq, const int32_t *tokens, int64_t n,
                          struct pp_error *err)
 {
@@ -276,7 +276,7 @@ static enum pp_code feed(const struct resume *r, struct pp_seq *seq, const int32
     return pp_cli_feed_shown(r->engine, seq, tokens + have, left, left, bench_show_prompt, r->b, r->b->cancel, err);
 }
 
-/* A few more tokens, as after a turn. */
+/* Adds a few tokens, as after a turn. */
 static enum pp_code grow(const struct resume *r, struct pp_error *err)
 {
     const int64_t n = pp_seq_len(r->seq) + TURN;
@@ -286,7 +286,7 @@ static enum pp_code grow(const struct resume *r, struct pp_error *err)
     return code;
 }
 
-/* The conversation, and on the disk another one of that length. */
+/* Computes the conversation, and saves another one of the same length. */
 static enum pp_code prepare(struct resume *r, int64_t n, struct pp_error *err)
 {
     struct pp_seq *other = NULL;
@@ -314,7 +314,7 @@ static enum pp_code prepare(struct resume *r, int64_t n, struct pp_error *err)
 
 /* --- the measurement ---------------------------------------------------------------------------------------------- */
 
-/* One of everything. Warming up: nothing is noted. */
+/* Measures everything once; if warming, without storing samples. */
 static enum pp_code once(struct resume *r, int64_t tokens, bool warming, struct pp_error *err)
 {
     double save_ms, turn_ms, warm_ms, ready_ms, used_ms, cold_ms, direct_ms;
@@ -360,7 +360,7 @@ static enum pp_code resume_at(struct resume *r, int64_t tokens, struct pp_error 
     enum pp_code code = prepare(r, tokens, err);
     if (!code)
         code = add_results(r, tokens, err);
-    for (int round = -1; round < r->b->repetitions && !code; round++) { /* the first warms up */
+    for (int round = -1; round < r->b->repetitions && !code; round++) { /* the first round warms up */
         bench_show(r->b, "saving and reading", (uint64_t)(round + 1), (uint64_t)r->b->repetitions + 1);
         code = once(r, tokens, round < 0, err);
     }
@@ -372,7 +372,7 @@ static enum pp_code resume_at(struct resume *r, int64_t tokens, struct pp_error 
     return code;
 }
 
-/* An empty conversation has nothing to save: alone that is no measurement, beside others there is nothing to say. */
+/* An empty conversation has nothing to save: an error if that is all that is to be measured. */
 static enum pp_code nothing_to_save(const struct bench *b, struct pp_error *err)
 {
     if (b->what == BENCH_RESUME)

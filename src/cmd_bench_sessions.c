@@ -1,9 +1,9 @@
-/* cmd_bench_sessions.c - how long the list, a search and the opening of a conversation take on the database that is
- * there: everything that the screen waits for. What is searched for is taken from the conversations themselves: the
- * commonest word and the rarest one of a sample of messages, and what stands beside them.
+/* cmd_bench_sessions.c - the time of the list, of searches and of opening a conversation with the existing database:
+ * everything that the user waits for. The words to search are taken from the conversations: the most frequent and
+ * the rarest word of a sample of messages, and their neighbours.
  *
- * Warm: the connection has answered the same question just before. Cold: a new connection, and the system was told to
- * forget the file (it may keep some of it). */
+ * Warm: the connection has just answered the same query. Cold: a new connection, after the system was asked to drop
+ * the file from its cache (it may keep some of it). */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,13 +21,13 @@ enum { PAGE = 64, WORD_BYTES = 48, SAMPLE = 200, MAX_WORDS = 20000 };
 
 struct questions {
     char common[WORD_BYTES], rare[WORD_BYTES], phrase[2 * WORD_BYTES + 4], prefix[WORD_BYTES], letter[WORD_BYTES];
-    int64_t session, head, n_branch; /* of about 100 messages */
+    int64_t session, head, n_branch; /* of the conversation that is opened, with about 100 messages */
 };
 
 enum { OPEN_STORE, FIRST_PAGE, LAST_PAGE, LIST_ALL, OPEN_BRANCH, SEARCH, N_KINDS };
 
 struct question {
-    const char *name, *text; /* text: of a search */
+    const char *name, *text; /* text: the words of a search */
     int kind;
     bool best_first;
 };
@@ -55,7 +55,7 @@ static bool letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (unsigned char)c >= 0x80;
 }
 
-/* Of whole characters, none of which a terminal obeys: the results name it. */
+/* Whether it consists of whole characters that are safe for a terminal, as it becomes the name of a result. */
 static bool can_be_shown(const char *word, size_t len)
 {
     int32_t cp;
@@ -99,7 +99,7 @@ static void count_words(struct sample *s, const struct pp_message *m, int messag
     }
 }
 
-/* Two words of a message, next to each other. */
+/* Two consecutive words of a message. */
 static void pick_phrase(struct questions *q, const struct pp_message *m)
 {
     const char *text = m->content ? m->content : "";
@@ -130,7 +130,7 @@ static enum pp_code sample_branch(struct measured *x, const struct pp_session *s
     return PP_OK;
 }
 
-/* The conversation on the first pages whose branch comes nearest to 100 messages. */
+/* Of the conversations on the first pages, keeps the one whose branch is nearest to 100 messages. */
 static void consider(struct measured *x, const struct pp_session *s)
 {
     int64_t off = llabs(s->n_messages - 100), best = llabs(x->q.n_branch - 100);
@@ -141,7 +141,7 @@ static void consider(struct measured *x, const struct pp_session *s)
     }
 }
 
-/* How many bytes the first n characters have. */
+/* Length in bytes of the first n characters. */
 static int bytes_of_first(const char *text, int n)
 {
     const size_t len = strlen(text);
@@ -212,7 +212,7 @@ static enum pp_code ask(struct measured *x, const struct question *q, struct pp_
     case FIRST_PAGE:
     case LAST_PAGE:
         code = pp_store_session_page(x->st, NULL, q->kind == LAST_PAGE, PAGE, &list, &n, err);
-        if (!code) /* the screen says how many there are */
+        if (!code) /* the screen shows their number, too */
             code = pp_store_session_count(x->st, &count, err);
         break;
     case LIST_ALL:
@@ -238,7 +238,8 @@ static void forget(const char *path)
     close(fd);
 }
 
-/* Not through a descriptor while a connection is open: closing one would release the connection's locks. */
+/* The file is not opened here while a connection is open: closing any descriptor of it would release the
+ * connection's locks. */
 static enum pp_code reopen(struct measured *x, struct pp_error *err)
 {
     char wal[700];

@@ -1,4 +1,4 @@
-/* cmd_bench_start.c - what happens before a model answers: the start of the program, the first token, the tokenizer. */
+/* cmd_bench_start.c - the time until a model answers: starting the program, the first token, the tokenizer. */
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -28,7 +28,7 @@ static size_t add_result(struct bench *b, const char *what, const char *name, co
 static void add_sample(struct bench *b, size_t result, int round, double sample)
 {
     struct bench_result *r = &b->report.results[result];
-    if (round >= 0) /* before that it warms up */
+    if (round >= 0) /* negative rounds warm up */
         r->samples[r->n++] = sample;
 }
 
@@ -39,7 +39,8 @@ static double since_ms(uint64_t begin)
 
 /* --- start ------------------------------------------------------------------------------------------------------ */
 
-/* Runs this program anew: the model is opened, one token computed, its logits written, and it is over. */
+/* Runs this program in a new process, which opens the model, computes the logits of one token, writes them, and
+ * exits. */
 static enum pp_code run_program(struct bench *b, const char *output, double *ms, struct pp_error *err)
 {
     char threads[32];
@@ -68,7 +69,7 @@ static enum pp_code run_program(struct bench *b, const char *output, double *ms,
                : pp_fail(err, PP_ERR_IO, "`pippin logits`, started to be timed, ended badly; see what it said");
 }
 
-/* Model and engine in this process, then a prompt's way to the first token. */
+/* Opens model and engine in this process, and computes the first token of a prompt. */
 static enum pp_code run_request(struct bench *b, double *open_ms, double *first_ms, struct pp_error *err)
 {
     struct pp_engine_options opt = pp_cli_engine_options(b->o);
@@ -142,7 +143,7 @@ enum pp_code bench_start(struct bench *b, struct pp_error *err)
 
 /* --- tokenizer -------------------------------------------------------------------------------------------------- */
 
-/* About a megabyte that no two lines of which are the same: prose, code, numbers, other scripts. */
+/* About a megabyte of text in which no two lines are equal: prose, code, numbers, several scripts. */
 static void own_text(struct pp_buf *text)
 {
     enum { WANTED = 1000000 };
