@@ -1,7 +1,8 @@
-/* cmd_bench_compare.c - two results of `pippin bench --json` held against each other, figure by figure.
+/* cmd_bench_compare.c - compares two results of `pippin bench --json`, figure by figure.
  *
- * The noise of a figure's median is taken from its spread: the standard error of a median of n samples is about 1.25
- * times their standard deviation / sqrt(n); twice that, of both runs together, is allowed for before the threshold. */
+ * The noise of a median is estimated from the spread: the standard error of the median of n samples is about 1.25
+ * times their standard deviation / sqrt(n). A difference counts if it exceeds the threshold plus twice the combined
+ * standard error of both runs. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "src/cmd_bench.h"
 
 struct figure {
-    const char *name, *unit; /* in the file's JSON */
+    const char *name, *unit; /* point into the parsed file */
     double median, deviation;
     int repetitions;
     bool more_is_better;
@@ -67,7 +68,7 @@ static enum pp_code read_figure(const char *path, const cJSON *entry, struct fig
     return PP_OK;
 }
 
-/* Standard error of the median, relative to it. */
+/* Relative standard error of the median. */
 static double noise(const struct figure *f)
 {
     return 1.2533 * f->deviation / f->median / sqrt(f->repetitions);
@@ -75,7 +76,7 @@ static double noise(const struct figure *f)
 
 struct comparison {
     const char *old_path, *new_path;
-    double threshold;          /* a share */
+    double threshold;          /* as a fraction */
     bool json;
     int n, n_slower, n_faster, n_alone;
     struct pp_buf out;

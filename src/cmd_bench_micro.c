@@ -1,5 +1,5 @@
-/* cmd_bench_micro.c - products of matrices by themselves, for every type of weights, set of kernels and number of rows;
- * and attention, as a pass over a model that has little else. */
+/* cmd_bench_micro.c - matrix products alone, for each weight type, set of kernels and number of rows; and attention,
+ * in passes of a model that consists of little else. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,10 +36,10 @@ struct products {
     int n_sets;
     int64_t rows[BENCH_MAX_LIST];
     int64_t n_rows;
-    size_t first;           /* of our results: type by type, set by set, rows by rows */
+    size_t first;           /* index of the first result; ordered by type, then set, then rows */
 };
 
-/* The scalar kernels are the definition and not fast: only if they are named, or nothing else runs. */
+/* The scalar kernels are the reference and slow: they are measured only if they are named, or nothing else runs. */
 static void choose_products(struct products *p)
 {
     static const char *const types[] = {"q4_0", "q4_k", "q6_k", "q8_0", "f16", "bf16", "f32"};
@@ -49,7 +49,7 @@ static void choose_products(struct products *p)
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (!one_type || pp_casecmp(types[i], o->bench.type) == 0)
             p->types[p->n_types++] = types[i];
-    if (one_type && p->n_types == 0) /* the rest by name only: they are many */
+    if (one_type && p->n_types == 0) /* there are many other types: by name only */
         p->types[p->n_types++] = o->bench.type;
     if (o->kernels) {
         p->sets[p->n_sets++] = o->kernels;
@@ -147,7 +147,7 @@ struct attention {
     struct pp_model *model;
     struct pp_engine *engine;
     enum pp_kv_type kv_type;
-    struct pp_seq *seq;     /* of the deepest depth */
+    struct pp_seq *seq;     /* at the greatest depth */
     struct pp_row *rows;    /* [PP_USUAL_ROWS] */
 };
 
@@ -156,7 +156,7 @@ static int32_t token_at(int64_t i)
     return (int32_t)(i * 7 % 31);
 }
 
-/* A pass of some rows behind `depth` tokens, of whose profile only attention counts. */
+/* A pass of some rows after `depth` tokens, of which only the time of attention counts. */
 static enum pp_code attention_pass(struct attention *a, int64_t depth, int rows, struct pp_profile_line *line,
                                    int *n_threads, struct pp_error *err)
 {
@@ -213,7 +213,7 @@ static void close_attention(struct attention *a)
     pp_free(a->rows);
 }
 
-/* All depths and numbers of rows, with one KV type: the results lie one after the other from `first` on. */
+/* All depths and numbers of rows for one KV type: their results are consecutive, beginning at `first`. */
 static enum pp_code attention_rounds(struct attention *a, const int64_t *depths, int n_depths, const int *rows,
                                      int n_rows, struct pp_error *err)
 {
@@ -246,7 +246,7 @@ static enum pp_code attention_rounds(struct attention *a, const int64_t *depths,
     return code;
 }
 
-/* One layer of a shape, its inner width and vocabulary as small as may be. */
+/* Uses a model of one layer of a shape, with the smallest possible FFN width and vocabulary. */
 static enum pp_code measure_attention(struct bench *b, const char *shape, struct pp_error *err)
 {
     static const int64_t usual_depths[] = {512, 4096};

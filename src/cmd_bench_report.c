@@ -1,4 +1,4 @@
-/* cmd_bench_report.c - the results of `pippin bench`: kept, summed up, and printed as text or as JSON. */
+/* cmd_bench_report.c - the results of `pippin bench`: storing, summarising, and printing them as text or JSON. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static void json_spread(struct pp_buf *b, const struct bench_summary *s)
     pp_cli_json_real(b, "stddev", s->deviation, 3);
 }
 
-/* The figure that people ask for by name: "prefill_tps", and its spread as "prefill". */
+/* Adds the main figures: for example "prefill_tps", and its spread as "prefill". */
 static void json_first(struct pp_buf *out, const struct bench_report *r, const char *what, const char *rate_name)
 {
     struct bench_summary s;
@@ -127,7 +127,7 @@ static void json_result(struct pp_buf *out, const struct bench_result *r)
     pp_buf_char(out, '}');
 }
 
-/* Time of a line, as if all threads had worked on it together. */
+/* The time of a line divided by the number of threads. */
 static double line_ms(const struct pp_profile *p, int kind)
 {
     return (double)p->lines[kind].ns / 1e6 / p->n_threads / (double)(p->passes ? p->passes : 1);
@@ -139,7 +139,7 @@ static double line_share(const struct pp_profile *p, int kind)
     return all > 0 ? (double)p->lines[kind].ns / all : 0;
 }
 
-/* Units a nanosecond, that is 10^9 a second, over all threads. */
+/* Units per nanosecond, that is 10^9 per second, over all threads. */
 static double line_rate(const struct pp_profile *p, int kind, uint64_t units)
 {
     return p->lines[kind].ns ? (double)units * p->n_threads / (double)p->lines[kind].ns : 0;
@@ -350,7 +350,7 @@ void bench_print_text(const struct bench *b)
     for (size_t i = 0; i < r->n; i++)
         if ((int)strlen(r->results[i].name) > width)
             width = (int)strlen(r->results[i].name);
-    if (b->what & ~(unsigned)(BENCH_MICRO | BENCH_SESSIONS)) /* which need no model */
+    if (b->what & ~(unsigned)(BENCH_MICRO | BENCH_SESSIONS)) /* the others need no model */
         text_head(b);
     for (size_t i = 0; i < r->n; i++)
         text_result(&r->results[i], width);

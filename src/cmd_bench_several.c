@@ -1,5 +1,5 @@
-/* cmd_bench_several.c - how much several conversations that are answered at the same time get out of the machine,
- * beside one alone: each with a prompt of its own, which is read before the clock runs. */
+/* cmd_bench_several.c - the throughput of several conversations answered at the same time, compared with a single
+ * one. Each has its own prompt, which is processed before the measurement. */
 #include <stdio.h>
 
 #include "engine/base/clock.h"
@@ -40,7 +40,7 @@ static enum pp_code begin(struct several *s, struct talk *t, int number, struct 
     return code ? code : pp_gen_begin(t->seq, s->prompt, s->b->n_prompt, &opt, &t->gen, err);
 }
 
-/* A pass for all; *n_tokens grows by those that were chosen. */
+/* One pass for all; adds the sampled tokens to *n_tokens. */
 static enum pp_code pass(struct several *s, struct talk *talks, int n, int64_t *n_tokens, bool *over,
                          struct pp_error *err)
 {
@@ -60,7 +60,7 @@ static enum pp_code pass(struct several *s, struct talk *talks, int n, int64_t *
     return code;
 }
 
-/* Tokens a second of n conversations together, from when all have read their prompts. */
+/* Tokens per second of n conversations in total, after all prompts have been processed. */
 static enum pp_code measure(struct several *s, int n, double *rate, struct pp_error *err)
 {
     struct talk talks[MOST] = {0};
@@ -108,7 +108,7 @@ static enum pp_code add_results(struct several *s, struct pp_error *err)
 static enum pp_code rounds(struct several *s, struct pp_error *err)
 {
     enum pp_code code = add_results(s, err);
-    for (int round = -1; round < s->b->repetitions && !code; round++) { /* the first warms up */
+    for (int round = -1; round < s->b->repetitions && !code; round++) { /* the first round warms up */
         bench_show(s->b, "several conversations", (uint64_t)(round + 1), (uint64_t)s->b->repetitions + 1);
         for (int i = 0; i < s->n_counts && !code; i++) {
             double rate;
@@ -142,7 +142,7 @@ enum pp_code bench_several(struct bench *b, struct pp_error *err)
     }
     if (most > MOST)
         return pp_fail(err, PP_ERR_USAGE, "at most %d conversations are answered at once", MOST);
-    if (b->n_gen < 2) /* the first token comes with the prompt */
+    if (b->n_gen < 2) /* the first token is computed with the prompt */
         return pp_fail(err, PP_ERR_USAGE, "bench several needs -n 2 or more");
     opt.cache_dir = b->temporary ? NULL : b->paths->cache;
     opt.n_threads = (int)b->threads[0];

@@ -1,8 +1,8 @@
-/* cmd_bench_trace.c - many adapters at once: requests drawn by Zipf's law, answered a few at a time.
+/* cmd_bench_trace.c - many adapters at once: requests drawn from a Zipf distribution, a few answered at a time.
  *
- * Adapter k is asked for with a probability in proportion to 1 / k^s. A few clients take requests from the list, one
- * each at a time: a client's conversation is given the adapter (a swap, unless it had that one), its prompt is
- * computed, and then all clients' answers grow together, a token each in every pass. */
+ * Adapter k is requested with a probability proportional to 1 / k^s. A few clients take requests from the list, one
+ * at a time each: the client's conversation is switched to the adapter (a swap, unless it had it already), its
+ * prompt is computed, and then the answers of all clients grow together, by a token each in every pass. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +17,9 @@ enum { CLIENTS = 4, PROMPT = 64, ANSWER = 32, RANK = 16 };
 struct client {
     struct pp_seq *seq;
     int request;            /* -1: none */
-    int adapter;            /* that its conversation has; -1: none yet */
-    int left;               /* tokens of the answer still to come */
-    int32_t token;          /* the next row's */
+    int adapter;            /* of its conversation; -1: none yet */
+    int left;               /* tokens of the answer that are still missing */
+    int32_t token;          /* input of its next row */
     uint64_t begin;
 };
 
@@ -28,17 +28,17 @@ struct trace {
     struct pp_engine *engine;
     struct pp_adapter **adapters; /* [n_adapters] */
     int n_adapters;
-    int *wanted;            /* [n_requests]: adapter of each */
+    int *wanted;            /* [n_requests]: the adapter of each */
     int n_requests, next;
-    double *latency_ms, *first_ms; /* [n_requests], in the order they ended or began */
+    double *latency_ms, *first_ms; /* [n_requests], in the order in which they ended or began */
     int n_ended, n_begun;
     int64_t swaps;
     struct client clients[CLIENTS];
     int32_t prompt[PROMPT];
-    int32_t choice;         /* behind the prompt that was computed last */
+    int32_t choice;         /* the token chosen after the prompt that was computed last */
 };
 
-/* The token; n > 0. */
+/* Greedy choice; n > 0. */
 static int32_t most_likely(const float *logits, int64_t n)
 {
     int64_t best = 0;
@@ -48,7 +48,7 @@ static int32_t most_likely(const float *logits, int64_t n)
     return (int32_t)best;
 }
 
-/* The same requests on every machine. */
+/* Draws the requests; they are the same on every machine. */
 static void draw_requests(struct trace *t, double s)
 {
     double sum = 0;
@@ -67,7 +67,7 @@ static void draw_requests(struct trace *t, double s)
     }
 }
 
-/* Those of --lora, or as many random ones as are asked for, each from a file that goes at once. */
+/* Loads those of --lora, or as many random ones as requested, each from a file that is deleted at once. */
 static enum pp_code load_adapters(struct trace *t, struct pp_error *err)
 {
     struct bench *b = t->b;
@@ -101,7 +101,7 @@ static enum pp_code take_choice(void *user, size_t i, const float *logits, struc
     return PP_OK;
 }
 
-/* The client among the idle ones whose conversation has this adapter, or the first idle one. NULL: all are busy. */
+/* An idle client, preferably one whose conversation has this adapter. NULL: all are busy. */
 static struct client *idle_client(struct trace *t, int adapter)
 {
     struct client *any = NULL;
@@ -127,14 +127,14 @@ static enum pp_code begin_request(struct trace *t, struct client *c, struct pp_e
     enum pp_code code = pp_seq_set_adapters(c->seq, &use, 1, err);
     if (code)
         return code;
-    pp_seq_truncate(c->seq, 0); /* another client's words */
+    pp_seq_truncate(c->seq, 0); /* drop the tokens of its earlier request */
     code = pp_cli_feed(t->engine, c->seq, t->prompt, PROMPT, PROMPT - 1, take_choice, t, t->b->cancel, err);
     c->token = t->choice;
     t->first_ms[t->n_begun++] = (double)(pp_now_ns() - c->begin) / 1e6;
     return code;
 }
 
-/* A token more for everybody who is being answered. */
+/* One more token for every client that is being answered. */
 static enum pp_code answer_all(struct trace *t, struct pp_error *err)
 {
     struct pp_row rows[CLIENTS];
@@ -181,7 +181,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The smallest value that is at least as large as this share of all. v: sorted */
+/* The smallest value that is at least as large as this fraction of all. v: sorted. */
 static double percentile(const double *v, int n, double share)
 {
     int i = (int)ceil(share * n) - 1;
