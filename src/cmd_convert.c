@@ -1,4 +1,4 @@
-/* cmd_convert.c - pippin convert, quantize: files and folders of models. */
+/* cmd_convert.c - pippin convert and quantize: convert files and folders of models. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,7 +18,8 @@ static void show_progress(void *user, const char *tensor, size_t done, size_t to
     pp_cli_bar_show(user, "writing", done, total);
 }
 
-/* src: a path, or a model's name. No file is written over itself: it is read to the end while the new one grows. */
+/* Resolves the source: a path, or a model's name. The target must not be the source, which is still read while the
+ * target is written. */
 static enum pp_code find_source(const struct pp_options *o, const struct pp_paths *p, char *src, size_t cap,
                                 struct pp_error *err)
 {
@@ -42,7 +43,7 @@ static enum pp_code known_type(const char *type, struct pp_error *err)
     return PP_ERR_USAGE;
 }
 
-/* end: where path led to before. What was there is replaced, which is the end of /dev/stdout. */
+/* `end` is what path led to beforehand; a link such as /dev/stdout no longer leads to the file that replaced it. */
 static enum pp_code report_size(const char *path, const char *end, struct pp_error *err)
 {
     struct stat st;
@@ -57,19 +58,20 @@ static enum pp_code report_size(const char *path, const char *end, struct pp_err
     return PP_OK;
 }
 
-/* Whether a model becomes a folder. */
+/* Whether a model is converted to a folder. */
 static bool to_folder(const struct pp_options *o, bool from_file, const char *dst)
 {
     return o->convert_to ? strcmp(o->convert_to, "gguf") != 0 : from_file && !pp_case_ends_with(dst, ".gguf");
 }
 
-/* Of these an older one may be replaced: a model is made again from the same source. Hours may be in a matrix. */
+/* Whether an existing file may be replaced: a model can be made again from its source. An importance matrix cannot,
+ * as it may have taken hours. */
 static bool is_weights(const char *path)
 {
     return pp_gguf_is(path) && !pp_cli_is_imatrix(path);
 }
 
-/* To what --to says, or the names; an adapter in GGUF to a folder, any other to GGUF. */
+/* Chooses the conversion by --to, or else by the names: an adapter in GGUF becomes a folder, any other adapter GGUF. */
 static enum pp_code convert_file(const struct pp_options *o, const char *src, const char *dst,
                                  struct pp_convert_options *opt, struct pp_error *err)
 {
@@ -81,7 +83,7 @@ static enum pp_code convert_file(const struct pp_options *o, const char *src, co
     if (o->convert_bits && !mlx)
         return pp_fail(err, PP_ERR_USAGE, "--bits is of MLX folders: give --to mlx, too");
     if (opt->base && looked)
-        return looked; /* it is not known that it is no adapter */
+        return looked; /* it may be an adapter whose file is damaged */
     if (opt->base && !adapter)
         return pp_fail(err, PP_ERR_USAGE, "--base is the model that an adapter belongs to, and %s is no adapter; leave "
                        "it out", src);
@@ -105,7 +107,7 @@ static enum pp_code read_imatrix(const struct pp_options *o, struct pp_convert_o
         return PP_OK;
     enum pp_code code = pp_imatrix_read(o->imatrix.file, m, err);
     opt->imatrix = *m;
-    opt->imatrix_name = pp_base_name(o->imatrix.file); /* where it lay is nobody's business */
+    opt->imatrix_name = pp_base_name(o->imatrix.file); /* the folder would be stored in the file, and is private */
     return code;
 }
 
@@ -119,7 +121,7 @@ static void report_imatrix(const struct pp_options *o, const struct pp_imatrix_u
         pp_cli_say("all %zu matrices were weighed by %s", all, o->imatrix.file);
 }
 
-/* type: NULL for convert. The model is that of --base, to which an adapter belongs. */
+/* type: NULL for convert. Opens the model of --base for an adapter. */
 static enum pp_code convert(const struct pp_options *o, const struct pp_paths *p, const char *type,
                             const struct pp_cancel *cancel, struct pp_error *err)
 {

@@ -29,7 +29,7 @@ struct doctor {
     const struct pp_options *o;
     const struct pp_paths *p;
     struct pp_buf out;
-    struct pp_buf problems; /* lines, or members of a JSON array */
+    struct pp_buf problems; /* one per line, or members of a JSON array */
     int n_problems;
 };
 
@@ -118,7 +118,7 @@ static void words(struct doctor *d, const char *name, const char *list)
 
 /* --- the machine -------------------------------------------------------------------------------------------- */
 
-/* What stands behind `name :` in /proc/cpuinfo, of the first processor that says it. */
+/* The value of the first line "name : value" in /proc/cpuinfo. */
 static bool cpu_info(const char *name, char *out, size_t cap)
 {
     char text[8192];
@@ -127,7 +127,7 @@ static bool cpu_info(const char *name, char *out, size_t cap)
     FILE *f = fopen("/proc/cpuinfo", "re");
     while (f && !found && fgets(text, sizeof text, f)) {
         if (strncmp(text, name, n) != 0)
-            continue; /* and may be shorter */
+            continue; /* a line that does not match may even be shorter */
         const char *behind = text + n + strspn(text + n, " \t");
         found = *behind == ':';
         if (found)
@@ -138,7 +138,7 @@ static bool cpu_info(const char *name, char *out, size_t cap)
     return found;
 }
 
-/* Those of the processor's features that kernels are made for. */
+/* The processor's features for which there are kernels. */
 static void find_features(char *out, size_t cap)
 {
     static const char known[] =
@@ -215,7 +215,7 @@ static unsigned read_hex(const char *device, const char *what)
     return (unsigned)strtoul(text, NULL, 16);
 }
 
-/* Display controllers and processors of graphics on the PCI bus. */
+/* Lists display controllers and processing accelerators on the PCI bus. */
 static void gpus(struct doctor *d)
 {
     static const struct {
@@ -242,7 +242,7 @@ static void gpus(struct doctor *d)
 
 /* --- files -------------------------------------------------------------------------------------------------- */
 
-/* The folder, or the nearest one above it that is there: where it would be made. */
+/* The folder itself or, if it does not exist, the nearest existing one above it. */
 static void nearest(const char *path, char out[600])
 {
     struct stat st;
@@ -320,7 +320,7 @@ static void named_adapters(struct doctor *d, const char *option, const char *mod
 
 static void named_template(struct doctor *d, const char *path)
 {
-    enum { LARGEST = 1 << 20 }; /* as the chat has it */
+    enum { LARGEST = 1 << 20 }; /* the same limit as in the chat */
     struct pp_template *t = NULL;
     struct pp_error err;
     char *source = NULL;
@@ -336,7 +336,8 @@ static void named_template(struct doctor *d, const char *path)
     pp_free(source);
 }
 
-/* doctor takes few options: it would pass over what keeps others from beginning. */
+/* Parses the options of the chat, as those of doctor are only a few, and would ignore errors in the rest of the
+ * configuration. */
 static void configuration(struct doctor *d)
 {
     char program[] = "pippin", chat[] = "chat", *words[] = {program, chat, NULL};
@@ -345,7 +346,7 @@ static void configuration(struct doctor *d)
     if (o && pp_options_parse(2, words, d->p, o, &err) != PP_OK) {
         problem(d, "%s", err.text);
     } else if (o) {
-        if (!o->model[0] || named_model(d, "model", o->model)) /* adapters may lie beside it */
+        if (!o->model[0] || named_model(d, "model", o->model)) /* adapters are searched in the model's folder */
             named_adapters(d, "lora", o->model, o->lora, o->n_lora);
         if (!o->draft || named_model(d, "model-draft", o->draft))
             named_adapters(d, "draft-lora", o->draft, o->draft_lora, o->n_draft_lora);
@@ -376,7 +377,7 @@ static void models(struct doctor *d, struct pp_store *st)
     pp_model_entry_list_free(list, n);
 }
 
-/* Looked at beside whoever uses it, and never made or changed. */
+/* Opens the database read-only, which works while other programs use it, and never creates or changes it. */
 static void database(struct doctor *d)
 {
     struct pp_store *st = NULL;
@@ -388,7 +389,7 @@ static void database(struct doctor *d)
     if (stat(d->p->db, &file) != 0) {
         line(d, "database", "%s: not there yet", d->p->db);
         flag(d, "there", false);
-    } else if (file.st_size == 0) { /* a disk that was full when it was to be made leaves that, and it is made then */
+    } else if (file.st_size == 0) { /* left by a full disk when it was to be created; the next start does that */
         line(d, "database", "%s: empty yet", d->p->db);
         flag(d, "there", true);
         number(d, "conversations", 0);
@@ -407,7 +408,7 @@ static void database(struct doctor *d)
         number(d, "conversations", n);
         number(d, "bytes", file.st_size);
         models(d, st);
-        if (access(d->p->data, W_OK) == 0 && access(d->p->db, W_OK) != 0) /* of the folder it was told */
+        if (access(d->p->data, W_OK) == 0 && access(d->p->db, W_OK) != 0) /* a read-only folder was reported already */
             problem(d, "%s cannot be written to: conversations are not kept, and no models registered; check its "
                     "permissions", d->p->db);
     }
