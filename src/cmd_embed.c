@@ -1,8 +1,8 @@
-/* cmd_embed.c - pippin embed: a line of text in, a vector of length 1 out, as a JSON array a line.
+/* cmd_embed.c - pippin embed: computes a vector of length 1 for each line of text, and prints it as a line of JSON.
  *
- * Vectors of tokens are what the model has computed behind its last norm. Which of them becomes the text's the model
- * says, or --pooling; else it is the mean of all for an encoder, and for other models the last one, the only token that
- * has seen the whole text. Short texts are computed together. */
+ * Token vectors are the outputs of the model's last norm. How they are pooled is determined by the model or
+ * --pooling. By default it is the mean of all for an encoder, and for other models the last one, the only token that
+ * attends to the whole text. Short texts are computed in one batch. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "src/commands.h"
 #include "src/overflow.h"
 
-enum { MAX_TEXTS = 16 }; /* that are computed together */
+enum { MAX_TEXTS = 16 }; /* computed in one batch */
 
 struct text {
     size_t line;
@@ -30,22 +30,22 @@ struct embed {
     int64_t n_embd, n_ctx;
     double *sum;         /* [n_embd] */
     struct pp_row *rows; /* [max_rows] */
-    size_t line;         /* of the text that was read last */
+    size_t line;         /* number of the text that was read last */
     struct text texts[MAX_TEXTS];
-    int n_texts;         /* that wait for a pass */
-    size_t n_rows;       /* of these */
+    int n_texts;         /* waiting for a pass */
+    size_t n_rows;       /* the number of their tokens */
     struct pp_buf out;
 };
 
 /* --- vectors -------------------------------------------------------------------------------------------------- */
 
-/* Whether token i of a text gives a part of its vector. */
+/* Whether token i of a text contributes to its vector. */
 static bool is_wanted(const struct embed *e, size_t i, size_t n)
 {
     return e->pooling == PP_POOLING_LAST ? i + 1 == n : e->pooling == PP_POOLING_CLS ? i == 0 : true;
 }
 
-/* The sum so far becomes a vector of length 1, and is forgotten. */
+/* Prints the sum normalised to length 1, and resets it. */
 static enum pp_code add_unit(struct embed *e, size_t line, struct pp_error *err)
 {
     double squares = 0;
@@ -62,7 +62,7 @@ static enum pp_code add_unit(struct embed *e, size_t line, struct pp_error *err)
     return PP_OK;
 }
 
-/* Row `row` of the pass that was made, token i of the text. */
+/* Adds the output of row `row`, token i of the text. */
 static enum pp_code take_row(struct embed *e, const struct text *t, size_t i, int row, struct pp_error *err)
 {
     const float *hidden = pp_step_output(e->m.engine, row);
@@ -74,7 +74,7 @@ static enum pp_code take_row(struct embed *e, const struct text *t, size_t i, in
     return add_unit(e, t->line, err);
 }
 
-/* All rows of a text were taken. */
+/* Completes a text after all its rows have been added. */
 static enum pp_code end_text(struct embed *e, const struct text *t, struct pp_error *err)
 {
     enum pp_code code = e->pooling == PP_POOLING_NONE ? PP_OK : add_unit(e, t->line, err);
@@ -89,7 +89,7 @@ static enum pp_code end_text(struct embed *e, const struct text *t, struct pp_er
 
 /* --- passes --------------------------------------------------------------------------------------------------- */
 
-/* Tokens from `first` on, count of them, as rows behind those that are there. */
+/* Adds `count` tokens from `first` on as rows, beginning at row `at`. */
 static void add_rows(struct embed *e, const struct text *t, size_t first, size_t count, size_t at)
 {
     for (size_t i = 0; i < count; i++)
@@ -97,7 +97,7 @@ static void add_rows(struct embed *e, const struct text *t, size_t first, size_t
                                           .out = is_wanted(e, first + i, t->n) ? PP_OUT_HIDDEN : PP_OUT_NONE};
 }
 
-/* A text by itself, in as many passes as it takes. */
+/* Computes one text, in several passes if necessary. */
 static enum pp_code compute_alone(struct embed *e, const struct text *t, struct pp_error *err)
 {
     const size_t most = (size_t)pp_engine_max_rows(e->m.engine);
@@ -112,7 +112,8 @@ static enum pp_code compute_alone(struct embed *e, const struct text *t, struct 
     return code ? code : end_text(e, t, err);
 }
 
-/* All waiting texts in one pass. *fits: false if memory is too little for that; then no text has been computed. */
+/* Computes all waiting texts in one pass. *fits: false if there is not enough memory for that; then none has been
+ * computed. */
 static enum pp_code compute_together(struct embed *e, bool *fits, struct pp_error *err)
 {
     size_t at = 0;
@@ -137,7 +138,7 @@ static void free_text(struct text *t)
     *t = (struct text){0};
 }
 
-/* Computes and prints what waits. If there is too little memory for all at once, one after the other. */
+/* Computes and prints the waiting texts, one by one if there is not enough memory for all. */
 static enum pp_code flush(struct embed *e, struct pp_error *err)
 {
     const size_t most = (size_t)pp_engine_max_rows(e->m.engine);
@@ -149,7 +150,7 @@ static enum pp_code flush(struct embed *e, struct pp_error *err)
         code = PP_OK;
         for (int k = 0; k < e->n_texts && !code; k++) {
             code = compute_alone(e, &e->texts[k], err);
-            pp_seq_truncate(e->texts[k].seq, 0); /* its pages are the next one's */
+            pp_seq_truncate(e->texts[k].seq, 0); /* releases its pages for the next one */
         }
     }
     for (int k = 0; k < e->n_texts; k++)
@@ -161,7 +162,7 @@ static enum pp_code flush(struct embed *e, struct pp_error *err)
 
 /* --- texts ---------------------------------------------------------------------------------------------------- */
 
-/* A text that is too long: an encoder reads what it can, and its end. */
+/* Truncates a text that is too long for an encoder, keeping its end token; an error for other models. */
 static enum pp_code fit(struct embed *e, struct text *t, struct pp_error *err)
 {
     const int32_t last = t->n ? t->ids[t->n - 1] : -1;
@@ -179,8 +180,8 @@ static enum pp_code fit(struct embed *e, struct text *t, struct pp_error *err)
     return PP_OK;
 }
 
-/* A line without tokens, as a blank one is to models that put none before each text, has no vector: an empty one says
- * so in its place, and the lines behind it keep theirs. */
+/* A line without tokens, as an empty one is for models without BOS, has no vector. It is printed as [], so that the
+ * output has as many lines as the input. */
 static enum pp_code embed_nothing(struct embed *e, struct pp_error *err)
 {
     enum pp_code code = flush(e, err);
@@ -216,7 +217,7 @@ static enum pp_code embed_line(struct embed *e, const char *text, size_t n, stru
     return PP_OK;
 }
 
-/* Where nobody reads the vectors any more, no more are computed. */
+/* Stops when the reader of stdout has gone away. */
 static enum pp_code embed_all(struct embed *e, const struct pp_buf *text, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -229,7 +230,7 @@ static enum pp_code embed_all(struct embed *e, const struct pp_buf *text, struct
     }
     struct pp_error later;
     const enum pp_code rest = code == PP_ERR_CANCELLED || ferror(stdout) ? PP_OK : flush(e, code ? &later : err);
-    return code ? code : rest; /* the lines before one that fails have their vectors */
+    return code ? code : rest; /* the vectors of the lines before an error are printed */
 }
 
 /* --- the command ---------------------------------------------------------------------------------------------- */

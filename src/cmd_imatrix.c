@@ -1,8 +1,8 @@
-/* cmd_imatrix.c - pippin imatrix: which columns of a model's matrices matter while it reads a text.
+/* cmd_imatrix.c - pippin imatrix: measures which columns of a model's matrices matter when it processes a text.
  *
- * The text is cut as `pippin perplexity` cuts it: chunks of -c tokens, the first of each replaced by BOS. The file is
- * written every --output-frequency chunks and at the end, so that what is stopped, however hard, can go on behind the
- * last chunk that was written. */
+ * The text is cut as in `pippin perplexity`: chunks of -c tokens, the first of each replaced by BOS. The file is
+ * written every --output-frequency chunks and at the end, so that an interrupted run, even a killed one, can
+ * continue after the last chunk that was written. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,12 +21,12 @@ struct work {
     const struct pp_options *o;
     const struct pp_cancel *cancel;
     const char *output;
-    const char *text;          /* its name */
+    const char *text;          /* name of the text */
     struct pp_imatrix *imatrix;
     uint32_t n_ctx;
-    size_t skip;               /* chunks that the output has seen */
-    size_t total;              /* of the text, those included */
-    size_t written;            /* up to which chunk the output goes */
+    size_t skip;               /* chunks that are in the output already */
+    size_t total;              /* chunks of the text, including those */
+    size_t written;            /* chunks that the output contains */
     double seconds;
 };
 
@@ -50,7 +50,7 @@ static enum pp_code write_output(struct work *w, size_t done, struct pp_error *e
     return code;
 }
 
-/* A disk that is full may have room again at the end: what was read so far should not be lost here. */
+/* A full disk is not an error yet: there may be room again at the end, and hours of work would be lost. */
 static enum pp_code write_midway(struct work *w, size_t done, struct pp_error *err)
 {
     const enum pp_code code = write_output(w, done, err);
@@ -108,7 +108,7 @@ static enum pp_code read_text(struct work *w, const struct pp_paths *p, struct p
     m.chunks = true;
     opt.imatrix = w->imatrix;
     if (w->o->imatrix.process_output)
-        opt.max_rows = OUTPUT_ROWS; /* their logits are what takes memory */
+        opt.max_rows = OUTPUT_ROWS; /* the logits of these rows take most of the memory */
     if (!w->o->kv_type_given)
         opt.kv_type = PP_KV_F32;
     enum pp_code code = pp_cli_model_open(&m, p, w->o->model, &opt, err);
@@ -130,7 +130,7 @@ static enum pp_code read_text(struct work *w, const struct pp_paths *p, struct p
     return code;
 }
 
-/* What the output holds already, which must be the beginning of the same work. */
+/* Reads the existing output for --continue; it must be from the same model and text. */
 static enum pp_code take_up(struct work *w, struct pp_error *err)
 {
     if (!w->o->resume_latest || access(w->output, F_OK) != 0)
@@ -151,7 +151,7 @@ static enum pp_code take_up(struct work *w, struct pp_error *err)
     return PP_OK;
 }
 
-/* What is in the new file, too. */
+/* Whether the existing output is contained in the new one. */
 static bool keeps_output(const struct work *w)
 {
     for (int i = 0; i < w->o->imatrix.n_in_files; i++)
@@ -160,7 +160,8 @@ static bool keeps_output(const struct work *w)
     return w->o->resume_latest;
 }
 
-/* Hours may be in a matrix, and its name is the same if none is said: who forgets --continue does not begin it anew. */
+/* Refuses to overwrite an existing matrix, which may have taken hours: without -o it has the default name, and
+ * --continue is easily forgotten. */
 static enum pp_code check_output(const struct work *w, struct pp_error *err)
 {
     struct stat st;
@@ -226,7 +227,7 @@ int pp_cmd_imatrix(const struct pp_options *o, const struct pp_paths *p)
     if (!code && w.n_ctx < 4)
         code = pp_fail(&err, PP_ERR_USAGE, "a chunk needs at least 4 tokens, not -c %u", w.n_ctx);
     if (!code)
-        code = check_output(&w, &err); /* before anything is read */
+        code = check_output(&w, &err); /* before anything expensive */
     if (!code)
         code = take_up(&w, &err);
     if (!code)

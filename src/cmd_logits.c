@@ -1,4 +1,4 @@
-/* cmd_logits.c - pippin logits: what the model thinks of every next token, as numbers in a file. */
+/* cmd_logits.c - pippin logits: writes the logits for every position of a text to a file. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -7,7 +7,7 @@
 #include "src/commands.h"
 #include "src/overflow.h"
 
-/* Logits are made again soon: what is nothing else may be replaced by newer ones. */
+/* Logits are quickly computed again, so an existing file of them may be replaced, but no other file. */
 static bool is_logits(const char *path)
 {
     struct pp_safetensors *s;
@@ -18,7 +18,7 @@ static bool is_logits(const char *path)
     return is;
 }
 
-/* --ids, else the list in the file of -f or on stdin. */
+/* Reads --ids, or else the list in the file of -f or on stdin. */
 static enum pp_code read_ids(const struct pp_options *o, int32_t **ids, size_t *n, struct pp_error *err)
 {
     struct pp_buf text = {0};

@@ -1,13 +1,15 @@
-/* cmd_perplexity.c - pippin perplexity: how well a model foresees a text.
+/* cmd_perplexity.c - pippin perplexity: measures how well a model predicts a text.
  *
- * Two figures that others publish too, over a text whose special tokens are parsed:
+ * Two measures that are comparable with published ones; special tokens in the text are parsed:
  *
- *   chunks (the default, as llama-perplexity measures): BOS and then the text's ids are cut into chunks of -c tokens;
- *     the first token of each is replaced by BOS; the predictions of the second half are scored, -c / 2 - 1 in a chunk.
- *   --windows: the text's ids in windows of -c tokens without BOS; every next token is scored, also the one behind the
+ *   chunks (the default, as llama-perplexity does): BOS and the text are cut into chunks of -c tokens;
+ *     the first token of each is replaced by BOS; the predictions in the second half are scored, -c / 2 - 1 per
+ *     chunk.
+ *   --windows: the text in windows of -c tokens without BOS; every next token is scored, including the one after
+ *   the
  *     window.
  *
- * Perplexity is exp of the mean of -log p; its standard error follows from the variance of -log p. */
+ * Perplexity is exp of the mean of -log p; its standard error is derived from the variance of -log p. */
 #include <math.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -22,13 +24,13 @@ enum { DEFAULT_CHUNK = 512, OUTPUT_ROWS = 256 };
 struct score {
     double sum, sum_squares; /* of -log p */
     uint64_t n;
-    const int32_t *next;     /* what followed row i of the chunk in hand */
+    const int32_t *next;     /* the token that follows row i of the current chunk */
     int64_t n_vocab;
-    size_t last;             /* the last row that is scored */
+    size_t last;             /* index of the last row that is scored */
 };
 
-/* log of softmax(logits)[token]. Single precision is enough for the terms, which are at most 1; their errors, of either
- * sign, are far below the digits shown once they are summed up. NaN anywhere gives NaN. */
+/* log softmax(logits)[token]. Single precision suffices for the terms, which are at most 1: their errors, of either
+ * sign, are far below the digits shown after summation. NaN anywhere gives NaN. */
 static double log_probability(const float *logits, int64_t n, int32_t token)
 {
     float most = logits[0];
@@ -104,7 +106,7 @@ static void show_result(const struct pp_options *o, const struct pp_cli_model *m
     pp_buf_free(&b);
 }
 
-/* tokens [n]: for chunks with room for BOS in front. */
+/* tokens [n]: for chunks, with room for BOS in front. */
 static enum pp_code measure(const struct pp_options *o, struct pp_cli_model *m, int32_t *tokens, size_t n, size_t n_ctx,
                             const struct pp_cancel *cancel, struct pp_error *err)
 {
@@ -149,7 +151,7 @@ static enum pp_code perplexity(const struct pp_options *o, const struct pp_paths
     size_t n_ctx = o->ctx_size > 0 ? (size_t)o->ctx_size : DEFAULT_CHUNK;
     opt.n_ctx = (int64_t)n_ctx;
     m.chunks = true;
-    opt.max_rows = OUTPUT_ROWS; /* their logits, not the activations, are what takes memory */
+    opt.max_rows = OUTPUT_ROWS; /* the logits of these rows take most of the memory */
     if (!o->kv_type_given)
         opt.kv_type = PP_KV_F32;
     enum pp_code code = pp_cli_args(o, 0, 0, "", err);
