@@ -1,4 +1,4 @@
-/* cmd_lora.c - pippin lora list, info: which adapters there are, and what they change. Training: cmd_lora_train.c. */
+/* cmd_lora.c - pippin lora list and info: which adapters exist, and what they change. Training: cmd_lora_train.c. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 /* --- finding ---------------------------------------------------------------------------------------------- */
 
-/* Beside the model, in the adapters folder, and those of --lora. */
+/* Finds the adapters in the model's folder, in the adapters folder, and those of --lora. */
 static enum pp_code find_all(const struct pp_options *o, const struct pp_paths *p, struct pp_adapter_paths *f,
                              struct pp_error *err)
 {
@@ -35,7 +35,7 @@ static int64_t largest_rank(const struct pp_adapter_file *f)
     return rank;
 }
 
-/* The type of one of the target's parts; they rarely differ. */
+/* The stored type of a target's tensors, which are rarely of different types. */
 static const char *stored_type(const struct pp_adapter_target *t)
 {
     const struct pp_tensor *parts[] = {&t->a, &t->weight, &t->ia3, &t->bias, &t->magnitude, &t->b_bias,
@@ -46,8 +46,8 @@ static const char *stored_type(const struct pp_adapter_target *t)
     return "";
 }
 
-/* How far an adapter at strength 1 moves logits, and how far those under the adapter as it is held while chatting
- * (engine.h) are from those under it as it is stored: roots of mean squares over a few tokens. changed 0: not known. */
+/* How much an adapter at strength 1 changes logits, and how much the logits with the adapter as it is used in chats
+ * (engine.h) differ from those with the stored precision: root mean squares over a few tokens. changed 0: unknown. */
 struct effect {
     double changed, off;
 };
@@ -105,7 +105,7 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     pp_buf_char(b, '}');
 }
 
-/* What files call it, and with so many bytes at least: one line, whatever is in it. */
+/* A name from a file, as one line whatever it contains, padded to `least` bytes. */
 static void add_name(struct pp_buf *b, const char *name, size_t least)
 {
     const size_t begin = b->len;
@@ -114,8 +114,8 @@ static void add_name(struct pp_buf *b, const char *name, size_t least)
         pp_buf_char(b, ' ');
 }
 
-/* How many experts a target and those like it are of, if it is the first of them; 0: it is a later one. 1: it is no
- * expert's, or others of the stack are not like it. */
+/* If the targets of all experts in a stack are alike (in rank, scale and parts): returns their number for the first
+ * of them, and 0 for the others. 1 for any other target. */
 static int experts_alike(const struct pp_adapter_file *f, const struct pp_adapter_target *t)
 {
     const char *number = pp_adapter_is_of_experts(t->name) ? pp_expert_number(t->name) : NULL;
@@ -138,7 +138,7 @@ static int experts_alike(const struct pp_adapter_file *f, const struct pp_adapte
     return !number ? 1 : t == first ? n : 0;
 }
 
-/* A line; experts that are alike have one together. */
+/* Describes a target in a line; experts with equal ones share a line. */
 static void text_target(struct pp_buf *b, const struct pp_adapter_file *f, const struct pp_adapter_target *t)
 {
     const int n_experts = experts_alike(f, t);
@@ -206,7 +206,7 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
         text_target(b, f, pp_adapter_file_at(f, i));
 }
 
-/* One adapter into *b. */
+/* Appends the description of an adapter to *b. */
 static enum pp_code describe(const struct pp_options *o, const char *path, bool with_targets,
                              const struct effect *effect, struct pp_buf *b, struct pp_error *err)
 {
@@ -219,7 +219,7 @@ static enum pp_code describe(const struct pp_options *o, const char *path, bool 
     return b->bad ? pp_fail_nomem(err, "the list of adapters") : PP_OK;
 }
 
-/* What can be told is, also where not all can be found. */
+/* Lists what can be described, even if some folder cannot be read. */
 static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, struct pp_error *err)
 {
     struct pp_adapter_paths f = {.damaged = true};
@@ -233,7 +233,7 @@ static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, s
     for (size_t i = 0; i < f.n; i++) {
         struct pp_error why;
         if (describe(o, f.list[i], false, &(struct effect){0}, &out, &why) == PP_OK)
-            continue; /* one bad file does not hide the others */
+            continue; /* a damaged file must not hide the others */
         const bool named = strstr(why.text, f.list[i]) != NULL;
         pp_cli_say("%s%s%s", named ? "" : f.list[i], named ? "" : ": ", why.text);
     }
@@ -252,7 +252,7 @@ static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, s
 
 enum { EFFECT_TOKENS = 16 };
 
-/* Logits of a few tokens; a: NULL for the model alone. */
+/* Computes logits of a few tokens; a: NULL for the model without adapters. */
 static enum pp_code logits_under(struct pp_engine *e, const struct pp_adapter *a, struct pp_cli_rows *to,
                                  const struct pp_cancel *cancel, struct pp_error *err)
 {
@@ -308,7 +308,8 @@ static enum pp_code find_effect(const struct pp_options *o, const struct pp_mode
     return code;
 }
 
-/* With -m the adapter is held against that model, too. What must be invoked would change nothing in these tokens. */
+/* With -m, also checks the adapter with that model. The effect of an adapter that must be invoked is not measured,
+ * as it would be none for these tokens. */
 static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths *p, const char *path,
                               struct effect *effect, const struct pp_cancel *cancel, struct pp_error *err)
 {
@@ -365,7 +366,7 @@ int pp_cmd_lora(const struct pp_options *o, const struct pp_paths *p)
         code = list(o, p, &err);
     else if (strcmp(o->subcommand, "info") == 0)
         code = info(o, p, cancel, &err);
-    else /* "train": the options know no other word */
+    else /* "train": option parsing accepts no other word */
         code = pp_cmd_lora_train(o, p, cancel, &err);
     return pp_cli_end(code, &err);
 }

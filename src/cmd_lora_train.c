@@ -1,5 +1,5 @@
-/* cmd_lora_train.c - pippin lora train: an adapter from examples. What is learnt and how is engine/train.h's; here are
- * files, the bar with its plot of the loss, and the summary. */
+/* cmd_lora_train.c - pippin lora train: trains an adapter from examples. The training itself is in engine/train.h;
+ * here are files, the progress line with a plot of the loss, and the summary. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,10 +20,10 @@
 
 enum { POINTS = 512, BAR = 12, PLOT = 16, LEVELS = 8, EVERY_NS = 100 * 1000 * 1000 };
 
-/* Losses of all steps so far: means of `each` steps, of which there are twice as many whenever the list is full. */
+/* The losses of all steps so far, as means of `each` steps; that number doubles whenever the array is full. */
 struct history {
     double mean[POINTS];
-    int n;                      /* the last one may be of fewer steps */
+    int n;                      /* the last mean may be of fewer steps */
     int64_t each, in_last;
 };
 
@@ -31,7 +31,7 @@ struct show {
     struct history loss;
     bool terminal;
     uint64_t last_ns;
-    double last_share;          /* of the last plain line */
+    double last_share;          /* progress at the last plain line */
 };
 
 static void remember(struct history *h, double loss)
@@ -50,7 +50,7 @@ static void remember(struct history *h, double loss)
     h->in_last = 1;
 }
 
-/* The history in PLOT columns: eighths of a block, the highest loss at the top. */
+/* Plots the history in PLOT columns, with eighths of a block; the highest loss is at the top. */
 static void plot(struct pp_buf *out, const struct history *h)
 {
     static const char *const blocks[LEVELS] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
@@ -92,7 +92,7 @@ static int terminal_width(void)
     return ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col ? w.ws_col : 80;
 }
 
-/* Seconds until the end, from the steps of this run; NAN: nothing is known yet. */
+/* Estimated seconds to the end, from the steps of this run; NAN: unknown. */
 static double time_left(const struct pp_train_progress *p)
 {
     int64_t done = p->step - p->first_step;
@@ -102,10 +102,10 @@ static double time_left(const struct pp_train_progress *p)
 struct progress {
     struct show show;
     const struct pp_cancel *cancel;
-    bool waiting;               /* for room on the disk */
+    bool waiting;               /* for space on the disk */
 };
 
-/* Adds a figure, of which each byte is a column, if there is room. */
+/* Adds an ASCII text if it fits into the remaining columns. */
 static void add_figure(struct pp_buf *to, int *room, const char *text)
 {
     if ((int)strlen(text) > *room)
@@ -114,7 +114,8 @@ static void add_figure(struct pp_buf *to, int *room, const char *text)
     *room -= (int)strlen(text);
 }
 
-/* What of it the terminal has room for, which is as wide as it is now: a line that wraps could not be taken back. */
+/* Rewrites the progress line, with as many figures as fit the terminal's current width: a line that wraps could not
+ * be rewritten. */
 static void show_line(struct progress *g, const struct pp_train_progress *p)
 {
     struct pp_buf line = {0}, figures = {0};
@@ -192,7 +193,7 @@ static void report(void *user, const struct pp_train_progress *p)
     show_line(g, p);
 }
 
-/* Hours may be in it: who watches can make room. */
+/* When a checkpoint cannot be written, waits for the user to make space: hours of training may be lost otherwise. */
 static bool wait_for_room(void *user, const char *why)
 {
     enum { TRIES = 50 };
@@ -213,9 +214,9 @@ static bool wait_for_room(void *user, const char *why)
 /* --- what there is to do --------------------------------------------------------------------------------------- */
 
 struct job {
-    char path[1024];            /* of the model */
+    char path[1024];            /* path of the model */
     struct pp_model *model;
-    struct pp_buf chat_template; /* of --chat-template-file */
+    struct pp_buf chat_template; /* text of --chat-template-file */
     struct pp_train_data *data, *validation;
     struct pp_trainer *trainer;
     struct pp_train_options opt;
@@ -230,21 +231,21 @@ static void job_close(struct job *j)
     pp_model_close(j->model);
 }
 
-/* An example can be no longer than what the model was made for. */
+/* The maximum length of an example: at most the model's training context. */
 static int64_t max_length(const struct pp_options *o, const struct job *j)
 {
     const int64_t most = pp_model_info(j->model)->n_ctx_train;
     return o->lora_train.max_length < most ? o->lora_train.max_length : most;
 }
 
-/* What a template that writes the date takes for today: one that stays, so that a training can be repeated. */
+/* The date for templates that print it: that of the file, so that a training can be repeated. */
 static int64_t time_of(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 ? (int64_t)st.st_mtime : 0;
 }
 
-/* The template of a model that brings none: the one that its chats are written with. */
+/* The chat template of a model that has none: the same as in chats. */
 static const char *builtin_template(const struct job *j, const char **name, const char **why)
 {
     const struct pp_model_info *m = pp_model_info(j->model);
@@ -297,7 +298,7 @@ static void say_plan(const struct job *j)
                i->n_kept < i->n_layers ? ", and computes layers twice to save more" : "");
 }
 
-/* The adapter says what it was trained on: that leads there from any folder. */
+/* Makes a path absolute, as the adapter stores it, and must find the model from any folder. */
 static void from_the_root(char *path, size_t cap)
 {
     char whole[PATH_MAX];
