@@ -1,4 +1,5 @@
-/* cmd_models.c - pippin models list, add, pull, info, tag, untag, rm: models by name. Files stay where they are. */
+/* cmd_models.c - pippin models list, add, pull, info, tag, untag, rm: manages the registry of models. Files are not
+ * moved. */
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
@@ -133,7 +134,7 @@ static int visible(const struct dirent *e)
     return e->d_name[0] != '.';
 }
 
-/* All models in a folder and below. One that cannot be used is told, and does not keep the others out. */
+/* Adds all models in a folder and below. Unusable ones are reported and skipped. */
 static enum pp_code add_folder(struct models *c, const char *folder, int depth, struct pp_error *err)
 {
     struct dirent **names;
@@ -171,7 +172,8 @@ static enum pp_code add_path(struct models *c, const char *path, struct pp_error
     struct stat st;
     if (stat(path, &st) != 0)
         return pp_fail(err, PP_ERR_NOT_FOUND, "cannot open %s: %s", path, strerror(errno));
-    if (!S_ISDIR(st.st_mode) || pp_registry_looks_like(path) || pp_is_adapter(path)) /* of the latter it says so */
+    /* an adapter is refused by add_model, with a reason */
+    if (!S_ISDIR(st.st_mode) || pp_registry_looks_like(path) || pp_is_adapter(path))
         return add_model(c, path, err);
     if (c->o->name)
         return pp_fail(err, PP_ERR_USAGE, "--name is for one model, and %s is a folder of several", path);
@@ -209,7 +211,7 @@ static enum pp_code pull(struct models *c, struct pp_error *err)
     if (!code) {
         pp_free(e.source);
         pp_free(e.sha256);
-        e.source = pp_strndup(c->o->args[0], strcspn(c->o->args[0], "?#")); /* what follows may be a key */
+        e.source = pp_strndup(c->o->args[0], strcspn(c->o->args[0], "?#")); /* the query may contain a key */
         e.sha256 = pp_strdup(sha256);
         code = e.source && e.sha256 ? pp_store_model_put(c->st, &e, c->o->name, err) : pp_fail_nomem(err, "the model");
     }
@@ -222,7 +224,7 @@ static enum pp_code pull(struct models *c, struct pp_error *err)
 
 /* --- info --------------------------------------------------------------------------------------------------- */
 
-/* What is told of a model: what it is, and the memory that it needs with a context of n_ctx tokens. */
+/* What is printed about a model: its properties, and the memory that it needs with a context of n_ctx tokens. */
 struct telling {
     const struct pp_model_info *info;
     const char *path;
@@ -311,7 +313,7 @@ static enum pp_code info_of(struct models *c, const char *name, struct pp_error 
     return PP_OK;
 }
 
-/* A wrong name does not keep the others back. */
+/* A name that is not found does not prevent the others from being shown. */
 static enum pp_code info(struct models *c, struct pp_error *err)
 {
     enum pp_code failed = pp_cli_args(c->o, 1, PP_MAX_POSITIONAL, "NAME...", err);
@@ -336,7 +338,7 @@ static enum pp_code info(struct models *c, struct pp_error *err)
 
 /* --- tag, untag, rm ----------------------------------------------------------------------------------------- */
 
-/* The path under which a model is registered: by name, tag or path. */
+/* The path under which a model is registered, found by name, tag or path. */
 static enum pp_code find(struct models *c, const char *word, char **path, struct pp_error *err)
 {
     enum pp_code code = pp_store_model_find(c->st, word, path, err);
@@ -364,7 +366,7 @@ static enum pp_code find(struct models *c, const char *word, char **path, struct
     return code;
 }
 
-/* Nothing else can be given back as it is shown, in a list or as JSON. */
+/* Only such names can be typed as they are displayed in lists or JSON. */
 static bool is_plain(const char *s)
 {
     if (!pp_utf8_valid(s, strlen(s)))
@@ -405,7 +407,7 @@ static enum pp_code tag(struct models *c, struct pp_error *err)
     return code;
 }
 
-/* Whether one of the first n words is this one. */
+/* Whether one of the first n words equals this one. */
 static bool said_before(const char *const *words, int n, const char *word)
 {
     for (int i = 0; i < n; i++)
@@ -423,7 +425,8 @@ static enum pp_code untag(struct models *c, struct pp_error *err)
     return code;
 }
 
-/* Of a row in which one is not known, all stay; one that has two of the names goes once. */
+/* Finds all models before it removes the first, so that an unknown name changes nothing. A model given by two names
+ * is removed once. */
 static enum pp_code rm(struct models *c, struct pp_error *err)
 {
     char *paths[PP_MAX_POSITIONAL] = {NULL};
@@ -445,7 +448,7 @@ static enum pp_code rm(struct models *c, struct pp_error *err)
 
 /* --- the command -------------------------------------------------------------------------------------------- */
 
-/* Names stand in lists and menus. */
+/* Checks that a name can be shown in lists and menus. */
 static enum pp_code check_name(const char *name, struct pp_error *err)
 {
     enum { MOST = 100 };
@@ -463,7 +466,7 @@ int pp_cmd_models(const struct pp_options *o, const struct pp_paths *p)
     static const struct {
         const char *name;
         enum pp_code (*run)(struct models *, struct pp_error *);
-        const char *undone; /* where the database cannot be opened */
+        const char *undone; /* what was not done if the database cannot be opened */
         bool only_looks;
     } words[] = {{"list", list, "no model can be listed", true},
                  {"info", info, "no model can be looked up", true},

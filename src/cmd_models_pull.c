@@ -1,9 +1,9 @@
-/* cmd_models_pull.c - pippin models pull: a model from a URL, from Hugging Face's hub (hf:owner/name[:file]) or from
- * Ollama's registry (ollama:name[:tag]) into the models folder.
+/* cmd_models_pull.c - pippin models pull: downloads a model from a URL, from the Hugging Face hub
+ * (hf:owner/name[:file]) or from the Ollama registry (ollama:name[:tag]) into the models folder.
  *
- * Hub: GET BASE/api/models/OWNER/NAME/tree/main lists files with sizes and, of large ones, SHA-256, at most a thousand
- * at a time (a Link header says where it goes on); a file is at BASE/OWNER/NAME/resolve/main/FILE. Registry: GET
- * BASE/v2/OWNER/NAME/manifests/TAG names layers by their SHA-256; the model is the one of type
+ * Hub: GET BASE/api/models/OWNER/NAME/tree/main lists files with their sizes and, for large ones, SHA-256, at most a
+ * thousand per page (a Link header has the next page); a file is at BASE/OWNER/NAME/resolve/main/FILE. Registry: GET
+ * BASE/v2/OWNER/NAME/manifests/TAG lists layers with their SHA-256; the model is the layer of type
  * application/vnd.ollama.image.model, at BASE/v2/OWNER/NAME/blobs/DIGEST. */
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -33,9 +33,9 @@ enum { MAX_LIST = 16 << 20, MAX_PAGES = 64, MAX_FILES = 512, MAX_TOKENS = 1 << 1
 static const char hub_base[] = "https://huggingface.co", registry_base[] = "https://registry.ollama.ai";
 
 struct remote {
-    char *url, *name;         /* name: of the file here */
-    uint64_t size;            /* 0: not known */
-    char sha256[65];          /* "" if not known */
+    char *url, *name;         /* name: of the local file */
+    uint64_t size;            /* 0: unknown */
+    char sha256[65];          /* "" if unknown */
 };
 
 struct pull {
@@ -48,14 +48,14 @@ struct pull {
     char *folder;             /* below the models folder, for a model of several files; or NULL */
     char *token;
     struct pp_cli_bar bar;
-    uint64_t heard, heard_ns; /* bytes of the file under way, and since when there are no more; 0: it begins */
-    int tell_s;               /* after so many seconds without a byte that is told */
+    uint64_t heard, heard_ns; /* bytes of the current file, and when they last increased; 0: it has just begun */
+    int tell_s;               /* seconds of silence after which that is reported next */
 };
 
 /* --- what is to be fetched ---------------------------------------------------------------------------------------- */
 
-/* A longer name than files can have (with .part.from behind it) gets a checksum in the place of what was between its
- * beginning and its end. The end, which counts the parts of a model, is not in that: parts are called alike. */
+/* Shortens a name that is too long for a file (.part.from is appended to it): a checksum replaces the middle. The
+ * checksum excludes the end, which has the number of the part, so that all parts of a model are shortened alike. */
 static void shorten(char *name)
 {
     enum { BEGIN = 199, END = 32, CHECK = 8, MOST = BEGIN + 1 + CHECK + END };
@@ -69,7 +69,7 @@ static void shorten(char *name)
     memmove(name + BEGIN + 1 + CHECK, name + n - END, END + 1);
 }
 
-/* A file's name as it may be used here: what could lead elsewhere or hide becomes an underline. */
+/* A file name that is safe here: other characters than these, and a leading dot or dash, become underscores. */
 static char *safe_name(const char *name)
 {
     char *copy = pp_strdup(name);
@@ -83,7 +83,7 @@ static char *safe_name(const char *name)
     return copy;
 }
 
-/* Of a file in a folder both names. */
+/* The same for a path of at most one folder and a name. */
 static char *safe_path(const char *path)
 {
     const char *slash = strchr(path, '/');
@@ -101,7 +101,7 @@ static char *safe_path(const char *path)
     return pp_buf_take(&both);
 }
 
-/* A checksum as it may stand in an address, too. */
+/* Whether it is a checksum, which may become part of a URL. */
 static bool is_sha256(const char *s)
 {
     return s && strlen(s) == 64 && strspn(s, "0123456789abcdefABCDEF") == 64;
@@ -119,7 +119,7 @@ static enum pp_code add_file(struct pull *l, const char *url, const char *name, 
     return r->url && r->name && *r->name ? PP_OK : pp_fail_nomem(err, "the list of files");
 }
 
-/* The last part of a URL's path. */
+/* Adds the file of a URL, named by the last component of its path. */
 static enum pp_code from_url(struct pull *l, const char *url, struct pp_error *err)
 {
     const char *path = strstr(url, "://") + 3, *end = path + strcspn(path, "?#"), *slash = end;
@@ -145,7 +145,7 @@ static uint64_t size_of(const cJSON *file)
     return cJSON_IsNumber(size) && size->valuedouble > 0 && size->valuedouble < 1e15 ? (uint64_t)size->valuedouble : 0;
 }
 
-/* A path as it stands in a URL (RFC 3986). */
+/* Appends a path, escaped for a URL (RFC 3986). */
 static void add_escaped(struct pp_buf *url, const char *path)
 {
     for (const char *c = path; *c; c++)
@@ -155,8 +155,8 @@ static void add_escaped(struct pp_buf *url, const char *path)
             pp_buf_fmt(url, "%%%02X", (unsigned)(unsigned char)*c);
 }
 
-/* "1_Pooling/config.json", "2_Dense/model.safetensors": what modules.json of sentence-transformers names begins with
- * its number. */
+/* Files of sentence-transformers' modules, such as "1_Pooling/config.json" or "2_Dense/model.safetensors":
+ * modules.json numbers their folders. */
 static bool is_of_module(const char *path)
 {
     const size_t digits = strspn(path, "0123456789");
@@ -165,7 +165,7 @@ static bool is_of_module(const char *path)
            (strcmp(slash, "/config.json") == 0 || strcmp(slash, "/model.safetensors") == 0);
 }
 
-/* "additional_chat_templates/tool_use.jinja" */
+/* Such as "additional_chat_templates/tool_use.jinja". */
 static bool is_further_template(const char *path)
 {
     static const char folder[] = "additional_chat_templates/";
@@ -189,7 +189,7 @@ static enum pp_code add_hub_file(struct pull *l, const char *base, const char *r
     return code;
 }
 
-/* Whether two GGUF files are parts of one model: equal but for the number of the part. */
+/* Whether two GGUF files are parts of the same model: equal except for the number of the part. */
 static bool same_split(const char *a, const char *b)
 {
     const size_t n = strlen(a), base = pp_case_ends_with(a, ".gguf") ? n - strlen(".gguf") : 0;
@@ -198,14 +198,14 @@ static bool same_split(const char *a, const char *b)
            strcmp(a + base - ending + PP_PART_NUMBER, b + base - ending + PP_PART_NUMBER) == 0;
 }
 
-/* A GGUF file, but for those that lie beside models: what makes vectors of pictures, and statistics of activations. */
+/* A GGUF file that is a model: not an image projector or an importance matrix, which are often in the same folder. */
 static bool is_model_file(const char *path)
 {
     return pp_case_ends_with(path, ".gguf") && !pp_casestr(pp_base_name(path), "mmproj") &&
            pp_ncasecmp(pp_base_name(path), "imatrix", strlen("imatrix")) != 0;
 }
 
-/* Whether a file's name, without .gguf and the number of a part, ends with this word, and with begin: is it. */
+/* Whether a file's name, without .gguf and the number of a part, equals the word (all) or ends with it. */
 static bool is_called(const char *path, const char *word, bool all)
 {
     const char *base = pp_base_name(path);
@@ -214,8 +214,8 @@ static bool is_called(const char *path, const char *word, bool all)
     return (all ? n == k : n > k && strchr("-._", base[n - k - 1])) && pp_ncasecmp(base + n - k, word, k) == 0;
 }
 
-/* How well a file fits what was asked for: 0 not at all, and the more the better. Only a whole name chooses a file that
- * is no model. */
+/* How well a file matches what was requested: 0 not at all, higher is better. Files that are not models match only
+ * by their whole name. */
 static int fits(const char *path, const char *wanted)
 {
     if (strcmp(path, wanted) == 0)
@@ -227,8 +227,8 @@ static int fits(const char *path, const char *wanted)
     return is_called(path, wanted, true) ? 3 : is_called(path, wanted, false) ? 2 : pp_casestr(path, wanted) ? 1 : 0;
 }
 
-/* The GGUF file that was asked for: that name, or else one that ends with it, or has it somewhere; else the type that
- * most people take, or the only one. */
+/* Chooses a GGUF file: the one whose name was requested, or ends with that word, or contains it. Without a request,
+ * the first of the usual types, or the first model. */
 static const cJSON *choose_gguf(const cJSON *list, const char *wanted)
 {
     static const char *const usual[] = {"q4_k_m", "q4_k_s", "q4_0", "q5_k_m", "q8_0"};
@@ -251,7 +251,7 @@ static const cJSON *choose_gguf(const cJSON *list, const char *wanted)
     return best;
 }
 
-/* What a folder in Hugging Face's format needs. */
+/* Whether a folder in Hugging Face format needs this file. */
 static bool belongs_to_folder(const char *path)
 {
     static const char *const names[] = {
@@ -266,7 +266,7 @@ static bool belongs_to_folder(const char *path)
             return true;
     if (is_of_module(path) || is_further_template(path) || (!strchr(path, '/') && pp_case_ends_with(path, ".tiktoken")))
         return true;
-    /* some repositories have the weights again in one file, or an adapter beside them */
+    /* some repositories also have the weights in a single file of another name, or an adapter */
     return !strchr(path, '/') && strncmp(path, "model", 5) == 0 && pp_case_ends_with(path, ".safetensors");
 }
 
@@ -293,8 +293,8 @@ static enum pp_code choose_files(struct pull *l, const char *base, const char *r
     return code;
 }
 
-/* A JSON text from a server; cJSON_Delete. *size: bytes of the lists so far, and more by those that it has, but no more
- * than MAX_LIST. next: see pp_fetch_text. */
+/* Requests JSON from a server; cJSON_Delete. *size: the total size of lists so far, to which this one is added; the
+ * limit is MAX_LIST. next: see pp_fetch_text. */
 static enum pp_code ask(struct pull *l, const char *url, size_t *size, cJSON **json, struct pp_buf *next,
                         struct pp_error *err)
 {
@@ -313,7 +313,7 @@ static enum pp_code ask(struct pull *l, const char *url, size_t *size, cJSON **j
     return code;
 }
 
-/* All pages of a list; cJSON_Delete. *url: of the first page; others follow there. */
+/* Requests all pages of a list; cJSON_Delete. *url: the first page; overwritten by the following ones. */
 static enum pp_code ask_for_all(struct pull *l, struct pp_buf *url, cJSON **list, struct pp_error *err)
 {
     struct pp_buf next = {0};
@@ -344,7 +344,7 @@ static enum pp_code ask_for_all(struct pull *l, struct pp_buf *url, cJSON **list
     return code;
 }
 
-/* owner/name[:file] */
+/* what: owner/name[:file]. */
 static enum pp_code from_hub(struct pull *l, const char *what, struct pp_error *err)
 {
     const char *base = l->o->hf_base ? l->o->hf_base : hub_base, *colon = strchr(what, ':');
@@ -370,7 +370,7 @@ static enum pp_code from_hub(struct pull *l, const char *what, struct pp_error *
     return code;
 }
 
-/* [owner/]name[:tag] */
+/* what: [owner/]name[:tag]. */
 static enum pp_code from_registry(struct pull *l, const char *what, struct pp_error *err)
 {
     static const char kind[] = "application/vnd.ollama.image.model";
@@ -415,24 +415,25 @@ static enum pp_code from_registry(struct pull *l, const char *what, struct pp_er
 
 /* --- access ------------------------------------------------------------------------------------------------------- */
 
-/* The host of a URL, with its port. */
+/* The host of a URL, including its port. */
 static char *host_of(const char *url)
 {
     const char *host = strstr(url, "://") + 3;
     return pp_strndup(host, strcspn(host, "/?#"));
 }
 
-/* "https://name:password@host/" */
+/* Whether a URL contains credentials, as in "https://name:password@host/". */
 static bool names_user(const char *url)
 {
     const char *host = strstr(url, "://") + 3;
     return memchr(host, '@', strcspn(host, "/?#")) != NULL;
 }
 
-/* What is around a token as it comes from files and from what a program prints. */
+/* white space around a token in a file or in a program's output */
 static const char blanks[] = " \t\r\n\v\f";
 
-/* Keeps a token, which is in `where`, as l->token. It will be part of a header, which a line end in it would end. */
+/* Stores a token, which comes from `where`, as l->token. A line feed in it is refused, as it would end the HTTP
+ * header. */
 static enum pp_code keep_token(struct pull *l, const char *text, const char *where, struct pp_error *err)
 {
     size_t n = strlen(text);
@@ -445,7 +446,8 @@ static enum pp_code keep_token(struct pull *l, const char *text, const char *whe
     return (l->token = pp_strndup(text, n)) ? PP_OK : pp_fail_nomem(err, "a token");
 }
 
-/* HF_TOKEN for the hub; else the line of the host in the file `tokens`, which nobody else may read. */
+/* Finds an access token: HF_TOKEN for the hub, or the line of the host in the file `tokens`, which must not be
+ * readable by others. */
 static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct pp_error *err)
 {
     char path[600], *text = NULL, *line, *rest;
@@ -470,7 +472,7 @@ static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct
         const size_t gap = strncmp(line, host, k) == 0 ? strspn(line + k, blanks) : 0;
         if (!gap)
             continue;
-        line[k + gap + strcspn(line + k + gap, blanks)] = 0; /* what follows is said to people */
+        line[k + gap + strcspn(line + k + gap, blanks)] = 0; /* the rest of the line is a comment */
         if (line[k + gap])
             code = keep_token(l, line + k + gap, path, err);
     }
@@ -481,7 +483,7 @@ static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct
 
 /* --- fetching ----------------------------------------------------------------------------------------------------- */
 
-/* A bar that stands still says little, and where there is none nothing does. */
+/* Reports when no data arrives, which a bar that stands still does not explain. */
 static void tell_silence(struct pull *l, uint64_t done)
 {
     enum { QUIET_S = 10, EVERY_S = 60 };
@@ -517,7 +519,7 @@ static void progress(void *pull, uint64_t done, uint64_t total, double rate)
     pp_cli_bar_show(&l->bar, what, done, total);
 }
 
-/* Whether a file begins as one of its kind must: where a file was, servers show a page about it, too. */
+/* Checks that a file begins as its format requires: servers may respond with an HTML page instead of an error. */
 static enum pp_code check_beginning(const struct pp_fetch *f, int fd, struct pp_error *err)
 {
     const struct pull *l = f->user;
@@ -529,7 +531,8 @@ static enum pp_code check_beginning(const struct pp_fetch *f, int fd, struct pp_
     if (!l->folder)
         kind = memcmp(begin, "GGUF", 4) == 0 ? NULL : "GGUF";
     else if (pp_case_ends_with(f->path, ".safetensors"))
-        kind = begin[8] == '{' && !begin[7] ? NULL : "safetensors"; /* the length of the JSON that follows */
+        /* the first 8 bytes are the length of the JSON header */
+        kind = begin[8] == '{' && !begin[7] ? NULL : "safetensors";
     else if (pp_case_ends_with(f->path, ".json"))
         kind = *text == '{' || *text == '[' ? NULL : "JSON";
     if (!kind)
@@ -538,7 +541,7 @@ static enum pp_code check_beginning(const struct pp_fetch *f, int fd, struct pp_
                    *text == '<' ? " but a page for a browser; the address of the file itself is wanted" : "");
 }
 
-/* Of a file that is there. */
+/* The same for an existing file: *right. */
 static enum pp_code look_into(const struct pp_fetch *f, bool *right, struct pp_error *err)
 {
     const int fd = open(f->path, O_RDONLY | O_CLOEXEC);
@@ -550,7 +553,7 @@ static enum pp_code look_into(const struct pp_fetch *f, bool *right, struct pp_e
     return code == PP_ERR_FORMAT ? PP_OK : code;
 }
 
-/* Nobody says what the file must be: one that is known to be of another address is not taken for it. */
+/* If neither size nor checksum is known, refuses an existing file that is registered with another source. */
 static enum pp_code check_source(const struct pull *l, const struct pp_fetch *f, struct pp_error *err)
 {
     char *source = pp_registry_source(l->p, f->path);
@@ -563,8 +566,8 @@ static enum pp_code check_source(const struct pull *l, const struct pp_fetch *f,
     return other ? PP_ERR_USAGE : PP_OK;
 }
 
-/* A file of that name: *right if it is the one that is wanted, as far as one knows. In a folder of one repository
- * another one is an older one, and is replaced; elsewhere it may be anybody's. */
+/* Whether the existing file is the requested one, as far as is known: *right. In a repository's own folder, a
+ * different file is an older version, and is replaced; elsewhere it is an error, as it may be anything. */
 static enum pp_code look_at(const struct pull *l, const struct pp_fetch *f, const struct stat *st, char sha256[65],
                             bool *right, struct pp_error *err)
 {
@@ -664,7 +667,7 @@ static enum pp_code fetch_all(struct pull *l, char **path, char sha256[65], stru
         pp_buf_fmt(&whole, l->folder ? "%s" : "%s/%s", folder.data, l->files[0].name);
     if (!code && whole.bad)
         code = pp_fail_nomem(err, "a path");
-    if (!code && l->st) /* else hours might go by before that is told */
+    if (!code && l->st) /* before the download, which may take hours */
         code = pp_registry_check_name(l->st, whole.data, l->o->name, err);
     for (size_t i = 0; i < l->n_files && !code; i++)
         code = fetch_one(l, &l->files[i], folder.data, sha256, err);
