@@ -64,7 +64,7 @@ static void print_list(const struct pp_options *o, const struct pp_session *sess
         pp_buf_str(out, "]\n");
 }
 
-/* A database of an older version: what it lacks of the index, before anything is looked for. */
+/* Completes the search index of a database that an older version has created. */
 static enum pp_code complete_index(struct pp_store *st, struct pp_error *err)
 {
     enum { AT_ONCE = 2000 };
@@ -199,7 +199,7 @@ static enum pp_code remove_snapshot(const struct pp_paths *p, const char *key, s
     return base[0] ? pp_snapshot_remove(base, err) : PP_OK;
 }
 
-/* Both need the conversations for themselves: a program that has one open would write its snapshot again. */
+/* A locked conversation, for rm and forget: another program that has it open would write its snapshot again. */
 struct taken {
     struct pp_session s;
     int lock;
@@ -210,7 +210,7 @@ static void locks_of(const struct pp_paths *p, char out[static 600])
     snprintf(out, 600, "%s/locks", p->data);
 }
 
-/* Deletes it, and then (or only) what has been computed of it. */
+/* Deletes the conversation and its snapshot, or only the snapshot. */
 static enum pp_code drop(const struct pp_paths *p, struct pp_store *st, const struct pp_session *s, bool everything,
                          struct pp_error *err)
 {
@@ -223,7 +223,7 @@ static enum pp_code drop(const struct pp_paths *p, struct pp_store *st, const st
     return code ? code : remove_snapshot(p, s->key, err);
 }
 
-/* Adds the one of this ID, unless it is there already. */
+/* Finds and locks a conversation, unless it is in the list already. */
 static enum pp_code take(const struct pp_paths *p, struct pp_store *st, const char *id, struct taken *list, size_t *n,
                          struct pp_error *err)
 {
@@ -245,7 +245,7 @@ static enum pp_code take(const struct pp_paths *p, struct pp_store *st, const ch
     return code;
 }
 
-/* Of a row of which one cannot be had, all stay as they are. */
+/* Locks all conversations before it deletes the first, so that an error with one changes nothing. */
 static enum pp_code drop_all(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st, bool everything,
                              struct pp_error *err)
 {
@@ -327,14 +327,14 @@ int pp_cmd_sessions(const struct pp_options *o, const struct pp_paths *p)
     static const struct {
         const char *name;
         enum pp_code (*run)(const struct work *, struct pp_error *);
-        bool only_looks; /* on a full disk, too */
+        bool only_looks; /* works on a full disk, too */
     } words[] = {{"list", do_list, true},     {"search", do_search, true}, {"show", do_show, true},
                  {"export", do_export, true}, {"backup", do_backup, true}, {"import", do_import, false},
                  {"rm", do_rm, false},        {"forget", do_forget, false}};
     struct pp_error err = {0};
     struct work w = {.o = o, .p = p, .cancel = pp_cli_begin()};
     size_t i = 0;
-    while (i + 1 < sizeof words / sizeof *words && /* the options know no other words */
+    while (i + 1 < sizeof words / sizeof *words && /* option parsing accepts no other words */
            strcmp(words[i].name, o->subcommand ? o->subcommand : "list") != 0)
         i++;
     enum pp_code code = (words[i].only_looks ? pp_store_open_to_look : pp_store_open)(p->db, &w.st, &err);

@@ -1,4 +1,4 @@
-/* cmd_sessions.h - what the files of `pippin sessions` share. */
+/* cmd_sessions.h - shared by the files of `pippin sessions`. */
 #ifndef PP_SRC_CMD_SESSIONS_H
 #define PP_SRC_CMD_SESSIONS_H
 
@@ -8,9 +8,9 @@
 #include "src/paths.h"
 #include "src/store.h"
 
-/* The members of a conversation's object: id, title, model, created, updated, messages. */
+/* The members of a conversation's JSON object: id, title, model, created, updated, messages. */
 void sessions_json(struct pp_buf *b, const struct pp_session *s);
-/* A title is one line, whatever it holds. */
+/* The title as one line, whatever it contains. */
 void sessions_title(struct pp_buf *b, const struct pp_session *s);
 
 /* cmd_sessions_files.c */

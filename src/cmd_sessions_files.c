@@ -1,4 +1,4 @@
-/* cmd_sessions_files.c - pippin sessions export, import. */
+/* cmd_sessions_files.c - pippin sessions export and import. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +23,8 @@ static enum pp_code interrupted(struct pp_error *err)
     return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
 }
 
-/* Of a damaged database what can be read of each: PP_ERR_FORMAT with *damaged, as of all. */
+/* Adds the conversations named on the command line. If the database is damaged, adds what can be read: PP_ERR_FORMAT
+ * with *damaged, as add_all. */
 static enum pp_code add_named(struct pp_export *x, const struct pp_options *o, struct pp_store *st, bool *damaged,
                               struct pp_error *err)
 {
@@ -93,7 +94,7 @@ enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, co
     enum pp_code code = named_only ? pp_export_check_name(o->output, err) : PP_OK;
     if (!code)
         code = o->export_all ? add_all(&x, st, cancel, &damaged, err) : add_named(&x, o, st, &damaged, err);
-    if (damaged) /* the others are wanted all the more */
+    if (damaged) /* write those that could be read */
         damage = *err, code = PP_OK;
     if (!code && !x.n && !damaged)
         pp_cli_say("no conversation is saved yet");
@@ -121,7 +122,7 @@ struct importing {
     struct pp_buf out;
     struct pp_cli_bar bar;
     size_t n, here, busy; /* conversations */
-    size_t kept;       /* bytes of `out`: of what is committed */
+    size_t kept;       /* length of `out` up to the last commit */
 };
 
 static void print(struct importing *k, const struct pp_session *s, const struct pp_import_result *r)
@@ -225,7 +226,7 @@ static enum pp_code import_file(struct importing *k, const char *file, struct pp
     return code;
 }
 
-/* Of what was not taken. */
+/* Reports the conversations that were not imported. */
 static enum pp_code sum_up(const struct importing *k, struct pp_error *err)
 {
     if (k->here)
@@ -257,7 +258,7 @@ enum pp_code sessions_import(const struct pp_options *o, const struct pp_paths *
         struct pp_error why;
         const enum pp_code flushed = pp_importer_flush(k.store, &why);
         if (flushed && !k.out.bad)
-            k.out.len = k.kept; /* the others are not there */
+            k.out.len = k.kept; /* drop the others, which were not committed */
         if (flushed && !code) {
             *err = why;
             code = flushed;
@@ -265,7 +266,7 @@ enum pp_code sessions_import(const struct pp_options *o, const struct pp_paths *
     }
     if (o->json)
         pp_buf_str(&k.out, "]\n");
-    pp_cli_print(pp_buf_cstr(&k.out), k.out.len); /* also of what came before an error */
+    pp_cli_print(pp_buf_cstr(&k.out), k.out.len); /* after an error, too, for what was imported before */
     pp_buf_free(&k.out);
     pp_importer_free(k.store);
     return code ? code : sum_up(&k, err);

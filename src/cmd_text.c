@@ -1,4 +1,4 @@
-/* cmd_text.c - pippin tokenize, detokenize, template: between words and token ids. */
+/* cmd_text.c - pippin tokenize, detokenize, template: converts between text and token ids. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -83,7 +83,8 @@ static enum pp_code detokenize_line(const struct pp_tokenizer *t, const char *li
     return code;
 }
 
-/* Texts are parted by a line feed, and none follows the last: one list gives back exactly the text it came from. */
+/* Texts are separated by line feeds, without one after the last: a single list gives exactly the text that it was
+ * made from. */
 static enum pp_code detokenize_all(const struct pp_options *o, const struct pp_tokenizer *t, const struct pp_buf *in,
                                    struct pp_error *err)
 {
@@ -139,7 +140,7 @@ int pp_cmd_detokenize(const struct pp_options *o, const struct pp_paths *p)
 
 /* --- template --------------------------------------------------------------------------------------------- */
 
-/* "2026-03-14 15:09:26", as the template is to show it. */
+/* The time that the template sees, such as "2026-03-14 15:09:26". */
 static enum pp_code parse_now(const char *text, int64_t *now, struct pp_error *err)
 {
     struct tm tm = {0};
@@ -150,7 +151,7 @@ static enum pp_code parse_now(const char *text, int64_t *now, struct pp_error *e
     return PP_OK;
 }
 
-/* What a template is rendered with; zero-initialise, release with parts_free. */
+/* The inputs of a template; zero-initialise, release with parts_free. */
 struct parts {
     struct pp_buf source, name, messages, tools, bos, eos;
 };
@@ -165,7 +166,7 @@ static void parts_free(struct parts *t)
     pp_buf_free(&t->eos);
 }
 
-/* The model's own, or which of those that come with pippin it seems to want, which is said. */
+/* The model's own template or, if it has none, the bundled one that its vocabulary suggests, which is reported. */
 static enum pp_code model_template(const struct pp_source *s, const struct pp_tokenizer *tok, const char *path,
                                    bool tools, struct pp_buf *source, struct pp_error *err)
 {
@@ -197,7 +198,7 @@ static enum pp_code parts_from_model(const struct pp_options *o, const struct pp
         code = model_template(s, tok, path, o->tools != NULL, &t->source, err);
         pp_buf_fmt(&t->name, "the chat template of %s", path);
     }
-    if (tok) { /* without a vocabulary, both texts are empty */
+    if (tok) { /* without a vocabulary, both are empty */
         pp_cli_token(tok, pp_tokenizer_bos(tok), &t->bos);
         pp_cli_token(tok, pp_tokenizer_eos(tok), &t->eos);
     }
@@ -206,14 +207,14 @@ static enum pp_code parts_from_model(const struct pp_options *o, const struct pp
     return code;
 }
 
-/* What is wrong inside of an array the template's reader tells. */
+/* Errors inside the array are reported by the template's reader. */
 static bool is_array(const struct pp_buf *json)
 {
     const char *text = pp_buf_cstr(json);
     return text[strspn(text, " \t\r\n")] == '[';
 }
 
-/* Templates would look for a role and a content in what has none. */
+/* Each message must have a role and content, which templates access unconditionally. */
 static enum pp_code check_messages(const struct pp_buf *json, struct pp_error *err)
 {
     static const char example[] = "[{\"role\": \"user\", \"content\": \"Hi\"}]";
@@ -221,7 +222,7 @@ static enum pp_code check_messages(const struct pp_buf *json, struct pp_error *e
     if (!is_array(json))
         return pp_fail(err, PP_ERR_USAGE, "the messages are no JSON array; send one, such as %s", example);
     cJSON *list = cJSON_ParseWithLength(json->data, json->len);
-    const cJSON *message = list ? list->child : NULL; /* what is no JSON the template's reader tells */
+    const cJSON *message = list ? list->child : NULL; /* if it is not JSON, the template's reader reports that */
     for (; cJSON_IsObject(message); message = message->next)
         i++;
     cJSON_Delete(list);

@@ -1,4 +1,4 @@
-/* commands.c - the table of commands that need no screen. */
+/* commands.c - the table of the commands that need no full screen. */
 #include "src/commands.h"
 
 #include <string.h>

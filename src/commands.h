@@ -1,5 +1,5 @@
-/* commands.h - the words of the command line that need no screen. Each returns the process's exit code, prints answers
- * on stdout and everything else on stderr. */
+/* commands.h - the commands that need no full screen. Each returns the exit code, prints its results on stdout and
+ * everything else on stderr. */
 #ifndef PP_SRC_COMMANDS_H
 #define PP_SRC_COMMANDS_H
 
@@ -29,13 +29,13 @@ pp_command_fn pp_cmd_models;
 enum pp_code pp_cmd_lora_train(const struct pp_options *o, const struct pp_paths *p, const struct pp_cancel *cancel,
                                struct pp_error *err);
 
-/* cmd_models_pull.c, called by pp_cmd_models: fetches a model into the models folder, if the store, which may be NULL,
- * can note it by its name. *path: pp_free; sha256: "" where there is no one file. */
+/* cmd_models_pull.c, called by pp_cmd_models: downloads a model into the models folder, unless the store (which may
+ * be NULL) refuses its name. *path: pp_free; sha256: "" for a model of several files. */
 enum pp_code pp_cmd_models_pull(const struct pp_options *o, const struct pp_paths *p, struct pp_store *st,
                                 const char *what, const struct pp_cancel *cancel, char **path,
                                 char sha256[static 65], struct pp_error *err);
 
-/* The function for a command, or NULL if it is "chat" or unknown. */
+/* The function of a command, or NULL if it is "chat" or unknown. */
 pp_command_fn *pp_command_find(const char *name);
 
 #endif

@@ -12,7 +12,7 @@ enum { MOST_SESSIONS = 200 };
 
 static void print(FILE *out, const char *name, const char *note)
 {
-    char line[PP_TITLE_BYTES]; /* without what a terminal would obey */
+    char line[PP_TITLE_BYTES]; /* without control characters */
     pp_title(note, strlen(note), line);
     if (*name && !strpbrk(name, "\t\n\r\033"))
         fprintf(out, "%s\t%s\n", name, line);

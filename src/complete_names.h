@@ -1,4 +1,4 @@
-/* complete_names.h - what there is by name, for the completion of a shell. */
+/* complete_names.h - lists of names for shell completion. */
 #ifndef PP_SRC_COMPLETE_NAMES_H
 #define PP_SRC_COMPLETE_NAMES_H
 
@@ -7,9 +7,9 @@
 
 #include "src/paths.h"
 
-/* A name on each line, and behind a tab what it is; what: "sessions" (their IDs, the newest first), "models",
- * "adapters", those beside `model` (as after -m; "" is the starter) first. What cannot be read is left out without a
- * word. False: another word. */
+/* Prints a name per line, followed by a tab and a description. what: "sessions" (their IDs, newest first), "models",
+ * "adapters" (those in the folder of `model`, as after -m, first; "" is the starter). What cannot be read is omitted
+ * silently. False: what is something else. */
 bool pp_complete_names(FILE *out, const struct pp_paths *p, const char *what, const char *model);
 
 #endif

@@ -19,15 +19,15 @@ static bool listed_last(const struct pp_buf *all, const char *name, size_t n)
 
 void pp_completion_offer(struct pp_completion *c, const char *name)
 {
-    enum { ENOUGH = 600 }; /* of a notice */
+    enum { ENOUGH = 600 }; /* the length of a notice */
     const size_t whole = strlen(name);
     size_t i = 0;
     if (!whole || whole >= sizeof c->first || pp_ncasecmp(name, c->line + c->at, c->len) != 0)
         return;
-    if (strpbrk(name, "\n\r")) /* a command has one line */
+    if (strpbrk(name, "\n\r")) /* a command is a single line */
         return;
     if (c->n && (strcmp(name, c->first) == 0 || listed_last(&c->all, name, whole)))
-        return; /* a model in two places */
+        return; /* a model that is found in two places */
     if (c->n++ == 0) {
         memcpy(c->first, name, whole + 1);
         c->same = whole;
@@ -44,7 +44,7 @@ void pp_completion_offer(struct pp_completion *c, const char *name)
 void pp_completion_offer_words(struct pp_completion *c, const char *args)
 {
     int depth = 0;
-    bool first = false; /* a word that stands here is the first one */
+    bool first = false; /* the next word is the first one of an alternative */
     for (const char *p = args; *p;) {
         const size_t n = strspn(p, "abcdefghijklmnopqrstuvwxyz-");
         char word[32];
@@ -64,10 +64,10 @@ char *pp_completion_take(struct pp_completion *c, struct pp_buf *several)
 {
     struct pp_buf out = {0};
     if (c->n) {
-        size_t same = pp_utf8_complete(c->first, c->same); /* letters may begin with the same byte */
+        size_t same = pp_utf8_complete(c->first, c->same); /* names may differ within a multi-byte character */
         if (same < c->len)
             same = c->len;
-        /* their cases may differ where nothing is added */
+        /* if nothing is added, the word stays as typed, since the names may differ in case */
         const bool adds = same > c->len || c->n == 1;
         pp_buf_add(&out, c->line, c->at);
         pp_buf_add(&out, adds ? c->first : c->line + c->at, same);

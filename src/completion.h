@@ -1,4 +1,4 @@
-/* completion.h - a word that is being typed, completed from the names that may stand there, as Tab does. Any thread. */
+/* completion.h - completes a word that is being typed from a list of possible names, as Tab does. Any thread. */
 #ifndef PP_COMPLETION_H
 #define PP_COMPLETION_H
 
@@ -8,21 +8,21 @@
 
 struct pp_completion {
     const char *line;
-    size_t at, len;     /* the word: from here to the end of the line */
+    size_t at, len;     /* the word: from offset `at` to the end of the line */
     char first[320];    /* the first name that begins with it */
-    size_t same, n;     /* bytes of that which all have; how many there are */
-    struct pp_buf all;  /* all of them, for a notice */
+    size_t same, n;     /* length of their common prefix, and how many there are */
+    struct pp_buf all;  /* all of them, as a list for a notice */
 };
 
-/* The last word of line, which begins at `at`; the line must stay until the end. */
+/* Begins to complete the last word of line, which begins at `at`; the line must stay valid until pp_completion_take. */
 void pp_completion_begin(struct pp_completion *c, const char *line, size_t at);
-/* A name that may stand there, whatever its case; one that ends with a blank wants something behind it. */
+/* Offers a possible name; case is ignored. A name that ends with a space expects something after it. */
 void pp_completion_offer(struct pp_completion *c, const char *name);
-/* The words that a command takes first, of its arguments as /help writes them: "[NAME | off | save NAME]". */
+/* Offers the first words that a command accepts, taken from its arguments as in /help: "[NAME | off | save NAME]". */
 void pp_completion_offer_words(struct pp_completion *c, const char *args);
-/* The line with so much as all names have that begin with the word, pp_free; NULL: none does. A blank follows a name
- * that is the only one. *several (may be NULL): those to choose from where nothing could be added; else empty. Frees
- * what c holds. */
+/* The line completed by the common prefix of all matching names (pp_free); NULL: there are none. A space follows a
+ * name that is unique. *several (may be NULL): the candidates if nothing could be added; otherwise empty. Frees what
+ * c holds. */
 char *pp_completion_take(struct pp_completion *c, struct pp_buf *several);
 
 #endif
