@@ -15,18 +15,18 @@ struct pp_config {
     size_t n, cap;
 };
 
-/* What inih reads from. It knows lines of 200 bytes only, so longer ones are handed to it in pieces, each but the first
- * as the continuation of a value; `glued` remembers that no line break belongs between them. */
+/* Reads pieces for inih, which supports lines of up to 200 bytes only: longer ones are split, and all pieces but the
+ * first are given as continuations of the value. `glued` remembers that no line break belongs between them. */
 struct reader {
     const char *at;
-    int line;            /* in the file, of the piece given last */
+    int line;            /* line number of the current piece */
     bool in_line;        /* `at` is inside a line */
-    bool continues;      /* the piece given last begins with a space: a value goes on */
+    bool continues;      /* the current piece begins with a space: it continues a value */
     bool glued;
-    int bad_line;        /* first line that makes no sense, 0 if there is none */
+    int bad_line;        /* the first line that is too long to be split, or 0 */
     bool nomem;
     struct pp_config *config;
-    struct pp_buf value; /* of the last entry, which owns its bytes */
+    struct pp_buf value; /* the value of the last entry, which owns its bytes */
 };
 
 static bool is_space(char c)
@@ -40,7 +40,8 @@ static bool is_comment(const char *line)
     return *line == ';' || *line == '#';
 }
 
-/* Where to cut a line: inih trims the ends of what it gets and takes a piece that begins with ; or # for a comment. */
+/* Where to split a line: inih strips white space from each piece, and takes one that begins with ; or # for a
+ * comment. */
 static size_t cut_at(const char *text, size_t most)
 {
     for (size_t n = most; n > most / 2; n--) {
@@ -56,7 +57,7 @@ static char *next_piece(char *out, int size, void *user)
     struct reader *r = user;
     if (!*r->at)
         return NULL;
-    size_t room = (size_t)size - 3; /* the leading space of a continuation, \n, NUL */
+    size_t room = (size_t)size - 3; /* for the leading space of a continuation, \n and NUL */
     size_t n = strcspn(r->at, "\n");
     if (!r->in_line && is_comment(r->at)) {
         r->line++;
@@ -128,7 +129,7 @@ static int on_value(void *user, const char *section, const char *key, const char
     return ok;
 }
 
-/* inih tells the first bad line by its own count of pieces: a second reading finds the line of the file. */
+/* inih reports a bad line by the number of its piece; reading again gives the line of the file. */
 static int line_of_piece(const char *text, int piece, int size)
 {
     char scratch[1024];

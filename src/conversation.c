@@ -31,13 +31,13 @@ int64_t pp_message_place(const struct pp_message *list, size_t n, int64_t id)
     return m ? m - list + 1 : 0;
 }
 
-/* Ids become places. */
+/* Converts ids to places. */
 static void place_messages(struct pp_conversation *c)
 {
     struct pp_message *m = c->messages;
-    for (size_t i = c->n; i-- > 0;) { /* from behind: ids before are still ids */
+    for (size_t i = c->n; i-- > 0;) { /* from the end, as the lookup needs the ids of earlier messages */
         m[i].parent = pp_message_place(m, i, m[i].parent);
-        m[i].context_from = pp_message_place(m, i + 1, m[i].context_from); /* or itself */
+        m[i].context_from = pp_message_place(m, i + 1, m[i].context_from); /* or the message itself */
     }
     c->session.head = pp_message_place(m, c->n, c->session.head);
 }
@@ -55,7 +55,7 @@ enum pp_code pp_conversation_read(struct pp_store *st, int64_t id, struct pp_con
     return code;
 }
 
-/* One whose row is lost. */
+/* An empty session for one whose row cannot be read. */
 static enum pp_code begin_anew(struct pp_session *s, int64_t id, struct pp_error *err)
 {
     char **const strings[] = {&s->title, &s->model, &s->template_name, &s->system, &s->adapters, &s->settings};
@@ -99,7 +99,7 @@ enum pp_code pp_conversation_salvage(struct pp_store *st, int64_t id, struct pp_
         return code;
     }
     const size_t were = out->session.n_messages > 0 ? (size_t)out->session.n_messages : 0;
-    if (were > out->n + lost->messages) /* some are not even named any more */
+    if (were > out->n + lost->messages) /* the rows of some cannot even be found any more */
         lost->messages = were - out->n;
     place_messages(out);
     return PP_OK;
@@ -136,7 +136,7 @@ enum pp_code pp_damage_tell(const struct pp_damage *d, size_t n, const struct pp
     if (!d->n)
         return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: there may be more conversations than the %zu that "
                        "could be read", n);
-    if (first->key[0]) /* else that is lost, too */
+    if (first->key[0]) /* without a key, its row is lost */
         pp_utf8_print(which, sizeof which, ", of which the first is %s \"%.100s\"", first->key, first->title);
     if (d->titles)
         snprintf(titles, sizeof titles, ", and title and settings of %zu", d->titles);
@@ -214,7 +214,7 @@ static void empty(char *s)
         *s = 0;
 }
 
-/* Those that are there, as JSON; out of memory, all go. */
+/* Stores the adapters that were found as JSON; if memory runs out, none. */
 static void settle_adapters(struct pp_session *s, struct lost *l)
 {
     struct pp_adapter_mix set, there = {0};

@@ -11,14 +11,14 @@ static struct pp_curl functions;
 static bool is_loaded;
 static char why_not[256];
 
-/* Under the names that Debian and others have it, whichever TLS library it was built with. */
+/* Tries the names of the library in Debian and elsewhere, for any TLS library. */
 static void load(void)
 {
     static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4", "libcurl-nss.so.4"};
     void *library = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names && !library; i++) {
         library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-        if (!library && i == 0) /* the usual name's is told */
+        if (!library && i == 0) /* report the error for the usual name */
             snprintf(why_not, sizeof why_not, "%s", dlerror());
     }
     if (!library)
