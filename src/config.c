@@ -169,7 +169,7 @@ enum pp_code pp_config_load(const char *path, struct pp_config **out, struct pp_
     enum pp_code code = pp_read_file(path, MAX_FILE, &text, &size, err);
     if (code == PP_ERR_NOT_FOUND)
         code = PP_OK;
-    else if (code == PP_ERR_IO) /* HOME may still be that of somebody else */
+    else if (code == PP_ERR_IO) /* HOME may be another user's, kept by sudo */
         pp_fail_advice(err, "make it a file that you may read, or set HOME, or XDG_CONFIG_HOME, to a folder of your "
                             "own");
     else if (!code && memchr(text, 0, size))

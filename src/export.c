@@ -57,7 +57,7 @@ static void add_time(struct pp_buf *b, int64_t seconds)
         pp_buf_str(b, text);
 }
 
-/* One line of it. */
+/* Adds a text as a single line. */
 static void add_line(struct pp_buf *b, const char *text)
 {
     const size_t begin = b->len;
@@ -67,10 +67,11 @@ static void add_line(struct pp_buf *b, const char *text)
             b->data[i] = ' ';
 }
 
-/* A text of Markdown. Code that it leaves open, because it was stopped, ends with it; each line begins with `lead`. */
+/* Adds Markdown, with `lead` before each line. A code block that is still open, because the answer was stopped, is
+ * closed. */
 static void add_text(struct pp_buf *b, const char *text, size_t n, const char *lead)
 {
-    enum { MOST_INDENT = 3 }; /* what stands behind more is part of a list, and ends with that */
+    enum { MOST_INDENT = 3 }; /* a fence that is indented further belongs to a list item, and ends with that */
     struct pp_fence open = {0};
     for (size_t at = 0; at < n;) {
         const char *line = text + at, *end = memchr(line, '\n', n - at);
@@ -92,7 +93,7 @@ static void add_text(struct pp_buf *b, const char *text, size_t n, const char *l
     pp_buf_char(b, '\n');
 }
 
-/* "Pippin Starter (Q4_K_M), bard 0.80" */
+/* The author of an answer, such as "Pippin Starter (Q4_K_M), bard 0.80". */
 static void add_author(struct pp_buf *b, const struct pp_message *m)
 {
     char label[400];
@@ -103,7 +104,7 @@ static void add_author(struct pp_buf *b, const struct pp_message *m)
     pp_buf_fmt(b, "%s%s", b->len && *label ? ", " : "", label);
 }
 
-/* *author: of the answer before; it is named when it is another one. */
+/* *author: that of the previous answer; only a different one is printed. */
 static void markdown_message(struct pp_buf *b, const struct pp_message *m, struct pp_buf *author)
 {
     static const char *const heads[] = {"System", "You", "Answer"};           /* by role */
@@ -158,7 +159,7 @@ static void markdown(struct pp_buf *b, const struct pp_conversation *c)
 
 /* --- JSON ------------------------------------------------------------------------------------------------------- */
 
-/* What is no UTF-8, and NULs, become U+FFFD. */
+/* Adds a string in which invalid UTF-8 and NULs are replaced by U+FFFD. */
 static bool add_string(cJSON *o, const char *name, const char *text, size_t n)
 {
     struct pp_buf b = {0};
@@ -176,7 +177,7 @@ static bool add_string(cJSON *o, const char *name, const char *text, size_t n)
     return ok;
 }
 
-/* Unless there is none. */
+/* Adds a string, unless it is empty. */
 static bool add_text_member(cJSON *o, const char *name, const char *text)
 {
     return !text || !*text || add_string(o, name, text, strlen(text));
@@ -187,13 +188,13 @@ static bool add_number(cJSON *o, const char *name, int64_t v)
     return !v || cJSON_AddNumberToObject(o, name, (double)v);
 }
 
-/* Seconds, and milliseconds where there are any. */
+/* Adds a time in seconds, with milliseconds if they are known. */
 static bool add_begun(cJSON *o, const char *name, int64_t seconds, int part)
 {
     return !seconds || cJSON_AddNumberToObject(o, name, (double)(seconds * 1000 + part) / 1000);
 }
 
-/* An object or array that is kept as text; one that is empty, or no JSON, is left out. */
+/* Adds an object or array that is stored as text; omits it if it is empty or not JSON. */
 static bool add_kept(cJSON *o, const char *name, const char *json)
 {
     cJSON *v = json && *json ? cJSON_Parse(json) : NULL;
@@ -201,10 +202,10 @@ static bool add_kept(cJSON *o, const char *name, const char *json)
     if (any && pp_json_keep_digits(v, json, strlen(json)) && pp_json_exact(v) && cJSON_AddItemToObject(o, name, v))
         return true;
     cJSON_Delete(v);
-    return !any; /* else out of memory */
+    return !any; /* if there was something to add, memory has run out */
 }
 
-/* parent: told only of messages that are not behind the one before them in their list; < 0. */
+/* parent: < 0 if it is the previous message of the list, which is the default. */
 static cJSON *message_json(const struct pp_message *m, size_t place, int64_t parent)
 {
     cJSON *o = cJSON_CreateObject();
@@ -233,7 +234,8 @@ static bool add_item(cJSON *array, cJSON *item)
     return false;
 }
 
-/* "messages": the branch on the screen, as any program reads it, the system prompt first; "branches": the rest. */
+/* "messages": the branch on the screen in the form common to other programs, beginning with the system prompt;
+ * "branches": all other messages. */
 static bool add_messages(cJSON *o, const struct pp_conversation *c, size_t *branch)
 {
     const size_t n = pp_conversation_branch(c, branch);
@@ -286,7 +288,8 @@ static void add_value(struct pp_buf *b, const cJSON *v)
     cJSON_free(text);
 }
 
-/* A member a line, and of its lists a message a line: to be read, searched and compared line by line. */
+/* Prints one member per line, and the lists with one message per line, for reading, searching and comparing by
+ * lines. */
 static void add_lines(struct pp_buf *b, const cJSON *o)
 {
     const cJSON *v, *m;
@@ -361,7 +364,8 @@ void pp_export_name(const char *title, char *out, size_t cap)
         int32_t cp;
         const size_t len = pp_utf8_decode(title + i, n - i, &cp);
         const bool letter = (cp >= '0' && cp <= '9') || (cp >= 'A' && cp <= 'Z') || (cp >= 'a' && cp <= 'z') ||
-                            (cp >= 0xC0 && !(cp >= 0x2000 && cp < 0x3041)); /* no signs and spaces of all kinds */
+                            /* excludes symbols, punctuation and spaces */
+                            (cp >= 0xC0 && !(cp >= 0x2000 && cp < 0x3041));
         if (letter)
             pp_buf_add(&b, title + i, len);
         else if (b.len && b.data[b.len - 1] != '-')

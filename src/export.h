@@ -1,5 +1,5 @@
-/* export.h - conversations as text for others: Markdown to read, JSON and JSONL to carry on elsewhere and to come back
- * (import.h). The forms: pippin-formats(5). Any thread. */
+/* export.h - exports conversations: Markdown for reading, JSON and JSONL for other programs and for importing again
+ * (import.h). Formats: pippin-formats(5). Any thread. */
 #ifndef PP_SRC_EXPORT_H
 #define PP_SRC_EXPORT_H
 
@@ -7,14 +7,14 @@
 #include "src/conversation.h"
 
 enum pp_export_form { PP_EXPORT_MARKDOWN, PP_EXPORT_JSON, PP_EXPORT_JSONL };
-int pp_export_form_by_name(const char *name); /* "md", "json", "jsonl"; -1: none of these */
-int pp_export_form_of(const char *path);      /* by how it ends; -1: it does not tell */
+int pp_export_form_by_name(const char *name); /* "md", "json", "jsonl"; -1: unknown */
+int pp_export_form_of(const char *path);      /* by the file's suffix; -1: unknown */
 
-/* PP_ERR_UNSUPPORTED: its ending is that of another form, which a file of ours would only pretend to have. */
+/* PP_ERR_UNSUPPORTED: the suffix is that of another format, which the contents would not have. */
 enum pp_code pp_export_check_name(const char *path, struct pp_error *err);
 
-/* Several conversations, one after the other. Zero-initialise, with `form`; JSON of several is an array of what JSON of
- * one is. The text, out, is free of bytes that a terminal would obey; pp_buf_free. */
+/* The export of one or more conversations. Zero-initialise, and set `form`; the JSON of several is an array of the
+ * JSON of each. The text, `out`, contains no control characters that affect a terminal; pp_buf_free. */
 struct pp_export {
     enum pp_export_form form;
     bool several;
@@ -22,12 +22,12 @@ struct pp_export {
     struct pp_buf out;
 };
 void pp_export_add(struct pp_export *x, const struct pp_conversation *c);
-/* PP_ERR_NOMEM: the text is not whole. */
+/* PP_ERR_NOMEM: the text is incomplete. */
 enum pp_code pp_export_end(struct pp_export *x, struct pp_error *err);
 
-/* Writes a new file (0600). One that is there stays as it is: PP_ERR_IO. */
+/* Writes a new file (0600). PP_ERR_IO if it exists already. */
 enum pp_code pp_export_write(const char *path, const struct pp_buf *text, struct pp_error *err);
-/* A name for the file of a conversation: its title without what names of files should not have, ".md" behind it. */
+/* A file name for a conversation: its title without characters that are unusual in file names, and ".md". */
 void pp_export_name(const char *title, char *out, size_t cap);
 
 #endif

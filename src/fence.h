@@ -1,4 +1,4 @@
-/* fence.h - where code begins and ends in Markdown: a line of ``` or ~~~, or more of them (CommonMark, 4.5). */
+/* fence.h - fenced code blocks in Markdown: three or more ` or ~ in a row (CommonMark, 4.5). */
 #ifndef PP_SRC_FENCE_H
 #define PP_SRC_FENCE_H
 
@@ -7,21 +7,20 @@
 
 #include "engine/base/buf.h"
 
-enum { PP_FENCE_INDENT = 12 }; /* spaces before a fence of a message: models put code into lists */
+enum { PP_FENCE_INDENT = 12 }; /* the most spaces before a fence in a message: models write code blocks in list items */
 
 struct pp_fence {
     char mark;   /* ` or ~ */
-    size_t len;  /* so many of them; 0: it is no fence */
-    int indent;  /* behind so many spaces */
+    size_t len;  /* the number of marks; 0: no fence */
+    int indent;  /* the number of spaces before it */
 };
 
-/* The fence that a line, without its end, begins code with; behind `most` spaces at most. */
+/* The fence that a line (without its line end) opens, indented by at most `most` spaces. */
 struct pp_fence pp_fence_of(const char *line, size_t n, int most);
-/* Whether a line ends the code that `open` began. */
+/* Whether a line closes the block that `open` has opened. */
 bool pp_fence_closes(const struct pp_fence *open, const char *line, size_t n, int most);
-/* How many blocks of fenced code a text has; one that nothing closes goes to its end. The lines of block `wanted`, from
- * 1, are appended to out as they were meant, without the indent of its fence; out may be NULL, and lacks memory if
- * out->bad. */
+/* The number of fenced code blocks in a text; an unclosed one extends to the end. Appends the lines of block
+ * `wanted`, from 1, to out, without the indentation of its fence. out may be NULL; out->bad: out of memory. */
 size_t pp_fence_blocks(const char *s, size_t n, int most, size_t wanted, struct pp_buf *out);
 
 #endif

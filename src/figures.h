@@ -1,4 +1,4 @@
-/* figures.h - numbers for people, written alike wherever they stand. */
+/* figures.h - formats numbers for people, in the same way everywhere. */
 #ifndef PP_SRC_FIGURES_H
 #define PP_SRC_FIGURES_H
 
