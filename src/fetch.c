@@ -24,50 +24,50 @@
 enum {
     MAX_REDIRECTS = 8,
     CONNECT_S = 30,
-    STALL_S = 60,            /* without a byte */
-    TRIES = 5,               /* in a row that bring nothing */
-    PAUSE_MS = 200,          /* before the first of them; twice as long before each next */
-    MAX_FROM = 512,          /* bytes of an ETag or a date */
+    STALL_S = 60,            /* without receiving a byte */
+    TRIES = 5,               /* attempts in a row that received nothing */
+    PAUSE_MS = 200,          /* before the first new attempt; doubles each time */
+    MAX_FROM = 512,          /* the size of an ETag or a date */
     MAX_NOTE = MAX_FROM + 96,
     PIECE = 1 << 20,
-    LOOK = 256 << 10,        /* bytes between two looks at how much room there is */
+    LOOK = 256 << 10,        /* bytes between two checks of the free disk space */
 };
 _Static_assert(PP_FETCH_PATIENCE_S == (TRIES + 1) * STALL_S, "the one that brought something, and those that do not");
-/* What a kill or a power cut may cost. */
+/* The progress that a kill or a power cut may cost. */
 static const uint64_t note_after_ns = 1000000000;
 
 /* --- one request ---------------------------------------------------------------------------------------------- */
 
 struct part {
     char *path, *from_path;      /* PATH.part, PATH.part.from */
-    char from[MAX_FROM];         /* what the part is of; "" if that is not known */
-    char source[65];             /* of which address it is: SHA-256 of what is shown of that */
-    bool noted;                  /* that is written down; */
-    uint64_t noted_ns;           /* when it last was */
+    char from[MAX_FROM];         /* the ETag or date of the file that the part belongs to; "" if unknown */
+    char source[65];             /* SHA-256 of that file's URL, without its query */
+    bool noted;                  /* PATH.part.from has been written, */
+    uint64_t noted_ns;           /* at this time */
 };
 
 struct request {
     const struct pp_curl *curl;
-    const struct pp_fetch *f;    /* of a file; else NULL */
-    struct part *part;           /* likewise */
+    const struct pp_fetch *f;    /* for a file; else NULL */
+    struct part *part;           /* for a file; else NULL */
     const struct pp_cancel *cancel;
-    struct pp_buf *text;         /* of a text */
+    struct pp_buf *text;         /* for a text */
     size_t most;
-    struct pp_buf *next;         /* where it goes on, as it is in the header; or NULL */
-    bool next_unread;            /* it does go on, but what the header has is no address */
-    int fd;                      /* of the part */
-    uint64_t have;               /* bytes of the part */
-    uint64_t asked;              /* where the range begins that was asked for; 0: all */
-    /* the answer's */
+    struct pp_buf *next;         /* the URL of the next page as in the Link header; or NULL */
+    bool next_unread;            /* there is a next page, but its URL could not be read */
+    int fd;                      /* of the partial file */
+    uint64_t have;               /* bytes in it */
+    uint64_t asked;              /* where the requested range begins; 0: the whole file */
+    /* from the response */
     long status;
-    uint64_t length, total;      /* of its body; of the file: 0 if it does not say */
+    uint64_t length, total;      /* of the body; of the file: 0 if unknown */
     bool range_ok, other_part;
-    char from[MAX_FROM];         /* strong ETag, or the date of the last change */
+    char from[MAX_FROM];         /* strong ETag, or the date of the last modification */
     bool is_etag, began, too_long;
     int write_errno;
-    uint64_t look_at;            /* how many bytes there are when the room is looked at again */
-    struct pp_error no_room;     /* a code if there was none */
-    uint64_t since_ns, since_bytes; /* for the rate */
+    uint64_t look_at;            /* the value of `have` at which the disk space is checked again */
+    struct pp_error no_room;     /* has a code if the disk is full */
+    uint64_t since_ns, since_bytes; /* the interval of the current rate */
     double rate;
 };
 
@@ -94,7 +94,7 @@ static uint64_t number(const char *s, size_t n)
     return v;
 }
 
-/* "bytes 100-199/200", "bytes * /200" */
+/* Parses Content-Range: "bytes 100-199/200", or "*" and the size. */
 static void read_range(struct request *r, const char *v, size_t n)
 {
     const char *slash = memchr(v, '/', n);
@@ -104,7 +104,7 @@ static void read_range(struct request *r, const char *v, size_t n)
     r->range_ok = number(v + 6, n - 6) == r->asked;
 }
 
-/* What goes back to a server must be of one line, and of characters that mean the same everywhere. */
+/* Whether a text from a server may be sent back in a header: printable ASCII, on one line. */
 static bool is_plain(const char *v, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -113,7 +113,7 @@ static bool is_plain(const char *v, size_t n)
     return n > 0;
 }
 
-/* Part of a header. */
+/* A part of a header. */
 struct span {
     const char *at;
     size_t n;
@@ -131,7 +131,7 @@ static const char *skip_blanks(const char *p, const char *end)
     return p;
 }
 
-/* Whether a word is one of those between blanks. */
+/* Whether one of the words, separated by white space, equals this one. */
 static bool has_word(struct span words, const char *word)
 {
     const char *p = words.at, *end = p + words.n;
@@ -145,7 +145,8 @@ static bool has_word(struct span words, const char *word)
     return false;
 }
 
-/* What stands behind a semicolon: NAME, NAME=VALUE or NAME="VALUE", with blanks around. Returns where it ends. */
+/* Parses a parameter after a semicolon: NAME, NAME=VALUE or NAME="VALUE", with optional white space. Returns its
+ * end. */
 static const char *read_parameter(const char *p, const char *end, struct span *name, struct span *value)
 {
     p = skip_blanks(p, end);
@@ -170,8 +171,8 @@ static const char *read_parameter(const char *p, const char *end, struct span *n
     return p + (quoted && p < end);
 }
 
-/* The parameters of a link up to the comma behind them, which *at is moved to: whether it leads on. Of several "rel"
- * the first one counts. */
+/* Parses the parameters of a link, and advances *at to the comma after them. Whether the relation is "next"; only
+ * the first "rel" counts. */
 static bool leads_on(const char **at, const char *end)
 {
     struct span name, value, rel = {0};
@@ -189,7 +190,8 @@ static bool leads_on(const char **at, const char *end)
     return rel.at && has_word(rel, "next");
 }
 
-/* "<https://host/path?page=2>; rel=\"next\", <https://host/path?page=9>; rel=\"last\"" (RFC 8288) */
+/* Parses a Link header, such as "<https://host/path?page=2>; rel=\"next\", <https://host/path?page=9>; rel=\"last\""
+ * (RFC 8288). */
 static void read_link(struct request *r, const char *v, size_t n)
 {
     const char *end = v + n, *open, *close;
@@ -211,7 +213,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *request)
     const size_t n = size * count;
     const char *v;
     size_t len;
-    if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* of each answer on the way */
+    if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* a response begins; there may be several, by redirects */
         const char *space = memchr(line, ' ', n);
         r->status = space ? (long)number(space + 1, (size_t)(line + n - space - 1)) : 0;
         r->length = r->total = 0;
@@ -226,7 +228,8 @@ static size_t on_header(char *line, size_t size, size_t count, void *request)
     } else if (r->next && is_header(line, n, "Link", &v, &len)) {
         read_link(r, v, len);
     } else if (is_header(line, n, "ETag", &v, &len) && len < MAX_FROM && is_plain(v, len) && len > 2 && v[0] == '"') {
-        snprintf(r->from, sizeof r->from, "%.*s", (int)len, v); /* a weak one says nothing about bytes */
+        /* weak ETags, which do not guarantee equal bytes, begin with W/ */
+        snprintf(r->from, sizeof r->from, "%.*s", (int)len, v);
         r->is_etag = true;
     } else if (is_header(line, n, "Last-Modified", &v, &len) && len < MAX_FROM && is_plain(v, len) &&
                !r->is_etag) {
@@ -235,14 +238,14 @@ static size_t on_header(char *line, size_t size, size_t count, void *request)
     return n;
 }
 
-/* The file is sent from its beginning. */
+/* Truncates the partial file, as the server sends the whole file. */
 static bool begin_anew(struct request *r)
 {
     r->have = 0;
     return ftruncate(r->fd, 0) == 0 && lseek(r->fd, 0, SEEK_SET) == 0;
 }
 
-/* Bytes of the file, as the server says; 0: it does not. */
+/* The size of the file according to the server; 0: unknown. */
 static uint64_t announced(const struct request *r)
 {
     if (r->total)
@@ -250,14 +253,14 @@ static uint64_t announced(const struct request *r)
     return r->length ? r->length + (r->status == 206 ? r->asked : 0) : 0;
 }
 
-/* What a download leaves of a disk: conversations are to be saved there, too. */
+/* Disk space that downloads must leave, for saving conversations among other things. */
 static uint64_t kept_free(const struct statvfs *v)
 {
     const uint64_t most = (uint64_t)512 << 20, part = (uint64_t)v->f_blocks * v->f_frsize / 16;
     return part < most ? part : most;
 }
 
-/* Of a file of `all` bytes (0: nobody knows how many) `have` lie on the disk of `fd`: is there room for the others? */
+/* Whether the disk of `fd` has room for the rest of a file of `all` bytes (0: unknown), of which `have` are there. */
 static enum pp_code check_room(int fd, uint64_t have, uint64_t all, struct pp_error *err)
 {
     struct statvfs v;
@@ -276,7 +279,7 @@ static enum pp_code check_room(int fd, uint64_t have, uint64_t all, struct pp_er
 
 /* --- what a part is of -------------------------------------------------------------------------------------------- */
 
-/* An ETag or a date says something of one address only: files of other addresses may have the same. */
+/* Hashes the URL. ETags and dates are valid for one URL only: files elsewhere may have the same ones. */
 static void name_source(const char *url, char out[static 65])
 {
     struct pp_sha256_stream s;
@@ -286,7 +289,7 @@ static void name_source(const char *url, char out[static 65])
     pp_sha256_hex(&h, out);
 }
 
-/* The next line of *s, without its end. */
+/* The next line of *s, without its line end; returns its length. */
 static size_t next_line(const char **s, const char **line)
 {
     const size_t n = strcspn(*s, "\r\n");
@@ -295,8 +298,8 @@ static size_t next_line(const char **s, const char **line)
     return n;
 }
 
-/* Also how many of its bytes are sure to be on the disk; what lies behind them goes. Notes of older versions, without
- * that, were made when all were there. */
+/* Reads PATH.part.from, which also says how many bytes are certain to be on the disk; truncates the part to them.
+ * Older versions wrote it without that number, when the part was complete. */
 static void read_from(struct part *p, int fd, uint64_t *have)
 {
     char *text;
@@ -320,7 +323,8 @@ static void read_from(struct part *p, int fd, uint64_t *have)
     pp_free(text);
 }
 
-/* Without a note all is fetched again next time. One of the same file stays true where there is no room for another. */
+/* Writes PATH.part.from, without which the next download starts from the beginning. If that fails, an earlier one
+ * for the same file is still valid. */
 static void note_from(struct part *p, const struct request *r)
 {
     char text[MAX_NOTE];
@@ -340,7 +344,7 @@ static size_t on_file(char *data, size_t size, size_t count, void *request)
     struct request *r = request;
     size_t n = size * count;
     if (r->status != 200 && r->status != 206)
-        return n; /* an error's page */
+        return n; /* the body of an error */
     if (!r->began && r->status == 206 && !r->range_ok) {
         r->other_part = true;
         return 0;
@@ -350,12 +354,12 @@ static size_t on_file(char *data, size_t size, size_t count, void *request)
         return 0;
     }
     if (!r->began)
-        r->look_at = 0; /* now it is known how many there are */
+        r->look_at = 0; /* the total size is known now, so check the disk space */
     if (!r->began || pp_now_ns() - r->part->noted_ns > note_after_ns)
         note_from(r->part, r);
     r->began = true;
     const uint64_t all = r->f->size ? r->f->size : announced(r);
-    if (all && (r->have > all || n > all - r->have)) { /* it could go on until the disk is full */
+    if (all && (r->have > all || n > all - r->have)) { /* otherwise it might continue until the disk is full */
         r->too_long = true;
         return 0;
     }
@@ -384,7 +388,7 @@ static size_t on_text(char *data, size_t size, size_t count, void *request)
     return r->text->bad ? 0 : n;
 }
 
-/* Asked several times a second, also when nothing comes. */
+/* Called several times per second, even if nothing arrives. */
 static int on_progress(void *request, curl_off_t total, curl_off_t now, curl_off_t up, curl_off_t up_now)
 {
     enum { WINDOW_NS = 1000000000 };
@@ -404,7 +408,7 @@ static int on_progress(void *request, curl_off_t total, curl_off_t now, curl_off
     return pp_cancelled(r->cancel);
 }
 
-/* A secret goes to this machine, or in secret. */
+/* Whether a token may be sent to this URL: to this machine, or encrypted. */
 static bool may_send(const char *url)
 {
     static const char *const here[] = {"http://127.0.0.1", "http://localhost", "http://[::1]"};
@@ -427,7 +431,7 @@ static struct curl_slist *add_header(const struct pp_curl *curl, struct curl_sli
     return longer ? longer : list;
 }
 
-/* Carries it out; CURLE_OUT_OF_MEMORY if it cannot even begin. */
+/* Performs the request; CURLE_OUT_OF_MEMORY if it cannot be set up. */
 static CURLcode perform(struct request *r, const char *url, const char *token, const char *if_range)
 {
     const struct pp_curl *curl = r->curl;
@@ -438,11 +442,12 @@ static CURLcode perform(struct request *r, const char *url, const char *token, c
     if (!c)
         return CURLE_OUT_OF_MEMORY;
     const char *protocols = strncmp(url, "https://", 8) == 0 ? "https" : "http,https";
-    ok = !token || is_plain(token, strlen(token)); /* a line of it would be one of the request */
+    ok = !token || is_plain(token, strlen(token)); /* a line feed in it would add a header to the request */
     if (token && may_send(url)) {
         struct pp_buf bearer = {0};
         pp_buf_fmt(&bearer, "Bearer %s", token);
-        headers = add_header(curl, headers, "Authorization", pp_buf_cstr(&bearer), &ok); /* kept from other hosts */
+        /* curl does not send this to other hosts */
+        headers = add_header(curl, headers, "Authorization", pp_buf_cstr(&bearer), &ok);
         ok = ok && !bearer.bad;
         pp_buf_free(&bearer);
     }
@@ -490,7 +495,7 @@ static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode
 {
     if (pp_cancelled(r->cancel))
         return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
-    if (rc == CURLE_OUT_OF_MEMORY && r->status) /* of a line of a header that is too long curl says the same */
+    if (rc == CURLE_OUT_OF_MEMORY && r->status) /* curl also returns this for a header line that is too long */
         return pp_fail(err, PP_ERR_IO, "%.*s: the server's answer has a header that is too long, or there is no memory "
                        "for it", PP_SHOWN_URL(url));
     if (rc == CURLE_OUT_OF_MEMORY)
@@ -506,7 +511,7 @@ static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode
     return pp_fail(err, PP_ERR_IO, "%.*s: %s", PP_SHOWN_URL(url), r->curl->easy_strerror(rc));
 }
 
-/* Whether two addresses are of one server, as curl understands them: scheme, host and port. */
+/* Whether two URLs have the same server, as curl parses them: scheme, host and port. */
 static bool same_server(const struct pp_curl *curl, CURLU *a, CURLU *b)
 {
     static const CURLUPart parts[] = {CURLUPART_SCHEME, CURLUPART_HOST, CURLUPART_PORT};
@@ -521,8 +526,8 @@ static bool same_server(const struct pp_curl *curl, CURLU *a, CURLU *b)
     return same;
 }
 
-/* Makes a whole address of *next, which may be told from `url` on, and sees to it that it leads nowhere else: it gets
- * the same token. */
+/* Makes *next absolute (it may be relative to `url`), and checks that it leads to the same server, as it gets the
+ * same token. */
 static enum pp_code find_next(const struct pp_curl *curl, const char *url, struct pp_buf *next, struct pp_error *err)
 {
     char *whole = NULL;
@@ -531,7 +536,8 @@ static enum pp_code find_next(const struct pp_curl *curl, const char *url, struc
     CURLUcode rc = CURLUE_OK;
     if (!code && (rc = curl->url_set(from, CURLUPART_URL, url, 0)) == CURLUE_OK &&
         (rc = curl->url_set(to, CURLUPART_URL, url, 0)) == CURLUE_OK)
-        rc = curl->url_set(to, CURLUPART_URL, next->data, CURLU_NON_SUPPORT_SCHEME); /* of which none is the same */
+        /* any scheme is accepted here; the comparison below decides */
+        rc = curl->url_set(to, CURLUPART_URL, next->data, CURLU_NON_SUPPORT_SCHEME);
     if (rc == CURLUE_OUT_OF_MEMORY)
         code = pp_fail_nomem(err, "an address");
     else if (!code && rc != CURLUE_OK)
@@ -574,7 +580,7 @@ enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, cons
 
 /* --- a file ------------------------------------------------------------------------------------------------------- */
 
-/* One request for what is missing. *again: the line broke, or what was there is of no use. */
+/* Requests the missing part once. *again: the connection broke, or the part is unusable. */
 static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request *r, bool *again, struct pp_error *err)
 {
     *r = (struct request){.curl = r->curl, .f = f, .part = p, .cancel = f->cancel, .fd = r->fd, .have = r->have,
@@ -584,9 +590,9 @@ static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request
         return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", p->path, strerror(errno));
     CURLcode rc = perform(r, f->url, f->token, p->from);
     *again = false;
-    if ((r->status == 200 || r->status == 206) && (r->began || !r->asked)) /* else the part is what it was before */
+    if ((r->status == 200 || r->status == 206) && (r->began || !r->asked)) /* otherwise the part is unchanged */
         note_from(p, r);
-    if (r->status == 416) { /* it is all there, or never was of this file */
+    if (r->status == 416) { /* it is complete already, or belongs to another file */
         if (r->total && r->total == r->have)
             return PP_OK;
         p->from[0] = 0;
@@ -608,7 +614,7 @@ static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request
         *again = r->status >= 500 || r->status == 429;
         return refused(f->url, r->status, err);
     }
-    if (r->asked && !r->began) { /* the part is not the whole for that */
+    if (r->asked && !r->began) { /* an empty response does not mean that the part is complete */
         *again = true;
         return pp_fail(err, PP_ERR_IO, "%.*s: the server sends nothing where the rest was asked for",
                        PP_SHOWN_URL(f->url));
@@ -617,7 +623,7 @@ static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request
     return PP_OK;
 }
 
-/* Until all is there, or it makes no sense to go on. */
+/* Requests until the file is complete, or further attempts are pointless. */
 static enum pp_code fetch(const struct pp_fetch *f, struct part *p, struct request *r, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -668,7 +674,7 @@ static enum pp_code hash_file(int fd, const struct pp_cancel *cancel, char out[6
     return PP_OK;
 }
 
-/* Size and checksum, and what it is. */
+/* Checks size, checksum and contents. */
 static enum pp_code check(const struct pp_fetch *f, const struct request *r, char sha256[65],
                           struct pp_error *err)
 {
@@ -698,9 +704,9 @@ static enum pp_code finish(const struct pp_fetch *f, const struct part *p, const
     return code;
 }
 
-/* Opens the part, which stays ours until it is closed: two who write it would each take the other's holes for the
- * file's bytes, and who finds it renamed would empty the finished file. Some file systems have no locks: there nobody
- * waits. */
+/* Opens and locks the partial file. Without the lock, two writers would each take the other's holes for data, and
+ * one that opens it after the other has renamed it would truncate the finished file. On file systems without locks,
+ * there is no protection. */
 static enum pp_code open_part(const struct part *p, int *fd, struct stat *st, struct pp_error *err)
 {
     struct stat there;
@@ -749,7 +755,8 @@ enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], str
         code = check(f, &r, sha256, err);
     if (!code)
         code = finish(f, &p, &r, err);
-    /* What is wrong does not stay, nor what cannot be gone on with: nothing, or nobody knows what it is a part of. */
+    /* Remove a file that is wrong, and a part that cannot be continued, as it is empty, or unknown what it belongs
+     * to. */
     if (code == PP_ERR_FORMAT || (code && r.fd >= 0 && (!r.have || !p.from[0]))) {
         unlink(p.path);
         unlink(p.from_path);
