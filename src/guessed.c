@@ -11,7 +11,7 @@ static void lose(struct pp_guessed *g)
     g->lost = true;
 }
 
-/* Whether the bytes of the last run were guessed. */
+/* Whether the last run is of drafted bytes. */
 static bool last_is_guessed(const struct pp_guessed *g)
 {
     return g->n % 2 == 0;

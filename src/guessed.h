@@ -1,8 +1,9 @@
-/* guessed.h - which bytes of an answer come from guesses that stood: lengths of runs, by turns bytes that the model
- * chose and bytes that had been guessed. Kept with the message as "guessed": [12, 5, 3, 9]; at most PP_GUESSED_MOST
- * runs, all text behind them counts as chosen. Zero-initialise. Not thread-safe.
+/* guessed.h - which bytes of an answer were drafted (and accepted): lengths of runs, alternating between bytes that
+ * the model sampled itself and drafted bytes. Stored with the message as "guessed": [12, 5, 3, 9]. At most
+ * PP_GUESSED_MOST runs; all text after them counts as sampled. Zero-initialise. Not thread-safe.
  *
- * Nothing but a tint on the screen depends on it: when memory runs out it is empty, and stays so until it is freed. */
+ * It is used only to tint text on the screen, so it is allowed to fail: when memory runs out, it is empty, and stays
+ * so until it is freed. */
 #ifndef PP_SRC_GUESSED_H
 #define PP_SRC_GUESSED_H
 
@@ -17,29 +18,29 @@
 enum { PP_GUESSED_MOST = 1 << 14 };
 
 struct pp_guessed {
-    uint32_t *runs; /* [n]: even ones chosen, odd ones guessed; the first may be 0, no other */
+    uint32_t *runs; /* [n]: even ones sampled, odd ones drafted; only the first may be 0 */
     size_t n, cap;
     bool lost;
 };
 
-/* So many more bytes. */
+/* Appends a number of bytes. */
 void pp_guessed_add(struct pp_guessed *g, size_t bytes, bool guessed);
-/* Those of `more` behind it. */
+/* Appends the runs of `more`. */
 void pp_guessed_append(struct pp_guessed *g, const struct pp_guessed *more);
-/* Makes it a copy of `whole`, which begins with what it is: costs what is new. */
+/* Makes it a copy of `whole`, of which it is a prefix; only the new part is copied. */
 void pp_guessed_extend(struct pp_guessed *g, const struct pp_guessed *whole);
-/* Makes it cover so many bytes: others are chosen ones, or go. */
+/* Makes it cover `bytes` bytes: adds sampled ones, or truncates. */
 void pp_guessed_fit(struct pp_guessed *g, size_t bytes);
 void pp_guessed_clear(struct pp_guessed *g); /* keeps the memory */
-void pp_guessed_free(struct pp_guessed *g);  /* and makes it empty again */
+void pp_guessed_free(struct pp_guessed *g);  /* and makes it empty */
 bool pp_guessed_any(const struct pp_guessed *g);
-/* Appends "[12,5,...]". */
+/* Appends the runs as JSON: "[12,5,...]". */
 void pp_guessed_json(const struct pp_guessed *g, struct pp_buf *out);
-/* Of a message with so many bytes of text. Empty, unless `array` fits them. */
+/* Reads the runs of a message with `bytes` bytes of text. Empty if `array` does not match that. */
 void pp_guessed_read(struct pp_guessed *g, const cJSON *array, size_t bytes);
 
-/* What a measured speed-up by guesses says: 0, that it is not known, unless it is one of PP_SPEEDUP_TOKENS tokens or
- * more, and 1 at most if no guess stood. The clock's chances are all that is left of shorter answers. */
+/* The speedup to show for a measured one: 0 (unknown) for fewer than PP_SPEEDUP_TOKENS tokens, which are dominated
+ * by noise, and at most 1 if no draft was accepted. */
 enum { PP_SPEEDUP_TOKENS = 32 };
 float pp_speedup(double measured, double n_tokens, double n_accepted);
 
