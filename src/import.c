@@ -28,15 +28,15 @@ static const char *text_of(const cJSON *o, const char *name)
     return cJSON_IsString(v) ? v->valuestring : NULL;
 }
 
-/* A whole number of at least 1; else 0. */
+/* An integer of at least 1; otherwise 0. */
 static int64_t number_of(const cJSON *o, const char *name)
 {
     const cJSON *v = pp_json_member(o, name);
     return cJSON_IsNumber(v) && v->valuedouble >= 1 && v->valuedouble < 1e15 ? (int64_t)v->valuedouble : 0;
 }
 
-/* Seconds since the epoch, of seconds or (but in our own files) milliseconds under one of the usual names; 0: it is
- * not said. */
+/* A time in seconds since the epoch, under one of the usual names. Other programs may also write milliseconds. 0:
+ * there is none. */
 static int64_t time_of(const cJSON *o, const char *const names[3], bool ours)
 {
     for (int i = 0; i < 3; i++) {
@@ -47,7 +47,7 @@ static int64_t time_of(const cJSON *o, const char *const names[3], bool ours)
     return 0;
 }
 
-/* The milliseconds behind these seconds. */
+/* The milliseconds of that time. */
 static int part_of(const cJSON *o, const char *const names[3], bool ours)
 {
     for (int i = 0; i < 3; i++) {
@@ -60,7 +60,7 @@ static int part_of(const cJSON *o, const char *const names[3], bool ours)
     return 0;
 }
 
-/* An object or array as text, once; NULL: there is none. cJSON_free. */
+/* An object or array as text, or NULL. To be called once, as it changes the value. cJSON_free. */
 static char *kept_of(const cJSON *o, const char *name)
 {
     cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
@@ -69,13 +69,13 @@ static char *kept_of(const cJSON *o, const char *name)
 
 /* --- putting one together ---------------------------------------------------------------------------------------- */
 
-/* A conversation that is being read, and what goes wrong meanwhile. */
+/* A conversation that is being read. */
 struct making {
     struct pp_conversation c;
     size_t cap;
-    struct pp_buf system;   /* what the system prompt is so far */
+    struct pp_buf system;   /* the system prompt so far */
     struct pp_import *im;
-    bool ours;              /* it says that it was exported by pippin */
+    bool ours;              /* it was exported by pippin */
     enum pp_code code;
     struct pp_error *err;
 };
@@ -109,7 +109,7 @@ static int role_of(const cJSON *o)
         {"gpt", PP_ROLE_ASSISTANT},       {"model", PP_ROLE_ASSISTANT}, {"system", PP_ROLE_SYSTEM},
         {"developer", PP_ROLE_SYSTEM},
     };
-    const cJSON *author = pp_json_member(o, "author"); /* ChatGPT's */
+    const cJSON *author = pp_json_member(o, "author"); /* as in ChatGPT's exports */
     const char *name = text_of(o, "role");
     name = name ? name : text_of(o, "from");
     name = name ? name : text_of(o, "sender");
@@ -120,7 +120,7 @@ static int role_of(const cJSON *o)
     return -1;
 }
 
-/* Text, or a list of parts of which some are text, or an object with such a list. */
+/* Adds text: a string, or a list of parts of which some are text, or an object with such a list. */
 static void add_content(struct making *k, struct pp_buf *b, const cJSON *v)
 {
     const cJSON *part, *parts = cJSON_IsObject(v) ? pp_json_member(v, "parts") : v;
@@ -158,7 +158,7 @@ static char *take(struct making *k, struct pp_buf *b, size_t *len)
     return text;
 }
 
-/* What the program itself noted of an answer. */
+/* Adds the data that pippin itself stores with an answer. */
 static void add_notes(struct making *k, struct pp_message *m, const cJSON *o)
 {
     copy(k, &m->model, text_of(o, "model"));
@@ -172,7 +172,7 @@ static void add_notes(struct making *k, struct pp_message *m, const cJSON *o)
     m->state = pp_message_state_by_name(text_of(o, "state"));
 }
 
-/* Behind those that stand before it. */
+/* Appends to the system prompt. */
 static void add_system(struct making *k, const struct pp_buf *text)
 {
     if (k->system.len && text->len)
@@ -182,8 +182,8 @@ static void add_system(struct making *k, const struct pp_buf *text)
         k->code = pp_fail_nomem(k->err, "the conversations");
 }
 
-/* Adds a message behind the one at the place `parent` and returns its own place; one that is none of a conversation is
- * left out, and its parent stands for it. A system prompt before everything else is the conversation's. */
+/* Adds a message as a child of the one at place `parent`, and returns its own place. Other objects are left out, and
+ * the result is `parent`. A system message at the beginning becomes the conversation's system prompt. */
 static int64_t add_message(struct making *k, const cJSON *o, int64_t parent)
 {
     static const char *const contents[] = {"content", "value", "text", NULL};
@@ -219,8 +219,8 @@ static int64_t add_message(struct making *k, const cJSON *o, int64_t parent)
 
 struct node {
     const cJSON *json;
-    int64_t id, parent; /* as the file has them */
-    size_t at;          /* in the file */
+    int64_t id, parent; /* as in the file */
+    size_t at;          /* index in the file */
     int64_t place;
 };
 
@@ -255,8 +255,8 @@ static int64_t largest_id(const cJSON *messages, const cJSON *branches)
     return most;
 }
 
-/* The messages of both lists, by their ids; *n of them. One without an id, which another program has put behind ours,
- * gets one. *head: the id of the last message of the first list. */
+/* The messages of both lists, sorted by id; *n: their number. Messages without an id, appended by another program,
+ * get one. *head: the id of the last message of the first list. */
 static struct node *nodes_of(struct making *k, const cJSON *messages, const cJSON *branches, size_t *n, int64_t *head)
 {
     const cJSON *o;
@@ -288,7 +288,8 @@ static struct node *nodes_of(struct making *k, const cJSON *messages, const cJSO
     return list;
 }
 
-/* Messages as pippin exports them: ids ascend from parents to children, and the older of two branches comes first. */
+/* Adds messages in pippin's own format: ids ascend from parents to children, and the older of two branches comes
+ * first. */
 static void add_tree(struct making *k, const cJSON *messages, const cJSON *branches)
 {
     int64_t head;
@@ -327,14 +328,14 @@ static void add_line(struct making *k, const cJSON *messages)
 
 /* --- trees of other programs ------------------------------------------------------------------------------------- */
 
-/* Messages by name, each with the names of its children: nodes are objects, the message in them is `inner`, or the node
- * itself (NULL). */
+/* A tree of messages by name, each with the names of its children. The nodes are objects; the message is their
+ * member `inner`, or the node itself (NULL). */
 struct tree {
     const cJSON *nodes;
     const char *inner, *parent, *children, *head;
     struct named {
         const cJSON *json;
-        bool met; /* it is among those to come, or was */
+        bool met; /* it was added to the nodes to visit */
     } *by_name;   /* [n] */
     size_t n;
 };
@@ -347,13 +348,13 @@ static int by_name(const void *a, const void *b)
 
 static struct named *find_named(const struct tree *t, const char *name)
 {
-    char *string = (char *)(uintptr_t)name; /* cJSON's are not const */
+    char *string = (char *)(uintptr_t)name; /* cJSON's strings are not const */
     const cJSON json = {.string = string};
     const struct named wanted = {.json = &json};
     return name ? bsearch(&wanted, t->by_name, t->n, sizeof *t->by_name, by_name) : NULL;
 }
 
-/* Nodes to come, the next one last, and what they follow. */
+/* A stack of nodes to visit, and the places of their parents. */
 struct visits {
     struct visit {
         const cJSON *node;
@@ -362,7 +363,7 @@ struct visits {
     size_t n, cap;
 };
 
-/* Once: a damaged or hostile file may name a node as often as it likes. */
+/* Adds a node once only: damaged or hostile files may refer to it any number of times. */
 static void visit(struct making *k, struct visits *v, struct named *node, int64_t parent)
 {
     if (node->met || k->code)
@@ -383,7 +384,7 @@ static void turn_round(struct visits *v, size_t from)
     }
 }
 
-/* From the roots down, children in their order. */
+/* Visits the tree depth-first from its roots, with children in their order. */
 static void walk(struct making *k, const struct tree *t)
 {
     struct visits v = {0};
@@ -442,7 +443,7 @@ static bool is_message(const cJSON *o)
     return cJSON_IsObject(o) && (text_of(o, "role") || text_of(o, "from")) && !pp_json_member(o, "messages");
 }
 
-/* One line; where there is none, the first words of the user. */
+/* Sets the title, as one line; without a title, it is made from the first words of the user. */
 static void add_title(struct making *k, const char *title)
 {
     char line[PP_TITLE_BYTES];
@@ -471,7 +472,7 @@ static void add_session(struct making *k, const cJSON *o)
     copy_kept(k, &s->settings, k->ours ? o : NULL, "settings");
 }
 
-/* What o is a conversation in; false: it is none. */
+/* Adds a conversation in any known format; false: it is none. */
 static bool add_any(struct making *k, const cJSON *o)
 {
     const cJSON *chat = pp_json_member(o, "chat"), *history = pp_json_member(chat, "history");
@@ -542,8 +543,8 @@ static size_t blank(const char *s, size_t n)
     return i;
 }
 
-/* A JSON value and nothing but blanks behind it; NULL: it is none, and *bad is where that shows (NULL: not wanted).
- * cJSON_Delete. */
+/* Parses a JSON value with nothing but white space after it; NULL: invalid, with its position in *bad (NULL: not
+ * wanted). cJSON_Delete. */
 static cJSON *parse(const char *s, size_t n, size_t *bad)
 {
     const char *end = s;
@@ -557,7 +558,7 @@ static cJSON *parse(const char *s, size_t n, size_t *bad)
     return NULL;
 }
 
-/* A conversation a line, or a message a line. */
+/* Reads a conversation per line, or a message per line. */
 static enum pp_code add_lines(struct pp_import *im, const char *text, size_t n, struct pp_error *err)
 {
     cJSON *all = cJSON_CreateArray();
@@ -586,7 +587,7 @@ static enum pp_code add_lines(struct pp_import *im, const char *text, size_t n, 
     return code;
 }
 
-/* Whether the first line is a value of its own. */
+/* Whether the first line is a complete value. */
 static bool is_lines(const char *text, size_t n)
 {
     const size_t at = blank(text, n);
@@ -608,8 +609,8 @@ static enum pp_code no_json(const char *text, size_t n, size_t bad, struct pp_er
                    "this is no JSON, as line %zu shows; conversations are read from JSON and JSONL", line);
 }
 
-/* JSON is UTF-8 (RFC 8259, 8.1); cJSON takes any bytes. The text with U+FFFD for what is none, and how many bytes that
- * were; *bad 0: *mended is empty, and the text is as it should be. */
+/* Replaces invalid UTF-8 by U+FFFD, since JSON is UTF-8 (RFC 8259, 8.1), but cJSON accepts any bytes. *bad: the
+ * number of sequences replaced; if 0, *mended is empty. */
 static enum pp_code mend_bytes(const char *text, size_t n, struct pp_buf *mended, size_t *bad, struct pp_error *err)
 {
     size_t from = 0;
@@ -630,7 +631,7 @@ static enum pp_code mend_bytes(const char *text, size_t n, struct pp_buf *mended
     return mended->bad ? pp_fail_nomem(err, "the conversations") : PP_OK;
 }
 
-/* The number of an escape \uXXXX at s; -1: there is none. */
+/* The code unit of an escape \uXXXX at s; -1: there is none. */
 static int32_t escaped(const char *s, size_t n)
 {
     char digits[5] = "";
@@ -650,8 +651,8 @@ static bool is_low(int32_t cp)
     return cp >= 0xDC00 && cp < 0xE000;
 }
 
-/* How many bytes the escape at s takes, and whether it stands for nothing that a text has: U+0000, at which cJSON's
- * would end, or half of a pair, as programs leave it that cut texts between two, which cJSON takes for no JSON. */
+/* Length of the escape at s. *bad: it is U+0000, at which cJSON's strings would end, or half of a surrogate pair,
+ * which is left by programs that cut texts in between, and which cJSON rejects. */
 static size_t escape_at(const char *s, size_t n, bool *bad)
 {
     const int32_t cp = escaped(s, n);
@@ -664,7 +665,7 @@ static size_t escape_at(const char *s, size_t n, bool *bad)
     return 6;
 }
 
-/* The same with U+FFFD for such escapes; *copy NULL: it has none. pp_free. */
+/* Replaces such escapes by U+FFFD; *copy NULL: there are none. pp_free. */
 static enum pp_code mend_escapes(const char *text, size_t n, char **copy, struct pp_error *err)
 {
     const char *at;
@@ -682,7 +683,7 @@ static enum pp_code mend_escapes(const char *text, size_t n, char **copy, struct
     return PP_OK;
 }
 
-/* What is in the file if that is one value; a message by itself becomes a list of it. False: no memory. */
+/* Puts a single message into a list, if the whole file is one. False: out of memory. */
 static bool as_list(cJSON **whole)
 {
     if (!*whole || !is_message(*whole))
@@ -700,7 +701,8 @@ static enum pp_code read_values(const char *text, size_t n, struct pp_import *ou
 {
     size_t bad = 0;
     enum pp_code code;
-    const char *nul = n ? memchr(text, 0, n) : NULL; /* zeros, as a crash leaves them in files, are no blanks */
+    /* a crash may have filled the file with zeros, which are not white space */
+    const char *nul = n ? memchr(text, 0, n) : NULL;
     if (nul)
         return no_json(text, n, (size_t)(nul - text), err);
     cJSON *whole = parse(text, n, &bad);

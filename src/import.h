@@ -1,22 +1,22 @@
-/* import.h - conversations from files: those of export.h, and messages as other programs write them. Any thread.
+/* import.h - reads conversations from files: those of export.h, and several formats of other programs. Any thread.
  *
- * Known are, as JSON or with one on each line (JSONL): {"messages": [{"role", "content"}, ...]}, such an array alone, a
- * message on each line, ShareGPT's {"conversations": [{"from", "value"}, ...]}, ChatGPT's {"mapping": ...} and Open
- * WebUI's {"chat": {"history": ...}}, and arrays of all these. Everything in them is untrusted. */
+ * Formats, as JSON or JSONL: {"messages": [{"role", "content"}, ...]}, such an array alone, one message per line,
+ * ShareGPT's {"conversations": [{"from", "value"}, ...]}, ChatGPT's {"mapping": ...} and Open WebUI's {"chat":
+ * {"history": ...}}, and arrays of all these. All data is untrusted. */
 #ifndef PP_SRC_IMPORT_H
 #define PP_SRC_IMPORT_H
 
 #include "src/conversation.h"
 
 struct pp_import {
-    struct pp_conversation *list; /* [n], as they stand in the text; those without a message are left out */
+    struct pp_conversation *list; /* [n], in the order of the text; those without messages are left out */
     size_t n, cap;
-    size_t left_out;              /* messages that are neither the user's nor an answer, or have no text */
-    size_t no_text;               /* parts of messages that are not text: pictures, files */
-    size_t no_utf8;               /* bytes of the text that are no UTF-8, each of which became U+FFFD */
+    size_t left_out;              /* messages of other roles, or without text */
+    size_t no_text;               /* parts of messages that are not text: images, files */
+    size_t no_utf8;               /* invalid UTF-8 sequences, which were replaced by U+FFFD */
 };
 
-/* U+0000 becomes U+FFFD, as in exports. PP_ERR_FORMAT says where; then nothing is in *out. */
+/* U+0000 becomes U+FFFD, as in exports. PP_ERR_FORMAT says where; *out is empty then. */
 enum pp_code pp_import_read(const char *text, size_t n, struct pp_import *out, struct pp_error *err);
 void pp_import_free(struct pp_import *i);
 
