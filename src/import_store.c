@@ -8,15 +8,16 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 
-/* An open hash table of conversations by what they have; there may be several of a kind. At most half is filled. What
- * one has is the first message, this with the second when it began, this with the milliseconds, too, and, once somebody
- * has asked among those of its first message, every message with all that stands before it (a line). */
+/* An open-addressing hash table from traits to conversations, at most half full; several conversations may have the
+ * same trait. The traits of a conversation are hashes of: its first message; that and the second in which it began;
+ * that and the milliseconds; and, once conversations with the same first message have been looked up, each message
+ * together with all before it (a line). */
 struct trait {
     uint64_t hash;
     int64_t session; /* 0: none */
 };
 
-/* What is committed together: as much as takes BATCH_NS, and no more locks than a program may well have open. */
+/* What is committed together: as much as fits into BATCH_NS, and no more locks than the limit of open files allows. */
 enum { BATCH_NS = 100 * 1000 * 1000, BATCH_LOCKS = 64 };
 
 struct pp_importer {
@@ -26,13 +27,13 @@ struct pp_importer {
     struct trait *slots;     /* [mask + 1] */
     size_t mask, n;
     bool no_memory;
-    bool batch;              /* something is not committed yet */
+    bool batch;              /* there are uncommitted changes */
     uint64_t batch_began_ns;
-    int held[BATCH_LOCKS];   /* [n_held] locks of conversations that it changes */
+    int held[BATCH_LOCKS];   /* [n_held] locks of the conversations changed in this batch */
     int n_held;
-    int alone;               /* the lock of who imports, or -1 */
-    int64_t given_ms;        /* when the last one began of which no file told it */
-    struct pp_error lost;    /* how a batch failed */
+    int alone;               /* the lock against other imports, or -1 */
+    int64_t given_ms;        /* the time given to the last conversation whose file has none */
+    struct pp_error lost;    /* why a batch could not be committed */
 };
 
 /* --- conversations by what they have ------------------------------------------------------------------------ */
@@ -70,7 +71,7 @@ static void note(struct pp_importer *im, uint64_t hash, int64_t session)
     im->n++;
 }
 
-/* The place of the next one that has this, from *at on, which begins as the hash; NULL: there are no more. */
+/* The next entry with this hash, beginning the search at *at, which is initially the hash; NULL: there are no more. */
 static const struct trait *next_with(const struct pp_importer *im, uint64_t hash, size_t *at)
 {
     while (im->slots) {
@@ -99,13 +100,13 @@ static uint64_t begun_at(uint64_t begin, int64_t created)
     return with(begin, created);
 }
 
-/* part: 0 for those of which nobody knows the milliseconds. */
+/* part: milliseconds, or 0 if unknown. */
 static uint64_t begun_exactly(uint64_t begin, int64_t created, int part)
 {
     return with(begun_at(begin, created), part);
 }
 
-/* That the lines of those that begin so are in the table. */
+/* A trait that is noted once the lines of conversations with this beginning are in the table. */
 static uint64_t lines_mark(uint64_t begin)
 {
     return with(begin, -1);
@@ -123,7 +124,8 @@ static void note_beginning(void *importer, int64_t session, int64_t created_ms, 
     note_begun(importer, session, hash_of(text, len), created_ms / 1000, (int)(created_ms % 1000));
 }
 
-/* What another import adds meanwhile is not among what this one has looked at: all would be there twice. */
+/* Takes a lock that excludes other imports: they would not see each other's additions, and both would add the same
+ * conversations. */
 static enum pp_code be_alone(struct pp_importer *im, struct pp_error *err)
 {
     const enum pp_code code = pp_session_lock(im->locks, "import", &im->alone, err);
@@ -208,13 +210,13 @@ static bool begins_with(const char *a, size_t n_a, const char *b, size_t n_b)
     return n_a >= n_b && (n_b == 0 || memcmp(a, b, n_b) == 0);
 }
 
-/* A time that a file does not tell may be any. */
+/* A file without times matches any time. */
 static bool same_time(int64_t here, int64_t there)
 {
     return !there || here == there;
 }
 
-/* An answer that was still being written when it was exported is the one that it has become. */
+/* An answer that was exported while it was being written matches the complete answer. */
 static bool same_message(const struct pp_message *here, const struct pp_message *there)
 {
     bool (*same)(const char *, size_t, const char *, size_t) =
@@ -224,10 +226,10 @@ static bool same_message(const struct pp_message *here, const struct pp_message 
            same(here->reasoning, here->reasoning_len, there->reasoning, there->reasoning_len);
 }
 
-/* What of a conversation of a file is in one of the store. */
+/* Which messages of a file's conversation (`there`) exist in a conversation of the store (`here`). */
 struct match {
     struct pp_conversation here;
-    int64_t *places;  /* [there->n] in `here`; 0: it is not there */
+    int64_t *places;  /* [there->n] places in `here`; 0: missing */
     size_t n_missing;
 };
 
@@ -238,7 +240,7 @@ static void match_clear(struct match *m)
     *m = (struct match){0};
 }
 
-/* Children of each message of `here`, oldest first: first[place], next[place], 0 for none; first[0] are the roots. */
+/* Lists the children of each message, oldest first: first[place], next[place], 0 for none; first[0] are the roots. */
 static bool lay_out(const struct pp_conversation *here, int64_t **first, int64_t **next)
 {
     *first = pp_calloc(here->n + 1, sizeof **first);
@@ -253,7 +255,7 @@ static bool lay_out(const struct pp_conversation *here, int64_t **first, int64_t
     return true;
 }
 
-/* Takes each message that was found out of the children, so that it is found once. */
+/* Each message that is found is removed from the list of children, so that it matches only once. */
 static enum pp_code find_messages(struct match *m, const struct pp_conversation *there, struct pp_error *err)
 {
     int64_t *first = NULL, *next = NULL;
@@ -292,8 +294,8 @@ static bool same_session(const struct match *m, const struct pp_conversation *th
     return m->n_missing == 0 || (timed && m->places[0]);
 }
 
-/* A hash of each message with those before it, by role and text; the lines of conversations that begin alike never
- * stand in each other's place, whatever else is in the table. out: [c->n]. */
+/* Hashes each message with those before it, by role and text. `begin` is included, so that lines of conversations
+ * that begin differently never have the same hash. out: [c->n]. */
 static void hash_lines(const struct pp_conversation *c, uint64_t begin, uint64_t *out)
 {
     for (size_t i = 0; i < c->n; i++) {
@@ -317,7 +319,7 @@ static void note_lines(struct pp_importer *im, const struct pp_conversation *c, 
     pp_free(lines);
 }
 
-/* One that another program has deleted meanwhile is empty. */
+/* A conversation that another program has deleted meanwhile is returned empty. */
 static enum pp_code read_here(struct pp_importer *im, int64_t session, struct pp_conversation *here,
                               struct pp_error *err)
 {
@@ -334,7 +336,7 @@ static bool lines_known(const struct pp_importer *im, uint64_t begin)
     return next_with(im, lines_mark(begin), &at);
 }
 
-/* Reads all that begin so, once. */
+/* Adds the lines of all conversations with this beginning to the table. */
 static enum pp_code learn_lines(struct pp_importer *im, uint64_t begin, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -359,8 +361,8 @@ static enum pp_code learn_lines(struct pp_importer *im, uint64_t begin, struct p
     return code;
 }
 
-/* What a conversation must have to be that of the file, where that tells no times: all of the file's is to be here, so
- * that its last line will do: of whole messages, others may have grown since. */
+/* A trait for a conversation whose file has no times. All its messages must exist in the store, so the hash of its
+ * last line suffices; of its last complete message, since an incomplete one may have grown. */
 static enum pp_code untimed_trait(struct pp_importer *im, const struct pp_conversation *there, uint64_t begin,
                                   uint64_t *trait, struct pp_error *err)
 {
@@ -386,8 +388,8 @@ static enum pp_code untimed_trait(struct pp_importer *im, const struct pp_conver
     return code;
 }
 
-/* What such a conversation has, and as few others as possible: one or two such things. The milliseconds of one that is
- * here may not be known, and those of the file neither. */
+/* One or two traits that a matching conversation must have, chosen to match few others. With milliseconds in the
+ * file, a second one matches conversations whose milliseconds are unknown. */
 static enum pp_code traits_of(struct pp_importer *im, const struct pp_conversation *there, uint64_t begin,
                               uint64_t traits[2], size_t *n, struct pp_error *err)
 {
@@ -406,7 +408,8 @@ static uint64_t beginning_of(const struct pp_conversation *c)
     return c->n ? hash_of(c->messages[0].content, c->messages[0].content_len) : hash_of("", 0);
 }
 
-/* Of those with this trait the one that lacks least, if it lacks less than `best`. */
+/* Of the conversations with this trait, finds the matching one that lacks fewest messages; replaces *best if it is
+ * better. */
 static enum pp_code find_with(struct pp_importer *im, const struct pp_conversation *there, uint64_t trait,
                               struct match *best, struct pp_error *err)
 {
@@ -430,7 +433,7 @@ static enum pp_code find_with(struct pp_importer *im, const struct pp_conversati
     return code;
 }
 
-/* Of those that have what it must have the one that lacks least; best->here.session.id 0: it is none of them. */
+/* Finds the matching conversation that lacks fewest messages; best->here.session.id 0: there is none. */
 static enum pp_code find(struct pp_importer *im, const struct pp_conversation *there, struct match *best,
                          struct pp_error *err)
 {
@@ -447,8 +450,8 @@ static enum pp_code find(struct pp_importer *im, const struct pp_conversation *t
 
 /* --- putting it in ------------------------------------------------------------------------------------------------ */
 
-/* The place in the file of the new tip: the file's, if that goes on from the one here; else 0. A message before its
- * parent, which the store refuses, is not followed. */
+/* The place in the file of the new head: the file's head, if it continues from the store's head; otherwise 0. Does
+ * not follow a parent that comes after its child, which the store refuses. */
 static int64_t new_head(const struct match *m, const struct pp_conversation *there)
 {
     int64_t at = there->session.head <= (int64_t)there->n ? there->session.head : 0;
@@ -465,7 +468,7 @@ static enum pp_code extend(struct pp_importer *im, struct match *m, struct pp_co
 {
     int lock = -1;
     enum pp_code code = pp_session_lock(im->locks, m->here.session.key, &lock, err);
-    if (code == PP_ERR_BUSY && im->n_held) { /* it may be this batch that holds it */
+    if (code == PP_ERR_BUSY && im->n_held) { /* by this batch, perhaps */
         code = pp_importer_flush(im, err);
         if (!code)
             code = pp_session_lock(im->locks, m->here.session.key, &lock, err);
@@ -483,13 +486,13 @@ static enum pp_code extend(struct pp_importer *im, struct match *m, struct pp_co
                                             there->session.updated, err);
     if (lock >= 0 && !code)
         im->held[im->n_held++] = lock;
-    else if (lock >= 0) /* nothing of it is in the batch */
+    else if (lock >= 0) /* the batch does not contain it */
         close(lock);
     result->outcome = PP_IMPORT_EXTENDED;
     return code;
 }
 
-/* No two have the same time: it tells those that begin alike apart where they come to from here. */
+/* Gives a time that no other conversation has, since it identifies conversations with the same beginning. */
 static void give_time(struct pp_importer *im, struct pp_session *s)
 {
     struct timespec t;
