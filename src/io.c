@@ -1,8 +1,9 @@
-/* io.c - one thread, one line of items.
+/* io.c - the io thread and its queues.
  *
- * Jobs, pieces of answers and ends of answers are taken in the order in which they were posted; tasks, which may take
- * long, have a line of their own and run in slices while the other is empty. Posting never waits for the disk, and the
- * io thread never waits for the screen: events that find no room in the queue stay in `done_jobs` until there is. */
+ * Jobs, pieces of answers and ends of answers are processed in the order in which they were posted. Tasks, which may
+ * take long, have a queue of their own, and run in slices while the other queue is empty. Posting never waits for
+ * the disk, and the io thread never waits for the screen: events that do not fit into the UI's queue stay in
+ * `done_jobs` until they do. */
 #include "src/io.h"
 
 #include <pthread.h>
@@ -37,33 +38,33 @@ struct end_item {
     int64_t n_tokens;
 };
 
-/* Where the context of the answers to a question begins; then, that it is not in the database. */
+/* The context of the answers to a question, first as an item, then in the list of those not saved yet. */
 struct mark {
     struct pp_io_item item;
     struct mark *next;
-    struct pp_store *store; /* that the message is in */
+    struct pp_store *store; /* the database of the message */
     int64_t message, from;
     char *note;
 };
 
 struct store_item {
     struct pp_io_item item;
-    struct pp_store *store;  /* for conversations; NULL: the one on the disk again */
-    bool of_disk;            /* it is the one on the disk */
+    struct pp_store *store;  /* the new database for conversations; NULL: back to the one on the disk */
+    bool of_disk;            /* it replaces the one on the disk */
 };
 
 struct line {
     struct pp_io_item *first, *last;
 };
 
-/* An answer that is not, or not wholly, in the database. */
+/* An answer that is not, or not completely, in the database. */
 struct answer {
     struct answer *next;
     int64_t message;
-    struct pp_store *store;        /* that the message is in */
-    struct pp_buf text, reasoning; /* whole: what the message held before, and everything since */
-    bool begun;         /* what it held before has been read */
-    bool taken_back;    /* ... and its text belongs to the reasoning */
+    struct pp_store *store;        /* the database of the message */
+    struct pp_buf text, reasoning; /* complete, including what the message contained before (once `begun`) */
+    bool begun;         /* the earlier contents of the message have been read */
+    bool taken_back;    /* the earlier text belongs to the reasoning */
     bool dirty, ended;
     enum pp_message_state state;
     char *stats;
@@ -81,16 +82,16 @@ struct pp_io {
     struct line posted;
     struct line tasks;
     bool stopping;
-    const char *doing; /* for people: what the thread is at */
-    bool lost; /* something could not even be taken in: out of memory */
+    const char *doing; /* what the thread is doing, for messages */
+    bool lost; /* an item could not be queued: out of memory */
 
     /* -- io thread only */
-    struct pp_store *memory; /* in the place of `store`, or NULL */
+    struct pp_store *memory; /* the database in memory that is used instead of `store`, or NULL */
     struct line done_jobs;
     struct answer *answers;
-    struct mark *marks;      /* one for a message at most */
-    struct pp_error complaint; /* to be delivered if code is not PP_OK */
-    struct pp_error unsaved, unsaved_told; /* why answers wait to be saved, PP_OK: none does; as the UI knows it */
+    struct mark *marks;      /* at most one per message */
+    struct pp_error complaint; /* reported if its code is not PP_OK */
+    struct pp_error unsaved, unsaved_told; /* why answers are not saved yet, PP_OK: all are; and what the UI was told */
     uint64_t commit_at, deliver_at;              /* CLOCK_MONOTONIC, 0: nothing to do */
 };
 
@@ -162,7 +163,8 @@ void pp_io_post_task(struct pp_io *io, struct pp_io_task *task)
     post(io, &task->item, ITEM_TASK);
 }
 
-/* Appends to the last item of the line if that is the same answer: a busy database must not make the line long. */
+/* Appends to the last item of the queue if that belongs to the same answer, so that the queue stays short while the
+ * database is busy. */
 static bool add_to_last(struct pp_io *io, int64_t message, enum pp_part part, const char *text, size_t n)
 {
     bool added = false;
@@ -224,7 +226,7 @@ bool pp_io_mark(struct pp_io *io, int64_t message, int64_t from, const char *not
     return true;
 }
 
-/* path NULL: none from here on. */
+/* path NULL: no database in memory any more. */
 static enum pp_code post_store(struct pp_io *io, const char *path, bool of_disk, struct pp_error *err)
 {
     struct store_item *s = pp_calloc(1, sizeof *s);
@@ -277,7 +279,7 @@ static void deliver_all(struct pp_io *io)
     io->deliver_at = 0;
     for (struct pp_io_item *item; (item = take(&io->done_jobs));) {
         if (deliver(io, PP_EVENT_JOB, job_of(item), NULL))
-            continue; /* it is the UI thread's now, and may be gone already */
+            continue; /* the UI thread owns it now, and may have freed it */
         put_back(&io->done_jobs, item);
         break;
     }
@@ -322,8 +324,8 @@ static void free_answer(struct answer *a)
     pp_free(a);
 }
 
-/* Puts what the message held before in front of what has come since. If that fails nothing changes, and it is tried
- * again. */
+/* Prepends the message's earlier contents to what has arrived since. On failure nothing changes, and it is retried
+ * later. */
 static enum pp_code begin_answer(struct answer *a, struct pp_error *err)
 {
     struct pp_message m;
@@ -341,7 +343,7 @@ static enum pp_code begin_answer(struct answer *a, struct pp_error *err)
         pp_buf_free(&reasoning);
         return pp_fail_nomem(err, "an answer");
     }
-    text.bad = a->text.bad; /* still incomplete */
+    text.bad = a->text.bad; /* an incomplete text stays marked */
     reasoning.bad = a->reasoning.bad;
     pp_buf_free(&a->text);
     pp_buf_free(&a->reasoning);
@@ -357,13 +359,13 @@ static enum pp_code write_answer(const struct answer *a, struct pp_error *err)
     return pp_store_message_write(a->store, a->message, &text, a->state, a->stats, a->n_tokens, err);
 }
 
-/* True if the answer needs no more care: it ended and is saved, or there is nothing to save it to. */
+/* True if the answer needs no further attention: it has ended and is saved, or its message no longer exists. */
 static bool save_answer(struct pp_io *io, struct answer *a)
 {
     struct pp_error err = {0};
     enum pp_code code = a->begun ? PP_OK : begin_answer(a, &err);
     if (!code && (a->text.bad || a->reasoning.bad)) {
-        /* Appending failed once: what came before the gap is still whole. */
+        /* an append has failed; what came before is intact */
         pp_fail_nomem(&io->complaint, "an answer; its end is not saved");
     }
     if (!code)
@@ -384,7 +386,7 @@ static void free_mark(struct mark *m)
     pp_free(m);
 }
 
-/* False: one could not be saved. */
+/* False: a mark could not be saved. */
 static bool save_marks(struct pp_io *io)
 {
     struct pp_error err = {0};
@@ -402,7 +404,7 @@ static bool save_marks(struct pp_io *io)
     return !io->marks;
 }
 
-/* What waits: the marks, and the answers, or only those that ended. What fails is tried again in a while. */
+/* Saves the marks, and all answers or only those that have ended. Schedules another attempt for what failed. */
 static void save_answers(struct pp_io *io, bool ended_only)
 {
     bool failed = !save_marks(io), waiting = failed;
@@ -430,7 +432,7 @@ static void save_answers(struct pp_io *io, bool ended_only)
         io->commit_at = now + commit_after_ns;
 }
 
-/* What was taken for the answer was reasoning. A gap in it goes along, or nobody would be told of it. */
+/* What was taken for the answer's text was reasoning. A missing part of it stays marked, so that the user is told. */
 static void take_back(struct answer *a)
 {
     pp_buf_add(&a->reasoning, a->text.data, a->text.len);
@@ -474,7 +476,7 @@ static void take_end(struct pp_io *io, struct end_item *e)
     pp_free(e);
 }
 
-/* A newer one of a message takes the place of the one that waits. */
+/* Replaces an older mark of the same message that is not saved yet. */
 static void take_mark(struct pp_io *io, struct mark *m)
 {
     struct mark **slot = &io->marks;
@@ -491,7 +493,7 @@ static void take_mark(struct pp_io *io, struct mark *m)
 
 /* --- what is not saved yet --------------------------------------------------------------------------------------- */
 
-/* Instead of what the database has; false: out of memory. */
+/* Replaces the text read from the database; false: out of memory. */
 static bool put_text(char **text, size_t *len, const struct pp_buf *now)
 {
     struct pp_buf copy = {0};
@@ -515,7 +517,7 @@ static void complete_answer(struct answer *a, struct pp_message *m)
     if (!a->ended)
         return;
     pp_free(m->stats);
-    m->stats = a->stats ? pp_strdup(a->stats) : NULL; /* figures that nobody misses much */
+    m->stats = a->stats ? pp_strdup(a->stats) : NULL; /* without memory, only the statistics are missing */
     m->n_tokens = a->n_tokens;
 }
 
@@ -552,7 +554,7 @@ static void take_job(struct pp_io *io, struct pp_job *job)
         job->release(job);
 }
 
-/* A database in memory goes, and the answers in it. */
+/* Closes a database in memory, and drops its answers. */
 static void drop_store(struct pp_io *io, struct pp_store **store)
 {
     for (struct answer **slot = &io->answers; *store && *slot;) {
@@ -586,7 +588,7 @@ static void take_store(struct pp_io *io, struct store_item *s)
     pp_free(s);
 }
 
-/* A slice of the task at the head of its line. */
+/* Runs a slice of the first task. */
 static void take_task(struct pp_io *io, struct pp_io_item *item)
 {
     if (task_of(item)->slice(task_of(item)))
@@ -621,7 +623,7 @@ static uint64_t earlier(uint64_t a, uint64_t b)
     return !a ? b : !b ? a : a < b ? a : b;
 }
 
-/* The next item, or NULL when something is due or everything is done. *stop: nothing more will come. */
+/* Waits for an item. NULL: something is due, or everything is done. *stop: there will be no more items. */
 static struct pp_io_item *next_item(struct pp_io *io, bool *stop, bool *lost)
 {
     uint64_t due = earlier(io->commit_at, io->deliver_at);
@@ -656,14 +658,14 @@ static void *io_main(void *arg)
         if (lost)
             pp_fail(&io->complaint, PP_ERR_NOMEM,
                     "out of memory: part of an answer could not be saved; close other programs");
-        /* A backlog of events is looked at only now and then, so that a full queue costs nothing per item. */
+        /* A backlog of events is retried only from time to time, so that a full queue costs nothing per item. */
         if (stop || !io->deliver_at || now >= io->deliver_at)
             deliver_all(io);
     }
     return NULL;
 }
 
-/* Signals belong to the UI thread: the new one inherits a full mask. */
+/* The thread inherits a signal mask that leaves the signals to the UI thread. */
 enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp_io **out, struct pp_error *err)
 {
     *out = NULL;
@@ -689,7 +691,7 @@ enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp
     return PP_OK;
 }
 
-/* Waits for the thread's end. */
+/* Waits for the end of the thread. */
 static void join(struct pp_io *io, int ms, void (*waiting)(const char *what))
 {
     struct timespec until;
@@ -711,7 +713,8 @@ static void join(struct pp_io *io, int ms, void (*waiting)(const char *what))
     pthread_join(io->thread, NULL);
 }
 
-/* Of the thread that has ended. */
+/* Called after the thread has ended: if the file of the database is gone, saves what is left to the open file and
+ * passes it to ending->gone. */
 static bool rescue(struct pp_io *io, const struct pp_io_ending *ending)
 {
     if (!pp_store_moved(io->store))
