@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The next number of a JSON text that was read without an error, and *len; NULL: there is none. *at moves behind it. */
+/* The next number of a JSON text that is known to be valid, and its length; NULL: there is none. *at moves past it. */
 static const char *next_number(const char **at, const char *end, size_t *len)
 {
     const char *s = *at;
@@ -27,7 +27,7 @@ static const char *next_number(const char **at, const char *end, size_t *len)
     return s;
 }
 
-/* Of more digits than every double has, and as JSON writes it. */
+/* Whether it is an integer with more digits than a double is guaranteed to hold. */
 static bool is_long_whole(const char *s, size_t n)
 {
     size_t at = *s == '-';
@@ -38,7 +38,7 @@ static bool is_long_whole(const char *s, size_t n)
     return at == n;
 }
 
-/* In a value and in its text numbers come in the same order. */
+/* Visits the numbers of a value in the order of its text. */
 static bool keep_digits(cJSON *v, const char **at, const char *end)
 {
     size_t len = 0;
@@ -48,7 +48,7 @@ static bool keep_digits(cJSON *v, const char **at, const char *end)
     const char *s = cJSON_IsNumber(v) ? next_number(at, end, &len) : NULL;
     if (!s || !is_long_whole(s, len))
         return true;
-    v->valuestring = cJSON_malloc(len + 1); /* cJSON_Delete frees it */
+    v->valuestring = cJSON_malloc(len + 1); /* freed by cJSON_Delete */
     if (!v->valuestring)
         return false;
     memcpy(v->valuestring, s, len);
@@ -84,7 +84,7 @@ bool pp_json_exact(cJSON *v)
             return false;
     if (!cJSON_IsNumber(v) || !isfinite(v->valuedouble))
         return true;
-    if (v->valuestring) { /* kept, as above */
+    if (v->valuestring) { /* digits kept by keep_digits */
         v->type = (v->type & ~0xFF) | cJSON_Raw;
         return true;
     }
@@ -98,6 +98,6 @@ bool pp_json_exact(cJSON *v)
         return false;
     strcpy(text, digits);
     v->type = (v->type & ~0xFF) | cJSON_Raw;
-    v->valuestring = text; /* freed as above */
+    v->valuestring = text; /* freed by cJSON_Delete */
     return true;
 }

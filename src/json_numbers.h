@@ -1,4 +1,4 @@
-/* json_numbers.h - numbers of cJSON as they are. */
+/* json_numbers.h - exact numbers with cJSON. */
 #ifndef PP_SRC_JSON_NUMBERS_H
 #define PP_SRC_JSON_NUMBERS_H
 
@@ -7,17 +7,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* cJSON holds numbers as doubles. Of the values in and below v, which were read from text, this keeps the digits of
- * those whole numbers that are more than a double has place for, such as a seed of 64 bits: pp_json_exact prints them
- * as they were. False: out of memory. */
+/* cJSON holds numbers as doubles. Keeps the digits of integers in and below v, which was parsed from text, that are
+ * too long for a double, such as a seed of 64 bits: pp_json_exact prints them unchanged. False: out of memory. */
 bool pp_json_keep_digits(cJSON *v, const char *text, size_t n);
 
-/* A whole number from 0 to 2^64 - 1, to the last digit if pp_json_keep_digits has kept them. False: it is none. */
+/* An integer from 0 to 2^64 - 1, exact if pp_json_keep_digits has kept its digits. False: it is something else. */
 bool pp_json_whole(const cJSON *v, uint64_t *out);
 
-/* cJSON prints 15 digits of a number and takes that for it where the last bit differs: a seed of 16 digits becomes
- * another one. This makes it print all numbers in v, and below, so that they are read again as they are; afterwards v
- * is good for printing only. False: out of memory. */
+/* cJSON prints numbers with 15 digits if that is equal to within rounding, which changes a seed of 16 digits. This
+ * makes it print all numbers in and below v exactly; afterwards v can only be printed. False: out of memory. */
 bool pp_json_exact(cJSON *v);
 
 #endif

@@ -17,7 +17,7 @@ static char folded(char c)
     return c == '_' ? '-' : pp_lower(c);
 }
 
-/* Optimal string alignment (Damerau-Levenshtein without repeated edits), three rolling rows. */
+/* Optimal string alignment distance (Damerau-Levenshtein without repeated edits), with three rows. */
 int pp_edit_distance(const char *a, const char *b)
 {
     int rows[3][MAX_NAME + 1];
@@ -38,8 +38,8 @@ int pp_edit_distance(const char *a, const char *b)
     return rows[na % 3][nb];
 }
 
-/* A third of the letters may be wrong, but one must be right; a name that contains what was typed, or begins it, is
- * near as well. */
+/* At most a third of the letters may be wrong, and at least one must be right. A name that contains what was typed,
+ * or is a prefix of it, is near as well. */
 void pp_near_try(struct pp_near *n, const char *candidate)
 {
     int typed = (int)strnlen(n->wanted, MAX_NAME);

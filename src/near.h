@@ -1,16 +1,16 @@
-/* near.h - "did you mean": the known name that is nearest to a mistyped one. */
+/* near.h - suggests the known name nearest to a mistyped one: "did you mean". */
 #ifndef PP_SRC_NEAR_H
 #define PP_SRC_NEAR_H
 
-/* Collects candidates and keeps the best. Zero-initialise all but `wanted`, which must outlive it. */
+/* Keeps the best of several candidates. Zero-initialise all but `wanted`, which must stay valid. */
 struct pp_near {
     const char *wanted;
-    char best[256]; /* "" as long as nothing is near enough */
+    char best[256]; /* "" while no candidate is near enough */
     int distance;   /* of best */
 };
 
-/* Insertions, deletions, replacements and swaps of neighbours that turn a into b; letter case costs nothing, and
- * neither do '-' against '_'. Only the first 64 bytes count. */
+/* The number of insertions, deletions, replacements and transpositions that turn a into b. Case is ignored, and so
+ * is the difference of '-' and '_'. Only the first 64 bytes count. */
 int pp_edit_distance(const char *a, const char *b);
 void pp_near_try(struct pp_near *n, const char *candidate);
 
