@@ -1,4 +1,4 @@
-/* options.c - the command line, the environment and pippin.conf, put together. */
+/* options.c - parses and combines the command line, the environment and pippin.conf. */
 #include "src/options.h"
 
 #include <limits.h>
@@ -34,7 +34,7 @@ bool pp_word_in(const char *list, const char *word, size_t n)
 
 /* --- looking up -------------------------------------------------------------------------------------------------- */
 
-/* An argument taken apart: "--top-k=40" is name "--top-k" with value "40". */
+/* An argument split at '=': "--top-k=40" is name "--top-k" with value "40". */
 struct word {
     const char *name;
     size_t len;
@@ -60,7 +60,8 @@ static bool spelled(const struct pp_option *opt, const char *name, size_t len)
     return pp_word_in(opt->others, name, len);
 }
 
-/* Several options may share a spelling (-p is another thing for bench): those of `commands` go first. NULL: unknown. */
+/* Several options may have the same spelling (-p differs for bench): those of `commands` take precedence. NULL:
+ * unknown. */
 static const struct pp_option *look_up(const char *name, size_t len, unsigned commands)
 {
     const struct pp_option *other = NULL;
@@ -115,7 +116,7 @@ static enum pp_code unknown_command(const char *name, struct pp_error *err)
     for (size_t i = 0; i < pp_n_foreign_commands; i++)
         if (pp_word_in(pp_foreign_commands[i].names, name, strlen(name)))
             return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s`; %s", name, pp_foreign_commands[i].instead);
-    if (strcmp(name, "version") == 0) /* and not "sessions" */
+    if (strcmp(name, "version") == 0) /* not the nearest name, "sessions" */
         return pp_fail(err, PP_ERR_USAGE, "unknown command \"version\"; did you mean --version?");
     if (strchr(name, '/') || pp_ends_with(name, ".gguf"))
         return pp_fail(err, PP_ERR_USAGE, "\"%s\" is no command; to chat with a model, type pippin -m %s", name, name);
@@ -153,13 +154,13 @@ static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const
 
 /* --- the command ------------------------------------------------------------------------------------------------- */
 
-/* What a first look at the command line tells. */
+/* The result of a first pass over the command line. */
 struct look {
-    int command_at;   /* index in argv, 0 if there is none */
-    int unknown_at;   /* likewise, of an option before it that nobody knows: then the command may be its value */
-    bool only_talk;   /* --help and the like: nothing will be done */
+    int command_at;   /* index in argv, 0: none */
+    int unknown_at;   /* index of an unknown option before it, whose value the command may be; 0: none */
+    bool only_talk;   /* --help and the like: the command will not run */
     bool has_prompt;  /* -p or -f */
-    unsigned commands; /* those that every known option so far belongs to */
+    unsigned commands; /* the commands that have every known option so far */
 };
 
 static struct look look_at(int argc, char **argv)
@@ -188,8 +189,8 @@ static struct look look_at(int argc, char **argv)
     return l;
 }
 
-/* Without a command word: a prompt is for `run`; options that only one of the two knows decide; else input that comes
- * from no terminal wants an answer on stdout, and everybody else gets the chat. */
+/* The command if none is given: `run` with a prompt; `run` or `chat` if only that has one of the options; otherwise
+ * `run` if stdin is not a terminal, and the chat. */
 static enum pp_cmd default_command(const struct look *l)
 {
     if (l->commands == PP_BIT(RUN) || l->has_prompt)
@@ -220,7 +221,7 @@ static void set_defaults(struct pp_options *o)
     };
 }
 
-/* What inih does not keep of a name would be missing without a word. */
+/* Checks a persona's name, which inih truncates silently if it is too long. */
 static enum pp_code from_persona(const struct pp_config_entry *e, const char *name, const char *shown,
                                  struct pp_error *err)
 {
@@ -229,7 +230,7 @@ static enum pp_code from_persona(const struct pp_config_entry *e, const char *na
         return pp_fail(err, PP_ERR_USAGE, "%s is unknown; a [persona NAME] has `system = ...`", shown);
     if (!*name || strlen(name) > MOST)
         return pp_fail(err, PP_ERR_USAGE, "%s: the name of a persona has from 1 to %d bytes", shown, (int)MOST);
-    if (!pp_utf8_valid(name, strlen(name))) /* it goes into the settings of conversations, which are JSON */
+    if (!pp_utf8_valid(name, strlen(name))) /* it is stored in the settings of conversations, which are JSON */
         return pp_fail(err, PP_ERR_USAGE, "%s: the name of the persona is no text in UTF-8; iconv makes UTF-8 of other "
                                           "encodings", shown);
     if (pp_casecmp(name, "none") == 0)
@@ -247,7 +248,8 @@ static bool is_other_name(const struct pp_option *opt, const char *key)
 static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entry *e, unsigned command,
                                 struct pp_error *err)
 {
-    char shown[PATH_MAX + 160]; /* pp_fail takes the middle out of what is too long, not the line and the name */
+    char shown[PATH_MAX + 160]; /* so that pp_fail, which cuts the middle out of long texts, keeps line number and
+                                 * name */
     snprintf(shown, sizeof shown, "%s:%d: %s", pp_config_path(ps->o->config), e->line, e->key);
     if (!*e->key)
         return pp_fail(err, PP_ERR_USAGE, "%sthere is no name before the value; a line is `name = value`", shown);
@@ -270,7 +272,7 @@ static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entr
         if (pp_option_specs[i].section && strcmp(pp_option_specs[i].name, e->key) == 0)
             return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; it belongs into [%s]", shown, e->section,
                            pp_option_specs[i].section);
-    for (size_t i = 0; i < pp_n_option_specs && !near.best[0]; i++) /* an option's other name is none here */
+    for (size_t i = 0; i < pp_n_option_specs && !near.best[0]; i++) /* only long names are valid in pippin.conf */
         if (pp_option_specs[i].section && is_other_name(&pp_option_specs[i], e->key))
             snprintf(near.best, sizeof near.best, "%s", pp_option_specs[i].name);
     if (near.best[0])
@@ -314,7 +316,7 @@ static enum pp_code read_environment(struct pp_parse *ps, unsigned command, stru
     return code;
 }
 
-/* Reads the option argv[*at], and moves *at behind its value. */
+/* Parses the option argv[*at], and moves *at past its value. */
 static enum pp_code read_option(struct pp_parse *ps, int argc, char **argv, int *at, enum pp_cmd cmd,
                                 struct pp_error *err)
 {
@@ -347,7 +349,7 @@ static enum pp_code read_word(struct pp_options *o, const struct pp_command_spec
         o->subcommand = word;
         return PP_OK;
     }
-    if (!*word && spec->max_args) /* an unset variable of a script must not mean the default model */
+    if (!*word && spec->max_args) /* probably an unset variable in a script: do not use the default model */
         return pp_fail(err, PP_ERR_USAGE, "a word of `pippin %s` is empty; leave it out, or say what it means",
                        spec->name);
     if (o->n_args < spec->max_args) {
@@ -384,7 +386,7 @@ static enum pp_code read_command_line(struct pp_parse *ps, int argc, char **argv
     return code;
 }
 
-/* Adapters by name become adapters by path; what is not found stays, for the error of whoever opens it. */
+/* Resolves names of adapters to paths; a name that is not found stays, and opening it fails with an error. */
 static void name_adapters(const struct pp_paths *paths, const char *model, struct pp_lora_option *list, int n)
 {
     char path[PATH_MAX];
@@ -402,7 +404,7 @@ static bool same_place(const char *a, const char *b)
     return strcmp(a, b) == 0 || (realpath(a, real_a) && realpath(b, real_b) && strcmp(real_a, real_b) == 0);
 }
 
-/* An adapter is on once: of one that is named again the later strength counts, as in the chat. */
+/* An adapter that is named twice is used once, with the later strength, as in the chat. */
 static void name_once(struct pp_lora_option *list, int *n)
 {
     int kept = 0;
@@ -436,18 +438,18 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
     enum pp_code code = PP_OK;
     if (!l.only_talk && !(code = read_config(&ps, paths, 1u << cmd, err)))
         code = read_environment(&ps, 1u << cmd, err);
-    if (!code || cmd == PP_CMD_DOCTOR) /* which tells what keeps the others from beginning */
+    if (!code || cmd == PP_CMD_DOCTOR) /* doctor reports the errors of the configuration itself */
         code = read_command_line(&ps, argc, argv, cmd, l.command_at, err);
     if (!code && !l.only_talk)
         code = pp_options_check(o, cmd, err);
     if (code)
         return code;
-    /* A draft was chosen for the model that stands beside it, not for one that a stronger source names. */
+    /* The draft model belongs to the model from the same source; drop it if a stronger source names another model. */
     if (o->draft && ps.draft < ps.model)
         o->draft = NULL;
     if (ps.draft_lora < ps.model || ps.draft_lora < ps.draft)
         o->n_draft_lora = 0;
-    /* So were adapters; where none stands beside them, they are for whichever is used. */
+    /* The same for the adapters of pippin.conf, if it names a model; otherwise they are for any model. */
     if (ps.config_model && ps.lora == PP_SOURCE_CONFIG && ps.model > PP_SOURCE_CONFIG)
         o->n_lora = 0;
     name_adapters(paths, o->model, o->lora, o->n_lora);
@@ -470,7 +472,7 @@ bool pp_options_model_elsewhere(const struct pp_options *o)
     return *o->model && !pp_options_given(o, "model");
 }
 
-/* By the name that a conversation has for it: "temp", "n". */
+/* By the name stored with conversations: "temp", "n". */
 static const struct pp_option *option_named(const char *name)
 {
     char word[64];

@@ -1,7 +1,7 @@
-/* options.h - the command line and pippin.conf: one table gives parser, --help, completion and manual check.
+/* options.h - the options of the command line and pippin.conf. One table serves the parser, --help, completion and
+ * the check of the manual.
  *
- * Order of precedence: command line, environment (LLAMA_ARG_* names where llama.cpp has them), pippin.conf,
- * defaults. */
+ * Precedence: command line, environment (with llama.cpp's LLAMA_ARG_* names if they exist), pippin.conf, defaults. */
 #ifndef PP_SRC_OPTIONS_H
 #define PP_SRC_OPTIONS_H
 
@@ -19,24 +19,24 @@ enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 512, PP_M
 struct pp_config;
 
 struct pp_options {
-    const struct pp_config *config; /* pippin.conf (config.h), for what is no option, such as personas; NULL with
-                                       --help and its like; lives until exit */
+    const struct pp_config *config; /* pippin.conf (config.h), for what is not an option, such as personas; NULL with
+                                     * --help and the like; valid until exit */
     const char *command;       /* "chat", "run", "tokenize", ... never NULL */
-    bool command_given;        /* the word stood on the command line */
+    bool command_given;        /* by name on the command line */
     const char *subcommand;    /* of sessions, lora, models: "list", ...; or NULL */
-    const char *args[PP_MAX_POSITIONAL]; /* what is left: files, ids */
+    const char *args[PP_MAX_POSITIONAL]; /* the remaining arguments: files, ids */
     int n_args;
     bool given[PP_MAX_OPTIONS]; /* pp_options_given */
 
     /* model and engine */
     const char *model;         /* -m; "" is the starter */
     const char *draft;         /* -md; NULL: the starter's draft with the starter, else none */
-    bool use_draft;            /* --use-draft: takes a --no-draft of a configuration file back */
-    bool no_draft;             /* --no-draft: nobody guesses */
+    bool use_draft;            /* --use-draft: overrides a --no-draft of pippin.conf */
+    bool no_draft;             /* --no-draft: no drafting, not even by lookup */
     const char *drafter;       /* --drafter: "auto", "model", "lookup"; NULL: auto */
     int draft_max;             /* --draft-max; 8 */
-    bool draft_always;         /* --draft-always: so many, whether it pays or not */
-    float draft_p_min;         /* --draft-p-min; 0: what pays */
+    bool draft_always;         /* --draft-always: always draft that many tokens */
+    float draft_p_min;         /* --draft-p-min; 0: automatic */
     int threads;               /* -t; 0: automatic */
     int64_t ctx_size;          /* --ctx-size */
     enum pp_kv_type kv_type;   /* --kv-type */
@@ -74,26 +74,26 @@ struct pp_options {
 
     const char *name;          /* models add, pull --name */
     const char *sha256;        /* models pull --sha256 */
-    const char *hf_base, *ollama_base; /* where hf: and ollama: lead to; NULL: the public ones */
+    const char *hf_base, *ollama_base; /* servers of hf: and ollama:; NULL: the public ones */
 
     /* conversations */
     bool save;                 /* --save */
-    bool temporary;            /* --temporary: nothing of the chat goes to the disk */
+    bool temporary;            /* --temporary: nothing of the chat is written to disk */
     bool resume_latest;        /* --continue */
     const char *resume;        /* --resume ID */
-    int64_t limit;             /* sessions --limit; -1: all of a list, 100 of a search */
+    int64_t limit;             /* sessions --limit; -1: unlimited for a list, 100 for a search */
     bool best_first;           /* sessions search --best-first */
 
     /* output */
     bool stats;                /* --stats */
     bool json;                 /* --json */
     bool plain;                /* --plain: no full screen, lines only */
-    bool mouse;                /* --mouse: its wheel is ours */
+    bool mouse;                /* --mouse: use its wheel */
     bool no_color;             /* NO_COLOR or --no-color */
     const char *theme;         /* --theme */
     const char *titles;        /* --titles first-words|model; NULL: first-words */
     const char *output;        /* -o */
-    const char *export_format; /* sessions export --format: "md", "json", "jsonl"; NULL: nothing was said */
+    const char *export_format; /* sessions export --format: "md", "json", "jsonl"; NULL: not given */
     bool export_all;           /* sessions export --all */
     bool import_again;         /* sessions import --again */
 
@@ -110,8 +110,8 @@ struct pp_options {
     int repetitions;           /* bench -r; 5 */
     struct {                   /* bench; lists are numbers or names between commas, NULL: the default */
         const char *depths, *rows;
-        const char *threads, *kv_types; /* of -t and --kv-type, where they are lists; the first is also in the fields
-                                           above */
+        const char *threads, *kv_types; /* lists given by -t and --kv-type; the first item is in the fields above,
+                                         * too */
         const char *shape, *type, *write;
         int64_t layers, vocab; /* 0: the shape's */
         const char *compare;   /* the older of two results */
@@ -137,31 +137,31 @@ struct pp_options {
     } lora_train;
 
     bool help, version;
-    const char *completion;    /* --completion WHAT: a shell, or what is to be completed; NULL */
+    const char *completion;    /* --completion WHAT: a shell, or the kind of names to list; or NULL */
 };
 
-/* Fills *o. Strings point into argv, the environment, or memory that lives until exit. PP_ERR_USAGE names the option,
- * what it expects, and for unknown ones the nearest known name (or the replacement of a removed one). */
+/* Fills *o. Strings point into argv, the environment, or memory that is valid until exit. PP_ERR_USAGE names the
+ * option and what it expects, and for unknown ones the nearest known name (or the replacement of a removed one). */
 enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *paths, struct pp_options *o,
                               struct pp_error *err);
-/* --activations as the engine wants it. */
+/* --activations as an engine option. */
 enum pp_activations pp_options_activations(const struct pp_options *o);
-/* True if an option stood on the command line; name: the long one, without dashes. */
+/* Whether an option was given on the command line; name: the long one, without dashes. */
 bool pp_options_given(const struct pp_options *o, const char *name);
-/* Whether pippin.conf or the environment names the model: who is told that it is not there must know where to look. */
+/* Whether the model is named by pippin.conf or the environment, which an error about it must mention. */
 bool pp_options_model_elsewhere(const struct pp_options *o);
 #define PP_MODEL_ELSEWHERE "model of pippin.conf or the environment"
-/* Takes what a conversation remembers ("temp", "0.2") for an option that the command line leaves open.
- * PP_ERR_NOT_FOUND: no such option can be remembered; PP_ERR_USAGE: the value does not fit it. */
+/* Applies a value stored with a conversation ("temp", "0.2") unless the command line gives that option.
+ * PP_ERR_NOT_FOUND: there is no such option that can be stored; PP_ERR_USAGE: the value is invalid. */
 enum pp_code pp_options_recall(struct pp_options *o, const char *name, const char *value, struct pp_error *err);
-/* Between what the number of such an option may be. */
+/* The limits of such an option's number. */
 void pp_options_bounds(const char *name, double *min, double *max);
-/* A number as options take it: plain decimal (no "inf", no hexadecimal), always with a point, whatever the locale.
- * False: it is none. */
+/* Parses a number as options accept it: plain decimal (no "inf", no hexadecimal) with a decimal point, in any
+ * locale. False: it is invalid. */
 bool pp_options_number(const char *s, double *out);
-/* What to say behind the refusal of one that has a comma where a point is meant; "" of others. */
+/* Advice to append to an error about a number with a decimal comma; "" for other texts. */
 const char *pp_options_point(const char *s);
-/* What --help says about it; "" for no such option. */
+/* The text of --help for an option; "" if there is none. */
 const char *pp_options_about(const char *name);
 /* --help of a command (NULL: of the program). */
 void pp_options_help(FILE *out, const char *command);

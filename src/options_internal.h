@@ -1,4 +1,4 @@
-/* options_internal.h - the tables of commands and options, and what turns their words into values. */
+/* options_internal.h - the tables of commands and options, and the functions that set an option from its text. */
 #ifndef PP_SRC_OPTIONS_INTERNAL_H
 #define PP_SRC_OPTIONS_INTERNAL_H
 
@@ -16,24 +16,24 @@ enum pp_cmd {
 
 struct pp_command_spec {
     const char *name;
-    const char *args;        /* what follows, for the usage line */
+    const char *args;        /* its arguments, for the usage line */
     const char *subcommands; /* separated by spaces, or NULL */
-    int max_args;            /* words behind the command and its subcommand */
+    int max_args;            /* after the command and its subcommand */
     const char *help;
 };
 extern const struct pp_command_spec pp_command_specs[PP_CMD_COUNT];
-/* PP_CMD_COUNT if there is none. */
+/* Returns PP_CMD_COUNT if there is none. */
 enum pp_cmd pp_command_spec_find(const char *name);
 
-/* Where a value comes from; the later, the stronger. */
+/* Where a value comes from, in ascending precedence. */
 enum pp_source { PP_SOURCE_DEFAULT, PP_SOURCE_CONFIG, PP_SOURCE_ENVIRONMENT, PP_SOURCE_COMMAND_LINE };
 
 struct pp_parse {
     struct pp_options *o;
-    enum pp_source source;                          /* of the value being set */
-    /* of what is there: a stronger source begins a list anew */
+    enum pp_source source;                          /* of the value that is being set */
+    /* sources of the current values: a stronger source replaces a list */
     enum pp_source model, draft, lora, draft_lora, stops, bias;
-    bool config_model;                              /* pippin.conf names one */
+    bool config_model;                              /* pippin.conf names a model */
 };
 
 struct pp_option;
@@ -47,13 +47,13 @@ enum pp_option_group {
 
 struct pp_option {
     const char *name;      /* long name without dashes; also the name in pippin.conf */
-    const char *others;    /* more spellings, with their dashes, separated by spaces; or NULL */
-    const char *arg;       /* what help calls the value; NULL: it takes none */
+    const char *others;    /* other spellings with dashes, separated by spaces; or NULL */
+    const char *arg;       /* name of the value in help texts; NULL: it has no value */
     const char *choices;   /* for completion: "FILE", "MODEL", "ADAPTER", "SESSION" or words; or NULL */
     const char *help;
     pp_option_setter *set;
     size_t offset;         /* of the field in struct pp_options */
-    double min, max;       /* of numbers */
+    double min, max;       /* limits of a number */
     unsigned commands;     /* PP_BIT... */
     const char *section;   /* of pippin.conf, or NULL */
     const char *env;       /* or NULL */
@@ -62,7 +62,7 @@ struct pp_option {
 extern const struct pp_option pp_option_specs[];
 extern const size_t pp_n_option_specs;
 
-/* Options that are no options here: reserved ones, and those of other programs that have an equivalent. */
+/* Unsupported options: reserved ones, and those of other programs that have an equivalent here. */
 struct pp_foreign_option {
     const char *names; /* with dashes, separated by spaces */
     const char *why;
@@ -70,31 +70,31 @@ struct pp_foreign_option {
 extern const struct pp_foreign_option pp_foreign_options[];
 extern const size_t pp_n_foreign_options;
 
-/* Commands of other programs: what does that here. */
+/* Commands of other programs, and what corresponds to them here. */
 struct pp_foreign_command {
     const char *names; /* separated by spaces */
     const char *instead;
 };
 extern const struct pp_foreign_command pp_foreign_commands[];
 extern const size_t pp_n_foreign_commands;
-/* Words behind a command; instead: ours, where the command has it. */
+/* Subcommands of other programs; `instead` is ours, if the command has it. */
 extern const struct pp_foreign_command pp_foreign_subcommands[];
 extern const size_t pp_n_foreign_subcommands;
 
-/* Is `word` (of n bytes) one of the words of a list separated by spaces? */
+/* Whether `word` (of n bytes) is in a list of words separated by spaces. */
 bool pp_word_in(const char *list, const char *word, size_t n);
-/* The next word of such a list: sets *word and *n, moves *list; false at the end. */
+/* The next word of such a list: sets *word and *n, advances *list; false at the end. */
 bool pp_next_word(const char **list, const char **word, size_t *n);
 
 /* --- options_check.c --------------------------------------------------------------------------------------------- */
 
-/* Whether what stands on the command line of `cmd` goes together: PP_ERR_USAGE names an option that would do nothing,
- * and says what to do. */
+/* Whether the options on the command line of `cmd` fit together: PP_ERR_USAGE names an option that would have no
+ * effect, with advice. */
 enum pp_code pp_options_check(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err);
 
 /* --- options_value.c --------------------------------------------------------------------------------------------- */
 
-/* That a model can make something of it; PP_ERR_USAGE names `shown`. */
+/* Whether a text is valid for a model (UTF-8); PP_ERR_USAGE names `shown`. */
 enum pp_code pp_check_words(const char *text, const char *shown, struct pp_error *err);
 pp_option_setter pp_set_flag, pp_set_text, pp_set_words, pp_set_file, pp_set_new_file, pp_set_int, pp_set_int64,
     pp_set_ctx_size, pp_set_float, pp_set_bytes, pp_set_choice, pp_set_layout_cache, pp_set_snapshot_quota;
@@ -103,9 +103,9 @@ pp_option_setter pp_set_model, pp_set_draft, pp_set_kv_type, pp_set_lora, pp_set
 pp_option_setter pp_set_threads, pp_set_percent;
 pp_option_setter pp_set_in_file, pp_set_stop, pp_set_gpu_layers, pp_set_device;
 
-/* A copy of n bytes that lives until exit; NULL: out of memory. */
+/* A copy of n bytes that is valid until exit; NULL: out of memory. */
 const char *pp_keep_text(const char *s, size_t n);
-/* Remembers something malloced until exit, so that it stays reachable. False: out of memory. */
+/* Keeps a pointer to allocated memory until exit, so that it does not count as leaked. False: out of memory. */
 bool pp_keep(void *what);
 
 #endif
