@@ -1,7 +1,6 @@
-/* options_check.c - options that a command has, but that would do nothing as they are given: of another of its words,
- * without what they belong to, or beside what they contradict. Whoever writes one expects something of it, so that it
- * is refused, with what to do. Only the command line is looked at: pippin.conf and the environment are for all
- * commands at once. */
+/* options_check.c - refuses options that would have no effect: those of another subcommand, those that need another
+ * option, and those that contradict one. Whoever gives such an option expects an effect, so it is an error with
+ * advice. Only the command line is checked, as pippin.conf and the environment are meant for all commands. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +14,7 @@
     "chat-template-file seed continue output rank alpha rslora targets lr warmup weight-decay clip batch accumulate "  \
     "epochs steps max-length val val-share eval-every train-memory"
 
-/* Options of some of the words behind a command: its subcommands, or what `pippin bench` measures. */
+/* Options that apply to some subcommands only, or to some measurements of `pippin bench`. */
 static const struct {
     enum pp_cmd command;
     const char *options;
@@ -40,11 +39,11 @@ static const struct {
     {PP_CMD_BENCH, "file", "draft tokenizer all"},
 };
 
-/* Options that are for another one: without it they are left out or it is added. */
+/* Options that need another one; an error says to leave them out or to add that. */
 static const struct {
     enum pp_cmd command;
     const char *options;
-    const char *needed; /* any one of these will do */
+    const char *needed; /* one of these suffices */
 } of_options[] = {
     {PP_CMD_BENCH, "layers vocab write", "shape"},
     {PP_CMD_BENCH, "threshold", "compare"},
@@ -53,8 +52,8 @@ static const struct {
 static const struct {
     unsigned commands;
     const char *option;
-    const char *others; /* any one of these contradicts it */
-    const char *why;    /* or NULL, where the names say it */
+    const char *others; /* any of these contradicts it */
+    const char *why;    /* or NULL if the names explain it */
 } contradictions[] = {
     {TALK, "continue", "resume", NULL},
     {TALK, "temporary", "continue resume", "it begins anew"},
@@ -73,7 +72,7 @@ static const struct {
     {PP_BIT(BENCH), "write", "depth rows n-prompt n-gen repetitions", "nothing is measured"},
 };
 
-/* The first option of a list that stands on the command line, in name; false: none does. */
+/* Finds the first option of a list that is given on the command line: its name; false: none is. */
 static bool any_given(const struct pp_options *o, const char *list, char name[32])
 {
     const char *word;
@@ -86,7 +85,7 @@ static bool any_given(const struct pp_options *o, const char *list, char name[32
     return false;
 }
 
-/* One of these words stands behind the command, or is what it does without a word. */
+/* Whether one of these words follows the command, or is its default. */
 static bool says_one_of(const struct pp_options *o, enum pp_cmd cmd, const char *words)
 {
     if (cmd != PP_CMD_BENCH) {
@@ -99,7 +98,7 @@ static bool says_one_of(const struct pp_options *o, enum pp_cmd cmd, const char 
     return !o->n_args && pp_word_in(words, "quick", 5);
 }
 
-/* "`pippin sessions list` or `search`" */
+/* Appends the command with these words: "`pippin sessions list` or `search`". */
 static void name_words(struct pp_buf *out, const char *command, const char *words)
 {
     const char *word;
@@ -126,7 +125,7 @@ static enum pp_code check_words(const struct pp_options *o, enum pp_cmd cmd, str
     return PP_OK;
 }
 
-/* The type of --quant may also stand in pippin.conf. */
+/* --imatrix needs --quant, whose type may also come from pippin.conf. */
 static enum pp_code check_imatrix(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err)
 {
     if (!o->imatrix.file || o->quant || cmd == PP_CMD_QUANTIZE)
@@ -135,7 +134,7 @@ static enum pp_code check_imatrix(const struct pp_options *o, enum pp_cmd cmd, s
                                       "TYPE with a model folder, or leave --imatrix out");
 }
 
-/* Files that are only added up read no text, so that there is no model either. */
+/* When imatrix only adds files, it reads no text and needs no model. */
 static enum pp_code check_adding(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err)
 {
     static const char of_reading[] = "model chunks process-output output-frequency ctx-size quant lora lora-scaled";
@@ -146,7 +145,7 @@ static enum pp_code check_adding(const struct pp_options *o, enum pp_cmd cmd, st
                                       "leave --%s out", name, name);
 }
 
-/* In the chat another one may be chosen to guess later; an answer of `run` has but the one. */
+/* In the chat another drafter may be chosen later, but `run` has only this one. */
 static enum pp_code check_drafter(const struct pp_options *o, enum pp_cmd cmd, struct pp_error *err)
 {
     char name[32];
@@ -176,7 +175,7 @@ enum pp_code pp_options_check(const struct pp_options *o, enum pp_cmd cmd, struc
         }
     if (cmd == PP_CMD_BENCH && pp_options_given(o, "type") && !o->bench.shape && !says_one_of(o, cmd, "micro all"))
         return pp_fail(err, PP_ERR_USAGE, "--type is of random weights; say in which --shape, or leave --type out");
-    /* With --compare the words behind bench are files. */
+    /* With --compare the arguments of bench are files. */
     enum pp_code code = cmd == PP_CMD_BENCH && o->bench.compare ? PP_OK : check_words(o, cmd, err);
     if (!code)
         code = check_imatrix(o, cmd, err);

@@ -1,4 +1,4 @@
-/* options_help.c - help texts and shell completion, written from the tables. */
+/* options_help.c - writes help texts and shell completion from the tables of commands and options. */
 #include <string.h>
 
 #include "engine/base/buf.h"
@@ -14,7 +14,7 @@ static const char *const group_titles[PP_GROUP_COUNT] = {
 
 enum { TEXT_COLUMN = 30, WIDTH = 80 };
 
-/* Words from `column` on, broken at WIDTH. */
+/* Prints words from `column` on, wrapped at WIDTH. */
 static void print_wrapped(FILE *out, const char *text, int column)
 {
     const char *word;
@@ -37,7 +37,7 @@ static void print_option(FILE *out, const struct pp_option *opt)
     const char *others = opt->others, *word;
     size_t n;
     while (others && pp_next_word(&others, &word, &n))
-        if (word[1] != '-') /* the other long spellings are for those who know them */
+        if (word[1] != '-') /* other long spellings are not shown; they are for users of other programs */
             at += snprintf(at, (size_t)(end - at), "%.*s, ", (int)n, word);
     at += snprintf(at, (size_t)(end - at), "--%s", opt->name);
     if (opt->arg)
@@ -79,7 +79,7 @@ static void print_program_help(FILE *out)
     fputs("\nMore: man pippin-tutorial (a first hour), man pippin; F1 in the chat\n", out);
 }
 
-/* What the words of the usage line may be, or where that stands. */
+/* Lists the possible arguments of the command, or says where they are listed. */
 static void print_words(FILE *out, enum pp_cmd cmd, const struct pp_command_spec *spec)
 {
     struct pp_buf text = {0};
@@ -123,7 +123,7 @@ static bool is_file(const struct pp_option *opt)
     return opt->choices && strcmp(opt->choices, "FILE") == 0;
 }
 
-/* What has names that only the program knows (complete_names.h); NULL: this has not. */
+/* The kind of names (complete_names.h) for an option's or argument's choices; NULL: they are not names. */
 static const char *names_of(const char *choices)
 {
     static const char *const kinds[][2] = {{"MODEL", "models"}, {"ADAPTER", "adapters"}, {"SESSION", "sessions"}};
@@ -133,7 +133,7 @@ static const char *names_of(const char *choices)
     return NULL;
 }
 
-/* Commands whose words are such names. */
+/* Commands whose arguments are such names. */
 static const struct {
     const char *command, *subcommands, *names;
 } named_words[] = {
@@ -143,14 +143,14 @@ static const struct {
 };
 enum { N_NAMED_WORDS = sizeof named_words / sizeof *named_words };
 
-/* Commands whose own words are among a few: from the nth word behind the command on. */
+/* Commands whose arguments, from the nth on, are from a fixed list. */
 static const struct {
     enum pp_cmd command;
     int from;
 } chosen_words[] = {{PP_CMD_BENCH, 0}, {PP_CMD_QUANTIZE, 2}};
 enum { N_CHOSEN_WORDS = sizeof chosen_words / sizeof *chosen_words };
 
-/* Which those are: types, or what the usage line lists. */
+/* Prints that list: the types, or what the usage line lists. */
 static void print_chosen(FILE *out, enum pp_cmd cmd)
 {
     const char *args = pp_command_specs[cmd].args, *word;
@@ -166,7 +166,7 @@ static void print_chosen(FILE *out, enum pp_cmd cmd)
     }
 }
 
-/* All spellings of an option, each after `before`. */
+/* All spellings of an option, each preceded by `before`. */
 static void print_spellings(FILE *out, const struct pp_option *opt, const char *before)
 {
     const char *others = opt->others, *word;
@@ -182,7 +182,7 @@ static void print_commands(FILE *out)
         fprintf(out, "%s%s", i ? " " : "", pp_command_specs[i].name);
 }
 
-/* A case label: what may follow an option that takes a value. */
+/* A case label with the possible values of an option. */
 static void bash_values(FILE *out, const struct pp_option *opt)
 {
     const char *others = opt->others, *word;
@@ -200,8 +200,8 @@ static void bash_values(FILE *out, const struct pp_option *opt)
         fputs(") return ;;\n", out);
 }
 
-/* Completes names that only the program knows. Of several conversations the titles are shown, too; the one that is left
- * is put in alone. Adapters lie beside the model that the line names. */
+/* Completes names that only the program knows. If there are several conversations, their titles are shown, too, but
+ * only the ID is inserted. Adapters depend on the model in the line. */
 static void bash_names(FILE *out)
 {
     fputs("_pippin_names()\n{\n"
@@ -224,15 +224,15 @@ static void bash_names(FILE *out)
           out);
 }
 
-/* How many words stand behind the command already, and in $what the first of them; `valued`: options whose value is
- * none of them. */
+/* Counts the arguments after the command, and stores the first of them in $what; `valued`: options whose next word
+ * is their value. */
 static void bash_place(FILE *out)
 {
     fputs("_pippin_place()\n{\n"
           "    local i n=-1 before=\n"
           "    what=\n"
           "    for ((i = 1; i < cword; i++)); do\n"
-          "        [[ ${words[i]} == = ]] && continue\n" /* bash parts --option=value there */
+          "        [[ ${words[i]} == = ]] && continue\n" /* bash splits --option=value there */
           "        [[ ${words[i]} == -* || ( $before == -* && \" $valued \" == *\" $before \"* ) ]] ||\n"
           "            { ((++n == 1)) && what=${words[i]}; }\n"
           "        before=${words[i]}\n"
@@ -242,8 +242,8 @@ static void bash_place(FILE *out)
           out);
 }
 
-/* The words of the line. bash parts them at colons, too, as readline does, which then completes only what stands behind
- * the last one: what of the word is before it goes into $begun. */
+/* Joins the words of the line that bash has split at colons. readline completes only what follows the last colon, so
+ * the part of the word before it is stored in $begun. */
 static void bash_join(FILE *out)
 {
     fputs("_pippin_join()\n{\n"
@@ -264,7 +264,7 @@ static void bash_join(FILE *out)
           out);
 }
 
-/* A case label: the words of such a command. Types are written in capitals, and found in any letter case. */
+/* A case label: the arguments of such a command. Types are upper case, but match in any case. */
 static void bash_chosen(FILE *out, enum pp_cmd cmd, int from)
 {
     fprintf(out, "        %s) _pippin_place %d && { COMPREPLY=($(compgen -W \"", pp_command_specs[cmd].name, from);
@@ -284,7 +284,7 @@ static void bash_command(FILE *out)
           out);
 }
 
-/* All spellings of some commands' options, or of those alone that take a value. */
+/* All spellings of the options of some commands, or only of options with a value. */
 static void bash_spellings(FILE *out, unsigned commands, bool valued)
 {
     for (size_t i = 0; i < pp_n_option_specs; i++)
@@ -292,8 +292,8 @@ static void bash_spellings(FILE *out, unsigned commands, bool valued)
             print_spellings(out, &pp_option_specs[i], " ");
 }
 
-/* Which subcommands and options each command has, and which of these take a value; those of the chat are also what may
- * stand before any command. */
+/* The subcommands and options of each command, and which options have a value. Those of the chat also apply before
+ * any command. */
 static void bash_options(FILE *out)
 {
     fputs("    case \"${command:-chat}\" in\n", out);
@@ -309,7 +309,7 @@ static void bash_options(FILE *out)
     fputs("    esac\n", out);
 }
 
-/* What the word at the cursor may be, where no option before it takes it for its value. */
+/* Completes the word at the cursor if it is not the value of an option. */
 static void bash_words(FILE *out)
 {
     fputs("    if [[ $cur == -* ]]; then\n"
@@ -371,7 +371,7 @@ static void bash(FILE *out)
           out);
 }
 
-/* Help texts stand inside single quotes; `special` characters get a backslash. */
+/* Prints text inside single quotes, with a backslash before `special` characters. */
 static void print_quoted(FILE *out, const char *text, const char *special)
 {
     for (; *text; text++) {
@@ -386,7 +386,7 @@ static void print_quoted(FILE *out, const char *text, const char *special)
 
 static void zsh_option(FILE *out, const struct pp_option *opt, const char *name, size_t n)
 {
-    fprintf(out, " '*%.*s%s[", (int)n, name, opt->arg && name[1] == '-' ? "=" : ""); /* --option=value, too */
+    fprintf(out, " '*%.*s%s[", (int)n, name, opt->arg && name[1] == '-' ? "=" : ""); /* accepts --option=value, too */
     print_quoted(out, opt->help, "[]:\\");
     putc(']', out);
     if (opt->arg) {
@@ -423,7 +423,7 @@ static void zsh_command(FILE *out, enum pp_cmd c)
     fputs(")'", out);
     if (spec->subcommands)
         fprintf(out, " '2:what:(%s)'", spec->subcommands);
-    int chosen_at = 0; /* the first of them, counted as zsh does */
+    int chosen_at = 0; /* position of the first argument from a list, counted as zsh does */
     for (size_t i = 0; i < N_CHOSEN_WORDS; i++)
         if (chosen_words[i].command == c)
             chosen_at = chosen_words[i].from + 2;
@@ -470,7 +470,7 @@ static void zsh(FILE *out)
     fputs("    esac\n}\n_pippin \"$@\"\n", out);
 }
 
-/* The commands an option belongs to, as a condition of fish. */
+/* A fish condition for the commands that an option belongs to. */
 static void fish_condition(FILE *out, unsigned commands)
 {
     if (commands == EVERY_COMMAND)
@@ -497,7 +497,7 @@ static void fish_option(FILE *out, const struct pp_option *opt)
     size_t n;
     while (others && pp_next_word(&others, &word, &n)) {
         size_t dashes = word[1] == '-' ? 2 : 1;
-        /* fish tells -x from -xyz with one dash, which it calls old style */
+        /* fish distinguishes -x from -xyz with one dash, which it calls old style */
         fprintf(out, " %s %.*s", dashes == 2 ? "-l" : n == 2 ? "-s" : "-o", (int)(n - dashes), word + dashes);
     }
     if (is_file(opt))
@@ -524,7 +524,8 @@ static void fish(FILE *out)
           "        and printf '%s\\n' -m (string replace -r '^~' $HOME -- $words[(math $i + 1)])\n"
           "    end\n"
           "end\n"
-          "function __pippin_place\n" /* so many words behind the command, or more, without what looks like options */
+          "function __pippin_place\n" /* whether there are at least that many arguments after the command, not
+                                       * counting options */
           "    test (count (string match -v -- '-*' (commandline -opc))) -ge (math $argv[1] + 2)\n"
           "end\n", out);
     for (int i = 0; i < PP_CMD_COUNT; i++) {

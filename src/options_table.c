@@ -1,5 +1,5 @@
-/* options_table.c - every command and every option, once: the parser, --help, completion and the test of the manual
- * read these. */
+/* options_table.c - the tables of all commands and options, used by the parser, --help, completion and the test of
+ * the manual. */
 #include <string.h>
 
 #include "src/options_internal.h"

@@ -1,4 +1,4 @@
-/* options_value.c - words of the command line, the environment and pippin.conf as checked values. */
+/* options_value.c - checks and sets the values of options. */
 #include <errno.h>
 #include <locale.h>
 #include <math.h>
@@ -77,7 +77,7 @@ const char *pp_options_point(const char *s)
     return meant ? "; decimals stand behind a point" : "";
 }
 
-/* Of a bound that nobody comes near is spoken only to those who do. */
+/* An error about a number; a maximum that nobody reaches is mentioned only if it was exceeded. */
 static enum pp_code bad_number(const struct pp_option *opt, const char *kind, const char *value, const char *shown,
                                struct pp_error *err)
 {
@@ -105,7 +105,7 @@ enum pp_code pp_set_int64(struct pp_parse *ps, const struct pp_option *opt, cons
     return PP_OK;
 }
 
-/* A template alone takes a dozen tokens. */
+/* The minimum leaves room for a chat template, which alone takes a dozen tokens. */
 enum pp_code pp_set_ctx_size(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                              struct pp_error *err)
 {
@@ -129,7 +129,7 @@ enum pp_code pp_set_int(struct pp_parse *ps, const struct pp_option *opt, const 
     return PP_OK;
 }
 
-/* bench measures with each of a list; everybody else takes one number. */
+/* bench accepts a list, everything else a single number. */
 enum pp_code pp_set_threads(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                             struct pp_error *err)
 {
@@ -152,7 +152,7 @@ enum pp_code pp_set_threads(struct pp_parse *ps, const struct pp_option *opt, co
     return PP_OK;
 }
 
-/* "5" or "5%" */
+/* Accepts "5" and "5%". */
 enum pp_code pp_set_percent(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                             struct pp_error *err)
 {
@@ -173,7 +173,7 @@ enum pp_code pp_set_float(struct pp_parse *ps, const struct pp_option *opt, cons
     return PP_OK;
 }
 
-/* A size or "off". No room is no cache: that is `off`, and 0 is left to say that nothing was chosen. */
+/* A size or "off". A size of 0 means off, too; the value 0 is reserved for "not given". */
 static enum pp_code set_quota(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                               uint64_t off, struct pp_error *err)
 {
@@ -263,7 +263,7 @@ enum pp_code pp_set_words(struct pp_parse *ps, const struct pp_option *opt, cons
     return code ? code : pp_set_text(ps, opt, value, shown, err);
 }
 
-/* An unset variable of a script, most often. */
+/* The error for an empty name, which is usually an unset variable in a script. */
 static enum pp_code no_name(const char *shown, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_USAGE, "%s has no name of a file behind it", shown);
@@ -275,7 +275,7 @@ enum pp_code pp_set_file(struct pp_parse *ps, const struct pp_option *opt, const
     return *value ? pp_set_text(ps, opt, value, shown, err) : no_name(shown, err);
 }
 
-/* One that is called "-" is not what whoever writes so wants. */
+/* "-" is refused: the user most likely expects stdout, not a file of that name. */
 enum pp_code pp_set_new_file(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                              struct pp_error *err)
 {
@@ -295,7 +295,8 @@ enum pp_code pp_set_choice(struct pp_parse *ps, const struct pp_option *opt, con
 enum pp_code pp_set_model(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                           struct pp_error *err)
 {
-    if (!*value && ps->source == PP_SOURCE_COMMAND_LINE) /* an unset variable of a script must not mean another model */
+    /* probably an unset variable in a script: do not use the default model */
+    if (!*value && ps->source == PP_SOURCE_COMMAND_LINE)
         return pp_fail(err, PP_ERR_USAGE, "%s has no name behind it; leave it out for the default model", shown);
     ps->model = ps->source;
     ps->config_model = ps->config_model || (*value && ps->source == PP_SOURCE_CONFIG);
@@ -332,7 +333,7 @@ enum pp_code pp_set_kv_type(struct pp_parse *ps, const struct pp_option *opt, co
     return PP_OK;
 }
 
-/* -1, as in llama.cpp, asks for a new seed each time. */
+/* -1 asks for a new seed each time, as in llama.cpp. */
 enum pp_code pp_set_seed(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                          struct pp_error *err)
 {
@@ -355,7 +356,7 @@ enum pp_code pp_set_seed(struct pp_parse *ps, const struct pp_option *opt, const
 
 /* --- lists ------------------------------------------------------------------------------------------------------- */
 
-/* Values of the same source add up; those of a stronger one replace what a weaker one gave. */
+/* Values from the same source are added; a stronger source replaces those of weaker ones. */
 static void begin_list(struct pp_parse *ps, enum pp_source *have, int *n)
 {
     if (*have != ps->source)
@@ -383,7 +384,7 @@ enum pp_code pp_set_lora(struct pp_parse *ps, const struct pp_option *opt, const
     return add_lora(ps->o->lora, &ps->o->n_lora, value, 1, shown, err);
 }
 
-/* FILE:SCALE taken apart; *path NULL if there is no scale, or no file before it. False: out of memory. */
+/* Splits FILE:SCALE; *path NULL if there is no scale, or no file before it. False: out of memory. */
 static bool take_scale(const char *value, const char **path, double *scale)
 {
     const char *colon = strrchr(value, ':');
@@ -430,7 +431,7 @@ enum pp_code pp_set_stop(struct pp_parse *ps, const struct pp_option *opt, const
     (void)opt;
     if (!*value)
         return pp_fail(err, PP_ERR_USAGE, "%s expects a text that is not empty", shown);
-    if (pp_check_words(value, shown, err)) /* no answer would ever have it */
+    if (pp_check_words(value, shown, err)) /* invalid UTF-8 never occurs in an answer */
         return PP_ERR_USAGE;
     begin_list(ps, &ps->stops, &ps->o->n_stops);
     if (ps->o->n_stops == PP_MAX_STOPS)
@@ -453,7 +454,7 @@ enum pp_code pp_set_in_file(struct pp_parse *ps, const struct pp_option *opt, co
     return PP_OK;
 }
 
-/* ID+B, ID-B or ID=B; "-inf" forbids the token. */
+/* ID+B, ID-B or ID=B; a bias of "-inf" forbids the token. */
 enum pp_code pp_set_logit_bias(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                                struct pp_error *err)
 {
