@@ -76,7 +76,7 @@ struct turns {
     const struct pp_prompt_input *in;
     cJSON *messages;
     const cJSON *system;  /* or NULL */
-    size_t *starts;       /* [n] places of the turns' first messages among those that are not the system's */
+    size_t *starts;       /* [n] for each turn, the index of its first message, not counting the system prompt */
     size_t n;
 };
 
@@ -96,7 +96,7 @@ static enum pp_code find_turns(struct turns *t, struct pp_error *err)
     return PP_OK;
 }
 
-/* The messages without the first `dropped` ones; NULL: out of memory. */
+/* The messages as JSON, without the first `dropped` ones after the system prompt; NULL: out of memory. */
 static char *rest(const struct turns *t, size_t dropped)
 {
     cJSON *array = cJSON_CreateArray();
@@ -125,10 +125,10 @@ static enum pp_code prompt_from(const struct turns *t, size_t turn, int32_t **id
     return code;
 }
 
-/* The first turn from which on the prompt has at most `limit` tokens; the last one if none is. */
+/* The first turn from which on the prompt has at most `limit` tokens; the last turn if there is none. */
 static enum pp_code choose_turn(const struct turns *t, int64_t limit, size_t *turn, struct pp_error *err)
 {
-    size_t low = 1, high = t->n - 1; /* fewer messages never make more tokens */
+    size_t low = 1, high = t->n - 1; /* binary search: the prompt never grows when messages are dropped */
     while (low < high) {
         int32_t *ids;
         size_t n, middle = (low + high) / 2;
@@ -155,7 +155,7 @@ struct pp_larger pp_overflow_larger(int64_t n_ctx, int64_t n_ctx_train)
     return l;
 }
 
-/* n: tokens of the conversation, or, if nothing of it can go, of its last turn. */
+/* n: tokens of the conversation or, if nothing can be dropped, of its last turn. */
 static enum pp_code too_long(size_t n, int64_t n_ctx, int64_t n_ctx_train, size_t dropped, struct pp_error *err)
 {
     const struct pp_figure count = pp_count((int64_t)n), context = pp_count(n_ctx);
@@ -174,8 +174,8 @@ static enum pp_code too_long(size_t n, int64_t n_ctx, int64_t n_ctx_train, size_
                    larger.text);
 }
 
-/* Replaces *ids, too long a prompt, by the one without the oldest turns. *told becomes the number of tokens of the last
- * turn alone if that, too, is too long. */
+/* Replaces *ids, a prompt that is too long, by one without the oldest turns. If even the last turn is too long,
+ * *told is its number of tokens. */
 static enum pp_code shorten(const struct pp_prompt_input *in, int64_t n_ctx, enum pp_overflow how, int32_t **ids,
                             size_t *n, size_t *dropped, size_t *told, struct pp_error *err)
 {
@@ -215,7 +215,7 @@ enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx,
     size_t told = *n;
     code = shorten(in, n_ctx, how, ids, n, dropped, &told, err);
     if (!code && (*dropped ? pp_overflow_drops(how) : (int64_t)*n < n_ctx))
-        return PP_OK; /* without the oldest; or nothing can go, and there is a little room yet */
+        return PP_OK; /* shortened; or nothing can be dropped, but there is a little room left */
     if (!code)
         code = too_long(told, n_ctx, n_ctx_train, *dropped, err);
     pp_free(*ids);

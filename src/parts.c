@@ -59,7 +59,7 @@ bool pp_parts_begin(struct pp_parts *p, const struct pp_reasoning *r, enum pp_an
     return p->reasoner != NULL;
 }
 
-/* Tokens belong to what is being written when they come; the tags to the reasoning. */
+/* Tokens count towards the part that is being written when they arrive; the tags count as reasoning. */
 static void count(struct pp_parts *p, int n_tokens, uint64_t now)
 {
     bool was = p->thinking;
