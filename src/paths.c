@@ -25,7 +25,7 @@
 #define STARTER_FILE "starter-Q4_K_M.gguf"
 #define DRAFT_FILE "starter-draft-Q4_0.gguf"
 
-/* Joins into out[cap]; false if it does not fit. */
+/* Formats a path into out[cap]; false if it does not fit. */
 static bool __attribute__((format(printf, 3, 4))) join(char *out, size_t cap, const char *fmt, ...)
 {
     va_list ap;
@@ -38,8 +38,8 @@ static bool __attribute__((format(printf, 3, 4))) join(char *out, size_t cap, co
     return false;
 }
 
-/* The specification asks that relative XDG paths be ignored. */
-/* Of 512 bytes SQLite wants some for the name of its journal. */
+/* The XDG specification says that relative paths must be ignored. */
+/* Of the limit of 512 bytes SQLite needs some for the journal's suffix. */
 enum { MOST_OF_SQLITE = 504 };
 
 static enum pp_code too_long(const char *variable, struct pp_error *err)
@@ -63,7 +63,7 @@ static enum pp_code xdg(char out[512], const char *variable, const char *below_h
     return PP_OK;
 }
 
-/* Takes folder as *out if `inside` (a file in it, or "") exists there. */
+/* Copies folder to out if `inside` (a file in it, or "") exists there. */
 static bool take_folder(char out[512], const char *folder, const char *inside)
 {
     char probe[PATH_MAX], real[PATH_MAX];
@@ -82,8 +82,8 @@ static void try_bundled(struct pp_paths *p, const char *base, const char *starte
         take_folder(p->themes, folder, "");
 }
 
-/* A build tree first (or links in a build folder elsewhere); then the place it was installed to, also when that was
- * moved as a whole; then the place it was built for. */
+/* Looks in a build tree first (or links in a build folder elsewhere), then relative to the binary, where it was
+ * installed or moved to, then in the compiled-in folder. */
 static void find_bundled(struct pp_paths *p)
 {
     char exe[PATH_MAX];
@@ -120,7 +120,7 @@ static enum pp_code make_one(const char *path, struct pp_error *err)
     if (mkdir(path, 0700) == 0)
         return PP_OK;
     int saved = errno;
-    /* An existing folder may answer with EEXIST, but also with EROFS or EACCES. */
+    /* mkdir of an existing folder may fail not only with EEXIST, but also with EROFS or EACCES. */
     if (stat(path, &st) == 0) {
         if (S_ISDIR(st.st_mode))
             return PP_OK;
@@ -159,11 +159,11 @@ enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err)
     return pp_make_dirs(folder, err);
 }
 
-/* The lines that the file has now, but those of the name that the line begins with: another pippin may have kept
- * something there, too. */
+/* Appends the file's lines, except those with the same name as `line`: another pippin may have stored something
+ * since. */
 static void add_others(struct pp_buf *text, const char *path, const char *line)
 {
-    enum { MOST = 4096 }; /* bytes: more is no file of ours */
+    enum { MOST = 4096 }; /* a larger file is not ours */
     const size_t n = strcspn(line, " =");
     char there[512];
     FILE *f = pp_open_regular(path);
@@ -182,7 +182,7 @@ static void add_others(struct pp_buf *text, const char *path, const char *line)
 enum pp_code pp_keep_line(const char *path, const char *line, struct pp_error *err)
 {
     struct pp_buf text = {0};
-    enum pp_code code = pp_make_dirs_of(path, err); /* else nobody would know why it cannot be written */
+    enum pp_code code = pp_make_dirs_of(path, err); /* the error of the write itself would not say why */
     add_others(&text, path, line);
     pp_buf_str(&text, line);
     if (code == PP_OK && text.bad)
@@ -247,7 +247,7 @@ const char *pp_path_end(const char *path, const char *other)
     return end;
 }
 
-/* Without what a shell would need around it. */
+/* Removes shell quotes and backslashes. */
 static void unquote(char *s)
 {
     const size_t n = strlen(s);
@@ -286,7 +286,7 @@ enum pp_code pp_template_path(const struct pp_paths *p, const char *name, char *
     return pp_fail(err, PP_ERR_NOT_FOUND, "there is no chat template with so long a name");
 }
 
-/* What `models pull` takes. */
+/* Whether it is an address for `models pull`. */
 static bool is_address(const char *name)
 {
     static const char *const begins[] = {"hf:", "ollama:", "https://", "http://"};
@@ -296,8 +296,8 @@ static bool is_address(const char *name)
     return false;
 }
 
-/* Looks for names like the given one in data/models and in the folder that it names itself. An address is not told
- * again: there may be a key in it. */
+/* The error for a model that is not found, with the nearest name in data/models or the folder that is named. An
+ * address is not repeated, as it may contain a key. */
 static enum pp_code not_found(const struct pp_paths *p, const char *name, struct pp_error *err)
 {
     char folder[PATH_MAX];
@@ -334,7 +334,7 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
                    name, p->data);
 }
 
-/* Links stay what they are: what they lead to often has no name that says what it is. */
+/* Does not resolve links, since their targets often have meaningless names. */
 void pp_model_reference(const char *name, char *out)
 {
     char here[PATH_MAX];
@@ -345,7 +345,7 @@ void pp_model_reference(const char *name, char *out)
         snprintf(out, PATH_MAX, "%s", name);
 }
 
-/* A repository's folder in the cache of Hugging Face's programs stands for the snapshot that its refs/main names. */
+/* A repository in the cache of Hugging Face's programs is replaced by the snapshot that its refs/main refers to. */
 static bool to_snapshot(const char *name, char *out, size_t cap)
 {
     char path[PATH_MAX], hash[65] = "";

@@ -17,45 +17,44 @@ struct pp_paths {
     char themes[512];   /* folder of the bundled themes; "" if absent */
 };
 
-/* Computes the paths; creates nothing. Bundled files are looked for beside the program (a build tree:
- * ../engine/starter, ../themes from the binary, or links beside it), then where `make install` puts them, seen from the
- * binary (../share/pippin), then under PP_DATADIR (PREFIX/share/pippin). PP_ERR_USAGE if neither
- * HOME nor the XDG variables are set. */
+/* Computes the paths; creates nothing. Bundled files are searched relative to the binary in a build tree
+ * (../engine/starter, ../themes, or links next to the binary), then where `make install` puts them relative to the
+ * binary (../share/pippin), then in PP_DATADIR (PREFIX/share/pippin). PP_ERR_USAGE if neither HOME nor the XDG
+ * variables are set. */
 enum pp_code pp_paths_init(struct pp_paths *p, struct pp_error *err);
-/* mkdir -p with mode 0700 for what is new. */
+/* mkdir -p, with mode 0700 for new folders. */
 enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
-/* Likewise the folder that a file is to be in. */
+/* The same for the folder of a file. */
 enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err);
-/* Puts a line "NAME = VALUE\n" into a small file (0600) that serves the next start, in the place of those of that name,
- * and makes its folder. Errors say that it is not kept for that, and why. */
+/* Stores a line "NAME = VALUE\n" in a small file (0600) for the next start, replacing those of that name, and makes
+ * the file's folder. Errors say that it could not be stored, and why. */
 enum pp_code pp_keep_line(const char *path, const char *line, struct pp_error *err);
 
 bool pp_is_folder(const char *path); /* or a link to one */
-/* What stands behind the last slash of a path, or all of it. */
+/* The part of a path after the last slash. */
 const char *pp_base_name(const char *path);
-/* The path of something that is there from the root, without links among its folders, but with its own name, which may
- * be that of a link: what stores of downloads call the file itself says nothing to anybody. out: [PATH_MAX]. False: it
- * is not there. */
+/* The absolute path of an existing file. Links among its folders are resolved, but not the last component, since in
+ * download caches the targets have meaningless names. out: [PATH_MAX]. False: it does not exist. */
 bool pp_whole_path(const char *path, char *out);
-/* As much of the end of a path as tells it apart from another: its last name, or the folders before it, too, down to
- * one that differs. Borrowed from path. */
+/* The shortest suffix of a path that distinguishes it from another: its name, preceded by as many folders as needed.
+ * Points into path. */
 const char *pp_path_end(const char *path, const char *other);
-/* A path as somebody types it, or a terminal that a file was dragged to: "~" is the home folder, quotes around all of
- * it and backslashes before blanks and the like are no part of it, unless there is such a file. False: it is empty or
- * does not fit. */
+/* Resolves a path as typed, or pasted by dragging a file to the terminal: "~" is the home folder, and surrounding
+ * quotes and backslashes before spaces and the like are removed, unless a file with such a name exists. False: it is
+ * empty or does not fit. */
 bool pp_expand_home(const char *typed, char *out, size_t cap);
 
-/* The file of a chat template that does not come with pippin: NAME.jinja among the user's, or a path, which has a
- * slash. PP_ERR_NOT_FOUND: no file has so long a name. */
+/* The file of a chat template that is not bundled: NAME.jinja in the user's folder, or a path, which contains a
+ * slash. PP_ERR_NOT_FOUND: the name is too long for a file. */
 enum pp_code pp_template_path(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err);
 
-/* Turns what the user gave for -m into a path: an existing file or folder; a file name in data/models; "" or "starter"
- * the bundled target. PP_ERR_NOT_FOUND names near misses. */
+/* Resolves the argument of -m to a path: an existing file or folder; a file name in data/models; "" or "starter" is
+ * the bundled model. PP_ERR_NOT_FOUND suggests similar names. */
 enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err);
-/* What is remembered of what the user gave: where it leads to a file or folder that is there, its path from the root
- * on, so that it leads there from any folder; else the name as it is. out: [PATH_MAX] */
+/* The form in which a model's name is stored: the absolute path if it leads to an existing file or folder, so that
+ * it is found from any folder; otherwise the name itself. out: [PATH_MAX] */
 void pp_model_reference(const char *name, char *out);
-/* The draft that the model at this path brings: the bundled ones do. False: it brings none. */
+/* The draft model that belongs to the model at this path, if it is a bundled one. False: it has none. */
 bool pp_bundled_draft(const struct pp_paths *p, const char *model, char *out, size_t cap);
 
 #endif

@@ -1,4 +1,4 @@
-/* personas.c - system prompts by name. */
+/* personas.c - personas: named system prompts. */
 #include "src/personas.h"
 
 #include "engine/base/mem.h"
@@ -34,7 +34,7 @@ enum pp_code pp_personas_init(struct pp_personas *p, struct pp_error *err)
     return code;
 }
 
-/* Index by name, case ignored; -1 if there is none. */
+/* Index by name, ignoring case; -1 if there is none. */
 static int find(const struct pp_personas *p, const char *name)
 {
     for (size_t i = 0; i < p->n; i++)

@@ -1,4 +1,4 @@
-/* personas.h - system prompts by name: a few that come with pippin, and those of pippin.conf. */
+/* personas.h - personas, that is, named system prompts: some built-in ones, and those of pippin.conf. */
 #ifndef PP_SRC_PERSONAS_H
 #define PP_SRC_PERSONAS_H
 
@@ -8,7 +8,7 @@
 
 struct pp_persona {
     char name[64];
-    char *system; /* owned; "" for none */
+    char *system; /* owned; "": none */
 };
 
 struct pp_personas {
@@ -18,7 +18,7 @@ struct pp_personas {
 
 /* Fills *p (zeroed) with the built-in ones. */
 enum pp_code pp_personas_init(struct pp_personas *p, struct pp_error *err);
-/* Adds one, or replaces the one of that name. */
+/* Adds a persona, or replaces the one with that name. */
 enum pp_code pp_personas_add(struct pp_personas *p, const char *name, const char *system, struct pp_error *err);
 void pp_personas_free(struct pp_personas *p);
 

@@ -34,7 +34,7 @@ void pp_plain_text(struct pp_buf *out, const char *s, size_t n)
     }
 }
 
-/* Outside of strings there are none. */
+/* Such characters occur only inside strings, where an escape is valid. */
 void pp_plain_json(struct pp_buf *out, const char *json)
 {
     const size_t n = strlen(json);

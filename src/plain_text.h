@@ -1,4 +1,4 @@
-/* plain_text.h - untrusted text made safe for a terminal, for the commands that have no screen. */
+/* plain_text.h - makes untrusted text safe for a terminal, for the commands without a screen. */
 #ifndef PP_SRC_PLAIN_TEXT_H
 #define PP_SRC_PLAIN_TEXT_H
 
@@ -8,15 +8,14 @@
 
 #include "engine/base/buf.h"
 
-/* Appends s[0..n) to out. Line feeds and tabs stay; other control characters become their pictures (U+2400 and on), C1
- * controls and characters that turn the direction of writing become "<U+202E>", bytes that are no UTF-8 become U+FFFD.
- * s must not end inside a character. */
+/* Appends s[0..n) to out. Line feeds and tabs stay. Other control characters become control pictures (U+2400 and
+ * following); C1 controls and bidirectional controls become "<U+202E>"; invalid UTF-8 becomes U+FFFD. s must not end
+ * within a character. */
 void pp_plain_text(struct pp_buf *out, const char *s, size_t n);
-/* Characters that a terminal obeys although they are behind ASCII's controls: DEL and C1 controls; and those that turn
- * the direction of writing. JSON has them as \uXXXX. */
+/* Non-C0 characters that affect a terminal: DEL, C1 controls, and bidirectional controls. JSON has them as \uXXXX. */
 bool pp_char_is_obeyed(int32_t cp);
-/* Appends JSON as cJSON prints it, which escapes nothing behind U+001F: with all that a terminal obeys as \uXXXX, and
- * U+FFFD for what is no UTF-8. */
+/* Appends JSON printed by cJSON, which escapes nothing above U+001F: replaces all characters that affect a terminal
+ * by \uXXXX, and invalid UTF-8 by U+FFFD. */
 void pp_plain_json(struct pp_buf *out, const char *json);
 
 #endif
