@@ -1,11 +1,11 @@
-/* prompt.c - from messages to token ids.
+/* prompt.c - from messages to tokens.
  *
- * The rendered template is one text, in which control tokens are recognised by their spelling. Messages that hold such
- * a spelling would be recognised too. Therefore it, and what else only the template may write (pp_find_marker), is
- * looked for in every message first; where it is found (rarely), a mark is put into it after its first character: a
- * Unicode noncharacter that no message contains. It travels through the template, and afterwards the text is cut at the
- * marks and tokenised in pieces. Without marks, which is the rule, the ids are exactly those of the plain rendered
- * text. */
+ * The rendered template is one text, in which control tokens are recognised by their spelling. If a message contains
+ * such a spelling, it must not be recognised. So each message is first searched for them, and for whatever else only
+ * the template may write (pp_find_marker). If one is found, which is rare, a mark is inserted after its first
+ * character: a Unicode noncharacter that no message contains. It passes through the template, and afterwards the
+ * text is split at the marks and tokenised in pieces. Without marks, which is the rule, the tokens are exactly those
+ * of the rendered text. */
 #include "src/prompt.h"
 
 #include <cjson/cJSON.h>
@@ -59,23 +59,23 @@ static enum pp_code add_tokens(struct ids *ids, const struct pp_tokenizer *t, co
 
 /* --- control tokens in messages --------------------------------------------------------------------------- */
 
-/* Where and how marks are put. */
+/* How marks are inserted. */
 struct guard {
     const struct pp_tokenizer *tokenizer;
     const struct pp_template *tmpl;
     char mark[MARK_BYTES + 1 + 1];
-    bool marked; /* one was put somewhere */
+    bool marked; /* a mark was inserted */
 };
 
-/* The first control token, or what else only the template may write, that would be recognised in s and is none of those
- * done; its text. -1 if there is none. */
+/* The first control token, or other marker that only the template may write, that would be recognised in s and is
+ * not in `done`; and its text. -1 if there is none. */
 static int32_t find_control(const struct guard *g, const char *s, size_t len, bool foreign, const struct ids *done,
                             struct pp_buf *text)
 {
     int32_t *ids;
     size_t n;
     if (pp_tokenize(g->tokenizer, s, len, PP_TOKENIZE_SPECIAL, &ids, &n, NULL) != PP_OK)
-        return -1; /* the whole prompt will fail for the same reason, with an error */
+        return -1; /* tokenising the whole prompt will fail for the same reason, and report it */
     const int32_t found = pp_find_marker(g->tokenizer, g->tmpl, foreign, ids, n, done->v, done->n);
     pp_buf_clear(text);
     pp_token_text(g->tokenizer, found, true, text);
@@ -83,8 +83,8 @@ static int32_t find_control(const struct guard *g, const char *s, size_t len, bo
     return found;
 }
 
-/* Appends s to out with the mark after the first character of every occurrence of `word`; returns how many there are.
- * 0: none, or they have but one character; out is of no use then. */
+/* Appends s to out with the mark after the first character of each occurrence of `word`; returns their number. If
+ * that is 0, as there are none, or the word is a single character, out is unusable. */
 static size_t mark_word(struct pp_buf *out, const char *s, size_t len, const struct pp_buf *word, const char *mark)
 {
     int32_t cp;
@@ -105,9 +105,9 @@ static size_t mark_word(struct pp_buf *out, const char *s, size_t len, const str
     return count;
 }
 
-/* Rewrites *text so that no control token is recognised by its spelling in any piece between marks. Each round deals
- * with another token of the vocabulary; those that are recognised by other spellings only (after normalising), or are
- * one character long, have nothing to put the mark into. */
+/* Rewrites *text so that no control token is recognised in any piece between marks. Each iteration handles another
+ * token of the vocabulary. Tokens that are recognised only by another spelling (after normalisation), or are a
+ * single character, cannot be split by a mark. */
 static enum pp_code guard(struct guard *g, struct pp_buf *text, bool foreign, struct pp_error *err)
 {
     const char *mark = g->mark;
@@ -142,7 +142,7 @@ static enum pp_code guard(struct guard *g, struct pp_buf *text, bool foreign, st
     return code;
 }
 
-/* A noncharacter, U+FDD0 to U+FDEF, that stands in no message; they never do in honest text. */
+/* Chooses a noncharacter, U+FDD0 to U+FDEF, that no message contains; ordinary text contains none. */
 static bool choose_mark(const cJSON *messages, const struct pp_buf *begun, char mark[MARK_BYTES + 1])
 {
     for (int i = 0; i < N_MARKS; i++) {
@@ -172,7 +172,7 @@ static enum pp_code guard_string(struct guard *g, cJSON *string, bool foreign, s
     return code;
 }
 
-/* What somebody has said, and no name of a role. */
+/* Whether it is a message's text, not the name of a role. */
 static bool is_words(const cJSON *member)
 {
     return cJSON_IsString(member) && strcmp(member->string, "role") != 0;
@@ -216,7 +216,7 @@ static enum pp_code render(const struct pp_prompt_input *in, const char *message
     return code != PP_OK ? code : out->bad ? pp_fail_nomem(err, "the prompt") : PP_OK;
 }
 
-/* The text between marks, piece by piece. */
+/* Tokenises the pieces between the marks. */
 static enum pp_code tokenize(const struct pp_tokenizer *t, const struct pp_buf *text, const char *mark, struct ids *ids,
                              struct pp_error *err)
 {
@@ -252,7 +252,8 @@ static enum pp_code add_lead(const struct pp_tokenizer *t, struct ids *ids, stru
     return code ? code : put_before(ids, ahead, n_ahead, err);
 }
 
-/* Templates read the reasoning of earlier answers under one of three names. False: there is none. */
+/* Copies the reasoning of earlier answers to the other two names under which templates read it. False: there is
+ * none. */
 static bool name_reasoning(cJSON *messages)
 {
     static const char *const others[] = {"thinking", "reasoning"};
@@ -265,7 +266,7 @@ static bool name_reasoning(cJSON *messages)
     return any;
 }
 
-/* Behind the generation prompt: what there is of the answer, and the tags that part it, which are ours. */
+/* Appends the beginning of the answer after the generation prompt, with the tags that separate reasoning and text. */
 static void add_begun(const struct pp_prompt_input *in, const struct pp_buf begun[2], struct pp_buf *text)
 {
     static const struct pp_reasoning none;
@@ -332,7 +333,7 @@ enum pp_code pp_prompt_tokens(const struct pp_prompt_input *in, int32_t **out, s
         code = tokenize(in->tokenizer, &text, g.marked ? g.mark : NULL, &ids, err);
     if (code == PP_OK)
         code = add_lead(in->tokenizer, &ids, err);
-    if (code == PP_OK && (!text.len || ids.n == 0)) /* to BOS alone the model would answer anything */
+    if (code == PP_OK && (!text.len || ids.n == 0)) /* after BOS alone the model would write anything */
         code = pp_fail(err, PP_ERR_FORMAT, "the chat template made an empty prompt");
     pp_buf_free(&text);
     if (code != PP_OK) {
