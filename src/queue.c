@@ -17,11 +17,11 @@ struct pp_queue {
     size_t capacity;
 
     /* -- protected by lock */
-    void **items; /* ring [capacity] */
-    size_t head;  /* index of the oldest */
+    void **items; /* ring buffer [capacity] */
+    size_t head;  /* index of the oldest item */
     size_t len;
     bool closed;
-    bool signalled; /* the eventfd was written, or is about to be, and not cleared since */
+    bool signalled; /* the eventfd was written, or is about to be, and has not been cleared since */
 };
 
 static bool init_sync(struct pp_queue *q)
@@ -76,8 +76,8 @@ void pp_queue_free(struct pp_queue *q)
     pp_free(q);
 }
 
-/* Unlocks, then wakes: whoever is woken finds the lock free, and never waits for a niced thread that it has just pushed
- * off its core. The write can neither block nor fail: the counter stays small. */
+/* Unlocks before it wakes the reader, which otherwise would wait for the lock if it preempts this (niced) thread.
+ * The write can neither block nor fail, as the counter stays small. */
 static void unlock_and_signal(struct pp_queue *q)
 {
     bool first = !q->signalled;
@@ -169,8 +169,8 @@ int pp_queue_fd(const struct pp_queue *q)
 
 void pp_queue_clear_fd(struct pp_queue *q)
 {
-    /* First the counter, then the flag: an item that comes in between is found by the draining that follows. A signal
-     * that is still on its way may arrive after this; then somebody looks once in vain. */
+    /* Clears the counter before the flag, so that an item pushed in between is found when the queue is drained. A
+     * signal that is still on its way may arrive afterwards; then the queue is drained once in vain. */
     eventfd_t count;
     (void)!eventfd_read(q->fd, &count);
     pthread_mutex_lock(&q->lock);

@@ -24,9 +24,9 @@ static bool ends_with(const char *s, size_t n, const char *ending)
     return n > e && memcmp(s + n - e, ending, e) == 0;
 }
 
-/* The last part of a path without .gguf and without the number of a part, in one line and without control characters
- * and bytes that are no UTF-8 (JSON would have others), as names are. real: where it leads, which names what "." and
- * ".." mean; or NULL. */
+/* A name for a model: the last component of its path without .gguf and without the number of a part. Control
+ * characters and invalid UTF-8, which JSON would change, are replaced by underscores. real: the resolved path, used
+ * if the name is "." or ".."; or NULL. */
 static char *name_of(const char *path, const char *real)
 {
     size_t n;
@@ -46,8 +46,8 @@ static char *name_of(const char *path, const char *real)
     return name;
 }
 
-/* Parts of a model are found beside each other by their names, which those that links lead to need not have, as in the
- * cache of Hugging Face's programs. */
+/* Does not resolve a file's own link: the parts of a model are found by their names, which the targets of links may
+ * not have, as in the cache of Hugging Face's programs. */
 char *pp_registry_path(const char *path)
 {
     struct stat st;
@@ -77,7 +77,8 @@ bool pp_registry_looks_like(const char *path)
         return false;
     if (S_ISDIR(st.st_mode)) {
         snprintf(config, sizeof config, "%s/config.json", path);
-        return access(config, F_OK) == 0 && !pp_folder_holds_gguf(path, file); /* of those each is a model */
+        /* each file in a folder of GGUF files is a model itself */
+        return access(config, F_OK) == 0 && !pp_folder_holds_gguf(path, file);
     }
     if (!S_ISREG(st.st_mode) || !ends_with(path, n, ".gguf"))
         return false;
@@ -112,7 +113,7 @@ static enum pp_code cannot_find(const char *name, const char *path, struct pp_er
                    name, path);
 }
 
-/* Of what is there, or will be in a folder that is. */
+/* The registry path of a file that exists, or of one that will be made in an existing folder. */
 static char *path_to_be(const char *path)
 {
     char *known = pp_registry_path(path), *folder = known ? NULL : pp_folder_of(path);

@@ -10,7 +10,7 @@ int pp_thread_start(pthread_t *thread, void *(*run)(void *arg), void *arg)
     sigset_t blocked, before;
     sigfillset(&blocked);
     for (size_t i = 0; i < sizeof raised / sizeof *raised; i++)
-        sigdelset(&blocked, raised[i]); /* a fault that is blocked ends the program past its handler */
+        sigdelset(&blocked, raised[i]); /* blocking such a fault would end the program without calling its handler */
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     const int failed = pthread_create(thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -23,7 +23,7 @@ int pp_cond_init(pthread_cond_t *cond)
     int failed = pthread_condattr_init(&attr);
     if (failed)
         return failed;
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* pp_now_ns's */
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* the clock of pp_now_ns */
     failed = pthread_cond_init(cond, &attr);
     pthread_condattr_destroy(&attr);
     return failed;

@@ -24,10 +24,10 @@ static bool ends_string(const char *s, size_t n)
     return s[0] == BEL || (n > 1 && s[0] == ESC && s[1] == '\\');
 }
 
-/* Bytes of the terminal's escape sequence that begins at text[at], or 0 (ECMA-48, 5.3 to 5.6): ESC [ parameters, ESC ]
- * text up to BEL or ESC \, and ESC with one more character. Of a text that is too long or does not end, only its
- * beginning counts. *end: the first end of such a text that was found, which is looked for once, however many begin
- * before it. */
+/* Length of the terminal escape sequence that begins at text[at], or 0 (ECMA-48, 5.3 to 5.6): ESC [ parameters, ESC
+ * ] string up to BEL or ESC \, or ESC with another character. If a string is too long or does not end, only its
+ * introducer counts. *end: the first end of a string at or after `at`, kept between calls so that the text is
+ * searched only once, however many strings begin. */
 static size_t escape_sequence(const char *text, size_t at, size_t n_text, size_t *end)
 {
     enum { MOST = 4096 };
@@ -67,7 +67,7 @@ void pp_title(const char *text, size_t n, char out[PP_TITLE_BYTES])
         size_t bytes = pp_utf8_decode(text + i, n - i, &cp);
         const char *piece = text + i;
         i += bytes;
-        if (cp <= ' ' || cp == 0x7f || (cp >= 0x80 && cp < 0xa0)) { /* also what is not UTF-8 */
+        if (cp <= ' ' || cp == 0x7f || (cp >= 0x80 && cp < 0xa0)) { /* includes invalid UTF-8 */
             space = len > 0;
             continue;
         }

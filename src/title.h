@@ -1,4 +1,4 @@
-/* title.h - a conversation's title, made of what was written. */
+/* title.h - makes the title of a conversation from what was written. */
 #ifndef PP_SRC_TITLE_H
 #define PP_SRC_TITLE_H
 
@@ -6,8 +6,9 @@
 
 enum { PP_TITLE_BYTES = 256 };
 
-/* One line of at most 60 characters of text[0..n): escape sequences are left out, and every run of blanks, control
- * characters and bytes that are no UTF-8 becomes one space; what is cut ends in "…". "" if nothing is left. */
+/* Makes a line of at most 60 characters from text[0..n): escape sequences are removed, and runs of white space,
+ * control characters and invalid UTF-8 become a single space; a truncated title ends with "…". "" if nothing is
+ * left. */
 void pp_title(const char *text, size_t n, char out[PP_TITLE_BYTES]);
 
 #endif
