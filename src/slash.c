@@ -1,4 +1,4 @@
-/* slash.c - the commands that begin with '/': one table for carrying out, help and completion. */
+/* slash.c - the commands that begin with '/': one table for running them, help and completion. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,13 +9,13 @@
 #include "src/figures.h"
 #include "src/near.h"
 
-/* Carries out a command; arg is what follows it, without blanks at its ends. */
+/* Runs a command; arg is its argument, without surrounding white space. */
 typedef enum pp_slash slash_fn(struct pp_controller *c, char *arg);
 
 struct slash {
-    const char *name, *aliases; /* aliases: words with blanks between them */
+    const char *name, *aliases; /* aliases: separated by spaces */
     const char *args, *help;
-    slash_fn *run;              /* NULL: the screen does it */
+    slash_fn *run;              /* NULL: the screen handles it */
     enum pp_slash screen;
 };
 
@@ -29,7 +29,7 @@ static bool is_off(const char *s)
     return pp_casecmp(s, "off") == 0 || pp_casecmp(s, "no") == 0 || pp_casecmp(s, "none") == 0;
 }
 
-/* Cuts the last word off arg if more than one is there; NULL else. */
+/* Splits the last word off arg; NULL if there is only one. */
 static char *split_last(char *arg)
 {
     char *p = arg + strlen(arg);
@@ -69,7 +69,7 @@ static enum pp_slash all_adapters_off(struct pp_controller *c)
     return PP_SLASH_DONE;
 }
 
-/* Why a word names nothing in a list. key: that shows it. */
+/* Says why a name is not found in a list. key: the key or command that shows the list. */
 static enum pp_slash not_found(struct pp_controller *c, const struct pp_near *near, int n_begin, const char *what,
                                const char *key)
 {
@@ -111,7 +111,7 @@ static enum pp_slash lora_preset(struct pp_controller *c, char *name)
 static enum pp_slash lora_drop(struct pp_controller *c, char *name)
 {
     int i = ctl_find_named(&c->presets, name);
-    if (i < 0 || pp_casecmp(c->presets.items[i].name, name) != 0) /* what is deleted is named in full */
+    if (i < 0 || pp_casecmp(c->presets.items[i].name, name) != 0) /* deleting requires the full name */
         return not_listed(c, &c->presets, "preset", name, "/lora");
     pp_controller_drop_preset(c, name);
     ctl_notice(c, false, "the preset %s is gone", name);
@@ -128,7 +128,7 @@ static enum pp_slash lora_add(struct pp_controller *c, char *path)
     return pp_controller_add_adapter(c, path) ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
-/* "/lora preset NAME" and its like. An adapter of such a name is switched from the menu. */
+/* A subcommand of /lora, such as "preset NAME". An adapter with the same name can still be switched in the menu. */
 static slash_fn *lora_word(char *arg, char **rest)
 {
     static const struct {
@@ -143,7 +143,7 @@ static slash_fn *lora_word(char *arg, char **rest)
     return NULL;
 }
 
-/* What could be meant by a name that is nobody's. */
+/* Says what could be meant by an unknown name. */
 static enum pp_slash no_such_adapter(struct pp_controller *c, const char *arg)
 {
     struct pp_near near = {.wanted = arg};
@@ -152,7 +152,8 @@ static enum pp_slash no_such_adapter(struct pp_controller *c, const char *arg)
         pp_near_try(&near, c->adapters.items[k].name);
         n_begin += begins_with(c->adapters.items[k].name, arg);
     }
-    if (!n_begin && (c->state == PP_STATE_LOADING || c->n_scans)) { /* those beside the model are found behind it */
+    /* adapters in the model's folder are found when the model is loaded */
+    if (!n_begin && (c->state == PP_STATE_LOADING || c->n_scans)) {
         ctl_notice(c, true, "no adapter \"%.100s\" is known yet: they are still being looked for; Enter tries again",
                    arg);
         return PP_SLASH_KEEP;
@@ -228,7 +229,7 @@ static enum pp_slash do_set(struct pp_controller *c, char *arg)
 {
     if (!*arg)
         return PP_SLASH_PARAMS_MENU;
-    if (pp_ncasecmp(arg, "parameter ", 10) == 0) /* as ollama has it */
+    if (pp_ncasecmp(arg, "parameter ", 10) == 0) /* as in Ollama */
         arg += 10 + strspn(arg + 10, " \t");
     char *value = arg + strcspn(arg, " \t=");
     if (*value)
@@ -282,7 +283,7 @@ static enum pp_slash do_persona(struct pp_controller *c, char *arg)
     return PP_SLASH_DONE;
 }
 
-/* The number from `least` to `most` that arg says; `otherwise` if it is empty, -1 if it says none. */
+/* Parses a number from `least` to `most`; `otherwise` if arg is empty, -1 if it is invalid. */
 static int count_in(const char *arg, int least, int most, int otherwise)
 {
     char *end;
@@ -573,19 +574,20 @@ static size_t word_len(const char *line)
 bool pp_slash_looks_like(const char *line)
 {
     const size_t n = line[0] == '/' ? word_len(line) : 0;
-    /* A path, "//", a fraction: not meant for us; and of several lines only what begins with a command. */
+    /* Not a path, "//" or a fraction; and several lines only if they begin with the name of a command. */
     return n && !memchr(line + 1, '/', n) && (!strchr(line, '\n') || find(line + 1, n));
 }
 
 const char *pp_slash_text(const char *line)
 {
     const bool escaped = line[0] == '/' && line[1] == '/' && line[2] && !strchr(" \t\r", line[2]);
-    const char *last = line + strspn(line, "/") - 1; /* of several slashes: one more than the message has */
+    /* with several slashes in front, one is removed from the message */
+    const char *last = line + strspn(line, "/") - 1;
     return escaped && (!strchr(line, '\n') || pp_slash_looks_like(last)) ? line + 1 : line;
 }
 
-/* Several lines behind a command of one: pasted by mistake, or a message that happens to begin so. Neither is to be
- * guessed at. */
+/* The line is a command for a single line, but there are more: pasted by mistake, or a message that happens to begin
+ * like that. Asks the user instead of guessing. */
 static enum pp_slash too_many_lines(struct pp_controller *c, const struct slash *s)
 {
     ctl_notice(c, true, "/%s takes one line, and this is more: nothing was done. With // at its beginning it is sent "
@@ -599,7 +601,7 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
         arg[0] = 0;
     const char *word = line + 1;
     size_t n = word_len(line);
-    if (line[0] == '/' && !line[1 + strspn(word, " \t\r\n")]) /* nobody says that to a model */
+    if (line[0] == '/' && !line[1 + strspn(word, " \t\r\n")]) /* a slash alone is not a message */
         return PP_SLASH_HELP;
     if (!pp_slash_looks_like(line))
         return PP_SLASH_TEXT;

@@ -1,4 +1,4 @@
-/* snapshots.c - where KV snapshots live, and which of them go when there are too many. */
+/* snapshots.c - KV snapshots on disk: their files, and which are deleted when there are too many. */
 #include "src/snapshots.h"
 
 #include <dirent.h>
@@ -13,19 +13,19 @@
 #include "engine/base/word.h"
 #include "src/paths.h"
 
-/* Written between two looks at what else there is to do: a slow disk takes 100 ms for it. */
+/* Written before the next look at other work of the io thread: 100 ms for a slow disk. */
 static const uint64_t SLICE_BYTES = 16u << 20;
 
 enum { KEY_MAX = 32 };
 
-/* The files of a conversation. */
+/* The files of a conversation, taken together. */
 struct found {
     char key[KEY_MAX + 1];
     uint64_t size;
-    struct timespec used; /* of the one that was written last */
+    struct timespec used; /* time of the latest */
 };
 
-/* 1 to 32 hexadecimal digits: nothing else ever becomes part of a file name. */
+/* 1 to 32 hexadecimal digits: no other key becomes part of a file name. */
 static bool is_key(const char *key)
 {
     size_t n = key ? strspn(key, "0123456789abcdef") : 0;
@@ -59,7 +59,8 @@ static int oldest_first(const void *pa, const void *pb)
     return later(&a->used, &b->used) - later(&b->used, &a->used);
 }
 
-/* KEY in KEY.manifest, KEY.pack, KEY.kv (of version 1) and KEY.manifest.PID.tmp (of a process that was killed). */
+/* Extracts KEY from KEY.manifest, KEY.pack, KEY.kv (version 1) or KEY.manifest.PID.tmp (of a process that was
+ * killed). */
 static bool key_of_file(const char *name, char key[static KEY_MAX + 1])
 {
     static const char *const endings[] = {".manifest", ".pack", ".kv"};
@@ -80,7 +81,7 @@ static int by_key(const void *pa, const void *pb)
     return strcmp(a->key, b->key);
 }
 
-/* One entry for each conversation instead of one for each file. */
+/* Merges the entries of each conversation's files into one. */
 static size_t merge(struct found *list, size_t n)
 {
     size_t kept = 0;
@@ -98,7 +99,7 @@ static size_t merge(struct found *list, size_t n)
     return kept;
 }
 
-/* All snapshots in a folder but those of `but`; *total is their size. */
+/* Lists all snapshots in a folder except those of `but`, whose obsolete files are removed; *total is their size. */
 static struct found *find_all(const char *folder, const char *but, size_t *n, uint64_t *total)
 {
     struct found *list = NULL;
@@ -117,7 +118,8 @@ static struct found *find_all(const char *folder, const char *but, size_t *n, ui
         if (strcmp(key, but) == 0) {
             const char *ending = strrchr(e->d_name, '.');
             if (strcmp(ending, ".tmp") == 0 || strcmp(ending, ".kv") == 0)
-                unlinkat(dirfd(d), e->d_name, 0); /* nobody else writes this conversation */
+                /* this process holds the conversation's lock, so nobody else is writing it */
+                unlinkat(dirfd(d), e->d_name, 0);
             continue;
         }
         if (pp_grow(&list, &cap, *n + 1, sizeof *list) != 0)
@@ -132,7 +134,7 @@ static struct found *find_all(const char *folder, const char *but, size_t *n, ui
     return list;
 }
 
-/* Everything of a conversation. */
+/* Removes all files of a conversation. */
 static void remove_all(const char *folder, const char *key)
 {
     char of_file[KEY_MAX + 1];
