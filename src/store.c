@@ -44,14 +44,14 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         "INSERT INTO session (key, title, model, template_name, system, adapters, settings, created_ms, updated_ms)"
         " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     [PP_STMT_SESSION_GET] = SESSION_COLUMNS "WHERE s.id = ?1",
-    /* Keys are lower-case hexadecimal: 'g' is the first character behind them. */
+    /* keys are lower-case hexadecimal: 'g' is the next character */
     [PP_STMT_SESSION_FIND] = SESSION_COLUMNS "WHERE s.key >= ?1 AND s.key < ?1 || 'g' LIMIT 2",
     [PP_STMT_SESSION_LATEST] = SESSION_COLUMNS NEWEST_FIRST " LIMIT 1",
     [PP_STMT_SESSION_COUNT] = "SELECT count(*) FROM session",
     [PP_STMT_SESSIONS_OLDER] = SESSION_COLUMNS "WHERE (s.updated_ms, s.id) < (?1, ?2)" NEWEST_FIRST " LIMIT ?3",
     [PP_STMT_SESSIONS_NEWER] =
         SESSION_COLUMNS "WHERE (s.updated_ms, s.id) > (?1, ?2) ORDER BY s.updated_ms, s.id LIMIT ?3",
-    /* CROSS JOIN: in this order. fresh() is asked before an excerpt is made. */
+    /* CROSS JOIN keeps this order of tables. fresh() is evaluated before the excerpt is made. */
     [PP_STMT_SEARCH_NEWEST] = SEARCH_COLUMNS "AND t.rowid < ?2 AND fresh(m.session) ORDER BY t.rowid DESC",
     [PP_STMT_SEARCH_BEST] = SEARCH_COLUMNS "AND fresh(m.session) ORDER BY t.rank",
     [PP_STMT_SEARCH_TITLES] =
@@ -67,7 +67,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_SESSION_UPDATE] =
         "UPDATE session SET title = ?2, model = ?3, template_name = ?4, system = ?5, adapters = ?6, settings = ?7,"
         " head = ?8 WHERE id = ?1",
-    /* A clock that was set back must not put a conversation behind what it was. */
+    /* after the clock was set back, the time must not become earlier */
     [PP_STMT_SESSION_TOUCH] = "UPDATE session SET head = ?2, updated_ms = max(updated_ms, ?3) WHERE id = ?1",
     [PP_STMT_SESSION_OTHERS] = "SELECT updated_ms FROM session WHERE id <> ?1 ORDER BY updated_ms DESC LIMIT 1",
     [PP_STMT_SESSION_DELETE] = "DELETE FROM session WHERE id = ?1",
@@ -81,7 +81,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_MESSAGE_WRITE] =
         "UPDATE message SET content = ?2, state = ?3, stats = coalesce(?4, stats), n_tokens = coalesce(?5, n_tokens),"
         " reasoning = coalesce(?6, reasoning) WHERE id = ?1",
-    /* parent < id, a constraint of the table, is asked again, so that a forged file cannot make this run for ever. */
+    /* parent < id holds by a constraint; checked again, so that a forged file cannot cause an endless loop */
     [PP_STMT_MESSAGE_BRANCH] =
         "WITH RECURSIVE line (id, parent) AS ("
         " SELECT id, parent FROM message WHERE id = ?1"
@@ -89,7 +89,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " SELECT p.id, p.parent FROM line JOIN message p ON p.id = line.parent AND p.id < line.id)"
         " SELECT" MESSAGE_COLUMNS "FROM line JOIN message m ON m.id = line.id ORDER BY m.id",
     [PP_STMT_MESSAGE_ALL] = "SELECT" MESSAGE_COLUMNS "FROM message m WHERE m.session = ?1 ORDER BY m.id",
-    /* Of a damaged table. None touches it, and nothing is sorted, so that the rows before a damage are had. */
+    /* for a damaged database: reads only the index, without sorting, so that rows before the damage are returned */
     [PP_STMT_SESSION_PLACES] =
         "SELECT id, updated_ms FROM session INDEXED BY session_updated ORDER BY updated_ms DESC, id DESC",
     [PP_STMT_SESSION_IDS] = "SELECT id, -1 FROM session INDEXED BY sqlite_autoindex_session_1",
@@ -97,7 +97,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         "SELECT id, coalesce(parent, 0) FROM message INDEXED BY message_parent WHERE session = ?1",
     [PP_STMT_MESSAGE_IDS] = "SELECT id, -1 FROM message INDEXED BY sqlite_autoindex_message_1 WHERE session = ?1",
     [PP_STMT_MESSAGE_ALONE] = "SELECT" MESSAGE_COLUMNS_AND(" 1, 0") "FROM message m WHERE m.id = ?1 AND m.session = ?2",
-    /* Children are younger than their parents: the youngest descendant is a leaf. */
+    /* children have larger ids than their parents, so the newest descendant is a leaf */
     [PP_STMT_MESSAGE_DESCEND] =
         "WITH RECURSIVE below (id) AS ("
         " SELECT * FROM (SELECT id FROM message WHERE session = ?1 AND parent IS ?2 ORDER BY id LIMIT 1 OFFSET ?3)"
@@ -139,7 +139,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
 
 /* --- errors, statements, transactions ---------------------------------------------------------------------------- */
 
-/* SQLite calls only some of what fails for want of room SQLITE_FULL. */
+/* SQLite reports only some failures for lack of space as SQLITE_FULL. */
 static enum pp_code fail_io(struct pp_store *st, int rc, const char *what, struct pp_error *err)
 {
     struct rlimit most;
@@ -184,7 +184,8 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
         return pp_fail(err, PP_ERR_IO,
                        "cannot %s: the database is read-only; check the permissions of its file and folder", what);
     case SQLITE_CONSTRAINT:
-        if (st->db && sqlite3_extended_errcode(st->db) == SQLITE_CONSTRAINT_TRIGGER) /* none of ours does */
+        /* our schema has no trigger that raises errors */
+        if (st->db && sqlite3_extended_errcode(st->db) == SQLITE_CONSTRAINT_TRIGGER)
             return pp_fail(err, PP_ERR_IO, "cannot %s: a trigger that another program has put into the database "
                            "refuses it: %s", what, sqlite3_errmsg(st->db));
         return pp_fail(err, PP_ERR_USAGE, "cannot %s: it names a message that its conversation does not have", what);
@@ -194,9 +195,9 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
     }
 }
 
-/* Where a statement could not be prepared, as for a trigger of another program that names a table which is not there,
- * SQLite goes on with the tables that it knew then, also when the trigger is gone. A statement that can be prepared has
- * it look again. */
+/* If a statement could not be prepared, for example because another program's trigger names a missing table, SQLite
+ * keeps using the schema that it knew then, even after the trigger is dropped. Preparing a valid statement makes it
+ * read the schema again. */
 static void look_at_tables(struct pp_store *st)
 {
     sqlite3_stmt *stmt = NULL;
@@ -210,7 +211,7 @@ enum pp_code pp_store_stmt(struct pp_store *st, enum pp_stmt which, sqlite3_stmt
 {
     sqlite3_stmt **slot = &st->stmts[which];
     *out = NULL;
-    if (st->doubted && sqlite3_get_autocommit(st->db)) /* not in the transaction that failed */
+    if (st->doubted && sqlite3_get_autocommit(st->db)) /* not within the transaction that failed */
         look_at_tables(st);
     if (!*slot) {
         int rc = sqlite3_prepare_v3(st->db, statement_texts[which], -1, SQLITE_PREPARE_PERSISTENT, slot, NULL);
@@ -279,7 +280,7 @@ void pp_store_set_adrift(struct pp_store *st)
 
 enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_error *err)
 {
-    if (!st->adrift && pp_store_moved(st)) /* what is written there now is lost */
+    if (!st->adrift && pp_store_moved(st)) /* what is written to a deleted file is lost */
         return pp_fail(err, PP_ERR_IO,
                        "cannot %s: the database was deleted, moved or replaced while pippin was running; put it back, "
                        "or start pippin again", what);
@@ -288,7 +289,8 @@ enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_err
     return pp_store_run(st, st->batch ? PP_STMT_PART_BEGIN : PP_STMT_BEGIN, what, err);
 }
 
-/* SQLite undoes all of a transaction by itself where it must (a full disk): then there is no part any more. */
+/* On some errors, such as a full disk, SQLite rolls back the whole transaction by itself, and there is no savepoint
+ * any more. */
 static enum pp_code end_part(struct pp_store *st, enum pp_code code, const char *what, struct pp_error *err)
 {
     if (code == PP_OK)
@@ -306,7 +308,7 @@ enum pp_code pp_store_end(struct pp_store *st, enum pp_code code, const char *wh
         return end_part(st, code, what, err);
     if (code == PP_OK)
         code = pp_store_run(st, PP_STMT_COMMIT, what, err);
-    if (!sqlite3_get_autocommit(st->db)) /* SQLite ends some failed transactions by itself */
+    if (!sqlite3_get_autocommit(st->db)) /* SQLite has rolled back some failed transactions already */
         pp_store_run(st, PP_STMT_ROLLBACK, what, NULL);
     return code;
 }
@@ -358,7 +360,7 @@ int64_t pp_store_now_ms(void)
 
 /* --- opening ----------------------------------------------------------------------------------------------------- */
 
-/* SQLite would wait for who writes to a named pipe, and no signal would end that. Fine if nothing is there. */
+/* SQLite would block when it opens a named pipe, and no signal would interrupt that. A missing file is fine. */
 static enum pp_code check_regular(const char *path, struct pp_error *err)
 {
     struct stat st;
@@ -367,8 +369,8 @@ static enum pp_code check_regular(const char *path, struct pp_error *err)
     return pp_fail(err, PP_ERR_IO, "%s is not a regular file; move it away", path);
 }
 
-/* Makes the file with its mode before SQLite would with another. Only if it is absent: closing any descriptor of a file
- * releases all locks that this process holds on it (POSIX), those of other connections included. */
+/* Creates the file with our mode before SQLite creates it with another. Not if it exists: closing any descriptor of
+ * a file releases all POSIX locks of this process on it, including those of other connections. */
 static enum pp_code make_file(const char *path, struct pp_error *err)
 {
     static const char elsewhere[] = "set HOME, or XDG_DATA_HOME, to a folder of your own";
@@ -398,19 +400,20 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
     if (!st)
         return pp_fail_nomem(err, "the conversations");
     int rc = sqlite3_open_v2(path, &st->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
-    if (rc == SQLITE_OK && sqlite3_db_readonly(st->db, "main") == 1) /* else the first thing to save would fail */
+    /* otherwise the first attempt to save would fail */
+    if (rc == SQLITE_OK && sqlite3_db_readonly(st->db, "main") == 1)
         rc = SQLITE_READONLY;
     if (rc == SQLITE_OK)
         rc = pp_store_prepare_lists(st);
     if (rc == SQLITE_OK && strcmp(path, ":memory:") == 0)
-        rc = sqlite3_exec(st->db, "PRAGMA temp_store = MEMORY", NULL, NULL, NULL); /* also what is being sorted */
+        rc = sqlite3_exec(st->db, "PRAGMA temp_store = MEMORY", NULL, NULL, NULL); /* for sorting, too */
     if (rc != SQLITE_OK) {
         pp_store_fail(st, rc, "open the conversations and models", err);
         code = pp_fail_prefix(err, "%s", path);
     } else {
         code = pp_store_prepare_schema(st, path, err);
     }
-    /* Tables that are not what their version promises are found now and not in the middle of a conversation. */
+    /* Prepares all statements, so that a wrong schema is detected now and not in the middle of a conversation. */
     sqlite3_stmt *stmt;
     for (int i = 0; !code && i < PP_STMT_COUNT; i++)
         if (pp_store_stmt(st, (enum pp_stmt)i, &stmt, err) != PP_OK)
@@ -423,7 +426,7 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
     return PP_OK;
 }
 
-/* Whether the file alone is all of the database: nothing waits in a log, which a program that works with it keeps. */
+/* Whether the file contains the complete database: there is no WAL or journal with further data. */
 static bool is_whole(const char *path)
 {
     static const char *const logs[] = {"wal", "journal"};
@@ -464,7 +467,7 @@ enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, stru
     if (!st)
         return code ? code : pp_fail_nomem(err, "the conversations");
     int rc = sqlite3_open_v2(path, &st->db, SQLITE_OPEN_READONLY, NULL);
-    if (rc == SQLITE_OK && !pp_store_is_readable(st) && is_whole(path)) { /* a full disk, or one that is read-only */
+    if (rc == SQLITE_OK && !pp_store_is_readable(st) && is_whole(path)) { /* the disk is full or read-only */
         sqlite3_close(st->db);
         rc = pp_store_open_how(path, "immutable=1", &st->db);
     }
@@ -506,7 +509,7 @@ static int is_cancelled(void *cancel)
 
 void pp_store_cancel_with(struct pp_store *s, const struct pp_cancel *cancel)
 {
-    enum { STEPS = 10000 }; /* of SQLite's machine: well below a millisecond */
+    enum { STEPS = 10000 }; /* of SQLite's virtual machine: well below a millisecond */
     sqlite3_progress_handler(s->db, STEPS, is_cancelled, (void *)(uintptr_t)cancel);
 }
 
@@ -560,7 +563,7 @@ enum pp_code pp_store_read_session(sqlite3_stmt *stmt, struct pp_session *s, str
         .n_messages = sqlite3_column_int64(stmt, 11),
     };
     if (key && s->title && s->model && s->template_name && s->system && s->adapters && s->settings) {
-        /* Keys become file names: nothing but digits may come out of a forged database. */
+        /* keys become parts of file names: only digits may come out of a forged database */
         size_t n = strspn(key, "0123456789abcdef");
         bool good = n == 16 && key[16] == 0;
         snprintf(s->key, sizeof s->key, "%.16s", key);
@@ -575,7 +578,7 @@ enum pp_code pp_store_read_session(sqlite3_stmt *stmt, struct pp_session *s, str
     return pp_fail_nomem(err, "a conversation");
 }
 
-/* Reads the one row of a bound statement. */
+/* Reads the single row of a bound statement. */
 static enum pp_code one_session(struct pp_store *st, sqlite3_stmt *stmt, struct pp_session *out, struct pp_error *err)
 {
     enum pp_code code;
@@ -636,7 +639,7 @@ enum pp_code pp_store_insert_session(struct pp_store *st, struct pp_session *s, 
 enum pp_code pp_store_session_add(struct pp_store *st, struct pp_session *s, struct pp_error *err)
 {
     static const char what[] = "save the conversation";
-    struct pp_session fresh = *s; /* *s changes only if all goes well */
+    struct pp_session fresh = *s; /* *s is changed only on success */
     enum pp_code code = pp_store_begin(st, what, err);
     if (code)
         return code;
@@ -769,7 +772,7 @@ enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct p
         pp_buf_free(&path);
         return pp_fail_nomem(err, "a file name");
     }
-    /* The file stays when the lock goes: removing it would let two programs hold locks on two files of one name. */
+    /* The file is not removed with the lock: otherwise two programs could hold locks on two files of the same name. */
     int lock = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (lock < 0)
         code = pp_fail(err, PP_ERR_IO, "cannot make the lock %s: %s", path.data, strerror(errno));

@@ -1,8 +1,8 @@
-/* store_schema.c - the tables, and how older databases become today's.
+/* store_schema.c - the tables, and the migration of older databases.
  *
- * PRAGMA user_version counts the steps below that a database has been through. A step that was once released is never
- * changed: new needs are new steps at the end. Times are milliseconds since the epoch, so that conversations of one
- * second have an order. */
+ * PRAGMA user_version counts the steps below that were applied to a database. A released step is never changed: new
+ * needs are new steps at the end. Times are milliseconds since the epoch, so that conversations of the same second
+ * have an order. */
 #include <stdio.h>
 #include <time.h>
 
@@ -10,10 +10,10 @@
 
 enum { APPLICATION_ID = 0x50495050 /* "PIPP" in bytes 68 to 71 of the file */ };
 
-/* parent has no ON DELETE CASCADE: messages die with their session only, all at once, and a cascade from parent to
- * child would stop at SQLite's limit of nested triggers in a conversation of 1,000 messages. Composite keys keep parent
- * and head within the session. AUTOINCREMENT: the io thread knows an answer by its id, which must not come back for
- * another message. parent < id makes cycles impossible. */
+/* parent has no ON DELETE CASCADE: messages are deleted only with their session, all at once, and a cascade from
+ * parent to child would exceed SQLite's limit of nested triggers in a conversation of 1,000 messages. Composite keys
+ * keep parent and head within the session. AUTOINCREMENT: the io thread identifies an answer by its id, which must
+ * not be reused for another message. parent < id makes cycles impossible. */
 static const char step_tables[] =
     "CREATE TABLE session ("
     "  id INTEGER PRIMARY KEY AUTOINCREMENT,"
@@ -49,8 +49,7 @@ static const char step_tables[] =
     ");"
     "CREATE INDEX message_parent ON message (session, parent, id);";
 
-/* Two indexes without a copy of the text (external content), kept by triggers; 'rebuild' takes in what is there
- * already. */
+/* Two indexes without a copy of the text (external content), updated by triggers; 'rebuild' indexes existing rows. */
 static const char step_search[] =
     "CREATE VIRTUAL TABLE session_text USING fts5 ("
     "  title, content = 'session', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2');"
@@ -79,13 +78,13 @@ static const char step_search[] =
     "INSERT INTO session_text (session_text) VALUES ('rebuild');"
     "INSERT INTO message_text (message_text) VALUES ('rebuild');";
 
-/* The number of messages and the last of them (on all branches) beside their conversation, so that lists and searches
- * need not look for them. message_session tells whose a hit is without reading the message, session_newest the place of
- * a title that matches. An index of the first one, two and three letters of every word, for what is found while the
- * user types. Making it anew for a million messages takes a minute: it begins empty, and all messages from
- * search_state.indexed_from on are in it (pp_store_index_more goes backwards from there); the triggers leave the others
- * alone. context_from and context_note: from which message on the model was given the conversation when it wrote this
- * one, and what it was told about those before (overflow.h). */
+/* Stores the number of messages and the last of them (on all branches) with their conversation, so that lists and
+ * searches need not look for them. message_session gives the session of a hit without reading the message,
+ * session_newest the position of a matching title. The index includes prefixes of one, two and three letters of
+ * every word, for searching while the user types. Indexing a million messages takes a minute, so the index is empty
+ * at first, and contains all messages from search_state.indexed_from on (pp_store_index_more continues backwards
+ * from there); the triggers ignore the others. context_from and context_note: the message with which the model's
+ * context began when it wrote this one, and what it was told about those before (overflow.h). */
 static const char step_scale[] =
     "ALTER TABLE session ADD COLUMN n_messages INTEGER NOT NULL DEFAULT 0;"
     "ALTER TABLE session ADD COLUMN newest INTEGER NOT NULL DEFAULT 0;"
@@ -123,7 +122,7 @@ static const char step_scale[] =
     "  INSERT INTO message_text (rowid, content) VALUES (new.id, new.content);"
     "END;";
 
-/* What the user has noted of adapters, and sets of them under a name. */
+/* The user's notes on adapters, and presets. */
 static const char step_adapters[] =
     "CREATE TABLE adapter ("
     "  path TEXT PRIMARY KEY,"
@@ -135,8 +134,8 @@ static const char step_adapters[] =
     "  adapters TEXT NOT NULL"
     ") WITHOUT ROWID;";
 
-/* Models by name: where they lie and what they are, so that a list opens none of them. source: where it was fetched
- * from, or ''; sha256: of the file that was fetched, or ''; facts: a JSON object. Other names of theirs: tags. */
+/* Registered models: their paths and properties, so that a list opens none of them. source: where it was downloaded
+ * from, or ''; sha256: of the downloaded file, or ''; facts: a JSON object. tag: further names. */
 static const char step_models[] =
     "CREATE TABLE model ("
     "  path TEXT PRIMARY KEY,"
@@ -153,11 +152,11 @@ static const char step_models[] =
     ") WITHOUT ROWID;"
     "CREATE INDEX tag_path ON tag (path);";
 
-/* What a model thought before it answered. No search finds it: it is not what was said. */
+/* The reasoning before an answer. It is not indexed, as it is not part of the conversation. */
 static const char step_reasoning[] = "ALTER TABLE message ADD COLUMN reasoning TEXT NOT NULL DEFAULT '';";
 
-/* Words of scripts without blanks between them are found wherever they stand: store_words.c. The triggers stay; what
- * messages there are is indexed anew as in step_scale. */
+/* Indexes words of scripts without spaces character by character: store_words.c. The triggers stay; existing
+ * messages are indexed again as in step_scale. */
 static const char step_words[] =
     "DROP TABLE session_text;"
     "DROP TABLE message_text;"
@@ -168,7 +167,7 @@ static const char step_words[] =
     "UPDATE search_state SET indexed_from = (SELECT coalesce(max(id) + 1, 0) FROM message);"
     "INSERT INTO session_text (session_text) VALUES ('rebuild');";
 
-/* Step i leads from version i to i + 1; its last word is the new version number. */
+/* Step i leads from version i to i + 1; the last statement sets the new version. */
 static const struct {
     const char *sql;
     const char *set_version;
@@ -183,8 +182,8 @@ static const struct {
 };
 enum { VERSION = sizeof steps / sizeof steps[0] };
 
-/* SQLite's own busy handler is not asked where waiting could deadlock (two programs that create the file, or turn on
- * WAL, at once): there the whole statement is tried again. */
+/* SQLite does not call its busy handler where waiting could deadlock (two programs that create the file, or turn on
+ * WAL, at the same time): then the whole statement is repeated. */
 static int exec_patiently(sqlite3 *db, const char *sql)
 {
     const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
@@ -223,7 +222,7 @@ static enum pp_code unreadable(struct pp_store *st, int rc, const char *path, st
     return pp_fail_prefix(err, "%s", path);
 }
 
-/* Reads the version, and makes sure that the file is ours or empty. */
+/* Reads the version, and checks that the file is ours or empty. */
 static enum pp_code check_owner(struct pp_store *st, const char *path, int64_t *version, struct pp_error *err)
 {
     int64_t application = 0, n_objects = 0;
@@ -248,7 +247,7 @@ static enum pp_code check_owner(struct pp_store *st, const char *path, int64_t *
     return PP_OK;
 }
 
-/* A row, "ok", if nothing is wrong; else what is. */
+/* The check returns a single row, "ok", if nothing is wrong. */
 enum pp_code pp_store_check(struct pp_store *st, const char *path, struct pp_error *err)
 {
     int64_t version;
@@ -259,7 +258,7 @@ enum pp_code pp_store_check(struct pp_store *st, const char *path, struct pp_err
     int rc = sqlite3_prepare_v2(st->db, "PRAGMA quick_check(1)", -1, &stmt, NULL);
     if (rc == SQLITE_OK && (rc = sqlite3_step(stmt)) == SQLITE_ROW)
         rc = sqlite3_stricmp((const char *)sqlite3_column_text(stmt, 0), "ok") == 0 ? SQLITE_OK : SQLITE_CORRUPT;
-    if ((rc & 0xFF) == SQLITE_CORRUPT) /* it can be opened */
+    if ((rc & 0xFF) == SQLITE_CORRUPT) /* although it could be opened */
         code = pp_fail(err, PP_ERR_FORMAT, "%s is damaged; copy it, save what can be read with `pippin sessions "
                        "export --all -o FILE.jsonl`, move it away, and import FILE.jsonl", path);
     else if (rc != SQLITE_OK)
@@ -290,14 +289,14 @@ enum pp_code pp_store_check_schema(struct pp_store *st, const char *path, struct
     return pp_fail(err, PP_ERR_IO, "%s is of an older pippin, and cannot be written to", path);
 }
 
-/* All steps that are missing, in one transaction: a crash leaves the old version whole. */
+/* Applies all missing steps in one transaction: after a crash the old version is intact. */
 static enum pp_code migrate(struct pp_store *st, const char *path, struct pp_error *err)
 {
     int64_t version = 0;
     int rc = exec_patiently(st->db, "BEGIN IMMEDIATE");
     if (rc != SQLITE_OK)
         return unreadable(st, rc, path, err);
-    enum pp_code code = check_owner(st, path, &version, err); /* again: another program may have been faster */
+    enum pp_code code = check_owner(st, path, &version, err); /* again, as another program may have migrated it */
     char mark[64];
     snprintf(mark, sizeof mark, "PRAGMA application_id = %d", (int)APPLICATION_ID);
     if (!code && version == 0)
@@ -321,16 +320,16 @@ enum pp_code pp_store_prepare_schema(struct pp_store *st, const char *path, stru
     int64_t version = 0;
     sqlite3_busy_timeout(st->db, 5000);
     sqlite3_extended_result_codes(st->db, 1);
-    sqlite3_db_config(st->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL); /* no statement can damage the file's structure */
-    /* In a transaction: another program that creates the file just now must not come between two of the questions. */
+    /* no statement can damage the structure of the file */
+    sqlite3_db_config(st->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    /* In a transaction, so that another program which is creating the file cannot come between the queries. */
     int rc = sqlite3_exec(st->db, "BEGIN", NULL, NULL, NULL);
     enum pp_code code = rc == SQLITE_OK ? check_owner(st, path, &version, err) : unreadable(st, rc, path, err);
     sqlite3_exec(st->db, "ROLLBACK", NULL, NULL, NULL);
     if (code)
         return code;
-    /* In WAL mode NORMAL does not wait for the disk at a commit, and a power cut may take back the last ones. FULL
-     * does: what the user wrote is there when we say so. There is one commit per message and second, so that its price
-     * does not matter. */
+    /* In WAL mode, NORMAL does not sync at a commit, and a power cut may undo the last ones. FULL does: what we
+     * report as saved is on the disk. There is about one commit per second, so its cost does not matter. */
     rc = exec_patiently(st->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;");
     if (rc != SQLITE_OK)
         return unreadable(st, rc, path, err);
