@@ -1,4 +1,4 @@
-/* store_adapters.c - notes on adapters, and presets. */
+/* store_adapters.c - notes on adapters, and presets of adapters. */
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 

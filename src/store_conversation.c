@@ -1,4 +1,4 @@
-/* store_conversation.c - whole conversations: all branches of one, one that comes from elsewhere, a copy of all. */
+/* store_conversation.c - complete conversations: reading all branches, adding an imported one, copying the database. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -23,7 +23,7 @@ enum pp_code pp_store_messages(struct pp_store *st, int64_t session, struct pp_m
     return pp_store_read_messages(st, stmt, list, n, err);
 }
 
-/* The id of what is called by its place; *ok becomes false if that is none of the first n. */
+/* Converts a place to an id; *ok becomes false if the place is not among the first n. */
 static int64_t id_at(const int64_t *ids, int64_t place, size_t n, bool *ok)
 {
     if (place < 0 || place > (int64_t)n)
@@ -31,7 +31,8 @@ static int64_t id_at(const int64_t *ids, int64_t place, size_t n, bool *ok)
     return *ok && place ? ids[place - 1] : 0;
 }
 
-/* One that has its own id: the context of its answers begins with itself, as /compact leaves it. */
+/* The context of the answers to this message begins with itself, as after /compact; stored separately, since it
+ * needs the new id. */
 static enum pp_code begin_context_there(struct pp_store *st, const struct pp_message *m, const char *what,
                                         struct pp_error *err)
 {
@@ -45,14 +46,14 @@ static enum pp_code begin_context_there(struct pp_store *st, const struct pp_mes
     return pp_store_finish(st, stmt, what, err);
 }
 
-/* Those of the messages that have no id yet. ids: of all of them, by their places. */
+/* Inserts the messages that have no id yet. ids: of all messages, by their places. */
 static enum pp_code insert_messages(struct pp_store *st, int64_t session, const struct pp_message *m, int64_t *ids,
                                     size_t n, int64_t now, const char *what, struct pp_error *err)
 {
     bool ok = true;
     enum pp_code code = PP_OK;
     for (size_t i = 0; !code && ok && i < n; i++) {
-        struct pp_message one = m[i]; /* the strings stay the caller's */
+        struct pp_message one = m[i]; /* its strings are the caller's */
         const bool fresh = !one.id, from_itself = one.context_from == (int64_t)i + 1;
         one.session = session;
         one.parent = id_at(ids, one.parent, i, &ok);
@@ -66,8 +67,8 @@ static enum pp_code insert_messages(struct pp_store *st, int64_t session, const 
     return code || ok ? code : pp_fail(err, PP_ERR_FORMAT, "cannot %s: a message follows one that is not there", what);
 }
 
-/* When a conversation from elsewhere was used last, in milliseconds. What is used here comes behind that: a time to
- * come, as a file may say anything, would be the date of all that follows. */
+/* The time of last use of an imported conversation, in milliseconds. A time in the future, which a file may contain,
+ * is not accepted, as it would be the time of all later use. */
 static int64_t used_at(int64_t seconds, int64_t now)
 {
     return seconds && seconds <= now / 1000 ? seconds * 1000 : now;
@@ -97,7 +98,7 @@ enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s
                                        struct pp_error *err)
 {
     static const char what[] = "save the conversation";
-    struct pp_session fresh = *s; /* nothing changes unless all goes well */
+    struct pp_session fresh = *s; /* *s is changed only on success */
     int64_t *ids = pp_calloc(n + 1, sizeof *ids);
     if (!ids)
         return pp_fail_nomem(err, "the conversation");
@@ -159,7 +160,7 @@ enum pp_code pp_store_beginnings(struct pp_store *st, pp_store_beginning *take, 
 
 /* --- a copy of all ---------------------------------------------------------------------------------------------- */
 
-/* What is left of a copy that failed. */
+/* Removes what is left of a failed copy. */
 static void remove_copy(const char *name)
 {
     struct pp_buf journal = {0};
@@ -170,7 +171,8 @@ static void remove_copy(const char *name)
     pp_buf_free(&journal);
 }
 
-/* Under another name until it is whole: who is killed, or loses power, leaves nothing that looks like a copy. */
+/* Written under a temporary name until it is complete, so that nothing that looks like a copy is left by a kill or a
+ * power cut. */
 enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_error *err)
 {
     static const char what[] = "copy the conversations";
@@ -181,17 +183,19 @@ enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_err
         return code;
     char *temp = pp_temporary_name(path);
     if (temp)
-        pp_buf_fmt(&name, "%s%s", path[0] == '/' ? "" : "./", temp); /* ":memory:" is a file here */
+        pp_buf_fmt(&name, "%s%s", path[0] == '/' ? "" : "./", temp); /* ":memory:" is a file name here */
     pp_free(temp);
     if (!temp || name.bad)
         return pp_fail_nomem(err, "a file name");
     pp_remove_left(path);
-    remove_copy(name.data); /* of a process that died and had our id */
-    const int fd = open(name.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600); /* SQLite fills an empty file */
+    remove_copy(name.data); /* of a process that has died and had the same id */
+    /* SQLite fills an existing empty file */
+    const int fd = open(name.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     else
-        flock(fd, LOCK_EX | LOCK_NB); /* it is not left yet; SQLite's locks are of another kind */
+        /* so that pp_remove_left does not take it for abandoned; SQLite uses another kind of locks */
+        flock(fd, LOCK_EX | LOCK_NB);
     if (!code)
         code = pp_store_stmt(s, PP_STMT_BACKUP, &stmt, err);
     if (!code) {

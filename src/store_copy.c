@@ -1,4 +1,4 @@
-/* store_copy.c - a database that is not ours to change, such as a backup: read from a copy. */
+/* store_copy.c - reads a database that must not be changed, such as a backup, from a temporary copy. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@ bool pp_store_is_database(const char *path)
     static const char magic[16] = "SQLite format 3";
     char head[16] = "";
     struct stat st;
-    /* not opened if it is a pipe: who waits there to write would write for nobody */
+    /* a pipe is not opened, as its writer would lose data */
     FILE *f = stat(path, &st) == 0 && S_ISREG(st.st_mode) ? pp_open_regular(path) : NULL;
     const bool is = f && fread(head, 1, sizeof head, f) == sizeof head && memcmp(head, magic, sizeof head) == 0;
     if (f)
@@ -20,7 +20,7 @@ bool pp_store_is_database(const char *path)
     return is;
 }
 
-/* A file with a journal beside it, in a folder that cannot be written to, opens as a file that nobody writes to. */
+/* A file with a journal in a read-only folder can only be opened as immutable. */
 static int open_source(const char *path, sqlite3 **db)
 {
     static const char *const how[] = {"mode=ro", "immutable=1"};
@@ -37,7 +37,7 @@ static int open_source(const char *path, sqlite3 **db)
 struct pp_store_copy {
     struct pp_store *to;
     sqlite3 *from;
-    sqlite3_backup *under_way; /* NULL: all is there */
+    sqlite3_backup *under_way; /* NULL: the copy is complete */
     char *path;
 };
 
@@ -75,7 +75,7 @@ enum pp_code pp_store_copy_begin(const char *path, struct pp_store_copy **out, s
         return pp_fail_nomem(err, "the conversations");
     }
     int rc = open_source(path, &c->from);
-    if (rc == SQLITE_OK) /* goes with its closing */
+    if (rc == SQLITE_OK) /* a temporary database that is deleted when it is closed */
         rc = sqlite3_open_v2("", &c->to->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
     if (rc == SQLITE_OK && !(c->under_way = sqlite3_backup_init(c->to->db, "main", c->from, "main")))
         rc = sqlite3_errcode(c->to->db);
@@ -102,7 +102,8 @@ enum pp_code pp_store_copy_end(struct pp_store_copy *c, struct pp_store **out, s
     struct pp_store *st = c->to;
     *out = NULL;
     stop_copy(c);
-    int rc = sqlite3_db_config(st->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL); /* who knows who wrote it */
+    /* the file is from an unknown source */
+    int rc = sqlite3_db_config(st->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
     if (rc == SQLITE_OK)
         rc = pp_store_prepare_lists(st);
     if (rc != SQLITE_OK)

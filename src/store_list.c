@@ -1,7 +1,7 @@
-/* store_list.c - the list of conversations and the search in them, a page at a time.
+/* store_list.c - the list of conversations and the search in them, by pages.
  *
- * Neither ever looks at more than it shows: the list follows an index from the last conversation shown on, and the
- * search walks the hits from the newest message down until there are conversations enough. */
+ * Both read only what is shown: the list follows an index, beginning after the last conversation shown, and the
+ * search visits the hits from the newest message backwards until there are enough conversations. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 /* --- conversations that were found already ----------------------------------------------------------------------- */
 
-/* An open hash table of ids, none of which is 0; at most half of it is filled. */
+/* An open-addressing hash table of ids other than 0, at most half full. */
 struct pp_store_seen {
     int64_t *slots; /* [mask + 1] */
     size_t mask, n;
@@ -57,7 +57,7 @@ static bool note(struct pp_store_seen *s, int64_t id)
     return true;
 }
 
-/* fresh(SESSION) of the statements: whether the search under way has yet to find it. */
+/* fresh(SESSION) in the statements: whether the running search has not found this conversation yet. */
 static void sql_fresh(sqlite3_context *context, int n, sqlite3_value **values)
 {
     const struct pp_store *st = sqlite3_user_data(context);
@@ -163,8 +163,8 @@ static bool is_blank(char c)
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
 }
 
-/* One word, or what stands between quotes, as a phrase of FTS5. Returns what follows; *open: nothing said that its last
- * word is complete. */
+/* Appends a word, or a quoted text, as an FTS5 phrase. Returns what follows; *open: its last word may be incomplete,
+ * as no quote or space follows. */
 static const char *write_phrase(struct pp_buf *b, const char *text, bool *open)
 {
     bool quoted = *text == '"';
@@ -179,10 +179,10 @@ static const char *write_phrase(struct pp_buf *b, const char *text, bool *open)
     return text + (quoted && *text);
 }
 
-/* Any text as a query of FTS5; the last word may be the beginning of one. Empty if there are no words. */
+/* Converts any text to an FTS5 query in which the last word may be a prefix. Empty if there are no words. */
 static void write_query(struct pp_buf *b, const char *text)
 {
-    enum { MAX_WORDS = 32 }; /* the depth of FTS5's expressions is limited */
+    enum { MAX_WORDS = 32 }; /* the depth of FTS5 expressions is limited */
     bool open = false;
     for (int words = 0; words < MAX_WORDS; words++) {
         while (is_blank(*text))
@@ -207,7 +207,7 @@ struct finding {
     struct pp_store *st;
     const struct pp_search *what;
     struct pp_store_seen found;
-    struct hit *titles;         /* [n_titles] newest first */
+    struct hit *titles;         /* [n_titles], newest first */
     size_t n_titles, cap_titles, next_title;
     struct pp_session *list;    /* [n] */
     size_t n, cap;
@@ -230,7 +230,7 @@ static bool take_title(void *user, sqlite3_stmt *row)
     return true;
 }
 
-/* A title that matches counts as much as its conversation's newest message. */
+/* A matching title is ordered like its conversation's newest message. */
 static enum pp_code find_titles(struct finding *f, const char *match, struct pp_error *err)
 {
     sqlite3_stmt *stmt;
@@ -253,7 +253,7 @@ static enum pp_code take(struct finding *f, struct hit hit, char *excerpt, struc
     enum pp_code code = pp_store_session_get(f->st, hit.session, &f->list[f->n], err);
     if (code) {
         pp_free(excerpt);
-        return code == PP_ERR_NOT_FOUND ? PP_OK : code; /* deleted by another program just now */
+        return code == PP_ERR_NOT_FOUND ? PP_OK : code; /* deleted by another program in the meantime */
     }
     f->list[f->n].hit = hit.message;
     f->list[f->n].excerpt = excerpt;
@@ -261,7 +261,7 @@ static enum pp_code take(struct finding *f, struct hit hit, char *excerpt, struc
     return PP_OK;
 }
 
-/* Titles as new as message `down_to` at least. */
+/* Adds conversations whose title matches, down to message `down_to`. */
 static enum pp_code take_titles(struct finding *f, int64_t down_to, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -274,7 +274,7 @@ static enum pp_code take_titles(struct finding *f, int64_t down_to, struct pp_er
     return code;
 }
 
-/* Walks the messages that match; stmt is bound. */
+/* Adds the conversations of matching messages; stmt is bound. */
 static enum pp_code take_messages(struct finding *f, sqlite3_stmt *stmt, bool ranked, struct pp_error *err)
 {
     int rc = SQLITE_DONE;
@@ -303,7 +303,7 @@ static enum pp_code find_all(struct finding *f, const char *match, bool *ranked,
         code = read_count(f->st, PP_STMT_SEARCH_COUNT, match, &n, err);
     *ranked = f->what->best_first && n <= PP_SEARCH_RANKED;
     if (!code && *ranked)
-        code = take_titles(f, 0, err); /* a word of the title says most */
+        code = take_titles(f, 0, err); /* a match in the title is the most relevant */
     if (!code)
         code = pp_store_stmt(f->st, *ranked ? PP_STMT_SEARCH_BEST : PP_STMT_SEARCH_NEWEST, &stmt, err);
     if (code)

@@ -1,4 +1,4 @@
-/* store_message.c - messages of the store: a tree per session. */
+/* store_message.c - the messages: a tree per session. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -123,7 +123,7 @@ enum pp_code pp_store_message_add(struct pp_store *st, struct pp_message *m, str
     if (code)
         return code;
     int64_t now = pp_store_now_ms();
-    struct pp_message fresh = *m; /* *m changes only if all goes well */
+    struct pp_message fresh = *m; /* *m is changed only on success */
     code = pp_store_insert_message(st, &fresh, now, what, err);
     if (!code)
         code = pp_store_after_others(st, m->session, &now, what, err);

@@ -1,10 +1,10 @@
-/* store_models.c - models by name, and their tags. */
+/* store_models.c - the registry of models, and their tags. */
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 
-/* The name that the model at m->path has already takes the place of m->name. */
+/* If the model at m->path has a name already, it replaces m->name. */
 static enum pp_code keep_name(struct pp_store *st, struct pp_model_entry *m, const char *what, struct pp_error *err)
 {
     sqlite3_stmt *stmt;
@@ -65,7 +65,7 @@ enum pp_code pp_store_model_put(struct pp_store *st, struct pp_model_entry *m, b
     return pp_store_end(st, code, note, err);
 }
 
-/* A statement with one or two texts, in a transaction of its own. *n: rows that it changed. */
+/* Runs a statement with one or two texts in its own transaction. *n: the number of rows changed. */
 static enum pp_code change(struct pp_store *st, enum pp_stmt which, const char *first, const char *second,
                            const char *what, int *n, struct pp_error *err)
 {

@@ -1,7 +1,7 @@
-/* store_salvage.c - what can be read of a damaged database: which conversations there are, and their messages.
+/* store_salvage.c - reads what can be read of a damaged database: the conversations, and their messages.
  *
- * The places of its messages, each with what it follows, stand in an index: a page of the table that cannot be read any
- * more does not keep them. So each message is read by itself, and what followed a lost one follows what that did. */
+ * The ids of the messages and of their parents are also in an index, which is intact if a page of the table cannot
+ * be read. So each message is read by itself, and the children of a lost one become children of its parent. */
 #include <stdlib.h>
 
 #include "engine/base/mem.h"
@@ -10,12 +10,12 @@
 enum { UNKNOWN = -1 };
 
 struct place {
-    int64_t id, parent; /* 0: none; UNKNOWN */
+    int64_t id, parent; /* parent: 0 for none, or UNKNOWN */
     bool lost;
 };
 
 struct places {
-    struct place *at; /* [n] ids ascend */
+    struct place *at; /* [n], ascending ids */
     size_t n, cap;
 };
 
@@ -28,7 +28,7 @@ static bool take_place(void *user, sqlite3_stmt *row)
     return true;
 }
 
-/* session: 0 where all are listed. */
+/* session: 0 to list the conversations. */
 static enum pp_code take_places(struct pp_store *st, enum pp_stmt which, int64_t session, struct places *p,
                                 struct pp_error *err)
 {
@@ -42,7 +42,7 @@ static enum pp_code take_places(struct pp_store *st, enum pp_stmt which, int64_t
                          session ? "the conversation" : "the list of conversations", err);
 }
 
-/* Of two with the same id that whose parent is known comes first. */
+/* Entries with the same id: one whose parent is known comes first. */
 static int by_id(const void *a, const void *b)
 {
     const struct place *x = a, *y = b;
@@ -51,7 +51,7 @@ static int by_id(const void *a, const void *b)
     return (x->parent < y->parent) - (x->parent > y->parent);
 }
 
-/* By one index, and where this is damaged itself by another one, too; *all: one of them could be read to its end. */
+/* Reads one index and, if that is damaged, another one, too; *all: one of them was read to its end. */
 static enum pp_code find_places(struct pp_store *st, const enum pp_stmt by[2], int64_t session, struct places *p,
                                 bool *all, struct pp_error *err)
 {
@@ -85,8 +85,8 @@ static const struct place *place_of(const struct places *p, int64_t id)
     return low < p->n && p->at[low].id == id ? &p->at[low] : NULL;
 }
 
-/* The message, or the nearest before it, that is there. Where nobody knows what a lost one followed, it was the one
- * before it, as in most conversations. */
+/* The message itself or its nearest ancestor that could be read. If the parent of a lost message is unknown, it is
+ * assumed to be the previous message, as in most conversations. */
 static int64_t nearest(const struct places *p, int64_t id)
 {
     while (id > 0) {
@@ -99,7 +99,7 @@ static int64_t nearest(const struct places *p, int64_t id)
     return 0;
 }
 
-/* One that cannot be read is lost. */
+/* Reads a message; marks it as lost if it cannot be read. */
 static enum pp_code read_one(struct pp_store *st, int64_t session, struct place *at, struct pp_message *out,
                              struct pp_error *err)
 {
@@ -166,7 +166,7 @@ enum pp_code pp_store_salvage_sessions(struct pp_store *st, struct pp_session **
                                        struct pp_error *err)
 {
     static const enum pp_stmt by[2] = {PP_STMT_SESSION_PLACES, PP_STMT_SESSION_IDS};
-    struct places p = {0}; /* its parent is when it was used */
+    struct places p = {0}; /* here `parent` is the time of last use */
     *list = NULL;
     *n = 0;
     enum pp_code code = find_places(st, by, 0, &p, all, err);

@@ -1,8 +1,8 @@
-/* store_words.c - the words of the search's index: those that FTS5's unicode61 finds, but each character by itself of
- * scripts that write no blanks between words, or leave it to the writer where to put them. A word of theirs is then
- * found wherever it stands: in a query its characters are a phrase.
+/* store_words.c - the tokenizer of the search index: that of FTS5's unicode61, except that for scripts without (or
+ * with optional) spaces between words each character is a token. A word in such a script is then found anywhere, as
+ * its characters are a phrase in a query.
  *
- *   Tokenizers of one's own:  https://www.sqlite.org/fts5.html#custom_tokenizers */
+ *   Custom tokenizers:  https://www.sqlite.org/fts5.html#custom_tokenizers */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -16,7 +16,7 @@ struct words {
     Fts5Tokenizer *of_others;
 };
 
-/* A piece of the text is looked at by itself, and its tokens stand in the whole. */
+/* Passes on the tokens of a piece with their positions in the whole text. */
 struct piece {
     void *user;
     token_fn *token;
@@ -28,14 +28,14 @@ static const int32_t unspaced[][2] = {
     {0x0E00, 0x0EFF},   /* Thai, Lao */
     {0x1000, 0x109F},   /* Myanmar */
     {0x1780, 0x17FF},   /* Khmer */
-    {0x2E80, 0x2FDF},   /* radicals of Han */
-    {0x3005, 0x3007},   /* its marks of repetition, and zero */
+    {0x2E80, 0x2FDF},   /* CJK radicals */
+    {0x3005, 0x3007},   /* iteration marks, and zero */
     {0x3021, 0x3029},   {0x3031, 0x3035},
-    {0x3038, 0x31BF},   /* Hiragana, Katakana, Bopomofo, Jamo of one width */
+    {0x3038, 0x31BF},   /* Hiragana, Katakana, Bopomofo, compatibility Jamo */
     {0x31F0, 0x31FF},   {0x3400, 0x4DBF}, {0x4E00, 0x9FFF}, /* Katakana, Han */
-    {0xAC00, 0xD7A3},   /* Hangul: particles follow the noun without a blank */
+    {0xAC00, 0xD7A3},   /* Hangul: particles follow the noun without a space */
     {0xF900, 0xFAFF},   /* Han */
-    {0xFF66, 0xFFDC},   /* Katakana and Jamo of half width */
+    {0xFF66, 0xFFDC},   /* halfwidth Katakana and Jamo */
     {0x1AFF0, 0x1B16F}, /* Kana */
     {0x20000, 0x3FFFF}, /* Han */
 };
@@ -49,10 +49,10 @@ static bool is_unspaced(int32_t cp)
     return i < n && cp >= unspaced[i][0];
 }
 
-/* Where the next character of these scripts begins, from `at` on; n: there is none. *len: its bytes. */
+/* Offset of the next character of these scripts at or after `at`; n: there is none. *len: its length. */
 static size_t next_unspaced(const char *text, size_t n, size_t at, size_t *len)
 {
-    enum { LEAST_LEAD = 0xE0 }; /* they have three bytes at least */
+    enum { LEAST_LEAD = 0xE0 }; /* all of them have at least three bytes */
     int32_t cp;
     for (*len = 0; at < n; at += *len) {
         *len = 1;
