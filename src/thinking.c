@@ -6,7 +6,7 @@
 
 #include "engine/text.h"
 
-/* Off where the template knows an effort of none. */
+/* for templates that accept the effort "none" */
 #define OFF_BY_EFFORT "{\"reasoning_effort\": \"none\", \"enable_thinking\": false, \"thinking\": false}"
 #define BY_MODE(word) "{\"thinking_mode\": \"" word "\"}"
 #define EFFORT(word) "{\"reasoning_effort\": \"" word "\", \"enable_thinking\": true, \"thinking\": true}"
@@ -40,7 +40,8 @@ const char *pp_thinking_name(enum pp_thinking t)
     return words[t].name;
 }
 
-/* Some want a system message. */
+/* Whether the template accepts these variables. Tries with and without a system message, as some templates require
+ * one. */
 static bool renders(const struct pp_template *t, const char *variables)
 {
     static const char *const conversations[] = {
@@ -71,25 +72,26 @@ static unsigned taken_degrees(const struct pp_template *t)
     return can;
 }
 
-/* Some take few degrees and refuse others: Mistral's only "none" and "high". */
+/* The degrees of effort that the template accepts; some refuse others: Mistral's takes only "none" and "high". */
 static unsigned degrees(const struct pp_template *t)
 {
     if (!pp_template_reads(t, "reasoning_effort"))
         return 0;
     unsigned can = taken_degrees(t);
-    if (!can && !renders(t, NULL)) /* it wants something else, too: nothing can be said */
+    if (!can && !renders(t, NULL)) /* it requires something else, so this test says nothing */
         can = DEGREES;
     return can;
 }
 
-/* "none" may be what it compares something else with, and an effort that it refuses. */
+/* Whether the effort "none" switches thinking off. The word may occur in the template for something else, so it is
+ * tried. */
 static bool knows_no_effort(const struct pp_template *t)
 {
     return pp_template_reads(t, "reasoning_effort") && (pp_template_text(t, "none", 4) & PP_TEMPLATE_LOOKS_FOR) &&
            (renders(t, OFF_BY_EFFORT) || !renders(t, NULL));
 }
 
-/* MiniMax's way; the name stands for other things elsewhere. */
+/* MiniMax's variable; in other templates the name has other meanings. */
 static bool has_modes(const struct pp_template *t)
 {
     return pp_template_reads(t, "thinking_mode") && (pp_template_text(t, "enabled", 7) & PP_TEMPLATE_LOOKS_FOR) &&
@@ -113,8 +115,8 @@ unsigned pp_thinking_choices_of(const char *source)
     return choices;
 }
 
-/* Where a template refuses also what it does by itself, an effort that it takes, a medium one if it can be; else as
- * asked. */
+/* If a template refuses to render without an effort, AUTO becomes an effort that it accepts, preferably medium;
+ * otherwise returns t. */
 static enum pp_thinking taken_by_itself(enum pp_thinking t, const struct pp_template *tmpl)
 {
     static const enum pp_thinking order[] = {PP_THINKING_MEDIUM, PP_THINKING_LOW, PP_THINKING_HIGH};
