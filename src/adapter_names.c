@@ -64,7 +64,7 @@ bool pp_resolve_adapter(const struct pp_paths *p, const char *model, const char 
     return false;
 }
 
-/* --- all of them ------------------------------------------------------------------------------------------- */
+/* --- listing all adapters ---------------------------------------------------------------------------------- */
 
 enum pp_code pp_adapter_paths_add(struct pp_adapter_paths *a, const char *path, struct pp_error *err)
 {
@@ -145,7 +145,7 @@ enum pp_code pp_adapter_paths_find(const struct pp_paths *p, const char *model, 
     return first;
 }
 
-/* --- one that is not there ----------------------------------------------------------------------------------- */
+/* --- errors for unknown names -------------------------------------------------------------------------------- */
 
 /* Lists the names for a message, and offers them to `near`; cuts the paths down to names. */
 static void offer(struct pp_adapter_paths *a, struct pp_near *near, struct pp_buf *names)

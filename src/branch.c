@@ -162,7 +162,7 @@ size_t pp_branch_place(const struct pp_branch *b, int64_t message)
     return i;
 }
 
-/* --- where the context begins ------------------------------------------------------------------------------ */
+/* --- the beginning of the context -------------------------------------------------------------------------- */
 
 size_t pp_branch_context(const struct pp_branch *b, size_t n, const char **note)
 {
@@ -206,7 +206,7 @@ char *pp_branch_system(const char *system, const char *note)
     return text;
 }
 
-/* --- for the model ---------------------------------------------------------------------------------------- */
+/* --- JSON for the model ----------------------------------------------------------------------------------- */
 
 static void add_clean(struct pp_buf *out, const struct pp_buf *text)
 {

@@ -10,7 +10,7 @@
 #include "src/cmd_bench.h"
 #include "src/commands.h"
 
-/* --- what is to be measured ------------------------------------------------------------------------------------- */
+/* --- what to measure -------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *word;
@@ -154,7 +154,7 @@ static enum pp_code read_options(struct bench *b, struct pp_error *err)
     return code ? code : read_lists(b, err);
 }
 
-/* --- what is being done ----------------------------------------------------------------------------------------- */
+/* --- progress --------------------------------------------------------------------------------------------------- */
 
 void bench_show(struct bench *b, const char *what, uint64_t done, uint64_t total)
 {

@@ -205,7 +205,7 @@ static enum pp_code collect(struct drafting *d, struct pp_error *err)
     return code;
 }
 
-/* --- measuring ------------------------------------------------------------------------------------------------- */
+/* --- measurement ----------------------------------------------------------------------------------------------- */
 
 struct taken {
     int64_t tokens;
@@ -361,7 +361,7 @@ static enum pp_code measure_kind(struct drafting *d, int kind, struct pp_error *
     return code;
 }
 
-/* --- a script instead of a model ------------------------------------------------------------------------------- */
+/* --- a script instead of a draft model ------------------------------------------------------------------------- */
 
 struct script {
     const int32_t *say;

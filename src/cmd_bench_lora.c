@@ -297,7 +297,7 @@ static enum pp_code measure_round(struct lora *l, int round, struct pp_error *er
     return code || round < 0 ? code : measure_loads(l, err);
 }
 
-/* --- all of it -------------------------------------------------------------------------------------------------- */
+/* --- setup and the whole measurement ---------------------------------------------------------------------------- */
 
 static enum pp_code make_room(struct lora *l, struct pp_error *err)
 {

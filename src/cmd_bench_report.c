@@ -7,7 +7,7 @@
 #include "engine/base/mem.h"
 #include "src/cmd_bench.h"
 
-/* --- keeping ---------------------------------------------------------------------------------------------------- */
+/* --- storing results -------------------------------------------------------------------------------------------- */
 
 struct bench_result *bench_add(struct bench_report *r, int repetitions)
 {

@@ -138,7 +138,7 @@ static enum pp_code restore_used(const struct resume *r, double *ms, struct pp_e
     return code;
 }
 
-/* --- the disk alone ----------------------------------------------------------------------------------------------- */
+/* --- reading from the disk only ----------------------------------------------------------------------------------- */
 
 /* Drops the files from the page cache. */
 static void drop(const struct resume *r)

@@ -38,7 +38,7 @@ struct measured {
     struct questions q;
 };
 
-/* --- what to ask ------------------------------------------------------------------------------------------------ */
+/* --- choosing the queries --------------------------------------------------------------------------------------- */
 
 struct word {
     char text[WORD_BYTES];
@@ -193,7 +193,7 @@ static enum pp_code prepare(struct measured *x, struct pp_error *err)
     return code;
 }
 
-/* --- asking ----------------------------------------------------------------------------------------------------- */
+/* --- running the queries ---------------------------------------------------------------------------------------- */
 
 static enum pp_code ask(struct measured *x, const struct question *q, struct pp_error *err)
 {

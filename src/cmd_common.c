@@ -24,7 +24,7 @@
 #include "src/json_numbers.h"
 #include "src/plain_text.h"
 
-/* --- signals, talk, exit ---------------------------------------------------------------------------------- */
+/* --- signals, messages, exit ------------------------------------------------------------------------------ */
 
 static struct pp_cancel stop; /* global, as the signal handler needs it */
 static struct pp_wish wish;

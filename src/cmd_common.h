@@ -16,7 +16,7 @@
 #include "src/options.h"
 #include "src/paths.h"
 
-/* --- signals, talk, exit ---------------------------------------------------------------------------------- */
+/* --- signals, messages, exit ------------------------------------------------------------------------------ */
 
 /* Installs signal handlers. SIGINT, SIGTERM and SIGHUP ask the command to stop through the object returned; a second
  * SIGINT or SIGTERM more than 0.3 s after the first signal kills, a second SIGHUP does not. SIGPIPE is ignored, so

@@ -12,7 +12,7 @@
 #include "src/cmd_common.h"
 #include "src/commands.h"
 
-/* --- finding ---------------------------------------------------------------------------------------------- */
+/* --- finding adapters ------------------------------------------------------------------------------------- */
 
 /* Finds the adapters in the model's folder, in the adapters folder, and those of --lora. */
 static enum pp_code find_all(const struct pp_options *o, const struct pp_paths *p, struct pp_adapter_paths *f,
@@ -24,7 +24,7 @@ static enum pp_code find_all(const struct pp_options *o, const struct pp_paths *
     return code;
 }
 
-/* --- showing ---------------------------------------------------------------------------------------------- */
+/* --- describing an adapter -------------------------------------------------------------------------------- */
 
 static int64_t largest_rank(const struct pp_adapter_file *f)
 {
@@ -248,7 +248,7 @@ static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, s
     return code;
 }
 
-/* --- beside a model --------------------------------------------------------------------------------------- */
+/* --- the effect on a model -------------------------------------------------------------------------------- */
 
 enum { EFFECT_TOKENS = 16 };
 

@@ -211,7 +211,7 @@ static bool wait_for_room(void *user, const char *why)
     return !pp_cancelled(g->cancel);
 }
 
-/* --- what there is to do --------------------------------------------------------------------------------------- */
+/* --- inputs ---------------------------------------------------------------------------------------------------- */
 
 struct job {
     char path[1024];            /* path of the model */
@@ -332,7 +332,7 @@ static enum pp_code prepare(const struct pp_options *o, const struct pp_paths *p
     return code ? code : pp_trainer_new(j->model, j->data, j->validation, &j->opt, &j->trainer, err);
 }
 
-/* --- the end --------------------------------------------------------------------------------------------------- */
+/* --- the summary ----------------------------------------------------------------------------------------------- */
 
 static void print_json(const struct pp_options *o, const struct job *j, const struct pp_train_result *r)
 {

@@ -52,7 +52,7 @@ struct pull {
     int tell_s;               /* seconds of silence after which that is reported next */
 };
 
-/* --- what is to be fetched ---------------------------------------------------------------------------------------- */
+/* --- finding out what to download --------------------------------------------------------------------------------- */
 
 /* Shortens a name that is too long for a file (.part.from is appended to it): a checksum replaces the middle. The
  * checksum excludes the end, which has the number of the part, so that all parts of a model are shortened alike. */
@@ -413,7 +413,7 @@ static enum pp_code from_registry(struct pull *l, const char *what, struct pp_er
     return code;
 }
 
-/* --- access ------------------------------------------------------------------------------------------------------- */
+/* --- access tokens ------------------------------------------------------------------------------------------------ */
 
 /* The host of a URL, including its port. */
 static char *host_of(const char *url)
@@ -481,7 +481,7 @@ static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct
     return code;
 }
 
-/* --- fetching ----------------------------------------------------------------------------------------------------- */
+/* --- downloading -------------------------------------------------------------------------------------------------- */
 
 /* Reports when no data arrives, which a bar that stands still does not explain. */
 static void tell_silence(struct pull *l, uint64_t done)

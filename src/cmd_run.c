@@ -210,7 +210,7 @@ static enum pp_code load(struct run *r, struct pp_error *err)
     return code;
 }
 
-/* --- notes and figures ------------------------------------------------------------------------------------ */
+/* --- what is stored, and statistics ----------------------------------------------------------------------- */
 
 /* The adapters as JSON, with absolute paths, so that they are found from any folder. */
 static void adapters_json(const struct run *r, struct pp_buf *b)

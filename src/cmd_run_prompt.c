@@ -109,7 +109,7 @@ static enum pp_code raw_prompt(struct run *r, int32_t **ids, size_t *n, struct p
     return pp_tokenize(t, text->data, text->len, flags, ids, n, err);
 }
 
-/* --- a conversation that has grown out of the context ------------------------------------------------------- */
+/* --- a conversation that has outgrown the context ----------------------------------------------------------- */
 
 /* What the model is shown of the conversation: the branch from message `from` on, after the system prompt and the
  * note about earlier messages. */

@@ -18,7 +18,7 @@ enum {
                          * worker */
 };
 
-/* --- small things ----------------------------------------------------------------------------------------- */
+/* --- helpers ---------------------------------------------------------------------------------------------- */
 
 /* `lines`: the text may have several lines; otherwise it is made a single one. */
 static void notice(struct pp_controller *c, bool is_error, bool lines, const char *fmt, va_list ap)
@@ -332,7 +332,7 @@ int pp_controller_fd(const struct pp_controller *c)
     return pp_queue_fd(c->events);
 }
 
-/* --- what is on the screen -------------------------------------------------------------------------------- */
+/* --- status ----------------------------------------------------------------------------------------------- */
 
 size_t pp_controller_n_messages(const struct pp_controller *c)
 {
@@ -349,7 +349,7 @@ const struct pp_status *pp_controller_status(const struct pp_controller *c)
     return &c->status;
 }
 
-/* --- life ------------------------------------------------------------------------------------------------- */
+/* --- starting and closing --------------------------------------------------------------------------------- */
 
 /* Loads the model of the first conversation (see ctl_apply_options) or, if there is none, of the command line. A
  * draft given by pippin.conf belongs to the model of pippin.conf, so it is not used with another one. */

@@ -60,7 +60,7 @@ int pp_controller_fd(const struct pp_controller *c); /* when readable, call pump
 enum pp_dirty { PP_DIRTY_TRANSCRIPT = 1, PP_DIRTY_STATUS = 2, PP_DIRTY_LISTS = 4, PP_DIRTY_ALL = 7 };
 unsigned pp_controller_pump(struct pp_controller *c); /* bits of enum pp_dirty: what to redraw since the last call */
 
-/* --- what is on the screen (valid until the next pump or action) ------------------------------------------ */
+/* --- the state of the screen (valid until the next pump or action) ---------------------------------------- */
 
 struct pp_chat_message {
     int64_t id;

@@ -129,7 +129,7 @@ int ctl_find_adapter(const struct pp_controller *c, const char *word)
     return found < 0 ? -1 : found;
 }
 
-/* --- what is known of them -------------------------------------------------------------------------------- */
+/* --- inspecting adapters ---------------------------------------------------------------------------------- */
 
 static bool to_be_compared(const struct pp_controller *c, const struct pp_adapter_entry *a)
 {
@@ -487,7 +487,7 @@ char *pp_controller_take_refused(struct pp_controller *c)
     return path;
 }
 
-/* --- which are on ----------------------------------------------------------------------------------------- */
+/* --- switching adapters ----------------------------------------------------------------------------------- */
 
 static size_t n_others_on(const struct pp_controller *c, size_t i)
 {
@@ -581,7 +581,7 @@ size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choi
     return n;
 }
 
-/* --- side by side ----------------------------------------------------------------------------------------- */
+/* --- comparing several sets ------------------------------------------------------------------------------- */
 
 struct pp_adapter_mix ctl_set_of(const struct pp_controller *c, int64_t message)
 {

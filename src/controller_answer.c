@@ -577,7 +577,7 @@ bool pp_controller_cancel(struct pp_controller *c)
     return true;
 }
 
-/* --- afterwards ------------------------------------------------------------------------------------------- */
+/* --- what follows an answer ------------------------------------------------------------------------------- */
 
 void ctl_run_afterwards(struct pp_controller *c)
 {

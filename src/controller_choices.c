@@ -422,7 +422,7 @@ int ctl_find_named(const struct named_list *l, const char *word)
     return found < 0 ? -1 : found;
 }
 
-/* --- at the start ----------------------------------------------------------------------------------------- */
+/* --- at startup ------------------------------------------------------------------------------------------- */
 
 static void on_scanned(struct pp_job *job, void *controller)
 {

@@ -44,7 +44,7 @@ void ctl_drafter_add(struct drafter_list *l, const char *path, const char *name)
         pp_utf8_print(d->name, sizeof d->name, "%s", name);
 }
 
-/* --- looking for them ------------------------------------------------------------------------------------- */
+/* --- finding draft models --------------------------------------------------------------------------------- */
 
 /* Asks the worker about one model at a time, so that an answer under way is never held up by more than one. If the
  * request cannot be queued, the model stays unknown until the next look at the list. */
@@ -122,7 +122,7 @@ void ctl_on_drafter(struct pp_controller *c, const struct pp_event *e)
         inspect_next(c);
 }
 
-/* --- another one ------------------------------------------------------------------------------------------ */
+/* --- changing the draft model ----------------------------------------------------------------------------- */
 
 bool pp_controller_use_drafter(struct pp_controller *c, const char *typed)
 {

@@ -118,7 +118,7 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
         ctl_notice(c, true, "there is nothing to export yet");
 }
 
-/* --- what the screen remembers ---------------------------------------------------------------------------- */
+/* --- files of the screen ---------------------------------------------------------------------------------- */
 
 /* In: key (the path), text (the line to append). */
 static void run_keep(struct pp_job *job, struct pp_store *st)
@@ -150,7 +150,7 @@ void pp_controller_keep(struct pp_controller *c, const char *path, const char *l
     }
 }
 
-/* --- a database that is gone ------------------------------------------------------------------------------ */
+/* --- rescue from a deleted database ----------------------------------------------------------------------- */
 
 void ctl_rescue_list(const struct pp_controller *c, struct ctl_rescue *r)
 {

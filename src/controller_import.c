@@ -185,7 +185,7 @@ static void run_slice(struct pp_job *job, struct pp_store *st)
     }
 }
 
-/* --- what is told ----------------------------------------------------------------------------------------- */
+/* --- progress and result ---------------------------------------------------------------------------------- */
 
 static void add_outcome(struct pp_buf *b, const struct ctl_import *m, const char *where)
 {
@@ -251,7 +251,7 @@ static void tell_progress(struct pp_controller *c, struct ctl_import *m)
     m->told_serial = c->status.notice_serial;
 }
 
-/* --- beginning and ending --------------------------------------------------------------------------------- */
+/* --- starting and ending ---------------------------------------------------------------------------------- */
 
 static void start(struct pp_controller *c, struct ctl_import *m)
 {

@@ -234,7 +234,7 @@ static void fetch_row(struct pp_controller *c, size_t i)
     post(c, j);
 }
 
-/* --- what the screen asks for ------------------------------------------------------------------------------------ */
+/* --- requests of the screen -------------------------------------------------------------------------------------- */
 
 void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
 {
@@ -326,7 +326,7 @@ void ctl_list_free(struct ctl_list *l)
     pp_free(l->wanted);
 }
 
-/* --- the index of an older database ------------------------------------------------------------------------------ */
+/* --- indexing an older database ---------------------------------------------------------------------------------- */
 
 struct index_job {
     struct pp_job job; /* first */

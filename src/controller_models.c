@@ -53,7 +53,7 @@ void ctl_mark_model(struct pp_controller *c)
     ctl_dirty(c, PP_DIRTY_LISTS);
 }
 
-/* --- looking into them ------------------------------------------------------------------------------------ */
+/* --- inspecting models ------------------------------------------------------------------------------------ */
 
 static void look_into(const struct pp_model *m, const struct pp_options *o, struct pp_model_facts *f)
 {
@@ -126,7 +126,7 @@ static void look_at_next(struct pp_controller *c)
     ctl_job_post(c, j);
 }
 
-/* --- looking for them ------------------------------------------------------------------------------------- */
+/* --- finding models --------------------------------------------------------------------------------------- */
 
 /* Replaces the list by what was found, and keeps what was known of each model. A model that failed is opened again. */
 static void on_found(struct pp_job *job, void *controller)

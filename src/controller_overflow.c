@@ -14,7 +14,7 @@
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 
-/* --- what the model is given -------------------------------------------------------------------------------- */
+/* --- the model's context ------------------------------------------------------------------------------------ */
 
 bool ctl_overflow_prepare(struct pp_controller *c, struct ctl_running *run, char **messages)
 {
@@ -43,7 +43,7 @@ size_t pp_controller_context(const struct pp_controller *c, const char **note)
     return pp_branch_context(&c->branch, c->branch.n, note);
 }
 
-/* --- noting it ---------------------------------------------------------------------------------------------- */
+/* --- storing what was dropped ------------------------------------------------------------------------------- */
 
 /* From now on, the answers to `question` see the conversation from message `from` on, preceded by `note`. */
 static void mark(struct pp_controller *c, int64_t question, int64_t from, const char *note)
@@ -69,7 +69,7 @@ void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e)
                    r->overflow == PP_OVERFLOW_SLIDE ? "; what it had computed of the others is kept, not exact" : "");
 }
 
-/* --- what comes after an answer ----------------------------------------------------------------------------- */
+/* --- after an answer ---------------------------------------------------------------------------------------- */
 
 bool ctl_overflow_older_turns(const struct pp_controller *c)
 {
@@ -298,7 +298,7 @@ void ctl_overflow_act(struct pp_controller *c)
     pp_free(o.note);
 }
 
-/* --- what the user says ------------------------------------------------------------------------------------- */
+/* --- the user's choice -------------------------------------------------------------------------------------- */
 
 bool pp_controller_overflow_asked(const struct pp_controller *c)
 {

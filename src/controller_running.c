@@ -10,7 +10,7 @@
 #include "src/controller_int.h"
 #include "src/figures.h"
 
-/* --- which there are -------------------------------------------------------------------------------------- */
+/* --- the list of running answers -------------------------------------------------------------------------- */
 
 struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_chat_message *m)
 {
@@ -87,7 +87,7 @@ bool ctl_cancel_in(struct pp_controller *c, int64_t session)
     return any;
 }
 
-/* --- what of them is on the screen ------------------------------------------------------------------------ */
+/* --- showing running answers ------------------------------------------------------------------------------ */
 
 static struct pp_branch_item *last_item(const struct pp_controller *c)
 {
@@ -406,7 +406,7 @@ bool ctl_choose_alternative(struct pp_controller *c, int step)
     return true;
 }
 
-/* --- what the worker tells -------------------------------------------------------------------------------- */
+/* --- events of the worker --------------------------------------------------------------------------------- */
 
 void ctl_on_prompt_progress(struct pp_controller *c, const struct pp_event *e)
 {

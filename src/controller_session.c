@@ -10,7 +10,7 @@
 #include "src/controller_int.h"
 #include "src/title.h"
 
-/* --- small things ----------------------------------------------------------------------------------------- */
+/* --- helpers ---------------------------------------------------------------------------------------------- */
 
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from)
 {
@@ -391,7 +391,7 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
     return false;
 }
 
-/* --- the tree --------------------------------------------------------------------------------------------- */
+/* --- branches --------------------------------------------------------------------------------------------- */
 
 void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m)
 {
@@ -656,7 +656,7 @@ void ctl_start_fork(struct pp_controller *c, int n_back)
     pp_buf_free(&title);
 }
 
-/* --- rename, delete --------------------------------------------------------------------------------- */
+/* --- renaming and deleting -------------------------------------------------------------------------- */
 
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title)
 {

@@ -127,7 +127,7 @@ bool ctl_note_choices(struct pp_controller *c)
     return ok;
 }
 
-/* --- back ------------------------------------------------------------------------------------------------- */
+/* --- reading stored settings ------------------------------------------------------------------------------ */
 
 static bool apply_adapters(struct pp_controller *c)
 {

@@ -17,7 +17,7 @@ void pp_conversation_clear(struct pp_conversation *c)
     *c = (struct pp_conversation){0};
 }
 
-/* --- from the store and into it --------------------------------------------------------------------------------- */
+/* --- reading from and adding to the store ----------------------------------------------------------------------- */
 
 static int by_id(const void *key, const void *element)
 {
@@ -193,7 +193,7 @@ size_t pp_conversation_branch(const struct pp_conversation *c, size_t *out)
     return n;
 }
 
-/* --- from another machine ---------------------------------------------------------------------------------------- */
+/* --- conversations from another machine -------------------------------------------------------------------------- */
 
 struct lost {
     char *what;

@@ -323,7 +323,7 @@ static void json(struct pp_buf *b, const struct pp_conversation *c, bool one_lin
     cJSON_Delete(o);
 }
 
-/* --- several ---------------------------------------------------------------------------------------------------- */
+/* --- several conversations -------------------------------------------------------------------------------------- */
 
 void pp_export_add(struct pp_export *x, const struct pp_conversation *c)
 {

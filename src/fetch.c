@@ -36,7 +36,7 @@ _Static_assert(PP_FETCH_PATIENCE_S == (TRIES + 1) * STALL_S, "the one that broug
 /* The progress that a kill or a power cut may cost. */
 static const uint64_t note_after_ns = 1000000000;
 
-/* --- one request ---------------------------------------------------------------------------------------------- */
+/* --- a request ------------------------------------------------------------------------------------------------ */
 
 struct part {
     char *path, *from_path;      /* PATH.part, PATH.part.from */
@@ -277,7 +277,7 @@ static enum pp_code check_room(int fd, uint64_t have, uint64_t all, struct pp_er
                    pp_size(keep).text);
 }
 
-/* --- what a part is of -------------------------------------------------------------------------------------------- */
+/* --- the origin of a partial file --------------------------------------------------------------------------------- */
 
 /* Hashes the URL. ETags and dates are valid for one URL only: files elsewhere may have the same ones. */
 static void name_source(const char *url, char out[static 65])

@@ -67,7 +67,7 @@ static char *kept_of(const cJSON *o, const char *name)
     return (cJSON_IsObject(v) || cJSON_IsArray(v)) && pp_json_exact(v) ? cJSON_PrintUnformatted(v) : NULL;
 }
 
-/* --- putting one together ---------------------------------------------------------------------------------------- */
+/* --- building a conversation ------------------------------------------------------------------------------------- */
 
 /* A conversation that is being read. */
 struct making {
@@ -215,7 +215,7 @@ static int64_t add_message(struct making *k, const cJSON *o, int64_t parent)
     return parent;
 }
 
-/* --- lists of messages, with the branches that pippin writes beside them ----------------------------------------- */
+/* --- message lists with pippin's branches ------------------------------------------------------------------------ */
 
 struct node {
     const cJSON *json;

@@ -36,7 +36,7 @@ struct pp_importer {
     struct pp_error lost;    /* why a batch could not be committed */
 };
 
-/* --- conversations by what they have ------------------------------------------------------------------------ */
+/* --- the table of traits ------------------------------------------------------------------------------------ */
 
 static void place(struct trait *slots, size_t mask, struct trait t)
 {
@@ -170,7 +170,7 @@ void pp_importer_free(struct pp_importer *im)
     pp_free(im);
 }
 
-/* --- what is committed together ----------------------------------------------------------------------------------- */
+/* --- batches ------------------------------------------------------------------------------------------------------ */
 
 static enum pp_code begin_batch(struct pp_importer *im, struct pp_error *err)
 {
@@ -198,7 +198,7 @@ bool pp_importer_flushed(const struct pp_importer *im)
     return !im->batch;
 }
 
-/* --- whether it is the same --------------------------------------------------------------------------------------- */
+/* --- comparing conversations -------------------------------------------------------------------------------------- */
 
 static bool same_text(const char *a, size_t n_a, const char *b, size_t n_b)
 {
@@ -448,7 +448,7 @@ static enum pp_code find(struct pp_importer *im, const struct pp_conversation *t
     return code;
 }
 
-/* --- putting it in ------------------------------------------------------------------------------------------------ */
+/* --- adding ------------------------------------------------------------------------------------------------------- */
 
 /* The place in the file of the new head: the file's head, if it continues from the store's head; otherwise 0. Does
  * not follow a parent that comes after its child, which the store refuses. */

@@ -251,7 +251,7 @@ enum pp_code pp_io_make_disk(struct pp_io *io, const char *db_path, struct pp_er
     return post_store(io, db_path, true, err);
 }
 
-/* --- telling the UI thread --------------------------------------------------------------------------------------- */
+/* --- events for the UI thread ------------------------------------------------------------------------------------ */
 
 static bool deliver(struct pp_io *io, enum pp_event_type type, struct pp_job *job, const struct pp_error *err)
 {
@@ -491,7 +491,7 @@ static void take_mark(struct pp_io *io, struct mark *m)
     save_answers(io, true);
 }
 
-/* --- what is not saved yet --------------------------------------------------------------------------------------- */
+/* --- completing what is not saved yet ---------------------------------------------------------------------------- */
 
 /* Replaces the text read from the database; false: out of memory. */
 static bool put_text(char **text, size_t *len, const struct pp_buf *now)

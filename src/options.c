@@ -32,7 +32,7 @@ bool pp_word_in(const char *list, const char *word, size_t n)
     return false;
 }
 
-/* --- looking up -------------------------------------------------------------------------------------------------- */
+/* --- finding options --------------------------------------------------------------------------------------------- */
 
 /* An argument split at '=': "--top-k=40" is name "--top-k" with value "40". */
 struct word {
@@ -200,7 +200,7 @@ static enum pp_cmd default_command(const struct look *l)
     return isatty(STDIN_FILENO) ? PP_CMD_CHAT : PP_CMD_RUN;
 }
 
-/* --- the sources, the weakest first ------------------------------------------------------------------------------ */
+/* --- the sources, in ascending precedence ------------------------------------------------------------------------ */
 
 static void set_defaults(struct pp_options *o)
 {

@@ -226,7 +226,7 @@ enum pp_code pp_set_bytes(struct pp_parse *ps, const struct pp_option *opt, cons
     return PP_OK;
 }
 
-/* --- words ------------------------------------------------------------------------------------------------------- */
+/* --- texts ------------------------------------------------------------------------------------------------------- */
 
 enum pp_code pp_set_flag(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                          struct pp_error *err)
@@ -483,7 +483,7 @@ enum pp_code pp_set_logit_bias(struct pp_parse *ps, const struct pp_option *opt,
     return PP_OK;
 }
 
-/* --- what this version computes on ------------------------------------------------------------------------------- */
+/* --- devices ----------------------------------------------------------------------------------------------------- */
 
 enum pp_code pp_set_gpu_layers(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                                struct pp_error *err)

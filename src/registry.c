@@ -16,7 +16,7 @@
 #include "engine/engine.h"
 #include "engine/source.h"
 
-/* --- what is noted ------------------------------------------------------------------------------------------ */
+/* --- entries ------------------------------------------------------------------------------------------------ */
 
 static bool ends_with(const char *s, size_t n, const char *ending)
 {
@@ -165,7 +165,7 @@ enum pp_code pp_registry_entry(const char *path, const char *name, struct pp_mod
     return code;
 }
 
-/* --- finding ------------------------------------------------------------------------------------------------ */
+/* --- finding models ----------------------------------------------------------------------------------------- */
 
 /* NULL: there is no database yet, or it cannot be read; then nothing is registered. */
 static struct pp_store *open_store(const struct pp_paths *p)

@@ -46,7 +46,7 @@ void pp_snapshot_touch(const char *base)
     (void)!utimensat(AT_FDCWD, path, NULL, 0);
 }
 
-/* --- which go -------------------------------------------------------------------------------------------------- */
+/* --- deleting the oldest --------------------------------------------------------------------------------------- */
 
 static bool later(const struct timespec *a, const struct timespec *b)
 {

@@ -750,7 +750,7 @@ enum pp_code pp_store_session_delete(struct pp_store *st, int64_t id, struct pp_
     return pp_store_end(st, code, what, err);
 }
 
-/* --- one program at a time per session --------------------------------------------------------------------------- */
+/* --- session locks ----------------------------------------------------------------------------------------------- */
 
 static struct pp_buf lock_path(const char *dir, const char *key)
 {

@@ -275,7 +275,7 @@ enum pp_code pp_store_model_find(struct pp_store *st, const char *word, char **p
  * model's name. */
 enum pp_code pp_store_tag_put(struct pp_store *st, const char *tag, const char *path, struct pp_error *err);
 
-/* --- one program at a time per session --------------------------------------------------------------------------- */
+/* --- session locks ----------------------------------------------------------------------------------------------- */
 
 /* Takes a lock that ends with the process (flock on DIR/KEY.lock). Close *fd to release it. PP_ERR_BUSY: "open in
  * another pippin". */

@@ -158,7 +158,7 @@ enum pp_code pp_store_beginnings(struct pp_store *st, pp_store_beginning *take, 
     return code;
 }
 
-/* --- a copy of all ---------------------------------------------------------------------------------------------- */
+/* --- a copy of the database ------------------------------------------------------------------------------------- */
 
 /* Removes what is left of a failed copy. */
 static void remove_copy(const char *name)

@@ -9,7 +9,7 @@
 #include "engine/base/mem.h"
 #include "src/store_internal.h"
 
-/* --- conversations that were found already ----------------------------------------------------------------------- */
+/* --- conversations that were already found ----------------------------------------------------------------------- */
 
 /* An open-addressing hash table of ids other than 0, at most half full. */
 struct pp_store_seen {
@@ -156,7 +156,7 @@ enum pp_code pp_store_session_count(struct pp_store *st, int64_t *n, struct pp_e
     return read_count(st, PP_STMT_SESSION_COUNT, NULL, n, err);
 }
 
-/* --- the words of a search --------------------------------------------------------------------------------------- */
+/* --- queries ----------------------------------------------------------------------------------------------------- */
 
 static bool is_blank(char c)
 {
@@ -347,7 +347,7 @@ enum pp_code pp_store_search(struct pp_store *st, const struct pp_search *what, 
     return PP_OK;
 }
 
-/* --- the search's index ------------------------------------------------------------------------------------------ */
+/* --- the search index -------------------------------------------------------------------------------------------- */
 
 static enum pp_code index_from(struct pp_store *st, int64_t from, int64_t limit, const char *what, int64_t *to,
                                struct pp_error *err)

@@ -152,7 +152,7 @@ enum pp_code pp_store_salvage(struct pp_store *st, int64_t session, int64_t *hea
     return code;
 }
 
-/* --- which conversations there are --------------------------------------------------------------------------- */
+/* --- the list of conversations ------------------------------------------------------------------------------- */
 
 static int newest_first(const void *a, const void *b)
 {

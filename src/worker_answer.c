@@ -15,7 +15,7 @@
 static const uint64_t COLLECT_NS = 8000000;   /* half a frame: the screen redraws at most every 16 ms */
 static const uint64_t PROGRESS_NS = 30000000;
 
-/* --- figures ---------------------------------------------------------------------------------------------- */
+/* --- statistics ------------------------------------------------------------------------------------------- */
 
 /* The statistics of this answer alone: those of its generation, and what was restored from a snapshot for it. */
 static struct pp_stats figures(const struct answer *a)

@@ -6,7 +6,7 @@
 #include "engine/base/mem.h"
 #include "src/worker_int.h"
 
-/* --- whether it fits -------------------------------------------------------------------------------------- */
+/* --- whether a model can draft ---------------------------------------------------------------------------- */
 
 /* Whether this model can draft for the target. *bridged: its vocabulary differs, and drafts are translated by their
  * text. */
@@ -141,7 +141,7 @@ enum pp_code draft_seq(struct pp_worker *w, struct pp_seq **out, struct pp_error
     return code;
 }
 
-/* --- another one ------------------------------------------------------------------------------------------ */
+/* --- changing the draft model ----------------------------------------------------------------------------- */
 
 void worker_want_draft(struct pp_worker *w, struct request *r)
 {

@@ -29,7 +29,7 @@ struct saving {
     bool ended;                      /* protected by the worker's lock */
 };
 
-/* --- the io thread's side --------------------------------------------------------------------------------- */
+/* --- io thread -------------------------------------------------------------------------------------------- */
 
 static bool slice(struct pp_io_task *task)
 {

@@ -37,7 +37,7 @@ static struct {
     int asked_at, asked_point; /* its index in the history, and the cursor in it */
 } ed;
 
-/* --- what readline calls ----------------------------------------------------------------------------------- */
+/* --- readline's callbacks ---------------------------------------------------------------------------------- */
 
 static int next_byte(FILE *unused)
 {

@@ -463,7 +463,7 @@ static bool draw_foot(struct pp_ui *ui, struct pp_area above, int h)
     return true;
 }
 
-/* --- about the selected row ---------------------------------------------------------------------------------- */
+/* --- details of the selected row ----------------------------------------------------------------------------- */
 
 struct details {
     char lines[PP_MENU_MAX_DETAILS][PP_MENU_DETAIL];

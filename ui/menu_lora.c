@@ -73,7 +73,7 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
         snprintf(row->right, sizeof row->right, "%+.2f", (double)a->scale);
 }
 
-/* --- the selected one --------------------------------------------------------------------------------------- */
+/* --- details of the selected row ---------------------------------------------------------------------------- */
 
 static void describe(const struct pp_adapter_entry *a, char *line, size_t cap)
 {

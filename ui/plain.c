@@ -290,7 +290,7 @@ static void read_out(struct plain *p, size_t from)
     }
 }
 
-/* --- what happens ------------------------------------------------------------------------------------------- */
+/* --- events ------------------------------------------------------------------------------------------------- */
 
 static void greet(struct plain *p, const struct pp_status *s)
 {

@@ -29,7 +29,7 @@ void pp_table_end_cell(struct pp_table *t, const struct pp_layout *l)
         t->cells[t->n - 1].end = (uint32_t)l->text.len;
 }
 
-/* --- what stood in the cells --------------------------------------------------------------------------------- */
+/* --- the text of the cells ----------------------------------------------------------------------------------- */
 
 struct source {
     char *text;          /* [n] */

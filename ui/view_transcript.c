@@ -153,7 +153,7 @@ static size_t height_of(struct pp_ui *ui, size_t i)
     return head_of(ui, i) + layout_of(ui, i)->n_lines + (footer(ui, i, m) ? 1 : 0) + 1;
 }
 
-/* --- places ------------------------------------------------------------------------------------------------- */
+/* --- positions ---------------------------------------------------------------------------------------------- */
 
 static struct place up(struct pp_ui *ui, struct place p, size_t lines)
 {
