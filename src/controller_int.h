@@ -144,8 +144,8 @@ struct pp_controller {
     struct pp_session session;    /* strings never NULL; id 0 while unsaved */
     int lock_fd;                  /* of the session, -1 */
     bool temporary;               /* conversations are in memory alone, and have no locks */
-    bool no_disk;                 /* ... because they can be nowhere else, */
-    bool unusable;                /* the database being damaged, or a newer pippin's */
+    bool no_disk;                 /* ... because nothing can be stored on the disk, */
+    bool unusable;                /* the database being damaged, or a newer pippin's; otherwise it is not writable */
     bool unmade;                  /* there is no database on the disk yet, and a temporary chat makes none of itself */
     struct pp_branch branch;
     uint64_t renamings;           /* made here: a title read before the last one is stale */
@@ -155,9 +155,10 @@ struct pp_controller {
     bool stepping;                /* ... to another branch of it */
     int64_t opening;              /* ... by this one, which is read */
     int more_steps;               /* requested meanwhile */
-    struct ctl_undone {           /* by the last steps back, one behind the other: */
+    struct ctl_undone {           /* what undo has left, for redo: */
         int64_t session;          /* in this conversation, */
-        int64_t at, leaf;         /* which ends with message `at` since (0: it is empty), what led to `leaf` */
+        int64_t at, leaf;         /* which has ended with message `at` since then (0: it is empty), and with `leaf`
+                                   * before the first undo */
     } undone;
     unsigned unsaved_bits;        /* enum update_bits: could not be saved, and is retried with the next update */
     char *model;                  /* the loaded model, as it was named; "": it was not named */
@@ -196,10 +197,10 @@ struct pp_controller {
     } costs[2];
     bool inspecting;              /* the worker is asked about an adapter, */
     bool inspecting_all;          /* and then about all others, not only those that are on */
-    size_t n_scans;               /* for adapters and others beside the model, under way */
+    size_t n_scans;               /* scans for adapters, templates and presets under way */
     size_t n_awaited;             /* jobs of ctl_job_post that have not come back yet */
     bool finding_drafters;        /* a job looks for them, or the worker is asked about one */
-    bool finding_models;          /* a job looks for them, or into one */
+    bool finding_models;          /* a job looks for them, or opens one */
     float prefill_tps;            /* tokens per second of the last prompt long enough to measure; 0: none */
     float decode_tps;             /* tokens per second of the last answer that was; 0: none */
     uint64_t plain_tokens, plain_ns; /* decoded without adapters */
@@ -230,7 +231,7 @@ struct pp_controller {
     int64_t preset_changes;            /* made here: presets read before the last one are stale */
     struct named_list templates, persona_names, params;
     struct pp_personas personas;
-    char persona[64];             /* "" for none or a system prompt of one's own */
+    char persona[64];             /* "" for none, or for a system prompt that the user has written */
     char *system_before;          /* both, before conversations became temporary; NULL: as the options say */
     char persona_before[64];
     char *template_source;        /* of session.template_name; NULL: the model's own */
@@ -243,7 +244,7 @@ struct pp_controller {
     enum pp_thinking thinking;
 
     struct ctl_import *import;    /* the import under way, then those that wait for it; NULL: none */
-    char *import_stopped;         /* what the user is told of the last one that was stopped; or NULL */
+    char *import_stopped;         /* the result of the last import that was stopped, for the user; or NULL */
 
     /* lists and status */
     struct ctl_list list;
@@ -272,23 +273,24 @@ struct pp_controller {
 /* --- controller.c --- */
 
 void ctl_notice(struct pp_controller *c, bool is_error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* A notice of as many lines as the text has; others have one, whatever the names in them have. */
+/* A notice with as many lines as the text has; ctl_notice makes a single line, whatever names contain. */
 void ctl_show_text(struct pp_controller *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void ctl_dirty(struct pp_controller *c, unsigned bits);
 void ctl_set_state(struct pp_controller *c, enum pp_state s);
 /* Replaces an owned string; false (with a notice): out of memory. */
 bool ctl_set_string(struct pp_controller *c, char **slot, const char *value);
-bool ctl_set_model(struct pp_controller *c, char **slot, const char *name); /* what is remembered of it */
+/* stores the model's name as pp_model_reference makes it */
+bool ctl_set_model(struct pp_controller *c, char **slot, const char *name);
 
 /* --- controller_answer.c --- */
 
 bool ctl_answering(const struct pp_controller *c); /* SAVING, PREFILL or ANSWER */
 void ctl_run_afterwards(struct pp_controller *c);
-/* True if the tree of messages may change now; else a notice. */
+/* Whether the tree of messages may change now; if not, a notice says why. */
 bool ctl_may_change(struct pp_controller *c);
-/* ... and the model may be asked for an answer. */
+/* The same, and whether the model may be asked for an answer. */
 bool ctl_may_answer(struct pp_controller *c);
-/* ... and what the user wrote may be kept: it is UTF-8, and a model can make something of it. */
+/* Whether a text may be stored: it is valid UTF-8, so that a model can read it. If not, a notice says why. */
 bool ctl_may_keep(struct pp_controller *c, const char *text);
 
 /* --- controller_running.c --- */
@@ -315,7 +317,7 @@ bool ctl_go_away(struct pp_controller *c);
 /* A copy of the lock of a conversation that was left in this way; -1: it was not. */
 int ctl_away_lock(const struct pp_controller *c, int64_t session);
 void ctl_come_back(struct pp_controller *c, int64_t session); /* it is on the screen again, with that copy */
-/* Stops the answers in such a conversation, then deletes it. False: it is not such a one. */
+/* Cancels the answers in such a conversation, then deletes it. False: it was not left in this way. */
 bool ctl_delete_away(struct pp_controller *c, int64_t session);
 /* Chooses the alternative to the left (-1) or right of the last message. False: there is none. */
 bool ctl_choose_alternative(struct pp_controller *c, int step);
@@ -328,49 +330,53 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err);
 /* Writes what has changed in the stored session: bits of enum update_bits. */
 enum update_bits { UPDATE_TITLE = 1, UPDATE_CHOICES = 2, UPDATE_HEAD = 4, UPDATE_MODEL = 8 /* of the choices */ };
 void ctl_update_session(struct pp_controller *c, unsigned bits);
-void ctl_remember_model(struct pp_controller *c, int64_t session, const char *model); /* of one not on the screen */
-/* Called when a conversation comes on screen or another model was loaded: a notice if the conversation was had with a
- * different one. */
+/* for one that is not on the screen */
+void ctl_remember_model(struct pp_controller *c, int64_t session, const char *model);
+/* Called when a conversation comes on screen or another model was loaded: a notice if the conversation was written
+ * with a different model. */
 void ctl_tell_other_model(struct pp_controller *c);
-void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m); /* which of how many it is */
+/* a notice: which of how many branches is shown */
+void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m);
 void ctl_update_unsaved(struct pp_controller *c); /* retries what could not be saved of the conversation, if any */
-void ctl_head_saved(struct pp_controller *c, int64_t head); /* a job has saved that the conversation ends there */
-void ctl_head_not_saved(struct pp_controller *c); /* it failed: what was unsaved before is tried again before the end */
-void ctl_release_lock(struct pp_controller *c, int *fd); /* when everything posted so far has been done; then -1 */
-int ctl_share_lock(int fd); /* the same lock once more, which goes with the last; -1 stays -1 */
+void ctl_head_saved(struct pp_controller *c, int64_t head); /* the database has this head now */
+/* saving the head failed: what is unsaved is retried before the program ends */
+void ctl_head_not_saved(struct pp_controller *c);
+/* once everything posted so far has been done; sets it to -1 */
+void ctl_release_lock(struct pp_controller *c, int *fd);
+int ctl_share_lock(int fd); /* a copy; the lock is released when the last copy is closed; -1 stays -1 */
 void ctl_start_new(struct pp_controller *c);
 void ctl_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one; title: one line */
-/* What the database has as a conversation's title, read after `renamings` made here: on the screen, it may be another
- * pippin's. */
+/* The title that was read from the database when `renamings` had been made here; another pippin may have changed it.
+ * Shows it if it is current. */
 void ctl_title_read(struct pp_controller *c, int64_t session, const char *title, uint64_t renamings);
 void ctl_start_open(struct pp_controller *c, int64_t session);
-void ctl_note_change(struct pp_controller *c, int64_t session); /* if that is just being opened, it is read once more */
+void ctl_note_change(struct pp_controller *c, int64_t session); /* if it is just being opened, it will be read again */
 void ctl_start_fork(struct pp_controller *c, int n_back);
 void ctl_start_delete(struct pp_controller *c, int64_t session);
-/* Stores an edited answer as a branch of its own; false: out of memory. */
+/* Stores the changed answer as a new branch; false: out of memory. */
 bool ctl_change_answer(struct pp_controller *c, size_t message, const char *text);
 bool ctl_copy_session(struct pp_session *to, const struct pp_session *from);
 
-/* Writes the branch's last answer again, or continues it; of several side by side, all that ended because the context
- * was full. */
+/* Writes the branch's last answer again, or continues it; of several alternatives, all that ended because the
+ * context was full. */
 void ctl_answer_again(struct pp_controller *c);
 
 /* --- controller_overflow.c --- */
 
-/* What the command line or pippin.conf says, else ASK. */
+/* The setting of the command line or pippin.conf, or else ASK. */
 enum pp_overflow ctl_default_overflow(const struct pp_controller *c);
-/* The messages for an answer (the last of the branch), as JSON (pp_free); notes in *run what a drop needs to know.
- * False: out of memory. */
+/* The messages for an answer (the last of the branch), as JSON (pp_free); stores in *run what is needed if turns are
+ * dropped. False: out of memory. */
 bool ctl_overflow_prepare(struct pp_controller *c, struct ctl_running *run, char **messages);
-/* Whether the context holds turns older than the one under way. */
+/* Whether the context contains turns older than the current one. */
 bool ctl_overflow_older_turns(const struct pp_controller *c);
 void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e);
 /* Called when an answer has ended, before *r is freed. */
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e);
 /* Called after that, once nothing is under way on screen: continues, or asks the user. */
 void ctl_overflow_act(struct pp_controller *c);
-bool ctl_overflow_had_no_room(const struct pp_controller *c, int64_t message); /* one of those side by side */
-/* A conversation is on the screen again: what was to be done when its answer ended elsewhere. */
+bool ctl_overflow_had_no_room(const struct pp_controller *c, int64_t message); /* one of the alternatives */
+/* Called when a conversation is on the screen again: does what was left to do after its answer ended. */
 void ctl_overflow_come_back(struct pp_controller *c);
 
 /* --- controller_title.c --- */
@@ -381,7 +387,7 @@ struct pp_generate_request ctl_aside(const struct pp_controller *c, uint64_t req
                                      struct pp_adapter_choice adapters[static PP_MAX_ADAPTERS]);
 /* Called when an answer has ended: asks the model for a title if it is time for one. */
 void ctl_title_begin(struct pp_controller *c);
-/* Called when the user goes on: nobody should have to wait for a title. */
+/* Called when the user goes on, who should not have to wait for a title. */
 void ctl_title_cancel(struct pp_controller *c);
 /* True if the event was about a title. */
 bool ctl_title_event(struct pp_controller *c, const struct pp_event *e);
@@ -394,12 +400,12 @@ struct ctl_rescue {
     char key[17];                 /* of the first */
     int64_t sessions[16];         /* [n] */
     size_t n;
-    bool gone;                    /* out: the database is */
+    bool gone;                    /* out: the file of the database is gone */
     char text[1200];              /* out: what to tell the user; "" for nothing */
 };
 /* The conversation on the screen, and those in which answers are still being written. */
 void ctl_rescue_list(const struct pp_controller *c, struct ctl_rescue *r);
-void ctl_rescue(void *rescue, struct pp_store *st); /* a pp_io_ending's */
+void ctl_rescue(void *rescue, struct pp_store *st); /* the `gone` callback of pp_io_ending */
 
 /* --- controller_import.c --- */
 
@@ -409,8 +415,8 @@ bool ctl_import_stop(struct pp_controller *c);
 
 /* --- controller_list.c --- */
 
-void ctl_list_forget(struct pp_controller *c); /* there is another database now */
-void ctl_list_again(struct pp_controller *c);  /* asks the database anew */
+void ctl_list_forget(struct pp_controller *c); /* another database is in use now */
+void ctl_list_again(struct pp_controller *c);  /* reads the list again */
 void ctl_list_rename(struct pp_controller *c, int64_t session, const char *title);
 void ctl_list_remove(struct pp_controller *c, int64_t session);
 void ctl_list_free(struct ctl_list *l);
@@ -435,59 +441,59 @@ void ctl_fix_seed(struct pp_controller *c, uint64_t seed);
 
 enum pp_code ctl_choices_init(struct pp_controller *c, struct pp_error *err);
 void ctl_choices_free(struct pp_controller *c);
-/* Parameters as on the command line. */
+/* Resets the parameters to those of the command line. */
 void ctl_reset_params(struct pp_controller *c);
 /* Explicit command-line options override what is stored with a resumed conversation. */
 enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err);
-/* Any thread, on lists that are that thread's: the entry for a path, new or old; NULL if it cannot be had. */
+/* Any thread that owns the list: finds or adds the entry for a path; NULL: the list is full, or out of memory. */
 struct pp_adapter_entry *ctl_adapter_add(struct adapter_list *l, const char *path);
 void ctl_add_named(struct named_list *l, const char *name, const char *detail);
-/* Likewise, unless there is one of that name. */
+/* Adds a template, unless there is one of that name. */
 void ctl_add_template(struct named_list *l, const char *name, const char *detail);
-/* What the first of them stands for with this model. */
+/* Describes the first entry, the model's own template, for this model. */
 void ctl_name_own_template(struct pp_controller *c, const struct pp_loaded *l);
-/* Starts the search for adapters and templates (a job). again: it was done for this model already. */
+/* Starts a scan for adapters and templates (a job). again: it was done for this model before. */
 void ctl_scan(struct pp_controller *c, bool again);
 void ctl_mark_current(struct pp_controller *c); /* after choices changed: the lists' `current`, the status line */
 /* Finds an entry by a word of the user: name, else unique prefix; -1. */
 int ctl_find_named(const struct named_list *l, const char *word);
-/* For going through a list: what was found so far (-1 nothing, -2 several), and whether exactly; of several that have
- * the same name the first. */
+/* One step of a search by name; found: the index so far, -1 none, -2 several. An exact match wins, of several the
+ * first. */
 int ctl_better(int found, size_t i, const char *name, const char *word, bool *exact);
 
 /* --- controller_adapters.c --- */
 
 int ctl_find_adapter(const struct pp_controller *c, const char *word);
-void ctl_tell_more_adapters(struct pp_controller *c); /* that not all were found */
-/* Takes over what a search has found; leaves in the job what is to be freed. */
+void ctl_tell_more_adapters(struct pp_controller *c); /* a notice that not all were found */
+/* Replaces the list by the result of a scan; the old one is left in the job to be freed. */
 void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found);
-/* Any thread: of an adapter's files, other than 0 for those that are there; changes when they do. */
+/* Any thread: a hash of the state of an adapter's files, not 0 if they exist; differs after a change. */
 uint64_t ctl_adapter_stamp(const char *path);
 void ctl_forget_fits(struct pp_controller *c); /* another model was loaded */
-/* An answer goes on that was written under adapters with the label `begun` so far: if they are other ones now, says so.
- * That is noted with the answer once it has more text (ctl_note_said): what gets none stays what it was. */
+/* A continued answer was begun with adapters of the label `begun`: says so if the current ones differ. They are
+ * stored with the answer once it gets more text (ctl_note_said). */
 void ctl_note_other_set(struct pp_controller *c, struct ctl_running *r, const char *begun);
-void ctl_note_said(struct pp_controller *c, struct ctl_running *r); /* text or reasoning has come */
-/* An answer is written without an adapter that it was wanted under: it says so, and the adapter is off. */
+void ctl_note_said(struct pp_controller *c, struct ctl_running *r); /* text or reasoning has arrived */
+/* An answer is written without one of its adapters: a notice says so, and the adapter is switched off. */
 void ctl_on_without(struct pp_controller *c, const struct pp_event *e);
 void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e);
-/* An answer has ended: what it says about speeds. */
+/* Records the speeds of an answer that has ended. */
 void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e);
 
-/* Posts a job with key, text (may be NULL) and flag, of which only failure is told. */
+/* Posts a job with key, text (may be NULL) and flag, which reports only errors. */
 void ctl_store_words(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *), const char *key,
                      const char *text, bool flag);
 
 /* --- controller_models.c --- */
 
-/* A model at this path, if there is something; one that is listed already stays as it is. name: as it is registered, or
+/* Adds the model at this path, if there is something, unless it is listed already. name: the registered one, or
  * NULL. */
 void ctl_model_add(struct model_list *l, const char *path, const char *name, bool bundled);
-void ctl_mark_model(struct pp_controller *c); /* which of them is loaded */
+void ctl_mark_model(struct pp_controller *c); /* updates which one is loaded */
 
 /* --- controller_drafters.c --- */
 
-/* Any thread, on lists that are that thread's. name NULL: by the path. */
+/* Any thread that owns the list. name NULL: from the path. */
 void ctl_drafter_add(struct drafter_list *l, const char *path, const char *name);
 void ctl_on_drafter(struct pp_controller *c, const struct pp_event *e);
 void ctl_on_draft(struct pp_controller *c, const struct pp_event *e);
@@ -495,10 +501,10 @@ void ctl_forget_drafters(struct pp_controller *c); /* another model was loaded *
 
 /* --- controller_presets.c --- */
 
-/* Adds what the database has, also by another pippin; what that has deleted goes. Sets that could not be stored stay
- * until the next start. */
+/* Replaces the list by that of the database, which another pippin may have changed. Sets that could not be stored
+ * stay until the program ends. */
 void ctl_presets_found(struct pp_controller *c, const struct ctl_job *found);
-/* One that was made here is in the database now. */
+/* A set that was saved here is in the database now. */
 void ctl_preset_stored(struct pp_controller *c, const char *name);
 void ctl_presets_mark(struct pp_controller *c);
 void ctl_presets_free(struct pp_controller *c);
@@ -506,67 +512,67 @@ void ctl_presets_free(struct pp_controller *c);
 /* --- controller_cost.c --- */
 
 void ctl_on_cost(struct pp_controller *c, const struct pp_event *e);
-void ctl_costs_again(struct pp_controller *c); /* one that was not to be had may be now: an adapter was looked at */
-/* Another branch is on the screen, or a model is there for it: what was saved of it may be read. */
+void ctl_costs_again(struct pp_controller *c); /* an adapter was inspected: costs that failed may be known now */
+/* Called when another branch is on the screen, or a model was loaded for it: has the worker restore its snapshot. */
 void ctl_prepare(struct pp_controller *c);
 size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
 size_t ctl_set_choices(const struct pp_adapter_mix *s, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
-struct pp_adapter_mix ctl_set_now(const struct pp_controller *c); /* what is on */
-/* Whether two of a set conflict, as far as is known of them. */
+struct pp_adapter_mix ctl_set_now(const struct pp_controller *c); /* the adapters that are on */
+/* Whether two adapters of a set conflict, as far as is known. */
 bool ctl_set_conflicts(const struct pp_controller *c, const struct pp_adapter_mix *s,
                        const struct pp_adapter_entry *two[2]);
-/* False, with a notice: one of the set does not fit the model, or two conflict, as far as is known of them. */
+/* False, with a notice: an adapter of the set does not fit the model, or two conflict, as far as is known. */
 bool ctl_set_allowed(struct pp_controller *c, const struct pp_adapter_mix *s);
-/* Asks about those of c->to_compare of which it is not known whether they fit. False: nothing is to be waited for. */
+/* Inspects adapters of c->to_compare that are not known yet. False: all are known. */
 bool ctl_inspect_compared(struct pp_controller *c);
-/* They are known, as far as they can be. */
+/* Starts the comparison, once all of its adapters are known. */
 void ctl_compare_now(struct pp_controller *c);
-/* Asks about those that are on, if there are several: a notice follows where two conflict. */
+/* If several adapters are on, inspects them: a notice follows if two conflict. */
 void ctl_inspect_set(struct pp_controller *c);
-/* Makes it what is on; the caller tells of it. False: some could not be listed. */
+/* Switches to this set; the caller reports that. False: some could not be added to the list. */
 bool ctl_set_put(struct pp_controller *c, const struct pp_adapter_mix *s);
-/* The set that an answer of a comparison is written under; for others what is on. */
+/* The set of an alternative in a comparison; for other messages, the adapters that are on. */
 struct pp_adapter_mix ctl_set_of(const struct pp_controller *c, int64_t message);
-/* The conversation goes on with that one. */
+/* The conversation continues with the adapters of this alternative. */
 void ctl_set_follow(struct pp_controller *c, int64_t message);
-/* The set at the beginning of *text, which is changed and moved behind it: "none", a preset, or adapters with
- * strengths ("bard", "bard:0.5+barista"), whose names may have several words. False: a notice says why. */
+/* Parses a set at the beginning of *text, which is modified and advanced: "none", a preset, or adapters with
+ * strengths ("bard", "bard:0.5+barista"), whose names may contain spaces. False: a notice says why. */
 bool ctl_set_parse(struct pp_controller *c, char **text, struct pp_adapter_mix *set);
 
 /* --- controller_thinking.c --- */
 
-enum pp_thinking ctl_default_thinking(const struct pp_controller *c); /* what the command line says, or AUTO */
+enum pp_thinking ctl_default_thinking(const struct pp_controller *c); /* the command line's setting, or AUTO */
 void ctl_tell_thinking(struct pp_controller *c);                      /* a notice */
 
 /* --- controller_settings.c --- */
 
-/* JSON (pp_free), NULL if out of memory. */
+/* As JSON (pp_free); NULL: out of memory. */
 char *ctl_adapters_json(const struct pp_controller *c);
-/* The adapters, and the settings that differ from the command line's choice, into c->session. */
+/* Stores the adapters, and the settings that differ from the command line's, in c->session. */
 bool ctl_note_choices(struct pp_controller *c);
 char *ctl_params_json(const struct pp_controller *c, uint64_t seed);
-/* Takes over a stored session's choices. What is malformed is skipped, with one notice. */
+/* Applies the choices stored with a session. Malformed ones are skipped, with one notice. */
 void ctl_apply_session(struct pp_controller *c);
 
 /* --- controller_jobs.c --- */
 
-/* One kind of job serves them all; each run_ function says which members it reads and fills. */
-enum { CTL_MAX_ADAPTERS = 256 }; /* that are found in folders */
+/* One struct for all jobs; each run_ function says which members it reads and sets. */
+enum { CTL_MAX_ADAPTERS = 256 }; /* of those found in folders */
 struct ctl_job {
     struct pp_job job;           /* first */
     struct pp_session session;
     unsigned bits;
-    uint64_t renamings;          /* made here before it was posted */
+    uint64_t renamings;          /* made here when it was posted */
     int64_t id;
     char *key;
     char *text;                  /* owned */
     size_t text_len;
     char *query;
     struct pp_message user, answer;
-    struct pp_message more[PP_MAX_ALTERNATIVES - 1]; /* [n_more]: answers beside it */
+    struct pp_message more[PP_MAX_ALTERNATIVES - 1]; /* [n_more]: further alternatives */
     int n_more;
     int step;
-    size_t at;                   /* the message of the branch that it is about */
+    size_t at;                   /* index in the branch of the message concerned */
     struct pp_message *list;     /* [n] a branch */
     size_t n;
     int lock_fd;                 /* -1 */
@@ -575,7 +581,7 @@ struct ctl_job {
     struct pp_io *io;
     char lock_dir[600], model[512];
     struct adapter_list adapters;
-    bool too_many;                 /* more than CTL_MAX_ADAPTERS, or than are looked for in one folder */
+    bool too_many;                 /* more than CTL_MAX_ADAPTERS, or than are checked in one folder */
     struct drafter_list drafters;
     struct model_list models;
     struct named_list templates;
@@ -587,16 +593,16 @@ struct ctl_job {
     bool flag;
 };
 
-/* A job with the given functions, its folders filled in; NULL (with a notice) if there is no memory. */
+/* A job with these functions and the folders filled in; NULL, with a notice: out of memory. */
 struct ctl_job *ctl_job_new(struct pp_controller *c, void (*run)(struct pp_job *, struct pp_store *),
                             void (*done)(struct pp_job *, void *));
-/* What is kept for all conversations is to be kept: the database is made if there is none. False, with a notice: it
- * cannot be. */
+/* Creates the database if it does not exist yet, for something that is stored independently of conversations. False,
+ * with a notice: it cannot be created. */
 bool ctl_make_disk(struct pp_controller *c);
-void ctl_job_post(struct pp_controller *c, struct ctl_job *j); /* takes it over */
+void ctl_job_post(struct pp_controller *c, struct ctl_job *j); /* takes ownership */
 void ctl_job_free(struct pp_job *job);                         /* any thread */
 
-/* io thread; see each for what goes in and out */
+/* io thread; the definitions say what goes in and out */
 void ctl_run_send(struct pp_job *job, struct pp_store *st);
 void ctl_run_open(struct pp_job *job, struct pp_store *st);
 void ctl_run_update(struct pp_job *job, struct pp_store *st);
