@@ -1,15 +1,14 @@
-/* worker_int.h - the inside of the local backend. Everything belongs to the worker thread, but for what is marked
- * otherwise.
+/* worker_int.h - the inside of the local backend. What is not marked otherwise is used by the worker thread alone.
  *
- *   worker.c           the thread, requests, stopping
- *   worker_model.c     models, adapters, identities
+ *   worker.c           the thread, its requests, stopping it
+ *   worker_model.c     the target model, its identity, its adapters
  *   worker_draft.c     the draft model and its adapters
  *   worker_slots.c     one sequence per conversation
- *   worker_slide.c     a conversation without its oldest turns, not computed again
- *   worker_saves.c     what is kept of them on the disk
- *   worker_room.c      memory into which they are read
- *   worker_answer.c    one answer: its prompt, its text, its figures
- *   worker_generate.c  the answers under way, side by side */
+ *   worker_slide.c     drops the oldest turns of a conversation without computing the others again
+ *   worker_saves.c     snapshots of conversations: saving and restoring them
+ *   worker_room.c      memory made ready for restoring
+ *   worker_answer.c    one answer: its prompt, its text, its statistics
+ *   worker_generate.c  the answers under way, computed in one batch */
 #ifndef PP_SRC_WORKER_INT_H
 #define PP_SRC_WORKER_INT_H
 
@@ -27,32 +26,33 @@
 #include "src/worker.h"
 
 enum {
-    WORKER_ANSWERS = 8,                  /* written at a time; others wait */
+    WORKER_ANSWERS = 8,                  /* at the same time; others wait */
     WORKER_SLOTS = 16,
-    WORKER_ADAPTERS = (WORKER_SLOTS + 1) * PP_MAX_ADAPTERS, /* all that slots can use, and a set that is chosen */
+    WORKER_ADAPTERS = (WORKER_SLOTS + 1) * PP_MAX_ADAPTERS, /* all that the slots can use, and one more set, for an
+                                                             * answer that begins */
 };
 
 enum request_kind {
     REQUEST_LOAD, REQUEST_GENERATE, REQUEST_FORGET, REQUEST_SAVED, REQUEST_INSPECT, REQUEST_COST, REQUEST_PREPARE,
-    REQUEST_INSPECT_DRAFT, REQUEST_DRAFT, REQUEST_WAKE /* looks around: nothing else */,
+    REQUEST_INSPECT_DRAFT, REQUEST_DRAFT, REQUEST_WAKE /* only interrupts the wait */,
 };
 
-/* A copy of what was asked for: every pointer in it is owned. */
+/* A copy of what the caller passed: it owns all that its pointers point to. */
 struct request {
     enum request_kind kind;
-    struct request *next;                /* worker thread: in the line of those that wait */
+    struct request *next;                /* worker thread: the next in `waiting` */
     struct pp_load_request load;
     struct pp_generate_request generate;
     struct pp_guessed continue_guessed;
-    char *key;                           /* FORGET; INSPECT, INSPECT_DRAFT, DRAFT: the path */
-    struct pp_event *answer;             /* INSPECT, INSPECT_DRAFT: with the path, to be filled; at hand from the
-                                          * beginning, so that none stays out for want of memory */
+    char *key;                           /* FORGET: of the conversation; INSPECT, INSPECT_DRAFT, DRAFT: the path */
+    struct pp_event *answer;             /* INSPECT, INSPECT_DRAFT: with the path, to be filled; allocated with the
+                                          * request, so that there is an answer even when memory is short */
     /* -- generations, protected by the worker's lock */
-    struct request *live_next;           /* among those that have not ended */
+    struct request *live_next;           /* the next in `live` */
     bool cancelled;
 };
 
-/* A model that is shared with the thread that computes its identity: whoever lets go of it last closes it. */
+/* A model, shared with the thread that computes its identity: whoever lets go of it last closes it. */
 struct shared_model {
     struct pp_model *model;
     pthread_mutex_t lock;
@@ -66,7 +66,7 @@ struct shared_model {
     char cache_dir[512];                 /* "" for none */
 };
 
-/* Compared to find out whether a file is still the one that was read. */
+/* Compared to find out whether a file has changed since it was read. */
 struct file_stamp {
     dev_t dev;
     ino_t ino;
@@ -78,17 +78,17 @@ struct cached_adapter {
     char path[512];
     struct file_stamp files[2]; /* weights, and in a folder the configuration */
     struct pp_adapter *adapter;
-    bool told;                           /* an answer used it, and the user was told if it changes nothing */
-    bool replaced;                       /* its file has changed since an answer used it: the user is to be told */
-    bool told_uninvoked;                 /* the user was told that a prompt lacks the words that invoke it */
+    bool told;                           /* an answer used it, and the user was told if it has no effect */
+    bool replaced;                       /* its file has changed since an answer used it: the user has yet to be told */
+    bool told_uninvoked;                 /* the user was told that a prompt lacks the words that activate it */
     uint64_t last_use;
 };
 
-/* The pages of one conversation. */
+/* One conversation: its pages. */
 struct slot {
     char key[33];                        /* "" for a temporary one */
     bool used, temporary;
-    bool unkept;                         /* nothing of it goes to the disk */
+    bool unkept;                         /* it has no snapshots */
     bool busy;                           /* an answer is being written into it */
     bool told;                           /* the user was told why its snapshot is not used */
     bool dirty;                          /* differs from its snapshot */
@@ -112,14 +112,14 @@ struct pp_worker {
     char cache_dir[512];                 /* "" for none */
     struct pp_queue *requests;
     pthread_t thread;
-    struct pp_cancel cancel;             /* of the pass under way */
-    struct pp_cancel load_cancel;        /* of a load under way at shutdown; any thread */
+    struct pp_cancel cancel;             /* cancels the pass under way */
+    struct pp_cancel load_cancel;        /* cancels a load under way at shutdown; any thread */
 
     pthread_mutex_t lock;
     /* -- protected by lock */
-    struct request *live;                /* generations that were asked for and have not ended */
-    struct request *forgets;             /* FORGET for which the queue had no room; as for the others, by live_next */
-    bool computing;                      /* a pass is under way, and heeds `cancel` */
+    struct request *live;                /* generations that were posted and have not ended */
+    struct request *forgets;             /* FORGET that did not fit into the queue; linked by live_next, too */
+    bool computing;                      /* a pass is under way, and `cancel` stops it */
     char shown[33];                      /* key of the conversation on the screen */
     bool closing;
     pthread_cond_t saved;                /* signalled when a save has ended */
@@ -127,7 +127,7 @@ struct pp_worker {
     /* -- worker thread */
     struct shared_model *target;
     struct pp_engine *engine;
-    struct request *loaded;              /* the request it was loaded by; NULL as long as engine is */
+    struct request *loaded;              /* the request that loaded it; NULL while engine is NULL */
     struct worker_draft draft;
     struct request *next_draft;          /* a draft to load once the answers under way have ended; or NULL */
     struct cached_adapter adapters[WORKER_ADAPTERS];
@@ -141,37 +141,38 @@ struct pp_worker {
     char *tmpl_source;
     bool told_template, told_off;
     uint64_t snapshot_quota;             /* as in the request to load */
-    struct saving *savings;              /* saves that the io thread has in hand */
-    enum pp_code save_trouble;           /* an error that the user was told of, and that still persists */
-    pthread_t room_thread;               /* if room_made; it reads cache_dir and engine */
+    struct saving *savings;              /* that the io thread has not ended */
+    enum pp_code save_trouble;           /* an error that the user was told of, and that has not gone away since */
+    pthread_t room_thread;               /* valid if room_made; it reads cache_dir and engine */
     bool room_made;
     struct pp_cancel room_cancel;
 };
 
 /* --- worker.c --- */
-void worker_send(struct pp_worker *w, struct pp_event *e);          /* waits for room; takes e over; NULL is fine */
-void worker_try_send(struct pp_worker *w, struct pp_event *e);      /* likewise, but drops e if there is no room */
+/* waits for space in the queue; takes over e, which may be NULL */
+void worker_send(struct pp_worker *w, struct pp_event *e);
+void worker_try_send(struct pp_worker *w, struct pp_event *e);      /* the same, but drops e if the queue is full */
 void worker_notice(struct pp_worker *w, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void request_free(struct request *r);
-/* Another draft, without adapters; takes over its path. */
+/* Changes the request's draft to this path, which it takes over, with no adapters. */
 void request_set_draft(struct request *r, char *draft);
 
 /* --- worker_model.c --- */
-/* Takes over r. If its model cannot be loaded, the one before stays or is loaded again. Reports the outcome. */
+/* Takes over r, and sends the outcome. If its model cannot be loaded, the previous one stays or is loaded again. */
 void worker_load(struct pp_worker *w, struct request *r);
 void worker_unload(struct pp_worker *w);
-/* The identity of the target, waiting at most wait_ms for it. PP_ERR_BUSY: not known yet, and *err is not set. Any
- * other error is permanent. */
+/* Waits at most wait_ms for the identity of the target. PP_ERR_BUSY: not known yet, and *err is not set. Any other
+ * error is permanent. */
 enum pp_code worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 *out, struct pp_error *err);
-/* The adapters of a request, loaded on first use and again when a file has changed; those that no sequence uses are
- * kept while there is room, and valid until others are chosen. Returns how many: what cannot be loaded is left out, and
- * *err says why, the last of them; `tell`: it is told. */
+/* The adapters of a request, loaded on first use and again when a file has changed. Adapters that no sequence uses
+ * stay loaded while there is space. The result is valid until the next call. Returns their number: those that cannot
+ * be loaded are left out, and *err describes the last failure, which `tell` reports to the user. */
 int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request *r,
                            struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool tell, struct pp_error *err);
-/* Says, once for each, which adapters this prompt does not invoke. */
+/* Tells the user once for each adapter that this prompt lacks the words that activate it. */
 void worker_tell_uninvoked(struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *ids,
                            size_t n);
-/* Reports what a model file is and whether it fits into memory. */
+/* Sends what a model file is and whether it fits into memory. */
 void worker_inspect(struct pp_worker *w, struct request *r);
 
 /* As pp_model_open_as. */
@@ -181,26 +182,26 @@ void model_let_go(struct shared_model *s); /* NULL is fine */
 struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason); /* NULL: out of memory */
 
 /* --- worker_draft.c --- */
-/* The draft of a request to load, beside the engine that is there; if it cannot be had, there is none. */
+/* Loads the draft that a request to load names, if any, for the present engine. On failure there is none. */
 enum pp_code draft_load(struct pp_worker *w, const struct pp_load_request *r, struct pp_error *err);
 void draft_drop(struct pp_worker *w);      /* no slot may have a sequence of it */
-/* One for a conversation, under the draft's adapters. */
+/* A sequence for a conversation, with the draft's adapters. */
 enum pp_code draft_seq(struct pp_worker *w, struct pp_seq **out, struct pp_error *err);
-/* Tells whether a model could guess for the one that is loaded. */
+/* Sends whether a model could draft for the target. */
 void worker_inspect_draft(struct pp_worker *w, struct request *r);
-/* Takes over r: its model guesses from the next answer on. */
+/* Takes over r: its model becomes the draft as soon as no answer is under way. */
 void worker_want_draft(struct pp_worker *w, struct request *r);
-/* Does so, if that is wanted and no answer is under way, and tells how it went. */
+/* Changes the draft if that was requested and no answer is under way, and sends the outcome. */
 void worker_change_draft(struct pp_worker *w);
 
 /* --- worker_slots.c --- */
-/* The slot of a conversation whose prompt is to be tokens[0..n), with these adapters: pages at hand, of a snapshot, or
- * shared with another conversation that begins alike. A slot of the conversation that is busy is left alone: this is
- * another branch, then. */
+/* Finds or makes the slot for a conversation whose prompt is tokens[0..n), with these adapters. Its pages may be in
+ * memory, come from a snapshot, or be shared with another conversation that begins with the same tokens. If the
+ * conversation has a busy slot, another branch of it is being written, and that slot is left alone. */
 struct wanted {
-    const char *key;                     /* NULL or "": of no conversation */
+    const char *key;                     /* NULL or "": no conversation */
     bool temporary, unkept;
-    bool slide;                          /* pages whose values are not exact will do (worker_slide.c) */
+    bool slide;                          /* pages whose values are not exact are accepted (worker_slide.c) */
     bool ahead;                          /* nobody waits for it yet */
     const struct pp_adapter_use *use;    /* [n_use] */
     int n_use;
@@ -211,17 +212,17 @@ enum pp_code slot_open(struct pp_worker *w, const struct wanted *wanted, struct 
 /* How many of tokens [n], from the first on, slot_open would find in memory. */
 int64_t slots_at_hand(const struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
                       int64_t n);
-/* It was opened, but no answer is written into it. */
+/* Closes a slot that was opened, but into which no answer was written. */
 void slot_leave(struct slot *s);
-/* An answer into it has ended: it is saved, and a temporary one is emptied. */
+/* To be called when an answer has ended: the slot is saved, or emptied if it is temporary. */
 void slot_end(struct pp_worker *w, struct slot *s);
 void slot_forget(struct pp_worker *w, const char *key);
-bool slots_waiting(const struct pp_worker *w);      /* some have still to be saved */
-void slots_save(struct pp_worker *w, int wait_ms);  /* all that no answer is written into */
+bool slots_waiting(const struct pp_worker *w);      /* for being saved */
+void slots_save(struct pp_worker *w, int wait_ms);  /* all that are not busy */
 void slots_free(struct pp_worker *w);
 void slots_drop_drafts(struct pp_worker *w);        /* no answer may be under way */
-/* Frees all that no answer is written into, to make room for pages, and waits for what is being saved, which holds
- * pages, too. False if there was neither. */
+/* Frees all that are not busy, to get pages, and waits for saves under way, which hold pages, too. False: there were
+ * neither. */
 bool slots_free_idle(struct pp_worker *w);
 
 /* --- worker_slide.c --- */
