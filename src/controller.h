@@ -122,7 +122,8 @@ struct pp_status {
     enum pp_drafter drafter;
     float acceptance;            /* accepted share of the drafted tokens; < 0: none were drafted yet */
     float speedup;               /* by drafting; 0: not known */
-    int n_guessed;               /* of the last or current answer, drafted and accepted tokens by place in a pass: */
+    int n_guessed;               /* of the last or current answer, drafted and accepted tokens by their position in a
+                                  * draft: */
     uint32_t guessed_at[PP_STATS_GUESSES], stood_at[PP_STATS_GUESSES]; /* [n_guessed] */
     const char *adapters;        /* "bard 0.80, barista 1.00"; "" for none */
     const char *persona;         /* name, or "" */
@@ -208,8 +209,8 @@ bool pp_controller_importing(const struct pp_controller *c);
  * that name, in the background and in the order of the calls; both strings are copied. A notice follows if it cannot be
  * written: that it will not be kept for the next start, and why. */
 void pp_controller_keep(struct pp_controller *c, const char *path, const char *line);
-/* Whether all requests that need the disk are done: adapters beside the model are known, an added one is listed, a
- * template is read, adapters to compare are inspected. Lists and imports do not count. */
+/* Whether all requests that need the disk are done: adapters next to the model are known, an added one is
+ * listed, a template is read, adapters to compare are inspected. Lists and imports do not count. */
 bool pp_controller_settled(const struct pp_controller *c);
 /* Requests the list of conversations, or those that a search finds (any text, as in struct pp_search; "" for all);
  * PP_DIRTY_LISTS when it has come. Replaces requests that are still pending. */
@@ -248,7 +249,7 @@ struct pp_adapter_entry {
     /* decode of all answers that had only this adapter on; 0: there were none */
     uint64_t decode_tokens, decode_ns;
 };
-/* The adapters beside the model, in data/adapters, and those of --lora. */
+/* The adapters next to the model, in data/adapters, and those of --lora. */
 const struct pp_adapter_entry *pp_controller_adapters(const struct pp_controller *c, size_t *n);
 /* The adapter that is on, with a strength other than 0, and conflicts with adapter i: both change the same matrix, one
  * of them as an IA3 on an input that other matrices read, too. SIZE_MAX: none, as far as is known. */
@@ -301,7 +302,8 @@ void pp_controller_set_template(struct pp_controller *c, size_t i);
 const struct pp_named *pp_controller_personas(const struct pp_controller *c, size_t *n);
 void pp_controller_set_persona(struct pp_controller *c, size_t i);
 bool pp_controller_set_system(struct pp_controller *c, const char *text); /* "" for none; false: a notice says why */
-/* Models that could draft: registered ones, those beside the model and in data/models, and the present draft model. */
+/* Models that could draft: registered ones, those next to the model and in data/models, and the present draft
+ * model. */
 struct pp_drafter_entry {
     char name[128];
     char path[512];
@@ -317,7 +319,7 @@ void pp_controller_find_drafters(struct pp_controller *c);
 bool pp_controller_use_drafter(struct pp_controller *c, const char *model);
 /* False (with a notice that says why): PP_DRAFTER_MODEL without a draft model. */
 bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d);
-/* Models that can be loaded: registered ones, those beside the model and in data/models, the bundled one. */
+/* Models that can be loaded: registered ones, those next to the model and in data/models, the bundled one. */
 struct pp_model_choice {
     char name[128];          /* its registered name, or that of its file or folder */
     char path[512];
@@ -363,7 +365,7 @@ enum pp_slash {
 /* Whether a text looks like a command: a single line may be an unknown one, several lines must begin with a known
  * one. */
 bool pp_slash_looks_like(const char *line);
-/* The text to send for a line that is no command: without the first of two slashes, unless a blank follows them
+/* The text to send for a line that is no command: without the first of two slashes, unless a space follows them
  * ("// a comment") or there are more lines, which no command begins. Points into line. */
 const char *pp_slash_text(const char *line);
 /* Runs a command. arg [cap]: receives the arguments of a command that is left to the screen ("/theme dark"). */
