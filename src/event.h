@@ -43,7 +43,7 @@ struct pp_loaded {
     char type_name[32];
     char path[512];
     char draft_name[128];     /* "" if there is no draft */
-    char draft_path[512];     /* likewise */
+    char draft_path[512];     /* "" if there is no draft */
     char draft_reason[256];   /* why there is none, although one was requested */
     char kernels[16];
     int n_threads;
@@ -79,7 +79,7 @@ struct pp_thoughts {
     bool take_back;           /* before appending: the answer's text so far turned out to be reasoning */
     bool going_on;            /* the answer has not begun yet */
     int64_t n_tokens;         /* of all reasoning so far */
-    uint64_t ns;              /* likewise */
+    uint64_t ns;              /* spent on all reasoning so far */
 };
 
 struct pp_event {

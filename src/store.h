@@ -20,7 +20,7 @@ struct pp_store;
  * (PP_ERR_UNSUPPORTED) and damaged ones (PP_ERR_FORMAT, saying how to recover). Path ":memory:": nothing goes to disk.
  * The caller owns *out (pp_store_close), here and below. */
 enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_error *err);
-/* Opens an existing database for a quick query beside programs that use it: nothing is created, migrated or checked,
+/* Opens an existing database for a quick query while other programs use it: nothing is created, migrated or checked,
  * and it waits for a writer a tenth of a second at most. A query that the database's version does not support fails. */
 enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, struct pp_error *err);
 /* pp_store_open for callers that only read: it also works on a full or read-only disk, and without a database, which
@@ -152,7 +152,7 @@ struct pp_message {
     enum pp_message_state state;
     char *content;         /* UTF-8 as the model or the user wrote it, never sanitised here */
     size_t content_len;    /* content may hold NULs */
-    char *reasoning;       /* of an answer: the model's reasoning before it; likewise */
+    char *reasoning;       /* of an answer: the model's reasoning before it; may hold NULs, too */
     size_t reasoning_len;
     char *model;           /* of an answer: "name (Q4_K_M)" */
     char *adapters;        /* JSON, as in the session at that time */
@@ -198,14 +198,14 @@ enum pp_code pp_store_messages(struct pp_store *st, int64_t session, struct pp_m
  * `updated`. *all: none is missing. */
 enum pp_code pp_store_salvage_sessions(struct pp_store *st, struct pp_session **list, size_t *n, bool *all,
                                        struct pp_error *err);
-/* The readable messages of one; *n_lost: how many are not. Children of a lost message become children of its parent,
- * and *head likewise moves up; if nothing is left there, *head is the last message. */
+/* The readable messages of one; *n_lost: the number of the others. Children of a lost message become children of its
+ * parent, and *head moves up in the same way; if nothing is left there, *head is the last message. */
 enum pp_code pp_store_salvage(struct pp_store *st, int64_t session, int64_t *head, struct pp_message **list, size_t *n,
                               size_t *n_lost, struct pp_error *err);
-/* Adds a whole conversation, or nothing. In *s and m[0 .. n) messages are identified by their index, from 1 on: head,
- * parent (an earlier one) and context_from (likewise, or itself), 0 for none. `created` and `updated` are taken as
- * given; 0 means now, and for `updated` later than all others; an `updated` in the future means now, too. Fills all
- * ids, and the key. */
+/* Adds a whole conversation, or nothing. In *s and m[0 .. n) messages are identified by their index, from 1 on:
+ * head, parent (an earlier one) and context_from (an earlier one, or the message itself), 0 for none. `created` and
+ * `updated` are taken as given; 0 means now, and for `updated` later than all others; an `updated` in the future
+ * means now, too. Fills all ids, and the key. */
 enum pp_code pp_store_conversation_add(struct pp_store *st, struct pp_session *s, struct pp_message *m, size_t n,
                                        struct pp_error *err);
 /* Adds to a conversation those of m[0 .. n) that have no id; the others are in it already. parent, context_from and
