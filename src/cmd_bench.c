@@ -6,6 +6,7 @@
 
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/adapter_names.h"
 #include "src/cmd_bench.h"
 #include "src/commands.h"
@@ -290,7 +291,10 @@ static enum pp_code keep_random(struct bench *b, struct pp_error *err)
         fputs(pp_buf_cstr(&out), stdout);
         pp_buf_free(&out);
     } else {
-        printf("%s: %s, %s, %lld layer%s, %.1f MB\n", b->o->bench.write, info->name, info->type_name,
+        char path[sizeof b->path];
+        pp_utf8_print(path, sizeof path, "%s", b->o->bench.write);
+        pp_utf8_line(path, sizeof path);
+        printf("%s: %s, %s, %lld layer%s, %.1f MB\n", path, info->name, info->type_name,
                (long long)info->n_layer, info->n_layer == 1 ? "" : "s", (double)info->bytes / 1e6);
     }
     pp_model_close(m);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
+#include "engine/base/utf8.h"
 #include "src/cmd_bench.h"
 
 /* --- storing results -------------------------------------------------------------------------------------------- */
@@ -270,10 +271,14 @@ static void model_head(const struct bench *b, struct pp_buf *head)
 static void text_head(const struct bench *b)
 {
     struct pp_buf head = {0};
-    if (b->model)
+    if (b->model) {
         model_head(b, &head);
-    else
-        pp_buf_fmt(&head, "%s  %d tokens", b->path, pp_tokenizer_n(b->tokenizer));
+    } else {
+        char path[sizeof b->path];
+        pp_utf8_print(path, sizeof path, "%s", b->path);
+        pp_utf8_line(path, sizeof path);
+        pp_buf_fmt(&head, "%s  %d tokens", path, pp_tokenizer_n(b->tokenizer));
+    }
     pp_buf_char(&head, '\n');
     pp_cli_print(pp_buf_cstr(&head), head.len);
     pp_buf_free(&head);

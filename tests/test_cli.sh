@@ -560,6 +560,11 @@ run bench --shape stories-15m --type q8_0 --layers 1 --vocab 300 --write "$tmp/r
 expect_match "bench writes a random model" "$tmp/out" '"n_layers": 1' '"type": "Q8_0"'
 run bench -m "$tmp/random.gguf" -p 8 -n 2 -r 1 --json
 expect_match "which runs" "$tmp/out" '"decode_tps": [1-9]'
+run bench --shape stories-15m --type q8_0 --layers 1 --vocab 300 --write "$tmp/two${nl}lines.gguf"
+expect_match "bench --write of a name with a line break tells one line" "$tmp/out" '/two␊lines\.gguf: stories-15m'
+ln -s "$PWD/engine/starter/starter-Q4_K_M.gguf" "$tmp/more${nl}lines.gguf"
+run bench tokenizer -m "$tmp/more${nl}lines.gguf" -r 1
+expect_match "so does bench of such a vocabulary" "$tmp/out" '/more␊lines\.gguf  8192 tokens'
 TMPDIR="$tmp" run bench --shape stories-15m --layers 2 --vocab 300 -p 8 -n 2 -r 1 --json
 expect_match "bench of a shape" "$tmp/out" '"n_layers": 2' '"full_layers": 6' '"decode_tps": [1-9]'
 holds "which leaves no file" [ -z "$(ls "$tmp"/pippin-bench-* 2>/dev/null)" ]

@@ -780,6 +780,7 @@ static void test_titles(void **state)
         {"/usr/.", "Usr"},
         {"/absent/.", "."},
         {"a\x1b\xff z", "A?? Z"},
+        {"two\nlines.gguf", "Two?Lines"},
     };
     char out[64];
     (void)state;
