@@ -56,11 +56,11 @@ float pp_number(const struct pp_numbers *n, int64_t i)
 
 /* --- integers ----------------------------------------------------------------------------------------------------- */
 
-/* A tile of rows. */
+/* A tile of rows, unpacked to integers. */
 struct tile {
-    int64_t *rows;         /* [n]: where they are */
+    int64_t *rows;         /* [n]: their stored rows */
     uint8_t *q;            /* [n, n_cols] */
-    float *scale, *zero;   /* [n, n_groups]; zero: the offset where there are offsets */
+    float *scale, *zero;   /* [n, n_groups]; zero: an offset where r has offsets */
 };
 
 int64_t pp_rows_there(const struct pp_rows *r, int64_t row)
@@ -81,7 +81,7 @@ int64_t pp_rows_there(const struct pp_rows *r, int64_t row)
     return (group * (each + 2) + in_group) * r->head_dim + in_head;
 }
 
-/* Integer i of a stream of up to eight bits each. */
+/* Integer i of a stream of integers of up to eight bits. */
 static unsigned stream_at(const uint8_t *p, int64_t i, int bits)
 {
     const uint8_t *at = p + (i * bits >> 3);
@@ -90,7 +90,7 @@ static unsigned stream_at(const uint8_t *p, int64_t i, int bits)
     return v >> shift & ((1u << bits) - 1);
 }
 
-/* Which nibble of a word a row of its eight has. */
+/* Which nibble of AWQ's word a row has. */
 static int across_place(int64_t row)
 {
     static const uint8_t place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
@@ -151,7 +151,7 @@ static void words_groups(const struct pp_rows *r, int64_t n, struct tile *t)
     pp_rows_sweep_groups(r, n);
 }
 
-/* The integers begin .. end - 1, which begin in a row's word w; the last one may end in the next. */
+/* Columns begin .. end - 1, whose integers begin in word w of a row; the last one may end in the next word. */
 static void down_word(const struct pp_rows *r, int64_t w, int64_t begin, int64_t end, int64_t row, uint8_t *q)
 {
     const int64_t width = pp_rows_in_words(r);
@@ -311,7 +311,7 @@ static uint8_t *block_q8_0(const uint8_t *q, float scale, uint8_t *to)
     return to + sizeof b;
 }
 
-/* 256 weights, 32 apart the four of a byte. */
+/* 256 weights; a byte holds four that are 32 apart. */
 static uint8_t *block_tq2_0(const uint8_t *q, float scale, uint8_t *to)
 {
     struct pp_block_tq2_0 b = {.d = pp_f32_to_f16(scale)};
@@ -340,7 +340,7 @@ static void tile_blocks(const struct pp_rows *r, const struct tile *t, int64_t i
     }
 }
 
-/* Where group g of a row of FP4 begins, and the number of its scale. */
+/* Where group g of a row of FP4 begins, and the index of its scale. */
 static const uint8_t *fp4_group(const struct pp_rows *r, int64_t row, int64_t g)
 {
     return r->weights + (row * r->n_groups + g) * (r->pitch ? r->pitch : r->group / 2);
@@ -351,7 +351,7 @@ static int64_t fp4_scale(const struct pp_rows *r, int64_t row, int64_t g)
     return r->pitch ? (row * r->n_groups + g) * r->pitch : row * r->scale_stride + g;
 }
 
-/* GGUF's blocks have weights 0 to 15 in the low bits. */
+/* Repacks the order of weights: the low bits of GGUF's blocks hold weights 0 to 15. */
 static void mxfp4_row(const struct pp_rows *r, int64_t row, uint8_t *to)
 {
     for (int64_t g = 0; g < r->n_groups; g++) {
@@ -394,8 +394,8 @@ static enum pp_code copy_rows(const struct pp_rows *r, int64_t first, int64_t n,
     return code;
 }
 
-/* Columns of matrices as rows, some at a time: what they are read from shares lines with its neighbours, and what is
- * written comes in lines. size: of a value, known where this is inlined. */
+/* Columns of matrices as rows, LINE values of each at a time: neighbouring columns are read from the same cache lines,
+ * and whole lines are written. size: of a value, constant after inlining. */
 __attribute__((always_inline)) static inline void turn(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to,
                                                        const size_t size)
 {
@@ -416,7 +416,7 @@ __attribute__((always_inline)) static inline void turn(const struct pp_rows *r, 
     pp_rows_sweep_end(&past, all + (size_t)r->n_cols * step);
 }
 
-/* n rows as they are stored. */
+/* n transposed rows in the type in which they are stored. */
 static void turned_rows(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to)
 {
     const size_t size = (size_t)pp_type_info(r->type_there)->block_bytes;
@@ -477,7 +477,7 @@ static void fp8_row(const struct pp_rows *r, int64_t row, float *to)
 
 static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
-/* A scale of GGUF's NVFP4: without a sign, and what would be no number is 0. */
+/* A scale of GGUF's NVFP4: its sign is ignored, and NaN counts as 0. */
 static float unsigned_e4m3(uint8_t v)
 {
     return (v & 127) == 127 ? 0 : e4m3_to_f32(v & 127);
@@ -544,7 +544,8 @@ static enum pp_code integer_floats(const struct pp_rows *r, int64_t first, int64
 
 /* --- heads -------------------------------------------------------------------------------------------------------- */
 
-/* Rows first .. first + n - 1 of a matrix, each a column of what this makes: element [c * stride + r] is row r's. */
+/* Rows first .. first + n - 1 of a matrix, transposed: column c (begin <= c < end) of row r goes to to[(c - begin) *
+ * stride + r]. */
 static enum pp_code turned_floats(const struct pp_tensor *t, int64_t first, int64_t n, int64_t begin, int64_t end,
                                   int64_t stride, float *to, struct pp_error *err)
 {
@@ -559,7 +560,7 @@ static enum pp_code turned_floats(const struct pp_tensor *t, int64_t first, int6
     return code;
 }
 
-/* Rows begin .. end - 1 of one head. */
+/* Rows begin .. end - 1 of one head of KEYS, VALUES or BOTH. */
 static enum pp_code head_floats(const struct pp_rows *r, int64_t head, int64_t begin, int64_t end, float *to,
                                 struct pp_error *err)
 {
@@ -570,7 +571,7 @@ static enum pp_code head_floats(const struct pp_rows *r, int64_t head, int64_t b
         return pp_tensor_floats(r->of, of_head + keys + begin, end - begin, to, err);
     const int64_t split = begin > keys ? begin : end < keys ? end : keys;
     enum pp_code code = PP_OK;
-    if (begin < split) /* of k_b, whose rows are as many as we have columns */
+    if (begin < split) /* from k_b, which has a row for each of our columns */
         code = turned_floats(r->of, head * r->n_cols, r->n_cols, begin, split, r->n_cols, to, err);
     if (!code && split < end)
         code = pp_tensor_floats(r->with, head * values + split - keys, end - split, to + (split - begin) * r->n_cols,
@@ -578,7 +579,7 @@ static enum pp_code head_floats(const struct pp_rows *r, int64_t head, int64_t b
     return code;
 }
 
-/* Rows that each head has of a matrix; 0: it is not of heads. */
+/* Rows of each head in the forms of heads; 0: another form. */
 static int64_t rows_of_head(const struct pp_rows *r)
 {
     return r->form == PP_FORM_KEYS     ? r->of->ne[0]
@@ -721,7 +722,8 @@ enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, voi
                : r->form == PP_FORM_TURNED ? read_turned(r, first, n, to, err)
                : r->form == PP_FORM_VALUES ? copy_values(r, first, n, to, err)
                                            : read_blocks(r, first, n, to, err);
-    const int64_t tile = r->form == PP_FORM_KEYS ? rows_of_head(r) : pp_rows_tile(r); /* KEYS: all of its columns */
+    const int64_t tile = r->form == PP_FORM_KEYS ? rows_of_head(r) : pp_rows_tile(r); /* KEYS: a head at a time, as each
+                                                                                         of its rows needs all keys */
     float *floats = pp_calloc((size_t)((n < tile ? n : tile) * r->n_cols), sizeof *floats);
     enum pp_code code = floats ? PP_OK : pp_fail_nomem(err, "weights in another form");
     for (int64_t at = 0; at < n && !code; at += tile)

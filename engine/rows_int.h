@@ -1,27 +1,29 @@
-/* rows_int.h - how much of what rows are made of (rows.h) stays in memory while they are read. Private to rows*.c.
+/* rows_int.h - how much of the file that rows (rows.h) are made from stays in memory while it is read. Private to
+ * rows*.c.
  *
- * Of a large matrix of which every row is all over it (words for columns, or the other way round) a tile of rows is
- * read from its beginning to its end, and what was passed is let go of on the way: so no more than some megabytes of it
- * are in memory for each thread. Tiles of such a matrix have more rows, as it is brought back for each. */
+ * In the forms DOWN, ACROSS and TURNED every row is scattered over the whole matrix. A tile of rows of a large one is
+ * read from its beginning to its end, and what was passed is released on the way, so that each thread keeps only some
+ * megabytes of it in memory. Tiles of such a matrix have more rows, since the whole matrix is read again for each. */
 #ifndef PP_ENGINE_ROWS_INT_H
 #define PP_ENGINE_ROWS_INT_H
 
 #include "engine/rows.h"
 
-/* Rows that are read at a time: where a row's words lie apart, those of its neighbours are in the same lines. */
+/* Rows that are read at a time: where the words of a row lie apart, those of its neighbours are in the same cache
+ * lines. */
 int64_t pp_rows_tile(const struct pp_rows *r);
-/* Bytes at `weights`, all rows together. */
+/* Bytes at `weights` of all rows. */
 size_t pp_rows_weights_size(const struct pp_rows *r);
 
 struct pp_rows_sweep {
-    const uint8_t *kept; /* what lies before is let go of; NULL: nothing need be */
+    const uint8_t *kept; /* what lies before is released; NULL: nothing need be */
 };
-/* Goes through a matrix from `begin` on, for n rows: `past` from time to time, with how far it came, then `end`.
- * Nothing is let go of where bringing it back would take longer than it is worth. */
+/* A walk through a matrix from `begin`, for n rows: call _past now and then with the address reached, and _end at the
+ * end. Nothing is released where reading it back would cost more than it saves. */
 struct pp_rows_sweep pp_rows_sweep(const struct pp_rows *r, int64_t n, const uint8_t *begin);
 void pp_rows_sweep_past(struct pp_rows_sweep *s, const uint8_t *at);
 void pp_rows_sweep_end(struct pp_rows_sweep *s, const uint8_t *end);
-/* Likewise of scales and zero points, when a tile is read. */
+/* Releases scales and zero points after a tile is read. */
 void pp_rows_sweep_groups(const struct pp_rows *r, int64_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* rows_memory.c - how much of what rows are made of stays in memory (rows_int.h). */
+/* rows_memory.c - how much of the file that rows are made from stays in memory (rows_int.h). */
 #include "engine/base/map.h"
 #include "engine/rows_int.h"
 
@@ -32,7 +32,7 @@ size_t pp_rows_weights_size(const struct pp_rows *r)
     case PP_FORM_KEYS:
     case PP_FORM_VALUES:
     case PP_FORM_BOTH:
-        return 0; /* another tensor has them, too */
+        return 0; /* the other tensor (`of`, `with`) counts them */
     default:
         return (size_t)(pp_rows_in_words(r) * r->n_cols) * (size_t)r->bits / 8;
     }
@@ -44,7 +44,7 @@ static void skip_numbers(struct pp_numbers *n, int64_t count)
         n->data += (size_t)count * number_size(n);
 }
 
-/* Likewise zero points of so many rows; false: those of others are in the same word. */
+/* Moves to the zero points of row `rows`; false: they are in words shared with the rows before. */
 static bool skip_zeros(struct pp_rows *r, int64_t rows)
 {
     const int64_t per = 32 / r->bits;
@@ -68,7 +68,7 @@ bool pp_rows_cut(const struct pp_rows *r, int64_t first, int64_t n, struct pp_ro
     *part = *r;
     part->n_rows = n;
     switch (r->form) {
-    case PP_FORM_DOWN: /* within words of all rows */
+    case PP_FORM_DOWN: /* words hold all rows */
     case PP_FORM_ACROSS:
         part->rows_there = r->n_rows;
         part->row_first = first;
@@ -82,7 +82,7 @@ bool pp_rows_cut(const struct pp_rows *r, int64_t first, int64_t n, struct pp_ro
         part->weights += first * (r->n_cols / 2);
         skip_numbers(&part->scales, first * r->scale_stride);
         return !r->pitch;
-    case PP_FORM_FP8: /* from a block's first row on, or all within a block */
+    case PP_FORM_FP8: /* a part that begins with a scale block, or is within one */
         part->weights += first * r->n_cols;
         skip_numbers(&part->scales, first / r->block_rows * r->scale_stride);
         return first % r->block_rows == 0 || first / r->block_rows == (first + n - 1) / r->block_rows;
@@ -119,7 +119,7 @@ static size_t zeros_size(const struct pp_rows *r)
     }
 }
 
-/* Of one matrix of a stack that is turned. */
+/* Of one matrix of a stack that is transposed. */
 static size_t matrix_size(const struct pp_rows *r)
 {
     if (r->form == PP_FORM_TURNED)
@@ -127,14 +127,14 @@ static size_t matrix_size(const struct pp_rows *r)
     return pp_rows_weights_size(r);
 }
 
-/* Whether it is one of the large matrices of which every row is all over it. */
+/* Whether every row of it is scattered over the whole matrix, and it is large. */
 static bool is_far(const struct pp_rows *r)
 {
     const bool scattered = r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS || r->form == PP_FORM_TURNED;
     return scattered && matrix_size(r) >= FAR;
 }
 
-/* Part `from` to `to` of n equal ones. */
+/* Releases parts `from` to `to` - 1 of n equal parts. */
 static void let_go(const uint8_t *data, size_t size, int64_t from, int64_t to, int64_t n)
 {
     const size_t each = size / (size_t)n;
@@ -145,14 +145,14 @@ void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n)
 {
     const size_t size = pp_rows_weights_size(r), numbers = (size_t)n_scales(r);
     const bool last = first + n == r->n_rows;
-    const int64_t quarter = r->n_rows / 4, end = quarter ? first % quarter + n : 0; /* QUARTERS: always some */
+    const int64_t quarter = r->n_rows / 4, end = quarter ? first % quarter + n : 0; /* QUARTERS has always some */
     if (last)
         let_go(r->weights, size, 0, 1, 1);
-    else if (r->form == PP_FORM_TURNED && !is_far(r)) /* matrices that end here: a row is all over one */
+    else if (r->form == PP_FORM_TURNED && !is_far(r)) /* matrices that end here: each row is scattered over one */
         let_go(r->weights, size, first / r->matrix_rows, (first + n) / r->matrix_rows, r->n_rows / r->matrix_rows);
-    else if (r->form == PP_FORM_QUARTERS) /* of the quarter that the first row is in */
+    else if (r->form == PP_FORM_QUARTERS) /* within the quarter of the first row */
         let_go(r->weights, size, first % quarter, end < quarter ? end : quarter, quarter);
-    else if (is_far(r)) /* if it was read row by row */
+    else if (is_far(r)) /* read row by row, not swept */
         let_go(r->weights, size, 0, 1, 1);
     else if (r->form != PP_FORM_DOWN && r->form != PP_FORM_ACROSS)
         let_go(r->weights, size, first, first + n, r->n_rows);
@@ -168,7 +168,7 @@ void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n)
 
 /* --- large matrices of which every row is all over them ----------------------------------------------------------- */
 
-/* One row alone of a matrix whose every word is in a page of its own would take too long, unless it is very large. */
+/* A single row is not worth a sweep if each of its words is in a page of its own, unless the matrix is very large. */
 static bool is_swept(const struct pp_rows *r, int64_t n)
 {
     const size_t size = matrix_size(r);
