@@ -110,7 +110,7 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed)
     if (t)
         add_text(g, t, token, guessed);
     if (find_stop(g, g->held.data, n_settled(g)) < n_settled(g))
-        g->finish = PP_FINISH_STOP; /* further guesses are not part of the answer */
+        g->finish = PP_FINISH_STOP; /* draft tokens after it are not part of the answer */
     else if (g->max_tokens >= 0 && g->n - g->n_prompt >= g->max_tokens)
         g->finish = PP_FINISH_LENGTH;
     else if (g->n >= g->seq->engine->n_ctx)
@@ -262,7 +262,7 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
     return code ? code : pp_cpu_reserve_outputs(e->cpu, e->most_guesses + e->n_answers, err);
 }
 
-/* What is there of the prompt already. */
+/* Counts how much of the prompt is cached already. */
 static void begin_cached(struct pp_gen *g)
 {
     struct pp_engine *e = g->seq->engine;

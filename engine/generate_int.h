@@ -2,7 +2,7 @@
  *
  *   generate.c   beginning and end, choice of tokens, text
  *   schedule.c   the forward passes that answers share
- *   speculate.c  guesses, for speculative decoding */
+ *   speculate.c  draft tokens, for speculative decoding */
 #ifndef PP_ENGINE_GENERATE_INT_H
 #define PP_ENGINE_GENERATE_INT_H
 
@@ -11,15 +11,15 @@
 #include "engine/speculate.h"
 #include "engine/speculate_bridge.h"
 
-/* Between two passes the sequence holds fewer tokens than were chosen: the last one, at least, has not been computed
- * yet, and at the beginning the prompt. */
+/* Between two passes the sequence holds fewer tokens than `tokens`: the last chosen one, at least, has not been
+ * computed yet, and at first none of the prompt. */
 struct pp_gen {
     struct pp_seq *seq, *draft;
     struct pp_sampling sampling;
     struct pp_sampler sampler;
     int64_t max_tokens;
     struct pp_spec spec;
-    struct pp_bridge *bridge; /* to a draft with another vocabulary; NULL: it has the same */
+    struct pp_bridge *bridge; /* to a draft model with another vocabulary; NULL: it has the same */
     const int32_t *say;
     int64_t n_say;
     bool ignore_end;
@@ -31,13 +31,13 @@ struct pp_gen {
     pp_progress *progress;
     void *user;
 
-    int32_t *tokens;        /* [n_ctx + 1 + PP_MAX_GUESSES]: prompt and answer; room for guesses after them */
+    int32_t *tokens;        /* [n_ctx + 1 + PP_MAX_GUESSES]: prompt and answer, then room for draft tokens */
     int64_t n_prompt, n;    /* n: prompt and tokens chosen so far */
     int64_t n_given;        /* of those, how many the caller has been told of */
     enum pp_finish finish;
     struct pp_buf held;     /* text not shown yet: could be part of a character, or of a stop string */
     size_t n_pending;       /* its last bytes, whose shown form is not decided yet (pp_shown_text) */
-    struct pp_buf held_guessed; /* for each byte of it, whether its token was guessed */
+    struct pp_buf held_guessed; /* for each byte of `held`, whether its token was drafted */
     uint64_t begin_ns;
     uint64_t copied_before; /* seq->copied_bytes when the answer began */
     struct pp_stats stats;  /* of this answer alone */
@@ -48,7 +48,7 @@ struct pp_gen {
 bool pp_gen_ends(const struct pp_gen *g, int32_t token); /* it is an end-of-text token for this answer */
 /* Samples the token after tokens[0..n_history); token -1: impossible (logits are NaN). */
 struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history);
-/* Appends a chosen token to the answer; guessed: it had been drafted. True if the answer is over. */
+/* Appends a chosen token to the answer; guessed: it was drafted. True if the answer is over. */
 bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed);
 /* The error for pp_gen_choose's -1. */
 enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err);

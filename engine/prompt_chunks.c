@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* Rows of a pass from which on each costs as little as it can. */
+/* Rows from which on a row costs as little as it can: with experts, a matrix meets only its share of the rows. */
 static double cheap_rows(const struct pp_prompt_chunks *p)
 {
     return PP_CHEAP_ROWS * (p->n_expert_used > 0 ? (double)p->n_expert / (double)p->n_expert_used : 1);
@@ -25,6 +25,6 @@ int pp_chunk_rows(const struct pp_prompt_chunks *p, bool others_wait, int max_ro
 
 void pp_chunk_took(struct pp_prompt_chunks *p, int rows, uint64_t ns)
 {
-    if (rows >= PP_LEAST_CHUNK) /* the end of a prompt costs what the weights cost, and tells nothing of a row */
+    if (rows >= PP_LEAST_CHUNK) /* fewer rows cost what reading the weights costs, and tell nothing of a row */
         p->row_ns = (double)ns / rows;
 }

@@ -1,12 +1,12 @@
 /* schedule.c - continuous batching: a pass computes the next row of every answer in decode, and, in the time that is
- * left, a chunk of the prompts in prefill. So the weights are read once for all of them, and no answer waits for more
- * than one such chunk.
+ * left, a chunk of the prompts in prefill. The weights are read once for all of them, and no answer waits longer than
+ * one such chunk takes.
  *
  * Common prefixes of prompts are computed once: the later prompt waits for the earlier one and then shares its pages,
  * and, if they are equal, its logits, too.
  *
- * Guesses (speculate.h) become further rows of an answer: the target computes all of them in one pass and chooses at
- * every place as it would have anyway. Each answer has its own. */
+ * Draft tokens (speculate.h) become further rows of an answer: the target computes all of them in one pass and chooses
+ * at every position as it would have anyway. Each answer has its own. */
 #include "engine/base/clock.h"
 #include "engine/generate_int.h"
 
@@ -14,8 +14,8 @@
 struct part {
     struct pp_gen_turn *turn;
     int first, n;           /* rows; n 0: none */
-    int n_draft;            /* the last n_draft rows are guesses, */
-    int n_chosen;           /* tokens */
+    int n_draft;            /* the last n_draft rows are draft tokens, */
+    int n_chosen;           /* tokens chosen in this pass */
     bool tree;              /* which form a tree, with second choices */
     bool prompt;            /* in prefill */
     bool chooses;           /* its rows include the last token, whose logits give the next one */
@@ -34,7 +34,7 @@ static int64_t missing(const struct pp_gen *g) { return g->n - g->seq->len; }
 
 /* --- common prefixes ------------------------------------------------------------------------------------------- */
 
-/* How many tokens the two have in common that are computed with the same adapters. */
+/* How many leading tokens the two have in common that are computed with the same adapters. */
 static int64_t alike(const struct pp_gen *a, const struct pp_gen *b)
 {
     const int64_t most = pp_seq_alike_until(a->seq, b->seq);
@@ -106,8 +106,8 @@ static void add_rows(struct pass *p, struct part *part, int n)
     p->n_rows += part->n;
 }
 
-/* Adds rows for the guesses, after the part's last row. With second choices among them they form a tree, whose root is
- * that row. */
+/* Adds rows for the draft tokens, after the part's last row. With second choices among them they form a tree, whose
+ * root is that row. */
 static void add_guesses(struct pass *p, struct part *part)
 {
     const struct pp_spec *s = &part->turn->gen->spec;
@@ -126,7 +126,7 @@ static void add_guesses(struct pass *p, struct part *part)
     part->n += s->n;
 }
 
-/* Adds the row of each answer that needs just one, and its guesses. If there are more answers than rows, each pass
+/* Adds the row of each answer that needs just one, and its draft tokens. If there are more answers than rows, each pass
  * begins with another one. */
 static void add_answers(struct pass *p, const struct pp_cancel *cancel)
 {
@@ -163,7 +163,7 @@ static void add_prompts(struct pass *p)
         struct part *part = &p->parts[i];
         if (missing(part->turn->gen) <= 1 || (part->twin = reuse_prefix(p, part)))
             continue;
-        if (missing(part->turn->gen) == 1) { /* all but the last token were found */
+        if (missing(part->turn->gen) == 1) { /* all but the last token were cached */
             if (chunk > 0)
                 add_rows(p, part, 1);
             chunk--;
@@ -185,8 +185,8 @@ static void add_prompts(struct pass *p)
 
 /* --- results --------------------------------------------------------------------------------------------------- */
 
-/* Counts the pass. Of the engine, its time is divided between prefill and decode by rows; of each answer, it is the
- * time that passed. */
+/* Counts the pass. The engine's statistics divide its time between prefill and decode by rows; those of each answer
+ * count the whole time. */
 static void count_pass(struct pass *p, uint64_t ns)
 {
     struct pp_stats *total = &p->engine->stats;
@@ -208,7 +208,7 @@ static void count_pass(struct pass *p, uint64_t ns)
     total->decode_ns += ns * (uint64_t)(p->n_rows - prompt_rows) / (uint64_t)p->n_rows;
 }
 
-/* Learns from the pass what its rows cost, and what answers would have cost without guesses. */
+/* Learns from the pass what its rows cost, and what answers would have cost without drafts. */
 static void learn_costs(struct pass *p, uint64_t ns)
 {
     struct pp_engine *e = p->engine;
@@ -220,7 +220,7 @@ static void learn_costs(struct pass *p, uint64_t ns)
         guesses += p->parts[i].n_draft;
     }
     pp_costs_pass(&e->costs, answers + guesses, (double)ns);
-    /* Without guesses the pass would have been slowed down by other programs in the same proportion. */
+    /* other programs would have slowed a pass without drafts down in the same proportion */
     double plain = pp_costs_of(&e->costs, answers) * (double)ns / pp_costs_of(&e->costs, answers + guesses);
     for (int i = 0; i < p->n_parts; i++) {
         struct pp_gen *g = p->parts[i].turn->gen;
@@ -242,8 +242,8 @@ static void first_token(struct pp_gen *g)
     g->stats.first_token_ns = g->seq->engine->stats.first_token_ns = pp_now_ns() - g->begin_ns;
 }
 
-/* Chooses a token by logits, after guess `behind` of n_guesses, or (-1) after the last chosen token, and accepts it.
- * False if the answer is over, or no choice was possible. */
+/* Chooses a token from the logits after draft token `behind` of n_guesses, or (-1) after the last chosen token, and
+ * accepts it. False if the answer is over, or no choice was possible. */
 static bool choose(struct pp_gen_turn *turn, const float *logits, int behind, int n_guesses)
 {
     struct pp_gen *g = turn->gen;
@@ -285,7 +285,7 @@ static int32_t choose_at(void *user, int guess, bool *over)
     return g->n > before ? g->tokens[before] : -1;
 }
 
-/* Removes the rows of rejected guesses from the sequence; the last chosen token is not computed yet. */
+/* Removes the rows of rejected draft tokens from the sequence; the last chosen token is not computed yet. */
 static void keep_rows(const struct part *part, int64_t base, const int8_t *path)
 {
     struct pp_gen *g = part->turn->gen;
@@ -301,7 +301,7 @@ static void keep_rows(const struct part *part, int64_t base, const int8_t *path)
         pp_seq_truncate(g->seq, base);
 }
 
-/* Makes one choice per row, as long as guesses stand. */
+/* Makes one choice per row, as long as draft tokens are accepted. */
 static void take_choices(struct part *part)
 {
     struct pp_gen *g = part->turn->gen;
@@ -331,7 +331,7 @@ static void choose_ahead(struct pp_gen_turn *turn)
         pp_seq_truncate(g->seq, g->n - 1);
 }
 
-/* Shares pages and logits with a twin that has finished the same prompt in this pass. */
+/* Shares pages and logits of a twin that has finished the same prompt in this pass. */
 static void follow_twin(struct part *part)
 {
     const struct part *twin = part->twin;
@@ -360,8 +360,8 @@ static void take_results(struct pass *p)
 
 /* --- the pass -------------------------------------------------------------------------------------------------- */
 
-/* A common pass fails if there are too few pages for one answer: runs each alone, so that only that one gets the
- * error. */
+/* Runs each answer alone. A common pass fails if there are too few pages for one answer; this way only that one gets
+ * the error. */
 static enum pp_code each_alone(struct pass *p, const struct pp_cancel *cancel, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -370,7 +370,8 @@ static enum pp_code each_alone(struct pass *p, const struct pp_cancel *cancel, s
     return code;
 }
 
-/* Guesses need pages, too: has the pass repeated without them. False: there were none. */
+/* Drops the draft tokens, which need pages, too, so that the pass can be repeated without them. False: there were
+ * none. */
 static bool without_guesses(struct pass *p)
 {
     bool any = false;

@@ -12,7 +12,7 @@ static enum pp_code no_pages(const struct pp_kv_pool *kv, struct pp_error *err)
                    (unsigned long long)pp_kv_pool_total(kv));
 }
 
-/* A page for s; if there is none, s gives up its marks for it. */
+/* Takes a page for s; if none is free, s gives up its marks for it. */
 static pp_page_id take_page(struct pp_seq *s, int t)
 {
     struct pp_kv_pool *kv = s->engine->tier[t].kv;
@@ -111,7 +111,7 @@ static enum pp_code place_in_tree(struct pp_engine *e, const struct pp_row *rows
     return PP_OK;
 }
 
-/* Rows see the sequence up to themselves; in an encoder all of it, which must be in this batch. */
+/* In a decoder a row sees the sequence up to itself; in an encoder it sees all of it, which must be in this batch. */
 static enum pp_code place_ends(struct pp_engine *e, const struct pp_row *rows, int n, struct pp_error *err)
 {
     const bool encoder = e->model->plan.encoder;
@@ -206,7 +206,8 @@ enum pp_code pp_step(struct pp_engine *e, const struct pp_row *rows, int n, cons
     }
     for (int i = 0; i < n; i++) {
         struct pp_seq *s = rows[i].seq;
-        if (!s->tree && s->plain == s->len && !e->model->plan.encoder) /* whose rows see later ones, too */
+        if (!s->tree && s->plain == s->len && !e->model->plan.encoder) /* an encoder's rows also depend on later
+                                                                          tokens */
             s->plain++;
         s->tokens[s->len++] = rows[i].token;
         s->logits_len = 0;
