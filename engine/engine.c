@@ -47,13 +47,13 @@ static uint64_t default_kv_memory(void)
     return limit < pp_memory_allowed() / 4 ? limit : pp_memory_allowed() / 4;
 }
 
-/* What a sequence holds, in pages or in bytes: what a step of max_rows rows cannot do without, and what it is with the
- * places that a tier with a window keeps to go back to (seq_pages.c). Without a window both are the same. */
+/* What a sequence needs, in pages or in bytes. least: for a step of max_rows rows; most: with what its marks hold in
+ * tiers with a window (seq_pages.c). Without a window both are the same. */
 struct tier_need {
     uint64_t least, most;
 };
 
-/* The pages of one tier for a sequence of n pages. */
+/* Pages of one tier for a sequence of n pages. */
 static struct tier_need tier_need(int max_rows, const struct pp_tier_plan *tier, uint64_t n)
 {
     if (!tier->window)
@@ -100,12 +100,12 @@ uint64_t pp_model_kv_bytes(const struct pp_model *m, enum pp_kv_type type, int64
     uint64_t sum = 0;
     for (int t = 0; t < m->plan.n_tiers; t++) {
         const struct pp_tier_plan *tier = &m->plan.tiers[t];
-        const int64_t several = tier->n_first + 3 * tier->window; /* seq_pages.c */
+        const int64_t several = tier->n_first + 3 * tier->window; /* with its marks, see seq_pages.c */
         const int64_t held = tier->window && several < n_ctx ? several : n_ctx;
         const uint64_t n_pages = (uint64_t)pp_kv_pages_of(held);
         struct pp_kv_layout l;
         layout_of(tier, type, &l);
-        if (!pp_tier_has_keys(tier->kind)) /* windows are short, but pages large: the rows of a step count */
+        if (!pp_tier_has_keys(tier->kind)) /* windows are short, but pages large, so the rows of a step count */
             sum = add_bytes(sum, tier_need(PP_USUAL_ROWS, tier, (uint64_t)n_ctx / PP_PAGE_TOKENS + 1).most,
                             l.page_bytes);
         else
@@ -127,7 +127,7 @@ static struct tier_need bytes_needed(const struct pp_engine *e, const struct pp_
     return sum;
 }
 
-/* The most pages of a sequence for which `limit` suffices, at most n. */
+/* The longest sequence that fits in `limit`, in pages, at most n. */
 static uint64_t pages_that_fit(const struct pp_engine *e, const struct pp_kv_layout *layouts, uint64_t n,
                                uint64_t limit)
 {
@@ -139,8 +139,8 @@ static uint64_t pages_that_fit(const struct pp_engine *e, const struct pp_kv_lay
     return fits;
 }
 
-/* Makes the pools of all tiers; layouts: [n_tiers]. Each gets what one sequence needs at least, and a share of the rest
- * as large as its part of what a sequence holds at most. */
+/* Makes the pools of all tiers; layouts: [n_tiers]. Each tier gets the `least` of one sequence, and of the rest a share
+ * in proportion to its `most`. */
 static enum pp_code make_pools(struct pp_engine *e, const struct pp_kv_layout *layouts, uint64_t limit,
                                struct pp_error *err)
 {
@@ -161,7 +161,7 @@ static enum pp_code make_pools(struct pp_engine *e, const struct pp_kv_layout *l
     return code;
 }
 
-/* fits: in pages, what `limit` suffices for. */
+/* fits: pages for which `limit` suffices */
 static enum pp_code too_little_for_kv(const struct pp_engine *e, const struct pp_kv_layout *layouts, uint64_t limit,
                                       uint64_t least, uint64_t fits, struct pp_error *err)
 {
@@ -201,7 +201,7 @@ static enum pp_code make_kv(struct pp_engine *e, const struct pp_engine_options 
     return code ? code : make_pools(e, layouts, limit, err);
 }
 
-/* bfloat16 numbers that an activation becomes. */
+/* How many bfloat16 numbers represent an activation; 0: it stays float32. */
 static int parts_of(enum pp_activations activations, enum pp_isa isa)
 {
     if (activations == PP_ACT_AUTO)
@@ -230,7 +230,7 @@ static int rows_of(const struct pp_engine *e, const struct pp_engine_options *op
     return e->model->plan.encoder && e->n_ctx > PP_USUAL_ROWS ? (int)e->n_ctx : PP_USUAL_ROWS;
 }
 
-/* Room for the rows of a batch; threads of its own, or another engine's. */
+/* Allocates what a batch needs; starts the thread pool, unless another engine's is shared. */
 static enum pp_code make_batch_and_pool(struct pp_engine *e, const struct pp_engine_options *opt, struct pp_error *err)
 {
     e->rows = pp_calloc((size_t)e->max_rows, sizeof *e->rows);
@@ -249,7 +249,7 @@ static enum pp_code make_batch_and_pool(struct pp_engine *e, const struct pp_eng
     return code;
 }
 
-/* Pages lie on the nodes of all threads; what they are is counted. */
+/* Interleaves the pages over the NUMA nodes of all threads, and counts them. */
 static void spread_tiers(struct pp_engine *e, const struct pp_kv_layout *layouts)
 {
     e->stats.n_tiers = e->n_tiers;
@@ -290,7 +290,7 @@ enum pp_code pp_engine_new(const struct pp_model *m, const struct pp_engine_opti
     e->chunks.n_expert = m->info.n_expert;
     e->chunks.n_expert_used = m->info.n_expert_used;
     code = make_batch_and_pool(e, opt, err);
-    if (!code) /* where nobody asked for a size, what fits is taken, but not less than this */
+    if (!code) /* without a wish, n_ctx may shrink to what fits, but not below LEAST_CTX */
         code = pp_model_check_fits(m, opt->kv_type, opt->n_ctx || e->n_ctx < LEAST_CTX ? e->n_ctx : LEAST_CTX,
                                    e->max_rows, err);
     if (!code)
@@ -396,7 +396,7 @@ struct pp_stats *pp_engine_stats(struct pp_engine *e)
 
 /* --- sequences ------------------------------------------------------------------------------------------------ */
 
-/* Room for the marks of a tier with a window; others hold everything anyway. */
+/* Memory for the marks of a tier with a window; other tiers hold all pages anyway. */
 static bool make_marks(const struct pp_engine *e, int t, struct pp_seq_tier *tier)
 {
     const int64_t window = e->tier[t].window, most = window < e->n_ctx ? window : e->n_ctx;
@@ -475,7 +475,7 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
     struct pp_adapter_set set = {0};
     for (int i = 0; i < n; i++) {
         if (use[i].scale == 0.0f)
-            continue; /* the same as absent */
+            continue; /* scale 0 is the same as absent */
         if (!isfinite(use[i].scale))
             return pp_fail(err, PP_ERR_USAGE, "the strength of adapter %s is no number", use[i].adapter->info.name);
         if (set.n == PP_MAX_ADAPTERS - pp_switched_beside(s->engine))

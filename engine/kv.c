@@ -26,7 +26,7 @@ static int round_up(int n, int to)
     return (n + to - 1) / to * to;
 }
 
-/* Bytes of K or V of a page's positions, each padded to `pad` values, and of their scales. */
+/* Bytes of K or V for a page's positions, each padded to `pad` values, and of their scales. */
 struct room {
     size_t values, scales;
 };
@@ -55,9 +55,9 @@ static void lay_out(struct pp_kv_layout *l)
     l->head_pad = round_up(l->head_dim, pad_to);
     l->v_pad = round_up(l->v_dim, pad_to);
     if (pp_kv_integers(l)) {
-        l->rotate = both & -both; /* the largest power of two that divides them */
+        l->rotate = both & -both; /* the largest power of two that divides both: Hadamard transforms of this size */
         if (l->rotate < 16)
-            l->rotate = 0; /* too short to spread anything */
+            l->rotate = 0; /* too short to spread outliers */
         l->scale_dims = PP_KV_BLOCK;
         if (l->type == PP_KV_Q8 && l->rotate > PP_KV_BLOCK)
             l->scale_dims = l->rotate < PP_KV_MOST_SCALED ? l->rotate : PP_KV_MOST_SCALED;
@@ -113,13 +113,13 @@ void pp_kv_layout_init_rows(struct pp_kv_layout *l, int n_layer, int width)
                                .stride = 1, .slots = PP_PAGE_TOKENS,
                                .head_dim = width, .head_pad = round_up(width, PP_KV_GROUP), .v_in_k = true};
     l->head_bytes = room_of(l, l->head_pad).values;
-    l->k_scales = l->v = l->v_scales = l->head_bytes; /* there are none */
+    l->k_scales = l->v = l->v_scales = l->head_bytes; /* no scales, no V */
     l->page_bytes = l->head_bytes * (size_t)n_layer;
 }
 
-enum { STEPS_WORDS = 16 }; /* for the number of steps: what follows begins at a whole vector */
+enum { STEPS_WORDS = 16 }; /* room for the number of steps, so that what follows is aligned to a vector */
 
-/* Bytes of a head's part of a layer's states, and of a key head's. */
+/* Bytes of a head's part of a layer's states; state_key_bytes: of a key head's. */
 static size_t state_bytes(const struct pp_state_shape *s)
 {
     const size_t values = (size_t)s->value_dim, keys = (size_t)s->key_dim, inputs = (size_t)s->n_inputs;
@@ -140,7 +140,7 @@ void pp_kv_layout_init_state(struct pp_kv_layout *l, int n_layer, const struct p
                                .head_dim = shape->value_dim, .head_pad = shape->value_dim, .v_in_k = true,
                                .state = *shape};
     l->head_bytes = (size_t)shape->n_key_head * state_key_bytes(shape) + (size_t)shape->n_head * state_bytes(shape);
-    l->k_scales = l->v = l->v_scales = l->head_bytes; /* there are none */
+    l->k_scales = l->v = l->v_scales = l->head_bytes; /* no scales, no V */
     l->page_bytes = l->head_bytes * (size_t)n_layer;
 }
 
@@ -170,7 +170,7 @@ struct pp_kv_state pp_kv_state_head(const struct pp_kv_layout *l, uint8_t *page,
     return h;
 }
 
-/* from, to: a layer's bytes in a page. */
+/* from, to: where a layer begins in its page. */
 static void copy_steps_position(const struct pp_kv_layout *l, uint8_t *from, int from_slot, uint8_t *to, int to_slot)
 {
     const struct pp_state_shape *s = &l->state;
@@ -184,13 +184,13 @@ static void copy_steps_position(const struct pp_kv_layout *l, uint8_t *from, int
     }
 }
 
-/* Likewise. */
+/* The same for any kind of state. */
 static void copy_state_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
                                 int to_slot)
 {
     const struct pp_state_shape *s = &l->state;
     const size_t values = (size_t)s->value_dim;
-    uint8_t *source = (uint8_t *)(uintptr_t)from; /* is only read */
+    uint8_t *source = (uint8_t *)(uintptr_t)from; /* only read */
     if (s->n_inputs) {
         copy_steps_position(l, source, from_slot, to, to_slot);
         return;
@@ -210,8 +210,8 @@ static void copy_state_position(const struct pp_kv_layout *l, const uint8_t *fro
     }
 }
 
-/* `count` elements of `size` bytes, `stride` bytes apart, beginning at lane `from` and `to`. Where positions are picked
- * this is a part of every row's attention: a compiler makes single moves of sizes that it knows. */
+/* Copies `count` elements of `size` bytes, `stride` bytes apart. Where attention picks positions this is a part of
+ * every row's work: with a constant size the compiler makes single moves. */
 static inline __attribute__((always_inline)) void copy_elements(const uint8_t *src, uint8_t *dst, size_t count,
                                                                 const size_t size, size_t stride)
 {
@@ -254,7 +254,7 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
     case PP_KV_Q8_0:
     case PP_KV_Q4_0: {
         const size_t n_scales = pad / (size_t)l->scale_dims, scales = n_scales * PP_KV_GROUP * 2;
-        pad /= l->type == PP_KV_Q4_0 ? 2 : 1; /* bytes */
+        pad /= l->type == PP_KV_Q4_0 ? 2 : 1; /* bytes of values */
         v_pad /= l->type == PP_KV_Q4_0 ? 2 : 1;
         copy_lane(from + fg * pad * PP_KV_GROUP, fl, to + tg * pad * PP_KV_GROUP, tl, pad / 4, 4, 4 * PP_KV_GROUP);
         copy_lane(from + l->k_scales + fg * scales, fl, to + l->k_scales + tg * scales, tl, n_scales, 2,
@@ -280,7 +280,7 @@ void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from,
         memmove(to + l->v + ts * v_pad * size, from + l->v + fs * v_pad * size, v_pad * size);
 }
 
-/* A value of K in the cache, of which the integers' come several in an element. */
+/* Bytes of n values of K. */
 static size_t k_bytes(const struct pp_kv_layout *l, size_t n)
 {
     return l->type == PP_KV_F32 ? 4 * n : l->type == PP_KV_F16 ? 2 * n : l->type == PP_KV_Q4_0 ? n / 2 : n;
@@ -313,7 +313,8 @@ void pp_kv_copy_places(const struct pp_kv_layout *l, const uint8_t *from, int fr
 
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot)
 {
-    const int64_t shared = l->stride < PP_PAGE_TOKENS ? l->stride : PP_PAGE_TOKENS; /* in a page */
+    const int64_t shared = l->stride < PP_PAGE_TOKENS ? l->stride : PP_PAGE_TOKENS; /* tokens of a page that share a
+                                                                                       slot */
     if ((from_slot + 1) % shared != 0)
         return;
     from_slot /= (int)shared;
@@ -325,10 +326,12 @@ void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int 
 /* A byte of E4M3. */
 static float from_e4m3(uint8_t b)
 {
-    return 256 * pp_f16_to_f32((uint16_t)((b & 0x80) << 8 | (b & 0x7F) << 7)); /* its bits make a 256th in F16 */
+    return 256 * pp_f16_to_f32((uint16_t)((b & 0x80) << 8 | (b & 0x7F) << 7)); /* E4M3's bits, shifted into F16, are
+                                                                                  1/256 of its value */
 }
 
-/* One value of K (dimension d) or V: 16 positions lie side by side there, or two. */
+/* One value of K (dimension d) or V. In a K element of integers, values of 4 or 8 dimensions lie together, then 16
+ * positions. */
 static float load_k(const struct pp_kv_layout *l, const uint8_t *head, int slot, int d)
 {
     const size_t pad = (size_t)l->head_pad, group = (size_t)(slot / PP_KV_GROUP), lane = (size_t)(slot % PP_KV_GROUP);

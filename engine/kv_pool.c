@@ -49,7 +49,8 @@ enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct
 {
     *out = NULL;
     size_t stride = (l->page_bytes + 63) / 64 * 64;
-    uint64_t n = limit / l->page_bytes; /* not by stride, so that callers who count page_bytes get as many pages */
+    uint64_t n = limit / l->page_bytes; /* page_bytes, not stride, so that callers who count page_bytes get as many
+                                           pages */
     if (n < 1)
         n = 1;
     if (n > INT32_MAX / 2)
@@ -107,7 +108,8 @@ uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id) { return p->bas
 void pp_kv_pool_clear(const struct pp_kv_pool *p, uint64_t n, const struct pp_cancel *cancel)
 {
 #ifdef MADV_POPULATE_WRITE
-    const size_t system_page = (size_t)sysconf(_SC_PAGESIZE), bite = (size_t)4 << 20; /* a few milliseconds */
+    const size_t system_page = (size_t)sysconf(_SC_PAGESIZE), bite = (size_t)4 << 20; /* touching 4 MB takes a few
+                                                                                         milliseconds */
     const uint64_t first = (uint64_t)atomic_load_explicit(&p->n_fresh, memory_order_relaxed);
     const uint64_t most = ((uint64_t)p->n_pages - first) / 2;
     const size_t end = (size_t)(first + (n < most ? n : most)) * p->stride;

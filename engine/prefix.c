@@ -36,7 +36,7 @@ struct pp_sha256 pp_seq_page_key(const struct pp_seq *s, int64_t p)
     return pp_seq_has_activated(s) ? key_of(s->adapters.use, s->start, s->adapters.n, p) : s->key;
 }
 
-/* The identity of the p-th page of s, with these tokens. false: a vector is among its inputs. */
+/* The identity of page p of s with these tokens. False: one of its inputs is a vector. */
 static bool name_page(const struct pp_seq *s, int64_t p, const int32_t *tokens, struct pp_hash128 *name)
 {
     for (int i = 0; i < PP_PAGE_TOKENS; i++)
@@ -83,8 +83,8 @@ int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n)
     return whole + pp_tail_adopt(s, tokens, n);
 }
 
-/* Lists the adapters with a strength other than 0, and from where on they act in these tokens. Returns how many, at
- * most PP_MAX_ADAPTERS. */
+/* Lists the adapters with a strength other than 0, and from which token on each acts. Returns how many, at most
+ * PP_MAX_ADAPTERS. */
 static int find_starts(const struct pp_adapter_use *use, int n_use, const int32_t *tokens, int64_t n,
                        struct pp_adapter_use *acting, int64_t *start)
 {

@@ -1,11 +1,11 @@
-/* seq_cut.c - tokens are taken out of the middle of a sequence, and what follows is kept as it was computed (what
- * StreamingLLM does, arXiv 2309.17453, here with whole turns, and keys turned to their new places). */
+/* seq_cut.c - cuts tokens out of the middle of a sequence, and keeps what follows as it was computed, as StreamingLLM
+ * does (arXiv 2309.17453), but with whole turns, and with keys rotated to their new positions. */
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/engine_int.h"
 
-enum { FOUND = 4 }; /* old pages that a few rows can come from */
+enum { FOUND = 4 }; /* most old pages that a few rows can come from */
 
 static bool has_rows(const struct pp_seq *s, int t)
 {
@@ -35,16 +35,16 @@ static enum pp_code check(const struct pp_seq *s, int64_t from, int64_t to, stru
     return PP_OK;
 }
 
-/* The first page that is made anew where `end` tokens stay, those from `from` on in new places: of rows, which go back
- * by a few positions, only the last ones are. */
+/* The first page that is made anew when `end` tokens stay and those from `from` on move. In a tier of rows
+ * (convolutions) only the last `window` positions are needed, so only their pages. */
 static int64_t first_fresh(const struct pp_seq *s, int t, int64_t from, int64_t end)
 {
     const int64_t first = from / PP_PAGE_TOKENS, needed = (end - s->engine->tier[t].window + 1) / PP_PAGE_TOKENS;
     return has_rows(s, t) && needed > first ? needed : first;
 }
 
-/* A tier's new pages from page `first` on, and old ones that the sequence does not hold any more, but which they are
- * made of. */
+/* A tier's new pages, from page `first` on; and old pages that they are copied from, but which the sequence did not
+ * hold any more. */
 struct fresh {
     pp_page_id *pages;  /* [n] */
     int64_t first, n;
@@ -70,7 +70,7 @@ static void give_back(const struct pp_seq *s, int t, struct fresh *f)
     let_go(s, t, f);
 }
 
-/* Whether the i-th old page is held, or could be found: it is then in `found`. */
+/* Whether the i-th old page is held, or was found by name, and is then in `found`. */
 static bool find_old(const struct pp_seq *s, int t, int64_t i, struct fresh *f)
 {
     const struct pp_seq_tier *tier = &s->tier[t];
@@ -113,8 +113,8 @@ static enum pp_code take(const struct pp_seq *s, int t, int64_t from, int64_t en
     return pp_fail(err, PP_ERR_NOMEM, "there are too few free KV pages to move what is computed");
 }
 
-/* Fills new pages up to `end` - 1 with positions from `from` on, which come from `distance` further on, and those
- * before in the first page, which stay. */
+/* Fills the new pages: positions from .. end - 1 are copied from `distance` positions further on; the positions before
+ * `from` in the first page stay where they were. */
 static enum pp_code fill(const struct pp_seq *s, int t, const struct fresh *f, int64_t from, int64_t end,
                          int64_t distance, struct pp_error *err)
 {
@@ -145,12 +145,12 @@ static void drop_from(const struct pp_seq *s, struct pp_seq_tier *tier, int t, i
         pp_page_release(s->engine->tier[t].kv, tier->pages[--tier->n_pages]);
 }
 
-/* The new pages take the place of the old ones, page `changed` and those behind it. */
+/* Puts the new pages in place of page `changed` and all after it. */
 static void replace(struct pp_seq *s, int t, int64_t changed, struct fresh *f)
 {
     struct pp_seq_tier *tier = &s->tier[t];
     drop_from(s, tier, t, changed);
-    if (tier->n_pages != f->first) { /* a gap would lie between */
+    if (tier->n_pages != f->first) { /* pages between would be missing */
         drop_from(s, tier, t, 0);
         tier->first_page = f->first;
     }

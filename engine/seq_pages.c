@@ -3,18 +3,18 @@
  * In a tier without a window, a sequence holds all its pages. With a window of W it holds those that the next row sees,
  * the last W - 1 positions and, in some models, the first ones, and releases the others with the next step: full pages
  * are named and stay findable until their memory is needed. To go back to n positions, the pages that the row after
- * them sees must be held or found by name; if they are not, the sequence goes back further, to the last place where all
- * are, and what lies between is computed again.
+ * them sees must be held or found by name; if they are not, the sequence goes back further, to the last position where
+ * all are, and the positions between are computed again.
  *
  * Pages of convolutions and states are large (LFM2 1.2B: 5 MB, while those of its keys and values take 0.4 MB), and to
  * continue takes the last few positions only. So of those that a sequence has released, only the first ones and every
  * eighth keep their names; the memory of the others is reused while it is in cache. Of states (Qwen 3.5 2B: 66 MB with
  * the inputs of their convolutions) only the fourth of the first ones does.
  *
- * Two places are likely to be returned to: where the current turn began (to edit it), and where its prompt ended (to
- * answer it again). So that this costs nothing, however much memory others need, a sequence marks them. A mark holds
- * the full pages of the window before it. So in a tier with a window a sequence never holds more than three windows and
- * the rows of one step. */
+ * Users are likely to return to two positions: where the current turn began (to edit it), and where its prompt ended
+ * (to answer it again). A sequence marks them, so that going back there costs nothing, however much memory others need:
+ * a mark holds the full pages of the window before it. So in a tier with a window a sequence never holds more than
+ * three windows and the rows of one step. */
 #include <string.h>
 
 #include "engine/engine_int.h"
@@ -88,12 +88,12 @@ static void hold(struct pp_seq *s, int t, int64_t n)
             continue;
         pp_page_id page = pp_page_find(s->engine->tier[t].kv, &s->names[i]);
         if (pp_seq_holds(s, t, i))
-            pp_page_release(s->engine->tier[t].kv, tier->pages[i]); /* which has only the beginning of that page */
+            pp_page_release(s->engine->tier[t].kv, tier->pages[i]); /* filled less far than needed */
         pp_seq_set_page(s, t, i, page);
     }
     release_range(s, t, end, tier->n_pages);
     const int64_t kept = tier->n_pages < end ? tier->n_pages : end;
-    if (tier->first_page < kept && kept < from) { /* there would be a gap between the pages held */
+    if (tier->first_page < kept && kept < from) { /* otherwise there would be a gap between the pages held */
         release_range(s, t, tier->first_page > always ? tier->first_page : always, kept);
         tier->first_page = from;
     } else if (tier->first_page >= kept || from < tier->first_page) {
@@ -111,8 +111,8 @@ void pp_seq_drop_pages(struct pp_seq *s)
     }
 }
 
-/* Whether the i-th page of a tier stays findable once its sequence releases it; the same in all tiers of large pages.
- * */
+/* Whether the i-th page of a tier stays findable once its sequence releases it; the same in all tiers of large
+ * pages. */
 static bool keeps_name(const struct pp_engine *e, int t, int64_t i)
 {
     enum { EACH = 8, LARGE = 16 << 20 };
@@ -136,7 +136,7 @@ void pp_seq_slide(struct pp_seq *s)
             if (i < s->engine->tier[t].first)
                 continue;
             if (i < s->n_named && keeps_name(s->engine, t, i))
-                pp_page_name(kv, tier->pages[i], &s->names[i]); /* if no other page has this name any more */
+                pp_page_name(kv, tier->pages[i], &s->names[i]); /* unless another page has this name by now */
             else if (!keeps_name(s->engine, t, i) && pp_page_refs(kv, tier->pages[i]) == 1)
                 pp_page_unname(kv, tier->pages[i]);
             pp_page_release(kv, tier->pages[i]);
@@ -166,14 +166,14 @@ bool pp_seq_unmark(struct pp_seq *s)
     return any;
 }
 
-/* One more reference to the i-th page under its name, which is held or known. */
+/* Takes one more reference to the i-th page by its name; the page is held or findable. */
 static pp_page_id hold_named(struct pp_seq *s, int t, int64_t i)
 {
     struct pp_kv_pool *kv = s->engine->tier[t].kv;
     pp_page_id page = pp_page_find(kv, &s->names[i]);
     if (page != PP_NO_PAGE)
         return page;
-    page = s->tier[t].pages[i]; /* no page has this name any more */
+    page = s->tier[t].pages[i]; /* no page has this name any more: names ours again */
     pp_page_name(kv, page, &s->names[i]);
     pp_page_retain(kv, page);
     return page;
@@ -196,7 +196,7 @@ void pp_seq_mark(struct pp_seq *s, enum pp_mark which)
 
 /* --- going back, and sharing ----------------------------------------------------------------------------------- */
 
-/* Sets the length to n, at most the present one. */
+/* Shortens the sequence to n positions, at most its length. */
 static void shorten(struct pp_seq *s, int64_t n)
 {
     s->len = n;
@@ -270,7 +270,7 @@ int64_t pp_seq_begin(struct pp_seq *s, const int32_t *prompt, int64_t n)
     while (same < s->len && same < n && s->tokens[same] == prompt[same])
         same++;
     if (same == n && (s->len > n || !pp_seq_logits(s)))
-        same = n - 1; /* computes the last token again, for its logits */
+        same = n - 1; /* the last token is computed again, for its logits */
     const bool goes_on = same == s->len;
     pp_seq_truncate(s, same);
     if (goes_on || !s->mark[PP_MARK_TURN])

@@ -1,10 +1,9 @@
 /* tails.c - keeps the partly filled last page (tail) of a sequence findable when its adapters change, so that switching
  * back computes nothing again.
  *
- * Identities are defined for full pages (kv.h). That of a tail is made of the tokens there are, which the engine
- * remembers: a sequence with the same history and adapters takes the page over as far as its tokens match, and writes
- * into a copy. A tail is not referenced: like any cached page it is reused when memory is needed, least recently used
- * first. */
+ * Identities are defined for full pages (kv.h). A tail's is made from the tokens in it, which the engine remembers: a
+ * sequence with the same history and adapters takes the page over as far as its tokens match, and writes into a copy. A
+ * tail is not referenced: like any cached page it is reused when memory is needed, least recently used first. */
 #include <string.h>
 
 #include "engine/engine_int.h"
