@@ -27,7 +27,7 @@ static enum pp_tier_kind kind_of(const struct pp_op *op)
     }
 }
 
-/* The tier of layers that leave the same behind as this one; its layers are not counted yet. */
+/* A tier for what this operation keeps in the cache; its layers are not counted yet. */
 static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hparams *hp, const struct pp_op *op)
 {
     if (op->kind == PP_OP_CONVOLVE)
@@ -44,7 +44,7 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
     if (kind_of(op) == PP_TIER_COMPRESSED)
         return (struct pp_tier_plan){.kind = PP_TIER_COMPRESSED, .n_head = 1, .n_head_kv = 1,
                                      .head_dim = (int)p->slots[op->in].width, .stride = op->stride};
-    if (op->kind == PP_OP_RECUR) { /* a row needs the page of the position before it, as if it saw that */
+    if (op->kind == PP_OP_RECUR) { /* a row needs the page of the position before it, like a window of 2 */
         const struct pp_state_shape *shape = &p->recurrences[op->recurrence].shape;
         return (struct pp_tier_plan){.kind = PP_TIER_STATE, .window = 2, .n_head_kv = 1,
                                      .head_dim = shape->value_dim, .state = *shape};
@@ -76,7 +76,7 @@ static bool same_state(const struct pp_state_shape *a, const struct pp_state_sha
            a->value_dim == b->value_dim && a->n_inputs == b->n_inputs;
 }
 
-/* But for the number of layers. */
+/* Apart from the number of layers. */
 static bool same_tier(const struct pp_tier_plan *a, const struct pp_tier_plan *b)
 {
     return a->kind == b->kind && a->window == b->window && a->n_first == b->n_first &&
@@ -87,7 +87,7 @@ static bool same_tier(const struct pp_tier_plan *a, const struct pp_tier_plan *b
            same_state(&a->state, &b->state);
 }
 
-/* Made if there is none like it yet; -1: there are too many. */
+/* Adds the tier if there is none like it yet. -1: there are too many. */
 static int find_tier(struct pp_plan *p, const struct pp_tier_plan *like)
 {
     int t = 0;
@@ -107,7 +107,7 @@ static bool uses_cache(const struct pp_op *op)
            op->kind == PP_OP_RECUR;
 }
 
-/* Where attention finds the keys of compressed blocks that its layer has stored before. */
+/* Points attention over compressed blocks at their keys, which its layer stored before. */
 static void find_compressed(struct pp_plan *p)
 {
     const struct pp_op *keys = NULL;
@@ -122,8 +122,8 @@ static void find_compressed(struct pp_plan *p)
     }
 }
 
-/* The layer of its tier that an operation goes with: what leaves something there begins one; attention reads the one
- * that was begun last, or another layer's. */
+/* The index within its tier of an operation's layer. Operations that store begin a new one; attention reads the one
+ * begun last, or another layer's (`seen`). */
 static int place_in(struct pp_tier_plan *tier, const struct pp_op *op)
 {
     if (op->kind != PP_OP_ATTENTION)
@@ -167,7 +167,8 @@ bool pp_plan_has_states(const struct pp_plan *plan)
 
 enum pp_code pp_plan_build(const struct pp_source *s, struct pp_plan *plan, struct pp_error *err)
 {
-    const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch); /* the source was opened by it */
+    const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch); /* known, since pp_source_open looked it
+                                                                                 up */
     *plan = (struct pp_plan){0};
     plan->encoder = pp_arch_encodes(arch);
     enum pp_code code = arch->encoder ? pp_plan_encoder(s, arch->encoder, plan, err)
@@ -197,7 +198,7 @@ void pp_plan_free(struct pp_plan *p)
     *p = (struct pp_plan){0};
 }
 
-/* Room for one more item of `size` bytes behind *n others, which it counts. False: out of memory, as p->bad says. */
+/* Makes room for one more item of `size` bytes at the end of *n, and counts it. False: out of memory; sets p->bad. */
 static bool grow_by_one(struct pp_plan *p, void *items, int *n, int *cap, size_t size)
 {
     size_t c = (size_t)*cap;
@@ -234,7 +235,7 @@ void pp_plan_add(struct pp_plan *p, struct pp_op op)
         p->ops[p->n_ops - 1] = op;
 }
 
-/* Into an array: what the function was given behind fmt. */
+/* Formats the arguments after fmt into an array. */
 #define FORMAT(to, fmt)                        \
     do {                                       \
         va_list ap;                            \
@@ -259,7 +260,7 @@ static const struct pp_tensor *fail_shape(const struct pp_source *s, const struc
     return NULL;
 }
 
-/* Of a stack: others go by its first matrix. */
+/* Stacks only: a list of matrices is checked by its first one. */
 static bool check_count(const struct pp_source *s, const char *name, int64_t n, struct pp_error *err)
 {
     if (n < 1)
@@ -269,7 +270,7 @@ static bool check_count(const struct pp_source *s, const char *name, int64_t n, 
     return n >= 1;
 }
 
-/* need: rows of a matrix 0 for a vector, matrices 0 for one matrix */
+/* rows 0: a vector; matrices 0: one matrix */
 static const struct pp_tensor *checked_tensor(const struct pp_source *s, const char *name, int64_t matrices,
                                               int64_t rows, int64_t cols, struct pp_error *err)
 {
@@ -328,7 +329,7 @@ int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, 
     FORMAT(base, fmt);
     snprintf(name, sizeof name, "%s.weight", base);
     const struct pp_tensor *w = pp_source_tensor(s, name), *b = NULL;
-    const bool is_vector = n_out == 1 && w && w->n_dims == 1; /* which a matrix of one row may be */
+    const bool is_vector = n_out == 1 && w && w->n_dims == 1; /* files may store a matrix of one row as a vector */
     w = checked_tensor(s, name, 0, is_vector ? 0 : n_out, n_in, err);
     if (!w)
         return -1;
@@ -344,7 +345,7 @@ int pp_plan_linear(struct pp_plan *p, const struct pp_source *s, int64_t n_out, 
     return p->n_linears - 1;
 }
 
-/* n zeroed items that go with the plan; NULL: *err says that there is no memory for them. */
+/* n zeroed items that the plan owns; NULL: out of memory, *err says so. */
 static void *make(struct pp_plan *p, int64_t n, size_t size, struct pp_error *err)
 {
     void *memory = pp_calloc((size_t)n, size);
@@ -357,7 +358,7 @@ static void *make(struct pp_plan *p, int64_t n, size_t size, struct pp_error *er
     return p->owned[p->n_owned - 1] = memory;
 }
 
-/* A vector of n numbers: `value` from the first to the one before the end, elsewhere 0. */
+/* A vector of n numbers: `value` in [first, end), 0 elsewhere. */
 static const struct pp_tensor *make_vector(struct pp_plan *p, const char *name, int64_t n, int64_t first, int64_t end,
                                            float value, struct pp_error *err)
 {
@@ -380,14 +381,14 @@ const struct pp_tensor *pp_plan_ones(struct pp_plan *p, int64_t n, struct pp_err
 const struct pp_tensor *pp_plan_numbers(struct pp_plan *p, int64_t n, float **numbers, struct pp_error *err)
 {
     const struct pp_tensor *t = make_vector(p, "numbers", n, 0, 0, 0, err);
-    *numbers = t ? (float *)(uintptr_t)t->data : NULL; /* ours */
+    *numbers = t ? (float *)(uintptr_t)t->data : NULL; /* made above, so writable */
     return t;
 }
 
 const struct pp_tensor *pp_plan_number_rows(struct pp_plan *p, int64_t rows, int64_t cols, float **numbers,
                                             struct pp_error *err)
 {
-    struct pp_tensor *t = (struct pp_tensor *)(uintptr_t)pp_plan_numbers(p, rows * cols, numbers, err); /* ours */
+    struct pp_tensor *t = (struct pp_tensor *)(uintptr_t)pp_plan_numbers(p, rows * cols, numbers, err); /* writable */
     if (t) {
         t->n_dims = 2;
         t->ne[0] = cols;
@@ -399,7 +400,7 @@ const struct pp_tensor *pp_plan_number_rows(struct pp_plan *p, int64_t rows, int
 const struct pp_tensor *pp_plan_silence(struct pp_plan *p, const struct pp_hparams *hp, struct pp_error *err)
 {
     const struct pp_tensor *t = make_vector(p, "silence", hp->n_vocab, 0, 0, 0, err);
-    float *numbers = t ? (float *)(uintptr_t)t->data : NULL; /* ours */
+    float *numbers = t ? (float *)(uintptr_t)t->data : NULL; /* made above, so writable */
     for (int k = 0; t && k < PP_SILENT_RANGES; k++)
         for (int64_t i = hp->silent[k].first; i < hp->silent[k].end && i < hp->n_vocab; i++)
             numbers[i] = -1e30f;
@@ -409,7 +410,7 @@ const struct pp_tensor *pp_plan_silence(struct pp_plan *p, const struct pp_hpara
 const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions, int64_t n, bool fairseq,
                                           struct pp_error *err)
 {
-    enum { LEAST = 4, MOST = 1 << 28, RESERVED = 2 }; /* the first two rows of such tables are no position's */
+    enum { LEAST = 4, MOST = 1 << 28, RESERVED = 2 }; /* the first two rows of fairseq's tables are no positions */
     const int64_t half = n / 2;
     if (n < LEAST || n % 2 != 0 || n_positions > MOST / n) {
         pp_fail(err, PP_ERR_UNSUPPORTED, "sinusoids of %lld positions in %lld values are not supported",
@@ -419,11 +420,11 @@ const struct pp_tensor *pp_plan_sinusoids(struct pp_plan *p, int64_t n_positions
     const struct pp_tensor *flat = make_vector(p, "sinusoids", n_positions * n, 0, 0, 0, err);
     if (!flat)
         return NULL;
-    struct pp_tensor *t = (struct pp_tensor *)(uintptr_t)flat; /* ours */
+    struct pp_tensor *t = (struct pp_tensor *)(uintptr_t)flat; /* made above, so writable */
     float *to = (float *)(uintptr_t)t->data;
     const float step = (float)(log(10000) / (double)(fairseq ? half - 1 : half));
     for (int64_t row = 0; row < n_positions; row++)
-        for (int64_t i = 0; i < half; i++) { /* in floats, as the tables were made that models learned with */
+        for (int64_t i = 0; i < half; i++) { /* float arithmetic, as in the code that made the tables for training */
             const float angle = (float)(row + (fairseq ? RESERVED : 0)) * expf((float)i * -step);
             to[row * n + i] = sinf(angle);
             to[row * n + half + i] = cosf(angle);
@@ -459,7 +460,7 @@ const struct pp_tensor *pp_plan_row(struct pp_plan *p, const struct pp_tensor *t
     return r;
 }
 
-/* What a tensor holds, row after row, as a matrix. */
+/* The values of a tensor, row after row, as a matrix. */
 static const struct pp_tensor *as_matrix(struct pp_plan *p, const struct pp_tensor *t, int64_t rows, int64_t cols,
                                          struct pp_error *err)
 {
@@ -527,7 +528,7 @@ const struct pp_tensor *const *pp_plan_tables(struct pp_plan *p, const struct pp
     return tables;
 }
 
-/* [n, n_taps] of zeros */
+/* Zeros [n, n_taps]: the taps of a convolution. */
 static float *make_taps(struct pp_plan *p, const char *name, int64_t n, int64_t n_taps, const struct pp_tensor **made,
                         struct pp_error *err)
 {
@@ -579,7 +580,7 @@ void pp_plan_linear_bias(struct pp_plan *p, int linear, const struct pp_tensor *
 
 /* --- experts ---------------------------------------------------------------------------------------------------- */
 
-/* The matrices of a stack, as tensors of their own. */
+/* Makes a tensor of each matrix of a stack. */
 static bool slice(struct pp_plan *p, const struct pp_tensor *stack, int n, const struct pp_tensor **matrices,
                   struct pp_error *err)
 {
@@ -631,7 +632,7 @@ int pp_plan_heads(struct pp_plan *p, const struct pp_source *s, int n, int64_t n
     if (!check_count(s, name, n, err))
         return -1;
     const struct pp_tensor *stack = pp_source_tensor(s, name);
-    const bool flat = stack && stack->n_dims == 2; /* some converters' */
+    const bool flat = stack && stack->n_dims == 2; /* some converters store the heads' matrices as one */
     stack = checked_tensor(s, name, flat ? 0 : n, flat ? n * n_out : n_out, n_in, err);
     if (!stack)
         return -1;
@@ -643,7 +644,7 @@ int pp_plan_heads(struct pp_plan *p, const struct pp_source *s, int n, int64_t n
         return -1;
     }
     for (int h = 0; h < n; h++)
-        ((struct pp_tensor *)(uintptr_t)matrices[h])->ne[1] = n_out; /* ours */
+        ((struct pp_tensor *)(uintptr_t)matrices[h])->ne[1] = n_out; /* made by slice, so writable */
     p->heads[p->n_heads - 1] = (struct pp_heads){.n = n, .w = matrices};
     return p->n_heads - 1;
 }

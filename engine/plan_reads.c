@@ -1,7 +1,8 @@
-/* plan_reads.c - what operations of a plan read: backends fuse, and keep no vector that nobody asks for again. */
+/* plan_reads.c - whether a value of a plan is still read. Backends fuse operations, and drop results that nothing
+ * reads. */
 #include "engine/plan.h"
 
-/* Values of a slot that stands for itself. */
+/* The values of a slot within its base slot. */
 struct range {
     int base;
     int64_t from, to;
@@ -21,7 +22,7 @@ static bool overlap(const struct pp_plan *p, int a, struct range r)
     return x.base == r.base && x.from < r.to && r.from < x.to;
 }
 
-/* How far b is written, from its first value on, that had been as far as `done`, once slot a is. */
+/* Values of slot b written up to `done`: how far they are after slot a is written, too. */
 static int64_t written(const struct pp_plan *p, int a, int b, int64_t done)
 {
     if (a < 0)
@@ -51,10 +52,10 @@ bool pp_plan_op_reads(const struct pp_plan *p, const struct pp_op *op, int slot)
     return slot >= 0 && op_reads(p, op, range_of(p, slot));
 }
 
-/* What was written since is not what was there: layers of other widths use the same memory. */
+/* A slot that is written again holds another value: layers of other widths use the same memory. */
 bool pp_plan_reads(const struct pp_plan *p, int slot, int from)
 {
-    struct range rest = range_of(p, slot); /* parts may be written one after the other */
+    struct range rest = range_of(p, slot); /* parts may be written one by one */
     for (int i = from; i < p->n_ops; i++) {
         if (op_reads(p, &p->ops[i], rest))
             return true;

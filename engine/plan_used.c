@@ -1,5 +1,5 @@
-/* plan_used.c - tensors of a GGUF file that its plan does not use: with one of them the model is another than we would
- * compute, unless it is known why nothing needs it. */
+/* plan_used.c - refuses a GGUF file with tensors that its plan does not use: without them we would compute another
+ * model, unless it is known why nothing needs them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static int by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Of a stack of matrices the first has the stack's address. */
+/* A stack of matrices has the address of its first one. */
 static void use_all(const struct pp_plan *p, struct used *u)
 {
     for (int i = 0; i < p->n_linears; i++) {
@@ -75,7 +75,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
 
 /* --- what it need not use ----------------------------------------------------------------------------------------- */
 
-/* What is read elsewhere, what follows from the metadata, and parts that see, hear or classify. */
+/* Tensors read elsewhere or implied by the metadata, and those of vision, audio and classifiers. */
 static bool is_beside(const char *name)
 {
     static const char *const begins[] = {"rope_freqs.", "rope_factors_", "v.", "a.", "mm.", "cls.", "cls_", NULL};
@@ -85,7 +85,7 @@ static bool is_beside(const char *name)
     return strstr(name, ".attn_rot_embd.") != NULL;
 }
 
-/* Keys and values of a layer that reads another one's: converters leave them in. */
+/* Keys and values of a layer that uses another layer's: converters leave them in. */
 static bool is_of_shared(const struct pp_hparams *hp, const char *name)
 {
     int l = -1, end = 0;
@@ -95,7 +95,7 @@ static bool is_of_shared(const struct pp_hparams *hp, const char *name)
                                               strcmp(name + end, "_norm.weight") == 0);
 }
 
-/* What a number of each layer is made of when the plan is. */
+/* Tensors from which a scalar per layer was computed when the plan was made. */
 static bool is_of_difference(const struct pp_hparams *hp, const char *name)
 {
     if (hp->poly_gates && strstr(name, ".ffn_poly."))
@@ -104,14 +104,14 @@ static bool is_of_difference(const struct pp_hparams *hp, const char *name)
                                 (hp->heads_alternate && strstr(name, ".attn_sub_norm.")));
 }
 
-/* What layers have in common, which a folder may have for each of them. */
+/* Layers of a shared block, which a folder may repeat for each of them. */
 static bool is_of_block(const struct pp_hparams *hp, const char *name)
 {
     return hp->n_shared_block && strstr(name, ".shared_") && !strstr(name, ".shared_out.") && !strstr(name, "_a.") &&
            !strstr(name, "_b.");
 }
 
-/* The index of a layer that goes by what another layer's picks: some files have it all the same. */
+/* The indexer of a layer that reuses another layer's picks: some files have it all the same. */
 static bool is_of_idle_index(const struct pp_hparams *hp, const char *name)
 {
     int l = -1, end = 0;
@@ -120,7 +120,7 @@ static bool is_of_idle_index(const struct pp_hparams *hp, const char *name)
     return hp->index_top_k && hp->layer[l] & PP_LAYER_PICKED_BEFORE;
 }
 
-/* What parts are multiplied by, where that is in the plan (decoder_gains.c). */
+/* Factors that the plan has folded in (decoder_gains.c). */
 static bool is_gain(const struct pp_hparams *hp, const char *name)
 {
     static const char *const kinds[] = {"attn_q_norm.weight", "attn_output.scale", "ffn_down.scale",
@@ -135,7 +135,7 @@ static bool is_gain(const struct pp_hparams *hp, const char *name)
     return false;
 }
 
-/* The norm of what experts give, in a layer without: folders may have it all the same. */
+/* The norm of the experts' output in a layer without experts: folders may have it all the same. */
 static bool is_of_no_mixture(const struct pp_source *s, const char *name)
 {
     char router[64];
@@ -161,7 +161,7 @@ enum pp_code pp_plan_check_used(const struct pp_source *s, const struct pp_plan 
     struct used u = {0};
     enum pp_code code = PP_OK;
     if (!pp_source_gguf(s))
-        return PP_OK; /* a folder's names were looked up */
+        return PP_OK; /* a folder's names were checked when it was opened */
     use_all(p, &u);
     if (u.bad)
         code = pp_fail_nomem(err, "the model's plan");
