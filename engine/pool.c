@@ -1,10 +1,10 @@
 /* pool.c - see pool.h.
  *
- * One part is open at a time. The rest of a thread's share is one word, so that a thread that takes items from it by
- * compare-and-swap, however late it comes, has items of the part that is open now. A part cannot end while an item of
- * it is being worked on; so only a thread that has taken items may read `fn`, `arg` and `part`. The thread that reports
- * the last item of a part opens the next one. `epoch` is incremented after each opening: a thread that finds nothing to
- * do waits until it differs from what it was before it looked. */
+ * One part is open at a time. What is left of a thread's share is one word, so a thread that takes items by
+ * compare-and-swap, however late it comes, gets items of the part that is open now. A part cannot end while one of its
+ * items is being worked on; so only a thread that has taken items may read `fn`, `arg` and `part`. The thread that
+ * reports the last item of a part opens the next one. `epoch` is incremented after each opening: a thread that finds
+ * nothing to do waits until it differs from what it was before it looked. */
 #include "engine/pool.h"
 
 #include <limits.h>
@@ -35,23 +35,23 @@ struct lane {
     int first_thread;
 };
 
-/* A thread's items of the open part. */
+/* A thread's share of the open part. */
 struct share {
-    _Alignas(64) atomic_uint_fast64_t range; /* first << 32 | end of those that nobody has taken */
+    _Alignas(64) atomic_uint_fast64_t range; /* first << 32 | end of the items not taken yet */
     atomic_int at_once, part;                /* the open part: to be read after taking items of it */
-    _Atomic(const void *) ahead;             /* where this thread begins to read in the next part with `begins` */
+    _Atomic(const void *) ahead;             /* where this thread begins to read in the next part that has `begins` */
 };
 
 struct pp_pool {
     /* read by all while they wait, written once a part */
     _Alignas(64) atomic_uint epoch;
     atomic_int part_items;
-    /* waiting threads */
+    /* threads that sleep */
     _Alignas(64) atomic_int sleepers;      /* without the caller */
     atomic_int caller_sleeps;
     atomic_bool over;                      /* the current run's last part is done */
     atomic_bool quit;
-    _Alignas(64) atomic_int lanes_left;    /* that have items which are not reported */
+    _Alignas(64) atomic_int lanes_left;    /* lanes with items that are not reported */
     int part;                              /* for the thread that opens the next one */
     _Alignas(64) pp_pool_range_fn *fn;     /* of the current run; see above which threads may read these */
     void *arg;
@@ -63,7 +63,7 @@ struct pp_pool {
     int n;
     int n_lanes;
     int n_spins;                           /* reads of the epoch before sleeping */
-    struct lane *lanes;                    /* [n_lanes], those of a node side by side */
+    struct lane *lanes;                    /* [n_lanes], those of a node together */
     struct share *shares;                  /* [n] */
     struct pp_topology topology;
     struct pool_thread {
@@ -100,7 +100,7 @@ static void wait_past(struct pp_pool *p, unsigned epoch, enum who who)
     atomic_fetch_sub(sleeping, 1);
 }
 
-/* Wakes two threads if there is more to do than threads are awake. These do the same, so that no thread has to wake
+/* Wakes two threads if more work is left than threads are awake. Those do the same, so that no thread has to wake
  * many. */
 static void wake_workers(struct pp_pool *p)
 {
@@ -127,8 +127,8 @@ static int share_begin(const struct pp_pool *p, int n_items, int thread)
     return (int)(((int64_t)n_items * thread + p->n - 1) / p->n);
 }
 
-/* Empty shares are not written: they are empty since the part before, and once the others are open this part may end,
- * and the next begin, at any time. */
+/* Empty shares are not written: they are empty since the part before, and as soon as the others are written this part
+ * may end, and the next begin, at any time. */
 static void open_shares(const struct pp_pool *p, int n_items, int at_once)
 {
     for (int i = 0; i < p->n; i++) {
@@ -207,7 +207,7 @@ static int take(const struct pp_pool *p, struct share *s, bool own, int *first)
     }
 }
 
-/* Adopts the caller's floating-point mode, before items that were taken, which are of the current run. */
+/* Adopts the floating-point mode of the current run's caller; called once items of that run were taken. */
 static void compute_as_caller(struct pp_pool *p, int thread)
 {
     const unsigned mode = atomic_load_explicit(&p->float_mode, memory_order_relaxed);
@@ -217,7 +217,7 @@ static void compute_as_caller(struct pp_pool *p, int thread)
     p->threads[thread].float_mode = mode;
 }
 
-/* Works on a lane until it is empty, beginning with the thread's own share if that is one of its. Items are reported
+/* Works on a lane until it is empty, beginning with the thread's own share if it is in that lane. Items are reported
  * once, at the end, to reduce contention for the counter. */
 static void work_on(struct pp_pool *p, struct lane *lane, int thread)
 {
@@ -250,8 +250,8 @@ static void work(struct pp_pool *p, int thread, int own)
         }
 }
 
-/* Nothing is left to do until the others are done: prefetches what this thread reads first afterwards. The address may
- * be stale, and its memory unmapped; a prefetch does no harm then. */
+/* While the others finish: prefetches what this thread reads first in a later part. The address may be stale, and its
+ * memory unmapped; a prefetch does no harm then. */
 static void read_ahead(struct pp_pool *p, unsigned epoch, int thread)
 {
     const void *at = atomic_load_explicit(&p->shares[thread].ahead, memory_order_relaxed);

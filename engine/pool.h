@@ -28,7 +28,7 @@
 struct pp_pool;
 struct pp_topology;
 
-/* Starts n_threads >= 1 threads, the caller included, but no more than this process may use CPUs at once. The caller
+/* Starts n_threads >= 1 threads, counting the caller, but no more than this process may use CPUs at once. The caller
  * owns *out. PP_ERR_NOMEM. */
 enum pp_code pp_pool_new(int n_threads, struct pp_pool **out, struct pp_error *err);
 /* The same as if the machine were like `t` (copied), for tests. */
@@ -82,7 +82,7 @@ void pp_pool_place(const struct pp_pool *p, void *addr, size_t bytes, int first,
 /* Interleaves memory over all nodes, for what all threads read, such as KV pages. */
 void pp_pool_interleave(const struct pp_pool *p, void *addr, size_t bytes);
 
-/* For tests: pretends that there are n CPUs, from the next pp_pool_new on; 0: as it is. */
+/* For tests: pretends that there are n CPUs, from the next pp_pool_new on; 0: counts them. */
 void pp_pool_assume_cpus(int n);
 
 #endif

@@ -7,7 +7,7 @@
 
 static const double TWO_PI = 6.283185307179586;
 
-/* Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between blended; in Llama 4 nothing is
+/* Llama 3.1: long wavelengths are stretched by `factor`, short ones kept, those between blended; Llama 4 has none
  * between. */
 static double llama3(const struct pp_hparams *hp, double f)
 {
@@ -21,7 +21,7 @@ static double llama3(const struct pp_hparams *hp, double f)
     return (1 - smooth) * f / (double)hp->rope_factor + smooth * f;
 }
 
-/* The dimension whose wave turns `turns` times within the original context. */
+/* The dimension that makes `turns` rotations within the original context. */
 static double yarn_dimension(const struct pp_hparams *hp, double turns)
 {
     return (double)hp->rope_dim * log((double)hp->rope_orig_ctx / (turns * TWO_PI)) / (2 * log((double)hp->rope_base));
@@ -48,7 +48,7 @@ static double dynamic_base(const struct pp_hparams *hp, int64_t n_ctx)
     return (double)hp->rope_base * pow(factor * longer - (factor - 1), dim / (dim - 2));
 }
 
-/* LongRoPE (arXiv 2402.13753): what makes up for scores getting smaller. */
+/* LongRoPE (arXiv 2402.13753): the factor that compensates for smaller scores in a longer context. */
 float pp_rope_long_magnitude(const struct pp_hparams *hp)
 {
     const double longer = (double)hp->n_ctx_train / (double)hp->rope_orig_ctx;
@@ -91,7 +91,7 @@ static enum pp_code read_factors(const struct pp_source *s, const char *name, fl
     *factors = NULL;
     if (!t)
         return PP_OK;
-    const int64_t n = hp->rope_dim / 2, local = hp->rope_dim_local / 2; /* there may be as many as either */
+    const int64_t n = hp->rope_dim / 2, local = hp->rope_dim_local / 2; /* rope_freqs may belong to either width */
     if ((t->ne[0] != n && t->ne[0] != local) || t->ne[0] < n || t->n_dims != 1 || !pp_type_info(t->type)->runnable)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld values where %lld are needed", name,
                        (long long)t->ne[0], (long long)hp->rope_dim / 2);
