@@ -8,8 +8,8 @@
 #include "engine/generate_int.h"
 #include "engine/text.h"
 
-enum { FAR_BEHIND = 64 }; /* tokens: then pages of other sequences may have them */
-static const float MOST_SURE = 1e9f; /* a margin */
+enum { FAR_BEHIND = 64 }; /* tokens: if so many are unread, pages of other sequences are looked for */
+static const float MOST_SURE = 1e9f; /* a margin above any of logits */
 
 static struct pp_spec_costs *costs_of(const struct pp_gen *g) { return &g->seq->engine->costs; }
 
@@ -30,7 +30,7 @@ static void begin_habits(struct pp_gen *g)
         e->costs.step = e->costs.behind = (struct pp_spec_time){0};
     }
     if (g->draft && g->seq->habits_of != e->costs_of) {
-        g->seq->has_habits = g->seq->has_habits && !g->seq->habits_of; /* they tell of another draft */
+        g->seq->has_habits = g->seq->has_habits && !g->seq->habits_of; /* they describe guesses of another draft */
         g->seq->habits_of = e->costs_of;
     }
     if (!g->seq->has_habits) {
@@ -42,7 +42,7 @@ static void begin_habits(struct pp_gen *g)
     pp_habits_next(&g->seq->habits);
 }
 
-/* A bridge, if the draft has another vocabulary. Models without any are told apart by their sizes. */
+/* Makes a bridge if the draft has another vocabulary. Of models without a tokenizer only the sizes are compared. */
 static enum pp_code begin_bridge(struct pp_gen *g, struct pp_error *err)
 {
     struct pp_engine *e = g->seq->engine, *d = g->draft->engine;
@@ -73,7 +73,8 @@ enum pp_code pp_spec_new(struct pp_gen *g, const struct pp_gen_options *opt, str
     s->adapts = !opt->draft_always;
     pp_copy_init(&s->copy);
     s->least = opt->draft_p_min;
-    s->siblings = pp_plan_has_states(&e->model->plan) ? 0 : opt->draft_siblings; /* which read no trees */
+    s->siblings = pp_plan_has_states(&e->model->plan) ? 0 : opt->draft_siblings; /* models with recurrent states cannot
+                                                                                    read trees */
     s->script = opt->draft_script;
     s->script_user = opt->draft_script_user;
     s->on = s->most > 0 && (g->draft || s->looks_up || s->script);
@@ -105,11 +106,11 @@ void pp_spec_free(struct pp_gen *g)
 
 /* --- one guess more ---------------------------------------------------------------------------------------------- */
 
-/* A pass in the making, as far as guesses go. */
+/* The guesses of a pass while they are collected. */
 struct guessing {
     struct pp_gen *const *answers;
     int n_answers;
-    int rows, most_rows;   /* of the pass so far, at most */
+    int rows, most_rows;   /* rows of the pass so far, guesses included; the limit */
     const struct pp_cancel *cancel;
 };
 
@@ -147,7 +148,8 @@ static int chain_end(const struct pp_spec *s)
     return i;
 }
 
-/* A row for a guess, if there is room and it is worth it, and perhaps a spare one beside it. False: the chain ends. */
+/* Adds a row for a guess, if there is room and it is worth it, and perhaps one for a spare guess (second choice) next
+ * to it. False: the chain ends. */
 static bool add_guess(struct guessing *p, struct pp_gen *g, int32_t token, int32_t spare, enum pp_guesser who,
                       int level)
 {
@@ -179,11 +181,11 @@ static bool add_guess(struct guessing *p, struct pp_gen *g, int32_t token, int32
 
 /* --- what was said before, and scripts --------------------------------------------------------------------------- */
 
-/* Where guesses may be taken from, and how sure they are. */
+/* Where in the text guesses are taken from, and how far that place matches. */
 struct place {
-    int64_t from;          /* < 0: nowhere */
+    int64_t from;          /* index of the next token; < 0: nowhere */
     enum pp_guesser who;
-    int length;            /* tokens that agree */
+    int length;            /* tokens that match */
 };
 
 static int level_of(const struct place *p)
@@ -196,7 +198,7 @@ static double odds_of(const struct pp_gen *g, const struct place *p)
     return p->from < 0 ? 0 : pp_habits_odds(habits_of(g), p->who, level_of(p));
 }
 
-/* What is not guessed is learned from as well. */
+/* Learning covers guesses that are not made, too. */
 static void bet_on(struct pp_gen *g, const struct place *p)
 {
     if (p->from >= 0)
@@ -220,7 +222,7 @@ static void look_up(struct guessing *p, struct pp_gen *g)
         bet_on(g, &best);
         return;
     }
-    /* `from` may run into the guesses themselves: text that repeats with a short period. */
+    /* `from` may run into the guesses themselves, where text repeats with a short period. */
     while (best.from >= 0 && add_guess(p, g, g->tokens[best.from], -1, best.who, level_of(&best))) {
         best.from++;
         best.length = best.length < 0 ? 1 : best.length + 1;
@@ -237,7 +239,7 @@ static void follow_script(struct guessing *p, struct pp_gen *g)
 
 /* --- the draft model --------------------------------------------------------------------------------------------- */
 
-/* The answer and what is guessed behind it, in the draft's tokens: all that it has read, or is to read. */
+/* The answer and the guesses after it in the draft's tokens: all that the draft has read, or is to read. */
 static const int32_t *draft_tokens(const struct pp_gen *g)
 {
     return (g->bridge ? g->bridge->ids : g->tokens) + g->spec.draft_from;
@@ -255,7 +257,8 @@ static void draft_failed(struct pp_gen *g, enum pp_code code)
         g->draft = NULL;
 }
 
-/* False: the draft has no say in this pass, as behind guesses that were looked up, whose text may be taken back. */
+/* False: the draft is not asked in this pass. That includes passes with looked-up guesses: the bridge reads only text
+ * that is chosen. */
 static bool set_bridge(struct pp_gen *g)
 {
     if (!g->bridge)
@@ -270,12 +273,12 @@ static bool set_bridge(struct pp_gen *g)
     return !code && g->bridge->n > 0;
 }
 
-/* The draft's sequence goes back to what it has in common with the answer. */
+/* Truncates the draft's sequence to what it has in common with the answer. */
 static void rewind_draft(struct pp_gen *g)
 {
     struct pp_seq *d = g->draft;
     const int32_t *tokens = draft_tokens(g);
-    /* The last one is read in any case: what it says is asked for. */
+    /* The last token is read in any case, since its logits are asked for. */
     const int64_t n = n_draft_tokens(g) - (g->bridge ? 0 : g->spec.depth) - 1;
     int64_t i = g->bridge ? 0 : g->spec.in_step < d->len ? g->spec.in_step : d->len;
     i = i < n ? i : n;
@@ -287,11 +290,11 @@ static void rewind_draft(struct pp_gen *g)
         pp_seq_adopt(d, tokens, n);
 }
 
-/* Tokens that the draft has still to read before it can say what comes next. */
+/* Tokens that the draft must read before it predicts the next one. */
 static int64_t unread(const struct pp_gen *g) { return n_draft_tokens(g) - g->draft->len; }
 
-/* The draft forgets what it has read and begins with the last few tokens: the text before is too long to be read for
- * what it may bring. */
+/* Makes the draft forget what it has read and begin with the last few tokens: it would take too long to read the text
+ * before them for what that may gain. */
 static void begin_afresh(struct pp_gen *g)
 {
     int64_t from = g->spec.draft_from + n_draft_tokens(g) - 1 - PP_SPEC_AFRESH;
@@ -336,8 +339,8 @@ static void read_on(struct pp_gen *g, int64_t rest, const struct pp_cancel *canc
     }
 }
 
-/* Guesses by the text that the draft has added: the target's tokens of it that are not guessed yet; without `all` not
- * the last one, which may become longer. */
+/* Adds guesses from the text that the draft has added: the target's tokens of it that are not guessed yet. Without
+ * `all` the last one is left, as it may become longer. */
 static void guess_by_text(struct guessing *p, struct pp_gen *g, int64_t begun, bool all)
 {
     struct pp_spec *s = &g->spec;
@@ -347,7 +350,7 @@ static void guess_by_text(struct guessing *p, struct pp_gen *g, int64_t begun, b
     bool more = pp_bridge_guesses(b, g->tokens, begun, &ids, &n) == PP_OK;
     size_t done = (size_t)(g->n + s->depth - begun);
     if (more && (n < done || memcmp(ids, g->tokens + begun, done * sizeof *ids) != 0))
-        more = false; /* it has become other tokens than those guessed */
+        more = false; /* more text has changed tokens that were guessed */
     for (size_t i = done; more && i + !all < n; i++) {
         more = add_guess(p, g, ids[i], -1, PP_GUESS_MODEL, pp_level_of_margin(b->margin));
         b->margin = MOST_SURE;
@@ -356,7 +359,7 @@ static void guess_by_text(struct guessing *p, struct pp_gen *g, int64_t begun, b
     pp_free(ids);
 }
 
-/* The same for a draft with another vocabulary. */
+/* take_guess for a draft with another vocabulary. */
 static void take_text(struct guessing *p, struct pp_gen *g, int row)
 {
     struct pp_spec *s = &g->spec;
@@ -375,8 +378,8 @@ static void take_text(struct guessing *p, struct pp_gen *g, int row)
     }
 }
 
-/* What the answer would choose by the draft's logits, of which there may be more or fewer than of the target's: what
- * vocabularies have behind their tokens differs within a family. */
+/* What the answer would choose by the draft's logits. Their number may differ from the target's: vocabularies of one
+ * family are padded differently. */
 static struct pp_choice choose_by_draft(struct pp_gen *g, const float *logits)
 {
     const int64_t there = g->draft->engine->model->info.n_vocab;
@@ -387,7 +390,7 @@ static struct pp_choice choose_by_draft(struct pp_gen *g, const float *logits)
     return made;
 }
 
-/* What the draft says to the rows of one answer in its step, of which the last is `row`. */
+/* Takes the guess from the draft's output for an answer, which is that of row `row`. */
 static void take_guess(struct guessing *p, struct pp_gen *g, int row)
 {
     if (g->bridge) {
@@ -409,7 +412,7 @@ static void count_time(struct pp_gen *g, uint64_t ns)
     g->seq->engine->stats.draft_ns += ns;
 }
 
-/* A step of the draft model for n answers; for a single one, with the logits of likely tokens only. */
+/* Runs a step of the draft model for n answers; for a single one, with the logits of likely tokens only. */
 static enum pp_code step_for(struct pp_gen *const *in, int n, struct pp_engine *e, int rows,
                              const struct pp_cancel *cancel)
 {
@@ -422,7 +425,7 @@ static enum pp_code step_for(struct pp_gen *const *in, int n, struct pp_engine *
     return code;
 }
 
-/* One step of the draft model for all answers that ask the same one. False: nobody asks. */
+/* Runs one step of the draft model for all answers that ask the same one. False: none asks. */
 static bool step_drafts(struct guessing *p)
 {
     struct pp_gen *in[PP_MAX_TURNS];
@@ -436,7 +439,7 @@ static bool step_drafts(struct guessing *p)
         e = g->draft->engine;
         if (unread(g) > e->max_rows - rows) {
             if (n > 0)
-                continue; /* in a later step */
+                continue; /* it gets a later step */
             read_on(g, e->max_rows, p->cancel);
             if (!g->spec.asking)
                 return true;
@@ -454,7 +457,7 @@ static bool step_drafts(struct guessing *p)
     for (int i = 0; i < n && code; i++)
         draft_failed(in[i], code);
     uint64_t stepped = pp_now_ns() - t0;
-    for (int i = 0; i < n; i++) /* before anybody asks whether there is time for more */
+    for (int i = 0; i < n; i++) /* counted before any answer decides by it whether there is time for more */
         count_time(in[i], stepped / (uint64_t)n);
     for (int i = 0; i < n && !code; i++)
         take_guess(p, in[i], last[i]);
@@ -477,7 +480,7 @@ static void begin_pass(struct pp_gen *g)
     room = g->max_tokens < 0 || room < wanted ? room : wanted;
     s->n = s->n_bets = s->depth = 0;
     s->room = s->on && !s->muted && room > 0 ? (int)room : 0;
-    s->most_rows = context < PP_MAX_GUESSES ? (int)context : PP_MAX_GUESSES; /* spare ones take room, too */
+    s->most_rows = context < PP_MAX_GUESSES ? (int)context : PP_MAX_GUESSES; /* spare guesses take context, too */
     s->muted = false;
     s->chain = 1;
     s->asking = s->trial = false;
@@ -540,7 +543,7 @@ static bool looked_up(const struct pp_guess *k)
 
 static void count_guesses(struct pp_stats *s, const struct pp_spec *spec, const int32_t *chosen, int n_chosen)
 {
-    int stood = 0; /* of the chain, spare ones included */
+    int stood = 0; /* accepted so far, spare ones included */
     for (int i = 0; i < spec->n; i++) {
         const struct pp_guess *k = &spec->guess[i];
         bool stands = k->depth == stood && k->depth < n_chosen && k->token == chosen[k->depth];
@@ -553,14 +556,14 @@ static void count_guesses(struct pp_stats *s, const struct pp_spec *spec, const 
         s->draft_stood_at[k->depth] += stands;
         stood += stands;
         if (stands && k->spare)
-            break; /* nothing was guessed behind it */
+            break; /* the chain did not go on from a spare guess */
     }
 }
 
 void pp_spec_learn(struct pp_gen *g, const int32_t *chosen, int n_chosen)
 {
     struct pp_spec *s = &g->spec;
-    int right = 0; /* guesses of the chain */
+    int right = 0; /* accepted guesses of the chain */
     if (!s->on)
         return;
     count_guesses(&g->stats, s, chosen, n_chosen);

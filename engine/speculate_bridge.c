@@ -5,7 +5,8 @@
 
 #include "engine/base/mem.h"
 
-/* Tokens of the answer that are cut anew with a guess; tokens of the draft that may be cut anew with new text. */
+/* CONTEXT: last tokens of the answer that are tokenized again together with a guess. RECUT: last tokens of the draft
+ * among which tokenizing may begin again when text is added. */
 enum { CONTEXT = 4, RECUT = 8 };
 
 /* --- which vocabularies --------------------------------------------------------------------------------------- */
@@ -44,7 +45,7 @@ bool pp_tokenizer_bridges(const struct pp_tokenizer *target, const struct pp_tok
     return true;
 }
 
-/* A space is put before every text: SentencePiece. */
+/* SentencePiece puts a space before every text. */
 static bool puts_space(const struct pp_tokenizer *t)
 {
     struct pp_buf piece = {0};
@@ -109,8 +110,8 @@ static bool append(struct pp_bridge *b, int32_t id, size_t end)
     return true;
 }
 
-/* Cuts the text behind the last token. Where its tokens give other bytes than they were made of (a first space that
- * SentencePiece adds), a token may end a byte beside its place; the last one ends with the text. */
+/* Tokenizes the text after the last token. The text of its tokens may differ from the input (by a first space that
+ * SentencePiece adds), so a token's end may be a byte off; the last one ends with the text. */
 static enum pp_code cut(struct pp_bridge *b)
 {
     size_t from = b->n ? b->ends[b->n - 1] : 0, at = from, n;
@@ -136,13 +137,13 @@ static enum pp_code cut(struct pp_bridge *b)
     return code;
 }
 
-/* Forgets tokens that end behind `end`, and those before them back to the last word that begins among the latest. */
+/* Forgets tokens that end after `end`, then goes back to where a word begins within the last RECUT tokens. */
 static void go_back(struct pp_bridge *b, size_t end)
 {
     while (b->n && b->ends[b->n - 1] > end)
         b->n--;
     if (b->n && b->ends[b->n - 1] == b->text.len)
-        return; /* all that is there is known */
+        return; /* all the text is tokenized */
     for (int64_t i = b->n; i > 0 && i > b->n - RECUT; i--) {
         char first = b->text.data[b->ends[i - 1]];
         if (first == ' ' || first == '\n') {
@@ -158,7 +159,7 @@ enum pp_code pp_bridge_set(struct pp_bridge *b, const int32_t *tokens, int64_t n
     size_t same = 0;
     b->steps = 0;
     b->margin = 1e9f;
-    if (n < b->n_settled) { /* another text */
+    if (n < b->n_settled) { /* shorter than before: another text */
         b->n = b->n_settled = 0;
         b->settled = 0;
         pp_buf_clear(&b->text);
@@ -197,7 +198,8 @@ bool pp_bridge_add(struct pp_bridge *b, const float *logits)
     return !b->text.bad && b->text.len > before && append(b, made.token, b->text.len);
 }
 
-/* The tokens of some of the answer's last tokens and the guess; false: they are not cut at the guess. */
+/* Tokenizes the last n tokens of the answer together with the guessed text. False: the tokens do not begin with those
+ * n. */
 static bool cut_behind(const struct pp_bridge *b, const int32_t *tokens, int n, int32_t **ids, size_t *n_ids)
 {
     struct pp_buf text = {0};

@@ -1,37 +1,40 @@
-/* speculate_control.c - how many guesses are worth while.
+/* speculate_control.c - how many guesses pay off.
  *
- * With R tokens per ns to be had elsewhere, a pass that takes t more for a chance P of one more token pays if P > R t
+ * If R tokens per ns can be had elsewhere, a pass that takes t longer for a chance P of one more token pays if P > R t
  * (the marginal rule of renewal processes: Charnov 1976). P is the product of the odds along the chain
- * (speculate_habits.c); t comes from measured passes and steps. None is one of the answers; a draft that is not asked
- * is tried again where what may come of it is worth it, for at most a hundredth of the time. A ledger of what guesses
- * have cost and brought sees to it that no PP_SPEC_WINDOW tokens take 2 % longer than without any: that decides
- * wherever a guess would cost much of it. */
+ * (speculate_habits.c); t comes from measured passes and steps. No guess at all is one of the options. A draft that is
+ * not asked is tried again where the possible gain is worth it, for at most a hundredth of the time. A ledger of the
+ * cost and gain of guesses sees to it that no PP_SPEC_WINDOW tokens take 2 % longer than without: it decides where a
+ * guess would use up much of that allowance. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/speculate.h"
 
-/* Trials: the part of the passes' time that they may take, in hand at most, and owed at most, in passes; tokens for
- * which the text stays as it is found. */
+/* Trials. TRIAL_PART: the share of the passes' time that they may take; MOST_BUDGET, MOST_DEBT: limits of the budget,
+ * in passes; HORIZON: tokens for which the kind of text is expected to last. */
 static const double TRIAL_PART = 0.012, MOST_BUDGET = 2.5, MOST_DEBT = 0.5, HORIZON = 32;
-static const double TOLERATED = 0.015;       /* tokens a pass that may be lost before the draft is given up */
+static const double TOLERATED = 0.015;       /* tokens a pass: a smaller loss does not stop the draft */
 static const double USUAL_ANSWER = 64;       /* tokens */
-static const double PAYS = 1.05;             /* times as fast as without guesses */
-/* What may be lost: of the time of PP_SPEC_WINDOW tokens; of that, by trials, and how much faster guesses make the text
- * that may lose all of it; of what is left, in one pass, and times the probability of losing it. */
+static const double PAYS = 1.05;             /* at such a speed-up the draft model is asked instead of using an unlikely
+                                                lookup */
+/* What may be lost. MOST_LOST: of the time of PP_SPEC_WINDOW tokens. TRIAL_PART_LOST: the part of that which trials may
+ * use; all of it may be used where guesses are faster by MUCH_FASTER. MOST_OF_LEFT: of what is left, in one pass;
+ * MOST_RISKED: the same times the probability of the loss. */
 static const double MOST_LOST = 0.0175, TRIAL_PART_LOST = 0.4, MUCH_FASTER = 0.25;
 static const double MOST_OF_LEFT = 0.8, MOST_RISKED = 0.1;
-/* Times: how much of a look that takes longer is believed; a row more than was ever seen, in single rows: a hopeful
- * guess, so that it is tried. */
+/* MOST_CHANGE: limits how much a single measurement moves a mean. UNSEEN_ROW: the cost of a row more than was ever
+ * measured, in passes of one row; UNSEEN_STEP: that of an unmeasured step. Both are optimistic, so that it is tried. */
 static const double MOST_CHANGE = 1.3, UNSEEN_ROW = 0.1, UNSEEN_STEP = 0.1;
-/* A further row of the draft's step, in steps, until it was seen; so many of them count as much as all before. */
+/* ROW_BEHIND: a further row of the draft's step, in steps, until it is measured; ROWS_BEHIND: after so many rows a
+ * measurement and the mean before count alike. */
 static const double ROW_BEHIND = 0.1, ROWS_BEHIND = 12;
 enum { COPY_GOES_ON = 3 }; /* level of two tokens that agree */
 enum { FIRST_LOOKS = 4, LOOKS = 16, SINGLE_PASSES = 2, STALE_PASSES = 256 };
 
 /* --- times -------------------------------------------------------------------------------------------------------- */
 
-/* The first looks find cold caches and weights that are still to be packed: the least of them counts. */
+/* The first measurements find cold caches and weights that are not packed yet, so the smallest of them counts. */
 static void look(struct pp_spec_time *t, double ns)
 {
     if (t->n < FIRST_LOOKS) {
@@ -60,7 +63,8 @@ void pp_costs_step(struct pp_spec_costs *c, int rows, double ns)
     }
     if (!c->step.n)
         return;
-    double more = rows - 1, each = fmax(ns - c->step.ns, 0) / more; /* of a single row, little else than noise */
+    double more = rows - 1, each = fmax(ns - c->step.ns, 0) / more; /* with a single row this is little else than
+                                                                       noise */
     if (!c->behind.n++)
         c->behind.ns = ROW_BEHIND * c->step.ns;
     c->behind.ns += more / (more + ROWS_BEHIND) * (each - c->behind.ns);
@@ -76,7 +80,7 @@ bool pp_costs_stale(const struct pp_spec_costs *c)
     return c->since_single >= STALE_PASSES;
 }
 
-/* A single look at many rows may have found the machine busy, and would be the last if it counted. */
+/* A single measurement of many rows may have found the machine busy; if it counted, there would be no second one. */
 static bool known(const struct pp_spec_costs *c, int rows)
 {
     return c->pass[rows].n >= (rows == 1 ? 1 : FIRST_LOOKS);
@@ -91,7 +95,7 @@ double pp_costs_of(const struct pp_spec_costs *c, int rows)
         first++;
     if (!c->pass[first].n)
         return 0;
-    if (below == 0) /* fewer rows than were ever seen cost no more */
+    if (below == 0) /* fewer rows than were ever measured cost no more than those */
         return c->pass[first].ns;
     if (below == rows)
         return c->pass[below].ns;
@@ -103,8 +107,8 @@ double pp_costs_of(const struct pp_spec_costs *c, int rows)
     return from + UNSEEN_ROW * c->pass[first].ns * (rows - below);
 }
 
-/* A step of the draft model with so many rows. Its first ones find weights that are still to be packed: until there
- * were a few, hope counts. */
+/* A step of the draft model with so many rows. As the first steps find weights that are not packed yet, an optimistic
+ * estimate limits them until there were a few. */
 static double step_ns(const struct pp_spec_costs *c, int64_t rows)
 {
     double one = c->step.ns, hope = UNSEEN_STEP * pp_costs_of(c, 1);
@@ -127,7 +131,7 @@ static void enter(struct pp_spec_ledger *l, int tokens, double lost)
     }
 }
 
-/* The most that was lost from any token of the window on until now. */
+/* The largest loss of any run of tokens in the window that ends now. */
 static double lost(const struct pp_spec_ledger *l)
 {
     double sum = 0, most = 0;
@@ -138,15 +142,16 @@ static double lost(const struct pp_spec_ledger *l)
     return most;
 }
 
-/* Whether so many ns more may be lost in this pass. A trial may use up only a part of what the window may lose, and
- * guesses that win few tokens only a little more: the rest is for a text in which they soon win it back. No pass may
- * lose all of it, and each only a bit where that is likely, so that a bad one does not end the guessing for long. */
+/* Whether this pass may lose so many ns more. Trials may use up only a part of what the window may lose, and guesses
+ * that win few tokens only a little more; the rest is for text in which they soon win it back. No pass may lose all of
+ * it, and little where the loss is likely, so that a bad pass does not stop guessing for long. */
 static bool affordable(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,
                        double ns, double won)
 {
     int answers = at->rows - at->guesses;
     double plain = pp_costs_of(c, answers), faster = fmax(won, at->rate * plain / answers - 1);
-    double hoped = fmax(c->step.ns - step_ns(c, 1), 0); /* what the first steps took is hoped to be less, not sure to */
+    double hoped = fmax(c->step.ns - step_ns(c, 1), 0); /* first steps are slower; whether later ones are is not
+                                                           certain */
     double extra = at->spent + ns + hoped + pp_costs_of(c, at->rows + 1) - plain;
     double part = fmin(TRIAL_PART_LOST + (1 - TRIAL_PART_LOST) * fmax(faster, 0) / MUCH_FASTER, 1);
     double left = part * MOST_LOST * PP_SPEC_WINDOW * plain - lost(&h->ledger);
@@ -155,7 +160,7 @@ static bool affordable(const struct pp_spec_costs *c, const struct pp_spec_habit
 
 /* --- what pays ---------------------------------------------------------------------------------------------------- */
 
-/* What a pass takes with 0 .. most guesses of the draft model for each answer in it, the draft's steps included. */
+/* The time of a pass with 0 .. most guesses of the draft model for each answer in it, the draft's steps included. */
 struct rounds {
     int answers, most;
     double ns[PP_MAX_GUESSES + 1];
@@ -170,7 +175,7 @@ static struct rounds rounds_of(const struct pp_spec_costs *c, int answers, int m
     return r;
 }
 
-/* Tokens per ns with the best number of guesses in a text of these kinds. */
+/* Tokens per ns with the best number of guesses; kind: the probability of each kind of text. */
 static double best_rate(const struct pp_spec_habits *h, const struct rounds *r, const double *kind)
 {
     double chain[PP_SPEC_KINDS], tokens = 1, best = r->answers / r->ns[0];
@@ -183,7 +188,7 @@ static double best_rate(const struct pp_spec_habits *h, const struct rounds *r, 
     return best;
 }
 
-/* The same in a text of one kind. */
+/* The same in text of one kind. */
 static double best_rate_in(const struct pp_spec_habits *h, const struct rounds *r, int kind)
 {
     double p = pp_habits_mean_in(h, kind), chain = 1, tokens = 1, best = r->answers / r->ns[0];
@@ -217,7 +222,7 @@ bool pp_control_prefers_model(const struct pp_spec_costs *c, const struct pp_spe
     return rate * pp_costs_of(c, answers) > PAYS * answers && odds < mean_odds(h);
 }
 
-/* What a row for a guess costs, in tokens to be had elsewhere, and rows for more behind it. */
+/* What rows for 1 .. n guesses cost, in tokens that could be had elsewhere in that time. */
 struct prices {
     int n;
     double of[PP_MAX_GUESSES + 1]; /* [1 .. n] */
@@ -232,14 +237,14 @@ static struct prices prices_of(const struct pp_spec_costs *c, const struct pp_sp
     return p;
 }
 
-/* Tokens won by a row for a guess at this level and, if that is better, by rows for more behind it. kind: how likely
- * each is, times `share`, and so is what is won. */
+/* Tokens won by a row for a guess at this level and, if that is better, by rows for more after it. kind: the
+ * probability of each kind of text times `share`, which scales the gain. */
 static double gain(const struct pp_spec_habits *h, const struct prices *price, double chain, enum pp_guesser who,
                    int level, const double *kind, double share)
 {
     double stands[PP_SPEC_KINDS], tokens = 0, best = -INFINITY;
     const double *odds = h->odds[who][level], *next = who == PP_GUESS_MODEL ? h->mean : odds;
-    if (who == PP_GUESS_COPY) /* the first one that stands shows that it goes on */
+    if (who == PP_GUESS_COPY) /* the first accepted guess shows that the copy has resumed */
         next = h->odds[who][level < COPY_GOES_ON ? COPY_GOES_ON : level];
     for (int k = 0; k < PP_SPEC_KINDS; k++)
         stands[k] = kind[k] * chain * odds[k];
@@ -265,7 +270,8 @@ bool pp_control_keeps(const struct pp_spec_costs *c, const struct pp_spec_habits
     return won > 0 && affordable(c, h, at, 0, won);
 }
 
-/* Tokens won by a step of the draft model, its guess kept or not, without its time. */
+/* Tokens won by a step of the draft model, whether its guess gets a row or not; the step's own time is not
+ * subtracted. */
 static double gain_of_step(const struct pp_spec_costs *c, const struct pp_spec_habits *h,
                            const struct pp_spec_place *at)
 {
@@ -280,7 +286,7 @@ static double gain_of_step(const struct pp_spec_costs *c, const struct pp_spec_h
     return sum;
 }
 
-/* To read what the draft lacks of a long text pays over the rest of the answer, or not at all. */
+/* Whether reading what the draft lacks of a long text pays off over the rest of the answer. */
 static bool catching_up_pays(const struct pp_spec_costs *c, const struct pp_spec_place *at, double won)
 {
     double left = c->answer > 0 ? c->answer : USUAL_ANSWER;
@@ -288,7 +294,8 @@ static bool catching_up_pays(const struct pp_spec_costs *c, const struct pp_spec
     return won * left / 2 > at->rate * (step_ns(c, at->behind) - step_ns(c, 1));
 }
 
-/* What may come of a trial pays for it: the text may be of a kind that is worth guessing, and stay so for a while. */
+/* Whether the possible gain pays for a trial: the text may be of a kind that is worth guessing, and stay so for a
+ * while. */
 static bool trial_pays(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,
                        double ns)
 {
@@ -311,8 +318,8 @@ enum pp_ask pp_control_asks(const struct pp_spec_costs *c, const struct pp_spec_
     bool far = at->behind > PP_SPEC_AFRESH;
     double all = step_ns(c, at->behind + 1), ns = far ? step_ns(c, PP_SPEC_AFRESH + 1) : all;
     double won = gain_of_step(c, h, at) - at->rate * (far ? step_ns(c, 1) : all);
-    if (won > (far ? 0 : -TOLERATED) && affordable(c, h, at, ns, won)) /* to stop and to come back costs more than a
-                                                                       while of little use */
+    /* a small loss is tolerated: to stop and to resume the draft costs more */
+    if (won > (far ? 0 : -TOLERATED) && affordable(c, h, at, ns, won))
         return far && !(catching_up_pays(c, at, won) && affordable(c, h, at, all, won)) ? PP_ASK_AFRESH : PP_ASK;
     *trial = at->guesses == 0 && trial_pays(c, h, at, ns) && affordable(c, h, at, ns, 0);
     return !*trial ? PP_ASK_NOT : far ? PP_ASK_AFRESH : PP_ASK;

@@ -1,19 +1,22 @@
-/* speculate_habits.c - how likely a guess is to stand: a hidden Markov model of the kinds of text (Rabiner 1989, the
- * forward step), whose tables are learned as the conversation goes on, each kind from the part of what is seen that it
- * probably explains. The log odds of a guess are those of its level, learned by logistic regression, and the kind's. */
+/* speculate_habits.c - how likely a guess is to be accepted: a hidden Markov model of the kinds of text (Rabiner 1989,
+ * the forward step), whose tables are learned as the conversation goes on; each kind learns from the observations in
+ * proportion to how probably it explains them. The log odds of a guess are the sum of a weight for its level, learned
+ * by logistic regression, and the shift of the kind. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/speculate.h"
 
-/* What the kinds add to the log odds. */
+/* What each kind adds to the log odds. */
 static const double shift[PP_SPEC_KINDS] = {-4.5, -3, -2, -1.2, -0.5, 0.2, 1, 2.5};
-/* How much more often a level comes than the next lower one: at first, per unit of shift. */
+/* The initial share of each level in a kind: log of the ratio of neighbouring levels (TILT_AT_0 + TILT * shift), and a
+ * minimum. */
 static const double TILT = 0.12, TILT_AT_0 = 0.1, LEAST_SHARE = 0.01;
 static const double WEIGHT_RATE = 0.03, TABLE_RATE = 0.01, USUAL_RATE = 0.005;
-/* The chance that the kind changes from one token to the next; of the ways to change, that to one not seen yet. */
+/* CHANGES: the probability that the kind changes from one token to the next. ELSEWHERE: the part of that which goes to
+ * a kind not seen yet. */
 static const double CHANGES = 1.0 / 250, ELSEWHERE = 0.5;
-/* Choices in a row are somewhat alike: each says less than it would alone. */
+/* Margins of consecutive choices are correlated, so each counts less than it would alone. */
 static const double SURE_SAYS = 0.6;
 enum { WEIGHT_PRIOR = 4, TABLE_PRIOR = 12, MOST_SEEN = 1000 };
 
@@ -30,7 +33,7 @@ static void normalise(double *p, int n)
         p[i] = sum > 0 ? p[i] / sum : 1.0 / n;
 }
 
-/* They are needed many times for each time that a weight changes. */
+/* A cache: odds are read far more often than weights change. */
 static void refresh_odds(struct pp_spec_habits *h, enum pp_guesser who, int level)
 {
     for (int k = 0; k < PP_SPEC_KINDS; k++)
@@ -105,7 +108,7 @@ double pp_habits_odds(const struct pp_spec_habits *h, enum pp_guesser who, int l
 
 /* --- what is learned ---------------------------------------------------------------------------------------------- */
 
-/* A table of shares moves towards what was seen, each kind's by the part that it explains. */
+/* Moves a table of level shares towards an observed level, each kind's in proportion to its probability. */
 static void count(double table[PP_SPEC_KINDS][PP_SPEC_LEVELS], double *n, const double *kind, int level)
 {
     for (int k = 0; k < PP_SPEC_KINDS; k++) {
@@ -155,7 +158,7 @@ void pp_habits_learn(struct pp_spec_habits *h, enum pp_guesser who, int level, b
     }
 }
 
-/* The level whose least value is the last one that is not above this. */
+/* The last level whose lower limit is not above the value. */
 static int level_in(const float least[PP_SPEC_LEVELS - 1], float value)
 {
     int level = 0;

@@ -1,12 +1,12 @@
 /* speculate_lookup.c - guesses by what followed the same tokens before.
  *
- * Each place is linked with the one before that ends in the same two tokens; a search walks at most MOST_PLACES of them
- * back and takes the longest agreement.
+ * Each place in the text is linked to the previous one that ends in the same two tokens; a search walks back over at
+ * most MOST_PLACES of them and takes the longest match.
  *
- * Why no suffix automaton, which always finds the longest one: on 170,000 tokens of the starter's validation text, cut
- * into conversations of 500, 2,000 and 16,000 tokens, with 3 tokens that agree, it offers as many guesses, of which
- * 68.5, 67.1 and 63.1 % are right; this 68.5, 67.0 and 62.7 %. It takes 1.0, 1.1 and 2.9 us a token, this 0.03 to 0.7;
- * and some 150 bytes a token, this 8 to 12. */
+ * A suffix automaton always finds the longest match, but gains little: on 170,000 tokens of the starter's validation
+ * text, cut into conversations of 500, 2,000 and 16,000 tokens, with matches of 3 tokens, it offers as many guesses, of
+ * which 68.5, 67.1 and 63.1 % are right, and this 68.5, 67.0 and 62.7 %. It takes 1.0, 1.1 and 2.9 us and some 150
+ * bytes a token, this 0.03 to 0.7 us and 8 to 12 bytes. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -37,7 +37,7 @@ void pp_lookup_free(struct pp_lookup *l)
     *l = (struct pp_lookup){0};
 }
 
-/* Of the pair that ends at tokens[i]; multiplicative hashing (Knuth). */
+/* The hash chain of the pair that ends at tokens[i]; multiplicative hashing (Knuth). */
 static uint32_t slot_of(const struct pp_lookup *l, const int32_t *tokens, int64_t i)
 {
     uint64_t pair = (uint64_t)(uint32_t)tokens[i - 1] << 32 | (uint32_t)tokens[i];
@@ -48,7 +48,7 @@ void pp_lookup_set(struct pp_lookup *l, const int32_t *tokens, int64_t n)
 {
     if (n > l->most)
         n = l->most;
-    while (l->n > n) { /* the newest goes first, so that what it stood before comes back */
+    while (l->n > n) { /* the newest first, since each restores the chain to what it was before */
         int64_t i = --l->n;
         if (i > 0)
             l->last[slot_of(l, tokens, i)] = l->before[i];
@@ -62,7 +62,7 @@ void pp_lookup_set(struct pp_lookup *l, const int32_t *tokens, int64_t n)
     }
 }
 
-/* How many tokens before tokens[a] and tokens[b], these included, agree. */
+/* How many tokens match, counting backwards from tokens[a] and tokens[b]. */
 static int agree(const int32_t *tokens, int64_t a, int64_t b)
 {
     int n = 0;
@@ -85,7 +85,7 @@ int64_t pp_lookup_find(const struct pp_lookup *l, const int32_t *tokens, int64_t
             found = at + 1;
         }
     }
-    if (*length < PP_LOOKUP_LEAST) /* pairs that only share a hash */
+    if (*length < PP_LOOKUP_LEAST) /* the pairs only share a hash */
         return -1;
     return found;
 }
