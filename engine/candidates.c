@@ -1,4 +1,4 @@
-/* candidates.c - see candidates.h. Loops over LANES floats side by side are what compilers make vector code of. */
+/* candidates.c - see candidates.h. Loops over LANES neighbouring floats are what compilers vectorise. */
 #include "engine/candidates.h"
 
 #include <float.h>
@@ -8,7 +8,7 @@
 
 #include "engine/base/mem.h"
 
-/* A group for each lane: no maximum is taken across a vector. */
+/* A group for each lane, so that no maximum is taken across a vector. */
 enum { LANES = PP_LOGIT_GROUPS };
 
 static int32_t blocks_of(int32_t n)
@@ -37,13 +37,13 @@ void pp_candidates_free(struct pp_candidates *c)
     *c = (struct pp_candidates){0};
 }
 
-/* What is no number is never greater. */
+/* NaN is never greater. */
 static float greater(float x, float most)
 {
     return x > most ? x : most;
 }
 
-/* The groups' largest of a block x [n] into tops; returns the block's. */
+/* Writes the largest logit of each group of a block x [n] to tops; returns the block's. */
 static float find_tops(const float *x, int32_t n, float *tops)
 {
     float most[LANES];
@@ -85,7 +85,7 @@ static int32_t count_above(const float *x, int32_t n, float least)
     return count;
 }
 
-/* Numbers in the order of floats. */
+/* Maps floats to integers in the same order. */
 static uint32_t rank_of(float x)
 {
     uint32_t bits;
@@ -101,7 +101,8 @@ static float of_rank(uint32_t rank)
     return x;
 }
 
-/* What k of x [n] reach, and if possible not more than 2 k: all that are not forbidden, if those are fewer. */
+/* A value that at least k of x [n] reach, and if possible no more than 2 k; if fewer than k are not forbidden, all
+ * these reach it. */
 static float reached_by(const float *x, int32_t n, int32_t k)
 {
     uint32_t reached = rank_of(-FLT_MAX), missed = rank_of(INFINITY) + 1;
@@ -126,7 +127,7 @@ static bool better(const struct pp_candidate *a, const struct pp_candidate *b)
     return a->logit != b->logit ? a->logit > b->logit : a->token < b->token;
 }
 
-/* A heap whose root is the worst candidate. */
+/* Restores a heap whose root is the worst candidate. */
 static void sift_down(struct pp_candidate *heap, int32_t n, int32_t i)
 {
     for (;;) {
@@ -144,7 +145,7 @@ static void sift_down(struct pp_candidate *heap, int32_t n, int32_t i)
     }
 }
 
-/* Of the n candidates of a list the k best to its front, best first; returns how many those are. */
+/* Moves the k best of the n candidates of a list to its front, best first; returns how many those are. */
 static int32_t put_in_order(struct pp_candidate *list, int32_t n, int32_t k)
 {
     k = k < n ? k : n;
@@ -164,7 +165,7 @@ static int32_t put_in_order(struct pp_candidate *list, int32_t n, int32_t k)
     return k;
 }
 
-/* All that are at least `least`, which is a number, in no order. */
+/* Lists all logits of at least `least`, in no order; `least` is not NaN. */
 static int32_t gather(struct pp_candidates *c, float least)
 {
     int32_t n = 0;
@@ -178,8 +179,8 @@ static int32_t gather(struct pp_candidates *c, float least)
     return n;
 }
 
-/* Where there are many more blocks or groups than k, few have more than one of the k best, and their largest tell how
- * large those are. */
+/* A threshold is found among the largest of each block, or group: if there are many more of these than k, few hold more
+ * than one of the k best, so that few logits are gathered. */
 int32_t pp_candidates_best(struct pp_candidates *c, int32_t k)
 {
     enum { MANY = 4 };
@@ -195,13 +196,13 @@ int32_t pp_candidates_best(struct pp_candidates *c, int32_t k)
 
 /* --- the nucleus ---------------------------------------------------------------------------------------------- */
 
-/* Logits lie in bins, the largest in the first, those far below all others in the last. */
+/* Logits are counted in bins, the largest in the first, those far below it in the last. */
 enum { BINS_PER_UNIT = 16, FAR_BELOW = 80, N_BINS = BINS_PER_UNIT * FAR_BELOW + 1 };
 
 static float below(float logit, float largest)
 {
     const float x = logit - largest;
-    return x > -(float)FAR_BELOW ? x : -(float)FAR_BELOW; /* also what is no number */
+    return x > -(float)FAR_BELOW ? x : -(float)FAR_BELOW; /* NaN, too */
 }
 
 static int32_t bin_of(float below)
@@ -209,11 +210,11 @@ static int32_t bin_of(float below)
     return (int32_t)(below * -(float)BINS_PER_UNIT);
 }
 
-/* exp(x) for -80 <= x <= 0, to 7 digits: 2^n times a polynomial of the rest, which is between -1/2 ln 2 and 1/2 ln 2
+/* exp(x) for -80 <= x <= 0, to 7 digits: 2^n times a polynomial of the rest, which is within half of ln 2 of 0
  * (coefficients: Cephes, expf). */
 static float exp_below_zero(float x)
 {
-    const float shift = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded to a whole number */
+    const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
     const float n = (x * 1.44269504f + shift) - shift;
     const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
@@ -230,7 +231,7 @@ static float exp_below_zero(float x)
     return p * power.number;
 }
 
-/* Adds exp(logit - largest) of each of x [n] to its bin. */
+/* Adds exp(logit - largest) of each logit in x [n] to its bin. */
 static void fill_bins(const float *x, int32_t n, float largest, double *bins)
 {
     float from[PP_LOGIT_BLOCK], weight[PP_LOGIT_BLOCK];
@@ -245,7 +246,7 @@ static void fill_bins(const float *x, int32_t n, float largest, double *bins)
         bins[bin[i]] += (double)weight[i];
 }
 
-/* The bin in which `reached` is reached, which becomes what of it is left there. */
+/* The bin in which the running sum reaches `reached`; subtracts the bins before it from that. */
 static int32_t bin_that_reaches(const double *bins, double *reached)
 {
     int32_t bin = 0;
@@ -273,5 +274,5 @@ float pp_candidates_nucleus(struct pp_candidates *c, float p)
         if (reached <= 0)
             break;
     }
-    return n ? c->list[last].logit : -INFINITY; /* rounding alone leaves something for an empty bin */
+    return n ? c->list[last].logit : -INFINITY; /* only rounding can lead to an empty bin */
 }

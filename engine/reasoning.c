@@ -19,7 +19,7 @@
 
 enum { WINDOW = 4096, HEADER_MOST = 512, STRAY_MOST = 64, TAG_MOST = 48 };
 
-/* Tags of both forms share the array `tag`; those of harmony are always the same. */
+/* Both formats use the array `tag`, with their own indices. */
 enum { OPEN, CLOSE, ANSWER_OPEN, ANSWER_CLOSE };
 enum { CHANNEL, MESSAGE, START_TAG, END, RETURN, CALL, N_HARMONY };
 enum { THINK = CHANNEL, CONTENT = MESSAGE, CALLS_END = RETURN, TOOL_CALLS = CALL }; /* Solar Open's */
@@ -28,12 +28,12 @@ enum { N_TAGS = N_HARMONY };
 struct pp_reasoning_tags {
     const char *name;
     const char *tag[N_TAGS]; /* NULL: there is none */
-    const char *open_rest;   /* what follows the opening token and belongs to the tag; NULL: nothing */
+    const char *open_rest;   /* what follows the opening token and counts as part of the tag; NULL: nothing */
     bool harmony;
-    bool tagged_parts;       /* harmony as Solar Open has it */
-    bool needs_answer_tag;   /* of several rows with the same first tags: the one whose answer is tagged, too */
-    /* How an answer is written down with the white space that templates put around the tags: before the reasoning,
-     * behind it, and both at once where there is none. */
+    bool tagged_parts;       /* harmony with Solar Open's tags */
+    bool needs_answer_tag;   /* among rows with the same first tags: the one that tags its answer, too */
+    /* How answers are written, with the white space that templates put around the tags: before the reasoning, after it,
+     * and instead of both where there is none. */
     const char *open, *close, *empty;
 };
 
@@ -82,8 +82,8 @@ enum { N_ROWS = sizeof rows / sizeof *rows };
 
 /* --- which ------------------------------------------------------------------------------------------------ */
 
-/* A template names both ends, or the one that it cuts at when it leaves earlier reasoning out, or the one that it opens
- * answers with. */
+/* A template names one of the two tags at least: the closing one where it cuts earlier reasoning out, or the opening
+ * one that it begins answers with. */
 static bool template_knows(const struct pp_reasoning_tags *row, const char *source)
 {
     if (row->harmony)
@@ -223,13 +223,13 @@ struct pp_reasoner {
     const struct pp_reasoning_tags *row; /* NULL: everything is the answer */
     pp_part_sink *sink;
     void *user;
-    char tag[N_TAGS][TAG_MOST];          /* as they stand in the text, with their marks; "" for none */
+    char tag[N_TAGS][TAG_MOST];          /* as in the text, with PP_CONTROL_MARK; "": none */
     size_t len[N_TAGS];
-    bool first[256];                     /* bytes that a tag begins with */
+    bool first[256];                     /* bytes with which tags begin */
     enum state state;
-    bool may_take_back;                  /* nothing has said yet that there is no reasoning */
-    char last;                           /* byte that was handed out */
-    bool answer_tagged;                  /* the tag that opens an answer was there: its end is one, too */
+    bool may_take_back;                  /* nothing has ruled out yet that the answer so far is reasoning */
+    char last;                           /* the last byte that was handed out */
+    bool answer_tagged;                  /* the answer was opened by a tag, so its closing tag counts, too */
     /* harmony */
     enum pp_part part;                   /* of the message in BODY */
     bool role_due;                       /* the header begins with a role */
@@ -287,7 +287,7 @@ bool pp_reasoner_over(const struct pp_reasoner *p)
     return p->state == OVER;
 }
 
-/* The tag, if any, that stands at s; -1. */
+/* The tag that s begins with; -1: none. */
 static int tag_at(const struct pp_reasoner *p, const char *s, size_t n)
 {
     for (int i = 0; i < N_TAGS; i++) {
@@ -297,7 +297,7 @@ static int tag_at(const struct pp_reasoner *p, const char *s, size_t n)
     return -1;
 }
 
-/* Hands out bytes. Control tokens among them that mean nothing here are as unseen as all others. */
+/* Hands out bytes, without control tokens that mean nothing here. */
 static void emit(struct pp_reasoner *p, enum pp_part part, const char *s, size_t n)
 {
     while (n) {
@@ -306,7 +306,7 @@ static void emit(struct pp_reasoner *p, enum pp_part part, const char *s, size_t
         int tag = mark ? tag_at(p, mark, n - before) : -1;
         size_t skipped = tag < 0 ? 0 : p->len[tag];
         if (mark && tag < 0)
-            before++; /* a byte of the model's own */
+            before++; /* a byte of the text itself */
         if (before) {
             p->sink(p->user, part, s, before);
             p->last = s[before - 1];
@@ -339,7 +339,7 @@ static size_t tag_begins(const struct pp_reasoner *p)
     return 0;
 }
 
-/* Place of the first of the tags in the set (bits), and which; -1: none. */
+/* Offset of the first tag of the set (bits), and which tag; -1: none. */
 static int find_tag(const struct pp_reasoner *p, unsigned set, size_t *at)
 {
     int found = -1;
@@ -356,7 +356,7 @@ static int find_tag(const struct pp_reasoner *p, unsigned set, size_t *at)
     return found;
 }
 
-/* Whether s begins with the tag (1), could when more comes (0), or does not (-1). */
+/* Whether s begins with the tag (1), may do so with more bytes (0), or does not (-1). */
 static int compare(const struct pp_reasoner *p, int tag, const char *s, size_t n)
 {
     size_t len = p->len[tag], common = n < len ? n : len;
@@ -379,7 +379,7 @@ static void go(struct pp_reasoner *p, enum state state)
 
 /* Each step takes something from the window or changes the state; false: it needs more bytes. */
 
-/* START, START_INSIDE, AFTER: blanks, then a tag, or what is none. */
+/* START, START_INSIDE, AFTER: skips blanks and decides by the tag, or other text, after them. */
 static bool step_begin(struct pp_reasoner *p, bool final)
 {
     size_t blanks = 0;
@@ -406,7 +406,7 @@ static bool step_begin(struct pp_reasoner *p, bool final)
     return true;
 }
 
-/* All but what could become a tag. */
+/* Hands out all but what could become a tag. */
 static bool hand_out_rest(struct pp_reasoner *p, enum pp_part part, bool final)
 {
     size_t ready = p->n - (final ? 0 : tag_begins(p));
@@ -425,7 +425,7 @@ static bool step_reasoning(struct pp_reasoner *p, bool final)
     return true;
 }
 
-/* In "`</think>`" the tag is talked about. What emit() leaves out does not stand between. */
+/* In "`</think>`" the tag is talked about. Tokens that emit() drops do not count as the byte before it. */
 static bool is_quoted(const struct pp_reasoner *p, size_t at)
 {
     char before = p->last;
@@ -488,7 +488,7 @@ static void begin_body(struct pp_reasoner *p, enum pp_part part)
     p->thought = true;
 }
 
-/* tag: what the header ends with. */
+/* tag: the one that ends the header. */
 static void take_header(struct pp_reasoner *p, size_t header, int tag)
 {
     static const char role[] = "assistant";
@@ -497,14 +497,15 @@ static void take_header(struct pp_reasoner *p, size_t header, int tag)
                         : tag == CONTENT      ? PP_PART_ANSWER
                                               : PP_PART_OTHER;
     if (p->role_due && (header < sizeof role - 1 || memcmp(p->window, role, sizeof role - 1) != 0)) {
-        p->state = OVER; /* somebody else speaks */
+        p->state = OVER; /* another role's message */
         return;
     }
     drop(p, header + p->len[tag]);
     begin_body(p, part);
 }
 
-/* Text without a header, of a model that does not keep to the format: `plain` bytes before the tag, -1 for none yet. */
+/* Whether this is text without a header, from a model that breaks the format. plain: bytes before the tag; tag -1: none
+ * yet. */
 static bool is_stray(const struct pp_reasoner *p, size_t plain, int tag, bool final)
 {
     if (p->role_due || !plain)
@@ -525,7 +526,7 @@ static bool step_head(struct pp_reasoner *p, bool final)
         return true;
     }
     tag = find_tag(p, ends, &at);
-    if (tag >= 0 ? at > HEADER_MOST : p->n >= HEADER_MOST + TAG_MOST) { /* no header is so long */
+    if (tag >= 0 ? at > HEADER_MOST : p->n >= HEADER_MOST + TAG_MOST) { /* headers are never so long */
         drop(p, !tagged && compare(p, CHANNEL, p->window, p->n) > 0 ? p->len[CHANNEL] : 0);
         begin_body(p, PP_PART_ANSWER);
     } else if (tag == START_TAG) {
@@ -536,7 +537,7 @@ static bool step_head(struct pp_reasoner *p, bool final)
     } else if (tag >= 0) {
         p->state = OVER;
     } else if (final) {
-        p->n = 0; /* half a header */
+        p->n = 0; /* an incomplete header is dropped */
     } else {
         return false;
     }

@@ -39,7 +39,7 @@ void pp_sampler_free(struct pp_sampler *s)
 /* --- penalties, bias ------------------------------------------------------------------------------------------- */
 
 /* Repetition (CTRL, arXiv 1909.05858): positive logits of tokens seen are divided, negative ones multiplied. Frequency
- * takes off in proportion to how often a token was seen, presence once. */
+ * subtracts in proportion to how often a token was seen, presence once. */
 static void penalties(struct pp_sampler *s, const struct pp_sampling *p, const int32_t *history, int64_t n)
 {
     int64_t last = p->penalty_last_n < 0 ? n : p->penalty_last_n;
@@ -52,7 +52,7 @@ static void penalties(struct pp_sampler *s, const struct pp_sampling *p, const i
     for (int64_t i = begin; i < n; i++) {
         int32_t t = history[i];
         if (t < 0 || t >= s->n_vocab || s->counts[t] == 0)
-            continue; /* done at its first place */
+            continue; /* done at its first occurrence */
         float *l = &s->logits[t];
         *l = *l > 0 ? *l / p->repeat_penalty : *l * p->repeat_penalty;
         *l -= (float)s->counts[t] * p->frequency_penalty + p->presence_penalty;
@@ -127,8 +127,8 @@ static uint64_t mix(uint64_t x)
     return x ^ (x >> 31);
 }
 
-/* Gumbel noise -log(-log u) of (seed, position, token), u uniform in (0, 1), in three steps: the hash that all tokens
- * share, a token's own 53 bits of u, and the noise of these. */
+/* Gumbel noise -log(-log u) of (seed, position, token), u uniform in (0, 1), in three steps: a hash of seed and
+ * position for all tokens, 53 bits of u for each token, and the noise they make. */
 static uint64_t noise_of(uint64_t seed, int64_t position)
 {
     return mix(mix(seed) ^ (uint64_t)position);
@@ -145,11 +145,11 @@ static double gumbel(uint64_t bits)
     return -log(-log(u));
 }
 
-/* u < 1 - 2^-54 bounds it. */
+/* bounded by u < 1 - 2^-54 */
 #define LARGEST_NOISE 37.5
 
-/* Smaller values of noise_bits() give less noise than `needed`: the inverse of gumbel(), less a part in a million for
- * the rounding of logarithms. */
+/* The inverse of gumbel(): smaller values of noise_bits() give less noise than `needed`. It is a part in a million too
+ * low, to allow for the rounding of logarithms. */
 static uint64_t least_bits(double needed)
 {
     return needed > -3.0 ? (uint64_t)(exp(-exp(-needed)) * (1.0 - 1e-6) * 0x1p53) : 0;
@@ -181,7 +181,8 @@ static struct pp_choice chosen(struct pp_choice made, const struct scores *s, in
     return made;
 }
 
-/* Draws from c [n], best first: stops at one that could not win with the largest noise: nor could any after it. */
+/* Draws from c [n], best first. Stops at a candidate that could not win with the largest noise: those after it could
+ * not either. */
 static struct pp_choice choose(const struct pp_candidate *c, int32_t n, const struct pp_sampling *p, int64_t position)
 {
     const uint64_t noise = noise_of(p->seed, position);
@@ -196,8 +197,9 @@ static struct pp_choice choose(const struct pp_candidate *c, int32_t n, const st
     return chosen(made, &s, c[0].token);
 }
 
-/* Draws from all tokens with a logit of at least `least`. The noise that a block's largest logit would need to come
- * second bounds that of the whole block: comparing noise_bits() with it spares nearly all tokens the logarithms. */
+/* Draws from all tokens with a logit of at least `least`. A block is skipped if the noise that its largest logit would
+ * need to come second is impossible; within a block, comparing noise_bits() with that bound saves the logarithms of
+ * nearly all tokens. */
 static struct pp_choice choose_of_all(const struct pp_candidates *c, const struct pp_sampling *p, float least,
                                       int64_t position)
 {
@@ -237,7 +239,7 @@ static bool changes_logits(const struct pp_sampling *p)
     return p->n_bias > 0 || p->repeat_penalty != 1.0f || p->frequency_penalty != 0.0f || p->presence_penalty != 0.0f;
 }
 
-/* Where top-k is off, min-p and top-p amount to a smallest logit, and nothing has to be sorted. */
+/* Without top-k, min-p and top-p amount to a smallest logit, and nothing has to be sorted. */
 static struct pp_choice filter_and_choose(struct pp_candidates *c, const struct pp_sampling *p, int64_t position)
 {
     const float least = least_by_min_p(c, p->min_p);

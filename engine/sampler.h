@@ -7,7 +7,7 @@
 
 /* Work space for one vocabulary; the choices themselves allocate nothing. */
 struct pp_sampler {
-    int32_t n_vocab;                /* may be made less meanwhile: logits behind it are not looked at */
+    int32_t n_vocab;                /* may be lowered for a while: later logits are then ignored */
     float *logits;                  /* [n_vocab]: after penalties and bias */
     struct pp_candidates candidates;
     int32_t *counts;                /* [n_vocab]: all zero between calls */
@@ -19,13 +19,14 @@ struct pp_sampler {
 enum pp_code pp_sampler_init(struct pp_sampler *s, int64_t n_vocab, struct pp_error *err);
 void pp_sampler_free(struct pp_sampler *s);
 
-/* A choice, and the one that came second, which a tree of guesses tries. margin: by how much its score (logit or, at a
- * temperature, logit over temperature plus noise) was less; large where another model would choose alike. */
+/* A choice, and the second best, which a tree of guesses tries. margin: how much lower its score was (score: the logit
+ * or, at a temperature, the logit over the temperature plus noise); where it is large, another model would choose
+ * alike. */
 struct pp_choice {
     int32_t token, second; /* -1: none */
     float margin;
 };
-/* The token for place n_history of a text whose tokens so far are history [n_history]. logits: float [n_vocab], not
+/* The token at index n_history of a text whose tokens so far are history [n_history]. logits: float [n_vocab], not
  * changed; NaN and -INFINITY forbid a token. The same arguments always give the same token. -1: all are forbidden. */
 struct pp_choice pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
                                    const int32_t *history, int64_t n_history);
