@@ -1,6 +1,6 @@
-/* activate.c - adapters that act from a place in the text on (activated LoRA, arXiv 2504.12397): from the last
- * occurrence of their invocation, a few tokens, in the prompt. What comes before is computed without them, so that its
- * pages are shared with the same text without adapters. */
+/* activate.c - adapters that act from a position in the text on (activated LoRA, arXiv 2504.12397): from the last
+ * occurrence of their invocation, a few tokens, in the prompt. What comes before is computed without them, so that it
+ * shares pages with the same text without adapters. */
 #include <string.h>
 
 #include "engine/engine_int.h"
@@ -21,7 +21,7 @@ bool pp_adapter_acts_behind(const struct pp_adapter *a, const int32_t *tokens, i
     return pp_adapter_start(a, tokens, n) != PP_NEVER;
 }
 
-/* Spans of positions whose rows have the same adapters. */
+/* Makes spans of positions whose rows have the same adapters. */
 static void make_spans(struct pp_seq *s)
 {
     int64_t from = 0;
@@ -62,7 +62,7 @@ void pp_seq_activate(struct pp_seq *s, const int32_t *prompt, int64_t n)
     }
     if (same == PP_NEVER)
         return;
-    pp_seq_truncate(s, same); /* what lies behind was computed with other adapters */
+    pp_seq_truncate(s, same); /* what follows was computed with other adapters */
     memcpy(s->start, start, (size_t)s->adapters.n * sizeof *start);
     make_spans(s);
 }

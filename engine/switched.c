@@ -1,10 +1,10 @@
-/* switched.c - LoRAs that a model has within itself, one of which tokens of the text switch on for what comes behind
- * them: Granite Switch's (a row's own token counts, too).
+/* switched.c - LoRAs inside a model file that tokens of the text switch on for themselves and what follows them:
+ * Granite Switch.
  *
- * Its first program finds the number by a head of attention: such a token has a key of +gain and its adapter's number
- * for a value, any other one -gain and 0. What comes of that is rounded, so that behind one such token it is that one's
- * number, behind several the mean of theirs, and where the gain is small and the text long, nothing. The number hangs
- * on the tokens alone, and so do pages of the cache, whose names are made of these. */
+ * In the original, an attention head finds the adapter's number: the key of such a token is +gain and its value the
+ * number; any other token has -gain and 0. The result is rounded, so that after one such token it is that one's number,
+ * after several the mean of theirs, and with a small gain in a long text nothing. The number depends on the tokens
+ * alone; so pages of the cache, whose names are made from the tokens, need no key of their own. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,17 +17,17 @@
 
 static const char *const halves[] = {".lora_a", ".lora_b"};
 
-/* The adapters, numbered from 1 on, and work space of a step. */
+/* The adapters, numbered from 1, and the work space of a step. */
 struct pp_switched {
     int n;
     struct pp_adapter *adapter[PP_MAX_SWITCHED];
     /* [max_rows] each */
-    struct pp_adapter_set *sets;         /* those of the step's rows: [n_sets] */
-    const struct pp_adapter_set **from;  /* the rows' other adapters that a set was made of, */
-    int *number;                         /* and of the model's own, this one */
+    struct pp_adapter_set *sets;         /* the sets of the step's rows: [n_sets] */
+    const struct pp_adapter_set **from;  /* for each set: the row's other adapters that it was made from, */
+    int *number;                         /* and the number of the model's own */
     int n_sets;
     struct counted {
-        int64_t n, sum;                  /* such tokens up to a row, and their numbers together */
+        int64_t n, sum;                  /* such tokens up to a row, and the sum of their numbers */
     } *counted;
 };
 
@@ -39,7 +39,7 @@ bool pp_is_of_switched(const struct pp_hparams *hp, const char *name)
 
 /* --- the adapters ------------------------------------------------------------------------------------------------- */
 
-/* Adapter k's half in tensor t, in which files have one of zeros before the first. */
+/* Adds adapter k's half from tensor t. Files may have a half of zeros before the first adapter's. */
 static enum pp_code add_half(struct pp_adapter_file *f, const struct pp_tensor *t, int k, struct pp_error *err)
 {
     const struct pp_hparams *hp = f->hp;
@@ -58,7 +58,7 @@ static enum pp_code add_half(struct pp_adapter_file *f, const struct pp_tensor *
     return pp_adapter_add_part(f, name, (size_t)n, b ? PP_PART_B : PP_PART_A, &one, err);
 }
 
-/* As if it lay in a file of its own. Rows are in the model's order; strengths are in B. */
+/* Makes an adapter file of adapter k. Rows are in the model's order; strengths are in B. */
 static enum pp_code file_of(const struct pp_model *m, int k, struct pp_adapter_file **out, struct pp_error *err)
 {
     struct pp_adapter_file *f = pp_calloc(1, sizeof *f);
@@ -84,7 +84,7 @@ static enum pp_code load(struct pp_engine *e, int k, struct pp_error *err)
     if (!code)
         code = pp_adapter_load_file(e->model, f, &e->switched->adapter[k], err);
     if (!code)
-        code = pp_source_check(e->model->source, err); /* zeros were read of what another program cut off */
+        code = pp_source_check(e->model->source, err); /* if another program cut the file off, zeros were read */
     pp_adapter_file_close(f);
     return code;
 }
@@ -128,7 +128,7 @@ int pp_switched_beside(const struct pp_engine *e)
     return e->switched ? 1 : 0;
 }
 
-/* A set with one of the model's own adapters besides, 1 being the first. */
+/* The set and one of the model's own adapters, numbered from 1. */
 static void add_own(const struct pp_switched *w, const struct pp_adapter_set *set, int number,
                     struct pp_adapter_set *out)
 {
@@ -169,7 +169,7 @@ static void count(const struct pp_hparams *hp, int32_t token, struct counted *c)
 static struct counted count_sequence(const struct pp_hparams *hp, const struct pp_seq *s)
 {
     struct counted c = {0};
-    int32_t least = INT32_MAX, most = -1; /* they lie together, and few of a text's tokens between */
+    int32_t least = INT32_MAX, most = -1; /* the tokens have neighbouring ids, which other text rarely uses */
     for (int k = 0; k < (int)hp->switched.n; k++) {
         least = hp->switched.token[k] < least ? hp->switched.token[k] : least;
         most = hp->switched.token[k] > most ? hp->switched.token[k] : most;
@@ -180,16 +180,17 @@ static struct counted count_sequence(const struct pp_hparams *hp, const struct p
     return c;
 }
 
-/* n: positions that the row sees, its own included. */
+/* The adapter of a row. n: positions that the row sees, its own included. */
 static int switched_on(const struct pp_hparams *hp, const struct counted *c, int64_t n)
 {
     const double others = (double)(n - c->n) * exp(-2 * (double)hp->switched.gain);
-    const float mean = c->n ? (float)((double)c->sum / ((double)c->n + others)) : 0; /* as there: halves are ties */
+    const float mean = c->n ? (float)((double)c->sum / ((double)c->n + others)) : 0; /* in float as in the original, for
+                                                                                        which halves are ties */
     const int number = (int)rintf(mean);
     return number < (int)hp->switched.n ? number : (int)hp->switched.n;
 }
 
-/* The set of a row, which other rows may have, too: the kernels take neighbours with one together. */
+/* The set of a row. Rows share equal sets, as the kernels process neighbours with the same set together. */
 static const struct pp_adapter_set *set_for(struct pp_switched *w, const struct pp_adapter_set *set, int number)
 {
     int i = 0;
