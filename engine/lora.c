@@ -18,7 +18,7 @@ int pp_adapter_set_room(const struct pp_adapter_set *set, int linear)
     return room;
 }
 
-/* Of what is held, and so of all that rows depend on. */
+/* A hash of the adapter as it is held, and so of all that rows depend on. */
 static struct pp_sha256 adapter_identity(const struct pp_adapter *a)
 {
     static const char arithmetic[] = "lora-3";
@@ -61,7 +61,7 @@ static enum pp_code take_invocation(struct pp_adapter *a, const struct pp_adapte
     return PP_OK;
 }
 
-/* Whether one of the words, with blanks between them, is this one. */
+/* Whether a list of words, separated by blanks, has this one. */
 static bool has_word(const char *words, const char *word)
 {
     const size_t n = strlen(word);
@@ -71,12 +71,12 @@ static bool has_word(const char *words, const char *word)
     return false;
 }
 
-/* "attn_q attn_v ...": each kind of projection once. */
+/* The kinds of projection that are changed, each once: "attn_q attn_v ...". */
 static char *describe_targets(const struct pp_adapter_file *f)
 {
     struct pp_buf b = {0};
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {
-        char kind[256], name[256]; /* of experts the whole stack's */
+        char kind[256], name[256]; /* an expert's name becomes that of the whole stack */
         pp_stack_name(pp_adapter_file_at(f, i)->name, name);
         const char *dot = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
         snprintf(kind, sizeof kind, "%s", dot ? dot + 1 : name);
@@ -92,7 +92,7 @@ static char *describe_targets(const struct pp_adapter_file *f)
     return pp_buf_take(&b);
 }
 
-/* With its name and room for all that it may change; NULL: out of memory. */
+/* An adapter with its name and an empty entry for each matrix that it may change; NULL: out of memory. */
 static struct pp_adapter *new_adapter(const struct pp_model *m, const char *path, const struct pp_adapter_file *f)
 {
     char name[256];
@@ -113,7 +113,7 @@ static struct pp_adapter *new_adapter(const struct pp_model *m, const char *path
     return NULL;
 }
 
-/* What pp_adapter_info says, once all of it is loaded. */
+/* Fills what pp_adapter_info says, once everything is loaded. */
 static void describe(struct pp_adapter *a, const struct pp_adapter_file *f)
 {
     for (size_t i = 0; i < pp_adapter_file_n(f); i++) {

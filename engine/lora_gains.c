@@ -1,5 +1,5 @@
-/* lora_gains.c - the output gains of DoRAs, g_k of lora.h: a root and a quotient for each output of each of their
- * matrices. They depend on the strength only, so they are computed when an adapter is switched on with one, not in each
+/* lora_gains.c - the output gains of DoRAs, g_k of lora.h: a square root and a quotient for each output of each of
+ * their matrices. They depend only on the strength, so they are computed when an adapter is switched on, not in each
  * pass, and shared by the conversations of an engine that use it with the same strength. */
 #include <math.h>
 #include <string.h>
@@ -22,12 +22,12 @@ static void work_out(const float *dora, float strength, int64_t n, float *gain)
     const float *magnitude = dora, *mixed = magnitude + n, *square = mixed + n;
     for (int64_t i = 0; i < n; i++) {
         float norm = 1.0f + strength * (mixed[i] + strength * square[i]);
-        norm = norm > 1e-12f ? norm : 1e-12f; /* W + B A is zero, or rounding says so */
+        norm = norm > 1e-12f ? norm : 1e-12f; /* W + B A is zero, or rounded to it */
         gain[i] = (1.0f + strength * magnitude[i]) / sqrtf(norm);
     }
 }
 
-/* Outputs of a matrix of heads: what goes into W where it is turned. */
+/* Outputs of a matrix of heads: for a transposed one (keys), its columns. */
 static int64_t head_outputs(const struct pp_adapter *a, int heads)
 {
     return a->model->plan.heads[heads].w[0]->ne[!a->heads[heads].turned];
@@ -71,7 +71,7 @@ static struct pp_gains *find(struct pp_gains *all, const struct pp_adapter_use *
     return all;
 }
 
-/* NULL: out of memory. */
+/* All gains of an adapter at a strength; NULL: out of memory. */
 static struct pp_gains *make(const struct pp_adapter_use *use)
 {
     struct pp_gains *g = pp_malloc(sizeof *g + use->adapter->n_gains * sizeof *g->values);

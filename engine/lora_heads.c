@@ -1,17 +1,17 @@
-/* lora_heads.c - LoRAs of the matrix that latent attention makes keys and values of (kv_b_proj, arXiv 2405.04434). The
- * model has its W [n_head (n_key + n_value), n_latent] as two matrices for each head, W_k [n_key, n_latent] turned,
- * which queries are multiplied by, and W_v [n_value, n_latent] for what attention gives. With B_k and B_v as a head's
- * rows of B, what is added to W, s B A, adds to them
+/* lora_heads.c - LoRAs of the matrix from which latent attention (MLA, arXiv 2405.04434) makes keys and values,
+ * kv_b_proj. The model holds its W [n_head (n_key + n_value), n_latent] as two matrices for each head: W_k [n_key,
+ * n_latent], transposed, by which queries are multiplied, and W_v [n_value, n_latent], by which attention's output is.
+ * With B_k and B_v as a head's rows of B, adding s B A to W changes them to
  *
- *   W_k' + s A' B_k'        a LoRA of the turned matrix: A of it is B_k' [r, n_key], B of it A' [n_latent, r]
+ *   W_k' + s A' B_k'        a LoRA of the transposed matrix, whose A is B_k' [r, n_key] and B is A' [n_latent, r]
  *   W_v  + s B_v A
  *
- * so that of keys B is the same for all heads, and of values A is. What the cache holds is made before and knows
- * nothing of it.
+ * so for keys all heads share B, and for values A. The cache holds latents, which are computed before this matrix and
+ * do not depend on it.
  *
- * With a DoRA each output of W, a dimension of a head's keys or values, has its g (lora.h): values are multiplied by
- * it, and so are queries, which stand for keys that were, before they meet W_k'. The scales of an IA3 of the outputs
- * are such a g, of halves that are zeros. */
+ * With a DoRA each output of W, a dimension of a head's keys or values, has a gain g (lora.h). Values are multiplied by
+ * it; a key's gain is applied to the query instead, before the query is multiplied by W_k'. The output scales of an IA3
+ * are such a g, with zeros for A and B. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,9 +27,10 @@ static const char both_end[] = ".attn_kv_b.weight";
 
 const struct pp_lora_heads pp_lora_no_heads = {0};
 
-/* --- held against the model ------------------------------------------------------------------------------------ */
+/* --- checked against the model --------------------------------------------------------------------------------- */
 
-/* The first matrices of heads in the plan that are of this tensor; -1: there are none. */
+/* The index in plan->heads of the matrices of heads of kind 'k' or 'v' that `both` (kv_b) becomes; -1: there are
+ * none. */
 static int find_heads(const struct pp_plan *plan, const char *both, char kind)
 {
     char name[PP_HF_NAME];
@@ -90,7 +91,7 @@ enum pp_code pp_lora_list_heads(struct pp_adapter *a, const struct pp_adapter_ta
 
 /* --- as the kernels read them ---------------------------------------------------------------------------------- */
 
-/* Places for A and B of all heads, one of which all have the same of. */
+/* Allocates A and B for all heads; they share B if same_b, else A. */
 static bool make_room(struct pp_lora_heads *l, const struct pp_heads *heads, uint32_t type, bool same_b)
 {
     const struct pp_tensor *w = heads->w[0];
@@ -103,7 +104,7 @@ static bool make_room(struct pp_lora_heads *l, const struct pp_heads *heads, uin
     l->data = pp_aligned(64, l->bytes);
     if (!l->a || !l->b || !l->data)
         return false;
-    memset(l->data, 0, l->bytes); /* their ends are hashed, too */
+    memset(l->data, 0, l->bytes); /* padding is hashed, too */
     for (size_t h = 0; h < n; h++) {
         l->a[h] = (struct pp_matrix){.type = type, .n_rows = l->rank, .n_cols = w->ne[0], .alone = true,
                                      .data = l->data + (h < n_a ? h : 0) * a_bytes};
@@ -113,7 +114,7 @@ static bool make_room(struct pp_lora_heads *l, const struct pp_heads *heads, uin
     return true;
 }
 
-/* from [rows, cols] to [cols, rows] */
+/* Transposes `from` [rows, cols] to [cols, rows]. */
 static void turn(const float *from, int64_t rows, int64_t cols, float *to)
 {
     for (int64_t r = 0; r < rows; r++)
@@ -123,7 +124,7 @@ static void turn(const float *from, int64_t rows, int64_t cols, float *to)
 
 static void hold_a(const struct pp_matrix *a, const float *values)
 {
-    void *to = (void *)(uintptr_t)a->data; /* ours */
+    void *to = (void *)(uintptr_t)a->data; /* allocated by make_room */
     if (a->type == PP_TYPE_F16)
         pp_floats_to_f16(values, to, a->n_rows * a->n_cols);
     else
@@ -139,7 +140,7 @@ static enum pp_code hold_b(struct pp_low_rank *b, const float *values, int64_t n
 /* Where a head's rows of B [n_head (n_key + n_value), rank] are. */
 struct rows_of_heads {
     const float *b;
-    int64_t of_head, from; /* floats */
+    int64_t of_head, from; /* in floats: from head to head; first of these rows in a head */
 };
 
 static enum pp_code hold_keys(struct pp_lora_heads *l, const struct pp_tensor *w, const struct pp_lora_halves *from,
@@ -172,16 +173,16 @@ static enum pp_code hold_values(struct pp_lora_heads *l, const struct pp_tensor 
 
 /* --- DoRA ------------------------------------------------------------------------------------------------------ */
 
-/* What one of both tensors needs. */
+/* What load_dora needs for the keys or the values. */
 struct dora_work {
-    const double *gram;      /* of A */
+    const double *gram;      /* A A' */
     const float *magnitude;  /* [n_head (n_key + n_value)] */
-    float *row;              /* of W as it is held */
-    double *squares;         /* [outputs]: |W|^2 of its rows */
-    double *products;        /* [rank, outputs]: <W, A_k> of its rows */
+    float *row;              /* a row of the matrix that the model holds */
+    double *squares;         /* [outputs]: |W|^2 of W's rows */
+    double *products;        /* [rank, outputs]: <W, A_k> of W's rows */
 };
 
-/* Adds what a row of W, as it is held, has of the sums over rows of W itself; row j of W', or of W. */
+/* Adds the contribution of row j of the held matrix (W', if transposed) to the sums over rows of W. */
 static void add_sums(const struct dora_work *d, const struct pp_lora_heads *l, const float *a, int64_t n_latent,
                      int64_t n, int64_t j)
 {
@@ -201,7 +202,7 @@ static void add_sums(const struct dora_work *d, const struct pp_lora_heads *l, c
             d->products[k * n + j] += (double)a[k * n_latent + i] * (double)w[i];
 }
 
-/* The numbers of all outputs of one of both, once its halves are held. */
+/* Computes the DoRA numbers of all outputs of the keys or the values; A and B are held already. */
 static enum pp_code fill_dora(struct pp_lora_heads *l, const struct pp_heads *heads, const struct dora_work *d,
                               const struct pp_lora_halves *from, const struct rows_of_heads *rows,
                               struct pp_error *err)
@@ -232,7 +233,7 @@ static enum pp_code fill_dora(struct pp_lora_heads *l, const struct pp_heads *he
     return PP_OK;
 }
 
-/* b: the file's B. *acts: magnitudes differ from the norms. */
+/* *acts: set if magnitudes differ from the norms. */
 static enum pp_code load_dora(struct pp_adapter *a, const struct pp_adapter_target *t,
                               const struct pp_lora_heads_at *at, const struct pp_lora_halves *halves, bool *acts,
                               struct pp_error *err)
@@ -269,7 +270,7 @@ static enum pp_code load_dora(struct pp_adapter *a, const struct pp_adapter_targ
     return code;
 }
 
-/* Gains of IA3: what DoRA's numbers are where B A is zeros. *acts: some differ from 1. */
+/* The gains of an IA3: the DoRA numbers for B A = 0. *acts: set if some differ from 1. */
 static enum pp_code load_ia3(struct pp_adapter *a, const struct pp_adapter_target *t,
                              const struct pp_lora_heads_at *at, bool *acts, struct pp_error *err)
 {
@@ -295,7 +296,7 @@ static enum pp_code load_ia3(struct pp_adapter *a, const struct pp_adapter_targe
     return code;
 }
 
-/* A and B of the file; of an IA3 they are zeros. */
+/* Reads A and B; those of an IA3 are zeros. */
 static enum pp_code read_halves(const struct pp_adapter *a, const struct pp_adapter_target *t, int64_t n_latent,
                                 struct pp_lora_room *room, struct pp_lora_halves *halves, struct pp_error *err)
 {

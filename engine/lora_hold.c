@@ -1,5 +1,5 @@
-/* lora_hold.c - A and B of an adapter, from the file's tensors to what the kernels read. A load is to be short beside a
- * blink: the values are read from the mapped file once and converted while they are in the cache. */
+/* lora_hold.c - A and B of an adapter, from the file's tensors to what the kernels read. Loading should be too short to
+ * notice, so the values are read from the mapped file once and converted while they are in the cache. */
 #include <math.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 /* Parts of the work space. */
 enum { HALF_A, HALF_B, ROW, QUANTS, SCALES, SUMS, ROWS, TURNED, ORDER };
 
-/* Part of the work space, at least so large, aligned to 64 bytes; NULL: out of memory. */
+/* A part of the work space of at least this size, aligned to 64 bytes; NULL: out of memory. */
 static void *room_for(struct pp_lora_room *r, int part, size_t bytes)
 {
     if (bytes > r->bytes[part]) {
@@ -37,8 +37,8 @@ void pp_lora_room_free(struct pp_lora_room *r)
 typedef int32_t ints __attribute__((vector_size(16)));
 enum { INTS = 4 };
 
-/* The largest of |x| and *most; false: some are no numbers. Their bits are compared: as whole numbers they are in the
- * order of the floats, with infinity and NaN at the end. */
+/* *most: the largest of |x| and its old value; false: x holds NaN or infinity. Bit patterns are compared: without the
+ * sign they order floats as integers, with infinity and NaN at the end. */
 static bool look_at(const float *x, int64_t n, float *most)
 {
     enum { APART = 4 };
@@ -73,14 +73,14 @@ static void to_floats(uint32_t type, const uint8_t *from, int64_t n, float *to)
         pp_dequantize_row(type, from, to, n);
 }
 
-/* n rows of a tensor, rows r to r + n - 1 of the result. */
+/* Reads n rows of a tensor: those that become rows r to r + n - 1 of the result. */
 static void read_rows(const struct pp_tensor *t, const struct pp_adapter_columns *columns, pp_lora_order order,
                       int64_t r, int64_t n, float *to)
 {
     const size_t row_bytes = pp_type_row_bytes(t->type, t->ne[0]);
     const uint8_t *data = t->data;
     const bool some = columns && columns->n;
-    if (!order && !some) /* they are neighbours, and whole blocks each */
+    if (!order && !some) /* consecutive rows, without gaps */
         to_floats(t->type, data + (size_t)r * row_bytes, n * t->ne[0], to);
     for (int64_t i = 0; (order || some) && i < n; i++) {
         const uint8_t *row = data + (size_t)pp_lora_file_row(order, r + i) * row_bytes;
@@ -91,20 +91,21 @@ static void read_rows(const struct pp_tensor *t, const struct pp_adapter_columns
     }
 }
 
-/* Rows that are read at a time: what they take stays in the nearest cache. */
+/* Rows to read at a time, so that their values stay in the L1 cache. */
 static int64_t rows_at_once(int64_t n)
 {
     const int64_t floats = 4096;
     return n < floats ? floats / n : 1;
 }
 
-/* Values of a row. */
+/* Values of a row, after columns are selected. */
 static int64_t width_of(const struct pp_tensor *t, const struct pp_adapter_columns *columns)
 {
     return columns && columns->n ? columns->n : t->ne[0];
 }
 
-/* n_out: rows of the result; order: of these; columns: of t, or NULL: all. row: [ne[0]], room; used only if turned. */
+/* n_out: rows of the result; order: where these are in the file; columns: those to read, or NULL: all. If turned, t
+ * holds columns of the result; row: [ne[0]], work space for that. */
 static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tensor *t,
                                 const struct pp_adapter_columns *columns, bool turned, int64_t n_out,
                                 pp_lora_order order, float *row, float *out, float *most, struct pp_error *err)
@@ -125,7 +126,7 @@ static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tens
     return PP_OK;
 }
 
-/* The columns of A [rank, n_in] in our order. row: [n_in], room. */
+/* Puts the columns of A [rank, n_in] into the model's order. row: [n_in], work space. */
 static void move_columns(float *a, int64_t rank, int64_t n_in, pp_lora_order order, float *row)
 {
     for (int64_t k = 0; k < rank; k++, a += n_in) {
@@ -146,7 +147,7 @@ enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_ta
     for (int half = 0; half < 2 && !code; half++) {
         const struct pp_tensor *from = tensors[half];
         const size_t row = (size_t)width_of(from, columns[half]) * sizeof(float);
-        const size_t all = row * (size_t)from->ne[1]; /* it fits a file */
+        const size_t all = row * (size_t)from->ne[1]; /* cannot overflow: it fits in a file */
         float *to = room_for(room, half ? HALF_B : HALF_A, all), *one = turned[half] ? room_for(room, ROW, row) : NULL;
         out->values[half] = to;
         code = to && (one || !turned[half])
@@ -211,7 +212,7 @@ void pp_lora_q8_row(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum
     }
 }
 
-/* A as rows of Q8_0, then packed. */
+/* Quantises A to rows of Q8_0 and packs them. */
 static bool pack_a(const float *a, int64_t rank, int64_t n_in, uint8_t *out, struct pp_lora_room *room)
 {
     const size_t n_blocks = (size_t)(n_in / PP_ACT_BLOCK), row_bytes = pp_type_row_bytes(PP_TYPE_Q8_0, n_in);
@@ -229,7 +230,7 @@ static bool pack_a(const float *a, int64_t rank, int64_t n_in, uint8_t *out, str
 
 typedef float four __attribute__((vector_size(16)));
 
-/* Four rows of four, turned: to[k][r] = from[r][k]. */
+/* Transposes 4 x 4 values: to[k][r] = from[r][k]. */
 static void turn_four(const float *from, int64_t from_stride, float *to, int64_t to_stride)
 {
     four x[4], y[4];
@@ -247,7 +248,7 @@ static void turn_four(const float *from, int64_t from_stride, float *to, int64_t
         memcpy(to + k * to_stride, &x[k], sizeof x[k]);
 }
 
-/* A block's rows of B, zeros behind the last one, turned: [4][rank][16]. */
+/* Transposes a block's rows of B, padded with zeros: [4][rank][16]. */
 static void turn_block(const float *b, int64_t n_rows, int rank, float *out)
 {
     enum { WIDTH = PP_LOW_RANK_ROWS / 4 };
@@ -262,10 +263,10 @@ static void turn_block(const float *b, int64_t n_rows, int rank, float *out)
     }
 }
 
-/* A row of B as whole numbers; its scale, or 0 if that is so small that a half does not hold it. */
+/* Quantises a row of B to integers. Returns its scale, or 0 if it is too small for float16. */
 static float whole_row(const float *b, int rank, float to_unit, int8_t *q)
 {
-    const float half_of_least = 0x1p-25f; /* half */
+    const float half_of_least = 0x1p-25f; /* half of the smallest float16 */
     const float round = 12582912.0f; /* 1.5 * 2^23: rounds to nearest even */
     float largest = 0;
     for (int k = 0; k < rank; k++)
@@ -276,7 +277,7 @@ static float whole_row(const float *b, int rank, float to_unit, int8_t *q)
     return inverse > 0.0f ? d : 0.0f;
 }
 
-/* A block's rows of B in Q8_0 (ops.h). q: [rank + 3], room; its last three are 0. */
+/* A block's rows of B in Q8_0 (ops.h). q: [rank + 3], work space whose last three values are 0. */
 static void whole_block(const float *b, int64_t n_rows, int rank, float to_unit, int8_t *q, uint8_t *to)
 {
     enum { OFFSET = 128 };
@@ -288,7 +289,7 @@ static void whole_block(const float *b, int64_t n_rows, int rank, float to_unit,
         for (int k = 0; k < rank; k += 4) {
             uint32_t bytes;
             memcpy(&bytes, q + k, sizeof bytes);
-            bytes ^= OFFSET * 0x01010101u; /* added to each of them, as none is -128 */
+            bytes ^= OFFSET * 0x01010101u; /* adds 128 to each byte, as none is -128 */
             memcpy(values + (size_t)k * PP_LOW_RANK_ROWS + 4 * r, &bytes, sizeof bytes);
         }
     }
@@ -305,7 +306,7 @@ enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, struct pp_low_rank
     int exponent = 0;
     if (!turned || !q)
         return pp_fail_nomem(err, "an adapter");
-    frexpf(most, &exponent); /* the scales of rows are halves, which small values would not fit */
+    frexpf(most, &exponent); /* scales of rows are float16, so small values get a common exponent */
     out->unit = ldexpf(1.0f, exponent > -100 ? exponent : -100);
     out->data = to;
     memset(q + rank, 0, 3);
@@ -336,8 +337,8 @@ size_t pp_lora_held_bytes(const struct pp_tensor *w, int rank, uint32_t type, in
     return (half_bytes(w, rank, type, half) + 63) / 64 * 64;
 }
 
-/* In large pages if it is large: fewer faults while loading, and a token reads all of it. Then it is a mapping of its
- * own: what the allocator gives may be memory that was used before, in small pages, and it ends in small ones. */
+/* Large arenas use huge pages: fewer faults while loading, and each token reads all of it. These are mapped separately,
+ * since the allocator may return memory that was used before, in small pages, and that ends within a page. */
 enum pp_code pp_lora_arena_new(struct pp_adapter *a, size_t bytes, struct pp_error *err)
 {
     const size_t large = PP_LARGE_PAGE;

@@ -37,7 +37,7 @@ bool pp_lora_kinds_idle(const struct pp_lora_target *t, int64_t n_in, int64_t n_
 
 bool pp_lora_dora_idle(const float *dora, int64_t n_out)
 {
-    const float rounding = 1.0f / 256; /* magnitudes that are the norms, stored in BF16 */
+    const float rounding = 1.0f / 256; /* magnitudes equal to the norms, but stored in BF16 */
     return all_near_zero(dora, n_out, rounding);
 }
 
@@ -49,19 +49,19 @@ void pp_lora_free_kinds(struct pp_lora_target *t)
     pp_free(t->dora);
 }
 
-/* What is loaded, and from where. */
+/* One matrix of an adapter while it is loaded. */
 struct loading {
     struct pp_adapter *a;
     const struct pp_adapter_target *t;
     struct pp_lora_target *to;
     const struct pp_linear *linear;
     int64_t n_in, n_out;
-    pp_lora_order order; /* of outputs in the file, or NULL */
-    const bool *dora;    /* [n_out]: those that have a magnitude; NULL: all */
+    pp_lora_order order; /* the order of outputs in the file, or NULL */
+    const bool *dora;    /* [n_out]: outputs that have a magnitude; NULL: all */
     struct pp_error *err;
 };
 
-/* A tensor of the file that has a value for each of n outputs, or inputs, moved to our order; pp_free. */
+/* Reads a vector of n values, one for each output or input, in the model's order; pp_free. */
 static enum pp_code read_vector(const struct loading *l, const struct pp_tensor *t, int64_t n, bool outputs,
                                 float **out)
 {
@@ -82,7 +82,8 @@ static enum pp_code read_vector(const struct loading *l, const struct pp_tensor 
 
 /* --- biases -------------------------------------------------------------------------------------------------- */
 
-/* A trained bias stands for the model's own, so that at strength 1 that is what is used. */
+/* A trained bias replaces the model's own: what is added is the difference, so that strength 1 gives the trained
+ * one. */
 static enum pp_code load_bias(const struct loading *l)
 {
     float *trained = NULL, *of_b = NULL;
@@ -107,13 +108,13 @@ static enum pp_code load_bias(const struct loading *l)
 
 /* --- IA3 ----------------------------------------------------------------------------------------------------- */
 
-/* Whether a projection's input does not come from a norm, and is read by nobody behind the projection nor by another
- * one before it, which may be of the same stage: only then it can be scaled alone and where it lies. Otherwise W's
- * columns are, in a copy of it that stands for W. */
+/* Whether a projection's input can be scaled in place: it is not the output of a norm, and no other operation reads it,
+ * neither after the projection nor before it, where one in the same stage may. Otherwise W's columns are scaled, in a
+ * copy of W. */
 static bool has_own_input(const struct pp_plan *p, int linear)
 {
     int at = 0;
-    if (linear >= p->n_linears) /* of an expert, which of those does: lora_load.c */
+    if (linear >= p->n_linears) /* experts: lora_load.c checks which */
         return true;
     while (at < p->n_ops && !(p->ops[at].kind == PP_OP_LINEAR && p->ops[at].linear == linear))
         at++;
@@ -148,7 +149,7 @@ static enum pp_code load_ia3(const struct loading *l, int index)
 
 /* --- DoRA ---------------------------------------------------------------------------------------------------- */
 
-/* Below this a row of W counts as zeros: its magnitude is then that of B A alone. */
+/* If a row of W is shorter, it counts as zero: the norm is then that of B A alone. */
 static const double LEAST_NORM = 1e-6;
 
 void pp_lora_gram(const float *a, int rank, int64_t n, double *gram)
@@ -182,7 +183,7 @@ void pp_lora_dora_numbers(const struct pp_dora_row *row, int64_t n_out, int64_t 
 /* |x|^2 */
 static double self_product(const float *x, int64_t n)
 {
-    enum { SUMS = 32 }; /* apart, so that vectors can hold them */
+    enum { SUMS = 32 }; /* independent sums, so that compilers vectorise them */
     float sum[SUMS] = {0};
     double all = 0;
     for (int64_t i = 0; i + SUMS <= n; i += SUMS)
@@ -195,7 +196,7 @@ static double self_product(const float *x, int64_t n)
     return all;
 }
 
-enum { DORA_ROWS = 32 }; /* of W, that are multiplied by A together */
+enum { DORA_ROWS = 32 }; /* rows of W that are multiplied by A together */
 
 /* What load_dora works with. */
 struct dora_work {
@@ -225,7 +226,7 @@ static enum pp_code dora_rows(const struct loading *l, const struct dora_work *d
     for (int i = 0; i < n; i++) {
         const int64_t r = row0 + i;
         const float *b = d->b + r * rank;
-        if (l->dora && !l->dora[r]) /* zeros: as if there were no DoRA */
+        if (l->dora && !l->dora[r]) /* all zeros: as without a DoRA */
             continue;
         struct pp_dora_row row = {.square = self_product(d->w + i * d->stride, l->n_in),
                                   .low_rank = pp_lora_gram_norm(b, d->gram, rank),
@@ -250,7 +251,7 @@ static enum pp_code load_dora(const struct loading *l, const float *a, const flo
                                                                              : pp_fail_nomem(l->err, "an adapter");
     if (!code)
         code = read_vector(l, &l->t->magnitude, l->n_out, true, &d.magnitude);
-    for (int64_t r = 0; l->t->form == PP_HF_SCALED && !code && r < l->n_out; r++) /* as W's rows were */
+    for (int64_t r = 0; l->t->form == PP_HF_SCALED && !code && r < l->n_out; r++) /* scaled like the rows of W */
         d.magnitude[r] *= fabsf(pp_hf_row_scale(pp_source_hparams(l->a->model->source), l->linear->w->name, r));
     if (!code)
         pp_lora_gram(a, l->to->rank, l->n_in, d.gram);
@@ -295,10 +296,10 @@ enum pp_code pp_lora_load_kinds(struct pp_adapter *a, int linear, const struct p
 
 /* --- parts of a matrix ----------------------------------------------------------------------------------------- */
 
-/* Vectors of parts, put together to those of the whole; where a part has none, what changes nothing. */
+/* Vectors of a whole matrix, assembled from those of its parts. Where a part has none, the values change nothing. */
 struct whole {
     float *bias, *b_bias, *ia3, *magnitude; /* [n_out], or NULL: no part has one */
-    bool *dora;                             /* [n_out]: there is a magnitude */
+    bool *dora;                             /* [n_out]: outputs with a magnitude */
 };
 
 static bool make_vector(float **out, bool wanted, int64_t n, float value)
@@ -311,7 +312,7 @@ static bool make_vector(float **out, bool wanted, int64_t n, float value)
     return *out != NULL;
 }
 
-/* Room for what a part has; the bias that is there without one is the model's own. */
+/* Allocates the vectors that a part needs. Biases begin as the model's own, for parts without one. */
 static bool make_vectors(const struct loading *l, const struct pp_adapter_target *t, struct whole *w)
 {
     const bool first_bias = t->bias.data && !w->bias;
@@ -329,7 +330,7 @@ static bool make_vectors(const struct loading *l, const struct pp_adapter_target
     return true;
 }
 
-/* Where a part's outputs are in its target, and in the whole. */
+/* Indices of a part's outputs: in its target, and in the whole. */
 struct part_rows {
     int64_t n;
     int32_t *from, *to;
@@ -349,7 +350,7 @@ static enum pp_code put_vector(const struct loading *l, const struct pp_tensor *
 static enum pp_code put_part(const struct loading *l, const struct pp_adapter_target *t, const struct part_rows *rows,
                              struct whole *w)
 {
-    const float scale = l->to->scale != 0.0f ? t->scale / l->to->scale : 0.0f; /* of the whole */
+    const float scale = l->to->scale != 0.0f ? t->scale / l->to->scale : 0.0f; /* relative to the scale of the whole */
     enum pp_code code = make_vectors(l, t, w) ? PP_OK : pp_fail_nomem(l->err, "an adapter");
     if (!code)
         code = put_vector(l, &t->bias, rows, 1, w->bias);
@@ -428,7 +429,7 @@ enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapte
     if (t->rank > MOST_RANK)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: the embeddings have rank %lld; at most %d can be run",
                        a->path, (long long)t->rank, MOST_RANK);
-    enum pp_code code = pp_lora_floats(a, &t->a, !t->a_turned, &e->a, err); /* a row for each token */
+    enum pp_code code = pp_lora_floats(a, &t->a, !t->a_turned, &e->a, err); /* transposed: a row for each token */
     if (!code)
         code = pp_lora_floats(a, &t->b, t->b_turned, &up, err);
     e->b = (struct pp_low_rank){.type = PP_TYPE_F32, .rank = (int)t->rank};

@@ -1,5 +1,6 @@
-/* lora_load.c - all that an adapter's file changes, read and converted. First everything is held against the model, and
- * what is held in the end gets its place; then the matrices are converted by several threads, each by one of them. */
+/* lora_load.c - reads and converts all that an adapter's file changes. First all targets are checked against the model,
+ * and memory is laid out for what will be held; then several threads convert the matrices, each of them by one
+ * thread. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,27 +16,30 @@
 #include "engine/state_order.h"
 #include "engine/tensor_forms.h"
 
-/* Ranks are added up over adapters and projections, and work space is made for the sum. */
+/* Limits a sum of ranks over adapters and projections, for which work space is allocated. */
 enum { MAX_RANK = PP_LOW_RANK_MAX };
-/* Models of this size and above keep adapters in F16: there the few bytes more are nothing beside the weights'. */
+/* Models with at least so many parameters hold adapters in F16 instead of Q8_0: the extra bytes are few compared with
+ * their weights. */
 static const int64_t LARGE_MODEL = 4000000000;
 
-/* A matrix that is changed: of a target's matrices (pp_adapter_matrices) this one. */
+/* A matrix that is changed: one of a target's matrices (pp_adapter_matrices). */
 struct job {
     const struct pp_adapter_target *target;
     int part;
     int linear;
-    bool tokens; /* rows of it that stand for the model's are what changes */
-    const struct pp_by_keys *keys; /* the target's is the whole that this is a part of; or NULL */
-    const struct pp_join *join;    /* several targets change it, each a part; `target` is NULL then. Or NULL */
-    bool of_heads;                 /* it is not in the model, but a part of each of its matrices of heads `at` */
+    bool tokens; /* only rows of it are replaced (trainable tokens) */
+    const struct pp_by_keys *keys; /* the target is a whole by keys (qkv) of which this is a part; or NULL */
+    const struct pp_join *join;    /* this matrix is a whole of which several targets change parts; `target` is NULL
+                                      then. Or NULL */
+    bool of_heads;                 /* the model has no such matrix, but a part of it in each of its matrices of heads
+                                      `at` */
     struct pp_lora_heads_at at;
 };
 
-/* What a thread needs for itself. */
+/* A thread's own data. */
 struct hand {
     struct pp_lora_room room;
-    int failed;              /* the first of its jobs that did; none: the number of all */
+    int failed;              /* the first of its jobs that failed; none: the number of jobs */
     struct pp_error error;   /* and why */
 };
 
@@ -45,22 +49,22 @@ struct loading {
     bool exact;
     struct job *jobs;        /* [n] */
     int n;
-    struct pp_join *joins;   /* [n_joins], of targets whose matrices the model has in one, */
-    int *joined;             /* and the index of that */
+    struct pp_join *joins;   /* [n_joins]: targets whose matrices are one in the model, */
+    int *joined;             /* and the index of that matrix */
     int n_joins;
-    struct pp_adapter_target *split; /* [n_split]: targets whose matrix the model has apart, said to be several */
+    struct pp_adapter_target *split; /* [n_split]: copies of targets whose matrix is several in the model */
     int n_split;
     struct hand *hands;      /* [threads] */
-    /* Of an adapter of experts: the names of their matrices, and which of pp_plan_target each is. */
+    /* For adapters of experts: the names of the experts' matrices, and the index of each in pp_plan_target. */
     struct pp_name_index experts;
     char (*names)[PP_HF_NAME];
     int *targets;
 };
 
-/* --- held against the model ------------------------------------------------------------------------------------ */
+/* --- checked against the model --------------------------------------------------------------------------------- */
 
-/* Where a model has no matrix for its output, that is the one of the embeddings, and what an adapter does to either
- * leaves the other alone. */
+/* The index of a linear; -1: there is none. In a model with tied embeddings, "output.weight" is found as the
+ * embeddings' matrix; an adapter of either leaves the other unchanged. */
 static int linear_by_name(const struct pp_plan *plan, const char *name)
 {
     const bool is_output = strcmp(name, "output.weight") == 0;
@@ -74,7 +78,7 @@ static int linear_by_name(const struct pp_plan *plan, const char *name)
     return tied;
 }
 
-/* Learns what the model's experts' matrices are called. */
+/* Collects the names of the experts' matrices. */
 static enum pp_code name_experts(struct loading *l, struct pp_error *err)
 {
     const struct pp_plan *plan = &l->a->model->plan;
@@ -106,20 +110,20 @@ static int target_by_name(const struct loading *l, const char *name)
     return i != SIZE_MAX ? l->targets[i] : linear_by_name(&l->a->model->plan, name);
 }
 
-/* Whether a tensor is of those of one kind of the heads of latent attention, which are changed together only
- * (lora_heads.c), or of groups of heads (DeepSeek V4), which cannot be changed either. */
+/* Whether a tensor holds one kind of latent attention's heads, which can only be changed together (lora_heads.c), or
+ * groups of heads (DeepSeek V4), which cannot be changed at all. */
 static bool is_of_heads(const char *name)
 {
     return strstr(name, ".attn_k_b.") || strstr(name, ".attn_v_b.") || strstr(name, ".attn_output_a.");
 }
 
-/* Whether the file has the heads of a matrix in another order than the model, which is then how those change places. */
+/* Whether the file orders the heads of a matrix otherwise than the model; *order: how. */
 static bool is_reordered(const struct pp_model *m, const char *name, bool hf, struct pp_state_order *order)
 {
     return pp_state_order(pp_source_hparams(m->source), name, order) && order->to_gguf != hf;
 }
 
-/* A folder may have a tensor in another form than the model that was made of it. */
+/* Checks that the tensor in a folder and the matrix that the model computes with are of forms that can be matched. */
 static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter *a,
                                const struct pp_adapter_target *t, bool hf, struct pp_error *err)
 {
@@ -134,7 +138,8 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
                        "adapter %s changes %s, which folders of the family %s multiply when they are read, and this "
                        "model does not say by what: use it with the folder that it was made for", a->path, t->name,
                        m->info.arch);
-    const bool by_rows = t->form == PP_HF_SCALED || t->form == PP_HF_BACKWARDS; /* as B's are, and nothing else's */
+    const bool by_rows = t->form == PP_HF_SCALED || t->form == PP_HF_BACKWARDS; /* forms that scale rows: B can be
+                                                                                   scaled alike, other parts cannot */
     if (pp_adapter_form_fits(t) ||
         (by_rows && !t->weight.data && !t->tokens.data && !t->bias.data && !t->b_bias.data))
         return PP_OK;
@@ -143,7 +148,7 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
                    PP_LORA_MERGE, a->path, t->name, m->info.arch);
 }
 
-/* How many outputs a target has for the job's matrix; 0: they do not fit. */
+/* Outputs of the job's matrix in its target; 0: the target has another shape. */
 static int64_t part_outputs(const struct job *job, const struct pp_hparams *hp)
 {
     const struct pp_adapter_target *t = job->target;
@@ -153,7 +158,7 @@ static int64_t part_outputs(const struct job *job, const struct pp_hparams *hp)
     return t->n_out == n[0] + n[1] ? n[job->part] : 0;
 }
 
-/* What the model has as two matrices, and a folder by keys in one: which of pp_by_keys, and their names; or NULL. */
+/* Finds a whole matrix by keys that the model holds as two; parts: their names. NULL: it is none. */
 static const struct pp_by_keys *find_by_keys(const struct pp_plan *plan, const char *name, char parts[2][PP_HF_NAME])
 {
     for (int i = 0; i < PP_BY_KEYS; i++) {
@@ -167,7 +172,7 @@ static const struct pp_by_keys *find_by_keys(const struct pp_plan *plan, const c
     return NULL;
 }
 
-/* The index of a matrix of which the job's, called so, is a part in the model, and which part; -1: it is not. */
+/* The index of the model's matrix of which the job's matrix, called `name`, is a part; *place: which part. -1: none. */
 static int find_whole(const struct loading *l, const char *name, const struct job *job, int *place)
 {
     const struct pp_model *m = l->a->model;
@@ -189,7 +194,7 @@ static int find_whole(const struct loading *l, const char *name, const struct jo
     return rows.n_rows == n_out && n_out != w->ne[1] ? linear : -1;
 }
 
-/* Whether the model has a matrix of which this would be a part by its name. */
+/* Whether by its name this is a part of one of the model's matrices. */
 static bool is_part(const struct loading *l, const char *name)
 {
     char whole[PP_HF_NAME];
@@ -197,7 +202,7 @@ static bool is_part(const struct loading *l, const char *name)
     return pp_adapter_whole_name(name, whole, &way) >= 0 && linear_by_name(&l->a->model->plan, whole) >= 0;
 }
 
-/* Notes that a target changes that part of a matrix. */
+/* Records that the job's target changes this part of a matrix. */
 static enum pp_code join_target(struct loading *l, const char *name, const struct job *job, int linear, int place,
                                 struct pp_error *err)
 {
@@ -226,7 +231,7 @@ static enum pp_code join_target(struct loading *l, const char *name, const struc
     return PP_OK;
 }
 
-/* When all targets are known. */
+/* Makes the jobs of joined matrices, once all targets are known. */
 static enum pp_code finish_joins(struct loading *l, struct pp_error *err)
 {
     for (int i = 0; i < l->n_joins; i++) {
@@ -241,7 +246,8 @@ static enum pp_code finish_joins(struct loading *l, struct pp_error *err)
     return PP_OK;
 }
 
-/* What a file has in one, but the model apart: the target as one of several matrices, or itself. */
+/* If the file has in one matrix what the model has in several, returns a copy of the target that says so; otherwise the
+ * target. */
 static const struct pp_adapter_target *split_target(struct loading *l, const struct pp_adapter_target *t)
 {
     static const char qkv[] = ".attn_qkv.weight";
@@ -269,14 +275,15 @@ static const struct pp_adapter_target *split_target(struct loading *l, const str
     return own;
 }
 
-/* name: of one of its matrices, the job's. */
+/* name: of the job's matrix. */
 static enum pp_code check_target(const struct loading *l, const char *name, struct job *job, struct pp_error *err)
 {
     const struct pp_adapter *a = l->a;
     const struct pp_model *m = a->model;
     const struct pp_adapter_target *t = job->target;
     job->linear = target_by_name(l, name);
-    const bool shared = t->ia3_input && !pp_plan_is_expert_down(&m->plan, job->linear); /* with other matrices */
+    /* other matrices read this input, too */
+    const bool shared = t->ia3_input && !pp_plan_is_expert_down(&m->plan, job->linear);
     if (job->linear >= m->plan.n_linears && (t->weight.data || shared))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s %s %s, a matrix of an expert; " PP_LORA_MERGE, a->path,
                        t->weight.data ? "replaces" : "scales the input of", name);
@@ -321,9 +328,8 @@ static uint32_t held_type(const struct pp_model *m, const struct pp_tensor *w, b
     return exact ? PP_TYPE_F32 : is_q8(m, w) ? PP_TYPE_Q8_0 : most < most_f16 ? PP_TYPE_F16 : PP_TYPE_F32;
 }
 
-/* Gives all halves their places in one piece of memory, in the order in which a token reads them: all A, then all B. In
- * what type halves are held beside float weights depends on their values: there is room for the largest, and what is
- * not used of it is never made. */
+/* Lays all halves out in one piece of memory, in the order in which a token reads them: all A, then all B. The type of
+ * halves next to float weights depends on their values, so there is room for the largest; unused pages cost nothing. */
 static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error *err)
 {
     size_t bytes = 0;
@@ -342,7 +348,7 @@ static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error 
 
 /* --- matrices ---------------------------------------------------------------------------------------------------- */
 
-/* What a row of the model's was multiplied by: its number, or the other sign within heads that turn the other way. */
+/* The factor of a row in the model: a number, or -1 where a head rotates the other way. */
 static float row_scale(const struct pp_hparams *hp, enum pp_hf_form form, const char *name, int64_t row)
 {
     if (form == PP_HF_BACKWARDS)
@@ -350,20 +356,20 @@ static float row_scale(const struct pp_hparams *hp, enum pp_hf_form form, const 
     return pp_hf_row_scale(hp, name, row);
 }
 
-/* B A of a matrix whose rows were multiplied when they were read. */
+/* Applies to B what W's rows were multiplied by when they were read. */
 static enum pp_code scale_rows(const struct loading *l, const struct job *job, const struct pp_tensor *w,
                                struct pp_lora_halves *halves, struct pp_error *err)
 {
     const struct pp_hparams *hp = pp_source_hparams(l->a->model->source);
     const int64_t rank = job->target->rank;
-    float *b = (float *)(uintptr_t)halves->values[1]; /* the room's */
+    float *b = (float *)(uintptr_t)halves->values[1]; /* in the work space */
     for (int64_t r = 0; r < w->ne[1]; r++)
         for (int64_t k = 0; k < rank; k++)
             b[r * rank + k] *= row_scale(hp, job->target->form, w->name, r);
     return pp_lora_look(l->a, w->name, rank * w->ne[0], rank * w->ne[1], halves, err);
 }
 
-/* Reads A and B, and holds them. */
+/* Reads A and B, and converts them. */
 static enum pp_code load_halves(const struct loading *l, const struct job *job, const struct pp_lora_orders *orders,
                                 struct pp_lora_room *room, struct pp_lora_halves *halves, struct pp_error *err)
 {
@@ -380,7 +386,7 @@ static enum pp_code load_halves(const struct loading *l, const struct job *job, 
     return pp_lora_hold(l->a, job->linear, type, halves, room, err);
 }
 
-/* Where the file has the outputs and inputs of the job's matrix, in the room. */
+/* Finds where outputs and inputs of the job's matrix are in the file; the orders are in the work space. */
 static enum pp_code find_orders(const struct loading *l, const struct job *job, struct pp_lora_room *room,
                                 struct pp_lora_orders *orders, struct pp_error *err)
 {
@@ -417,7 +423,7 @@ static enum pp_code find_orders(const struct loading *l, const struct job *job, 
     return PP_OK;
 }
 
-/* Of a matrix of which several targets change parts. */
+/* Loads a matrix of which several targets change parts. */
 static enum pp_code load_joined(const struct loading *l, const struct job *job, struct pp_lora_room *room,
                                 struct pp_error *err)
 {
@@ -499,7 +505,7 @@ static void do_job(void *arg, int part, int item, int thread)
     }
 }
 
-/* Threads for what one does not do in a millisecond or two. */
+/* More than one thread if the work takes longer than a millisecond or two. */
 static int threads_for(const struct loading *l)
 {
     enum { MOST = 8 };
@@ -511,7 +517,7 @@ static int threads_for(const struct loading *l)
         for (int k = 0; k < (job->join ? PP_JOINED_PARTS : 1); k++)
             if (of[k])
                 bytes += of[k]->a.size + of[k]->b.size + of[k]->weight.size +
-                         (of[k]->magnitude.data ? (size_t)of[k]->n_out * (size_t)of[k]->n_in : 0); /* it reads W */
+                         (of[k]->magnitude.data ? (size_t)of[k]->n_out * (size_t)of[k]->n_in : 0); /* a DoRA reads W */
     }
     return bytes > few_bytes ? MOST : 1;
 }
@@ -547,7 +553,7 @@ static enum pp_code do_jobs(struct loading *l, struct pp_error *err)
 
 /* --- all of it --------------------------------------------------------------------------------------------------- */
 
-/* Rows of the output's matrix that stand for the model's: its own, or those of the table where the output is that. */
+/* Adds a job for replaced rows of the output matrix, which may be the embeddings (tied). */
 static enum pp_code list_output_tokens(struct loading *l, const struct pp_adapter_target *t, struct pp_error *err)
 {
     struct pp_adapter *a = l->a;
@@ -569,7 +575,7 @@ static enum pp_code list_output_tokens(struct loading *l, const struct pp_adapte
     return PP_OK;
 }
 
-/* What changes the table of embeddings. */
+/* Loads what changes the table of embeddings. */
 static enum pp_code load_embeddings(struct loading *l, const struct pp_adapter_target *t, struct pp_error *err)
 {
     struct pp_adapter *a = l->a;
@@ -583,7 +589,7 @@ static enum pp_code load_embeddings(struct loading *l, const struct pp_adapter_t
     return code || !t->rank ? code : pp_lora_load_embedding(a, t, err);
 }
 
-/* A matrix, a norm, or the table of embeddings: the last two are loaded. */
+/* Loads a norm or the table of embeddings; adds jobs for matrices. */
 static enum pp_code list_target(struct loading *l, const struct pp_adapter_target *t, struct pp_error *err)
 {
     struct pp_adapter *a = l->a;

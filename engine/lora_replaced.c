@@ -1,4 +1,4 @@
-/* lora_replaced.c - tensors of an adapter that stand for the model's own: PEFT's modules_to_save. */
+/* lora_replaced.c - tensors of an adapter that replace the model's own: PEFT's modules_to_save. */
 #include <string.h>
 
 #include "engine/adapter_file.h"
@@ -20,7 +20,7 @@ bool pp_adapter_set_replaces(const struct pp_adapter_set *set)
     return false;
 }
 
-/* Of the adapters of a set from k on the next that has a matrix of its own in W's place; none: set->n. */
+/* The next adapter of a set, from k on, that replaces this matrix; none: set->n. */
 static int next_with(const struct pp_adapter_set *set, int linear, int k)
 {
     while (k < set->n && !set->use[k].adapter->targets[linear].w_data)
@@ -66,11 +66,11 @@ bool pp_adapter_places_conflict(const struct pp_adapter_places *a, const struct 
 
 /* --- where rows come from ------------------------------------------------------------------------------------ */
 
-/* A matrix of the file, or W with its columns scaled. */
+/* A matrix of the file, or W with scaled columns. */
 struct rows {
     const struct pp_tensor *from;
-    pp_lora_order order; /* of its rows, or NULL */
-    const float *column_scales;        /* [ne[0]]: times 1 + that; or NULL */
+    pp_lora_order order; /* where its rows are in the file, or NULL */
+    const float *column_scales;        /* [ne[0]]: column i is multiplied by 1 + [i]; or NULL */
 };
 
 static const void *raw_row(const struct rows *r, int64_t row)
@@ -93,7 +93,7 @@ static enum pp_code read_row(const struct pp_adapter *a, const struct rows *r, i
     return PP_OK;
 }
 
-/* Whether all values are the model's own. Reads up to the first row that differs; room: [2][n]. */
+/* Whether all values equal the model's. Reads up to the first row that differs; room: [2][n]. */
 static enum pp_code same_values(const struct pp_adapter *a, const struct rows *r, const struct pp_tensor *w,
                                 int64_t n_rows, float *room, bool *same, struct pp_error *err)
 {
@@ -111,7 +111,7 @@ static enum pp_code same_values(const struct pp_adapter *a, const struct rows *r
 
 /* --- matrices ------------------------------------------------------------------------------------------------ */
 
-/* One group of rows of Q8_0, packed. */
+/* Work space to pack one group of rows of Q8_0. */
 struct packing {
     float *floats;      /* [n] */
     uint8_t *rows;      /* [PP_GROUP_ROWS] */
@@ -153,8 +153,8 @@ static enum pp_code pack(const struct pp_adapter *a, const struct rows *r, const
     return code;
 }
 
-/* Rows for kernels of float weights, as they are stored; scaled ones, and those of another type than the weights beside
- * them, in F32. */
+/* Rows for kernels of float weights: copied as they are stored; scaled ones, and those of another type than W, become
+ * F32. */
 static enum pp_code copy_rows(const struct pp_adapter *a, const struct rows *r, const struct pp_matrix *w, void *out,
                               struct pp_error *err)
 {
@@ -173,8 +173,8 @@ static enum pp_code copy_rows(const struct pp_adapter *a, const struct rows *r, 
     return code;
 }
 
-/* In what type a matrix is held beside W. The kernels of F16 and BF16 may read other activations than those of F32:
- * only where W is of that type, too, are those at hand. */
+/* The type in which a matrix is held. Kernels of F16 and BF16 weights may need other activations than those of F32;
+ * these exist only where W itself has that type. */
 static uint32_t held_type(const struct pp_tensor *w, const struct rows *r)
 {
     if (pp_pack_needed(w->type))
@@ -231,8 +231,8 @@ static int norm_by_name(const struct pp_plan *plan, const char *name)
     return i < plan->n_ops ? i : -1;
 }
 
-/* A vector of the file in the place of one of the model's norms, which folders have without `added`; *held stays NULL
- * where it has the same values. */
+/* Reads a vector that replaces one of the model's norms; folders store it less `added`. *held stays NULL if it equals
+ * the model's. */
 static enum pp_code load_vector(struct pp_adapter *a, const struct pp_adapter_target *t, const struct pp_tensor *from,
                                 const struct pp_tensor *model, float added, float **held, struct pp_error *err)
 {
@@ -259,8 +259,8 @@ static enum pp_code load_vector(struct pp_adapter *a, const struct pp_adapter_ta
     return code;
 }
 
-/* Keys that are normed behind their rotation: whoever moves them in the cache takes them back to before the model's own
- * weights (pp_seq_cut). */
+/* Whether this norm applies to keys after their rotation: pp_seq_cut, which moves them, undoes the model's own
+ * weights. */
 static bool is_of_rotated_keys(const struct pp_plan *plan, int op)
 {
     const struct pp_op *norm = &plan->ops[op];
@@ -323,7 +323,7 @@ enum pp_code pp_lora_load_table(struct pp_adapter *a, const struct pp_adapter_ta
     bool same = false;
     enum pp_code code = room ? same_values(a, &r, w, w->ne[1], room, &same, err) : pp_fail_nomem(err, "an adapter");
     for (int64_t i = 0; i < w->ne[1] && !code && !same; i++)
-        code = read_row(a, &r, i, room, err); /* all of them are numbers */
+        code = read_row(a, &r, i, room, err); /* checks that no value is NaN or infinite */
     if (!code && !same) {
         a->embedding.table_type = from->type;
         if ((a->embedding.table = pp_malloc(from->size)))

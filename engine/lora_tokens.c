@@ -1,6 +1,6 @@
-/* lora_tokens.c - tokens with embeddings of their own: PEFT's trainable_token_indices. In the table a row stands for
- * the model's. What multiplies by the table, or a matrix of its shape, gets the difference as a LoRA whose A [n_tokens,
- * n_in] are the differences of the rows, and whose B picks for each of the tokens its own. */
+/* lora_tokens.c - tokens with embeddings of their own: PEFT's trainable_token_indices. In the embedding table a row
+ * replaces the model's. A matrix that is the table, or has its shape (the output), gets the difference as a LoRA: A
+ * [n_tokens, n_in] are the differences of the rows, and B selects the row of each of these tokens. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "engine/model.h"
 #include "engine/rows.h"
 
-enum { MOST_OF_OUTPUT = 256 }; /* B has as many columns, and a row for each token */
+enum { MOST_OF_OUTPUT = 256 }; /* B has so many columns at most, and a row for each token */
 
 static enum pp_code check_tokens(const struct pp_adapter *a, const struct pp_adapter_target *t, int64_t width,
                                  struct pp_error *err)
@@ -29,7 +29,7 @@ static enum pp_code check_tokens(const struct pp_adapter *a, const struct pp_ada
     return PP_OK;
 }
 
-/* Differences of these rows and the model's, [n_tokens, width]. */
+/* Subtracts the model's rows from these, [n_tokens, width]. */
 static enum pp_code take_off(const struct pp_adapter_target *t, const struct pp_tensor *w, float *rows,
                              struct pp_error *err)
 {
@@ -98,8 +98,8 @@ const float *pp_lora_token_row(const struct pp_lora_embedding *e, int32_t token,
 
 bool pp_lora_is_tied(const struct pp_tensor *table, const struct pp_tensor *w)
 {
-    enum { LOOKED_AT = 32 }; /* rows, all over the vocabulary: those of tokens that were never trained may be zeros */
-    const double most = 0.05; /* of the rows' squares, which is what a type of few bits takes away at most */
+    enum { LOOKED_AT = 32 }; /* rows from all over the vocabulary, since those of untrained tokens may be zeros */
+    const double most = 0.05; /* relative error, squared: what quantising to few bits may cost */
     const int64_t n = w->ne[0], n_rows = w->ne[1], step = n_rows > LOOKED_AT ? n_rows / LOOKED_AT : 1;
     double off = 0, all = 0;
     if (w == table || strcmp(w->name, table->name) == 0)
