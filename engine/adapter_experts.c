@@ -1,15 +1,15 @@
-/* adapter_experts.c - adapters of experts, which files have in several ways; here each expert's matrix is a target of
- * its own, called as if it were a tensor of its own ("blk.3.ffn_gate.5.weight"):
+/* adapter_experts.c - adapters of experts, which files store in several ways. Here each expert's matrix is a target of
+ * its own, named as if it were a tensor of its own ("blk.3.ffn_gate.5.weight"):
  *
- *   PEFT, a module for each expert   as any other module
- *   PEFT, target_parameters          [n_expert, ..., ...] is a parameter of a module. For r of each expert, A is
- *                                    [n_expert r, n_in], the rows of one expert side by side, and B
- *                                    [n_out, r n_expert], value k of expert e being number k n_expert + e of a row
+ *   PEFT, a module for each expert   like any other module
+ *   PEFT, target_parameters          a parameter [n_expert, ..., ...] of a module. With rank r for each expert, A is
+ *                                    [n_expert r, n_in], with the rows of an expert together, and B
+ *                                    [n_out, r n_expert], where value k of expert e is value k n_expert + e of a row
  *                                    (huggingface/peft, tuners/lora/layer.py, ParamWrapper.get_delta_weight)
  *   MLX, GGUF                        A is [n_expert, r, n_in], B [n_expert, n_out, r]
  *
- * Versions of PEFT take either dimension of a parameter for the inputs: then what is called B is A, and the other way
- * round, both turned. Where the sizes do not tell, the version does. */
+ * Versions of PEFT differ in which dimension of a parameter they take for the inputs. If it is the other one, their A
+ * is our B, and their B our A, both transposed. Where the sizes do not tell which, the version does. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 #include "engine/base/mem.h"
 #include "engine/source.h"
 
-static const char base_layer[] = ".base_layer"; /* of the module, where several of its parameters have adapters */
+static const char base_layer[] = ".base_layer"; /* of a module with adapters for several of its parameters */
 
 bool pp_adapter_is_stack(const char *gguf)
 {
@@ -28,7 +28,7 @@ bool pp_adapter_is_stack(const char *gguf)
 
 /* --- which parameter ------------------------------------------------------------------------------------------- */
 
-/* In the order in which modules have them, which is that of the wrapping: the first is the innermost. */
+/* In the order in which a module wraps them, the innermost first. */
 static const char *const parameters[] = {"gate_up_proj", "down_proj"};
 enum { N_PARAMETERS = sizeof parameters / sizeof *parameters };
 
@@ -47,7 +47,7 @@ static bool is_target(const struct pp_adapter_file *f, const char *module, const
     return false;
 }
 
-/* The parameter of `module` that so many others with adapters are outside of; NULL: there is none. */
+/* The parameter of `module` that so many other adapted parameters wrap; NULL: there is none. */
 static const char *parameter_at(const struct pp_adapter_file *f, const char *module, int depth)
 {
     for (int i = N_PARAMETERS - 1; i >= 0; i--)
@@ -56,7 +56,7 @@ static const char *parameter_at(const struct pp_adapter_file *f, const char *mod
     return NULL;
 }
 
-/* A folder's tensor by its name, or by that with another word for where experts are. */
+/* Translates a tensor's name, also with the other of two words for the experts' module. */
 static bool find_name(const struct pp_arch *arch, const char *stem, const char *end, const struct pp_arch_name **entry,
                       struct pp_buf *gguf, struct pp_buf *second)
 {
@@ -85,8 +85,8 @@ static enum pp_hf_form form_of_parts(enum pp_hf_form form, bool *transposed)
                                                  : form;
 }
 
-/* Of a family whose folders have a matrix for each expert, "blk.3.ffn_gate.0.weight": the stacks that newer versions of
- * transformers make of those. */
+/* Names the stacks that newer versions of transformers make of an older folder's matrices of single experts,
+ * "blk.3.ffn_gate.0.weight". */
 static void name_stacks(const char *gate, bool gate_up, struct pp_adapter_stack *s)
 {
     const int stem = (int)(strstr(gate, ".ffn_gate.") - gate);
@@ -123,18 +123,18 @@ static bool find_parameter(const struct pp_arch *arch, const char *module, const
     return found;
 }
 
-/* Whether the version of PEFT that the folder says took the outputs of such a parameter for its inputs. */
+/* Whether the folder's version of PEFT takes the outputs of such a parameter for its inputs. */
 static bool version_swaps(const struct pp_adapter_file *f, bool transposed)
 {
     const char *version = cJSON_GetStringValue(pp_json_member(f->config, "peft_version"));
     int major = 0, minor = 0, patch = 0;
     if (version)
         sscanf(version, "%4d.%4d.%4d", &major, &minor, &patch);
-    const int64_t number = ((int64_t)major * 10000 + minor) * 10000 + patch, all = 19 * 10000; /* all do in 0.19.0, */
-    return number < all ? !transposed : number == all; /* before it those that are not transposed, behind it none */
+    const int64_t number = ((int64_t)major * 10000 + minor) * 10000 + patch, all = 19 * 10000; /* 0.19.0 swaps all, */
+    return number < all ? !transposed : number == all; /* earlier versions those not transposed, later ones none */
 }
 
-/* Whether lora_A is our B: by what the model has, where that tells. */
+/* Whether lora_A is our B: by the model's sizes, if they tell, otherwise by the version. */
 static bool is_swapped(const struct pp_adapter_file *f, const struct pp_adapter_stack *s, enum pp_adapter_part part,
                        const struct pp_tensor *t)
 {
@@ -190,7 +190,7 @@ bool pp_adapter_translated_stack(const struct pp_adapter_file *f, const char *gg
 
 /* --- targets --------------------------------------------------------------------------------------------------- */
 
-/* What the stack's tensor has for one expert. */
+/* One expert's part of the stack's tensor. */
 static void slice(const struct pp_adapter_stack *s, enum pp_adapter_part part, const struct pp_tensor *t, int64_t e,
                   struct pp_tensor *out, struct pp_adapter_columns *columns)
 {

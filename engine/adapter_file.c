@@ -111,7 +111,7 @@ enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, si
     return PP_OK;
 }
 
-/* One length that several parts must agree in; 0: nothing said so far. */
+/* A length in which several parts must agree; 0: none has set it. */
 static enum pp_code agree(const struct pp_adapter_file *f, const struct pp_adapter_target *t, const char *what,
                           int64_t *length, int64_t n, struct pp_error *err)
 {
@@ -140,8 +140,8 @@ static enum pp_code read_low_rank(const struct pp_adapter_file *f, struct pp_ada
     return PP_OK;
 }
 
-/* What stands for a matrix, or for a norm. The table of embeddings is a matrix from tokens to values that lies
- * turned. */
+/* A replacement of a matrix or a norm. The embedding table counts as a matrix from tokens to values, which is stored
+ * transposed. */
 static enum pp_code check_weight(const struct pp_adapter_file *f, struct pp_adapter_target *t, struct pp_error *err)
 {
     const bool norm = t->weight.n_dims == 1;
@@ -154,7 +154,7 @@ static enum pp_code check_weight(const struct pp_adapter_file *f, struct pp_adap
     return code;
 }
 
-/* Rows of the table of embeddings, or of the output's matrix. */
+/* Replacements of rows of the embedding table or the output matrix. */
 static enum pp_code check_tokens(const struct pp_adapter_file *f, struct pp_adapter_target *t, struct pp_error *err)
 {
     if (t->weight.data || (!t->embedding && strcmp(t->name, "output.weight") != 0))
@@ -162,7 +162,7 @@ static enum pp_code check_tokens(const struct pp_adapter_file *f, struct pp_adap
     return agree(f, t, t->embedding ? "outputs" : "inputs", t->embedding ? &t->n_out : &t->n_in, t->tokens.ne[0], err);
 }
 
-/* Once all parts are there: do they fit each other, and what kind of matrix is it? */
+/* Checks, once all parts are there, that they fit each other, and sets what kind of matrix it is. */
 static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adapter_target *t, struct pp_error *err)
 {
     enum pp_code code = read_low_rank(f, t, err);
@@ -216,7 +216,7 @@ const char *pp_name_ending(const char *s, const char *end)
 
 enum pp_code pp_adapter_reserve_invocation(struct pp_adapter_file *f, size_t n, struct pp_error *err)
 {
-    enum { MOST = 1024 }; /* it is looked for in every prompt */
+    enum { MOST = 1024 }; /* each prompt is searched for it */
     if (n > MOST)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is invoked by %zu tokens; at most %d can be", f->path, n, MOST);
     f->invocation = pp_calloc(n, sizeof *f->invocation);
@@ -284,7 +284,7 @@ enum pp_code pp_adapter_is_pickle(const char *path, struct pp_error *err)
                    "the adapter with PEFT and save it again with safe_serialization=True", path);
 }
 
-/* What people name in place of the folder that it lies in. */
+/* The error for a path to the adapter's file inside its folder, which users may give. */
 static enum pp_code check_name(const char *path, struct pp_error *err)
 {
     static const char *const parts[] = {".safetensors", "adapter_config.json"};
@@ -299,8 +299,8 @@ static enum pp_code check_name(const char *path, struct pp_error *err)
     return PP_OK;
 }
 
-/* Whether a name is that of experts' matrices, up to its end: "blk.3.ffn_gate_exps.weight", or that of two kinds
- * together, a gate's rows, then those of the value. */
+/* Whether a name up to `end` is that of a stack of experts' matrices, "blk.3.ffn_gate_exps.weight", or of a fused one,
+ * with the gate's rows and then the value's. */
 static bool gguf_stack(const char *name, const char *end, struct pp_adapter_stack *s)
 {
     static const char both[] = ".ffn_gate_up_exps.weight";
@@ -333,7 +333,7 @@ static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
         struct pp_adapter_stack stack = {0};
         if ((a || b) && gguf_stack(t->name, a ? a : b, &stack))
             code = pp_adapter_add_stack(f, &stack, a ? PP_PART_A : PP_PART_B, t, err);
-        else if (t->n_dims == 1 && pp_name_ending(t->name, "_norm.weight")) /* as mergekit extracts them */
+        else if (t->n_dims == 1 && pp_name_ending(t->name, "_norm.weight")) /* as mergekit extracts norms */
             code = pp_adapter_add_part(f, t->name, strlen(t->name), PP_PART_WEIGHT, t, err);
         else if (!a && !b)
             code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %s is not part of a LoRA matrix", f->path, t->name);
@@ -341,14 +341,14 @@ static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
             code = pp_adapter_add_part(f, t->name, (size_t)((a ? a : b) - t->name), a ? PP_PART_A : PP_PART_B, t,
                                        err);
     }
-    for (size_t i = 0; i < f->n; i++) /* of embeddings A lies as the table does: a token, a row */
+    for (size_t i = 0; i < f->n; i++) /* of embeddings A is stored like the table: a row for each token */
         if (strcmp(f->targets[i].name, "token_embd.weight") == 0)
             f->targets[i].a_turned = true;
     if (!code)
         code = pp_adapter_check_targets(f, err);
     for (size_t i = 0; i < f->n && !code; i++) {
         struct pp_adapter_target *t = &f->targets[i];
-        t->scale = f->alpha != 0.0f ? f->alpha / (float)t->rank : 1.0f; /* 0 means: not scaled */
+        t->scale = f->alpha != 0.0f ? f->alpha / (float)t->rank : 1.0f; /* alpha 0 means: not scaled */
     }
     return code;
 }
@@ -389,8 +389,8 @@ enum pp_code pp_adapter_file_look(const char *path, struct pp_adapter_file **out
     return open_file(path, NULL, true, out, err);
 }
 
-/* Whether a GGUF adapter, which says its family, is for that of a model with these numbers: matrices of another may
- * have the same names and shapes, but rows in another order. Folders say none. */
+/* Whether a GGUF adapter, which names its family, fits a model with these hyperparameters: another family's matrices
+ * may have the same names and shapes, but rows in another order. Folders name none. */
 static bool is_for(const struct pp_adapter_file *f, const struct pp_hparams *hp)
 {
     return !f->gguf || f->arch == pp_arch_by_name(hp->arch) || f->arch == pp_arch_by_name(pp_arch_file_name(hp));
@@ -494,7 +494,7 @@ size_t pp_adapter_file_beside(const struct pp_adapter_file *f)
     return f->n_beside;
 }
 
-/* Reads no further than to the first value that differs; one may stand for all (pp_adapter_file_look). */
+/* Stops at the first value that differs. A single value may represent a whole tensor (pp_adapter_file_look). */
 static bool all_are(const struct pp_tensor *t, float value)
 {
     if (t->type == PP_TYPE_F32 && t->size == sizeof value) {
@@ -517,7 +517,8 @@ static bool all_are(const struct pp_tensor *t, float value)
 
 static bool is_idle(const struct pp_adapter_target *t)
 {
-    if (t->magnitude.data || t->bias.data || t->weight.data || t->tokens.data) /* that depends on the model */
+    if (t->magnitude.data || t->bias.data || t->weight.data || t->tokens.data) /* whether these change anything depends
+                                                                                  on the model */
         return false;
     if (t->rank && t->scale != 0.0f && !all_are(&t->b, 0) && !all_are(&t->a, 0))
         return false;
@@ -618,7 +619,7 @@ enum pp_code pp_adapter_file_check_values(const struct pp_adapter_file *f, struc
             const struct pp_tensor *t = part_of(&f->targets[i], (enum pp_adapter_part)part);
             const struct pp_adapter_target *last = i ? &f->targets[i - 1] : &none;
             if (t->data != part_of((struct pp_adapter_target *)(uintptr_t)last, (enum pp_adapter_part)part)->data)
-                code = check_values(f, t, err); /* of experts many are in one */
+                code = check_values(f, t, err); /* experts of a stack share one tensor */
         }
     return code;
 }

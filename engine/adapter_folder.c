@@ -13,7 +13,7 @@
 
 /* --- configuration ------------------------------------------------------------------------------------------- */
 
-/* Things that change what the adapter computes and that we do not compute. They are off when absent, null, false or
+/* Options that change what the adapter computes and that we do not support. They are off when absent, null, false or
  * empty. */
 static const struct {
     const char *name, *what;
@@ -26,8 +26,8 @@ static const struct {
     {"monteclora_config", "LoRA that is drawn"},
 };
 
-/* Those that only training knows, or that are read elsewhere. Options of this kind, "use_..." and "..._config", come
- * with new versions of PEFT and change what is computed, some of them without a tensor that would tell. */
+/* Options that matter only in training, or are read elsewhere. Others named "use_..." and "..._config" are refused: new
+ * versions of PEFT add such, some of which change the result without a tensor that would show it. */
 static const char *const known[] = {
     "use_dora", "use_rslora", "loftq_config", "eva_config", "corda_config", "lora_ga_config", "velora_config",
     "megatron_config", "runtime_config", "use_effective_conv2d",
@@ -55,7 +55,7 @@ static bool is_string(const cJSON *item, const char *s)
     return cJSON_IsString(item) && strcmp(item->valuestring, s) == 0;
 }
 
-/* PEFT's kinds that run, by the words of peft_type. */
+/* PEFT's kinds that run, by peft_type. */
 static const struct {
     const char *type;
     int kind;
@@ -66,7 +66,7 @@ static const struct {
     {"TRAINABLE_TOKENS", PP_ADAPTER_TOKENS},
 };
 
-/* Whether PEFT knows how to make a LoRA of an adapter of this kind: what adds to a matrix. */
+/* Whether PEFT can convert an adapter of this kind to a LoRA: it adds to matrices. */
 static bool converts(const cJSON *type)
 {
     static const char *const names[] = {"VERA",    "VBLORA", "RANDLORA", "FOURIERFT", "C3A",   "MISS", "GRALORA",
@@ -77,8 +77,8 @@ static bool converts(const cJSON *type)
     return i < sizeof names / sizeof *names;
 }
 
-/* Whether it is more than a change of matrices: vectors before the text that no token has, or a choice for each token.
- * PEFT cannot put such into the model either. */
+/* Whether it is more than a change of matrices: vectors before the text, or a choice for each token. PEFT cannot merge
+ * such adapters into the model either. */
 static bool stays_apart(const cJSON *type)
 {
     static const char *const names[] = {"PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT",
@@ -117,13 +117,13 @@ static enum pp_code read_kind(struct pp_adapter_file *f, struct pp_error *err)
     return PP_OK;
 }
 
-/* A LoRA, perhaps one with magnitudes. */
+/* A LoRA, perhaps a DoRA. */
 static bool is_lora(const struct pp_adapter_file *f)
 {
     return f->kind == PP_ADAPTER_LORA || f->kind == PP_ADAPTER_DORA;
 }
 
-/* Products of which A and B are made. */
+/* A and B must be computed from other products. */
 static bool is_made(const struct pp_adapter_file *f)
 {
     return f->kind == PP_ADAPTER_LOHA || f->kind == PP_ADAPTER_LOKR;
@@ -159,8 +159,8 @@ static enum pp_code check_features(const struct pp_adapter_file *f, struct pp_er
     return PP_OK;
 }
 
-/* What invokes an activated LoRA. Before PEFT knew those it was a text, which only the tokenizer of its time makes the
- * right tokens of. */
+/* Reads what invokes an activated LoRA. Older versions stored a text, which only the tokenizer of that time turns into
+ * the right tokens. */
 static enum pp_code read_invocation(struct pp_adapter_file *f, struct pp_error *err)
 {
     const cJSON *tokens = member(f, "alora_invocation_tokens"), *text = member(f, "invocation_string"), *item;
@@ -188,7 +188,7 @@ static enum pp_code read_invocation(struct pp_adapter_file *f, struct pp_error *
 
 /* --- names of tensors ---------------------------------------------------------------------------------------- */
 
-/* What follows a module's name. PEFT leaves the adapter's own name ("default") out when it saves. */
+/* What follows a module's name. PEFT omits the adapter's own name ("default") when it saves. */
 struct ending {
     const char *end;
     enum pp_adapter_part part;
@@ -236,7 +236,7 @@ static const struct ending peft_endings[] = {
     {".modules_to_save.default.weight", PP_PART_WEIGHT},
     {".token_adapter.trainable_tokens_delta", PP_PART_TOKENS},
     {".token_adapter.trainable_tokens_delta.default", PP_PART_TOKENS},
-    {".trainable_tokens_delta", PP_PART_TOKENS}, /* of an adapter that is nothing else */
+    {".trainable_tokens_delta", PP_PART_TOKENS}, /* of an adapter that has nothing else */
     {".trainable_tokens_delta.default", PP_PART_TOKENS},
     {".trainable_tokens_original", PP_PART_NOTHING},
     {".trainable_tokens_original.default", PP_PART_NOTHING},
@@ -246,16 +246,16 @@ static const struct ending peft_endings[] = {
     {".ln_tuning_layers.default.bias", PP_PART_BIAS},
     {".original_module.weight", PP_PART_NOTHING},
     {".original_module.bias", PP_PART_NOTHING},
-    {".base_layer.weight", PP_PART_NOTHING}, /* beside a LoRA of the embeddings: what it was trained on */
+    {".base_layer.weight", PP_PART_NOTHING}, /* saved with a LoRA of the embeddings: the base model's */
     {".bias", PP_PART_BIAS},
-    {".weight", PP_PART_WEIGHT}, /* modules_to_save, as they are saved */
+    {".weight", PP_PART_WEIGHT}, /* modules_to_save, as PEFT saves them */
     {NULL, PP_PART_A},
 };
 
 static const struct ending mlx_endings[] = {
     {".lora_a", PP_PART_A}, {".lora_b", PP_PART_B}, {".m", PP_PART_MAGNITUDE}, {NULL, PP_PART_A}};
 
-/* A tensor's name without what is wrapped around it: "base_model.model.", ".lora_A.weight". */
+/* A tensor's name, taken apart: module, and the part that its ending tells, without "base_model.model.". */
 struct part_name {
     const char *module;
     size_t len;
@@ -277,7 +277,7 @@ static bool split_name(const char *name, const struct ending *endings, struct pa
     return false;
 }
 
-/* A module's weight: its full name, that in GGUF, and what else its line in the family's table says. */
+/* A module's weight: its full name, its GGUF name, and what else its line in the family's table says. */
 struct translation {
     struct pp_buf weight, gguf, second;
     enum pp_hf_form form;
@@ -302,7 +302,7 @@ static bool translate(const struct pp_arch *arch, const struct part_name *p, str
     return !t->gguf.bad && !t->weight.bad && !t->second.bad;
 }
 
-/* A module's name with another last word, translated; NULL: the family has none such. */
+/* Translates a module's name with its last word replaced; NULL: the family has no such name. */
 static const struct pp_arch_name *find_other(const struct pp_arch *arch, const struct part_name *p, const char *word,
                                              const char *other, struct pp_buf *gguf, struct pp_buf *second)
 {
@@ -331,7 +331,7 @@ static bool replace_word(struct pp_buf *name, const char *word, const char *othe
     return !name->bad;
 }
 
-/* Modules that folders of the family have in one, or in several, where this one has it the other way round. */
+/* Translates modules that the folder has fused and the family separate, or the other way round. */
 static bool translate_otherwise(const struct pp_arch *arch, const struct part_name *p, struct translation *t)
 {
     static const char *const parts[3][2] = {{".q_proj", ".attn_q."}, {".k_proj", ".attn_k."}, {".v_proj", ".attn_v."}};
@@ -357,7 +357,7 @@ static bool translate_otherwise(const struct pp_arch *arch, const struct part_na
     }
     for (int i = 0; i < 2 && !found; i++) {
         entry = find_other(arch, p, i ? ".up_proj" : ".gate_proj", gate_up, &t->gguf, &t->second);
-        if (entry && entry->form == PP_HF_HALVES && t->second.len) /* the gate's name, and that of `up` */
+        if (entry && entry->form == PP_HF_HALVES && t->second.len) /* names of the gate and of `up` */
             found = i ? replace_word(&t->gguf, ".ffn_gate", ".ffn_up") : true;
         else if (entry && entry->form == PP_HF_SAME)
             found = i || replace_word(&t->gguf, ".ffn_up", ".ffn_gate");
@@ -368,7 +368,7 @@ static bool translate_otherwise(const struct pp_arch *arch, const struct part_na
     return found;
 }
 
-/* otherwise: also modules that the family has in other pieces. */
+/* How many tensors a family's table translates; otherwise: with modules that are fused otherwise. */
 static size_t count_known(const struct pp_adapter_file *f, const struct ending *endings, const struct pp_arch *arch,
                           bool otherwise, struct translation *to)
 {
@@ -382,8 +382,8 @@ static size_t count_known(const struct pp_adapter_file *f, const struct ending *
     return n;
 }
 
-/* The folder does not name the family: the one that is wanted if it knows some of its matrices, or else the first of
- * those that know most, and most of those as their own. */
+/* Guesses the family, which the folder does not name: the wanted one if it knows any of the matrices; otherwise the
+ * first of those that know most of them, and most of these without translate_otherwise. */
 static const struct pp_arch *guess_family(const struct pp_adapter_file *f, const struct ending *endings,
                                           struct translation *to)
 {
@@ -405,17 +405,17 @@ static const struct pp_arch *guess_family(const struct pp_adapter_file *f, const
 
 /* --- scales -------------------------------------------------------------------------------------------------- */
 
-/* What the configuration says of modules that it names. */
+/* What the configuration says about named modules. */
 struct per_module {
     const struct ending *endings;
-    struct pp_module_patterns *alphas, *ranks; /* PEFT's; or NULL */
+    struct pp_module_patterns *alphas, *ranks; /* of PEFT; or NULL */
     bool rslora;
 };
 
 static enum pp_code read_per_module(const struct pp_adapter_file *f, struct per_module *m, struct pp_error *err)
 {
     enum { MOST_MASKS = 2048 };
-    if (f->kind == PP_ADAPTER_ADALORA) /* the same alpha for all, and ranks by masks */
+    if (f->kind == PP_ADAPTER_ADALORA) /* alpha is the same for all, and masks tell ranks */
         return cJSON_GetArraySize(member(f, "rank_pattern")) <= MOST_MASKS
                    ? PP_OK
                    : pp_fail(err, PP_ERR_UNSUPPORTED, "rank_pattern has more than %d entries", MOST_MASKS);
@@ -424,7 +424,7 @@ static enum pp_code read_per_module(const struct pp_adapter_file *f, struct per_
     return code ? code : pp_module_patterns_new(member(f, "rank_pattern"), "rank_pattern", &m->ranks, err);
 }
 
-/* The scale of a PEFT target. The rank is that of the matrices, and the configuration must agree. */
+/* The scale of a PEFT target. Its rank is that of the matrices, with which the configuration must agree. */
 static enum pp_code scale_of(const struct pp_adapter_file *f, const struct per_module *m, const char *module,
                              struct pp_adapter_target *t, struct pp_error *err)
 {
@@ -458,20 +458,20 @@ static enum pp_code scale_of(const struct pp_adapter_file *f, const struct per_m
 
 /* --- tokens -------------------------------------------------------------------------------------------------- */
 
-/* Whether a module's name ends so, behind a dot or as a whole. */
+/* Whether a module's name is `end`, or ends with it after a dot. */
 static bool is_module(const char *module, const char *end)
 {
     const size_t n = strlen(module), m = strlen(end);
     return m <= n && strcmp(module + n - m, end) == 0 && (m == n || module[n - m - 1] == '.');
 }
 
-/* Where the configuration names tokens. */
+/* The member of the configuration that lists tokens. */
 static const char *tokens_member(const struct pp_adapter_file *f)
 {
     return f->kind == PP_ADAPTER_TOKENS ? "token_indices" : "trainable_token_indices";
 }
 
-/* Which tokens' rows a module has: one list for the embeddings, or one for each module that is named. */
+/* Reads which tokens' rows a module has: one list for the embeddings, or a list for each module. */
 static enum pp_code read_tokens(const struct pp_adapter_file *f, const char *module, struct pp_adapter_target *t,
                                 struct pp_error *err)
 {
@@ -511,7 +511,7 @@ static enum pp_code read_tokens(const struct pp_adapter_file *f, const char *mod
 
 /* --- tensors ------------------------------------------------------------------------------------------------- */
 
-/* What a tensor of a folder is: a part of one matrix's adapter, or of all those of a stack. */
+/* What a tensor of a folder is: a part of one target, or of all targets of a stack. */
 struct place {
     struct part_name name;
     bool stacked;
@@ -534,7 +534,7 @@ static bool find_place(const struct pp_adapter_file *f, const struct per_module 
     return true;
 }
 
-/* Whether a tensor is of a part of the model that does not run here: what sees or hears, above all. */
+/* Whether a tensor belongs to a part of the model that does not run here, above all vision and audio. */
 static bool is_beside_text(const struct pp_arch *arch, const struct part_name *p)
 {
     struct translation to = {0};
@@ -548,7 +548,7 @@ static bool is_beside_text(const struct pp_arch *arch, const struct part_name *p
     return beside;
 }
 
-/* Adds all targets of a stack's tensor, whose rank for each expert the configuration says. */
+/* Adds all targets of a stack's tensor; the configuration tells the rank of each expert. */
 static enum pp_code add_stack(struct pp_adapter_file *f, const struct per_module *m, struct place *p,
                               const struct pp_tensor *t, struct pp_buf *modules, struct pp_error *err)
 {
@@ -567,7 +567,7 @@ static enum pp_code add_stack(struct pp_adapter_file *f, const struct per_module
     return code;
 }
 
-/* Whether adapters of a file's kind have such parts; all may have tensors in the model's place. */
+/* Whether adapters of the file's kind have such parts. All may replace tensors of the model. */
 static bool belongs(const struct pp_adapter_file *f, enum pp_adapter_part part)
 {
     if (part == PP_PART_WEIGHT || part == PP_PART_TOKENS)
@@ -581,7 +581,7 @@ static bool belongs(const struct pp_adapter_file *f, enum pp_adapter_part part)
     return (f->kind == PP_ADAPTER_IA3) == (part == PP_PART_IA3);
 }
 
-/* The tensor as it is, or what is made of it. */
+/* Adds the tensor as it is, or what is computed from it. */
 static enum pp_code add_parts(struct pp_adapter_file *f, const struct part_name *p, const struct pp_tensor *t,
                               const struct pp_buf *gguf, struct pp_error *err)
 {
@@ -600,7 +600,7 @@ static enum pp_code add_parts(struct pp_adapter_file *f, const struct part_name 
                : pp_adapter_add_part(f, gguf->data, gguf->len, PP_PART_B, &halves[1], err);
 }
 
-/* modules: the own name of each target's module, one after the other, each ended by a zero. */
+/* modules: collects the module name of each target, each ended by a zero. */
 static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_module *m, const struct pp_tensor *t,
                                struct translation *to, struct pp_buf *modules, struct pp_error *err)
 {
@@ -622,7 +622,8 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
     if (!belongs(f, p->part))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s does not belong in an adapter of the kind %s",
                        f->path, t->name, pp_adapter_file_kind(f));
-    if (p->part == PP_PART_FOLDED || (f->kind == PP_ADAPTER_ADALORA && !t->size)) /* nothing of it was left */
+    if (p->part == PP_PART_FOLDED || (f->kind == PP_ADAPTER_ADALORA && !t->size)) /* multiplied into another one, or
+                                                                                     training has pruned it away */
         return PP_OK;
     if (p->part == PP_PART_FACTOR)
         return pp_adapter_factor_counts(f, t)
@@ -646,7 +647,7 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
     return code;
 }
 
-/* A DoRA has magnitudes wherever it has matrices; biases of its B are nothing that PEFT has. */
+/* With DoRA every matrix has magnitudes; PEFT has no biases of B then. */
 static enum pp_code check_dora(const struct pp_adapter_file *f, struct pp_error *err)
 {
     for (size_t i = 0; i < f->n && f->kind == PP_ADAPTER_DORA; i++) {
@@ -685,7 +686,7 @@ static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_mod
 
 static enum pp_code open_weights(struct pp_adapter_file *f, const char *name, struct pp_error *err)
 {
-    static const char pickle[] = "adapter_model.bin"; /* as PEFT wrote it at first */
+    static const char pickle[] = "adapter_model.bin"; /* PEFT's first format */
     const bool there = pp_file_exists(f->path, name), pickled = !there && pp_file_exists(f->path, pickle);
     if (!there && !pickled)
         return pp_fail(err, PP_ERR_NOT_FOUND, "%s has %s, but its weights are not there (%s); get all of the adapter "
@@ -698,7 +699,7 @@ static enum pp_code open_weights(struct pp_adapter_file *f, const char *name, st
     return code;
 }
 
-/* What the configuration promises is there. */
+/* Checks that the tensors which the configuration announces are there. */
 static enum pp_code check_has_tokens(const struct pp_adapter_file *f, struct pp_error *err)
 {
     size_t i = 0;
@@ -745,8 +746,8 @@ static enum pp_code open_peft(struct pp_adapter_file *f, struct pp_error *err)
 
 /* --- MLX ----------------------------------------------------------------------------------------------------- */
 
-/* mlx_lm multiplies B (A x) by lora_parameters.scale alone, whatever the rank; what some versions write besides it
- * ("alpha") today's does not read. */
+/* mlx_lm multiplies B (A x) by lora_parameters.scale, whatever the rank; it no longer reads the "alpha" that some
+ * versions write. */
 static enum pp_code open_mlx(struct pp_adapter_file *f, struct pp_error *err)
 {
     const struct per_module m = {.endings = mlx_endings};

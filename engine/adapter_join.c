@@ -35,7 +35,7 @@ void pp_adapter_half_row(const struct pp_adapter_target *t, int half, int64_t ro
     const bool turned = half ? t->b_turned : t->a_turned;
     const size_t row_bytes = pp_type_row_bytes(from->type, from->ne[0]);
     const uint8_t *data = from->data;
-    if (turned) { /* a column: values that lie a row apart */
+    if (turned) { /* transposed: a column, whose values are a row apart */
         const struct pp_adapter_columns down = {.first = c->first + row * (c->n ? c->step : 1), .step = from->ne[0],
                                                 .n = from->ne[1]};
         pp_adapter_values(from->type, data, &down, out);
@@ -48,7 +48,7 @@ void pp_adapter_half_row(const struct pp_adapter_target *t, int half, int64_t ro
 
 /* --- joined -------------------------------------------------------------------------------------------------- */
 
-/* Whether two targets have the same A, lying the same way. */
+/* Whether two targets have the same A, stored the same way. */
 static bool same_a(const struct pp_adapter_target *a, const struct pp_adapter_target *b)
 {
     return a == b || (a->a.type == b->a.type && a->rank == b->rank && a->a_turned == b->a_turned &&
@@ -101,7 +101,7 @@ static void add_b(const struct pp_joined_part *p, int64_t first_row, int64_t fir
     }
 }
 
-/* The first that is not 0, if there is one. */
+/* The first scale that is not 0, if any. */
 static float scale_of(const struct pp_joined_part *parts, int n)
 {
     float scale = 0;

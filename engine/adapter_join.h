@@ -1,47 +1,48 @@
-/* adapter_join.h - the LoRA of a matrix that is several others below each other, made of theirs. Private to the engine.
+/* adapter_join.h - the LoRA of a matrix that consists of several others, made from theirs. Private to the engine.
  *
- * With W's rows those of W_1, W_2 ... in some order, and s_k B_k A_k added to each, B A is added to W, where A is
- * A_1, A_2 ... one below the other and B's rows are those of the B_k, beside zeros. If all A_k are the same, A is that
- * and B has their rank alone. */
+ * If W's rows are those of W_1, W_2 ... in some order, and s_k B_k A_k is added to each, then B A is added to W, where
+ * A is A_1, A_2 ... one below the other, and each row of B is a row of a B_k, padded with zeros for the other A. If all
+ * A_k are equal, A is just that one, and B has its rank. */
 #ifndef PP_ENGINE_ADAPTER_JOIN_H
 #define PP_ENGINE_ADAPTER_JOIN_H
 
 #include "engine/adapter_file.h"
 #include "engine/state_order.h"
 
-/* Those values of a row of a type of floats: to [columns->n]. */
+/* Reads the selected columns of a row of floats: to [columns->n]. */
 void pp_adapter_values(uint32_t type, const uint8_t *row, const struct pp_adapter_columns *columns, float *to);
-/* Row `row` of a half, `half` 0: A [rank, n_in], 1: B [n_out, rank], as the file has its inputs and outputs. */
+/* Row `row` of a half, `half` 0: A [rank, n_in], 1: B [n_out, rank], with inputs and outputs as the file has them. */
 void pp_adapter_half_row(const struct pp_adapter_target *t, int half, int64_t row, float *out);
 
 enum { PP_JOINED_PARTS = 3 };
 
 struct pp_joined_part {
-    const struct pp_adapter_target *target; /* with A and B; NULL: there is none, and nothing is added */
+    const struct pp_adapter_target *target; /* with A and B; NULL: nothing is added here */
     int64_t n_out;
-    const int32_t *from;   /* [n_out]: which of the target's outputs each is; NULL: the same */
-    const int32_t *to;     /* [n_out]: which row of the whole it becomes; NULL: they are behind those before */
+    const int32_t *from;   /* [n_out]: the target's output for each row; NULL: the same */
+    const int32_t *to;     /* [n_out]: the row of the whole that each becomes; NULL: they follow those of the parts
+                              before */
 };
 
 struct pp_joined {
     int64_t rank;
-    float scale;           /* of the first part that has one which is not 0; what others' are besides is in B */
+    float scale;           /* that of the first part whose scale is not 0; B includes the ratio of the others' to it */
     float *a, *b;          /* [rank, n_in], [n_out, rank]; pp_free */
 };
 
-/* least: a larger rank is made of zeros. false: out of memory. */
+/* least: a smaller rank is padded with zeros. False: out of memory. */
 bool pp_adapter_join(const struct pp_joined_part *parts, int n, int64_t n_in, int64_t n_out, int64_t least,
                      struct pp_joined *out);
-/* The rank that comes of it, and the type that holds all values: one of floats. */
+/* The rank of the result, and the float type that holds all values. */
 int64_t pp_adapter_joined_rank(const struct pp_joined_part *parts, int n, uint32_t *type);
 void pp_joined_free(struct pp_joined *j);
 
 /* --- q, k and v, or a gate and what it multiplies, in one ------------------------------------------------------- */
 
-/* What such a matrix is called that has this one's rows among others', or where there is no gate of its own, more of
- * its own: "blk.3.attn_qkv.weight" of "blk.3.attn_k.weight", "blk.3.ffn_up.weight" of "blk.3.ffn_gate.weight" and
- * "blk.3.ffn_up.weight", "blk.3.ssm_in.weight" of "blk.3.attn_gate.weight". Returns which part it is, or -1: of none;
- * *way: how their rows lie in the whole. */
+/* The name of a matrix that contains this one's rows: "blk.3.attn_qkv.weight" for "blk.3.attn_k.weight",
+ * "blk.3.ffn_up.weight" for "blk.3.ffn_gate.weight" and "blk.3.ffn_up.weight" (models without a separate gate),
+ * "blk.3.ssm_in.weight" for "blk.3.attn_gate.weight". Returns which part this is, or -1: there is none; *way: how the
+ * rows are arranged. */
 struct pp_join_way;
 int pp_adapter_whole_name(const char *part, char whole[PP_HF_NAME], struct pp_join_way *way);
 
@@ -49,27 +50,27 @@ int pp_adapter_whole_name(const char *part, char whole[PP_HF_NAME], struct pp_jo
 struct pp_join {
     char name[PP_HF_NAME];                                        /* the whole's */
     const struct pp_adapter_target *of[PP_JOINED_PARTS];          /* NULL: that part is not changed */
-    int part[PP_JOINED_PARTS];                                    /* of a target's matrices (pp_adapter_matrices) */
+    int part[PP_JOINED_PARTS];                                    /* which matrix of its target (pp_adapter_matrices) */
     char names[PP_JOINED_PARTS][PP_HF_NAME];
 };
-/* How rows lie: those of parts in the whole, where they may be by keys instead; and pairs of rotated heads in the
- * targets beside ours, and in the whole. */
+/* How the rows of parts are arranged in the whole: by form, or by keys; and how pairs of rotated heads differ, in the
+ * targets and in the whole, from our order. */
 struct pp_join_way {
     enum pp_hf_form form;
     const struct pp_by_keys *keys; /* or NULL */
     enum pp_adapter_pairs from, to;
 };
-/* Adds a target's matrix of that name; false: there is one already. */
+/* Adds a target's matrix as a part; false: that part is taken. */
 bool pp_join_add(struct pp_join *j, int place, const char *name, const struct pp_adapter_target *t, int part);
-/* Where the rows of a part lie in the whole [n_out], and in its target: from, to [n_rows], new, pp_free.
- * PP_ERR_MISMATCH: it is not as large as there. */
+/* The rows of a part in its target (from) and in the whole [n_out] (to): [n_rows], new, pp_free. PP_ERR_MISMATCH: the
+ * part has another size. */
 enum pp_code pp_join_rows(const struct pp_join *j, int place, const struct pp_hparams *hp,
                           const struct pp_join_way *way, int64_t n_out, int64_t *n_rows, int32_t **from, int32_t **to,
                           struct pp_error *err);
-/* The rank that comes of it, 0 if no part has A and B, and as pp_adapter_joined_rank. */
+/* The rank of the result, 0 if no part has A and B; type as in pp_adapter_joined_rank. */
 int64_t pp_join_rank(const struct pp_join *j, uint32_t *type);
-/* A and B of the whole [n_out, n_in] in a model with these numbers, if its rank is not 0. PP_ERR_MISMATCH: parts are
- * not as large as theirs of that. */
+/* Makes A and B of the whole [n_out, n_in], if its rank is not 0. PP_ERR_MISMATCH: parts have other sizes in a model
+ * with these hyperparameters. */
 enum pp_code pp_join_make(const struct pp_join *j, const struct pp_hparams *hp, const struct pp_join_way *way,
                           int64_t n_in, int64_t n_out, struct pp_joined *out, struct pp_error *err);
 

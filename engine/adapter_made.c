@@ -1,13 +1,13 @@
-/* adapter_made.c - PEFT's adapters that are LoRAs once their tensors are multiplied out: A and B are made when the file
- * is opened.
+/* adapter_made.c - PEFT's adapters that are LoRAs once their tensors are multiplied out; A and B are computed when the
+ * file is opened.
  *
  *   AdaLoRA (arXiv 2303.10512)   B (E A) alpha / (ranknum + 1e-5), where E multiplies each row of A, and ranknum is the
- *                                rank that training began with, however much of it rank_pattern left
+ *                                rank with which training began, however little of it rank_pattern has left
  *                                (huggingface/peft, tuners/adalora/layer.py, SVDLinear.get_delta_weight)
- *   LoHa (arXiv 2108.06098)      P o Q alpha / r, the values of two products of rank r multiplied: as one product its
- *                                rank is r r (tuners/loha/layer.py, tuners/lokr/layer.py, get_delta_weight)
- *   LoKr (arXiv 2309.14859)      P (x) Q alpha / r, the product of Kronecker, in which Q stands times each value of P:
- *                                its rank is that of P times that of Q. Either may be a whole matrix */
+ *   LoHa (arXiv 2108.06098)      P o Q alpha / r, the element-wise product of two products of rank r; written as one
+ *                                product its rank is r r (tuners/loha/layer.py, tuners/lokr/layer.py, get_delta_weight)
+ *   LoKr (arXiv 2309.14859)      P (x) Q alpha / r, the Kronecker product, which has Q times each value of P; its rank
+ *                                is that of P times that of Q. Either may be a whole matrix */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -33,7 +33,7 @@ void pp_adapter_free_made(struct pp_adapter_file *f)
     f->made = NULL;
 }
 
-/* A matrix [rows, cols] that lives as long as the file, and the tensor that it is; NULL: out of memory. */
+/* Allocates a matrix [rows, cols] that lives as long as the file, and describes it as a tensor; NULL: out of memory. */
 static float *make(struct pp_adapter_file *f, const char *name, int64_t rows, int64_t cols, struct pp_tensor *t)
 {
     const size_t bytes = (size_t)rows * (size_t)cols * sizeof(float);
@@ -58,8 +58,8 @@ static bool has_elements(const struct pp_tensor *t, int64_t n)
     return t && is_float(t) && t->size == pp_type_row_bytes(t->type, n);
 }
 
-/* The tensor whose name is that of t with another word for `word`: of "X.lora_A.default" and "lora_A" that is for
- * "lora_E" "X.lora_E.default". NULL: there is none. */
+/* The tensor with t's name in which `word` is replaced by `other`: for "X.lora_A.default", "lora_A" and "lora_E" this
+ * is "X.lora_E.default". NULL: there is none. */
 static const struct pp_tensor *beside(const struct pp_adapter_file *f, const struct pp_tensor *t, const char *word,
                                       const char *other)
 {
@@ -77,7 +77,8 @@ static const struct pp_tensor *beside(const struct pp_adapter_file *f, const str
 
 static const char half[] = ".lora_A";
 
-/* Which rows of a module's A training left: its list in rank_pattern, whose keys are names of E; NULL: all. */
+/* The mask of the rows of a module's A that training has kept: a list in rank_pattern, whose keys are names of E; NULL:
+ * all are kept. */
 static const cJSON *find_mask(const struct pp_adapter_file *f, const char *module, size_t len)
 {
     static const char prefix[] = "base_model.model.", end[] = ".lora_E";
@@ -93,7 +94,8 @@ static const cJSON *find_mask(const struct pp_adapter_file *f, const char *modul
     return NULL;
 }
 
-/* Folders have the rows that are left, or all of them: then the others count for nothing. */
+/* Removes masked rows. Folders have only the rows that are kept, or all of them, of which the masked ones do not
+ * count. */
 static enum pp_code apply_mask(const struct pp_adapter_file *f, const struct pp_tensor *a, const cJSON *mask,
                                float *values, struct pp_error *err)
 {
@@ -137,7 +139,7 @@ enum pp_code pp_adapter_fold(struct pp_adapter_file *f, const char *module, size
     const int64_t rank = a->ne[1], n = a->ne[0];
     *out = *a;
     if (a->n_dims != 2 || !is_float(a))
-        return PP_OK; /* whoever takes it says so */
+        return PP_OK; /* the caller reports it */
     float *values = pp_malloc((size_t)rank * sizeof *values), *to = make(f, a->name, rank, n, out);
     enum pp_code code = values && to ? read_values(f, module, len, a, values, err)
                                      : pp_fail_nomem(err, "an adapter's matrices");
@@ -169,14 +171,14 @@ enum pp_code pp_adapter_fold_scale(const struct pp_adapter_file *f, const struct
 
 /* --- LoHa and LoKr ------------------------------------------------------------------------------------------- */
 
-/* P or Q: [rows, rank] times [rank, cols]. */
+/* P or Q as a product: [rows, rank] times [rank, cols]. */
 struct factor {
     int64_t rows, cols, rank;
     float *left, *right;
 };
 
 static const struct made_kind {
-    const char *whole[2], *left[2], *right[2]; /* words of the tensors of P and Q; whole: NULL, they are products */
+    const char *whole[2], *left[2], *right[2]; /* name endings of the tensors of P and Q; whole NULL: always products */
     bool kronecker;
 } made_kinds[] = {
     {{NULL, NULL}, {".hada_w1_a", ".hada_w2_a"}, {".hada_w1_b", ".hada_w2_b"}, false},
@@ -204,7 +206,7 @@ static float *unit_matrix(int64_t n)
     return to;
 }
 
-/* A whole matrix is itself times ones, from the side where that has the lower rank. */
+/* A whole matrix is the product of itself and a unit matrix, on the side that gives the lower rank. */
 static bool read_whole(const struct pp_tensor *t, struct factor *f)
 {
     const bool wide = t->ne[0] > t->ne[1];
@@ -221,7 +223,7 @@ static bool read_product(const struct pp_tensor *left, const struct pp_tensor *r
     return f->left && f->right;
 }
 
-/* Of the module whose first tensor is t, called by `word`. */
+/* Reads P or Q (which) of the module whose first tensor is t; `word` is its ending. */
 static enum pp_code read_factor(const struct pp_adapter_file *f, const struct made_kind *k, const struct pp_tensor *t,
                                 const char *word, int which, struct factor *to, struct pp_error *err)
 {
@@ -236,7 +238,7 @@ static enum pp_code read_factor(const struct pp_adapter_file *f, const struct ma
     return pp_fail_nomem(err, "an adapter's matrices");
 }
 
-/* Row (or column) i of the product of both: all ranks of p with all of q. step: between values of one. */
+/* Row (or column) i of the combined product: each value of p times each of q. step: distance of values. */
 static void multiply(const float *p, int64_t p_step, int64_t p_rank, const float *q, int64_t q_step, int64_t q_rank,
                      float *out, int64_t out_step)
 {
@@ -261,7 +263,7 @@ static void fill_halves(const struct factor *p, const struct factor *q, bool kro
 
 /* --- without multiplying ------------------------------------------------------------------------------------- */
 
-/* Rows of a factor's left half, or columns of its right one: where each begins, and the step between its values. */
+/* Rows of a factor's left half, or columns of its right one: n lines, `next` apart, of `rank` values `step` apart. */
 struct lines {
     const float *values;
     int64_t n, next, step, rank;
@@ -275,8 +277,8 @@ static bool line_acts(const struct lines *l, int64_t i)
     return false;
 }
 
-/* Whether what is multiplied out of these has other values than zeros: of each line of p with the same one of q, or
- * with Kronecker's product with every one. */
+/* Whether multiplying these out gives values other than zeros. Element-wise, line i of p meets line i of q; with the
+ * Kronecker product each line meets all. */
 static bool half_acts(const struct lines *p, const struct lines *q, bool kronecker)
 {
     bool of_p = false, of_q = false;
@@ -287,7 +289,7 @@ static bool half_acts(const struct lines *p, const struct lines *q, bool kroneck
     return of_p && of_q;
 }
 
-/* A [rank, cols] and B [rows, rank], each with one value in the place of all: 0 if they are zeros. */
+/* A [rank, cols] and B [rows, rank] with a single value that represents all: 0 if they are zeros. */
 static enum pp_code outline_halves(struct pp_adapter_file *f, const struct pp_tensor *t, const struct factor *p,
                                    const struct factor *q, bool kronecker, struct pp_tensor halves[2],
                                    struct pp_error *err)
@@ -302,7 +304,7 @@ static enum pp_code outline_halves(struct pp_adapter_file *f, const struct pp_te
     halves[0].ne[0] = kronecker ? p->cols * q->cols : p->cols;
     halves[1].ne[1] = kronecker ? p->rows * q->rows : p->rows;
     halves[0].ne[1] = halves[1].ne[0] = p->rank * q->rank;
-    for (int i = 0; i < 2; i++) /* what is too large to be made is said of it, too */
+    for (int i = 0; i < 2; i++) /* the size is told, though nothing is allocated */
         f->made_bytes += (size_t)halves[i].ne[0] * (size_t)halves[i].ne[1] * sizeof(float);
     return PP_OK;
 }

@@ -1,4 +1,4 @@
-/* adapter_parts.c - modules of folders that have several matrices of ours in one, or its outputs in another order. */
+/* adapter_parts.c - modules of folders that have several of our matrices in one, or their outputs in another order. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ bool pp_adapter_is_of_experts(const char *name)
     return false;
 }
 
-/* q, k and v. */
+/* Fused q, k and v. */
 static bool is_of_three(enum pp_hf_form form)
 {
     return form == PP_HF_QKV_STACKED || form == PP_HF_QKV_BY_GROUP || form == PP_HF_QKV_IN_FOUR;
@@ -30,8 +30,8 @@ bool pp_adapter_is_by_rows(const struct pp_adapter_target *t)
 
 bool pp_adapter_form_fits(const struct pp_adapter_target *t)
 {
-    const bool turned = t->form == PP_HF_TURNED || t->form == PP_HF_ONE_ROW; /* which A and B know nothing of */
-    if (pp_hf_added(t->form) != 0.0f) /* a norm, to which that is added */
+    const bool turned = t->form == PP_HF_TURNED || t->form == PP_HF_ONE_ROW; /* forms that A and B do not depend on */
+    if (pp_hf_added(t->form) != 0.0f) /* a norm, whose stored value lacks this */
         return t->weight.n_dims == 1 || t->bias.data;
     return t->form == PP_HF_SAME || pp_adapter_is_by_rows(t) || (turned && !t->weight.data);
 }

@@ -1,5 +1,5 @@
-/* adapter_pattern.c - PEFT's tables from names of modules to numbers. PEFT looks for "(.*\.)?(KEY)$" from the beginning
- * of a module's name on (get_pattern_key). */
+/* adapter_pattern.c - PEFT's tables that map module names to numbers. PEFT matches "(.*\.)?(KEY)$" from the beginning
+ * of a module's name (get_pattern_key). */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -10,13 +10,13 @@
 #include "engine/base/buf.h"
 #include "engine/base/mem.h"
 
-/* Files are untrusted: what keys may cost is bounded. */
+/* Files are untrusted, so the cost of keys is bounded. */
 enum { MAX_KEYS = 2048, MAX_KEY = 1000, MAX_STEPS = 20000, MAX_SEARCHES = 50000 };
 
 struct pattern {
-    const char *key;            /* of the JSON */
+    const char *key;            /* in the JSON */
     double value;
-    pcre2_code *code;           /* NULL: the key is a name */
+    pcre2_code *code;           /* NULL: the key is a plain name */
 };
 
 struct pp_module_patterns {
@@ -93,7 +93,7 @@ void pp_module_patterns_free(struct pp_module_patterns *p)
     pp_free(p);
 }
 
-/* The end of a name, or all of it; a dot in the key stands for any character. */
+/* Whether the key, in which a dot stands for any character, is the name or its end after a dot. */
 static bool is_end_of(const char *key, const char *module)
 {
     size_t m = strlen(key), n = strlen(module);
