@@ -17,7 +17,7 @@
 #include "engine/tensor_forms.h"
 #include "engine/xielu.h"
 
-/* Ends a list of names where a message has no room for more of it. */
+/* Shortens a list of names for a message: "... and 12 others". */
 static void shorten(struct pp_buf *names)
 {
     enum { ROOM = 240 };
@@ -77,7 +77,7 @@ static enum pp_code take_gguf_template(struct pp_source *s, const char *key, cha
     if (!pp_gguf_string(s->gguf, key, &text))
         return PP_OK;
     if (!text.len || !memchr(text.data, '{', text.len))
-        return PP_OK; /* the name of one, as RWKV's first files have: messages would have no place in it */
+        return PP_OK; /* a template's name, as in RWKV's first files, which would have no place for messages */
     *to = pp_strndup(text.data, text.len);
     return *to ? PP_OK : pp_fail_nomem(err, "the chat template");
 }
@@ -88,7 +88,7 @@ static enum pp_code take_gguf_templates(struct pp_source *s, struct pp_error *er
     return code ? code : take_gguf_template(s, "tokenizer.chat_template.tool_use", &s->tool_template, err);
 }
 
-/* Whichever part was named, the first has the metadata. */
+/* Opens the first part, which has the metadata, whichever part was named. */
 static enum pp_code go_to_first(struct pp_source *s, int n, struct pp_error *err)
 {
     char *first = pp_part_path(s->path, 0, n, err);
@@ -101,7 +101,8 @@ static enum pp_code go_to_first(struct pp_source *s, int n, struct pp_error *err
     return pp_gguf_open(s->path, &s->gguf, err);
 }
 
-/* Lists the tensors of all files as the ones that we compute with, unless those of the only one are that already. */
+/* Lists the tensors of all files in the forms that we compute with, unless those of a single file all have these forms
+ * already. */
 static enum pp_code list_tensors(struct pp_source *s, const char *family, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -122,7 +123,7 @@ static enum pp_code list_tensors(struct pp_source *s, const char *family, struct
     return code || !other ? code : pp_source_index(s, err);
 }
 
-/* Those of heads become ones that we compute with, now that it is known how many heads there are. */
+/* Splits tensors of heads into the ones that we compute with, once the number of heads is known. */
 static enum pp_code split_heads(struct pp_source *s, struct pp_error *err)
 {
     const size_t n = s->list.n;
@@ -176,7 +177,7 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
     code = list_tensors(s, family, err);
     if (!code)
         code = pp_hparams_from_gguf(s, family, &s->hp, err);
-    strcpy(s->hp.arch, arch->name); /* of two names the one that everything else goes by */
+    strcpy(s->hp.arch, arch->name); /* of an architecture's two names, the one by which everything else finds it */
     if (!code && arch->from_gguf)
         code = arch->from_gguf(s->gguf, &s->hp, err);
     if (!code && !pp_arch_encodes(arch))
@@ -202,7 +203,7 @@ enum pp_code pp_source_open(const char *path, struct pp_source **out, struct pp_
 enum pp_code pp_source_open_as(const char *path, const char *quant, const char *imatrix, struct pp_source **out,
                                struct pp_error *err)
 {
-    struct pp_error own; /* what is called asks the error for its code */
+    struct pp_error own; /* functions called here read the code from the error */
     struct stat st;
     err = err ? err : &own;
     *out = NULL;
@@ -279,7 +280,7 @@ const struct pp_gguf *pp_source_file(const struct pp_source *s, int i)
     return i ? s->parts[i - 1] : s->gguf;
 }
 
-/* Whether all tensors are in one GGUF file as we compute with them, which then has them by name. */
+/* Whether all tensors are in one GGUF file, in the forms that we compute with; then its own index serves. */
 static bool one_file(const struct pp_source *s)
 {
     return s->gguf && !s->list.n;
@@ -351,7 +352,7 @@ int64_t pp_source_n_params(const struct pp_source *s)
     int64_t total = 0;
     for (size_t i = 0; i < pp_source_n_tensors(s); i++) {
         const int64_t *ne = pp_source_tensor_at(s, i)->ne;
-        total += ne[0] * ne[1] * ne[2] * ne[3]; /* each is in a file: no overflow */
+        total += ne[0] * ne[1] * ne[2] * ne[3]; /* no overflow: each fits in a file */
     }
     return total;
 }

@@ -1,5 +1,5 @@
-/* source_fill.c - tensors of a source that are made row by row, when they are needed: what is stored in another form,
- * or is to be quantised. */
+/* source_fill.c - tensors of a source that are made row by row, when they are needed: those stored in another form, or
+ * to be quantised. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -23,7 +23,7 @@ static size_t aligned(size_t size)
 /* Has tensor t made in another type. */
 static enum pp_code make_in(struct pp_source *s, struct pp_tensor *t, uint32_t type, struct pp_error *err)
 {
-    struct pp_rows *rows = (struct pp_rows *)(uintptr_t)t->rows; /* ours */
+    struct pp_rows *rows = (struct pp_rows *)(uintptr_t)t->rows; /* of the list, so writable */
     if (!rows && !(rows = pp_tensor_list_rows(&s->list, err)))
         return PP_ERR_NOMEM;
     if (!t->rows)
@@ -37,10 +37,10 @@ static enum pp_code make_in(struct pp_source *s, struct pp_tensor *t, uint32_t t
     return PP_OK;
 }
 
-/* What is known of the columns of a tensor that is made anew. */
+/* Finds the importance of a tensor's columns, for quantising. *known: set if there is any. */
 static enum pp_code weigh(const struct pp_source *s, const struct pp_tensor *t, bool *known, struct pp_error *err)
 {
-    struct pp_rows *rows = (struct pp_rows *)(uintptr_t)t->rows; /* ours */
+    struct pp_rows *rows = (struct pp_rows *)(uintptr_t)t->rows; /* of the list, so writable */
     const char *number = pp_expert_number(t->name);
     const float *columns = NULL;
     char stack[256];
@@ -122,7 +122,7 @@ enum pp_code pp_source_reserve(struct pp_source *s, struct pp_error *err)
     return PP_OK;
 }
 
-/* Rows of one tensor on their way. */
+/* A slice of a tensor's rows while threads fill it. */
 struct filling {
     const struct pp_tensor *t;
     size_t row_bytes;
@@ -142,7 +142,7 @@ static void fill_share(void *arg, int part, int share, int thread)
                      (uint8_t *)(uintptr_t)f->t->data + (size_t)(f->first + begin) * f->row_bytes, &f->errors[share]);
 }
 
-/* One tensor, a slice at a time, so that it can be stopped in between. */
+/* Fills one tensor, a slice at a time, so that it can be cancelled in between. */
 static enum pp_code fill_tensor(const struct pp_tensor *t, struct pp_pool *pool, const struct pp_cancel *cancel,
                                 struct pp_error *err)
 {
@@ -177,13 +177,13 @@ static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const st
             continue;
         const struct pp_tensor *t = &s->list.t[i];
         code = fill_tensor(t, pool, opt->cancel, err);
-        pp_source_let_go(s, t, 0, t->ne[1] * t->ne[2] * t->ne[3]); /* what it was made of is not looked at again */
+        pp_source_let_go(s, t, 0, t->ne[1] * t->ne[2] * t->ne[3]); /* the stored weights are not read again */
         done += t->size;
         if (!code && opt->progress)
             opt->progress(opt->user, done, total);
     }
     if (!code)
-        code = pp_source_check(s, err); /* zeros were read of what another program cut off */
+        code = pp_source_check(s, err); /* if another program cut the file off, zeros were read */
     if (code && code != PP_ERR_CANCELLED)
         pp_fail_prefix(err, "%s", s->path);
     return code;
@@ -194,7 +194,7 @@ void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int6
     const size_t row = t->size / (size_t)(t->ne[1] * t->ne[2] * t->ne[3]);
     const uint8_t *data = t->data;
     if (pp_tensor_list_made(&s->list, t->rows ? t->rows->weights : data))
-        return; /* our own, and nowhere else */
+        return; /* memory of our own: it could not be read again */
     if (t->rows)
         pp_rows_let_go(t->rows, first, n);
     else
@@ -212,7 +212,7 @@ size_t pp_source_to_fill(const struct pp_source *s)
 enum pp_code pp_source_fill(const struct pp_source *source, struct pp_pool *pool, const struct pp_fill_options *opt,
                             struct pp_error *err)
 {
-    struct pp_source *s = (struct pp_source *)(uintptr_t)source; /* only what is behind the lock changes */
+    struct pp_source *s = (struct pp_source *)(uintptr_t)source; /* only members that the lock protects change */
     struct pp_pool *own = NULL;
     struct pp_error why;
     enum pp_code code = PP_OK;

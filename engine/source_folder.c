@@ -1,5 +1,5 @@
-/* source_folder.c - a Hugging Face folder as a source: whose family config.json says, and each of its tensors under the
- * GGUF name and in the form that we compute with. */
+/* source_folder.c - a Hugging Face folder as a source: config.json tells the family, and each tensor gets its GGUF name
+ * and the form that we compute with. */
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #include "engine/rows.h"
 #include "engine/source_int.h"
 #include "engine/tensor_forms.h"
-/* Whether the name of a class says that it writes texts, and nothing that pippin lacks. */
+/* Whether a class name says that the model writes text and needs nothing that pippin lacks. */
 static bool writes_text(const char *name)
 {
     static const char *const ends[] = {"ForCausalLM", "LMHeadModel", "ForConditionalGeneration"};
@@ -31,10 +31,10 @@ static bool is_known(const char *family)
     return pp_arch_by_class(family) || pp_wrapper_by_class(family);
 }
 
-/* config.json names a class, or at least a model type; with a class that has no output (MistralModel) the type, too. By
- * the type alone transformers picks its own code, which is what counts where the class is one that nobody knows, as
- * programs for training write theirs (PeftModelForCausalLM), and no other code comes with the folder. EngGPT 2 is a
- * Qwen 3 MoE by its own code. */
+/* The name of the family. config.json names a class, or at least a model type; if the class has no output layer
+ * (MistralModel), the type counts. Where the class is unknown, as with those of training programs
+ * (PeftModelForCausalLM), transformers chooses its code by the type; so does this, unless the folder brings its own
+ * code. EngGPT 2 does, but it is a Qwen 3 MoE. */
 static const char *family_of(const cJSON *config)
 {
     const cJSON *list = pp_json_member(config, "architectures");
@@ -50,7 +50,7 @@ static const char *family_of(const cJSON *config)
     return writes_text(name) && fits && is_known(type->valuestring) ? type->valuestring : name;
 }
 
-/* The family of the language model that something else stands around. */
+/* The family of the language model within a multimodal one. */
 static const char *family_in(const struct pp_arch_wrapper *wrapper, const cJSON *config)
 {
     const cJSON *own = pp_wrapped_config(wrapper, config);
@@ -67,7 +67,7 @@ static bool says_bank(const cJSON *config)
     return cJSON_IsNumber(pp_json_member(config, "attn_res_block_size"));
 }
 
-/* The family of a folder. What sees besides may be built around a language model of several. */
+/* The family of a folder. A multimodal class may contain language models of several families. */
 static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_wrapper *wrapper)
 {
     if (wrapper) {
@@ -89,8 +89,8 @@ static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_w
     return both_ways && arch && arch->both_ways ? arch->both_ways : arch;
 }
 
-/* Whether a configuration says what is usual otherwise. What it says of RoPE may have the name that transformers 4 has
- * for it, which knows no other one in layers of another kind. */
+/* Whether a configuration has the member `usual`. rope_parameters may be there as rope_scaling, its name in
+ * transformers 4, unless layers have RoPE of several kinds. */
 static bool says(const cJSON *config, const cJSON *usual)
 {
     return pp_json_member(config, usual->string) ||
@@ -98,7 +98,7 @@ static bool says(const cJSON *config, const cJSON *usual)
             cJSON_IsObject(pp_json_member(config, "rope_scaling")));
 }
 
-/* Adds the members of a JSON object that the configuration lacks. */
+/* Adds those members of a JSON object that the configuration lacks. */
 static bool add_missing(cJSON *config, const char *json)
 {
     cJSON *usual = cJSON_Parse(json), *next;
@@ -116,7 +116,7 @@ static bool add_missing(cJSON *config, const char *json)
     return ok;
 }
 
-/* What stands beside the language model's part and counts for it where that says nothing. */
+/* Copies rope_scaling from the outer configuration, if that of the language model has none. */
 static bool add_rope_outside(cJSON *config, const cJSON *whole)
 {
     static const char key[] = "rope_scaling";
@@ -130,17 +130,17 @@ static bool add_rope_outside(cJSON *config, const cJSON *whole)
     return false;
 }
 
-/* Whether a language model's part calls itself what another family is called, as all of this one do. */
+/* Whether the language model's part has the model type of another family, as all models of this family do. */
 static bool is_other_type(const struct pp_arch *arch, const cJSON *type)
 {
     return arch->parts->other_type && strcmp(type->valuestring, arch->parts->other_type) == 0;
 }
 
-/* Rows that models with layers which look at pictures have behind those of the vocabulary. */
+/* Rows of the embeddings after the vocabulary, in models with layers that look at pictures. */
 enum { BEHIND = 8 };
 
-/* Apertus 1.5 reads tokens of pictures and sound, which stand behind all others, and may be unable to write them: its
- * output then has no rows for them. What is left without them is an Apertus. */
+/* Apertus 1.5 reads tokens of pictures and sound, which come after all others, and may be unable to write them: its
+ * output then has no rows for them. Without them it is an Apertus. */
 static enum pp_code leave_input_tokens(struct pp_source *s, struct pp_error *err)
 {
     static const char output[] = "output_vocab_size", input[] = "vocab_size";
@@ -160,7 +160,7 @@ static enum pp_code leave_input_tokens(struct pp_source *s, struct pp_error *err
     return PP_OK;
 }
 
-/* Finds the part of the configuration that is about the language model, and adds what it leaves out. */
+/* Finds the part of the configuration for the language model, and adds the defaults of what it omits. */
 static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
     const cJSON *whole = pp_hf_config(s->hf), *own = NULL, *type;
@@ -174,7 +174,7 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
     if (s->wrapper) {
         const char *usual = pp_wrapped_type(s->wrapper, whole, family_of(whole));
         if (ok && cJSON_IsObject(own) && usual && (s->wrapper->fixes_type || !*family_of(own))) {
-            cJSON_DeleteItemFromObjectCaseSensitive(config, "auto_map"); /* the class of the whole */
+            cJSON_DeleteItemFromObjectCaseSensitive(config, "auto_map"); /* names the class of the whole model */
             cJSON_DeleteItemFromObjectCaseSensitive(config, "architectures");
             cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
             type = cJSON_AddStringToObject(config, "model_type", usual);
@@ -201,7 +201,7 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
     return ok ? leave_input_tokens(s, err) : pp_fail_nomem(err, "the model's configuration");
 }
 
-/* Brings a tensor of the folder into our form, and adds what comes of it. */
+/* Brings a tensor of the folder into our form, and adds the results. */
 static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor *t, enum pp_hf_form form,
                                     const struct pp_buf *name, const struct pp_buf *second, struct pp_error *err)
 {
@@ -214,7 +214,7 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
         made[0].size = pp_type_row_bytes(t->type, t->ne[0]);
         return pp_source_add(s, &made[0], pp_buf_cstr(name), false, err);
     }
-    if (form == PP_HF_ADAPTERS) { /* where they lie */
+    if (form == PP_HF_ADAPTERS) { /* only the shape changes */
         made[0] = *t;
         made[0].n_dims = 3;
         made[0].ne[2] = t->ne[2] * t->ne[3];
@@ -242,8 +242,8 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
     return n > 1 && !code ? pp_source_add(s, &made[1], pp_buf_cstr(second), true, err) : code;
 }
 
-/* Whether a matrix that is quantised is in the order that a form of floats has to be brought into: MXFP4's experts, and
- * GPTQ's and AWQ's matrices of any kind, are [n_out, n_in]. */
+/* Whether a quantised matrix is already in the order that this form describes for float weights: MXFP4's experts, and
+ * all matrices of GPTQ and AWQ, are [n_out, n_in]. */
 static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
 {
     if (method == PP_QUANT_MXFP4)
@@ -252,7 +252,7 @@ static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
            (form == PP_HF_TURNED && (method == PP_QUANT_GPTQ || method == PP_QUANT_AWQ));
 }
 
-/* Rows behind those of the vocabulary are of tokens that text has none of. */
+/* Drops rows after the vocabulary: text has no such tokens. */
 static void leave_rows(const struct pp_source *s, struct pp_rows *rows, const char *name, struct pp_tensor *t)
 {
     if (!s->rows_behind || strcmp(name, "token_embd.weight") != 0 || t->n_dims != 2 ||
@@ -264,7 +264,8 @@ static void leave_rows(const struct pp_source *s, struct pp_rows *rows, const ch
         rows->n_rows = s->hp.n_vocab;
 }
 
-/* Signs of rows change on their way; types that nothing is quantised to do not hold what comes of that. */
+/* Negates rows for heads that rotate backwards. Types to which we do not quantise cannot hold the result, so it becomes
+ * Q8_0. */
 static void turn_back(struct pp_rows *rows, struct pp_tensor *t, int64_t head_dim)
 {
     rows->back_dim = head_dim;
@@ -283,7 +284,7 @@ static enum pp_code fail_order(const struct pp_source *s, size_t i, struct pp_er
                    s->path, pp_hf_at(s->hf, i)->name, s->hp.arch);
 }
 
-/* Adds the matrices that come one behind the other in t, which is tensor i: queries, keys and values, or two halves. */
+/* Adds the matrices that are concatenated in t, which is tensor i: queries, keys and values, or two halves. */
 static enum pp_code add_cut(struct pp_source *s, size_t i, const struct pp_tensor *t, enum pp_hf_form form,
                             const struct pp_buf *name, const struct pp_buf *second, struct pp_error *err)
 {
@@ -310,7 +311,7 @@ static enum pp_code add_cut(struct pp_source *s, size_t i, const struct pp_tenso
     return code;
 }
 
-/* Adds the matrix whose first part is tensor i. */
+/* Adds the quantised matrix whose leading tensor is tensor i. */
 static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form form, const struct pp_buf *name,
                                const struct pp_buf *second, struct pp_error *err)
 {
@@ -349,7 +350,7 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
     return code;
 }
 
-/* Of a layer behind the last one, which guesses further tokens. */
+/* Whether a tensor is of a layer after the last one, which predicts further tokens (MTP). */
 static bool is_behind_layers(const struct pp_source *s, const char *hf_name)
 {
     static const char begin[] = "model.layers.";
@@ -363,7 +364,7 @@ static bool is_behind_layers(const struct pp_source *s, const char *hf_name)
     return pp_is_behind_layers(&s->hp, name);
 }
 
-/* A table of whole numbers, which become I32. */
+/* Adds a table of integers, converted to I32. */
 static enum pp_code take_whole(struct pp_source *s, const struct pp_tensor *t, const char *dtype, const char *name,
                                struct pp_error *err)
 {
@@ -374,13 +375,13 @@ static enum pp_code take_whole(struct pp_source *s, const struct pp_tensor *t, c
     return code ? code : pp_source_add(s, &whole, name, true, err);
 }
 
-/* What a tensor of the folder is called there, or the matrix would be that it is a part of. */
+/* A tensor's name in the folder, or that of the quantised matrix of which it is a part. */
 struct own_name {
     enum pp_hf_role role;
     struct pp_buf packed, recounted;
 };
 
-/* Adds tensor i of the folder, unless nobody needs it. */
+/* Adds tensor i of the folder, unless nothing needs it. */
 static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch, bool tied, size_t i,
                                 struct own_name *own, struct pp_buf *name, struct pp_buf *second, struct pp_error *err)
 {
@@ -414,7 +415,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                           (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
     const enum pp_hf_form form = as_it_is ? PP_HF_SAME : entry->form;
     if (form == PP_HF_MIX || form == PP_HF_SCORE || pp_is_of_first_values(&s->hp, pp_buf_cstr(name)))
-        return PP_OK; /* take_mixes, take_scores, take_first_values */
+        return PP_OK; /* done by take_mixes, take_scores, take_first_values */
     if (packed)
         return add_packed(s, i, form, name, second, err);
     if (form == PP_HF_WHOLE)
@@ -429,7 +430,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     return pp_source_add(s, &same, pp_buf_cstr(name), false, err);
 }
 
-/* LongRoPE's factors stand in config.json, and in GGUF files as tensors. */
+/* LongRoPE's factors are in config.json, but in GGUF files they are tensors. */
 static enum pp_code take_rope_factors(struct pp_source *s, const char *key, const char *name, struct pp_error *err)
 {
     const int64_t n = s->hp.rope_dim / 2;
@@ -447,7 +448,7 @@ static enum pp_code take_rope_factors(struct pp_source *s, const char *key, cons
     return pp_source_add(s, &t, name, true, err);
 }
 
-/* Solar Pro's two shares. */
+/* Makes a tensor of Solar Pro's two shares. */
 static enum pp_code take_shares(struct pp_source *s, struct pp_error *err)
 {
     float *shares = pp_calloc(2, sizeof *shares);
@@ -460,7 +461,7 @@ static enum pp_code take_shares(struct pp_source *s, struct pp_error *err)
     return pp_source_add(s, &t, pp_skip_shares, true, err);
 }
 
-/* What files have for the weights of norms of heads, of which the folder has none. */
+/* Makes the weights that GGUF files have for norms of heads without weights. */
 static enum pp_code take_head_norms(struct pp_source *s, struct pp_error *err)
 {
     const int64_t n = s->hp.head_dim;
@@ -480,9 +481,9 @@ static enum pp_code take_head_norms(struct pp_source *s, struct pp_error *err)
     return code;
 }
 
-/* By how much each of RWKV's inputs is mixed with the position before: of a layer [6, n_embd], of RWKV 6, or without
- * gates, [5, n_embd], which files have with dimensions of one in the middle. Folders have a vector of each, older
- * ones of RWKV 7 a matrix. */
+/* Collects the factors by which RWKV mixes each of its inputs with the position before. GGUF has one tensor per layer,
+ * [6, n_embd], or [5, n_embd] in RWKV 6 and without gates, with dimensions of 1 in the middle. Folders have a vector
+ * for each input, older ones of RWKV 7 a matrix. */
 static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
 {
     const char *letters = s->hp.rwkv6 ? "wkvrg" : s->hp.rwkv_ranks[3] ? "rwkvag" : "rwkva";
@@ -499,7 +500,7 @@ static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
         const struct pp_tensor *all = s->hp.rwkv6 ? NULL : pp_hf_find(s->hf, name, NULL);
         snprintf(name, sizeof name, "%s%lld%sr", before, (long long)l, behind);
         if (!all && !pp_hf_find(s->hf, name, NULL))
-            continue; /* the plan misses it */
+            continue; /* the plan reports it */
         float *mixes = pp_calloc((size_t)(n_mixes * n), sizeof *mixes);
         if (!mixes)
             return pp_fail_nomem(err, name);
@@ -524,7 +525,7 @@ static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
     return PP_OK;
 }
 
-/* What Kimi K3 scores vectors by that were kept. */
+/* Makes the vectors with which Kimi K3 scores stored layer inputs. */
 static enum pp_code take_scores(struct pp_source *s, struct pp_error *err)
 {
     char stem[80] = "model.output_attn_res", name[64] = "output_res_score.weight";
@@ -532,7 +533,7 @@ static enum pp_code take_scores(struct pp_source *s, struct pp_error *err)
     for (int64_t l = 0; l <= 2 * s->hp.n_layer && !code; l++) {
         struct pp_tensor score;
         code = pp_hf_product(s->hf, stem, s->hp.n_embd, &score, err);
-        if (!code && score.data) /* else the plan misses it */
+        if (!code && score.data) /* otherwise the plan reports it */
             code = pp_source_add(s, &score, name, true, err);
         snprintf(stem, sizeof stem, "model.layers.%lld.%s_res", (long long)l / 2, l % 2 ? "mlp" : "self_attention");
         snprintf(name, sizeof name, "blk.%lld.%s_res_score.weight", (long long)l / 2, l % 2 ? "ffn" : "attn");
@@ -540,7 +541,8 @@ static enum pp_code take_scores(struct pp_source *s, struct pp_error *err)
     return code;
 }
 
-/* What the first layer would mix its values with themselves by: files have something there, which nobody reads. */
+/* RWKV's first layer cannot mix its values with those of the first layer; GGUF files have tensors for that all the
+ * same, which nothing reads. */
 static enum pp_code take_first_values(struct pp_source *s, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -555,14 +557,15 @@ static enum pp_code take_first_values(struct pp_source *s, struct pp_error *err)
             there = there || strcmp(s->list.t[k].name, to) == 0;
         }
         if (t && !there) {
-            const struct pp_tensor same = *t; /* the list moves while it grows */
+            const struct pp_tensor same = *t; /* the list moves when it grows */
             code = pp_source_add(s, &same, to, false, err);
         }
     }
     return code;
 }
 
-/* Whether MLX wrote the folder, of whose convolutions the last dimension is one: it multiplies weights before. */
+/* Whether MLX wrote the folder, recognised by convolutions whose last dimension is 1: it applies factors to the
+ * weights. */
 static bool is_multiplied(const struct pp_source *s)
 {
     for (size_t i = 0; i < pp_hf_n(s->hf); i++) {
@@ -573,16 +576,16 @@ static bool is_multiplied(const struct pp_source *s)
     return false;
 }
 
-/* Whether a tensor's numbers lie where they cannot be read in place. */
+/* Whether a tensor's data are not aligned to its numbers, so that it cannot be used in place. */
 static bool is_unaligned(const struct pp_tensor *t)
 {
     return !t->rows && t->type < PP_TYPE_LIMIT && pp_type_info(t->type)->block_elements == 1 &&
            (uintptr_t)t->data % (size_t)pp_type_info(t->type)->block_bytes != 0;
 }
 
-/* Not every program that writes safetensors has the data begin at a multiple of eight: MLX does not, nor did the
- * library itself before 0.3. So all tensors of a file may lie at odd addresses. What is small is copied at once, as it
- * may be looked at before weights are needed; large matrices are when those are filled. */
+/* Programs need not align the data of safetensors: MLX does not, nor did the library itself before 0.3, so all tensors
+ * of a file may be at odd addresses. Small ones are copied at once, since they may be read before weights are needed;
+ * large matrices are copied when they are filled. */
 static enum pp_code align_tensors(struct pp_source *s, struct pp_error *err)
 {
     enum { SMALL = 1 << 17 }; /* bytes */
@@ -633,7 +636,7 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
     return code ? code : pp_source_index(s, err);
 }
 
-/* What RWKV has between two matrices, where configurations need not say it. */
+/* Finds the ranks of RWKV's low-rank products, which configurations may omit. */
 static void find_ranks(struct pp_source *s)
 {
     static const char *const names[][4] = {{"blk.0.time_mix_w1.weight", "blk.0.time_mix_a1.weight",
@@ -641,21 +644,21 @@ static void find_ranks(struct pp_source *s)
                                            {"blk.0.time_mix_decay_w1.weight", "blk.0.time_mix_w1.weight"}};
     for (int i = 0; s->hp.rwkv_qwen && i < (s->hp.rwkv6 ? 2 : 4); i++) {
         const struct pp_tensor *t = pp_source_tensor(s, names[s->hp.rwkv6][i]);
-        const int64_t n = t ? t->ne[1] / (s->hp.rwkv6 && i == 1 ? 5 : 1) : 0; /* a product for each way to mix */
+        const int64_t n = t ? t->ne[1] / (s->hp.rwkv6 && i == 1 ? 5 : 1) : 0; /* one product for five mixes */
         if (n > 0 && n <= 1 << 16)
             s->hp.rwkv_ranks[i] = n;
     }
 }
 
-/* Versions of transformers differ in what HyperCLOVA X has where config.json does not say it; its tensors do. */
+/* Versions of transformers differ in HyperCLOVA X's default for these norms; its tensors tell whether it has them. */
 static void find_post_norms(struct pp_source *s)
 {
     if (!cJSON_IsBool(pp_json_member(s->text_config, "use_post_norm")))
         s->hp.post_norms = s->hp.post_norms && pp_source_tensor(s, "blk.0.post_attention_norm.weight");
 }
 
-/* A number of the model's that a folder has as a tensor. Where it is within the matrix instead, that is called as in
- * other families. */
+/* Reads a logit scale that folders store as a tensor. Where it is folded into the matrix instead, the matrix is called
+ * lm_head as in other families. */
 static enum pp_code find_logit_scale(struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
     const struct pp_tensor *t = arch->hf_logit_scale ? pp_hf_find(s->hf, arch->hf_logit_scale, NULL) : NULL;
@@ -668,7 +671,7 @@ static enum pp_code find_logit_scale(struct pp_source *s, const struct pp_arch *
     return pp_hparams_check(&s->hp, err);
 }
 
-/* Of a family that nobody knows: where what it computes stands, if that is code that came with it. */
+/* The error for an unknown family, which names the code in the folder that defines it, if any. */
 static enum pp_code fail_unknown(const struct pp_source *s, const cJSON *config, const char *family,
                                  struct pp_error *err)
 {
@@ -686,12 +689,12 @@ static enum pp_code fail_unknown(const struct pp_source *s, const cJSON *config,
                    "is code that comes with it (%s), and pippin runs no code of models", s->path, name, code);
 }
 
-/* Any decoder of transformers becomes an encoder by one of these words (models for embeddings have them). */
+/* Refuses decoders that the configuration turns into encoders (embedding models do so), in families that have none. */
 static enum pp_code check_direction(const struct pp_source *s, const struct pp_arch *arch, struct pp_error *err)
 {
     static const char ahead[] = "use_bidirectional_attention", causal[] = "is_causal";
     const cJSON *said = pp_json_member(s->text_config, ahead);
-    const char *word = cJSON_GetStringValue(said); /* "vision" is about pictures alone */
+    const char *word = cJSON_GetStringValue(said); /* "vision" concerns pictures only */
     const char *key = cJSON_IsFalse(pp_json_member(s->text_config, causal))                 ? causal
                       : cJSON_IsTrue(said) || (word && strcmp(word, "vision") != 0) ? ahead
                                                                                     : NULL;
@@ -765,7 +768,8 @@ enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
         pp_fail_prefix(err, "%s", s->path);
         return code;
     }
-    code = pp_hf_open_tensors(s->hf, s->path, err); /* not before: what is not run is named even without weights */
+    code = pp_hf_open_tensors(s->hf, s->path, err); /* only now, so that unsupported models are named even without
+                                                       weights */
     if (!code)
         code = find_logit_scale(s, arch, err);
     if (!code)

@@ -1,12 +1,12 @@
-/* source_names.c - what the names of tensors say: of matrices in stacks, of layers that predict further ahead, of parts
- * that are not computed. */
+/* source_names.c - what tensor names tell: matrices in stacks, layers that predict further tokens, parts that are not
+ * computed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/source.h"
 
-static const char of_streams[] = "altup_"; /* what the names of streams' matrices begin with */
+static const char of_streams[] = "altup_"; /* how names of the streams' matrices begin */
 
 static bool is_of_stream(const char *name)
 {
@@ -28,13 +28,13 @@ const char *pp_expert_number(const char *name)
     return NULL;
 }
 
-/* A part of a folder's table of embeddings of several tokens, which files have whole. */
+/* A part of a folder's table of hashed n-gram embeddings, which GGUF files have in one piece. */
 static bool is_of_table(const char *name)
 {
     return strstr(name, ".ple_embd.") != NULL;
 }
 
-/* An expert that others share. */
+/* An expert that several others share. */
 static bool is_of_share(const char *name)
 {
     return strstr(name, "_ch.") || strstr(name, "_chexps.");

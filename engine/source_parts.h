@@ -8,11 +8,11 @@
 
 enum { PP_MAX_PARTS = 1024 };
 
-/* The path of the i-th of n parts, from that of any of them; pp_free. NULL and *err: the path is not named so, or there
- * is no memory. */
+/* The path of the i-th of n parts, given that of any part; pp_free. NULL and *err: the path has no such name, or memory
+ * is short. */
 char *pp_part_path(const char *path, int i, int n, struct pp_error *err);
-/* Opens parts 1 to n - 1 beside `first`, part 0. parts [n - 1]: the caller's, empty; those that were opened are the
- * caller's to close, also after an error: a part is missing, or is not of this model. */
+/* Opens parts 1 to n - 1; `first` is part 0. parts [n - 1]: empty, the caller's; the caller closes those that were
+ * opened, also after an error: a part is missing, or belongs to another model. */
 enum pp_code pp_parts_open(const struct pp_gguf *first, int n, struct pp_gguf **parts, struct pp_error *err);
 
 #endif

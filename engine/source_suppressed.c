@@ -1,5 +1,5 @@
-/* source_suppressed.c - tokens that a model is never to write, such as those that stand for its pictures: what
- * generation_config.json of a folder says (suppress_tokens), and GGUF's tokenizer.ggml.suppress_tokens. */
+/* source_suppressed.c - tokens that a model must never write, such as placeholders for pictures: suppress_tokens of a
+ * folder's generation_config.json, and GGUF's tokenizer.ggml.suppress_tokens. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
@@ -13,7 +13,7 @@
 #define MAX_GENERATION_CONFIG ((size_t)16 << 20)
 const char pp_suppressed_key[] = "tokenizer.ggml.suppress_tokens";
 
-/* Adds a token, unless the model has none of that number. There is room. */
+/* Adds a token, unless it is outside the vocabulary. There is room. */
 static void take(struct pp_source *s, double id)
 {
     if (id >= 0 && id < (double)s->hp.n_vocab && id == (double)(int32_t)id)
