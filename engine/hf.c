@@ -28,7 +28,7 @@ enum {
 static const char single_file[] = "model.safetensors";
 static const char index_file[] = "model.safetensors.index.json";
 static const char modules_file[] = "modules.json";
-static const char dense_weight[] = "linear.weight"; /* in the file of such a layer */
+static const char dense_weight[] = "linear.weight"; /* in the file of a dense layer */
 
 struct pp_hf {
     cJSON *config;
@@ -36,10 +36,10 @@ struct pp_hf {
     size_t n_shards;
     struct hf_tensor {
         const struct pp_safetensors *shard;
-        const struct pp_tensor *tensor; /* the shard's, but for those of `dense` */
+        const struct pp_tensor *tensor; /* the shard's, or one of `dense` */
     } *tensors;
     size_t n;
-    struct pp_tensor dense[MAX_DENSE]; /* of sentence-transformers' layers behind the model, under names of ours */
+    struct pp_tensor dense[MAX_DENSE]; /* sentence-transformers' layers after the model, under our names */
     char dense_names[MAX_DENSE][32];
     size_t n_dense;
 };
@@ -114,7 +114,7 @@ static enum pp_code open_shard(struct pp_hf *hf, const char *folder, const char 
     pp_free(path);
     if (!code)
         hf->n_shards++;
-    else if (code == PP_ERR_NOT_FOUND) /* it was never fetched, or is a link to what has gone */
+    else if (code == PP_ERR_NOT_FOUND) /* it was not downloaded, or is a dangling link */
         pp_fail_advice(err, "the model's weights are not all there, get what is missing");
     return code;
 }
@@ -133,7 +133,7 @@ static enum pp_code take_single(struct pp_hf *hf, const char *folder, struct pp_
     return PP_OK;
 }
 
-/* A shard must lie in the folder itself: no path may lead elsewhere. */
+/* A shard must be in the folder itself: no path may lead elsewhere. */
 static bool plain_name(const char *name)
 {
     return name[0] && name[0] != '.' && !strchr(name, '/') && strlen(name) < 256;
@@ -211,7 +211,7 @@ static bool is_weights(const char *name, const char *stem)
     return plain_name(name) && strncmp(name, stem, strlen(stem)) == 0 && pp_ends_with(name, ".safetensors");
 }
 
-/* Opens all files of a folder whose names begin so, in the order of their names. */
+/* Opens all files of a folder with this prefix and ending, in the order of their names. */
 static enum pp_code open_unlisted(struct pp_hf *hf, const char *folder, const char *stem, struct pp_error *err)
 {
     struct dirent **found;
@@ -239,8 +239,8 @@ static enum pp_code open_unlisted(struct pp_hf *hf, const char *folder, const ch
     return code;
 }
 
-/* What MLX's programs read without a list, of today and of before, and what older quantising ones wrote: all
- * model*.safetensors, else all weights*.safetensors, else the only file. */
+/* Opens weights that no index lists, as MLX's programs, today's and older ones, and older quantising programs write
+ * them: all model*.safetensors, otherwise all weights*.safetensors, otherwise the only file. */
 static enum pp_code take_unlisted(struct pp_hf *hf, const char *folder, struct pp_error *err)
 {
     static const char *const stems[] = {"model", "weights", ""};
@@ -271,7 +271,7 @@ static enum pp_code take_unlisted(struct pp_hf *hf, const char *folder, struct p
     return code;
 }
 
-/* What NVIDIA's modelopt says of a folder, often in this file only, becomes quantization_config of config.json. */
+/* Copies NVIDIA modelopt's own file, often the only place of these settings, to quantization_config of config.json. */
 static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct pp_error *err)
 {
     static const char file[] = "hf_quant_config.json";
@@ -284,7 +284,7 @@ static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct p
     if (code)
         return code;
     cJSON *quant = cJSON_DetachItemFromObjectCaseSensitive(json, "quantization");
-    /* Without an algorithm only the cache is quantised, and only where the model was to run. */
+    /* Without an algorithm only the KV cache would be quantised, by the program for which the model was made. */
     const bool weights = cJSON_IsString(pp_json_member(quant, "quant_algo"));
     if (weights && !(cJSON_AddStringToObject(quant, "quant_method", "modelopt") &&
                      cJSON_AddItemToObject(hf->config, "quantization_config", quant)))
@@ -295,7 +295,7 @@ static enum pp_code take_modelopt(struct pp_hf *hf, const char *folder, struct p
     return code;
 }
 
-/* AWQ's own file has its numbers under other names. */
+/* Copies settings from AWQ's own file, which has other names for them. */
 static bool add_awq(cJSON *to, const cJSON *from)
 {
     static const char *const names[][2] = {
@@ -310,7 +310,7 @@ static bool add_awq(cJSON *to, const cJSON *from)
     return ok;
 }
 
-/* What AutoGPTQ and AutoAWQ said of a folder in files of theirs, before config.json had a place for it. */
+/* Copies settings from the files of AutoGPTQ and AutoAWQ, which are older than quantization_config. */
 static enum pp_code take_quantize_config(struct pp_hf *hf, const char *folder, struct pp_error *err)
 {
     static const char *const files[] = {"quantize_config.json", "quant_config.json"}; /* GPTQ's, AWQ's */
@@ -456,7 +456,7 @@ static const char *named_template(const cJSON *list, const char *wanted)
     return NULL;
 }
 
-/* Of one file, if it is there and has one of this name. One alone has the name "default". */
+/* Reads the template of this name from one file, if it has one. A single template counts as "default". */
 static enum pp_code template_of_json(const char *folder, const char *name, const char *wanted, char **text,
                                      struct pp_error *err)
 {
@@ -487,7 +487,7 @@ enum pp_code pp_hf_chat_template(const char *folder, const char *name, char **te
     if (pp_file_exists(folder, file))
         return read_text(folder, file, MAX_TEMPLATE, text, &size, err);
     if (pp_file_exists(folder, jinja_file))
-        return PP_OK; /* which stands for all that the other files have */
+        return PP_OK; /* this file replaces all others */
     enum pp_code code = template_of_json(folder, "chat_template.json", name, text, err);
     return code || *text ? code : template_of_json(folder, "tokenizer_config.json", name, text, err);
 }
@@ -500,7 +500,7 @@ const struct pp_pooling_mode pp_pooling_modes[PP_POOLING_MODES] = {
     {"pooling_mode_lasttoken", PP_POOLING_LAST},
 };
 
-/* The configuration of a module of that kind, which names the only mode that is true. */
+/* Reads the configuration of a pooling module, in which exactly one mode is true. */
 static enum pp_code read_pooling(const char *folder, const char *module, int *pooling, struct pp_error *err)
 {
     cJSON *config;
@@ -540,7 +540,7 @@ enum pp_code pp_hf_modules(const char *folder, cJSON **modules, struct pp_error 
     return code;
 }
 
-/* "sentence_transformers.models.Dense": what is behind the last point; "" if there is none. */
+/* What follows the last dot, as in "sentence_transformers.models.Dense"; "": there is none. */
 static const char *last_word(const char *type)
 {
     const char *point = type ? strrchr(type, '.') : NULL;
@@ -574,9 +574,9 @@ enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *er
     return code;
 }
 
-/* --- layers behind the model ------------------------------------------------------------------------------ */
+/* --- layers after the model ------------------------------------------------------------------------------- */
 
-/* A matrix and nothing else: no bias, no function. */
+/* Checks that a dense layer is only a matrix, without bias and activation. */
 static enum pp_code check_dense(const char *folder, const char *module, struct pp_error *err)
 {
     static const char identity[] = "Identity";
@@ -594,7 +594,7 @@ static enum pp_code check_dense(const char *folder, const char *module, struct p
                                    folder, module);
 }
 
-/* The n-th of them becomes dense_2.linear.weight, dense_3 ... */
+/* Adds a dense layer's matrix: the n-th is dense_2.linear.weight, dense_3 ... */
 static enum pp_code take_dense(struct pp_hf *hf, const char *folder, const char *module, struct pp_error *err)
 {
     struct pp_buf name = {0};

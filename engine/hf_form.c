@@ -8,7 +8,7 @@
 #include "engine/quant.h"
 #include "engine/tensor_forms.h"
 
-/* A new tensor of this shape; its data are zeros. */
+/* Allocates a tensor of this shape, all zeros. */
 static enum pp_code make(uint32_t type, int64_t n_cols, int64_t n_rows, int64_t n_matrices, struct pp_tensor *out,
                          struct pp_error *err)
 {
@@ -21,10 +21,10 @@ static enum pp_code make(uint32_t type, int64_t n_cols, int64_t n_rows, int64_t 
 
 static uint8_t *bytes_of(struct pp_tensor *t)
 {
-    return (uint8_t *)(uintptr_t)t->data; /* ours, and being made */
+    return (uint8_t *)(uintptr_t)t->data; /* allocated by make, so writable */
 }
 
-/* A copy whose values have other dimensions. */
+/* A copy with other dimensions. */
 static enum pp_code reshaped(const struct pp_tensor *t, int64_t n_cols, int64_t n_rows, int64_t n_matrices,
                              struct pp_tensor *out, struct pp_error *err)
 {
@@ -34,7 +34,7 @@ static enum pp_code reshaped(const struct pp_tensor *t, int64_t n_cols, int64_t 
     return code;
 }
 
-/* Whether each value lies alone, not in a block with others. */
+/* Whether the type stores each value by itself, not in blocks. */
 static bool by_values(const struct pp_tensor *t)
 {
     return pp_type_info(t->type)->block_elements == 1;
@@ -56,7 +56,7 @@ float pp_hf_added(enum pp_hf_form form)
     }
 }
 
-/* w + 1 or the like, in F32: the sum of a bfloat16 and 1 is exact there. */
+/* w + `added` in F32, where the sum of a bfloat16 and 1 is exact. */
 static enum pp_code plus(const struct pp_tensor *t, float added, struct pp_tensor *out, struct pp_error *err)
 {
     enum pp_code code = t->n_dims == 1 ? make(PP_TYPE_F32, t->ne[0], 0, 0, out, err) : pp_hf_fail_shape(t, err);
@@ -69,7 +69,7 @@ static enum pp_code plus(const struct pp_tensor *t, float added, struct pp_tenso
     return PP_OK;
 }
 
-/* Biases of the gate and of the value, taken apart: each expert's, or of a vector. */
+/* Separates the interleaved biases of gate and value, of each expert or of one vector. */
 static enum pp_code biases_apart(const struct pp_tensor *t, int n_dims, struct pp_tensor out[2], struct pp_error *err)
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
@@ -86,11 +86,11 @@ static enum pp_code biases_apart(const struct pp_tensor *t, int n_dims, struct p
     return PP_OK;
 }
 
-/* A bias [n_head_kv][q ..., k, v][head_dim] becomes all of q, then k, then v. */
+/* Reorders a bias [n_head_kv][q ..., k, v][head_dim] to all of q, then k, then v. */
 static enum pp_code qkv_together(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
                                  struct pp_error *err)
 {
-    const int64_t before[] = {0, hp->n_head, hp->n_head + hp->n_head_kv}; /* heads */
+    const int64_t before[] = {0, hp->n_head, hp->n_head + hp->n_head_kv}; /* heads before q, k and v */
     const size_t size = pp_type_row_bytes(t->type, 1);
     if (hp->head_dim <= 0 || t->n_dims != 1 || t->ne[0] != (hp->n_head + 2 * hp->n_head_kv) * hp->head_dim || !size)
         return pp_hf_fail_shape(t, err);
@@ -116,13 +116,13 @@ static enum pp_code behind_reserved(const struct pp_tensor *t, int64_t n_reserve
     return code;
 }
 
-/* A matrix of one row, or what is a vector already. */
+/* A matrix of one row as a vector; vectors stay. */
 static enum pp_code one_row(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     return t->n_dims > 2 || t->ne[1] != 1 ? pp_hf_fail_shape(t, err) : reshaped(t, t->ne[0], 0, 0, out, err);
 }
 
-/* The taps of each channel, wherever the dimension of one stands. */
+/* The taps of each channel, wherever the shape has a dimension of 1. */
 static enum pp_code channels(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims != 3 || (t->ne[0] != 1 && t->ne[1] != 1) || !by_values(t))
@@ -130,7 +130,7 @@ static enum pp_code channels(const struct pp_tensor *t, struct pp_tensor *out, s
     return reshaped(t, t->ne[0] * t->ne[1], t->ne[2], 0, out, err);
 }
 
-/* Those of heads, between dimensions of one. */
+/* The taps of heads, between dimensions of 1. */
 static enum pp_code head_taps(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims < 3 || t->ne[1] != 1 || t->ne[3] != 1 || !by_values(t))
@@ -138,7 +138,7 @@ static enum pp_code head_taps(const struct pp_tensor *t, struct pp_tensor *out, 
     return reshaped(t, t->ne[0], t->ne[2], 0, out, err);
 }
 
-/* The same with the dimension of one in the middle, or without it. */
+/* The taps of channels, with the dimension of 1 in the middle, or without it. */
 static enum pp_code channels_apart(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims == 2 && by_values(t))
@@ -150,7 +150,7 @@ static enum pp_code channels_apart(const struct pp_tensor *t, struct pp_tensor *
     return code;
 }
 
-/* The logarithms of what is wanted, but for the sign. */
+/* exp, with a sign, of a tensor that stores logarithms. */
 static enum pp_code exps(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
 {
     const int64_t n = t->ne[0] * t->ne[1] * t->ne[2];
@@ -167,7 +167,7 @@ static enum pp_code exps(const struct pp_tensor *t, float sign, struct pp_tensor
     return PP_OK;
 }
 
-/* Rates at which states decay, of their logarithms; of Kimi K3's not all are used. */
+/* Decay rates of states from their logarithms; Kimi K3 stores more than are used. */
 static enum pp_code rates(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
                           struct pp_error *err)
 {
@@ -179,7 +179,7 @@ static enum pp_code rates(const struct pp_tensor *t, const struct pp_hparams *hp
     return code;
 }
 
-/* A vector as a matrix of one column; sign: of exponentials, 0: as it is. */
+/* A vector as a matrix of one column. sign: that of exponentials; 0: copied. */
 static enum pp_code column(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims != 1 || !by_values(t))
@@ -193,7 +193,7 @@ static enum pp_code column(const struct pp_tensor *t, float sign, struct pp_tens
     return PP_OK;
 }
 
-/* A vector, whatever dimensions of one it has, likewise. */
+/* The same for a vector with any dimensions of 1. */
 static enum pp_code column_between(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
 {
     struct pp_tensor vector = *t;
@@ -222,7 +222,7 @@ static enum pp_code not_deep(const struct pp_tensor *t, struct pp_tensor *out, s
     return reshaped(t, t->ne[0], 0, 0, out, err);
 }
 
-/* What is left of 1, in F32: of 1 less a bfloat16 from 0 to 1 that is exact. */
+/* 1 - x in F32, which is exact for bfloat16 values from 0 to 1. */
 static enum pp_code rest(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || !by_values(t))
@@ -245,11 +245,11 @@ static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_
     return reshaped(t, t->ne[0] / n_rows, n_rows, 0, out, err);
 }
 
-/* The matrices of a convolution's two taps. */
+/* Splits a convolution of two taps into a matrix for each. */
 static enum pp_code taps_apart(const struct pp_tensor *t, bool deep, struct pp_tensor out[2], struct pp_error *err)
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
-    const int64_t *ne = t->ne + deep; /* behind a dimension of one */
+    const int64_t *ne = t->ne + deep; /* after a dimension of 1 */
     if (!by_values(t) || (deep && t->ne[0] != 1) || ne[0] != 2 || t->n_dims != 3 + deep)
         return pp_hf_fail_shape(t, err);
     for (int tap = 0; tap < 2; tap++) {
@@ -264,9 +264,9 @@ static enum pp_code taps_apart(const struct pp_tensor *t, bool deep, struct pp_t
 }
 
 enum { N_WAYS = 5 };
-static const int way_there[N_WAYS] = {1, 2, 3, 0, 4}; /* of w, k, v, r, g in r, w, k, v, g */
+static const int way_there[N_WAYS] = {1, 2, 3, 0, 4}; /* from w, k, v, r, g to r, w, k, v, g */
 
-/* Pieces of rows; apart: each is a vector. */
+/* Reorders RWKV 6's pieces of rows; apart: each is a vector. */
 static enum pp_code ways_of_rows(const struct pp_tensor *t, bool apart, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims != 2 || t->ne[1] % N_WAYS != 0 || (apart && t->ne[1] != N_WAYS) || !by_values(t))
@@ -283,7 +283,7 @@ static enum pp_code ways_of_rows(const struct pp_tensor *t, bool apart, struct p
     return code;
 }
 
-/* Pieces of columns become matrices. */
+/* Makes a matrix of each piece of columns. */
 static enum pp_code ways_of_columns(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     const int64_t n = t->ne[0] / N_WAYS;
@@ -297,7 +297,7 @@ static enum pp_code ways_of_columns(const struct pp_tensor *t, struct pp_tensor 
     return code;
 }
 
-/* On failure what was made stays in out. */
+/* On failure out holds what was made. */
 static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                               struct pp_tensor out[2], struct pp_error *err)
 {
@@ -347,7 +347,7 @@ static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, c
         return rest(t, out, err);
     case PP_HF_GROUPS:
         return groups(t, hp->n_state_key_head, out, err);
-    /* Made elsewhere: in hf_rows.c, tensor_forms.c and source_folder.c, and by pp_hf_stack and pp_hf_whole. */
+    /* Done elsewhere: in hf_rows.c, tensor_forms.c, source_folder.c, pp_hf_stack and pp_hf_whole. */
     case PP_HF_SAME:
     case PP_HF_TURNED:
     case PP_HF_EXPERTS_TURNED:
@@ -406,14 +406,14 @@ enum pp_code pp_hf_whole(const struct pp_tensor *t, const char *dtype, struct pp
         int64_t number = 0;
         int32_t narrow = 0;
         memcpy(wide ? (void *)&number : (void *)&narrow, (const uint8_t *)t->data + i * (wide ? 8 : 4), wide ? 8 : 4);
-        if (wide) /* what is too large names nothing that there is, as -1 does */
+        if (wide) /* too large for any index: invalid, like -1 */
             narrow = number < INT32_MIN || number > INT32_MAX ? -1 : (int32_t)number;
         memcpy(bytes_of(out) + 4 * i, &narrow, sizeof narrow);
     }
     return code;
 }
 
-/* A vector of n floats, which may stand in a model around that of the text; or NULL. */
+/* A vector of n floats, under this name or that of the model's text part; or NULL. */
 static const struct pp_tensor *find_vector(const struct pp_hf *hf, const char *name, int64_t n)
 {
     static const char *const before[] = {"", "language_model."};

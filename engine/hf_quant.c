@@ -1,4 +1,5 @@
-/* hf_quant.c - what config.json says of quantisation, and which tensors belong together; hf_quant_open.c opens them. */
+/* hf_quant.c - what config.json tells about quantisation, and which tensors belong together; hf_quant_open.c opens
+ * them. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -7,7 +8,7 @@
 #include "engine/hf_quant_int.h"
 #include "engine/hparams.h"
 
-enum { MAX_LAYERS = 1 << 14 }; /* that may differ with MLX, and groups of compressed-tensors */
+enum { MAX_LAYERS = 1 << 14 }; /* most layers with settings of their own (MLX), and groups (compressed-tensors) */
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
@@ -40,20 +41,20 @@ static enum pp_code read_fp8(const cJSON *c, struct pp_hf_quant *q, struct pp_er
     return read_block(c, "weight_block_size", q, err);
 }
 
-/* One group of layers of compressed-tensors. What bits, groups and zero points each has follows from its tensors. */
+/* Reads one group of layers of compressed-tensors. Their tensors tell bits, groups and zero points. */
 static enum pp_code read_scheme(const cJSON *group, struct pp_hf_quant *q, struct pp_error *err)
 {
     const cJSON *w = pp_json_member(group, "weights");
     const bool is_float = strcmp(pp_json_text(w, "type"), "float") == 0;
     int64_t bits = 8;
-    if (!w || cJSON_IsNull(w)) /* only activations are quantised, and only while they are computed */
+    if (!w || cJSON_IsNull(w)) /* only activations are quantised, at run time */
         return PP_OK;
     if (!pp_json_int(w, "num_bits", &bits) || (bits != 4 && bits != 8 && !(bits == 2 && !is_float)))
         return fail_key("num_bits", is_float ? "4 or 8" : "2, 4 or 8", err);
     return read_block(w, "block_structure", q, err);
 }
 
-/* Whether activations are to be turned before they meet the weights. The key is written even where there is nothing. */
+/* Whether activations must be rotated before they are multiplied. The key may be there without any transform. */
 static bool transforms(const cJSON *transform)
 {
     const cJSON *groups = pp_json_member(transform, "config_groups");
@@ -93,7 +94,7 @@ static enum pp_code read_compressed(const cJSON *c, struct pp_hf_quant *q, struc
     return PP_OK;
 }
 
-/* Which of them a matrix is in is told by its tensors. */
+/* Whether this is an algorithm of modelopt that we read. Tensors tell which of them a matrix has. */
 static bool is_modelopt_algorithm(const char *name)
 {
     static const char *const known[] = {"FP8",   "FP8_PB_WO",   "FP8_PER_CHANNEL_PER_TOKEN",
@@ -169,7 +170,7 @@ static enum pp_code read_awq(const cJSON *c, struct pp_hf_quant *q, struct pp_er
     return read_sizes(c, q, err);
 }
 
-/* BitNet's. Weights that are made ternary only while they are computed with would be other ones than those stored. */
+/* BitNet. Models that quantise their weights only at run time are refused: they store other weights. */
 static enum pp_code read_ternary(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
     q->method = PP_QUANT_TERNARY;
@@ -179,7 +180,7 @@ static enum pp_code read_ternary(const cJSON *c, struct pp_hf_quant *q, struct p
     return PP_OK;
 }
 
-/* Bits, group and mode of MLX, of all layers or of one. */
+/* Reads MLX's bits, group size and mode, for all layers or for one. */
 static enum pp_code read_mode(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
     static const struct {
@@ -218,12 +219,12 @@ static enum pp_code read_mlx(const cJSON *c, struct pp_hf_quant *q, struct pp_er
 {
     q->method = PP_QUANT_MLX;
     q->layers = c;
-    if (cJSON_GetArraySize(c) > MAX_LAYERS) /* each matrix looks through them */
+    if (cJSON_GetArraySize(c) > MAX_LAYERS) /* looked through for each matrix */
         return pp_fail(err, PP_ERR_FORMAT, "config.json: the quantisation names more than %d layers", MAX_LAYERS);
     return read_mode(c, q, err);
 }
 
-/* By what a transformers folder calls its method. */
+/* Chooses by quant_method, which transformers writes. */
 static enum pp_code read_method(const cJSON *c, struct pp_hf_quant *q, struct pp_error *err)
 {
     const char *method = pp_json_text(c, "quant_method"), *format = pp_json_text(c, "format");
@@ -282,7 +283,8 @@ static bool has(const struct pp_hf *hf, const char *name, const char *dtype)
     return pp_hf_find(hf, name, &found) && (!dtype || strcmp(found, dtype) == 0);
 }
 
-/* Whether it ends like one of the list (NULL at its end), and `lead`, of this dtype if not NULL, is in that place. */
+/* Whether a name ends like one in the list (which NULL ends), and there is a tensor with `lead` instead of that ending
+ * and this dtype (NULL: any). */
 static bool is_part(const struct pp_hf *hf, const char *name, const char *const *ends, const char *lead,
                     const char *dtype, struct pp_buf *b)
 {
@@ -302,7 +304,7 @@ const struct pp_tensor *pp_hf_bnb_state(const struct pp_hf *hf, const char *name
     return t;
 }
 
-/* Pairs of four-bit floats, as DeepSeek V4 has them beside eight-bit ones. */
+/* Whether bytes hold pairs of four-bit floats, as DeepSeek V4's experts do among FP8 weights. */
 static bool is_fp4(const char *dtype)
 {
     return strcmp(dtype, "I8") == 0 || strcmp(dtype, "U8") == 0;
@@ -337,7 +339,7 @@ static bool is_packed(const struct pp_hf_quant *q, const struct pp_hf *hf, const
     }
 }
 
-/* Scales of a quantised cache, which are not needed. */
+/* Scales of a quantised KV cache, which are not needed. */
 static bool is_cache_scale(const char *name)
 {
     return pp_ends_with(name, ".self_attn.k_scale") || pp_ends_with(name, ".self_attn.v_scale") ||

@@ -1,25 +1,24 @@
 /* hf_quant.h - which tensors of a Hugging Face or MLX folder are quantised, how, and what they become. Private to the
  * engine.
  *
- * Formats, from their sources: FP8 (transformers integrations/finegrained_fp8.py), of DeepSeek V4 with experts in
- * MXFP4, two values in a byte (its inference/convert.py), gpt-oss' MXFP4 (transformers
- * integrations/mxfp4.py: NAME_blocks [n_expert, n_out, n_in / 32, 16], NAME_scales [n_expert, n_out, n_in / 32]),
- * bitsandbytes in four bits (functional.py QuantState; kernels.cu), GPTQ (AutoGPTQ, GPTQModel qlinear), AWQ (AutoAWQ
- * utils/packing_utils.py, version "gemm"; modules/linear/gemv.py), compressed-tensors
- * (compressors/quantized_compressors: integers packed or one in a byte, FP8, NVFP4, MXFP4), NVIDIA's modelopt (FP8,
- * NVFP4, MXFP8), BitNet's (integrations/bitnet.py: bytes [n_out / 4, n_in], bits 2 i and 2 i + 1 those of the i-th
- * quarter of the rows, and one scale), MLX affine groups (mlx/backend/cpu/quantized.cpp) and its modes mxfp4, mxfp8 and
- * nvfp4 (the table at mlx.core.quantize).
+ * Formats, from their sources: FP8 (transformers integrations/finegrained_fp8.py), with DeepSeek V4's experts in MXFP4,
+ * two values in a byte (its inference/convert.py), gpt-oss' MXFP4 (transformers integrations/mxfp4.py: NAME_blocks
+ * [n_expert, n_out, n_in / 32, 16], NAME_scales [n_expert, n_out, n_in / 32]), bitsandbytes in four bits (functional.py
+ * QuantState; kernels.cu), GPTQ (AutoGPTQ, GPTQModel qlinear), AWQ (AutoAWQ utils/packing_utils.py, version "gemm";
+ * modules/linear/gemv.py), compressed-tensors (compressors/quantized_compressors: integers packed or one in a byte,
+ * FP8, NVFP4, MXFP4), NVIDIA's modelopt (FP8, NVFP4, MXFP8), BitNet (integrations/bitnet.py: bytes [n_out / 4, n_in],
+ * in which bits 2 i and 2 i + 1 belong to the i-th quarter of the rows, and one scale), MLX affine groups
+ * (mlx/backend/cpu/quantized.cpp) and its modes mxfp4, mxfp8 and nvfp4 (the table at mlx.core.quantize).
  *
- * What a form becomes. Every product has int8 activations with one scale per 32, which are off by 0.53 %, so weights
- * whose own error is far below that lose nothing:
- * - MXFP4 stays, bit by bit; so does what has three values, in TQ2_0, if 256 divides the rows;
- * - integers of up to 4 bits in groups of a multiple of 32: Q4_0 where every zero point is 8 (symmetric GPTQ), else
- *   Q4_1: the integers stay, scale and offset are rounded to F16. That is exact for scales that are F16, and for BF16
- *   ones from 2^-17 on; GPTQ's and AWQ's offset -scale * zero is rounded by at most 2^-12 of itself;
- * - of 5 bits: Q5_1, likewise; of 8 bits with zero points of 128: Q8_0, likewise;
- * - everything else, FP8, NF4, FP4, NVFP4, integers of 6 and 8 bits or in GPTQ's order of activation, where neighbours
- *   are of different groups: Q8_0, whose own rounding is below 0.5 % of the weights' size and far finer than the form's
+ * What they become. All products quantise activations to int8 with one scale per 32, an error of 0.53 %, so an error of
+ * the weights far below that loses nothing:
+ * - MXFP4 is kept bit by bit; so are weights with three values, as TQ2_0, if 256 divides the rows;
+ * - integers of up to 4 bits in groups of a multiple of 32: Q4_0 if all zero points are 8 (symmetric GPTQ), otherwise
+ *   Q4_1. The integers are kept, scale and offset are rounded to F16: exact for scales in F16, and for those in BF16
+ *   from 2^-17 on; the offset -scale * zero of GPTQ and AWQ has a relative error of at most 2^-12;
+ * - integers of 5 bits: Q5_1 in the same way; of 8 bits with zero points of 128: Q8_0 in the same way;
+ * - everything else (FP8, NF4, FP4, NVFP4, integers of 6 and 8 bits, and GPTQ with act-order, where neighbours are in
+ *   different groups): Q8_0, whose own rounding is below 0.5 % of the weights' size and much finer than the form's
  *   steps;
  * - rows that 32 does not divide: F16. */
 #ifndef PP_ENGINE_HF_QUANT_H
@@ -47,28 +46,29 @@ struct pp_hf_quant {
         PP_QUANT_MODELOPT,
         PP_QUANT_TERNARY,
     } method;
-    int64_t bits, group;        /* GPTQ, AWQ, MLX; GPTQ: group -1 is the whole row */
+    int64_t bits, group;        /* GPTQ, AWQ, MLX; GPTQ: group -1 means the whole row */
     enum pp_mlx_mode { PP_MLX_AFFINE, PP_MLX_MXFP4, PP_MLX_MXFP8, PP_MLX_NVFP4 } mode;
-    bool along;                 /* AWQ's version gemv: words are of one row */
-    int64_t block_rows, block_cols; /* of eight-bit floats */
-    bool divided;               /* TERNARY: by its scale */
-    bool zeros_less_one;        /* GPTQ's first format stores a zero point less one */
+    bool along;                 /* AWQ's version "gemv": a word holds values of one row */
+    int64_t block_rows, block_cols; /* of FP8 */
+    bool divided;               /* TERNARY: weights are divided by the scale */
+    bool zeros_less_one;        /* GPTQ's first format stores zero points less one */
     const struct cJSON *layers; /* MLX: "model.layers.0.mlp.up_proj": {"bits": 6, "group_size": 64} */
 };
 
-/* config: config.json, which stays in use; text: its part of the language model, or the same. PP_ERR_UNSUPPORTED names
- * the method that is not known, and what to do. */
+/* config: config.json, which must stay open; text: its part for the language model, or the same. PP_ERR_UNSUPPORTED
+ * names an unknown method, and what to do. */
 enum pp_code pp_hf_quant_read(const struct cJSON *config, const struct cJSON *text, struct pp_hf_quant *q,
                               struct pp_error *err);
 
 enum pp_hf_role {
     PP_HF_PLAIN,
-    PP_HF_PACKED, /* a matrix, together with others */
-    PP_HF_PART,   /* one of those others */
+    PP_HF_PACKED, /* the leading tensor of a quantised matrix */
+    PP_HF_PART,   /* another tensor of such a matrix */
 };
-/* What tensor i is. name: emptied, then of a PACKED one the name of the matrix ("model.norm.weight"). */
+/* The role of tensor i. name: emptied, or for PACKED the name of the matrix ("model.norm.weight"). */
 enum pp_hf_role pp_hf_quant_role(const struct pp_hf_quant *q, const struct pp_hf *hf, size_t i, struct pp_buf *name);
-/* Finds and checks all of a PACKED one. t: type and shape of what it becomes, data NULL. The error names the tensor. */
+/* Finds and checks all tensors of a PACKED one. t: type and shape of what it becomes, data NULL. The error names the
+ * tensor. */
 enum pp_code pp_hf_quant_open(const struct pp_hf_quant *q, const struct pp_hf *hf, size_t i, struct pp_rows *rows,
                               struct pp_tensor *t, struct pp_error *err);
 

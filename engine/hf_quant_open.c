@@ -1,5 +1,5 @@
-/* hf_quant_open.c - the tensors that make up a quantised matrix: found, held against one another, and described as rows
- * (rows.h). */
+/* hf_quant_open.c - finds the tensors that make up a quantised matrix, checks them against each other, and describes
+ * the matrix as rows (rows.h). */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,13 +14,13 @@ enum { MAX_STATE = 1 << 16 }; /* bytes of bitsandbytes' JSON */
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
 
-/* A matrix being opened. */
+/* A matrix while it is opened. */
 struct opening {
     const struct pp_hf_quant *q;
     const struct pp_hf *hf;
     const struct pp_tensor *lead;
     const char *dtype;          /* of lead */
-    struct pp_buf name;         /* room for another's */
+    struct pp_buf name;         /* memory for the name of another tensor */
     struct pp_rows *rows;
     struct pp_tensor *t;
     struct pp_error *err;
@@ -40,7 +40,7 @@ static enum pp_code fail_shape(const struct opening *o, const struct pp_tensor *
                    t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0], o->lead->name);
 }
 
-/* The tensor that has `end` in place of the lead's ending of n characters. */
+/* The tensor whose name is the lead's with its last n characters replaced by `end`. */
 static const struct pp_tensor *piece(struct opening *o, size_t n, const char *end, const char **dtype)
 {
     return pp_hf_find(o->hf, pp_hf_replaced(o->lead->name, n, end, &o->name), dtype);
@@ -79,7 +79,7 @@ static enum pp_code take_numbers(const struct opening *o, const struct pp_tensor
     return fail_piece(o, t->name, "does not hold floats");
 }
 
-/* Scales of one byte, which files may call by their kind or just bytes. */
+/* Scales of one byte, whose dtype may be their kind or just bytes. */
 static enum pp_code take_bytes(const struct opening *o, const struct pp_tensor *t, const char *dtype,
                                enum pp_number_kind kind, struct pp_numbers *n)
 {
@@ -89,7 +89,7 @@ static enum pp_code take_bytes(const struct opening *o, const struct pp_tensor *
     return need_dtype(o, t, dtype, kind == PP_NUMBER_E4M3 ? "F8_E4M3" : "F8_E8M0");
 }
 
-/* The only number of a tensor. */
+/* The value of a tensor with a single number. */
 static enum pp_code take_one(const struct opening *o, const struct pp_tensor *t, const char *dtype, float *v)
 {
     struct pp_numbers n;
@@ -109,7 +109,7 @@ static bool has_shape(const struct pp_tensor *t, int64_t n0, int64_t n1, int64_t
 
 static int64_t n_elements(const struct pp_tensor *t)
 {
-    return t->size ? t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] : 0; /* it is in a file: no overflow */
+    return t->size ? t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] : 0; /* no overflow: it fits in a file */
 }
 
 static void set_shape(struct opening *o, int n_dims, int64_t n_cols, int64_t n_rows, int64_t n_matrices)
@@ -126,7 +126,7 @@ static void set_shape(struct opening *o, int n_dims, int64_t n_cols, int64_t n_r
 
 /* --- FP8 ---------------------------------------------------------------------------------------------------------- */
 
-/* A scale for each block, of modelopt with sizes of 1 between: [rows, 1, columns, 1]. */
+/* Whether these are scales of blocks, perhaps in modelopt's shape with sizes of 1 between: [rows, 1, columns, 1]. */
 static bool are_blocks(const struct pp_tensor *t, int64_t n_cols, int64_t n_rows)
 {
     return has_shape(t, n_cols, n_rows, 1) ||
@@ -149,7 +149,7 @@ static enum pp_code fp8_scales(struct opening *o, const struct pp_tensor *scale)
         r->scale_stride = (n_cols - 1) / r->block_cols + 1;
         if (are_blocks(scale, r->scale_stride, (n_rows - 1) / r->block_rows + 1))
             return PP_OK;
-        r->block_rows = 1; /* groups of a row */
+        r->block_rows = 1; /* groups within a row */
         r->scale_stride = scale->ne[0];
         r->block_cols = n_cols / (r->scale_stride > 0 ? r->scale_stride : 1);
         const bool by_groups = o->q->method == PP_QUANT_COMPRESSED || o->q->method == PP_QUANT_MODELOPT;
@@ -184,7 +184,7 @@ static enum pp_code open_fp8(struct opening *o)
 
 /* --- bitsandbytes ------------------------------------------------------------------------------------------------- */
 
-/* What the JSON says; all else is in tensors. */
+/* What the JSON tells; all else is in tensors. */
 struct bnb_state {
     int64_t block, nested_block, n_rows, n_cols;
     float offset;
@@ -210,7 +210,7 @@ static enum pp_code read_bnb_state(struct opening *o, struct bnb_state *s)
     return good ? PP_OK : fail_piece(o, pp_buf_cstr(&o->name), "does not describe how its weight is quantised");
 }
 
-/* n floats of a tensor that is called like the lead with `end` behind. */
+/* n floats of the tensor whose name is the lead's with `end` appended. */
 static enum pp_code bnb_table(struct opening *o, const char *end, float *to, int64_t n)
 {
     const struct pp_tensor *t;
@@ -226,7 +226,7 @@ static enum pp_code bnb_table(struct opening *o, const char *end, float *to, int
     return code;
 }
 
-/* The scales' own scales. */
+/* Double quantisation: the scales of the scales. */
 static enum pp_code bnb_nested(struct opening *o, const struct bnb_state *s, const struct pp_tensor *absmax)
 {
     struct pp_rows *r = o->rows;
@@ -269,7 +269,7 @@ static enum pp_code open_bnb(struct opening *o)
 
 /* --- GPTQ and AWQ ------------------------------------------------------------------------------------------------- */
 
-/* Each column's group. In order it need not be kept. */
+/* Reads the group of each column (g_idx). It is not needed if groups are consecutive. */
 static enum pp_code take_order(struct opening *o, const struct pp_tensor *order, const char *dtype)
 {
     struct pp_rows *r = o->rows;
@@ -289,7 +289,7 @@ static enum pp_code take_order(struct opening *o, const struct pp_tensor *order,
     return code;
 }
 
-/* Whether all zero points are in the middle; with bytes or words that are not full it need not be found out. */
+/* Whether all zero points are in the middle of the range. Not looked up for layouts of bytes or partly filled words. */
 static bool is_symmetric(const struct pp_rows *r)
 {
     const int middle = 1 << (r->bits - 1);
@@ -306,7 +306,7 @@ static bool is_symmetric(const struct pp_rows *r)
     return true;
 }
 
-/* Pieces that GPTQ and AWQ have. */
+/* Tensors that GPTQ and AWQ share. */
 struct words {
     const struct pp_tensor *scales, *zeros;
 };
@@ -355,8 +355,7 @@ static enum pp_code open_words(struct opening *o)
     return order ? take_order(o, order, dtype) : PP_OK;
 }
 
-/* AWQ for one row: words of a row's weights, of its zero points, and scales, the last two filled up behind the last
- * group. */
+/* AWQ's gemv layout: words hold weights of one row; so do zero points, padded after the last group like the scales. */
 static enum pp_code open_along(struct opening *o)
 {
     const int64_t per = 32 / o->q->bits, n0 = o->lead->ne[0], n_rows = o->lead->ne[1];
@@ -385,7 +384,7 @@ static enum pp_code open_along(struct opening *o)
 
 /* --- four-bit floats ---------------------------------------------------------------------------------------------- */
 
-/* Bytes [.., n_cols / 2]; the scales are of one byte, [.., n_cols / group]. */
+/* Opens bytes [.., n_cols / 2] with scales of one byte, [.., n_cols / group]. */
 static enum pp_code open_fp4(struct opening *o, const struct pp_tensor *scales, const char *dtype,
                              enum pp_number_kind kind)
 {
@@ -400,8 +399,8 @@ static enum pp_code open_fp4(struct opening *o, const struct pp_tensor *scales, 
     return take_bytes(o, scales, dtype, kind, &r->scales);
 }
 
-/* DeepSeek V4's experts, beside weights in eight bits: bytes of two values, the first in the low half, and a scale for
- * 32 values of a row. */
+/* DeepSeek V4's experts among FP8 weights: bytes of two values, the first in the low bits, and a scale for 32 values of
+ * a row. */
 static enum pp_code open_pairs(struct opening *o)
 {
     const struct pp_tensor *lead = o->lead, *scales;
@@ -429,7 +428,7 @@ static enum pp_code open_mxfp4(struct opening *o)
     return open_fp4(o, scales, dtype, PP_NUMBER_E8M0);
 }
 
-/* modelopt: NVFP4 as bytes with a second scale of the whole matrix, or FP8. */
+/* modelopt: NVFP4 as bytes with a further scale for the whole matrix, or FP8. */
 static enum pp_code open_modelopt(struct opening *o)
 {
     const size_t end = strlen(".weight");
@@ -496,7 +495,7 @@ static enum pp_code compressed_fp4(struct opening *o, size_t end)
     return code;
 }
 
-/* One scale for the matrix, one of each row, or one of each group of a row. */
+/* One scale for the matrix, for each row, or for each group of a row. */
 static enum pp_code compressed_scales(struct opening *o, size_t end)
 {
     struct pp_rows *r = o->rows;
@@ -517,7 +516,7 @@ static enum pp_code compressed_scales(struct opening *o, size_t end)
     return PP_OK;
 }
 
-/* Of packed integers words, of a byte each bytes. Without them all are in the middle. */
+/* Zero points: packed in words if the integers are, otherwise bytes. Without them all are in the middle. */
 static enum pp_code compressed_zeros(struct opening *o, size_t end)
 {
     struct pp_rows *r = o->rows;
@@ -540,7 +539,7 @@ static enum pp_code compressed_zeros(struct opening *o, size_t end)
     return need_dtype(o, zeros, dtype, "I32");
 }
 
-/* The columns' groups in the order of activation; where all are -1 there is none. */
+/* The group of each column (act-order); if all are -1, groups are consecutive. */
 static enum pp_code compressed_order(struct opening *o, size_t end)
 {
     const char *dtype;
@@ -551,7 +550,7 @@ static enum pp_code compressed_order(struct opening *o, size_t end)
     return first == -1 ? PP_OK : take_order(o, order, dtype);
 }
 
-/* Columns: weight_shape has them, since the last word of a row need not be full. */
+/* Reads the number of columns from weight_shape, since the last word of a row need not be full. */
 static enum pp_code packed_shape(struct opening *o, size_t end, int64_t *n_cols)
 {
     const char *dtype;
@@ -588,7 +587,7 @@ static enum pp_code compressed_words(struct opening *o, size_t end)
     enum pp_code code = packed_shape(o, end, &n_cols);
     if (code)
         return code;
-    for (int bits = 8; bits >= 2 && !r->bits; bits /= 2) /* as many as fill the words */
+    for (int bits = 8; bits >= 2 && !r->bits; bits /= 2) /* the number of bits that fills the words */
         if (n_cols <= lead->ne[0] * 32 && (n_cols - 1) / (32 / bits) + 1 == lead->ne[0])
             r->bits = bits;
     if (!r->bits)
@@ -628,7 +627,7 @@ static enum pp_code open_compressed(struct opening *o)
 
 /* --- MLX ---------------------------------------------------------------------------------------------------------- */
 
-/* A scale per group of a row, an offset likewise. */
+/* MLX's affine mode: a scale and an offset for each group of a row. */
 static enum pp_code mlx_affine(struct opening *o, const struct pp_tensor *scales, const char *dtype)
 {
     const struct pp_tensor *lead = o->lead, *offsets;
@@ -647,7 +646,7 @@ static enum pp_code mlx_affine(struct opening *o, const struct pp_tensor *scales
     return has_shape(offsets, r->n_groups, lead->ne[1], lead->ne[2]) ? PP_OK : fail_shape(o, offsets);
 }
 
-/* E4M3 with a power of two for 32 of them. */
+/* E4M3 with a power of two for each 32 values. */
 static enum pp_code mlx_mxfp8(struct opening *o, const struct pp_tensor *scales, const char *dtype)
 {
     struct pp_rows *r = o->rows;
@@ -734,6 +733,6 @@ enum pp_code pp_hf_quant_open(const struct pp_hf_quant *q, const struct pp_hf *h
     t->type = rows->type;
     t->rows = rows;
     t->size = pp_type_row_bytes(t->type, rows->n_cols) * (size_t)rows->n_rows;
-    pp_rows_let_go(rows, 0, rows->n_rows); /* a look at one number brings a large page into memory */
+    pp_rows_let_go(rows, 0, rows->n_rows); /* reading one number has brought a large page into memory */
     return PP_OK;
 }

@@ -1,5 +1,5 @@
-/* hf_rows.c - matrices that folders keep in another order than we compute with, described as rows (rows.h): what is
- * made of them is made when it is needed, and a conversion has no more of it in memory than the slice it is at. */
+/* hf_rows.c - matrices that folders store in another order than we compute with, described as rows (rows.h): they are
+ * made when they are needed, so that a conversion has no more in memory than the slice it is working on. */
 #include <stdio.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
         return true;
     case PP_HF_QKV_BY_HEAD:
     case PP_HF_IN_TURNS:
-        return t->n_dims != 1; /* biases are small */
+        return t->n_dims != 1; /* biases are small, and are copied */
     default:
         return false;
     }
@@ -66,7 +66,7 @@ static struct pp_rows stored(const struct pp_tensor *t)
                             .row_step = 1};
 }
 
-/* Adds the tensor that these rows are; n_matrices is 0 unless it is a stack. */
+/* Adds a tensor made of these rows; n_matrices is 0 unless it is a stack. */
 static enum pp_code add(struct pp_tensor_list *l, const struct pp_rows *like, int64_t n_matrices, const char *name,
                         struct pp_error *err)
 {
@@ -81,7 +81,7 @@ static enum pp_code add(struct pp_tensor_list *l, const struct pp_rows *like, in
     return pp_tensor_list_add(l, &t, name, false, err);
 }
 
-/* The columns of the matrices of t, cut into parts, as rows. */
+/* The columns of the matrices of t as rows, in n_parts parts. */
 static struct pp_rows turned(const struct pp_tensor *t, int n_parts)
 {
     struct pp_rows rows = stored(t);
@@ -93,7 +93,7 @@ static struct pp_rows turned(const struct pp_tensor *t, int n_parts)
     return rows;
 }
 
-/* names: [n_parts] of the tensors that take turns among the columns, or come one behind the other. */
+/* names: [n_parts] of the tensors whose columns are interleaved, or with `behind` follow each other. */
 static enum pp_code add_turned(struct pp_tensor_list *l, const struct pp_tensor *t, int n_dims, int n_parts,
                                bool behind, const char *const *names, struct pp_error *err)
 {
@@ -110,7 +110,7 @@ static enum pp_code add_turned(struct pp_tensor_list *l, const struct pp_tensor 
     return code;
 }
 
-/* RWKV's five ways to mix, side by side in one matrix, or each in its own. */
+/* RWKV 6's five mixes, next to each other in one matrix, or each in its own. */
 static enum pp_code add_ways(struct pp_tensor_list *l, const struct pp_tensor *t, bool apart, const char *name,
                              struct pp_error *err)
 {
@@ -123,9 +123,9 @@ static enum pp_code add_ways(struct pp_tensor_list *l, const struct pp_tensor *t
     return add(l, &rows, apart ? N_WAYS : 0, name, err);
 }
 
-/* --- matrices of several ------------------------------------------------------------------------------------- */
+/* --- fused matrices ------------------------------------------------------------------------------------------ */
 
-/* Heads of queries, keys and values. */
+/* Which rows are the heads of q, k or v. */
 static bool heads_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t n_rows, int part,
                        struct pp_rows *rows)
 {
@@ -146,7 +146,7 @@ static bool heads_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_
     return true;
 }
 
-/* Two matrices of which n rows take turns. */
+/* Two matrices interleaved by n rows. */
 static bool turns_rows(int64_t n, int64_t n_rows, int part, struct pp_rows *rows)
 {
     if (n <= 0 || n_rows % (2 * n) != 0)
@@ -158,7 +158,7 @@ static bool turns_rows(int64_t n, int64_t n_rows, int part, struct pp_rows *rows
     return true;
 }
 
-/* Two matrices, the first of them of n rows. */
+/* Two matrices one after the other, the first with n rows. */
 static bool behind_rows(int64_t n, int64_t n_rows, int part, struct pp_rows *rows)
 {
     rows->n_rows = part ? n_rows - n : n;
@@ -178,12 +178,12 @@ bool pp_hf_part_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t 
         return heads_rows(form, hp, n_rows, part, rows);
     case PP_HF_HALVES:
         return n_rows % 2 == 0 && behind_rows(n_rows / 2, n_rows, part, rows);
-    case PP_HF_KEYS_VALUES: /* by heads */
+    case PP_HF_KEYS_VALUES: /* interleaved by heads */
         return (n_rows == 2 * hp->n_head_kv * hp->head_dim || n_rows == 2 * hp->n_head * hp->head_dim) &&
                turns_rows(hp->head_dim, n_rows, part, rows);
     case PP_HF_IN_TURNS:
         return turns_rows(1, n_rows, part, rows);
-    case PP_HF_INDEX: /* queries of all heads, and their key */
+    case PP_HF_INDEX: /* queries of all heads, then their key */
         return n_rows == (hp->n_index_head + 1) * hp->index_dim &&
                behind_rows(hp->n_index_head * hp->index_dim, n_rows, part, rows);
     default:
@@ -204,7 +204,7 @@ static enum pp_code add_parts(struct pp_tensor_list *l, const struct pp_tensor *
     return code;
 }
 
-/* The biases of q, k and v, one behind the other. */
+/* Splits a bias of q, k and v that follow each other. */
 static enum pp_code add_biases(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
                                const char (*names)[NAME], struct pp_error *err)
 {
@@ -222,7 +222,7 @@ static enum pp_code add_biases(struct pp_tensor_list *l, const struct pp_tensor 
     return code;
 }
 
-/* q, k and v, each a tensor; else one, in which they come one behind the other. */
+/* Adds q, k and v as a tensor each; those of PP_HF_QKV_BY_HEAD as one, in which they follow each other. */
 static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
                               const struct pp_hparams *hp, const char *name, struct pp_error *err)
 {
@@ -240,7 +240,7 @@ static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *
     return add_parts(l, t, form, hp, apart ? 3 : 1, parts, err);
 }
 
-/* A gate of attention, and q, k and v behind it, each a tensor. */
+/* Adds the gate of attention, and q, k and v after it, as a tensor each. */
 static enum pp_code add_gate_and_heads(struct pp_tensor_list *l, const struct pp_tensor *t,
                                        const struct pp_hparams *hp, const char *name, struct pp_error *err)
 {
