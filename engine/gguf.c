@@ -45,17 +45,17 @@ struct kv {
     uint64_t n;                 /* elements of an array, bytes of a string, 1 otherwise */
     const uint8_t *items;       /* the first element or byte */
     struct pp_str *strings;     /* [n] of an array of strings, or NULL. Lengths are not read from the file again: a
-                                 * program that changes it meanwhile must not move them past its end */
-    struct pp_str raw;          /* the value as it lies in the file, lengths, element type and count included */
+                                   program that changes it meanwhile must not move them past its end */
+    struct pp_str raw;          /* the value's bytes in the file, with lengths, element type and count */
 };
 
 struct pp_gguf {
     struct pp_map map;
     const uint8_t *data;
     size_t size;
-    char *name; /* for errors */
+    char *name; /* in errors */
     struct kv *kvs;
-    size_t n_kv; /* those parsed so far, so that closing a half-read file works */
+    size_t n_kv; /* parsed so far, so that closing a half-read file works */
     struct pp_name_index keys;
     struct pp_tensor *tensors;
     size_t n_tensors;
@@ -63,7 +63,7 @@ struct pp_gguf {
     struct pp_name_index tensor_index;
 };
 
-/* --- little pieces ------------------------------------------------------------------------------------- */
+/* --- helpers ------------------------------------------------------------------------------------------- */
 
 static size_t value_bytes(enum pp_gguf_type type)
 {
@@ -97,7 +97,8 @@ static bool read_string(struct pp_cursor *c, struct pp_str *s)
     return true;
 }
 
-/* Names are looked up by C strings and shown in errors: valid UTF-8 without NUL and other control characters. */
+/* Names are looked up as C strings and shown in errors, so they must be valid UTF-8 without NUL and other control
+ * characters. */
 static bool good_name(const struct pp_str *s, size_t limit)
 {
     if (s->len == 0 || s->len > limit || !pp_utf8_valid(s->data, s->len))
@@ -189,7 +190,7 @@ static enum pp_code read_metadata(struct pp_gguf *g, struct pp_cursor *c, uint64
             return fail_format(g, err, "a metadata key is cut off, empty, too long or no text");
         enum pp_code code = read_value(g, c, kv, err);
         if (code) {
-            pp_free(kv->strings); /* not counted in n_kv yet */
+            pp_free(kv->strings); /* this kv is not counted in n_kv yet */
             return code;
         }
         if (!pp_name_index_add(&g->keys, kv->key.data, kv->key.len)) {
@@ -216,7 +217,7 @@ static enum pp_code read_alignment(struct pp_gguf *g, uint64_t *alignment, struc
     return PP_OK;
 }
 
-/* Reads dimensions and type, and works out the size in bytes. */
+/* Reads dimensions and type, and computes the size in bytes. */
 static enum pp_code read_shape(struct pp_gguf *g, struct pp_cursor *c, struct pp_tensor *t, struct pp_error *err)
 {
     uint32_t n_dims = pp_cursor_u32(c);
@@ -248,7 +249,7 @@ static enum pp_code read_shape(struct pp_gguf *g, struct pp_cursor *c, struct pp
     return PP_OK;
 }
 
-/* Copies the name of the next tensor to *arena, which then points behind it. */
+/* Copies the name of the next tensor to *arena, and moves that behind it. */
 static enum pp_code read_tensor_name(struct pp_gguf *g, struct pp_cursor *c, char **arena, struct pp_error *err)
 {
     struct pp_str name;
@@ -263,7 +264,7 @@ static enum pp_code read_tensor_name(struct pp_gguf *g, struct pp_cursor *c, cha
     return PP_OK;
 }
 
-/* Some tensors lie beyond the end of the file: it lacks its end, if none is where no file reaches. */
+/* The error that tensors extend beyond the end of the file: it is truncated, unless an offset is impossible. */
 static enum pp_code fail_beyond_end(const struct pp_gguf *g, const struct pp_tensor *first, uint64_t begin,
                                     const uint64_t *offsets, struct pp_error *err)
 {
@@ -280,8 +281,8 @@ static enum pp_code fail_beyond_end(const struct pp_gguf *g, const struct pp_ten
     return pp_fail_cut_off(err, g->name, what, g->size, want);
 }
 
-/* offsets: [n_tensors], relative to the begin of the data, which follows the list of tensors at the next multiple of
- * the alignment. */
+/* offsets: [n_tensors], relative to where the data begin: after the list of tensors, at the next multiple of the
+ * alignment. */
 static enum pp_code place_tensors(struct pp_gguf *g, size_t list_end, const uint64_t *offsets, struct pp_error *err)
 {
     uint64_t alignment = DEFAULT_ALIGNMENT;
@@ -306,7 +307,7 @@ static enum pp_code read_tensors(struct pp_gguf *g, struct pp_cursor *c, uint64_
     if (n > pp_cursor_left(c) / MIN_TENSOR_BYTES)
         return fail_format(g, err, "it announces more tensors than it has room for; if it is cut off, get it again");
     size_t name_bytes = (size_t)n * (MAX_TENSOR_NAME + 1);
-    if (name_bytes > pp_cursor_left(c)) /* a name with its NUL is shorter than the name with its length in the file */
+    if (name_bytes > pp_cursor_left(c)) /* a name with its NUL is shorter than a name with its length in the file */
         name_bytes = pp_cursor_left(c);
     uint64_t *offsets = pp_malloc((size_t)n * sizeof *offsets);
     g->tensors = pp_calloc((size_t)n, sizeof *g->tensors);
@@ -357,7 +358,7 @@ static enum pp_code parse(struct pp_gguf *g, struct pp_error *err)
     return code ? code : read_tensors(g, &c, n_tensors, err);
 }
 
-/* Takes over the map (zeroed for memory). */
+/* Takes ownership of the map (zeroed for memory). */
 static enum pp_code open_bytes(struct pp_map *map, const void *data, size_t size, const char *name,
                                struct pp_gguf **out, struct pp_error *err)
 {
@@ -445,7 +446,7 @@ const struct pp_file_id *pp_gguf_file_id(const struct pp_gguf *g)
     return &g->map.id;
 }
 
-/* --- asking -------------------------------------------------------------------------------------------- */
+/* --- queries ------------------------------------------------------------------------------------------- */
 
 size_t pp_gguf_n_kv(const struct pp_gguf *g)
 {
@@ -590,7 +591,7 @@ bool pp_gguf_string_is(const struct pp_gguf *g, const char *key, const char *val
     return pp_gguf_string(g, key, &s) && s.len == strlen(value) && memcmp(s.data, value, s.len) == 0;
 }
 
-/* The array under a key if it has an element i. */
+/* The array under a key, if it has an element i. */
 static const struct kv *find_element(const struct pp_gguf *g, const char *key, size_t i)
 {
     const struct kv *kv = find(g, key);

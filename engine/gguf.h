@@ -17,7 +17,7 @@
 
 struct pp_gguf;
 
-/* Whether a file begins as GGUF files do; what may be behind that is not looked at. Does not wait for a pipe. */
+/* Whether a file begins like GGUF; the rest is not checked. Does not wait for a pipe. */
 bool pp_gguf_is(const char *path);
 /* Opens and maps a file. */
 enum pp_code pp_gguf_open(const char *path, struct pp_gguf **out, struct pp_error *err);
@@ -46,7 +46,7 @@ struct pp_str {
 size_t pp_gguf_n_kv(const struct pp_gguf *g);
 struct pp_str pp_gguf_kv_key(const struct pp_gguf *g, size_t i);
 enum pp_gguf_type pp_gguf_kv_type(const struct pp_gguf *g, size_t i); /* PP_GGUF_ARRAY for arrays */
-struct pp_str pp_gguf_kv_raw(const struct pp_gguf *g, size_t i); /* the value's bytes as they lie in the file */
+struct pp_str pp_gguf_kv_raw(const struct pp_gguf *g, size_t i); /* the value's bytes in the file */
 
 /* Each returns true and sets *v if the key is there with a fitting type (any integer type that holds the value
  * serves the integer readers; f32/f64 and integers serve _float). */
@@ -56,7 +56,7 @@ bool pp_gguf_float(const struct pp_gguf *g, const char *key, double *v);
 bool pp_gguf_bool(const struct pp_gguf *g, const char *key, bool *v);
 bool pp_gguf_string(const struct pp_gguf *g, const char *key, struct pp_str *v);
 bool pp_gguf_string_is(const struct pp_gguf *g, const char *key, const char *value); /* false if it is not there */
-/* Of what a model cannot do without; PP_ERR_FORMAT names the key. */
+/* For keys that a model must have; PP_ERR_FORMAT names the key. */
 enum pp_code pp_gguf_need_int(const struct pp_gguf *g, const char *key, int64_t *v, struct pp_error *err);
 enum pp_code pp_gguf_need_float(const struct pp_gguf *g, const char *key, float *v, struct pp_error *err);
 
@@ -88,7 +88,7 @@ void pp_gguf_add_u64(struct pp_gguf_writer *w, const char *key, uint64_t v);
 void pp_gguf_add_f32(struct pp_gguf_writer *w, const char *key, float v);
 void pp_gguf_add_bool(struct pp_gguf_writer *w, const char *key, bool v);
 void pp_gguf_add_str(struct pp_gguf_writer *w, const char *key, const char *s, size_t n);
-void pp_gguf_add_text(struct pp_gguf_writer *w, const char *key, const char *text); /* a string that ends with a NUL */
+void pp_gguf_add_text(struct pp_gguf_writer *w, const char *key, const char *text); /* a C string */
 void pp_gguf_add_str_array(struct pp_gguf_writer *w, const char *key, const struct pp_str *items, size_t n);
 void pp_gguf_add_f32_array(struct pp_gguf_writer *w, const char *key, const float *items, size_t n);
 void pp_gguf_add_u32_array(struct pp_gguf_writer *w, const char *key, const uint32_t *items, size_t n);
@@ -96,7 +96,7 @@ void pp_gguf_add_u64_array(struct pp_gguf_writer *w, const char *key, const uint
 void pp_gguf_add_i32_array(struct pp_gguf_writer *w, const char *key, const int32_t *items, size_t n);
 void pp_gguf_add_u8_array(struct pp_gguf_writer *w, const char *key, const uint8_t *items, size_t n);
 void pp_gguf_add_bool_array(struct pp_gguf_writer *w, const char *key, const bool *items, size_t n);
-/* Copies a value of another file as it is. */
+/* Copies a value from another file. */
 void pp_gguf_add_copy(struct pp_gguf_writer *w, const struct pp_gguf *from, size_t kv_index);
 void pp_gguf_add_tensor(struct pp_gguf_writer *w, const char *name, uint32_t type, int n_dims, const int64_t *ne);
 enum pp_code pp_gguf_writer_begin(struct pp_gguf_writer *w, struct pp_error *err);

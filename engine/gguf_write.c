@@ -1,4 +1,4 @@
-/* gguf_write.c - the writer of GGUF v3. The layout is drawn in gguf.c. */
+/* gguf_write.c - the writer of GGUF v3. gguf.c describes the layout. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -16,19 +16,19 @@ enum { ALIGNMENT = 32 };
 
 struct pp_gguf_writer {
     char *path;
-    char *temp;           /* written first, renamed by finish */
+    char *temp;           /* written first, and renamed by finish */
     FILE *file;           /* NULL until begin */
     struct pp_buf kvs;
     struct pp_buf infos;
     uint64_t n_kv;
     uint64_t n_tensors;
-    uint64_t data_bytes;  /* of all tensors with their padding */
+    uint64_t data_bytes;  /* of all tensors, with padding */
     uint64_t *sizes;      /* [n_tensors] */
     size_t sizes_cap;
     bool bad;             /* memory ran out */
-    char problem[160];    /* a tensor with an impossible shape was announced: which; else "" */
+    char problem[160];    /* names a tensor announced with an impossible shape; otherwise "" */
     uint64_t current;     /* the tensor whose bytes come next */
-    uint64_t written;     /* of it */
+    uint64_t written;     /* bytes of it */
 };
 
 static uint64_t padding(uint64_t n)
@@ -196,7 +196,7 @@ void pp_gguf_add_copy(struct pp_gguf_writer *w, const struct pp_gguf *from, size
     pp_buf_add(put_key(w, key.data, key.len, pp_gguf_kv_type(from, kv_index)), raw.data, raw.len);
 }
 
-/* Bytes of a tensor, or 0 for an impossible shape. */
+/* Bytes of a tensor; 0: its shape is impossible. */
 static size_t tensor_bytes(uint32_t type, int n_dims, const int64_t *ne)
 {
     size_t bytes = n_dims >= 1 && n_dims <= PP_MAX_DIMS ? pp_type_row_bytes(type, ne[0]) : 0;
@@ -259,10 +259,10 @@ enum pp_code pp_gguf_writer_begin(struct pp_gguf_writer *w, struct pp_error *err
         code = pp_check_target(w->path, err);
     if (!code) {
         pp_remove_left(w->path);
-        unlink(w->temp); /* left by a process that died and had our id */
+        unlink(w->temp); /* of a process that died and had our id */
         int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0)
-            flock(fd, LOCK_EX | LOCK_NB); /* it is not left yet */
+            flock(fd, LOCK_EX | LOCK_NB); /* so that pp_remove_left in other processes leaves it alone */
         if (fd < 0 || !(w->file = fdopen(fd, "wb"))) {
             code = fail_write(w, err);
             if (fd >= 0) {

@@ -29,7 +29,7 @@ struct pp_safetensors {
     char *name;              /* for errors */
     cJSON *header;           /* owns the tensors' names */
     struct pp_tensor *tensors;
-    const char **dtypes;     /* [n], in the table below */
+    const char **dtypes;     /* [n], from the table below */
     size_t n;
     struct pp_name_index index;
 };
@@ -54,7 +54,7 @@ static const struct dtype *dtype_by_name(const char *name)
     return NULL;
 }
 
-/* A JSON number that is a whole number and exact in a double. */
+/* A JSON number that is an integer and exact in a double. */
 static bool json_u53(const cJSON *item, uint64_t *v)
 {
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 9007199254740992.0))
@@ -63,7 +63,7 @@ static bool json_u53(const cJSON *item, uint64_t *v)
     return (double)*v == item->valuedouble;
 }
 
-/* Turns a row-major shape into ne (fastest first) and multiplies it out; zero-sized tensors have *elements 0. */
+/* Converts a row-major shape to ne (fastest first) and multiplies it out; for zero-sized tensors *elements is 0. */
 static bool read_shape(const cJSON *shape, struct pp_tensor *t, uint64_t *elements)
 {
     uint64_t dims[MAX_SHAPE];
@@ -86,7 +86,7 @@ static bool read_shape(const cJSON *shape, struct pp_tensor *t, uint64_t *elemen
     return *elements <= INT64_MAX;
 }
 
-/* Some tensors lie beyond the end of the file: it lacks its end, if none is where no file reaches. */
+/* The error that tensors extend beyond the end of the file: it is truncated, unless an offset is impossible. */
 static enum pp_code fail_beyond_end(const struct pp_safetensors *s, const char *first, size_t room,
                                     struct pp_error *err)
 {
@@ -142,7 +142,7 @@ static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, con
     return PP_OK;
 }
 
-/* An object with nothing but spaces behind it. */
+/* Parses an object that only spaces may follow. */
 static enum pp_code parse_header(struct pp_safetensors *s, const char *text, size_t length, struct pp_error *err)
 {
     const char *end = text;
@@ -186,7 +186,7 @@ static enum pp_code parse(struct pp_safetensors *s, struct pp_error *err)
     return pp_tensors_check_overlap(s->tensors, s->n, s->name, err);
 }
 
-/* Takes over the map (zeroed for memory). */
+/* Takes ownership of the map (zeroed for memory). */
 static enum pp_code open_bytes(struct pp_map *map, const void *data, size_t size, const char *name,
                                struct pp_safetensors **out, struct pp_error *err)
 {
@@ -307,7 +307,7 @@ enum pp_code pp_safetensors_write(const char *path, const struct pp_tensor *tens
     cJSON_Delete(header);
     if (!text)
         return pp_fail_nomem(err, "the header of a safetensors file");
-    size_t length = strlen(text), padded = (length + 7) & ~(size_t)7; /* the data begin at a multiple of 8 */
+    size_t length = strlen(text), padded = (length + 7) & ~(size_t)7; /* so that the data begin at a multiple of 8 */
     for (unsigned i = 0; i < LENGTH_BYTES; i++)
         pp_buf_char(&file, (char)(uint8_t)((uint64_t)padded >> (8 * i)));
     pp_buf_add(&file, text, length);

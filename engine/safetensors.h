@@ -12,17 +12,17 @@
 
 struct pp_safetensors;
 
-/* Maps and checks a file, or takes bytes that stay where they are as long as it is open; name: for errors.
- * PP_ERR_FORMAT says what is wrong with it. */
+/* Maps and checks a file; the second function takes bytes that must stay valid until it is closed; name: for errors.
+ * PP_ERR_FORMAT says what is wrong. */
 enum pp_code pp_safetensors_open(const char *path, struct pp_safetensors **out, struct pp_error *err);
 enum pp_code pp_safetensors_open_memory(const void *data, size_t size, const char *name, struct pp_safetensors **out,
                                         struct pp_error *err);
-void pp_safetensors_close(struct pp_safetensors *s); /* and the tensors; NULL is fine */
+void pp_safetensors_close(struct pp_safetensors *s); /* frees the tensors, too; NULL is fine */
 bool pp_safetensors_lost(const struct pp_safetensors *s); /* the file shrank: pp_map_lost */
 bool pp_safetensors_changed(const struct pp_safetensors *s); /* pp_map_changed */
 /* Tensors carry ne in GGUF order (reversed shape). F32, F16 and BF16 have their pp_type; other dtypes ("I32", "U8",
- * "F64", ...) have type PP_TYPE_LIMIT and are told apart by pp_safetensors_dtype. A scalar has ne[0] 1.
- * Data may lie at any address, as not every program that writes such files aligns them. */
+ * "F64", ...) have type PP_TYPE_LIMIT and are distinguished by pp_safetensors_dtype. A scalar has ne[0] 1. Data may be
+ * unaligned, as not every program that writes such files aligns them. */
 size_t pp_safetensors_n(const struct pp_safetensors *s);
 const struct pp_tensor *pp_safetensors_at(const struct pp_safetensors *s, size_t i);
 const struct pp_tensor *pp_safetensors_find(const struct pp_safetensors *s, const char *name); /* or NULL */
