@@ -27,9 +27,10 @@ float pp_f16_to_f32(uint16_t h)
     uint32_t exponent = h >> 10 & 0x1fu;
     uint32_t mantissa = h & 0x3ffu;
     if (exponent == 0x1f)
-        return float_of_bits(sign | 0x7f800000u | (mantissa ? 0x400000u | mantissa << 13 : 0u)); /* NaNs become quiet */
+        /* signalling NaNs become quiet */
+        return float_of_bits(sign | 0x7f800000u | (mantissa ? 0x400000u | mantissa << 13 : 0u));
     if (exponent == 0) {
-        float magnitude = (float)mantissa * 0x1p-24f; /* exact: subnormal halves are normal floats */
+        float magnitude = (float)mantissa * 0x1p-24f; /* exact: a subnormal half is a normal float */
         return float_of_bits(sign | bits_of_float(magnitude));
     }
     return float_of_bits(sign | (exponent + 112u) << 23 | mantissa << 13);
@@ -51,9 +52,9 @@ uint16_t pp_f32_to_f16(float f)
     uint32_t half;
     if (magnitude > 0x7f800000u) {
         half = 0x7e00u | (magnitude >> 13 & 0x3ffu);
-    } else if (magnitude >= 0x47800000u) { /* 65536 and above */
+    } else if (magnitude >= 0x47800000u) { /* 65536 and more overflow */
         half = 0x7c00u;
-    } else if (magnitude >= 0x38800000u) { /* normal halves; a carry raises the exponent, as it should */
+    } else if (magnitude >= 0x38800000u) { /* normal halves; a carry correctly raises the exponent */
         half = shift_round_even(magnitude - (112u << 23), 13);
     } else if (magnitude >= 0x33000000u) { /* 2^-25 and above: subnormal halves, in units of 2^-24 */
         uint32_t mantissa = (magnitude & 0x7fffffu) | 0x800000u;
@@ -64,7 +65,7 @@ uint16_t pp_f32_to_f16(float f)
     return (uint16_t)(sign | half);
 }
 
-/* yes ? a : b, without a branch, so that loops become vectors. */
+/* yes ? a : b without a branch, so that loops are vectorised. */
 static uint32_t pick(bool yes, uint32_t a, uint32_t b)
 {
     const uint32_t mask = 0u - (uint32_t)yes;
@@ -77,7 +78,7 @@ void pp_floats_to_f16(const float *x, uint16_t *out, int64_t n)
         const uint32_t bits = bits_of_float(x[i]), magnitude = bits & 0x7fffffffu;
         const uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
         const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-        /* below 1 floats from 1/2 on are 2^-24 apart: the addition rounds to subnormal halves */
+        /* from 1/2 to 1 floats are 2^-24 apart, so the addition rounds to subnormal halves */
         const uint32_t subnormal = bits_of_float(float_of_bits(magnitude) + 0.5f) - bits_of_float(0.5f);
         uint32_t half = pick((int32_t)magnitude >= 0x38800000, normal, subnormal);
         half = pick((int32_t)magnitude >= 0x47800000, 0x7c00u, half);
@@ -181,7 +182,7 @@ static void dequantize_q6_k(const struct pp_block_q6_k *b, float *dst)
         dst[i] = d * (float)b->scales[i / 16] * (float)(q[i] - 32);
 }
 
-/* The common form of quant_blocks.h. In this order of operations all but the last subtraction is exact. */
+/* Types with the common form of quant_blocks.h. In this order of operations all but the last subtraction is exact. */
 static void dequantize_unpacked(uint32_t type, const uint8_t *p, float *dst, int64_t n)
 {
     const struct pp_type_info *info = pp_type_info(type);
@@ -200,7 +201,7 @@ static void dequantize_unpacked(uint32_t type, const uint8_t *p, float *dst, int
 void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n)
 {
     const uint8_t *p = src;
-    /* Blocks are copied out first: rows of a mapped file may lie at odd addresses. */
+    /* Blocks are copied out first, as rows of a mapped file may be unaligned. */
     switch (type) {
     case PP_TYPE_F32:
         memcpy(dst, src, (size_t)n * sizeof *dst);
@@ -257,7 +258,7 @@ void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n)
 
 /* --- checks ------------------------------------------------------------------------------------------------------- */
 
-/* All 16-bit floats at p, p + stride, ... (n of them) have an exponent that is not all ones. */
+/* Whether none of n 16-bit floats at p, p + stride, ... has an exponent of all ones. */
 static bool finite16(const uint8_t *p, size_t stride, int64_t n, uint16_t exponent_mask)
 {
     bool finite = true;
@@ -269,9 +270,9 @@ static bool finite16(const uint8_t *p, size_t stride, int64_t n, uint16_t expone
     return finite;
 }
 
-/* All n bytes at p, seen as lanes of 16 or 32 bits, have an exponent that is not all ones; eight bytes at a time. one:
- * a one in the lowest bit of every lane's exponent. Added to an exponent of ones it reaches the lane's highest bit, the
- * sign's, and nothing else does. */
+/* Whether none of the 16- or 32-bit floats in n bytes at p has an exponent of all ones; eight bytes at a time.
+ * exponents: their bits in each lane; one: the lowest of those. Adding it to an exponent of all ones, and to no other,
+ * carries into the lane's sign bit. */
 static bool finite_lanes(const uint8_t *p, size_t n, uint64_t exponents, uint64_t one)
 {
     const uint64_t signs = (exponents + one) & ~exponents;
@@ -286,7 +287,7 @@ static bool finite_lanes(const uint8_t *p, size_t n, uint64_t exponents, uint64_
     return !(odd & signs);
 }
 
-/* Where the 16-bit scales of the remaining types are: offset of the first one in a block, how many in a row. */
+/* For the remaining types: where the 16-bit scales of a block begin, and how many follow each other. */
 static const struct {
     uint8_t at, n;
 } half_scales[PP_TYPE_LIMIT] = {
@@ -318,7 +319,7 @@ void pp_set_block_scales(uint32_t type, void *p, float d, float min)
     const uint16_t halves[2] = {pp_f32_to_f16(d), pp_f32_to_f16(min)};
     if (type == PP_TYPE_MXFP4) {
         block[0] = (uint8_t)(d > 0 ? 128 + ilogbf(d * 1.41421356f) : 0);
-    } else if (type == PP_TYPE_IQ1_M) { /* in the highest bits of four words */
+    } else if (type == PP_TYPE_IQ1_M) { /* the scale is in the highest bits of four words */
         uint8_t *scales = block + offsetof(struct pp_block_iq1_m, scales);
         for (int k = 0; k < 4; k++)
             scales[2 * k + 1] = (uint8_t)((scales[2 * k + 1] & 15) | (halves[0] >> 4 * k & 15) << 4);
@@ -327,7 +328,7 @@ void pp_set_block_scales(uint32_t type, void *p, float d, float min)
     }
 }
 
-/* Exponents so large that the weights overflow, and 255, which says NaN. */
+/* Refuses exponents with which weights overflow, and 255, which is NaN. */
 static bool finite_mxfp4(const uint8_t *p, int64_t n)
 {
     bool finite = true;
@@ -336,7 +337,7 @@ static bool finite_mxfp4(const uint8_t *p, int64_t n)
     return finite;
 }
 
-/* d is in four pieces. */
+/* The scale is in four pieces. */
 static bool finite_iq1_m(const uint8_t *p, int64_t n)
 {
     bool finite = true;

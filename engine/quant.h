@@ -1,7 +1,7 @@
 /* quant.h - block formats: to float and back.
  *
- * Formats as in ggml (facts, not code): a block holds 32 or 256 weights with shared scales; tests compare the
- * values bit for bit with reference blocks. All functions are pure and thread-safe. */
+ * The formats are ggml's: a block holds 32 or 256 weights with shared scales; tests compare the values bit for bit with
+ * reference blocks. All functions are pure and thread-safe. */
 #ifndef PP_ENGINE_QUANT_H
 #define PP_ENGINE_QUANT_H
 
@@ -21,15 +21,15 @@ uint16_t pp_f32_to_bf16(float f); /* round to nearest even; NaN stays NaN */
  * type must be runnable (pp_type_info), or I32. Values are bit-exact as the format defines them. */
 void pp_dequantize_row(uint32_t type, const void *src, float *dst, int64_t n);
 
-/* src: float [n_rows, n_cols]; dst: n_rows rows of pp_type_row_bytes(type, n_cols). For F32, F16, BF16 a plain
- * rounding; for Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL and IQ4_XS the scales are searched to make the (importance
- * weighted) squared error small. importance: float [n_cols], or NULL for none. n_cols must be a multiple of the block.
- * PP_ERR_FORMAT: a value is no number, or too large for the type. Of which row is not said, as these may be some of
- * many; the caller says of which tensor. */
+/* src: float [n_rows, n_cols]; dst: n_rows rows of pp_type_row_bytes(type, n_cols). F32, F16 and BF16 are rounded; for
+ * Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ4_NL and IQ4_XS scales are searched that make the (importance-weighted) squared
+ * error small. importance: float [n_cols], or NULL. n_cols must be a multiple of the block. PP_ERR_FORMAT: a value is
+ * NaN, infinite or too large for the type. The error does not name the row, as these may be a part of a tensor; the
+ * caller names the tensor. */
 enum pp_code pp_quantize_rows(uint32_t type, const float *src, void *dst, int64_t n_rows, int64_t n_cols,
                               const float *importance, struct pp_error *err);
 
-/* True if the row holds no NaN, no infinity in scales or values: what a loader asks of an untrusted tensor. */
+/* True if the row's scales and values are all finite: loaders ask this of untrusted tensors. */
 bool pp_row_finite(uint32_t type, const void *src, int64_t n);
 
 #endif

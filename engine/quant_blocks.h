@@ -1,4 +1,4 @@
-/* quant_blocks.h - the block formats as they lie in files (little-endian, no padding), for quant*.c and the packer.
+/* quant_blocks.h - the block formats as they are in files (little-endian, no padding), for quant*.c and the packer.
  * Layouts are those of ggml's GGUF types; in the comments, q is the stored integer of a weight. */
 #ifndef PP_ENGINE_QUANT_BLOCKS_H
 #define PP_ENGINE_QUANT_BLOCKS_H
@@ -58,7 +58,7 @@ struct pp_block_q2_k {
     uint16_t d, dmin;
 };
 
-/* w = d * (scale - 32) * (q - 4), scale (6 bits, see pp_q3_k_scale) per 16 weights; the low two bits lie as in Q2_K,
+/* w = d * (scale - 32) * (q - 4), scale (6 bits, see pp_q3_k_scale) per 16 weights; the low two bits are as in Q2_K,
  * the third one of weight 32 b + l is bit b of high[l] */
 struct pp_block_q3_k {
     uint8_t high[32], q[64], scales[12];
@@ -71,21 +71,21 @@ struct pp_block_q5_k {
     uint8_t scales[12], high[32], q[128];
 };
 
-/* Five digits of base 3 to a byte: three times it has the first one in bits 8 and 9, and below them what the next one
- * comes from in the same way. Weights 32 k + l are digit k of q[l], 160 + 16 k + l digit k of q[32 + l], 240 + 4 k + l
- * digit k of high[l]. w = d * (digit - 1) */
+/* Five base-3 digits in a byte, as a fixed-point fraction: three times the byte has the first digit in bits 8 and 9,
+ * and below them the fraction with the others. Weights 32 k + l are digit k of q[l], 160 + 16 k + l digit k of q[32 +
+ * l], 240 + 4 k + l digit k of high[l]. w = d * (digit - 1) */
 struct pp_block_tq1_0 {
     uint8_t q[48], high[4];
     uint16_t d;
 };
 
-/* w = d * (q - 1); the bits lie as in Q2_K */
+/* w = d * (q - 1); the bits are as in Q2_K */
 struct pp_block_tq2_0 {
     uint8_t q[64];
     uint16_t d;
 };
 
-/* w = 2^(e - 128) * value, value twice an E2M1 number; nibbles as in Q4_0 */
+/* w = 2^(e - 128) * value, where value is twice an E2M1 number; nibbles as in Q4_0 */
 struct pp_block_mxfp4 {
     uint8_t e, q[16];
 };
@@ -102,47 +102,47 @@ struct pp_block_iq4_xs {
     uint8_t scales_low[4], q[128];
 };
 
-/* Per 32 weights: 4 numbers of grid entries, then 32 bits: 4 times 7 signs, and the scale on top.
- * w = d * (scale + 1/2) / 4 * sign * entry */
+/* Per 32 weights: the indices of 4 grid entries, then 32 bits: 4 times 7 signs, and the scale in the top 4. w = d *
+ * (scale + 1/2) / 4 * sign * entry */
 struct pp_block_iq2_xxs {
     uint16_t d;
     uint8_t q[8][8];
 };
 
-/* Per 8 weights: 9 bits of an entry, 7 signs above; scales (4 bits) per 16 weights. */
+/* Per 8 weights: 9 bits of an index, and 7 signs above; scales (4 bits) per 16 weights. */
 struct pp_block_iq2_xs {
     uint16_t d, q[32];
     uint8_t scales[8];
 };
 
-/* Per 8 weights: 8 bits of an entry, 2 more in high, 8 signs. */
+/* Per 8 weights: 8 bits of an index, 2 more in high, 8 signs. */
 struct pp_block_iq2_s {
     uint16_t d;
     uint8_t q[32], signs[32], high[8], scales[8];
 };
 
-/* Per 4 weights an entry; per 32 a word as in IQ2_XXS. w = d * (scale + 1/2) / 2 * sign * entry */
+/* Per 4 weights the index of an entry; per 32 a word as in IQ2_XXS. w = d * (scale + 1/2) / 2 * sign * entry */
 struct pp_block_iq3_xxs {
     uint16_t d;
     uint8_t q[64], words[8][4];
 };
 
-/* Per 4 weights 8 bits of an entry and a bit in high; a scale (4 bits) per 32. w = d * (1 + 2 scale) * sign * entry */
+/* Per 4 weights 8 bits of an index, and one in high; a scale (4 bits) per 32. w = d * (1 + 2 scale) * sign * entry */
 struct pp_block_iq3_s {
     uint16_t d;
     uint8_t q[64], high[8], signs[32], scales[4];
 };
 
-/* Per 8 weights 8 bits of an entry; per 32 a word: 3 more for each of four, the scale in bits 12 to 14, and on top
- * whether all entries are 1/8 lower (or else 1/8 higher). w = d * (1 + 2 scale) * (entry +- 1/8) */
+/* Per 8 weights 8 bits of an index; per 32 a word: 3 more bits for each of four, the scale in bits 12 to 14, and in the
+ * top bit whether all entries are 1/8 lower (otherwise 1/8 higher). w = d * (1 + 2 scale) * (entry +- 1/8) */
 struct pp_block_iq1_s {
     uint16_t d;
     uint8_t q[32];
     uint16_t high[8];
 };
 
-/* The same with nibbles in high (3 bits of an entry, shift on top), 3-bit scales per 16 weights in the low 12 bits of
- * four words, whose highest 4 bits make d. */
+/* The same with nibbles in high (3 bits of an index, shift on top), and 3-bit scales per 16 weights in the low 12 bits
+ * of four words, whose highest 4 bits make d. */
 struct pp_block_iq1_m {
     uint8_t q[32], high[16];
     uint16_t scales[4];
@@ -171,12 +171,12 @@ _Static_assert(sizeof(struct pp_block_iq3_s) == 110, "IQ3_S block size");
 _Static_assert(sizeof(struct pp_block_iq1_s) == 50, "IQ1_S block size");
 _Static_assert(sizeof(struct pp_block_iq1_m) == 56, "IQ1_M block size");
 
-/* The 6-bit scale and min of sub-block b (0..7) out of their 12 bytes: the first four lie in the low 6 bits of bytes
- * b and b + 4; the last four have their low 4 bits in byte b + 4 and their high 2 bits on top of the first ones. */
+/* Unpacks the 6-bit scale and min of sub-block b (0..7) from 12 bytes: the first four are the low 6 bits of bytes b and
+ * b + 4; the last four have their low 4 bits in byte b + 4, and their high 2 bits above the first ones. */
 void pp_q4_k_scale_min(const uint8_t scales[12], int b, uint8_t *scale, uint8_t *min);
 
-/* The 6-bit scale (0..63) of sub-block s (0..15): its low 4 bits are a nibble of bytes 0 to 7, its high 2 lie in
- * bytes 8 to 11. */
+/* The 6-bit scale (0..63) of sub-block s (0..15): its low 4 bits are a nibble of bytes 0 to 7, its high 2 are in bytes
+ * 8 to 11. */
 static inline int pp_q3_k_scale(const uint8_t scales[12], int s)
 {
     return (scales[s % 8] >> s / 8 * 4 & 15) | (scales[8 + s % 4] >> s / 4 * 2 & 3) << 4;
@@ -192,11 +192,11 @@ struct pp_unpacked {
     float d, min;
 };
 
-/* Sub-block `sub` of 32 weights of the block at p (at any address). False for a type that has no such form. */
+/* Unpacks sub-block `sub` of 32 weights of the block at p (perhaps unaligned). False: the type has no such form. */
 bool pp_unpack_block(uint32_t type, const void *p, int sub, struct pp_unpacked *u);
 
 /* Writes the float scale of the block at p, and the minimum if the type has one: for random weights. (MXFP4: the power
- * of two near d.) */
+ * of two nearest to d.) */
 void pp_set_block_scales(uint32_t type, void *p, float d, float min);
 
 #endif

@@ -1,6 +1,6 @@
-/* quant_grids.c - the code books of the IQ types: numbers as the GGUF format defines them (in ggml-common.h, and as
- * here in gguf-py/gguf/quants.py of llama.cpp): two bits per weight for eights, four for fours, the first weight
- * lowest. */
+/* quant_grids.c - the code books of the IQ types, as the GGUF format defines them (ggml-common.h and
+ * gguf-py/gguf/quants.py of llama.cpp): two bits per weight in entries of eight, four in entries of four, the first
+ * weight lowest. */
 #include "engine/quant_grids.h"
 
 #include <string.h>
@@ -370,7 +370,7 @@ static void expand(const uint16_t *packed, int n, int weights, const int8_t *val
     }
 }
 
-/* Before main, so that no reader has to ask whether it is done: 5,000 small steps. */
+/* Runs before main, so that readers need not check whether it is done: 5,000 small steps. */
 __attribute__((constructor)) static void expand_all(void)
 {
     static const int8_t two[4] = PP_IQ2_MAGNITUDES, one[4] = {0, 8, 16};

@@ -1,9 +1,9 @@
-/* quant_many_body.h - the body of quant_many.c, for one width of vectors. Before it comes: WIDTH (scales at once),
- * V (a vector of 4 * WIDTH floats), NAME(f), TARGET, and of floats LOAD(p) (all of a vector), SPREAD(p) (four, for each
- * scale), SPLAT(f), AT_LEAST(lo, v) and AT_MOST(hi, v), which let pass what is no number, and
- * MORE_ABOVE(q, v, x, step): q, and where v > x a step more. */
+/* quant_many_body.h - the body of quant_many.c for one vector width. Before it is included, define: WIDTH (scales at
+ * once), V (a vector of 4 * WIDTH floats), NAME(f), TARGET, and for floats LOAD(p) (a whole vector), SPREAD(p) (four
+ * floats, repeated for each scale), SPLAT(f), AT_LEAST(lo, v) and AT_MOST(hi, v), which keep NaN, and MORE_ABOVE(q, v,
+ * x, step): q + step where v > x, otherwise q. */
 
-/* Of each scale its own number, four times. */
+/* Each scale's number, repeated for its four lanes. */
 static TARGET inline V NAME(each)(const float *of)
 {
     float lanes[4 * WIDTH];
@@ -20,7 +20,7 @@ static TARGET inline void NAME(totals)(V v, float out[WIDTH])
         out[i] = (lanes[4 * i] + lanes[4 * i + 1]) + (lanes[4 * i + 2] + lanes[4 * i + 3]);
 }
 
-/* To the nearest whole number in [lo, hi], ties to even: adding 1.5 * 2^23 pushes the fraction out. */
+/* The nearest integer in [lo, hi], ties to even: adding 1.5 * 2^23 drops the fraction. */
 static TARGET inline V NAME(whole)(V v, float lo, float hi)
 {
     const V magic = SPLAT(12582912.0f);
@@ -29,7 +29,7 @@ static TARGET inline V NAME(whole)(V v, float lo, float hi)
     return (v + magic) - magic;
 }
 
-/* The nearest of IQ4's table: its first number, and from each middle that v lies beyond a step to the next. */
+/* The nearest value of IQ4's table: begins with the smallest, and adds a step for each midpoint that v exceeds. */
 static TARGET inline V NAME(of_table)(V v)
 {
     V q = SPLAT(iq4_values[0]);

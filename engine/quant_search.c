@@ -1,6 +1,5 @@
-/* quant_search.c - floats to block formats: the search for scales. All searches minimise sum of w (x - value)^2 for
- * weights w of their own: the caller's importance, or without it, for some types, more for the large weights of a block
- * than their number says. */
+/* quant_search.c - floats to block formats: the search for scales. All searches minimise the sum of w (x - value)^2.
+ * The weights w are the caller's importance; without it, some types weigh large values of a block more. */
 #include <float.h>
 #include <math.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 #include "engine/quant_grids.h"
 #include "engine/quant_many.h"
 
-/* Blocks whose largest magnitude is below this become zeros: their scales would round to zero as halves. */
+/* Blocks whose largest magnitude is below this become zeros: their scales would round to zero in half precision. */
 #define TINY 1e-9f
 
 static int quantise1(float v, int lo, int hi)
@@ -37,9 +36,9 @@ static float most_of(const float *importance, int n)
     return most;
 }
 
-/* The weights of n values: importance in parts of `most`, the largest of the block, so that nothing overflows and
- * sub-blocks count as they should beside each other. Without it (NULL, or all zeros) all alike, or with a little of the
- * magnitude if `magnitudes` count: large weights tend to matter more. */
+/* The weights of n values: importance relative to `most`, the block's largest, so that nothing overflows and sub-blocks
+ * compare. Without it (NULL, or all zeros) all are equal or, with `magnitudes`, grow a little with the magnitude, as
+ * large values tend to matter more. */
 static void weigh(const float *x, const float *importance, float most, int n, bool magnitudes, float *w)
 {
     float squares = 0;
@@ -55,8 +54,7 @@ static void weigh(const float *x, const float *importance, float most, int n, bo
 
 /* --- many scales -------------------------------------------------------------------------------------------------- */
 
-/* Scales that a search tries before it looks at what came of them; room behind them, as they are tried some at a
- * time. */
+/* Scales that a search tries before it looks at the results; and padding, as several are tried at once. */
 enum { MOST_TRIED = 48 };
 
 static int many_most = PP_MANY_MOST;
@@ -66,7 +64,7 @@ void pp_quant_try_at_once(int most)
     many_most = most;
 }
 
-/* Those behind the last are tried as it is. */
+/* Pads v to a multiple of width with its last value. */
 static void fill_up(float *v, int n, int width)
 {
     for (int i = n; i % width != 0; i++)
@@ -79,10 +77,10 @@ struct symmetric {
     const float *x, *w; /* [n] */
     int n;              /* a multiple of 4 */
     int lo, hi;
-    bool table;         /* q are the numbers of IQ4's table, not all from lo to hi */
+    bool table;         /* q are the values of IQ4's table; otherwise all integers from lo to hi */
 };
 
-/* With q fixed by 1/scale: the best scale is xq / qq, and it lowers the error by xq^2 / qq. */
+/* For q given by 1 / scale: the best scale is xq / qq, which lowers the error by xq^2 / qq. */
 struct symmetric_sums {
     float xq, qq;
 };
@@ -92,7 +90,7 @@ static struct pp_many_block symmetric_block_of(const struct symmetric *s)
     return (struct pp_many_block){s->x, s->w, s->n, (float)s->lo, (float)s->hi};
 }
 
-/* For n scales; inverse and out: [MOST_TRIED]. */
+/* The sums for n trial scales; inverse and out: [MOST_TRIED]. */
 static void try_symmetric(const struct symmetric *s, float *inverse, int n, struct pp_many_sums *out)
 {
     const struct pp_many *many = pp_many(many_most);
@@ -110,7 +108,7 @@ static struct symmetric_sums symmetric_sums(const struct symmetric *s, float inv
     return (struct symmetric_sums){out.xq, out.qq};
 }
 
-/* Of n scales, likewise. */
+/* The errors for n scales; [MOST_TRIED] likewise. */
 static void symmetric_errors(const struct symmetric *s, float *scale, int n, float *out)
 {
     const struct pp_many *many = pp_many(many_most);
@@ -120,8 +118,8 @@ static void symmetric_errors(const struct symmetric *s, float *scale, int n, flo
         (s->table ? many->table_errors : many->scaled_errors)(&b, scale + i, out + i);
 }
 
-/* Tries to put the largest value on either end of the range and up to one off (of a table, 14: its numbers there are so
- * far apart), then lets scale and q settle. */
+/* Tries scales that put the largest value on either end of the range or up to one off (for a table 14, as its values
+ * there are so far apart), then alternates between q and the best scale for it. */
 static float search_symmetric(const struct symmetric *s, int steps)
 {
     const float off = s->table ? 14 : 1;
@@ -185,7 +183,7 @@ static void quantize_q8_0(const float *x, const float *importance, void *dst)
     memcpy(dst, &b, sizeof b);
 }
 
-/* The whole numbers of 32 weights for the scale that the search finds, `less` too large: 0 to 2 less - 1. */
+/* Searches a scale for 32 values, and quantises them to integers shifted by `less`: 0 to 2 less - 1. */
 static uint16_t symmetric_block(const float *x, const float *importance, int less, uint8_t q[32])
 {
     float w[32];
@@ -230,7 +228,7 @@ static void quantize_q5_0(const float *x, const float *importance, void *dst)
     memcpy(dst, &b, sizeof b);
 }
 
-/* --- Q6_K, Q3_K: 16 symmetric sub-blocks whose scales are whole multiples of d ------------------------------------ */
+/* --- Q6_K, Q3_K: 16 symmetric sub-blocks whose scales are integer multiples of d ---------------------------------- */
 
 /* The ranges of q and of the scales. */
 struct scaled_form {
@@ -248,7 +246,7 @@ static struct symmetric scaled_sub(const struct scaled_form *form, const float *
     return (struct symmetric){x + 16 * sub, w + 16 * sub, 16, form->lo, form->hi, false};
 }
 
-/* For a given d: the best scale of each sub-block, near the one it would like. */
+/* For a given d: the best scale of each sub-block, near its own best. */
 static struct scaled_choice choose_scaled(const struct scaled_form *form, const float *x, const float *w,
                                           const float wish[16], uint16_t d16)
 {
@@ -275,7 +273,7 @@ static struct scaled_choice choose_scaled(const struct scaled_form *form, const 
     return c;
 }
 
-/* The d that fits best once scales and q are chosen. */
+/* The best d for chosen scales and q. */
 static float refit_scaled(const struct scaled_form *form, const float *x, const float *w, const struct scaled_choice *c)
 {
     float d = pp_f16_to_f32(c->d), xq = 0, qq = 0;
@@ -338,7 +336,7 @@ static void quantize_q6_k(const float *x, const float *importance, void *dst)
     put_q6_k(x, &c, dst);
 }
 
-/* Two bits of 256 numbers, as in Q2_K and Q3_K. */
+/* Packs 256 numbers of two bits as in Q2_K and Q3_K. */
 static void put_pairs(const uint8_t q[256], uint8_t to[64])
 {
     memset(to, 0, 64);
@@ -376,7 +374,7 @@ struct affine_problem {
     const float *x, *w; /* [n] */
     int n;              /* a multiple of 4 */
     int top;
-    bool any_min;       /* else min >= 0 */
+    bool any_min;       /* min may be negative; otherwise min >= 0 */
 };
 
 static struct pp_many_block affine_block_of(const struct affine_problem *p)
@@ -392,7 +390,7 @@ static struct pp_many_sums affine_sums(const struct affine_problem *p, float inv
     return out;
 }
 
-/* For n scales with one min; inverse and out: [MOST_TRIED]. */
+/* The sums for n trial scales and one min; inverse and out: [MOST_TRIED]. */
 static void try_affine(const struct affine_problem *p, float *inverse, int n, float min, struct pp_many_sums *out)
 {
     const struct pp_many *many = pp_many(many_most);
@@ -403,7 +401,7 @@ static void try_affine(const struct affine_problem *p, float *inverse, int n, fl
         many->affine_sums(&b, inverse + i, mins, out + i);
 }
 
-/* Of n: scale, min and out: [MOST_TRIED]. */
+/* The errors of n scales; scale, min and out: [MOST_TRIED]. */
 static void affine_errors(const struct affine_problem *p, float *scale, float *min, int n, float *out)
 {
     const struct pp_many *many = pp_many(many_most);
@@ -436,7 +434,8 @@ static struct affine solve_affine(const struct affine_problem *p, struct pp_many
     return (struct affine){0, s.w > 0 && (p->any_min || s.x < 0) ? -s.x / s.w : 0};
 }
 
-/* Tries steps a little finer and coarser than the range of the values asks for, then lets scale, min and q settle. */
+/* Tries steps a little finer and coarser than the range of the values needs, then alternates between q and the best
+ * scale and min. */
 static struct affine search_affine(const struct affine_problem *p)
 {
     float lo = p->any_min ? p->x[0] : 0, hi = p->x[0];
@@ -449,7 +448,7 @@ static struct affine search_affine(const struct affine_problem *p)
         return best;
     float best_error = affine_error(p, best), inverse[MOST_TRIED], min[MOST_TRIED], errors[MOST_TRIED];
     struct pp_many_sums tried[MOST_TRIED];
-    float *scale = inverse; /* follows from it */
+    float *scale = inverse; /* the inverse is no longer needed */
     int n = 0;
     for (int step = -10; step <= 10; step++)
         inverse[n++] = ((float)p->top + 0.1f * (float)step) / (hi - lo);
@@ -476,7 +475,7 @@ static struct affine search_affine(const struct affine_problem *p)
     return best;
 }
 
-/* Q4_1, Q5_1: d and m as halves; returns q. */
+/* Q4_1, Q5_1: d and m in half precision, and q. */
 static void affine_block(const float *x, const float *importance, int top, uint16_t *d, uint16_t *m, uint8_t q[32])
 {
     float w[32];
@@ -538,7 +537,7 @@ static int nearest_multiple(float value, float unit, int most)
     return unit > 0 ? quantise1(value / unit, 0, most) : 0;
 }
 
-/* For given d and dmin: the best scales and mins, near those the sub-blocks would like. */
+/* For given d and dmin: the best scales and mins, near each sub-block's own best. */
 static struct affine_choice choose_affine(const struct affine_form *form, const float *x, const float *w,
                                           const struct affine wish[16], uint16_t d16, uint16_t dmin16)
 {
@@ -574,7 +573,7 @@ static struct affine_choice choose_affine(const struct affine_form *form, const 
     return c;
 }
 
-/* The d and dmin that fit best once everything else is chosen: least squares in two unknowns over the whole block. */
+/* The best d and dmin when all else is chosen: least squares in two unknowns over the whole block. */
 static struct affine refit_affine(const struct affine_form *form, const float *x, const float *w,
                                   const struct affine_choice *c)
 {
@@ -602,7 +601,7 @@ static struct affine refit_affine(const struct affine_form *form, const float *x
     return now;
 }
 
-/* Chooses for 256 values, and what q follows. */
+/* Chooses all scales for 256 values, and quantises them. */
 static struct affine_choice search_affine_block(const struct affine_form *form, const float *x, const float *importance,
                                                 uint8_t q[256])
 {
@@ -641,7 +640,7 @@ static void put_scales_and_mins(const struct affine_choice *c, uint8_t scales[12
     }
 }
 
-/* The low 4 bits, as in Q4_K and Q5_K. */
+/* Packs the low 4 bits as in Q4_K and Q5_K. */
 static void put_k_nibbles(const uint8_t q[256], uint8_t to[128])
 {
     for (int i = 0; i < 128; i++) {
@@ -696,7 +695,7 @@ static struct symmetric iq4_problem(const float *x, const float *w)
     return (struct symmetric){x, w, 32, iq4_values[0], iq4_values[15], true};
 }
 
-/* The numbers of the nearest values: of how many middles between two of them each lies beyond. */
+/* Packs the indices of the nearest table values: the number of midpoints that a value exceeds. */
 static void put_iq4(const float *x, float scale, uint8_t to[16])
 {
     int32_t number[32] = {0};
@@ -725,7 +724,7 @@ static void quantize_iq4_nl(const float *x, const float *importance, void *dst)
     memcpy(dst, &b, sizeof b);
 }
 
-/* The whole-number scale of d, near the one that 32 values would like. */
+/* The integer scale of d that is best for 32 values, near their own best. */
 static int choose_iq4(const struct symmetric *s, float wish, float d)
 {
     const int middle = d != 0 ? quantise1(wish / d, -32, 31) : 0;
@@ -768,7 +767,7 @@ static void quantize_iq4_xs(const float *x, const float *importance, void *dst)
 
 struct target {
     void (*block)(const float *x, const float *importance, void *dst); /* NULL: a float type */
-    float limit; /* magnitudes up to here have finite scales; 0: not a target */
+    float limit; /* largest magnitude that gives finite scales; 0: we do not quantise to this type */
 };
 
 #define HALF_MAX 65504.0f
@@ -822,7 +821,7 @@ static void round_row(uint32_t type, const float *x, uint8_t *dst, int64_t n)
         memcpy(dst + 4 * i, &whole, sizeof whole);
     }
     for (int64_t i = 0; i < n && type == PP_TYPE_F16; i += SOME) {
-        uint16_t halves[SOME]; /* dst may be odd */
+        uint16_t halves[SOME]; /* dst may be unaligned */
         const int64_t here = n - i < SOME ? n - i : SOME;
         pp_floats_to_f16(x + i, halves, here);
         memcpy(dst + 2 * i, halves, (size_t)here * sizeof *halves);

@@ -1,13 +1,12 @@
-/* quant_unpack.c - sub-blocks of 32 weights in a common form: small whole numbers, whole-number scales, one float
- * scale. One routine per type; the formulas stand beside the structs in quant_blocks.h. */
+/* quant_unpack.c - unpacks sub-blocks of 32 weights to a common form: small integers, integer scales, one float scale.
+ * One routine per type; the formulas are next to the structs in quant_blocks.h. */
 #include <string.h>
 
 #include "engine/quant.h"
 #include "engine/quant_blocks.h"
 #include "engine/quant_grids.h"
 
-/* Each routine unpacks sub-block `sub` of the aligned block at `block`. What it leaves alone is: scales and mins of 1,
- * no minimum. */
+/* Unpacks sub-block `sub` of the aligned block at `block`. Defaults: scales and mins of 1, no minimum. */
 typedef void unpack_fn(const void *block, int sub, struct pp_unpacked *u);
 
 static void set_scale(struct pp_unpacked *u, float d)
@@ -96,7 +95,7 @@ static void unpack_mxfp4(const void *block, int sub, struct pp_unpacked *u)
     const struct pp_block_mxfp4 *b = block;
     (void)sub;
     values(b->q, value, u->w);
-    /* Below 2^-126 the exponent's field is 0 and a bit of the mantissa stands for it. */
+    /* Below 2^-126 floats are subnormal: the exponent field is 0, and a bit of the mantissa is the number. */
     uint32_t bits = b->e < 2 ? 0x200000u << b->e : (uint32_t)(b->e - 1) << 23;
     float d;
     memcpy(&d, &bits, sizeof d);
@@ -179,7 +178,7 @@ static void unpack_tq2_0(const void *block, int sub, struct pp_unpacked *u)
 
 /* --- code books --------------------------------------------------------------------------------------------------- */
 
-/* n weights of an entry, with a sign bit each. */
+/* n weights of an entry, each with a sign bit. */
 static void entry(const void *from, uint32_t signs, int n, int8_t *w)
 {
     memcpy(w, from, (size_t)n);
@@ -246,7 +245,7 @@ static void unpack_iq3_s(const void *block, int sub, struct pp_unpacked *u)
     set_scale(u, pp_f16_to_f32(b->d) * (float)(2 * (b->scales[sub / 2] >> sub % 2 * 4 & 15) + 1));
 }
 
-/* Entry `at` of IQ1, in eighths. */
+/* Entry `at` of IQ1, in eighths, with its shift. */
 static void entry_and_shift(int at, bool lower, int8_t *w)
 {
     memcpy(w, &pp_grid_iq1[at], 8);
@@ -291,7 +290,7 @@ static unpack_fn *const unpackers[PP_TYPE_LIMIT] = {
 bool pp_unpack_block(uint32_t type, const void *p, int sub, struct pp_unpacked *u)
 {
     enum { MOST = sizeof(struct pp_block_q5_k) };
-    _Alignas(4) uint8_t block[MOST]; /* rows of a mapped file may lie at odd addresses */
+    _Alignas(4) uint8_t block[MOST]; /* rows of a mapped file may be unaligned */
     if (type >= PP_TYPE_LIMIT || !unpackers[type])
         return false;
     memcpy(block, p, (size_t)pp_type_info(type)->block_bytes);

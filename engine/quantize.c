@@ -14,7 +14,7 @@
 static const struct mix {
     const char *name;
     uint32_t type; /* of most matrices */
-    char size;     /* 'S', 'M' or 'L', where there are several mixtures */
+    char size;     /* 'S', 'M' or 'L' where there are several mixtures */
 } mixes[] = {
     {"Q8_0", PP_TYPE_Q8_0, 0},     {"Q6_K", PP_TYPE_Q6_K, 0},     {"Q5_K_M", PP_TYPE_Q5_K, 'M'},
     {"Q5_K_S", PP_TYPE_Q5_K, 'S'}, {"Q5_1", PP_TYPE_Q5_1, 0},     {"Q5_0", PP_TYPE_Q5_0, 0},
@@ -55,14 +55,14 @@ static bool is_float(uint32_t type)
     return type == PP_TYPE_F32 || type == PP_TYPE_F16 || type == PP_TYPE_BF16;
 }
 
-/* Matrices only; never what steers the computation rather than carrying it. */
+/* Only matrices, except those that steer the computation. */
 static bool is_quantized(const struct pp_tensor *t)
 {
     return t->n_dims >= 2 && pp_ends_with(t->name, "weight") && !pp_export_keeps_f32(t) &&
            !pp_ends_with(t->name, "ffn_gate_inp.weight") && strcmp(t->name, "token_start.weight") != 0;
 }
 
-/* The layers whose values and down projections matter most: the first and last eighth, and every third between. */
+/* The layers whose values and down projections matter most: the first and last eighth, and every third in between. */
 static bool more_bits(int64_t layer, int64_t n_layer)
 {
     return layer < n_layer / 8 || layer >= 7 * n_layer / 8 || (layer - n_layer / 8) % 3 == 2;
@@ -83,7 +83,8 @@ static uint32_t values_type(const struct mix *mix, const struct pp_hparams *hp, 
 {
     const char size = mix->size;
     uint32_t type = mix->type;
-    if (hp->n_expert == 8) /* beside eight experts, keys and values are small, and worth a byte each */
+    if (hp->n_expert == 8) /* with eight experts, keys and values are small compared with those, and worth a byte
+                              each */
         return PP_TYPE_Q8_0;
     if (mix->type == PP_TYPE_Q2_K && size == 'M')
         type = shared_by(hp) >= 4 ? PP_TYPE_Q4_K : PP_TYPE_Q3_K;
@@ -97,7 +98,7 @@ static uint32_t values_type(const struct mix *mix, const struct pp_hparams *hp, 
         type = PP_TYPE_Q6_K;
     else if (mix->type == PP_TYPE_Q4_K && size == 'S' && layer < 4)
         type = PP_TYPE_Q5_K;
-    /* In models of 80 layers eight query heads share a value head: it is small, and gets more. */
+    /* In 80-layer models eight query heads share a value head: the matrix is small, and gets more bits. */
     const bool small = hp->n_layer == 80 && hp->n_head != hp->n_head_kv;
     return small && (type == PP_TYPE_Q3_K || type == PP_TYPE_Q4_K) ? PP_TYPE_Q5_K : type;
 }
@@ -166,7 +167,7 @@ static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, b
                 strstr(t->name, ".ffn_down_ch") != NULL;
     if (layer < 0 || mix->type == PP_TYPE_Q8_0)
         return mix->type;
-    if (strstr(t->name, ".ffn_router_")) /* small, and a wrong expert costs more than a rounding */
+    if (strstr(t->name, ".ffn_router_")) /* small, and a wrong expert costs more than rounding */
         return PP_TYPE_Q8_0;
     if (down)
         return down_type(mix, hp, layer);
@@ -179,7 +180,7 @@ static uint32_t mixed_type(const struct mix *mix, const struct pp_hparams *hp, b
     return pp_ends_with(t->name, ".attn_qkv.weight") ? queries_keys_values_type(mix) : mix->type;
 }
 
-/* For rows that a type's blocks do not divide. */
+/* The type for rows that a type's blocks do not divide. */
 uint32_t pp_quantize_fitting_type(uint32_t type, int64_t n_cols)
 {
     if (n_cols % pp_type_info(type)->block_elements == 0)
@@ -203,7 +204,7 @@ uint32_t pp_quantize_fitting_type(uint32_t type, int64_t n_cols)
 uint32_t pp_quantize_tensor_type(int file_type, const struct pp_hparams *hp, bool tied, const struct pp_tensor *t)
 {
     if (t->type == PP_TYPE_I32)
-        return PP_TYPE_I32; /* a table */
+        return PP_TYPE_I32; /* a table of integers */
     return is_quantized(t) ? pp_quantize_fitting_type(mixed_type(mix_of(file_type), hp, tied, t), t->ne[0])
                            : PP_TYPE_F32;
 }
