@@ -15,7 +15,7 @@
 #include "engine/source.h"
 #include "engine/tokenizer_internal.h"
 
-enum { LONG_TEXT = 2048 }; /* bytes from which a cache of words pays */
+enum { LONG_TEXT = 2048 }; /* bytes from which a cache of words pays off */
 #define MAX_TOKENIZER_FILE ((size_t)512 << 20)
 
 void pp_tokenizer_free(struct pp_tokenizer *t)
@@ -49,7 +49,7 @@ void pp_tokenizer_free(struct pp_tokenizer *t)
 
 /* --- opening ------------------------------------------------------------------------------------------- */
 
-/* tokenizer.json before tokenizer.model: it knows the tokens that were added later. */
+/* Reads tokenizer.json rather than tokenizer.model: it has the tokens that were added later. */
 static enum pp_code open_file(const char *path, const char *folder, struct pp_tokenizer **out, struct pp_error *err)
 {
     char *data;
@@ -72,7 +72,7 @@ static enum pp_code open_file(const char *path, const char *folder, struct pp_to
     return code ? pp_fail_prefix(err, "%s", path) : PP_OK;
 }
 
-/* False: the folder has no such file. */
+/* Opens a file of the folder, if it is there; false: it is not. */
 static bool open_in_folder(const char *folder, const char *name, struct pp_tokenizer **out, enum pp_code *code,
                            struct pp_error *err)
 {
@@ -94,7 +94,7 @@ static bool is_in_folder(const char *folder, const char *name)
     return there;
 }
 
-/* Files that say less of a vocabulary: what is missing goes by its class. False: there are none. */
+/* Opens files that list only tokens; the rest follows from the model's class. False: there are none. */
 static bool open_lists(const char *folder, struct pp_tokenizer **out, enum pp_code *code, struct pp_error *err)
 {
     static const char *const pieces[] = {"spiece.model", "sentencepiece.bpe.model"};
@@ -184,22 +184,22 @@ enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, stru
 
 /* --- tokenizing ---------------------------------------------------------------------------------------- */
 
-/* One call. */
+/* The state of one call of pp_tokenize. */
 struct run {
     const struct pp_tokenizer *t;
     struct tok_merger merger;
     struct tok_split_state *split;
-    const char *end;      /* of the memory where the text lies that is tokenized now */
-    bool last;            /* there is no text behind that */
-    bool inside;          /* there is text before it, too */
-    size_t n_before;      /* tokens that stand before the text */
-    struct pp_buf steps[2]; /* where the tokenizer.json's normalizers put text */
-    struct pp_buf normal; /* a stretch of text as the vocabulary's makers have it */
-    struct pp_buf spaced; /* that with its spaces written as SentencePiece does */
-    enum tok_prefix_when prefix; /* for the stretch that comes next */
+    const char *end;      /* end of the memory with the text that is being tokenized */
+    bool last;            /* no text comes after that */
+    bool inside;          /* the text continues another one */
+    size_t n_before;      /* tokens put before the text */
+    struct pp_buf steps[2]; /* buffers for tokenizer.json's normalizers */
+    struct pp_buf normal; /* a stretch, normalised */
+    struct pp_buf spaced; /* a stretch with spaces as U+2581 */
+    enum tok_prefix_when prefix; /* for the next stretch */
 };
 
-/* Bytes of the white space that text begins with: one character, Unicode's White_Space; 0: none. */
+/* Bytes of the white space (Unicode's White_Space) with which text begins: one character; 0: none. */
 static size_t space_at(const char *text, size_t n)
 {
     int32_t c;
@@ -209,7 +209,7 @@ static size_t space_at(const char *text, size_t n)
     return tok_char_class(c) & TOK_SPACE_CHAR ? width : 0;
 }
 
-/* The same of what it ends with. */
+/* The same for its end. */
 static size_t space_before(const char *text, size_t n)
 {
     for (size_t width = 1; width <= 4 && width <= n; width++)
@@ -218,7 +218,7 @@ static size_t space_before(const char *text, size_t n)
     return 0;
 }
 
-/* The longest special token that text begins with, or TOK_NONE. *len: its bytes in the text. */
+/* The longest special token with which text begins, or TOK_NONE. *len: its bytes in the text. */
 static uint32_t special_here(const struct pp_tokenizer *t, const struct tok_specials *s, const char *text, size_t n,
                              bool control, size_t *len)
 {
@@ -239,14 +239,14 @@ static enum pp_code word(void *merger, const char *text, size_t n, struct pp_err
     return tok_merge_word(merger, text, n, err);
 }
 
-/* A word that lies alone in its buffer. */
+/* A word that is the only one in its buffer. */
 static enum pp_code lone_word(void *merger, const char *text, size_t n, struct pp_error *err)
 {
     ((struct tok_merger *)merger)->end = text + n;
     return tok_merge_word(merger, text, n, err);
 }
 
-/* What comes next goes on with the text before this one: nothing is put before it. */
+/* Whether the next stretch continues the text before this call, so that nothing is put before it. */
 static bool goes_on(const struct run *r)
 {
     return r->inside && r->merger.ids.n == r->n_before;
@@ -259,16 +259,15 @@ static enum pp_code split(struct run *r, const char *text, size_t n, const char 
     return tok_split(r->t->splitter, r->split, text, n, goes_on(r), fn, &r->merger, err);
 }
 
-/* Text that is no DNA. */
+/* Splits text that is not DNA. */
 static enum pp_code plain_text(void *run, const char *text, size_t n, struct pp_error *err)
 {
     struct run *r = run;
     return split(r, text, n, r->end, err);
 }
 
-/* Writes the text with U+2581 for each space, unless spaces stay, where there is room for that, word by word: words
- * begin where a run of U+2581 begins, if the vocabulary allows, or at each one, if it wants that; else the whole is one
- * word. */
+/* Writes spaces as U+2581 (unless the vocabulary keeps spaces), and merges word by word. A word begins at a run of
+ * U+2581, if no merge reaches across that; or at each U+2581, if the vocabulary wants it; otherwise all is one word. */
 static enum pp_code merge_spaced(struct run *r, const char *text, size_t n, char *to, struct pp_error *err)
 {
     const bool cut = r->t->words_at_space, cut_all = r->t->split_spaces;
@@ -298,7 +297,7 @@ static enum pp_code merge_spaced(struct run *r, const char *text, size_t n, char
     return tok_merge_word(&r->merger, begin, (size_t)(at - begin), err);
 }
 
-/* A part of written text: cut where a run of U+2581 begins, if the vocabulary allows. */
+/* Merges a part of such text, cut into words at runs of U+2581 if no merge reaches across those. */
 static enum pp_code merge_part(struct run *r, const char *begin, const char *end, struct pp_error *err)
 {
     const char *at = begin;
@@ -316,7 +315,7 @@ static enum pp_code merge_part(struct run *r, const char *begin, const char *end
     return code || begin == end ? code : tok_merge_word(&r->merger, begin, (size_t)(end - begin), err);
 }
 
-/* Writes the text with U+2581 for each space, unless spaces stay, where there is room for that. Where it ends. */
+/* Writes text with U+2581 for each space, unless the vocabulary keeps spaces. Returns the end. */
 static char *write_spaced(const struct pp_tokenizer *t, const char *text, size_t n, char *to)
 {
     for (size_t i = 0; i < n; i++) {
@@ -330,7 +329,7 @@ static char *write_spaced(const struct pp_tokenizer *t, const char *text, size_t
     return to;
 }
 
-/* The same with user-defined tokens, which are found in text that is wholly written. */
+/* The same with user-defined tokens, which are looked for after all spaces are written. */
 static enum pp_code merge_around(struct run *r, const char *text, size_t n, char *to, struct pp_error *err)
 {
     const char *begin = r->spaced.data, *const end = write_spaced(r->t, text, n, to), *at = begin;
@@ -359,7 +358,7 @@ static size_t count_spaces(const char *text, size_t n)
     return count;
 }
 
-/* The stretch normalised, if it has to be. False: out of memory. */
+/* Normalises the stretch if the vocabulary does. False: out of memory. */
 static bool normalize(struct run *r, const char **text, size_t *n)
 {
     if (!tok_normalizes(r->t))
@@ -372,13 +371,13 @@ static bool normalize(struct run *r, const char **text, size_t *n)
     return !r->normal.bad;
 }
 
-/* The space that is put in front of texts. */
+/* The space that is put before texts. */
 static struct pp_str prefix_text(const struct pp_tokenizer *t)
 {
     return t->bare_prefix ? (struct pp_str){" ", 1} : (struct pp_str){TOK_SPACE, TOK_SPACE_LEN};
 }
 
-/* Normalised text, or a word of it, with what is put before it. */
+/* Tokenizes normalised text, or a word of it, with a space before it if `when` says so. */
 static enum pp_code spm_words(struct run *r, const char *text, size_t n, enum tok_prefix_when when,
                               struct pp_error *err)
 {
@@ -390,7 +389,7 @@ static enum pp_code spm_words(struct run *r, const char *text, size_t n, enum to
     if (pp_grow(&r->spaced.data, &r->spaced.cap, whole + SLACK, 1) != 0)
         return pp_fail_nomem(err, "a copy of the text");
     char *to = r->spaced.data;
-    r->merger.end = to + whole + SLACK; /* the last words are read as fast as the others */
+    r->merger.end = to + whole + SLACK; /* so that the fast path also reads the last words */
     memset(to + whole, 0, SLACK);
     memcpy(to, prefix.data, prefix.len);
     to += prefix.len;
@@ -401,8 +400,8 @@ static enum pp_code spm_words(struct run *r, const char *text, size_t n, enum to
     return around ? merge_around(r, text, n, to, err) : merge_spaced(r, text, n, to, err);
 }
 
-/* What is put before a stretch comes before each of its words, and before the first one as before the others if there
- * is white space before it. */
+/* Splits at white space. Each word gets the prefix of its stretch; the first one gets that of later words if white
+ * space precedes it. */
 static enum pp_code white_words(struct run *r, const char *text, size_t n, enum tok_prefix_when when,
                                 struct pp_error *err)
 {
@@ -423,7 +422,7 @@ static enum pp_code white_words(struct run *r, const char *text, size_t n, enum 
     return code;
 }
 
-/* The space that is put in front of texts, where there is nothing of one, or a token, behind it. */
+/* Tokenizes the space that is put before texts, when no text follows it. */
 static enum pp_code lone_prefix(struct run *r, struct pp_error *err)
 {
     const struct pp_str prefix = prefix_text(r->t);
@@ -441,12 +440,12 @@ static enum pp_code spm_stretch(struct run *r, const char *text, size_t n, struc
         return pp_fail_nomem(err, "a copy of the text");
     const bool covered = r->t->covered & TOK_COVERS_PREFIX || r->t->suffix;
     const enum tok_prefix_when when = covered ? TOK_PREFIX_NEVER : r->prefix;
-    if (n == 0) /* to which SentencePiece has normalised all characters; where it is spaces, they go together */
+    if (n == 0) /* normalising left nothing; if it was spaces, they and the prefix are squeezed together */
         return when == TOK_PREFIX_NEVER || r->t->squeeze ? PP_OK : lone_prefix(r, err);
     return r->t->split_white ? white_words(r, text, n, when, err) : spm_words(r, text, n, when, err);
 }
 
-/* Text between special tokens. */
+/* Tokenizes text between special tokens. */
 static enum pp_code stretch(struct run *r, const char *text, size_t n, struct pp_error *err)
 {
     enum pp_code code;
@@ -489,7 +488,7 @@ static enum pp_code special(struct run *r, uint32_t id, struct pp_error *err)
     return tok_ids_add(&r->merger.ids, (int32_t)id, err);
 }
 
-/* The first place from i on where a special token may begin, or n. */
+/* The first place from i on where a special token can begin, or n. */
 static size_t next_special(const struct tok_specials *s, const char *text, size_t i, size_t n, bool control)
 {
     const int only = s->only[control];
@@ -504,12 +503,12 @@ static size_t next_special(const struct tok_specials *s, const char *text, size_
 
 typedef enum pp_code (*stretch_fn)(struct run *r, const char *text, size_t n, bool control, struct pp_error *err);
 
-/* The special tokens of text, and what lies between them. */
+/* Finds the special tokens of text; `between` gets the text between them. */
 static enum pp_code cut(struct run *r, const struct tok_specials *s, const char *text, size_t n, bool control,
                         stretch_fn between, struct pp_error *err)
 {
     const struct pp_tokenizer *t = r->t;
-    size_t begin = 0, len = 0, white_end = 0; /* where the last run of white space ends that was gone through */
+    size_t begin = 0, len = 0, white_end = 0; /* end of the last run of white space that was skipped */
     enum pp_code code;
     for (size_t i = 0; (i = next_special(s, text, i, n, control)) < n;) {
         const uint32_t id = special_here(t, s, text + i, n - i, control, &len);
@@ -522,7 +521,7 @@ static enum pp_code cut(struct run *r, const struct tok_specials *s, const char 
             continue;
         }
         size_t end = i, space, after = i + len;
-        /* tokens that are white space themselves may all lie in one run, to whose end nobody goes for each */
+        /* if tokens are white space themselves, a long run must not be skipped again for each of them */
         if (t->flags[id] & TOK_RSTRIP && after < white_end && ((uint8_t)text[after] & 0xC0) != 0x80)
             after = white_end;
         while (t->flags[id] & TOK_RSTRIP && (space = space_at(text + after, n - after)))
@@ -531,7 +530,8 @@ static enum pp_code cut(struct run *r, const struct tok_specials *s, const char 
             end -= space;
         if (end > begin && (code = between(r, text + begin, end - begin, control, err)))
             return code;
-        /* a token that begins in white space that went with the last one, and takes it too, may have nothing left */
+        /* a token that begins in white space that the previous token took, and strips to its left, may have nothing
+         * left */
         if ((begin < after || !(t->flags[id] & TOK_LSTRIP)) && (code = special(r, id, err)))
             return code;
         begin = after;
@@ -546,7 +546,7 @@ static enum pp_code plain_stretch(struct run *r, const char *text, size_t n, boo
     return stretch(r, text, n, err);
 }
 
-/* Normalises text, and looks for the tokens that are looked for in normalised text. */
+/* Normalises text, then looks for tokens that are looked for in normalised text. */
 static enum pp_code steps_stretch(struct run *r, const char *text, size_t n, bool control, struct pp_error *err)
 {
     struct pp_str made = {text, n};
@@ -556,9 +556,9 @@ static enum pp_code steps_stretch(struct run *r, const char *text, size_t n, boo
     enum pp_code code = tok_steps_run(r->t->steps, &made, goes_on(r), r->steps, &moved, err);
     if (code)
         return code;
-    if (moved && r->t->prefix.user == TOK_PREFIX_NEVER) /* what is put before the first character of all */
+    if (moved && r->t->prefix.user == TOK_PREFIX_NEVER) /* the character with the prefix is gone */
         r->prefix = TOK_PREFIX_NEVER;
-    if (made.data < text || made.data > text + n) { /* it was written anew */
+    if (made.data < text || made.data > text + n) { /* the result is in a new buffer */
         r->last = last && text + n == end;
         r->end = made.data + made.len;
     }
@@ -573,7 +573,7 @@ static enum pp_code tokenize(struct run *r, const char *text, size_t n, bool con
     return cut(r, &r->t->special, text, n, control, r->t->steps ? steps_stretch : plain_stretch, err);
 }
 
-/* Whether text begins with BOS, as templates write it. */
+/* Whether text begins with BOS, as templates may write it. */
 static bool begins_with_bos(const struct pp_tokenizer *t, const char *text, size_t n)
 {
     size_t len;
@@ -596,9 +596,9 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
         return pp_fail(err, PP_ERR_USAGE, "a text of %zu bytes is too long to tokenize at once", n);
     if (t->splitter && !(r.split = tok_split_state_new(t->splitter, n)))
         return pp_fail_nomem(err, "splitting the text into words");
-    if (n >= LONG_TEXT && t->kind != TOK_UNIGRAM) /* there words have a past */
+    if (n >= LONG_TEXT && t->kind != TOK_UNIGRAM) /* unigram scores depend on the words before */
         tok_merge_use_cache(&r.merger, n);
-    /* A template that writes BOS itself does not get a second one. */
+    /* If a template writes BOS itself, there is no second one. */
     bool bos_written = ends && t->add_bos && control && n && begins_with_bos(t, text, n);
     enum pp_code code = PP_OK;
     for (size_t i = 0; !code && (ends || flags & PP_TOKENIZE_AHEAD) && i < t->n_ahead; i++)
@@ -610,7 +610,7 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
         code = tokenize(&r, text, n, control, err);
     for (size_t i = 0; !code && ends && i < t->n_tail; i++)
         code = tok_ids_add(&r.merger.ids, t->tail[i], err);
-    if (!code && !r.merger.ids.v && !(r.merger.ids.v = pp_malloc(sizeof **ids))) /* no tokens are a list as well */
+    if (!code && !r.merger.ids.v && !(r.merger.ids.v = pp_malloc(sizeof **ids))) /* no tokens: still a list */
         code = pp_fail_nomem(err, "the tokens of the text");
     if (!code) {
         *ids = r.merger.ids.v;
@@ -626,9 +626,9 @@ enum pp_code pp_tokenize(const struct pp_tokenizer *t, const char *text, size_t 
     return code;
 }
 
-/* --- and back ------------------------------------------------------------------------------------------ */
+/* --- detokenizing -------------------------------------------------------------------------------------- */
 
-/* A text that is not wholly made of the characters that stand for bytes stands for itself. */
+/* Text with characters that do not represent bytes is copied as it is. */
 static void byte_level_text(struct pp_str s, struct pp_buf *out)
 {
     size_t before = out->len;
@@ -657,7 +657,7 @@ static void spm_text(struct pp_str s, struct pp_buf *out)
     }
 }
 
-/* Signs and endings that BERT's makers write without a space before them. */
+/* Punctuation and endings before which BERT's detokenizer writes no space. */
 static bool is_spaceless(struct pp_str s)
 {
     static const char *const texts[] = {".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"};
@@ -669,7 +669,7 @@ static bool is_spaceless(struct pp_str s)
     return false;
 }
 
-/* WordPiece's: U+2581 begins a word, and is no text itself. */
+/* WordPiece: U+2581 marks the beginning of a word. */
 static void word_text(const struct pp_tokenizer *t, struct pp_str s, struct pp_buf *out)
 {
     const bool begins = s.len >= TOK_SPACE_LEN && memcmp(s.data, TOK_SPACE, TOK_SPACE_LEN) == 0;
@@ -680,14 +680,14 @@ static void word_text(const struct pp_tokenizer *t, struct pp_str s, struct pp_b
     pp_buf_add(out, s.data, s.len);
 }
 
-/* What a word's last token ends with stands for the space behind it. */
+/* Whether a token has the mark of a word's end, which becomes a space. */
 static bool ends_word(const struct pp_tokenizer *t, struct pp_str s)
 {
     return t->n_word_end && s.len >= t->n_word_end &&
            memcmp(s.data + s.len - t->n_word_end, t->word_end, t->n_word_end) == 0;
 }
 
-/* Tokens that nothing says how to put together are words to be read. */
+/* Where nothing tells how texts are joined, each token is a word. */
 static void characters_text(const struct pp_tokenizer *t, struct pp_str s, struct pp_buf *out)
 {
     const bool glued = t->n_glue && s.len >= t->n_glue && memcmp(s.data, t->glue, t->n_glue) == 0;
@@ -731,7 +731,7 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
         break;
     case TOK_USER:
         if (t->kind == TOK_SPM || t->kind == TOK_UNIGRAM)
-            spm_text(s, out); /* Gemma's runs of spaces are such tokens */
+            spm_text(s, out); /* such as Gemma's runs of spaces */
         else
             pp_buf_add(out, s.data, s.len);
         break;
@@ -757,14 +757,14 @@ void pp_token_text(const struct pp_tokenizer *t, int32_t id, bool special, struc
     }
 }
 
-/* Whether a space at the beginning of the next text is one that tokenizing put there. Where that depends on the text,
- * only one in front of everything counts. */
+/* Whether tokenizing put a space before the next text. If that depends on the text, only a space at the very start
+ * counts. */
 static bool prefix_was_added(enum tok_prefix_when when, bool at_start)
 {
     return when == TOK_PREFIX_ALWAYS || (when == TOK_PREFIX_UNLESS_SPACE && at_start);
 }
 
-/* Words and whatever else there is have a space between them, but none before the first. */
+/* Joins words and special tokens by spaces, without one before the first. */
 static void joined_text(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special, struct pp_buf *out)
 {
     const size_t begin = out->len;
@@ -780,7 +780,7 @@ static void joined_text(const struct pp_tokenizer *t, const int32_t *ids, size_t
         if (out->len == at) {
             out->len = before;
         } else if (!own && before == begin && out->data[before] == ' ') {
-            memmove(out->data + before, out->data + before + 1, out->len - before); /* with the NUL */
+            memmove(out->data + before, out->data + before + 1, out->len - before); /* including the NUL */
             out->len--;
         }
     }
@@ -788,7 +788,7 @@ static void joined_text(const struct pp_tokenizer *t, const int32_t *ids, size_t
         out->data[out->len] = 0;
 }
 
-/* What lies in out from begin on becomes what is shown for it, but for control tokens that are written out. */
+/* Applies SentencePiece's denormalizer to out from `begin` on, except to control tokens that are written out. */
 static void show_text(const struct pp_tokenizer *t, size_t begin, bool special, struct pp_buf *out)
 {
     struct pp_buf all = {0};
@@ -808,7 +808,7 @@ static void show_text(const struct pp_tokenizer *t, size_t begin, bool special, 
     pp_buf_free(&all);
 }
 
-/* Without what SentencePiece's denormalizer does. */
+/* Detokenizes without SentencePiece's denormalizer. */
 static void plain_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, bool special,
                              struct pp_buf *out)
 {
@@ -818,7 +818,7 @@ static void plain_detokenize(const struct pp_tokenizer *t, const int32_t *ids, s
     }
     size_t begin = out->len;
     const bool added = t->strip == TOK_STRIP_ADDED, first = t->strip == TOK_STRIP_FIRST;
-    const bool squeezed = t->squeeze && !t->apart; /* no text began with a space, so none does */
+    const bool squeezed = t->squeeze && !t->apart; /* then no text began with a space */
     bool may_strip = added ? squeezed || prefix_was_added(t->prefix.start, true) : first;
     for (size_t i = 0; i < n; i++) {
         if (ids[i] < 0 || (uint32_t)ids[i] >= t->n_vocab)
@@ -827,11 +827,12 @@ static void plain_detokenize(const struct pp_tokenizer *t, const int32_t *ids, s
         pp_token_text(t, ids[i], special, out);
         uint8_t type = t->type[ids[i]];
         const bool at_start = out->len == begin;
-        if (type == TOK_UNKNOWN || ids[i] == t->unk) { /* it stands for a part of a text, which goes on */
+        if (type == TOK_UNKNOWN || ids[i] == t->unk) { /* it replaces text that continues */
             may_strip = may_strip && at_start;
             continue;
         }
-        const bool spaced = type == TOK_USER && t->spaced_late && t->flags[ids[i]] & TOK_SPACED; /* as a piece is */
+        /* treated like a piece */
+        const bool spaced = type == TOK_USER && t->spaced_late && t->flags[ids[i]] & TOK_SPACED;
         if (type == TOK_CONTROL || (type == TOK_USER && !spaced)) {
             const bool put = prefix_was_added(type == TOK_USER ? t->prefix.user : t->prefix.control, at_start);
             may_strip = added ? put && (at_start || !t->suffix) : first && at_start;
@@ -839,8 +840,8 @@ static void plain_detokenize(const struct pp_tokenizer *t, const int32_t *ids, s
         }
         if (may_strip && t->kind != TOK_BYTE_LEVEL && !t->spelled && (type == TOK_NORMAL || spaced) &&
             out->len > before && out->data[before] == ' ' &&
-            !(t->bare_prefix && tok_text(t, (uint32_t)ids[i]).data[0] == ' ')) { /* it takes off its sign alone */
-            memmove(out->data + before, out->data + before + 1, out->len - before); /* with the NUL */
+            !(t->bare_prefix && tok_text(t, (uint32_t)ids[i]).data[0] == ' ')) { /* only U+2581 is stripped */
+            memmove(out->data + before, out->data + before + 1, out->len - before); /* including the NUL */
             out->len--;
         }
         may_strip = squeezed && out->len == begin;
@@ -859,7 +860,7 @@ void pp_detokenize(const struct pp_tokenizer *t, const int32_t *ids, size_t n, b
         show_text(t, begin, special, out);
 }
 
-/* --- questions ----------------------------------------------------------------------------------------- */
+/* --- queries ------------------------------------------------------------------------------------------- */
 
 int32_t pp_tokenizer_n(const struct pp_tokenizer *t)
 {

@@ -10,9 +10,9 @@
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
 
-enum { SHORT_WORD = 40 }; /* symbols, up to which scanning is faster than a heap */
+enum { SHORT_WORD = 40 }; /* symbols; up to here scanning is faster than a heap */
 
-/* A symbol of a word: a piece of its text. */
+/* A symbol of a word, and the text that it covers. */
 struct piece {
     uint32_t start, len;
     uint32_t symbol;
@@ -24,8 +24,8 @@ struct tok_link { /* a piece in a long word; len 0: merged away */
 };
 
 struct tok_candidate {
-    uint64_t order;  /* priority, then place in the word */
-    uint32_t len;    /* of both pieces together: tells whether they are still the same */
+    uint64_t order;  /* priority, then position in the word */
+    uint32_t len;    /* of both pieces together; tells whether they are unchanged */
     uint32_t symbol;
 };
 
@@ -47,14 +47,14 @@ struct tok_merge tok_merge_by_rank(const struct pp_tokenizer *t, uint32_t left, 
     return (struct tok_merge){TOK_NONE, TOK_NONE};
 }
 
-/* The table is larger than caches are. */
+/* Prefetches, as the table does not fit in caches. */
 static inline void expect_merge(const struct pp_tokenizer *t, uint32_t left, uint32_t right)
 {
     if (t->pairs)
         __builtin_prefetch(&t->pairs[(uint32_t)pair_hash(left, right) & t->pair_mask]);
 }
 
-/* Float order turned round: the highest score gets the smallest number. */
+/* Maps the order of floats to descending integers: the highest score gets the smallest number. */
 static uint32_t score_priority(float score)
 {
     float canonical = score == 0.0f ? 0.0f : score; /* -0 is 0 */
@@ -118,7 +118,7 @@ static enum pp_code emit(struct tok_merger *m, const char *word, const struct pi
 
 /* --- short words --------------------------------------------------------------------------------------- */
 
-/* The symbol of a character that does not begin a word, or ends one, where vocabularies mark such. */
+/* The symbol of a character, in vocabularies that mark characters which do not begin a word, or end one. */
 static uint32_t marked_symbol(const struct pp_tokenizer *t, const char *c, size_t n, bool begins, bool ends)
 {
     char text[8 + TOK_MAX_WORD_INSIDE + TOK_MAX_WORD_END];
@@ -152,7 +152,7 @@ static inline struct piece first_piece(const struct pp_tokenizer *t, const char 
     return p;
 }
 
-/* Without a token for what is unknown such characters are as if they were not there: those beside them may merge. */
+/* In vocabularies without an unknown token unknown characters are ignored, so that their neighbours may merge. */
 static inline bool is_left_out(const struct pp_tokenizer *t, const char *word, const struct piece *p)
 {
     bool bytes = t->kind != TOK_BYTE_LEVEL;
@@ -163,7 +163,7 @@ static inline bool is_left_out(const struct pp_tokenizer *t, const char *word, c
     return !bytes;
 }
 
-/* Of two single characters. */
+/* The merge of two single characters. */
 static inline struct tok_merge first_merge(const struct pp_tokenizer *t, const char *word, const struct piece *a,
                                            const struct piece *b)
 {
@@ -198,7 +198,7 @@ static enum pp_code merge_short(struct tok_merger *m, const char *word, size_t n
         memmove(&pieces[best + 1], &pieces[best + 2], (count - best - 1) * sizeof *pieces);
         memmove(&merges[best], &merges[best + 1], (count - best - 1) * sizeof *merges);
         if (best > 0 && best + 1 < count)
-            expect_merge(t, pieces[best].symbol, pieces[best + 1].symbol); /* while the other is looked for */
+            expect_merge(t, pieces[best].symbol, pieces[best + 1].symbol); /* while the left merge is looked up */
         if (best > 0)
             merges[best - 1] = merge_of(t, word, &pieces[best - 1], &pieces[best]);
         if (best + 1 < count)
@@ -254,8 +254,8 @@ static enum pp_code offer(struct tok_merger *m, const char *word, uint32_t left,
     return PP_OK;
 }
 
-/* Merges a candidate into its left piece, unless one of the two has changed since. A piece only ever grows to the
- * right, so that an unchanged length at an unchanged place means unchanged pieces. */
+/* Merges the candidate's right piece into its left one, unless either has changed. Pieces grow only to the right, so an
+ * unchanged total length at the same position means unchanged pieces. */
 static enum pp_code take(struct tok_merger *m, const char *word, const struct tok_candidate *c, struct pp_error *err)
 {
     uint32_t left = (uint32_t)c->order;
@@ -287,7 +287,7 @@ static enum pp_code merge_long(struct tok_merger *m, const char *word, size_t n,
     }
     if (!count)
         return PP_OK;
-    m->links[count - 1].next = TOK_NONE; /* the first prev is TOK_NONE by wrapping round */
+    m->links[count - 1].next = TOK_NONE; /* the first prev becomes TOK_NONE by wrapping around */
     for (uint32_t i = 0; i < count; i++) {
         enum pp_code code = offer(m, word, i, err);
         if (code)

@@ -12,10 +12,10 @@
 
 enum {
     MAX_TEXT_BYTES = 1 << 30,
-    MAX_SPECIAL = 4096, /* bytes of a special token; a longer one is nothing that anybody writes out */
+    MAX_SPECIAL = 4096, /* bytes of a special token; nobody writes longer ones */
 };
 
-static const float NO_SCORE = -1000; /* of tokens that are none of the model's pieces */
+static const float NO_SCORE = -1000; /* of tokens that are not pieces of the model */
 
 /* --- byte-level spelling ------------------------------------------------------------------------------- */
 
@@ -55,7 +55,7 @@ void tok_spell_bytes(const char *bytes, size_t n, struct pp_buf *out)
 
 /* --- spec ---------------------------------------------------------------------------------------------- */
 
-/* From the second time on more than is asked for: tokens come one at a time too. */
+/* Grows to more than n except the first time, since tokens may come one by one. */
 static enum pp_code make_room(struct tok_spec *spec, size_t n, struct pp_error *err)
 {
     size_t cap = spec->cap ? n + n / 2 : n;
@@ -135,7 +135,7 @@ static uint32_t hash_text(const char *text, size_t n)
     return (uint32_t)(h ^ h >> 32);
 }
 
-/* The slot that holds the text, or the empty one where it would go. */
+/* The slot with this text, or the empty one where it belongs. */
 static struct tok_slot *slot_of(const struct pp_tokenizer *t, uint32_t hash, const char *text, size_t n)
 {
     uint32_t i = hash & t->slot_mask;
@@ -163,7 +163,7 @@ bool tok_mergeable(const struct pp_tokenizer *t, uint32_t symbol)
     return t->type[symbol] == TOK_NORMAL || t->type[symbol] == TOK_USER || t->type[symbol] == TOK_UNUSED;
 }
 
-/* Twice the room for symbols, at least; the table never gets more than half full. */
+/* At least doubles the table; it never gets more than half full. */
 static enum pp_code grow_slots(struct pp_tokenizer *t, size_t symbols, struct pp_error *err)
 {
     size_t size = 64;
@@ -189,8 +189,7 @@ static enum pp_code grow_slots(struct pp_tokenizer *t, size_t symbols, struct pp
     return PP_OK;
 }
 
-/* A new symbol, in the table only if no other has its text, and if it is to be found. Empty texts are never in the
- * table. */
+/* Adds a symbol. It enters the table if `found`, and no other symbol has its text; empty texts never do. */
 static enum pp_code add_symbol(struct pp_tokenizer *t, const char *text, size_t n, bool found, struct pp_error *err)
 {
     size_t used = t->n_symbols ? t->start[t->n_symbols] : 0;
@@ -248,13 +247,13 @@ static enum pp_code build_vocab(struct pp_tokenizer *t, const struct tok_spec *s
         t->score = pp_realloc_array(NULL, spec->n, sizeof *t->score);
         if (!t->score)
             return pp_fail_nomem(err, "the vocabulary");
-        for (size_t i = 0; i < spec->n; i++) /* a score that is no number merges last */
+        for (size_t i = 0; i < spec->n; i++) /* a NaN score merges last */
             t->score[i] = spec->scores[i] == spec->scores[i] ? spec->scores[i] : -3.4e38f;
     }
     return code;
 }
 
-/* Kept only where they say more than scores in single precision do. */
+/* Keeps double scores only if they differ from the floats. */
 static enum pp_code build_exact(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
 {
     const size_t n = spec->exact.len / sizeof *t->exact;
@@ -266,7 +265,7 @@ static enum pp_code build_exact(struct pp_tokenizer *t, const struct tok_spec *s
         exact[i] = (double)t->score[i];
         if (i >= n)
             continue;
-        memcpy(&exact[i], spec->exact.data + i * sizeof *exact, sizeof *exact); /* which may lie anywhere */
+        memcpy(&exact[i], spec->exact.data + i * sizeof *exact, sizeof *exact); /* may be unaligned */
         if (!isfinite(exact[i]))
             exact[i] = (double)t->score[i];
         more |= exact[i] != (double)t->score[i];
@@ -280,7 +279,7 @@ static enum pp_code build_exact(struct pp_tokenizer *t, const struct tok_spec *s
 
 /* --- merges -------------------------------------------------------------------------------------------- */
 
-/* Where two merges name the same pair, the better rank stands. */
+/* If two merges name the same pair, the better rank wins. */
 static void add_pair(struct pp_tokenizer *t, uint64_t key, uint32_t symbol)
 {
     uint32_t i = (uint32_t)(key * 0x9e3779b97f4a7c15u >> 32) & t->pair_mask;
@@ -330,7 +329,7 @@ static enum pp_code build_merges(struct pp_tokenizer *t, const struct tok_spec *
     return code;
 }
 
-/* Of added tokens that words could become only by their texts most never do, and nothing need be said of them. */
+/* Drops flags of added tokens, which most do not need: words could not become them anyway. */
 static void drop_idle_flags(struct pp_tokenizer *t)
 {
     const uint8_t both = TOK_INSIDE | TOK_OUTSIDE;
@@ -366,7 +365,7 @@ static void build_bytes(struct pp_tokenizer *t)
     }
 }
 
-/* Most merges of a word's first round are among few pairs of bytes, and a small table is nearer than a large one. */
+/* A small table for merges of two bytes, which are most merges of a word's first round: it stays in cache. */
 static enum pp_code build_byte_merges(struct pp_tokenizer *t, struct pp_error *err)
 {
     t->byte_merges = pp_realloc_array(NULL, 65536, sizeof *t->byte_merges);
@@ -384,8 +383,8 @@ static bool starts_with_space(const char *text, size_t n)
     return n >= TOK_SPACE_LEN && memcmp(text, TOK_SPACE, TOK_SPACE_LEN) == 0;
 }
 
-/* True if no symbol that merging can make has something else in front of a U+2581: then no merge reaches across the
- * start of a run of them, and text may be cut there. */
+/* True if no symbol that merging can make has U+2581 after another character: then no merge reaches across the start of
+ * a run of them, and text may be cut there. */
 static bool words_begin_at_space(const struct pp_tokenizer *t)
 {
     for (uint32_t i = 0; i < t->n_symbols; i++) {
@@ -400,7 +399,7 @@ static bool words_begin_at_space(const struct pp_tokenizer *t)
     return true;
 }
 
-/* Some symbol that merging can make has a U+2581 behind its beginning. */
+/* Whether some symbol that merging can make has a U+2581 after its beginning. */
 static bool any_space_inside(const struct pp_tokenizer *t)
 {
     for (uint32_t i = 0; i < t->n_symbols; i++) {
@@ -411,17 +410,18 @@ static bool any_space_inside(const struct pp_tokenizer *t)
     return false;
 }
 
-/* --- tokens in the order of their texts ---------------------------------------------------------------- */
+/* --- indexes in the order of texts --------------------------------------------------------------------- */
 
-/* SentencePiece's user-defined token that is looked for in normalised text. */
+/* A user-defined token of SentencePiece that is looked for in normalised text. */
 static bool is_spaced(const struct pp_tokenizer *t, uint32_t i)
 {
     const size_t n = tok_text(t, i).len;
     return t->spaced_late && t->type[i] == TOK_USER && t->flags[i] & TOK_SPACED && n > 0 && n <= MAX_SPECIAL;
 }
 
-/* Whether there are such: of unigrams they compete with other pieces, of words they are but some, what is put behind a
- * text stands behind them, too, and elsewhere signs for spaces are in none but normalised text. */
+/* Whether there are such tokens for which it matters. It does for unigrams, where they compete with other pieces; for
+ * words, of which they may be a part; where a suffix comes after them; and if their text has U+2581, which only
+ * normalised text has. */
 static bool has_spaced(const struct pp_tokenizer *t)
 {
     if ((t->kind != TOK_SPM && t->kind != TOK_UNIGRAM) || t->apart)
@@ -435,7 +435,7 @@ static bool has_spaced(const struct pp_tokenizer *t)
     return false;
 }
 
-/* Looked for in text as it is; is_late: as it is after the steps that normalise it. */
+/* is_special: looked for in raw text; is_late: in text after the normalizers. */
 static bool is_special(const struct pp_tokenizer *t, uint32_t i)
 {
     uint8_t type = t->type[i];
@@ -456,7 +456,8 @@ static bool is_late(const struct pp_tokenizer *t, uint32_t i)
 
 static bool is_piece(const struct pp_tokenizer *t, uint32_t i)
 {
-    /* SentencePiece's user-defined ones, which normalising may bring about; all that a tokenizer.json's model has */
+    /* of SentencePiece, user-defined tokens that normalising may produce; of a tokenizer.json, all tokens of its
+     * model */
     const bool whole = t->kind == TOK_UNIGRAM &&
                        (t->apart ? t->type[i] != TOK_UNUSED && t->score[i] > NO_SCORE : t->flags[i] & TOK_SPACED);
     return (t->type[i] == TOK_NORMAL || whole) && tok_text(t, i).len > 0;
@@ -472,7 +473,7 @@ static int by_text(const void *a, const void *b, void *tokenizer)
     return order ? order : (i > j) - (i < j);
 }
 
-/* Sorts the ids that are in the index. */
+/* Sorts the ids of the index by text. */
 static void sort_index(struct pp_tokenizer *t, struct tok_index *x)
 {
     uint32_t at = 0;
@@ -501,7 +502,7 @@ static enum pp_code build_index(struct pp_tokenizer *t, bool (*wanted)(const str
     return PP_OK;
 }
 
-/* The first in [lo, hi) whose byte at `depth` is not smaller; not_above: whose byte is greater. All are longer than
+/* The first in [lo, hi) whose byte at `depth` is not smaller; greater: whose byte is greater. All are longer than
  * depth. */
 static uint32_t first_from(const struct tok_walk *w, uint32_t lo, uint32_t hi, uint8_t byte, bool greater)
 {
@@ -523,7 +524,7 @@ bool tok_walk(struct tok_walk *w, char byte, uint32_t *token)
     if (w->depth == 0) {
         w->lo = w->index->at[b];
         w->hi = w->index->at[b + 1];
-    } else { /* those that ended before are the first */
+    } else { /* those that end here come first */
         while (w->lo < w->hi && tok_text(w->t, w->index->ids[w->lo]).len == w->depth)
             w->lo++;
         w->lo = first_from(w, w->lo, w->hi, b, false);
@@ -548,7 +549,7 @@ uint32_t tok_longest_here(const struct pp_tokenizer *t, const struct tok_index *
     return best;
 }
 
-/* The one byte that is set; -1: there are several; 0: there is none. */
+/* The single byte in the set; -1: there are several; 0: none. */
 static int only_one(const bool set[256])
 {
     int only = 0, n = 0;
@@ -571,7 +572,7 @@ static void mark_first(const struct pp_tokenizer *t, struct tok_specials *s)
         s->only[control] = only_one(s->first[control]);
 }
 
-/* Where two become the same text, special ones come first, then those with small numbers. */
+/* Among tokens with the same text, special ones come first, then those with smaller ids. */
 static int by_rank(const void *a, const void *b, void *tokenizer)
 {
     const struct pp_tokenizer *t = tokenizer;
@@ -580,7 +581,7 @@ static int by_rank(const void *a, const void *b, void *tokenizer)
     return order ? order : (i > j) - (i < j);
 }
 
-/* The normalised text of each becomes a symbol that only the index knows. */
+/* Adds the normalised text of each late token as a symbol for the index only. */
 static enum pp_code normalize_late(struct pp_tokenizer *t, struct pp_buf two[2], struct pp_error *err)
 {
     struct tok_index *x = &t->late.index;
@@ -595,7 +596,7 @@ static enum pp_code normalize_late(struct pp_tokenizer *t, struct pp_buf two[2],
             return code;
         if (!text.len || text.len > MAX_SPECIAL)
             continue;
-        memcpy(own, text.data, text.len); /* it may be among the texts, which can move when another comes */
+        memcpy(own, text.data, text.len); /* the texts may move when one is added */
         if ((code = add_symbol(t, own, text.len, false, err)))
             return code;
         t->late_of[kept] = x->ids[i];
@@ -637,14 +638,14 @@ static enum pp_code build_specials(struct pp_tokenizer *t, struct pp_error *err)
     return PP_OK;
 }
 
-/* SentencePiece: an unknown character is by this much less likely than the rarest piece. */
+/* SentencePiece: log probability of an unknown character, below that of the rarest piece. */
 static const float UNKNOWN_PENALTY = 10;
 
 static enum pp_code build_pieces(struct pp_tokenizer *t, struct pp_error *err)
 {
     enum pp_code code = build_index(t, is_piece, &t->pieces, err);
     double least = 0;
-    float best = FLT_MIN; /* SentencePiece begins there, so that it stays for logarithms */
+    float best = FLT_MIN; /* SentencePiece's initial value, which stays if all scores are logarithms */
     bool any = false;
     for (uint32_t i = 0; !code && t->score && i < t->pieces.n; i++) {
         const uint32_t id = t->pieces.ids[i];
@@ -660,7 +661,7 @@ static enum pp_code build_pieces(struct pp_tokenizer *t, struct pp_error *err)
     return code;
 }
 
-/* A table of characters, if there is one, is checked and copied. */
+/* Copies and checks a table of characters, if there is one. */
 static enum pp_code copy_table(struct pp_str table, char **to, size_t *n, struct pp_error *err)
 {
     if (!table.len)
@@ -670,7 +671,8 @@ static enum pp_code copy_table(struct pp_str table, char **to, size_t *n, struct
         return pp_fail_nomem(err, "the tokenizer's table of characters");
     memcpy(*to, table.data, table.len);
     *n = table.len;
-    return tok_charsmap_check((struct pp_str){*to, table.len}, err); /* of what nobody else writes into */
+    return tok_charsmap_check((struct pp_str){*to, table.len}, err); /* the copy is checked, as nobody else can change
+                                                                        it */
 }
 
 static enum pp_code build_normalizer(struct pp_tokenizer *t, const struct tok_spec *spec, struct pp_error *err)
@@ -738,7 +740,7 @@ static bool has_all_bytes(const struct pp_tokenizer *t)
     return true;
 }
 
-/* Most vocabularies have all bytes, whatever they call the unknown. */
+/* Decides what unknown bytes become. Most vocabularies have tokens for all bytes, whatever they call unknown. */
 static void build_unknown(struct pp_tokenizer *t, const struct tok_spec *spec)
 {
     t->drop_unknown = (t->kind == TOK_SPM || t->kind == TOK_CHARACTERS) && !t->score && t->unk < 0;
@@ -751,7 +753,7 @@ static void build_unknown(struct pp_tokenizer *t, const struct tok_spec *spec)
     t->fuse_unknown = spec->fuse_unknown && t->byte_unknown >= 0;
 }
 
-/* Tokens of which one is missing are not put before a text. */
+/* The tokens put before a text; if one is missing, none are. */
 static void take_lead(struct pp_tokenizer *t, const struct tok_spec *spec)
 {
     if (!t->add_bos)
@@ -765,7 +767,7 @@ static void take_lead(struct pp_tokenizer *t, const struct tok_spec *spec)
     }
 }
 
-/* The same of what is put behind it. */
+/* The same for those put after it. */
 static void take_tail(struct pp_tokenizer *t, const struct tok_spec *spec)
 {
     for (size_t i = 0; i < spec->n_tail; i++) {
@@ -778,7 +780,7 @@ static void take_tail(struct pp_tokenizer *t, const struct tok_spec *spec)
     t->add_eos = t->n_tail > 0;
 }
 
-/* What the file says, as far as it is so in a tokenizer of this kind. */
+/* Takes the file's settings, as far as this kind of tokenizer has them. */
 static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
 {
     t->kind = spec->kind;
@@ -848,8 +850,8 @@ static enum pp_code build(struct pp_tokenizer *t, const struct tok_spec *spec, s
         code = build_byte_merges(t, err);
     if (code)
         return code;
-    /* words that are scored by themselves, or looked up whole, are those of the file; what stands beside characters
-     * that are left out can merge across them */
+    /* no cut at spaces where words are the file's own: scored by themselves, or looked up whole; nor where merges may
+     * reach across characters that are left out */
     const bool drops_letters = t->drop_unknown && !has_all_bytes(t);
     t->words_at_space = ((t->kind == TOK_SPM && !t->ignore_merges) || (t->kind == TOK_UNIGRAM && !t->apart)) &&
                         !drops_letters &&

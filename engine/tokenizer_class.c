@@ -14,22 +14,22 @@
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
 
-enum { MOST_LEAST = 16 }; /* a run that falls short is read again from its next character */
+enum { MOST_LEAST = 16 }; /* longest minimum of a run: a shorter run is read again from its next character */
 
 struct range {
     int32_t from, to;
 };
 
 struct set {
-    uint64_t ascii[2];    /* a bit for each; what `negated` says is already done */
+    uint64_t ascii[2];    /* a bit for each character, with `negated` applied */
     unsigned classes;     /* enum tok_char_class */
-    struct range *ranges; /* [n] ascending, apart from each other */
+    struct range *ranges; /* [n] ascending, disjoint */
     size_t n, cap;
     bool negated;
 };
 
 struct tok_runs {
-    struct set lead, set; /* a character that may stand in front; those of the run */
+    struct set lead, set; /* lead: a character that may precede the run */
     bool has_lead;
     size_t least, most;   /* characters */
 };
@@ -56,7 +56,7 @@ static bool has(const struct set *s, int32_t c)
     return ((tok_char_class(c) & s->classes) != 0 || in_ranges(s, c)) != s->negated;
 }
 
-/* Whether the character at p is in the set, and how long it is. */
+/* Whether the character at p is in the set, and its length. */
 static inline bool member(const struct set *s, const char *p, const char *end, size_t *width)
 {
     const uint8_t byte = (uint8_t)*p;
@@ -124,7 +124,7 @@ static bool read_number(struct reader *r, unsigned base, int32_t most, int32_t *
     return r->p > begin;
 }
 
-/* What stands after "\p". */
+/* Reads what follows "\p". */
 static bool read_property(struct reader *r, unsigned *classes)
 {
     static const struct { char name; unsigned classes; } known[] = {
@@ -141,7 +141,7 @@ static bool read_property(struct reader *r, unsigned *classes)
     return false;
 }
 
-/* What stands after a backslash that begins no property. */
+/* Reads an escape that is no property. */
 static bool read_escape(struct reader *r, int32_t *c)
 {
     static const char names[] = "tnrf", values[] = "\t\n\r\f";
@@ -174,7 +174,7 @@ static bool add_range(struct reader *r, struct set *s, int32_t from, int32_t to)
     return true;
 }
 
-/* A hyphen is a range's, or refused: expressions differ in what it means elsewhere. */
+/* A hyphen must be part of a range: dialects differ in what others mean. */
 static bool read_item(struct reader *r, struct set *s)
 {
     int32_t from, to;

@@ -70,7 +70,7 @@ enum pp_code tok_spec_add_token(struct tok_spec *spec, int64_t id, const cJSON *
     if (code)
         return code;
     spec->texts[id] = (struct pp_str){text, strlen(text)};
-    spec->flags[id] &= (uint8_t)~TOK_SPACED; /* it is cut out before the vocabulary sees the text */
+    spec->flags[id] &= (uint8_t)~TOK_SPACED; /* cut out before the vocabulary sees the text */
     if (spec->types[id] != TOK_UNKNOWN)
         spec->types[id] = is_true(token, "special") ? TOK_CONTROL : TOK_USER;
     if (is_true(token, "lstrip"))
@@ -84,7 +84,7 @@ enum pp_code tok_spec_add_token(struct tok_spec *spec, int64_t id, const cJSON *
     return PP_OK;
 }
 
-/* "bos_token" is a text, or an object with that text as its content. */
+/* "bos_token" is a text, or an object with the text as its content. */
 static void find_token(const cJSON *config, const char *name, const struct tok_spec *spec, int64_t *id)
 {
     const cJSON *token = pp_json_member(config, name);
@@ -150,8 +150,7 @@ static enum pp_code pad_to_model(const cJSON *model, struct tok_spec *spec, stru
     return tok_spec_resize(spec, (size_t)size->valuedouble, err);
 }
 
-/* Whether the model's class puts its bos_token in front, and its eos_token behind, whatever a template of
- * tokenizer.json says. */
+/* Whether the model's class adds bos_token and eos_token itself, whatever template tokenizer.json has. */
 static bool makes_template(const cJSON *config)
 {
     static const char *const begins[] = {"Llama", "CodeLlama", "Gemma", "Cohere"};

@@ -1,8 +1,8 @@
-/* tokenizer_dna.c - DNA in the midst of text, as vocabularies have it that GGUF files call "hybriddna": between <dna>
- * and </dna>, or the end of the text, every six letters, small or not, are a token, and the last are filled up with A;
- * what no token stands for is <oov>. Other text is cut as byte-level vocabularies do.
+/* tokenizer_dna.c - DNA within text, as in vocabularies that GGUF files call "hybriddna": from <dna> to </dna>, or the
+ * end of the text, each six letters, upper or lower case, are a token; the last ones are padded with A, and unknown
+ * ones are <oov>. Other text is cut as byte-level vocabularies do.
  *
- * Tokens of DNA have U+E000 at their end, since six letters may be a token of other text, too. */
+ * Tokens of DNA end in U+E000, since the same six letters may be a token of other text, too. */
 #include <string.h>
 
 #include "engine/tokenizer_internal.h"

@@ -1,6 +1,6 @@
-/* tokenizer_files.c - a vocabulary as the files of a Hugging Face folder: tokenizer.json for byte-level ones whose
- * split rule such files have a spelling for, and for BPE of characters, tokenizer.model for SentencePiece's, and others
- * as their makers have them; tokenizer_config.json beside each. */
+/* tokenizer_files.c - writes a vocabulary as the files of a Hugging Face folder: tokenizer.json for byte-level ones
+ * whose split rule can be written there, and for BPE of characters; tokenizer.model for SentencePiece's; others in
+ * their makers' formats; and tokenizer_config.json with each. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static enum pp_code write_bytes(const char *folder, const char *name, const stru
     return code;
 }
 
-/* Takes over json, which may be NULL: out of memory. */
+/* Takes ownership of json, which may be NULL: out of memory. */
 static enum pp_code write_json(const char *folder, const char *name, cJSON *json, struct pp_error *err)
 {
     char *text = json ? cJSON_Print(json) : NULL;
@@ -60,7 +60,7 @@ static void add_text(struct pp_buf *b, const char *s)
     add_quoted(b, (struct pp_str){s, strlen(s)});
 }
 
-/* An expression: scripts by the names that other programs have for them (tokenizer_regex.c). */
+/* Adds an expression, with the names of scripts that other programs use (tokenizer_regex.c). */
 static void add_expression(struct pp_buf *b, const char *s)
 {
     static const char script[] = "p{sc:";
@@ -106,7 +106,7 @@ static bool is_gpt2(const char *const *patterns)
 
 static void json_split(const char *const *patterns, bool add_space, struct pp_buf *b)
 {
-    if (add_space) { /* behind other patterns it would put a space before each word */
+    if (add_space) { /* after other patterns it would put a space before each word */
         pp_buf_str(b, " \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
                       "\"trim_offsets\": true, \"use_regex\": true},\n");
         return;
@@ -121,7 +121,7 @@ static void json_split(const char *const *patterns, bool add_space, struct pp_bu
                   "\"use_regex\": false}\n ]},\n");
 }
 
-/* How text is cut into words of characters, with what becomes of matches. */
+/* Writes how text is cut into words of characters, and what becomes of matches. */
 static void json_words(const struct pp_tokenizer *t, struct pp_buf *b)
 {
     pp_buf_str(b, " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n");
@@ -151,14 +151,14 @@ static void json_words(const struct pp_tokenizer *t, struct pp_buf *b)
     pp_buf_str(b, " ]},\n");
 }
 
-/* A vocabulary of characters has tokens of bytes for what it lacks. */
+/* Whether a vocabulary of characters has byte tokens for what it lacks. */
 static bool has_bytes(const struct pp_tokenizer *t)
 {
     const uint32_t byte = t->byte_symbol['a'];
     return t->kind == TOK_CHARACTERS && byte < t->n_vocab && t->type[byte] == TOK_BYTE;
 }
 
-/* How texts of tokens of characters are put together. */
+/* Writes how tokens of characters are joined to text. */
 static void json_joined(const struct pp_tokenizer *t, bool bytes, struct pp_buf *b)
 {
     pp_buf_str(b, " \"decoder\": ");
@@ -175,7 +175,7 @@ static void json_joined(const struct pp_tokenizer *t, bool bytes, struct pp_buf 
                       "\"use_regex\": true},\n");
     } else if (t->prefix.start != TOK_PREFIX_NEVER) {
         pp_buf_str(b, "null,\n");
-    } else if (bytes) { /* else "<0xE2>" is shown as it is spelled */
+    } else if (bytes) { /* otherwise "<0xE2>" would be shown as it is */
         pp_buf_str(b, "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"ByteFallback\"}, "
                       "{\"type\": \"Fuse\"}]},\n");
     } else {
@@ -190,7 +190,7 @@ static void json_special(const struct pp_tokenizer *t, int32_t id, struct pp_buf
     pp_buf_str(b, ", \"type_id\": 0}}");
 }
 
-/* What is put around a text. */
+/* Writes what is put before and after a text. */
 static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
 {
     const bool bos = t->n_lead > 0, ends = t->n_tail > 0;
@@ -237,7 +237,7 @@ static void json_template(const struct pp_tokenizer *t, struct pp_buf *b)
     pp_buf_str(b, "}},\n");
 }
 
-/* An added token that words would become if it stood in the vocabulary, and must not. */
+/* An added token that words would become if it were in the vocabulary, and must not. */
 static bool is_outside(const struct pp_tokenizer *t, uint32_t i)
 {
     const struct pp_str s = tok_text(t, i);
@@ -404,7 +404,7 @@ static enum pp_code to_sentencepiece(const struct pp_tokenizer *t, const char *f
     pp_buf_clear(&part);
     if (t->denormal)
         put_bytes(&part, 2, t->denormal, t->denormal_len);
-    for (unsigned field = 3; field <= 5; field++) /* nothing happens to spaces */
+    for (unsigned field = 3; field <= 5; field++) /* spaces stay as they are */
         put_int(&part, field, 0);
     if (t->denormal)
         put_bytes(&b, 5, part.data, part.len);
@@ -449,8 +449,8 @@ static void set_token(cJSON *json, const char *key, const struct pp_tokenizer *t
     pp_buf_free(&text);
 }
 
-/* A tokenizer.model has user-defined tokens that the vocabulary sees (TOK_SPACED). Where that makes a difference, those
- * that are cut out before are said to be added ones. */
+/* Whether a user-defined token is cut out before the vocabulary sees the text. A tokenizer.model lets the vocabulary
+ * see its user-defined tokens (TOK_SPACED), so those for which it matters are written as added tokens. */
 static bool is_cut_before(const struct pp_tokenizer *t, uint32_t id)
 {
     const bool matters = t->kind == TOK_UNIGRAM || t->units || t->suffix ||
@@ -511,7 +511,7 @@ static bool same_words(const struct pp_tokenizer *a, const struct pp_tokenizer *
     return same;
 }
 
-/* Whether both cut every text alike, so far as these files can say it. */
+/* Checks that both tokenizers cut every text alike, as far as these files can express it. */
 static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tokenizer *b, struct pp_error *err)
 {
     struct pp_error why = {0};
@@ -543,7 +543,7 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
         what = "other spaces";
     else if (a->byte_unknown != b->byte_unknown || a->fuse_unknown != b->fuse_unknown ||
              a->each_unknown != b->each_unknown || a->no_bytes != b->no_bytes || a->drop_unknown != b->drop_unknown ||
-             (a->kind != TOK_BYTE_LEVEL && a->unk != b->unk)) /* there byte_unknown is what counts */
+             (a->kind != TOK_BYTE_LEVEL && a->unk != b->unk)) /* byte-level: byte_unknown matters instead */
         what = "another token for what is unknown";
     else if (a->dna != b->dna)
         what = "other tokens of DNA";
@@ -557,7 +557,7 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
                            what);
 }
 
-/* What the files say of tokens is text; of RWKV's only what tokenizer_config.json says. */
+/* Checks that texts of tokens can be written to these files; RWKV's can, except in tokenizer_config.json. */
 static enum pp_code check_texts(const struct pp_tokenizer *t, struct pp_error *err)
 {
     for (uint32_t i = 0; i < t->n_vocab; i++) {

@@ -1,8 +1,10 @@
 /* tokenizer_forms.c - text in one of Unicode's four normalisation forms (UAX 15). Characters and their decompositions
- * are utf8proc's; that nearly all text has the form already, and where it has not, is seen here without them.
+ * come from utf8proc; but this file finds out by itself that text has the form already, as nearly all has, and where it
+ * has not.
  *
- * A character is clean if it begins a stretch that can be put into the form alone, and is in the form itself; others
- * are marks, which have a place in their order, and those that the form never has or may join to what stands before. */
+ * A character is clean if it begins a stretch that can be normalised by itself, and is in the form itself. Others are
+ * marks, which must be in canonical order; characters that are never in the form; and those that may join what precedes
+ * them. */
 #include <endian.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -14,22 +16,22 @@
 #include "engine/tokenizer_internal.h"
 
 enum {
-    TABLED = 0x30000,     /* characters in the tables; those above decompose nowhere */
-    BLOCK = 64,           /* characters, which share their first bytes */
-    LONGEST = 32,         /* characters that one becomes: Unicode has 18 */
-    SHORT_RUN = 16,       /* marks that are sorted by insertion */
-    CHUNK = 32,           /* bytes that are looked at together */
+    TABLED = 0x30000,     /* characters in the tables; no later one decomposes */
+    BLOCK = 64,           /* characters with the same first bytes */
+    LONGEST = 32,         /* characters that one may become; Unicode has 18 */
+    SHORT_RUN = 16,       /* marks; so many are sorted by insertion */
+    CHUNK = 32,           /* bytes that are checked together */
     N_FORMS = 4,
 };
 
 struct form {
-    uint64_t bad[TABLED / BLOCK];  /* a bit for each character that is not in the form, or perhaps not */
+    uint64_t bad[TABLED / BLOCK];  /* a bit for each character that is not, or may not be, in the form */
     uint64_t marks[TABLED / BLOCK];
-    uint8_t clean[TABLED / BLOCK]; /* no character of the block is one of those */
-    bool plain;                    /* nor is any that surely_clean() looks for */
+    uint8_t clean[TABLED / BLOCK]; /* 1: the block has no such character */
+    bool plain;                    /* nor has any block that surely_clean() covers */
 };
 
-static struct form forms[N_FORMS]; /* by enum tok_form; never written again */
+static struct form forms[N_FORMS]; /* by enum tok_form; constant once made */
 
 /* --- tables ----------------------------------------------------------------------------------------------- */
 
@@ -76,11 +78,11 @@ static void add_character(enum tok_form f, int32_t c)
     if (!composes(f) || n != 1 || parts[0] != c)
         set_bit(forms[f].bad, c);
     else
-        set_bit(forms[f].bad, last); /* it joins what stands before it */
+        set_bit(forms[f].bad, last); /* it may join what precedes it */
 }
 
-/* Hangul is no matter of utf8proc's tables: syllables are of two or three letters, of which the second and third join
- * what stands before them. */
+/* Hangul is not in utf8proc's tables: syllables consist of two or three letters, of which the second and third join
+ * what precedes them. */
 static void add_hangul(enum tok_form f)
 {
     for (int32_t c = 0x1161; c <= 0x1175 && composes(f); c++)
@@ -91,7 +93,7 @@ static void add_hangul(enum tok_form f)
         set_bit(forms[f].bad, c);
 }
 
-/* Most characters are ideographs and syllables of Hangul, between these. */
+/* Makes a form's table. Most characters are ideographs and Hangul syllables, which are treated as ranges. */
 static void make_table(enum tok_form form)
 {
     static const struct { int32_t from, to; } ranges[] = {
@@ -135,7 +137,7 @@ static int by_class(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Marks by their classes, those of one class as they were: a great many in a time that grows with their number. */
+/* Sorts marks stably by their classes, in linear time if there are many. */
 static bool sort_marks(int32_t *c, size_t n)
 {
     if (n <= SHORT_RUN) {
@@ -174,7 +176,7 @@ static bool sort_all(struct stretch *s)
     return true;
 }
 
-/* text[0..n) in the form; false: out of memory. */
+/* Appends text[0..n) in the form; false: out of memory. */
 static bool put_stretch(enum tok_form f, const char *text, size_t n, struct stretch *s, struct pp_buf *out)
 {
     s->n = 0;
@@ -207,8 +209,8 @@ static bool is_clean(const struct form *f, int32_t c)
     return c < 0 || !(get_bit(f->bad, c) || get_bit(f->marks, c));
 }
 
-/* Bytes of the character at p, not of ASCII, if the first of them tell that it is clean, as those of Chinese do; else
- * 0. */
+/* Bytes of the character at p, which is not ASCII, if its first bytes show that it is clean, as those of Chinese do;
+ * otherwise 0. */
 static inline size_t clean_width(const struct form *f, const char *p, const char *end)
 {
     const uint8_t a = (uint8_t)p[0];
@@ -233,8 +235,8 @@ static inline const char *skip_ascii(const char *p, const char *end)
     return p;
 }
 
-/* Whether no byte begins another character than those of ASCII, Latin with accents, modern Cyrillic and ideographs:
- * U+0000 to U+02FF, U+0400 to U+047F, U+4000 to U+9FFF. */
+/* Whether all bytes belong to ASCII, accented Latin, modern Cyrillic and ideographs: U+0000 to U+02FF, U+0400 to
+ * U+047F, U+4000 to U+9FFF. */
 static inline bool surely_clean(const char *p)
 {
     uint8_t other = 0;
@@ -245,7 +247,7 @@ static inline bool surely_clean(const char *p)
     return !other;
 }
 
-/* Goes on from p, where a character of ASCII is, as far as all is clean. *start: the last character before that. */
+/* Skips clean text from p, where an ASCII character is. *start: the last character before the result. */
 static const char *skip_plain(const struct form *f, const char *p, const char *end, const char **start)
 {
     const char *const begin = p;

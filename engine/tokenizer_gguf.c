@@ -57,15 +57,15 @@ static int shown_len(struct pp_str s)
     return s.len < 64 ? (int)s.len : 64;
 }
 
-static const char lead_key[] = "pippin.tokenizer.lead"; /* what is put before a text behind BOS */
-static const char tail_key[] = "pippin.tokenizer.tail"; /* what is put behind a text, where it is not EOS alone */
+static const char lead_key[] = "pippin.tokenizer.lead"; /* put before a text, after BOS */
+static const char tail_key[] = "pippin.tokenizer.tail"; /* put after a text, unless it is only EOS */
 static const char denormal_key[] = "pippin.tokenizer.denormalizer";
 static const char table_key[] = "tokenizer.ggml.precompiled_charsmap"; /* SentencePiece's, of characters */
 
 /* tokenizer.ggml.model, by enum tok_kind */
 static const char *const kind_names[] = {"gpt2", "llama", "t5", "bert", "rwkv", "plamo2", "whitespace"};
 enum { N_KINDS = sizeof kind_names / sizeof *kind_names };
-/* The same of kinds that other programs have no names for, by enum tok_units. */
+/* The same for kinds that other programs have no names for, by enum tok_units. */
 static const char *const unit_names[] = {"llama", "sentencepiece-char", "sentencepiece-word"};
 
 /* --- reading ------------------------------------------------------------------------------------------- */
@@ -95,7 +95,7 @@ static enum pp_code read_tokens(const struct pp_gguf *g, struct tok_spec *spec, 
     return PP_OK;
 }
 
-/* "left right"; either may begin with a space of its own. */
+/* "left right"; either may itself begin with a space. */
 static bool split_merge(struct pp_str s, struct tok_merge_text *m)
 {
     const char *space = s.len > 1 ? memchr(s.data + 1, ' ', s.len - 1) : NULL;
@@ -145,7 +145,7 @@ static enum pp_code read_scores(const struct pp_gguf *g, struct tok_spec *spec, 
     return PP_OK;
 }
 
-/* The split rule where a file does not say one, or "default": of ollama's files some do not. */
+/* The split rule of files that do not name one, as some of ollama's, or name it "default". */
 static struct pp_str usual_rule(const struct pp_gguf *g, const struct tok_spec *spec)
 {
     static const char eot[] = "<|eot_id|>";
@@ -210,7 +210,7 @@ static enum pp_code read_split(const struct pp_gguf *g, struct tok_spec *spec, s
     return PP_OK;
 }
 
-/* White space is dropped; llama.cpp has words of small letters, if the file says so. */
+/* White space is dropped; letters become lower case if the file says so, as llama.cpp does. */
 static enum pp_code read_characters(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
     static const char words[] = "(?#others removed)[^" TOK_WHITE_SPACE "]+", lower[] = "[{\"type\":\"Lowercase\"}]";
@@ -238,8 +238,8 @@ static enum pp_code read_characters(const struct pp_gguf *g, struct tok_spec *sp
     return code;
 }
 
-/* Whether it is SentencePiece's kind whose merges are ranked. Some files call it gpt2, or llama, as ollama's of Gemma 4
- * do, and say so by a name of a split rule, though nothing is split. */
+/* Whether it is SentencePiece with ranked merges. Some files call it gpt2, or llama as ollama's of Gemma 4 do, and show
+ * it by the name of a split rule, though nothing is split. */
 static bool is_ranked(const struct pp_gguf *g)
 {
     static const char *const rules[] = {"gemma4", "granite-embed-multi-311m", "sarvam-moe"};
@@ -262,7 +262,7 @@ static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, str
     spec->unk = tok_spec_find(spec, "<unk>", 5);
     spec->bos = tok_spec_find(spec, "<s>", 3);
     spec->eos = tok_spec_find(spec, "</s>", 4);
-    if (pp_gguf_string(g, "general.architecture", &family)) /* ollama's files of Gemma 3 do not say it */
+    if (pp_gguf_string(g, "general.architecture", &family)) /* ollama's files of Gemma 3 do not set it */
         add_space = !str_is(family, "gemma3");
     add_space = add_space && !is_ranked(g);
     pp_gguf_bool(g, "tokenizer.ggml.add_space_prefix", &add_space);
@@ -276,7 +276,7 @@ static enum pp_code read_spm(const struct pp_gguf *g, struct tok_spec *spec, str
     pp_gguf_bool(g, "pippin.tokenizer.by_rank", &by_rank);
     by_rank = by_rank || is_ranked(g);
     if (is_ranked(g))
-        tok_spec_mark_bytes(spec); /* some files do not say it */
+        tok_spec_mark_bytes(spec); /* some files do not mark them */
     pp_gguf_bool(g, "pippin.tokenizer.squeeze", &spec->squeeze);
     if (pp_gguf_array(g, table_key, &type, &n))
         spec->charsmap = pp_gguf_array_bytes(g, table_key);
@@ -301,7 +301,7 @@ static enum pp_code read_unigram(const struct pp_gguf *g, struct tok_spec *spec,
     return code;
 }
 
-/* Files of PLaMo 3 do not say where text is cut before: that is as in its makers' tokenizer_config.json. */
+/* Files of PLaMo 3 do not say where text is cut first; this is as in its makers' tokenizer_config.json. */
 static enum pp_code read_plamo(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
     static const char key[] = "pippin.tokenizer.breaks";
@@ -327,8 +327,7 @@ static enum pp_code read_plamo(const struct pp_gguf *g, struct tok_spec *spec, s
     return read_scores(g, spec, err);
 }
 
-/* Files of other programs do not say what was done to text; nearly all such models are of small letters without
- * accents. */
+/* Files of other programs do not say how text is normalised; nearly all such models use lower case without accents. */
 static enum pp_code read_wordpiece(const struct pp_gguf *g, struct tok_spec *spec, struct pp_error *err)
 {
     bool cased = false, clean = true, chinese = true, lower, accents;
@@ -354,7 +353,7 @@ static enum pp_code read_wordpiece(const struct pp_gguf *g, struct tok_spec *spe
     return read_patterns(g, spec, err);
 }
 
-/* Tokens with properties that nothing else tells. */
+/* Tokens with properties that no other key gives. */
 static const struct { const char *key; uint8_t flag; } flag_lists[] = {
     {"pippin.tokenizer.lstrip", TOK_LSTRIP},
     {"pippin.tokenizer.rstrip", TOK_RSTRIP},
@@ -379,7 +378,7 @@ static void read_flag_list(const struct pp_gguf *g, const char *key, uint8_t fla
     }
 }
 
-/* Small letters; "" if it is not said. */
+/* The model's name in lower case; "": there is none. */
 static void read_name(const struct pp_gguf *g, char name[64])
 {
     struct pp_str s = {"", 0};
@@ -389,7 +388,7 @@ static void read_name(const struct pp_gguf *g, char name[64])
         *c = pp_lower(*c);
 }
 
-/* Phi-3's own tokens take the white space behind them; its files do not say so. */
+/* Phi-3's own tokens take the white space after them; its files do not say so. */
 static void mark_phi3(struct tok_spec *spec)
 {
     for (size_t i = 0; i < spec->n; i++) {
@@ -401,7 +400,7 @@ static void mark_phi3(struct tok_spec *spec)
     }
 }
 
-/* Encoders' tokens for what is left out take the white space before them. */
+/* Mask tokens of encoders take the white space before them. */
 static void mark_mask(const char *mask, struct tok_spec *spec)
 {
     const int64_t id = tok_spec_find(spec, mask, strlen(mask));
@@ -409,7 +408,7 @@ static void mark_mask(const char *mask, struct tok_spec *spec)
         spec->flags[id] |= TOK_LSTRIP;
 }
 
-/* What files do not say of white space about tokens, by the names that llama.cpp goes by. */
+/* Sets flags about white space around tokens that files lack, by the names that llama.cpp goes by. */
 static void mark_strips(const struct pp_gguf *g, struct tok_spec *spec)
 {
     static const char *const rules[] = {"jina-v2-de", "jina-v2-es", "jina-v2-code"};
@@ -458,7 +457,7 @@ static void read_ids(const struct pp_gguf *g, struct tok_spec *spec)
     pp_gguf_int(g, "tokenizer.ggml.eot_token_id", &spec->eot);
     if (spec->kind == TOK_WORDPIECE) {
         pp_gguf_int(g, "tokenizer.ggml.cls_token_id", &spec->bos);
-        pp_gguf_int(g, "tokenizer.ggml.seperator_token_id", &spec->eos); /* so spelled */
+        pp_gguf_int(g, "tokenizer.ggml.seperator_token_id", &spec->eos); /* this spelling */
     }
     pp_gguf_int(g, "tokenizer.ggml.unknown_token_id", &spec->unk);
     pp_gguf_int(g, "tokenizer.ggml.eom_token_id", &eom);
@@ -543,7 +542,8 @@ static enum pp_code read_spec(const struct pp_gguf *g, struct tok_spec *spec, st
     return code;
 }
 
-/* Some of ollama's files have the table of characters in base 64, a string for each character. *map: pp_free. */
+/* Decodes the table of characters that some of ollama's files have in base 64, with a string for each character. *map:
+ * pp_free. */
 static enum pp_code decode_table(const struct pp_gguf *g, struct tok_spec *spec, char **map, struct pp_error *err)
 {
     struct pp_buf text = {0};
@@ -585,7 +585,7 @@ static enum pp_code write_tokens(const struct pp_tokenizer *t, struct pp_gguf_wr
     struct pp_str *texts = pp_realloc_array(NULL, t->n_vocab, sizeof *texts);
     int32_t *types = pp_realloc_array(NULL, t->n_vocab, sizeof *types);
     struct pp_buf escaped = {0};
-    for (int pass = 0; texts && types && pass < 2; pass++) { /* lengths first: the buffer moves while it grows */
+    for (int pass = 0; texts && types && pass < 2; pass++) { /* lengths first, as the buffer moves when it grows */
         size_t at = 0;
         for (uint32_t i = 0; i < t->n_vocab; i++) {
             const size_t before = escaped.len;
@@ -615,7 +615,7 @@ static enum pp_code write_merges(const struct pp_tokenizer *t, struct pp_gguf_wr
 {
     struct pp_buf text = {0};
     struct pp_str *merges = pp_realloc_array(NULL, (size_t)t->n_merges + 1, sizeof *merges);
-    for (int pass = 0; merges && pass < 2; pass++) { /* lengths first: the buffer moves while it grows */
+    for (int pass = 0; merges && pass < 2; pass++) { /* lengths first, as the buffer moves when it grows */
         size_t at = 0;
         for (uint32_t i = 0; i < t->n_merges; i++) {
             struct pp_str left = tok_text(t, (uint32_t)(t->merges[i] >> 32));
@@ -637,7 +637,7 @@ static enum pp_code write_merges(const struct pp_tokenizer *t, struct pp_gguf_wr
     return ok ? PP_OK : pp_fail_nomem(err, "the tokenizer's merges");
 }
 
-/* Where merges are ranked, readers that know only scores get the negative rank of the best merge to make a token. */
+/* For ranked merges, readers that know only scores get the negative rank of the best merge that makes a token. */
 static enum pp_code write_scores(const struct pp_tokenizer *t, struct pp_gguf_writer *w, struct pp_error *err)
 {
     if (t->score) {
@@ -756,7 +756,7 @@ static void write_bert(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
     write_id(w, "tokenizer.ggml.seperator_token_id", t->eos);
 }
 
-/* What other programs' files have no keys for, where it is not as usual. */
+/* Writes the settings that other programs' files have no keys for, where they differ from the usual. */
 static void write_own(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
 {
     const struct {
@@ -845,7 +845,7 @@ static int32_t kept_id(int32_t id, int64_t n)
 enum pp_code pp_tokenizer_to_gguf(const struct pp_tokenizer *t, int64_t most, struct pp_gguf_writer *w,
                                   struct pp_error *err)
 {
-    struct pp_tokenizer first = *t; /* its tables are the whole one's: those behind are symbols that are no tokens */
+    struct pp_tokenizer first = *t; /* shares the tables of the whole; later symbols are no tokens */
     if (most <= 0 || most >= t->n_vocab)
         return write_all(t, w, err);
     first.n_vocab = (uint32_t)most;
