@@ -20,26 +20,26 @@ enum {
 struct reader {
     const cJSON *root, *model;
     struct tok_spec spec;
-    bool byte_level;    /* a pre-tokenizer or decoder says so */
+    bool byte_level;    /* set by a pre-tokenizer or a decoder */
     bool spaces;        /* spaces become U+2581 */
     bool unigram, wordpiece, words; /* the model's type; words: WordLevel */
     bool spells;                   /* a normalizer writes a character for each byte */
-    bool metaspace;                /* a pre-tokenizer says what is put before text */
-    bool bert_words;               /* words are those of BERT */
-    bool late, early;              /* added tokens are looked for in normalised text, and in text as it is */
-    double *exact;                 /* scores as the file has them */
-    const cJSON *normalizers[MAX_NORMALIZERS]; /* without sequences */
+    bool metaspace;                /* a pre-tokenizer tells what is put before text */
+    bool bert_words;               /* words are cut as BERT does */
+    bool late, early;              /* some added tokens are looked for in normalised text; some in raw text */
+    double *exact;                 /* scores in the file's precision */
+    const cJSON *normalizers[MAX_NORMALIZERS]; /* with sequences flattened */
     size_t n_normalizers;
-    struct pp_buf steps;           /* those of them that are done one after the other */
+    struct pp_buf steps;           /* those that are run as steps */
     char *charsmap;                /* decoded here */
-    struct pp_buf pieces;          /* WordPiece's texts as they are kept */
-    unsigned template_parts;       /* read so far */
+    struct pp_buf pieces;          /* texts of WordPiece as they are kept */
+    unsigned template_parts;       /* so far */
     char *owned[2 * TOK_MAX_PATTERNS]; /* patterns made here */
     size_t n_owned;
-    bool foreign[TOK_MAX_PATTERNS]; /* patterns that are expressions of the file */
+    bool foreign[TOK_MAX_PATTERNS]; /* patterns that are the file's own expressions */
 };
 
-/* Absent and null are the default. */
+/* A member that may be absent or null. */
 static bool bool_member(const cJSON *object, const char *name, bool otherwise)
 {
     const cJSON *value = pp_json_member(object, name);
@@ -69,7 +69,7 @@ static enum pp_code read_charsmap(struct reader *r, const cJSON *node, struct pp
     return code;
 }
 
-/* null in strip_accents: as lowercase says. */
+/* Options of a BertNormalizer. strip_accents null: the same as lowercase. */
 struct tok_bert tok_bert_of(const cJSON *node)
 {
     const bool lower = bool_member(node, "lowercase", true);
@@ -79,7 +79,7 @@ struct tok_bert tok_bert_of(const cJSON *node)
                              .lower = lower};
 }
 
-/* Replaces runs of spaces by one, or by the one that stands for it. */
+/* Replaces runs of spaces by one space, or by the character for one. */
 static bool is_squeeze(const cJSON *node)
 {
     const char *pattern = pp_json_text(pp_json_member(node, "pattern"), "Regex"), *to = pp_json_text(node, "content");
@@ -126,10 +126,10 @@ static enum pp_code read_normalizers(struct reader *r, const cJSON *node, struct
     return code;
 }
 
-/* What other programs are told of a step, and the kind of vocabulary does itself where it can. */
+/* Notes what a step does, for other programs, and for the kind of vocabulary, which does it itself if it can. */
 static enum pp_code tell(struct reader *r, const cJSON *node, struct pp_error *err)
 {
-    const bool spaced = r->spec.kind == TOK_SPM || r->unigram; /* with others prefixes say how texts are joined */
+    const bool spaced = r->spec.kind == TOK_SPM || r->unigram; /* for others the prefix tells how texts are joined */
     if (is_prepend(node) && !r->metaspace && spaced)
         r->spec.prefix = (struct tok_prefix){TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS, TOK_PREFIX_ALWAYS};
     else if (is_type(node, "BertNormalizer"))
@@ -141,7 +141,7 @@ static enum pp_code tell(struct reader *r, const cJSON *node, struct pp_error *e
     return PP_OK;
 }
 
-/* How many at the end need not be done step by step, as the kind of vocabulary does them itself. */
+/* How many of the last normalizers need not be run as steps, as the kind of vocabulary does them itself. */
 static size_t count_own(const struct reader *r)
 {
     const cJSON *const *list = r->normalizers;
@@ -151,7 +151,7 @@ static size_t count_own(const struct reader *r)
     if (r->spec.kind != TOK_SPM || r->late)
         return 0;
     for (size_t i = 0; i + 2 < n; i++)
-        if (is_prepend(list[i])) /* two are more than one */
+        if (is_prepend(list[i])) /* two differ from one */
             return 0;
     if (n > 1 && !r->metaspace && ((is_prepend(list[n - 2]) && is_spaces(list[n - 1])) ||
                                    (is_spaces(list[n - 2]) && is_prepend(list[n - 1]))))
@@ -159,7 +159,7 @@ static size_t count_own(const struct reader *r)
     return n && is_spaces(list[n - 1]);
 }
 
-/* What is done step by step. */
+/* Decides which normalizers are run as steps. */
 static enum pp_code place_normalizers(struct reader *r, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -198,7 +198,7 @@ static enum pp_code add_pattern(struct reader *r, const char *pattern, struct pp
     return PP_OK;
 }
 
-/* A pattern with its behaviour, which is kept here. */
+/* Adds a pattern with its behaviour; the text is kept here. */
 static enum pp_code add_behaving(struct reader *r, const char *behavior, const char *open, const char *pattern,
                                  const char *close, struct pp_error *err)
 {
@@ -218,7 +218,7 @@ static enum pp_code add_literal(struct reader *r, const char *behavior, const ch
     return add_behaving(r, behavior, "\\Q", text, "\\E", err);
 }
 
-/* Has the expressions of the file, of which no rule is made, in our dialect. */
+/* Translates the file's own expressions, for which there is no rule, to PCRE2's dialect. */
 static enum pp_code translate_patterns(struct reader *r, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -247,18 +247,18 @@ static enum pp_code read_split(struct reader *r, const cJSON *node, struct pp_er
     const bool inverted = bool_member(node, "invert", false);
     const char *behavior = tok_behavior(pp_json_text(node, "behavior"), inverted);
     if (r->spaces && text && strcmp(text, " ") == 0)
-        return PP_OK; /* no spaces are left to split at */
+        return PP_OK; /* then there are no spaces to split at */
     if (!behavior || !(regex || (text && *text)))
         return unsupported("pre-tokenizer", node, err);
     if (r->spec.n_patterns < TOK_MAX_PATTERNS)
         r->foreign[r->spec.n_patterns] = regex != NULL;
     if (regex && (!*behavior || (inverted && strcmp(pp_json_text(node, "behavior"), "Removed") == 0 &&
-                                 tok_pattern_is_total(regex)))) /* that leaves nothing to be removed */
+                                 tok_pattern_is_total(regex)))) /* then nothing is left to remove */
         return add_pattern(r, regex, err);
     return regex ? add_behaving(r, behavior, "", regex, "", err) : add_literal(r, behavior, text, err);
 }
 
-/* {"type": "FixedLength", "length": 5}; behind ByteLevel it would count bytes. */
+/* {"type": "FixedLength", "length": 5}; after ByteLevel it would count bytes. */
 static enum pp_code read_length(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     const cJSON *given = pp_json_member(node, "length");
@@ -317,7 +317,7 @@ static enum pp_code read_metaspace(struct reader *r, const cJSON *node, struct p
     return PP_OK;
 }
 
-/* The only pre-tokenizer, in a sequence or not. */
+/* Whether it is the only pre-tokenizer, perhaps in a sequence. */
 static bool is_alone(const struct reader *r, const cJSON *node)
 {
     const cJSON *whole = pp_json_member(r->root, "pre_tokenizer"), *list = pp_json_member(whole, "pretokenizers");
@@ -447,7 +447,7 @@ static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
     return PP_OK;
 }
 
-/* The token of unknown words is none that words are made of, whether or not it is among those that were added. */
+/* The unknown token is no piece of words, whether it is an added token or not. */
 static void mark_unknown(struct reader *r)
 {
     const char *unk = pp_json_text(r->model, "unk_token");
@@ -456,7 +456,7 @@ static void mark_unknown(struct reader *r)
         r->spec.types[id] = TOK_UNKNOWN;
 }
 
-/* "##ing" goes on with a word and is kept as "ing"; "sing" begins one and is kept with U+2581 before it. */
+/* "##ing" continues a word and is kept as "ing"; "sing" begins one and is kept with U+2581 before it. */
 static enum pp_code keep_pieces(struct reader *r, struct pp_error *err)
 {
     const char *prefix = pp_json_member(r->model, "continuing_subword_prefix")
@@ -465,7 +465,7 @@ static enum pp_code keep_pieces(struct reader *r, struct pp_error *err)
     if (!skip)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer's pieces do not say which go on with a word, which "
                        "pippin does not know");
-    for (int pass = 0; pass < 2 && !r->pieces.bad; pass++) { /* lengths first: the buffer moves while it grows */
+    for (int pass = 0; pass < 2 && !r->pieces.bad; pass++) { /* lengths first, as the buffer moves when it grows */
         size_t at = 0;
         for (size_t i = 0; i < r->spec.n; i++) {
             struct pp_str *s = &r->spec.texts[i];
@@ -530,7 +530,7 @@ static enum pp_code read_merges(struct reader *r, struct pp_error *err)
 
 /* --- post-processor ------------------------------------------------------------------------------------ */
 
-/* The first token before the text is BOS, and the last one behind it EOS. */
+/* Notes a token of the template: the first one before the text is BOS, the last one after it EOS. */
 static enum pp_code put_around(struct reader *r, int64_t id, bool before, struct pp_error *err)
 {
     struct tok_spec *spec = &r->spec;
@@ -554,7 +554,7 @@ static enum pp_code put_around(struct reader *r, int64_t id, bool before, struct
     return PP_OK;
 }
 
-/* The name of a part means the tokens that are listed for it, most often the one that is called so. */
+/* A part's name refers to a list of tokens, most often one token with that name. */
 static enum pp_code read_template_part(struct reader *r, const cJSON *part, const cJSON *named, bool before,
                                        struct pp_error *err)
 {
@@ -572,14 +572,14 @@ static enum pp_code read_template_part(struct reader *r, const cJSON *part, cons
     return code;
 }
 
-/* [text, id] of the tokens that a text begins and ends with. */
+/* [text, id] of the tokens with which a text begins and ends. */
 static enum pp_code read_ends(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     enum pp_code code = put_around(r, id_of(cJSON_GetArrayItem(pp_json_member(node, "cls"), 1)), true, err);
     return code ? code : put_around(r, id_of(cJSON_GetArrayItem(pp_json_member(node, "sep"), 1)), false, err);
 }
 
-/* What the template for one text puts before and after it. */
+/* Reads what the template for a single text puts before and after it. */
 static enum pp_code read_post_processor(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     const cJSON *part;
@@ -607,7 +607,7 @@ static enum pp_code read_post_processor(struct reader *r, const cJSON *node, str
 
 /* --- decoder ------------------------------------------------------------------------------------------- */
 
-/* How texts of tokens begin, where U+2581 is replaced by spaces: without one if a Strip says so. */
+/* Reads how texts of tokens begin, where U+2581 becomes a space: without that space if a Strip removes it. */
 static enum pp_code read_decoder(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     const cJSON *part;
@@ -656,7 +656,7 @@ static enum pp_code refuse_cutting(const char *vocabularies, struct pp_error *er
                    "vocabularies", vocabularies);
 }
 
-/* Of pieces of words. */
+/* For WordPiece. */
 static enum pp_code decide_pieces(struct reader *r, struct pp_error *err)
 {
     struct tok_spec *spec = &r->spec;
@@ -672,7 +672,7 @@ static enum pp_code decide_pieces(struct reader *r, struct pp_error *err)
     return r->wordpiece ? translate_patterns(r, err) : PP_OK;
 }
 
-/* Of characters, merged or as whole words. */
+/* For BPE of characters and whole words. */
 static void decide_characters(struct reader *r, bool fallback)
 {
     struct tok_spec *spec = &r->spec;
@@ -683,7 +683,7 @@ static void decide_characters(struct reader *r, bool fallback)
         tok_spec_mark_bytes(spec);
     if (spec->word_end.len && !is_type(decoder, "WordPiece"))
         return;
-    /* with nothing that tells how texts are put together there is a space before each */
+    /* if nothing tells how texts are joined, each begins with a space */
     if (is_type(decoder, "WordPiece")) {
         const char *glue = pp_json_text(decoder, "prefix");
         spec->glue = (struct pp_str){glue, strlen(glue)};

@@ -1,10 +1,10 @@
-/* tokenizer_moses.c - English text as Moses cuts it into words, with white space between them: BioGPT's vocabulary was
- * made of such text. Signs and hyphens stand apart ("T-cell" becomes "T @-@ cell"), a point does where it ends a
- * sentence, an apostrophe is part of what follows it, and signs that other programs take for markup are spelled out.
+/* tokenizer_moses.c - English text cut into words as Moses does, with white space between them: BioGPT's vocabulary was
+ * made from such text. Punctuation and hyphens become words ("T-cell" becomes "T @-@ cell"), a point does if it ends a
+ * sentence, an apostrophe belongs to what follows it, and signs that other programs take for markup are spelled out.
  *
  * Koehn et al., Moses: Open Source Toolkit for Statistical Machine Translation (ACL 2007), scripts/tokenizer; with
- * dashes split and signs escaped, as transformers' BioGptTokenizer asks sacremoses for. Classes of characters are those
- * of Latin, Greek and Cyrillic; of other scripts' marks not all are. */
+ * dashes split and signs escaped, the options that transformers' BioGptTokenizer gives sacremoses. Character classes
+ * cover Latin, Greek and Cyrillic; of other scripts' marks some are missing. */
 #include <string.h>
 #include <utf8proc.h>
 
@@ -13,15 +13,15 @@
 #include "engine/tokenizer_internal.h"
 
 enum {
-    DOT = 1,            /* one of several points in a row: no text has this, as control characters are gone by then */
-    BAD_BYTE = 0x110000, /* and more: a byte that is not UTF-8 */
+    DOT = 1,            /* one of several points in a row; no text has it, as control characters are removed before */
+    BAD_BYTE = 0x110000, /* and above: a byte that is not UTF-8 */
 };
 
-/* Characters, of which a step makes others. */
+/* A text as characters; each step makes a new one. */
 struct line {
     int32_t *c;
     size_t n, cap;
-    bool bad; /* no memory */
+    bool bad; /* out of memory */
 };
 
 static void put(struct line *l, int32_t c)
@@ -45,7 +45,7 @@ static bool is_letter(int32_t c)
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     if (c >= 0x10000 || (c >= 0x3400 && c <= 0x9FFF && c != 0x4DC0) || (c >= 0xAC00 && c <= 0xD7A3) ||
         (c >= 0xF900 && c <= 0xFAFF))
-        return false; /* ideographs and Hangul stand apart */
+        return false; /* ideographs and Hangul are separate */
     const utf8proc_category_t k = utf8proc_category(c);
     if (k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_MC)
         return c == 0x345 || c >= 0x5B0;
@@ -72,15 +72,15 @@ static bool is_small(int32_t c)
                     : c == 0xAA || c == 0xBA || (c < 0x10000 && utf8proc_category(c) == UTF8PROC_CATEGORY_LL);
 }
 
-/* What Python takes for white space. */
+/* Python's white space. */
 static bool is_white(int32_t c)
 {
     return (c >= 0x1C && c <= ' ') || (c < BAD_BYTE && tok_char_class(c) & TOK_SPACE_CHAR);
 }
 
-/* --- one step after the other ----------------------------------------------------------------------------- */
+/* --- steps ------------------------------------------------------------------------------------------------ */
 
-/* Characters without those that control something, and with one space for several white ones, none at the ends. */
+/* Removes control characters, replaces runs of white space by a space, and trims both ends. */
 static void read_text(struct pp_str text, struct line *out)
 {
     bool space = true;
@@ -99,7 +99,7 @@ static void read_text(struct pp_str text, struct line *out)
         out->n--;
 }
 
-/* Signs stand apart, but those that later steps look at. */
+/* Separates punctuation, except what later steps handle. */
 static void split_signs(const struct line *in, struct line *out)
 {
     for (size_t i = 0; i < in->n; i++) {
@@ -113,7 +113,7 @@ static void split_signs(const struct line *in, struct line *out)
     }
 }
 
-/* A hyphen between letters or digits; and several points, which are a word. */
+/* Separates a hyphen between letters or digits, and several points, which become a word. */
 static void split_hyphens_and_dots(const struct line *in, struct line *out)
 {
     for (size_t i = 0, end; i < in->n; i = end) {
@@ -137,7 +137,7 @@ static void split_hyphens_and_dots(const struct line *in, struct line *out)
     }
 }
 
-/* Commas but those between numbers. */
+/* Separates commas, except between numbers. */
 static void split_commas_behind(const struct line *in, struct line *out)
 {
     for (size_t i = 0; i < in->n; i++) {
@@ -163,8 +163,8 @@ static void split_commas_before(const struct line *in, struct line *out)
     }
 }
 
-/* An apostrophe between two characters: what they are, and whether it goes with the second. Each takes what it finds
- * between, so that of several the next one begins behind the last character. */
+/* An apostrophe between two characters: their classes, and whether it goes with the second. A match takes the character
+ * after the apostrophe, so the next one begins after that. */
 static const struct apostrophe {
     enum beside { LETTER, NO_LETTER, NEITHER, NUMBER, LETTER_S } before, behind;
     bool goes_on;
@@ -204,8 +204,8 @@ static void split_apostrophes(const struct line *in, struct line *out, const str
 
 /* --- points ----------------------------------------------------------------------------------------------- */
 
-/* What a point behind belongs to, even if a capital letter follows. Single capital letters do, too, and what has a
- * point in it besides. */
+/* Words that keep a point after them even before a capital letter. So do single capital letters, and words with another
+ * point in them. */
 static const char *const abbreviations[] = {
     "Adj",  "Adm",  "Adv", "Apr",  "Asst", "Aug", "Bart", "Bldg", "Brig", "Bros", "Capt",   "Cmdr", "Col", "Comdr",
     "Con",  "Corp", "Cpl", "DR",   "Dec",  "Dr",  "Drs",  "Ens",  "Feb",  "Gen",  "Gov",    "Hon",  "Hosp", "Hr",
@@ -214,7 +214,7 @@ static const char *const abbreviations[] = {
     "Rep",  "Reps", "Res", "Rev",  "Rs",   "Rt",  "Sen",  "Sens", "Sep",  "Sfc",  "Sgt",    "Sr",   "St",  "Supt",
     "Surg", "rev",  "v",   "vs",
 };
-static const char *const before_numbers[] = {"Art", "No", "pp"}; /* which belong to it where digits follow */
+static const char *const before_numbers[] = {"Art", "No", "pp"}; /* keep their point before digits */
 
 static bool is_one_of(const int32_t *word, size_t n, const char *const *list, size_t n_list)
 {
@@ -228,7 +228,7 @@ static bool is_one_of(const int32_t *word, size_t n, const char *const *list, si
     return false;
 }
 
-/* Whether the point behind a word is part of it. next: the first character of the next word; 0: there is none. */
+/* Whether the point after a word is part of it. next: the first character of the next word; 0: none. */
 static bool keeps_point(const int32_t *word, size_t n, int32_t next)
 {
     bool point = false, letter = false;
@@ -251,13 +251,13 @@ static size_t next_word(const struct line *in, size_t i, size_t *end)
     return i;
 }
 
-/* Words with one space between them. */
+/* Separates points from words, which have one space between them. */
 static void split_points(const struct line *in, struct line *out)
 {
     size_t end, next_end;
     for (size_t i = next_word(in, 0, &end), next; i < in->n; i = next, end = next_end) {
         next = next_word(in, end, &next_end);
-        const size_t n = end - i - 1; /* characters before the last one */
+        const size_t n = end - i - 1; /* characters before the point */
         if (out->n)
             put(out, ' ');
         for (size_t k = i; k < i + n; k++)

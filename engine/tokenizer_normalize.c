@@ -1,8 +1,8 @@
-/* tokenizer_normalize.c - text as the makers of a vocabulary had it before it was cut.
+/* tokenizer_normalize.c - normalises text before it is cut.
  *
- * SentencePiece replaces characters by a table that the model carries (precompiled_charsmap): a double array, as the
- * library Darts-clone writes it, finds the longest run of bytes that has a replacement. BERT drops control characters
- * and accents, makes letters small, and cuts at white space and punctuation. */
+ * SentencePiece replaces characters by a table in the model (precompiled_charsmap): a double array, as the library
+ * Darts-clone writes it, finds the longest run of bytes that has a replacement. BERT drops control characters and
+ * accents, makes letters lower case, and cuts at white space and punctuation. */
 #include <string.h>
 #include <utf8proc.h>
 
@@ -11,7 +11,8 @@
 
 /* --- the table of characters ------------------------------------------------------------------------------ */
 
-/* u32 bytes of the double array; the array, of u32 units; then replacements, each ended by a NUL. */
+/* The layout: u32 size of the double array in bytes; the array, of u32 units; then replacements, each ended by a
+ * NUL. */
 struct table {
     const char *units, *texts;
     size_t n_units, n_texts;
@@ -49,13 +50,13 @@ static uint32_t unit(const struct table *t, uint32_t i)
     return t->units && i < t->n_units ? read_u32(t->units + 4 * (size_t)i) : 0;
 }
 
-/* Where the children of a unit lie, relative to it. */
+/* Offset from a unit to its children. */
 static uint32_t offset(uint32_t u)
 {
     return u >> 10 << (u >> 6 & 8);
 }
 
-/* How many bytes of text have a replacement, as many as possible, or as few; 0: none. */
+/* How many bytes of text have a replacement, as many as possible or, if `shortest`, as few; 0: none. */
 static size_t find_replacement(const struct table *t, const char *text, size_t n, bool shortest, struct pp_str *to)
 {
     uint32_t u = unit(t, 0), at = offset(u);
@@ -72,7 +73,7 @@ static size_t find_replacement(const struct table *t, const char *text, size_t n
         const uint32_t value = unit(t, at) & 0x7FFFFFFF;
         if (value >= t->n_texts)
             break;
-        *to = (struct pp_str){t->texts + value, strlen(t->texts + value)}; /* the last byte of all is a NUL */
+        *to = (struct pp_str){t->texts + value, strlen(t->texts + value)}; /* the table ends with a NUL */
         found = i + 1;
         if (shortest)
             break;
@@ -80,7 +81,7 @@ static size_t find_replacement(const struct table *t, const char *text, size_t n
     return found;
 }
 
-/* The character at text, or what replaces it. How many bytes it takes. User-defined tokens stay as they are. */
+/* The character at text, or its replacement. Returns how many bytes it takes. User-defined tokens are kept. */
 static size_t map_character(const struct pp_tokenizer *t, const struct table *table, const char *text, size_t n,
                             struct pp_str *to)
 {
@@ -98,7 +99,7 @@ static size_t map_character(const struct pp_tokenizer *t, const struct table *ta
     return width;
 }
 
-/* Whether what text begins a replacement is for may go on behind it. */
+/* Whether the text is a proper prefix of something with a replacement. */
 static bool replacement_goes_on(const struct table *t, const char *text, size_t n)
 {
     uint32_t at = offset(unit(t, 0));
@@ -130,14 +131,14 @@ size_t pp_shown_text(const struct pp_tokenizer *t, const char *text, size_t n, b
     return width;
 }
 
-/* Bytes of the grapheme that text begins with. */
+/* Bytes of text's first grapheme. */
 static size_t grapheme(const char *text, size_t n)
 {
     int32_t c, next;
     utf8proc_int32_t state = 0;
     size_t at = pp_utf8_decode(text, n, &c);
     while (at < n) {
-        if (c < 0x80 && c != '\r' && (uint8_t)text[at] < 0x80) /* nothing joins these */
+        if (c < 0x80 && c != '\r' && (uint8_t)text[at] < 0x80) /* these never join */
             return at;
         const size_t width = pp_utf8_decode(text + at, n - at, &next);
         if (c < 0 || next < 0 || utf8proc_grapheme_break_stateful(c, next, &state))
@@ -148,8 +149,8 @@ static size_t grapheme(const char *text, size_t n)
     return at;
 }
 
-/* https://github.com/huggingface/tokenizers, src/normalizers/precompiled.rs: what is found first, with the shortest run
- * of bytes, stands for the whole of a short grapheme, else for a character. */
+/* https://github.com/huggingface/tokenizers, src/normalizers/precompiled.rs: the replacement of a prefix, the shortest
+ * that has one, replaces a whole short grapheme, or else a character. */
 void tok_map_characters(struct pp_str map, const char *text, size_t n, struct pp_buf *out)
 {
     enum { SHORT = 6 };
@@ -180,8 +181,8 @@ static bool is_white(int32_t c)
     return c == 0x85 || (k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP);
 }
 
-/* Bytes of a space at the end of text, or 0. For SentencePiece its sign for one is one, even where it stood in the text
- * itself; others cut at spaces before. */
+/* Bytes of a space at the end of text, or 0. For SentencePiece U+2581 is a space, even if it was in the text itself;
+ * others cut at spaces before. */
 static size_t space_at_end(const struct pp_tokenizer *t, const char *text, size_t n)
 {
     if (n && text[n - 1] == ' ')
@@ -220,7 +221,7 @@ void tok_normalize(const struct pp_tokenizer *t, const char *text, size_t n, boo
 
 /* --- BERT's words ----------------------------------------------------------------------------------------- */
 
-/* Not letters or digits in ASCII, although Unicode calls some of them symbols. */
+/* ASCII signs all count, although Unicode calls some of them symbols. */
 static bool is_punctuation(int32_t c)
 {
     if ((c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~'))
@@ -231,7 +232,7 @@ static bool is_punctuation(int32_t c)
     return k >= UTF8PROC_CATEGORY_PC && k <= UTF8PROC_CATEGORY_PO;
 }
 
-/* What \w means: letters, marks, digits, what joins them, and connecting punctuation. */
+/* \w: letters, marks, digits, joiners, and connecting punctuation. */
 static bool is_word(int32_t c)
 {
     const utf8proc_category_t k = utf8proc_category(c);
@@ -250,7 +251,7 @@ bool tok_stands_alone(const char *text, size_t begin, size_t end, size_t n)
     return end == n || (pp_utf8_decode(text + end, n - end, &c), !is_word(c));
 }
 
-/* What cleaning takes out; tab and the ends of lines are white space instead. */
+/* Characters that cleaning removes; tab and line ends become spaces instead. */
 static bool is_control(int32_t c)
 {
     const utf8proc_category_t k = utf8proc_category(c);
@@ -259,7 +260,7 @@ static bool is_control(int32_t c)
     return c == 0xFFFD || k == UTF8PROC_CATEGORY_CC || k == UTF8PROC_CATEGORY_CF || k == UTF8PROC_CATEGORY_CO;
 }
 
-/* The blocks that BERT means: CJK ideographs, their extensions and compatibility forms. */
+/* Blocks that BERT treats as words of their own: CJK ideographs, extensions and compatibility forms. */
 static bool is_chinese(int32_t c)
 {
     static const struct { int32_t from, to; } blocks[] = {
@@ -291,14 +292,14 @@ void tok_bert_normalize(const struct tok_bert *b, const char *text, size_t n, st
             pp_buf_add(out, utf8, pp_utf8_encode(utf8proc_tolower(c), utf8));
         else
             pp_buf_add(out, text + i, width);
-        if (b->lower && c == 0x130) /* I with a dot keeps it */
+        if (b->lower && c == 0x130) /* dotted capital I keeps its dot */
             pp_buf_str(out, "\u0307");
         if (chinese)
             pp_buf_char(out, ' ');
     }
 }
 
-/* One word at a time. */
+/* The word being collected. */
 struct words {
     const struct pp_tokenizer *t;
     struct pp_buf *word;
@@ -316,13 +317,13 @@ static enum pp_code end_word(struct words *w)
     return code;
 }
 
-/* A character as it is after accents were taken off. */
+/* Adds a character from which accents were removed. */
 static enum pp_code add_letter(struct words *w, int32_t c)
 {
     char utf8[4];
     if (is_white(c))
         return end_word(w);
-    if (w->t->bert.lower && c == 0x130) { /* I with a dot keeps it */
+    if (w->t->bert.lower && c == 0x130) { /* dotted capital I keeps its dot */
         pp_buf_str(w->word, "i\u0307");
         return PP_OK;
     }
@@ -348,7 +349,7 @@ static enum pp_code add_character(struct words *w, int32_t c)
     return code;
 }
 
-/* The same for ASCII, which has no accents and needs no tables. */
+/* The same for ASCII, without tables. */
 static enum pp_code add_ascii(struct words *w, char c)
 {
     if ((c < ' ' || c == 0x7F) && w->t->bert.clean && is_control(c))

@@ -1,12 +1,12 @@
-/* tokenizer_plamo.c - PLaMo 2's and 3's vocabularies: of all ways to cut a text into pieces the cheapest, found from
- * the end of the text to its beginning. A piece costs what its score is below zero, in steps of 1/10000; a character
- * may stand as the tokens of its bytes, which costs more than any usual piece. Of equal costs the longest piece stands.
+/* tokenizer_plamo.c - vocabularies of PLaMo 2 and 3: the cheapest way to cut a text into pieces, found from its end to
+ * its beginning. A piece costs its negative score, in steps of 1/10000; a character may also become the tokens of its
+ * bytes, which costs more than any usual piece. Among equal costs the longest piece wins.
  *
- * PLaMo 3's text is cut before: around what looks like one of its own tokens, <|plamo:...|>, and around runs of the
- * same character and of spaces, as long as tokenizer_config.json says; U+EE00, which its makers put at those places, is
- * none of its characters.
+ * PLaMo 3 cuts text first: around what looks like one of its own tokens, <|plamo:...|>, and around runs of the same
+ * character and of spaces whose lengths tokenizer_config.json gives. Its makers mark those places with U+EE00; that
+ * character itself is no part of text.
  *
- * A folder has them in tokenizer.jsonl: a line for each token, [text, score, kind]. */
+ * In a folder they are in tokenizer.jsonl: a line for each token, [text, score, kind]. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -20,15 +20,15 @@
 enum {
     STEPS = 10000,          /* of a score, which is rounded to them */
     UNKNOWN_COST = 10000000,
-    NO_PIECE = 20000000,    /* what costs as much is never taken */
+    NO_PIECE = 20000000,    /* pieces that cost so much are never used */
     BOUNDARY = 0xEE00,
     MAX_NAME = 64,          /* characters of the name in <|plamo:...|> */
 };
-static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD, in place of a byte that is no UTF-8 */
+static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD, for a byte that is not UTF-8 */
 
 /* --- the cheapest cut --------------------------------------------------------------------------------------------- */
 
-/* False: the piece is never taken. */
+/* False: the piece is never used. */
 static bool cost_of(const struct pp_tokenizer *t, uint32_t token, int64_t *cost)
 {
     const double steps = round((double)t->score[token] * STEPS);
@@ -38,7 +38,7 @@ static bool cost_of(const struct pp_tokenizer *t, uint32_t token, int64_t *cost)
     return true;
 }
 
-/* Of tokens with the same text the last one counts; the walk gives the first. */
+/* Of tokens with the same text the last one counts; the walk finds the first. */
 static uint32_t last_alike(const struct tok_walk *w)
 {
     uint32_t i = w->lo;
@@ -47,7 +47,7 @@ static uint32_t last_alike(const struct tok_walk *w)
     return w->index->ids[i];
 }
 
-/* The cheapest way from `at`, where a character of `width` bytes stands, to the end. */
+/* Chooses the cheapest way from the character of `width` bytes at `at` to the end. */
 static void choose(struct tok_merger *m, const char *word, size_t n, size_t at, size_t width)
 {
     struct tok_walk w = {.t = m->t, .index = &m->t->pieces};
@@ -55,7 +55,7 @@ static void choose(struct tok_merger *m, const char *word, size_t n, size_t at, 
     int64_t least = INT64_MAX, cost;
     uint32_t token;
     for (size_t i = at; i < n && tok_walk(&w, word[i], &token); i++) {
-        if (token == TOK_NONE || m->costs[i + 1] == INT64_MAX) /* within a character */
+        if (token == TOK_NONE || m->costs[i + 1] == INT64_MAX) /* would end within a character */
             continue;
         token = last_alike(&w);
         if (!cost_of(m->t, token, &cost) || cost + m->costs[i + 1] > least)
@@ -71,7 +71,7 @@ static void choose(struct tok_merger *m, const char *word, size_t n, size_t at, 
     m->cuts[at] = best;
 }
 
-/* Valid UTF-8. */
+/* Cuts valid UTF-8 into tokens. */
 static enum pp_code add_piece(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -98,9 +98,9 @@ static enum pp_code add_piece(struct tok_merger *m, const char *word, size_t n, 
     return code;
 }
 
-/* --- what PLaMo 3 does before ------------------------------------------------------------------------------------- */
+/* --- PLaMo 3's first cuts ----------------------------------------------------------------------------------------- */
 
-/* As Python's regular expressions have it. */
+/* Space as in Python's regular expressions. */
 static bool is_space(int32_t c)
 {
     return (c >= 0x1C && c <= 0x1F) || tok_char_class(c) & TOK_SPACE_CHAR;
@@ -123,7 +123,7 @@ static size_t name_at(const char *p, size_t n)
     return n - at >= sizeof end - 1 && memcmp(p + at, end, sizeof end - 1) == 0 ? at + sizeof end - 1 : 0;
 }
 
-/* The pieces between runs, and those. */
+/* Cuts at runs; each run is a piece, too. */
 static enum pp_code cut_runs(struct tok_merger *m, const char *text, size_t n, struct pp_error *err)
 {
     const struct tok_breaks *cut = &m->t->breaks;
@@ -168,7 +168,7 @@ static enum pp_code cut_names(struct tok_merger *m, const char *text, size_t n, 
     return code ? code : cut_runs(m, text + begin, n - begin, err);
 }
 
-/* --- any text ----------------------------------------------------------------------------------------------------- */
+/* --- whole texts -------------------------------------------------------------------------------------------------- */
 
 static void make_valid(const char *text, size_t n, struct pp_buf *out)
 {
@@ -218,7 +218,7 @@ static const struct {
              {"USER_DEFINED", TOK_USER}, {"UNUSED", TOK_UNUSED}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
-/* Converters take what is written like one of PLaMo's own tokens for one, whatever its line says. */
+/* Converters treat a text that looks like one of PLaMo's own tokens as one, whatever its line says. */
 static enum tok_type type_of(const char *text, const char *kind)
 {
     const size_t n = strlen(text);
@@ -245,7 +245,7 @@ static enum pp_code read_token(const char *line, size_t n, size_t number, char *
     if (!code)
         code = tok_spec_resize(spec, id + 1, err);
     if (!code) {
-        const size_t len = strlen(text); /* no longer than it was written */
+        const size_t len = strlen(text); /* not longer than its JSON */
         memcpy(*to, text, len);
         spec->texts[id] = (struct pp_str){*to, len};
         spec->types[id] = (uint8_t)type_of(text, cJSON_GetStringValue(cJSON_GetArrayItem(row, 2)));
@@ -269,13 +269,13 @@ static enum pp_code read_lines(const char *data, size_t n, struct tok_spec *spec
     for (const char *p = data, *end = data + n, *stop; p < end && !code; p = stop + 1, number++) {
         stop = memchr(p, '\n', (size_t)(end - p));
         stop = stop ? stop : end;
-        if (strspn(p, " \t\r") < (size_t)(stop - p)) /* ends at the line's end at the latest */
+        if (strspn(p, " \t\r") < (size_t)(stop - p)) /* strtod stops at the line's end at the latest */
             code = read_token(p, (size_t)(stop - p), number, &to, spec, err);
     }
     return code;
 }
 
-/* Thresholds below 1 cannot be. */
+/* Thresholds below 1 do not count. */
 static uint32_t threshold(const cJSON *config, const char *key)
 {
     const double v = cJSON_GetNumberValue(pp_json_member(config, key));
@@ -295,7 +295,7 @@ static void read_breaks(const cJSON *config, struct tok_spec *spec)
 enum pp_code tok_from_plamo(const char *data, size_t n, const char *folder, struct pp_tokenizer **out,
                             struct pp_error *err)
 {
-    static const char op[] = "<|plamo:op|>"; /* begins what the next one says */
+    static const char op[] = "<|plamo:op|>"; /* begins an operation, which the next token names */
     struct tok_spec spec = {.kind = TOK_PLAMO, .bos = -1, .eos = -1, .eot = -1, .unk = -1};
     struct tok_config cfg = {0};
     *out = NULL;

@@ -1,11 +1,11 @@
-/* tokenizer_regex.c - expressions of other libraries as PCRE2 reads them.
+/* tokenizer_regex.c - translates regular expressions of other libraries to PCRE2's dialect.
  *
- * The library that tokenizer.json comes from matches them with Oniguruma, in its Ruby syntax:
- * https://github.com/kkos/oniguruma, doc/RE. There classes may hold classes and be cut with others ([\w&&[^\d]]), \w is
- * letters, marks, decimal digits and connectors, \h a hexadecimal digit, ^ and $ are at every line's ends, properties
- * have long names, and (?m) lets the point match line feeds. What is written here instead means the same in both
- * dialects, as it may stand in a tokenizer.json again. The rest is copied. Tiktoken's are Rust's, whose classes are the
- * same, but whose ^ and $ are at the text's ends, and whose words have joiners: https://docs.rs/regex. */
+ * The library from which tokenizer.json comes uses Oniguruma with its Ruby syntax: https://github.com/kkos/oniguruma,
+ * doc/RE. There classes can be nested and intersected ([\w&&[^\d]]), \w means letters, marks, decimal digits and
+ * connectors, \h a hexadecimal digit, ^ and $ match at every line, properties have long names, and (?m) lets the point
+ * match line feeds. The translation means the same in both dialects, since it may be written to a tokenizer.json again.
+ * The rest is copied. Tiktoken's expressions are Rust's, with the same classes, but ^ and $ match at the ends of the
+ * text, and \w includes joiners: https://docs.rs/regex. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,9 +16,9 @@
 #include "engine/tokenizer_internal.h"
 
 enum {
-    MAX_DEPTH = 64, /* of groups; of classes, each of which is written out again where it is cut with another */
+    MAX_DEPTH = 64, /* of groups; of classes, each of which is written again where it is intersected */
     MAX_CLASSES = 6,
-    MAX_OUT = 1 << 16, /* bytes; also of what is read */
+    MAX_OUT = 1 << 16, /* bytes; also of the input */
 };
 
 #define ALPHA "\\p{Alphabetic}"
@@ -34,13 +34,13 @@ enum {
 struct regex {
     const char *p;
     struct pp_buf *out;
-    bool dot_all[MAX_DEPTH]; /* of the groups that are open */
+    bool dot_all[MAX_DEPTH]; /* for each open group */
     int depth, classes;
     bool rust;
-    bool bad;                /* no expression, or one that goes too deep */
+    bool bad;                /* not an expression, or nested too deep */
 };
 
-/* Properties that PCRE2 lacks under this name, or has otherwise; spaces, hyphens and underscores do not count. */
+/* Properties that PCRE2 lacks under this name, or defines otherwise; spaces, hyphens and underscores are ignored. */
 static const struct {
     const char *name, *body;
 } properties[] = {
@@ -83,8 +83,8 @@ static const char *property(const char *name, size_t n, bool posix)
     return NULL;
 }
 
-/* What stands for a set of characters at p, \w or \p{Letter} or [:alpha:] with its first bracket: how many bytes it
- * has, and the set as part of a class; 0: there is none that needs other words. */
+/* A set of characters at p, such as \w or \p{Letter} or [:alpha:] with its first bracket: its length, and what replaces
+ * it within a class; 0: there is none that must be replaced. */
 static size_t set_at(const char *p, const char **body, bool *negated)
 {
     static const struct {
@@ -109,8 +109,8 @@ static size_t set_at(const char *p, const char **body, bool *negated)
     return (size_t)(end - p) + (posix ? 2 : 1);
 }
 
-/* A property by its name in braces, n bytes at p. Scripts are those that characters have, not those they are used in,
- * as PCRE2 takes \p{Han}. */
+/* Copies a property, whose name in braces is n bytes at p. A script means the characters' own script, not those in
+ * which they are used, which is how PCRE2 understands \p{Han}. */
 static void copy_property(const char *p, size_t n, struct pp_buf *to)
 {
     const bool negated = p[3] == '^';
@@ -129,7 +129,7 @@ static void copy_property(const char *p, size_t n, struct pp_buf *to)
     pcre2_code_free(code);
 }
 
-/* One character of a class, escaped or not: as many bytes as it has. \u00e9 and \v are written otherwise. */
+/* Copies one character of a class, escaped or not. \u00e9 and \v are written differently. */
 static void copy_character(struct regex *r, struct pp_buf *to)
 {
     const char *p = r->p;
@@ -154,21 +154,21 @@ static void copy_character(struct regex *r, struct pp_buf *to)
         n = (size_t)(strchr(p, '}') - p) + 1;
     else if (*p == '\\' && p[1])
         n = 2;
-    if (*p == ']' || (*p == '^' && !to->len)) /* which would end a class, or turn it round */
+    if (*p == ']' || (*p == '^' && !to->len)) /* these would end or negate a class */
         pp_buf_char(to, '\\');
     pp_buf_add(to, p, n);
     r->p += n;
 }
 
-/* The characters of a class up to where it is cut with others, as a union. */
+/* An operand of an intersection, as a union. */
 struct union_of {
-    struct pp_buf plain;  /* what stands between brackets */
-    struct pp_buf others; /* "|" and what matches one character, and again */
+    struct pp_buf plain;  /* contents of one class */
+    struct pp_buf others; /* alternatives that match one character, each with "|" before it */
 };
 
 static void take_class(struct regex *r, struct pp_buf *to);
 
-/* Whether the next bytes are a character that may end a range. */
+/* Whether the next bytes are a character that can end a range. */
 static bool is_character(const char *p)
 {
     return *p && *p != ']' && *p != '[' && !(p[0] == '&' && p[1] == '&') &&
@@ -177,7 +177,7 @@ static bool is_character(const char *p)
 
 static void take_union(struct regex *r, struct union_of *u)
 {
-    bool before = false; /* a character that a range may begin with */
+    bool before = false; /* a character that can begin a range */
     for (bool first = true; !r->bad && *r->p && (*r->p != ']' || (first && strchr(r->p + 1, ']'))); first = false) {
         const char *body;
         bool negated;
@@ -223,10 +223,10 @@ static void write_union(const struct union_of *u, bool negated, struct pp_buf *t
     pp_buf_str(to, negated ? ")" ANY ")" : ")");
 }
 
-/* A class, from its first bracket on: what matches one character. */
+/* Translates a class, from its first bracket on, to something that matches one character. */
 static void take_class(struct regex *r, struct pp_buf *to)
 {
-    struct pp_buf cut = {0}, last = {0}; /* all but the last of what is cut with each other */
+    struct pp_buf cut = {0}, last = {0}; /* cut: all operands of an intersection except the last */
     const bool negated = r->p[1] == '^';
     bool more = true;
     r->p += 1 + negated;
@@ -238,7 +238,7 @@ static void take_class(struct regex *r, struct pp_buf *to)
         if (!first)
             pp_buf_fmt(&cut, "(?=%s)", pp_buf_cstr(&last));
         pp_buf_clear(&last);
-        if (!r->bad) /* else the text may have ended */
+        if (!r->bad) /* otherwise the input may have ended */
             r->p += more ? 2 : 1;
         write_union(&u, first && !more && negated, &last);
         r->bad |= u.plain.bad || u.others.bad;
@@ -254,7 +254,7 @@ static void take_class(struct regex *r, struct pp_buf *to)
     pp_buf_free(&last);
 }
 
-/* What opens a group; of options those that mean something else. */
+/* Copies the beginning of a group, and translates options that mean something else. */
 static void take_group(struct regex *r)
 {
     const bool options = !r->rust && r->p[1] == '?' && r->p[2] && strchr("imx-", r->p[2]);
@@ -274,7 +274,7 @@ static void take_group(struct regex *r)
         if (*r->p != 'm')
             pp_buf_char(r->out, *r->p);
     }
-    if (options && *r->p == ')') { /* for the rest of the group that is open */
+    if (options && *r->p == ')') { /* up to the end of the open group */
         r->dot_all[r->depth] = dot_all;
         return;
     }

@@ -1,8 +1,8 @@
-/* tokenizer_rwkv.c - RWKV's world vocabulary: tokens are any bytes, and text is cut into the longest token that it
- * begins with, then the longest that what is left begins with, and so on.
+/* tokenizer_rwkv.c - RWKV's world vocabulary: tokens are arbitrary bytes, and text is cut into the longest token with
+ * which it begins, then the longest with which the rest begins, and so on.
  *
- * Its file has a line for each token but the first: its number, a Python literal ('text' or b'bytes'), and how many
- * bytes that stands for. GGUF files have what stands between the quotes of b'bytes'. */
+ * Its file has a line for each token except the first: the id, a Python literal ('text' or b'bytes'), and the number of
+ * bytes that this represents. GGUF files have what is between the quotes of b'bytes'. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static int hex_digit(char c)
                                   : -1;
 }
 
-/* n digits at s; -1: there are others. */
+/* The value of n hexadecimal digits at s; -1: some are not. */
 static int32_t hex(struct pp_str s, size_t n)
 {
     int32_t v = 0;
@@ -33,8 +33,8 @@ static int32_t hex(struct pp_str s, size_t n)
     return v;
 }
 
-/* What stands behind a backslash at s, written to `to`; returns how many bytes of s that was, 0: it cannot be. *n grows
- * by what was written, which is less than what was read. text: numbers are characters, else bytes. */
+/* Decodes what follows a backslash at s, and writes it to `to`; returns how many bytes of s it took, 0: it is invalid.
+ * *n grows by what was written, which is shorter. text: numbers are characters, otherwise bytes. */
 static size_t unescape_one(struct pp_str s, bool text, char *to, size_t *n)
 {
     static const char names[] = "tnrabfv", meant[] = "\t\n\r\a\b\f\v";
@@ -56,7 +56,7 @@ static size_t unescape_one(struct pp_str s, bool text, char *to, size_t *n)
     return 1 + digits;
 }
 
-/* The bytes that a literal's inside stands for, at `to`, which has room for as many as it is written with. */
+/* Decodes the inside of a literal to `to`, which has as much room as the literal has bytes. */
 static bool unescape(struct pp_str s, bool text, char *to, size_t *n)
 {
     *n = 0;
@@ -90,7 +90,7 @@ void tok_rwkv_escape(struct pp_str bytes, struct pp_buf *out)
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
 
-/* Room for all texts without their backslashes. */
+/* Allocates memory for all texts without their backslashes. */
 static char *make_room(struct tok_spec *spec, size_t n, struct pp_error *err)
 {
     spec->unescaped = pp_malloc(n + 1);
@@ -126,7 +126,7 @@ bool tok_is_rwkv(const char *data, size_t n)
     return *p == '\'' || *p == '"';
 }
 
-/* A line: "257 'text' 4", without its end. *to moves behind what the token stands for. */
+/* Parses a line, "257 'text' 4", without its end. *to moves behind the decoded token. */
 static bool read_line(struct pp_str line, int64_t *id, char **to, struct pp_str *token)
 {
     const char *first = memchr(line.data, ' ', line.len), *last = memrchr(line.data, ' ', line.len);
@@ -135,7 +135,7 @@ static bool read_line(struct pp_str line, int64_t *id, char **to, struct pp_str 
         return false;
     *id = strtoll(line.data, &stop, 10); /* ends at the space */
     const bool text = first[1] != 'b';
-    const char *begin = first + (text ? 1 : 2), *end = last - 1; /* the quotes */
+    const char *begin = first + (text ? 1 : 2), *end = last - 1; /* between the quotes */
     size_t n;
     if (stop != first || end <= begin || (*begin != '\'' && *begin != '"') || *end != *begin ||
         !unescape((struct pp_str){begin + 1, (size_t)(end - begin - 1)}, text, *to, &n))
@@ -173,8 +173,7 @@ static enum pp_code read_lines(const char *data, size_t n, struct tok_spec *spec
     return PP_OK;
 }
 
-/* The first token is none of the file's: it stands between texts. Models that chat end their answers with an empty
- * line. */
+/* The first token is not in the file: it separates texts. Chat models end their answers with an empty line. */
 enum pp_code tok_from_rwkv(const char *data, size_t n, struct pp_tokenizer **out, struct pp_error *err)
 {
     struct tok_spec spec = {.kind = TOK_RWKV, .bos = 0, .eos = 0, .eot = -1, .unk = -1};

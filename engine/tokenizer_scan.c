@@ -1,9 +1,8 @@
 /* tokenizer_scan.c - the patterns of the known split rules as plain functions.
  *
- * Each does at one place of the text what its regular expression in tokenizer_split.c says, alternative by
- * alternative, in one pass; test_tokenizer_split.c holds them against the regular expressions. A character's class
- * comes from a table if it is ASCII, else from its Unicode category. A byte that is not UTF-8 has no class at all, like
- * most control characters. */
+ * At one place of the text each does what its regular expression in tokenizer_split.c does, alternative by alternative,
+ * in one pass; test_tokenizer_split.c compares both. ASCII characters get their class from a table, others from their
+ * Unicode category. Bytes that are not UTF-8 have no class, like most control characters. */
 #include <string.h>
 #include <utf8proc.h>
 
@@ -92,7 +91,7 @@ static const char *run_without(const char *p, const char *end, unsigned classes)
     return p;
 }
 
-/* Which of eight bytes are no ASCII letters: 0x80 in each of those. */
+/* Which of eight bytes are not ASCII letters: 0x80 in each of those. */
 static inline uint64_t not_letters(uint64_t bytes)
 {
     const uint64_t ones = 0x0101010101010101u, high = ones * 0x80;
@@ -101,7 +100,7 @@ static inline uint64_t not_letters(uint64_t bytes)
     return (~from_a | past_z | bytes) & high;
 }
 
-/* Eight at a time: where a word ends is hard to foresee for a loop over bytes. */
+/* Skips ASCII letters, eight at a time: a loop over bytes would mispredict the end of most words. */
 static inline const char *letters(const char *p, const char *end)
 {
     for (uint64_t bytes; end - p >= 8; p += 8) {
@@ -133,8 +132,8 @@ static const char *line_ends(const char *p, const char *end, char also)
     return p;
 }
 
-/* A run of white space: up to its last line end if `lines` and there is one; else all of it, without its last character
- * if something follows, unless that is all there is. */
+/* A run of white space. If `lines`, up to the last line end in it. Otherwise, or without line end, all of it; if
+ * something follows, without its last character, unless there is only one. */
 static const char *spaces(const char *p, const char *end, bool lines)
 {
     const char *const begin = p, *last = p, *line = p;
@@ -152,7 +151,7 @@ static const char *spaces(const char *p, const char *end, bool lines)
     return p < end && last > begin ? last : p;
 }
 
-/* " ?" and then characters that are none of these. NULL: there is none. */
+/* " ?" and then characters of none of these classes. NULL: there is none. */
 static const char *others(const char *p, const char *end, unsigned none_of)
 {
     const char *begin = p + (*p == ' ');
@@ -165,7 +164,7 @@ static inline char small(char c)
     return (char)(c | 0x20);
 }
 
-/* An apostrophe and what English puts after one; 0: none. */
+/* An apostrophe and a known English ending; 0: none. */
 static size_t contraction(const char *p, const char *end, bool any_case)
 {
     if (end - p < 2 || *p != '\'')
@@ -197,14 +196,14 @@ size_t tok_scan_gpt2(const char *p, const char *end)
     return (size_t)(run_without(q, end, TOK_SPACE_CHAR | TOK_LETTER | TOK_NUMBER) - p);
 }
 
-/* What is not the same in the rules that are like Llama 3's. */
+/* How rules differ from Llama 3's. */
 struct like_llama3 {
-    unsigned digits;          /* at most in a word */
-    bool marks;               /* words have them, too */
-    bool apart;               /* contractions are words */
-    bool lines;               /* symbols go with the line ends behind them */
-    bool halving;             /* spaces come 512 together, 256, ... 4, 2 or 1 */
-    bool no_lines;            /* it's known that white space here has no line ends */
+    unsigned digits;          /* most digits in a word */
+    bool marks;               /* words include marks */
+    bool apart;               /* contractions are words of their own */
+    bool lines;               /* symbols take the line ends after them */
+    bool halving;             /* spaces are cut into pieces of 512, 256, ... 4, 2 or 1 */
+    bool no_lines;            /* white space here is known to have no line ends */
 };
 
 static inline const char *word_end(const char *p, const char *end, bool marks)
@@ -212,8 +211,8 @@ static inline const char *word_end(const char *p, const char *end, bool marks)
     return marks ? run(p, end, TOK_LETTER | TOK_MARK) : letters(p, end);
 }
 
-/* White space without line ends: as many as a power of two, not 8 to 2 times 4 but 4, with more of it behind, or
- * nothing. */
+/* The first piece of a run of white space without line ends. Its length is the largest power of two below the run's, or
+ * equal to it at the end of the text. */
 static const char *halved_spaces(const char *p, const char *end)
 {
     enum { MOST = 512 };
@@ -263,7 +262,7 @@ LIKE_LLAMA3(ufakzeka, .digits = 1, .lines = true)
 LIKE_LLAMA3(jais2, .digits = 3, .apart = true, .lines = true, .halving = true)
 LIKE_LLAMA3(jais2_spaces, .digits = 3, .apart = true, .lines = true, .halving = true, .no_lines = true)
 
-/* Letters, marks, and what joins them or keeps them apart without being seen (U+200C, U+200D). */
+/* Letters, marks, and the invisible joiner and non-joiner (U+200C, U+200D). */
 static bool joins(const char *p, const char *end)
 {
     return at(p, end).class & (TOK_LETTER | TOK_MARK) ||
@@ -304,7 +303,7 @@ bool tok_scan_is_halved(const char *word, size_t n)
     return false;
 }
 
-/* Words of several, with one space between them. */
+/* Several words with one space between them. */
 static const char *words(const char *p, const char *end)
 {
     while (p < end && at(p, end).class & TOK_LETTER) {
@@ -334,7 +333,7 @@ size_t tok_scan_exaone_moe(const char *p, const char *end)
     return (size_t)(spaces(p, end, true) - p);
 }
 
-/* Indentation: four spaces, or two, a tab or the end of a line. */
+/* Indentation: four spaces, or two, a tab, or a line end. */
 size_t tok_scan_chameleon(const char *p, const char *end)
 {
     if (*p == '\t' || *p == '\n')
@@ -344,8 +343,8 @@ size_t tok_scan_chameleon(const char *p, const char *end)
     return end - p >= 2 && memcmp(p, "  ", 2) == 0 ? 2 : 0;
 }
 
-/* Either [upper]*[lower]+ or else [upper]+, where caseless letters and marks are both; the tail of a word. NULL: no
- * such word at p. */
+/* Matches [upper]*[lower]+ or else [upper]+, where caseless letters and marks count as both; the tail of a word. NULL:
+ * no such word at p. */
 static const char *cased_word(const char *p, const char *end)
 {
     const char *both = NULL, *q = p;
@@ -435,7 +434,7 @@ static bool is_han(const char *p, const char *end)
     return false;
 }
 
-/* Where letters and marks end that are not Han. */
+/* Where letters and marks other than Han end. */
 static const char *other_letters(const char *p, const char *end)
 {
     while (p < end && !is_han(p, end)) {
@@ -447,7 +446,7 @@ static const char *other_letters(const char *p, const char *end)
     return p;
 }
 
-/* As scan_cased(), but Han is apart from all. */
+/* As scan_cased(), but Han is separate. */
 size_t tok_scan_kimi(const char *p, const char *end)
 {
     const struct ch c = at(p, end);
@@ -479,8 +478,8 @@ static bool is_ascii_letter(const char *p, const char *end)
     return p < end && ((*p >= 'A' && *p <= 'Z') || (*p >= 'a' && *p <= 'z'));
 }
 
-/* Numbers and control characters without a word after them do not match. lines: signs go with the line ends behind
- * them, and so does white space, of which else each line end is alone. */
+/* Numbers and control characters that no word follows do not match. lines: symbols take the line ends after them, and
+ * so does white space; otherwise each line end is separate. */
 static inline size_t scan_deepseek(const char *p, const char *end, bool lines)
 {
     const struct ch c = at(p, end);
@@ -524,7 +523,7 @@ static bool is_number(const char *p, const char *end, bool decimal)
     return number && ((uint8_t)*p < 128 || !decimal || category(p, end) == UTF8PROC_CATEGORY_ND);
 }
 
-/* What a word goes on with behind a decimal digit. */
+/* Characters that continue a word after a decimal digit. */
 static bool is_word(const char *p, const char *end)
 {
     const unsigned class = at(p, end).class;
@@ -545,7 +544,7 @@ const char *tok_number_find(const char *p, const char *end, bool apart, const ch
             ++*n;
         if (*n && !(apart && *stop < end && is_word(*stop, end)))
             return q;
-        if (!*n && *stop < end) /* a number, but not of the kind */
+        if (!*n && *stop < end) /* a number of another kind */
             *stop += at(*stop, end).width;
         p = *stop;
     }

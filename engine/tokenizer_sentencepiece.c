@@ -70,19 +70,19 @@ static enum pp_code malformed(struct pp_error *err)
     return pp_fail(err, PP_ERR_FORMAT, "the file is neither a tokenizer.json nor an intact SentencePiece model");
 }
 
-/* An int32 field: negative numbers are written as 64 bits. */
+/* An int32 field; negative numbers are written with 64 bits. */
 static int64_t as_int32(uint64_t v)
 {
     return (int32_t)(uint32_t)v;
 }
 
-/* User-defined texts are looked for in plain text, so they have plain spaces; but where normalising changes spaces they
- * are looked for in what comes of it, and keep the signs for them. */
+/* User-defined texts are looked for in raw text, so U+2581 in them becomes a space. If normalising changes spaces, they
+ * are looked for in its result, and keep U+2581. */
 static enum pp_code plain_spaces(struct pp_str *text, struct pp_buf *plain, struct pp_error *err)
 {
     if (!memmem(text->data, text->len, TOK_SPACE, TOK_SPACE_LEN))
         return PP_OK;
-    char *copy = plain->data + plain->len; /* room was made for all pieces */
+    char *copy = plain->data + plain->len; /* allocated for all pieces */
     size_t n = 0;
     for (size_t i = 0; i < text->len;) {
         bool space = text->len - i >= TOK_SPACE_LEN && memcmp(text->data + i, TOK_SPACE, TOK_SPACE_LEN) == 0;
@@ -110,7 +110,7 @@ static enum pp_code read_piece(struct pp_str bytes, size_t i, struct tok_spec *s
         else if (f.number == SCORE)
             memcpy(&spec->scores[i], &bits, sizeof bits);
         else if (f.number == TYPE && f.value >= TOK_NORMAL && f.value <= TOK_BYTE)
-            spec->types[i] = (uint8_t)f.value; /* the numbers are GGUF's */
+            spec->types[i] = (uint8_t)f.value; /* GGUF's numbers are the same */
     }
     if (c.bad)
         return malformed(err);
@@ -180,8 +180,8 @@ static enum pp_code read_normalizer(struct pp_str bytes, struct tok_spec *spec, 
     return c.bad ? malformed(err) : PP_OK;
 }
 
-/* What is done to a text of tokens before it is shown. Without a table that is nothing, whatever else is said; what
- * SentencePiece's trainer writes does nothing to spaces. */
+/* Reads how texts of tokens are changed before they are shown. Only a table changes anything: SentencePiece's trainer
+ * writes other settings that leave spaces as they are. */
 static enum pp_code read_denormalizer(struct pp_str bytes, struct tok_spec *spec, struct pp_error *err)
 {
     struct pp_cursor c = pp_cursor(bytes.data, bytes.len);

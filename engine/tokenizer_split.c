@@ -1,10 +1,10 @@
 /* tokenizer_split.c - the regular expressions that cut text into words before byte-level merging.
  *
- * Those of the known rules, and others that are a run of one class of characters, are matched by functions
- * (tokenizer_scan.c, tokenizer_class.c) that do the same faster; PCRE2 is for the rest.
+ * Those of the known rules, and others that match a run of one class of characters, are matched by functions
+ * (tokenizer_scan.c, tokenizer_class.c) that do the same faster; PCRE2 handles the rest.
  *
- * The rules bear the names of tokenizer.ggml.pre. Their patterns come from the tokenizer.json files of the families,
- * with two liberties that llama.cpp takes as well: contractions are case-insensitive in ASCII only, and \s is Unicode's
+ * Rules have the names of tokenizer.ggml.pre. Their patterns come from the tokenizer.json files of the families, with
+ * two changes that llama.cpp makes, too: contractions are case-insensitive in ASCII only, and \s is Unicode's
  * White_Space (PCRE2's \s would add U+180E). */
 #include <string.h>
 
@@ -19,9 +19,9 @@
 enum {
     MATCH_LIMIT = 2000000,       /* backtracking steps of one match */
     CLOCK_EVERY = 256,           /* matches */
-    PATIENCE_S = 10,             /* for one text, and a second more for every megabyte */
+    PATIENCE_S = 10,             /* for one text; plus a second for each megabyte */
     MAX_PATTERN = 1 << 16,
-    INVALID_STANDS_FOR = '\x01', /* a byte that is not UTF-8 is split like this one: neither letter, number nor space */
+    INVALID_STANDS_FOR = '\x01', /* replaces bytes that are not UTF-8: neither letter, number nor space */
 };
 
 #define WS TOK_WHITE_SPACE
@@ -36,7 +36,7 @@ enum {
 #define LETTER_CASED(tail)                                                                                   \
     "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+" tail         \
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*" tail
-/* Numbers in groups of three from their end on, as they are written. */
+/* Numbers in groups of three digits, counted from their end. */
 #define GROUPS(digit, not_before) digit "{1,3}(?=(?:" digit "{3})*(?![" digit not_before "]))"
 #define CASED_REST SYMBOLS "[\\r\\n/]*|" LINES "|" SPACES_TO_LAST
 #define BLOOM " ?[^(" WS "|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
@@ -59,7 +59,7 @@ enum {
     "\\x{104b0}-\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}"                   \
     "\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}"
 
-/* The look-behind changes no match, but saves trying every part of a long run. */
+/* The look-behind changes no match, but prevents trying every part of a long run. */
 #define TRAILING_SPACES "(?<!" SPACE ")" SPACE "+$"
 
 const char tok_pattern_gpt2[] = GPT2;
@@ -68,9 +68,9 @@ const char tok_pattern_spaced[] = "(?#a space before each)";
 const char tok_pattern_length[] = "(?#length)";
 const char tok_pattern_scripts[] = "(?#scripts)";
 
-/* Scripts as SentencePiece knows them, those of Chinese and Japanese, which are one, and what all have in common apart:
- * https://github.com/huggingface/tokenizers, src/pre_tokenizers/unicode_scripts. Spaces and what has none of these are
- * of the script before them, and none of any word before the first of one. */
+/* Scripts by SentencePiece's grouping: those of Chinese and Japanese count as one, and Inherited and Common are
+ * separate: https://github.com/huggingface/tokenizers, src/pre_tokenizers/unicode_scripts. Spaces and characters
+ * without a script belong to the script before them; before the first word they belong to none. */
 #define SCRIPTS(X)                                                                                          \
     X(Latin) X(Cyrillic) X(Greek) X(Arabic) X(Hebrew) X(Hangul) X(Devanagari) X(Thai) X(Inherited)          \
     X(Bengali) X(Tamil) X(Telugu) X(Adlam) X(Ahom) X(Anatolian_Hieroglyphs) X(Armenian) X(Avestan)          \
@@ -144,7 +144,8 @@ static const char *const afmoe[] = {
     NULL,
 };
 static const char *const superbpe[] = {"\\p{N}+", GROUPS("\\p{N}", ""), NULL};
-/* Of decimal digits alone, and only up to where a word ends: fractions and superscripts are none, and end it. */
+/* Groups of three decimal digits, up to where a word ends. Fractions and superscripts are not such digits, and end a
+ * group. */
 static const char *const tiny_aya[] = {
     GROUPS("\\p{Nd}", "\\p{Nl}\\p{L}\\p{M}\\p{Pc}"),
     LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}{1,3}|" CASED_REST,
@@ -159,7 +160,7 @@ static const char *const youtu[] = {
     LETTER_CASED("(?:" CONTRACTION ")?") "|\\p{N}|" CASED_REST,
     NULL,
 };
-/* Kimi's: the script Han apart, and words as GPT-4o's, but without it. */
+/* Kimi's: Han is separate, and words are like GPT-4o's, but without Han. */
 #define HAN                                                                                                  \
     "\\x{2e80}-\\x{2e99}\\x{2e9b}-\\x{2ef3}\\x{2f00}-\\x{2fd5}\\x{3005}\\x{3007}\\x{3021}-\\x{3029}"              \
     "\\x{3038}-\\x{303b}\\x{3400}-\\x{4dbf}\\x{4e00}-\\x{9fff}\\x{f900}-\\x{fa6d}\\x{fa70}-\\x{fad9}"             \
@@ -175,7 +176,7 @@ static const char *const kimi_k2[] = {
 static const char *const qwen35[] = {
     CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES
     "|" SPACES_TO_LAST, NULL};
-static const char *const k2_horizon[] = { /* joiners are of words */
+static const char *const k2_horizon[] = { /* words include joiners */
     CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}\\x{200c}\\x{200d}]+|\\p{N}{1,3}|" SYMBOLS "[\\r\\n]*|" LINES
     "|" SPACES_TO_LAST, NULL};
 static const char *const minicpm5[] = {"\\p{N}{1,3}", LLAMA3("\\p{N}+"), NULL};
@@ -189,7 +190,7 @@ static const char *const jais2[] = {
 static const char *const exaone_moe[] = {
     CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*+(?: \\p{L}\\p{M}*+)*+)++|\\p{N}|" SYMBOLS "[\\r\\n/]?|"
     SPACE "*[\\r\\n]|" SPACES_TO_LAST, NULL};
-/* Without its sentinels, and what stands for parts of images, which are control tokens. */
+/* Without sentinels and placeholders for images, which are control tokens. */
 static const char *const chameleon[] = {
     "[\\t\\n]|    |  ", "\\p{N}", "[\\p{P}!-/:-@\\[-`{-~]", GPT2, NULL};
 static const char *const laguna[] = {"[\\n]+", LLAMA3("\\p{N}"), NULL};
@@ -372,7 +373,7 @@ void tok_rule_names(struct pp_buf *out)
 
 /* --- patterns ------------------------------------------------------------------------------------------ */
 
-/* What becomes of matches; of what lies between them, if inverted. */
+/* What becomes of matches or, if inverted, of the text between them. */
 enum behavior { ISOLATED, REMOVED, CONTIGUOUS, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, N_BEHAVIORS };
 static const struct {
     const char *name, *comment[2]; /* [inverted] */
@@ -414,17 +415,17 @@ const char *tok_behavior_of(const char *pattern, bool *inverted, const char **re
     return behaviors[b].name;
 }
 
-/* One pattern, in the first of these ways that can be had. */
+/* One pattern, in the first of these forms that applies. */
 struct level {
     enum behavior behavior;
     bool inverted;
     tok_scan_fn scan;
-    bool spaced;            /* it is none: a space is put before pieces that begin with another character */
-    bool total;             /* it matches something at every place */
+    bool spaced;            /* no pattern: a space is put before pieces that begin with another character */
+    bool total;             /* it matches at every place */
     bool trailing;          /* tok_trailing_spaces() */
     bool groups;            /* numbers in groups of three */
-    bool apart;             /* of those that no word follows */
-    size_t length;          /* pieces of so many characters; 0: not */
+    bool apart;             /* only those that no word follows */
+    size_t length;          /* pieces of so many characters; 0: another form */
     struct tok_runs *runs;
     pcre2_code *code;
 };
@@ -436,13 +437,13 @@ struct tok_splitter {
 };
 
 struct tok_split_state {
-    pcre2_match_data *found[TOK_MAX_PATTERNS]; /* NULL where no expression is */
-    struct pp_buf valid; /* a copy of text that is not UTF-8, of the same length */
-    unsigned matches;    /* since the clock was read */
+    pcre2_match_data *found[TOK_MAX_PATTERNS]; /* NULL where there is no expression */
+    struct pp_buf valid; /* a copy of text that is not UTF-8, with the same length */
+    unsigned matches;    /* since the clock was last read */
     uint64_t deadline_ns;
 };
 
-/* Patterns that functions stand for. */
+/* Patterns for which there are functions. */
 static const struct {
     const char *const *pattern;
     tok_scan_fn scan;
@@ -486,11 +487,11 @@ static enum pp_code compile(const struct pp_str *pattern, pcre2_code **code, str
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a split pattern of the tokenizer cannot be used: %s at offset %zu",
                        (const char *)why, at);
     }
-    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE); /* where there is no JIT, matching interprets */
+    pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE); /* without JIT, matching interprets */
     return PP_OK;
 }
 
-/* What is behind tok_pattern_length; 0: the pattern is another. */
+/* The number after tok_pattern_length; 0: another pattern. */
 static size_t length_of(const struct pp_str *pattern)
 {
     const size_t skip = strlen(tok_pattern_length);
@@ -618,23 +619,23 @@ void tok_split_state_free(struct tok_split_state *st)
 
 /* --- matching ------------------------------------------------------------------------------------------ */
 
-/* What is the same while one text is split. */
+/* Constant while one text is split. */
 struct splitting {
     const struct tok_splitter *s;
     struct tok_split_state *st;
-    const char *valid, *text; /* the same positions, the first made of valid UTF-8 if there is an expression */
-    bool on;                  /* they go on with a text: no space is put before their very first piece */
+    const char *valid, *text; /* at the same offset: `valid` is made of valid UTF-8, for expressions */
+    bool on;                  /* the text continues another one: no space is put before its first piece */
     tok_word_fn fn;
     void *ctx;
     struct pp_error *err;
 };
 
-/* Where a pattern matches: piece[begin, end), or nowhere: both are the piece's end. */
+/* A match at piece[begin, end); no match: both are the piece's length. */
 struct match {
     size_t begin, end;
 };
 
-/* Patterns may be slow on purpose. */
+/* A time limit, since patterns can be made slow on purpose. */
 static bool in_time(struct tok_split_state *st)
 {
     if (++st->matches < CLOCK_EVERY)
@@ -643,7 +644,7 @@ static bool in_time(struct tok_split_state *st)
     return pp_now_ns() < st->deadline_ns;
 }
 
-/* The next match at or after `from`, which may be empty, but not where the text is cut already. */
+/* The next match at or after `from`. It may be empty, but not where the text is cut already. */
 static enum pp_code match_expression(const struct splitting *sp, size_t level, const char *piece, size_t n, size_t from,
                                      struct match *m)
 {
@@ -687,7 +688,7 @@ static const char *find_scan(tok_scan_fn scan, const char *p, const char *end, c
     return NULL;
 }
 
-/* The next match of a pattern at or after `from`; n, n: there is none. Where it is empty, the text is only cut. */
+/* The next match of a pattern at or after `from`; n, n: there is none. An empty match only cuts the text. */
 static enum pp_code next_match(const struct splitting *sp, size_t level, const char *piece, size_t n, size_t from,
                                struct match *m)
 {
@@ -707,7 +708,7 @@ static enum pp_code next_match(const struct splitting *sp, size_t level, const c
     return PP_OK;
 }
 
-/* The last pattern, if it matches everywhere: no place is looked at twice. */
+/* Splits by the last pattern if it matches at every place, so that no place is visited twice. */
 static enum pp_code split_words(const struct splitting *sp, tok_scan_fn scan, const char *piece, size_t n)
 {
     const char *const end = piece + n;
@@ -717,7 +718,7 @@ static enum pp_code split_words(const struct splitting *sp, tok_scan_fn scan, co
     return code;
 }
 
-/* The same for Jais 2's. */
+/* The same for Jais 2. */
 static enum pp_code split_halving(const struct splitting *sp, const char *piece, size_t n)
 {
     const char *const end = piece + n;
@@ -733,7 +734,7 @@ static enum pp_code split_halving(const struct splitting *sp, const char *piece,
 
 static enum pp_code split_piece(const struct splitting *sp, size_t level, const char *piece, size_t n);
 
-/* Numbers in groups of three from their end on; what lies between them stays as it is. */
+/* Cuts numbers into groups of three digits from their end; the text between them is kept. */
 static enum pp_code split_groups(const struct splitting *sp, size_t level, const char *piece, size_t n)
 {
     const char *const end = piece + n, *stop = piece, *number;
@@ -765,10 +766,10 @@ static enum pp_code split_lengths(const struct splitting *sp, size_t level, cons
     return code;
 }
 
-/* The part that may still grow, of a level that does more than cut. */
+/* The last part, which may still grow, for behaviours that join parts. */
 struct part {
-    size_t begin, end; /* the same: there is none */
-    bool match;        /* or what counts as one */
+    size_t begin, end; /* equal: there is none */
+    bool match;        /* a match, or what counts as one */
 };
 
 static enum pp_code end_part(const struct splitting *sp, size_t level, const char *piece, struct part *p)
@@ -779,7 +780,7 @@ static enum pp_code end_part(const struct splitting *sp, size_t level, const cha
     return code;
 }
 
-/* The next part of a piece: where it belongs to the last one, both are one. */
+/* Adds the next part of a piece, joining it with the last one if they belong together. */
 static enum pp_code add_part(const struct splitting *sp, size_t level, const char *piece, struct part *last,
                              struct part next)
 {
@@ -820,7 +821,7 @@ static enum pp_code split_behaving(const struct splitting *sp, size_t level, con
     return end_part(sp, level, piece, &last);
 }
 
-/* A piece with a space in front, which is in a buffer of its own then. */
+/* Passes on a piece with a space before it, in a buffer of its own. */
 static enum pp_code split_spaced(const struct splitting *sp, size_t level, const char *piece, size_t n)
 {
     if (*piece == ' ' || (sp->on && piece == sp->valid))
@@ -842,7 +843,8 @@ static enum pp_code split_spaced(const struct splitting *sp, size_t level, const
     return code;
 }
 
-/* A piece is cut by the pattern of its level into matches and what lies between; those are pieces of the next level. */
+/* Cuts a piece by the pattern of its level into matches and the text between; these are the pieces of the next
+ * level. */
 static enum pp_code split_piece(const struct splitting *sp, size_t level, const char *piece, size_t n)
 {
     if (level == sp->s->n)

@@ -1,5 +1,5 @@
-/* tokenizer_steps.c - the normalizers of a tokenizer.json that are done one after the other to the text between added
- * tokens: Unicode's forms, small letters, accents, white space at the ends, replacements, and so on.
+/* tokenizer_steps.c - the normalizers of a tokenizer.json that are applied one by one to the text between added tokens:
+ * Unicode's forms, lower case, accents, white space at the ends, replacements, and so on.
  *
  * What each does: https://github.com/huggingface/tokenizers, src/normalizers. */
 #include <string.h>
@@ -19,10 +19,10 @@
 enum {
     MAX_STEPS = 32,
     MAX_REPLACEMENT = 4096, /* bytes */
-    MAX_GROWTH = 64,        /* times as long as the text was; FDFA in NFKC is eleven times as long */
+    MAX_GROWTH = 64,        /* limit of a text's growth; NFKC makes FDFA eleven times as long */
     MATCH_LIMIT = 2000000,  /* backtracking steps of one match */
     CLOCK_EVERY = 256,      /* matches */
-    PATIENCE_S = 10,        /* for one text, and a second more for every megabyte */
+    PATIENCE_S = 10,        /* for one text; plus a second for each megabyte */
 };
 
 enum kind { FORM, LOWER, ACCENTS, STRIP, REPLACE, EXPRESSION, PREPEND, TABLE, NMT, BERT, MOSES, SPELL };
@@ -76,7 +76,7 @@ static enum pp_code compile(const char *expression, struct step *s, struct pp_er
         return pp_fail(err, PP_ERR_UNSUPPORTED, "an expression of the tokenizer's normalizer cannot be used: %s at "
                        "offset %zu", (const char *)why, at);
     }
-    pcre2_jit_compile(s->code, PCRE2_JIT_COMPLETE); /* where there is no JIT, matching interprets */
+    pcre2_jit_compile(s->code, PCRE2_JIT_COMPLETE); /* without JIT, matching interprets */
     return PP_OK;
 }
 
@@ -170,7 +170,8 @@ static enum pp_code read_steps(const cJSON *list, struct tok_steps *s, struct pp
     cJSON_ArrayForEach(node, list) {
         if (s->n == MAX_STEPS)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer normalises text in more than %d steps", MAX_STEPS);
-        if ((code = read_step(node, &s->steps[s->n++], err))) /* a step that is half read is freed as well */
+        if ((code = read_step(node, &s->steps[s->n++], err))) /* counted first, so that a partly read step is freed,
+                                                                 too */
             return code;
     }
     return PP_OK;
@@ -224,13 +225,13 @@ const char *tok_steps_json(const struct tok_steps *s)
     return s->json;
 }
 
-/* --- one step --------------------------------------------------------------------------------------------- */
+/* --- the steps -------------------------------------------------------------------------------------------- */
 
-/* What is the same for one text. */
+/* State for one text. */
 struct running {
-    size_t most; /* bytes that it may become */
+    size_t most; /* most bytes that it may become */
     uint64_t deadline_ns;
-    bool moved;  /* white space that it began with is gone */
+    bool moved;  /* white space at its beginning was removed */
     struct pp_error *err;
 };
 
@@ -240,14 +241,14 @@ static enum pp_code too_long(struct running *r)
                    MAX_GROWTH);
 }
 
-/* What becomes of one character: how many of `to`. */
+/* Maps one character; returns how many it becomes. */
 typedef size_t (*map_fn)(int32_t c, int32_t to[2]);
 
 static size_t lower(int32_t c, int32_t to[2])
 {
     to[0] = c < 0x80 ? c + (c >= 'A' && c <= 'Z' ? 'a' - 'A' : 0) : utf8proc_tolower(c);
     to[1] = 0x307;
-    return c == 0x130 ? 2 : 1; /* I with a dot keeps it */
+    return c == 0x130 ? 2 : 1; /* dotted capital I keeps its dot */
 }
 
 static size_t no_accent(int32_t c, int32_t to[2])
@@ -257,7 +258,7 @@ static size_t no_accent(int32_t c, int32_t to[2])
     return k < UTF8PROC_CATEGORY_MN || k > UTF8PROC_CATEGORY_ME;
 }
 
-/* As the machine translation of https://github.com/google/sentencepiece has it. */
+/* Replacements for neural machine translation, as in https://github.com/google/sentencepiece. */
 static size_t nmt(int32_t c, int32_t to[2])
 {
     if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F)
@@ -341,11 +342,11 @@ static enum pp_code match(const struct step *s, struct pp_str text, size_t from,
     return PP_OK;
 }
 
-/* Matches may be empty, but for one behind another. */
+/* Matches may be empty, except right after another one. */
 static enum pp_code replace_matches(const struct step *s, struct pp_str *text, struct pp_buf *out,
                                     pcre2_match_data *found, pcre2_match_context *limits, struct running *r)
 {
-    size_t at = 0, behind = SIZE_MAX; /* the last match */
+    size_t at = 0, behind = SIZE_MAX; /* behind: end of the last match */
     for (size_t from = 0, count = 1; text->len && from <= text->len && out->len <= r->most; count++) {
         bool there = false;
         enum pp_code code = match(s, *text, from, found, limits, &there, r);
@@ -389,7 +390,8 @@ static enum pp_code replace_expression(const struct step *s, struct pp_str *text
     return code;
 }
 
-/* What BERT does before text is cut into words: https://github.com/huggingface/tokenizers, src/normalizers/bert.rs. */
+/* BERT's normalisation before text is cut into words: https://github.com/huggingface/tokenizers,
+ * src/normalizers/bert.rs. */
 static enum pp_code bert(const struct step *s, struct pp_str *text, struct pp_buf *out, struct running *r)
 {
     struct pp_buf plain = {0};
@@ -409,7 +411,7 @@ static enum pp_code bert(const struct step *s, struct pp_str *text, struct pp_bu
     return PP_OK;
 }
 
-/* Replaces *text by what the step makes of it, which lies in `out`, or where it was. */
+/* Replaces *text by the step's result, which is in `out`, or in the same memory. */
 static enum pp_code run_step(const struct step *s, struct pp_str *text, struct pp_buf *out, struct running *r)
 {
     pp_buf_clear(out);
@@ -482,7 +484,7 @@ enum pp_code tok_steps_run(const struct tok_steps *s, struct pp_str *text, bool 
         if (code)
             return code;
         if (text->data == two[turn].data)
-            turn ^= 1; /* the text lies there now */
+            turn ^= 1; /* the text is in that buffer now */
     }
     *moved = r.moved;
     return PP_OK;

@@ -1,11 +1,11 @@
-/* tokenizer_tiktoken.c - files of OpenAI's tiktoken: a line for each token, its bytes in base 64, a space and its rank,
- * which is its id; and Mistral's tekken.json, which holds the like.
+/* tokenizer_tiktoken.c - files of OpenAI's tiktoken: a line for each token, with its bytes in base 64, a space and its
+ * rank, which is its id; and Mistral's tekken.json, which holds the same.
  *
- * Format: https://github.com/openai/tiktoken. Two neighbours merge if what they make together is a token, the one of
- * the lowest rank first: so a token has a merge for each of its parts in two that are tokens. A word that is a token is
- * taken whole. How text is cut into words, and the tokens for control, the file does not say: tokenizer_config.json may
- * (pat_str, added_tokens_decoder); else the published vocabularies are known by their names, by the model_type of
- * config.json, or by how many ranks they have. */
+ * Format: https://github.com/openai/tiktoken. Two neighbours merge if together they are a token, the pair with the
+ * lowest rank first: so a token has a merge for each way to cut it into two tokens. A word that is a token is taken
+ * whole. The file does not tell how text is cut into words, or which control tokens there are. tokenizer_config.json
+ * may (pat_str, added_tokens_decoder); otherwise published vocabularies are recognised by their names, by the
+ * model_type of config.json, or by their number of ranks. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,23 +18,23 @@
 #include "engine/tokenizer_internal.h"
 
 enum {
-    MAX_FILE = 16 << 20,   /* the largest one published has 4 MB */
-    MAX_TOKEN = 256,       /* bytes; those have 128 */
+    MAX_FILE = 16 << 20,   /* the largest published one has 4 MB */
+    MAX_TOKEN = 256,       /* bytes; published ones have up to 128 */
     MAX_MERGES = 1 << 22,
     MAX_LINE = BASE64_ENCODE_LENGTH(MAX_TOKEN) + 64,
 };
 
 struct entry {
     int64_t id;
-    struct pp_str text; /* as byte-level vocabularies spell it */
+    struct pp_str text; /* in byte-level spelling */
 };
 
 struct reader {
     struct entry *entries;     /* in the order of their ids */
     size_t n, cap;
-    struct pp_buf spelled;     /* never grows: the entries point into it */
-    struct pp_buf pattern;     /* as PCRE2 reads it */
-    struct pp_name_index index; /* of the entries, in their order */
+    struct pp_buf spelled;     /* does not grow, as entries point into it */
+    struct pp_buf pattern;     /* in PCRE2's dialect */
+    struct pp_name_index index; /* of the entries' texts, in their order */
     struct tok_spec spec;
     size_t merges_cap;
 };
@@ -47,7 +47,7 @@ static bool is_base64(char c)
            c == '=';
 }
 
-/* "BASE64 RANK", in n bytes, of which the last may be white space. False: it is something else. */
+/* Parses "BASE64 RANK" in n bytes, perhaps with white space at the end. False: it is something else. */
 static bool split_line(const char *line, size_t n, size_t *n_code, int64_t *id)
 {
     size_t i = 0;
@@ -151,12 +151,12 @@ static enum pp_code take_tokens(struct reader *r, struct pp_error *err)
     return code;
 }
 
-/* A token's parts, numbers of entries, and where the second begins. */
+/* Two entries that make up a token, and where the second begins. */
 struct halves {
     size_t left, right, at;
 };
 
-/* All ways to cut a token in two tokens, those of lower ranks first. */
+/* Finds all ways to cut a token into two tokens, lower ranks first. */
 static int find_halves(const struct reader *r, struct pp_str text, struct halves found[MAX_TOKEN])
 {
     int n = 0;
@@ -225,13 +225,13 @@ static const struct control kimi[] = {
     {163588, "<|im_assistant|>"}, {163594, "<|im_system|>"}, {163601, "<|im_middle|>"}, {-1, NULL}};
 static const struct control gpt2[] = {{50256, "<|endoftext|>"}, {-1, NULL}};
 
-/* Vocabularies that were published so. */
+/* Published vocabularies. */
 static const struct published {
-    const char *rule;                /* in tokenizer.ggml.pre */
-    const char *file;                /* what a name begins with; or NULL */
-    const char *type;                /* config.json; or NULL */
-    size_t n;                        /* ranks */
-    const struct control *control;   /* text NULL at the end */
+    const char *rule;                /* the name in tokenizer.ggml.pre */
+    const char *file;                /* beginning of file names; or NULL */
+    const char *type;                /* model_type of config.json; or NULL */
+    size_t n;                        /* number of ranks */
+    const struct control *control;   /* the last has text NULL */
 } known[] = {
     {"qwen2", "qwen", "qwen", 151643, qwen},
     {"gpt-4o", "o200k", "gpt_oss", 199998, o200k},
@@ -248,7 +248,7 @@ enum { N_KNOWN = sizeof known / sizeof *known };
 static const struct published *find_published(const struct reader *r, const char *name, const struct tok_config *cfg)
 {
     const char *type = cJSON_GetStringValue(pp_json_member(cfg->model, "model_type"));
-    for (int i = 0; type && i < N_KNOWN; i++) /* of those with a name that others have, too */
+    for (int i = 0; type && i < N_KNOWN; i++) /* several may have the name */
         if (known[i].type && !known[i].file && strcmp(type, known[i].type) == 0)
             return &known[i];
     for (int i = 0; i < N_KNOWN; i++)
@@ -263,7 +263,7 @@ static const struct published *find_published(const struct reader *r, const char
     return NULL;
 }
 
-/* Its control tokens, where no other token has their ids. */
+/* Adds a vocabulary's control tokens whose ids no other token has. */
 static enum pp_code add_control(struct tok_spec *spec, const struct control *c, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
@@ -279,7 +279,7 @@ static enum pp_code add_control(struct tok_spec *spec, const struct control *c, 
     return code;
 }
 
-/* The rule that a file's expression is, or that expression in our dialect. */
+/* Sets the rule with this expression, or if there is none the expression in our dialect. */
 static enum pp_code take_pattern(struct reader *r, const char *pattern, struct pp_error *err)
 {
     struct pp_str *to = &r->spec.patterns[r->spec.n_patterns++];
@@ -322,8 +322,8 @@ static enum pp_code complete(struct reader *r, const char *name, const struct to
     return code;
 }
 
-/* Room for the spelling of texts that take n bytes in base 64: a byte is spelled with one or two, and takes more than
- * one there. */
+/* Allocates the spelling of texts with n bytes in base 64: a byte is spelled with one or two, and takes more than one
+ * in base 64. */
 static enum pp_code reserve(struct reader *r, size_t n, struct pp_error *err)
 {
     r->spelled.cap = 2 * n + 16;
@@ -375,12 +375,12 @@ enum pp_code tok_from_tiktoken(const char *data, size_t n, const char *name, con
 
 /* --- tekken.json ----------------------------------------------------------------------------------------- */
 
-/* Format: https://github.com/mistralai/mistral-common, tokens/tokenizers/tekken.py. The tokens for control have the
- * first ids, and the ranks follow, only as many as config.default_vocab_size has room for. */
+/* Format: https://github.com/mistralai/mistral-common, tokens/tokenizers/tekken.py. Control tokens have the first ids;
+ * ranks follow, but only as many as config.default_vocab_size allows. */
 
-enum { FILLER = 32 }; /* bytes of "<SPECIAL_1000>", generously */
+enum { FILLER = 32 }; /* enough for "<SPECIAL_1000>" */
 
-/* Of files that do not list them. */
+/* For files that do not list them. */
 static const char *const tekken_control[] = {
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
     "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]",
@@ -425,7 +425,7 @@ static enum pp_code read_ranks(struct reader *r, const cJSON *vocab, int64_t n_c
     return code ? code : read_entries(r, err);
 }
 
-/* The first n ids; those that nothing names get names, too, as Mistral's programs give them. */
+/* Names the first n ids; those without a name are named as Mistral's programs do. */
 static void name_control(struct reader *r, const cJSON *listed, int64_t n)
 {
     struct pp_str *texts = r->spec.texts;

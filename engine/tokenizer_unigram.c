@@ -1,11 +1,11 @@
-/* tokenizer_unigram.c - the cut of a word into pieces whose scores, logarithms of probabilities, have the greatest sum:
- * Kudo, arXiv 1804.10959, by Viterbi's algorithm from left to right. A character that begins no piece of its own length
- * may stand as unknown. Of equal sums the one that was found first stands, that with the longer last piece.
+/* tokenizer_unigram.c - cuts a word into pieces whose scores, logarithms of probabilities, have the largest sum: Kudo,
+ * arXiv 1804.10959, by Viterbi's algorithm from left to right. A character that is not a piece by itself may become the
+ * unknown token. Among equal sums the first found wins, which has the longer last piece.
  *
- * Where two cuts are nearly equal the rounding chooses, so it is SentencePiece's: sums are kept in single precision, go
- * on from word to word, and are compared in double precision with what was kept. Vocabularies of a tokenizer.json
- * are summed up in double precision, each word by itself; of those all tokens are pieces, and a run of unknown
- * characters is one text: https://github.com/huggingface/tokenizers, src/models/unigram/model.rs. */
+ * Where two cuts are nearly equal rounding decides, so it must be SentencePiece's: sums are kept in single precision,
+ * continue from word to word, and are compared in double precision with the kept ones. Vocabularies of a tokenizer.json
+ * sum in double precision, each word by itself; there all tokens are pieces, and a run of unknown characters is one
+ * text: https://github.com/huggingface/tokenizers, src/models/unigram/model.rs. */
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
@@ -22,11 +22,11 @@ double tok_unigram_score(const struct pp_tokenizer *t, uint32_t token)
         return t->exact ? t->exact[token] : (double)t->score[token];
     if (t->type[token] != TOK_USER)
         return (double)t->score[token];
-    return (double)((float)tok_text(t, token).len * t->best_score) - 0.1; /* SentencePiece's: hardly ever is another way
-                                                                             better */
+    return (double)((float)tok_text(t, token).len * t->best_score) - 0.1; /* as in SentencePiece: another cut hardly
+                                                                             ever scores more */
 }
 
-/* All pieces that begin at `at`, where a character of `width` bytes stands. */
+/* Extends the best ways by all pieces that begin at `at`, where there is a character of `width` bytes. */
 static void extend(const struct pp_tokenizer *t, struct tok_cut *cuts, const char *word, size_t n, size_t at,
                    size_t width)
 {
@@ -46,7 +46,7 @@ static void extend(const struct pp_tokenizer *t, struct tok_cut *cuts, const cha
               TOK_NONE);
 }
 
-/* Turns the way back from the end round: each place then names the end of the piece that begins there. */
+/* Reverses the links: each then leads from the beginning of a piece to its end. */
 static void turn(struct tok_cut *cuts, size_t n)
 {
     uint32_t end = (uint32_t)n;
@@ -60,7 +60,7 @@ static void turn(struct tok_cut *cuts, size_t n)
     }
 }
 
-/* The piece with this very text, or TOK_NONE. */
+/* The piece with exactly this text, or TOK_NONE. */
 static uint32_t whole_piece(const struct pp_tokenizer *t, const char *text, size_t n)
 {
     struct tok_walk w = {.t = t, .index = &t->pieces};
@@ -76,8 +76,8 @@ static bool is_unknown(const struct pp_tokenizer *t, uint32_t token)
     return token == TOK_NONE || (t->apart && (int32_t)token == t->unk);
 }
 
-/* Where the run of unknown characters ends that begins at `at`. As a tokenizer.json's library has it, the unknown
- * token's own text belongs to it, and bytes and pieces are looked for in the whole run. */
+/* The end of the run of unknown characters that begins at `at`. As in tokenizer.json's library, the unknown token's own
+ * text is part of a run, and bytes and pieces are looked up for the whole run. */
 static uint32_t run_end(const struct tok_merger *m, uint32_t at, size_t n)
 {
     at = m->cuts[at].from;

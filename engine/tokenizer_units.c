@@ -1,15 +1,15 @@
-/* tokenizer_units.c - SentencePiece's two simplest kinds, for which nothing is merged: a token for each character, or
- * for each word, which begins at a sign for a space. What the vocabulary lacks is unknown.
+/* tokenizer_units.c - SentencePiece's two simplest kinds, without merges: a token for each character, or for each word,
+ * which begins with U+2581. What the vocabulary lacks is unknown.
  *
- * https://github.com/google/sentencepiece, src/char_model.cc and src/word_model.cc: user-defined texts stand in place
- * of characters, the longest first; as words they count only where they are whole ones. */
+ * https://github.com/google/sentencepiece, src/char_model.cc and src/word_model.cc: in the first kind user-defined
+ * texts replace characters, the longest first; in the second they count only as whole words. */
 #include <string.h>
 
 #include "engine/base/utf8.h"
 #include "engine/tokenizer_internal.h"
 
-/* The token that text is, or TOK_NONE. Bytes count as any other; control tokens do not, for which SentencePiece has no
- * tokens at all, but an error. */
+/* The token with this text, or TOK_NONE. Byte tokens count; control tokens do not: for them SentencePiece gives no
+ * token at all, but an error. */
 static uint32_t whole_token(const struct pp_tokenizer *t, const char *text, size_t n)
 {
     const uint32_t id = n <= t->max_len ? tok_lookup(t, text, n) : TOK_NONE;
@@ -18,7 +18,7 @@ static uint32_t whole_token(const struct pp_tokenizer *t, const char *text, size
     return t->type[id] == TOK_USER && !(t->flags[id] & TOK_SPACED) ? TOK_NONE : id;
 }
 
-/* Where the character, or the word, ends that text begins with. */
+/* The end of the character, or word, at the beginning of text. */
 static size_t unit_end(const struct pp_tokenizer *t, const char *text, size_t n)
 {
     size_t len;

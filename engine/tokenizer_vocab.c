@@ -1,9 +1,9 @@
-/* tokenizer_vocab.c - vocabularies of folders without a tokenizer.json or tokenizer.model: vocab.json and merges.txt as
- * GPT-2 has them, vocab.txt as BERT has it, and SentencePiece's under other names. Those files do not say how text is
- * cut, which tokens are special, or what is put around a text: that goes by the class that tokenizer_config.json names,
- * or else by the family of config.json. What is known of a class is written here as the parts of a tokenizer.json.
+/* tokenizer_vocab.c - vocabularies of folders without tokenizer.json and tokenizer.model: vocab.json and merges.txt
+ * like GPT-2's, vocab.txt like BERT's, and SentencePiece's under other names. These files do not tell how text is cut,
+ * which tokens are special, or what is put around a text: this follows from the class that tokenizer_config.json names,
+ * or from the family in config.json. What is known of a class is written here as parts of a tokenizer.json.
  *
- * Of the classes: https://github.com/huggingface/transformers, convert_slow_tokenizer.py and each model's own. */
+ * The classes: https://github.com/huggingface/transformers, convert_slow_tokenizer.py and each model's own. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,9 +25,9 @@
     "| ?[^\\\\s\\\\p{L}\\\\p{N}]+[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+"
 #define BPE "\"model\":{\"type\":\"BPE\"}"
 
-/* What the parts of a tokenizer.json would be, and tokens where no file names others. */
+/* Parts of a tokenizer.json, and tokens unless the files name others. */
 struct class {
-    const char *name, *families; /* without "Fast" at its end; words of config.json's model_type */
+    const char *name, *families; /* name: without "Fast"; families: words of config.json's model_type */
     const char *parts, *tokens;
 };
 
@@ -53,16 +53,16 @@ static const char bert[] =
     "{\"normalizer\":{\"type\":\"BertNormalizer\"},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
     AROUND("[CLS]", "[SEP]") ",\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\"}}";
 
-static const char gpt1[] = /* written as it stands: others read no normalizer that leaves one of these out */
+static const char gpt1[] = /* written out, since others refuse a normalizer that omits one of these */
     "{\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true,"
     "\"strip_accents\":null,\"lowercase\":true},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},"
     "\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"},"
     "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"end_of_word_suffix\":\"</w>\"}}";
-static const char ctrl[] = /* whose vocabulary has "in@@" and "in" for what merges call "in" and "in</w>" */
+static const char ctrl[] = /* its vocabulary has "in@@" and "in" for what merges call "in" and "in</w>" */
     "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\S+\\\\n?\"},\"behavior\":\"Removed\","
     "\"invert\":true},\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"},"
     "\"model\":{\"type\":\"BPE\",\"unk_token\":\"<unk>\",\"end_of_word_suffix\":\"</w>\"}}";
-static const char biogpt[] = /* "Moses" is our name for it: tokenizer_moses.c */
+static const char biogpt[] = /* "Moses" is our own: tokenizer_moses.c */
     "{\"normalizer\":{\"type\":\"Moses\"},\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"},"
     "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"</s>\"}},"
     "{\"Sequence\":{\"id\":\"A\"}}]},\"decoder\":{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"},"
@@ -71,7 +71,7 @@ static const char unk_token[] = "{\"unk_token\":\"<unk>\"}";
 
 static const struct class merged[] = {
     {"GPT2Tokenizer", "gpt2 gpt_neo gptj gpt_bigcode starcoder2", gpt2, gpt2_tokens},
-    {"GPT2Tokenizer", "opt", opt, /* a token comes in front, as is said where the class is named */
+    {"GPT2Tokenizer", "opt", opt, /* it puts a token in front, as its configuration says */
      "{\"bos_token\":\"</s>\",\"eos_token\":\"</s>\",\"unk_token\":\"</s>\",\"pad_token\":\"<pad>\"}"},
     {"CodeGenTokenizer", "codegen phi", gpt2, gpt2_tokens},
     {"GPTNeoXTokenizer", "gpt_neox", gpt_neox, gpt2_tokens},
@@ -97,7 +97,7 @@ enum { N_MERGED = sizeof merged / sizeof *merged, N_LISTED = sizeof listed / siz
 
 /* --- which class ------------------------------------------------------------------------------------------ */
 
-/* The class is called so, but for "Fast" at its end. */
+/* Whether `have` is this class, perhaps with "Fast" at its end. */
 static bool is_class(const char *have, const char *name)
 {
     const size_t n = strlen(name);
@@ -113,7 +113,7 @@ static bool is_word_of(const char *word, const char *words)
     return false;
 }
 
-/* By the class that is named, or else the family. NULL and an error that names it: unknown. */
+/* By the class that is named, or otherwise by the family. NULL, and an error that names it: unknown. */
 static const struct class *find_class(const struct class *known, size_t n, const struct tok_config *cfg,
                                       const char *file, struct pp_error *err)
 {
@@ -150,7 +150,7 @@ static const char *content_of(const cJSON *token)
     return text ? text : pp_json_text(token, "content");
 }
 
-/* Adds to tokenizer_config.json what other files or the class say of tokens, and that does not. */
+/* Adds to tokenizer_config.json what it lacks about tokens, from other files or the class. */
 static enum pp_code complete_config(struct tok_config *cfg, const cJSON *map, const cJSON *usual, struct pp_error *err)
 {
     if (!cfg->tokenizer)
@@ -170,7 +170,7 @@ static enum pp_code complete_config(struct tok_config *cfg, const cJSON *map, co
     return cfg->tokenizer ? PP_OK : pp_fail_nomem(err, "the vocabulary");
 }
 
-/* A text with an id becomes one of added_tokens. token: NULL, or what says more about it. */
+/* Adds a text with an id to added_tokens. token: NULL, or its properties. */
 static bool add_token(cJSON *added, const char *text, const cJSON *id, const cJSON *token, bool special)
 {
     static const char *const flags[] = {"lstrip", "rstrip", "normalized", "single_word"};
@@ -195,7 +195,7 @@ static bool add_special(cJSON *added, const cJSON *token, const cJSON *vocab, co
     return !*text || !cJSON_IsNumber(id) || add_token(added, text, id, token, true);
 }
 
-/* config: complete. more: added_tokens.json, texts and ids. */
+/* config: completed. more: added_tokens.json, which maps texts to ids. */
 static enum pp_code add_tokens(cJSON *root, const cJSON *config, const cJSON *map, const cJSON *more,
                                struct pp_error *err)
 {
@@ -250,7 +250,7 @@ static bool is_merge(const char *line, size_t n)
     return n && strncmp(line, "#version", 8) != 0;
 }
 
-/* Two parts, behind which BioGPT's files have how often they were met. */
+/* A merge's two parts; in BioGPT's files its frequency follows. */
 static bool add_merge(cJSON *merges, const char *line, size_t n, size_t i)
 {
     char *two = is_merge(line, n) ? pp_strndup(line, n) : NULL;
@@ -269,7 +269,7 @@ static bool add_entry(cJSON *vocab, const char *line, size_t n, size_t i)
     return cJSON_AddNumberToObject(vocab, line, (double)i) != NULL;
 }
 
-/* BERT's tokenizer_config.json says what its normalizer does. */
+/* Copies the normalizer's options from BERT's tokenizer_config.json. */
 static bool set_bert(cJSON *normalizer, const cJSON *config)
 {
     static const struct { const char *from, *to; } names[] = {
@@ -284,7 +284,7 @@ static bool set_bert(cJSON *normalizer, const cJSON *config)
     return true;
 }
 
-/* Of a vocabulary that marks which tokens a word goes on behind ("in@@"), one that marks those that end it. */
+/* Converts a vocabulary that marks tokens within a word ("in@@") to one that marks those that end it. */
 static cJSON *mark_ends(const cJSON *vocab)
 {
     static const char goes_on[] = "@@", end[] = "</w>";
@@ -310,7 +310,7 @@ static cJSON *mark_ends(const cJSON *vocab)
     return NULL;
 }
 
-/* The vocabulary goes into the tokenizer.json's model. */
+/* Reads the vocabulary into the tokenizer.json's model. */
 static enum pp_code read_vocabulary(const char *folder, bool merges, bool mark, const struct tok_config *cfg,
                                     cJSON *root, struct pp_error *err)
 {
@@ -387,7 +387,7 @@ static const struct class pieces[] = {
 };
 enum { T5, ALBERT, XLM_ROBERTA, XGLM, N_PIECES };
 
-/* Ids from `from` on move up by one; the place is left empty. */
+/* Moves ids from `from` on up by one, and leaves that one empty. */
 static enum pp_code shift(struct tok_spec *spec, size_t from, struct pp_error *err)
 {
     enum pp_code code = tok_spec_resize(spec, spec->n + 1, err);
@@ -409,8 +409,8 @@ static void set_control(struct tok_spec *spec, size_t i, const char *text, enum 
     spec->scores[i] = 0;
 }
 
-/* fairseq's: the first four are <s>, <pad>, </s> and <unk> instead of <unk>, <s> and </s>; n_more are behind the
- * others. */
+/* fairseq's ids: the first four are <s>, <pad>, </s> and <unk> instead of <unk>, <s> and </s>; n_more tokens come at
+ * the end. */
 static enum pp_code as_fairseq(struct tok_spec *spec, size_t n_more, struct pp_error *err)
 {
     static const char *const first[] = {"<s>", "<pad>", "</s>", "<unk>"};
@@ -438,7 +438,7 @@ static enum pp_code as_xlm_roberta(struct tok_spec *spec, struct pp_error *err)
     return PP_OK;
 }
 
-/* The end of a text comes in front. */
+/* XGLM begins texts with the end-of-text token. */
 static enum pp_code as_xglm(struct tok_spec *spec, struct pp_error *err)
 {
     static const char *const more[] = {"<madeupword0>", "<madeupword1>", "<madeupword2>", "<madeupword3>",
@@ -455,7 +455,7 @@ static enum pp_code as_xglm(struct tok_spec *spec, struct pp_error *err)
     return PP_OK;
 }
 
-/* What the class does before SentencePiece. */
+/* ALBERT's class normalises text before SentencePiece does. */
 static void as_albert(struct tok_spec *spec, const cJSON *config)
 {
 #define QUOTES                                                                                               \
@@ -473,7 +473,7 @@ static void as_albert(struct tok_spec *spec, const cJSON *config)
     spec->add_bos = spec->add_eos = true;
 }
 
-/* "<extra_id_0>" is the last of a hundred, unless the configuration says how many, or lists them itself. */
+/* "<extra_id_0>" is the last of a hundred such tokens, unless the configuration gives their number, or lists them. */
 static enum pp_code as_t5(struct tok_spec *spec, const cJSON *config, struct pp_buf *names, struct pp_error *err)
 {
     enum { USUAL = 100, MOST = 1000, LONGEST = 24 };

@@ -1,5 +1,5 @@
-/* tokenizer_wordpiece.c - a word as BERT cuts it (arXiv 1810.04805): the longest piece that it begins with, then the
- * longest that what is left begins with, and so on. A word that cannot be cut so, or is very long, is unknown as a
+/* tokenizer_wordpiece.c - cuts a word as BERT does (arXiv 1810.04805): into the longest piece with which it begins,
+ * then the longest with which the rest begins, and so on. A word that cannot be cut, or is very long, is unknown as a
  * whole. */
 #include <string.h>
 
@@ -15,7 +15,7 @@ static bool too_long(const struct pp_tokenizer *t, const char *word, size_t n)
     return characters > (t->longest_word ? t->longest_word : MAX_WORD);
 }
 
-/* The longest piece at text, of n bytes; *len: its bytes. first: the piece begins a word. */
+/* The longest piece at the beginning of n bytes of text; *len: its bytes. first: it must begin a word. */
 static uint32_t longest(const struct pp_tokenizer *t, const char *text, size_t n, bool first, size_t *len)
 {
     struct tok_walk w = {.t = t, .index = &t->pieces};
@@ -24,7 +24,7 @@ static uint32_t longest(const struct pp_tokenizer *t, const char *text, size_t n
         if (!tok_walk(&w, TOK_SPACE[i], &token))
             return TOK_NONE;
     if (!first && n >= TOK_SPACE_LEN && memcmp(text, TOK_SPACE, TOK_SPACE_LEN) == 0)
-        return TOK_NONE; /* what begins so begins words */
+        return TOK_NONE; /* with U+2581 only first pieces begin */
     for (size_t i = 0; i < n && tok_walk(&w, text[i], &token); i++)
         if (token != TOK_NONE) {
             best = token;

@@ -1,31 +1,31 @@
-/* tokenizer_words.c - from a word to its tokens, by the way of its kind of vocabulary; and the memory of words, which
- * makes a long text as fast as looking its words up. */
+/* tokenizer_words.c - turns a word into tokens, by its kind of vocabulary; and a cache of words, which makes a long
+ * text as fast as looking up its words. */
 #include <string.h>
 
 #include "engine/base/mem.h"
 #include "engine/tokenizer_internal.h"
 
-/* Words that were met, with their tokens. Most words of a text are short, few are frequent: those lie close together,
- * so that they stay in the processor's nearest cache. A word has two places side by side; when it is met in the second
- * it moves to the first, and a new one takes the second. */
+/* Words that occurred, with their tokens. Most words of a text are short, and few are frequent: those are stored
+ * compactly, so that they stay in the L1 cache. A word has two slots next to each other; found in the second it moves
+ * to the first, and a new word goes to the second. */
 struct short_word {
-    uint64_t key;    /* up to 7 bytes, zeros behind them; the last byte is the length, 0: an empty place. Its highest
-                        bit: a SentencePiece space is before them */
-    uint32_t ids[2]; /* the first with their number in its upper bits */
+    uint64_t key;    /* up to 7 bytes, padded with zeros; the last byte is the length, 0: an empty slot. Its highest
+                        bit: U+2581 precedes them */
+    uint32_t ids[2]; /* the first also holds their number, in its upper bits */
 };
 struct long_word {
-    uint64_t key[4]; /* up to 31 bytes, the same way */
+    uint64_t key[4]; /* up to 31 bytes, in the same way */
     uint32_t ids[8];
 };
 struct tok_cache {
-    unsigned shift;  /* of a hash, to a pair of places */
+    unsigned shift;  /* shift of a hash, which gives a pair of slots */
     struct short_word *shorts;
-    struct long_word *longs; /* each a cache line; with short words of more than two tokens */
+    struct long_word *longs; /* each a cache line; also for short words of more than two tokens */
 };
 enum {
     ID_BITS = 24,
     SHORT_BYTES = 7, SHORT_IDS = 2, LONG_BYTES = 31, LONG_IDS = 8,
-    MIN_BITS = 6, MAX_BITS = 14,  /* places in either: enough for the words that make up nearly all of a book */
+    MIN_BITS = 6, MAX_BITS = 14,  /* slots of either kind: enough for nearly all words of a book */
     BYTES_PER_PLACE = 32,         /* of text */
 };
 _Static_assert(TOK_MAX_VOCAB <= 1 << ID_BITS, "an id and a small number fit into 32 bits");
@@ -58,7 +58,7 @@ void tok_merge_free(struct tok_merger *m)
     memset(m, 0, sizeof *m);
 }
 
-/* --- a word that was not met before -------------------------------------------------------------------- */
+/* --- new words ----------------------------------------------------------------------------------------- */
 
 static enum pp_code make_word(struct tok_merger *m, const char *word, size_t n, struct pp_error *err)
 {
@@ -89,7 +89,7 @@ static enum pp_code make_word(struct tok_merger *m, const char *word, size_t n, 
 
 /* --- the cache ----------------------------------------------------------------------------------------- */
 
-/* One block: the struct, and behind it, where the next cache line begins, the places. */
+/* One allocation: the struct, then the slots, aligned to a cache line. */
 void tok_merge_use_cache(struct tok_merger *m, size_t n_text)
 {
     const size_t line = sizeof(struct long_word);
@@ -110,7 +110,7 @@ void tok_merge_use_cache(struct tok_merger *m, size_t n_text)
 
 static const uint8_t ones[64] = {[0 ... 31] = 0xff};
 
-/* The first n bytes at p, zeros behind them, n < 8. */
+/* The first n bytes at p, padded with zeros, n < 8. */
 static inline uint64_t short_key(const struct tok_merger *m, const char *p, size_t n)
 {
     uint64_t key = 0, mask;
@@ -139,7 +139,7 @@ static inline void long_key(const struct tok_merger *m, const char *p, size_t n,
     key[3] |= (uint64_t)n << 56;
 }
 
-/* All places of a word's tokens are copied, which is faster than only those that it has. */
+/* Copies all ids of a slot, which is faster than copying only those in use. */
 static inline enum pp_code recall(struct tok_merger *m, const uint32_t *have, size_t places, struct pp_error *err)
 {
     struct tok_ids *ids = &m->ids;
@@ -185,7 +185,7 @@ static bool find_long(struct long_word *w, const uint64_t key[4])
     return true;
 }
 
-/* A word of up to 31 bytes. also, or NULL: where it is kept instead, by the other key, if its tokens fit there. */
+/* A word of up to 31 bytes. also: NULL, or a short slot that gets the word instead, if its tokens fit there. */
 static enum pp_code recall_long(struct tok_merger *m, const char *word, size_t n, struct short_word *also,
                                 uint64_t also_key, struct pp_error *err)
 {
@@ -197,7 +197,7 @@ static enum pp_code recall_long(struct tok_merger *m, const char *word, size_t n
     const size_t before = m->ids.n;
     enum pp_code code = make_word(m, word, n, err);
     const size_t made = m->ids.n - before;
-    if (code || made > LONG_IDS || !m->ids.v) /* nothing yet, nor now */
+    if (code || made > LONG_IDS || !m->ids.v) /* no result to keep */
         return code;
     if (also && made <= SHORT_IDS) {
         also->key = also_key;
@@ -209,7 +209,7 @@ static enum pp_code recall_long(struct tok_merger *m, const char *word, size_t n
     return PP_OK;
 }
 
-/* skip: bytes of a space at its beginning, which the key has as one bit. */
+/* skip: bytes of U+2581 at its beginning, which the key stores as one bit. */
 static inline enum pp_code recall_short(struct tok_merger *m, const char *word, size_t n, size_t skip,
                                         struct pp_error *err)
 {
