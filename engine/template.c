@@ -1,4 +1,4 @@
-/* template.c - the public face of the chat templates: memory, locale and variables around the jinja_ files. */
+/* template.c - the interface of the chat templates: memory, locale and variables around the jinja_ files. */
 #include <locale.h>
 #include <pthread.h>
 #include <string.h>
@@ -10,15 +10,15 @@
 #include "engine/text.h"
 
 struct pp_template {
-    struct jinja arena; /* holds everything below root */
+    struct jinja arena; /* owns everything below root */
     const struct jinja_template *root;
     char *name;
-    bool in_parts; /* what is said is read from lists of parts only, as processors of pictures have it */
+    bool in_parts; /* messages must be lists of parts, as for multimodal processors */
 };
 
 /* --- locale --------------------------------------------------------------------------------------------- */
 
-/* Numbers and dates must not depend on the user's locale, letters need one that knows Unicode. */
+/* Numbers and dates must not depend on the user's locale; letters need one that knows Unicode. */
 static locale_t template_locale;
 static pthread_once_t locale_once = PTHREAD_ONCE_INIT;
 
@@ -29,7 +29,7 @@ static void make_locale(void)
         template_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
-/* For this thread; returns what to give to uselocale() afterwards. */
+/* Sets it for this thread; returns the old one for uselocale(). */
 static locale_t enter_locale(void)
 {
     pthread_once(&locale_once, make_locale);
@@ -56,7 +56,7 @@ static void parse_body(struct jinja *j, void *arg)
     job->t->root = jinja_parse(j, job->source, job->n);
 }
 
-/* Sets *n to how many of three messages say in the prompt what they say; none where the template refuses them. */
+/* Sets *n to how many of three test messages appear in the prompt; 0 if the template refuses them. */
 static enum pp_code try_form(struct pp_template *t, bool in_parts, int *n)
 {
     static const char *const words[PROBES] = {"qzxfirst", "qzxsecond", "qzxthird"};
@@ -72,14 +72,14 @@ static enum pp_code try_form(struct pp_template *t, bool in_parts, int *n)
     const enum pp_code code = pp_template_render(t, &in, &out, NULL);
     for (int i = 0; i < PROBES && !code; i++) {
         const char *text = pp_buf_cstr(&out), *at = memmem(text, out.len, words[i], strlen(words[i]));
-        *n += at && !(at > text && (at[-1] == '\'' || at[-1] == '"')); /* else the list itself was written out */
+        *n += at && !(at > text && (at[-1] == '\'' || at[-1] == '"')); /* otherwise the list itself was printed */
     }
     pp_buf_free(&out);
     return code;
 }
 
-/* Templates that look for parts of the type "text" only find none in a text: nothing that anybody says would reach the
- * model. false: out of memory. */
+/* Some templates print only parts of the type "text": given a plain text, they would drop every message. Finds out
+ * whether this is one. False: out of memory. */
 static bool find_form(struct pp_template *t, const char *source, size_t n)
 {
     int plain = PROBES, parts = 0;
@@ -104,7 +104,7 @@ enum pp_code pp_template_parse(const char *source, size_t n, const char *name, s
         pp_free(t);
         return pp_fail_nomem(err, "the chat template");
     }
-    const size_t mark = pp_utf8_mark(source, n); /* it would stand in each prompt */
+    const size_t mark = pp_utf8_mark(source, n); /* or it would be in each prompt */
     struct parse_job job = {.t = t, .source = source + mark, .n = n - mark};
     t->arena.name = t->name;
     t->arena.err = err ? err : &ignored;
@@ -168,7 +168,7 @@ unsigned pp_template_text(const struct pp_template *t, const char *text, size_t 
 
 struct render_job {
     const struct pp_template *t;
-    const struct pp_template_input *in; /* or NULL: vars_json */
+    const struct pp_template_input *in; /* or NULL: vars_json is used */
     const char *vars_json;
     struct jinja_text text;
 };
@@ -195,15 +195,15 @@ static void set_variable(struct jinja *j, const char *name, struct jinja_value v
     jinja_dict_set(j, j->context, jinja_cstr(name), v);
 }
 
-/* Some templates look at all messages for each of them, as Gemma 4's at those before it: a few steps for each pair, up
- * to some seconds of them. */
+/* Some templates go through all messages for each message, as Gemma 4's does: allows some steps for each pair, up to a
+ * few seconds in all. */
 static void allow_pairs(struct jinja *j, const struct jinja_list *messages)
 {
     const uint64_t n = messages->n, most = JINJA_MAX_PAIR_STEPS;
     j->max_steps += n < most / JINJA_PAIR_STEPS / (n + 1) ? n * n * JINJA_PAIR_STEPS : most;
 }
 
-/* Texts become lists of one part. */
+/* Turns texts into lists of one part. */
 static void part_messages(struct jinja *j, const struct jinja_list *messages)
 {
     const struct jinja_value content = jinja_cstr("content"), text = jinja_cstr("text");
@@ -260,7 +260,7 @@ static enum pp_code render(struct render_job *job, int64_t now, struct pp_buf *o
     if (input > SIZE_MAX / 128)
         return pp_fail_nomem(err, "the conversation");
     struct jinja j = {.name = job->t->name, .err = err ? err : &ignored, .now = now};
-    j.max_memory = JINJA_MAX_MEMORY + 16 * input; /* a JSON value of two bytes ("1,") may take 32 */
+    j.max_memory = JINJA_MAX_MEMORY + 16 * input; /* parsed, a JSON value of two bytes ("1,") can take 32 */
     j.max_steps = JINJA_MAX_STEPS + 64 * input;
     locale_t old = enter_locale();
     bool ok = jinja_protect(&j, render_body, job);

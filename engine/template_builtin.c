@@ -1,6 +1,6 @@
-/* template_builtin.c - chat templates for models that bring none of their own, and what tells that a model wants one of
- * them. A system message is folded into the first user message where the family has no role for it. Sources: the
- * models' cards and their own templates; of Alpaca and Vicuna the prompts of their training scripts. */
+/* template_builtin.c - chat templates for models without one, and how to recognise which of them a model needs. In
+ * families without a role for it, a system message is put into the first user message. Sources: the models' cards and
+ * their own templates; for Alpaca and Vicuna the prompts of their training scripts. */
 #include <string.h>
 
 #include "engine/base/word.h"
@@ -71,7 +71,7 @@ static const char zephyr[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|assistant|>\\n' }}{%- endif %}";
 
-/* Of a system message there is a usual one. */
+/* These have a usual system message. */
 #define SYSTEM_OR(usual)                                                                                              \
     SYSTEM_INTO_FIRST_USER                                                                                            \
     "{%- if not ns.system %}{%- set ns.system = '" usual "' %}{%- endif %}"                                           \
@@ -106,7 +106,7 @@ static const char command_r[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>' }}{%- endif %}";
 
-/* Its bars are full-width ones. */
+/* Its bars are full-width characters. */
 #define BAR "\xef\xbd\x9c"
 
 static const char deepseek[] =
@@ -118,8 +118,8 @@ static const char deepseek[] =
     "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<" BAR "Assistant" BAR ">' }}{%- endif %}";
 
-/* From V3.1 on a token says whether thoughts follow; of turns before only the answers stay. V3.2 brings code of its own
- * in the place of a template, whose calls of tools are not among this. */
+/* From V3.1 on a token tells whether thoughts follow, and earlier turns keep only their answers. V3.2 has code instead
+ * of a template; its tool calls are not supported here. */
 static const char deepseek_v3_1[] =
     SYSTEM_INTO_FIRST_USER
     "{%- set thinks = enable_thinking if enable_thinking is defined else thinking | default(false) %}"
@@ -132,9 +132,9 @@ static const char deepseek_v3_1[] =
     "{{- '<" BAR "Assistant" BAR ">' ~ ('<think>' if thinks else '</think>') }}"
     "{%- endif %}";
 
-/* V4: what the user says and what tools return between two answers is one turn, the results in the order of the calls.
- * Thoughts are kept from the last such turn on, and all of them where there are tools. The words about tools are those
- * that the model was trained with: encoding_dsv4.py of its publication, whose JSON is read as objects here. */
+/* V4: the user's words and the tool results between two answers are one turn, with results in the order of the calls.
+ * Thoughts are kept from the last such turn on, and all of them if there are tools. The instructions about tools are
+ * those that the model was trained with: encoding_dsv4.py of its publication, whose JSON is read as objects here. */
 #define DSML BAR "DSML" BAR
 #define TOOL_TAGS(name, more)                                                                                         \
     "<" DSML "invoke name=\"" name "\">\\n" more "...\\n</" DSML "invoke>\\n"
@@ -212,7 +212,7 @@ static const char deepseek_v4[] =
     "{{- '<" BAR "Assistant" BAR ">' ~ ('<think>' if thinks else '</think>') }}"
     "{%- endif %}";
 
-/* gpt-oss: what others call the system is the developer, and its answers are in the channel `final`. */
+/* gpt-oss: the usual system message is the developer's, and answers are in the channel `final`. */
 static const char harmony[] =
     "{{- '<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\\n"
     "Knowledge cutoff: 2024-06\\nCurrent date: ' ~ strftime_now('%Y-%m-%d') ~ '\\n\\n"
@@ -257,7 +257,7 @@ const char *pp_template_builtin(const char *name)
 
 /* --- which one --------------------------------------------------------------------------------------------------- */
 
-/* All of a row's tokens were added to the vocabulary, and `not` was not. */
+/* A row fits if all its tokens were added to the vocabulary, and `not` was not. */
 static const struct {
     const char *name, *tokens[3], *not, *why;
 } by_tokens[] = {
@@ -278,7 +278,7 @@ static const struct {
     {"mistral", {"[INST]", "[/INST]"}, NULL, "[INST] in its vocabulary"},
 };
 
-/* Formats that are written in ordinary tokens: both words are in the name. */
+/* Formats written in ordinary tokens: recognised by two words in the model's name. */
 static const struct {
     const char *name, *words[2];
 } by_names[] = {
@@ -287,7 +287,7 @@ static const struct {
     {"mistral", {"mistral", "instruct"}}, {"mistral", {"mixtral", "instruct"}},
 };
 
-/* A token that no text is cut into by merging: somebody added it for its own sake. */
+/* Whether a token is added: merging never produces it from text. */
 static bool is_added(const struct pp_tokenizer *t, const char *text)
 {
     const int32_t id = text ? pp_tokenizer_find(t, text, strlen(text)) : -1;
@@ -302,7 +302,7 @@ static bool has_tokens(const struct pp_tokenizer *t, size_t row)
     return !is_added(t, by_tokens[row].not);
 }
 
-/* What the vocabulary tells; a vocabulary of two formats tells nothing. */
+/* The format that the vocabulary tells; none if it fits two. */
 static const char *of_vocabulary(const struct pp_tokenizer *t, const char **why)
 {
     const char *found = NULL;

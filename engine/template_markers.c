@@ -1,5 +1,5 @@
-/* template_markers.c - tokens that are the template's to write: whoever could write them in a message would speak in
- * another's role. */
+/* template_markers.c - tokens that only the template may write: with such a token, a message could speak in another
+ * role. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ static bool is_between(struct pp_str s, const char *open, const char *close)
     return s.len > a + b && memcmp(s.data, open, a) == 0 && memcmp(s.data + s.len - b, close, b) == 0;
 }
 
-/* The shapes that nearly all vocabularies give to control tokens, and to nothing else. */
+/* The shapes that nearly all vocabularies use for control tokens, and for nothing else. */
 static bool looks_like_control(struct pp_str s)
 {
     return is_between(s, "<|", "|>") || is_between(s, "<｜", "｜>");
@@ -20,7 +20,7 @@ static bool looks_like_control(struct pp_str s)
 
 enum { REMEMBERED = 64, MAX_NAME = 64 };
 
-/* Tokens of which the template was asked: it's no use to ask again for each place where one stands. */
+/* Tokens about which the template was asked, to ask only once for each. */
 struct memory {
     int32_t harmless[REMEMBERED];
     size_t n; /* noted so far; the oldest are overwritten */
@@ -34,8 +34,8 @@ static bool holds(const int32_t *ids, size_t n, int32_t id)
     return false;
 }
 
-/* The name between the brackets of "<name>" or "</name>" tells whether the template takes apart what lies between
- * them. */
+/* Whether the template looks for the name in the brackets of "<name>" or "</name>", and so for what is between such
+ * tags. */
 static bool is_written(const struct pp_template *tmpl, struct pp_str s)
 {
     char other[MAX_NAME + sizeof "</>"];
