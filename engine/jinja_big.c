@@ -1,5 +1,5 @@
-/* jinja_big.c - integers beyond 64 bits, as Python has them: sums, products, division. They are kept as their
- * decimal digits, and reckoned with in groups of nine. */
+/* jinja_big.c - Python's integers beyond 64 bits: sums, products, division. They are stored as decimal digits, and
+ * computed in groups of nine digits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 enum {
     GROUP = 9,
     BASE = 1000000000,
-    MAX_DIGITS = 4300, /* more Python does not print either */
-    EXTRA = 6,         /* groups that a dividend is given, so that a quotient has the bits of a double */
+    MAX_DIGITS = 4300, /* Python's limit for printing */
+    EXTRA = 6,         /* groups added to a dividend, so that a quotient has the bits of a double */
 };
 
 struct big {
@@ -64,7 +64,7 @@ static struct big from_value(struct jinja *j, struct jinja_value v)
     return b;
 }
 
-/* An ordinary integer where it fits. */
+/* Returns an ordinary integer if it fits. */
 static struct jinja_value to_value(struct jinja *j, struct big b)
 {
     struct jinja_text t = {0};
@@ -111,7 +111,7 @@ struct jinja_value jinja_big(struct jinja *j, const char *digits, size_t n)
     return v;
 }
 
-/* By size alone. */
+/* Compares magnitudes. */
 static int compare(const struct big *a, const struct big *b)
 {
     if (a->n != b->n)
@@ -122,7 +122,7 @@ static int compare(const struct big *a, const struct big *b)
     return 0;
 }
 
-/* Without regard to signs. */
+/* Adds magnitudes. */
 static struct big plus(struct jinja *j, const struct big *a, const struct big *b)
 {
     struct big sum = make(j, (a->n > b->n ? a->n : b->n) + 1);
@@ -136,7 +136,7 @@ static struct big plus(struct jinja *j, const struct big *a, const struct big *b
     return sum;
 }
 
-/* a is not smaller than b. */
+/* Subtracts magnitudes; a is not smaller than b. */
 static struct big minus(struct jinja *j, const struct big *a, const struct big *b)
 {
     struct big rest = make(j, a->n);
@@ -181,7 +181,7 @@ static struct big times(struct jinja *j, const struct big *a, const struct big *
     return product;
 }
 
-/* rest * BASE + group, in place; there is room. */
+/* rest * BASE + group, in place; there must be room. */
 static void append(struct big *rest, uint32_t group)
 {
     memmove(rest->group + 1, rest->group, rest->n * sizeof *rest->group);
@@ -190,7 +190,7 @@ static void append(struct big *rest, uint32_t group)
     trim(rest);
 }
 
-/* rest -= b * digit, where that is not larger. */
+/* rest -= b * digit, which must not be larger than rest. */
 static void subtract_times(struct big *rest, const struct big *b, uint32_t digit)
 {
     uint64_t carry = 0;
@@ -218,10 +218,10 @@ static bool exceeds(const struct big *b, uint32_t digit, const struct big *rest,
     return compare(&product, rest) > 0;
 }
 
-/* Towards minus infinity; *rest has the sign of b, which is not 0. */
+/* Rounds towards minus infinity; *rest has the sign of b, which must not be 0. */
 static struct big divide(struct jinja *j, struct big a, struct big b, struct big *rest)
 {
-    /* what is left is less than b, and gets one group more each time */
+    /* the remainder is always below b, and gets one more group each time */
     struct big quotient = make(j, a.n + 1), left = make(j, b.n + 1), spare = make(j, b.n + 1);
     left.n = 0;
     for (size_t i = a.n; i-- > 0;) {
@@ -273,7 +273,7 @@ static struct big shifted(struct jinja *j, const struct big *a, int bits)
     return b;
 }
 
-/* The double that is nearest to a / b: of some 62 bits of it, the last of which says that there are others. */
+/* The double nearest to a / b, from some 62 bits of the quotient, the last of which is set if further bits are. */
 static struct jinja_value true_quotient(struct jinja *j, struct big a, struct big b)
 {
     enum { BITS = 62, MOST_SHIFT = 1076 }; /* down to a quarter of the smallest double */

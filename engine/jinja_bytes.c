@@ -1,8 +1,8 @@
-/* jinja_bytes.c - bytes: what str.encode and int.to_bytes give.
+/* jinja_bytes.c - bytes: the results of str.encode and int.to_bytes.
  *
- * They are kept as a text with a character for each byte: ASCII's as they are, the others, and those that a text cannot
- * have or takes for white space where bytes do not, as U+E000 and on, which are neither letters nor white space. So the
- * methods of strings do what those of bytes do. */
+ * They are stored as a text with a character for each byte: ASCII as it is; other bytes, and those that a text cannot
+ * contain or that only a text treats as white space, as U+E000 and up, which are neither letters nor white space. So
+ * the methods of strings work for bytes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -146,7 +146,7 @@ static void add_encoded(struct jinja *j, struct jinja_text *t, int32_t cp, enum 
     }
 }
 
-/* What stands for a character that the encoding lacks. */
+/* Adds the replacement of a character that the encoding lacks. */
 static void add_lacking(struct jinja *j, struct jinja_text *t, int32_t cp, struct jinja_value errors)
 {
     char s[16] = "?";
@@ -182,7 +182,7 @@ struct jinja_value jinja_encode(struct jinja *j, struct jinja_value text, struct
     return bytes_value(j, &t);
 }
 
-/* Bytes of a character that could not end as it began: one, or all that could have been part of it. */
+/* Length of an invalid sequence: one byte, or all bytes that could have begun a character. */
 static size_t broken(const uint8_t *p, size_t n)
 {
     const uint8_t c = p[0];
@@ -202,7 +202,7 @@ static uint32_t unit_at(const uint8_t *p, int width, bool big)
     return v;
 }
 
-/* One character of p[0..n): its bytes, and *cp, which is -1 if they are none. */
+/* Decodes one character of p[0..n): returns its bytes, and *cp, which is -1 if they are invalid. */
 static size_t decode_one(const uint8_t *p, size_t n, enum encoding e, bool big, int32_t *cp)
 {
     const size_t width = (size_t)width_of(e);
@@ -276,7 +276,7 @@ static struct jinja_value decode(struct jinja *j, struct jinja_value v, struct j
 
 /* --- methods of bytes that are those of strings --------------------------------------------------------------- */
 
-/* An argument as the method of strings takes it. */
+/* Converts an argument for the method of strings. */
 static struct jinja_value argument(struct jinja *j, struct jinja_value v)
 {
     if (v.kind == JINJA_BYTES)
@@ -321,7 +321,7 @@ static struct jinja_value by_text(struct jinja *j, struct jinja_value self, cons
     return result(j, jinja_invoke(j, b, as_text(self), &given));
 }
 
-/* What goes into a format: bytes, numbers. */
+/* Converts an argument of a format: bytes or numbers. */
 static struct jinja_value formatted(struct jinja *j, struct jinja_value v)
 {
     if (v.kind == JINJA_STRING)
@@ -352,7 +352,7 @@ struct jinja_value jinja_bytes_percent(struct jinja *j, struct jinja_value forma
 #define ENTRY(name) {#name, bytes_##name, NULL, 0},
 AS_TEXT(DEFINE)
 
-/* --- and those that are not ----------------------------------------------------------------------------------- */
+/* --- other methods -------------------------------------------------------------------------------------------- */
 
 METHOD(bytes_decode) { UNUSED; return decode(j, self, arg[0], arg[1]); }
 
@@ -365,7 +365,7 @@ METHOD(bytes_isascii)
     return jinja_bool(true);
 }
 
-/* At line ends and nothing else. */
+/* Splits at line ends only. */
 METHOD(bytes_splitlines)
 {
     UNUSED;
@@ -384,7 +384,7 @@ METHOD(bytes_splitlines)
     return jinja_wrap(JINJA_LIST, list);
 }
 
-/* With a character between groups of so many bytes, which are counted from the right if their number is positive. */
+/* With a separator between groups of so many bytes, counted from the right if the number is positive. */
 METHOD(bytes_hex)
 {
     UNUSED;

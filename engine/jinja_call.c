@@ -41,7 +41,7 @@ static struct jinja_value escaped(struct jinja *j, struct jinja_value v)
     return v.kind == JINJA_STRING ? jinja_as_html(j, v) : v;
 }
 
-/* What a builtin makes of a text that is marked as HTML. */
+/* Marks the builtin's result for a text that is marked as HTML. */
 static struct jinja_value marked(struct jinja *j, struct jinja_value v)
 {
     if (v.kind == JINJA_STRING)
@@ -52,7 +52,7 @@ static struct jinja_value marked(struct jinja *j, struct jinja_value v)
     return v;
 }
 
-/* Arguments as they go into such a text. */
+/* Escapes arguments that are combined with such a text. */
 static struct jinja_args all_escaped(struct jinja *j, const struct jinja_args *args)
 {
     struct jinja_value *pos = jinja_alloc(j, (args->n_pos + 1) * sizeof *pos);
@@ -172,7 +172,7 @@ struct jinja_value jinja_range_attribute(struct jinja_value range, struct jinja_
 {
     static const char *const names[] = {"start", "stop", "step"};
     long long at[] = {0, 0, 1};
-    sscanf(range.list->name, "range(%lld, %lld, %lld)", &at[0], &at[1], &at[2]); /* as range_name() writes it */
+    sscanf(range.list->name, "range(%lld, %lld, %lld)", &at[0], &at[1], &at[2]); /* range_name() writes it like this */
     for (int i = 0; i < 3; i++)
         if (jinja_equals_cstr(name, names[i]))
             return jinja_int(at[i]);
@@ -182,7 +182,7 @@ struct jinja_value jinja_range_attribute(struct jinja_value range, struct jinja_
 const char *jinja_range_part(struct jinja *j, const char *whole, int64_t from, int64_t to, int64_t step)
 {
     long long begin = 0, end = 0, every = 1;
-    sscanf(whole, "range(%lld, %lld, %lld)", &begin, &end, &every); /* as range_name() writes it */
+    sscanf(whole, "range(%lld, %lld, %lld)", &begin, &end, &every); /* range_name() writes it like this */
     int64_t first, last, each;
     if (__builtin_add_overflow((__int128)every * from, begin, &first) ||
         __builtin_add_overflow((__int128)every * to, begin, &last) || __builtin_mul_overflow(every, step, &each))
@@ -190,8 +190,8 @@ const char *jinja_range_part(struct jinja *j, const char *whole, int64_t from, i
     return range_name(j, first, last, each);
 }
 
-/* The numbers 0 to n - 1 in their order, or from n - 1 down to 0 at the end of what is there. Ranges are never changed,
- * so that those that a template makes for each message, as Gemma 4's does, are parts of one list. */
+/* The numbers 0 to n - 1 in order, or n - 1 down to 0 at the end of the list. Ranges are never changed, so those that a
+ * template makes for each message, as Gemma 4's does, can share one list. */
 static struct jinja_value *counted(struct jinja *j, size_t n, bool down)
 {
     struct jinja_list *list = &j->counted[down];
@@ -207,7 +207,7 @@ static struct jinja_value *counted(struct jinja *j, size_t n, bool down)
     return down ? list->items + (list->n - n) : list->items;
 }
 
-/* A range without negative numbers whose step is 1 or -1. False: it's another. */
+/* Makes a range without negative numbers whose step is 1 or -1 from the shared list. False: it is another. */
 static bool share_range(struct jinja *j, int64_t from, int64_t to, int64_t step, struct jinja_list *list)
 {
     if (step == 1 && from >= 0 && to > from && to <= JINJA_MAX_RANGE) {
@@ -308,16 +308,16 @@ static struct jinja_value global_joiner(struct jinja *j, struct jinja_value self
     return new_cycler(j, JINJA_JOINER, &sep, 1);
 }
 
-/* --- text that says nothing ------------------------------------------------------------------------------ */
+/* --- filler text ----------------------------------------------------------------------------------------- */
 
-/* A number from `from` up to `to`, which it does not reach; the same at each rendering, as what random picks is. */
+/* A number in [from, to); the same at each rendering, like the choices of random. */
 static int64_t some_number(struct jinja *j, int64_t from, int64_t to)
 {
     j->random = j->random * 1664525u + 1013904223u;
     return from + (int64_t)((uint64_t)j->random * (uint64_t)(to - from) >> 32);
 }
 
-/* Words in sentences, with a comma behind every few, and a point behind some more. */
+/* Adds words in sentences, with a comma after every few words, and a point after some more. */
 static void add_paragraph(struct jinja *j, struct jinja_text *t, int64_t n)
 {
     static const char *const words[] = {
@@ -377,8 +377,8 @@ static struct jinja_value global_raise(struct jinja *j, struct jinja_value self,
     jinja_fail(j, "%.*s", jinja_shown(message.s, message.n), message.s);
 }
 
-/* What Python's strftime makes of a time without a zone, before the C library's sees the format: no zone has no name
- * and no offset, and there are no fractions of this second. */
+/* Applies Python's rules for a time without zone to a strftime format, before the C library sees it: the zone has no
+ * name and no offset, and there are no microseconds. */
 static void add_time_format(struct jinja *j, struct jinja_value text, struct jinja_text *out)
 {
     for (size_t i = 0; i < text.n; i++) {
@@ -401,7 +401,7 @@ static struct jinja_value global_strftime_now(struct jinja *j, struct jinja_valu
     struct tm tm;
     time_t now = (time_t)j->now;
     add_time_format(j, jinja_arg_str(j, arg[0], ""), &format);
-    jinja_add(j, &format, "|", 2); /* and its NUL; without it an empty result would look like a failure */
+    jinja_add(j, &format, "|", 2); /* with its NUL; otherwise an empty result would look like a failure */
     if (!gmtime_r(&now, &tm))
         jinja_fail(j, "the time is out of range");
     size_t n = strftime(out, sizeof out, format.p, &tm);

@@ -1,6 +1,6 @@
-/* jinja_case.c - Python's case mappings and classes of characters. Unicode's tables are utf8proc's; of its
- * SpecialCasing (https://www.unicode.org/Public/UNIDATA/SpecialCasing.txt), where a letter becomes several, nearly all
- * follows from what case folding makes of the letter. */
+/* jinja_case.c - Python's case mappings and character classes. Unicode's tables are utf8proc's; SpecialCasing
+ * (https://www.unicode.org/Public/UNIDATA/SpecialCasing.txt), where one letter becomes several, follows in nearly all
+ * cases from the letter's case folding. */
 #include <utf8proc.h>
 #include <wctype.h>
 
@@ -8,7 +8,7 @@
 #include "engine/jinja_value.h"
 
 enum letter_case { LOWER, UPPER, TITLE, FOLDED };
-enum { LONGEST = 8 }; /* characters that one becomes; it is 3 at most */
+enum { LONGEST = 8 }; /* characters that one can become; really at most 3 */
 
 static utf8proc_category_t category(int32_t cp)
 {
@@ -30,7 +30,7 @@ bool jinja_is_decimal(int32_t cp)
     return category(cp) == UTF8PROC_CATEGORY_ND;
 }
 
-/* Also superscripts and what stands in circles, brackets or before a full stop: Unicode's Numeric_Type=Digit. */
+/* Includes superscripts, and digits in circles, brackets or before a full stop: Unicode's Numeric_Type=Digit. */
 bool jinja_is_digit(int32_t cp)
 {
     static const struct { int32_t first, last; } others[] = {
@@ -45,7 +45,7 @@ bool jinja_is_digit(int32_t cp)
     return jinja_is_decimal(cp);
 }
 
-/* But for ideographs that are numbers, which are letters here. */
+/* Except ideographs that are numbers, which count as letters here. */
 bool jinja_is_numeric(int32_t cp)
 {
     return between((int32_t)category(cp), UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO);
@@ -56,7 +56,7 @@ bool jinja_is_alnum(int32_t cp)
     return jinja_is_alpha(cp) || jinja_is_numeric(cp);
 }
 
-/* Unicode's Cased: also small letters that are written as others' marks, and letters that serve as numbers. */
+/* Unicode's Cased: includes modifier letters, and letters that serve as numbers. */
 static bool is_cased(int32_t cp)
 {
     const utf8proc_category_t k = category(cp);
@@ -68,14 +68,14 @@ static bool is_cased(int32_t cp)
            between(cp, 0x2160, 0x217F) || between(cp, 0x24B6, 0x24E9);
 }
 
-/* Unicode's Uppercase: also numbers in capitals, and letters in circles. */
+/* Unicode's Uppercase: includes Roman numerals, and letters in circles. */
 static bool is_upper(int32_t cp)
 {
     return category(cp) == UTF8PROC_CATEGORY_LU || between(cp, 0x2160, 0x216F) || between(cp, 0x24B6, 0x24CF) ||
            between(cp, 0x1F130, 0x1F149) || between(cp, 0x1F150, 0x1F169) || between(cp, 0x1F170, 0x1F189);
 }
 
-/* Unicode's Case_Ignorable: marks, and what may stand within a word. */
+/* Unicode's Case_Ignorable: marks, and signs within words. */
 static bool is_ignorable(int32_t cp)
 {
     switch (category(cp)) {
@@ -91,8 +91,8 @@ static bool is_ignorable(int32_t cp)
     }
 }
 
-/* A capital sigma, the len bytes at s.s + at, ends a word that begins at `from` or later: it has a small form of its
- * own. */
+/* Whether a capital sigma, the len bytes at s.s + at, ends a word that begins at `from` or later, where its lower case
+ * has a form of its own. */
 static bool is_final(struct jinja_value s, size_t from, size_t at, size_t len)
 {
     int32_t cp;
@@ -117,13 +117,13 @@ static bool is_final(struct jinja_value s, size_t from, size_t at, size_t len)
     return true;
 }
 
-/* What a character becomes; how many. */
+/* Maps a character; returns how many it becomes. */
 static size_t map_char(int32_t cp, enum letter_case to, int32_t out[LONGEST])
 {
     const utf8proc_category_t k = category(cp);
     utf8proc_ssize_t n;
     out[0] = to == UPPER ? utf8proc_toupper(cp) : to == TITLE ? utf8proc_totitle(cp) : utf8proc_tolower(cp);
-    if (to == LOWER && cp == 0x130) { /* I with a dot keeps it */
+    if (to == LOWER && cp == 0x130) { /* dotted capital I keeps its dot */
         out[1] = 0x307;
         return 2;
     }
@@ -139,12 +139,12 @@ static size_t map_char(int32_t cp, enum letter_case to, int32_t out[LONGEST])
         const bool capital = to == UPPER || (to == TITLE && (i == 0 || cp == 0x149)); /* it begins with an apostrophe */
         out[i] = capital ? utf8proc_toupper(folded[i]) : folded[i];
     }
-    if (to == TITLE && out[n - 1] == 0x3B9) /* an iota beside a capital stays below it */
+    if (to == TITLE && out[n - 1] == 0x3B9) /* an iota after a capital stays subscript */
         out[n - 1] = 0x345;
     return (size_t)n;
 }
 
-/* Of a word that begins at `from`, the len bytes at s.s + at. */
+/* Maps the character at s.s + at (len bytes) of a word that begins at `from`. */
 static void add_char(struct jinja *j, struct jinja_text *t, struct jinja_value s, size_t from, size_t at, size_t len,
                      int32_t cp, enum letter_case to)
 {
@@ -211,7 +211,7 @@ struct jinja_value jinja_title_words(struct jinja *j, struct jinja_value s, bool
 {
     struct jinja_text t = {0};
     bool first = true;
-    size_t from = 0; /* the rest of a word is mapped without its first letter */
+    size_t from = 0; /* the rest of a word is mapped separately from its first letter */
     for (size_t i = 0, len; i < s.n; i += len) {
         int32_t cp;
         len = pp_utf8_decode(s.s + i, s.n - i, &cp);
@@ -223,7 +223,7 @@ struct jinja_value jinja_title_words(struct jinja *j, struct jinja_value s, bool
     return jinja_text_value(j, &t);
 }
 
-/* Capital letters become small ones, and others capital; title case is capital. */
+/* Swaps upper and lower case; title case counts as upper. */
 struct jinja_value jinja_swap_case(struct jinja *j, struct jinja_value s)
 {
     struct jinja_text t = {0};
@@ -240,7 +240,7 @@ struct jinja_value jinja_swap_case(struct jinja *j, struct jinja_value s)
     return jinja_text_value(j, &t);
 }
 
-/* Capital letters stand only behind what has no case, small ones only behind what has; and there is one of either. */
+/* Upper case must follow a character without case, lower case one with; and there must be a cased character. */
 bool jinja_is_title(struct jinja *j, struct jinja_value s)
 {
     bool inside = false, any = false;
@@ -257,7 +257,7 @@ bool jinja_is_title(struct jinja *j, struct jinja_value s)
     return any;
 }
 
-/* Letters that are a compatible writing of what begins with a space or a mark: those cannot stand in names. */
+/* Letters whose compatibility form begins with a space or a mark: those cannot be in identifiers. */
 static bool is_no_name(int32_t cp)
 {
     return cp == 0x37A || cp == 0x2E2F || between(cp, 0xFC5E, 0xFC63) || between(cp, 0xFDFA, 0xFDFB) ||
@@ -271,7 +271,8 @@ static bool is_name_letter(int32_t cp)
 
 bool jinja_begins_name(int32_t cp)
 {
-    if (cp == 0xE33 || cp == 0xEB3 || between(cp, 0xFF9E, 0xFF9F)) /* vowels and marks of voice: only behind a letter */
+    if (cp == 0xE33 || cp == 0xEB3 || between(cp, 0xFF9E, 0xFF9F)) /* vowel and voice marks, which only follow
+                                                                      letters */
         return false;
     return cp == '_' || is_name_letter(cp) || between(cp, 0x1885, 0x1886) || cp == 0x2118 || cp == 0x212E;
 }
@@ -284,7 +285,7 @@ bool jinja_in_name(int32_t cp)
            between(cp, 0x1369, 0x1371) || cp == 0x19DA;
 }
 
-/* Of what this Unicode does not know yet the C library may know more. */
+/* For characters that utf8proc does not know yet, asks the C library. */
 bool jinja_is_printable(int32_t cp)
 {
     const utf8proc_category_t k = category(cp);

@@ -141,7 +141,7 @@ static struct jinja_value capture(struct jinja *j, struct jinja_scope *scope, co
     return jinja_text_value(j, &text);
 }
 
-/* What a macro, a block or a loop makes is HTML where HTML is asked for. */
+/* Marks the result of a macro, block or loop as HTML, if autoescape is on. */
 static struct jinja_value marked(const struct jinja *j, struct jinja_value v)
 {
     v.flag = j->autoescape;
@@ -175,7 +175,7 @@ static const struct jinja_value *named_argument(const struct jinja_args *args, c
     return NULL;
 }
 
-/* A default may speak of the parameters before its own, and those behind it that are given. */
+/* A default may use parameters before its own, and later ones if they are given. */
 static void bind_params(struct jinja *j, struct jinja_scope *scope, const struct jinja_function *f,
                         const struct jinja_args *args)
 {
@@ -193,7 +193,7 @@ static void bind_params(struct jinja *j, struct jinja_scope *scope, const struct
             set_variable(j, scope, f->params[i], eval(j, scope, f->defaults[i]));
 }
 
-/* Arguments that no parameter takes go to varargs and kwargs, if the macro speaks of them. */
+/* Arguments that no parameter takes become varargs and kwargs, if the macro uses them. */
 static void bind_rest(struct jinja *j, struct jinja_scope *scope, const struct jinja_function *f,
                       const struct jinja_args *args)
 {
@@ -279,7 +279,7 @@ static struct jinja_value eval_dict(struct jinja *j, struct jinja_scope *scope, 
     return (struct jinja_value){.kind = JINJA_DICT, .dict = d};
 }
 
-/* Made of literals alone. */
+/* Whether it is made of literals only. */
 static bool is_literal(const struct jinja_expr *e)
 {
     switch (e->kind) {
@@ -301,7 +301,7 @@ static bool is_literal(const struct jinja_expr *e)
     }
 }
 
-/* Of a literal that has no parts a part is undefined, since Jinja looks at these before it runs a template. */
+/* Slicing a literal that cannot be sliced gives undefined, as Jinja folds it before it runs a template. */
 static struct jinja_value eval_slice(struct jinja *j, struct jinja_scope *scope, const struct jinja_expr *e)
 {
     struct jinja_value v = eval(j, scope, e->a), bound[3];
@@ -312,7 +312,7 @@ static struct jinja_value eval_slice(struct jinja *j, struct jinja_scope *scope,
     return jinja_slice(j, v, bound[0], bound[1], bound[2]);
 }
 
-/* With one part that is marked the whole is, and the others are escaped. */
+/* If one part is marked as HTML, so is the whole, and the others are escaped. */
 static struct jinja_value eval_html_concat(struct jinja *j, struct jinja_scope *scope, const struct jinja_expr *e)
 {
     struct jinja_list *parts = jinja_list(j);
@@ -332,7 +332,7 @@ static struct jinja_value eval_html_concat(struct jinja *j, struct jinja_scope *
 
 static struct jinja_value eval_concat(struct jinja *j, struct jinja_scope *scope, const struct jinja_expr *e)
 {
-    if (e->escapes == JINJA_ESCAPES) /* Jinja does not where it is not known before */
+    if (e->escapes == JINJA_ESCAPES) /* where autoescape is not known at parsing time Jinja does not mark it */
         return eval_html_concat(j, scope, e);
     struct jinja_value v = jinja_to_string(j, eval(j, scope, e->items.items[0]));
     for (size_t i = 1; i < e->items.n; i++)
@@ -359,7 +359,7 @@ static _Noreturn void unknown(struct jinja *j, const char *what, const struct ji
     jinja_fail(j, "there is no %s '%.*s'", what, jinja_shown(name->s, name->n), name->s);
 }
 
-/* operand: of the innermost filter in a chain whose own is absent, or NULL. */
+/* operand: replaces the missing operand of the innermost filter of a chain; or NULL. */
 static struct jinja_value eval_filter(struct jinja *j, struct jinja_scope *scope, const struct jinja_expr *e,
                                       const struct jinja_value *operand)
 {
@@ -483,8 +483,8 @@ struct jinja_value jinja_macro_attribute(struct jinja *j, struct jinja_value mac
 
 /* --- loops ---------------------------------------------------------------------------------------------- */
 
-/* Goes on through a loop's sequence until there are n items that its filter keeps. As in Jinja that is not before they
- * are asked for: a filter may read what earlier turns have set. */
+/* Advances through a loop's sequence until n items have passed its filter. Like Jinja only when they are needed, since
+ * the filter may read what earlier iterations have set. */
 static bool look_ahead(struct jinja *j, struct jinja_loop *loop, size_t n)
 {
     const struct jinja_stmt *s = loop->statement;
@@ -497,8 +497,8 @@ static bool look_ahead(struct jinja *j, struct jinja_loop *loop, size_t n)
     return loop->items->n >= n;
 }
 
-/* The scope of the body is emptied at each turn: nothing set in one turn is seen in the next. As in Jinja, what is
- * behind else is for a loop of which no turn came to its end, be it for want of turns or by break or continue. */
+/* The body's scope is cleared at each iteration, so nothing set in one is seen in the next. As in Jinja, the else part
+ * runs if no iteration reached its end, whether there was none or break or continue ended each. */
 static enum flow run_loop(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s,
                           struct jinja_value iterable, size_t depth)
 {
@@ -513,7 +513,7 @@ static enum flow run_loop(struct jinja *j, struct jinja_scope *scope, const stru
         loop->sieve = new_scope(j, scope);
     }
     for (; look_ahead(j, loop, loop->at + 1); loop->at++) {
-        inner->n = 0; /* set_variable() counts the turn, even if the body is empty */
+        inner->n = 0; /* set_variable() counts the iteration as work, even if the body is empty */
         set_variable(j, inner, j->root->loop, (struct jinja_value){.kind = JINJA_LOOP, .loop = loop});
         assign(j, inner, s->loop.target, loop->items->items[loop->at]);
         enum flow flow = run_body(j, inner, &s->loop.body);
@@ -539,7 +539,7 @@ struct jinja_value jinja_call_loop(struct jinja *j, const struct jinja_loop *loo
     return marked(j, jinja_text_value(j, &text));
 }
 
-/* What is counted from the end: the whole sequence has to be gone through. */
+/* Members of loop that count from the end, which need the whole sequence. */
 static bool counted_from_end(struct jinja *j, struct jinja_loop *loop, struct jinja_value name, int64_t *value)
 {
     const bool length = jinja_equals_cstr(name, "length"), last_is_0 = jinja_equals_cstr(name, "revindex0");
@@ -578,7 +578,7 @@ struct jinja_value jinja_loop_attribute(struct jinja *j, struct jinja_value v, s
 
 /* --- statements ----------------------------------------------------------------------------------------- */
 
-/* Where break or continue leaves the body, what it has printed is lost. */
+/* If break or continue leaves the body, its output is lost. */
 static enum flow run_set_block(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
 {
     struct jinja_text text = {0}, *outer = j->out;
@@ -600,7 +600,7 @@ static enum flow run_set_block(struct jinja *j, struct jinja_scope *scope, const
     return FLOW_ON;
 }
 
-/* The body of a generation tag is a call block's, whose call is the tag. */
+/* The body of a generation tag is like that of a call block, called at once. */
 static void run_scope(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
 {
     const struct jinja_macro body = {.function = s->macro.function, .closure = scope};
@@ -621,7 +621,7 @@ static enum flow run_with(struct jinja *j, struct jinja_scope *scope, const stru
     return run_body(j, inner, &s->with.body);
 }
 
-/* A block sees what the template itself has set, and where it is scoped what is set around it. */
+/* A block sees what the template itself has set, and if it is scoped also what is set around it. */
 static void run_block(struct jinja *j, struct jinja_scope *around, const struct jinja_stmt *s)
 {
     if (s->block.required)
@@ -665,7 +665,7 @@ static enum flow run_escaped(struct jinja *j, struct jinja_scope *scope, const s
     return flow;
 }
 
-/* An empty list of names is the one that can be missing: there is nothing to load from. */
+/* If the name of the template is an empty list, "ignore missing" applies: there is nothing to load from. */
 static void run_load(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)
 {
     const struct jinja_value source = eval(j, scope, s->load.source);

@@ -1,5 +1,5 @@
-/* jinja_filters.c - the filters of the language, as in Jinja 3; tojson as transformers defines it. Those that work on
- * whole sequences are in jinja_filters_seq.c. */
+/* jinja_filters.c - the filters of Jinja 3, with tojson as transformers defines it. Filters on whole sequences are in
+ * jinja_filters_seq.c. */
 #include "engine/jinja_filters.h"
 
 #include <errno.h>
@@ -89,7 +89,7 @@ JINJA_FILTER(format)
     return jinja_percent(j, pattern, jinja_wrap(JINJA_TUPLE, list));
 }
 
-/* The indentation: a string, or a number of spaces. */
+/* An indentation argument: a string, or a number of spaces. */
 static struct jinja_value indentation(struct jinja *j, struct jinja_value v, int64_t otherwise)
 {
     if (v.kind == JINJA_STRING)
@@ -129,7 +129,7 @@ JINJA_FILTER(truncate)
         jinja_fail(j, "truncate: the length is smaller than that of the end mark, or the leeway is negative");
     if (self.kind != JINJA_STRING &&
         jinja_length(j, self) <= (length > INT64_MAX - leeway ? INT64_MAX : length + leeway))
-        return self; /* a short list stays one, and what is undefined stays so */
+        return self; /* a short list remains one, and undefined remains undefined */
     struct jinja_value s = jinja_arg_str(j, self, "");
     int64_t excess = (int64_t)jinja_count_chars(j, s) - length;
     if (excess <= leeway)
@@ -237,7 +237,7 @@ JINJA_FILTER(int)
         return jinja_int(jinja_as_int(self));
     if (self.kind == JINJA_BIG)
         return self;
-    if (self.kind == JINJA_BYTES) { /* whatever the base */
+    if (self.kind == JINJA_BYTES) { /* in any base */
         self.kind = JINJA_STRING;
         base = 10;
     }
@@ -271,7 +271,7 @@ JINJA_FILTER(abs)
     return (v.kind == JINJA_BIG ? *v.s == '-' : v.i < 0) ? jinja_negate(j, v) : v;
 }
 
-/* To the nearest, ties to even, as seen by the exact value of the double; Python's round(). */
+/* To the nearest, ties to even, by the exact value of the double; Python's round(). */
 static double round_common(double f, int precision)
 {
     char text[512];
@@ -285,7 +285,7 @@ static double round_common(double f, int precision)
     return nearbyint(f / unit) * unit;
 }
 
-/* The same of an integer, to tens, hundreds and so on. */
+/* The same for an integer, to tens, hundreds and so on. */
 static int64_t round_whole(struct jinja *j, int64_t i, int precision)
 {
     int64_t unit = 1, up;
@@ -302,7 +302,7 @@ static int64_t round_whole(struct jinja *j, int64_t i, int precision)
     return up;
 }
 
-/* Python's are integers: there is no -0, and none that is infinite. */
+/* Python's results are integers: there is no -0, and infinity is an error. */
 static double finite_whole(struct jinja *j, double f)
 {
     if (!isfinite(f))
@@ -345,7 +345,7 @@ JINJA_FILTER(default)
 
 JINJA_FILTER(length) { JINJA_UNUSED; return jinja_int(jinja_length(j, self)); }
 
-/* As x.name, but never a key. */
+/* Like x.name, but never a key. */
 JINJA_FILTER(attr)
 {
     JINJA_UNUSED;

@@ -4,7 +4,7 @@
 #include "engine/jinja_ast.h"
 #include "engine/jinja_filters.h"
 
-/* --- keys: what sort, map and others look at in an element ---------------------------------------------- */
+/* --- keys by which sort, map and others see an element -------------------------------------------------- */
 
 static bool all_digits(struct jinja_value s)
 {
@@ -24,7 +24,8 @@ static struct jinja_value part_key(struct jinja_value part)
     return jinja_int(i);
 }
 
-/* v itself without an attribute; else v[attribute], where a string may be a path: "address.city" or "pair.0". */
+/* v itself if there is no attribute; otherwise v[attribute], where a string may be a path: "address.city" or
+ * "pair.0". */
 static struct jinja_value element_key(struct jinja *j, struct jinja_value v, struct jinja_value attribute,
                                       struct jinja_value otherwise)
 {
@@ -49,8 +50,8 @@ static struct jinja_value fold_case(struct jinja *j, struct jinja_value v, bool 
     return v.kind == JINJA_STRING && !case_sensitive ? jinja_lower(j, v) : v;
 }
 
-/* The key to sort by: a tuple, of several where the attribute has commas. One of one value, too, as tuples compare only
- * what differs: values without an order, such as none, may stand beside their like. */
+/* The key to sort by: a tuple, with several values if the attribute has commas. A single value is in a tuple, too,
+ * since tuples compare only the first difference: equal values without an order, such as none, do not fail then. */
 static struct jinja_value sort_key(struct jinja *j, struct jinja_value v, struct jinja_value attribute,
                                    bool case_sensitive)
 {
@@ -75,7 +76,7 @@ static void reverse_pairs(struct jinja_pair *pairs, size_t n)
     }
 }
 
-/* The values of pairs in the order of their keys. Equal ones keep their order, also when descending. */
+/* Sorts values by their keys. Equal ones keep their order, also when descending. */
 static struct jinja_value sorted(struct jinja *j, struct jinja_pair *pairs, size_t n, bool descending)
 {
     struct jinja_list *out = jinja_list(j);
@@ -142,7 +143,7 @@ JINJA_FILTER(groupby)
     return jinja_wrap(JINJA_LIST, groups);
 }
 
-/* Jinja's generators look at what they are given when they are walked: until then they are nothing that fails. */
+/* Jinja's filters are generators, which check their input only when they are walked: until then nothing fails. */
 static bool fails_when_walked(struct jinja *j, struct jinja_value v, const char *filter, bool dict_only,
                               struct jinja_value *iter)
 {
@@ -320,7 +321,7 @@ JINJA_FILTER(first)
         if (list->n == 0)
             return jinja_undefined();
         list->n--;
-        list->cap = 0; /* no longer where the allocation begins */
+        list->cap = 0; /* items no longer begins at its allocation */
         return *list->items++;
     }
     const struct jinja_list *list = jinja_iterate(j, self);
@@ -348,7 +349,7 @@ JINJA_FILTER(reverse)
         jinja_push(j, out, list->items[i - 1]);
     if (self.kind == JINJA_STRING)
         return jinja_join(j, jinja_str("", 0), out);
-    /* What cannot be walked backwards, such as what select gives, has been made a list of before. */
+    /* What cannot be walked backwards, such as the result of select, has become a list by now. */
     return jinja_wrap(self.kind == JINJA_ITER || self.kind == JINJA_SET ? JINJA_LIST : JINJA_ITER, out);
 }
 
@@ -362,7 +363,7 @@ struct jinja_value jinja_join_html(struct jinja *j, struct jinja_value sep, cons
     return v;
 }
 
-/* Where HTML is printed, what is marked as such makes the whole be, and the others are escaped. */
+/* If autoescape is on and one element is marked as HTML, so is the result, and the others are escaped. */
 static struct jinja_value join(struct jinja *j, struct jinja_value sep, const struct jinja_list *list)
 {
     bool html = j->autoescape && sep.flag;
@@ -384,8 +385,8 @@ JINJA_FILTER(join)
     return join(j, sep, keys);
 }
 
-/* One that looks random, but is the same each time that a template is rendered: an answer to the same words is to begin
- * with the same prompt. */
+/* Looks random, but picks the same at each rendering, so that an answer to the same messages begins with the same
+ * prompt. */
 JINJA_FILTER(random)
 {
     JINJA_UNUSED;
@@ -411,7 +412,7 @@ JINJA_FILTER(sum)
     return total;
 }
 
-/* Rows of a length; the last is filled up if there is something to fill with. */
+/* Rows of a given length; the last is padded if there is a value for that. */
 JINJA_FILTER(batch)
 {
     JINJA_UNUSED;
@@ -438,7 +439,7 @@ JINJA_FILTER(batch)
     return jinja_wrap(JINJA_ITER, out);
 }
 
-/* So many columns, the first ones one longer where it does not divide. */
+/* A given number of columns; the first ones are one longer if it does not divide. */
 JINJA_FILTER(slice)
 {
     JINJA_UNUSED;

@@ -1,4 +1,4 @@
-/* jinja_filters_text.c - filters of text that templates of web pages have, and few of chats: as in Jinja 3. */
+/* jinja_filters_text.c - text filters of Jinja 3 that web pages use, and chat templates rarely. */
 #include "engine/jinja_filters.h"
 
 #include <math.h>
@@ -10,8 +10,8 @@
 
 /* --- wordwrap --------------------------------------------------------------------------------------------- */
 
-/* One line as characters, as Python's textwrap cuts it into chunks: white space, words, and parts of words that end
- * with a hyphen. */
+/* A line as characters, which Python's textwrap cuts into chunks: white space, words, and parts of words that end in a
+ * hyphen. */
 struct line {
     const char *s;
     const size_t *at;  // [n + 1] where characters begin
@@ -35,7 +35,7 @@ static bool may_precede_dash(int32_t cp) { return is_word(cp) || (cp > 0 && cp <
 
 static bool letter_at(const struct line *l, size_t i) { return i < l->n && is_letter(l->cp[i]); }
 
-/* Two hyphens or more at i, and a word behind them: where that begins; or 0. */
+/* If two or more hyphens and then a word begin at i: where the word begins; otherwise 0. */
 static size_t dash_at(const struct line *l, size_t i)
 {
     size_t end = i;
@@ -44,7 +44,7 @@ static size_t dash_at(const struct line *l, size_t i)
     return end >= i + 2 && end < l->n && is_word(l->cp[end]) ? end : 0;
 }
 
-/* A hyphen at i within a word, after two letters, or one that stands between hyphens. */
+/* Whether the hyphen at i is within a word, after two letters, or between hyphens. */
 static bool hyphen_at(const struct line *l, size_t i)
 {
     if (l->cp[i] != '-' || i < 2 || !letter_at(l, i - 1))
@@ -80,7 +80,7 @@ static struct chunk next_chunk(const struct line *l, const struct wrap *w, size_
     return c;
 }
 
-/* How much of a word that no line has room for goes into this one. */
+/* How much of a word that fits into no line goes into this one. */
 static size_t part_of_word(const struct line *l, const struct wrap *w, struct chunk c, size_t room)
 {
     if (w->at_hyphens)
@@ -94,7 +94,7 @@ static size_t part_of_word(const struct line *l, const struct wrap *w, struct ch
     return room;
 }
 
-/* Of which lines are rid at their ends. It may be another kind of white space than that where words end. */
+/* Whether this is white space that is dropped at line ends; it may be another kind than that between words. */
 static bool is_space(const struct line *l, size_t from, size_t to)
 {
     while (from < to && jinja_is_space(l->cp[from]))
@@ -102,7 +102,7 @@ static bool is_space(const struct line *l, size_t from, size_t to)
     return from == to;
 }
 
-/* Appends the lines of one line, with `between` between them. */
+/* Appends a line, wrapped to several with `between` between them. */
 static void wrap_line(struct jinja *j, const struct line *l, const struct wrap *w, struct jinja_value between,
                       struct jinja_text *t)
 {
@@ -168,7 +168,7 @@ JINJA_FILTER(wordwrap)
 
 /* --- markup ----------------------------------------------------------------------------------------------- */
 
-/* Appends the character that an entity at s stands for, "&lt;" or "&#60;". Its length; 0: it is none that is known. */
+/* Appends the character of an entity at s, "&lt;" or "&#60;". Returns its length; 0: it is unknown. */
 static size_t add_entity(struct jinja *j, const char *s, size_t n, struct jinja_text *t)
 {
     static const struct { const char *name, *text; } named[] = {
@@ -255,7 +255,7 @@ JINJA_FILTER(xmlattr)
 
 /* --- urlencode -------------------------------------------------------------------------------------------- */
 
-/* form: as parts of a form have it, with a plus for a space. */
+/* form: as in a form's data, with a plus for a space. */
 static void add_quoted(struct jinja *j, struct jinja_value v, bool form, struct jinja_text *t)
 {
     static const char hex[] = "0123456789ABCDEF";
@@ -281,7 +281,7 @@ static void add_pair(struct jinja *j, struct jinja_value key, struct jinja_value
     add_quoted(j, value, true, t);
 }
 
-/* Of a dict or a list of pairs a query; of anything else a part of a path. */
+/* A dict or a list of pairs becomes a query, anything else a part of a path. */
 JINJA_FILTER(urlencode)
 {
     JINJA_UNUSED;
@@ -356,7 +356,7 @@ static struct jinja_value sorted(struct jinja *j, struct jinja_value v)
     return v;
 }
 
-/* What has room in a line. How Python breaks longer ones is not known here. */
+/* Only values that fit in a line. How Python breaks longer ones is not implemented. */
 JINJA_FILTER(pprint)
 {
     JINJA_UNUSED;

@@ -1,4 +1,4 @@
-/* jinja_format.c - the two ways of Python to fill a pattern: "%s is %d" % (a, b) and "{} is {n:>5}".format(a, n=b). */
+/* jinja_format.c - Python's two ways to fill a format string: "%s is %d" % (a, b) and "{} is {n:>5}".format(a, n=b). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 enum { MAX_WIDTH = 10000, MAX_PRECISION = 100, NUMBER_SIZE = 512 };
 
-/* What stands between "%" or ":" and the letter that ends a conversion. */
+/* What is between "%" or ":" and the letter that ends a conversion. */
 struct spec {
     struct jinja_value fill; /* one character */
     char align;              /* '<', '>', '^', '=' or 0 */
@@ -49,8 +49,8 @@ static void add_padded(struct jinja *j, struct jinja_text *t, const struct spec 
     jinja_add(j, t, v.s, v.n);
 }
 
-/* digits: with a minus in front where there is one, [whole] of them before a point or exponent. Zeros go between what
- * is in front of them, sign and prefix, and the digits. */
+/* digits: with a minus sign, if any; [whole] of them precede a point or exponent. Zeros go between sign or prefix and
+ * the digits. */
 static void add_digits(struct jinja *j, struct jinja_text *t, const struct spec *spec, const char *prefix,
                        const char *digits, size_t whole, size_t group)
 {
@@ -79,7 +79,7 @@ static void add_digits(struct jinja *j, struct jinja_text *t, const struct spec 
     }
 }
 
-/* digits has at most NUMBER_SIZE - 200 characters. */
+/* digits may have NUMBER_SIZE - 200 characters. */
 static void add_number(struct jinja *j, struct jinja_text *t, const struct spec *spec, const char *digits)
 {
     add_digits(j, t, spec, "", digits, strspn(digits + (*digits == '-'), "0123456789"), 3);
@@ -147,7 +147,7 @@ static struct jinja_value repr_of(struct jinja *j, struct jinja_value v)
 struct percent {
     struct pattern in;
     struct jinja_value args;
-    size_t used; /* of a tuple; 1 if a single argument is used up */
+    size_t used; /* arguments used: of a tuple, or 1 after a single argument */
 };
 
 static struct jinja_value next_argument(struct jinja *j, struct percent *f)
@@ -157,7 +157,7 @@ static struct jinja_value next_argument(struct jinja *j, struct percent *f)
     return f->args.kind == JINJA_TUPLE ? f->args.list->items[f->used++] : (f->used++, f->args);
 }
 
-/* "(name)" after the percent sign; missing if there is none. */
+/* "(name)" after the percent sign; missing: there is none. */
 static struct jinja_value named_argument(struct jinja *j, struct percent *f)
 {
     struct jinja_value none = {0};
@@ -237,7 +237,7 @@ static void add_conversion(struct jinja *j, struct jinja_text *t, struct percent
     }
 }
 
-/* What goes into a text that is marked as HTML: numbers as they are, other things escaped. */
+/* An argument for a format that is marked as HTML: numbers as they are, others escaped. */
 static struct jinja_value escaped(struct jinja *j, struct jinja_value v)
 {
     struct jinja_list *list;
@@ -276,7 +276,7 @@ struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, str
         jinja_work(j, 0);
         add_conversion(j, &t, &f);
     }
-    /* as in Python: what has items could hold names */
+    /* as in Python: values with items could be meant for names */
     const bool may_be_unused = kind == JINJA_DICT || kind == JINJA_LIST || kind == JINJA_RANGE ||
                                kind == JINJA_UNDEFINED || kind == JINJA_SELF;
     if (args.kind == JINJA_TUPLE ? f.used < args.list->n : f.used == 0 && !may_be_unused)
@@ -291,10 +291,10 @@ struct jinja_value jinja_percent(struct jinja *j, struct jinja_value format, str
 struct braces {
     struct pattern in;
     const struct jinja_args *args;
-    int64_t next; /* of the arguments without a number; -1 once numbers were used */
+    int64_t next; /* next argument without a number; -1 once numbers were used */
 };
 
-/* A piece of a field up to one of the stop characters. */
+/* A part of a field, up to one of the stop characters. */
 static struct jinja_value piece(struct pattern *s, const char *stop)
 {
     const char *begin = s->p;
@@ -308,7 +308,7 @@ static bool is_index(struct jinja_value s)
     return s.n > 0 && s.n < 10 && strspn(s.s, "0123456789") >= s.n;
 }
 
-/* s consists of digits. */
+/* s must consist of digits. */
 static int64_t index_value(struct jinja_value s)
 {
     int64_t i = 0;
@@ -394,7 +394,7 @@ static struct spec brace_spec(struct jinja *j, struct pattern *s)
     return spec;
 }
 
-/* Without a type each kind of value has its own way. */
+/* Without a type, each kind of value is formatted in its own way. */
 static void add_untyped(struct jinja *j, struct jinja_text *t, const struct spec *spec, struct jinja_value v)
 {
     char digits[JINJA_FLOAT_SIZE];
@@ -426,7 +426,7 @@ static void add_field(struct jinja *j, struct jinja_text *t, const struct spec *
         jinja_fail(j, "a value of type %s does not take this format", jinja_type_name(v));
 }
 
-/* From the colon to the brace that closes, with what other arguments say of it: "{:>{}}". */
+/* Everything from the colon to the closing brace, with fields in it replaced: "{:>{}}". */
 static struct jinja_value text_of_spec(struct jinja *j, struct braces *f)
 {
     struct jinja_text t = {0};

@@ -1,5 +1,5 @@
-/* jinja_json.c - JSON (RFC 8259) to values. The JSON library of the other parts turns every number into a double;
- * templates print numbers, so that "1" and "1.0" and integers beyond 2^53 have to stay what they are. */
+/* jinja_json.c - JSON (RFC 8259) to values. The other parts' JSON library turns every number into a double; templates
+ * print numbers, so "1", "1.0" and integers beyond 2^53 must keep their forms. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@ struct reader {
     unsigned depth;
 };
 
-/* Of what was given to the template, which is not to blame. */
+/* Fails with an error about the input, not the template. */
 static void blame(struct jinja *j, const struct reader *r)
 {
     j->line = 0;
@@ -138,7 +138,7 @@ static const char *skip_digits(const char *s)
     return s + strspn(s, "0123456789");
 }
 
-/* Whether it is one as RFC 8259 writes it: C's functions take more. */
+/* Whether it is a number by RFC 8259; C's functions accept more. */
 static bool is_number(const char *s)
 {
     s += *s == '-';
@@ -245,6 +245,6 @@ struct jinja_value jinja_from_json(struct jinja *j, const char *text, size_t n, 
     skip_space(&r);
     if (r.p != r.end)
         malformed(j, &r, "something follows its end");
-    j->steps = 0; /* large conversations are no fault of the template */
+    j->steps = 0; /* large conversations do not count against the template */
     return v;
 }

@@ -55,7 +55,7 @@ static const char *skip_space(const char *p, const char *end)
     return p;
 }
 
-/* Behind the closing mark of a tag: what "-", "+" and trim_blocks say about the white space after it. */
+/* After the closing mark of a tag: applies "-", "+" and trim_blocks to the white space there. */
 static const char *after_tag(const struct jinja_lexer *lex, const char *p, char sign, bool trim)
 {
     if (sign == '-')
@@ -80,8 +80,8 @@ static const char *find_tag(const struct jinja_lexer *lex)
     return lex->end;
 }
 
-/* Length of the text that remains before a tag: "-" strips all white space, a block or comment that is alone in front
- * of its line loses its indentation. */
+/* Length of the text before a tag: "-" strips all white space there, and a block or comment that is first in its line
+ * loses its indentation. */
 static size_t text_before(const struct jinja_lexer *lex, const char *text, const char *tag, bool line_start)
 {
     size_t n = (size_t)(tag - text);
@@ -103,7 +103,7 @@ static void skip_comment(struct jinja *j, struct jinja_lexer *lex, const char *t
     if (begin < lex->end && (*begin == '-' || *begin == '+'))
         begin++;
     const char *end = memmem(begin, (size_t)(lex->end - begin), "#}", 2);
-    if (begin == lex->end) { /* nothing that had to be closed */
+    if (begin == lex->end) { /* nothing is open */
         advance(lex, begin);
         return;
     }
@@ -148,7 +148,7 @@ static struct jinja_token raw_text(struct jinja *j, struct jinja_lexer *lex)
     jinja_fail(j, "{%% raw %%} is not closed");
 }
 
-/* Text up to a tag, which is entered; comments and the raw tag are dealt with here. The text may be empty. */
+/* Text up to a tag, which is then entered; comments and the raw tag are handled here. The text may be empty. */
 static struct jinja_token text_or_tag(struct jinja *j, struct jinja_lexer *lex)
 {
     if (lex->raw && lex->p < lex->end)
@@ -180,7 +180,7 @@ static struct jinja_token text_or_tag(struct jinja *j, struct jinja_lexer *lex)
             token.line = lex->line;
             advance(lex, tag + 2 + (tag + 2 < lex->end && (tag[2] == '-' || tag[2] == '+')));
         } else {
-            lex->inside |= 0x80; /* the tag comes with the next call */
+            lex->inside |= 0x80; /* the tag is returned by the next call */
         }
     }
     return token;
@@ -223,7 +223,7 @@ static void octal_or_hex(struct jinja *j, struct jinja_text *t, const char **p, 
     jinja_add(j, t, utf8, pp_utf8_encode((int32_t)cp, utf8));
 }
 
-/* s is what stands between the quotes. Escapes as in Python; unknown ones stay as they are. */
+/* s: the text between the quotes. Escapes as in Python; unknown ones are kept. */
 static struct jinja_value unescape(struct jinja *j, const char *s, const char *end)
 {
     static const char simple[] = "n\nt\tr\r\\\\''\"\"a\ab\bf\fv\v"; /* pairs: letter, character */
@@ -235,7 +235,7 @@ static struct jinja_value unescape(struct jinja *j, const char *s, const char *e
         jinja_add(j, &t, s, (size_t)((slash ? slash : end) - s));
         if (!slash)
             break;
-        char c = slash[1]; /* there is one: a backslash before the quote would have hidden it */
+        char c = slash[1]; /* exists: a backslash before the quote would have escaped it */
         s = slash + 2;
         const char *e = simple;
         while (*e && *e != c)

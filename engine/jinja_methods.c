@@ -1,5 +1,5 @@
-/* jinja_methods.c - methods of strings, lists, dicts and cyclers. Python's sandbox forbids the ones that change a
- * list or dict; other engines and some templates have them, and they do no harm here: values live for one render. */
+/* jinja_methods.c - methods of strings, lists, dicts and cyclers. Python's sandbox forbids those that change a list or
+ * dict; other engines and some templates use them, and they do no harm here, as values live for one render only. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -80,7 +80,7 @@ static bool has_suffix(struct jinja *j, struct jinja_value s, struct jinja_value
     return part.n <= s.n && memcmp(s.s + s.n - part.n, part.s, part.n) == 0;
 }
 
-/* One string, or a tuple of which one has to fit. */
+/* wanted: one string, or a tuple of which one must match. */
 static struct jinja_value any_fits(struct jinja *j, struct jinja_value self, struct jinja_value wanted,
                                    bool (*fits)(struct jinja *, struct jinja_value, struct jinja_value))
 {
@@ -92,8 +92,8 @@ static struct jinja_value any_fits(struct jinja *j, struct jinja_value self, str
     return jinja_bool(false);
 }
 
-/* self[start:end], which arguments after the first may say. False: it begins behind the end, where Python finds not
- * even an empty string. */
+/* self[start:end], by optional arguments after the first. False: it begins after the end, where Python does not even
+ * find an empty string. */
 static bool window(struct jinja *j, struct jinja_value self, const struct jinja_value *arg, struct jinja_value *inside)
 {
     const struct jinja_value none = jinja_none();
@@ -171,7 +171,8 @@ static int64_t position(struct jinja *j, struct jinja_value self, const struct j
         at = inside.n;
     for (size_t next = at; last && next != SIZE_MAX; next = jinja_find(j, inside, part, at + 1))
         at = next;
-    if (!inside.n && jinja_given(arg[1]) && arg[1].kind != JINJA_NONE) { /* an empty string: where it was looked for */
+    if (!inside.n && jinja_given(arg[1]) && arg[1].kind != JINJA_NONE) { /* an empty string is found where the search
+                                                                            begins */
         const int64_t start = jinja_as_int(arg[1]), n = (int64_t)jinja_count_chars(j, self);
         return start >= 0 ? start : start < -n ? 0 : start + n;
     }
@@ -214,7 +215,7 @@ METHOD(str_count)
     return jinja_int(n);
 }
 
-/* All characters are in the class, and there is one. */
+/* Whether all characters are in the class, and there is at least one. */
 static struct jinja_value all_chars(struct jinja *j, struct jinja_value s, bool (*in_class)(int32_t cp))
 {
     jinja_work(j, s.n);
@@ -234,7 +235,7 @@ METHOD(str_isnumeric) { UNUSED; return all_chars(j, self, jinja_is_numeric); }
 METHOD(str_isalnum) { UNUSED; return all_chars(j, self, jinja_is_alnum); }
 METHOD(str_isspace) { UNUSED; return all_chars(j, self, jinja_is_space); }
 
-/* These two are true of an empty string as well. */
+/* These two are true for an empty string, too. */
 static bool is_ascii(int32_t cp) { return cp >= 0 && cp < 0x80; }
 METHOD(str_isascii) { UNUSED; return jinja_bool(!self.n || all_chars(j, self, is_ascii).b); }
 METHOD(str_isprintable) { UNUSED; return jinja_bool(!self.n || all_chars(j, self, jinja_is_printable).b); }
@@ -320,9 +321,9 @@ METHOD(str_format_map)
     return jinja_format(j, self, &named);
 }
 
-/* --- strings, by a table of their characters --------------------------------------------------------------- */
+/* --- strings: translate ------------------------------------------------------------------------------------ */
 
-/* The number of a string's only character. */
+/* The code point of a one-character string. */
 static struct jinja_value ordinal(struct jinja *j, struct jinja_value s)
 {
     int32_t cp;
@@ -331,7 +332,7 @@ static struct jinja_value ordinal(struct jinja *j, struct jinja_value s)
     return jinja_int(cp);
 }
 
-/* {97: 98} of ({"a": "b"}) or ("a", "b"); with a third string its characters are to go. */
+/* ({"a": "b"}) and ("a", "b") give {97: 98}; a third string lists characters to delete. */
 METHOD(str_maketrans)
 {
     UNUSED;
@@ -435,7 +436,7 @@ static const struct jinja_builtin str_methods[] = {
 
 /* --- lists ---------------------------------------------------------------------------------------------- */
 
-/* The index from Python's rules, or an error. */
+/* Converts an index by Python's rules, or fails. */
 static size_t index_of(struct jinja *j, struct jinja_value v, int64_t otherwise, size_t n)
 {
     int64_t i = jinja_arg_int(j, v, otherwise);
@@ -511,7 +512,7 @@ METHOD(list_remove)
     return jinja_none();
 }
 
-/* Among those from arg[1] up to arg[2], which count from the end if they are negative. */
+/* Searches from arg[1] up to arg[2], which count from the end if negative. */
 METHOD(list_index)
 {
     UNUSED;
@@ -668,7 +669,7 @@ METHOD(dict_clear)
     return jinja_none();
 }
 
-/* Of a dict, which does not matter, or of the function dict. */
+/* Called on a dict, which is ignored, or on the function dict. */
 METHOD(dict_fromkeys)
 {
     UNUSED;
@@ -752,7 +753,7 @@ static const struct jinja_builtin loop_methods[] = {
 METHOD(number_is_integer) { UNUSED; return jinja_bool(self.kind != JINJA_FLOAT || floor(self.f) == self.f); }
 METHOD(number_conjugate) { UNUSED; return jinja_plus(j, self); }
 
-/* Of its size, whatever its sign. */
+/* The magnitude. */
 static uint64_t bits(struct jinja_value v)
 {
     const int64_t i = jinja_as_int(v);
@@ -762,7 +763,7 @@ static uint64_t bits(struct jinja_value v)
 METHOD(int_bit_length) { UNUSED; return jinja_int(bits(self) ? 64 - __builtin_clzll(bits(self)) : 0); }
 METHOD(int_bit_count) { UNUSED; return jinja_int(__builtin_popcountll(bits(self))); }
 
-/* Of an integer beyond 64 bits: as often as it can be divided. */
+/* For an integer beyond 64 bits: counts how often it can be halved. */
 METHOD(big_bit_length)
 {
     UNUSED;
@@ -784,7 +785,7 @@ METHOD(int_to_bytes)
 
 METHOD(int_from_bytes) { UNUSED; return jinja_int_from_bytes(j, arg[0], arg[1], jinja_truth(arg[2])); }
 
-/* Exact: the numerator is odd, or the denominator is 1. */
+/* Exact: either the numerator is odd, or the denominator is 1. */
 METHOD(float_as_integer_ratio)
 {
     UNUSED;

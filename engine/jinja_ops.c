@@ -31,7 +31,7 @@ static bool method_of(struct jinja *j, struct jinja_value v, struct jinja_value 
     return true;
 }
 
-/* What Python's numbers have beside their methods. */
+/* Attributes of Python's numbers besides their methods. */
 static struct jinja_value number_attribute(struct jinja *j, struct jinja_value v, struct jinja_value name)
 {
     const bool whole = v.kind != JINJA_FLOAT;
@@ -79,7 +79,7 @@ struct jinja_value jinja_attribute(struct jinja *j, struct jinja_value v, struct
     return jinja_missing_attribute(name);
 }
 
-/* Index from the end if negative; false if outside. */
+/* Resolves a negative index, from the end; false: it is outside. */
 static bool in_range(int64_t *i, size_t n)
 {
     if (*i < 0)
@@ -87,7 +87,7 @@ static bool in_range(int64_t *i, size_t n)
     return *i >= 0 && *i < (int64_t)n;
 }
 
-/* A part of a text that is marked as HTML is, too. */
+/* A part of a text that is marked as HTML is marked, too. */
 static struct jinja_value as_marked(struct jinja_value text, struct jinja_value part)
 {
     part.flag = text.flag;
@@ -248,7 +248,7 @@ static bool is_real(struct jinja_value v)
     return jinja_is_number(v) || v.kind == JINJA_BIG;
 }
 
-/* Beside a float an integer is one, too. */
+/* For arithmetic with a float, an integer is converted. */
 static double real(struct jinja *j, struct jinja_value v)
 {
     const double f = v.kind == JINJA_BIG ? jinja_big_double(v) : jinja_as_double(v);
@@ -280,7 +280,7 @@ static struct jinja_value add(struct jinja *j, struct jinja_value a, struct jinj
     if (is_real(a) && is_real(b))
         return jinja_float(real(j, a) + real(j, b));
     if (a.kind == JINJA_STRING && b.kind == JINJA_STRING) {
-        bool safe = a.flag || b.flag; /* text joins marked text only when escaped */
+        bool safe = a.flag || b.flag; /* plain text is escaped when joined to marked text */
         struct jinja_value v = jinja_concat(j, safe && !a.flag ? jinja_escape_html(j, a) : a,
                                             safe && !b.flag ? jinja_escape_html(j, b) : b);
         v.flag = safe;
@@ -299,7 +299,8 @@ static struct jinja_value add(struct jinja *j, struct jinja_value a, struct jinj
 static struct jinja_value subtract(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
     int64_t i;
-    const bool views = a.kind == JINJA_VIEW || b.kind == JINJA_VIEW; /* beside them whatever can be walked will do */
+    const bool views = a.kind == JINJA_VIEW || b.kind == JINJA_VIEW; /* combined with a view, anything that can be
+                                                                        walked is allowed */
     if ((jinja_is_set(a) && jinja_is_set(b)) || (views && (jinja_is_set(a) || jinja_is_set(b))))
         return jinja_sets_subtract(j, a, b);
     if (jinja_is_integral(a) && jinja_is_integral(b) &&
@@ -354,7 +355,8 @@ static struct jinja_value multiply(struct jinja *j, struct jinja_value a, struct
     return jinja_float(real(j, a) * real(j, b));
 }
 
-/* The remainder, with the sign of y; *floored is that of x / y, by way of the remainder as in Python: 1 // 0.1 is 9. */
+/* The remainder, with the sign of y; *floored is the floor of x / y, computed from the remainder as in Python: 1 // 0.1
+ * is 9. */
 static double divide_floats(double x, double y, double *floored)
 {
     double rest = fmod(x, y), quotient = (x - rest) / y;
@@ -386,7 +388,7 @@ static struct jinja_value modulo(struct jinja_value a, struct jinja_value b)
     return jinja_int(r != 0 && (r < 0) != (y < 0) ? r + y : r);
 }
 
-/* A double is the integer itself, so that a quotient is rounded once. */
+/* Whether a double represents the integer exactly, so that a quotient is rounded only once. */
 static bool is_exact(struct jinja_value v)
 {
     const int64_t most = 1ll << 53;
@@ -435,7 +437,7 @@ static struct jinja_value power(struct jinja *j, struct jinja_value a, struct ji
 {
     if (jinja_is_whole(a) && jinja_is_integral(b) && jinja_as_int(b) >= 0)
         return jinja_as_int(b) ? whole_power(j, jinja_plus(j, a), jinja_as_int(b)) : jinja_int(1);
-    if (jinja_is_whole(a) && b.kind == JINJA_BIG && *b.s != '-') { /* of what is larger than 1 nobody could hold it */
+    if (jinja_is_whole(a) && b.kind == JINJA_BIG && *b.s != '-') { /* fits only for bases -1, 0 and 1 */
         const int64_t base = a.kind == JINJA_BIG ? 2 : jinja_as_int(a);
         if (base < -1 || base > 1)
             jinja_fail(j, "the result of ** is too large");

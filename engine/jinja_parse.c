@@ -1,4 +1,4 @@
-/* jinja_parse.c - tokens to the tree of jinja_ast.h: the statements, and templates as a whole. Expressions are in
+/* jinja_parse.c - tokens to the tree of jinja_ast.h: statements, and whole templates. Expressions are in
  * jinja_parse_expr.c. */
 #include <string.h>
 
@@ -29,7 +29,7 @@ static void end_tag(struct jinja_parser *p)
     jinja_expect(p, JINJA_TOK_BLOCK_END, "the end of the tag");
 }
 
-/* The body up to {% end %}, which is consumed but for its closing mark. */
+/* The body up to {% end %}, which is consumed except for its closing mark. */
 static struct jinja_body body_until(struct jinja_parser *p, const char *end)
 {
     end_tag(p);
@@ -123,7 +123,7 @@ static struct jinja_stmt *for_statement(struct jinja_parser *p)
     if (jinja_take_word(p, "else")) {
         end_tag(p);
         const unsigned loops = p->loops;
-        p->loops = s->loop.recursive ? 0 : loops; /* a recursive loop is a function */
+        p->loops = s->loop.recursive ? 0 : loops; /* a recursive loop is like a function */
         s->loop.otherwise = block_body(p, "endfor", NULL, NULL);
         p->loops = loops;
     }
@@ -190,7 +190,7 @@ static void function_body(struct jinja_parser *p, struct jinja_function *f, cons
     p->inner--;
     p->function = outer;
     p->loops = loops;
-    if (outer) { /* what an inner function names has to be bound by the outer one */
+    if (outer) { /* names that an inner function uses must be bound by the outer one */
         outer->uses_caller |= f->uses_caller;
         outer->uses_varargs |= f->uses_varargs;
         outer->uses_kwargs |= f->uses_kwargs;
@@ -240,7 +240,7 @@ static struct jinja_stmt *with_statement(struct jinja_parser *p)
     return s;
 }
 
-/* A block that only another template could fill may have nothing in it. */
+/* A required block must be empty, as only a child template may fill it. */
 static void check_empty(struct jinja_parser *p, const struct jinja_body *body)
 {
     for (const struct jinja_stmt *s = body->first; s; s = s->next)
@@ -265,7 +265,7 @@ static struct jinja_stmt *block_statement(struct jinja_parser *p)
     s->block.required = jinja_take_word(p, "required");
     if (jinja_at_op(p, "-"))
         jinja_fail(p->j, "the name of a block may not have a hyphen; take an underscore");
-    p->loops = 0; /* it is a place of its own */
+    p->loops = 0; /* a block is separate from loops around it */
     p->inner = 1;
     p->function = NULL;
     p->escapes = JINJA_ESCAPES_NOT;
@@ -282,7 +282,7 @@ static struct jinja_stmt *block_statement(struct jinja_parser *p)
     return s;
 }
 
-/* What a condition of literals says. */
+/* Whether output is escaped under this condition; not known unless it is a literal. */
 static uint8_t known_escapes(const struct jinja_expr *e)
 {
     bool negated = false;
@@ -315,7 +315,7 @@ static void take_context(struct jinja_parser *p)
     }
 }
 
-/* extends, include, import and from: of another template. */
+/* extends, include, import and from, which refer to other templates. */
 static struct jinja_stmt *load_statement(struct jinja_parser *p)
 {
     struct jinja_stmt *s = statement(p, JINJA_S_LOAD);

@@ -52,7 +52,7 @@ static bool tuple_ends(const struct jinja_parser *p)
            jinja_at_word(p, "recursive");
 }
 
-/* One expression, or several: a tuple. An empty one only in brackets. */
+/* One expression, or several as a tuple. Only brackets may be empty. */
 static struct jinja_expr *tuple(struct jinja_parser *p, bool with_condition, bool bracketed)
 {
     struct jinja_exprs items = {0};
@@ -126,7 +126,7 @@ static struct jinja_expr *name_or_literal(struct jinja_parser *p)
     return e;
 }
 
-/* Strings that stand side by side are one. */
+/* Adjacent strings are concatenated. */
 static struct jinja_expr *constants(struct jinja_parser *p)
 {
     struct jinja_value v = p->token.constant;
@@ -266,7 +266,7 @@ static struct jinja_expr *filter(struct jinja_parser *p, struct jinja_expr *oper
 /* A test may have one argument without brackets: "is divisibleby 3". */
 static bool bare_argument_follows(const struct jinja_parser *p)
 {
-    static const char *const no[] = {"else", "or", "and"}; /* any other name is a variable's, also "if" and "in" */
+    static const char *const no[] = {"else", "or", "and"}; /* other names are variables, even "if" and "in" */
     if (p->token.kind == JINJA_TOK_CONST || jinja_at_op(p, "[") || jinja_at_op(p, "{"))
         return true;
     if (p->token.kind != JINJA_TOK_NAME)

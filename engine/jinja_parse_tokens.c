@@ -1,5 +1,5 @@
-/* jinja_parse_tokens.c - the parser's tokens: looking at one, consuming it, saying what was expected instead; and
- * names, each of which is kept once. */
+/* jinja_parse_tokens.c - the parser's tokens: looking at one, consuming it, and errors about what was expected; and
+ * interned names. */
 #include <string.h>
 
 #include "engine/jinja_parse.h"

@@ -9,8 +9,8 @@
 #include "engine/jinja_eval.h"
 #include "engine/jinja_value.h"
 
-/* The doubles above a power of two are twice as far apart as those below: there digits that are not the nearest may be
- * the ones that read back. */
+/* Just above a power of two doubles are twice as far apart as below it, so there the digits that read back may not be
+ * the nearest. */
 static bool reads_back(double f, int precision, char sci[32])
 {
     int exponent;
@@ -145,7 +145,7 @@ static void repr_loop(struct jinja *j, struct jinja_text *t, struct jinja_value 
     jinja_add_char(j, t, '>');
 }
 
-/* Functions have an address in Python, but for those that are classes. */
+/* Python prints functions with an address, except those that are classes. */
 static const char *function_name(const char *name)
 {
     static const char *const classes[][2] = {
@@ -224,7 +224,7 @@ void jinja_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v)
         repr_loop(j, t, v);
         break;
     case JINJA_SELF:
-        jinja_add_str(j, t, "<TemplateReference None>"); /* as of a template that no file is known of */
+        jinja_add_str(j, t, "<TemplateReference None>"); /* as for a template without a file */
         break;
     default:
         jinja_add_char(j, t, '<');

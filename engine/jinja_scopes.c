@@ -1,18 +1,19 @@
-/* jinja_scopes.c - which variables a body hides before it sets them, as Jinja's compiler finds out (its idtracking.py).
+/* jinja_scopes.c - which variables a body hides before it sets them, by the rules of Jinja's compiler (its
+ * idtracking.py).
  *
- * A body with variables of its own (a loop's, a macro's, the template's) looks at each name once. If it is read first,
- * it is what is found around the body or, failing that, a variable given to the template. If it is set first, and no
- * body around speaks of it, it belongs to the body alone and is undefined until then, whatever the template was given:
- * with n = 7, {% for i in a %}{{ n }}{% endfor %}{% set n = 1 %} prints nothing, since a loop's body is another one.
- * What is set in a branch of an if alone hides nothing. */
+ * A body with variables of its own (a loop's, a macro's, the template's) resolves each name once. If it is read first,
+ * it is looked up around the body and then among the variables given to the template. If it is set first, and no
+ * surrounding body uses it, it belongs to the body alone and is undefined until it is set, whatever the template was
+ * given: with n = 7, {% for i in a %}{{ n }}{% endfor %}{% set n = 1 %} prints nothing, since a loop's body is
+ * separate. A name that is set only in a branch of an if hides nothing. */
 #include "engine/jinja_ast.h"
 #include "engine/jinja_eval.h"
 
-/* The names that a body speaks of; while it lasts they are bound. */
+/* The names that a body uses; they are bound while it is processed. */
 struct frame {
     struct jinja *j;
     const struct jinja_template *template;
-    struct jinja_body *body; /* its first one, which hides */
+    struct jinja_body *body; /* the body that hides names */
     struct jinja_name **bound; // [n]
     size_t n, cap;
 };
@@ -61,7 +62,7 @@ static void read_call(struct frame *f, const struct jinja_call *c)
     reads(f, c->star_star);
 }
 
-/* Long chains of operators are deep on their left. */
+/* Long chains of operators nest on the left. */
 static void reads(struct frame *f, const struct jinja_expr *e)
 {
     for (; e; e = e->a) {
@@ -119,7 +120,7 @@ static void set_target(struct frame *f, const struct jinja_target *t, bool in_br
         set_target(f, t->items[i], in_branch);
 }
 
-/* Those of a loop or with: they are there from the beginning. */
+/* Targets of a loop or with are set from the beginning. */
 static void bind_target(struct frame *f, const struct jinja_target *t)
 {
     if (t->kind == JINJA_T_NAME)
@@ -128,7 +129,7 @@ static void bind_target(struct frame *f, const struct jinja_target *t)
         bind_target(f, t->items[i]);
 }
 
-/* An elif lies in the rest of the one before it; there may be any number of them. */
+/* An elif is nested in the else part of the one before it; there may be any number of them. */
 static void branches(struct frame *f, const struct jinja_stmt *s)
 {
     for (;;) {
@@ -142,7 +143,7 @@ static void branches(struct frame *f, const struct jinja_stmt *s)
     statements(f, &s->branch.otherwise, true);
 }
 
-/* Without the bodies in it that have variables of their own. */
+/* Skips nested bodies with variables of their own. */
 static void statements(struct frame *f, const struct jinja_body *b, bool in_branch)
 {
     for (const struct jinja_stmt *s = b->first; s; s = s->next) {
@@ -281,7 +282,7 @@ static void inner_bodies(const struct frame *f, struct jinja_body *b)
             reads(&inner, s->escape.condition);
             end(&inner);
             break;
-        case JINJA_S_BLOCK: /* stands alone */
+        case JINJA_S_BLOCK: /* a body of its own */
         case JINJA_S_TEXT:
         case JINJA_S_PRINT:
         case JINJA_S_BREAK:

@@ -1,7 +1,7 @@
-/* jinja_set.c - sets, and views of dicts where they are as good as sets. A template has no way to write a set: it meets
- * one where it subtracts from the keys or items of a dict, and in what the methods of that one give.
+/* jinja_set.c - sets, and views of dicts where they behave like sets. Templates cannot write sets: they get one by
+ * subtracting from the keys or items of a dict, and from methods of such a set.
  *
- * A set's members stand in the order in which they came, as a list without equal ones; Python gives them none. */
+ * A set's members are in insertion order, as a list without duplicates; Python's have no order. */
 #include <string.h>
 
 #include "engine/jinja_ast.h"
@@ -12,7 +12,7 @@ bool jinja_is_set(struct jinja_value v)
     return v.kind == JINJA_SET || (v.kind == JINJA_VIEW && strcmp(v.list->name, "dict_values") != 0);
 }
 
-/* What is looked up in: the members as keys, but for items, whose values need not be such. */
+/* For membership tests: the members as keys of a dict, unless they are items, whose values need not be hashable. */
 struct members {
     const struct jinja_list *list;
     struct jinja_dict *keys; /* or NULL */
@@ -39,7 +39,7 @@ static bool has(struct jinja *j, const struct members *m, struct jinja_value v)
     return false;
 }
 
-/* All members of a are in b. */
+/* Whether all members of a are in b. */
 static bool within(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
     const struct members m = members_of(j, b);
@@ -68,7 +68,7 @@ bool jinja_sets_ordered(struct jinja *j, int op, struct jinja_value a, struct ji
 
 /* --- making them ---------------------------------------------------------------------------------------- */
 
-/* A set that grows: each member once. */
+/* A set while it is built. */
 struct making {
     struct jinja_list *list;
     struct jinja_dict *seen;
@@ -87,7 +87,7 @@ static void put(struct jinja *j, struct making *m, struct jinja_value v)
     jinja_push(j, m->list, v);
 }
 
-/* Those of a that are in `in`, or are not. */
+/* The members of a that are (wanted) or are not in `in`. */
 static struct jinja_value chosen(struct jinja *j, struct jinja_value a, struct jinja_value in, bool wanted)
 {
     struct making out = begin(j);

@@ -184,7 +184,7 @@ static struct jinja_list *split_space(struct jinja *j, struct jinja_value s, int
         at = skip_space(s, end);
     }
     if (at < s.n)
-        jinja_push(j, list, part(s, at, s.n)); /* Python keeps the white space at its end */
+        jinja_push(j, list, part(s, at, s.n)); /* Python keeps white space at the end of the rest */
     return list;
 }
 

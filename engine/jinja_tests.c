@@ -1,4 +1,4 @@
-/* jinja_tests.c - the tests of the language: what may stand after "is", and in select() and its kin. */
+/* jinja_tests.c - the tests that may follow "is", and that select() and similar filters take. */
 #include <wctype.h>
 
 #include "engine/base/utf8.h"
@@ -66,7 +66,7 @@ TEST(le) { UNUSED; return jinja_operate(j, JINJA_OP_LE, self, arg[0]); }
 TEST(gt) { UNUSED; return jinja_operate(j, JINJA_OP_GT, self, arg[0]); }
 TEST(ge) { UNUSED; return jinja_operate(j, JINJA_OP_GE, self, arg[0]); }
 
-/* Identity. Numbers and strings have none here; equal ones of one kind count as the same. */
+/* Identity. Numbers and strings have none here, so equal ones of the same kind count as identical. */
 TEST(sameas)
 {
     UNUSED;
@@ -75,7 +75,7 @@ TEST(sameas)
     return jinja_bool(self.kind <= JINJA_STRING ? jinja_equal(j, self, arg[0]) : self.list == arg[0].list);
 }
 
-/* At least one letter has a case, and none has the other case. */
+/* Whether at least one letter has this case, and none the other. */
 static bool all_cased(struct jinja *j, struct jinja_value s, bool upper)
 {
     bool any = false;

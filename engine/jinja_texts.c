@@ -1,7 +1,7 @@
-/* jinja_texts.c - the texts that stand in a template: what it writes, and what it looks for.
+/* jinja_texts.c - the texts in a template: those it writes, and those it looks for.
  *
- * A text is written if it stands between the tags, or where a value comes from that may be printed. It is looked for if
- * it is compared, or given to a function: "</think>" in content.split("</think>"). Nesting is bounded by the parser. */
+ * A text is written if it is between tags, or in an expression whose value may be printed. It is looked for if it is
+ * compared, or passed to a function: "</think>" in content.split("</think>"). The parser bounds nesting. */
 #include "engine/jinja_ast.h"
 
 struct walk {
@@ -29,7 +29,7 @@ static void call(const struct walk *w, const struct jinja_call *c)
     expr(w, c->star_star, true);
 }
 
-/* Long chains of operators are deep on their left. */
+/* Long chains of operators nest on the left. */
 static void expr(const struct walk *w, const struct jinja_expr *e, bool looked_for)
 {
     for (; e; e = e->a) {
@@ -89,7 +89,7 @@ static void function(const struct walk *w, const struct jinja_function *f)
     body(w, &f->body);
 }
 
-/* An elif lies in the rest of the one before it; there may be any number of them. */
+/* An elif is nested in the else part of the one before it; there may be any number of them. */
 static void branch(const struct walk *w, const struct jinja_stmt *s)
 {
     for (;;) {

@@ -18,7 +18,7 @@ static const char web_pattern[] =
 static const char mail_pattern[] = "^\\S+@\\w[\\w.-]*\\.\\w+$";
 static const char scheme_pattern[] = "^(?:[\\w.+-]{2,}:(?:/){0,2})$";
 
-/* Compiled once for all templates; NULL where there was no memory for it. */
+/* Compiled once for all templates; NULL: out of memory. */
 static pcre2_code *web, *mail, *scheme;
 static pcre2_match_context *limits;
 
@@ -69,7 +69,7 @@ static size_t count(struct jinja *j, struct jinja_value s, const char *part)
     return n;
 }
 
-/* Bytes of the brackets that a word begins with. */
+/* Length of the brackets at the beginning of a word. */
 static size_t opening(struct jinja_value s)
 {
     size_t at = 0;
@@ -84,7 +84,7 @@ static size_t opening(struct jinja_value s)
     }
 }
 
-/* Bytes before the brackets and punctuation that a word ends with. */
+/* Length of a word without the brackets and punctuation at its end. */
 static size_t closing(struct jinja_value s)
 {
     for (;;) {
@@ -97,7 +97,7 @@ static size_t closing(struct jinja_value s)
     }
 }
 
-/* Brackets that were opened in the word are closed in it. */
+/* Extends it by closing brackets of those opened in the word. */
 static size_t balanced(struct jinja *j, struct jinja_value word, size_t n)
 {
     static const char *const pairs[][2] = {{"(", ")"}, {"<", ">"}, {"&lt;", "&gt;"}};
@@ -113,8 +113,8 @@ static size_t balanced(struct jinja *j, struct jinja_value word, size_t n)
 }
 
 struct links {
-    int64_t longest;                 /* characters shown of an address; -1: all */
-    struct jinja_value attributes;   /* of links */
+    int64_t longest;                 /* characters of an address to show; -1: all */
+    struct jinja_value attributes;   /* attributes of links */
     const struct jinja_list *schemes;
 };
 
@@ -154,7 +154,7 @@ static void add_middle(struct jinja *j, struct jinja_text *t, const struct links
         link_to(j, t, "mailto:", s, nothing, s, false);
         return;
     }
-    /* each one is looked for in what the one before made */
+    /* each is applied to the result of the one before */
     for (size_t i = 0; l->schemes && i < l->schemes->n; i++) {
         const struct jinja_value name = l->schemes->items[i];
         if (s.n > name.n && memcmp(s.s, name.s, name.n) == 0) {
@@ -177,7 +177,7 @@ static void add_word(struct jinja *j, struct jinja_text *t, const struct links *
     jinja_add(j, t, rest.s + n, rest.n - n);
 }
 
-/* Words of `rel`, each once, in their order, with nofollow if it is wanted. */
+/* Words of `rel`, each once and in order, with nofollow if wanted. */
 static struct jinja_value relation(struct jinja *j, struct jinja_value rel, bool nofollow)
 {
     struct jinja_list *parts = jinja_list(j), *once = jinja_list(j);

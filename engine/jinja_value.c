@@ -187,7 +187,7 @@ void jinja_add_times(struct jinja *j, struct jinja_text *t, const char *bytes, s
 struct jinja_value jinja_text_value(struct jinja *j, struct jinja_text *t)
 {
     if (t->p)
-        resize_newest(j, t->p, t->cap, t->n); /* gives the reserve back */
+        resize_newest(j, t->p, t->cap, t->n); /* gives unused room back */
     struct jinja_value v = jinja_str(t->p ? t->p : "", t->n);
     *t = (struct jinja_text){0};
     return v;
@@ -214,7 +214,7 @@ struct jinja_value jinja_concat(struct jinja *j, struct jinja_value a, struct ji
         return jinja_str(b.n ? b.s : a.s, b.n ? b.n : a.n);
     jinja_work(j, b.n);
     if (b.n < UINT32_MAX - a.n && resize_newest(j, a.s, a.n, (size_t)a.n + b.n)) {
-        memcpy(j->blocks->data + j->blocks->used - b.n, b.s, b.n); /* a keeps its length and sees nothing of it */
+        memcpy(j->blocks->data + j->blocks->used - b.n, b.s, b.n); /* a keeps its length, so it does not see the rest */
         return jinja_str(a.s, (size_t)a.n + b.n);
     }
     jinja_work(j, a.n);
@@ -267,7 +267,7 @@ struct jinja_value jinja_pair_tuple(struct jinja *j, struct jinja_value a, struc
 
 /* --- dicts ---------------------------------------------------------------------------------------------- */
 
-enum { SMALL_DICT = 8 }; /* up to here a dict is searched from end to end */
+enum { SMALL_DICT = 8 }; /* up to this size a dict is searched linearly */
 
 struct jinja_dict *jinja_dict(struct jinja *j)
 {
@@ -286,10 +286,10 @@ bool jinja_hashable(struct jinja_value v)
     return v.kind != JINJA_LIST && v.kind != JINJA_DICT && v.kind != JINJA_SET && (v.kind != JINJA_VIEW || values);
 }
 
-/* The nearest double, which is the number itself where any is. */
+/* The nearest double, which is exact if the number has one. */
 double jinja_big_double(struct jinja_value v)
 {
-    char digits[320]; /* more are beyond any double */
+    char digits[320]; /* longer numbers are beyond any double */
     if (v.n >= sizeof digits)
         return *v.s == '-' ? -HUGE_VAL : HUGE_VAL;
     memcpy(digits, v.s, v.n);
@@ -297,7 +297,7 @@ double jinja_big_double(struct jinja_value v)
     return strtod(digits, NULL);
 }
 
-/* Equal numbers hash alike whatever their kind: 1, 1.0 and true are one key. */
+/* Equal numbers hash alike in every type: 1, 1.0 and true are one key. */
 static uint64_t hash_value(struct jinja *j, struct jinja_value v)
 {
     jinja_work(j, v.kind == JINJA_STRING || v.kind == JINJA_BYTES || v.kind == JINJA_BIG ? v.n : 0);
@@ -486,7 +486,7 @@ static bool equal_dicts(struct jinja *j, const struct jinja_dict *a, const struc
     return same;
 }
 
-/* Exact also where a large integer has no double of its own. */
+/* Exact, even for large integers without a double of their own. */
 static int compare_numbers(struct jinja_value a, struct jinja_value b)
 {
     if (jinja_is_integral(a) && jinja_is_integral(b)) {
@@ -497,7 +497,7 @@ static int compare_numbers(struct jinja_value a, struct jinja_value b)
     return (x > y) - (x < y);
 }
 
-/* Of two integers, one of which is beyond 64 bits. */
+/* Compares two integers, at least one of them beyond 64 bits. */
 static int compare_bigs(struct jinja_value a, struct jinja_value b)
 {
     const bool below_a = a.kind == JINJA_BIG && a.s[0] == '-', below_b = b.kind == JINJA_BIG && b.s[0] == '-';
@@ -509,7 +509,7 @@ static int compare_bigs(struct jinja_value a, struct jinja_value b)
     return below_a ? -larger : larger;
 }
 
-/* Exact: a float of this size is a whole number, of which all digits are printed. */
+/* Exact: a float of this size is an integer, and all its digits are printed. */
 static int compare_big_and_float(struct jinja *j, struct jinja_value a, struct jinja_value b)
 {
     const bool first = a.kind == JINJA_FLOAT;
@@ -517,7 +517,7 @@ static int compare_big_and_float(struct jinja *j, struct jinja_value a, struct j
     char digits[512];
     if (isinf(f))
         return (f > 0) == first ? 1 : -1;
-    snprintf(digits, sizeof digits, "%.0f", fabs(f) < 1e18 ? 0 : f); /* a smaller one is as good as none */
+    snprintf(digits, sizeof digits, "%.0f", fabs(f) < 1e18 ? 0 : f); /* anything smaller counts as 0 */
     const struct jinja_value whole = jinja_big(j, digits, strlen(digits));
     const struct jinja_value big = first ? b : a;
     const int order = whole.kind == JINJA_BIG || big.kind == JINJA_BIG ? compare_bigs(whole, big) : 0;
@@ -556,7 +556,7 @@ bool jinja_equal(struct jinja *j, struct jinja_value a, struct jinja_value b)
     case JINJA_METHOD:
         return a.method->builtin == b.method->builtin && jinja_equal(j, a.method->self, b.method->self);
     default:
-        return a.list == b.list; /* identity; all members of the union are pointers here */
+        return a.list == b.list; /* identity; all members of the union are pointers for these types */
     }
 }
 
