@@ -1,4 +1,4 @@
-/* jinja_ast.h - a parsed template. Everything lies in the template's own arena and is never changed after parsing. */
+/* jinja_ast.h - a parsed template. All of it is in the template's own arena, and constant after parsing. */
 #ifndef PP_ENGINE_JINJA_AST_H
 #define PP_ENGINE_JINJA_AST_H
 
@@ -9,12 +9,13 @@ struct jinja_name {
     struct jinja_name *next; /* in its bucket of the parser's table */
     const char *s;
     uint32_t n;
-    bool is_read; /* as a variable, somewhere */
-    bool is_bound; /* while jinja_scopes.c is in a body that speaks of it */
-    bool is_block; /* a block has it */
+    bool is_read; /* used as a variable somewhere */
+    bool is_bound; /* while jinja_scopes.c processes a body that uses it */
+    bool is_block; /* the name of a block */
 };
 
-/* Whether what is printed becomes HTML: as the autoescape tags around it say, of which some are not known before. */
+/* Whether output is HTML: determined by the surrounding autoescape tags, whose conditions may be known only at run
+ * time. */
 enum jinja_escapes { JINJA_ESCAPES_NOT, JINJA_ESCAPES, JINJA_MAY_ESCAPE };
 
 enum jinja_expr_kind {
@@ -103,10 +104,10 @@ enum jinja_stmt_kind {
     JINJA_S_CALL,      /* value is a call; the body is its caller */
     JINJA_S_FILTER,    /* the body through filter */
     JINJA_S_WITH,
-    JINJA_S_SCOPE,     /* the generation tag: a caller that is called at once */
+    JINJA_S_SCOPE,     /* the generation tag: its body is called at once */
     JINJA_S_BLOCK,
     JINJA_S_AUTOESCAPE,
-    JINJA_S_LOAD,      /* extends, include, import: of other templates, of which there are none */
+    JINJA_S_LOAD,      /* extends, include, import: they refer to other templates, and there are none */
 };
 
 struct jinja_stmt;
@@ -119,7 +120,7 @@ struct jinja_body {
 
 enum jinja_target_kind { JINJA_T_NAME, JINJA_T_MEMBER, JINJA_T_TUPLE };
 
-/* Where an assignment goes. */
+/* The target of an assignment. */
 struct jinja_target {
     uint8_t kind;
     const struct jinja_name *name;   /* NAME; MEMBER: the namespace */
@@ -195,7 +196,7 @@ struct jinja_stmt {
 struct jinja_template {
     struct jinja_body body;
     const struct jinja_name *loop, *caller, *varargs, *kwargs, *self; /* the names the evaluator binds itself */
-    struct jinja_stmt *blocks; /* the last one */
+    struct jinja_stmt *blocks; /* linked from the last one */
     struct jinja_name **names; // [JINJA_NAME_BUCKETS], by jinja_name_find
 };
 
@@ -206,8 +207,8 @@ struct jinja_name *jinja_name_find(struct jinja_name *const *names, const char *
 /* Finds what each body of a template that has been parsed hides (jinja_scopes.c). */
 void jinja_find_hidden(struct jinja *j, struct jinja_template *t);
 
-/* Calls fn for each text that stands in a template, and those in its expressions (jinja_texts.c); looked_for: it is
- * compared with something, or given to a function. */
+/* Calls fn for each text in a template, including those in expressions (jinja_texts.c); looked_for: it is compared with
+ * something, or passed to a function. */
 typedef void jinja_text_fn(void *ctx, const char *s, size_t n, bool looked_for);
 void jinja_texts(const struct jinja_template *t, jinja_text_fn *fn, void *ctx);
 

@@ -9,7 +9,7 @@ struct jinja_template;
 struct jinja_stmt;
 struct jinja_scope;
 
-/* What a call passes. */
+/* The arguments of a call. */
 struct jinja_args {
     const struct jinja_value *pos; // [n_pos]
     size_t n_pos;
@@ -27,8 +27,8 @@ struct jinja_builtin {
     const char *params; /* names with single spaces between; "" for none, NULL for any number */
     int required;       /* so many of them must be given; with enum jinja_marks */
 };
-/* What becomes of the mark that a text is HTML: it is gone, or is on what the builtin makes of the text, or on the
- * parts of that; of texts that go into it the second argument is escaped, or all that it is given. */
+/* What happens to a text's mark as HTML: removed, or (KEEPS) given to the result or its parts. The other two also
+ * escape texts that are combined with it: the second argument, or all. */
 enum jinja_marks { JINJA_KEEPS = 16, JINJA_KEEPS_ESCAPES_SECOND = 32, JINJA_KEEPS_ESCAPES_ALL = 48, JINJA_MARKS = 48 };
 
 const struct jinja_builtin *jinja_find_filter(const char *name, size_t n);
@@ -37,7 +37,7 @@ const struct jinja_builtin *jinja_find_global(const char *name, size_t n);
 extern const struct jinja_builtin jinja_bytes_methods[], jinja_set_methods[], jinja_view_methods[];
 /* A method of v's type, or NULL. */
 const struct jinja_builtin *jinja_find_method(struct jinja_value v, const char *name, size_t n);
-/* In a table that ends with a NULL name. */
+/* Looks a name up in a table that ends with a NULL name. */
 const struct jinja_builtin *jinja_find_builtin(const struct jinja_builtin *table, const char *name, size_t n);
 
 /* Sorts arguments to parameters and calls. */
@@ -47,7 +47,7 @@ struct jinja_value jinja_invoke(struct jinja *j, const struct jinja_builtin *b, 
 struct jinja_value jinja_call(struct jinja *j, struct jinja_value callee, const struct jinja_args *args);
 bool jinja_callable(struct jinja_value v);
 
-/* Arguments as numbers and strings, with what to use if missing (or none, for numbers); fail for other types. */
+/* Convert arguments to numbers and strings, with a default if missing (or none, for numbers); fail for other types. */
 int64_t jinja_arg_int(struct jinja *j, struct jinja_value v, int64_t otherwise);
 struct jinja_value jinja_arg_str(struct jinja *j, struct jinja_value v, const char *otherwise);
 
@@ -55,14 +55,14 @@ struct jinja_value jinja_arg_str(struct jinja *j, struct jinja_value v, const ch
 
 struct jinja_value jinja_attribute(struct jinja *j, struct jinja_value v, struct jinja_value name); /* v.name */
 struct jinja_value jinja_item(struct jinja *j, struct jinja_value v, struct jinja_value key);       /* v[key] */
-/* v[from:to:step]; a bound is none if it is absent. */
+/* v[from:to:step]; an absent bound is none. */
 struct jinja_value jinja_slice(struct jinja *j, struct jinja_value v, struct jinja_value from, struct jinja_value to,
                                struct jinja_value step);
-/* Whether that gives anything, of what a literal is. */
+/* Whether such a slice of a literal gives a value. */
 bool jinja_can_slice(struct jinja_value v, const struct jinja_value bounds[3]);
-/* How a slice of a range prints that itself prints as `whole` (jinja_call.c). */
+/* How a slice of a range prints, if the range prints as `whole` (jinja_call.c). */
 const char *jinja_range_part(struct jinja *j, const char *whole, int64_t from, int64_t to, int64_t step);
-/* start, stop or step of a range, or what is missing (jinja_call.c). */
+/* start, stop or step of a range; missing: another name (jinja_call.c). */
 struct jinja_value jinja_range_attribute(struct jinja_value range, struct jinja_value name);
 /* An operator of enum jinja_operator, comparisons included. */
 struct jinja_value jinja_operate(struct jinja *j, int op, struct jinja_value a, struct jinja_value b);
@@ -71,7 +71,7 @@ struct jinja_value jinja_big_operate(struct jinja *j, int op, struct jinja_value
 bool jinja_contains(struct jinja *j, struct jinja_value container, struct jinja_value v);
 struct jinja_value jinja_negate(struct jinja *j, struct jinja_value v);
 struct jinja_value jinja_plus(struct jinja *j, struct jinja_value v);
-/* Fails with the name of what is undefined if v is. */
+/* Fails if v is undefined, with its name. */
 void jinja_require_defined(struct jinja *j, struct jinja_value v);
 /* Stable; ascending by key. */
 void jinja_sort_pairs(struct jinja *j, struct jinja_pair *pairs, size_t n);
@@ -90,10 +90,10 @@ struct jinja_loop {
     const struct jinja_stmt *statement;
     struct jinja_scope *outer;
     struct jinja_value last; /* what changed() saw, or missing */
-    struct jinja_list *kept; /* with a filter: items, of which more may come; else NULL */
-    const struct jinja_list *all; /* what they come from */
-    size_t seen;                  /* how many of those the filter has seen */
-    struct jinja_scope *sieve;    /* where it is evaluated */
+    struct jinja_list *kept; /* with a filter: the items that passed so far; otherwise NULL */
+    const struct jinja_list *all; /* the unfiltered items */
+    size_t seen;                  /* how many of them were filtered */
+    struct jinja_scope *sieve;    /* scope of the filter */
 };
 
 struct jinja_value jinja_call_macro(struct jinja *j, const struct jinja_macro *macro, const struct jinja_args *args);
@@ -101,13 +101,13 @@ struct jinja_value jinja_call_macro(struct jinja *j, const struct jinja_macro *m
 struct jinja_value jinja_call_loop(struct jinja *j, const struct jinja_loop *loop, const struct jinja_args *args);
 struct jinja_value jinja_loop_attribute(struct jinja *j, struct jinja_value loop, struct jinja_value name);
 struct jinja_value jinja_macro_attribute(struct jinja *j, struct jinja_value macro, struct jinja_value name);
-/* What a block prints. */
+/* The output of a block. */
 struct jinja_value jinja_call_block(struct jinja *j, const struct jinja_stmt *block);
-/* A block by its name: what is called; or what is missing. */
+/* A block by its name, to be called; or missing. */
 struct jinja_value jinja_self_attribute(struct jinja *j, struct jinja_value name);
-/* v as HTML: what is marked as such stays. */
+/* v as HTML: escaped, unless it is marked. */
 struct jinja_value jinja_as_html(struct jinja *j, struct jinja_value v);
-/* jinja_join() with everything as HTML, and marked so. */
+/* jinja_join() with everything escaped to HTML, and marked. */
 struct jinja_value jinja_join_html(struct jinja *j, struct jinja_value sep, const struct jinja_list *parts);
 /* Renders into *j->out with the variables of j->context. */
 void jinja_run(struct jinja *j, const struct jinja_template *t);

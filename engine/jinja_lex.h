@@ -25,12 +25,12 @@ struct jinja_token {
 };
 
 struct jinja_lexer {
-    const char *p, *end; /* what is left; line ends are "\n" */
+    const char *p, *end; /* the rest of the source; line ends are "\n" */
     uint32_t line;
-    bool line_start;     /* p stands at the begin of a line, as lstrip_blocks sees it */
+    bool line_start;     /* p is at the start of a line, for lstrip_blocks */
     uint8_t inside;      /* 0 outside of tags, '{' in {{ }}, '%' in {% %} */
     bool raw;            /* between {% raw %} and {% endraw %} */
-    char brackets[JINJA_MAX_NESTING]; /* the closing ones that are due */
+    char brackets[JINJA_MAX_NESTING]; /* the expected closing brackets */
     size_t n_brackets;
 };
 

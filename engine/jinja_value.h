@@ -1,10 +1,11 @@
-/* jinja_value.h - what all parts of the template language share: the machine, its arena, and the values.
- * Private to the chat templates; the public interface is engine/text.h.
+/* jinja_value.h - shared by all parts of the template language: the machine, its arena, and the values. Private to the
+ * chat templates; the public interface is engine/text.h.
  *
- * Values follow Python: a value is 16 bytes and is passed by value; lists, dicts and strings lie in the arena and are
- * shared by reference. Nothing is freed singly: the arena goes as a whole when a render ends, or with the template.
+ * Values follow Python: a value is 16 bytes and is passed by value; lists, dicts and strings are in the arena and
+ * shared by reference. Nothing is freed individually: the arena is freed as a whole when a render ends, or with the
+ * template.
  *
- * Errors unwind: jinja_fail() jumps back to jinja_protect(), which may do so because nothing on the way owns anything
+ * Errors unwind: jinja_fail() jumps back to jinja_protect(), which is safe because nothing in between owns anything
  * outside the arena. Templates are downloaded files, so everything is bounded by the JINJA_MAX_ constants. */
 #ifndef PP_ENGINE_JINJA_VALUE_H
 #define PP_ENGINE_JINJA_VALUE_H
@@ -38,13 +39,13 @@ enum jinja_kind {
     JINJA_FLOAT,
     JINJA_BIG, /* an integer beyond 64 bits: its digits (jinja_big.c) */
     JINJA_STRING,
-    JINJA_BYTES, /* what str.encode gives (jinja_bytes.c) */
+    JINJA_BYTES, /* the result of str.encode (jinja_bytes.c) */
     JINJA_LIST,
     JINJA_TUPLE,
     JINJA_RANGE,
     JINJA_VIEW, /* keys(), values(), items() of a dict */
-    JINJA_SET,  /* members without equal ones, in the order in which they came (jinja_set.c) */
-    JINJA_ITER, /* what map, select and others give: can be walked once, is always true, has no length */
+    JINJA_SET,  /* members without duplicates, in insertion order (jinja_set.c) */
+    JINJA_ITER, /* the result of map, select and others: can be walked once, is always true, has no length */
     JINJA_DICT,
     JINJA_NAMESPACE,
     JINJA_FUNCTION, /* a global: range, dict, ... */
@@ -53,8 +54,8 @@ enum jinja_kind {
     JINJA_LOOP,
     JINJA_CYCLER,
     JINJA_JOINER,
-    JINJA_SELF,  /* whose attributes are the template's blocks */
-    JINJA_BLOCK, /* one of them, to be called */
+    JINJA_SELF,  /* its attributes are the template's blocks */
+    JINJA_BLOCK, /* one of those, to be called */
 };
 
 struct jinja_stmt;
@@ -114,33 +115,33 @@ struct jinja_block; /* of the arena */
 
 struct jinja {
     const char *name; /* of the template, for messages */
-    uint32_t line;    /* where we are, for messages; 0 outside of the template */
-    unsigned depth;   /* of recursion, of the parser or the evaluator */
+    uint32_t line;    /* current line, for messages; 0 outside of the template */
+    unsigned depth;   /* of recursion in parser or evaluator */
     uint64_t steps, max_steps;
     int64_t now;
-    bool autoescape;  /* what is printed, and what filters make, is HTML */
-    bool in_block;    /* which sees what the template has set so far, and else what it was given */
-    uint32_t random;  /* how often random was asked in this run */
+    bool autoescape;  /* output, and results of filters, are HTML */
+    bool in_block;    /* blocks see what the template has set so far, then what it was given */
+    uint32_t random;  /* calls of random in this run */
 
     struct jinja_block *blocks; /* the arena, newest first */
     size_t memory, max_memory;
 
-    struct jinja_list counted[2]; /* what ranges are parts of: up, and down */
-    struct jinja_text *out;            /* where the template's output goes just now */
+    struct jinja_list counted[2]; /* shared by ranges: ascending, and descending */
+    struct jinja_text *out;            /* where output currently goes */
     struct jinja_dict *context;        /* the variables given to the template */
     const struct jinja_template *root; /* while rendering */
-    struct jinja_scope *top;           /* its own variables */
+    struct jinja_scope *top;           /* the root's variables */
 
     struct pp_error *err;
     enum pp_code code;
     jmp_buf escape;
 };
 
-/* Runs body(j, arg); false if it failed, and then *j->err says why. Not to be nested on one machine. */
+/* Runs body(j, arg); false if it failed, and then *j->err says why. Must not be nested on one machine. */
 bool jinja_protect(struct jinja *j, void (*body)(struct jinja *j, void *arg), void *arg);
 /* Ends the run with PP_ERR_FORMAT and a message that names template and line. */
 _Noreturn void jinja_fail(struct jinja *j, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Counts work that is not a node: n bytes or items looked at. Fails when the template has had its share. */
+/* Counts work other than nodes: n bytes or items processed. Fails when the template's limit is reached. */
 void jinja_work(struct jinja *j, size_t n);
 /* Pairs around recursion. */
 void jinja_enter(struct jinja *j);
@@ -178,7 +179,7 @@ static inline struct jinja_value jinja_str(const char *s, size_t n)
 }
 struct jinja_value jinja_cstr(const char *s);
 struct jinja_value jinja_copy(struct jinja *j, const char *s, size_t n);
-/* a + b, without copying a if it is the newest thing in the arena: a loop that appends stays linear. */
+/* a + b; does not copy a if it is the newest allocation, so that a loop that appends takes linear time. */
 struct jinja_value jinja_concat(struct jinja *j, struct jinja_value a, struct jinja_value b);
 /* The undefined value of a missing attribute or variable. */
 struct jinja_value jinja_missing_attribute(struct jinja_value name);
@@ -199,7 +200,7 @@ bool jinja_hashable(struct jinja_value v);
 
 /* --- looking at values -------------------------------------------------------------------------------------- */
 
-/* An integer by its decimal digits, maybe behind a minus: an INT if it fits, else a BIG. */
+/* An integer from its decimal digits, perhaps with a minus sign: an INT if it fits, otherwise a BIG. */
 struct jinja_value jinja_big(struct jinja *j, const char *digits, size_t n);
 static inline bool jinja_is_whole(struct jinja_value v)
 {
@@ -211,9 +212,9 @@ static inline bool jinja_is_number(struct jinja_value v) { return jinja_is_integ
 static inline bool jinja_given(struct jinja_value v) { return v.kind != JINJA_MISSING; }
 static inline int64_t jinja_as_int(struct jinja_value v) { return v.kind == JINJA_BOOL ? v.b : v.i; }
 double jinja_as_double(struct jinja_value v); /* of any number */
-/* The double that is nearest to a BIG; infinite where none is. */
+/* The double nearest to a BIG, or infinity. */
 double jinja_big_double(struct jinja_value v);
-/* Bytes of a string that fit into a message, for "%.*s"; cuts no character. */
+/* Bytes of a string that fit in a message, for "%.*s"; cuts between characters. */
 int jinja_shown(const char *s, size_t n);
 bool jinja_equals_cstr(struct jinja_value v, const char *s);
 const char *jinja_type_name(struct jinja_value v); /* as in Python: "str", "dict", ... */
@@ -265,9 +266,10 @@ struct jinja_value jinja_title(struct jinja *j, struct jinja_value s);
 struct jinja_value jinja_swap_case(struct jinja *j, struct jinja_value s);
 bool jinja_is_title(struct jinja *j, struct jinja_value s);
 bool jinja_is_printable(int32_t cp); /* Python's str.isprintable */
-bool jinja_begins_name(int32_t cp); /* str.isidentifier: of the first character, and of the others */
+bool jinja_begins_name(int32_t cp); /* str.isidentifier: for the first character, and for others */
 bool jinja_in_name(int32_t cp);
-/* Jinja's own: upper case at the start of each word, which is where `begins` holds for the character before. */
+/* Jinja's filter title: upper case at the start of each word, which is where `begins` holds for the character
+ * before. */
 struct jinja_value jinja_title_words(struct jinja *j, struct jinja_value s, bool (*begins)(int32_t cp));
 
 /* --- jinja_string.c ----------------------------------------------------------------------------------------- */
@@ -288,7 +290,7 @@ struct jinja_list *jinja_split(struct jinja *j, struct jinja_value s, struct jin
 struct jinja_list *jinja_split_lines(struct jinja *j, struct jinja_value s, bool keep_ends);
 struct jinja_value jinja_join(struct jinja *j, struct jinja_value sep, const struct jinja_list *parts);
 struct jinja_value jinja_escape_html(struct jinja *j, struct jinja_value s);
-/* Where the text stands in its field. When it cannot be quite in the middle, str.center and format differ. */
+/* Alignment in a field. str.center and format differ where the padding is odd. */
 enum jinja_align { JINJA_ALIGN_LEFT, JINJA_ALIGN_RIGHT, JINJA_ALIGN_CENTER, JINJA_ALIGN_FORMAT_CENTER };
 struct jinja_value jinja_pad(struct jinja *j, struct jinja_value s, int64_t width, struct jinja_value fill,
                              enum jinja_align align);
@@ -300,7 +302,7 @@ struct jinja_value jinja_encode(struct jinja *j, struct jinja_value text, struct
                                 struct jinja_value errors);
 struct jinja_list *jinja_bytes_list(struct jinja *j, struct jinja_value v); /* as numbers */
 int jinja_bytes_compare(struct jinja_value a, struct jinja_value b);
-struct jinja_value jinja_byte(struct jinja *j, struct jinja_value number); /* one; fails beyond 0 to 255 */
+struct jinja_value jinja_byte(struct jinja *j, struct jinja_value number); /* fails beyond 0 to 255 */
 /* format % args */
 struct jinja_value jinja_bytes_percent(struct jinja *j, struct jinja_value format, struct jinja_value args);
 void jinja_bytes_repr(struct jinja *j, struct jinja_text *t, struct jinja_value v);
@@ -311,10 +313,10 @@ struct jinja_value jinja_int_from_bytes(struct jinja *j, struct jinja_value v, s
 /* --- jinja_set.c -------------------------------------------------------------------------------------------- */
 
 bool jinja_is_set(struct jinja_value v); /* a set, or the keys or items of a dict */
-/* Of two of them. */
+/* For two such values. */
 bool jinja_sets_equal(struct jinja *j, struct jinja_value a, struct jinja_value b);
 bool jinja_sets_ordered(struct jinja *j, int op, struct jinja_value a, struct jinja_value b); /* op: <, <=, >, >= */
-/* A set of what a has and b has not; one of them is such a thing, and the other may be anything to walk. */
+/* The set of what is in a and not in b; one of them is a set or view, the other may be anything that can be walked. */
 struct jinja_value jinja_sets_subtract(struct jinja *j, struct jinja_value a, struct jinja_value b);
 
 /* --- jinja_format.c ----------------------------------------------------------------------------------------- */
