@@ -20,16 +20,16 @@
 #include "engine/xielu.h"
 
 enum {
-    SLICE_FLOATS = 1 << 20, /* weights in hand at a time */
+    SLICE_FLOATS = 1 << 20, /* weights converted at a time */
     MAX_THREADS = 16,
 };
 
 /* --- tensors ------------------------------------------------------------------------------------------- */
 
-/* A slice of rows on its way: dequantised, and quantised again by the pool. */
+/* A slice of rows while it is converted: dequantised, and quantised again by the pool. */
 struct slice {
     const struct pp_export_item *item;
-    size_t from_row, to_row; /* bytes of a row, before and after */
+    size_t from_row, to_row; /* bytes of a row in the old and the new type */
     int64_t n_cols;
     int64_t first, n;        /* rows of the new tensor in this slice */
     float *floats;           /* [n, n_cols] */
@@ -39,7 +39,7 @@ struct slice {
     struct pp_error errors[MAX_THREADS];
 };
 
-/* The tensor that holds a row of the new one; *row: its number there. */
+/* The tensor that holds a row of the new one; *row: its index there. */
 static const struct pp_tensor *holder(const struct slice *s, int64_t *row)
 {
     const int64_t n_rows = s->item->from->ne[s->item->from->n_dims > 1];
@@ -56,14 +56,14 @@ static const struct pp_tensor *holder(const struct slice *s, int64_t *row)
     return t;
 }
 
-/* How many rows from `row` of the new tensor on lie together, at most to `end`. */
+/* How many rows of the new tensor, from `row` on and up to `end`, are contiguous in memory. */
 static int64_t run_length(const struct slice *s, int64_t row, int64_t end)
 {
     const int64_t left = s->item->parts ? s->item->from->ne[1] - row % s->item->from->ne[1] : end - row;
     return s->item->head_dim || s->item->heads || s->item->part ? 1 : left < end - row ? left : end - row;
 }
 
-/* n rows that lie together, as they are stored or would be: to `to`. */
+/* Copies n contiguous rows to `to`, as they are stored or would be. */
 static enum pp_code copy_rows(const struct slice *s, const struct pp_tensor *t, int64_t row, int64_t n, uint8_t *to,
                               struct pp_error *err)
 {
@@ -73,7 +73,7 @@ static enum pp_code copy_rows(const struct slice *s, const struct pp_tensor *t, 
     return PP_OK;
 }
 
-/* What stays as it is would be refused by whoever reads the copy. */
+/* Refuses copied rows that a reader of the new file would refuse. */
 static enum pp_code check_copies(const struct slice *s, const uint8_t *to, int64_t n, struct pp_error *err)
 {
     for (int64_t r = 0; r < n && s->item->type != PP_TYPE_I32; r++)
@@ -109,7 +109,7 @@ static enum pp_code read_floats(const struct slice *s, const struct pp_tensor *t
     return code ? code : arrange_columns(s, to, n, err);
 }
 
-/* One share of a slice. */
+/* Converts one thread's share of a slice. */
 static void convert_rows(void *arg, int part, int share, int thread)
 {
     (void)part, (void)thread;
@@ -158,7 +158,8 @@ static int64_t rows_of(const struct pp_export_item *item)
                       : ne[1] * ne[2] * ne[3] * (item->parts ? item->n_parts : 1);
 }
 
-/* What a slice was made of; of a stack the matrices that end in it, and what is by keys when all of it was read. */
+/* Releases the memory of what a slice was made from: for a stack, matrices that end in it; for a whole by keys, when
+ * all of it was read. */
 static void let_go(const struct slice *s)
 {
     const struct pp_export_item *item = s->item;
@@ -175,7 +176,7 @@ static void let_go(const struct slice *s)
         pp_source_let_go(item->source, item->parts[i], 0, each);
 }
 
-/* Whether single values move: those of a bias, or of norms of heads. */
+/* Whether single values are permuted: those of a bias, or of norms of heads. */
 static bool is_by_values(const struct pp_export_item *item)
 {
     return (item->head_dim || item->heads) && (item->from->n_dims == 1 || strstr(item->name, "_norm."));
@@ -308,43 +309,44 @@ bool pp_export_keeps_f32(const struct pp_tensor *t)
 
 /* --- a model ------------------------------------------------------------------------------------------- */
 
-/* For a folder of a family whose GGUF files interleave the rows of q and k: the head size of those; else 0. */
+/* The head size by which rows of q and k are permuted, if the family's GGUF files interleave them and the source is a
+ * folder; otherwise 0. */
 static int64_t permuted_head_dim(const struct pp_source *s, const struct pp_arch *arch, const char *name)
 {
     const struct pp_hparams *hp = pp_source_hparams(s);
     return hp->rope_neox != arch->gguf_neox && pp_arch_rows(arch, name) != PP_ROWS_SAME ? hp->head_dim : 0;
 }
 
-/* With that, how many rows behind them have the same order: values in a matrix with queries and keys. */
+/* If so, how many rows after them are not permuted: values in a matrix with queries and keys. */
 static int64_t rows_behind(const struct pp_source *s, const struct pp_arch *arch, const char *name)
 {
     const struct pp_hparams *hp = pp_source_hparams(s);
     return pp_arch_rows(arch, name) == PP_ROWS_QKV ? hp->n_head_kv * hp->head_dim : 0;
 }
 
-/* Everything that is to be written. */
+/* Everything to be written. */
 struct export_list {
-    struct pp_export_item *items;       /* room for two more than twice as many as the source has tensors */
+    struct pp_export_item *items;       /* allocated for 2 n + 2 items of a source with n tensors */
     size_t n;
-    const struct pp_tensor **parts;     /* [n_tensors]: of all stacks together */
+    const struct pp_tensor **parts;     /* [n_tensors]: for all stacks */
     size_t n_parts;
-    struct pp_buf names;                /* of the stacks, each with a NUL behind it */
+    struct pp_buf names;                /* of the stacks, each ended by a NUL */
     struct joined {
         struct pp_tensor t;
         struct pp_rows rows;
         char name[80];
-    } *joined;                          /* [n_joined]: matrices of heads, in one; or names of what is by keys */
+    } *joined;                          /* [n_joined]: matrices of heads, joined; or names of wholes by keys */
     size_t n_joined;
     struct pp_state_order *orders;      /* [n_tensors] */
     struct switched {
         struct switched *next;
-        const struct pp_tensor **parts; /* those, one behind the other */
-        void *none;                     /* the first one's data */
+        const struct pp_tensor **parts; /* its matrices in order */
+        void *none;                     /* data of the first one */
         struct pp_tensor each[];
-    } *switched;                        /* matrices of the model's own adapters, of each tensor those */
+    } *switched;                        /* for each tensor of the model's own adapters, its matrices */
 };
 
-/* Matrices of heads, where the family's files have those of keys and of values in one: of the former, that one. */
+/* For families whose files have the heads' matrices of keys and of values in one: joins them, at the keys' turn. */
 static enum pp_code join_heads(const struct pp_source *s, const struct pp_tensor *t, uint32_t type,
                                struct export_list *list, struct pp_error *err)
 {
@@ -352,7 +354,7 @@ static enum pp_code join_heads(const struct pp_source *s, const struct pp_tensor
     const char *at = strstr(t->name, ".attn_k_b.weight");
     struct joined *joined = &list->joined[list->n_joined];
     if (!at)
-        return PP_OK; /* goes with those of keys */
+        return PP_OK; /* done with the keys */
     if (list->n_joined == (size_t)hp->n_layer)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %s is of a layer that the model does not have", t->name);
     const int n = (int)(at - t->name < 40 ? at - t->name : 40);
@@ -365,8 +367,8 @@ static enum pp_code join_heads(const struct pp_source *s, const struct pp_tensor
     return pp_join_heads(t, v_b, hp, &joined->t, &joined->rows, err);
 }
 
-/* Of what goes into states, where folders have it by keys and the family's files have not: the whole's number among
- * pp_by_keys; -1: it is something else. */
+/* If folders have the inputs of states in one tensor by keys, and the family's files do not: its index in pp_by_keys;
+ * -1: another tensor. */
 static int number_by_keys(const struct pp_arch *arch, const char *name)
 {
     for (int i = 0; i < PP_BY_KEYS && arch->gguf_states_apart; i++)
@@ -397,7 +399,7 @@ static enum pp_code list_parts(const struct pp_source *s, const struct pp_tensor
                                  (long long)n_rows);
 }
 
-/* A half of the model's own adapters, of a folder: GGUF has zeros before the first one's. */
+/* Lists one half of a folder's own adapters; GGUF puts zeros before the first adapter's. */
 static enum pp_code list_switched(const struct pp_source *s, const struct pp_tensor *t, uint32_t type,
                                   struct export_list *list, struct pp_error *err)
 {
@@ -432,7 +434,7 @@ static enum pp_code list_switched(const struct pp_source *s, const struct pp_ten
     return PP_OK;
 }
 
-/* GGUF has an expert's matrices in one tensor; number: in the name of the first's. */
+/* Lists the matrices of a layer's experts as one tensor, as GGUF has them; number: in the name of the first. */
 static enum pp_code stack_experts(const struct pp_source *s, const struct pp_tensor *first, const char *number,
                                   uint32_t type, struct export_list *list, struct pp_error *err)
 {
@@ -441,7 +443,7 @@ static enum pp_code stack_experts(const struct pp_source *s, const struct pp_ten
     *item = (struct pp_export_item){.from = first, .parts = list->parts + list->n_parts, .n_parts = n, .type = type,
                                     .factor = 1.0f};
     for (int64_t e = 0; e < n; e++) {
-        char name[320]; /* a tensor's has at most 255 */
+        char name[320]; /* names have at most 255 characters */
         snprintf(name, sizeof name, "%.*s%lld.weight", (int)(number - first->name), first->name, (long long)e);
         const struct pp_tensor *t = pp_source_tensor(s, name);
         if (!t || t->type != first->type || t->n_dims != 2 || t->ne[0] != first->ne[0] || t->ne[1] != first->ne[1])
@@ -458,7 +460,7 @@ static enum pp_code stack_experts(const struct pp_source *s, const struct pp_ten
     return PP_OK;
 }
 
-/* What is known of the columns of those that become blocks; everything is checked before the first is written. */
+/* Finds the importance of columns for all that become blocks, before anything is written. */
 static enum pp_code find_importance(struct export_list *list, const struct pp_convert_options *opt,
                                     struct pp_error *err)
 {
@@ -500,9 +502,9 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
         const char *number = pp_expert_number(t->name);
         if (pp_is_xielu(t->name))
-            continue; /* in the metadata */
+            continue; /* in the metadata instead */
         if (number && strtol(number, NULL, 10) > 0)
-            continue; /* goes with the first expert's */
+            continue; /* done with the first expert */
         if (arch->gguf_joined_heads && (strstr(t->name, ".attn_k_b.weight") || strstr(t->name, ".attn_v_b.weight"))) {
             code = join_heads(s, t, types[i], list, err);
             continue;
@@ -544,10 +546,10 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
     return code ? code : list->names.bad ? pp_fail_nomem(err, "the list of tensors") : PP_OK;
 }
 
-static const float STANDING_STILL = 1e30f; /* what converters write */
+static const float STANDING_STILL = 1e30f; /* the value that converters write */
 
-/* GGUF has no key for llama3's scaling, nor for pairs that stand still: what each frequency is divided by stands in a
- * tensor, which has as many as there are in layers with a window, too. None is made of a GGUF file that has it. */
+/* GGUF has no keys for llama3's scaling, or for pairs that are not rotated. A tensor has the divisors of all
+ * frequencies instead, those of layers with a window included. GGUF sources that have it are copied. */
 static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor *t, struct pp_error *err)
 {
     struct pp_hparams hp = *pp_source_hparams(s);
@@ -600,7 +602,7 @@ enum pp_code pp_export_model(const struct pp_source *s, const char *dst, const u
     if (!code)
         code = pp_export_items(w, list.items, list.n, opt, err);
     if (!code)
-        code = pp_source_check_unchanged(s, err); /* zeros were written for what another program cut off */
+        code = pp_source_check_unchanged(s, err); /* if another program cut a file off, zeros were read */
     if (!code)
         code = pp_gguf_writer_finish(w, err);
     pp_gguf_writer_free(w);

@@ -1,9 +1,9 @@
-/* export_config.c - config.json of a model that comes from a GGUF file, as transformers has it. What only one family
- * says is in its file (engine/arch/, to_config).
+/* export_config.c - config.json, as transformers writes it, for a model from a GGUF file. What only one family has is
+ * in its file (engine/arch/, to_config).
  *
- * GGUF has Llama 3's RoPE scaling as the divisors of all frequencies (rope_freqs.weight). Between the two ends they are
- * 1 / ((1 - s) / factor + s), s = (context / wavelength - low) / (high - low): which three numbers these were cannot be
- * told, as all of them may be multiplied by one, so low is taken to be 1, as it always is. */
+ * GGUF has Llama 3's RoPE scaling as divisors of all frequencies (rope_freqs.weight). Between the two ends they are 1 /
+ * ((1 - s) / factor + s), s = (context / wavelength - low) / (high - low). The three numbers cannot be recovered
+ * uniquely, as all may be multiplied by a common factor, so low is taken to be 1, as it always is. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static const float TAU = 6.283185307f;
 
 /* --- RoPE scaling ------------------------------------------------------------------------------------------------- */
 
-/* Whether this scaling divides the frequencies by d [n]. */
+/* Whether this scaling divides the frequencies freq [n] by d [n]. */
 static bool divides_by(const struct pp_hparams *scaled, const float *freq, const float *d, int64_t n, float *room)
 {
     float magnitude;
@@ -32,8 +32,8 @@ static bool divides_by(const struct pp_hparams *scaled, const float *freq, const
     return true;
 }
 
-/* There is nothing between the ends: the first wavelength that is divided is above the context's, the one before it is
- * below the context's by high. */
+/* No divisor is between the ends: the first wavelength that is divided is above the context, the one before it is below
+ * context / high. */
 static void fit_between(struct pp_hparams *hp, const float *freq, const float *d, int64_t n)
 {
     int64_t i = 0;
@@ -46,8 +46,8 @@ static void fit_between(struct pp_hparams *hp, const float *freq, const float *d
     hp->rope_orig_ctx = llrint(sqrt(above * below * (double)hp->rope_high_freq));
 }
 
-/* The line that s is on, as a function of 1 / wavelength: through the first and the last point between the ends.
- * Without two of them high is taken to be 4. */
+/* s is linear in 1 / wavelength: the line goes through the first and the last point between the ends. If there is only
+ * one, high is taken to be 4. */
 static void fit_context(struct pp_hparams *hp, const float *freq, const float *d, int64_t n)
 {
     int64_t first = -1, last = -1;
@@ -76,7 +76,7 @@ static void fit_context(struct pp_hparams *hp, const float *freq, const float *d
         fit_between(hp, freq, d, n);
 }
 
-/* Finds Llama 3's numbers behind the divisors; *hp gets them. */
+/* Finds Llama 3's numbers from the divisors, and sets them in *hp. */
 static enum pp_code find_llama3(const struct pp_tensor *t, struct pp_hparams *hp, struct pp_error *err)
 {
     const int64_t n = hp->rope_dim / 2;
@@ -94,7 +94,7 @@ static enum pp_code find_llama3(const struct pp_tensor *t, struct pp_hparams *hp
         fit_context(hp, freq, d, n);
         found = hp->rope_orig_ctx > 0 && hp->rope_high_freq > 1 && divides_by(hp, freq, d, n, freq + n);
     } else {
-        found = found && hp->rope_factor == 1; /* nothing is scaled */
+        found = found && hp->rope_factor == 1; /* no frequency is scaled */
     }
     pp_free(freq);
     return found ? PP_OK : pp_fail(err, PP_ERR_UNSUPPORTED, "rope_freqs.weight divides frequencies in a way that "
@@ -112,7 +112,7 @@ static void put_factors(cJSON *rope, const char *key, const struct pp_tensor *t)
     }
 }
 
-/* Folders have both lists. */
+/* Checks that both lists are there, as folders need both. */
 static enum pp_code check_factors(const struct pp_source *s, const struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const names[] = {"rope_factors_short.weight", "rope_factors_long.weight"};
@@ -156,7 +156,7 @@ static void put_scaling(const struct pp_source *s, const struct pp_hparams *hp, 
     if (hp->rope_scaling == PP_ROPE_NONE)
         return;
     cJSON *rope = cJSON_AddObjectToObject(json, "rope_scaling");
-    if (hp->rope_scaling == PP_ROPE_LONG) { /* transformers wants nothing else in it */
+    if (hp->rope_scaling == PP_ROPE_LONG) { /* transformers accepts no other member */
         put_long(s, hp, json, rope);
         return;
     }
@@ -173,13 +173,13 @@ static void put_scaling(const struct pp_source *s, const struct pp_hparams *hp, 
 
 /* --- the rest ----------------------------------------------------------------------------------------------------- */
 
-/* As transformers names them: LlamaForCausalLM, GPT2LMHeadModel. */
+/* Whether a name is one of transformers' classes: LlamaForCausalLM, GPT2LMHeadModel. */
 static bool is_class(const char *name)
 {
     return strstr(name, "For") || pp_ends_with(name, "Model");
 }
 
-/* The class is the first of the family's names, the type of model the first that is no class. */
+/* The class is the first class among the family's names, and the model type the first name that is none. */
 static void put_names(const struct pp_arch *arch, cJSON *json)
 {
     const char *const *type = arch->hf_classes;
@@ -249,7 +249,7 @@ static enum pp_code of_gguf(const struct pp_source *s, const struct pp_tokenizer
     return PP_OK;
 }
 
-/* The class of a model of that type; NULL: it is the family's. */
+/* The class of models with this type; NULL: the family's. */
 static const char *class_of(const struct pp_arch *arch, const cJSON *config)
 {
     for (const struct pp_arch_usual *u = arch->usual; u && u->json; u++)
@@ -258,7 +258,7 @@ static const char *class_of(const struct pp_arch *arch, const cJSON *config)
     return NULL;
 }
 
-/* Of a folder the configuration is copied; of a model that sees, too, only that of its language part. */
+/* For a folder the configuration is copied; of a multimodal model only the language part. */
 static enum pp_code of_folder(const struct pp_source *s, bool tied, cJSON **json, struct pp_error *err)
 {
     const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch);
@@ -270,7 +270,8 @@ static enum pp_code of_folder(const struct pp_source *s, bool tied, cJSON **json
     *json = cJSON_Duplicate(pp_source_config(s), true);
     if (!*json)
         return pp_fail_nomem(err, "config.json");
-    if (tied && !pp_arch_encodes(arch) && !pp_json_member(*json, "tie_word_embeddings")) /* said beside it */
+    /* the outer configuration had it */
+    if (tied && !pp_arch_encodes(arch) && !pp_json_member(*json, "tie_word_embeddings"))
         cJSON_AddTrueToObject(*json, "tie_word_embeddings");
     const char *hf_class = class_of(arch, *json);
     if (hf_class)

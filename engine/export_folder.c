@@ -1,5 +1,5 @@
-/* export_folder.c - a model as a folder: config.json, the vocabulary's files and one model.safetensors, as transformers
- * reads it or, with affine groups of integers, as MLX does. */
+/* export_folder.c - writes a model as a folder: config.json, the vocabulary's files and one model.safetensors, as
+ * transformers reads it or, with affine groups of integers, as MLX does. */
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
@@ -19,9 +19,10 @@
 
 enum { MAX_COPY = 256 << 20 };
 
-/* --- what was made ------------------------------------------------------------------------------------------------ */
+/* --- what was written --------------------------------------------------------------------------------------------- */
 
-/* The path of a file or folder of the new one, which from now on counts as ours; f's. NULL: out of memory. */
+/* The path of a file or folder in the new folder, which from now on is removed on failure; owned by f. NULL: out of
+ * memory. */
 static const char *folder_path(struct folder *f, const char *name)
 {
     char *path = NULL;
@@ -44,7 +45,7 @@ enum pp_code pp_folder_make(struct folder *f, const char *name)
     return PP_OK;
 }
 
-/* After a failure: the folder is as it was, and the same can be tried again. */
+/* Restores the folder after a failure, so that the same can be tried again. */
 static void remove_made(const struct folder *f)
 {
     for (size_t i = f->n_made; i-- > 0;)
@@ -82,7 +83,7 @@ static enum pp_code make_config(struct folder *f, const struct pp_tokenizer *t)
     return PP_OK;
 }
 
-/* Numbers that JSON does not have, in Python's word for them: cJSON would write null. */
+/* Replaces infinities, which JSON lacks, by Python's word for them; cJSON would write null. */
 static void spell_infinity(cJSON *json)
 {
     static const char *const words[] = {"Infinity", "-Infinity"};
@@ -96,7 +97,7 @@ static void spell_infinity(cJSON *json)
         const char *word = words[item->valuedouble < 0];
         char *text = cJSON_malloc(strlen(word) + 1);
         if (!text)
-            return; /* and then there is none for the whole, either */
+            return; /* then the whole has none either */
         item->valuestring = strcpy(text, word);
         item->type = (item->type & ~0xFF) | cJSON_Raw;
     }
@@ -151,7 +152,7 @@ static enum pp_code copy_tiktoken(struct folder *f)
     return code;
 }
 
-/* The template for conversations with tools, if it is another. */
+/* Writes the template for conversations with tools, if it differs. */
 static enum pp_code write_tool_template(struct folder *f)
 {
     static const char name[] = "additional_chat_templates/tool_use.jinja";
@@ -171,7 +172,7 @@ static enum pp_code write_tokenizer(struct folder *f, const struct pp_tokenizer 
     return pp_tokenizer_to_folder(t, f->dst, f->err);
 }
 
-/* Of a file: what folders have there is not all in files. */
+/* Writes generation_config.json for a GGUF file, which has less than a folder's. */
 static enum pp_code write_generation(struct folder *f)
 {
     size_t n;
@@ -217,7 +218,7 @@ static enum pp_code write_vocabulary(struct folder *f, const struct pp_tokenizer
 
 /* --- the folder -------------------------------------------------------------------------------------------------- */
 
-/* 64 as MLX has it; 32 where that divides more, or keeps 4-bit blocks as they are. */
+/* 64 like MLX; 32 where that divides more matrices, or keeps 4-bit blocks as they are. */
 static int64_t group_size(const struct folder *f)
 {
     for (size_t i = 0; i < pp_source_n_tensors(f->s); i++) {
@@ -248,7 +249,7 @@ static int is_visible(const struct dirent *d)
     return d->d_name[0] != '.';
 }
 
-/* What lies there may be anything of the user's, and much of it would be written over. */
+/* Refuses a folder with files: they may be the user's, and many would be overwritten. */
 static enum pp_code check_empty(const struct folder *f)
 {
     struct dirent **found;
@@ -257,7 +258,7 @@ static enum pp_code check_empty(const struct folder *f)
     enum pp_code code = PP_OK;
     if (n < 0)
         return pp_fail(f->err, PP_ERR_IO, "cannot read the folder %s: %s", f->dst, strerror(errno));
-    for (int i = 0; i < n; i++) /* of one that was killed: nobody else writes here now */
+    for (int i = 0; i < n; i++) /* left by a killed process: the lock shows that nobody else writes here */
         left = pp_is_temporary_of(found[i]->d_name, "model.safetensors") ? found[i]->d_name : left;
     if (n && (pp_file_exists(f->dst, "config.json") || pp_file_exists(f->dst, "model.safetensors")))
         code = pp_fail(f->err, PP_ERR_USAGE, "there is a model in %s already; name another folder", f->dst);
@@ -285,7 +286,7 @@ static enum pp_code make_folder(struct folder *f)
     return code ? code : check_empty(f);
 }
 
-/* All of it, or nothing. */
+/* Writes everything, or nothing. */
 static enum pp_code write_folder(struct folder *f, const struct pp_tokenizer *t)
 {
     enum pp_code code = make_folder(f);

@@ -1,4 +1,4 @@
-/* export_folder_int.h - what the files that make a folder of a model share. */
+/* export_folder_int.h - shared by the files that write a model as a folder. */
 #ifndef PP_ENGINE_EXPORT_FOLDER_INT_H
 #define PP_ENGINE_EXPORT_FOLDER_INT_H
 
@@ -15,50 +15,50 @@ struct cJSON;
 
 enum { NAME = 240 };
 
-/* How the values of a tensor of ours go into one of the file. */
+/* How the rows of our tensors are arranged in one of the file. */
 enum order {
     AS_THEY_ARE,
-    BY_HALVES,  /* rows of q and k, from GGUF's order to Hugging Face's; of a bias and of norms of heads elements */
-    BY_HEAD,    /* rows of q, k and v of one head after the other; likewise */
-    TURNED,     /* columns become rows */
-    ONE_BEHIND, /* the rows of a gate, then those of the value */
-    KEYS_VALUES, /* of each head those of keys, then those of values */
-    QKV,        /* those of q, k and v, in the order that `form` says */
-    RESERVED,   /* the first are not there, and become zeros */
-    BY_KEY,     /* of what goes into states, `from`, and of the gates, `with`, those of one key after the other; or of
-                   beta and decays */
+    BY_HALVES,  /* rows of q and k are permuted from GGUF's order to Hugging Face's; also elements of their biases and
+                   of norms of heads */
+    BY_HEAD,    /* rows of q, k and v grouped by KV heads; also elements of biases */
+    TURNED,     /* transposed */
+    ONE_BEHIND, /* all rows of the gate, then all of the value */
+    KEYS_VALUES, /* for each head the rows of the key, then those of the value */
+    QKV,        /* rows of q, k and v, arranged by `form` */
+    RESERVED,   /* zeros come first, for rows that we do not have */
+    BY_KEY,     /* inputs of states (`from`) and gates (`with`), grouped by keys; or beta and decays */
 };
 
-/* One tensor of the file, or three of it if it is quantised. */
+/* A tensor of the file; if it is quantised three. */
 struct item {
     const struct pp_tensor *from;
-    const struct pp_tensor *with; /* whose rows, or in rows of biases elements, take turns with those, or come behind
-                                     them; or NULL */
-    int64_t ways;               /* TURNED: pieces of so many rows of ours change places (rows.h) */
-    bool side_by_side;          /* TURNED: they come behind them in each row, and do not take turns */
+    const struct pp_tensor *with; /* rows (or elements, in rows of biases) of this one alternate with those of `from`,
+                                     or follow them; or NULL */
+    int64_t ways;               /* TURNED: pieces of so many of our rows are swapped (rows.h) */
+    bool side_by_side;          /* TURNED: in each row the values of `with` follow, instead of alternating */
     const struct pp_tensor *qkv[3]; /* QKV */
     enum pp_hf_form form;
-    bool reordered;             /* heads of states go from GGUF's order to the folder's */
+    bool reordered;             /* heads of states are permuted from GGUF's order to the folder's */
     struct pp_state_order heads;
-    bool halves;                /* QKV, KEYS_VALUES: whose rows of q and k go from GGUF's order to Hugging Face's */
+    bool halves;                /* QKV, KEYS_VALUES: rows of q and k are permuted from GGUF's order to Hugging Face's */
     char name[NAME];            /* without ".weight" if it is quantised */
-    uint32_t type;              /* of floats; quantised: of scales and biases */
+    uint32_t type;              /* of the floats; quantised: of scales and biases */
     int bits;                   /* 0: floats */
     enum order order;
-    bool between;               /* dimensions of one are: [1, 1, rows, 1, columns] */
+    bool between;               /* with dimensions of 1: [1, 1, rows, 1, columns] */
     int64_t head_dim, n_head, n_head_kv; /* BY_HALVES, BY_HEAD */
-    int64_t first_row;          /* of `from`, of a vector the first element: an expert's, or of q, k or v */
-    bool ones;                  /* every value is 1 */
-    float add;                  /* to every value */
-    float times;                /* what every value is multiplied by, or 0 */
-    float logs;                 /* -1: of every value, without its minus, the logarithm; 1: the same of what has none */
-    int n_dims;                 /* as it is written, the fastest first */
+    int64_t first_row;          /* first row of `from`, or first element of a vector: an expert's, or of q, k or v */
+    bool ones;                  /* all values are 1 */
+    float add;                  /* added to every value */
+    float times;                /* a factor of every value; 0: none */
+    float logs;                 /* -1: log(-x) of every value; 1: log(x); 0: neither */
+    int n_dims;                 /* as written, the fastest first */
     int64_t ne[PP_MAX_DIMS];
-    int64_t row;                /* of a vector that is a matrix in the new folder: values of its rows; 0: it is none */
-    bool taps;                  /* rows of n values of two taps each are [n, 2, 1], */
+    int64_t row;                /* a vector that becomes a matrix: length of its rows; 0: it does not */
+    bool taps;                  /* rows of n values with two taps each become [n, 2, 1], */
     bool taps_last;             /* or [n, 2] */
-    bool last_of_one;           /* of [n, 1, taps] the last two dimensions change places */
-    uint64_t at, scales_at, biases_at; /* in the data */
+    bool last_of_one;           /* [n, 1, taps] becomes [n, taps, 1] */
+    uint64_t at, scales_at, biases_at; /* offsets in the data */
 };
 
 struct folder {
@@ -69,16 +69,16 @@ struct folder {
     int64_t group;              /* MLX */
     struct item *items;
     size_t n;
-    bool tied;                  /* the output is the embeddings */
-    struct cJSON *modules;      /* sentence-transformers' list of what it computes; or NULL */
-    char **made;                /* [n_made]: what was written, in this order, which goes again if not all could be */
+    bool tied;                  /* the output is the embedding table */
+    struct cJSON *modules;      /* sentence-transformers' modules.json; or NULL */
+    char **made;                /* [n_made]: paths written so far, in order, to be removed on failure */
     size_t n_made, made_cap;
     bool made_folder;
     int lock;                   /* on the folder, or -1 */
     struct joined {
         struct pp_tensor t;
         struct pp_rows rows;
-    } *joined;                  /* [n_joined]: matrices of heads, of two of ours each */
+    } *joined;                  /* [n_joined]: matrices of heads, joined from two of ours */
     size_t n_joined;
     struct cJSON *config;
     uint64_t data_size, data_at;
@@ -92,18 +92,18 @@ static inline int64_t n_rows_of(const struct item *item)
     return item->ne[1] * item->ne[2];
 }
 
-/* Makes such a folder, writes such a file, copies one of the source's folder if it is there. */
+/* Make a folder or write a file in the new folder; copy a file of the source's folder, if it is there. */
 enum pp_code pp_folder_make(struct folder *f, const char *name);
 enum pp_code pp_folder_write(struct folder *f, const char *name, const char *text, size_t n);
 enum pp_code pp_folder_copy(struct folder *f, const char *name);
-/* export_folder_modules.c: fills f->modules; writes them and what belongs to each. */
+/* export_folder_modules.c: the first fills f->modules; the second writes them and what belongs to each. */
 enum pp_code pp_folder_find_modules(struct folder *f);
 enum pp_code pp_folder_write_modules(struct folder *f);
-/* export_folder_list.c: fills f->items, and where each lies in the file. */
+/* export_folder_list.c: fills f->items, with their offsets in the file. */
 enum pp_code pp_folder_list(struct folder *f);
 /* The type that a tensor's floats have in the folder. */
 uint32_t pp_folder_float_type(const struct folder *f, const struct pp_tensor *t);
-/* export_folder_tensors.c: writes model.safetensors, all of it or nothing. */
+/* export_folder_tensors.c: writes model.safetensors completely, or not at all. */
 enum pp_code pp_folder_write_tensors(struct folder *f);
 
 #endif

@@ -1,4 +1,4 @@
-/* export_folder_list.c - which tensors a folder has, made of which of ours, and what they are called. */
+/* export_folder_list.c - lists the tensors of a folder, from which of ours each is made, and their names. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -13,13 +13,13 @@
 #include "engine/hf_form.h"
 #include "engine/name_index.h"
 
-/* The line of the family's tables that has this tensor, and what it is called in the new folder; or NULL. */
+/* The line of the family's tables for this tensor, and its name in the new folder; or NULL. */
 static const struct pp_arch_name *line_of(const struct folder *f, const char *gguf_name, struct pp_buf *name)
 {
     return pp_arch_hf_name(f->arch, pp_source_hparams(f->s), gguf_name, f->opt->bits != 0, name);
 }
 
-/* A layer behind the model that the source has in a module's folder, which is copied. */
+/* A dense layer after the model, which the source has in a module's folder; that is copied. */
 static bool is_of_module(const struct folder *f, const struct pp_tensor *t)
 {
     bool dense = false;
@@ -34,7 +34,7 @@ static bool is_made_norm(const struct folder *f, const struct pp_tensor *t)
            (strstr(t->name, ".attn_q_norm.") || strstr(t->name, ".attn_k_norm."));
 }
 
-/* Ours that folders have in config.json or elsewhere instead, or that nobody uses. */
+/* Tensors that folders have in config.json or elsewhere instead, or that nothing uses. */
 static bool is_left_out(const struct folder *f, const struct pp_tensor *t)
 {
     return is_of_module(f, t) || pp_is_behind_layers(pp_source_hparams(f->s), t->name) ||
@@ -50,7 +50,7 @@ static enum pp_code fail_place(const struct folder *f, const char *name)
                    f->arch->name);
 }
 
-/* Quantised, what there are three of is called by the module's name. */
+/* A quantised tensor becomes three, which are named after the module. */
 static enum pp_code name_item(const struct folder *f, struct item *item, const struct pp_buf *name)
 {
     static const char weight[] = ".weight";
@@ -67,8 +67,8 @@ static enum pp_code name_item(const struct folder *f, struct item *item, const s
     return PP_OK;
 }
 
-/* The other one of a gate and a value, of keys and values, of queries and what gates them, or of an index's queries and
- * its key, that are one tensor. Only the last have fewer rows. */
+/* The partner with which a tensor is fused: of a gate the value, of keys the values, of queries their gates, of an
+ * index's queries its key. Only that key may have fewer rows. */
 static const struct pp_tensor *other_of(const struct folder *f, const struct pp_tensor *t)
 {
     static const char *const pairs[][2] = {{".indexer.q_proj.", ".indexer.k_proj."},
@@ -98,8 +98,8 @@ static void turn(struct item *item)
     item->ne[1] = n;
 }
 
-/* What values are to be multiplied by that a file has divided, because it halves the residual stream behind each so
- * many layers; 0: nothing. */
+/* A factor that undoes a file's division of weights, where the model halves the residual stream after every so many
+ * layers; 0: none. */
 static float divided_by(const struct pp_hparams *hp, const char *name)
 {
     const bool added = strstr(name, ".time_mix_output.weight") || strstr(name, ".channel_mix_value.weight");
@@ -107,7 +107,7 @@ static float divided_by(const struct pp_hparams *hp, const char *name)
     return hp->halved_every && added ? ldexpf(1, (int)(l / hp->halved_every)) : 0;
 }
 
-enum { N_MIXES = 6 }; /* of RWKV, at most: RWKV 6 has one less */
+enum { N_MIXES = 6 }; /* of RWKV; RWKV 6 has one less */
 
 /* Whether a folder's tensor of this form is two of ours. */
 static bool holds_two(enum pp_hf_form form)
@@ -128,7 +128,7 @@ static bool holds_two(enum pp_hf_form form)
     }
 }
 
-/* What is done to each value. */
+/* Sets what is done to each value. */
 static void shape_values(const struct folder *f, struct item *item, enum pp_hf_form form)
 {
     const float added = pp_hf_added(form);
@@ -150,12 +150,12 @@ static void flatten(struct item *item)
     item->ne[1] = 1;
 }
 
-/* Which dimensions the folder's tensor has, of one of ours or of two of them in each row. */
+/* Sets the dimensions in the folder, where one row may have values of two of our tensors. */
 static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_form form)
 {
     switch (form) {
     case PP_HF_BEHIND_RESERVED:
-        item->order = RESERVED; /* which no position has, so that their values do not matter */
+        item->order = RESERVED; /* no position uses them, so their values do not matter */
         item->ne[1] += pp_source_hparams(f->s)->n_reserved_positions;
         break;
     case PP_HF_COLUMN:
@@ -228,7 +228,7 @@ static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_for
     }
 }
 
-/* The other one's rows, behind those of the first or in turns with them. */
+/* Adds the partner's rows, after those of `from` or alternating with them. */
 static void add_rows(const struct folder *f, struct item *item, enum pp_hf_form form)
 {
     item->ne[1] += item->with->ne[1];
@@ -241,11 +241,11 @@ static void add_rows(const struct folder *f, struct item *item, enum pp_hf_form 
         item->halves = !pp_source_hparams(f->s)->rope_neox && !f->arch->hf_pairs;
 }
 
-/* Heads whose halves are rotated together go back to the folder's order. */
+/* Permutes heads back to the folder's order of rotated pairs. */
 static void order_heads(struct item *item)
 {
     item->order = BY_HALVES;
-    if (item->n_dims == 2 && strstr(item->from->name, "_norm.")) { /* of heads: values of each one move */
+    if (item->n_dims == 2 && strstr(item->from->name, "_norm.")) { /* of heads: values of each head are permuted */
         item->row = item->ne[0];
         flatten(item);
     }
@@ -279,7 +279,7 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     return PP_OK;
 }
 
-/* Rows that go elsewhere go by heads: the tensor has those of whole heads, or of all. */
+/* Checks that permuted rows belong to whole heads. */
 static enum pp_code check_heads(const struct folder *f, const struct item *item)
 {
     const struct pp_tensor *t = item->from;
@@ -319,8 +319,8 @@ static uint64_t take(struct folder *f, uint64_t size)
     return f->data_size - size;
 }
 
-/* Other readers allow no gaps, and ours wants floats at multiples of their size: so those of four bytes come first, and
- * words of integers with them. */
+/* Other readers allow no gaps, and ours needs aligned floats: so values of four bytes come first, including words of
+ * integers. */
 static void place_items(struct folder *f)
 {
     for (int half = 0; half < 2; half++)
@@ -414,7 +414,8 @@ static enum pp_code list_mixes(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
-/* A vector that is a product of two in folders: the matrix of one row has it, and the norm ones. */
+/* A vector that folders store as the product of a norm and a matrix of one row: the matrix gets the values, the norm
+ * ones. */
 static bool is_score(const struct folder *f, const struct pp_tensor *t)
 {
     return pp_source_hparams(f->s)->bank_step && strstr(t->name, "_res_score.weight");
@@ -433,7 +434,7 @@ static enum pp_code list_score(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
-/* Norms of heads, of which each has its own, where folders have a vector of each. */
+/* Norms of heads that folders store as a vector for each head. */
 static bool is_by_head(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
@@ -450,7 +451,7 @@ static enum pp_code list_heads(struct folder *f, const struct pp_tensor *t)
 
 static const char fused[] = ".attn_qkv.";
 
-/* q, k and v in one, where folders of the family have them apart. */
+/* Fused q, k and v, in a family whose folders have them separately. */
 static bool is_fused(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
@@ -477,8 +478,8 @@ static enum pp_code list_qkv(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
-/* The line of the family's matrix of q, k and v, which it has apart in GGUF; or NULL. name: what it is called of the
- * layer of t. */
+/* The line of the family's fused q, k and v matrix, which GGUF has separately; or NULL. name: its name in the layer of
+ * t. */
 static const struct pp_arch_name *find_joined(const struct folder *f, const struct pp_tensor *t, struct pp_buf *name)
 {
     static const char *const kinds[] = {".attn_q.", ".attn_k.", ".attn_v."};
@@ -503,7 +504,7 @@ static bool is_joined(const struct folder *f, const struct pp_tensor *t)
     return joined;
 }
 
-/* One item for all three, when it is the turn of q. */
+/* Lists one item for all three, at q's turn. */
 static enum pp_code list_joined(struct folder *f, const struct pp_tensor *t)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
@@ -532,7 +533,8 @@ static enum pp_code list_joined(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
-/* Of which of pp_by_keys a tensor of a layer with states is a part, or -1; *stem: how long its name is before. */
+/* The index in pp_by_keys of the whole of which a tensor of a layer with states is a part, or -1; *stem: length of the
+ * name's common beginning. */
 static int number_of_states(const struct folder *f, const struct pp_tensor *t, int *stem)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
@@ -548,7 +550,7 @@ static int number_of_states(const struct folder *f, const struct pp_tensor *t, i
         *stem = (int)((first ? first : second) - t->name);
         snprintf(whole, sizeof whole, "%.*s%s", *stem, t->name, pp_by_keys[i].whole);
         snprintf(own, sizeof own, "%.*s%s", *stem, t->name, pp_by_keys[i].parts[0]);
-        /* Where a family's files have called the same tensor both, a folder has no such whole. */
+        /* if the family's files have used the name for both, folders have no such whole */
         const bool joined = line_of(f, whole, &name) && !line_of(f, own, &name);
         pp_buf_free(&name);
         return joined ? i : -1;
@@ -562,7 +564,7 @@ static bool is_of_states(const struct folder *f, const struct pp_tensor *t)
     return number_of_states(f, t, &stem) >= 0;
 }
 
-/* One item for both, when it is the turn of the former. */
+/* Lists one item for both parts, at the first one's turn. */
 static enum pp_code list_states(struct folder *f, const struct pp_tensor *t)
 {
     const struct pp_hparams *hp = pp_source_hparams(f->s);
@@ -593,7 +595,7 @@ static enum pp_code list_states(struct folder *f, const struct pp_tensor *t)
     return code;
 }
 
-/* Whether the tensor is written where another one is. */
+/* Whether the tensor is written together with another one. */
 static bool is_second(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
@@ -605,7 +607,7 @@ static bool is_second(const struct folder *f, const struct pp_tensor *t)
     return second;
 }
 
-/* Matrices of heads, where folders have those of keys and of values in one. */
+/* Matrices of heads, in families whose folders have those of keys and of values in one. */
 static bool is_of_heads(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
@@ -615,7 +617,7 @@ static bool is_of_heads(const struct folder *f, const struct pp_tensor *t)
     return apart;
 }
 
-/* One item for both, when it is the turn of the keys. */
+/* Lists one item for both, at the keys' turn. */
 static enum pp_code list_of_heads(struct folder *f, const struct pp_tensor *t)
 {
     const char *at = strstr(t->name, ".attn_k_b.weight");
@@ -623,7 +625,7 @@ static enum pp_code list_of_heads(struct folder *f, const struct pp_tensor *t)
     char name[NAME];
     if (!at)
         return PP_OK;
-    if (f->n_joined == (size_t)pp_source_hparams(f->s)->n_layer) /* of layers that there are none of */
+    if (f->n_joined == (size_t)pp_source_hparams(f->s)->n_layer) /* more than there are layers */
         return fail_place(f, t->name);
     snprintf(name, sizeof name, "%.*s.attn_v_b.weight", (int)(at - t->name), t->name);
     enum pp_code code = pp_join_heads(t, pp_source_tensor(f->s, name), pp_source_hparams(f->s), &joined->t,
@@ -633,7 +635,7 @@ static enum pp_code list_of_heads(struct folder *f, const struct pp_tensor *t)
     return code ? code : list_item(f, &joined->t, name, NULL);
 }
 
-/* A stack that folders have no name for, but for its matrices. */
+/* A stack for which folders have no name, but for its matrices. */
 static bool is_split(const struct folder *f, const struct pp_tensor *t)
 {
     const bool end = strstr(t->name, "_exps.weight") || strstr(t->name, "_chexps.weight");
@@ -643,7 +645,7 @@ static bool is_split(const struct folder *f, const struct pp_tensor *t)
     return split;
 }
 
-/* GGUF files of some families hold the embeddings twice where folders hold them once. */
+/* GGUF files of some families have the embeddings twice, folders once. */
 static bool is_embeddings(const struct folder *f, const struct pp_tensor *t)
 {
     const struct pp_tensor *e = pp_source_tensor(f->s, "token_embd.weight");
@@ -651,7 +653,7 @@ static bool is_embeddings(const struct folder *f, const struct pp_tensor *t)
            !e->rows && e->size == t->size && memcmp(e->data, t->data, t->size) == 0;
 }
 
-/* Whatever a file calls its tensors, no two become one. */
+/* Checks that no two tensors have the same name in the folder. */
 static enum pp_code check_names(const struct folder *f)
 {
     struct pp_name_index index = {0};

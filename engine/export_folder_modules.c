@@ -1,5 +1,5 @@
-/* export_folder_modules.c - what sentence-transformers computes of a model's vectors: modules.json, and a folder for
- * each of its modules that needs one. A folder's are copied; of a GGUF file they say how the vectors are pooled. */
+/* export_folder_modules.c - what sentence-transformers computes from a model's vectors: modules.json, and a folder for
+ * each module that needs one. A folder's are copied; a GGUF file tells only how vectors are pooled. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 static const char modules_file[] = "modules.json", pooling_folder[] = "1_Pooling";
 
-/* --- which there are --------------------------------------------------------------------------------------------- */
+/* --- the list ---------------------------------------------------------------------------------------------------- */
 
 static bool add_module(cJSON *list, const char *path, const char *kind)
 {
@@ -29,7 +29,7 @@ static bool add_module(cJSON *list, const char *path, const char *kind)
     return false;
 }
 
-/* What else a file may say, that nothing is pooled or texts are rated, has no module. */
+/* Other values, such as no pooling and ranking, have no module. */
 static enum pp_code modules_of_gguf(struct folder *f)
 {
     const int pooling = pp_source_hparams(f->s)->pooling;
@@ -59,7 +59,7 @@ static enum pp_code write_json(struct folder *f, const char *name, const cJSON *
     return code;
 }
 
-/* Those with a folder of their own have a config.json there, and layers behind the model their weights. */
+/* Modules with a folder have a config.json there, and dense layers their weights. */
 static enum pp_code copy_modules(struct folder *f)
 {
     enum pp_code code = PP_OK;

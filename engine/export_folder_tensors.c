@@ -1,8 +1,8 @@
-/* export_folder_tensors.c - a folder's model.safetensors. Memory: a slice of rows, or a matrix; the file is written in
- * place.
+/* export_folder_tensors.c - writes a folder's model.safetensors. Memory: a slice of rows, or a matrix; the file is
+ * written in place.
  *
- * MLX's form (mlx/backend/cpu/quantized.cpp): per group of a row w = scale * q + bias, q a stream of bits from the
- * lowest on. */
+ * MLX's form (mlx/backend/cpu/quantized.cpp): in each group of a row w = scale * q + bias, where q is a stream of bits,
+ * lowest first. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -51,7 +51,7 @@ static void describe_item(const struct folder *f, const struct item *item, struc
     for (int d = 0; d < item->n_dims; d++)
         shape[d] = item->ne[last - d];
     if (item->n_dims == 2)
-        shape[0] = n_rows_of(item); /* of a stack, too */
+        shape[0] = n_rows_of(item); /* including all matrices of a stack */
     if (item->last_of_one) {
         shape[1] = item->ne[0];
         shape[2] = 1;
@@ -109,7 +109,7 @@ static enum pp_code write_header(struct folder *f)
 
 /* --- groups of integers ------------------------------------------------------------------------------------------ */
 
-/* Whether the integers of a tensor stay as they are. */
+/* Whether the integers of a tensor are kept. */
 static bool keeps_blocks(const struct folder *f, const struct item *item)
 {
     const struct pp_tensor *t = item->from;
@@ -120,11 +120,11 @@ static bool keeps_blocks(const struct folder *f, const struct item *item)
 
 /* --- rows -------------------------------------------------------------------------------------------------------- */
 
-/* Room for a slice. */
+/* Work space for a slice. */
 struct room {
     float *floats;              /* [rows, n_cols] */
     float *row;                 /* [n_cols] */
-    uint8_t *blocks;            /* [rows, bytes of a row as it is stored] */
+    uint8_t *blocks;            /* [rows, bytes of a stored row] */
     uint8_t *out;
     uint16_t *scales, *biases;  /* [rows, groups] */
 };
@@ -138,7 +138,7 @@ static enum pp_code read_blocks(const struct item *item, int64_t row, int64_t n,
     return PP_OK;
 }
 
-/* Which row of ours, or element of a bias, row r of the new tensor is. */
+/* The row of our tensor, or the element of a bias, that row r of the new one is. */
 static int64_t row_of(const struct item *item, int64_t r)
 {
     const int64_t dim = item->head_dim;
@@ -153,7 +153,7 @@ static int64_t row_of(const struct item *item, int64_t r)
     return head * dim + r % dim;
 }
 
-/* Rows first .. first + n - 1 of the new tensor; in another order they are read one by one. */
+/* Reads rows first .. first + n - 1 of the new tensor; permuted ones one by one. */
 static enum pp_code read_rows(const struct folder *f, const struct item *item, int64_t first, int64_t n,
                               const struct room *room)
 {
@@ -217,14 +217,15 @@ static enum pp_code write_floats(const struct folder *f, const struct item *item
     return code ? code : put(f, room->out, (size_t)n * row_bytes, f->data_at + item->at + (uint64_t)first * row_bytes);
 }
 
-/* --- matrices of others ------------------------------------------------------------------------------------------- */
+/* --- matrices made of others -------------------------------------------------------------------------------------- */
 
 /* Rows of a new matrix. */
 struct span {
     int64_t matrix, first, n;
 };
 
-/* Every `step`-th value of rows of the new matrix, from `begin` on, is of tensor t. row: room for one of t. */
+/* Writes tensor t to every `step`-th value, from `begin` on, of rows of the new matrix. row: work space for a row of
+ * t. */
 static enum pp_code spread(const struct item *item, const struct pp_tensor *t, struct span s, int64_t begin,
                            int64_t step, float *row, float *to, struct pp_error *err)
 {
@@ -237,7 +238,7 @@ static enum pp_code spread(const struct item *item, const struct pp_tensor *t, s
     return code;
 }
 
-/* Likewise, of columns of t. rows: room for so many of t. */
+/* The same for a transposed t: its columns. rows: work space for n_at_once rows of t. */
 static enum pp_code spread_columns(const struct folder *f, const struct item *item, const struct pp_tensor *t,
                                    struct span s, int64_t begin, int64_t step, float *rows, int64_t n_at_once,
                                    float *to)
@@ -256,7 +257,7 @@ static enum pp_code spread_columns(const struct folder *f, const struct item *it
     return code;
 }
 
-/* The elements of a bias of q, k or v go where the rows go; a column becomes a vector. */
+/* Permutes the elements of a bias of q, k or v like the rows; a column becomes a vector. */
 static enum pp_code arrange(const struct item *item, float *row, float *to, struct pp_error *err)
 {
     enum pp_code code = pp_tensor_floats(item->from, 0, item->from->ne[1], row, err);
@@ -265,7 +266,7 @@ static enum pp_code arrange(const struct item *item, float *row, float *to, stru
     return code;
 }
 
-/* The rows of a matrix of the gates, then those of the values. */
+/* All rows of the gates, then those of the values. */
 static enum pp_code one_behind(const struct item *item, struct span s, float *to, struct pp_error *err)
 {
     const int64_t each = item->from->ne[1], end = s.first + s.n;
@@ -288,7 +289,7 @@ static enum pp_code join_qkv(const struct folder *f, const struct item *item, st
     return code;
 }
 
-/* The rows of each head of keys, then of values. */
+/* For each head the rows of its key, then those of its value. */
 static enum pp_code join_keys_values(const struct item *item, struct span s, float *to, struct pp_error *err)
 {
     const int64_t dim = item->head_dim;
@@ -302,7 +303,7 @@ static enum pp_code join_keys_values(const struct item *item, struct span s, flo
     return code;
 }
 
-/* A table of positions behind rows of zeros. */
+/* A table of positions, after reserved rows of zeros. */
 static enum pp_code behind_reserved(const struct folder *f, const struct item *item, struct span s, float *to)
 {
     const int64_t n_reserved = pp_source_hparams(f->s)->n_reserved_positions;
@@ -313,7 +314,7 @@ static enum pp_code behind_reserved(const struct folder *f, const struct item *i
                     : pp_tensor_floats(item->from, s.first + r - n_reserved, s.n - r, to + r * item->ne[0], f->err);
 }
 
-/* Of each key its query's rows, then its own, those of its values, and of their gates; or beta of its heads, then
+/* For each key its query's rows, its own, those of its values, and of their gates; or beta of its heads, then their
  * decays. */
 static enum pp_code join_by_key(const struct folder *f, const struct item *item, struct span s, float *to)
 {
@@ -333,7 +334,7 @@ static enum pp_code join_by_key(const struct folder *f, const struct item *item,
     return code;
 }
 
-/* What matrix m was made of. */
+/* Releases the memory of what matrix m was made from. */
 static void let_go_of_matrix(const struct folder *f, const struct item *item, int64_t m)
 {
     const struct pp_tensor *const of[] = {item->from, item->with, item->qkv[0], item->qkv[1], item->qkv[2]};
@@ -342,7 +343,7 @@ static void let_go_of_matrix(const struct folder *f, const struct item *item, in
             pp_source_let_go(f->s, of[i], m * of[i]->ne[1], of[i]->ne[1]);
 }
 
-/* rows: room for n_at_once of the old matrix, or for a vector. */
+/* rows: work space for n_at_once rows of the old matrix, or for a vector. */
 static enum pp_code make_span(const struct folder *f, const struct item *item, struct span s, float *rows,
                               int64_t n_at_once, float *to)
 {
@@ -368,7 +369,7 @@ static enum pp_code make_span(const struct folder *f, const struct item *item, s
     return code;
 }
 
-/* Rows of the new matrix at a time. Of what is turned more, as all of the old one is read for them. */
+/* Writes some rows of the new matrix at a time; more if it is transposed, as all of the old one is read for them. */
 static enum pp_code write_spans(const struct folder *f, const struct item *item)
 {
     const int64_t n_cols = item->ne[0], n_rows = item->ne[1], slice = item->order == TURNED ? 2 * SLICE : SLICE;

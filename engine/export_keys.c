@@ -1,5 +1,5 @@
-/* export_keys.c - what a GGUF file says of a model besides its tensors: of a folder's all keys are made, of a file's
- * they are copied, but for those that the new types change. */
+/* export_keys.c - a GGUF file's metadata: made from a folder, or copied from a file, except for what the new types
+ * change. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void add_number(struct keys *k, const char *name, int64_t v)
     pp_gguf_add_u32(k->w, key(k, name), (uint32_t)v);
 }
 
-/* What linear, YaRN and LongRoPE scaling need; llama3's is the tensor rope_freqs.weight. */
+/* Keys of linear, YaRN and LongRoPE scaling; llama3's is the tensor rope_freqs.weight. */
 static void add_rope_scaling(struct keys *k, const struct pp_hparams *hp)
 {
     if (hp->rope_scaling == PP_ROPE_LONG) {
@@ -53,7 +53,7 @@ static void add_rope_scaling(struct keys *k, const struct pp_hparams *hp)
         return;
     add_number(k, "rope.scaling.original_context_length", hp->rope_orig_ctx);
     if (hp->rope_attn_factor != 0.0f && !hp->kv_lora_rank &&
-        !hp->compressed) /* GGUF's multiplies the usual one, ours replaces it */
+        !hp->compressed) /* GGUF's value multiplies the usual scale, ours replaces it */
         pp_gguf_add_f32(k->w, key(k, "rope.scaling.attn_factor"),
                         hp->rope_attn_factor / (0.1f * logf(hp->rope_factor) + 1.0f));
     if (hp->rope_beta_fast != 32.0f)
@@ -67,7 +67,8 @@ static bool has_bit(const struct pp_hparams *hp, int64_t layer, uint8_t bit)
     return hp->layer[layer] & bit;
 }
 
-/* Whether each step-th layer has the bit, beginning with that or the first one, and no other; step 0: none has it. */
+/* Whether each step-th layer, beginning with the first or the step-th, has the bit, and no other does; step 0: none has
+ * it. */
 static bool is_every(const struct pp_hparams *hp, int step, bool from_first, uint8_t bit)
 {
     for (int64_t l = 0; l < hp->n_layer; l++)
@@ -76,11 +77,11 @@ static bool is_every(const struct pp_hparams *hp, int step, bool from_first, uin
     return true;
 }
 
-/* The window, and which layers have it if that is not what the family's files take for granted. */
+/* The window, and which layers have it, if it differs from what the family's files imply. */
 static void add_windows(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
 {
     bool windowed[PP_MAX_LAYERS];
-    if (hp->window || arch->gguf_says_window) /* an encoder's is counted from one end to the other */
+    if (hp->window || arch->gguf_says_window) /* an encoder's window is counted from end to end */
         add_number(k, "attention.sliding_window", pp_arch_encodes(arch) ? 2 * (hp->window - 1) : hp->window);
     if (!hp->window || is_every(hp, arch->layer_pattern, arch->pattern_from_first, PP_LAYER_WIDE))
         return;
@@ -89,7 +90,7 @@ static void add_windows(struct keys *k, const struct pp_arch *arch, const struct
     pp_gguf_add_bool_array(k->w, key(k, "attention.sliding_window_pattern"), windowed, (size_t)hp->n_layer);
 }
 
-/* Both numbers of each layer, 0 where there are no experts. */
+/* Both numbers of each layer; 0: no experts. */
 static void add_uneven_experts(struct keys *k, const struct pp_hparams *hp)
 {
     int32_t n_used[PP_MAX_LAYERS], n_ff[PP_MAX_LAYERS];
@@ -119,7 +120,7 @@ static void add_experts(struct keys *k, const struct pp_arch *arch, const struct
         add_number(k, "expert_shared_count", several ? hp->n_ff_shared / hp->n_ff_expert : 1);
         add_number(k, "expert_shared_feed_forward_length", hp->n_ff_shared);
     }
-    if (n_dense || hp->n_ff_shared) /* other programs want to be told that there are none */
+    if (n_dense || hp->n_ff_shared) /* other programs need a 0, too */
         add_number(k, "leading_dense_block_count", n_dense);
     if (hp->n_expert_group > 1) {
         add_number(k, "expert_group_count", hp->n_expert_group);
@@ -133,7 +134,7 @@ static void add_experts(struct keys *k, const struct pp_arch *arch, const struct
         pp_gguf_add_bool(k->w, key(k, "expert_weights_norm"), !hp->expert_shares);
 }
 
-/* What only some families have; 0: not there. */
+/* Keys of a few families only; 0: absent. */
 static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
 {
     const bool divides = arch->gguf_divides_logits && hp->logit_scale != 0.0f;
@@ -142,7 +143,7 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
         float v;
     } floats[] = {
         {arch->gguf_output_scale ? "attention.output_scale" : "attention.scale",
-         hp->kv_lora_rank ? 0.0f : hp->attn_scale}, /* which the family knows */
+         hp->kv_lora_rank ? 0.0f : hp->attn_scale}, /* the family computes it */
         {"attention.clamp_kqv", hp->qkv_clamp}, {"attention.value_scale", hp->attn_value_scale},
         {"attention.max_alibi_bias", hp->alibi},
         {"attention.temperature_scale", hp->attn_temperature},
@@ -167,14 +168,14 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
         arch->to_gguf(hp, k->w);
 }
 
-/* What other programs need to know of an encoder. */
+/* Keys that other programs need for an encoder. */
 static void add_encoder(struct keys *k, const struct pp_hparams *hp)
 {
     pp_gguf_add_bool(k->w, key(k, "attention.causal"), false);
     pp_gguf_add_u32(k->w, "tokenizer.ggml.token_type_count", (uint32_t)(hp->n_segments ? hp->n_segments : 1));
 }
 
-/* What a GGUF file has no words for. */
+/* Refuses what GGUF has no key for. */
 static enum pp_code check_words(const struct pp_arch *arch, const struct pp_hparams *hp, struct pp_error *err)
 {
     const char *what = NULL;
@@ -188,7 +189,7 @@ static enum pp_code check_words(const struct pp_arch *arch, const struct pp_hpar
                 : PP_OK;
 }
 
-/* "152K", "1.4M", "7B": two digits at least. */
+/* "152K", "1.4M", "7B": at least two digits. */
 static void size_label(int64_t n_params, char out[32])
 {
     static const struct {
@@ -207,7 +208,7 @@ static const char *const length_keys[] = {"attention.head_count_kv", "attention.
                                           "attention.key_length_swa", "attention.value_length_swa",
                                           "attention.key_length_mla_swa", "attention.value_length_mla_swa", NULL};
 
-/* Whether layers without attention have no key heads. */
+/* Whether layers without attention have no KV heads. */
 static bool has_layers_without(const struct pp_hparams *hp)
 {
     const bool mamba_alone = hp->mamba && !hp->states_beside && !hp->n_shared_block;
@@ -225,7 +226,7 @@ static void add_layers_without(struct keys *k, const struct pp_hparams *hp)
         add_number(k, "shortconv.l_cache", hp->conv_taps);
 }
 
-/* A size that may be another in each layer: where it stands in a layer's shape. */
+/* A size that may differ between layers; place: its offset in a layer's shape. */
 static void add_of_layers(struct keys *k, const char *name, const struct pp_hparams *hp, size_t place, int64_t factor)
 {
     int32_t sizes[PP_MAX_LAYERS];
@@ -241,8 +242,8 @@ static void add_of_layers(struct keys *k, const char *name, const struct pp_hpar
         add_number(k, name, sizes[0]);
 }
 
-/* Sizes of heads, and with latent attention those of the cache and of what it is made of; where files have that in one,
- * they do not know of the cache. */
+/* Sizes of heads; with latent attention those of the cached vectors and of what is made from them. Files with kv_b in
+ * one do not know the former. */
 static void add_lengths(struct keys *k, const struct pp_hparams *hp)
 {
     const bool joined = pp_arch_by_name(hp->arch)->gguf_joined_heads;
@@ -286,7 +287,7 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
     else
         add_of_layers(&k, "feed_forward_length", hp, offsetof(struct pp_layer_shape, n_ff),
                       arch->gguf_twice_ff ? 2 : 1);
-    if (hp->rwkv) { /* other programs take any number of heads, or of keys, for that of states */
+    if (hp->rwkv) { /* other programs use any number of heads or keys as that of states */
         add_number(&k, "attention.head_count", 0);
     } else {
         add_of_layers(&k, "attention.head_count", hp, offsetof(struct pp_layer_shape, n_head), 1);
@@ -323,7 +324,7 @@ static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_sour
 {
     struct pp_tokenizer *t;
     enum pp_code code = pp_tokenizer_from_source(s, &t, err);
-    if (code == PP_ERR_NOT_FOUND) { /* a model without vocabulary still runs on ids */
+    if (code == PP_ERR_NOT_FOUND) { /* a model without a vocabulary runs on ids */
         pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
         return PP_OK;
     }
@@ -345,7 +346,7 @@ static enum pp_code add_tokenizer(struct pp_gguf_writer *w, const struct pp_sour
     return code;
 }
 
-/* Whether a key is one of those of lengths, which older files have otherwise where attention is latent. */
+/* Whether a key is one of these sizes, which older files with latent attention have differently. */
 static bool is_length(const struct pp_hparams *hp, struct pp_str name)
 {
     char full[128];
@@ -357,7 +358,7 @@ static bool is_length(const struct pp_hparams *hp, struct pp_str name)
     return false;
 }
 
-/* Copies all that the new types do not change. Our files are always aligned to 32 bytes. */
+/* Copies all keys that the new types do not change. Our files are always aligned to 32 bytes. */
 static void copy_metadata(struct pp_gguf_writer *w, const struct pp_gguf *from, const struct pp_hparams *hp)
 {
     static const char *const ours[] = {"general.file_type", "general.alignment", quantization_version,
@@ -374,7 +375,7 @@ static void copy_metadata(struct pp_gguf_writer *w, const struct pp_gguf *from, 
     }
 }
 
-/* What the weights were weighed by, under llama-quantize's keys. */
+/* Names the importance matrix, under llama-quantize's keys. */
 static void add_imatrix(struct pp_gguf_writer *w, const struct pp_convert_options *opt)
 {
     const struct pp_imatrix_info info = pp_imatrix_info(opt->imatrix);
@@ -394,7 +395,7 @@ enum pp_code pp_export_keys(struct pp_gguf_writer *w, const struct pp_source *s,
         struct keys k = {.w = w, .arch = pp_source_hparams(s)->arch};
         if (pp_source_hparams(s)->kv_lora_rank)
             add_lengths(&k, pp_source_hparams(s));
-        if (pp_source_hparams(s)->kda) /* some layers have no key heads */
+        if (pp_source_hparams(s)->kda) /* some layers have no KV heads */
             add_layers_without(&k, pp_source_hparams(s));
     } else {
         code = check_words(pp_arch_by_name(pp_source_hparams(s)->arch), pp_source_hparams(s), err);
