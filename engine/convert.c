@@ -8,7 +8,7 @@
 
 /* --- what type -------------------------------------------------------------------------------------------- */
 
-/* -1: as stored. */
+/* *type -1: as stored. */
 static enum pp_code wanted_type(const struct pp_convert_options *opt, int *type, struct pp_error *err)
 {
     *type = opt && opt->out_type ? pp_type_by_name(opt->out_type) : -1;
@@ -20,7 +20,7 @@ static enum pp_code wanted_type(const struct pp_convert_options *opt, int *type,
 
 /* --- a model ------------------------------------------------------------------------------------------- */
 
-/* The file is named after the type that most of it has. */
+/* The file type that names the type of most matrices. */
 static int file_type_for(const struct pp_source *s, const uint32_t *types)
 {
     int64_t elements[PP_TYPE_LIMIT] = {0};

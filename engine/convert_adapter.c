@@ -1,4 +1,4 @@
-/* convert_adapter.c - GGUF adapters out of the folders of PEFT and MLX; and what the way back shares. */
+/* convert_adapter.c - converts adapter folders of PEFT and MLX to GGUF; and what convert_peft.c shares. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@
 
 /* --- the model it belongs to -------------------------------------------------------------------------------- */
 
-/* The folder that holds an adapter, as a path; pp_free. */
+/* The path of the folder that contains an adapter; pp_free. */
 static char *parent_of(const char *adapter)
 {
     size_t n = strlen(adapter);
@@ -43,8 +43,8 @@ static char *parent_of(const char *adapter)
     return pp_buf_take(&path);
 }
 
-/* Opens the model that an adapter belongs to: the one the caller names, else the one the adapter names if that is a
- * path, else the adapter's parent folder. */
+/* Opens the model that an adapter belongs to: the one that the caller names, otherwise the one that the adapter names
+ * if that is a path, otherwise the adapter's parent folder. */
 static enum pp_code find_base(const struct pp_adapter_file *f, const char *src, const char *wanted,
                               struct pp_source **base, struct pp_error *err)
 {
@@ -52,7 +52,7 @@ static enum pp_code find_base(const struct pp_adapter_file *f, const char *src, 
     if (wanted)
         return pp_source_open(wanted, base, err);
     if (named && *named && pp_source_open(named, base, NULL) == PP_OK)
-        return PP_OK; /* usually it is a name on a hub instead */
+        return PP_OK; /* usually it is the name of a repository */
     char *parent = parent_of(src);
     enum pp_code code = parent ? pp_source_open(parent, base, err) : pp_fail_nomem(err, "a file name");
     pp_free(parent);
@@ -82,13 +82,14 @@ enum pp_code pp_convert_check_adapter(const struct pp_adapter_file *f, const str
     return code ? code : pp_adapter_file_check_values(f, err);
 }
 
-/* The family is the model's: the names in an adapter's folder may be those of several. */
+/* The model's family: names in an adapter's folder may fit several. */
 const struct pp_arch *pp_convert_arch(const struct pp_source *base)
 {
     return pp_arch_by_name(pp_source_hparams(base)->arch);
 }
 
-/* The matrix that models with latent attention have as one of keys and one of values (pp_split_heads): its sizes. */
+/* The sizes of kv_b, which models with latent attention hold as one matrix of keys and one of values
+ * (pp_split_heads). */
 static bool sizes_of_heads(const struct pp_source *base, const char *name, struct pp_tensor *w)
 {
     static const char end[] = ".attn_kv_b.weight";
@@ -103,18 +104,18 @@ static bool sizes_of_heads(const struct pp_source *base, const char *name, struc
     return pp_source_tensor(base, keys);
 }
 
-/* name: of the target's matrices (pp_adapter_matrices) this one. */
+/* name: one of the target's matrices (pp_adapter_matrices). */
 enum pp_code pp_convert_check_fit(const struct pp_source *base, const struct pp_adapter_target *t, int part,
                                   const char *name, struct pp_error *err)
 {
     const struct pp_tensor *w = pp_source_tensor(base, name);
-    if (!w && pp_adapter_is_of_experts(name)) { /* files have all of a kind in one */
+    if (!w && pp_adapter_is_of_experts(name)) { /* files have all experts of a kind in one tensor */
         char stack[256];
         pp_stack_name(name, stack);
         w = pp_source_tensor(base, stack);
     }
     if (!w && strcmp(name, "output.weight") == 0)
-        w = pp_source_tensor(base, "token_embd.weight"); /* they are tied */
+        w = pp_source_tensor(base, "token_embd.weight"); /* the output is tied to the embeddings */
     struct pp_tensor of_heads;
     if (!w && sizes_of_heads(base, name, &of_heads))
         w = &of_heads;
@@ -136,7 +137,7 @@ enum pp_code pp_convert_fail_form(const char *name, struct pp_error *err)
                    "than GGUF files; converting that is not supported", name);
 }
 
-/* --- tensors that lie otherwise ----------------------------------------------------------------------------- */
+/* --- rearranged tensors ------------------------------------------------------------------------------------- */
 
 void pp_copies_free(struct pp_copies *c)
 {
@@ -145,7 +146,7 @@ void pp_copies_free(struct pp_copies *c)
     pp_free(c->tensors);
 }
 
-/* A matrix of a float type with rows and columns exchanged. There is room in c: pointers to its tensors stay. */
+/* A transposed matrix of floats. c must have room, so that pointers to its tensors stay valid. */
 const struct pp_tensor *pp_copies_turned(struct pp_copies *c, const struct pp_tensor *t, struct pp_error *err)
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
@@ -167,14 +168,14 @@ const struct pp_tensor *pp_copies_turned(struct pp_copies *c, const struct pp_te
     return to;
 }
 
-/* n pieces of `size` bytes in another order: piece i is piece from[i] of what is there. */
+/* Permutes n pieces of `size` bytes: piece i becomes piece from[i] of `there`. */
 static void move_pieces(uint8_t *to, const uint8_t *there, const int32_t *from, int64_t n, size_t size)
 {
     for (int64_t i = 0; i < n; i++)
         memcpy(to + (size_t)i * size, there + (size_t)from[i] * size, size);
 }
 
-/* n other rows of a matrix: row r is row from[r] of t. Room as above. */
+/* n rows of t: row r is t's row from[r]. c must have room. */
 static const struct pp_tensor *moved(struct pp_copies *c, const struct pp_tensor *t, const int32_t *from, int64_t n,
                                      struct pp_error *err)
 {
@@ -198,7 +199,7 @@ bool pp_convert_is_float(uint32_t type)
     return type == PP_TYPE_F32 || type == PP_TYPE_F16 || type == PP_TYPE_BF16;
 }
 
-/* The columns of a matrix of a float type in another order. Room as above. */
+/* Permutes the columns of a matrix of floats. c must have room. */
 const struct pp_tensor *pp_copies_moved_columns(struct pp_copies *c, const struct pp_tensor *t, const int32_t *from,
                                                 struct pp_error *err)
 {
@@ -221,7 +222,7 @@ const struct pp_tensor *pp_copies_moved_columns(struct pp_copies *c, const struc
     return to;
 }
 
-/* A norm's vector with a number added to each value, in F32; its data are pp_free'd. NULL: out of memory. */
+/* A norm's vector with `added` added to each value, in F32; its data are new (pp_free). NULL: out of memory. */
 uint8_t *pp_convert_shifted(const struct pp_tensor *t, float added, struct pp_tensor *to)
 {
     const int64_t n = t->ne[0];
@@ -238,8 +239,8 @@ uint8_t *pp_convert_shifted(const struct pp_tensor *t, float added, struct pp_te
     return (uint8_t *)f;
 }
 
-/* Of a matrix whose heads GGUF files have in another order than folders: which row of the old file each of the new one
- * is, or which column; pp_free. *from NULL: it is none. */
+/* For a matrix whose heads GGUF files order differently from folders: the row, or column, of the old file for each of
+ * the new one; pp_free. *from NULL: another matrix. */
 enum pp_code pp_convert_find_heads(const struct pp_source *base, const struct pp_adapter_target *t, const char *name,
                                    bool to_gguf, int32_t **from, bool *columns, struct pp_error *err)
 {
@@ -262,7 +263,7 @@ enum pp_code pp_convert_find_heads(const struct pp_source *base, const struct pp
                    "than folders; converting that is not supported", name);
 }
 
-/* A new tensor of floats [n_rows, n_cols] in a type of floats. Room in c. NULL: out of memory. */
+/* Makes a tensor of floats [n_rows, n_cols] in a float type. c must have room. NULL: out of memory. */
 const struct pp_tensor *pp_copies_made(struct pp_copies *c, const char *name, const float *f, int64_t n_cols,
                                        int64_t n_rows, uint32_t type)
 {
@@ -288,7 +289,7 @@ struct pp_copies pp_copies_new(size_t n)
 
 /* --- to GGUF ------------------------------------------------------------------------------------------------- */
 
-/* What GGUF has no place for. */
+/* Refuses what GGUF cannot express. */
 static enum pp_code check_plain(const struct pp_adapter_target *t, struct pp_error *err)
 {
     const char *what = t->magnitude.data                           ? "DoRA's magnitudes"
@@ -302,8 +303,9 @@ static enum pp_code check_plain(const struct pp_adapter_target *t, struct pp_err
                 : PP_OK;
 }
 
-/* GGUF has one alpha for all matrices, divided by the rank of each; where a target's scale differs from that, the rest
- * goes into its B. It is that of the first matrix which counts for something: readers take 0 for no scale at all. */
+/* GGUF has one alpha for all matrices, and divides it by the rank of each; if a target's scale differs from that, the
+ * ratio goes into its B. This is the alpha of the first matrix with a scale that is not 0: readers take 0 to mean
+ * unscaled. */
 static float file_alpha(const struct pp_adapter_file *f)
 {
     const float given = pp_adapter_file_alpha(f);
@@ -337,7 +339,7 @@ struct to_gguf {
     const struct pp_source *base;
     float alpha;
     int wanted;
-    bool permuted;              /* rows of q and k go into GGUF's order */
+    bool permuted;              /* rows of q and k are permuted to GGUF's order */
     struct pp_export_item *items;
     size_t n;
     struct pp_buf names;
@@ -356,7 +358,7 @@ static void add_item(struct to_gguf *g, const char *name, const char *end, const
     pp_buf_fmt(&g->names, "%s%s%c", name, end, 0);
 }
 
-/* What a folder has by keys and the model's file in parts: both of them. */
+/* Lists both parts of a target that folders have as a whole by keys and the model's file as two matrices. */
 static enum pp_code list_keys(struct to_gguf *g, const struct pp_adapter_target *t, const struct pp_by_keys *keys,
                               const struct pp_tensor *a, const struct pp_tensor *b, struct pp_error *err)
 {
@@ -379,7 +381,7 @@ static enum pp_code list_keys(struct to_gguf *g, const struct pp_adapter_target 
     return PP_OK;
 }
 
-/* Whether a target is such, and fits. */
+/* Finds such a whole for a target, and checks its size. */
 static const struct pp_by_keys *find_parts(const struct pp_source *base, const struct pp_adapter_target *t)
 {
     const struct pp_hparams *hp = pp_source_hparams(base);
@@ -399,7 +401,7 @@ static const struct pp_by_keys *find_parts(const struct pp_source *base, const s
     return NULL;
 }
 
-/* Of a module's outputs those of one of its matrices. */
+/* Lists the outputs of one matrix of a fused module. */
 static enum pp_code list_part(struct to_gguf *g, const struct pp_adapter_target *t, int part, const char *name,
                               const struct pp_tensor *a, const struct pp_tensor *b, struct pp_error *err)
 {
@@ -428,7 +430,7 @@ static enum pp_code list_part(struct to_gguf *g, const struct pp_adapter_target 
     return PP_OK;
 }
 
-/* The matrix of which the model's file has this one's rows among others', or NULL. name: a part's, as big as n_out. */
+/* The matrix in the model's file that contains this one's rows, or NULL. name: the part's, which has n_out rows. */
 static const struct pp_tensor *find_whole(const struct pp_source *base, const char *name, int64_t n_out, int *place)
 {
     const struct pp_tensor *own = pp_source_tensor(base, name);
@@ -443,7 +445,7 @@ static const struct pp_tensor *find_whole(const struct pp_source *base, const ch
     return fits ? w : NULL;
 }
 
-/* Notes that a target changes a part of such a matrix. */
+/* Records that a target changes a part of such a matrix. */
 static enum pp_code note_part(struct to_gguf *g, const struct pp_adapter_target *t, int part, const char *name,
                               const struct pp_tensor *whole, int place, struct pp_error *err)
 {
@@ -457,7 +459,7 @@ static enum pp_code note_part(struct to_gguf *g, const struct pp_adapter_target 
                : pp_fail(err, PP_ERR_FORMAT, "the adapter has %s twice", name);
 }
 
-/* A of embeddings lies as the table does, a token, a row: turned. */
+/* Lists a target's tensors. A of the embeddings is transposed, to a row for each token, like the table. */
 static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_target *t, struct pp_error *err)
 {
     char names[PP_ADAPTER_MATRICES][PP_HF_NAME];
@@ -498,7 +500,7 @@ static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_targe
     return code;
 }
 
-/* Those of all experts. */
+/* Lists a group of experts' matrices. */
 static enum pp_code list_experts(struct to_gguf *g, const struct pp_expert_group *of, struct pp_error *err)
 {
     struct pp_tensor halves[2];
@@ -625,7 +627,7 @@ enum pp_code pp_convert_adapter(const char *src, const char *dst, int wanted, co
     if (!code)
         code = pp_convert_open_base(f, src, opt ? opt->base : NULL, &base, err);
     if (!code) {
-        pp_adapter_file_close(f); /* now that the family is known */
+        pp_adapter_file_close(f); /* opened again for the family */
         code = pp_adapter_file_open_for(src, pp_source_hparams(base), &f, err);
         if (!code)
             code = pp_convert_check_adapter(f, base, err);

@@ -33,7 +33,7 @@ struct grouping {
     struct pp_name_index index;
 };
 
-/* What a group is called to which the expert's matrix belongs, and which part of it that is. */
+/* The name of the group to which an expert's matrix belongs, and which part of it this is. */
 static enum pp_code name_group(const struct grouping *g, const char *matrix, char name[192], int *part,
                                const struct pp_arch_name **entry, struct pp_error *err)
 {
@@ -54,12 +54,12 @@ static enum pp_code name_group(const struct grouping *g, const char *matrix, cha
         return pp_fail_nomem(err, matrix);
     if (!known)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", matrix);
-    /* the second's line names it as such: its own stack is not what the line begins with */
+    /* the table line of a second name gives only the first one's stack */
     *part = (*entry)->second && strstr(stack, ".ffn_up_") && !strstr((*entry)->gguf, ".ffn_up_");
     return PP_OK;
 }
 
-/* Which rows of a folder's matrix those of a part are; pp_free. *rows NULL: they are all, as they are. */
+/* The rows of a folder's matrix that are this part's; pp_free. *rows NULL: all, in order. */
 static enum pp_code folder_rows(const struct pp_arch_name *entry, int part, int64_t n, int32_t **rows,
                                 struct pp_error *err)
 {
@@ -94,7 +94,7 @@ static enum pp_code begin_group(struct grouping *g, const char *name, const stru
     return PP_OK;
 }
 
-/* part: of the target's matrices this one, which is called so. */
+/* Adds one of the target's matrices, `part`, called `matrix`, to its group. */
 static enum pp_code add_matrix(struct grouping *g, const struct pp_adapter_target *t, int part, const char *matrix,
                                struct pp_error *err)
 {
@@ -115,7 +115,7 @@ static enum pp_code add_matrix(struct grouping *g, const struct pp_adapter_targe
     const long e = strtol(pp_expert_number(matrix), NULL, 10);
     if (e >= to->n_experts)
         return pp_fail(err, PP_ERR_MISMATCH, "the adapter changes %s, but there are %d experts", matrix, to->n_experts);
-    const bool by_rows = pp_adapter_is_by_rows(t); /* which others of the group may not be */
+    const bool by_rows = pp_adapter_is_by_rows(t); /* all members of the group must agree in this */
     if (by_rows && !to->from[place]) {
         if (!(to->from[place] = pp_malloc((size_t)n_out * sizeof *to->from[place])))
             return pp_fail_nomem(err, "an adapter's rows");
@@ -129,7 +129,7 @@ static enum pp_code add_matrix(struct grouping *g, const struct pp_adapter_targe
     return PP_OK;
 }
 
-/* What all experts of a group have in common. */
+/* Sets what all experts of a group share. */
 static void finish_group(struct pp_expert_group *g)
 {
     bool first = true;
@@ -202,7 +202,7 @@ static struct pp_tensor new_half(const struct pp_expert_group *g, bool flat, int
     return t;
 }
 
-/* n floats in the type of a tensor, so many values apart, from the first-th on. */
+/* Writes n floats in the tensor's type to values `step` apart, from `first` on. */
 static void put_values(const struct pp_tensor *t, int64_t first, int64_t step, const float *from, int64_t n)
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;

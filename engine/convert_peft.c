@@ -1,4 +1,4 @@
-/* convert_peft.c - folders of PEFT's out of GGUF adapters. */
+/* convert_peft.c - converts GGUF adapters to PEFT's folders. */
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <math.h>
@@ -29,8 +29,8 @@ struct to_peft {
     const struct pp_adapter_file *file;
     const struct pp_source *base;
     int wanted;
-    bool permuted;              /* rows of q and k go into Hugging Face's order */
-    struct pp_copies tensors;   /* all of the new file; data that lie in the old one are not copied */
+    bool permuted;              /* rows of q and k are permuted to Hugging Face's order */
+    struct pp_copies tensors;   /* of the new file; unchanged data stay in the old file */
     bool *owned;                /* [tensors.cap] */
     struct pp_buf names;
     cJSON *config, *modules, *saved, *ranks, *alphas, *parameters;
@@ -39,13 +39,13 @@ struct to_peft {
     size_t n_joins;
 };
 
-/* The module that a GGUF name's weight belongs to: "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj". */
+/* The module of a weight with a GGUF name: "blk.3.attn_q.weight" -> "model.layers.3.self_attn.q_proj". */
 static bool module_name(const struct pp_source *base, const char *gguf, struct pp_buf *module)
 {
     return pp_arch_hf_module(pp_convert_arch(base), pp_source_hparams(base), gguf, module) && !module->bad;
 }
 
-/* How folders have a matrix: those of q, k and v perhaps in one. */
+/* The form in which folders have a matrix, perhaps fused q, k and v. */
 static enum pp_hf_form form_of(const struct pp_arch *arch, const char *name)
 {
     static const char *const kinds[] = {".attn_q.", ".attn_k.", ".attn_v."};
@@ -62,15 +62,15 @@ static enum pp_hf_form form_of(const struct pp_arch *arch, const char *name)
     return pp_arch_form(arch, name);
 }
 
-/* A module of a folder that has several matrices of a file, of which targets change some. */
+/* A module of a folder with several matrices of the file, of which targets change some. */
 struct module_join {
-    struct pp_join join;        /* called as the module */
+    struct pp_join join;        /* has the module's name */
     enum pp_hf_form form;
     const struct pp_by_keys *keys;
     int64_t n_out;
 };
 
-/* Rows of both of the model's matrices, or of all three, or 0. */
+/* Rows of the model's matrices together, or 0 if one is missing. */
 static int64_t rows_of(const struct pp_source *base, const char names[][PP_HF_NAME], int n)
 {
     int64_t rows = 0;
@@ -83,7 +83,7 @@ static int64_t rows_of(const struct pp_source *base, const char names[][PP_HF_NA
     return rows;
 }
 
-/* By keys: the module of a whole of which files have this part. */
+/* Finds the module of a whole by keys that contains this part. */
 static bool find_keys(const struct pp_source *base, const char *name, struct module_join *m, struct pp_buf *module,
                       int *place)
 {
@@ -98,7 +98,7 @@ static bool find_keys(const struct pp_source *base, const char *name, struct mod
         for (int part = 0; part < 2; part++)
             snprintf(names[part], PP_HF_NAME, "%.*s%s", stem, name, k->parts[part]);
         m->keys = k;
-        const struct pp_tensor *w = pp_source_tensor(base, whole); /* a folder's own */
+        const struct pp_tensor *w = pp_source_tensor(base, whole); /* if the model is a folder */
         m->n_out = w ? w->ne[1] : rows_of(base, names, 2);
         *place = i % 2;
         return m->n_out && !pp_arch_hf_module(pp_convert_arch(base), pp_source_hparams(base), name, module) &&
@@ -107,7 +107,7 @@ static bool find_keys(const struct pp_source *base, const char *name, struct mod
     return false;
 }
 
-/* Whether a target is such a part, and the model has the whole, with as many inputs. */
+/* Whether a target is such a part, and the model's whole has as many inputs. */
 static bool is_of_keys(const struct pp_source *base, const struct pp_adapter_target *t)
 {
     char whole[PP_HF_NAME];
@@ -118,7 +118,7 @@ static bool is_of_keys(const struct pp_source *base, const struct pp_adapter_tar
     return w && w->ne[0] == t->n_in && !pp_source_tensor(base, t->name);
 }
 
-/* The module that has a file's matrix and others, and which part of it that is; false: there is none such. */
+/* Finds the module that contains this matrix among others, and which part of it that is; false: none does. */
 static bool find_module(const struct pp_source *base, const char *name, struct module_join *m, struct pp_buf *module,
                         int *place)
 {
@@ -163,7 +163,7 @@ static bool find_module(const struct pp_source *base, const char *name, struct m
     return found;
 }
 
-/* Notes a target whose matrix `name` (pp_adapter_matrices) is a part of such a module; *noted: it is. */
+/* Records a target whose matrix `name` (pp_adapter_matrices) is a part of such a module; *noted: it is. */
 static enum pp_code note_module(struct to_peft *p, const struct pp_adapter_target *t, int part, const char *name,
                                 bool *noted, struct pp_error *err)
 {
@@ -189,7 +189,7 @@ static enum pp_code note_module(struct to_peft *p, const struct pp_adapter_targe
                : pp_fail(err, PP_ERR_FORMAT, "the adapter has %s twice", name);
 }
 
-/* A module of a folder may be made of what is there otherwise. name: of the target's matrices that of the module. */
+/* Checks the form in which folders have a module; some cannot be made. name: the target's matrix. */
 static enum pp_code check_folder_form(const struct to_peft *p, const struct pp_adapter_target *t, const char *name,
                                       struct pp_error *err)
 {
@@ -200,7 +200,7 @@ static enum pp_code check_folder_form(const struct to_peft *p, const struct pp_a
     return several || !pp_adapter_form_fits(&there) ? pp_convert_fail_form(name, err) : PP_OK;
 }
 
-/* Where a folder has the outputs of a matrix: which of ours each of its is, pp_free; *order NULL: the same. */
+/* The order of a matrix's outputs in folders: the index of ours for each; pp_free. *order NULL: the same. */
 static enum pp_code find_order(const struct to_peft *p, const struct pp_adapter_target *t, int32_t **order,
                                struct pp_error *err)
 {
@@ -224,8 +224,7 @@ static enum pp_code find_order(const struct to_peft *p, const struct pp_adapter_
     return PP_OK;
 }
 
-/* The tensor with its rows moved (order, or NULL) and in the type that is wanted; its data are the file's where nothing
- * changes. */
+/* Adds the tensor, with rows permuted (order, or NULL) and in the wanted type; unchanged data are not copied. */
 static enum pp_code add_tensor(struct to_peft *p, const struct pp_tensor *t, const int32_t *order, const char *module,
                                const char *end, struct pp_error *err)
 {
@@ -261,7 +260,7 @@ static enum pp_code add_tensor(struct to_peft *p, const struct pp_tensor *t, con
     return code;
 }
 
-/* Whether there is a target like this one in all layers. */
+/* Whether all layers have a target like this one. */
 static bool is_in_all_layers(const struct to_peft *p, const char *name)
 {
     const char *kind = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
@@ -275,20 +274,20 @@ static bool is_in_all_layers(const struct to_peft *p, const char *name)
     return l == n_layer;
 }
 
-/* Modules that are changed in every layer go by their last name, as people write it; others by their whole one, so that
- * PEFT makes nothing in other layers. */
+/* Lists modules that are changed in every layer by their last name, as people write it; others by their full name, so
+ * that PEFT creates nothing in other layers. */
 static bool add_module(struct to_peft *p, cJSON *list, const struct pp_adapter_target *t, const char *module)
 {
     const char *dot = strrchr(module, '.');
     return pp_peft_add_once(list, dot && is_in_all_layers(p, t->name) ? dot + 1 : module);
 }
 
-/* A and B of a module. */
+/* Adds A and B of a module. */
 static enum pp_code add_halves(struct to_peft *p, const struct pp_adapter_target *t, const char *module,
                                struct pp_error *err)
 {
     const struct pp_tensor *a = &t->a;
-    struct pp_copies c = pp_copies_new(1); /* A lies in another order, or, of embeddings, the other way round */
+    struct pp_copies c = pp_copies_new(1); /* A is permuted or, of embeddings, transposed */
     int32_t *heads = NULL, *order = NULL;
     bool columns = false;
     enum pp_code code = find_order(p, t, &order, err);
@@ -303,7 +302,7 @@ static enum pp_code add_halves(struct to_peft *p, const struct pp_adapter_target
         code = err ? err->code : PP_ERR_NOMEM;
     if (!code)
         code = add_tensor(p, a, NULL, module, t->embedding ? ".lora_embedding_A" : ".lora_A.weight", err);
-    if (!code && c.n && !p->owned[p->tensors.n - 1]) { /* the copy lives on */
+    if (!code && c.n && !p->owned[p->tensors.n - 1]) { /* the copy is needed until writing */
         p->owned[p->tensors.n - 1] = true;
         c.tensors[0].data = NULL;
     }
@@ -316,7 +315,7 @@ static enum pp_code add_halves(struct to_peft *p, const struct pp_adapter_target
     return code;
 }
 
-/* A and B of the module of one of two matrices that a file has in one: A is that of both, of B those are its rows. */
+/* Adds A and B of one of two modules that a file has in one matrix: A is the same, B has those rows. */
 static enum pp_code add_half(struct to_peft *p, const struct pp_adapter_target *t, int part, const char *module,
                              struct pp_error *err)
 {
@@ -335,7 +334,7 @@ static enum pp_code add_half(struct to_peft *p, const struct pp_adapter_target *
     return code;
 }
 
-/* Where a module's rank and alpha are not those of most. */
+/* Adds a module's rank and alpha, where they differ from those of most. */
 static bool add_numbers(struct to_peft *p, const char *module, int64_t rank, float scale, int64_t usual_rank,
                         float alpha)
 {
@@ -346,7 +345,7 @@ static bool add_numbers(struct to_peft *p, const char *module, int64_t rank, flo
     return ok;
 }
 
-/* A tensor that is new: its data are taken. */
+/* Adds a new tensor, and takes ownership of its data. */
 static bool take_tensor(struct to_peft *p, const struct pp_tensor *t, const char *module, const char *end)
 {
     pp_buf_fmt(&p->names, "base_model.model.%s%s%c", module, end, 0);
@@ -355,7 +354,7 @@ static bool take_tensor(struct to_peft *p, const struct pp_tensor *t, const char
     return !p->names.bad;
 }
 
-/* A norm in the model's place. */
+/* Adds a replaced norm. */
 static enum pp_code add_norm(struct to_peft *p, const struct pp_adapter_target *t, const char *module,
                              struct pp_error *err)
 {
@@ -368,8 +367,8 @@ static enum pp_code add_norm(struct to_peft *p, const struct pp_adapter_target *
     return take_tensor(p, &stored, module, ".weight") ? PP_OK : pp_fail_nomem(err, t->name);
 }
 
-/* Experts' matrices that are a parameter of a module, as PEFT since 0.19.1 has it: where the module has two, what is
- * added to its first one is the inner. */
+/* Adds experts' matrices as a parameter of a module, as PEFT does since 0.19.1: if two parameters of a module are
+ * changed, the first one is wrapped first. */
 static enum pp_code add_parameter(struct to_peft *p, struct pp_expert_group *g, int64_t usual_rank, float alpha,
                                   struct pp_error *err)
 {
@@ -400,7 +399,7 @@ static enum pp_code add_parameter(struct to_peft *p, struct pp_expert_group *g, 
     return ok ? PP_OK : pp_fail_nomem(err, "an adapter's configuration");
 }
 
-/* A and B of a module that has several matrices. */
+/* Adds A and B of a module with several matrices. */
 static enum pp_code add_joined(struct to_peft *p, const struct module_join *m, int64_t usual_rank, float alpha,
                                struct pp_error *err)
 {
@@ -434,7 +433,7 @@ static enum pp_code add_joined(struct to_peft *p, const struct module_join *m, i
     return code;
 }
 
-/* One of a target's matrices, which is called so. */
+/* Adds one of a target's matrices, called `matrix`. */
 static enum pp_code add_matrix(struct to_peft *p, const struct pp_adapter_target *t, int part, const char *matrix,
                                int64_t usual_rank, float alpha, struct pp_error *err)
 {
@@ -466,7 +465,7 @@ static enum pp_code add_matrix(struct to_peft *p, const struct pp_adapter_target
 static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target *t, int64_t usual_rank, float alpha,
                                struct pp_error *err)
 {
-    const char *const matrices[] = {t->name, t->second}; /* the latter of gates and values in one only */
+    const char *const matrices[] = {t->name, t->second}; /* t->second: only of fused gates and values */
     enum pp_code code = PP_OK;
     for (int part = 0; part < 2 && matrices[part] && !code; part++)
         if (part || !is_of_keys(p->base, t))
@@ -478,7 +477,7 @@ static enum pp_code add_target(struct to_peft *p, const struct pp_adapter_target
     return code;
 }
 
-/* The configuration, without the names of modules. false: out of memory. */
+/* Adds the configuration without module names. False: out of memory. */
 static bool add_config(struct to_peft *p, const char *base_path, int64_t rank, float alpha)
 {
     const struct pp_peft_lora lora = {.base = base_path, .rank = rank, .alpha = alpha};
@@ -505,12 +504,12 @@ static enum pp_code write_folder(struct to_peft *p, const char *dst, struct pp_e
     return pp_peft_write(dst, p->config, p->tensors.tensors, p->tensors.n, err);
 }
 
-/* The rank that most matrices have. */
+/* The most frequent rank. */
 static int64_t usual_rank(const struct pp_adapter_file *f)
 {
     int64_t usual = 0;
     size_t most = 0, n_all = pp_adapter_file_n(f), counted = 0;
-    for (size_t i = 0; i < n_all && n_all - counted > most; i++) { /* no other can have more than are left */
+    for (size_t i = 0; i < n_all && n_all - counted > most; i++) { /* stops when no other rank can be more frequent */
         const int64_t rank = pp_adapter_file_at(f, i)->rank;
         size_t n = 0, before = 0;
         for (size_t k = 0; k < i && !before; k++)
@@ -530,7 +529,7 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
                             const struct pp_convert_options *opt, struct pp_error *err)
 {
     const size_t n = pp_adapter_file_n(f);
-    const size_t most = 2 * PP_ADAPTER_MATRICES * n; /* tensors: each of an expert's matrices may be of another group */
+    const size_t most = 2 * PP_ADAPTER_MATRICES * n; /* each of an expert's matrices may be in another group */
     const int64_t rank = usual_rank(f);
     struct to_peft p = {
         .file = f, .base = base, .wanted = wanted,
@@ -574,8 +573,8 @@ static enum pp_code to_peft(const struct pp_adapter_file *f, const struct pp_sou
     return code;
 }
 
-/* The folder, made and kept for us alone: of two adapters it would get the configuration of one and the weights of the
- * other. *made: by us. */
+/* Makes and locks the folder: two adapters at once would give it the configuration of one and the weights of the other.
+ * *made: it is new. */
 static enum pp_code take_folder(const char *dst, int *lock, bool *made, struct pp_error *err)
 {
     struct stat st;
@@ -587,13 +586,13 @@ static enum pp_code take_folder(const char *dst, int *lock, bool *made, struct p
     enum pp_code code = pp_lock_folder(dst, lock, err);
     if (!code && (pp_file_exists(dst, pp_adapter_config_file) || pp_file_exists(dst, "adapter_model.safetensors")))
         code = pp_fail(err, PP_ERR_USAGE, "there is an adapter in %s already; name another folder", dst);
-    if (!code && pp_file_exists(dst, "config.json")) /* other programs would take the adapter for a part of it */
+    if (!code && pp_file_exists(dst, "config.json")) /* other programs would take the adapter for a part of the model */
         code = pp_fail(err, PP_ERR_USAGE, "there is a model in %s (config.json); name another folder for the adapter",
                        dst);
     return code;
 }
 
-/* A folder has the rows of q and k as one of the model has, of which none can be made. */
+/* Refuses models whose rows of q and k are in an order, of multimodal models, that no folder can be made of. */
 static enum pp_code check_rows(const struct pp_source *base, struct pp_error *err)
 {
     if (!pp_arch_other_pairs(pp_source_hparams(base)))
@@ -620,7 +619,7 @@ enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct p
     if (!code) {
         int lock = -1;
         bool made = false;
-        pp_adapter_file_close(f); /* now that the family is known */
+        pp_adapter_file_close(f); /* opened again for the family */
         code = pp_adapter_file_open_for(src, pp_source_hparams(base), &f, err);
         if (!code)
             code = pp_convert_check_adapter(f, base, err);
