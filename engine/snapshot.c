@@ -1,7 +1,6 @@
-/* snapshot.c - a sequence goes on from what was saved of its conversation: the branch that the prompt follows for
- * longest is found by names, its pages are read into our own by all threads, and hashed while they are in a core's
- * cache. The sequence loses what it does not have in common with the prompt; it gains nothing before every checksum
- * agrees. */
+/* snapshot.c - continues a sequence from a snapshot of its conversation. The branch that matches the prompt for longest
+ * is found by names; its pages are read into our own by all threads, and hashed while they are in cache. The sequence
+ * loses what differs from the prompt, and gets nothing before every checksum matches. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -52,7 +51,7 @@ void pp_seq_reserve_logits(struct pp_seq *s)
         return;
     struct pp_row_logits *fresh = pp_malloc(sizeof *fresh + (size_t)n * sizeof fresh->values[0]);
     if (!fresh)
-        return; /* the first token will cost a pass, nothing else */
+        return; /* then the first token costs a pass, and no more */
     fresh->refs = 1;
     fresh->n = n;
     if (s->logits)
@@ -85,11 +84,12 @@ struct pp_row_logits *pp_seq_hold_logits(struct pp_seq *s)
 
 /* --- the branch ------------------------------------------------------------------------------------------------ */
 
-/* What of a snapshot goes into a sequence. */
+/* The pages of a snapshot that will be read into a sequence. */
 struct way {
-    uint32_t *nodes;        /* [n_pages]: of the prompt's pages, the last perhaps agreeing only at its beginning */
+    uint32_t *nodes;        /* [n_pages]: one for each of the prompt's pages; the last may match only at its
+                               beginning */
     int64_t n_pages;
-    int64_t n_tokens;       /* that the prompt has in common with them */
+    int64_t n_tokens;       /* tokens that the prompt has in common with them */
 };
 
 static int64_t agree(const int32_t *a, const int32_t *b, int64_t n)
@@ -100,7 +100,7 @@ static int64_t agree(const int32_t *a, const int32_t *b, int64_t n)
     return i;
 }
 
-/* The way from the root along the prompt, of pages under a key text. */
+/* Finds the way from the root along the prompt, through pages with a key text. */
 static enum pp_code find_way(const struct snapshot *s, const struct pp_buf *key, const int32_t *prompt, int64_t n,
                              struct way *w, struct pp_error *err)
 {
@@ -133,7 +133,7 @@ static enum pp_code find_way(const struct snapshot *s, const struct pp_buf *key,
         struct pp_hash128 name =
             pp_snapshot_name(at == PP_NO_NODE ? NULL : &s->nodes[at].name, &hash, node->tokens, node->n);
         if (name.lo != node->name.lo || name.hi != node->name.hi)
-            continue; /* of other adapters */
+            continue; /* computed with other adapters */
         most = same;
         best = i;
     }
@@ -144,19 +144,19 @@ static enum pp_code find_way(const struct snapshot *s, const struct pp_buf *key,
     return PP_OK;
 }
 
-/* The first page of tier t that a sequence of n tokens reads from, which may compute its last one again. */
+/* The first page of tier t from which a sequence of n tokens reads; it may compute its last token again. */
 static int64_t first_needed(const struct pp_engine *e, int t, int64_t n)
 {
     return n > 0 ? pp_tier_first_page(&e->tier[t], n - 1) : 0;
 }
 
-/* Whether it reads from the page. */
+/* Whether it reads from this page. */
 static bool is_needed(const struct pp_engine *e, int t, int64_t page, int64_t n)
 {
     return n <= 0 || pp_tier_needs(&e->tier[t], page, n - 1);
 }
 
-/* Shortens the way until all pages from `have` on that a sequence of its length needs are in the pack. */
+/* Shortens the way until the pack has all pages, from `have` on, that a sequence of its length needs. */
 static void shorten_way(const struct pp_engine *e, const struct snapshot *s, int64_t have, struct way *w)
 {
     for (bool whole = false; !whole && w->n_tokens > have;) {
@@ -175,31 +175,31 @@ static void shorten_way(const struct pp_engine *e, const struct snapshot *s, int
 /* --- reading --------------------------------------------------------------------------------------------------- */
 
 enum {
-    RUN_BITES = 4,           /* read by one thread at a time: a megabyte */
-    BLOCK = 4096,            /* in which files are read past the page cache, and in which that is counted */
+    RUN_BITES = 4,           /* read by a thread at a time: a megabyte */
+    BLOCK = 4096,            /* alignment for reading past the page cache, and unit for asking what is in it */
 };
 
-/* A page to be read: what it is and where it goes. */
+/* A page to be read, and where it goes. */
 struct page_read {
     uint32_t node;
     int tier;
     int64_t page;
     pp_page_id id;
-    size_t bite;             /* its first */
-    bool sane;               /* scales_right */
+    size_t bite;             /* index of its first bite */
+    bool sane;               /* result of scales_right */
 };
 
-/* Bites that lie side by side in the pack and in memory. */
+/* Bites that are adjacent both in the pack and in memory. */
 struct run {
-    uint64_t from;           /* in the pack */
+    uint64_t from;           /* offset in the pack */
     uint8_t *to;
     size_t n;                /* bytes */
     size_t bite;             /* the first of them */
 };
 
 struct reading {
-    int fd, direct;          /* of the pack; direct: past the page cache, -1 if that cannot be had */
-    uint8_t *map;            /* of the pack, to ask what is in memory: it is never looked into; or NULL */
+    int fd, direct;          /* of the pack; direct: with O_DIRECT, -1 if that is not available */
+    uint8_t *map;            /* of the pack, only to ask what is in memory, never read; or NULL */
     size_t map_bytes;
     struct run *runs;        /* [n_runs] */
     size_t n_runs, cap_runs;
@@ -238,7 +238,7 @@ static void close_ways(struct reading *r)
     pp_free(r->pages);
 }
 
-/* True if the whole run is in the system's page cache. */
+/* Whether the whole run is in the system's page cache. */
 static bool in_memory(const struct reading *r, const struct run *run)
 {
     unsigned char there[RUN_BITES * PP_SNAPSHOT_BITE / BLOCK];
@@ -252,8 +252,8 @@ static bool in_memory(const struct reading *r, const struct run *run)
     return true;
 }
 
-/* What is not in memory is read without a stay in the page cache, if it lies so that the disk can write it where it
- * belongs: a core copies nothing then. */
+/* Reads past the page cache what is not in it, if it is aligned so that the disk can write it in place: then no core
+ * copies anything. */
 static size_t read_directly(const struct reading *r, const struct run *run)
 {
     if (r->direct < 0 || (uintptr_t)run->to % BLOCK || run->from % BLOCK || run->n < BLOCK || in_memory(r, run))
@@ -275,8 +275,8 @@ static void read_run(struct reading *r, const struct run *run)
     }
 }
 
-/* No engine writes a scale that is no number, nor a negative one in Q8 and Q8_0, and kernels rely on it. F16; places:
- * kv.h. */
+/* Checks scales (F16): no engine writes NaN or infinity, nor negative ones in Q8 and Q8_0, and kernels rely on that.
+ * Their offsets: kv.h. */
 static bool scales_right(const struct pp_kv_layout *l, const uint8_t *page)
 {
     const unsigned looked_at = pp_kv_bytes(l) ? 0xFFFF : 0x7FFF;
@@ -295,7 +295,7 @@ static bool scales_right(const struct pp_kv_layout *l, const uint8_t *page)
     return !bad;
 }
 
-/* Part 0: runs are read; part 1: pages are looked at. */
+/* Part 0 reads runs, part 1 checks pages. */
 static void work(void *arg, int part, int item, int thread)
 {
     struct reading *r = arg;
@@ -340,7 +340,7 @@ static enum pp_code damaged(struct pp_error *err, const char *what)
     return pp_fail(err, PP_ERR_FORMAT, "the saved cache is damaged (%s); it is computed again", what);
 }
 
-/* Pages for everything from page `from` on. */
+/* Takes pages from the pools for all that is read, from page `from` on. */
 static enum pp_code take_pages(struct reading *r, const struct snapshot *s, const struct way *w, int64_t from,
                                struct pp_error *err)
 {
@@ -363,7 +363,7 @@ static enum pp_code take_pages(struct reading *r, const struct snapshot *s, cons
     return r->sums && r->n_runs <= INT32_MAX ? PP_OK : pp_fail_nomem(err, "the saved cache");
 }
 
-/* Takes pages for everything from page `from` on and fills them. On failure they are given back. */
+/* Takes pages for all from page `from` on and fills them; on failure gives them back. */
 static enum pp_code read_pages(struct reading *r, const struct snapshot *s, const struct way *w, int64_t from,
                                struct pp_error *err)
 {
@@ -388,7 +388,7 @@ static enum pp_code read_pages(struct reading *r, const struct snapshot *s, cons
 
 /* --- into the sequence ----------------------------------------------------------------------------------------- */
 
-/* The pages that were read become the sequence's, in place of what it held from there on. */
+/* Puts the pages that were read into the sequence, in place of what it held from there on. */
 static void take_over(struct pp_seq *seq, const int32_t *prompt, const struct way *w, int64_t from,
                       const struct page_read *pages, size_t n_pages)
 {
@@ -399,7 +399,7 @@ static void take_over(struct pp_seq *seq, const int32_t *prompt, const struct wa
         for (; tier->n_pages > from; tier->n_pages--)
             if (pp_seq_holds(seq, t, tier->n_pages - 1))
                 pp_page_release(e->tier[t].kv, tier->pages[tier->n_pages - 1]);
-        if (first > from) { /* what it held lies behind the window */
+        if (first > from) { /* what it held is before the window */
             for (int64_t p = e->tier[t].first; p < tier->n_pages; p++)
                 if (pp_seq_holds(seq, t, p))
                     pp_page_release(e->tier[t].kv, tier->pages[p]);
@@ -416,7 +416,7 @@ static void take_over(struct pp_seq *seq, const int32_t *prompt, const struct wa
     pp_seq_publish(seq);
 }
 
-/* The stored logits, if the sequence ends where they were made. */
+/* Restores the stored logits, if the sequence ends where they were computed. */
 static void take_logits(struct pp_seq *seq, const struct snapshot *s, uint32_t key, const struct way *w)
 {
     int64_t n = w->n_tokens % PP_PAGE_TOKENS;
@@ -497,7 +497,7 @@ enum pp_code pp_snapshot_restore(struct pp_seq *seq, const struct pp_sha256 *ide
     if (!code)
         code = pp_snapshot_restore_from(seq, identity, base, owner, data, size, prompt, n, cancel, err);
     if (code == PP_ERR_FORMAT)
-        unlink(path); /* or what is saved next would build on it */
+        unlink(path); /* otherwise the next save would build on it */
     pp_free(data);
     pp_free(path);
     return code;

@@ -1,5 +1,5 @@
-/* snapshot_manifest.c - the manifest of a snapshot as bytes, and back. Little-endian throughout; the reader trusts
- * nothing: every number is checked before it is used, and nothing is allocated that the file has no bytes for.
+/* snapshot_manifest.c - reads and writes the manifest of a snapshot. Little-endian throughout. The reader trusts
+ * nothing: every number is checked before it is used, and nothing is allocated beyond what the file's size justifies.
  *
  * Offsets: pippin-formats(5). */
 #include <errno.h>
@@ -56,7 +56,7 @@ static bool same_hash(const struct pp_hash128 *a, const struct pp_hash128 *b)
 uint32_t pp_snapshot_child(const struct snapshot *s, uint32_t parent, const struct pp_hash128 *name,
                            const int32_t *tokens, uint32_t n)
 {
-    for (uint32_t i = parent == PP_NO_NODE ? 0 : parent + 1; i < s->n_nodes; i++) { /* mostly the very next one */
+    for (uint32_t i = parent == PP_NO_NODE ? 0 : parent + 1; i < s->n_nodes; i++) { /* usually the very next one */
         const struct snapshot_node *node = &s->nodes[i];
         if (node->parent == parent && node->n == n && same_hash(&node->name, name) &&
             memcmp(node->tokens, tokens, n * sizeof *tokens) == 0)
@@ -110,7 +110,7 @@ static void put_node(struct pp_buf *b, const struct snapshot *s, const struct sn
     }
 }
 
-/* The bytes of `from` as they are, at a place that was written before. */
+/* Overwrites bytes at `at` with those of `from`. */
 static void patch(struct pp_buf *b, size_t at, const struct pp_buf *from)
 {
     if (from->bad)
@@ -126,7 +126,7 @@ void pp_snapshot_encode(const struct snapshot *s, struct pp_buf *out)
     pp_buf_add(out, MANIFEST_MAGIC, sizeof MANIFEST_MAGIC);
     put32(out, PP_SNAPSHOT_VERSION);
     put32(out, PP_PAGE_TOKENS);
-    put64(out, 0); /* the size: filled in below */
+    put64(out, 0); /* the size, set below */
     put_hash(out, (struct pp_hash128){0});
     put_hash(out, s->nonce);
     put64(out, s->pack_bytes);
@@ -304,7 +304,7 @@ void pp_snapshot_pack_header(const struct snapshot *s, uint8_t block[static PP_S
     memcpy(p + 32, s->owner, sizeof s->owner);
 }
 
-/* What is wrong with the pack behind fd, or NULL. */
+/* What is wrong with the pack of fd, or NULL. */
 static const char *wrong_pack(const struct snapshot *s, int fd)
 {
     uint8_t expected[PP_SNAPSHOT_ALIGN], found[PP_SNAPSHOT_ALIGN];
@@ -344,7 +344,7 @@ enum pp_code pp_snapshot_open_pack(const struct snapshot *s, const char *base, i
 
 /* --- the key --------------------------------------------------------------------------------------------------- */
 
-/* The line of text[0..n) that begins with name, which need not end with \n; its length, 0 if there is none. */
+/* Finds the line of the text that begins with `name`; it may lack its \n. Returns its length; 0: there is none. */
 static size_t find_line(const struct pp_buf *text, const char *name, const char **line)
 {
     *line = text->len ? memmem(text->data, text->len, name, strlen(name)) : NULL;
@@ -357,7 +357,7 @@ static size_t find_line(const struct pp_buf *text, const char *name, const char 
 
 static const struct {
     const char *line, *reason;
-    bool may_lack; /* the line is there for some models only */
+    bool may_lack; /* only some models have this line */
 } model_lines[] = {
     {"model=", "the model is another one, or was changed", false},
     {"kv=", "the type of the KV cache is another one", false},
@@ -365,7 +365,7 @@ static const struct {
     {"arithmetic=", "it was computed differently, by another version of pippin or with other --activations", false},
 };
 
-/* Why pages of one key are none of the other, if that is not the adapters: NULL then. */
+/* Why pages of one key cannot be used with the other; NULL: only adapters differ. */
 static const char *other_model(const struct pp_buf *theirs, const struct pp_buf *ours)
 {
     for (size_t i = 0; i < sizeof model_lines / sizeof model_lines[0]; i++) {
@@ -382,7 +382,7 @@ bool pp_snapshot_same_model(const struct pp_buf *a, const struct pp_buf *b)
     return !other_model(a, b);
 }
 
-/* In what the adapters of two keys differ: a line each, strength last. */
+/* How the adapters of two keys differ: a line each, with the strength last. */
 static const char *other_adapters(const struct pp_buf *theirs, const struct pp_buf *ours)
 {
     const char *a, *b;
@@ -400,7 +400,7 @@ static bool acts_from(const struct pp_buf *text)
     return text->len && memmem(text->data, text->len, from_word, sizeof from_word - 1);
 }
 
-/* Whether pages may be the same though no key is: up to where an adapter begins to act. */
+/* Whether pages may be equal though no key is: up to where an adapter begins to act. */
 static bool begin_alike(const struct snapshot *s, const struct pp_buf *ours)
 {
     bool any = acts_from(ours);
@@ -422,7 +422,8 @@ bool pp_snapshot_page_key(const struct pp_buf *text, int64_t page, struct pp_sha
         const char *stop = memchr(line, '\n', (size_t)(end - line));
         const size_t n = (size_t)((stop ? stop + 1 : end) - line);
         const char *from = memmem(line, n, from_word, sizeof from_word - 1);
-        const int64_t at = from ? strtoll(from + sizeof from_word - 1, NULL, 10) - begin : 0; /* a NUL is behind */
+        /* a NUL follows the text */
+        const int64_t at = from ? strtoll(from + sizeof from_word - 1, NULL, 10) - begin : 0;
         if (!from)
             pp_buf_add(&ours, line, n);
         else if (at < PP_PAGE_TOKENS)

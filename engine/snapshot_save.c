@@ -1,7 +1,7 @@
-/* snapshot_save.c - a branch of a conversation on its way into the conversation's two files: only what they lack is
- * written. Three threads of thought, in this order: pp_save_new holds the pages (the engine's thread, microseconds);
- * pp_save_plan and pp_save_write look, hash and write (any one thread, in slices); pp_save_free lets the pages go (the
- * engine's thread again). Held pages do not change: who writes into a page that somebody else holds copies it first. */
+/* snapshot_save.c - saves a branch of a conversation to the conversation's two files, and writes only what they lack.
+ * Three steps: pp_save_new holds the pages (engine's thread, microseconds); pp_save_plan and pp_save_write compare,
+ * hash and write (any one thread, in slices); pp_save_free releases the pages (engine's thread). Held pages do not
+ * change: a sequence that writes to a page with other holders copies it first. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,23 +16,23 @@
 #include "engine/base/whole_io.h"
 #include "engine/snapshot.h"
 
-/* Room in the pack that is taken; sorted, without overlaps being counted on. */
+/* Used bytes of the pack; sorted, may overlap. */
 struct extent {
     uint64_t at, end;
 };
 
-/* A page to be written: one that is held, or one that lies elsewhere in the pack. */
+/* A page to be written: a held one, or one that is elsewhere in the pack. */
 struct write_op {
     uint32_t node, tier;
-    uint64_t from;              /* in the pack; 0: from memory */
-    const uint8_t *data;        /* of a page that is held */
+    uint64_t from;              /* offset in the pack; 0: data */
+    const uint8_t *data;        /* of a held page */
 };
 
 struct pp_save {
     /* -- set by pp_save_new */
     struct pp_engine *engine;
     char *base;
-    struct pp_buf key;          /* text */
+    struct pp_buf key;          /* as text */
     int32_t *tokens;            /* [n_tokens] */
     int64_t n_tokens, n_pages;
     int n_tiers;
@@ -42,18 +42,18 @@ struct pp_save {
     struct pp_row_logits *logits;         /* or NULL */
     char owner[PP_SNAPSHOT_OWNER];
 
-    /* -- the writer's */
+    /* -- used by the writer */
     struct snapshot s;          /* as it will be */
-    bool fresh;                 /* nothing of what was there is used */
+    bool fresh;                 /* nothing of the old files is used */
     int fd;                     /* of the pack; -1: not open */
-    uint64_t old_bytes;         /* of the pack, as the manifest on the disk has it */
-    uint32_t *path;             /* [n_pages]: our nodes */
+    uint64_t old_bytes;         /* size of the pack by the manifest on disk */
+    uint32_t *path;             /* [n_pages]: the branch's nodes */
     struct extent *used;        /* [n_used] */
     size_t n_used, cap_used;
     struct write_op *ops;       /* [n_ops] */
     size_t n_ops, cap_ops, next_op;
-    uint8_t *scratch;           /* a page of the largest tier */
-    struct pp_hash128 *bites;   /* of a page of the largest tier */
+    uint8_t *scratch;           /* for a page of the largest tier */
+    struct pp_hash128 *bites;   /* for a page of the largest tier */
     struct pp_save_counts counts;
 };
 
@@ -134,7 +134,7 @@ void pp_save_free(struct pp_save *j)
     pp_row_logits_release(j->logits);
     if (j->fd >= 0)
         close(j->fd);
-    j->s.logits = NULL; /* not ours */
+    j->s.logits = NULL; /* owned by the old snapshot */
     pp_snapshot_free(&j->s);
     pp_buf_free(&j->key);
     pp_free(j->base);
@@ -152,7 +152,7 @@ const struct pp_save_counts *pp_save_counts(const struct pp_save *j)
     return &j->counts;
 }
 
-/* --- what is there --------------------------------------------------------------------------------------------- */
+/* --- the old files --------------------------------------------------------------------------------------------- */
 
 static bool same_form(const struct pp_save *j, const struct snapshot *s)
 {
@@ -163,7 +163,7 @@ static bool same_form(const struct pp_save *j, const struct snapshot *s)
     return same;
 }
 
-/* An empty snapshot that will replace whatever is there. */
+/* Begins an empty snapshot that will replace the old one. */
 static enum pp_code begin_afresh(struct pp_save *j, struct pp_error *err)
 {
     pp_snapshot_free(&j->s);
@@ -180,8 +180,8 @@ static enum pp_code begin_afresh(struct pp_save *j, struct pp_error *err)
     return j->s.nodes ? PP_OK : pp_fail_nomem(err, "a snapshot");
 }
 
-/* The files as they are, if they can be gone on with: same conversation, same model, and whole as far as one sees
- * without reading every page. */
+/* Reads the files if they can be extended: same conversation, same model, and intact as far as can be seen without
+ * reading all pages. */
 static enum pp_code look(struct pp_save *j, struct pp_error *err)
 {
     char *path = pp_snapshot_file(j->base, ".manifest"), *data = NULL;
@@ -210,7 +210,7 @@ static enum pp_code look(struct pp_save *j, struct pp_error *err)
 
 /* --- the tree -------------------------------------------------------------------------------------------------- */
 
-/* The number of our key in the manifest; the key of the branch that was used longest ago gives way if need be. */
+/* The index of our key in the manifest; if need be it replaces the key of the branch used longest ago. */
 static enum pp_code place_key(struct pp_save *j, uint32_t *key, struct pp_error *err)
 {
     struct snapshot *s = &j->s;
@@ -243,7 +243,7 @@ static uint32_t tokens_of_page(const struct pp_save *j, int64_t p)
     return left < PP_PAGE_TOKENS ? (uint32_t)left : PP_PAGE_TOKENS;
 }
 
-/* Our nodes, those that are there and new ones. */
+/* Finds or adds the branch's nodes. */
 static enum pp_code place_nodes(struct pp_save *j, struct pp_error *err)
 {
     struct snapshot *s = &j->s;
@@ -271,7 +271,7 @@ static enum pp_code place_nodes(struct pp_save *j, struct pp_error *err)
     return PP_OK;
 }
 
-/* True if everything of the branch that ends with `leaf` is in ours as well. */
+/* Whether our branch includes all of the branch that ends with `leaf`. */
 static bool covered(const struct pp_save *j, uint32_t leaf)
 {
     const struct snapshot_node *node = &j->s.nodes[leaf];
@@ -284,7 +284,7 @@ static bool covered(const struct pp_save *j, uint32_t leaf)
            memcmp(node->tokens, j->tokens + depth * PP_PAGE_TOKENS, node->n * sizeof *node->tokens) == 0;
 }
 
-/* Ours becomes the branch used last; those that are beginnings of it are none of their own any more. */
+/* Makes ours the most recently used branch, and removes branches that are beginnings of it. */
 static void place_branch(struct pp_save *j, uint32_t key)
 {
     struct snapshot *s = &j->s;
@@ -298,13 +298,13 @@ static void place_branch(struct pp_save *j, uint32_t key)
     s->n_branches = n;
 }
 
-/* Bytes that a page takes in the pack. */
+/* Bytes of a page in the pack. */
 static uint64_t room_of(const struct pp_save *j, uint32_t tier)
 {
     return (j->s.page_bytes[tier] + PP_SNAPSHOT_ALIGN - 1) / PP_SNAPSHOT_ALIGN * PP_SNAPSHOT_ALIGN;
 }
 
-/* Marks the nodes that branches lead through: index + 1 of the first branch that does, 0: none. */
+/* Marks the nodes of branches: 1 + index of the first branch through each, 0: none. */
 static void mark(const struct snapshot *s, uint32_t *marks)
 {
     memset(marks, 0, s->n_nodes * sizeof *marks);
@@ -313,7 +313,7 @@ static void mark(const struct snapshot *s, uint32_t *marks)
             marks[at] = i + 1;
 }
 
-/* True if this page is or will be in the pack. */
+/* Whether this page must be in the pack. */
 static bool wanted(const struct pp_save *j, uint32_t node, uint32_t tier, int64_t page)
 {
     return j->s.nodes[node].place[tier].offset || (page >= 0 && j->pages[tier][page] != PP_NO_PAGE);
@@ -327,7 +327,7 @@ static int64_t page_of_node(const struct pp_save *j, uint32_t node)
     return -1;
 }
 
-/* Bytes of both files for the branches there are, without holes in the pack. */
+/* Bytes of both files for the present branches, without holes in the pack. */
 static uint64_t live_bytes(const struct pp_save *j, const uint32_t *marks)
 {
     const struct snapshot *s = &j->s;
@@ -342,11 +342,11 @@ static uint64_t live_bytes(const struct pp_save *j, const uint32_t *marks)
 static uint64_t manifest_bytes(const struct pp_save *j)
 {
     uint64_t node = 24 + 4 * PP_PAGE_TOKENS + 24 * (uint64_t)j->s.n_tiers;
-    uint64_t keys = PP_SNAPSHOT_KEY_BYTES; /* about */
+    uint64_t keys = PP_SNAPSHOT_KEY_BYTES; /* an estimate */
     return 128 + keys + node * j->s.n_nodes + 8 * PP_SNAPSHOT_BRANCHES + 4 * j->s.n_logits;
 }
 
-/* Takes nodes out that no branch leads through. */
+/* Removes nodes that no branch uses. */
 static void drop_nodes(struct pp_save *j, uint32_t *marks)
 {
     struct snapshot *s = &j->s;
@@ -357,7 +357,7 @@ static void drop_nodes(struct pp_save *j, uint32_t *marks)
         s->nodes[n] = s->nodes[i];
         if (s->nodes[n].parent != PP_NO_NODE)
             s->nodes[n].parent = marks[s->nodes[n].parent];
-        marks[i] = n++; /* from here on: the new number; parents come first */
+        marks[i] = n++; /* from here on the new index; parents come first */
     }
     for (uint32_t i = 0; i < s->n_branches; i++)
         s->branches[i].leaf = marks[s->branches[i].leaf];
@@ -368,8 +368,8 @@ static void drop_nodes(struct pp_save *j, uint32_t *marks)
 
 /* --- large pages ------------------------------------------------------------------------------------------------ */
 
-/* Of tiers whose pages are large, and of which only the last is read to go on, a branch keeps the last few there are:
- * who goes back further computes from there, or from the beginning. */
+/* Of tiers with large pages, of which only the last is needed to continue, a branch keeps the last few: going back
+ * further means computing from those, or from the beginning. */
 enum { LARGE_KEPT = 4 };
 
 static void mark_large(const struct pp_save *j, uint32_t tier, uint32_t leaf, bool *keep)
@@ -418,7 +418,7 @@ static bool note_used(struct pp_save *j, uint64_t at, uint64_t bytes)
     return true;
 }
 
-/* Everything that the manifest on the disk names must stay as it is until the new one has taken its place. */
+/* Marks all that the manifest on disk refers to: it must not change until the new manifest has replaced it. */
 static enum pp_code find_used(struct pp_save *j, struct pp_error *err)
 {
     bool good = note_used(j, 0, PP_SNAPSHOT_ALIGN);
@@ -432,7 +432,7 @@ static enum pp_code find_used(struct pp_save *j, struct pp_error *err)
     return PP_OK;
 }
 
-/* The first free room of this size before `below`, which is then taken; 0: none. */
+/* Takes the first free range of this size before `below`; 0: none. */
 static uint64_t take_room(struct pp_save *j, uint64_t bytes, uint64_t below, struct pp_error *err)
 {
     uint64_t end = 0;
@@ -463,7 +463,7 @@ static enum pp_code add_op(struct pp_save *j, uint32_t node, uint32_t tier, uint
     if (!at && data)
         return pp_fail_nomem(err, "a snapshot");
     if (!at)
-        return PP_OK; /* it stays where it is */
+        return PP_OK; /* it is there already */
     if (pp_grow(&j->ops, &j->cap_ops, j->n_ops + 1, sizeof *j->ops) != 0)
         return pp_fail_nomem(err, "a snapshot");
     j->ops[j->n_ops++] =
@@ -508,8 +508,8 @@ static int last_first(const void *pa, const void *pb)
     return (a->at < b->at) - (a->at > b->at);
 }
 
-/* Moves pages that lie behind the first `live` bytes into holes, so that the rest can be cut off. Those that are only
- * just to be written have the first holes already. */
+/* Moves pages from beyond the first `live` bytes into holes, so that the file can be truncated. Pages that are yet to
+ * be written have the first holes already. */
 static enum pp_code compact(struct pp_save *j, uint64_t live, struct pp_error *err)
 {
     struct placed *list = pp_malloc((size_t)j->s.n_nodes * j->s.n_tiers * sizeof *list);
@@ -543,21 +543,21 @@ static enum pp_code write_manifest(struct pp_save *j, struct pp_error *err)
     return code;
 }
 
-/* Where dropped pages were may be written to only when no manifest names them any more: if that room is needed now,
- * they are taken out of the manifest first. */
+/* The ranges of dropped pages may be reused only when no manifest refers to them: if they are needed now, a manifest
+ * without those pages is written first. */
 static enum pp_code release_dropped(struct pp_save *j, uint64_t live, uint64_t limit, struct pp_error *err)
 {
     if (j->fresh || (j->old_bytes <= 2 * live && j->old_bytes + manifest_bytes(j) <= limit))
         return PP_OK;
     float *logits = j->s.logits;
-    j->s.logits = NULL; /* of a row whose pages are not there yet */
+    j->s.logits = NULL; /* its row's pages are not saved yet */
     enum pp_code code = write_manifest(j, err);
     j->s.logits = logits;
     j->n_used = 0;
     return code ? code : find_used(j, err);
 }
 
-/* Branches that were used longest ago go until the rest fits. */
+/* Drops the branches used longest ago until the rest fits. */
 static enum pp_code fit(struct pp_save *j, uint64_t limit, uint64_t *live, struct pp_error *err)
 {
     struct snapshot *s = &j->s;
@@ -631,7 +631,7 @@ static enum pp_code cannot_write(const struct pp_save *j, struct pp_error *err)
     return pp_fail(err, PP_ERR_IO, "cannot write %s.pack: %s", j->base, strerror(errno));
 }
 
-/* A pack with nothing in it but its header. The manifest of what was there goes first: it names pages that go too. */
+/* Makes a pack with only a header. The old manifest is deleted first, as it refers to pages that vanish. */
 static enum pp_code make_pack(struct pp_save *j, struct pp_error *err)
 {
     uint8_t block[PP_SNAPSHOT_ALIGN];
@@ -650,7 +650,7 @@ static enum pp_code make_pack(struct pp_save *j, struct pp_error *err)
     return code;
 }
 
-/* The last page of a branch with zeros behind its end: what lies there is no part of this conversation. */
+/* The last page of a branch, with zeros after its end: what is there is not part of this conversation. */
 static const uint8_t *filled_part(struct pp_save *j, const struct write_op *op)
 {
     const struct pp_kv_layout *l = &j->layout[op->tier];
@@ -668,7 +668,7 @@ static enum pp_code carry_out(struct pp_save *j, const struct write_op *op, stru
     struct snapshot_node *node = &j->s.nodes[op->node];
     struct snapshot_place *place = &node->place[op->tier];
     size_t bytes = j->s.page_bytes[op->tier];
-    if (op->from) { /* moved as it is: if it is damaged, its checksum goes on saying so */
+    if (op->from) { /* copied with its checksum, which still tells if it is damaged */
         if (!pp_read_at(j->fd, j->scratch, bytes, op->from) || !pp_write_at(j->fd, j->scratch, bytes, place->offset))
             return cannot_write(j, err);
         j->counts.pages_moved++;
@@ -687,7 +687,8 @@ static enum pp_code carry_out(struct pp_save *j, const struct write_op *op, stru
     return PP_OK;
 }
 
-/* The file may end behind a page's bytes rather than its room: readers want the whole of what the manifest states. */
+/* Pads the pack: it may end after a page's bytes instead of its range, but readers expect the size that the manifest
+ * states. */
 static enum pp_code finish(struct pp_save *j, struct pp_error *err)
 {
     struct stat st;
@@ -699,12 +700,12 @@ static enum pp_code finish(struct pp_save *j, struct pp_error *err)
     if (!code) {
         j->old_bytes = j->s.pack_bytes;
         if ((uint64_t)st.st_size > j->s.pack_bytes)
-            (void)!ftruncate(j->fd, (off_t)j->s.pack_bytes); /* if not, then next time */
+            (void)!ftruncate(j->fd, (off_t)j->s.pack_bytes); /* if it fails, the next save does it */
     }
     return code;
 }
 
-/* Gives back what a save that failed has taken. */
+/* Gives back what a failed save has taken. */
 static void undo(struct pp_save *j)
 {
     if (j->fd < 0)
@@ -744,7 +745,7 @@ enum pp_code pp_save_write(struct pp_save *j, uint64_t budget, const struct pp_c
 
 enum pp_code pp_snapshot_remove(const char *base, struct pp_error *err)
 {
-    static const char *const endings[] = {".manifest", ".pack", ".kv"}; /* the last: of version 1 */
+    static const char *const endings[] = {".manifest", ".pack", ".kv"}; /* .kv: version 1 */
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
         char *path = pp_snapshot_file(base, endings[i]);
