@@ -18,8 +18,8 @@ bool pp_state_order(const struct pp_hparams *hp, const char *gguf_name, struct p
 {
     static const struct {
         const char *kind;
-        bool mixed;        /* queries and keys come first */
-        bool numbers;      /* a head has one row */
+        bool mixed;        /* preceded by queries and keys */
+        bool numbers;      /* a single row for each head */
         bool columns;
     } kinds[] = {
         {".attn_qkv.weight", true, false, false}, {".ssm_conv1d.weight", true, false, false},
@@ -99,7 +99,7 @@ int64_t pp_key_part_row(const struct pp_hparams *hp, enum pp_key_part part, int6
     int64_t each = numbers ? share : value, before = part == PP_KEYS_DECAYS ? share : 0;
     if (part == PP_KEYS_GATES)
         before = 2 * key + value;
-    if (part == PP_KEYS_QKV && r < 2 * n * key) { /* queries of all keys come first, then those themselves */
+    if (part == PP_KEYS_QKV && r < 2 * n * key) { /* queries of all keys come first, then the keys */
         before = r / (n * key) * key;
         each = key;
         r %= n * key;

@@ -21,13 +21,13 @@ static bool is_gptoss(const char *family)
     return strcmp(family, "gptoss") == 0 || strcmp(family, "gpt-oss") == 0;
 }
 
-/* What ollama's gpt-oss calls otherwise. */
+/* What ollama calls otherwise in gpt-oss. */
 static const char *const gptoss_names[][2] = {
     {".attn_out.weight", ".attn_output.weight"}, {".attn_out.bias", ".attn_output.bias"},
     {".attn_sinks", ".attn_sinks.weight"},       {".ffn_norm.weight", ".post_attention_norm.weight"},
 };
 
-/* The line of that table; -1: there is none. */
+/* The index in that table; -1: none. */
 static int renamed(const char *family, const char *name)
 {
     int i = (int)(sizeof gptoss_names / sizeof *gptoss_names) - 1;
@@ -57,7 +57,7 @@ static enum pp_code fail_shape(const struct pp_tensor *t, struct pp_error *err)
                    "values of experts", t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0]);
 }
 
-/* "blk.3.ffn_gate" or "blk.3.ffn_up", with an end behind, for "blk.3.ffn_gate_up_exps..." */
+/* "blk.3.ffn_gate" or "blk.3.ffn_up" with `end`, for "blk.3.ffn_gate_up_exps...". */
 static const char *half_name(const struct pp_tensor *t, int half, const char *end, char out[NAME])
 {
     enum { MOST = 64 };
@@ -66,7 +66,7 @@ static const char *half_name(const struct pp_tensor *t, int half, const char *en
     return out;
 }
 
-/* Half i of the matrices of gates and values, two by two. */
+/* Half i of fused gates and values, two for each matrix. */
 static struct pp_tensor half_of(const struct pp_tensor *t, int64_t i)
 {
     const int64_t n_out = t->ne[1] / 2;
@@ -75,7 +75,7 @@ static struct pp_tensor half_of(const struct pp_tensor *t, int64_t i)
                               .data = (const uint8_t *)t->data + (size_t)i * size};
 }
 
-/* A matrix of each expert, where it lies. */
+/* Adds the matrices of each expert; nothing is copied. */
 static enum pp_code add_halves(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
 {
     const int64_t n = t->ne[2];
@@ -91,9 +91,9 @@ static enum pp_code add_halves(struct pp_tensor_list *l, const struct pp_tensor 
     return code;
 }
 
-/* --- weights that are multiplied ---------------------------------------------------------------------------------- */
+/* --- weights with factors ----------------------------------------------------------------------------------------- */
 
-/* The number of a matrix that has one for all rows; NULL: it has several, ssm_in's. */
+/* The factor of a matrix; NULL: it has several, as ssm_in. */
 static const float *scale_of(const struct pp_folder_scales *s, const char *name)
 {
     const struct {
@@ -111,7 +111,7 @@ static const float *scale_of(const struct pp_folder_scales *s, const char *name)
 
 enum { SSM_PARTS = 5 };
 
-/* Where each part of ssm_in's rows ends. */
+/* Where the rows of each part of ssm_in end. */
 static void find_ends(const struct pp_hparams *hp, int64_t ends[SSM_PARTS])
 {
     const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
@@ -144,7 +144,7 @@ float pp_hf_row_scale(const struct pp_hparams *hp, const char *name, int64_t row
     return one ? *one : hp->scales.ssm_in[i];
 }
 
-/* A norm of a vector of fewer values than the stream has, which is made as much larger. */
+/* Adds a norm of a latent vector, multiplied by the square root of n_embd over its size. */
 static enum pp_code add_grown(struct pp_tensor_list *l, const struct pp_tensor *t, const struct pp_hparams *hp,
                               const char *name, struct pp_error *err)
 {
@@ -236,7 +236,7 @@ int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row
     return part;
 }
 
-/* The biases [n_expert, 2 n_ff] of gates and values, one half behind the other. */
+/* Adds the biases [n_expert, 2 n_ff] of gates, then values. */
 static enum pp_code add_bias_halves(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
 {
     const size_t row = pp_type_row_bytes(t->type, t->ne[0]), half = row / 2;
@@ -257,7 +257,7 @@ static enum pp_code add_bias_halves(struct pp_tensor_list *l, const struct pp_te
     return code;
 }
 
-/* The biases of gates and values in turns. */
+/* Adds interleaved biases of gates and values. */
 static enum pp_code add_bias_turns(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
 {
     struct pp_tensor made[2];
@@ -274,12 +274,12 @@ static enum pp_code add_bias_turns(struct pp_tensor_list *l, const struct pp_ten
     return pp_tensor_list_add(l, &made[1], half_name(t, 1, "_exps.bias", name), true, err);
 }
 
-/* Makes *to the tensor that t becomes row by row: of MXFP4 in pairs GGUF's, of NVFP4 Q8_0, of any other type the
- * same. */
+/* Makes *to a tensor that is made from t row by row: MXFP4 pairs become GGUF's MXFP4, NVFP4 becomes Q8_0, other types
+ * are kept. */
 static enum pp_code by_rows(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_tensor *to,
                             struct pp_error *err)
 {
-    enum { BLOCK = 17 }; /* a scale, then 16 bytes */
+    enum { BLOCK = 17 }; /* a scale and 16 bytes */
     const bool pairs = t->type == PP_TYPE_MXFP4_PAIRS;
     struct pp_rows *r = pp_tensor_list_rows(l, err);
     if (!r)
@@ -332,7 +332,7 @@ static enum pp_code add_renamed(struct pp_tensor_list *l, const char *family, co
     return pp_tensor_list_add(l, t, name, false, err);
 }
 
-/* A matrix of each residual stream but the first, where it lies. */
+/* Adds the matrix of each residual stream but the first; nothing is copied. */
 static enum pp_code add_streams(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
 {
     const int end = (int)(strlen(t->name) - strlen(".weight"));
@@ -401,7 +401,7 @@ enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, cons
     }
 }
 
-/* The matrix that a tensor of scales belongs to, if it is one in NVFP4. */
+/* The NVFP4 matrix to which a tensor of scales belongs, if any. */
 static struct pp_tensor *scaled_by(const struct pp_tensor_list *l, const char *name, const char *end)
 {
     const size_t n = strlen(name) - strlen(end);
@@ -414,10 +414,10 @@ static struct pp_tensor *scaled_by(const struct pp_tensor_list *l, const char *n
     return NULL;
 }
 
-/* Gives a matrix its scales. */
+/* Sets the factors of a matrix's scales. */
 static enum pp_code take_scale(struct pp_tensor *t, const struct pp_tensor *scale, struct pp_error *err)
 {
-    struct pp_rows *rows = (struct pp_rows *)(uintptr_t)t->rows; /* ours */
+    struct pp_rows *rows = (struct pp_rows *)(uintptr_t)t->rows; /* of the list, so writable */
     if (scale->type != PP_TYPE_F32 || scale->n_dims != 1 || scale->ne[0] != t->ne[2])
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s does not have a scale for each of %lld matrices", scale->name,
                        (long long)t->ne[2]);
@@ -449,14 +449,14 @@ enum pp_code pp_gguf_take_scales(struct pp_tensor_list *l, struct pp_error *err)
 
 /* --- norms of heads ----------------------------------------------------------------------------------------------- */
 
-/* The norms of a layer's queries or keys. */
+/* The norms of a layer's queries or keys, while they are collected. */
 struct stack {
-    struct pp_tensor t;         /* data: made, or NULL */
+    struct pp_tensor t;         /* data: allocated, or NULL */
     bool *has;                  /* [n_heads] */
-    int64_t n;                  /* heads that it has */
+    int64_t n;                  /* heads collected so far */
 };
 
-/* Whether a tensor is the norm of one head, and which. */
+/* Whether a tensor is the norm of a single head, and of which. */
 static bool is_head_norm(const char *name, int64_t *layer, int *key, int64_t *head)
 {
     long long l, h;
@@ -489,7 +489,7 @@ static enum pp_code take_head(struct stack *s, const struct pp_tensor *t, int64_
     return PP_OK;
 }
 
-/* Takes the heads' tensors out of the list. */
+/* Moves the heads' tensors from the list to the stacks. */
 static enum pp_code take_heads(struct pp_tensor_list *l, const struct pp_hparams *hp, struct stack (*stacks)[2],
                                struct pp_error *err)
 {

@@ -1,5 +1,4 @@
-/* tensor_heads.c - matrices of heads of latent attention: apart, as we compute with them, and in one (tensor_forms.h).
- */
+/* tensor_heads.c - splits and joins matrices of latent attention's heads (tensor_forms.h). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +29,7 @@ static bool is_float(uint32_t type)
     return pp_type_info(type)->block_elements == 1;
 }
 
-/* Of the layer that a matrix is of, "blk.3...."; what names no layer has the sizes of the first. */
+/* The sizes in the layer of a tensor, "blk.3...."; other names get those of the first layer. */
 static struct pp_latent_shape shape_of(const char *name, const struct pp_hparams *hp)
 {
     const long long l = strncmp(name, "blk.", 4) == 0 ? strtoll(name + 4, NULL, 10) : 0;
@@ -58,7 +57,7 @@ static enum pp_code add_part(struct pp_tensor_list *l, const struct pp_rows *lik
     return pp_tensor_list_add(l, &part, name, false, err);
 }
 
-/* both: the list's own copy. */
+/* both: kept by the list. */
 static enum pp_code split(struct pp_tensor_list *l, const struct pp_tensor *both, const struct pp_hparams *hp,
                           struct pp_error *err)
 {
@@ -76,7 +75,7 @@ static enum pp_code split(struct pp_tensor_list *l, const struct pp_tensor *both
     return code ? code : add_part(l, &rows, &shape, err);
 }
 
-/* Memory of a tensor and its name that lives as long as the list. */
+/* A copy of a tensor and its name that lives as long as the list. */
 static const struct pp_tensor *keep(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
 {
     struct {
@@ -133,7 +132,7 @@ enum pp_code pp_join_heads(const struct pp_tensor *k_b, const struct pp_tensor *
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has no like of values beside it", k_b->name);
     if (k_b->rows && v_b->rows && k_b->rows->form == PP_FORM_KEYS && v_b->rows->form == PP_FORM_VALUES &&
         k_b->rows->of == v_b->rows->of) {
-        *both = *k_b->rows->of; /* as it was */
+        *both = *k_b->rows->of; /* the original */
         return PP_OK;
     }
     *rows = (struct pp_rows){.form = PP_FORM_BOTH, .type = k_b->type, .row_step = 1, .of = k_b, .with = v_b,
