@@ -34,7 +34,7 @@ void pp_imatrix_free(struct pp_imatrix *m)
 
 /* --- entries ----------------------------------------------------------------------------------------------------- */
 
-/* Where the name is, or belongs. */
+/* The index of the name, or where it belongs. */
 static size_t place_of(const struct pp_imatrix *m, const char *name, bool *there)
 {
     size_t low = 0, high = m->n;
@@ -58,7 +58,7 @@ struct pp_importance *pp_imatrix_find(const struct pp_imatrix *m, const char *na
     return there ? &m->entries[at] : NULL;
 }
 
-/* A count for each of n matrices, where there was one for all. */
+/* Expands a common count to one for each of n matrices. */
 static enum pp_code tell_apart(struct pp_importance *e, int64_t n, struct pp_error *err)
 {
     if (e->n_counts == n)
@@ -284,7 +284,7 @@ enum pp_code pp_imatrix_write(const struct pp_imatrix *m, const char *path, stru
         code = pp_gguf_writer_new(path, &w, err);
     if (!code)
         code = add_metadata(m, w, err);
-    for (size_t i = 0; i < m->n && !code; i++) /* what no row went through is left out: the output's matrix, say */
+    for (size_t i = 0; i < m->n && !code; i++) /* matrices without data are left out, such as the output's */
         if (n_seen(&m->entries[i]))
             announce(&m->entries[i], w);
     if (!code)

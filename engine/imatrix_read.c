@@ -1,5 +1,5 @@
-/* imatrix_read.c - reading importance matrices, of both forms (convert.h). Nothing in a file is believed: memory is
- * bounded by its size, and time by MAX_ENTRIES, which no model has. */
+/* imatrix_read.c - reads importance matrices in both formats (convert.h). Files are not trusted: memory is bounded by
+ * their size, and time by MAX_ENTRIES, which no model has. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,12 +13,12 @@
 
 enum {
     MAX_ENTRIES = 16384,
-    MAX_NAME = 255 - (int)sizeof ".in_sum2", /* of a tensor in a GGUF file: 255 */
+    MAX_NAME = 255 - (int)sizeof ".in_sum2", /* names in GGUF files have at most 255 bytes */
     MAX_TEXT_NAME = 4096,
-    OLD_CHUNK = 512, /* what llama-imatrix reads at a time by default: the old form does not say */
+    OLD_CHUNK = 512, /* llama-imatrix's default chunk, which the old format does not state */
 };
 
-/* So that sums of some files stay within what the searches for scales can weigh with. */
+/* So that sums over several files stay in the range of the searches for scales. */
 static const float MAX_SUM = 1e30f;
 static const float MAX_COUNT = 1e15f;
 
@@ -32,7 +32,7 @@ static enum pp_code fail_entry(const char *file, const char *tensor, struct pp_e
     return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: %s for %.200s", file, what, tensor);
 }
 
-/* floats: n of them, little-endian, wherever they lie. */
+/* floats: n of them, little-endian, perhaps unaligned. */
 static enum pp_code take_sums(const char *file, struct pp_importance *e, const void *floats, float times,
                               struct pp_error *err)
 {
@@ -47,7 +47,7 @@ static enum pp_code take_sums(const char *file, struct pp_importance *e, const v
 
 /* --- GGUF ------------------------------------------------------------------------------------------------------- */
 
-/* The tensor's name without `suffix`, if it ends so. */
+/* The tensor's name without `suffix`, if it has that. */
 static bool cut_suffix(const char *name, const char *suffix, char out[MAX_NAME + 1])
 {
     const size_t n = strlen(name), m = strlen(suffix);
@@ -243,7 +243,7 @@ enum pp_code pp_imatrix_read(const char *path, struct pp_imatrix **out, struct p
         code = fail(path, err, "it shrank while it was read");
     }
     pp_map_close(&map);
-    /* That code is for models. */
+    /* that code is reserved for models */
     if (code != PP_ERR_NOT_FOUND)
         return code;
     if (err)

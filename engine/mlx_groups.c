@@ -31,7 +31,7 @@ void pp_mlx_group_of_floats(int bits, uint32_t type, const float *w, int64_t n, 
     float low = w[0], high = w[0];
     bool numbers = isfinite(w[0]);
     for (int64_t i = 1; i < n; i++) {
-        low = fminf(low, w[i]); /* of a number and NaN, the number */
+        low = fminf(low, w[i]); /* if one of the two is NaN, the other */
         high = fmaxf(high, w[i]);
         numbers &= isfinite(w[i]);
     }
