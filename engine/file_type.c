@@ -6,7 +6,7 @@
 
 enum {
     GUESSED = 1024,   /* a flag that llama.cpp may set */
-    OLLAMA_MXFP4 = 4, /* a number that was free again */
+    OLLAMA_MXFP4 = 4, /* a withdrawn id that ollama reused */
 };
 
 static const char *const names[] = {

@@ -23,7 +23,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 /* --- what is needed ---------------------------------------------------------------------------------------------- */
 
-/* One matrix as kernels read it: packed, besides the file; or where it lies. */
+/* Adds a matrix as kernels read it: packed, in addition to the file; or in place. */
 static void add_matrix(struct pp_memory_need *need, const struct pp_tensor *t)
 {
     const bool packed = pp_pack_needed(t->type);
@@ -48,51 +48,51 @@ static void add_experts(struct pp_memory_need *need, const struct pp_experts *x)
     need->weights_least = plus(need->weights_least, all / (uint64_t)n * (uint64_t)(x->n_used < n ? x->n_used : n));
 }
 
-/* Values of a row that layers with states need. */
+/* Values of a row for layers with states. */
 static int64_t state_values(const struct pp_hparams *hp)
 {
     const int64_t scans = hp->n_scan_head, channels = hp->n_state_head * hp->state_value_dim;
-    if (scans) /* side by side: what goes in, both halves of it, steps, and what states give; and steps' low ranks */
+    if (scans) /* both halves of the input, steps, output, and the steps' low ranks */
         return scans * (6 * channels + 2 * (hp->state_rank + hp->state_key_dim));
-    if (hp->rwkv4) /* a difference, a mixture, keys, values, gates, what channels give, and what a gate is made of */
+    if (hp->rwkv4) /* a difference, a mixture, keys, values, gates, output, and the gate's input */
         return 7 * hp->n_embd;
-    /* what goes into the convolution, comes out of it, gates, and what states give; and taps that are made */
+    /* input and output of the convolution, gates, the states' output; and computed taps */
     const int64_t taps = hp->tap_rank ? hp->tap_rank + channels * hp->conv_taps : 0;
     return taps + 4 * (hp->n_state_key_head * hp->state_key_dim + channels) + hp->state_rank;
 }
 
-/* Those that stand between a stream and attention, or beside it, in a few families. */
+/* Values of a row that only a few families need, before or in parallel with attention. */
 static int64_t rare_values(const struct pp_hparams *hp)
 {
     int64_t n = 0;
-    if (hp->key_scores) /* queries and keys with their scores */
+    if (hp->key_scores) /* queries and keys with scores */
         n += (hp->n_head + hp->n_head_kv) * pp_key_width(hp, hp->head_dim);
-    if (hp->heads_tiled) /* queries in another order */
+    if (hp->heads_tiled) /* permuted queries */
         n += hp->n_head * hp->head_dim;
     if (hp->convolved_heads) /* queries and keys five times, their means, and values of the position before */
         n += (7 * hp->n_head + 8 * hp->n_head_kv) * hp->head_dim;
-    if (hp->differential) /* values as they come, in pairs and twice; results twice as long; queries in another order */
+    if (hp->differential) /* values as computed, in pairs and twice; results of twice the size; permuted queries */
         n += (3 * hp->n_head_kv + hp->n_head + (hp->heads_alternate ? hp->n_head : 0)) * hp->head_dim;
-    if (hp->poly_gates) /* their powers */
+    if (hp->poly_gates) /* powers of the gates */
         n += 2 * hp->n_ff;
-    if (hp->loops_mixed) /* queries once more, what the first time's keys give, and the shares of that */
+    if (hp->loops_mixed) /* queries again, output for the first time's keys, and its share */
         n += hp->n_head * (2 * hp->head_dim + 1);
     n += 4 * hp->router_rank;
-    if (hp->filtered) /* the position before, what both convolutions give, room for one, and queries beside keys */
+    if (hp->filtered) /* the position before, outputs of both convolutions, one spare, and queries next to keys */
         n += 3 * hp->n_embd + 2 * hp->n_head * hp->head_dim;
-    if (hp->stream_rank) /* gates of all streams, and what they are made of */
+    if (hp->stream_rank) /* gates of all streams, and their low-rank input */
         n += hp->n_stream * hp->n_embd + hp->stream_rank;
-    if (hp->hashed.size) /* rows of the table, and what streams take in */
+    if (hp->hashed.size) /* rows of the table, and what streams add */
         n += (hp->hashed.size - 1) * hp->hashed.heads * hp->hashed.width + hp->n_stream * hp->n_embd;
-    if (hp->n_shared_block) /* embeddings, the stream beside them, that normed, and what goes into states */
+    if (hp->n_shared_block) /* embeddings next to the stream, their norm, and the states' input */
         n += 6 * hp->n_embd;
-    if (hp->n_shared_block && hp->adapter_rank) /* what products of low rank add */
+    if (hp->n_shared_block && hp->adapter_rank) /* low-rank products */
         n += 2 * (hp->n_ff > hp->n_embd ? hp->n_ff : hp->n_embd) + hp->adapter_rank;
     return n;
 }
 
-/* Of latent attention: each head's query, and what attention gives for it, as wide as the cache's vectors, of the
- * layers where those are the most. */
+/* Latent attention: the query and the output of each head, as wide as cached vectors, in the layers where this is
+ * most. */
 static uint64_t latent_values(const struct pp_hparams *hp)
 {
     int64_t most = 0;
@@ -104,7 +104,7 @@ static uint64_t latent_values(const struct pp_hparams *hp)
     return (uint64_t)most;
 }
 
-/* About what slots, inputs made ready, logits and threads take (slots.c, setup.c, experts.c). */
+/* An estimate for slots, quantised inputs, logits and threads (slots.c, setup.c, experts.c). */
 static uint64_t work_bytes(const struct pp_model *m, int max_rows)
 {
     enum { OF_THREADS = 4 << 20 };
@@ -114,24 +114,24 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     const struct pp_hparams *hp = pp_source_hparams(m->source);
     values += (uint64_t)hp->n_embd_out;
     values += (uint64_t)(hp->n_ff_shared + 2 * hp->n_embd_expert);
-    if (hp->bank_step) /* what is kept of layers, and the mixture of it */
+    if (hp->bank_step) /* stored layer inputs, and their mixture */
         values += (uint64_t)((hp->n_layer + hp->bank_step - 1) / hp->bank_step + 1) * (uint64_t)hp->n_embd;
-    values += hp->skip_share != 0.0f ? 2 * (uint64_t)hp->n_embd : 0; /* what some layers keep */
-    values += hp->n_expert_idle ? (uint64_t)hp->n_embd : 0; /* what they give */
+    values += hp->skip_share != 0.0f ? 2 * (uint64_t)hp->n_embd : 0; /* stored layer inputs */
+    values += hp->n_expert_idle ? (uint64_t)hp->n_embd : 0; /* output of idle experts */
     values += 2 * (uint64_t)(hp->n_layer * hp->n_embd_layer + hp->n_stream * hp->n_embd);
     if (hp->kv_lora_rank)
         values += latent_values(hp);
-    if (hp->index_top_k) /* its heads' queries and weights, its key, and what it picks */
+    if (hp->index_top_k) /* the index's queries, weights and key, and its picks */
         values += (uint64_t)(hp->n_index_head * (hp->index_dim + 1) + hp->index_dim +
                              hp->index_top_k * (hp->index_block && !hp->index_pooled ? hp->n_index_head : 1));
-    if (hp->compressed) /* queries, what attention gives, by groups, what blocks are made of, and their keys */
+    if (hp->compressed) /* queries, output, the same by groups, inputs of blocks, and their keys */
         values += (uint64_t)(hp->n_head * 2 * hp->head_dim + hp->o_groups * hp->o_rank + 2 * hp->q_lora_rank +
                              6 * hp->head_dim + 4 * hp->index_dim);
     values += (uint64_t)(6 * hp->lru_width);
     if (hp->n_state_head)
         values += (uint64_t)state_values(hp);
     values += (uint64_t)rare_values(hp);
-    uint64_t places = 0; /* the same for all mixtures */
+    uint64_t places = 0; /* shared by all layers */
     for (int i = 0; i < m->plan.n_experts; i++) {
         const struct pp_experts *x = &m->plan.experts[i];
         const struct pp_tensor *first = x->up ? x->up[0] : x->down[0];
@@ -142,7 +142,7 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     return (rows * values + 8 * (uint64_t)info->n_vocab) * sizeof(float) + OF_THREADS;
 }
 
-/* What the model's own adapters take once they are held; about as much as in the file. */
+/* The model's own adapters when loaded; about as much as in the file. */
 static uint64_t switched_bytes(const struct pp_model *m)
 {
     uint64_t bytes = 0;
@@ -176,7 +176,7 @@ uint64_t pp_memory_sum(const struct pp_memory_need *need)
     return plus(plus(need->weights, need->kv), need->work);
 }
 
-/* --- what there is ----------------------------------------------------------------------------------------------- */
+/* --- what is available ------------------------------------------------------------------------------------------- */
 
 uint64_t pp_model_room_for_kv(const struct pp_model *m, enum pp_kv_type type, int max_rows)
 {
@@ -217,7 +217,7 @@ struct gigabytes {
     char text[24];
 };
 
-/* Three digits, whatever it is. */
+/* With three significant digits. */
 static struct gigabytes gigabytes(uint64_t bytes)
 {
     const double n = (double)bytes / 1e9;

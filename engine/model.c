@@ -17,7 +17,7 @@ static int64_t n_values(const struct pp_tensor *t)
     return t ? t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] : 0;
 }
 
-/* Parameters of experts that are not chosen for a token. */
+/* Parameters of experts that are not used for a token. */
 static int64_t params_at_rest(const struct pp_plan *p)
 {
     int64_t sum = 0;
@@ -26,7 +26,7 @@ static int64_t params_at_rest(const struct pp_plan *p)
         const int64_t biases = n_values(x->gate_b) + n_values(x->up_b) + n_values(x->down_b);
         const int64_t gate = x->gate ? n_values(x->gate[0]) : 0;
         const int64_t each = gate + (x->up ? n_values(x->up[0]) : 0) + n_values(x->down[0]) + biases / x->n;
-        const int n = pp_experts_matrices(x); /* of shared ones as few work as could be */
+        const int n = pp_experts_matrices(x); /* if experts share them: as many as can be active are */
         sum += (n > x->n_used ? n - x->n_used : 0) * each;
     }
     return sum;

@@ -15,18 +15,19 @@ struct pp_model {
     struct pp_model_info info;
     char *name;                     /* of info */
     bool files_known;
-    struct pp_hash128 files;        /* what the file system said of the model's files when they were opened, and what
-                                       numbers were read from them */
+    struct pp_hash128 files;        /* a hash of the file system's data about the model's files when they were opened,
+                                       and of the numbers read from them */
     pthread_mutex_t identity_lock;
     bool identity_known;            /* -- protected by identity_lock */
     struct pp_sha256 identity;      /* -- protected by identity_lock */
 };
 
-/* Fills `files`, of a model whose source was opened. */
+/* Sets `files` once the source is open. */
 void pp_model_note_files(struct pp_model *m);
-/* A name for the file this model was opened from, by what the file system said of it then. false: it is a folder. */
+/* A key for the file from which the model was opened, from the file system's data at that time. False: it is a
+ * folder. */
 bool pp_model_file_key(const struct pp_model *m, struct pp_hash128 *key);
-/* The identity if it can be told at once: it was found before, by this process or, with the same cache_dir, another. */
+/* The identity, if it is known already: this process or, with the same cache_dir, another has computed it. */
 bool pp_model_identity_known(const struct pp_model *m, const char *cache_dir, struct pp_sha256 *out);
 
 #endif

@@ -1,5 +1,5 @@
-/* model_identity.c - SHA-256 over all that a model's results depend on, which snapshots and adapters are tied to; and
- * where it is kept, as it takes a second for each gigabyte. */
+/* model_identity.c - SHA-256 over all that a model's results depend on, to which snapshots and adapters are tied; and a
+ * cache of it, as it takes a second for each gigabyte. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 #include "engine/gguf.h"
 #include "engine/model.h"
 
-/* --- where it is kept -------------------------------------------------------------------------------------- */
+/* --- the cache --------------------------------------------------------------------------------------------- */
 
 static void add_id(struct pp_buf *b, const struct pp_file_id *id)
 {
@@ -45,8 +45,8 @@ static void add_folder(struct pp_buf *b, const char *folder)
         free(names);
 }
 
-/* CACHE/identity/HASH: 64 hexadecimal digits and a newline. "" if there is no such place. The hash is of the files that
- * were opened, as a path may lead to others by now, and of the numbers that were read from them. */
+/* CACHE/identity/HASH: 64 hexadecimal digits and a newline. "": there is no cache. The hash is of the identities of the
+ * open files, as the path may lead to others by now, and of the hyperparameters that were read from them. */
 static void cache_path(const struct pp_model *m, const char *cache_dir, char *out, size_t cap)
 {
     const int n = snprintf(out, cap, "%s/identity/%016llx%016llx", cache_dir, (unsigned long long)m->files.hi,
@@ -73,7 +73,7 @@ static bool read_cached(const char *path, struct pp_sha256 *id)
     return good;
 }
 
-/* A number of a layer that few models have; which one, by `letter`. */
+/* Hashes a rare number of a layer; `letter` tells which. */
 static void hash_of_layer(struct pp_sha256_stream *s, int layer, char letter, float v)
 {
     char text[64];
@@ -82,7 +82,7 @@ static void hash_of_layer(struct pp_sha256_stream *s, int layer, char letter, fl
         pp_sha256_update(s, text, (size_t)n);
 }
 
-/* What many models do not have stays out of the hash there. */
+/* Rare hyperparameters are hashed only where a model has them. */
 static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
 {
     const struct {
@@ -251,11 +251,11 @@ static void hash_rare(struct pp_sha256_stream *s, const struct pp_hparams *hp)
     }
 }
 
-/* The same of what each layer may have. */
+/* The same for those of layers. */
 static void hash_rare_layers(struct pp_sha256_stream *s, const struct pp_hparams *hp)
 {
     for (int i = 0; i < PP_N_STREAM_SCALES; i++) {
-        hash_of_layer(s, i, 'A', hp->stream_scales[i][0]); /* of a part instead of a layer */
+        hash_of_layer(s, i, 'A', hp->stream_scales[i][0]); /* of a kind of part instead of a layer */
         hash_of_layer(s, i, 'B', hp->stream_scales[i][1]);
     }
     for (int l = 0; l < (int)hp->n_layer; l++) {
@@ -274,7 +274,7 @@ static void hash_rare_layers(struct pp_sha256_stream *s, const struct pp_hparams
     }
 }
 
-/* Everything that results depend on and that is no tensor. */
+/* Hashes all that results depend on, except tensors. */
 static void hash_hparams(struct pp_sha256_stream *s, const struct pp_hparams *hp)
 {
     const int64_t whole[] = {hp->n_vocab, hp->n_embd, hp->n_layer, hp->n_head, hp->n_head_kv, hp->head_dim, hp->n_ff};
@@ -295,15 +295,15 @@ static void hash_hparams(struct pp_sha256_stream *s, const struct pp_hparams *hp
     }
     if (hp->window)
         n += (size_t)snprintf(text + n, sizeof text - n, "window %lld\n", (long long)hp->window);
-    if (hp->rope_scaling == PP_ROPE_LONG) /* cosines are the larger the longer it is */
+    if (hp->rope_scaling == PP_ROPE_LONG) /* the factor of cosines and sines depends on it */
         n += (size_t)snprintf(text + n, sizeof text - n, "context %lld\n", (long long)hp->n_ctx_train);
     pp_sha256_update(s, text, n); /* at most 64 + 21 numbers of 24 characters */
     hash_rare(s, hp);
     hash_rare_layers(s, hp);
 }
 
-/* Another version of pippin may read other numbers from the same files: it is not to take the identity that this one
- * found for its own. */
+/* Included because another version of pippin may read other numbers from the same files, and must not take over this
+ * version's identity. */
 static void add_hparams(struct pp_buf *b, const struct pp_hparams *hp)
 {
     struct pp_sha256_stream s;
@@ -352,7 +352,7 @@ static struct pp_sha256 hash_model(const struct pp_source *source)
     return pp_sha256_end(&s);
 }
 
-/* Only a cache: failing to write it costs time, no more. */
+/* If a cache file cannot be written, that costs time, no more. */
 static void write_cached(const char *cache_dir, const char *path, const struct pp_sha256 *id)
 {
     char text[66], folder[1024];

@@ -31,7 +31,7 @@ void pp_name_index_free(struct pp_name_index *ix)
     *ix = (struct pp_name_index){0};
 }
 
-/* The slot that holds the name, or the empty one where it would stand; at least half of the slots are empty. */
+/* The slot with the name, or the empty one where it belongs; at least half of the slots are empty. */
 static uint32_t *slot_of(const struct pp_name_index *ix, const char *name, size_t len)
 {
     for (size_t i = (size_t)pp_hash64(name, len) & ix->mask;; i = (i + 1) & ix->mask) {

@@ -1,7 +1,7 @@
-/* name_index.h - from a name to its number in O(1), for the tables of files. Private to the engine.
+/* name_index.h - finds a name's number in O(1), for the tables of files. Private to the engine.
  *
- * Names are numbered from 0 in the order in which they are added. They are not copied: they must outlive the index.
- * Any thread may search while nobody adds. */
+ * Names are numbered from 0 in the order in which they are added. They are not copied: they must outlive the index. Any
+ * thread may search while nobody adds. */
 #ifndef PP_ENGINE_NAME_INDEX_H
 #define PP_ENGINE_NAME_INDEX_H
 
@@ -18,7 +18,7 @@ struct pp_name_index {
     size_t n, cap, mask;
 };
 
-/* Room for cap names (fewer than 2^31). Returns false if out of memory. */
+/* Allocates room for cap names (fewer than 2^31). Returns false if out of memory. */
 bool pp_name_index_init(struct pp_name_index *ix, size_t cap);
 void pp_name_index_free(struct pp_name_index *ix); /* a zeroed one is fine */
 /* Gives the name the next number; false if it is there already. At most cap names. */

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Files are little-endian, and weights are used where they lie in a mapped file. */
+/* Files are little-endian, and weights are used in place in the mapped file. */
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "pippin runs on little-endian machines only: it computes with the bytes of model files in place"
 #endif
@@ -15,7 +15,7 @@ enum pp_type {
     PP_TYPE_F16 = 1,
     PP_TYPE_Q4_0 = 2,
     PP_TYPE_Q4_1 = 3,
-    PP_TYPE_MXFP4_PAIRS = 4, /* a withdrawn number that ollama took; only read, and made into MXFP4 (tensor_forms.h) */
+    PP_TYPE_MXFP4_PAIRS = 4, /* a withdrawn id that ollama reused; only read, and converted to MXFP4 (tensor_forms.h) */
     PP_TYPE_Q5_0 = 6,
     PP_TYPE_Q5_1 = 7,
     PP_TYPE_Q8_0 = 8,
@@ -32,17 +32,17 @@ enum pp_type {
     PP_TYPE_IQ3_S = 21,
     PP_TYPE_IQ2_S = 22,
     PP_TYPE_IQ4_XS = 23,
-    PP_TYPE_I32 = 26,        /* whole numbers: tables, which are no weights */
+    PP_TYPE_I32 = 26,        /* integers: tables, not weights */
     PP_TYPE_IQ1_M = 29,
     PP_TYPE_BF16 = 30,
     PP_TYPE_TQ1_0 = 34,
     PP_TYPE_TQ2_0 = 35,
     PP_TYPE_MXFP4 = 39,
-    PP_TYPE_NVFP4 = 40,      /* only read, and made into Q8_0 (tensor_forms.h) */
+    PP_TYPE_NVFP4 = 40,      /* only read, and converted to Q8_0 (tensor_forms.h) */
     PP_TYPE_LIMIT = 48, /* ids are below this */
 };
 
-/* What is known of a type: also of those that can be named in an error but not run yet. */
+/* Facts about a type, including those that are only named in errors. */
 struct pp_type_info {
     const char *name;   /* "Q4_K"; NULL for an unknown id */
     int block_elements; /* weights in a block: 1, 32 or 256 */
@@ -59,7 +59,7 @@ size_t pp_type_row_bytes(uint32_t type, int64_t n);
 
 struct pp_rows;
 
-/* A named tensor whose data lie in somebody else's memory (a mapped file). */
+/* A named tensor whose data are in memory of its source (a mapped file). */
 enum { PP_MAX_DIMS = 4 };
 struct pp_tensor {
     const char *name;
@@ -68,7 +68,7 @@ struct pp_tensor {
     int64_t ne[PP_MAX_DIMS];  /* GGUF order: ne[0] is the fastest, a matrix is [ne[1] rows, ne[0] columns] */
     const void *data;         /* little-endian, rows without gaps */
     size_t size;              /* bytes */
-    const struct pp_rows *rows; /* where the data come from, if a source has yet to make them (rows.h); or NULL */
+    const struct pp_rows *rows; /* how a source will make the data (rows.h); or NULL */
 };
 
 #endif

@@ -27,7 +27,7 @@ bool pp_xielu_in(const struct pp_gguf *g)
     return pp_gguf_has(g, "xielu.alpha_p");
 }
 
-/* A number of a layer; one for all may stand for them. */
+/* A number of a layer; a file may have one for all. */
 static enum pp_code number_of(const struct pp_gguf *g, const char *key, int64_t layer, double *v, struct pp_error *err)
 {
     if (pp_gguf_array_float(g, key, (size_t)layer, v) || pp_gguf_float(g, key, v))

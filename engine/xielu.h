@@ -1,6 +1,6 @@
-/* xielu.h - the activation xIELU (arXiv 2411.13010), whose four numbers each layer learned: of a source they are
- * tensors of one number, blk.N.xielu.alpha_p and so on, as folders have them; GGUF has arrays in its metadata. Private
- * to the engine. */
+/* xielu.h - the activation xIELU (arXiv 2411.13010), whose four numbers each layer has learned: in a source they are
+ * tensors of one number, blk.N.xielu.alpha_p and so on, as in folders; GGUF has arrays in its metadata. Private to the
+ * engine. */
 #ifndef PP_ENGINE_XIELU_H
 #define PP_ENGINE_XIELU_H
 
@@ -20,12 +20,12 @@ extern const char *const pp_xielu_names[PP_XIELU_NUMBERS];
 
 /* Whether a tensor is one of those. */
 bool pp_is_xielu(const char *name);
-/* Whether a file has the arrays, and the tensors that they become. PP_ERR_FORMAT: they are not of all layers. */
+/* Whether a file has the arrays; and adds the tensors that they become. PP_ERR_FORMAT: they do not cover all layers. */
 bool pp_xielu_in(const struct pp_gguf *g);
 enum pp_code pp_xielu_add(struct pp_tensor_list *l, const struct pp_gguf *g, const char *family, struct pp_error *err);
 /* Writes the arrays if the source has the tensors. */
 enum pp_code pp_xielu_write(const struct pp_source *s, struct pp_gguf_writer *w, struct pp_error *err);
-/* What is computed with, of the tensors in their order. */
+/* The numbers to compute with, from the tensors in order. */
 struct pp_xielu pp_xielu_of(const struct pp_tensor *const *numbers);
 
 #endif
