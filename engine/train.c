@@ -1,4 +1,4 @@
-/* train.c - a training: its options, its memory, and one step of it. */
+/* train.c - a training run: its options, its memory, and one step. */
 #include "engine/train.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "engine/train_int.h"
 
 enum { MAX_RANK = 1024, MAX_BATCH = 4096, MAX_THREADS = 512, LEAST_HEAD_ROWS = 32, MOST_HEAD_ROWS = 1024 };
-static const int64_t HEAD_FLOATS = 1 << 23; /* of logits at a time, if that is not too few rows */
+static const int64_t HEAD_FLOATS = 1 << 23; /* of logits computed at a time, unless that means too few rows */
 
 /* --- options -------------------------------------------------------------------------------------------------- */
 
@@ -22,7 +22,7 @@ const char *pp_train_target_name(enum pp_train_target t)
     return target_names[t];
 }
 
-/* The target that a word of n bytes names, with or without "_proj"; -1: none. */
+/* The target with this name of n bytes, with or without "_proj"; -1: none. */
 static int target_by_name(const char *word, size_t n)
 {
     static const char proj[] = "_proj";
@@ -74,7 +74,7 @@ struct pp_train_options pp_train_options_default(void)
 
 static bool within(float x, float least, float most)
 {
-    return x >= least && x <= most; /* and NaN is not */
+    return x >= least && x <= most; /* false for NaN */
 }
 
 static enum pp_code check_options(const struct pp_train_options *o, struct pp_error *err)
@@ -101,7 +101,7 @@ static enum pp_code check_options(const struct pp_train_options *o, struct pp_er
 
 /* --- memory --------------------------------------------------------------------------------------------------- */
 
-/* Hands out room in one block, or, without one, only counts. */
+/* Divides one block of memory; without a block only counts. */
 struct arena {
     char *memory;
     size_t used;
@@ -143,7 +143,7 @@ static void take_batch(struct arena *a, const struct pp_trainer *t, struct pp_tr
     b->seq_first = take(a, (size_t)t->opt.batch + 1, sizeof(int32_t));
 }
 
-/* The last n_kept layers have values of their own: those are the first that the backward pass wants. */
+/* The last n_kept layers get values of their own, since the backward pass needs those first. */
 static void take_layers(struct arena *a, struct pp_trainer *t)
 {
     struct pp_train_values shared = {0};
@@ -205,8 +205,8 @@ static uint64_t least_of(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* As many layers as fit are kept: in half of what is free, so that the weights stay in memory, or in what was allowed.
- * What is too large even with none is refused beforehand. */
+/* Keeps the values of as many layers as fit in half of the free memory, so that weights stay in memory, or in the
+ * memory allowed. Refuses early what does not fit with none kept. */
 static enum pp_code choose_kept(struct pp_trainer *t, struct pp_error *err)
 {
     const uint64_t here = least_of(pp_memory_free(), pp_memory_allowed());
@@ -225,7 +225,7 @@ static enum pp_code choose_kept(struct pp_trainer *t, struct pp_error *err)
     return PP_OK;
 }
 
-/* Positions turn the heads as the engine's forward pass turns them in a context as long as the longest example. */
+/* Fills cosines and sines as the engine does for a context as long as the longest example. */
 static enum pp_code fill_rope(struct pp_trainer *t, struct pp_error *err)
 {
     const int64_t half = t->rope_dim / 2;
@@ -290,7 +290,8 @@ static void count_steps(struct pp_trainer *t)
 static enum pp_code check_length(const struct pp_trainer *t, struct pp_error *err)
 {
     const struct pp_hparams *hp = pp_source_hparams(t->model->source);
-    const int64_t most = hp->attn_temperature != 0.0f ? hp->rope_orig_ctx : hp->n_ctx_train; /* where scores grow not */
+    /* up to where scores do not grow */
+    const int64_t most = hp->attn_temperature != 0.0f ? hp->rope_orig_ctx : hp->n_ctx_train;
     const size_t checked = t->validation ? t->validation->info.longest : 0;
     const size_t longest = t->data->info.longest > checked ? t->data->info.longest : checked;
     if ((int64_t)longest <= most)
@@ -364,7 +365,7 @@ int64_t pp_trainer_step_number(const struct pp_trainer *t)
 
 /* --- a step --------------------------------------------------------------------------------------------------- */
 
-/* Examples first .. end - 1 of the epoch's order belong to a step. */
+/* Finds the examples first .. end - 1, in the epoch's order, of the current step. */
 static void find_examples(struct pp_trainer *t, size_t *first, size_t *end)
 {
     const int64_t epoch = t->step / t->info.steps_per_epoch, within_epoch = t->step % t->info.steps_per_epoch;
@@ -377,7 +378,7 @@ static void find_examples(struct pp_trainer *t, size_t *first, size_t *end)
     *end = *first + each < t->data->n ? *first + each : t->data->n;
 }
 
-/* One pass over examples first .. end - 1; the gradient grows by theirs. */
+/* Runs one pass over examples first .. end - 1, and adds their gradient. */
 static enum pp_code pass(struct pp_trainer *t, size_t first, size_t end, float weight, double *loss,
                          const struct pp_cancel *cancel, struct pp_error *err)
 {

@@ -1,16 +1,15 @@
-/* train_attention.c - attention of whole examples, and its backward half. One piece of work is an example's KV head
- * with all query heads that share it: nobody else adds to that head's dk and dv.
+/* train_attention.c - attention over whole examples, and its backward pass. A work item is an example's KV head with
+ * all query heads that share it: no other item adds to that head's dk and dv.
  *
- *   forward   s = q k' / sqrt(head_dim)   p = softmax(s), of the positions that a row sees   o = p v
+ *   forward   s = q k' / sqrt(head_dim)   p = softmax(s) over the positions that a row sees   o = p v
  *   backward  dv += p' do   dp = do v'   ds = p (dp - sum of p dp)   dq = ds k   dk += ds' q
  *
- * Probabilities are computed anew in the backward pass: keeping them would take memory that grows with the square of an
- * example's length. */
+ * The backward pass computes probabilities again: keeping them would take memory quadratic in an example's length. */
 #include <string.h>
 
 #include "engine/train_int.h"
 
-enum { QUERIES = 48 }; /* rows whose scores are in hand */
+enum { QUERIES = 48 }; /* rows whose scores are computed at a time */
 
 struct attention {
     struct pp_trainer *t;
@@ -31,7 +30,7 @@ size_t pp_train_attention_scratch(int64_t n)
     return (size_t)(2 * QUERIES * ((n + 15) / 16 * 16));
 }
 
-/* Products here have one thread and whole results. */
+/* Products here run on one thread and are not split. */
 static void multiply(const struct attention *a, const struct pp_product *p, float *room)
 {
     for (int64_t c = 0; c < p->cols; c += PP_PRODUCT_STRIP)
@@ -44,7 +43,7 @@ static int64_t first_seen(const struct attention *a, int64_t pos)
     return a->window && pos >= a->window ? pos - a->window + 1 : 0;
 }
 
-/* p [n_rows, end]: of rows row .. row + n_rows - 1, which see positions before `end`. */
+/* p [n_rows, end]: the probabilities of rows row .. row + n_rows - 1, which see positions before `end`. */
 static void probabilities(const struct attention *a, const struct head *h, int64_t row, int64_t n_rows, int64_t end,
                           float *p, float *room)
 {
@@ -62,7 +61,7 @@ static void probabilities(const struct attention *a, const struct head *h, int64
     }
 }
 
-/* c [n_rows, head_dim] = weights [n_rows, end] b, or, turned, c [end, head_dim] += weights' b. */
+/* c [n_rows, head_dim] = weights [n_rows, end] b or, if turned, c [end, head_dim] += weights' b. */
 static void mix(const struct attention *a, const float *weights, bool turned, int64_t n_rows, int64_t end,
                 const float *b, int64_t b_row, float *c, int64_t c_row, float *room)
 {

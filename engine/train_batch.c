@@ -1,4 +1,4 @@
-/* train_batch.c - the examples of a pass as rows, one example after the other; random orders of them. */
+/* train_batch.c - the examples of a pass as rows, concatenated; and random orders of examples. */
 #include <stdlib.h>
 
 #include "engine/base/mem.h"
@@ -64,7 +64,7 @@ size_t pp_train_max_rows(const struct pp_train_data *d, int batch)
     size_t rows = 0;
     int32_t *lengths = pp_malloc((d->n + 1) * sizeof *lengths);
     if (!lengths)
-        return d->info.longest * (size_t)batch; /* as if all were the longest */
+        return d->info.longest * (size_t)batch; /* as if all were as long as the longest */
     for (size_t i = 0; i < d->n; i++)
         lengths[i] = d->examples[i].n;
     qsort(lengths, d->n, sizeof *lengths, longest_first);

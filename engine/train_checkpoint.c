@@ -1,5 +1,5 @@
-/* train_checkpoint.c - a training on disk: a GGUF file of the type "training" with A, B and their moments. What is to
- * be learnt, from what, and how, stands beside them as text, so that a difference can be named. */
+/* train_checkpoint.c - checkpoints: a GGUF file of the type "training" with A, B and their moments. It also describes,
+ * as text, what is trained, on what, and how, so that a difference can be named. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 enum { VERSION = 1, N_ARRAYS = 3 };
 
-static const char validation_name[] = "validation"; /* of its line, which is not there if nothing is validated */
+static const char validation_name[] = "validation"; /* its line is absent if nothing is validated */
 static const char *const array_names[N_ARRAYS] = {"params", "adamw.m", "adamw.v"};
 
 static float *array_of(const struct pp_trainer *t, int i)
@@ -27,7 +27,7 @@ static void add_hash(struct pp_buf *b, const char *name, const struct pp_train_d
     pp_buf_fmt(b, "%s=%zu examples %016llx%016llx\n", name, d->n, (unsigned long long)h.hi, (unsigned long long)h.lo);
 }
 
-/* One `name=value` a line. Floats with nine digits are themselves again. */
+/* One `name=value` a line. Nine digits restore a float exactly. */
 static enum pp_code describe(const struct pp_trainer *t, struct pp_buf *b, struct pp_error *err)
 {
     const struct pp_train_options *o = &t->opt;
@@ -67,7 +67,7 @@ static struct pp_str value_of(struct pp_str text, const char *name, size_t n)
     return (struct pp_str){"nothing", 7};
 }
 
-/* What lines say that have a hash behind it, which says nothing to anybody. */
+/* What changed, for lines with a hash, which tells users nothing. */
 static const char *changed(struct pp_str name)
 {
     static const struct {
@@ -81,7 +81,7 @@ static const char *changed(struct pp_str name)
     return NULL;
 }
 
-/* A value as people write it, unless exact: 0.0002, not 0.000199999995; "10 examples" without their hash. */
+/* A value in readable form, unless exact: 0.0002 instead of 0.000199999995; "10 examples" without their hash. */
 static void tell(struct pp_str value, bool exact, char out[static 80])
 {
     char *end;
@@ -114,7 +114,7 @@ static enum pp_code differs(const char *path, struct pp_str name, struct pp_str 
                    "or another folder", path, (int)name.len, name.data, old, new);
 }
 
-/* Names the first line of ours that the checkpoint has otherwise. */
+/* Fails with the first line that differs between ours and the checkpoint's. */
 static enum pp_code compare(const char *path, const struct pp_buf *ours, struct pp_str theirs, struct pp_error *err)
 {
     const struct pp_str own = {pp_buf_cstr(ours), ours->len}, last = {validation_name, strlen(validation_name)};
@@ -143,7 +143,7 @@ static void add_double(struct pp_gguf_writer *w, const char *key, double v)
     pp_gguf_add_u64(w, key, bits);
 }
 
-/* Over the values of all arrays: whether they are those that were written. */
+/* Over the values of all arrays, to check that they are as written. */
 static void checksum(const struct pp_trainer *t, char out[33])
 {
     struct pp_hash128 each[N_ARRAYS];
@@ -255,7 +255,7 @@ enum pp_code pp_trainer_load(struct pp_trainer *t, const char *path, struct pp_e
 {
     struct pp_gguf *g;
     enum pp_code code = pp_gguf_open(path, &g, err);
-    if (code == PP_ERR_FORMAT) /* nobody can get it again, as files of others */
+    if (code == PP_ERR_FORMAT) /* unlike other files, it cannot be downloaded again */
         return damaged(path, "it cannot be read to its end", err);
     if (code)
         return code;

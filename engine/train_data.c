@@ -1,4 +1,4 @@
-/* train_data.c - examples: lines of JSON become tokens, some of which are to be learnt. */
+/* train_data.c - reads examples: lines of JSON become tokens, some of which are learnt. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ enum pp_code pp_train_data_add(struct pp_train_data *d, const int32_t *tokens, c
         return pp_fail_nomem(err, "the examples");
     memcpy(d->tokens + d->n_tokens, tokens, keep * sizeof *tokens);
     memcpy(d->learnt + d->n_tokens, learnt, keep);
-    d->learnt[d->n_tokens] = 0; /* nothing stands before it */
+    d->learnt[d->n_tokens] = 0; /* nothing precedes it */
     d->examples[d->n++] = (struct pp_example){.first = d->n_tokens, .n = (int32_t)keep, .n_learnt = n_learnt};
     d->n_tokens += keep;
     count(&d->info, &d->examples[d->n - 1]);
@@ -100,7 +100,7 @@ enum pp_code pp_train_data_split(struct pp_train_data *d, double share, uint64_t
         if (moves[i])
             code = pp_train_data_add(v, d->tokens + e->first, d->learnt + e->first, (size_t)e->n, e->n, err);
         else
-            d->examples[kept++] = *e; /* its tokens stay where they are */
+            d->examples[kept++] = *e; /* its tokens are not moved */
     }
     pp_free(order);
     pp_free(moves);
@@ -116,7 +116,7 @@ enum pp_code pp_train_data_split(struct pp_train_data *d, double share, uint64_t
     return PP_OK;
 }
 
-/* --- reading: what all lines share ---------------------------------------------------------------------------- */
+/* --- reading: common to all lines ----------------------------------------------------------------------------- */
 
 struct reader {
     const struct pp_tokenizer *tokenizer;
@@ -124,7 +124,7 @@ struct reader {
     struct pp_template *tool_tmpl; /* for conversations with tools; NULL: the same */
     const struct pp_train_data_options *opt;
     int64_t n_vocab;
-    struct pp_buf bos, eos;     /* their texts */
+    struct pp_buf bos, eos;     /* texts of these tokens */
     struct pp_train_data *data;
 };
 
@@ -133,7 +133,7 @@ struct ids {
     size_t n;
 };
 
-/* Tokens of a rendered conversation or a text; BOS, and what goes with it, stands first where the model wants it,
+/* Tokenizes a rendered conversation or a text; if the model wants BOS, and tokens that go with it, they come first,
  * once. */
 static enum pp_code tokenize(const struct reader *r, const char *text, size_t len, bool special, struct ids *out,
                              struct pp_error *err)
@@ -175,7 +175,7 @@ static size_t common_prefix(const struct ids *a, const struct ids *b)
 
 /* --- a text --------------------------------------------------------------------------------------------------- */
 
-/* Pieces overlap in one token, so that each but the very first is learnt once. */
+/* Long texts are cut into pieces that overlap by one token, so that each token but the very first is learnt once. */
 static enum pp_code add_text(struct reader *r, const char *text, struct pp_error *err)
 {
     struct ids ids;
@@ -208,20 +208,21 @@ struct conversation {
     char *tools;                /* or NULL */
 };
 
-/* One that is to be learnt. */
+/* Whether message i is an answer to learn. */
 static bool is_answer(const struct conversation *c, int i)
 {
     return c->answers[i];
 }
 
-/* Texts that the template puts into the example. */
+/* Texts that the template will put into the example. */
 struct texts {
     const struct pp_template *tmpl;
     const char *whose;          /* "a message holds" */
     bool foreign;               /* as in pp_find_marker */
 };
 
-/* A control token written out in a message would be taken for one: somebody else's turn, or the end. */
+/* Refuses a message with the text of a control token, which would be tokenized as one: another role's turn, or the
+ * end. */
 static enum pp_code refuse_control(const struct reader *r, const struct texts *t, const char *content,
                                    struct pp_error *err)
 {
@@ -248,8 +249,7 @@ static const struct pp_template *template_of(const struct reader *r, const struc
     return c->tools && r->tool_tmpl ? r->tool_tmpl : r->tmpl;
 }
 
-/* Templates write the texts of a message's parts one behind the other: a control token may begin in one and end in
- * another. */
+/* Templates concatenate the texts of a message's parts, so a control token may begin in one part and end in another. */
 static enum pp_code refuse_control_across(const struct reader *r, const struct texts *t, const cJSON *parts,
                                           struct pp_error *err)
 {
@@ -265,8 +265,8 @@ static enum pp_code refuse_control_across(const struct reader *r, const struct t
     return code;
 }
 
-/* The same of all texts in a message, such as the parts of its content, or calls of tools with the names and values of
- * their arguments. */
+/* The same for all texts in a message, such as parts of its content, or tool calls with names and values of
+ * arguments. */
 static enum pp_code refuse_control_in(const struct reader *r, const struct texts *t, const cJSON *value,
                                       struct pp_error *err)
 {
@@ -282,8 +282,8 @@ static enum pp_code refuse_control_in(const struct reader *r, const struct texts
     return code;
 }
 
-/* A content in parts becomes one text, as templates that know only texts would write the list itself. There may be
- * nothing else in it. *content: cJSON_Delete, if it is not NULL. */
+/* Joins a content in parts to one text, since templates that expect text would print the list. Parts must be texts.
+ * *content: NULL, or cJSON_Delete. */
 static enum pp_code join_parts(const cJSON *parts, int message, cJSON **content, struct pp_error *err)
 {
     struct pp_buf all = {0};
@@ -305,7 +305,7 @@ static enum pp_code join_parts(const cJSON *parts, int message, cJSON **content,
     return code;
 }
 
-/* A message without content is one that only calls tools. */
+/* Only a message that calls tools may lack content. */
 static enum pp_code check_content(const cJSON *m, int message, struct pp_error *err)
 {
     const cJSON *content = pp_json_member(m, "content"), *calls = pp_json_member(m, "tool_calls");
@@ -317,7 +317,7 @@ static enum pp_code check_content(const cJSON *m, int message, struct pp_error *
     return PP_OK;
 }
 
-/* Whether a message is an answer to learn: "weight" 0 says that one is not. */
+/* Whether a message is an answer to learn: not if its "weight" is 0. */
 static enum pp_code is_learnt(const cJSON *m, const char *role, int message, bool *learnt, struct pp_error *err)
 {
     const cJSON *weight = pp_json_member(m, "weight");
@@ -366,7 +366,7 @@ static void forget(struct conversation *c)
     pp_free(c->answers);
 }
 
-/* The first n messages as the template writes them. */
+/* Renders the first n messages with the template. */
 static enum pp_code render(const struct reader *r, const struct conversation *c, int n, bool prompt,
                            struct pp_buf *out, struct pp_error *err)
 {
@@ -394,7 +394,7 @@ static bool begins_with(const struct pp_buf *text, const struct pp_buf *beginnin
     return text->len >= beginning->len && memcmp(pp_buf_cstr(text), pp_buf_cstr(beginning), beginning->len) == 0;
 }
 
-/* What the template makes of the conversation up to an answer: before it, and with it. */
+/* A rendered conversation up to an answer: without it, and with it. */
 struct turn {
     struct pp_buf before, with;
 };
@@ -419,7 +419,7 @@ static enum pp_code render_turn(const struct reader *r, const struct conversatio
     return code;
 }
 
-/* Marks the answer of a turn in the tokens of a text that begins with the turn's. */
+/* Marks the answer of a turn in the tokens of a text that begins with the turn's text. */
 static enum pp_code mark_answer(const struct reader *r, const struct turn *t, const struct ids *whole, uint8_t *learnt,
                                 struct pp_error *err)
 {
@@ -431,14 +431,14 @@ static enum pp_code mark_answer(const struct reader *r, const struct turn *t, co
     for (size_t i = begin; i < end && !code; i++) {
         learnt[i] = 1;
         if (pp_tokenizer_is_end(r->tokenizer, whole->v[i]))
-            break; /* templates often write a line break behind it, which no answer has */
+            break; /* templates often write a line break after it, which models do not */
     }
     pp_free(before.v);
     pp_free(with.v);
     return code;
 }
 
-/* Adds the text as an example in which some turns' answers are learnt. */
+/* Adds the text as an example in which the answers of some turns are learnt. */
 static enum pp_code add_marked(struct reader *r, const struct pp_buf *text, const struct turn *turns, int n,
                                struct pp_error *err)
 {
@@ -458,7 +458,7 @@ static enum pp_code add_marked(struct reader *r, const struct pp_buf *text, cons
     return code;
 }
 
-/* One example with all answers if each turn is the beginning of the next; otherwise one for each. */
+/* Makes one example with all answers if each turn's text is the beginning of the next; otherwise one for each. */
 static enum pp_code add_turns(struct reader *r, const struct conversation *c, struct turn *turns, struct pp_error *err)
 {
     enum pp_code code = PP_OK;

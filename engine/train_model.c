@@ -1,12 +1,12 @@
-/* train_model.c - what training wants to know of a model: the projections, norms and numbers of a plan of the Llama
- * kind. Any other plan is refused: its backward pass would be another one. */
+/* train_model.c - extracts what training needs from a model: the projections, norms and numbers of a Llama-like plan.
+ * Other plans are refused, as their backward pass would differ. */
 #include <math.h>
 
 #include "engine/base/mem.h"
 #include "engine/quant.h"
 #include "engine/train_int.h"
 
-/* The operations of a layer in their order. */
+/* The operations of a layer, in order. */
 static const enum pp_op_kind layer_ops[] = {
     PP_OP_NORM,      PP_OP_LINEAR, PP_OP_LINEAR, PP_OP_LINEAR, PP_OP_ROPE,   PP_OP_ROPE,   PP_OP_KV_STORE,
     PP_OP_ATTENTION, PP_OP_LINEAR, PP_OP_ADD,    PP_OP_NORM,   PP_OP_LINEAR, PP_OP_LINEAR, PP_OP_GATE,
@@ -16,7 +16,7 @@ static const enum pp_op_kind last_ops[] = {PP_OP_SELECT, PP_OP_NORM, PP_OP_LINEA
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
-/* Whether an operation is as Llama has it: nothing centred, bounded or scaled, and no weights but a norm's. */
+/* Whether an operation is as in Llama: not centred, bounded or scaled, and without weights except a norm's. */
 static bool is_plain(const struct pp_op *op)
 {
     const bool scaled = op->scale != 0.0f && op->scale != 1.0f;
@@ -47,7 +47,7 @@ static bool is_llama_plan(const struct pp_plan *p, int n_layers)
 
 /* --- vectors -------------------------------------------------------------------------------------------------- */
 
-/* Norms and biases as floats, one after the other; `to` NULL only counts. */
+/* All norms and biases as floats; `to` NULL: only counts. */
 struct vectors {
     float *to;
     size_t n;
@@ -76,7 +76,7 @@ static void take_linear(struct pp_train_linear *to, const struct pp_plan *p, con
 
 static void take_layers(struct pp_trainer *t, struct vectors *v)
 {
-    static const int at[PP_TRAIN_TARGETS] = {1, 2, 3, 8, 11, 12, 14}; /* where in layer_ops a projection stands */
+    static const int at[PP_TRAIN_TARGETS] = {1, 2, 3, 8, 11, 12, 14}; /* indices of the projections in layer_ops */
     const struct pp_plan *p = &t->model->plan;
     const struct pp_op *op = p->ops + 1;
     for (int l = 0; l < t->n_layers; l++, op += COUNT(layer_ops)) {
@@ -93,7 +93,7 @@ static void take_layers(struct pp_trainer *t, struct vectors *v)
     t->output_bias = take_vector(v, t->output->b);
 }
 
-/* Whether all layers are as wide as the model is said to be: rooms and heads here are. */
+/* Whether all layers have the same sizes, as this code assumes. */
 static bool is_even(const struct pp_trainer *t)
 {
     const int64_t n_out[PP_TRAIN_TARGETS] = {t->n_q, t->n_kv, t->n_kv, t->n_embd, t->n_ff, t->n_ff, t->n_embd};

@@ -1,4 +1,4 @@
-/* train_optimiser.c - where A and B begin, and how a gradient moves them. */
+/* train_optimiser.c - initial values of A and B, and how gradients change them. */
 #include <math.h>
 #include <string.h>
 
@@ -7,8 +7,8 @@
 static const double TAU = 6.283185307179586;
 static const float BETA1 = 0.9f, BETA2 = 0.999f, EPSILON = 1e-8f;
 
-/* A: uniform within 1 / sqrt(n_in), as PEFT begins (kaiming_uniform with a = sqrt(5)); B: zeros, so that the adapter
- * begins as no change. */
+/* A is uniform within 1 / sqrt(n_in), as in PEFT (kaiming_uniform with a = sqrt(5)); B is zero, so that the adapter
+ * begins without any effect. */
 void pp_train_init_params(struct pp_trainer *t)
 {
     memset(t->params, 0, t->n_params * sizeof *t->params);
@@ -20,7 +20,7 @@ void pp_train_init_params(struct pp_trainer *t)
             const uint64_t stream = PP_STREAM_INIT + (uint64_t)(l * PP_TRAIN_TARGETS + i);
             const float bound = 1.0f / sqrtf((float)lin->n_in);
             for (int64_t k = 0; lin->learnt && k < t->opt.rank * lin->n_in; k++) {
-                uint64_t bits = pp_train_random(t->opt.seed, stream, (uint64_t)k) >> 40; /* 24 of them */
+                uint64_t bits = pp_train_random(t->opt.seed, stream, (uint64_t)k) >> 40; /* 24 bits */
                 t->params[lin->a + (size_t)k] = bound * ((float)bits / 8388608.0f - 1.0f);
             }
         }
@@ -70,7 +70,7 @@ struct adamw {
 };
 
 /* m = b1 m + (1 - b1) g    v = b2 v + (1 - b2) g^2    w -= lr (m^ / (sqrt(v^) + eps) + decay w), where m^ and v^ are m
- * and v without their bias towards the zeros that they began with. */
+ * and v corrected for their initial zeros. */
 static void adamw_item(void *arg, int part, int item, int thread)
 {
     (void)part, (void)thread;

@@ -1,8 +1,8 @@
 /* train_pass.c - the forward pass of a batch, its loss, and the backward pass.
  *
- * The input of every layer is kept. What happens within a layer is kept too where memory allows; otherwise the backward
- * pass computes a layer's forward pass once more before it goes through it: a third more work, and memory for one layer
- * instead of all (arXiv 1604.06174). Both give the same bits. */
+ * The input of every layer is kept. A layer's intermediate values are kept as memory allows; for other layers the
+ * backward pass first repeats the forward pass: a third more work, but memory for one layer instead of all (arXiv
+ * 1604.06174). Both give the same bits. */
 #include <string.h>
 
 #include "engine/base/float_mode.h"
@@ -15,7 +15,7 @@ enum { ROWS_AT_ONCE = 8 };
 
 void pp_train_run_items(struct pp_trainer *t, int n, pp_pool_fn *fn, void *arg)
 {
-    const unsigned mode = pp_float_mode_flush(); /* probabilities and their gradients may be as small as can be */
+    const unsigned mode = pp_float_mode_flush(); /* probabilities and their gradients can be subnormal */
     pp_pool_run(t->pool, fn, arg, &n, 1);
     pp_float_mode_set(mode);
 }
@@ -25,7 +25,7 @@ float *pp_train_scratch(struct pp_trainer *t, int thread)
     return t->scratch + (size_t)thread * t->scratch_each;
 }
 
-/* What is done with each row; which arrays mean what is each function's own. */
+/* The arrays of a loop over rows; each function uses them in its own way. */
 struct row_work;
 typedef void row_fn(const struct row_work *w, int64_t row);
 struct row_work {
@@ -68,7 +68,7 @@ static void norm_backward_row(const struct row_work *w, int64_t r)
     w->t->train_ops->rms_norm_backward(w->in + r * n, w->weight, w->in2 + r * n, w->t->norm_eps, n, w->out + r * n);
 }
 
-/* dx += what dy means for x. */
+/* Adds the gradient through a norm to dx. */
 static void norm_backward(struct pp_trainer *t, int64_t n, const float *x, const float *weight, const float *dy,
                           float *dx)
 {
@@ -86,7 +86,7 @@ static void rope_row(const struct row_work *w, int64_t r)
         t->ops->rope(w->out2 + r * t->n_kv + h * t->head_dim, t->rope_dim, t->neox, cs);
 }
 
-/* In place; backwards: by the angle's negative, which is a rotation's inverse and what its gradient takes. */
+/* In place. backwards: rotates by the negative angle, which is the inverse, and gives the gradient. */
 static void rope(struct pp_trainer *t, float *q, float *k, bool backwards)
 {
     each_row((struct row_work){
@@ -99,7 +99,7 @@ static void swiglu_row(const struct row_work *w, int64_t r)
     w->t->ops->gate(PP_FN_SILU, 0, w->in + r * n, w->in2 + r * n, n, w->out + r * n);
 }
 
-/* in: gate, in2: up, out: the gradient by the product and then by gate, out2: by up. */
+/* in: gate, in2: up; out: the gradient of the product, which becomes that of gate; out2: that of up. */
 static void swiglu_backward_row(const struct row_work *w, int64_t r)
 {
     int64_t n = w->t->n_ff, at = r * n;
@@ -123,7 +123,7 @@ static struct pp_train_apply apply(struct pp_trainer *t, int layer, int target, 
                                    .u = v->u[target], .y = y, .du = du};
 }
 
-/* From x to what is kept of the layer; with `next` also to what comes out: the backward pass does not ask for that. */
+/* Computes a layer's kept values from x; with `next` also its output, which the backward pass does not need. */
 static void layer_forward(struct pp_trainer *t, int layer, const float *x, const struct pp_train_values *v, float *next)
 {
     const struct pp_train_layer *l = &t->layers[layer];
@@ -175,10 +175,10 @@ enum pp_code pp_train_forward(struct pp_trainer *t, const struct pp_cancel *canc
 
 /* --- loss ----------------------------------------------------------------------------------------------------- */
 
-/* Rows of the batch that have a target, some at a time. */
+/* Rows of the batch with a target, some at a time. */
 struct loss_work {
     struct pp_trainer *t;
-    const int32_t *rows;        /* one for each item */
+    const int32_t *rows;        /* [items] */
     float weight;
 };
 
@@ -230,7 +230,7 @@ double pp_train_loss(struct pp_trainer *t, float weight)
 
 /* --- backward ------------------------------------------------------------------------------------------------- */
 
-/* dx: from the gradient of what comes out of the layer to that of what goes in. */
+/* dx: the gradient of the layer's output becomes that of its input. */
 static void layer_backward(struct pp_trainer *t, int layer, const struct pp_train_values *v)
 {
     const struct pp_train_layer *l = &t->layers[layer];
@@ -244,7 +244,7 @@ static void layer_backward(struct pp_trainer *t, int layer, const struct pp_trai
                                    apply(t, layer, PP_TRAIN_UP, v->h2, v, t->dup)};
     ffn[0].dx = ffn[1].dx = t->dh;
     pp_train_linear_backward(t, ffn, 2);
-    norm_backward(t, n, v->mid, l->ffn_norm, t->dh, t->dx); /* dx is that of mid now */
+    norm_backward(t, n, v->mid, l->ffn_norm, t->dh, t->dx); /* dx is now the gradient of mid */
 
     struct pp_train_apply o = apply(t, layer, PP_TRAIN_O, v->att, v, t->dx);
     o.dx = t->datt;
@@ -254,7 +254,7 @@ static void layer_backward(struct pp_trainer *t, int layer, const struct pp_trai
     struct pp_train_apply qkv[] = {apply(t, layer, PP_TRAIN_Q, v->h1, v, t->dq),
                                    apply(t, layer, PP_TRAIN_K, v->h1, v, t->dk),
                                    apply(t, layer, PP_TRAIN_V, v->h1, v, t->dv)};
-    const bool below = layer > 0; /* below the first layer nothing is learnt */
+    const bool below = layer > 0; /* nothing before the first layer is learnt */
     for (int i = 0; i < 3; i++)
         qkv[i].dx = below ? t->dh : NULL;
     pp_train_linear_backward(t, qkv, 3);

@@ -1,18 +1,18 @@
-/* train_product.c - projections with what is learnt of them, and their backward halves, cut into pieces of work.
+/* train_product.c - projections with LoRA, and their backward passes, split into work items.
  *
  *   forward   u = scale A x        y = W x + bias + B u
- *   backward  du = scale B' dy     dB += dy u'    dA += du x'    dx += W' dy + A' du        (' is turned) */
+ *   backward  du = scale B' dy     dB += dy u'    dA += du x'    dx += W' dy + A' du        (' transposes) */
 #include "engine/train_int.h"
 
 enum { MOST_JOBS = 6, FEWEST_ROWS = 48 };
 
-/* Products with one result, done one after the other wherever it is cut. */
+/* Products with the same result, which run one after the other in each item. */
 struct job {
     struct pp_product p[2];
     int n;
-    const float *start;         /* [cols]: what every row of the result begins with, or grows by first; or NULL */
+    const float *start;         /* [cols]: initial value of every row of the result; or NULL */
     bool grows;
-    int64_t strip, block;       /* columns and rows of a piece */
+    int64_t strip, block;       /* columns and rows of an item */
     int n_strips, n_blocks;
 };
 
@@ -27,8 +27,8 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Pieces are as large as they can be while every thread gets some: bringing W into order costs the less the more rows
- * meet it. How a product is cut changes nothing in it. */
+/* Items are as large as possible while every thread has some, since unpacking W costs less the more rows use it. How a
+ * product is split does not change its result. */
 static void cut(const struct pp_trainer *t, struct job *j)
 {
     const struct pp_product *p = &j->p[0];
@@ -95,7 +95,7 @@ static void also(struct job *j, struct pp_product p)
 
 /* --- forward -------------------------------------------------------------------------------------------------- */
 
-/* x [n, n_in] times W turned: a row of W for each column of the result. */
+/* x [n, n_in] times W': each column of the result uses a row of W. */
 static struct pp_product times_rows(int64_t n, const float *x, const struct pp_tensor *w, float *y)
 {
     return (struct pp_product){.rows = n, .cols = w->ne[1], .depth = w->ne[0], .a = x, .a_row = w->ne[0], .a_step = 1,
@@ -137,7 +137,7 @@ void pp_train_linear_forward(struct pp_trainer *t, const struct pp_train_apply *
 
 /* --- backward ------------------------------------------------------------------------------------------------- */
 
-/* dy [n, n_out] times W: a column of W for each column of the result. */
+/* dy [n, n_out] times W: each column of the result uses a column of W. */
 static struct pp_product times_columns(int64_t n, const float *dy, const struct pp_tensor *w, float *dx)
 {
     return (struct pp_product){.rows = n, .cols = w->ne[0], .depth = w->ne[1], .a = dy, .a_row = w->ne[1], .a_step = 1,
@@ -152,7 +152,7 @@ static struct pp_product times_float_columns(int64_t n, const float *dy, const f
                                .b = b, .b_type = PP_TYPE_F32, .b_row = cols, .scale = scale, .c = dx, .c_row = cols};
 }
 
-/* sum += d [n, rows] turned, times x [n, cols]. */
+/* sum += d' x, where d is [n, rows] and x [n, cols]. */
 static struct pp_product outer(int64_t n, const float *d, int64_t rows, const float *x, int64_t cols, float *sum)
 {
     return (struct pp_product){.rows = rows, .cols = cols, .depth = n, .a = d, .a_row = 1, .a_step = rows,
@@ -188,7 +188,7 @@ void pp_train_linear_backward(struct pp_trainer *t, const struct pp_train_apply 
         j->p[0].add = i > 0;
         if (l->learnt)
             also(j, times_float_columns(a[i].n_rows, a[i].du, t->params + l->a, l->n_in, rank, 1, a[i].dx));
-        do_all(&jobs); /* the next adds to the same dx */
+        do_all(&jobs); /* the next one adds to the same dx */
     }
 }
 

@@ -1,4 +1,4 @@
-/* train_result.c - the adapter that was learnt, as files: a folder as PEFT writes it, and a GGUF adapter. */
+/* train_result.c - writes the trained adapter: as a PEFT folder and as a GGUF adapter. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,14 +16,14 @@ struct half {
     const struct pp_train_linear *linear;
     int layer, target;
     bool b;
-    struct pp_tensor tensor;    /* data: in the parameters, or moved */
-    float *moved;               /* rows in another order; or NULL */
+    struct pp_tensor tensor;    /* data: the parameters, or `moved` */
+    float *moved;               /* permuted rows; or NULL */
 };
 
 struct halves {
     struct half *list;
     size_t n;
-    struct pp_tensor *tensors;  /* [n], for the writer */
+    struct pp_tensor *tensors;  /* [n] */
     struct pp_buf names;
 };
 
@@ -63,7 +63,7 @@ static void add_name(struct pp_buf *names, const struct pp_trainer *t, const str
     pp_buf_char(names, 0);
 }
 
-/* Rows of q's and k's B go to the order that the file has: Hugging Face's (neox), or that of the family's GGUF. */
+/* Permutes rows of q's and k's B to the file's order: Hugging Face's (neox), or the one of the family's GGUF files. */
 static bool move_rows(const struct pp_trainer *t, struct half *h, bool peft)
 {
     const bool neox = peft || family(t)->gguf_neox;
@@ -126,7 +126,7 @@ static enum pp_code list_halves(const struct pp_trainer *t, bool peft, struct ha
 
 /* --- PEFT ----------------------------------------------------------------------------------------------------- */
 
-/* What Hugging Face calls a projection of the first layer; false: it has no such name. */
+/* Hugging Face's name of a projection of the first layer; false: it has none. */
 static bool module_of(const struct pp_trainer *t, int target, struct pp_buf *module)
 {
     char gguf[64];

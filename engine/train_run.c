@@ -1,4 +1,4 @@
-/* train_run.c - a whole training: steps, validation, checkpoints, and the adapter at its end. */
+/* train_run.c - a whole training run: steps, validation, checkpoints, and the adapter at the end. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -24,11 +24,11 @@ struct running {
     const struct pp_train_run *run;
     struct pp_train_result *result;
     struct pp_train_progress progress;
-    char *checkpoint;           /* its path */
-    bool saved;                 /* there is one */
-    bool made;                  /* the folder, by us */
-    int lock;                   /* a descriptor of the folder; -1 */
-    int room;                   /* of a file without a name: room on the disk for a last checkpoint; -1 */
+    char *checkpoint;           /* path of the checkpoint */
+    bool saved;                 /* a checkpoint exists */
+    bool made;                  /* we created the folder */
+    int lock;                   /* locked descriptor of the folder; -1 */
+    int room;                   /* of an unnamed file that reserves disk space for a last checkpoint; -1 */
     uint64_t began_ns;
 };
 
@@ -69,7 +69,7 @@ static enum pp_code save(struct running *r, struct pp_error *err)
     return code;
 }
 
-/* A disk that is full may have room again before the training ends: hours of it should not end here. */
+/* A full disk does not end the run, as it may have space again before the end. */
 static enum pp_code save_midway(struct running *r, struct pp_error *err)
 {
     const enum pp_code code = save(r, err);
@@ -103,10 +103,10 @@ static enum pp_code steps(struct running *r, struct pp_error *err)
     return code;
 }
 
-/* --- room for the last checkpoint ----------------------------------------------------------------------------- */
+/* --- space for the last checkpoint ---------------------------------------------------------------------------- */
 
-/* Others may fill the disk while hours of training go by: what was learnt then has its room already. A file system
- * that cannot promise it lets the training go on without. */
+/* Reserves space, since others may fill the disk in the hours of a run. If the file system cannot, the run goes on
+ * without. */
 static enum pp_code keep_room(struct running *r, struct pp_error *err)
 {
     const uint64_t head = 1 << 16, bytes = 3 * r->t->n_params * sizeof(float) + head;
@@ -139,7 +139,7 @@ static enum pp_code save_last(struct running *r, struct pp_error *err)
     return save(r, err);
 }
 
-/* What else the user should know of a training that did not come to its end. */
+/* Adds to the error of an unfinished run what else the user should know. */
 static enum pp_code stopped(struct running *r, enum pp_code code, struct pp_error *err)
 {
     struct pp_error why = *err, saving;
@@ -179,8 +179,8 @@ static char *gguf_path(const char *folder)
     return pp_buf_take(&path);
 }
 
-/* What a new training would write over at its end: an adapter that took hours, or a model. Beside a model's own files
- * other programs would take the adapter for a part of it. */
+/* Refuses to overwrite an adapter that took hours, or to write next to a model: other programs would take the adapter
+ * for a part of it. */
 static enum pp_code check_room(const char *folder, struct pp_error *err)
 {
     static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
@@ -202,7 +202,7 @@ static enum pp_code check_room(const char *folder, struct pp_error *err)
     return there ? PP_ERR_USAGE : PP_OK;
 }
 
-/* Of a folder that is not there yet. */
+/* Checks the parent of a folder that does not exist yet. */
 static enum pp_code check_parent(const char *folder, struct pp_error *err)
 {
     size_t n = strlen(folder);
@@ -229,7 +229,7 @@ enum pp_code pp_train_check(const char *folder, bool resume, struct pp_error *er
 {
     struct stat st;
     if (stat(folder, &st) != 0 && (errno == ENOENT || errno == ENOTDIR) && lstat(folder, &st) != 0) {
-        if (resume) /* nothing is made that nobody asked for */
+        if (resume) /* nothing is created that was not asked for */
             return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: there is no folder %s", folder);
         return check_parent(folder, err);
     }
@@ -257,7 +257,7 @@ static enum pp_code begin(struct running *r, struct pp_error *err)
     r->made = !r->run->resume && mkdir(folder, 0777) == 0;
     if (!r->run->resume && !r->made && errno != EEXIST)
         return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
-    /* Two trainings would take each other's checkpoints for their own. */
+    /* two runs would take each other's checkpoints for their own */
     enum pp_code code = pp_lock_folder(folder, &r->lock, err);
     if (!code)
         code = pp_train_check(folder, r->run->resume, err);
@@ -272,7 +272,7 @@ static enum pp_code begin(struct running *r, struct pp_error *err)
         return code;
     if (r->run->resume)
         return PP_OK;
-    /* Checkpoints carry it, and finding it reads the whole model: nobody should wait for that after Ctrl-C. */
+    /* checkpoints include it, and computing it reads the whole model: that should not happen after Ctrl-C */
     struct pp_sha256 identity;
     return pp_model_identity(r->t->model, r->t->opt.cache_dir, &identity, err);
 }
@@ -291,7 +291,7 @@ static enum pp_code write_result(const struct running *r, struct pp_error *err)
     return code ? code : write_gguf(r, err);
 }
 
-/* All steps are done, and the adapter could not be written; nor the checkpoint, if `saving` says why. */
+/* The error when all steps are done but the adapter could not be written; nor the checkpoint, if `saving` says why. */
 static enum pp_code unwritten(const struct running *r, enum pp_code code, const struct pp_error *saving,
                               struct pp_error *err)
 {
@@ -309,7 +309,7 @@ static enum pp_code finish(struct running *r, struct pp_error *err)
 {
     struct pp_error saving;
     enum pp_code code = write_result(r, err), kept = PP_OK;
-    if (code) { /* then where an older checkpoint was there may be room for it */
+    if (code) { /* deleting an older checkpoint may make room for this one */
         kept = save_last(r, &saving);
         code = write_result(r, err);
     }
@@ -346,7 +346,7 @@ enum pp_code pp_train(struct pp_trainer *t, const struct pp_train_run *run, stru
     pp_free(r.checkpoint);
     give_room(&r);
     if (code && r.made)
-        rmdir(run->folder); /* unless something is in it */
+        rmdir(run->folder); /* fails if there is something in it */
     if (r.lock >= 0)
         close(r.lock);
     return code;
