@@ -1,4 +1,4 @@
-/* bench.c - the measuring questions about an engine that others answer: the backend, the plan, the pages. */
+/* bench.c - measurements that need the backend, the plan and the pages. */
 #include "engine/bench.h"
 
 #include <math.h>
@@ -56,7 +56,7 @@ uint64_t pp_engine_pass_bytes(const struct pp_engine *e)
     return sum;
 }
 
-/* How many blocks of so many positions a row sees at most. */
+/* How many compressed blocks of `stride` positions a row sees at most. */
 static double picked_blocks(const struct pp_engine *e, int64_t stride)
 {
     for (int t = 0; t < e->n_tiers; t++) {
@@ -67,8 +67,8 @@ static double picked_blocks(const struct pp_engine *e, int64_t stride)
     return INFINITY;
 }
 
-/* What a row reads of states: as they are behind the position before, or at the page's beginning, and then the keys and
- * values of half a page. */
+/* What a row reads of states: those after the position before, or those at the page's beginning and then on average the
+ * keys and values of half a page. */
 static double state_bytes(const struct pp_kv_layout *l)
 {
     const struct pp_state_shape *s = &l->state;
@@ -95,7 +95,7 @@ double pp_engine_kv_read_bytes(const struct pp_engine *e, double n)
         if (tier->kind == PP_TIER_ATTENTION && !tier->stride && tier->top_k && seen > (double)tier->top_k)
             seen = (double)tier->top_k;
         if (tier->kind == PP_TIER_INDEX && seen <= (double)tier->top_k)
-            seen = 0; /* all are seen */
+            seen = 0; /* all are seen, none is picked */
         if (tier->kind == PP_TIER_COMPRESSED)
             seen = fmin(seen, picked_blocks(e, stride));
         bytes += pp_tier_has_keys(l->kind) ? seen * (double)l->page_bytes / l->slots : 0;

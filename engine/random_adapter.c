@@ -1,4 +1,4 @@
-/* random_adapter.c - adapters of noise, for measuring what they cost. */
+/* random_adapter.c - adapters with random weights, to measure their cost. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 enum { MOST_RANK = 256, PARTS = 3 /* of a target, at most */, STACKS = 2 * PP_EXPERT_KINDS /* of a mixture */ };
 
-/* A tensor of the file; its data and its name are pp_free'd. */
+/* Tensors of the file; data and names are owned (pp_free). */
 struct made {
     const struct pp_model *model;
     const struct pp_random_adapter *spec;
@@ -39,7 +39,7 @@ static bool is_changed(const struct pp_random_adapter *spec, const struct pp_ten
     return spec->all ? strncmp(w->name, "blk.", 4) == 0 : strstr(w->name, ".attn_q.") || strstr(w->name, ".attn_v.");
 }
 
-/* A tensor without data, which is noise that is made while it is written. */
+/* Adds a tensor without data: noise that is generated when it is written. */
 static bool name_tensor(struct made *m, const char *name, const char *ending, int n_dims, int64_t n, int64_t rows)
 {
     const size_t size = strlen(name) + strlen(ending) + 1;
@@ -51,7 +51,7 @@ static bool name_tensor(struct made *m, const char *name, const char *ending, in
     return whole != NULL;
 }
 
-/* Room for a tensor [rows, n] of floats; NULL: out of memory. */
+/* Allocates a tensor [rows, n] of floats; NULL: out of memory. */
 static float *add_tensor(struct made *m, const char *name, const char *ending, int n_dims, int64_t n, int64_t rows)
 {
     float *data = name_tensor(m, name, ending, n_dims, n, rows) ? pp_malloc((size_t)(n * rows) * sizeof *data) : NULL;
@@ -59,7 +59,7 @@ static float *add_tensor(struct made *m, const char *name, const char *ending, i
     return data;
 }
 
-/* A matrix of noise. */
+/* Adds a matrix of noise. */
 static bool add_matrix(struct made *m, const char *name, const char *ending, int64_t n, int64_t rows)
 {
     float *data = add_tensor(m, name, ending, 2, n, rows);
@@ -68,7 +68,7 @@ static bool add_matrix(struct made *m, const char *name, const char *ending, int
     return data != NULL;
 }
 
-/* Norms of W's rows, in the order that Hugging Face has them. */
+/* Adds the norms of W's rows, in Hugging Face's order. */
 static bool add_magnitudes(struct made *m, const char *name, const struct pp_tensor *w)
 {
     const struct pp_hparams *hp = pp_source_hparams(m->model->source);
@@ -89,7 +89,7 @@ static bool add_magnitudes(struct made *m, const char *name, const struct pp_ten
     return ok;
 }
 
-/* Near 1, one for each output, or for each input of what closes the feed-forward part. */
+/* Adds scales near 1: for each output, or for each input of the feed-forward part's last projection. */
 static bool add_scales(struct made *m, const char *name, const struct pp_tensor *w)
 {
     const bool input = is_down(w);
@@ -102,7 +102,7 @@ static bool add_scales(struct made *m, const char *name, const struct pp_tensor 
     return data != NULL;
 }
 
-/* What changes one projection. module: what Hugging Face calls it; NULL: the file is GGUF's. */
+/* Adds the tensors for one projection. module: its Hugging Face name; NULL: the file is GGUF. */
 static bool add_target(struct made *m, const struct pp_tensor *w, const char *module)
 {
     const int rank = m->spec->rank;
@@ -139,7 +139,7 @@ static enum pp_code add_targets(struct made *m, bool folder, struct pp_error *er
     return code;
 }
 
-/* Norms of the rows of the matrix that the heads of latent attention have their parts of: keys' are held turned. */
+/* Adds the norms of kv_b's rows, from the matrices of latent attention's heads, of which the keys' are transposed. */
 static bool add_head_magnitudes(struct made *m, const char *name, const struct pp_heads *keys,
                                 const struct pp_heads *values)
 {
@@ -166,7 +166,7 @@ static bool add_head_magnitudes(struct made *m, const char *name, const struct p
     return ok;
 }
 
-/* What changes that matrix, a LoRA or a DoRA. module: as of a projection. */
+/* Adds a LoRA or a DoRA of kv_b. module: as in add_target. */
 static bool add_head_target(struct made *m, const char *name, const char *module, const struct pp_heads *keys,
                             const struct pp_heads *values)
 {
@@ -207,13 +207,13 @@ static enum pp_code add_heads(struct made *m, bool folder, struct pp_error *err)
     return code;
 }
 
-/* What changes the matrices of one kind of a mixture's experts: stacks [n, rank, n_in] and [n, n_out, rank]. first: the
- * first one's matrix, "blk.3.ffn_up_exps.weight[0]", or, read from a file of its own, "blk.3.ffn_up.0.weight". */
+/* Adds LoRAs for one kind of a mixture's matrices: stacks [n, rank, n_in] and [n, n_out, rank]. first: the first
+ * expert's matrix, "blk.3.ffn_up_exps.weight[0]" or, if it is a tensor of its own, "blk.3.ffn_up.0.weight". */
 static bool add_stack(struct made *m, const struct pp_tensor *first, int n)
 {
     const char *alone = strstr(first->name, ".0.weight"), *end = alone ? alone : strstr(first->name, "[0]");
     char name[128];
-    if (!end) /* a family that calls them otherwise */
+    if (!end) /* a family with other names */
         return true;
     snprintf(name, sizeof name, "%.*s%s", (int)(end - first->name), first->name, alone ? "_exps.weight" : "");
     for (int b = 0; b < 2; b++) {
@@ -226,7 +226,7 @@ static bool add_stack(struct made *m, const struct pp_tensor *first, int n)
     return true;
 }
 
-/* Those of all mixtures, unless they are too many bytes. */
+/* Adds those of all mixtures, unless they take too many bytes. */
 static bool add_stacks(struct made *m)
 {
     const size_t before = m->n;
@@ -269,7 +269,7 @@ static enum pp_code write_gguf(const struct made *m, const char *path, struct pp
     pp_gguf_add_text(w, "general.type", "adapter");
     pp_gguf_add_text(w, "general.name", "random adapter");
     pp_gguf_add_text(w, "adapter.type", "lora");
-    pp_gguf_add_f32(w, "adapter.lora.alpha", (float)m->spec->rank / 8); /* a small change */
+    pp_gguf_add_f32(w, "adapter.lora.alpha", (float)m->spec->rank / 8); /* so that the change is small */
     for (size_t i = 0; i < m->n; i++)
         pp_gguf_add_tensor(w, m->tensors[i].name, PP_TYPE_F32, m->tensors[i].n_dims, m->tensors[i].ne);
     code = pp_gguf_writer_begin(w, err);

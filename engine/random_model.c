@@ -1,6 +1,6 @@
-/* random_model.c - GGUF files with the shape of a well-known model and noise for weights.
+/* random_model.c - GGUF files with the shape of a known model and random weights.
  *
- * The weights are those of random_rows.h, so that activations stay in the range of a real model's; norms are 1. */
+ * Weights are from random_rows.h, so that activations stay in a real model's range; norms are 1. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 #include "engine/gguf.h"
 #include "engine/random_rows.h"
 
-/* Numbers of the published models. */
+/* Sizes of published models. */
 static const struct pp_random_shape shapes[] = {
     {.name = "stories-15m", .n_layers = 6, .n_embd = 288, .n_head = 6, .n_head_kv = 6, .n_ff = 768,
      .n_ctx = 256, .n_vocab = 32000, .rope_base = 1e4f, .tied = true},
@@ -67,12 +67,12 @@ struct random_file {
     const struct pp_random_model *spec;
     const struct pp_random_shape *shape;
     struct pp_hparams hp;
-    int tensor_type;            /* of all matrices; -1: as file_type mixes them */
+    int tensor_type;            /* of all matrices; -1: mixed by file_type */
     int file_type;
     struct pp_gguf_writer *w;
     struct pp_random *random;
-    void *row;                  /* the longest there is, in floats */
-    bool writing;               /* second walk over the tensors: first they are announced */
+    void *row;                  /* a row, of the largest size */
+    bool writing;               /* second walk over the tensors; the first announces them */
     uint64_t done, total;       /* bytes */
     pp_progress *progress;
     void *user;
@@ -128,7 +128,7 @@ static enum pp_code tensor(struct random_file *f, const char *name, int64_t n_ro
     return stack(f, name, 0, n_rows, n_cols, err);
 }
 
-/* A tensor of a layer, or n of them in a stack. */
+/* A tensor of a layer, or a stack of n. */
 struct part {
     const char *name;
     int64_t n, n_rows, n_cols;
@@ -140,7 +140,7 @@ static enum pp_code add_parts(struct random_file *f, int64_t index, const struct
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < n && !code; i++) {
         char name[64];
-        const bool whole = parts[i].name[0] == '*'; /* without ".weight" */
+        const bool whole = parts[i].name[0] == '*'; /* the name has no ".weight" */
         snprintf(name, sizeof name, "blk.%lld.%s%s", (long long)index, parts[i].name + whole, whole ? "" : ".weight");
         code = parts[i].n_cols ? stack(f, name, parts[i].n, parts[i].n_rows, parts[i].n_cols, err) : PP_OK;
     }
@@ -298,7 +298,7 @@ static void add_float(struct random_file *f, const char *key, float v)
     pp_gguf_add_f32(f->w, full, v);
 }
 
-/* Of layers with attention; convolutions have none. */
+/* Numbers of KV heads: layers with convolutions have none. */
 static void add_key_heads(struct random_file *f)
 {
     uint32_t n_head_kv[MOST_LAYERS];
@@ -324,7 +324,7 @@ static void add_states(struct random_file *f)
     pp_gguf_add_i32_array(f->w, "qwen35.rope.dimension_sections", (const int32_t[]){11, 11, 10, 0}, 4);
 }
 
-static const char name_end[] = ", random weights"; /* behind the shape's name; pp_random_model_is looks for it */
+static const char name_end[] = ", random weights"; /* appended to the shape's name; pp_random_model_is looks for it */
 
 static void add_metadata(struct random_file *f)
 {

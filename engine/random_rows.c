@@ -11,7 +11,7 @@ enum { N_NORMAL = 1 << 16 };
 
 struct pp_random {
     uint64_t state;
-    uint32_t type;            /* for which, and for which deviation, the following was filled */
+    uint32_t type;            /* the type and deviation for which the following is filled */
     float deviation;
     float normal[N_NORMAL];   /* a normal distribution in steps of equal probability */
     uint16_t half[N_NORMAL];  /* the same times a deviation, in the current tensor's type */
@@ -37,7 +37,7 @@ static void random_bytes(struct pp_random *n, uint8_t *to, size_t bytes)
     memcpy(to, &bits, bytes);
 }
 
-/* The quantiles of the standard normal distribution, by going along its density in steps of equal area. */
+/* Fills quantiles of the standard normal distribution, by integrating its density. */
 static void fill_normal(struct pp_random *n)
 {
     double x = 0, area = sqrt(2 * M_PI) / N_NORMAL;
@@ -78,8 +78,8 @@ static void float_row(struct pp_random *n, uint32_t type, int64_t count, void *t
     }
 }
 
-/* The divisors are the standard deviations of the stored integers times their scales; min: what makes the mean of a
- * type with minima zero, divided by d. */
+/* divisor: the standard deviation of the stored integers times their scales; min: makes the mean zero in a type with
+ * minima, divided by d. */
 static const struct {
     float divisor, min;
 } measures[PP_TYPE_LIMIT] = {
@@ -93,8 +93,8 @@ static const struct {
     [PP_TYPE_IQ3_S] = {160, 0},
 };
 
-/* Random bits, with scales that make the weights' deviation about what is asked for. Q4_0's integers have mean -0.5:
- * half of its scales are negative, so that the weights have none. */
+/* Random bits, with scales that give about the requested deviation. Q4_0's integers have mean -0.5, so half of its
+ * scales are negative, which makes the weights' mean zero. */
 static void quantized_row(struct pp_random *n, uint32_t type, int64_t count, float deviation, void *to)
 {
     const struct pp_type_info *info = pp_type_info(type);

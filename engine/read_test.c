@@ -1,8 +1,8 @@
-/* read_test.c - how fast this machine reads memory: the roof that decode is held against.
+/* read_test.c - how fast this machine reads memory: the limit to which decode is compared.
  *
- * Threads take pieces of a buffer that no cache holds and add up its words. The ways differ in how many places a thread
- * reads at the same time and whether it asks for lines ahead of the hardware; which is best depends on the machine, and
- * the roof is the best of all. */
+ * Threads take pieces of a buffer that no cache holds, and sum its words. The ways differ in how many streams a thread
+ * reads at a time, and whether it prefetches; which is best depends on the machine, and the limit is the best of
+ * all. */
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -27,7 +27,7 @@ struct pp_read_test {
     double best;            /* bytes per second */
     /* of the current way */
     int n_streams, ahead;
-    atomic_uint_fast64_t sum; /* what was read must be used */
+    atomic_uint_fast64_t sum; /* keeps the compiler from dropping the reads */
 };
 
 /* Compiled once for every CPU and once for AVX2. */
@@ -98,7 +98,7 @@ enum pp_code pp_read_test_new(int n_threads, size_t bytes, struct pp_read_test *
         return pp_fail_nomem(err, "the read test");
     t->n_pieces = bytes / PIECE > 4096 ? 4096 : bytes < PIECE ? 1 : (int)(bytes / PIECE);
     t->read = best_reader();
-    /* behind the last piece there is a page to prefetch from */
+    /* a page after the last piece for prefetches */
     t->data = mmap(NULL, (size_t)t->n_pieces * PIECE + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
                    0);
     if (t->data == MAP_FAILED) {
@@ -106,7 +106,7 @@ enum pp_code pp_read_test_new(int n_threads, size_t bytes, struct pp_read_test *
         pp_read_test_free(t);
         return pp_fail_nomem(err, "the read test");
     }
-    madvise(t->data, (size_t)t->n_pieces * PIECE, MADV_HUGEPAGE); /* where it may: the roof is the best there is */
+    madvise(t->data, (size_t)t->n_pieces * PIECE, MADV_HUGEPAGE); /* if possible: the best case counts */
     enum pp_code code = pp_pool_new(n_threads, &t->pool, err);
     if (code) {
         pp_read_test_free(t);

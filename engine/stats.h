@@ -1,4 +1,4 @@
-/* stats.h - the engine counts itself. Written by the thread that owns the engine; read it there, or copy it. */
+/* stats.h - counters of the engine. Written by the thread that owns the engine; read them there, or copy them. */
 #ifndef PP_ENGINE_STATS_H
 #define PP_ENGINE_STATS_H
 
@@ -30,23 +30,23 @@ struct pp_stats {
     uint64_t decode_ns;        /* from the end of the prompt: forward passes, drafting and sampling */
     uint64_t draft_ns;         /* part of decode_ns */
     uint64_t sample_ns;        /* part of decode_ns */
-    uint64_t plain_ns;         /* what the decoded tokens would have taken without drafts, by passes that had none;
-                                  0: not known */
+    uint64_t plain_ns;         /* estimated time of the decoded tokens without drafts, from passes without any; 0: not
+                                  known */
     uint64_t first_token_ns;   /* from the request to the first token, of the last request */
     /* work */
     uint64_t passes;           /* forward passes */
     uint64_t rows;             /* rows in them */
     /* pages */
     uint64_t pages_used, pages_total; /* of all tiers */
-    uint64_t pages_cached;     /* that no sequence holds, kept for whoever asks for the same tokens again */
+    uint64_t pages_cached;     /* held by no sequence, kept in case the same tokens are asked for again */
     uint64_t page_bytes;       /* bytes of one page in each tier */
     uint64_t kv_bytes_used, kv_bytes_cached, kv_bytes_total; /* of those pages */
     struct pp_tier_stats tiers[PP_STATS_TIERS];
     int n_tiers;
     uint64_t engine_bytes;     /* work space and packed weights: memory besides pages and mapped files */
-    uint64_t layout_bytes;     /* of packed weights, whether they are made yet or not */
+    uint64_t layout_bytes;     /* of packed weights, whether they are packed yet or not */
     uint64_t layout_mapped;    /* of those, in a mapped file of the cache */
-    uint64_t layout_repaired;  /* damaged groups of 16 rows in that file, made again in memory */
+    uint64_t layout_repaired;  /* damaged groups of 16 rows in that file, packed again in memory */
     uint64_t kv_copied_bytes;  /* by copy-on-write; forks and regenerations alone add nothing */
     uint64_t restored_tokens;  /* from snapshots */
 };
