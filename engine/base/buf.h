@@ -17,7 +17,7 @@ struct pp_buf {
     bool bad;   /* an allocation failed; the content is incomplete */
 };
 
-/* Each of these five appends a copy; what they are given must not lie in the buffer itself, which may move. */
+/* Each of these five appends a copy. The source must not be in the buffer itself, which may move. */
 void pp_buf_add(struct pp_buf *b, const void *bytes, size_t n);
 void pp_buf_str(struct pp_buf *b, const char *s);
 void pp_buf_char(struct pp_buf *b, char c);

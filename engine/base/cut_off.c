@@ -6,7 +6,8 @@
 enum pp_code pp_fail_cut_off(struct pp_error *err, const char *name, const char *what, uint64_t have, uint64_t want)
 {
     const bool large = want >= (uint64_t)1000000000;
-    const uint64_t missing = want - have, least = large ? 10000000 : 10000; /* that is not written as 0.00 */
+    const uint64_t missing = want - have, least = large ? 10000000 : 10000; /* smallest number that is not printed as
+                                                                               0.00 */
     const double all = (double)want, each = large ? 1e9 : 1e6;
     char amount[80];
     if (missing < least)

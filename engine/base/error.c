@@ -10,11 +10,11 @@
 
 static bool goes_on(char c) { return ((unsigned char)c & 0xC0) == 0x80; }
 
-/* A name may be longer than the whole text: what is wrong with it stands behind it, so the middle goes. */
+/* A name may be longer than the whole text, and what is wrong comes after it, so the middle is cut. */
 static void fit(char *text, size_t cap, const char *whole, size_t n)
 {
     static const char gap[] = "...";
-    if (n < cap) { /* after all: halves of characters were taken out of it */
+    if (n < cap) { /* fits after all: incomplete characters were removed */
         memcpy(text, whole, n + 1);
         return;
     }
@@ -41,7 +41,7 @@ enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, .
         else
             pp_utf8_vprint(err->text, sizeof err->text, fmt, ap);
         pp_free(whole);
-        pp_utf8_line(err->text, sizeof err->text); /* names may have breaks, behind which they could say anything */
+        pp_utf8_line(err->text, sizeof err->text); /* names may contain line breaks, with a forged message after them */
         va_end(again);
         va_end(ap);
     }
@@ -70,7 +70,7 @@ enum pp_code pp_fail_advice(struct pp_error *err, const char *advice)
     char old[sizeof err->text];
     pp_utf8_print(old, room, "%s", err->text);
     const size_t len = strlen(old);
-    if (len && strchr(".!", old[len - 1])) /* words from outside are whole sentences */
+    if (len && strchr(".!", old[len - 1])) /* messages of libraries may be whole sentences */
         old[len - 1] = '\0';
     return pp_fail(err, err->code, "%s; %s", old, advice);
 }

@@ -25,8 +25,8 @@ struct pp_error {
     char text[512]; /* UTF-8, one sentence or two, no trailing newline */
 };
 
-/* Fills *err (if not NULL) and returns code. A text that does not fit loses its middle: both ends say most. Breaks of
- * lines and tabs are seen as pictures (pp_utf8_line). */
+/* Fills *err (if not NULL) and returns code. A text that is too long loses its middle, as both ends tell most. Line
+ * breaks and tabs become visible symbols (pp_utf8_line). */
 enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -34,8 +34,7 @@ enum pp_code pp_fail(struct pp_error *err, enum pp_code code, const char *fmt, .
  * caller that has the code returns its own instead. */
 enum pp_code pp_fail_prefix(struct pp_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Puts "; advice" behind the text that is already in *err, which is cut if both do not fit. Returns what
- * pp_fail_prefix returns. */
+/* Appends "; advice" to the text in *err, which is cut if both do not fit. Returns what pp_fail_prefix returns. */
 enum pp_code pp_fail_advice(struct pp_error *err, const char *advice);
 
 /* PP_ERR_NOMEM with the usual sentence; `what` names the thing that did not fit ("the token table"). */

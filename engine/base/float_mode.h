@@ -1,4 +1,4 @@
-/* float_mode.h - what a thread does with floats that are too small for normal numbers (below 1.2e-38). */
+/* float_mode.h - how a thread computes with subnormal floats (below 1.2e-38). */
 #ifndef PP_BASE_FLOAT_MODE_H
 #define PP_BASE_FLOAT_MODE_H
 
@@ -6,12 +6,12 @@
 #include <immintrin.h>
 #endif
 
-/* How this thread computes: rounding, exceptions, small numbers. Opaque; that of a thread that nobody changed is right
- * for everything but speed. */
+/* The thread's floating-point mode: rounding, exceptions, subnormals. Opaque; the default is right for everything but
+ * speed. */
 static inline unsigned pp_float_mode(void)
 {
 #if defined(__x86_64__)
-    return _mm_getcsr() & ~(unsigned)_MM_EXCEPT_MASK; /* without what happened so far */
+    return _mm_getcsr() & ~(unsigned)_MM_EXCEPT_MASK; /* without the sticky exception flags */
 #else
     return 0;
 #endif
@@ -26,9 +26,9 @@ static inline void pp_float_mode_set(unsigned mode)
 #endif
 }
 
-/* The same but that small numbers are zeros, as operands and as results. Processors of Intel and AMD otherwise take 100
- * to 200 cycles for an operation with one, where others take one: what decays for long enough comes to that. Those of
- * ARM do not, and are left as they are. */
+/* The same mode, but subnormals count as zeros, both operands and results. An operation with one otherwise takes
+ * Intel's and AMD's processors 100 to 200 cycles instead of one, and values that decay for long enough become
+ * subnormal. ARM's processors are not slower, and are left unchanged. */
 static inline unsigned pp_float_mode_flushing(unsigned mode)
 {
 #if defined(__x86_64__)
@@ -38,7 +38,7 @@ static inline unsigned pp_float_mode_flushing(unsigned mode)
 #endif
 }
 
-/* From now on this thread computes so. Returns how it did before. */
+/* Sets that mode for this thread. Returns the old one. */
 static inline unsigned pp_float_mode_flush(void)
 {
     const unsigned mode = pp_float_mode();

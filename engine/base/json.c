@@ -3,7 +3,8 @@
 #include <cjson/cJSON.h>
 #include <string.h>
 
-/* At most so many values: in front of each but the first stands one of these. Those within texts count, too. */
+/* An upper limit of the number of values: each but the first follows one of these characters. Those within strings
+ * count, too. */
 static size_t most_values(const char *text, size_t n)
 {
     size_t most = 1;

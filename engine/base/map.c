@@ -41,7 +41,7 @@ bool pp_map_over(void *at, size_t size, int fd, uint64_t offset)
     if (syscall(SYS_mmap, at, size, PROT_READ, flags, fd, offset) == -1)
         return false;
     if (fd >= 0)
-        madvise(at, size, MADV_HUGEPAGE); /* what is read from the disk comes in large pages, where those exist */
+        madvise(at, size, MADV_HUGEPAGE); /* what is read from disk comes in huge pages, where those exist */
     return true;
 }
 
@@ -268,7 +268,7 @@ static void sync_folder(const char *path)
     pp_free(folder);
 }
 
-/* Whether files can be made and renamed beside it. */
+/* Whether files can be created and renamed in its folder. */
 static enum pp_code check_folder(const char *path, struct pp_error *err)
 {
     char *folder = pp_folder_of(path);
@@ -279,7 +279,7 @@ static enum pp_code check_folder(const char *path, struct pp_error *err)
     return why ? pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(why)) : PP_OK;
 }
 
-/* What a link says, seen from its folder; NULL: it is none, or (*bad) there is no memory. pp_free. */
+/* The target of a link, relative to its folder; NULL: path is no link, or (*bad) out of memory. pp_free. */
 static char *link_target(const char *path, bool *bad)
 {
     char text[PATH_MAX];
@@ -299,7 +299,7 @@ static char *link_target(const char *path, bool *bad)
     return to;
 }
 
-/* The kernel follows /dev/stdout to a pipe, though the link's text, "pipe:[12345]", is the name of nothing. */
+/* The kernel follows /dev/stdout to a pipe, although the link's text, "pipe:[12345]", names no file. */
 static bool leads_to_no_file(const char *path)
 {
     struct stat st;
@@ -308,7 +308,7 @@ static bool leads_to_no_file(const char *path)
 
 enum pp_code pp_follow_links(const char *path, char **to, struct pp_error *err)
 {
-    enum { MOST = 40 }; /* as many as Linux follows */
+    enum { MOST = 40 }; /* Linux's limit */
     char *at = pp_strdup(path);
     bool bad = !at;
     *to = NULL;
@@ -378,16 +378,15 @@ enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_erro
         return there_already(path, err);
     if (errno != EINVAL && errno != ENOSYS)
         return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    const enum pp_code code = pp_check_new(path, err); /* some file systems cannot do both at once */
+    const enum pp_code code = pp_check_new(path, err); /* some file systems cannot check and rename atomically */
     return code ? code : pp_name_file(temp, path, err);
 }
 
-/* What stands behind a name: ".PID.tmp", with up to seven digits, and of a database "-journal". A name that leaves no
- * room for that is cut. */
+/* Endings of temporary names: ".PID.tmp", with up to seven digits, and for a database "-journal". A name too long for
+ * that is cut. */
 enum { TEMP_ENDING = 1 + 7 + 4 + 8, TEMP_NAME = NAME_MAX - TEMP_ENDING };
 
-/* How many of a name's n bytes stand in that of its temporary file; letters stay whole, for file systems that take no
- * other names. */
+/* How many of a name's n bytes its temporary file's name has; characters stay whole, as some file systems require. */
 static size_t kept_of_name(const char *name, size_t n)
 {
     if (n <= TEMP_NAME)
@@ -417,7 +416,7 @@ bool pp_is_temporary_of(const char *entry, const char *name)
     return digits && strcmp(entry + n + 1 + digits, ".tmp") == 0;
 }
 
-/* With what a database that was being copied has beside it. */
+/* For a database that was being copied, also its journal. */
 static void remove_if_left(int folder, const char *name)
 {
     enum { YOUNG_S = 60 };
@@ -459,14 +458,14 @@ enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err)
                    path);
 }
 
-/* A file that is whole and on the disk, or none; path: what it will be called. */
+/* Writes a file completely and syncs it, or leaves none; path: its final name. */
 static enum pp_code write_whole_file(const char *temp, const char *path, const void *data, size_t size, unsigned mode,
                                      struct pp_error *err)
 {
-    unlink(temp); /* left by a process that died and had our id */
+    unlink(temp); /* of a process that died and had our id */
     int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd < 0)
-        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno)); /* as it is known by */
+        return pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno)); /* the name that the user knows */
     int bad = !pp_write_whole(fd, data, size) || fsync(fd) != 0;
     int saved = errno;
     if (close(fd) != 0 && !bad) {
@@ -481,7 +480,7 @@ static enum pp_code write_whole_file(const char *temp, const char *path, const v
 
 typedef enum pp_code name_fn(const char *temp, const char *path, struct pp_error *err);
 
-/* Beside `path` first, and then by its name. */
+/* Writes to a temporary file next to `path`, then names it. */
 static enum pp_code write_and_name(const char *path, const void *data, size_t size, unsigned mode, name_fn *name,
                                    struct pp_error *err)
 {

@@ -34,23 +34,22 @@ enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *
 void pp_map_close(struct pp_map *map); /* a zeroed or closed map is fine */
 /* True once part of the file was found missing; the data read since then are zeros. */
 bool pp_map_lost(const struct pp_map *map);
-/* True if somebody has written into the file since it was mapped, so that what was read of it may be of two files. One
- * that was removed, or replaced by a rename, is as it was. */
+/* True if another program has written to the file since it was mapped, so that what was read may mix two versions.
+ * Removing it, or replacing it by a rename, changes nothing. */
 bool pp_map_changed(const struct pp_map *map);
 
-/* The same watch over pages that the caller maps itself, whatever file is behind them. -1: the table is full; without a
- * watch a hole kills the process, so do not map a file there. */
+/* The same watch for pages that the caller maps, of any file. -1: the table is full; without a watch a hole kills the
+ * process, so do not map a file then. */
 int pp_map_watch(const void *data, size_t size);
 void pp_map_unwatch(int watch);         /* before the pages are unmapped; -1 is fine */
 bool pp_map_watch_lost(int watch);      /* -1: never */
 
-/* The bytes of a mapped file from `begin` to before `end` need not stay in memory; they are read again when they are
- * touched. Whatever shares a page with them goes, too: one touch brings back all of a large page, and with it what was
- * let go of before. Memory that is no mapped file is left alone. */
+/* Releases a range of a mapped file from memory; it is read again when it is touched. Everything in the same pages
+ * goes, too, and one touch brings a whole huge page back. Other memory is left alone. */
 void pp_map_let_go(const void *begin, const void *end);
 
-/* Puts read-only pages of a file, from `offset` on, or with fd -1 zeros, over [at, at + size), which is mapped already
- * and which other threads may be reading. Everything in whole pages of the system. May be called in a signal
+/* Maps read-only pages of a file, from `offset` on, or with fd -1 zeros, over [at, at + size), which is mapped already
+ * and which other threads may be reading. All values must be multiples of the system's page. May be called in a signal
  * handler. */
 bool pp_map_over(void *at, size_t size, int fd, uint64_t offset);
 
@@ -58,7 +57,7 @@ struct stat;
 /* st: as stat or fstat filled it. */
 struct pp_file_id pp_file_id(const struct stat *st);
 
-/* The folder that holds what path names, which need not be there: "." of a name alone. pp_free; NULL: out of memory. */
+/* The folder of a path, which need not exist: "." for a name alone. pp_free; NULL: out of memory. */
 char *pp_folder_of(const char *path);
 
 /* Reads a whole regular file of at most `limit` bytes into fresh memory (pp_free), NUL-terminated.
@@ -88,14 +87,13 @@ enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_erro
 /* Fails if something has the name `path` already, or if its folder does not exist or takes no files. */
 enum pp_code pp_check_new(const char *path, struct pp_error *err);
 
-/* PATH.PID.tmp, beside it: what is written there gets its name when it is whole. Of a name that leaves no room for the
- * ending within the 255 bytes of one as many bytes stand there as do. pp_free; NULL: out of memory. */
+/* PATH.PID.tmp, in the same folder, for a file that is renamed when it is complete. If the name leaves no room for the
+ * ending within 255 bytes, it is cut. pp_free; NULL: out of memory. */
 char *pp_temporary_name(const char *path);
-/* Whether `entry`, a file's name, is the temporary one of NAME: of something that is, or was, being written. */
+/* Whether `entry`, a file's name, is a temporary name for NAME: of a file that is, or was, being written. */
 bool pp_is_temporary_of(const char *entry, const char *name);
-/* Removes the temporary files of PATH that processes left when they died, which may be as large as a model, and with a
- * database those with -journal behind that. One that is locked, or younger than a minute, stays: somebody may be
- * writing it. */
+/* Removes the temporary files of PATH that dead processes have left, which may be as large as a model, and for a
+ * database those with -journal appended. A file that is locked, or younger than a minute, stays: it may be in use. */
 void pp_remove_left(const char *path);
 
 /* Replaces path (or the file that the link leads to, see pp_follow_links) by the bytes, if pp_check_target allows it:

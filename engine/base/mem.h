@@ -1,8 +1,8 @@
-/* mem.h - the one door to the heap.
+/* mem.h - all access to the heap.
  *
- * All memory of the engine and the application passes here, so that tests can make the Nth allocation fail
- * and count what a decode step allocates (nothing). Out of memory is an ordinary error: these functions
- * return NULL and never abort. Thread-safe. */
+ * All memory of the engine and the application is allocated here, so that tests can make the Nth allocation fail and
+ * count what a decode step allocates (nothing). Out of memory is an ordinary error: these functions return NULL and
+ * never abort. Thread-safe. */
 #ifndef PP_BASE_MEM_H
 #define PP_BASE_MEM_H
 
@@ -18,8 +18,8 @@ char *pp_strdup(const char *s);
 char *pp_strndup(const char *s, size_t n);   /* n bytes, no search for NUL; adds one */
 void pp_free(void *p);                       /* NULL is fine */
 
-/* What the systems we know call a large page: memory that is asked for in whole ones (madvise) has one translation of
- * addresses for each instead of 512. */
+/* The size of huge pages on the systems we know: memory that is requested in units of this (madvise) needs one TLB
+ * entry for each instead of 512. */
 enum { PP_LARGE_PAGE = 2 << 20 };
 
 /* Grows *items (elements of `size` bytes, *cap allocated) so that `need` fit; doubles. 0, or -1 if out of memory. */
@@ -29,8 +29,8 @@ int pp_grow(void *items, size_t *cap, size_t need, size_t size);
 
 /* The nth allocation from now on (1 is the next) fails, and every one after it if `sticky`. 0 switches it off. */
 void pp_mem_fail_at(uint64_t nth, int sticky);
-/* On the nth allocation from now on `call` is called once, on the thread that asks: what another program does in the
- * middle of things. NULL switches it off. */
+/* On the nth allocation from now on `call` is called once, on the allocating thread: to simulate other programs acting
+ * at that moment. NULL switches it off. */
 void pp_mem_call_at(uint64_t nth, void (*call)(void));
 /* Number of allocations by all threads since the program started. */
 uint64_t pp_mem_count(void);

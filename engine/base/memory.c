@@ -21,7 +21,7 @@ static uint64_t least(uint64_t a, uint64_t b)
 
 /* --- control groups ---------------------------------------------------------------------------------------------- */
 
-/* The words by which the two versions call the same. */
+/* The names that the two versions of control groups use. */
 struct version {
     const char *folder, *limit, *used;
     const char *file_pages[2]; /* in memory.stat */
@@ -32,7 +32,7 @@ static const struct version versions[] = {
     {"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", {"total_inactive_file", "total_active_file"}},
 };
 
-/* The number in a file, or behind a word at the beginning of one of its lines. UINT64_MAX: none ("max"). */
+/* The number in a file, or after a word at the beginning of a line. UINT64_MAX: none ("max"). */
 static uint64_t number_in(const char *folder, const char *file, const char *word)
 {
     char path[4400], line[256];
@@ -67,7 +67,8 @@ static uint64_t room_in(const char *folder, const struct version *v)
     return used < limit ? limit - used : 0;
 }
 
-/* Of the group and all around it; in a container the outer ones are not to be seen, and the root is its own. */
+/* The smallest room of the group and its parents. In a container outer groups are invisible, and the root is the
+ * container's own. */
 static uint64_t room_up_from(const char *root, const struct version *v, const char *group)
 {
     char folder[4096];

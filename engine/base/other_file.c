@@ -4,11 +4,11 @@
 #include <stdint.h>
 #include <string.h>
 
-/* How a kind of files begins. */
+/* How files of a kind begin. */
 struct kind {
     const char *begin;
     size_t n;
-    const char *text; /* behind the file's name */
+    const char *text; /* the message after the file's name */
 };
 
 #define BEGINS(s) s, sizeof(s) - 1
@@ -45,7 +45,7 @@ static bool is_page(const char *s, size_t n)
     return i + 1 < n && s[i] == '<' && (s[i + 1] == '!' || s[i + 1] == '?' || s[i + 1] == 'h' || s[i + 1] == 'H');
 }
 
-/* The length of the header, the lowest byte first, then the header: a JSON object. */
+/* The length of the header, little-endian, then the header: a JSON object. */
 static bool is_safetensors(const uint8_t *s, size_t n)
 {
     uint64_t length = 0;

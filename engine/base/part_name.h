@@ -1,5 +1,5 @@
-/* part_name.h - names of models in several files, NAME-00001-of-00003, as llama-gguf-split and transformers have them,
- * and in paths. */
+/* part_name.h - names of split models, NAME-00001-of-00003, as llama-gguf-split and transformers write them, and names
+ * in paths. */
 #ifndef PP_BASE_PART_NAME_H
 #define PP_BASE_PART_NAME_H
 
@@ -10,11 +10,11 @@ enum {
     PP_PART_NUMBER = 6,  /* of its "-00001" */
 };
 
-/* Whether the n characters of a name, without ".gguf", end so: PP_PART_ENDING, or 0. */
+/* If the n characters of a name, without ".gguf", end like this: PP_PART_ENDING; otherwise 0. */
 size_t pp_part_ending(const char *name, size_t n);
 
-/* What a path calls what is there, *n bytes within it: its last part, without slashes behind it; but NAME of a
- * snapshot in the cache of Hugging Face's programs, .../models--OWNER--NAME/snapshots/HASH. */
+/* The name of what a path leads to, *n bytes within it: its last part, without trailing slashes; for a snapshot in the
+ * cache of Hugging Face's programs, .../models--OWNER--NAME/snapshots/HASH, it is NAME. */
 const char *pp_path_name(const char *path, size_t *n);
 
 #endif

@@ -57,7 +57,7 @@ static void read_nodes(const char *dir, const cpu_set_t *allowed, struct pp_topo
         read_cpu_list(path, &n->cpus);
         CPU_AND(&n->cpus, &n->cpus, allowed);
         n->n_cpus = CPU_COUNT(&n->cpus);
-        if (n->n_cpus) /* a node may have memory alone */
+        if (n->n_cpus) /* nodes may have only memory */
             t->n_nodes++;
     }
     if (d)
@@ -84,7 +84,7 @@ void pp_topology_read(const char *dir, const cpu_set_t *allowed, struct pp_topol
         known += out->nodes[i].n_cpus;
     if (known == out->n_cpus)
         return;
-    out->n_nodes = 1; /* nothing to go by: the machine is one node */
+    out->n_nodes = 1; /* nothing is known: the machine counts as one node */
     out->nodes[0] = (struct pp_node){.n_cpus = out->n_cpus, .cpus = *allowed};
 }
 
@@ -143,7 +143,7 @@ static int group_quota(const char *root, const char *group)
     return n;
 }
 
-/* The path behind "0::" in /proc/self/cgroup, "" for the root. */
+/* The path after "0::" in /proc/self/cgroup, "" for the root. */
 static void own_group(const char *file, char *group, size_t size)
 {
     FILE *f = fopen(file, "re");
@@ -164,9 +164,9 @@ int pp_cpu_quota(const char *root, const char *self)
     char group[PATH_MAX];
     root = root ? root : "/sys/fs/cgroup";
     own_group(self ? self : "/proc/self/cgroup", group, sizeof group);
-    if (strstr(group, "/..")) /* seen from another name space */
+    if (strstr(group, "/..")) /* from another name space */
         *group = 0;
-    for (int least = INT_MAX;;) { /* a group cannot use more than those it lies in */
+    for (int least = INT_MAX;;) { /* a group is also limited by its parents */
         int n = group_quota(root, group);
         char *last = strrchr(group, '/');
         least = n < least ? n : least;

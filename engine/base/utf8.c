@@ -13,7 +13,7 @@ static size_t announced(unsigned char lead)
     return 0;
 }
 
-/* Whether byte may follow lead at position 1: shuts out overlong forms, surrogates and values past U+10FFFF. */
+/* Whether byte may follow lead at position 1: excludes overlong forms, surrogates and values past U+10FFFF. */
 static bool second_byte_fits(unsigned char lead, unsigned char byte)
 {
     if ((byte & 0xC0) != 0x80) return false;
@@ -106,7 +106,7 @@ static bool cuts(const char *fmt)
     return false;
 }
 
-/* How many bytes of s[0..n) there are of the character that begins there, which may end early. */
+/* How many bytes of s[0..n) belong to the character that begins there, which may be incomplete. */
 static size_t begun(const char *s, size_t n)
 {
     const unsigned char *p = (const unsigned char *)s;

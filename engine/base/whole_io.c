@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What a write that did nothing, and does not say why, has met. */
+/* Whether a write has failed; one that wrote nothing without an error counts as a full disk. */
 static bool failed(ssize_t w)
 {
     if (w == 0)

@@ -1,6 +1,5 @@
-/* whole_io.h - reads and writes that do not end halfway: the system may do a part of what is asked, be interrupted, or
- * wait for ever.
- * Any thread. */
+/* whole_io.h - reads and writes that are complete: system calls may do only a part of what is asked, be interrupted, or
+ * wait for ever. Any thread. */
 #ifndef PP_ENGINE_BASE_WHOLE_IO_H
 #define PP_ENGINE_BASE_WHOLE_IO_H
 
@@ -9,8 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Opens a regular file for reading; close it with fclose. NULL: errno says why. Anything but a regular file is refused
- * with EINVAL: one would wait for a pipe, and a device may have no end. */
+/* Opens a regular file for reading; close it with fclose. NULL: errno tells why. Anything else is refused with EINVAL:
+ * a pipe could block, and a device may have no end. */
 FILE *pp_open_regular(const char *path);
 
 /* Writes n bytes at the file's position. false: errno says why; some of the bytes may have been written. */

@@ -1,7 +1,7 @@
-/* wish.h - a signal that asks to stop, and the next one, which means it.
+/* wish.h - a signal that asks to stop, and a second one that insists.
  *
- * Not every second signal is a second wish: timeout(1) sends its signal to the process and then once more to the whole
- * group, a terminal and a shell both tell that a window is closed. */
+ * Not every second signal counts: timeout(1) sends its signal to the process and then again to the whole group, and
+ * both a terminal and a shell report that a window is closed. */
 #ifndef PP_BASE_WISH_H
 #define PP_BASE_WISH_H
 
@@ -13,22 +13,21 @@
 #include "engine/base/clock.h"
 
 struct pp_wish {
-    _Atomic uint64_t first_ns; /* of the clock; 0: none yet */
+    _Atomic uint64_t first_ns; /* clock; 0: none yet */
 };
 
-/* Whether this signal is a wish of its own after an earlier one: it came more than 0.3 s later than the first. For
- * signal handlers, in any thread. */
+/* Whether this signal insists: it came more than 0.3 s after the first. For signal handlers, in any thread. */
 static inline bool pp_wish_again(struct pp_wish *w)
 {
     enum { SAME_WISH_NS = 300000000 };
     const uint64_t now = pp_now_ns();
     uint64_t first = 0;
     return !atomic_compare_exchange_strong(&w->first_ns, &first, now) &&
-           now > first + SAME_WISH_NS; /* another thread's may be later than now, too */
+           now > first + SAME_WISH_NS; /* another thread may have set a time later than now */
 }
 
-/* Likewise; if so, the process dies as if there were no handler, as soon as that returns (until then the signal is
- * blocked). */
+/* The same; if it insists, the process dies as if there were no handler, as soon as the handler returns (until then the
+ * signal is blocked). */
 static inline void pp_wish_obey(struct pp_wish *w, int number)
 {
     if (!pp_wish_again(w))

@@ -1,6 +1,7 @@
-/* word.h - upper and lower case alike in the words of files, formats and commands: the letters of ASCII, and no others.
+/* word.h - case-insensitive words in files, formats and commands: for ASCII letters only.
  *
- * strcasecmp asks the user's locale, and a Turkish one takes I and i for two letters: iq4_xs would be no IQ4_XS. */
+ * strcasecmp uses the user's locale, and in a Turkish one I and i are different letters: iq4_xs would not match
+ * IQ4_XS. */
 #ifndef PP_BASE_WORD_H
 #define PP_BASE_WORD_H
 
@@ -12,7 +13,7 @@ int pp_casecmp(const char *a, const char *b);               /* below, at or abov
 int pp_ncasecmp(const char *a, const char *b, size_t n);    /* of the first n bytes */
 const char *pp_casestr(const char *s, const char *word);    /* where the word is in s, or NULL */
 bool pp_case_ends_with(const char *s, const char *end);
-/* The same where case counts. */
+/* Case-sensitive. */
 bool pp_ends_with(const char *s, const char *end);
 
 #endif
