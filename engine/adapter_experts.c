@@ -78,10 +78,10 @@ static bool find_name(const struct pp_arch *arch, const char *stem, const char *
 
 static enum pp_hf_form form_of_parts(enum pp_hf_form form, bool *transposed)
 {
-    *transposed = form == PP_HF_EXPERTS_TURNED || form == PP_HF_EXPERTS_GATE_UP || form == PP_HF_EXPERTS_HALVES_TURNED;
-    return form == PP_HF_EXPERTS_GATE_UP         ? PP_HF_IN_TURNS
-           : form == PP_HF_EXPERTS_HALVES_TURNED ? PP_HF_HALVES
-           : form == PP_HF_EXPERTS_TURNED        ? PP_HF_SAME
+    *transposed = form == PP_HF_EXPERTS_TRANSPOSED || form == PP_HF_EXPERTS_INTERLEAVED || form == PP_HF_EXPERTS_HALVES;
+    return form == PP_HF_EXPERTS_INTERLEAVED         ? PP_HF_INTERLEAVED
+           : form == PP_HF_EXPERTS_HALVES ? PP_HF_HALVES
+           : form == PP_HF_EXPERTS_TRANSPOSED        ? PP_HF_SAME
                                                  : form;
 }
 

@@ -20,17 +20,17 @@ bool pp_adapter_is_of_experts(const char *name)
 /* Fused q, k and v. */
 static bool is_of_three(enum pp_hf_form form)
 {
-    return form == PP_HF_QKV_STACKED || form == PP_HF_QKV_BY_GROUP || form == PP_HF_QKV_IN_FOUR;
+    return form == PP_HF_QKV_STACKED || form == PP_HF_QKV_BY_GROUP || form == PP_HF_QKV_IN_PIECES;
 }
 
 bool pp_adapter_is_by_rows(const struct pp_adapter_target *t)
 {
-    return t->second || is_of_three(t->form) || t->form == PP_HF_QKV_BY_HEAD;
+    return t->second || is_of_three(t->form) || t->form == PP_HF_QKV_FUSED_BY_GROUP;
 }
 
 bool pp_adapter_form_fits(const struct pp_adapter_target *t)
 {
-    const bool turned = t->form == PP_HF_TURNED || t->form == PP_HF_ONE_ROW; /* forms that A and B do not depend on */
+    const bool turned = t->form == PP_HF_TRANSPOSED || t->form == PP_HF_ONE_ROW; /* forms that A and B do not depend on */
     if (pp_hf_added(t->form) != 0.0f) /* a norm, whose stored value lacks this */
         return t->weight.n_dims == 1 || t->bias.data;
     return t->form == PP_HF_SAME || pp_adapter_is_by_rows(t) || (turned && !t->weight.data);

@@ -64,11 +64,11 @@ static enum pp_code folder_rows(const struct pp_arch_name *entry, int part, int6
                                 struct pp_error *err)
 {
     const enum pp_hf_form form = entry->form;
-    const bool turns = form == PP_HF_EXPERTS_GATE_UP;
+    const bool turns = form == PP_HF_EXPERTS_INTERLEAVED;
     *rows = NULL;
-    if (form == PP_HF_SAME || form == PP_HF_EXPERTS_TURNED)
+    if (form == PP_HF_SAME || form == PP_HF_EXPERTS_TRANSPOSED)
         return PP_OK;
-    if (!turns && form != PP_HF_HALVES && form != PP_HF_EXPERTS_HALVES_TURNED)
+    if (!turns && form != PP_HF_HALVES && form != PP_HF_EXPERTS_HALVES)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, which folders of this family have in another "
                        "form than GGUF files; converting that is not supported", entry->gguf);
     if (!(*rows = pp_malloc((size_t)n * sizeof **rows)))

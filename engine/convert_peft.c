@@ -56,7 +56,7 @@ static enum pp_hf_form form_of(const struct pp_arch *arch, const char *name)
             continue;
         snprintf(whole, sizeof whole, "%.*s.attn_qkv.%s", (int)(at - name), name, at + strlen(kinds[i]));
         const enum pp_hf_form form = pp_arch_form(arch, whole);
-        if (form != PP_HF_QKV_BY_HEAD && form != PP_HF_SAME)
+        if (form != PP_HF_QKV_FUSED_BY_GROUP && form != PP_HF_SAME)
             return form;
     }
     return pp_arch_form(arch, name);
@@ -133,7 +133,8 @@ static bool find_module(const struct pp_source *base, const char *name, struct m
             continue;
         snprintf(whole, sizeof whole, "%.*s.attn_qkv.weight", (int)(end - name), name);
         const struct pp_adapter_target of_three = {.form = pp_arch_form(arch, whole)};
-        if (!pp_adapter_is_by_rows(&of_three) || of_three.form == PP_HF_QKV_BY_HEAD || !pp_hf_qkv_names(whole, names))
+        if (!pp_adapter_is_by_rows(&of_three) || of_three.form == PP_HF_QKV_FUSED_BY_GROUP ||
+            !pp_hf_qkv_names(whole, names))
             break;
         m->form = of_three.form;
         m->n_out = rows_of(base, names, 3);
@@ -196,7 +197,7 @@ static enum pp_code check_folder_form(const struct to_peft *p, const struct pp_a
     struct pp_adapter_target there = *t;
     there.form = form_of(pp_convert_arch(p->base), name);
     there.second = NULL;
-    const bool several = pp_adapter_is_by_rows(&there) && there.form != PP_HF_QKV_BY_HEAD;
+    const bool several = pp_adapter_is_by_rows(&there) && there.form != PP_HF_QKV_FUSED_BY_GROUP;
     return several || !pp_adapter_form_fits(&there) ? pp_convert_fail_form(name, err) : PP_OK;
 }
 
@@ -210,7 +211,7 @@ static enum pp_code find_order(const struct to_peft *p, const struct pp_adapter_
     const size_t n = (size_t)t->n_out;
     there.form = form_of(pp_convert_arch(p->base), t->name);
     *order = NULL;
-    if (!pairs && there.form != PP_HF_QKV_BY_HEAD)
+    if (!pairs && there.form != PP_HF_QKV_FUSED_BY_GROUP)
         return PP_OK;
     int32_t *ours = pp_malloc(n * sizeof *ours);
     if (!ours || !(*order = pp_malloc(n * sizeof **order))) {

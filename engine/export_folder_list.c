@@ -113,15 +113,15 @@ enum { N_MIXES = 6 }; /* of RWKV; RWKV 6 has one less */
 static bool holds_two(enum pp_hf_form form)
 {
     switch (form) {
-    case PP_HF_EXPERTS_GATE_UP:
-    case PP_HF_EXPERTS_HALVES_TURNED:
-    case PP_HF_BIASES_GATE_UP:
-    case PP_HF_TWO_TAPS:
-    case PP_HF_TAPS:
-    case PP_HF_IN_TURNS:
+    case PP_HF_EXPERTS_INTERLEAVED:
+    case PP_HF_EXPERTS_HALVES:
+    case PP_HF_BIASES_INTERLEAVED:
+    case PP_HF_TWO_TAPS_4D:
+    case PP_HF_TWO_TAPS_3D:
+    case PP_HF_INTERLEAVED:
     case PP_HF_HALVES:
-    case PP_HF_INDEX:
-    case PP_HF_KEYS_VALUES:
+    case PP_HF_INDEXER_Q_K:
+    case PP_HF_HALVES_BY_HEAD:
         return true;
     default:
         return false;
@@ -135,11 +135,11 @@ static void shape_values(const struct folder *f, struct item *item, enum pp_hf_f
     if (added != 0.0f)
         item->add = -added;
     item->times = divided_by(pp_source_hparams(f->s), item->from->name);
-    if (form == PP_HF_REST)
+    if (form == PP_HF_ONE_MINUS)
         item->add = item->times = -1;
-    if (form == PP_HF_EXP_BETWEEN)
+    if (form == PP_HF_EXP_4D)
         item->logs = 1;
-    if (form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_MINUS_EXP_BETWEEN)
+    if (form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_MINUS_EXP_4D)
         item->logs = -1;
 }
 
@@ -154,36 +154,36 @@ static void flatten(struct item *item)
 static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_form form)
 {
     switch (form) {
-    case PP_HF_BEHIND_RESERVED:
+    case PP_HF_AFTER_RESERVED:
         item->order = RESERVED; /* no position uses them, so their values do not matter */
         item->ne[1] += pp_source_hparams(f->s)->n_reserved_positions;
         break;
     case PP_HF_COLUMN:
     case PP_HF_MINUS_EXP_COLUMN:
-    case PP_HF_FLAT:
-    case PP_HF_GROUPS:
+    case PP_HF_VECTOR_OR_ROW:
+    case PP_HF_FLAT_GROUPS:
         flatten(item);
         break;
-    case PP_HF_MINUS_EXP_BETWEEN:
-    case PP_HF_EXP_BETWEEN:
+    case PP_HF_MINUS_EXP_4D:
+    case PP_HF_EXP_4D:
         item->n_dims = 4;
         break;
-    case PP_HF_EXPERTS_HALVES_TURNED:
-    case PP_HF_EXPERTS_GATE_UP:
+    case PP_HF_EXPERTS_HALVES:
+    case PP_HF_EXPERTS_INTERLEAVED:
         turn(item);
-        item->side_by_side = form == PP_HF_EXPERTS_HALVES_TURNED;
+        item->side_by_side = form == PP_HF_EXPERTS_HALVES;
         item->ne[0] *= 2;
         break;
-    case PP_HF_TURNED:
-    case PP_HF_EXPERTS_TURNED:
+    case PP_HF_TRANSPOSED:
+    case PP_HF_EXPERTS_TRANSPOSED:
         turn(item);
         break;
-    case PP_HF_WAYS:
-    case PP_HF_WAYS_APART:
+    case PP_HF_MIX_W1:
+    case PP_HF_MIX_W2:
         turn(item);
         item->ways = item->from->ne[1] * item->from->ne[2] / (N_MIXES - 1);
         break;
-    case PP_HF_EXPERTS_FLAT_TURNED:
+    case PP_HF_EXPERTS_FLAT_TRANSPOSED:
         turn(item);
         item->n_dims = 2;
         break;
@@ -191,36 +191,36 @@ static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_for
     case PP_HF_ONE_ROW:
         item->n_dims = 2;
         break;
-    case PP_HF_TWO_TAPS:
-    case PP_HF_TAPS:
+    case PP_HF_TWO_TAPS_4D:
+    case PP_HF_TWO_TAPS_3D:
         item->taps = true;
-        item->taps_last = form == PP_HF_TAPS;
+        item->taps_last = form == PP_HF_TWO_TAPS_3D;
         item->ne[0] *= 2;
         break;
-    case PP_HF_BIASES_GATE_UP:
+    case PP_HF_BIASES_INTERLEAVED:
         item->ne[0] *= 2;
         break;
-    case PP_HF_HEAD_TAPS:
+    case PP_HF_CONV_BY_HEAD:
         item->between = true;
         break;
-    case PP_HF_NUMBER:
+    case PP_HF_SCALAR:
         item->n_dims = 0;
         break;
-    case PP_HF_DEEP:
-    case PP_HF_REST:
+    case PP_HF_VECTOR_3D:
+    case PP_HF_ONE_MINUS:
         item->n_dims = 3;
         break;
-    case PP_HF_CHANNELS:
-    case PP_HF_CHANNELS_APART:
+    case PP_HF_CONV:
+    case PP_HF_CONV_3D:
         item->n_dims = 3;
         item->ne[2] = item->ne[1] * item->ne[2] * item->ne[3];
         item->ne[1] = item->ne[3] = 1;
         item->last_of_one = f->opt->bits != 0;
         break;
-    case PP_HF_HEADS:
+    case PP_HF_STATE_HEAD_ROWS:
         item->row = pp_source_hparams(f->s)->state_key_dim;
         break;
-    case PP_HF_QKV_BY_HEAD:
+    case PP_HF_QKV_FUSED_BY_GROUP:
         item->order = BY_HEAD;
         break;
     default:
@@ -232,12 +232,12 @@ static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_for
 static void add_rows(const struct folder *f, struct item *item, enum pp_hf_form form)
 {
     item->ne[1] += item->with->ne[1];
-    item->order = form == PP_HF_HALVES || form == PP_HF_INDEX ? ONE_BEHIND : KEYS_VALUES;
-    if (form == PP_HF_IN_TURNS) { /* as if each row were a head */
+    item->order = form == PP_HF_HALVES || form == PP_HF_INDEXER_Q_K ? ONE_BEHIND : KEYS_VALUES;
+    if (form == PP_HF_INTERLEAVED) { /* as if each row were a head */
         item->head_dim = 1;
         item->n_head_kv = item->from->ne[1];
     }
-    if (form == PP_HF_KEYS_VALUES)
+    if (form == PP_HF_HALVES_BY_HEAD)
         item->halves = !pp_source_hparams(f->s)->rope_neox && !f->arch->hf_pairs;
 }
 
@@ -260,20 +260,20 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     item->n_head_kv = hp->n_head_kv;
     if (holds_two(form) && !(item->with = other_of(f, item->from)))
         return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no like beside it", item->from->name);
-    if (form == PP_HF_BEHIND_RESERVED && !hp->n_reserved_positions)
+    if (form == PP_HF_AFTER_RESERVED && !hp->n_reserved_positions)
         return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s hold rows of %.200s that this one lacks",
                        f->arch->name, item->from->name);
-    if (form == PP_HF_HEADS && (item->n_dims != 1 || item->ne[0] % hp->state_key_dim != 0))
+    if (form == PP_HF_STATE_HEAD_ROWS && (item->n_dims != 1 || item->ne[0] % hp->state_key_dim != 0))
         return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has another size than all heads", item->from->name);
     item->reordered = pp_source_gguf(f->s) && pp_state_order(hp, item->from->name, &item->heads);
     shape_values(f, item, form);
     shape_dims(f, item, form);
-    const bool matrices_in_turns = form == PP_HF_IN_TURNS && item->n_dims == 2;
-    if (form == PP_HF_HALVES || form == PP_HF_INDEX || form == PP_HF_KEYS_VALUES || matrices_in_turns)
+    const bool matrices_in_turns = form == PP_HF_INTERLEAVED && item->n_dims == 2;
+    if (form == PP_HF_HALVES || form == PP_HF_INDEXER_Q_K || form == PP_HF_HALVES_BY_HEAD || matrices_in_turns)
         add_rows(f, item, form);
-    else if (form == PP_HF_IN_TURNS)
+    else if (form == PP_HF_INTERLEAVED)
         item->ne[0] *= 2;
-    const bool by_rows = form == PP_HF_KEYS_VALUES || matrices_in_turns;
+    const bool by_rows = form == PP_HF_HALVES_BY_HEAD || matrices_in_turns;
     if (!by_rows && !hp->rope_neox && !f->arch->hf_pairs && rows != PP_ROWS_SAME)
         order_heads(item);
     return PP_OK;
@@ -492,7 +492,7 @@ static const struct pp_arch_name *find_joined(const struct folder *f, const stru
     snprintf(whole, sizeof whole, "%.*s%s%s", (int)(at - t->name), t->name, fused, at + strlen(kinds[0]));
     const struct pp_arch_name *line = line_of(f, whole, name);
     const bool apart = line && (line->form == PP_HF_QKV_STACKED || line->form == PP_HF_QKV_BY_GROUP ||
-                                line->form == PP_HF_QKV_IN_FOUR);
+                                line->form == PP_HF_QKV_IN_PIECES);
     return apart ? line : NULL;
 }
 
@@ -600,7 +600,8 @@ static bool is_second(const struct folder *f, const struct pp_tensor *t)
 {
     struct pp_buf name = {0};
     const struct pp_arch_name *line = line_of(f, t->name, &name);
-    const bool tap = line && (line->form == PP_HF_TWO_TAPS || line->form == PP_HF_TAPS) && !strstr(t->name, "_last.");
+    const bool tap = line && (line->form == PP_HF_TWO_TAPS_4D || line->form == PP_HF_TWO_TAPS_3D) &&
+                     !strstr(t->name, "_last.");
     const bool second = line && line->second && (strstr(t->name, ".ffn_up") || strstr(t->name, ".attn_v.") || tap ||
                                                  strstr(t->name, ".attn_gate.") || strstr(t->name, ".indexer.k_proj."));
     pp_buf_free(&name);

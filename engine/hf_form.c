@@ -50,8 +50,8 @@ float pp_hf_added(enum pp_hf_form form)
 {
     switch (form) {
     case PP_HF_PLUS_ONE: return 1;
-    case PP_HF_PLUS_FIFTH: return 0.2f;
-    case PP_HF_PLUS_FIFTH_ROOT: return 0.08944272f;
+    case PP_HF_PLUS_0_2: return 0.2f;
+    case PP_HF_PLUS_0_2_POW_1_5: return 0.08944272f;
     default: return 0;
     }
 }
@@ -303,78 +303,78 @@ static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, c
 {
     switch (form) {
     case PP_HF_PLUS_ONE:
-    case PP_HF_PLUS_FIFTH:
-    case PP_HF_PLUS_FIFTH_ROOT:
+    case PP_HF_PLUS_0_2:
+    case PP_HF_PLUS_0_2_POW_1_5:
         return plus(t, pp_hf_added(form), out, err);
-    case PP_HF_BIASES_GATE_UP:
+    case PP_HF_BIASES_INTERLEAVED:
         return biases_apart(t, 2, out, err);
-    case PP_HF_IN_TURNS:
+    case PP_HF_INTERLEAVED:
         return biases_apart(t, 1, out, err);
-    case PP_HF_QKV_BY_HEAD:
+    case PP_HF_QKV_FUSED_BY_GROUP:
         return qkv_together(t, hp, out, err);
-    case PP_HF_BEHIND_RESERVED:
+    case PP_HF_AFTER_RESERVED:
         return behind_reserved(t, hp->n_reserved_positions, out, err);
     case PP_HF_ONE_ROW:
         return one_row(t, out, err);
-    case PP_HF_CHANNELS:
+    case PP_HF_CONV:
         return channels(t, out, err);
-    case PP_HF_HEAD_TAPS:
+    case PP_HF_CONV_BY_HEAD:
         return head_taps(t, out, err);
-    case PP_HF_CHANNELS_APART:
+    case PP_HF_CONV_3D:
         return channels_apart(t, out, err);
-    case PP_HF_MINUS_EXP_BETWEEN:
+    case PP_HF_MINUS_EXP_4D:
         return column_between(t, -1, out, err);
-    case PP_HF_EXP_BETWEEN:
+    case PP_HF_EXP_4D:
         return column_between(t, 1, out, err);
     case PP_HF_MINUS_EXP:
         return rates(t, hp, out, err);
     case PP_HF_COLUMN:
     case PP_HF_MINUS_EXP_COLUMN:
         return column(t, form == PP_HF_MINUS_EXP_COLUMN ? -1 : 0, out, err);
-    case PP_HF_HEADS:
+    case PP_HF_STATE_HEAD_ROWS:
         return flat(t, out, err);
-    case PP_HF_DEEP:
+    case PP_HF_VECTOR_3D:
         return not_deep(t, out, err);
-    case PP_HF_WAYS_ROWS:
-    case PP_HF_WAYS_VECTORS:
-        return ways_of_rows(t, form == PP_HF_WAYS_VECTORS, out, err);
-    case PP_HF_WAYS_COLUMNS:
+    case PP_HF_FLA_MIX_W1:
+    case PP_HF_FLA_MIX_BIAS:
+        return ways_of_rows(t, form == PP_HF_FLA_MIX_BIAS, out, err);
+    case PP_HF_FLA_MIX_W2:
         return ways_of_columns(t, out, err);
-    case PP_HF_TWO_TAPS:
-    case PP_HF_TAPS:
-        return taps_apart(t, form == PP_HF_TWO_TAPS, out, err);
-    case PP_HF_REST:
+    case PP_HF_TWO_TAPS_4D:
+    case PP_HF_TWO_TAPS_3D:
+        return taps_apart(t, form == PP_HF_TWO_TAPS_4D, out, err);
+    case PP_HF_ONE_MINUS:
         return rest(t, out, err);
-    case PP_HF_GROUPS:
+    case PP_HF_FLAT_GROUPS:
         return groups(t, hp->n_state_key_head, out, err);
     /* Done elsewhere: in hf_rows.c, tensor_forms.c, source_folder.c, pp_hf_stack and pp_hf_whole. */
     case PP_HF_SAME:
-    case PP_HF_TURNED:
-    case PP_HF_EXPERTS_TURNED:
-    case PP_HF_EXPERTS_GATE_UP:
-    case PP_HF_EXPERTS_HALVES_TURNED:
+    case PP_HF_TRANSPOSED:
+    case PP_HF_EXPERTS_TRANSPOSED:
+    case PP_HF_EXPERTS_INTERLEAVED:
+    case PP_HF_EXPERTS_HALVES:
     case PP_HF_QKV_STACKED:
     case PP_HF_GATE_QKV:
     case PP_HF_QKV_BY_GROUP:
-    case PP_HF_QKV_IN_FOUR:
-    case PP_HF_KEYS_VALUES:
-    case PP_HF_INDEX:
+    case PP_HF_QKV_IN_PIECES:
+    case PP_HF_HALVES_BY_HEAD:
+    case PP_HF_INDEXER_Q_K:
     case PP_HF_FIRST_ROW:
     case PP_HF_EXPERTS_FLAT:
-    case PP_HF_EXPERTS_FLAT_TURNED:
+    case PP_HF_EXPERTS_FLAT_TRANSPOSED:
     case PP_HF_UNIT_ROWS:
-    case PP_HF_WAYS:
-    case PP_HF_WAYS_APART:
-    case PP_HF_BACKWARDS:
-    case PP_HF_EIGHTFOLD:
+    case PP_HF_MIX_W1:
+    case PP_HF_MIX_W2:
+    case PP_HF_HALF_NEGATED:
+    case PP_HF_TIMES_EIGHT:
     case PP_HF_ADAPTERS:
     case PP_HF_HALVES:
-    case PP_HF_NUMBER:
-    case PP_HF_FLAT:
+    case PP_HF_SCALAR:
+    case PP_HF_VECTOR_OR_ROW:
     case PP_HF_SCALED:
-    case PP_HF_MIX:
-    case PP_HF_SCORE:
-    case PP_HF_WHOLE:
+    case PP_HF_LERP:
+    case PP_HF_PRODUCT:
+    case PP_HF_INTEGERS:
         break;
     }
     return pp_hf_fail_shape(t, err);
@@ -383,8 +383,8 @@ static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, c
 enum pp_code pp_hf_transform(const struct pp_tensor *t, enum pp_hf_form form, const struct pp_hparams *hp,
                              struct pp_tensor out[2], int *n, struct pp_error *err)
 {
-    const bool two = form == PP_HF_TWO_TAPS || form == PP_HF_TAPS || form == PP_HF_BIASES_GATE_UP ||
-                     form == PP_HF_IN_TURNS;
+    const bool two = form == PP_HF_TWO_TAPS_4D || form == PP_HF_TWO_TAPS_3D || form == PP_HF_BIASES_INTERLEAVED ||
+                     form == PP_HF_INTERLEAVED;
     out[0] = out[1] = (struct pp_tensor){0};
     *n = two ? 2 : 1;
     const enum pp_code code = transform(t, form, hp, out, err);

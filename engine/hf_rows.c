@@ -21,25 +21,25 @@ bool pp_hf_qkv_names(const char *name, char parts[3][PP_HF_NAME])
 bool pp_hf_is_by_rows(enum pp_hf_form form, const struct pp_tensor *t)
 {
     switch (form) {
-    case PP_HF_TURNED:
-    case PP_HF_EXPERTS_TURNED:
-    case PP_HF_EXPERTS_GATE_UP:
-    case PP_HF_EXPERTS_HALVES_TURNED:
-    case PP_HF_EXPERTS_FLAT_TURNED:
+    case PP_HF_TRANSPOSED:
+    case PP_HF_EXPERTS_TRANSPOSED:
+    case PP_HF_EXPERTS_INTERLEAVED:
+    case PP_HF_EXPERTS_HALVES:
+    case PP_HF_EXPERTS_FLAT_TRANSPOSED:
     case PP_HF_QKV_STACKED:
     case PP_HF_GATE_QKV:
     case PP_HF_QKV_BY_GROUP:
-    case PP_HF_QKV_IN_FOUR:
-    case PP_HF_KEYS_VALUES:
-    case PP_HF_INDEX:
+    case PP_HF_QKV_IN_PIECES:
+    case PP_HF_HALVES_BY_HEAD:
+    case PP_HF_INDEXER_Q_K:
     case PP_HF_UNIT_ROWS:
-    case PP_HF_WAYS:
-    case PP_HF_WAYS_APART:
-    case PP_HF_BACKWARDS:
-    case PP_HF_EIGHTFOLD:
+    case PP_HF_MIX_W1:
+    case PP_HF_MIX_W2:
+    case PP_HF_HALF_NEGATED:
+    case PP_HF_TIMES_EIGHT:
         return true;
-    case PP_HF_QKV_BY_HEAD:
-    case PP_HF_IN_TURNS:
+    case PP_HF_QKV_FUSED_BY_GROUP:
+    case PP_HF_INTERLEAVED:
         return t->n_dims != 1; /* biases are small, and are copied */
     default:
         return false;
@@ -130,11 +130,11 @@ static bool heads_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_
                        struct pp_rows *rows)
 {
     const int64_t n_part[] = {hp->n_head * hp->head_dim, hp->n_head_kv * hp->head_dim, hp->n_head_kv * hp->head_dim};
-    const int64_t n_pieces = form == PP_HF_QKV_IN_FOUR ? pp_hf_qkv_pieces(hp) : 0;
+    const int64_t n_pieces = form == PP_HF_QKV_IN_PIECES ? pp_hf_qkv_pieces(hp) : 0;
     if (hp->head_dim <= 0 || hp->n_head_kv <= 0 || n_rows != n_part[0] + 2 * n_part[1] ||
         (n_pieces && (hp->n_head != hp->n_head_kv || hp->n_head % n_pieces != 0)))
         return false;
-    rows->n_rows = form == PP_HF_QKV_BY_HEAD ? n_rows : n_part[part];
+    rows->n_rows = form == PP_HF_QKV_FUSED_BY_GROUP ? n_rows : n_part[part];
     rows->row_first = part == 0 ? 0 : part == 1 ? n_part[0] : n_part[0] + n_part[1];
     rows->row_step = 1;
     if (form != PP_HF_QKV_STACKED) {
@@ -171,19 +171,19 @@ bool pp_hf_part_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t 
                      struct pp_rows *rows)
 {
     switch (form) {
-    case PP_HF_QKV_BY_HEAD:
+    case PP_HF_QKV_FUSED_BY_GROUP:
     case PP_HF_QKV_STACKED:
     case PP_HF_QKV_BY_GROUP:
-    case PP_HF_QKV_IN_FOUR:
+    case PP_HF_QKV_IN_PIECES:
         return heads_rows(form, hp, n_rows, part, rows);
     case PP_HF_HALVES:
         return n_rows % 2 == 0 && behind_rows(n_rows / 2, n_rows, part, rows);
-    case PP_HF_KEYS_VALUES: /* interleaved by heads */
+    case PP_HF_HALVES_BY_HEAD: /* interleaved by heads */
         return (n_rows == 2 * hp->n_head_kv * hp->head_dim || n_rows == 2 * hp->n_head * hp->head_dim) &&
                turns_rows(hp->head_dim, n_rows, part, rows);
-    case PP_HF_IN_TURNS:
+    case PP_HF_INTERLEAVED:
         return turns_rows(1, n_rows, part, rows);
-    case PP_HF_INDEX: /* queries of all heads, then their key */
+    case PP_HF_INDEXER_Q_K: /* queries of all heads, then their key */
         return n_rows == (hp->n_index_head + 1) * hp->index_dim &&
                behind_rows(hp->n_index_head * hp->index_dim, n_rows, part, rows);
     default:
@@ -222,11 +222,11 @@ static enum pp_code add_biases(struct pp_tensor_list *l, const struct pp_tensor 
     return code;
 }
 
-/* Adds q, k and v as a tensor each; those of PP_HF_QKV_BY_HEAD as one, in which they follow each other. */
+/* Adds q, k and v as a tensor each; those of PP_HF_QKV_FUSED_BY_GROUP as one, in which they follow each other. */
 static enum pp_code add_heads(struct pp_tensor_list *l, const struct pp_tensor *t, enum pp_hf_form form,
                               const struct pp_hparams *hp, const char *name, struct pp_error *err)
 {
-    const bool apart = form != PP_HF_QKV_BY_HEAD;
+    const bool apart = form != PP_HF_QKV_FUSED_BY_GROUP;
     char own[3][NAME];
     const char *const parts[] = {apart ? own[0] : name, own[1], own[2]};
     struct pp_rows rows;
@@ -272,35 +272,35 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
     struct pp_tensor stack;
     enum pp_code code;
     switch (form) {
-    case PP_HF_TURNED:
+    case PP_HF_TRANSPOSED:
         return add_turned(l, t, 2, 1, false, names, err);
-    case PP_HF_EXPERTS_TURNED:
+    case PP_HF_EXPERTS_TRANSPOSED:
         return add_turned(l, t, 3, 1, false, names, err);
-    case PP_HF_EXPERTS_GATE_UP:
-    case PP_HF_EXPERTS_HALVES_TURNED:
-        return add_turned(l, t, 3, 2, form == PP_HF_EXPERTS_HALVES_TURNED, names, err);
-    case PP_HF_WAYS:
-    case PP_HF_WAYS_APART:
-        return add_ways(l, t, form == PP_HF_WAYS_APART, name, err);
-    case PP_HF_KEYS_VALUES:
-    case PP_HF_IN_TURNS:
-    case PP_HF_INDEX:
+    case PP_HF_EXPERTS_INTERLEAVED:
+    case PP_HF_EXPERTS_HALVES:
+        return add_turned(l, t, 3, 2, form == PP_HF_EXPERTS_HALVES, names, err);
+    case PP_HF_MIX_W1:
+    case PP_HF_MIX_W2:
+        return add_ways(l, t, form == PP_HF_MIX_W2, name, err);
+    case PP_HF_HALVES_BY_HEAD:
+    case PP_HF_INTERLEAVED:
+    case PP_HF_INDEXER_Q_K:
         return add_parts(l, t, form, hp, 2, names, err);
     case PP_HF_GATE_QKV:
         return add_gate_and_heads(l, t, hp, name, err);
-    case PP_HF_EXPERTS_FLAT_TURNED:
+    case PP_HF_EXPERTS_FLAT_TRANSPOSED:
         code = pp_hf_stack(t, hp, &stack, err);
         return code ? code : add_turned(l, &stack, 3, 1, false, names, err);
     case PP_HF_UNIT_ROWS:
-    case PP_HF_BACKWARDS:
-    case PP_HF_EIGHTFOLD:
-        if (t->n_dims != 2 || (form == PP_HF_BACKWARDS && t->ne[1] % hp->head_dim != 0))
+    case PP_HF_HALF_NEGATED:
+    case PP_HF_TIMES_EIGHT:
+        if (t->n_dims != 2 || (form == PP_HF_HALF_NEGATED && t->ne[1] % hp->head_dim != 0))
             return pp_hf_fail_shape(t, err);
         rows = stored(t);
-        rows.back_dim = form == PP_HF_BACKWARDS ? hp->head_dim : 0;
+        rows.back_dim = form == PP_HF_HALF_NEGATED ? hp->head_dim : 0;
         rows.unit = form == PP_HF_UNIT_ROWS;
         rows.as_blocks = false;
-        if (form == PP_HF_EIGHTFOLD) {
+        if (form == PP_HF_TIMES_EIGHT) {
             rows.n_scaled = 1;
             rows.scaled[0].end = rows.n_rows;
             rows.scaled[0].by = 8;

@@ -138,7 +138,7 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
                        "adapter %s changes %s, which folders of the family %s multiply when they are read, and this "
                        "model does not say by what: use it with the folder that it was made for", a->path, t->name,
                        m->info.arch);
-    const bool by_rows = t->form == PP_HF_SCALED || t->form == PP_HF_BACKWARDS; /* forms that scale rows: B can be
+    const bool by_rows = t->form == PP_HF_SCALED || t->form == PP_HF_HALF_NEGATED; /* forms that scale rows: B can be
                                                                                    scaled alike, other parts cannot */
     if (pp_adapter_form_fits(t) ||
         (by_rows && !t->weight.data && !t->tokens.data && !t->bias.data && !t->b_bias.data))
@@ -257,7 +257,7 @@ static const struct pp_adapter_target *split_target(struct loading *l, const str
     struct pp_adapter_target *own = &l->split[l->n_split];
     *own = *t;
     if (pp_ends_with(t->name, qkv) && linear_by_name(plan, t->name) < 0 && pp_hf_qkv_names(t->name, parts) &&
-        linear_by_name(plan, parts[1]) >= 0 && (t->form == PP_HF_SAME || t->form == PP_HF_QKV_BY_HEAD)) {
+        linear_by_name(plan, parts[1]) >= 0 && (t->form == PP_HF_SAME || t->form == PP_HF_QKV_FUSED_BY_GROUP)) {
         own->form = t->form == PP_HF_SAME ? PP_HF_QKV_STACKED : PP_HF_QKV_BY_GROUP;
         l->n_split++;
         return own;
@@ -351,7 +351,7 @@ static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error 
 /* The factor of a row in the model: a number, or -1 where a head rotates the other way. */
 static float row_scale(const struct pp_hparams *hp, enum pp_hf_form form, const char *name, int64_t row)
 {
-    if (form == PP_HF_BACKWARDS)
+    if (form == PP_HF_HALF_NEGATED)
         return row % hp->head_dim < hp->head_dim / 2 ? 1 : -1;
     return pp_hf_row_scale(hp, name, row);
 }
@@ -377,7 +377,7 @@ static enum pp_code load_halves(const struct loading *l, const struct job *job, 
     enum pp_code code =
         job->tokens ? pp_lora_token_halves(l->a, job->target, w, room, halves, err)
                     : pp_lora_read(l->a, job->target, w->ne[1], orders, room, halves, err);
-    if (!code && (job->target->form == PP_HF_SCALED || job->target->form == PP_HF_BACKWARDS))
+    if (!code && (job->target->form == PP_HF_SCALED || job->target->form == PP_HF_HALF_NEGATED))
         code = scale_rows(l, job, w, halves, err);
     if (code)
         return code;

@@ -287,7 +287,7 @@ struct pp_hparams {
     float attn_softcap;     /* scores become cap tanh(score / cap); 0: no cap */
     float final_softcap;    /* the same for logits */
     float router_softcap;   /* the same for the router's logits */
-    int64_t qkv_pieces;     /* folders: pieces of a PP_HF_QKV_IN_FOUR; 0: PP_HF_QKV_PIECES */
+    int64_t qkv_pieces;     /* folders: pieces of a PP_HF_QKV_IN_PIECES; 0: PP_HF_QKV_PIECES */
     bool unit_output;       /* folders: rows of the output matrix must be scaled to length 1 */
     /* Tokens from `first` to `end` - 1 are never predicted; both 0: unused entry. */
     struct {

@@ -247,9 +247,9 @@ static enum pp_code add_transformed(struct pp_source *s, const struct pp_tensor 
 static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
 {
     if (method == PP_QUANT_MXFP4)
-        return form == PP_HF_EXPERTS_TURNED;
+        return form == PP_HF_EXPERTS_TRANSPOSED;
     return form == PP_HF_SAME || form == PP_HF_ONE_ROW ||
-           (form == PP_HF_TURNED && (method == PP_QUANT_GPTQ || method == PP_QUANT_AWQ));
+           (form == PP_HF_TRANSPOSED && (method == PP_QUANT_GPTQ || method == PP_QUANT_AWQ));
 }
 
 /* Drops rows after the vocabulary: text has no such tokens. */
@@ -315,8 +315,8 @@ static enum pp_code add_cut(struct pp_source *s, size_t i, const struct pp_tenso
 static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form form, const struct pp_buf *name,
                                const struct pp_buf *second, struct pp_error *err)
 {
-    const bool in_turns = s->quant.method == PP_QUANT_MXFP4 && form == PP_HF_EXPERTS_GATE_UP;
-    const bool by_head = form == PP_HF_QKV_BY_HEAD, backwards = form == PP_HF_BACKWARDS;
+    const bool in_turns = s->quant.method == PP_QUANT_MXFP4 && form == PP_HF_EXPERTS_INTERLEAVED;
+    const bool by_head = form == PP_HF_QKV_FUSED_BY_GROUP, backwards = form == PP_HF_HALF_NEGATED;
     struct pp_tensor t;
     struct pp_rows *rows = pp_tensor_list_rows(&s->list, err);
     if (!rows)
@@ -410,15 +410,15 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     const char *expert = s->hp.other_experts ? pp_expert_number(pp_buf_cstr(name)) : NULL;
     if (expert && strtol(expert, NULL, 10) >= s->hp.n_expert)
         return PP_OK;
-    const bool as_it_is = entry->form == PP_HF_NUMBER || entry->form == PP_HF_FLAT ||
+    const bool as_it_is = entry->form == PP_HF_SCALAR || entry->form == PP_HF_VECTOR_OR_ROW ||
                           (entry->form == PP_HF_SCALED && !s->hp.scales.any) ||
                           (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
     const enum pp_hf_form form = as_it_is ? PP_HF_SAME : entry->form;
-    if (form == PP_HF_MIX || form == PP_HF_SCORE || pp_is_of_first_values(&s->hp, pp_buf_cstr(name)))
+    if (form == PP_HF_LERP || form == PP_HF_PRODUCT || pp_is_of_first_values(&s->hp, pp_buf_cstr(name)))
         return PP_OK; /* done by take_mixes, take_scores, take_first_values */
     if (packed)
         return add_packed(s, i, form, name, second, err);
-    if (form == PP_HF_WHOLE)
+    if (form == PP_HF_INTEGERS)
         return take_whole(s, t, pp_hf_dtype(s->hf, i), pp_buf_cstr(name), err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can",

@@ -227,7 +227,7 @@ int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row
         part = j < each ? 0 : j == each ? 1 : 2;
         of_part = part ? group : group * each + j;
     }
-    if (form == PP_HF_QKV_IN_FOUR) {
+    if (form == PP_HF_QKV_IN_PIECES) {
         const int64_t n = n_q / pp_hf_qkv_pieces(hp), in_piece = head % (3 * n);
         part = in_piece < n ? 0 : in_piece < 2 * n ? 2 : 1;
         of_part = head / (3 * n) * n + in_piece % n;
@@ -263,7 +263,7 @@ static enum pp_code add_bias_turns(struct pp_tensor_list *l, const struct pp_ten
     struct pp_tensor made[2];
     char name[NAME];
     int n;
-    enum pp_code code = pp_hf_transform(t, PP_HF_BIASES_GATE_UP, NULL, made, &n, err);
+    enum pp_code code = pp_hf_transform(t, PP_HF_BIASES_INTERLEAVED, NULL, made, &n, err);
     if (code)
         return code;
     code = pp_tensor_list_add(l, &made[0], half_name(t, 0, "_exps.bias", name), true, err);

@@ -56,11 +56,11 @@ enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *
 float pp_hf_row_scale(const struct pp_hparams *hp, const char *name, int64_t row);
 bool pp_hf_says_scales(const struct pp_hparams *hp);
 
-/* The number of pieces in a folder's matrix of the form PP_HF_QKV_IN_FOUR. */
+/* The number of pieces in a folder's matrix of the form PP_HF_QKV_IN_PIECES. */
 int64_t pp_hf_qkv_pieces(const struct pp_hparams *hp);
 
 /* Which of q, k and v (0 to 2) has row `row` of a folder's matrix of the form PP_HF_QKV_STACKED, PP_HF_QKV_BY_GROUP or
- * PP_HF_QKV_IN_FOUR; *in: which row of that it is. */
+ * PP_HF_QKV_IN_PIECES; *in: which row of that it is. */
 int pp_hf_qkv_row(enum pp_hf_form form, const struct pp_hparams *hp, int64_t row, int64_t *in);
 
 /* Gives NVFP4 matrices their factors, once all tensors are in the list. PP_ERR_FORMAT: their number differs from that

@@ -350,7 +350,7 @@ static void rows_of_joined(void **state)
         assert_int_equal(in, stacked[2 * r + 1] - '0');
     }
     for (int64_t r = 0, in; r < 24; r++) {
-        assert_int_equal("qkv"[pp_hf_qkv_row(PP_HF_QKV_IN_FOUR, &many, r, &in)], in_four[2 * r]);
+        assert_int_equal("qkv"[pp_hf_qkv_row(PP_HF_QKV_IN_PIECES, &many, r, &in)], in_four[2 * r]);
         assert_int_equal(in, in_four[2 * r + 1] - '0');
     }
 }

@@ -219,11 +219,11 @@ static void forms_of_states(void **state)
         int out_dims; /* 0: refused */
         int64_t out[3];
     } cases[] = {
-        {PP_HF_CHANNELS_APART, 3, {2, 1, 3, 1}, 3, {2, 1, 3}}, {PP_HF_CHANNELS_APART, 3, {1, 2, 3, 1}, 3, {2, 1, 3}},
-        {PP_HF_CHANNELS_APART, 2, {2, 3, 1, 1}, 3, {2, 1, 3}}, {PP_HF_CHANNELS_APART, 1, {6, 1, 1, 1}, 0, {0}},
-        {PP_HF_MINUS_EXP_BETWEEN, 4, {1, 6, 1, 1}, 2, {1, 6, 1}},
-        {PP_HF_MINUS_EXP_BETWEEN, 1, {6, 1, 1, 1}, 2, {1, 6, 1}},
-        {PP_HF_MINUS_EXP_BETWEEN, 2, {2, 3, 1, 1}, 0, {0}},
+        {PP_HF_CONV_3D, 3, {2, 1, 3, 1}, 3, {2, 1, 3}}, {PP_HF_CONV_3D, 3, {1, 2, 3, 1}, 3, {2, 1, 3}},
+        {PP_HF_CONV_3D, 2, {2, 3, 1, 1}, 3, {2, 1, 3}}, {PP_HF_CONV_3D, 1, {6, 1, 1, 1}, 0, {0}},
+        {PP_HF_MINUS_EXP_4D, 4, {1, 6, 1, 1}, 2, {1, 6, 1}},
+        {PP_HF_MINUS_EXP_4D, 1, {6, 1, 1, 1}, 2, {1, 6, 1}},
+        {PP_HF_MINUS_EXP_4D, 2, {2, 3, 1, 1}, 0, {0}},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -239,7 +239,7 @@ static void forms_of_states(void **state)
         assert_int_equal(out[0].n_dims, cases[i].out_dims);
         assert_memory_equal(out[0].ne, cases[i].out, sizeof cases[i].out);
         for (int k = 0; k < 6; k++) {
-            const float want = cases[i].form == PP_HF_CHANNELS_APART ? values[k] : -expf(values[k]);
+            const float want = cases[i].form == PP_HF_CONV_3D ? values[k] : -expf(values[k]);
             assert_true(((const float *)out[0].data)[k] == want);
         }
         pp_free((void *)(uintptr_t)out[0].data);

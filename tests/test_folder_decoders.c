@@ -166,8 +166,8 @@ static void codegen_in_eight(void **state)
     struct pp_hparams hp = {.n_head = s.n_head, .n_head_kv = s.n_head, .head_dim = s.head_dim}, eight = hp;
     eight.qkv_pieces = 8;
     for (int64_t r = 0, to, from; r < 3 * s.n_embd; r++) { /* what lies in four pieces as the model's does in eight */
-        struct matrix *m = decoder_find(moved, parts[pp_hf_qkv_row(PP_HF_QKV_IN_FOUR, &hp, r, &to)]);
-        const struct matrix *w = decoder_find(d, parts[pp_hf_qkv_row(PP_HF_QKV_IN_FOUR, &eight, r, &from)]);
+        struct matrix *m = decoder_find(moved, parts[pp_hf_qkv_row(PP_HF_QKV_IN_PIECES, &hp, r, &to)]);
+        const struct matrix *w = decoder_find(d, parts[pp_hf_qkv_row(PP_HF_QKV_IN_PIECES, &eight, r, &from)]);
         memcpy(m->values + to * s.n_embd, w->values + from * s.n_embd, (size_t)s.n_embd * sizeof *m->values);
     }
     assert_ok(pp_convert_to_folder(decoder_write(moved), folder, &(struct pp_convert_options){0}, &err), err);

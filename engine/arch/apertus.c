@@ -16,8 +16,8 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},
     NUMBER("alpha_p", PP_HF_SAME),
     NUMBER("alpha_n", PP_HF_SAME),
-    NUMBER("beta", PP_HF_NUMBER),
-    NUMBER("eps", PP_HF_NUMBER),
+    NUMBER("beta", PP_HF_SCALAR),
+    NUMBER("eps", PP_HF_SCALAR),
     {.hf = NULL},
 };
 static const char *const classes[] = {"ApertusForCausalLM", "apertus", "Apertus1p5TextForCausalLM", "apertus1p5_text",

@@ -16,82 +16,81 @@
 struct cJSON;
 struct pp_gguf_writer;
 
-/* Whether a GGUF file of the family holds a matrix's rows in another order than the Hugging Face folder. GGUF's llama
- * rotates neighbours, so that the rows of each head of q and k are interleaved; the same holds for their biases. */
+/* The order of a matrix's rows in a GGUF file, relative to the Hugging Face folder. GGUF's llama rotates neighbouring
+ * pairs (2i, 2i + 1) where Hugging Face rotates (i, i + head_dim / 2), so its converter interleaves the two halves of
+ * each head of q and k, and of their biases. */
 enum pp_row_order {
     PP_ROWS_SAME,
-    PP_ROWS_Q, /* interleaved within each of n_head heads */
-    PP_ROWS_K, /* interleaved within each of n_head_kv heads */
-    PP_ROWS_QKV, /* of both, with v's behind them, which are the same; only written */
+    PP_ROWS_Q,   /* interleaved within each of the n_head heads */
+    PP_ROWS_K,   /* interleaved within each of the n_head_kv heads */
+    PP_ROWS_QKV, /* a fused attn_qkv: q and k are interleaved, v is not; supported for writing GGUF files only */
 };
 
-/* What a tensor of a Hugging Face folder needs to become one of ours, which are as GGUF files have them. */
+/* How a tensor of a Hugging Face folder differs from ours, which has the layout of GGUF files. Shapes are given in
+ * PyTorch's order, the contiguous dimension last. Forms that make two tensors of one name them `gguf` and `second`. */
 enum pp_hf_form {
     PP_HF_SAME,
-    PP_HF_PLUS_ONE,       /* a norm is stored without the 1 that is added to it */
-    PP_HF_PLUS_FIFTH,     /* likewise 1 / 5 */
-    PP_HF_PLUS_FIFTH_ROOT, /* and the square root of its third power */
-    PP_HF_TURNED,         /* a matrix is stored [n_in, n_out] */
-    PP_HF_QKV_BY_HEAD,    /* for one head of k after the other the heads of q that go with it, it, and v's, instead of
-                             all of q, then k, then v */
-    PP_HF_EXPERTS_TURNED, /* [n_expert, n_in, n_out] */
-    PP_HF_EXPERTS_GATE_UP, /* likewise; outputs are of the gate and of the value in turns, and become the tensors of
-                              this name and of `second` */
-    PP_HF_EXPERTS_HALVES_TURNED, /* likewise; outputs of the gate come first, then those of the value */
-    PP_HF_BIASES_GATE_UP, /* [n_expert, n_out], in turns as well */
-    PP_HF_BEHIND_RESERVED, /* n_reserved_positions rows come first that are no position's */
-    PP_HF_QKV_STACKED,    /* the rows of q, then k, then v: attn_q, attn_k and attn_v, and not attn_qkv */
-    PP_HF_GATE_QKV,       /* likewise behind the rows of attn_gate; only read */
-    PP_HF_QKV_BY_GROUP,   /* as PP_HF_QKV_STACKED, but in the order of PP_HF_QKV_BY_HEAD */
-    PP_HF_QKV_IN_FOUR,    /* likewise, in PP_HF_QKV_PIECES pieces, or hparams.qkv_pieces: of each those of its heads of
-                             q, v and k */
-    PP_HF_HALVES,         /* a gate's rows, then those of the value: the tensors of this name and of `second`; of
-                             [n_expert, n_out, n_in] the matrices of each expert, where they lie */
-    PP_HF_KEYS_VALUES,    /* of each head the rows of keys, then those of values, or of queries and of what gates them:
-                             the tensors of this name and of `second` */
-    PP_HF_IN_TURNS,       /* of a matrix or a vector the values of a gate and of what it multiplies take turns: the
-                             tensors of this name and of `second` */
-    PP_HF_ONE_ROW,        /* a vector is stored as a matrix of one row */
-    PP_HF_NUMBER,         /* a vector of one element is stored without a dimension */
-    PP_HF_CHANNELS,       /* [n, taps] of a convolution is stored [n, 1, taps], or in MLX [n, taps, 1] */
-    PP_HF_CHANNELS_APART, /* likewise, and [n, 1, taps] here, too */
-    PP_HF_HEAD_TAPS,      /* [n, taps] of each head is stored [1, 1, n, 1, taps] */
-    PP_HF_MINUS_EXP,      /* of a vector's or matrix's values the logarithms are stored, without their minus */
-    PP_HF_COLUMN,         /* a matrix of one column is stored as a vector */
-    PP_HF_MINUS_EXP_COLUMN, /* both */
-    PP_HF_MINUS_EXP_BETWEEN, /* likewise, of [1, 1, n, 1] */
-    PP_HF_EXP_BETWEEN,    /* likewise, without the minus */
-    PP_HF_FLAT,           /* a vector, of which files may make a matrix of one row */
-    PP_HF_SCALED,         /* a matrix whose rows are to be multiplied by what hparams.scales say */
-    PP_HF_GROUPS,         /* a matrix with a row for each key of states is stored as a vector, its rows side by side */
-    PP_HF_MIX,            /* one of RWKV's vectors that files have in one tensor, or all of them: joined when the others
-                             are there */
-    PP_HF_HEADS,          /* a vector is stored as a matrix with a row for each head of states */
-    PP_HF_DEEP,           /* a vector of n values is stored as [1, 1, n] */
-    PP_HF_REST,           /* likewise, each of them being what is left of 1 beside ours */
-    PP_HF_TWO_TAPS,       /* a convolution's [n_out, n_in, 2, 1]: the matrices of the position before and, `second`, of
-                             the own one */
-    PP_HF_TAPS,           /* likewise, [n_out, n_in, 2] */
-    PP_HF_FIRST_ROW,      /* a vector is the first row of a matrix */
+    PP_HF_PLUS_ONE,       /* a norm's weight, stored without the 1 that is added to it */
+    PP_HF_PLUS_0_2,       /* the same with 0.2 (PLaMo 2) */
+    PP_HF_PLUS_0_2_POW_1_5, /* the same with 0.2^1.5 */
+    PP_HF_TRANSPOSED,     /* [n_in, n_out] */
+    PP_HF_QKV_FUSED_BY_GROUP, /* a fused attn_qkv with rows ordered by KV head: for each its heads of q, then k, then v.
+                             Ours is fused as well, with all of q, then k, then v */
+    PP_HF_EXPERTS_TRANSPOSED, /* [n_expert, n_in, n_out] */
+    PP_HF_EXPERTS_INTERLEAVED, /* [n_expert, n_in, 2 n_out], gate and up in alternate columns */
+    PP_HF_EXPERTS_HALVES, /* [n_expert, n_in, 2 n_out], all columns of the gate, then those of up */
+    PP_HF_BIASES_INTERLEAVED, /* [n_expert, 2 n_out], gate and up in alternate columns */
+    PP_HF_AFTER_RESERVED, /* a table of positions that starts with n_reserved_positions unused rows */
+    PP_HF_QKV_STACKED,    /* all rows of q, then k, then v: become attn_q, attn_k and attn_v */
+    PP_HF_GATE_QKV,       /* rows of attn_gate, then as PP_HF_QKV_STACKED; never written */
+    PP_HF_QKV_BY_GROUP,   /* rows ordered as in PP_HF_QKV_FUSED_BY_GROUP: become attn_q, attn_k and attn_v */
+    PP_HF_QKV_IN_PIECES,  /* PP_HF_QKV_PIECES (or hparams.qkv_pieces) equal pieces, each with its heads' rows of q, v
+                             and k in that order, as they were split over devices for training */
+    PP_HF_HALVES,         /* rows of the gate, then rows of up; a stack of experts is split expert by expert, where it
+                             lies */
+    PP_HF_HALVES_BY_HEAD, /* for each head head_dim rows of the first tensor, then of the second: keys and values, or
+                             queries and their gates */
+    PP_HF_INTERLEAVED,    /* alternate rows, or values of a vector: gate, up, gate, up ... */
+    PP_HF_ONE_ROW,        /* a vector, stored as [1, n] */
+    PP_HF_SCALAR,         /* a vector of one value, stored without a dimension */
+    PP_HF_CONV,           /* a depthwise convolution [n, taps], stored as [n, 1, taps]; by MLX as [n, taps, 1] */
+    PP_HF_CONV_3D,        /* stored likewise, or as [n, taps]; ours is [n, 1, taps] */
+    PP_HF_CONV_BY_HEAD,   /* [n_head, taps], stored as [1, 1, n_head, 1, taps] */
+    PP_HF_MINUS_EXP,      /* stored as a logarithm: ours is -exp(x) (Mamba's A_log) */
+    PP_HF_COLUMN,         /* [n, 1], stored as a vector */
+    PP_HF_MINUS_EXP_COLUMN, /* [n, 1] of -exp(x), stored as a vector */
+    PP_HF_MINUS_EXP_4D,   /* [n, 1] of -exp(x), stored as [1, 1, n, 1] */
+    PP_HF_EXP_4D,         /* [n, 1] of exp(x), stored as [1, 1, n, 1] */
+    PP_HF_VECTOR_OR_ROW,  /* a vector in folders; GGUF files may have it as [1, n] */
+    PP_HF_SCALED,         /* a matrix whose rows are multiplied by hparams.scales as they are read */
+    PP_HF_FLAT_GROUPS,    /* [n_group, n], a norm by group of states, stored as one vector */
+    PP_HF_LERP,           /* one of RWKV's token-shift vectors, which we and newer GGUF files keep in one tensor */
+    PP_HF_STATE_HEAD_ROWS, /* a vector, stored as [n_head, head_dim] */
+    PP_HF_VECTOR_3D,      /* a vector, stored as [1, 1, n] */
+    PP_HF_ONE_MINUS,      /* a vector, stored as [1, 1, n]: ours is 1 - x */
+    PP_HF_TWO_TAPS_4D,    /* a convolution [n_out, n_in, 2, 1]: the matrix for the position before, and `second` for the
+                             position itself */
+    PP_HF_TWO_TAPS_3D,    /* the same as [n_out, n_in, 2] */
+    PP_HF_FIRST_ROW,      /* a vector that is row 0 of a matrix */
     PP_HF_EXPERTS_FLAT,   /* [n_expert * n_out, n_in] */
-    PP_HF_EXPERTS_FLAT_TURNED, /* [n_expert * n_in, n_out] */
-    PP_HF_SCORE,          /* a vector is stored as two, of which it is the product: joined when both are there */
-    PP_HF_UNIT_ROWS,      /* with hparams.unit_output, rows are made of length 1 */
-    PP_HF_WAYS,           /* [n_in, 5 n_out]: columns of five ways to mix, in the order r, k, v, w, g, where we have
-                             rows in the order w, k, v, r, g */
-    PP_HF_WAYS_APART,     /* likewise, [5, n_in, n_out] */
-    /* The same as flash-linear-attention has it for RWKV 6, whose order is r, w, k, v, g; only read: */
-    PP_HF_WAYS_ROWS,      /* pieces of rows of a matrix [n_out, n_in] */
-    PP_HF_WAYS_VECTORS,   /* a row for each way */
-    PP_HF_WAYS_COLUMNS,   /* pieces of columns, each of which is a matrix of ours */
-    PP_HF_INDEX,          /* the rows of an index's queries, then those of its key: the tensors of this name and of
-                             `second` */
-    PP_HF_WHOLE,          /* a matrix of whole numbers, I32 or I64 */
-    PP_HF_BACKWARDS,      /* a matrix of heads that turn the other way round: the rows of the second half of each have
-                             the other sign; only read */
-    PP_HF_ADAPTERS,       /* [n, 1, n_out, n_in]: matrices of n adapters, before which files have one of zeros; only
-                             read */
-    PP_HF_EIGHTFOLD,      /* a matrix that is an eighth of ours, whose heads' norms have an epsilon 64 times as large */
+    PP_HF_EXPERTS_FLAT_TRANSPOSED, /* [n_expert * n_in, n_out] */
+    PP_HF_PRODUCT,        /* a vector that is the element-wise product of two stored ones */
+    PP_HF_UNIT_ROWS,      /* with hparams.unit_output, each row is scaled to length 1 */
+    /* RWKV 6's low-rank token shift, five mixes in one tensor: the folder has them in the order r, k, v, w, g, we have
+     * w, k, v, r, g. */
+    PP_HF_MIX_W1,         /* time_maa_w1, [n_in, 5 rank] */
+    PP_HF_MIX_W2,         /* time_maa_w2, [5, rank, n_out] */
+    /* The same in flash-linear-attention, in the order r, w, k, v, g; never written. */
+    PP_HF_FLA_MIX_W1,     /* [5 rank, n_in] */
+    PP_HF_FLA_MIX_BIAS,   /* [5, n] */
+    PP_HF_FLA_MIX_W2,     /* [n_out, 5 rank]: a block of columns for each mix */
+    PP_HF_INDEXER_Q_K,    /* rows of the queries of an indexer's heads, then of its one key */
+    PP_HF_INTEGERS,       /* a matrix of I32 or I64 */
+    PP_HF_HALF_NEGATED,   /* heads that rotate in the opposite direction: the rows of the second half of each head have
+                             their sign flipped; never written */
+    PP_HF_ADAPTERS,       /* [n, 1, n_out, n_in], the matrices of n adapters; GGUF files have one of zeros before them.
+                             Never written */
+    PP_HF_TIMES_EIGHT,    /* multiplied by 8, since the epsilon of our head norm is 64 times the folder's */
 };
 
 enum { PP_HF_QKV_PIECES = 4 };
@@ -133,9 +132,9 @@ struct pp_decoder {
     bool sub_norms;           /* what goes into their last matrices is: attn_sub_norm, ffn_sub_norm */
     /* How queries and keys are normed: by one vector for all heads, by one for all of them together, or, in some models
      * of the family only (pp_hparams.qk_norm), by one for all heads or one for each, or by one for all together. */
-    enum { PP_QK_PLAIN, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_PERHAPS, PP_QK_WHOLE_PERHAPS } qk_norm;
+    enum { PP_QK_NONE, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_OPTIONAL, PP_QK_WHOLE_OPTIONAL } qk_norm;
     bool centred_heads;       /* they are normed by LayerNorm, others not */
-    float head_eps;           /* PP_QK_PERHAPS: the epsilon of their norms; 0: that of all norms */
+    float head_eps;           /* PP_QK_OPTIONAL: the epsilon of their norms; 0: that of all norms */
     bool normed_stream;       /* no_pre_norm: a part's norm is of the stream, which goes on as it is then; both it and
                                  what is added are multiplied by hparams.stream_scales */
     bool raw_mixture;         /* no_pre_norm: experts read the stream itself, too */

@@ -8,9 +8,9 @@
 static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.mlp.router", .gguf = "blk.{}.ffn_gate_inp"},
     {.hf = "model.layers.{}.mlp.experts.fc1.weight", .gguf = "blk.{}.ffn_gate_exps.weight",
-     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_HALVES_TURNED, .whole = true},
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_HALVES, .whole = true},
     {.hf = "model.layers.{}.mlp.experts.fc2.weight", .gguf = "blk.{}.ffn_down_exps.weight",
-     .form = PP_HF_EXPERTS_TURNED, .whole = true},
+     .form = PP_HF_EXPERTS_TRANSPOSED, .whole = true},
     {.hf = "model.layers.{}.mlp.shared_experts.gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},
     {.hf = "model.layers.{}.mlp.shared_experts.up_proj", .gguf = "blk.{}.ffn_up_shexp"},
     {.hf = "model.layers.{}.mlp.shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp"},

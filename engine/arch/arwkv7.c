@@ -8,18 +8,18 @@
 
 #define MIXER "model.layers.{}.self_attn.time_mixer."
 #define FORMED(from, to, how) {.hf = MIXER from, .gguf = "blk.{}." to ".weight", .form = how, .whole = true}
-#define BLEND(letter, number) FORMED("x_" letter, "time_mix_lerp." number, PP_HF_MIX)
+#define BLEND(letter, number) FORMED("x_" letter, "time_mix_lerp." number, PP_HF_LERP)
 #define LOW(letter)                                                 \
-    FORMED(letter "1", "time_mix_" letter "1", PP_HF_TURNED),       \
-    FORMED(letter "2", "time_mix_" letter "2", PP_HF_TURNED),       \
-    FORMED(letter "0", "time_mix_" letter "0", PP_HF_DEEP)
+    FORMED(letter "1", "time_mix_" letter "1", PP_HF_TRANSPOSED),   \
+    FORMED(letter "2", "time_mix_" letter "2", PP_HF_TRANSPOSED),   \
+    FORMED(letter "0", "time_mix_" letter "0", PP_HF_VECTOR_3D)
 
 static const struct pp_arch_name names[] = {
     BLEND("r", "0"), BLEND("w", "1"), BLEND("k", "2"), BLEND("v", "3"), BLEND("a", "4"), BLEND("g", "5"),
     LOW("w"), LOW("a"), LOW("v"), LOW("g"),
-    FORMED("k_k", "time_mix_k_k", PP_HF_DEEP),
-    FORMED("k_a", "time_mix_k_a", PP_HF_DEEP),
-    FORMED("r_k", "time_mix_r_k", PP_HF_HEADS),
+    FORMED("k_k", "time_mix_k_k", PP_HF_VECTOR_3D),
+    FORMED("k_a", "time_mix_k_a", PP_HF_VECTOR_3D),
+    FORMED("r_k", "time_mix_r_k", PP_HF_STATE_HEAD_ROWS),
     {.hf = MIXER "receptance", .gguf = "blk.{}.time_mix_receptance"},
     {.hf = MIXER "key", .gguf = "blk.{}.time_mix_key"},
     {.hf = MIXER "value", .gguf = "blk.{}.time_mix_value"},

@@ -19,7 +19,7 @@
 
 static const struct pp_arch_name names[] = {
     {.hf = "embeddings.word_embeddings", .gguf = "token_embd"},
-    {.hf = "embeddings.position_embeddings", .gguf = "position_embd", .form = PP_HF_BEHIND_RESERVED},
+    {.hf = "embeddings.position_embeddings", .gguf = "position_embd", .form = PP_HF_AFTER_RESERVED},
     {.hf = "embeddings.token_type_embeddings", .gguf = "token_types"},
     NORM("embeddings.LayerNorm", "token_embd_norm"),
     {.hf = "encoder.layer.{}.attention.self.query", .gguf = "blk.{}.attn_q"},
@@ -54,7 +54,7 @@ static const struct pp_arch_name nomic_names[] = {
     {.hf = "encoder.layers.{}.mlp.experts.mlp.w1", .gguf = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_FLAT,
      .whole = true},
     {.hf = "encoder.layers.{}.mlp.experts.mlp.w2", .gguf = "blk.{}.ffn_down_exps.weight",
-     .form = PP_HF_EXPERTS_FLAT_TURNED, .whole = true},
+     .form = PP_HF_EXPERTS_FLAT_TRANSPOSED, .whole = true},
     {.hf = "encoder.layers.{}.mlp.experts.bias", .gguf = "blk.{}.ffn_down_exps.bias", .whole = true},
     {.hf = NULL},
 };

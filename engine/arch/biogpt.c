@@ -13,7 +13,7 @@ static const float EPS = 1e-5f;
 
 static const struct pp_arch_name names[] = {
     {.hf = "biogpt.embed_tokens", .gguf = "token_embd"},
-    {.hf = "biogpt.embed_positions", .gguf = "position_embd", .form = PP_HF_BEHIND_RESERVED},
+    {.hf = "biogpt.embed_positions", .gguf = "position_embd", .form = PP_HF_AFTER_RESERVED},
     {.hf = "biogpt.layer_norm", .gguf = "output_norm"},
     {.hf = "output_projection", .gguf = "output"},
     LAYER("self_attn_layer_norm", "attn_norm"),

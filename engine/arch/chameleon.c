@@ -86,7 +86,7 @@ const struct pp_arch pp_arch_chameleon = {
     .ignored = pp_common_ignored,
     .parts = &parts,
     .usual = usual,
-    .decoder = {.qk_norm = PP_QK_PERHAPS, .centred_heads = true, .head_eps = 1e-5f},
+    .decoder = {.qk_norm = PP_QK_OPTIONAL, .centred_heads = true, .head_eps = 1e-5f},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -202,7 +202,7 @@ const struct pp_arch pp_arch_command_r = {
     .ignored = pp_common_ignored,
     .usual = command_r_usual,
     .hf_pairs = true,
-    .decoder = {.layer_norm = true, .qk_norm = PP_QK_PERHAPS},
+    .decoder = {.layer_norm = true, .qk_norm = PP_QK_OPTIONAL},
     .from_config = command_r_from_config,
     .from_gguf = command_r_from_gguf,
     .to_config = command_r_to_config,

@@ -21,7 +21,7 @@ static const struct pp_arch_name names[] = {
      .whole = true, .not_mlx = true},
     {.hf = LAYER "ffn.experts.mlp.v1", .gguf = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_FLAT,
      .whole = true, .not_mlx = true},
-    {.hf = LAYER "ffn.experts.mlp.w2", .gguf = "blk.{}.ffn_down_exps.weight", .form = PP_HF_EXPERTS_FLAT_TURNED,
+    {.hf = LAYER "ffn.experts.mlp.w2", .gguf = "blk.{}.ffn_down_exps.weight", .form = PP_HF_EXPERTS_FLAT_TRANSPOSED,
      .whole = true, .not_mlx = true},
     {.hf = LAYER "ffn.experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}", .mlx = true},
     {.hf = LAYER "ffn.experts.{}.v1", .gguf = "blk.{}.ffn_up.{}", .mlx = true},

@@ -32,13 +32,13 @@ static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads,
 /* Queries or keys, in place; n: their width. */
 static bool add_qk_norm(struct builder *b, int l, const char *kind, int slot, int64_t n)
 {
-    const bool whole = b->d->qk_norm == PP_QK_WHOLE || b->d->qk_norm == PP_QK_WHOLE_PERHAPS;
+    const bool whole = b->d->qk_norm == PP_QK_WHOLE || b->d->qk_norm == PP_QK_WHOLE_OPTIONAL;
     struct pp_op norm = {.kind = whole ? PP_OP_NORM : PP_OP_HEAD_NORM, .layer = l, .in = slot, .in2 = NONE,
                          .out = slot};
     const int64_t n_heads = n / b->shape.head_dim;
     char name[64];
     snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    if (b->d->qk_norm == PP_QK_PERHAPS
+    if (b->d->qk_norm == PP_QK_OPTIONAL
             ? !find_head_norm(b, name, n_heads, &norm)
             : !pp_decoder_find_norm(b, name, b->d->qk_norm == PP_QK_BY_HEAD ? b->shape.head_dim : n, &norm))
         return false;
@@ -242,8 +242,8 @@ static bool add_qk_norms(struct builder *b, int l)
             return false;
         add_unit_norm(b, l, b->k);
     }
-    const bool perhaps = b->d->qk_norm == PP_QK_PERHAPS || b->d->qk_norm == PP_QK_WHOLE_PERHAPS;
-    const bool normed = perhaps ? b->hp->qk_norm : b->d->qk_norm != PP_QK_PLAIN;
+    const bool perhaps = b->d->qk_norm == PP_QK_OPTIONAL || b->d->qk_norm == PP_QK_WHOLE_OPTIONAL;
+    const bool normed = perhaps ? b->hp->qk_norm : b->d->qk_norm != PP_QK_NONE;
     if (normed && (!add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) ||
                    (!is_shared(b, l) && !add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv))))
         return false;

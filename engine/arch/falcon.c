@@ -17,7 +17,7 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "input_layernorm", .gguf = "blk.{}.attn_norm"},
     {.hf = LAYER "ln_attn", .gguf = "blk.{}.attn_norm_2"},
     {.hf = LAYER "post_attention_layernorm", .gguf = "blk.{}.ffn_norm"},
-    {.hf = LAYER "self_attention.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_BY_HEAD},
+    {.hf = LAYER "self_attention.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_FUSED_BY_GROUP},
     {.hf = LAYER "self_attention.dense", .gguf = "blk.{}.attn_output"},
     {.hf = LAYER "mlp.dense_h_to_4h", .gguf = "blk.{}.ffn_up"},
     {.hf = LAYER "mlp.dense_4h_to_h", .gguf = "blk.{}.ffn_down"},

@@ -244,7 +244,7 @@ enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err);
 #define PP_DELTA_NAMES                                                                                                \
     {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .form = PP_HF_PLUS_ONE},                 \
     {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm", .form = PP_HF_PLUS_ONE},                 \
-    {.hf = "model.layers.{}.linear_attn.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS,   \
+    {.hf = "model.layers.{}.linear_attn.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CONV,       \
      .whole = true},                                                                                                  \
     {.hf = "model.layers.{}.linear_attn.A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true},      \
     {.hf = "model.layers.{}.linear_attn.dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},                       \

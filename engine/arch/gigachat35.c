@@ -30,7 +30,7 @@ static const struct pp_arch_name names[] = {
     {.hf = ATTENTION "gate_proj", .gguf = "blk.{}.attn_gate"},
     {.hf = ATTENTION "in_proj_qkvz", .gguf = "blk.{}.ssm_in"},
     {.hf = ATTENTION "in_proj_ba", .gguf = "blk.{}.ssm_ba"},
-    {.hf = ATTENTION "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = ATTENTION "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CONV, .whole = true},
     {.hf = ATTENTION "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true},
     {.hf = ATTENTION "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
     {.hf = ATTENTION "norm", .gguf = "blk.{}.ssm_norm", .form = PP_HF_PLUS_ONE},

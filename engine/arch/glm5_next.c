@@ -22,7 +22,7 @@
     {.hf = LAYER "hc_" part "_scale", .gguf = "blk.{}.hc_" part "_scale.weight", .whole = true}
 #define TAPS(letter)                                                                                                  \
     {.hf = ATTENTION letter "_conv1d.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .whole = true,            \
-     .form = PP_HF_CHANNELS_APART}
+     .form = PP_HF_CONV_3D}
 
 static const struct pp_arch_name names[] = {
     CONNECTION("attn"),

@@ -67,7 +67,7 @@ const struct pp_arch pp_arch_gptj = {
 /* --- CodeGen ------------------------------------------------------------------------------------------------------ */
 
 static const struct pp_arch_name codegen_names[] = {
-    {.hf = LAYER "attn.qkv_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_IN_FOUR},
+    {.hf = LAYER "attn.qkv_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_IN_PIECES},
     COMMON,
 };
 static const char *const codegen_classes[] = {"CodeGenForCausalLM", "codegen", NULL};

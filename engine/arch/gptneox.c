@@ -18,7 +18,7 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.final_layer_norm", .gguf = "output_norm", .mlx = true},
     LAYER("input_layernorm", "attn_norm", PP_HF_SAME),
     LAYER("post_attention_layernorm", "ffn_norm", PP_HF_SAME),
-    LAYER("attention.query_key_value", "attn_qkv", PP_HF_QKV_BY_HEAD),
+    LAYER("attention.query_key_value", "attn_qkv", PP_HF_QKV_FUSED_BY_GROUP),
     LAYER("attention.dense", "attn_output", PP_HF_SAME),
     LAYER("mlp.dense_h_to_4h", "ffn_up", PP_HF_SAME),
     LAYER("mlp.dense_4h_to_h", "ffn_down", PP_HF_SAME),

@@ -19,7 +19,7 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
     {.hf = LAYER "pre_moe_layernorm", .gguf = "blk.{}.ffn_norm"},
     {.hf = MIXER "in_proj", .gguf = "blk.{}.ssm_in"},
-    {.hf = MIXER "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = MIXER "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CONV, .whole = true},
     {.hf = MIXER "conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true},
     {.hf = MIXER "x_proj.0", .gguf = "blk.{}.ssm_x"},
     {.hf = MIXER "dt_layernorm", .gguf = "blk.{}.ssm_dt_norm"},

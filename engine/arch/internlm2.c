@@ -105,9 +105,9 @@ const struct pp_arch pp_arch_baichuan = {
 static const struct pp_arch_name m1_names[] = {
     {.hf = "lm_head", .gguf = "output", .form = PP_HF_UNIT_ROWS},
     {.hf = "model.layers.{}.self_attn.W_pack", .gguf = "blk.{}.attn_qkv"},
-    {.hf = "model.layers.{}.self_attn.conv_k", .gguf = "blk.{}.attn_k_conv.weight", .form = PP_HF_HEAD_TAPS,
+    {.hf = "model.layers.{}.self_attn.conv_k", .gguf = "blk.{}.attn_k_conv.weight", .form = PP_HF_CONV_BY_HEAD,
      .whole = true},
-    {.hf = "model.layers.{}.self_attn.conv_v", .gguf = "blk.{}.attn_v_conv.weight", .form = PP_HF_HEAD_TAPS,
+    {.hf = "model.layers.{}.self_attn.conv_v", .gguf = "blk.{}.attn_v_conv.weight", .form = PP_HF_CONV_BY_HEAD,
      .whole = true},
     {.hf = NULL},
 };

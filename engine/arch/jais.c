@@ -16,12 +16,12 @@ static const struct pp_arch_name names[] = {
     {.hf = "transformer.ln_f", .gguf = "output_norm"},
     {.hf = "lm_head", .gguf = "output", .form = PP_HF_SCALED},
     LAYER("ln_1", "attn_norm", PP_HF_SAME),
-    LAYER("attn.c_attn", "attn_qkv", PP_HF_TURNED),
-    LAYER("attn.c_proj", "attn_output", PP_HF_TURNED),
+    LAYER("attn.c_attn", "attn_qkv", PP_HF_TRANSPOSED),
+    LAYER("attn.c_proj", "attn_output", PP_HF_TRANSPOSED),
     LAYER("ln_2", "ffn_norm", PP_HF_SAME),
-    LAYER("mlp.c_fc", "ffn_up", PP_HF_TURNED),
-    LAYER("mlp.c_fc2", "ffn_gate", PP_HF_TURNED),
-    LAYER("mlp.c_proj", "ffn_down", PP_HF_TURNED),
+    LAYER("mlp.c_fc", "ffn_up", PP_HF_TRANSPOSED),
+    LAYER("mlp.c_fc2", "ffn_gate", PP_HF_TRANSPOSED),
+    LAYER("mlp.c_proj", "ffn_down", PP_HF_TRANSPOSED),
     {.hf = NULL},
 };
 /* Slopes follow from the number of heads. */

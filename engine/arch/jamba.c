@@ -13,7 +13,7 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
     {.hf = LAYER "pre_ff_layernorm", .gguf = "blk.{}.ffn_norm"},
     {.hf = LAYER "mamba.in_proj", .gguf = "blk.{}.ssm_in"},
-    {.hf = LAYER "mamba.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = LAYER "mamba.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CONV, .whole = true},
     {.hf = LAYER "mamba.conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true},
     {.hf = LAYER "mamba.x_proj", .gguf = "blk.{}.ssm_x"},
     {.hf = LAYER "mamba.dt_layernorm", .gguf = "blk.{}.ssm_dt_norm"},

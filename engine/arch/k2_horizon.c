@@ -171,7 +171,7 @@ const struct pp_arch pp_arch_k2_horizon = {
     .gguf_neox = true,
     .gguf_shares = true,
     .gguf_sigmoids = true,
-    .decoder = {.qk_norm = PP_QK_PERHAPS},
+    .decoder = {.qk_norm = PP_QK_OPTIONAL},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -17,9 +17,9 @@
 #define MLX "model.layers.{}.mlp."
 #define TAPS(letter)                                                                                                  \
     {.hf = ATTENTION letter "_conv.conv.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .whole = true,         \
-     .form = PP_HF_CHANNELS_APART, .mlx = true},                                                                      \
+     .form = PP_HF_CONV_3D, .mlx = true},                                                                             \
     {.hf = ATTENTION letter "_conv1d.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .whole = true,            \
-     .form = PP_HF_CHANNELS_APART}
+     .form = PP_HF_CONV_3D}
 #define MIXTURE                                                                                                       \
     {.hf = EXPERTS "gate.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},                 \
     {.hf = EXPERTS "gate", .gguf = "blk.{}.ffn_gate_inp"},                                                            \
@@ -39,7 +39,7 @@ static const struct pp_arch_name names[] = {
     TAPS("v"),
     PP_KDA_NAMES,
     PP_KDA_GATE_NAMES,
-    {.hf = ATTENTION "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP_BETWEEN, .whole = true},
+    {.hf = ATTENTION "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP_4D, .whole = true},
     {.hf = MLX "e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true, .mlx = true},
     {.hf = MLX "gate", .gguf = "blk.{}.ffn_gate_inp", .mlx = true},
     {.hf = MLX "shared_experts.gate_proj", .gguf = "blk.{}.ffn_gate_shexp", .mlx = true},
@@ -242,12 +242,12 @@ const struct pp_arch pp_arch_kimi_linear = {
 /* --- Kimi K3 ------------------------------------------------------------------------------------------------------ */
 
 static const struct pp_arch_name k3_names[] = {
-    {.hf = "model.layers.{}.self_attention_res_proj", .gguf = "blk.{}.attn_res_score", .form = PP_HF_SCORE},
-    {.hf = "model.layers.{}.self_attention_res_norm", .gguf = "blk.{}.attn_res_score.ones", .form = PP_HF_SCORE},
-    {.hf = "model.layers.{}.mlp_res_proj", .gguf = "blk.{}.ffn_res_score", .form = PP_HF_SCORE},
-    {.hf = "model.layers.{}.mlp_res_norm", .gguf = "blk.{}.ffn_res_score.ones", .form = PP_HF_SCORE},
-    {.hf = "model.output_attn_res_proj", .gguf = "output_res_score", .form = PP_HF_SCORE},
-    {.hf = "model.output_attn_res_norm", .gguf = "output_res_score.ones", .form = PP_HF_SCORE},
+    {.hf = "model.layers.{}.self_attention_res_proj", .gguf = "blk.{}.attn_res_score", .form = PP_HF_PRODUCT},
+    {.hf = "model.layers.{}.self_attention_res_norm", .gguf = "blk.{}.attn_res_score.ones", .form = PP_HF_PRODUCT},
+    {.hf = "model.layers.{}.mlp_res_proj", .gguf = "blk.{}.ffn_res_score", .form = PP_HF_PRODUCT},
+    {.hf = "model.layers.{}.mlp_res_norm", .gguf = "blk.{}.ffn_res_score.ones", .form = PP_HF_PRODUCT},
+    {.hf = "model.output_attn_res_proj", .gguf = "output_res_score", .form = PP_HF_PRODUCT},
+    {.hf = "model.output_attn_res_norm", .gguf = "output_res_score.ones", .form = PP_HF_PRODUCT},
     {.hf = ATTENTION "g_proj", .gguf = "blk.{}.ssm_g", .recurrent = true},
     {.hf = ATTENTION "g_proj", .gguf = "blk.{}.attn_gate"},
     {.hf = ATTENTION "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true},

@@ -15,7 +15,7 @@
     {.hf = LAYER "self_attn.q_layernorm", .gguf = "blk.{}.attn_q_norm"},                                              \
     {.hf = LAYER "self_attn.k_layernorm", .gguf = "blk.{}.attn_k_norm"},                                              \
     {.hf = LAYER "self_attn.out_proj", .gguf = "blk.{}.attn_output"},                                                 \
-    {.hf = LAYER "conv.conv.weight", .gguf = "blk.{}.shortconv.conv.weight", .form = PP_HF_CHANNELS, .whole = true},  \
+    {.hf = LAYER "conv.conv.weight", .gguf = "blk.{}.shortconv.conv.weight", .form = PP_HF_CONV, .whole = true},      \
     {.hf = LAYER "conv.conv.bias", .gguf = "blk.{}.shortconv.conv.bias", .whole = true},                              \
     {.hf = LAYER "conv.in_proj", .gguf = "blk.{}.shortconv.in_proj"},                                                 \
     {.hf = LAYER "conv.out_proj", .gguf = "blk.{}.shortconv.out_proj"}

@@ -13,7 +13,7 @@
 #define ATTENTION "model.layers.{}.attention."
 #define TAPS(letter)                                                                                                  \
     {.hf = ATTENTION letter "_conv1d.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .whole = true,            \
-     .form = PP_HF_CHANNELS_APART}
+     .form = PP_HF_CONV_3D}
 
 static const struct pp_arch_name names[] = {
     {.hf = "model.word_embeddings", .gguf = "token_embd"},
@@ -27,7 +27,7 @@ static const struct pp_arch_name names[] = {
     {.hf = ATTENTION "g_proj", .gguf = "blk.{}.ssm_g_a", .recurrent = true},
     {.hf = ATTENTION "g_proj", .gguf = "blk.{}.attn_gate"},
     {.hf = ATTENTION "b_proj", .gguf = "blk.{}.ssm_beta"},
-    {.hf = ATTENTION "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_EXP_BETWEEN, .whole = true},
+    {.hf = ATTENTION "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_EXP_4D, .whole = true},
     {.hf = ATTENTION "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
     {.hf = ATTENTION "o_norm", .gguf = "blk.{}.ssm_norm"},
     {.hf = ATTENTION "o_proj", .gguf = "blk.{}.attn_output", .recurrent = true},

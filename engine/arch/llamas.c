@@ -412,7 +412,7 @@ static const struct pp_arch_name telechat_names[] = {
     {.hf = "transformer.h.{}.post_attention_layernorm", .gguf = "blk.{}.ffn_norm"},
     {.hf = "transformer.h.{}.self_attention.query", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
     {.hf = "transformer.h.{}.self_attention.key_value.weight", .gguf = "blk.{}.attn_k.weight",
-     .second = "blk.{}.attn_v.weight", .rows = PP_ROWS_K, .form = PP_HF_KEYS_VALUES, .whole = true},
+     .second = "blk.{}.attn_v.weight", .rows = PP_ROWS_K, .form = PP_HF_HALVES_BY_HEAD, .whole = true},
     {.hf = "transformer.h.{}.self_attention.dense", .gguf = "blk.{}.attn_output"},
     {.hf = "transformer.h.{}.mlp.gate_proj", .gguf = "blk.{}.ffn_gate"},
     {.hf = "transformer.h.{}.mlp.up_proj", .gguf = "blk.{}.ffn_up"},

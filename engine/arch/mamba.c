@@ -21,7 +21,7 @@ const struct pp_arch_name pp_mamba_names[] = {
     {.hf = "lm_head", .gguf = "output"},
     {.hf = "backbone.layers.{}.norm", .gguf = "blk.{}.attn_norm"},
     {.hf = MIXER "in_proj", .gguf = "blk.{}.ssm_in"},
-    {.hf = MIXER "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = MIXER "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CONV, .whole = true},
     {.hf = MIXER "conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true},
     {.hf = MIXER "out_proj", .gguf = "blk.{}.ssm_out"},
     {.hf = NULL},

@@ -10,7 +10,7 @@ static const struct pp_arch_name names[] = {
     {.hf = MIXER "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP_COLUMN, .whole = true},
     {.hf = MIXER "D", .gguf = "blk.{}.ssm_d", .form = PP_HF_COLUMN, .whole = true},
     {.hf = MIXER "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
-    {.hf = MIXER "norm", .gguf = "blk.{}.ssm_norm", .form = PP_HF_GROUPS},
+    {.hf = MIXER "norm", .gguf = "blk.{}.ssm_norm", .form = PP_HF_FLAT_GROUPS},
     {.hf = NULL},
 };
 static const char *const classes[] = {"Mamba2ForCausalLM", "mamba2", NULL};

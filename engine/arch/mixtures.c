@@ -205,7 +205,7 @@ const struct pp_arch pp_arch_glm4moe = {
     .gguf_neox = true,
     .gguf_shares = true,
     .gguf_sigmoids = true,
-    .decoder = {.qk_norm = PP_QK_PERHAPS, .ffn_norm = "post_attention_norm"},
+    .decoder = {.qk_norm = PP_QK_OPTIONAL, .ffn_norm = "post_attention_norm"},
     .usual = glm_usual,
     .from_config = glm_from_config,
     .to_config = glm_to_config,
@@ -217,7 +217,7 @@ const struct pp_arch pp_arch_glm4moe = {
 static const char *const g9v3_classes[] = {"G9v3ForCausalLM", "g9v3", NULL};
 static const struct pp_arch_name g9v3_names[] = {
     {.hf = "model.layers.{}.self_attn.q_proj.weight", .gguf = "blk.{}.attn_q.weight",
-     .second = "blk.{}.attn_gate.weight", .form = PP_HF_KEYS_VALUES, .whole = true},
+     .second = "blk.{}.attn_gate.weight", .form = PP_HF_HALVES_BY_HEAD, .whole = true},
     {.hf = NULL},
 };
 static const struct pp_arch_usual g9v3_usual[] = {
@@ -404,7 +404,7 @@ const struct pp_arch pp_arch_ernie45_moe = {
 static const char *const ernie_vl_classes[] = {
     "Ernie4_5_VLMoeForConditionalGeneration", "Ernie4_5_VLMoeForCausalLM", "ernie4_5_moe_vl", "ernie4_5_vl_moe", NULL};
 static const struct pp_arch_name ernie_vl_names[] = {
-    {.hf = "model.layers.{}.mlp.gate.weight", .gguf = "blk.{}.ffn_gate_inp.weight", .form = PP_HF_TURNED,
+    {.hf = "model.layers.{}.mlp.gate.weight", .gguf = "blk.{}.ffn_gate_inp.weight", .form = PP_HF_TRANSPOSED,
      .whole = true},
     {.hf = "model.layers.{}.mlp.moe_statics.e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias",
      .form = PP_HF_FIRST_ROW, .whole = true},

@@ -140,7 +140,7 @@ const struct pp_arch pp_arch_mpt = {
     .ignored = pp_common_ignored,
     .usual = usual,
     .decoder = {.layer_norm = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU,
-                .positions = PP_POS_LEARNED_OR_ALIBI, .qk_norm = PP_QK_WHOLE_PERHAPS},
+                .positions = PP_POS_LEARNED_OR_ALIBI, .qk_norm = PP_QK_WHOLE_OPTIONAL},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,

@@ -14,7 +14,7 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.encoder", .gguf = "token_embd"},
     {.hf = "model.layer_norm", .gguf = "enc.output_norm"},
     {.hf = LAYER "attention_norm", .gguf = "blk.{}.attn_norm"},
-    {.hf = LAYER "qkv", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_BY_HEAD},
+    {.hf = LAYER "qkv", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_FUSED_BY_GROUP},
     {.hf = LAYER "wo", .gguf = "blk.{}.attn_output"},
     {.hf = LAYER "ffn_norm", .gguf = "blk.{}.ffn_norm"},
     {.hf = LAYER "ffn.w12", .gguf = "blk.{}.ffn_up"},

@@ -12,7 +12,7 @@
 #define LINEAR LAYER "linear_attn."
 #define TAPS(letter)                                                                                                  \
     {.hf = LINEAR letter "_conv1d.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .whole = true,               \
-     .form = PP_HF_CHANNELS_APART}
+     .form = PP_HF_CONV_3D}
 
 /* The last two are what the first folders call norms of layers with states. */
 static const struct pp_arch_name names[] = {

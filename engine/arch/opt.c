@@ -17,7 +17,7 @@ enum { RESERVED = 2 };
 
 static const struct pp_arch_name names[] = {
     {.hf = "model.decoder.embed_tokens", .gguf = "token_embd"},
-    {.hf = "model.decoder.embed_positions", .gguf = "position_embd", .form = PP_HF_BEHIND_RESERVED},
+    {.hf = "model.decoder.embed_positions", .gguf = "position_embd", .form = PP_HF_AFTER_RESERVED},
     {.hf = "model.decoder.project_in", .gguf = "embd_proj"},
     {.hf = "model.decoder.project_out", .gguf = "output_proj"},
     {.hf = "model.decoder.final_layer_norm", .gguf = "output_norm"},

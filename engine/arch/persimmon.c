@@ -8,7 +8,7 @@
 
 static const struct pp_arch_name names[] = {
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
-    {.hf = "model.layers.{}.self_attn.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_BY_HEAD},
+    {.hf = "model.layers.{}.self_attn.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_FUSED_BY_GROUP},
     {.hf = "model.layers.{}.self_attn.dense", .gguf = "blk.{}.attn_output"},
     {.hf = "model.layers.{}.self_attn.q_layernorm", .gguf = "blk.{}.attn_q_norm"},
     {.hf = "model.layers.{}.self_attn.k_layernorm", .gguf = "blk.{}.attn_k_norm"},
@@ -71,7 +71,7 @@ const struct pp_arch pp_arch_persimmon = {
     .parts = &parts,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_RELU2,
-                .qk_norm = PP_QK_PERHAPS},
+                .qk_norm = PP_QK_OPTIONAL},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

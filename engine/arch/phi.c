@@ -111,7 +111,7 @@ const struct pp_arch pp_arch_phi2 = {
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH,
-                .qk_norm = PP_QK_PERHAPS},
+                .qk_norm = PP_QK_OPTIONAL},
     .from_config = from_config2,
     .usual = usual2,
     .from_gguf = from_gguf2,
@@ -237,12 +237,12 @@ const struct pp_arch pp_arch_phimoe = {
 /* A gate's rows and those of what it multiplies take turns. */
 static const struct pp_arch_name small_names[] = {
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
-    {.hf = SMALL_LAYER "self_attn.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_BY_HEAD},
+    {.hf = SMALL_LAYER "self_attn.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_FUSED_BY_GROUP},
     {.hf = SMALL_LAYER "self_attn.dense", .gguf = "blk.{}.attn_output"},
     {.hf = SMALL_LAYER "mlp.up_proj.weight", .gguf = "blk.{}.ffn_gate.weight", .second = "blk.{}.ffn_up.weight",
-     .form = PP_HF_IN_TURNS, .whole = true},
+     .form = PP_HF_INTERLEAVED, .whole = true},
     {.hf = SMALL_LAYER "mlp.up_proj.bias", .gguf = "blk.{}.ffn_gate.bias", .second = "blk.{}.ffn_up.bias",
-     .form = PP_HF_IN_TURNS, .whole = true},
+     .form = PP_HF_INTERLEAVED, .whole = true},
     {.hf = NULL},
 };
 static const char *const small_classes[] = {"Phi3SmallForCausalLM", "phi3small", NULL};

@@ -19,7 +19,7 @@ static const struct pp_arch_name names[] = {
      .form = PP_HF_HALVES, .whole = true},
     {.hf = LAYER "mlp.fc2", .gguf = "blk.{}.ffn_down"},
     {.hf = PART "in_proj", .gguf = "blk.{}.ssm_in"},
-    {.hf = PART "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = PART "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CONV, .whole = true},
     {.hf = PART "conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true},
     {.hf = PART "x_proj", .gguf = "blk.{}.ssm_x"},
     {.hf = PART "dt_proj", .gguf = "blk.{}.ssm_dt"},

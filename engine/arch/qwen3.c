@@ -18,9 +18,9 @@ static const struct pp_arch_name moe_names[] = {
     {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},
     {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},
     {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
-     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_HALVES_TURNED, .whole = true, .only_read = true},
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_HALVES, .whole = true, .only_read = true},
     {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight",
-     .form = PP_HF_EXPERTS_TURNED, .whole = true, .only_read = true}, /* of those that see */
+     .form = PP_HF_EXPERTS_TRANSPOSED, .whole = true, .only_read = true}, /* of those that see */
     {.hf = NULL},
 };
 

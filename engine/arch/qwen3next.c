@@ -319,7 +319,7 @@ static const struct pp_arch_name agnes_names[] = {
     {.hf = DELTA "in_proj_z", .gguf = "blk.{}.attn_gate"},
     {.hf = DELTA "in_proj_b", .gguf = "blk.{}.ssm_beta"},
     {.hf = DELTA "in_proj_a", .gguf = "blk.{}.ssm_alpha"},
-    {.hf = DELTA "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS, .whole = true},
+    {.hf = DELTA "conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CONV, .whole = true},
     {.hf = DELTA "A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP, .whole = true},
     {.hf = DELTA "dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},
     {.hf = DELTA "norm", .gguf = "blk.{}.ssm_norm"},

@@ -12,10 +12,10 @@
 
 #define LAYER "rwkv.blocks.{}."
 #define MIX LAYER "attention.time_maa_"
-#define VECTOR(from, to) {.hf = from, .gguf = "blk.{}." to ".weight", .form = PP_HF_DEEP, .whole = true}
+#define VECTOR(from, to) {.hf = from, .gguf = "blk.{}." to ".weight", .form = PP_HF_VECTOR_3D, .whole = true}
 /* All in one tensor, or, as the first GGUF files have them, in one of each. */
 #define BLEND(letter, number)                                                                                  \
-    {.hf = MIX letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_MIX, .whole = true},    \
+    {.hf = MIX letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_LERP, .whole = true},   \
     VECTOR(MIX letter, "time_mix_lerp_" letter)
 #define TURNED(from, to, how) \
     {.hf = LAYER "attention." from, .gguf = "blk.{}." to ".weight", .form = how, .whole = true}
@@ -29,11 +29,11 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "ln2", .gguf = "blk.{}.attn_norm_2"},
     VECTOR(MIX "x", "time_mix_lerp_x"),
     BLEND("w", "0"), BLEND("k", "1"), BLEND("v", "2"), BLEND("r", "3"), BLEND("g", "4"),
-    TURNED("time_maa_w1", "time_mix_w1", PP_HF_TURNED),
-    TURNED("time_maa_w2", "time_mix_w2", PP_HF_EXPERTS_TURNED),
+    TURNED("time_maa_w1", "time_mix_w1", PP_HF_TRANSPOSED),
+    TURNED("time_maa_w2", "time_mix_w2", PP_HF_EXPERTS_TRANSPOSED),
     VECTOR(LAYER "attention.time_decay", "time_mix_decay"),
-    TURNED("time_decay_w1", "time_mix_decay_w1", PP_HF_TURNED),
-    TURNED("time_decay_w2", "time_mix_decay_w2", PP_HF_TURNED),
+    TURNED("time_decay_w1", "time_mix_decay_w1", PP_HF_TRANSPOSED),
+    TURNED("time_decay_w2", "time_mix_decay_w2", PP_HF_TRANSPOSED),
     {.hf = LAYER "attention.time_faaaa", .gguf = "blk.{}.time_mix_first.weight", .whole = true},
     {.hf = LAYER "attention.receptance", .gguf = "blk.{}.time_mix_receptance"},
     {.hf = LAYER "attention.key", .gguf = "blk.{}.time_mix_key"},
@@ -62,16 +62,16 @@ static const struct pp_arch_name fla_names[] = {
     READ(FLA "attn_norm", "blk.{}.attn_norm"),
     READ(FLA "ffn_norm", "blk.{}.attn_norm_2"),
     FORMED("attn.x_proj.0.mu", "time_mix_lerp_x", PP_HF_SAME),
-    FORMED("attn.x_proj.0.linear.weight", "time_mix_w1", PP_HF_WAYS_ROWS),
-    FORMED("attn.x_proj.2.weight", "time_mix_w2", PP_HF_WAYS_COLUMNS),
-    FORMED("attn.x_bias", "time_mix_lerp_fused", PP_HF_WAYS_VECTORS),
+    FORMED("attn.x_proj.0.linear.weight", "time_mix_w1", PP_HF_FLA_MIX_W1),
+    FORMED("attn.x_proj.2.weight", "time_mix_w2", PP_HF_FLA_MIX_W2),
+    FORMED("attn.x_bias", "time_mix_lerp_fused", PP_HF_FLA_MIX_BIAS),
     FORMED("attn.w_proj.linear.lora.0.weight", "time_mix_decay_w1", PP_HF_SAME),
     FORMED("attn.w_proj.linear.lora.2.weight", "time_mix_decay_w2", PP_HF_SAME),
     FORMED("attn.w_proj.linear.lora.2.bias", "time_mix_decay", PP_HF_SAME),
     FORMED("attn.bonus", "time_mix_first", PP_HF_SAME),
     READ(FLA "attn.r_proj.linear", "blk.{}.time_mix_receptance"),
     READ(FLA "attn.k_proj.linear", "blk.{}.time_mix_key"),
-    FORMED("attn.v_proj.linear.weight", "time_mix_value", PP_HF_EIGHTFOLD),
+    FORMED("attn.v_proj.linear.weight", "time_mix_value", PP_HF_TIMES_EIGHT),
     READ(FLA "attn.g_proj.linear", "blk.{}.time_mix_gate"),
     READ(FLA "attn.g_norm", "blk.{}.time_mix_ln"),
     READ(FLA "attn.o_proj", "blk.{}.time_mix_output"),

@@ -6,19 +6,20 @@
 #include "engine/arch/rwkv.h"
 
 #define MIXER "model.layers.{}.self_attn."
-#define VECTOR(from, to) {.hf = MIXER from, .gguf = "blk.{}." to ".weight", .form = PP_HF_DEEP, .whole = true}
+#define VECTOR(from, to) {.hf = MIXER from, .gguf = "blk.{}." to ".weight", .form = PP_HF_VECTOR_3D, .whole = true}
 #define BLEND(letter, number) \
-    {.hf = MIXER "time_maa_" letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_MIX, .whole = true}
+    {.hf = MIXER "time_maa_" letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_LERP,     \
+     .whole = true}
 #define FORMED(from, to, how) {.hf = MIXER from, .gguf = "blk.{}." to ".weight", .form = how, .whole = true}
 
 static const struct pp_arch_name names[] = {
     VECTOR("time_maa_x", "time_mix_lerp_x"),
     BLEND("w", "0"), BLEND("k", "1"), BLEND("v", "2"), BLEND("r", "3"), BLEND("g", "4"),
-    FORMED("time_maa_w1", "time_mix_w1", PP_HF_WAYS),
-    FORMED("time_maa_w2", "time_mix_w2", PP_HF_WAYS_APART),
+    FORMED("time_maa_w1", "time_mix_w1", PP_HF_MIX_W1),
+    FORMED("time_maa_w2", "time_mix_w2", PP_HF_MIX_W2),
     VECTOR("time_decay", "time_mix_decay"),
-    FORMED("time_decay_w1", "time_mix_decay_w1", PP_HF_TURNED),
-    FORMED("time_decay_w2", "time_mix_decay_w2", PP_HF_TURNED),
+    FORMED("time_decay_w1", "time_mix_decay_w1", PP_HF_TRANSPOSED),
+    FORMED("time_decay_w2", "time_mix_decay_w2", PP_HF_TRANSPOSED),
     {.hf = MIXER "q_proj", .gguf = "blk.{}.time_mix_receptance"},
     {.hf = MIXER "k_proj", .gguf = "blk.{}.time_mix_key"},
     {.hf = MIXER "v_proj", .gguf = "blk.{}.time_mix_value"},

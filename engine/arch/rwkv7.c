@@ -11,7 +11,7 @@
 #define MIX LAYER "attn."
 #define VECTOR(from, to) {.hf = from, .gguf = "blk.{}." to ".weight", .whole = true}
 #define BLEND(letter, number) \
-    {.hf = MIX "x_" letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_MIX, .whole = true}
+    {.hf = MIX "x_" letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_LERP, .whole = true}
 #define LOW(letter)                                                                                        \
     {.hf = MIX letter "_lora.lora.0", .gguf = "blk.{}.time_mix_" letter "1"},                              \
     {.hf = MIX letter "_lora.lora.2.weight", .gguf = "blk.{}.time_mix_" letter "2.weight", .whole = true}, \
@@ -19,13 +19,13 @@
 
 #define OWN "rwkv7.blocks.{}."
 #define OWN_DEEP(from, to) \
-    {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_DEEP, .whole = true, .only_read = true}
+    {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_VECTOR_3D, .whole = true, .only_read = true}
 #define OWN_TURNED(from, to) \
-    {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_TURNED, .whole = true, .only_read = true}
+    {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_TRANSPOSED, .whole = true, .only_read = true}
 #define OWN_LOW(letter) \
     OWN_TURNED("att." letter "1", "time_mix_" letter "1"), OWN_TURNED("att." letter "2", "time_mix_" letter "2")
 #define OWN_BLEND(letter, number)                                                                                \
-    {.hf = OWN "att.x_" letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_MIX, .whole = true, \
+    {.hf = OWN "att.x_" letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_LERP, .whole = true, \
      .only_read = true}
 
 static const struct pp_arch_name names[] = {
@@ -36,11 +36,11 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "attn_norm", .gguf = "blk.{}.attn_norm"},
     {.hf = LAYER "ffn_norm", .gguf = "blk.{}.attn_norm_2"},
     BLEND("r", "0"), BLEND("w", "1"), BLEND("k", "2"), BLEND("v", "3"), BLEND("a", "4"), BLEND("g", "5"),
-    {.hf = MIX "x_x", .gguf = "blk.{}.time_mix_lerp", .form = PP_HF_MIX, .whole = true, .only_read = true},
+    {.hf = MIX "x_x", .gguf = "blk.{}.time_mix_lerp", .form = PP_HF_LERP, .whole = true, .only_read = true},
     LOW("w"), LOW("a"), LOW("v"), LOW("g"),
     VECTOR(MIX "k_k", "time_mix_k_k"),
     VECTOR(MIX "k_a", "time_mix_k_a"),
-    {.hf = MIX "r_k", .gguf = "blk.{}.time_mix_r_k.weight", .form = PP_HF_HEADS, .whole = true},
+    {.hf = MIX "r_k", .gguf = "blk.{}.time_mix_r_k.weight", .form = PP_HF_STATE_HEAD_ROWS, .whole = true},
     {.hf = MIX "r_proj", .gguf = "blk.{}.time_mix_receptance"},
     {.hf = MIX "k_proj", .gguf = "blk.{}.time_mix_key"},
     {.hf = MIX "v_proj", .gguf = "blk.{}.time_mix_value"},
@@ -60,7 +60,8 @@ static const struct pp_arch_name names[] = {
     OWN_LOW("w"), OWN_LOW("a"), OWN_LOW("v"), OWN_LOW("g"),
     OWN_DEEP("att.w0", "time_mix_w0"), OWN_DEEP("att.a0", "time_mix_a0"), OWN_DEEP("att.v0", "time_mix_v0"),
     OWN_DEEP("att.k_k", "time_mix_k_k"), OWN_DEEP("att.k_a", "time_mix_k_a"), OWN_DEEP("ffn.x_k", "channel_mix_lerp_k"),
-    {.hf = OWN "att.r_k", .gguf = "blk.{}.time_mix_r_k.weight", .form = PP_HF_HEADS, .whole = true, .only_read = true},
+    {.hf = OWN "att.r_k", .gguf = "blk.{}.time_mix_r_k.weight", .form = PP_HF_STATE_HEAD_ROWS, .whole = true,
+     .only_read = true},
     {.hf = OWN "att.receptance", .gguf = "blk.{}.time_mix_receptance", .only_read = true},
     {.hf = OWN "att.key", .gguf = "blk.{}.time_mix_key", .only_read = true},
     {.hf = OWN "att.value", .gguf = "blk.{}.time_mix_value", .only_read = true},

@@ -49,7 +49,7 @@ const struct pp_arch pp_arch_stablelm = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .decoder = {.layer_norm = true, .norm_bias = true, .qk_norm = PP_QK_PERHAPS},
+    .decoder = {.layer_norm = true, .norm_bias = true, .qk_norm = PP_QK_OPTIONAL},
     .from_config = from_config,
     .usual = usual,
     .gguf_says_parallel = true,

@@ -9,7 +9,7 @@
 #define FILTER "model.layers.{}.self_attn.lf_gate."
 #define CONVOLUTION(n)                                                                                   \
     {.hf = FILTER "conv" n ".weight", .gguf = "blk.{}.filter_" n "_last.weight",                         \
-     .second = "blk.{}.filter_" n ".weight", .form = PP_HF_TWO_TAPS, .whole = true},                     \
+     .second = "blk.{}.filter_" n ".weight", .form = PP_HF_TWO_TAPS_4D, .whole = true},                  \
     {.hf = FILTER "conv" n ".bias", .gguf = "blk.{}.filter_" n ".bias", .whole = true}
 
 static const struct pp_arch_name names[] = {

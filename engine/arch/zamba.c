@@ -15,7 +15,7 @@
 #define MAMBA(prefix, ...)                                                                                            \
     {.hf = LAYER prefix "input_layernorm", .gguf = "blk.{}.attn_norm", __VA_ARGS__},                                  \
     {.hf = LAYER prefix "mamba.in_proj", .gguf = "blk.{}.ssm_in", __VA_ARGS__},                                       \
-    {.hf = LAYER prefix "mamba.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS,            \
+    {.hf = LAYER prefix "mamba.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CONV,                \
      .whole = true, __VA_ARGS__},                                                                                     \
     {.hf = LAYER prefix "mamba.conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true, __VA_ARGS__},           \
     {.hf = LAYER prefix "mamba.x_proj_weight", .gguf = "blk.{}.ssm_x.weight", .whole = true, __VA_ARGS__},            \

@@ -13,15 +13,15 @@
 #define MAMBA(prefix, ...)                                                                                            \
     {.hf = LAYER prefix "input_layernorm", .gguf = "blk.{}.attn_norm", __VA_ARGS__},                                  \
     {.hf = LAYER prefix "mamba.in_proj", .gguf = "blk.{}.ssm_in", __VA_ARGS__},                                       \
-    {.hf = LAYER prefix "mamba.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CHANNELS,            \
+    {.hf = LAYER prefix "mamba.conv1d.weight", .gguf = "blk.{}.ssm_conv1d.weight", .form = PP_HF_CONV,                \
      .whole = true, __VA_ARGS__},                                                                                     \
     {.hf = LAYER prefix "mamba.conv1d.bias", .gguf = "blk.{}.ssm_conv1d.bias", .whole = true, __VA_ARGS__},           \
     {.hf = LAYER prefix "mamba.A_log", .gguf = "blk.{}.ssm_a", .form = PP_HF_MINUS_EXP_COLUMN, .whole = true,         \
      __VA_ARGS__},                                                                                                    \
     {.hf = LAYER prefix "mamba.D", .gguf = "blk.{}.ssm_d", .form = PP_HF_COLUMN, .whole = true, __VA_ARGS__},         \
     {.hf = LAYER prefix "mamba.dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true, __VA_ARGS__},                   \
-    {.hf = LAYER prefix "mamba.norm.weight", .gguf = "blk.{}.ssm_norm.weight", .form = PP_HF_GROUPS, .whole = true,   \
-     __VA_ARGS__},                                                                                                    \
+    {.hf = LAYER prefix "mamba.norm.weight", .gguf = "blk.{}.ssm_norm.weight", .form = PP_HF_FLAT_GROUPS,              \
+     .whole = true, __VA_ARGS__},                                                                                     \
     {.hf = LAYER prefix "mamba.out_proj", .gguf = "blk.{}.ssm_out", __VA_ARGS__}
 #define ADAPTER(from, to)                                                                                             \
     {.hf = SHARED from "_adapter_list.{}.0", .gguf = "blk.{}." to "_a.{}"},                                           \
