@@ -371,7 +371,7 @@ static enum pp_code join_heads(const struct pp_source *s, const struct pp_tensor
  * -1: another tensor. */
 static int number_by_keys(const struct pp_arch *arch, const char *name)
 {
-    for (int i = 0; i < PP_BY_KEYS && arch->gguf_states_apart; i++)
+    for (int i = 0; i < PP_BY_KEYS && arch->gguf_split_states; i++)
         if (pp_ends_with(name, pp_by_keys[i].whole))
             return i;
     return -1;
@@ -505,7 +505,7 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
             continue; /* in the metadata instead */
         if (number && strtol(number, NULL, 10) > 0)
             continue; /* done with the first expert */
-        if (arch->gguf_joined_heads && (strstr(t->name, ".attn_k_b.weight") || strstr(t->name, ".attn_v_b.weight"))) {
+        if (arch->gguf_joined_kv_b && (strstr(t->name, ".attn_k_b.weight") || strstr(t->name, ".attn_v_b.weight"))) {
             code = join_heads(s, t, types[i], list, err);
             continue;
         }

@@ -252,7 +252,7 @@ static enum pp_code of_gguf(const struct pp_source *s, const struct pp_tokenizer
 /* The class of models with this type; NULL: the family's. */
 static const char *class_of(const struct pp_arch *arch, const cJSON *config)
 {
-    for (const struct pp_arch_usual *u = arch->usual; u && u->json; u++)
+    for (const struct pp_arch_default *u = arch->defaults; u && u->json; u++)
         if (u->model_type && pp_arch_is_kind(config, u->model_type, NULL))
             return u->hf_class;
     return NULL;

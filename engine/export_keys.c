@@ -126,11 +126,11 @@ static void add_experts(struct keys *k, const struct pp_arch *arch, const struct
         add_number(k, "expert_group_count", hp->n_expert_group);
         add_number(k, "expert_group_used_count", hp->n_expert_group_used);
     }
-    if (hp->expert_sigmoids || arch->gguf_sigmoids)
+    if (hp->expert_sigmoids || arch->gguf_default_sigmoids)
         add_number(k, "expert_gating_func", hp->expert_roots ? ROOTS : hp->expert_sigmoids ? SIGMOIDS : SOFTMAX);
     if (hp->expert_scale != 0.0f)
         pp_gguf_add_f32(k->w, key(k, "expert_weights_scale"), hp->expert_scale);
-    if (hp->expert_shares != arch->gguf_shares)
+    if (hp->expert_shares != arch->gguf_default_shares)
         pp_gguf_add_bool(k->w, key(k, "expert_weights_norm"), !hp->expert_shares);
 }
 
@@ -246,7 +246,7 @@ static void add_of_layers(struct keys *k, const char *name, const struct pp_hpar
  * one do not know the former. */
 static void add_lengths(struct keys *k, const struct pp_hparams *hp)
 {
-    const bool joined = pp_arch_by_name(hp->arch)->gguf_joined_heads;
+    const bool joined = pp_arch_by_name(hp->arch)->gguf_joined_kv_b;
     const int64_t rank = hp->kv_lora_rank, key = hp->qk_nope_dim + hp->rope_dim, value = hp->v_head_dim;
     const int64_t usual[] = {hp->n_head_kv, hp->head_dim, rank ? rank : value ? value : hp->head_dim, key, value};
     const int64_t of_heads[] = {hp->n_head, key, value};

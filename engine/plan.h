@@ -274,7 +274,7 @@ struct pp_experts {
                                 weighted by its part of the softmax over those left, without logits l for which
                                 (max - l) / max(|l|, max) > 2 * mixer */
     float scale;                                     /* of the weights; 0 is 1 */
-    bool weighed_inputs;                             /* weights multiply the experts' input instead of their output */
+    bool weighted_inputs;                            /* weights multiply the experts' input instead of their output */
     int n_groups, n_groups_used;                     /* 0: no groups */
     bool groups_by_largest;                          /* a group's score is its largest alone */
     const struct pp_tensor *choice_bias;             /* [n], or NULL */

@@ -144,7 +144,7 @@ static bool is_of_no_mixture(const struct pp_source *s, const char *name)
         return false;
     snprintf(router, sizeof router, "blk.%d.ffn_gate_inp.weight", l);
     const struct pp_arch *arch = pp_arch_by_name(pp_source_hparams(s)->arch);
-    return arch && arch->decoder.normed_mixture && !pp_source_tensor(s, router);
+    return arch && arch->decoder.experts_post_norm && !pp_source_tensor(s, router);
 }
 
 static bool is_needless(const struct pp_source *s, const char *name)

@@ -172,8 +172,8 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
         return pp_source_fail_family(s->path, family, err);
     s->hp.rope_neox = arch->gguf_neox;
     s->hp.norm_eps = arch->gguf_eps;
-    s->hp.expert_shares = arch->gguf_shares;
-    s->hp.expert_sigmoids = arch->gguf_sigmoids;
+    s->hp.expert_shares = arch->gguf_default_shares;
+    s->hp.expert_sigmoids = arch->gguf_default_sigmoids;
     code = list_tensors(s, family, err);
     if (!code)
         code = pp_hparams_from_gguf(s, family, &s->hp, err);

@@ -73,20 +73,20 @@ static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_w
     if (wrapper) {
         const struct pp_arch *text = pp_arch_by_class(family_in(wrapper, config));
         const cJSON *part = pp_wrapped_config(wrapper, config);
-        return text && text->banked && says_bank(part) ? text->banked : text;
+        return text && text->attn_res_variant && says_bank(part) ? text->attn_res_variant : text;
     }
     const struct pp_arch *arch = pp_arch_by_class(family_of(config)), *inner;
     const cJSON *own = arch && arch->parts ? pp_json_member(config, "text_config") : NULL;
     const char *type = cJSON_GetStringValue(pp_json_member(own, "model_type"));
     inner = type ? pp_arch_by_class(type) : NULL;
     arch = inner && inner->parts == arch->parts ? inner : arch;
-    const bool both_ways = cJSON_IsTrue(pp_json_member(config, "use_bidirectional_attention"));
+    const bool bidirectional = cJSON_IsTrue(pp_json_member(config, "use_bidirectional_attention"));
     const char *positions = cJSON_GetStringValue(pp_json_member(config, "position_embedding_type"));
-    if (arch && arch->banked && says_bank(config))
-        return arch->banked;
-    if (arch && arch->rotated && positions && strcmp(positions, "rotary") == 0)
-        return arch->rotated;
-    return both_ways && arch && arch->both_ways ? arch->both_ways : arch;
+    if (arch && arch->attn_res_variant && says_bank(config))
+        return arch->attn_res_variant;
+    if (arch && arch->rotary_variant && positions && strcmp(positions, "rotary") == 0)
+        return arch->rotary_variant;
+    return bidirectional && arch && arch->bidirectional_variant ? arch->bidirectional_variant : arch;
 }
 
 /* Whether a configuration has the member `usual`. rope_parameters may be there as rope_scaling, its name in
@@ -195,7 +195,7 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
         pp_clean_name(type->valuestring, strlen(type->valuestring), family, sizeof family);
         return pp_source_fail_family(s->path, family, err);
     }
-    for (const struct pp_arch_usual *u = arch->usual; ok && u && u->json; u++)
+    for (const struct pp_arch_default *u = arch->defaults; ok && u && u->json; u++)
         if (!u->model_type || pp_arch_is_kind(config, u->model_type, u->hf_class))
             ok = add_missing(config, u->json);
     return ok ? leave_input_tokens(s, err) : pp_fail_nomem(err, "the model's configuration");

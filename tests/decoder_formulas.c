@@ -436,7 +436,7 @@ static void attention_inputs(const struct decoder *d, int l, const double *x, in
 {
     const struct decoder_shape *s = &d->s;
     double *in = doubles(s->n_embd);
-    if (s->first_unnormed && l == 0)
+    if (s->first_not_normed && l == 0)
         memcpy(in, x, (size_t)s->n_embd * sizeof *in);
     else
         decoder_before(d, l, s->two_norms ? "attn_norm_2" : "attn_norm", x, in);
@@ -649,7 +649,7 @@ static void layer(const struct decoder *d, int l, double *x, int n)
     for (int r = 0; r < n; r++) {
         const bool narrow = s->window && !is_wide(d, l);
         const int first = narrow && r >= s->window ? r - s->window + 1 : 0;
-        const int last = !s->both_ways ? r : narrow && r + s->window < n ? r + s->window - 1 : n - 1;
+        const int last = !s->bidirectional ? r : narrow && r + s->window < n ? r + s->window - 1 : n - 1;
         double *row = x + r * s->n_embd;
         if (s->differential)
             difference(d, l, q + r * n_q, k, v, r, att);
@@ -942,7 +942,7 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
             memcpy(in, x + r * width, (size_t)width * sizeof *in);
         else
             decoder_norm(d, -1, d->s.output_norm, 0, x + r * width, in);
-        if (d->s.both_ways) {
+        if (d->s.bidirectional) {
             vector(d, in, logits + r * width);
             continue;
         }

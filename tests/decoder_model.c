@@ -60,17 +60,17 @@ static const struct decoder_shape families[] = {
     {.arch = "maincoder", .neighbours = true, .heads = HEADS_ALIKE, .heads_behind_rope = true},
     {.arch = "hunyuan_vl", .heads = HEADS_ALIKE, .heads_behind_rope = true, .tied = true},
     {.arch = "gemma-embedding", .norms = BOTH_NORMS, .heads = HEADS_ALIKE, .ff = FF_GELU_GATE, .embd_scale = 6.9282032f,
-     .window = 7, .wide = 6, .n_layer = 7, .base = 500, .both_ways = true, .tied = true},
+     .window = 7, .wide = 6, .n_layer = 7, .base = 500, .bidirectional = true, .tied = true},
     {.arch = "modern-bert", .centred = true, .embd_norm = true, .joined = true, .n_head_kv = 4, .ff = FF_GELU_FUSED,
-     .window = 5, .wide = 3, .wide_first = true, .n_layer = 7, .base = 500, .both_ways = true,
-     .first_unnormed = true, .tied = true},
+     .window = 5, .wide = 3, .wide_first = true, .n_layer = 7, .base = 500, .bidirectional = true,
+     .first_not_normed = true, .tied = true},
     {.arch = "modernbert-decoder", .centred = true, .embd_norm = true, .n_head_kv = 4, .ff = FF_GELU_FUSED,
      .window = 5, .wide = 3, .wide_first = true, .say_windows = true, .n_layer = 5, .base = 500, .biases = BIAS_OUTPUT,
-     .first_unnormed = true, .dense_head = true, .tied = true},
-    {.arch = "eurobert", .both_ways = true, .tied = true},
-    {.arch = "llama-embed", .neighbours = true, .both_ways = true, .tied = true},
+     .first_not_normed = true, .dense_head = true, .tied = true},
+    {.arch = "eurobert", .bidirectional = true, .tied = true},
+    {.arch = "llama-embed", .neighbours = true, .bidirectional = true, .tied = true},
     {.arch = "openelm", .heads = HEADS_ALIKE, .joined = true, .tied = true},
-    {.arch = "neo-bert", .neighbours = true, .joined = true, .n_head_kv = 4, .ff = FF_SILU_FUSED, .both_ways = true,
+    {.arch = "neo-bert", .neighbours = true, .joined = true, .n_head_kv = 4, .ff = FF_SILU_FUSED, .bidirectional = true,
      .output_norm = "enc.output_norm", .tied = true},
     {.arch = "dbrx", .centred = true, .joined = true, .ffn_norm = "attn_output_norm", .qkv_clamp = 0.8f,
      .n_expert = 6, .n_used = 3},
@@ -354,7 +354,7 @@ static void add_attention(struct decoder *d, int l)
     const int n = s->n_embd, n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
     if (!s->n_head)
         return;
-    if (s->norms != POST_NORM && !(s->first_unnormed && l == 0))
+    if (s->norms != POST_NORM && !(s->first_not_normed && l == 0))
         add_block_norm(d, l, "attn_norm");
     if (!s->n_head_kv) { /* a projection in its place */
         add_matrix(d, l, "attn_output", n, n, false);
@@ -865,7 +865,7 @@ static void write_numbers(struct pp_gguf_writer *w, const struct decoder *d)
         {"expert_count", s->n_expert}, {"expert_used_count", s->n_used}, {"router_length", s->n_router},
         {"attention.q_lora_rank", s->q_rank},
         {"attention.group_norm_groups", s->norm_groups},
-        {"attention.sliding_window", s->both_ways && s->window ? 2 * (s->window - 1) : s->window},
+        {"attention.sliding_window", s->bidirectional && s->window ? 2 * (s->window - 1) : s->window},
         {"rope.scaling.original_context_length", s->context}, {"shortconv.l_cache", s->taps},
         {"shared.block_count", s->zamba.n_scan ? 0 : s->zamba.n_block},
         {"shared.adapter_rank", s->zamba.n_scan ? 0 : s->zamba.rank}, {"ssm.scan_count", s->zamba.n_scan},

@@ -123,8 +123,8 @@ struct decoder_shape {
     float stretched;       /* long waves are, by this factor, as Llama 3 has it; 0: none are */
     bool backwards;        /* heads turn the other way round */
     float base;            /* of frequencies in layers with a window, or without windows in all; 0: the usual one */
-    bool both_ways;        /* an encoder: rows see those behind them, too, within a window that reaches as far */
-    bool first_unnormed;   /* what goes into the first layer's attention is the stream itself */
+    bool bidirectional;    /* an encoder: rows see later ones, too, in a window that reaches as far both ways */
+    bool first_not_normed; /* what goes into the first layer's attention is the stream itself */
     bool dense_head;       /* a matrix, a GELU and a norm stand between the last norm and the logits */
     int n_dense;           /* between two matrices behind an encoder; 0: there are none */
     float qkv_clamp;       /* queries, keys and values are within this; 0: anything */

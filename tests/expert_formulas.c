@@ -131,7 +131,7 @@ static void heads(const struct expert_model *m, int l, const char *kind, int n_h
             expert_rotate(&m->s, local || !m->s.wide_rope ? m->s.rope_dim : m->s.wide_rope, base, head, position);
         if (m->s.qk_norm == QK_HEADS && m->s.norms_behind_rope)
             norm(m, l, kind, head, head);
-        if (m->s.unit_heads && !expert_is_wide(&m->s, l))
+        if (m->s.unweighted_qk_norm && !expert_is_wide(&m->s, l))
             unit_norm(m, head);
     }
 }
@@ -271,9 +271,9 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
     if (w[0])
         product(w[0], e, 0, n, in, gate);
     product(w[1], e, 0, n, in, up);
-    const bool experts = strcmp(end, "_exps") == 0, bounded = m->s.bounded_gates ? experts : l == m->s.n_layer - 1;
+    const bool experts = strcmp(end, "_exps") == 0, bounded = m->s.clamp_before_silu ? experts : l == m->s.n_layer - 1;
     const float most = m->s.bounded_all ? m->s.bound : !bounded ? 0 : experts ? m->s.bound : m->s.shared_bound;
-    for (int i = 0; i < n && most != 0.0f && m->s.bounded_gates; i++) /* what SiLU makes of it is no larger */
+    for (int i = 0; i < n && most != 0.0f && m->s.clamp_before_silu; i++) /* what SiLU makes of it is no larger */
         gate[i] = fmin((double)most, gate[i]);
     for (int i = 0; i < n && most != 0.0f; i++)
         up[i] = fmin((double)most, gate[i] * sigmoid(gate[i])) * fmax(-(double)most, fmin((double)most, up[i]));
@@ -315,9 +315,9 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
         memcpy(narrow, in, (size_t)width * sizeof *in);
     for (int e = 0; e < m->s.n_expert; e++) {
         for (int i = 0; i < width; i++)
-            weighed[i] = narrow[i] * (m->s.weighed_inputs ? weight[e] : 1);
+            weighed[i] = narrow[i] * (m->s.weighted_inputs ? weight[e] : 1);
         if (weight[e] != 0)
-            add_feed_forward(m, l, "_exps", e, m->s.weighed_inputs ? 1 : weight[e], weighed, sum);
+            add_feed_forward(m, l, "_exps", e, m->s.weighted_inputs ? 1 : weight[e], weighed, sum);
     }
     for (int e = m->s.n_expert; e < m->s.n_expert + m->s.n_idle; e++)
         for (int i = 0; i < width; i++)
@@ -339,7 +339,7 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
         expert_linear(m, l, "ffn_gate_inp_shexp", in, &shared);
         shared = sigmoid(shared);
     }
-    if (m->s.shared_share) {
+    if (m->s.shared_expert_mix) {
         double both[2];
         expert_linear(m, l, "ffn_share", in, both);
         shared = exp(both[1]) / (exp(both[0]) + exp(both[1]));
@@ -406,7 +406,7 @@ static void index_norm(const struct expert_model *m, int l, double *x)
     for (int i = 0; i < INDEX_DIM; i++)
         square += (x[i] - mean) * (x[i] - mean) / INDEX_DIM;
     for (int i = 0; i < INDEX_DIM; i++)
-        x[i] = (x[i] - mean) / sqrt(square + (m->s.index_behind ? EXPERT_EPSILON : 1e-6)) * (double)w->values[i] +
+        x[i] = (x[i] - mean) / sqrt(square + (m->s.index_rope_last ? EXPERT_EPSILON : 1e-6)) * (double)w->values[i] +
                (double)b->values[i];
 }
 
@@ -414,7 +414,7 @@ static void rotate_index(const struct expert_shape *s, double *head, int positio
 {
     struct expert_shape own = *s;
     own.neighbours = !s->index_halves;
-    expert_rotate(&own, s->rope_dim, EXPERT_ROPE_BASE, head + (s->index_behind ? INDEX_DIM - s->rope_dim : 0),
+    expert_rotate(&own, s->rope_dim, EXPERT_ROPE_BASE, head + (s->index_rope_last ? INDEX_DIM - s->rope_dim : 0),
                   position);
 }
 
@@ -788,7 +788,7 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         else
             recall(m, l, true, row, r, n, second);
         feed_forward_of(m, l, second, in, delta);
-        if (s->norm_rank || (s->normed_mixture && expert_layer(s, l)))
+        if (s->norm_rank || (s->experts_post_norm && expert_layer(s, l)))
             norm(m, l, "post_ffw_norm", delta, delta);
         give(s, &next, more, delta, row);
     }
@@ -880,7 +880,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
             expert_linear(m, l, "attn_gate", in, gate);
         for (int i = 0; (s->gated || gated) && i < n_q; i++) {
             const double g = gate[s->head_gates ? i / dim : i];
-            att[i] *= s->soft_gates ? log1p(exp(g)) : sigmoid(g);
+            att[i] *= s->softplus_gates ? log1p(exp(g)) : sigmoid(g);
         }
         expert_linear(m, l, "attn_output", att, delta);
         if (s->post_norms)

@@ -281,13 +281,13 @@ static void add_kda(struct expert_model *m, int l)
         add(m, l, name, n, 1, s->state_taps, 0, 1);
     }
     for (int i = 0; i < 2; i++) {
-        if (i && s->whole_gates) {
+        if (i && s->full_rank_gates) {
             add_matrix(m, l, "ssm_g.weight", n, s->n_embd);
             break;
         }
         snprintf(name, sizeof name, "ssm_%c_a.weight", "fg"[i]);
-        add_matrix(m, l, name, s->whole_rank ? n : dim, s->n_embd);
-        if (s->whole_rank)
+        add_matrix(m, l, name, s->full_rank ? n : dim, s->n_embd);
+        if (s->full_rank)
             continue;
         snprintf(name, sizeof name, "ssm_%c_b.weight", "fg"[i]);
         add_matrix(m, l, name, n, dim);
@@ -371,7 +371,7 @@ static void add_experts(struct expert_model *m, int l)
     add_matrix(m, l, "ffn_down_shexp.weight", width, shared);
     if (s->shared_weight)
         add(m, l, "ffn_gate_inp_shexp.weight", 0, 0, width, 0, 0.3f);
-    if (s->shared_share) {
+    if (s->shared_expert_mix) {
         add(m, l, "ffn_share.weight", 0, 2, width, 0, 0.3f);
         add(m, l, "ffn_share.bias", 0, 0, 2, 0, 0.5f);
     }
@@ -513,7 +513,7 @@ static void add_layer(struct expert_model *m, int l)
         add_named_norm(m, l, "post_attention_norm");
         add_named_norm(m, l, "post_ffw_norm");
     }
-    if (s->normed_mixture == NORMED_ANYWHERE || (s->normed_mixture && expert_layer(s, l)))
+    if (s->experts_post_norm == NORMED_ANYWHERE || (s->experts_post_norm && expert_layer(s, l)))
         add_named_norm(m, l, "post_ffw_norm");
     if (l >= s->n_layer)
         add_matrix(m, l, "nextn.eh_proj.weight", s->n_embd, 2 * s->n_embd);
@@ -703,11 +703,11 @@ static void write_bounds(struct pp_gguf_writer *w, const struct expert_model *m)
     float bounds[MAX_LAYERS] = {0};
     if (s->bound == 0.0f)
         return;
-    for (int l = s->bounded_gates ? 0 : bounded; l <= bounded; l++)
+    for (int l = s->clamp_before_silu ? 0 : bounded; l <= bounded; l++)
         bounds[l] = s->bound;
     pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_exp"), bounds, (size_t)s->n_layer);
     bounds[s->n_layer - 1] = s->bounded_all ? s->bound : s->shared_bound;
-    if (!s->bounded_gates || s->bounded_all)
+    if (!s->clamp_before_silu || s->bounded_all)
         pp_gguf_add_f32_array(w, key(m, "swiglu_clamp_shexp"), bounds, (size_t)s->n_layer);
 }
 

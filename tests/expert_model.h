@@ -21,10 +21,10 @@ struct expert_shape {
     const char *ffn_norm;   /* "ffn_norm" */
     bool post_norms;        /* what comes out of attention and feed-forward part is normed, too */
     bool gated;             /* what attention gives is weighed by sigmoids */
-    bool head_gates, soft_gates; /* one for each head, not for each value; softpluses instead */
+    bool head_gates, softplus_gates; /* one for each head, not for each value; softpluses instead */
     float bound, shared_bound; /* in the last layer, of gates of experts, and of the shared one; 0: none */
     int bounded_before;     /* the former is of the layer that many before the last */
-    bool bounded_gates;     /* the former is of all layers, and of gates before SiLU; */
+    bool clamp_before_silu; /* the former is of all layers, and of gates before SiLU; */
     bool bounded_all;       /* and so is it of the shared one's, and of layers without experts */
     int local_heads;        /* heads of queries in layers with a window; 0: n_head */
     int wide_rope;          /* of a head so many values are rotated in the others; 0: rope_dim */
@@ -37,18 +37,18 @@ struct expert_shape {
     int window, wide;       /* each wide-th layer sees everything and is not rotated, the others so many positions */
     bool first_wide;        /* the first layer is one of those */
     bool chunked;           /* the window is a chunk: what is seen begins at its last multiple */
-    bool unit_heads;        /* heads that are rotated are then normed, without weights */
+    bool unweighted_qk_norm;/* heads that are rotated are then normed, without weights */
     float temperature;      /* scores of layers that are not rotated grow with each `length` positions */
     int length;
     bool early;             /* experts are chosen by what comes into the layer, not normed, and have ReLU gates */
     int step;               /* each such layer has experts; 0: all do */
-    bool weighed_inputs;    /* weights multiply what goes into experts */
+    bool weighted_inputs;   /* weights multiply what goes into experts */
     int n_expert, n_used, n_ff_expert, n_ff_shared, n_dense;
     const int (*uneven)[2]; /* of each layer n_used and n_ff_expert, which files then have for each; or NULL */
-    enum { MIXTURE_PLAIN, MIXTURE_NORMED, NORMED_ANYWHERE } normed_mixture; /* what experts give is normed; files may
+    enum { MIXTURE_PLAIN, MIXTURE_NORMED, NORMED_ANYWHERE } experts_post_norm; /* what experts give is normed; files may
                                have the norm of other layers, too */
     bool shared_weight;     /* the shared expert's result has a weight: a sigmoid */
-    bool shared_share;      /* it and what others give are multiplied by a softmax of two numbers */
+    bool shared_expert_mix; /* it and what others give are multiplied by a softmax of two numbers */
     bool sigmoids, shares;  /* shares: weights are not made to add up to 1 */
     bool choice_bias;
     bool expert_scales;     /* of each expert with matrices the weight is multiplied by a number */
@@ -73,7 +73,7 @@ struct expert_shape {
     int index_top_k;        /* an index picks so many positions; 0: there is none */
     int index_step;         /* each such layer has one, from the first on, the others see what it picked; 0: all do */
     bool index_halves;      /* its heads' pairs that are rotated lie half of them apart */
-    bool index_behind;      /* they are the last of a head, and the key's norm has the epsilon of all norms */
+    bool index_rope_last;   /* they are the last of a head, and the key's norm has the epsilon of all norms */
     bool index_untold;      /* no key says which layers have one */
     int index_block;        /* with the usual attention: it picks so many blocks of this many positions instead, for
                                each head of keys by a head of its own, in layers with experts */
@@ -100,8 +100,8 @@ struct expert_shape {
     int norm_groups;        /* lightning: what it gives is normed in so many groups */
     bool states_silu, states_still; /* lightning: q, k and v go through SiLU; q and k are not rotated */
     bool steady;            /* lightning: states forget as fast in all layers, and q, k and v have a matrix each */
-    bool whole_rank;        /* kda: decays and gates come of one matrix each */
-    bool whole_gates;       /* kda: gates only */
+    bool full_rank;         /* kda: decays and gates come of one matrix each */
+    bool full_rank_gates;   /* kda: gates only */
     int bank_step;          /* what comes into each such layer is kept, and what parts read is a mixture of that and the
                                stream (Kimi K3); gates are SiTU, narrow experts' sum is normed. 0: none */
     int n_stream;           /* hyper-connections of so many streams, with latent attention; 0: there is one */

@@ -183,10 +183,10 @@ static double low_rank(const struct expert_model *m, int l, char letter, int i, 
 {
     const int dim = m->s.key_dim;
     char name[40];
-    if (m->s.whole_gates && letter == 'g')
+    if (m->s.full_rank_gates && letter == 'g')
         return row_of(m, l, "ssm_g.weight", i, in);
     snprintf(name, sizeof name, "ssm_%c_a.weight", letter);
-    if (m->s.whole_rank)
+    if (m->s.full_rank)
         return row_of(m, l, name, i, in);
     double *low = doubles(dim);
     for (int d = 0; d < dim; d++)

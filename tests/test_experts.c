@@ -188,7 +188,7 @@ static void llama4(void **state)
 {
     (void)state;
     struct expert_shape s = expert_shape("llama4");
-    s.neighbours = s.sigmoids = s.shares = s.chunked = s.unit_heads = s.weighed_inputs = true;
+    s.neighbours = s.sigmoids = s.shares = s.chunked = s.unweighted_qk_norm = s.weighted_inputs = true;
     s.n_layer = 4;
     s.window = 20;
     s.wide = 4;
@@ -200,7 +200,7 @@ static void llama4(void **state)
     s.step = 2;
     s.n_used = 1;
     s.n_expert = 128;
-    s.unit_heads = false;
+    s.unweighted_qk_norm = false;
     s.seed = 2;
     folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.feed_forward.up_proj.weight", 2, s.n_embd);
@@ -273,8 +273,8 @@ static void deepseek3(void **state)
     s.n_head = 5;
     check_latent(&s);
     s.arch = "axk1"; /* what experts give is normed, with the shared one; other layers may have such a norm, too */
-    s.normed_mixture = NORMED_ANYWHERE;
-    for (int i = 0; i < 2; i++, s.n_ff_shared = 0, s.normed_mixture = MIXTURE_NORMED)
+    s.experts_post_norm = NORMED_ANYWHERE;
+    for (int i = 0; i < 2; i++, s.n_ff_shared = 0, s.experts_post_norm = MIXTURE_NORMED)
         assert_tensor(check_latent(&s), "model.layers.1.post_mlp_layernorm.weight", 1, s.n_embd);
 }
 
@@ -354,7 +354,7 @@ static void maple(void **state)
     s.window = 20;
     s.wide = 4;
     s.rope_dim = 8;
-    s.bounded_gates = true;
+    s.clamp_before_silu = true;
     s.bound = 7; /* which some gates here are above */
     const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.mlp.experts.5.gate_proj.weight", 2, s.n_embd);
@@ -469,7 +469,7 @@ static void laguna(void **state)
 {
     (void)state;
     struct expert_shape s = expert_shape("laguna");
-    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.gated = s.head_gates = s.soft_gates = true;
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.gated = s.head_gates = s.softplus_gates = true;
     s.qk_norm = QK_HEADS;
     s.n_layer = 5;
     s.n_dense = 1;
@@ -487,7 +487,7 @@ static void laguna(void **state)
     assert_tensor(folder, "model.layers.1.mlp.experts.e_score_correction_bias", 1, s.n_expert);
     assert_tensor(folder, "model.layers.4.mlp.shared_expert.up_proj.weight", 2, s.n_embd);
     s = expert_shape("laguna");
-    s.sigmoids = s.choice_bias = s.say_norm = s.gated = s.soft_gates = true;
+    s.sigmoids = s.choice_bias = s.say_norm = s.gated = s.softplus_gates = true;
     s.qk_norm = QK_HEADS;
     s.rope_dim = 8;
     s.n_dense = 2;

@@ -27,7 +27,7 @@ static struct expert_shape hy_v4_shape(void)
 {
     struct expert_shape s = expert_shape("hy_v4");
     s.neighbours = s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.heads_apart = true;
-    s.gated = s.sinks = s.bounded_gates = s.index_behind = true;
+    s.gated = s.sinks = s.clamp_before_silu = s.index_rope_last = true;
     s.n_layer = 5;
     s.n_stream = 4;
     s.stream_least = 1e-3f;
@@ -164,7 +164,7 @@ static struct expert_shape glm5_next_shape(void)
 {
     struct expert_shape s = expert_shape("glm5next");
     s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.heads_apart = true;
-    s.bounded_gates = s.bounded_all = s.kda = true;
+    s.clamp_before_silu = s.bounded_all = s.kda = true;
     s.n_layer = 4;
     s.full = 2;
     s.n_state = s.n_state_key = s.n_head;

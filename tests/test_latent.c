@@ -79,7 +79,7 @@ static const char *file_of(const struct variant *v)
     }
     if (v->pool) {
         s.pool = v->pool;
-        s.bounded_gates = s.bounded_all = s.kda = true;
+        s.clamp_before_silu = s.bounded_all = s.kda = true;
         s.rope_dim = 0;
         s.full = 2;
         s.n_state = s.n_state_key = s.n_head;

@@ -34,7 +34,7 @@ static void klear(void **state)
 {
     (void)state;
     struct expert_shape s = expert_shape("klear");
-    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.shared_share = true;
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.shared_expert_mix = true;
     s.qk_norm = QK_HEADS;
     s.n_ff_shared = 32;
     const char *folder = check_experts(&s);
@@ -46,7 +46,7 @@ static void klear(void **state)
     s.shares = true;
     check_experts(&s);
     s.n_ff_shared = 0;
-    s.shared_share = false;
+    s.shared_expert_mix = false;
     struct expert_model *m = expert_model_make(&s);
     struct pp_model *model;
     struct pp_error err;
@@ -238,7 +238,7 @@ static struct expert_shape bounded_shape(const char *arch)
 static struct expert_shape ling3_shape(void)
 {
     struct expert_shape s = bounded_shape("bailingmoe3");
-    s.whole_rank = s.head_gates = true;
+    s.full_rank = s.head_gates = true;
     s.n_layer = 4;
     s.n_ff_shared = 32;
     return s;
@@ -299,7 +299,7 @@ static void bad_ling3(void **state)
 static struct expert_shape k3_shape(void)
 {
     struct expert_shape s = bounded_shape("kimi-k3");
-    s.whole_gates = true;
+    s.full_rank_gates = true;
     s.n_layer = 5;
     s.wide = 1; /* not rotated */
     s.bank_step = 2;
@@ -361,7 +361,7 @@ static struct expert_shape gigachat_shape(void)
     s.state_scale = 2;
     s.state_sigmoids = s.neighbours = s.gated = s.heads_apart = true;
     s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
-    s.bounded_gates = s.bounded_all = true;
+    s.clamp_before_silu = s.bounded_all = true;
     s.bound = 0.7f;
     s.n_layer = 4;
     s.full = 3;
@@ -394,7 +394,7 @@ static void gigachat(void **state)
     assert_tensor(folder, "model.layers.2.self_attn.gate_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.2.self_attn.kv_a_layernorm.gate_up_projection.weight", 2, s.kv_rank);
     s.bound = 0;
-    s.bounded_gates = s.bounded_all = false;
+    s.clamp_before_silu = s.bounded_all = false;
     s.n_state_key = 4;
     s.q_rank = s.n_dense = s.n_ff_shared = 0;
     s.q_growth = 0;

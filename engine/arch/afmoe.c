@@ -19,7 +19,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"AfmoeForCausalLM", "afmoe", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"head_dim\": 128, \"max_position_embeddings\": 16384, \"rms_norm_eps\": 1e-5, \"num_experts\": 64,"
              "\"num_experts_per_tok\": 6, \"moe_intermediate_size\": 1408, \"num_shared_experts\": 2,"
              "\"num_dense_layers\": 1, \"route_norm\": true, \"route_scale\": 1.0}"},
@@ -82,11 +82,11 @@ const struct pp_arch pp_arch_afmoe = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .layer_pattern = 4,
     .decoder = {.post_norm = true, .qk_norm = PP_QK_BY_HEAD, .gated_attention = true},
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,

@@ -23,7 +23,7 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"ApertusForCausalLM", "apertus", "Apertus1p5TextForCausalLM", "apertus1p5_text",
                                       NULL};
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.model_type = "apertus1p5_text", .json = "{\"vocab_size\": 266752}"},
     {.json = "{\"vocab_size\": 131072, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32,"
              "\"num_attention_heads\": 32, \"max_position_embeddings\": 65536, \"rms_norm_eps\": 1e-5,"
@@ -61,7 +61,7 @@ const struct pp_arch pp_arch_apertus = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .ungated = true, .fn = PP_FN_XIELU},
     .from_config = from_config,

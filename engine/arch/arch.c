@@ -229,9 +229,9 @@ static bool is_of_layer(const struct pp_arch_name *n, const struct pp_hparams *h
     const int64_t l = hp ? layer_of(h) : 0;
     if (!hp)
         return true;
-    return (!n->in_place || is_in_place(hp, l)) &&
+    return (!n->projection_only || is_in_place(hp, l)) &&
            (!n->recurrent || (l < hp->n_layer && hp->layer[l] & PP_LAYER_RECURRENT)) &&
-           (!n->sharing || (l < hp->n_layer && hp->layer[l] & PP_LAYER_SHARING));
+           (!n->shared_block || (l < hp->n_layer && hp->layer[l] & PP_LAYER_SHARING));
 }
 
 /* The line of a table that the name fits. Without numbers nobody knows which layers those of stacks are. */
@@ -241,7 +241,7 @@ static const struct pp_arch_name *find_name(const struct pp_arch_name *table, co
     for (const struct pp_arch_name *n = table; n && n->hf; n++)
         if (!n->hashed && (!n->stack || hp) && (!n->dense || (hp && !hp->n_expert)) && match(n->hf, hf, holes, rest) &&
             (n->whole ? **rest == 0 : is_suffix(*rest)) &&
-            ((!n->recurrent && !n->sharing) || is_of_layer(n, hp, holes)))
+            ((!n->recurrent && !n->shared_block) || is_of_layer(n, hp, holes)))
             return n;
     return NULL;
 }
@@ -338,7 +338,7 @@ static const struct pp_arch_name *find_gguf(const struct pp_arch *a, const struc
     const struct pp_arch_name *const tables[] = {a->names, a->more_names};
     for (int i = 0; i < 2; i++)
         for (const struct pp_arch_name *n = tables[i]; n && n->hf; n++)
-            if (!n->only_read && match(n->gguf, gguf_name, holes, rest) &&
+            if (!n->read_only && match(n->gguf, gguf_name, holes, rest) &&
                 (n->whole ? **rest == 0 : is_suffix(*rest)) && is_of_layer(n, hp, holes) &&
                 to_folders_layer(n, hp, holes))
                 return n;
@@ -366,7 +366,7 @@ static const struct pp_arch_name *find_line(const struct pp_arch_name *table, co
                                             const char *gguf_name, bool mlx, struct holes *holes, const char **rest)
 {
     for (const struct pp_arch_name *n = table; n && n->hf; n++) {
-        if (n->mlx != mlx || n->only_read || (n->two_norms && !hp->two_norms) || (n->dense && hp->n_expert))
+        if (n->mlx != mlx || n->read_only || (n->two_norms && !hp->two_norms) || (n->dense && hp->n_expert))
             continue;
         if (match(n->gguf, gguf_name, holes, rest) && (n->whole ? **rest == 0 : is_suffix(*rest)) &&
             is_of_layer(n, hp, holes) && to_folders_layer(n, hp, holes))

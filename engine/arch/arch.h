@@ -1,6 +1,7 @@
-/* arch.h - what a model family looks like in files: its names on both sides and where its numbers stand.
+/* arch.h - a model family: its tensors' names in Hugging Face folders and GGUF files, how its hyperparameters are read
+ * and written, and what its layers consist of.
  *
- * One struct pp_arch per family, in engine/arch/NAME.c with those that resemble it, listed in engine/arch/arch.c. */
+ * One struct pp_arch per family, in engine/arch/NAME.c together with similar ones; engine/arch/arch.c lists them. */
 #ifndef PP_ENGINE_ARCH_ARCH_H
 #define PP_ENGINE_ARCH_ARCH_H
 
@@ -95,279 +96,298 @@ enum pp_hf_form {
 
 enum { PP_HF_QKV_PIECES = 4 };
 
-/* "model.layers.{}.self_attn.q_proj" and "blk.{}.attn_q"; {} stands for a number, the layer's or an expert's. ".weight"
- * or ".bias" follows on both sides, unless the names are `whole`. */
+/* A line of a family's table of tensor names: "model.layers.{}.self_attn.q_proj" is "blk.{}.attn_q". {} stands for a
+ * number, the layer's or an expert's. Both names continue with ".weight" or ".bias", unless they are `whole`.
+ *
+ * The first line that matches counts, so a line that holds only for some models or layers stands before the general
+ * one. */
 struct pp_arch_name {
     const char *hf;
     const char *gguf;
     enum pp_row_order rows;
     enum pp_hf_form form;
-    bool whole;
-    bool mlx;             /* only MLX has it so */
-    bool not_mlx;         /* MLX has it otherwise */
-    bool only_read;       /* some folders of the family have it so, but not those that are written */
-    bool two_norms;       /* only models with hparams.two_norms do; stands before the line for others */
-    bool in_place;        /* only layers with a projection in place of attention do; stands before the others' line */
-    bool recurrent;       /* only layers with states do; stands before the others' line */
-    bool sharing;         /* likewise layers that use a block of several's */
-    int half;             /* a layer of a folder is two of ours: this is of the first (1) or the second (2) of them;
-                             0: it is one */
-    enum { PP_STACK_NONE, PP_STACK_LOW, PP_STACK_HIGH } stack; /* layers of the low stack are the first half of ours,
-                             those of the high one the second */
-    bool dense;           /* only models without experts do; stands before the line for others */
-    bool hashed;          /* the hole of a folder's name is hparams.hashed.layer, which GGUF's does not say; not read */
-    const char *second;
+    bool whole;           /* the names are complete, without ".weight" or ".bias" to follow */
+    bool mlx;             /* MLX's folders only */
+    bool not_mlx;         /* all folders but MLX's */
+    bool read_only;       /* an alternative that some folders have; never written */
+    bool two_norms;       /* only models with hparams.two_norms */
+    bool projection_only; /* only layers that have a projection in place of attention */
+    bool recurrent;       /* only layers with recurrent states */
+    bool shared_block;    /* only layers that use a block which several layers share */
+    int half;             /* one layer of a folder is two of ours, this tensor being of the first (1) or the second (2);
+                             0: layers correspond one to one */
+    enum { PP_STACK_NONE, PP_STACK_LOW, PP_STACK_HIGH } stack; /* the folder numbers the layers of two stacks from 0
+                             each; ours has those of the low stack first */
+    bool dense;           /* only models without experts */
+    bool hashed;          /* {} in the folder's name is hparams.hashed.layer, GGUF's name has no number; only written */
+    const char *second;   /* the other tensor of a form that makes two */
 };
 
-/* What a family's layers are made of, so far as hparams do not tell; decoder.c makes a plan of it. */
+/* What a decoder's layers consist of, as far as the hparams do not say; decoder.c makes a plan of it. All zeros is
+ * Llama: RMSNorm before attention and before a gated feed-forward part, and rotated heads. */
 struct pp_decoder {
-    bool layer_norm;          /* the mean is taken off */
-    bool norm_bias;           /* something is added behind */
-    bool plain_norm;          /* nothing is multiplied or added behind */
-    bool post_norm;           /* what attention and feed-forward part give is normed: post_attention_norm,
-                                 post_ffw_norm */
-    bool no_pre_norm;         /* what goes into them is not */
-    float post_norm_eps;      /* post_norm: the epsilon of those behind parts; 0: that of all norms */
-    bool norms_before_states; /* both are otherwise in layers with states: norms before both parts, none behind */
-    bool sub_norms;           /* what goes into their last matrices is: attn_sub_norm, ffn_sub_norm */
-    /* How queries and keys are normed: by one vector for all heads, by one for all of them together, or, in some models
-     * of the family only (pp_hparams.qk_norm), by one for all heads or one for each, or by one for all together. */
+    /* --- norms --- */
+    bool layer_norm;          /* LayerNorm, which subtracts the mean; else RMSNorm */
+    bool norm_bias;           /* norms always have a bias; in any family one that is there is used */
+    bool plain_norm;          /* norms have neither weight nor bias */
+    bool post_norm;           /* the outputs of attention and feed-forward are normalised before they are added:
+                                 post_attention_norm, post_ffw_norm */
+    bool no_pre_norm;         /* the inputs of attention and feed-forward are not normalised */
+    float post_norm_eps;      /* the epsilon of post-norms; 0: the model's */
+    bool norms_before_states; /* recurrent layers have pre-norms and no post-norms, whatever the others have */
+    bool sub_norms;           /* the inputs of the output projections are normalised (BitNet): attn_sub_norm,
+                                 ffn_sub_norm */
+    /* Norms of queries and keys: none; one vector of head_dim for all heads; one vector over all heads together; or,
+     * where hparams.qk_norm says so, one vector for all heads or one for each; or one over all heads together. */
     enum { PP_QK_NONE, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_OPTIONAL, PP_QK_WHOLE_OPTIONAL } qk_norm;
-    bool centred_heads;       /* they are normed by LayerNorm, others not */
-    float head_eps;           /* PP_QK_OPTIONAL: the epsilon of their norms; 0: that of all norms */
-    bool normed_stream;       /* no_pre_norm: a part's norm is of the stream, which goes on as it is then; both it and
-                                 what is added are multiplied by hparams.stream_scales */
-    bool raw_mixture;         /* no_pre_norm: experts read the stream itself, too */
-    bool unit_heads;          /* with hparams.qk_norm, those that are rotated are normed without weights */
-    bool unit_values;         /* heads of values are normed without weights */
-    bool norm_behind_rope;    /* heads are normed after they are rotated */
-    bool fused_qkv;           /* q, k and v are one matrix: attn_qkv. Where a file has that, it is used in any family */
+    bool layer_norm_heads;    /* PP_QK_OPTIONAL: LayerNorm for heads, RMSNorm elsewhere */
+    float head_eps;           /* PP_QK_OPTIONAL: their epsilon; 0: the model's */
+    bool normed_stream;       /* no_pre_norm: each part's norm replaces the residual stream itself; then stream and
+                                 result are added with the weights in hparams.stream_scales (MiniMax) */
+    bool experts_read_stream; /* no_pre_norm: experts read the residual stream as it is */
+    bool unweighted_qk_norm;  /* with hparams.qk_norm, rotated layers have an RMSNorm without weights for queries and
+                                 keys */
+    bool unweighted_v_norm;   /* heads of values have an RMSNorm without weights */
+    bool norm_after_rope;     /* queries and keys are normalised after RoPE, not before it */
+
+    /* --- matrices, feed-forward part and experts --- */
+    bool fused_qkv;           /* q, k and v are one matrix, attn_qkv, unless the file has attn_q. Where a file has
+                                 attn_qkv, it is used in any family */
     bool ungated;             /* down(fn(up(x))) instead of down(fn(gate(x)) * up(x)) */
-    bool fused_gate;          /* the rows of ffn_up are those of the gate, then those of the value */
-    bool fused_shared;        /* so are those of ffn_up_shexp */
-    bool shared_share;        /* what experts give and what the one gives that every row uses are multiplied by the
-                                 softmax of two numbers, ffn_share's */
+    bool fused_gate;          /* ffn_up has the rows of the gate, then those of up */
+    bool fused_shared;        /* the same for ffn_up_shexp */
+    bool shared_expert_mix;   /* the sum of the routed experts and the shared one are weighted by the softmax of two
+                                 logits, from ffn_share */
     enum pp_fn fn;
-    /* What knows positions: rotated heads, position_embd, which is added to the input, or ALiBi, in all models or, with
-     * LEARNED_OR_ALIBI, in those that have no such table; or sinusoids in that one's place. Any family may have
-     * hparams.alibi instead of its own. */
+    /* How positions enter: rotated heads; position_embd, which is added to the input; that table where a model has it,
+     * else ALiBi; or sinusoids in the table's place, of either layout. hparams.alibi overrides this in any family. */
     enum { PP_POS_ROTATED, PP_POS_LEARNED, PP_POS_LEARNED_OR_ALIBI, PP_POS_SINUSOIDS,
            PP_POS_FAIRSEQ_SINUSOIDS } positions;
-    bool weighed_inputs;      /* of experts */
-    bool early_router;        /* experts are chosen by what comes into the layer, without a norm */
-    bool parallel_mixture;    /* with hparams.parallel, experts stand beside attention, too */
-    bool normed_mixture;      /* what experts give, with the one that every row uses, is normed: post_ffw_norm; what
-                                 layers without experts give is not */
-    bool mixture_beside;      /* of a feed-forward part that is there as well, each with norms of its own */
-    bool shortcut;            /* layers come in pairs: the first has experts beside its feed-forward part, and what
-                                 those give is added behind the second */
-    bool scaled_alibi;        /* slopes are multiplied by what scores are */
-    bool embd_norm;           /* what goes into the first layer is normed: token_embd_norm */
-    bool plain_embd_norm;     /* but nothing is multiplied or added behind */
-    bool both_ways;           /* rows see those behind them, too, and there are no logits: an encoder, whose vectors go
-                                 through two matrices where hparams.n_dense says so, or through output where
-                                 hparams.n_embd_out does */
-    bool projected_inputs;    /* layers' own inputs come of what goes into the first one alone, of no table */
-    bool first_unnormed;      /* what goes into the first layer's attention is not normed once more */
-    bool dense_head;          /* what the last norm gives goes through output_dense, fn and output_dense_norm, and
-                                 output.bias is added to logits, even if the matrix is the embeddings */
-    bool head_bias;           /* output.bias is, too, without such a head */
-    bool bounded_gates;       /* where gates are bounded, they are before SiLU, not behind */
-    bool index_behind;        /* of an index's heads the last values are rotated, not the first */
-    bool index_usual_eps;     /* its key's norm has the epsilon of all norms, not one of its own */
-    bool normed_rotated;      /* of latent attention's key what is rotated has a norm, too: attn_k_norm */
-    bool gains;               /* heads of queries, behind their norm, are multiplied by the numbers of attn_q_norm, what
-                                 parts give by attn_output.scale and ffn_down.scale, where they are there; and what came
-                                 into the first layer is added behind each, times layer_output_scale */
-    bool sinks;               /* attn_sinks */
-    bool some_sinks;          /* layers that have them */
-    bool gated_queries;       /* attn_q gives for each head a query, then what a gate's sigmoids are made of by which
-                                 the head's result is multiplied */
-    bool gated_attention;     /* what attention gives is multiplied by the sigmoids of attn_gate's product, which has a
-                                 number for each value or one for each head */
-    bool whole_rank;          /* Kimi Linear's decays and gates come of one matrix each, not of a product of two */
-    bool whole_gates;         /* its gates only: ssm_g */
-    bool soft_gates;          /* those are softpluses instead */
-    bool scaled_parts;        /* what goes into the first layer, and behind each part the stream and what is added to
-                                 it, are added to a vector and multiplied by one: embd_scale, attn_residual,
-                                 attn_result, ffn_residual, ffn_result */
-    bool weighed_stream;      /* before a part's result is added the stream is multiplied by a vector: attn_residual,
+    bool weighted_inputs;     /* an expert's input is multiplied by its weight, not its output (Llama 4) */
+    bool early_router;        /* experts are chosen by the layer's input, before attention and without a norm */
+    bool parallel_experts;    /* with hparams.parallel, experts too run in parallel with attention */
+    bool experts_post_norm;   /* only layers with experts have a post-norm, for the sum of routed and shared experts:
+                                 post_ffw_norm */
+    bool experts_plus_dense;  /* a layer has both experts and a dense feed-forward part, each with norms of its own; the
+                                 outputs are added (Gemma 4) */
+    bool shortcut;            /* layers come in pairs: experts read what the first one's feed-forward part reads, and
+                                 their output is added after the second (LongCat) */
+    bool scaled_alibi;        /* ALiBi's slopes are multiplied by the scale of the scores */
+
+    /* --- input and output --- */
+    bool embd_norm;           /* the embeddings are normalised: token_embd_norm */
+    bool plain_embd_norm;     /* that norm has neither weight nor bias */
+    bool bidirectional;       /* an encoder: attention sees later rows, too, and the output is vectors, not logits. With
+                                 hparams.n_dense they go through two matrices, with n_embd_out through `output` */
+    bool projected_inputs;    /* per-layer inputs are computed from the embeddings only, without a table of tokens */
+    bool first_not_normed;    /* attention of layer 0 reads the embeddings without another norm (ModernBERT) */
+    bool dense_head;          /* output_dense, fn and output_dense_norm stand between the last norm and the output, and
+                                 output.bias is added to the logits, even with tied embeddings */
+    bool head_bias;           /* output.bias is added to the logits, even with tied embeddings */
+
+    /* --- details of attention --- */
+    bool clamp_before_silu;   /* bounded gates (hparams.gate_bound) are clamped before SiLU, not after it */
+    bool index_rope_last;     /* an indexer's heads are rotated in their last dimensions, not their first */
+    bool index_default_eps;   /* the norm of an indexer's key has the model's epsilon, not 1e-6 */
+    bool k_rope_norm;         /* latent attention: the rotated part of the key has a norm of its own, attn_k_norm */
+    bool gains;               /* Talkie's scalars: normalised heads of queries are multiplied by those of attn_q_norm,
+                                 the outputs of the parts by attn_output.scale and ffn_down.scale, if there; and after
+                                 each layer the embeddings are added, times layer_output_scale */
+    bool sinks;               /* attn_sinks in every layer: a logit for each head that only adds to the softmax's sum */
+    bool some_sinks;          /* layers for which the file has attn_sinks use them */
+    bool gated_queries;       /* attn_q gives for each head a query, then a gate: the head's output is multiplied by its
+                                 sigmoids (Qwen3-Next) */
+    bool gated_attention;     /* the output of attention is multiplied by the sigmoid of attn_gate's product, which has
+                                 a number for each value or, with hparams.head_gates, one for each head */
+    bool full_rank;           /* Kimi Linear's decays and gates come from one matrix each, not from a low-rank pair */
+    bool full_rank_gates;     /* only its gates do: ssm_g */
+    bool softplus_gates;      /* gated_attention: one softplus for each head instead of sigmoids */
+    bool affine_residual;     /* the embeddings, and for each part both the stream and the part's output, become
+                                 (x + bias) * weight: embd_scale, {attn,ffn}_residual, {attn,ffn}_result */
+    bool scaled_residual;     /* the stream is multiplied by a vector before a part's output is added: attn_residual,
                                  ffn_residual */
-    const char *mixture_norm; /* experts stand beside a whole layer and read what comes into it behind this norm; NULL:
-                                 they stand in the feed-forward part's place */
-    const char *ffn_norm;     /* what the norm before the feed-forward part is called; NULL: ffn_norm */
-    const char *attn_post_norm; /* post_norm: the one behind attention; NULL: post_attention_norm */
-    const char *ffn_post_norm; /* and the one behind the feed-forward part, where it is there; else post_ffw_norm */
-    const char *output_norm;  /* and the one behind the last layer; NULL: output_norm */
+
+    /* --- names --- */
+    const char *mixture_norm; /* experts run in parallel with the whole layer and read its input after this norm; NULL:
+                                 they take the place of the feed-forward part */
+    const char *ffn_norm;     /* the norm before the feed-forward part; NULL: ffn_norm */
+    const char *attn_post_norm; /* the post-norm of attention; NULL: post_attention_norm */
+    const char *ffn_post_norm; /* that of the feed-forward part, in layers that have it; else post_ffw_norm */
+    const char *output_norm;  /* the norm after the last layer; NULL: output_norm */
 };
 
-/* The same of an encoder: what is added is normed together with what it is added to. encoder.c makes a plan of it. */
+/* The same for an encoder with post-norms (BERT): each norm is of the sum of the stream and a part's output. encoder.c
+ * makes a plan of it. */
 struct pp_encoder {
     bool positions;           /* position_embd is added to the input */
-    bool rotated;             /* queries and keys are */
-    float alibi;              /* of the attention operation */
-    bool gated;               /* down(fn(gate(x)) * up(x)); else only if the file has a gate, or one together with up */
+    bool rotated;             /* queries and keys are rotated */
+    float alibi;              /* struct pp_op's `alibi` */
+    bool gated;               /* down(fn(gate(x)) * up(x)); else gated only if the file has ffn_gate, or one matrix with
+                                 both */
     enum pp_fn fn;
 };
 
-/* What transformers takes for granted where config.json has no such key, and hparams.c does not. */
-struct pp_arch_usual {
-    const char *model_type, *hf_class; /* of which kind of the family's models; NULL: of all */
-    const char *json;                  /* an object; NULL at the end */
+/* What transformers assumes where config.json lacks a key, beyond what hparams_config.c assumes. */
+struct pp_arch_default {
+    const char *model_type, *hf_class; /* the models of the family that it holds for; NULL: all */
+    const char *json;                  /* an object; NULL at the end of the list */
 };
 
+/* A family some of whose models are multimodal. Their config.json has the language model's part in text_config, and the
+ * names of its tensors have a prefix. */
 struct pp_arch_parts {
     const char *model_type;           /* of a text_config that does not say it, */
-    const char *other_type;           /* or says this one, another family's; or NULL */
-    const char *const *prefixes;      /* pairs: what names begin with, what the tables have instead; NULL at the end */
-    const char *const *others;        /* what the names of other parts begin with; NULL at the end */
+    const char *other_type;           /* or that says this one, which is another family's; or NULL */
+    const char *const *prefixes;      /* pairs: a name's beginning, and what replaces it; NULL at the end */
+    const char *const *others;        /* beginnings of the names of tensors that are not the language model's; NULL at
+                                         the end */
 };
 
 struct pp_arch {
     const char *name;                 /* general.architecture */
-    const char *const *other_names;   /* likewise; NULL at the end; or NULL */
-    const char *file_name;            /* general.architecture of its GGUF files, which to other programs are of this
-                                         family; they say ours under pp_family_key. NULL: name */
-    const char *tempered_name;        /* the one that files of models with attn_temperature have; or NULL */
-    const char *mixture_name;         /* and of those with experts */
-    const char *const *hf_classes;    /* what config.json may call it under `architectures`; NULL at the end */
-    const struct pp_arch_name *names; /* hf NULL at the end */
-    const struct pp_arch_name *more_names; /* looked at behind those; or NULL */
-    const char *const *ignored;       /* ends of Hugging Face tensor names that carry nothing; NULL at the end */
-    const struct pp_arch_usual *usual; /* or NULL */
-    /* Of a family of which some models see, too. In their folders config.json has an object text_config; the names of
-     * the language part have a prefix; and there are tensors of other parts. NULL: none do. */
-    const struct pp_arch_parts *parts;
+    const char *const *other_names;   /* further values of it, NULL at the end; or NULL */
+    const char *file_name;            /* general.architecture of the GGUF files that we write, where other programs run
+                                         the model as this family; pp_family_key then has `name`. NULL: name */
+    const char *tempered_name;        /* the same for models with attn_temperature; or NULL */
+    const char *mixture_name;         /* the same for models with experts; or NULL */
+    const char *const *hf_classes;    /* `architectures` in config.json; NULL at the end */
+    const struct pp_arch_name *names; /* hf is NULL at the end */
+    const struct pp_arch_name *more_names; /* searched after those; or NULL */
+    const char *const *ignored;       /* ends of names of a folder's tensors that are not needed; NULL at the end */
+    const struct pp_arch_default *defaults; /* or NULL */
+    const struct pp_arch_parts *parts; /* or NULL */
     bool gguf_neox;                   /* rope_neox of the family's GGUF files */
-    bool hf_pairs;                    /* the folder's heads have pairs side by side, too */
-    /* What its GGUF files take for granted: */
-    float gguf_eps;                   /* of the norms; 0: they say it */
-    int layer_pattern;                /* each such layer has no window; 0: none */
-    bool pattern_from_first;          /* the first layer is one of those, not the layer_pattern-th */
-    int unrotated_pattern;            /* each such layer is not rotated; 0: none, or those without a window */
-    bool gguf_divides_logits;         /* the key logit_scale is what logits are divided by */
-    bool gguf_says_parallel;          /* there is a key for it */
-    bool gguf_twice_ff;               /* feed_forward_length counts gate and value */
-    bool gguf_ff_of_experts;          /* feed_forward_length is that of experts */
-    bool gguf_twice_rope;             /* rope.dimension_count is twice what is rotated in layers without a window */
-    bool gguf_untied;                 /* they hold output.weight even if it is the embeddings */
-    bool gguf_scaled_output;          /* where that is the embeddings, times logit_scale, which no key says then */
-    bool gguf_output_scale;           /* what scores are multiplied by is called attention.output_scale */
-    bool gguf_says_window;            /* also that there is none */
-    bool yarn_no_truncate;            /* rope_no_truncate */
-    bool gguf_shares;                 /* expert_shares */
-    bool gguf_sigmoids;               /* expert_sigmoids */
-    bool uneven_experts;              /* hparams.uneven_experts may be set */
-    bool gguf_states_apart;           /* what goes into states comes of a matrix each, not of one by keys (ssm_in,
-                                         ssm_ba) as folders have it */
-    bool gguf_joined_heads;           /* attn_kv_b instead of attn_k_b and attn_v_b, and what goes with it */
+    bool hf_pairs;                    /* folders rotate neighbouring pairs (2i, 2i + 1), as GGUF's llama does */
+    /* What GGUF files of the family leave out or write in their own way: */
+    float gguf_eps;                   /* the norms' epsilon, which has no key; 0: it has one */
+    int layer_pattern;                /* every layer_pattern-th layer has no window; 0: there is no such rule */
+    bool pattern_from_first;          /* counted so that layer 0 is the first of them, not layer_pattern - 1 */
+    int unrotated_pattern;            /* every such layer is not rotated; 0: none, or those without a window */
+    bool gguf_divides_logits;         /* logit_scale divides the logits */
+    bool gguf_says_parallel;          /* use_parallel_residual is a key */
+    bool gguf_twice_ff;               /* feed_forward_length counts the rows of gate and up together */
+    bool gguf_ff_of_experts;          /* feed_forward_length is that of the experts */
+    bool gguf_twice_rope;             /* rope.dimension_count is twice what layers without a window rotate */
+    bool gguf_untied;                 /* output.weight is always there, a copy if the embeddings are tied */
+    bool gguf_scaled_output;          /* that copy is multiplied by logit_scale, which then has no key */
+    bool gguf_output_scale;           /* the key of attn_scale is attention.output_scale */
+    bool gguf_says_window;            /* attention.sliding_window is there even if it is 0 */
+    bool yarn_no_truncate;            /* rope_no_truncate holds, without a key */
+    bool gguf_default_shares;         /* hparams.expert_shares, unless expert_weights_norm says otherwise */
+    bool gguf_default_sigmoids;       /* hparams.expert_sigmoids, unless expert_gating_func says otherwise */
+    bool uneven_experts;              /* layers may differ in experts: hparams.uneven_experts */
+    bool gguf_split_states;           /* inputs of states come from a matrix each, where folders have them together by
+                                         key head (ssm_in, ssm_ba) */
+    bool gguf_joined_kv_b;            /* attn_kv_b is one matrix, not attn_k_b and attn_v_b, with the keys that belong
+                                         to this */
     struct pp_decoder decoder;
-    const struct pp_encoder *encoder; /* the family's models are encoders; or NULL */
-    const struct pp_arch *rotated;    /* meant instead if config.json says position_embedding_type "rotary"; or NULL */
-    const struct pp_arch *banked;     /* meant instead if config.json says attn_res_block_size; or NULL */
-    const struct pp_arch *both_ways;  /* meant instead if config.json says use_bidirectional_attention; or NULL */
+    const struct pp_encoder *encoder; /* of a family of encoders with post-norms; or NULL */
+    /* Families that take over a model of this one; or NULL: */
+    const struct pp_arch *rotary_variant; /* config.json has position_embedding_type "rotary" */
+    const struct pp_arch *attn_res_variant; /* config.json has attn_res_block_size */
+    const struct pp_arch *bidirectional_variant; /* config.json has use_bidirectional_attention */
     /* Fill what the family adds to the common fields, and refuse what its plan cannot compute. May be NULL. */
     enum pp_code (*from_config)(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
     enum pp_code (*from_gguf)(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
-    /* Writes what only this family has (export_keys.c writes the rest). May be NULL. */
+    /* Writes the keys that only this family has; export_keys.c writes the others. May be NULL. */
     void (*to_gguf)(const struct pp_hparams *hp, struct pp_gguf_writer *w);
-    /* config.json of a GGUF file: adds what export_config.c does not, and replaces what is not so in this family. NULL:
-     * none can be written. */
+    /* Makes the config.json of a GGUF file, beginning with what export_config.c wrote into it. NULL: there is none for
+     * this family. */
     void (*to_config)(const struct pp_hparams *hp, struct cJSON *config);
-    /* Of families with PP_HF_SCALED: what is said of weights as they come becomes what is true of those that were
-     * multiplied. tied: the output is the embeddings. Or NULL. */
+    /* Families with PP_HF_SCALED: changes config.json, which describes the folder's own weights, so that it holds for
+     * the multiplied ones. tied: the output is the embeddings. Or NULL. */
     void (*scaled_config)(const struct pp_hparams *hp, bool tied, struct cJSON *config);
-    const char *hf_logit_scale;       /* the tensor of a folder that is hparams.logit_scale; or NULL */
-    const char *hf_eps;               /* what it calls the norms' epsilon; NULL: rms_norm_eps */
+    const char *hf_logit_scale;       /* the folder's tensor that holds hparams.logit_scale; or NULL */
+    const char *hf_eps;               /* config.json's key of norm_eps; NULL: rms_norm_eps */
 };
 
-/* Whether the family's models are encoders, of either kind. */
+/* Whether the family's models are encoders, with post-norms or pre-norms. */
 static inline bool pp_arch_encodes(const struct pp_arch *a)
 {
-    return a->encoder || a->decoder.both_ways;
+    return a->encoder || a->decoder.bidirectional;
 }
 
 /* All families; i from 0, NULL at the end. */
 const struct pp_arch *pp_arch_at(size_t i);
 const struct pp_arch *pp_arch_by_name(const char *name);     /* either GGUF name, or NULL */
 const struct pp_arch *pp_arch_by_class(const char *hf_class); /* or NULL */
-/* Whether a configuration is of a model of that type, or says only that it is of that class (which may be NULL). */
+/* Whether config.json has this model_type or, lacking a model_type, this class (which may be NULL). */
 bool pp_arch_is_kind(const struct cJSON *config, const char *model_type, const char *hf_class);
-/* Models around a language model of any family: wrapped.c. */
+/* A multimodal model around a language model of any family: wrapped.c. */
 struct pp_arch_wrapper {
     const char *const *classes;       /* NULL at the end */
-    const char *keys[2];              /* where config.json has the language model's part, one in the other; none: all of
-                                         it is that */
-    bool fixes_type;                  /* model_type is what pp_wrapped_type says, whatever stands there */
-    bool rope_outside;                /* rope_scaling may stand beside that part instead */
-    bool own_norm;                    /* "norm." is not the text's last norm, as in other folders, but of pictures */
+    const char *keys[2];              /* the path in config.json to the language model's part; none: the whole is it */
+    bool fixes_type;                  /* model_type is what pp_wrapped_type returns, whatever the part says */
+    bool rope_outside;                /* rope_scaling may stand outside the part */
+    bool own_norm;                    /* "norm." is a norm for images, where other folders have the text's last norm */
 };
 const struct pp_arch_wrapper *pp_wrapper_by_class(const char *hf_class); /* or NULL */
 const struct cJSON *pp_wrapped_config(const struct pp_arch_wrapper *w, const struct cJSON *config); /* or NULL */
-/* model_type of such a part that does not say its own, by the configuration and the class of the whole; NULL: that does
- * not fix it. */
+/* The model_type of a part that lacks its own, from the configuration and class of the whole; NULL: those do not
+ * determine it. */
 const char *pp_wrapped_type(const struct pp_arch_wrapper *w, const struct cJSON *whole, const char *hf_class);
-const char *pp_wrapped_usual(const char *model_type); /* an object of what such a part may leave out */
+const char *pp_wrapped_usual(const char *model_type); /* defaults for such a part, a JSON object */
 bool pp_name_begins(const char *name, const char *begin);
-/* The family's name for a tensor of the language model; false, *name then being empty: it is the same. */
+/* The family's name for a tensor of the language model. False: the name is the same, and *name is empty. */
 bool pp_wrapped_name(const char *hf, struct pp_buf *name);
-bool pp_is_beside_text(const char *hf); /* a tensor of what sees or hears */
-/* Likewise, though the text's may be called so in other folders. */
+bool pp_is_beside_text(const char *hf); /* a tensor for images or sound */
+/* The same for this wrapper, whose folders may use names that are the language model's in others. */
 bool pp_wrapped_beside(const struct pp_arch_wrapper *w, const char *hf);
-/* Marks the layers of a language model's configuration that only look at pictures, and makes it that of the model
- * without them. There need not be any. */
+/* Marks the layers of a language model that attend to images only, and removes them from its configuration. There may
+ * be none. */
 enum pp_code pp_wrapped_leave_layers(struct cJSON *config, bool left_out[PP_MAX_LAYERS], struct pp_error *err);
-/* *name: what a tensor is called where those are not counted. False: it is of one of them. */
+/* *name: a tensor's name when the marked layers are not counted. False: it is a tensor of a marked layer. */
 bool pp_wrapped_recount(const bool left_out[PP_MAX_LAYERS], const char *hf, struct pp_buf *name);
-/* What a family needs that pippin does not compute, by either kind of name, for errors; NULL: nobody knows. */
+/* What pippin would have to compute for a family that it does not support, for errors; family: either kind of name.
+ * NULL: not known. */
 const char *pp_arch_missing(const char *family);
 /* general.architecture of the GGUF files of such a model. */
 const char *pp_arch_file_name(const struct pp_hparams *hp);
 extern const char pp_family_key[];
-/* The family of a GGUF file that says this architecture; NULL: none. */
+/* The family of a GGUF file with this architecture; NULL: none. */
 const struct pp_arch *pp_arch_of_file(const struct pp_gguf *g, const char *architecture);
 /* "llama, ..." for errors. */
 void pp_arch_list(struct pp_buf *out);
 
 enum pp_name_match { PP_NAME_UNKNOWN, PP_NAME_IGNORED, PP_NAME_FOUND };
-/* Translates a Hugging Face tensor name, appending the GGUF name to *gguf (emptied first). rows may be NULL. */
+/* Translates a Hugging Face tensor name, replacing the contents of *gguf. rows may be NULL. */
 enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, struct pp_buf *gguf,
                                      enum pp_row_order *rows);
-/* The same of a model with these numbers, or NULL; *entry: the table's line, which knows the form; *second: the
- * other name, if there is one, else empty. */
+/* The same for a model with these hparams, or NULL. *entry: the table's line, which has the form; *second: the other
+ * name of a form that makes two tensors, else empty. */
 enum pp_name_match pp_arch_translate(const struct pp_arch *a, const struct pp_hparams *hp, const char *hf,
                                      const struct pp_arch_name **entry, struct pp_buf *gguf, struct pp_buf *second);
-/* The row order of a tensor by its GGUF name, and the form that its folder has it in. */
+/* The row order of a tensor by its GGUF name, and the form of the folder's tensor. */
 enum pp_row_order pp_arch_rows(const struct pp_arch *a, const char *gguf_name);
 enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name);
-/* What a tensor with a GGUF name is called in a folder of such a model, as Hugging Face has it or MLX, and the line of
- * the table that says so; of a `second` one, too, whose values are then in the tensor of that name together with the
- * first one's. NULL: it has no place there. */
+/* The name of a tensor in a folder of such a model, Hugging Face's or MLX's, and the table's line that has it. A
+ * `second` tensor, whose values are stored together with the first one's, has that one's name. NULL: folders do not
+ * have it. */
 const struct pp_arch_name *pp_arch_hf_name(const struct pp_arch *a, const struct pp_hparams *hp, const char *gguf_name,
                                            bool mlx, struct pp_buf *name);
-/* The module in a Hugging Face model whose weight is called that in GGUF files: "blk.3.attn_q.weight" gives
- * "model.layers.3.self_attn.q_proj". hp: of the model, or NULL. False: there is none. */
+/* The module of a Hugging Face model that has a weight by its GGUF name: "blk.3.attn_q.weight" gives
+ * "model.layers.3.self_attn.q_proj". hp: the model's, or NULL. False: there is none. */
 bool pp_arch_hf_module(const struct pp_arch *a, const struct pp_hparams *hp, const char *gguf_name,
                        struct pp_buf *module);
 
-/* For writing config.json: a value in place of what was there under the key; floats in digits that give the same. */
+/* For writing config.json: set or replace the value of a key. Floats have as many digits as reading them back takes. */
 void pp_config_put(struct cJSON *config, const char *key, int64_t v);
 void pp_config_put_float(struct cJSON *config, const char *key, float v);
 void pp_config_put_text(struct cJSON *config, const char *key, const char *v);
 void pp_config_put_class(struct cJSON *config, const char *hf_class, const char *model_type);
 
-/* The function of a decoder's feed-forward parts. */
+/* The activation function of a decoder's feed-forward parts. */
 enum pp_fn pp_decoder_fn(const struct pp_decoder *d, const struct pp_hparams *hp);
-/* Plans the layers of a decoder: decoder.c. */
+/* Builds the plan of a decoder: decoder.c. */
 enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder *d, struct pp_plan *plan,
                              struct pp_error *err);
 
-/* Plans the layers of an encoder: encoder.c. */
+/* Builds the plan of an encoder with post-norms: encoder.c. */
 enum pp_code pp_plan_encoder(const struct pp_source *s, const struct pp_encoder *e, struct pp_plan *plan,
                              struct pp_error *err);
 
-/* Whether a file has the rows of q and k in another order than folders of its family have, although others of the
- * family do not. */
+/* Whether the rows of q and k are in another order than in folders of the family, although other GGUF files of the
+ * family have the folders' order. */
 bool pp_arch_other_pairs(const struct pp_hparams *hp);
 /* Row r of an interleaved matrix (GGUF) is row pp_hf_row(r) of the Hugging Face one; pp_gguf_row is the inverse. */
 int64_t pp_hf_row(int64_t gguf_row, int64_t head_dim);

@@ -24,7 +24,7 @@ static const struct pp_arch_name names[] = {
 
 static const char *const classes[] = {"ArcticForCausalLM", "arctic", NULL};
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5, \"rope_theta\": 1000000.0,"
              "\"num_local_experts\": 8, \"num_experts_per_tok\": 1, \"moe_layer_frequency\": 2}"},
     {.json = NULL},
@@ -78,7 +78,7 @@ const struct pp_arch pp_arch_arctic = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_ff_of_experts = true,
     .decoder = {.mixture_norm = "ffn_norm_exps"},
     .from_config = from_config,

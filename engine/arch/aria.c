@@ -17,7 +17,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"AriaTextForCausalLM", "aria_text", "aria_moe_lm", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 4096, \"num_hidden_layers\": 32,"
              "\"num_attention_heads\": 32, \"max_position_embeddings\": 2048, \"moe_num_experts\": 8, \"moe_topk\": 2,"
              "\"moe_num_shared_experts\": 2}"},
@@ -47,7 +47,7 @@ const struct pp_arch pp_arch_aria = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .from_config = from_config,
     .to_config = to_config,

@@ -5,16 +5,16 @@
 
 static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.post_mlp_layernorm", .gguf = "blk.{}.post_ffw_norm"},
-    {.hf = "model.layers.{}.mlp.post_mlp_layernorm", .gguf = "blk.{}.post_ffw_norm", .only_read = true},
+    {.hf = "model.layers.{}.mlp.post_mlp_layernorm", .gguf = "blk.{}.post_ffw_norm", .read_only = true},
     {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
-     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true, .only_read = true},
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true, .read_only = true},
     {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true,
-     .only_read = true},
+     .read_only = true},
     PP_LATENT_NAMES,
     {.hf = NULL},
 };
 static const char *const classes[] = {"AXK1ForCausalLM", "axk1", "AXK1", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 163840, \"hidden_size\": 7168, \"intermediate_size\": 18432, \"num_hidden_layers\": 61,"
              "\"num_attention_heads\": 64, \"max_position_embeddings\": 32768, \"q_lora_rank\": 1536,"
              "\"kv_lora_rank\": 512, \"qk_rope_head_dim\": 64, \"qk_nope_head_dim\": 128, \"v_head_dim\": 128,"
@@ -37,9 +37,9 @@ const struct pp_arch pp_arch_axk1 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .usual = usual,
-    .decoder = {.normed_mixture = true},
+    .gguf_default_shares = true,
+    .defaults = defaults,
+    .decoder = {.experts_post_norm = true},
     .from_config = pp_deepseek_from_config,
     .from_gguf = pp_deepseek_from_gguf,
     .to_gguf = pp_deepseek_to_gguf,

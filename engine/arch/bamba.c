@@ -25,7 +25,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"BambaForCausalLM", "bamba", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-5,"
              "\"partial_rotary_factor\": 0.5, \"mamba_n_heads\": 128, \"mamba_n_groups\": 1, \"mamba_d_state\": 256,"
              "\"mamba_d_conv\": 4, \"mamba_expand\": 2}"},
@@ -96,7 +96,7 @@ const struct pp_arch pp_arch_bamba = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .from_config = from_config,
     .from_gguf = from_gguf,

@@ -278,7 +278,7 @@ const struct pp_arch pp_arch_bert = {
     .parts = &parts,
     .gguf_neox = true,
     .encoder = &bert,
-    .rotated = &pp_arch_jina_bert_v3,
+    .rotary_variant = &pp_arch_jina_bert_v3,
     .from_config = from_config,
     .from_gguf = from_gguf,
 };
@@ -289,7 +289,7 @@ const struct pp_arch pp_arch_nomic_bert = {
     .name = "nomic-bert",
     .other_names = nomic_other_names,
     .mixture_name = "nomic-bert-moe",
-    .gguf_shares = true,
+    .gguf_default_shares = true,
     .hf_classes = nomic_classes,
     .names = nomic_names,
     .ignored = pp_common_ignored,

@@ -28,7 +28,7 @@ static const struct pp_arch_name names[] = {
 };
 
 static const char *const classes[] = {"BioGptForCausalLM", "biogpt", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 42384, \"hidden_size\": 1024, \"num_hidden_layers\": 24, \"num_attention_heads\": 16,"
              "\"intermediate_size\": 4096, \"max_position_embeddings\": 1024, \"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -66,7 +66,7 @@ const struct pp_arch pp_arch_biogpt = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU,
                 .positions = PP_POS_LEARNED},

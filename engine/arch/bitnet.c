@@ -11,14 +11,14 @@
 static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.self_attn.attn_sub_norm", .gguf = "blk.{}.attn_sub_norm"},
     {.hf = "model.layers.{}.mlp.ffn_sub_norm", .gguf = "blk.{}.ffn_sub_norm"},
-    {.hf = "model.layers.{}.self_attn.inner_attn_ln", .gguf = "blk.{}.attn_sub_norm", .only_read = true},
-    {.hf = "model.layers.{}.mlp.ffn_layernorm", .gguf = "blk.{}.ffn_sub_norm", .only_read = true},
+    {.hf = "model.layers.{}.self_attn.inner_attn_ln", .gguf = "blk.{}.attn_sub_norm", .read_only = true},
+    {.hf = "model.layers.{}.mlp.ffn_layernorm", .gguf = "blk.{}.ffn_sub_norm", .read_only = true},
     {.hf = NULL},
 };
 
 static const char *const classes[] = {"BitNetForCausalLM", "BitnetForCausalLM", "bitnet", NULL};
 static const char *const functions[] = {"relu2", "silu", "swish", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000.0,"
              "\"hidden_act\": \"relu2\"}"},
     {.json = NULL},
@@ -52,7 +52,7 @@ const struct pp_arch pp_arch_bitnet = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.sub_norms = true},
     .from_config = from_config,

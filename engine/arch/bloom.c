@@ -27,7 +27,7 @@ static const struct pp_arch_name names[] = {
 
 static const char *const classes[] = {"BloomForCausalLM", "BloomModel", "bloom", NULL};
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
@@ -65,7 +65,7 @@ const struct pp_arch pp_arch_bloom = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .decoder = {.layer_norm = true, .norm_bias = true, .embd_norm = true, .fused_qkv = true, .ungated = true,
                 .fn = PP_FN_GELU_TANH},
     .from_config = from_config,

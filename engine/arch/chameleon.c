@@ -21,7 +21,7 @@ static const char *const classes[] = {"ChameleonForConditionalGeneration", "Cham
 static const char *const prefixes[] = {NULL};
 static const char *const others[] = {"model.vqmodel.", NULL};
 static const struct pp_arch_parts parts = {.model_type = "chameleon", .prefixes = prefixes, .others = others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 65536, \"hidden_size\": 4096, \"intermediate_size\": 11008, \"num_hidden_layers\": 32,"
              "\"num_attention_heads\": 32, \"num_key_value_heads\": 32, \"max_position_embeddings\": 4096,"
              "\"rms_norm_eps\": 1e-5}"},
@@ -85,8 +85,8 @@ const struct pp_arch pp_arch_chameleon = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .parts = &parts,
-    .usual = usual,
-    .decoder = {.qk_norm = PP_QK_OPTIONAL, .centred_heads = true, .head_eps = 1e-5f},
+    .defaults = defaults,
+    .decoder = {.qk_norm = PP_QK_OPTIONAL, .layer_norm_heads = true, .head_eps = 1e-5f},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

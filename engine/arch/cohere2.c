@@ -64,7 +64,7 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
     pp_config_put_float(config, "logit_scale", hp->logit_scale != 0.0f ? hp->logit_scale : 1);
 }
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"max_position_embeddings\": 8192, \"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
@@ -78,7 +78,7 @@ const struct pp_arch pp_arch_cohere2 = {
     .hf_pairs = true,
     .decoder = {.layer_norm = true},
     .from_config = from_config,
-    .usual = usual,
+    .defaults = defaults,
     .from_gguf = from_gguf,
     .layer_pattern = 4,
     .to_config = to_config,
@@ -91,7 +91,7 @@ static const char *const compass_classes[] = {"CohereCompassForCausalLM", "Coher
                                               "cohere_compass", "cohere_compass_text", NULL};
 static const struct pp_arch_parts compass_parts = {
     .model_type = "cohere_compass_text", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
-static const struct pp_arch_usual compass_usual[] = {
+static const struct pp_arch_default compass_defaults[] = {
     {.json = "{\"vocab_size\": 256000, \"hidden_size\": 8192, \"intermediate_size\": 22528, \"num_hidden_layers\": 40,"
              "\"num_attention_heads\": 64, \"max_position_embeddings\": 8192, \"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -151,7 +151,7 @@ const struct pp_arch pp_arch_cohere_compass = {
     .parts = &compass_parts,
     .names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = compass_usual,
+    .defaults = compass_defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true},
     .from_config = compass_from_config,
@@ -168,7 +168,7 @@ static const struct pp_arch_name command_r_names[] = {
     {.hf = NULL},
 };
 static const char *const command_r_classes[] = {"CohereForCausalLM", "cohere", NULL};
-static const struct pp_arch_usual command_r_usual[] = {
+static const struct pp_arch_default command_r_defaults[] = {
     {.json = "{\"max_position_embeddings\": 8192, \"tie_word_embeddings\": true, \"rope_theta\": 500000.0}"},
     {.json = NULL},
 };
@@ -200,7 +200,7 @@ const struct pp_arch pp_arch_command_r = {
     .names = command_r_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = command_r_usual,
+    .defaults = command_r_defaults,
     .hf_pairs = true,
     .decoder = {.layer_norm = true, .qk_norm = PP_QK_OPTIONAL},
     .from_config = command_r_from_config,
@@ -216,7 +216,7 @@ static const char *const moe_other_names[] = {"cohere2_moe", NULL}; /* ik_llama.
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size", .n_shared = "num_shared_experts",
     .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob"};
-static const struct pp_arch_usual moe_usual[] = {
+static const struct pp_arch_default moe_defaults[] = {
     {.json = "{\"head_dim\": 128, \"max_position_embeddings\": 8192, \"tie_word_embeddings\": true, \"num_experts\": 8,"
              "\"num_experts_per_tok\": 2, \"norm_topk_prob\": true}"},
     {.json = NULL},
@@ -328,11 +328,11 @@ const struct pp_arch pp_arch_cohere2moe = {
     .names = pp_expert_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .decoder = {.layer_norm = true, .parallel_mixture = true},
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .decoder = {.layer_norm = true, .parallel_experts = true},
     .from_config = moe_from_config,
-    .usual = moe_usual,
+    .defaults = moe_defaults,
     .from_gguf = moe_from_gguf,
     .to_config = moe_to_config,
     .hf_eps = "layer_norm_eps",

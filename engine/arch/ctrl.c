@@ -22,7 +22,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"CTRLLMHeadModel", "ctrl", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 246534, \"n_positions\": 256, \"n_embd\": 1280, \"dff\": 8192, \"n_layer\": 48,"
              "\"n_head\": 16, \"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -75,7 +75,7 @@ const struct pp_arch pp_arch_ctrl = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_RELU,
                 .positions = PP_POS_SINUSOIDS, .head_bias = true},

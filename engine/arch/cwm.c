@@ -8,12 +8,12 @@
 
 static const char *const classes[] = {"CwmForCausalLM", "cwm", NULL};
 static const char *const ministral_classes[] = {"MinistralForCausalLM", "ministral", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 8, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
              "\"rms_norm_eps\": 1e-5, \"rope_theta\": 1000000.0}"},
     {.json = NULL},
 };
-static const struct pp_arch_usual ministral_usual[] = {
+static const struct pp_arch_default ministral_defaults[] = {
     {.json = "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 131072}"},
     {.json = NULL},
 };
@@ -77,7 +77,7 @@ const struct pp_arch pp_arch_cwm = {
     .hf_classes = classes,
     .names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .from_config = from_config,
     .to_config = to_config,
@@ -88,7 +88,7 @@ const struct pp_arch pp_arch_ministral = {
     .hf_classes = ministral_classes,
     .names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = ministral_usual,
+    .defaults = ministral_defaults,
     .gguf_neox = true,
     .from_config = ministral_from_config,
     .to_config = ministral_to_config,

@@ -32,7 +32,7 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"DbrxForCausalLM", "dbrx", NULL};
 
 /* The feed-forward size stands in an object of its own. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"intermediate_size\": 1, \"max_seq_len\": 2048}"},
     {.json = NULL},
 };
@@ -104,7 +104,7 @@ const struct pp_arch pp_arch_dbrx = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .fused_qkv = true, .ffn_norm = "attn_output_norm"},
     .from_config = from_config,

@@ -9,7 +9,7 @@
 static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
     {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
-    {.hf = "model.layers.{}.self_attn.linear_attn", .gguf = "blk.{}.attn_output", .in_place = true},
+    {.hf = "model.layers.{}.self_attn.linear_attn", .gguf = "blk.{}.attn_output", .projection_only = true},
     {.hf = NULL},
 };
 

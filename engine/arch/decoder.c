@@ -164,9 +164,9 @@ static bool add_scaled_part(struct builder *b, int l, const char *part)
 /* What attention or the feed-forward part gave goes into the residual stream. */
 static bool add_result(struct builder *b, int l, const char *post_norm)
 {
-    if (b->d->scaled_parts)
+    if (b->d->affine_residual)
         return add_scaled_part(b, l, post_norm == behind_attention ? "attn" : "ffn");
-    if (b->d->weighed_stream && !add_stream_weight(b, l, post_norm == behind_attention ? "attn" : "ffn"))
+    if (b->d->scaled_residual && !add_stream_weight(b, l, post_norm == behind_attention ? "attn" : "ffn"))
         return false;
     if (b->d->gains) {
         float gain;
@@ -257,7 +257,7 @@ static bool add_normed_mixture(struct builder *b, int l)
 /* The feed-forward part of a layer with experts. */
 static bool add_mixture(struct builder *b, int l)
 {
-    if (b->d->mixture_beside)
+    if (b->d->experts_plus_dense)
         return add_both(b, l);
     if (b->hp->dense_beside)
         return add_dense_beside(b, l);
@@ -267,7 +267,7 @@ static bool add_mixture(struct builder *b, int l)
         add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
         return add_result(b, l, "post_ffw_norm");
     }
-    if (b->d->normed_mixture)
+    if (b->d->experts_post_norm)
         return add_normed_mixture(b, l);
     if (!b->hp->n_ff_shared)
         return pp_experts_result(b, l) && pp_ff_added(b, l);
@@ -619,7 +619,7 @@ static void make_slots(struct builder *b)
         b->first = pp_plan_slot(p, hp->n_embd);
     if (hp->n_shared_block)
         pp_zamba_slots(b);
-    if (hp->n_ff_shared || (hp->parallel && hp->n_expert) || b->d->mixture_beside || hp->dense_beside ||
+    if (hp->n_ff_shared || (hp->parallel && hp->n_expert) || b->d->experts_plus_dense || hp->dense_beside ||
         hp->n_expert_share)
         b->shared = pp_plan_slot(p, hp->n_embd);
     if (!hp->n_ff_shared)
@@ -629,7 +629,7 @@ static void make_slots(struct builder *b)
     b->shared_up = pp_plan_part(p, b->shared_both, hp->n_ff_shared, hp->n_ff_shared);
     b->shared_act = pp_plan_slot(p, hp->n_ff_shared);
     b->shared_weight = pp_plan_slot(p, 1);
-    if (b->d->shared_share) {
+    if (b->d->shared_expert_mix) {
         b->expert_part = pp_plan_slot(p, 1);
         b->shared_both_shares = pp_plan_slot(p, 2);
     }
@@ -680,7 +680,7 @@ static bool add_embedding(struct builder *b)
     if (hp->ngram.size && !pp_ngram_embeddings(b))
         return false;
     struct pp_op norm = {.kind = PP_OP_NORM, .in = b->x, .in2 = NONE, .out = b->x};
-    if (b->d->scaled_parts && !add_affine(b, 0, "embd_scale", b->x))
+    if (b->d->affine_residual && !add_affine(b, 0, "embd_scale", b->x))
         return false;
     if (!b->d->embd_norm)
         return true;
@@ -898,13 +898,13 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     if (hp->differential && b.fused_qkv)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: attention as a difference (%s) with one matrix for queries, keys "
                        "and values (attn_qkv) is not supported", pp_source_path(s), hp->arch);
-    const bool raw = d->raw_mixture && !hp->n_ff_shared && !hp->n_embd_expert;
-    if (hp->n_expert && ((hp->parallel && !d->parallel_mixture) || (d->no_pre_norm && !raw) || hp->norms_behind))
+    const bool raw = d->experts_read_stream && !hp->n_ff_shared && !hp->n_embd_expert;
+    if (hp->n_expert && ((hp->parallel && !d->parallel_experts) || (d->no_pre_norm && !raw) || hp->norms_behind))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",
                        pp_source_path(s));
     if (has_plain_norms(&b) && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))
         return err->code;
-    if (((d->unit_heads && hp->qk_norm) || d->unit_values || hp->compressed || hp->convolved_heads) &&
+    if (((d->unweighted_qk_norm && hp->qk_norm) || d->unweighted_v_norm || hp->compressed || hp->convolved_heads) &&
         !(b.head_ones = pp_plan_ones(plan, hp->head_dim, err)))
         return err->code;
     if (b.head_ones && hp->head_dim_local && !(b.local_ones = pp_plan_ones(plan, hp->head_dim_local, err)))
@@ -913,6 +913,6 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
     bool good = add_embedding(&b) && (!hp->n_embd_layer || add_layer_inputs(&b));
     good = good && (!hp->n_stream || split_streams(&b)) &&
            (hp->high_cycles ? add_cycles(&b) : add_loops(&b)) && (!hp->n_stream || join_streams(&b)) &&
-           (d->both_ways ? add_vectors(&b) : add_output(&b));
+           (d->bidirectional ? add_vectors(&b) : add_output(&b));
     return good ? PP_OK : err->code;
 }

@@ -154,11 +154,11 @@ static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
 static bool find_low(struct builder *b, int l, char letter, int linears[2])
 {
     const int64_t rank = b->hp->state_key_dim, n = b->hp->n_state_head * rank;
-    if (b->d->whole_gates && letter == 'g') {
+    if (b->d->full_rank_gates && letter == 'g') {
         linears[1] = -1;
         return (linears[0] = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_g", l)) >= 0;
     }
-    if (b->d->whole_rank) {
+    if (b->d->full_rank) {
         linears[1] = -1;
         return (linears[0] = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_%c_a", l, letter)) >= 0;
     }

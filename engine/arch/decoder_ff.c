@@ -10,7 +10,7 @@ static enum pp_fn gate_fn(const struct builder *b, float bound)
 {
     const enum pp_fn fn = pp_decoder_fn(b->d, b->hp);
     return bound == 0.0f || fn == PP_FN_CLAMPED ? fn
-           : b->d->bounded_gates                ? PP_FN_SILU_WITHIN
+           : b->d->clamp_before_silu                ? PP_FN_SILU_WITHIN
                                                 : PP_FN_SILU_BOUNDED;
 }
 
@@ -133,13 +133,13 @@ static bool add_router_norm(struct builder *b, int l)
 /* What goes into experts and their router, and the norm that makes it. */
 static int expert_input(const struct builder *b)
 {
-    return b->d->raw_mixture ? b->x : b->normed;
+    return b->d->experts_read_stream ? b->x : b->normed;
 }
 
 static bool add_expert_norm(struct builder *b, int l)
 {
-    return b->d->raw_mixture      ? true
-           : b->d->mixture_beside ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normed)
+    return b->d->experts_read_stream      ? true
+           : b->d->experts_plus_dense ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normed)
            : b->d->mixture_norm ? add_norm(b, l, b->d->mixture_norm, b->x, b->normed)
                                 : pp_ff_norm(b, l);
 }
@@ -163,13 +163,13 @@ static bool add_router(struct builder *b, int l)
         return add_expert_norm(b, l) && pp_deep_router(b, l);
     router = pp_plan_linear(b->p, b->s, b->hp->n_expert + b->hp->n_expert_idle, b->hp->n_embd, b->err,
                             "blk.%d.ffn_gate_inp", l);
-    if (router < 0 || !(b->d->mixture_beside ? add_router_norm(b, l) : add_expert_norm(b, l)))
+    if (router < 0 || !(b->d->experts_plus_dense ? add_router_norm(b, l) : add_expert_norm(b, l)))
         return false;
     add_router_logits(b, l, router, expert_input(b));
-    if (b->d->mixture_beside) /* the root of the width, by which the norm's result would be divided */
+    if (b->d->experts_plus_dense) /* the root of the width, by which the norm's result would be divided */
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)b->hp->n_embd),
                               .layer = l, .in = b->router, .in2 = NONE, .out = b->router});
-    if (b->d->shared_share && !pp_shared_share(b, l))
+    if (b->d->shared_expert_mix && !pp_shared_share(b, l))
         return false;
     if (!b->hp->n_ff_shared || !pp_decoder_has(b, l, "ffn_gate_inp_shexp.weight"))
         return true;
@@ -220,7 +220,7 @@ bool pp_experts_result(struct builder *b, int l)
                            .silent = hp->idle_silent,
                            .n_used = of_layer.n_used, .shares = hp->expert_shares,
                            .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
-                           .weighed_inputs = b->d->weighed_inputs, .bound = hp->expert_bound[l],
+                           .weighted_inputs = b->d->weighted_inputs, .bound = hp->expert_bound[l],
                            .fn = gate_fn(b, hp->expert_bound[l])};
     if (hp->n_expert_group > 1) {
         e.n_groups = (int)hp->n_expert_group;
@@ -252,7 +252,7 @@ bool pp_experts_result(struct builder *b, int l)
         return add_narrow_experts(b, l, &e);
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e),
                           .in = expert_input(b), .in2 = b->router, .out = b->delta});
-    if (b->d->shared_share)
+    if (b->d->shared_expert_mix)
         add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->expert_part,
                               .in2 = b->delta, .out = b->delta});
     return true;

@@ -45,7 +45,7 @@ struct builder {
     int stream_gates;        /* with stream_rank, where `mixing` is what they are made of: gates, and what they let
                                 through */
     int low, laurel;         /* what stands beside attention, and half-way there */
-    int shared_both_shares, expert_part; /* with shared_share: two numbers, and by how much the first is larger */
+    int shared_both_shares, expert_part; /* with shared_expert_mix: two numbers, and by how much the first is larger */
     int qkv, q, k, v, att, att_gate;
     int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
     int latent[2][N_LATENT_SLOTS]; /* of it, in layers without a window, and in those with one */

@@ -17,7 +17,7 @@ static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads,
     char full[80];
     snprintf(full, sizeof full, "%s.weight", name);
     const struct pp_tensor *t = pp_source_tensor(b->s, full);
-    norm->centred = b->d->layer_norm || b->d->centred_heads;
+    norm->centred = b->d->layer_norm || b->d->layer_norm_heads;
     norm->scale = b->d->head_eps;
     norm->weight = b->hp->flat_head_norms
                        ? pp_plan_rows(b->p, b->s, n_heads, n, b->err, "%s", full)
@@ -104,7 +104,7 @@ static bool add_low_queries(struct builder *b, int l)
 /* q, k and v of a normed input, or of the residual stream itself. */
 static bool add_qkv(struct builder *b, int l)
 {
-    const bool plain = b->d->no_pre_norm || b->hp->norms_behind || (b->d->first_unnormed && l == 0);
+    const bool plain = b->d->no_pre_norm || b->hp->norms_behind || (b->d->first_not_normed && l == 0);
     const int in = plain ? b->x : b->normed;
     const int64_t n_embd = b->hp->n_embd;
     int q, k, v;
@@ -193,9 +193,9 @@ static void add_gating(struct builder *b, int l)
     }
     struct pp_op op = {.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->att_gate, .in2 = b->att,
                        .out = b->att};
-    if (b->d->gated_attention && (b->d->soft_gates || b->hp->head_gates)) {
+    if (b->d->gated_attention && (b->d->softplus_gates || b->hp->head_gates)) {
         op.kind = PP_OP_WEIGH;
-        op.fn = b->d->soft_gates ? PP_FN_SOFTPLUS : PP_FN_SIGMOID;
+        op.fn = b->d->softplus_gates ? PP_FN_SOFTPLUS : PP_FN_SIGMOID;
         op.in = b->gates;
         op.in2 = op.out = pp_plan_part(b->p, b->att, 0, b->n_att);
     }
@@ -235,7 +235,7 @@ static void add_unit_norm(struct builder *b, int l, int slot)
 
 static bool add_qk_norms(struct builder *b, int l)
 {
-    if (b->d->unit_heads && b->hp->qk_norm && !(b->hp->layer[l] & PP_LAYER_UNROTATED)) {
+    if (b->d->unweighted_qk_norm && b->hp->qk_norm && !(b->hp->layer[l] & PP_LAYER_UNROTATED)) {
         if (!b->d->gains)
             add_unit_norm(b, l, b->q);
         else if (!pp_gains_queries(b, l))
@@ -247,7 +247,7 @@ static bool add_qk_norms(struct builder *b, int l)
     if (normed && (!add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) ||
                    (!is_shared(b, l) && !add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv))))
         return false;
-    if (b->d->unit_values && !is_shared(b, l))
+    if (b->d->unweighted_v_norm && !is_shared(b, l))
         add_unit_norm(b, l, b->v);
     return true;
 }
@@ -300,11 +300,11 @@ static bool add_attention(struct builder *b, int l)
         return pp_loop_attention(b, l);
     if (hp->differential && !pp_difference_values(b, l))
         return false;
-    if (b->d->norm_behind_rope)
+    if (b->d->norm_after_rope)
         add_rope(b, l, q, k);
     if (!(hp->key_scores ? add_scored : add_qk_norms)(b, l))
         return false;
-    if (!b->d->norm_behind_rope)
+    if (!b->d->norm_after_rope)
         add_rope(b, l, q, k);
     if (!is_shared(b, l))
         add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = k, .in2 = b->v,
@@ -391,7 +391,7 @@ static bool add_picks(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int key = hp->index_pooled ? b->index_own_k : b->index_k;
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .centred = true,
-                         .scale = b->d->index_usual_eps ? 0 : 1e-6f, .in = key, .in2 = NONE, .out = key};
+                         .scale = b->d->index_default_eps ? 0 : 1e-6f, .in = key, .in2 = NONE, .out = key};
     struct pp_op pool = {.kind = PP_OP_POOL, .layer = l, .period = hp->index_block, .in = b->index_scored,
                          .in2 = NONE, .out = b->index_k};
     if (!(norm.weight = pp_plan_tensor(b->s, 0, hp->index_dim, b->err, "blk.%d.indexer.k_norm.weight", l)) ||
@@ -408,7 +408,7 @@ static bool add_picks(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_halves, .in = b->index_q,
                           .in2 = b->index_k, .in3 = b->index_weights, .out = NONE, .count = hp->index_top_k,
                           .period = hp->index_pooled ? hp->index_block : 0, .pooled = hp->index_pooled,
-                          .at = b->d->index_behind ? hp->index_dim - hp->rope_dim : 0});
+                          .at = b->d->index_rope_last ? hp->index_dim - hp->rope_dim : 0});
     return true;
 }
 
@@ -467,7 +467,7 @@ static bool add_latents(struct builder *b, int l, const struct pp_latent_shape *
     if (index.has && !add_picks(b, l))
         return false;
     if (!pp_decoder_norm(b, l, "attn_kv_a_norm", shape->rank, b->v, b->v) ||
-        (b->d->normed_rotated && !pp_decoder_norm(b, l, "attn_k_norm", hp->rope_dim, b->k_rotated, b->k_rotated)))
+        (b->d->k_rope_norm && !pp_decoder_norm(b, l, "attn_k_norm", hp->rope_dim, b->k_rotated, b->k_rotated)))
         return false;
     if (hp->latent_scale != 0.0f)
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = hp->latent_scale, .layer = l,

@@ -26,7 +26,7 @@ static const struct pp_arch_name names[] = {
 };
 
 /* transformers' own models take these for granted; those that bring their code along say everything. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.model_type = "glm4_moe_lite", .hf_class = "Glm4MoeLiteForCausalLM",
      .json = "{\"max_position_embeddings\": 202752, \"rms_norm_eps\": 1e-5, \"q_lora_rank\": 768,"
              "\"qk_nope_head_dim\": 192, \"v_head_dim\": 256, \"n_routed_experts\": 64, \"num_experts_per_tok\": 4,"
@@ -292,8 +292,8 @@ const struct pp_arch pp_arch_deepseek2 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .usual = usual,
+    .gguf_default_shares = true,
+    .defaults = defaults,
     .from_config = pp_deepseek_from_config,
     .from_gguf = pp_deepseek_from_gguf,
     .to_gguf = pp_deepseek_to_gguf,
@@ -310,7 +310,7 @@ static const struct pp_arch_name mistral_names[] = {
     PP_LATENT_NAMES,
     {.hf = NULL},
 };
-static const struct pp_arch_usual mistral_usual[] = {
+static const struct pp_arch_default mistral_defaults[] = {
     {.json = "{\"vocab_size\": 131072, \"hidden_size\": 4096, \"intermediate_size\": 12288, \"num_hidden_layers\": 36,"
              "\"num_attention_heads\": 32, \"max_position_embeddings\": 1048576, \"kv_lora_rank\": 256,"
              "\"q_lora_rank\": 1024, \"qk_rope_head_dim\": 64, \"qk_nope_head_dim\": 64, \"v_head_dim\": 128,"
@@ -363,8 +363,8 @@ const struct pp_arch pp_arch_mistral4 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .usual = mistral_usual,
+    .gguf_default_shares = true,
+    .defaults = mistral_defaults,
     .from_config = mistral_from_config,
     .from_gguf = pp_deepseek_from_gguf,
     .to_gguf = pp_deepseek_to_gguf,
@@ -374,7 +374,7 @@ const struct pp_arch pp_arch_mistral4 = {
 /* --- MiniCPM 3 ---------------------------------------------------------------------------------------------------- */
 
 static const char *const minicpm3_classes[] = {"MiniCPM3ForCausalLM", "minicpm3", NULL};
-static const struct pp_arch_usual minicpm3_usual[] = {
+static const struct pp_arch_default minicpm3_defaults[] = {
     {.json = "{\"tie_word_embeddings\": true, \"kv_lora_rank\": 256, \"q_lora_rank\": 768, \"qk_nope_head_dim\": 64,"
              "\"qk_rope_head_dim\": 32}"},
     {.json = NULL},
@@ -432,8 +432,8 @@ const struct pp_arch pp_arch_minicpm3 = {
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .gguf_divides_logits = true,
-    .gguf_joined_heads = true,
-    .usual = minicpm3_usual,
+    .gguf_joined_kv_b = true,
+    .defaults = minicpm3_defaults,
     .from_config = minicpm3_from_config,
     .from_gguf = minicpm3_from_gguf,
     .to_config = minicpm3_to_config,
@@ -442,7 +442,7 @@ const struct pp_arch pp_arch_minicpm3 = {
 /* --- PLM ---------------------------------------------------------------------------------------------------------- */
 
 static const char *const plm_classes[] = {"PLMForCausalLM", "plm", NULL};
-static const struct pp_arch_usual plm_usual[] = {
+static const struct pp_arch_default plm_defaults[] = {
     {.json = "{\"tie_word_embeddings\": true, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128,"
              "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128}"},
     {.json = NULL},
@@ -473,8 +473,8 @@ const struct pp_arch pp_arch_plm = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_joined_heads = true,
-    .usual = plm_usual,
+    .gguf_joined_kv_b = true,
+    .defaults = plm_defaults,
     .decoder = {.ungated = true, .fn = PP_FN_RELU2},
     .from_config = plm_from_config,
     .from_gguf = plm_from_gguf,

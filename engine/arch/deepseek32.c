@@ -19,7 +19,7 @@ static const struct pp_arch_name names[] = {
     PP_LATENT_NAMES,
     {.hf = NULL},
 };
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.model_type = "glm_moe_dsa", .hf_class = "GlmMoeDsaForCausalLM",
      .json = "{\"q_lora_rank\": 2048, \"qk_nope_head_dim\": 192, \"v_head_dim\": 256, \"index_n_heads\": 32,"
              "\"n_group\": 1, \"topk_group\": 1, \"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 202752}"},
@@ -230,9 +230,9 @@ const struct pp_arch pp_arch_deepseek32 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .usual = usual,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,
@@ -246,9 +246,9 @@ const struct pp_arch pp_arch_glm_dsa = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .usual = usual,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -23,11 +23,11 @@
     {.hf = name "_base", .gguf = gguf_name "_base.weight", .whole = true},                                            \
     {.hf = name "_scale", .gguf = gguf_name "_scale.weight", .whole = true}
 #define OTHER_CONNECTION(before, gguf_name)                                                                            \
-    {.hf = before "fn", .gguf = gguf_name "_fn.weight", .whole = true, .only_read = true},                            \
-    {.hf = before "base", .gguf = gguf_name "_base.weight", .whole = true, .only_read = true},                        \
-    {.hf = before "scale", .gguf = gguf_name "_scale.weight", .whole = true, .only_read = true}
-#define OTHER(name, gguf_name) {.hf = name, .gguf = gguf_name, .only_read = true}
-#define OTHER_WHOLE(name, gguf_name) {.hf = name, .gguf = gguf_name, .whole = true, .only_read = true}
+    {.hf = before "fn", .gguf = gguf_name "_fn.weight", .whole = true, .read_only = true},                            \
+    {.hf = before "base", .gguf = gguf_name "_base.weight", .whole = true, .read_only = true},                        \
+    {.hf = before "scale", .gguf = gguf_name "_scale.weight", .whole = true, .read_only = true}
+#define OTHER(name, gguf_name) {.hf = name, .gguf = gguf_name, .read_only = true}
+#define OTHER_WHOLE(name, gguf_name) {.hf = name, .gguf = gguf_name, .whole = true, .read_only = true}
 
 static const struct pp_arch_name names[] = {
     {.hf = "embed", .gguf = "token_embd"},
@@ -100,10 +100,10 @@ static const struct pp_arch_name other_names[] = {
     OTHER(OTHERS "compressor.indexer.kv_norm", "blk.{}.indexer_compressor_norm"),
     OTHER_WHOLE(LAYER "mlp.gate.e_score_correction_bias", "blk.{}.exp_probs_b.bias"),
     {.hf = LAYER "mlp.gate.tid2eid", .gguf = "blk.{}.ffn_gate_tid2eid.weight", .form = PP_HF_INTEGERS, .whole = true,
-     .only_read = true},
+     .read_only = true},
     OTHER(LAYER "mlp.gate", "blk.{}.ffn_gate_inp"),
     {.hf = LAYER "mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
-     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true, .only_read = true},
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true, .read_only = true},
     OTHER_WHOLE(LAYER "mlp.experts.down_proj", "blk.{}.ffn_down_exps.weight"),
     OTHER(LAYER "mlp.shared_experts.gate_proj", "blk.{}.ffn_gate_shexp"),
     OTHER(LAYER "mlp.shared_experts.up_proj", "blk.{}.ffn_up_shexp"),
@@ -114,7 +114,7 @@ static const char *const classes[] = {"DeepseekV4ForCausalLM", "deepseek_v4", NU
 static const char *const prefixes[] = {"model.", "", NULL};
 static const char *const other_parts[] = {"mtp.", "model.mtp.", NULL}; /* which guess further tokens */
 static const struct pp_arch_parts parts = {.model_type = "deepseek_v4", .prefixes = prefixes, .others = other_parts};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 129280, \"hidden_size\": 4096, \"moe_intermediate_size\": 2048,"
              "\"num_hidden_layers\": 43, \"num_attention_heads\": 64, \"num_key_value_heads\": 1, \"head_dim\": 512,"
              "\"q_lora_rank\": 1024, \"num_experts_per_tok\": 6, \"n_routed_experts\": 256, \"n_shared_experts\": 1,"
@@ -424,12 +424,12 @@ const struct pp_arch pp_arch_deepseek4 = {
     .names = names,
     .more_names = other_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .decoder = {.bounded_gates = true},
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .decoder = {.clamp_before_silu = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -13,7 +13,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"DiffLlamaForCausalLM", "diffllama", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 32000, \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 16,"
              "\"num_attention_heads\": 32, \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
@@ -56,7 +56,7 @@ const struct pp_arch pp_arch_diffllama = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .from_config = from_config,
     .from_gguf = from_gguf,

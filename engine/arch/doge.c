@@ -20,7 +20,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"DogeForCausalLM", "doge", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 32768, \"hidden_size\": 1024, \"intermediate_size\": 2048, \"num_hidden_layers\": 32,"
              "\"num_attention_heads\": 8, \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-6,"
              "\"keep_window_size\": 2048}"},
@@ -74,9 +74,9 @@ const struct pp_arch pp_arch_doge = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .decoder = {.qk_norm = PP_QK_BY_HEAD, .weighed_stream = true},
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .scaled_residual = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,

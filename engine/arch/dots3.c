@@ -33,7 +33,7 @@ static const char *const others[] = {"vision_encoder.", "audio_encoder.", "model
                                      "model.audio_encoder.", "model.mtp.", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "dots3_note_text", .prefixes = pp_text_prefixes, .others = others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 152064, \"hidden_size\": 5120, \"intermediate_size\": 13824,"
              "\"num_hidden_layers\": 46, \"num_attention_heads\": 128, \"max_position_embeddings\": 524288,"
              "\"rms_norm_eps\": 1e-5, \"rope_theta\": 80000000.0, \"q_lora_rank\": 1024, \"kv_lora_rank\": 512,"
@@ -321,12 +321,12 @@ const struct pp_arch pp_arch_dots3note = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .decoder = {.gated_attention = true, .normed_rotated = true},
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .decoder = {.gated_attention = true, .k_rope_norm = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

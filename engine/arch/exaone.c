@@ -22,7 +22,7 @@ static const char *const classes[] = {"Exaone4ForCausalLM", "Exaone4_5_ForCondit
                                       "exaone4_5", "exaone4_5_text", NULL};
 static const char *const others[] = {"visual.", "model.visual.", "mtp.", NULL}; /* eyes, and what guesses ahead */
 static const struct pp_arch_parts parts = {.model_type = "exaone4", .prefixes = pp_qwen_prefixes, .others = others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 32, \"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
 };
@@ -82,7 +82,7 @@ const struct pp_arch pp_arch_exaone4 = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .parts = &parts,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .layer_pattern = 4,
     .decoder = {.no_pre_norm = true, .post_norm = true, .qk_norm = PP_QK_BY_HEAD},
@@ -147,7 +147,7 @@ static const char *const moe_prefixes[] = {NULL};
 static const char *const moe_others[] = {"mtp.", NULL}; /* they guess further tokens */
 static const struct pp_arch_parts moe_parts = {
     .model_type = "exaone_moe", .prefixes = moe_prefixes, .others = moe_others};
-static const struct pp_arch_usual moe_usual[] = {
+static const struct pp_arch_default moe_defaults[] = {
     {.json = "{\"num_key_value_heads\": 32, \"rms_norm_eps\": 1e-5, \"num_experts\": 64, \"num_experts_per_tok\": 8,"
              "\"moe_intermediate_size\": 1024, \"num_shared_experts\": 1, \"first_k_dense_replace\": 1,"
              "\"norm_topk_prob\": true, \"routed_scaling_factor\": 2.5}"},
@@ -190,10 +190,10 @@ const struct pp_arch pp_arch_exaone_moe = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .parts = &moe_parts,
-    .usual = moe_usual,
+    .defaults = moe_defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .layer_pattern = 4,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .from_config = moe_from_config,

@@ -28,7 +28,7 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"FalconForCausalLM", "falcon", "RWForCausalLM", "RefinedWeb", "RefinedWebModel",
                                       NULL};
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 65024, \"hidden_size\": 4544, \"tie_word_embeddings\": true}"},
     {"falcon", "FalconForCausalLM", "{\"num_hidden_layers\": 32, \"num_attention_heads\": 71}"},
     {.json = NULL},
@@ -92,7 +92,7 @@ const struct pp_arch pp_arch_falcon = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .gguf_says_parallel = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU,

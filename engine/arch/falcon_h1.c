@@ -31,7 +31,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"FalconH1ForCausalLM", "falcon_h1", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 8192,"
              "\"mamba_n_heads\": 128, \"mamba_n_groups\": 1, \"mamba_d_state\": 256, \"mamba_d_conv\": 4,"
              "\"mamba_d_head\": \"auto\", \"mamba_d_ssm\": 1024}"},
@@ -145,7 +145,7 @@ const struct pp_arch pp_arch_falcon_h1 = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .gguf_scaled_output = true,
     .from_config = from_config,

@@ -185,18 +185,18 @@ static void to_gguf3(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 static const struct pp_arch_parts parts3 = {
     .model_type = "gemma3_text", .prefixes = pp_text_prefixes, .others = pp_picture_parts};
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 16, \"head_dim\": 256, \"max_position_embeddings\": 8192,"
              "\"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
-static const struct pp_arch_usual usual2[] = {
+static const struct pp_arch_default defaults2[] = {
     {.json = "{\"num_key_value_heads\": 4, \"head_dim\": 256, \"max_position_embeddings\": 8192,"
              "\"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
 /* A text_config says only what is otherwise. */
-static const struct pp_arch_usual usual3[] = {
+static const struct pp_arch_default defaults3[] = {
     {.json = "{\"vocab_size\": 262208, \"hidden_size\": 2304, \"intermediate_size\": 9216, \"num_hidden_layers\": 26,"
              "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 256, \"rope_theta\": 1000000.0,"
              "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-6, \"tie_word_embeddings\": true}"},
@@ -219,7 +219,7 @@ const struct pp_arch pp_arch_gemma = {
     .decoder = {.fn = PP_FN_GELU_TANH},
     .from_config = from_config,
     .from_gguf = from_gguf,
-    .usual = usual,
+    .defaults = defaults,
     .to_config = to_config,
 };
 
@@ -249,7 +249,7 @@ const struct pp_arch pp_arch_gemma2 = {
     .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true},
     .from_config = from_config2,
     .from_gguf = from_gguf2,
-    .usual = usual2,
+    .defaults = defaults2,
     .layer_pattern = 2,
     .to_config = later_to_config,
 };
@@ -282,7 +282,7 @@ const struct pp_arch pp_arch_vaultgemma = {
     .decoder = {.fn = PP_FN_GELU_TANH},
     .from_config = from_config2,
     .from_gguf = from_gguf,
-    .usual = usual2,
+    .defaults = defaults2,
     .to_config = later_to_config,
 };
 
@@ -341,17 +341,17 @@ const struct pp_arch pp_arch_gemma_embedding = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .qk_norm = PP_QK_BY_HEAD, .both_ways = true},
+    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .qk_norm = PP_QK_BY_HEAD, .bidirectional = true},
     .from_config = embedding_config,
     .from_gguf = embedding_gguf,
     .to_gguf = embedding_to_gguf,
-    .usual = usual3,
+    .defaults = defaults3,
     .layer_pattern = 6,
 };
 
 const struct pp_arch pp_arch_gemma3 = {
     .name = "gemma3",
-    .both_ways = &pp_arch_gemma_embedding,
+    .bidirectional_variant = &pp_arch_gemma_embedding,
     .hf_classes = classes3,
     .names = later_names,
     .more_names = pp_common_names,
@@ -361,7 +361,7 @@ const struct pp_arch pp_arch_gemma3 = {
     .from_config = from_config3,
     .from_gguf = from_gguf3,
     .to_gguf = to_gguf3,
-    .usual = usual3,
+    .defaults = defaults3,
     .parts = &parts3,
     .gguf_eps = 1e-6f, /* ollama's leave it out */
     .layer_pattern = 6,

@@ -32,7 +32,7 @@ static const struct pp_arch_parts parts = {
     .model_type = "gemma3n_text", .prefixes = pp_text_prefixes, .others = pp_gemma_others};
 
 /* A text_config says only what is otherwise. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 262400, \"hidden_size\": 2048, \"intermediate_size\": 16384, \"num_hidden_layers\": 35,"
              "\"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 256,"
              "\"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-6, \"rope_theta\": 1000000.0,"
@@ -209,9 +209,9 @@ const struct pp_arch pp_arch_gemma3n = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
-    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .qk_norm = PP_QK_BY_HEAD, .unit_values = true},
+    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .qk_norm = PP_QK_BY_HEAD, .unweighted_v_norm = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -36,7 +36,7 @@ static const struct pp_arch_parts parts = {
     .model_type = "gemma4_text", .prefixes = pp_text_prefixes, .others = pp_gemma_others};
 
 /* A text_config says only what is otherwise. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {"gemma4_unified_text", NULL,
      "{\"hidden_size_per_layer_input\": 0, \"sliding_window\": 1024, \"max_position_embeddings\": 262144}"},
     {.json = "{\"vocab_size\": 262144, \"hidden_size\": 2304, \"intermediate_size\": 9216, \"num_hidden_layers\": 30,"
@@ -296,10 +296,10 @@ const struct pp_arch pp_arch_gemma4 = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
-    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .qk_norm = PP_QK_BY_HEAD, .unit_values = true,
-                .mixture_beside = true},
+    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .qk_norm = PP_QK_BY_HEAD, .unweighted_v_norm = true,
+                .experts_plus_dense = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -35,7 +35,7 @@ static const struct pp_arch_parts parts = {
     .model_type = "embedding_gemma2_text", .prefixes = prefixes, .others = others};
 
 /* A text_config says only what is otherwise. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 262144, \"hidden_size\": 512, \"intermediate_size\": 2048, \"num_hidden_layers\": 24,"
              "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 256, \"sliding_window\": 512,"
              "\"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-6, \"embedding_dim\": 768,"
@@ -118,10 +118,10 @@ const struct pp_arch pp_arch_gemma_embedding2 = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
-    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .qk_norm = PP_QK_BY_HEAD, .unit_values = true,
-                .both_ways = true, .projected_inputs = true},
+    .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .qk_norm = PP_QK_BY_HEAD, .unweighted_v_norm = true,
+                .bidirectional = true, .projected_inputs = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -40,7 +40,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"GigaChat35ForCausalLM", "gigachat3_5", NULL};
 /* What vLLM's configuration takes for granted. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 128256, \"hidden_size\": 7168, \"intermediate_size\": 18432,"
              "\"moe_intermediate_size\": 2048, \"num_hidden_layers\": 40, \"num_attention_heads\": 64,"
              "\"n_shared_experts\": 1, \"n_routed_experts\": 256, \"routed_scaling_factor\": 2.5,"
@@ -202,12 +202,12 @@ const struct pp_arch pp_arch_gigachat35 = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .gguf_states_apart = true,
-    .decoder = {.post_norm = true, .gated_attention = true, .bounded_gates = true},
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .gguf_split_states = true,
+    .decoder = {.post_norm = true, .gated_attention = true, .clamp_before_silu = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

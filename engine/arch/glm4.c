@@ -20,7 +20,7 @@ static const char *const classes[] = {"Glm4ForCausalLM", "Glm4vForConditionalGen
                                       "GlmOcrForConditionalGeneration", "glm_ocr", "glm_ocr_text", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "glm4", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {"glm4v_text", NULL, "{\"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 32768}"},
     {"glm_ocr_text", NULL,
      "{\"vocab_size\": 59392, \"hidden_size\": 1024, \"intermediate_size\": 4096, \"num_hidden_layers\": 16,"
@@ -61,7 +61,7 @@ const struct pp_arch pp_arch_glm4 = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .hf_pairs = true,
     .decoder = {.post_norm = true, .fused_gate = true},
     .from_config = from_config,
@@ -75,15 +75,15 @@ const struct pp_arch pp_arch_glm4 = {
 
 static const struct pp_arch_name names1[] = {
     {.hf = "model.layers.{}.mlp.gate_up_proj", .gguf = "blk.{}.ffn_up"},
-    {.hf = "transformer.embedding.word_embeddings", .gguf = "token_embd", .only_read = true},
-    {.hf = "transformer.encoder.final_layernorm", .gguf = "output_norm", .only_read = true},
-    {.hf = "transformer.output_layer", .gguf = "output", .only_read = true},
-    {.hf = OLD "input_layernorm", .gguf = "blk.{}.attn_norm", .only_read = true},
-    {.hf = OLD "self_attention.query_key_value", .gguf = "blk.{}.attn_qkv", .only_read = true},
-    {.hf = OLD "self_attention.dense", .gguf = "blk.{}.attn_output", .only_read = true},
-    {.hf = OLD "post_attention_layernorm", .gguf = "blk.{}.ffn_norm", .only_read = true},
-    {.hf = OLD "mlp.dense_h_to_4h", .gguf = "blk.{}.ffn_up", .only_read = true},
-    {.hf = OLD "mlp.dense_4h_to_h", .gguf = "blk.{}.ffn_down", .only_read = true},
+    {.hf = "transformer.embedding.word_embeddings", .gguf = "token_embd", .read_only = true},
+    {.hf = "transformer.encoder.final_layernorm", .gguf = "output_norm", .read_only = true},
+    {.hf = "transformer.output_layer", .gguf = "output", .read_only = true},
+    {.hf = OLD "input_layernorm", .gguf = "blk.{}.attn_norm", .read_only = true},
+    {.hf = OLD "self_attention.query_key_value", .gguf = "blk.{}.attn_qkv", .read_only = true},
+    {.hf = OLD "self_attention.dense", .gguf = "blk.{}.attn_output", .read_only = true},
+    {.hf = OLD "post_attention_layernorm", .gguf = "blk.{}.ffn_norm", .read_only = true},
+    {.hf = OLD "mlp.dense_h_to_4h", .gguf = "blk.{}.ffn_up", .read_only = true},
+    {.hf = OLD "mlp.dense_4h_to_h", .gguf = "blk.{}.ffn_down", .read_only = true},
     {.hf = NULL},
 };
 static const char *const ignored1[] = {".rotary_emb.inv_freq", ".rotary_pos_emb.inv_freq", NULL};
@@ -131,7 +131,7 @@ const struct pp_arch pp_arch_chatglm = {
     .names = names1,
     .more_names = pp_common_names,
     .ignored = ignored1,
-    .usual = usual,
+    .defaults = defaults,
     .hf_pairs = true,
     .decoder = {.fused_gate = true},
     .from_config = from_config1,

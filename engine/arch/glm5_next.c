@@ -47,7 +47,7 @@ static const char other_name[] = "glm5-next"; /* of files by another of the prop
 static const char *const other_names[] = {other_name, NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "glm5_next", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 154880, \"hidden_size\": 4096, \"intermediate_size\": 12288,"
              "\"moe_intermediate_size\": 2048, \"num_hidden_layers\": 45, \"num_attention_heads\": 64,"
              "\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5, \"n_routed_experts\": 288,"
@@ -381,12 +381,12 @@ const struct pp_arch pp_arch_glm5_next = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .decoder = {.bounded_gates = true},
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .decoder = {.clamp_before_silu = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

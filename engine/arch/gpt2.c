@@ -61,7 +61,7 @@ void pp_config_put_gpt2(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "n_inner", hp->n_ff);
 }
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
@@ -75,7 +75,7 @@ const struct pp_arch pp_arch_gpt2 = {
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true,
                 .fn = PP_FN_GELU_TANH, .positions = PP_POS_LEARNED},
     .from_config = pp_config_gpt2,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_untied = true,
     .to_config = pp_config_put_gpt2,
     .hf_eps = "layer_norm_epsilon",

@@ -24,7 +24,7 @@ static const struct pp_arch_name names[] = {
     COMMON,
 };
 static const char *const classes[] = {"GPTJForCausalLM", "gptj", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 50400, \"n_embd\": 4096, \"n_layer\": 28, \"n_head\": 16, \"n_positions\": 2048,"
              "\"rotary_dim\": 64}"},
     {.json = NULL},
@@ -55,7 +55,7 @@ const struct pp_arch pp_arch_gptj = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .hf_pairs = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
     .from_config = from_config,
@@ -121,7 +121,7 @@ const struct pp_arch pp_arch_codegen = {
     .hf_classes = codegen_classes,
     .names = codegen_names,
     .ignored = codegen_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .hf_pairs = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
     .from_config = codegen_from_config,

@@ -25,7 +25,7 @@ static const struct pp_arch_name names[] = {
 };
 
 static const char *const classes[] = {"GPTNeoForCausalLM", "gpt_neo", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 50257, \"hidden_size\": 2048, \"num_layers\": 24, \"num_heads\": 16,"
              "\"max_position_embeddings\": 2048, \"intermediate_size\": null,"
              "\"attention_types\": [[[\"global\", \"local\"], 12]], \"window_size\": 256,"
@@ -117,7 +117,7 @@ const struct pp_arch pp_arch_gptneo = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH,
                 .positions = PP_POS_LEARNED},

@@ -94,7 +94,7 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
     pp_config_put_unscaled(config, hp);
 }
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 8, \"head_dim\": 64, \"max_position_embeddings\": 131072,"
              "\"rope_theta\": 150000.0, \"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
@@ -110,7 +110,7 @@ const struct pp_arch pp_arch_gptoss = {
     .gguf_neox = true,
     .decoder = {.fn = PP_FN_CLAMPED, .sinks = true, .ffn_norm = "post_attention_norm"},
     .from_config = from_config,
-    .usual = usual,
+    .defaults = defaults,
     .from_gguf = from_gguf,
     .layer_pattern = 2,
     .yarn_no_truncate = true,

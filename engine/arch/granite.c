@@ -11,7 +11,7 @@
 #include "engine/hparams.h"
 
 static const char *const classes[] = {"GraniteForCausalLM", "granite", "TeleFLMForCausalLM", "TeleFLM", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {"TeleFLM", "TeleFLMForCausalLM", "{\"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
 };
@@ -101,7 +101,7 @@ const struct pp_arch pp_arch_granite = {
     .names = pp_interleaved_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = pp_granite_from_gguf,
     .gguf_divides_logits = true,
@@ -129,7 +129,7 @@ static const char *const moe_classes[] = {"GraniteMoeForCausalLM", "GraniteMoeSh
                                           "granitemoeshared", NULL};
 static const struct pp_expert_keys expert_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok",
                                                   .n_ff = "intermediate_size"};
-static const struct pp_arch_usual moe_usual[] = {
+static const struct pp_arch_default moe_defaults[] = {
     {.json = "{\"num_local_experts\": 8, \"num_experts_per_tok\": 2}"},
     {.json = NULL},
 };
@@ -156,7 +156,7 @@ const struct pp_arch pp_arch_granitemoe = {
     .names = moe_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = moe_usual,
+    .defaults = moe_defaults,
     .from_config = moe_from_config,
     .from_gguf = pp_granite_from_gguf,
     .gguf_divides_logits = true,

@@ -39,7 +39,7 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"GraniteMoeHybridForCausalLM", "granitemoehybrid", NULL};
 static const struct pp_expert_keys expert_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok",
                                                   .n_ff = "intermediate_size"};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_local_experts\": 8, \"num_experts_per_tok\": 2, \"shared_intermediate_size\": 1024,"
              "\"mamba_n_heads\": 128, \"mamba_n_groups\": 1, \"mamba_d_state\": 256, \"mamba_d_conv\": 4,"
              "\"mamba_expand\": 2}"},
@@ -132,7 +132,7 @@ const struct pp_arch pp_arch_granitehybrid = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .gguf_divides_logits = true,

@@ -13,20 +13,20 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
     {.hf = "model.layers.{}.self_attn.sinks", .gguf = "blk.{}.attn_sinks.weight", .whole = true},
     {.hf = MOE "router", .gguf = "blk.{}.ffn_gate_inp"},
-    {.hf = MOE "router.layer", .gguf = "blk.{}.ffn_gate_inp", .only_read = true},
+    {.hf = MOE "router.layer", .gguf = "blk.{}.ffn_gate_inp", .read_only = true},
     {.hf = MOE "experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight", .second = "blk.{}.ffn_up_exps.weight",
      .form = PP_HF_HALVES, .whole = true},
     {.hf = MOE "input_linear.weight", .gguf = "blk.{}.ffn_gate_exps.weight", .second = "blk.{}.ffn_up_exps.weight",
-     .form = PP_HF_HALVES, .whole = true, .only_read = true},
+     .form = PP_HF_HALVES, .whole = true, .read_only = true},
     {.hf = MOE "experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true},
-    {.hf = MOE "output_linear.weight", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true, .only_read = true},
+    {.hf = MOE "output_linear.weight", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true, .read_only = true},
     {.hf = "model.layers.{}.shared_mlp.input_linear", .gguf = "blk.{}.ffn_up_shexp"},
     {.hf = "model.layers.{}.shared_mlp.output_linear", .gguf = "blk.{}.ffn_down_shexp"},
     {.hf = NULL},
 };
 static const char *const classes[] = {"GraniteSWAForCausalLM", "granite_swa", "GraniteMoeSWAForCausalLM",
                                       "granitemoe_swa", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {"granite_swa", "GraniteSWAForCausalLM",
      "{\"vocab_size\": 100352, \"hidden_size\": 2560, \"intermediate_size\": 8192, \"num_hidden_layers\": 24,"
      "\"num_attention_heads\": 20, \"num_key_value_heads\": 4, \"max_position_embeddings\": 8192,"
@@ -126,7 +126,7 @@ const struct pp_arch pp_arch_granite_swa = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .decoder = {.sinks = true, .fused_shared = true},
     .from_config = from_config,
     .from_gguf = from_gguf,

@@ -25,7 +25,7 @@
 /* Which of the four modules have adapters a folder says; the others are no base_layer then. */
 static const struct pp_arch_name names[] = {
     {.hf = LAYER "self_attn.qkv_proj.base_layer", .gguf = "blk.{}.attn_qkv", .rows = PP_ROWS_QKV},
-    {.hf = LAYER "self_attn.qkv_proj", .gguf = "blk.{}.attn_qkv", .rows = PP_ROWS_QKV, .only_read = true},
+    {.hf = LAYER "self_attn.qkv_proj", .gguf = "blk.{}.attn_qkv", .rows = PP_ROWS_QKV, .read_only = true},
     ROTATED_SLICE("self_attn.qkv_proj", "0", "attn_q", PP_ROWS_Q),
     ROTATED_SLICE("self_attn.qkv_proj", "1", "attn_k", PP_ROWS_K),
     SLICE("self_attn.qkv_proj", "2", "attn_v"),
@@ -36,7 +36,7 @@ static const struct pp_arch_name names[] = {
     SLICE("shared_mlp.input_linear", "0", "ffn_gate"),
     SLICE("shared_mlp.input_linear", "1", "ffn_up"),
     {.hf = LAYER "shared_mlp.output_linear.base_layer", .gguf = "blk.{}.ffn_down"},
-    {.hf = LAYER "shared_mlp.output_linear", .gguf = "blk.{}.ffn_down", .only_read = true},
+    {.hf = LAYER "shared_mlp.output_linear", .gguf = "blk.{}.ffn_down", .read_only = true},
     WHOLE("shared_mlp.output_linear", "ffn_down"),
     {.hf = NULL},
 };
@@ -55,7 +55,7 @@ static const struct pp_arch_name more_names[] = { /* and of users' adapters */
 static const char *const classes[] = {"GraniteSwitchForCausalLM", "granite_switch", NULL};
 /* Tables that follow from the configuration. */
 static const char *const ignored[] = {"adapter_token_ids", "control_to_substitute_lut", ".rotary_emb.inv_freq", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_local_experts\": 0, \"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
@@ -212,7 +212,7 @@ const struct pp_arch pp_arch_granite_switch = {
     .names = names,
     .more_names = more_names,
     .ignored = ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_divides_logits = true,
     .decoder = {.fused_qkv = true},
     .from_config = from_config,

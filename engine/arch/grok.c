@@ -29,14 +29,14 @@ static const struct pp_arch_name names[] = {
     {.hf = EXPERTS "experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
     {.hf = EXPERTS "experts.{}.w3", .gguf = "blk.{}.ffn_up.{}"},
     /* Folders of Grok 1: */
-    {.hf = LAYER "attn.q_proj", .gguf = "blk.{}.attn_q", .only_read = true},
-    {.hf = LAYER "attn.k_proj", .gguf = "blk.{}.attn_k", .only_read = true},
-    {.hf = LAYER "attn.v_proj", .gguf = "blk.{}.attn_v", .only_read = true},
-    {.hf = LAYER "attn.o_proj", .gguf = "blk.{}.attn_output", .only_read = true},
-    {.hf = OLD_EXPERTS "gate", .gguf = "blk.{}.ffn_gate_inp", .only_read = true},
-    {.hf = OLD_EXPERTS "experts.{}.linear", .gguf = "blk.{}.ffn_gate.{}", .only_read = true},
-    {.hf = OLD_EXPERTS "experts.{}.linear_v", .gguf = "blk.{}.ffn_up.{}", .only_read = true},
-    {.hf = OLD_EXPERTS "experts.{}.linear_1", .gguf = "blk.{}.ffn_down.{}", .only_read = true},
+    {.hf = LAYER "attn.q_proj", .gguf = "blk.{}.attn_q", .read_only = true},
+    {.hf = LAYER "attn.k_proj", .gguf = "blk.{}.attn_k", .read_only = true},
+    {.hf = LAYER "attn.v_proj", .gguf = "blk.{}.attn_v", .read_only = true},
+    {.hf = LAYER "attn.o_proj", .gguf = "blk.{}.attn_output", .read_only = true},
+    {.hf = OLD_EXPERTS "gate", .gguf = "blk.{}.ffn_gate_inp", .read_only = true},
+    {.hf = OLD_EXPERTS "experts.{}.linear", .gguf = "blk.{}.ffn_gate.{}", .read_only = true},
+    {.hf = OLD_EXPERTS "experts.{}.linear_v", .gguf = "blk.{}.ffn_up.{}", .read_only = true},
+    {.hf = OLD_EXPERTS "experts.{}.linear_1", .gguf = "blk.{}.ffn_down.{}", .read_only = true},
     {.hf = NULL},
 };
 
@@ -44,7 +44,7 @@ static const char *const classes[] = {"Grok1ForCausalLM", "Grok1ModelForCausalLM
                                       "grok1", NULL};
 
 /* What Grok 1 has. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"rms_norm_eps\": 1e-5, \"embedding_multiplier_scale\": 78.38367176906169,"
              "\"output_multiplier_scale\": 0.5773502691896257, \"attn_logit_softcapping\": 30.0,"
              "\"router_logit_softcapping\": 30.0, \"num_experts_per_tok\": 2, \"max_position_embeddings\": 8192}"},
@@ -174,9 +174,9 @@ const struct pp_arch pp_arch_grok = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
+    .gguf_default_shares = true,
     .gguf_output_scale = true,
     .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .attn_post_norm = "attn_output_norm",
                 .ffn_post_norm = "layer_output_norm"},

@@ -21,7 +21,7 @@ static const struct pp_arch_name names[] = {
 /* Experts are chosen without their biases. */
 static const char *const ignored[] = {".rotary_emb.inv_freq", ".mlp.expert_bias", NULL};
 static const char *const classes[] = {"GroveMoeForCausalLM", "grove_moe", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 4, \"max_position_embeddings\": 32768, \"num_experts\": 128,"
              "\"num_experts_per_tok\": 8, \"moe_intermediate_size\": 768}"},
     {.json = NULL},
@@ -80,7 +80,7 @@ const struct pp_arch pp_arch_grovemoe = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .from_config = from_config,

@@ -16,15 +16,15 @@
     {.hf = module "self_attn.v_proj", .gguf = "blk.{}.attn_v", .stack = place},                                      \
     {.hf = module "self_attn.gate_proj", .gguf = "blk.{}.attn_gate", .stack = place},                                \
     {.hf = module "self_attn.o_proj", .gguf = "blk.{}.attn_output", .stack = place},                                 \
-    {.hf = module "attn.o_proj", .gguf = "blk.{}.attn_output", .stack = place, .only_read = true},                   \
+    {.hf = module "attn.o_proj", .gguf = "blk.{}.attn_output", .stack = place, .read_only = true},                   \
     {.hf = module "self_attn.gqkv_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_GATE_QKV, .stack = place,          \
-     .only_read = true},                                                                                             \
+     .read_only = true},                                                                                             \
     {.hf = module "attn.gqkv_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_GATE_QKV, .stack = place,               \
-     .only_read = true},                                                                                             \
+     .read_only = true},                                                                                             \
     {.hf = module "mlp.gate_proj", .gguf = "blk.{}.ffn_gate", .stack = place},                                       \
     {.hf = module "mlp.up_proj", .gguf = "blk.{}.ffn_up", .stack = place},                                           \
     {.hf = module "mlp.gate_up_proj.weight", .gguf = "blk.{}.ffn_gate.weight", .second = "blk.{}.ffn_up.weight",     \
-     .form = PP_HF_HALVES, .whole = true, .stack = place, .only_read = true},                                        \
+     .form = PP_HF_HALVES, .whole = true, .stack = place, .read_only = true},                                        \
     {.hf = module "mlp.down_proj", .gguf = "blk.{}.ffn_down", .stack = place}
 
 static const struct pp_arch_name names[] = {
@@ -37,7 +37,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"HrmTextForCausalLM", "hrm_text", NULL};
 static const char *const ignored[] = {".rotary_emb.inv_freq", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 151808, \"hidden_size\": 1536, \"intermediate_size\": 4096, \"num_hidden_layers\": 16,"
              "\"num_attention_heads\": 12, \"head_dim\": 128, \"max_position_embeddings\": 2048, \"H_cycles\": 2,"
              "\"L_cycles\": 3, \"initializer_range\": 0.02, \"prefix_lm\": true, \"rms_norm_eps\": 1e-6,"
@@ -118,7 +118,7 @@ const struct pp_arch pp_arch_hrm_text = {
     .hf_classes = classes,
     .names = names,
     .ignored = ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.plain_norm = true, .gated_attention = true},
     .from_config = from_config,

@@ -15,7 +15,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
 };
@@ -64,9 +64,9 @@ const struct pp_arch pp_arch_hunyuan_dense = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_behind_rope = true},
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_after_rope = true},
     .from_config = from_config,
     .to_config = to_config,
 };
@@ -109,9 +109,9 @@ const struct pp_arch pp_arch_hunyuan_vl = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_behind_rope = true},
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_after_rope = true},
     .from_config = vl_from_config,
     .from_gguf = vl_from_gguf,
     .to_config = to_config,
@@ -129,7 +129,7 @@ static const struct pp_arch_name moe_names[] = {
     {.hf = NULL},
 };
 static const char *const moe_classes[] = {"HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe", NULL};
-static const struct pp_arch_usual moe_usual[] = {
+static const struct pp_arch_default moe_defaults[] = {
     {.json = "{\"rms_norm_eps\": 1e-5, \"num_experts\": 1, \"moe_topk\": 1}"},
     {.json = NULL},
 };
@@ -154,9 +154,9 @@ const struct pp_arch pp_arch_hunyuan_moe = {
     .names = moe_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = moe_usual,
+    .defaults = moe_defaults,
     .gguf_neox = true,
-    .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_behind_rope = true},
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_after_rope = true},
     .from_config = moe_from_config,
     .to_config = moe_to_config,
 };
@@ -171,18 +171,18 @@ static const struct pp_arch_name v3_names[] = {
     {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},
     {.hf = MLP "router.gate", .gguf = "blk.{}.ffn_gate_inp"},
     {.hf = MLP "expert_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
-    {.hf = MLP "router.expert_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true, .only_read = true},
-    {.hf = MLP "e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true, .only_read = true},
+    {.hf = MLP "router.expert_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true, .read_only = true},
+    {.hf = MLP "e_score_correction_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true, .read_only = true},
     {.hf = MLP "shared_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_shexp"},
     {.hf = MLP "shared_mlp.up_proj", .gguf = "blk.{}.ffn_up_shexp"},
     {.hf = MLP "shared_mlp.down_proj", .gguf = "blk.{}.ffn_down_shexp"},
     {.hf = MLP "experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight", .second = "blk.{}.ffn_up_exps.weight",
-     .form = PP_HF_HALVES, .whole = true, .only_read = true},
-    {.hf = MLP "experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true, .only_read = true},
+     .form = PP_HF_HALVES, .whole = true, .read_only = true},
+    {.hf = MLP "experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true, .read_only = true},
     {.hf = NULL},
 };
 static const char *const v3_classes[] = {"HYV3ForCausalLM", "hy_v3", NULL};
-static const struct pp_arch_usual v3_usual[] = {
+static const struct pp_arch_default v3_defaults[] = {
     {.json = "{\"num_key_value_heads\": 8, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
              "\"rms_norm_eps\": 1e-5, \"rope_theta\": 11158840.0, \"num_experts\": 192, \"num_experts_per_tok\": 8,"
              "\"num_shared_experts\": 1, \"moe_intermediate_size\": 1536, \"router_scaling_factor\": 2.826,"
@@ -221,10 +221,10 @@ const struct pp_arch pp_arch_hy_v3 = {
     .names = v3_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = v3_usual,
+    .defaults = v3_defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .from_config = v3_from_config,
     .to_config = v3_to_config,

@@ -39,7 +39,7 @@ static const char *const other_names[] = {first_name, NULL};
 static const char *const other_parts[] = {"model.mtp_layers.", NULL}; /* which guess further tokens */
 static const char sparse_word[] = "deepseek_sparse_attention";
 static const struct pp_arch_parts parts = {.model_type = "hy_v4", .prefixes = NULL, .others = other_parts};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 120832, \"hidden_size\": 2816, \"intermediate_size\": 6912,"
              "\"moe_intermediate_size\": 768, \"num_hidden_layers\": 34, \"num_attention_heads\": 32,"
              "\"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-5, \"n_routed_experts\": 256,"
@@ -265,13 +265,13 @@ const struct pp_arch pp_arch_hy_v4 = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .decoder = {.gated_attention = true, .sinks = true, .bounded_gates = true, .index_behind = true,
-                .index_usual_eps = true},
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .decoder = {.gated_attention = true, .sinks = true, .clamp_before_silu = true, .index_rope_last = true,
+                .index_default_eps = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -54,7 +54,7 @@ static const struct pp_arch_name baichuan_names[] = {
     {.hf = NULL},
 };
 static const char *const baichuan_classes[] = {"BaichuanForCausalLM", "BaiChuanForCausalLM", "baichuan", NULL};
-static const struct pp_arch_usual baichuan_usual[] = {
+static const struct pp_arch_default baichuan_defaults[] = {
     {.json = "{\"max_position_embeddings\": 4096}"},
     {.json = NULL},
 };
@@ -94,7 +94,7 @@ const struct pp_arch pp_arch_baichuan = {
     .names = baichuan_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = baichuan_usual,
+    .defaults = baichuan_defaults,
     .from_config = baichuan_from_config,
     .from_gguf = baichuan_from_gguf,
     .to_config = baichuan_to_config,

@@ -27,7 +27,7 @@ static const struct pp_arch_name names[] = {
 /* Slopes follow from the number of heads. */
 static const char *const ignored[] = {".attn.bias", ".attn.masked_bias", "relative_pe.slopes", NULL};
 static const char *const classes[] = {"JAISLMHeadModel", "jais", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
@@ -123,7 +123,7 @@ const struct pp_arch pp_arch_jais = {
     .hf_classes = classes,
     .names = names,
     .ignored = ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .gguf_untied = true,
     .gguf_scaled_output = true,

@@ -36,7 +36,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"JambaForCausalLM", "jamba", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 65536, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32,"
              "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 262144,"
              "\"num_experts\": 16, \"num_experts_per_tok\": 2}"},
@@ -150,8 +150,8 @@ const struct pp_arch pp_arch_jamba = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
-    .gguf_shares = true,
+    .defaults = defaults,
+    .gguf_default_shares = true,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = pp_scan_to_gguf,

@@ -28,7 +28,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"JetNemotronForCausalLM", "jet_nemotron", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 151936, \"hidden_size\": 1536, \"intermediate_size\": 8960, \"num_hidden_layers\": 28,"
              "\"num_attention_heads\": 12, \"num_key_value_heads\": 2, \"max_position_embeddings\": 32768,"
              "\"rope_theta\": 1000000.0, \"tie_word_embeddings\": true}"},
@@ -218,7 +218,7 @@ const struct pp_arch pp_arch_jet_nemotron = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .from_config = from_config,
     .from_gguf = from_gguf,

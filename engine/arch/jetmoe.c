@@ -24,7 +24,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"JetMoeForCausalLM", "jetmoe", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 32000, \"hidden_size\": 2048, \"intermediate_size\": 5632, \"num_hidden_layers\": 12,"
              "\"num_attention_heads\": 32, \"num_key_value_heads\": 16, \"kv_channels\": 128,"
              "\"max_position_embeddings\": 4096, \"num_local_experts\": 8, \"num_experts_per_tok\": 2,"
@@ -82,7 +82,7 @@ const struct pp_arch pp_arch_jetmoe = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .from_config = from_config,
     .from_gguf = from_gguf,

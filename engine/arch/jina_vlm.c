@@ -13,12 +13,12 @@
 #define LAYER "layers.{}."
 #define HALVES(name)                                                                                                   \
     {.hf = LAYER name, .gguf = "blk.{}.ffn_up.weight", .second = "blk.{}.ffn_gate.weight", .form = PP_HF_HALVES,       \
-     .whole = true, .only_read = true}
-#define ONE(theirs, ours) {.hf = theirs, .gguf = ours, .only_read = true}
-#define TOGETHER(name) {.hf = LAYER name, .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED, .only_read = true}
+     .whole = true, .read_only = true}
+#define ONE(theirs, ours) {.hf = theirs, .gguf = ours, .read_only = true}
+#define TOGETHER(name) {.hf = LAYER name, .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED, .read_only = true}
 
 static const struct pp_arch_name names[] = {
-    {.hf = "embedding.embedding", .gguf = "token_embd.weight", .whole = true, .only_read = true},
+    {.hf = "embedding.embedding", .gguf = "token_embd.weight", .whole = true, .read_only = true},
     ONE("embedding", "token_embd"), /* where there are no further rows */
     ONE("ln_f", "output_norm"),
     ONE("lm_head", "output"),
@@ -48,7 +48,7 @@ static const char *const others[] = {"model.vision_model.", "vision_model.", "vl
 static const struct pp_arch_parts parts = {.model_type = "jvlm", .prefixes = prefixes, .others = others};
 
 /* Heads and the feed-forward part's size are not said where other families say them: they are read below. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": 1, \"rope_theta\": 1000000}"},
     {.json = NULL},
 };
@@ -182,7 +182,7 @@ const struct pp_arch pp_arch_jina_vlm = {
     .hf_classes = classes,
     .names = names,
     .ignored = ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},

@@ -24,7 +24,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"K2HorizonForCausalLM", "k2_horizon", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 64256, \"hidden_size\": 1536, \"intermediate_size\": 5120, \"num_hidden_layers\": 28,"
              "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"head_dim\": 64, \"rms_norm_eps\": 1e-6,"
              "\"max_position_embeddings\": 131072, \"rope_theta\": 1000000, \"layernorm_num_groups\": 1,"
@@ -167,10 +167,10 @@ const struct pp_arch pp_arch_k2_horizon = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_OPTIONAL},
     .from_config = from_config,
     .from_gguf = from_gguf,

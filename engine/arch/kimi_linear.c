@@ -49,7 +49,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"KimiLinearForCausalLM", "kimi_linear", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128,"
              "\"moe_renormalize\": true, \"norm_topk_prob\": true, \"routed_scaling_factor\": 1.0}"},
     {.json = NULL},
@@ -229,10 +229,10 @@ const struct pp_arch pp_arch_kimi_linear = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .hf_pairs = true,
-    .gguf_sigmoids = true,
-    .banked = &pp_arch_kimi_k3,
+    .gguf_default_sigmoids = true,
+    .attn_res_variant = &pp_arch_kimi_k3,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,
@@ -351,11 +351,11 @@ const struct pp_arch pp_arch_kimi_k3 = {
     .names = k3_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .decoder = {.fn = PP_FN_SITU, .gated_attention = true, .whole_gates = true},
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .decoder = {.fn = PP_FN_SITU, .gated_attention = true, .full_rank_gates = true},
     .from_config = k3_from_config,
     .from_gguf = k3_from_gguf,
     .to_gguf = k3_to_gguf,

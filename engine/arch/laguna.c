@@ -19,12 +19,12 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "mlp.shared_expert.up_proj", .gguf = "blk.{}.ffn_up_shexp"},
     {.hf = LAYER "mlp.shared_expert.down_proj", .gguf = "blk.{}.ffn_down_shexp"},
     {.hf = LAYER "mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
-     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true, .only_read = true},
-    {.hf = LAYER "mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true, .only_read = true},
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true, .read_only = true},
+    {.hf = LAYER "mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true, .read_only = true},
     {.hf = NULL},
 };
 static const char *const classes[] = {"LagunaForCausalLM", "laguna", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"head_dim\": 128, \"num_key_value_heads\": 8, \"max_position_embeddings\": 131072,"
              "\"num_experts\": 256, \"num_experts_per_tok\": 8, \"moe_intermediate_size\": 512,"
              "\"moe_routed_scaling_factor\": 1.0, \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 500000.0,"
@@ -175,12 +175,12 @@ const struct pp_arch pp_arch_laguna = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .gguf_sigmoids = true,
+    .gguf_default_sigmoids = true,
     .layer_pattern = 4,
     .pattern_from_first = true,
-    .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_attention = true, .soft_gates = true},
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_attention = true, .softplus_gates = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -54,12 +54,12 @@ static const struct pp_arch_parts parts = {.model_type = "lfm2", .prefixes = pp_
 #define USUAL                                                                                                         \
     "\"num_key_value_heads\": 8, \"max_position_embeddings\": 128000, \"rope_theta\": 1000000.0, \"norm_eps\": 1e-5," \
     "\"conv_L_cache\": 3, \"conv_bias\": false, \"tie_word_embeddings\": true"
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{" USUAL ", \"intermediate_size\": 12288, \"block_auto_adjust_ff_dim\": true,"
              "\"block_multiple_of\": 256, \"block_ffn_dim_multiplier\": 1.0}"},
     {.json = NULL},
 };
-static const struct pp_arch_usual moe_usual[] = {
+static const struct pp_arch_default moe_defaults[] = {
     {.json = "{" USUAL ", \"intermediate_size\": 7168, \"moe_intermediate_size\": 1792, \"num_dense_layers\": 2,"
              "\"num_experts\": 32, \"num_experts_per_tok\": 4, \"norm_topk_prob\": true,"
              "\"routed_scaling_factor\": 1.0}"},
@@ -161,7 +161,7 @@ const struct pp_arch pp_arch_lfm2 = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .output_norm = "token_embd_norm"},
@@ -176,9 +176,9 @@ const struct pp_arch pp_arch_lfm2moe = {
     .names = moe_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = moe_usual,
+    .defaults = moe_defaults,
     .gguf_neox = true,
-    .gguf_sigmoids = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .output_norm = "token_embd_norm"},
     .from_config = moe_from_config,
     .to_config = moe_to_config,

@@ -38,12 +38,12 @@ static const char *const linear_classes[] = {"BailingMoeLinearV2ForCausalLM", "b
                                              "bailing_moe_linear_v2", NULL};
 /* Their model_type is bailing_hybrid, as Ling 3's is, which folders that name no class are taken for. */
 static const char *const hybrid_classes[] = {"BailingMoeV2_5ForCausalLM", "bailing_moe_v2_5", NULL};
-static const struct pp_arch_usual linear_usual[] = {
+static const struct pp_arch_default linear_defaults[] = {
     {.json = "{\"partial_rotary_factor\": 0.5, \"num_experts_per_tok\": 8, \"norm_topk_prob\": true,"
              "\"group_norm_size\": 1}"},
     {.json = NULL},
 };
-static const struct pp_arch_usual hybrid_usual[] = {
+static const struct pp_arch_default hybrid_defaults[] = {
     {.json = "{\"partial_rotary_factor\": 0.5, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128,"
              "\"qk_rope_head_dim\": 64, \"v_head_dim\": 128, \"num_experts_per_tok\": 8, \"norm_topk_prob\": true,"
              "\"num_shared_experts\": 1, \"group_norm_size\": 1}"},
@@ -203,10 +203,10 @@ const struct pp_arch pp_arch_bailing_linear = {
     .names = linear_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = linear_usual,
+    .defaults = linear_defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .fused_qkv = true},
     .from_config = linear_from_config,
     .from_gguf = from_gguf,
@@ -220,10 +220,10 @@ const struct pp_arch pp_arch_bailing_hybrid = {
     .names = hybrid_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = hybrid_usual,
+    .defaults = hybrid_defaults,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .from_config = hybrid_from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

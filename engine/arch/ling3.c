@@ -42,7 +42,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"BailingMoeV3ForCausalLM", "bailing_hybrid", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"v_head_dim\": 128,"
              "\"head_dim\": 128, \"kda_safe_gate\": true, \"kda_lower_bound\": -5.0, \"short_conv_kernel_size\": 4,"
              "\"norm_topk_prob\": true, \"num_shared_experts\": 1, \"routed_scaling_factor\": 1.0}"},
@@ -259,11 +259,11 @@ const struct pp_arch pp_arch_bailingmoe3 = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .hf_pairs = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .decoder = {.gated_attention = true, .whole_rank = true},
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .decoder = {.gated_attention = true, .full_rank = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -31,7 +31,7 @@ static const char *const classes[] = {
 const struct pp_arch_parts pp_mistral_parts = {
     .model_type = "mistral", .prefixes = pp_text_prefixes, .others = pp_picture_parts};
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {"mistral", "MistralForCausalLM",
      "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32,"
      "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 131072}"},
@@ -181,7 +181,7 @@ const struct pp_arch pp_arch_llama = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &pp_mistral_parts,
     .from_config = from_config,
     .from_gguf = from_gguf,

@@ -34,7 +34,7 @@ static const char *const prefixes[] = {"language_model.model.", "model.", "langu
 static const char *const others[] = {"vision_model.", "multi_modal_projector.", NULL};
 static const struct pp_arch_parts parts = {.model_type = "llama4_text", .prefixes = prefixes, .others = others};
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 202048, \"hidden_size\": 5120, \"intermediate_size\": 8192,"
              "\"intermediate_size_mlp\": 16384, \"num_hidden_layers\": 48, \"num_attention_heads\": 40,"
              "\"num_key_value_heads\": 8, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
@@ -188,15 +188,15 @@ const struct pp_arch pp_arch_llama4 = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
     .layer_pattern = 4,
     .unrotated_pattern = 4,
     .gguf_says_window = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .decoder = {.unit_heads = true, .norm_behind_rope = true, .weighed_inputs = true},
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .decoder = {.unweighted_qk_norm = true, .norm_after_rope = true, .weighted_inputs = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

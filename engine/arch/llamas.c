@@ -24,7 +24,7 @@ static const struct pp_arch_name seed_names[] = {
     {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm"},
     {.hf = NULL},
 };
-static const struct pp_arch_usual seed_usual[] = {
+static const struct pp_arch_default seed_defaults[] = {
     {.json = "{\"head_dim\": 128, \"max_position_embeddings\": 524288}"},
     {.json = NULL},
 };
@@ -41,7 +41,7 @@ const struct pp_arch pp_arch_seed_oss = {
     .names = seed_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = seed_usual,
+    .defaults = seed_defaults,
     .gguf_neox = true,
     .decoder = {.ffn_norm = "post_attention_norm"},
     .from_config = silu_only,
@@ -51,7 +51,7 @@ const struct pp_arch pp_arch_seed_oss = {
 /* --- ERNIE 4.5 -------------------------------------------------------------------------------------------------- */
 
 static const char *const ernie_classes[] = {"Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM", "ernie4_5", NULL};
-static const struct pp_arch_usual ernie_usual[] = {
+static const struct pp_arch_default ernie_defaults[] = {
     {.json = "{\"head_dim\": 128, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
              "\"rope_theta\": 500000.0, \"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -68,7 +68,7 @@ const struct pp_arch pp_arch_ernie45 = {
     .hf_classes = ernie_classes,
     .names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = ernie_usual,
+    .defaults = ernie_defaults,
     .hf_pairs = true,
     .from_config = silu_only,
     .to_config = ernie_to_config,
@@ -82,11 +82,11 @@ static const char *const arcee_classes[] = {"ArceeForCausalLM", "Cosmos3EdgeText
 static const struct pp_arch_name arcee_names[] = {
     {.hf = "model.layers.{}.self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
     {.hf = "model.layers.{}.self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
-    {.hf = "model.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up", .only_read = true},
-    {.hf = "model.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down", .only_read = true},
+    {.hf = "model.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up", .read_only = true},
+    {.hf = "model.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down", .read_only = true},
     {.hf = NULL},
 };
-static const struct pp_arch_usual arcee_usual[] = {
+static const struct pp_arch_default arcee_defaults[] = {
     {"cosmos3_edge_text", NULL,
      "{\"vocab_size\": 131072, \"hidden_size\": 2048, \"intermediate_size\": 9216, \"num_hidden_layers\": 28,"
      "\"num_attention_heads\": 16, \"num_key_value_heads\": 8, \"head_dim\": 128, \"hidden_act\": \"relu2\","
@@ -112,7 +112,7 @@ const struct pp_arch pp_arch_arcee = {
     .names = arcee_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = arcee_usual,
+    .defaults = arcee_defaults,
     .decoder = {.ungated = true, .fn = PP_FN_RELU2},
     .from_config = arcee_from_config,
     .to_config = nothing_more,
@@ -121,7 +121,7 @@ const struct pp_arch pp_arch_arcee = {
 /* --- Jais 2 ----------------------------------------------------------------------------------------------------- */
 
 static const char *const jais2_classes[] = {"Jais2ForCausalLM", "jais2", NULL};
-static const struct pp_arch_usual jais2_usual[] = {
+static const struct pp_arch_default jais2_defaults[] = {
     {.json = "{\"max_position_embeddings\": 8192, \"layer_norm_eps\": 1e-5, \"hidden_act\": \"relu2\"}"},
     {.json = NULL},
 };
@@ -137,7 +137,7 @@ const struct pp_arch pp_arch_jais2 = {
     .hf_classes = jais2_classes,
     .names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = jais2_usual,
+    .defaults = jais2_defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_RELU2},
     .from_config = jais2_from_config,
@@ -151,7 +151,7 @@ static const char *const refact_classes[] = {"GPTRefactForCausalLM", "gpt_refact
 static const struct pp_arch_name refact_names[] = {
     {.hf = "transformer.wte", .gguf = "token_embd"},
     {.hf = "ln_f", .gguf = "output_norm"},
-    {.hf = "transformer.ln_f", .gguf = "output_norm", .only_read = true},
+    {.hf = "transformer.ln_f", .gguf = "output_norm", .read_only = true},
     {.hf = "lm_head", .gguf = "output"},
     {.hf = "transformer.h.{}.ln_1", .gguf = "blk.{}.attn_norm"},
     {.hf = "transformer.h.{}.ln_2", .gguf = "blk.{}.ffn_norm"},
@@ -215,7 +215,7 @@ const struct pp_arch pp_arch_refact = {
 /* --- Orion ------------------------------------------------------------------------------------------------------ */
 
 static const char *const orion_classes[] = {"OrionForCausalLM", "orion", NULL};
-static const struct pp_arch_usual orion_usual[] = {
+static const struct pp_arch_default orion_defaults[] = {
     {.json = "{\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
 };
@@ -225,7 +225,7 @@ const struct pp_arch pp_arch_orion = {
     .hf_classes = orion_classes,
     .names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = orion_usual,
+    .defaults = orion_defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true},
     .from_config = silu_only,
@@ -235,7 +235,7 @@ const struct pp_arch pp_arch_orion = {
 /* --- XVERSE ----------------------------------------------------------------------------------------------------- */
 
 static const char *const xverse_classes[] = {"XverseForCausalLM", "xverse", NULL};
-static const struct pp_arch_usual xverse_usual[] = {
+static const struct pp_arch_default xverse_defaults[] = {
     {.json = "{\"max_position_embeddings\": 8192}"},
     {.json = NULL},
 };
@@ -246,7 +246,7 @@ const struct pp_arch pp_arch_xverse = {
     .names = pp_interleaved_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = xverse_usual,
+    .defaults = xverse_defaults,
     .from_config = silu_only,
     .to_config = nothing_more,
 };
@@ -254,7 +254,7 @@ const struct pp_arch pp_arch_xverse = {
 /* --- openPangu -------------------------------------------------------------------------------------------------- */
 
 static const char *const pangu_classes[] = {"PanguEmbeddedForCausalLM", "PanguEmbedded", NULL};
-static const struct pp_arch_usual pangu_usual[] = {
+static const struct pp_arch_default pangu_defaults[] = {
     {.json = "{\"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
 };
@@ -270,7 +270,7 @@ const struct pp_arch pp_arch_pangu = {
     .hf_classes = pangu_classes,
     .names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = pangu_usual,
+    .defaults = pangu_defaults,
     .gguf_neox = true,
     .from_config = silu_only,
     .to_config = pangu_to_config,
@@ -292,7 +292,7 @@ const struct pp_arch pp_arch_maincoder = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_behind_rope = true},
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_after_rope = true},
     .from_config = silu_only,
     .to_config = nothing_more,
 };
@@ -300,7 +300,7 @@ const struct pp_arch pp_arch_maincoder = {
 /* --- Helium ----------------------------------------------------------------------------------------------------- */
 
 static const char *const helium_classes[] = {"HeliumForCausalLM", "helium", NULL};
-static const struct pp_arch_usual helium_usual[] = {
+static const struct pp_arch_default helium_defaults[] = {
     {.json = "{\"head_dim\": 128, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-8,"
              "\"rope_theta\": 100000.0}"},
     {.json = NULL},
@@ -313,7 +313,7 @@ const struct pp_arch pp_arch_helium = {
     .hf_classes = helium_classes,
     .names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = helium_usual,
+    .defaults = helium_defaults,
     .hf_pairs = true,
     .from_config = silu_only,
     .to_config = nothing_more,
@@ -335,7 +335,7 @@ static const struct pp_arch_name lille_names[] = {
     {.hf = "transformer.layers.{}.feed_forward.down_proj", .gguf = "blk.{}.ffn_down"},
     {.hf = NULL},
 };
-static const struct pp_arch_usual lille_usual[] = {
+static const struct pp_arch_default lille_defaults[] = {
     {.json = "{\"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
@@ -370,7 +370,7 @@ const struct pp_arch pp_arch_lille = {
     .hf_classes = lille_classes,
     .names = lille_names,
     .ignored = pp_common_ignored,
-    .usual = lille_usual,
+    .defaults = lille_defaults,
     .hf_pairs = true,
     .from_config = lille_from_config,
     .to_config = lille_to_config,
@@ -419,7 +419,7 @@ static const struct pp_arch_name telechat_names[] = {
     {.hf = "transformer.h.{}.mlp.down_proj", .gguf = "blk.{}.ffn_down"},
     {.hf = NULL},
 };
-static const struct pp_arch_usual telechat_usual[] = {
+static const struct pp_arch_default telechat_defaults[] = {
     {.json = "{\"layer_norm_epsilon\": 1e-5, \"seq_length\": 8192, \"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
@@ -487,7 +487,7 @@ const struct pp_arch pp_arch_telechat = {
     .hf_classes = telechat_classes,
     .names = telechat_names,
     .ignored = pp_common_ignored,
-    .usual = telechat_usual,
+    .defaults = telechat_defaults,
     .from_config = telechat_from_config,
     .to_config = telechat_to_config,
     .hf_eps = "layer_norm_epsilon",
@@ -501,7 +501,7 @@ static const struct pp_arch_name nanochat_names[] = {
     {.hf = "model.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down"},
     {.hf = NULL},
 };
-static const struct pp_arch_usual nanochat_usual[] = {
+static const struct pp_arch_default nanochat_defaults[] = {
     {.json = "{\"max_position_embeddings\": 2048, \"final_logit_softcapping\": 15.0}"},
     {.json = NULL},
 };
@@ -540,9 +540,10 @@ const struct pp_arch pp_arch_nanochat = {
     .names = nanochat_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = nanochat_usual,
+    .defaults = nanochat_defaults,
     .gguf_neox = true,
-    .decoder = {.plain_norm = true, .embd_norm = true, .unit_heads = true, .norm_behind_rope = true, .ungated = true,
+    .decoder = {.plain_norm = true, .embd_norm = true, .unweighted_qk_norm = true, .norm_after_rope = true,
+                .ungated = true,
                 .fn = PP_FN_RELU2},
     .from_config = nanochat_from_config,
     .from_gguf = nanochat_from_gguf,
@@ -552,7 +553,7 @@ const struct pp_arch pp_arch_nanochat = {
 /* --- MiniCPM ---------------------------------------------------------------------------------------------------- */
 
 static const char *const minicpm_classes[] = {"MiniCPMForCausalLM", "minicpm", NULL};
-static const struct pp_arch_usual minicpm_usual[] = {
+static const struct pp_arch_default minicpm_defaults[] = {
     {.json = "{\"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
@@ -598,7 +599,7 @@ const struct pp_arch pp_arch_minicpm = {
     .names = pp_interleaved_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = minicpm_usual,
+    .defaults = minicpm_defaults,
     .gguf_divides_logits = true,
     .from_config = pp_minicpm_from_config,
     .from_gguf = minicpm_from_gguf,

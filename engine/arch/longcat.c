@@ -24,7 +24,7 @@
     {.hf = LAYER "mlp.switch_mlp." kind "_proj", .gguf = "blk.{}.ffn_" kind "_exps", .half = 1, .mlx = true}
 
 static const struct pp_arch_name names[] = {
-    {.hf = "model.ngram_embeddings.word_embeddings", .gguf = "token_embd", .mlx = true, .only_read = true},
+    {.hf = "model.ngram_embeddings.word_embeddings", .gguf = "token_embd", .mlx = true, .read_only = true},
     {.hf = "model.ngram_embeddings.embedders.{}", .gguf = "ngram_embd.{}"},
     {.hf = "model.ngram_embeddings.post_projs.{}", .gguf = "ngram_proj.{}"},
     {.hf = "model.embed_tokens", .gguf = "token_embd"},
@@ -56,7 +56,7 @@ static const char *const classes[] = {"LongcatFlashForCausalLM", "longcat_flash"
                                       "longcat_flash_ngram", NULL};
 static const char *const other_parts[] = {"model.mtp.", NULL}; /* which guess further tokens */
 static const struct pp_arch_parts parts = {.model_type = "longcat_flash", .prefixes = NULL, .others = other_parts};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 131072, \"hidden_size\": 6144, \"ffn_hidden_size\": 12288, \"num_layers\": 28,"
              "\"num_attention_heads\": 64, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
              "\"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64,"
@@ -270,10 +270,10 @@ const struct pp_arch pp_arch_longcat_flash = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
-    .gguf_shares = true,
+    .gguf_default_shares = true,
     .decoder = {.shortcut = true},
     .from_config = from_config,
     .from_gguf = from_gguf,

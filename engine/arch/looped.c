@@ -112,7 +112,7 @@ static const struct pp_arch_name ouro_names[] = {
 static const char *const ouro_ignored[] = {".early_exit_gate.weight", ".early_exit_gate.bias",
                                            ".early_exit_gate.scales", ".early_exit_gate.biases",
                                            ".rotary_emb.inv_freq", NULL};
-static const struct pp_arch_usual ouro_usual[] = {
+static const struct pp_arch_default ouro_defaults[] = {
     {.json = "{\"max_position_embeddings\": 65536, \"total_ut_steps\": 4}"},
     {.json = NULL},
 };
@@ -165,7 +165,7 @@ const struct pp_arch pp_arch_ouro = {
     .names = ouro_names,
     .more_names = pp_common_names,
     .ignored = ouro_ignored,
-    .usual = ouro_usual,
+    .defaults = ouro_defaults,
     .decoder = {.post_norm = true},
     .from_config = ouro_from_config,
     .from_gguf = ouro_from_gguf,

@@ -16,7 +16,7 @@ const struct pp_mamba_keys pp_mamba_keys = {.taps = "mamba_d_conv", .key_dim = "
 
 const struct pp_arch_name pp_mamba_names[] = {
     {.hf = "backbone.embeddings", .gguf = "token_embd"},
-    {.hf = "backbone.embedding", .gguf = "token_embd", .only_read = true},
+    {.hf = "backbone.embedding", .gguf = "token_embd", .read_only = true},
     {.hf = "backbone.norm_f", .gguf = "output_norm"},
     {.hf = "lm_head", .gguf = "output"},
     {.hf = "backbone.layers.{}.norm", .gguf = "blk.{}.attn_norm"},

@@ -17,7 +17,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"MambaForCausalLM", "mamba", "FalconMambaForCausalLM", "falcon_mamba", NULL};
 /* What decoders are asked for is not there, or means something else: from_config. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": 1, \"max_position_embeddings\": 1048576,"
              "\"hidden_size\": 768, \"num_hidden_layers\": 32, \"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -80,7 +80,7 @@ const struct pp_arch pp_arch_mamba = {
     .names = names,
     .more_names = pp_mamba_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -18,7 +18,7 @@ static const char *const prefixes[] = {"model.backbone.", "backbone.", "model.lm
 static const char *const others[] = {NULL};
 static const struct pp_arch_parts parts = {.model_type = "mamba2", .prefixes = prefixes, .others = others};
 /* What decoders are asked for is not there, or means something else: from_config. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": 1, \"max_position_embeddings\": 1048576,"
              "\"num_heads\": 128, \"head_dim\": 64, \"state_size\": 128, \"n_groups\": 8, \"conv_kernel\": 4,"
              "\"num_hidden_layers\": 64, \"hidden_size\": 4096}"},
@@ -60,7 +60,7 @@ const struct pp_arch pp_arch_mamba2 = {
     .names = names,
     .more_names = pp_mamba_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .from_config = from_config,
     .from_gguf = from_gguf,

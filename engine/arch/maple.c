@@ -12,7 +12,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"MapleForCausalLM", "maple", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 151936, \"hidden_size\": 2048, \"intermediate_size\": 4096, \"num_hidden_layers\": 24,"
              "\"num_attention_heads\": 16, \"num_key_value_heads\": 4, \"head_dim\": 128, \"rms_norm_eps\": 1e-6,"
              "\"max_position_embeddings\": 131072, \"partial_rotary_factor\": 0.5, \"num_experts\": 256,"
@@ -104,9 +104,9 @@ const struct pp_arch pp_arch_maple = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .decoder = {.qk_norm = PP_QK_BY_HEAD, .bounded_gates = true},
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .clamp_before_silu = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -14,7 +14,7 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM", "mimo_v2_flash", "mimo_v2", NULL};
 static const char *const other_parts[] = {"model.mtp.", "visual.", "audio_encoder.", "speech_embeddings.", NULL};
 static const struct pp_arch_parts parts = {.model_type = "mimo_v2_flash", .prefixes = NULL, .others = other_parts};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"layernorm_epsilon\": 1e-5, \"scoring_func\": \"sigmoid\", \"norm_topk_prob\": true}"},
     {.json = NULL},
 };
@@ -163,9 +163,9 @@ const struct pp_arch pp_arch_mimo2 = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .gguf_sigmoids = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.some_sinks = true},
     .from_config = from_config,
     .from_gguf = from_gguf,

@@ -23,7 +23,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"MiniCPMSALAForCausalLM", "minicpm_sala", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"rms_norm_eps\": 1e-6, \"tie_word_embeddings\": false}"},
     {.json = NULL},
 };
@@ -141,7 +141,7 @@ const struct pp_arch pp_arch_minicpm_sala = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .gguf_divides_logits = true,
     .decoder = {.gated_attention = true},

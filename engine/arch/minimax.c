@@ -36,7 +36,7 @@ static const char *const ignored[] = {".rotary_emb.inv_freq", ".self_attn.slope_
                                       ".self_attn.key_decay", ".self_attn.diagonal_decay", NULL};
 static const struct pp_expert_keys expert_keys = {
     .n = "num_local_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size"};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
              "\"rope_theta\": 1000000.0, \"num_local_experts\": 8, \"num_experts_per_tok\": 2}"},
     {.json = NULL},
@@ -219,9 +219,9 @@ const struct pp_arch pp_arch_minimax = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .decoder = {.no_pre_norm = true, .normed_stream = true, .raw_mixture = true},
+    .decoder = {.no_pre_norm = true, .normed_stream = true, .experts_read_stream = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -46,7 +46,7 @@ static const char *const others[] = {"vision_tower.", "multi_modal_projector.", 
                                      "model.mtp.", "language_model.model.mtp.", NULL};
 static const struct pp_arch_parts parts = {.model_type = "minimax_m3_vl_text", .other_type = "minimax_m2",
                                            .prefixes = pp_text_prefixes, .others = others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 200064, \"hidden_size\": 6144, \"intermediate_size\": 3072,"
              "\"dense_intermediate_size\": 12288, \"num_hidden_layers\": 60, \"num_attention_heads\": 64,"
              "\"num_key_value_heads\": 4, \"head_dim\": 128, \"max_position_embeddings\": 524288,"
@@ -318,9 +318,9 @@ const struct pp_arch pp_arch_minimax_m3 = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .parts = &parts,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .gguf_sigmoids = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.fn = PP_FN_CLAMPED, .qk_norm = PP_QK_BY_HEAD},
     .from_config = from_config,
     .from_gguf = from_gguf,

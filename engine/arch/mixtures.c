@@ -76,9 +76,9 @@ const struct pp_arch pp_arch_klear = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
-    .decoder = {.qk_norm = PP_QK_BY_HEAD, .shared_share = true},
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
+    .decoder = {.qk_norm = PP_QK_BY_HEAD, .shared_expert_mix = true},
     .from_config = klear_from_config,
     .to_config = klear_to_config,
 };
@@ -86,7 +86,7 @@ const struct pp_arch pp_arch_klear = {
 /* --- DeepSeek MoE ------------------------------------------------------------------------------------------------ */
 
 static const char *const deepseek_classes[] = {"DeepseekForCausalLM", "deepseek", NULL};
-static const struct pp_arch_usual deepseek_usual[] = {
+static const struct pp_arch_default deepseek_defaults[] = {
     {.json = "{\"max_position_embeddings\": 2048, \"moe_intermediate_size\": 1407, \"num_experts_per_tok\": 2}"},
     {.json = NULL},
 };
@@ -115,8 +115,8 @@ const struct pp_arch pp_arch_deepseek = {
     .names = pp_interleaved_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .gguf_shares = true,
-    .usual = deepseek_usual,
+    .gguf_default_shares = true,
+    .defaults = deepseek_defaults,
     .from_config = deepseek_from_config,
     .to_config = deepseek_to_config,
 };
@@ -125,7 +125,7 @@ const struct pp_arch pp_arch_deepseek = {
 
 static const char *const dots1_classes[] = {"Dots1ForCausalLM", "dots1", NULL};
 static const struct pp_arch_name dots1_names[] = {QK_NORMS, {.hf = NULL}};
-static const struct pp_arch_usual dots1_usual[] = {
+static const struct pp_arch_default dots1_defaults[] = {
     {.json = "{\"num_key_value_heads\": 32, \"max_position_embeddings\": 2048}"},
     {.json = NULL},
 };
@@ -152,10 +152,10 @@ const struct pp_arch pp_arch_dots1 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
-    .usual = dots1_usual,
+    .defaults = dots1_defaults,
     .from_config = dots1_from_config,
     .to_config = to_config,
 };
@@ -171,7 +171,7 @@ static const struct pp_arch_name glm_names[] = {
     {.hf = "model.layers.{}.post_attention_layernorm", .gguf = "blk.{}.post_attention_norm"},
     {.hf = NULL},
 };
-static const struct pp_arch_usual glm_usual[] = {
+static const struct pp_arch_default glm_defaults[] = {
     {.model_type = "solar_open", .hf_class = "SolarOpenForCausalLM",
      .json = "{\"vocab_size\": 196608, \"hidden_size\": 4096, \"num_hidden_layers\": 48,"
              "\"num_attention_heads\": 64, \"head_dim\": 128, \"partial_rotary_factor\": 1.0,"
@@ -203,10 +203,10 @@ const struct pp_arch pp_arch_glm4moe = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_OPTIONAL, .ffn_norm = "post_attention_norm"},
-    .usual = glm_usual,
+    .defaults = glm_defaults,
     .from_config = glm_from_config,
     .to_config = glm_to_config,
 };
@@ -220,7 +220,7 @@ static const struct pp_arch_name g9v3_names[] = {
      .second = "blk.{}.attn_gate.weight", .form = PP_HF_HALVES_BY_HEAD, .whole = true},
     {.hf = NULL},
 };
-static const struct pp_arch_usual g9v3_usual[] = {
+static const struct pp_arch_default g9v3_defaults[] = {
     {.json = "{\"num_key_value_heads\": 2, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
              "\"rope_theta\": 5000000.0, \"n_routed_experts\": 320, \"num_experts_per_tok\": 32,"
              "\"moe_intermediate_size\": 512, \"n_shared_experts\": 1, \"first_k_dense_replace\": 1,"
@@ -251,10 +251,10 @@ const struct pp_arch pp_arch_g9v3 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.gated_attention = true},
-    .usual = g9v3_usual,
+    .defaults = g9v3_defaults,
     .from_config = g9v3_from_config,
     .to_config = g9v3_to_config,
 };
@@ -276,7 +276,7 @@ static const struct pp_arch_name minimax_names[] = {
     {.hf = MIXTURE "switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
     {.hf = NULL},
 };
-static const struct pp_arch_usual minimax_usual[] = {
+static const struct pp_arch_default minimax_defaults[] = {
     {.json = "{\"num_key_value_heads\": 8, \"head_dim\": 128, \"max_position_embeddings\": 196608,"
              "\"rope_theta\": 5000000.0, \"num_local_experts\": 256, \"num_experts_per_tok\": 8}"},
     {.json = NULL},
@@ -323,9 +323,9 @@ const struct pp_arch pp_arch_minimax_m2 = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_sigmoids = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_WHOLE},
-    .usual = minimax_usual,
+    .defaults = minimax_defaults,
     .from_config = minimax_from_config,
     .to_config = minimax_to_config,
 };
@@ -342,7 +342,7 @@ static const char *const ernie_prefixes[] = {NULL};
 static const char *const ernie_others[] = {"model.mtp_", NULL}; /* they guess further tokens */
 static const struct pp_arch_parts ernie_parts = {
     .model_type = "ernie4_5_moe", .prefixes = ernie_prefixes, .others = ernie_others};
-static const struct pp_arch_usual ernie_usual[] = {
+static const struct pp_arch_default ernie_defaults[] = {
     {.json = "{\"num_key_value_heads\": 4, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
              "\"rope_theta\": 500000.0, \"tie_word_embeddings\": true, \"moe_num_experts\": 64, \"moe_k\": 6,"
              "\"moe_intermediate_size\": 1536, \"moe_layer_start_index\": 1}"},
@@ -390,7 +390,7 @@ const struct pp_arch pp_arch_ernie45_moe = {
     .ignored = pp_common_ignored,
     .parts = &ernie_parts,
     .hf_pairs = true,
-    .usual = ernie_usual,
+    .defaults = ernie_defaults,
     .from_config = ernie_from_config,
     .to_gguf = ernie_to_gguf,
     .to_config = ernie_to_config,
@@ -443,7 +443,7 @@ const struct pp_arch pp_arch_ernie45_vl = {
     .ignored = ernie_vl_ignored,
     .parts = &ernie_vl_parts,
     .hf_pairs = true,
-    .usual = ernie_usual,
+    .defaults = ernie_defaults,
     .from_config = ernie_vl_from_config,
 };
 
@@ -469,7 +469,7 @@ static const struct pp_arch_name bailing2_names[] = {
     {.hf = "model.layers.{}.mlp.gate.expert_bias", .gguf = "blk.{}.exp_probs_b.bias", .whole = true},
     {.hf = NULL},
 };
-static const struct pp_arch_usual bailing2_usual[] = {
+static const struct pp_arch_default bailing2_defaults[] = {
     {.model_type = "sarvam_moe", .hf_class = "SarvamMoEForCausalLM", .json = "{\"partial_rotary_factor\": 1.0}"},
     {.model_type = "param2moe", .hf_class = "Param2MoEForCausalLM",
      .json = "{\"partial_rotary_factor\": 1.0, \"norm_topk_prob\": true}"},
@@ -517,7 +517,7 @@ const struct pp_arch pp_arch_bailingmoe = {
     .names = bailing_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .gguf_shares = true,
+    .gguf_default_shares = true,
     .from_config = bailing_from_config,
     .to_config = bailing_to_config,
 };
@@ -529,10 +529,10 @@ const struct pp_arch pp_arch_bailingmoe2 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .fused_qkv = true},
-    .usual = bailing2_usual,
+    .defaults = bailing2_defaults,
     .from_config = bailing2_from_config,
     .to_config = bailing2_to_config,
 };

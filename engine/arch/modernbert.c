@@ -25,7 +25,7 @@ static const char *const others[] = {"head.", "decoder.", "classifier.", NULL};
 static const struct pp_arch_parts parts = {.model_type = "modernbert", .prefixes = prefixes, .others = others};
 static const char *const classes[] = {"ModernBertModel", "ModernBertForMaskedLM", "modernbert", NULL};
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 50368, \"hidden_size\": 768, \"intermediate_size\": 1152, \"num_hidden_layers\": 22,"
              "\"num_attention_heads\": 12, \"max_position_embeddings\": 8192}"},
     {.json = NULL},
@@ -108,13 +108,13 @@ const struct pp_arch pp_arch_modern_bert = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .gguf_neox = true,
     .layer_pattern = 3,
     .pattern_from_first = true,
     .decoder = {.layer_norm = true, .fn = PP_FN_GELU, .fused_qkv = true, .fused_gate = true, .embd_norm = true,
-                .both_ways = true, .first_unnormed = true},
+                .bidirectional = true, .first_not_normed = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,
@@ -135,7 +135,7 @@ static enum pp_code llama_gguf(const struct pp_gguf *g, struct pp_hparams *hp, s
 }
 
 static const char *const euro_classes[] = {"EuroBertModel", "EuroBertForMaskedLM", "eurobert", NULL};
-static const struct pp_arch_usual euro_usual[] = {
+static const struct pp_arch_default euro_defaults[] = {
     {.json = "{\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 250000.0}"},
     {.json = NULL},
 };
@@ -145,9 +145,9 @@ const struct pp_arch pp_arch_eurobert = {
     .hf_classes = euro_classes,
     .names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = euro_usual,
+    .defaults = euro_defaults,
     .gguf_neox = true,
-    .decoder = {.fn = PP_FN_SILU, .both_ways = true},
+    .decoder = {.fn = PP_FN_SILU, .bidirectional = true},
     .from_config = llama_config,
     .from_gguf = llama_gguf,
 };
@@ -160,7 +160,7 @@ const struct pp_arch pp_arch_llama_embed = {
     .names = pp_interleaved_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .decoder = {.fn = PP_FN_SILU, .both_ways = true},
+    .decoder = {.fn = PP_FN_SILU, .bidirectional = true},
     .from_config = llama_config,
     .from_gguf = llama_gguf,
 };

@@ -26,7 +26,7 @@ static const struct pp_arch_name names[] = {
 };
 
 static const char *const classes[] = {"ModernBertDecoderForCausalLM", "modernbert-decoder", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 50368, \"hidden_size\": 768, \"intermediate_size\": 1152, \"num_hidden_layers\": 22,"
              "\"num_attention_heads\": 12, \"max_position_embeddings\": 8192}"},
     {.json = NULL},
@@ -132,10 +132,10 @@ const struct pp_arch pp_arch_modernbert_decoder = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .hf_eps = "norm_eps",
-    .decoder = {.layer_norm = true, .fn = PP_FN_GELU, .fused_gate = true, .embd_norm = true, .first_unnormed = true,
+    .decoder = {.layer_norm = true, .fn = PP_FN_GELU, .fused_gate = true, .embd_norm = true, .first_not_normed = true,
                 .dense_head = true},
     .from_config = from_config,
     .from_gguf = from_gguf,

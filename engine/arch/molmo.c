@@ -11,29 +11,29 @@
 #define BLOCK "model.transformer.blocks.{}."
 
 #define EMBEDDINGS                                                                                                     \
-    {.hf = "model.transformer.wte.embedding", .gguf = "token_embd.weight", .whole = true, .only_read = true}
+    {.hf = "model.transformer.wte.embedding", .gguf = "token_embd.weight", .whole = true, .read_only = true}
 #define PROJECTIONS(attention, mlp)                                                                                    \
-    {.hf = BLOCK "attn_norm", .gguf = "blk.{}.attn_norm", .only_read = true},                                          \
-    {.hf = BLOCK attention "att_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED, .only_read = true},       \
-    {.hf = BLOCK attention "attn_out", .gguf = "blk.{}.attn_output", .only_read = true},                               \
-    {.hf = BLOCK "ff_norm", .gguf = "blk.{}.ffn_norm", .only_read = true},                                             \
+    {.hf = BLOCK "attn_norm", .gguf = "blk.{}.attn_norm", .read_only = true},                                          \
+    {.hf = BLOCK attention "att_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED, .read_only = true},       \
+    {.hf = BLOCK attention "attn_out", .gguf = "blk.{}.attn_output", .read_only = true},                               \
+    {.hf = BLOCK "ff_norm", .gguf = "blk.{}.ffn_norm", .read_only = true},                                             \
     {.hf = BLOCK mlp "ff_proj.weight", .gguf = "blk.{}.ffn_up.weight", .second = "blk.{}.ffn_gate.weight",             \
-     .form = PP_HF_HALVES, .whole = true, .only_read = true},                                                          \
-    {.hf = BLOCK mlp "ff_out", .gguf = "blk.{}.ffn_down", .only_read = true},                                          \
-    {.hf = "model.transformer.ln_f", .gguf = "output_norm", .only_read = true}
+     .form = PP_HF_HALVES, .whole = true, .read_only = true},                                                          \
+    {.hf = BLOCK mlp "ff_out", .gguf = "blk.{}.ffn_down", .read_only = true},                                          \
+    {.hf = "model.transformer.ln_f", .gguf = "output_norm", .read_only = true}
 
 static const struct pp_arch_name names[] = {
     EMBEDDINGS,
     PROJECTIONS("", ""),
-    {.hf = "model.transformer.ff_out", .gguf = "output", .only_read = true},
+    {.hf = "model.transformer.ff_out", .gguf = "output", .read_only = true},
     {.hf = NULL},
 };
 static const struct pp_arch_name names_2[] = {
     EMBEDDINGS,
     PROJECTIONS("self_attn.", "mlp."),
-    {.hf = BLOCK "self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .only_read = true},
-    {.hf = BLOCK "self_attn.k_norm", .gguf = "blk.{}.attn_k_norm", .only_read = true},
-    {.hf = "lm_head", .gguf = "output", .only_read = true},
+    {.hf = BLOCK "self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .read_only = true},
+    {.hf = BLOCK "self_attn.k_norm", .gguf = "blk.{}.attn_k_norm", .read_only = true},
+    {.hf = "lm_head", .gguf = "output", .read_only = true},
     {.hf = NULL},
 };
 static const char *const classes[] = {"MolmoForCausalLM", "molmo", NULL};
@@ -42,13 +42,13 @@ static const char *const prefixes[] = {NULL};
 static const char *const others[] = {"model.vision_backbone.", "model.transformer.wte.new_embedding", NULL};
 static const struct pp_arch_parts parts = {.model_type = "molmo", .prefixes = prefixes, .others = others};
 static const struct pp_arch_parts parts_2 = {.model_type = "molmo2_text", .prefixes = prefixes, .others = others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 152064, \"hidden_size\": 3584, \"intermediate_size\": 37888, \"num_hidden_layers\": 28,"
              "\"num_attention_heads\": 28, \"num_key_value_heads\": 4, \"max_position_embeddings\": 4096,"
              "\"layer_norm_eps\": 1e-5, \"rope_theta\": 1000000, \"qkv_bias\": true}"},
     {.json = NULL},
 };
-static const struct pp_arch_usual usual_2[] = {
+static const struct pp_arch_default defaults_2[] = {
     {.json = "{\"vocab_size\": 152064, \"hidden_size\": 3584, \"intermediate_size\": 18944, \"num_hidden_layers\": 48,"
              "\"num_attention_heads\": 28, \"num_key_value_heads\": 4, \"head_dim\": 128,"
              "\"max_position_embeddings\": 4096, \"layer_norm_eps\": 1e-6, \"rope_theta\": 1000000,"
@@ -110,7 +110,7 @@ const struct pp_arch pp_arch_molmo = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .gguf_neox = true,
     .from_config = from_config,
@@ -121,7 +121,7 @@ const struct pp_arch pp_arch_molmo2 = {
     .hf_classes = classes_2,
     .names = names_2,
     .ignored = pp_common_ignored,
-    .usual = usual_2,
+    .defaults = defaults_2,
     .parts = &parts_2,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},

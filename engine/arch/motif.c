@@ -21,7 +21,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"MotifForCausalLM", "motif", "Motif", NULL};
 static const char *const functions[] = {"poly_norm", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"rms_norm_eps\": 1e-6}"},
     {.json = NULL},
 };
@@ -123,7 +123,7 @@ const struct pp_arch pp_arch_motif = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .from_config = from_config,
     .from_gguf = from_gguf,

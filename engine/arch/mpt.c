@@ -27,7 +27,7 @@ static const struct pp_arch_name names[] = {
 
 static const char *const classes[] = {"MptForCausalLM", "MPTForCausalLM", "mpt", NULL};
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"d_model\": 2048, \"n_heads\": 16, \"n_layers\": 24, \"vocab_size\": 50368, \"max_seq_len\": 2048,"
              "\"attn_config\": {}, \"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -138,7 +138,7 @@ const struct pp_arch pp_arch_mpt = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .decoder = {.layer_norm = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU,
                 .positions = PP_POS_LEARNED_OR_ALIBI, .qk_norm = PP_QK_WHOLE_OPTIONAL},
     .from_config = from_config,

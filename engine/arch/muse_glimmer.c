@@ -27,7 +27,7 @@ static const char *const classes[] = {"MuseGlimmerForCausalLM", "muse_glimmer_te
 static const char *const others[] = {"model.vision_tower.", "model.vision_adapter.", "model.vision_projection.", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "muse_glimmer_text", .prefixes = pp_qwen_prefixes, .others = others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 202048, \"hidden_size\": 6656, \"intermediate_size\": 19968,"
              "\"num_hidden_layers\": 52, \"num_attention_heads\": 32, \"num_key_value_heads\": 2, \"head_dim\": 128,"
              "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"qk_scale_factor\": 3.87,"
@@ -138,7 +138,7 @@ const struct pp_arch pp_arch_muse_glimmer = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .parts = &parts,
-    .usual = usual,
+    .defaults = defaults,
     .layer_pattern = STEP,
     .gguf_untied = true,
     .decoder = {.post_norm = true, .post_norm_eps = POST_NORM_EPS, .embd_norm = true, .plain_embd_norm = true,

@@ -16,7 +16,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"NemotronForCausalLM", "nemotron", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"max_position_embeddings\": 4096, \"partial_rotary_factor\": 0.5}"},
     {.json = NULL},
 };
@@ -40,7 +40,7 @@ const struct pp_arch pp_arch_nemotron = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_RELU2},
     .from_config = from_config,

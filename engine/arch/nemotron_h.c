@@ -15,7 +15,7 @@
 
 static const struct pp_arch_name names[] = {
     {.hf = "backbone.embeddings", .gguf = "token_embd"},
-    {.hf = "backbone.embedding", .gguf = "token_embd", .only_read = true},
+    {.hf = "backbone.embedding", .gguf = "token_embd", .read_only = true},
     {.hf = "backbone.norm_f", .gguf = "output_norm"},
     {.hf = LAYER "norm", .gguf = "blk.{}.attn_norm"},
     {.hf = MIXER "q_proj", .gguf = "blk.{}.attn_q"},
@@ -40,8 +40,8 @@ static const struct pp_arch_name names[] = {
     {.hf = MIXER "shared_experts.down_proj", .gguf = "blk.{}.ffn_down_shexp"},
     {.hf = MIXER "experts.{}.up_proj", .gguf = "blk.{}.ffn_up.{}"},
     {.hf = MIXER "experts.{}.down_proj", .gguf = "blk.{}.ffn_down.{}"},
-    {.hf = MIXER "experts.up_proj", .gguf = "blk.{}.ffn_up_exps.weight", .whole = true, .only_read = true},
-    {.hf = MIXER "experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true, .only_read = true},
+    {.hf = MIXER "experts.up_proj", .gguf = "blk.{}.ffn_up_exps.weight", .whole = true, .read_only = true},
+    {.hf = MIXER "experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true, .read_only = true},
     {.hf = MIXER "switch_mlp.fc1", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
     {.hf = MIXER "switch_mlp.fc2", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
     {.hf = NULL},
@@ -52,7 +52,7 @@ static const char *const other_names[] = {"nemotron_h_moe", NULL};
 static const char *const prefixes[] = {"model.", "backbone.", NULL};
 static const char *const others[] = {"mtp.", NULL}; /* they guess further tokens */
 static const struct pp_arch_parts parts = {.model_type = "nemotron_h", .prefixes = prefixes, .others = others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"intermediate_size\": 21504, \"max_position_embeddings\": 4096, \"num_key_value_heads\": 8,"
              "\"n_groups\": 8, \"mamba_num_heads\": 128, \"mamba_head_dim\": 64, \"ssm_state_size\": 128,"
              "\"conv_kernel\": 4, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2,"
@@ -332,9 +332,9 @@ const struct pp_arch pp_arch_nemotron_h = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
-    .gguf_sigmoids = true,
+    .gguf_default_sigmoids = true,
     .uneven_experts = true,
     .decoder = {.ungated = true, .fn = PP_FN_RELU2, .ffn_norm = "attn_norm"},
     .from_config = from_config,

@@ -25,7 +25,7 @@ static const struct pp_arch_name names[] = {
 /* What guesses masked words. */
 static const char *const ignored[] = {"decoder.weight", "decoder.bias", ".freqs_cis", NULL};
 static const char *const classes[] = {"NeoBERT", "NeoBERTLMHead", "neobert", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"max_length\": 1024, \"norm_eps\": 1e-6, \"hidden_act\": \"SwiGLU\", \"intermediate_size\": 3072}"},
     {.json = NULL},
 };
@@ -55,9 +55,9 @@ const struct pp_arch pp_arch_neobert = {
     .hf_classes = classes,
     .names = names,
     .ignored = ignored,
-    .usual = usual,
+    .defaults = defaults,
     .hf_pairs = true,
-    .decoder = {.fn = PP_FN_SILU, .fused_qkv = true, .fused_gate = true, .both_ways = true,
+    .decoder = {.fn = PP_FN_SILU, .fused_qkv = true, .fused_gate = true, .bidirectional = true,
                 .output_norm = "enc.output_norm"},
     .from_config = from_config,
     .from_gguf = from_gguf,

@@ -42,17 +42,17 @@ const struct pp_arch pp_arch_olmo = {
 #define BLOCK "model.transformer.blocks.{}."
 
 static const struct pp_arch_name first_names[] = {
-    {.hf = "model.transformer.wte", .gguf = "token_embd", .only_read = true},
-    {.hf = BLOCK "att_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED, .only_read = true},
-    {.hf = BLOCK "attn_out", .gguf = "blk.{}.attn_output", .only_read = true},
+    {.hf = "model.transformer.wte", .gguf = "token_embd", .read_only = true},
+    {.hf = BLOCK "att_proj", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED, .read_only = true},
+    {.hf = BLOCK "attn_out", .gguf = "blk.{}.attn_output", .read_only = true},
     {.hf = BLOCK "ff_proj.weight", .gguf = "blk.{}.ffn_up.weight", .second = "blk.{}.ffn_gate.weight",
-     .form = PP_HF_HALVES, .whole = true, .only_read = true},
-    {.hf = BLOCK "ff_out", .gguf = "blk.{}.ffn_down", .only_read = true},
-    {.hf = "model.transformer.ff_out", .gguf = "output", .only_read = true},
+     .form = PP_HF_HALVES, .whole = true, .read_only = true},
+    {.hf = BLOCK "ff_out", .gguf = "blk.{}.ffn_down", .read_only = true},
+    {.hf = "model.transformer.ff_out", .gguf = "output", .read_only = true},
     {.hf = NULL},
 };
 static const char *const first_classes[] = {"OLMoForCausalLM", "hf_olmo", NULL};
-static const struct pp_arch_usual first_usual[] = {{.json = "{\"intermediate_size\": null}"}, {.json = NULL}};
+static const struct pp_arch_default first_defaults[] = {{.json = "{\"intermediate_size\": null}"}, {.json = NULL}};
 
 /* Its program can do more than published models need. */
 static enum pp_code check_first(const cJSON *config, struct pp_error *err)
@@ -103,7 +103,7 @@ const struct pp_arch pp_arch_olmo_first = {
     .hf_classes = first_classes,
     .names = first_names,
     .ignored = pp_common_ignored,
-    .usual = first_usual,
+    .defaults = first_defaults,
     .decoder = {.layer_norm = true, .plain_norm = true},
     .from_config = first_from_config,
     .hf_eps = "layer_norm_eps",

@@ -19,7 +19,7 @@ static const struct pp_arch_name names[] = {
 static const char *const other_names[] = {"olmo3", NULL}; /* ollama's */
 static const char *const classes[] = {"Olmo2ForCausalLM", "Olmo3ForCausalLM", "olmo2", "olmo3", NULL};
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {"olmo3", "Olmo3ForCausalLM", "{\"rope_theta\": 500000.0}"},
     {.json = "{\"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
@@ -80,7 +80,7 @@ const struct pp_arch pp_arch_olmo2 = {
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .decoder = {.no_pre_norm = true, .post_norm = true, .qk_norm = PP_QK_WHOLE},
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,
@@ -93,7 +93,7 @@ const struct pp_arch pp_arch_olmo2 = {
 static const char *const flex_classes[] = {"FlexOlmoForCausalLM", "flex_olmo", NULL};
 static const struct pp_expert_keys flex_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size", .normed = "norm_topk_prob"};
-static const struct pp_arch_usual flex_usual[] = {
+static const struct pp_arch_default flex_defaults[] = {
     {.json = "{\"max_position_embeddings\": 4096, \"rope_theta\": 500000.0, \"num_experts_per_tok\": 5}"},
     {.json = NULL},
 };
@@ -118,10 +118,10 @@ const struct pp_arch pp_arch_flex_olmo = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = flex_usual,
+    .defaults = flex_defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .decoder = {.no_pre_norm = true, .raw_mixture = true, .post_norm = true, .qk_norm = PP_QK_WHOLE},
+    .gguf_default_shares = true,
+    .decoder = {.no_pre_norm = true, .experts_read_stream = true, .post_norm = true, .qk_norm = PP_QK_WHOLE},
     .from_config = flex_from_config,
     .to_config = flex_to_config,
 };

@@ -33,12 +33,12 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},
     {.hf = LAYER "post_attention_layernorm", .gguf = "blk.{}.post_attention_norm"},
     {.hf = LAYER "post_feedforward_layernorm", .gguf = "blk.{}.post_ffw_norm"},
-    {.hf = LAYER "attention_layer_norm", .gguf = "blk.{}.attn_norm", .only_read = true},
-    {.hf = LAYER "feedforward_layer_norm", .gguf = "blk.{}.post_attention_norm", .only_read = true},
+    {.hf = LAYER "attention_layer_norm", .gguf = "blk.{}.attn_norm", .read_only = true},
+    {.hf = LAYER "feedforward_layer_norm", .gguf = "blk.{}.post_attention_norm", .read_only = true},
     {.hf = NULL},
 };
 static const char *const classes[] = {"OlmoHybridForCausalLM", "olmo_hybrid", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"max_position_embeddings\": 65536, \"linear_conv_kernel_dim\": 4}"},
     {.json = NULL},
 };
@@ -125,7 +125,7 @@ const struct pp_arch pp_arch_olmo_hybrid = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.no_pre_norm = true, .post_norm = true, .norms_before_states = true, .qk_norm = PP_QK_WHOLE,
                 .ffn_norm = "post_attention_norm"},

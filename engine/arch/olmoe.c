@@ -13,7 +13,7 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"OlmoeForCausalLM", "olmoe", NULL};
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size", .normed = "norm_topk_prob"};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5, \"num_experts_per_tok\": 8}"},
     {.json = NULL},
 };
@@ -42,9 +42,9 @@ const struct pp_arch pp_arch_olmoe = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
+    .gguf_default_shares = true,
     .decoder = {.qk_norm = PP_QK_WHOLE},
     .from_config = from_config,
     .to_config = to_config,

@@ -8,7 +8,7 @@
 
 #define BOTH(hf_name, gguf_name, how, end)                                                                            \
     {.hf = "transformer." hf_name end, .gguf = gguf_name end, .form = how, .whole = true},                            \
-    {.hf = hf_name end, .gguf = gguf_name end, .form = how, .whole = true, .only_read = true}
+    {.hf = hf_name end, .gguf = gguf_name end, .form = how, .whole = true, .read_only = true}
 #define LAYER(hf_name, gguf_name, how)                                                                                \
     BOTH("h.{}." hf_name, "blk.{}." gguf_name, how, ".weight"),                                                       \
     BOTH("h.{}." hf_name, "blk.{}." gguf_name, PP_HF_SAME, ".bias")
@@ -26,7 +26,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"OpenAIGPTLMHeadModel", "openai-gpt", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 40478, \"n_positions\": 512, \"n_embd\": 768, \"n_layer\": 12, \"n_head\": 12,"
              "\"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -85,7 +85,7 @@ const struct pp_arch pp_arch_openai_gpt = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU_TANH,
                 .positions = PP_POS_LEARNED},

@@ -24,7 +24,7 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"OpenELMForCausalLM", "openelm", NULL};
 
 /* Sizes that lists replace. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": 1, \"ffn_dim_divisor\": 256, \"head_dim\": 128,"
              "\"ffn_with_glu\": true, \"normalize_qk_projections\": true, \"share_input_output_layers\": true}"},
     {.json = NULL},
@@ -124,7 +124,7 @@ const struct pp_arch pp_arch_openelm = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.fn = PP_FN_SILU, .qk_norm = PP_QK_BY_HEAD, .fused_qkv = true},
     .from_config = from_config,

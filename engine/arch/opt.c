@@ -34,7 +34,7 @@ static const struct pp_arch_name names[] = {
 };
 
 static const char *const classes[] = {"OPTForCausalLM", "opt", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 50272, \"hidden_size\": 768, \"num_hidden_layers\": 12, \"ffn_dim\": 3072,"
              "\"max_position_embeddings\": 2048, \"num_attention_heads\": 12, \"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -104,7 +104,7 @@ const struct pp_arch pp_arch_opt = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_RELU,
                 .positions = PP_POS_LEARNED},

@@ -21,7 +21,7 @@ static const char *const classes[] = {"PersimmonForCausalLM", "FuyuForCausalLM",
 static const char *const others[] = {"vision_embed_tokens.", "model.vision_embed_tokens.", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "persimmon", .prefixes = pp_text_prefixes, .others = others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 262144, \"hidden_size\": 4096, \"intermediate_size\": 16384,"
              "\"num_hidden_layers\": 36, \"num_attention_heads\": 64, \"max_position_embeddings\": 16384,"
              "\"rope_theta\": 25000.0, \"partial_rotary_factor\": 0.5}"},
@@ -67,7 +67,7 @@ const struct pp_arch pp_arch_persimmon = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_RELU2,

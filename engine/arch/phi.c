@@ -18,14 +18,14 @@ static const struct pp_arch_name names2[] = {
     {.hf = "model.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up"},
     {.hf = "model.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down"},
     /* as the first program of Phi has them, and Moondream with it */
-    {.hf = "transformer.embd.wte", .gguf = "token_embd", .only_read = true},
-    {.hf = "transformer.h.{}.ln", .gguf = "blk.{}.attn_norm", .only_read = true},
-    {.hf = "transformer.h.{}.mixer.Wqkv", .gguf = "blk.{}.attn_qkv", .only_read = true},
-    {.hf = "transformer.h.{}.mixer.out_proj", .gguf = "blk.{}.attn_output", .only_read = true},
-    {.hf = "transformer.h.{}.mlp.fc1", .gguf = "blk.{}.ffn_up", .only_read = true},
-    {.hf = "transformer.h.{}.mlp.fc2", .gguf = "blk.{}.ffn_down", .only_read = true},
-    {.hf = "lm_head.ln", .gguf = "output_norm", .only_read = true},
-    {.hf = "lm_head.linear", .gguf = "output", .only_read = true},
+    {.hf = "transformer.embd.wte", .gguf = "token_embd", .read_only = true},
+    {.hf = "transformer.h.{}.ln", .gguf = "blk.{}.attn_norm", .read_only = true},
+    {.hf = "transformer.h.{}.mixer.Wqkv", .gguf = "blk.{}.attn_qkv", .read_only = true},
+    {.hf = "transformer.h.{}.mixer.out_proj", .gguf = "blk.{}.attn_output", .read_only = true},
+    {.hf = "transformer.h.{}.mlp.fc1", .gguf = "blk.{}.ffn_up", .read_only = true},
+    {.hf = "transformer.h.{}.mlp.fc2", .gguf = "blk.{}.ffn_down", .read_only = true},
+    {.hf = "lm_head.ln", .gguf = "output_norm", .read_only = true},
+    {.hf = "lm_head.linear", .gguf = "output", .read_only = true},
     {.hf = NULL},
 };
 static const char *const prefixes2[] = {"text_model.model.", "", "text_model.", "", NULL};
@@ -36,10 +36,10 @@ static const struct pp_arch_name names3[] = {
     {.hf = "model.layers.{}.self_attn.qkv_proj", .gguf = "blk.{}.attn_qkv"},
     {.hf = "model.layers.{}.mlp.gate_up_proj", .gguf = "blk.{}.ffn_up"},
     /* beside LoRAs */
-    {.hf = "model.layers.{}.self_attn.qkv_proj.base_layer", .gguf = "blk.{}.attn_qkv", .only_read = true},
-    {.hf = "model.layers.{}.self_attn.o_proj.base_layer", .gguf = "blk.{}.attn_output", .only_read = true},
-    {.hf = "model.layers.{}.mlp.gate_up_proj.base_layer", .gguf = "blk.{}.ffn_up", .only_read = true},
-    {.hf = "model.layers.{}.mlp.down_proj.base_layer", .gguf = "blk.{}.ffn_down", .only_read = true},
+    {.hf = "model.layers.{}.self_attn.qkv_proj.base_layer", .gguf = "blk.{}.attn_qkv", .read_only = true},
+    {.hf = "model.layers.{}.self_attn.o_proj.base_layer", .gguf = "blk.{}.attn_output", .read_only = true},
+    {.hf = "model.layers.{}.mlp.gate_up_proj.base_layer", .gguf = "blk.{}.ffn_up", .read_only = true},
+    {.hf = "model.layers.{}.mlp.down_proj.base_layer", .gguf = "blk.{}.ffn_down", .read_only = true},
     {.hf = NULL},
 };
 static const char *const ignored3[] = {".rotary_emb.inv_freq", ".lora_A.vision.weight", ".lora_B.vision.weight",
@@ -84,12 +84,12 @@ static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, s
     return PP_OK;
 }
 
-static const struct pp_arch_usual usual2[] = {
+static const struct pp_arch_default defaults2[] = {
     {.json = "{\"vocab_size\": 51200, \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 24,"
              "\"num_attention_heads\": 32, \"max_position_embeddings\": 2048, \"partial_rotary_factor\": 0.5}"},
     {.json = NULL},
 };
-static const struct pp_arch_usual usual3[] = {
+static const struct pp_arch_default defaults3[] = {
     {"phi4_multimodal", "Phi4MultimodalForCausalLM",
      "{\"vocab_size\": 200064, \"hidden_size\": 3072, \"intermediate_size\": 8192, \"num_hidden_layers\": 32,"
      "\"num_attention_heads\": 32, \"num_key_value_heads\": 8, \"max_position_embeddings\": 131072}"},
@@ -113,7 +113,7 @@ const struct pp_arch pp_arch_phi2 = {
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH,
                 .qk_norm = PP_QK_OPTIONAL},
     .from_config = from_config2,
-    .usual = usual2,
+    .defaults = defaults2,
     .from_gguf = from_gguf2,
     .to_config = to_config2,
     .hf_eps = "layer_norm_eps",
@@ -135,7 +135,7 @@ const struct pp_arch pp_arch_phi3 = {
     .gguf_neox = true,
     .decoder = {.fused_qkv = true, .fused_gate = true},
     .from_config = from_config3,
-    .usual = usual3,
+    .defaults = defaults3,
     .from_gguf = from_gguf3,
     .gguf_says_window = true,
     .to_config = to_config3,
@@ -153,7 +153,7 @@ static const struct pp_arch_name moe_names[] = {
 static const char *const moe_classes[] = {"PhiMoEForCausalLM", "PhimoeForCausalLM", "phimoe", NULL};
 static const struct pp_expert_keys expert_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok",
                                                   .n_ff = "intermediate_size"};
-static const struct pp_arch_usual moe_usual[] = {
+static const struct pp_arch_default moe_defaults[] = {
     {.json = "{\"num_key_value_heads\": 8, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5,"
              "\"rope_theta\": 1000000.0, \"num_local_experts\": 16, \"num_experts_per_tok\": 2}"},
     {.json = NULL},
@@ -221,7 +221,7 @@ const struct pp_arch pp_arch_phimoe = {
     .names = moe_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = moe_usual,
+    .defaults = moe_defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true},
     .from_config = moe_from_config,
@@ -247,7 +247,7 @@ static const struct pp_arch_name small_names[] = {
 };
 static const char *const small_classes[] = {"Phi3SmallForCausalLM", "phi3small", NULL};
 static const char *const small_gate_names[] = {"gegelu", NULL};
-static const struct pp_arch_usual small_usual[] = {
+static const struct pp_arch_default small_defaults[] = {
     {.json = "{\"vocab_size\": 100352, \"hidden_size\": 4096, \"intermediate_size\": 14336,"
              "\"num_hidden_layers\": 32, \"num_attention_heads\": 32, \"num_key_value_heads\": 8,"
              "\"max_position_embeddings\": 8192, \"rope_embedding_base\": 1e6, \"layer_norm_epsilon\": 1e-5,"
@@ -414,7 +414,7 @@ const struct pp_arch pp_arch_phi3small = {
     .names = small_names,
     .more_names = pp_common_names,
     .ignored = ignored3,
-    .usual = small_usual,
+    .defaults = small_defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .fn = PP_FN_CLAMPED},
     .from_config = small_from_config,

@@ -27,14 +27,14 @@ static const struct pp_arch_name names[] = {
     {.hf = PART "D", .gguf = "blk.{}.ssm_d", .whole = true},
     {.hf = PART "out_proj", .gguf = "blk.{}.ssm_out", .recurrent = true},
     {.hf = PART "out_proj", .gguf = "blk.{}.attn_output"},
-    {.hf = PART "Wqkv", .gguf = "blk.{}.attn_q", .sharing = true},
+    {.hf = PART "Wqkv", .gguf = "blk.{}.attn_q", .shared_block = true},
     {.hf = PART "Wqkv", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_STACKED},
     {.hf = PART "inner_cross_attn.subln", .gguf = "blk.{}.attn_sub_norm"},
     NUMBERS("q1"), NUMBERS("k1"), NUMBERS("q2"), NUMBERS("k2"),
     {.hf = NULL},
 };
 static const char *const classes[] = {"Phi4FlashForCausalLM", "phi4flash", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 51200, \"hidden_size\": 2560, \"intermediate_size\": 9216, \"num_hidden_layers\": 32,"
              "\"num_attention_heads\": 40, \"num_key_value_heads\": 4, \"max_position_embeddings\": 4096,"
              "\"layer_norm_eps\": 1e-5, \"tie_word_embeddings\": true}"},
@@ -123,7 +123,7 @@ const struct pp_arch pp_arch_phi4flash = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .decoder = {.layer_norm = true, .norm_bias = true},
     .from_config = from_config,
     .from_gguf = from_gguf,

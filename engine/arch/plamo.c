@@ -21,7 +21,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"PlamoForCausalLM", "plamo", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 13312, \"num_hidden_layers\": 32,"
              "\"num_attention_heads\": 32, \"max_position_embeddings\": 2048, \"n_shared_head\": 8}"},
     {.json = NULL},
@@ -60,7 +60,7 @@ const struct pp_arch pp_arch_plamo = {
     .names = names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,

@@ -37,7 +37,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"Plamo2ForCausalLM", "PLaMo2ForCausalLM", "plamo2", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 13312, \"num_hidden_layers\": 32,"
              "\"num_attention_heads\": 32, \"num_key_value_heads\": 4, \"rms_norm_eps\": 1e-6,"
              "\"max_position_embeddings\": 2048, \"tie_word_embeddings\": true}"},
@@ -196,7 +196,7 @@ const struct pp_arch pp_arch_plamo2 = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.post_norm = true, .qk_norm = PP_QK_OPTIONAL, .head_eps = 1e-6f, .fused_qkv = true, .fused_gate = true},
     .from_config = from_config,

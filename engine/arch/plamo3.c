@@ -30,7 +30,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"Plamo3ForCausalLM", "PLaMo3ForCausalLM", "plamo3", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 4, \"head_dim\": 128, \"rms_norm_eps\": 1e-6, \"rope_theta\": 1000000,"
              "\"tie_word_embeddings\": true, \"sliding_window_pattern\": 8, \"rope_local_theta\": 10000}"},
     {.json = NULL},
@@ -145,7 +145,7 @@ const struct pp_arch pp_arch_plamo3 = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .layer_pattern = PATTERN,
     .yarn_no_truncate = true,

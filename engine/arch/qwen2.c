@@ -24,7 +24,7 @@ static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *h
 
 #define USUAL_VL "{\"num_key_value_heads\": 8, \"rms_norm_eps\": 1e-5, \"rope_theta\": 1000000.0}"
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {"qwen2_vl", NULL, USUAL_VL},
     {"qwen2_vl_text", NULL, USUAL_VL},
     {"qwen2_5_vl", NULL, USUAL_VL},
@@ -42,7 +42,7 @@ const struct pp_arch pp_arch_qwen2 = {
     .ignored = pp_common_ignored,
     .gguf_neox = true,
     .from_config = from_config,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .to_config = pp_config_put_qwen_window,
 };
@@ -88,7 +88,7 @@ static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
     pp_config_put_qwen_dense(hp, config);
 }
 
-static const struct pp_arch_usual moe_usual[] = {
+static const struct pp_arch_default moe_defaults[] = {
     {.json = "{\"num_key_value_heads\": 16, \"max_position_embeddings\": 32768, \"num_experts\": 60,"
              "\"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1408}"},
     {.json = NULL},
@@ -101,10 +101,10 @@ const struct pp_arch pp_arch_qwen2moe = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_shares = true,
+    .gguf_default_shares = true,
     .from_config = moe_from_config,
     .from_gguf = moe_from_gguf,
-    .usual = moe_usual,
+    .defaults = moe_defaults,
     .to_config = moe_to_config,
 };
 

@@ -18,9 +18,9 @@ static const struct pp_arch_name moe_names[] = {
     {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},
     {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},
     {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
-     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_HALVES, .whole = true, .only_read = true},
+     .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_HALVES, .whole = true, .read_only = true},
     {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight",
-     .form = PP_HF_EXPERTS_TRANSPOSED, .whole = true, .only_read = true}, /* of those that see */
+     .form = PP_HF_EXPERTS_TRANSPOSED, .whole = true, .read_only = true}, /* of those that see */
     {.hf = NULL},
 };
 
@@ -68,14 +68,14 @@ static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
 
 #define USUAL_VL "{\"rope_theta\": 500000.0, \"max_position_embeddings\": 128000}"
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {"qwen3_vl_text", NULL, USUAL_VL},
     {"qwen3_vl", NULL, USUAL_VL},
     {.json = "{\"num_key_value_heads\": 32, \"head_dim\": 128, \"max_position_embeddings\": 32768}"},
     {.json = NULL},
 };
 /* Weights of experts add up to 1 in models that see, whose configuration has no word for it, and in those that hear. */
-static const struct pp_arch_usual moe_usual[] = {
+static const struct pp_arch_default moe_defaults[] = {
     {"qwen3_vl_moe_text", NULL,
      "{\"num_key_value_heads\": 16, \"max_position_embeddings\": 128000, \"rope_theta\": 500000.0,"
      "\"num_experts_per_tok\": 4, \"moe_intermediate_size\": 1408, \"norm_topk_prob\": true}"},
@@ -98,7 +98,7 @@ const struct pp_arch pp_arch_qwen3 = {
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .from_config = from_config,
-    .usual = usual,
+    .defaults = defaults,
     .to_config = pp_config_put_qwen_window,
 };
 
@@ -120,7 +120,7 @@ const struct pp_arch pp_arch_qwen3moe = {
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .from_config = moe_from_config,
-    .usual = moe_usual,
+    .defaults = moe_defaults,
     .from_gguf = moe_from_gguf,
     .to_config = moe_to_config,
 };
@@ -128,7 +128,7 @@ const struct pp_arch pp_arch_qwen3moe = {
 /* --- Mellum 2 ----------------------------------------------------------------------------------------------------- */
 
 static const char *const mellum_classes[] = {"MellumForCausalLM", "mellum", NULL};
-static const struct pp_arch_usual mellum_usual[] = {
+static const struct pp_arch_default mellum_defaults[] = {
     {.json = "{\"num_key_value_heads\": 4, \"head_dim\": 128, \"max_position_embeddings\": 131072,"
              "\"num_experts_per_tok\": 8, \"moe_intermediate_size\": 896, \"norm_topk_prob\": true,"
              "\"sliding_window\": 1024, \"rope_parameters\": {"
@@ -203,7 +203,7 @@ const struct pp_arch pp_arch_mellum = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = mellum_usual,
+    .defaults = mellum_defaults,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .from_config = mellum_from_config,

@@ -183,7 +183,7 @@ static const char *const next_classes[] = {"Qwen3NextForCausalLM", "qwen3_next",
     "\"linear_conv_kernel_dim\": 4, \"linear_key_head_dim\": 128, \"linear_value_head_dim\": 128,"                     \
     "\"linear_num_key_heads\": 16, \"linear_num_value_heads\": 32"
 #define USUAL_EXPERTS "\"moe_intermediate_size\": 512, \"shared_expert_intermediate_size\": 512"
-static const struct pp_arch_usual next_usual[] = {
+static const struct pp_arch_default next_defaults[] = {
     {.json = "{" USUAL ", " USUAL_EXPERTS ", \"num_key_value_heads\": 2, \"intermediate_size\": 5632,"
              "\"num_experts\": 512, \"num_experts_per_tok\": 10, \"norm_topk_prob\": true}"},
     {.json = NULL},
@@ -213,7 +213,7 @@ const struct pp_arch pp_arch_qwen3next = {
     .names = next_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = next_usual,
+    .defaults = next_defaults,
     .parts = &next_parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
@@ -244,11 +244,11 @@ static const struct pp_arch_parts parts = {
     .model_type = "qwen3_5_text", .prefixes = pp_qwen_prefixes, .others = seeing_others};
 static const struct pp_arch_parts moe_parts = {
     .model_type = "qwen3_5_moe_text", .prefixes = pp_qwen_prefixes, .others = seeing_others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{" USUAL ", \"num_key_value_heads\": 4}"},
     {.json = NULL},
 };
-static const struct pp_arch_usual moe_usual[] = {
+static const struct pp_arch_default moe_defaults[] = {
     {.json = "{" USUAL ", " USUAL_EXPERTS ", \"num_key_value_heads\": 2, \"intermediate_size\": 512,"
              "\"num_experts\": 256, \"num_experts_per_tok\": 8}"},
     {.json = NULL},
@@ -281,7 +281,7 @@ const struct pp_arch pp_arch_qwen35 = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
@@ -297,7 +297,7 @@ const struct pp_arch pp_arch_qwen35moe = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = moe_usual,
+    .defaults = moe_defaults,
     .parts = &moe_parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},
@@ -367,7 +367,7 @@ const struct pp_arch pp_arch_agnes = {
     .names = agnes_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &agnes_parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},

@@ -49,7 +49,7 @@ static const char *const classes[] = {"Qwen4ExpForCausalLM", "Qwen4ExpForConditi
 static const char *const others[] = {"visual.", "model.visual.", "mtp.", "model.mtp.", NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "qwen4_exp_text", .prefixes = pp_qwen_prefixes, .others = others};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 248320, \"hidden_size\": 2048, \"num_hidden_layers\": 40, \"num_attention_heads\": 16,"
              "\"num_key_value_heads\": 2, \"head_dim\": 256, \"max_position_embeddings\": 32768,"
              "\"rms_norm_eps\": 1e-6, \"partial_rotary_factor\": 0.25, \"linear_conv_kernel_dim\": 4,"
@@ -444,7 +444,7 @@ const struct pp_arch pp_arch_qwen4 = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = ignored,
-    .usual = usual,
+    .defaults = defaults,
     .parts = &parts,
     .gguf_neox = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_queries = true, .ffn_norm = "post_attention_norm"},

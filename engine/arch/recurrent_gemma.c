@@ -37,7 +37,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"RecurrentGemmaForCausalLM", "recurrent_gemma", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"max_position_embeddings\": 8192, \"partial_rotary_factor\": 0.5, \"attention_window_size\": 2048,"
              "\"logits_soft_cap\": 30.0, \"tie_word_embeddings\": true,"
              "\"block_types\": [\"recurrent\", \"recurrent\", \"attention\"]}"},
@@ -158,7 +158,7 @@ const struct pp_arch pp_arch_recurrent_gemma = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.fn = PP_FN_GELU_TANH},
     .from_config = from_config,

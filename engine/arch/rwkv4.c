@@ -34,7 +34,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"RwkvForCausalLM", "rwkv", NULL};
 /* What decoders are asked for is not there: from_config. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 50277, \"hidden_size\": 4096, \"num_hidden_layers\": 32, \"num_attention_heads\": 1, "
              "\"intermediate_size\": null}"},
     {.json = NULL},
@@ -94,7 +94,7 @@ const struct pp_arch pp_arch_rwkv4 = {
     .names = names,
     .ignored = pp_common_ignored,
     .decoder = {.layer_norm = true, .norm_bias = true, .embd_norm = true, .ungated = true, .fn = PP_FN_RELU2},
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,

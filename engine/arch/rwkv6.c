@@ -50,9 +50,9 @@ static const struct pp_arch_name names[] = {
 };
 
 #define FLA "model.layers.{}."
-#define READ(from, to) {.hf = from, .gguf = to, .only_read = true}
+#define READ(from, to) {.hf = from, .gguf = to, .read_only = true}
 #define FORMED(from, to, how) \
-    {.hf = FLA from, .gguf = "blk.{}." to ".weight", .form = how, .whole = true, .only_read = true}
+    {.hf = FLA from, .gguf = "blk.{}." to ".weight", .form = how, .whole = true, .read_only = true}
 
 static const struct pp_arch_name fla_names[] = {
     READ("model.embeddings", "token_embd"),
@@ -86,7 +86,7 @@ static const char fla_class[] = "RWKV6ForCausalLM"; /* of the same model_type */
 static const char *const classes[] = {"Rwkv6ForCausalLM", fla_class, "rwkv6", NULL};
 static const char *const function_names[] = {"sqrelu", "relu2", NULL};
 /* What decoders are asked for may not be there: from_config. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": null}"},
     {.json = NULL},
 };
@@ -223,7 +223,7 @@ const struct pp_arch pp_arch_rwkv6 = {
     .more_names = fla_names,
     .ignored = pp_common_ignored,
     .decoder = {.layer_norm = true, .norm_bias = true, .embd_norm = true, .ungated = true, .fn = PP_FN_RELU2},
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

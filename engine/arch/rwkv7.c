@@ -19,14 +19,14 @@
 
 #define OWN "rwkv7.blocks.{}."
 #define OWN_DEEP(from, to) \
-    {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_VECTOR_3D, .whole = true, .only_read = true}
+    {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_VECTOR_3D, .whole = true, .read_only = true}
 #define OWN_TURNED(from, to) \
-    {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_TRANSPOSED, .whole = true, .only_read = true}
+    {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_TRANSPOSED, .whole = true, .read_only = true}
 #define OWN_LOW(letter) \
     OWN_TURNED("att." letter "1", "time_mix_" letter "1"), OWN_TURNED("att." letter "2", "time_mix_" letter "2")
 #define OWN_BLEND(letter, number)                                                                                \
     {.hf = OWN "att.x_" letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_LERP, .whole = true, \
-     .only_read = true}
+     .read_only = true}
 
 static const struct pp_arch_name names[] = {
     {.hf = "model.embeddings", .gguf = "token_embd"},
@@ -36,7 +36,7 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "attn_norm", .gguf = "blk.{}.attn_norm"},
     {.hf = LAYER "ffn_norm", .gguf = "blk.{}.attn_norm_2"},
     BLEND("r", "0"), BLEND("w", "1"), BLEND("k", "2"), BLEND("v", "3"), BLEND("a", "4"), BLEND("g", "5"),
-    {.hf = MIX "x_x", .gguf = "blk.{}.time_mix_lerp", .form = PP_HF_LERP, .whole = true, .only_read = true},
+    {.hf = MIX "x_x", .gguf = "blk.{}.time_mix_lerp", .form = PP_HF_LERP, .whole = true, .read_only = true},
     LOW("w"), LOW("a"), LOW("v"), LOW("g"),
     VECTOR(MIX "k_k", "time_mix_k_k"),
     VECTOR(MIX "k_a", "time_mix_k_a"),
@@ -49,31 +49,31 @@ static const struct pp_arch_name names[] = {
     VECTOR(LAYER "ffn.x_k", "channel_mix_lerp_k"),
     {.hf = LAYER "ffn.key", .gguf = "blk.{}.channel_mix_key"},
     {.hf = LAYER "ffn.value", .gguf = "blk.{}.channel_mix_value"},
-    {.hf = "rwkv7.emb", .gguf = "token_embd", .only_read = true},
-    {.hf = "rwkv7.blocks.0.ln0", .gguf = "token_embd_norm", .only_read = true},
-    {.hf = "rwkv7.ln_out", .gguf = "output_norm", .only_read = true},
-    {.hf = "head", .gguf = "output", .only_read = true},
-    {.hf = OWN "ln1", .gguf = "blk.{}.attn_norm", .only_read = true},
-    {.hf = OWN "ln2", .gguf = "blk.{}.attn_norm_2", .only_read = true},
+    {.hf = "rwkv7.emb", .gguf = "token_embd", .read_only = true},
+    {.hf = "rwkv7.blocks.0.ln0", .gguf = "token_embd_norm", .read_only = true},
+    {.hf = "rwkv7.ln_out", .gguf = "output_norm", .read_only = true},
+    {.hf = "head", .gguf = "output", .read_only = true},
+    {.hf = OWN "ln1", .gguf = "blk.{}.attn_norm", .read_only = true},
+    {.hf = OWN "ln2", .gguf = "blk.{}.attn_norm_2", .read_only = true},
     OWN_BLEND("r", "0"), OWN_BLEND("w", "1"), OWN_BLEND("k", "2"), OWN_BLEND("v", "3"), OWN_BLEND("a", "4"),
     OWN_BLEND("g", "5"),
     OWN_LOW("w"), OWN_LOW("a"), OWN_LOW("v"), OWN_LOW("g"),
     OWN_DEEP("att.w0", "time_mix_w0"), OWN_DEEP("att.a0", "time_mix_a0"), OWN_DEEP("att.v0", "time_mix_v0"),
     OWN_DEEP("att.k_k", "time_mix_k_k"), OWN_DEEP("att.k_a", "time_mix_k_a"), OWN_DEEP("ffn.x_k", "channel_mix_lerp_k"),
     {.hf = OWN "att.r_k", .gguf = "blk.{}.time_mix_r_k.weight", .form = PP_HF_STATE_HEAD_ROWS, .whole = true,
-     .only_read = true},
-    {.hf = OWN "att.receptance", .gguf = "blk.{}.time_mix_receptance", .only_read = true},
-    {.hf = OWN "att.key", .gguf = "blk.{}.time_mix_key", .only_read = true},
-    {.hf = OWN "att.value", .gguf = "blk.{}.time_mix_value", .only_read = true},
-    {.hf = OWN "att.output", .gguf = "blk.{}.time_mix_output", .only_read = true},
-    {.hf = OWN "att.ln_x", .gguf = "blk.{}.time_mix_ln", .only_read = true},
-    {.hf = OWN "ffn.key", .gguf = "blk.{}.channel_mix_key", .only_read = true},
-    {.hf = OWN "ffn.value", .gguf = "blk.{}.channel_mix_value", .only_read = true},
+     .read_only = true},
+    {.hf = OWN "att.receptance", .gguf = "blk.{}.time_mix_receptance", .read_only = true},
+    {.hf = OWN "att.key", .gguf = "blk.{}.time_mix_key", .read_only = true},
+    {.hf = OWN "att.value", .gguf = "blk.{}.time_mix_value", .read_only = true},
+    {.hf = OWN "att.output", .gguf = "blk.{}.time_mix_output", .read_only = true},
+    {.hf = OWN "att.ln_x", .gguf = "blk.{}.time_mix_ln", .read_only = true},
+    {.hf = OWN "ffn.key", .gguf = "blk.{}.channel_mix_key", .read_only = true},
+    {.hf = OWN "ffn.value", .gguf = "blk.{}.channel_mix_value", .read_only = true},
     {.hf = NULL},
 };
 static const char *const classes[] = {"RWKV7ForCausalLM", "rwkv7", "Rwkv7ForCausalLM", NULL};
 /* What decoders are asked for is not there: from_config. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1}"},
     {.json = NULL},
 };
@@ -159,7 +159,7 @@ const struct pp_arch pp_arch_rwkv7 = {
     .names = names,
     .ignored = pp_common_ignored,
     .decoder = {.layer_norm = true, .norm_bias = true, .embd_norm = true, .ungated = true, .fn = PP_FN_RELU2},
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -16,7 +16,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"SmallThinkerForCausalLM", "SmallthinkerForCausalLM", "smallthinker", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"head_dim\": 128, \"rope_theta\": 1000000.0, \"max_position_embeddings\": 131072,"
              "\"moe_num_primary_experts\": 32, \"moe_num_active_primary_experts\": 4, \"moe_ffn_hidden_size\": 768,"
              "\"tie_word_embeddings\": true}"},
@@ -101,9 +101,9 @@ const struct pp_arch pp_arch_smallthinker = {
     .names = names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .gguf_sigmoids = true,
+    .gguf_default_sigmoids = true,
     .decoder = {.early_router = true, .fn = PP_FN_RELU},
     .from_config = from_config,
     .from_gguf = from_gguf,

@@ -45,7 +45,7 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
     pp_config_put_qwen_window(hp, config);
 }
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 4, \"max_position_embeddings\": 32768, \"rope_theta\": 2000000.0,"
              "\"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -58,7 +58,7 @@ const struct pp_arch pp_arch_smollm3 = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .from_config = from_config,
-    .usual = usual,
+    .defaults = defaults,
     .from_gguf = from_gguf,
     .unrotated_pattern = 4,
     .to_config = to_config,

@@ -16,7 +16,7 @@
 enum { N_LISTS = 4 };
 
 static const char *const classes[] = {"SolarForCausalLM", "solar", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"bskcn_1\": [12, 20, 32, 44], \"bskcn_2\": [20, 32], \"bskcn_3\": [16, 24, 36, 48],"
              "\"bskcn_4\": [28, 40], \"bskcn_tv\": [0.9, 0.8]}"},
     {.json = NULL},
@@ -136,7 +136,7 @@ const struct pp_arch pp_arch_solar = {
     .names = pp_interleaved_names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -17,7 +17,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"Spark2_5ForCausalLM", "spark2_5", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 131072, \"hidden_size\": 2560, \"intermediate_size\": 10240,"
              "\"num_hidden_layers\": 36, \"num_attention_heads\": 16, \"num_key_value_heads\": 4, \"head_dim\": 256,"
              "\"rms_norm_eps\": 1e-6, \"max_position_embeddings\": 1048576, \"tie_word_embeddings\": true}"},
@@ -132,7 +132,7 @@ const struct pp_arch pp_arch_spark = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.fn = PP_FN_GELU, .fused_qkv = true, .gated_attention = true},
     .from_config = from_config,

@@ -37,7 +37,7 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
     cJSON_AddBoolToObject(config, "use_qkv_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
 }
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"partial_rotary_factor\": 0.25, \"max_position_embeddings\": 4096, \"num_key_value_heads\": 32}"},
     {.json = NULL},
 };
@@ -51,7 +51,7 @@ const struct pp_arch pp_arch_stablelm = {
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .qk_norm = PP_QK_OPTIONAL},
     .from_config = from_config,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_says_parallel = true,
     .to_config = to_config,
     .hf_eps = "layer_norm_eps",

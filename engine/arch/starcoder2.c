@@ -31,7 +31,7 @@ static void to_config(const struct pp_hparams *hp, struct cJSON *config)
         cJSON_AddNullToObject(config, "sliding_window");
 }
 
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 2, \"max_position_embeddings\": 4096, \"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
@@ -45,7 +45,7 @@ const struct pp_arch pp_arch_starcoder2 = {
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU_TANH},
     .from_config = from_config,
-    .usual = usual,
+    .defaults = defaults,
     .to_config = to_config,
     .hf_eps = "norm_epsilon",
 };
@@ -68,7 +68,7 @@ static const struct pp_arch_name first_names[] = {
     {.hf = NULL},
 };
 static const char *const first_classes[] = {"GPTBigCodeForCausalLM", "gpt_bigcode", NULL};
-static const struct pp_arch_usual first_usual[] = {
+static const struct pp_arch_default first_defaults[] = {
     {.json = "{\"vocab_size\": 50257, \"n_embd\": 768, \"n_layer\": 12, \"n_head\": 12,"
              "\"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -103,7 +103,7 @@ const struct pp_arch pp_arch_starcoder = {
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU_TANH,
                 .positions = PP_POS_LEARNED},
     .from_config = first_from_config,
-    .usual = first_usual,
+    .defaults = first_defaults,
     .to_config = first_to_config,
     .hf_eps = "layer_norm_epsilon",
 };

@@ -24,7 +24,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"Step3TextForCausalLM", "step3_text", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 128815, \"hidden_size\": 7168, \"intermediate_size\": 18432, \"num_hidden_layers\": 61,"
              "\"num_attention_heads\": 64, \"num_attention_groups\": 1, \"head_dim\": 256, \"share_q_dim\": 2048,"
              "\"moe_num_experts\": 48, \"moe_top_k\": 3, \"moe_intermediate_size\": 5120, \"share_expert_dim\": 5120,"
@@ -115,9 +115,9 @@ const struct pp_arch pp_arch_step3 = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
+    .gguf_default_shares = true,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_config = to_config,

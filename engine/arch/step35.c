@@ -29,7 +29,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"Step3p5ForCausalLM", "step3p5", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"rms_norm_eps\": 1e-5, \"norm_expert_weight\": true}"},
     {.json = NULL},
 };
@@ -267,10 +267,10 @@ const struct pp_arch pp_arch_step35 = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .gguf_sigmoids = true,
+    .gguf_default_shares = true,
+    .gguf_default_sigmoids = true,
     .gguf_twice_rope = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_attention = true},
     .from_config = from_config,

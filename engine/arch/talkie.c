@@ -15,7 +15,7 @@
 static const struct pp_arch_name names[] = {
     {.hf = "model.embed", .gguf = "token_embd"},
     {.hf = "lm_head", .gguf = "output.weight", .whole = true},
-    {.hf = "lm_head", .gguf = "output", .only_read = true},
+    {.hf = "lm_head", .gguf = "output", .read_only = true},
     {.hf = LAYER "attn.attn_query", .gguf = "blk.{}.attn_q", .form = PP_HF_HALF_NEGATED},
     {.hf = LAYER "attn.attn_key", .gguf = "blk.{}.attn_k", .form = PP_HF_HALF_NEGATED},
     {.hf = LAYER "attn.attn_value", .gguf = "blk.{}.attn_v"},
@@ -32,7 +32,7 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"TalkieForCausalLM", "talkie", NULL};
 static const char output_gain[] = "lm_head_gain.w_g";
 static const char *const ignored[] = {output_gain, NULL}; /* is a number of the model's, not a tensor */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 65540, \"hidden_size\": 5120, \"intermediate_size\": 13696, \"num_hidden_layers\": 40,"
              "\"num_attention_heads\": 40, \"head_dim\": 128, \"max_position_embeddings\": 2048,"
              "\"rope_theta\": 1000000}"},
@@ -58,10 +58,11 @@ const struct pp_arch pp_arch_talkie = {
     .hf_classes = classes,
     .names = names,
     .ignored = ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .hf_logit_scale = output_gain,
-    .decoder = {.plain_norm = true, .embd_norm = true, .unit_heads = true, .norm_behind_rope = true, .gains = true},
+    .decoder = {.plain_norm = true, .embd_norm = true, .unweighted_qk_norm = true, .norm_after_rope = true,
+                .gains = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
 };

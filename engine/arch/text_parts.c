@@ -19,7 +19,7 @@ static const char *const paddle_classes[] = {"PaddleOCRVLForConditionalGeneratio
 static const char *const paddle_others[] = {"visual.", "mlp_AR.", "model.visual.", "model.projector.", NULL};
 static const struct pp_arch_parts paddle_parts = {
     .model_type = "paddleocr_vl_text", .prefixes = pp_qwen_prefixes, .others = paddle_others};
-static const struct pp_arch_usual paddle_usual[] = {
+static const struct pp_arch_default paddle_defaults[] = {
     {.json = "{\"vocab_size\": 103424, \"hidden_size\": 1024, \"intermediate_size\": 3072,"
              "\"num_hidden_layers\": 18, \"num_attention_heads\": 16, \"num_key_value_heads\": 2, \"head_dim\": 128,"
              "\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000.0,"
@@ -59,7 +59,7 @@ const struct pp_arch pp_arch_paddleocr = {
     .names = pp_common_names,
     .ignored = pp_common_ignored,
     .parts = &paddle_parts,
-    .usual = paddle_usual,
+    .defaults = paddle_defaults,
     .gguf_neox = true,
     .from_config = paddle_from_config,
     .to_gguf = paddle_to_gguf,
@@ -74,7 +74,7 @@ static const char *const ocr_others[] = {"model.sam_model.", "model.vision_model
                                          "model.projector.", "model.image_newline", "model.view_seperator", NULL};
 static const struct pp_arch_parts ocr_parts = {
     .model_type = "deepseek_v2", .prefixes = ocr_prefixes, .others = ocr_others};
-static const struct pp_arch_usual ocr_usual[] = {
+static const struct pp_arch_default ocr_defaults[] = {
     {.json = "{\"max_position_embeddings\": 2048, \"moe_intermediate_size\": 1407, \"routed_scaling_factor\": 1.0}"},
     {.json = NULL},
 };
@@ -136,9 +136,9 @@ const struct pp_arch pp_arch_deepseek2_ocr = {
     .names = pp_expert_names,
     .ignored = pp_common_ignored,
     .parts = &ocr_parts,
-    .usual = ocr_usual,
+    .defaults = ocr_defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
+    .gguf_default_shares = true,
     .from_config = ocr_from_config,
     .from_gguf = ocr_from_gguf,
     .to_config = ocr_to_config,
@@ -161,7 +161,7 @@ static const char *const cog_ignored[] = {
     ".vision_mlp.up_proj.weight", ".vision_mlp.down_proj.weight", NULL};
 static const char *const cog_others[] = {"model.vision.", NULL};
 static const struct pp_arch_parts cog_parts = {.model_type = "cogvlm", .prefixes = ocr_prefixes, .others = cog_others};
-static const struct pp_arch_usual cog_usual[] = {{.json = "{\"rms_norm_eps\": 1e-5}"}, {.json = NULL}};
+static const struct pp_arch_default cog_defaults[] = {{.json = "{\"rms_norm_eps\": 1e-5}"}, {.json = NULL}};
 
 /* CogVLM 2 shares keys among heads, and says so by a key of its own; its code turns them more slowly than the first
  * one's. */
@@ -187,7 +187,7 @@ const struct pp_arch pp_arch_cogvlm = {
     .more_names = pp_common_names,
     .ignored = cog_ignored,
     .parts = &cog_parts,
-    .usual = cog_usual,
+    .defaults = cog_defaults,
     .gguf_neox = true,
     .decoder = {.fused_qkv = true},
     .from_config = cog_from_config,

@@ -19,7 +19,7 @@ static const struct pp_arch_name names[] = {
 
 static const char *const classes[] = {"XGLMForCausalLM", "xglm", NULL};
 static const char *const ignored[] = {".embed_positions.weights", NULL}; /* which follow from their number */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 256008, \"d_model\": 1024, \"num_layers\": 24, \"attention_heads\": 16,"
              "\"ffn_dim\": 4096, \"max_position_embeddings\": 2048, \"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -60,7 +60,7 @@ const struct pp_arch pp_arch_xglm = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_GELU,
                 .positions = PP_POS_FAIRSEQ_SINUSOIDS},

@@ -22,9 +22,9 @@ static const struct pp_arch_name names[] = {
     {.hf = MIXER "q", .gguf = "blk.{}.attn_q"},
     {.hf = MIXER "k", .gguf = "blk.{}.attn_k"},
     {.hf = MIXER "v", .gguf = "blk.{}.attn_v"},
-    {.hf = MIXER "query", .gguf = "blk.{}.attn_q", .only_read = true}, /* of some versions of transformers */
-    {.hf = MIXER "key", .gguf = "blk.{}.attn_k", .only_read = true},
-    {.hf = MIXER "value", .gguf = "blk.{}.attn_v", .only_read = true},
+    {.hf = MIXER "query", .gguf = "blk.{}.attn_q", .read_only = true}, /* of some versions of transformers */
+    {.hf = MIXER "key", .gguf = "blk.{}.attn_k", .read_only = true},
+    {.hf = MIXER "value", .gguf = "blk.{}.attn_v", .read_only = true},
     {.hf = MIXER "ogate_preact", .gguf = "blk.{}.attn_gate"},
     {.hf = MIXER "igate_preact", .gguf = "blk.{}.mlstm_in_gate"},
     {.hf = MIXER "fgate_preact", .gguf = "blk.{}.mlstm_forget_gate"},
@@ -41,7 +41,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"xLSTMForCausalLM", "xlstm", NULL};
 /* What decoders are asked for is not there: from_config. */
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 50304, \"hidden_size\": 4096, \"num_hidden_layers\": 32, \"num_heads\": 8, "
              "\"intermediate_size\": null}"},
     {.json = NULL},
@@ -254,7 +254,7 @@ const struct pp_arch pp_arch_xlstm = {
     .hf_classes = classes,
     .names = names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

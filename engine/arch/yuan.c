@@ -22,7 +22,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"YuanForCausalLM", "yuan", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 135040, \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 24, "
              "\"num_attention_heads\": 32, \"max_position_embeddings\": 8192, \"tie_word_embeddings\": true}"},
     {.json = NULL},
@@ -69,7 +69,7 @@ const struct pp_arch pp_arch_yuan = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .from_config = from_config,
     .from_gguf = from_gguf,

@@ -26,8 +26,8 @@
     {.hf = LAYER prefix "mamba.out_proj", .gguf = "blk.{}.ssm_out", __VA_ARGS__}
 
 static const struct pp_arch_name names[] = {
-    MAMBA("mamba_decoder.", .sharing = true),
-    MAMBA("", .only_read = false),
+    MAMBA("mamba_decoder.", .shared_block = true),
+    MAMBA("", .read_only = false),
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
     PP_SHARED_BLOCK_NAMES(SHARED),
     {.hf = SHARED "feed_forward.gate_proj", .gguf = "blk.{}.shared_gate"},
@@ -35,7 +35,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"ZambaForCausalLM", "zamba", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 32000, \"hidden_size\": 3712, \"intermediate_size\": 14848, \"num_hidden_layers\": 76,"
              "\"num_attention_heads\": 16, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5,"
              "\"n_mamba_heads\": 2, \"attn_layer_period\": 6, \"attn_layer_offset\": 4,"
@@ -199,7 +199,7 @@ const struct pp_arch pp_arch_zamba = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.fn = PP_FN_GELU},
     .from_config = from_config,

@@ -28,8 +28,8 @@
     {.hf = SHARED from "_adapter_list.{}.1", .gguf = "blk.{}." to "_b.{}"}
 
 static const struct pp_arch_name names[] = {
-    MAMBA("mamba_decoder.", .sharing = true),
-    MAMBA("", .only_read = false),
+    MAMBA("mamba_decoder.", .shared_block = true),
+    MAMBA("", .read_only = false),
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
     PP_SHARED_BLOCK_NAMES(SHARED),
     {.hf = SHARED "feed_forward.gate_up_proj", .gguf = "blk.{}.shared_up"},
@@ -40,7 +40,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"Zamba2ForCausalLM", "zamba2", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 32, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5,"
              "\"mamba_d_state\": 64, \"mamba_d_conv\": 4, \"mamba_ngroups\": 1, \"n_mamba_heads\": 8,"
              "\"mamba_headdim\": \"auto\", \"mamba_expand\": 2, \"num_mem_blocks\": 1, \"adapter_rank\": 128,"
@@ -163,7 +163,7 @@ const struct pp_arch pp_arch_zamba2 = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
     .decoder = {.fn = PP_FN_GELU, .fused_gate = true},
     .from_config = from_config,

@@ -52,7 +52,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"ZayaForCausalLM", "zaya", NULL};
-static const struct pp_arch_usual usual[] = {
+static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 262272, \"hidden_size\": 2048, \"num_hidden_layers\": 40, \"num_attention_heads\": 8,"
              "\"num_key_value_heads\": 2, \"head_dim\": 128, \"max_position_embeddings\": 131072, \"num_experts\": 16,"
              "\"intermediate_size\": 2048, \"rms_norm_eps\": 1e-5, \"num_experts_per_tok\": 1,"
@@ -225,10 +225,10 @@ const struct pp_arch pp_arch_zaya = {
     .names = names,
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
-    .usual = usual,
+    .defaults = defaults,
     .gguf_neox = true,
-    .gguf_shares = true,
-    .decoder = {.scaled_parts = true},
+    .gguf_default_shares = true,
+    .decoder = {.affine_residual = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

@@ -217,7 +217,7 @@ static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row 
         return 0;
     if (p->n_first)
         return has_gap(p, r) ? row_length(r) - p->window : 0;
-    if (p->window && p->both_ways)
+    if (p->window && p->bidirectional)
         return r->slot >= p->window ? r->slot - p->window + 1 : 0;
     if (p->window && p->chunked)
         return (row_length(r) - 1) / p->window * p->window;
@@ -242,7 +242,7 @@ static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r
     if (p->stride)
         return n_windowed(p, r) + (is_picked(p, r) ? p->top_k : n_blocks(p, r));
     const int64_t end = is_picked(p, r) ? n_picked(p, r) : row_length(r);
-    return p->window && p->both_ways && r->slot + p->window < end ? r->slot + p->window : end;
+    return p->window && p->bidirectional && r->slot + p->window < end ? r->slot + p->window : end;
 }
 
 /* The chunks that a tile's rows see any part of. */
@@ -349,13 +349,13 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const struct n
     const struct norm all = norm->weight ? pp_cpu_norm_of(norm, set, kv->head_dim, room) : *norm;
     for (int h = 0; h < n_heads; h++) {
         float *head = x + h * kv->head_dim, *rotated = head + pp_cpu_rotated_from(hp, kv);
-        if (rope && s->norm_behind_rope)
+        if (rope && s->norm_after_rope)
             c->ops->rope(rotated, rope->dim, hp->rope_neox, rope->cos_sin + row * rope->dim);
         if (all.weight) {
             const struct norm own = pp_cpu_norm_of_head(&all, first + h);
             pp_cpu_norm(c, &own, head, kv->head_dim, head);
         }
-        if (rope && !s->norm_behind_rope)
+        if (rope && !s->norm_after_rope)
             c->ops->rope(rotated, rope->dim, hp->rope_neox, rope->cos_sin + row * rope->dim);
     }
     if (kv->rotate)

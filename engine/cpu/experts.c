@@ -82,7 +82,7 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->roots = from->roots;
     x->mixer = from->mixer;
     x->scale = from->scale != 0.0f ? from->scale : 1;
-    x->weighed_inputs = from->weighed_inputs;
+    x->weighted_inputs = from->weighted_inputs;
     x->n_groups = from->n_groups;
     x->n_groups_used = from->n_groups_used;
     x->groups_by_largest = from->groups_by_largest;
@@ -419,7 +419,7 @@ static void gate_up(struct pp_cpu *c, const struct stage *s, int a, int64_t row0
             if (!multiply(c, s, kind, a, at, end, results[i], stride, own->kernel))
                 return;
         }
-        for (int i = 0; x->weighed_inputs && i < n_of * n; i++) { /* the inputs' weights, applied to the products */
+        for (int i = 0; x->weighted_inputs && i < n_of * n; i++) { /* the inputs' weights, applied to the products */
             float *y = results[i % n_of] + i / n_of * stride + at;
             c->ops->apply(PP_FN_SCALE, r->input_weight[first + i / n_of], y, end - at, y);
         }

@@ -309,7 +309,7 @@ static enum pp_code lower_attention(struct lowering *l)
     take_ropes(l, s, &rotated);
     if (!code && normed.q < 0) {
         code = take_head_norms(l, s, &normed);
-        s->norm_behind_rope = normed.q >= 0;
+        s->norm_after_rope = normed.q >= 0;
     }
     const struct pp_op *store = next_is(l, PP_OP_KV_STORE) ? peek(l, 0) : NULL;
     l->at += store != NULL;

@@ -80,7 +80,7 @@ struct experts {
     int64_t n_tokens;
     float mixer;
     float scale;                /* of weights */
-    bool weighed_inputs;
+    bool weighted_inputs;
     int n_groups, n_groups_used; /* 0: no groups */
     bool groups_by_largest;
     const float *choice_bias;   /* [n], or NULL */
@@ -136,7 +136,7 @@ struct stage {
     int q, k, v;                /* slots; k -1: another layer has stored keys and values */
     int rope;                   /* index of c->ropes; -1: heads are not rotated */
     struct norm q_norm, k_norm, v_norm; /* of each head */
-    bool norm_behind_rope;
+    bool norm_after_rope;
     float softcap;              /* times log2 e; 0: none */
     const float *sinks;         /* [n_head], times log2 e; or NULL */
     const float *slopes;        /* [n_head] of ALiBi, times log2 e; or NULL */
@@ -261,7 +261,7 @@ struct attend_plan {
     int64_t stride;             /* rows also see compressed blocks of so many positions (other tiers: kv.stride); 0:
                                    none */
     bool chunked;               /* the window begins at a multiple of its length, instead of sliding */
-    bool both_ways;             /* the window reaches as far after the row as before it */
+    bool bidirectional;         /* the window reaches as far after the row as before it */
     int64_t n_near, far_step;   /* rows see the last n_near pages, and every far_step-th before them; n_near 0: all */
     int far_shift;              /* by how many pages earlier each head's far pages are than its neighbour's */
     int group;                  /* query heads attended together: all that share a KV head, or 1/share of them */

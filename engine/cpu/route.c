@@ -220,7 +220,7 @@ void pp_cpu_route_places(struct pp_cpu *c, const struct stage *s, int m)
     const struct experts *x = s->experts;
     struct routing *r = &c->routing;
     sort_places(x, r, m);
-    for (int i = 0; x->weighed_inputs && i < m * x->n_used; i++) {
+    for (int i = 0; x->weighted_inputs && i < m * x->n_used; i++) {
         if (r->place[i] >= 0)
             r->input_weight[r->place[i]] = r->weight[i];
         r->weight[i] = 1;

@@ -230,7 +230,7 @@ static void describe_tier(struct attend_plan *p, const struct pp_tier_plan *tier
     p->n_local = tier->n_local;
     p->stride = tier->stride;
     p->chunked = hp->chunked;
-    p->both_ways = m->plan.encoder;
+    p->bidirectional = m->plan.encoder;
     p->n_near = tier->n_near;
     p->far_step = tier->far_step;
     p->far_shift = tier->n_head && tier->far_step > tier->n_head ? (int)(tier->far_step / tier->n_head) : 1;
@@ -381,7 +381,7 @@ static int count_replaceable(const struct stage *s, int op)
     for (int i = 0; s->kind == STAGE_ROWS && i < s->n_row_ops; i++)
         n += is_with(&s->row_ops[i].norm, op);
     if (attends)
-        n += is_with(&s->q_norm, op) + is_with(&s->v_norm, op) + (is_with(&s->k_norm, op) && !s->norm_behind_rope);
+        n += is_with(&s->q_norm, op) + is_with(&s->v_norm, op) + (is_with(&s->k_norm, op) && !s->norm_after_rope);
     return n;
 }
 

@@ -27,7 +27,7 @@ static const struct stage *stage_of(const struct turning *t, int layer)
 static void turn_key(const struct turning *t, const struct stage *s, int head, float *k)
 {
     const struct pp_hparams *hp = pp_source_hparams(t->c->model->source);
-    const float *w = s->norm_behind_rope ? s->k_norm.weight + head * s->k_norm.stride : NULL;
+    const float *w = s->norm_after_rope ? s->k_norm.weight + head * s->k_norm.stride : NULL;
     const float *b = w && s->k_norm.bias ? s->k_norm.bias + head * s->k_norm.stride : NULL;
     for (int i = 0; w && i < t->kv->head_dim; i++)
         k[i] = w[i] != 0.0f ? (k[i] - (b ? b[i] : 0)) / w[i] : 0;
