@@ -1,6 +1,7 @@
-/* hparams.h - reading and checking the numbers that shape a model. Private to the engine.
+/* hparams.h - reading and checking a model's hyperparameters (struct pp_hparams). Private to the engine.
  *
- * The readers fill what all families of decoders share; a family's own reader (engine/arch/) adds to it. */
+ * The readers here fill the fields that all families of decoders share; a family's own reader (engine/arch/) adds to
+ * them. */
 #ifndef PP_ENGINE_HPARAMS_H
 #define PP_ENGINE_HPARAMS_H
 
@@ -13,74 +14,75 @@
 
 struct cJSON;
 
-/* From GGUF metadata under `arch.`, and from which tensors the model has, in whichever of its files; hp->rope_neox is
- * left alone, and so is a norm_eps of which there is nothing. */
+/* Reads GGUF metadata with keys `arch.`..., and looks which tensors the files have. rope_neox is left alone, and so is
+ * norm_eps where the metadata has none. */
 enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *arch, struct pp_hparams *hp,
                                   struct pp_error *err);
-/* How wide the expert is that every row uses, as its tensors say, and those that others share. */
+/* Sets n_ff_shared and n_ff_share from the shapes of the tensors of shared experts. */
 void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *hp);
-/* Refuses a decoder that says that something else is to be computed than its family usually does, or hp says. */
+/* Refuses metadata that ask for a computation which neither the family nor hp provides for. */
 enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const struct pp_hparams *hp,
                                struct pp_error *err);
-/* The largest bias of ALiBi that a GGUF file has, 0 if it has none. */
+/* A GGUF file's attention.max_alibi_bias; 0: none. */
 float pp_hparams_alibi(const struct pp_gguf *g, const char *arch);
-/* From config.json, in the manner of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters). */
+/* Reads config.json, as written by transformers 4 (rope_theta, rope_scaling) or 5 (rope_parameters). */
 enum pp_code pp_hparams_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
-/* Holds everything against its limits. */
+/* Checks every field against its limits, and that they fit each other. */
 enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err);
 
-/* What files call them; NULL: the family's. */
+/* The names in files, indexed by enum pp_activation; NULL for the family's own. */
 enum { PP_N_ACTIVATIONS = PP_ACTIVATION_RELU + 1 };
 extern const char *const pp_activation_names[PP_N_ACTIVATIONS];
 
 /* --- for engine/arch/ ------------------------------------------------------------------------------------------- */
 
-/* What `key` of config.json says must be among `known` (NULL at the end), or absent. */
+/* PP_ERR_UNSUPPORTED unless `key` of config.json is absent or one of `known` (NULL at the end). */
 enum pp_code pp_config_activation(const struct cJSON *config, const char *key, const char *const *known,
                                   struct pp_error *err);
-/* The same of a word that is no activation: errors name the key. */
+/* The same for a word that is not an activation function; the error names the key. */
 enum pp_code pp_config_word(const struct cJSON *config, const char *key, const char *const *known,
                             struct pp_error *err);
-/* What config.json, or an object like it, says of RoPE: base, scaling, and how much of a head is rotated. */
+/* Reads RoPE's base and scaling, and the number of rotated dimensions, from config.json or an object like it. */
 enum pp_code pp_config_rope(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
-/* Whether an item of a list of kinds of layers is this word, or what transformers calls the same since version 5.18, or
- * called so before. */
+/* Whether an item of layer_types is this word, under its name before or since transformers 5.18, which renamed some. */
 bool pp_config_is_layer_word(const struct cJSON *item, const char *word);
-/* A list under `key` of a word for each layer, if it is there: layers called `with` get the bit, those called `without`
- * lose it; other words are refused. */
+/* Reads an optional list under `key` with a word for each layer: `with` sets the bit in hp->layer, `without` clears it,
+ * other words are refused. */
 enum pp_code pp_config_layer_words(const struct cJSON *config, const char *key, const char *with, const char *without,
                                    uint8_t bit, struct pp_hparams *hp, struct pp_error *err);
-/* `layer_types`, if it is there: PP_LAYER_WIDE for layers without a window. */
+/* The same for `layer_types` with full_attention and sliding_attention: PP_LAYER_WIDE. */
 enum pp_code pp_config_layer_types(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
-/* Gives every step-th layer, the step-th first, these bits. */
+/* Sets these bits in layers step - 1, 2 step - 1, ... */
 void pp_layers_every(struct pp_hparams *hp, int64_t step, uint8_t bits);
-/* Gives every layer sizes of its own, which are the model's as yet. */
+/* Sets `uneven` and starts every layer's own sizes with the model's. */
 void pp_layers_uneven(struct pp_hparams *hp);
-/* The last n layers have no keys and values of their own; and how many those are. */
+/* Marks the last n layers as sharing the keys and values of earlier ones (PP_LAYER_SHARED); and counts those. */
 enum pp_code pp_layers_share(struct pp_hparams *hp, int64_t n, struct pp_error *err);
 int64_t pp_layers_shared(const struct pp_hparams *hp);
-/* Only layers with a window rotate queries and keys: those without one know no positions. */
+/* Layers without a window have no positional encoding: PP_LAYER_UNROTATED. */
 void pp_layers_rotate_windows(struct pp_hparams *hp);
-/* Layers with a window have a RoPE of their own: PP_LAYER_LOCAL_ROPE. */
+/* Layers with a window use rope_base_local: PP_LAYER_LOCAL_ROPE. */
 void pp_layers_local_rope(struct pp_hparams *hp);
-/* If there is a window: the same, at the model's own base if rope_base_local is 0. They differ by the scaling only. */
+/* The same if the model has a window, with rope_base where rope_base_local is 0: layers with a window then differ in
+ * that RoPE scaling does not apply to them. */
 void pp_layers_unscaled_windows(struct pp_hparams *hp);
-/* What YaRN's cosines and sines are multiplied by as DeepSeek writes it: the quotient of two temperatures. */
+/* DeepSeek's form of the factor on YaRN's cosines and sines: (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim
+ * ln(factor) + 1). */
 float pp_hparams_yarn_magnitude(float factor, float mscale, float mscale_all_dim);
-/* LongRoPE's list of n divisors under this key. */
+/* Reads LongRoPE's list of n divisors under this key, long_factor or short_factor. */
 enum pp_code pp_hparams_rope_factors(const struct cJSON *config, const char *key, int64_t n, float *factors,
                                      struct pp_error *err);
 
 /* Copies n bytes to out as valid UTF-8 without control characters, line breaks or direction marks (each becomes '?'),
  * cut at a character boundary. */
 void pp_clean_name(const char *s, size_t n, char *out, size_t out_size);
-/* The last part of a path without ".gguf", clean; of a path that ends with "." or ".." that of the folder it means. */
+/* The last component of a path without ".gguf", cleaned; "." and ".." are resolved first. */
 void pp_name_of_path(const char *path, char *out, size_t out_size);
-/* A name for people out of a file name: "llama-bias" becomes "Llama Bias". */
+/* A display name from a file name: "llama-bias" becomes "Llama Bias". */
 void pp_title_of_path(const char *path, char *out, size_t out_size);
 
-/* A number under a key of a JSON object; null counts as absent. false if it is there and no such number (integers
- * must be whole); absent leaves *v alone. */
+/* Read a number under a key of a JSON object. Absent or null leaves *v alone. False: there is something else than a
+ * number, or than a whole one. */
 bool pp_json_int(const struct cJSON *object, const char *key, int64_t *v);
 bool pp_json_float(const struct cJSON *object, const char *key, float *v);
 

@@ -1,4 +1,4 @@
-/* hparams_check.c - what hyperparameters may be, wherever they were read. */
+/* hparams_check.c - the limits of hyperparameters, whatever they were read from. */
 #include <math.h>
 #include <stdint.h>
 
@@ -64,7 +64,7 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
     return code;
 }
 
-/* Numbers that things are multiplied or bounded by; 0 stands for absent. */
+/* Factors and bounds must be positive and finite, or 0, which means that there is none. */
 static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
@@ -94,7 +94,7 @@ static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *e
     return code;
 }
 
-/* Whatever groups are chosen, they have as many experts as a row uses. */
+/* Groups of experts are equal in size, and any n_expert_group_used of them have at least n_expert_used experts. */
 static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *err)
 {
     const int64_t n = hp->n_expert_group, used = hp->n_expert_group_used;
@@ -109,7 +109,7 @@ static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *e
     return code;
 }
 
-/* Whether layers are such that they cannot be without experts, or no folder could say so. */
+/* Whether the family's layers are defined with experts only, or config.json cannot express a model without. */
 static bool needs_experts(const struct pp_hparams *hp)
 {
     const struct pp_arch *arch = pp_arch_by_name(hp->arch);
@@ -152,7 +152,7 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
     return code || !hp->n_expert ? code : check_groups(hp, err);
 }
 
-/* Blocks that are picked for each head of keys: their places are made of the lower bits of positions. */
+/* Blocks that an indexer picks for each KV head. A position's low bits are its place within a block. */
 static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_check_range("number of positions of a block", hp->index_block, 1, hp->index_top_k, err);
@@ -170,7 +170,7 @@ static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *e
     return code;
 }
 
-/* Blocks that are picked for all heads, by a key that is made of those of their positions. */
+/* Blocks that an indexer picks for all heads, by one key pooled from those of the block's positions. */
 static enum pp_code check_pools(const struct pp_hparams *hp, struct pp_error *err)
 {
     if (hp->index_block < 2 || hp->index_block > PP_MAX_TAPS || (hp->index_block & (hp->index_block - 1)) != 0)
@@ -182,7 +182,8 @@ static enum pp_code check_pools(const struct pp_hparams *hp, struct pp_error *er
     return PP_OK;
 }
 
-/* Picks of all rows of a batch, and a key of each position, are kept. Keys are rotated as those of attention are. */
+/* The limits bound memory: the picks of every row of a batch, and an indexer's key for every position. Those keys are
+ * rotated in rope_dim dimensions, as attention's are. */
 static enum pp_code check_index(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_check_range("number of positions that an index picks", hp->index_top_k, 0, 1 << 16, err);
@@ -200,14 +201,14 @@ static enum pp_code check_index(const struct pp_hparams *hp, struct pp_error *er
         code = check_pools(hp, err);
     if (!code && !hp->index_pooled && !hp->kv_lora_rank && !hp->compressed)
         code = check_blocks(hp, err);
-    if (!code && hp->window && !hp->kv_lora_rank && !hp->compressed) /* places among what was picked are no positions,
-                                                                        which one counts */
+    if (!code && hp->window && !hp->kv_lora_rank && !hp->compressed) /* a window counts positions, but the keys that
+                                                                        were picked are not consecutive */
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "an index of blocks beside a window of attention, of %lld positions, "
                        "is not supported", (long long)hp->window);
     return code;
 }
 
-/* Blocks begin at multiples of their size, and end where a row of the last of their positions knows it. */
+/* DeepSeek V4's compressed attention. Sizes of blocks are powers of two, so that blocks begin at multiples of them. */
 static enum pp_code check_compressed(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_check_range("rank of queries", hp->q_lora_rank, 1, 1 << 16, err);
@@ -269,7 +270,7 @@ static enum pp_code check_values(const struct pp_hparams *hp, struct pp_error *e
                    "values are, of the same size in all layers", (long long)hp->head_dim, (long long)hp->v_head_dim);
 }
 
-/* Layers with something else in place of attention. */
+/* Layers with a convolution or recurrent states in place of attention. */
 static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t n = 0;
@@ -282,7 +283,7 @@ static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_er
     return pp_check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
 }
 
-/* Lightning attention in groups: rates of as many heads as a power of two have a formula of one line. */
+/* Ling's lightning attention. Its decays follow ALiBi's slopes, whose simple formula is for powers of two. */
 static enum pp_code check_lightning(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_check_range("number of groups of states that are normed", hp->state_groups, 0,
@@ -301,7 +302,7 @@ static enum pp_code check_lightning(const struct pp_hparams *hp, struct pp_error
     return PP_OK;
 }
 
-/* Gates that are exponents: behind e^40 a million times there is as much room again in a float. */
+/* xLSTM's exponential gates: e^40 (2e17) a million times over is still far from a float's maximum of 3e38. */
 static enum pp_code check_gates(const struct pp_hparams *hp, struct pp_error *err)
 {
     const float most = 40;
@@ -346,7 +347,7 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
     return pp_check_range("number of values that steps of states are made of", hp->state_rank, 0, 1 << 16, err);
 }
 
-/* Latent attention without a window has the same sizes in all layers, and so has that with one. */
+/* Layers with latent attention may differ in their number of heads only between those with and without a window. */
 static enum pp_code check_latent_heads(const struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t n_head[2] = {0, 0};
@@ -363,7 +364,7 @@ static enum pp_code check_latent_heads(const struct pp_hparams *hp, struct pp_er
     return PP_OK;
 }
 
-/* Sizes that differ between layers; the largest are within their limits. */
+/* Sizes of single layers. The model's, which are the largest, were checked before. */
 static enum pp_code check_sizes(const struct pp_hparams *hp, struct pp_error *err)
 {
     const int64_t least = hp->gaps ? 0 : 1;
@@ -382,7 +383,7 @@ static enum pp_code check_sizes(const struct pp_hparams *hp, struct pp_error *er
     return code;
 }
 
-/* Numbers by which streams are read and written; their sums are divided by. */
+/* Hyper-connections: constants of struct pp_connection. `least` is added to a divisor. */
 static enum pp_code check_connection(const struct pp_hparams *hp, struct pp_error *err)
 {
     const float most = hp->connection.most, least = hp->connection.least, write_least = hp->connection.write_least;
@@ -446,7 +447,7 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
                            hp->head_dim_local ? hp->head_dim_local : hp->head_dim, err);
     if (!code && (hp->head_dim_local % 2 != 0 || hp->rope_dim_local % 2 != 0))
         code = pp_fail(err, PP_ERR_FORMAT, "the dimensions of heads of layers with a window must come in pairs");
-    if (!code) /* adapters have room for as many values as the stream has */
+    if (!code) /* an adapter's scratch buffers are n_embd wide */
         code = pp_check_range("size of a token's embedding", hp->n_embd_in, 0, hp->n_embd, err);
     if (!code)
         code = pp_check_range("size of each layer's own input", hp->n_embd_layer, 0, 1 << 16, err);
@@ -523,7 +524,7 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
         code = check_local(hp, err);
     if (!code)
         code = pp_check_range("attention window", hp->window, 0, INT32_MAX, err);
-    if (!code) /* a chunk of attention */
+    if (!code) /* they must fit into one chunk of attention */
         code = pp_check_range("number of vectors before a text", hp->n_start, 0, PP_KV_CHUNK, err);
     if (!code)
         code = pp_check_range("number of blocks that are seen in any case", hp->n_near, 0, 1 << 20, err);

@@ -1,4 +1,4 @@
-/* hparams_config.c - hyperparameters from a folder's config.json: what families have alike. */
+/* hparams_config.c - hyperparameters from a folder's config.json, as far as families agree on the keys. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -54,8 +54,8 @@ static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct
     return PP_OK;
 }
 
-/* Its factors become tensors: pp_hparams_rope_factors. The original length may stand beside or inside the scaling; what
- * is no factor follows from both lengths. */
+/* LongRoPE. Its divisors become tensors (pp_hparams_rope_factors), and no factor is used, as the magnitude follows from
+ * both context lengths. The original length may be a member of config.json or of the scaling. */
 static enum pp_code config_long(const cJSON *config, const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
 {
     hp->rope_scaling = PP_ROPE_LONG;
@@ -91,11 +91,12 @@ static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struc
         type = pp_json_member(rope, "type");
     const char *name = cJSON_IsString(type) ? type->valuestring : "default";
     if (strcmp(name, "yarn") == 0 && pp_json_member(rope, "long_factor"))
-        name = "longrope"; /* what Phi 3 calls so */
+        name = "longrope"; /* some folders of Phi 3 call it yarn */
     if (strcmp(name, "deepseek_yarn") == 0)
         name = "yarn"; /* Sarvam */
     if (strcmp(name, "default") == 0 || strcmp(name, "mrope") == 0 || strcmp(name, "xdrope") == 0)
-        /* for text these are the same; what an xdrope has an alpha for is the family's business */
+        /* For text the position's three numbers are equal, so that these are plain RoPE; a family that has xdrope's
+         * alpha handles it. */
         return PP_OK;
     if (!pp_json_float(rope, "factor", &hp->rope_factor))
         return fail_number("the RoPE scaling factor", err);
@@ -128,15 +129,15 @@ static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struc
     return PP_OK;
 }
 
-/* Whether a part of the pairs is rotated, as fast as if all were. */
+/* Whether only the first pairs are rotated, with the frequencies that they would have if all were. */
 static bool is_proportional(const cJSON *rope)
 {
     const char *type = cJSON_GetStringValue(pp_json_member(rope, "rope_type"));
     return type && strcmp(type, "proportional") == 0;
 }
 
-/* transformers lets rope_scaling win over rope_parameters, of which it is another name. Here neither is passed over in
- * silence: what the one says, the other must say too. */
+/* transformers lets rope_scaling win over rope_parameters, its newer name. Rather than ignore one of them silently, we
+ * require that whatever rope_scaling says is also in rope_parameters. */
 static enum pp_code check_rope_twice(const cJSON *config, const cJSON *rope, struct pp_error *err)
 {
     const cJSON *scaling = pp_json_member(config, "rope_scaling"), *item;
@@ -159,7 +160,7 @@ enum pp_code pp_config_rope(const cJSON *config, struct pp_hparams *hp, struct p
     const cJSON *rope = pp_json_member(config, "rope_parameters");
     const cJSON *by_type = pp_json_member(rope, "full_attention");
     float part = 1;
-    if (cJSON_IsObject(by_type)) /* and "sliding_attention": the family's business */
+    if (cJSON_IsObject(by_type)) /* the family reads "sliding_attention" */
         rope = by_type;
     hp->rope_base = 10000;
     hp->rope_factor = 1;
@@ -169,7 +170,7 @@ enum pp_code pp_config_rope(const cJSON *config, struct pp_hparams *hp, struct p
     if (!cJSON_IsObject(rope))
         rope = pp_json_member(config, "rope_scaling");
     const bool listed = cJSON_IsArray(pp_json_member(config, "rope_theta"));
-    if ((!listed && !pp_json_float(config, "rope_theta", &hp->rope_base)) || /* lists are the family's business */
+    if ((!listed && !pp_json_float(config, "rope_theta", &hp->rope_base)) || /* the family reads a list */
         !pp_json_float(config, "partial_rotary_factor", &part))
         return fail_number("rope_theta or partial_rotary_factor", err);
     if (cJSON_IsObject(rope)) {
@@ -199,7 +200,7 @@ static enum pp_code config_size(const cJSON *config, const char *const *keys, in
     return PP_OK;
 }
 
-/* The feed-forward parts' size, or a list of them. */
+/* The width of the feed-forward parts, or a list with one for each layer. */
 static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const keys[] = {"ffn_hidden_size", "moe_ffn_hidden_size", "intermediate_size", "ffn_dim",
@@ -208,9 +209,9 @@ static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct
     const cJSON *list = pp_json_member(config, each), *item;
     int64_t l = 0;
     if (!cJSON_IsArray(list) && cJSON_IsArray(pp_json_member(config, "block_configs")))
-        return PP_OK; /* which say it */
+        return PP_OK; /* the family reads it from there */
     if (cJSON_IsNull(list))
-        return PP_OK; /* where a family has a usual one, that is so many, or it knows better */
+        return PP_OK; /* the default, 4 n_embd, or what the family makes of it */
     if (!cJSON_IsArray(list))
         return config_size(config, keys, &hp->n_ff, err);
     if (cJSON_GetArraySize(list) < hp->n_layer)
@@ -231,7 +232,7 @@ static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct
     return PP_OK;
 }
 
-/* How many layers there are; null: as many as blocks are listed. */
+/* The number of layers; where it is null, that of block_configs (Nemotron's models from DeciLM's search). */
 static enum pp_code config_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const keys[] = {"n_layer", "n_layers", "num_layers", "num_hidden_layers",
@@ -243,7 +244,7 @@ static enum pp_code config_layers(const cJSON *config, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-/* Families multiply these before all numbers are checked. */
+/* Families multiply these before pp_hparams_check sees them: no product may overflow. */
 static enum pp_code check_factors(const struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_check_range("embedding size", hp->n_embd, 1, 1 << 20, err);
@@ -266,7 +267,7 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
         (code = config_layers(config, hp, err)) || (code = pp_check_layers(hp, err)) ||
         (code = config_size(config, heads, &hp->n_head, err)))
         return code;
-    hp->n_ff = 4 * hp->n_embd; /* GPT-2 need not say it */
+    hp->n_ff = 4 * hp->n_embd; /* GPT-2's config.json need not have it */
     if (!pp_json_member(config, "n_embd") && (code = config_ff(config, hp, err)))
         return code;
     hp->n_head_kv = hp->n_head;
@@ -312,7 +313,7 @@ enum pp_code pp_config_word(const cJSON *config, const char *key, const char *co
                         key, said, known[0]);
 }
 
-/* What a kind of layers is called now. */
+/* The present name of a kind of layers. */
 static const char *layer_word(const char *word)
 {
     static const char *const renamed[][2] = {{"mamba", "linear_attention"},

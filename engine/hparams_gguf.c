@@ -1,4 +1,4 @@
-/* hparams_gguf.c - hyperparameters from a GGUF file's metadata, and from which tensors it has. */
+/* hparams_gguf.c - hyperparameters from a GGUF file's metadata and from the names and shapes of its tensors. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 struct section {
     const struct pp_gguf *g;
     const char *arch;
-    const struct pp_source *source; /* or NULL, where tensors are not asked for */
+    const struct pp_source *source; /* NULL where no tensors are looked up */
 };
 
 static void full_key(const struct section *s, const char *key, char out[192])
@@ -20,7 +20,7 @@ static void full_key(const struct section *s, const char *key, char out[192])
     snprintf(out, 192, "%s.%s", s->arch, key);
 }
 
-/* A number for each layer that is the same for all. */
+/* Whether the value is an array with one number for each layer, all equal: that number. */
 static bool same_for_all(const struct section *s, const char *full, int64_t *v)
 {
     enum pp_gguf_type type;
@@ -47,8 +47,8 @@ static enum pp_code gguf_int(const struct section *s, const char *key, bool requ
     return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not one integer for all layers, which pippin needs", full);
 }
 
-/* A number that may be another for each layer, for each of which it is put down, 32 bits, `stride` bytes after the last
- * one's; *v: the largest. *differ: it is another. */
+/* Reads a number that is one for all layers or, if may_differ, an array with one for each. The number of layer l is
+ * stored as an int32_t at `at + l * stride`, the largest in *v; *differ is set if they are not all equal. */
 static enum pp_code gguf_in_layers(const struct section *s, const char *key, bool required, bool may_differ, char *at,
                                    size_t stride, int64_t n_layer, int64_t *v, bool *differ, struct pp_error *err)
 {
@@ -68,14 +68,14 @@ static enum pp_code gguf_in_layers(const struct section *s, const char *key, boo
         if (differs)
             *v = l == 0 || of_layer > *v ? of_layer : *v;
         else if (of_layer < 0 || of_layer > INT32_MAX)
-            return PP_OK; /* will be refused */
+            return PP_OK; /* pp_hparams_check refuses it */
         memcpy(at, &(int32_t){(int32_t)of_layer}, sizeof(int32_t));
     }
     *differ |= differs;
     return code;
 }
 
-/* Such a number at `place` in what the model knows of each layer. */
+/* The same for the member of struct pp_layer_sizes at offset `place`. */
 static enum pp_code gguf_of_layers(const struct section *s, const char *key, bool required, size_t place, int64_t *v,
                                    struct pp_hparams *hp, struct pp_error *err)
 {
@@ -97,7 +97,7 @@ static enum pp_code gguf_float(const struct section *s, const char *key, bool re
     return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is not a number", full);
 }
 
-/* The vocabulary's size stands in a key, or follows from the embeddings, or from the list of tokens. */
+/* The vocabulary's size: from its key, else from the embeddings, else from the list of tokens. */
 static enum pp_code gguf_vocab(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     const struct pp_tensor *embd = pp_source_tensor(s->source, "token_embd.weight");
@@ -113,7 +113,7 @@ static enum pp_code gguf_vocab(const struct section *s, struct pp_hparams *hp, s
     return PP_OK;
 }
 
-/* Either kind of norm. It may be missing where the family has a usual one, which is there then. */
+/* The epsilon of LayerNorm or of RMSNorm. The key may be missing if the caller has set norm_eps to the family's. */
 static enum pp_code gguf_epsilon(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[192];
@@ -122,7 +122,7 @@ static enum pp_code gguf_epsilon(const struct section *s, struct pp_hparams *hp,
                       hp->norm_eps == 0.0f, &hp->norm_eps, err);
 }
 
-/* Of which kind the model's vectors of texts are: GGUF's -1 says that it is not known. */
+/* How the model pools an embedding. GGUF counts from -1 (unspecified), enum pp_pooling from 0. */
 static enum pp_code gguf_pooling(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t pooling = -1;
@@ -134,13 +134,15 @@ static enum pp_code gguf_pooling(const struct section *s, struct pp_hparams *hp,
     return code;
 }
 
-/* What experts' weights are made of their logits by: softmax, which 3 says is that of those used, or sigmoids. */
+/* How the router's logits become weights: llama.cpp's enum of gating functions. 3 is a softmax over the chosen experts,
+ * which is the softmax over all when normalised. */
 static enum pp_code gguf_gating(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     enum { USUAL, SOFTMAX, SIGMOIDS, SOFTMAX_OF_USED, ROOTS };
     int64_t gating = USUAL;
     enum pp_code code = gguf_int(s, "expert_gating_func", false, &gating, err);
-    const bool roots = gating == ROOTS && strcmp(s->arch, "deepseek4") == 0; /* others have no words for it elsewhere */
+    /* sqrt(softplus(x)); config.json can express it in this family only */
+    const bool roots = gating == ROOTS && strcmp(s->arch, "deepseek4") == 0;
     if (!code && !roots && (gating < USUAL || gating > SOFTMAX_OF_USED))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.expert_gating_func is %lld, which pippin does not "
                        "compute; it is 1 for softmax and 2 for sigmoids", s->arch, (long long)gating);
@@ -150,7 +152,7 @@ static enum pp_code gguf_gating(const struct section *s, struct pp_hparams *hp, 
     return code;
 }
 
-/* A number of experts at `place` in what is known of each layer's, another in some only where the family has that. */
+/* Reads into the member of struct pp_layer_experts at offset `place`; layers may differ if the family allows it. */
 static enum pp_code gguf_of_experts(const struct section *s, const char *key, size_t place, int64_t *v,
                                     struct pp_hparams *hp, struct pp_error *err)
 {
@@ -159,7 +161,7 @@ static enum pp_code gguf_of_experts(const struct section *s, const char *key, si
                           sizeof *hp->layer_experts, hp->n_layer, v, &hp->uneven_experts, err);
 }
 
-/* What only some families have; what their keys mean is the same in all of them unless from_gguf says otherwise. */
+/* Keys that only some families have. They mean the same in all of them, unless a family's from_gguf says otherwise. */
 static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
@@ -211,8 +213,8 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
     return code ? code : gguf_pooling(s, hp, err);
 }
 
-/* Which layers have the window: a flag for each, or a number: each such layer has none. Families that have their own
- * way, but no such key, add it. */
+/* Which layers have the window: a flag for each layer, or a number n, every n-th layer having none. Families with a
+ * fixed pattern and no key set it in their from_gguf. */
 static void gguf_pattern(const struct section *s, struct pp_hparams *hp)
 {
     enum pp_gguf_type type;
@@ -232,7 +234,8 @@ static void gguf_pattern(const struct section *s, struct pp_hparams *hp)
         }
 }
 
-/* How much of YaRN's ramp is taken: all of it where there is YaRN, nothing elsewhere; below 0 says the same. */
+/* yarn_ext_factor blends interpolated and original frequencies. We compute 1 with YaRN and 0 without it; a negative
+ * value asks for this default. */
 static enum pp_code refuse_extrapolation(const struct section *s, float usual, struct pp_error *err)
 {
     float v = -1;
@@ -243,11 +246,12 @@ static enum pp_code refuse_extrapolation(const struct section *s, float usual, s
     return code;
 }
 
-/* What files say about the magnitude of YaRN; ours replaces the usual 0.1 ln(factor) + 1. Their attn_factor multiplies
- * it, or the quotient that a multiplier of the logarithm gives. But files of OLMo 3 have the configuration's number
- * there, which replaces it, too: one that is the usual magnitude itself is never meant to be squared. yarn_attn_factor
- * is the configuration's number always; 1 is what Grok's multiply with, and what converters write where nothing is
- * said. */
+/* The factor on YaRN's cosines and sines. Ours, rope_attn_factor, replaces the default 0.1 ln(factor) + 1.
+ *
+ * A file's attn_factor multiplies that default, or the quotient that yarn_log_multiplier gives. Files of OLMo 3 however
+ * have config.json's number there, which replaces the default: a value equal to the default is therefore taken as such,
+ * since nobody means its square. yarn_attn_factor is always config.json's number; 1 is Grok's, and what converters
+ * write if config.json has none. */
 static enum pp_code gguf_magnitude(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     const float usual = 0.1f * logf(hp->rope_factor) + 1.0f;
@@ -286,7 +290,7 @@ static enum pp_code gguf_yarn(const struct section *s, struct pp_hparams *hp, st
     return code ? code : gguf_magnitude(s, hp, err);
 }
 
-/* Without YaRN or LongRoPE nothing makes up for scores getting smaller. */
+/* attn_factor scales the scores, which only YaRN and LongRoPE do. */
 static enum pp_code refuse_magnitude(const struct section *s, struct pp_error *err)
 {
     float v = 1;
@@ -305,7 +309,7 @@ static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, st
     if (!code)
         code = gguf_float(s, "rope.freq_base", false, &hp->rope_base, err);
     if (!code)
-        code = gguf_float(s, "rope.scale_linear", false, &hp->rope_factor, err); /* before there were types */
+        code = gguf_float(s, "rope.scale_linear", false, &hp->rope_factor, err); /* older than rope.scaling.type */
     if (!code)
         code = gguf_float(s, "rope.scaling.factor", false, &hp->rope_factor, err);
     if (code)
@@ -330,7 +334,7 @@ static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, st
     return refuse_magnitude(s, err);
 }
 
-/* A number of either kind; 0: there is none. */
+/* A key's number, whether float or integer; 0: the key is missing. */
 static double number_of(const struct section *s, const char *key)
 {
     char full[192];
@@ -345,7 +349,8 @@ float pp_hparams_alibi(const struct pp_gguf *g, const char *arch)
     return (float)number_of(&(struct section){g, arch, NULL}, "attention.max_alibi_bias");
 }
 
-/* Numbers by which a decoder of the families that we know computes something else than it usually does. */
+/* Keys that other programs interpret and that change the computation: each must have the value that means no change, or
+ * the one that hp holds. */
 enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const struct pp_hparams *hp,
                                struct pp_error *err)
 {
@@ -373,7 +378,7 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const 
     return PP_OK;
 }
 
-/* The function of the feed-forward parts, where it is not the family's. */
+/* The activation function of the feed-forward parts, if not the family's. */
 static enum pp_code gguf_activation(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[192];
@@ -391,7 +396,7 @@ static enum pp_code gguf_activation(const struct section *s, struct pp_hparams *
                    (int)(name.len < 40 ? name.len : 40), name.data);
 }
 
-/* Layers with one feed-forward part in a model that has experts, or with both. */
+/* In a model with experts, finds the layers with a dense feed-forward part instead, and whether layers have both. */
 static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
 {
     for (int64_t l = 0; hp->n_expert > 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
@@ -404,7 +409,8 @@ static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
     }
 }
 
-/* Layers without an index of their own in a model that has some. */
+/* In a model with indexers, finds the layers that reuse an earlier layer's picks. The first pass only learns whether
+ * there are any. */
 static void find_indexes(const struct pp_source *source, struct pp_hparams *hp)
 {
     bool any = false;
@@ -418,7 +424,7 @@ static void find_indexes(const struct pp_source *source, struct pp_hparams *hp)
         }
 }
 
-/* Layers with a short convolution in place of attention, or states, where tensors tell. */
+/* Finds the layers that have a short convolution or recurrent states in place of attention, by their tensors. */
 static enum pp_code find_convolutions(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const of_states[] = {"ssm_d", "ssm_conv1d_q.weight", "lru_a", "ssm_gate.weight"};
@@ -438,7 +444,8 @@ static enum pp_code find_convolutions(const struct section *s, struct pp_hparams
     return gguf_int(s, "shortconv.l_cache", false, &hp->conv_taps, err);
 }
 
-/* Key heads: as many in all layers, but for those that have none because something is in place of attention. */
+/* The number of KV heads. An array that is 0 exactly in layers without attention, and otherwise constant, counts as one
+ * number for all. */
 static enum pp_code gguf_key_heads(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_gguf_type type;
@@ -479,8 +486,9 @@ void pp_hparams_find_shared(const struct pp_source *source, struct pp_hparams *h
     hp->n_ff_share = up ? up->ne[1] : 0;
 }
 
-/* Latent attention. Files with k_b and v_b apart tell the cache's sizes under the usual keys, and those of heads under
- * keys that end with _mla; older ones, with both in one matrix, have those of heads under the usual keys. */
+/* Latent attention (MLA). Files with attn_k_b and attn_v_b have the sizes of the cached vectors in key_length and
+ * value_length, and those of heads in key_length_mla and value_length_mla. Older files, with attn_kv_b, have the sizes
+ * of heads in key_length and value_length. */
 static enum pp_code gguf_latent(const struct section *s, int64_t value_length, struct pp_hparams *hp,
                                 struct pp_error *err)
 {
@@ -505,21 +513,21 @@ static enum pp_code gguf_latent(const struct section *s, int64_t value_length, s
     return PP_OK;
 }
 
-/* The layers that are counted may include some that guess further tokens. */
+/* block_count may include layers for multi-token prediction, which are not the model's. */
 static enum pp_code gguf_nextn(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = gguf_int(s, "nextn_predict_layers", false, &hp->n_nextn, err);
     char name[64];
     snprintf(name, sizeof name, "blk.%lld.nextn.eh_proj.weight", (long long)(hp->n_layer - hp->n_nextn));
     if (strcmp(s->arch, "deepseek4") == 0 && !pp_source_tensor(s->source, name))
-        hp->n_nextn = 0; /* its files count them although they have none */
+        hp->n_nextn = 0; /* files of DeepSeek V4 may have the key, but not the layer */
     if (!code && hp->n_nextn)
         code = pp_check_range("number of layers that guess further tokens", hp->n_nextn, 0, hp->n_layer - 1, err);
     hp->n_layer -= code ? 0 : hp->n_nextn;
     return code;
 }
 
-/* A mixture without dense layers need not say how wide those would be. */
+/* The width of the feed-forward parts; a model whose layers all have experts may lack the key. */
 static enum pp_code gguf_ff(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     const size_t place = offsetof(struct pp_layer_sizes, n_ff);

@@ -1,4 +1,4 @@
-/* hparams_names.c - names of models and files, as they may be shown. */
+/* hparams_names.c - names of models and files, made safe to display. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@ static bool printable(int32_t cp)
 {
     bool control = cp < 0x20 || (cp >= 0x7f && cp < 0xa0) || cp == 0x2028 || cp == 0x2029;
     bool direction = cp == 0x200e || cp == 0x200f || (cp >= 0x202a && cp <= 0x202e) || (cp >= 0x2066 && cp <= 0x2069);
-    return !control && !direction; /* what is no UTF-8 comes as -1, a control character */
+    return !control && !direction; /* invalid UTF-8 is decoded as -1, which counts as a control character */
 }
 
 void pp_clean_name(const char *s, size_t n, char *out, size_t out_size)
@@ -61,7 +61,7 @@ static void title_word(char *word, size_t n)
             word[i] = (char)(word[i] - 'a' + 'A');
 }
 
-/* "." and "..", which name no folder. */
+/* Whether it is "." or "..". */
 static bool is_dots(const char *part, size_t n)
 {
     return (n == 1 || n == 2) && part[0] == '.' && part[n - 1] == '.';
