@@ -1,8 +1,8 @@
-/* decoder.c - the plan of a decoder: attention and a feed-forward part layer by layer, each added to a residual stream.
+/* decoder.c - the plan of a decoder: layer by layer attention and a feed-forward part, each added to a residual stream.
  *
- * What families have in common stands here once; struct pp_decoder and the hparams say in what they differ. The shapes
- * of the blocks: Vaswani et al., arXiv 1706.03762; norms in front: GPT-2; grouped queries: arXiv 2305.13245; attention
- * and feed-forward part side by side: GPT-J, PaLM (arXiv 2204.02311), Phi, Cohere; experts: arXiv 2401.04088. */
+ * This is the code of all families; struct pp_decoder and the hparams say in what they differ. Transformer blocks:
+ * Vaswani et al., arXiv 1706.03762; pre-norms: GPT-2; grouped-query attention: arXiv 2305.13245; attention and
+ * feed-forward part in parallel: GPT-J, PaLM (arXiv 2204.02311), Phi, Cohere; mixture of experts: arXiv 2401.04088. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +33,7 @@ bool pp_decoder_has(const struct builder *b, int l, const char *kind)
 
 /* --- norms ---------------------------------------------------------------------------------------------------- */
 
-/* Whether norms multiply by nothing. */
+/* Whether norms have no weights. */
 static bool has_plain_norms(const struct builder *b)
 {
     return b->d->plain_norm || b->hp->plain_norms;
@@ -44,7 +44,7 @@ bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct
     const bool plain = has_plain_norms(b);
     norm->centred = b->d->layer_norm && !b->hp->mean_square;
     char bias[80];
-    snprintf(bias, sizeof bias, "%s.weight", name); /* some of PLaMo 3's are called by their name alone */
+    snprintf(bias, sizeof bias, "%s.weight", name); /* some of PLaMo 3's have no such suffix */
     const bool bare = !plain && !pp_source_tensor(b->s, bias) && pp_source_tensor(b->s, name);
     if (b->hp->norm_groups && n == b->hp->n_embd) {
         norm->kind = PP_OP_HEAD_NORM;
@@ -59,7 +59,7 @@ bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct
     return norm->weight && (norm->bias || !added);
 }
 
-/* GigaChat 3.5: y = 2 sigmoid(W_down silu(W_up x)) * x, x being the norm's result, in place. */
+/* GigaChat 3.5: x *= 2 sigmoid(W_down silu(W_up x)), x being the norm's result. */
 bool pp_decoder_norm_gates(struct builder *b, int l, const char *name, int64_t n, int slot)
 {
     const int64_t rank = b->hp->norm_rank;
@@ -84,10 +84,10 @@ bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int 
     char name[64];
     snprintf(name, sizeof name, "blk.%d.%s", l, kind);
     if (in == out && in == b->x && b->hp->stream_rank)
-        return true; /* normed before gates let it through */
+        return true; /* Qwen 4: pp_hyper_begin has normalised each stream before the gates */
     if (b->hp->norm_rank && out == b->normed) {
         if (b->gated_norm && b->gated_layer == l && strcmp(b->gated_norm, kind) == 0)
-            return true; /* is there still, unlike a norm that a projection makes for itself */
+            return true; /* still there: with gates it is a slot of its own, not fused into a projection */
         b->gated_norm = kind;
         b->gated_layer = l;
     }
@@ -99,15 +99,15 @@ bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int 
 
 /* --- layers ----------------------------------------------------------------------------------------------------- */
 
-static const char behind_attention[] = "post_attention_norm";
+static const char after_attention[] = "post_attention_norm";
 
-/* What the family calls the norm behind a part. */
+/* The family's name of the post-norm of a part; usual: the part's default. */
 static const char *post_norm_name(const struct builder *b, int l, const char *usual)
 {
     char full[40];
     if (b->hp->norms_behind)
-        return usual == behind_attention ? "attn_norm" : "ffn_norm";
-    if (usual == behind_attention)
+        return usual == after_attention ? "attn_norm" : "ffn_norm";
+    if (usual == after_attention)
         return b->d->attn_post_norm ? b->d->attn_post_norm : usual;
     if (!b->d->ffn_post_norm)
         return usual;
@@ -115,20 +115,20 @@ static const char *post_norm_name(const struct builder *b, int l, const char *us
     return pp_decoder_has(b, l, full) ? b->d->ffn_post_norm : usual;
 }
 
-/* Whether norms stand before a layer's parts, and behind them. */
-static bool norms_before(const struct builder *b, int l)
+/* Whether a layer's parts have pre-norms, and post-norms. */
+static bool has_pre_norms(const struct builder *b, int l)
 {
     return (!b->d->no_pre_norm && !b->hp->norms_behind) ||
            (b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT);
 }
 
-static bool norms_behind(const struct builder *b, int l)
+static bool has_post_norms(const struct builder *b, int l)
 {
     return b->hp->norms_behind || b->hp->post_norms ||
            (b->d->post_norm && !(b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT));
 }
 
-/* The stream, times what the part has for it. */
+/* x *= the part's vector (scaled_residual). */
 static bool add_stream_weight(struct builder *b, int l, const char *part)
 {
     const struct pp_tensor *weight = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.%s_residual", l, part);
@@ -137,7 +137,7 @@ static bool add_stream_weight(struct builder *b, int l, const char *part)
     return weight != NULL;
 }
 
-/* A slot, plus a vector, times one. */
+/* slot = (slot + bias) * weight, the vectors of NAME. */
 static bool add_affine(struct builder *b, int l, const char *name, int slot)
 {
     struct pp_op op = {.kind = PP_OP_AFFINE, .layer = l, .in = slot, .in2 = NONE, .out = slot};
@@ -147,7 +147,7 @@ static bool add_affine(struct builder *b, int l, const char *name, int slot)
     return op.bias != NULL;
 }
 
-/* Both the stream and what is added to it. */
+/* affine_residual: both the stream and the part's output are transformed before they are added. */
 static bool add_scaled_part(struct builder *b, int l, const char *part)
 {
     const char *const kinds[] = {"residual", "result"};
@@ -161,16 +161,16 @@ static bool add_scaled_part(struct builder *b, int l, const char *part)
     return true;
 }
 
-/* What attention or the feed-forward part gave goes into the residual stream. */
+/* Adds the output of attention or of the feed-forward part, `delta`, to the residual stream. */
 static bool add_result(struct builder *b, int l, const char *post_norm)
 {
     if (b->d->affine_residual)
-        return add_scaled_part(b, l, post_norm == behind_attention ? "attn" : "ffn");
-    if (b->d->scaled_residual && !add_stream_weight(b, l, post_norm == behind_attention ? "attn" : "ffn"))
+        return add_scaled_part(b, l, post_norm == after_attention ? "attn" : "ffn");
+    if (b->d->scaled_residual && !add_stream_weight(b, l, post_norm == after_attention ? "attn" : "ffn"))
         return false;
     if (b->d->gains) {
         float gain;
-        if (!pp_gains_number(b, l, post_norm == behind_attention ? "attn_output.scale" : "ffn_down.scale", 1, &gain))
+        if (!pp_gains_number(b, l, post_norm == after_attention ? "attn_output.scale" : "ffn_down.scale", 1, &gain))
             return false;
         if (gain != 0.0f)
             add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = gain, .in = b->delta, .in2 = NONE,
@@ -181,7 +181,7 @@ static bool add_result(struct builder *b, int l, const char *post_norm)
         add_residual(b, l);
         return add_norm(b, l, post_norm_name(b, l, post_norm), b->x, b->x);
     }
-    if (norms_behind(b, l)) {
+    if (has_post_norms(b, l)) {
         struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = b->d->post_norm_eps, .in = b->delta,
                              .in2 = NONE, .out = b->delta};
         char name[64];
@@ -198,7 +198,7 @@ static bool add_result(struct builder *b, int l, const char *post_norm)
 
 bool pp_attention_added(struct builder *b, int l)
 {
-    return add_result(b, l, behind_attention);
+    return add_result(b, l, after_attention);
 }
 
 bool pp_ff_added(struct builder *b, int l)
@@ -206,8 +206,8 @@ bool pp_ff_added(struct builder *b, int l)
     return add_result(b, l, "post_ffw_norm");
 }
 
-/* Both kinds of feed-forward part, whose results are normed, added up and normed again. */
-static bool add_both(struct builder *b, int l)
+/* Gemma 4: a dense feed-forward part and experts, whose outputs are normalised, added up and normalised again. */
+static bool add_experts_plus_dense(struct builder *b, int l)
 {
     if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) ||
         !add_norm(b, l, "post_ffw_norm_1", b->delta, b->shared) || !pp_experts_result(b, l) ||
@@ -217,8 +217,8 @@ static bool add_both(struct builder *b, int l)
     return pp_ff_added(b, l);
 }
 
-/* Both, of the same input: their sum by the root of two, as Grok 2 has it. */
-static bool add_dense_beside(struct builder *b, int l)
+/* Grok 2: both of the same input; their sum is divided by sqrt(2). */
+static bool add_dense_beside_experts(struct builder *b, int l)
 {
     struct pp_op scale = {.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->delta, .in2 = NONE,
                           .out = b->shared};
@@ -234,7 +234,7 @@ static bool add_dense_beside(struct builder *b, int l)
     return add_result(b, l, "post_ffw_norm");
 }
 
-/* What experts give, with the one that every row uses, if there is one: from the stream to `delta`. */
+/* Routed experts plus the shared one, if there is one, from the stream to `delta`. */
 static bool add_all_experts(struct builder *b, int l)
 {
     const bool shares = b->hp->n_ff_shared != 0;
@@ -258,9 +258,9 @@ static bool add_normed_mixture(struct builder *b, int l)
 static bool add_mixture(struct builder *b, int l)
 {
     if (b->d->experts_plus_dense)
-        return add_both(b, l);
+        return add_experts_plus_dense(b, l);
     if (b->hp->dense_beside)
-        return add_dense_beside(b, l);
+        return add_dense_beside_experts(b, l);
     if (b->hp->n_expert_share) {
         if (!pp_experts_result(b, l) || !pp_shared_experts(b, l, b->shared))
             return false;
@@ -271,7 +271,7 @@ static bool add_mixture(struct builder *b, int l)
         return add_normed_mixture(b, l);
     if (!b->hp->n_ff_shared)
         return pp_experts_result(b, l) && pp_ff_added(b, l);
-    if (!b->d->post_norm) { /* one after the other: each is added where it is made */
+    if (!b->d->post_norm) { /* without a norm of the sum, each can be added as soon as it is computed */
         if (!pp_shared_expert_up(b, l) || !pp_experts_result(b, l))
             return false;
         add_residual(b, l);
@@ -280,7 +280,7 @@ static bool add_mixture(struct builder *b, int l)
     return add_all_experts(b, l) && pp_ff_added(b, l);
 }
 
-/* A mixture beside attention, which read the same: experts first, as what they give can wait. */
+/* Experts in parallel with attention, both reading the stream. Experts come first; their output waits in `shared`. */
 static bool add_parallel_mixture(struct builder *b, int l)
 {
     const int delta = b->delta, mixture = b->shared;
@@ -300,7 +300,7 @@ static bool add_parallel_mixture(struct builder *b, int l)
     return true;
 }
 
-/* The layer's own input, weighed by a gate that reads the stream, goes into that as well. */
+/* Gemma 3n's and 4's per-layer input: x += norm(W_proj (fn(W_gate x) * input)). */
 static bool add_layer_input(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd_layer, n_embd = b->hp->n_embd;
@@ -318,7 +318,7 @@ static bool add_layer_input(struct builder *b, int l)
     return true;
 }
 
-/* What the stream is multiplied by behind the layer. */
+/* The stream is multiplied by a scalar after the layer. */
 static bool add_layer_scale(struct builder *b, int l)
 {
     const struct pp_tensor *scale = pp_plan_tensor(b->s, 0, 1, b->err, "blk.%d.layer_output_scale.weight", l);
@@ -327,7 +327,7 @@ static bool add_layer_scale(struct builder *b, int l)
     return scale != NULL;
 }
 
-/* A layer that is one part: states or attention, or a feed-forward part or experts. */
+/* hparams.one_part: a layer is only states, only attention, only a feed-forward part or only experts. */
 static bool add_one_part(struct builder *b, int l)
 {
     const uint8_t bits = b->hp->layer[l];
@@ -341,8 +341,8 @@ static bool add_one_part(struct builder *b, int l)
     return true;
 }
 
-/* A layer that may lack attention, or has a projection in its place, or lacks the feed-forward part. */
-static bool add_what_is_there(struct builder *b, int l)
+/* DeciLM: a layer may lack attention or have a projection in its place, and may lack the feed-forward part. */
+static bool add_partial_layer(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd;
     int instead = 0;
@@ -364,8 +364,8 @@ static bool add_what_is_there(struct builder *b, int l)
     return true;
 }
 
-/* What experts make of what comes into the layer is added behind it. */
-static bool add_beside_mixture(struct builder *b, int l)
+/* Arctic: experts read the layer's input; their output is added after the layer. */
+static bool add_experts_beside_layer(struct builder *b, int l)
 {
     const int delta = b->delta;
     b->delta = b->shared;
@@ -379,8 +379,8 @@ static bool add_beside_mixture(struct builder *b, int l)
     return true;
 }
 
-/* LongCat-Flash (arXiv 2509.01322): of two layers the first has experts, which read what its feed-forward part reads;
- * what they give is added behind the second. */
+/* LongCat-Flash (arXiv 2509.01322): of each two layers the first has experts, which read what its feed-forward part
+ * reads; their output is added after the second. */
 static bool add_shortcut(struct builder *b, int l)
 {
     const bool experts = !(b->hp->layer[l] & PP_LAYER_DENSE);
@@ -398,19 +398,19 @@ static bool add_shortcut(struct builder *b, int l)
     return true;
 }
 
-/* To b->recalled: a mixture of what was kept and the stream. The slot that is to be read; -1: something is missing. */
+/* Sets b->recalled to a mixture of the kept inputs and the stream. Returns that slot; -1: the tensor is missing. */
 static int recall(struct builder *b, int l, const char *name)
 {
     const int64_t n = b->hp->n_embd;
-    const int kept = b->n_banked ? pp_plan_part(b->p, b->bank, 0, b->n_banked * n) : NONE; /* nothing: the stream */
+    const int kept = b->n_banked ? pp_plan_part(b->p, b->bank, 0, b->n_banked * n) : NONE;
     const struct pp_tensor *weight = pp_plan_tensor(b->s, 0, n, b->err, "%s", name);
     add(b, (struct pp_op){.kind = PP_OP_RECALL, .layer = l, .count = b->n_banked, .scale = b->hp->norm_eps,
                           .weight = weight, .in = b->x, .in2 = kept, .out = b->recalled});
     return weight ? b->recalled : -1;
 }
 
-/* Attention to what came into earlier layers, as Kimi K3 has it: both parts read such a mixture; in each bank_step-th
- * layer the stream is kept, and begins anew with what attention gives. */
+/* Kimi K3's attention residuals: both parts read a softmax mixture of the kept streams and the present one. Every
+ * bank_step-th layer keeps the stream, which then starts anew with the output of attention. */
 static bool add_banked(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd;
@@ -441,7 +441,7 @@ static bool add_banked(struct builder *b, int l)
     return good;
 }
 
-/* Both parts of a layer, each between streams that it reads and writes. */
+/* A layer with hyper-connections: each part reads a mixture of the streams and writes to all. */
 static bool add_hyper_layer(struct builder *b, int l)
 {
     const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
@@ -457,7 +457,7 @@ static bool add_hyper_layer(struct builder *b, int l)
     return true;
 }
 
-/* Two feed-forward parts that read the same. */
+/* A dense feed-forward part and a second one (n_ff_shared) that read the same. */
 static bool add_both_dense(struct builder *b, int l)
 {
     if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !pp_attention_added(b, l) || !pp_shared_expert_up(b, l) ||
@@ -469,14 +469,14 @@ static bool add_both_dense(struct builder *b, int l)
 
 static bool add_parts(struct builder *b, int l)
 {
-    const bool parallel = b->hp->parallel, pre = norms_before(b, l);
+    const bool parallel = b->hp->parallel, pre = has_pre_norms(b, l);
     const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
     if (b->d->shortcut)
         return add_shortcut(b, l);
     if (b->hp->bank_step)
         return add_banked(b, l);
     if (mixture && b->d->mixture_norm)
-        return add_beside_mixture(b, l);
+        return add_experts_beside_layer(b, l);
     if (mixture && parallel)
         return add_parallel_mixture(b, l);
     if (b->hp->n_ff_shared && !b->hp->n_expert && !parallel && pre)
@@ -485,7 +485,7 @@ static bool add_parts(struct builder *b, int l)
         return false;
     if (mixture)
         return pp_mixer_result(b, l) && pp_attention_added(b, l) && add_mixture(b, l);
-    /* Beside attention, the feed-forward part reads the stream before anything is added to it. */
+    /* In parallel with attention, the feed-forward part reads the stream before anything is added to it. */
     if (parallel && (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed)))
         return false;
     if (!pp_mixer_result(b, l) || !pp_attention_added(b, l))
@@ -495,7 +495,7 @@ static bool add_parts(struct builder *b, int l)
     return pp_ff_down(b, l) && pp_ff_added(b, l);
 }
 
-/* A norm of the stream itself, in place; and behind a part both that and what is added are multiplied. */
+/* MiniMax: x = scales[0] x + scales[1] delta. */
 static void add_to_scaled(struct builder *b, int l, enum pp_stream_scale which)
 {
     const float *scales = b->hp->stream_scales[which];
@@ -506,6 +506,7 @@ static void add_to_scaled(struct builder *b, int l, enum pp_stream_scale which)
                           .out = b->x});
 }
 
+/* MiniMax: norms replace the stream itself. */
 static bool add_normed_stream(struct builder *b, int l)
 {
     const bool states = b->hp->layer[l] & PP_LAYER_RECURRENT;
@@ -518,7 +519,7 @@ static bool add_normed_stream(struct builder *b, int l)
     return true;
 }
 
-/* Solar Pro: what comes into the layer is kept, and is mixed with what is. */
+/* Solar Pro's block skips: a layer's input is kept, or mixed with a kept one; see pp_hparams.skips. */
 static void add_skips(struct builder *b, int l)
 {
     const float share = b->hp->skip_share;
@@ -551,13 +552,13 @@ static bool add_layer(struct builder *b, int l)
     if (b->hp->n_shared_block)
         return pp_zamba_layer(b, l);
     if (b->hp->gaps)
-        return b->hp->one_part ? add_one_part(b, l) : add_what_is_there(b, l);
+        return b->hp->one_part ? add_one_part(b, l) : add_partial_layer(b, l);
     return add_parts(b, l) && (!b->hp->n_embd_layer || add_layer_input(b, l)) &&
            (b->d->gains ? pp_gains_first(b, l)
                         : !pp_decoder_has(b, l, "layer_output_scale.weight") || add_layer_scale(b, l));
 }
 
-/* As wide as the widest layer needs. */
+/* The shape that slots need for the widest layer. */
 static struct pp_layer_shape widest_shape(const struct pp_hparams *hp)
 {
     struct pp_layer_shape widest = {.n_head = hp->n_head, .n_head_kv = hp->n_head_kv, .head_dim = hp->head_dim,
@@ -588,7 +589,7 @@ static void make_slots(struct builder *b)
     if (hp->poly_gates)
         pp_poly_slots(b);
     b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert + hp->n_expert_idle : 1);
-    if (hp->norm_rank) { /* norms are of the stream, and of the vectors of latent attention, which may be wider */
+    if (hp->norm_rank) { /* for norms of the stream and of latent attention's vectors, whichever is wider */
         const int64_t low = hp->q_lora_rank > hp->kv_lora_rank ? hp->q_lora_rank : hp->kv_lora_rank;
         b->norm_low = pp_plan_slot(p, hp->norm_rank);
         b->norm_gates = pp_plan_slot(p, low > hp->n_embd ? low : hp->n_embd);
@@ -630,13 +631,13 @@ static void make_slots(struct builder *b)
     b->shared_act = pp_plan_slot(p, hp->n_ff_shared);
     b->shared_weight = pp_plan_slot(p, 1);
     if (b->d->shared_expert_mix) {
-        b->expert_part = pp_plan_slot(p, 1);
-        b->shared_both_shares = pp_plan_slot(p, 2);
+        b->expert_share = pp_plan_slot(p, 1);
+        b->mix_logits = pp_plan_slot(p, 2);
     }
 }
 
-/* What has fewer values than the stream, which a matrix makes out of them; what is learned of the position comes behind
- * that. embed: into the stream. */
+/* Embeddings of n_embd_in values, which a matrix brings to n_embd (OPT 350M). Learned positions are added after it.
+ * embed: the operation for embeddings of full width. */
 static bool add_narrow_embedding(struct builder *b, struct pp_op embed)
 {
     const int proj = pp_plan_linear(b->p, b->s, b->hp->n_embd, b->hp->n_embd_in, b->err, "embd_proj");
@@ -693,8 +694,8 @@ static bool add_embedding(struct builder *b)
     return true;
 }
 
-/* Layers' own inputs: a projection of what goes into the first layer, normed layer by layer, and what a table has for
- * the token, if there is one; both added up, by the root of a half. */
+/* Gemma 3n's and 4's per-layer inputs: the embeddings projected and normalised layer by layer, plus the token's row of
+ * a second table, times sqrt(1/2). Without the table (projected_inputs) the former alone. */
 static bool add_layer_inputs(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
@@ -723,8 +724,8 @@ static bool add_layer_inputs(struct builder *b)
     return true;
 }
 
-/* An encoder's vectors. A matrix that makes them wider, or two, may stand behind what is pooled of them, which pooling
- * may as well come after: nothing is added behind them, and the mean of products is the product of the mean. */
+/* An encoder's output. Its dense layers are applied to every position, though models define them after pooling: they
+ * have no bias, and the mean of products is the product of the mean. */
 static bool add_vectors(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
@@ -754,7 +755,7 @@ static bool add_vectors(struct builder *b)
     return true;
 }
 
-/* Several residual streams, and back. */
+/* From one residual stream to several, and back. */
 static bool split_streams(struct builder *b)
 {
     return b->hp->hyper ? pp_hyper_split(b) : pp_altup_split(b);
@@ -765,7 +766,7 @@ static bool join_streams(struct builder *b)
     return b->hp->hyper ? pp_hyper_join(b) : pp_altup_join(b);
 }
 
-/* All layers, as often as the model says. */
+/* All layers, n_loops times, with the last norm between the passes unless loops_unnormed. */
 static bool add_loops(struct builder *b)
 {
     const int n_layer = (int)b->hp->n_layer, n_loops = b->hp->n_loops ? (int)b->hp->n_loops : 1;
@@ -784,8 +785,9 @@ static bool add_loops(struct builder *b)
     return true;
 }
 
-/* HRM-Text's two stacks, between states of two kinds, of which the high one begins as the embeddings and the low one as
- * a vector: both added up go through a stack and its norm, and become the state of its kind. */
+/* HRM-Text: a high and a low state, which start as the embeddings and as a learned vector. Each step runs a stack of
+ * half the layers, and a norm, on the sum of both, and replaces one of them: low_cycles times the low state by the low
+ * stack, then the high state by the high stack; all of this high_cycles times. */
 static bool add_cycles(struct builder *b)
 {
     const int half = (int)b->hp->n_layer / 2, runs = (int)b->hp->low_cycles + 1;
@@ -815,7 +817,7 @@ static bool add_cycles(struct builder *b)
     return true;
 }
 
-/* Between the last norm and the logits, from b->normed to b->delta. */
+/* dense_head, between the last norm and the logits: from b->normed to b->delta. */
 static bool add_dense_head(struct builder *b)
 {
     const int n_layer = (int)b->hp->n_layer;
@@ -831,7 +833,7 @@ static bool add_dense_head(struct builder *b)
     return true;
 }
 
-/* The bias of logits, where the matrix may be the embeddings. */
+/* The bias of the logits. With tied embeddings the linear is token_embd, which does not find output.bias by itself. */
 static bool add_head_bias(struct builder *b, int head)
 {
     const struct pp_tensor *bias = pp_plan_tensor(b->s, 0, b->hp->n_vocab, b->err, "output.bias");
@@ -839,7 +841,7 @@ static bool add_head_bias(struct builder *b, int head)
     return bias != NULL;
 }
 
-/* Logits, of the rows that want an output. */
+/* The logits of the rows that want an output. */
 static bool add_output(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;

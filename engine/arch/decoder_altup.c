@@ -1,6 +1,6 @@
-/* decoder_altup.c - AltUp (arXiv 2301.13310), as Gemma 3n has it: several residual streams. A layer guesses what they
- * will be out of what they are, computes the first one, and corrects all by how far off that guess was. What the
- * layer's own input makes of it goes into the others. Attention has a product of low rank beside it (arXiv
+/* decoder_altup.c - AltUp (arXiv 2301.13310) as in Gemma 3n: several residual streams. A layer predicts the streams
+ * from their present values, computes the first one, and corrects all by the error of the first one's prediction. The
+ * per-layer input is added to all but the first. In parallel with attention there is LAuReL's low-rank branch (arXiv
  * 2411.07501). */
 #include <math.h>
 
@@ -17,7 +17,7 @@ static int stream(struct builder *b, int which, int i)
     return pp_plan_part(b->p, b->streams[which], i * b->hp->n_embd, b->hp->n_embd);
 }
 
-/* From a stream to the numbers by which streams are mixed, or by which a result is spread. */
+/* The coefficients of the prediction (n * n, in b->mixing) or of the correction (n, in b->spreading), from a stream. */
 static bool add_coefficients(struct builder *b, int l, int from, const char *kind, int out)
 {
     const int64_t n = b->hp->n_stream;
@@ -34,7 +34,8 @@ static bool add_coefficients(struct builder *b, int l, int from, const char *kin
     return true;
 }
 
-/* What goes into attention comes out of a product of low rank as well; q, k and v are made beside it. */
+/* LAuReL: attention's normalised input plus norm(W_r W_l input). The input is normalised again first, as attention's
+ * projections may have kept it to themselves. */
 static bool add_laurel(struct builder *b, int l)
 {
     const int64_t n = b->hp->laurel_rank, n_embd = b->hp->n_embd;
@@ -50,7 +51,7 @@ static bool add_laurel(struct builder *b, int l)
     return true;
 }
 
-/* The layer's own input, read behind a vector of weights, goes into all streams but the first. */
+/* The per-layer input, gated by the first stream times a vector, is added to all streams but the first. */
 static bool add_stream_input(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd_layer, n_embd = b->hp->n_embd;
@@ -96,7 +97,7 @@ bool pp_altup_layer(struct builder *b, int l)
     return true;
 }
 
-/* The first stream is the embedding; the others are projections of it, as long as it is. */
+/* The first stream is the embedding, the others are projections of it, scaled to its length. */
 bool pp_altup_split(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;
@@ -111,7 +112,7 @@ bool pp_altup_split(struct builder *b)
     return true;
 }
 
-/* And back: their mean. */
+/* The mean of the first stream and of projections of the others, scaled to the first one's length. */
 bool pp_altup_join(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;

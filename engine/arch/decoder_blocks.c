@@ -1,9 +1,11 @@
-/* decoder_blocks.c - an index that picks blocks of positions for each head of keys: MiniMax M3's. It has as many heads
- * as there are of keys, each with a query, and all of them one key, all normed and rotated. The score of a block is the
- * largest product of a head's query with the keys of its positions, and attention of the query heads that share a head
- * of keys sees the positions of the blocks with the largest scores. The last few blocks, the row's own being one, are
- * seen in any case. Or Qwen 4's: a block has one key, the mean of those of its positions, normed and rotated behind,
- * the heads' scores are added up, and all heads of attention see the same. */
+/* decoder_blocks.c - indexers that pick blocks of positions.
+ *
+ * MiniMax M3's has one head for each KV head, with a query each and one key in common, normalised and rotated. A
+ * block's score is the largest product of the head's query with a key of one of its positions. The query heads of a KV
+ * head see the blocks with the largest scores, and in any case the last index_local ones, which include the row's own.
+ *
+ * Qwen 4's has one key for each block, the mean of its positions' keys, which is then normalised and rotated. Scores
+ * are summed over the heads, and all heads of attention see the same blocks. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"

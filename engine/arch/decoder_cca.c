@@ -1,11 +1,12 @@
-/* decoder_cca.c - compressed convolutional attention (arXiv 2510.04476) as ZAYA has it (arXiv 2511.17127): queries and
- * keys go through two convolutions of two positions, the first value by value, the second head by head; the mean of
- * each query and its key is added, all are made as long, and keys are multiplied by a number of their head. Half of the
- * values are those of the position before. And what experts are chosen by: a few values, to which those of the layer
- * before are added, and three matrices. */
+/* decoder_cca.c - compressed convolutional attention (arXiv 2510.04476) as in ZAYA (arXiv 2511.17127): queries and keys
+ * go through two convolutions over two positions, the first depthwise, the second with a matrix for each head; the mean
+ * of each query and its key is added; all heads are scaled to the same length, and keys then by a number of their head.
+ * Half of the values are projected from the position before.
+ *
+ * And ZAYA's router: a narrow vector, to which the previous layer's is added, and three matrices. */
 #include "engine/arch/decoder_int.h"
 
-/* Of the length of queries and keys, which has none but what keeps 0 from being divided by. */
+/* The epsilon of the scaling of queries and keys, which only guards against a division by 0. */
 static const float UNIT_EPS = 1e-14f;
 
 static void add_sum(struct builder *b, int l, float scale, int in, int out)
@@ -22,7 +23,7 @@ static bool add_last(struct builder *b, int l, int in, const struct pp_tensor *b
     return true;
 }
 
-/* Each head by a matrix of its own. */
+/* Multiplies each head of queries and keys by a matrix of its own. */
 static bool add_mix(struct builder *b, int l, const char *kind, int in, int out)
 {
     const int64_t n = b->shape.n_head + b->shape.n_head_kv, dim = b->shape.head_dim;
@@ -31,8 +32,8 @@ static bool add_mix(struct builder *b, int l, const char *kind, int in, int out)
     return heads >= 0;
 }
 
-/* From qk_before to q and k. What comes before the first position is nothing for the first convolution, and what that
- * makes of nothing, its bias, for the second. */
+/* From qk_before to q and k. Before the first position the first convolution's input is 0, and the second one's the
+ * first one's output for zeros, which is its bias. */
 static bool add_convolutions(struct builder *b, int l)
 {
     const int64_t n = b->n_q + b->n_kv;
@@ -56,14 +57,15 @@ static bool add_convolutions(struct builder *b, int l)
     return bias.bias != NULL;
 }
 
-static void make_long(struct builder *b, int l, int slot)
+static void add_unit_norm(struct builder *b, int l, int slot)
 {
     add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .layer = l, .weight = b->head_ones, .scale = UNIT_EPS, .in = slot,
                           .in2 = NONE, .out = slot});
 }
 
-/* Of each query the mean with its key goes into it, and the mean of those into the key; then both are made long. (Not
- * side by side: attention would take them for norms of its own, behind which keys are not scaled.) */
+/* To each query its mean with the key of its group is added, and to each key the mean of those means; then both are
+ * scaled to the same length. (The two scalings are kept apart: next to each other, the backend would fuse them into
+ * attention, which has no room for the keys' factors after them.) */
 static bool add_means(struct builder *b, int l)
 {
     struct pp_op scale = {.kind = PP_OP_AFFINE, .layer = l, .in = b->k, .in2 = NONE, .out = b->k};
@@ -73,12 +75,12 @@ static bool add_means(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 0.5f, .layer = l, .in = b->means,
                           .in2 = NONE, .out = b->means});
     add_sum(b, l, 0, b->means, b->q);
-    make_long(b, l, b->q);
+    add_unit_norm(b, l, b->q);
     for (int64_t i = 0; i < each; i++) {
         add_take(b, l, b->means, each * dim, i * dim, dim, b->key_means);
         add_sum(b, l, 1.0f / (float)each, b->key_means, b->k);
     }
-    make_long(b, l, b->k);
+    add_unit_norm(b, l, b->k);
     scale.weight = pp_plan_tensor(b->s, 0, b->shape.n_head_kv, b->err, "blk.%d.attn_k_scale.weight", l);
     add(b, scale);
     return scale.weight != NULL;
@@ -121,7 +123,7 @@ void pp_convolved_slots(struct builder *b)
     b->key_means = pp_plan_slot(b->p, b->n_kv);
 }
 
-/* From `normed` to `router`. */
+/* ZAYA's router, from `normed` to the logits. */
 bool pp_deep_router(struct builder *b, int l)
 {
     static const char *const kinds[] = {"ffn_router_1", "ffn_router_2", "ffn_gate_inp"};

@@ -1,21 +1,24 @@
-/* decoder_compressed.c - attention of which one vector of a position is the key of all heads and their value, too, and
- * which sees few positions, but behind them whole blocks by one vector each: DeepSeek V4's.
+/* decoder_compressed.c - DeepSeek V4's attention: one vector of a position serves all heads as key and value, and a row
+ * sees a window of positions and, before that, blocks of positions compressed to one vector each.
  *
- * Its technical report calls blocks of 4 positions compressed sparse attention: each is made of the block before it as
- * well, and an index, whose keys are made in the same way, picks those that a row sees; and longer ones heavily
- * compressed attention, of which a row sees all. The scores of the index are those of DeepSeek V3.2's (arXiv
- * 2512.02556): what the published code multiplies them by, and the Hadamard matrix on both sides of them, change no
- * order. It also rounds keys to FP8 and those of the index to FP4, which is not done here. As values are keys, a part
- * of them is rotated; it is turned back in what attention gives, by the row's position. */
+ * The technical report calls it compressed sparse attention where blocks have 4 positions: a block's vector is computed
+ * from the previous block, too, and an indexer, whose keys are compressed in the same way, picks the blocks that a row
+ * sees. With longer blocks it is heavily compressed attention, and a row sees all. The indexer's scores are those of
+ * DeepSeek V3.2 (arXiv 2512.02556), without the constant factors and the Hadamard matrix of the published code, which
+ * do not change their order. That code also rounds keys to FP8 and the indexer's to FP4; we do not.
+ *
+ * As values are keys, their last rope_dim dimensions are rotated; attention's output is rotated back by the row's
+ * position. */
 
 #include "engine/arch/decoder_int.h"
 
-/* What makes keys of blocks: projections called NAME_kv and NAME_gate of the normed input. */
+/* What compresses blocks: the projections NAME_kv and NAME_gate of the normalised input. A block's key is the sum of
+ * the former over its positions, weighted by a softmax of the latter. */
 struct compressor {
     const char *name;     /* "attn_compressor" */
     int64_t dim;          /* of a key */
-    int kv, gate;         /* projections */
-    int brought, share, key; /* slots */
+    int kv, gate;         /* linears */
+    int block_in, block_gate, key; /* slots */
 };
 
 static int64_t width_of(const struct builder *b, int l, int64_t dim)
@@ -26,22 +29,22 @@ static int64_t width_of(const struct builder *b, int l, int64_t dim)
 static bool find_compressor(struct builder *b, int l, struct compressor *c)
 {
     const int64_t width = width_of(b, l, c->dim), n_embd = b->hp->n_embd;
-    c->brought = pp_plan_part(b->p, c->brought, 0, width);
-    c->share = pp_plan_part(b->p, c->share, 0, width);
+    c->block_in = pp_plan_part(b->p, c->block_in, 0, width);
+    c->block_gate = pp_plan_part(b->p, c->block_gate, 0, width);
     return (c->kv = pp_plan_linear(b->p, b->s, width, n_embd, b->err, "blk.%d.%s_kv", l, c->name)) >= 0 &&
            (c->gate = pp_plan_linear(b->p, b->s, width, n_embd, b->err, "blk.%d.%s_gate", l, c->name)) >= 0;
 }
 
-static void add_brought(struct builder *b, int l, const struct compressor *c)
+static void add_block_inputs(struct builder *b, int l, const struct compressor *c)
 {
-    add_linear(b, l, c->kv, b->normed, c->brought);
-    add_linear(b, l, c->gate, b->normed, c->share);
+    add_linear(b, l, c->kv, b->normed, c->block_in);
+    add_linear(b, l, c->gate, b->normed, c->block_gate);
 }
 
 static bool add_compression(struct builder *b, int l, const struct compressor *c)
 {
     const int64_t stride = b->hp->compress[l];
-    struct pp_op op = {.kind = PP_OP_COMPRESS, .layer = l, .stride = stride, .in = c->brought, .in2 = c->share,
+    struct pp_op op = {.kind = PP_OP_COMPRESS, .layer = l, .stride = stride, .in = c->block_in, .in2 = c->block_gate,
                        .out = c->key};
     op.weight = pp_plan_tensor(b->s, 0, c->dim, b->err, "blk.%d.%s_norm.weight", l, c->name);
     op.bias = pp_plan_tensor(b->s, stride, width_of(b, l, c->dim), b->err, "blk.%d.%s_ape.weight", l, c->name);
@@ -49,7 +52,7 @@ static bool add_compression(struct builder *b, int l, const struct compressor *c
     return op.weight && op.bias;
 }
 
-/* The projections of a layer. */
+/* The linears of a layer. */
 struct projections {
     int q_a, q_b, kv, index_q, index_weights, o;
     struct compressor keys, index;
@@ -59,10 +62,11 @@ static bool find_projections(struct builder *b, int l, struct projections *x)
 {
     const struct pp_hparams *hp = b->hp;
     const bool picks = hp->compress[l] == PP_COMPRESS_PICKED;
-    *x = (struct projections){.keys = {.name = "attn_compressor", .dim = hp->head_dim, .brought = b->brought,
-                                       .share = b->share, .key = b->key},
+    *x = (struct projections){.keys = {.name = "attn_compressor", .dim = hp->head_dim, .block_in = b->block_in,
+                                       .block_gate = b->block_gate, .key = b->block_key},
                               .index = {.name = "indexer_compressor", .dim = hp->index_dim,
-                                        .brought = b->index_brought, .share = b->index_share, .key = b->index_k}};
+                                        .block_in = b->index_block_in, .block_gate = b->index_block_gate,
+                                        .key = b->index_k}};
     return (x->q_a = pp_plan_linear(b->p, b->s, hp->q_lora_rank, hp->n_embd, b->err, "blk.%d.attn_q_a", l)) >= 0 &&
            (x->q_b = pp_plan_linear(b->p, b->s, b->n_q, hp->q_lora_rank, b->err, "blk.%d.attn_q_b", l)) >= 0 &&
            (x->kv = pp_plan_linear(b->p, b->s, hp->head_dim, hp->n_embd, b->err, "blk.%d.attn_kv", l)) >= 0 &&
@@ -76,14 +80,14 @@ static bool find_projections(struct builder *b, int l, struct projections *x)
                                                           "blk.%d.indexer.proj", l)) >= 0));
 }
 
-/* Keys of blocks, and which of them are picked. */
+/* The keys of blocks, and the indexer's picks among them. */
 static bool add_blocks(struct builder *b, int l, const struct projections *x)
 {
     const struct pp_hparams *hp = b->hp;
     if (!add_compression(b, l, &x->keys))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .stride = hp->compress[l], .in = b->key, .in2 = NONE,
-                          .out = NONE});
+    add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .stride = hp->compress[l], .in = b->block_key,
+                          .in2 = NONE, .out = NONE});
     if (hp->compress[l] != PP_COMPRESS_PICKED)
         return true;
     if (!add_compression(b, l, &x->index))
@@ -100,8 +104,8 @@ static void add_rotation(struct builder *b, int l, int slot)
                           .in = slot, .in2 = NONE, .out = slot});
 }
 
-/* From queries and keys to what attention gives. */
-static bool add_seeing(struct builder *b, int l)
+/* From queries and keys to the output of attention. */
+static bool add_attention(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t stride = hp->compress[l], n_picked = stride == PP_COMPRESS_PICKED ? hp->index_top_k : 0;
@@ -136,9 +140,9 @@ bool pp_compressed_result(struct builder *b, int l)
     add_linear(b, l, x.q_a, b->normed, b->q_low);
     add_linear(b, l, x.kv, b->normed, b->k);
     if (blocks)
-        add_brought(b, l, &x.keys);
+        add_block_inputs(b, l, &x.keys);
     if (picks) {
-        add_brought(b, l, &x.index);
+        add_block_inputs(b, l, &x.index);
         add_linear(b, l, x.index_weights, b->normed, b->index_weights);
     }
     if (!pp_decoder_norm(b, l, "attn_q_a_norm", hp->q_lora_rank, b->q_low, b->q_low_normed))
@@ -146,7 +150,7 @@ bool pp_compressed_result(struct builder *b, int l)
     add_linear(b, l, x.q_b, b->q_low_normed, b->q);
     if (picks)
         add_linear(b, l, x.index_q, b->q_low_normed, b->index_q);
-    if ((blocks && !add_blocks(b, l, &x)) || !add_seeing(b, l))
+    if ((blocks && !add_blocks(b, l, &x)) || !add_attention(b, l))
         return false;
     const int groups = pp_plan_heads(b->p, b->s, (int)hp->o_groups, hp->o_rank, of_group, b->err,
                                      "blk.%d.attn_output_a.weight", l);
@@ -164,13 +168,13 @@ void pp_compressed_slots(struct builder *b)
     b->q = pp_plan_slot(b->p, b->n_q);
     b->k = pp_plan_slot(b->p, hp->head_dim);
     b->grouped = pp_plan_slot(b->p, hp->o_groups * hp->o_rank);
-    b->brought = pp_plan_slot(b->p, 2 * hp->head_dim);
-    b->share = pp_plan_slot(b->p, 2 * hp->head_dim);
-    b->key = pp_plan_slot(b->p, hp->head_dim);
+    b->block_in = pp_plan_slot(b->p, 2 * hp->head_dim);
+    b->block_gate = pp_plan_slot(b->p, 2 * hp->head_dim);
+    b->block_key = pp_plan_slot(b->p, hp->head_dim);
     if (!hp->index_top_k)
         return;
-    b->index_brought = pp_plan_slot(b->p, 2 * hp->index_dim);
-    b->index_share = pp_plan_slot(b->p, 2 * hp->index_dim);
+    b->index_block_in = pp_plan_slot(b->p, 2 * hp->index_dim);
+    b->index_block_gate = pp_plan_slot(b->p, 2 * hp->index_dim);
     b->index_q = pp_plan_slot(b->p, hp->n_index_head * hp->index_dim);
     b->index_k = pp_plan_slot(b->p, hp->index_dim);
     b->index_weights = pp_plan_slot(b->p, hp->n_index_head);

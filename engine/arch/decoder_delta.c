@@ -1,15 +1,15 @@
-/* decoder_delta.c - the gated delta rule (arXiv 2412.06464) as a part of a decoder's layers, behind short convolutions
- * of queries, keys and values: Qwen3-Next has one for all three, OLMo hybrid and Kimi Linear one for each. Kimi
- * Linear's (arXiv 2510.26692) has decays for each row of a state, which come of a product of low rank, as gates do.
+/* decoder_delta.c - the gated delta rule (arXiv 2412.06464), after short convolutions of queries, keys and values:
+ * Qwen3-Next has one convolution for all three, OLMo Hybrid and Kimi Linear have one for each. Kimi Linear's version
+ * (arXiv 2510.26692) has a decay for each row of a state; decays and gates come from low-rank pairs of matrices.
  *
- * Jet-Nemotron (arXiv 2508.15884) has one for values only, whose taps are made anew for each position: of what the
- * layer reads, by two matrices with SiLU between them. */
+ * Jet-Nemotron (arXiv 2508.15884) convolves values only, with taps that are computed for each position from the layer's
+ * input, by two matrices with SiLU in between. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 
-/* Whether a matrix of this layer gives queries, keys, values and gates of one key head after the other, beta and decay
- * likewise: Qwen3-Next's folders, and old files of it. */
+/* Whether the layer has the matrix `kind`, whose rows are grouped by key head: ssm_in (queries, keys, values and gates)
+ * or ssm_ba (beta and decay). So have Qwen3-Next's folders and its early GGUF files. */
 static bool is_by_key_head(const struct builder *b, int l, const char *kind)
 {
     char name[64];
@@ -17,7 +17,7 @@ static bool is_by_key_head(const struct builder *b, int l, const char *kind)
     return pp_source_tensor(b->s, name) != NULL;
 }
 
-/* Queries, keys and values, each of its own matrix behind its own convolution. */
+/* Queries, keys and values may each have a matrix and a convolution of their own: is_apart. */
 enum { Q, K, V, N_PARTS };
 static const char letters[] = "qkv";
 
@@ -51,7 +51,7 @@ static void add_convolution(struct builder *b, int l, const struct pp_tensor *ta
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = out, .in2 = NONE, .out = out});
 }
 
-/* The same where taps are the row's own; queries and keys only go through SiLU. */
+/* Jet-Nemotron: values are convolved with the row's own taps, queries and keys only go through SiLU. */
 static bool add_made_convolution(struct builder *b, int l)
 {
     const int64_t rank = b->hp->tap_rank, values = part_width(b, V);
@@ -71,7 +71,7 @@ static bool add_made_convolution(struct builder *b, int l)
     return taps >= 0;
 }
 
-/* From `mixed` to queries, keys and values. */
+/* The convolutions, from `mixed` to queries, keys and values. */
 static bool add_convolutions(struct builder *b, int l)
 {
     if (b->hp->tap_rank)
@@ -94,7 +94,7 @@ static bool add_convolutions(struct builder *b, int l)
     return true;
 }
 
-/* What the convolutions read, and the gate. */
+/* The input projections: what the convolutions read, and the gate. */
 static bool add_state_input(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
@@ -117,7 +117,7 @@ static bool add_state_input(struct builder *b, int l)
     return in >= 0;
 }
 
-/* Takes apart what is by key head. */
+/* Splits the output of ssm_in, for each key head [q, k, v of its value heads, gates of these]. */
 static void take_state_input(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
@@ -129,7 +129,7 @@ static void take_state_input(struct builder *b, int l)
     add_take(b, l, b->state_in, period, 2 * key + value, value, b->state_gate);
 }
 
-/* beta and decay of each head; *r learns where they are. */
+/* beta and decay of each head; fills in where they are in *r. */
 static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
 {
     const int64_t n = b->hp->n_state_head, share = n / b->hp->n_state_key_head;
@@ -150,7 +150,7 @@ static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
     return decay >= 0;
 }
 
-/* The two matrices of a product of low rank; or the one that families have in their place, and -1. */
+/* The matrices ssm_{letter}_a and ssm_{letter}_b of a low-rank pair; or the single one in their place, and -1. */
 static bool find_low(struct builder *b, int l, char letter, int linears[2])
 {
     const int64_t rank = b->hp->state_key_dim, n = b->hp->n_state_head * rank;
@@ -167,7 +167,7 @@ static bool find_low(struct builder *b, int l, char letter, int linears[2])
     return linears[1] >= 0;
 }
 
-/* What decays are made of, and gates: the first matrices of their products, or all there is. */
+/* The first matrices for decays (f) and gates (g), or the only ones. */
 static void add_firsts(struct builder *b, int l, const int f[2], const int g[2], const struct pp_tensor *bias)
 {
     pp_plan_linear_bias(b->p, f[1] < 0 ? f[0] : f[1], bias);
@@ -175,7 +175,7 @@ static void add_firsts(struct builder *b, int l, const int f[2], const int g[2],
     add_linear(b, l, g[0], b->normed, g[1] < 0 ? b->state_gate : b->state_raw);
 }
 
-/* A number for each head: a vector, or a matrix of one column, perhaps with dimensions of one around it. */
+/* A number for each head: a vector, or [n, 1] with any further dimensions of 1. */
 static const struct pp_tensor *find_rates(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_state_head;

@@ -1,27 +1,27 @@
-/* decoder_difference.c - attention that is the difference of two (arXiv 2410.05258) as DiffLlama has it: the second
- * half of the heads sees the same values as the first, and what it gives is taken off what the first half gives, times
- * a number of the layer. A head's values are two of the usual kind side by side, so that there are half as many heads
- * of results, each twice as long; they are normed without weights.
+/* decoder_difference.c - differential attention (arXiv 2410.05258) as in DiffLlama: the second half of the heads sees
+ * the same values as the first half, and its output, times lambda, a number of the layer, is subtracted from that of
+ * the first half. A head's values are two ordinary heads of values side by side. So there are half as many heads of
+ * results, each twice as wide; they are normalised (RMSNorm without weights) and multiplied by 1 - lambda_init.
  *
- * In Phi 4 Flash (arXiv 2507.06607) heads of both kinds take turns instead of being halves, so that the two of values
- * lie side by side as they come, and norms have weights. Motif (arXiv 2508.09148) has the same, with rotated heads. In
- * Motif 2 (arXiv 2510.06949) queries come in groups, of the first kind all but the last one. Queries of the second kind
- * stand there as often as there are others in the group, so that all heads of keys have as many queries. */
+ * In Phi 4 Flash (arXiv 2507.06607) heads of the two kinds alternate instead of being halves, so that a pair of values
+ * is adjacent already, and norms have weights. Motif (arXiv 2508.09148) is the same with rotated heads. In Motif 2
+ * (arXiv 2510.06949) queries come in groups whose last one is of the second kind. We repeat it as often as there are
+ * others in its group, so that all heads of keys have the same number of queries. */
 #include <math.h>
 
 #include "engine/arch/decoder_int.h"
 #include "engine/base/mem.h"
 #include "engine/rows.h"
 
-static const float WEIGHTED_EPS = 1e-5f; /* of norms with weights, whatever that of others is */
+static const float WEIGHTED_EPS = 1e-5f; /* of norms with weights, whatever the model's epsilon is */
 
-/* What each layer's number begins with, and what is left of results: a layer's own constant, and 1 less it. */
+/* lambda_init, the layer's constant. */
 static double initial(const struct builder *b, int l)
 {
     return 0.8 - 0.6 * exp(-0.3 * (b->hp->difference_before ? l - 1 : l));
 }
 
-/* The exponential of what two vectors have in common. False: *err is set. */
+/* exp(lambda_q . lambda_k), for the pair of vectors `which`. */
 static bool find_factor(struct builder *b, int l, int which, double *factor)
 {
     const int64_t n = b->shape.head_dim;
@@ -45,7 +45,7 @@ static bool find_factor(struct builder *b, int l, int which, double *factor)
     return good;
 }
 
-/* Of heads that take turns all of the first kind, then all of the second: n values from one slot to another. */
+/* Sorts alternating heads: all of the first kind, then all of the second; n values from one slot to another. */
 static void add_kinds(struct builder *b, int l, int in, int64_t n, int out)
 {
     const int64_t dim = b->shape.head_dim;
@@ -53,7 +53,7 @@ static void add_kinds(struct builder *b, int l, int in, int64_t n, int out)
         add_take(b, l, in, 2 * dim, i * dim, dim, pp_plan_part(b->p, out, i * n / 2, n / 2));
 }
 
-/* Queries of the first kind in a group. */
+/* The number of queries of the first kind in a group. */
 static int64_t in_group(const struct builder *b)
 {
     return b->hp->n_noise_head ? b->shape.n_head / 2 / b->hp->n_noise_head : 1;

@@ -1,5 +1,5 @@
-/* decoder_ff.c - the feed-forward part of a decoder's layers: one with a gate or without (arXiv 2002.05202), or a
- * mixture of experts (arXiv 2401.04088), with those that every row uses (arXiv 2401.06066). */
+/* decoder_ff.c - the feed-forward part of a decoder's layers: with a gate (arXiv 2002.05202) or without, or a mixture
+ * of experts (arXiv 2401.04088), perhaps with shared experts (arXiv 2401.06066). */
 #include <math.h>
 #include <stdio.h>
 
@@ -14,7 +14,7 @@ static enum pp_fn gate_fn(const struct builder *b, float bound)
                                                 : PP_FN_SILU_BOUNDED;
 }
 
-/* The function of a gate, whose results and what they multiply may be bounded in some layers. */
+/* Sets a gate's activation function. bound, if not 0: both the gate and the value it multiplies are clamped to it. */
 static void set_gate(const struct builder *b, float bound, struct pp_op *op)
 {
     op->fn = gate_fn(b, bound);
@@ -74,7 +74,7 @@ bool pp_ff_norm(struct builder *b, int l)
     return add_norm(b, l, kind, b->x, b->normed);
 }
 
-/* The biases of a mixture's matrices, if the family has them. */
+/* Finds the biases of the experts' matrices, where there are any. */
 static bool find_biases(struct builder *b, int l, struct pp_experts *e)
 {
     const struct {
@@ -121,7 +121,7 @@ bool pp_shared_expert_down(struct builder *b, int l, int out)
     return down >= 0;
 }
 
-/* The norm of what chooses experts, where that is one of its own. */
+/* Gemma 4: the router has a norm of its own. */
 static bool add_router_norm(struct builder *b, int l)
 {
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->x, .in2 = NONE, .out = b->normed};
@@ -130,7 +130,7 @@ static bool add_router_norm(struct builder *b, int l)
     return norm.weight != NULL;
 }
 
-/* What goes into experts and their router, and the norm that makes it. */
+/* The slot that experts and their router read, and the norm that fills it. */
 static int expert_input(const struct builder *b)
 {
     return b->d->experts_read_stream ? b->x : b->normed;
@@ -144,7 +144,7 @@ static bool add_expert_norm(struct builder *b, int l)
                                 : pp_ff_norm(b, l);
 }
 
-/* What experts are chosen by, of an input. */
+/* The router's logits, from a slot, soft-capped if the model does that. */
 static void add_router_logits(struct builder *b, int l, int router, int in)
 {
     add_linear(b, l, router, in, b->router);
@@ -153,12 +153,12 @@ static void add_router_logits(struct builder *b, int l, int router, int in)
                               .in = b->router, .in2 = NONE, .out = b->router});
 }
 
-/* Each expert's logit, and that of the shared one if its result has a weight, too. */
+/* The router; and the shared expert's weight, a sigmoid, if there is one. */
 static bool add_router(struct builder *b, int l)
 {
     int router, weight = -1;
     if (b->d->early_router)
-        return true; /* it has chosen */
+        return true; /* its logits are there already */
     if (b->hp->router_rank)
         return add_expert_norm(b, l) && pp_deep_router(b, l);
     router = pp_plan_linear(b->p, b->s, b->hp->n_expert + b->hp->n_expert_idle, b->hp->n_embd, b->err,
@@ -166,10 +166,10 @@ static bool add_router(struct builder *b, int l)
     if (router < 0 || !(b->d->experts_plus_dense ? add_router_norm(b, l) : add_expert_norm(b, l)))
         return false;
     add_router_logits(b, l, router, expert_input(b));
-    if (b->d->experts_plus_dense) /* the root of the width, by which the norm's result would be divided */
+    if (b->d->experts_plus_dense) /* Gemma 4 divides the router's input by sqrt(n_embd) */
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)b->hp->n_embd),
                               .layer = l, .in = b->router, .in2 = NONE, .out = b->router});
-    if (b->d->shared_expert_mix && !pp_shared_share(b, l))
+    if (b->d->shared_expert_mix && !pp_shared_expert_mix(b, l))
         return false;
     if (!b->hp->n_ff_shared || !pp_decoder_has(b, l, "ffn_gate_inp_shexp.weight"))
         return true;
@@ -177,12 +177,11 @@ static bool add_router(struct builder *b, int l)
         return false;
     add_linear(b, l, weight, b->normed, b->shared_weight);
     add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->shared_weight,
-                          .in2 = b->shared_act, .out = b->shared_act}); /* its matrix multiplies the weight as well */
+                          .in2 = b->shared_act, .out = b->shared_act}); /* before the down matrix, which is linear */
     return true;
 }
 
-/* Experts between two matrices: the normed input is made as narrow as they are, and what they give as wide as the
- * stream. */
+/* Experts narrower than the stream (n_embd_expert), between a matrix that projects down and one that projects back. */
 static bool add_narrow_experts(struct builder *b, int l, const struct pp_experts *e)
 {
     const int64_t n = b->hp->n_embd_expert, n_embd = b->hp->n_embd;
@@ -246,14 +245,14 @@ bool pp_experts_result(struct builder *b, int l)
         !(e.up = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_up", l)) ||
         !(e.down = pp_plan_matrices(b->p, b->s, n, n_embd, n_ff, b->err, "blk.%d.ffn_down", l)))
         return false;
-    if (!add_expert_norm(b, l)) /* once more: what a projection reads is not kept */
+    if (!add_expert_norm(b, l)) /* again, as the backend may fuse a norm into the projection that reads it */
         return false;
     if (hp->n_embd_expert)
         return add_narrow_experts(b, l, &e);
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e),
                           .in = expert_input(b), .in2 = b->router, .out = b->delta});
     if (b->d->shared_expert_mix)
-        add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->expert_part,
+        add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->expert_share,
                               .in2 = b->delta, .out = b->delta});
     return true;
 }

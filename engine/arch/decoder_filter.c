@@ -1,9 +1,9 @@
-/* decoder_filter.c - what Yuan 2's queries and keys read (arXiv 2311.15786): the normed input, to which two
- * convolutions behind one another add something, normed once more. Each is a product with the position and one with
- * that before. */
+/* decoder_filter.c - Yuan 2's localised filtering (arXiv 2311.15786): queries and keys read norm(h + conv2(conv1(h))),
+ * h being the normalised input. A convolution multiplies the position by one matrix and the position before by
+ * another. */
 #include "engine/arch/decoder_int.h"
 
-static const float FILTER_EPS = 1e-6f; /* of the norm behind */
+static const float FILTER_EPS = 1e-6f; /* of that norm */
 
 static void add_sum(struct builder *b, int l, int in, int out)
 {
@@ -17,11 +17,11 @@ static bool add_last(struct builder *b, int l, int in, int64_t n, int which, int
         return false;
     add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = 2, .weight = b->filter_taps[which], .in = in,
                           .in2 = NONE, .out = last});
-    add_sum(b, l, in, last); /* by how much it was larger */
+    add_sum(b, l, in, last); /* the taps gave before - present */
     return true;
 }
 
-/* A convolution of n_in values to n_out, with room for as many. */
+/* A convolution from n_in to n_out values. last, room: scratch slots of n_in and n_out values. */
 static bool add_filter(struct builder *b, int l, int which, int in, int64_t n_in, int last, int64_t n_out, int room,
                        int out)
 {

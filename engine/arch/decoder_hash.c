@@ -1,13 +1,13 @@
-/* decoder_hash.c - embeddings of several tokens together as Qwen 4 has them: hashes of a token and those before it lead
- * to rows of a large table, which become a value, and a key for each residual stream. A stream takes in so much of the
- * value as the key agrees with it, and what a convolution makes of that at the last few positions. Tokens before the
- * row's own are where the cache has what layers look back at, as in decoder_ngram.c. */
+/* decoder_hash.c - Qwen 4's n-gram embeddings: hashes of a token and those before it select rows of a large table,
+ * from which a value is projected, and a key for each residual stream. To each stream is added the value, weighted by
+ * how well its key matches the stream, and a convolution of such weighted values over a few positions. The tokens
+ * before the row's own come from the cache, as in decoder_ngram.c. */
 #include <math.h>
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 
-/* From the row's token and those before it to the table's rows, side by side. */
+/* From the row's token and those before it to the selected rows of the table, side by side. */
 static bool add_rows(struct builder *b, int l, int out)
 {
     const struct pp_hashed *h = &b->hp->hashed;

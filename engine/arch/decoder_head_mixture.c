@@ -1,10 +1,10 @@
-/* decoder_head_mixture.c - mixtures of heads of attention (arXiv 2210.05144) as JetMoE has them: all rows have the same
- * few keys and values, but each has queries by those experts only that it uses, as many of each as there are heads of
- * keys; and what a head gave goes through a matrix of the expert that made its query. */
+/* decoder_head_mixture.c - experts for attention heads: JetMoE's mixture of attention heads (arXiv 2210.05144). Keys
+ * and values are common to all experts. Each expert that a row uses makes n_head_kv queries, and the outputs of these
+ * heads go through that expert's output matrix. And K2 Horizon's experts for values. */
 
 #include "engine/arch/decoder_int.h"
 
-/* Experts that are a matrix each. */
+/* Finds experts that are one matrix each, of queries or outputs, or (applied) of values. */
 static bool find_matrices(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in,
                           struct pp_experts *e)
 {
@@ -23,7 +23,7 @@ bool pp_head_mixture_queries(struct builder *b, int l)
     if (router < 0 || !find_matrices(b, l, "attn_q", b->n_kv, n_embd, &e))
         return false;
     add_linear(b, l, router, b->normed, b->head_router);
-    if (!add_norm(b, l, "attn_norm", b->x, b->normed)) /* once more: what a projection reads is not kept */
+    if (!add_norm(b, l, "attn_norm", b->x, b->normed)) /* again, as the backend may fuse it into the router */
         return false;
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
                           .in2 = b->head_router, .out = b->tiled});
@@ -52,7 +52,7 @@ bool pp_mixed_values_router(struct builder *b, int l)
                                       l);
     if (router < 0)
         return false;
-    pp_plan_linear_bias(b->p, router, NULL); /* it only chooses */
+    pp_plan_linear_bias(b->p, router, NULL); /* attn_v_gate.bias takes part in the choice only, not in the weights */
     add_linear(b, l, router, b->normed, b->head_router);
     return true;
 }
@@ -67,7 +67,7 @@ bool pp_mixed_values(struct builder *b, int l)
     if (pp_decoder_has(b, l, "attn_v_gate.bias") &&
         !(e.choice_bias = pp_plan_tensor(b->s, 0, e.n, b->err, "blk.%d.attn_v_gate.bias", l)))
         return false;
-    if (!add_norm(b, l, "attn_norm", b->x, b->normed)) /* once more: what a projection reads is not kept */
+    if (!add_norm(b, l, "attn_norm", b->x, b->normed)) /* again, as the backend may fuse it into the projections */
         return false;
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
                           .in2 = b->head_router, .out = b->v});

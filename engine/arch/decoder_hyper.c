@@ -1,13 +1,12 @@
-/* decoder_hyper.c - several residual streams, of which every part of a layer reads a sum and to all of which it writes:
- * hyper-connections (arXiv 2409.19606), and manifold-constrained ones (arXiv 2512.24880), of which plan.h has the
- * formulas; or, in Qwen 4, gated residuals, where parts read the mean of all streams, each value with a gate of its
- * own. */
+/* decoder_hyper.c - several residual streams. Every part of a layer reads a weighted sum of them and writes to all:
+ * hyper-connections (arXiv 2409.19606) and manifold-constrained ones (arXiv 2512.24880), whose formulas are in plan.h.
+ * Or, in Qwen 4, gated residuals: parts read the mean of all streams, each value multiplied by a gate of its own. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 
-/* The numbers of a part called NAME, from all streams, normed together; and what it reads, in the stream's slot.
- * `ends`: behind the last layer, where nothing is written. */
+/* Computes the coefficients of the connection NAME from all streams, normalised together, and x, which the part reads.
+ * ends: it is the one after the last layer, which only reads. */
 static bool connect(struct builder *b, int l, const char *name, bool ends)
 {
     const struct pp_hparams *hp = b->hp;
@@ -34,7 +33,7 @@ static bool connect(struct builder *b, int l, const char *name, bool ends)
     return true;
 }
 
-/* x = the mean of streams that lie side by side. */
+/* x = the mean of the streams in a slot. */
 static void add_mean(struct builder *b, int l, int streams)
 {
     const int64_t n = b->hp->n_stream, n_embd = b->hp->n_embd;
@@ -60,8 +59,8 @@ static void add_fn(struct builder *b, int l, enum pp_fn fn, float scale, int slo
                           .out = slot});
 }
 
-/* Qwen 4's: gates for each value of all streams, each of which is normed by itself, and numbers for what is written.
- * `ends`: behind the last layer, where nothing is. */
+/* Qwen 4: computes a gate for each value of all streams, from the streams normalised one by one, x, and the
+ * coefficients by which the part's output is written. ends: as above. */
 static bool gate_streams(struct builder *b, int l, const char *name, bool ends)
 {
     const int64_t n = b->hp->n_stream, width = n * b->hp->n_embd;

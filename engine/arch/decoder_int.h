@@ -1,14 +1,21 @@
-/* decoder_int.h - a decoder's plan in the making: decoder.c builds it layer by layer, decoder_mixers.c those parts of
- * layers that read other positions, decoder_ff.c the others, decoder_altup.c several streams, decoder_delta.c the delta
- * rule, decoder_lightning.c lightning attention, decoder_mlstm.c xLSTM's states, decoder_difference.c what makes a
- * difference of attention, decoder_scored.c keys with scores, decoder_blocks.c an index that picks blocks,
- * decoder_compressed.c attention to compressed blocks, decoder_filter.c filters in front of queries and keys,
- * decoder_cca.c convolutions behind them, decoder_mean.c attention and states whose mean counts,
- * decoder_head_mixture.c heads of experts, decoder_zamba.c layers that have
- * parts in common, decoder_hyper.c hyper-connections, decoder_ngram.c embeddings of several tokens, decoder_hash.c
- * those of Qwen 4, decoder_scan.c, decoder_scan_heads.c, decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c and
- * decoder_lru.c what has states that are made step by step, decoder_gains.c numbers by which parts are multiplied.
- * Private to them. */
+/* decoder_int.h - building a decoder's plan, layer by layer. Private to engine/arch/decoder*.c:
+ *
+ *   decoder.c              embeddings, residual stream, order of parts, output
+ *   decoder_mixers.c       the parts that look at other positions: attention, latent attention, short convolutions,
+ *                          Mamba 2, and the choice among the following
+ *   decoder_ff.c           feed-forward parts and experts
+ *   decoder_altup.c        Gemma 3n's streams               decoder_hyper.c     hyper-connections
+ *   decoder_blocks.c       an indexer that picks blocks     decoder_compressed.c  DeepSeek V4's compressed blocks
+ *   decoder_difference.c   differential attention           decoder_scored.c    keys with scores of their own
+ *   decoder_filter.c       filters before queries and keys  decoder_cca.c       convolutions after them
+ *   decoder_head_mixture.c experts for heads                decoder_mean.c      the mean of attention and Mamba
+ *   decoder_loops.c        a second pass through layers     decoder_gains.c     Talkie's scalars
+ *   decoder_delta.c        the gated delta rule             decoder_lightning.c lightning attention
+ *   decoder_mlstm.c        xLSTM                            decoder_lru.c       Griffin's recurrence
+ *   decoder_scan.c         Mamba                            decoder_scan_heads.c  Zamba's heads of it
+ *   decoder_rwkv.c, decoder_rwkv4.c, decoder_rwkv6.c  RWKV 7, 4 and 6
+ *   decoder_zamba.c        layers that share a block        decoder_shared.c    weights for the shared expert
+ *   decoder_poly.c         PolyNorm                         decoder_ngram.c, decoder_hash.c  embeddings of n-grams */
 #ifndef PP_ENGINE_ARCH_DECODER_INT_H
 #define PP_ENGINE_ARCH_DECODER_INT_H
 
@@ -16,98 +23,122 @@
 
 enum { NONE = -1 }; /* no slot */
 
-/* Slots of latent attention whose widths layers differ in. */
+/* Slots of latent attention whose widths may differ between layers with and without a window. */
 enum { LATENT_HEAD_Q, LATENT_Q, LATENT_K, LATENT_ATT, LATENT_VALUES, N_LATENT_SLOTS };
 
-/* A plan in the making. */
+/* A plan in the making. An int without another meaning is a slot: one vector per row, reused from layer to layer. Slots
+ * of features that the model lacks are not made; their members are 0 and not used. */
 struct builder {
     const struct pp_source *s;
     const struct pp_hparams *hp;
     const struct pp_decoder *d;
     struct pp_plan *p;
     struct pp_error *err;
-    struct pp_layer_shape shape; /* of the layer that is built */
-    int64_t n_q, n_kv;       /* values of all its queries, of all its keys */
-    int64_t n_v, n_att;      /* likewise of its values, and of what attention gives */
-    bool fused_qkv;          /* one matrix for q, k and v */
-    const struct pp_tensor *ones; /* of norms without weights; or NULL */
-    const struct pp_tensor *head_ones, *local_ones; /* of those of heads; of heads of layers with a window */
-    int x, normed, delta;    /* the residual stream; a normed copy; what is to be added */
-    int inputs, projected;   /* of all layers, their own: [n_layer][n_embd_layer] */
-    int input;               /* of the layer, weighed */
-    int streams[2];          /* residual streams side by side, as they are and as they will be; x: the first's copy */
-    int modalities, mixing, spreading; /* what tells how streams are mixed; how they are, and how far a result goes */
-    const struct pp_tensor *stream_ones; /* with hyper-connections, of which streams[1] is all of them normed, `mixing`
-                                what numbers are made of, and `spreading` those: of the norm of all */
-    int norm_low, norm_gates; /* with norm_rank: what gates of a norm's result are made of, and those */
-    const char *gated_norm;  /* the norm that `normed` has, gates included, which need not be made again; or NULL */
-    int gated_layer;         /* that norm's */
-    int stream_gates;        /* with stream_rank, where `mixing` is what they are made of: gates, and what they let
-                                through */
-    int low, laurel;         /* what stands beside attention, and half-way there */
-    int shared_both_shares, expert_part; /* with shared_expert_mix: two numbers, and by how much the first is larger */
+    struct pp_layer_shape shape; /* of the present layer */
+    int64_t n_q, n_kv;       /* its widths: queries of all heads, keys of all heads, */
+    int64_t n_v, n_att;      /* values of all heads, and the output of attention */
+    bool fused_qkv;          /* q, k and v are one matrix */
+    const struct pp_tensor *ones; /* [n_embd], the weight of norms without one; or NULL */
+    const struct pp_tensor *head_ones, *local_ones; /* the same for heads, and for heads of layers with a window */
+    int x, normed, delta;    /* the residual stream; a normalised copy of it; a part's output, to be added to it */
+
+    /* Per-layer inputs: all layers' ([n_layer][n_embd_layer]), the projection of the embeddings that is a part of them,
+     * and the present layer's after its gate. */
+    int inputs, projected;
+    int input;
+    /* Several residual streams side by side, before and after a layer or part; x is then what the part reads. AltUp:
+     * what the coefficients are computed from, the coefficients that predict, and those that correct. */
+    int streams[2];
+    int modalities, mixing, spreading;
+    /* Hyper-connections: streams[1] is all streams normalised, `mixing` the projection of those, `spreading` the
+     * coefficients; stream_ones is the weight of that norm. */
+    const struct pp_tensor *stream_ones;
+    /* hparams.stream_rank: `mixing` is the narrow vector between two matrices, and this the gates, then what they let
+     * through. */
+    int stream_gates;
+    /* hparams.norm_rank, norms with gates: the narrow vector and the gates. */
+    int norm_low, norm_gates;
+    const char *gated_norm;  /* the norm, with its gates, that `normed` holds and that need not be computed again */
+    int gated_layer;         /* and its layer; gated_norm NULL: none */
+    int low, laurel;         /* the narrow vector of a low-rank pair; Gemma 3n's LAuReL branch */
+
+    /* Attention. */
     int qkv, q, k, v, att, att_gate;
-    int q_low, q_low_normed, head_q, values; /* of latent attention, whose k is q's part of the cache, v a part of k */
-    int latent[2][N_LATENT_SLOTS]; /* of it, in layers without a window, and in those with one */
-    int k_rotated;           /* the rest of k */
-    int pairs;               /* of a difference of attention: values, two heads of which lie side by side; `values`
-                                are those before */
-    int head_router;         /* of a mixture of heads or of values: what experts are chosen by */
-    int step_bias;           /* of scans side by side: what is added to steps */
-    /* With convolved heads: queries and keys as they come, behind the first convolution, what that was at the last
-     * position, and what its heads become; of each head of queries the mean with its key's, and of those the keys';
-     * values that wait for the next position. */
+    int gates;               /* the part of att_gate that the layer uses: a number for each value or for each head */
+    int64_t n_gates;
+    int q_gate;              /* gated_queries: for each head its query, then its gate */
+    int tiled;               /* queries, and the output of attention, in the order of heads that the matrices have */
+    int pairs, values;       /* differential attention: `pairs` has two heads of values side by side for each head of
+                                results, `values` the projection's output */
+    int head_router;         /* experts for heads or values: the router's logits */
+    int wide_q, wide_k, key_scores; /* keys with scores: queries and keys with room for them, and the scores alone */
+    const struct pp_tensor *constants; /* what queries have in that room */
+    int loop;                /* the number of passes through all layers so far */
+    int loop_q, first_att, loop_gate; /* second pass: rotated queries, attention to the first pass's keys, its weight */
+
+    /* Latent attention: q is a head's query in the latent space, k the cached vector, v the latent part of k. */
+    int q_low, q_low_normed, head_q; /* the query's narrow vector, that normalised, queries of heads. `values` is the
+                                outputs of heads, brought back from the latent space */
+    int latent[2][N_LATENT_SLOTS]; /* slots in layers without a window, and in those with one */
+    int k_rotated;           /* the rotated part of k */
+
+    /* Indexers: queries of their heads, their key, and the weights of heads where the scores are summed up. With pooled
+     * keys index_scored holds the position's own key, then the logits that weight it within its block. */
+    int index_q, index_k, index_weights;
+    int index_scored, index_own_k, index_k_scores;
+    /* Compressed attention: what a position contributes to its block's key, the logits of its weight, and that key; the
+     * same for the indexer; and the outputs of groups of heads. */
+    int block_in, block_gate, block_key, index_block_in, index_block_gate, grouped;
+
+    /* Convolved heads: queries and keys as projected, after the first convolution, that at the position before, and the
+     * second convolution's product with the position itself. For each query the mean with its key, and the mean of
+     * those for each key. v_last: the half of the values that the next position uses. */
     int qk_before, qk_first, qk_last, qk_own, means, key_means, v_last;
     const struct pp_tensor *last_taps;
-    int routed, routed_part[2]; /* with router_rank: what experts are chosen by, kept for the next layer; and room */
-    int wide_q, wide_k, key_scores; /* with scores of keys: queries and keys with them, and they alone */
-    /* Of compressed attention: what a position brings to its block, what its shares are made of, and the block's key;
-     * the same of the index's; and what groups of heads give. */
-    int brought, share, key, index_brought, index_share, grouped;
-    const struct pp_tensor *constants; /* what queries have in those places */
-    int index_q, index_k, index_weights; /* of an index: its heads' queries, its key, and what heads count for, where
-                                one picks for all heads of attention */
-    int index_scored, index_own_k, index_k_scores; /* with pooled keys: the position's own key and what shares are made
-                                of, and either of them */
-    int convolution[3], product, convolved; /* of a layer without attention: B, C and x, B x, and what comes of it */
-    int tiled;               /* with heads_tiled: queries, and what attention gives, in that order */
-    /* With filters: what the position before had; what the first convolution gives, and room for as much; what queries
-     * and keys read, and both side by side. */
+    /* Filters: the position before; the output of the first convolution, and room for as much; that of the second,
+     * which queries and keys read; and queries and keys, heads alternating. */
     int filter_last, filter_half, filter_part, filtered, filter_both;
     const struct pp_tensor *filter_taps[2];
-    int q_gate;              /* with gated_queries: queries and gates in turns */
-    int gates;               /* the layer's part of att_gate: one number for each value, or for each head */
-    int64_t n_gates;
-    /* Of layers with states: what the convolution reads; queries, keys and values, the parts of both; the
-     * gate; beta and decay; those that are in one matrix; what states give. */
+
+    /* Short convolutions in place of attention: B, C and x; B * x; and the convolution's output. */
+    int convolution[3], product, convolved;
+
+    /* Recurrent states: the convolution's input and its parts for q, k and v; their outputs; the gate; beta and decay;
+     * the outputs of fused matrices (state_in: q, k, v and gate or the like; state_ba: beta and decay), the decays
+     * within the latter; the states' output, and that normalised. */
     int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,
         state_ba, state_decays, state, state_normed;
-    int tap_low, made_taps;  /* with tap_rank: what a position's taps are made of, and those, the last one's behind the
-                                others of each value */
-    int state_steps, state_raw, state_low; /* what Mamba's steps are made of, B and C, side by side; the first of them,
-                                              and normed, if they are */
-    int memory;              /* what a layer's scan gave before its gate, for later layers */
-    const struct pp_tensor *low_ones, *key_ones; /* of those norms without weights */
-    const struct pp_tensor *state_ones; /* of norms of groups, whose weights come behind */
-    /* RWKV's: by how much the last position's input is larger; that mixed with the row's own; what keys are before they
-     * change, or a part of it; the first layer's values; and values that products of low rank are made of. */
+    int tap_low, made_taps;  /* tap_rank: the narrow vector, and the row's own taps, [value][tap], the present last */
+    int state_steps, state_raw, state_low; /* Mamba: the narrow step, B and C side by side; the step in there; and after
+                                its norm, if any */
+    int step_bias;           /* Zamba: the bias of steps, as a vector of the row */
+    int memory;              /* a scan's output before its gate, which later layers read */
+    const struct pp_tensor *low_ones, *key_ones; /* weights of the norms of steps, B and C that have none */
+    const struct pp_tensor *state_ones; /* the same for norms by group, which are multiplied by their weights later */
+    /* RWKV: the position before minus the present one; the blend of both that a projection reads; the key before it is
+     * changed, for the removal; room; the first layer's values; the narrow vectors of low-rank pairs. */
     int shift, blend, look, part, first_v, low_rank[4];
-    int few;                 /* keys or values of heads that have them in common */
-    int ways, way[5];        /* RWKV 6's: how it mixes each input besides, in all ways; the parts of that */
+    int few;                 /* keys or values that several heads share */
+    int dynamic_mixes, dynamic_mix[5]; /* RWKV 6: the weights of blends that depend on the input, all and each */
     const struct pp_tensor *shift_taps;
-    int embedding, both, both_normed, adapted; /* Zamba2's: what went into the first layer; that beside the stream; what
-                                 products of low rank give */
+    int embedding, concat, concat_normed, adapted; /* Zamba: the embeddings; stream and embeddings side by side; the
+                                output of a low-rank pair */
+
+    /* Feed-forward part and experts. */
     int gate_up, gate, up, act, router;
-    int loop;                /* how often all layers were gone through before */
-    int loop_q, first_att, loop_gate; /* queries; what the first time's keys give, and each head's share of that */
-    int square, cube;        /* gates' powers */
-    int narrow, narrow_out;  /* what goes into experts that are narrower than the stream, and what they give */
-    int bank, recalled;      /* what came into some layers, side by side; a mixture of that and the stream */
-    int64_t n_banked;        /* so many are there */
-    int first;               /* with gains: what came into the first layer */
-    int skipped[2];          /* with skip_share: what came into the last layer that kept it, in each place */
-    int shared_both, shared_gate, shared_up, shared_act, shared_weight, shared; /* of the expert that every row uses */
+    int square, cube;        /* PolyNorm: powers of the gate */
+    int routed, routed_part[2]; /* router_rank: the router's narrow vector, kept for the next layer; and room */
+    int narrow, narrow_out;  /* n_embd_expert: input and output of experts narrower than the stream */
+    int shared_both, shared_gate, shared_up, shared_act, shared_weight, shared; /* the shared expert */
+    int mix_logits, expert_share; /* shared_expert_mix: its two logits, and the difference for the routed experts */
+
+    /* The stream's past. */
+    int bank, recalled;      /* bank_step: the kept inputs of layers side by side; their mixture with the stream */
+    int64_t n_banked;        /* how many have been kept */
+    int first;               /* Talkie: the normalised embeddings */
+    int skipped[2];          /* Solar Pro: the input of the last layer that kept its own, in either place */
 };
+
 static inline void add(struct builder *b, struct pp_op op)
 {
     pp_plan_add(b->p, op);
@@ -125,28 +156,28 @@ static inline void add_copy(struct builder *b, int l, int in, int out)
                           .out = out});
 }
 
-/* out = of each `period` values of `in`, `count` from the at-th on */
+/* out = values at .. at + count - 1 of every `period` values of `in` */
 static inline void add_take(struct builder *b, int l, int in, int64_t period, int64_t at, int64_t count, int out)
 {
     add(b, (struct pp_op){.kind = PP_OP_TAKE, .layer = l, .in = in, .in2 = NONE, .out = out, .period = period,
                           .at = at, .count = count});
 }
 
-/* out = each `count` values of `in` so many times */
+/* out = every `count` values of `in`, repeated `times` times */
 static inline void add_repeat(struct builder *b, int l, int in, int64_t count, int64_t times, int out)
 {
     add(b, (struct pp_op){.kind = PP_OP_TAKE, .layer = l, .in = in, .in2 = NONE, .out = out, .period = count,
                           .count = count, .times = times});
 }
 
-/* Whether there is something that only some families' models have. */
+/* Whether the tensor blk.L.KIND exists; kind includes ".weight" or ".bias". */
 bool pp_decoder_has(const struct builder *b, int l, const char *kind);
-/* The vectors of a norm of n values called NAME; what is added behind may be there in any family. False: *err is
- * set. */
+/* Fills in the weight, and the bias if there is one, of the norm NAME of n values. All functions below that return a
+ * bool return false with *err set. */
 bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct pp_op *norm);
-/* What lets through the norm of n values called NAME that is in a slot, where the model has that. */
+/* hparams.norm_rank: multiplies the result of the norm NAME in a slot by its gates. */
 bool pp_decoder_norm_gates(struct builder *b, int l, const char *name, int64_t n, int slot);
-/* A layer's norm of n values. */
+/* out = the norm blk.L.KIND of n values of `in` */
 bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int in, int out);
 
 static inline bool add_norm(struct builder *b, int l, const char *kind, int in, int out)
@@ -154,110 +185,111 @@ static inline bool add_norm(struct builder *b, int l, const char *kind, int in, 
     return pp_decoder_norm(b, l, kind, b->hp->n_embd, in, out);
 }
 
-/* A part's result goes from `delta` into the stream, normed where the family has it so. */
+/* Add a part's output, `delta`, to the residual stream, after a post-norm where the family has one. */
 bool pp_attention_added(struct builder *b, int l);
 bool pp_ff_added(struct builder *b, int l);
-/* The feed-forward part: the norm before it, from the stream to `normed` (with attention beside it a family may have
- * only one for both); from an input to `act`; and from there to `delta`. */
+/* The feed-forward part: its pre-norm, from the stream to `normed` (in parallel with attention there may be one for
+ * both); gate and up, from a slot to `act`; and down, to `delta`. */
 bool pp_ff_norm(struct builder *b, int l);
 bool pp_ff_up(struct builder *b, int l, int in);
-/* Attention of the second time through layers, from q, k and v to `delta`. */
+/* Attention in the second pass through the layers, from q, k and v to `delta`. */
 bool pp_loop_attention(struct builder *b, int l);
 void pp_loop_slots(struct builder *b);
-/* `gate` becomes a sum of its normed powers, and times `up` `act`. */
+/* PolyNorm of `gate`, times `up`, to `act`. */
 bool pp_poly_gate(struct builder *b, int l);
 void pp_poly_slots(struct builder *b);
 bool pp_ff_down(struct builder *b, int l);
-/* A mixture of experts, from the stream to `delta`; of a family that chooses before attention, how it does. */
+/* A mixture of experts, from the stream to `delta`; and with early_router its router, before attention. */
 bool pp_experts_result(struct builder *b, int l);
 bool pp_experts_choose(struct builder *b, int l);
-/* The expert that every row uses, from the stream to `shared_act`, and from there to a slot. */
+/* The shared expert, from the stream to `shared_act`, and from there to a slot. */
 bool pp_shared_expert_up(struct builder *b, int l);
 bool pp_shared_expert_down(struct builder *b, int l, int out);
-/* Experts that neighbours share, chosen by the same logits, from the stream to a slot. */
+/* Adjugate experts (GroveMoE), each shared by a group of neighbours and chosen by the same logits, from the stream to a
+ * slot. */
 bool pp_shared_experts(struct builder *b, int l, int out);
-/* AltUp's streams: like hyper-connections'; and a whole layer. */
+/* AltUp: makes the streams from x, makes x from the streams; and a whole layer. */
 bool pp_altup_split(struct builder *b);
 bool pp_altup_join(struct builder *b);
 bool pp_altup_layer(struct builder *b, int l);
 void pp_altup_slots(struct builder *b);
-/* Attention, or what stands in its place, in two steps, between which what stands beside it reads the residual stream:
- * what it makes of that, and what it gives, in `delta`. */
+/* Attention, or what takes its place, in two steps: what it reads of the residual stream; and the rest, to `delta`.
+ * Parts in parallel with it read the stream in between, before anything is added. */
 bool pp_mixer_input(struct builder *b, int l);
 bool pp_mixer_result(struct builder *b, int l);
-/* Attention that is a difference: from `values` to `v`, and from what attention gives to half of it. */
+/* Differential attention: from `values` to `v`; and from attention's output to the difference, in its first half. */
 bool pp_difference_values(struct builder *b, int l);
-int64_t pp_difference_queries(const struct builder *b); /* values that attn_q gives */
+int64_t pp_difference_queries(const struct builder *b); /* the number of outputs of attn_q */
 bool pp_difference_result(struct builder *b, int l);
 void pp_difference_slots(struct builder *b);
-/* A mixture of heads: from `normed`, which it makes anew, to `tiled`, and from there to `delta`. */
+/* Experts for heads: from `normed`, which is computed again, to `tiled`; and from there to `delta`. */
 bool pp_head_mixture_queries(struct builder *b, int l);
 bool pp_head_mixture_result(struct builder *b, int l);
-/* A mixture of values, which only layers with experts have: what they are chosen by, of `normed`, which other
- * projections read, too; and behind those from `normed`, which it makes anew, to `v`. */
+/* Experts for values, in layers that have experts: whether the layer has them; their router, of `normed`, together with
+ * other projections; and, after those, from `normed`, which is computed again, to `v`. */
 bool pp_has_mixed_values(const struct builder *b, int l);
 bool pp_mixed_values_router(struct builder *b, int l);
 bool pp_mixed_values(struct builder *b, int l);
+/* The weights of the shared expert and of the others (shared_expert_mix), from `normed`. */
+bool pp_shared_expert_mix(struct builder *b, int l);
 /* Filtered queries and keys, and values, from `normed`. */
-bool pp_shared_share(struct builder *b, int l);
 bool pp_filtered_heads(struct builder *b, int l);
 void pp_filter_slots(struct builder *b);
-/* Convolved queries and keys, and values, from `normed`; and what experts are chosen by. */
+/* Convolved queries and keys, and values, from `normed`; and ZAYA's router. */
 bool pp_convolved_heads(struct builder *b, int l);
 void pp_convolved_slots(struct builder *b);
 bool pp_deep_router(struct builder *b, int l);
-/* The number in the layer's tensor of that kind, `usual` if it is not there; the heads of q, normed, times theirs; and
- * behind the layer what came into the first one. */
-bool pp_gains_number(struct builder *b, int l, const char *kind, float usual, float *v);
+/* Talkie's scalars: that in the tensor blk.L.KIND, or `otherwise` if there is none; normalised queries, times those of
+ * their heads; and the embeddings, which are added after the layer. */
+bool pp_gains_number(struct builder *b, int l, const char *kind, float otherwise, float *v);
 bool pp_gains_queries(struct builder *b, int l);
 bool pp_gains_first(struct builder *b, int l);
 /* Keys with scores: from q, and from k and v, to wide_q and wide_k. */
 bool pp_scored_queries(struct builder *b, int l);
 bool pp_scored_keys(struct builder *b, int l);
 void pp_scored_slots(struct builder *b);
-/* An index that picks blocks for each head of keys: whether the layer has one; what it makes of the normed input; what
- * it picks. */
+/* An indexer that picks blocks: whether the layer has one; its projections of `normed`; and the picking. */
 bool pp_blocks_picked(const struct builder *b, int l);
 bool pp_blocks_input(struct builder *b, int l);
 bool pp_blocks_pick(struct builder *b, int l);
 void pp_blocks_slots(struct builder *b);
-/* Attention to a window and compressed blocks behind it, from the residual stream to `delta`, and its slots. */
+/* Attention to a window and, before that, to compressed blocks, from the residual stream to `delta`. */
 bool pp_compressed_result(struct builder *b, int l);
 void pp_compressed_slots(struct builder *b);
-/* The gated delta rule, from the residual stream to `delta`, and its slots. */
+/* The gated delta rule, from the residual stream to `delta`. */
 bool pp_delta_result(struct builder *b, int l);
 void pp_delta_slots(struct builder *b);
-/* Mamba's states: what goes into the convolution and the gate, from `normed`; and what comes of it, in `delta`. */
+/* Mamba: input of the convolution and gate, from `normed`; the rest, to `delta`. */
 bool pp_scan_input(struct builder *b, int l);
 bool pp_scan_result(struct builder *b, int l);
-bool pp_scan_states(struct builder *b, int l); /* or only what its states give, in `state` */
-/* Mamba's states and attention that read the same through one matrix, from the residual stream, and the mean of what
- * they give, each normed, in `delta`; the slots besides those of states. */
+bool pp_scan_states(struct builder *b, int l); /* without the output projection, to `state` */
+/* Hymba: attention and Mamba in parallel, their inputs from one matrix, to the mean of their normalised outputs, in
+ * `delta`. Slots: those that pp_scan_slots does not make. */
 bool pp_mean_input(struct builder *b, int l);
 bool pp_mean_result(struct builder *b, int l);
 void pp_mean_slots(struct builder *b);
 void pp_scan_slots(struct builder *b);
-/* Whether a layer lets through what another one's scan gave; from `normed` to `delta`. */
+/* Gated memory units: whether the layer gates another layer's scan; from `normed` to `delta`. */
 bool pp_reads_memory(const struct builder *b, int l);
 bool pp_memory_result(struct builder *b, int l);
-/* Several scans side by side, from `normed` to `delta`. */
+/* Zamba's heads of Mamba, from `normed` to `delta`. */
 bool pp_scan_heads_result(struct builder *b, int l);
 void pp_scan_heads_slots(struct builder *b);
-/* Griffin's recurrence, likewise. */
+/* Griffin's recurrence, from the residual stream to `delta`. */
 bool pp_lru_result(struct builder *b, int l);
 void pp_lru_slots(struct builder *b);
 /* Mamba 2, from `normed` to `delta`. */
 bool pp_mamba_result(struct builder *b, int l);
-/* Zamba2's layers, and what they need besides Mamba's and attention's slots. */
+/* A whole layer of Zamba, and the slots that it needs besides Mamba's and attention's. */
 bool pp_zamba_layer(struct builder *b, int l);
 void pp_zamba_slots(struct builder *b);
-/* Lightning attention, from the residual stream. */
+/* Lightning attention, from the residual stream to `delta`. */
 bool pp_lightning_result(struct builder *b, int l);
 void pp_lightning_slots(struct builder *b);
-/* xLSTM's states, from the residual stream to `delta`. */
+/* xLSTM, from the residual stream to `delta`. */
 bool pp_mlstm_result(struct builder *b, int l);
 void pp_mlstm_slots(struct builder *b);
-/* RWKV 7, 6 and 4: a whole layer; the part with states alone, from the residual stream to `delta`; and slots. */
+/* RWKV 7, 6 and 4: a whole layer; or only the time mix, from the residual stream to `delta`. */
 bool pp_rwkv7_layer(struct builder *b, int l);
 bool pp_rwkv7_result(struct builder *b, int l);
 void pp_rwkv7_slots(struct builder *b);
@@ -266,19 +298,19 @@ bool pp_rwkv6_result(struct builder *b, int l);
 void pp_rwkv6_slots(struct builder *b);
 bool pp_rwkv4_layer(struct builder *b, int l);
 void pp_rwkv4_slots(struct builder *b);
-/* What several tokens have together is added to what is in the stream's slot. */
+/* Adds LongCat's n-gram embeddings to x. */
 bool pp_ngram_embeddings(struct builder *b);
-/* Hyper-connections: streams, as many as there are, of what is in the stream's slot; what the next part of a layer
- * reads, in that slot; what it gave, from `delta` to all; and what the output reads. */
+/* Hyper-connections: copies x to all streams; mixes the streams into x, for the next part to read; writes its output,
+ * `delta`, to all streams; and mixes them for the output. */
 bool pp_hyper_split(struct builder *b);
 bool pp_hyper_begin(struct builder *b, int l, const char *part);
 void pp_hyper_end(struct builder *b, int l);
 bool pp_hyper_join(struct builder *b);
-/* All streams in a slot, each normed by its part of the weights of NAME. */
+/* Normalises each stream in a slot by its part of the weight NAME. */
 bool pp_hyper_norm(struct builder *b, int l, const char *name, int streams);
-/* What several tokens have together is added to streams, in the layer that does that. */
+/* Adds Qwen 4's n-gram embeddings to the streams, in the layer that does this. */
 bool pp_hash_embeddings(struct builder *b, int l);
-/* The slots of all layers' mixers, none wider than this; and the next layer's shape. */
+/* Makes the slots of all mixers, for the widest layer; and sets the shape of the layer that comes next. */
 void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest);
 void pp_mixer_shape(struct builder *b, struct pp_layer_shape shape);
 

@@ -1,17 +1,15 @@
-/* decoder_lightning.c - lightning attention (arXiv 2401.04658, 2501.08313) as a part of a decoder's layers: linear
- * attention whose states forget at a rate that the head and the layer have from the start. What states give is normed,
- * all heads together or in groups, and goes through a gate. Ling's queries and keys are normed and rotated, too, and so
- * are those of MiniCPM-SALA, whose states forget at the same rate in all layers. */
+/* decoder_lightning.c - lightning attention (arXiv 2401.04658, 2501.08313): linear attention with a fixed decay for
+ * each head and layer. The output is normalised, over all heads together (MiniMax) or in groups, and gated. Queries
+ * and keys of Ling and of MiniCPM-SALA are normalised and rotated; in the latter all layers have the same decays. */
 #include <math.h>
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 
-static const float NORM_EPS = 1e-6f; /* of what states give, whatever the model's is */
+static const float NORM_EPS = 1e-6f; /* MiniMax: of the output's norm, whatever the model's epsilon is */
 
-/* ln of what is left of a state behind a position: ALiBi's slopes, for n a power of two, which later layers have less
- * of. (Of Ling's models the code that comes with them for transformers counts layers from one less; they were trained,
- * and are served, with this.) */
+/* The logarithms of the decays: ALiBi's slopes, for n a power of two, scaled down with the layer's depth. (The
+ * transformers code that comes with Ling's models counts layers from one less; they were trained with this formula.) */
 static const struct pp_tensor *make_rates(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_state_head;
@@ -24,13 +22,13 @@ static const struct pp_tensor *make_rates(struct builder *b, int l)
     return t;
 }
 
-/* What files call the matrices: pippin's own did otherwise before other programs had such models. */
+/* Names of the matrices. GGUF files that pippin wrote before other programs supported such models have old_names. */
 static const struct lightning_names {
     const char *in, *gate, *norm, *out;
-} usual_names = {"attn_qkv", "attn_gate", "attn_norm_2", "attn_output"},
-  first_names = {"ssm_in", "ssm_gate", "ssm_norm", "ssm_out"};
+} present_names = {"attn_qkv", "attn_gate", "attn_norm_2", "attn_output"},
+  old_names = {"ssm_in", "ssm_gate", "ssm_norm", "ssm_out"};
 
-/* Queries, keys and values of x: one matrix, or three where the file has them apart. */
+/* Queries, keys and values of x, from one matrix, or from three where the file has those. */
 static bool add_projections(struct builder *b, int l, const char *joined, int64_t n, int x)
 {
     const char *const names[] = {"attn_q", "attn_k", "attn_v"};
@@ -49,7 +47,7 @@ static bool add_projections(struct builder *b, int l, const char *joined, int64_
     return true;
 }
 
-/* A head's queries or keys, normed if there is a norm, and rotated if they are. */
+/* The norm of queries or keys, if there is one, and their RoPE. */
 static bool add_heads(struct builder *b, int l, const char *kind, int slot)
 {
     const struct pp_hparams *hp = b->hp;
@@ -67,7 +65,8 @@ static bool add_heads(struct builder *b, int l, const char *kind, int slot)
     return true;
 }
 
-/* Of each head of MiniMax's all three lie together; Ling's are parts of what comes in. */
+/* From state_in to q, k and v. MiniMax's projection is ordered by head, [q, k, v] each; Ling's has all q first, which
+ * are parts of the slot already. */
 static bool add_input(struct builder *b, int l)
 {
     const int64_t dim = b->hp->state_key_dim;
@@ -86,7 +85,7 @@ static bool add_input(struct builder *b, int l)
     return add_heads(b, l, "attn_k_norm", b->state_k);
 }
 
-/* What states give, normed: all of it, or group by group, from `state` to `state_normed`. */
+/* The norm of the states' output, over all values or by group, from `state` to `state_normed`. */
 static bool add_output_norm(struct builder *b, int l, const char *kind)
 {
     const int64_t n = b->hp->n_state_head * b->hp->state_value_dim, n_groups = b->hp->state_groups;
@@ -110,10 +109,10 @@ static bool add_output_norm(struct builder *b, int l, const char *kind)
     return true;
 }
 
-/* From the stream, which is normed or is normed here, to `delta`. */
+/* normed_stream: x is normalised already. */
 bool pp_lightning_result(struct builder *b, int l)
 {
-    const struct lightning_names *names = pp_decoder_has(b, l, "ssm_in.weight") ? &first_names : &usual_names;
+    const struct lightning_names *names = pp_decoder_has(b, l, "ssm_in.weight") ? &old_names : &present_names;
     const struct pp_hparams *hp = b->hp;
     const int64_t dim = hp->state_key_dim, n = hp->n_state_head * dim;
     const int x = b->d->normed_stream ? b->x : b->normed;

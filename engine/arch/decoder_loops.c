@@ -1,11 +1,11 @@
-/* decoder_loops.c - attention of the second time through layers, where that sees what the first time left behind, as
- * IQuest Coder Loop has it. With the row's new queries q, and keys and values of the same layer,
+/* decoder_loops.c - IQuest Coder Loop's attention in the second pass through the layers, which also sees the cache of
+ * the first pass. With the queries q of the second pass,
  *
- *   first = attention to those of the first time, at all positions
- *   second = attention to those of the second time, within a window
- *   out = g first + (1 - g) second,  g = sigmoid(q . w + b), of each head
+ *   first = attention to the layer's keys and values of the first pass, at all positions
+ *   second = attention to those of the second pass, within a window
+ *   out = g first + (1 - g) second,  g = sigmoid(q . w + b)
  *
- * w and b being numbers of the head. */
+ * where each head has its own w and b. */
 #include "engine/arch/decoder_int.h"
 
 static void add_rope(struct builder *b, int l, int slot, int64_t period)
@@ -14,8 +14,8 @@ static void add_rope(struct builder *b, int l, int slot, int64_t period)
                           .in = slot, .in2 = NONE, .out = slot});
 }
 
-/* What attention rotates for itself is not kept: gates and the first time's keys see a copy of the queries. Keys of the
- * second time are rotated by their attention as all keys are, so that it knows how to turn them. */
+/* A RoPE right before attention is fused into it and its result is not stored, so gates and the attention to the first
+ * pass read a rotated copy of the queries. The second pass's queries and keys are left to that fusion. */
 static void add_rotations(struct builder *b, int l)
 {
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->q, .in2 = NONE,

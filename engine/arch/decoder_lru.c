@@ -1,9 +1,8 @@
-/* decoder_lru.c - Griffin's gated linear recurrence (arXiv 2402.19427) as a part of a decoder's layers: a short
- * convolution, two gates of blocks of channels, a state of one number for each channel, and a GELU beside them. */
+/* decoder_lru.c - Griffin's RG-LRU block (arXiv 2402.19427): a short convolution, two gates with block-diagonal
+ * matrices, a state of one number for each channel, and a GELU branch that multiplies the output. */
 #include "engine/arch/decoder_int.h"
 
-/* What a gate is made of: each block of channels has a matrix of its own. What is added behind it is the states'
- * business. */
+/* A gate's block-diagonal matrix; its bias is added by the recurrence. */
 static bool add_gate(struct builder *b, int l, const char *kind, int out)
 {
     const int64_t n = b->hp->n_head, size = b->hp->lru_width / n;
@@ -13,7 +12,7 @@ static bool add_gate(struct builder *b, int l, const char *kind, int out)
     return heads >= 0;
 }
 
-/* Numbers of all channels, which have a row for each block. */
+/* A gate's bias, a row for each block. */
 static const struct pp_tensor *find_biases(struct builder *b, int l, const char *kind)
 {
     return pp_plan_tensor(b->s, b->hp->n_head, b->hp->lru_width / b->hp->n_head, b->err, "blk.%d.%s.bias", l, kind);

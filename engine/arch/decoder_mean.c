@@ -1,6 +1,6 @@
-/* decoder_mean.c - Hymba's layers (arXiv 2411.13676): attention and Mamba read the same through one matrix, and what
- * they give, each normed, is added up and halved before a matrix of both brings it back to the residual stream. Values
- * of attention are as wide as Mamba's channels. Some layers see the keys and values of the layer before. */
+/* decoder_mean.c - Hymba's layers (arXiv 2411.13676): attention and Mamba in parallel, with one input matrix for both.
+ * The mean of their normalised outputs, which are equally wide, goes through one output matrix. Some layers use the
+ * keys and values of the layer before. */
 #include "engine/arch/decoder_int.h"
 
 static int64_t channels(const struct builder *b)
@@ -8,7 +8,8 @@ static int64_t channels(const struct builder *b)
     return b->hp->n_state_head * b->hp->state_value_dim;
 }
 
-/* Queries; keys and values, unless another layer has them; what goes into the convolution; gates. */
+/* The input matrix's rows: queries; keys and values, unless they are another layer's; the convolution's input;
+ * gates. */
 bool pp_mean_input(struct builder *b, int l)
 {
     const bool shared = b->hp->layer[l] & PP_LAYER_SHARED;
@@ -53,7 +54,7 @@ bool pp_mean_result(struct builder *b, int l)
     return true;
 }
 
-/* Of layers with keys of their own, which other layers' are parts of. */
+/* For a layer with keys of its own; pp_mean_input sets them anew for each layer. */
 void pp_mean_slots(struct builder *b)
 {
     b->q = pp_plan_part(b->p, b->state_in, 0, b->n_q);

@@ -1,7 +1,7 @@
-/* decoder_mixers.c - those parts of a decoder's layers that read other positions: attention, latent attention, short
- * convolutions and states.
+/* decoder_mixers.c - the parts of a decoder's layers that look at other positions: attention, latent attention, short
+ * convolutions and Mamba 2; and the choice among these and the parts in other files.
  *
- * Vaswani et al., arXiv 1706.03762; grouped queries: arXiv 2305.13245; the others have theirs beside them. */
+ * Attention: Vaswani et al., arXiv 1706.03762; grouped queries: arXiv 2305.13245; sources of the others are below. */
 #include <math.h>
 #include <stdio.h>
 
@@ -9,8 +9,8 @@
 
 /* --- attention ------------------------------------------------------------------------------------------------ */
 
-/* The vectors of a norm of heads: one for all of them, with what is added behind if there is something, or one for
- * each, in rows or, in some families, one behind the other. */
+/* Fills in the vectors of a norm of heads: one of head_dim for all heads, or one for each head, as rows of a matrix or
+ * (flat_head_norms) concatenated in a vector; and the bias, if there is one. */
 static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads, struct pp_op *norm)
 {
     const int64_t n = b->shape.head_dim;
@@ -29,7 +29,7 @@ static bool find_head_norm(struct builder *b, const char *name, int64_t n_heads,
     return norm->weight != NULL;
 }
 
-/* Queries or keys, in place; n: their width. */
+/* Normalises queries or keys, n values, in place. */
 static bool add_qk_norm(struct builder *b, int l, const char *kind, int slot, int64_t n)
 {
     const bool whole = b->d->qk_norm == PP_QK_WHOLE || b->d->qk_norm == PP_QK_WHOLE_OPTIONAL;
@@ -45,20 +45,20 @@ static bool add_qk_norm(struct builder *b, int l, const char *kind, int slot, in
     add(b, norm);
     return true;
 }
-/* Whether a layer reads another one's keys and values. */
+/* Whether the layer reads another layer's keys and values. */
 static bool is_shared(const struct builder *b, int l)
 {
     return b->hp->layer[l] & PP_LAYER_SHARED;
 }
 
-/* Whether its values are what keys are made of. */
-static bool compressed(const struct builder *b, int l)
+/* Whether the layer's values are its keys, before their norm and RoPE. */
+static bool keys_are_values(const struct builder *b, int l)
 {
     return b->hp->keys_as_values && (!b->hp->window || b->hp->layer[l] & PP_LAYER_WIDE);
 }
 
-/* Of heads that take turns in n groups all of the first group, then all of the second, and so on: from one whole slot
- * to the other. */
+/* Reorders heads from [n_q / n / dim][n] to [n][n_q / n / dim]: head i of `in` belongs to group i mod n, and `out` has
+ * all heads of the first group, then all of the second, and so on. */
 static void add_grouping(struct builder *b, int l, int in, int64_t n, int out)
 {
     const int64_t dim = b->shape.head_dim, each = b->n_q / n;
@@ -66,7 +66,7 @@ static void add_grouping(struct builder *b, int l, int in, int64_t n, int out)
         add_take(b, l, in, n * dim, i * dim, dim, pp_plan_part(b->p, out, i * each, each));
 }
 
-/* Keys and values of a normed input, and queries of the experts that a row uses. */
+/* JetMoE: keys and values of `normed`, and queries from the experts that a row uses. */
 static bool add_mixed_heads(struct builder *b, int l)
 {
     const int64_t n_embd = b->hp->n_embd;
@@ -82,7 +82,7 @@ static bool add_mixed_heads(struct builder *b, int l)
     return true;
 }
 
-/* Keys, values, and queries that are a product of low rank, of a normed input. */
+/* Keys and values of `normed`, and queries by a low-rank pair with a norm in between. */
 static bool add_low_queries(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd, low = b->hp->q_lora_rank;
@@ -101,7 +101,7 @@ static bool add_low_queries(struct builder *b, int l)
     return true;
 }
 
-/* q, k and v of a normed input, or of the residual stream itself. */
+/* q, k and v, from the normalised residual stream or, without a pre-norm, from the stream itself. */
 static bool add_qkv(struct builder *b, int l)
 {
     const bool plain = b->d->no_pre_norm || b->hp->norms_behind || (b->d->first_not_normed && l == 0);
@@ -121,7 +121,7 @@ static bool add_qkv(struct builder *b, int l)
         add_linear(b, l, qkv, in, b->qkv);
         return qkv >= 0;
     }
-    const bool gated = b->d->gated_queries, shared = is_shared(b, l), same = compressed(b, l);
+    const bool gated = b->d->gated_queries, shared = is_shared(b, l), same = keys_are_values(b, l);
     if (b->hp->head_mixture)
         return add_mixed_heads(b, l);
     const int64_t n_q = gated ? 2 * b->n_q : pp_difference_queries(b);
@@ -158,7 +158,8 @@ static bool gates_attention(const struct builder *b)
     return b->d->gated_attention || b->hp->binary_gates;
 }
 
-/* Behind q, k and v, which read the same: a gate for each value, or one for each head. */
+/* The logits of attention's gate, one for each value or each head. They come right after q, k and v, which read the
+ * same slot, so that the backend can run all four together. */
 static bool add_attention_gate(struct builder *b, int l)
 {
     b->n_gates = b->hp->head_gates ? b->shape.n_head : b->n_att;
@@ -168,7 +169,7 @@ static bool add_attention_gate(struct builder *b, int l)
     return gate >= 0;
 }
 
-/* log2(1 + 2^g) = softplus(g ln 2) / ln 2, in the gates' place; and what attention gave, times that. */
+/* Multiplies attention's output by log2(1 + 2^g) = softplus(g ln 2) / ln 2. */
 static void add_binary_gating(struct builder *b, int l)
 {
     const float ln2 = 0.69314718f;
@@ -184,7 +185,7 @@ static void add_binary_gating(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->att_gate, .in2 = b->att, .out = b->att});
 }
 
-/* What attention gave, times what is made of the gates' numbers. */
+/* Multiplies attention's output by its gates. */
 static void add_gating(struct builder *b, int l)
 {
     if (b->hp->binary_gates) {
@@ -214,7 +215,7 @@ static void add_clamp(struct builder *b, int l, int slot)
                           .in2 = NONE, .out = slot});
 }
 
-/* Queries and keys, in these slots. */
+/* Rotates queries and keys, if the layer has RoPE. */
 static void add_rope(struct builder *b, int l, int q, int k)
 {
     if (b->d->positions != PP_POS_ROTATED || b->hp->alibi != 0.0f || b->hp->layer[l] & PP_LAYER_UNROTATED ||
@@ -225,7 +226,7 @@ static void add_rope(struct builder *b, int l, int q, int k)
         add_one_rope(b, l, k);
 }
 
-/* Heads, by nothing but their length. */
+/* RMSNorm of heads without weights. */
 static void add_unit_norm(struct builder *b, int l, int slot)
 {
     const bool local = b->shape.head_dim != b->hp->head_dim;
@@ -252,7 +253,7 @@ static bool add_qk_norms(struct builder *b, int l)
     return true;
 }
 
-/* Both norms, each before its heads are made longer. */
+/* Norms of queries and keys, each before its heads are extended by a score. */
 static bool add_scored(struct builder *b, int l)
 {
     return add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) && pp_scored_queries(b, l) &&
@@ -265,7 +266,7 @@ static float alibi_scale(const struct builder *b)
     return !b->d->scaled_alibi ? 0 : scale != 0.0f ? scale : 1.0f / sqrtf((float)b->shape.head_dim);
 }
 
-/* Keys or values become sums over the last positions. */
+/* A depthwise convolution of keys or values over the last kv_taps positions, with taps by head. */
 static bool add_head_taps(struct builder *b, int l, const char *kind, int slot)
 {
     struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = b->hp->kv_taps, .in = slot, .in2 = NONE,
@@ -339,32 +340,32 @@ static bool add_attention(struct builder *b, int l)
 
 /* --- latent attention -------------------------------------------------------------------------------------------- */
 
-/* DeepSeek V2 (arXiv 2405.04434) makes keys and values of each head out of one vector c: k = [W_k c, r], v = W_v c, r
- * being a rotated key of all heads. As q . k = (W_k' q_nope) . c + q_rope . r and sum p v = W_v (sum p c), queries are
- * brought to c instead, and what attention gives of c to values: the cache keeps c and r, and neither keys nor values
- * are ever made. */
+/* DeepSeek V2 (arXiv 2405.04434) computes the keys and values of all heads from one latent vector c: k = [W_k c, r] and
+ * v = W_v c, where r is a rotated key that all heads share. Since q . k = (W_k' q_nope) . c + q_rope . r and
+ * sum p v = W_v (sum p c), we project queries into the latent space instead, and attention's output back from it: the
+ * cache holds c and r, and keys and values are never computed. */
 
-/* DeepSeek V3.2's index (arXiv 2512.02556): the score of position s for a row at t is the sum over the index's heads of
- * w_h(t) max(0, q_h(t) . k(s)), and attention sees those with the largest scores. The published weights are smaller by
- * the root of the number of heads times their size, which changes no order, and queries and keys are multiplied by a
- * Hadamard matrix, which changes no product; neither is done here.
+/* DeepSeek V3.2's indexer (arXiv 2512.02556): the score of position s for a row at t is the sum over the indexer's
+ * heads of w_h(t) max(0, q_h(t) . k(s)), and attention sees the positions with the largest scores. The published code
+ * also divides the weights by sqrt(heads * head size), which does not change the order, and multiplies queries and keys
+ * by a Hadamard matrix, which does not change the products; we do neither.
  *
- * GLM 5 Next has no key for each position, but one for each few of them: of each value the mean over them, each with
- * its share in a softmax of what another product gives, and of a number for the position's place. Blocks of positions
- * are picked by those. */
+ * GLM 5 Next has a key only for each block of positions: value by value a mean of the positions' keys, weighted by a
+ * softmax over the block of another projection plus a learned number for the place in the block. Blocks are picked by
+ * these keys. */
 struct index_ops {
-    bool has;          /* the layer has an index of its own */
-    int q, k, weights; /* projections */
-    int scores;        /* likewise, with pooled keys; else -1 */
+    bool has;          /* the layer has an indexer of its own */
+    int q, k, weights; /* linears */
+    int scores;        /* the logits of pooling; -1 without pooled keys */
 };
 
-/* Whether the layer has a window, and latent attention of other sizes. */
+/* Whether the layer has a window, and with it other sizes of latent attention. */
 static bool has_local_latents(const struct builder *b, int l)
 {
     return b->hp->kv_lora_rank_local && pp_has_window(b->hp, l);
 }
 
-/* Whether it sees only what an index picks. */
+/* Whether the layer sees only what an indexer picks. */
 static bool picks(const struct builder *b, int l)
 {
     return b->hp->index_top_k && !has_local_latents(b, l);
@@ -385,7 +386,7 @@ static bool find_index(struct builder *b, int l, struct index_ops *x)
                                                     "blk.%d.indexer.proj", l)) >= 0);
 }
 
-/* The key's norm is LayerNorm, in most families with an epsilon of its own, whatever the model's are. */
+/* The norm of the indexer's key is a LayerNorm, whatever the model's norms are, in most families with 1e-6. */
 static bool add_picks(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
@@ -412,7 +413,7 @@ static bool add_picks(struct builder *b, int l)
     return true;
 }
 
-/* The slots that are as wide as the layer needs. */
+/* Sets the slots to the parts that are as wide as the layer needs. */
 static void take_latent_slots(struct builder *b, int l, const struct pp_latent_shape *shape)
 {
     const int *of = b->latent[has_local_latents(b, l)], keys = b->p->bad ? 0 : b->p->slots[of[LATENT_K]].base;
@@ -425,7 +426,7 @@ static void take_latent_slots(struct builder *b, int l, const struct pp_latent_s
     b->values = of[LATENT_VALUES];
 }
 
-/* Queries of all heads, and beside them c and r. */
+/* Queries of all heads, c and r, gates, and the indexer with its picks. */
 static bool add_latents(struct builder *b, int l, const struct pp_latent_shape *shape)
 {
     struct index_ops index;
@@ -444,7 +445,7 @@ static bool add_latents(struct builder *b, int l, const struct pp_latent_shape *
         return false;
     add_linear(b, l, q, b->normed, low ? b->q_low : b->head_q);
     add_linear(b, l, kv, b->normed, b->k);
-    if (b->d->gated_attention) { /* a number for each head, or one for each of its values */
+    if (b->d->gated_attention) { /* a number for each head or for each value */
         b->n_gates = hp->head_gates ? shape->n_head : shape->n_head * shape->n_value;
         if ((gate = pp_plan_linear(b->p, b->s, b->n_gates, hp->n_embd, b->err, "blk.%d.attn_gate", l)) < 0)
             return false;
@@ -482,7 +483,7 @@ static bool add_heads(struct builder *b, int l, const char *kind, int64_t n_out,
     return heads >= 0;
 }
 
-/* From the residual stream to `delta`. */
+/* Latent attention, from the residual stream to `delta`. */
 static bool add_latent_attention(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
@@ -513,7 +514,8 @@ static bool add_latent_attention(struct builder *b, int l)
     return true;
 }
 
-/* What layers with a window need, where their attention is of other sizes, lies where the others have theirs. */
+/* Layers with and without a window may have different widths; their slots are parts of common ones, as wide as the
+ * wider. of_kind: a layer of each kind. */
 static void make_latent_widths(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
@@ -559,8 +561,8 @@ static void make_latent_slots(struct builder *b)
 
 /* --- short convolutions ------------------------------------------------------------------------------------------- */
 
-/* LFM2 (arXiv 2511.23404): [B, C, x] = W_in h, and W_out (C * conv(B * x)), where conv weighs each value's last few.
- * From the residual stream to `delta`. */
+/* LFM2's gated short convolution (arXiv 2511.23404): [B, C, x] = W_in h, then W_out (C * conv(B * x)) with a depthwise
+ * convolution. From the residual stream to `delta`. */
 static bool add_convolution(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd, taps = b->hp->conv_taps;
@@ -594,13 +596,13 @@ static void make_convolution_slots(struct builder *b)
 
 /* --- Mamba 2 ----------------------------------------------------------------------------------------------------- */
 
-/* The numbers of each head of Mamba's, which files have one below the other. */
+/* One number for each head, stored as a column. */
 static const struct pp_tensor *find_numbers(struct builder *b, int l, const char *kind)
 {
     return pp_plan_tensor(b->s, b->hp->n_state_head, 1, b->err, "blk.%d.%s", l, kind);
 }
 
-/* What states give, behind the gate: all of it, or the heads of each key, from `state` to *out. */
+/* The norm of the gated output of states, over all values or by group (key head). *out: the slot with the result. */
 static bool add_mamba_norm(struct builder *b, int l, int64_t values, int *out)
 {
     const int64_t n_groups = b->hp->n_state_key_head;
@@ -620,7 +622,7 @@ static bool add_mamba_norm(struct builder *b, int l, int64_t values, int *out)
     return norm.weight != NULL;
 }
 
-/* What a normed input is made into: the gate, x, B, C and what decays are made of. */
+/* The input projection: gate, x, B, C and dt, from `normed`. */
 static bool add_mamba_input(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
@@ -631,7 +633,7 @@ static bool add_mamba_input(struct builder *b, int l)
     return in >= 0;
 }
 
-/* Mamba 2: the convolution reads x, B and C, and what states give is normed behind the gate. To `delta`. */
+/* The rest of Mamba 2 (arXiv 2405.21060), to `delta`: convolution of x, B and C, states, gate and norm. */
 static bool add_mamba(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
@@ -668,7 +670,7 @@ bool pp_mamba_result(struct builder *b, int l)
     return add_mamba_input(b, l) && add_mamba(b, l);
 }
 
-/* One matrix gives the gate, x, B, C and what decays are made of. */
+/* The input projection's slot has, in this order, the gate, x, B, C and dt. */
 static void make_mamba_slots(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
@@ -716,7 +718,7 @@ bool pp_mixer_input(struct builder *b, int l)
            (b->hp->state_rank ? pp_scan_input : add_mamba_input)(b, l);
 }
 
-/* States and attention, which have read the stream before either is added to it. */
+/* Falcon-H1: Mamba and attention in parallel; both read the stream before either was added to it. */
 static bool add_beside(struct builder *b, int l)
 {
     if (!add_mamba(b, l))
@@ -747,7 +749,7 @@ bool pp_mixer_result(struct builder *b, int l)
                                   : add_attention(b, l);
 }
 
-/* Queries, keys and values of the layer within the one slot that has all three. */
+/* The layer's queries, keys and values as parts of the output of attn_qkv. */
 static void make_qkv_parts(struct builder *b)
 {
     b->q = pp_plan_part(b->p, b->qkv, 0, b->n_q);

@@ -1,6 +1,6 @@
-/* decoder_mlstm.c - xLSTM's matrix memories (mLSTM, arXiv 2405.04517, 2503.13427) as a part of a decoder's layers:
- * linear attention whose gates, a number for each head, say what is forgotten and, as an exponent, what a position
- * counts for. What states give is normed by head and goes through gates of values. */
+/* decoder_mlstm.c - xLSTM's matrix memory, mLSTM (arXiv 2405.04517, 2503.13427): linear attention with a forget gate
+ * and an exponential input gate for each head. The output is normalised by head and multiplied by a sigmoid gate for
+ * each value. */
 #include <math.h>
 #include <stdio.h>
 
@@ -14,7 +14,7 @@ static bool add_projection(struct builder *b, int l, const char *kind, int64_t n
     return linear >= 0;
 }
 
-/* The gates' numbers, which are not the same without what is added behind. */
+/* The logits of gates, for which a bias is required. */
 static bool add_gates(struct builder *b, int l, const char *kind, int64_t n, int out)
 {
     return pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s.bias", l, kind) && add_projection(b, l, kind, n, out);
@@ -32,7 +32,7 @@ static bool add_input(struct builder *b, int l)
            add_gates(b, l, "mlstm_in_gate", n_head, b->beta) && add_gates(b, l, "mlstm_forget_gate", n_head, b->decay);
 }
 
-/* The norm of what heads give, which each has weights of its own for. */
+/* The norm of the output by head, with weights for all values. */
 static bool find_norm(struct builder *b, int l, struct pp_op *op)
 {
     static const char kind[] = "mlstm_norm";
@@ -67,8 +67,7 @@ bool pp_mlstm_result(struct builder *b, int l)
     return out >= 0;
 }
 
-/* Of one matrix queries, keys, values and gates come in this order, and of another the gates of positions, then those
- * that forget. */
+/* The fused matrices' rows: queries, keys, values and output gates; input gates, then forget gates. */
 void pp_mlstm_slots(struct builder *b)
 {
     const int64_t n_head = b->hp->n_state_head, n_k = n_head * b->hp->state_key_dim,

@@ -1,10 +1,11 @@
-/* decoder_ngram.c - embeddings of several tokens together, as LongCat-Flash-Lite's own code has them: of a token and
- * those before it, hashed into tables of different sizes, each behind a matrix. The tokens before it are what a
- * convolution that weighs one position gives of its own number, so that they are where the cache has what layers look
- * back at. */
+/* decoder_ngram.c - LongCat-Flash-Lite's n-gram embeddings: a token and those before it are hashed into tables of
+ * different sizes, each followed by a matrix, and the mean with the token's own embedding is taken.
+ *
+ * The earlier tokens come from a convolution whose input is the token's number and whose taps select one position each:
+ * so they are kept, dropped and restored with the rest of a sequence's cache. */
 #include "engine/arch/decoder_int.h"
 
-/* One of them, of so many tokens, from `before` by way of `low` to the stream. */
+/* One embedding of n_tokens tokens, added to the stream. before: the slot of earlier tokens; low: of the embedding. */
 static bool add_one(struct builder *b, int index, int64_t n_tokens, int before, int low)
 {
     const struct pp_hparams *hp = b->hp;

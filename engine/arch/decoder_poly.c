@@ -1,16 +1,15 @@
-/* decoder_poly.c - gates that are sums of normed powers (PolyNorm, arXiv 2411.03884), as Motif has them:
+/* decoder_poly.c - PolyNorm (arXiv 2411.03884), Motif's activation function. The gates g of a row become
  *
  *   w[0] norm(g^3) + w[1] norm(g^2) + w[2] norm(g) + b
  *
- * of all gates g of a row together, norm being a division by the root of the mean square. w and b are numbers of the
- * layer. */
+ * where norm is RMSNorm without weights over the row, and w and b are numbers of the layer. */
 #include "engine/arch/decoder_int.h"
 #include "engine/rows.h"
 
 enum { POWERS = 3 };
-static const float EPS = 1e-6f; /* of these norms, whatever that of others is */
+static const float EPS = 1e-6f; /* of these norms, whatever the model's epsilon is */
 
-/* A number as often as there are gates; NULL: b->err is set. */
+/* A vector of n_ff times the same number; NULL: b->err is set. */
 static const struct pp_tensor *each(struct builder *b, float number)
 {
     const int64_t n = b->shape.n_ff;

@@ -1,22 +1,22 @@
-/* decoder_rwkv.c - the layers of RWKV 7 (arXiv 2503.14456). Both parts of a layer read their input mixed with that of
- * the position before, value by value: the first, which has the states, in six ways, the feed-forward part in one.
- * Decays, beta, gates and how far a layer's values are the first layer's come of products of low rank. ARWKV (arXiv
- * 2501.15570) has only the first part, perhaps without gates and without a norm of what heads give. */
+/* decoder_rwkv.c - the layers of RWKV 7 (arXiv 2503.14456). The time mix reads six static blends of its input with the
+ * position before, the channel mix one. Decays, beta, gates and the share of the first layer's values in a layer's own
+ * come from low-rank pairs of matrices. ARWKV (arXiv 2501.15570) has the time mix only, in Qwen 2's layers, and may
+ * lack the gates and the norm of the heads' output. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_rwkv.h"
 
-enum mix { MIX_R, MIX_W, MIX_K, MIX_V, MIX_A, MIX_G, N_MIXES }; /* in the order of files */
-enum low { LOW_W, LOW_A, LOW_V, LOW_G };                        /* in that of hparams */
+enum mix { MIX_R, MIX_W, MIX_K, MIX_V, MIX_A, MIX_G, N_MIXES }; /* rows of time_mix_lerp_fused */
+enum low { LOW_W, LOW_A, LOW_V, LOW_G };                        /* indices of hparams.rwkv_ranks */
 
-static const float QWEN_NORM_EPS = 64e-5f; /* of what heads give in Qwen 2's layers */
+static const float QWEN_NORM_EPS = 64e-5f; /* of the heads' output in Qwen 2's layers */
 
 static bool has_gates(const struct builder *b)
 {
     return b->hp->rwkv_ranks[LOW_G] > 0;
 }
 
-/* out = in times a vector of the layer */
+/* out = in * the layer's vector KIND */
 static bool add_product(struct builder *b, int l, const char *kind, int in, int out)
 {
     const struct pp_tensor *weight = find_vector(b, l, kind);
@@ -24,7 +24,7 @@ static bool add_product(struct builder *b, int l, const char *kind, int in, int 
     return weight != NULL;
 }
 
-/* --- mixing with the position before ------------------------------------------------------------------------------ */
+/* --- token shift -------------------------------------------------------------------------------------------------- */
 
 bool pp_rwkv_shift(struct builder *b, int l, const char *norm)
 {
@@ -56,7 +56,7 @@ const struct pp_tensor *pp_rwkv_mixes(struct builder *b, int l, int n)
     return NULL;
 }
 
-/* A projection of the input as it is mixed in that way. */
+/* A projection of the input blended with row `mix` of the weights. */
 static bool add_mixed(struct builder *b, int l, const struct pp_tensor *mixes, enum mix mix, const char *kind, int out)
 {
     const int64_t n = b->hp->n_embd;
@@ -69,10 +69,9 @@ static bool add_mixed(struct builder *b, int l, const struct pp_tensor *mixes, e
     return true;
 }
 
-/* --- products of low rank ----------------------------------------------------------------------------------------- */
+/* --- low-rank pairs ----------------------------------------------------------------------------------------------- */
 
-/* From the input that was mixed last: a vector of the layer plus the second matrix times a function of the first's
- * product. */
+/* From the last blend: fn2(bias + W2 fn1(W1 blend)). */
 static bool add_low(struct builder *b, int l, enum low low, char letter, int out)
 {
     const int64_t n = b->hp->n_embd, rank = b->hp->rwkv_ranks[low];
@@ -95,9 +94,9 @@ static bool add_low(struct builder *b, int l, enum low low, char letter, int out
     return true;
 }
 
-/* --- the part with states ----------------------------------------------------------------------------------------- */
+/* --- time mix ----------------------------------------------------------------------------------------------------- */
 
-/* Values: the first layer's are kept in a slot of their own, and others go towards them. */
+/* Values: the first layer's stay in a slot of their own; in other layers v += (first_v - v) * a low-rank share. */
 static bool add_values(struct builder *b, int l, const struct pp_tensor *mixes)
 {
     if (!add_mixed(b, l, mixes, MIX_V, "value", l ? b->state_v : b->first_v))
@@ -113,7 +112,7 @@ static bool add_values(struct builder *b, int l, const struct pp_tensor *mixes)
     return true;
 }
 
-/* k, of which the vector that looks into the state is made, and k + (a - 1) k_a k. */
+/* Keys: look = k_k k, by which the state is read for removal; then k += (beta - 1) k_a k. */
 static bool add_keys(struct builder *b, int l, const struct pp_tensor *mixes)
 {
     if (!add_mixed(b, l, mixes, MIX_K, "key", b->state_k) || !add_product(b, l, "time_mix_k_a", b->state_k, b->part))
@@ -126,7 +125,7 @@ static bool add_keys(struct builder *b, int l, const struct pp_tensor *mixes)
     return true;
 }
 
-/* What decays, beta and gates are. */
+/* Decays, beta and gates. */
 static bool add_numbers(struct builder *b, int l, const struct pp_tensor *mixes)
 {
     static const struct {
@@ -146,7 +145,7 @@ static bool add_numbers(struct builder *b, int l, const struct pp_tensor *mixes)
     return true;
 }
 
-/* The norm of what heads give, which may be missing in Qwen 2's layers. */
+/* The norm of the heads' output, which may be missing in Qwen 2's layers. */
 static bool find_norm_of_heads(struct builder *b, int l, struct pp_op *recur)
 {
     if (b->hp->rwkv_qwen && !b->hp->state_norm)
@@ -180,7 +179,7 @@ bool pp_rwkv7_result(struct builder *b, int l)
     return true;
 }
 
-/* --- the feed-forward part ---------------------------------------------------------------------------------------- */
+/* --- channel mix -------------------------------------------------------------------------------------------------- */
 
 bool pp_rwkv_feed_forward(struct builder *b, int l)
 {

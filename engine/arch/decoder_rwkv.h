@@ -1,5 +1,8 @@
-/* decoder_rwkv.h - what the layers of RWKV 4, 6 and 7 share. Private to decoder_rwkv.c, decoder_rwkv4.c and
- * decoder_rwkv6.c. */
+/* decoder_rwkv.h - shared by the layers of RWKV 4, 6 and 7. Private to decoder_rwkv.c, decoder_rwkv4.c and
+ * decoder_rwkv6.c.
+ *
+ * A layer is a time mix, which has the states, and a channel mix, the feed-forward part. The inputs of both are blends
+ * of the present position and the one before ("token shift"), with a weight for each value. */
 #ifndef PP_ENGINE_ARCH_DECODER_RWKV_H
 #define PP_ENGINE_ARCH_DECODER_RWKV_H
 
@@ -21,16 +24,16 @@ static inline const struct pp_tensor *find_vector(struct builder *b, int l, cons
     return pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.%s.weight", l, kind);
 }
 
-/* From the residual stream to a normed input, and by how much the last position's is larger. */
+/* normed = the norm of the residual stream; shift = normed of the position before - normed */
 bool pp_rwkv_shift(struct builder *b, int l, const char *norm);
 /* blend = normed + shift * weight */
 void pp_rwkv_blend(struct builder *b, int l, const struct pp_tensor *weight);
-/* Norm, mixing and the two matrices of the feed-forward part, into delta; false: *err is set. */
+/* The channel mix without its gate, from the residual stream to delta; false: *err is set. */
 bool pp_rwkv_feed_forward(struct builder *b, int l);
-/* All of RWKV 6's feed-forward part, which a gate ends, added to the residual stream; false: *err is set. */
+/* RWKV 4's and 6's whole channel mix, with its gate, added to the residual stream; false: *err is set. */
 bool pp_rwkv_channel_mix(struct builder *b, int l);
-/* The n vectors of all ways to mix, in one tensor whose dimensions of one some files have in the middle; NULL: *err is
- * set. */
+/* time_mix_lerp_fused, the n vectors of blend weights in one tensor, which may have dimensions of 1 in the middle;
+ * NULL: *err is set. */
 const struct pp_tensor *pp_rwkv_mixes(struct builder *b, int l, int n);
 
 #endif

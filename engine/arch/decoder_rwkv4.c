@@ -1,9 +1,9 @@
-/* decoder_rwkv4.c - the layers of RWKV 4 (arXiv 2305.13048): keys, values and gates are of the input mixed with that of
- * the position before, each in one way for all inputs; and each channel has a mean of its values, of which the newer
- * and those with larger keys count for more. The feed-forward part is RWKV 6's. */
+/* decoder_rwkv4.c - the layers of RWKV 4 (arXiv 2305.13048): keys, values and gates read static blends with the
+ * position before, and each channel has a weighted mean of its values (WKV), in which newer ones and those with larger
+ * keys count more. The channel mix is RWKV 6's. */
 #include "engine/arch/decoder_rwkv.h"
 
-/* A projection of the input as it is mixed for that. */
+/* A projection of the input blended with weights `lerp`. */
 static bool add_mixed(struct builder *b, int l, const char *lerp, const char *kind, int out)
 {
     const int64_t n = b->hp->n_embd;

@@ -1,23 +1,23 @@
-/* decoder_rwkv6.c - the layers of RWKV 6 (arXiv 2404.05892). Both parts of a layer read their input mixed with that of
- * the position before, value by value: the first, which has the states, in five ways, of which each depends on the
- * input itself, and the feed-forward part in two. Decays come of a product of low rank.
+/* decoder_rwkv6.c - the layers of RWKV 6 (arXiv 2404.05892). The time mix reads five blends of its input with the
+ * position before, whose weights depend on the input (by a low-rank pair each); the channel mix reads two static
+ * blends. Decays come from a low-rank pair.
  *
- * In Qwen 2's layers (arXiv 2505.03005) there is only the first part, and its states are gated linear attention: heads
- * have keys and values in common, keys are as long as what the state forgets, and what it gives is not normed. */
+ * In Qwen 2's layers (arXiv 2505.03005) there is the time mix only, and the states are gated linear attention's: heads
+ * share keys and values, keys are multiplied by 1 - decay, and the output is not normalised. */
 #include <math.h>
 #include <stdio.h>
 
 #include "engine/arch/decoder_rwkv.h"
 
-enum mix { MIX_W, MIX_K, MIX_V, MIX_R, MIX_G, N_MIXES }; /* in the order of files */
-enum low { LOW_W, LOW_MIX };                             /* in that of hparams */
+enum mix { MIX_W, MIX_K, MIX_V, MIX_R, MIX_G, N_MIXES }; /* rows of time_mix_lerp_fused */
+enum low { LOW_W, LOW_MIX };                             /* indices of hparams.rwkv_ranks */
 
-static const float NORM_EPS = 64e-5f; /* of what heads give */
+static const float NORM_EPS = 64e-5f; /* of the heads' output */
 static const float QWEN_DECAY = 5;    /* in Qwen 2's layers decays are at least exp(-5) */
 
-/* --- mixing with the position before ------------------------------------------------------------------------------ */
+/* --- token shift -------------------------------------------------------------------------------------------------- */
 
-/* What all ways have in common for all inputs; the first files have a tensor for each. */
+/* The static part of a blend's weights; early GGUF files have a tensor for each blend. */
 static const struct pp_tensor *find_mix(struct builder *b, int l, enum mix mix)
 {
     char kind[32], own[40];
@@ -29,8 +29,8 @@ static const struct pp_tensor *find_mix(struct builder *b, int l, enum mix mix)
     return all ? pp_plan_row(b->p, all, mix, b->err) : NULL;
 }
 
-/* What they have besides for this input: of its tanh, mixed in a way of its own, a product of low rank for each. */
-static bool add_ways(struct builder *b, int l)
+/* The dynamic part of all blends' weights: W2 tanh(W1 blend_x), the blend being one with weights of its own. */
+static bool add_dynamic_mixes(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd, rank = b->hp->rwkv_ranks[LOW_MIX];
     const struct pp_tensor *weight = find_vector(b, l, "time_mix_lerp_x");
@@ -44,24 +44,24 @@ static bool add_ways(struct builder *b, int l)
     add_linear(b, l, first, b->blend, b->low_rank[LOW_MIX]);
     add_fn(b, l, PP_FN_CAP, 1, b->low_rank[LOW_MIX], b->low_rank[LOW_MIX]); /* tanh */
     add(b, (struct pp_op){.kind = PP_OP_HEADS, .layer = l, .heads = second, .in = b->low_rank[LOW_MIX], .in2 = NONE,
-                          .out = b->ways});
+                          .out = b->dynamic_mixes});
     return true;
 }
 
-/* blend = normed + shift * (what all inputs have in common + what this one has) */
+/* blend = normed + shift * (static + dynamic weights) */
 static bool add_mix(struct builder *b, int l, enum mix mix)
 {
     const struct pp_tensor *weight = find_mix(b, l, mix);
-    const int way = b->way[mix];
+    const int dynamic = b->dynamic_mix[mix];
     if (!weight)
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->shift, .in2 = way, .out = way});
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->shift, .in2 = dynamic, .out = dynamic});
     pp_rwkv_blend(b, l, weight);
-    add_sum(b, l, 1, way, b->blend);
+    add_sum(b, l, 1, dynamic, b->blend);
     return true;
 }
 
-/* A projection to n_out values of the input as it is mixed in that way. */
+/* A projection to n_out values of the blend `mix`. */
 static bool add_mixed(struct builder *b, int l, enum mix mix, const char *kind, int64_t n_out, int out)
 {
     const int linear = pp_plan_linear(b->p, b->s, n_out, b->hp->n_embd, b->err, "blk.%d.time_mix_%s", l, kind);
@@ -71,7 +71,7 @@ static bool add_mixed(struct builder *b, int l, enum mix mix, const char *kind, 
     return true;
 }
 
-/* Keys or values, which neighbouring heads may have in common. */
+/* Keys or values, which neighbouring heads may share. */
 static bool add_shared(struct builder *b, int l, enum mix mix, const char *kind, int out)
 {
     const int64_t n_few = b->hp->n_state_key_head, n = b->hp->n_state_head, dim = b->hp->state_key_dim;
@@ -99,9 +99,9 @@ static bool add_decays(struct builder *b, int l)
     return true;
 }
 
-/* --- the part with states ----------------------------------------------------------------------------------------- */
+/* --- time mix ----------------------------------------------------------------------------------------------------- */
 
-/* What the states have besides their inputs. */
+/* The learned weights of the recurrence. */
 static bool find_weights(struct builder *b, int l, struct pp_recurrence *r, struct pp_op *recur)
 {
     return (r->direct = pp_plan_tensor(b->s, b->hp->n_state_head, b->hp->state_key_dim, b->err,
@@ -110,8 +110,8 @@ static bool find_weights(struct builder *b, int l, struct pp_recurrence *r, stru
            (recur->bias = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.time_mix_ln.bias", l));
 }
 
-/* In Qwen 2's layers: keys times what is left of 1 beside the decays, and queries in the usual scale. */
-static void balance(struct builder *b, int l)
+/* In Qwen 2's layers: k *= 1 - decay, q /= sqrt(dim). */
+static void add_gla_scaling(struct builder *b, int l)
 {
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->state_k, .in2 = b->decay, .out = b->part});
     add_sum(b, l, -1, b->part, b->state_k);
@@ -130,13 +130,13 @@ bool pp_rwkv6_result(struct builder *b, int l)
     const int out = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.time_mix_output", l);
     r.shape = (struct pp_state_shape){.n_key_head = n_head, .n_head = n_head, .key_dim = dim, .value_dim = dim,
                                       .n_inputs = 3 * dim};
-    if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_ways(b, l) || !add_decays(b, l) ||
+    if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_dynamic_mixes(b, l) || !add_decays(b, l) ||
         !add_shared(b, l, MIX_K, "key", b->state_k) || !add_shared(b, l, MIX_V, "value", b->state_v) ||
         !add_mixed(b, l, MIX_R, "receptance", n, b->state_q) || !add_mixed(b, l, MIX_G, "gate", n, b->state_gate) ||
         (!hp->rwkv_qwen && !find_weights(b, l, &r, &recur)))
         return false;
     if (hp->rwkv_qwen)
-        balance(b, l);
+        add_gla_scaling(b, l);
     recur.recurrence = pp_plan_recurrence(b->p, &r);
     add(b, recur);
     if (hp->rwkv_qwen)
@@ -146,9 +146,9 @@ bool pp_rwkv6_result(struct builder *b, int l)
     return true;
 }
 
-/* --- the feed-forward part ---------------------------------------------------------------------------------------- */
+/* --- channel mix -------------------------------------------------------------------------------------------------- */
 
-/* What comes of it goes through a gate, which reads the input mixed in another way. */
+/* The gate reads a blend with weights of its own. */
 bool pp_rwkv_channel_mix(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd;
@@ -186,7 +186,7 @@ void pp_rwkv6_slots(struct builder *b)
     b->few = pp_plan_slot(b->p, b->hp->n_state_key_head * b->hp->state_key_dim);
     b->low_rank[LOW_W] = pp_plan_slot(b->p, b->hp->rwkv_ranks[LOW_W]);
     b->low_rank[LOW_MIX] = pp_plan_slot(b->p, N_MIXES * b->hp->rwkv_ranks[LOW_MIX]);
-    b->ways = pp_plan_slot(b->p, N_MIXES * n);
+    b->dynamic_mixes = pp_plan_slot(b->p, N_MIXES * n);
     for (int i = 0; i < N_MIXES; i++)
-        b->way[i] = pp_plan_part(b->p, b->ways, i * n, n);
+        b->dynamic_mix[i] = pp_plan_part(b->p, b->dynamic_mixes, i * n, n);
 }

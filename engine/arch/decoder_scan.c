@@ -1,6 +1,6 @@
-/* decoder_scan.c - Mamba (arXiv 2312.00752) as a part of a decoder's layers: a short convolution, and a selective scan
- * whose steps, B and C are made of what comes out of it. In PLaMo 2 (arXiv 2509.04897) a step is a head's, and what is
- * scanned with them is Mamba 2's states. */
+/* decoder_scan.c - Mamba (arXiv 2312.00752): a short convolution, and a selective scan whose steps (dt), B and C are
+ * projected from the convolution's output. In PLaMo 2 (arXiv 2509.04897) they are, too, but there is one step for each
+ * head and the states are Mamba 2's. Slots state_k and state_q are B and C. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
@@ -17,13 +17,14 @@ bool pp_scan_input(struct builder *b, int l)
     return in >= 0;
 }
 
-/* Falcon Mamba's norms have no weights, Jamba's and PLaMo 2's have, and Mamba has none. */
+/* Whether dt, B and C are normalised: without weights in Falcon Mamba, with weights in Jamba and PLaMo 2, but not in
+ * Mamba. */
 static bool is_normed(const struct builder *b, int l)
 {
     return b->hp->state_unit || b->hp->state_by_head || pp_decoder_has(b, l, "ssm_dt_norm.weight");
 }
 
-/* A norm of one of the three; ones: of that many, made when they are needed first. */
+/* The norm of one of the three. *ones: the weight of norms without one, made at the first use. */
 static bool add_small_norm(struct builder *b, int l, const char *kind, const struct pp_tensor **ones, int64_t n,
                            int in, int out)
 {
@@ -38,13 +39,13 @@ static bool add_small_norm(struct builder *b, int l, const char *kind, const str
     return norm.weight != NULL;
 }
 
-/* How many steps a row has. */
+/* The number of steps of a row: one for each head or for each channel. */
 static int64_t n_steps(const struct builder *b)
 {
     return b->hp->state_by_head ? b->hp->n_state_head : channels(b);
 }
 
-/* From what the convolution gave to steps, B and C. */
+/* dt, B and C from the convolution's output. */
 static bool add_steps(struct builder *b, int l)
 {
     const int64_t rank = b->hp->state_rank, key = b->hp->state_key_dim;
@@ -61,14 +62,14 @@ static bool add_steps(struct builder *b, int l)
         return false;
     add_linear(b, l, step, b->state_low, b->decay);
     if (b->hp->state_by_head)
-        pp_plan_linear_bias(b->p, step, NULL); /* the states add it, and make steps positive */
+        pp_plan_linear_bias(b->p, step, NULL); /* the recurrence adds it and applies softplus */
     else
         add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->decay, .in2 = NONE,
                               .out = b->decay});
     return true;
 }
 
-/* The channels of heads with a step each. */
+/* The weights of a scan by head. */
 static bool find_heads(struct builder *b, int l, struct pp_recurrence *r)
 {
     const int64_t n = b->hp->n_state_head;
@@ -80,7 +81,7 @@ static bool find_heads(struct builder *b, int l, struct pp_recurrence *r)
     return r->direct != NULL;
 }
 
-/* Channels, each by itself. */
+/* The weights of a scan by channel. */
 static bool find_channels(struct builder *b, int l, struct pp_recurrence *r)
 {
     const int64_t n = channels(b), key = b->hp->state_key_dim;
@@ -90,7 +91,7 @@ static bool find_channels(struct builder *b, int l, struct pp_recurrence *r)
     return r->direct != NULL;
 }
 
-/* What was kept of a layer's scan, as far as the gate lets it through: gated memory units (arXiv 2507.06607). */
+/* Phi 4 Flash's gated memory unit (arXiv 2507.06607): state = silu(gate) * the kept output of a layer's scan. */
 static void add_memory_gate(struct builder *b, int l)
 {
     add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SILU, .layer = l, .in = b->state_gate, .in2 = b->memory,
@@ -108,7 +109,7 @@ bool pp_scan_states(struct builder *b, int l)
         (pp_decoder_has(b, l, "ssm_conv1d.bias") &&
          !(convolve.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_conv1d.bias", l))))
         return false;
-    if (by_head) { /* each head's gate comes before what goes into its convolution */
+    if (by_head) { /* the input projection is ordered by head: gate, then the convolution's input */
         add_take(b, l, b->state_in, 2 * width, 0, width, b->state_gate);
         add_take(b, l, b->state_in, 2 * width, width, width, b->mixed);
     }
@@ -152,8 +153,7 @@ bool pp_memory_result(struct builder *b, int l)
     return out >= 0;
 }
 
-/* One matrix gives what goes into the convolution, and the gate; another one what steps are made of, B and C, of which
- * PLaMo 2 has the first behind the others. */
+/* Rows of ssm_in: the convolution's input, then the gate. Rows of ssm_x: dt, B, C; in PLaMo 2 B, C, dt. */
 void pp_scan_slots(struct builder *b)
 {
     struct pp_plan *p = b->p;

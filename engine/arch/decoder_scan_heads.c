@@ -1,9 +1,9 @@
 /* decoder_scan_heads.c - the first Zamba's Mamba (arXiv 2405.16712): several scans side by side, each of a part of the
- * channels with steps, B and C of its own. One matrix gives by turns what goes into the convolution and what gates. */
+ * channels with dt, B and C of its own. The rows of ssm_in alternate between the convolution's input and the gate. */
 
 #include "engine/arch/decoder_int.h"
 
-/* Channels of one scan, and what one matrix makes of them. */
+/* The number of channels of one scan, and of its dt, B and C together. */
 static int64_t channels(const struct builder *b)
 {
     return b->hp->n_state_head * b->hp->state_value_dim;
@@ -22,7 +22,7 @@ static bool add_heads(struct builder *b, int l, const char *kind, int64_t n_out,
     return heads >= 0;
 }
 
-/* From what the convolution gave to steps. */
+/* dt, B and C of all scans from the convolution's output, and the steps from dt. */
 static bool add_steps(struct builder *b, int l)
 {
     const int64_t n = channels(b), rank = b->hp->state_rank;
@@ -32,7 +32,7 @@ static bool add_steps(struct builder *b, int l)
     add_take(b, l, b->state_steps, n_steps(b), 0, rank, b->state_low);
     if (!add_heads(b, l, "ssm_dt", n, rank, b->state_low, b->decay))
         return false;
-    for (int64_t h = 0; h < b->hp->n_scan_head; h++) { /* whatever the row is: tables of one row */
+    for (int64_t h = 0; h < b->hp->n_scan_head; h++) { /* the same for every row: looked up in tables of one row */
         const struct pp_tensor *row = pp_plan_row(b->p, bias, h, b->err);
         add(b, (struct pp_op){.kind = PP_OP_LOOKUP, .by_position = true, .layer = l, .weight = row, .in = NONE,
                               .in2 = NONE, .out = pp_plan_part(b->p, b->step_bias, h * n, n)});

@@ -1,26 +1,27 @@
-/* decoder_scored.c - attention to keys that have a score of their own: Doge's (arXiv 2412.11834). Of a position's
- * values, those of all heads, a matrix makes a number n for each head of keys, and exp(a softplus(n)), a being the
- * head's, is added to all scores of that position. It stands in the key itself, behind the values that are rotated, and
- * queries have a constant there, so that the cache keeps it: as many times as a block of a quantised cache has values,
- * which it holds as exactly as one. */
+/* decoder_scored.c - Doge's dynamic mask attention (arXiv 2412.11834): keys have a score of their own. A matrix
+ * projects a position's values, of all heads, to a number n for each KV head, and exp(a softplus(n)), with the head's
+ * a, is added to all attention scores of that position.
+ *
+ * We append it to the key, and a constant to the query, so that their product adds it and the cache keeps it. It is
+ * repeated PP_KEY_SCORE times, which fills a block of a quantised cache: a block of equal values loses nothing. */
 #include <math.h>
 
 #include "engine/arch/decoder_int.h"
 
-/* The part of a wide slot that is head h's. */
+/* A part of head h in a slot of extended heads. */
 static int head_part(struct builder *b, int slot, int64_t h, int64_t at, int64_t width)
 {
     return pp_plan_part(b->p, slot, h * (b->shape.head_dim + PP_KEY_SCORE) + at, width);
 }
 
-/* Head h of n from one slot to one where heads lie further apart. */
+/* Copies head h of n into a slot of extended heads. */
 static void add_spread(struct builder *b, int l, int in, int64_t n, int64_t h, int out)
 {
     const int64_t dim = b->shape.head_dim;
     add_take(b, l, in, n * dim, h * dim, dim, head_part(b, out, h, 0, dim));
 }
 
-/* What they have behind each head is the same whatever the row is: a table of one row. */
+/* Extends queries. The constants are the same for every row: a table of one row is looked up. */
 bool pp_scored_queries(struct builder *b, int l)
 {
     const int64_t wide = b->shape.head_dim + PP_KEY_SCORE, n = b->shape.n_head * wide;
@@ -52,7 +53,7 @@ bool pp_scored_keys(struct builder *b, int l)
                           .out = b->key_scores});
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_EXP, .layer = l, .in = b->key_scores, .in2 = NONE,
                           .out = b->key_scores});
-    for (int64_t h = 0; h < n; h++) { /* in the order in which they lie */
+    for (int64_t h = 0; h < n; h++) {
         add_spread(b, l, b->k, n, h, b->wide_k);
         add(b, (struct pp_op){.kind = PP_OP_TAKE, .layer = l, .in = b->key_scores, .in2 = NONE, .period = n, .at = h,
                               .count = 1, .times = PP_KEY_SCORE,

@@ -1,12 +1,12 @@
-/* decoder_zamba.c - the layers of Zamba2 (arXiv 2411.15242): Mamba 2 in each; and in some, what goes into that is added
- * up with what attention and a feed-forward part make of the stream and the embeddings side by side. The matrices of
- * those two are the same in several layers, in turns; in each, products of low rank are added to them. And those of the
- * first Zamba, with Mamba's scans and one block without such products. */
+/* decoder_zamba.c - the layers of Zamba2 (arXiv 2411.15242): each has Mamba 2. In some layers a shared block,
+ * attention and a feed-forward part, reads the stream concatenated with the embeddings, and its output is added to
+ * Mamba's input. The model has n_shared_block such blocks, which these layers use in rotation, each use with its own
+ * low-rank additions to the matrices. The first Zamba has Mamba's scans, and one block without such additions. */
 #include <stdio.h>
 
 #include "engine/arch/decoder_int.h"
 
-/* How many layers before this one have such a block. */
+/* The number of layers before this one that use a shared block. */
 static int use_of(const struct pp_hparams *hp, int l)
 {
     int n = 0;
@@ -15,8 +15,8 @@ static int use_of(const struct pp_hparams *hp, int l)
     return n;
 }
 
-/* The layer whose tensors hold a part of the block that this layer uses: the first of those that use it and have it, or
- * simply the first. */
+/* The layer under whose number the tensor `kind` of this layer's block is stored: the first layer with this block that
+ * has it; if none has, the first with this block. */
 static int holder(const struct builder *b, int l, const char *kind)
 {
     const int64_t n = b->hp->n_shared_block;
@@ -32,7 +32,7 @@ static int holder(const struct builder *b, int l, const char *kind)
     return first;
 }
 
-/* The block's matrix. */
+/* A matrix of the layer's block. */
 static int find_matrix(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in)
 {
     char weight[40];
@@ -57,7 +57,7 @@ static bool add_shared_norm(struct builder *b, int l, const char *kind, int64_t 
     return norm.weight != NULL;
 }
 
-/* A product of the block's matrix, and of two matrices of this use of it, whose number is in their names. */
+/* A matrix of the block plus, if adapted, the low-rank pair of this use of it; the use's number is in the names. */
 static bool add_adapted(struct builder *b, int l, const char *kind, bool adapted, int64_t n_out, int64_t n_in, int in,
                         int out)
 {
@@ -76,18 +76,18 @@ static bool add_adapted(struct builder *b, int l, const char *kind, bool adapted
     return true;
 }
 
-/* Of the stream and the embeddings, to `delta`. */
+/* The block's attention, from the stream and the embeddings to `delta`. */
 static bool add_shared_attention(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t n = hp->n_embd, wide = 2 * n;
     const bool adapted = hp->adapted_attention;
-    add_copy(b, l, b->x, pp_plan_part(b->p, b->both, 0, n));
-    add_copy(b, l, b->embedding, pp_plan_part(b->p, b->both, n, n));
-    if (!add_shared_norm(b, l, "shared_norm", wide, b->both, b->both_normed) ||
-        !add_adapted(b, l, "shared_q", adapted, b->n_q, wide, b->both_normed, b->q) ||
-        !add_adapted(b, l, "shared_k", adapted, b->n_kv, wide, b->both_normed, b->k) ||
-        !add_adapted(b, l, "shared_v", adapted, b->n_v, wide, b->both_normed, b->v))
+    add_copy(b, l, b->x, pp_plan_part(b->p, b->concat, 0, n));
+    add_copy(b, l, b->embedding, pp_plan_part(b->p, b->concat, n, n));
+    if (!add_shared_norm(b, l, "shared_norm", wide, b->concat, b->concat_normed) ||
+        !add_adapted(b, l, "shared_q", adapted, b->n_q, wide, b->concat_normed, b->q) ||
+        !add_adapted(b, l, "shared_k", adapted, b->n_kv, wide, b->concat_normed, b->k) ||
+        !add_adapted(b, l, "shared_v", adapted, b->n_v, wide, b->concat_normed, b->v))
         return false;
     const int rotated[] = {b->q, b->k};
     for (int i = 0; i < 2 && !(hp->layer[l] & PP_LAYER_UNROTATED); i++)
@@ -97,7 +97,7 @@ static bool add_shared_attention(struct builder *b, int l)
     return add_matrix(b, l, "shared_output", n, b->n_att, b->att, b->delta);
 }
 
-/* And from there to `delta` again, which is then added to what is read of the stream. */
+/* The block's feed-forward part and output, from `delta`; blend = the stream + that. */
 static bool add_shared_ff(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd, n_ff = b->shape.n_ff;
@@ -134,8 +134,8 @@ void pp_zamba_slots(struct builder *b)
 {
     const int64_t n = b->hp->n_embd, n_ff = b->hp->n_ff;
     b->embedding = pp_plan_slot(b->p, n);
-    b->both = pp_plan_slot(b->p, 2 * n);
-    b->both_normed = pp_plan_slot(b->p, 2 * n);
+    b->concat = pp_plan_slot(b->p, 2 * n);
+    b->concat_normed = pp_plan_slot(b->p, 2 * n);
     b->blend = pp_plan_slot(b->p, n);
     b->adapted = pp_plan_slot(b->p, 2 * (n_ff > n ? n_ff : n));
     b->low = pp_plan_slot(b->p, b->hp->adapter_rank ? b->hp->adapter_rank : 1);

@@ -1,9 +1,8 @@
-/* encoder.c - the plan of an encoder of BERT's kind: layer by layer attention over the whole text and a feed-forward
- * part, each added to what went into it and normed together with it.
+/* encoder.c - the plan of an encoder with post-norms, like BERT: layer by layer bidirectional attention and a
+ * feed-forward part, each added to its input, with a LayerNorm of the sum.
  *
- * What families have in common stands here once; struct pp_encoder and the hparams say in what they differ. The shape
- * of the blocks: Vaswani et al., arXiv 1706.03762; what goes into the first: Devlin et al., arXiv 1810.04805. Names of
- * tensors: those that llama.cpp's converters write. */
+ * This is the code of all such families; struct pp_encoder and the hparams say in what they differ. Blocks: Vaswani et
+ * al., arXiv 1706.03762; embeddings: Devlin et al., arXiv 1810.04805. Names of tensors: llama.cpp's. */
 #include <stdio.h>
 
 #include "engine/arch/arch.h"
@@ -15,9 +14,9 @@ struct builder {
     const struct pp_encoder *e;
     struct pp_plan *p;
     struct pp_error *err;
-    bool fused_qkv;          /* one matrix for q, k and v */
-    bool fused_gate;         /* the rows of ffn_up are those of the gate, then those of the value */
-    int x, delta;            /* the stream, normed behind every addition; what is to be added */
+    bool fused_qkv;          /* q, k and v are one matrix */
+    bool fused_gate;         /* ffn_up has the rows of the gate, then those of up */
+    int x, delta;            /* the stream; a part's output, to be added to it */
     int qkv, q, k, v, att;
     int gate_up, gate, up, act, router;
 };
@@ -29,7 +28,7 @@ static void add(struct builder *b, struct pp_op op)
     pp_plan_add(b->p, op);
 }
 
-/* The projection blk.L.KIND from slot to slot. */
+/* The projection blk.L.KIND, from one slot to another. */
 static bool add_linear(struct builder *b, int l, const char *kind, int in, int64_t n_in, int out, int64_t n_out)
 {
     int linear = pp_plan_linear(b->p, b->s, n_out, n_in, b->err, "blk.%d.%s", l, kind);
@@ -37,7 +36,7 @@ static bool add_linear(struct builder *b, int l, const char *kind, int in, int64
     return linear >= 0;
 }
 
-/* Norms a slot in place. */
+/* Normalises a slot in place. */
 static bool add_norm(struct builder *b, int l, const char *name, int slot, int64_t n)
 {
     struct pp_op norm = {.kind = PP_OP_NORM, .centred = true, .layer = l, .in = slot, .in2 = NONE, .out = slot};
@@ -55,7 +54,7 @@ static bool add_block_norm(struct builder *b, int l, const char *kind, int slot,
     return add_norm(b, l, name, slot, n);
 }
 
-/* `delta` is added to the stream, which is normed. */
+/* x = norm(x + delta) */
 static bool add_result(struct builder *b, int l, const char *norm)
 {
     add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->delta, .in2 = NONE, .out = b->x});
@@ -110,7 +109,7 @@ static enum pp_fn function(const struct builder *b)
     return b->hp->activation == PP_ACTIVATION_GELU ? PP_FN_GELU : b->e->fn;
 }
 
-/* Experts without gates, and one vector that is added to what they give together. */
+/* Experts without gates, with one bias for the sum of their outputs (Nomic Embed v2). */
 static bool add_mixture(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
@@ -189,7 +188,7 @@ static bool add_embedding(struct builder *b)
     return add_norm(b, 0, "token_embd_norm", b->x, hp->n_embd);
 }
 
-/* Whether the first layer's gate is part of ffn_up; others must be like it. */
+/* Whether layer 0 has its gate in ffn_up; all layers must be alike. */
 static bool has_fused_gate(const struct builder *b)
 {
     const struct pp_tensor *up = pp_source_tensor(b->s, "blk.0.ffn_up.weight");
