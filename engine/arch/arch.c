@@ -120,7 +120,7 @@ void pp_arch_list(struct pp_buf *out)
 {
     const struct pp_arch *a;
     for (size_t i = 0; (a = pp_arch_at(i)); i++)
-        if (pp_arch_by_name(a->name) == a) /* not the folders of another kind */
+        if (pp_arch_by_name(a->name) == a) /* not a variant of a family with the same name */
             pp_buf_fmt(out, "%s%s", i ? ", " : "", a->name);
 }
 
@@ -133,14 +133,14 @@ struct holes {
     const char *at[2];
     size_t len[2];
     int n;
-    char room[16]; /* of a number that is not as the name has it */
+    char room[16]; /* for a layer's number that was converted */
 };
 
 /* Takes a number from *name. */
 static bool take_number(const char **name, struct holes *h)
 {
     size_t digits = strspn(*name, "0123456789");
-    bool leading_zero = digits > 1 && (*name)[0] == '0'; /* two names for one layer */
+    bool leading_zero = digits > 1 && (*name)[0] == '0'; /* would be a second name for the same layer */
     if (h->n == 2 || digits == 0 || digits > MAX_LAYER_DIGITS || leading_zero)
         return false;
     h->at[h->n] = *name;
@@ -166,7 +166,7 @@ static bool match(const char *pattern, const char *name, struct holes *holes, co
     return true;
 }
 
-/* Appends a pattern with numbers in its holes. */
+/* Appends a pattern with its holes filled in. */
 static void fill_in(const char *pattern, const struct holes *h, struct pp_buf *out)
 {
     const char *hole;
@@ -188,7 +188,7 @@ static void set_layer(struct holes *h, long l)
     h->at[0] = h->room;
 }
 
-/* A folder's number of a layer becomes ours, where one of its layers is two of ours, or it has two stacks. */
+/* Converts a folder's layer number into ours: where the folder has two stacks, or counts two of our layers as one. */
 static void to_our_layer(const struct pp_arch_name *n, const struct pp_hparams *hp, struct holes *h)
 {
     if (n->stack == PP_STACK_HIGH)
@@ -197,7 +197,7 @@ static void to_our_layer(const struct pp_arch_name *n, const struct pp_hparams *
         set_layer(h, 2 * layer_of(h) + n->half - 1);
 }
 
-/* And the other way; false: the line is of the other half. */
+/* The other way round. False: the line is for the other stack or half. */
 static bool to_folders_layer(const struct pp_arch_name *n, const struct pp_hparams *hp, struct holes *h)
 {
     const long l = layer_of(h), n_low = hp ? (long)hp->n_layer / 2 : 0;
@@ -217,24 +217,25 @@ static bool is_suffix(const char *s)
     return strcmp(s, ".weight") == 0 || strcmp(s, ".bias") == 0;
 }
 
-/* Whether a tensor is of a layer that has a projection in place of attention. */
-static bool is_in_place(const struct pp_hparams *hp, int64_t l)
+/* Whether the layer has a projection in place of attention. */
+static bool is_projection_only(const struct pp_hparams *hp, int64_t l)
 {
     return hp->gaps && l < hp->n_layer && pp_layer_shape(hp, l).n_head_kv == 0;
 }
 
-/* Whether a line that some layers have is the one for the layer that the first hole names. hp NULL: it may be. */
+/* Whether a line for some kinds of layers applies to the layer in the first hole. hp NULL: not known, so it may. */
 static bool is_of_layer(const struct pp_arch_name *n, const struct pp_hparams *hp, const struct holes *h)
 {
     const int64_t l = hp ? layer_of(h) : 0;
     if (!hp)
         return true;
-    return (!n->projection_only || is_in_place(hp, l)) &&
+    return (!n->projection_only || is_projection_only(hp, l)) &&
            (!n->recurrent || (l < hp->n_layer && hp->layer[l] & PP_LAYER_RECURRENT)) &&
            (!n->shared_block || (l < hp->n_layer && hp->layer[l] & PP_LAYER_SHARING));
 }
 
-/* The line of a table that the name fits. Without numbers nobody knows which layers those of stacks are. */
+/* The first line of a table that matches the folder's name. Lines of stacks need hp, as their layers' numbers depend on
+ * n_layer. */
 static const struct pp_arch_name *find_name(const struct pp_arch_name *table, const struct pp_hparams *hp,
                                             const char *hf, struct holes *holes, const char **rest)
 {
@@ -251,8 +252,8 @@ bool pp_name_begins(const char *s, const char *begin)
     return strncmp(s, begin, strlen(begin)) == 0;
 }
 
-/* The line of the family's tables for a name, or for the part of the language model that it is. name: room for what the
- * holes point into. */
+/* The line of the family's tables for a name in a folder, after any prefix of a multimodal model is removed. *name
+ * keeps the changed name, which the holes point into. */
 static const struct pp_arch_name *find_entry(const struct pp_arch *a, const struct pp_hparams *hp, const char *hf,
                                              struct pp_buf *name, struct holes *holes, const char **rest)
 {
@@ -271,7 +272,7 @@ static const struct pp_arch_name *find_entry(const struct pp_arch *a, const stru
         entry = find_name(a->more_names, hp, hf, holes, rest);
     if (entry || pp_name_begins(hf, "model."))
         return entry;
-    struct pp_buf whole = {0}; /* of a folder without output, which names what is in `model` as if it were all */
+    struct pp_buf whole = {0}; /* a model saved without its output lacks the prefix "model." */
     pp_buf_fmt(&whole, "model.%s", hf);
     pp_buf_clear(name);
     pp_buf_add(name, whole.data, whole.len);
@@ -308,7 +309,7 @@ enum pp_name_match pp_arch_translate(const struct pp_arch *a, const struct pp_hp
         pp_buf_free(&name);
         return PP_NAME_FOUND;
     }
-    gguf->bad |= name.bad; /* it may have been found */
+    gguf->bad |= name.bad; /* out of memory is not the same as not found */
     pp_buf_free(&name);
     if (is_of_other_part(a, hf))
         return PP_NAME_IGNORED;
@@ -331,7 +332,7 @@ enum pp_name_match pp_arch_gguf_name(const struct pp_arch *a, const char *hf, st
     return found;
 }
 
-/* The line of a family's tables that gives a tensor of this GGUF name; *rest: what is behind the pattern. */
+/* The line of a family's tables for a GGUF name; *rest: what follows the pattern. */
 static const struct pp_arch_name *find_gguf(const struct pp_arch *a, const struct pp_hparams *hp,
                                             const char *gguf_name, struct holes *holes, const char **rest)
 {
@@ -361,7 +362,7 @@ enum pp_hf_form pp_arch_form(const struct pp_arch *a, const char *gguf_name)
     return n ? n->form : PP_HF_SAME;
 }
 
-/* The line of a table by a GGUF name. */
+/* The line of a table for a GGUF name, `second` names included, among MLX's lines or the others. */
 static const struct pp_arch_name *find_line(const struct pp_arch_name *table, const struct pp_hparams *hp,
                                             const char *gguf_name, bool mlx, struct holes *holes, const char **rest)
 {
@@ -423,7 +424,7 @@ bool pp_arch_other_pairs(const struct pp_hparams *hp)
     return a && a->hf_pairs && hp->rope_neox;
 }
 
-/* Within a head Hugging Face pairs dimension i with i + head_dim / 2; GGUF's llama puts the two side by side. */
+/* Within a head Hugging Face rotates pairs (i, i + head_dim / 2), which GGUF's llama has side by side. */
 int64_t pp_hf_row(int64_t gguf_row, int64_t head_dim)
 {
     int64_t head = gguf_row / head_dim, in = gguf_row % head_dim;

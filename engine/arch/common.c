@@ -1,4 +1,4 @@
-/* common.c - what families share: names of tensors, and ways of reading config.json. */
+/* common.c - names of tensors, and readers and writers of config.json, that many families share. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>

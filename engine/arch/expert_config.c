@@ -1,11 +1,11 @@
-/* expert_config.c - what config.json says of a mixture of experts. Families have it under different keys. */
+/* expert_config.c - experts in config.json, whose keys differ between families. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
 #include "engine/base/json.h"
 #include "engine/hparams.h"
 
-/* A number, or a list of one for each layer, which are all the same. */
+/* A number, or a list with the same number for each layer. */
 static enum pp_code number(const cJSON *config, const char *key, int64_t *v, struct pp_error *err)
 {
     const cJSON *list = key ? pp_json_member(config, key) : NULL, *item;

@@ -1,5 +1,5 @@
-/* families.h - the list of model families, and what several of them share. Each family is defined in a file of its own.
- * Private to engine/arch/. */
+/* families.h - all model families, which are defined in engine/arch/NAME.c, and names and readers that several of them
+ * share. Private to engine/arch/. */
 #ifndef PP_ENGINE_ARCH_FAMILIES_H
 #define PP_ENGINE_ARCH_FAMILIES_H
 
@@ -60,100 +60,98 @@ extern const struct pp_arch pp_arch_iquest_loop, pp_arch_solar, pp_arch_spark, p
 
 /* The names of Llama's tensors, which most later families kept. */
 extern const struct pp_arch_name pp_common_names[];
-/* Those, and the names of experts as most mixtures since Qwen 2's and DeepSeek's have them. */
+/* Those, and the names of experts' tensors as most families since Qwen 2 MoE and DeepSeek have them. */
 extern const struct pp_arch_name pp_expert_names[];
-/* q and k of the families whose GGUF files interleave their rows, to be looked at before the common names. */
+/* q and k of families whose GGUF files interleave their rows; to be searched before the common names. */
 extern const struct pp_arch_name pp_interleaved_names[];
-/* Frequencies and masks that old exporters stored though they follow from the configuration. */
+/* Names of frequencies and masks that old exporters stored, although they follow from the configuration. */
 extern const char *const pp_common_ignored[];
 
-/* Of Mistral's folders of models that see, too. */
+/* Of Mistral's multimodal folders. */
 extern const struct pp_arch_parts pp_mistral_parts;
-/* Of folders of models that see or hear (struct pp_arch_parts), by several versions of transformers: their part that
- * reads and writes text, and what is beside it: in most, in Gemma from 3n on, in Qwen's. */
+/* For struct pp_arch_parts, covering several versions of transformers: prefixes of the language model's tensors, and of
+ * the other parts': in most folders, in Gemma's from 3n on, in Qwen's. */
 extern const char *const pp_text_prefixes[], *const pp_picture_parts[], *const pp_gemma_others[];
 extern const char *const pp_qwen_prefixes[], *const pp_qwen_others[];
 
-extern const char *const pp_silu_names[];      /* what config.json may call it */
+extern const char *const pp_silu_names[];      /* names in config.json */
 extern const char *const pp_relu2_names[];
 extern const char *const pp_gelu_tanh_names[];
 
-/* For families with either GELU, of which `usual` is the one that they mostly have: what `key` says. */
+/* Reads which GELU `key` names, exact or by tanh. usual: the family's own, stored as PP_ACTIVATION_USUAL. */
 enum pp_code pp_config_gelu(const struct cJSON *config, const char *key, enum pp_activation usual,
                             struct pp_hparams *hp, struct pp_error *err);
 
-/* For families whose models may have any of several functions, likewise; and what config.json calls a model's. */
+/* The same for families whose models may have any of several functions; and the name of a model's function. */
 enum pp_code pp_config_function(const struct cJSON *config, const char *key, enum pp_activation usual,
                                 struct pp_hparams *hp, struct pp_error *err);
 const char *pp_config_function_name(const struct pp_decoder *d, const struct pp_hparams *hp);
 
 /* A boolean of config.json; `otherwise` if it is absent or null. */
 bool pp_config_flag(const struct cJSON *config, const char *key, bool otherwise);
-/* The window of Mistral and its like, in all layers: `sliding_window`, null and 0 being none; `otherwise`: if it is
- * absent. */
+/* Mistral's window in all layers, `sliding_window`: null or 0 is none, `otherwise` stands for an absent key. */
 enum pp_code pp_config_window(const struct cJSON *config, int64_t otherwise, struct pp_hparams *hp,
                               struct pp_error *err);
-/* Qwen's: only if `use_sliding_window`, and by default only in layers from max_window_layers on. */
+/* Qwen's window: only with use_sliding_window, and by default only in layers from max_window_layers on. */
 enum pp_code pp_config_qwen_window(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
-/* Whether config.json says how RoPE is scaled, be it that it is not. */
+/* Whether config.json has an object for RoPE's parameters, even one without scaling. */
 bool pp_config_says_rope(const struct cJSON *config);
-/* Refuses a RoPE of layers with a window that is scaled. rope: an object, or NULL. */
+/* Refuses scaling in the RoPE of layers with a window. rope: that object, or NULL. */
 enum pp_code pp_config_unscaled(const struct cJSON *rope, struct pp_error *err);
-/* The number of a key that must be there as one, or absent. */
+/* The number of a key, which may be absent; PP_ERR_FORMAT if it is something else. */
 enum pp_code pp_config_float(const struct cJSON *config, const char *key, float *v, struct pp_error *err);
 enum pp_code pp_config_int(const struct cJSON *config, const char *key, int64_t *v, struct pp_error *err);
 
-/* A mixture of experts: the keys that a family has, or NULL. */
+/* config.json's keys for experts; NULL: the family has no such key. */
 struct pp_expert_keys {
     const char *n, *n_used, *n_ff;
     const char *n_groups, *n_groups_used;
-    const char *n_shared, *shared_n_ff; /* of the expert that every row uses: how many it stands for, or its size */
-    const char *n_dense;                /* layers before the first with experts */
-    const char *normed, *scale;         /* of weights */
+    const char *n_shared, *shared_n_ff; /* the shared expert's width, in experts, or in values */
+    const char *n_dense;                /* the number of first layers without experts */
+    const char *normed, *scale;         /* whether weights are normalised; and their factor */
 };
-/* Fills what these keys say, of which any may be absent; PP_ERR_FORMAT names one that is no number. And writes them. */
+/* Reads these keys, any of which may be absent; PP_ERR_FORMAT names one that is not a number. And writes them. */
 enum pp_code pp_config_experts(const struct cJSON *config, const struct pp_expert_keys *keys, struct pp_hparams *hp,
                                struct pp_error *err);
 void pp_config_put_experts(const struct pp_hparams *hp, const struct pp_expert_keys *keys, struct cJSON *config);
-/* Qwen's layers without experts: those that are listed, and all but every decoder_sparse_step-th. */
+/* Qwen's layers without experts: mlp_only_layers, and all but every decoder_sparse_step-th. */
 enum pp_code pp_config_qwen_dense(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_config_put_qwen_dense(const struct pp_hparams *hp, struct cJSON *config);
-/* `mlp_layer_types`, if it is there: which layers are dense and which sparse. */
+/* `mlp_layer_types`, an optional list of "dense" and "sparse". */
 enum pp_code pp_config_mlp_types(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_config_put_mlp_types(const struct pp_hparams *hp, struct cJSON *config);
 /* GPT-2's keys; the first StarCoder and GPT-J have the same. */
 enum pp_code pp_config_gpt2(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_config_put_gpt2(const struct pp_hparams *hp, struct cJSON *config);
 
-/* Granite's multipliers, which its later families have, too. */
+/* The multipliers that all Granite families have. */
 enum pp_code pp_granite_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 enum pp_code pp_granite_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_granite_to_config(const struct pp_hparams *hp, struct cJSON *config);
 
-/* Mamba 2's states: what config.json calls their numbers, and the words that most families have. */
+/* config.json's keys for Mamba 2, and those of most families. */
 struct pp_mamba_keys {
     const char *taps, *key_dim, *n_groups, *n_heads, *head_dim;
 };
 extern const struct pp_mamba_keys pp_mamba_keys;
-extern const struct pp_arch_name pp_mamba_names[]; /* what both Mambas alone call alike */
-/* inner: values of all heads, where their size is not said. Bounds of the steps of states are refused. */
+extern const struct pp_arch_name pp_mamba_names[]; /* common to the models Mamba and Mamba 2 */
+/* inner: the width of all heads, for configurations without head_dim. Bounds of dt (time_step_limit) are refused. */
 enum pp_code pp_mamba_from_config(const struct cJSON *config, const struct pp_mamba_keys *keys, int64_t inner,
                                   struct pp_hparams *hp, struct pp_error *err);
-/* The sizes of states, Mamba's or not; and Mamba's. */
+/* The sizes of states of any kind (ssm.*); and Mamba 2's. */
 enum pp_code pp_states_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 enum pp_code pp_mamba_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_states_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);
-/* The same where all heads together are mamba_expand times as wide as the model. */
+/* The same where the inner width is mamba_expand times the model's. */
 enum pp_code pp_mamba_expanded_from_config(const struct cJSON *config, const struct pp_mamba_keys *keys,
                                            struct pp_hparams *hp, struct pp_error *err);
 void pp_mamba_expanded_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);
-/* Of families whose norm behind the gate is of all heads: transformers and GGUF files disagree on what it would be in
- * groups. */
+/* PP_ERR_UNSUPPORTED unless there is one group: for families whose norm after the gate is over all heads in
+ * transformers but by group in programs that read GGUF files. */
 enum pp_code pp_mamba_in_one_group(const struct pp_hparams *hp, struct pp_error *err);
 
-/* A block of attention and a feed-forward part that layers have in common, beside their Mamba: its names in Zamba's
- * folders, which begin with `block`, but for what goes into the feed-forward part. */
+/* Names of the tensors of Zamba's shared block, which begin with `block`, except for gate and up. */
 #define PP_SHARED_BLOCK_NAMES(block)                                                                                  \
     {.hf = "model.layers.{}.linear", .gguf = "blk.{}.shared_out"},                                                    \
     {.hf = block "input_layernorm", .gguf = "blk.{}.shared_norm"},                                                    \
@@ -163,13 +161,13 @@ enum pp_code pp_mamba_in_one_group(const struct pp_hparams *hp, struct pp_error 
     {.hf = block "self_attn.o_proj", .gguf = "blk.{}.shared_output"},                                                 \
     {.hf = block "pre_ff_layernorm", .gguf = "blk.{}.shared_ffn_norm"},                                               \
     {.hf = block "feed_forward.down_proj", .gguf = "blk.{}.shared_down"}
-/* Which layers have it: a list of truth values under this key, and layers_block_type. */
+/* Which layers use it: a list of booleans in GGUF, under this key, and layers_block_type in config.json. */
 enum pp_code pp_sharing_from_gguf(const struct pp_gguf *g, const char *key, struct pp_hparams *hp,
                                   struct pp_error *err);
 void pp_sharing_to_gguf(const struct pp_hparams *hp, const char *key, struct pp_gguf_writer *w);
 void pp_sharing_to_config(const struct pp_hparams *hp, struct cJSON *config);
 
-/* Inputs of each layer's own, and norms around what layers have: Gemma's names from 3n on. */
+/* Names of per-layer inputs and of norms, from Gemma 3n on. */
 #define PP_LAYER_INPUT_NAMES                                                                                          \
     {.hf = "model.embed_tokens_per_layer", .gguf = "per_layer_token_embd"},                                           \
     {.hf = "model.per_layer_model_projection", .gguf = "per_layer_model_proj"},                                       \
@@ -182,16 +180,16 @@ void pp_sharing_to_config(const struct pp_hparams *hp, struct cJSON *config);
     {.hf = "model.layers.{}.per_layer_input_gate", .gguf = "blk.{}.inp_gate"},                                        \
     {.hf = "model.layers.{}.per_layer_projection", .gguf = "blk.{}.proj"},                                            \
     {.hf = "model.layers.{}.post_per_layer_input_norm", .gguf = "blk.{}.post_norm"}
-/* How those scale their inputs and scores, and rotate in layers with a window. */
+/* Their scales of embeddings and scores, and the RoPE of layers with a window. */
 void pp_gemma_scales(struct pp_hparams *hp);
-/* What layers with a window turn by: the base of rope_parameters, with no other scaling. */
+/* The RoPE of layers with a window: rope_parameters' base; scaling is refused. */
 enum pp_code pp_gemma_local_rope(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
-/* What is special about layers without a window: under keys of its own, or, later, of each such layer. part: how much
- * of their heads is rotated where nothing is said. */
+/* Sizes and RoPE of layers without a window: under keys of their own or, in later versions, layer by layer. part: the
+ * default of partial_rotary_factor. */
 enum pp_code pp_gemma_wide_from_config(const struct cJSON *config, float part, struct pp_hparams *hp,
                                        struct pp_error *err);
 
-/* Latent attention: names of a folder's tensors, and sizes as DeepSeek's configurations have them. */
+/* Latent attention: names of a folder's tensors, and DeepSeek's keys of its sizes. */
 #define PP_LATENT_NAMES                                                                                               \
     {.hf = "model.layers.{}.self_attn.q_a_proj", .gguf = "blk.{}.attn_q_a"},                                          \
     {.hf = "model.layers.{}.self_attn.q_a_layernorm", .gguf = "blk.{}.attn_q_a_norm"},                                \
@@ -201,17 +199,17 @@ enum pp_code pp_gemma_wide_from_config(const struct cJSON *config, float part, s
     {.hf = "model.layers.{}.self_attn.kv_b_proj", .gguf = "blk.{}.attn_kv_b"}
 enum pp_code pp_latent_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_latent_to_config(const struct pp_hparams *hp, struct cJSON *config);
-/* YaRN, which may make scores larger by a square: how much they are. */
+/* DeepSeek's YaRN, which multiplies the scores by the square of its magnitude; pp_latent_yarn_growth is that factor. */
 enum pp_code pp_latent_yarn_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_latent_yarn_to_config(const struct pp_hparams *hp, struct cJSON *config);
 float pp_latent_yarn_growth(const struct pp_hparams *hp);
-/* All of DeepSeek V2's and V3's. */
+/* Everything of DeepSeek V2 and V3. */
 enum pp_code pp_deepseek_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_deepseek_to_config(const struct pp_hparams *hp, struct cJSON *config);
 enum pp_code pp_deepseek_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_deepseek_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 
-/* An index in front of it that picks positions: DeepSeek V3.2's names and keys. */
+/* The indexer that picks positions: DeepSeek V3.2's names and keys. */
 #define PP_INDEX_NAMES                                                                                                \
     {.hf = "model.layers.{}.self_attn.indexer.wq_b", .gguf = "blk.{}.indexer.attn_q_b"},                              \
     {.hf = "model.layers.{}.self_attn.indexer.wk", .gguf = "blk.{}.indexer.attn_k"},                                  \
@@ -219,28 +217,28 @@ void pp_deepseek_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
     {.hf = "model.layers.{}.self_attn.indexer.weights_proj", .gguf = "blk.{}.indexer.proj"}
 /* Its sizes. */
 enum pp_code pp_index_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
-/* Those, and which layers have one, if not all do. */
+/* Those, and which layers have one, unless all do. */
 void pp_index_to_config(const struct pp_hparams *hp, struct cJSON *config);
 void pp_index_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
-/* Which layers have one, by a list of truth values under this key. */
+/* Which layers have one: a list of booleans under this key. */
 enum pp_code pp_index_layers_from_gguf(const struct pp_gguf *g, const char *key, struct pp_hparams *hp,
                                        struct pp_error *err);
-/* Refuses one that picks nothing, or that the first layer would have to see picks of another one of. */
+/* Refuses an indexer that picks nothing, and a layer 0 without one, which would have no picks to use. */
 enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err);
 
-/* Kimi's delta attention beside its taps, its gates and its decay, which its families have in several ways. */
+/* Kimi delta attention, without convolutions, gates and ssm_a, which differ between its families. */
 #define PP_KDA_NAMES                                                                                                  \
     {.hf = "model.layers.{}.self_attn.f_a_proj", .gguf = "blk.{}.ssm_f_a"},                                           \
     {.hf = "model.layers.{}.self_attn.f_b_proj", .gguf = "blk.{}.ssm_f_b"},                                           \
     {.hf = "model.layers.{}.self_attn.b_proj", .gguf = "blk.{}.ssm_beta"},                                            \
     {.hf = "model.layers.{}.self_attn.dt_bias", .gguf = "blk.{}.ssm_dt.bias", .whole = true},                         \
     {.hf = "model.layers.{}.self_attn.o_norm", .gguf = "blk.{}.ssm_norm"}
-/* Its gates, if they are of a low rank. */
+/* Its gates, where they are a low-rank pair. */
 #define PP_KDA_GATE_NAMES                                                                                             \
     {.hf = "model.layers.{}.self_attn.g_a_proj", .gguf = "blk.{}.ssm_g_a"},                                           \
     {.hf = "model.layers.{}.self_attn.g_b_proj", .gguf = "blk.{}.ssm_g_b"}
 
-/* The gated delta rule's states, and which layers have them: Qwen3-Next's words. */
+/* The gated delta rule, in Qwen3-Next's names. */
 #define PP_DELTA_NAMES                                                                                                \
     {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm", .form = PP_HF_PLUS_ONE},                 \
     {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm", .form = PP_HF_PLUS_ONE},                 \
@@ -254,7 +252,7 @@ enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err);
     {.hf = "model.layers.{}.mlp.shared_expert.up_proj", .gguf = "blk.{}.ffn_up_shexp"},                               \
     {.hf = "model.layers.{}.mlp.shared_expert.down_proj", .gguf = "blk.{}.ffn_down_shexp"},                           \
     {.hf = "model.layers.{}.mlp.shared_expert_gate", .gguf = "blk.{}.ffn_gate_inp_shexp", .form = PP_HF_ONE_ROW}
-/* And those of Qwen 3.5 and later: what goes into states comes of a matrix each, experts' matrices are stacks. */
+/* The same from Qwen 3.5 on: input projections are matrices of their own, experts are stacked. */
 #define PP_DELTA_APART_NAMES                                                                                          \
     {.hf = "model.layers.{}.linear_attn.in_proj_qkv", .gguf = "blk.{}.attn_qkv"},                                     \
     {.hf = "model.layers.{}.linear_attn.in_proj_z", .gguf = "blk.{}.attn_gate"},                                      \
@@ -263,58 +261,58 @@ enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err);
     {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",                         \
      .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_HALVES, .whole = true},                                     \
     {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight", .whole = true}
-/* Which layers those are, in files: each but each full_attention_interval-th, or those that a list names. */
+/* Which layers have states, in GGUF files: all but every full_attention_interval-th, or those in a list. */
 void pp_recurrent_from_gguf(const struct pp_gguf *g, int64_t usual_step, struct pp_hparams *hp);
 void pp_recurrent_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 enum pp_code pp_delta_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 enum pp_code pp_delta_sizes_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
-/* With Qwen's sections of the dimensions that are rotated, which see pictures' positions. */
+/* Writes Qwen's M-RoPE sections as well. */
 void pp_qwen_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_delta_to_config(const struct pp_hparams *hp, struct cJSON *config);
 
-/* What MiniCPM's configurations scale: embeddings, what parts add, logits; SiLU. */
+/* MiniCPM's scales of embeddings, residual additions and logits; and SiLU. */
 enum pp_code pp_minicpm_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 void pp_minicpm_to_config(const struct pp_hparams *hp, struct cJSON *config);
 
-/* Ling's layers come in groups of so many, of which the last has attention and the others states; those behind the last
- * whole group have attention, too. What config.json says of that; the size; PP_ERR_UNSUPPORTED: layers are
- * otherwise. */
+/* Ling's layers come in groups whose last layer has attention and whose others have states; layers after the last whole
+ * group have attention. Reads the groups' size from config.json; returns it; and refuses other arrangements with
+ * PP_ERR_UNSUPPORTED. */
 enum pp_code pp_ling_groups_from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 int64_t pp_ling_group(const struct pp_hparams *hp);
 enum pp_code pp_ling_check_groups(const struct pp_hparams *hp, struct pp_error *err);
-/* With latent attention, RoPE is not scaled. */
+/* Refuses a scaled RoPE with latent attention. */
 enum pp_code pp_ling_check_rope(const struct pp_hparams *hp, struct pp_error *err);
 extern const struct pp_expert_keys pp_ling_expert_keys;
 
-/* All gates have the same bound, or none, where it is 0; label: what says it, for errors. What files say of it, under
- * GLM 5 Next's and GigaChat 3.5's keys. */
+/* Sets the bound of all gates, of dense feed-forward parts and of experts; 0: none. label: its key, for errors. And
+ * reads and writes the keys that GLM 5 Next and GigaChat 3.5 have for it. */
 enum pp_code pp_bound_gates(struct pp_hparams *hp, float most, const char *label, struct pp_error *err);
 enum pp_code pp_bounds_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_bounds_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 
-/* A model of states only, which has neither attention nor feed-forward parts: of what all decoders have, the least. */
+/* A model of Mamba layers only: sets the sizes of attention and feed-forward parts to the least that checks accept. */
 void pp_mamba_alone(struct pp_hparams *hp);
 
-/* The first Mamba's. */
+/* config.json's keys for Mamba. */
 struct pp_scan_keys {
     const char *taps, *key_dim, *rank, *expand;
 };
-/* inner: channels, or 0: `expand` says it. */
+/* inner: the number of channels; 0: `expand` times the model's width. */
 enum pp_code pp_scan_from_config(const struct cJSON *config, const struct pp_scan_keys *keys, int64_t inner,
                                  struct pp_hparams *hp, struct pp_error *err);
 enum pp_code pp_scan_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err);
 void pp_scan_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w);
 void pp_scan_to_config(const struct pp_hparams *hp, const struct pp_scan_keys *keys, struct cJSON *config);
 
-/* For to_config, of families that scale RoPE where nothing is said of it: says that it is not scaled, if it is not. */
+/* For to_config, in families whose default RoPE is scaled: states explicitly that it is not, if it is not. */
 void pp_config_put_unscaled(struct cJSON *config, const struct pp_hparams *hp);
 /* For to_config: the window and each layer's type. */
 void pp_config_put_layer_types(struct cJSON *config, const struct pp_hparams *hp);
 /* RoPE of layers without a window, and of those with one, in objects of rope_parameters. */
 void pp_config_put_ropes(struct cJSON *config, const struct pp_hparams *hp);
-/* Qwen's, if there is a window. */
+/* Qwen's keys for a window. */
 void pp_config_put_qwen_window(const struct pp_hparams *hp, struct cJSON *config);
 
 #endif

@@ -1,5 +1,6 @@
-/* missing.c - what families that pippin does not run need and it lacks, for errors. Names are those of GGUF files, and
- * of config.json without what they end with, in small letters and digits only. */
+/* missing.c - for errors: what pippin would need to run a family that it does not support. Names are
+ * general.architecture of GGUF files, or classes in config.json without their usual ends, in lower-case letters and
+ * digits only. */
 #include <string.h>
 
 #include "engine/arch/arch.h"
@@ -280,7 +281,7 @@ static const struct {
     {"xmod", bert},
 };
 
-/* What parts of names say of models of any family. */
+/* Parts of class names that tell what a model is for, whatever its family. */
 static const struct {
     const char *part, *missing;
 } parts[] = {
@@ -311,7 +312,7 @@ static const struct {
     {"fortdt", writes_sound},
 };
 
-/* Small letters and digits of a name, without what classes end with. */
+/* Reduces a name to lower-case letters and digits, without the usual ends of class names. */
 static void plain(const char *name, char out[64])
 {
     static const char *const ends[] = {"forcausallm", "forconditionalgeneration", "lmheadmodel", "model"};

@@ -1,6 +1,6 @@
-/* text_parts.c - the text parts of models that see, which are built like families that are elsewhere: PaddleOCR-VL's is
- * ERNIE 4.5 with other pairs of rotated dimensions, DeepSeek-OCR's the first DeepSeek MoE with such pairs, CogVLM's a
- * Llama whose q, k and v are one matrix, with other matrices beside its own for pictures. */
+/* text_parts.c - language models of vision models that are variants of other families: PaddleOCR-VL's is ERNIE 4.5, and
+ * DeepSeek-OCR's the first DeepSeek MoE, both with the other pairs of rotated dimensions (rope_neox); CogVLM's is Llama
+ * with a fused qkv, and with separate matrices for image positions, which are ignored. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -10,8 +10,8 @@
 
 /* --- PaddleOCR-VL ------------------------------------------------------------------------------------------------- */
 
-/* The three numbers of a position are one for text. */
-static const int32_t paddle_sections[] = {16, 24, 24, 0}; /* pairs that each turns */
+/* M-RoPE: how many pairs each number of a position rotates. For text the three numbers are equal. */
+static const int32_t paddle_sections[] = {16, 24, 24, 0};
 enum { PADDLE_PAIRS = 64 };
 
 static const char *const paddle_classes[] = {"PaddleOCRVLForConditionalGeneration", "paddleocr_vl", "paddleocr_vl_text",
@@ -83,7 +83,7 @@ static const struct pp_expert_keys ocr_keys = {
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
     .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
-/* What its text part is not known to have. */
+/* Refuses features of DeepSeek V2's configuration that no text part is known to use. */
 static enum pp_code ocr_refuse(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
     const char *score = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "scoring_func"));
@@ -120,7 +120,7 @@ static void ocr_to_config(const struct pp_hparams *hp, cJSON *config)
     cJSON_AddFalseToObject(config, "use_mla");
 }
 
-/* Files say of rotated dimensions what config.json says of latent attention, which there is none of: 0. */
+/* rope.dimension_count in files is config.json's qk_rope_head_dim, which is 0 as there is no latent attention. */
 static enum pp_code ocr_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     (void)g;
@@ -163,8 +163,7 @@ static const char *const cog_others[] = {"model.vision.", NULL};
 static const struct pp_arch_parts cog_parts = {.model_type = "cogvlm", .prefixes = ocr_prefixes, .others = cog_others};
 static const struct pp_arch_default cog_defaults[] = {{.json = "{\"rms_norm_eps\": 1e-5}"}, {.json = NULL}};
 
-/* CogVLM 2 shares keys among heads, and says so by a key of its own; its code turns them more slowly than the first
- * one's. */
+/* CogVLM 2 has grouped queries, under a key of its own; its code has a larger RoPE base than the first one's. */
 static enum pp_code cog_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char shared[] = "num_multi_query_heads";

@@ -1,7 +1,7 @@
-/* wrapped.c - folders of models that see or hear, and whose part that reads and writes text is a model of any family,
- * which their configuration has in an object of its own: LLaVA, InternVL, SmolVLM, Kimi VL, Qwen's Omni and others. Of
- * others, such as the first LLaVA and MiniCPM-V, all of the configuration is the language model's. Families that have
- * such models of their own say it themselves (struct pp_arch_parts). */
+/* wrapped.c - folders of multimodal models around a language model of any family, whose configuration is an object
+ * within config.json: LLaVA, InternVL, SmolVLM, Kimi VL, Qwen's Omni and others. In some, such as the first LLaVA and
+ * MiniCPM-V, the whole of config.json is the language model's. A family with multimodal models of its own describes
+ * them itself (struct pp_arch_parts). */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,10 +45,10 @@ static const char *const llm_classes[] = {
     "SkyworkR1VChatModel", "SkyworkChatModel", "skywork_chat", "Ovis", "ovis", "Ovis2_5", "ovis2_5",
     "Ovis2_6ForCausalLM", "ovis2_6", "Ovis2_6_MoeForCausalLM", "ovis2_6_moe", "LLMjpVLModel", "llmjpvl", NULL};
 static const char *const language_classes[] = {"DeepseekVLV2ForCausalLM", "deepseek_vl_v2", NULL};
-/* Janus and the first DeepSeek-VL, as their own program has them, and HyperCLOVA X's first that sees. */
+/* Janus and the first DeepSeek-VL, in the format of their own code, and the first HyperCLOVA X with vision. */
 static const char *const modality_classes[] = {"MultiModalityCausalLM", "multi_modality", "HCXVisionForCausalLM",
                                                "hyperclovax_vlm", NULL};
-/* Their configuration is the language model's, with more in it: */
+/* Classes whose config.json is the language model's, with additions. */
 static const char *const flat_classes[] = {
     "LlavaLlamaForCausalLM", "llava_llama", "LlavaMistralForCausalLM", "llava_mistral", "LlavaQwenForCausalLM",
     "llava_qwen", "LlavaQwen2ForCausalLM", "llava_qwen2", "llava-qwen2", "MobileLlamaForCausalLM", "mobilevlm",
@@ -66,7 +66,8 @@ static const char *const step3_classes[] = {"Step3VLForConditionalGeneration", "
 
 static const char *const sarashina_classes[] = {"Sarashina2VisionForCausalLM", "sarashina2_vision", NULL};
 
-/* Folders of Cosmos 3 may have what makes pictures, sound and moves beside the text, or in its layers. */
+/* Cosmos 3's folders may have tensors that generate images, sound and motion, also within the language model's
+ * layers. */
 static const char *const cosmos_classes[] = {"Cosmos3OmniForConditionalGeneration", "cosmos3_omni",
                                              "Cosmos3EdgeForConditionalGeneration", "cosmos3_edge", NULL};
 static const char *const cosmos_makes[] = {
@@ -89,8 +90,8 @@ static const struct pp_arch_wrapper wrappers[] = {
     {.classes = flat_classes, .fixes_type = true},
 };
 
-/* The family of the text where its configuration does not say it: that which the class around it has by itself in
- * transformers, or, with code of its own, always. */
+/* The language model's model_type where its configuration lacks it: the default of the outer class in transformers, or
+ * what its own code always uses. */
 static const struct {
     const char *names[3], *model_type;
 } inner[] = {
@@ -161,7 +162,7 @@ static const struct {
     {{"Apertus1p5ForConditionalGeneration", "apertus1p5"}, "apertus1p5_text"},
 };
 
-/* MiniCPM-V and MiniCPM-o: what is inside is another family with each version, which the first ones do not say. */
+/* MiniCPM-V and MiniCPM-o: each version has a language model of another family; the first versions do not state it. */
 static const char *minicpm_type(const cJSON *whole, bool hears)
 {
     static const struct {
@@ -185,7 +186,7 @@ static const char *minicpm_type(const cJSON *whole, bool hears)
 const char *pp_wrapped_type(const struct pp_arch_wrapper *w, const cJSON *whole, const char *hf_class)
 {
     const cJSON *own = pp_wrapped_config(w, whole);
-    if (w->classes == language_classes) /* without latent attention it is what DeepSeek-OCR has */
+    if (w->classes == language_classes) /* without latent attention it is like DeepSeek-OCR's */
         return cJSON_IsFalse(pp_json_member(own, "use_mla"))
                    ? "deepseek_ocr"
                    : cJSON_GetStringValue(pp_json_member(own, "model_type"));
@@ -200,7 +201,7 @@ const char *pp_wrapped_type(const struct pp_arch_wrapper *w, const cJSON *whole,
     return NULL;
 }
 
-/* What names of the text's tensors begin with, and what families have instead. */
+/* Prefixes of the language model's tensors, and what replaces them in the families' tables. */
 static const char *const prefixes[][2] = {
     {"model.language_model.model.", "model."}, {"model.language_model.lm_head.", "lm_head."},
     {"model.language_model.", "model."}, {"language_model.", ""}, {"model.text_model.", "model."}, {"text_model.", ""},
@@ -227,7 +228,7 @@ static const char *const others[] = {
     "model.high_res_vision_alpha", "model.vision_resampler.", "siglip2.", "merger.", "model.vision_tokenizer.",
     "model.audio_tokenizer.", "vision_tokenizer.", "audio_tokenizer.", NULL};
 
-/* What transformers takes for granted in families whose own models always say it. */
+/* Defaults of transformers for keys that these families' own folders always have, but such parts may lack. */
 static const struct {
     const char *model_type, *json;
 } usual[] = {
@@ -279,10 +280,10 @@ bool pp_wrapped_name(const char *hf, struct pp_buf *name)
     return false;
 }
 
-/* --- layers that look at pictures --------------------------------------------------------------------------------- */
+/* --- layers that attend to images --------------------------------------------------------------------------------- */
 
-/* Llama 3.2 Vision (arXiv 2407.21783): such layers stand among those of the language model, and do nothing as long as
- * there is no picture: what is left is a Llama. */
+/* Llama 3.2 Vision (arXiv 2407.21783) has cross-attention layers among those of the language model. Without an image
+ * they do nothing, and what is left is Llama. */
 
 static enum pp_code fail_layers(struct pp_error *err)
 {
