@@ -1,5 +1,6 @@
-/* afmoe.c - Arcee's Trinity: norms before and behind attention and feed-forward part, what attention gives weighed by
- * sigmoids of its input, a window in three of four layers, the fourth not rotated; routing as DeepSeek-V3 has it. */
+/* afmoe.c - Arcee's Trinity (AFMoE; transformers, models/afmoe): pre-norms and post-norms, attention's output gated by
+ * sigmoids, a sliding window in three of four layers with the fourth not rotated, and experts routed as in
+ * DeepSeek-V3. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -41,7 +42,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     int64_t step = 4;
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     hp->expert_sigmoids = true;
-    if (!code && !pp_config_flag(config, "mup_enabled", false)) /* GGUF files have no word for it */
+    if (!code && !pp_config_flag(config, "mup_enabled", false)) /* GGUF files cannot express its absence */
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: mup_enabled is not true, which is not supported");
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);

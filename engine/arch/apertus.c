@@ -1,5 +1,6 @@
-/* apertus.c - Apertus (arXiv 2509.14233): Llama with norms of the heads of q and k and no gate; each layer learned the
- * numbers of its activation. Of version 1.5, which sees and hears by tokens of its own, it is the text. */
+/* apertus.c - Apertus (arXiv 2509.14233): Llama with norms of the heads of q and k, and a feed-forward part without a
+ * gate whose activation function, xIELU, has learned parameters in each layer. Of version 1.5, which is multimodal by
+ * tokens of its own, the text part. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

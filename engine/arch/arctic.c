@@ -1,5 +1,5 @@
-/* arctic.c - Snowflake Arctic (Snowflake/snowflake-arctic-base, modeling_arctic.py): Llama's layers, whose feed-forward
- * parts are as wide as the residual stream, and beside each of them experts, which read what comes into the layer. */
+/* arctic.c - Snowflake Arctic (Snowflake/snowflake-arctic-base, modeling_arctic.py): Llama's layers with feed-forward
+ * parts only as wide as the stream, and experts in parallel with the whole layer, which read the layer's input. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -32,7 +32,7 @@ static const struct pp_arch_default defaults[] = {
 
 static const struct pp_expert_keys keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok"};
 
-/* The one size that both sides say is that of experts. */
+/* Files and folders have one width only, that of the experts; the dense part is as wide as the stream. */
 static void take_sizes(struct pp_hparams *hp)
 {
     hp->n_ff = hp->n_embd;

@@ -1,5 +1,5 @@
-/* aria.c - the text of Aria (arXiv 2410.05993): Llama whose feed-forward parts are experts, some of which every row
- * uses; matrices of experts are stored turned. Its files are pippin's own. */
+/* aria.c - the language model of Aria (arXiv 2410.05993): Llama with experts, some of them shared. Folders store the
+ * experts' matrices transposed. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -26,7 +26,7 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys keys = {.n = "moe_num_experts", .n_used = "moe_topk", .n_ff = "intermediate_size",
                                            .n_shared = "moe_num_shared_experts"};
 
-/* The model's own code calls the experts' size otherwise. */
+/* The model's own code has another key for the experts' width. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);

@@ -1,5 +1,5 @@
-/* arwkv7.c - ARWKV (arXiv 2501.15570): RWKV 7's states in place of attention in Qwen 2's layers, perhaps without gates
- * and without a norm of what heads give. */
+/* arwkv7.c - ARWKV (arXiv 2501.15570): RWKV 7's time mix in place of attention in Qwen 2's layers. Models may lack the
+ * gates and the norm of the heads' output. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* Whether all layers have states: they are listed, or "full". */
+/* Whether all layers have the time mix: they are listed, or the value is "full". */
 static bool is_full(const cJSON *layers, int64_t n_layer)
 {
     const char *word = cJSON_GetStringValue(layers);
@@ -75,7 +75,7 @@ static enum pp_code check_kind(const cJSON *config, const struct pp_hparams *hp,
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    static const int64_t usual[N_RANKS] = {64, 64, 32, 128}; /* unless the tensors say something else */
+    static const int64_t usual[N_RANKS] = {64, 64, 32, 128}; /* if the tensors do not tell */
     int64_t head_size = 64, n_heads = 0;
     enum pp_code code = check_kind(config, hp, err);
     if (!code)
@@ -86,7 +86,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         hp->rwkv_ranks[i] = usual[i];
     if (!pp_config_flag(config, "wkv_has_gate", true))
         hp->rwkv_ranks[N_RANKS - 1] = 0;
-    hp->n_ctx_train = 1 << 20; /* there is no limit: what is written to GGUF files */
+    hp->n_ctx_train = 1 << 20; /* there is no limit; this is what converters write */
     hp->rope_scaling = PP_ROPE_NONE;
     hp->rwkv_qwen = true;
     hp->state_norm = pp_config_flag(config, "wkv_has_group_norm", true);

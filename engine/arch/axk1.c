@@ -1,4 +1,5 @@
-/* axk1.c - A.X K1: DeepSeek V3, but what a layer's experts give together is normed. Its files are pippin's own. */
+/* axk1.c - A.X K1 (SK Telecom): DeepSeek V3 with a post-norm for the output of the experts (transformers,
+ * models/axk1). Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

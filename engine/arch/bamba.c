@@ -1,6 +1,6 @@
-/* bamba.c - Bamba: Mamba 2 (arXiv 2405.21060) in most layers, in the others attention, which rotates half of each head;
- * every layer has a feed-forward part. Other programs convert it to Granite 4's files, whose heads have pairs side by
- * side, as if whole heads were rotated; ours are files of its own. */
+/* bamba.c - Bamba (arXiv 2405.21060 for Mamba 2): Mamba 2 in most layers, attention with half of each head rotated in
+ * the others, and a feed-forward part in every layer. Other programs convert it to Granite 4 Hybrid, with neighbouring
+ * pairs and as if whole heads were rotated; we write files of a family of its own. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -40,7 +40,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* The layers with attention are listed, or each has a word. */
+/* The layers with attention: a list of their indices, or layer_types. */
 static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "attn_layer_indices"), *item;
@@ -55,7 +55,7 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
     return pp_config_layer_words(config, "layers_block_type", "mamba", "attention", PP_LAYER_RECURRENT, hp, err);
 }
 
-/* What would be computed otherwise: steps within bounds, another part of heads rotated. */
+/* Refuses what would be computed differently: bounds of dt, another share of rotated dimensions. */
 static enum pp_code check_config(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t rotated = hp->rope_dim;

@@ -1,8 +1,8 @@
-/* bert.c - encoders: BERT and RoBERTa with learned positions (BGE, MiniLM, E5 ...), Nomic's with rotated heads, Jina's
- * whose attention fades with the distance.
+/* bert.c - encoders with post-norms: BERT and RoBERTa with learned positions (BGE, MiniLM, E5 ...), Nomic's with RoPE,
+ * Jina's with ALiBi. arXiv 1810.04805, 1907.11692, 2402.01613, 2310.19923.
  *
- * Metadata: NAME.attention.causal (false), NAME.pooling_type, tokenizer.ggml.token_type_count. RoBERTa's positions
- * begin behind the padding token's number; its GGUF files leave out the rows before. */
+ * Metadata: NAME.attention.causal (false), NAME.pooling_type, tokenizer.ggml.token_type_count. RoBERTa's positions are
+ * counted from the padding token's number + 1; its GGUF files leave out the rows before that. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
-/* Names that old exporters gave to a norm's vectors. */
+/* Old exporters' names of a norm's weight and bias. */
 #define NORM(hf_name, gguf_name)                                                                                       \
     {.hf = hf_name, .gguf = gguf_name},                                                                                \
     {.hf = hf_name ".gamma", .gguf = gguf_name ".weight", .whole = true},                                              \
@@ -48,7 +48,7 @@ static const struct pp_arch_name nomic_names[] = {
     {.hf = "encoder.layers.{}.mlp.fc12", .gguf = "blk.{}.ffn_gate"},
     {.hf = "encoder.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down"},
     {.hf = "encoder.layers.{}.norm2", .gguf = "blk.{}.layer_output_norm"},
-    /* The mixture's: layers without experts have no gates */
+    /* Nomic Embed v2's: its layers without experts have no gates */
     {.hf = "encoder.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up"},
     {.hf = "encoder.layers.{}.mlp.router.layer", .gguf = "blk.{}.ffn_gate_inp"},
     {.hf = "encoder.layers.{}.mlp.experts.mlp.w1", .gguf = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_FLAT,
@@ -59,7 +59,7 @@ static const struct pp_arch_name nomic_names[] = {
     {.hf = NULL},
 };
 
-/* Jina's v3, whose matrices have adapters of tasks beside them. */
+/* Jina v3, whose matrices come with LoRA adapters for tasks, which are ignored. */
 #define ADAPTED(hf_name, gguf_name)                                                                                    \
     {.hf = hf_name ".parametrizations.weight.original", .gguf = gguf_name ".weight", .whole = true},                   \
     {.hf = hf_name, .gguf = gguf_name}
@@ -78,7 +78,7 @@ static const struct pp_arch_name jina_v3_names[] = {
 };
 static const char *const adapters[] = {".lora_A", ".lora_B", NULL};
 
-/* What stands on top of the encoder, for tasks that are not ours; positions counted. */
+/* Ignored: heads for tasks that we do not run, and position_ids, which just count. */
 static const char *const prefixes[] = {"bert.", "", "roberta.", "", NULL};
 static const char *const others[] = {"pooler.", "bert.pooler.", "roberta.pooler.", "cls.", "lm_head.", "classifier.",
                                      "embeddings.position_ids", "bert.embeddings.position_ids",
@@ -103,7 +103,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-/* What BERT and its like say in the same words. */
+/* The keys that all these families share. */
 static enum pp_code common_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
@@ -133,8 +133,7 @@ static enum pp_code bert_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : common_config(config, hp, err);
 }
 
-/* Whether config.json says that this is one of RoBERTa's descendants, which count positions from the padding token's
- * number on. */
+/* Whether the model descends from RoBERTa, which counts positions from the padding token's number + 1. */
 static bool is_roberta(const cJSON *config)
 {
     static const char *const types[] = {"roberta", "xlm-roberta", "camembert"};
@@ -172,8 +171,8 @@ static enum pp_code jina_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : common_config(config, hp, err);
 }
 
-/* Nomic's second: GELU without gates, and experts in each step-th layer from the second on, whose weights are their
- * shares among all. */
+/* Nomic Embed v2: GELU without gates, and experts in every moe_every_n_layers-th layer, from the second on. Weights
+ * are the softmax over all experts, not normalised over the chosen ones. */
 static enum pp_code nomic_experts(const cJSON *config, int64_t step, struct pp_hparams *hp, struct pp_error *err)
 {
     static const struct pp_expert_keys keys = {
@@ -187,7 +186,7 @@ static enum pp_code nomic_experts(const cJSON *config, int64_t step, struct pp_h
     return code ? code : pp_config_experts(config, &keys, hp, err);
 }
 
-/* Nomic's words are GPT-2's. Of its 8,192 positions 2,048 were learned; more need another scaling. */
+/* Nomic has GPT-2's keys. It was trained with 2,048 of its 8,192 positions; longer texts would need RoPE scaling. */
 static enum pp_code nomic_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const gates[] = {"swiglu", NULL};
@@ -218,7 +217,7 @@ static enum pp_code nomic_config(const cJSON *config, struct pp_hparams *hp, str
     if (!code)
         code = pp_config_float(config, "rotary_emb_base", &hp->rope_base, err);
     hp->n_ctx_train = hp->n_ctx_train > trained ? trained : hp->n_ctx_train;
-    if (step > 0) /* of whose positions 512 were learned */
+    if (step > 0) /* trained with 512 positions */
         hp->n_ctx_train = hp->n_ctx_train > 512 ? 512 : hp->n_ctx_train;
     hp->n_ff_expert = hp->n_ff;
     return code;
@@ -301,7 +300,7 @@ const struct pp_arch pp_arch_nomic_bert = {
     .to_gguf = nomic_to_gguf,
 };
 
-static const char *const jina_v3_classes[] = {"XLMRobertaLoRA", NULL}; /* mostly config.json calls it XLM-RoBERTa */
+static const char *const jina_v3_classes[] = {"XLMRobertaLoRA", NULL}; /* most folders have XLM-RoBERTa's class */
 
 const struct pp_arch pp_arch_jina_bert_v3 = {
     .name = "jina-bert-v3",

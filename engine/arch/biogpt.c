@@ -1,6 +1,6 @@
-/* biogpt.c - BioGPT (arXiv 2210.10341): learned positions, embeddings that are scaled, LayerNorm, GELU without a gate,
- * biases everywhere. Folders' tables of positions begin with two rows that are no position's. What config.json says of
- * the norms' epsilon is not what the family's norms have. Only pippin makes GGUF files of it. */
+/* biogpt.c - BioGPT (arXiv 2210.10341; transformers, models/biogpt): learned positions, scaled embeddings, LayerNorm,
+ * GELU without a gate, biases everywhere. Tables of positions in folders start with two unused rows. The epsilon in
+ * config.json is not used by transformers' layers. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 

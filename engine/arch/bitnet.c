@@ -1,7 +1,7 @@
-/* bitnet.c - BitNet b1.58 (arXiv 2402.17764): Llama with weights of three values, and norms in front of the last
- * matrices of attention and feed-forward part. Microsoft's 2B4T (arXiv 2504.12285) has the squared ReLU in its gates,
- * the first ones SiLU; GGUF files call both bitnet and say which, but those of bitnet.cpp call the former
- * bitnet-b1.58. */
+/* bitnet.c - BitNet b1.58 (arXiv 2402.17764): Llama with ternary weights and further norms before the output
+ * projections of attention and feed-forward part (sub-norms). Microsoft's 2B4T (arXiv 2504.12285) has ReLU^2 in its
+ * gates, earlier models have SiLU. GGUF files call both "bitnet" and name the function, but bitnet.cpp's files of 2B4T
+ * say "bitnet-b1.58". */
 #include <cjson/cJSON.h>
 #include <string.h>
 

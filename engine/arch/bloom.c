@@ -1,5 +1,5 @@
-/* bloom.c - Bloom (arXiv 2211.05100): ALiBi, LayerNorms everywhere, of the embeddings, too, biases, and q, k and v in
- * one matrix, in folders head by head. */
+/* bloom.c - Bloom (arXiv 2211.05100): ALiBi, LayerNorm with biases everywhere, also after the embeddings, and a fused
+ * qkv, whose rows in folders are ordered head by head. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -9,7 +9,7 @@
     {.hf = hf_name, .gguf = gguf_name}
 #define QKV "h.{}.self_attention.query_key_value"
 
-/* The first publication's names had no "transformer." */
+/* The first published folders' names lack "transformer." */
 static const struct pp_arch_name names[] = {
     NAME("word_embeddings", "token_embd"),
     NAME("word_embeddings_layernorm", "token_embd_norm"),

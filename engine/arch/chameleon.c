@@ -1,6 +1,6 @@
-/* chameleon.c - Chameleon (arXiv 2405.09818), of it the part that reads and writes text: Llama with LayerNorm of each
- * head of q and k by a vector of its own; in the larger one norms stand behind attention and feed-forward part, not
- * before them. Tokens of pictures are never given. */
+/* chameleon.c - the language part of Chameleon (arXiv 2405.09818): Llama with a LayerNorm of each head of q and k,
+ * with a vector for each; the larger model has post-norms instead of pre-norms. Tokens of images are never
+ * generated. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* A vocabulary without them is of a model that is made up. */
+/* Only artificial models have a vocabulary without image tokens. */
 static void finish(struct pp_hparams *hp)
 {
     hp->qk_norm = true;
@@ -38,7 +38,7 @@ static void finish(struct pp_hparams *hp)
     hp->silent[0].end = END_OF_PICTURES;
 }
 
-/* What the vocabulary calls tokens of pictures must be where GGUF files take it for granted that they are. */
+/* GGUF files assume a fixed range of image tokens: the vocabulary must agree. */
 static enum pp_code check_vocabulary(const cJSON *map, struct pp_error *err)
 {
     static const char begin[] = "IMGIMG";

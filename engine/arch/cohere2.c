@@ -1,9 +1,11 @@
-/* cohere2.c - Cohere's families: one LayerNorm without bias for attention and feed-forward part beside each other.
- * Command R7B and its like (cohere2): every fourth layer sees everything and is not rotated, the others have a window.
- * Command R and Aya before it (command-r): all layers see everything; the larger ones norm each head of q and k by a
- * vector of its own. North Micro Vision's text (cohere_compass_text): as the first, but values of heads that are
- * rotated together lie half a head apart, and its files are pippin's own. Command A+ and North Mini Code behind them
- * (cohere2moe): a mixture of experts beside attention. */
+/* cohere2.c - Cohere's families, with attention and feed-forward part in parallel after one LayerNorm without bias
+ * (transformers, models/cohere, cohere2).
+ *
+ * Command R7B and similar (cohere2): every fourth layer has full attention and no RoPE, the others have a window.
+ * Command R and Aya before it (command-r): full attention in all layers; larger models have a norm with its own vector
+ * for each head of q and k. North Micro Vision's language model (cohere_compass_text): as cohere2, but with the other
+ * pairs of rotated dimensions (rope_neox); only pippin makes GGUF files of it. Command A+ and North Mini Code after
+ * them (cohere2moe): experts in parallel with attention. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -18,7 +20,7 @@ static const char *const others[] = {"model.vision_tower.", "model.multi_modal_p
                                      "multi_modal_projector.", NULL};
 static const struct pp_arch_parts parts = {.model_type = "cohere2", .prefixes = prefixes, .others = others};
 
-/* What both have. */
+/* Common to both. */
 static enum pp_code common_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
@@ -97,7 +99,7 @@ static const struct pp_arch_default compass_defaults[] = {
     {.json = NULL},
 };
 
-/* Layers that see everything are not rotated, and the configuration says so. */
+/* Layers with full attention are not rotated; the configuration must agree. */
 static enum pp_code compass_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
@@ -119,7 +121,7 @@ static enum pp_code compass_from_config(const cJSON *config, struct pp_hparams *
         hp->logit_scale = 1;
     if (!code)
         code = pp_config_window(config, 4096, hp, err);
-    pp_layers_every(hp, 1, PP_LAYER_WIDE); /* unless they are listed */
+    pp_layers_every(hp, 1, PP_LAYER_WIDE); /* if there is no list */
     if (!code)
         code = pp_config_layer_types(config, hp, err);
     pp_layers_rotate_windows(hp);
@@ -173,7 +175,7 @@ static const struct pp_arch_default command_r_defaults[] = {
     {.json = NULL},
 };
 
-/* max_position_embeddings is less than what the models were trained for; some say that, too. */
+/* max_position_embeddings is less than what the models were trained for, which some have in model_max_length. */
 static enum pp_code command_r_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = common_config(config, hp, err);
@@ -222,7 +224,7 @@ static const struct pp_arch_default moe_defaults[] = {
     {.json = NULL},
 };
 
-/* Layers that see everything are not rotated, but those without experts. */
+/* Layers with full attention are not rotated, except for those without experts. */
 static void moe_finish(struct pp_hparams *hp)
 {
     hp->parallel = true;
@@ -233,7 +235,7 @@ static void moe_finish(struct pp_hparams *hp)
             hp->layer[l] &= (uint8_t)~PP_LAYER_UNROTATED;
 }
 
-/* Those without experts come first, and may have a pattern of their own. */
+/* Layers without experts come first and may have a pattern of windows of their own. */
 static enum pp_code moe_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t pattern = 4, dense_pattern = 1, n_dense = 0;
@@ -250,7 +252,7 @@ static enum pp_code moe_layers(const cJSON *config, struct pp_hparams *hp, struc
     if (!code)
         code = pp_config_mlp_types(config, hp, err);
     for (int64_t l = 0; !code && dense_pattern != 1 && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        if (hp->layer[l] & PP_LAYER_DENSE && hp->layer[l] & PP_LAYER_WIDE) /* GGUF files have no word for it */
+        if (hp->layer[l] & PP_LAYER_DENSE && hp->layer[l] & PP_LAYER_WIDE) /* GGUF files cannot express it */
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: prefix_dense_sliding_window_pattern is not 1, which "
                            "is not supported");
     return code;
@@ -263,7 +265,7 @@ static enum pp_code moe_routing(const cJSON *config, struct pp_hparams *hp, stru
     int64_t n_shared = 0;
     enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
     hp->expert_sigmoids = cJSON_IsString(fn) && strcmp(fn->valuestring, "sigmoid") == 0;
-    hp->expert_shares = hp->expert_shares && hp->expert_sigmoids; /* a softmax is of those used */
+    hp->expert_shares = hp->expert_shares && hp->expert_sigmoids; /* a softmax is over the chosen experts */
     if (!code && cJSON_IsString(fn) && !hp->expert_sigmoids && strcmp(fn->valuestring, "softmax") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: expert_selection_fn is \"%.40s\", which is not supported",
                        fn->valuestring);
@@ -292,7 +294,7 @@ static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, 
     return code;
 }
 
-/* Files may have both epsilons: then norms are by the root of the mean square. */
+/* Files may have both epsilons: then norms are RMSNorm. */
 static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const keys[] = {"cohere2moe.attention.layer_norm_rms_epsilon",

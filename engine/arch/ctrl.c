@@ -1,5 +1,5 @@
-/* ctrl.c - CTRL (arXiv 1909.05858): sinusoids of the position are added to scaled embeddings; LayerNorm, ReLU without a
- * gate, biases everywhere, behind the logits, too. Its files are pippin's own. */
+/* ctrl.c - CTRL (arXiv 1909.05858): sinusoidal positions are added to scaled embeddings; LayerNorm, ReLU without a
+ * gate, biases everywhere, including the output's. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -27,7 +27,7 @@ static const struct pp_arch_default defaults[] = {
              "\"n_head\": 16, \"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
-#define EPSILON 1e-6f /* of layers' norms, whatever configurations say of the last one */
+#define EPSILON 1e-6f /* of the layers' norms in transformers; config.json's is that of the last norm only */
 
 static enum pp_code check(const struct pp_hparams *hp, struct pp_error *err)
 {

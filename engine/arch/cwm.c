@@ -1,6 +1,6 @@
-/* cwm.c - Llama with a window in some layers, as their list or a pattern says: CWM (arXiv 2510.02387), which sees
- * everything in each fourth layer, the first included, and stretches RoPE as Llama 3 does; Ministral of 2024, as
- * transformers has it. Files of either are pippin's own: other programs' Llama has no such layers. */
+/* cwm.c - Llama with a window in some layers, as layer_types or a pattern says: CWM (arXiv 2510.02387), with full
+ * attention in every fourth layer, starting with the first, and Llama 3's RoPE scaling; and the Ministral of 2024
+ * (transformers, models/ministral). Only pippin makes GGUF files of either, as other programs' Llama has no windows. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -18,7 +18,7 @@ static const struct pp_arch_default ministral_defaults[] = {
     {.json = NULL},
 };
 
-/* Layers of both kinds are rotated alike here, so that numbers for each kind must be the same. */
+/* All layers share one RoPE, so parameters given for each kind of layer must be equal. */
 static enum pp_code check_kinds(const cJSON *config, struct pp_error *err)
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
@@ -40,7 +40,7 @@ static enum pp_code windows(const cJSON *config, int64_t window, struct pp_hpara
     return code ? code : pp_config_layer_types(config, hp, err);
 }
 
-/* Without a word about RoPE it is stretched. */
+/* Without any RoPE parameters, Llama 3's scaling is the default. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     for (int64_t l = 0; l < hp->n_layer; l += 4)

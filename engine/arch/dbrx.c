@@ -1,6 +1,5 @@
-/* dbrx.c - DBRX (databricks/dbrx-instruct): LayerNorms that add nothing, bounds for queries, keys and values, and
- * experts. Its folders have one matrix for all experts of a layer: their rows one below the other, those of the last
- * matrices as columns. */
+/* dbrx.c - DBRX (databricks/dbrx-instruct): LayerNorm without biases, clamped queries, keys and values, and experts.
+ * Folders have one matrix with the rows of all experts of a layer; those of the down projections are transposed. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -31,7 +30,7 @@ static const struct pp_arch_name names[] = {
 
 static const char *const classes[] = {"DbrxForCausalLM", "dbrx", NULL};
 
-/* The feed-forward size stands in an object of its own. */
+/* The feed-forward width is in ffn_config; this one only satisfies the common reader. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"intermediate_size\": 1, \"max_seq_len\": 2048}"},
     {.json = NULL},

@@ -1,6 +1,6 @@
-/* deci.c - DeciLM and Nemotron of the same kind (51B, Super 49B, Ultra 253B; arXiv 2411.19146): Llama's layers, of
- * which each has as many key heads and as wide a feed-forward part as a search left it, or has no attention, a
- * projection in its place, or no feed-forward part. */
+/* deci.c - DeciLM and Nemotron's models made by neural architecture search (51B, Super 49B, Ultra 253B; arXiv
+ * 2411.19146): Llama's layers with individual numbers of KV heads and feed-forward widths. A layer may lack attention
+ * or have a projection in its place, and may lack the feed-forward part. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -20,7 +20,7 @@ static bool says(const cJSON *part, const char *key)
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(part, key));
 }
 
-/* What a factor makes of the width, in whole steps. */
+/* The feed-forward width from ffn_mult, rounded up to a multiple of 256. */
 static int64_t width_of(double factor, int64_t n_embd)
 {
     enum { STEP = 256 };

@@ -1,7 +1,7 @@
-/* deepseek2.c - the families with latent attention: DeepSeek V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437) with those
- * that are built as it is: R1, Kimi K2, Moonlight; GLM 4.7 Flash; and Youtu-LLM, MiniCPM 3 and PLM, which are dense,
- * PLM with the squared ReLU and no gate. decoder_mixers.c computes it. Mistral Large 3, and Mistral 4 in a family of
- * its own, have scores that grow with the position, as Ministral 3's do, and a softmax for experts. */
+/* deepseek2.c - the families with latent attention (MLA), which decoder_mixers.c computes: DeepSeek V2 (arXiv
+ * 2405.04434) and V3 (arXiv 2412.19437), and models of the same architecture: R1, Kimi K2, Moonlight, GLM 4.7 Flash.
+ * Dense ones: Youtu-LLM, MiniCPM 3 and PLM, which has ReLU^2 without a gate. Mistral Large 3, and Mistral 4 as a
+ * family of its own, scale queries by position as Ministral 3 does, and weight experts by a softmax. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
-/* transformers' own models take these for granted; those that bring their code along say everything. */
+/* Defaults of transformers' own models; folders with code of their own have all keys. */
 static const struct pp_arch_default defaults[] = {
     {.model_type = "glm4_moe_lite", .hf_class = "Glm4MoeLiteForCausalLM",
      .json = "{\"max_position_embeddings\": 202752, \"rms_norm_eps\": 1e-5, \"q_lora_rank\": 768,"
@@ -57,13 +57,14 @@ static const struct pp_expert_keys expert_keys = {
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
     .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
-/* Sarvam 105B's, which is V3 but for these. */
+/* Sarvam 105B is V3 with these names. */
 static const struct pp_expert_keys sarvam_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
     .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
-/* Scores of heads of this size; YaRN makes them larger, and cosines and sines as they are. */
+/* The scale of scores for heads of this size. YaRN's magnitude goes into it, squared, instead of into cosines and
+ * sines. */
 static void set_scale(struct pp_hparams *hp)
 {
     hp->attn_scale = pp_latent_yarn_growth(hp) / sqrtf((float)(hp->qk_nope_dim + hp->rope_dim));
@@ -71,7 +72,7 @@ static void set_scale(struct pp_hparams *hp)
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* What scales RoPE is under one of two keys. */
+/* RoPE's parameters are under one of two keys. */
 static cJSON *rope_of(const cJSON *config)
 {
     cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
@@ -115,7 +116,7 @@ static enum pp_code check_sarvam(const cJSON *config, struct pp_error *err)
                                    "family", what);
 }
 
-/* V2 says how experts are chosen, V3 that they are weighed by sigmoids, or, in transformers' own, nothing. */
+/* V2's config.json has topk_method, V3's scoring_func, transformers' own V3 neither. */
 static enum pp_code routing_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const bool v2 = pp_arch_is_kind(config, "deepseek_v2", "DeepseekV2ForCausalLM");
@@ -140,7 +141,7 @@ static enum pp_code routing_from_config(const cJSON *config, struct pp_hparams *
     hp->expert_group_largest = says(config, "topk_method", "group_limited_greedy");
     if (says(config, "topk_method", "greedy") || (v2 && !cJSON_HasObjectItem(config, "topk_method")))
         hp->n_expert_group = hp->n_expert_group_used = 0;
-    return code ? code : pp_config_mlp_types(config, hp, err); /* GLM's, which come before a number of dense layers */
+    return code ? code : pp_config_mlp_types(config, hp, err); /* GLM's; overrides first_k_dense_replace */
 }
 
 void pp_latent_to_config(const struct pp_hparams *hp, cJSON *config)
@@ -176,7 +177,7 @@ void pp_latent_yarn_to_config(const struct pp_hparams *hp, cJSON *config)
         return;
     cJSON_DeleteItemFromObjectCaseSensitive(rope, "attention_factor");
     pp_config_put_text(rope, "type", "yarn");
-    if (all_dim != 0.0f) { /* their quotient is 1 */
+    if (all_dim != 0.0f) { /* mscale / mscale_all_dim is 1 */
         pp_config_put_float(rope, "mscale", all_dim);
         pp_config_put_float(rope, "mscale_all_dim", all_dim);
     }
@@ -226,14 +227,14 @@ void pp_deepseek_to_config(const struct pp_hparams *hp, cJSON *config)
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */
 
-/* "deepseek2.rope.scaling.factor"; static memory of the caller's. */
+/* Writes "deepseek2.rope.scaling.factor" or the like to the caller's buffer. */
 static const char *key_of(const struct pp_hparams *hp, const char *name, char full[160])
 {
     snprintf(full, 160, "%s.%s", hp->arch, name);
     return full;
 }
 
-/* The same under the name that the file has for the family, which may be another than hp's. */
+/* The same with the file's general.architecture, which may differ from hp->arch. */
 static const char *key_in(const struct pp_gguf *g, const char *name, char full[160])
 {
     struct pp_str family = {"", 0};
@@ -242,7 +243,7 @@ static const char *key_in(const struct pp_gguf *g, const char *name, char full[1
     return full;
 }
 
-/* Scores that grow with each original context, of which files say how long it is in two places. */
+/* The position-dependent scale of queries, whose original context length is under either of two keys. */
 static enum pp_code temperature_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[160];
@@ -269,7 +270,7 @@ enum pp_code pp_deepseek_from_gguf(const struct pp_gguf *g, struct pp_hparams *h
     hp->yarn_log_multiplier = (float)log_multiplier;
     hp->rope_attn_factor = hp->rope_scaling == PP_ROPE_YARN ? 1.0f : 0.0f;
     set_scale(hp);
-    /* The first files of GLM 4.7 Flash do not say that it is sigmoids, but have what is added to those. */
+    /* Early files of GLM 4.7 Flash lack expert_gating_func: the bias for the choice of experts implies sigmoids. */
     if (!pp_gguf_has(g, key_in(g, "expert_gating_func", full)) && pp_gguf_tensor(g, "blk.1.exp_probs_b.bias"))
         hp->expert_sigmoids = true;
     hp->expert_group_largest = hp->n_expert_group > 1 && !hp->expert_sigmoids;
@@ -323,7 +324,7 @@ static const struct pp_arch_default mistral_defaults[] = {
     {.json = NULL},
 };
 
-/* Scores do not grow with YaRN's factor, whatever mscale_all_dim says (transformers' modeling_mistral4.py). */
+/* YaRN does not change the scores here, whatever mscale_all_dim is (transformers' modeling_mistral4.py). */
 static enum pp_code mistral_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rope = rope_of(config);
@@ -352,7 +353,7 @@ static void mistral_to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put_float(rope, "mscale", 1);
     pp_config_put_float(rope, "mscale_all_dim", 1);
     cJSON *parameters = cJSON_DetachItemFromObjectCaseSensitive(config, "rope_scaling");
-    cJSON_AddItemToObject(config, "rope_parameters", parameters); /* what else is absent has a usual form */
+    cJSON_AddItemToObject(config, "rope_parameters", parameters); /* other absent keys have defaults */
 }
 
 const struct pp_arch pp_arch_mistral4 = {
@@ -400,7 +401,7 @@ static enum pp_code minicpm3_from_config(const cJSON *config, struct pp_hparams 
     return code;
 }
 
-/* Files do not say what is the same in all models of the family, or follows from other sizes. */
+/* Files lack what is constant in the family or follows from other sizes. */
 static enum pp_code minicpm3_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     if (!hp->kv_lora_rank)

@@ -1,8 +1,8 @@
-/* deepseek32.c - DeepSeek V3.2 (arXiv 2512.02556) and GLM 5: DeepSeek V3 with an index in front of attention, which
- * picks the positions that a row sees. decoder_mixers.c computes it.
+/* deepseek32.c - DeepSeek V3.2 (arXiv 2512.02556) and GLM 5: DeepSeek V3 with an indexer that picks the positions
+ * which a row sees. decoder_mixers.c computes it.
  *
- * The two rotate the index's heads by different pairs. Of GLM 5 there is a variant, 5.2, in which most layers have no
- * index and see what the last one before them picked. */
+ * The two rotate different pairs in the indexer's heads. In GLM 5.2 most layers have no indexer and use the picks of
+ * the last layer before them that has one. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static bool is_glm(const struct pp_hparams *hp)
     return strcmp(hp->arch, "glm-dsa") == 0;
 }
 
-/* Whether some layers have no index of their own. */
+/* Whether some layers have no indexer of their own. */
 static bool has_idle_layers(const struct pp_hparams *hp)
 {
     bool has = false;
@@ -56,7 +56,7 @@ enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err)
     return PP_OK;
 }
 
-/* What both kinds of files may say, and what is known of the two families. */
+/* Common to folders and files: fixed properties of the two families. */
 static enum pp_code check(struct pp_hparams *hp, struct pp_error *err)
 {
     const enum pp_code code = pp_index_check(hp, err);
@@ -69,7 +69,7 @@ static enum pp_code check(struct pp_hparams *hp, struct pp_error *err)
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* "FFSS", a letter for each layer; a list of words is read as `indexer_types` is. */
+/* index_topk_pattern: "FFSS", a letter for each layer, or a list of words like indexer_types. */
 static enum pp_code take_pattern(const char *pattern, struct pp_hparams *hp, struct pp_error *err)
 {
     if ((int64_t)strlen(pattern) != hp->n_layer || strspn(pattern, "FS") != strlen(pattern))
@@ -80,7 +80,7 @@ static enum pp_code take_pattern(const char *pattern, struct pp_hparams *hp, str
     return PP_OK;
 }
 
-/* One layer of `index_topk_freq` has an index, from the one before the `index_skip_topk_offset`-th on. */
+/* Every index_topk_freq-th layer has an indexer, starting with layer index_skip_topk_offset - 1. */
 static enum pp_code take_steps(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t step = 1, offset = 2;
@@ -96,7 +96,7 @@ static enum pp_code take_steps(const cJSON *config, struct pp_hparams *hp, struc
     return code;
 }
 
-/* Which layers have no index. */
+/* Which layers have no indexer. */
 static enum pp_code take_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *pattern = cJSON_GetObjectItemCaseSensitive(config, "index_topk_pattern");
@@ -175,9 +175,9 @@ enum pp_code pp_index_layers_from_gguf(const struct pp_gguf *g, const char *full
     return PP_OK;
 }
 
-/* A list tells which layers have an index. Files of before there was one go by the tensors (hparams_gguf.c), of which
- * GLM 5 and 5.1 have all; a file of 5.2, which is known by its context, may not have those of layers that do not use
- * them, or nobody could tell. */
+/* A list tells which layers have an indexer. For older files without that list the tensors do (hparams_gguf.c). GLM 5
+ * and 5.1 have an indexer in all layers. A file of 5.2, recognised by its context length, that has all layers' tensors
+ * is ambiguous and refused. */
 static enum pp_code layers_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     enum { CONTEXT_OF_5_2 = 1 << 20 };

@@ -1,10 +1,10 @@
-/* deepseek4.c - DeepSeek V4: attention to a window and, behind it, to blocks of positions by one key each; the output
- * of its heads in groups; experts that a table gives to tokens in the first layers, and roots of softplus for their
- * weights in all; and hyper-connections. decoder_compressed.c and decoder_hyper.c compute it.
+/* deepseek4.c - DeepSeek V4: attention to a window and, before that, to compressed blocks, with the heads' outputs
+ * projected in groups; experts that a table assigns to tokens in the first layers, and weights that are roots of a
+ * softplus in all; and hyper-connections. decoder_compressed.c and decoder_hyper.c compute it.
  *
- * Names are those of the published folders; those of transformers' own model are read, too. RoPE is scaled in layers
- * with blocks alone, from another base: to us the usual one, and that of layers without is the local one. Cosines and
- * sines do not become longer with YaRN, and scores do not grow. */
+ * Names are those of the published folders; those of transformers' own model are read as well. Only layers with blocks
+ * have a scaled RoPE, with a base of its own, which is our rope_base; the other layers' is rope_base_local. YaRN
+ * changes neither the magnitude of cosines and sines nor the scores. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "ffn.shared_experts.w3", .gguf = "blk.{}.ffn_up_shexp"},
     {.hf = NULL},
 };
-/* transformers' own, without the "model." in front. */
+/* transformers' own names, without the prefix "model." */
 static const struct pp_arch_name other_names[] = {
     OTHER("embed_tokens", "token_embd"),
     OTHER("lm_head", "output"),
@@ -84,7 +84,7 @@ static const struct pp_arch_name other_names[] = {
     OTHER(OTHERS "q_b_proj", "blk.{}.attn_q_b"),
     OTHER(OTHERS "kv_proj", "blk.{}.attn_kv"),
     OTHER(OTHERS "kv_norm", "blk.{}.attn_kv_a_norm"),
-    OTHER(ATTENTION "norm", "blk.{}.attn_kv_a_norm"), /* so transformers 5.17 saves it, among published names */
+    OTHER(ATTENTION "norm", "blk.{}.attn_kv_a_norm"), /* transformers 5.17 saves it among published names */
     OTHER(OTHERS "o_a_proj", "blk.{}.attn_output_a"),
     OTHER(OTHERS "o_b_proj", "blk.{}.attn_output_b"),
     OTHER_WHOLE(OTHERS "compressor.position_bias", "blk.{}.attn_compressor_ape.weight"),
@@ -112,7 +112,7 @@ static const struct pp_arch_name other_names[] = {
 };
 static const char *const classes[] = {"DeepseekV4ForCausalLM", "deepseek_v4", NULL};
 static const char *const prefixes[] = {"model.", "", NULL};
-static const char *const other_parts[] = {"mtp.", "model.mtp.", NULL}; /* which guess further tokens */
+static const char *const other_parts[] = {"mtp.", "model.mtp.", NULL}; /* multi-token prediction */
 static const struct pp_arch_parts parts = {.model_type = "deepseek_v4", .prefixes = prefixes, .others = other_parts};
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 129280, \"hidden_size\": 4096, \"moe_intermediate_size\": 2048,"
@@ -133,7 +133,7 @@ static const char windowed[] = "sliding_attention", picked[] = "compressed_spars
 
 /* --- both --------------------------------------------------------------------------------------------------------- */
 
-/* What follows from what was read; base: of layers with blocks. */
+/* Fills in what follows from the other fields. base: RoPE's in layers with blocks. */
 static enum pp_code settle(struct pp_hparams *hp, float base, float bound, const char *label, struct pp_error *err)
 {
     if (!isfinite(bound) || bound < 0)
@@ -161,7 +161,7 @@ static enum pp_code fail_list(const char *key, const struct pp_hparams *hp, stru
     return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", key, (long long)hp->n_layer);
 }
 
-/* How many positions a block of each kind of layer has, which a dictionary may say, or older words. */
+/* The block size of each kind of layer, from a dictionary or from older keys. */
 static enum pp_code rates_from_config(const cJSON *config, int64_t *of_picked, int64_t *of_all, struct pp_error *err)
 {
     const cJSON *rates = pp_json_member(config, "compress_rates");
@@ -180,8 +180,8 @@ static enum pp_code rates_from_config(const cJSON *config, int64_t *of_picked, i
     return code;
 }
 
-/* By words, by numbers, or as transformers has it without either: two layers that see all blocks, then they and those
- * with an index in turns. Numbers may be there for layers behind the last one, too. */
+/* Each layer's block size: by words, by numbers, or by transformers' default: two layers that see all blocks, then
+ * alternately layers with an indexer and such ones. The list of numbers may be longer than the layers. */
 static enum pp_code blocks_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *types = pp_json_member(config, "layer_types"), *ratios = pp_json_member(config, "compress_ratios");
@@ -207,7 +207,7 @@ static enum pp_code blocks_from_config(const cJSON *config, struct pp_hparams *h
     return code;
 }
 
-/* The first layers have tables: so many, or those that words say. */
+/* The number of first layers with tables of experts, from a number or a list of words. */
 static enum pp_code tables_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *types = pp_json_member(config, "mlp_layer_types"), *item;
@@ -234,7 +234,8 @@ static enum pp_code tables_from_config(const cJSON *config, struct pp_hparams *h
     return PP_OK;
 }
 
-/* RoPE as transformers writes it, one for each of two kinds of layers, or one that is scaled in those with blocks. */
+/* RoPE as transformers writes it, with an object for each of two kinds of layers, or as one object whose scaling is
+ * for layers with blocks. */
 static enum pp_code rope_from_config(const cJSON *config, struct pp_hparams *hp, float *base, struct pp_error *err)
 {
     const cJSON *rope = pp_json_member(config, "rope_parameters");
@@ -292,7 +293,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = sizes_from_config(config, hp, err);
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
-    hp->n_ff = hp->n_ff_expert; /* there is no other */
+    hp->n_ff = hp->n_ff_expert; /* there are no dense layers */
     if (!code)
         code = blocks_from_config(config, hp, err);
     if (!code)
@@ -309,7 +310,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     cJSON *ratios, *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
     cJSON_DeleteItemFromObjectCaseSensitive(config, "intermediate_size");
     cJSON_DeleteItemFromObjectCaseSensitive(config, "partial_rotary_factor");
-    cJSON_DeleteItemFromObjectCaseSensitive(rope, "attention_factor"); /* which is 1 */
+    cJSON_DeleteItemFromObjectCaseSensitive(rope, "attention_factor"); /* it is 1 */
     pp_config_put_experts(hp, &expert_keys, config);
     pp_config_put_text(config, "scoring_func", "sqrtsoftplus");
     pp_config_put_text(config, "topk_method", "noaux_tc");
@@ -345,7 +346,7 @@ static enum pp_code fail_key(const char *key, struct pp_error *err)
     return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is not what it should be", key);
 }
 
-/* A number, or one for each layer, which are all the same; otherwise: if there is none. */
+/* A number, or an array with the same number for each layer; otherwise: the default. */
 static enum pp_code bound_from_gguf(const struct pp_gguf *g, const char *key, const struct pp_hparams *hp,
                                     double otherwise, double *bound, struct pp_error *err)
 {

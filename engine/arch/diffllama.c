@@ -1,5 +1,5 @@
-/* diffllama.c - DiffLlama: Llama whose attention is the difference of two (decoder_difference.c). Its files are
- * pippin's own. */
+/* diffllama.c - DiffLlama (transformers, models/diffllama): Llama with differential attention (decoder_difference.c).
+ * Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -19,7 +19,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* Halves of the heads lie in different groups, and so do those of the values they see. */
+/* Each half of the query heads must use KV heads of its own half. */
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->differential = true;

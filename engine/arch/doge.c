@@ -1,9 +1,11 @@
-/* doge.c - Doge: Llama with norms of heads, whose keys have a score of their own (decoder_scored.c), and whose stream
- * is multiplied by a vector before a part's result is added. Its files are pippin's own.
+/* doge.c - Doge (arXiv 2412.11834; transformers, models/doge): Llama with norms of heads, keys with scores of their
+ * own (decoder_scored.c), and a stream that is multiplied by a vector before a part's output is added. Only pippin
+ * makes GGUF files of it.
  *
- * Behind a number of positions only those with the largest scores would be seen, which is not computed: no context is
- * longer than that, and no published one is. Its experts have no results of their own to compute: transformers takes
- * the halves of the routers' numbers for those of other tokens, so that they depend on what else is in the batch. */
+ * Beyond keep_window_size positions only those with the largest scores would be seen, which is not implemented:
+ * contexts are limited to that length, which no published model exceeds. Doge's mixture of experts is not supported:
+ * in transformers a token's result depends on the other tokens of the batch, as halves of router logits are taken for
+ * other tokens'. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

@@ -1,10 +1,10 @@
-/* dots3.c - dots3-note's text: DeepSeek V3.2 with a norm of the key's rotated part and gates of heads behind attention.
- * Three of four layers have a window instead of an index, and latent attention of other sizes with a RoPE of its own.
- * What queries and the vector that keys and values are made of is as much larger as it has fewer values than the
- * stream, which folders say in a word and files have in the norms.
+/* dots3.c - the language model of dots3-note: DeepSeek V3.2 with a norm of the key's rotated part and a gate for each
+ * head of attention. Three of four layers have a window instead of an indexer, and latent attention of other sizes
+ * with a RoPE of its own. Queries and the latent vector are scaled by sqrt(n_embd / their size): a flag in
+ * config.json, part of the norms' weights in GGUF files.
  *
- * The index's heads are rotated by neighbours, as transformers, vLLM and SGLang have it, whatever llama.cpp does: that
- * shows behind as many positions as it picks. */
+ * The indexer's heads rotate neighbouring pairs, as in transformers, vLLM and SGLang, but not in llama.cpp; the
+ * difference shows only in contexts longer than index_topk. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"Dots3NoteTextForCausalLM", "dots3_note_text",
                                       "Dots3NoteForConditionalGeneration", "Dots3NoteForCausalLM", "dots3_note", NULL};
-/* What sees and hears, and what guesses further tokens. */
+/* Images, sound and multi-token prediction. */
 static const char *const others[] = {"vision_encoder.", "audio_encoder.", "model.vision_encoder.",
                                      "model.audio_encoder.", "model.mtp.", NULL};
 static const struct pp_arch_parts parts = {
@@ -46,7 +46,7 @@ static const struct pp_arch_default defaults[] = {
 static const char window_word[] = "sliding_attention", sparse_word[] = "deepseek_sparse_attention",
                   grown_word[] = "apply_mla_qkv_lora_rescale";
 
-/* What follows from the sizes of layers with a window, if there are any; n_head: their heads. */
+/* Completes the fields of layers with a window, if there are any; n_head: their number of heads. */
 static enum pp_code set_local(int64_t n_head, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_check_range("number of heads of layers with a window", n_head, 1, 1 << 13, err);
@@ -70,7 +70,7 @@ static enum pp_code check(struct pp_hparams *hp, struct pp_error *err)
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* What configurations have words for, and published models have otherwise. */
+/* Refuses settings that no published model has. */
 static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
 {
     static const struct {
@@ -97,7 +97,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
     return PP_OK;
 }
 
-/* Which layers have the window; *first: one of them, -1: none has it. */
+/* Which layers have the window; *first: the first of them, or -1. */
 static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *hp, int64_t *first, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
@@ -120,8 +120,7 @@ static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *h
     return PP_OK;
 }
 
-/* A size of layers with a window: as published folders have it, "swa_KEY", or as transformers writes it, of each such
- * layer. */
+/* A size of layers with a window: under "swa_KEY" in published folders; in transformers' format, layer by layer. */
 static enum pp_code local_size(const cJSON *config, int64_t layer, const char *key, int64_t *v, struct pp_error *err)
 {
     const cJSON *of_layers = cJSON_GetObjectItemCaseSensitive(config, "per_layer_config");
@@ -134,7 +133,7 @@ static enum pp_code local_size(const cJSON *config, int64_t layer, const char *k
     return pp_config_int(config, name, v, err);
 }
 
-/* layer: one that has the window */
+/* layer: one with the window */
 static enum pp_code local_from_config(const cJSON *config, int64_t layer, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *ropes = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
@@ -201,7 +200,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : check(hp, err);
 }
 
-/* The norms have it now. */
+/* The scales are part of the norms' weights now. */
 static void scaled_config(const struct pp_hparams *hp, bool tied, cJSON *config)
 {
     (void)hp, (void)tied;
@@ -267,7 +266,7 @@ static enum pp_code local_from_gguf(const struct pp_gguf *g, struct pp_hparams *
     return code ? code : set_local(hp->n_head, hp, err);
 }
 
-/* Layers without a window have an index, and no others. */
+/* Exactly the layers without a window have an indexer. */
 static enum pp_code index_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = PP_OK;

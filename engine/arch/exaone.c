@@ -1,7 +1,7 @@
-/* exaone.c - EXAONE 4: norms behind attention and feed-forward part instead of before them, and of each head of q and
- * k; the 32B's layers have a window, but for every fourth, which is not rotated; of EXAONE 4.5 the text. K-EXAONE: the
- * same layers with norms as Llama's, and a mixture of experts with DeepSeek-V3's routing. EXAONE 3: Llama with other
- * names. */
+/* exaone.c - LG's EXAONE. EXAONE 4 (arXiv 2507.11407): post-norms instead of pre-norms, and norms of heads of q and k;
+ * the 32B has a window in all but every fourth layer, which is not rotated; of EXAONE 4.5 the language model.
+ * K-EXAONE: the same layers with pre-norms and experts routed as in DeepSeek-V3. EXAONE 3 (arXiv 2412.04862): Llama
+ * with other names. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -20,14 +20,15 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"Exaone4ForCausalLM", "Exaone4_5_ForConditionalGeneration", "exaone4",
                                       "exaone4_5", "exaone4_5_text", NULL};
-static const char *const others[] = {"visual.", "model.visual.", "mtp.", NULL}; /* eyes, and what guesses ahead */
+static const char *const others[] = {"visual.", "model.visual.", "mtp.", NULL}; /* vision, and multi-token prediction */
 static const struct pp_arch_parts parts = {.model_type = "exaone4", .prefixes = pp_qwen_prefixes, .others = others};
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 32, \"rms_norm_eps\": 1e-5}"},
     {.json = NULL},
 };
 
-/* "LLLG": a letter for each layer, again and again, L for those with the window; or every how many-th has none. */
+/* sliding_window_pattern: "LLLG", letters for layers, repeated, L being those with the window; or a number n, where
+ * every n-th layer has none. */
 static enum pp_code config_pattern(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "sliding_window_pattern");
@@ -51,7 +52,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = config_pattern(config, hp, err);
     if (!code)
         code = pp_config_layer_types(config, hp, err);
-    if (hp->window) /* where no layer has one, all are rotated */
+    if (hp->window) /* without any window, all layers are rotated */
         pp_layers_rotate_windows(hp);
     return code;
 }
@@ -63,7 +64,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         hp->window = 4096; /* the 32B */
     if (!pp_gguf_has(g, "exaone4.attention.sliding_window_pattern"))
         pp_layers_every(hp, 4, PP_LAYER_WIDE);
-    if (hp->window) /* where no layer has one, all are rotated */
+    if (hp->window) /* without any window, all layers are rotated */
         pp_layers_rotate_windows(hp);
     return PP_OK;
 }
@@ -144,7 +145,7 @@ static const struct pp_arch_name moe_names[] = {
 };
 static const char *const moe_classes[] = {"ExaoneMoEForCausalLM", "ExaoneMoeForCausalLM", "exaone_moe", NULL};
 static const char *const moe_prefixes[] = {NULL};
-static const char *const moe_others[] = {"mtp.", NULL}; /* they guess further tokens */
+static const char *const moe_others[] = {"mtp.", NULL}; /* multi-token prediction */
 static const struct pp_arch_parts moe_parts = {
     .model_type = "exaone_moe", .prefixes = moe_prefixes, .others = moe_others};
 static const struct pp_arch_default moe_defaults[] = {
@@ -164,7 +165,7 @@ static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, 
     hp->expert_sigmoids = true;
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
-    return code ? code : pp_config_mlp_types(config, hp, err); /* they come before a number of dense layers */
+    return code ? code : pp_config_mlp_types(config, hp, err); /* takes precedence over the number of dense layers */
 }
 
 static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
@@ -172,7 +173,7 @@ static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
     (void)err;
     if (!pp_gguf_has(g, "exaone-moe.attention.sliding_window_pattern"))
         pp_layers_every(hp, 4, PP_LAYER_WIDE);
-    if (hp->window) /* where no layer has one, all are rotated */
+    if (hp->window) /* without any window, all layers are rotated */
         pp_layers_rotate_windows(hp);
     return PP_OK;
 }

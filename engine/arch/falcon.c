@@ -1,6 +1,6 @@
-/* falcon.c - Falcon (arXiv 2311.16867): attention and feed-forward part beside each other, behind one LayerNorm or one
- * each (attn_norm_2 is attention's), the heads of q sharing one of k and v or a few, in folders one group of heads
- * behind the other. Falcon RW has ALiBi instead of rotated heads, one part behind the other, and biases. */
+/* falcon.c - Falcon (arXiv 2311.16867): attention and feed-forward part in parallel after one LayerNorm, or each after
+ * its own (attn_norm_2 is attention's), and multi-query or grouped-query attention with a fused qkv, in folders
+ * ordered by group. Falcon RW has ALiBi instead of RoPE, sequential parts, and biases. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -24,7 +24,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
-/* "RW" is what the first publication of the 7B and the 40B said. */
+/* The first folders of the 7B and the 40B have model_type "RefinedWeb" and the like. */
 static const char *const classes[] = {"FalconForCausalLM", "falcon", "RWForCausalLM", "RefinedWeb", "RefinedWebModel",
                                       NULL};
 
@@ -34,7 +34,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* Without the decoder of the 40B, heads of k and v are one or as many as those of q. */
+/* Without new_decoder_architecture (the 40B's) there is either one KV head or as many as query heads. */
 static enum pp_code read_heads(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const char *key = cJSON_HasObjectItem(config, "num_kv_heads") ? "num_kv_heads" : "n_head_kv";
@@ -61,7 +61,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
 }
 
-/* Only ours say it. */
+/* A key that only our files have. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     (void)err;

@@ -1,5 +1,5 @@
-/* falcon_h1.c - Falcon-H1 (arXiv 2507.22448): in each layer Mamba 2 beside attention, and a feed-forward part behind
- * both. Folders say by what their weights are multiplied; in GGUF files they are already. */
+/* falcon_h1.c - Falcon-H1 (arXiv 2507.22448): in each layer Mamba 2 and attention in parallel, then a feed-forward
+ * part. config.json has multipliers for groups of weights; in GGUF files the weights are multiplied already. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -46,13 +46,13 @@ static void have_both(struct pp_hparams *hp)
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    have_both(hp); /* hp->state_norm is known */
+    have_both(hp); /* hp->state_norm is set already */
     return pp_mamba_from_gguf(g, hp, err);
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* n numbers under a key; without it they stay. */
+/* A list of n numbers under a key; absent leaves them alone. */
 static enum pp_code read_list(const cJSON *config, const char *key, float *v, int n, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
@@ -112,12 +112,12 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_int(config, "mamba_d_ssm", &inner, err);
     if (!code)
         code = read_scales(config, hp, err);
-    if (!code && !inner) /* null: as wide as elsewhere */
+    if (!code && !inner) /* null: mamba_expand times the width */
         return pp_mamba_expanded_from_config(config, &pp_mamba_keys, hp, err);
     return code ? code : pp_mamba_from_config(config, &pp_mamba_keys, inner, hp, err);
 }
 
-/* Nothing is multiplied any more, but for logits that are made of embeddings. */
+/* All multipliers become 1, except the logits' where the output is the embeddings. */
 static void scaled_config(const struct pp_hparams *hp, bool tied, cJSON *config)
 {
     static const char *const gone[] = {"embedding_multiplier", "key_multiplier", "attention_in_multiplier",

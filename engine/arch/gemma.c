@@ -1,8 +1,7 @@
-/* gemma.c - Gemma 1 to 3 (arXiv 2403.08295, 2408.00118, 2503.19786): norms that are stored without 1, inputs times the
- * root of their width, GELU. From the second on what attention and feed-forward part give is normed, too, and layers
- * with a window take turns with others; the second bounds its scores and logits, the third norms queries and keys and
- * rotates by two sets of frequencies. EmbeddingGemma (2509.20354) is the third as an encoder, VaultGemma (2510.15001)
- * the second without the norms behind. */
+/* gemma.c - Gemma 1 to 3 (arXiv 2403.08295, 2408.00118, 2503.19786): norms' weights stored without 1, embeddings times
+ * sqrt(n_embd), GELU. Gemma 2 has post-norms as well, soft caps of scores and logits, and a window in every other
+ * layer; Gemma 3 norms of queries and keys instead of the caps, windows in five of six layers, and two RoPE bases.
+ * EmbeddingGemma (2509.20354) is Gemma 3 as an encoder, VaultGemma (2510.15001) Gemma 2 without post-norms. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -17,7 +16,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
-/* What is called post_attention_layernorm is where it says, from the second on. */
+/* From Gemma 2 on, post_attention_layernorm is what its name says, not the norm before the feed-forward part. */
 #define LATER_NAMES                                                                                                   \
     {.hf = "model.norm", .gguf = "output_norm", .form = PP_HF_PLUS_ONE},                                              \
     {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm", .form = PP_HF_PLUS_ONE},                    \
@@ -33,7 +32,7 @@ static const char *const classes[] = {"GemmaForCausalLM", "gemma", NULL};
 static const char *const classes2[] = {"Gemma2ForCausalLM", "gemma2", NULL};
 static const char *const classes3[] = {
     "Gemma3ForCausalLM", "Gemma3ForConditionalGeneration", "gemma3_text", "gemma3", NULL};
-/* The first Gemma's configuration says gelu where the approximation is meant. */
+/* Gemma 1's config.json says "gelu", but the model has the tanh approximation. */
 static const char *const gelu_names[] = {"gelu_pytorch_tanh", "gelu", NULL};
 
 static enum pp_code common(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -55,7 +54,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-/* `scalar` is what is under the root in the scores' scale. */
+/* scalar: query_pre_attn_scalar; scores are divided by its root. */
 static enum pp_code later_config(const cJSON *config, float scalar, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = common(config, hp, err);
@@ -86,7 +85,7 @@ static enum pp_code from_config2(const cJSON *config, struct pp_hparams *hp, str
     return code ? code : pp_config_layer_types(config, hp, err);
 }
 
-/* Files do not say by what scores are scaled, except ours: the largest model has its own way. */
+/* Only our files have a key for the scale of scores; in others it is known by the model's size. */
 static void usual_scale(struct pp_hparams *hp, int64_t largest_model)
 {
     if (hp->attn_scale == 0.0f && hp->n_layer == largest_model && hp->n_head > 0)
@@ -136,9 +135,8 @@ static enum pp_code from_config3(const cJSON *config, struct pp_hparams *hp, str
     return code;
 }
 
-/* What ollama's files of Gemma 3 leave out, or have under another name: those of 4B and more do not say their epsilon,
- * their heads' size, and that RoPE is stretched where there is no window; the 1B says that it bounds its logits, which
- * it does not. */
+/* ollama's files of Gemma 3: those of 4B and more lack the epsilon, the head size and the RoPE scaling of layers
+ * without a window; the 1B's has a soft cap of logits that the model does not have. */
 static void as_ollama(const struct pp_gguf *g, struct pp_hparams *hp)
 {
     double base = 0;
@@ -168,7 +166,7 @@ static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, s
     if (!pp_gguf_has(g, "gemma3.rope.freq_base"))
         hp->rope_base = 1e6f;
     as_ollama(g, hp);
-    if (!hp->window) /* converters leave it out where no layer has one */
+    if (!hp->window) /* converters omit it where no layer has a window */
         pp_layers_every(hp, 1, PP_LAYER_WIDE);
     else if (!pp_gguf_has(g, "gemma3.attention.sliding_window_pattern"))
         pp_layers_every(hp, 6, PP_LAYER_WIDE);
@@ -195,7 +193,7 @@ static const struct pp_arch_default defaults2[] = {
              "\"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
-/* A text_config says only what is otherwise. */
+/* A text_config has only what differs from these defaults. */
 static const struct pp_arch_default defaults3[] = {
     {.json = "{\"vocab_size\": 262208, \"hidden_size\": 2304, \"intermediate_size\": 9216, \"num_hidden_layers\": 26,"
              "\"num_attention_heads\": 8, \"num_key_value_heads\": 4, \"head_dim\": 256, \"rope_theta\": 1000000.0,"
@@ -264,7 +262,7 @@ static void to_config3(const struct pp_hparams *hp, struct cJSON *config)
 
 static const char *const vault_classes[] = {"VaultGemmaForCausalLM", "vaultgemma", NULL};
 
-/* Files are pippin's own, and say everything. */
+/* Only pippin makes GGUF files of it, which have all keys. */
 static const struct pp_arch_name vault_names[] = {
     {.hf = "model.norm", .gguf = "output_norm", .form = PP_HF_PLUS_ONE},
     {.hf = "model.layers.{}.input_layernorm", .gguf = "blk.{}.attn_norm", .form = PP_HF_PLUS_ONE},
@@ -296,7 +294,7 @@ static const struct pp_arch_name embedding_names[] = {
 };
 static const char *const embedding_classes[] = {"Gemma3TextModel", NULL};
 
-/* Files and folders count the window from one end to the other. */
+/* Files and folders have the whole width of the window, to both sides. */
 static void halve_window(struct pp_hparams *hp)
 {
     hp->window = hp->window ? hp->window / 2 + 1 : 0;
@@ -363,7 +361,7 @@ const struct pp_arch pp_arch_gemma3 = {
     .to_gguf = to_gguf3,
     .defaults = defaults3,
     .parts = &parts3,
-    .gguf_eps = 1e-6f, /* ollama's leave it out */
+    .gguf_eps = 1e-6f, /* ollama's files lack it */
     .layer_pattern = 6,
     .to_config = to_config3,
 };

@@ -1,6 +1,6 @@
-/* gemma3n.c - Gemma 3n: several residual streams of which a layer computes one (AltUp), a product of low rank beside
- * attention (LAuReL), gates of which only the largest are left in the first layers, inputs of each layer's own, and
- * last layers that read the keys and values of layers before them. Norms are stored as they are. */
+/* gemma3n.c - Gemma 3n (transformers, models/gemma3n): several residual streams of which a layer computes one (AltUp),
+ * a low-rank branch in parallel with attention (LAuReL), sparse gates in the first layers, per-layer inputs, and last
+ * layers that share the keys and values of earlier ones. Norms' weights are stored as they are. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -31,7 +31,7 @@ static const char *const classes[] = {
 static const struct pp_arch_parts parts = {
     .model_type = "gemma3n_text", .prefixes = pp_text_prefixes, .others = pp_gemma_others};
 
-/* A text_config says only what is otherwise. */
+/* A text_config has only what differs from these defaults. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 262400, \"hidden_size\": 2048, \"intermediate_size\": 16384, \"num_hidden_layers\": 35,"
              "\"num_attention_heads\": 8, \"num_key_value_heads\": 2, \"head_dim\": 256,"
@@ -42,7 +42,7 @@ static const struct pp_arch_default defaults[] = {
 };
 
 enum { SPARSE_LAYERS = 10, USUAL_STREAMS = 4 };
-static const float USUAL_SPARSITY = 1.6448536f; /* a twentieth of a normal distribution is above */
+static const float USUAL_SPARSITY = 1.6448536f; /* the normal distribution's 95 % quantile */
 
 void pp_gemma_scales(struct pp_hparams *hp)
 {
@@ -52,7 +52,7 @@ void pp_gemma_scales(struct pp_hparams *hp)
         pp_layers_local_rope(hp);
 }
 
-/* How many standard deviations of a normal distribution this part of it is below. */
+/* The quantile of the normal distribution, in standard deviations. */
 static double deviations(double part)
 {
     double low = 0, high = 40;
@@ -156,7 +156,7 @@ static void sparsity_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp)
         if (!listed)
             hp->sparsity[l] = l < SPARSE_LAYERS && hp->n_layer > SPARSE_LAYERS ? USUAL_SPARSITY : 0;
         else if ((size_t)l < n && pp_gguf_array_float(g, "gemma3n.activation_sparsity_scale", (size_t)l, &v))
-            hp->sparsity[l] = v > 0 ? (float)v : 0; /* of none it is minus infinity */
+            hp->sparsity[l] = v > 0 ? (float)v : 0; /* minus infinity: not sparse */
     }
 }
 
@@ -191,7 +191,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     float sparsity[PP_MAX_LAYERS];
     for (int64_t l = 0; l < hp->n_layer; l++)
-        sparsity[l] = hp->sparsity[l] != 0.0f ? hp->sparsity[l] : -INFINITY; /* as other programs have it */
+        sparsity[l] = hp->sparsity[l] != 0.0f ? hp->sparsity[l] : -INFINITY; /* as other programs write it */
     pp_gguf_add_u32(w, "gemma3n.altup.num_inputs", (uint32_t)hp->n_stream);
     pp_gguf_add_u32(w, "gemma3n.altup.active_idx", 0);
     pp_gguf_add_u32(w, "gemma3n.embedding_length_per_layer_input", (uint32_t)hp->n_embd_layer);

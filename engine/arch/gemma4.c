@@ -1,7 +1,7 @@
-/* gemma4.c - Gemma 4: heads of one size in layers with a window and of another in those without, where the latter
- * rotate only a part of their pairs, and may have no projection for values; values normed without weights; in the small
- * models an input of its own for each layer, and last layers that read the keys and values of layers before them; in
- * the mixture experts beside an ordinary feed-forward part. Norms are stored as they are, unlike Gemma 3's. */
+/* gemma4.c - Gemma 4 (transformers, models/gemma4): layers with and without a window differ in head size; the latter
+ * rotate only a part of their pairs and may use their keys as values; values are normalised without weights. Small
+ * models have per-layer inputs, and last layers that share the keys and values of earlier ones; the mixture has
+ * experts in parallel with the dense feed-forward part. Norms' weights are stored as they are, unlike Gemma 3's. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static const char *const classes[] = {
 static const struct pp_arch_parts parts = {
     .model_type = "gemma4_text", .prefixes = pp_text_prefixes, .others = pp_gemma_others};
 
-/* A text_config says only what is otherwise. */
+/* A text_config has only what differs from these defaults. */
 static const struct pp_arch_default defaults[] = {
     {"gemma4_unified_text", NULL,
      "{\"hidden_size_per_layer_input\": 0, \"sliding_window\": 1024, \"max_position_embeddings\": 262144}"},
@@ -56,7 +56,7 @@ static bool is_wide(const struct pp_hparams *hp, int64_t l)
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* Whether what is said of single layers is said of layers without a window alone, and the same of each. */
+/* Whether settings of single layers are given for all layers without a window, alike, and for no others. */
 static bool is_of_wide(const cJSON *layers, const struct pp_hparams *hp)
 {
     const cJSON *item, *first = layers->child;
@@ -113,7 +113,7 @@ enum pp_code pp_gemma_wide_from_config(const cJSON *config, float part, struct p
     return PP_OK;
 }
 
-/* Feed-forward parts may be twice as wide in layers that share keys and values, which saved something. */
+/* Layers that share keys and values may have feed-forward parts twice as wide (use_double_wide_mlp). */
 static enum pp_code shared_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t n = 0;
@@ -228,7 +228,8 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */
 
-/* rope_freqs.weight has ones for pairs that turn, and so much behind them that the others do not. */
+/* rope_freqs.weight, divisors of the frequencies, has 1 for the rotated pairs, and after these a huge number for pairs
+ * that stand still. */
 static void find_turning(const struct pp_gguf *g, struct pp_hparams *hp)
 {
     const struct pp_tensor *t = pp_gguf_tensor(g, "rope_freqs.weight");
@@ -238,7 +239,7 @@ static void find_turning(const struct pp_gguf *g, struct pp_hparams *hp)
         n++;
     for (int64_t i = n; divisors && i < t->ne[0]; i++)
         if (divisors[i] < 1e20f)
-            return; /* something else */
+            return; /* not of that form */
     hp->rope_turning = divisors && n < t->ne[0] ? n : 0;
 }
 

@@ -1,8 +1,6 @@
-/* gemma_embedding2.c - EmbeddingGemma 2: Gemma 4's layers as an encoder. Its windows reach to either side; inputs of
- * layers' own come of what goes into the first one, of no table; and a matrix behind the last norm makes vectors that
- * are wider than the stream. Of folders that also see and hear, what reads text.
- *
- * transformers, models/embedding_gemma2; llama.cpp's files. */
+/* gemma_embedding2.c - EmbeddingGemma 2 (transformers, models/embedding_gemma2; llama.cpp's files): Gemma 4's layers
+ * as an encoder. Windows reach to both sides, per-layer inputs are computed from the embeddings only, without a table,
+ * and a matrix after the last norm makes vectors wider than the stream. Of multimodal folders the text part. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -34,7 +32,7 @@ static const char *const others[] = {
 static const struct pp_arch_parts parts = {
     .model_type = "embedding_gemma2_text", .prefixes = prefixes, .others = others};
 
-/* A text_config says only what is otherwise. */
+/* A text_config has only what differs from these defaults. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 262144, \"hidden_size\": 512, \"intermediate_size\": 2048, \"num_hidden_layers\": 24,"
              "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 256, \"sliding_window\": 512,"
@@ -45,7 +43,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* What heads layers without a window have, all of which turn, unless something else is said. */
+/* Defaults of layers without a window, whose heads are wholly rotated. */
 static enum pp_code wide_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *said = cJSON_GetObjectItemCaseSensitive(config, "per_layer_config");
@@ -57,7 +55,7 @@ static enum pp_code wide_layers(const cJSON *config, struct pp_hparams *hp, stru
     return code;
 }
 
-/* Folders say how far a window reaches to either side, which it includes. */
+/* Folders have the window's reach to one side, the position itself included. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_activation", pp_gelu_tanh_names, err);
@@ -79,7 +77,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code;
 }
 
-/* Files count a window from one end to the other. */
+/* Files have the whole width of the window, to both sides. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t values;

@@ -1,10 +1,9 @@
-/* gigachat35.c - GigaChat 3.5 (ai-sage): in most layers the gated delta rule as Qwen3-Next has it, with gates that are
- * sigmoids up to 2; in the others latent attention with a gate for each value, whose queries and vectors are as much
- * larger as they come from fewer values than the stream has (LongCat-Flash's); DeepSeek V3's experts behind bounded
- * gates. All norms, before and behind both parts, have gates of low rank, up to 2. Formulas: vLLM's and SGLang's
- * models, and llama.cpp's graph.
+/* gigachat35.c - GigaChat 3.5 (ai-sage; formulas from vLLM's and SGLang's models and llama.cpp's graph): in most
+ * layers Qwen3-Next's gated delta rule, with output gates 2 sigmoid(x); in the others latent attention with a gate for
+ * each value, and queries and latent vectors scaled by sqrt(n_embd / rank) as in LongCat-Flash; DeepSeek V3's experts
+ * with bounded gates. All norms, pre-norms and post-norms, have low-rank gates 2 sigmoid(x).
  *
- * Folders have what goes into states by keys, and all weights of norms without the 1 that is added to them. */
+ * Folders group the inputs of states by key head, and store all norms' weights without 1. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -39,7 +38,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"GigaChat35ForCausalLM", "gigachat3_5", NULL};
-/* What vLLM's configuration takes for granted. */
+/* Defaults of vLLM's configuration. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 128256, \"hidden_size\": 7168, \"intermediate_size\": 18432,"
              "\"moe_intermediate_size\": 2048, \"num_hidden_layers\": 40, \"num_attention_heads\": 64,"
@@ -52,11 +51,11 @@ static const struct pp_arch_default defaults[] = {
              "\"linear_num_value_heads\": 64, \"swiglu_limit\": 10.0}"},
     {.json = NULL},
 };
-enum { NORM_RANK = 16 }; /* which no configuration says */
-static const float most_gate = 2; /* of norms, and of what states give */
+enum { NORM_RANK = 16 }; /* a constant of the family */
+static const float most_gate = 2; /* of norms' gates, and of states' output gates */
 static const char layers_key[] = "full_attention_layers";
 
-/* What all models have. */
+/* Fixed properties of the family. */
 static enum pp_code set_known(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->norm_rank = NORM_RANK;
@@ -73,7 +72,7 @@ static enum pp_code set_known(struct pp_hparams *hp, struct pp_error *err)
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* What the family's configurations have words for, and no published model has. */
+/* Refuses settings that no published model has. */
 static enum pp_code check_words(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
     static const struct {
@@ -113,7 +112,7 @@ static enum pp_code check_words(const cJSON *config, const struct pp_hparams *hp
     return PP_OK;
 }
 
-/* Those with attention are listed; or each layer has a word. */
+/* The layers with attention: a list of indices, or layer_types. */
 static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, layers_key), *item;

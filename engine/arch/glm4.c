@@ -1,8 +1,7 @@
-/* glm4.c - GLM 4 of 2024 (GGUF: chatglm) and 2025 (glm4): half of each head is rotated, neighbours together, in
- * folders, too; gate and value are one matrix. That of 2025 has norms behind attention and feed-forward part, besides
- * those before them; of GLM 4.1 V and GLM-OCR this is the part that reads and writes text, whose files have halves of
- * heads in the place of neighbours. ChatGLM 2 and 3, and GLM 4 before
- * transformers knew it, have other names in their folders. */
+/* glm4.c - GLM 4 of 2024 (GGUF: chatglm) and 2025 (glm4): the first half of each head is rotated, in neighbouring
+ * pairs also in folders; gate and up are one matrix. The version of 2025 has post-norms in addition to pre-norms. Of
+ * GLM 4.1V and GLM-OCR the language model, whose GGUF files have the other pairs (rope_neox). Folders of ChatGLM 2 and
+ * 3, and of GLM 4 before transformers supported it, have other names. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -37,7 +36,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return pp_config_activation(config, "hidden_act", pp_silu_names, err);
 }
 
-/* Of models that see, whose positions are three numbers, the rows of q and k are in another order. */
+/* In files of vision models, which have M-RoPE, the rows of q and k are reordered for the other pairs. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char key[] = "glm4.rope.dimension_sections";
@@ -48,7 +47,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-/* Its factor is half of a head if nothing is said. */
+/* partial_rotary_factor is 0.5 by default. */
 static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     pp_config_put_float(config, "partial_rotary_factor", (float)hp->rope_dim / (float)hp->head_dim);
@@ -90,7 +89,7 @@ static const char *const ignored1[] = {".rotary_emb.inv_freq", ".rotary_pos_emb.
 static const char *const classes1[] = {"GlmForCausalLM", "ChatGLMModel", "ChatGLMForConditionalGeneration", "glm",
                                        "chatglm", NULL};
 
-/* Keys of their own: a base of frequencies is told by how often it is the usual one. */
+/* ChatGLM's own keys; rope_ratio multiplies the default base 10000. */
 static enum pp_code from_old_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const usually[] = {"rmsnorm", "post_layer_norm", "multi_query_attention", NULL};

@@ -1,10 +1,10 @@
-/* glm5_next.c - GLM 5 Next (GLM 5.3 Flash): Kimi Linear's delta rule with bounds of decays in three of four layers, in
- * the fourth latent attention that knows no positions, in front of which an index picks blocks of positions, each by
- * one key; four residual streams that a matrix mixes (manifold-constrained hyper-connections, arXiv 2512.24880), whose
- * mean the output reads; and bounded gates, of experts and of the layers without.
+/* glm5_next.c - GLM 5 Next (GLM 5.3 Flash): in three of four layers Kimi Linear's delta rule with bounded decays; in
+ * the fourth latent attention without positions, with an indexer that picks blocks of positions by one key each; four
+ * residual streams with manifold-constrained hyper-connections (arXiv 2512.24880), whose mean is the output; and
+ * bounded gates, in experts and in dense layers.
  *
- * llama.cpp has no graph of it in its main branch as yet. Published files are of the names that its proposals have,
- * which agree but for the architecture's. */
+ * llama.cpp's main branch has no graph of it yet. Published GGUF files follow its proposals, which agree except for
+ * general.architecture. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"Glm5NextForCausalLM", "Glm5NextForConditionalGeneration", "glm5_next",
                                       "glm5_next_text", NULL};
-static const char other_name[] = "glm5-next"; /* of files by another of the proposals */
+static const char other_name[] = "glm5-next"; /* general.architecture in another of the proposals */
 static const char *const other_names[] = {other_name, NULL};
 static const struct pp_arch_parts parts = {
     .model_type = "glm5_next", .prefixes = pp_qwen_prefixes, .others = pp_qwen_others};
@@ -63,8 +63,8 @@ static const struct pp_expert_keys expert_keys = {
     .n_groups_used = "topk_group", .n_shared = "n_shared_experts", .n_dense = "first_k_dense_replace",
     .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
-/* What all models of the family have: a state of each head, as wide as it is long; connections that write within
- * 0 .. 2; and in layers without states an index. */
+/* Fixed properties of the family: square states, one for each head; coefficients of writing within 0 .. 2; and an
+ * indexer in layers without states. */
 static enum pp_code set_known(struct pp_hparams *hp, int64_t head_dim, float decay_bound, struct pp_error *err)
 {
     int64_t n_attending = 0;
@@ -88,7 +88,7 @@ static enum pp_code set_known(struct pp_hparams *hp, int64_t head_dim, float dec
                            "this family", (long long)l);
         hp->layer[l] &= (uint8_t)~PP_LAYER_PICKED_BEFORE;
     }
-    if (n_attending == hp->n_layer) /* states are what keeps positions where they are, and blocks with them */
+    if (n_attending == hp->n_layer) /* only states keep a cache's positions, and with them blocks, in place */
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family without states is not supported");
     if (hp->connection.rounds < 1)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "streams that no matrix mixes are not supported for this family");
@@ -121,7 +121,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
     return pp_config_activation(config, "hidden_act", pp_silu_names, err);
 }
 
-/* Without a list each fourth layer has attention. */
+/* Without a list every fourth layer has attention. */
 static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char key[] = "layer_types";
@@ -146,7 +146,7 @@ static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *h
     return PP_OK;
 }
 
-/* The first three layers are dense, if nothing says otherwise. */
+/* The first three layers are dense by default. */
 static enum pp_code experts_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
@@ -158,7 +158,7 @@ static enum pp_code experts_from_config(const cJSON *config, struct pp_hparams *
     return code;
 }
 
-/* transformers has the sizes of states side by side with the others, too. */
+/* transformers has the sizes of states on the top level as well. */
 static enum pp_code states_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *own = cJSON_GetObjectItemCaseSensitive(config, "linear_attn_config");
@@ -274,7 +274,7 @@ static const char decay_key[] = "kda.gate_lower_bound", least_key[] = "hyper_con
                   usual_epsilon_key[] = "attention.layer_norm_rms_epsilon",
                   expert_bounds[] = "swiglu_clamp_exp", shared_bounds[] = "swiglu_clamp_shexp";
 
-/* The key under the name that the file has for the family. */
+/* The key with the file's general.architecture. */
 static const char *key_in(const struct pp_gguf *g, const char *name, char full[160])
 {
     struct pp_str family = {"", 0};
@@ -283,7 +283,7 @@ static const char *key_in(const struct pp_gguf *g, const char *name, char full[1
     return full;
 }
 
-/* A number, or one for each layer, which are all the same. */
+/* A number, or an array with the same number for each layer. */
 static enum pp_code bound_from_gguf(const struct pp_gguf *g, const char *key, const struct pp_hparams *hp, double *most,
                                     struct pp_error *err)
 {
@@ -335,7 +335,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     if (!tail)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is false, which is not supported", full);
     hp->connection.least = (float)least;
-    if (pp_gguf_float(g, key_in(g, usual_epsilon_key, full), &epsilon)) /* the other one is of the index's keys */
+    if (pp_gguf_float(g, key_in(g, usual_epsilon_key, full), &epsilon)) /* the other key is for the indexer's keys */
         hp->norm_eps = (float)epsilon;
     const enum pp_code code = set_known(hp, head_dim, (float)bound, err);
     return code ? code : pp_bounds_from_gguf(g, hp, err);
