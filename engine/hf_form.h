@@ -27,7 +27,7 @@ enum pp_code pp_hf_stack(const struct pp_tensor *t, const struct pp_hparams *hp,
  * integers. */
 enum pp_code pp_hf_whole(const struct pp_tensor *t, const char *dtype, struct pp_tensor *out, struct pp_error *err);
 
-/* The product of a norm and a matrix of one row, "STEM_norm.weight" and "STEM_proj.weight", of n values (PP_HF_PRODUCT);
+/* PP_HF_PRODUCT: the product of a norm and a matrix of one row, "STEM_norm.weight" and "STEM_proj.weight", of n values;
  * its data are new, or NULL if one of the two is missing. */
 enum pp_code pp_hf_product(const struct pp_hf *hf, const char *stem, int64_t n, struct pp_tensor *out,
                            struct pp_error *err);
@@ -41,8 +41,8 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
 /* Makes "blk.3.attn_q.weight" and the names of k and v from "blk.3.attn_qkv.weight"; false: it is another name. */
 enum { PP_HF_NAME = 128 };
 bool pp_hf_qkv_names(const char *name, char parts[3][PP_HF_NAME]);
-/* Which rows of a fused matrix with n_rows rows become one of our tensors: PP_HF_QKV_FUSED_BY_GROUP becomes one, other forms
- * of q, k and v three (part 0 to 2), and those with a `second` name two. Sets n_rows of *rows and the fields for
+/* Which rows of a fused matrix with n_rows rows become one of our tensors: PP_HF_QKV_FUSED_BY_GROUP becomes one, other
+ * forms of q, k and v three (part 0 to 2), and those with a `second` name two. Sets n_rows of *rows and the fields for
  * pp_rows_there. False: the form does not fuse whole rows, or n_rows does not fit the model's heads. */
 bool pp_hf_part_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t n_rows, int part,
                      struct pp_rows *rows);
