@@ -34,7 +34,7 @@ struct pp_generate_request {
     uint64_t request;               /* id chosen by the caller; comes back in events */
     const char *session_key;        /* the conversation whose pages to use; NULL: temporary */
     bool temporary;                 /* the pages are released after the answer, and no snapshot is written or read */
-    bool unkept;                    /* of the conversation: its pages stay in memory, but no snapshot is written or
+    bool no_snapshots;              /* of the conversation: its pages stay in memory, but no snapshot is written or
                                      * read */
     const char *messages_json;      /* the branch, system prompt first if there is one */
     const char *continue_text;      /* an unfinished answer to continue, or NULL */

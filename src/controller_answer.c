@@ -103,7 +103,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
     struct pp_generate_request r = {
         .request = run->request,
         .session_key = c->session.key,
-        .unkept = c->temporary,
+        .no_snapshots = c->temporary,
         .messages_json = messages,
         .continue_text = go_on && answer->len ? answer->text : NULL,
         .continue_guessed = go_on && answer->len ? &run->guessed : NULL,

@@ -178,7 +178,7 @@ static void live(struct pp_worker *w, struct request *r)
     pthread_mutex_unlock(&w->lock);
 }
 
-static void not_live(struct pp_worker *w, struct request *r)
+static void remove_live(struct pp_worker *w, struct request *r)
 {
     pthread_mutex_lock(&w->lock);
     struct request **at = &w->live;
@@ -191,7 +191,7 @@ static void not_live(struct pp_worker *w, struct request *r)
 
 void request_end(struct pp_worker *w, struct request *r)
 {
-    not_live(w, r);
+    remove_live(w, r);
     request_free(r);
 }
 

@@ -404,7 +404,7 @@ static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, st
     const struct wanted wanted = {
         .key = r->temporary ? NULL : r->session_key,
         .temporary = r->temporary || !r->session_key,
-        .unkept = r->unkept,
+        .no_snapshots = r->no_snapshots,
         .slide = r->overflow == PP_OVERFLOW_SLIDE,
         .use = use,
         .n_use = n_use,

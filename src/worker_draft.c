@@ -36,7 +36,7 @@ static bool same_template(const char *a, const char *b)
     return a && b ? strcmp(a, b) == 0 : !a && !b;
 }
 
-static enum pp_code look_at(struct pp_worker *w, const struct pp_model *draft, struct pp_drafter_facts *f,
+static enum pp_code inspect(struct pp_worker *w, const struct pp_model *draft, struct pp_drafter_facts *f,
                             struct pp_error *err)
 {
     const struct pp_model_info *own = pp_model_info(w->target->model), *its = pp_model_info(draft);
@@ -64,7 +64,7 @@ void worker_inspect_draft(struct pp_worker *w, struct request *r)
     if (code == PP_OK)
         code = pp_model_open(r->key, &m, &e->err);
     if (code == PP_OK)
-        code = look_at(w, m, f, &e->err);
+        code = inspect(w, m, f, &e->err);
     pp_model_close(m);
     if (code == PP_OK)
         e->drafter = f;
@@ -76,7 +76,7 @@ void worker_inspect_draft(struct pp_worker *w, struct request *r)
 
 /* --- loading ---------------------------------------------------------------------------------------------- */
 
-static void drop(struct worker_draft *d)
+static void free_draft(struct worker_draft *d)
 {
     for (int i = 0; i < d->n; i++)
         pp_adapter_free(d->adapters[i]);
@@ -87,7 +87,7 @@ static void drop(struct worker_draft *d)
 
 void draft_drop(struct pp_worker *w)
 {
-    drop(&w->draft);
+    free_draft(&w->draft);
 }
 
 static enum pp_code add_adapters(struct worker_draft *d, const struct pp_load_request *r, struct pp_error *err)
@@ -122,7 +122,7 @@ static enum pp_code load(struct pp_worker *w, const struct pp_load_request *r, s
     if (code == PP_OK)
         code = add_adapters(d, r, err);
     if (code != PP_OK)
-        drop(d);
+        free_draft(d);
     return code;
 }
 
@@ -167,7 +167,7 @@ void worker_change_draft(struct pp_worker *w)
         pp_fail(&e->err, PP_ERR_MISMATCH, "it is the model itself");
     } else if (e && load(w, &how, &fresh, &e->err) == PP_OK) {
         slots_drop_drafts(w);
-        drop(&w->draft);
+        free_draft(&w->draft);
         w->draft = fresh;
         request_set_draft(w->loaded, r->key);
         r->key = NULL;

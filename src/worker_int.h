@@ -88,7 +88,7 @@ struct cached_adapter {
 struct slot {
     char key[33];                        /* "" for a temporary one */
     bool used, temporary;
-    bool unkept;                         /* it has no snapshots */
+    bool no_snapshots;                   /* as in struct pp_generate_request */
     bool busy;                           /* an answer is being written into it */
     bool told;                           /* the user was told why its snapshot is not used */
     bool dirty;                          /* differs from its snapshot */
@@ -139,10 +139,10 @@ struct pp_worker {
     uint64_t clock;                      /* counts uses of slots and adapters: their last_use */
     struct pp_template *tmpl;            /* the last one used */
     char *tmpl_source;
-    bool told_template, told_off;
+    bool told_template, told_snapshots_off;
     uint64_t snapshot_quota;             /* as in the request to load */
     struct saving *savings;              /* that the io thread has not ended */
-    enum pp_code save_trouble;           /* an error that the user was told of, and that has not gone away since */
+    enum pp_code save_error;             /* an error that the user was told of, and that has not gone away since */
     pthread_t room_thread;               /* valid if room_made; it reads cache_dir and engine */
     bool room_made;
     struct pp_cancel room_cancel;
@@ -200,7 +200,7 @@ void worker_change_draft(struct pp_worker *w);
  * conversation has a busy slot, another branch of it is being written, and that slot is left alone. */
 struct wanted {
     const char *key;                     /* NULL or "": no conversation */
-    bool temporary, unkept;
+    bool temporary, no_snapshots;
     bool slide;                          /* pages whose values are not exact are accepted (worker_slide.c) */
     bool ahead;                          /* nobody waits for it yet */
     const struct pp_adapter_use *use;    /* [n_use] */

@@ -31,7 +31,7 @@ struct saving {
 
 /* --- io thread -------------------------------------------------------------------------------------------- */
 
-static bool slice(struct pp_io_task *task)
+static bool write_slice(struct pp_io_task *task)
 {
     struct saving *s = (struct saving *)task;
     struct pp_worker *w = s->w;
@@ -54,26 +54,26 @@ static bool slice(struct pp_io_task *task)
 static bool base_of(const struct pp_worker *w, const struct slot *s, char base[static PP_SNAPSHOT_PATH])
 {
     base[0] = 0;
-    if (w->cache_dir[0] && !s->temporary && !s->unkept && w->snapshot_quota != PP_SNAPSHOTS_OFF)
+    if (w->cache_dir[0] && !s->temporary && !s->no_snapshots && w->snapshot_quota != PP_SNAPSHOTS_OFF)
         pp_snapshot_base(w->cache_dir, s->key, base, PP_SNAPSHOT_PATH);
     return base[0] != 0;
 }
 
 /* Reports an error of saving when it first occurs, and again only after a save has succeeded in between. */
-static void trouble(struct pp_worker *w, const struct pp_error *err)
+static void report_save_error(struct pp_worker *w, const struct pp_error *err)
 {
-    if (err->code == PP_ERR_CANCELLED || err->code == w->save_trouble)
+    if (err->code == PP_ERR_CANCELLED || err->code == w->save_error)
         return;
-    w->save_trouble = err->code;
+    w->save_error = err->code;
     if (err->code)
         worker_notice(w, "conversations are not kept ready on the disk: %s", err->text);
 }
 
-static void say_off(struct pp_worker *w, const struct slot *s)
+static void report_snapshots_off(struct pp_worker *w, const struct slot *s)
 {
-    if (w->snapshot_quota != PP_SNAPSHOTS_OFF || w->told_off || !w->cache_dir[0] || s->temporary)
+    if (w->snapshot_quota != PP_SNAPSHOTS_OFF || w->told_snapshots_off || !w->cache_dir[0] || s->temporary)
         return;
-    w->told_off = true;
+    w->told_snapshots_off = true;
     worker_notice(w, "conversations are not kept ready on the disk (--snapshot-quota off): they are computed again");
 }
 
@@ -90,7 +90,7 @@ bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms)
         s->dirty = false;
         return true;
     }
-    say_off(w, s);
+    report_snapshots_off(w, s);
     if (!base_of(w, s, base)) {
         s->dirty = false;
         return true;
@@ -100,7 +100,7 @@ bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms)
         return false;
     s->dirty = false;
     if (code) {
-        trouble(w, &err);
+        report_save_error(w, &err);
         return true;
     }
     struct saving *job = pp_calloc(1, sizeof *job);
@@ -108,11 +108,11 @@ bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms)
         if (!job)
             pp_fail_nomem(&err, "a snapshot");
         pp_free(job);
-        trouble(w, &err);
+        report_save_error(w, &err);
         return true;
     }
     job->w = w;
-    job->task.slice = slice;
+    job->task.slice = write_slice;
     job->writer.quota = w->snapshot_quota ? w->snapshot_quota : PP_SNAPSHOT_QUOTA;
     memcpy(job->writer.base, base, sizeof job->writer.base);
     memcpy(job->key, s->key, sizeof job->key);
@@ -134,7 +134,7 @@ void saves_collect(struct pp_worker *w)
             continue;
         }
         *at = s->next;
-        trouble(w, &s->err);
+        report_save_error(w, &s->err);
         pp_save_free(s->writer.save);
         pp_free(s);
     }
@@ -190,7 +190,7 @@ void saves_forget(struct pp_worker *w, const char *key)
 
 /* --- restoring -------------------------------------------------------------------------------------------- */
 
-static void refused(struct pp_worker *w, struct slot *s, const char *why)
+static void report_unusable(struct pp_worker *w, struct slot *s, const char *why)
 {
     if (!s->told)
         worker_notice(w, "%s", why);
@@ -207,7 +207,7 @@ bool saves_have(struct pp_worker *w, const char *key)
 }
 
 /* How long to wait for the model's identity, in ms. Prefetching (`ahead`) never waits long. */
-static int patience(const struct pp_worker *w, const struct wanted *wanted)
+static int identity_wait_ms(const struct pp_worker *w, const struct wanted *wanted)
 {
     bool quick = pp_model_info(w->target->model)->bytes < IDENTITY_QUICK_BYTES;
     return quick && !wanted->ahead ? IDENTITY_WAIT_MS : IDENTITY_CACHED_WAIT_MS;
@@ -215,7 +215,7 @@ static int patience(const struct pp_worker *w, const struct wanted *wanted)
 
 /* Whether the conversation has another slot, so that this one is for an answer written in parallel. Its adapters may
  * differ from the snapshot's then, which is no reason for a notice. */
-static bool is_beside_another(const struct pp_worker *w, const struct slot *s)
+static bool has_parallel_slot(const struct pp_worker *w, const struct slot *s)
 {
     for (int i = 0; i < WORKER_SLOTS; i++) {
         const struct slot *o = &w->slots[i];
@@ -234,12 +234,13 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
         return;
     if (!saves_have(w, s->key))
         return;
-    enum pp_code code = worker_identity(w, patience(w, wanted), &identity, &err);
+    enum pp_code code = worker_identity(w, identity_wait_ms(w, wanted), &identity, &err);
     if (code) {
         if (!wanted->ahead)
-            refused(w, s, code == PP_ERR_BUSY
-                              ? "the saved cache is not used: the model is still being checked; it is computed again"
-                              : err.text);
+            report_unusable(w, s,
+                            code == PP_ERR_BUSY ? "the saved cache is not used: the model is still being checked; "
+                                                  "it is computed again"
+                                                : err.text);
         return;
     }
     room_stop(w); /* reading uses all threads */
@@ -248,6 +249,6 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
     room_make(w); /* for the next conversation */
     if (code == PP_OK)
         pp_snapshot_touch(base);
-    else if (code != PP_ERR_NOT_FOUND && (code != PP_ERR_MISMATCH || !is_beside_another(w, s)))
-        refused(w, s, err.text);
+    else if (code != PP_ERR_NOT_FOUND && (code != PP_ERR_MISMATCH || !has_parallel_slot(w, s)))
+        report_unusable(w, s, err.text);
 }

@@ -21,7 +21,7 @@ static void clear(struct slot *s)
 
 /* An empty slot: a free one, or else the least recently used, which is saved and emptied. One is always found, as
  * there are more slots than answers under way. */
-static struct slot *take(struct pp_worker *w)
+static struct slot *get_empty_slot(struct pp_worker *w)
 {
     struct slot *oldest = NULL;
     for (int i = 0; i < WORKER_SLOTS; i++) {
@@ -207,10 +207,10 @@ enum pp_code slot_open(struct pp_worker *w, const struct wanted *wanted, struct 
     struct slot *s = find(w, key, wanted->temporary, wanted->tokens, wanted->n);
     *out = NULL;
     if (!s) {
-        s = take(w);
+        s = get_empty_slot(w);
         s->used = true;
         s->temporary = wanted->temporary;
-        s->unkept = wanted->unkept;
+        s->no_snapshots = wanted->no_snapshots;
         snprintf(s->key, sizeof s->key, "%s", key);
     }
     s->last_use = ++w->clock;

@@ -30,7 +30,7 @@ struct fake_backend {
     struct pp_sampling sampling;
     int64_t max_tokens, continue_tokens;
     enum pp_overflow overflow;
-    bool background, skip_reasoning, unkept;
+    bool background, skip_reasoning, no_snapshots;
     enum pp_thinking thinking;
     unsigned thinking_choices;   /* of the model that is loaded next */
     int n_adapters;

@@ -78,7 +78,7 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
     snprintf(fake.continue_reasoning, sizeof fake.continue_reasoning, "%s",
              r->continue_reasoning ? r->continue_reasoning : "");
     fake.skip_reasoning = r->skip_reasoning;
-    fake.unkept = r->unkept;
+    fake.no_snapshots = r->no_snapshots;
     fake.thinking = r->thinking;
     snprintf(fake.template_source, sizeof fake.template_source, "%s", r->template_source ? r->template_source : "");
     snprintf(fake.key, sizeof fake.key, "%s", r->session_key ? r->session_key : "");

@@ -29,7 +29,7 @@ static void test_temporary(void **state)
     assert_int_equal(pp_controller_n_messages(fix.c), 0);
     pump_until(&fix, listed() == 0);
     fixture_turn(&fix, "secret", "quite");
-    assert_true(fix.fake->unkept);
+    assert_true(fix.fake->no_snapshots);
     assert_string_equal(fix_status()->session_key, ""); /* nobody is told how to come back */
     fixture_turn(&fix, "more", "of it");
     assert_non_null(strstr(fix.fake->messages, "secret"));
@@ -43,7 +43,7 @@ static void test_temporary(void **state)
     pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
     fixture_turn(&fix, "kept, too", "yes");
     assert_true(fix.fake->committed);
-    assert_false(fix.fake->unkept);
+    assert_false(fix.fake->no_snapshots);
     assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
 }
 
