@@ -300,7 +300,7 @@ void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const 
         c->prefill_tps = (float)((double)s->prefill_tokens * 1e9 / (double)s->prefill_ns);
     if (s->decode_ns && s->decode_tokens >= SOME_WRITTEN)
         c->decode_tps = (float)((double)s->decode_tokens * 1e9 / (double)s->decode_ns);
-    if (r->beside) /* it shared the machine with another answer */
+    if (r->parallel) /* it shared the machine with another answer */
         return;
     if (!r->set.n) {
         c->plain_tokens += s->decode_tokens;

@@ -30,7 +30,7 @@ static char *messages_now(const struct pp_controller *c)
     return messages;
 }
 
-static void ask(struct pp_controller *c, struct ctl_cost *cost)
+static void request_cost(struct pp_controller *c, struct ctl_cost *cost)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
     char *messages = messages_now(c);
@@ -71,7 +71,7 @@ void ctl_prepare(struct pp_controller *c)
     pp_free(messages);
 }
 
-static struct pp_switch_cost tell(const struct pp_controller *c, const struct ctl_cost *cost)
+static struct pp_switch_cost cost_of(const struct pp_controller *c, const struct ctl_cost *cost)
 {
     struct pp_switch_cost s = {.known = cost->known, .failed = cost->failed, .seconds = -1};
     const bool measured = c->prefill_tps > 0;
@@ -99,10 +99,10 @@ struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t 
         return (struct pp_switch_cost){.seconds = -1};
     if (cost->request && cost->epoch == c->epoch && cost->revision == c->branch.revision &&
         pp_adapter_mix_equal(&cost->set, &set))
-        return tell(c, cost);
+        return cost_of(c, cost);
     *cost = (struct ctl_cost){.set = set, .epoch = c->epoch, .revision = c->branch.revision};
-    ask(c, cost);
-    return tell(c, cost);
+    request_cost(c, cost);
+    return cost_of(c, cost);
 }
 
 void ctl_costs_again(struct pp_controller *c)

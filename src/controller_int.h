@@ -96,7 +96,7 @@ struct ctl_running {
     bool begun;                   /* a token has arrived, if only the one that ends the answer */
     bool said;                    /* text or reasoning has arrived */
     bool relabel;                 /* it continues with other adapters, to be noted once it has text */
-    bool beside;                  /* another answer was written at the same time */
+    bool parallel;                /* another answer was written at the same time */
     /* controller_overflow.c */
     enum pp_overflow overflow;    /* what to do when the context is full */
     int64_t question;             /* the message that it answers, 0 for none */

@@ -136,7 +136,7 @@ bool ctl_overflow_had_no_room(const struct pp_controller *c, int64_t message)
 }
 
 /* Whether it is one of several alternatives, which are continued together when the last of them has ended. */
-static bool is_beside(const struct pp_controller *c, const struct ctl_running *r)
+static bool is_alternative(const struct pp_controller *c, const struct ctl_running *r)
 {
     for (size_t i = 0; i < c->group.n; i++)
         if (c->group.items[i].msg.id == r->message)
@@ -154,10 +154,10 @@ static void note_without_room(struct pp_controller *c, const struct ctl_overflow
 void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const struct pp_event *e)
 {
     struct ctl_overflow *o = &c->overflow_next;
-    const bool beside = is_beside(c, r), in_front = ctl_in_front(c, r->request) && !beside;
+    const bool alternative = is_alternative(c, r), in_front = ctl_in_front(c, r->request) && !alternative;
     const bool stopped = e->err.code == PP_ERR_CANCELLED || c->then != THEN_NOTHING;
     /* keep it only for another one of the same group */
-    if (!beside || stopped || o->session != c->session.id || o->question != r->question) {
+    if (!alternative || stopped || o->session != c->session.id || o->question != r->question) {
         pp_free(o->note);
         *o = (struct ctl_overflow){0};
     }
@@ -174,7 +174,7 @@ void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const st
     struct ctl_overflow next = {0};
     if (r->summary)
         take_summary(c, r, e);
-    else if (in_front || beside) /* n_turns excludes the turns that were already dropped */
+    else if (in_front || alternative) /* n_turns excludes the turns that were already dropped */
         next = follows(r, e, r->n_turns > 1 && ctl_overflow_older_turns(c));
     if (in_front)
         *o = next;

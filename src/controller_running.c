@@ -40,7 +40,7 @@ struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_cha
     r->reasoning_ns = (uint64_t)((double)m->reasoning_s * 1e9);
     r->eta_s = r->acceptance = -1;
     for (; *end; end = &(*end)->next)
-        r->beside = (*end)->beside = true;
+        r->parallel = (*end)->parallel = true;
     *end = r;
     return r;
 }

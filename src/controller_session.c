@@ -275,7 +275,7 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err)
 /* Whether the action may run now; if not, it may have been noted in c->then, to run later. Deleting cancels the
  * current answer and runs when that has ended. Leaving lets the answer continue, but waits until its question is
  * saved. While another conversation is being opened, actions are refused, since they would affect that one. */
-static bool now_or_then(struct pp_controller *c, enum afterwards what, int64_t session)
+static bool run_or_defer(struct pp_controller *c, enum afterwards what, int64_t session)
 {
     if (c->switching || !ctl_answering(c))
         return ctl_may_change(c);
@@ -294,7 +294,7 @@ static bool now_or_then(struct pp_controller *c, enum afterwards what, int64_t s
 
 void pp_controller_new_session(struct pp_controller *c)
 {
-    if (now_or_then(c, THEN_NEW, 0))
+    if (run_or_defer(c, THEN_NEW, 0))
         ctl_start_new(c);
 }
 
@@ -325,7 +325,7 @@ void ctl_start_new(struct pp_controller *c)
 
 void pp_controller_open(struct pp_controller *c, int64_t session)
 {
-    if (session != c->session.id && now_or_then(c, THEN_OPEN, session))
+    if (session != c->session.id && run_or_defer(c, THEN_OPEN, session))
         ctl_start_open(c, session);
 }
 
@@ -616,7 +616,7 @@ static void on_forked(struct pp_job *job, void *controller)
 
 void pp_controller_fork(struct pp_controller *c, int n_back)
 {
-    if (now_or_then(c, THEN_FORK, n_back))
+    if (run_or_defer(c, THEN_FORK, n_back))
         ctl_start_fork(c, n_back);
 }
 
@@ -760,7 +760,7 @@ void pp_controller_delete(struct pp_controller *c, int64_t session)
         pp_controller_new_session(c); /* it was never stored */
         if (!c->branch.n)
             ctl_notice(c, false, "there is nothing to delete yet");
-    } else if (now_or_then(c, THEN_DELETE, c->session.id))
+    } else if (run_or_defer(c, THEN_DELETE, c->session.id))
         ctl_start_delete(c, c->session.id);
 }
 
