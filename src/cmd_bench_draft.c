@@ -392,7 +392,7 @@ static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int
 /* Decides which tokens are drafted correctly, with probability a. The lengths of correct runs follow their
  * distribution (k or more with probability a^k) exactly, only their order is random: plain random numbers would make
  * the result for 400 tokens vary by a tenth. */
-static void throw_dice(struct script *s, double a)
+static void draw_outcomes(struct script *s, double a)
 {
     int runs[FORMULA_TOKENS + 1], n = (int)((1 - a) * FORMULA_TOKENS) + 1, at = 0;
     for (int i = 0; i < n; i++)
@@ -433,7 +433,7 @@ struct two_passes {
     int tokens;
 };
 
-static int by_bare(const void *a, const void *b)
+static int by_bare_time(const void *a, const void *b)
 {
     const struct two_passes *x = a, *y = b;
     return x->bare < y->bare ? -1 : x->bare > y->bare;
@@ -442,7 +442,7 @@ static int by_bare(const void *a, const void *b)
 /* Leaves out passes that other programs have disturbed: those that took 1.5 times the median of the bare passes. */
 static void sum_undisturbed(struct two_passes *two, int n, struct taken *t, struct taken *passes)
 {
-    qsort(two, (size_t)n, sizeof *two, by_bare);
+    qsort(two, (size_t)n, sizeof *two, by_bare_time);
     const uint64_t most = n ? two[n / 2].bare * 3 / 2 : 0;
     for (int i = 0; i < n; i++) {
         if (two[i].answer > most || two[i].bare > most)
@@ -502,7 +502,7 @@ static enum pp_code scripted(struct drafting *d, const int32_t *say, double a, i
     struct pp_gen *gen = NULL;
     struct taken t = {0}, passes = {0};
     opt.sampling.temp = 0;
-    throw_dice(&script, a);
+    draw_outcomes(&script, a);
     for (int i = 0; i < 64; i++)
         prompt[i] = i + 3;
     enum pp_code code = pp_seq_new(d->engine, &seq, err);

@@ -476,7 +476,7 @@ static enum pp_code show_new(struct run *r, struct pp_error *err)
 }
 
 /* Splits what the model has written since the last call into the answer and its reasoning. */
-static void take_apart(struct run *r, int n_tokens, bool last)
+static void split_output(struct run *r, int n_tokens, bool last)
 {
     struct pp_parts *p = &r->parts;
     uint64_t now = pp_now_ns();
@@ -541,7 +541,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
             *err = turn.err;
         r->n_tokens += turn.n_tokens;
         r->finish = turn.finish;
-        take_apart(r, turn.n_tokens, r->finish != PP_FINISH_NONE);
+        split_output(r, turn.n_tokens, r->finish != PP_FINISH_NONE);
         if (!code && r->finish == PP_FINISH_NONE && pp_parts_over(&r->parts) && !r->o->ignore_eos)
             r->finish = PP_FINISH_END;
         if (!code && (r->answer.bad || r->reasoning.bad))
@@ -554,7 +554,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     pp_cli_bar_clear(&r->bar);
     if (gen && code) {
         pp_gen_flush(gen, &r->written, &r->was_guessed);
-        take_apart(r, 0, true);
+        split_output(r, 0, true);
     }
     pp_gen_free(gen);
     return code;
@@ -625,7 +625,7 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
 
 /* --- the command ------------------------------------------------------------------------------------------ */
 
-static enum pp_code ask(struct run *r, struct pp_error *err)
+static enum pp_code save_question(struct run *r, struct pp_error *err)
 {
     char model[256];
     struct pp_buf adapters = {0}, params = {0};
@@ -650,7 +650,7 @@ static enum pp_code ask(struct run *r, struct pp_error *err)
 }
 
 /* Saves the answer so far, also after an error. The first error is the one that is returned. */
-static enum pp_code keep(struct run *r, enum pp_code code, struct pp_error *err)
+static enum pp_code save_answer(struct run *r, enum pp_code code, struct pp_error *err)
 {
     struct pp_buf stats = {0};
     struct pp_error why;
@@ -767,9 +767,9 @@ static enum pp_code run(struct run *r, struct pp_error *err)
     if (!code)
         code = load(r, err);
     if (!code)
-        code = ask(r, err);
+        code = save_question(r, err);
     if (!code)
-        code = keep(r, answer(r, err), err);
+        code = save_answer(r, answer(r, err), err);
     return code;
 }
 

@@ -82,7 +82,7 @@ static bool is_named(int argc, char **argv, const char *command)
 }
 
 /* Prints the answer to --help, --version or --completion; false if none of them was given. */
-static bool talk(const struct pp_options *o, const struct pp_paths *p, bool command_named)
+static bool print_information(const struct pp_options *o, const struct pp_paths *p, bool command_named)
 {
     if (o->help)
         pp_options_help(stdout, command_named ? o->command : NULL);
@@ -116,7 +116,7 @@ int main(int argc, char **argv)
         code = pp_options_parse(argc, argv, &paths, &options, &err);
     if (code != PP_OK)
         return fail(code, &err);
-    if (talk(&options, &paths, is_named(argc, argv, options.command))) {
+    if (print_information(&options, &paths, is_named(argc, argv, options.command))) {
         errno = 0;
         if (fflush(stdout) == 0 && !ferror(stdout))
             return 0;

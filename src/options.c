@@ -41,7 +41,7 @@ struct word {
     const char *value; /* after '=', or NULL */
 };
 
-static struct word take_apart(const char *arg)
+static struct word parse_word(const char *arg)
 {
     const char *equals = strncmp(arg, "--", 2) == 0 ? strchr(arg, '=') : NULL;
     return (struct word){arg, equals ? (size_t)(equals - arg) : strlen(arg), equals ? equals + 1 : NULL};
@@ -163,7 +163,7 @@ struct look {
     unsigned commands; /* the commands that have every known option so far */
 };
 
-static struct look look_at(int argc, char **argv)
+static struct look scan_arguments(int argc, char **argv)
 {
     static const char talk[] = "--help -h --version -V --completion";
     struct look l = {.commands = PP_BIT(CHAT) | PP_BIT(RUN)};
@@ -173,7 +173,7 @@ static struct look look_at(int argc, char **argv)
                 l.command_at = i;
             continue;
         }
-        struct word w = take_apart(argv[i]);
+        struct word w = parse_word(argv[i]);
         const struct pp_option *opt = look_up(w.name, w.len, PP_BIT(CHAT) | PP_BIT(RUN));
         l.only_talk = l.only_talk || pp_word_in(talk, w.name, w.len);
         if (!opt) {
@@ -320,7 +320,7 @@ static enum pp_code read_environment(struct pp_parse *ps, unsigned command, stru
 static enum pp_code read_option(struct pp_parse *ps, int argc, char **argv, int *at, enum pp_cmd cmd,
                                 struct pp_error *err)
 {
-    struct word w = take_apart(argv[*at]);
+    struct word w = parse_word(argv[*at]);
     const struct pp_option *opt = look_up(w.name, w.len, 1u << cmd);
     char shown[96];
     snprintf(shown, sizeof shown, "%.*s", (int)(w.len < 90 ? w.len : 90), w.name);
@@ -424,11 +424,11 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
                               struct pp_error *err)
 {
     struct pp_parse ps = {.o = o};
-    struct look l = look_at(argc, argv);
+    struct look l = scan_arguments(argc, argv);
     set_defaults(o);
     enum pp_cmd cmd = l.command_at ? pp_command_spec_find(argv[l.command_at]) : default_command(&l);
     if (cmd == PP_CMD_COUNT && l.unknown_at) {
-        const struct word w = take_apart(argv[l.unknown_at]);
+        const struct word w = parse_word(argv[l.unknown_at]);
         return unknown_option(&w, PP_BIT(CHAT) | PP_BIT(RUN), err);
     }
     if (cmd == PP_CMD_COUNT)
