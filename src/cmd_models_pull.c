@@ -568,8 +568,8 @@ static enum pp_code check_source(const struct pull *l, const struct pp_fetch *f,
 
 /* Whether the existing file is the requested one, as far as is known: *right. In a repository's own folder, a
  * different file is an older version, and is replaced; elsewhere it is an error, as it may be anything. */
-static enum pp_code look_at(const struct pull *l, const struct pp_fetch *f, const struct stat *st, char sha256[65],
-                            bool *right, struct pp_error *err)
+static enum pp_code check_existing(const struct pull *l, const struct pp_fetch *f, const struct stat *st,
+                                   char sha256[65], bool *right, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     sha256[0] = 0;
@@ -612,7 +612,7 @@ static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char
     };
     bool right = false;
     if (stat(path.data, &st) == 0)
-        code = look_at(l, &f, &st, sha256, &right, err);
+        code = check_existing(l, &f, &st, sha256, &right, err);
     if (right) {
         pp_cli_say("%s is there already", path.data);
     } else if (!code) {

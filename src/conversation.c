@@ -201,7 +201,7 @@ struct lost {
     bool any;
 };
 
-static void lose(struct lost *l, const char *kind, const char *name)
+static void note_lost(struct lost *l, const char *kind, const char *name)
 {
     if (!l->any)
         snprintf(l->what, l->cap, "%s %s", kind, name);
@@ -225,7 +225,7 @@ static void settle_adapters(struct pp_session *s, struct lost *l)
         if (access(set.item[i].path, R_OK) == 0)
             pp_adapter_mix_add(&there, set.item[i].path, set.item[i].scale);
         else
-            lose(l, "adapter", set.item[i].path);
+            note_lost(l, "adapter", set.item[i].path);
     if (there.n == set.n)
         return;
     char *json = there.n ? pp_adapter_mix_json(&there) : NULL;
@@ -244,13 +244,13 @@ bool pp_conversation_settle(struct pp_conversation *c, const struct pp_paths *p,
     char path[1200];
     const char *name = s->template_name ? s->template_name : "";
     if (s->model && *s->model && pp_resolve_model(p, s->model, path, sizeof path, NULL) != PP_OK) {
-        lose(&l, "model", s->model);
+        note_lost(&l, "model", s->model);
         empty(s->model);
     }
     settle_adapters(s, &l);
     if (*name && !pp_template_builtin(name) &&
         (pp_template_path(p, name, path, sizeof path, NULL) != PP_OK || access(path, R_OK) != 0)) {
-        lose(&l, "chat template", name);
+        note_lost(&l, "chat template", name);
         empty(s->template_name);
     }
     return l.any;

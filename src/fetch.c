@@ -173,7 +173,7 @@ static const char *read_parameter(const char *p, const char *end, struct span *n
 
 /* Parses the parameters of a link, and advances *at to the comma after them. Whether the relation is "next"; only
  * the first "rel" counts. */
-static bool leads_on(const char **at, const char *end)
+static bool is_next_link(const char **at, const char *end)
 {
     struct span name, value, rel = {0};
     const char *p = *at;
@@ -198,7 +198,7 @@ static void read_link(struct request *r, const char *v, size_t n)
     while ((open = memchr(v, '<', (size_t)(end - v))) && (close = memchr(open, '>', (size_t)(end - open)))) {
         const size_t len = (size_t)(close - open - 1);
         v = close + 1;
-        if (!leads_on(&v, end))
+        if (!is_next_link(&v, end))
             continue;
         r->next_unread = !is_plain(open + 1, len);
         pp_buf_clear(r->next);
@@ -581,7 +581,8 @@ enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, cons
 /* --- a file ------------------------------------------------------------------------------------------------------- */
 
 /* Requests the missing part once. *again: the connection broke, or the part is unusable. */
-static enum pp_code ask(const struct pp_fetch *f, struct part *p, struct request *r, bool *again, struct pp_error *err)
+static enum pp_code request_part(const struct pp_fetch *f, struct part *p, struct request *r, bool *again,
+                                 struct pp_error *err)
 {
     *r = (struct request){.curl = r->curl, .f = f, .part = p, .cancel = f->cancel, .fd = r->fd, .have = r->have,
                           .total = r->total};
@@ -630,7 +631,7 @@ static enum pp_code fetch(const struct pp_fetch *f, struct part *p, struct reque
     for (int idle = 0; idle < TRIES;) {
         const uint64_t before = r->have;
         bool again = false;
-        code = ask(f, p, r, &again, err);
+        code = request_part(f, p, r, &again, err);
         const bool more = r->have > before;
         if (!code && r->total && r->have < r->total)
             again = true;

@@ -5,7 +5,7 @@
 
 #include "engine/base/mem.h"
 
-static void lose(struct pp_guessed *g)
+static void set_lost(struct pp_guessed *g)
 {
     pp_guessed_clear(g);
     g->lost = true;
@@ -22,7 +22,7 @@ void pp_guessed_add(struct pp_guessed *g, size_t bytes, bool guessed)
     if (!bytes || g->lost)
         return;
     if (bytes > UINT32_MAX || pp_grow(&g->runs, &g->cap, g->n + 2, sizeof *g->runs) != 0) {
-        lose(g);
+        set_lost(g);
         return;
     }
     if (!g->n)
@@ -30,7 +30,7 @@ void pp_guessed_add(struct pp_guessed *g, size_t bytes, bool guessed)
     if (last_is_guessed(g) != guessed && g->n <= PP_GUESSED_MOST)
         g->runs[g->n++] = (uint32_t)bytes;
     else if (bytes > UINT32_MAX - g->runs[g->n - 1])
-        lose(g);
+        set_lost(g);
     else
         g->runs[g->n - 1] += (uint32_t)bytes;
 }
@@ -38,7 +38,7 @@ void pp_guessed_add(struct pp_guessed *g, size_t bytes, bool guessed)
 void pp_guessed_append(struct pp_guessed *g, const struct pp_guessed *more)
 {
     if (more->lost)
-        lose(g);
+        set_lost(g);
     for (size_t i = 0; i < more->n; i++)
         pp_guessed_add(g, more->runs[i], i % 2);
 }
@@ -46,11 +46,11 @@ void pp_guessed_append(struct pp_guessed *g, const struct pp_guessed *more)
 void pp_guessed_extend(struct pp_guessed *g, const struct pp_guessed *whole)
 {
     if (whole->lost)
-        lose(g);
+        set_lost(g);
     if (g->lost || !whole->n)
         return;
     if (pp_grow(&g->runs, &g->cap, whole->n, sizeof *g->runs) != 0) {
-        lose(g);
+        set_lost(g);
         return;
     }
     size_t from = g->n ? g->n - 1 : 0;

@@ -375,7 +375,7 @@ static void visit(struct making *k, struct visits *v, struct named *node, int64_
         v->list[v->n++] = (struct visit){node->json, parent};
 }
 
-static void turn_round(struct visits *v, size_t from)
+static void reverse_from(struct visits *v, size_t from)
 {
     for (size_t i = from, j = v->n; i + 1 < j; i++, j--) {
         const struct visit swap = v->list[i];
@@ -385,7 +385,7 @@ static void turn_round(struct visits *v, size_t from)
 }
 
 /* Visits the tree depth-first from its roots, with children in their order. */
-static void walk(struct making *k, const struct tree *t)
+static void visit_tree(struct making *k, const struct tree *t)
 {
     struct visits v = {0};
     const cJSON *child;
@@ -405,7 +405,7 @@ static void walk(struct making *k, const struct tree *t)
             if (node)
                 visit(k, &v, node, place);
         }
-        turn_round(&v, from);
+        reverse_from(&v, from);
     }
     if (!k->c.session.head)
         k->c.session.head = (int64_t)k->c.n;
@@ -426,7 +426,7 @@ static void add_named_tree(struct making *k, struct tree t)
             t.by_name[t.n++].json = node;
     }
     qsort(t.by_name, t.n, sizeof *t.by_name, by_name);
-    walk(k, &t);
+    visit_tree(k, &t);
     pp_free(t.by_name);
 }
 

@@ -126,7 +126,7 @@ static void note_beginning(void *importer, int64_t session, int64_t created_ms, 
 
 /* Takes a lock that excludes other imports: they would not see each other's additions, and both would add the same
  * conversations. */
-static enum pp_code be_alone(struct pp_importer *im, struct pp_error *err)
+static enum pp_code lock_out_other_imports(struct pp_importer *im, struct pp_error *err)
 {
     const enum pp_code code = pp_session_lock(im->locks, "import", &im->alone, err);
     return code == PP_ERR_BUSY ? pp_fail(err, code, "another pippin is importing conversations; wait until it is done, "
@@ -141,7 +141,7 @@ enum pp_code pp_importer_new(struct pp_store *st, const char *locks, bool again,
     if (!im)
         return pp_fail_nomem(err, "the conversations");
     *im = (struct pp_importer){.st = st, .locks = locks, .again = again, .alone = -1};
-    enum pp_code code = again ? PP_OK : be_alone(im, err);
+    enum pp_code code = again ? PP_OK : lock_out_other_imports(im, err);
     if (!code && !again)
         code = pp_store_beginnings(st, note_beginning, im, err);
     if (!code && im->no_memory)

@@ -244,7 +244,7 @@ static enum pp_code find_titles(struct finding *f, const char *match, struct pp_
     return code;
 }
 
-static enum pp_code take(struct finding *f, struct hit hit, char *excerpt, struct pp_error *err)
+static enum pp_code add_hit(struct finding *f, struct hit hit, char *excerpt, struct pp_error *err)
 {
     if (pp_grow(&f->list, &f->cap, f->n + 1, sizeof *f->list) != 0 || !note(&f->found, hit.session)) {
         pp_free(excerpt);
@@ -269,7 +269,7 @@ static enum pp_code take_titles(struct finding *f, int64_t down_to, struct pp_er
            f->titles[f->next_title].message >= down_to) {
         struct hit hit = f->titles[f->next_title++];
         if (hit.message <= f->what->before && !seen(&f->found, hit.session))
-            code = take(f, hit, NULL, err);
+            code = add_hit(f, hit, NULL, err);
     }
     return code;
 }
@@ -286,7 +286,7 @@ static enum pp_code take_messages(struct finding *f, sqlite3_stmt *stmt, bool ra
         if (code || f->n == f->what->limit || seen(&f->found, hit.session))
             continue;
         char *excerpt = pp_store_column(stmt, 2, NULL);
-        code = excerpt ? take(f, hit, excerpt, err) : pp_fail_nomem(err, "a search");
+        code = excerpt ? add_hit(f, hit, excerpt, err) : pp_fail_nomem(err, "a search");
     }
     if (!code && rc != SQLITE_ROW && rc != SQLITE_DONE)
         code = pp_store_fail(f->st, rc, "search the conversations", err);
