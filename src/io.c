@@ -105,7 +105,7 @@ static void append(struct line *l, struct pp_io_item *item)
     l->last = item;
 }
 
-static struct pp_io_item *take(struct line *l)
+static struct pp_io_item *take_first(struct line *l)
 {
     struct pp_io_item *item = l->first;
     if (item) {
@@ -277,7 +277,7 @@ static bool is_news(const struct pp_io *io)
 static void deliver_all(struct pp_io *io)
 {
     io->deliver_at = 0;
-    for (struct pp_io_item *item; (item = take(&io->done_jobs));) {
+    for (struct pp_io_item *item; (item = take_first(&io->done_jobs));) {
         if (deliver(io, PP_EVENT_JOB, job_of(item), NULL))
             continue; /* the UI thread owns it now, and may have freed it */
         put_back(&io->done_jobs, item);
@@ -610,7 +610,7 @@ static void take_item(struct pp_io *io, struct pp_io_item *item)
     }
 }
 
-static const char *what_of(struct pp_io_item *item)
+static const char *subject_of(struct pp_io_item *item)
 {
     if (item->kind == ITEM_TASK)
         return "files";
@@ -634,9 +634,9 @@ static struct pp_io_item *next_item(struct pp_io *io, bool *stop, bool *lost)
         else if (!pp_cond_wait_until(&io->wake, &io->lock, due))
             break;
     }
-    struct pp_io_item *item = take(io->posted.first ? &io->posted : &io->tasks);
+    struct pp_io_item *item = take_first(io->posted.first ? &io->posted : &io->tasks);
     *stop = !item && io->stopping;
-    io->doing = item ? what_of(item) : "the conversation";
+    io->doing = item ? subject_of(item) : "the conversation";
     *lost = io->lost;
     io->lost = false;
     pthread_mutex_unlock(&io->lock);
@@ -740,7 +740,7 @@ bool pp_io_stop(struct pp_io *io, const struct pp_io_ending *ending)
     join(io, ending->ms, ending->waiting);
     drop_store(io, &io->memory);
     saved = !rescue(io, ending);
-    for (struct pp_io_item *item; (item = take(&io->done_jobs));)
+    for (struct pp_io_item *item; (item = take_first(&io->done_jobs));)
         if (job_of(item)->release)
             job_of(item)->release(job_of(item));
     while (io->answers) {

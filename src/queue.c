@@ -94,7 +94,7 @@ static void put(struct pp_queue *q, void *item)
     pthread_cond_signal(&q->not_empty);
 }
 
-static void *take(struct pp_queue *q)
+static void *take_first(struct pp_queue *q)
 {
     if (q->len == 0)
         return NULL;
@@ -133,7 +133,7 @@ bool pp_queue_try_push(struct pp_queue *q, void *item)
 void *pp_queue_try_pop(struct pp_queue *q)
 {
     pthread_mutex_lock(&q->lock);
-    void *item = take(q);
+    void *item = take_first(q);
     pthread_mutex_unlock(&q->lock);
     return item;
 }
@@ -148,7 +148,7 @@ void *pp_queue_pop(struct pp_queue *q, int timeout_ms)
         else if (!pp_cond_wait_until(&q->not_empty, &q->lock, until))
             break;
     }
-    void *item = take(q);
+    void *item = take_first(q);
     pthread_mutex_unlock(&q->lock);
     return item;
 }

@@ -244,8 +244,7 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
         return;
     }
     room_stop(w); /* reading uses all threads */
-    code = pp_snapshot_restore(s->seq, &identity, base, s->key, wanted->tokens, (int64_t)wanted->n,
-                                            NULL, &err);
+    code = pp_snapshot_restore(s->seq, &identity, base, s->key, wanted->tokens, (int64_t)wanted->n, NULL, &err);
     room_make(w); /* for the next conversation */
     if (code == PP_OK)
         pp_snapshot_touch(base);
