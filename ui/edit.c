@@ -29,12 +29,12 @@ static struct {
     FILE *nowhere;        /* /dev/null, for readline's output */
     char queue[256];      /* bytes of keys that readline has not read yet */
     size_t queued, taken;
-    char *kept;           /* a text that accept() has refused, to be put back; allocated by readline */
-    char *before;         /* what was being typed when that text, or an accepted one, was recalled from the history;
+    char *refused;        /* a text that accept() has refused, to be put back; allocated by readline */
+    char *typed_before;   /* what was being typed when that text, or an accepted one, was recalled from the history;
                            * NULL: nothing */
     int looked_up;        /* index of the recalled entry */
-    char *asked;          /* the line in which a non-incremental search was begun, */
-    int asked_at, asked_point; /* its index in the history, and the cursor in it */
+    char *search_line;    /* the line in which a non-incremental search was begun, */
+    int search_at, search_point; /* its index in the history, and the cursor in it */
 } ed;
 
 /* --- readline's callbacks ---------------------------------------------------------------------------------- */
@@ -80,10 +80,10 @@ static void on_line(char *line)
     ed.looked_up = where_history();
     const bool recalled = ed.looked_up < history_length;
     const bool taken = ed.hooks.accept(ed.hooks.user, line);
-    pp_free(ed.before);
-    ed.before = recalled ? take_typed_before() : NULL;
-    free(ed.kept);
-    ed.kept = taken ? NULL : line;
+    pp_free(ed.typed_before);
+    ed.typed_before = recalled ? take_typed_before() : NULL;
+    free(ed.refused);
+    ed.refused = taken ? NULL : line;
     if (taken)
         free(line); /* allocated by readline */
 }
@@ -101,7 +101,7 @@ static int on_tab(int count, int key)
 }
 
 /* Adds a line to the history before readline replaces it and loses its changes. */
-static void keep(const char *line)
+static void add_to_history(const char *line)
 {
     const int at = where_history() < history_length ? where_history() : -1;
     if (!line[strspn(line, " \t\n")])
@@ -114,7 +114,7 @@ static void keep(const char *line)
 
 static int revert(int count, int key)
 {
-    keep(rl_line_buffer);
+    add_to_history(rl_line_buffer);
     return rl_revert_line(count, key);
 }
 
@@ -123,10 +123,10 @@ static int revert(int count, int key)
  * If nothing is found, readline would lose the changes to the current line, so it is noted here. */
 static void note_line(void)
 {
-    pp_free(ed.asked);
-    ed.asked = pp_strdup(rl_line_buffer);
-    ed.asked_at = where_history();
-    ed.asked_point = rl_point;
+    pp_free(ed.search_line);
+    ed.search_line = pp_strdup(rl_line_buffer);
+    ed.search_at = where_history();
+    ed.search_point = rl_point;
 }
 
 static int search_back(int count, int key)
@@ -323,9 +323,9 @@ void pp_edit_close(void)
     clear_history();
     if (ed.nowhere)
         fclose(ed.nowhere);
-    free(ed.kept);
-    pp_free(ed.before);
-    pp_free(ed.asked);
+    free(ed.refused);
+    pp_free(ed.typed_before);
+    pp_free(ed.search_line);
     memset(&ed, 0, sizeof ed);
 }
 
@@ -368,8 +368,8 @@ bool pp_edit_set(const char *text)
  * it the line that was being typed. If only the refused text is there, the memory for it has just been freed. */
 static void put_back(void)
 {
-    char *text = ed.kept, *before = ed.before;
-    ed.kept = ed.before = NULL;
+    char *text = ed.refused, *before = ed.typed_before;
+    ed.refused = ed.typed_before = NULL;
     if (before && !text) {
         set_line(before);
     } else if (before && has_room(strlen(before) + strlen(text))) {
@@ -414,7 +414,7 @@ struct before {
     char text[2 * 4 * PP_MAX_GLYPHS]; /* the text of both */
 };
 
-static struct before look(void)
+static struct before look_at_cursor(void)
 {
     struct before b = {.len = (size_t)rl_end, .point = (size_t)rl_point};
     size_t end;
@@ -431,7 +431,7 @@ static struct before look(void)
 }
 
 /* Whether [from, to) of the line still is what was at `at` before the key; the key may have recalled another line. */
-static bool is_rest(const struct before *b, size_t from, size_t to, size_t at)
+static bool is_unchanged(const struct before *b, size_t from, size_t to, size_t at)
 {
     return to > from && to <= (size_t)rl_end && memcmp(rl_line_buffer + from, b->text + (at - b->left), to - from) == 0;
 }
@@ -457,10 +457,10 @@ static void keep_whole(const struct before *b)
     const size_t len = (size_t)rl_end, point = (size_t)rl_point;
     const size_t gone = b->len > len && !was_undone() ? b->len - len : 0;
     size_t start, end;
-    if (gone && point + gone == b->point && point > b->left && is_rest(b, b->left, point, b->left)) {
+    if (gone && point + gone == b->point && point > b->left && is_unchanged(b, b->left, point, b->left)) {
         delete_between(b->left, point);
     } else if (gone && point == b->point && point + gone < b->right &&
-               is_rest(b, point, b->right - gone, point + gone)) {
+               is_unchanged(b, point, b->right - gone, point + gone)) {
         delete_between(point, b->right - gone);
     } else if (len == b->len && point != b->point) {
         cluster_around(rl_line_buffer, len, point, &start, &end);
@@ -470,24 +470,24 @@ static void keep_whole(const struct before *b)
 }
 
 /* Restores the line in which a search was begun that has found nothing or was aborted. */
-static void back_to_asked(void)
+static void restore_search_line(void)
 {
-    if (!has_room(strlen(ed.asked)))
+    if (!has_room(strlen(ed.search_line)))
         return;
-    if (ed.asked_at < history_length) { /* readline has returned to the line typed before the recall */
+    if (ed.search_at < history_length) { /* readline has returned to the line typed before the recall */
         char *before = pp_strdup(rl_line_buffer);
         /* replaced by a copy without undo list: readline would free the saved line's list twice */
         rl_replace_line(before ? before : "", 1);
         pp_free(before);
         rl_maybe_save_line();
-        history_set_pos(ed.asked_at);
+        history_set_pos(ed.search_at);
         const HIST_ENTRY *older = current_history();
         rl_replace_line(older ? older->line : "", 1);
     }
-    if (strcmp(ed.asked, rl_line_buffer) != 0)
-        set_line(ed.asked);
-    if (ed.asked_point <= rl_end)
-        rl_point = ed.asked_point;
+    if (strcmp(ed.search_line, rl_line_buffer) != 0)
+        set_line(ed.search_line);
+    if (ed.search_point <= rl_end)
+        rl_point = ed.search_point;
 }
 
 /* After a non-incremental search; wanted: the text searched for, NULL if it was aborted. Text that was not found
@@ -497,12 +497,12 @@ static void after_asking(const char *wanted)
     /* a leading ^ stands for the beginning of a line */
     const char *words = wanted ? wanted + (*wanted == '^') : "";
     const bool found = *words && strstr(rl_line_buffer, words);
-    if (ed.asked && !found)
-        back_to_asked();
-    else if (ed.asked && strcmp(ed.asked, rl_line_buffer) != 0)
-        keep(ed.asked);
-    pp_free(ed.asked);
-    ed.asked = NULL;
+    if (ed.search_line && !found)
+        restore_search_line();
+    else if (ed.search_line && strcmp(ed.search_line, rl_line_buffer) != 0)
+        add_to_history(ed.search_line);
+    pp_free(ed.search_line);
+    ed.search_line = NULL;
     if (found || !*words)
         return;
     struct pp_buf text = {0};
@@ -545,7 +545,7 @@ void pp_edit_feed(const char *bytes, size_t n)
         return;
     }
     const bool searching = pp_edit_searching();
-    const struct before before = look();
+    const struct before before = look_at_cursor();
     memcpy(ed.queue, bytes, n);
     ed.queued = n;
     ed.taken = 0;
