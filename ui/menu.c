@@ -425,7 +425,7 @@ static bool is_told_here(const struct pp_ui *ui, struct pp_area foot)
 }
 
 /* Erases a notice that the box covers partly, as its remains next to the box would make no sense. */
-static void erase_beside(const struct pp_ui *ui, struct pp_area box)
+static void erase_cut_notice(const struct pp_ui *ui, struct pp_area box)
 {
     const struct pp_area n = ui->at.notice;
     const int from = n.y > box.y ? n.y : box.y, to = n.y + n.h < box.y + box.h ? n.y + n.h : box.y + box.h;
@@ -434,7 +434,7 @@ static void erase_beside(const struct pp_ui *ui, struct pp_area box)
 }
 
 /* Draws the notice, over as much of the list as it needs. */
-static void draw_told(const struct pp_ui *ui, struct pp_area above, int bottom)
+static void draw_notice(const struct pp_ui *ui, struct pp_area above, int bottom)
 {
     const int wanted = pp_notice_told_height(ui, above.w - 2), room = bottom - above.y + 1;
     const int h = wanted < room ? wanted : room;
@@ -450,7 +450,7 @@ static bool draw_foot(struct pp_ui *ui, struct pp_area above, int h)
     const struct pp_area a = {above.y + above.h - h, above.x, h, above.w};
     const int last = a.y + h - 1;
     if (is_told_here(ui, a) && (m->mode == PP_MENU_LIST || above.h > h))
-        draw_told(ui, above, m->mode == PP_MENU_LIST ? last : m->mode == PP_MENU_ASK ? last - 1 : a.y - 1);
+        draw_notice(ui, above, m->mode == PP_MENU_LIST ? last : m->mode == PP_MENU_ASK ? last - 1 : a.y - 1);
     else if (m->mode == PP_MENU_LIST)
         draw_hint(ui, (struct pp_area){a.y, a.x + 1, h, a.w - 2});
     if (m->mode == PP_MENU_CONFIRM)
@@ -531,7 +531,7 @@ void pp_menu_draw(struct pp_ui *ui)
     struct pp_area a = place(ui, n, (m->cls->search ? 3 : 1) + foot + (d.rows ? d.rows + 1 : 0));
     bool framed = a.w < ui->at.cols, cursor = false;
     if (framed)
-        erase_beside(ui, a);
+        erase_cut_notice(ui, a);
     pp_draw_erase(a, PP_SLOT_MENU);
     if (framed) {
         pp_draw_box(a, m->cls->title, PP_SLOT_MENU_BORDER, PP_SLOT_MENU_TITLE);

@@ -17,7 +17,7 @@ static const char *const rows[PP_DRAFTERS] = {
 
 enum { FIRST = PP_DRAFTERS + 1 }; /* row of the first draft model, after the drafters and a heading */
 
-static const struct pp_drafter_entry *at(struct pp_ui *ui, size_t row)
+static const struct pp_drafter_entry *drafter_at(struct pp_ui *ui, size_t row)
 {
     size_t n;
     const struct pp_drafter_entry *list = pp_controller_drafters(ui->controller, &n);
@@ -52,7 +52,7 @@ static void drafter_row(const struct pp_status *s, const struct pp_drafter_entry
 static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
 {
     const struct pp_status *s = pp_controller_status(ui->controller);
-    const struct pp_drafter_entry *d = at(ui, i);
+    const struct pp_drafter_entry *d = drafter_at(ui, i);
     bool none = !s->model.draft_name[0];
     (void)m;
     if (d) {
@@ -112,7 +112,7 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     const struct pp_status *s = pp_controller_status(ui->controller);
     const char *least = param(ui, "draft-p-min");
     char plot[4 * PP_STATS_GUESSES + 1] = "", faster[48] = "";
-    describe(s, at(ui, m->selected), lines[0], PP_MENU_DETAIL);
+    describe(s, drafter_at(ui, m->selected), lines[0], PP_MENU_DETAIL);
     snprintf(lines[1], PP_MENU_DETAIL, "At most %.16s guess%s at a time; %s%.16s.", param(ui, "draft-max"),
              strcmp(param(ui, "draft-max"), "1") == 0 ? "" : "es",
              atof(least) > 0 ? "none less likely than " : "as likely as it takes to pay",
@@ -162,7 +162,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 
 static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
-    const struct pp_drafter_entry *d = at(ui, m->selected);
+    const struct pp_drafter_entry *d = drafter_at(ui, m->selected);
     if (d && d->fit == PP_FIT_NO)
         pp_ui_notice(ui, true, "%s does not fit: %s", d->name, d->reason);
     else if (d)

@@ -15,7 +15,7 @@ enum question { ASK_STRENGTH, ASK_NOTE, ASK_PATH, ASK_PRESET };
 
 static const float step = 0.05f;
 
-static const struct pp_adapter_entry *at(struct pp_ui *ui, size_t i)
+static const struct pp_adapter_entry *adapter_at(struct pp_ui *ui, size_t i)
 {
     size_t n;
     const struct pp_adapter_entry *list = pp_controller_adapters(ui->controller, &n);
@@ -47,7 +47,7 @@ static const char *file_of(struct pp_ui *ui, const struct pp_adapter_entry *a)
 {
     const char *file = pp_base_name(a->path);
     const struct pp_adapter_entry *other;
-    for (size_t k = 0; (other = at(ui, k)); k++) {
+    for (size_t k = 0; (other = adapter_at(ui, k)); k++) {
         const char *end = pp_path_end(a->path, other->path);
         file = end < file ? end : file;
     }
@@ -56,12 +56,12 @@ static const char *file_of(struct pp_ui *ui, const struct pp_adapter_entry *a)
 
 static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
 {
-    const struct pp_adapter_entry *a = at(ui, i);
+    const struct pp_adapter_entry *a = adapter_at(ui, i);
     (void)m;
     if (!a)
         return;
     snprintf(row->left, sizeof row->left, "[%c] %s", a->on ? 'x' : ' ', a->name);
-    const struct pp_adapter_entry *other = at(ui, pp_controller_adapter_conflict(ui->controller, i));
+    const struct pp_adapter_entry *other = adapter_at(ui, pp_controller_adapter_conflict(ui->controller, i));
     row->dim = a->fit == PP_FIT_NO || other;
     if (a->fit == PP_FIT_NO)
         snprintf(row->right, sizeof row->right, "cannot be used");
@@ -122,10 +122,10 @@ static void describe_cost(const char *what, const struct pp_switch_cost *cost, c
 
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
 {
-    const struct pp_adapter_entry *a = at(ui, m->selected);
+    const struct pp_adapter_entry *a = adapter_at(ui, m->selected);
     if (!a)
         return;
-    const struct pp_adapter_entry *other = at(ui, pp_controller_adapter_conflict(ui->controller, m->selected));
+    const struct pp_adapter_entry *other = adapter_at(ui, pp_controller_adapter_conflict(ui->controller, m->selected));
     int n = 0;
     if (other)
         pp_utf8_print(lines[n++], PP_MENU_DETAIL, "conflicts with %.100s: both change the same matrix, one of them as "
@@ -149,7 +149,7 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
 /* Steps to a multiple of the step size, so that rounding errors do not add up. */
 static void change(struct pp_ui *ui, size_t i, int steps)
 {
-    const struct pp_adapter_entry *a = at(ui, i);
+    const struct pp_adapter_entry *a = adapter_at(ui, i);
     float scale = roundf(a->scale / step + (float)steps) * step;
     pp_controller_set_adapter(ui->controller, i, a->on, pp_adapter_strength(scale));
 }
@@ -207,7 +207,7 @@ void pp_menu_lora_refused(struct pp_ui *ui, const char *path)
 
 static bool letter(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 {
-    const struct pp_adapter_entry *a = at(ui, m->selected);
+    const struct pp_adapter_entry *a = adapter_at(ui, m->selected);
     if (key->cp == 'a')
         ask_path(ui, m, "");
     else if (key->cp == 'l')
@@ -232,7 +232,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
     bool up = key->type == PP_KEY_UP, down = key->type == PP_KEY_DOWN;
     if (key->type == PP_KEY_CHAR && !key->mods)
         return letter(ui, m, key);
-    if (!at(ui, m->selected))
+    if (!adapter_at(ui, m->selected))
         return false;
     if ((up || down) && (key->mods & PP_MOD_SHIFT)) {
         m->selected = pp_controller_move_adapter(ui->controller, m->selected, up ? -1 : 1);
@@ -262,7 +262,7 @@ static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
 static bool find_asked(struct pp_ui *ui, const struct pp_menu *m, size_t *i)
 {
     const struct pp_adapter_entry *a;
-    for (*i = 0; (a = at(ui, *i)); ++*i)
+    for (*i = 0; (a = adapter_at(ui, *i)); ++*i)
         if (strcmp(a->path, m->data) == 0)
             return true;
     pp_ui_notice(ui, true, "this adapter is not in the list any more");

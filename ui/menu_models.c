@@ -15,7 +15,7 @@ static bool is_shown(const struct pp_menu *m, const struct pp_model_choice *c)
 }
 
 /* Row i of the models that match the search, or NULL; *n: how many match. */
-static const struct pp_model_choice *at(struct pp_ui *ui, const struct pp_menu *m, size_t i, size_t *n)
+static const struct pp_model_choice *model_at(struct pp_ui *ui, const struct pp_menu *m, size_t i, size_t *n)
 {
     size_t all;
     const struct pp_model_choice *list = pp_controller_models(ui->controller, &all), *found = NULL;
@@ -31,7 +31,7 @@ static void select_current(struct pp_ui *ui, struct pp_menu *m)
     size_t n = 1;
     const struct pp_model_choice *c;
     for (size_t i = 0; i < n; i++)
-        if ((c = at(ui, m, i, &n)) && c->current)
+        if ((c = model_at(ui, m, i, &n)) && c->current)
             m->selected = i;
 }
 
@@ -57,7 +57,7 @@ static void searched(struct pp_ui *ui, struct pp_menu *m)
 static size_t count(struct pp_ui *ui, struct pp_menu *m)
 {
     size_t n;
-    at(ui, m, 0, &n);
+    model_at(ui, m, 0, &n);
     if (!m->subject)
         select_current(ui, m);
     return n;
@@ -66,7 +66,7 @@ static size_t count(struct pp_ui *ui, struct pp_menu *m)
 static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
 {
     size_t n;
-    const struct pp_model_choice *c = at(ui, m, i, &n);
+    const struct pp_model_choice *c = model_at(ui, m, i, &n);
     if (!c)
         return;
     snprintf(row->left, sizeof row->left, "%s", c->name);
@@ -94,7 +94,7 @@ static void describe(const struct pp_model_choice *c, char lines[][PP_MENU_DETAI
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
 {
     size_t n;
-    const struct pp_model_choice *c = at(ui, m, m->selected, &n);
+    const struct pp_model_choice *c = model_at(ui, m, m->selected, &n);
     if (!c)
         return;
     if (c->fit == PP_FIT_YES)
@@ -107,7 +107,7 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
 static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
     size_t n;
-    const struct pp_model_choice *c = at(ui, m, m->selected, &n);
+    const struct pp_model_choice *c = model_at(ui, m, m->selected, &n);
     if (!c)
         return;
     if (c->fit == PP_FIT_NO)

@@ -6,7 +6,7 @@
 #include "src/options.h"
 #include "ui/state.h"
 
-static const struct pp_named *at(struct pp_ui *ui, size_t i)
+static const struct pp_named *preset_at(struct pp_ui *ui, size_t i)
 {
     size_t n;
     const struct pp_named *list = pp_controller_params(ui->controller, &n);
@@ -16,14 +16,14 @@ static const struct pp_named *at(struct pp_ui *ui, size_t i)
 /* Explains the selected parameter. */
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
 {
-    const struct pp_named *p = at(ui, m->selected);
+    const struct pp_named *p = preset_at(ui, m->selected);
     if (p)
         pp_utf8_print(lines[0], PP_MENU_DETAIL, "%s", pp_options_about(p->name));
 }
 
 static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
-    const struct pp_named *p = at(ui, m->selected);
+    const struct pp_named *p = preset_at(ui, m->selected);
     char question[96], value[64];
     if (!p)
         return;
@@ -35,7 +35,7 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
 
 static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 {
-    const struct pp_named *p = at(ui, m->selected);
+    const struct pp_named *p = preset_at(ui, m->selected);
     char name[64];
     if (!p)
         return true;

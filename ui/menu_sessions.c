@@ -12,7 +12,7 @@
 
 enum question { ASK_TITLE, ASK_FILE };
 
-static const struct pp_session *at(struct pp_ui *ui, size_t i)
+static const struct pp_session *session_at(struct pp_ui *ui, size_t i)
 {
     return pp_controller_session_at(ui->controller, i);
 }
@@ -66,7 +66,7 @@ static void describe_hit(const struct pp_session *s, char *out, size_t cap)
 
 static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_row *row)
 {
-    const struct pp_session *s = at(ui, i);
+    const struct pp_session *s = session_at(ui, i);
     char age[32];
     (void)m;
     if (!s) {
@@ -104,7 +104,7 @@ static void note_found(struct pp_ui *ui, const struct pp_menu *m, const struct p
 
 static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
-    const struct pp_session *s = at(ui, m->selected);
+    const struct pp_session *s = session_at(ui, m->selected);
     if (!s)
         return; /* not fetched yet */
     note_found(ui, m, s);
@@ -120,7 +120,7 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
 
 static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 {
-    const struct pp_session *s = at(ui, m->selected);
+    const struct pp_session *s = session_at(ui, m->selected);
     bool control = key->type == PP_KEY_CHAR;
     if (control && key->cp == PP_CTRL('n')) {
         pp_controller_new_session(ui->controller);

@@ -54,7 +54,7 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
 }
 
 /* Previews a theme. A notice about the one before is removed. */
-static void look_at(struct pp_ui *ui, struct themes *t, const char *id)
+static void preview(struct pp_ui *ui, struct themes *t, const char *id)
 {
     if (t->complained)
         pp_ui_clear_notice(ui);
@@ -64,7 +64,7 @@ static void look_at(struct pp_ui *ui, struct themes *t, const char *id)
 static void moved(struct pp_ui *ui, struct pp_menu *m)
 {
     struct themes *t = m->data;
-    look_at(ui, t, t->ids[m->selected]);
+    preview(ui, t, t->ids[m->selected]);
 }
 
 static void choose(struct pp_ui *ui, struct pp_menu *m)
@@ -78,7 +78,7 @@ static void cancel(struct pp_ui *ui, struct pp_menu *m)
 {
     struct themes *t = m->data;
     if (t && (t->complained || strcmp(t->before, ui->theme.id) != 0))
-        look_at(ui, t, t->before);
+        preview(ui, t, t->before);
 }
 
 const struct pp_menu_class pp_menu_themes = {
