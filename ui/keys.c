@@ -262,7 +262,7 @@ static bool send(struct pp_ui *ui, const char *text)
 }
 
 /* Keeps a message until the model is loaded, which may take minutes. */
-static void hold(struct pp_ui *ui, const char *text)
+static void hold_message(struct pp_ui *ui, const char *text)
 {
     pp_free(ui->held);
     ui->held = pp_strdup(text);
@@ -303,7 +303,7 @@ bool pp_ui_accept(void *user, const char *text)
     if (command == PP_SLASH_KEEP)
         return false;
     if (!taken && pp_controller_status(ui->controller)->state == PP_STATE_LOADING)
-        hold(ui, text);
+        hold_message(ui, text);
     else if (!taken && (taken = send(ui, text)))
         hint(ui, text);
     if (taken)
@@ -577,7 +577,7 @@ static bool own_key(struct pp_ui *ui, const struct pp_key *key)
     }
 }
 
-static void feed(const struct pp_key *key)
+static void feed_key(const struct pp_key *key)
 {
     bool plain = !key->mods && !pp_edit_searching();
     if (plain && key->type == PP_KEY_UP)
@@ -643,7 +643,7 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
         if (passes)
             insert_paste(ui, key); /* after the menu has handled the key, which marks its notice as read */
     } else if (!own_key(ui, key)) {
-        feed(key);
+        feed_key(key);
     }
     if (ui->next_line)
         fill_line(ui);

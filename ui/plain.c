@@ -55,7 +55,7 @@ static atomic_int interrupts, terminated;
 static struct pp_wish wish; /* counts SIGTERMs: a second one kills (engine/base/wish.h) */
 
 /* Handles SIGTERM also while the conversation is being saved at the end. */
-static void on_wish(int number)
+static void on_terminate(int number)
 {
     const int error = errno;
     pp_wish_obey(&wish, number);
@@ -66,7 +66,7 @@ static void on_signal(int number)
 {
     int error = errno;
     if (number == SIGTERM)
-        on_wish(number);
+        on_terminate(number);
     atomic_fetch_add(number == SIGINT ? &interrupts : &terminated, 1);
     ssize_t unused = write(wake[1], "", 1);
     (void)unused;
@@ -90,7 +90,7 @@ static bool install_signals(void)
 static void remove_signals(void)
 {
     signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, pp_wish_any(&wish) ? on_wish : SIG_DFL);
+    signal(SIGTERM, pp_wish_any(&wish) ? on_terminate : SIG_DFL);
     signal(SIGHUP, SIG_IGN); /* it may arrive a second time, while the conversation is being saved */
     close(wake[0]);
     close(wake[1]);
@@ -347,7 +347,7 @@ static void list_models(struct plain *p)
 }
 
 /* Prints a notice, or keeps it until the answer being printed has ended. */
-static void tell(struct plain *p, const char *notice)
+static void print_or_hold(struct plain *p, const char *notice)
 {
     if (!p->amid)
         say(p, notice);
@@ -355,7 +355,7 @@ static void tell(struct plain *p, const char *notice)
         pp_buf_fmt(&p->held, "%s%s", p->held.len ? "\n" : "", notice);
 }
 
-static void tell_held(struct plain *p)
+static void print_held(struct plain *p)
 {
     if (p->held.len)
         say(p, pp_buf_cstr(&p->held));
@@ -384,10 +384,10 @@ static void pump(struct plain *p)
     if (s->notice_serial != p->notice_serial) {
         p->notice_serial = s->notice_serial;
         if (s->notice && *s->notice)
-            tell(p, s->notice);
+            print_or_hold(p, s->notice);
     }
     if (!now)
-        tell_held(p);
+        print_held(p);
     if (p->state == PP_STATE_LOADING && s->state == PP_STATE_IDLE)
         greet(p, s);
     p->state = s->state;

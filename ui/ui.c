@@ -276,7 +276,7 @@ static void end_lost_edit(struct pp_ui *ui)
 
 /* Shows a notice of the controller. An unread error is kept above it: at the start, when nobody can have read it,
  * and when an answer that began with the error has ended. What is not saved is shown in any case (view_notice.c). */
-static void tell(struct pp_ui *ui, const char *notice, bool error)
+static void show_controller_notice(struct pp_ui *ui, const char *notice, bool error)
 {
     const char *unsaved = pp_controller_status(ui->controller)->unsaved;
     char before[sizeof ui->notice];
@@ -323,7 +323,7 @@ static void take_notice(struct pp_ui *ui, const struct pp_status *s)
         return;
     ui->notice_serial = s->notice_serial;
     if (s->notice && *s->notice)
-        tell(ui, s->notice, s->notice_is_error);
+        show_controller_notice(ui, s->notice, s->notice_is_error);
     else
         pp_ui_clear_notice(ui);
 }

@@ -155,7 +155,7 @@ static size_t height_of(struct pp_ui *ui, size_t i)
 
 /* --- positions ---------------------------------------------------------------------------------------------- */
 
-static struct place up(struct pp_ui *ui, struct place p, size_t lines)
+static struct place move_up(struct pp_ui *ui, struct place p, size_t lines)
 {
     while (lines > p.line) {
         lines -= p.line;
@@ -168,7 +168,7 @@ static struct place up(struct pp_ui *ui, struct place p, size_t lines)
     return p;
 }
 
-static struct place down(struct pp_ui *ui, struct place p, size_t lines)
+static struct place move_down(struct pp_ui *ui, struct place p, size_t lines)
 {
     size_t n = pp_controller_n_messages(ui->controller);
     while (p.message <= n) {
@@ -184,12 +184,12 @@ static struct place down(struct pp_ui *ui, struct place p, size_t lines)
 }
 
 /* The top line when the end is visible; the empty line after the last message is not shown. */
-static struct place tail(struct pp_ui *ui)
+static struct place end_top(struct pp_ui *ui)
 {
     size_t n = pp_controller_n_messages(ui->controller);
     size_t last = height_of(ui, n);
     size_t rows = (size_t)ui->at.transcript.h + (last == 0 && n > 0 ? 1 : 0);
-    return up(ui, (struct place){n, last}, rows);
+    return move_up(ui, (struct place){n, last}, rows);
 }
 
 static bool before(struct place a, struct place b)
@@ -199,7 +199,7 @@ static bool before(struct place a, struct place b)
 
 /* Remembers which text is at the top of the view. If the byte remembered before is on this line, it is kept, so that
  * resizing back and forth returns to the same place. */
-static void hold(struct pp_ui *ui, struct place p)
+static void remember_top(struct pp_ui *ui, struct place p)
 {
     struct pp_transcript_hold *h = &ui->transcript.held, before = *h;
     if (p.message >= pp_controller_n_messages(ui->controller) || in_columns(ui, p.message)) {
@@ -247,11 +247,11 @@ static size_t held_line(struct pp_ui *ui, struct place p)
     return head + low;
 }
 
-static struct place top(struct pp_ui *ui)
+static struct place current_top(struct pp_ui *ui)
 {
     struct pp_transcript *t = &ui->transcript;
     size_t n = pp_controller_n_messages(ui->controller);
-    const struct place end = tail(ui);
+    const struct place end = end_top(ui);
     if (!t->away)
         return end;
     struct place p = {t->message < n ? t->message : n, t->line};
@@ -264,13 +264,13 @@ static struct place top(struct pp_ui *ui)
 
 /* --- scrolling ---------------------------------------------------------------------------------------------- */
 
-static void go(struct pp_ui *ui, struct place p)
+static void scroll_to(struct pp_ui *ui, struct place p)
 {
     struct pp_transcript *t = &ui->transcript;
-    t->away = before(p, tail(ui));
+    t->away = before(p, end_top(ui));
     t->message = p.message;
     t->line = p.line;
-    hold(ui, p);
+    remember_top(ui, p);
     ui->dirty |= PP_DRAW_TRANSCRIPT;
 }
 
@@ -283,17 +283,17 @@ void pp_transcript_scroll(struct pp_ui *ui, int lines)
 {
     if (!ready(ui))
         return;
-    struct place p = top(ui);
-    go(ui, lines < 0 ? up(ui, p, (size_t)-lines) : down(ui, p, (size_t)lines));
+    struct place p = current_top(ui);
+    scroll_to(ui, lines < 0 ? move_up(ui, p, (size_t)-lines) : move_down(ui, p, (size_t)lines));
 }
 
 void pp_transcript_step(struct pp_ui *ui, int step)
 {
     if (!ready(ui))
         return;
-    const struct place p = top(ui);
+    const struct place p = current_top(ui);
     const size_t before_it = p.message - (p.message > 0 && p.line == 0);
-    go(ui, (struct place){step < 0 ? before_it : p.message + (p.message < ui->transcript.n), 0});
+    scroll_to(ui, (struct place){step < 0 ? before_it : p.message + (p.message < ui->transcript.n), 0});
 }
 
 /* Changes when something is added at the end. */
@@ -329,7 +329,8 @@ void pp_transcript_show(struct pp_ui *ui, size_t message, const char *words, boo
     ui->transcript.tail_revision = tail_revision(ui);
     ui->transcript.marked = ui->transcript.entries[message].id;
     pp_utf8_print(ui->transcript.mark, sizeof ui->transcript.mark, "%s", words);
-    go(ui, up(ui, p, (size_t)ui->at.transcript.h / 4)); /* a quarter of the screen shows what precedes the match */
+    /* a quarter of the screen shows what precedes the match */
+    scroll_to(ui, move_up(ui, p, (size_t)ui->at.transcript.h / 4));
     /* even near the end, so that a notice shown at the same time does not move the match out of view */
     ui->transcript.away = true;
 }
@@ -337,7 +338,7 @@ void pp_transcript_show(struct pp_ui *ui, size_t message, const char *words, boo
 void pp_transcript_home(struct pp_ui *ui)
 {
     if (ready(ui))
-        go(ui, (struct place){0, 0});
+        scroll_to(ui, (struct place){0, 0});
 }
 
 void pp_transcript_end(struct pp_ui *ui)
@@ -531,7 +532,7 @@ static void follow_if_enlarged(struct pp_ui *ui, struct place p)
 {
     struct pp_transcript *t = &ui->transcript;
     if (t->away && (ui->at.rows > t->rows || ui->at.cols > t->cols))
-        t->away = before(p, tail(ui));
+        t->away = before(p, end_top(ui));
     t->rows = ui->at.rows;
     t->cols = ui->at.cols;
 }
@@ -550,12 +551,12 @@ void pp_transcript_draw(struct pp_ui *ui)
         pp_activity_greet(ui);
         return;
     }
-    struct place p = top(ui);
+    struct place p = current_top(ui);
     follow_if_enlarged(ui, p);
     if (ui->transcript.away) {
         ui->transcript.message = p.message;
         ui->transcript.line = p.line;
-        hold(ui, p);
+        remember_top(ui, p);
     }
     for (int y = a.y; y < a.y + a.h && p.message <= n; p = (struct place){p.message + 1, 0}) {
         size_t height = height_of(ui, p.message);
