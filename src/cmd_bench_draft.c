@@ -54,7 +54,7 @@ struct drafting {
     struct talk talks[MOST_TALKS];
     int n_talks;
     size_t results[KINDS][WAYS];  /* index + 1; 0: none */
-    uint64_t guessed[KINDS][WAYS], stood[KINDS][WAYS];
+    uint64_t drafted[KINDS][WAYS], accepted[KINDS][WAYS];
 };
 
 /* --- texts ----------------------------------------------------------------------------------------------------- */
@@ -280,8 +280,8 @@ static enum pp_code answer(struct drafting *d, const struct talk *k, int way, st
     opt.draft = draft;
     if (!code)
         code = decode(d, seq, k->prompt, k->n_prompt, &opt, t, &s, err);
-    d->guessed[k->kind][way] += s.draft_tokens;
-    d->stood[k->kind][way] += s.draft_accepted;
+    d->drafted[k->kind][way] += s.draft_tokens;
+    d->accepted[k->kind][way] += s.draft_accepted;
     pp_seq_free(draft);
     pp_seq_free(seq);
     return code;
@@ -319,7 +319,7 @@ static enum pp_code round_of(struct drafting *d, int kind, bool counts, struct p
         }
     for (int way = 0; way < WAYS && !code; way++) {
         if (!counts)
-            d->guessed[kind][way] = d->stood[kind][way] = 0;
+            d->drafted[kind][way] = d->accepted[kind][way] = 0;
         if (!counts || !wanted(d, way))
             continue;
         struct bench_result *r = &d->b->report.results[d->results[kind][way] - 1];
@@ -338,8 +338,8 @@ static void finish_kind(struct drafting *d, int kind)
         struct bench_result *r = &all[d->results[kind][way] - 1];
         if (bench_summarise(none->samples, none->n, &plain) && bench_summarise(r->samples, r->n, &these))
             r->ratio = these.median / plain.median;
-        if (d->guessed[kind][way])
-            r->accepted = (double)d->stood[kind][way] / (double)d->guessed[kind][way];
+        if (d->drafted[kind][way])
+            r->accepted = (double)d->accepted[kind][way] / (double)d->drafted[kind][way];
     }
 }
 

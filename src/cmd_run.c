@@ -323,7 +323,7 @@ static const char *finish_name(const struct run *r)
 }
 
 /* Counts by position in a draft, up to the first position where `all` is 0. */
-static void by_place(struct pp_buf *b, const char *name, const uint32_t *counts, const uint32_t *all)
+static void add_by_position(struct pp_buf *b, const char *name, const uint32_t *counts, const uint32_t *all)
 {
     pp_cli_json_name(b, name);
     pp_buf_char(b, '[');
@@ -348,8 +348,8 @@ static void stats_json(const struct run *r, bool saved, struct pp_buf *b)
     pp_cli_json_count(b, "draft_accepted", s->draft_accepted);
     pp_cli_json_count(b, "lookup_tokens", s->lookup_tokens);
     pp_cli_json_count(b, "lookup_accepted", s->lookup_accepted);
-    by_place(b, "draft_at", s->draft_at, s->draft_at);
-    by_place(b, "draft_stood_at", s->draft_stood_at, s->draft_at);
+    add_by_position(b, "draft_at", s->draft_at, s->draft_at);
+    add_by_position(b, "draft_stood_at", s->draft_stood_at, s->draft_at);
     pp_cli_json_real(b, "speedup", s->plain_ns && s->decode_ns ? (double)s->plain_ns / (double)s->decode_ns : 1, 3);
     pp_cli_json_real(b, "first_token_ms", (double)s->first_token_ns / 1e6, 3);
     pp_cli_json_real(b, "load_ms", (double)(r->loaded_ns - r->began_ns) / 1e6, 3);

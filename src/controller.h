@@ -122,9 +122,9 @@ struct pp_status {
     enum pp_drafter drafter;
     float acceptance;            /* accepted share of the drafted tokens; < 0: none were drafted yet */
     float speedup;               /* by drafting; 0: not known */
-    int n_guessed;               /* of the last or current answer, drafted and accepted tokens by their position in a
-                                  * draft: */
-    uint32_t guessed_at[PP_STATS_GUESSES], stood_at[PP_STATS_GUESSES]; /* [n_guessed] */
+    int draft_depth;             /* length of the longest draft for the last or current answer */
+    /* [draft_depth]: tokens drafted and accepted at each position of a draft */
+    uint32_t drafted_at[PP_STATS_GUESSES], accepted_at[PP_STATS_GUESSES];
     const char *adapters;        /* "bard 0.80, barista 1.00"; "" for none */
     const char *persona;         /* name, or "" */
     const char *template_name;   /* "" is the model's own */

@@ -91,8 +91,8 @@ struct ctl_running {
     uint64_t prompt_started_ns;
     int64_t max_tokens;           /* < 0: no limit */
     float eta_s, tokens_per_s, acceptance, speedup; /* as in struct pp_status and struct pp_chat_message */
-    int n_guessed;
-    uint32_t guessed_at[PP_STATS_GUESSES], stood_at[PP_STATS_GUESSES];
+    int draft_depth;
+    uint32_t drafted_at[PP_STATS_GUESSES], accepted_at[PP_STATS_GUESSES];
     bool begun;                   /* a token has arrived, if only the one that ends the answer */
     bool said;                    /* text or reasoning has arrived */
     bool relabel;                 /* it continues with other adapters, to be noted once it has text */

@@ -111,9 +111,9 @@ static void show_figures(struct pp_controller *c, const struct ctl_running *r)
     c->status.tokens_per_s = r->tokens_per_s;
     c->status.acceptance = r->acceptance;
     c->status.speedup = r->speedup;
-    c->status.n_guessed = r->n_guessed;
-    memcpy(c->status.guessed_at, r->guessed_at, sizeof r->guessed_at);
-    memcpy(c->status.stood_at, r->stood_at, sizeof r->stood_at);
+    c->status.draft_depth = r->draft_depth;
+    memcpy(c->status.drafted_at, r->drafted_at, sizeof r->drafted_at);
+    memcpy(c->status.accepted_at, r->accepted_at, sizeof r->accepted_at);
     if (r->prompt_tokens)
         c->status.ctx_used = r->begun ? r->prompt_tokens + r->n_tokens : (int64_t)r->done;
     c->status.progress_done = r->done;
@@ -368,7 +368,7 @@ static void show_figures_of(struct pp_controller *c, const struct pp_chat_messag
     c->status.tokens_per_s = m->tokens_per_s;
     c->status.acceptance = m->acceptance;
     c->status.speedup = m->speedup;
-    c->status.n_guessed = 0;
+    c->status.draft_depth = 0;
 }
 
 bool ctl_choose_alternative(struct pp_controller *c, int step)
@@ -436,11 +436,11 @@ static void take_stats(struct ctl_running *r, const struct pp_stats *s)
         r->acceptance = (float)((double)s->draft_accepted / (double)s->draft_tokens);
     r->speedup = pp_speedup(s->decode_ns ? (double)s->plain_ns / (double)s->decode_ns : 0, (double)s->decode_tokens,
                             (double)s->draft_accepted);
-    r->n_guessed = 0;
-    while (r->n_guessed < PP_STATS_GUESSES && s->draft_at[r->n_guessed])
-        r->n_guessed++;
-    memcpy(r->guessed_at, s->draft_at, sizeof r->guessed_at);
-    memcpy(r->stood_at, s->draft_stood_at, sizeof r->stood_at);
+    r->draft_depth = 0;
+    while (r->draft_depth < PP_STATS_GUESSES && s->draft_at[r->draft_depth])
+        r->draft_depth++;
+    memcpy(r->drafted_at, s->draft_at, sizeof r->drafted_at);
+    memcpy(r->accepted_at, s->draft_stood_at, sizeof r->accepted_at);
     if (s->decode_tokens)
         r->n_tokens = (int64_t)s->decode_tokens;
     if (s->prompt_tokens)

@@ -308,9 +308,9 @@ static void speak(struct pp_controller *c)
         static const uint32_t pieces[64] = {[0 ... 63] = PIECE};
         m->shown.guessed = pieces;
         m->shown.n_guessed = (m->text.len + PIECE - 1) / PIECE;
-        c->status.n_guessed = 3;
-        memcpy(c->status.guessed_at, (const uint32_t[]){20, 18, 8}, 3 * sizeof(uint32_t));
-        memcpy(c->status.stood_at, (const uint32_t[]){18, 8, 1}, 3 * sizeof(uint32_t));
+        c->status.draft_depth = 3;
+        memcpy(c->status.drafted_at, (const uint32_t[]){20, 18, 8}, 3 * sizeof(uint32_t));
+        memcpy(c->status.accepted_at, (const uint32_t[]){18, 8, 1}, 3 * sizeof(uint32_t));
         c->status.speedup = 1.31f;
     }
     c->status.tokens_per_s = 1203;

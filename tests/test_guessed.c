@@ -258,12 +258,12 @@ static void by_place(void **state)
                                        .decode_tokens = 40, .draft_at = {20, 18, 8}, .draft_stood_at = {18, 8, 1}};
     fix_ask("Hello");
     fake_text(&fix, "Hi", 1);
-    assert_int_equal(s->n_guessed, 0);
+    assert_int_equal(s->draft_depth, 0);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
-    assert_int_equal(s->n_guessed, 3);
-    assert_true(s->guessed_at[0] == 20 && s->guessed_at[1] == 18 && s->guessed_at[2] == 8);
-    assert_true(s->stood_at[0] == 18 && s->stood_at[1] == 8 && s->stood_at[2] == 1);
+    assert_int_equal(s->draft_depth, 3);
+    assert_true(s->drafted_at[0] == 20 && s->drafted_at[1] == 18 && s->drafted_at[2] == 8);
+    assert_true(s->accepted_at[0] == 18 && s->accepted_at[1] == 8 && s->accepted_at[2] == 1);
     assert_near(s->acceptance, 0.54, 1e-6);
     assert_near(s->speedup, 1.31, 1e-6);
     fix.fake->done = (struct pp_stats){.draft_tokens = 5, .plain_ns = 166, .decode_ns = 100, .decode_tokens = 4,
@@ -272,7 +272,7 @@ static void by_place(void **state)
     assert_true(s->acceptance == 0 && s->speedup == 0); /* four tokens tell nothing of the speed */
     fix.fake->done = (struct pp_stats){0};
     fixture_turn(&fix, "And now?", "Nothing");
-    assert_true(s->n_guessed == 0 && s->acceptance < 0);
+    assert_true(s->draft_depth == 0 && s->acceptance < 0);
 }
 
 /* Which speed-ups are told: those that the clock can tell, and no gain that cannot be one. */

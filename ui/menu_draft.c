@@ -82,8 +82,8 @@ static void bars(const struct pp_status *s, char *out, size_t size)
 {
     static const char *const cells[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     size_t at = 0;
-    for (int i = 0; i < s->n_guessed && at + 4 < size; i++) {
-        uint32_t cell = s->guessed_at[i] ? s->stood_at[i] * 7 / s->guessed_at[i] : 0;
+    for (int i = 0; i < s->draft_depth && at + 4 < size; i++) {
+        uint32_t cell = s->drafted_at[i] ? s->accepted_at[i] * 7 / s->drafted_at[i] : 0;
         at += (size_t)snprintf(out + at, size - at, "%s", cells[cell < 7 ? cell : 7]);
     }
 }
@@ -117,7 +117,7 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
              strcmp(param(ui, "draft-max"), "1") == 0 ? "" : "es",
              atof(least) > 0 ? "none less likely than " : "as likely as it takes to pay",
              atof(least) > 0 ? least : "");
-    if (s->acceptance < 0 || !s->n_guessed) {
+    if (s->acceptance < 0 || !s->draft_depth) {
         snprintf(lines[2], PP_MENU_DETAIL, "In the last answer nothing was guessed.");
         return;
     }
@@ -127,7 +127,7 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     snprintf(lines[2], PP_MENU_DETAIL, "Last answer: %.0f %% of the guesses right%s.", (double)s->acceptance * 100,
              faster);
     snprintf(lines[3], PP_MENU_DETAIL, "Right at the 1st, 2nd, ... place: %s  (1st: %.0f %% of %u)",
-             plot, 100.0 * s->stood_at[0] / (s->guessed_at[0] ? s->guessed_at[0] : 1), s->guessed_at[0]);
+             plot, 100.0 * s->accepted_at[0] / (s->drafted_at[0] ? s->drafted_at[0] : 1), s->drafted_at[0]);
 }
 
 static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
