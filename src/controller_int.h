@@ -146,7 +146,7 @@ struct pp_controller {
     bool temporary;               /* conversations are in memory alone, and have no locks */
     bool no_disk;                 /* ... because nothing can be stored on the disk, */
     bool unusable;                /* the database being damaged, or a newer pippin's; otherwise it is not writable */
-    bool unmade;                  /* there is no database on the disk yet, and a temporary chat makes none of itself */
+    bool unmade;                  /* there is no database on the disk yet, and a temporary chat does not create one */
     struct pp_branch branch;
     uint64_t renamings;           /* made here: a title read before the last one is stale */
     uint64_t title_looked_ns;     /* when the title was last read anew, as the user was present; 0: never */

@@ -281,7 +281,7 @@ void pp_ui_send_held(struct pp_ui *ui)
     pp_free(held);
 }
 
-/* What leaves a shell or an editor is sent to the model like any text; a notice tells what does it here. */
+/* Words that leave a shell or an editor are sent to the model like any text, and a notice says how to leave pippin. */
 static void hint(struct pp_ui *ui, const char *text)
 {
     static const char *const leaving[] = {"exit", "exit()", "quit", "quit()", "q", ":q", ":q!", ":wq", ":x", "logout"};
