@@ -25,7 +25,7 @@ uint32_t pp_cursor_u32(struct pp_cursor *c);
 uint64_t pp_cursor_u64(struct pp_cursor *c);
 float pp_cursor_f32(struct pp_cursor *c);
 double pp_cursor_f64(struct pp_cursor *c);
-/* n bytes inside the data, or NULL (and bad). The pointer lives as long as the data. */
+/* n bytes of the data, or NULL (and bad). Valid as long as the data. */
 const void *pp_cursor_bytes(struct pp_cursor *c, uint64_t n);
 /* Moves to an absolute position; past the end makes it bad. */
 void pp_cursor_seek(struct pp_cursor *c, uint64_t pos);

@@ -8,9 +8,9 @@
 /* Bytes that can be used without taking them from others: MemAvailable of /proc/meminfo (which includes the page
  * cache), or installed memory; or less, if a control group limits it. */
 uint64_t pp_memory_free(void);
-/* Bytes of address space that this process may have (ulimit -v); UINT64_MAX: no limit. */
+/* Bytes of address space that this process may use (ulimit -v); UINT64_MAX: no limit. */
 uint64_t pp_memory_allowed(void);
-/* Of those, what it does not have yet; UINT64_MAX: no limit. */
+/* The unused part of that; UINT64_MAX: no limit. */
 uint64_t pp_memory_room(void);
 
 /* Whether to refuse what does not fit in memory (fit.h); the default is true. For the whole process. */
