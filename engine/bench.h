@@ -111,7 +111,7 @@ struct pp_random_shape {
     int64_t n_ff_shared, n_ff_dense, n_dense;
     int64_t conv_taps;  /* layers are short convolutions over so many positions, but for those with attention: */
     uint64_t attends;   /* layer l has it where this has bit l */
-    /* Or they have states, with keys and values of state_dim values, behind convolutions: */
+    /* Or they have states, with keys and values of state_dim values, computed from the output of convolutions: */
     int64_t n_state_head, n_state_key_head, state_dim, state_taps;
     int64_t head_dim;   /* 0: n_embd / n_head */
 };
@@ -157,7 +157,7 @@ void pp_micro_free(struct pp_micro *t); /* NULL is fine */
  * them, or they have none for the type. PP_ERR_USAGE: m. */
 enum pp_code pp_micro_run(struct pp_micro *t, const char *kernels, int m, uint64_t ns, struct pp_micro_time *out,
                           struct pp_error *err);
-/* Name i of the kernel sets that run on this CPU, the best last; NULL behind the end. */
+/* Name i of the kernel sets that run on this CPU, the best last; NULL after the end. */
 const char *pp_micro_kernels(size_t i);
 
 #endif

@@ -36,7 +36,7 @@ enum pp_kv_type {
     PP_KV_F32,
     PP_KV_FP8,                  /* E4M3, one scale per position */
     PP_KV_Q4_0,                 /* rotated, a scale per 32 values */
-    PP_KV_Q8_0,                 /* likewise */
+    PP_KV_Q8_0,                 /* rotated, a scale per 32 values */
 };
 int pp_kv_type_by_name(const char *name); /* "q8", "q8_0", "f16", "f32", "fp8", "q4_0"; -1 if unknown. Any thread */
 const char *pp_kv_type_name(enum pp_kv_type t); /* one of these; static */

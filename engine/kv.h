@@ -47,11 +47,11 @@ enum pp_tier_kind {
     PP_TIER_INDEX,     /* the key by which an index selects positions for sparse attention */
     PP_TIER_ROWS,      /* a vector that a short convolution looks back at. F32 whatever the KV type: part of the
                           arithmetic's definition */
-    PP_TIER_STATE,     /* its contribution to the recurrent state of each head (plan.h). Likewise */
+    PP_TIER_STATE,     /* its contribution to the recurrent state of each head (plan.h). F32, too */
     PP_TIER_COMPRESSED, /* one key per block of positions, which is also its value, kept at the block's last position */
 };
 
-/* Whether its pages are small, and may be needed however far back they lie. */
+/* Whether its pages are small, and may be needed however old their positions are. */
 static inline bool pp_tier_has_keys(enum pp_tier_kind kind)
 {
     return kind == PP_TIER_ATTENTION || kind == PP_TIER_INDEX || kind == PP_TIER_COMPRESSED;

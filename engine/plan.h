@@ -111,8 +111,9 @@ enum pp_op_kind {
      * out], x is twice as wide, its second half being scores: the mean of the first halves, each value weighted by the
      * softmax of its scores, to which weight[j] is added at the block's j-th position. x is cached. */
     PP_OP_POOL,
-    /* The output of the recurrent states of `layer` for the row's queries (struct pp_recurrence), each head normed by
-     * `weight`, if there is one, with `scale` for epsilon as in NORM, and all of it times silu(x) or sigmoid(x). */
+    /* The output of the recurrent states of `layer` for the row's queries (struct pp_recurrence). Each head is
+     * normalised by `weight`, if there is one, with `scale` for epsilon as in NORM, and all of it multiplied by silu(x)
+     * or sigmoid(x). */
     PP_OP_RECUR,
 
     /* --- value by value --- */

@@ -108,7 +108,7 @@ static struct symmetric_sums symmetric_sums(const struct symmetric *s, float inv
     return (struct symmetric_sums){out.xq, out.qq};
 }
 
-/* The errors for n scales; [MOST_TRIED] likewise. */
+/* Computes the errors for n scales; scale and out are [MOST_TRIED]. */
 static void symmetric_errors(const struct symmetric *s, float *scale, int n, float *out)
 {
     const struct pp_many *many = pp_many(many_most);

@@ -1,15 +1,16 @@
-/* reasoning.c - see reasoning.h. Two small machines over a window of bytes:
+/* reasoning.c - see reasoning.h. Two small state machines over a window of bytes:
  *
  *   tags                              harmony
- *   START ── open ──► REASONING       HEAD ── <|message|> ──► BODY (the part its channel says)
+ *   START ── open ──► REASONING       HEAD ── <|message|> ──► BODY (the part that the channel names)
  *     │ else            │ close        ▲                       │ <|end|>, <|start|>
  *     ▼                 ▼              └───────────────────────┘   ... of an answer: OVER
  *   ANSWER ◄── else ── AFTER
  *
- * Solar Open's messages are like those of harmony, but it is the tag behind the role that says which part begins:
- * <|think|>, <|content|> or <|tool_calls|>.
+ * Solar Open's messages are like those of harmony, but the tag after the role says which part begins: <|think|>,
+ * <|content|> or <|tool_calls|>.
  *
- * A window never holds more than WINDOW bytes: whatever cannot be decided within it is what it looks like. */
+ * A window never holds more than WINDOW bytes: when it is full, what is still undecided is taken for what it
+ * looks like so far. */
 #include "engine/reasoning.h"
 
 #include <string.h>

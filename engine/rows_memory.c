@@ -166,7 +166,7 @@ void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n)
         let_go(r->codes, (size_t)(r->n_rows * r->n_cols / r->block), 0, 1, 1);
 }
 
-/* --- large matrices of which every row is all over them ----------------------------------------------------------- */
+/* --- large matrices whose rows are spread over all of their memory ------------------------------------------------ */
 
 /* A single row is not worth a sweep if each of its words is in a page of its own, unless the matrix is very large. */
 static bool is_swept(const struct pp_rows *r, int64_t n)

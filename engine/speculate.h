@@ -188,8 +188,8 @@ struct pp_spec_place {
  * model: there is a draft model. 0: too little is known yet to guess at all. */
 double pp_control_rate(const struct pp_spec_costs *c, const struct pp_spec_habits *h, int answers, int most,
                        bool model);
-/* Whether to ask the draft model instead of using a guess of these odds: it pays at present, and is right more often.
- * */
+/* Whether to ask the draft model instead of using a guess of these odds: it pays at present, and is right more
+ * often. */
 bool pp_control_prefers_model(const struct pp_spec_costs *c, const struct pp_spec_habits *h, double rate, int answers,
                               double odds);
 /* Whether a guess is worth a row of the pass. */
@@ -204,7 +204,7 @@ enum { PP_SPEC_AFRESH = 32 };
 /* Whether to ask the draft model for the next guess. *trial: only to learn whether that would pay. */
 enum pp_ask pp_control_asks(const struct pp_spec_costs *c, const struct pp_spec_habits *h,
                             const struct pp_spec_place *at, bool *trial);
-/* Charges a trial of the draft model, which read `behind` tokens besides the one, to the budget. */
+/* Charges a trial of the draft model, which read `behind` tokens to catch up besides the last one, to the budget. */
 void pp_control_tried(const struct pp_spec_costs *c, struct pp_spec_habits *h, int64_t behind);
 /* Enters a pass in the ledger. */
 struct pp_spec_passed {
@@ -221,7 +221,7 @@ struct pp_guess {
     int8_t parent;        /* index of the guess that it follows; -1: the last chosen token */
     int8_t depth;         /* of the first guess after the last chosen token 0 */
     uint8_t who, level;
-    bool spare;           /* a second choice, beside one of the chain */
+    bool spare;           /* an alternative to a guess of the chain */
 };
 
 /* A guess that is learned from, whether a row was spent on it or not. */
@@ -241,7 +241,7 @@ struct pp_spec {
     bool muted;           /* no guesses in the next pass */
     bool adapts;          /* control decides how many guesses; else always `most` */
     int most;             /* guesses in a pass */
-    int siblings;         /* second choices beside each of the draft model's: the guesses form a tree */
+    int siblings;         /* alternatives to each of the draft model's guesses: the guesses form a tree */
     float least;          /* odds below which nothing is tried */
     int64_t draft_from;   /* index of the answer's token that the draft's sequence begins with */
     int64_t in_step;      /* tokens of that sequence known to equal the answer's */

@@ -165,7 +165,7 @@ struct pp_train_progress {
     double validation;          /* the latest validation loss; NAN: none yet */
     bool validated;             /* it was computed after this very step */
     size_t n_tokens;            /* of all steps since the start or the resumption */
-    double seconds;             /* likewise */
+    double seconds;             /* time spent on them */
     const char *unsaved;        /* why a checkpoint has just failed (it is retried later); or NULL */
 };
 typedef void pp_train_report(void *user, const struct pp_train_progress *p);

@@ -112,7 +112,7 @@ struct pp_trainer {
     struct pp_train_values *values; /* [n_layers]: layers that are not kept share one */
     struct pp_train_batch batch;
     float *dx, *dh, *datt, *dq, *dk, *dv, *dact, *dup, *du; /* du: [PP_TRAIN_TARGETS, N, rank] */
-    float *hidden, *dhidden, *logits; /* [head_rows, E], likewise, [head_rows, V] */
+    float *hidden, *dhidden, *logits; /* [head_rows, E], [head_rows, E], [head_rows, V] */
     double *row_loss;           /* [N] */
     float *cos_sin, *cos_sin_back; /* [max_seq, rope_dim] */
     float *scratch;             /* for all threads */

@@ -82,7 +82,7 @@ enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err);
 /* Renames temp, which is whole and on the disk (fsync), to path and then syncs the folder, so that the name lasts as
  * well. A file that had the name is replaced. PP_ERR_IO: it cannot be renamed; then all is as before. */
 enum pp_code pp_name_file(const char *temp, const char *path, struct pp_error *err);
-/* Likewise, but never replaces: if something has the name already, it stays, and that is PP_ERR_IO, too. */
+/* The same, but never replaces: if something has the name already, it stays, and the result is PP_ERR_IO. */
 enum pp_code pp_name_new_file(const char *temp, const char *path, struct pp_error *err);
 /* Fails if something has the name `path` already, or if its folder does not exist or takes no files. */
 enum pp_code pp_check_new(const char *path, struct pp_error *err);
@@ -99,7 +99,7 @@ void pp_remove_left(const char *path);
 /* Replaces path (or the file that the link leads to, see pp_follow_links) by the bytes, if pp_check_target allows it:
  * temporary file beside it, fsync, rename, fsync of the folder. `mode` as in open(2). */
 enum pp_code pp_write_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
-/* Likewise, but never replaces (see pp_name_new_file). Nothing has the name before the file is whole. */
+/* The same, but never replaces (see pp_name_new_file). The name does not exist before the file is whole. */
 enum pp_code pp_write_new_file(const char *path, const void *data, size_t size, unsigned mode, struct pp_error *err);
 
 #endif

@@ -14,11 +14,11 @@ FILE *pp_open_regular(const char *path);
 
 /* Writes n bytes at the file's position. false: errno says why; some of the bytes may have been written. */
 bool pp_write_whole(int fd, const void *data, size_t n);
-/* Likewise at byte `at` of the file, whose position stays. */
+/* Writes n bytes at byte `at` of the file, without moving its position. false: errno says why. */
 bool pp_write_at(int fd, const void *data, size_t n, uint64_t at);
 /* Reads n bytes from byte `at` of the file. false: errno says why, EIO if the file ends before the n bytes do. */
 bool pp_read_at(int fd, void *data, size_t n, uint64_t at);
-/* Likewise, but stops where the file ends or cannot be read. Returns how many bytes were read. */
+/* Reads up to n bytes from byte `at`; stops where the file ends or cannot be read. Returns how many were read. */
 size_t pp_read_some_at(int fd, void *data, size_t n, uint64_t at);
 
 #endif
