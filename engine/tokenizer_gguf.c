@@ -1,44 +1,49 @@
 /* tokenizer_gguf.c - vocabularies in GGUF metadata (tokenizer.ggml.*), read and written.
  *
- * Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What a tokenizer.json or tokenizer.model says beyond
- * them is kept under pippin.tokenizer.*, which other readers pass over:
- *   split          array of strings  regular expressions, where no name in tokenizer.ggml.pre means them; WordPiece:
- *                                    where words are not BERT's
- *   ignore_merges  bool              where it is not what the name in tokenizer.ggml.pre implies
- *   add_space      bool              byte-level kind: a space is put before text that does not begin with one
- *   byte_unknown   u32               byte-level kind: what a byte becomes that is no token; else it is left out
- *   fuse_unknown   bool              ... once for a run of them
- *   by_rank        bool              SentencePiece kind that merges by tokenizer.ggml.merges, not by scores, as the
- *                                    kind does that other programs call gemma4, or gpt2 with
- *                                    certain names of split rules
+ * Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What a tokenizer.json or tokenizer.model states
+ * beyond them is written under pippin.tokenizer.*, which other readers ignore:
+ *   split          array of strings  regular expressions, if no name for tokenizer.ggml.pre has that meaning;
+ *                                    WordPiece: if words are cut differently from BERT's
+ *   ignore_merges  bool              if it differs from what the name in tokenizer.ggml.pre implies
+ *   add_space      bool              byte-level BPE: a space is put before text that does not begin with one
+ *   byte_unknown   u32               byte-level BPE: the token for bytes that are not tokens; without it they are
+ *                                    dropped
+ *   fuse_unknown   bool              ... one such token for a run of them
+ *   by_rank        bool              SentencePiece BPE that merges by tokenizer.ggml.merges instead of by scores (other
+ *                                    programs call it gemma4, or gpt2 with certain names of split rules)
  *   space_prefix   u32               struct tok_prefix: start | control << 2 | user << 4
- *   space_suffix   bool              SentencePiece kinds: what that says is put behind text instead
- *   strip          u32               enum tok_strip, SentencePiece kinds: which space a text begins without
- *   split_spaces   bool              SentencePiece kinds: every U+2581 begins a word
- *   split_white    bool              SentencePiece unigrams: words are what lies between white space of any kind
+ *   space_suffix   bool              SentencePiece: the space of space_prefix is put after the text instead
+ *   strip          u32               SentencePiece: enum tok_strip, the leading space that detokenizing removes
+ *   squeeze        bool              SentencePiece BPE: runs of spaces become one, those at the ends are removed
+ *   split_spaces   bool              SentencePiece: every U+2581 begins a word
+ *   split_white    bool              SentencePiece unigrams: words are separated by white space of any kind
  *   apart          bool              SentencePiece unigrams: each word is scored by itself
- *   normalizers    string            what a tokenizer.json has in "normalizers", as a list in JSON
- *   covered        u32               enum tok_covered: what these do of what other keys say
- *   scores         bytes             f64 of each token, SentencePiece unigrams whose scores take so many bits
- *   each_unknown   bool              SentencePiece BPE: unknown characters are not one token together
- *   drop_unknown   bool              SentencePiece BPE: there is no token for what is unknown
+ *   normalizers    string            "normalizers" of the tokenizer.json, as a JSON list
+ *   covered        u32               enum tok_covered: which settings under other keys these normalizers replace
+ *   scores         bytes             SentencePiece unigrams whose scores need double precision: an f64 for each token
+ *   no_bytes       bool              tokens such as "<0x0A>" are plain texts; bytes do not become them
+ *   each_unknown   bool              SentencePiece BPE: each unknown character is a token, instead of a run of them
+ *   drop_unknown   bool              SentencePiece BPE: unknown characters are dropped
  *   bare_spaces    bool              SentencePiece: spaces are not written as U+2581
- *   bare_prefix    bool              ... nor is the one that is put in front of texts, or behind
- *   denormalizer   bytes             SentencePiece: the table of what is shown instead of texts of tokens
- *   inside, outside  i32[]           enum tok_flags, of single characters, or of all where words are looked up whole
- *   word_end       string            BPE of characters: what is put behind the last one of a word
- *   word_inside    string            BPE of characters: what is put before those that do not begin a word
- *   glue           string            ... joined by spaces: what a token begins with that takes none before it
- *   cleanup        bool              words: no space comes before tokens such as "." and "'s"; WordPiece has it so
+ *   bare_prefix    bool              ... nor is the space that is put before or after texts
+ *   denormalizer   bytes             SentencePiece: the table by which tokens' texts are replaced in the output
+ *   inside, outside  array of i32    enum tok_flags; stored of single characters, or of all tokens if words are
+ *                                    looked up whole
+ *   word_end       string            BPE of characters: appended to the last character of a word
+ *   word_inside    string            BPE of characters: put before characters that do not begin a word
+ *   glue           string            ... joined by spaces: a token that begins with this takes no space before it
+ *   cleanup        bool              word-based: no space is put before tokens such as "." and "'s"; WordPiece's
+ *                                    default
  *   whole_words    bool              BPE of characters, without merges: a word is a token, or unknown as a whole
- *   spelled        bool              BPE of characters, unigrams: texts of tokens have a character for each byte
- *   longest_word   u32               WordPiece: words of more characters are unknown
- *   clean          bool              WordPiece: false: control characters stay
- *   chinese        bool              WordPiece: false: Chinese characters are no words of their own
- *   breaks         array of i32      struct tok_breaks, where it is on: alike, spaces
+ *   spelled        bool              BPE of characters, unigrams: tokens' texts have a character for each byte
+ *   longest_word   u32               WordPiece: longer words (in characters) are unknown
+ *   cased          bool              WordPiece, in old files: upper case and accents are kept
+ *   clean          bool              WordPiece: false: control characters are kept
+ *   chinese        bool              WordPiece: false: Chinese characters are not words of their own
+ *   breaks         array of i32      struct tok_breaks, if it is on: alike, spaces
  *   late           array of i32      tokens that are looked for in normalised text
- *   lead, tail     array of i32      what is put before a text behind BOS, and behind it, where that is not EOS alone
- *   lstrip, rstrip, single_word, spaced, ends  array of i32  tokens with these properties that nothing else tells */
+ *   lead, tail     array of i32      tokens put before a text after BOS, and after a text, unless that is EOS alone
+ *   lstrip, rstrip, single_word, spaced, ends  array of i32  tokens with these flags, if no other key implies them */
 #include <stdio.h>
 #include <string.h>
 
