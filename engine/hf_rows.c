@@ -85,7 +85,7 @@ static enum pp_code add(struct pp_tensor_list *l, const struct pp_rows *like, in
 static struct pp_rows turned(const struct pp_tensor *t, int n_parts)
 {
     struct pp_rows rows = stored(t);
-    rows.form = PP_FORM_TURNED;
+    rows.form = PP_FORM_TRANSPOSED;
     rows.width = t->ne[0];
     rows.matrix_rows = t->ne[0] / n_parts;
     rows.n_cols = t->ne[1];

@@ -396,8 +396,8 @@ static enum pp_code copy_rows(const struct pp_rows *r, int64_t first, int64_t n,
 
 /* Columns of matrices as rows, LINE values of each at a time: neighbouring columns are read from the same cache lines,
  * and whole lines are written. size: of a value, constant after inlining. */
-__attribute__((always_inline)) static inline void turn(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to,
-                                                       const size_t size)
+__attribute__((always_inline)) static inline void transpose(const struct pp_rows *r, int64_t first, int64_t n,
+                                                            uint8_t *to, const size_t size)
 {
     enum { LINE = 16 };
     const size_t step = (size_t)r->width * size;
@@ -417,7 +417,7 @@ __attribute__((always_inline)) static inline void turn(const struct pp_rows *r, 
 }
 
 /* n transposed rows in the type in which they are stored. */
-static void turned_rows(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to)
+static void transposed_rows(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to)
 {
     const size_t size = (size_t)pp_type_info(r->type_there)->block_bytes;
     const int64_t tile = pp_rows_tile(r);
@@ -426,16 +426,17 @@ static void turned_rows(const struct pp_rows *r, int64_t first, int64_t n, uint8
         m = n - at < tile ? n - at : tile;
         m = m < of_matrix ? m : of_matrix;
         if (size == 2)
-            turn(r, first + at, m, to, 2);
+            transpose(r, first + at, m, to, 2);
         else
-            turn(r, first + at, m, to, 4);
+            transpose(r, first + at, m, to, 4);
     }
 }
 
-static enum pp_code read_turned(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to, struct pp_error *err)
+static enum pp_code read_transposed(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to,
+                                    struct pp_error *err)
 {
     enum pp_code code = PP_OK;
-    turned_rows(r, first, n, to);
+    transposed_rows(r, first, n, to);
     for (int64_t i = 0; i < n && !code; i++)
         code = check_blocks(r, to + (size_t)i * pp_type_row_bytes(r->type, r->n_cols), err);
     return code;
@@ -546,8 +547,8 @@ static enum pp_code integer_floats(const struct pp_rows *r, int64_t first, int64
 
 /* Rows first .. first + n - 1 of a matrix, transposed: column c (begin <= c < end) of row r goes to to[(c - begin) *
  * stride + r]. */
-static enum pp_code turned_floats(const struct pp_tensor *t, int64_t first, int64_t n, int64_t begin, int64_t end,
-                                  int64_t stride, float *to, struct pp_error *err)
+static enum pp_code transposed_floats(const struct pp_tensor *t, int64_t first, int64_t n, int64_t begin, int64_t end,
+                                      int64_t stride, float *to, struct pp_error *err)
 {
     float *row = pp_calloc((size_t)t->ne[0], sizeof *row);
     enum pp_code code = row ? PP_OK : pp_fail_nomem(err, "matrices of heads");
@@ -566,13 +567,13 @@ static enum pp_code head_floats(const struct pp_rows *r, int64_t head, int64_t b
 {
     const int64_t keys = r->head_keys, values = r->head_values, of_head = head * (keys + values);
     if (r->form == PP_FORM_KEYS)
-        return turned_floats(r->of, of_head, keys, begin, end, r->n_cols, to, err);
+        return transposed_floats(r->of, of_head, keys, begin, end, r->n_cols, to, err);
     if (r->form == PP_FORM_VALUES)
         return pp_tensor_floats(r->of, of_head + keys + begin, end - begin, to, err);
     const int64_t split = begin > keys ? begin : end < keys ? end : keys;
     enum pp_code code = PP_OK;
     if (begin < split) /* from k_b, which has a row for each of our columns */
-        code = turned_floats(r->of, head * r->n_cols, r->n_cols, begin, split, r->n_cols, to, err);
+        code = transposed_floats(r->of, head * r->n_cols, r->n_cols, begin, split, r->n_cols, to, err);
     if (!code && split < end)
         code = pp_tensor_floats(r->with, head * values + split - keys, end - split, to + (split - begin) * r->n_cols,
                                 err);
@@ -621,7 +622,7 @@ static enum pp_code columns_floats(const struct pp_rows *r, int64_t first, int64
         return pp_fail_nomem(err, "weights in another order");
     for (int64_t at = 0, m; at < n; at += m) {
         m = n - at < tile ? n - at : tile;
-        turned_rows(r, first + at, m, stored);
+        transposed_rows(r, first + at, m, stored);
         for (int64_t i = 0; i < m; i++)
             pp_dequantize_row(r->type_there, stored + (size_t)i * row, to + (at + i) * r->n_cols, r->n_cols);
     }
@@ -651,7 +652,7 @@ static void scale_row(const struct pp_rows *r, int64_t row, float *to)
 
 static enum pp_code stored_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
-    if (r->form == PP_FORM_TURNED)
+    if (r->form == PP_FORM_TRANSPOSED)
         return columns_floats(r, first, n, to, err);
     if (is_integers(r))
         return integer_floats(r, first, n, to, err);
@@ -683,7 +684,7 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
     return code;
 }
 
-void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd)
+void pp_rows_split_interleaved(struct pp_rows *r, struct pp_rows *odd)
 {
     r->n_rows /= 2;
     r->row_step = 2;
@@ -717,11 +718,11 @@ enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, voi
 {
     const size_t row_bytes = pp_type_row_bytes(r->type, r->n_cols);
     if (r->as_blocks)
-        return r->form == PP_FORM_FP4      ? read_mxfp4(r, first, n, to, err)
-               : r->form == PP_FORM_FLOATS ? copy_rows(r, first, n, to, err)
-               : r->form == PP_FORM_TURNED ? read_turned(r, first, n, to, err)
-               : r->form == PP_FORM_VALUES ? copy_values(r, first, n, to, err)
-                                           : read_blocks(r, first, n, to, err);
+        return r->form == PP_FORM_FP4          ? read_mxfp4(r, first, n, to, err)
+               : r->form == PP_FORM_FLOATS     ? copy_rows(r, first, n, to, err)
+               : r->form == PP_FORM_TRANSPOSED ? read_transposed(r, first, n, to, err)
+               : r->form == PP_FORM_VALUES     ? copy_values(r, first, n, to, err)
+                                               : read_blocks(r, first, n, to, err);
     const int64_t tile = r->form == PP_FORM_KEYS ? rows_of_head(r) : pp_rows_tile(r); /* KEYS: a head at a time, as each
                                                                                          of its rows needs all keys */
     float *floats = pp_calloc((size_t)((n < tile ? n : tile) * r->n_cols), sizeof *floats);

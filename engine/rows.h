@@ -22,8 +22,8 @@ struct pp_numbers {
 
 enum pp_rows_form {
     PP_FORM_FLOATS,   /* of `type_there`, rows without gaps */
-    PP_FORM_TURNED,   /* the same, but transposed: matrices [n_cols, width] of which a column is one row; the columns
-                         used are row_first, row_first + row_step ... */
+    PP_FORM_TRANSPOSED, /* matrices [n_cols, width] of `type_there`, whose columns are the rows; those used are
+                           row_first, row_first + row_step ... */
     PP_FORM_FP8,      /* E4M3, one scale per block [block_rows, block_cols] */
     PP_FORM_TABLE,    /* four bits, the first weight of a byte in the high ones; bitsandbytes */
     PP_FORM_FP4,      /* E2M1, the first weight of a byte in the low bits; one scale per group */
@@ -57,15 +57,15 @@ struct pp_rows {
     enum pp_rows_form form;
     uint32_t type;              /* the type of the rows that are made */
     bool as_blocks;             /* integers are repacked into blocks of `type` without loss, or rows of FLOATS and
-                                   TURNED are copied; otherwise rows are unpacked to floats and quantised */
+                                   TRANSPOSED are copied; otherwise rows are unpacked to floats and quantised */
     int64_t n_cols, n_rows;     /* rows of all matrices of a stack */
     struct pp_weighing weighing; /* unless as_blocks */
     const uint8_t *weights;
-    uint32_t type_there;        /* FLOATS, TURNED */
+    uint32_t type_there;        /* FLOATS, TRANSPOSED */
     bool unit;                  /* FLOATS: rows are scaled to length 1 */
-    int64_t width, matrix_rows; /* TURNED: columns of a stored matrix; rows made from each */
-    int64_t ways;               /* TURNED: every `ways` rows are one of five pieces, of which the first and the fourth
-                                   are swapped; 0: they are not */
+    int64_t width, matrix_rows; /* TRANSPOSED: columns of a stored matrix; rows made from each */
+    int64_t ways;               /* TRANSPOSED: every `ways` rows are one of five pieces, of which the first and the
+                                   fourth are swapped; 0: they are not */
     struct {
         int64_t end;
         float by;
@@ -87,8 +87,8 @@ struct pp_rows {
     int zero_bias;              /* added to each zero point */
     const uint8_t *group_of;    /* STREAM, DOWN: int32 [n_cols], the group of each column (GPTQ's g_idx); NULL: groups
                                    are consecutive */
-    /* FP4, FLOATS: the stored rows row_first, row_first + row_step ... are used; TURNED: the columns of each matrix. In
-     * other forms row_step is 1. With n_head, row_first counts rows in our order. */
+    /* FP4, FLOATS: the stored rows row_first, row_first + row_step ... are used; TRANSPOSED: these columns of each
+     * matrix. In other forms row_step is 1. With n_head, row_first counts rows in our order. */
     int64_t row_first, row_step;
     int64_t rows_there;         /* DOWN, ACROSS: stored rows, where these are only some of them; 0: these are all */
     int64_t n_head, n_head_kv, head_dim; /* n_head > 0: stored rows are grouped by heads of k: the heads of q that share
@@ -136,7 +136,7 @@ enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, f
 enum pp_code pp_tensor_floats(const struct pp_tensor *t, int64_t first, int64_t n, float *to, struct pp_error *err);
 /* Splits each matrix of a stack of FP4 whose rows are interleaved: r keeps rows 0, 2, 4 ..., odd gets 1, 3, 5 ....
  * n_rows is even. */
-void pp_rows_in_turns(struct pp_rows *r, struct pp_rows *odd);
+void pp_rows_split_interleaved(struct pp_rows *r, struct pp_rows *odd);
 /* *part: rows first .. first + n - 1 of r as a matrix of their own. False: they share words or scale blocks with
  * others. */
 bool pp_rows_cut(const struct pp_rows *r, int64_t first, int64_t n, struct pp_rows *part);

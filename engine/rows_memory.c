@@ -2,7 +2,7 @@
 #include "engine/base/map.h"
 #include "engine/rows_int.h"
 
-enum { TILE = 16, TURNED_TILE = 32, FAR_TILE = 1024, FAR_TILE_WEIGHTS = 4 << 20 };
+enum { TILE = 16, TRANSPOSED_TILE = 32, FAR_TILE = 1024, FAR_TILE_WEIGHTS = 4 << 20 };
 enum { FAR = 48 << 20, VERY_FAR = 256 << 20, SWEPT = 2 << 20, APART = 1 << 16 }; /* bytes */
 
 static size_t number_size(const struct pp_numbers *n)
@@ -17,7 +17,7 @@ size_t pp_rows_weights_size(const struct pp_rows *r)
     case PP_FORM_FLOATS:
         return (size_t)(r->n_head ? (r->n_head + 2 * r->n_head_kv) * r->head_dim : r->n_rows * r->row_step) *
                pp_type_row_bytes(r->type_there, r->n_cols);
-    case PP_FORM_TURNED:
+    case PP_FORM_TRANSPOSED:
         return pp_type_row_bytes(r->type_there, r->width) * (size_t)(r->n_cols * (r->n_rows / r->matrix_rows));
     case PP_FORM_FP8:
         return n;
@@ -122,7 +122,7 @@ static size_t zeros_size(const struct pp_rows *r)
 /* Of one matrix of a stack that is transposed. */
 static size_t matrix_size(const struct pp_rows *r)
 {
-    if (r->form == PP_FORM_TURNED)
+    if (r->form == PP_FORM_TRANSPOSED)
         return pp_type_row_bytes(r->type_there, r->width) * (size_t)r->n_cols;
     return pp_rows_weights_size(r);
 }
@@ -130,7 +130,7 @@ static size_t matrix_size(const struct pp_rows *r)
 /* Whether every row of it is scattered over the whole matrix, and it is large. */
 static bool is_far(const struct pp_rows *r)
 {
-    const bool scattered = r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS || r->form == PP_FORM_TURNED;
+    const bool scattered = r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS || r->form == PP_FORM_TRANSPOSED;
     return scattered && matrix_size(r) >= FAR;
 }
 
@@ -148,7 +148,7 @@ void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n)
     const int64_t quarter = r->n_rows / 4, end = quarter ? first % quarter + n : 0; /* QUARTERS has always some */
     if (last)
         let_go(r->weights, size, 0, 1, 1);
-    else if (r->form == PP_FORM_TURNED && !is_far(r)) /* matrices that end here: each row is scattered over one */
+    else if (r->form == PP_FORM_TRANSPOSED && !is_far(r)) /* matrices that end here: each row is scattered over one */
         let_go(r->weights, size, first / r->matrix_rows, (first + n) / r->matrix_rows, r->n_rows / r->matrix_rows);
     else if (r->form == PP_FORM_QUARTERS) /* within the quarter of the first row */
         let_go(r->weights, size, first % quarter, end < quarter ? end : quarter, quarter);
@@ -178,7 +178,7 @@ static bool is_swept(const struct pp_rows *r, int64_t n)
 
 int64_t pp_rows_tile(const struct pp_rows *r)
 {
-    const int64_t usual = r->form == PP_FORM_TURNED ? TURNED_TILE : TILE, most = FAR_TILE_WEIGHTS / r->n_cols;
+    const int64_t usual = r->form == PP_FORM_TRANSPOSED ? TRANSPOSED_TILE : TILE, most = FAR_TILE_WEIGHTS / r->n_cols;
     if (!is_far(r))
         return usual;
     return most < usual ? usual : most < FAR_TILE ? most : FAR_TILE;

@@ -266,7 +266,7 @@ static void leave_rows(const struct pp_source *s, struct pp_rows *rows, const ch
 
 /* Negates rows for heads that rotate backwards. Types to which we do not quantise cannot hold the result, so it becomes
  * Q8_0. */
-static void turn_back(struct pp_rows *rows, struct pp_tensor *t, int64_t head_dim)
+static void negate_rows(struct pp_rows *rows, struct pp_tensor *t, int64_t head_dim)
 {
     rows->back_dim = head_dim;
     rows->as_blocks = false;
@@ -315,14 +315,14 @@ static enum pp_code add_cut(struct pp_source *s, size_t i, const struct pp_tenso
 static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form form, const struct pp_buf *name,
                                const struct pp_buf *second, struct pp_error *err)
 {
-    const bool in_turns = s->quant.method == PP_QUANT_MXFP4 && form == PP_HF_EXPERTS_INTERLEAVED;
+    const bool interleaved = s->quant.method == PP_QUANT_MXFP4 && form == PP_HF_EXPERTS_INTERLEAVED;
     const bool by_head = form == PP_HF_QKV_FUSED_BY_GROUP, backwards = form == PP_HF_HALF_NEGATED;
     struct pp_tensor t;
     struct pp_rows *rows = pp_tensor_list_rows(&s->list, err);
     if (!rows)
         return PP_ERR_NOMEM;
     const bool one_behind = form == PP_HF_QKV_STACKED || form == PP_HF_HALVES;
-    if (!is_in_order(s->quant.method, form) && !in_turns && !by_head && !backwards && !one_behind)
+    if (!is_in_order(s->quant.method, form) && !interleaved && !by_head && !backwards && !one_behind)
         return fail_order(s, i, err);
     enum pp_code code = pp_hf_quant_open(&s->quant, s->hf, i, rows, &t, err);
     if (!code && by_head && (t.n_dims != 2 || t.ne[1] != (s->hp.n_head + 2 * s->hp.n_head_kv) * s->hp.head_dim))
@@ -336,22 +336,22 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
         return add_cut(s, i, &t, form, name, second, err);
     leave_rows(s, rows, pp_buf_cstr(name), &t);
     if (backwards)
-        turn_back(rows, &t, s->hp.head_dim);
+        negate_rows(rows, &t, s->hp.head_dim);
     if (by_head) {
         rows->n_head = s->hp.n_head;
         rows->n_head_kv = s->hp.n_head_kv;
         rows->head_dim = s->hp.head_dim;
     }
-    if (!in_turns)
+    if (!interleaved)
         return pp_source_add(s, &t, pp_buf_cstr(name), false, err);
-    code = pp_tensor_list_add_turns(&s->list, &t, pp_buf_cstr(name), pp_buf_cstr(second), err);
+    code = pp_tensor_list_add_interleaved(&s->list, &t, pp_buf_cstr(name), pp_buf_cstr(second), err);
     if (code == PP_ERR_FORMAT)
         pp_fail_prefix(err, "%s", s->path);
     return code;
 }
 
 /* Whether a tensor is of a layer after the last one, which predicts further tokens (MTP). */
-static bool is_behind_layers(const struct pp_source *s, const char *hf_name)
+static bool is_after_layers(const struct pp_source *s, const char *hf_name)
 {
     static const char begin[] = "model.layers.";
     struct pp_buf own = {0};
@@ -395,7 +395,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     enum pp_name_match match = pp_arch_translate(arch, &s->hp, hf, &entry, name, second);
     if (name->bad || second->bad || own->packed.bad || own->recounted.bad)
         return pp_fail_nomem(err, "the list of tensors");
-    if (own->role == PP_HF_PART || !there || is_behind_layers(s, hf) ||
+    if (own->role == PP_HF_PART || !there || is_after_layers(s, hf) ||
         (s->wrapper && pp_wrapped_beside(s->wrapper, t->name)))
         return PP_OK;
     if (match == PP_NAME_UNKNOWN && s->wrapper && pp_is_beside_text(t->name))

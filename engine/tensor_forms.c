@@ -258,7 +258,7 @@ static enum pp_code add_bias_halves(struct pp_tensor_list *l, const struct pp_te
 }
 
 /* Adds interleaved biases of gates and values. */
-static enum pp_code add_bias_turns(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
+static enum pp_code add_interleaved_biases(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
 {
     struct pp_tensor made[2];
     char name[NAME];
@@ -309,7 +309,7 @@ static enum pp_code by_rows(struct pp_tensor_list *l, const struct pp_tensor *t,
     return PP_OK;
 }
 
-static enum pp_code add_turns(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
+static enum pp_code add_interleaved(struct pp_tensor_list *l, const struct pp_tensor *t, struct pp_error *err)
 {
     struct pp_tensor rows;
     char gate[NAME], up[NAME];
@@ -317,8 +317,8 @@ static enum pp_code add_turns(struct pp_tensor_list *l, const struct pp_tensor *
         return fail_shape(t, err);
     enum pp_code code = by_rows(l, t, &rows, err);
     return code ? code
-                : pp_tensor_list_add_turns(l, &rows, half_name(t, 0, "_exps.weight", gate),
-                                           half_name(t, 1, "_exps.weight", up), err);
+                : pp_tensor_list_add_interleaved(l, &rows, half_name(t, 0, "_exps.weight", gate),
+                                                 half_name(t, 1, "_exps.weight", up), err);
 }
 
 static enum pp_code add_renamed(struct pp_tensor_list *l, const char *family, const struct pp_tensor *t,
@@ -395,7 +395,7 @@ enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, cons
     case PP_GGUF_STREAMS:
         return add_streams(l, t, err);
     case PP_GGUF_TURNS:
-        return bias ? add_bias_turns(l, t, err) : add_turns(l, t, err);
+        return bias ? add_interleaved_biases(l, t, err) : add_interleaved(l, t, err);
     default:
         return pp_tensor_list_add(l, t, t->name, false, err);
     }

@@ -61,15 +61,15 @@ enum pp_code pp_tensor_list_by_rows(struct pp_tensor_list *l, size_t i, struct p
     return PP_OK;
 }
 
-enum pp_code pp_tensor_list_add_turns(struct pp_tensor_list *l, struct pp_tensor *t, const char *first,
-                                      const char *second, struct pp_error *err)
+enum pp_code pp_tensor_list_add_interleaved(struct pp_tensor_list *l, struct pp_tensor *t, const char *first,
+                                            const char *second, struct pp_error *err)
 {
     struct pp_rows *odd = pp_tensor_list_rows(l, err);
     if (!odd)
         return PP_ERR_NOMEM;
     if (t->ne[1] % 2 != 0)
         return pp_fail(err, PP_ERR_FORMAT, "%s and %s need an even number of rows between them", first, second);
-    pp_rows_in_turns((struct pp_rows *)(uintptr_t)t->rows, odd); /* of the list, so writable */
+    pp_rows_split_interleaved((struct pp_rows *)(uintptr_t)t->rows, odd); /* of the list, so writable */
     t->ne[1] /= 2;
     t->size /= 2;
     enum pp_code code = pp_tensor_list_add(l, t, first, false, err);

@@ -29,8 +29,8 @@ enum pp_code pp_tensor_list_copy(struct pp_tensor_list *l, size_t i, struct pp_e
 enum pp_code pp_tensor_list_by_rows(struct pp_tensor_list *l, size_t i, struct pp_error *err);
 /* Adds the two tensors whose rows alternate in t, which is made row by row. PP_ERR_FORMAT: the number of rows is
  * odd. */
-enum pp_code pp_tensor_list_add_turns(struct pp_tensor_list *l, struct pp_tensor *t, const char *first,
-                                      const char *second, struct pp_error *err);
+enum pp_code pp_tensor_list_add_interleaved(struct pp_tensor_list *l, struct pp_tensor *t, const char *first,
+                                            const char *second, struct pp_error *err);
 /* Whether the list owns the data. */
 bool pp_tensor_list_made(const struct pp_tensor_list *l, const void *data);
 void pp_tensor_list_free(struct pp_tensor_list *l);

@@ -699,7 +699,7 @@ static void many_at_a_time(void **state)
     struct pp_rows forms[] = {
         {.form = PP_FORM_DOWN, .type = PP_TYPE_Q4_1, .zeros_as = PP_ZEROS_DOWN, .bits = 4},
         {.form = PP_FORM_ACROSS, .type = PP_TYPE_Q4_1, .zeros_as = PP_ZEROS_ACROSS, .bits = 4},
-        {.form = PP_FORM_TURNED, .type = PP_TYPE_F16, .type_there = PP_TYPE_F16, .width = N_ROWS / 2,
+        {.form = PP_FORM_TRANSPOSED, .type = PP_TYPE_F16, .type_there = PP_TYPE_F16, .width = N_ROWS / 2,
          .matrix_rows = N_ROWS / 2},
     };
     uint16_t *weights = calloc(size, 2), *scales = calloc((size_t)n_scales, 2);
