@@ -1,5 +1,5 @@
-/* gpt2.c - GPT-2: learned positions, LayerNorm, q, k and v in one matrix; matrices are stored [n_in, n_out], by MLX
- * [n_out, n_in]. */
+/* gpt2.c - GPT-2: learned positions, LayerNorm, fused qkv; matrices are stored as [n_in, n_out], by MLX as [n_out,
+ * n_in]. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -11,7 +11,7 @@
     {.hf = "h.{}." hf_name ".bias", .gguf = "blk.{}." gguf_name ".bias", .whole = true},                               \
     {.hf = "model.h.{}." hf_name, .gguf = "blk.{}." gguf_name, .mlx = true}
 
-/* The first publication's names had no "transformer."; MLX's have "model." */
+/* The first published folder's names lack "transformer."; MLX's have "model." */
 static const struct pp_arch_name names[] = {
     {.hf = "transformer.wte", .gguf = "token_embd"},
     {.hf = "transformer.wpe", .gguf = "position_embd"},

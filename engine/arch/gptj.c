@@ -1,6 +1,7 @@
-/* gptj.c - GPT-J: attention without biases beside a feed-forward part with them, behind one LayerNorm; the first
- * dimensions of each head are rotated, pairs of neighbours, in folders, too. And CodeGen (arXiv 2203.13474), the same
- * with q, v and k in one matrix, in as many pieces as it was trained in; only pippin makes GGUF files of that. */
+/* gptj.c - GPT-J (transformers, models/gptj): attention without biases in parallel with a feed-forward part that has
+ * them, after one LayerNorm; the first dimensions of each head are rotated in neighbouring pairs, also in folders. And
+ * CodeGen (arXiv 2203.13474), the same with q, v and k in one matrix, in as many pieces as it was split into for
+ * training; only pippin makes GGUF files of that. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -91,9 +92,9 @@ static enum pp_code codegen_from_config(const cJSON *config, struct pp_hparams *
     if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "rotary_dim")))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rotary_dim is null, which pippin does not compute");
     enum pp_code code = from_config(config, hp, err);
-    hp->attn_scale = 0; /* scale_attn_weights is not looked at */
-    /* The second CodeGen's smaller two were trained in twice as many pieces. Nothing says so but their own code; only
-     * they say how large heads are. */
+    hp->attn_scale = 0; /* scale_attn_weights has no effect in transformers' code */
+    /* The smaller two of CodeGen 2 were trained in twice as many pieces, which is only in their own code. They are
+     * recognised by a key for the head size, which no other CodeGen has. */
     const bool told = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "head_dim"));
     if (told && (hp->head_dim == 128 || hp->head_dim == 256))
         hp->qkv_pieces = 2 * PP_HF_QKV_PIECES;

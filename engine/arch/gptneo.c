@@ -1,5 +1,5 @@
-/* gptneo.c - GPT-Neo: learned positions, LayerNorm, scores that are not divided by anything, and a window in every
- * other layer. Only pippin makes GGUF files of the family. */
+/* gptneo.c - GPT-Neo (transformers, models/gpt_neo): learned positions, LayerNorm, unscaled attention scores, and a
+ * window in every other layer. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ static enum pp_code fail_types(const struct pp_hparams *hp, struct pp_error *err
                    wide_word, narrow_word, (long long)hp->n_layer);
 }
 
-/* [[["global", "local"], 12]]: lists of words, and how often each is repeated. */
+/* attention_types, [[["global", "local"], 12]]: lists of words, each with a number of repetitions. */
 static enum pp_code types_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *runs = cJSON_GetObjectItemCaseSensitive(config, types_key), *run, *word;
@@ -78,7 +78,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_int(config, "window_size", &hp->window, err);
     if (!code && hp->window < 1)
         code = pp_fail(err, PP_ERR_FORMAT, "config.json: window_size is missing or not positive");
-    if (!code) /* what follows from the types is often said, too, and counts then */
+    if (!code) /* attention_layers, the expanded list, takes precedence if it is there */
         code = cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, layers_key))
                    ? pp_config_layer_words(config, layers_key, wide_word, narrow_word, PP_LAYER_WIDE, hp, err)
                    : types_from_config(config, hp, err);

@@ -1,5 +1,5 @@
-/* gptneox.c - GPT-NeoX (arXiv 2204.06745) and Pythia: q, k and v in one matrix, head by head; a quarter of each head
- * rotated; attention and feed-forward part beside each other, each with a LayerNorm of its own. */
+/* gptneox.c - GPT-NeoX (arXiv 2204.06745) and Pythia: a fused qkv ordered head by head, a quarter of each head
+ * rotated, attention and feed-forward part in parallel, each after its own LayerNorm. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -8,7 +8,7 @@
     {.hf = "gpt_neox.layers.{}." hf_name, .gguf = "blk.{}." gguf_name, .form = how},                                   \
     {.hf = "model.h.{}." hf_name, .gguf = "blk.{}." gguf_name, .form = how, .mlx = true}
 
-/* MLX has names of its own. */
+/* MLX's names. */
 static const struct pp_arch_name names[] = {
     {.hf = "gpt_neox.embed_in", .gguf = "token_embd"},
     {.hf = "embed_out", .gguf = "output"},
@@ -36,7 +36,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     enum pp_code code = pp_config_gelu(config, "hidden_act", PP_ACTIVATION_GELU, hp, err);
     if (!code)
         code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
-    if (!code) /* the names of transformers 4; those of 5 are read by then, and stand */
+    if (!code) /* transformers 4's names; version 5's were read before and remain */
         code = pp_config_float(config, "rotary_pct", &part, err);
     if (!code && !cJSON_HasObjectItem(rope, "rope_theta"))
         code = pp_config_float(config, "rotary_emb_base", &hp->rope_base, err);

@@ -1,5 +1,5 @@
-/* gptoss.c - gpt-oss: experts with biases and a clamped gate, attention sinks, every other layer with a window, YaRN
- * whose ramp begins and ends between dimensions. */
+/* gptoss.c - gpt-oss (arXiv 2508.10925): experts with biases and a clamped gate, attention sinks, a window in every
+ * other layer, and YaRN whose ramp has fractional bounds. */
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
@@ -24,7 +24,7 @@ static const struct pp_arch_name names[] = {
 static const char *const other_names[] = {"gptoss", NULL}; /* ollama's */
 static const char *const classes[] = {"GptOssForCausalLM", "gpt_oss", NULL};
 
-/* What is not to be had otherwise: the clamped gate has these numbers. */
+/* PP_FN_CLAMPED has these constants built in: others are refused. */
 static enum pp_code check_gate(const struct cJSON *config, struct pp_error *err)
 {
     static const struct {

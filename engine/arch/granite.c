@@ -1,7 +1,7 @@
-/* granite.c - Granite 3: Llama with four multipliers: of the input, the scores, what layers add, and the logits; and
- * its mixture of experts, of which some models have one more that every token uses. Tele-FLM, which has two of the
- * four. And HyperCLOVA X, which perhaps has norms behind attention and feed-forward part, too, and multiplies logits
- * instead of dividing them; only pippin makes GGUF files of that. */
+/* granite.c - IBM's Granite 3: Llama with four multipliers, of embeddings, scores, residual additions and logits; and
+ * its mixture of experts, some with a shared expert. Tele-FLM, which has two of the multipliers. And HyperCLOVA X,
+ * which may have post-norms as well, and multiplies logits instead of dividing them; only pippin makes GGUF files of
+ * that. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static enum pp_code divide_logits(float by, struct pp_hparams *hp, struct pp_err
     return PP_OK;
 }
 
-/* What a key multiplies by; 0 would be taken for a key that is not there. */
+/* A multiplier. 0 is refused, since in hparams it means that there is none. */
 static enum pp_code read_multiplier(const cJSON *config, const char *key, float *by, struct pp_error *err)
 {
     const enum pp_code code = pp_config_float(config, key, by, err);
@@ -50,8 +50,8 @@ enum pp_code pp_granite_from_config(const cJSON *config, struct pp_hparams *hp, 
     return code ? code : divide_logits(divisor, hp, err);
 }
 
-/* Tele-FLM, if it says so, multiplies embeddings and logits, the latter relative to the model that its numbers were
- * found with. */
+/* With use_mup, Tele-FLM multiplies embeddings and logits; the latter by a number relative to the width of the small
+ * model that its hyperparameters were tuned on. */
 static enum pp_code flm_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float out = 1, scale = 1;
@@ -74,12 +74,12 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
                                                                     : pp_granite_from_config(config, hp, err);
 }
 
-/* The key logit_scale says by what logits are divided. */
+/* The key logit_scale divides logits. */
 enum pp_code pp_granite_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     char key[128];
     bool rotated = true;
-    snprintf(key, sizeof key, "%s.rope.scaling.finetuned", hp->arch); /* is used for this */
+    snprintf(key, sizeof key, "%s.rope.scaling.finetuned", hp->arch); /* is used as a flag for that */
     pp_gguf_bool(g, key, &rotated);
     if (!rotated)
         pp_layers_every(hp, 1, PP_LAYER_UNROTATED);

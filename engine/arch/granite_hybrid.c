@@ -1,6 +1,6 @@
-/* granite_hybrid.c - Granite 4: Mamba 2 (arXiv 2405.21060) in most layers, in the others attention, which mostly does
- * not rotate heads; Granite's multipliers, and a feed-forward part for every token, alone or beside a mixture of
- * experts. */
+/* granite_hybrid.c - Granite 4 (transformers, models/granitemoehybrid): Mamba 2 (arXiv 2405.21060) in most layers, in
+ * the others attention, mostly without positions; Granite's multipliers; and a feed-forward part, alone or as the
+ * shared expert of a mixture. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 #define HALVES(from, gate, up) \
     .hf = LAYER from ".input_linear.weight", .gguf = gate, .second = up, .form = PP_HF_HALVES, .whole = true
 
-/* A folder calls the feed-forward part the same, whether experts are beside it or not. */
+/* In folders the dense feed-forward part and the shared expert have the same name. */
 static const struct pp_arch_name names[] = {
     {.hf = LAYER "self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
     {.hf = LAYER "self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
@@ -77,12 +77,12 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* A type for each layer; without a list all have states. */
+/* layer_types; without a list all layers have states. */
 static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const char *positions =
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "position_embedding_type"));
-    pp_layers_every(hp, 1, PP_LAYER_RECURRENT); /* where they are not told */
+    pp_layers_every(hp, 1, PP_LAYER_RECURRENT); /* by default */
     enum pp_code code = pp_config_layer_words(config, "layer_types", "mamba", "attention", PP_LAYER_RECURRENT, hp, err);
     if (!positions || strcmp(positions, "rope") != 0)
         pp_layers_every(hp, 1, PP_LAYER_UNROTATED);

@@ -1,5 +1,5 @@
-/* granite_swa.c - Granite with windows in some layers and attention sinks in all, and its mixture of experts; some
- * layers may not be rotated. One family of GGUF files has both. */
+/* granite_swa.c - Granite with a window in some layers and attention sinks in all; and its mixture of experts. Layers
+ * may lack RoPE. One GGUF family covers both. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -40,9 +40,9 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys expert_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok",
                                                   .n_ff = "intermediate_size"};
 static const char rotated_key[] = "granite_swa.attention.rope_pattern";
-enum { STEP = 4 }; /* the first layer sees everything, and each such one behind it, where nothing else is said */
+enum { STEP = 4 }; /* by default layers 0, 4, 8 ... have no window */
 
-/* Layers' bases of frequencies: 0 is none, and the others are all the same. */
+/* layer_rope_theta: 0 for layers without RoPE, otherwise the same base for all. */
 static enum pp_code find_bases(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char key[] = "layer_rope_theta";

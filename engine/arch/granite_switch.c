@@ -1,5 +1,5 @@
-/* granite_switch.c - Granite Switch: Granite 4 without states or experts, with LoRAs of all its matrices, which tokens
- * of the text switch on (switched.c). Such a token is read as another one. */
+/* granite_switch.c - Granite Switch: Granite 4 without states or experts, with built-in LoRA adapters of all its
+ * matrices, which special tokens in the text switch on (switched.c). Such a token is embedded as another one. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -22,7 +22,7 @@
     {.hf = LAYER module ".weight", .gguf = "blk.{}.ffn_gate.weight", .second = "blk.{}.ffn_up.weight",                \
      .form = PP_HF_HALVES, .whole = true}
 
-/* Which of the four modules have adapters a folder says; the others are no base_layer then. */
+/* A folder lists which of the four modules have adapters; the others lack ".base_layer" in their names. */
 static const struct pp_arch_name names[] = {
     {.hf = LAYER "self_attn.qkv_proj.base_layer", .gguf = "blk.{}.attn_qkv", .rows = PP_ROWS_QKV},
     {.hf = LAYER "self_attn.qkv_proj", .gguf = "blk.{}.attn_qkv", .rows = PP_ROWS_QKV, .read_only = true},
@@ -40,7 +40,7 @@ static const struct pp_arch_name names[] = {
     WHOLE("shared_mlp.output_linear", "ffn_down"),
     {.hf = NULL},
 };
-static const struct pp_arch_name more_names[] = { /* and of users' adapters */
+static const struct pp_arch_name more_names[] = { /* and the names that users' adapters have */
     {.hf = LAYER "self_attn.q_proj", .gguf = "blk.{}.attn_q", .rows = PP_ROWS_Q},
     {.hf = LAYER "self_attn.k_proj", .gguf = "blk.{}.attn_k", .rows = PP_ROWS_K},
     {.hf = LAYER "self_attn.v_proj", .gguf = "blk.{}.attn_v"},
@@ -53,7 +53,7 @@ static const struct pp_arch_name more_names[] = { /* and of users' adapters */
     {.hf = NULL},
 };
 static const char *const classes[] = {"GraniteSwitchForCausalLM", "granite_switch", NULL};
-/* Tables that follow from the configuration. */
+/* Ignored: tables that follow from the configuration. */
 static const char *const ignored[] = {"adapter_token_ids", "control_to_substitute_lut", ".rotary_emb.inv_freq", NULL};
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_local_experts\": 0, \"tie_word_embeddings\": true}"},
@@ -113,7 +113,7 @@ static enum pp_code switched_from_config(const cJSON *config, struct pp_hparams 
         code = pp_config_float(config, "control_token_gain", &t->gain, err);
     if (!code)
         code = pp_config_int(config, "max_lora_rank", &t->rank, err);
-    hp->n_layer--; /* one is the switch */
+    hp->n_layer--; /* the last one is the switch */
     return code;
 }
 

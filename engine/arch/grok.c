@@ -1,11 +1,11 @@
-/* grok.c - Grok 1 (github.com/xai-org/grok-1, model.py) and Grok 2: norms before and behind both parts, bounds of
- * scores and of all kinds of logits, scales of the embeddings and the logits. Grok 2 has a feed-forward part beside its
- * experts, scores that grow with the position behind their bound, and heads that turn slowly.
+/* grok.c - Grok 1 (github.com/xai-org/grok-1, model.py) and Grok 2: pre-norms and post-norms, soft caps of scores,
+ * router logits and logits, scales of embeddings and logits. Grok 2 has a dense feed-forward part in parallel with its
+ * experts, scores that grow with the position after their cap, and a large RoPE base.
  *
- * Grok 2 was published for SGLang (python/sglang/srt/models/grok.py), which is followed here where llama.cpp does
- * otherwise: an expert's weight is its share among all of them, their logits are bounded, and "rope_type": "original"
- * scales nothing. A file's keys count as they stand, so that one that says YaRN has it. Folders whose matrices are cut
- * into parts for several GPUs, as the published one's, have to be put together by others. */
+ * Grok 2 was published for SGLang (python/sglang/srt/models/grok.py), which we follow where llama.cpp differs: an
+ * expert's weight is its share of the softmax over all experts, router logits are capped, and "rope_type": "original"
+ * means no scaling. A GGUF file's keys are taken literally: one with YaRN gets YaRN. Folders whose matrices are split
+ * for several GPUs, like the published one, must be merged with other tools. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "post_attn_norm", .gguf = "blk.{}.attn_output_norm"},
     {.hf = LAYER "pre_moe_norm", .gguf = "blk.{}.ffn_norm"},
     {.hf = LAYER "post_moe_norm", .gguf = "blk.{}.post_ffw_norm"},
-    {.hf = LAYER "post_moe_norm", .gguf = "blk.{}.layer_output_norm"}, /* in Grok 1's first files */
+    {.hf = LAYER "post_moe_norm", .gguf = "blk.{}.layer_output_norm"}, /* in early files of Grok 1 */
     {.hf = EXPERTS "gate", .gguf = "blk.{}.ffn_gate_inp"},
     {.hf = EXPERTS "experts.{}.w1", .gguf = "blk.{}.ffn_gate.{}"},
     {.hf = EXPERTS "experts.{}.w2", .gguf = "blk.{}.ffn_down.{}"},
@@ -43,7 +43,7 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {"Grok1ForCausalLM", "Grok1ModelForCausalLM", "GrokForCausalLM", "grok-1", "grok",
                                       "grok1", NULL};
 
-/* What Grok 1 has. */
+/* Grok 1's constants. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"rms_norm_eps\": 1e-5, \"embedding_multiplier_scale\": 78.38367176906169,"
              "\"output_multiplier_scale\": 0.5773502691896257, \"attn_logit_softcapping\": 30.0,"
@@ -72,7 +72,7 @@ static enum pp_code read_floats(const cJSON *config, struct pp_hparams *hp, stru
     return code;
 }
 
-/* YaRN beside the other keys; what SGLang calls original is none, and its YaRN makes heads no longer. */
+/* YaRN's parameters are on the top level. "original" means no scaling, and SGLang's YaRN leaves the magnitude alone. */
 static enum pp_code read_yarn(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "rope_type"));
@@ -114,11 +114,11 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = read_floats(config, hp, err);
     if (!code)
         code = pp_config_int(config, "attn_temperature_len", &hp->attn_log_length, err);
-    hp->attn_log_length = hp->attn_log_length > 0 ? hp->attn_log_length : 0; /* -1: there is none */
+    hp->attn_log_length = hp->attn_log_length > 0 ? hp->attn_log_length : 0; /* -1: none */
     return code ? code : read_yarn(config, hp, err);
 }
 
-/* What Grok 1's first files do not say. */
+/* Keys that early files of Grok 1 lack. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {

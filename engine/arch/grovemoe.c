@@ -1,6 +1,6 @@
-/* grovemoe.c - Grove MoE (arXiv 2508.07785): Qwen 3's mixture, in which neighbouring experts share a small one that
- * works beside them on the same input. Its weight is theirs together, times a number. config.json says neither of that
- * number nor of how many share one: modeling_grove_moe.py has both. */
+/* grovemoe.c - Grove MoE (arXiv 2508.07785): Qwen 3's mixture with adjugate experts: each group of neighbouring
+ * experts shares a small one that reads the same input, weighted by the sum of their weights times a constant. This
+ * constant and the groups' size are not in config.json but in modeling_grove_moe.py. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -18,7 +18,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
-/* Experts are chosen without their biases. */
+/* expert_bias is not used for choosing experts. */
 static const char *const ignored[] = {".rotary_emb.inv_freq", ".mlp.expert_bias", NULL};
 static const char *const classes[] = {"GroveMoeForCausalLM", "grove_moe", NULL};
 static const struct pp_arch_default defaults[] = {
@@ -27,7 +27,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* Weights add up to one, whatever norm_topk_prob says. */
+/* Weights are always normalised, whatever norm_topk_prob says. */
 static const struct pp_expert_keys keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size"};
 

@@ -1,8 +1,8 @@
-/* hrm_text.c - HRM-Text (HRM-Text-1B, DFM Mimir): two stacks of layers, Llama's with norms without weights and gates
- * behind attention, that are gone through in cycles, each time with keys and values of its own (decoder.c): the low
- * one several times, then the high one once. Ours are the layers of the low stack, then those of the high one. Where a
- * folder says that such a model was made to see a prompt both ways (prefix_lm), it is read from left to right all the
- * same, as transformers does without token_type_ids, and llama.cpp. Folders are only read. */
+/* hrm_text.c - HRM-Text (HRM-Text-1B, DFM Mimir): two stacks of Llama's layers, with norms without weights and gated
+ * attention, that run in cycles, the low one several times, then the high one once; each run has keys and values of
+ * its own (decoder.c). Our layers are those of the low stack, then those of the high one. Folders with prefix_lm,
+ * whose prompts may be attended to in both directions, are run causally, as transformers does without token_type_ids,
+ * and llama.cpp. Folders are only read. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -45,7 +45,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* n: layers of each stack */
+/* n: the number of layers of each stack */
 static enum pp_code finish(struct pp_hparams *hp, int64_t n, struct pp_error *err)
 {
     enum pp_code code = pp_check_range("number of layers of a stack", n, 1, PP_MAX_LAYERS / 2, err);
@@ -57,7 +57,7 @@ static enum pp_code finish(struct pp_hparams *hp, int64_t n, struct pp_error *er
         code = pp_check_range("number of times that layers are gone through",
                               n * hp->high_cycles * (hp->low_cycles + 1), 1, PP_MAX_LAYERS, err);
     hp->n_layer = 2 * n;
-    hp->no_output_norm = true; /* each stack has one, the last one's too */
+    hp->no_output_norm = true; /* each run of a stack ends with one, the last run, too */
     return code;
 }
 

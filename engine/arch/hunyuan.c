@@ -1,7 +1,6 @@
-/* hunyuan.c - Hunyuan's dense models: Llama with norms of each head of q and k, behind the rotation; of its models that
- * see the part that reads and writes text, for which their three or four numbers of a position are one; its mixture of
- * experts (A13B), where every row uses one expert more; and HY V3, with the norms in front and DeepSeek-V3's routing.
- */
+/* hunyuan.c - Tencent's Hunyuan. Dense models: Llama with norms of the heads of q and k after RoPE; of vision models
+ * the language model, for whose text the three or four numbers of a position are equal. Its mixture of experts (A13B),
+ * with a shared expert. And HY V3, with these norms before RoPE and DeepSeek-V3's routing. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -20,12 +19,12 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* A base that is larger by alpha^(d / (d - 2)) at any length. */
+/* NTK-aware scaling with a fixed alpha: the base times alpha^(d / (d - 2)), whatever the length. */
 static void enlarge_base(struct pp_hparams *hp, double alpha)
 {
     const double dim = (double)hp->head_dim;
     if (hp->head_dim <= 2)
-        return; /* will be refused */
+        return; /* pp_hparams_check refuses it */
     hp->rope_base = (float)((double)hp->rope_base * pow(alpha, dim / (dim - 2)));
     hp->rope_scaling = PP_ROPE_NONE;
     hp->rope_factor = 1;
@@ -39,7 +38,7 @@ static enum pp_code alpha_from_config(const cJSON *config, float *alpha, struct 
     return pp_config_float(rope, "alpha", alpha, err);
 }
 
-/* What it calls dynamic has, beside a factor of no use, an alpha; such models read 256 Ki tokens. */
+/* Its "dynamic" scaling has an alpha, while the factor is unused; such models have a context of 256 Ki tokens. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float alpha = 0;
@@ -84,7 +83,7 @@ static enum pp_code vl_from_config(const cJSON *config, struct pp_hparams *hp, s
     float alpha = 0;
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code)
-        code = pp_config_int(config, "attention_head_dim", &hp->head_dim, err); /* what it was called first */
+        code = pp_config_int(config, "attention_head_dim", &hp->head_dim, err); /* its former name */
     hp->rope_dim = hp->head_dim;
     if (!code)
         code = alpha_from_config(config, &alpha, err);
@@ -165,7 +164,7 @@ const struct pp_arch pp_arch_hunyuan_moe = {
 
 #define MLP "model.layers.{}.mlp."
 
-/* As the models were published; transformers calls some of it as DeepSeek does. */
+/* The published folders' names; transformers' own are partly DeepSeek's. */
 static const struct pp_arch_name v3_names[] = {
     {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},
     {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"},

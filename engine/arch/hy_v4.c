@@ -1,8 +1,9 @@
-/* hy_v4.c - HY V4, Tencent's: DeepSeek V3.2 with an index that some layers have and others share, sinks and gates in
- * attention, bounded gates in experts, and hyper-connections without a matrix between several residual streams.
+/* hy_v4.c - Tencent's HY V4: DeepSeek V3.2 with indexers in some layers, whose picks the others share, attention sinks
+ * and gates, bounded gates in experts, and several residual streams with hyper-connections, without a matrix that
+ * mixes them.
  *
- * Published folders are of the names below, with pairs of rotated values side by side, as llama.cpp and vLLM have them;
- * transformers' own model rotates other pairs, under other names. */
+ * Published folders have the names below and rotate neighbouring pairs, as llama.cpp and vLLM do; transformers' own
+ * model has other names and rotates other pairs. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -34,9 +35,9 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"HYV4ForCausalLM", "hy_v4", NULL};
-static const char first_name[] = "hyv4"; /* of files from before llama.cpp knew the family */
+static const char first_name[] = "hyv4"; /* in files older than llama.cpp's support */
 static const char *const other_names[] = {first_name, NULL};
-static const char *const other_parts[] = {"model.mtp_layers.", NULL}; /* which guess further tokens */
+static const char *const other_parts[] = {"model.mtp_layers.", NULL}; /* multi-token prediction */
 static const char sparse_word[] = "deepseek_sparse_attention";
 static const struct pp_arch_parts parts = {.model_type = "hy_v4", .prefixes = NULL, .others = other_parts};
 static const struct pp_arch_default defaults[] = {
@@ -67,7 +68,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
     return PP_OK;
 }
 
-/* *sparse: whether layers have what an index picks, which all have that are not listed. They are all of one kind. */
+/* *sparse: whether layers have sparse attention; unlisted layers do. All must be of the same kind. */
 static enum pp_code kinds_from_config(const cJSON *config, int64_t n_layer, bool *sparse, struct pp_error *err)
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
@@ -93,7 +94,7 @@ static enum pp_code kinds_from_config(const cJSON *config, int64_t n_layer, bool
                    "others, which is not supported for this family");
 }
 
-/* Without a list the first layer has an index, and from it on each fourth. */
+/* Without a list layers 0, 4, 8 ... have an indexer. */
 static enum pp_code index_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     bool sparse;
@@ -123,7 +124,7 @@ static enum pp_code connection_from_config(const cJSON *config, struct pp_hparam
     return code;
 }
 
-/* 0: no bound */
+/* 0: none */
 static enum pp_code bound_experts(struct pp_hparams *hp, float most, const char *label, struct pp_error *err)
 {
     if (!isfinite(most) || most < 0)
@@ -163,7 +164,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     if (hp->index_top_k) {
         pp_index_to_config(hp, config);
         cJSON_DeleteItemFromObjectCaseSensitive(config, "indexer_types");
-        cJSON *types = cJSON_AddArrayToObject(config, "indexer_types"); /* absent is a usual list */
+        cJSON *types = cJSON_AddArrayToObject(config, "indexer_types"); /* an absent list would mean the default one */
         for (int64_t l = 0; l < hp->n_layer; l++)
             cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_PICKED_BEFORE ? "shared" : "full"));
     }
@@ -182,7 +183,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 static const char bound_key[] = "swiglu_clamp_exp", count_key[] = "hyper_connection.count",
                   least_key[] = "hyper_connection.epsilon", most_key[] = "hyper_connection.magnitude";
 
-/* The key under the name that the file has for the family. */
+/* The key with the file's general.architecture. */
 static const char *key_in(const struct pp_gguf *g, const char *name, char full[160])
 {
     const bool first = pp_gguf_string_is(g, "general.architecture", first_name);
@@ -190,7 +191,7 @@ static const char *key_in(const struct pp_gguf *g, const char *name, char full[1
     return full;
 }
 
-/* A number, or one for each layer, of which those of layers with experts are the same. */
+/* A number, or an array with one for each layer, all equal in layers with experts. */
 static enum pp_code bound_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[160], label[180];
@@ -205,7 +206,7 @@ static enum pp_code bound_from_gguf(const struct pp_gguf *g, struct pp_hparams *
     return bound_experts(hp, (float)most, label, err);
 }
 
-/* There need not be one. Files of before llama.cpp knew the family call the list otherwise. */
+/* An optional list, which has another key in files older than llama.cpp's support. */
 static enum pp_code index_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[160];

@@ -1,6 +1,6 @@
-/* hymba.c - Hymba (arXiv 2411.13676): Mamba and attention side by side in each layer, which read the same; windows in
- * most layers, some of which see the keys of the layer before; and vectors of the model's own before every text, which
- * all layers keep in sight. Its files are pippin's own. */
+/* hymba.c - Hymba (arXiv 2411.13676): Mamba and attention in parallel in each layer, on the same input
+ * (decoder_mean.c); a window in most layers; some layers share the keys of the layer before; and learned vectors
+ * ("meta tokens") before every text, which all layers can always see. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static const struct pp_scan_keys scan_keys = {.taps = "mamba_d_conv", .key_dim =
                                               .rank = "mamba_dt_rank", .expand = "mamba_expand"};
 static const char start_key[] = "hymba.start_count", shared_key[] = "hymba.attention.shared_layers";
 
-/* What layers without keys of their own see is what the last layer left that has some, and as wide a window. */
+/* Layers without keys of their own share those of the last layer that has some, and must have the same window. */
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t own = -1;
@@ -87,14 +87,14 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* The number of a layer that a list has; -1: it is none. */
+/* A list item as a layer's index; -1: it is none. */
 static int64_t layer_of(const cJSON *item, const struct pp_hparams *hp)
 {
     const double l = cJSON_IsNumber(item) ? item->valuedouble : -1;
     return l >= 0 && l < (double)hp->n_layer && trunc(l) == l ? (int64_t)l : -1;
 }
 
-/* Lists of layers, of which the first has keys that the others see. */
+/* kv_reuse_group: lists of layers which share the keys of the list's first one. */
 static enum pp_code read_groups(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char key[] = "kv_reuse_group";
@@ -127,12 +127,12 @@ static enum pp_code read_windows(const cJSON *config, struct pp_hparams *hp, str
             return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something that is no layer's number", key);
         hp->layer[l] |= hp->window ? PP_LAYER_WIDE : 0;
     }
-    if (!code && hp->window) /* a row sees so many before its own */
+    if (!code && hp->window) /* theirs does not count the row's own position */
         hp->window++;
     return code;
 }
 
-/* Heads are rotated by a base that is larger the longer contexts are than those of the first training. */
+/* NTK-aware scaling by the ratio of the context to that of the first training. */
 static enum pp_code read_rope(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const kinds[] = {"ntk", "default", NULL};
@@ -155,7 +155,7 @@ static enum pp_code read_rope(const cJSON *config, struct pp_hparams *hp, struct
     return PP_OK;
 }
 
-/* What the family's code could compute otherwise, and no model does. */
+/* Refuses options of the family's code that no model uses. */
 static enum pp_code refuse_others(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const none[] = {"none", NULL};
@@ -180,7 +180,7 @@ static enum pp_code refuse_others(const cJSON *config, const struct pp_hparams *
     return code;
 }
 
-/* Values of attention are as wide as Mamba's channels. */
+/* All heads of attention's values together are as wide as Mamba's channels. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);

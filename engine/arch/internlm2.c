@@ -1,6 +1,6 @@
-/* internlm2.c - InternLM 2 and Baichuan: Llama whose folders have q, k and v in one matrix: of one head of k after the
- * other, or one behind the other. Baichuan 13B has ALiBi instead of rotated heads; in Baichuan M1 the position before
- * is part of keys and values, and layers with a window have heads of other sizes. */
+/* internlm2.c - InternLM 2 and Baichuan: Llama whose folders have a fused qkv, ordered by KV head in InternLM 2, as q,
+ * k and v in Baichuan. Baichuan 13B has ALiBi instead of RoPE. In Baichuan M1 (arXiv 2502.12671) keys and values are
+ * convolved with those of the position before, and layers with a window have heads of another size. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -59,7 +59,7 @@ static const struct pp_arch_default baichuan_defaults[] = {
     {.json = NULL},
 };
 
-/* The 13B has ALiBi, which nothing tells but the number of its layers. */
+/* The 13B has ALiBi, which only its number of layers reveals. */
 static void find_alibi(struct pp_hparams *hp)
 {
     enum { LAYERS_13B = 40 };
@@ -113,9 +113,9 @@ static const struct pp_arch_name m1_names[] = {
 };
 static const char *const m1_classes[] = {"BaichuanM1ForCausalLM", "baichuan_m1", NULL};
 static const char m1_layers[] = "sliding_window_layers";
-enum { TAPS = 2 }; /* of all models */
+enum { TAPS = 2 }; /* in all models */
 
-/* What follows from heads of layers with a window. */
+/* Completes the fields of layers with a window. */
 static void finish_m1(struct pp_hparams *hp)
 {
     hp->kv_taps = TAPS;
@@ -124,7 +124,7 @@ static void finish_m1(struct pp_hparams *hp)
     pp_layers_local_rope(hp);
 }
 
-/* Layers in the list have a window, and heads of other sizes, all of them together as wide as the model. */
+/* Listed layers have a window, and other numbers of heads, whose size is n_embd / their number. */
 static enum pp_code m1_windows(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, m1_layers), *item;
@@ -198,7 +198,7 @@ static void m1_to_config(const struct pp_hparams *hp, struct cJSON *config)
         pp_config_put(config, local ? "num_swa_attention_heads" : "num_attention_heads", shape.n_head);
         pp_config_put(config, local ? "num_swa_key_value_heads" : "num_key_value_heads", shape.n_head_kv);
     }
-    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim"); /* which follows */
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim"); /* it follows from the others */
     pp_config_put(config, "sliding_window", hp->window);
     pp_config_put(config, "conv_window", TAPS);
 }

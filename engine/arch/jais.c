@@ -1,6 +1,6 @@
-/* jais.c - the first Jais (arXiv 2308.16149): GPT-2 with ALiBi, a gate in the feed-forward part, and scores that are
- * divided by the size of heads. Folders say what embeddings and logits are multiplied by; in GGUF files the weights
- * are. */
+/* jais.c - the first Jais (arXiv 2308.16149): GPT-2 with ALiBi, a gate in the feed-forward part, and scores divided by
+ * the head size. Folders have multipliers of embeddings and logits; in GGUF files the weights are multiplied
+ * already. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -24,14 +24,14 @@ static const struct pp_arch_name names[] = {
     LAYER("mlp.c_proj", "ffn_down", PP_HF_TRANSPOSED),
     {.hf = NULL},
 };
-/* Slopes follow from the number of heads. */
+/* Ignored: ALiBi's slopes, which follow from the number of heads. */
 static const char *const ignored[] = {".attn.bias", ".attn.masked_bias", "relative_pe.slopes", NULL};
 static const char *const classes[] = {"JAISLMHeadModel", "jais", NULL};
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
-static const float ALIBI = 8; /* of all models so far */
+static const float ALIBI = 8; /* in all models so far */
 
 static enum pp_code expect(const cJSON *config, const char *key, const char *word, struct pp_error *err)
 {
@@ -42,7 +42,7 @@ static enum pp_code expect(const cJSON *config, const char *key, const char *wor
                    word);
 }
 
-/* A number under either of its names. */
+/* A number under either of two keys. */
 static enum pp_code either(const cJSON *config, const char *key, const char *other, float *v, struct pp_error *err)
 {
     return pp_config_float(config, cJSON_HasObjectItem(config, key) ? key : other, v, err);
@@ -86,7 +86,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : read_scales(config, hp, err);
 }
 
-/* Only ours say what scores are multiplied by. */
+/* Only our files have a key for the scale of scores. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     const float alibi = pp_hparams_alibi(g, "jais");
@@ -97,7 +97,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-/* Embeddings are multiplied already; logits that are made of them are not. */
+/* Embeddings are multiplied already; if they are the output, its logits are not. */
 static void scaled_config(const struct pp_hparams *hp, bool tied, cJSON *config)
 {
     static const char *const gone[] = {"mup_embeddings_scale", "embeddings_scale", "mup_width_scale", "width_scale",

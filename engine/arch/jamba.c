@@ -1,5 +1,6 @@
-/* jamba.c - Jamba (arXiv 2403.19887): Mamba in most layers, whose scan is given normed values, in each few attention
- * that does not know positions; every layer has a feed-forward part, in each few a mixture of experts. */
+/* jamba.c - Jamba (arXiv 2403.19887): Mamba in most layers, with norms of dt, B and C; attention without positions in
+ * every attn_layer_period-th; and a feed-forward part in every layer, in every expert_layer_period-th one as
+ * experts. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
@@ -46,7 +47,7 @@ static const struct pp_scan_keys scan_keys = {.taps = "mamba_d_conv", .key_dim =
                                               .rank = "mamba_dt_rank", .expand = "mamba_expand"};
 static const struct pp_expert_keys expert_keys = {.n = "num_experts", .n_used = "num_experts_per_tok"};
 
-/* A mixture of one expert is none; and no layer is rotated. */
+/* A mixture of one expert counts as none; no layer is rotated. */
 static void finish(struct pp_hparams *hp)
 {
     int64_t n_dense = 0;
@@ -65,7 +66,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* Layers of a kind: each period-th, the first of them being that of the offset; the keys begin with its name. */
+/* Layers of a kind: KIND_layer_period and KIND_layer_offset, the first of them. */
 struct every {
     int64_t period, offset;
 };
@@ -89,7 +90,7 @@ static bool is_one(const struct every *e, int64_t l)
     return l % e->period == e->offset;
 }
 
-/* What finds again those of the layers that have, or lack, a bit. */
+/* The reverse: a period and offset for the layers that have, or lack, a bit. */
 static void put_every(const struct pp_hparams *hp, uint8_t bit, const char *kind, cJSON *config)
 {
     struct every e = {.period = 0, .offset = hp->n_layer};
@@ -99,7 +100,7 @@ static void put_every(const struct pp_hparams *hp, uint8_t bit, const char *kind
             e.period = e.offset < l ? l - e.offset : 0;
             e.offset = e.period ? e.offset : l;
         }
-    if (!e.period) /* there is no second one */
+    if (!e.period) /* there is only one such layer */
         e.period = e.offset < hp->n_layer ? hp->n_layer : hp->n_layer + 1;
     snprintf(key, sizeof key, "%s_layer_period", kind);
     pp_config_put(config, key, e.period);

@@ -1,7 +1,7 @@
-/* jet_nemotron.c - Jet-Nemotron (arXiv 2508.15884): Qwen 2 in most of whose layers the gated delta rule stands in place
- * of attention, its values behind a convolution whose taps are made for each position (decoder_delta.c), and in some of
- * the others a window. Of JetVLM's folders the text (wrapped.c). Its files are pippin's own, with the words of
- * Qwen3-Next's. */
+/* jet_nemotron.c - Jet-Nemotron (arXiv 2508.15884): Qwen 2, in most layers with the gated delta rule in place of
+ * attention and values convolved by taps that are computed for each position (decoder_delta.c); some of the other
+ * layers have a window. Of JetVLM's folders the language model (wrapped.c). Only pippin makes GGUF files of it, with
+ * Qwen3-Next's keys. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>
@@ -36,14 +36,14 @@ static const struct pp_arch_default defaults[] = {
 };
 static const char states_word[] = "jet", window_word[] = "swa", all_word[] = "attn";
 static const char parts_key[] = "efficient_attention_config", types_key[] = "layer_types";
-static const float usual_eps = 1e-5f; /* of what states give */
+static const float usual_eps = 1e-5f; /* of the norm of the states' output */
 
 static int64_t n_values(const struct pp_hparams *hp)
 {
     return hp->n_state_head * hp->state_value_dim;
 }
 
-/* 0 would be the epsilon of all norms. */
+/* A state_eps of 0 would stand for the model's epsilon. */
 static enum pp_code check_eps(const struct pp_hparams *hp, struct pp_error *err)
 {
     return hp->state_eps > 0 ? PP_OK
@@ -58,7 +58,7 @@ static const char rank_key[] = "jet_nemotron.ssm.tap_rank", eps_key[] = "jet_nem
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     if (!pp_gguf_has(g, rank_key))
-        return PP_OK; /* no layer has states */
+        return PP_OK; /* there are no layers with states */
     enum pp_code code = pp_delta_from_gguf(g, hp, err);
     if (!code)
         code = pp_gguf_need_int(g, rank_key, &hp->tap_rank, err);
@@ -85,7 +85,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* A number, which published configurations have as text. */
+/* A number, which published configurations have as a string. */
 static enum pp_code read_eps(const cJSON *states, float *eps, struct pp_error *err)
 {
     const cJSON *item = pp_json_member(states, "norm_eps");
@@ -159,7 +159,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     bool recurs = false, windowed = false;
     int64_t l = 0;
     if (code || !types || cJSON_IsNull(types))
-        return code; /* all layers have attention to all positions */
+        return code; /* all layers have full attention */
     if (!cJSON_IsArray(types) || cJSON_GetArraySize(types) != hp->n_layer)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", types_key,
                        (long long)hp->n_layer);
@@ -183,7 +183,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code;
 }
 
-/* A quotient by which n is divided to something that other programs round down to m. */
+/* n / m, slightly larger if it is not whole, so that truncating n / quotient gives m again. */
 static double quotient(int64_t n, int64_t m)
 {
     return n % m ? (double)n / (double)m * (1 + 1e-9) : (double)(n / m);

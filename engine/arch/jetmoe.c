@@ -1,5 +1,5 @@
-/* jetmoe.c - JetMoE (arXiv 2404.07413): mixtures of experts in the feed-forward part and of heads in attention
- * (decoder_head_mixture.c), with something added behind each. Its files are pippin's own. */
+/* jetmoe.c - JetMoE (arXiv 2404.07413): experts in the feed-forward part and in attention (decoder_head_mixture.c),
+ * each with a bias for their sum. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -34,7 +34,7 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys expert_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok",
                                                   .n_ff = "intermediate_size"};
 
-/* A query's head goes with the same head of keys whichever expert made it. */
+/* Query head i of every expert uses KV head i. */
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->head_mixture = hp->heads_tiled = true;
@@ -73,7 +73,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put_experts(hp, &expert_keys, config);
     pp_config_put_text(config, "activation_function", "silu");
     pp_config_put(config, "kv_channels", hp->head_dim);
-    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim"); /* another name for that */
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim"); /* it is kv_channels here */
 }
 
 const struct pp_arch pp_arch_jetmoe = {

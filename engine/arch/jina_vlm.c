@@ -1,8 +1,7 @@
-/* jina_vlm.c - folders of jina-vlm (arXiv 2512.04032), as its own code has them and as MLX does: the text is a Qwen 3
- * under names and in matrices of its own, whose numbers stand in objects within objects. Queries, keys and values are
- * one matrix, and so are what a gate multiplies and, behind it, the gate. What is made of them is Qwen 3's. The rows of
- * embeddings that are for pictures are left out, as no text has their tokens; and so are biases of queries, keys and
- * values, which lie there as zeros that nothing has trained. */
+/* jina_vlm.c - folders of jina-vlm (arXiv 2512.04032), in the format of its own code and MLX's. The language model is
+ * Qwen 3 with other names, with hyperparameters in nested objects, a fused qkv, and up and gate in one matrix, in that
+ * order. It becomes an ordinary Qwen 3. Left out are embeddings of image tokens, which no text has, and biases of q, k
+ * and v, which are untrained zeros. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -19,7 +18,7 @@
 
 static const struct pp_arch_name names[] = {
     {.hf = "embedding.embedding", .gguf = "token_embd.weight", .whole = true, .read_only = true},
-    ONE("embedding", "token_embd"), /* where there are no further rows */
+    ONE("embedding", "token_embd"), /* in folders without the rows for images */
     ONE("ln_f", "output_norm"),
     ONE("lm_head", "output"),
     ONE(LAYER "attn_lnorm", "blk.{}.attn_norm"),
@@ -30,7 +29,7 @@ static const struct pp_arch_name names[] = {
     ONE(LAYER "ffn_lnorm", "blk.{}.ffn_norm"),
     HALVES("ffn.up.weight"),
     ONE(LAYER "ffn.down", "blk.{}.ffn_down"),
-    /* as MLX calls them */
+    /* MLX's names */
     ONE(LAYER "attn_norm", "blk.{}.attn_norm"),
     TOGETHER("attn.qkv"),
     ONE(LAYER "attn.q_norm", "blk.{}.attn_q_norm"),
@@ -47,7 +46,7 @@ static const char *const others[] = {"model.vision_model.", "vision_model.", "vl
                                      "language_model.embedding.new_embedding", NULL};
 static const struct pp_arch_parts parts = {.model_type = "jvlm", .prefixes = prefixes, .others = others};
 
-/* Heads and the feed-forward part's size are not said where other families say them: they are read below. */
+/* Placeholders for the common reader; the numbers of heads and the feed-forward width are read below. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": 1, \"rope_theta\": 1000000}"},
     {.json = NULL},
@@ -59,7 +58,7 @@ static enum pp_code not_so(const char *key, struct pp_error *err)
                    "which pippin does not run in jina-vlm's folders", key);
 }
 
-/* Flags that must be so, or that there must not be; otherwise: what a key is that is not there. NULL at the end. */
+/* Flags that must have a value; otherwise: the value of an absent key. NULL at the end. */
 struct flag {
     const char *key;
     bool otherwise, wanted;
@@ -73,7 +72,7 @@ static enum pp_code check_flags(const cJSON *config, const struct flag *flags, s
     return PP_OK;
 }
 
-/* Numbers that there must not be, or that must be this one. */
+/* Numbers that must be absent or have this value. */
 static enum pp_code check_absent(const cJSON *config, const char *key, double same, struct pp_error *err)
 {
     const cJSON *item = pp_json_member(config, key);
@@ -81,13 +80,13 @@ static enum pp_code check_absent(const cJSON *config, const char *key, double sa
     return absent ? PP_OK : not_so(key, err);
 }
 
-/* A norm, whose epsilon is added to what is read. */
+/* A norm's object, from which the epsilon is read. */
 static enum pp_code read_norm(const cJSON *config, float *eps, struct pp_error *err)
 {
     static const char *const types[] = {"rms", NULL};
     static const struct flag flags[] = {{"with_affine", true, true}, {"bias", false, false}, {NULL, false, false}};
     const cJSON *norm = pp_json_member(config, "lnorm_config");
-    if (!cJSON_IsString(pp_json_member(norm, "type"))) /* it would be a LayerNorm */
+    if (!cJSON_IsString(pp_json_member(norm, "type"))) /* the default is LayerNorm */
         return not_so("lnorm_config", err);
     enum pp_code code = pp_config_word(norm, "type", types, err);
     if (!code)
@@ -174,7 +173,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_int(config, "max_sequence_length", &hp->n_ctx_train, err);
     if (!code)
         code = pp_config_int(config, "max_position_embeddings", &hp->n_ctx_train, err);
-    return code ? code : pp_config_rope(config, hp, err); /* once more, with the heads there are */
+    return code ? code : pp_config_rope(config, hp, err); /* again, now that the head size is known */
 }
 
 const struct pp_arch pp_arch_jina_vlm = {

@@ -1,7 +1,7 @@
-/* k2_horizon.c - K2 Horizon (0.9B, 7B, 36B-A4B): Llama whose norms of the residual stream are by a few parts of it,
- * each by its own mean square. Layers with experts (DeepSeek V3's, with sigmoids and a bias that only chooses) have
- * them for values as well (MoVA, decoder_head_mixture.c); heads may be normed with a vector for each, and what
- * attention gives may have gates. Programs do not agree on heads that are rotated in part. */
+/* k2_horizon.c - K2 Horizon (0.9B, 7B, 36B-A4B): Llama whose norms of the stream are by groups, each with its own mean
+ * square. Layers with experts (DeepSeek V3's, with sigmoids and a bias for the choice) have experts for values as well
+ * (MoVA, decoder_head_mixture.c); heads may have norms with a vector for each, and attention may be gated. Partly
+ * rotated heads are refused, as programs do not agree on them. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -47,11 +47,11 @@ static enum pp_code finish(struct pp_hparams *hp, int64_t n, struct pp_error *er
                        (long long)hp->n_embd, (long long)n);
     hp->norm_groups = n > 1 ? n : 0;
     hp->flat_head_norms = hp->qk_norm;
-    if (!hp->n_expert) { /* only layers with experts have any of values */
+    if (!hp->n_expert) { /* only layers with experts have experts for values */
         hp->n_value_expert = hp->n_value_expert_used = 0;
         hp->expert_shares = hp->expert_sigmoids = false;
     }
-    if (hp->n_value_expert && hp->expert_shares) /* some norm them all the same */
+    if (hp->n_value_expert && hp->expert_shares) /* implementations disagree on normalising these weights */
         return pp_fail(err, PP_ERR_UNSUPPORTED, "experts of values whose weights do not add up to 1 are not supported");
     return PP_OK;
 }
@@ -75,7 +75,7 @@ static enum pp_code refuse_others(const cJSON *config, const struct pp_hparams *
     return code ? code : pp_config_activation(config, "hidden_act", pp_silu_names, err);
 }
 
-/* Layers without experts are the first ones: files have no words for others. */
+/* Layers without experts must come first: GGUF files cannot express another order. */
 static enum pp_code read_dense(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t n = 0;

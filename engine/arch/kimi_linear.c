@@ -1,7 +1,7 @@
-/* kimi_linear.c - Kimi Linear (arXiv 2510.26692): in three of four layers a delta rule whose states decay row by row,
- * in the fourth latent attention that knows no positions; DeepSeek V3's experts in all layers but the first few. And
- * Kimi K3, which has bounds of decays, gates of attention, narrower experts, and attention to what came into earlier
- * layers; its configurations have the same model_type. */
+/* kimi_linear.c - Kimi Linear (arXiv 2510.26692): in three of four layers Kimi delta attention, a delta rule with a
+ * decay for each row of a state; in the fourth latent attention without positions; DeepSeek V3's experts in all but
+ * the first layers. And Kimi K3, with bounded decays, gated latent attention, narrower experts, and attention
+ * residuals (decoder.c); its configurations have the same model_type. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -59,13 +59,13 @@ static const struct pp_expert_keys expert_keys = {
     .n_groups = "num_expert_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
     .n_dense = "first_k_dense_replace", .normed = "moe_renormalize", .scale = "routed_scaling_factor"};
 
-/* As transformers calls them. */
+/* transformers' names. */
 static const struct pp_expert_keys plain_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
     .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
-/* A state of each head, as wide as it is long; attention that is not rotated. */
+/* Fixed properties: one square state for each head; no RoPE. */
 static void set_states(struct pp_hparams *hp, int64_t head_dim)
 {
     hp->kda = true;
@@ -79,7 +79,7 @@ static void set_states(struct pp_hparams *hp, int64_t head_dim)
 
 static const char head_key[] = "kda.head_dim", taps_key[] = "ssm.conv_kernel";
 
-/* "kimi-linear.kda.head_dim"; memory of the caller's. */
+/* Writes "kimi-linear.kda.head_dim" or the like to the caller's buffer. */
 static const char *key_of(const struct pp_hparams *hp, const char *name, char full[80])
 {
     snprintf(full, 80, "%s.%s", hp->arch, name);
@@ -107,13 +107,13 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* Whether transformers wrote it, which has no object for states, and keys as other families have them. */
+/* Whether it is transformers' format, without linear_attn_config and with other families' keys. */
 static bool is_plain(const cJSON *config)
 {
     return cJSON_HasObjectItem(config, "linear_head_dim");
 }
 
-/* What Kimi K3's configurations say under the same name. */
+/* Refuses Kimi K3's configurations, which have the same model_type. */
 static enum pp_code check_known(const cJSON *config, const cJSON *states, struct pp_error *err)
 {
     static const char *const others[] = {"routed_expert_hidden_size", "gate_lower_bound"};
@@ -131,7 +131,7 @@ static enum pp_code check_known(const cJSON *config, const cJSON *states, struct
     return pp_config_activation(config, "hidden_act", pp_silu_names, err);
 }
 
-/* Layers are counted from 1. */
+/* Layers are numbered from 1. */
 static enum pp_code layers_from_config(const cJSON *states, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(states, "kda_layers"), *item;

@@ -1,6 +1,6 @@
-/* laguna.c - Laguna: what attention gives is weighed by softpluses, one for each head or for each value; routing as
- * DeepSeek-V3 has it, beside an expert that every row uses. Smaller models have windows in three of four layers, with
- * heads of their own number and a RoPE of their own. */
+/* laguna.c - Laguna: attention gated by a softplus for each head or for each value; DeepSeek-V3's routing with a
+ * shared expert. Smaller models have a window in three of four layers, with another number of heads and a RoPE of
+ * their own. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -65,7 +65,7 @@ static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, str
     float part = 1;
     enum pp_code code = PP_OK;
     if (!cJSON_HasObjectItem(config, "layer_types"))
-        return PP_OK; /* all see everything */
+        return PP_OK; /* all layers have full attention */
     code = pp_config_window(config, 512, hp, err);
     if (!code)
         code = pp_config_layer_types(config, hp, err);
@@ -141,7 +141,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */
 
-/* Where files do not list them, each fourth layer from the first on has no window. */
+/* Without a list in the file, layers 0, 4, 8 ... have no window. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     double base = (double)hp->rope_base;

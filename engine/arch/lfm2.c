@@ -1,6 +1,6 @@
-/* lfm2.c - LFM2 (Liquid AI; arXiv 2511.23404), and its mixtures of experts with the routing of DeepSeek-V3: most layers
- * have a short convolution between two gates in place of attention, out_proj(C * conv(B * x)) with B, C and x =
- * in_proj(h). GGUF files call the norm behind the last layer token_embd_norm. */
+/* lfm2.c - LFM2 (Liquid AI; arXiv 2511.23404) and its mixtures of experts with DeepSeek-V3's routing: most layers have
+ * a gated short convolution in place of attention, out_proj(C * conv(B * x)) with B, C, x = in_proj(h). GGUF files
+ * call the norm after the last layer token_embd_norm. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -68,7 +68,7 @@ static const struct pp_arch_default moe_defaults[] = {
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* A type for each layer; the first configurations have a list of the layers with attention instead. */
+/* layer_types; early configurations list the layers with attention instead. */
 static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *full = cJSON_GetObjectItemCaseSensitive(config, "full_attn_idxs"), *item;
@@ -80,7 +80,7 @@ static enum pp_code layer_types(const cJSON *config, struct pp_hparams *hp, stru
     return pp_config_layer_words(config, "layer_types", "conv", "full_attention", PP_LAYER_CONVOLVED, hp, err);
 }
 
-/* How wide the feed-forward part is, where that only follows from numbers. */
+/* The width of the feed-forward part with block_auto_adjust_ff_dim. */
 static enum pp_code feed_forward(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float part = 1;
@@ -141,7 +141,7 @@ static void common_to_config(const struct pp_hparams *hp, cJSON *config)
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     common_to_config(hp, config);
-    pp_config_put(config, "block_dim", hp->n_embd); /* MLX wants to be told */
+    pp_config_put(config, "block_dim", hp->n_embd); /* MLX requires it */
     pp_config_put(config, "block_ff_dim", hp->n_ff);
     cJSON_AddFalseToObject(config, "block_auto_adjust_ff_dim");
     pp_config_put(config, "block_multiple_of", 256);

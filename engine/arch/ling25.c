@@ -1,6 +1,7 @@
-/* ling25.c - Ring linear 2.0 (arXiv 2510.19338) and Ling 2.5 (inclusionAI): lightning attention (arXiv 2401.04658) in
- * all layers of a group but the last. Queries and keys are normed and rotated, what states give is normed in groups.
- * The last layer has the usual attention in Ring linear, and latent attention in Ling 2.5. Experts are Ling 2.0's. */
+/* ling25.c - Ring linear 2.0 (arXiv 2510.19338) and Ling 2.5 (inclusionAI): layers come in groups, all but the last of
+ * a group with lightning attention (arXiv 2401.04658), whose queries and keys are normalised and rotated and whose
+ * output is normalised by group of heads. The last has ordinary attention in Ring linear, latent attention in Ling
+ * 2.5. Experts are Ling 2.0's. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -36,7 +37,7 @@ static const struct pp_arch_name hybrid_names[] = {
 };
 static const char *const linear_classes[] = {"BailingMoeLinearV2ForCausalLM", "bailing_moe_linear",
                                              "bailing_moe_linear_v2", NULL};
-/* Their model_type is bailing_hybrid, as Ling 3's is, which folders that name no class are taken for. */
+/* Their model_type bailing_hybrid is also Ling 3's; a folder without a class is taken for Ling 3. */
 static const char *const hybrid_classes[] = {"BailingMoeV2_5ForCausalLM", "bailing_moe_v2_5", NULL};
 static const struct pp_arch_default linear_defaults[] = {
     {.json = "{\"partial_rotary_factor\": 0.5, \"num_experts_per_tok\": 8, \"norm_topk_prob\": true,"
@@ -50,7 +51,7 @@ static const struct pp_arch_default hybrid_defaults[] = {
     {.json = NULL},
 };
 
-/* States of each head, as wide as they are long. */
+/* One square state for each head. */
 static void set_states(struct pp_hparams *hp, int64_t head_dim)
 {
     hp->lightning = true;
@@ -60,7 +61,7 @@ static void set_states(struct pp_hparams *hp, int64_t head_dim)
         hp->attn_scale = 1.0f / sqrtf((float)(hp->qk_nope_dim + hp->rope_dim));
 }
 
-/* 0 groups would be MiniMax's states. */
+/* state_groups of 0 would stand for MiniMax's variant. */
 static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *err)
 {
     if (hp->state_groups < 1)
@@ -71,7 +72,7 @@ static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *e
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* What the families' configurations have words for, and no published model has. */
+/* Refuses settings that no published model has. */
 static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 {
     static const char *const absent[] = {"norm_head", "use_low_rank", "use_linear_gqa", "use_mla_nope", "use_nGPT",
@@ -116,7 +117,7 @@ static enum pp_code linear_from_config(const cJSON *config, struct pp_hparams *h
     return common_from_config(config, hp->head_dim, hp, err);
 }
 
-/* Both kinds of layers rotate by the same frequencies. */
+/* Both kinds of layers share one RoPE. */
 static enum pp_code hybrid_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const int64_t head_dim = hp->head_dim;
@@ -158,7 +159,7 @@ static void hybrid_to_config(const struct pp_hparams *hp, cJSON *config)
     cJSON_AddTrueToObject(config, "rope_interleave");
 }
 
-/* --- GGUF, which is pippin's own --------------------------------------------------------------------------------- */
+/* --- GGUF, as only pippin writes it ------------------------------------------------------------------------------ */
 
 static const char *key_of(const struct pp_hparams *hp, const char *name, char full[128])
 {

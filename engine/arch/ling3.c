@@ -1,5 +1,5 @@
-/* ling3.c - Ling 3 and Ring 3 (inclusionAI): Kimi Linear's delta rule in most layers, with decays that have a bound and
- * one matrix where Kimi Linear has a product of two; in the last layer of each group, and in those that are left over,
+/* ling3.c - Ling 3 and Ring 3 (inclusionAI): Kimi Linear's delta rule in most layers, with bounded decays and single
+ * matrices in place of its low-rank pairs; in the last layer of each group, and in layers after the last whole group,
  * latent attention with a gate for each head; DeepSeek V3's experts. */
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -54,7 +54,7 @@ const struct pp_expert_keys pp_ling_expert_keys = {
     .shared_n_ff = "moe_shared_expert_intermediate_size", .n_dense = "first_k_dense_replace",
     .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
-/* A state of each head, as wide as it is long, behind decays with a bound. */
+/* Fixed properties: one square state for each head, bounded decays. */
 static enum pp_code set_states(struct pp_hparams *hp, int64_t head_dim, float bound, struct pp_error *err)
 {
     if (!(bound < 0 && isfinite(bound)))
@@ -112,7 +112,7 @@ enum pp_code pp_ling_groups_from_config(const cJSON *config, struct pp_hparams *
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* What bounds gates in some layers, of experts and of the one that every row uses; null and 0: nothing does. */
+/* Bounds of gates by layer, of experts and of the shared expert; null and 0: none. */
 static void bounds_from(const cJSON *config, const char *key, const struct pp_hparams *hp, float *bounds)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key);
@@ -128,7 +128,7 @@ static bool is_set(const cJSON *config, const char *key)
     return cJSON_IsTrue(item) || (cJSON_IsNumber(item) && item->valuedouble != 0);
 }
 
-/* What the family's configurations have words for, and no published model has. */
+/* Refuses settings that no published model has. */
 static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 {
     static const char gates[] = "gated_attention_proj_granularity_type";

@@ -1,5 +1,6 @@
-/* llama.c - Llama 1 to 3 and what is built alike (Mistral, Yi, TinyLlama, ...), and Mixtral, whose feed-forward part is
- * a mixture of experts. Of Mistral 3 the part that reads and writes text; GGUF files call its family mistral3. */
+/* llama.c - Llama 1 to 3 (arXiv 2302.13971, 2307.09288, 2407.21783) and models of the same architecture (Mistral, Yi,
+ * TinyLlama ...), and Mixtral with experts (arXiv 2401.04088). Of Mistral 3 the language model, whose GGUF family is
+ * mistral3. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -56,7 +57,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* Ministral 3's scores grow with the position. */
+/* Ministral 3's scores grow with the position (llama_4_scaling_beta). */
 static enum pp_code from_ministral(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
@@ -68,7 +69,7 @@ static enum pp_code from_ministral(const cJSON *config, struct pp_hparams *hp, s
     return code ? code : pp_config_window(config, 0, hp, err);
 }
 
-/* IQuest Coder's configurations have words for more than its published models do. */
+/* Refuses options of IQuest Coder's configuration that its published models do not use. */
 static enum pp_code check_iquest(const cJSON *config, struct pp_error *err)
 {
     if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "clip_qkv")))
@@ -80,7 +81,7 @@ static enum pp_code check_iquest(const cJSON *config, struct pp_error *err)
     return PP_OK;
 }
 
-/* InternLM 1 says in an object of its own how it rotates. */
+/* InternLM 1 has RoPE's parameters in an object of its own. */
 static enum pp_code from_internlm(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rotary = cJSON_GetObjectItemCaseSensitive(config, "rotary");
@@ -98,8 +99,8 @@ static enum pp_code from_internlm(const cJSON *config, struct pp_hparams *hp, st
     return code || !dynamic ? code : pp_config_float(rotary, "scaling_factor", &hp->rope_factor, err);
 }
 
-/* Only Mistral has a window, in all layers; it is 4096 when the configuration does not mention it, and null switches it
- * off. Mixtral has one if it says so. Llama never looks at such a number. */
+/* Mistral has a window in all layers, 4096 if the key is absent and none if it is null. Mixtral has one only if the
+ * key is there. Llama ignores it. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
@@ -124,12 +125,12 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : pp_config_int(config, "num_experts_per_tok", &hp->n_expert_used, err);
 }
 
-/* Some keys have other names in files of ollama's. */
+/* ollama's files have other names for some keys. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     double beta = 0, multiplier = 0, fast = (double)hp->rope_beta_fast, slow = (double)hp->rope_beta_slow;
     (void)err;
-    hp->n_ff_expert = hp->n_ff; /* Mixtral's files have no key of its own for it */
+    hp->n_ff_expert = hp->n_ff; /* Mixtral's files have no expert_feed_forward_length */
     if (pp_gguf_float(g, "mistral3.attention.temperature_scale", &beta) ||
         pp_gguf_float(g, "mistral3.rope.scaling_beta", &beta))
         pp_gguf_int(g, "mistral3.rope.scaling.original_context_length", &hp->rope_orig_ctx);
@@ -145,7 +146,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-/* Ministral 3's part of the RoPE scaling, which may be nothing else. */
+/* Ministral 3's keys within the RoPE parameters, which need not scale anything. */
 static void put_temperature(const struct pp_hparams *hp, struct cJSON *config)
 {
     cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");

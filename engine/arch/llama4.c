@@ -1,7 +1,7 @@
-/* llama4.c - Llama 4 (Scout, Maverick), the part that reads and writes text: attention within chunks of the text in
- * three of four layers, whose heads are rotated and perhaps normed by nothing but their length; in the others all is
- * seen, nothing is rotated, and scores grow with the position. One of the experts works beside one that every token
- * uses; its weight, a sigmoid, multiplies what goes into it. */
+/* llama4.c - the language model of Llama 4 (Scout, Maverick; transformers, models/llama4): in three of four layers
+ * chunked attention with rotated heads, normalised without weights in some models; in the others full attention
+ * without RoPE and scores that grow with the position. One routed expert, whose input is multiplied by its sigmoid
+ * weight, and one shared expert. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -43,9 +43,9 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-enum { WITHOUT_NORMS = 128 }; /* experts of the model whose heads are not normed: GGUF files do not say it */
+enum { WITHOUT_NORMS = 128 }; /* GGUF files have no key for it: the model with so many experts has no norms of heads */
 
-/* A list, NULL if it is empty or absent. */
+/* A list; NULL: it is empty or absent. */
 static const cJSON *list_of(const cJSON *config, const char *key)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key);
@@ -106,7 +106,7 @@ static void temper(struct pp_hparams *hp, float scale, int64_t length)
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *tuned = cJSON_GetObjectItemCaseSensitive(config, "attn_temperature_tuning"); /* a boolean, or 4 */
+    const cJSON *tuned = cJSON_GetObjectItemCaseSensitive(config, "attn_temperature_tuning"); /* flag or number */
     int64_t length = 8192;
     float scale = 0.1f;
     hp->window = 8192;

@@ -1,9 +1,8 @@
-/* llamas.c - families that are Llama but for a name or two: Seed-OSS (biases of q, k and v), ERNIE 4.5, Arcee (the
- * squared ReLU without a gate), Jais 2 (that, and LayerNorms), Orion (LayerNorms), XVERSE, openPangu, Refact (ALiBi,
- * one head of k and v), Maincoder (norms of each head of q and k, behind the rotation), KORMo, TeleChat (keys and
- * values in one matrix), nanochat (norms without weights, the squared ReLU), Helium (heads whose pairs lie side by
- * side), MiniCPM (numbers that the embeddings, what is added to the residual stream and the logits are multiplied by).
- */
+/* llamas.c - families that are Llama but for small differences: Seed-OSS (biases of q, k and v), ERNIE 4.5, Arcee
+ * (ReLU^2 without a gate), Jais 2 (the same, with LayerNorm), Orion (LayerNorm), XVERSE, openPangu, Refact (ALiBi,
+ * multi-query attention), Maincoder (norms of heads after RoPE), Helium and Lille (neighbouring pairs are rotated),
+ * KORMo, TeleChat (keys and values in one matrix), nanochat (norms without weights, ReLU^2), MiniCPM (multipliers of
+ * embeddings, residual additions and logits). */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -76,7 +75,7 @@ const struct pp_arch pp_arch_ernie45 = {
 
 /* --- Arcee ------------------------------------------------------------------------------------------------------ */
 
-/* Cosmos 3 Edge, what reads and writes text of it (wrapped.c), is such a model by other names. */
+/* The language model of Cosmos 3 Edge (wrapped.c) is such a model with other names. */
 static const char *const arcee_classes[] = {"ArceeForCausalLM", "Cosmos3EdgeTextModel", "arcee", "cosmos3_edge_text",
                                             NULL};
 static const struct pp_arch_name arcee_names[] = {
@@ -165,7 +164,7 @@ static const struct pp_arch_name refact_names[] = {
     {.hf = NULL},
 };
 
-/* Two thirds of four times the width, in steps of 256. */
+/* The feed-forward width: 2/3 of 4 n_embd, rounded up to a multiple of 256. */
 static int64_t refact_ff(int64_t n_embd)
 {
     const int64_t step = 256;
@@ -306,7 +305,7 @@ static const struct pp_arch_default helium_defaults[] = {
     {.json = NULL},
 };
 
-/* Its rows are in the order of Llama's files as they come. */
+/* Folders have the rows of q and k in the order of Llama's GGUF files. */
 const struct pp_arch pp_arch_helium = {
     .name = "helium",
     .file_name = "llama",
@@ -340,8 +339,8 @@ static const struct pp_arch_default lille_defaults[] = {
     {.json = NULL},
 };
 
-/* Feed-forward parts are 8 / 3 as wide as the model, to the nearest multiple of 256, of two the even one; config.json
- * does not say it. */
+/* The feed-forward width, which config.json lacks: 8/3 n_embd, rounded to the nearest multiple of 256, halves to
+ * even. */
 static enum pp_code lille_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const int64_t wanted = 8 * hp->n_embd / 3, below = wanted / 256, rest = wanted % 256;
@@ -363,7 +362,7 @@ static void lille_to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "block_size", hp->n_ctx_train);
 }
 
-/* Llama with names and numbers of its own; its rows are in the order of Llama's files as they come. */
+/* Llama with names and keys of its own. Folders have the rows of q and k in the order of Llama's GGUF files. */
 const struct pp_arch pp_arch_lille = {
     .name = "lille-130m",
     .file_name = "llama",
@@ -388,7 +387,7 @@ static const struct pp_arch_name kormo_names[] = {
     {.hf = NULL},
 };
 
-/* Llama, whose norms have other names. Other programs call its files Qwen 2's. */
+/* Llama with other names of norms. Other programs write its GGUF files as Qwen 2. */
 const struct pp_arch pp_arch_kormo = {
     .name = "kormo",
     .file_name = "llama",
@@ -423,10 +422,10 @@ static const struct pp_arch_default telechat_defaults[] = {
     {.json = "{\"layer_norm_epsilon\": 1e-5, \"seq_length\": 8192, \"tie_word_embeddings\": true}"},
     {.json = NULL},
 };
-enum { TELECHAT_BASE = 8192 }; /* base_seqlen where it is not said */
+enum { TELECHAT_BASE = 8192 }; /* base_seqlen by default */
 
-/* How much larger the base of frequencies is than for contexts of n_base positions: 2^k - 1 for 2^(k - 1) times as
- * many, but for a power that depends on the heads' size. */
+/* NTK-aware scaling: the factor on RoPE's base is alpha^(d / (d - 2)), where alpha is 2^k - 1 for a context 2^(k - 1)
+ * times the base length. */
 static float telechat_growth(double alpha, int64_t head_dim)
 {
     return (float)pow(alpha, (double)head_dim / (double)(head_dim - 2));
@@ -456,7 +455,7 @@ static enum pp_code telechat_from_config(const cJSON *config, struct pp_hparams 
     return PP_OK;
 }
 
-/* The length for which the base would be the usual one, where there is one. */
+/* The reverse: the base length from which rope_base results; 0: there is none. */
 static int64_t telechat_base_length(const struct pp_hparams *hp)
 {
     enum { MOST = 16 };
@@ -480,7 +479,7 @@ static void telechat_to_config(const struct pp_hparams *hp, cJSON *config)
         cJSON_DeleteItemFromObjectCaseSensitive(config, "rope_theta");
 }
 
-/* Llama with other names and biases of the last matrices of both parts; keys and values are one matrix. */
+/* Llama with other names, biases of the output projections of both parts, and keys and values in one matrix. */
 const struct pp_arch pp_arch_telechat = {
     .name = "telechat",
     .file_name = "llama",
@@ -506,7 +505,7 @@ static const struct pp_arch_default nanochat_defaults[] = {
     {.json = NULL},
 };
 
-/* Heads turn the other way round than everybody else's, which is the same as if the halves of each were exchanged. */
+/* Heads rotate in the opposite direction, which is the same as exchanging the halves of each head. */
 static void nanochat_heads(struct pp_hparams *hp)
 {
     hp->qk_norm = hp->rope_backwards = true;
@@ -574,7 +573,7 @@ enum pp_code pp_minicpm_from_config(const cJSON *config, struct pp_hparams *hp, 
     return code;
 }
 
-/* The first files do not say what is the same in all models of that time. */
+/* Early files lack constants of the models of that time. */
 static enum pp_code minicpm_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     (void)err;

@@ -1,8 +1,7 @@
-/* longcat.c - LongCat-Flash (arXiv 2509.01322): a layer has two of each, latent attention and feed-forward part, and
- * beside the first feed-forward part experts, some of which give what they read; what experts give is added behind the
- * second. Here those are two layers, in files, too. Queries and the vector that keys and values are made of are as much
- * larger as they come from fewer values than the stream has. LongCat-Flash-Lite has embeddings of several tokens
- * besides. */
+/* longcat.c - LongCat-Flash (arXiv 2509.01322): a layer has latent attention and a dense feed-forward part twice, and
+ * in parallel with the first feed-forward part experts, some of which return their input; the experts' output is added
+ * after the second. We count them as two layers, as do GGUF files. Queries and latent vectors are scaled by
+ * sqrt(n_embd / rank). LongCat-Flash-Lite has n-gram embeddings as well (decoder_ngram.c). */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -54,7 +53,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"LongcatFlashForCausalLM", "longcat_flash", "LongcatFlashNgramForCausalLM",
                                       "longcat_flash_ngram", NULL};
-static const char *const other_parts[] = {"model.mtp.", NULL}; /* which guess further tokens */
+static const char *const other_parts[] = {"model.mtp.", NULL}; /* multi-token prediction */
 static const struct pp_arch_parts parts = {.model_type = "longcat_flash", .prefixes = NULL, .others = other_parts};
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 131072, \"hidden_size\": 6144, \"ffn_hidden_size\": 12288, \"num_layers\": 28,"
@@ -79,7 +78,7 @@ static float scaled(const struct pp_hparams *hp)
     return plain_scale(hp) * pp_latent_yarn_growth(hp);
 }
 
-/* By how much a vector of so many values is made larger. */
+/* The scale of a vector of so many values: sqrt(n_embd / rank). */
 static float growth(const struct pp_hparams *hp, int64_t rank)
 {
     return sqrtf((float)hp->n_embd / (float)rank);
@@ -101,7 +100,7 @@ static enum pp_code refuse_others(const cJSON *config, const struct pp_hparams *
     return pp_config_activation(config, "hidden_act", pp_silu_names, err);
 }
 
-/* Some models say the token in a list, whose first one it is. */
+/* eos_token_id may be a list, of which the first counts. */
 static enum pp_code read_end(const cJSON *item, int64_t *end, struct pp_error *err)
 {
     const cJSON *one = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 0) : item;
@@ -197,7 +196,7 @@ static const char idle_key[] = "longcat_flash.expert_zero_count", q_key[] = "lon
                   end_key[] = "longcat_flash.ngram.end_token_id",
                   yarn_key[] = "longcat_flash.rope.scaling.yarn_log_multiplier";
 
-/* What a folder says by a word: a vector is made larger by so much, or not at all. */
+/* Checks that a scale is either 1 or the one that config.json's flag stands for. */
 static enum pp_code check_growth(const char *key, double v, double grown, struct pp_error *err)
 {
     if (v == 1 || fabs(v - grown) <= 1e-4 * grown)
@@ -206,7 +205,7 @@ static enum pp_code check_growth(const char *key, double v, double grown, struct
                    key, v, grown);
 }
 
-/* Tables of so many rows, which a folder says in vocabularies. */
+/* The tables' size, which config.json has as a multiple of the vocabulary's. */
 static enum pp_code ngrams_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     if (!pp_gguf_int(g, size_key, &hp->ngram.size))
@@ -241,7 +240,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     hp->yarn_log_multiplier = (float)log_multiplier;
     hp->rope_attn_factor = hp->rope_scaling == PP_ROPE_YARN ? 1.0f : 0.0f;
     hp->attn_scale = (float)q * scaled(hp);
-    hp->latent_scale = kv == 1 ? 0 : (float)kv; /* one number for the same */
+    hp->latent_scale = kv == 1 ? 0 : (float)kv; /* 0 stands for 1 */
     const double q_growth = hp->q_lora_rank > 0 ? (double)growth(hp, hp->q_lora_rank) : 1;
     enum pp_code code = ngrams_from_gguf(g, hp, err);
     if (!code)

@@ -1,8 +1,7 @@
-/* looped.c - families whose layers are gone through several times, one loop after the other, with the same weights but
- * keys and values of each time's own: Nanbeige 4.2, which is Llama's but for that, and Ouro (arXiv 2510.25741), with
- * norms before and behind both parts. The last norm stands behind each loop; positions are the same in all of them.
- * IQuest Coder Loop, Llama's too, goes through them twice, sees in the second loop keys of both (decoder_loops.c), and
- * has the last norm behind that only. */
+/* looped.c - families whose layers are run several times with the same weights, but with a cache for each pass.
+ * Nanbeige 4.2: Llama's layers; Ouro (arXiv 2510.25741): with pre-norms and post-norms. Both apply the last norm after
+ * every pass; positions are the same in all. IQuest Coder Loop: Llama's layers, twice; the second pass also sees the
+ * keys of the first (decoder_loops.c), and the last norm comes only at the end. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -25,7 +24,7 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
 
 static const char *const nanbeige_classes[] = {"NanbeigeForCausalLM", "nanbeige", NULL};
 
-/* What the family's configurations have words for and its published model has not. */
+/* Refuses settings that the published model does not have. */
 static const char *const absent[] = {
     "qk_layernorm", "emb_neighbor_num", "insert_ngram_layer_idx", "ngram_insert_all_layers",
     "enable_double_loop_split", "loop_middle_layers", "loop_share_kv", "enable_hyper_connection", "enable_mhc",
@@ -45,7 +44,8 @@ static enum pp_code check_absent(const cJSON *config, struct pp_error *err)
     return PP_OK;
 }
 
-/* Training weighs what each loop but the last gives; where such weights are left, there are that many loops. */
+/* loop_loss_weights, left from training, has a number for each pass but the last: if it is there, it determines the
+ * number of passes. */
 static enum pp_code nanbeige_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const int n_weights = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(config, "loop_loss_weights"));
@@ -108,7 +108,7 @@ static const struct pp_arch_name ouro_names[] = {
     {.hf = "model.layers.{}.post_attention_layernorm_2", .gguf = "blk.{}.post_ffw_norm"},
     {.hf = NULL},
 };
-/* By the gate a loop before the last may be the one whose output counts; not if all of its chances must add up to 1. */
+/* Ignored: the gate for early exits, since by default all passes are run. */
 static const char *const ouro_ignored[] = {".early_exit_gate.weight", ".early_exit_gate.bias",
                                            ".early_exit_gate.scales", ".early_exit_gate.biases",
                                            ".rotary_emb.inv_freq", NULL};
@@ -181,7 +181,7 @@ static const struct pp_arch_name iquest_names[] = {
     {.hf = NULL},
 };
 
-/* The window is the second loop's own. */
+/* The window is that of the second pass. */
 static enum pp_code iquest_finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->n_loops = 2;

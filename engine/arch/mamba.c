@@ -1,5 +1,5 @@
-/* mamba.c - what families with layers of Mamba (arXiv 2312.00752) or Mamba 2 (arXiv 2405.21060) have in common: the
- * numbers of their states. */
+/* mamba.c - the parameters of states that families with Mamba (arXiv 2312.00752) or Mamba 2 (arXiv 2405.21060) have in
+ * common. */
 #include <cjson/cJSON.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -27,10 +27,10 @@ const struct pp_arch_name pp_mamba_names[] = {
     {.hf = NULL},
 };
 
-/* GGUF's keys of states, Mamba's or not; behind them comes how many values all heads have. */
+/* GGUF's keys of states of any kind; the inner width (ssm.inner_size) is handled separately. */
 static const struct {
     const char *key;
-    size_t place; /* in struct pp_hparams */
+    size_t place; /* offset in struct pp_hparams */
 } state_keys[] = {
     {"ssm.conv_kernel", offsetof(struct pp_hparams, conv_taps)},
     {"ssm.state_size", offsetof(struct pp_hparams, state_key_dim)},
@@ -77,7 +77,7 @@ void pp_states_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     }
 }
 
-/* Bounds of the steps of states would be another computation; one that no step reaches stands for infinity. */
+/* Refuses bounds of dt, unless they are so wide that they have no effect. */
 static enum pp_code check_steps(const cJSON *config, struct pp_error *err)
 {
     static const char *const keys[] = {"time_step_limit", "mamba_dt_limit"};
@@ -110,7 +110,7 @@ enum pp_code pp_mamba_from_config(const cJSON *config, const struct pp_mamba_key
     if (code)
         return code;
     hp->mamba = true;
-    hp->state_value_dim = inner / hp->n_state_head; /* which "auto" means, too */
+    hp->state_value_dim = inner / hp->n_state_head; /* also for "auto" */
     return cJSON_IsString(cJSON_GetObjectItemCaseSensitive(config, keys->head_dim))
                ? PP_OK : pp_config_int(config, keys->head_dim, &hp->state_value_dim, err);
 }
@@ -163,7 +163,7 @@ void pp_mamba_alone(struct pp_hparams *hp)
 
 static const struct {
     const char *key;
-    size_t place; /* in hparams */
+    size_t place; /* offset in struct pp_hparams */
 } scan_numbers[] = {
     {"ssm.conv_kernel", offsetof(struct pp_hparams, conv_taps)},
     {"ssm.state_size", offsetof(struct pp_hparams, state_key_dim)},
@@ -176,18 +176,18 @@ static int64_t *number_at(struct pp_hparams *hp, int i)
     return (int64_t *)(void *)((char *)hp + scan_numbers[i].place);
 }
 
-/* Channels are independent of each other: `heads` are so many that a piece of the state stays in the L1 cache. */
+/* Channels are independent of each other; they are divided into "heads" so that a head's state fits in the L1 cache. */
 static void divide_channels(struct pp_hparams *hp, int64_t inner)
 {
     const int64_t scans = hp->n_scan_head ? hp->n_scan_head : 1;
     int64_t dim = 64;
-    inner = scans > 0 && inner % scans == 0 ? inner / scans : 0; /* of each */
+    inner = scans > 0 && inner % scans == 0 ? inner / scans : 0; /* of each scan */
     while (dim > 16 && inner % dim != 0)
         dim /= 2;
     hp->mamba = true;
     hp->n_state_key_head = 1;
     hp->state_value_dim = dim;
-    hp->n_state_head = inner % dim == 0 ? inner / dim : 0; /* which is refused */
+    hp->n_state_head = inner % dim == 0 ? inner / dim : 0; /* 0 is refused later */
 }
 
 static int64_t channels(const struct pp_hparams *hp)
@@ -241,7 +241,7 @@ enum pp_code pp_scan_from_config(const cJSON *config, const struct pp_scan_keys 
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s cannot be %lld", keys->expand, (long long)expand);
     hp->conv_taps = 4;
     hp->state_key_dim = 16;
-    hp->state_rank = (hp->n_embd + 15) / 16; /* which "auto" means, too */
+    hp->state_rank = (hp->n_embd + 15) / 16; /* also for "auto" */
     for (int i = 0; i < N_SCAN_NUMBERS && !code; i++)
         if (!cJSON_IsString(cJSON_GetObjectItemCaseSensitive(config, names[i])))
             code = pp_config_int(config, names[i], number_at(hp, i), err);

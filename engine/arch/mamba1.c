@@ -1,5 +1,5 @@
-/* mamba1.c - the first Mamba (arXiv 2312.00752) alone, and Falcon Mamba, which norms what its scan is given
- * (arXiv 2410.05355). */
+/* mamba1.c - models of Mamba layers only (arXiv 2312.00752), and Falcon Mamba with norms of dt, B and C (arXiv
+ * 2410.05355). */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -16,7 +16,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"MambaForCausalLM", "mamba", "FalconMambaForCausalLM", "falcon_mamba", NULL};
-/* What decoders are asked for is not there, or means something else: from_config. */
+/* Placeholders for the common reader, whose keys are absent or mean something else here; see from_config. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": 1, \"max_position_embeddings\": 1048576,"
              "\"hidden_size\": 768, \"num_hidden_layers\": 32, \"tie_word_embeddings\": true}"},
@@ -35,7 +35,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return pp_scan_from_gguf(g, hp, err);
 }
 
-/* The norms' own epsilon is a key that other programs do not know: they take the one of all norms. */
+/* The epsilon of these norms has a key of pippin's own; other programs use the model's. */
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_scan_to_gguf(hp, w);
@@ -47,7 +47,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
-    const int64_t inner = hp->n_ff > 1 ? hp->n_ff : 0; /* where it is said, what `expand` says does not count */
+    const int64_t inner = hp->n_ff > 1 ? hp->n_ff : 0; /* intermediate_size takes precedence over `expand` */
     pp_mamba_alone(hp);
     hp->state_unit = pp_arch_is_kind(config, "falcon_mamba", "FalconMambaForCausalLM");
     hp->state_eps = hp->state_unit ? 1e-6f : 0;

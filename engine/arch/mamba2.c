@@ -1,4 +1,4 @@
-/* mamba2.c - Mamba 2 (arXiv 2405.21060) alone: each layer is its states, and nothing else reads other positions. */
+/* mamba2.c - models of Mamba 2 layers only (arXiv 2405.21060). */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -17,7 +17,7 @@ static const char *const classes[] = {"Mamba2ForCausalLM", "mamba2", NULL};
 static const char *const prefixes[] = {"model.backbone.", "backbone.", "model.lm_head.", "lm_head.", NULL};
 static const char *const others[] = {NULL};
 static const struct pp_arch_parts parts = {.model_type = "mamba2", .prefixes = prefixes, .others = others};
-/* What decoders are asked for is not there, or means something else: from_config. */
+/* Placeholders for the common reader, whose keys are absent or mean something else here; see from_config. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": 1, \"max_position_embeddings\": 1048576,"
              "\"num_heads\": 128, \"head_dim\": 64, \"state_size\": 128, \"n_groups\": 8, \"conv_kernel\": 4,"

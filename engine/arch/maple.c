@@ -1,5 +1,5 @@
-/* maple.c - Maple, deepgrove's: Qwen 3's mixture with windows in three of four layers, the only ones that are rotated,
- * and gates of experts that are bounded before SiLU. */
+/* maple.c - deepgrove's Maple: Qwen 3's mixture with a window in three of four layers, which are the only rotated
+ * ones, and experts' gates clamped before SiLU. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -22,7 +22,7 @@ static const struct pp_arch_default defaults[] = {
 };
 static const struct pp_expert_keys expert_keys = {.n = "num_experts", .n_used = "num_experts_per_tok",
                                                   .n_ff = "moe_intermediate_size", .normed = "norm_topk_prob"};
-static const float bound = 7; /* its own code has no key for it */
+static const float bound = 7; /* a constant in its own code */
 
 static void set_layers(struct pp_hparams *hp)
 {
@@ -83,7 +83,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 {
     double base = (double)hp->rope_base, v = 0;
     pp_gguf_float(g, "maple.rope.freq_base_swa", &base);
-    hp->rope_base = (float)base; /* others are not rotated */
+    hp->rope_base = (float)base; /* all rotated layers have this base */
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         if ((pp_gguf_float(g, bound_key, &v) || pp_gguf_array_float(g, bound_key, (size_t)l, &v)) &&
             v != (double)bound)
