@@ -232,7 +232,7 @@ static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct
     return PP_OK;
 }
 
-/* The number of layers; where it is null, that of block_configs (Nemotron's models from DeciLM's search). */
+/* The number of layers; where it is null, the length of block_configs. */
 static enum pp_code config_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const keys[] = {"n_layer", "n_layers", "num_layers", "num_hidden_layers",

@@ -1,5 +1,5 @@
-/* mimo2.c - MiMo V2 Flash: windows in most layers, whose heads have sinks, key heads and a RoPE of their own; values
- * are shorter than keys, and what attention gives of them is scaled; routing as DeepSeek-V3 has it. */
+/* mimo2.c - Xiaomi's MiMo V2 Flash: a window in most layers, with attention sinks, another number of KV heads and a
+ * RoPE of their own; values narrower than keys, and attention's output scaled; DeepSeek-V3's routing. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -25,7 +25,7 @@ static const struct pp_expert_keys expert_keys = {
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* A list of 0 and 1, one for each layer: those that have `v` get these bits. */
+/* A list with a number for each layer: sets these bits where the number is `v`. */
 static enum pp_code layers_from(const cJSON *config, const char *key, int v, uint8_t bits, struct pp_hparams *hp,
                                 struct pp_error *err)
 {
@@ -49,7 +49,7 @@ static void layers_to(const struct pp_hparams *hp, cJSON *config, const char *ke
         cJSON_AddItemToArray(list, cJSON_CreateNumber(hp->layer[l] & bits ? 0 : 1));
 }
 
-/* Heads of layers with a window have the others' sizes, but there may be more of keys. */
+/* Layers with a window may have another number of KV heads, but no other sizes. */
 static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t n_head = hp->n_head, n_head_kv = hp->n_head_kv, head_dim = hp->head_dim, v_dim;

@@ -1,9 +1,9 @@
-/* minicpm_sala.c - MiniCPM-SALA (OpenBMB): MiniCPM whose layers have lightning attention (arXiv 2401.04658), whose
- * queries and keys are normed and rotated, or attention of the usual kind with gates, which knows no positions. Its
- * files are pippin's own.
+/* minicpm_sala.c - MiniCPM-SALA (OpenBMB): MiniCPM whose layers have either lightning attention (arXiv 2401.04658),
+ * with normalised and rotated queries and keys, or gated attention without positions. Only pippin makes GGUF files of
+ * it.
  *
- * In contexts from dense_len on that attention would see only some blocks of positions (InfLLM), which is not computed:
- * no context is as long. */
+ * In contexts of dense_len or more, attention would be sparse (InfLLM), which is not implemented: contexts are limited
+ * to less. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ static const char lightning[] = "lightning-attn", full[] = "minicpm4", scale[] =
 static const char *const needed[] = {"qk_norm", "use_output_norm", "use_output_gate", "attn_use_output_gate",
                                      "lightning_use_rope"};
 
-/* As many states as heads of queries, as long as those. */
+/* One state for each query head, of the same size. */
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t n = 0;
@@ -59,7 +59,7 @@ static enum pp_code refuse(const char *key, const char *word, struct pp_error *e
                    word);
 }
 
-/* What all published models of the family have. */
+/* Requires settings that all published models have. */
 static enum pp_code check_words(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
     const char *said = cJSON_GetStringValue(pp_json_member(config, "lightning_scale"));
@@ -86,7 +86,7 @@ static enum pp_code check_words(const cJSON *config, const struct pp_hparams *hp
     return PP_OK;
 }
 
-/* Contexts in which attention sees everything. */
+/* Limits contexts to those with full attention. */
 static enum pp_code limit_context(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *sparse = pp_json_member(config, "sparse_config");

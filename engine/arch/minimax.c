@@ -1,7 +1,7 @@
-/* minimax.c - MiniMax-Text-01 and M1 (arXiv 2501.08313, 2506.13585): lightning attention in most layers, in the others
- * attention; experts in all. What is added to is the normed input of a part, not what came into it, and both are
- * multiplied. Files have one number for that, which all parts have in common; where those differ, files are pippin's
- * own, as all were once. */
+/* minimax.c - MiniMax-Text-01 and M1 (arXiv 2501.08313, 2506.13585; transformers, models/minimax): lightning attention
+ * in most layers, softmax attention in the others, experts in all. The residual added to is a part's normalised input,
+ * not the stream before the norm, and both summands are scaled. GGUF files have one scale for all parts; where they
+ * differ, and in early files, the keys are pippin's own. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -16,7 +16,7 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "self_attn.output_gate", .gguf = "blk.{}.attn_gate"},
     {.hf = LAYER "self_attn.norm", .gguf = "blk.{}.attn_norm_2"},
     {.hf = LAYER "self_attn.out_proj", .gguf = "blk.{}.attn_output", .recurrent = true},
-    {.hf = LAYER "self_attn.qkv_proj", .gguf = "blk.{}.ssm_in"}, /* of pippin's first files */
+    {.hf = LAYER "self_attn.qkv_proj", .gguf = "blk.{}.ssm_in"}, /* in early files of pippin's */
     {.hf = LAYER "self_attn.output_gate", .gguf = "blk.{}.ssm_gate"},
     {.hf = LAYER "self_attn.norm", .gguf = "blk.{}.ssm_norm"},
     {.hf = LAYER "self_attn.out_proj", .gguf = "blk.{}.ssm_out"},
@@ -31,7 +31,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"MiniMaxForCausalLM", "MiniMaxText01ForCausalLM", "MiniMaxM1ForCausalLM",
                                       "minimax", "minimax_text_01", "minimax_m1", NULL};
-/* What follows from the sizes, which transformers stores all the same. */
+/* Ignored: tables that transformers stores although they follow from the sizes. */
 static const char *const ignored[] = {".rotary_emb.inv_freq", ".self_attn.slope_rate", ".self_attn.query_decay",
                                       ".self_attn.key_decay", ".self_attn.diagonal_decay", NULL};
 static const struct pp_expert_keys expert_keys = {
@@ -42,7 +42,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* Numbers of the stream and of what is added to it: transformers' names, and the model's own. */
+/* Scales of the stream and of a part's output: transformers' keys, and the model's own. */
 static const char *const scale_names[PP_N_STREAM_SCALES][2][2] = {
     [PP_STREAM_STATES] = {{"linear_attn_alpha_factor", "layernorm_linear_attention_alpha"},
                           {"linear_attn_beta_factor", "layernorm_linear_attention_beta"}},
@@ -50,8 +50,8 @@ static const char *const scale_names[PP_N_STREAM_SCALES][2][2] = {
                              {"full_attn_beta_factor", "layernorm_full_attention_beta"}},
     [PP_STREAM_FF] = {{"mlp_alpha_factor", "layernorm_mlp_alpha"}, {"mlp_beta_factor", "layernorm_mlp_beta"}},
 };
-/* One number of the stream for all parts, nothing else being multiplied; or all of them, in that order; and in the
- * first files. */
+/* One scale of the stream for all parts, the outputs' being 1; or all six, in the order of scale_names; and the latter
+ * in early files. */
 static const char scale_key[] = "minimax-01.residual_scale", scales_key[] = "minimax-01.residual_scales";
 static const char first_scales_key[] = "minimax.residual_scales";
 static const char *const other_names[] = {"minimax", NULL};
@@ -63,7 +63,7 @@ static void fill_states(struct pp_hparams *hp)
     hp->state_key_dim = hp->state_value_dim = hp->head_dim;
 }
 
-/* 0 would stand for 1 elsewhere. */
+/* A scale of 0 would be taken for 1 by PP_OP_ADD. */
 static enum pp_code check_scales(const struct pp_hparams *hp, struct pp_error *err)
 {
     for (int i = 0; i < 2 * PP_N_STREAM_SCALES; i++)
@@ -92,14 +92,14 @@ static enum pp_code list_from_gguf(const struct pp_gguf *g, const char *key, str
     return PP_OK;
 }
 
-/* The first files tell by their tensors which layers have states. */
+/* In early files the tensors tell which layers have states. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     const bool first = pp_gguf_string_is(g, "general.architecture", other_names[0]);
     const float scale = hp->residual_scale;
     enum pp_code code = PP_OK;
     fill_states(hp);
-    hp->residual_scale = 0; /* which elsewhere is of what is added */
+    hp->residual_scale = 0; /* the key has another meaning in other families */
     hp->two_norms = false;
     if (!first)
         pp_recurrent_from_gguf(g, 8, hp);
@@ -129,8 +129,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* A list of words, or in the models' own configurations of numbers: 0 for lightning attention; else each second layer
- * has it. */
+/* layer_types, or attn_type_list with 0 for lightning attention; by default every second layer has it. */
 static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "attn_type_list"), *item;
@@ -166,7 +165,8 @@ static enum pp_code read_scales(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : check_scales(hp, err);
 }
 
-/* What would be computed otherwise. The models' own code adds up what norms read, unless it is told otherwise. */
+/* Refuses what is computed differently: postnorm must be true, which is the default in transformers but not in the
+ * models' own code. */
 static enum pp_code check_config(const cJSON *config, struct pp_error *err)
 {
     const bool otherwise = pp_arch_is_kind(config, "minimax", "MiniMaxForCausalLM");

@@ -1,6 +1,6 @@
-/* minimax_m3.c - MiniMax M3: M2's routing with an expert that every row uses, gpt-oss's gates, norms of heads, and
- * attention to blocks of positions that an index picks for each head of keys (decoder_blocks.c). The first layers have
- * neither experts nor an index. */
+/* minimax_m3.c - MiniMax M3: M2's routing with a shared expert, gpt-oss's gates, norms of heads, and sparse attention
+ * to blocks that an indexer picks for each KV head (decoder_blocks.c). The first layers have neither experts nor an
+ * indexer. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ static const struct pp_arch_name names[] = {
 static const char *const classes[] = {
     "MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLForConditionalGeneration",
     "MiniMaxM3VLForCausalLM", "MiniMaxM3ForCausalLM", "minimax_m3_vl_text", "minimax_m3_vl", "minimax_m3", NULL};
-/* Eyes, and what guesses further tokens. */
+/* Vision, and multi-token prediction. */
 static const char *const others[] = {"vision_tower.", "multi_modal_projector.", "patch_merge_mlp.",
                                      "model.vision_tower.", "model.multi_modal_projector.", "model.patch_merge_mlp.",
                                      "model.mtp.", "language_model.model.mtp.", NULL};
@@ -57,7 +57,7 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys expert_keys = {
     .n = "num_local_experts", .n_used = "num_experts_per_tok", .scale = "routed_scaling_factor"};
 
-/* An index: its heads, their size, how many blocks it picks and how large those are, and how many are seen in any
+/* The indexer: number and size of heads, number and size of the blocks it picks, number of last blocks seen in any
  * case. */
 struct index {
     int64_t n_head, dim, n_blocks, block, n_local;
@@ -109,12 +109,12 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
                                            hp->index_local};
     for (int i = 0; i < N_INDEX_KEYS && hp->index_block; i++)
         pp_gguf_add_u32(w, index_keys[i], (uint32_t)numbers[i]);
-    pp_gguf_add_bool(w, "minimax-m3.expert_weights_norm", true); /* which others do not take for granted */
+    pp_gguf_add_bool(w, "minimax-m3.expert_weights_norm", true); /* other programs' default is false */
 }
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* The only word that is known under a key. */
+/* Refuses any other word under a key. */
 static enum pp_code check_word(const cJSON *config, const char *key, const char *known, struct pp_error *err)
 {
     const char *word = cJSON_GetStringValue(pp_json_member(config, key));
@@ -124,7 +124,7 @@ static enum pp_code check_word(const cJSON *config, const char *key, const char 
     return PP_OK;
 }
 
-/* What would be computed otherwise. */
+/* Refuses settings that are not implemented. */
 static enum pp_code check_config(const cJSON *config, struct pp_error *err)
 {
     static const char *const activations[] = {"swigluoai", "silu", "swish", NULL};
@@ -147,7 +147,7 @@ static enum pp_code check_config(const cJSON *config, struct pp_error *err)
     return code;
 }
 
-/* A list of 0 and 1 for each layer; has: the bits of those with 1. *there: whether there is one. */
+/* A list of 0 and 1 for each layer; has: the bits that 1 sets. *there: whether there is such a list. */
 static enum pp_code read_flags(const cJSON *object, const char *key, const struct pp_hparams *hp,
                                bool has[PP_MAX_LAYERS], bool *there, struct pp_error *err)
 {
@@ -176,7 +176,7 @@ static enum pp_code read_dense(const cJSON *config, struct pp_hparams *hp, struc
     return code ? code : pp_config_mlp_types(config, hp, err);
 }
 
-/* Which layers have an index: transformers' words, or else the models' own numbers. None without either. */
+/* Which layers have an indexer: transformers' words, else the models' own numbers; without either none has. */
 static enum pp_code read_picked(const cJSON *config, const cJSON *own, const struct pp_hparams *hp,
                                 bool has[PP_MAX_LAYERS], struct pp_error *err)
 {
@@ -199,7 +199,7 @@ static enum pp_code read_picked(const cJSON *config, const cJSON *own, const str
     return PP_OK;
 }
 
-/* An index that does more than it does in the models that are known. */
+/* Refuses features of the indexer that no known model uses. */
 static enum pp_code check_index(const cJSON *own, const struct pp_hparams *hp, struct pp_error *err)
 {
     bool silent[PP_MAX_LAYERS], there, speaks = false;

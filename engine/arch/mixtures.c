@@ -1,7 +1,6 @@
-/* mixtures.c - mixtures of experts whose layers are Llama's, Qwen 3's or OLMo 2's: DeepSeek's first (arXiv 2401.06066),
- * where some experts are used by every row; and with the routing of its third (arXiv 2412.19437, sigmoids and a bias
- * that only chooses) dots.llm1, GLM 4.5 and 4.6, MiniMax M2, Ling 2.0, Klear and G9v3. ERNIE 4.5 has such a bias with
- * a softmax. */
+/* mixtures.c - mixtures of experts whose layers are Llama's, Qwen 3's or OLMo 2's. The first DeepSeek MoE (arXiv
+ * 2401.06066), with shared experts. With DeepSeek V3's routing (arXiv 2412.19437: sigmoids, and a bias for the choice
+ * only): dots.llm1, GLM 4.5 and 4.6, MiniMax M2, Ling 2.0, Klear and G9v3. ERNIE 4.5 has such a bias with a softmax. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -13,7 +12,7 @@
     {.hf = "model.layers.{}.self_attn.q_norm", .gguf = "blk.{}.attn_q_norm"},                                         \
     {.hf = "model.layers.{}.self_attn.k_norm", .gguf = "blk.{}.attn_k_norm"}
 
-/* As DeepSeek has them, and most who follow it. */
+/* DeepSeek's keys, which most families adopted. */
 static const struct pp_expert_keys expert_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
@@ -48,7 +47,7 @@ static const struct pp_arch_name klear_names[] = {
     {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
     {.hf = NULL},
 };
-/* There is a routed_scaling_factor, too, which nobody reads. */
+/* Its routed_scaling_factor is not used by its own code. */
 static const struct pp_expert_keys klear_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_shared = "n_shared_experts", .normed = "norm_topk_prob"};
@@ -66,7 +65,7 @@ static void klear_to_config(const struct pp_hparams *hp, cJSON *config)
 {
     pp_config_put_experts(hp, &klear_keys, config);
     pp_config_put_qwen_dense(hp, config);
-    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim"); /* which follows */
+    cJSON_DeleteItemFromObjectCaseSensitive(config, "head_dim"); /* it follows from the others */
 }
 
 const struct pp_arch pp_arch_klear = {
@@ -130,7 +129,7 @@ static const struct pp_arch_default dots1_defaults[] = {
     {.json = NULL},
 };
 
-/* Layers from max_window_layers on would have a window, or those that are listed; published models have none. */
+/* Layers from max_window_layers on, or those in layer_types, would have a window; no published model has. */
 static enum pp_code dots1_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *type;
@@ -213,7 +212,7 @@ const struct pp_arch pp_arch_glm4moe = {
 
 /* --- G9v3 --------------------------------------------------------------------------------------------------------- */
 
-/* What attention gives is multiplied by sigmoids, whose matrix folders keep head by head behind the queries'. */
+/* Attention is gated by sigmoids. In folders the gates' rows follow each head's queries in q_proj. */
 static const char *const g9v3_classes[] = {"G9v3ForCausalLM", "g9v3", NULL};
 static const struct pp_arch_name g9v3_names[] = {
     {.hf = "model.layers.{}.self_attn.q_proj.weight", .gguf = "blk.{}.attn_q.weight",
@@ -283,7 +282,7 @@ static const struct pp_arch_default minimax_defaults[] = {
 };
 static const struct pp_expert_keys minimax_keys = {.n = "num_local_experts", .n_used = "num_experts_per_tok"};
 
-/* M1's layers of other kinds are none of M2's. */
+/* M2 has no layers of M1's other kinds. */
 static enum pp_code minimax_check(const cJSON *config, struct pp_error *err)
 {
     static const char *const scores[] = {"sigmoid", NULL};
@@ -339,7 +338,7 @@ static const struct pp_arch_name ernie_names[] = {
     {.hf = NULL},
 };
 static const char *const ernie_prefixes[] = {NULL};
-static const char *const ernie_others[] = {"model.mtp_", NULL}; /* they guess further tokens */
+static const char *const ernie_others[] = {"model.mtp_", NULL}; /* multi-token prediction */
 static const struct pp_arch_parts ernie_parts = {
     .model_type = "ernie4_5_moe", .prefixes = ernie_prefixes, .others = ernie_others};
 static const struct pp_arch_default ernie_defaults[] = {
@@ -398,9 +397,9 @@ const struct pp_arch pp_arch_ernie45_moe = {
 
 /* --- ERNIE 4.5 VL ------------------------------------------------------------------------------------------------ */
 
-/* The part that reads and writes text is ERNIE 4.5 MoE; only its folders have experts for pictures behind those for
- * text, what chooses them beside what chooses those, which are stored the other way round, and both biases in one
- * matrix. Each number of experts is a list of two. The three numbers of a position are one for text. */
+/* The language model is ERNIE 4.5 MoE. Its folders also have experts for images, numbered after those for text, with a
+ * router of their own; routers are stored transposed, and both biases in one matrix. The numbers of experts are lists
+ * of two. For text the three numbers of a position are equal. */
 static const char *const ernie_vl_classes[] = {
     "Ernie4_5_VLMoeForConditionalGeneration", "Ernie4_5_VLMoeForCausalLM", "ernie4_5_moe_vl", "ernie4_5_vl_moe", NULL};
 static const struct pp_arch_name ernie_vl_names[] = {

@@ -1,6 +1,6 @@
-/* modernbert.c - encoders whose layers are a decoder's, but for what rows see: ModernBERT (arXiv 2412.13663), whose
- * layers with a window take turns with others, EuroBERT (2503.05500), and NVIDIA's Llama-Embed, Llama looking both
- * ways. EmbeddingGemma is gemma.c's. Heads for other tasks are left alone. */
+/* modernbert.c - encoders with pre-norms: ModernBERT (arXiv 2412.13663), whose layers alternate between windows and
+ * full attention; EuroBERT (2503.05500); and NVIDIA's Llama-Embed, a bidirectional Llama. (EmbeddingGemma is in
+ * gemma.c.) Heads for other tasks are ignored. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -31,14 +31,14 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* Each step-th layer from the first on sees everything; the others rotate by frequencies of their own. */
+/* Layers 0, step, 2 step ... have full attention; the others have a RoPE base of their own. */
 static void wide_from_first(struct pp_hparams *hp, int64_t step)
 {
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         hp->layer[l] = (uint8_t)((hp->layer[l] & ~PP_LAYER_WIDE) | (step > 0 && l % step == 0 ? PP_LAYER_WIDE : 0));
 }
 
-/* The window is counted from one end to the other. */
+/* Files and folders have the whole width of the window, to both sides. */
 static void finish_layers(struct pp_hparams *hp)
 {
     pp_layers_local_rope(hp);

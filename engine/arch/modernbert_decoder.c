@@ -1,6 +1,6 @@
-/* modernbert_decoder.c - ModernBERT's decoders (Ettin, arXiv 2507.11412): its layers, of which most have a window and
- * frequencies of their own, with queries, keys and values apart; between the last norm and the logits stand a matrix,
- * a GELU and one more norm, and each token has a number that is added to its logit. Files are pippin's own. */
+/* modernbert_decoder.c - ModernBERT's decoders (Ettin, arXiv 2507.11412): its layers, most with a window and a RoPE
+ * base of their own, with separate q, k and v; between the last norm and the logits a matrix, a GELU and another norm;
+ * and a bias of the logits. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -32,7 +32,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* What other versions of its code do otherwise, or what no published model has. */
+/* Refuses what other versions of its code do differently, and what no published model has. */
 static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 {
     const struct {
@@ -53,7 +53,7 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
     return code ? code : pp_config_activation(config, "classifier_activation", gelu, err);
 }
 
-/* The number that configurations have is that of ModernBERT, which sees half of it to each side. */
+/* config.json has ModernBERT's number, the window to both sides; a decoder sees half of it. */
 static enum pp_code read_window(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t both_sides = 128, said = 0;

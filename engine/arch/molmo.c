@@ -1,7 +1,6 @@
-/* molmo.c - folders of Molmo and Molmo 2 (arXiv 2409.17146): the text is a Qwen 2 or a Qwen 3, under names and in
- * matrices of its own: queries, keys and values are one, and so are what a gate multiplies and the gate. What is made
- * of them is of those families. The rows of embeddings that are for pictures are left out, as no text has their
- * tokens. */
+/* molmo.c - folders of Molmo and Molmo 2 (arXiv 2409.17146). The language models are Qwen 2 and Qwen 3 with other
+ * names, a fused qkv, and up and gate in one matrix, in that order; they become ordinary models of those families.
+ * Embeddings of image tokens, which no text has, are left out. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -62,7 +61,7 @@ static enum pp_code not_so(const char *key, struct pp_error *err)
                    "pippin does not run in Molmo's folders", key);
 }
 
-/* What both have: RMS norms before both parts, SiLU, and an output of its own. */
+/* Requires what both have: RMSNorm as pre-norms, SiLU, and an output that is not tied. */
 static enum pp_code read_common(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const char *norm = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "layer_norm_type"));
@@ -92,7 +91,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = not_so("moe_num_experts", err);
     if (!code)
         code = pp_config_int(config, "embedding_size", &hp->n_vocab, err);
-    hp->n_ff /= 2; /* of both */
+    hp->n_ff /= 2; /* the key counts up and gate together */
     return code;
 }
 

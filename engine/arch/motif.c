@@ -1,6 +1,6 @@
-/* motif.c - Motif 2.6B (arXiv 2508.09148): Llama whose attention is the difference of two, of heads that take turns
- * (decoder_difference.c), and whose gates are sums of normed powers (decoder_poly.c). In Motif 2 12.7B (arXiv
- * 2511.07464) a few heads of queries are taken off groups of others. Its files are pippin's own. */
+/* motif.c - Motif 2.6B (arXiv 2508.09148): Llama with differential attention, heads of the two kinds alternating
+ * (decoder_difference.c), and PolyNorm (decoder_poly.c). In Motif 2 12.7B (arXiv 2511.07464) a few noise heads are
+ * subtracted from groups of query heads. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -26,11 +26,11 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-static const float HEADS_EPS = 1e-5f; /* of norms of what attention gives */
+static const float HEADS_EPS = 1e-5f; /* of the norms of attention's output */
 
 static const char noise_json[] = "num_noise_heads", noise_gguf[] = "motif.attention.noise_head_count";
 
-/* So many heads of queries of the first kind, in n groups. */
+/* Sets the numbers of heads for `first` query heads of the first kind and n of the second, one for each group. */
 static enum pp_code set_groups(int64_t first, int64_t n, const char *label, struct pp_hparams *hp,
                                struct pp_error *err)
 {
@@ -44,7 +44,7 @@ static enum pp_code set_groups(int64_t first, int64_t n, const char *label, stru
     return PP_OK;
 }
 
-/* Two heads of queries, of keys and of values make one. */
+/* Heads of queries, keys and values come in pairs. */
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->differential = hp->heads_alternate = hp->difference_before = hp->poly_gates = true;
@@ -57,7 +57,8 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
                    (long long)hp->n_head_kv);
 }
 
-/* Motif 2's heads. Of keys there may be more of the first kind than of the second, but no such model is published. */
+/* Motif 2's heads. Its code allows more key heads of the first kind than of the second, which no published model
+ * has. */
 static enum pp_code groups_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t n = 0, ratio = 1;

@@ -1,5 +1,5 @@
-/* mpt.c - MPT: ALiBi or learned positions, LayerNorms that mostly add nothing, q, k and v in one matrix and perhaps
- * bounded, perhaps norms of all queries and of all keys. */
+/* mpt.c - MPT (MosaicML; transformers, models/mpt): ALiBi or learned positions, LayerNorm mostly without biases, a
+ * fused qkv that may be clamped, and in some models norms over all queries and over all keys. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static enum pp_code read_attention(const cJSON *config, struct pp_hparams *hp, s
     return code;
 }
 
-/* What logits are multiplied by: a number, or a word for one. */
+/* logit_scale: a number, or "inv_sqrt_d_model". */
 static enum pp_code read_logit_scale(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *scale = cJSON_GetObjectItemCaseSensitive(config, "logit_scale");

@@ -1,7 +1,6 @@
-/* muse_glimmer.c - Muse Glimmer, the part that reads and writes text: norms before and behind both parts of a layer,
- * those behind with an epsilon of their own, embeddings and heads that are normed without weights, queries longer by a
- * factor, what attention gives weighed by sigmoids of its input; a window in three of four layers, the others not
- * rotated. Files have the factor in norms of heads. */
+/* muse_glimmer.c - the language model of Muse Glimmer: pre-norms and post-norms, the latter with an epsilon of their
+ * own; embeddings and heads normalised without weights; queries multiplied by a constant; attention gated by sigmoids;
+ * a window in three of four layers, the others without RoPE. GGUF files have the constant in norms of heads. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
@@ -35,8 +34,8 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-enum { STEP = 4 }; /* the last layer sees everything, and each such one before it */
-#define POST_NORM_EPS 1e-8f /* files do not say it */
+enum { STEP = 4 }; /* the last layer and every 4th before it have full attention */
+#define POST_NORM_EPS 1e-8f /* not in GGUF files */
 
 static enum pp_code check_rotations(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
@@ -85,7 +84,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : check_rotations(config, hp, err);
 }
 
-/* The number that a vector has everywhere; 0: it has several, or is not there. */
+/* The value of a vector whose elements are all equal; 0: they differ, or it is missing. */
 static float same_number(const struct pp_gguf *g, int64_t l, const char *kind)
 {
     char name[64];
@@ -98,7 +97,8 @@ static float same_number(const struct pp_gguf *g, int64_t l, const char *kind)
     return v ? v[0] : 0;
 }
 
-/* Folders have only this number; 0: it cannot be told, and the model is computed with the vectors that are there. */
+/* The constant as folders have it, from the norms of heads. 0: they are not constant; the model runs with the vectors,
+ * but no folder can be written. */
 static float find_query_scale(const struct pp_gguf *g, const struct pp_hparams *hp)
 {
     const float scale = same_number(g, 0, "attn_q_norm");

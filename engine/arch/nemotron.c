@@ -1,5 +1,5 @@
-/* nemotron.c - Nemotron 3 and 4 and Minitron: LayerNorms whose weights folders have without the 1 that is added, half
- * of each head rotated, the squared ReLU without a gate. */
+/* nemotron.c - Nemotron 3 and 4 and Minitron (arXiv 2402.16819, 2407.14679): LayerNorm whose weights folders store
+ * without 1, half of each head rotated, ReLU^2 without a gate. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -28,7 +28,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : pp_config_float(config, "norm_eps", &hp->norm_eps, err);
 }
 
-/* Its factor is half of a head if nothing is said. */
+/* partial_rotary_factor is 0.5 by default. */
 static void to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     pp_config_put_float(config, "partial_rotary_factor", (float)hp->rope_dim / (float)hp->head_dim);

@@ -1,7 +1,7 @@
-/* nemotron_h.c - Nemotron-H and Nemotron 3 (arXiv 2504.03624, 2512.20848): layers of one part each: Mamba 2 in several
- * groups, attention that does not rotate heads, the squared ReLU without a gate, or a mixture of such experts, which
- * may be narrower than the residual stream. In those that were made smaller (NemotronHPuzzleForCausalLM) mixtures
- * differ in how wide their experts are and in how many a row uses; their configuration lists all layers. */
+/* nemotron_h.c - Nemotron-H and Nemotron 3 (arXiv 2504.03624, 2512.20848): each layer is one part: Mamba 2 with
+ * several groups, attention without positions, a feed-forward part with ReLU^2 and no gate, or experts of that kind,
+ * which may be narrower than the stream. In pruned models (NemotronHPuzzleForCausalLM) layers differ in their experts'
+ * width and in how many a row uses; their config.json describes every layer. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static const char *const classes[] = {"NemotronHForCausalLM", "nemotron_h", "Nem
                                       "nemotron_h_puzzle", NULL};
 static const char *const other_names[] = {"nemotron_h_moe", NULL};
 static const char *const prefixes[] = {"model.", "backbone.", NULL};
-static const char *const others[] = {"mtp.", NULL}; /* they guess further tokens */
+static const char *const others[] = {"mtp.", NULL}; /* multi-token prediction */
 static const struct pp_arch_parts parts = {.model_type = "nemotron_h", .prefixes = prefixes, .others = others};
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"intermediate_size\": 21504, \"max_position_embeddings\": 4096, \"num_key_value_heads\": 8,"
@@ -67,13 +67,13 @@ static const struct pp_mamba_keys mamba_keys = {.taps = "conv_kernel", .key_dim 
                                                 .n_groups = "n_groups", .n_heads = "mamba_num_heads",
                                                 .head_dim = "mamba_head_dim"};
 
-/* --- what layers are --------------------------------------------------------------------------------------------- */
+/* --- kinds of layers --------------------------------------------------------------------------------------------- */
 
 enum kind { MAMBA = 'M', ATTENTION = '*', FEED_FORWARD = '-', EXPERTS = 'E' };
 
 static void set_kind(struct pp_hparams *hp, int64_t l, enum kind kind, int64_t n_ff)
 {
-    hp->sizes[l] = (struct pp_layer_sizes){.n_head = (int32_t)hp->n_head, /* files say it once */
+    hp->sizes[l] = (struct pp_layer_sizes){.n_head = (int32_t)hp->n_head, /* files have one number for all layers */
                                            .n_head_kv = kind == ATTENTION ? (int32_t)hp->n_head_kv : 0,
                                            .n_ff = (int32_t)n_ff};
     hp->layer[l] |= PP_LAYER_UNROTATED;
@@ -90,7 +90,7 @@ static enum kind kind_of(const struct pp_hparams *hp, int64_t l)
                                                                : FEED_FORWARD;
 }
 
-/* Where mixtures differ, each has as many experts as a row uses, and a width. */
+/* With uneven_experts, checks each layer's number of experts used and their width. */
 static enum pp_code check_mixtures(const struct pp_hparams *hp, struct pp_error *err)
 {
     for (int64_t l = 0; l < hp->n_layer && hp->uneven_experts; l++) {
@@ -122,7 +122,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* The kind of layer that a word stands for; 0: none. */
+/* The kind of layer for a word; 0: unknown. */
 static enum kind kind_called(const char *word)
 {
     static const struct {
@@ -136,7 +136,7 @@ static enum kind kind_called(const char *word)
     return 0;
 }
 
-/* What a block says of its experts, or what all say. */
+/* A number of a block's experts, or the default for all. */
 static enum pp_code read_block(const cJSON *block, int64_t l, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char *const same[] = {"n_routed_experts", "moe_latent_size", "moe_shared_expert_intermediate_size"};
@@ -162,7 +162,7 @@ static enum pp_code read_block(const cJSON *block, int64_t l, struct pp_hparams 
     return code;
 }
 
-/* Mixtures that differ, behind what all have alike. */
+/* The experts of single layers, after the common defaults were read. */
 static enum pp_code read_mixtures(const cJSON *config, const char *kinds, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(config, "block_configs"), *block;
@@ -186,7 +186,8 @@ static enum pp_code read_mixtures(const cJSON *config, const char *kinds, struct
     return code;
 }
 
-/* A letter for each layer, or a list of words, or what blocks say, which counts before both. */
+/* The kinds of layers: from hybrid_override_pattern, a letter for each, from a list of words or, taking precedence,
+ * from block_configs. */
 static enum pp_code read_kinds(const cJSON *config, int64_t n_layer, char kinds[PP_MAX_LAYERS + 1],
                                struct pp_error *err)
 {
@@ -194,7 +195,7 @@ static enum pp_code read_kinds(const cJSON *config, int64_t n_layer, char kinds[
         cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hybrid_override_pattern"));
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "layers_block_type"), *item;
     const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(config, "block_configs");
-    const bool unlike = cJSON_IsArray(blocks) && cJSON_GetArraySize(blocks) != n_layer; /* all of them are read later */
+    const bool unlike = cJSON_IsArray(blocks) && cJSON_GetArraySize(blocks) != n_layer; /* each layer needs one */
     size_t n = 0;
     if (!cJSON_IsArray(list))
         list = cJSON_GetObjectItemCaseSensitive(config, "layer_types");
@@ -218,7 +219,7 @@ static enum pp_code read_kinds(const cJSON *config, int64_t n_layer, char kinds[
     return PP_OK;
 }
 
-/* Heads are as long as one of two keys says. */
+/* The head size is under one of two keys. */
 static enum pp_code read_heads(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t head_dim = 128;
@@ -229,7 +230,7 @@ static enum pp_code read_heads(const cJSON *config, struct pp_hparams *hp, struc
     return code;
 }
 
-/* Words that configurations have for what no published model of the family does. */
+/* Refuses settings that no published model has. */
 static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 {
     if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "sliding_window")))
@@ -243,7 +244,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     char kinds[PP_MAX_LAYERS + 1];
     int64_t n_ff = hp->n_ff;
     enum pp_code code = pp_config_activation(config, "mlp_hidden_act", pp_relu2_names, err);
-    if (!code && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "block_configs"))) /* beside it not read yet */
+    /* With block_configs the common reader has skipped it. */
+    if (!code && cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "block_configs")))
         code = pp_config_int(config, "intermediate_size", &n_ff, err);
     if (!code)
         code = pp_check_range("feed-forward size", n_ff, 0, INT64_MAX, err);
@@ -265,7 +267,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
             code = read_mixtures(config, kinds, hp, err);
     }
     if (code || n_ff > 1 << 22 || hp->n_ff_expert > 1 << 22 || hp->n_head > 1 << 13 || hp->n_head_kv > 1 << 13)
-        return code; /* such sizes will be refused */
+        return code; /* pp_hparams_check refuses such sizes */
     hp->n_ff = 0;
     for (int64_t l = 0; l < hp->n_layer; l++) {
         const enum kind kind = (enum kind)kinds[l];
@@ -274,11 +276,11 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         hp->n_ff = n > hp->n_ff ? n : hp->n_ff;
     }
     if (!hp->n_ff)
-        hp->n_ff = n_ff; /* of no layer */
+        hp->n_ff = n_ff; /* no layer has it */
     return pp_mamba_from_config(config, &mamba_keys, 0, hp, err);
 }
 
-/* Mixtures that differ. */
+/* The experts of single layers. */
 static void put_blocks(const struct pp_hparams *hp, cJSON *config)
 {
     cJSON *blocks = cJSON_AddArrayToObject(config, "block_configs");

@@ -1,7 +1,6 @@
-/* neobert.c - NeoBERT (arXiv 2502.19587): an encoder with a decoder's layers, whose heads have pairs side by side.
+/* neobert.c - NeoBERT (arXiv 2502.19587): an encoder with a decoder's layers and neighbouring pairs rotated.
  *
- * Its folders have q, k and v of one head after the other. Files are read as llama.cpp computes with them: all of q,
- * then k, then v. */
+ * Folders have qkv ordered head by head. GGUF files are read as llama.cpp interprets them: all of q, then k, then v. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -22,7 +21,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 
-/* What guesses masked words. */
+/* Ignored: the head for masked words. */
 static const char *const ignored[] = {"decoder.weight", "decoder.bias", ".freqs_cis", NULL};
 static const char *const classes[] = {"NeoBERT", "NeoBERTLMHead", "neobert", NULL};
 static const struct pp_arch_default defaults[] = {
@@ -30,7 +29,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* config.json says how wide a feed-forward part without gates would be: two thirds of it, a multiple of 8. */
+/* config.json has the width of an ungated feed-forward part; ours is 2/3 of it, rounded up to a multiple of 8. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "hidden_act"));

@@ -1,7 +1,6 @@
-/* olmo.c - OLMo of 2024 (arXiv 2402.00838): Llama whose LayerNorms have no weights, and perhaps bounds for queries,
- * keys and values; also in the folders of its first program, with keys and names of their own, and matrices that are
- * one: queries, keys and values, and what a gate multiplies and the gate. What is made of those is as transformers has
- * it. */
+/* olmo.c - the OLMo of 2024 (arXiv 2402.00838): Llama with LayerNorm without weights, and queries, keys and values
+ * clamped in some models. Also folders of its own code, with other keys and names, a fused qkv, and up and gate in one
+ * matrix; they become the same as transformers'. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -37,7 +36,7 @@ const struct pp_arch pp_arch_olmo = {
     .hf_eps = "layer_norm_eps",
 };
 
-/* --- folders of its first program --------------------------------------------------------------------------------- */
+/* --- folders of its own code -------------------------------------------------------------------------------------- */
 
 #define BLOCK "model.transformer.blocks.{}."
 
@@ -54,7 +53,7 @@ static const struct pp_arch_name first_names[] = {
 static const char *const first_classes[] = {"OLMoForCausalLM", "hf_olmo", NULL};
 static const struct pp_arch_default first_defaults[] = {{.json = "{\"intermediate_size\": null}"}, {.json = NULL}};
 
-/* Its program can do more than published models need. */
+/* Refuses options of that code that no published model uses. */
 static enum pp_code check_first(const cJSON *config, struct pp_error *err)
 {
     static const struct {
@@ -90,7 +89,7 @@ static enum pp_code first_from_config(const cJSON *config, struct pp_hparams *hp
         code = pp_config_int(config, numbers[i].key, numbers[i].v, err);
     if (!code)
         code = pp_check_range("ratio of the feed-forward parts' size", ratio, 1, 1 << 10, err);
-    hp->n_ff = (both || code ? both : ratio * hp->n_embd) / 2; /* of what a gate multiplies and the gate together */
+    hp->n_ff = (both || code ? both : ratio * hp->n_embd) / 2; /* the keys count up and gate together */
     hp->other_names = true;
     hp->norm_eps = 1e-5f;
     if (!code)

@@ -1,7 +1,7 @@
-/* olmo2.c - OLMo 2 (arXiv 2501.00656): norms behind attention and feed-forward part instead of before them, and of all
- * queries and all keys together. OLMo 3 is that with a window in three of four layers, whose RoPE is never scaled; GGUF
- * files call it olmo2, too, but for some of ollama's. FlexOlmo (2507.07024) is OLMo 2 with experts; its files are
- * pippin's own. */
+/* olmo2.c - OLMo 2 (arXiv 2501.00656): post-norms instead of pre-norms, and norms over all queries and over all keys.
+ * OLMo 3 (arXiv 2512.13961) is the same with a window in three of four layers, where RoPE is not scaled; GGUF files
+ * call it olmo2, too, except for some of ollama's. FlexOlmo (2507.07024) is OLMo 2 with experts; only pippin makes
+ * GGUF files of that. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

@@ -1,7 +1,7 @@
-/* olmo_hybrid.c - OLMo hybrid: the gated delta rule (arXiv 2412.06464) in three of four layers, whose beta goes up to 2
- * and which have norms before both parts; the fourth is OLMo 3's, with norms behind them and of all queries and all
- * keys, and mostly does not rotate heads. No other program's GGUF files are known: ours have the words of Qwen3-Next's,
- * and the tensors of Kimi Linear's, which keep queries, keys and values apart as well. */
+/* olmo_hybrid.c - OLMo Hybrid: the gated delta rule (arXiv 2412.06464) in three of four layers, with beta up to 2 and
+ * pre-norms; the fourth is OLMo 3's layer, with post-norms and norms over all queries and keys, mostly without RoPE.
+ * We know of no other program's GGUF files: ours have Qwen3-Next's keys, and Kimi Linear's tensors with separate q, k
+ * and v. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -14,7 +14,7 @@
     {.hf = LINEAR letter "_conv1d.weight", .gguf = "blk.{}.ssm_conv1d_" letter ".weight", .whole = true,               \
      .form = PP_HF_CONV_3D}
 
-/* The last two are what the first folders call norms of layers with states. */
+/* The last two are early folders' names for the norms of layers with states. */
 static const struct pp_arch_name names[] = {
     {.hf = LINEAR "q_proj", .gguf = "blk.{}.attn_q", .recurrent = true},
     {.hf = LINEAR "k_proj", .gguf = "blk.{}.attn_k", .recurrent = true},
@@ -43,7 +43,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* Of what the heads of states give. Neither files nor configurations say it. */
+/* The epsilon of the output norm of states, which is neither in GGUF files nor in config.json. */
 static void set_epsilon(struct pp_hparams *hp)
 {
     hp->state_eps = 1e-5f;
@@ -79,8 +79,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* What configurations need not say: heads of states as many as those of attention, three quarters of the stream in
- * keys, and values twice as wide. */
+/* Defaults: as many heads of states as of attention, keys of 3/4 n_embd in all, values twice as wide. */
 static void set_sizes(struct pp_hparams *hp)
 {
     hp->n_state_head = hp->n_state_head ? hp->n_state_head : hp->n_head;
@@ -90,7 +89,7 @@ static void set_sizes(struct pp_hparams *hp)
     hp->state_value_dim = hp->state_value_dim ? hp->state_value_dim : 2 * hp->state_key_dim;
 }
 
-/* Heads are rotated only where a base is said. */
+/* Without a RoPE base, heads are not rotated. */
 static bool has_base(const cJSON *config)
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");

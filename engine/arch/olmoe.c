@@ -1,5 +1,5 @@
-/* olmoe.c - OLMoE (arXiv 2409.02060): a mixture of experts whose weights are shares of all, all queries and all keys
- * normed together. */
+/* olmoe.c - OLMoE (arXiv 2409.02060): experts weighted by the softmax over all of them, and norms over all queries and
+ * over all keys. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -24,7 +24,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = pp_config_float(config, "clip_qkv", &hp->qkv_clamp, err);
     hp->n_expert = 64;
-    if (!code) /* transformers 5 */
+    if (!code) /* transformers 5's key */
         code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
     return code ? code : pp_config_experts(config, &expert_keys, hp, err);
 }

@@ -1,5 +1,5 @@
-/* openai_gpt.c - the first GPT (2018): learned positions, q, k and v in one matrix, and norms behind what attention and
- * the feed-forward part give, of the sums; there is none behind the last layer. Its files are pippin's own. */
+/* openai_gpt.c - the first GPT (2018; transformers, models/openai): learned positions, fused qkv, and post-norms of
+ * the sums of stream and output; no norm after the last layer. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ static void norm_sums(struct pp_hparams *hp)
     hp->norms_of_sums = hp->norms_behind = hp->no_output_norm = true;
 }
 
-/* What it calls gelu is gelu_new. */
+/* Its "gelu" is what others call "gelu_new". */
 static enum pp_code find_function(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "afn"));
@@ -72,7 +72,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "n_positions", hp->n_ctx_train);
 }
 
-/* Without the other keys that files of such a family would have for the function, it is the usual one. */
+/* Without hidden_activation the function is the family's. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     (void)g, (void)err;

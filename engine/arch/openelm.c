@@ -1,5 +1,5 @@
-/* openelm.c - OpenELM (arXiv 2404.14619): layers of several numbers of heads and widths, which config.json has as lists
- * and factors; Llama's otherwise, with norms of heads and one matrix for q, k and v. */
+/* openelm.c - OpenELM (arXiv 2404.14619): Llama with norms of heads, a fused qkv, and layers that differ in numbers of
+ * heads and widths, given as lists and factors in config.json. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -23,14 +23,14 @@ static const struct pp_arch_name names[] = {
 
 static const char *const classes[] = {"OpenELMForCausalLM", "openelm", NULL};
 
-/* Sizes that lists replace. */
+/* Placeholders for the common reader, which lists replace. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": 1, \"ffn_dim_divisor\": 256, \"head_dim\": 128,"
              "\"ffn_with_glu\": true, \"normalize_qk_projections\": true, \"share_input_output_layers\": true}"},
     {.json = NULL},
 };
 
-/* A list with a number of 0 to 1 << 20 for each layer, or fails. */
+/* Reads a list with a number of 0 to 1 << 20 for each layer. */
 static const cJSON *list_of(const cJSON *config, const char *key, const struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key), *item;
@@ -44,7 +44,7 @@ static const cJSON *list_of(const cJSON *config, const char *key, const struct p
     return NULL;
 }
 
-/* The multiple of a divisor that is nearest, but no tenth below. */
+/* make_divisible: rounds to the nearest multiple, and up if that would be more than 10 % less. */
 static int32_t width_of(double v, int64_t divisor)
 {
     int64_t width = (int64_t)(v + (double)divisor / 2) / divisor * divisor;

@@ -1,10 +1,9 @@
-/* opt.c - OPT (arXiv 2205.01068) and Galactica (arXiv 2211.09085): learned positions, LayerNorm, ReLU or GELU without a
- * gate. Models may have no biases, norms without weights, or norms of the sums behind both parts (350M, whose
- * embeddings are narrower than its layers as well). Folders' tables of positions begin with two rows that are no
- * position's.
+/* opt.c - OPT (arXiv 2205.01068) and Galactica (arXiv 2211.09085): learned positions, LayerNorm, ReLU or GELU without
+ * a gate. Models may lack biases or norms' weights; the 350M has post-norms of the sums, and embeddings narrower than
+ * the layers. Tables of positions in folders start with two unused rows.
  *
- * llama.cpp has no files of the family: their keys opt.norms_of_sums, opt.output_norm, opt.plain_norms and
- * opt.embedding_length_in are ours, as are embd_proj and output_proj. */
+ * llama.cpp has no such family: the keys opt.norms_of_sums, opt.output_norm, opt.plain_norms and
+ * opt.embedding_length_in, and the tensors embd_proj and output_proj, are ours. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

@@ -1,6 +1,6 @@
-/* persimmon.c - Persimmon, and the text part of Fuyu: q, k and v in one matrix, head by head, LayerNorm, also of each
- * head of q and k, half of which is rotated, and squares of what is positive. GGUF files that other programs once made
- * have q, k and v head by head as well; ours say that theirs come one behind the other. */
+/* persimmon.c - Persimmon (transformers, models/persimmon), and the language model of Fuyu: fused qkv ordered head by
+ * head, LayerNorm, also of the heads of q and k, half of each head rotated, and ReLU^2. GGUF files by other programs
+ * have qkv head by head as well; ours have a key that says it is all of q, then k, then v. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

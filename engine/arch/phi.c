@@ -1,8 +1,9 @@
-/* phi.c - Phi 1.5 and 2 (also within Moondream): one LayerNorm for attention and feed-forward part beside each other,
- * biases everywhere, perhaps norms of the heads of q and k; Phi 3 and 4: Llama with q, k and v in one matrix, and gate
- * and value in another, and of Phi 4 multimodal the text, without the LoRAs that it has for pictures and sound; Phi 3.5
- * MoE: LayerNorms, biases in attention, and a mixture of experts as SparseMixer has it; and Phi 3 small: LayerNorms and
- * biases everywhere, muP's scales, and heads that see the last blocks of positions and each some of those before. */
+/* phi.c - Microsoft's Phi. 1.5 and 2 (also within Moondream): attention and feed-forward part in parallel after one
+ * LayerNorm, biases everywhere, in some models norms of the heads of q and k. Phi 3 (arXiv 2404.14219) and 4: Llama
+ * with a fused qkv and fused gate and up; of Phi 4 multimodal the text model, without its LoRA adapters for images and
+ * sound. Phi 3.5 MoE: LayerNorm, biases in attention, experts with SparseMixer's weights. Phi 3 small: LayerNorm and
+ * biases everywhere, muP's scales, and block-sparse attention, to the last blocks of positions and to every few
+ * before, staggered by head. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -17,7 +18,7 @@ static const struct pp_arch_name names2[] = {
     {.hf = "model.layers.{}.self_attn.k_layernorm", .gguf = "blk.{}.attn_k_norm"},
     {.hf = "model.layers.{}.mlp.fc1", .gguf = "blk.{}.ffn_up"},
     {.hf = "model.layers.{}.mlp.fc2", .gguf = "blk.{}.ffn_down"},
-    /* as the first program of Phi has them, and Moondream with it */
+    /* names of Phi's first code, and of Moondream */
     {.hf = "transformer.embd.wte", .gguf = "token_embd", .read_only = true},
     {.hf = "transformer.h.{}.ln", .gguf = "blk.{}.attn_norm", .read_only = true},
     {.hf = "transformer.h.{}.mixer.Wqkv", .gguf = "blk.{}.attn_qkv", .read_only = true},
@@ -35,7 +36,7 @@ static const struct pp_arch_parts parts2 = {.model_type = "phi", .prefixes = pre
 static const struct pp_arch_name names3[] = {
     {.hf = "model.layers.{}.self_attn.qkv_proj", .gguf = "blk.{}.attn_qkv"},
     {.hf = "model.layers.{}.mlp.gate_up_proj", .gguf = "blk.{}.ffn_up"},
-    /* beside LoRAs */
+    /* Phi 4 multimodal's, next to LoRA adapters */
     {.hf = "model.layers.{}.self_attn.qkv_proj.base_layer", .gguf = "blk.{}.attn_qkv", .read_only = true},
     {.hf = "model.layers.{}.self_attn.o_proj.base_layer", .gguf = "blk.{}.attn_output", .read_only = true},
     {.hf = "model.layers.{}.mlp.gate_up_proj.base_layer", .gguf = "blk.{}.ffn_up", .read_only = true},
@@ -74,7 +75,7 @@ static enum pp_code from_config3(const struct cJSON *config, struct pp_hparams *
     return code ? code : pp_config_window(config, 0, hp, err);
 }
 
-/* Files from before there was a key for it: the models of 4096 positions have this window. */
+/* Early files lack the key of the window, which the models with 4096 positions have. */
 static enum pp_code from_gguf3(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     (void)err;
@@ -158,9 +159,9 @@ static const struct pp_arch_default moe_defaults[] = {
              "\"rope_theta\": 1000000.0, \"num_local_experts\": 16, \"num_experts_per_tok\": 2}"},
     {.json = NULL},
 };
-static const float JITTER = 0.01f; /* of all models so far; GGUF files do not say it */
+static const float JITTER = 0.01f; /* in all models so far; GGUF files lack it */
 
-/* LongRoPE's two factors of cosines and sines, which pippin has as one. */
+/* short_mscale and long_mscale, LongRoPE's magnitudes; pippin has one, so they must be equal. */
 static enum pp_code config_mscale(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
@@ -196,7 +197,7 @@ static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
     return PP_OK;
 }
 
-/* Its files call the norms' epsilon as if they were Llama's. */
+/* Its files have the epsilon of LayerNorm under RMSNorm's key. */
 static void moe_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_gguf_add_f32(w, "phimoe.attention.layer_norm_rms_epsilon", hp->norm_eps);
@@ -234,7 +235,7 @@ const struct pp_arch pp_arch_phimoe = {
 
 #define SMALL_LAYER "model.layers.{}."
 
-/* A gate's rows and those of what it multiplies take turns. */
+/* up_proj has the rows of gate and up interleaved. */
 static const struct pp_arch_name small_names[] = {
     {.hf = "model.final_layernorm", .gguf = "output_norm"},
     {.hf = SMALL_LAYER "self_attn.query_key_value", .gguf = "blk.{}.attn_qkv", .form = PP_HF_QKV_FUSED_BY_GROUP},
@@ -260,7 +261,7 @@ static const struct pp_arch_default small_defaults[] = {
 static const char blocks_keys[3][64] = {"phi3small.attention.near_blocks", "phi3small.attention.far_block_step",
                                         "phi3small.attention.dense_layer_step"};
 
-/* Tokens that stand for nothing, of the vocabulary that all models have. */
+/* Unused tokens of the models' common vocabulary are never generated. */
 static void silence_small(struct pp_hparams *hp)
 {
     static const int64_t ranges[][2] = {{100256, 100257}, {100258, 100261}, {100264, 100266}, {100267, 100352}};
@@ -283,7 +284,8 @@ static enum pp_code check_limit(float limit, struct pp_error *err)
                                        "one above 0 is supported", (double)limit);
 }
 
-/* Sizes of feed-forward parts, either itself or by the model's, which is refused elsewhere where it is too large. */
+/* The feed-forward width: itself, or ff_dim_multiplier times the model's. (pp_hparams_check refuses it if too
+ * large.) */
 static enum pp_code small_n_ff(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum { PAD = 256, MOST = 1 << 22 };
@@ -317,7 +319,7 @@ static enum pp_code small_blocks(const cJSON *config, struct pp_hparams *hp, str
     return code ? code : check_blocks(hp, err);
 }
 
-/* muP's scales; null: there is none. */
+/* muP's scales; null: none. */
 static enum pp_code small_scales(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float width = 0, attention = 0;
@@ -384,7 +386,7 @@ static void small_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     pp_bounds_to_gguf(hp, w);
 }
 
-/* Transformers' configuration works out intermediate_size, and fails if it is said. */
+/* The model's configuration class computes intermediate_size and fails if the key is there. */
 static void small_to_config(const struct pp_hparams *hp, cJSON *config)
 {
     cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");

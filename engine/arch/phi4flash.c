@@ -1,7 +1,7 @@
-/* phi4flash.c - Phi 4 mini Flash (SambaY, arXiv 2507.06607): in the first half of the layers Mamba and attention with a
- * window take turns; the middle one's scan is what gates of each second layer behind it let through, and the keys and
- * values of the layer after it are what the others' attention sees. Attention is a difference, and knows no positions.
- * Its files are pippin's own, and folders are read only. */
+/* phi4flash.c - Phi 4 mini Flash (SambaY, arXiv 2507.06607): in the first half of the layers Mamba and windowed
+ * attention alternate. In the second half, gated memory units, which gate the scan output of the middle Mamba layer,
+ * alternate with attention to the keys and values of the layer after that. Attention is differential
+ * (decoder_difference.c), without positions. Only pippin makes GGUF files of it; folders are only read. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -43,7 +43,7 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_scan_keys scan_keys = {.taps = "mamba_d_conv", .key_dim = "mamba_d_state",
                                               .rank = "mamba_dt_rank", .expand = "mamba_expand"};
 
-/* Which layer is what follows from how many there are. */
+/* The kinds of layers follow from their number. */
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     const int64_t middle = hp->n_layer / 2;
@@ -71,7 +71,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return code ? code : pp_scan_from_gguf(g, hp, err);
 }
 
-/* A window, or what each layer has, which has to be as the first says it. */
+/* sliding_window: a number, or a list for all layers that must agree with their kinds. */
 static enum pp_code read_window(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *said = cJSON_GetObjectItemCaseSensitive(config, "sliding_window"), *item;

@@ -1,5 +1,5 @@
-/* plamo.c - PLaMo: attention and feed-forward part beside each other behind one norm; queries that have a key in common
- * are as far apart as there are keys, in GGUF files neighbours. */
+/* plamo.c - PLaMo (13B): attention and feed-forward part in parallel after one norm. In folders query head i uses KV
+ * head i mod n_head_kv; in GGUF files heads are grouped as usual. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -27,7 +27,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* num_key_value_heads says something else than how many there are. */
+/* num_key_value_heads is not the number of KV heads; n_shared_head determines it. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t share = 8;

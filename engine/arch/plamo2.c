@@ -1,6 +1,6 @@
-/* plamo2.c - PLaMo 2 (arXiv 2509.04897): states in most layers, attention in each few. States are Mamba 2's, but what
- * they are given is made as in the first Mamba, of what comes out of the convolution, and normed. Norms stand before
- * and behind both parts, and each head of queries and keys has one of its own. */
+/* plamo2.c - PLaMo 2 (arXiv 2509.04897): Mamba in most layers, attention in the others. States are Mamba 2's, but dt,
+ * B and C come from the convolution's output as in Mamba, and are normalised. Both parts have pre-norms and
+ * post-norms, and each head of queries and keys has a norm with its own vector. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -44,7 +44,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* What neither files nor folders say: from how many values steps are made, and that all heads have one key. */
+/* Constants that neither files nor folders have: the rank of dt, and one B and C for all heads. */
 static void finish(struct pp_hparams *hp)
 {
     enum { LEAST_RANK = 64 };
@@ -53,7 +53,8 @@ static void finish(struct pp_hparams *hp)
     hp->n_state_key_head = 1;
 }
 
-/* Layers with states say that they have no heads: they are as wide as the others there, as nobody looks. */
+/* Files have 0 heads in layers with states. Such layers get the others' numbers, so that `uneven` stays false unless
+ * attention layers differ. */
 static void fill_sizes(struct pp_hparams *hp)
 {
     bool differ = false;
@@ -76,7 +77,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return code;
 }
 
-/* Other programs take any number of keys for rows of the convolution that are not there. */
+/* ssm.group_count is written as 0, since other programs would expect more rows of the convolution for any other
+ * number. */
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     struct pp_hparams said = *hp;
@@ -86,7 +88,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* Whether a layer has attention, which of each `step` layers one has. */
+/* Whether a layer has attention: one of every `step` layers. */
 static bool attends(int64_t n_layer, int64_t step, int64_t l)
 {
     return n_layer <= step / 2 ? l == n_layer - 1 : l % step == step / 2;
@@ -106,7 +108,7 @@ static enum pp_code layers_from(const cJSON *config, struct pp_hparams *hp, stru
     return code;
 }
 
-/* The window, which does not count the row itself, and the layers that are listed as having none. */
+/* The window, which does not include the row itself in config.json, and the layers listed as having none. */
 static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "full_attention_idx"), *item;
@@ -126,7 +128,7 @@ static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, str
     return code;
 }
 
-/* A window that no layer with attention has is none. */
+/* Drops a window that no attention layer uses. */
 static void drop_window(struct pp_hparams *hp)
 {
     for (int64_t l = 0; l < hp->n_layer; l++)
@@ -161,7 +163,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code;
 }
 
-/* The step that finds again which layers have attention; 2 if none does, which their tensors tell. */
+/* The reverse: the step between attention layers; 2 if there are none, as tensors then decide. */
 static int64_t step_of(const struct pp_hparams *hp)
 {
     for (int64_t step = 2; step <= 2 * hp->n_layer + 1; step++) {

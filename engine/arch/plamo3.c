@@ -1,7 +1,6 @@
-/* plamo3.c - PLaMo 3: norms before and behind both parts, which folders hold without what is added to them, and of
- * each head of queries and keys; gate and value are one matrix, so are queries, keys and values; windows in seven of
- * eight layers, whose RoPE has a base of its own and is never scaled. In GGUF files the norms behind are called by
- * their names alone, without .weight. */
+/* plamo3.c - PLaMo 3: pre-norms and post-norms, which folders store without the constant that is added, and norms of
+ * the heads of queries and keys; fused gate and up, fused qkv; a window in seven of eight layers, with an unscaled
+ * RoPE of another base. In GGUF files the post-norms' names lack ".weight". */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -36,7 +35,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* YaRN, whose ramp ends between dimensions. */
+/* YaRN with fractional bounds of its ramp. */
 static enum pp_code scaling_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     float factor = 1;
@@ -44,7 +43,7 @@ static enum pp_code scaling_from(const cJSON *config, struct pp_hparams *hp, str
     enum pp_code code = pp_config_float(config, "rope_scaling_factor", &factor, err);
     if (!code)
         code = pp_config_int(config, "initial_context_length", &length, err);
-    if (code || factor == 1.0f || hp->rope_scaling != PP_ROPE_NONE) /* a rope_scaling says more */
+    if (code || factor == 1.0f || hp->rope_scaling != PP_ROPE_NONE) /* rope_scaling takes precedence */
         return code;
     if (!(factor > 0) || length < 1)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: rope_scaling_factor is %g, which needs a positive "
@@ -58,7 +57,7 @@ static enum pp_code scaling_from(const cJSON *config, struct pp_hparams *hp, str
     return PP_OK;
 }
 
-/* Configurations that say nothing of a factor do not count the row itself into its window. */
+/* In configurations without rope_scaling_factor the window does not include the row itself. */
 static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t pattern = PATTERN;
@@ -117,7 +116,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
         pp_gguf_add_f32(w, LOCAL_BASE, hp->rope_base_local);
 }
 
-/* Every how many-th layer has no window, as the first of them tells; layer_types says it of each. */
+/* The pattern's step, from the first layer without a window; layer_types has every layer. */
 static int64_t pattern_of(const struct pp_hparams *hp)
 {
     int64_t l = 0;
@@ -128,7 +127,7 @@ static int64_t pattern_of(const struct pp_hparams *hp)
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    const int64_t window = hp->window ? hp->window : hp->n_ctx_train; /* no layer has it then */
+    const int64_t window = hp->window ? hp->window : hp->n_ctx_train; /* unused then */
     pp_config_put_layer_types(config, hp);
     pp_config_put(config, "sliding_window", window);
     pp_config_put(config, "window_size", window);
