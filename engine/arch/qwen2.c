@@ -1,18 +1,18 @@
-/* qwen2.c - Qwen 1.5, 2 and 2.5: Llama with biases of q, k and v. Of Qwen 2 VL and 2.5 VL the part that reads and
- * writes text: they rotate by three numbers, which are one for text. MiMo, without what guesses further tokens. And the
- * mixtures of experts Qwen 1.5 MoE and Qwen 2 MoE, where every row uses one expert more, whose result is weighed by a
- * sigmoid of its own. And the first Qwen, which has q, k and v in one matrix. */
+/* qwen2.c - Qwen 1.5, 2 and 2.5 (arXiv 2407.10671): Llama with biases of q, k and v. Of Qwen 2 VL and 2.5 VL the
+ * language model; for text the three numbers of a position are equal. MiMo, without its multi-token prediction. Qwen
+ * 1.5 MoE and 2 MoE, with a shared expert weighted by a sigmoid. And the first Qwen (arXiv 2309.16609), with a fused
+ * qkv. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
-static const char *const other_names[] = {"qwen2vl", "qwen25vl", NULL}; /* the latter is ollama's */
+static const char *const other_names[] = {"qwen2vl", "qwen25vl", NULL}; /* the latter in ollama's files */
 static const char *const classes[] = {
     "Qwen2ForCausalLM", "Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration", "qwen2", "qwen2_vl",
     "qwen2_5_vl", "qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "MiMoForCausalLM", "mimo", NULL};
-static const char *const others[] = {"visual.", "model.visual.", "model.mtp_layers.", NULL}; /* the last are MiMo's */
+static const char *const others[] = {"visual.", "model.visual.", "model.mtp_layers.", NULL}; /* the last ones MiMo's */
 static const struct pp_arch_parts parts = {
     .model_type = "qwen2", .prefixes = pp_qwen_prefixes, .others = others};
 
@@ -127,8 +127,8 @@ static const struct pp_arch_name first_names[] = {
 };
 static const char *const first_classes[] = {"QWenLMHeadModel", "qwen", NULL};
 
-/* What is said of the feed-forward size is that of gate and value together. Behind seq_length other scores and other
- * frequencies would be wanted. */
+/* intermediate_size counts gate and up together. Contexts are limited to seq_length, beyond which scores and
+ * frequencies would change (use_logn_attn, use_dynamic_ntk). */
 static enum pp_code first_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_int(config, "seq_length", &hp->n_ctx_train, err);

@@ -1,6 +1,6 @@
-/* qwen3.c - Qwen 3: queries and keys of each head are normed; and its mixture of experts. Of Qwen 3 VL the part that
- * reads and writes text, for which its three numbers of a position are one. Mellum 2 is that mixture with a window in
- * most layers, whose RoPE is not scaled. */
+/* qwen3.c - Qwen 3 (arXiv 2505.09388): Llama with norms of the heads of q and k; and its mixture of experts. Of Qwen 3
+ * VL the language model; for text the three numbers of a position are equal. Mellum 2 is that mixture with a window in
+ * most layers, where RoPE is not scaled. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ static const struct pp_arch_name moe_names[] = {
     {.hf = "model.layers.{}.mlp.experts.gate_up_proj", .gguf = "blk.{}.ffn_gate_exps.weight",
      .second = "blk.{}.ffn_up_exps.weight", .form = PP_HF_EXPERTS_HALVES, .whole = true, .read_only = true},
     {.hf = "model.layers.{}.mlp.experts.down_proj", .gguf = "blk.{}.ffn_down_exps.weight",
-     .form = PP_HF_EXPERTS_TRANSPOSED, .whole = true, .read_only = true}, /* of those that see */
+     .form = PP_HF_EXPERTS_TRANSPOSED, .whole = true, .read_only = true}, /* of vision models */
     {.hf = NULL},
 };
 
@@ -50,7 +50,7 @@ static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, 
     enum pp_code code = from_config(config, hp, err);
     const bool sees = pp_arch_is_kind(config, "qwen3_vl_moe_text", NULL);
     hp->n_expert = sees ? 60 : pp_arch_is_kind(config, "enggpt_moe", NULL) ? 64 : 128;
-    if (!code) /* transformers 5 */
+    if (!code) /* transformers 5's key */
         code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
@@ -74,7 +74,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_key_value_heads\": 32, \"head_dim\": 128, \"max_position_embeddings\": 32768}"},
     {.json = NULL},
 };
-/* Weights of experts add up to 1 in models that see, whose configuration has no word for it, and in those that hear. */
+/* In vision and audio models experts' weights are normalised; the vision models' config.json has no key for it. */
 static const struct pp_arch_default moe_defaults[] = {
     {"qwen3_vl_moe_text", NULL,
      "{\"num_key_value_heads\": 16, \"max_position_embeddings\": 128000, \"rope_theta\": 500000.0,"
@@ -137,14 +137,14 @@ static const struct pp_arch_default mellum_defaults[] = {
     {.json = NULL},
 };
 
-/* Without layer_types all layers see everything. */
+/* Without layer_types all layers have full attention. */
 static enum pp_code mellum_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *both = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters"), *type;
     const cJSON *local = cJSON_GetObjectItemCaseSensitive(both, "sliding_attention");
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     hp->n_expert = 64;
-    if (!code) /* as transformers writes it */
+    if (!code) /* transformers' format */
         code = pp_config_int(config, "num_local_experts", &hp->n_expert, err);
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);

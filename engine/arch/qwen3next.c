@@ -1,6 +1,6 @@
 /* qwen3next.c - Qwen3-Next, Qwen 3.5 with and without experts, and Agnes 3.0: the gated delta rule (arXiv 2412.06464)
- * in three of four layers, in the fourth attention whose heads have gates. Of Qwen 3.5 and Agnes, which see, too, the
- * part that reads and writes text, for which their three numbers of a position are one. */
+ * in three of four layers, gated attention in the fourth. Of Qwen 3.5 and Agnes, which are multimodal, the language
+ * model; for text the three numbers of a position are equal. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
@@ -33,8 +33,8 @@ enum pp_code pp_delta_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, 
     return PP_OK;
 }
 
-/* `tiled`: heads take turns with the keys. Some converters say so; files of their own that have it the other way round
- * than all others would be read wrongly. */
+/* tiled: value head h uses key head h modulo their number. Some converters write a key for it; a file whose key
+ * disagrees with the family's usual order is refused. */
 static enum pp_code heads_from_gguf(const struct pp_gguf *g, bool tiled, struct pp_hparams *hp, struct pp_error *err)
 {
     char key[96];
@@ -60,7 +60,7 @@ static enum pp_code tiled_from_gguf(const struct pp_gguf *g, struct pp_hparams *
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* A type for each layer, or all but each interval-th recur. */
+/* layer_types; by default all but every full_attention_interval-th layer have states. */
 static enum pp_code layer_types(const cJSON *config, const char *interval, const char *with, const char *without,
                                 struct pp_hparams *hp, struct pp_error *err)
 {
@@ -145,7 +145,7 @@ void pp_delta_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     pp_recurrent_to_gguf(hp, w);
 }
 
-/* Of each three numbers of a position two or three pairs in turn are rotated by the first; for text they are one. */
+/* M-RoPE's sections: the pairs are dealt out to the three numbers of a position. For text these are equal. */
 void pp_qwen_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     const int32_t pairs = (int32_t)(hp->rope_dim / 2);
@@ -175,7 +175,7 @@ static const struct pp_arch_name next_names[] = {
     {.hf = NULL},
 };
 static const char *const prefixes[] = {NULL};
-static const char *const others[] = {"mtp.", "model.mtp.", NULL}; /* they guess further tokens */
+static const char *const others[] = {"mtp.", "model.mtp.", NULL}; /* multi-token prediction */
 static const struct pp_arch_parts next_parts = {.model_type = "qwen3_next", .prefixes = prefixes, .others = others};
 static const char *const next_classes[] = {"Qwen3NextForCausalLM", "qwen3_next", NULL};
 #define USUAL                                                                                                         \
@@ -236,7 +236,7 @@ static const char *const moe_classes[] = {"Qwen3_5MoeForCausalLM", "Qwen3_5MoeFo
                                           "qwen3_5_moe_text", "qwen3_5_moe",
                                           "InternS2PreviewForConditionalGeneration", "intern_s2_preview",
                                           "interns2_preview_text", NULL};
-/* And of InternS2 what looks at series of numbers. */
+/* And InternS2's encoder of time series. */
 static const char *const seeing_others[] = {"visual.", "model.visual.", "mtp.", "model.mtp.", "time_series.",
                                             "model.time_series.", "time_series_forecaster.",
                                             "model.time_series_forecaster.", NULL};
@@ -269,7 +269,7 @@ static void moe_to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put_experts(hp, &expert_keys, config);
 }
 
-/* The text part alone has a class of its own. */
+/* The language model alone has a class of its own. */
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     put_states(hp, config);
@@ -309,7 +309,7 @@ const struct pp_arch pp_arch_qwen35moe = {
 
 /* --- Agnes 3.0 --------------------------------------------------------------------------------------------------- */
 
-/* Qwen 3.5's layers by other names, each with a second feed-forward part that reads what the first reads. */
+/* Qwen 3.5's layers with other names, each with a second feed-forward part on the same input. */
 #define DELTA "model.layers.{}.delta_attn."
 #define GLOBAL "model.layers.{}.global_attn."
 #define BESIDE "model.layers.{}.mlp.parallel_ffn."

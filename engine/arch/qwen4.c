@@ -1,9 +1,9 @@
-/* qwen4.c - Qwen 4's experimental models (Qwen3.8-Flash-Next): Qwen 3.5's layers, whose attention sees what an index
- * picks by one key for each few positions, between gated residual streams, and with embeddings of several tokens in one
- * layer. Of models that see, too, the part that reads and writes text.
+/* qwen4.c - Qwen 4's experimental models (Qwen3.8-Flash-Next): Qwen 3.5's layers with an indexer that picks blocks of
+ * positions by one key each (decoder_blocks.c), gated residual streams (decoder_hyper.c), and n-gram embeddings in one
+ * layer (decoder_hash.c). Of multimodal models the language model.
  *
- * Rows of the table of those embeddings are found by hashes: transformers derives their numbers from a seed, and each
- * has rows of its own, a prime number of them. Files hold the numbers, of which the seed is found again. */
+ * Rows of the table of n-gram embeddings are selected by hashes. transformers derives the multipliers from a seed, and
+ * each hash has a prime number of rows. GGUF files hold the numbers, from which the seed is recovered for folders. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ static const struct pp_arch_name names[] = {
     PP_DELTA_APART_NAMES,
     {.hf = NULL},
 };
-/* What follows from the configuration. */
+/* Fields that follow from the others. */
 static const char *const ignored[] = {".rotary_emb.inv_freq", ".ple_embedding.layer_multipliers",
                                       ".ple_embedding.ngram_heads_vocab_sizes",
                                       ".ple_embedding.ngram_heads_offsets", NULL};
@@ -65,14 +65,14 @@ static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .shared_n_ff = "shared_expert_intermediate_size", .normed = "norm_topk_prob"};
 
-/* What all models of the family have. */
+/* Fixed properties of the family. */
 static enum pp_code set_known(struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t n_attending = 0;
     hp->hyper = hp->no_output_norm = hp->index_pooled = hp->index_halves = hp->state_sigmoids = true;
     for (int64_t l = 0; l < hp->n_layer; l++)
         n_attending += !(hp->layer[l] & PP_LAYER_RECURRENT);
-    if (n_attending == hp->n_layer) /* states are what keeps positions where they are, and blocks with them */
+    if (n_attending == hp->n_layer) /* only states keep a cache's positions, and with them blocks, in place */
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family without states is not supported");
     if (hp->n_stream < 2 || hp->stream_rank < 1)
         return pp_fail(err, PP_ERR_FORMAT, "the model has %lld residual streams with gates of rank %lld, which cannot "
@@ -96,7 +96,7 @@ static uint64_t scramble(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* Odd, and small enough that its product with a token has no more than 63 bits. */
+/* Makes a multiplier: odd, and so small that its product with a token fits in 63 bits. */
 static int64_t multiplier_of(int64_t seed, int64_t i, int64_t n_vocab)
 {
     const int64_t half = INT64_MAX / (n_vocab > 0 ? n_vocab : 1) / 2;
@@ -116,7 +116,7 @@ static bool may_hash(const struct pp_hashed *h)
     return h->size >= 2 && h->size <= PP_HASH_TOKENS && h->heads >= 1 && h->heads <= PP_HASH_HEADS / (h->size - 1);
 }
 
-/* Multipliers of a seed, and the prime numbers of rows from one on. */
+/* Sets the multipliers from the seed, and the numbers of rows to consecutive primes. */
 static enum pp_code fill_hashes(struct pp_hparams *hp, int64_t base, struct pp_error *err)
 {
     struct pp_hashed *h = &hp->hashed;
@@ -146,7 +146,7 @@ static enum pp_code refuse_others(const cJSON *config, struct pp_error *err)
     return PP_OK;
 }
 
-/* Without a list all but each full_attention_interval-th layer have states. */
+/* Without a list all but every full_attention_interval-th layer have states. */
 static enum pp_code layers_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     static const char key[] = "layer_types";
@@ -196,7 +196,7 @@ static enum pp_code index_from_config(const cJSON *config, struct pp_hparams *hp
     return code;
 }
 
-/* The token, or the first of a list. */
+/* A token, or a list whose first one counts. */
 static enum pp_code end_from_config(const cJSON *config, int64_t *end, struct pp_error *err)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "eos_token_id");
@@ -317,7 +317,7 @@ static const char ratios_key[] = "qwen4exp.attention.compress_ratios", layers_ke
                   multipliers_key[] = "qwen4exp.ple.layer_multipliers",
                   rows_key[] = "qwen4exp.ple.head_vocab_sizes", offsets_key[] = "qwen4exp.ple.head_offsets";
 
-/* A ratio for each layer: 0 where it has states, and the same elsewhere. */
+/* An array with a number for each layer: 0 for layers with states, the same for all others. */
 static enum pp_code ratios_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     for (int64_t l = 0; l < hp->n_layer; l++) {
@@ -334,7 +334,7 @@ static enum pp_code ratios_from_gguf(const struct pp_gguf *g, struct pp_hparams 
     return PP_OK;
 }
 
-/* The seed that the file's multipliers come of: few are ever used. */
+/* Finds the seed of the file's multipliers by trying small ones, which are all that configurations use. */
 static bool find_seed(const struct pp_gguf *g, struct pp_hparams *hp)
 {
     enum { SEEDS = 1 << 20 };
@@ -388,7 +388,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
                                          [TOP_K] = &hp->index_top_k, [STREAMS] = &hp->n_stream,
                                          [RANK] = &hp->stream_rank};
     hp->state_tiled = true;
-    hp->n_embd_layer = 0; /* whose key says how wide rows of the table are */
+    hp->n_embd_layer = 0; /* its key has the width of the table's rows here */
     enum pp_code code = pp_delta_from_gguf(g, hp, err);
     for (int i = 0; i < N_NUMBERS && !code; i++)
         if (!pp_gguf_int(g, number_keys[i], numbers[i]))

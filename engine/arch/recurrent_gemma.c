@@ -1,6 +1,6 @@
-/* recurrent_gemma.c - RecurrentGemma (arXiv 2404.07839): in two of three layers Griffin's gated linear recurrence
- * (2402.19427), in the third attention with a window, which rotates half of each head; norms, inputs and GELUs as in
- * Gemma. Its files are pippin's own. */
+/* recurrent_gemma.c - RecurrentGemma (arXiv 2404.07839): Griffin's gated linear recurrence (2402.19427) in two of
+ * three layers, windowed attention with half of each head rotated in the third; norms, embeddings and GELU as in
+ * Gemma. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #define BLOCK LAYER "temporal_block."
 #define WHOLE(from, to, ...) {.hf = BLOCK from, .gguf = "blk.{}." to, .whole = true, __VA_ARGS__}
 
-/* The gates' matrices have an input in each row, and those of all blocks are one tensor. */
+/* The gates' block matrices are stored transposed, all blocks in one tensor. */
 static const struct pp_arch_name names[] = {
     {.hf = "model.final_norm", .gguf = "output_norm", .form = PP_HF_PLUS_ONE},
     {.hf = LAYER "temporal_pre_norm", .gguf = "blk.{}.attn_norm", .form = PP_HF_PLUS_ONE},
@@ -44,7 +44,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* The width's root, as bfloat16 has it. */
+/* sqrt(n_embd), rounded to bfloat16. */
 static float input_scale(int64_t n_embd)
 {
     const float root = sqrtf((float)n_embd);
@@ -56,8 +56,8 @@ static float input_scale(int64_t n_embd)
     return rounded;
 }
 
-/* Channels are independent of each other: a "state" is a piece of so many that cache lines and threads share them well.
- * Blocks of gates are as many as heads. */
+/* Channels are independent of each other; a "state" is a group of them, whose size suits cache lines and the
+ * distribution over threads. There are as many blocks of gates as heads. */
 static enum pp_code divide_channels(int64_t width, struct pp_hparams *hp, struct pp_error *err)
 {
     enum { SIDE = 16 };
@@ -91,7 +91,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* A list of kinds, which begins anew behind its end. */
+/* block_types: a list of kinds, repeated over all layers. */
 static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "block_types");
@@ -106,7 +106,7 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
     return PP_OK;
 }
 
-/* intermediate_size counts gate and value. */
+/* intermediate_size counts gate and up together. */
 static enum pp_code halve_ff(struct pp_hparams *hp, struct pp_error *err)
 {
     if (hp->n_ff % 2 != 0)

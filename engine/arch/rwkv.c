@@ -1,4 +1,4 @@
-/* rwkv.c - what the metadata of RWKV 4, 6 and 7 share, alone or in Qwen 2's layers. */
+/* rwkv.c - metadata that RWKV 4, 6 and 7 share, alone or in Qwen 2's layers. */
 #include "engine/arch/rwkv.h"
 
 #include <cjson/cJSON.h>
@@ -49,7 +49,7 @@ void pp_rwkv_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w, cons
 {
     char key[KEY];
     pp_gguf_add_u32(w, key_of(hp, "wkv.head_size", key), (uint32_t)hp->state_key_dim);
-    if (hp->rwkv_qwen) /* other programs take two for granted */
+    if (hp->rwkv_qwen) /* other programs' default is 2 */
         pp_gguf_add_u32(w, key_of(hp, shifts_key, key), 1);
     for (int i = 0; i < n; i++)
         pp_gguf_add_u32(w, key_of(hp, rank_keys[i], key), (uint32_t)hp->rwkv_ranks[i]);

@@ -1,6 +1,6 @@
-/* rwkv4.c - RWKV 4 (arXiv 2305.13048), as transformers has it: neither attention nor a cache, and LayerNorm. Its files
- * are pippin's own: what is mixed with the position before is said there as RWKV 6's files do, which folders say the
- * other way round. */
+/* rwkv4.c - RWKV 4 (arXiv 2305.13048; transformers, models/rwkv): no attention, LayerNorm. Only pippin makes GGUF
+ * files of it, which have the blend weights as in RWKV 6's files: of the position before; in folders they are of the
+ * position itself. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -33,13 +33,13 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"RwkvForCausalLM", "rwkv", NULL};
-/* What decoders are asked for is not there: from_config. */
+/* Placeholders for the common reader, whose keys are absent here; see from_config. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 50277, \"hidden_size\": 4096, \"num_hidden_layers\": 32, \"num_attention_heads\": 1, "
              "\"intermediate_size\": null}"},
     {.json = NULL},
 };
-enum { CHANNELS = 64, NUMBERS = 16 }; /* of a "head", and rows and columns of what it keeps: four numbers for each */
+enum { CHANNELS = 64, NUMBERS = 16 }; /* of a "head"; its state is a square matrix with four numbers for each channel */
 
 static enum pp_code set_states(struct pp_hparams *hp, struct pp_error *err)
 {
@@ -70,17 +70,17 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code && inner != hp->n_embd)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attention_hidden_size is %lld, which is not supported in "
                        "this family; the model's width is", (long long)inner);
-    hp->n_ctx_train = 1 << 20; /* there is no limit: what is written to GGUF files */
+    hp->n_ctx_train = 1 << 20; /* there is no limit; this is what converters write */
     return code ? code : set_states(hp, err);
 }
 
-/* What other programs divide so that halves bear it is divided when they load it. */
+/* Programs that halve the weights of later layers, to stay within FP16's range, do so when they load a folder. */
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     static const char *const gone[] = {"num_attention_heads", "num_key_value_heads", "head_dim", "rope_theta",
                                        "attention_bias", "mlp_bias", "hidden_act", "partial_rotary_factor",
                                        "max_position_embeddings"};
-    enum { CONTEXT = 1024, HALVED = 6 }; /* the usual ones, on which no result depends */
+    enum { CONTEXT = 1024, HALVED = 6 }; /* usual values, which do not affect results */
     for (size_t i = 0; i < sizeof gone / sizeof *gone; i++)
         cJSON_DeleteItemFromObjectCaseSensitive(config, gone[i]);
     pp_config_put(config, "attention_hidden_size", hp->n_embd);

@@ -1,6 +1,6 @@
-/* rwkv6.c - RWKV 6 (arXiv 2404.05892): neither attention nor a cache, and LayerNorm. Folders are those of the model's
- * own code, which says nothing of sizes between two matrices: they follow from the model's width; those of
- * flash-linear-attention are read, too, and are written as the former. */
+/* rwkv6.c - RWKV 6 (arXiv 2404.05892): no attention, LayerNorm. Folders are those of the model's own code, which lack
+ * the ranks of low-rank pairs: these follow from the model's width. Folders of flash-linear-attention are read as
+ * well, and written as the former. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #define LAYER "rwkv.blocks.{}."
 #define MIX LAYER "attention.time_maa_"
 #define VECTOR(from, to) {.hf = from, .gguf = "blk.{}." to ".weight", .form = PP_HF_VECTOR_3D, .whole = true}
-/* All in one tensor, or, as the first GGUF files have them, in one of each. */
+/* GGUF files have all five in one tensor, early ones in a tensor each. */
 #define BLEND(letter, number)                                                                                  \
     {.hf = MIX letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_LERP, .whole = true},   \
     VECTOR(MIX letter, "time_mix_lerp_" letter)
@@ -82,15 +82,15 @@ static const struct pp_arch_name fla_names[] = {
     READ(FLA "ffn.receptance.linear", "blk.{}.channel_mix_receptance"),
     {.hf = NULL},
 };
-static const char fla_class[] = "RWKV6ForCausalLM"; /* of the same model_type */
+static const char fla_class[] = "RWKV6ForCausalLM"; /* it has the same model_type */
 static const char *const classes[] = {"Rwkv6ForCausalLM", fla_class, "rwkv6", NULL};
 static const char *const function_names[] = {"sqrelu", "relu2", NULL};
-/* What decoders are asked for may not be there: from_config. */
+/* Placeholders for the common reader, whose keys may be absent here; see from_config. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1, \"intermediate_size\": null}"},
     {.json = NULL},
 };
-enum { MOST_HALVINGS = 100 }; /* what floats bear, also the other way round */
+enum { MOST_HALVINGS = 100 }; /* powers of two within a float's range, in both directions */
 static const char *const rank_keys[] = {"time_decay_extra_dim", "time_mix_extra_dim"};
 static const char halved_key[] = "rwkv6.rescale_every_n_layers";
 
@@ -114,8 +114,8 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* What flash-linear-attention can have otherwise. The norms of heads have the epsilon of all norms there, where RWKV's
- * is 64 times as large: values are multiplied, which is the same, so that it must be 1e-5. */
+/* Refuses options of flash-linear-attention that RWKV lacks. Its norms of heads have the model's epsilon, where RWKV's
+ * is 64e-5. Multiplying the values by 8 is equivalent (PP_HF_TIMES_EIGHT), if the epsilon is 1e-5. */
 static enum pp_code check_fla(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *attention = cJSON_GetObjectItemCaseSensitive(config, "attn");
@@ -196,13 +196,13 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         hp->n_ff = hp->n_embd * 7 / 2 / 32 * 32;
     hp->rwkv_ranks[0] = hp->n_embd == 4096 ? 128 : 64;
     hp->rwkv_ranks[1] = hp->n_embd == 4096 ? 64 : 32;
-    hp->n_ctx_train = 1 << 20; /* there is no limit: what is written to GGUF files */
+    hp->n_ctx_train = 1 << 20; /* there is no limit; this is what converters write */
     hp->rwkv6 = true;
     pp_rwkv_states_only(hp, head_size);
     return code;
 }
 
-/* What a file has divided becomes whole again, and is divided by other programs when it is loaded. */
+/* Weights that the GGUF file has halved are restored; other programs halve them when they load a folder. */
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     static const char *const gone[] = {"num_key_value_heads", "head_dim", "rope_theta", "attention_bias", "mlp_bias",

@@ -1,5 +1,6 @@
-/* rwkv6qwen2.c - RWKV 6 in Qwen 2's layers (QRWKV6, arXiv 2505.03005): states in place of attention, whose heads have
- * keys and values in common, and all else as Qwen 2 has it. Folders have the five ways to mix in another order. */
+/* rwkv6qwen2.c - RWKV 6 in Qwen 2's layers (QRWKV6, arXiv 2505.03005): the time mix in place of attention, with keys
+ * and values shared by groups of heads, and everything else as in Qwen 2. Folders have the five blends in another
+ * order. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -32,7 +33,7 @@ static const char *const rank_keys[] = {"time_decay_extra_dim", "time_mix_extra_
 static const char *const config_ranks[] = {"lora_rank_decay", "lora_rank_tokenshift"};
 static const char kv_key[] = "rwkv6qwen2.attention.head_count_kv", halved_key[] = "rwkv6qwen2.rescale_every_n_layers";
 
-/* n_shared: how many heads have keys and values of their own; 0: all. */
+/* n_shared: the number of heads of keys and values; 0: as many as heads. */
 static enum pp_code share_heads(struct pp_hparams *hp, int64_t n_shared, struct pp_error *err)
 {
     if (n_shared < 0 || n_shared > hp->n_state_head)
@@ -63,7 +64,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* What later models of this kind may have otherwise. */
+/* Refuses options that later models of this kind may have. */
 static enum pp_code check_kind(const cJSON *config, struct pp_error *err)
 {
     static const struct {
@@ -87,14 +88,14 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     enum { LARGE = 4096 };
     const int64_t n_head = hp->n_head, n_shared = hp->n_head_kv, dim = hp->head_dim;
     enum pp_code code = check_kind(config, err);
-    hp->rwkv_ranks[0] = hp->n_embd >= LARGE ? 128 : 64; /* unless the tensors say something else */
+    hp->rwkv_ranks[0] = hp->n_embd >= LARGE ? 128 : 64; /* if the tensors do not tell */
     hp->rwkv_ranks[1] = hp->n_embd >= LARGE ? 64 : 32;
     for (int i = 0; i < 2 && !code; i++)
         code = pp_config_int(config, config_ranks[i], &hp->rwkv_ranks[i], err);
     if (!code && n_head * dim != hp->n_embd)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%lld heads of %lld values in a model that is %lld wide are not "
                        "supported in this family", (long long)n_head, (long long)dim, (long long)hp->n_embd);
-    hp->n_ctx_train = 1 << 20; /* there is no limit: what is written to GGUF files */
+    hp->n_ctx_train = 1 << 20; /* there is no limit; this is what converters write */
     hp->rope_scaling = PP_ROPE_NONE;
     hp->rwkv6 = hp->rwkv_qwen = true;
     pp_rwkv_states_only(hp, dim);

@@ -1,5 +1,5 @@
-/* rwkv7.c - RWKV 7 (arXiv 2503.14456): neither attention nor a cache, and LayerNorm. Folders are those of the library
- * flash-linear-attention; those of transformers, whose names are RWKV's own, are read. */
+/* rwkv7.c - RWKV 7 (arXiv 2503.14456): no attention, LayerNorm. Folders are those of flash-linear-attention; those of
+ * transformers, with RWKV's own names, are only read. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -72,7 +72,7 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"RWKV7ForCausalLM", "rwkv7", "Rwkv7ForCausalLM", NULL};
-/* What decoders are asked for is not there: from_config. */
+/* Placeholders for the common reader, whose keys are absent here; see from_config. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"num_attention_heads\": 1}"},
     {.json = NULL},
@@ -106,7 +106,7 @@ static enum pp_code check_kind(const cJSON *config, struct pp_error *err)
     return pp_config_activation(config, "hidden_act", function_names, err);
 }
 
-/* As transformers has it. */
+/* transformers' format. */
 static bool has_own_names(const cJSON *config)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
@@ -133,7 +133,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_int(config, config_ranks[i], &hp->rwkv_ranks[i], err);
     if (!code && !cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "head_dim")) && n_heads > 0)
         head_size = hp->n_embd / n_heads;
-    hp->n_ctx_train = 1 << 20; /* there is no limit: what is written to GGUF files */
+    hp->n_ctx_train = 1 << 20; /* there is no limit; this is what converters write */
     pp_rwkv_states_only(hp, head_size);
     return code;
 }

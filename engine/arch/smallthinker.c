@@ -1,5 +1,5 @@
-/* smallthinker.c - SmallThinker (arXiv 2507.20984): experts are chosen before attention, and have ReLU gates; in larger
- * models every fourth layer, from the first on, sees everything and is not rotated, and the others have a window. */
+/* smallthinker.c - SmallThinker (arXiv 2507.20984): experts with ReLU gates are chosen before attention; in the larger
+ * models layers 0, 4, 8 ... have full attention without RoPE, the others a window. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -25,14 +25,14 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys expert_keys = {
     .n = "moe_num_primary_experts", .n_used = "moe_num_active_primary_experts", .n_ff = "moe_ffn_hidden_size"};
 
-/* What a list of 0 and 1 says of layer l; `otherwise` if there is none. */
+/* Item l of a list of 0 and 1; `otherwise` if there is no list. */
 static bool says(const cJSON *list, int64_t l, bool otherwise)
 {
     const cJSON *item = cJSON_GetArrayItem(list, (int)l);
     return cJSON_IsNumber(item) ? item->valueint != 0 : otherwise;
 }
 
-/* Layers without a window, if there are some with one, are those that are not rotated. */
+/* If some layers have a window, those without one must be the ones without RoPE. */
 static enum pp_code layers_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *windows = cJSON_GetObjectItemCaseSensitive(config, "sliding_window_layout");

@@ -1,4 +1,4 @@
-/* smollm3.c - SmolLM 3: Llama without rotation in every fourth layer. */
+/* smollm3.c - SmolLM 3 (Hugging Face; transformers, models/smollm3): Llama without RoPE in every fourth layer. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -6,7 +6,7 @@
 
 static const char *const classes[] = {"SmolLM3ForCausalLM", "smollm3", NULL};
 
-/* no_rope_layers has a 0 for each layer that is not rotated. */
+/* no_rope_layers has a 0 for each layer without RoPE. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "no_rope_layers"), *item;

@@ -1,9 +1,10 @@
-/* solar.c - Solar Pro: Llama in which what came into some layers is mixed into what comes into later ones. Before a
- * layer of the lists bskcn_1 and bskcn_2 the stream is kept, in the first or the second of two places, and before one
- * of bskcn_3 and bskcn_4 it becomes a mixture of what that place has and itself. All of the layer reads the mixture,
- * as vLLM has it. There the window that configurations mention is not looked at, either.
+/* solar.c - Upstage's Solar Pro: Llama with block skip connections. Before the layers listed in bskcn_1 and bskcn_2
+ * the stream is kept, in the first or second of two places; before those in bskcn_3 and bskcn_4 it is mixed with what
+ * the respective place holds. All of the layer reads the mixture, as in vLLM, which also ignores the window that
+ * configurations have.
  *
- * Files are as ollama has them: a number of each layer for each list, and both shares in a tensor. */
+ * GGUF files are as ollama has them: for each list an array with a number for each layer, and both shares of the
+ * mixture in a tensor. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +23,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-/* Nothing is taken from a place where nothing was put. */
+/* A place must have been filled before it is used. */
 static enum pp_code check_skips(const struct pp_hparams *hp, struct pp_error *err)
 {
     uint8_t kept = 0;
@@ -82,7 +83,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* Layers that are not there are passed over, as they are where the list is not given. */
+/* Indices beyond the last layer are ignored, as the default lists may have some. */
 static enum pp_code read_list(const cJSON *config, int i, struct pp_hparams *hp, struct pp_error *err)
 {
     char key[16];
@@ -100,7 +101,7 @@ static enum pp_code read_list(const cJSON *config, int i, struct pp_hparams *hp,
     return PP_OK;
 }
 
-/* The first share is that of training. */
+/* bskcn_tv: the share in training, then the one in inference. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *share = cJSON_GetArrayItem(pp_json_member(config, "bskcn_tv"), 1);

@@ -1,5 +1,5 @@
-/* spark.c - Spark-X2.5, iFlytek's (1.7B, 4B): windows in three of four layers, with a RoPE of their own, of which the
- * others have a part only; what each head gives is weighed by a sigmoid; GELU, not its approximation. */
+/* spark.c - iFlytek's Spark-X2.5 (1.7B, 4B): a window in three of four layers, with a RoPE of their own; the others
+ * rotate only a part of each head; each head's output is gated by a sigmoid; exact GELU. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -44,7 +44,7 @@ static bool has_kind(const cJSON *types, const char *kind)
     return false;
 }
 
-/* Programs do not agree about what is so where these are not said. */
+/* These keys are required, as programs do not agree on their defaults. */
 static enum pp_code check_said(const cJSON *config, struct pp_error *err)
 {
     static const char *const kinds[] = {"full_attention", "sliding_attention"};

@@ -1,5 +1,5 @@
-/* stablelm.c - StableLM 2 and 3B: Llama with LayerNorm, a quarter of each head rotated, and perhaps biases of q, k
- * and v, or norms of q and k, each head by a vector of its own (the 12B). */
+/* stablelm.c - StableLM 2 and 3B (arXiv 2402.17834): Llama with LayerNorm and a quarter of each head rotated; some
+ * have biases of q, k and v, and the 12B norms of q and k with a vector for each head. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -17,7 +17,7 @@ static const struct pp_arch_name names[] = {
 static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     hp->parallel = pp_config_flag(config, "use_parallel_residual", false);
-    float part = -1; /* under the name that it had first */
+    float part = -1; /* its former key */
     hp->norm_eps = 1e-5f;
     hp->qk_norm = pp_config_flag(config, "qk_layernorm", false);
     enum pp_code code = pp_config_float(config, "norm_eps", &hp->norm_eps, err);

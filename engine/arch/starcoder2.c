@@ -1,5 +1,5 @@
-/* starcoder2.c - StarCoder 2 (arXiv 2402.19173): LayerNorm, GELU without a gate, biases everywhere; the first StarCoder
- * (arXiv 2305.06161), which is GPT-2 with one head of k and v for all; and CodeShell, the same with some, rotated. */
+/* starcoder2.c - StarCoder 2 (arXiv 2402.19173): LayerNorm, GELU without a gate, biases everywhere. The first
+ * StarCoder (arXiv 2305.06161): GPT-2 with multi-query attention. CodeShell: the same with grouped queries and RoPE. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

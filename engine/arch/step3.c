@@ -1,6 +1,6 @@
-/* step3.c - the text of Step 3 (arXiv 2507.19427): multi-matrix factorisation attention (arXiv 2412.19255), which is
- * one head of keys and values whose queries come of a product of low rank, normed in between; experts with softmax
- * weights beside one that every row uses. Its files are pippin's own. */
+/* step3.c - the language model of Step 3 (arXiv 2507.19427): multi-matrix factorisation attention (arXiv 2412.19255),
+ * that is, one KV head, and queries from a low-rank pair with a norm in between; experts with softmax weights and a
+ * shared expert. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
@@ -44,7 +44,7 @@ static enum pp_code check_heads(const struct pp_hparams *hp, struct pp_error *er
                    "values, is not supported", (long long)hp->n_head_kv, (long long)hp->q_lora_rank);
 }
 
-/* "4,5,6" or a list: which layers have experts; without it the fifth to the sixtieth. */
+/* moe_layers_enum, "4,5,6" or a list: the layers with experts; by default 4 to 59. */
 static enum pp_code mixtures_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum { FIRST = 4, END = 60 };

@@ -1,6 +1,6 @@
-/* step35.c - Step 3.5 Flash: windows in three of four layers, with more heads of queries and a RoPE of their own; what
- * each head gives is weighed by a sigmoid; routing as DeepSeek-V3 has it, beside an expert that every row uses; in the
- * last layers gates are bounded. */
+/* step35.c - Step 3.5 Flash: a window in three of four layers, with more query heads and a RoPE of their own; each
+ * head's output is gated by a sigmoid; DeepSeek-V3's routing with a shared expert; gates are bounded in the last
+ * layers. */
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +39,7 @@ static const struct pp_expert_keys expert_keys = {
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* Lists go on for the layers that guess further tokens. */
+/* Lists have further items for layers of multi-token prediction. */
 static enum pp_code list_of(const cJSON *config, const char *key, int64_t n, const cJSON **list, struct pp_error *err)
 {
     *list = cJSON_GetObjectItemCaseSensitive(config, key);
@@ -73,7 +73,7 @@ static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, str
     return code;
 }
 
-/* Those of layers with a window. */
+/* The sizes of layers with a window. */
 static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *other = cJSON_GetObjectItemCaseSensitive(config, "attention_other_setting");
@@ -99,7 +99,7 @@ static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struc
     return PP_OK;
 }
 
-/* "3,4,5": which layers have experts; without it all but the first. */
+/* moe_layers_enum, "3,4,5": the layers with experts; by default all but the first. */
 static enum pp_code mixtures_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     const char *said = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "moe_layers_enum"));
@@ -117,7 +117,7 @@ static enum pp_code mixtures_from(const cJSON *config, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-/* null and 0: there is no bound. */
+/* null and 0: none. */
 static void bounds_from(const cJSON *config, const char *key, int64_t n_layer, float *bounds)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, key);
@@ -127,7 +127,7 @@ static void bounds_from(const cJSON *config, const char *key, int64_t n_layer, f
     }
 }
 
-/* What configurations have words for and published models do not have. */
+/* Refuses settings that no published model has. */
 static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 {
     const char *fn = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "moe_router_activation"));
@@ -142,7 +142,7 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
     return PP_OK;
 }
 
-/* RoPE is scaled in the layers of these types alone, and in all layers where none is listed. */
+/* yarn_only_types: RoPE is scaled in layers of these types only; in all layers if none is listed. */
 static enum pp_code check_scaled(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)
 {
     const cJSON *types = cJSON_GetObjectItemCaseSensitive(config, "yarn_only_types"), *type;
@@ -239,7 +239,7 @@ static void bounds_from_gguf(const struct pp_gguf *g, const char *key, int64_t n
     }
 }
 
-/* What is rotated of a head is that of layers with a window; of the others it is half. */
+/* rope.dimension_count is that of layers with a window; the others rotate half as many. */
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     double base = (double)hp->rope_base;

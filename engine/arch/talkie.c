@@ -1,9 +1,11 @@
-/* talkie.c - Talkie (talkie-1930-13b): a Llama whose norms, those of heads behind their rotation included, multiply by
- * nothing, with numbers instead: one for each head of queries, one for what attention and one for what the feed-forward
- * part gives in each layer, one for the logits. And what came into the first layer goes into each one's result, times a
- * number of that layer's. Folders are as the port of it has them whose code comes with it (TalkieForCausalLM); their
- * heads turn the other way round, and in files the rows of half of each have the other sign instead. Files may have the
- * numbers of parts within the matrices. */
+/* talkie.c - Talkie (talkie-1930-13b): Llama whose norms, including those of heads after RoPE, have no weights, with
+ * learned scalars instead: one for each query head, one for the output of attention and of the feed-forward part in
+ * each layer, one for the logits. And the embeddings are added to each layer's output, times a scalar of the layer
+ * (decoder_gains.c).
+ *
+ * Folders are those of the port that comes with code of its own (TalkieForCausalLM). Their heads rotate in the
+ * opposite direction; in GGUF files half of the rows of each head have their sign flipped instead. GGUF files may have
+ * the parts' scalars multiplied into the matrices. */
 #include <cjson/cJSON.h>
 #include <float.h>
 
@@ -31,7 +33,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"TalkieForCausalLM", "talkie", NULL};
 static const char output_gain[] = "lm_head_gain.w_g";
-static const char *const ignored[] = {output_gain, NULL}; /* is a number of the model's, not a tensor */
+static const char *const ignored[] = {output_gain, NULL}; /* it becomes hparams.logit_scale */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 65540, \"hidden_size\": 5120, \"intermediate_size\": 13696, \"num_hidden_layers\": 40,"
              "\"num_attention_heads\": 40, \"head_dim\": 128, \"max_position_embeddings\": 2048,"
@@ -42,7 +44,7 @@ static const struct pp_arch_default defaults[] = {
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     hp->qk_norm = true;
-    hp->norm_eps = FLT_EPSILON; /* as PyTorch has it where nothing is said */
+    hp->norm_eps = FLT_EPSILON; /* PyTorch's default */
     return pp_config_activation(config, "hidden_act", pp_silu_names, err);
 }
 

@@ -1,5 +1,5 @@
-/* xglm.c - XGLM (arXiv 2112.10668): sinusoids of the position are added to scaled embeddings; LayerNorm, GELU without a
- * gate, biases everywhere. Only pippin makes GGUF files of the family. */
+/* xglm.c - XGLM (arXiv 2112.10668; transformers, models/xglm): sinusoidal positions are added to scaled embeddings;
+ * LayerNorm, GELU without a gate, biases everywhere. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -18,7 +18,7 @@ static const struct pp_arch_name names[] = {
 };
 
 static const char *const classes[] = {"XGLMForCausalLM", "xglm", NULL};
-static const char *const ignored[] = {".embed_positions.weights", NULL}; /* which follow from their number */
+static const char *const ignored[] = {".embed_positions.weights", NULL}; /* a table of sinusoids */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 256008, \"d_model\": 1024, \"num_layers\": 24, \"attention_heads\": 16,"
              "\"ffn_dim\": 4096, \"max_position_embeddings\": 2048, \"tie_word_embeddings\": true}"},

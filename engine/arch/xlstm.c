@@ -1,6 +1,5 @@
-/* xlstm.c - xLSTM 7B and its like (arXiv 2503.13427), as transformers has them: each layer is a matrix memory (mLSTM)
- * and a feed-forward part, and nothing else reads other positions. Other programs have no GGUF files of it: ours are
- * pippin's own. */
+/* xlstm.c - xLSTM 7B and similar models (arXiv 2503.13427; transformers, models/xlstm): each layer is a matrix memory,
+ * mLSTM (decoder_mlstm.c), and a feed-forward part; there is no attention. Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +21,7 @@ static const struct pp_arch_name names[] = {
     {.hf = MIXER "q", .gguf = "blk.{}.attn_q"},
     {.hf = MIXER "k", .gguf = "blk.{}.attn_k"},
     {.hf = MIXER "v", .gguf = "blk.{}.attn_v"},
-    {.hf = MIXER "query", .gguf = "blk.{}.attn_q", .read_only = true}, /* of some versions of transformers */
+    {.hf = MIXER "query", .gguf = "blk.{}.attn_q", .read_only = true}, /* names in some versions of transformers */
     {.hf = MIXER "key", .gguf = "blk.{}.attn_k", .read_only = true},
     {.hf = MIXER "value", .gguf = "blk.{}.attn_v", .read_only = true},
     {.hf = MIXER "ogate_preact", .gguf = "blk.{}.attn_gate"},
@@ -40,15 +39,15 @@ static const struct pp_arch_name names[] = {
     {.hf = NULL},
 };
 static const char *const classes[] = {"xLSTMForCausalLM", "xlstm", NULL};
-/* What decoders are asked for is not there: from_config. */
+/* Placeholders for the common reader, whose keys are absent here; see from_config. */
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"vocab_size\": 50304, \"hidden_size\": 4096, \"num_hidden_layers\": 32, \"num_heads\": 8, "
              "\"intermediate_size\": null}"},
     {.json = NULL},
 };
 static const float usual_cap = 15, usual_logit_cap = 30;
-static const double usual_keys = 0.5, usual_values = 1, usual_ff = 2.667; /* parts of the width */
-enum { USUAL_STEP = 64 }; /* of the feed-forward parts' size */
+static const double usual_keys = 0.5, usual_values = 1, usual_ff = 2.667; /* factors of n_embd */
+enum { USUAL_STEP = 64 }; /* the feed-forward width is a multiple of it */
 
 static void only_states(struct pp_hparams *hp)
 {
@@ -109,7 +108,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* A part of the width, as much as goes into floats of 64 bits, by which other programs count. */
+/* A factor of n_embd, as a double, since other programs compute sizes with doubles. */
 static enum pp_code read_part(const cJSON *config, const char *name, double *part, struct pp_error *err)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, name);
@@ -120,7 +119,7 @@ static enum pp_code read_part(const cJSON *config, const char *name, double *par
     return PP_OK;
 }
 
-/* So many values, as so many heads have them. */
+/* The size of a head: n_embd * part over the number of heads. */
 static enum pp_code share_out(const char *name, double part, const struct pp_hparams *hp, int64_t *dim,
                               struct pp_error *err)
 {
@@ -132,7 +131,7 @@ static enum pp_code share_out(const char *name, double part, const struct pp_hpa
                    (long long)n, (long long)hp->n_state_head);
 }
 
-/* Rounded up to a multiple of `step`, but for what is behind the point. */
+/* The feed-forward width, rounded up to a multiple of `step`, in the arithmetic of transformers. */
 static enum pp_code read_ff(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     double part = usual_ff;
@@ -179,7 +178,7 @@ static enum pp_code read_sizes(const cJSON *config, struct pp_hparams *hp, struc
     return code ? code : read_ff(config, hp, err);
 }
 
-/* A soft cap; null: there is none, which only logits can do without. */
+/* A soft cap; null: none, which is allowed for logits only. */
 static enum pp_code read_cap(const cJSON *config, const char *name, bool needed, float *cap, struct pp_error *err)
 {
     const bool none = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, name));
@@ -212,12 +211,12 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = read_cap(config, "gate_soft_cap", true, &hp->gate_cap, err);
     if (!code)
         code = read_cap(config, "output_logit_soft_cap", false, &hp->final_softcap, err);
-    hp->n_ctx_train = 1 << 20; /* there is no limit: what is written to GGUF files */
+    hp->n_ctx_train = 1 << 20; /* there is no limit; this is what converters write */
     only_states(hp);
     return code;
 }
 
-/* What gives n of the width when what is behind the point is dropped. */
+/* The reverse: a factor of the width that gives n when the product is truncated. */
 static double part_of(int64_t n, const struct pp_hparams *hp)
 {
     const double width = (double)hp->n_embd, part = (double)n / width;

@@ -1,6 +1,6 @@
-/* yuan.c - Yuan 2 (arXiv 2311.15786): Llama whose queries and keys read the input through two short convolutions, each
- * of two positions, behind one another; and they come of one vector, of which each head has a part of both. Its files
- * are pippin's own. */
+/* yuan.c - Yuan 2 (arXiv 2311.15786): Llama whose queries and keys read the input through two short convolutions over
+ * two positions each (decoder_filter.c); one matrix makes both, each head's queries next to its keys. Only pippin
+ * makes GGUF files of it. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
@@ -16,7 +16,7 @@ static const struct pp_arch_name names[] = {
     CONVOLUTION("1"),
     CONVOLUTION("2"),
     {.hf = FILTER "output_layernorm", .gguf = "blk.{}.filter_norm"},
-    /* what the function is of is not what others call the gate */
+    /* the activation function is applied to up_proj, not to gate_proj */
     {.hf = "model.layers.{}.mlp.up_proj", .gguf = "blk.{}.ffn_gate"},
     {.hf = "model.layers.{}.mlp.gate_proj", .gguf = "blk.{}.ffn_up"},
     {.hf = NULL},

@@ -1,5 +1,6 @@
-/* zamba.c - the first Zamba (arXiv 2405.16712): Mamba in every layer, in scans side by side (decoder_scan_heads.c), and
- * in some attention and a feed-forward part that all of those have in common. Its files are pippin's own. */
+/* zamba.c - the first Zamba (arXiv 2405.16712): Mamba in every layer, in several scans side by side
+ * (decoder_scan_heads.c), and in some layers a block of attention and a feed-forward part that they all share
+ * (decoder_zamba.c). Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 
 #define LAYER "model.layers.{}."
 #define SHARED LAYER "shared_transf."
-/* A layer's Mamba, which in layers with the block stands under another name. */
+/* The names of a layer's Mamba, which has a prefix in layers with the block. */
 #define MAMBA(prefix, ...)                                                                                            \
     {.hf = LAYER prefix "input_layernorm", .gguf = "blk.{}.attn_norm", __VA_ARGS__},                                  \
     {.hf = LAYER prefix "mamba.in_proj", .gguf = "blk.{}.ssm_in", __VA_ARGS__},                                       \
@@ -45,10 +46,10 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_scan_keys keys = {.taps = "mamba_d_conv", .key_dim = "mamba_d_state", .rank = "mamba_dt_rank",
                                          .expand = "mamba_expand"};
 static const char layers_key[] = "zamba.shared.layers", scans_key[] = "zamba.ssm.scan_count";
-enum { BEGIN = 3 }; /* layers of which only the last has the block, whatever the period */
+enum { BEGIN = 3 }; /* of the first three layers only the last has the block, whatever the period */
 
-/* What both readers know of layers by now: which have the block. Heads read the stream and the embeddings, twice its
- * width, but scores are as if they did not. */
+/* Completes the fields, once it is known which layers have the block. Heads read 2 n_embd values, but the scores are
+ * scaled as if they were half as large. */
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     bool any = false;
@@ -91,7 +92,7 @@ void pp_sharing_to_config(const struct pp_hparams *hp, cJSON *config)
         cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_SHARING ? "hybrid" : "mamba"));
 }
 
-/* Before channels are divided by them. */
+/* To be checked before channels are divided by it. */
 static enum pp_code check_scans(const struct pp_hparams *hp, struct pp_error *err)
 {
     return pp_check_range("number of scans", hp->n_scan_head, 1, 1 << 12, err);
@@ -120,13 +121,13 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
 
-/* Whether a layer has the block by what configurations say. */
+/* Whether a layer has the block, by config.json. */
 static bool has_block(int64_t l, int64_t period, int64_t offset)
 {
     return l < BEGIN ? l == BEGIN - 1 : (l - BEGIN) % period == offset;
 }
 
-/* By a period and an offset, or by a list, which wins. */
+/* Which layers have the block: a list or, without one, a period and an offset. */
 static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t period = 6, offset = 4;
@@ -167,7 +168,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     return code ? code : finish(hp, err);
 }
 
-/* A period and an offset by which layers are those that have the block; if there are none, that stays unsaid. */
+/* The reverse: a period and an offset, if there are some that fit. */
 static void put_layers(const struct pp_hparams *hp, cJSON *config)
 {
     for (int64_t period = 1; period <= hp->n_layer; period++)

@@ -1,5 +1,5 @@
-/* zamba2.c - Zamba2 (arXiv 2411.15242): Mamba 2 in every layer, and in some attention and a feed-forward part that
- * layers have in common. Its files are pippin's own. */
+/* zamba2.c - Zamba2 (arXiv 2411.15242): Mamba 2 in every layer, and in some layers blocks of attention and a
+ * feed-forward part that several layers share (decoder_zamba.c). Only pippin makes GGUF files of it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 
@@ -9,7 +9,7 @@
 
 #define LAYER "model.layers.{}."
 #define SHARED LAYER "shared_transformer."
-/* A layer's Mamba, which in layers with a block stands under another name. */
+/* The names of a layer's Mamba, which has a prefix in layers with a block. */
 #define MAMBA(prefix, ...)                                                                                            \
     {.hf = LAYER prefix "input_layernorm", .gguf = "blk.{}.attn_norm", __VA_ARGS__},                                  \
     {.hf = LAYER prefix "mamba.in_proj", .gguf = "blk.{}.ssm_in", __VA_ARGS__},                                       \
@@ -53,8 +53,8 @@ static const struct pp_mamba_keys keys = {.taps = "mamba_d_conv", .key_dim = "ma
 static const char layers_key[] = "zamba2.shared.layers", blocks_key[] = "zamba2.shared.block_count";
 static const char rank_key[] = "zamba2.shared.adapter_rank", rotated_key[] = "zamba2.rope.scaling.finetuned";
 
-/* What both readers know of layers by now: which have a block. Heads read the stream and the embeddings, twice its
- * width, but scores are as if they did not. */
+/* Completes the fields, once it is known which layers have a block. Heads read 2 n_embd values, but the scores are
+ * scaled as if they were half as large. */
 static enum pp_code finish(struct pp_hparams *hp, bool rotated, struct pp_error *err)
 {
     int64_t n = 0;
@@ -102,13 +102,13 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 
 static enum pp_code check_eps(const struct pp_hparams *hp, struct pp_error *err)
 {
-    if (fabsf(hp->norm_eps - 1e-5f) < 1e-9f) /* that of what states give is fixed */
+    if (fabsf(hp->norm_eps - 1e-5f) < 1e-9f) /* the norm of the states' output has a fixed epsilon of 1e-5 */
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rms_norm_eps is %g; only 1e-05 is supported in this family",
                    (double)hp->norm_eps);
 }
 
-/* transformers has a list for those that have none, which fits one size of model only. */
+/* Without the list transformers assumes one that fits a single model size: it is required. */
 static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     if (!cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layers_block_type")))
@@ -116,7 +116,7 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
     return pp_config_layer_words(config, "layers_block_type", "hybrid", "mamba", PP_LAYER_SHARING, hp, err);
 }
 
-/* With use_long_context; heads that are rotated have a larger base. */
+/* use_long_context: RoPE has a larger base. */
 static void stretch(struct pp_hparams *hp, bool rotated)
 {
     if (rotated)

@@ -1,10 +1,9 @@
-/* zaya.c - ZAYA1 (arXiv 2511.17127): compressed convolutional attention (decoder_cca.c), in some models with windows in
- * some layers; one expert for each row, or none, chosen by a few values that go on from layer to layer; streams and
- * what is added to them are scaled value by value. Its files are pippin's own: zaya.router_length is the number of
- * those values.
+/* zaya.c - ZAYA1 (arXiv 2511.17127; transformers, models/zaya): compressed convolutional attention (decoder_cca.c), in
+ * some models with a window in some layers; one expert for each row, or none, chosen by a narrow vector that is passed
+ * from layer to layer; stream and parts' outputs are scaled value by value. Only pippin makes GGUF files of it;
+ * zaya.router_length is the width of that vector.
  *
- * The formulas: https://github.com/huggingface/transformers, models/zaya. The first folders of the family had attention
- * and experts in layers of their own; those are refused. */
+ * Early folders, with attention and experts in layers of their own, are refused. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -61,10 +60,10 @@ static const struct pp_arch_default defaults[] = {
 };
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size"};
-static const char all[] = "hybrid", windows[] = "hybrid_sliding"; /* what layers are called */
+static const char all[] = "hybrid", windows[] = "hybrid_sliding"; /* words of layer_types */
 static const float LOCAL_BASE = 10000;
 
-/* One more expert that gives nothing, and weights that are shares of all. */
+/* Fixed properties: an additional expert without output, weights from the softmax over all experts. */
 static enum pp_code set_heads(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->convolved_heads = true;
@@ -84,7 +83,7 @@ static enum pp_code set_heads(struct pp_hparams *hp, struct pp_error *err)
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-/* What the family's configurations have words for, and no published model has. */
+/* Refuses settings that no published model has. */
 static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 {
     static const char *const taps[] = {"cca_time0", "cca_time1"};
@@ -104,7 +103,7 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
     return pp_config_activation(config, "hidden_act", pp_silu_names, err);
 }
 
-/* The base of a kind of layers, and how much of a head is rotated. */
+/* RoPE's base for a kind of layers, and the rotated part of a head. */
 static enum pp_code rope_from(const cJSON *config, const char *kind, float *base, float *part, struct pp_error *err)
 {
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
