@@ -1,5 +1,6 @@
-/* dbrx.c - DBRX (databricks/dbrx-instruct): LayerNorm without biases, clamped queries, keys and values, and experts.
- * Folders have one matrix with the rows of all experts of a layer; those of the down projections are transposed. */
+/* dbrx.c - DBRX (databricks/dbrx-instruct; transformers, models/dbrx): LayerNorm without biases, clamped queries, keys
+ * and values, and experts. Folders have one matrix with the rows of all experts of a layer; those of the down
+ * projections are transposed. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

@@ -1,6 +1,6 @@
 /* exaone.c - LG's EXAONE. EXAONE 4 (arXiv 2507.11407): post-norms instead of pre-norms, and norms of heads of q and k;
  * the 32B has a window in all but every fourth layer, which is not rotated; of EXAONE 4.5 the language model.
- * K-EXAONE: the same layers with pre-norms and experts routed as in DeepSeek-V3. EXAONE 3 (arXiv 2412.04862): Llama
+ * K-EXAONE: the same layers with pre-norms and experts routed as in DeepSeek-V3. EXAONE 3 (arXiv 2408.03541): Llama
  * with other names. */
 #include <cjson/cJSON.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* gpt2.c - GPT-2: learned positions, LayerNorm, fused qkv; matrices are stored as [n_in, n_out], by MLX as [n_out,
- * n_in]. */
+/* gpt2.c - GPT-2 (transformers, models/gpt2): learned positions, LayerNorm, fused qkv; matrices are stored as [n_in,
+ * n_out], by MLX as [n_out, n_in]. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

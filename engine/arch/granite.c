@@ -1,7 +1,7 @@
-/* granite.c - IBM's Granite 3: Llama with four multipliers, of embeddings, scores, residual additions and logits; and
- * its mixture of experts, some with a shared expert. Tele-FLM, which has two of the multipliers. And HyperCLOVA X,
- * which may have post-norms as well, and multiplies logits instead of dividing them; only pippin makes GGUF files of
- * that. */
+/* granite.c - IBM's Granite 3 (transformers, models/granite, granitemoe, granitemoeshared): Llama with four
+ * multipliers, of embeddings, scores, residual additions and logits; and its mixture of experts, some with a shared
+ * expert. Tele-FLM, which has two of the multipliers. And HyperCLOVA X, which may have post-norms as well, and
+ * multiplies logits instead of dividing them; only pippin makes GGUF files of that. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>

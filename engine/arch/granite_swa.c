@@ -1,5 +1,5 @@
-/* granite_swa.c - Granite with a window in some layers and attention sinks in all; and its mixture of experts. Layers
- * may lack RoPE. One GGUF family covers both. */
+/* granite_swa.c - Granite (transformers, models/granite_swa, granitemoe_swa) with a window in some layers and
+ * attention sinks in all; and its mixture of experts. Layers may lack RoPE. One GGUF family covers both. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

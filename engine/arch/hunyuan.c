@@ -1,6 +1,7 @@
-/* hunyuan.c - Tencent's Hunyuan. Dense models: Llama with norms of the heads of q and k after RoPE; of vision models
- * the language model, for whose text the three or four numbers of a position are equal. Its mixture of experts (A13B),
- * with a shared expert. And HY V3, with these norms before RoPE and DeepSeek-V3's routing. */
+/* hunyuan.c - Tencent's Hunyuan (transformers, models/hunyuan_v1_dense, hunyuan_v1_moe). Dense models: Llama with
+ * norms of the heads of q and k after RoPE; of vision models the language model, for whose text the three or four
+ * numbers of a position are equal. Its mixture of experts (A13B), with a shared expert. And HY V3, with these norms
+ * before RoPE and DeepSeek-V3's routing. */
 #include <cjson/cJSON.h>
 #include <math.h>
 

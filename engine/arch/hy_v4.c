@@ -1,6 +1,6 @@
-/* hy_v4.c - Tencent's HY V4: DeepSeek V3.2 with indexers in some layers, whose picks the others share, attention sinks
- * and gates, bounded gates in experts, and several residual streams with hyper-connections, without a matrix that
- * mixes them.
+/* hy_v4.c - Tencent's HY V4 (transformers, models/hy_v4): DeepSeek V3.2 with indexers in some layers, whose picks the
+ * others share, attention sinks and gates, bounded gates in experts, and several residual streams with
+ * hyper-connections, without a matrix that mixes them.
  *
  * Published folders have the names below and rotate neighbouring pairs, as llama.cpp and vLLM do; transformers' own
  * model has other names and rotates other pairs. */

@@ -1,7 +1,7 @@
-/* k2_horizon.c - K2 Horizon (0.9B, 7B, 36B-A4B): Llama whose norms of the stream are by groups, each with its own mean
- * square. Layers with experts (DeepSeek V3's, with sigmoids and a bias for the choice) have experts for values as well
- * (MoVA, decoder_head_mixture.c); heads may have norms with a vector for each, and attention may be gated. Partly
- * rotated heads are refused, as programs do not agree on them. */
+/* k2_horizon.c - K2 Horizon (0.9B, 7B, 36B-A4B; transformers, models/k2_horizon): Llama whose norms of the stream are
+ * by groups, each with its own mean square. Layers with experts (DeepSeek V3's, with sigmoids and a bias for the
+ * choice) have experts for values as well (MoVA, decoder_head_mixture.c); heads may have norms with a vector for each,
+ * and attention may be gated. Partly rotated heads are refused, as programs do not agree on them. */
 #include <cjson/cJSON.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* laguna.c - Laguna: attention gated by a softplus for each head or for each value; DeepSeek-V3's routing with a
- * shared expert. Smaller models have a window in three of four layers, with another number of heads and a RoPE of
- * their own. */
+/* laguna.c - Laguna (transformers, models/laguna): attention gated by a softplus for each head or for each value;
+ * DeepSeek-V3's routing with a shared expert. Smaller models have a window in three of four layers, with another
+ * number of heads and a RoPE of their own. */
 #include <cjson/cJSON.h>
 #include <string.h>
 

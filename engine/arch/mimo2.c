@@ -1,5 +1,6 @@
-/* mimo2.c - Xiaomi's MiMo V2 Flash: a window in most layers, with attention sinks, another number of KV heads and a
- * RoPE of their own; values narrower than keys, and attention's output scaled; DeepSeek-V3's routing. */
+/* mimo2.c - Xiaomi's MiMo V2 Flash (transformers, models/mimo_v2_flash): a window in most layers, with attention
+ * sinks, another number of KV heads and a RoPE of their own; values narrower than keys, and attention's output scaled;
+ * DeepSeek-V3's routing. */
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"

@@ -1,6 +1,6 @@
-/* minimax_m3.c - MiniMax M3: M2's routing with a shared expert, gpt-oss's gates, norms of heads, and sparse attention
- * to blocks that an indexer picks for each KV head (decoder_blocks.c). The first layers have neither experts nor an
- * indexer. */
+/* minimax_m3.c - MiniMax M3 (transformers, models/minimax_m3_vl): M2's routing with a shared expert, gpt-oss's gates,
+ * norms of heads, and sparse attention to blocks that an indexer picks for each KV head (decoder_blocks.c). The first
+ * layers have neither experts nor an indexer. */
 #include <cjson/cJSON.h>
 #include <string.h>
 

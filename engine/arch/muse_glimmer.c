@@ -1,6 +1,7 @@
-/* muse_glimmer.c - the language model of Muse Glimmer: pre-norms and post-norms, the latter with an epsilon of their
- * own; embeddings and heads normalised without weights; queries multiplied by a constant; attention gated by sigmoids;
- * a window in three of four layers, the others without RoPE. GGUF files have the constant in norms of heads. */
+/* muse_glimmer.c - the language model of Muse Glimmer (transformers, models/muse_glimmer): pre-norms and post-norms,
+ * the latter with an epsilon of their own; embeddings and heads normalised without weights; queries multiplied by a
+ * constant; attention gated by sigmoids; a window in three of four layers, the others without RoPE. GGUF files have
+ * the constant in norms of heads. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
