@@ -49,7 +49,7 @@ static enum pp_code gguf_int(const struct section *s, const char *key, bool requ
 
 /* Reads a number that is one for all layers or, if may_differ, an array with one for each. The number of layer l is
  * stored as an int32_t at `at + l * stride`, the largest in *v; *differ is set if they are not all equal. */
-static enum pp_code gguf_in_layers(const struct section *s, const char *key, bool required, bool may_differ, char *at,
+static enum pp_code gguf_per_layer(const struct section *s, const char *key, bool required, bool may_differ, char *at,
                                    size_t stride, int64_t n_layer, int64_t *v, bool *differ, struct pp_error *err)
 {
     enum pp_gguf_type type;
@@ -76,10 +76,10 @@ static enum pp_code gguf_in_layers(const struct section *s, const char *key, boo
 }
 
 /* The same for the member of struct pp_layer_sizes at offset `place`. */
-static enum pp_code gguf_of_layers(const struct section *s, const char *key, bool required, size_t place, int64_t *v,
-                                   struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code gguf_layer_size(const struct section *s, const char *key, bool required, size_t place, int64_t *v,
+                                    struct pp_hparams *hp, struct pp_error *err)
 {
-    return gguf_in_layers(s, key, required, true, (char *)hp->sizes + place, sizeof *hp->sizes, hp->n_layer, v,
+    return gguf_per_layer(s, key, required, true, (char *)hp->sizes + place, sizeof *hp->sizes, hp->n_layer, v,
                           &hp->uneven, err);
 }
 
@@ -153,16 +153,16 @@ static enum pp_code gguf_gating(const struct section *s, struct pp_hparams *hp, 
 }
 
 /* Reads into the member of struct pp_layer_experts at offset `place`; layers may differ if the family allows it. */
-static enum pp_code gguf_of_experts(const struct section *s, const char *key, size_t place, int64_t *v,
-                                    struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code gguf_layer_experts(const struct section *s, const char *key, size_t place, int64_t *v,
+                                       struct pp_hparams *hp, struct pp_error *err)
 {
     const struct pp_arch *arch = pp_arch_by_name(hp->arch);
-    return gguf_in_layers(s, key, false, arch && arch->uneven_experts, (char *)hp->layer_experts + place,
+    return gguf_per_layer(s, key, false, arch && arch->uneven_experts, (char *)hp->layer_experts + place,
                           sizeof *hp->layer_experts, hp->n_layer, v, &hp->uneven_experts, err);
 }
 
 /* Keys that only some families have. They mean the same in all of them, unless a family's from_gguf says otherwise. */
-static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code gguf_optional(const struct section *s, struct pp_hparams *hp, struct pp_error *err)
 {
     const struct {
         const char *key;
@@ -196,11 +196,11 @@ static enum pp_code gguf_rare(const struct section *s, struct pp_hparams *hp, st
     for (size_t i = 0; i < sizeof ints / sizeof *ints && !code; i++)
         code = gguf_int(s, ints[i].key, false, ints[i].v, err);
     if (!code)
-        code = gguf_of_experts(s, "expert_used_count", offsetof(struct pp_layer_experts, n_used), &hp->n_expert_used,
-                               hp, err);
+        code = gguf_layer_experts(s, "expert_used_count", offsetof(struct pp_layer_experts, n_used), &hp->n_expert_used,
+                                  hp, err);
     if (!code)
-        code = gguf_of_experts(s, "expert_feed_forward_length", offsetof(struct pp_layer_experts, n_ff),
-                               &hp->n_ff_expert, hp, err);
+        code = gguf_layer_experts(s, "expert_feed_forward_length", offsetof(struct pp_layer_experts, n_ff),
+                                  &hp->n_ff_expert, hp, err);
     full_key(s, "use_parallel_residual", full);
     pp_gguf_bool(s->g, full, &hp->parallel);
     full_key(s, "norm_top_k_prob", full); /* ollama's name */
@@ -456,14 +456,14 @@ static enum pp_code gguf_key_heads(const struct section *s, struct pp_hparams *h
     const size_t place = offsetof(struct pp_layer_sizes, n_head_kv);
     full_key(s, "attention.head_count_kv", full);
     if (!pp_gguf_array(s->g, full, &type, &n))
-        return gguf_of_layers(s, "attention.head_count_kv", false, place, &hp->n_head_kv, hp, err);
+        return gguf_layer_size(s, "attention.head_count_kv", false, place, &hp->n_head_kv, hp, err);
     for (size_t l = 0; l < n && l < (size_t)hp->n_layer && alike; l++) {
         const bool attends = !(hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT));
         alike = pp_gguf_array_int(s->g, full, l, &v) && (v == 0 ? !attends : !most || v == most);
         most = alike && v ? v : most;
     }
     if (!alike || !most)
-        return gguf_of_layers(s, "attention.head_count_kv", true, place, &hp->n_head_kv, hp, err);
+        return gguf_layer_size(s, "attention.head_count_kv", true, place, &hp->n_head_kv, hp, err);
     hp->n_head_kv = most;
     for (int64_t l = 0; l < hp->n_layer; l++)
         hp->sizes[l].n_head_kv = (int32_t)most;
@@ -534,10 +534,10 @@ static enum pp_code gguf_ff(const struct section *s, struct pp_hparams *hp, stru
     char full[192];
     full_key(s, "feed_forward_length", full);
     if (pp_gguf_has(s->g, full))
-        return gguf_of_layers(s, "feed_forward_length", true, place, &hp->n_ff, hp, err);
+        return gguf_layer_size(s, "feed_forward_length", true, place, &hp->n_ff, hp, err);
     full_key(s, "expert_feed_forward_length", full);
     const char *key = pp_gguf_has(s->g, full) ? "expert_feed_forward_length" : "feed_forward_length";
-    return gguf_of_layers(s, key, true, place, &hp->n_ff, hp, err);
+    return gguf_layer_size(s, key, true, place, &hp->n_ff, hp, err);
 }
 
 enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *arch, struct pp_hparams *hp,
@@ -556,9 +556,9 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
         (code = gguf_nextn(&s, hp, err)) || (code = gguf_int(&s, "embedding_length", true, &hp->n_embd, err)) ||
         (code = gguf_ff(&s, hp, err)) ||
         (code = gguf_int(&s, "context_length", true, &hp->n_ctx_train, err)) ||
-        (code = gguf_of_layers(&s, "attention.head_count", true, offsetof(struct pp_layer_sizes, n_head), &hp->n_head,
-                               hp, err)) ||
-        (code = gguf_epsilon(&s, hp, err)) || (code = gguf_rare(&s, hp, err)) ||
+        (code = gguf_layer_size(&s, "attention.head_count", true, offsetof(struct pp_layer_sizes, n_head), &hp->n_head,
+                                hp, err)) ||
+        (code = gguf_epsilon(&s, hp, err)) || (code = gguf_optional(&s, hp, err)) ||
         (code = gguf_activation(&s, hp, err)) ||
         (code = gguf_vocab(&s, hp, err)))
         return code;

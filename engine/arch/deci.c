@@ -15,7 +15,7 @@ static const struct pp_arch_name names[] = {
 
 static const char *const classes[] = {"DeciLMForCausalLM", "nemotron-nas", "deci", NULL};
 
-static bool says(const cJSON *part, const char *key)
+static bool is_true(const cJSON *part, const char *key)
 {
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(part, key));
 }
@@ -43,13 +43,13 @@ static enum pp_code read_block(const cJSON *block, int64_t l, struct pp_hparams 
     float f = 0;
     if (!pp_json_int(attention, "n_heads_in_group", &group) || !pp_json_float(ffn, "ffn_mult", &f) || group < 0 ||
         group > hp->n_head || (group && hp->n_head % group != 0) || !(f >= 0 && f <= 64) ||
-        says(ffn, "replace_with_linear"))
+        is_true(ffn, "replace_with_linear"))
         return fail_block(l, err);
     if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(ffn, "ffn_mult")))
         factor = cJSON_GetObjectItemCaseSensitive(ffn, "ffn_mult")->valuedouble;
-    s->n_ff = (int32_t)(says(ffn, "no_op") ? 0 : width_of(factor, hp->n_embd));
-    s->n_head_kv = group && !says(attention, "no_op") ? (int32_t)(hp->n_head / group) : 0;
-    s->n_head = s->n_head_kv || says(attention, "replace_with_linear") ? (int32_t)hp->n_head : 0;
+    s->n_ff = (int32_t)(is_true(ffn, "no_op") ? 0 : width_of(factor, hp->n_embd));
+    s->n_head_kv = group && !is_true(attention, "no_op") ? (int32_t)(hp->n_head / group) : 0;
+    s->n_head = s->n_head_kv || is_true(attention, "replace_with_linear") ? (int32_t)hp->n_head : 0;
     return PP_OK;
 }
 

@@ -17,7 +17,7 @@ static int use_of(const struct pp_hparams *hp, int l)
 
 /* The layer under whose number the tensor `kind` of this layer's block is stored: the first layer with this block that
  * has it; if none has, the first with this block. */
-static int holder(const struct builder *b, int l, const char *kind)
+static int holding_layer(const struct builder *b, int l, const char *kind)
 {
     const int64_t n = b->hp->n_shared_block;
     const int block = (int)(use_of(b->hp, l) % n);
@@ -37,7 +37,7 @@ static int find_matrix(struct builder *b, int l, const char *kind, int64_t n_out
 {
     char weight[40];
     snprintf(weight, sizeof weight, "%s.weight", kind);
-    return pp_plan_linear(b->p, b->s, n_out, n_in, b->err, "blk.%d.%s", holder(b, l, weight), kind);
+    return pp_plan_linear(b->p, b->s, n_out, n_in, b->err, "blk.%d.%s", holding_layer(b, l, weight), kind);
 }
 
 static bool add_matrix(struct builder *b, int l, const char *kind, int64_t n_out, int64_t n_in, int in, int out)
@@ -52,7 +52,7 @@ static bool add_shared_norm(struct builder *b, int l, const char *kind, int64_t 
     char weight[40];
     snprintf(weight, sizeof weight, "%s.weight", kind);
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = in, .in2 = NONE, .out = out};
-    norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s", holder(b, l, weight), weight);
+    norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s", holding_layer(b, l, weight), weight);
     add(b, norm);
     return norm.weight != NULL;
 }

@@ -79,7 +79,7 @@ static cJSON *rope_of(const cJSON *config)
     return cJSON_IsObject(rope) ? rope : cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
 }
 
-static bool says(const cJSON *config, const char *key, const char *text)
+static bool has_word(const cJSON *config, const char *key, const char *text)
 {
     const char *said = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, key));
     return said && strcmp(said, text) == 0;
@@ -109,7 +109,7 @@ static enum pp_code check_sarvam(const cJSON *config, struct pp_error *err)
     int64_t step = 1;
     const enum pp_code code = pp_config_int(config, "moe_layer_freq", &step, err);
     const char *what = step != 1                                   ? "moe_layer_freq"
-                       : says(config, "score_function", "softmax") ? "score_function"
+                       : has_word(config, "score_function", "softmax") ? "score_function"
                                                                    : NULL;
     return code || !what ? code
                          : pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says what pippin does not compute in this "
@@ -136,10 +136,10 @@ static enum pp_code routing_from_config(const cJSON *config, struct pp_hparams *
         code = pp_config_int(config, "moe_layer_freq", &step, err);
     for (int64_t l = 0; step > 0 && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         hp->layer[l] |= l % step ? PP_LAYER_DENSE : 0;
-    hp->expert_sigmoids = v2 ? says(config, "scoring_func", "sigmoid")
-                             : !mistral && !says(config, "scoring_func", "softmax");
-    hp->expert_group_largest = says(config, "topk_method", "group_limited_greedy");
-    if (says(config, "topk_method", "greedy") || (v2 && !cJSON_HasObjectItem(config, "topk_method")))
+    hp->expert_sigmoids = v2 ? has_word(config, "scoring_func", "sigmoid")
+                             : !mistral && !has_word(config, "scoring_func", "softmax");
+    hp->expert_group_largest = has_word(config, "topk_method", "group_limited_greedy");
+    if (has_word(config, "topk_method", "greedy") || (v2 && !cJSON_HasObjectItem(config, "topk_method")))
         hp->n_expert_group = hp->n_expert_group_used = 0;
     return code ? code : pp_config_mlp_types(config, hp, err); /* GLM's; overrides first_k_dense_replace */
 }

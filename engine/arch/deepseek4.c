@@ -134,7 +134,8 @@ static const char windowed[] = "sliding_attention", picked[] = "compressed_spars
 /* --- both --------------------------------------------------------------------------------------------------------- */
 
 /* Fills in what follows from the other fields. base: RoPE's in layers with blocks. */
-static enum pp_code settle(struct pp_hparams *hp, float base, float bound, const char *label, struct pp_error *err)
+static enum pp_code complete_fields(struct pp_hparams *hp, float base, float bound, const char *label,
+                                    struct pp_error *err)
 {
     if (!isfinite(bound) || bound < 0)
         return pp_fail(err, PP_ERR_FORMAT, "%s is %g; bounds of gates are finite and not below 0", label,
@@ -302,7 +303,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = rope_from_config(config, hp, &base, err);
     if (!code)
         code = pp_config_float(config, "swiglu_limit", &bound, err);
-    return code ? code : settle(hp, base, bound, "config.json: swiglu_limit", err);
+    return code ? code : complete_fields(hp, base, bound, "config.json: swiglu_limit", err);
 }
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
@@ -347,8 +348,8 @@ static enum pp_code fail_key(const char *key, struct pp_error *err)
 }
 
 /* A number, or an array with the same number for each layer; otherwise: the default. */
-static enum pp_code bound_from_gguf(const struct pp_gguf *g, const char *key, const struct pp_hparams *hp,
-                                    double otherwise, double *bound, struct pp_error *err)
+static enum pp_code gate_bound_from_gguf(const struct pp_gguf *g, const char *key, const struct pp_hparams *hp,
+                                         double otherwise, double *bound, struct pp_error *err)
 {
     double other;
     *bound = otherwise;
@@ -394,13 +395,13 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     }
     if (!hp->expert_roots)
         return fail_key(KEY "expert_gating_func", err);
-    enum pp_code code = bound_from_gguf(g, bound_key, hp, 0, &bound, err);
+    enum pp_code code = gate_bound_from_gguf(g, bound_key, hp, 0, &bound, err);
     if (!code)
-        code = bound_from_gguf(g, shared_bound_key, hp, bound, &shared, err);
+        code = gate_bound_from_gguf(g, shared_bound_key, hp, bound, &shared, err);
     if (!code && shared != bound)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is another than %s, which is not supported for this "
                        "family", shared_bound_key, bound_key);
-    return code ? code : settle(hp, (float)base, (float)bound, "metadata deepseek4.swiglu_clamp_exp", err);
+    return code ? code : complete_fields(hp, (float)base, (float)bound, "metadata deepseek4.swiglu_clamp_exp", err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)

@@ -6,7 +6,7 @@
 #include "engine/hparams.h"
 
 /* A number, or a list with the same number for each layer. */
-static enum pp_code number(const cJSON *config, const char *key, int64_t *v, struct pp_error *err)
+static enum pp_code read_number(const cJSON *config, const char *key, int64_t *v, struct pp_error *err)
 {
     const cJSON *list = key ? pp_json_member(config, key) : NULL, *item;
     if (!cJSON_IsArray(list))
@@ -34,7 +34,7 @@ enum pp_code pp_config_experts(const cJSON *config, const struct pp_expert_keys 
     };
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers && !code; i++)
-        code = number(config, numbers[i].key, numbers[i].v, err);
+        code = read_number(config, numbers[i].key, numbers[i].v, err);
     if (!code && keys->scale)
         code = pp_config_float(config, keys->scale, &hp->expert_scale, err);
     if (keys->normed)

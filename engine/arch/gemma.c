@@ -35,7 +35,7 @@ static const char *const classes3[] = {
 /* Gemma 1's config.json says "gelu", but the model has the tanh approximation. */
 static const char *const gelu_names[] = {"gelu_pytorch_tanh", "gelu", NULL};
 
-static enum pp_code common(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code read_common(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     hp->embd_scale = sqrtf((float)hp->n_embd);
     return pp_config_activation(config, "hidden_activation", gelu_names, err);
@@ -43,7 +43,7 @@ static enum pp_code common(const cJSON *config, struct pp_hparams *hp, struct pp
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = common(config, hp, err);
+    enum pp_code code = read_common(config, hp, err);
     return code ? code : pp_config_activation(config, "hidden_act", gelu_names, err);
 }
 
@@ -57,7 +57,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 /* scalar: query_pre_attn_scalar; scores are divided by its root. */
 static enum pp_code later_config(const cJSON *config, float scalar, struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = common(config, hp, err);
+    enum pp_code code = read_common(config, hp, err);
     if (!code)
         code = pp_config_float(config, "query_pre_attn_scalar", &scalar, err);
     if (!code)

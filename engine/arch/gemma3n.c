@@ -53,7 +53,7 @@ void pp_gemma_scales(struct pp_hparams *hp)
 }
 
 /* The quantile of the normal distribution, in standard deviations. */
-static double deviations(double part)
+static double normal_quantile(double part)
 {
     double low = 0, high = 40;
     for (int i = 0; i < 100; i++) {
@@ -75,7 +75,7 @@ static enum pp_code sparsity_from_config(const cJSON *config, struct pp_hparams 
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: activation_sparsity_pattern has something else than "
                            "0 and parts from a half to 1");
         if (l < hp->n_layer)
-            hp->sparsity[l++] = item->valuedouble > 0 ? (float)deviations(item->valuedouble) : 0;
+            hp->sparsity[l++] = item->valuedouble > 0 ? (float)normal_quantile(item->valuedouble) : 0;
     }
     return PP_OK;
 }

@@ -57,7 +57,7 @@ static bool is_wide(const struct pp_hparams *hp, int64_t l)
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
 /* Whether settings of single layers are given for all layers without a window, alike, and for no others. */
-static bool is_of_wide(const cJSON *layers, const struct pp_hparams *hp)
+static bool is_for_wide_layers(const cJSON *layers, const struct pp_hparams *hp)
 {
     const cJSON *item, *first = layers->child;
     cJSON_ArrayForEach(item, layers) {
@@ -79,7 +79,7 @@ enum pp_code pp_gemma_wide_from_config(const cJSON *config, float part, struct p
     int64_t dim = 512, n_head_kv = local_kv;
     float local_part = 1;
     enum pp_code code = pp_config_int(config, "global_head_dim", &dim, err);
-    if (!code && one && !is_of_wide(layers, hp))
+    if (!code && one && !is_for_wide_layers(layers, hp))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: per_layer_config has layers with a window, or layers "
                        "that differ from each other, which is not supported");
     hp->keys_as_values = pp_config_flag(config, "attention_k_eq_v", false);
@@ -230,7 +230,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 
 /* rope_freqs.weight, divisors of the frequencies, has 1 for the rotated pairs, and after these a huge number for pairs
  * that stand still. */
-static void find_turning(const struct pp_gguf *g, struct pp_hparams *hp)
+static void find_rotated_pairs(const struct pp_gguf *g, struct pp_hparams *hp)
 {
     const struct pp_tensor *t = pp_gguf_tensor(g, "rope_freqs.weight");
     const float *divisors = t && t->type == PP_TYPE_F32 && t->ne[0] == hp->rope_dim / 2 ? t->data : NULL;
@@ -279,7 +279,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         pp_layers_every(hp, 6, PP_LAYER_WIDE);
     hp->keys_as_values = lacks_values(g, hp);
     pp_gemma_scales(hp);
-    find_turning(g, hp);
+    find_rotated_pairs(g, hp);
     return pp_layers_share(hp, shared, err);
 }
 

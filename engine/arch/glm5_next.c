@@ -284,8 +284,8 @@ static const char *key_in(const struct pp_gguf *g, const char *name, char full[1
 }
 
 /* A number, or an array with the same number for each layer. */
-static enum pp_code bound_from_gguf(const struct pp_gguf *g, const char *key, const struct pp_hparams *hp, double *most,
-                                    struct pp_error *err)
+static enum pp_code gate_bound_from_gguf(const struct pp_gguf *g, const char *key, const struct pp_hparams *hp,
+                                         double *most, struct pp_error *err)
 {
     char full[160];
     double other = 0;
@@ -303,10 +303,10 @@ enum pp_code pp_bounds_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp,
 {
     char full[160], label[180];
     double most = 0, shared = 0;
-    enum pp_code code = bound_from_gguf(g, expert_bounds, hp, &most, err);
+    enum pp_code code = gate_bound_from_gguf(g, expert_bounds, hp, &most, err);
     shared = most;
     if (!code)
-        code = bound_from_gguf(g, shared_bounds, hp, &shared, err);
+        code = gate_bound_from_gguf(g, shared_bounds, hp, &shared, err);
     snprintf(label, sizeof label, "metadata %s", key_in(g, expert_bounds, full));
     if (!code && shared != most)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s is %g, and that of shared experts %g; only bounds that are the "

@@ -31,7 +31,7 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size"};
 
-static void take_usual(struct pp_hparams *hp)
+static void set_constants(struct pp_hparams *hp)
 {
     hp->n_expert_share = 2;
     hp->expert_share_scale = 0.05f;
@@ -40,7 +40,7 @@ static void take_usual(struct pp_hparams *hp)
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
-    take_usual(hp);
+    set_constants(hp);
     if (!code)
         code = pp_config_experts(config, &keys, hp, err);
     if (!code)
@@ -52,7 +52,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 {
     double scale;
     (void)err;
-    take_usual(hp);
+    set_constants(hp);
     pp_gguf_int(g, "grovemoe.experts_per_group", &hp->n_expert_share);
     if (pp_gguf_float(g, "grovemoe.expert_group_scale", &scale))
         hp->expert_share_scale = (float)scale;

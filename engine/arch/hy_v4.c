@@ -192,7 +192,7 @@ static const char *key_in(const struct pp_gguf *g, const char *name, char full[1
 }
 
 /* A number, or an array with one for each layer, all equal in layers with experts. */
-static enum pp_code bound_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
+static enum pp_code gate_bound_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     char full[160], label[180];
     double most = 0, other = 0;
@@ -232,7 +232,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     if (!code)
         code = index_from_gguf(g, hp, err);
     if (!code)
-        code = bound_from_gguf(g, hp, err);
+        code = gate_bound_from_gguf(g, hp, err);
     pp_gguf_int(g, key_in(g, count_key, full), &hp->n_stream);
     pp_gguf_float(g, key_in(g, least_key, full), &least);
     pp_gguf_float(g, key_in(g, most_key, full), &most);

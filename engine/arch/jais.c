@@ -33,7 +33,7 @@ static const struct pp_arch_default defaults[] = {
 };
 static const float ALIBI = 8; /* in all models so far */
 
-static enum pp_code expect(const cJSON *config, const char *key, const char *word, struct pp_error *err)
+static enum pp_code expect_word(const cJSON *config, const char *key, const char *word, struct pp_error *err)
 {
     const char *said = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, key));
     if (said && strcmp(said, word) == 0)
@@ -43,7 +43,7 @@ static enum pp_code expect(const cJSON *config, const char *key, const char *wor
 }
 
 /* A number under either of two keys. */
-static enum pp_code either(const cJSON *config, const char *key, const char *other, float *v, struct pp_error *err)
+static enum pp_code read_either(const cJSON *config, const char *key, const char *other, float *v, struct pp_error *err)
 {
     return pp_config_float(config, cJSON_HasObjectItem(config, key) ? key : other, v, err);
 }
@@ -53,9 +53,9 @@ static enum pp_code read_scales(const cJSON *config, struct pp_hparams *hp, stru
     struct pp_folder_scales *s = &hp->scales;
     float alpha = 1;
     *s = (struct pp_folder_scales){.any = true, .embd = 1, .output = 1};
-    enum pp_code code = either(config, "mup_embeddings_scale", "embeddings_scale", &s->embd, err);
+    enum pp_code code = read_either(config, "mup_embeddings_scale", "embeddings_scale", &s->embd, err);
     if (!code)
-        code = either(config, "mup_width_scale", "width_scale", &s->output, err);
+        code = read_either(config, "mup_width_scale", "width_scale", &s->output, err);
     if (!code)
         code = pp_config_float(config, "mup_output_alpha", &alpha, err);
     s->output *= alpha;
@@ -69,11 +69,11 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 {
     const bool by_size = pp_config_flag(config, "scale_qk_dot_by_d", false) ||
                          pp_config_flag(config, "mup_scale_qk_dot_by_d", false);
-    enum pp_code code = expect(config, "activation_function", "swiglu", err);
+    enum pp_code code = expect_word(config, "activation_function", "swiglu", err);
     hp->alibi = ALIBI;
     hp->norm_eps = 1e-5f;
     if (!code)
-        code = expect(config, "position_embedding_type", "alibi", err);
+        code = expect_word(config, "position_embedding_type", "alibi", err);
     if (!code && cJSON_IsObject(cJSON_GetObjectItemCaseSensitive(config, "alibi_scaling")))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: alibi_scaling is not supported");
     if (!code)

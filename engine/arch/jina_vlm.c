@@ -52,7 +52,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 
-static enum pp_code not_so(const char *key, struct pp_error *err)
+static enum pp_code fail_value(const char *key, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says that the text is of another family than Qwen 3, "
                    "which pippin does not run in jina-vlm's folders", key);
@@ -68,7 +68,7 @@ static enum pp_code check_flags(const cJSON *config, const struct flag *flags, s
 {
     for (const struct flag *f = flags; f->key; f++)
         if (pp_config_flag(config, f->key, f->otherwise) != f->wanted)
-            return not_so(f->key, err);
+            return fail_value(f->key, err);
     return PP_OK;
 }
 
@@ -77,7 +77,7 @@ static enum pp_code check_absent(const cJSON *config, const char *key, double sa
 {
     const cJSON *item = pp_json_member(config, key);
     const bool absent = !item || cJSON_IsNull(item) || (cJSON_IsNumber(item) && item->valuedouble == same);
-    return absent ? PP_OK : not_so(key, err);
+    return absent ? PP_OK : fail_value(key, err);
 }
 
 /* A norm's object, from which the epsilon is read. */
@@ -87,7 +87,7 @@ static enum pp_code read_norm(const cJSON *config, float *eps, struct pp_error *
     static const struct flag flags[] = {{"with_affine", true, true}, {"bias", false, false}, {NULL, false, false}};
     const cJSON *norm = pp_json_member(config, "lnorm_config");
     if (!cJSON_IsString(pp_json_member(norm, "type"))) /* the default is LayerNorm */
-        return not_so("lnorm_config", err);
+        return fail_value("lnorm_config", err);
     enum pp_code code = pp_config_word(norm, "type", types, err);
     if (!code)
         code = check_flags(norm, flags, err);
@@ -163,7 +163,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = read_attention(pp_json_member(block, "attn_config"), hp, &eps, err);
     if (!code && eps != hp->norm_eps)
-        code = not_so("eps of attn_config", err);
+        code = fail_value("eps of attn_config", err);
     if (!code)
         code = read_ff(pp_json_member(block, "ffn_config"), hp, err);
     if (!code)

@@ -98,7 +98,7 @@ static enum pp_code read_experts(const cJSON *config, struct pp_hparams *hp, str
     return code;
 }
 
-static void temper(struct pp_hparams *hp, float scale, int64_t length)
+static void set_temperature(struct pp_hparams *hp, float scale, int64_t length)
 {
     hp->attn_temperature = scale;
     hp->attn_temperature_length = length;
@@ -120,7 +120,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_int(config, "floor_scale", &length, err);
     if (!code)
         code = pp_config_float(config, "attn_scale", &scale, err);
-    temper(hp, cJSON_IsFalse(tuned) || (cJSON_IsNumber(tuned) && tuned->valueint == 0) ? 0 : scale, length);
+    set_temperature(hp, cJSON_IsFalse(tuned) || (cJSON_IsNumber(tuned) && tuned->valueint == 0) ? 0 : scale, length);
     return code;
 }
 
@@ -138,7 +138,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     hp->qk_norm = hp->n_expert != WITHOUT_NORMS;
     pp_gguf_float(g, "llama4.attention.temperature_scale", &scale);
     pp_gguf_int(g, "llama4.attention.temperature_length", &length);
-    temper(hp, (float)scale, length);
+    set_temperature(hp, (float)scale, length);
     return PP_OK;
 }
 

@@ -100,7 +100,7 @@ static enum pp_code arcee_from_config(const cJSON *config, struct pp_hparams *hp
     return pp_config_activation(config, "hidden_act", pp_relu2_names, err);
 }
 
-static void nothing_more(const struct pp_hparams *hp, struct cJSON *config)
+static void no_more_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     (void)hp, (void)config;
 }
@@ -114,7 +114,7 @@ const struct pp_arch pp_arch_arcee = {
     .defaults = arcee_defaults,
     .decoder = {.ungated = true, .fn = PP_FN_RELU2},
     .from_config = arcee_from_config,
-    .to_config = nothing_more,
+    .to_config = no_more_config,
 };
 
 /* --- Jais 2 ----------------------------------------------------------------------------------------------------- */
@@ -140,7 +140,7 @@ const struct pp_arch pp_arch_jais2 = {
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .ungated = true, .fn = PP_FN_RELU2},
     .from_config = jais2_from_config,
-    .to_config = nothing_more,
+    .to_config = no_more_config,
     .hf_eps = "layer_norm_eps",
 };
 
@@ -228,7 +228,7 @@ const struct pp_arch pp_arch_orion = {
     .gguf_neox = true,
     .decoder = {.layer_norm = true, .norm_bias = true},
     .from_config = silu_only,
-    .to_config = nothing_more,
+    .to_config = no_more_config,
 };
 
 /* --- XVERSE ----------------------------------------------------------------------------------------------------- */
@@ -247,7 +247,7 @@ const struct pp_arch pp_arch_xverse = {
     .ignored = pp_common_ignored,
     .defaults = xverse_defaults,
     .from_config = silu_only,
-    .to_config = nothing_more,
+    .to_config = no_more_config,
 };
 
 /* --- openPangu -------------------------------------------------------------------------------------------------- */
@@ -293,7 +293,7 @@ const struct pp_arch pp_arch_maincoder = {
     .hf_pairs = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .norm_after_rope = true},
     .from_config = silu_only,
-    .to_config = nothing_more,
+    .to_config = no_more_config,
 };
 
 /* --- Helium ----------------------------------------------------------------------------------------------------- */
@@ -315,7 +315,7 @@ const struct pp_arch pp_arch_helium = {
     .defaults = helium_defaults,
     .hf_pairs = true,
     .from_config = silu_only,
-    .to_config = nothing_more,
+    .to_config = no_more_config,
 };
 
 /* --- Lille ------------------------------------------------------------------------------------------------------ */
@@ -396,7 +396,7 @@ const struct pp_arch pp_arch_kormo = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .from_config = silu_only,
-    .to_config = nothing_more,
+    .to_config = no_more_config,
 };
 
 /* --- TeleChat 1 and 2 -------------------------------------------------------------------------------------------- */

@@ -68,18 +68,18 @@ static const struct pp_expert_keys expert_keys = {.n = "n_routed_experts", .n_us
                                                   .n_ff = "expert_ffn_hidden_size", .normed = "norm_topk_prob",
                                                   .scale = "routed_scaling_factor"};
 
-static float plain_scale(const struct pp_hparams *hp)
+static float plain_attn_scale(const struct pp_hparams *hp)
 {
     return 1.0f / sqrtf((float)(hp->qk_nope_dim + hp->rope_dim));
 }
 
-static float scaled(const struct pp_hparams *hp)
+static float yarn_attn_scale(const struct pp_hparams *hp)
 {
-    return plain_scale(hp) * pp_latent_yarn_growth(hp);
+    return plain_attn_scale(hp) * pp_latent_yarn_growth(hp);
 }
 
 /* The scale of a vector of so many values: sqrt(n_embd / rank). */
-static float growth(const struct pp_hparams *hp, int64_t rank)
+static float rank_scale(const struct pp_hparams *hp, int64_t rank)
 {
     return sqrtf((float)hp->n_embd / (float)rank);
 }
@@ -159,11 +159,11 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     for (int64_t l = 1; l < hp->n_layer; l += 2)
         hp->layer[l] |= PP_LAYER_DENSE;
     hp->dense_beside = true;
-    hp->attn_scale = scaled(hp);
+    hp->attn_scale = yarn_attn_scale(hp);
     if (hp->q_lora_rank > 0 && pp_config_flag(config, "mla_scale_q_lora", true))
-        hp->attn_scale *= growth(hp, hp->q_lora_rank);
+        hp->attn_scale *= rank_scale(hp, hp->q_lora_rank);
     if (pp_config_flag(config, "mla_scale_kv_lora", true))
-        hp->latent_scale = growth(hp, hp->kv_lora_rank);
+        hp->latent_scale = rank_scale(hp, hp->kv_lora_rank);
     return PP_OK;
 }
 
@@ -177,7 +177,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "zero_expert_num", hp->n_expert_idle);
     pp_config_put_text(config, "zero_expert_type", "identity");
     pp_config_put_text(config, "attention_method", "MLA");
-    cJSON_AddBoolToObject(config, "mla_scale_q_lora", fabsf(hp->attn_scale / scaled(hp) - 1) > 1e-4f);
+    cJSON_AddBoolToObject(config, "mla_scale_q_lora", fabsf(hp->attn_scale / yarn_attn_scale(hp) - 1) > 1e-4f);
     cJSON_AddBoolToObject(config, "mla_scale_kv_lora", hp->latent_scale != 0.0f);
     if (!hp->ngram.size)
         return;
@@ -239,19 +239,19 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     pp_gguf_float(g, yarn_key, &log_multiplier);
     hp->yarn_log_multiplier = (float)log_multiplier;
     hp->rope_attn_factor = hp->rope_scaling == PP_ROPE_YARN ? 1.0f : 0.0f;
-    hp->attn_scale = (float)q * scaled(hp);
+    hp->attn_scale = (float)q * yarn_attn_scale(hp);
     hp->latent_scale = kv == 1 ? 0 : (float)kv; /* 0 stands for 1 */
-    const double q_growth = hp->q_lora_rank > 0 ? (double)growth(hp, hp->q_lora_rank) : 1;
+    const double q_growth = hp->q_lora_rank > 0 ? (double)rank_scale(hp, hp->q_lora_rank) : 1;
     enum pp_code code = ngrams_from_gguf(g, hp, err);
     if (!code)
         code = check_growth(q_key, q, q_growth, err);
-    return code || kv == 0 ? code : check_growth(kv_key, kv, (double)growth(hp, hp->kv_lora_rank), err);
+    return code || kv == 0 ? code : check_growth(kv_key, kv, (double)rank_scale(hp, hp->kv_lora_rank), err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_gguf_add_u32(w, idle_key, (uint32_t)hp->n_expert_idle);
-    pp_gguf_add_f32(w, q_key, hp->attn_scale / scaled(hp));
+    pp_gguf_add_f32(w, q_key, hp->attn_scale / yarn_attn_scale(hp));
     if (hp->rope_scaling == PP_ROPE_YARN)
         pp_gguf_add_f32(w, yarn_key, hp->yarn_log_multiplier);
     if (hp->ngram.size) {

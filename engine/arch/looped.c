@@ -30,7 +30,7 @@ static const char *const absent[] = {
     "enable_double_loop_split", "loop_middle_layers", "loop_share_kv", "enable_hyper_connection", "enable_mhc",
     "enable_h_res_identity", "enable_depth_attention", "use_sliding_window", NULL};
 
-static bool says_something(const cJSON *item)
+static bool is_set_to_something(const cJSON *item)
 {
     return cJSON_IsTrue(item) || cJSON_IsString(item) || (cJSON_IsNumber(item) && item->valuedouble != 0) ||
            ((cJSON_IsArray(item) || cJSON_IsObject(item)) && cJSON_GetArraySize(item) > 0);
@@ -39,7 +39,7 @@ static bool says_something(const cJSON *item)
 static enum pp_code check_absent(const cJSON *config, struct pp_error *err)
 {
     for (const char *const *key = absent; *key; key++)
-        if (says_something(cJSON_GetObjectItemCaseSensitive(config, *key)))
+        if (is_set_to_something(cJSON_GetObjectItemCaseSensitive(config, *key)))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is set, which is not supported", *key);
     return PP_OK;
 }

@@ -177,8 +177,8 @@ static enum pp_code read_dense(const cJSON *config, struct pp_hparams *hp, struc
 }
 
 /* Which layers have an indexer: transformers' words, else the models' own numbers; without either none has. */
-static enum pp_code read_picked(const cJSON *config, const cJSON *own, const struct pp_hparams *hp,
-                                bool has[PP_MAX_LAYERS], struct pp_error *err)
+static enum pp_code read_index_layers(const cJSON *config, const cJSON *own, const struct pp_hparams *hp,
+                                      bool has[PP_MAX_LAYERS], struct pp_error *err)
 {
     const cJSON *list = pp_json_member(config, "layer_types"), *item;
     bool there;
@@ -234,7 +234,7 @@ static enum pp_code read_index(const cJSON *config, struct pp_hparams *hp, struc
         {"index_local_blocks", "sparse_local_block", &x.n_local},
     };
     bool picked[PP_MAX_LAYERS] = {false}, any = false;
-    enum pp_code code = read_picked(config, own, hp, picked, err);
+    enum pp_code code = read_index_layers(config, own, hp, picked, err);
     for (int64_t l = 0; !code && l < hp->n_layer; l++)
         any = any || picked[l];
     for (int64_t l = 0; !code && any && l < hp->n_layer; l++)

@@ -55,7 +55,7 @@ static const struct pp_arch_default defaults_2[] = {
     {.json = NULL},
 };
 
-static enum pp_code not_so(const char *key, struct pp_error *err)
+static enum pp_code fail_value(const char *key, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says that the text is of another family than Qwen, which "
                    "pippin does not run in Molmo's folders", key);
@@ -69,13 +69,13 @@ static enum pp_code read_common(const cJSON *config, struct pp_hparams *hp, stru
     const cJSON *own = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling_layers");
     hp->other_names = true;
     if (pp_config_flag(config, "norm_after", false))
-        return not_so("norm_after", err);
+        return fail_value("norm_after", err);
     if (norm && strcmp(norm, "rms") != 0)
-        return not_so("layer_norm_type", err);
+        return fail_value("layer_norm_type", err);
     if (clip && !cJSON_IsNull(clip))
-        return not_so("clip_qkv", err);
+        return fail_value("clip_qkv", err);
     if (own && !cJSON_IsNull(own))
-        return not_so("rope_scaling_layers", err);
+        return fail_value("rope_scaling_layers", err);
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     return code ? code : pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);
 }
@@ -84,11 +84,11 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 {
     enum pp_code code = read_common(config, hp, err);
     if (!code && pp_config_flag(config, "attention_layer_norm", false))
-        code = not_so("attention_layer_norm", err);
+        code = fail_value("attention_layer_norm", err);
     if (!code && !pp_config_flag(config, "qkv_bias", false))
-        code = not_so("qkv_bias", err);
+        code = fail_value("qkv_bias", err);
     if (!code && cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "moe_num_experts")))
-        code = not_so("moe_num_experts", err);
+        code = fail_value("moe_num_experts", err);
     if (!code)
         code = pp_config_int(config, "embedding_size", &hp->n_vocab, err);
     hp->n_ff /= 2; /* the key counts up and gate together */
@@ -100,7 +100,7 @@ static enum pp_code from_config_2(const cJSON *config, struct pp_hparams *hp, st
     const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "qk_norm_type"));
     enum pp_code code = read_common(config, hp, err);
     if (!code && (!pp_config_flag(config, "use_qk_norm", false) || !kind || strcmp(kind, "qwen3") != 0))
-        code = not_so("use_qk_norm or qk_norm_type", err);
+        code = fail_value("use_qk_norm or qk_norm_type", err);
     return code;
 }
 

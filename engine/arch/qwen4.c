@@ -111,7 +111,7 @@ static bool is_prime(int64_t n)
     return prime;
 }
 
-static bool may_hash(const struct pp_hashed *h)
+static bool has_valid_hashes(const struct pp_hashed *h)
 {
     return h->size >= 2 && h->size <= PP_HASH_TOKENS && h->heads >= 1 && h->heads <= PP_HASH_HEADS / (h->size - 1);
 }
@@ -120,7 +120,7 @@ static bool may_hash(const struct pp_hashed *h)
 static enum pp_code fill_hashes(struct pp_hparams *hp, int64_t base, struct pp_error *err)
 {
     struct pp_hashed *h = &hp->hashed;
-    if (base < 2 || base > INT32_MAX - (1 << 16) || !may_hash(h))
+    if (base < 2 || base > INT32_MAX - (1 << 16) || !has_valid_hashes(h))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%lld embeddings each of 2 to %lld tokens, of at least %lld rows, are "
                        "not supported", (long long)h->heads, (long long)h->size, (long long)base);
     for (int64_t i = 0; i < h->size; i++)
@@ -367,7 +367,7 @@ static enum pp_code hashes_from_gguf(const struct pp_gguf *g, struct pp_hparams 
             return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is no whole number", hash_keys[i]);
     h->parts = 1;
     pp_gguf_array_int(g, rows_key, 0, &base);
-    if (!may_hash(h) || !find_seed(g, hp))
+    if (!has_valid_hashes(h) || !find_seed(g, hp))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not what a seed gives, which is not supported",
                        multipliers_key);
     const enum pp_code code = fill_hashes(hp, base, err);

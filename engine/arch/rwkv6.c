@@ -17,7 +17,7 @@
 #define BLEND(letter, number)                                                                                  \
     {.hf = MIX letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_LERP, .whole = true},   \
     VECTOR(MIX letter, "time_mix_lerp_" letter)
-#define TURNED(from, to, how) \
+#define TENSOR(from, to, how) \
     {.hf = LAYER "attention." from, .gguf = "blk.{}." to ".weight", .form = how, .whole = true}
 
 static const struct pp_arch_name names[] = {
@@ -29,11 +29,11 @@ static const struct pp_arch_name names[] = {
     {.hf = LAYER "ln2", .gguf = "blk.{}.attn_norm_2"},
     VECTOR(MIX "x", "time_mix_lerp_x"),
     BLEND("w", "0"), BLEND("k", "1"), BLEND("v", "2"), BLEND("r", "3"), BLEND("g", "4"),
-    TURNED("time_maa_w1", "time_mix_w1", PP_HF_TRANSPOSED),
-    TURNED("time_maa_w2", "time_mix_w2", PP_HF_EXPERTS_TRANSPOSED),
+    TENSOR("time_maa_w1", "time_mix_w1", PP_HF_TRANSPOSED),
+    TENSOR("time_maa_w2", "time_mix_w2", PP_HF_EXPERTS_TRANSPOSED),
     VECTOR(LAYER "attention.time_decay", "time_mix_decay"),
-    TURNED("time_decay_w1", "time_mix_decay_w1", PP_HF_TRANSPOSED),
-    TURNED("time_decay_w2", "time_mix_decay_w2", PP_HF_TRANSPOSED),
+    TENSOR("time_decay_w1", "time_mix_decay_w1", PP_HF_TRANSPOSED),
+    TENSOR("time_decay_w2", "time_mix_decay_w2", PP_HF_TRANSPOSED),
     {.hf = LAYER "attention.time_faaaa", .gguf = "blk.{}.time_mix_first.weight", .whole = true},
     {.hf = LAYER "attention.receptance", .gguf = "blk.{}.time_mix_receptance"},
     {.hf = LAYER "attention.key", .gguf = "blk.{}.time_mix_key"},

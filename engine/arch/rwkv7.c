@@ -18,12 +18,12 @@
     VECTOR(MIX letter "_lora.lora.2.bias", "time_mix_" letter "0")
 
 #define OWN "rwkv7.blocks.{}."
-#define OWN_DEEP(from, to) \
+#define OWN_VECTOR(from, to) \
     {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_VECTOR_3D, .whole = true, .read_only = true}
-#define OWN_TURNED(from, to) \
+#define OWN_TRANSPOSED(from, to) \
     {.hf = OWN from, .gguf = "blk.{}." to ".weight", .form = PP_HF_TRANSPOSED, .whole = true, .read_only = true}
 #define OWN_LOW(letter) \
-    OWN_TURNED("att." letter "1", "time_mix_" letter "1"), OWN_TURNED("att." letter "2", "time_mix_" letter "2")
+    OWN_TRANSPOSED("att." letter "1", "time_mix_" letter "1"), OWN_TRANSPOSED("att." letter "2", "time_mix_" letter "2")
 #define OWN_BLEND(letter, number)                                                                                \
     {.hf = OWN "att.x_" letter, .gguf = "blk.{}.time_mix_lerp." number ".weight", .form = PP_HF_LERP, .whole = true, \
      .read_only = true}
@@ -58,8 +58,9 @@ static const struct pp_arch_name names[] = {
     OWN_BLEND("r", "0"), OWN_BLEND("w", "1"), OWN_BLEND("k", "2"), OWN_BLEND("v", "3"), OWN_BLEND("a", "4"),
     OWN_BLEND("g", "5"),
     OWN_LOW("w"), OWN_LOW("a"), OWN_LOW("v"), OWN_LOW("g"),
-    OWN_DEEP("att.w0", "time_mix_w0"), OWN_DEEP("att.a0", "time_mix_a0"), OWN_DEEP("att.v0", "time_mix_v0"),
-    OWN_DEEP("att.k_k", "time_mix_k_k"), OWN_DEEP("att.k_a", "time_mix_k_a"), OWN_DEEP("ffn.x_k", "channel_mix_lerp_k"),
+    OWN_VECTOR("att.w0", "time_mix_w0"), OWN_VECTOR("att.a0", "time_mix_a0"), OWN_VECTOR("att.v0", "time_mix_v0"),
+    OWN_VECTOR("att.k_k", "time_mix_k_k"), OWN_VECTOR("att.k_a", "time_mix_k_a"),
+    OWN_VECTOR("ffn.x_k", "channel_mix_lerp_k"),
     {.hf = OWN "att.r_k", .gguf = "blk.{}.time_mix_r_k.weight", .form = PP_HF_STATE_HEAD_ROWS, .whole = true,
      .read_only = true},
     {.hf = OWN "att.receptance", .gguf = "blk.{}.time_mix_receptance", .read_only = true},
@@ -107,7 +108,7 @@ static enum pp_code check_kind(const cJSON *config, struct pp_error *err)
 }
 
 /* transformers' format. */
-static bool has_own_names(const cJSON *config)
+static bool is_transformers(const cJSON *config)
 {
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "architectures");
     const char *first = cJSON_GetStringValue(cJSON_GetArrayItem(list, 0));
@@ -119,7 +120,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     int64_t head_size = 64, n_heads = 0;
     enum pp_code code = check_kind(config, err);
     hp->norm_eps = 1e-5f;
-    hp->other_names = has_own_names(config);
+    hp->other_names = is_transformers(config);
     if (!code && pp_config_flag(config, "use_deep_embed", false))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_deep_embed is true; a table of tokens that "
                        "multiplies values is not supported in this family");

@@ -26,7 +26,7 @@ static const struct pp_expert_keys expert_keys = {
     .n = "moe_num_primary_experts", .n_used = "moe_num_active_primary_experts", .n_ff = "moe_ffn_hidden_size"};
 
 /* Item l of a list of 0 and 1; `otherwise` if there is no list. */
-static bool says(const cJSON *list, int64_t l, bool otherwise)
+static bool list_flag(const cJSON *list, int64_t l, bool otherwise)
 {
     const cJSON *item = cJSON_GetArrayItem(list, (int)l);
     return cJSON_IsNumber(item) ? item->valueint != 0 : otherwise;
@@ -39,12 +39,12 @@ static enum pp_code layers_from(const cJSON *config, struct pp_hparams *hp, stru
     const cJSON *ropes = cJSON_GetObjectItemCaseSensitive(config, "rope_layout");
     bool some = false;
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
-        const bool windowed = says(windows, l, false);
+        const bool windowed = list_flag(windows, l, false);
         some = some || windowed;
         hp->layer[l] |= windowed ? 0 : PP_LAYER_WIDE;
     }
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
-        if (says(ropes, l, true) != (!some || says(windows, l, false)))
+        if (list_flag(ropes, l, true) != (!some || list_flag(windows, l, false)))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layer %lld is rotated and has no window, or has one "
                            "and is not rotated, which is not supported", (long long)l);
     if (!some)
@@ -76,7 +76,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     return PP_OK;
 }
 
-static void layout_to(const struct pp_hparams *hp, cJSON *config, const char *key, bool without)
+static void put_layer_flags(const struct pp_hparams *hp, cJSON *config, const char *key, bool without)
 {
     cJSON *list = cJSON_AddArrayToObject(config, key);
     for (int64_t l = 0; l < hp->n_layer; l++) {
@@ -91,8 +91,8 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     cJSON_DeleteItemFromObjectCaseSensitive(config, "intermediate_size");
     cJSON_AddBoolToObject(config, "moe_primary_router_apply_softmax", !hp->expert_sigmoids);
     pp_config_put(config, "sliding_window_size", hp->window ? hp->window : 4096);
-    layout_to(hp, config, "sliding_window_layout", false);
-    layout_to(hp, config, "rope_layout", true);
+    put_layer_flags(hp, config, "sliding_window_layout", false);
+    put_layer_flags(hp, config, "rope_layout", true);
 }
 
 const struct pp_arch pp_arch_smallthinker = {

@@ -49,7 +49,7 @@ static const float usual_cap = 15, usual_logit_cap = 30;
 static const double usual_keys = 0.5, usual_values = 1, usual_ff = 2.667; /* factors of n_embd */
 enum { USUAL_STEP = 64 }; /* the feed-forward width is a multiple of it */
 
-static void only_states(struct pp_hparams *hp)
+static void set_states_only(struct pp_hparams *hp)
 {
     hp->mlstm = true;
     hp->uneven = false;
@@ -90,7 +90,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         return code;
     pp_gguf_bool(g, key_of("fused", key), &hp->fused_parts);
     pp_gguf_bool(g, key_of("biased", key), &hp->biased_parts);
-    only_states(hp);
+    set_states_only(hp);
     return PP_OK;
 }
 
@@ -212,7 +212,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = read_cap(config, "output_logit_soft_cap", false, &hp->final_softcap, err);
     hp->n_ctx_train = 1 << 20; /* there is no limit; this is what converters write */
-    only_states(hp);
+    set_states_only(hp);
     return code;
 }
 

@@ -117,7 +117,7 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
 }
 
 /* use_long_context: RoPE has a larger base. */
-static void stretch(struct pp_hparams *hp, bool rotated)
+static void enlarge_base(struct pp_hparams *hp, bool rotated)
 {
     if (rotated)
         hp->rope_base *= powf(8, (float)hp->head_dim / (float)(hp->head_dim - 2));
@@ -141,7 +141,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_mamba_expanded_from_config(config, &keys, hp, err);
     hp->adapted_attention = pp_config_flag(config, "use_shared_attention_adapter", false);
     if (hp->head_dim > 2 && pp_config_flag(config, "use_long_context", false))
-        stretch(hp, rotated);
+        enlarge_base(hp, rotated);
     return code ? code : finish(hp, rotated, err);
 }
 
