@@ -156,8 +156,8 @@ struct pp_decoder {
     bool ungated;             /* down(fn(up(x))) instead of down(fn(gate(x)) * up(x)) */
     bool fused_gate;          /* ffn_up has the rows of the gate, then those of up */
     bool fused_shared;        /* the same for ffn_up_shexp */
-    bool shared_expert_mix;   /* the sum of the routed experts and the shared one are weighted by the softmax of two
-                                 logits, from ffn_share */
+    bool shared_expert_mix;   /* the outputs of the routed experts, together, and of the shared one are weighted by the
+                                 softmax of two logits, from ffn_share (Klear) */
     enum pp_fn fn;
     /* How positions enter: rotated heads; position_embd, which is added to the input; that table where a model has it,
      * else ALiBi; or sinusoids in the table's place, of either layout. hparams.alibi overrides this in any family. */
@@ -177,7 +177,7 @@ struct pp_decoder {
     /* --- input and output --- */
     bool embd_norm;           /* the embeddings are normalised: token_embd_norm */
     bool plain_embd_norm;     /* that norm has neither weight nor bias */
-    bool bidirectional;       /* an encoder: attention sees later rows, too, and the output is vectors, not logits. With
+    bool bidirectional;       /* an encoder: attention is bidirectional, and the output is vectors, not logits. With
                                  hparams.n_dense they go through two matrices, with n_embd_out through `output` */
     bool projected_inputs;    /* per-layer inputs are computed from the embeddings only, without a table of tokens */
     bool first_not_normed;    /* attention of layer 0 reads the embeddings without another norm (ModernBERT) */
@@ -185,7 +185,7 @@ struct pp_decoder {
                                  output.bias is added to the logits, even with tied embeddings */
     bool head_bias;           /* output.bias is added to the logits, even with tied embeddings */
 
-    /* --- details of attention --- */
+    /* --- details --- */
     bool clamp_before_silu;   /* bounded gates (hparams.gate_bound) are clamped before SiLU, not after it */
     bool index_rope_last;     /* an indexer's heads are rotated in their last dimensions, not their first */
     bool index_default_eps;   /* the norm of an indexer's key has the model's epsilon, not 1e-6 */
@@ -201,7 +201,7 @@ struct pp_decoder {
                                  a number for each value or, with hparams.head_gates, one for each head */
     bool full_rank;           /* Kimi Linear's decays and gates come from one matrix each, not from a low-rank pair */
     bool full_rank_gates;     /* only its gates do: ssm_g */
-    bool softplus_gates;      /* gated_attention: one softplus for each head instead of sigmoids */
+    bool softplus_gates;      /* gated_attention: softpluses instead of sigmoids */
     bool affine_residual;     /* the embeddings, and for each part both the stream and the part's output, become
                                  (x + bias) * weight: embd_scale, {attn,ffn}_residual, {attn,ffn}_result */
     bool scaled_residual;     /* the stream is multiplied by a vector before a part's output is added: attn_residual,
