@@ -34,8 +34,8 @@ static bool add_coefficients(struct builder *b, int l, int from, const char *kin
     return true;
 }
 
-/* LAuReL: attention's normalised input plus norm(W_r W_l input). The input is normalised again first, as attention's
- * projections may have kept it to themselves. */
+/* LAuReL: attention's normalised input plus norm(W_r W_l input). For the sum the input is normalised once more, since a
+ * norm that is fused into projections is not stored. */
 static bool add_laurel(struct builder *b, int l)
 {
     const int64_t n = b->hp->laurel_rank, n_embd = b->hp->n_embd;

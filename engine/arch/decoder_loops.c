@@ -15,7 +15,8 @@ static void add_rope(struct builder *b, int l, int slot, int64_t period)
 }
 
 /* A RoPE right before attention is fused into it and its result is not stored, so gates and the attention to the first
- * pass read a rotated copy of the queries. The second pass's queries and keys are left to that fusion. */
+ * pass read a rotated copy of the queries. The second pass's queries and keys are left to that fusion: the cache has to
+ * know how its keys are rotated. */
 static void add_rotations(struct builder *b, int l)
 {
     add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->q, .in2 = NONE,
