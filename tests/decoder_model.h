@@ -19,7 +19,7 @@ struct decoder_shape {
     bool unrotated;        /* no RoPE */
     bool positions;        /* learned positions are added to the embeddings */
     bool sinusoids;        /* or sinusoidal ones, */
-    bool fairseq;          /* in fairseq's layout: two reserved rows first, and one frequency less */
+    bool fairseq;          /* in fairseq's layout: two reserved rows first, and a lowest frequency of 1 / 10000 */
     bool embd_norm;        /* the sum is normalised */
     float alibi;           /* the exponent of ALiBi's slopes; 0: none */
     bool alibi_scaled;     /* slopes are multiplied by the scale of scores */
