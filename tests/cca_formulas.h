@@ -4,9 +4,9 @@
 
 #include "tests/decoder_model_int.h"
 
-/* What goes into the first layer. x: [n, n_embd] */
+/* Scales the embeddings before the first layer. x: [n, n_embd] */
 void cca_begin(const struct decoder *d, double *x, int n);
-/* routed: [n, n_router], the layer's before, and then its own. */
+/* routed: [n, n_router], the router's narrow vectors: in, the previous layer's; out, this one's. */
 void cca_layer(const struct decoder *d, int l, double *x, double *routed, int n);
 
 #endif

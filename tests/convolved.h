@@ -1,5 +1,5 @@
-/* convolved.h - plans of small models that are changed once they are open: layers that begin with short convolutions or
- * states, for tests of what those leave in the cache; and what else a test puts into a plan. */
+/* convolved.h - changes the plans of small models after they were opened: layers begin with short convolutions or
+ * states, for tests of what those keep in the cache; and other additions to a plan. */
 #ifndef PP_TESTS_CONVOLVED_H
 #define PP_TESTS_CONVOLVED_H
 
@@ -10,19 +10,19 @@ struct pp_op;
 struct pp_plan;
 struct pp_tensor;
 
-/* Puts n operations in front of the at-th. */
+/* Inserts n operations before operation `at`. */
 void insert_ops(struct pp_plan *p, int at, const struct pp_op *ops, int n);
-/* Where a layer's first norm stands in the plan. */
+/* The index of a layer's first norm in the plan. */
 int first_norm_of(const struct pp_plan *p, int layer);
-/* Numbers of about -0.3 .. 0.3, rows of cols; the plan's. */
+/* A matrix of numbers of about -0.3 .. 0.3, which the plan owns. */
 const struct pp_tensor *plan_numbers(struct pp_plan *p, int64_t rows, int64_t cols, unsigned seed);
 
-/* Changes the plan of an opened model: in front of each layer the residual stream x becomes x + f(x), f being a
- * convolution over n_taps positions, in the second layer with a bias, a function and a gate. Layers are not placed in
- * tiers again. */
+/* Changes the plan of an opened model: before each layer the residual stream x becomes x + f(x), where f is a
+ * convolution over n_taps positions, in the second layer with a bias, a function and a gate. Tiers are not assigned
+ * anew. */
 void convolve_layers(struct pp_model *m, int n_taps);
 
-/* Likewise with the gated delta rule, whose queries, keys, values and all else are parts of x. */
+/* The same with the gated delta rule, whose queries, keys, values and other inputs are parts of x. */
 void recur_layers(struct pp_model *m);
 
 #endif

@@ -1,5 +1,5 @@
-/* decoder_model_int.h - the tensors of a small random decoder, which decoder_model.c makes and writes, and with which
- * decoder_formulas.c computes. */
+/* decoder_model_int.h - the tensors of a small random decoder, which decoder_model.c makes and writes, and
+ * decoder_formulas.c computes with. */
 #ifndef PP_TESTS_DECODER_MODEL_INT_H
 #define PP_TESTS_DECODER_MODEL_INT_H
 
@@ -23,28 +23,28 @@ struct decoder {
     uint32_t random;
 };
 
-/* What Llama 3's stretching divides the i-th frequency of a head by: waves that are longer than the context by the
- * factor, those that are shorter than a quarter of it not at all. */
+/* Llama 3's divisor of the i-th frequency of a head: the factor for wavelengths longer than the context, 1 for those
+ * shorter than a quarter of it. */
 double decoder_stretch(const struct decoder_shape *s, int i);
 
 /* The bits of a layer of `skips`. */
 int decoder_skips(const struct decoder_shape *s, int l);
 
-/* Number i, of alpha_p, alpha_n, beta and eps, of a layer's activation. */
+/* xIELU's parameter i of a layer: alpha_p, alpha_n, beta, eps. */
 float decoder_xielu(int l, int i);
 
-bool decoder_convolves(const struct decoder *d, int l); /* a layer, in place of attention */
-bool decoder_has_states(const struct decoder *d, int l); /* likewise */
-bool decoder_has_gate(const struct decoder *d);           /* a matrix of gates in feed-forward parts */
-bool decoder_has_lru(const struct decoder *d, int l);    /* likewise */
-bool decoder_has_lightning(const struct decoder *d, int l); /* likewise */
+bool decoder_convolves(const struct decoder *d, int l); /* whether the layer has a convolution in place of attention */
+bool decoder_has_states(const struct decoder *d, int l); /* PLaMo 2's states */
+bool decoder_has_gate(const struct decoder *d);           /* feed-forward parts have a matrix ffn_gate */
+bool decoder_has_lru(const struct decoder *d, int l);    /* Griffin's recurrence */
+bool decoder_has_lightning(const struct decoder *d, int l); /* lightning attention */
 bool decoder_has_mlstm(const struct decoder *d); /* all layers */
-const char *decoder_lightning_name(const struct decoder *d, int which); /* what goes in, gate, norm, what comes out */
-/* In which layer's tensors the block of a layer is, and how many layers before it have one. */
+const char *decoder_lightning_name(const struct decoder *d, int which); /* input, gate, norm, output */
+/* The layer under whose number the layer's shared block is stored; and the number of earlier layers with one. */
 int decoder_zamba_block(const struct decoder_shape *s, int l, int *use);
-enum { DECODER_STATE_TAPS = 4 }; /* of the convolution before states */
+enum { DECODER_STATE_TAPS = 4 }; /* of the convolution before the states */
 
-/* With the sizes of a layer. */
+/* The shape with one layer's own sizes. */
 struct decoder_shape decoder_shape_of(const struct decoder_shape *s, int l);
 struct matrix *decoder_find(const struct decoder *d, const char *name); /* or NULL */
 

@@ -1,5 +1,5 @@
-/* encoder_model.h - small random encoders that the tests write, as GGUF files and as folders, and what they give, in
- * double precision from the formulas in their papers. */
+/* encoder_model.h - small random encoders, written by the tests as GGUF files and as folders, and their output,
+ * computed from the formulas in their papers in double precision. */
 #ifndef PP_TESTS_ENCODER_MODEL_H
 #define PP_TESTS_ENCODER_MODEL_H
 
@@ -12,10 +12,10 @@ struct encoder_shape {
     int n_vocab, n_embd, n_layer, n_head, n_ff, n_ctx;
     uint32_t type;      /* of the matrices */
     uint32_t seed;
-    int pooling;        /* as GGUF numbers them; -1: it does not say */
-    bool apart;         /* the gate has a matrix of its own (jina-bert-v2) */
-    bool words;         /* with a vocabulary, of WordPiece's kind */
-    int n_reserved;     /* of a folder: rows of the table of positions that are none (RoBERTa) */
+    int pooling;        /* GGUF's number; -1: unspecified */
+    bool apart;         /* the gate is a matrix of its own (jina-bert-v2) */
+    bool words;         /* with a WordPiece vocabulary */
+    int n_reserved;     /* of a folder: unused rows of the table of positions (RoBERTa) */
 };
 
 struct encoder;
@@ -24,15 +24,14 @@ struct encoder;
 struct encoder_shape encoder_shape(const char *arch, uint32_t type);
 struct encoder *encoder_make(const struct encoder_shape *s);
 void encoder_free(struct encoder *e);
-/* Writes the model; its path as fresh_path gives it. */
+/* Writes the model; returns its path, which is fresh_path's. */
 const char *encoder_write(const struct encoder *e);
-/* The same as a folder of Hugging Face's format, of BERT's or RoBERTa's kind, Nomic's with experts, or Jina's third,
- * with adapters that nobody asked for; the weights are F32. `modules`: with what
- * sentence-transformers keeps beside it, pooling by the first token. */
+/* The same as a Hugging Face folder, like BERT, RoBERTa, Nomic with experts, or Jina v3 with its adapters, which are
+ * to be ignored; weights are F32. modules: with sentence-transformers' files, which say pooling by the first token. */
 const char *encoder_write_folder(const struct encoder *e, bool modules);
-/* Replaces the tensor of that name by one of this shape (rows 0: a vector; cols 0: it is left out). */
+/* Replaces a tensor by one of another shape (rows 0: a vector; cols 0: the tensor is omitted). */
 void encoder_spoil(struct encoder *e, const char *name, int64_t rows, int64_t cols);
-/* hidden: [n, n_embd], what the model gives for all of these tokens. */
+/* hidden: [n, n_embd], the model's output for all tokens. */
 void encoder_compute(const struct encoder *e, const int32_t *ids, int n, double *hidden);
 
 #endif

@@ -1,5 +1,5 @@
 /* expert_model_int.h - the tensors of a small random mixture of experts, which expert_model.c makes and writes, and
- * with which expert_formulas.c computes. */
+ * expert_formulas.c computes with. */
 #ifndef PP_TESTS_EXPERT_MODEL_INT_H
 #define PP_TESTS_EXPERT_MODEL_INT_H
 
@@ -17,34 +17,34 @@ struct expert_model {
     uint32_t random;
 };
 
-/* Of a layer with attention of the usual kind: heads of keys, values of a head. */
+/* Of a layer with ordinary attention: KV heads, and the values of a head. */
 int expert_key_heads(const struct expert_shape *s, int l);
 int expert_value_dim(const struct expert_shape *s);
-int expert_heads(const struct expert_shape *s, int l); /* of queries */
+int expert_heads(const struct expert_shape *s, int l); /* query heads */
 bool expert_is_wide(const struct expert_shape *s, int l);
 bool expert_recurs(const struct expert_shape *s, int l);
 bool expert_gates_queries(const struct expert_shape *s);
-/* What the gated delta rule or Mamba 2 makes of n rows of normed inputs [n, n_embd] in layer l, before its last
- * matrix: out [n, n_state * value_dim]. */
+/* The gated delta rule or Mamba 2 of layer l, without its output matrix, for n rows of normalised inputs [n, n_embd]:
+ * out [n, n_state * value_dim]. */
 void expert_states(const struct expert_model *m, int l, const double *in, int n, double *out);
-void expert_kda(const struct expert_model *m, int l, const double *in, int n, double *out); /* Kimi Linear's */
-void expert_scan(const struct expert_model *m, int l, const double *in, int n, double *out); /* the first Mamba */
+void expert_kda(const struct expert_model *m, int l, const double *in, int n, double *out); /* Kimi Linear */
+void expert_scan(const struct expert_model *m, int l, const double *in, int n, double *out); /* Mamba */
 void expert_mamba(const struct expert_model *m, int l, const double *in, int n, double *out);
-void expert_hash_rows(const struct expert_shape *s, uint64_t *rows); /* of each hash, in turn */
-/* Qwen 4's: what a part called so reads of the streams of a row, and, where not NULL, numbers for what it writes: x
- * [n_stream, n_embd], sum [n_embd], write [n_stream]; embeddings of several tokens, which go into streams x [n,
- * n_stream, n_embd]; and what an index picks for row r of n, whose normed input is `in`: keys [n, INDEX_DIM] of all
- * rows up to that one, sees [n]. */
+void expert_hash_rows(const struct expert_shape *s, uint64_t *rows); /* of each hash */
+/* Qwen 4: the input of the named part from a row's streams, and, if not NULL, the coefficients by which it writes: x
+ * [n_stream, n_embd], sum [n_embd], write [n_stream]; adding n-gram embeddings to streams x [n, n_stream, n_embd]; and
+ * an indexer's picks for row r of n with the normalised input `in`: keys [n, INDEX_DIM] of all rows up to that one,
+ * sees [n]. */
 void expert_gate_streams(const struct expert_model *m, int l, const char *part, const double *x, double *sum,
                          double *write);
 void expert_hash(const struct expert_model *m, const int32_t *ids, int n, double *x);
 void expert_pick_means(const struct expert_model *m, int l, const double *in, int r, double *keys, bool *sees);
-/* A projection and its bias; and the rotation of the first dim values of a head. */
+/* A projection with its bias; and RoPE of the first dim values of a head. */
 void expert_linear(const struct expert_model *m, int l, const char *kind, const double *x, double *y);
 void expert_rotate(const struct expert_shape *s, int dim, double base, double *head, int position);
-bool expert_layer(const struct expert_shape *s, int l); /* has a mixture */
-bool expert_picks(const struct expert_shape *s, int l); /* has an index of its own */
-bool expert_convolves(const struct expert_shape *s, int l); /* in place of attention */
+bool expert_layer(const struct expert_shape *s, int l); /* has experts */
+bool expert_picks(const struct expert_shape *s, int l); /* has an indexer of its own */
+bool expert_convolves(const struct expert_shape *s, int l); /* has a convolution in place of attention */
 const struct array *expert_find(const struct expert_model *m, int l, const char *kind); /* l -1: of no layer; or NULL */
 
 #endif

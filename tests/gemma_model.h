@@ -1,7 +1,6 @@
-/* gemma_model.h - small random models of Gemma 4 and 3n, and EmbeddingGemma 2, that the tests write, and the logits or
- * vectors that they give, in double precision from the formulas: heads of two sizes, layers that share keys and values,
- * inputs of each layer's own, experts beside an ordinary feed-forward part, several streams, and windows that reach to
- * either side. */
+/* gemma_model.h - small random models of Gemma 4 and 3n and of EmbeddingGemma 2, written by the tests, and their
+ * logits or vectors, computed from the formulas in double precision: heads of two sizes, shared keys and values,
+ * per-layer inputs, experts in parallel with a dense feed-forward part, several streams, and bidirectional windows. */
 #ifndef PP_TESTS_GEMMA_MODEL_H
 #define PP_TESTS_GEMMA_MODEL_H
 
@@ -10,35 +9,36 @@
 
 struct gemma_shape {
     int n_vocab, n_embd, n_layer, n_head, n_ff;
-    int window, wide;                 /* each wide-th layer sees everything */
+    int window, wide;                 /* every wide-th layer has full attention */
     int head_dim, n_head_kv;          /* of layers with a window */
     int wide_head_dim, wide_n_head_kv; /* of the others */
-    int turning;                      /* pairs of heads in those that are rotated */
-    bool keys_as_values;              /* those have no projection for values */
-    int n_shared;                     /* last layers that read others' keys and values */
-    bool double_wide;                 /* whose feed-forward parts are twice as wide */
-    int n_embd_layer;                 /* of each layer's own input; 0: there is none */
+    int turning;                      /* rotated pairs of a head in layers with full attention */
+    bool keys_as_values;              /* layers with full attention have no projection of values */
+    int n_shared;                     /* last layers that share the keys and values of earlier ones */
+    bool double_wide;                 /* those layers' feed-forward parts are twice as wide */
+    int n_embd_layer;                 /* the width of per-layer inputs; 0: none */
     int n_expert, n_used, n_ff_expert; /* 0: no experts */
     float softcap;                    /* of logits; 0: none */
-    int n_stream;                     /* 0: Gemma 4, without them */
-    int laurel_rank, n_sparse;        /* beside attention; the first layers, whose gates are sparse */
-    int n_embd_out;                   /* of vectors, of rows that see those behind them, too; 0: it gives logits */
+    int n_stream;                     /* 0: Gemma 4, which has one */
+    int laurel_rank, n_sparse;        /* LAuReL's rank; the number of first layers with sparse gates */
+    int n_embd_out;                   /* the width of an encoder's vectors; 0: a decoder */
     uint32_t seed;
 };
 
 struct gemma;
 
-/* As the small ones have it: six layers, of which the third and the last see everything and the last two share. */
+/* Like the small models: six layers, the third and the last with full attention, the last two sharing keys and
+ * values. */
 struct gemma_shape gemma_shape(void);
 /* Gemma 3n with four streams: heads of one size, the first layer sparse. */
 struct gemma_shape gemma_streams(void);
-/* EmbeddingGemma 2: all of what heads have turns, and vectors are wider than what they are made of. */
+/* EmbeddingGemma 2: heads are wholly rotated, and vectors are wider than the stream. */
 struct gemma_shape gemma_vectors(void);
 struct gemma *gemma_make(const struct gemma_shape *s);
 void gemma_free(struct gemma *g);
-/* Writes the model as a GGUF file of F32; its path as fresh_path gives it. */
+/* Writes the model as a GGUF file of F32; returns its path, which is fresh_path's. */
 const char *gemma_write(const struct gemma *g);
-/* The same of one that gives vectors as a folder, as it is published: text beside what sees. */
+/* The same for an encoder as a folder, in the published, multimodal form. */
 const char *gemma_write_folder(const struct gemma *g);
 /* logits: [n, n_vocab], or [n, n_embd_out] */
 void gemma_compute(const struct gemma *g, const int32_t *ids, int n, double *logits);

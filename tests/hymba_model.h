@@ -1,4 +1,4 @@
-/* hymba_model.h - a small random model like Hymba, and the logits that its formulas give in double precision. */
+/* hymba_model.h - a small random model like Hymba, and its logits, computed from the formulas in double precision. */
 #ifndef PP_TESTS_HYMBA_MODEL_H
 #define PP_TESTS_HYMBA_MODEL_H
 
@@ -10,7 +10,7 @@ void hymba_make(void);
 void hymba_drop(void);
 /* As a GGUF file of F32. */
 const char *hymba_file(void);
-/* Logits of n positions, [n, HYMBA_VOCAB]; ids from HYMBA_VOCAB on stand for what is before texts. */
+/* Logits of n positions, [n, HYMBA_VOCAB]; ids from HYMBA_VOCAB on are the vectors before every text. */
 void hymba_compute(const int32_t *ids, int n, double *logits);
 
 #endif

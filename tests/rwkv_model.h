@@ -1,6 +1,6 @@
-/* rwkv_model.h - small random models of RWKV 4, 6 and 7, alone and in Qwen 2's layers, that the tests write, and the
- * logits that they give, in double precision from the formulas. One model at a time: it is made, written and computed,
- * and dropped. */
+/* rwkv_model.h - small random models of RWKV 4, 6 and 7, alone and in Qwen 2's layers, written by the tests, and their
+ * logits, computed from the formulas in double precision. There is one model at a time: it is made, written, computed
+ * and freed. */
 #ifndef PP_TESTS_RWKV_MODEL_H
 #define PP_TESTS_RWKV_MODEL_H
 
@@ -11,13 +11,13 @@
 #include "tests/random_array.h"
 
 enum { N = 64, HEAD = 32, HEADS = N / HEAD, FF = 96, VOCAB = 70, LAYERS = 3, MIXES = 6, MAX_TENSORS = 160 };
-enum { MIXES_6 = 5, MIX_RANK = 32, DECAY_RANK = 64 }; /* RWKV 6's */
-enum { KEYS = HEADS / 2 }; /* QRWKV's heads that have keys and values for the others, too */
+enum { MIXES_6 = 5, MIX_RANK = 32, DECAY_RANK = 64 }; /* RWKV 6 */
+enum { KEYS = HEADS / 2 }; /* QRWKV's heads of keys and values, which others share */
 extern const int rwkv_ranks[4]; /* of decays, beta, values and gates */
 
 extern struct array arrays[MAX_TENSORS];
 extern int n_arrays;
-/* ARWKV may lack gates, and a norm of what heads give. */
+/* ARWKV may lack gates, and the norm of the heads' output. */
 extern bool arwkv_gated, arwkv_heads_normed;
 
 extern double rwkv6_heads_eps; /* of norms of heads */
@@ -31,7 +31,7 @@ struct number {
     uint32_t v;
 };
 
-/* The model as a GGUF file. Numbers without a key are left out. */
+/* The model as a GGUF file. Numbers without a key are omitted. */
 const char *rwkv_write_numbers(const char *arch, const struct number *numbers, size_t n_numbers);
 
 void rwkv7_make(void);
@@ -43,10 +43,10 @@ void rwkv4_make(void);
 const char *rwkv4_write(void);
 void rwkv4_compute(const int32_t *ids, int n, double *logits);
 
-/* apart: vectors of mixing in a tensor of each, as the first files have them */
+/* apart: blend weights in a tensor each, as in early files */
 void rwkv6_make_with(bool apart);
 void rwkv6_make(void);
-/* left_out: of its keys, the first being 0; -1: none */
+/* left_out: the index of a key to omit; -1: none */
 const char *rwkv6_write_with(uint32_t head_size, uint32_t halved_every, uint32_t shifts, int left_out);
 const char *rwkv6_write(void);
 void rwkv6_compute_with(const int32_t *ids, int n, bool apart, int halved_every, double *logits);

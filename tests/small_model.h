@@ -1,5 +1,5 @@
-/* small_model.h - what is asked of small random models whose logits follow from formulas: a text, read by the engine in
- * several manners, from a GGUF file, from the folder that is made of it, and from the file that is made of that. */
+/* small_model.h - checks of small random models whose logits follow from formulas: a text is run in several ways, from
+ * a GGUF file, from the folder exported from that, and from the file converted from the folder. */
 #ifndef PP_TESTS_SMALL_MODEL_H
 #define PP_TESTS_SMALL_MODEL_H
 
@@ -10,29 +10,29 @@
 
 enum { SMALL_TEXT = 96 };
 
-/* The text: ids [SMALL_TEXT]. Of a model that has vectors of its own before every text, those stand in the place of the
- * first ones in all that is asked here. */
+/* The text: ids [SMALL_TEXT]. If a model has vectors of its own before every text, these take the place of the first
+ * ids in all checks here. */
 void small_text(int32_t *ids, int n_vocab);
-/* The sum of w[i] x[i]: four sums side by side, because an addition waits for the one before it. */
+/* The sum of w[i] x[i], as four independent sums, so that additions need not wait for each other. */
 double small_dot(const float *w, const double *x, int64_t n);
 /* y = w x; w: [n_out, n_in] */
 void small_product(const float *w, const double *x, int n_out, int n_in, double *y);
 double double_dot(const double *a, const double *b, int64_t n);
-/* Which of n names that lie `step` bytes apart, of at least 8 bytes each, is "blk.L." (nothing if l is -1), `begin` and
- * `end`, or -1. Formulas ask for each a thousand times: it looks first where that was. */
+/* The index of the name "blk.L." (omitted if l is -1) + begin + end among n names of at least 8 bytes that lie `step`
+ * bytes apart, or -1. As formulas ask for each name many times, the last place is tried first. */
 int small_find(const char *names, size_t step, int n, int l, const char *begin, const char *end);
-/* Logits of all its positions by the best kernels, float [SMALL_TEXT, n_vocab], *n of them; pp_free. */
+/* The logits of all positions by the best kernels, float [SMALL_TEXT, n_vocab], *n of them; to be freed by pp_free. */
 float *small_logits(const char *path, enum pp_kv_type kv, size_t *n);
-/* The scalar kernels give the same bits as the best, with any number of rows and threads. */
+/* Scalar kernels yield the same bits as the best ones, with any number of rows and threads. */
 void assert_same_bits(const char *path, enum pp_kv_type kv);
 
 /* want: [SMALL_TEXT, n_vocab] */
 void assert_logits(const double *want, int n_vocab, const char *path);
-/* From the file, also by the scalar kernels, from the folder that is made of it, and from the file that is made of
- * that; the folder's path. */
+/* Checks the file, also with scalar kernels, the folder exported from it, and the file converted from that; returns
+ * the folder's path. */
 const char *assert_logits_everywhere(const double *want, int n_vocab, const char *file);
 
-/* Of a folder that was made: the type of the model is its family's, and no class. */
+/* For an exported folder: model_type is the family's, not a class name. */
 void assert_model_type(const char *folder);
 
 /* A model, an engine with KV in F32 and a sequence. */
@@ -41,42 +41,42 @@ struct running {
     struct pp_engine *e;
     struct pp_seq *s;
 };
-/* quant: what the weights become while they are loaded, or NULL. */
+/* quant: the type that weights are quantised to as they are loaded, or NULL. */
 struct running run_small(const char *path, const char *quant);
 void stop_small(struct running *r);
-/* The same with an adapter that the sequence uses: freed behind that, before its model. */
+/* The same with an adapter that the sequence uses; it is freed after the sequence and before the model. */
 void stop_adapted(struct running *r, struct pp_adapter *adapter);
-/* A model gives these logits of the text, [SMALL_TEXT, n_vocab], with the adapter of `path`; each within `room` of it,
- * or of its size if that is more than 1. */
+/* With the adapter at `path`, a model yields these logits of the text, [SMALL_TEXT, n_vocab], each within room *
+ * max(1, its size). */
 void assert_adapted(const char *model, const char *path, const double *want, int n_vocab, double room);
-/* The cosine of what a model says of the text to these logits. */
+/* The cosine between a model's logits of the text and these. */
 double small_likeness(const char *path, const char *quant, const double *want, int n_vocab);
-/* Behind the middle of the text a sequence is saved; another engine goes on with it, at the same bits. */
+/* A sequence saved in the middle of the text is continued by another engine, bit for bit. */
 void assert_resumes(const char *path, int n_vocab);
-/* Taken back within a page and across one, and forked in the middle of either, a conversation goes on at the same bits,
- * also where two of them take turns. */
+/* Rewound within a page and across one, and forked in the middle of either, a conversation continues bit for bit, also
+ * where two of them alternate. */
 void assert_goes_back(const char *path, int n_vocab);
 
 /* --- formulas in double precision --- */
 
-/* n zeros; pp_free. */
+/* n zeros; to be freed by pp_free. */
 double *doubles(int64_t n);
-/* Attention of a query of `dim` numbers over the positions from `first` up to its own; scores fall by `slope` a
- * position of distance; k, v: [position][n_kv]; out: [dim]. */
+/* Attention of a query of `dim` numbers to positions from `first` to its own; scores fall by `slope` for each position
+ * of distance; k, v: [position][n_kv]; out: [dim]. */
 void attend_query(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
                   double scale, double slope, double *out);
 
-/* The same with scores bounded by cap, if it is not 0, and then multiplied by growth. */
+/* The same with scores softly capped by `cap`, if not 0, and then multiplied by growth. */
 void attend_capped(const double *q, const double *k, const double *v, int first, int position, int dim, int n_kv,
                    double scale, double slope, double cap, double growth, double *out);
 
-/* Of position r the sums of a short convolution over what `in` [position][width] was at the last n_taps; taps: [width,
- * n_taps], those of the oldest position first; bias: [width], or NULL; out: [width]. */
+/* The short convolution of position r over the last n_taps positions of `in` [position][width]; taps: [width, n_taps],
+ * the oldest position's first; bias: [width], or NULL; out: [width]. */
 void convolve_row(const float *taps, int n_taps, const float *bias, const double *in, int r, int width, double *out);
 
 /* --- files --- */
 
-/* The folder has a tensor of that name, with n values in a row. */
+/* The folder has a tensor of that name, n values wide. */
 void assert_tensor(const char *folder, const char *name, int n_dims, int64_t n);
 
 #endif
