@@ -147,8 +147,8 @@ void pp_mamba_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys 
 enum pp_code pp_mamba_expanded_from_config(const struct cJSON *config, const struct pp_mamba_keys *keys,
                                            struct pp_hparams *hp, struct pp_error *err);
 void pp_mamba_expanded_to_config(const struct pp_hparams *hp, const struct pp_mamba_keys *keys, struct cJSON *config);
-/* PP_ERR_UNSUPPORTED unless there is one group: for families whose norm after the gate is over all heads in
- * transformers but by group in programs that read GGUF files. */
+/* PP_ERR_UNSUPPORTED unless there is one group: with several, transformers and programs that read GGUF files disagree
+ * on these families' norm of the gated output. */
 enum pp_code pp_mamba_in_one_group(const struct pp_hparams *hp, struct pp_error *err);
 
 /* Names of the tensors of Zamba's shared block, which begin with `block`, except for gate and up. */
