@@ -1,5 +1,5 @@
-/* hf_quant.c - what config.json tells about quantisation, and which tensors belong together; hf_quant_open.c opens
- * them. */
+/* hf_quant.c - what config.json states about quantisation, and which tensors belong together. hf_quant_open.c
+ * describes the matrices that they make up. */
 #include <cjson/cJSON.h>
 #include <string.h>
 

@@ -14,8 +14,8 @@ enum { MAX_STATE = 1 << 16 }; /* bytes of bitsandbytes' JSON */
 
 /* --- pieces ------------------------------------------------------------------------------------------------------- */
 
-/* A matrix while it is opened. */
-struct opening {
+/* A quantised matrix while it is described. */
+struct quantised {
     const struct pp_hf_quant *q;
     const struct pp_hf *hf;
     const struct pp_tensor *lead;
@@ -26,13 +26,13 @@ struct opening {
     struct pp_error *err;
 };
 
-static enum pp_code fail_piece(const struct opening *o, const char *name, const char *what)
+static enum pp_code fail_piece(const struct quantised *o, const char *name, const char *what)
 {
     return pp_fail(o->err, PP_ERR_FORMAT, "tensor %.200s %s; the model is damaged or incomplete, get it again", name,
                    what);
 }
 
-static enum pp_code fail_shape(const struct opening *o, const struct pp_tensor *t)
+static enum pp_code fail_shape(const struct quantised *o, const struct pp_tensor *t)
 {
     return pp_fail(o->err, PP_ERR_FORMAT,
                    "tensor %.200s has %lld x %lld x %lld values, which do not fit those of %.200s and the quantisation "
@@ -41,19 +41,20 @@ static enum pp_code fail_shape(const struct opening *o, const struct pp_tensor *
 }
 
 /* The tensor whose name is the lead's with its last n characters replaced by `end`. */
-static const struct pp_tensor *piece(struct opening *o, size_t n, const char *end, const char **dtype)
+static const struct pp_tensor *piece(struct quantised *o, size_t n, const char *end, const char **dtype)
 {
     return pp_hf_find(o->hf, pp_hf_replaced(o->lead->name, n, end, &o->name), dtype);
 }
 
-static enum pp_code need_piece(struct opening *o, size_t n, const char *end, const struct pp_tensor **t,
+static enum pp_code need_piece(struct quantised *o, size_t n, const char *end, const struct pp_tensor **t,
                                const char **dtype)
 {
     *t = piece(o, n, end, dtype);
     return *t ? PP_OK : fail_piece(o, pp_buf_cstr(&o->name), "is missing");
 }
 
-static enum pp_code need_dtype(const struct opening *o, const struct pp_tensor *t, const char *dtype, const char *want)
+static enum pp_code need_dtype(const struct quantised *o, const struct pp_tensor *t, const char *dtype,
+                               const char *want)
 {
     char what[64];
     if (strcmp(dtype, want) == 0)
@@ -62,7 +63,7 @@ static enum pp_code need_dtype(const struct opening *o, const struct pp_tensor *
     return fail_piece(o, t->name, what);
 }
 
-static enum pp_code take_numbers(const struct opening *o, const struct pp_tensor *t, const char *dtype,
+static enum pp_code take_numbers(const struct quantised *o, const struct pp_tensor *t, const char *dtype,
                                  struct pp_numbers *n)
 {
     static const struct {
@@ -80,7 +81,7 @@ static enum pp_code take_numbers(const struct opening *o, const struct pp_tensor
 }
 
 /* Scales of one byte, whose dtype may be their kind or just bytes. */
-static enum pp_code take_bytes(const struct opening *o, const struct pp_tensor *t, const char *dtype,
+static enum pp_code take_bytes(const struct quantised *o, const struct pp_tensor *t, const char *dtype,
                                enum pp_number_kind kind, struct pp_numbers *n)
 {
     *n = (struct pp_numbers){.data = t->data, .kind = kind};
@@ -90,7 +91,7 @@ static enum pp_code take_bytes(const struct opening *o, const struct pp_tensor *
 }
 
 /* The value of a tensor with a single number. */
-static enum pp_code take_one(const struct opening *o, const struct pp_tensor *t, const char *dtype, float *v)
+static enum pp_code take_one(const struct quantised *o, const struct pp_tensor *t, const char *dtype, float *v)
 {
     struct pp_numbers n;
     enum pp_code code = take_numbers(o, t, dtype, &n);
@@ -112,7 +113,7 @@ static int64_t n_elements(const struct pp_tensor *t)
     return t->size ? t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] : 0; /* no overflow: it fits in a file */
 }
 
-static void set_shape(struct opening *o, int n_dims, int64_t n_cols, int64_t n_rows, int64_t n_matrices)
+static void set_shape(struct quantised *o, int n_dims, int64_t n_cols, int64_t n_rows, int64_t n_matrices)
 {
     struct pp_rows *r = o->rows;
     r->n_cols = n_cols;
@@ -133,7 +134,7 @@ static bool are_blocks(const struct pp_tensor *t, int64_t n_cols, int64_t n_rows
            (t->n_dims == 4 && t->ne[0] == 1 && t->ne[1] == n_cols && t->ne[2] == 1 && t->ne[3] == n_rows);
 }
 
-static enum pp_code fp8_scales(struct opening *o, const struct pp_tensor *scale)
+static enum pp_code fp8_scales(struct quantised *o, const struct pp_tensor *scale)
 {
     struct pp_rows *r = o->rows;
     const int64_t n = n_elements(scale), n_cols = r->n_cols, n_rows = r->n_rows;
@@ -160,9 +161,9 @@ static enum pp_code fp8_scales(struct opening *o, const struct pp_tensor *scale)
     return PP_OK;
 }
 
-static enum pp_code open_pairs(struct opening *o);
+static enum pp_code describe_pairs(struct quantised *o);
 
-static enum pp_code open_fp8(struct opening *o)
+static enum pp_code describe_fp8(struct quantised *o)
 {
     const size_t end = strlen(".weight");
     const struct pp_tensor *lead = o->lead, *scale;
@@ -170,7 +171,7 @@ static enum pp_code open_fp8(struct opening *o)
     if (lead->n_dims != 2)
         return fail_shape(o, lead);
     if (o->q->method == PP_QUANT_FP8 && strcmp(o->dtype, "F8_E4M3") != 0)
-        return open_pairs(o);
+        return describe_pairs(o);
     set_shape(o, 2, lead->ne[0], lead->ne[1], 1);
     enum pp_code code = PP_OK;
     if (!(scale = piece(o, end, ".weight_scale_inv", &dtype)) && !(scale = piece(o, end, ".scale", &dtype)))
@@ -184,13 +185,13 @@ static enum pp_code open_fp8(struct opening *o)
 
 /* --- bitsandbytes ------------------------------------------------------------------------------------------------- */
 
-/* What the JSON tells; all else is in tensors. */
+/* What the JSON states; all else is in tensors. */
 struct bnb_state {
     int64_t block, nested_block, n_rows, n_cols;
     float offset;
 };
 
-static enum pp_code read_bnb_state(struct opening *o, struct bnb_state *s)
+static enum pp_code read_bnb_state(struct quantised *o, struct bnb_state *s)
 {
     const struct pp_tensor *t = pp_hf_bnb_state(o->hf, o->lead->name, &o->name);
     cJSON *json = t && t->size <= MAX_STATE ? cJSON_ParseWithLength(t->data, t->size) : NULL;
@@ -211,7 +212,7 @@ static enum pp_code read_bnb_state(struct opening *o, struct bnb_state *s)
 }
 
 /* n floats of the tensor whose name is the lead's with `end` appended. */
-static enum pp_code bnb_table(struct opening *o, const char *end, float *to, int64_t n)
+static enum pp_code bnb_table(struct quantised *o, const char *end, float *to, int64_t n)
 {
     const struct pp_tensor *t;
     struct pp_numbers numbers;
@@ -227,7 +228,7 @@ static enum pp_code bnb_table(struct opening *o, const char *end, float *to, int
 }
 
 /* Double quantisation: the scales of the scales. */
-static enum pp_code bnb_nested(struct opening *o, const struct bnb_state *s, const struct pp_tensor *absmax)
+static enum pp_code bnb_nested(struct quantised *o, const struct bnb_state *s, const struct pp_tensor *absmax)
 {
     struct pp_rows *r = o->rows;
     const struct pp_tensor *t;
@@ -243,7 +244,7 @@ static enum pp_code bnb_nested(struct opening *o, const struct bnb_state *s, con
     return code ? code : bnb_table(o, ".nested_quant_map", r->levels, 256);
 }
 
-static enum pp_code open_bnb(struct opening *o)
+static enum pp_code describe_bnb(struct quantised *o)
 {
     struct pp_rows *r = o->rows;
     struct bnb_state s = {0};
@@ -270,7 +271,7 @@ static enum pp_code open_bnb(struct opening *o)
 /* --- GPTQ and AWQ ------------------------------------------------------------------------------------------------- */
 
 /* Reads the group of each column (g_idx). It is not needed if groups are consecutive. */
-static enum pp_code take_order(struct opening *o, const struct pp_tensor *order, const char *dtype)
+static enum pp_code take_order(struct quantised *o, const struct pp_tensor *order, const char *dtype)
 {
     struct pp_rows *r = o->rows;
     bool in_order = true;
@@ -311,7 +312,7 @@ struct words {
     const struct pp_tensor *scales, *zeros;
 };
 
-static enum pp_code take_words(struct opening *o, struct words *w)
+static enum pp_code take_words(struct quantised *o, struct words *w)
 {
     const size_t end = strlen(".qweight");
     const char *scales_dtype, *zeros_dtype;
@@ -325,7 +326,7 @@ static enum pp_code take_words(struct opening *o, struct words *w)
     return PP_OK;
 }
 
-static enum pp_code open_words(struct opening *o)
+static enum pp_code describe_words(struct quantised *o)
 {
     const bool down = o->q->method == PP_QUANT_GPTQ;
     const int64_t bits = o->q->bits, n0 = o->lead->ne[0], n1 = o->lead->ne[1];
@@ -356,7 +357,7 @@ static enum pp_code open_words(struct opening *o)
 }
 
 /* AWQ's gemv layout: words hold weights of one row; so do zero points, padded after the last group like the scales. */
-static enum pp_code open_along(struct opening *o)
+static enum pp_code describe_along(struct quantised *o)
 {
     const int64_t per = 32 / o->q->bits, n0 = o->lead->ne[0], n_rows = o->lead->ne[1];
     struct pp_rows *r = o->rows;
@@ -384,9 +385,9 @@ static enum pp_code open_along(struct opening *o)
 
 /* --- four-bit floats ---------------------------------------------------------------------------------------------- */
 
-/* Opens bytes [.., n_cols / 2] with scales of one byte, [.., n_cols / group]. */
-static enum pp_code open_fp4(struct opening *o, const struct pp_tensor *scales, const char *dtype,
-                             enum pp_number_kind kind)
+/* Describes bytes [.., n_cols / 2] with scales of one byte, [.., n_cols / group]. */
+static enum pp_code describe_fp4(struct quantised *o, const struct pp_tensor *scales, const char *dtype,
+                                 enum pp_number_kind kind)
 {
     struct pp_rows *r = o->rows;
     r->form = PP_FORM_FP4;
@@ -401,7 +402,7 @@ static enum pp_code open_fp4(struct opening *o, const struct pp_tensor *scales, 
 
 /* DeepSeek V4's experts among FP8 weights: bytes of two values, the first in the low bits, and a scale for 32 values of
  * a row. */
-static enum pp_code open_pairs(struct opening *o)
+static enum pp_code describe_pairs(struct quantised *o)
 {
     const struct pp_tensor *lead = o->lead, *scales;
     const char *dtype;
@@ -409,11 +410,11 @@ static enum pp_code open_pairs(struct opening *o)
         return fail_shape(o, lead);
     set_shape(o, 2, 2 * lead->ne[0], lead->ne[1], 1);
     const enum pp_code code = need_piece(o, strlen(".weight"), ".scale", &scales, &dtype);
-    return code ? code : open_fp4(o, scales, dtype, PP_NUMBER_E8M0);
+    return code ? code : describe_fp4(o, scales, dtype, PP_NUMBER_E8M0);
 }
 
 /* gpt-oss: a stack of experts [n_expert, n_out, n_in / 32, 16]. */
-static enum pp_code open_mxfp4(struct opening *o)
+static enum pp_code describe_mxfp4(struct quantised *o)
 {
     const struct pp_tensor *lead = o->lead, *scales;
     const char *dtype;
@@ -425,23 +426,23 @@ static enum pp_code open_mxfp4(struct opening *o)
     if (code)
         return code;
     set_shape(o, 3, 32 * lead->ne[1], lead->ne[2], lead->ne[3]);
-    return open_fp4(o, scales, dtype, PP_NUMBER_E8M0);
+    return describe_fp4(o, scales, dtype, PP_NUMBER_E8M0);
 }
 
 /* modelopt: NVFP4 as bytes with a further scale for the whole matrix, or FP8. */
-static enum pp_code open_modelopt(struct opening *o)
+static enum pp_code describe_modelopt(struct quantised *o)
 {
     const size_t end = strlen(".weight");
     const struct pp_tensor *lead = o->lead, *scales, *whole;
     const char *dtype, *whole_dtype;
     if (strcmp(o->dtype, "U8") != 0)
-        return open_fp8(o);
+        return describe_fp8(o);
     if (lead->n_dims != 2 || lead->ne[0] > INT64_MAX / 2)
         return fail_shape(o, lead);
     set_shape(o, 2, 2 * lead->ne[0], lead->ne[1], 1);
     enum pp_code code = need_piece(o, end, ".weight_scale", &scales, &dtype);
     if (!code)
-        code = open_fp4(o, scales, dtype, PP_NUMBER_E4M3);
+        code = describe_fp4(o, scales, dtype, PP_NUMBER_E4M3);
     if (!code)
         code = need_piece(o, end, ".weight_scale_2", &whole, &whole_dtype);
     return code ? code : take_one(o, whole, whole_dtype, &o->rows->factor);
@@ -449,7 +450,7 @@ static enum pp_code open_modelopt(struct opening *o)
 
 /* --- BitNet ------------------------------------------------------------------------------------------------------- */
 
-static enum pp_code open_ternary(struct opening *o)
+static enum pp_code describe_ternary(struct quantised *o)
 {
     const struct pp_tensor *lead = o->lead, *scale;
     struct pp_rows *r = o->rows;
@@ -472,7 +473,7 @@ static enum pp_code open_ternary(struct opening *o)
 
 /* --- compressed-tensors ------------------------------------------------------------------------------------------- */
 
-static enum pp_code compressed_fp4(struct opening *o, size_t end)
+static enum pp_code compressed_fp4(struct quantised *o, size_t end)
 {
     const struct pp_tensor *lead = o->lead, *scales, *whole = NULL;
     const char *dtype, *whole_dtype;
@@ -484,7 +485,7 @@ static enum pp_code compressed_fp4(struct opening *o, size_t end)
     if (code)
         return code;
     const bool nv = strcmp(dtype, "F8_E4M3") == 0;
-    code = open_fp4(o, scales, dtype, nv ? PP_NUMBER_E4M3 : PP_NUMBER_E8M0);
+    code = describe_fp4(o, scales, dtype, nv ? PP_NUMBER_E4M3 : PP_NUMBER_E8M0);
     if (!code && nv)
         code = need_piece(o, end, ".weight_global_scale", &whole, &whole_dtype);
     if (!code && nv)
@@ -496,7 +497,7 @@ static enum pp_code compressed_fp4(struct opening *o, size_t end)
 }
 
 /* One scale for the matrix, for each row, or for each group of a row. */
-static enum pp_code compressed_scales(struct opening *o, size_t end)
+static enum pp_code compressed_scales(struct quantised *o, size_t end)
 {
     struct pp_rows *r = o->rows;
     const struct pp_tensor *scales;
@@ -517,7 +518,7 @@ static enum pp_code compressed_scales(struct opening *o, size_t end)
 }
 
 /* Zero points: packed in words if the integers are, otherwise bytes. Without them all are in the middle. */
-static enum pp_code compressed_zeros(struct opening *o, size_t end)
+static enum pp_code compressed_zeros(struct quantised *o, size_t end)
 {
     struct pp_rows *r = o->rows;
     const int64_t per = 32 / r->bits;
@@ -540,7 +541,7 @@ static enum pp_code compressed_zeros(struct opening *o, size_t end)
 }
 
 /* The group of each column (act-order); if all are -1, groups are consecutive. */
-static enum pp_code compressed_order(struct opening *o, size_t end)
+static enum pp_code compressed_order(struct quantised *o, size_t end)
 {
     const char *dtype;
     const struct pp_tensor *order = piece(o, end, ".weight_g_idx", &dtype);
@@ -551,7 +552,7 @@ static enum pp_code compressed_order(struct opening *o, size_t end)
 }
 
 /* Reads the number of columns from weight_shape, since the last word of a row need not be full. */
-static enum pp_code packed_shape(struct opening *o, size_t end, int64_t *n_cols)
+static enum pp_code packed_shape(struct quantised *o, size_t end, int64_t *n_cols)
 {
     const char *dtype;
     const struct pp_tensor *t;
@@ -577,7 +578,7 @@ static enum pp_code packed_shape(struct opening *o, size_t end, int64_t *n_cols)
     return PP_OK;
 }
 
-static enum pp_code compressed_words(struct opening *o, size_t end)
+static enum pp_code compressed_words(struct quantised *o, size_t end)
 {
     const struct pp_tensor *lead = o->lead;
     struct pp_rows *r = o->rows;
@@ -597,7 +598,7 @@ static enum pp_code compressed_words(struct opening *o, size_t end)
     return PP_OK;
 }
 
-static enum pp_code open_compressed(struct opening *o)
+static enum pp_code describe_compressed(struct quantised *o)
 {
     const size_t end = pp_hf_lead_end(o->q, o->lead->name);
     const struct pp_tensor *lead = o->lead;
@@ -606,7 +607,7 @@ static enum pp_code open_compressed(struct opening *o)
     if (strcmp(o->dtype, "U8") == 0)
         return compressed_fp4(o, end);
     if (strcmp(o->dtype, "F8_E4M3") == 0)
-        return open_fp8(o);
+        return describe_fp8(o);
     r->form = PP_FORM_STREAM;
     if (strcmp(o->dtype, "I8") == 0) {
         if (lead->n_dims != 2)
@@ -628,7 +629,7 @@ static enum pp_code open_compressed(struct opening *o)
 /* --- MLX ---------------------------------------------------------------------------------------------------------- */
 
 /* MLX's affine mode: a scale and an offset for each group of a row. */
-static enum pp_code mlx_affine(struct opening *o, const struct pp_tensor *scales, const char *dtype)
+static enum pp_code mlx_affine(struct quantised *o, const struct pp_tensor *scales, const char *dtype)
 {
     const struct pp_tensor *lead = o->lead, *offsets;
     const char *offsets_dtype;
@@ -647,7 +648,7 @@ static enum pp_code mlx_affine(struct opening *o, const struct pp_tensor *scales
 }
 
 /* E4M3 with a power of two for each 32 values. */
-static enum pp_code mlx_mxfp8(struct opening *o, const struct pp_tensor *scales, const char *dtype)
+static enum pp_code mlx_mxfp8(struct quantised *o, const struct pp_tensor *scales, const char *dtype)
 {
     struct pp_rows *r = o->rows;
     r->form = PP_FORM_FP8;
@@ -659,7 +660,7 @@ static enum pp_code mlx_mxfp8(struct opening *o, const struct pp_tensor *scales,
     return take_bytes(o, scales, dtype, PP_NUMBER_E8M0, &r->scales);
 }
 
-static enum pp_code open_mlx(struct opening *o)
+static enum pp_code describe_mlx(struct quantised *o)
 {
     const size_t end = strlen(".weight");
     const struct pp_tensor *lead = o->lead, *scales;
@@ -677,9 +678,9 @@ static enum pp_code open_mlx(struct opening *o)
         return code;
     switch (own.mode) {
     case PP_MLX_MXFP4:
-        return open_fp4(o, scales, dtype, PP_NUMBER_E8M0);
+        return describe_fp4(o, scales, dtype, PP_NUMBER_E8M0);
     case PP_MLX_NVFP4:
-        return open_fp4(o, scales, dtype, PP_NUMBER_E4M3);
+        return describe_fp4(o, scales, dtype, PP_NUMBER_E4M3);
     case PP_MLX_MXFP8:
         return mlx_mxfp8(o, scales, dtype);
     default:
@@ -707,21 +708,21 @@ static uint32_t blocks_for(const struct pp_rows *r)
 enum pp_code pp_hf_quant_open(const struct pp_hf_quant *q, const struct pp_hf *hf, size_t i, struct pp_rows *rows,
                               struct pp_tensor *t, struct pp_error *err)
 {
-    struct opening o = {.q = q, .hf = hf, .lead = pp_hf_at(hf, i), .dtype = pp_hf_dtype(hf, i), .rows = rows, .t = t,
-                        .err = err};
+    struct quantised o = {.q = q, .hf = hf, .lead = pp_hf_at(hf, i), .dtype = pp_hf_dtype(hf, i), .rows = rows, .t = t,
+                          .err = err};
     *rows = (struct pp_rows){.weights = o.lead->data, .row_step = 1};
     *t = (struct pp_tensor){0};
     if (o.lead->size == 0)
         return fail_piece(&o, o.lead->name, "is empty");
-    enum pp_code code = q->method == PP_QUANT_FP8          ? open_fp8(&o)
-                        : q->method == PP_QUANT_BNB        ? open_bnb(&o)
-                        : q->method == PP_QUANT_MLX        ? open_mlx(&o)
-                        : q->method == PP_QUANT_MXFP4      ? open_mxfp4(&o)
-                        : q->method == PP_QUANT_COMPRESSED ? open_compressed(&o)
-                        : q->method == PP_QUANT_MODELOPT   ? open_modelopt(&o)
-                        : q->method == PP_QUANT_TERNARY    ? open_ternary(&o)
-                        : q->along                         ? open_along(&o)
-                                                           : open_words(&o);
+    enum pp_code code = q->method == PP_QUANT_FP8          ? describe_fp8(&o)
+                        : q->method == PP_QUANT_BNB        ? describe_bnb(&o)
+                        : q->method == PP_QUANT_MLX        ? describe_mlx(&o)
+                        : q->method == PP_QUANT_MXFP4      ? describe_mxfp4(&o)
+                        : q->method == PP_QUANT_COMPRESSED ? describe_compressed(&o)
+                        : q->method == PP_QUANT_MODELOPT   ? describe_modelopt(&o)
+                        : q->method == PP_QUANT_TERNARY    ? describe_ternary(&o)
+                        : q->along                         ? describe_along(&o)
+                                                           : describe_words(&o);
     if (!code && o.name.bad)
         code = pp_fail_nomem(err, "the list of tensors");
     pp_buf_free(&o.name);
