@@ -60,8 +60,8 @@ static bool has_elements(const struct pp_tensor *t, int64_t n)
 
 /* The tensor with t's name in which `word` is replaced by `other`: for "X.lora_A.default", "lora_A" and "lora_E" this
  * is "X.lora_E.default". NULL: there is none. */
-static const struct pp_tensor *beside(const struct pp_adapter_file *f, const struct pp_tensor *t, const char *word,
-                                      const char *other)
+static const struct pp_tensor *companion(const struct pp_adapter_file *f, const struct pp_tensor *t, const char *word,
+                                         const char *other)
 {
     const char *at = strstr(t->name, word);
     struct pp_buf name = {0};
@@ -124,7 +124,7 @@ static enum pp_code apply_mask(const struct pp_adapter_file *f, const struct pp_
 static enum pp_code read_values(const struct pp_adapter_file *f, const char *module, size_t len,
                                 const struct pp_tensor *a, float *values, struct pp_error *err)
 {
-    const struct pp_tensor *e = beside(f, a, half, ".lora_E");
+    const struct pp_tensor *e = companion(f, a, half, ".lora_E");
     const cJSON *mask = find_mask(f, module, len);
     if (!has_elements(e, a->ne[1]))
         return pp_fail(err, PP_ERR_FORMAT, "%s is an AdaLoRA, but has no lora_E with a value for each of the %lld rows "
@@ -155,7 +155,7 @@ enum pp_code pp_adapter_fold(struct pp_adapter_file *f, const char *module, size
 enum pp_code pp_adapter_fold_scale(const struct pp_adapter_file *f, const struct pp_tensor *a, float *scale,
                                    struct pp_error *err)
 {
-    const struct pp_tensor *ranknum = beside(f, a, half, ".ranknum");
+    const struct pp_tensor *ranknum = companion(f, a, half, ".ranknum");
     float rank = 12; /* PEFT's default */
     if (ranknum && has_elements(ranknum, 1))
         pp_dequantize_row(ranknum->type, ranknum->data, &rank, 1);
@@ -227,9 +227,9 @@ static bool read_product(const struct pp_tensor *left, const struct pp_tensor *r
 static enum pp_code read_factor(const struct pp_adapter_file *f, const struct made_kind *k, const struct pp_tensor *t,
                                 const char *word, int which, struct factor *to, struct pp_error *err)
 {
-    const struct pp_tensor *whole = k->whole[which] ? matrix(beside(f, t, word, k->whole[which])) : NULL;
-    const struct pp_tensor *left = matrix(beside(f, t, word, k->left[which]));
-    const struct pp_tensor *right = matrix(beside(f, t, word, k->right[which]));
+    const struct pp_tensor *whole = k->whole[which] ? matrix(companion(f, t, word, k->whole[which])) : NULL;
+    const struct pp_tensor *left = matrix(companion(f, t, word, k->left[which]));
+    const struct pp_tensor *right = matrix(companion(f, t, word, k->right[which]));
     if (!whole && (!left || !right || left->ne[0] != right->ne[1]))
         return pp_fail(err, PP_ERR_FORMAT, "%s: the module of tensor %.200s lacks %s or %s, or they do not fit each "
                        "other", f->path, t->name, k->left[which] + 1, k->right[which] + 1);
@@ -361,7 +361,7 @@ bool pp_adapter_factor_counts(const struct pp_adapter_file *f, const struct pp_t
         const char *const words[] = {k->left[1], k->right[0], k->right[1], k->whole[1]};
         for (size_t w = 0; w < sizeof words / sizeof *words; w++)
             if (words[w] && strstr(t->name, words[w]) &&
-                (beside(f, t, words[w], k->left[0]) || (k->whole[0] && beside(f, t, words[w], k->whole[0]))))
+                (companion(f, t, words[w], k->left[0]) || (k->whole[0] && companion(f, t, words[w], k->whole[0]))))
                 return true;
     }
     return false;

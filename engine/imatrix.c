@@ -59,7 +59,7 @@ struct pp_importance *pp_imatrix_find(const struct pp_imatrix *m, const char *na
 }
 
 /* Expands a common count to one for each of n matrices. */
-static enum pp_code tell_apart(struct pp_importance *e, int64_t n, struct pp_error *err)
+static enum pp_code expand_counts(struct pp_importance *e, int64_t n, struct pp_error *err)
 {
     if (e->n_counts == n)
         return PP_OK;
@@ -93,7 +93,7 @@ enum pp_code pp_imatrix_entry(struct pp_imatrix *m, const char *name, int64_t n_
     const size_t at = place_of(m, name, &there);
     if (there && m->entries) {
         *out = &m->entries[at];
-        return fits(*out, n_cols * n_matrices, n_matrices) ? tell_apart(*out, n_matrices, err)
+        return fits(*out, n_cols * n_matrices, n_matrices) ? expand_counts(*out, n_matrices, err)
                                                            : fail_columns(*out, n_cols * n_matrices, err);
     }
     struct pp_importance e = {
@@ -159,7 +159,7 @@ static enum pp_code merge_entry(struct pp_imatrix *m, const struct pp_importance
                        "%s has %lld columns in one importance matrix and %lld in the other; they are of different "
                        "models", from->name, (long long)to->n_values, (long long)from->n_values);
     else if (to->n_counts == 1)
-        code = tell_apart(to, from->n_counts, err);
+        code = expand_counts(to, from->n_counts, err);
     for (int64_t i = 0; !code && i < to->n_values; i++)
         to->sums[i] += from->sums[i];
     for (int64_t i = 0; !code && i < to->n_counts; i++)

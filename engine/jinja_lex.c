@@ -24,7 +24,7 @@ void jinja_lex_begin(struct jinja *j, struct jinja_lexer *lex, const char *sourc
     *lex = (struct jinja_lexer){.p = copy, .end = to, .line = 1, .line_start = true};
 }
 
-static size_t left(const struct jinja_lexer *lex)
+static size_t bytes_left(const struct jinja_lexer *lex)
 {
     return (size_t)(lex->end - lex->p);
 }
@@ -155,7 +155,7 @@ static struct jinja_token text_or_tag(struct jinja *j, struct jinja_lexer *lex)
         return raw_text(j, lex);
     const char *text = lex->p, *tag = find_tag(lex);
     if (tag == lex->end) {
-        struct jinja_token token = text_token(lex, text, left(lex));
+        struct jinja_token token = text_token(lex, text, bytes_left(lex));
         if (token.n == 0)
             token.kind = JINJA_TOK_END;
         else

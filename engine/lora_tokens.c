@@ -30,8 +30,8 @@ static enum pp_code check_tokens(const struct pp_adapter *a, const struct pp_ada
 }
 
 /* Subtracts the model's rows from these, [n_tokens, width]. */
-static enum pp_code take_off(const struct pp_adapter_target *t, const struct pp_tensor *w, float *rows,
-                             struct pp_error *err)
+static enum pp_code subtract_model_rows(const struct pp_adapter_target *t, const struct pp_tensor *w, float *rows,
+                                        struct pp_error *err)
 {
     const int64_t n = w->ne[0];
     float *own = pp_malloc((size_t)n * sizeof *own);
@@ -75,7 +75,7 @@ enum pp_code pp_lora_load_tokens(struct pp_adapter *a, const struct pp_adapter_t
     if (!code && !(e->tokens = pp_calloc((size_t)n, sizeof *e->tokens)))
         code = pp_fail_nomem(err, "an adapter's tokens");
     if (!code)
-        code = take_off(t, table, differences, err);
+        code = subtract_model_rows(t, table, differences, err);
     if (!code && any_set(differences, n * width))
         a->acts = true;
     pp_free(differences);
@@ -140,7 +140,7 @@ enum pp_code pp_lora_token_halves(const struct pp_adapter *a, const struct pp_ad
         return pp_fail_nomem(err, "an adapter's tokens");
     enum pp_code code = pp_lora_floats(a, &t->tokens, false, &rows, err);
     if (!code)
-        code = take_off(t, w, rows, err);
+        code = subtract_model_rows(t, w, rows, err);
     if (!code) {
         memcpy(halves[0], rows, (size_t)(n * n_in) * sizeof *rows);
         memset(halves[1], 0, (size_t)(n_out * n) * sizeof *rows);

@@ -128,7 +128,7 @@ static size_t matrix_size(const struct pp_rows *r)
 }
 
 /* Whether every row of it is scattered over the whole matrix, and it is large. */
-static bool is_far(const struct pp_rows *r)
+static bool is_large_scattered(const struct pp_rows *r)
 {
     const bool scattered = r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS || r->form == PP_FORM_TRANSPOSED;
     return scattered && matrix_size(r) >= FAR;
@@ -148,11 +148,11 @@ void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n)
     const int64_t quarter = r->n_rows / 4, end = quarter ? first % quarter + n : 0; /* QUARTERS has always some */
     if (last)
         let_go(r->weights, size, 0, 1, 1);
-    else if (r->form == PP_FORM_TRANSPOSED && !is_far(r)) /* matrices that end here: each row is scattered over one */
+    else if (r->form == PP_FORM_TRANSPOSED && !is_large_scattered(r)) /* matrices that end here */
         let_go(r->weights, size, first / r->matrix_rows, (first + n) / r->matrix_rows, r->n_rows / r->matrix_rows);
     else if (r->form == PP_FORM_QUARTERS) /* within the quarter of the first row */
         let_go(r->weights, size, first % quarter, end < quarter ? end : quarter, quarter);
-    else if (is_far(r)) /* read row by row, not swept */
+    else if (is_large_scattered(r)) /* read row by row, not swept */
         let_go(r->weights, size, 0, 1, 1);
     else if (r->form != PP_FORM_DOWN && r->form != PP_FORM_ACROSS)
         let_go(r->weights, size, first, first + n, r->n_rows);
@@ -173,13 +173,13 @@ static bool is_swept(const struct pp_rows *r, int64_t n)
 {
     const size_t size = matrix_size(r);
     const size_t words = (size_t)(r->form == PP_FORM_DOWN ? r->n_cols * r->bits / 32 : r->n_cols);
-    return is_far(r) && (n > 1 || size / words < APART || size >= VERY_FAR);
+    return is_large_scattered(r) && (n > 1 || size / words < APART || size >= VERY_FAR);
 }
 
 int64_t pp_rows_tile(const struct pp_rows *r)
 {
     const int64_t usual = r->form == PP_FORM_TRANSPOSED ? TRANSPOSED_TILE : TILE, most = FAR_TILE_WEIGHTS / r->n_cols;
-    if (!is_far(r))
+    if (!is_large_scattered(r))
         return usual;
     return most < usual ? usual : most < FAR_TILE ? most : FAR_TILE;
 }

@@ -200,7 +200,7 @@ bool pp_bridge_add(struct pp_bridge *b, const float *logits)
 
 /* Tokenizes the last n tokens of the answer together with the guessed text. False: the tokens do not begin with those
  * n. */
-static bool cut_behind(const struct pp_bridge *b, const int32_t *tokens, int n, int32_t **ids, size_t *n_ids)
+static bool tokenize_with_context(const struct pp_bridge *b, const int32_t *tokens, int n, int32_t **ids, size_t *n_ids)
 {
     struct pp_buf text = {0};
     bool fits = false;
@@ -226,7 +226,7 @@ enum pp_code pp_bridge_guesses(const struct pp_bridge *b, const int32_t *tokens,
     *ids = NULL;
     *n_ids = 0;
     for (int k = n < CONTEXT ? (int)n : CONTEXT; k >= 0; k--)
-        if (cut_behind(b, tokens + n - k, k, ids, n_ids)) {
+        if (tokenize_with_context(b, tokens + n - k, k, ids, n_ids)) {
             *n_ids -= (size_t)k;
             memmove(*ids, *ids + k, *n_ids * sizeof **ids);
             return PP_OK;

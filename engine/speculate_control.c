@@ -81,7 +81,7 @@ bool pp_costs_stale(const struct pp_spec_costs *c)
 }
 
 /* A single measurement of many rows may have found the machine busy; if it counted, there would be no second one. */
-static bool known(const struct pp_spec_costs *c, int rows)
+static bool is_measured(const struct pp_spec_costs *c, int rows)
 {
     return c->pass[rows].n >= (rows == 1 ? 1 : FIRST_LOOKS);
 }
@@ -89,7 +89,7 @@ static bool known(const struct pp_spec_costs *c, int rows)
 double pp_costs_of(const struct pp_spec_costs *c, int rows)
 {
     int below = rows < PP_SPEC_ROWS ? rows : PP_SPEC_ROWS, above = rows + 1, first = 1;
-    while (below > 0 && !known(c, below))
+    while (below > 0 && !is_measured(c, below))
         below--;
     while (first < PP_SPEC_ROWS && !c->pass[first].n)
         first++;
@@ -99,7 +99,7 @@ double pp_costs_of(const struct pp_spec_costs *c, int rows)
         return c->pass[first].ns;
     if (below == rows)
         return c->pass[below].ns;
-    while (above <= PP_SPEC_ROWS && !known(c, above))
+    while (above <= PP_SPEC_ROWS && !is_measured(c, above))
         above++;
     double from = c->pass[below].ns;
     if (above <= PP_SPEC_ROWS)

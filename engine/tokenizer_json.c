@@ -127,7 +127,7 @@ static enum pp_code read_normalizers(struct reader *r, const cJSON *node, struct
 }
 
 /* Notes what a step does, for other programs, and for the kind of vocabulary, which does it itself if it can. */
-static enum pp_code tell(struct reader *r, const cJSON *node, struct pp_error *err)
+static enum pp_code note_step(struct reader *r, const cJSON *node, struct pp_error *err)
 {
     const bool spaced = r->spec.kind == TOK_SPM || r->unigram; /* for others the prefix tells how texts are joined */
     if (is_prepend(node) && !r->metaspace && spaced)
@@ -184,7 +184,7 @@ static enum pp_code place_normalizers(struct reader *r, struct pp_error *err)
     if (r->unigram)
         r->spec.covered |= TOK_COVERS_TABLE;
     for (size_t i = 0; !code && i < r->n_normalizers; i++)
-        code = tell(r, r->normalizers[i], err);
+        code = note_step(r, r->normalizers[i], err);
     return code;
 }
 

@@ -47,7 +47,7 @@ static void extend(const struct pp_tokenizer *t, struct tok_cut *cuts, const cha
 }
 
 /* Reverses the links: each then leads from the beginning of a piece to its end. */
-static void turn(struct tok_cut *cuts, size_t n)
+static void reverse(struct tok_cut *cuts, size_t n)
 {
     uint32_t end = (uint32_t)n;
     struct tok_cut last = cuts[end];
@@ -101,7 +101,7 @@ enum pp_code tok_unigram_word(struct tok_merger *m, const char *word, size_t n, 
             extend(t, m->cuts, word, n, at, width);
     }
     m->score = (float)m->cuts[n].score;
-    turn(m->cuts, n);
+    reverse(m->cuts, n);
     bool after_unknown = false;
     for (uint32_t at = 0, end; at < n; at = end) {
         uint32_t token = m->cuts[at].token;

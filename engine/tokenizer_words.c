@@ -166,7 +166,7 @@ static inline bool same_key(const uint64_t a[4], const uint64_t b[4])
     return ((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3])) == 0;
 }
 
-static struct long_word *long_places(const struct tok_cache *c, const uint64_t key[4])
+static struct long_word *long_slots(const struct tok_cache *c, const uint64_t key[4])
 {
     uint64_t hash = key[0] * 0x9e3779b97f4a7c15u + key[1] * 0xc2b2ae3d27d4eb4fu;
     hash ^= key[2] * 0x165667b19e3779f9u + key[3] * 0xff51afd7ed558ccdu;
@@ -191,7 +191,7 @@ static enum pp_code recall_long(struct tok_merger *m, const char *word, size_t n
 {
     uint64_t key[4];
     long_key(m, word, n, key);
-    struct long_word *w = long_places(m->cache, key);
+    struct long_word *w = long_slots(m->cache, key);
     if (find_long(w, key))
         return recall(m, w->ids, LONG_IDS, err);
     const size_t before = m->ids.n;
