@@ -227,7 +227,7 @@ static enum pp_code add_expert(struct pp_adapter_file *f, const struct pp_adapte
         return code;
     struct pp_adapter_target *to = &f->targets[pp_name_index_find(&f->index, name, strlen(name))];
     *(ours_a ? &to->a_columns : &to->b_columns) = columns;
-    *(ours_a ? &to->a_turned : &to->b_turned) = s->swapped;
+    *(ours_a ? &to->a_transposed : &to->b_transposed) = s->swapped;
     if (f->n == before)
         return PP_OK;
     to->form = s->form;

@@ -131,12 +131,12 @@ static enum pp_code read_low_rank(const struct pp_adapter_file *f, struct pp_ada
                        t->name);
     const int64_t a[] = {t->a_columns.n ? t->a_columns.n : t->a.ne[0], t->a.ne[1]};
     const int64_t b[] = {t->b_columns.n ? t->b_columns.n : t->b.ne[0], t->b.ne[1]};
-    t->rank = a[!t->a_turned];
-    t->n_in = a[t->a_turned];
-    t->n_out = b[!t->b_turned];
-    if (t->rank != b[t->b_turned])
+    t->rank = a[!t->a_transposed];
+    t->n_in = a[t->a_transposed];
+    t->n_out = b[!t->b_transposed];
+    if (t->rank != b[t->b_transposed])
         return pp_fail(err, PP_ERR_FORMAT, "%s: the two halves for %s have ranks %lld and %lld", f->path, t->name,
-                       (long long)t->rank, (long long)b[t->b_turned]);
+                       (long long)t->rank, (long long)b[t->b_transposed]);
     return PP_OK;
 }
 
@@ -343,7 +343,7 @@ static enum pp_code open_gguf(struct pp_adapter_file *f, struct pp_error *err)
     }
     for (size_t i = 0; i < f->n; i++) /* of embeddings A is stored like the table: a row for each token */
         if (strcmp(f->targets[i].name, "token_embd.weight") == 0)
-            f->targets[i].a_turned = true;
+            f->targets[i].a_transposed = true;
     if (!code)
         code = pp_adapter_check_targets(f, err);
     for (size_t i = 0; i < f->n && !code; i++) {

@@ -39,7 +39,7 @@ struct pp_adapter_target {
     struct pp_tensor a;    /* [r, n_in], that is ne = {n_in, r} */
     struct pp_tensor b;    /* [n_out, r], that is ne = {r, n_out} */
     struct pp_adapter_columns a_columns, b_columns;
-    bool a_turned, b_turned; /* stored transposed: [n_in, r], [r, n_out] */
+    bool a_transposed, b_transposed; /* stored transposed: [n_in, r], [r, n_out] */
     struct pp_tensor b_bias, magnitude, bias; /* [n_out] */
     struct pp_tensor weight; /* of W's shape, or a norm's vector */
     struct pp_tensor tokens; /* [n_tokens, n]: rows that replace those of W, the embeddings or the output matrix */

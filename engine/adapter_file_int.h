@@ -66,7 +66,7 @@ enum pp_code pp_adapter_grow(struct pp_adapter_file *f, size_t more, struct pp_e
 /* Adds tensor t as a part of the target with this GGUF name. */
 enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, size_t len, enum pp_adapter_part part,
                                  const struct pp_tensor *t, struct pp_error *err);
-/* Called when all parts are there and a_turned, b_turned are set. */
+/* Called when all parts are there and a_transposed, b_transposed are set. */
 enum pp_code pp_adapter_check_targets(struct pp_adapter_file *f, struct pp_error *err);
 /* Allocates the invocation; fails if it is no list of tokens. */
 enum pp_code pp_adapter_reserve_invocation(struct pp_adapter_file *f, size_t n, struct pp_error *err);

@@ -638,7 +638,7 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
     enum pp_code code = add_parts(f, p, t, &to->gguf, err);
     if (!code && f->n > before) {
         f->targets[before].form = to->form;
-        f->targets[before].a_turned = f->targets[before].b_turned = m->endings == mlx_endings;
+        f->targets[before].a_transposed = f->targets[before].b_transposed = m->endings == mlx_endings;
         if (to->second.len && !(f->targets[before].second = pp_strndup(to->second.data, to->second.len)))
             return pp_fail_nomem(err, "the list of an adapter's matrices");
         pp_buf_add(modules, p->module, p->len);

@@ -32,10 +32,10 @@ void pp_adapter_half_row(const struct pp_adapter_target *t, int half, int64_t ro
 {
     const struct pp_tensor *from = half ? &t->b : &t->a;
     const struct pp_adapter_columns *c = half ? &t->b_columns : &t->a_columns;
-    const bool turned = half ? t->b_turned : t->a_turned;
+    const bool transposed = half ? t->b_transposed : t->a_transposed;
     const size_t row_bytes = pp_type_row_bytes(from->type, from->ne[0]);
     const uint8_t *data = from->data;
-    if (turned) { /* transposed: a column, whose values are a row apart */
+    if (transposed) { /* a column, whose values are a row apart */
         const struct pp_adapter_columns down = {.first = c->first + row * (c->n ? c->step : 1), .step = from->ne[0],
                                                 .n = from->ne[1]};
         pp_adapter_values(from->type, data, &down, out);
@@ -51,7 +51,7 @@ void pp_adapter_half_row(const struct pp_adapter_target *t, int half, int64_t ro
 /* Whether two targets have the same A, stored the same way. */
 static bool same_a(const struct pp_adapter_target *a, const struct pp_adapter_target *b)
 {
-    return a == b || (a->a.type == b->a.type && a->rank == b->rank && a->a_turned == b->a_turned &&
+    return a == b || (a->a.type == b->a.type && a->rank == b->rank && a->a_transposed == b->a_transposed &&
                       !a->a_columns.n && !b->a_columns.n && a->n_in == b->n_in &&
                       memcmp(a->a.data, b->a.data,
                              pp_type_row_bytes(a->a.type, a->a.ne[0]) * (size_t)a->a.ne[1]) == 0);

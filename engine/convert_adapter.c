@@ -147,7 +147,7 @@ void pp_copies_free(struct pp_copies *c)
 }
 
 /* A transposed matrix of floats. c must have room, so that pointers to its tensors stay valid. */
-const struct pp_tensor *pp_copies_turned(struct pp_copies *c, const struct pp_tensor *t, struct pp_error *err)
+const struct pp_tensor *pp_copies_transposed(struct pp_copies *c, const struct pp_tensor *t, struct pp_error *err)
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
     const int64_t rows = t->ne[1], cols = t->ne[0];
@@ -488,8 +488,8 @@ static enum pp_code list_target(struct to_gguf *g, const struct pp_adapter_targe
         add_item(g, t->name, "", norm ? norm : &t->weight, 0, 1.0f);
     if (!t->rank || pp_is_of_group(t, g->base, true))
         return PP_OK;
-    const struct pp_tensor *a = t->a_turned != t->embedding ? pp_copies_turned(&g->copies, &t->a, err) : &t->a;
-    const struct pp_tensor *b = a && t->b_turned ? pp_copies_turned(&g->copies, &t->b, err) : &t->b;
+    const struct pp_tensor *a = t->a_transposed != t->embedding ? pp_copies_transposed(&g->copies, &t->a, err) : &t->a;
+    const struct pp_tensor *b = a && t->b_transposed ? pp_copies_transposed(&g->copies, &t->b, err) : &t->b;
     if (!a || !b)
         return err ? err->code : PP_ERR_NOMEM;
     if (keys)

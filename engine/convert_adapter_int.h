@@ -17,7 +17,7 @@ void pp_copies_free(struct pp_copies *c);
 /* A transposed matrix of floats; one with permuted columns, column i being from[i]; floats [n_rows, n_cols] in a float
  * type. They are added to c, which must have room, so that pointers to its tensors stay valid. NULL: *err is set; the
  * function without it fails only for lack of memory. */
-const struct pp_tensor *pp_copies_turned(struct pp_copies *c, const struct pp_tensor *t, struct pp_error *err);
+const struct pp_tensor *pp_copies_transposed(struct pp_copies *c, const struct pp_tensor *t, struct pp_error *err);
 const struct pp_tensor *pp_copies_moved_columns(struct pp_copies *c, const struct pp_tensor *t, const int32_t *from,
                                                 struct pp_error *err);
 const struct pp_tensor *pp_copies_made(struct pp_copies *c, const char *name, const float *f, int64_t n_cols,

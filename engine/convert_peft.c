@@ -296,10 +296,10 @@ static enum pp_code add_halves(struct to_peft *p, const struct pp_adapter_target
         code = pp_convert_find_heads(p->base, t, t->name, false, &heads, &columns, err);
     if (!code && heads && columns && !(a = pp_copies_moved_columns(&c, a, heads, err)))
         code = err ? err->code : PP_ERR_NOMEM;
-    if (!code && t->a_turned && !pp_convert_is_float(a->type))
+    if (!code && t->a_transposed && !pp_convert_is_float(a->type))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s cannot be turned round: it is %s", t->a.name,
                        pp_type_info(t->a.type)->name);
-    if (!code && t->a_turned && !(a = pp_copies_turned(&c, a, err)))
+    if (!code && t->a_transposed && !(a = pp_copies_transposed(&c, a, err)))
         code = err ? err->code : PP_ERR_NOMEM;
     if (!code)
         code = add_tensor(p, a, NULL, module, t->embedding ? ".lora_embedding_A" : ".lora_A.weight", err);

@@ -220,9 +220,9 @@ enum pp_code pp_lora_look(const struct pp_adapter *a, const char *name, int64_t 
 /* Reserves n_a and n_b floats for the halves; false: out of memory. */
 bool pp_lora_halves_room(struct pp_lora_room *room, int64_t n_a, int64_t n_b, float *halves[2]);
 int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n); /* for an order; NULL: out of memory */
-/* A file's tensor as floats [ne[1], ne[0]], or transposed (`turned`) as [ne[0], ne[1]], in the file's order. Refuses
- * NaN and infinity. pp_free. */
-enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
+/* A file's tensor as floats [ne[1], ne[0]], or transposed as [ne[0], ne[1]], in the file's order. Refuses NaN and
+ * infinity. pp_free. */
+enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool transposed, float **out,
                             struct pp_error *err);
 
 /* Bytes that A [rank, n_in] (half 0) or B [n_out, rank] (half 1) of W takes, rounded up to whole cache lines. */

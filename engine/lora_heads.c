@@ -115,7 +115,7 @@ static bool make_room(struct pp_lora_heads *l, const struct pp_heads *heads, uin
 }
 
 /* Transposes `from` [rows, cols] to [cols, rows]. */
-static void turn(const float *from, int64_t rows, int64_t cols, float *to)
+static void transpose(const float *from, int64_t rows, int64_t cols, float *to)
 {
     for (int64_t r = 0; r < rows; r++)
         for (int64_t i = 0; i < cols; i++)
@@ -147,17 +147,17 @@ static enum pp_code hold_keys(struct pp_lora_heads *l, const struct pp_tensor *w
                               const struct rows_of_heads *rows, struct pp_lora_room *room, struct pp_error *err)
 {
     const int64_t n_key = w->ne[0], n_latent = w->ne[1];
-    float *turned = pp_malloc((size_t)(l->rank * (n_key > n_latent ? n_key : n_latent)) * sizeof *turned);
-    if (!turned)
+    float *transposed = pp_malloc((size_t)(l->rank * (n_key > n_latent ? n_key : n_latent)) * sizeof *transposed);
+    if (!transposed)
         return pp_fail_nomem(err, "an adapter");
-    turn(from->values[0], l->rank, n_latent, turned);
-    const enum pp_code code = hold_b(&l->b[0], turned, n_latent, from->most[0], room, err);
+    transpose(from->values[0], l->rank, n_latent, transposed);
+    const enum pp_code code = hold_b(&l->b[0], transposed, n_latent, from->most[0], room, err);
     for (int h = 0; h < l->n; h++) {
-        turn(rows->b + h * rows->of_head + rows->from, n_key, l->rank, turned);
-        hold_a(&l->a[h], turned);
+        transpose(rows->b + h * rows->of_head + rows->from, n_key, l->rank, transposed);
+        hold_a(&l->a[h], transposed);
         l->b[h] = l->b[0];
     }
-    pp_free(turned);
+    pp_free(transposed);
     return code;
 }
 

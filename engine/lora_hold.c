@@ -13,7 +13,7 @@
 #include "engine/quant.h"
 
 /* Parts of the work space. */
-enum { HALF_A, HALF_B, ROW, QUANTS, SCALES, SUMS, ROWS, TURNED, ORDER };
+enum { HALF_A, HALF_B, ROW, QUANTS, SCALES, SUMS, ROWS, TRANSPOSED, ORDER };
 
 /* A part of the work space of at least this size, aligned to 64 bytes; NULL: out of memory. */
 static void *room_for(struct pp_lora_room *r, int part, size_t bytes)
@@ -104,23 +104,24 @@ static int64_t width_of(const struct pp_tensor *t, const struct pp_adapter_colum
     return columns && columns->n ? columns->n : t->ne[0];
 }
 
-/* n_out: rows of the result; order: where these are in the file; columns: those to read, or NULL: all. If turned, t
+/* n_out: rows of the result; order: where these are in the file; columns: those to read, or NULL: all. If transposed, t
  * holds columns of the result; row: [ne[0]], work space for that. */
 static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tensor *t,
-                                const struct pp_adapter_columns *columns, bool turned, int64_t n_out,
+                                const struct pp_adapter_columns *columns, bool transposed, int64_t n_out,
                                 pp_lora_order order, float *row, float *out, float *most, struct pp_error *err)
 {
-    const int64_t n = width_of(t, columns), rows = turned ? t->ne[1] : n_out, most_rows = turned ? 1 : rows_at_once(n);
+    const int64_t n = width_of(t, columns), rows = transposed ? t->ne[1] : n_out;
+    const int64_t most_rows = transposed ? 1 : rows_at_once(n);
     *most = 0;
     for (int64_t r = 0; r < rows; r += most_rows) {
         const int64_t n_rows = rows - r < most_rows ? rows - r : most_rows;
-        float *to = turned ? row : out + r * n;
-        read_rows(t, columns, turned ? NULL : order, r, n_rows, to);
+        float *to = transposed ? row : out + r * n;
+        read_rows(t, columns, transposed ? NULL : order, r, n_rows, to);
         if (!look_at(to, n_rows * n, most))
             return pp_fail(err, PP_ERR_FORMAT,
                            "adapter %s: %.200s holds values that are no numbers; the file is damaged, get it again",
                            a->path, t->name);
-        for (int64_t i = 0; turned && i < n_out; i++)
+        for (int64_t i = 0; transposed && i < n_out; i++)
             out[i * rows + r] = row[pp_lora_file_row(order, i)];
     }
     return PP_OK;
@@ -142,16 +143,17 @@ enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_ta
 {
     const struct pp_tensor *const tensors[2] = {&t->a, &t->b};
     const struct pp_adapter_columns *const columns[2] = {&t->a_columns, &t->b_columns};
-    const bool turned[2] = {t->a_turned, t->b_turned};
+    const bool transposed[2] = {t->a_transposed, t->b_transposed};
     enum pp_code code = PP_OK;
     for (int half = 0; half < 2 && !code; half++) {
         const struct pp_tensor *from = tensors[half];
         const size_t row = (size_t)width_of(from, columns[half]) * sizeof(float);
         const size_t all = row * (size_t)from->ne[1]; /* cannot overflow: it fits in a file */
-        float *to = room_for(room, half ? HALF_B : HALF_A, all), *one = turned[half] ? room_for(room, ROW, row) : NULL;
+        float *to = room_for(room, half ? HALF_B : HALF_A, all);
+        float *one = transposed[half] ? room_for(room, ROW, row) : NULL;
         out->values[half] = to;
-        code = to && (one || !turned[half])
-                   ? read_tensor(a, from, columns[half], turned[half], half ? n_out : t->rank,
+        code = to && (one || !transposed[half])
+                   ? read_tensor(a, from, columns[half], transposed[half], half ? n_out : t->rank,
                                  half ? orders->outputs : NULL, one, to, &out->most[half], err)
                    : pp_fail_nomem(err, "an adapter");
         if (!code && !half && orders->inputs) {
@@ -188,13 +190,14 @@ int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n)
     return room_for(room, ORDER, (size_t)n * sizeof(int32_t));
 }
 
-enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool turned, float **out,
+enum pp_code pp_lora_floats(const struct pp_adapter *a, const struct pp_tensor *t, bool transposed, float **out,
                             struct pp_error *err)
 {
     const size_t bytes = (size_t)t->ne[0] * sizeof **out;
     float *row = pp_malloc(bytes), most;
     *out = pp_malloc(bytes * (size_t)t->ne[1]);
-    const enum pp_code code = *out && row ? read_tensor(a, t, NULL, turned, t->ne[!turned], NULL, row, *out, &most, err)
+    const enum pp_code code = *out && row ? read_tensor(a, t, NULL, transposed, t->ne[!transposed], NULL, row, *out,
+                                                        &most, err)
                                           : pp_fail_nomem(err, "an adapter");
     pp_free(row);
     return code;
@@ -231,7 +234,7 @@ static bool pack_a(const float *a, int64_t rank, int64_t n_in, uint8_t *out, str
 typedef float four __attribute__((vector_size(16)));
 
 /* Transposes 4 x 4 values: to[k][r] = from[r][k]. */
-static void turn_four(const float *from, int64_t from_stride, float *to, int64_t to_stride)
+static void transpose_four(const float *from, int64_t from_stride, float *to, int64_t to_stride)
 {
     four x[4], y[4];
     for (int r = 0; r < 4; r++)
@@ -249,14 +252,14 @@ static void turn_four(const float *from, int64_t from_stride, float *to, int64_t
 }
 
 /* Transposes a block's rows of B, padded with zeros: [4][rank][16]. */
-static void turn_block(const float *b, int64_t n_rows, int rank, float *out)
+static void transpose_block(const float *b, int64_t n_rows, int rank, float *out)
 {
     enum { WIDTH = PP_LOW_RANK_ROWS / 4 };
     for (int r = 0; r < PP_LOW_RANK_ROWS; r += 4) {
         float *to = out + r / WIDTH * rank * WIDTH + r % WIDTH;
         int k = 0;
         for (; r + 4 <= n_rows && k + 4 <= rank; k += 4)
-            turn_four(b + (int64_t)r * rank + k, rank, to + k * WIDTH, WIDTH);
+            transpose_four(b + (int64_t)r * rank + k, rank, to + k * WIDTH, WIDTH);
         for (; k < rank; k++)
             for (int i = 0; i < 4; i++)
                 to[k * WIDTH + i] = r + i < n_rows ? b[(int64_t)(r + i) * rank + k] : 0;
@@ -301,10 +304,10 @@ enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, struct pp_low_rank
 {
     const int rank = out->rank;
     const size_t block_bytes = pp_low_rank_block_bytes(out->type, rank), n = (size_t)rank * PP_LOW_RANK_ROWS;
-    float *turned = room_for(room, TURNED, n * sizeof *turned);
+    float *transposed = room_for(room, TRANSPOSED, n * sizeof *transposed);
     int8_t *q = room_for(room, QUANTS, (size_t)rank + 3);
     int exponent = 0;
-    if (!turned || !q)
+    if (!transposed || !q)
         return pp_fail_nomem(err, "an adapter");
     frexpf(most, &exponent); /* scales of rows are float16, so small values get a common exponent */
     out->unit = ldexpf(1.0f, exponent > -100 ? exponent : -100);
@@ -315,11 +318,11 @@ enum pp_code pp_lora_lay_out_b(const float *b, int64_t n_out, struct pp_low_rank
             whole_block(b + r * rank, n_out - r, rank, 1.0f / out->unit, q, to);
             continue;
         }
-        turn_block(b + r * rank, n_out - r, rank, turned);
+        transpose_block(b + r * rank, n_out - r, rank, transposed);
         if (out->type == PP_TYPE_F32)
-            memcpy(to, turned, block_bytes);
+            memcpy(to, transposed, block_bytes);
         else
-            pp_floats_to_f16(turned, (uint16_t *)(void *)to, (int64_t)n);
+            pp_floats_to_f16(transposed, (uint16_t *)(void *)to, (int64_t)n);
     }
     return PP_OK;
 }

@@ -429,9 +429,9 @@ enum pp_code pp_lora_load_embedding(struct pp_adapter *a, const struct pp_adapte
     if (t->rank > MOST_RANK)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: the embeddings have rank %lld; at most %d can be run",
                        a->path, (long long)t->rank, MOST_RANK);
-    enum pp_code code = pp_lora_floats(a, &t->a, !t->a_turned, &e->a, err); /* transposed: a row for each token */
+    enum pp_code code = pp_lora_floats(a, &t->a, !t->a_transposed, &e->a, err); /* transposed: a row for each token */
     if (!code)
-        code = pp_lora_floats(a, &t->b, t->b_turned, &up, err);
+        code = pp_lora_floats(a, &t->b, t->b_transposed, &up, err);
     e->b = (struct pp_low_rank){.type = PP_TYPE_F32, .rank = (int)t->rank};
     e->b_bytes = (size_t)n_blocks * pp_low_rank_block_bytes(PP_TYPE_F32, (int)t->rank);
     if (!code && !(e->b_data = pp_aligned(64, e->b_bytes)))
