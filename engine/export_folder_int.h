@@ -21,7 +21,7 @@ enum order {
     BY_HALVES,  /* rows of q and k are permuted from GGUF's order to Hugging Face's; also elements of their biases and
                    of norms of heads */
     BY_HEAD,    /* rows of q, k and v grouped by KV heads; also elements of biases */
-    TURNED,     /* transposed */
+    TRANSPOSED,
     ONE_BEHIND, /* all rows of the gate, then all of the value */
     KEYS_VALUES, /* for each head the rows of the key, then those of the value */
     QKV,        /* rows of q, k and v, arranged by `form` */
@@ -34,8 +34,8 @@ struct item {
     const struct pp_tensor *from;
     const struct pp_tensor *with; /* rows (or elements, in rows of biases) of this one alternate with those of `from`,
                                      or follow them; or NULL */
-    int64_t ways;               /* TURNED: pieces of so many of our rows are swapped (rows.h) */
-    bool side_by_side;          /* TURNED: in each row the values of `with` follow, instead of alternating */
+    int64_t ways;               /* TRANSPOSED: pieces of so many of our rows are swapped (rows.h) */
+    bool side_by_side;          /* TRANSPOSED: in each row the values of `with` follow, instead of alternating */
     const struct pp_tensor *qkv[3]; /* QKV */
     enum pp_hf_form form;
     bool reordered;             /* heads of states are permuted from GGUF's order to the folder's */

@@ -93,7 +93,7 @@ static const struct pp_tensor *other_of(const struct folder *f, const struct pp_
 static void turn(struct item *item)
 {
     const int64_t n = item->ne[0];
-    item->order = TURNED;
+    item->order = TRANSPOSED;
     item->ne[0] = item->ne[1];
     item->ne[1] = n;
 }
@@ -366,7 +366,7 @@ static enum pp_code list_item(struct folder *f, const struct pp_tensor *t, const
     if (!code)
         code = check_heads(f, item);
     pp_buf_free(&name);
-    if (!code && item->bits && (item->order == TURNED || item->with))
+    if (!code && item->bits && (item->order == TRANSPOSED || item->with))
         code = fail_place(f, t->name);
     f->n += !code;
     return code;

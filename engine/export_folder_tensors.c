@@ -347,7 +347,7 @@ static void let_go_of_matrix(const struct folder *f, const struct item *item, in
 static enum pp_code make_span(const struct folder *f, const struct item *item, struct span s, float *rows,
                               int64_t n_at_once, float *to)
 {
-    const bool turned = item->order == TURNED;
+    const bool transposed = item->order == TRANSPOSED;
     const int64_t step = item->with && !item->side_by_side ? 2 : 1, behind = item->side_by_side ? item->ne[0] / 2 : 1;
     const struct pp_tensor *const of[] = {item->from, item->with};
     enum pp_code code = PP_OK;
@@ -364,7 +364,7 @@ static enum pp_code make_span(const struct folder *f, const struct item *item, s
     if (item->order == RESERVED)
         return behind_reserved(f, item, s, to);
     for (int i = 0; i < 2 && of[i] && !code; i++)
-        code = turned ? spread_columns(f, item, of[i], s, i ? behind : 0, step, rows, n_at_once, to)
+        code = transposed ? spread_columns(f, item, of[i], s, i ? behind : 0, step, rows, n_at_once, to)
                       : spread(item, of[i], s, i ? behind : 0, step, rows, to, f->err);
     return code;
 }
@@ -372,12 +372,12 @@ static enum pp_code make_span(const struct folder *f, const struct item *item, s
 /* Writes some rows of the new matrix at a time; more if it is transposed, as all of the old one is read for them. */
 static enum pp_code write_spans(const struct folder *f, const struct item *item)
 {
-    const int64_t n_cols = item->ne[0], n_rows = item->ne[1], slice = item->order == TURNED ? 2 * SLICE : SLICE;
+    const int64_t n_cols = item->ne[0], n_rows = item->ne[1], slice = item->order == TRANSPOSED ? 2 * SLICE : SLICE;
     const int64_t step = slice / n_cols > 0 ? slice / n_cols : 1, most = step < n_rows ? step : n_rows;
     const size_t n = (size_t)(n_cols * most);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .out = pp_calloc(n, 4)};
     const int64_t all = item->from->ne[1], few = SLICE / item->from->ne[0] > 0 ? SLICE / item->from->ne[0] : 1;
-    const int64_t n_at_once = item->n_dims == 1 || all < few ? all : item->order == TURNED ? few : 1;
+    const int64_t n_at_once = item->n_dims == 1 || all < few ? all : item->order == TRANSPOSED ? few : 1;
     float *rows = pp_calloc((size_t)(item->from->ne[0] * n_at_once), sizeof *rows);
     enum pp_code code = room.floats && room.out && rows ? PP_OK : pp_fail_nomem(f->err, item->name);
     for (int64_t m = 0; m < item->ne[2]; m++)
@@ -403,7 +403,7 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
     const int64_t step = SLICE / n_cols > 0 ? SLICE / n_cols : 1, most = step < n_rows ? step : n_rows;
     const size_t n = (size_t)(most * n_cols);
     const bool part = item->n_dims == 1 && item->ne[0] != item->from->ne[0];
-    const bool made = item->order == TURNED || item->order == QKV || item->order == RESERVED || item->with;
+    const bool made = item->order == TRANSPOSED || item->order == QKV || item->order == RESERVED || item->with;
     if (made || (item->n_dims == 1 && (item->order != AS_THEY_ARE || item->reordered)) || part)
         return write_spans(f, item);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .blocks = pp_calloc(n, 1), .out = pp_calloc(n, 4),
