@@ -1,23 +1,27 @@
-/* matmul_vnni_body.h - products of quantised weights for CPUs with byte dot products, written once over a vector of
- * LANES weight rows: 16 in 512 bits (matmul_avx512.c), 8 in 256 (matmul_avxvnni.c). See pack.h for the layouts and
- * matmul.h for the arithmetic.
+/* matmul_vnni_body.h - products of quantised weights for CPUs with byte dot products (VNNI), written once over a vector
+ * of LANES weight rows: 16 in 512 bits (matmul_avx512.c), 8 in 256 bits (matmul_avxvnni.c). See pack.h for the layouts
+ * and matmul.h for the arithmetic. Private to engine/cpu.
  *
- * "Opening" weights is unpacking them to unsigned bytes and float scales. A weight type belongs to a kind, which says
- * how integer sums are scaled (open_units.h). Four types are opened by two small functions, open_slice() and
- * open_scales(). Up to STREAM_ACTS activation rows are multiplied while the weights stream from memory, opened in
- * registers once for all rows. With more rows a unit (a panel of weight rows) is opened into the thread's scratch,
- * CHUNK blocks at a time, small enough to stay in the L1 cache while all activation rows are multiplied by it; that
- * inner loop no longer depends on the type. Both keep the integer sums in registers. Types with heads and bodies
- * (pack.h) work the same way with the routines of open_units.h, but few_rows() says up to how many rows they stream.
+ * Weights are unpacked ("opened", in names) to unsigned bytes and float scales. A type's kind says how its integer sums
+ * are scaled (open_units.h). There are two ways to multiply:
  *
- * The including file has defined: ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if),
- * PP_UNITS_OF(type) (of open_units.h), and
+ * - Up to STREAM_ACTS activation rows are multiplied while the weights stream from memory; these are unpacked in
+ *   registers, once for all the rows.
+ * - For more rows a unit, which is a panel of weight rows, is unpacked into the thread's scratch, CHUNK blocks at a
+ *   time, small enough to stay in the L1 cache while all activation rows are multiplied by it. That inner loop depends
+ *   on the kind only, not on the type.
+ *
+ * Both keep the integer sums in registers. Q8_0, Q4_0, Q4_K and Q6_K are unpacked by open_slice() and open_scales()
+ * below; the types with heads and bodies (pack.h) by the routines of open_units.h, and few_rows() says up to how many
+ * activation rows those stream.
+ *
+ * The including file has defined ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if),
+ * PP_UNITS_OF(type) (see open_units.h), and
  *   i_load (aligned), i_store, i_zero, i_set1, i_set4 (4 bytes in all lanes), i_and, i_pick (a & mask | c),
- *   i_down16, i_down32, i_up32 (shifts), i_dot4 (sums += 4 products of unsigned a and signed b), i_to_f, i_as_f,
+ *   i_down16, i_down32, i_up32 (shifts), i_dot4 (sums += 4 products of unsigned a and signed b), i_to_f (converts),
+ *   i_as_f (reinterprets),
  *   f_load, f_store (aligned), f_load_some, f_store_some (the first n lanes), f_zero, f_set1, f_add, f_mul,
- *   f_fma (a b + c),
- *   f_fnma (-a b + c), f_halves, f_unsigned, f_signed (LANES numbers in memory, converted).
- * Private to engine/cpu. */
+ *   f_fma (a b + c), f_fnma (-a b + c), f_halves, f_unsigned, f_signed (LANES numbers in memory, converted). */
 #include <stdint.h>
 #include <string.h>
 
@@ -33,20 +37,20 @@
 #endif
 
 enum {
-    PARTS = PP_GROUP_ROWS / LANES, /* vectors of a group */
-    SLICE_BYTES = 4 * LANES,       /* of one vector's part of a slice */
-    STREAM_ACTS = 8,               /* most activation rows for streaming weights */
-    TILE_ACTS = 6,                 /* a tile's activation rows, */
-    PAIR = 2,                      /* and vectors of weight rows: 12 integer and 12 float accumulators */
+    PARTS = PP_GROUP_ROWS / LANES, /* vectors per group */
+    SLICE_BYTES = 4 * LANES,       /* one vector's part of a slice */
+    STREAM_ACTS = 8,               /* most activation rows that are multiplied by streaming weights */
+    TILE_ACTS = 6,                 /* most activation rows of a register tile */
+    PAIR = 2,                      /* its vectors of weight rows: 12 integer and 12 float accumulators */
     FETCH_AT_ONCE = 256,           /* bytes of weights that may be prefetched in one burst */
-    SUMS_AFTER = 4,                /* the block of a tile at which the next tile's sums are prefetched */
-    SLAB = 512,                    /* activation rows for which weights are opened once */
-    SPAN = 64 * CHUNK,             /* blocks of streaming weights whose struct side are made at once */
+    SUMS_AFTER = 4,                /* at this block of a tile, the next tile's sums in y are prefetched */
+    SLAB = 512,                    /* most activation rows that are multiplied by a unit each time it is unpacked */
+    SPAN = 64 * CHUNK,             /* blocks for which all struct side are made before the weights are streamed */
 };
 
 /* --- weight types ------------------------------------------------------------------------------------------------- */
 
-/* What the packed form of the four types adds to a weight so that it is unsigned. */
+/* The number that the packed form adds to a weight so that it is unsigned. */
 INLINE int32_t offset_of(const uint32_t type)
 {
     return type == PP_TYPE_Q8_0 ? 128 : type == PP_TYPE_Q4_0 ? 8 : type == PP_TYPE_Q6_K ? 32 : 0;
@@ -55,8 +59,8 @@ INLINE int32_t offset_of(const uint32_t type)
 /* A block of 32 columns of a group in its packed form. */
 struct block {
     const uint8_t *bytes;  /* its slices */
-    const uint8_t *scales; /* Q8_0, Q4_0: its 16 scales; else the struct of its super-block of 256 columns */
-    int in;                /* its index there */
+    const uint8_t *scales; /* Q8_0, Q4_0: its 16 scales; else the packed super-block of 256 columns around it */
+    int in;                /* its index in the super-block */
 };
 
 INLINE struct block block_at(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b)
@@ -73,7 +77,8 @@ INLINE struct block block_at(const uint32_t type, const uint8_t *group, int64_t 
     return (struct block){slices + (type == PP_TYPE_Q8_0 ? 8 : 4) * PP_SLICE * b, group + 32 * b, 0};
 }
 
-/* The weights of columns 4 v to 4 v + 3 of LANES rows, as unsigned bytes. odd: whether the block's number is. */
+/* Unpacks slice v, columns 4 v to 4 v + 3, of LANES rows to unsigned bytes. odd: the block's index is odd (Q4_K keeps
+ * two neighbouring blocks in the nibbles of the same bytes). */
 INLINE ivec open_slice(const uint32_t type, const struct block *p, const int v, const int part, const bool odd)
 {
     const uint8_t *bytes = p->bytes + SLICE_BYTES * part;
@@ -94,6 +99,7 @@ INLINE ivec open_slice(const uint32_t type, const struct block *p, const int v, 
     return i_pick(v % 2 ? i_up32(two, 2) : two, i_set1(0x0c0c0c0c), i_and(four, i_set1((int32_t)0xf0f0f0f0)));
 }
 
+/* Unpacks a block's scales for LANES rows, in the order that its kind has (open_units.h). */
 INLINE void open_scales(const uint32_t type, const struct block *p, const int part, fvec *scale)
 {
     const int r = LANES * part;
@@ -112,22 +118,22 @@ INLINE void open_scales(const uint32_t type, const struct block *p, const int pa
     }
 }
 
-/* Blocks multiplied at a time: two neighbours of Q4_K share their bytes, of Q6_K they are twins. */
+/* Blocks multiplied at a time: two neighbours share their bytes in Q4_K and are twins in Q6_K. */
 INLINE int blocks_together(const uint32_t type)
 {
     return type == PP_TYPE_Q4_K || type == PP_TYPE_Q6_K ? 2 : 1;
 }
 
-/* The slice to open k-th, so that those that share a load are opened one after the other. */
+/* The slice to unpack k-th. In Q4_0 slices v and v + 4 share a load, so they follow each other. */
 INLINE int slice_order(const uint32_t type, const int k)
 {
     return type == PP_TYPE_Q4_0 ? k % 2 * 4 + k / 2 : k;
 }
 
-/* --- activations beside their bytes ------------------------------------------------------------------------------- */
+/* --- struct side: what scaling needs of activations --------------------------------------------------------------- */
 
-/* The offsets in the weights of a block's two halves, at the scale of each half's sum: Q6_K's second sum is 4 times too
- * large. */
+/* The offsets of the weights in the two halves of a block, in the units of each half's sum: the second sum of Q6_K is 4
+ * times too large. */
 struct offsets {
     int32_t first, second;
 };
@@ -142,7 +148,8 @@ INLINE struct offsets offsets_of(const uint32_t type)
     return (struct offsets){offset_of(type), (type == PP_TYPE_Q6_K ? 4 : 1) * offset_of(type)};
 }
 
-/* The initial values of two blocks' HALVED sums. */
+/* The initial values of two blocks' HALVED sums, first halves in the low 64 bits: the sum of q times -offset, and for
+ * first halves MAGIC_BITS, as first_half() reads the sum as a float. */
 INLINE __m128i halved_bias(const int8_t *q, const struct offsets less)
 {
     const int offset = less.first, second = less.second;
@@ -172,7 +179,7 @@ INLINE void fill_side(const enum kind kind, const struct offsets less, const int
     }
 }
 
-/* *s of row i of x in the n <= CHUNK blocks from b on; n is even where blocks are halved. */
+/* Fills *s for row i of x and blocks b to b + n - 1, n <= CHUNK. n is even for kinds with halves. */
 INLINE void make_side(const enum kind kind, const struct offsets less, const struct pp_acts *x, int64_t i, int64_t b,
                       int64_t n, struct side *s)
 {
@@ -193,28 +200,29 @@ INLINE ivec first_sum(const enum kind kind, const struct side *s, int b, const i
     return kind == WITH_MIN || kind == TWO_MINS ? i_zero() : i_set1(s->bias[half][b]);
 }
 
-/* The first half's sum times its integer scale, below 2^24 and so exact as float. */
+/* The first half's sum times its integer scale. The sum began with MAGIC_BITS, so that as a float it is MAGIC + sum;
+ * scale[3] is -MAGIC times the scale. The result is below 2^24 and so exact. */
 INLINE fvec first_half(const ivec isum, const fvec *scale)
 {
     return f_fma(scale[1], i_as_f(isum), scale[3]);
 }
 
-/* How many blocks are added as integers before they are scaled. */
+/* How many blocks one scaled sum spans. */
 INLINE int blocks_of(const enum kind kind)
 {
     return is_twins(kind) ? 2 : 1;
 }
 
-/* The integer sum of a block as float; where it is halved, isum is the second half's sum and `whole` the first half's
- * scaled one. It has 24 bits then, so it is exact: that of twins is rounded once, when both are added. */
+/* The integer sum of a block as float. With halves, isum is the second half's sum and `whole` the scaled sum of the
+ * first half. The result has at most 24 bits and is exact: a sum of twins is rounded once, when both are added. */
 INLINE fvec block_sum(const enum kind kind, const ivec isum, const fvec whole, const fvec *scale)
 {
     const fvec sum = i_to_f(isum);
     return is_halved(kind) ? f_fma(scale[2], sum, whole) : sum;
 }
 
-/* Adds block b, or the twins that begin with it, to acc, sum being its integer sum. before: the scales of the first of
- * TWO_MINS twins. */
+/* Adds block b, or the twins that begin with it, to acc. sum: the integer sum as float. before: with TWO_MINS, the
+ * scales of the first twin, `scale` being the second one's. */
 INLINE fvec add_block(const enum kind kind, fvec acc, fvec sum, const fvec *scale, const fvec *before,
                       const struct side *s, int b)
 {
@@ -233,7 +241,7 @@ INLINE void fetch(const uint8_t *p, size_t n)
         __builtin_prefetch((const void *)((uintptr_t)p + at), 0, 3);
 }
 
-/* How many lanes of the vector that begins `behind` rows after `row` are rows before row1. */
+/* How many lanes of the vector that begins at row + behind are rows before row1. */
 INLINE int lanes_before(int64_t row, int64_t row1, int behind)
 {
     int64_t n = row1 - row - behind;
@@ -242,26 +250,27 @@ INLINE int lanes_before(int64_t row, int64_t row1, int behind)
 
 /* --- few activation rows: streaming weights ----------------------------------------------------------------------- */
 
-/* Whether weights of a type may be prefetched near by: Q4_K and Q6_K, whose loads are fewer and further apart, are 3 to
- * 5 % slower so. */
+/* Whether PP_WAY_NEAR prefetches nearby lines for this type. Q4_K and Q6_K, whose loads are fewer and further apart,
+ * are 3 to 5 % slower with it. */
 INLINE bool goes_near(const uint32_t type)
 {
     return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
 }
 
-/* Bytes per block of a group, scales included: on average, so that prefetches keep pace. */
+/* Average bytes per block of a group, scales included: prefetches advance by these. */
 INLINE size_t pace_of(const uint32_t type)
 {
     return type == PP_TYPE_Q8_0 ? 544 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 288;
 }
 
-/* Whether all scales of a group lie before all of its weights. */
+/* Whether a group stores the scales of all its blocks before the weights. */
 INLINE bool scales_apart(const uint32_t type)
 {
     return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
 }
 
-/* Prefetches ahead of block b of a group, and of the other block where two are multiplied together. */
+/* Prefetches what is to be read some distance after block b of a group, or after the two blocks that are multiplied
+ * together. */
 INLINE void ask_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, enum pp_stream_way how)
 {
     enum { SCALES = 32 };
@@ -272,15 +281,16 @@ INLINE void ask_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols,
         stream_ahead(group + pace * (size_t)b, pace * (size_t)blocks_together(type), how);
 }
 
-/* Multiplies block b of a chunk, w, of one group by M rows. near: after the load of each line of weights another is
- * prefetched. twin: where the sum of an even twin waits for the odd one. */
+/* Multiplies w, block b of the current chunk of one group, by M activation rows. near: each load of a line of weights
+ * is followed by the prefetch of another line nearby. twin: keeps the sum of an even twin until the odd one is
+ * added. */
 INLINE void stream_block(const uint32_t type, const struct block *w, const bool odd, const struct side *s, int b,
                          const int8_t *const *q, fvec (*acc)[STREAM_ACTS], fvec (*twin)[STREAM_ACTS], const bool near,
                          const int M)
 {
     const enum kind kind = kind_of(type);
     const int HALVES = is_halved(kind) ? 2 : 1;
-    const int TOGETHER = PARTS == 1 || M > 3 ? 1 : PARTS; /* vectors whose sums fit the registers */
+    const int TOGETHER = PARTS == 1 || M > 3 ? 1 : PARTS; /* vectors at a time, whose sums fit the registers */
     const int lines = type == PP_TYPE_Q8_0 ? 8 : 4;
     UNROLL for (int part = 0; part < PARTS; part += TOGETHER)
     {
@@ -331,9 +341,10 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
     }
 }
 
-/* Multiplies one group by M rows over the n_blocks from b0 on. Prefetches far ahead, at the average pace at which the
- * group's bytes are used, scales included; or near by, and then, because the next group's first lines are not near,
- * prefetches those during this group's last chunk, unless the matrix stands alone. side: [chunks][M] */
+/* Multiplies one group by M activation rows over blocks b0 to b0 + n_blocks - 1. Without `near` it prefetches far
+ * ahead, at the average pace at which the group's bytes, scales included, are used. With `near` it prefetches nearby
+ * lines, and in this group's last chunk also the first lines of the next group, unless the matrix stands alone (struct
+ * pp_matrix). side: [chunks][M] */
 INLINE void stream_group(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b0, int64_t n_blocks,
                          const struct side *side, const struct pp_acts *x, fvec (*acc)[STREAM_ACTS], const bool near,
                          bool alone, const int M)
@@ -424,9 +435,9 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
     }
 }
 
-/* --- many activation rows: opened weights ------------------------------------------------------------------------- */
+/* --- many activation rows: unpacked weights ----------------------------------------------------------------------- */
 
-/* Opens n blocks from b0 on of the unit at `row`, of `vectors` vectors. */
+/* Unpacks blocks b0 to b0 + n - 1 of the unit of `vectors` vectors whose first row is `row`. */
 INLINE void open_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t b0, int64_t n, uint8_t *to,
                       const int vectors)
 {
@@ -448,7 +459,7 @@ INLINE void open_unit(const uint32_t type, const struct pp_matrix *w, int64_t ro
         }
 }
 
-/* An opened unit, and the activation rows to multiply by it. */
+/* An unpacked unit, and the activation rows to multiply by it. */
 struct tile_job {
     const uint8_t *opened;
     int64_t n_blocks;
@@ -458,12 +469,12 @@ struct tile_job {
     int64_t q_stride, m;
     float *y;               /* [m, y_stride], from the unit's first row on */
     int64_t y_stride;
-    int live[PAIR];         /* lanes of each vector that are rows */
-    const uint8_t *next[PAIR]; /* weights to be opened next: next_bytes of each are prefetched meanwhile */
+    int live[PAIR];         /* lanes of each vector that hold rows before row1 */
+    const uint8_t *next[PAIR]; /* packed weights of the next unit: next_bytes of each are prefetched meanwhile */
     size_t next_bytes;
 };
 
-/* isum += products of slices v to v + n - 1 of an opened block and the activations at q[i] + at. */
+/* isum += products of slices v to v + n - 1 of an unpacked block and the activations at q[i] + at. */
 INLINE void tile_slices(const enum kind kind, const uint8_t *w, const int8_t *const *q, int at, const int v,
                         const int n, ivec (*isum)[TILE_ACTS], const int vectors, const int M)
 {
@@ -481,7 +492,7 @@ INLINE void tile_slices(const enum kind kind, const uint8_t *w, const int8_t *co
     }
 }
 
-/* sum = before, unless NULL, + the integer sums of block b, whose halves have scales of their own. */
+/* sum = the integer sum of block b, whose halves have their own scales, + before, unless that is NULL. */
 INLINE void halved_block(const enum kind kind, const uint8_t *w, const struct side *s, int b, const int8_t *const *q,
                          fvec (*before)[TILE_ACTS], fvec (*sum)[TILE_ACTS], const int vectors, const int M)
 {
@@ -511,11 +522,11 @@ INLINE void halved_block(const enum kind kind, const uint8_t *w, const struct si
         }
 }
 
-/* The micro-kernel: rows i0 to i0 + M - 1 by the unit. Prefetches this tile's part of the next weights, fetch_step
- * bytes per block from fetch_at on: a few lines in one burst at the beginning, more of them block by block. Also
- * prefetches the sums of the next tile. Two cores of a Zen 5, 512 rows, billions of multiply-adds a second, medians of
- * 25 turns: Q4_0 434 and 479 without and with prefetches of sums and fewer of weights, Q6_K 330 and 380, in a calmer
- * minute 489 and 528, 424 and 458. */
+/* The micro-kernel: multiplies activation rows i0 to i0 + M - 1 by the unit. Prefetches this tile's part of the next
+ * unit's packed weights, fetch_step bytes per block from fetch_at on: a few lines in one burst at the beginning, more
+ * than that block by block. Also prefetches the sums of the next tile. Measured on two cores of a Zen 5 with 512 rows,
+ * billions of multiply-adds per second, medians of 25 runs, without and with the prefetches of sums and fewer of
+ * weights: Q4_0 434 and 479, Q6_K 330 and 380; on the same machine with less other load 489 and 528, 424 and 458. */
 INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64_t i0, size_t fetch_at,
                          size_t fetch_step, const int vectors, const int M)
 {
@@ -575,15 +586,16 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
             f_store_some(y + i * job->y_stride + LANES * p, job->live[p], acc[p][i]);
 }
 
-/* Activation rows of a tile. With halved blocks the accumulators of six rows do not all fit the registers, and some are
- * spilled. On a Zen 5 four rows are faster then, billions of multiply-adds a second, medians of 25 turns: Q6_K 466 and
- * 494, IQ2_XS 367 and 386; on an Emerald Rapids slower, 385 and 360, 325 and 297. */
+/* Activation rows of a tile. For kinds with halves the accumulators of six rows do not all fit the registers, and some
+ * are spilled. Four rows are then faster on a Zen 5 and slower on an Emerald Rapids. Billions of multiply-adds per
+ * second with six and four rows, medians of 25 runs: Zen 5, Q6_K 466 and 494, IQ2_XS 367 and 386; Emerald Rapids 385
+ * and 360, 325 and 297. */
 INLINE int tile_height(const enum kind kind)
 {
     return is_halved(kind) && pp_stream_way == PP_STREAM_SOON ? 4 : TILE_ACTS;
 }
 
-/* All rows of a job, in tiles of nearly equal height. */
+/* Multiplies all activation rows of a job, in tiles of nearly equal height. */
 INLINE void tile_products(const enum kind kind, const struct tile_job *job, const int vectors)
 {
     const int HEIGHT = tile_height(kind);
@@ -608,7 +620,7 @@ INLINE void tile_products(const enum kind kind, const struct tile_job *job, cons
     }
 }
 
-/* One function per kind and number of vectors, which types share. */
+/* One function per kind and number of vectors, shared by the types of that kind. */
 #define PRODUCTS(name, kind)                                                                                       \
     static __attribute__((noinline)) void name##_pair(const struct tile_job *job) { tile_products(kind, job, PAIR); }
 PRODUCTS(plain, PLAIN)
@@ -656,7 +668,7 @@ struct tile_memory {
 };
 _Static_assert(sizeof(struct tile_memory) <= PP_MATMUL_SCRATCH, "sides of a slab and an opened unit");
 
-/* Finds where the packed bytes of a unit's vectors begin in a chunk of n blocks; returns how many each has. */
+/* Finds where the packed bytes of each of a unit's vectors begin, for n blocks from b on; returns their number. */
 INLINE size_t packed_chunk(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t b, int64_t n,
                            const uint8_t **next)
 {
@@ -670,8 +682,8 @@ INLINE size_t packed_chunk(const uint32_t type, const struct pp_matrix *w, int64
     return block * (size_t)n;
 }
 
-/* Opens the unit at `row` in the n blocks from b on and multiplies the m activation rows from i0 on by it; the next
- * unit's weights are prefetched. */
+/* Unpacks blocks b to b + n - 1 of the unit at `row` and multiplies activation rows i0 to i0 + m - 1 by it, prefetching
+ * the next unit's weights. */
 INLINE void tile_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t b, int64_t n,
                       const struct pp_acts *x, int64_t i0, int64_t m, float *y, int64_t y_stride,
                       struct tile_memory *memory, const int vectors)
@@ -713,7 +725,7 @@ INLINE void tiles(const uint32_t type, const struct pp_matrix *w, int64_t row0, 
 
 /* --- types with heads and bodies --------------------------------------------------------------------------------- */
 
-/* Where the bodies of a group's blocks from b on begin, and bytes per block. */
+/* Where the bodies of a group begin, at block b, and their bytes per block of 32 columns. */
 struct bodies {
     const uint8_t *at;
     size_t bytes;
@@ -727,8 +739,7 @@ INLINE struct bodies bodies_at(const struct pp_matrix *w, int64_t row, int64_t b
     return (struct bodies){(const uint8_t *)((uintptr_t)pp_pack_group(w, row) + behind), bytes};
 }
 
-
-/* A job over the n blocks from b on of the unit at `row` and the m activation rows from i0 on. */
+/* A job for blocks b to b + n - 1 of the unit at `row` and activation rows i0 to i0 + m - 1. */
 INLINE struct tile_job blocks_job(const uint8_t *opened, const struct side *side, int64_t row, int64_t row1, int64_t b,
                                   int64_t n, const struct pp_acts *x, int64_t i0, int64_t m, float *y,
                                   int64_t y_stride)
@@ -802,9 +813,10 @@ INLINE void many_blocks(const enum kind kind, const struct pp_matrix *w, int64_t
     }
 }
 
-/* Up to how many activation rows these types stream; more repay opening a unit. Measured: at 8 rows units were 1.0 to
- * 1.5 times as fast with 16 lanes, at 4 rows mostly slower; with 8 lanes that is so at 4 and 2. There a grid of IQ3 is
- * looked up for 4 columns at a time, which takes longer than the products of a row. */
+/* Up to how many activation rows these types stream; with more, unpacking a unit first is worth its cost. Measured with
+ * 16 lanes: units are 1.0 to 1.5 times as fast at 8 rows, and mostly slower at 4. With 8 lanes the same holds at 4 and
+ * 2 rows, except for IQ3: its code book is looked up for 4 columns at a time, which takes longer than the products of a
+ * row, so units are faster from 2 rows on. */
 INLINE int64_t few_rows(uint32_t type)
 {
     return LANES == 8 && (type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS) ? 1 : LANES / 4;
@@ -854,13 +866,23 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
 
 /* --- the products ------------------------------------------------------------------------------------------------- */
 
-/* Whether m rows stream the weights once per eight rows instead of opening them for all: from the second eight on, the
- * weights of an item are in cache, and on some processors tiles are no faster per row. Two cores of a Zen 4, AVX-512,
- * 9, 16, 24 and 48 rows of Q4_0, ms a pass, with tiles 18.4, 30.0, 37.6 and 70.5, by eights 14.1, 22.4, 34.6 and 67.3;
- * of Q8_0 24.9, 30.4, 41.3 and 75.7, and 20.5, 26.0, 35.8 and 69.6. On an Emerald Rapids tiles take 30.6, 36.3, 49.7
- * and 91.7, eights 35.3, 40.1, 62.2 and 118. On a Zen 5, 9, 12, 16 and 24 rows, billions of multiply-adds a second,
- * with tiles and by eights: Q4_K 236, 288, 314, 397 and 309, 345, 359, 366; Q4_0 276, 334, 325, 430 and 297, 278, 375,
- * 362; Q6_K 216, 210, 256, 297 and 242, 247, 269, 286; Q8_0 233, 305, 322, 401 and 199, 280, 282, 329. */
+/* Whether m activation rows are streamed past the weights eight at a time instead of unpacking a unit for all of them:
+ * the second eight find the weights of an item in cache, and on some processors tiles are no faster per row. Measured
+ * with AVX-512 on two cores, "tiles" being units, "eights" this way:
+ *
+ *   rows                  9     16    24    48                     9     16    24    48
+ *   Zen 4, ms per pass
+ *     Q4_0 tiles          18.4  30.0  37.6  70.5       eights      14.1  22.4  34.6  67.3
+ *     Q8_0 tiles          24.9  30.4  41.3  75.7       eights      20.5  26.0  35.8  69.6
+ *   Emerald Rapids, ms per pass
+ *     Q4_0 tiles          30.6  36.3  49.7  91.7       eights      35.3  40.1  62.2  118
+ *
+ *   rows                  9     12    16    24                     9     12    16    24
+ *   Zen 5, billions of multiply-adds per second
+ *     Q4_K tiles          236   288   314   397        eights      309   345   359   366
+ *     Q4_0 tiles          276   334   325   430        eights      297   278   375   362
+ *     Q6_K tiles          216   210   256   297        eights      242   247   269   286
+ *     Q8_0 tiles          233   305   322   401        eights      199   280   282   329 */
 INLINE bool by_eights(const uint32_t type, int64_t m)
 {
     enum { MOST = 48, MOST_OF_ZEN_5 = 16 };
