@@ -1,5 +1,5 @@
-/* adapt.c - applies adapters to the results of W x (lora.h), of projections and of experts, for consecutive rows with
- * the same set. */
+/* adapt.c - adds what adapters contribute (lora.h) to the results W x of projections and of experts, for consecutive
+ * rows with the same set of adapters. */
 #include <string.h>
 
 #include "engine/cpu/program.h"
@@ -33,7 +33,7 @@ static void lora_up(const struct pp_cpu *c, const struct projection *p, const st
     }
 }
 
-/* --- adapters of other kinds --------------------------------------------------------------------------------- */
+/* --- sets with other adapters than plain LoRA ------------------------------------------------------------------ */
 
 static bool is_special(const struct pp_adapter_set *set, int linear)
 {
@@ -45,13 +45,13 @@ static bool is_special(const struct pp_adapter_set *set, int linear)
 
 enum { SPECIAL_ROWS = 256 }; /* outputs processed at a time; a multiple of 16 */
 
-/* g_k of the k-th adapter of a set, for all outputs; NULL: it is no DoRA of this matrix. */
+/* g_k of the k-th adapter of a set, for all outputs; NULL: that adapter is not a DoRA of this matrix. */
 static const float *gains_of(const struct pp_adapter_set *set, int k, const struct pp_lora_target *t)
 {
     return t->dora ? set->gains[k] + t->gains : NULL;
 }
 
-/* The factors of W x for n outputs from row0 on, before the bias and after it: g and o of lora.h. */
+/* The factors of n outputs of W x from row0 on: g, before the bias is added, and o, after it (lora.h). */
 struct gains {
     float all[SPECIAL_ROWS], output[SPECIAL_ROWS];
 };
@@ -71,7 +71,7 @@ static void find_gains(const struct pp_adapter_set *set, const struct projection
     }
 }
 
-/* y = o (g y + b) for n outputs, the first of which y and bias point to. */
+/* y = o (g y + b) for n outputs. y, bias: of the first of these outputs. */
 static void apply_gains(const struct gains *g, const float *bias, int64_t n, float *y)
 {
     for (int64_t i = 0; i < n; i++)
@@ -114,7 +114,7 @@ static void add_special(const struct pp_cpu *c, const struct projection *p, cons
     }
 }
 
-/* pp_cpu_adapt for a set with adapters of other kinds than LoRA. */
+/* pp_cpu_adapt for a set that includes adapters other than plain LoRA, such as DoRA or IA3. */
 static void adapt_special(const struct pp_cpu *c, const struct projection *p, const struct pp_adapter_set *set,
                           struct pp_low_rank_rows rows, int64_t row0, int64_t row1)
 {

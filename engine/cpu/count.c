@@ -1,8 +1,9 @@
-/* count.c - importance matrices (engine/convert.h): sums of squares of matrices' inputs, by column.
+/* count.c - importance matrices (engine/convert.h): for each column of a weight matrix, the sum of squares of its
+ * inputs.
  *
- * They are accumulated by the thread that takes the first rows of a matrix, from activations that are kept as float32
- * for this: one multiplication per input, where the product takes one per weight row. Rows are added in their order,
- * one pass after the other, so that the sums do not depend on the number of threads. */
+ * The sums are accumulated by the thread that takes the first rows of a matrix, from activations that are kept as
+ * float32 for this. It costs one multiplication per input, while the product costs one per input and weight row. Rows
+ * are added in their order, pass after pass, so that the sums do not depend on the number of threads. */
 #include "engine/cpu/program.h"
 #include "engine/imatrix.h"
 

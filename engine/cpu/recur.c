@@ -1,14 +1,16 @@
-/* recur.c - stages of layers with recurrent states (plan.h), in their chunked form; kv.h has the layout of their pages.
+/* recur.c - layers whose recurrent state decays by one number per head (plan.h), in their chunked form. kv.h has the
+ * layout of their pages.
  *
- * With S the state at the page's beginning, and G_t the sum of ln a from there up to position t, the recurrence unrolls
- * to
+ * Let S be the state at the beginning of a page, and G_t the sum of ln a from there up to position t. The recurrence
+ * unrolls to
  *
  *   u_t = beta (v_t - e^G_t S' k_t - sum over i < t of e^(G_t - G_i) (k_i . k_t) u_i)
  *   out_t = e^G_t S' q_t + sum over i <= t of e^(G_t - G_i) (k_i . q_t) u_i
  *
- * so that a row writes only its own k, u and G, and what many rows need of S are matrix products. Chunks are pages, not
- * batches, so that a row has the same bits in every pass. An item takes some heads that share a key, and the rows of
- * the batch one after the other. xLSTM's n is a further column of S. */
+ * so that a row stores only its own k, u and G, and the products of S with the keys and queries of many rows are matrix
+ * products. Chunks are pages, not batches, so that a row has the same bits in every pass. An item processes some heads
+ * that share a key, and for them the rows of the batch one after the other. xLSTM's normaliser n is kept as one more
+ * column of S. */
 #include <math.h>
 #include <string.h>
 
@@ -16,7 +18,7 @@
 
 enum {
     ROWS_AT_ONCE = 8,
-    ITEMS_PER_THREAD = 2,   /* with fewer, heads that share a key are divided among items, too */
+    ITEMS_PER_THREAD = 2,   /* if fewer, heads that share a key are divided among items, too */
 };
 
 const float pp_cpu_recur_unit_eps = 1e-6f;
@@ -56,7 +58,7 @@ const float *pp_cpu_recur_numbers(struct pp_cpu *c, const struct pp_tensor *t, s
     return pp_cpu_float_vector(c, &flat, err);
 }
 
-/* A vector of n equal values. */
+/* Allocates a vector of n equal values. */
 static const float *equal_values(struct pp_cpu *c, int n, double value)
 {
     float *f = pp_cpu_memory_keep(c, n, sizeof *f);
@@ -77,7 +79,7 @@ static bool is_mamba(const struct pp_recurrence *r)
     return r->kind == PP_RECUR_MAMBA2;
 }
 
-/* Whether queries, keys and values are used as they come, without the delta rule's correction. */
+/* Whether the recurrence has no delta rule, and queries and keys are not scaled to length 1. */
 static bool is_plain(const struct pp_recurrence *r)
 {
     return is_mamba(r) || r->kind == PP_RECUR_LIGHTNING || r->kind == PP_RECUR_MLSTM;
@@ -89,7 +91,7 @@ static int n_given(const struct pp_recurrence *r)
     return r->shape.value_dim - (r->kind == PP_RECUR_MLSTM ? PP_STATE_BESIDE : 0);
 }
 
-/* The norm of xLSTM's output. */
+/* Sets the norm of xLSTM's output. */
 static enum pp_code add_mlstm(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     s->norm = (struct norm){.centred = true, .stride = n_given(s->recurrence), .eps = op->scale};
@@ -133,19 +135,19 @@ void pp_cpu_recur_phases(const struct pp_cpu *c, const struct stage *s, int m, i
 {
     const int n_key_head = s->recurrence->shape.n_key_head, splits = n_splits(c, s);
     (void)m;
-    n_items[0] = splits > 1 ? n_key_head : 0; /* stores keys, before other items read them */
+    n_items[0] = splits > 1 ? n_key_head : 0; /* stores the keys that several items read */
     n_items[1] = n_key_head * splits;
 }
 
-/* Some rows of one sequence, neighbours in a page. */
+/* Consecutive rows of one sequence whose positions are in the same page. */
 struct run {
     struct pp_cpu *c;
     const struct stage *s;
     const struct pp_kv_layout *kv;
     const struct pp_recurrence *r;
     struct room room;
-    uint8_t *page, *before;  /* that page, and the one before it, which only its first position needs */
-    int row, n, at;          /* the first row, how many, and where in the page it is */
+    uint8_t *page, *before;  /* that page, and the one before it, needed for its first position only */
+    int row, n, at;          /* the first row, their number, and the first one's index in the page */
     int key_head;
 };
 
@@ -164,7 +166,7 @@ static void find_run(struct run *run, int i, int m)
             break;
 }
 
-/* Scales a query or a key to length 1, times `weight`; or leaves it as it is. */
+/* Copies a query or a key to y, scaled to length 1 times `weight`; or as it is, if the recurrence has it so. */
 static void take(const struct run *run, int slot, int i, const float *weight, float *y)
 {
     const int n = run->r->shape.key_dim;
@@ -181,7 +183,8 @@ static void take_keys(const struct run *run)
         take(run, run->r->k, i, run->s->unit_key, run->room.x + (run->n + i) * run->r->shape.key_dim);
 }
 
-/* How many vectors are multiplied by keys and states: the queries, and with the delta rule the keys. */
+/* How many vectors per row are multiplied by the page's keys and by the state: the query, and with the delta rule also
+ * the key. */
 static int n_vectors(const struct run *run)
 {
     return is_plain(run->r) ? run->n : 2 * run->n;
@@ -217,7 +220,7 @@ static double softplus(double x)
     return x > 30 ? x : log1p(exp(x));
 }
 
-/* A row's value for a head in the slots `decay` and `beta`. */
+/* A row's number for a head in a slot with one number per head, `decay` or `beta`. */
 static float of_head(const struct run *run, int slot, int i, int head)
 {
     const int n = run->r->neighbours;
@@ -230,7 +233,7 @@ static float beta_of(const struct run *run, int i, int head)
     return run->r->twice ? 2 * beta : beta;
 }
 
-/* A position's step size, which rates are multiplied by, and Mamba 2's values; xLSTM's is ln a itself. */
+/* A position's step size: the factor of the rate, and in Mamba 2 also of the values. For xLSTM, ln a itself. */
 static double step_of(const struct run *run, int i, int head)
 {
     switch (run->r->kind) {
@@ -259,8 +262,8 @@ static const float *with_one(const struct run *run, const float *v)
     return wide;
 }
 
-/* xLSTM's m, from that of the position before, which is in this page, or the last of the page before, or does not
- * exist. */
+/* xLSTM's stabiliser m, computed from that of the position before, which is in this page or the page before, unless the
+ * sequence begins here. */
 static double largest(const struct run *run, const struct pp_kv_state *state, int at, int head, double ln_left,
                       double ln_new)
 {
@@ -273,7 +276,7 @@ static double largest(const struct run *run, const struct pp_kv_state *state, in
     return fmax(ln_left + m, ln_new);
 }
 
-/* xLSTM's output, from the state's products with values and n; stores m. */
+/* Computes xLSTM's output from the query's products with the columns of the state, those of values and n; stores m. */
 static void divide(const struct run *run, const struct pp_kv_state *state, int i, int head, double ln_left,
                    const float *wide, float *out)
 {
@@ -324,7 +327,7 @@ static void run_head(const struct run *run, int head)
     }
 }
 
-/* Heads first .. end - 1 of those that share the run's key. */
+/* Runs heads first .. end - 1 of those that share the run's key. */
 static void run_heads(const struct run *run, bool stores, int first, int end)
 {
     const struct pp_state_shape *shape = &run->r->shape;

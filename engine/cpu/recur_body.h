@@ -1,6 +1,6 @@
-/* recur_body.h - the vector part of layers with a state (recur.c); included by ops_body.h. */
+/* recur_body.h - the vector kernels of layers with a recurrent state (recur.c); included by ops_body.h. */
 
-/* Rows of x and vectors of columns whose sums are in registers together; few rows have more columns. */
+/* Rows of x and vectors of columns in a register tile; for fewer rows the tile has more columns. */
 #if defined(PP_VEC_AVX512)
 enum { PRODUCT_ROWS = 4, PRODUCT_WIDE = 4, PRODUCT_WIDE_FEW = 8 };
 #else
@@ -51,8 +51,8 @@ static void products(const struct pp_products *p)
         product_rows(p, row, 1, PRODUCT_WIDE_FEW);
 }
 
-/* What a head's state has decayed to since each of the page's positions before the row's, times how much that position
- * adds to what it gives for the row's key and query; and since the page's beginning. */
+/* The weights of u[i] for the positions i of the page that precede the row's: the decay since i times the products of
+ * key i with the row's key and query. And the decay since the page's beginning. */
 struct recur_weights {
     float of_key[PP_PAGE_TOKENS], of_query[PP_PAGE_TOKENS], start;
 };
@@ -75,7 +75,7 @@ static void recur_weights(const struct pp_recur_row *r, struct recur_weights *w)
     w->start = since[0];
 }
 
-/* nw vectors of a head's values. */
+/* Computes u[at] and the output for nw vectors of a head's values. */
 ALWAYS_INLINE void recur_columns(const struct pp_recur_row *r, const struct recur_weights *w, int64_t col, const int nw)
 {
     v16 known[PRODUCT_WIDE_FEW], out[PRODUCT_WIDE_FEW];

@@ -1,11 +1,13 @@
-/* route.c - which of a mixture's experts work on which rows, and in which places: those of one expert lie side by side,
- * so that its matrices are multiplied with all of them at once. */
+/* route.c - the router of a mixture of experts: chooses each row's experts and their weights, and assigns places
+ * (struct routing), so that the rows of one expert are consecutive and its matrices are multiplied by all of them at
+ * once. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/cpu/program.h"
 
-/* The largest of n numbers that are not taken, the first of equals; what is no number only if there is nothing else. */
+/* The index of the largest of n numbers that are not taken; of equal ones, the first; a NaN only if there is nothing
+ * else. */
 static int largest(const float *v, const uint8_t *taken, int n)
 {
     int best = -1;
@@ -15,7 +17,7 @@ static int largest(const float *v, const uint8_t *taken, int n)
     return best;
 }
 
-/* What a group is chosen by: its largest score, or the sum of its two largest. */
+/* The score by which a group is chosen: its largest expert's, or the sum of the two largest. */
 static float score_group(const float *score, int n, bool by_largest)
 {
     uint8_t taken[PP_MAX_EXPERTS] = {0};
@@ -24,7 +26,7 @@ static float score_group(const float *score, int n, bool by_largest)
     return n > 1 && !by_largest ? score[first] + score[largest(score, taken, n)] : score[first];
 }
 
-/* Takes away the experts of all groups but those with the largest scores. */
+/* Marks as taken the experts of all groups except the n_groups_used with the largest scores. */
 static void leave_groups(const struct experts *x, const float *score, uint8_t *taken)
 {
     const int size = x->n / x->n_groups;
@@ -38,7 +40,7 @@ static void leave_groups(const struct experts *x, const float *score, uint8_t *t
         taken[e] = !chosen[e / size];
 }
 
-/* The n_used experts with the largest scores, that one first. */
+/* Chooses the n_used experts with the largest scores, in descending order. */
 static void choose(const struct experts *x, const float *score, int32_t *choice)
 {
     uint8_t taken[PP_MAX_EXPERTS] = {0};
@@ -50,7 +52,8 @@ static void choose(const struct experts *x, const float *score, int32_t *choice)
     }
 }
 
-/* The softmax of the chosen logits, or their shares in that of all. */
+/* The weights of the chosen experts: the softmax over the chosen logits, or their probabilities in the softmax over
+ * all. */
 static void weigh(const struct experts *x, const float *logits, const int32_t *choice, float *weight)
 {
     const float top = logits[choice[0]];
@@ -65,13 +68,14 @@ static void weigh(const struct experts *x, const float *logits, const int32_t *c
         weight[j] = weight[j] / sum * x->scale;
 }
 
-/* Of a softplus, which is the number itself where exp would overflow. */
+/* sqrt(softplus(x)); softplus(x) is x itself where exp would overflow. */
 static float root(float x)
 {
     return sqrtf(x > 20 ? x : log1pf(expf(x)));
 }
 
-/* Of each expert the sigmoid of its logit, the root of that's softplus, or its part of the softmax of all. */
+/* Computes each expert's score: the sigmoid of its logit, sqrt(softplus(logit)), or its probability in the softmax over
+ * all experts. */
 static void part_of_each(const struct experts *x, const float *logits, float *part)
 {
     float top = -INFINITY, sum = 0;
@@ -87,7 +91,7 @@ static void part_of_each(const struct experts *x, const float *logits, float *pa
         part[e] /= sum;
 }
 
-/* The weights of chosen experts out of their parts. */
+/* The weights of the chosen experts, computed from the scores of part_of_each(). */
 static void weigh_parts(const struct experts *x, const float *part, const int32_t *choice, float *weight)
 {
     float sum = 0;
@@ -97,7 +101,8 @@ static void weigh_parts(const struct experts *x, const float *part, const int32_
         weight[j] = (x->shares ? part[choice[j]] : part[choice[j]] / fmaxf(sum, 1e-20f)) * x->scale;
 }
 
-/* SparseMixer's choice: what is not near the largest that is left takes no part in its softmax. */
+/* SparseMixer: chooses expert after expert; the weight of each comes from a softmax that leaves out the logits that are
+ * far below the largest remaining one. */
 static void mix(const struct experts *x, const float *logits, int32_t *choice, float *weight)
 {
     uint8_t taken[PP_MAX_EXPERTS] = {0};
@@ -113,8 +118,8 @@ static void mix(const struct experts *x, const float *logits, int32_t *choice, f
     }
 }
 
-/* A row's experts and their weights. Logits are in the order of what softmax and sigmoids give, so that those need not
- * be computed for a choice that nothing is added to; of large ones the sigmoids are all 1. */
+/* Chooses a row's experts and computes their weights. Softmax and sigmoid are monotonic, so without a choice bias the
+ * logits themselves are compared; that also tells large ones apart, whose sigmoids are all 1. */
 static void choose_experts(const struct experts *x, int64_t token, const float *logits, int32_t *choice, float *weight)
 {
     if (x->mixer != 0.0f) {
@@ -139,7 +144,7 @@ static void choose_experts(const struct experts *x, int64_t token, const float *
     weigh_parts(x, part, choice, weight);
 }
 
-/* Places: experts ascending, and the rows of each. */
+/* Assigns the places: experts ascending, and within each expert its rows ascending. */
 static void sort_places(const struct experts *x, struct routing *r, int m)
 {
     const int n_pairs = m * x->n_used;
@@ -164,7 +169,7 @@ static void sort_places(const struct experts *x, struct routing *r, int m)
     }
 }
 
-/* Of a row's experts those that have the same matrices work once. */
+/* Merges those of a row's experts that share matrices: the first one gets the sum of the weights. */
 static void join_shared(const struct experts *x, int32_t *choice, float *weight)
 {
     for (int j = 0; j < x->n_used; j++) {
@@ -179,7 +184,8 @@ static void join_shared(const struct experts *x, int32_t *choice, float *weight)
     }
 }
 
-/* Those that give what they read need no place; what their weights come to. */
+/* Removes the experts without matrices from a row's choice; returns the sum of the weights of those that return their
+ * input. */
 static float take_idle(const struct experts *x, int32_t *choice, const float *weight)
 {
     float sum = 0;
@@ -192,7 +198,7 @@ static float take_idle(const struct experts *x, int32_t *choice, const float *we
     return sum;
 }
 
-/* By which a table is read: that of a row which is none is the first. */
+/* The token by which a row's experts are looked up in the table; 0 for rows whose input is not a token. */
 static int64_t token_of(const struct pp_cpu *c, const struct stage *s, int row)
 {
     const int64_t token = batch_row(c, s, row)->token;

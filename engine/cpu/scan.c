@@ -1,11 +1,11 @@
-/* scan.c - stages of layers whose states are recomputed step by step (kv.h), because a head does not decay by a single
- * number: Mamba's selective scan, RWKV 4, 6 and 7, gated linear attention, Kimi Linear's delta rule, and Griffin's
- * recurrence.
+/* scan.c - recurrent layers whose state is computed step by step (kv.h), because the decay of a head is more than a
+ * single number: Mamba's selective scan, RWKV 4, 6 and 7, gated linear attention, Kimi Linear's delta rule, and
+ * Griffin's recurrence.
  *
- * A row stores its inputs, and takes a step from the state after the position before it. If that is not the page's
- * latest state, because tokens were removed or a page was copied, the steps from the page's beginning are repeated
- * first, to the same bits. Heads are independent: an item takes one of them, and the rows of the batch one after the
- * other. */
+ * A row stores its inputs, and makes one step from the state after the position before it. If the page's latest state
+ * is another one, because tokens were removed or a page was copied, the steps from the page's beginning are repeated
+ * first, which gives the same bits. Heads are independent: an item processes one head, and for it the rows of the batch
+ * one after the other. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 
 /* --- weights ---------------------------------------------------------------------------------------------------- */
 
-/* Rearranges [channels, key_dim] to [n_head, key_dim, value_dim]; NULL: *err is set. */
+/* Transposes the rate from [channels, key_dim] to [n_head, key_dim, value_dim]; NULL: *err is set. */
 static const float *turned_rate(struct pp_cpu *c, const struct pp_tensor *t, const struct pp_state_shape *shape,
                                 struct pp_error *err)
 {
@@ -37,7 +37,7 @@ static const float *turned_rate(struct pp_cpu *c, const struct pp_tensor *t, con
     return rate;
 }
 
-/* The norm of RWKV's output, if there is one. */
+/* Sets the norm of each head's output in RWKV, if there is one. */
 static enum pp_code add_head_norm(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     if (!op->weight)
@@ -49,7 +49,7 @@ static enum pp_code add_head_norm(struct pp_cpu *c, struct stage *s, const struc
     return PP_OK;
 }
 
-/* And what makes a vector of length 1 behind a norm by the mean. */
+/* RWKV 7: the norm, and the weights with which RMSNorm scales a vector to length 1. */
 static enum pp_code add_rwkv7(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const int n = s->recurrence->shape.key_dim;
@@ -72,7 +72,7 @@ static enum pp_code add_kda(struct pp_cpu *c, struct stage *s, const struct pp_o
     return pp_cpu_recur_units(c, s, r->shape.key_dim, err);
 }
 
-/* Griffin's: the factor of a sigmoid in the logarithm of a decay. */
+/* Griffin: the factor of the recurrence gate's sigmoid in the logarithm of the decay, -c softplus(parameter). */
 static enum pp_code add_lru(struct pp_cpu *c, struct stage *s, struct pp_error *err)
 {
     const struct pp_recurrence *r = s->recurrence;
@@ -84,7 +84,7 @@ static enum pp_code add_lru(struct pp_cpu *c, struct stage *s, struct pp_error *
         return err->code;
     if (!rate)
         return pp_fail_nomem(err, "the model's program");
-    for (int64_t i = 0; i < n; i++) /* a softplus; without exp where that is what it is multiplied with anyway */
+    for (int64_t i = 0; i < n; i++) /* softplus; x itself where exp might overflow */
         rate[i] = -8 * (from[i] > 20 ? from[i] : log1pf(expf(from[i])));
     s->rate = rate;
     return PP_OK;
@@ -182,7 +182,8 @@ static void take_rwkv7(const struct scan *x, int row, float *inputs)
     memcpy(inputs + 4 * n, slot_row(x->c, r->v, row) + x->head * width, (size_t)width * sizeof *inputs);
 }
 
-/* The weight of the row's own value in the output: the sum of direct k q, or without `direct` of k q. */
+/* The weight of the row's own value in the output: the sum over the key's dimensions of direct k q, or of k q if there
+ * is no `direct`. */
 static float direct_part(const struct scan *x, int row)
 {
     const struct pp_recurrence *r = x->s->recurrence;
@@ -243,8 +244,8 @@ static void step_rwkv6(const struct scan *x, const float *inputs, int row, float
 
 enum { MOST_KEYS = 1 << 10 }; /* values of a key: hparams_check.c */
 
-/* Gated linear attention, with the same inputs: the output of the state after the position is (a S)' q + (k . q) v, and
- * (a S)' q = S' (a q). */
+/* Gated linear attention, whose inputs are those of RWKV 6. The output comes from the state after the position:
+ * (a S)' q + (k . q) v, where (a S)' q = S' (a q). */
 static void step_gla(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
     const struct pp_recurrence *r = x->s->recurrence;
@@ -281,7 +282,7 @@ static void take_kda(const struct scan *x, int row, float *inputs)
     inputs[2 * n + width] = 1 / (1 + expf(-*beta));
 }
 
-/* (a S)' k = S' (a k): the state's output for the key, decayed. */
+/* The delta rule needs the decayed state's output for the key, (a S)' k = S' (a k). */
 static void step_kda(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
     const struct pp_recurrence *r = x->s->recurrence;
@@ -353,7 +354,7 @@ static void take_wkv(const struct scan *x, int row, float *inputs)
     memcpy(inputs + n, slot_row(x->c, r->v, row) + at, (size_t)n * sizeof *inputs);
 }
 
-/* Sums are scaled so that their largest term is 1, whatever the keys are. */
+/* The sums are kept scaled so that their largest term is 1, to avoid overflow whatever the keys are. */
 static void step_wkv(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
     const int64_t n = channels_of(x->s->recurrence), first = x->head * n;
@@ -374,9 +375,9 @@ static void step_wkv(const struct scan *x, const float *inputs, int row, float *
     }
 }
 
-/* --- all of them -------------------------------------------------------------------------------------------------- */
+/* --- all kinds ---------------------------------------------------------------------------------------------------- */
 
-/* Takes the step of a position with these inputs; out: the output for this row; row -1: none is wanted. */
+/* Makes the step of a position with these inputs, and computes the output for `row`; row -1: no output is wanted. */
 static void step(const struct scan *x, const float *inputs, int row, float *state, float *out)
 {
     switch (x->s->recurrence->kind) {
