@@ -81,7 +81,7 @@ ifeq ($(shell uname -m),x86_64)
 # Measured, and counted in the inner loops: these products are no faster with the rest of -O3, which takes up to half
 # more time; attention is, and tiles' loops are others. The definition need not be fast.
 SLIM := $(filter -O2,$(OPT:-O3=-O2)) -funswitch-loops
-$(foreach f,matmul_avx2 matmul_blocks_avx2 matmul_bf16_avx2 matmul_avxvnni matmul_avx512 open_units_% %_scalar %_fma,$(BUILD)/obj/engine/cpu/$(f).o): \
+$(foreach f,matmul_avx2 matmul_blocks_avx2 matmul_bf16_avx2 matmul_avxvnni matmul_avx512 unpack_units_% %_scalar %_fma,$(BUILD)/obj/engine/cpu/$(f).o): \
   OPT_FILE := $(SLIM)
 $(BUILD)/obj/engine/cpu/%_scalar.o: CFLAGS_ISA := $(QUICK)
 # No processor with FMA runs it, and on those without each multiply and add is a call, whatever is made of the rest.

@@ -6,7 +6,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/cpu/isa.h"
-#include "engine/cpu/open_units.h"
+#include "engine/cpu/unpack_units.h"
 #include "tests/support.h"
 
 enum { N_COLS = 768, N_BLOCKS = N_COLS / 32, FEW_ROWS = 4 };

@@ -20,7 +20,7 @@ static const uint32_t packed_types[] = {
     PP_TYPE_IQ4_XS,  PP_TYPE_TQ1_0,  PP_TYPE_TQ2_0,  PP_TYPE_IQ1_S, PP_TYPE_IQ1_M,   PP_TYPE_IQ2_XXS,
     PP_TYPE_IQ2_XS,  PP_TYPE_IQ2_S,  PP_TYPE_IQ3_XXS, PP_TYPE_IQ3_S,
 };
-/* Those with loops of their own, and one for each kind of the others and of their units (engine/cpu/open_units.h). */
+/* Those with loops of their own, and one for each kind of the others and of their units (engine/cpu/unpack_units.h). */
 static const uint32_t looped_types[] = {
     PP_TYPE_Q8_0,   PP_TYPE_Q4_0,   PP_TYPE_Q4_K, PP_TYPE_Q6_K, PP_TYPE_IQ4_XS,
     PP_TYPE_Q5_K,   PP_TYPE_IQ2_XS, PP_TYPE_Q2_K, PP_TYPE_Q3_K,

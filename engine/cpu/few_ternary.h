@@ -1,5 +1,5 @@
 /* few_ternary.h - TQ1_0 as it meets a few rows of activations, without its digits being taken out. Private to
- * open_units_body.h, whose vectors and products these are.
+ * unpack_units_body.h, whose vectors and products these are.
  *
  * Five digits to the base 3 lie in a byte r_0: with r_{k+1} = 3 r_k mod 256, digit k is (3 r_k - r_{k+1}) / 256. So the
  * products of a block's digits with its activations are, exactly,

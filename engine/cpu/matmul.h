@@ -26,9 +26,9 @@
  *                  acc = fma(-(min * m0), dx[b] * (float)sum0, acc), and so on for sum1 to sum3, each of 16 columns
  *                                                              (only Q2_K, which has a minimum for each 16 columns)
  *
- *   Here a weight is (d * sc) * w - min * m with integers w, sc and m; sc and m belong to 16 columns (sc is 1 for types
- *   with one scale per 32 columns, which is then d). open_body.h lists them for each type. IQ1's w are eighths and
- *   MXFP4's halves; d of IQ2 and IQ3 includes the fraction of the code book.
+ *   with a block's weights as (d * sc) * w - min * m, w, sc and m integers, sc and m per 16 columns (1 where a type has
+ *   one scale per 32, which then is d). unpack_body.h says what they are for each type; IQ1's w are eighths, MXFP4's
+ *   halves, IQ2's and IQ3's d includes the code book's fraction.
  *
  *   Float weights (F32, F16, BF16) are converted exactly and meet float32 activations in 16 partial sums: lane l covers
  *   k = l, l + 16, ... ascending, p[l] = fma(w[k], x[k], p[l]). The halves are then added, p[l] += p[l + 8] for l < 8,

@@ -16,7 +16,7 @@
 #include "engine/cpu/amx_tiles.h"
 #include "engine/cpu/half_sums.h"
 #include "engine/cpu/matmul_sets.h"
-#include "engine/cpu/open_units.h"
+#include "engine/cpu/unpack_units.h"
 #include "engine/cpu/pack.h"
 #include "engine/cpu/stream_ahead.h"
 
@@ -167,7 +167,7 @@ INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
     _mm512_store_ps(unit + 2 * TWIN_TILE, halves(p->d));
 }
 
-/* The integer scales of the two halves, of 16 columns each, of a block that open_units.h has unpacked. */
+/* The integer scales of the two halves, of 16 columns each, of a block that unpack_units.h has unpacked. */
 INLINE void opened_scales(const uint8_t *opened, __m512i *scale)
 {
     UNROLL for (int half = 0; half < 2; half++)
@@ -175,7 +175,7 @@ INLINE void opened_scales(const uint8_t *opened, __m512i *scale)
             in_both_halves(_mm512_cvtps_epi32(_mm512_load_ps(opened + UNIT_TILE + PP_SLICE * (1 + half))));
 }
 
-/* Makes a unit of HALVED twins of two blocks that open_units.h has unpacked, `step` bytes apart. */
+/* Makes a unit of HALVED twins of two blocks that unpack_units.h has unpacked, `step` bytes apart. */
 INLINE void split_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
 {
     _mm512_store_ps(unit + 2 * TWIN_TILE, _mm512_load_ps(opened + UNIT_TILE));

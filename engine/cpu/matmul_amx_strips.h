@@ -19,8 +19,8 @@ enum {
     PRODUCTS = 4,             /* of a block: two tiles of weights times one or two of activations */
 };
 
-/* A unit here: one block of 32 columns of a group of 16 rows, or two of them that are twins, as in open_units.h, of one
- * vector, but with signed bytes: a tile [8 or 16][64]; float scale[16]; of WITH_MIN float min[16]; of TWO_MINS
+/* A unit here: one block of 32 columns of a group of 16 rows, or two of them that are twins, as in unpack_units.h, of
+ * one vector, but with signed bytes: a tile [8 or 16][64]; float scale[16]; of WITH_MIN float min[16]; of TWO_MINS
  * float min[4][16]. With x the block's activations:
  *   acc = fma(scale * dx, isum, acc)
  *   WITH_MIN: acc = fma(-min, dx * sum, acc)
@@ -416,8 +416,8 @@ INLINE void unpack_chunk(const struct chunk *c, uint8_t *units, unpack_fn *unpac
     }
 }
 
-/* A unit of twins from two of open_units.h: TWO_MINS and FOLDED have what the first one's scales are behind its slices,
- * and the second one's minima. */
+/* A unit of twins from two of unpack_units.h: TWO_MINS and FOLDED have what the first one's scales are behind its
+ * slices, and the second one's minima. */
 INLINE void join_twins(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset, const enum kind kind)
 {
     const size_t scales = plane_bytes(kind);

@@ -21,9 +21,9 @@ enum { FEW_ROWS = 8 /* at most */, FEWEST_ROWS = 2 };
 /* --- opening ------------------------------------------------------------------------------------------------------ */
 
 #define PP_GATHERS 0
-#include "engine/cpu/open_rows_avx2.h"
+#include "engine/cpu/unpack_rows_avx2.h"
 
-#include "engine/cpu/open_body.h"
+#include "engine/cpu/unpack_body.h"
 
 /* --- into tiles --------------------------------------------------------------------------------------------------- */
 

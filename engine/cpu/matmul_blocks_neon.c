@@ -66,9 +66,9 @@ INLINE uvec spread_byte(uvec v, const int k)
     return (uvec)vqtbl1q_u8((uint8x16_t)v, vaddq_u8(first, vdupq_n_u8((uint8_t)k)));
 }
 
-#include "engine/cpu/open_gathers.h"
+#include "engine/cpu/unpack_gathers.h"
 
-#include "engine/cpu/open_body.h"
+#include "engine/cpu/unpack_body.h"
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 

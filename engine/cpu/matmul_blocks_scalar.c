@@ -59,9 +59,9 @@ static uvec spread_byte(uvec v, int k)
     return (uvec){(v[0] >> 8 * k & 255) * 0x01010101u};
 }
 
-#include "engine/cpu/open_gathers.h"
+#include "engine/cpu/unpack_gathers.h"
 
-#include "engine/cpu/open_body.h"
+#include "engine/cpu/unpack_body.h"
 
 static void open_block(uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int lane, struct opened *o)
 {

@@ -48,7 +48,7 @@ static inline __attribute__((always_inline)) bool pp_type_wide(uint32_t type)
     return type == PP_TYPE_IQ4_NL || type == PP_TYPE_IQ4_XS;
 }
 
-/* The number that is added to a type's weights so that none is negative: see open_body.h. */
+/* What makes the smallest weight 0 or more, see unpack_body.h. */
 static inline __attribute__((always_inline)) int pp_type_offset(uint32_t type)
 {
     switch (type) {

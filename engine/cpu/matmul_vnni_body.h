@@ -2,21 +2,16 @@
  * of LANES weight rows: 16 in 512 bits (matmul_avx512.c), 8 in 256 bits (matmul_avxvnni.c). See pack.h for the layouts
  * and matmul.h for the arithmetic. Private to engine/cpu.
  *
- * Weights are unpacked ("opened", in names) to unsigned bytes and float scales. A type's kind says how its integer sums
- * are scaled (open_units.h). There are two ways to multiply:
+ * "Opening" weights is unpacking them to unsigned bytes and float scales. A weight type belongs to a kind, which says
+ * how integer sums are scaled (unpack_units.h). Four types are opened by two small functions, open_slice() and
+ * open_scales(). Up to STREAM_ACTS activation rows are multiplied while the weights stream from memory, opened in
+ * registers once for all rows. With more rows a unit (a panel of weight rows) is opened into the thread's scratch,
+ * CHUNK blocks at a time, small enough to stay in the L1 cache while all activation rows are multiplied by it; that
+ * inner loop no longer depends on the type. Both keep the integer sums in registers. Types with heads and bodies
+ * (pack.h) work the same way with the routines of unpack_units.h, but few_rows() says up to how many rows they stream.
  *
- * - Up to STREAM_ACTS activation rows are multiplied while the weights stream from memory; these are unpacked in
- *   registers, once for all the rows.
- * - For more rows a unit, which is a panel of weight rows, is unpacked into the thread's scratch, CHUNK blocks at a
- *   time, small enough to stay in the L1 cache while all activation rows are multiplied by it. That inner loop depends
- *   on the kind only, not on the type.
- *
- * Both keep the integer sums in registers. Q8_0, Q4_0, Q4_K and Q6_K are unpacked by open_slice() and open_scales()
- * below; the types with heads and bodies (pack.h) by the routines of open_units.h, and few_rows() says up to how many
- * activation rows those stream.
- *
- * The including file has defined ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if),
- * PP_UNITS_OF(type) (see open_units.h), and
+ * The including file has defined: ivec and fvec, LANES (an enumerator) and PP_VNNI_LANES (the same for #if),
+ * PP_UNITS_OF(type) (of unpack_units.h), and
  *   i_load (aligned), i_store, i_zero, i_set1, i_set4 (4 bytes in all lanes), i_and, i_pick (a & mask | c),
  *   i_down16, i_down32, i_up32 (shifts), i_dot4 (sums += 4 products of unsigned a and signed b), i_to_f (converts),
  *   i_as_f (reinterprets),
@@ -27,7 +22,7 @@
 
 #include "engine/cpu/half_sums.h"
 #include "engine/cpu/matmul_sets.h"
-#include "engine/cpu/open_units.h"
+#include "engine/cpu/unpack_units.h"
 #include "engine/cpu/pack.h"
 #include "engine/cpu/stream_ahead.h"
 

@@ -47,7 +47,7 @@ _Static_assert(sizeof(struct pp_q6_k_pack) == 53 * 64, "packed Q6_K");
 /* All other types. A block of the file has `head` bytes of float scales and the like, and `body` bytes of the rest.
  * The heads of all blocks lie in front, each number of 16 rows side by side in the order of the file, zeros up to a
  * multiple of 64 bytes; then the bodies, as follows. Scales of 6 bits are whole bytes there, nothing else takes more
- * than in the file. In open_body.h is how they are read. */
+ * than in the file. In unpack_body.h is how they are read. */
 struct pp_pack_shape {
     int head, body; /* bytes of a row's block here; body 0: not one of these types */
     int block;      /* columns of a block */

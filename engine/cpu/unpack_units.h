@@ -1,9 +1,9 @@
-/* open_units.h - the interface of the routines per type that the products with byte dot products (matmul_vnni_body.h)
+/* unpack_units.h - the interface of the routines per type that the products with byte dot products (matmul_vnni_body.h)
  * call: they open (unpack) weights into units, or multiply them by a few activation rows directly. A unit is a panel of
  * `vectors` times `lanes` weight rows: for each block of 32 columns and each vector SLICES slices of 4 columns in
  * unsigned bytes, then n_scales vectors of floats. Private to engine/cpu. */
-#ifndef PP_CPU_OPEN_UNITS_H
-#define PP_CPU_OPEN_UNITS_H
+#ifndef PP_CPU_UNPACK_UNITS_H
+#define PP_CPU_UNPACK_UNITS_H
 
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"

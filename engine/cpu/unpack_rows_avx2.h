@@ -1,5 +1,6 @@
-/* open_rows_avx2.h - what open_body.h asks for, in vectors of 8 weight rows. The including file has defined PP_GATHERS:
- * whether tables are looked up by the processor's own instructions for that. Private to the kernels of engine/cpu. */
+/* unpack_rows_avx2.h - the vectors and functions that unpack_body.h asks for, with 8 weight rows in a vector. The
+ * including file has defined PP_GATHERS: whether code books are looked up by gather instructions. Private to the
+ * kernels of engine/cpu. */
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
@@ -57,7 +58,7 @@ OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
     to[0] = (uvec)_mm256_permute4x64_pd(first, 0xd8);
     to[1] = (uvec)_mm256_permute4x64_pd(then, 0xd8);
 }
-#include "engine/cpu/open_gathers.h"
+#include "engine/cpu/unpack_gathers.h"
 #else
 /* Loads into lanes take half as long as vpgatherdd on a Zen 4. They are the limit then: so indexes come eight
  * bytes at a time, and hardly anything else is left to do. Kernels alone on a Zen 3, nanoseconds for 8 rows of 32

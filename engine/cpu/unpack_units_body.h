@@ -1,10 +1,10 @@
-/* open_units_body.h - the routines per type of open_units.h, for those that have heads and bodies. The including file
- * has defined what open_body.h asks for and included it, the name of its table, PP_UNIT_FNS, and
- * of what types it is, PP_UNIT_TYPES, where it is not of all, and
- *   ivec dot4(sums, w, q)  sums += the products of unsigned bytes with the 4 signed ones at q
+/* unpack_units_body.h - the routines of unpack_units.h, one pair for each type with heads and bodies (pack.h). The
+ * including file has included unpack_body.h, and has defined PP_UNIT_FNS, the name of the table that is made here;
+ * PP_UNIT_TYPES, the list of its types, if the table is not for all of them; and
+ *   ivec dot4(sums, w, q)  sums + the products of each lane's 4 unsigned bytes w with the 4 signed ones at q
  *   fvec fma_rows(a, b, c), fnma_rows(a, b, c)  a b + c and -a b + c, rounded once
- *   uvec signed_above_128(w, signs, bit)  bytes below 128, negated where a byte of signs has that bit, and 128 */
-#include "engine/cpu/open_units.h"
+ *   uvec signed_above_128(w, signs, bit)  128 + w, or 128 - w where `bit` of the byte of signs is set; bytes w < 128 */
+#include "engine/cpu/unpack_units.h"
 #include "engine/cpu/stream_ahead.h"
 
 #ifndef PP_UNIT_TYPES

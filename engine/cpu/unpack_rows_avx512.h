@@ -1,6 +1,6 @@
-/* open_rows_avx512.h - what open_body.h and open_units_body.h ask for, in vectors of 16 weight rows. The including file
- * has defined PP_GATHERS: whether code books are looked up by the processor's own instructions for that. Private to the
- * kernels of engine/cpu. */
+/* unpack_rows_avx512.h - the vectors and functions that unpack_body.h and unpack_units_body.h ask for, with 16 weight
+ * rows in a vector. The including file has defined PP_GATHERS: whether code books are looked up by gather instructions.
+ * Private to the kernels of engine/cpu. */
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>
@@ -79,7 +79,7 @@ OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
     to[1] = from_i(_mm512_permutex2var_epi32(first, odd, last));
 }
 
-#include "engine/cpu/open_gathers.h"
+#include "engine/cpu/unpack_gathers.h"
 
 #define PP_BOOKS_PERMUTED 256
 #else
@@ -160,7 +160,7 @@ OPEN_ROWS uvec spread_byte(uvec v, const int k)
     return from_i(_mm512_shuffle_epi8(to_i(v), byte));
 }
 
-#include "engine/cpu/open_registers_avx512.h"
+#include "engine/cpu/unpack_registers_avx512.h"
 
 OPEN_ROWS ivec dot4(ivec sums, uvec w, const int8_t *q)
 {

@@ -1,12 +1,14 @@
-/* open_registers_avx512.h - code books that need no lookup in memory: an entry is 16 bits, of which a permutation finds
- * 32 at a time among 64, and what they stand for is worked out behind it. The including file has defined
- * PP_BOOKS_PERMUTED: how many entries these books have at most, 256 or 512. Private to engine/cpu.
+/* unpack_registers_avx512.h - code books that are held in registers instead of being looked up in memory: an entry is
+ * packed into 16 bits, one permutation (vpermt2w) finds 32 entries at a time among 64, and the bytes that the entries
+ * stand for are computed afterwards. The including file has defined PP_BOOKS_PERMUTED, the most entries such a book may
+ * have: 256 or 512. Private to engine/cpu.
  *
- * One row, ns for 16 x 32: on a Cascade Lake IQ3_XXS takes 39 where loads take 63, IQ3_S 58 (72), IQ2_XXS 31 (37),
- * IQ2_XS 41 (45). On an Emerald Rapids, in its two states, IQ3_XXS takes 32 and 47 where gathers take 31 and 62, and
- * IQ2_XXS as long as these; 512 entries lose there: IQ3_S 46 (42), IQ2_XS 35 (29). */
-#ifndef PP_CPU_OPEN_REGISTERS_AVX512_H
-#define PP_CPU_OPEN_REGISTERS_AVX512_H
+ * One activation row, ns for 16 weight rows of 32 columns: on a Cascade Lake IQ3_XXS takes 39 where loads take 63,
+ * IQ3_S 58 (72), IQ2_XXS 31 (37), IQ2_XS 41 (45). On an Emerald Rapids, in its two states, IQ3_XXS takes 32 and 47
+ * where gathers take 31 and 62, and IQ2_XXS as long as gathers; books of 512 entries are slower there than gathers:
+ * IQ3_S 46 (42), IQ2_XS 35 (29). */
+#ifndef PP_CPU_UNPACK_REGISTERS_AVX512_H
+#define PP_CPU_UNPACK_REGISTERS_AVX512_H
 
 #include "engine/quant_grids.h"
 
@@ -81,7 +83,7 @@ OPEN_ROWS __m512i two_of_bytes(const uint8_t (*index)[16])
     return to_i(low | high << 16);
 }
 
-/* The code books as open_body.h asks for them; 16 rows are all. */
+/* The code books as unpack_body.h asks for them; 16 rows are all. */
 OPEN_ROWS void eights_iq2_xxs(const uint8_t (*index)[16], int row, uvec *w)
 {
     (void)row;

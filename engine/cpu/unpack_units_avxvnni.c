@@ -1,11 +1,11 @@
-/* open_units_avxvnni.c - the types that have heads and bodies, opened for AVX-VNNI: 8 weight rows at a time. */
+/* unpack_units_avxvnni.c - unpacks the types with heads and bodies for AVX-VNNI, 8 weight rows at a time. */
 #if defined(__x86_64__)
 
 /* Measured on a Granite Rapids: IQ3 1.4 times, IQ2 1.1 times as fast for one row as with loads. */
 #define PP_GATHERS 1
-#include "engine/cpu/open_rows_avx2.h"
+#include "engine/cpu/unpack_rows_avx2.h"
 
-#include "engine/cpu/open_body.h"
+#include "engine/cpu/unpack_body.h"
 
 OPEN_ROWS ivec dot4(ivec sums, uvec w, const int8_t *q)
 {
@@ -31,8 +31,8 @@ OPEN_ROWS uvec signed_above_128(uvec w, uvec signs, const int bit)
 }
 
 #define PP_UNIT_FNS pp_units_avxvnni
-#include "engine/cpu/open_units_body.h"
+#include "engine/cpu/unpack_units_body.h"
 
 #else
-typedef int pp_open_units_avxvnni_is_for_x86_64;
+typedef int pp_unpack_units_avxvnni_is_for_x86_64;
 #endif

@@ -1,4 +1,4 @@
-/* soft_open_units_loads_avx512.c - opening for AVX-512, code books by loads, over the software model of the
+/* soft_unpack_units_loads_avx512.c - unpacking for AVX-512, code books by loads, over the software model of the
  * instructions. */
 #if defined(__x86_64__)
 #include "tests/soft_avx512.h"
@@ -6,7 +6,7 @@
 #define pp_units_avx512 pp_units_avx512_soft
 #define pp_units_loads_avx512 pp_units_loads_avx512_soft
 #define pp_units_of_avx512 pp_units_of_avx512_soft
-#include "engine/cpu/open_units_loads_avx512.c"
+#include "engine/cpu/unpack_units_loads_avx512.c"
 
 /* No clock chooses here: vectors take loads, tiles take gathers. */
 const struct pp_unit_fns *pp_units_of_avx512_soft(uint32_t type)

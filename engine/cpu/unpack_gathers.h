@@ -1,8 +1,9 @@
-/* open_gathers.h - code books looked up as open_body.h asks for, where a vector of indexes is what a lookup takes. The
- * including file has defined gather(table, i), which gives table[i] of 32 bits for every lane of a uvec, and
- * gather_pairs(table, i, to) for tables of 64 bits: the first 4 bytes in to[0], then to[1]. Private to engine/cpu. */
-#ifndef PP_CPU_OPEN_GATHERS_H
-#define PP_CPU_OPEN_GATHERS_H
+/* unpack_gathers.h - the code book lookups that unpack_body.h asks for, for processors on which a lookup takes a vector
+ * of indices. The including file has defined gather(table, i), table[i] (32 bits) for every lane of a uvec, and
+ * gather_pairs(table, i, to) for tables of 64 bits: the first 4 bytes of each entry go to to[0], the others to to[1].
+ * Private to engine/cpu. */
+#ifndef PP_CPU_UNPACK_GATHERS_H
+#define PP_CPU_UNPACK_GATHERS_H
 
 #define LOOKUP static inline __attribute__((always_inline, unused))
 

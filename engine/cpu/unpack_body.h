@@ -1,4 +1,4 @@
-/* open_body.h - from the packed form of a quantised type (pack.h) to small whole numbers and scales: one routine per
+/* unpack_body.h - from the packed form of a quantised type (pack.h) to small whole numbers and scales: one routine per
  * type, written once over vectors of ROWS weight rows. Private to the kernels of engine/cpu.
  *
  * A vector holds ROWS lanes of 32 bits, a weight row each. What a slice of the packed form holds is such a vector:
@@ -14,7 +14,7 @@
  *   void gather_pairs_rows(table, p, to)  64 bits of table[i] likewise: the first 4 bytes in to[0], then to[1]
  *   struct indexes, void join_indexes(low, high, to)  numbers of more than 8 bits, from bytes and what is above them
  *   uvec gather_joined(table, n, k), void gather_pairs_joined(table, n, k, to)
- *                               the same where i is number k of the lane (open_gathers.h: all of them by one lookup)
+ *                               the same where i is number k of the lane (unpack_gathers.h: all of them by one lookup)
  *   uvec spread_byte(v, k)      byte k of each lane in all four; k is a constant
  */
 #include "engine/cpu/matmul_sets.h"
@@ -358,7 +358,7 @@ OPEN void open_eights(const uint64_t *book, const struct indexes *n, uvec *w)
         gather_pairs_joined(book, n, k, w + 2 * k);
 }
 
-/* Of books that some processors need not look up, up to so many entries (open_registers_avx512.h). */
+/* Of books that some processors need not look up, up to so many entries (unpack_registers_avx512.h). */
 #ifndef PP_BOOKS_PERMUTED
 #define PP_BOOKS_PERMUTED 0
 #endif

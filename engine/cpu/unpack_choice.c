@@ -1,12 +1,13 @@
-/* open_choice.c - how large code books are looked up with AVX-512: by gathers, or by a load for each row. Both give the
- * same bits. On an Emerald Rapids gathers take up to a third less time; on a Cascade Lake, whose microcode lets nothing
- * pass them, more than twice as long; and nothing that a processor says of itself tells. So both are timed once. */
+/* unpack_choice.c - chooses how large code books are looked up with AVX-512: by gather instructions, or by one load per
+ * weight row. Both give the same bits. On an Emerald Rapids gathers take up to a third less time. On a Cascade Lake
+ * they take more than twice as long, because its microcode lets no other instruction overtake them. CPUID does not tell
+ * the two apart, so both ways are timed once per process. */
 #if defined(__x86_64__)
 #include <assert.h>
 #include <pthread.h>
 
 #include "engine/base/clock.h"
-#include "engine/cpu/open_units.h"
+#include "engine/cpu/unpack_units.h"
 
 enum { N_COLS = 2048, N_BLOCKS = N_COLS / 32, ROUNDS = 8 };
 
@@ -48,5 +49,5 @@ const struct pp_unit_fns *pp_units_of_avx512(uint32_t type)
 }
 
 #else
-typedef int pp_open_choice_is_for_x86_64;
+typedef int pp_unpack_choice_is_for_x86_64;
 #endif
