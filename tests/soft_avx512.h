@@ -38,10 +38,10 @@ typedef union {
  * instructions compiles in seconds. */
 #define INLINE static __attribute__((unused))
 #define ALWAYS_INLINE INLINE
-#define OPEN INLINE
-#define OPEN_ROWS INLINE
+#define UNPACK INLINE
+#define UNPACK_ROWS INLINE
 #define UNROLL
-#define OPEN_UNROLL
+#define UNPACK_UNROLL
 #define UNROLL_TWICE
 
 #define __m512 soft_m512

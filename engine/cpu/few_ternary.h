@@ -30,10 +30,10 @@ struct ternary_acts {
 
 typedef uint32_t eight_sums __attribute__((vector_size(4 * TERNARY_BLOCKS)));
 
-OPEN struct ternary_acts ternary_acts(const struct few_job *job, int64_t at, const int M)
+UNPACK struct ternary_acts ternary_acts(const struct few_job *job, int64_t at, const int M)
 {
     struct ternary_acts x;
-    OPEN_UNROLL for (int i = 0; i < M; i++)
+    UNPACK_UNROLL for (int i = 0; i < M; i++)
     {
         const struct side *side = job->side + at / CHUNK * M + i;
         eight_sums bias;
@@ -47,25 +47,25 @@ OPEN struct ternary_acts ternary_acts(const struct few_job *job, int64_t at, con
 }
 
 /* The bytes of which block b has the next digits at columns 4 v to 4 v + 3: see TQ1_0 in quant_blocks.h. */
-OPEN int ternary_bytes(const int b, const int v)
+UNPACK int ternary_bytes(const int b, const int v)
 {
     return b < 5 || v < 4 ? v : b < 7 ? v - 4 : 4;
 }
 
 /* acc += the share of block b. r: its bytes, of which it leaves the next ones. */
-OPEN void ternary_product(uvec *r, const int b, fvec d, const struct ternary_acts *x, fvec *acc, const int M)
+UNPACK void ternary_product(uvec *r, const int b, fvec d, const struct ternary_acts *x, fvec *acc, const int M)
 {
     ivec first[TERNARY_ROWS], second[TERNARY_ROWS];
-    OPEN_UNROLL for (int i = 0; i < M; i++)
+    UNPACK_UNROLL for (int i = 0; i < M; i++)
     {
         first[i] = (ivec){0} + MAGIC_BITS;
         second[i] = (ivec)((uvec){0} + x->second[i][b]);
     }
-    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+    UNPACK_UNROLL for (int v = 0; v < SLICES; v++)
     {
         uvec *from = r + ternary_bytes(b, v);
         const bvec byte = (bvec)*from, next = byte + byte + byte;
-        OPEN_UNROLL for (int i = 0; i < M; i++)
+        UNPACK_UNROLL for (int i = 0; i < M; i++)
         {
             const int8_t *q = x->q[i] + PP_ACT_BLOCK * b + 4 * v;
             first[i] = dot4(first[i], *from, q);
@@ -73,7 +73,7 @@ OPEN void ternary_product(uvec *r, const int b, fvec d, const struct ternary_act
         }
         *from = (uvec)next;
     }
-    OPEN_UNROLL for (int i = 0; i < M; i++)
+    UNPACK_UNROLL for (int i = 0; i < M; i++)
     {
         const fvec sum = fma_rows(float_bits(first[i]), (fvec){0} + 3.0f / 256, float_bits(second[i])) - SUMS_AT;
         acc[i] = fma_rows(d * x->d[i][b], sum, acc[i]);
@@ -81,45 +81,45 @@ OPEN void ternary_product(uvec *r, const int b, fvec d, const struct ternary_act
 }
 
 /* acc += the share of 256 columns of the rows from `row` on. */
-OPEN void ternary_columns(struct packed_at p, int row, const struct ternary_acts *x, fvec *acc, const int M)
+UNPACK void ternary_columns(struct packed_at p, int row, const struct ternary_acts *x, fvec *acc, const int M)
 {
     const struct pp_tq1_0_pack *k = (const void *)p.body;
     const fvec d = rows_f16(p.head + 2 * row);
     uvec r[SLICES];
-    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+    UNPACK_UNROLL for (int v = 0; v < SLICES; v++)
         r[v] = load_u(k->q[v] + 4 * row);
-    OPEN_UNROLL for (int b = 0; b < 5; b++)
+    UNPACK_UNROLL for (int b = 0; b < 5; b++)
         ternary_product(r, b, d, x, acc, M);
-    OPEN_UNROLL for (int v = 0; v < 4; v++)
+    UNPACK_UNROLL for (int v = 0; v < 4; v++)
         r[v] = load_u(k->q[8 + v] + 4 * row);
     r[4] = load_u(k->high + 4 * row);
-    OPEN_UNROLL for (int b = 5; b < TERNARY_BLOCKS; b++)
+    UNPACK_UNROLL for (int b = 5; b < TERNARY_BLOCKS; b++)
         ternary_product(r, b, d, x, acc, M);
 }
 
 /* n blocks of a group from block b on, both multiples of 8, with M rows. */
-OPEN void ternary_group(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, const struct few_job *job,
-                        const int M)
+UNPACK void ternary_group(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, const struct few_job *job,
+                          const int M)
 {
     enum { PARTS_OF_GROUP = PP_GROUP_ROWS / ROWS };
     const size_t pace = pp_pack_group_bytes(PP_TYPE_TQ1_0, n_cols) / (size_t)(n_cols / PP_ACT_BLOCK);
     fvec acc[PARTS_OF_GROUP][TERNARY_ROWS];
-    OPEN_UNROLL for (int part = 0; part < PARTS_OF_GROUP; part++)
-        OPEN_UNROLL for (int i = 0; i < M; i++)
+    UNPACK_UNROLL for (int part = 0; part < PARTS_OF_GROUP; part++)
+        UNPACK_UNROLL for (int i = 0; i < M; i++)
             memcpy(acc[part] + i, job->acc[i] + part * ROWS, sizeof **acc);
     for (int64_t at = 0; at < n; at += TERNARY_BLOCKS) {
         const struct ternary_acts x = ternary_acts(job, at, M);
         const struct packed_at p = packed_at(PP_TYPE_TQ1_0, group, n_cols, b + at);
         stream_ahead(group + pace * (size_t)(b + at), pace * TERNARY_BLOCKS, job->how);
-        OPEN_UNROLL for (int part = 0; part < PARTS_OF_GROUP; part++)
+        UNPACK_UNROLL for (int part = 0; part < PARTS_OF_GROUP; part++)
             ternary_columns(p, part * ROWS, &x, acc[part], M);
     }
-    OPEN_UNROLL for (int part = 0; part < PARTS_OF_GROUP; part++)
-        OPEN_UNROLL for (int i = 0; i < M; i++)
+    UNPACK_UNROLL for (int part = 0; part < PARTS_OF_GROUP; part++)
+        UNPACK_UNROLL for (int i = 0; i < M; i++)
             memcpy(job->acc[i] + part * ROWS, acc[part] + i, sizeof **acc);
 }
 
-OPEN void few_ternary(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, const struct few_job *job)
+UNPACK void few_ternary(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, const struct few_job *job)
 {
     switch (job->m) {
     case 1:

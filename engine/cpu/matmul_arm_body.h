@@ -1,14 +1,14 @@
 /* matmul_arm_body.h - the products for AArch64, written once for three instruction sets. Included by matmul_neon.c,
- * matmul_dotprod.c and matmul_i8mm.c, which define KERNEL_SET, the name of the table; what their compiler options
- * allow decides how the bytes are multiplied. Private to engine/cpu.
+ * matmul_dotprod.c and matmul_i8mm.c, which define KERNEL_SET, the name of the table; what their compiler options allow
+ * decides how the bytes are multiplied. Private to engine/cpu.
  *
- * A vector of 16 bytes is 4 weight rows (a "quad" of the group's 16) by 4 columns, as it lies in a slice. A weight
- * type is one routine, open_TYPE(), which makes such vectors and scales of a block of 32 columns, and one of the four
+ * A vector of 16 bytes is 4 weight rows (a "quad" of the group's 16) by 4 columns, as it lies in a slice. A weight type
+ * is one routine, unpack_TYPE(), which makes such vectors and scales of a block of 32 columns, and one of the four
  * kinds of arithmetic below. The rest is shared:
  *
- *   up to 4 activation rows   every block is opened in registers, where it is used;
- *   more                      blocks are opened once into the thread's scratch, a strip of rows and columns at a time,
- *                             and meet the activations 8 rows at a time. */
+ *   up to 4 activation rows   every block is unpacked in registers, where it is used;
+ *   more                      blocks are unpacked once into the thread's scratch, a strip of rows and columns at a
+ *                             time, and multiplied by 8 activation rows at a time. */
 #include <arm_neon.h>
 #include <string.h>
 
@@ -45,7 +45,7 @@ INLINE int32_t round_block(const float *x, float factor, int8_t *q)
 
 #include "engine/cpu/quantize_body.h"
 
-/* --- opened blocks ------------------------------------------------------------------------------------------------ */
+/* --- unpacked blocks ---------------------------------------------------------------------------------------------- */
 
 /* What a weight type does with the integer sum of a block (formulas in matmul.h). */
 enum kind {
@@ -56,14 +56,14 @@ enum kind {
 };
 
 /* A block of 32 columns of 4 rows. Of min and sub only what the kind says is there. */
-struct opened {
+struct unpacked {
     int8x16_t w[8]; /* w[v]: byte 4 r + i belongs to row r, column 4 v + i */
     float32x4_t scale, min;
     int32x4_t sub[2];
 };
 
-/* Opens block b of the quad's rows of a group. */
-typedef void open_fn(const uint8_t *group, int64_t n_cols, int64_t b, int quad, struct opened *o);
+/* Unpacks block b of the quad's rows of a group. */
+typedef void unpack_block_fn(const uint8_t *group, int64_t n_cols, int64_t b, int quad, struct unpacked *o);
 
 INLINE uint8x16_t low_nibbles(uint8x16_t v)
 {
@@ -95,7 +95,7 @@ INLINE float32x4_t unsigned_bytes(const uint8_t *p)
     return vcvtq_f32_s32(vmovl_s16(four_bytes(p, false)));
 }
 
-INLINE void open_q8_0(const uint8_t *group, int64_t n_cols, int64_t b, int quad, struct opened *o)
+INLINE void unpack_q8_0(const uint8_t *group, int64_t n_cols, int64_t b, int quad, struct unpacked *o)
 {
     const uint8_t *slices = group + pp_pack_scale_bytes(n_cols) + 8 * PP_SLICE * b + 16 * quad;
     UNROLL for (int v = 0; v < 8; v++)
@@ -103,7 +103,7 @@ INLINE void open_q8_0(const uint8_t *group, int64_t n_cols, int64_t b, int quad,
     o->scale = halves(group + 32 * b + 8 * quad);
 }
 
-INLINE void open_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, int quad, struct opened *o)
+INLINE void unpack_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, int quad, struct unpacked *o)
 {
     const uint8_t *slices = group + pp_pack_scale_bytes(n_cols) + 4 * PP_SLICE * b + 16 * quad;
     UNROLL for (int v = 0; v < 4; v++)
@@ -115,7 +115,7 @@ INLINE void open_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, int quad,
     o->scale = halves(group + 32 * b + 8 * quad);
 }
 
-INLINE void open_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, int quad, struct opened *o)
+INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, int quad, struct unpacked *o)
 {
     (void)n_cols;
     const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)(const void *)group + b / 8;
@@ -128,7 +128,7 @@ INLINE void open_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, int quad,
     o->min = vmulq_f32(halves(p->dmin + row), unsigned_bytes(p->m[sub] + row));
 }
 
-INLINE void open_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, int quad, struct opened *o)
+INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, int quad, struct unpacked *o)
 {
     (void)n_cols;
     const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)(const void *)group + b / 8;
@@ -151,7 +151,8 @@ INLINE void open_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, int quad,
 /* --- integer sums ------------------------------------------------------------------------------------------------- */
 
 /* Two rows of 8 columns are what smmla multiplies with two rows of 8 columns: pairs of activation rows lie in that
- * order in a tile, and opened blocks are brought into it. A single activation row has use for the plain order only. */
+ * order in a tile, and unpacked blocks are brought into it. A single activation row has use for the plain order
+ * only. */
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 #define IN_PAIRS(M) ((M) > 1)
 
@@ -279,9 +280,9 @@ INLINE int blocks_together(const enum kind kind)
     return kind == SUB_BLOCKS ? 2 : 1;
 }
 
-/* acc[i] += an opened block times block b of the tile; of twins the first one's sums go to `twin`, and with the second
- * one's to acc. */
-INLINE void add_block(const struct opened *o, const struct act_tile *x, int64_t b, int32x4_t *twin, const bool second,
+/* acc[i] += an unpacked block times block b of the tile; of twins the first one's sums go to `twin`, and with the
+ * second one's to acc. */
+INLINE void add_block(const struct unpacked *o, const struct act_tile *x, int64_t b, int32x4_t *twin, const bool second,
                       float32x4_t *acc, const enum kind kind, const int M)
 {
     const int8_t *q = x->q + 32 * M * b;
@@ -388,8 +389,9 @@ struct few_memory {
 _Static_assert(sizeof(struct few_memory) <= PP_MATMUL_SCRATCH, "a tile of few rows in the scratch");
 
 /* m <= M rows of y. */
-INLINE void run_few(open_fn *open, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
-                    int64_t m, float *y, int64_t y_stride, struct few_memory *memory, const enum kind kind, const int M)
+INLINE void run_few(unpack_block_fn *unpack, const struct pp_matrix *w, int64_t row0, int64_t row1,
+                    const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, struct few_memory *memory,
+                    const enum kind kind, const int M)
 {
     const struct act_memory parts = {memory->q, memory->d, memory->dsum, memory->bias};
     int64_t blocks = w->n_cols / PP_ACT_BLOCK;
@@ -409,8 +411,8 @@ INLINE void run_few(open_fn *open, const struct pp_matrix *w, int64_t row0, int6
                     int32x4_t twin[FEW];
                     UNROLL for (int j = 0; j < blocks_together(kind); j++)
                     {
-                        struct opened o;
-                        open(group, w->n_cols, block0 + b + j, k, &o);
+                        struct unpacked o;
+                        unpack(group, w->n_cols, block0 + b + j, k, &o);
                         arrange(o.w, M);
                         add_block(&o, &t, b + j, twin, j, acc + k * M, kind, M);
                         if (M > 2)
@@ -429,8 +431,8 @@ INLINE void run_few(open_fn *open, const struct pp_matrix *w, int64_t row0, int6
 
 enum { MANY = 8, STRIP_BLOCKS = 64, STRIP_GROUPS = 4 };
 
-/* struct opened in memory, arranged for tiles of more than one row */
-struct opened_block {
+/* struct unpacked in memory, arranged for tiles of more than one row */
+struct unpacked_block {
     int8_t w[8][16];
     float scale[4];
     union {
@@ -440,23 +442,23 @@ struct opened_block {
 };
 
 struct many_memory {
-    struct opened_block strip[STRIP_GROUPS][QUADS][STRIP_BLOCKS];
+    struct unpacked_block strip[STRIP_GROUPS][QUADS][STRIP_BLOCKS];
     int8_t q[STRIP_BLOCKS * MANY * 32];
     float d[STRIP_BLOCKS * MANY], dsum[STRIP_BLOCKS * MANY];
     int32_t bias[STRIP_BLOCKS * MANY];
 };
 _Static_assert(sizeof(struct many_memory) <= PP_MATMUL_SCRATCH, "a strip in the scratch");
 
-/* Opens n blocks from block0 on of the groups of rows [row0, row1). */
-INLINE void open_strip(open_fn *open, const struct pp_matrix *w, int64_t row0, int64_t row1, int64_t block0, int64_t n,
-                       struct many_memory *memory, const enum kind kind)
+/* Unpacks n blocks from block0 on of the groups of rows [row0, row1). */
+INLINE void unpack_strip(unpack_block_fn *unpack, const struct pp_matrix *w, int64_t row0, int64_t row1, int64_t block0,
+                         int64_t n, struct many_memory *memory, const enum kind kind)
 {
     for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS)
         for (int64_t b = 0; b < n; b++)
             for (int k = 0; k < QUADS; k++) {
-                struct opened_block *to = &memory->strip[(row - row0) / PP_GROUP_ROWS][k][b];
-                struct opened o;
-                open(pp_pack_group(w, row), w->n_cols, block0 + b, k, &o);
+                struct unpacked_block *to = &memory->strip[(row - row0) / PP_GROUP_ROWS][k][b];
+                struct unpacked o;
+                unpack(pp_pack_group(w, row), w->n_cols, block0 + b, k, &o);
                 arrange(o.w, MANY);
                 UNROLL for (int v = 0; v < 8; v++)
                     vst1q_s8(to->w[v], o.w[v]);
@@ -470,7 +472,7 @@ INLINE void open_strip(open_fn *open, const struct pp_matrix *w, int64_t row0, i
             }
 }
 
-INLINE void load_opened(const struct opened_block *from, struct opened *o, const enum kind kind)
+INLINE void load_unpacked(const struct unpacked_block *from, struct unpacked *o, const enum kind kind)
 {
     UNROLL for (int v = 0; v < 8; v++)
         o->w[v] = vld1q_s8(from->w[v]);
@@ -491,7 +493,7 @@ INLINE void run_strip(int64_t row0, int64_t row1, const struct pp_acts *x, int64
     const struct act_memory parts = {memory->q, memory->d, memory->dsum, memory->bias};
     struct act_tile t = make_tile(x, first, m, block0, n, parts, kind, M);
     for (int64_t row = row0; row < row1; row += 4) {
-        const struct opened_block *from = memory->strip[(row - row0) / PP_GROUP_ROWS][(row - row0) / 4 % QUADS];
+        const struct unpacked_block *from = memory->strip[(row - row0) / PP_GROUP_ROWS][(row - row0) / 4 % QUADS];
         float *out = y + first * y_stride + row;
         float32x4_t acc[MANY];
         for (int i = 0; i < M; i++)
@@ -500,8 +502,8 @@ INLINE void run_strip(int64_t row0, int64_t row1, const struct pp_acts *x, int64
             int32x4_t twin[MANY];
             UNROLL for (int j = 0; j < blocks_together(kind); j++)
             {
-                struct opened o;
-                load_opened(from + b + j, &o, kind);
+                struct unpacked o;
+                load_unpacked(from + b + j, &o, kind);
                 add_block(&o, &t, b + j, twin, j, acc, kind, M);
             }
         }
@@ -510,15 +512,16 @@ INLINE void run_strip(int64_t row0, int64_t row1, const struct pp_acts *x, int64
     }
 }
 
-INLINE void run_many(open_fn *open, const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,
-                     int64_t m, float *y, int64_t y_stride, struct many_memory *memory, const enum kind kind)
+INLINE void run_many(unpack_block_fn *unpack, const struct pp_matrix *w, int64_t row0, int64_t row1,
+                     const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, struct many_memory *memory,
+                     const enum kind kind)
 {
     int64_t blocks = w->n_cols / PP_ACT_BLOCK;
     for (int64_t row = row0; row < row1; row += STRIP_GROUPS * PP_GROUP_ROWS) {
         int64_t end = row + STRIP_GROUPS * PP_GROUP_ROWS < row1 ? row + STRIP_GROUPS * PP_GROUP_ROWS : row1;
         for (int64_t block0 = 0; block0 < blocks; block0 += STRIP_BLOCKS) {
             int64_t n = blocks - block0 < STRIP_BLOCKS ? blocks - block0 : STRIP_BLOCKS;
-            open_strip(open, w, row, end, block0, n, memory, kind);
+            unpack_strip(unpack, w, row, end, block0, n, memory, kind);
             for (int64_t i = 0; i < m; i += MANY) {
                 int64_t rows = m - i < MANY ? m - i : MANY;
                 if (rows > 4)
@@ -532,24 +535,24 @@ INLINE void run_many(open_fn *open, const struct pp_matrix *w, int64_t row0, int
     }
 }
 
-INLINE void matmul(open_fn *open, const enum kind kind, const struct pp_matrix *w, int64_t row0, int64_t row1,
+INLINE void matmul(unpack_block_fn *unpack, const enum kind kind, const struct pp_matrix *w, int64_t row0, int64_t row1,
                    const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, void *scratch)
 {
     if (m > FEW)
-        run_many(open, w, row0, row1, x, m, y, y_stride, scratch, kind);
+        run_many(unpack, w, row0, row1, x, m, y, y_stride, scratch, kind);
     else if (m > 2)
-        run_few(open, w, row0, row1, x, m, y, y_stride, scratch, kind, 4);
+        run_few(unpack, w, row0, row1, x, m, y, y_stride, scratch, kind, 4);
     else if (m == 2)
-        run_few(open, w, row0, row1, x, m, y, y_stride, scratch, kind, 2);
+        run_few(unpack, w, row0, row1, x, m, y, y_stride, scratch, kind, 2);
     else
-        run_few(open, w, row0, row1, x, m, y, y_stride, scratch, kind, 1);
+        run_few(unpack, w, row0, row1, x, m, y, y_stride, scratch, kind, 1);
 }
 
 #define PRODUCTS(type, kind)                                                                                          \
     static void matmul_##type(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x,         \
                               int64_t m, float *y, int64_t y_stride, void *scratch)                                   \
     {                                                                                                                 \
-        matmul(open_##type, kind, w, row0, row1, x, m, y, y_stride, scratch);                                         \
+        matmul(unpack_##type, kind, w, row0, row1, x, m, y, y_stride, scratch);                                       \
     }
 
 PRODUCTS(q8_0, BYTES)

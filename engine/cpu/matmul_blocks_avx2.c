@@ -1,6 +1,7 @@
 /* matmul_blocks_avx2.c - the products for AVX2 of the types that have heads and bodies (pack.h). A few activation rows
- * meet a block's weights as these are opened, in registers. For more a piece of a group is unpacked into a tile, which
- * lies in the first cache, and then multiplied: those products know forms of tiles, not types (matmul_avx2_tiles.h). */
+ * meet a block's weights as these are unpacked, in registers. For more a piece of a group is unpacked into a tile,
+ * which lies in the first cache, and then multiplied: those products know forms of tiles, not types
+ * (matmul_avx2_tiles.h). */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -18,7 +19,7 @@
 
 enum { FEW_ROWS = 8 /* at most */, FEWEST_ROWS = 2 };
 
-/* --- opening ------------------------------------------------------------------------------------------------------ */
+/* --- unpacking ---------------------------------------------------------------------------------------------------- */
 
 #define PP_GATHERS 0
 #include "engine/cpu/unpack_rows_avx2.h"
@@ -33,7 +34,7 @@ INLINE __m256i twice(ivec v)
     return _mm256_blend_epi16((__m256i)v, _mm256_slli_epi32((__m256i)v, 16), 0xaa);
 }
 
-INLINE void put_bytes(struct byte_block *to, const struct opened *o, int h)
+INLINE void put_bytes(struct byte_block *to, const struct unpacked *o, int h)
 {
     const __m256i ones = _mm256_set1_epi8(1);
     __m256i sum = _mm256_setzero_si256();
@@ -55,7 +56,7 @@ INLINE void put_bytes(struct byte_block *to, const struct opened *o, int h)
 }
 
 /* Of 16 columns, or of all. */
-INLINE __m256 min_of(const struct opened *o, const int half)
+INLINE __m256 min_of(const struct unpacked *o, const int half)
 {
     return _mm256_mul_ps((__m256)o->min, _mm256_cvtepi32_ps((__m256i)o->m[half]));
 }
@@ -71,7 +72,7 @@ INLINE __m256i upper_words(__m256i a, __m256i b)
     return _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xaa);
 }
 
-INLINE void put_pairs(struct pair_block *to, const struct opened *o, int h)
+INLINE void put_pairs(struct pair_block *to, const struct unpacked *o, int h)
 {
     _mm256_store_ps(to->d + 8 * h, (__m256)o->d);
     UNROLL for (int v = 0; v < 4; v++)
@@ -86,7 +87,7 @@ INLINE void put_pairs(struct pair_block *to, const struct opened *o, int h)
 }
 
 /* Fives, too; scales and minima are whole. */
-INLINE void put_nibbles(struct nibble_block *to, const struct opened *o, int h)
+INLINE void put_nibbles(struct nibble_block *to, const struct unpacked *o, int h)
 {
     _mm256_store_ps(to->d + 8 * h, (__m256)o->d);
     _mm256_store_ps(to->min + 8 * h, (__m256)o->min);
@@ -94,7 +95,7 @@ INLINE void put_nibbles(struct nibble_block *to, const struct opened *o, int h)
         _mm256_store_si256((__m256i *)(to->q[v] + 32 * h), (__m256i)o->w[v]);
 }
 
-INLINE void put_words(struct word_block *to, const struct opened *o, int h)
+INLINE void put_words(struct word_block *to, const struct unpacked *o, int h)
 {
     _mm256_store_ps(to->d + 8 * h, (__m256)o->d);
     UNROLL for (int v = 0; v < 8; v++)
@@ -107,7 +108,7 @@ INLINE void put_words(struct word_block *to, const struct opened *o, int h)
 }
 
 /* Magnitudes of IQ3_XXS, all even and 62 at most, in twos. */
-INLINE void halve(struct opened *o)
+INLINE void halve(struct unpacked *o)
 {
     UNROLL for (int v = 0; v < 8; v++)
         o->w[v] >>= 1;
@@ -145,35 +146,35 @@ INLINE enum tile_form form_of(uint32_t type)
     }
 }
 
-#define UNPACK(TYPE, name)                                                                            \
-    static void unpack_##name(const uint8_t *group, int64_t n_cols, int64_t b, void *block)            \
-    {                                                                                                 \
-        struct packed_at p = packed_at(PP_TYPE_##TYPE, group, n_cols, b);                              \
-        struct indexes n[2][INDEXES];                                                                 \
-        UNROLL for (int h = 0; h < 2; h++)                                                            \
-            join(PP_TYPE_##TYPE, p, ROWS *h, n[h]);                                                   \
-        UNROLL for (int h = 0; h < 2; h++)                                                            \
-        {                                                                                             \
-            struct opened o;                                                                          \
-            p.indexes = n[h];                                                                         \
-            open_##name(p, ROWS *h, &o);                                                              \
-            if (PP_TYPE_##TYPE == PP_TYPE_IQ3_XXS)                                                    \
-                halve(&o);                                                                            \
-            open_signed(PP_TYPE_##TYPE, &o);                                                          \
-            if (form_of(PP_TYPE_##TYPE) == WORDS)                                                     \
-                put_words(block, &o, h);                                                              \
-            else if (form_of(PP_TYPE_##TYPE) == PAIR_TWINS)                                           \
-                put_pairs(block, &o, h);                                                              \
-            else if (pp_type_has_min(PP_TYPE_##TYPE))                                                 \
-                put_nibbles(block, &o, h);                                                            \
-            else                                                                                      \
-                put_bytes(block, &o, h);                                                              \
-        }                                                                                             \
+#define UNPACK_TILE(TYPE, name)                                                                  \
+    static void unpack_tile_##name(const uint8_t *group, int64_t n_cols, int64_t b, void *block) \
+    {                                                                                            \
+        struct packed_at p = packed_at(PP_TYPE_##TYPE, group, n_cols, b);                        \
+        struct indexes n[2][INDEXES];                                                            \
+        UNROLL for (int h = 0; h < 2; h++)                                                       \
+            join(PP_TYPE_##TYPE, p, ROWS *h, n[h]);                                              \
+        UNROLL for (int h = 0; h < 2; h++)                                                       \
+        {                                                                                        \
+            struct unpacked o;                                                                   \
+            p.indexes = n[h];                                                                    \
+            unpack_##name(p, ROWS *h, &o);                                                       \
+            if (PP_TYPE_##TYPE == PP_TYPE_IQ3_XXS)                                               \
+                halve(&o);                                                                       \
+            make_signed(PP_TYPE_##TYPE, &o);                                                     \
+            if (form_of(PP_TYPE_##TYPE) == WORDS)                                                \
+                put_words(block, &o, h);                                                         \
+            else if (form_of(PP_TYPE_##TYPE) == PAIR_TWINS)                                      \
+                put_pairs(block, &o, h);                                                         \
+            else if (pp_type_has_min(PP_TYPE_##TYPE))                                            \
+                put_nibbles(block, &o, h);                                                       \
+            else                                                                                 \
+                put_bytes(block, &o, h);                                                         \
+        }                                                                                        \
     }
-PP_BLOCK_TYPES(UNPACK)
-#undef UNPACK
+PP_BLOCK_TYPES(UNPACK_TILE)
+#undef UNPACK_TILE
 
-#define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = unpack_##name,
+#define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = unpack_tile_##name,
 static unpack_fn *const unpackers[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
 #undef ENTRY
 
@@ -209,7 +210,7 @@ INLINE int slices_of_words(const uint32_t type)
 }
 
 /* The products of slices v to v + n - 1 with a row, in pairs of 16 bits. */
-INLINE __m256i few_words(const uint32_t type, const struct opened *o, const int8_t *q, const int v, const int n)
+INLINE __m256i few_words(const uint32_t type, const struct unpacked *o, const int8_t *q, const int v, const int n)
 {
     __m256i words = _mm256_setzero_si256();
     UNROLL for (int k = v; k < v + n; k++)
@@ -224,7 +225,7 @@ INLINE __m256i few_words(const uint32_t type, const struct opened *o, const int8
 }
 
 /* Two products of 15 * 127 a slice and part. */
-INLINE __m256i few_wide(const struct opened *o, const int8_t *q)
+INLINE __m256i few_wide(const struct unpacked *o, const int8_t *q)
 {
     __m256i low = _mm256_setzero_si256(), high = low;
     UNROLL for (int k = 0; k < 8; k++)
@@ -238,7 +239,7 @@ INLINE __m256i few_wide(const struct opened *o, const int8_t *q)
 
 /* A block of 8 weight rows as it meets activation rows. */
 struct few_weights {
-    struct opened o;
+    struct unpacked o;
     __m256i sc[2], pair; /* of blocks with two scales: twice each, and both */
     __m256 min[2];
 };
@@ -283,13 +284,13 @@ INLINE __m256i both(ivec low, ivec high)
     return _mm256_blend_epi16((__m256i)low, _mm256_slli_epi32((__m256i)high, 16), 0xaa);
 }
 
-/* A block's rows from `row` on, opened. n: the joined indexes of the block of the file that it is in. */
-INLINE void few_open(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t b, const int h,
-                     struct indexes n[SUBS][INDEXES], struct few_weights *w)
+/* A block's rows from `row` on, unpacked. n: the joined indexes of the block of the file that it is in. */
+INLINE void few_unpack(const uint32_t type, unpack_block_fn *unpack, const uint8_t *group, int64_t n_cols, int64_t b,
+                       const int h, struct indexes n[SUBS][INDEXES], struct few_weights *w)
 {
     struct packed_at p = packed_at(type, group, n_cols, b);
     p.indexes = is_joined(type) ? n[p.sub] : NULL;
-    open(p, ROWS * h, &w->o);
+    unpack(p, ROWS * h, &w->o);
     if (pp_type_halved(type)) {
         w->sc[0] = twice(w->o.sc[0]);
         w->sc[1] = twice(w->o.sc[1]);
@@ -300,7 +301,7 @@ INLINE void few_open(const uint32_t type, open_fn *open, const uint8_t *group, i
 }
 
 /* A group of 16 rows, of which `live` are, over the tile's columns, with m rows; M: m where that is a constant. */
-INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t live,
+INLINE void few_group(const uint32_t type, unpack_block_fn *unpack, const uint8_t *group, int64_t n_cols, int64_t live,
                       const struct act_tile *x, float *y, int64_t y_stride, int64_t m, const int M)
 {
     struct indexes n[2][SUBS][INDEXES];
@@ -326,7 +327,7 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
             {
                 if (h == 0)
                     stream_blocks_ahead(type, group, n_cols, x->block0 + b + t, x->how);
-                few_open(type, open, group, n_cols, x->block0 + b + t, h, n[h], &w[t]);
+                few_unpack(type, unpack, group, n_cols, x->block0 + b + t, h, n[h], &w[t]);
                 for (int64_t i = 0; i < rows; i++) {
                     const __m256i sum = few_sum(type, &w[t], x, (b + t) * rows + i);
                     isum[i] = t ? _mm256_add_epi32(isum[i], sum) : sum;
@@ -347,16 +348,16 @@ INLINE void few_group(const uint32_t type, open_fn *open, const uint8_t *group, 
     }
 }
 
-INLINE void few_groups(const uint32_t type, open_fn *open, const struct pp_matrix *w, int64_t row0, int64_t row1,
-                       const struct act_tile *x, int64_t m, float *y, int64_t y_stride)
+INLINE void few_groups(const uint32_t type, unpack_block_fn *unpack, const struct pp_matrix *w, int64_t row0,
+                       int64_t row1, const struct act_tile *x, int64_t m, float *y, int64_t y_stride)
 {
     for (int64_t row = row0; row < row1; row += PP_GROUP_ROWS) {
         const uint8_t *group = pp_pack_group(w, row);
         const int64_t live = row1 - row < PP_GROUP_ROWS ? row1 - row : PP_GROUP_ROWS;
         if (m == 1)
-            few_group(type, open, group, w->n_cols, live, x, y + row, y_stride, 1, 1);
+            few_group(type, unpack, group, w->n_cols, live, x, y + row, y_stride, 1, 1);
         else
-            few_group(type, open, group, w->n_cols, live, x, y + row, y_stride, m, 0);
+            few_group(type, unpack, group, w->n_cols, live, x, y + row, y_stride, m, 0);
     }
 }
 
@@ -367,7 +368,7 @@ typedef void few_fn(const struct pp_matrix *w, int64_t row0, int64_t row1, const
     static void few_##name(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct act_tile *x,        \
                            int64_t m, float *y, int64_t y_stride)                                                  \
     {                                                                                                              \
-        few_groups(PP_TYPE_##TYPE, open_##name, w, row0, row1, x, m, y, y_stride);                                 \
+        few_groups(PP_TYPE_##TYPE, unpack_##name, w, row0, row1, x, m, y, y_stride);                               \
     }
 PP_BLOCK_TYPES(FEW)
 #undef FEW

@@ -1,5 +1,5 @@
 /* matmul_blocks_neon.c - the products for AArch64 of the types that have heads and bodies (pack.h), for all of its
- * sets. Blocks of 4 weight rows are opened into the thread's scratch, a strip of columns at a time, and meet the
+ * sets. Blocks of 4 weight rows are unpacked into the thread's scratch, a strip of columns at a time, and meet the
  * activations 4 rows at a time. */
 #if defined(__aarch64__)
 
@@ -11,7 +11,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* --- opening ------------------------------------------------------------------------------------------------------ */
+/* --- unpacking ---------------------------------------------------------------------------------------------------- */
 
 enum { ROWS = 4 };
 typedef uint32_t uvec __attribute__((vector_size(16)));
@@ -74,7 +74,7 @@ INLINE uvec spread_byte(uvec v, const int k)
 
 enum { STRIP = 64 /* blocks */, MOST_ACTS = 4 };
 
-/* What is kept of struct opened; w is signed. */
+/* What is kept of struct unpacked; w is signed. */
 struct strip_block {
     uvec w[8];
     fvec d, min[2]; /* the second minimum where a block has two */
@@ -83,7 +83,7 @@ struct strip_block {
 
 _Static_assert(STRIP * sizeof(struct strip_block) <= PP_MATMUL_SCRATCH, "a thread's scratch");
 
-INLINE void put_strip(struct strip_block *to, const struct opened *o)
+INLINE void put_strip(struct strip_block *to, const struct unpacked *o)
 {
     memcpy(to->w, o->w, sizeof to->w);
     to->d = o->d;
@@ -134,7 +134,7 @@ INLINE float32x4_t less_minima(const struct strip_block *o, const int8_t *q, flo
     return acc;
 }
 
-/* acc [M] += n opened blocks with M rows from x on, whose blocks begin at block0. */
+/* acc [M] += n unpacked blocks with M rows from x on, whose blocks begin at block0. */
 INLINE void strip_product(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
                           float32x4_t *acc, const struct way way, const int M)
 {
@@ -185,25 +185,25 @@ INLINE void all_rows(const struct strip_block *o, int64_t n, const struct pp_act
 
 /* --- types -------------------------------------------------------------------------------------------------------- */
 
-typedef void open_strip_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int row,
-                           struct strip_block *o);
+typedef void unpack_strip_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int row,
+                             struct strip_block *o);
 
-#define OPEN_STRIP(TYPE, name)                                                                                     \
+#define UNPACK_STRIP(TYPE, name)                                                                                   \
     static void strip_##name(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int row,                  \
                              struct strip_block *o)                                                                \
     {                                                                                                              \
         for (int64_t end = b + n; b < end; b++) {                                                                  \
-            struct opened all;                                                                                     \
-            open_one(PP_TYPE_##TYPE, open_##name, packed_at(PP_TYPE_##TYPE, group, n_cols, b), row, &all);         \
-            open_signed(PP_TYPE_##TYPE, &all);                                                                     \
+            struct unpacked all;                                                                                   \
+            unpack_one(PP_TYPE_##TYPE, unpack_##name, packed_at(PP_TYPE_##TYPE, group, n_cols, b), row, &all);     \
+            make_signed(PP_TYPE_##TYPE, &all);                                                                     \
             put_strip(o++, &all);                                                                                  \
         }                                                                                                          \
     }
-PP_BLOCK_TYPES(OPEN_STRIP)
-#undef OPEN_STRIP
+PP_BLOCK_TYPES(UNPACK_STRIP)
+#undef UNPACK_STRIP
 
 #define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = strip_##name,
-static open_strip_fn *const openers[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
+static unpack_strip_fn *const unpackers[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
 #undef ENTRY
 
 void pp_matmul_blocks_neon(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
@@ -214,7 +214,7 @@ void pp_matmul_blocks_neon(const struct pp_matrix *w, int64_t row0, int64_t row1
     for (int64_t row = row0; row < row1; row += ROWS)
         for (int64_t b = 0; b < n_blocks; b += STRIP) {
             int64_t n = n_blocks - b < STRIP ? n_blocks - b : STRIP, live = row1 - row < ROWS ? row1 - row : ROWS;
-            openers[w->type](pp_pack_group(w, row), w->n_cols, b, n, (int)(row % PP_GROUP_ROWS), o);
+            unpackers[w->type](pp_pack_group(w, row), w->n_cols, b, n, (int)(row % PP_GROUP_ROWS), o);
 #define ALL_ROWS(n_mins, together) \
     all_rows(o, n, x, m, b, y + row, y_stride, live, (const struct way){n_mins, together})
             if (pp_type_twins(w->type) && pp_type_has_min(w->type))

@@ -63,24 +63,24 @@ static uvec spread_byte(uvec v, int k)
 
 #include "engine/cpu/unpack_body.h"
 
-static void open_block(uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int lane, struct opened *o)
+static void unpack_block(uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int lane, struct unpacked *o)
 {
     const struct packed_at p = packed_at(type, group, n_cols, b);
-#define PP_OPEN(TYPE, name)        \
-    case PP_TYPE_##TYPE:           \
-        open_one(PP_TYPE_##TYPE, open_##name, p, lane, o); \
-        open_signed(PP_TYPE_##TYPE, o); \
+#define UNPACK_CASE(TYPE, name)                                \
+    case PP_TYPE_##TYPE:                                       \
+        unpack_one(PP_TYPE_##TYPE, unpack_##name, p, lane, o); \
+        make_signed(PP_TYPE_##TYPE, o);                        \
         break;
     switch (type) {
-        PP_BLOCK_TYPES(PP_OPEN)
+        PP_BLOCK_TYPES(UNPACK_CASE)
     default:
         memset(o, 0, sizeof *o);
     }
-#undef PP_OPEN
+#undef UNPACK_CASE
 }
 
-/* Weights of an opened block, by their scales. */
-static void scaled_weights(const struct opened *o, int32_t w[32])
+/* Weights of an unpacked block, by their scales. */
+static void scaled_weights(const struct unpacked *o, int32_t w[32])
 {
     for (int k = 0; k < 32; k++) {
         int8_t one;
@@ -106,7 +106,7 @@ static int32_t sum_of(const int8_t *q, int n)
 }
 
 /* What a block's minima take from acc. */
-static float less_minima(uint32_t type, const struct opened *o, const int8_t *q, float d, float acc)
+static float less_minima(uint32_t type, const struct unpacked *o, const int8_t *q, float d, float acc)
 {
     if (!pp_type_halved(type))
         return fmaf(-o->min[0], d * (float)sum_of(q, 32), acc);
@@ -115,7 +115,7 @@ static float less_minima(uint32_t type, const struct opened *o, const int8_t *q,
     return acc;
 }
 
-/* Activation rows that meet what was opened once. */
+/* Activation rows that meet what was unpacked once. */
 enum { ACTS = 32 };
 
 /* See matmul.h. acc [m]: of the activation rows from i0 on, at most ACTS. */
@@ -126,10 +126,10 @@ static void dots(uint32_t type, const uint8_t *group, int lane, int64_t n_cols, 
     for (int64_t i = 0; i < m; i++)
         acc[i] = 0;
     for (int64_t b = 0; b < n_cols / 32; b += together) {
-        struct opened o[2];
+        struct unpacked o[2];
         int32_t w[2][32];
         for (int t = 0; t < together; t++) {
-            open_block(type, group, n_cols, b + t, lane, &o[t]);
+            unpack_block(type, group, n_cols, b + t, lane, &o[t]);
             scaled_weights(&o[t], w[t]);
         }
         for (int64_t i = 0; i < m; i++) {

@@ -24,7 +24,7 @@
 /* A block of 32 columns of ROWS rows. A weight is (d * sc[column / 16]) * w, and where a type has minima less
  * min * m[column / 16]. w comes from 0 on, with pp_type_offset(type) too much; of code books as its magnitude and where
  * it is negative. What a caller does not use, costs nothing. */
-struct opened {
+struct unpacked {
     uvec w[8];     /* w[v]: byte 4 r + i belongs to row r, column 4 v + i */
     uvec high[8];  /* likewise; pp_type_wide(type): w as low + 16 high, each below 16 */
     uvec low[8];
@@ -35,11 +35,11 @@ struct opened {
 
 typedef int8_t sbvec __attribute__((vector_size(4 * ROWS)));
 
-#ifndef OPEN
-#define OPEN static inline __attribute__((always_inline))
+#ifndef UNPACK
+#define UNPACK static inline __attribute__((always_inline))
 #endif
-#ifndef OPEN_UNROLL
-#define OPEN_UNROLL _Pragma("GCC unroll 16")
+#ifndef UNPACK_UNROLL
+#define UNPACK_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 /* Where a block's numbers are. */
@@ -49,7 +49,7 @@ struct packed_at {
     const struct indexes *indexes; /* of code books with more than 256 entries: what join() has made for its rows */
 };
 
-OPEN struct packed_at packed_at(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b)
+UNPACK struct packed_at packed_at(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b)
 {
     const struct pp_pack_shape s = pp_pack_shape(type);
     const size_t subs = (size_t)s.block / 32, block = (size_t)b / subs;
@@ -58,7 +58,7 @@ OPEN struct packed_at packed_at(const uint32_t type, const uint8_t *group, int64
                               (unsigned)((size_t)b % subs), NULL};
 }
 
-OPEN uvec load_u(const void *p)
+UNPACK uvec load_u(const void *p)
 {
     uvec v;
     memcpy(&v, __builtin_assume_aligned(p, 4 * ROWS), sizeof v);
@@ -66,25 +66,25 @@ OPEN uvec load_u(const void *p)
 }
 
 /* mask in every byte */
-OPEN uvec bytes_of(uint32_t mask)
+UNPACK uvec bytes_of(uint32_t mask)
 {
     return (uvec){0} + mask * 0x01010101u;
 }
 
-OPEN void open_scales(struct opened *o, fvec d)
+UNPACK void set_scale(struct unpacked *o, fvec d)
 {
     o->d = d;
     o->min = d;
-    OPEN_UNROLL for (int k = 0; k < 2; k++)
+    UNPACK_UNROLL for (int k = 0; k < 2; k++)
         o->sc[k] = o->m[k] = (ivec){0} + 1;
 }
 
 /* --- bit planes --------------------------------------------------------------------------------------------------- */
 
 /* low: 4 slices, columns 4 v + i in their low nibbles, 16 + 4 v + i in the high ones */
-OPEN void open_nibbles(const uint8_t *low, int row, uvec *w)
+UNPACK void unpack_nibbles(const uint8_t *low, int row, uvec *w)
 {
-    OPEN_UNROLL for (int v = 0; v < 4; v++)
+    UNPACK_UNROLL for (int v = 0; v < 4; v++)
     {
         uvec two = load_u(low + PP_SLICE * v + 4 * row);
         w[v] = two & bytes_of(15);
@@ -93,18 +93,18 @@ OPEN void open_nibbles(const uint8_t *low, int row, uvec *w)
 }
 
 /* two: 2 slices, columns 4 (k + 2 j) + i of slice k in bits 2 j and 2 j + 1 */
-OPEN void open_pairs(const uint8_t *two, int row, uvec *w)
+UNPACK void unpack_pairs(const uint8_t *two, int row, uvec *w)
 {
-    OPEN_UNROLL for (int k = 0; k < 2; k++)
+    UNPACK_UNROLL for (int k = 0; k < 2; k++)
     {
         uvec four = load_u(two + PP_SLICE * k + 4 * row);
-        OPEN_UNROLL for (int j = 0; j < 4; j++)
+        UNPACK_UNROLL for (int j = 0; j < 4; j++)
             w[k + 2 * j] = four >> 2 * j & bytes_of(3);
     }
 }
 
 /* See pack.h. */
-OPEN void open_threes(const uint8_t *three, int row, uvec *w)
+UNPACK void unpack_threes(const uint8_t *three, int row, uvec *w)
 {
     const uvec s0 = load_u(three + 4 * row), s1 = load_u(three + PP_SLICE + 4 * row);
     const uvec s2 = load_u(three + 2 * PP_SLICE + 4 * row);
@@ -118,10 +118,10 @@ OPEN void open_threes(const uint8_t *three, int row, uvec *w)
     w[7] = (s1 >> 6 & bytes_of(3)) | (s2 >> 5 & bytes_of(4));
 }
 
-OPEN void open_fives(const uint8_t *five, int row, uvec *w)
+UNPACK void unpack_fives(const uint8_t *five, int row, uvec *w)
 {
     uvec s[5];
-    OPEN_UNROLL for (int v = 0; v < 5; v++)
+    UNPACK_UNROLL for (int v = 0; v < 5; v++)
     {
         s[v] = load_u(five + PP_SLICE * v + 4 * row);
         w[v] = s[v] & bytes_of(31);
@@ -131,22 +131,22 @@ OPEN void open_fives(const uint8_t *five, int row, uvec *w)
     w[7] = (s[2] >> 5 & bytes_of(7)) | (s[3] >> 4 & bytes_of(8)) | (s[4] >> 3 & bytes_of(16));
 }
 
-OPEN void open_table(const uvec *code, const uint8_t *table, uvec *w)
+UNPACK void unpack_table(const uvec *code, const uint8_t *table, uvec *w)
 {
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
+    UNPACK_UNROLL for (int v = 0; v < 8; v++)
         w[v] = lookup16(table, code[v]);
 }
 
 /* Of columns 4 v to 4 v + 3: the highest bit of a byte says that w is to be negated. */
-OPEN uvec signs_of(const struct opened *o, const int v)
+UNPACK uvec signs_of(const struct unpacked *o, const int v)
 {
     return o->signs << (7 - PP_SIGN_BIT(v));
 }
 
 /* The weights themselves, in signed bytes. */
-OPEN void open_signed(const uint32_t type, struct opened *o)
+UNPACK void make_signed(const uint32_t type, struct unpacked *o)
 {
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
+    UNPACK_UNROLL for (int v = 0; v < 8; v++)
     {
         if (pp_type_signs(type)) {
             const bvec minus = (bvec)((sbvec)signs_of(o, v) < 0);
@@ -156,33 +156,33 @@ OPEN void open_signed(const uint32_t type, struct opened *o)
     }
 }
 
-OPEN void open_q4_1(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_q4_1(struct packed_at p, int row, struct unpacked *o)
 {
-    open_nibbles(p.body, row, o->w);
-    open_scales(o, rows_f16(p.head + 2 * row));
+    unpack_nibbles(p.body, row, o->w);
+    set_scale(o, rows_f16(p.head + 2 * row));
     o->min = -rows_f16(p.head + 32 + 2 * row);
 }
 
-OPEN void open_q5_0(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_q5_0(struct packed_at p, int row, struct unpacked *o)
 {
-    open_fives(p.body, row, o->w);
-    open_scales(o, rows_f16(p.head + 2 * row));
+    unpack_fives(p.body, row, o->w);
+    set_scale(o, rows_f16(p.head + 2 * row));
 }
 
-OPEN void open_q5_1(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_q5_1(struct packed_at p, int row, struct unpacked *o)
 {
-    open_fives(p.body, row, o->w);
-    open_scales(o, rows_f16(p.head + 2 * row));
+    unpack_fives(p.body, row, o->w);
+    set_scale(o, rows_f16(p.head + 2 * row));
     o->min = -rows_f16(p.head + 32 + 2 * row);
 }
 
-OPEN void open_q2_k(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_q2_k(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_q2_k_pack *k = (const void *)p.body;
-    open_pairs(k->q[p.sub][0], row, o->w);
-    open_scales(o, rows_f16(p.head + 2 * row));
+    unpack_pairs(k->q[p.sub][0], row, o->w);
+    set_scale(o, rows_f16(p.head + 2 * row));
     o->min = rows_f16(p.head + 32 + 2 * row);
-    OPEN_UNROLL for (unsigned half = 0; half < 2; half++)
+    UNPACK_UNROLL for (unsigned half = 0; half < 2; half++)
     {
         uvec both = rows_u8(k->scales[2 * p.sub + half] + row);
         o->sc[half] = (ivec)(both & 15);
@@ -190,21 +190,21 @@ OPEN void open_q2_k(struct packed_at p, int row, struct opened *o)
     }
 }
 
-OPEN void open_q3_k(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_q3_k(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_q3_k_pack *k = (const void *)p.body;
-    open_threes(k->three[p.sub][0], row, o->w);
-    open_scales(o, rows_f16(p.head + 2 * row));
-    OPEN_UNROLL for (unsigned half = 0; half < 2; half++)
+    unpack_threes(k->three[p.sub][0], row, o->w);
+    set_scale(o, rows_f16(p.head + 2 * row));
+    UNPACK_UNROLL for (unsigned half = 0; half < 2; half++)
         o->sc[half] = rows_s8(k->sc[2 * p.sub + half] + row);
 }
 
-OPEN void open_q5_k(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_q5_k(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_q5_k_pack *k = (const void *)p.body;
-    open_fives(k->five[p.sub][0], row, o->w);
+    unpack_fives(k->five[p.sub][0], row, o->w);
     const ivec scale = (ivec)rows_u8(k->sc[p.sub] + row), min = (ivec)rows_u8(k->m[p.sub] + row);
-    open_scales(o, rows_f16(p.head + 2 * row) * __builtin_convertvector(scale, fvec));
+    set_scale(o, rows_f16(p.head + 2 * row) * __builtin_convertvector(scale, fvec));
     o->min = rows_f16(p.head + 32 + 2 * row) * __builtin_convertvector(min, fvec);
 }
 
@@ -216,43 +216,43 @@ static const uint8_t iq4_from_0[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141
 static const uint8_t iq4_low[16] = {1, 8, 13, 15, 15, 13, 10, 6, 1, 13, 9, 6, 5, 5, 9, 1};
 static const uint8_t iq4_high[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 8, 9, 10, 11, 12, 13, 15};
 
-OPEN void open_iq4(const uint8_t *low, int row, struct opened *o)
+UNPACK void unpack_iq4(const uint8_t *low, int row, struct unpacked *o)
 {
     uvec code[8];
-    open_nibbles(low, row, code);
-    open_table(code, iq4_from_0, o->w);
-    open_table(code, iq4_low, o->low);
-    open_table(code, iq4_high, o->high);
+    unpack_nibbles(low, row, code);
+    unpack_table(code, iq4_from_0, o->w);
+    unpack_table(code, iq4_low, o->low);
+    unpack_table(code, iq4_high, o->high);
 }
 
-OPEN void open_iq4_nl(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_iq4_nl(struct packed_at p, int row, struct unpacked *o)
 {
-    open_iq4(p.body, row, o);
-    open_scales(o, rows_f16(p.head + 2 * row));
+    unpack_iq4(p.body, row, o);
+    set_scale(o, rows_f16(p.head + 2 * row));
 }
 
-OPEN void open_iq4_xs(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_iq4_xs(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_iq4_xs_pack *k = (const void *)p.body;
-    open_iq4(k->low[p.sub][0], row, o);
+    unpack_iq4(k->low[p.sub][0], row, o);
     const ivec scale = rows_s8(k->sc[p.sub] + row);
-    open_scales(o, rows_f16(p.head + 2 * row) * __builtin_convertvector(scale, fvec));
+    set_scale(o, rows_f16(p.head + 2 * row) * __builtin_convertvector(scale, fvec));
 }
 
-OPEN void open_mxfp4(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_mxfp4(struct packed_at p, int row, struct unpacked *o)
 {
     uvec code[8];
-    open_nibbles(p.body, row, code);
-    open_table(code, mxfp4_from_0, o->w);
+    unpack_nibbles(p.body, row, code);
+    unpack_table(code, mxfp4_from_0, o->w);
     uvec e = rows_u8(p.head + row), tiny = (uvec)((ivec)e < 2); /* 2^-128 and 2^-127 have no exponent's bits */
     uvec bits = (tiny & (e + 1) << 21) | (~tiny & (e - 1) << 23);
-    open_scales(o, (fvec)bits);
+    set_scale(o, (fvec)bits);
 }
 
 /* --- ternary types ------------------------------------------------------------------------------------------------ */
 
 /* Digit k of four numbers: see TQ1_0 in quant_blocks.h. A byte q has 3 q >> 8 = (q >= 86) + (q >= 171). */
-OPEN uvec ternary_digits(uvec four, int k)
+UNPACK uvec ternary_digits(uvec four, int k)
 {
     bvec q = (bvec)four;
     for (; k > 0; k--)
@@ -260,10 +260,10 @@ OPEN uvec ternary_digits(uvec four, int k)
     return (uvec)((bvec){0} - (bvec)(q >= 86) - (bvec)(q >= 171));
 }
 
-OPEN void open_tq1_0(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_tq1_0(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_tq1_0_pack *k = (const void *)p.body;
-    OPEN_UNROLL for (int v = 0; v < 4; v++)
+    UNPACK_UNROLL for (int v = 0; v < 4; v++)
     {
         const bool first = p.sub < 5, last = p.sub == 7;
         const int digit = first ? (int)p.sub : 2 * ((int)p.sub - 5);
@@ -271,13 +271,13 @@ OPEN void open_tq1_0(struct packed_at p, int row, struct opened *o)
         o->w[v + 4] = ternary_digits(load_u((first ? k->q[4 + v] : last ? k->high : k->q[8 + v]) + 4 * row),
                                      first ? digit : last ? v : digit + 1);
     }
-    open_scales(o, rows_f16(p.head + 2 * row));
+    set_scale(o, rows_f16(p.head + 2 * row));
 }
 
-OPEN void open_tq2_0(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_tq2_0(struct packed_at p, int row, struct unpacked *o)
 {
-    open_pairs(p.body + 2 * PP_SLICE * p.sub, row, o->w);
-    open_scales(o, rows_f16(p.head + 2 * row));
+    unpack_pairs(p.body + 2 * PP_SLICE * p.sub, row, o->w);
+    set_scale(o, rows_f16(p.head + 2 * row));
 }
 
 /* --- code books --------------------------------------------------------------------------------------------------- */
@@ -287,19 +287,19 @@ OPEN void open_tq2_0(struct packed_at p, int row, struct opened *o)
 enum { INDEXES = 2 };
 
 /* 1 where a byte has bits of mask. */
-OPEN uvec any_bit(uvec bytes, uint32_t mask)
+UNPACK uvec any_bit(uvec bytes, uint32_t mask)
 {
     return (uvec)((bvec)(bytes & ((uvec){0} + mask)) != 0) & bytes_of(1);
 }
 
-OPEN void join_iq2_xs(struct packed_at p, int row, struct indexes *to)
+UNPACK void join_iq2_xs(struct packed_at p, int row, struct indexes *to)
 {
     const struct pp_iq2_xs_pack *k = (const void *)p.body;
     const uvec high = spread_byte(load_u(k->q[p.sub].word + 4 * row), 3);
     join_indexes(load_u(k->q[p.sub].index + 4 * row), any_bit(high, 0x80402010), to);
 }
 
-OPEN void join_iq2_s(struct packed_at p, int row, struct indexes *to)
+UNPACK void join_iq2_s(struct packed_at p, int row, struct indexes *to)
 {
     const struct pp_iq2_s_pack *k = (const void *)p.body;
     uvec high = rows_u8(k->high[p.sub] + row);
@@ -307,7 +307,7 @@ OPEN void join_iq2_s(struct packed_at p, int row, struct indexes *to)
     join_indexes(load_u(k->q[p.sub].index + 4 * row), (high | high << 12) & bytes_of(3), to);
 }
 
-OPEN void join_iq3_s(struct packed_at p, int row, struct indexes *to)
+UNPACK void join_iq3_s(struct packed_at p, int row, struct indexes *to)
 {
     const struct pp_iq3_s_pack *k = (const void *)p.body;
     const uvec high = spread_byte(rows_u8(k->high[p.sub] + row), 0);
@@ -315,29 +315,29 @@ OPEN void join_iq3_s(struct packed_at p, int row, struct indexes *to)
     join_indexes(load_u(k->q[p.sub].index[1] + 4 * row), any_bit(high, 0x80402010), to + 1);
 }
 
-OPEN void join_iq1_s(struct packed_at p, int row, struct indexes *to)
+UNPACK void join_iq1_s(struct packed_at p, int row, struct indexes *to)
 {
     const struct pp_iq1_s_pack *k = (const void *)p.body;
     const uvec high = rows_u16(k->high[p.sub] + row);
     join_indexes(load_u(k->index[p.sub] + 4 * row), (high | high << 12) & bytes_of(7), to);
 }
 
-OPEN void join_iq1_m(struct packed_at p, int row, struct indexes *to)
+UNPACK void join_iq1_m(struct packed_at p, int row, struct indexes *to)
 {
     const struct pp_iq1_m_pack *k = (const void *)p.body;
     const uvec high = rows_u16(k->high[p.sub] + row);
     join_indexes(load_u(k->index[p.sub] + 4 * row), (high | high << 12) & bytes_of(7), to);
 }
 
-/* True if opening needs p.indexes. */
-OPEN bool is_joined(const uint32_t type)
+/* True if unpacking needs p.indexes. */
+UNPACK bool is_joined(const uint32_t type)
 {
     return type == PP_TYPE_IQ2_XS || type == PP_TYPE_IQ2_S || type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ1_S ||
            type == PP_TYPE_IQ1_M;
 }
 
 /* to: [INDEXES]; nothing where the type is not one of those. */
-OPEN void join(const uint32_t type, struct packed_at p, int row, struct indexes *to)
+UNPACK void join(const uint32_t type, struct packed_at p, int row, struct indexes *to)
 {
     if (type == PP_TYPE_IQ2_XS)
         join_iq2_xs(p, row, to);
@@ -352,9 +352,9 @@ OPEN void join(const uint32_t type, struct packed_at p, int row, struct indexes 
 }
 
 /* Columns 8 k to 8 k + 7 for every k. */
-OPEN void open_eights(const uint64_t *book, const struct indexes *n, uvec *w)
+UNPACK void unpack_eights(const uint64_t *book, const struct indexes *n, uvec *w)
 {
-    OPEN_UNROLL for (int k = 0; k < 4; k++)
+    UNPACK_UNROLL for (int k = 0; k < 4; k++)
         gather_pairs_joined(book, n, k, w + 2 * k);
 }
 
@@ -364,34 +364,34 @@ OPEN void open_eights(const uint64_t *book, const struct indexes *n, uvec *w)
 #endif
 
 #if PP_BOOKS_PERMUTED < 256
-OPEN void eights_iq2_xxs(const uint8_t (*index)[16], int row, uvec *w)
+UNPACK void eights_iq2_xxs(const uint8_t (*index)[16], int row, uvec *w)
 {
-    OPEN_UNROLL for (int k = 0; k < 4; k++)
+    UNPACK_UNROLL for (int k = 0; k < 4; k++)
         gather_pairs_rows(pp_grid_iq2_xxs, index[k] + row, w + 2 * k);
 }
 
-OPEN void fours_iq3_xxs(const uint8_t (*index)[16], int row, uvec *w)
+UNPACK void fours_iq3_xxs(const uint8_t (*index)[16], int row, uvec *w)
 {
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
+    UNPACK_UNROLL for (int v = 0; v < 8; v++)
         w[v] = gather_rows(pp_grid_iq3_xxs, index[v] + row);
 }
 #endif
 
 #if PP_BOOKS_PERMUTED < 512
-OPEN void eights_iq2_xs(const struct indexes *n, uvec *w)
+UNPACK void eights_iq2_xs(const struct indexes *n, uvec *w)
 {
-    open_eights(pp_grid_iq2_xs, n, w);
+    unpack_eights(pp_grid_iq2_xs, n, w);
 }
 
-OPEN void fours_iq3_s(const struct indexes *n, uvec *w)
+UNPACK void fours_iq3_s(const struct indexes *n, uvec *w)
 {
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
+    UNPACK_UNROLL for (int v = 0; v < 8; v++)
         w[v] = gather_joined(pp_grid_iq3_s, n + v / 4, v % 4);
 }
 #endif
 
 /* From the 28 signs of a word: what makes their number even in every eight columns comes into the last four bits. */
-OPEN uvec even_signs(uvec word)
+UNPACK uvec even_signs(uvec word)
 {
     word &= 0x0fffffff;
     uvec parity = word ^ word << 16;
@@ -400,29 +400,29 @@ OPEN uvec even_signs(uvec word)
     return word | (parity & 0xf0000000);
 }
 
-OPEN fvec odd_scale(uvec scale) /* 2 scale + 1 */
+UNPACK fvec odd_scale(uvec scale) /* 2 scale + 1 */
 {
     return __builtin_convertvector((ivec)(scale + scale + 1), fvec);
 }
 
-OPEN void two_odd_scales(const uint8_t *nibbles, fvec d, struct opened *o)
+UNPACK void two_odd_scales(const uint8_t *nibbles, fvec d, struct unpacked *o)
 {
     uvec both = rows_u8(nibbles), low = both & 15, high = both >> 4;
-    open_scales(o, d * 0.125f);
+    set_scale(o, d * 0.125f);
     o->sc[0] = (ivec)(low + low + 1);
     o->sc[1] = (ivec)(high + high + 1);
 }
 
-OPEN void open_iq2_xxs(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_iq2_xxs(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_iq2_xxs_pack *k = (const void *)p.body;
     uvec word = load_u(k->q[p.sub].word + 4 * row);
     eights_iq2_xxs(k->q[p.sub].index, row, o->w);
     o->signs = even_signs(word);
-    open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.125f));
+    set_scale(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.125f));
 }
 
-OPEN void open_iq2_xs(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_iq2_xs(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_iq2_xs_pack *k = (const void *)p.body;
     eights_iq2_xs(p.indexes, o->w);
@@ -430,69 +430,69 @@ OPEN void open_iq2_xs(struct packed_at p, int row, struct opened *o)
     two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
 }
 
-OPEN void open_iq2_s(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_iq2_s(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_iq2_s_pack *k = (const void *)p.body;
-    open_eights(pp_grid_iq2_s, p.indexes, o->w);
+    unpack_eights(pp_grid_iq2_s, p.indexes, o->w);
     o->signs = load_u(k->q[p.sub].signs + 4 * row);
     two_odd_scales(k->scales[p.sub] + row, rows_f16(p.head + 2 * row), o);
 }
 
-OPEN void open_iq3_xxs(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_iq3_xxs(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_iq3_xxs_pack *k = (const void *)p.body;
     uvec word = load_u(k->q[p.sub].word + 4 * row);
     fours_iq3_xxs(k->q[p.sub].index, row, o->w);
     o->signs = even_signs(word);
-    open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.25f));
+    set_scale(o, rows_f16(p.head + 2 * row) * (odd_scale(word >> 28) * 0.25f));
 }
 
-OPEN void open_iq3_s(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_iq3_s(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_iq3_s_pack *k = (const void *)p.body;
     const uvec scale = rows_u8(k->scales[p.sub / 2] + row) >> p.sub % 2 * 4 & 15;
     fours_iq3_s(p.indexes, o->w);
     o->signs = load_u(k->q[p.sub].signs + 4 * row);
-    open_scales(o, rows_f16(p.head + 2 * row) * odd_scale(scale));
+    set_scale(o, rows_f16(p.head + 2 * row) * odd_scale(scale));
 }
 
 /* Of the entries of IQ1, eighths and 8, comes one more or one less, and 1: so 2 or nothing. */
-OPEN void open_iq1_s(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_iq1_s(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_iq1_s_pack *k = (const void *)p.body;
     const uvec high = rows_u16(k->high[p.sub] + row);
-    open_eights(pp_grid_iq1, p.indexes, o->w);
+    unpack_eights(pp_grid_iq1, p.indexes, o->w);
     const bvec shift = (bvec)(spread_byte(~high >> 14, 0) & bytes_of(2));
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
+    UNPACK_UNROLL for (int v = 0; v < 8; v++)
         o->w[v] = (uvec)((bvec)o->w[v] + shift);
     const uvec scale = (high >> 3 & 1) | (high >> 6 & 2) | (high >> 9 & 4);
-    open_scales(o, rows_f16(p.head + 2 * row) * (odd_scale(scale) * 0.125f));
+    set_scale(o, rows_f16(p.head + 2 * row) * (odd_scale(scale) * 0.125f));
 }
 
-OPEN void open_iq1_m(struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_iq1_m(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_iq1_m_pack *k = (const void *)p.body;
     const unsigned at = 6 * p.sub / 8;
     const uvec high = rows_u16(k->high[p.sub] + row);
     uvec scales = (rows_u8(k->scales[at] + row) | rows_u8(k->scales[at + 1] + row) << 8) >> 6 * p.sub % 8;
-    open_eights(pp_grid_iq1, p.indexes, o->w);
+    unpack_eights(pp_grid_iq1, p.indexes, o->w);
     const uvec more = ~(high | high << 12) >> 2 & bytes_of(2);
-    OPEN_UNROLL for (int v = 0; v < 8; v++)
+    UNPACK_UNROLL for (int v = 0; v < 8; v++)
         o->w[v] = (uvec)((bvec)o->w[v] + (bvec)spread_byte(more, v / 2));
-    open_scales(o, rows_f16(k->d + row) * 0.125f);
+    set_scale(o, rows_f16(k->d + row) * 0.125f);
     o->sc[0] = (ivec)((scales & 7) + (scales & 7) + 1);
     o->sc[1] = (ivec)((scales >> 3 & 7) + (scales >> 3 & 7) + 1);
 }
 
 /* --- any of them -------------------------------------------------------------------------------------------------- */
 
-typedef void open_fn(struct packed_at p, int row, struct opened *o);
+typedef void unpack_block_fn(struct packed_at p, int row, struct unpacked *o);
 
 enum { SUBS = 8 /* blocks of 32 columns in one of the file, where there are indexes to be joined */ };
 
 /* Joins the indexes of blocks b to end - 1 that the block of the file with block b has. */
-OPEN void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int64_t end, int row,
-                     struct indexes n[SUBS][INDEXES])
+UNPACK void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int64_t end, int row,
+                       struct indexes n[SUBS][INDEXES])
 {
     do {
         const struct packed_at p = packed_at(type, group, n_cols, b);
@@ -501,10 +501,10 @@ OPEN void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, 
 }
 
 /* One block, its indexes made on the way. */
-OPEN void open_one(const uint32_t type, open_fn *open, struct packed_at p, int row, struct opened *o)
+UNPACK void unpack_one(const uint32_t type, unpack_block_fn *unpack, struct packed_at p, int row, struct unpacked *o)
 {
     struct indexes n[INDEXES];
     join(type, p, row, n);
     p.indexes = n;
-    open(p, row, o);
+    unpack(p, row, o);
 }

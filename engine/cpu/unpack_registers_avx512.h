@@ -15,18 +15,18 @@
 enum { PERMUTED = 64, MOST_PERMUTED = 512 / PERMUTED };
 
 /* Entry i of the book for each of 32 indexes; n: entries. */
-OPEN_ROWS __m512i find_packed(const uint16_t *book, const int n, __m512i i)
+UNPACK_ROWS __m512i find_packed(const uint16_t *book, const int n, __m512i i)
 {
     __m512i found[MOST_PERMUTED];
-    OPEN_UNROLL for (int k = 0; k < n / PERMUTED; k++)
+    UNPACK_UNROLL for (int k = 0; k < n / PERMUTED; k++)
     {
         const uint16_t *part = book + PERMUTED * k;
         found[k] = _mm512_permutex2var_epi16(_mm512_loadu_si512(part), i, _mm512_loadu_si512(part + PERMUTED / 2));
     }
-    OPEN_UNROLL for (int step = 1; step < n / PERMUTED; step *= 2)
+    UNPACK_UNROLL for (int step = 1; step < n / PERMUTED; step *= 2)
     {
         const __mmask32 later = _mm512_test_epi16_mask(i, _mm512_set1_epi16((short)(PERMUTED * step)));
-        OPEN_UNROLL for (int k = 0; k < n / PERMUTED; k += 2 * step)
+        UNPACK_UNROLL for (int k = 0; k < n / PERMUTED; k += 2 * step)
             found[k] = _mm512_mask_mov_epi16(found[k], later, found[k + step]);
     }
     return found[0];
@@ -38,10 +38,10 @@ struct place {
 };
 
 /* For row r of four the bytes a, b, c, d, to which step r is added; -1: 0. */
-OPEN_ROWS __m512i take_bytes(__m512i from, const int step, const int a, const int b, const int c, const int d)
+UNPACK_ROWS __m512i take_bytes(__m512i from, const int step, const int a, const int b, const int c, const int d)
 {
     char at[16];
-    OPEN_UNROLL for (int r = 0; r < 4; r++)
+    UNPACK_UNROLL for (int r = 0; r < 4; r++)
     {
         at[4 * r] = (char)(a < 0 ? -1 : a + step * r);
         at[4 * r + 1] = (char)(b < 0 ? -1 : b + step * r);
@@ -55,12 +55,12 @@ OPEN_ROWS __m512i take_bytes(__m512i from, const int step, const int a, const in
 
 /* Eight columns of 2 bits each. Of the four in a byte the upper two are shifted down, so that the first and the third
  * are below 4, the second and the fourth four times what they should be. */
-OPEN_ROWS void spread_eights(__m512i packed, const struct place p, uvec *w)
+UNPACK_ROWS void spread_eights(__m512i packed, const struct place p, uvec *w)
 {
     static const uint8_t of[] = PP_IQ2_MAGNITUDES;
     const uint8_t table[16] = {of[0], of[1], of[2], [4 * 1] = of[1], [4 * 2] = of[2]};
     const __m512i upper = _mm512_set1_epi32(4 << 16), two = _mm512_set1_epi16(0x0c03);
-    OPEN_UNROLL for (int k = 0; k < 2; k++)
+    UNPACK_UNROLL for (int k = 0; k < 2; k++)
     {
         const int at = p.at + k;
         const __m512i codes = _mm512_srlv_epi16(take_bytes(packed, p.step, at, at, at, at), upper);
@@ -69,7 +69,7 @@ OPEN_ROWS void spread_eights(__m512i packed, const struct place p, uvec *w)
 }
 
 /* Four columns of 4 bits each, of which the second one is a byte above the first. */
-OPEN_ROWS uvec spread_fours(__m512i packed, const struct place p, const uint8_t table[16])
+UNPACK_ROWS uvec spread_fours(__m512i packed, const struct place p, const uint8_t table[16])
 {
     const __m512i bytes = take_bytes(packed, p.step, p.at, -1, p.at + 1, -1);
     const __m512i codes = _mm512_or_si512(bytes, _mm512_slli_epi16(bytes, 4));
@@ -77,17 +77,17 @@ OPEN_ROWS uvec spread_fours(__m512i packed, const struct place p, const uint8_t 
 }
 
 /* Two rows of indexes that are bytes, as find_packed takes them: of row r at bytes 4 r and 4 r + 2. */
-OPEN_ROWS __m512i two_of_bytes(const uint8_t (*index)[16])
+UNPACK_ROWS __m512i two_of_bytes(const uint8_t (*index)[16])
 {
     const uvec low = rows_u8(index[0]), high = rows_u8(index[1]);
     return to_i(low | high << 16);
 }
 
 /* The code books as unpack_body.h asks for them; 16 rows are all. */
-OPEN_ROWS void eights_iq2_xxs(const uint8_t (*index)[16], int row, uvec *w)
+UNPACK_ROWS void eights_iq2_xxs(const uint8_t (*index)[16], int row, uvec *w)
 {
     (void)row;
-    OPEN_UNROLL for (int k = 0; k < 4; k += 2)
+    UNPACK_UNROLL for (int k = 0; k < 4; k += 2)
     {
         const __m512i packed = find_packed(pp_packed_iq2_xxs, 256, two_of_bytes(index + k));
         spread_eights(packed, (struct place){0, 4}, w + 2 * k);
@@ -95,11 +95,11 @@ OPEN_ROWS void eights_iq2_xxs(const uint8_t (*index)[16], int row, uvec *w)
     }
 }
 
-OPEN_ROWS void fours_iq3_xxs(const uint8_t (*index)[16], int row, uvec *w)
+UNPACK_ROWS void fours_iq3_xxs(const uint8_t (*index)[16], int row, uvec *w)
 {
     (void)row;
     static const uint8_t table[16] = PP_IQ3_XXS_MAGNITUDES;
-    OPEN_UNROLL for (int v = 0; v < 8; v += 2)
+    UNPACK_UNROLL for (int v = 0; v < 8; v += 2)
     {
         const __m512i packed = find_packed(pp_packed_iq3_xxs, 256, two_of_bytes(index + v));
         w[v] = spread_fours(packed, (struct place){0, 4}, table);
@@ -109,14 +109,14 @@ OPEN_ROWS void fours_iq3_xxs(const uint8_t (*index)[16], int row, uvec *w)
 
 #if PP_BOOKS_PERMUTED >= 512
 /* Numbers 2 i and 2 i + 1 of all rows, as struct indexes has them: of row r of four at bytes 2 r and 8 + 2 r. */
-OPEN_ROWS __m512i two_of_joined(const struct indexes *n, const int i)
+UNPACK_ROWS __m512i two_of_joined(const struct indexes *n, const int i)
 {
     return _mm512_load_si512(n->n[i]);
 }
 
-OPEN_ROWS void eights_iq2_xs(const struct indexes *n, uvec *w)
+UNPACK_ROWS void eights_iq2_xs(const struct indexes *n, uvec *w)
 {
-    OPEN_UNROLL for (int i = 0; i < 2; i++)
+    UNPACK_UNROLL for (int i = 0; i < 2; i++)
     {
         const __m512i packed = find_packed(pp_packed_iq2_xs, 512, two_of_joined(n, i));
         spread_eights(packed, (struct place){0, 2}, w + 4 * i);
@@ -124,10 +124,10 @@ OPEN_ROWS void eights_iq2_xs(const struct indexes *n, uvec *w)
     }
 }
 
-OPEN_ROWS void fours_iq3_s(const struct indexes *n, uvec *w)
+UNPACK_ROWS void fours_iq3_s(const struct indexes *n, uvec *w)
 {
     static const uint8_t table[16] = PP_IQ3_S_MAGNITUDES;
-    OPEN_UNROLL for (int i = 0; i < 4; i++)
+    UNPACK_UNROLL for (int i = 0; i < 4; i++)
     {
         const __m512i packed = find_packed(pp_packed_iq3_s, 512, two_of_joined(n + i / 2, i % 2));
         w[2 * i] = spread_fours(packed, (struct place){0, 2}, table);

@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifndef OPEN_ROWS
-#define OPEN_ROWS static inline __attribute__((always_inline, unused))
+#ifndef UNPACK_ROWS
+#define UNPACK_ROWS static inline __attribute__((always_inline, unused))
 #endif
 
 enum { ROWS = 8 };
@@ -15,39 +15,39 @@ typedef int32_t ivec __attribute__((vector_size(32)));
 typedef float fvec __attribute__((vector_size(32)));
 typedef uint8_t bvec __attribute__((vector_size(32)));
 
-OPEN_ROWS uvec rows_u8(const uint8_t *p)
+UNPACK_ROWS uvec rows_u8(const uint8_t *p)
 {
     return (uvec)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }
 
-OPEN_ROWS ivec rows_s8(const int8_t *p)
+UNPACK_ROWS ivec rows_s8(const int8_t *p)
 {
     return (ivec)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p));
 }
 
-OPEN_ROWS uvec rows_u16(const void *p)
+UNPACK_ROWS uvec rows_u16(const void *p)
 {
     return (uvec)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 
-OPEN_ROWS fvec rows_f16(const void *p)
+UNPACK_ROWS fvec rows_f16(const void *p)
 {
     return (fvec)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
 }
 
-OPEN_ROWS uvec lookup16(const uint8_t *table, uvec i)
+UNPACK_ROWS uvec lookup16(const uint8_t *table, uvec i)
 {
     __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)table));
     return (uvec)_mm256_shuffle_epi8(both, (__m256i)i);
 }
 
 #if PP_GATHERS
-OPEN_ROWS uvec gather(const uint32_t *table, uvec i)
+UNPACK_ROWS uvec gather(const uint32_t *table, uvec i)
 {
     return (uvec)_mm256_i32gather_epi32((const int *)(const void *)table, (__m256i)i, 4);
 }
 
-OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
+UNPACK_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
 {
     const long long *t = (const long long *)(const void *)table;
     const __m128i low = _mm256_castsi256_si128((__m256i)i), high = _mm256_extracti128_si256((__m256i)i, 1);
@@ -64,14 +64,14 @@ OPEN_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
  * bytes at a time, and hardly anything else is left to do. Kernels alone on a Zen 3, nanoseconds for 8 rows of 32
  * columns, indexes one by one and lanes by broadcasts and blends before: IQ3_S 23.5 and 21.4, IQ3_XXS 23.6 and
  * 20.6, IQ2_XXS 16.5 and 14.0, IQ2_XS 18.2 and 16.0, IQ2_S 16.8 and 15.2, IQ1_S 15.7 and 14.2. */
-OPEN_ROWS uint64_t load64(const void *p)
+UNPACK_ROWS uint64_t load64(const void *p)
 {
     uint64_t v;
     memcpy(&v, p, sizeof v);
     return v;
 }
 
-OPEN_ROWS __m128i four_entries(uint32_t e0, uint32_t e1, uint32_t e2, uint32_t e3)
+UNPACK_ROWS __m128i four_entries(uint32_t e0, uint32_t e1, uint32_t e2, uint32_t e3)
 {
     __m128i v = _mm_cvtsi32_si128((int)e0);
     v = _mm_insert_epi32(v, (int)e1, 1);
@@ -79,19 +79,19 @@ OPEN_ROWS __m128i four_entries(uint32_t e0, uint32_t e1, uint32_t e2, uint32_t e
     return _mm_insert_epi32(v, (int)e3, 3);
 }
 
-OPEN_ROWS uvec eight_entries(__m128i low, __m128i high)
+UNPACK_ROWS uvec eight_entries(__m128i low, __m128i high)
 {
     return (uvec)_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
 }
 
-OPEN_ROWS __m128 pair_entries(const uint64_t *e0, const uint64_t *e1)
+UNPACK_ROWS __m128 pair_entries(const uint64_t *e0, const uint64_t *e1)
 {
     const __m128 v = _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)e0));
     return _mm_loadh_pi(v, (const __m64 *)(const void *)e1);
 }
 
 /* The first and the last halves of pairs. */
-OPEN_ROWS void split_pairs(__m128 rows01, __m128 rows23, __m128 rows45, __m128 rows67, uvec *to)
+UNPACK_ROWS void split_pairs(__m128 rows01, __m128 rows23, __m128 rows45, __m128 rows67, uvec *to)
 {
     const __m256 v = _mm256_insertf128_ps(_mm256_castps128_ps256(rows01), rows45, 1);
     const __m256 w = _mm256_insertf128_ps(_mm256_castps128_ps256(rows23), rows67, 1);
@@ -99,14 +99,14 @@ OPEN_ROWS void split_pairs(__m128 rows01, __m128 rows23, __m128 rows45, __m128 r
     to[1] = (uvec)_mm256_castps_si256(_mm256_shuffle_ps(v, w, 0xdd));
 }
 
-OPEN_ROWS uvec gather_rows(const uint32_t *t, const uint8_t *p)
+UNPACK_ROWS uvec gather_rows(const uint32_t *t, const uint8_t *p)
 {
     const uint64_t n = load64(p), n2 = n >> 16, n4 = n >> 32, n6 = n >> 48;
     return eight_entries(four_entries(t[n & 255], t[n >> 8 & 255], t[n2 & 255], t[n2 >> 8 & 255]),
                          four_entries(t[n4 & 255], t[n4 >> 8 & 255], t[n6 & 255], t[n6 >> 8]));
 }
 
-OPEN_ROWS void gather_pairs_rows(const uint64_t *t, const uint8_t *p, uvec *to)
+UNPACK_ROWS void gather_pairs_rows(const uint64_t *t, const uint8_t *p, uvec *to)
 {
     const uint64_t n = load64(p), n2 = n >> 16, n4 = n >> 32, n6 = n >> 48;
     split_pairs(pair_entries(t + (n & 255), t + (n >> 8 & 255)), pair_entries(t + (n2 & 255), t + (n2 >> 8 & 255)),
@@ -119,7 +119,7 @@ struct indexes {
     uint16_t n[2][2][8] __attribute__((aligned(32)));
 };
 
-OPEN_ROWS void join_indexes(uvec low, uvec high, struct indexes *to)
+UNPACK_ROWS void join_indexes(uvec low, uvec high, struct indexes *to)
 {
     const __m128i four = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     const __m256i turn = _mm256_broadcastsi128_si256(four);
@@ -130,19 +130,19 @@ OPEN_ROWS void join_indexes(uvec low, uvec high, struct indexes *to)
 }
 
 /* Of four rows. */
-OPEN_ROWS uint64_t joined(const struct indexes *i, const int k, const int half)
+UNPACK_ROWS uint64_t joined(const struct indexes *i, const int k, const int half)
 {
     return load64(i->n[k / 2][half] + 4 * (k % 2));
 }
 
-OPEN_ROWS uvec gather_joined(const uint32_t *t, const struct indexes *i, const int k)
+UNPACK_ROWS uvec gather_joined(const uint32_t *t, const struct indexes *i, const int k)
 {
     const uint64_t n = joined(i, k, 0), m = joined(i, k, 1);
     return eight_entries(four_entries(t[n & 65535], t[n >> 16 & 65535], t[n >> 32 & 65535], t[n >> 48]),
                          four_entries(t[m & 65535], t[m >> 16 & 65535], t[m >> 32 & 65535], t[m >> 48]));
 }
 
-OPEN_ROWS void gather_pairs_joined(const uint64_t *t, const struct indexes *i, const int k, uvec *to)
+UNPACK_ROWS void gather_pairs_joined(const uint64_t *t, const struct indexes *i, const int k, uvec *to)
 {
     const uint64_t n = joined(i, k, 0), m = joined(i, k, 1);
     split_pairs(pair_entries(t + (n & 65535), t + (n >> 16 & 65535)),
@@ -152,7 +152,7 @@ OPEN_ROWS void gather_pairs_joined(const uint64_t *t, const struct indexes *i, c
 }
 #endif
 
-OPEN_ROWS uvec spread_byte(uvec v, const int k)
+UNPACK_ROWS uvec spread_byte(uvec v, const int k)
 {
     const __m256i first = _mm256_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12, 0, 0, 0, 0, 4, 4, 4, 4,
                                            8, 8, 8, 8, 12, 12, 12, 12);

@@ -7,24 +7,24 @@
 
 #include "engine/cpu/unpack_body.h"
 
-OPEN_ROWS ivec dot4(ivec sums, uvec w, const int8_t *q)
+UNPACK_ROWS ivec dot4(ivec sums, uvec w, const int8_t *q)
 {
     int32_t four;
     memcpy(&four, q, sizeof four);
     return (ivec)_mm256_dpbusd_avx_epi32((__m256i)sums, (__m256i)w, _mm256_set1_epi32(four));
 }
 
-OPEN_ROWS fvec fma_rows(fvec a, fvec b, fvec c)
+UNPACK_ROWS fvec fma_rows(fvec a, fvec b, fvec c)
 {
     return (fvec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
 
-OPEN_ROWS fvec fnma_rows(fvec a, fvec b, fvec c)
+UNPACK_ROWS fvec fnma_rows(fvec a, fvec b, fvec c)
 {
     return (fvec)_mm256_fnmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
 
-OPEN_ROWS uvec signed_above_128(uvec w, uvec signs, const int bit)
+UNPACK_ROWS uvec signed_above_128(uvec w, uvec signs, const int bit)
 {
     const __m256i minus = (__m256i)(signs << (7 - bit) | ((uvec){0} + 0x01010101u)); /* nowhere 0 */
     return (uvec)_mm256_sign_epi8((__m256i)w, minus) ^ ((uvec){0} + 0x80808080u);

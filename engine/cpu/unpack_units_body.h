@@ -11,29 +11,29 @@
 #define PP_UNIT_TYPES PP_BLOCK_TYPES
 #endif
 
-OPEN void put_floats(uint8_t *to, fvec v)
+UNPACK void put_floats(uint8_t *to, fvec v)
 {
     memcpy(__builtin_assume_aligned(to, 4 * ROWS), &v, sizeof v);
 }
 
-OPEN fvec as_floats(ivec v)
+UNPACK fvec as_floats(ivec v)
 {
     return __builtin_convertvector(v, fvec);
 }
 
 /* Weights from 0 on: see opened_offset. */
-OPEN void make_unsigned(const uint32_t type, struct opened *o)
+UNPACK void make_unsigned(const uint32_t type, struct unpacked *o)
 {
     if (!pp_type_signs(type))
         return;
-    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+    UNPACK_UNROLL for (int v = 0; v < SLICES; v++)
         o->w[v] = signed_above_128(o->w[v], o->signs, PP_SIGN_BIT(v));
 }
 
 typedef uint16_t hvec __attribute__((vector_size(4 * ROWS)));
 
 /* Every byte times its row's factor, of which 8 bits are kept. */
-OPEN uvec bytes_times(uvec bytes, ivec factor)
+UNPACK uvec bytes_times(uvec bytes, ivec factor)
 {
     const uvec odd = (uvec){0} + 0xff00ff00u;
     const hvec both = (hvec)(((uvec)factor & 0xffff) * 0x10001u);
@@ -41,11 +41,11 @@ OPEN uvec bytes_times(uvec bytes, ivec factor)
 }
 
 /* See scales_fold(). */
-OPEN void fold_scales(const uint32_t type, struct opened *o)
+UNPACK void fold_scales(const uint32_t type, struct unpacked *o)
 {
     if (!scales_fold(type))
         return;
-    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+    UNPACK_UNROLL for (int v = 0; v < SLICES; v++)
     {
         if (type == PP_TYPE_Q3_K)
             o->w[v] = bytes_times((uvec)((uint8_t)pp_type_offset(type) - (bvec)o->w[v]), o->sc[v / 4]) ^ bytes_of(128);
@@ -57,12 +57,12 @@ OPEN void fold_scales(const uint32_t type, struct opened *o)
 }
 
 /* A vector's share of a block. */
-OPEN void put_opened(const uint32_t type, struct opened *o, uint8_t *to)
+UNPACK void put_unpacked(const uint32_t type, struct unpacked *o, uint8_t *to)
 {
     const enum kind kind = unit_kind(type);
     make_unsigned(type, o);
     fold_scales(type, o);
-    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+    UNPACK_UNROLL for (int v = 0; v < SLICES; v++)
         memcpy(__builtin_assume_aligned(to + at_opened(kind, v, 0, ROWS), 4 * ROWS), o->w + v, sizeof *o->w);
     const fvec s0 = as_floats(o->sc[0]), s1 = as_floats(o->sc[1]);
     const fvec scale[MAX_SCALES] = {
@@ -71,39 +71,39 @@ OPEN void put_opened(const uint32_t type, struct opened *o, uint8_t *to)
         kind == HALVED ? s1 : o->min * as_floats(o->m[1]),
         s0 * -MAGIC,
     };
-    OPEN_UNROLL for (int k = 0; k < n_scales(kind); k++)
+    UNPACK_UNROLL for (int k = 0; k < n_scales(kind); k++)
         put_floats(to + at_opened(kind, SLICES + k, 0, ROWS), scale[k]);
 }
 
-#define OPEN_UNIT(TYPE, name)                                                                                          \
-    static void open_unit_##name(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int part, uint8_t *to,    \
-                                 size_t step)                                                                          \
+#define UNPACK_UNIT(TYPE, name)                                                                                        \
+    static void unpack_unit_##name(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int part, uint8_t *to,  \
+                                   size_t step)                                                                        \
     {                                                                                                                  \
         const int row = (int)ROWS == (int)PP_GROUP_ROWS ? 0 : ROWS * part;                                             \
         for (int64_t end = b + n; b < end; b++, to += step) {                                                          \
-            struct opened o;                                                                                           \
-            open_one(PP_TYPE_##TYPE, open_##name, packed_at(PP_TYPE_##TYPE, group, n_cols, b), row, &o);               \
-            put_opened(PP_TYPE_##TYPE, &o, to);                                                                        \
+            struct unpacked o;                                                                                         \
+            unpack_one(PP_TYPE_##TYPE, unpack_##name, packed_at(PP_TYPE_##TYPE, group, n_cols, b), row, &o);           \
+            put_unpacked(PP_TYPE_##TYPE, &o, to);                                                                      \
         }                                                                                                              \
     }
-PP_UNIT_TYPES(OPEN_UNIT)
-#undef OPEN_UNIT
+PP_UNIT_TYPES(UNPACK_UNIT)
+#undef UNPACK_UNIT
 
 /* --- few activation rows ------------------------------------------------------------------------------------------ */
 
 /* A block of ROWS weight rows as it meets activation rows: whole-number scales as floats, which hold them and their
  * products with sums exactly, take half of the instructions. */
 struct few_weights {
-    struct opened o;
+    struct unpacked o;
     fvec sc[2], min[2];
     fvec less_magic; /* -MAGIC sc[0] */
 };
 
-OPEN void few_scales(const enum kind kind, struct few_weights *w)
+UNPACK void few_scales(const enum kind kind, struct few_weights *w)
 {
     if (!is_halved(kind))
         return;
-    OPEN_UNROLL for (int half = 0; half < 2; half++)
+    UNPACK_UNROLL for (int half = 0; half < 2; half++)
     {
         w->sc[half] = as_floats(w->o.sc[half]);
         w->min[half] = w->o.min * as_floats(w->o.m[half]);
@@ -111,7 +111,7 @@ OPEN void few_scales(const enum kind kind, struct few_weights *w)
     w->less_magic = w->sc[0] * -MAGIC;
 }
 
-OPEN fvec float_bits(ivec v)
+UNPACK fvec float_bits(ivec v)
 {
     fvec f;
     memcpy(&f, &v, sizeof f);
@@ -119,7 +119,7 @@ OPEN fvec float_bits(ivec v)
 }
 
 /* The whole-number sum of block b's products, scales of halves included. */
-OPEN fvec few_sum(const uint32_t type, const struct few_weights *w, const int8_t *q, const struct side *s, int b)
+UNPACK fvec few_sum(const uint32_t type, const struct few_weights *w, const int8_t *q, const struct side *s, int b)
 {
     const enum kind kind = kind_of(type);
     ivec sum[2] = {{0}, {0}};
@@ -127,7 +127,7 @@ OPEN fvec few_sum(const uint32_t type, const struct few_weights *w, const int8_t
         sum[0] += s->bias[0][b];
     if (kind == HALVED)
         sum[1] += s->bias[1][b];
-    OPEN_UNROLL for (int v = 0; v < SLICES; v++)
+    UNPACK_UNROLL for (int v = 0; v < SLICES; v++)
         sum[v / 4] = dot4(sum[v / 4], w->o.w[v], q + 4 * v);
     if (kind == HALVED)
         return fma_rows(as_floats(sum[1]), w->sc[1], fma_rows(float_bits(sum[0]), w->sc[0], w->less_magic));
@@ -137,8 +137,8 @@ OPEN fvec few_sum(const uint32_t type, const struct few_weights *w, const int8_t
 }
 
 /* acc + the share of block b of a chunk, or of twins that begin with it, [together]; the activations are at q. */
-OPEN fvec few_product(const uint32_t type, const struct few_weights *w, const int8_t *q, const struct side *s, int b,
-                      fvec acc, const int together)
+UNPACK fvec few_product(const uint32_t type, const struct few_weights *w, const int8_t *q, const struct side *s, int b,
+                        fvec acc, const int together)
 {
     const enum kind kind = kind_of(type);
     const fvec d = (fvec){0} + s->d[b];
@@ -148,14 +148,14 @@ OPEN fvec few_product(const uint32_t type, const struct few_weights *w, const in
     acc = fma_rows(w->o.d * d, sum, acc);
     if (kind == WITH_MIN)
         acc = fnma_rows(w->o.min, (fvec){0} + s->dsum[b], acc);
-    OPEN_UNROLL for (int k = 0; kind == HALVED_MINS && k < 4; k++)
+    UNPACK_UNROLL for (int k = 0; kind == HALVED_MINS && k < 4; k++)
         acc = fnma_rows(w[k / 2].min[k % 2], (fvec){0} + s->half[k % 2][b + k / 2], acc);
     return acc;
 }
 
 /* Blocks [from, to) behind b0 of the rows from `row` on of a group, with m rows; M: m where that is a constant. */
-OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t b0,
-                     int64_t from, int64_t to, int row, const struct few_job *job, const int M)
+UNPACK void few_blocks(const uint32_t type, unpack_block_fn *unpack, const uint8_t *group, int64_t n_cols, int64_t b0,
+                       int64_t from, int64_t to, int row, const struct few_job *job, const int M)
 {
     enum { MOST = ROWS / 4 };
     const int64_t m = M ? M : job->m;
@@ -169,16 +169,16 @@ OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, i
         struct few_weights w[2];
         if (ahead && (b == from || (b0 + b) % SUBS == 0))
             join_ahead(type, group, n_cols, b0 + b, b0 + to, row, n);
-        OPEN_UNROLL for (int t = 0; t < together; t++)
+        UNPACK_UNROLL for (int t = 0; t < together; t++)
         {
             if (row == 0)
                 stream_blocks_ahead(type, group, n_cols, b0 + b + t, job->how);
             struct packed_at p = packed_at(type, group, n_cols, b0 + b + t);
             p.indexes = n[p.sub];
             if (ahead)
-                open(p, row, &w[t].o);
+                unpack(p, row, &w[t].o);
             else
-                open_one(type, open, p, row, &w[t].o);
+                unpack_one(type, unpack, p, row, &w[t].o);
             make_unsigned(type, &w[t].o);
             few_scales(kind_of(type), &w[t]);
         }
@@ -191,8 +191,8 @@ OPEN void few_blocks(const uint32_t type, open_fn *open, const uint8_t *group, i
         memcpy(job->acc[i] + row, acc + i, sizeof *acc);
 }
 
-OPEN void few_group(const uint32_t type, open_fn *open, const uint8_t *group, int64_t n_cols, int64_t b, int64_t n,
-                    const struct few_job *job)
+UNPACK void few_group(const uint32_t type, unpack_block_fn *unpack, const uint8_t *group, int64_t n_cols, int64_t b,
+                      int64_t n, const struct few_job *job)
 {
     /* What the rows in front have loaded is still near when the others come. */
     const int64_t step = (int)ROWS == (int)PP_GROUP_ROWS ? n : CHUNK;
@@ -200,9 +200,9 @@ OPEN void few_group(const uint32_t type, open_fn *open, const uint8_t *group, in
         for (int row = 0; row < PP_GROUP_ROWS; row += ROWS) {
             const int64_t to = n - from < step ? n : from + step;
             if (job->m == 1)
-                few_blocks(type, open, group, n_cols, b, from, to, row, job, 1);
+                few_blocks(type, unpack, group, n_cols, b, from, to, row, job, 1);
             else
-                few_blocks(type, open, group, n_cols, b, from, to, row, job, 0);
+                few_blocks(type, unpack, group, n_cols, b, from, to, row, job, 0);
         }
 }
 
@@ -214,11 +214,11 @@ OPEN void few_group(const uint32_t type, open_fn *open, const uint8_t *group, in
         if (PP_TYPE_##TYPE == PP_TYPE_TQ1_0)                                                                           \
             few_ternary(group, n_cols, b, n, job);                                                                     \
         else                                                                                                           \
-            few_group(PP_TYPE_##TYPE, open_##name, group, n_cols, b, n, job);                                          \
+            few_group(PP_TYPE_##TYPE, unpack_##name, group, n_cols, b, n, job);                                        \
     }
 PP_UNIT_TYPES(FEW)
 #undef FEW
 
-#define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = {open_unit_##name, few_##name},
+#define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = {unpack_unit_##name, few_##name},
 const struct pp_unit_fns PP_UNIT_FNS[PP_TYPE_LIMIT] = {PP_UNIT_TYPES(ENTRY)};
 #undef ENTRY
