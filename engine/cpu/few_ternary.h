@@ -1,31 +1,31 @@
-/* few_ternary.h - TQ1_0 as it meets a few rows of activations, without its digits being taken out. Private to
- * unpack_units_body.h, whose vectors and products these are.
+/* few_ternary.h - products of TQ1_0 weights with a few activation rows that do not extract the ternary digits. Included
+ * by unpack_units_body.h, whose vectors and functions it uses.
  *
- * Five digits to the base 3 lie in a byte r_0: with r_{k+1} = 3 r_k mod 256, digit k is (3 r_k - r_{k+1}) / 256. So the
- * products of a block's digits with its activations are, exactly,
+ * A byte r_0 holds five digits of base 3: with r_{k+1} = 3 r_k mod 256, digit k is (3 r_k - r_{k+1}) / 256. Therefore,
+ * exactly,
  *
  *   sum of digit_k x = (3 * sum of r_k x - sum of r_{k+1} x) / 256
  *
- * which takes two byte dot products for 4 columns and two additions for the next r. To compare r with 86 and 171 takes
- * four steps besides, and one product. */
+ * over the columns of a block, x being their activations. For 4 columns this takes two byte dot products, and two
+ * additions to get the next r; extracting digits by comparing r with 86 and 171 would take one dot product, but four
+ * more instructions. */
 
 enum { TERNARY_BLOCKS = 8, TERNARY_ROWS = 4 /* at most */ };
 
-/* The two sums of a block of 32 columns begin at the bits of floats whose last places are 1 and -1/256: as floats they
- * are
+/* The two integer sums of a block of 32 columns, both below 2^22 in magnitude, start at the bits of floats whose last
+ * bit is worth 1 and -1/256, so that no conversion is needed: read as floats they are
  *
  *   1.5 * 2^23 + sum of r_k x     and     -1.5 * 2^15 - (sum of r_{k+1} x + 256 * sum of x) / 256
  *
- * so that 3/256 times the first one plus the second one is a whole number, the sum of (digit_k - 1) x and SUMS_AT
- * besides. Both sums are below 2^22. */
+ * and 3/256 times the first plus the second is the integer SUMS_AT + sum of (digit_k - 1) x. */
 static const uint32_t SECOND_BITS = 0xc7400000;
 static const float SUMS_AT = 98304.0f;
 
-/* 256 columns of M rows of activations. */
+/* 256 columns of up to TERNARY_ROWS activation rows. */
 struct ternary_acts {
     const int8_t *q[TERNARY_ROWS];
     const float *d[TERNARY_ROWS];
-    uint32_t second[TERNARY_ROWS][TERNARY_BLOCKS]; /* what those sums begin at */
+    uint32_t second[TERNARY_ROWS][TERNARY_BLOCKS]; /* where the second sum of a block starts */
 };
 
 typedef uint32_t eight_sums __attribute__((vector_size(4 * TERNARY_BLOCKS)));
@@ -46,13 +46,13 @@ UNPACK struct ternary_acts ternary_acts(const struct few_job *job, int64_t at, c
     return x;
 }
 
-/* The bytes of which block b has the next digits at columns 4 v to 4 v + 3: see TQ1_0 in quant_blocks.h. */
+/* Which of the vectors r holds the digits of block b's columns 4 v to 4 v + 3 (TQ1_0 in quant_blocks.h). */
 UNPACK int ternary_bytes(const int b, const int v)
 {
     return b < 5 || v < 4 ? v : b < 7 ? v - 4 : 4;
 }
 
-/* acc += the share of block b. r: its bytes, of which it leaves the next ones. */
+/* acc += the contribution of block b. Advances the vectors r it uses from r_k to r_{k+1}. */
 UNPACK void ternary_product(uvec *r, const int b, fvec d, const struct ternary_acts *x, fvec *acc, const int M)
 {
     ivec first[TERNARY_ROWS], second[TERNARY_ROWS];
@@ -80,7 +80,7 @@ UNPACK void ternary_product(uvec *r, const int b, fvec d, const struct ternary_a
     }
 }
 
-/* acc += the share of 256 columns of the rows from `row` on. */
+/* acc += the contribution of 256 columns of ROWS weight rows, from `row` of the group on. */
 UNPACK void ternary_columns(struct packed_at p, int row, const struct ternary_acts *x, fvec *acc, const int M)
 {
     const struct pp_tq1_0_pack *k = (const void *)p.body;
@@ -97,7 +97,7 @@ UNPACK void ternary_columns(struct packed_at p, int row, const struct ternary_ac
         ternary_product(r, b, d, x, acc, M);
 }
 
-/* n blocks of a group from block b on, both multiples of 8, with M rows. */
+/* n blocks of a group from block b on, both multiples of 8, times M activation rows. */
 UNPACK void ternary_group(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, const struct few_job *job,
                           const int M)
 {

@@ -1,34 +1,36 @@
-/* unpack_body.h - from the packed form of a quantised type (pack.h) to small whole numbers and scales: one routine per
+/* unpack_body.h - unpacks quantised weights (packed as pack.h describes) to small integers and scales: one routine per
  * type, written once over vectors of ROWS weight rows. Private to the kernels of engine/cpu.
  *
- * A vector holds ROWS lanes of 32 bits, a weight row each. What a slice of the packed form holds is such a vector:
- * 4 neighbouring columns of every row. The including file has defined:
+ * A vector holds ROWS lanes of 32 bits, one per weight row. A slice of the packed form fills such a vector with 4
+ * neighbouring columns of every row. The including file has defined:
  *
  *   ROWS                        weight rows in a vector: a power of two up to 16
  *   uvec, ivec, fvec, bvec      vectors of ROWS uint32_t, int32_t, float, and of 4 ROWS uint8_t
- *   uvec rows_u8(p), rows_u16(p)  ROWS numbers of 8 or 16 bits in memory, widened
- *   ivec rows_s8(p)             the same of signed ones
- *   fvec rows_f16(p)            the same of half-precision numbers
- *   uvec lookup16(table, i)     table[i] for every byte of i, a number below 16; table: 16 bytes
- *   uvec gather_rows(table, p)  table[i] for every lane, 32 bits, where i is the row's byte at p
- *   void gather_pairs_rows(table, p, to)  64 bits of table[i] likewise: the first 4 bytes in to[0], then to[1]
- *   struct indexes, void join_indexes(low, high, to)  numbers of more than 8 bits, from bytes and what is above them
+ *   uvec rows_u8(p), rows_u16(p)  ROWS unsigned numbers of 8 or 16 bits at p, one per row, widened to 32 bits
+ *   ivec rows_s8(p)             the same for int8_t
+ *   fvec rows_f16(p)            the same for half-precision floats
+ *   uvec lookup16(table, i)     table[i] for every byte i of a vector, each below 16; table: 16 bytes
+ *   uvec gather_rows(table, p)  table[p[row]], 32 bits, for every lane
+ *   void gather_pairs_rows(table, p, to)  table[p[row]] of 64 bits: the first 4 bytes to to[0], the others to to[1]
+ *   struct indexes, void join_indexes(low, high, to)  indices of more than 8 bits, 4 per lane, joined from vectors that
+ *                               hold their low bytes and the bits above these
  *   uvec gather_joined(table, n, k), void gather_pairs_joined(table, n, k, to)
- *                               the same where i is number k of the lane (unpack_gathers.h: all of them by one lookup)
- *   uvec spread_byte(v, k)      byte k of each lane in all four; k is a constant
+ *                               lookups like those above by index k of each lane's four in the struct indexes n
+ *                               (unpack_gathers.h defines all four lookups from two simpler functions)
+ *   uvec spread_byte(v, k)      byte k of each lane copied to all four of its bytes; k is a constant
  */
 #include "engine/cpu/matmul_sets.h"
 #include "engine/cpu/pack.h"
 #include "engine/quant_grids.h"
 
-/* A block of 32 columns of ROWS rows. A weight is (d * sc[column / 16]) * w, and where a type has minima less
- * min * m[column / 16]. w comes from 0 on, with pp_type_offset(type) too much; of code books as its magnitude and where
- * it is negative. What a caller does not use, costs nothing. */
+/* A block of 32 columns of ROWS rows. A weight is (d * sc[column / 16]) * w, minus min * m[column / 16] if its type has
+ * minima. Here w is unsigned, that is, pp_type_offset(type) larger than in this formula; types with code books of
+ * magnitudes have these in w and the signs apart. The compiler drops the members that a caller does not use. */
 struct unpacked {
     uvec w[8];     /* w[v]: byte 4 r + i belongs to row r, column 4 v + i */
-    uvec high[8];  /* likewise; pp_type_wide(type): w as low + 16 high, each below 16 */
+    uvec high[8];  /* if pp_type_wide(type): w = low + 16 high, each below 16, laid out like w */
     uvec low[8];
-    uvec signs;    /* pp_type_signs(type): of 32 columns as pack.h has them, w is to be negated where one is set */
+    uvec signs;    /* if pp_type_signs(type): a bit per column in the order of pack.h; 1: the weight is -w */
     fvec d, min;
     ivec sc[2], m[2];
 };
@@ -42,11 +44,11 @@ typedef int8_t sbvec __attribute__((vector_size(4 * ROWS)));
 #define UNPACK_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* Where a block's numbers are. */
+/* Where the numbers of 32 columns are: sub-block `sub` of a block of the file, which has 32 or 256 columns. */
 struct packed_at {
-    const uint8_t *head, *body;    /* of the file's block */
-    unsigned sub;                  /* 32 columns of it */
-    const struct indexes *indexes; /* of code books with more than 256 entries: what join() has made for its rows */
+    const uint8_t *head, *body;    /* of that block, for all 16 rows of the group */
+    unsigned sub;
+    const struct indexes *indexes; /* for code books with more than 256 entries: the output of join() for these rows */
 };
 
 UNPACK struct packed_at packed_at(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b)
@@ -65,12 +67,14 @@ UNPACK uvec load_u(const void *p)
     return v;
 }
 
-/* mask in every byte */
+/* mask repeated in every byte */
 UNPACK uvec bytes_of(uint32_t mask)
 {
     return (uvec){0} + mask * 0x01010101u;
 }
 
+/* A block whose only scale is d, with integer scales of 1. A type with minima or integer scales sets these
+ * afterwards. */
 UNPACK void set_scale(struct unpacked *o, fvec d)
 {
     o->d = d;
@@ -81,7 +85,7 @@ UNPACK void set_scale(struct unpacked *o, fvec d)
 
 /* --- bit planes --------------------------------------------------------------------------------------------------- */
 
-/* low: 4 slices, columns 4 v + i in their low nibbles, 16 + 4 v + i in the high ones */
+/* low: 4 slices; slice v holds columns 4 v + i in its low nibbles and columns 16 + 4 v + i in its high ones. */
 UNPACK void unpack_nibbles(const uint8_t *low, int row, uvec *w)
 {
     UNPACK_UNROLL for (int v = 0; v < 4; v++)
@@ -92,7 +96,7 @@ UNPACK void unpack_nibbles(const uint8_t *low, int row, uvec *w)
     }
 }
 
-/* two: 2 slices, columns 4 (k + 2 j) + i of slice k in bits 2 j and 2 j + 1 */
+/* two: 2 slices; slice k holds columns 4 (k + 2 j) + i in bits 2 j and 2 j + 1. */
 UNPACK void unpack_pairs(const uint8_t *two, int row, uvec *w)
 {
     UNPACK_UNROLL for (int k = 0; k < 2; k++)
@@ -103,7 +107,7 @@ UNPACK void unpack_pairs(const uint8_t *two, int row, uvec *w)
     }
 }
 
-/* See pack.h. */
+/* 3-bit codes in 3 slices, and 5-bit codes in 5: pack.h has a table of where each bit is. */
 UNPACK void unpack_threes(const uint8_t *three, int row, uvec *w)
 {
     const uvec s0 = load_u(three + 4 * row), s1 = load_u(three + PP_SLICE + 4 * row);
@@ -137,13 +141,13 @@ UNPACK void unpack_table(const uvec *code, const uint8_t *table, uvec *w)
         w[v] = lookup16(table, code[v]);
 }
 
-/* Of columns 4 v to 4 v + 3: the highest bit of a byte says that w is to be negated. */
+/* The signs of columns 4 v to 4 v + 3, in the highest bits of the bytes; the lower bits are other columns'. */
 UNPACK uvec signs_of(const struct unpacked *o, const int v)
 {
     return o->signs << (7 - PP_SIGN_BIT(v));
 }
 
-/* The weights themselves, in signed bytes. */
+/* Replaces the unsigned w by the signed weights: subtracts the offset, or applies the signs. */
 UNPACK void make_signed(const uint32_t type, struct unpacked *o)
 {
     UNPACK_UNROLL for (int v = 0; v < 8; v++)
@@ -210,7 +214,7 @@ UNPACK void unpack_q5_k(struct packed_at p, int row, struct unpacked *o)
 
 /* --- tables of 16 ------------------------------------------------------------------------------------------------- */
 
-/* PP_MXFP4_VALUES and 12 more; PP_IQ4_VALUES and 128 more, and the low and high four bits of that. */
+/* PP_MXFP4_VALUES + 12; PP_IQ4_VALUES + 128, and the low and high four bits of these sums. */
 static const uint8_t mxfp4_from_0[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 static const uint8_t iq4_from_0[16] = {1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241};
 static const uint8_t iq4_low[16] = {1, 8, 13, 15, 15, 13, 10, 6, 1, 13, 9, 6, 5, 5, 9, 1};
@@ -244,14 +248,15 @@ UNPACK void unpack_mxfp4(struct packed_at p, int row, struct unpacked *o)
     uvec code[8];
     unpack_nibbles(p.body, row, code);
     unpack_table(code, mxfp4_from_0, o->w);
-    uvec e = rows_u8(p.head + row), tiny = (uvec)((ivec)e < 2); /* 2^-128 and 2^-127 have no exponent's bits */
+    uvec e = rows_u8(p.head + row), tiny = (uvec)((ivec)e < 2); /* 2^-128 and 2^-127 are subnormal */
     uvec bits = (tiny & (e + 1) << 21) | (~tiny & (e - 1) << 23);
     set_scale(o, (fvec)bits);
 }
 
 /* --- ternary types ------------------------------------------------------------------------------------------------ */
 
-/* Digit k of four numbers: see TQ1_0 in quant_blocks.h. A byte q has 3 q >> 8 = (q >= 86) + (q >= 171). */
+/* Base-3 digit k of each byte: q is multiplied by 3 (mod 256) k times, then the digit is 3 q >> 8, which equals
+ * (q >= 86) + (q >= 171). See TQ1_0 in quant_blocks.h. */
 UNPACK uvec ternary_digits(uvec four, int k)
 {
     bvec q = (bvec)four;
@@ -282,11 +287,12 @@ UNPACK void unpack_tq2_0(struct packed_at p, int row, struct unpacked *o)
 
 /* --- code books --------------------------------------------------------------------------------------------------- */
 
-/* Indexes of code books: INDEXES at most for 32 columns. They are numbers for addresses, and where a processor's own
- * gathers do not take them from vectors they go through memory: so join() them well before they are needed. */
+/* A block of 32 columns has 4 or 8 code book indices per row, 4 in each of at most INDEXES structs. Without gather
+ * instructions an index becomes part of an address, and goes from a vector to an address register through memory:
+ * callers should therefore join() indices well before they are used. */
 enum { INDEXES = 2 };
 
-/* 1 where a byte has bits of mask. */
+/* 1 in each byte of which a bit within mask is set, else 0. */
 UNPACK uvec any_bit(uvec bytes, uint32_t mask)
 {
     return (uvec)((bvec)(bytes & ((uvec){0} + mask)) != 0) & bytes_of(1);
@@ -329,14 +335,14 @@ UNPACK void join_iq1_m(struct packed_at p, int row, struct indexes *to)
     join_indexes(load_u(k->index[p.sub] + 4 * row), (high | high << 12) & bytes_of(7), to);
 }
 
-/* True if unpacking needs p.indexes. */
+/* True if unpacking this type needs p.indexes. */
 UNPACK bool is_joined(const uint32_t type)
 {
     return type == PP_TYPE_IQ2_XS || type == PP_TYPE_IQ2_S || type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ1_S ||
            type == PP_TYPE_IQ1_M;
 }
 
-/* to: [INDEXES]; nothing where the type is not one of those. */
+/* to: [INDEXES]; does nothing unless is_joined(type). */
 UNPACK void join(const uint32_t type, struct packed_at p, int row, struct indexes *to)
 {
     if (type == PP_TYPE_IQ2_XS)
@@ -351,14 +357,15 @@ UNPACK void join(const uint32_t type, struct packed_at p, int row, struct indexe
         join_iq1_m(p, row, to);
 }
 
-/* Columns 8 k to 8 k + 7 for every k. */
+/* Entries of 8 columns: index k gives columns 8 k to 8 k + 7. */
 UNPACK void unpack_eights(const uint64_t *book, const struct indexes *n, uvec *w)
 {
     UNPACK_UNROLL for (int k = 0; k < 4; k++)
         gather_pairs_joined(book, n, k, w + 2 * k);
 }
 
-/* Of books that some processors need not look up, up to so many entries (unpack_registers_avx512.h). */
+/* Code books of up to this many entries are not looked up in memory, but held in registers, and the including file has
+ * defined the functions eights_ and fours_ for them (unpack_registers_avx512.h). */
 #ifndef PP_BOOKS_PERMUTED
 #define PP_BOOKS_PERMUTED 0
 #endif
@@ -390,7 +397,8 @@ UNPACK void fours_iq3_s(const struct indexes *n, uvec *w)
 }
 #endif
 
-/* From the 28 signs of a word: what makes their number even in every eight columns comes into the last four bits. */
+/* The 32 signs from the 28 that are stored: each group of 8 columns has an even number of set signs, so the sign of its
+ * last column, one of the highest four bits, is the parity of the other seven. */
 UNPACK uvec even_signs(uvec word)
 {
     word &= 0x0fffffff;
@@ -456,7 +464,8 @@ UNPACK void unpack_iq3_s(struct packed_at p, int row, struct unpacked *o)
     set_scale(o, rows_f16(p.head + 2 * row) * odd_scale(scale));
 }
 
-/* Of the entries of IQ1, eighths and 8, comes one more or one less, and 1: so 2 or nothing. */
+/* The code book of IQ1 holds weights in eighths, plus 8. A block, or in IQ1_M each 8 columns, is shifted by +1 or -1
+ * eighth, and the offset is 9 (pp_type_offset): so 2 is added to the entries, or nothing. */
 UNPACK void unpack_iq1_s(struct packed_at p, int row, struct unpacked *o)
 {
     const struct pp_iq1_s_pack *k = (const void *)p.body;
@@ -488,9 +497,9 @@ UNPACK void unpack_iq1_m(struct packed_at p, int row, struct unpacked *o)
 
 typedef void unpack_block_fn(struct packed_at p, int row, struct unpacked *o);
 
-enum { SUBS = 8 /* blocks of 32 columns in one of the file, where there are indexes to be joined */ };
+enum { SUBS = 8 /* blocks of 32 columns in one of the file, for the types whose indices are joined */ };
 
-/* Joins the indexes of blocks b to end - 1 that the block of the file with block b has. */
+/* Joins the indices of blocks b to end - 1, but not beyond the block of the file that contains block b. */
 UNPACK void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols, int64_t b, int64_t end, int row,
                        struct indexes n[SUBS][INDEXES])
 {
@@ -500,7 +509,7 @@ UNPACK void join_ahead(const uint32_t type, const uint8_t *group, int64_t n_cols
     } while (++b < end && b % SUBS);
 }
 
-/* One block, its indexes made on the way. */
+/* Unpacks one block after joining its indices. */
 UNPACK void unpack_one(const uint32_t type, unpack_block_fn *unpack, struct packed_at p, int row, struct unpacked *o)
 {
     struct indexes n[INDEXES];

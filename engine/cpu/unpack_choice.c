@@ -14,7 +14,7 @@ enum { N_COLS = 2048, N_BLOCKS = N_COLS / 32, ROUNDS = 8 };
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool loads_are_faster;
 
-/* Time of a group of weights and one row: what decoding does. */
+/* Time to multiply a group of weights by one activation row, which is what decoding does. */
 static uint64_t time_of(const struct pp_unit_fns *fns)
 {
     static const uint8_t group[N_COLS / 256 * (sizeof(struct pp_iq2_s_pack) + 64)] __attribute__((aligned(64)));
@@ -28,7 +28,7 @@ static uint64_t time_of(const struct pp_unit_fns *fns)
     return pp_now_ns() - begin;
 }
 
-/* The least of some rounds in turn: some 60 us. */
+/* Compares the shortest times of a few alternating rounds, which take some 60 us together. */
 static void choose(void)
 {
     uint64_t gathers = UINT64_MAX, loads = UINT64_MAX;

@@ -18,7 +18,7 @@ LOOKUP void gather_pairs_rows(const uint64_t *table, const uint8_t *p, uvec *to)
 }
 
 struct indexes {
-    uvec even, odd; /* numbers 0 and 2, 1 and 3 of a lane, 16 bits each */
+    uvec even, odd; /* of each lane: indices 0 and 2, and indices 1 and 3, 16 bits each */
 };
 
 LOOKUP void join_indexes(uvec low, uvec high, struct indexes *to)

@@ -14,7 +14,7 @@
 
 enum { PERMUTED = 64, MOST_PERMUTED = 512 / PERMUTED };
 
-/* Entry i of the book for each of 32 indexes; n: entries. */
+/* book[i] for each of the 32 indices in i; n: entries of the book. */
 UNPACK_ROWS __m512i find_packed(const uint16_t *book, const int n, __m512i i)
 {
     __m512i found[MOST_PERMUTED];
@@ -32,12 +32,12 @@ UNPACK_ROWS __m512i find_packed(const uint16_t *book, const int n, __m512i i)
     return found[0];
 }
 
-/* Where the entries of four rows are in 16 bytes: that of row r at byte `at` + `step` r. */
+/* Where the 16-bit entries of four rows are within 16 bytes: that of row r begins at byte at + step * r. */
 struct place {
     int at, step;
 };
 
-/* For row r of four the bytes a, b, c, d, to which step r is added; -1: 0. */
+/* For each row r of four the bytes a, b, c and d, each plus step * r; -1 stands for a zero byte. */
 UNPACK_ROWS __m512i take_bytes(__m512i from, const int step, const int a, const int b, const int c, const int d)
 {
     char at[16];
@@ -53,8 +53,9 @@ UNPACK_ROWS __m512i take_bytes(__m512i from, const int step, const int a, const 
     return _mm512_shuffle_epi8(from, _mm512_broadcast_i32x4(pattern));
 }
 
-/* Eight columns of 2 bits each. Of the four in a byte the upper two are shifted down, so that the first and the third
- * are below 4, the second and the fourth four times what they should be. */
+/* Unpacks eight columns of 2 bits each, from two bytes. A byte has four codes and is copied to all bytes of its row's
+ * lane, of which the upper two are shifted right by 4. After masking, the first and third byte are codes, 0 to 2, while
+ * the second and fourth are four times a code: the table has entries for both. */
 UNPACK_ROWS void spread_eights(__m512i packed, const struct place p, uvec *w)
 {
     static const uint8_t of[] = PP_IQ2_MAGNITUDES;
@@ -68,7 +69,8 @@ UNPACK_ROWS void spread_eights(__m512i packed, const struct place p, uvec *w)
     }
 }
 
-/* Four columns of 4 bits each, of which the second one is a byte above the first. */
+/* Unpacks four columns of 4 bits each, from two bytes. Each gets a zero byte above it, into which a shift moves its
+ * upper code. */
 UNPACK_ROWS uvec spread_fours(__m512i packed, const struct place p, const uint8_t table[16])
 {
     const __m512i bytes = take_bytes(packed, p.step, p.at, -1, p.at + 1, -1);
@@ -76,14 +78,14 @@ UNPACK_ROWS uvec spread_fours(__m512i packed, const struct place p, const uint8_
     return lookup16(table, from_i(_mm512_and_si512(codes, _mm512_set1_epi8(15))));
 }
 
-/* Two rows of indexes that are bytes, as find_packed takes them: of row r at bytes 4 r and 4 r + 2. */
+/* Joins two vectors of 8-bit indices for find_packed(): those of row r become bytes 4 r and 4 r + 2. */
 UNPACK_ROWS __m512i two_of_bytes(const uint8_t (*index)[16])
 {
     const uvec low = rows_u8(index[0]), high = rows_u8(index[1]);
     return to_i(low | high << 16);
 }
 
-/* The code books as unpack_body.h asks for them; 16 rows are all. */
+/* The lookups that unpack_body.h asks for. A vector has all 16 rows of a group, so `row` is 0. */
 UNPACK_ROWS void eights_iq2_xxs(const uint8_t (*index)[16], int row, uvec *w)
 {
     (void)row;
@@ -108,7 +110,8 @@ UNPACK_ROWS void fours_iq3_xxs(const uint8_t (*index)[16], int row, uvec *w)
 }
 
 #if PP_BOOKS_PERMUTED >= 512
-/* Numbers 2 i and 2 i + 1 of all rows, as struct indexes has them: of row r of four at bytes 2 r and 8 + 2 r. */
+/* Indices 2 i and 2 i + 1 of all rows, in the order of struct indexes: within each 16 bytes, which belong to four rows,
+ * those of row r are at bytes 2 r and 8 + 2 r. */
 UNPACK_ROWS __m512i two_of_joined(const struct indexes *n, const int i)
 {
     return _mm512_load_si512(n->n[i]);

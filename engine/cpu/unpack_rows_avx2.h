@@ -60,10 +60,11 @@ UNPACK_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
 }
 #include "engine/cpu/unpack_gathers.h"
 #else
-/* Loads into lanes take half as long as vpgatherdd on a Zen 4. They are the limit then: so indexes come eight
- * bytes at a time, and hardly anything else is left to do. Kernels alone on a Zen 3, nanoseconds for 8 rows of 32
- * columns, indexes one by one and lanes by broadcasts and blends before: IQ3_S 23.5 and 21.4, IQ3_XXS 23.6 and
- * 20.6, IQ2_XXS 16.5 and 14.0, IQ2_XS 18.2 and 16.0, IQ2_S 16.8 and 15.2, IQ1_S 15.7 and 14.2. */
+/* On a Zen 4, loading the entries one by one takes half as long as vpgatherdd. The loads are then the bottleneck, so
+ * everything else is kept short: indices are loaded eight bytes at a time, and entries are inserted into lanes. Kernels
+ * alone on a Zen 3, nanoseconds for 8 rows of 32 columns, with indices loaded one by one and lanes filled by broadcasts
+ * and blends, and as it is now: IQ3_S 23.5 and 21.4, IQ3_XXS 23.6 and 20.6, IQ2_XXS 16.5 and 14.0, IQ2_XS 18.2 and
+ * 16.0, IQ2_S 16.8 and 15.2, IQ1_S 15.7 and 14.2. */
 UNPACK_ROWS uint64_t load64(const void *p)
 {
     uint64_t v;
@@ -90,7 +91,7 @@ UNPACK_ROWS __m128 pair_entries(const uint64_t *e0, const uint64_t *e1)
     return _mm_loadh_pi(v, (const __m64 *)(const void *)e1);
 }
 
-/* The first and the last halves of pairs. */
+/* Separates the entries of 64 bits, two rows to a vector: their first 4 bytes go to to[0], the others to to[1]. */
 UNPACK_ROWS void split_pairs(__m128 rows01, __m128 rows23, __m128 rows45, __m128 rows67, uvec *to)
 {
     const __m256 v = _mm256_insertf128_ps(_mm256_castps128_ps256(rows01), rows45, 1);
@@ -113,9 +114,10 @@ UNPACK_ROWS void gather_pairs_rows(const uint64_t *t, const uint8_t *p, uvec *to
                 pair_entries(t + (n4 & 255), t + (n4 >> 8 & 255)), pair_entries(t + (n6 & 255), t + (n6 >> 8)), to);
 }
 
-/* Indexes as addresses take them: from memory, for what takes them out of a vector is busy with shuffling. */
+/* Joined indices are kept in memory, from where they are loaded into address registers: extracting them from vectors
+ * would use the execution port that shuffles need. */
 struct indexes {
-    /* numbers 0 and 1 of rows 0 to 3, then of rows 4 to 7; then numbers 2 and 3 */
+    /* [k / 2][half]: index k of rows 4 half to 4 half + 3 at 4 (k % 2) */
     uint16_t n[2][2][8] __attribute__((aligned(32)));
 };
 
@@ -126,10 +128,10 @@ UNPACK_ROWS void join_indexes(uvec low, uvec high, struct indexes *to)
     const __m256i l = _mm256_shuffle_epi8((__m256i)low, turn), h = _mm256_shuffle_epi8((__m256i)high, turn);
     _mm256_store_si256((__m256i *)(void *)to->n[0], _mm256_unpacklo_epi8(l, h));
     _mm256_store_si256((__m256i *)(void *)to->n[1], _mm256_unpackhi_epi8(l, h));
-    __asm__("" : "+m"(*to));
+    __asm__("" : "+m"(*to)); /* so that the compiler does load them */
 }
 
-/* Of four rows. */
+/* Index k of four rows: 16 bits each. */
 UNPACK_ROWS uint64_t joined(const struct indexes *i, const int k, const int half)
 {
     return load64(i->n[k / 2][half] + 4 * (k % 2));

@@ -18,7 +18,7 @@ typedef int32_t ivec __attribute__((vector_size(64)));
 typedef float fvec __attribute__((vector_size(64)));
 typedef uint8_t bvec __attribute__((vector_size(64)));
 
-/* The intrinsics' vectors are another type where they are a model. */
+/* In the tests __m512i is a struct of the software model, which a cast cannot convert; memcpy() costs nothing. */
 UNPACK_ROWS uvec from_i(__m512i v)
 {
     uvec u;
@@ -68,7 +68,7 @@ UNPACK_ROWS uvec gather(const uint32_t *table, uvec i)
     return from_i(_mm512_i32gather_epi32(to_i(i), table, 4));
 }
 
-/* A gather takes as long as it has loads: 64 bits at a time they are half as many. */
+/* The time of a gather is that of its loads, and there are half as many if each loads 64 bits. */
 UNPACK_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
 {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -83,15 +83,16 @@ UNPACK_ROWS void gather_pairs(const uint64_t *table, uvec i, uvec *to)
 
 #define PP_BOOKS_PERMUTED 256
 #else
-/* An entry is loaded and blended into its lane by one instruction. Then taking indexes apart is the most that is left
- * to do. */
+/* One instruction loads an entry and blends it into its lane, so most of the remaining work is to separate the
+ * indices. */
 
-/* Of rows 4 k to 4 k + 3. */
+/* The indices of rows 4 k to 4 k + 3. */
 struct four {
     uint32_t i[4];
 };
 
-/* Every other time one by one: what loads and what shifts have an equal share then. */
+/* Every other four is loaded index by index, the others by two loads and shifts: this balances the work between the
+ * ports for loads and those for shifts. */
 UNPACK_ROWS struct four four_words(const uint16_t *p, const int k)
 {
     if (k % 2)
@@ -101,21 +102,22 @@ UNPACK_ROWS struct four four_words(const uint16_t *p, const int k)
     return (struct four){{n[0] & 65535, n[0] >> 16, n[1] & 65535, n[1] >> 16}};
 }
 
-/* v with the entry in one of its 8 lanes of 64 bits. */
+/* v with *entry in the given one of its 8 lanes of 64 bits. */
 UNPACK_ROWS __m512i put_pair(__m512i v, const int lane, const uint64_t *entry)
 {
     const __m128i pair = _mm_loadl_epi64((const __m128i *)(const void *)entry);
     return _mm512_mask_broadcastq_epi64(v, (__mmask8)(1u << lane), pair);
 }
 
-/* Of rows 4 k to 4 k + 3: the first two into v, the others into w, lanes 2 k and 2 k + 1. */
+/* Puts the entries of rows 4 k and 4 k + 1 into lanes 2 k and 2 k + 1 of v, those of the two rows after them into the
+ * same lanes of w. */
 UNPACK_ROWS void put_pairs(__m512i *v, __m512i *w, const int k, const uint64_t *t, struct four f)
 {
     *v = put_pair(put_pair(*v, 2 * k, t + f.i[0]), 2 * k + 1, t + f.i[1]);
     *w = put_pair(put_pair(*w, 2 * k, t + f.i[2]), 2 * k + 1, t + f.i[3]);
 }
 
-/* The first and the last halves of pairs. */
+/* Separates the entries of 64 bits: their first 4 bytes go to to[0], the others to to[1]. */
 UNPACK_ROWS void split_pairs(__m512i v, __m512i w, uvec *to)
 {
     const __m512 a = _mm512_castsi512_ps(v), b = _mm512_castsi512_ps(w);
@@ -123,9 +125,10 @@ UNPACK_ROWS void split_pairs(__m512i v, __m512i w, uvec *to)
     to[1] = from_i(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
 }
 
-/* Indexes as addresses take them: from memory, for what takes them out of a vector is busy with shuffling. */
+/* Joined indices are kept in memory, from where they are loaded into address registers: extracting them from vectors
+ * would use the execution port that shuffles need. */
 struct indexes {
-    uint16_t n[2][4][2][4] __attribute__((aligned(64))); /* number 2 i + j of row 4 k + r: [i][k][j][r] */
+    uint16_t n[2][4][2][4] __attribute__((aligned(64))); /* index 2 i + j of row 4 k + r is n[i][k][j][r] */
 };
 
 UNPACK_ROWS void join_indexes(uvec low, uvec high, struct indexes *to)
@@ -134,7 +137,7 @@ UNPACK_ROWS void join_indexes(uvec low, uvec high, struct indexes *to)
     const __m512i l = _mm512_shuffle_epi8(to_i(low), turn), h = _mm512_shuffle_epi8(to_i(high), turn);
     _mm512_store_si512(to->n[0], _mm512_unpacklo_epi8(l, h));
     _mm512_store_si512(to->n[1], _mm512_unpackhi_epi8(l, h));
-    __asm__("" : "+m"(*to));
+    __asm__("" : "+m"(*to)); /* so that the compiler does load them */
 }
 
 UNPACK_ROWS struct four joined(const struct indexes *i, const int number, const int k)
@@ -194,5 +197,5 @@ UNPACK_ROWS uvec signed_above_128(uvec w, uvec signs, const int bit)
 {
     const __m512i above = to_i(w | ((uvec){0} + 0x80808080u));
     const __mmask64 minus = _mm512_test_epi8_mask(to_i(signs), _mm512_set1_epi8((char)(1 << bit)));
-    return from_i(_mm512_mask_sub_epi8(above, minus, _mm512_setzero_si512(), above)); /* 256 less than 128 + w */
+    return from_i(_mm512_mask_sub_epi8(above, minus, _mm512_setzero_si512(), above)); /* -(128 + w) = 128 - w mod 256 */
 }

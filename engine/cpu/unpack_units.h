@@ -1,7 +1,8 @@
-/* unpack_units.h - the interface of the routines per type that the products with byte dot products (matmul_vnni_body.h)
- * call: they open (unpack) weights into units, or multiply them by a few activation rows directly. A unit is a panel of
- * `vectors` times `lanes` weight rows: for each block of 32 columns and each vector SLICES slices of 4 columns in
- * unsigned bytes, then n_scales vectors of floats. Private to engine/cpu. */
+/* unpack_units.h - the interface of the routines, two for each weight type, that the products with byte dot products
+ * (matmul_vnni_body.h) call: one unpacks weights into units, the other multiplies packed weights by a few activation
+ * rows. A unit is a panel of `vectors` times `lanes` weight rows. For each block of 32 columns, and within it for
+ * each vector, it has SLICES slices of 4 columns in unsigned bytes, then n_scales vectors of floats. Private to
+ * engine/cpu. */
 #ifndef PP_CPU_UNPACK_UNITS_H
 #define PP_CPU_UNPACK_UNITS_H
 
@@ -12,17 +13,17 @@ enum { SLICES = 8, MAX_SCALES = 4, CHUNK = 16 /* blocks */ };
 
 #define PP_UNITS static inline __attribute__((always_inline, unused))
 
-/* How a block's integer sums are scaled.
- *   PLAIN        scales {d}:           isum begins at -offset * sum of q
- *   WITH_MIN     scales {d, min}:      the minimum is multiplied by d * sum of q
- *   HALVED       scales {d, s0, s1, -MAGIC s0}: two sums of 16 columns each; of Q6_K the second one is 4 times too
- *                                      large, and s1 a quarter of what it would be
- *   HALVED_MINS  two sums likewise, and two minima, multiplied by d * sum over their 16 columns
- *   TWO_MINS     scales {d, min0, min1}: one sum, minima likewise
- *   FOLDED       scales {d}:           one sum of weights times integer scales
- *   ODD          scales {d}:           likewise; these products are 2 u + 1, and units hold u
- * HALVED_MINS serve few rows only, TWO_MINS and FOLDED units only, ODD the units of matmul_amx.c. All but PLAIN and
- * WITH_MIN are of types whose sums span twins, two neighbouring blocks. */
+/* How a block's integer sums are scaled. d, min and s are the weights'; q and "its d" are the activations'.
+ *   PLAIN        scales {d}: one sum, which starts at -offset * sum of q
+ *   WITH_MIN     scales {d, min}: one sum; the minimum is multiplied by its d * sum of q
+ *   HALVED       scales {d, s0, s1, -MAGIC s0}: a sum for each half of 16 columns, with an integer scale each; for Q6_K
+ *                the second sum is 4 times too large, and s1 a quarter of the file's scale
+ *   HALVED_MINS  as HALVED, and a minimum for each half, multiplied by its d * sum of q over these 16 columns
+ *   TWO_MINS     scales {d, min0, min1}: one sum of weights already multiplied by their integer scales; minima as above
+ *   FOLDED       scales {d}: one sum of weights already multiplied by their integer scales
+ *   ODD          scales {d}: the same; all these products are odd, 2 u + 1, and units hold u
+ * HALVED_MINS is for few rows only, TWO_MINS and FOLDED are for units only, ODD is for the units of matmul_amx.c. The
+ * sums of types of all kinds but PLAIN and WITH_MIN span twins, two neighbouring blocks. */
 enum kind { PLAIN, WITH_MIN, HALVED, HALVED_MINS, TWO_MINS, FOLDED, ODD };
 
 PP_UNITS enum kind kind_of(uint32_t type)
@@ -47,8 +48,8 @@ PP_UNITS enum kind kind_of(uint32_t type)
 }
 
 /* True if the products of a type's weights and integer scales fit in bytes: units then hold these products, and one sum
- * suffices for both halves. They are 0 to 45 (Q2_K), or within -124 .. 124 but for the smallest weight, -4, times the
- * smallest scale, -32, so that they fit with the sign reversed: -128 to 124 (Q3_K). */
+ * suffices for both halves. For Q2_K they are 0 to 45. For Q3_K (weights -4 to 3, scales -32 to 31) they are -124 to
+ * 128, which fits in a signed byte after reversing the sign. */
 PP_UNITS bool scales_fold(uint32_t type)
 {
     return type == PP_TYPE_Q2_K || type == PP_TYPE_Q3_K;
@@ -77,7 +78,7 @@ PP_UNITS int n_scales(const enum kind kind)
     return kind == HALVED ? 4 : kind == TWO_MINS ? 3 : kind == WITH_MIN ? 2 : 1;
 }
 
-/* For types with heads and bodies: the offset that opening adds to make weights unsigned, for few rows... */
+/* For types with heads and bodies: the offset that unpacking adds to make weights unsigned, for few rows... */
 PP_UNITS int opened_offset(uint32_t type)
 {
     return pp_type_signs(type) ? 128 : pp_type_offset(type);
@@ -94,7 +95,7 @@ PP_UNITS int unit_offset(uint32_t type)
 static const int32_t MAGIC_BITS = 0x4b400000;
 static const float MAGIC = 12582912.0f;
 
-/* What a product needs of one activation row besides its bytes, for the blocks of a chunk. */
+/* Per block of a chunk, what a product needs of an activation row besides its bytes. */
 struct side {
     float d[CHUNK];
     float dsum[CHUNK];      /* d * sum of q: for minima */
@@ -109,23 +110,23 @@ PP_UNITS size_t opened_bytes(const enum kind kind, int vectors, int lanes)
     return (size_t)((SLICES + n_scales(kind)) * vectors * 4 * lanes);
 }
 
-/* Where in an opened block slice `what`, or scale what - SLICES, of a vector is. */
+/* Offset within an unpacked block of slice `what` of a vector, or of its scale what - SLICES. */
 PP_UNITS size_t at_opened(const enum kind kind, int what, int vector, int lanes)
 {
     return (size_t)((vector * (SLICES + n_scales(kind)) + what) * 4 * lanes);
 }
 
-/* Opens n blocks from block b on of vector `part` of a group's rows. to: the vector's slices in the unit's first block,
- * aligned to a vector; step: bytes from one block to the next. */
+/* Unpacks n blocks from block b on of vector `part` of a group's rows. to: where the vector's slices begin in the
+ * unit's first block, aligned to a vector; step: bytes from one block to the next. */
 typedef void pp_open_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int part, uint8_t *to, size_t step);
 
 /* A few activation rows to multiply by streaming weights. */
 struct few_job {
     const struct side *side; /* [chunks][m] */
-    const int8_t *q;         /* [m, q_stride], of block b */
+    const int8_t *q;         /* [m, q_stride], from block b on */
     int64_t q_stride, m;
     float (*acc)[PP_GROUP_ROWS]; /* [m]; aligned to a vector */
-    enum pp_stream_way how;      /* to prefetch */
+    enum pp_stream_way how;      /* how weights are prefetched */
 };
 
 /* acc += the products of the n blocks of a group from block b on, b a multiple of CHUNK. */
@@ -140,9 +141,9 @@ extern const struct pp_unit_fns pp_units_avxvnni[PP_TYPE_LIMIT], pp_units_avx512
 /* For types with large code books, looked up without gather instructions. */
 extern const struct pp_unit_fns pp_units_loads_avx512[PP_TYPE_LIMIT];
 
-/* A type's functions for AVX-512: of the two sets the one that is faster on this processor. Any thread. */
+/* A type's functions for AVX-512, from the faster of the two sets on this processor (unpack_choice.c). Any thread. */
 const struct pp_unit_fns *pp_units_of_avx512(uint32_t type);
-/* Here there is one set only. */
+/* The same for AVX-VNNI, which has one set only. */
 PP_UNITS const struct pp_unit_fns *pp_units_of_avxvnni(uint32_t type)
 {
     return pp_units_avxvnni + type;

@@ -21,7 +21,7 @@ UNPACK fvec as_floats(ivec v)
     return __builtin_convertvector(v, fvec);
 }
 
-/* Weights from 0 on: see opened_offset. */
+/* Applies the signs of types with code books, and adds 128 (opened_offset()). The others' w is unsigned already. */
 UNPACK void make_unsigned(const uint32_t type, struct unpacked *o)
 {
     if (!pp_type_signs(type))
@@ -32,7 +32,7 @@ UNPACK void make_unsigned(const uint32_t type, struct unpacked *o)
 
 typedef uint16_t hvec __attribute__((vector_size(4 * ROWS)));
 
-/* Every byte times its row's factor, of which 8 bits are kept. */
+/* Every byte times its row's factor, modulo 256. */
 UNPACK uvec bytes_times(uvec bytes, ivec factor)
 {
     const uvec odd = (uvec){0} + 0xff00ff00u;
@@ -40,7 +40,7 @@ UNPACK uvec bytes_times(uvec bytes, ivec factor)
     return ((uvec)((hvec)(bytes & odd) * both) & odd) | ((uvec)((hvec)bytes * both) & ~odd);
 }
 
-/* See scales_fold(). */
+/* Multiplies the weights by their integer scales, if scales_fold(): for Q3_K with the sign reversed and 128 added. */
 UNPACK void fold_scales(const uint32_t type, struct unpacked *o)
 {
     if (!scales_fold(type))
@@ -56,7 +56,7 @@ UNPACK void fold_scales(const uint32_t type, struct unpacked *o)
         o->d = -o->d;
 }
 
-/* A vector's share of a block. */
+/* Writes a vector's slices and scales of a block. */
 UNPACK void put_unpacked(const uint32_t type, struct unpacked *o, uint8_t *to)
 {
     const enum kind kind = unit_kind(type);
@@ -91,12 +91,12 @@ PP_UNIT_TYPES(UNPACK_UNIT)
 
 /* --- few activation rows ------------------------------------------------------------------------------------------ */
 
-/* A block of ROWS weight rows as it meets activation rows: whole-number scales as floats, which hold them and their
- * products with sums exactly, take half of the instructions. */
+/* A block of ROWS weight rows, unpacked for the product with activation rows. Integer scales are converted to floats:
+ * these hold them and their products with the sums exactly, and scaling then takes half as many instructions. */
 struct few_weights {
     struct unpacked o;
     fvec sc[2], min[2];
-    fvec less_magic; /* -MAGIC sc[0] */
+    fvec less_magic; /* -MAGIC * sc[0] */
 };
 
 UNPACK void few_scales(const enum kind kind, struct few_weights *w)
@@ -118,7 +118,7 @@ UNPACK fvec float_bits(ivec v)
     return f;
 }
 
-/* The whole-number sum of block b's products, scales of halves included. */
+/* The sum of block b's products, an integer, with the integer scales of its halves applied. */
 UNPACK fvec few_sum(const uint32_t type, const struct few_weights *w, const int8_t *q, const struct side *s, int b)
 {
     const enum kind kind = kind_of(type);
@@ -136,7 +136,8 @@ UNPACK fvec few_sum(const uint32_t type, const struct few_weights *w, const int8
     return as_floats(sum[0] + sum[1]);
 }
 
-/* acc + the share of block b of a chunk, or of twins that begin with it, [together]; the activations are at q. */
+/* acc + the contribution of block b of a chunk, or, if `together` is 2, of the twins b and b + 1, whose weights are
+ * w[0] and w[1]. q: the activations of block b. */
 UNPACK fvec few_product(const uint32_t type, const struct few_weights *w, const int8_t *q, const struct side *s, int b,
                         fvec acc, const int together)
 {
@@ -153,7 +154,8 @@ UNPACK fvec few_product(const uint32_t type, const struct few_weights *w, const 
     return acc;
 }
 
-/* Blocks [from, to) behind b0 of the rows from `row` on of a group, with m rows; M: m where that is a constant. */
+/* Multiplies blocks b0 + from to b0 + to - 1 of ROWS weight rows, from `row` of the group on, by m activation rows. M:
+ * m if that is a constant, else 0. */
 UNPACK void few_blocks(const uint32_t type, unpack_block_fn *unpack, const uint8_t *group, int64_t n_cols, int64_t b0,
                        int64_t from, int64_t to, int row, const struct few_job *job, const int M)
 {
@@ -194,7 +196,8 @@ UNPACK void few_blocks(const uint32_t type, unpack_block_fn *unpack, const uint8
 UNPACK void few_group(const uint32_t type, unpack_block_fn *unpack, const uint8_t *group, int64_t n_cols, int64_t b,
                       int64_t n, const struct few_job *job)
 {
-    /* What the rows in front have loaded is still near when the others come. */
+    /* A vector with fewer rows than a group takes a chunk of columns at a time, so that the cache lines, which hold all
+     * rows, are still in the L1 cache when the next vector needs them. */
     const int64_t step = (int)ROWS == (int)PP_GROUP_ROWS ? n : CHUNK;
     for (int64_t from = 0; from < n; from += step)
         for (int row = 0; row < PP_GROUP_ROWS; row += ROWS) {
