@@ -1,8 +1,8 @@
 /* act_tile.h - a few rows of activations as the streaming AVX2 kernels read them: block by block, so that everything a
  * kernel needs lies at constant distances from one pointer. Private to matmul_avx2.c and matmul_blocks_avx2.c.
  *
- * Quantised weights are unsigned in the packed form (q + 128, q + 8, q + 32); what that adds to an integer sum is
- * taken off beforehand, by starting it at `bias`. */
+ * Quantised weights are unsigned in the packed form (q + 128, q + 8, q + 32). The sum of these offsets times the
+ * activations is subtracted in advance, by starting the integer sum at `bias`. */
 #ifndef PP_CPU_ACT_TILE_H
 #define PP_CPU_ACT_TILE_H
 
@@ -14,18 +14,18 @@
 #include "engine/cpu/pack.h"
 #include "engine/cpu/stream_ahead.h"
 
-/* Blocks times rows: 8 rows of 16384 columns are still one tile, so that weights are read from front to back. */
+/* Blocks times rows. 8 rows of 16384 columns are still one tile, which reads weights from front to back. */
 enum { ACT_TILE_ENTRIES = 4096 };
 
 /* M rows; entry b * M + i belongs to block block0 + b of row i. */
 struct act_tile {
     const int8_t *q;      /* [n_blocks, M, 32] */
     const float *d;       /* [n_blocks, M] */
-    const float *dsum;    /* [n_blocks, M]: d * sum; where a block has a minimum. [n_blocks, M, 2] where it has two */
-    const int32_t *bias;  /* [n_blocks, M], or [n_blocks, M, 2] for Q6_K; of types with two scales in a block
-                           * act_sums_of_16 */
+    const float *dsum;    /* [n_blocks, M]: d * sum, if blocks have a minimum; [n_blocks, M, 2] if they have two */
+    const int32_t *bias;  /* [n_blocks, M], for Q6_K [n_blocks, M, 2]; for other types with two scales per block the
+                           * output of act_sums_of_16() */
     int64_t block0, n_blocks;
-    enum pp_stream_way how; /* weights further on are asked for */
+    enum pp_stream_way how; /* how weights are prefetched */
 };
 
 struct act_tile_memory {
@@ -37,17 +37,17 @@ struct act_tile_memory {
 
 _Static_assert(sizeof(struct act_tile_memory) <= PP_MATMUL_SCRATCH, "a thread's scratch");
 
-/* Asks for the cache line that is `distance` bytes behind p. If nothing is there, no harm is done. */
+/* Prefetches the cache line `distance` bytes after p. The address may be invalid: a prefetch never faults. */
 static inline __attribute__((always_inline)) void fetch_line(const void *p, size_t distance)
 {
     __builtin_prefetch((const void *)((uintptr_t)p + distance), 0, 3);
 }
 
-/* The sums of 16 columns each are not in struct pp_acts: only Q6_K asks for them. The second one is
- * times 4, as pack.h has the weights. */
+/* The two biases of a block of Q6_K, whose halves have a scale each. The second is multiplied by 4, like the weights
+ * that the packed form gives for the second half (pack.h). Sums over 16 columns are not in struct pp_acts. */
 static inline void act_tile_bias_q6_k(const int8_t *q, int32_t *bias)
 {
-    /* Sums of 8 bytes each, unsigned: 128 too much per byte. */
+    /* vpsadbw adds 8 unsigned bytes: each is 128 too large. */
     __m256i bytes = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)q), _mm256_set1_epi8(-128));
     __m256i eights = _mm256_sad_epu8(bytes, _mm256_setzero_si256());
     __m256i sums = _mm256_add_epi32(eights, _mm256_unpackhi_epi64(eights, eights));
@@ -55,10 +55,11 @@ static inline void act_tile_bias_q6_k(const int8_t *q, int32_t *bias)
     bias[1] = -32 * 4 * (_mm256_extract_epi32(sums, 4) - 16 * 128);
 }
 
-/* The sums of the first 16 columns of a block (low) and of the others, 16 bits each, times `factor` (16 at most). */
+/* The sums over the two halves of a block times `factor` (at most 16 in magnitude), 16 bits each: that of the first 16
+ * columns in the low half of the result. */
 static inline int32_t act_sums_of_16(const int8_t *q, int factor)
 {
-    /* Sums of 8 bytes each, unsigned: 128 too much per byte. */
+    /* vpsadbw adds 8 unsigned bytes: each is 128 too large. */
     __m256i bytes = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)q), _mm256_set1_epi8(-128));
     __m256i eights = _mm256_sad_epu8(bytes, _mm256_setzero_si256());
     __m256i sums = _mm256_add_epi32(eights, _mm256_unpackhi_epi64(eights, eights));
@@ -67,7 +68,7 @@ static inline int32_t act_sums_of_16(const int8_t *q, int factor)
     return (int32_t)((first & 0xffff) | second << 16);
 }
 
-/* d times these sums. */
+/* d times the sums over the two halves of a block. */
 static inline void act_dsums_of_16(const int8_t *q, float d, float dsum[2])
 {
     const uint32_t both = (uint32_t)act_sums_of_16(q, 1);
@@ -75,7 +76,7 @@ static inline void act_dsums_of_16(const int8_t *q, float d, float dsum[2])
     dsum[1] = d * (float)(int16_t)(both >> 16);
 }
 
-/* What the sums of n blocks need beside the scales; entries lie `step` apart. */
+/* dsum or bias of n blocks, whichever the type needs; entries are `step` apart. */
 static inline void act_tile_extras(uint32_t type, const int8_t *q, const float *d, const int32_t *sum, int64_t n,
                                    int64_t step, float *dsum, int32_t *bias)
 {
@@ -98,8 +99,8 @@ static inline void act_tile_extras(uint32_t type, const int8_t *q, const float *
     }
 }
 
-/* The m rows of x over as many of the n_blocks from block0 on as there is room for: a multiple of 8, or all. One row is
- * used where it lies. */
+/* A tile of the m rows of x, over as many of the n_blocks from block0 on as fit: a multiple of 8, or all of them. A
+ * single row is not copied. */
 static inline struct act_tile act_tile_make(uint32_t type, const struct pp_acts *x, int64_t m, int64_t block0,
                                             int64_t n_blocks, struct act_tile_memory *memory)
 {

@@ -1,5 +1,5 @@
-/* bf16_split.h - activations in parts and back, for the kernel sets of matmul_bf16.h: loops that compilers turn into
- * vectors of whatever width they may use. Private to engine/cpu. */
+/* bf16_split.h - splits float activations into bfloat16 parts and joins them again, for the kernel sets of
+ * matmul_bf16.h. The loops are plain C, which compilers vectorise to the width of each build. Private to engine/cpu. */
 #ifndef PP_CPU_BF16_SPLIT_H
 #define PP_CPU_BF16_SPLIT_H
 
@@ -21,7 +21,8 @@ static inline __attribute__((always_inline)) float float_of(uint32_t bits)
     return x;
 }
 
-/* To nearest even; finite stays finite, NaN NaN. In the upper half of the result. */
+/* Rounds a float to bfloat16, in the upper half of the result: to nearest even, except that finite numbers that would
+ * become infinite are truncated. NaN stays NaN. */
 static inline __attribute__((always_inline)) uint32_t round_upper(uint32_t bits)
 {
     const uint32_t size = bits & 0x7fffffff, rounded = bits + 0x7fff + (bits >> 16 & 1);
@@ -29,12 +30,14 @@ static inline __attribute__((always_inline)) uint32_t round_upper(uint32_t bits)
     return (size < 0x7f7f8000 ? rounded : odd) & 0xffff0000;
 }
 
+/* The second part: what the first left over, rounded in the same way; 0 for infinity and NaN. */
 static inline __attribute__((always_inline)) uint32_t round_lower(uint32_t bits, uint32_t upper)
 {
     return (bits & 0x7fffffff) < 0x7f800000 ? round_upper(bits_of(float_of(bits) - float_of(upper))) : 0;
 }
 
-/* How columns of a block share 32 bits: k and k + 16; or k + 1 and k, of which VDPBF16PS takes the second first. */
+/* Which two columns of a block share 32 bits, the first in the lower half: HALVES k and k + 16, NEIGHBOURS k + 1 and k
+ * for even k, because VDPBF16PS adds the product of the upper halves first. */
 enum pairing { HALVES, NEIGHBOURS };
 
 static inline __attribute__((always_inline)) int low_column(int pair, const enum pairing how)
@@ -47,7 +50,7 @@ static inline __attribute__((always_inline)) int high_column(int pair, const enu
     return how == HALVES ? pair + PP_BF16_BLOCK / 2 : 2 * pair;
 }
 
-/* As struct pp_bf16_kernels has them. */
+/* split() and join() of struct pp_bf16_kernels, for either pairing. */
 static inline __attribute__((always_inline)) void split_as(const float *x, int64_t n, int parts, uint16_t *out,
                                                            const enum pairing how)
 {
@@ -82,7 +85,7 @@ static inline __attribute__((always_inline)) void join_as(const uint16_t *in, in
     }
 }
 
-/* A set's two functions. */
+/* Defines these two functions for a kernel set. */
 #define PP_BF16_SPLIT_AND_JOIN(how)                                           \
     static void split_row(const float *x, int64_t n, int parts, uint16_t *out) \
     {                                                                         \

@@ -1,5 +1,5 @@
-/* once.h - what several threads need in the middle of their work items, and the first of them makes, while the others
- * go on with something else. Private to engine/cpu. */
+/* once.h - a flag for data that several threads need during their work items: the first thread that gets to it makes
+ * the data, while the others do something else until they need it. Private to engine/cpu. */
 #ifndef PP_CPU_ONCE_H
 #define PP_CPU_ONCE_H
 
@@ -12,13 +12,13 @@
 enum { PP_ONCE_UNMADE, PP_ONCE_BEING_MADE, PP_ONCE_MADE };
 typedef atomic_int pp_once; /* one of these; zeroed memory is PP_ONCE_UNMADE */
 
-/* Before a meeting of the threads behind which it is needed. */
+/* To be called before a barrier that all threads pass before they use the flag. */
 static inline void pp_once_reset(pp_once *o)
 {
     atomic_store_explicit(o, PP_ONCE_UNMADE, memory_order_relaxed);
 }
 
-/* True for one thread, which makes it then, waits for nobody meanwhile, and says pp_once_done(). */
+/* True for one thread, which must then make the data without waiting for any other thread, and call pp_once_done(). */
 static inline bool pp_once_mine(pp_once *o)
 {
     int unmade = PP_ONCE_UNMADE;
@@ -32,7 +32,7 @@ static inline void pp_once_done(pp_once *o)
     atomic_store_explicit(o, PP_ONCE_MADE, memory_order_release);
 }
 
-/* Returns when it is made. There may be more threads than cores: who has waited for long gives way. */
+/* Returns when the data is made. After spinning for a while it yields, as the maker may be waiting for this core. */
 static inline void pp_once_await(const pp_once *o)
 {
     enum { PATIENCE = 2000 };

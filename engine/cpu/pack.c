@@ -1,7 +1,7 @@
-/* pack.c - from the rows of a file to groups of 16 rows.
+/* pack.c - packs the rows of a file into groups of 16 rows (pack.h).
  *
- * The rows are read side by side: 4 bytes of each make a slice, which is written as a whole, so that the group is
- * filled from its beginning to its end. What is not just moved is computed on whole slices. */
+ * The 16 rows of a group are read in parallel: 4 bytes of each make a slice, which is written as a whole, so that the
+ * group is filled from its beginning to its end. Bits are rearranged on whole slices. */
 #include "engine/cpu/pack.h"
 
 #include <string.h>
@@ -19,10 +19,10 @@ size_t pp_pack_bytes(uint32_t type, int64_t n_rows, int64_t n_cols)
     return groups * pp_pack_group_bytes(type, n_cols);
 }
 
-/* A slice as words: lane r holds 4 bytes of row r, the first column lowest, as it lies in memory. */
+/* A slice as words: element r holds 4 bytes of row r, with the first column in the lowest byte, as in memory. */
 typedef uint32_t slice_words[PP_GROUP_ROWS];
 
-/* Where the 16 rows of a group are being read. Rows past the matrix's end read one block over and over. */
+/* The positions at which the 16 rows of a group are read. Rows past the matrix's end read the same block repeatedly. */
 struct lanes {
     const uint8_t *at[PP_GROUP_ROWS];
     size_t step[PP_GROUP_ROWS]; /* to the next block */
@@ -34,9 +34,9 @@ static void next_block(struct lanes *l)
         l->at[r] += l->step[r];
 }
 
-/* Four vectors of 4 lanes as a matrix, transposed. */
 typedef uint32_t quad __attribute__((vector_size(16)));
 
+/* Transposes the 4 x 4 matrix whose rows are the four vectors. */
 static void transpose(quad w[4])
 {
     quad low01 = __builtin_shufflevector(w[0], w[1], 0, 4, 1, 5);
@@ -49,7 +49,7 @@ static void transpose(quad w[4])
     w[3] = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
 }
 
-/* n words (a multiple of 4) of each row, from `offset` in its block on, as n slices. */
+/* Makes n slices (a multiple of 4) of n words of each row, from `offset` of its block on. */
 static inline void gather(const struct lanes *l, size_t offset, int n, slice_words *to)
 {
     for (int w = 0; w < n; w += 4)
@@ -71,7 +71,7 @@ static inline void gather_scales(const struct lanes *l, size_t offset, void *to)
     memcpy(to, d, sizeof d);
 }
 
-/* The bytes of a slice by columns instead of by rows. */
+/* Transposes the bytes of a slice: to[i] has column i of all rows. */
 static inline void split_bytes(const slice_words w, uint8_t to[4][PP_GROUP_ROWS])
 {
     for (int i = 0; i < 4; i++)
@@ -90,7 +90,7 @@ static void pack_q8_0(struct lanes *l, int64_t n, uint8_t *group)
         gather(l, offsetof(struct pp_block_q8_0, q), 8, q);
         for (int v = 0; v < 8; v++)
             for (int r = 0; r < PP_GROUP_ROWS; r++)
-                q[v][r] ^= 0x80808080; /* + 128 */
+                q[v][r] ^= 0x80808080; /* adds 128 to every byte */
         memcpy(slices + 8 * PP_SLICE * b, q, sizeof q);
     }
 }
@@ -106,7 +106,7 @@ static void pack_q4_0(struct lanes *l, int64_t n, uint8_t *group)
     }
 }
 
-/* Scales and mins of a block's 8 sub-blocks: see pp_q4_k_scale_min. */
+/* The 6-bit scales and minima of a block's 8 sub-blocks, as bytes: pp_q4_k_scale_min() does this for one. */
 static void unpack_q4_k_scales(const slice_words packed[3], struct pp_q4_k_pack *p)
 {
     slice_words sc[2], m[2];
@@ -139,7 +139,8 @@ static void pack_q4_k(struct lanes *l, int64_t n, uint8_t *group)
     }
 }
 
-/* Block b of 32 columns out of the slices of a whole block: see unpack_q6_k in quant.c for where its bits lie. */
+/* Packs sub-block b of 32 columns from the slices of a whole block. For the order of the file see unpack_q6_k() in
+ * quant.c, for that of low and high pack.h. */
 static inline void pack_q6_k_block(const slice_words ql[32], const slice_words qh[16], int b, uint8_t low[4][PP_SLICE],
                                    uint8_t high[2][PP_SLICE])
 {
@@ -179,7 +180,7 @@ static void pack_q6_k(struct lanes *l, int64_t n, uint8_t *group)
     }
 }
 
-/* What a row past the end is made of: it packs to zeros. */
+/* A block of the file whose packed form is all zero bytes (its scale is 0, too), for rows past the end. */
 static const void *absent_block(uint32_t type)
 {
     static const struct pp_block_q8_0 q8_0 = {.q = {[0 ... 31] = -128}};
@@ -220,8 +221,8 @@ void pp_pack_rows(uint32_t type, const void *src, int64_t n_rows, int64_t n_cols
             l.at[r] = absent ? absent_block(type) : (const uint8_t *)src + (size_t)(first + r) * row_bytes;
             l.step[r] = absent ? 0 : (size_t)info->block_bytes;
         }
-        if (scales_first) { /* what pads them */
-            size_t used = (size_t)n_cols; /* 16 scales of 2 bytes for 32 columns */
+        if (scales_first) { /* clears the padding after the scales */
+            size_t used = (size_t)n_cols; /* bytes: 16 scales of 2 bytes for every 32 columns */
             memset(group + used, 0, pp_pack_scale_bytes(n_cols) - used);
         }
         pack_group(type, &l, n_cols, group);

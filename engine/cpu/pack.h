@@ -1,17 +1,16 @@
 /* pack.h - the packed form of quantised matrices, shared by the packer and the kernels.
  *
- * 16 rows make a group, and a "slice" of 64 bytes holds 4 neighbouring columns of all 16 rows: byte 4 r + i belongs
- * to row r and column i. So a 512-bit vector has a row in each 32-bit lane, which is what the byte dot product
- * instructions want: they multiply it with 4 activations repeated in all lanes. Groups lie one after the other, each
- * a multiple of 64 bytes:
+ * 16 rows make a group, and a "slice" of 64 bytes holds 4 neighbouring columns of all 16 rows: byte 4 r + i belongs to
+ * row r and column i. Loaded into a 512-bit vector, a slice has a row in each 32-bit lane, as the byte dot product
+ * instructions (vpdpbusd) need: they multiply it by 4 activations repeated in all lanes. Groups are stored one after
+ * the other; each is a multiple of 64 bytes:
  *
- *   Q8_0   the scales of all blocks, f16 [n_blocks][16], zeros up to a multiple of 64 bytes;
+ *   Q8_0   the scales of all blocks, f16 [n_blocks][16], padded with zeros to a multiple of 64 bytes;
  *          then per block 8 slices of q + 128
- *   Q4_0   the scales likewise; then per block 4 slices: slice v holds columns 4 v + i in its low nibbles,
- *          16 + 4 v + i in its high ones
+ *   Q4_0   the scales in the same way; then per block 4 slices: slice v holds columns 4 v + i in its low nibbles and
+ *          columns 16 + 4 v + i in its high ones
  *   Q4_K, Q6_K   one struct pp_q4_k_pack or pp_q6_k_pack per 256 columns
- *   all others   first the "heads" of all blocks, then their "bodies": see below
- */
+ *   all others   first the "heads" of all blocks, then their "bodies": see below */
 #ifndef PP_CPU_PACK_H
 #define PP_CPU_PACK_H
 
@@ -25,13 +24,13 @@ enum { PP_SLICE = 64 }; /* bytes */
 struct pp_q4_k_pack {
     uint16_t d[16], dmin[16];
     uint8_t sc[8][16], m[8][16]; /* [sub-block of 32][row] */
-    uint8_t q[4][8][PP_SLICE];   /* [j][v]: columns 64 j + 4 v + i low, 64 j + 32 + 4 v + i high */
+    uint8_t q[4][8][PP_SLICE];   /* [j][v]: columns 64 j + 4 v + i in low nibbles, 64 j + 32 + 4 v + i in high ones */
 };
 
-/* In block b of 32 columns the first 16 have scale sc[2 b], the others sc[2 b + 1]. low[v] holds the low 4 bits of
- * column 4 v + i in its low nibbles, but the high 4 bits of column 16 + 4 v + i in its high nibbles: so both become
- * 6-bit numbers (the second one times 4) without shifting. The missing 2 bits are in high[v / 2]: for even v bits
- * 4-5 and 2-3, for odd v bits 6-7 and 0-1. */
+/* In block b of 32 columns the first 16 have the scale sc[2 b], the others sc[2 b + 1]. Weights are q + 32, 6 bits. The
+ * low nibbles of low[v] are bits 0-3 of columns 4 v + i, its high nibbles bits 2-5 of columns 16 + 4 v + i: masking
+ * gives 4 bits of the former, and of the latter times 4, without a shift. The other 2 bits of both are in high[v / 2]:
+ * of columns 4 v + i in bits 4-5 for even v and 6-7 for odd v, of columns 16 + 4 v + i in bits 2-3 and 0-1. */
 struct pp_q6_k_pack {
     uint16_t d[16];
     uint8_t zeros[32];
@@ -44,20 +43,22 @@ struct pp_q6_k_pack {
 _Static_assert(sizeof(struct pp_q4_k_pack) == 37 * 64, "packed Q4_K");
 _Static_assert(sizeof(struct pp_q6_k_pack) == 53 * 64, "packed Q6_K");
 
-/* All other types. A block of the file has `head` bytes of float scales and the like, and `body` bytes of the rest.
- * The heads of all blocks lie in front, each number of 16 rows side by side in the order of the file, zeros up to a
- * multiple of 64 bytes; then the bodies, as follows. Scales of 6 bits are whole bytes there, nothing else takes more
- * than in the file. In unpack_body.h is how they are read. */
+/* All other types. A block of the file is divided into a head, the scales and minima that are floats (or, for MXFP4,
+ * its exponent), and a body, everything else. A group begins with the heads of all its blocks: each number of a head
+ * for 16 rows, in the order of the file, padded with zeros to a multiple of 64 bytes. The bodies follow, one of the
+ * structs below per block. In these, 6-bit scales are whole bytes; everything else takes as many bits as in the file.
+ * unpack_body.h reads them. */
 struct pp_pack_shape {
-    int head, body; /* bytes of a row's block here; body 0: not one of these types */
+    int head, body; /* bytes per row of a block in the packed form; body 0: not one of these types */
     int block;      /* columns of a block */
 };
 
-/* low: columns 4 v + i of slice v in the low nibbles, 16 + 4 v + i in the high ones. Two bits of a column: 2 slices,
- * columns 4 (k + 2 j) + i of slice k in bits 2 j and 2 j + 1. Arrays with 16 at the end have a number per row.
+/* Nibbles (`low`): slice v holds columns 4 v + i in its low nibbles and columns 16 + 4 v + i in its high ones. Codes of
+ * 2 bits: slice k of two holds columns 4 (k + 2 j) + i in bits 2 j and 2 j + 1. An array whose last dimension is 16 has
+ * a number per row.
  *
- * Three and five bits lie whole in as many slices as there is room for, so that little has to be put together; code v
- * is that of columns 4 v + i, c:n its bit n:
+ * Codes of 3 and 5 bits: as many as possible are stored whole, so that few have to be put together from several slices.
+ * In the table v stands for the codes of columns 4 v + i, and v:n for their bit n:
  *
  *              bits 0-2   3-5   6      7                        bits 0-4   5      6      7
  *   three[0]   0          1     6:0    6:1            five[0]   0          5:0    5:1    5:2
@@ -70,7 +71,7 @@ struct pp_q2_k_pack {
 };
 
 struct pp_q3_k_pack {
-    int8_t sc[16][16]; /* less 32 */
+    int8_t sc[16][16]; /* 32 is already subtracted */
     uint8_t three[8][3][PP_SLICE];
 };
 
@@ -80,20 +81,20 @@ struct pp_q5_k_pack {
 };
 
 struct pp_iq4_xs_pack {
-    int8_t sc[8][16]; /* less 32 */
+    int8_t sc[8][16]; /* 32 is already subtracted */
     uint8_t low[8][4][PP_SLICE];
 };
 
-/* TQ2_0 is q[8][2][PP_SLICE], two bits each. */
+/* The body of TQ2_0 is q[8][2][PP_SLICE], codes of 2 bits. */
 struct pp_tq1_0_pack {
-    uint8_t q[12][PP_SLICE], high[PP_SLICE]; /* the bytes of the file, a word of each row to a slice */
+    uint8_t q[12][PP_SLICE], high[PP_SLICE]; /* the bytes of the file, 4 of each row to a slice */
 };
 
-/* Of the code books `index` has entries, or their low 8 bits: a lane has 4 of a row, or with 256 entries every row
- * has its byte for each of the 4 or 8. A lane of `signs` or `word` has a bit for every column: that of column 4 v + i
- * is bit PP_SIGN_BIT(v) of byte i, so that one shift brings those of a slice to the highest bits of their bytes. Where
- * a file has 7 signs for 8 columns, the missing ones would be the highest four bits of the word, and other things are
- * there: the scale, or the ninth bits of the four entries. */
+/* Types with code books. `index` has the indices of entries, or their low 8 bits. For a book of 256 entries index[k]
+ * has index k of 16 rows; for a larger one a slice has four indices of a row in each lane. A lane of `signs` or `word`
+ * has a bit for every column: that of column 4 v + i is bit PP_SIGN_BIT(v) of byte i, so that one shift brings the
+ * signs of a slice to the highest bits of their bytes. Files may store only 7 signs for 8 columns. The missing four
+ * would be the highest bits of `word`, which hold something else: the scale, or the ninth bits of the four indices. */
 #define PP_SIGN_BIT(v) ((v) / 2 + (v) % 2 * 4)
 
 struct pp_iq2_xxs_pack {
@@ -129,8 +130,9 @@ struct pp_iq3_s_pack {
     } q[8];
 };
 
-/* High bits of entries 0 to 3 in bits 0-2, 8-10, 4-6 and 12-14 of `high`; bits 3, 7 and 11 are the scale, bit 15 says
- * that a block is shifted down. In IQ1_M bits 3, 11, 7 and 15 say so of the eight columns of an entry. */
+/* The high bits of indices 0 to 3 are bits 0-2, 8-10, 4-6 and 12-14 of `high`. In IQ1_S bits 3, 7 and 11 are the scale,
+ * and bit 15 is set if the block is shifted down; in IQ1_M bits 3, 11, 7 and 15 are set if the eight columns of index
+ * 0, 1, 2 or 3 are. */
 struct pp_iq1_s_pack {
     uint16_t high[8][16];
     uint8_t index[8][PP_SLICE];
@@ -138,12 +140,12 @@ struct pp_iq1_s_pack {
 
 struct pp_iq1_m_pack {
     uint16_t d[16];
-    uint8_t scales[6][16]; /* a row's 16 scales of 3 bits, one behind the other */
+    uint8_t scales[6][16]; /* a row's 16 scales of 3 bits, without gaps */
     uint16_t high[8][16];
     uint8_t index[8][PP_SLICE];
 };
 
-/* A constant where the type is. */
+/* All zeros in head and body for a type that is not one of these. A compile-time constant if `type` is one. */
 static inline __attribute__((always_inline)) struct pp_pack_shape pp_pack_shape(uint32_t type)
 {
     switch (type) {
@@ -201,7 +203,7 @@ static inline __attribute__((always_inline)) size_t pp_pack_head_bytes(uint32_t 
     return ((size_t)(n_cols / s.block * 16 * s.head) + 63) / 64 * 64;
 }
 
-/* Fills a group of one of these types from 16 rows, row r from at[r] on, with step[r] bytes to its next block. */
+/* Fills a group of one of these types from 16 rows: the blocks of row r begin at at[r] and are step[r] bytes apart. */
 void pp_pack_blocks(uint32_t type, const uint8_t *const at[PP_GROUP_ROWS], const size_t step[PP_GROUP_ROWS],
                     int64_t n_cols, uint8_t *group);
 

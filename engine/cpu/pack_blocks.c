@@ -1,4 +1,4 @@
-/* pack_blocks.c - groups of 16 rows of the types that have heads and bodies (pack.h). */
+/* pack_blocks.c - packs groups of 16 rows of the types with heads and bodies (pack.h). */
 #include <string.h>
 
 #include "engine/cpu/pack.h"
@@ -11,7 +11,7 @@ struct blocks {
     uint8_t row[ROWS][MAX_BLOCK] __attribute__((aligned(4)));
 };
 
-/* n slices: words of each row from `offset` in its block on. */
+/* Writes n slices: n words of each row, from `offset` of its block on. */
 static void put_words(const struct blocks *b, size_t offset, int n, uint8_t (*slices)[PP_SLICE])
 {
     for (int k = 0; k < n; k++)
@@ -19,7 +19,7 @@ static void put_words(const struct blocks *b, size_t offset, int n, uint8_t (*sl
             memcpy(slices[k] + 4 * r, b->row[r] + offset + 4 * (size_t)k, 4);
 }
 
-/* n bytes of each row, as [n][16]. */
+/* Writes n bytes of each row, from `offset` of its block on, as [n][16]. */
 static void put_bytes(const struct blocks *b, size_t offset, int n, uint8_t (*to)[ROWS])
 {
     for (int r = 0; r < ROWS; r++)
@@ -27,7 +27,7 @@ static void put_bytes(const struct blocks *b, size_t offset, int n, uint8_t (*to
             to[k][r] = b->row[r][offset + (size_t)k];
 }
 
-/* n numbers of 16 bits of each row, as [n][16]. */
+/* Writes n numbers of 16 bits of each row, from `offset` of its block on, as [n][16]. */
 static void put_halves(const struct blocks *b, size_t offset, int n, uint8_t *to)
 {
     for (int k = 0; k < n; k++)
@@ -37,9 +37,10 @@ static void put_halves(const struct blocks *b, size_t offset, int n, uint8_t *to
 
 /* --- bit planes --------------------------------------------------------------------------------------------------- */
 
-/* Codes of 32 columns of each row, without a sign. */
+/* Unsigned codes of 32 columns of each row. */
 typedef uint8_t codes[ROWS][32];
 
+/* The codes of sub-block `sub`: the integer weights plus `offset`, which makes them unsigned. */
 static void unpack_codes(uint32_t type, const struct blocks *b, int sub, int offset, codes q)
 {
     struct pp_unpacked u;
@@ -50,6 +51,7 @@ static void unpack_codes(uint32_t type, const struct blocks *b, int sub, int off
     }
 }
 
+/* Writes codes of 2 bits; put_threes() and put_fives() write those of 3 and 5 bits. */
 static void put_low_pairs(codes q, uint8_t slices[2][PP_SLICE])
 {
     for (int k = 0; k < 2; k++)
@@ -62,7 +64,7 @@ static void put_low_pairs(codes q, uint8_t slices[2][PP_SLICE])
             }
 }
 
-/* Bits from..from + n - 1 of columns 4 v + i of each row, from bit `to` of the slice on. */
+/* ORs bits from .. from + n - 1 of columns 4 v + i into the slice's bytes, from bit `to` on. */
 static void put_bits(codes q, int v, int from, int n, int to, uint8_t slice[PP_SLICE])
 {
     const int mask = (1 << n) - 1;
@@ -160,7 +162,7 @@ static void pack_tq2_0(const struct blocks *b, uint8_t (*to)[PP_SLICE])
 
 /* --- code books --------------------------------------------------------------------------------------------------- */
 
-/* The signs of four times eight columns, a byte or 7 bits each, as PP_SIGN_BIT has them. */
+/* The signs of 32 columns in the order of PP_SIGN_BIT, from four bytes with those of 8 columns, or of 7. */
 static uint32_t ordered_signs(const uint8_t signs[4])
 {
     uint32_t word = 0;
@@ -174,7 +176,7 @@ static void put_word(uint8_t slice[PP_SLICE], int r, uint32_t word)
     memcpy(slice + 4 * r, &word, sizeof word);
 }
 
-/* From words with four times 7 signs and a scale above them, at `offset` in the block. */
+/* Writes a slice of words, each from one with four times 7 signs and a 4-bit scale at `offset` in the block. */
 static void put_even_words(const struct blocks *b, size_t offset, uint8_t slice[PP_SLICE])
 {
     for (int r = 0; r < ROWS; r++) {
@@ -187,7 +189,7 @@ static void put_even_words(const struct blocks *b, size_t offset, uint8_t slice[
     }
 }
 
-/* From four bytes of signs. */
+/* Writes a slice of words, each from the 4 bytes of signs at `offset` in the block. */
 static void put_signs(const struct blocks *b, size_t offset, uint8_t slice[PP_SLICE])
 {
     for (int r = 0; r < ROWS; r++)
@@ -261,7 +263,8 @@ static void pack_iq1_s(const struct blocks *b, struct pp_iq1_s_pack *to)
     put_words(b, offsetof(struct pp_block_iq1_s, q), 8, to->index);
 }
 
-/* The scale of the block is in the highest 4 bits of four words: they are put together, and so are the rest. */
+/* The file has four words of scales: their highest 4 bits make the block's scale d, their 12 other bits are four of the
+ * scales of 3 bits. Both are put together here. */
 static void pack_iq1_m(const struct blocks *b, struct pp_iq1_m_pack *to)
 {
     for (int r = 0; r < ROWS; r++) {
@@ -305,7 +308,7 @@ static void pack_head(uint32_t type, const struct blocks *b, uint8_t *head)
     case PP_TYPE_TQ2_0:
         put_halves(b, offsetof(struct pp_block_tq2_0, d), 1, head);
         break;
-    default: /* one or two in front */
+    default: /* one or two half floats at the beginning of the block */
         put_halves(b, 0, pp_pack_shape(type).head / 2, head);
     }
 }

@@ -1,9 +1,11 @@
-/* quantize_body.h - activations in their quantised form (see matmul.h), written once over two functions that the
- * including file has defined, each of a whole block, x float [32]:
- *   uint32_t most_bits(x)              the largest magnitude's bits; magnitudes order as these do, NaN above infinity
- *   int32_t round_block(x, factor, q)  q = x times factor, rounded to nearest even; their sum
- * and with PP_QUANTIZE_FOUR a third:
- *   bool quantize_four(x, twins, q, d, sum)  four blocks, if the scales of all are finite and not 0; else false
+/* quantize_body.h - quantises activations (formula in matmul.h), written once over two functions that the including
+ * file has defined for a whole block, x float [32]:
+ *   uint32_t most_bits(x)              the bits of the largest magnitude; as integers, bits of magnitudes are ordered
+ *                                      like these, with NaN above infinity
+ *   int32_t round_block(x, factor, q)  q = x * factor, rounded to nearest even; returns the sum of q
+ * and, if it defines PP_QUANTIZE_FOUR, a third:
+ *   bool quantize_four(x, twins, q, d, sum)  quantises four blocks; returns false without doing so if the inverse of a
+ *                                      scale is infinite, NaN or 0
  * Private to the kernels of engine/cpu. */
 #include <stdint.h>
 #include <string.h>
@@ -12,7 +14,7 @@
 
 #define QUANTIZE static inline __attribute__((always_inline))
 
-/* Blocks that have one scale: one, or twins. See matmul_scalar.c. */
+/* Quantises the blocks that share a scale: one block, or twins. matmul_scalar.c has the plain definition. */
 QUANTIZE void quantize_blocks(const float *x, const int n_blocks, int8_t *q, float *d, int32_t *sum)
 {
     const uint32_t first = most_bits(x), second = n_blocks == 2 ? most_bits(x + PP_ACT_BLOCK) : 0;
@@ -34,7 +36,7 @@ QUANTIZE void quantize_blocks(const float *x, const int n_blocks, int8_t *q, flo
     }
 }
 
-/* The last values, too few for a block or for twins: as if zeros came behind them. */
+/* The last values, which do not fill a block or twins, are padded with zeros. */
 static void quantize_rest(const float *x, int64_t n, int8_t *q, float *d, int32_t *sum)
 {
     float rest[2 * PP_ACT_BLOCK] = {0};

@@ -1,11 +1,10 @@
-/* transpose16.h - 16 rows of 16 numbers of 32 bits, turned about their diagonal, for kernels of AVX-512. Private to
- * engine/cpu. */
+/* transpose16.h - transposes a matrix of 16 x 16 numbers of 32 bits in AVX-512 registers. Private to engine/cpu. */
 #ifndef PP_CPU_TRANSPOSE16_H
 #define PP_CPU_TRANSPOSE16_H
 
 #include <immintrin.h>
 
-#ifndef UNROLL /* the tests' model of the instructions brings its own */
+#ifndef UNROLL /* defined by the tests' software model of the instructions */
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
