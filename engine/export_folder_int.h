@@ -22,7 +22,7 @@ enum order {
                    of norms of heads */
     BY_HEAD,    /* rows of q, k and v grouped by KV heads; also elements of biases */
     TRANSPOSED,
-    ONE_BEHIND, /* all rows of the gate, then all of the value */
+    ONE_AFTER_OTHER, /* all rows of the gate, then all of the value */
     KEYS_VALUES, /* for each head the rows of the key, then those of the value */
     QKV,        /* rows of q, k and v, arranged by `form` */
     RESERVED,   /* zeros come first, for rows that we do not have */

@@ -37,7 +37,7 @@ static bool is_made_norm(const struct folder *f, const struct pp_tensor *t)
 /* Tensors that folders have in config.json or elsewhere instead, or that nothing uses. */
 static bool is_left_out(const struct folder *f, const struct pp_tensor *t)
 {
-    return is_of_module(f, t) || pp_is_behind_layers(pp_source_hparams(f->s), t->name) ||
+    return is_of_module(f, t) || pp_is_after_layers(pp_source_hparams(f->s), t->name) ||
            pp_is_of_first_values(pp_source_hparams(f->s), t->name) ||
            pp_is_for_pictures(pp_source_hparams(f->s), t->name) || is_made_norm(f, t) ||
            strcmp(t->name, pp_skip_shares) == 0 || strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 ||
@@ -232,7 +232,7 @@ static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_for
 static void add_rows(const struct folder *f, struct item *item, enum pp_hf_form form)
 {
     item->ne[1] += item->with->ne[1];
-    item->order = form == PP_HF_HALVES || form == PP_HF_INDEXER_Q_K ? ONE_BEHIND : KEYS_VALUES;
+    item->order = form == PP_HF_HALVES || form == PP_HF_INDEXER_Q_K ? ONE_AFTER_OTHER : KEYS_VALUES;
     if (form == PP_HF_INTERLEAVED) { /* as if each row were a head */
         item->head_dim = 1;
         item->n_head_kv = item->from->ne[1];

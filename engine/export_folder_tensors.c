@@ -267,7 +267,7 @@ static enum pp_code arrange(const struct item *item, float *row, float *to, stru
 }
 
 /* All rows of the gates, then those of the values. */
-static enum pp_code one_behind(const struct item *item, struct span s, float *to, struct pp_error *err)
+static enum pp_code one_after_other(const struct item *item, struct span s, float *to, struct pp_error *err)
 {
     const int64_t each = item->from->ne[1], end = s.first + s.n;
     const int64_t n = s.first >= each ? 0 : end < each ? s.n : each - s.first;
@@ -355,8 +355,8 @@ static enum pp_code make_span(const struct folder *f, const struct item *item, s
         return arrange(item, rows, to, f->err);
     if (item->order == QKV)
         return join_qkv(f, item, s, to);
-    if (item->order == ONE_BEHIND)
-        return one_behind(item, s, to, f->err);
+    if (item->order == ONE_AFTER_OTHER)
+        return one_after_other(item, s, to, f->err);
     if (item->order == KEYS_VALUES)
         return join_keys_values(item, s, to, f->err);
     if (item->order == BY_KEY)

@@ -150,7 +150,7 @@ static bool is_of_no_mixture(const struct pp_source *s, const char *name)
 static bool is_needless(const struct pp_source *s, const char *name)
 {
     const struct pp_hparams *hp = pp_source_hparams(s);
-    return is_beside(name) || pp_is_behind_layers(hp, name) || is_of_shared(hp, name) || is_of_idle_index(hp, name) ||
+    return is_beside(name) || pp_is_after_layers(hp, name) || is_of_shared(hp, name) || is_of_idle_index(hp, name) ||
            is_of_no_mixture(s, name) || pp_is_for_pictures(hp, name) || pp_is_of_switched(hp, name) ||
            is_of_block(hp, name) || is_of_difference(hp, name) || is_gain(hp, name) ||
            (hp->skip_share != 0.0f && strcmp(name, pp_skip_shares) == 0) || pp_is_of_first_values(hp, name);

@@ -464,7 +464,7 @@ extern const char pp_suppressed_key[]; /* GGUF's key for them */
  * stream; NULL: it is no such name. A number has one spelling, so that no matrix is in two stacks. */
 const char *pp_expert_number(const char *name);
 /* Whether a tensor, like "blk.46.eh_proj.weight", belongs to a layer after the last one (MTP). */
-bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name);
+bool pp_is_after_layers(const struct pp_hparams *hp, const char *gguf_name);
 /* Whether it is RWKV's mix of values with those of the first layer, in the first layer itself: files have it, nothing
  * reads it. */
 bool pp_is_of_first_values(const struct pp_hparams *hp, const char *gguf_name);

@@ -321,8 +321,8 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
     struct pp_rows *rows = pp_tensor_list_rows(&s->list, err);
     if (!rows)
         return PP_ERR_NOMEM;
-    const bool one_behind = form == PP_HF_QKV_STACKED || form == PP_HF_HALVES;
-    if (!is_in_order(s->quant.method, form) && !interleaved && !by_head && !backwards && !one_behind)
+    const bool one_after_other = form == PP_HF_QKV_STACKED || form == PP_HF_HALVES;
+    if (!is_in_order(s->quant.method, form) && !interleaved && !by_head && !backwards && !one_after_other)
         return fail_order(s, i, err);
     enum pp_code code = pp_hf_quant_open(&s->quant, s->hf, i, rows, &t, err);
     if (!code && by_head && (t.n_dims != 2 || t.ne[1] != (s->hp.n_head + 2 * s->hp.n_head_kv) * s->hp.head_dim))
@@ -332,7 +332,7 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
         pp_fail_prefix(err, "%s", s->path);
         return code;
     }
-    if (one_behind)
+    if (one_after_other)
         return add_cut(s, i, &t, form, name, second, err);
     leave_rows(s, rows, pp_buf_cstr(name), &t);
     if (backwards)
@@ -361,7 +361,7 @@ static bool is_after_layers(const struct pp_source *s, const char *hf_name)
     if (strncmp(hf_name, begin, strlen(begin)) == 0)
         snprintf(name, sizeof name, "blk.%.32s", hf_name + strlen(begin));
     pp_buf_free(&own);
-    return pp_is_behind_layers(&s->hp, name);
+    return pp_is_after_layers(&s->hp, name);
 }
 
 /* Adds a table of integers, converted to I32. */

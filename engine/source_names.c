@@ -53,7 +53,7 @@ int64_t pp_stack_size(const struct pp_hparams *hp, const char *name)
     return is_of_stream(name) ? hp->n_stream - 1 : is_of_table(name) ? hp->hashed.parts : hp->n_expert / share;
 }
 
-bool pp_is_behind_layers(const struct pp_hparams *hp, const char *gguf_name)
+bool pp_is_after_layers(const struct pp_hparams *hp, const char *gguf_name)
 {
     const int64_t l = strncmp(gguf_name, "blk.", 4) == 0 ? strtol(gguf_name + 4, NULL, 10) : -1;
     return l >= hp->n_layer && l < hp->n_layer + hp->n_nextn;

@@ -97,7 +97,7 @@ static const struct pp_tensor *keep(struct pp_tensor_list *l, const struct pp_te
 static bool is_of_layers(const char *name, const struct pp_hparams *hp)
 {
     return strlen(name) < 100 && strncmp(name, "blk.", 4) == 0 && pp_ends_with(name, both_end) &&
-           !pp_is_behind_layers(hp, name);
+           !pp_is_after_layers(hp, name);
 }
 
 enum pp_code pp_split_heads(struct pp_tensor_list *l, const struct pp_hparams *hp, struct pp_error *err)
