@@ -79,7 +79,7 @@ static bool converts(const cJSON *type)
 
 /* Whether it is more than a change of matrices: vectors before the text, or a choice for each token. PEFT cannot merge
  * such adapters into the model either. */
-static bool stays_apart(const cJSON *type)
+static bool cannot_be_merged(const cJSON *type)
 {
     static const char *const names[] = {"PROMPT_TUNING", "MULTITASK_PROMPT_TUNING", "P_TUNING", "PREFIX_TUNING", "CPT",
                                         "CARTRIDGE", "ADAPTION_PROMPT", "XLORA", "POLY", "LILY"};
@@ -91,10 +91,10 @@ static bool stays_apart(const cJSON *type)
 
 static enum pp_code fail_kind(const struct pp_adapter_file *f, const cJSON *type, struct pp_error *err)
 {
-    const char *what = converts(type)      ? "PEFT makes a LoRA that is near it: save_as_lora"
-                       : stays_apart(type) ? "it is more than a change of matrices; train a LoRA in its place"
-                                           : "let PEFT put it into the model (merge_and_unload, save_pretrained), and "
-                                             "use that folder as the model";
+    const char *what = converts(type)           ? "PEFT makes a LoRA that is near it: save_as_lora"
+                       : cannot_be_merged(type) ? "it is more than a change of matrices; train a LoRA in its place"
+                                                : "let PEFT put it into the model (merge_and_unload, "
+                                                  "save_pretrained), and use that folder as the model";
     if (!cJSON_IsString(type))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s/%s does not say of what kind the adapter is (peft_type)", f->path,
                        pp_adapter_config_file);

@@ -215,8 +215,8 @@ enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_ta
                           struct pp_error *err);
 /* Finds the largest absolute values of halves that were computed from the file's, and refuses NaN and infinity, too.
  * name: of the matrix, for the error. */
-enum pp_code pp_lora_look(const struct pp_adapter *a, const char *name, int64_t n_a, int64_t n_b,
-                          struct pp_lora_halves *halves, struct pp_error *err);
+enum pp_code pp_lora_find_largest(const struct pp_adapter *a, const char *name, int64_t n_a, int64_t n_b,
+                                  struct pp_lora_halves *halves, struct pp_error *err);
 /* Reserves n_a and n_b floats for the halves; false: out of memory. */
 bool pp_lora_halves_room(struct pp_lora_room *room, int64_t n_a, int64_t n_b, float *halves[2]);
 int32_t *pp_lora_order_room(struct pp_lora_room *room, int64_t n); /* for an order; NULL: out of memory */

@@ -17,7 +17,7 @@ struct pp_gains {
 };
 
 /* Computes g_k of n outputs of a matrix, from its DoRA numbers. */
-static void work_out(const float *dora, float strength, int64_t n, float *gain)
+static void compute_gains(const float *dora, float strength, int64_t n, float *gain)
 {
     const float *magnitude = dora, *mixed = magnitude + n, *square = mixed + n;
     for (int64_t i = 0; i < n; i++) {
@@ -54,13 +54,13 @@ static void fill(const struct pp_adapter *a, float strength, float *values)
     for (int i = 0; i < a->n_targets; i++) {
         const struct pp_lora_target *t = &a->targets[i];
         if (t->dora)
-            work_out(t->dora, strength, pp_plan_target(&a->model->plan, i).w->ne[1], values + t->gains);
+            compute_gains(t->dora, strength, pp_plan_target(&a->model->plan, i).w->ne[1], values + t->gains);
     }
     for (int i = 0; a->heads && i < a->model->plan.n_heads; i++) {
         const struct pp_lora_heads *l = &a->heads[i];
         const int64_t n = l->dora ? head_outputs(a, i) : 0;
         for (int h = 0; l->dora && h < l->n; h++)
-            work_out(l->dora + h * PP_DORA_NUMBERS * n, strength, n, values + l->gains + (size_t)(h * n));
+            compute_gains(l->dora + h * PP_DORA_NUMBERS * n, strength, n, values + l->gains + (size_t)(h * n));
     }
 }
 

@@ -39,7 +39,7 @@ enum { INTS = 4 };
 
 /* *most: the largest of |x| and its old value; false: x holds NaN or infinity. Bit patterns are compared: without the
  * sign they order floats as integers, with infinity and NaN at the end. */
-static bool look_at(const float *x, int64_t n, float *most)
+static bool find_largest(const float *x, int64_t n, float *most)
 {
     enum { APART = 4 };
     const int32_t infinity = 0x7f800000;
@@ -117,7 +117,7 @@ static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tens
         const int64_t n_rows = rows - r < most_rows ? rows - r : most_rows;
         float *to = transposed ? row : out + r * n;
         read_rows(t, columns, transposed ? NULL : order, r, n_rows, to);
-        if (!look_at(to, n_rows * n, most))
+        if (!find_largest(to, n_rows * n, most))
             return pp_fail(err, PP_ERR_FORMAT,
                            "adapter %s: %.200s holds values that are no numbers; the file is damaged, get it again",
                            a->path, t->name);
@@ -167,11 +167,12 @@ enum pp_code pp_lora_read(const struct pp_adapter *a, const struct pp_adapter_ta
     return code;
 }
 
-enum pp_code pp_lora_look(const struct pp_adapter *a, const char *name, int64_t n_a, int64_t n_b,
-                          struct pp_lora_halves *halves, struct pp_error *err)
+enum pp_code pp_lora_find_largest(const struct pp_adapter *a, const char *name, int64_t n_a, int64_t n_b,
+                                  struct pp_lora_halves *halves, struct pp_error *err)
 {
     halves->most[0] = halves->most[1] = 0;
-    if (look_at(halves->values[0], n_a, &halves->most[0]) && look_at(halves->values[1], n_b, &halves->most[1]))
+    if (find_largest(halves->values[0], n_a, &halves->most[0]) &&
+        find_largest(halves->values[1], n_b, &halves->most[1]))
         return PP_OK;
     return pp_fail(err, PP_ERR_FORMAT,
                    "adapter %s: what it has for %.200s holds values that are no numbers; the file is damaged, get it "

@@ -366,7 +366,7 @@ static enum pp_code scale_rows(const struct loading *l, const struct job *job, c
     for (int64_t r = 0; r < w->ne[1]; r++)
         for (int64_t k = 0; k < rank; k++)
             b[r * rank + k] *= row_scale(hp, job->target->form, w->name, r);
-    return pp_lora_look(l->a, w->name, rank * w->ne[0], rank * w->ne[1], halves, err);
+    return pp_lora_find_largest(l->a, w->name, rank * w->ne[0], rank * w->ne[1], halves, err);
 }
 
 /* Reads A and B, and converts them. */
@@ -446,7 +446,7 @@ static enum pp_code load_joined(const struct loading *l, const struct job *job, 
     if (own->rank) {
         halves.values[0] = joined.a;
         halves.values[1] = joined.b;
-        code = pp_lora_look(a, job->join->name, joined.rank * w->ne[0], joined.rank * w->ne[1], &halves, err);
+        code = pp_lora_find_largest(a, job->join->name, joined.rank * w->ne[0], joined.rank * w->ne[1], &halves, err);
     }
     if (!code && own->rank)
         code = pp_lora_hold(a, job->linear,
