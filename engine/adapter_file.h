@@ -112,7 +112,7 @@ size_t pp_adapter_file_n(const struct pp_adapter_file *f);
 /* The target of that GGUF name, or NULL. */
 const struct pp_adapter_target *pp_adapter_file_find(const struct pp_adapter_file *f, const char *name);
 const struct pp_adapter_target *pp_adapter_file_at(const struct pp_adapter_file *f, size_t i);
-/* PP_ERR_MISMATCH names the first of those tokens that this model, with so many tokens, does not have. */
+/* PP_ERR_MISMATCH: an invocation token is beyond the model's n_vocab tokens; the error names the first such. */
 enum pp_code pp_adapter_file_check_invocation(const struct pp_adapter_file *f, int64_t n_vocab, const char *model,
                                               struct pp_error *err);
 /* An error that names the file if another program has written to it since it was opened. */

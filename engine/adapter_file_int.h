@@ -55,7 +55,7 @@ enum pp_adapter_part {
     PP_PART_TOKENS,
     PP_PART_FOLDED,  /* multiplied into an AdaLoRA's A; */
     PP_PART_FACTORS, /* LoHa and LoKr: the first of the tensors from which A and B are computed, */
-    PP_PART_FACTOR,  /* another one of those: adapter_made.c */
+    PP_PART_FACTOR,  /* the other tensors of these (adapter_made.c) */
     PP_PART_NOTHING, /* a copy of the base model's, saved with the adapter: changes nothing */
 };
 

@@ -382,8 +382,8 @@ static size_t count_known(const struct pp_adapter_file *f, const struct ending *
     return n;
 }
 
-/* Guesses the family, which the folder does not name: the wanted one if it knows any of the matrices; otherwise the
- * first of those that know most of them, and most of these without translate_otherwise. */
+/* Guesses the family, which the folder does not name: the wanted one if it knows any of the matrices; otherwise the one
+ * that knows most of them, and among equals the one that knows most without translate_otherwise. */
 static const struct pp_arch *guess_family(const struct pp_adapter_file *f, const struct ending *endings,
                                           struct translation *to)
 {

@@ -31,8 +31,8 @@
 struct pp_imatrix;
 
 struct pp_imatrix_info {
-    size_t n_tensors;     /* that it has data of */
-    size_t n_partial;     /* of those, stacks with experts that were never used */
+    size_t n_tensors;     /* tensors with data */
+    size_t n_partial;     /* the part of n_tensors that are stacks with experts never used */
     uint32_t chunks, chunk_size;
     size_t n_datasets;
 };
@@ -57,7 +57,7 @@ const char *pp_imatrix_dataset(const struct pp_imatrix *m, size_t i); /* from 0;
 struct pp_imatrix_use {
     size_t n_weighed;    /* matrices (an expert's is one) quantised with its data */
     size_t n_unweighed;  /* quantised without, as it has no data of them */
-    char first[128];     /* the tensor of the first of those; "" */
+    char first[128];     /* the first tensor quantised without; "": none */
 };
 
 /* --- converting ------------------------------------------------------------------------------------------ */

@@ -636,7 +636,7 @@ static enum pp_code list_of_heads(struct folder *f, const struct pp_tensor *t)
     return code ? code : list_item(f, &joined->t, name, NULL);
 }
 
-/* A stack for which folders have no name, but for its matrices. */
+/* Whether folders store a stack as separate matrices: they have names for these only. */
 static bool is_split(const struct folder *f, const struct pp_tensor *t)
 {
     const bool end = strstr(t->name, "_exps.weight") || strstr(t->name, "_chexps.weight");

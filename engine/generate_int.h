@@ -33,7 +33,7 @@ struct pp_gen {
 
     int32_t *tokens;        /* [n_ctx + 1 + PP_MAX_GUESSES]: prompt and answer, then room for draft tokens */
     int64_t n_prompt, n;    /* n: prompt and tokens chosen so far */
-    int64_t n_given;        /* of those, how many the caller has been told of */
+    int64_t n_given;        /* the part of n that the caller knows of: prompt and reported tokens */
     enum pp_finish finish;
     struct pp_buf held;     /* text not shown yet: could be part of a character, or of a stop string */
     size_t n_pending;       /* its last bytes, whose shown form is not decided yet (pp_shown_text) */

@@ -200,7 +200,7 @@ enum pp_code pp_imatrix_merge(struct pp_imatrix *m, const struct pp_imatrix *fro
     return code;
 }
 
-/* --- what it says ------------------------------------------------------------------------------------------------ */
+/* --- queries ----------------------------------------------------------------------------------------------------- */
 
 /* How many of its matrices have data. */
 static int64_t n_seen(const struct pp_importance *e)

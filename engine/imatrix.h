@@ -39,7 +39,8 @@ enum pp_code pp_importance_of(const struct pp_importance *e, int64_t n_cols, int
 struct pp_weighing {
     const struct pp_importance *importance; /* NULL: all alike */
     int64_t n_matrices;  /* matrices of the entry */
-    int64_t first;       /* which of those is the tensor's first: the expert's number, where each expert has a tensor */
+    int64_t first;       /* index of the tensor's first matrix in the entry: the expert's number, if each expert has a
+                            tensor */
     int64_t matrix_rows; /* rows of each */
 };
 /* As pp_quantize_rows; row: index of the first row in the tensor. */

@@ -246,7 +246,7 @@ static enum pp_code finish_joins(struct loading *l, struct pp_error *err)
     return PP_OK;
 }
 
-/* If the file has in one matrix what the model has in several, returns a copy of the target that says so; otherwise the
+/* If the file has one matrix for several of the model's, returns a copy of the target that says so; otherwise the
  * target. */
 static const struct pp_adapter_target *split_target(struct loading *l, const struct pp_adapter_target *t)
 {

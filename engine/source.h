@@ -140,7 +140,7 @@ struct pp_hparams {
     bool index_halves;      /* the index's RoPE pairs values i and i + rope_dim / 2; otherwise neighbours */
     /* Of layers with recurrent states (plan.h), which follow a convolution; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
-    bool mamba;             /* Mamba or Mamba 2; otherwise the gated delta rule, or one of those below */
+    bool mamba;             /* Mamba or Mamba 2; otherwise the gated delta rule, or one of the kinds below */
     int64_t state_rank;     /* Mamba: rank of the product that makes steps (dt); 0: Mamba 2 */
     int64_t n_scan_head;    /* with state_rank: so many parallel scans, each with its own dt, B and C from its part of
                                the channels; input and gate rows are interleaved (Zamba). 0: one scan */
@@ -176,7 +176,7 @@ struct pp_hparams {
     float gate_cap;         /* its gates, which are exponents, are softly capped by this */
     bool fused_parts;       /* its inputs (q, k, v) are one matrix, its two gates another, and gate and value of the
                                feed-forward part a third */
-    bool biased_parts;      /* all of those, and the norm, have biases */
+    bool biased_parts;      /* these matrices and the norm have biases */
     bool kda;               /* the delta rule with a decay for each row of a state (Kimi Linear) */
     int64_t bank_step;      /* Kimi K3: every so many layers, from the first on, the layer's input is stored and the
                                residual stream begins anew; parts and the output read a mixture of what is stored and
@@ -206,8 +206,8 @@ struct pp_hparams {
     int64_t n_reserved_positions; /* folders: rows of the table of positions before the first position */
     int64_t window;         /* positions that a row sees, its own included; 0: all. In an encoder to either side */
     /* Phi 3 small's block-sparse attention, in blocks of PP_PAGE_TOKENS positions: a head sees the last n_near blocks,
-     * and of those before them each far_step-th, shifted by one from head to head. Layers near_step, 2 near_step ...
-     * see all blocks, unless it is 0. n_near 0: all layers do. */
+     * and every far_step-th block before them, shifted by one from head to head. Layers near_step, 2 near_step ... see
+     * all blocks, unless near_step is 0. n_near 0: all layers do. */
     int64_t n_near, far_step, near_step;
     int64_t kv_taps;        /* keys, before their rotation, and values go through convolutions with so many taps, of
                                each head its own; 0: they do not */

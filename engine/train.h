@@ -32,7 +32,7 @@ struct pp_train_data_options {
 
 struct pp_train_data_info {
     size_t n_lines;             /* that are not empty */
-    size_t n_conversations;     /* of those, with "messages" */
+    size_t n_conversations;     /* the part of n_lines with "messages" */
     size_t n_examples;
     size_t n_tokens, n_learnt;  /* of all examples */
     size_t longest;             /* tokens of the longest example */

@@ -18,7 +18,7 @@ enum { PP_XIELU_NUMBERS = 4 };
 /* "alpha_p", "alpha_n", "beta" and "eps", in the order of the plan's tensors. */
 extern const char *const pp_xielu_names[PP_XIELU_NUMBERS];
 
-/* Whether a tensor is one of those. */
+/* Whether a tensor has one of these names. */
 bool pp_is_xielu(const char *name);
 /* Whether a file has the arrays; and adds the tensors that they become. PP_ERR_FORMAT: they do not cover all layers. */
 bool pp_xielu_in(const struct pp_gguf *g);
