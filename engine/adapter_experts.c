@@ -47,7 +47,7 @@ static bool is_target(const struct pp_adapter_file *f, const char *module, const
     return false;
 }
 
-/* The parameter of `module` that so many other adapted parameters wrap; NULL: there is none. */
+/* The parameter of `module` that `depth` other adapted parameters wrap; NULL: there is none. */
 static const char *parameter_at(const struct pp_adapter_file *f, const char *module, int depth)
 {
     for (int i = N_PARAMETERS - 1; i >= 0; i--)

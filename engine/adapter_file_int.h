@@ -61,7 +61,7 @@ enum pp_adapter_part {
 
 /* Allocates as many targets as there are tensors. */
 enum pp_code pp_adapter_reserve(struct pp_adapter_file *f, size_t n_tensors, struct pp_error *err);
-/* Allocates so many more targets. */
+/* Allocates `more` further targets. */
 enum pp_code pp_adapter_grow(struct pp_adapter_file *f, size_t more, struct pp_error *err);
 /* Adds tensor t as a part of the target with this GGUF name. */
 enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, size_t len, enum pp_adapter_part part,

@@ -109,7 +109,7 @@ struct pp_random_shape {
      * n_dense layers before the first with experts. */
     int64_t kv_lora_rank, q_lora_rank, qk_nope_dim, rope_dim, v_head_dim;
     int64_t n_ff_shared, n_ff_dense, n_dense;
-    int64_t conv_taps;  /* layers are short convolutions over so many positions, except those with attention: */
+    int64_t conv_taps;  /* layers are short convolutions over this many positions, except those with attention: */
     uint64_t attends;   /* layer l has it where this has bit l */
     /* Or they have states, with keys and values of state_dim values, computed from the output of convolutions: */
     int64_t n_state_head, n_state_key_head, state_dim, state_taps;

@@ -30,7 +30,7 @@ struct pp_tier {
     struct pp_kv_pool *kv;
     int64_t window;              /* 0: none */
     int64_t first;               /* with a window: leading pages that all rows see besides it (attention sinks) */
-    int64_t stride;              /* if not 0, the window begins window - stride before the row's block of so many
+    int64_t stride;              /* if not 0, the window begins window - stride before the row's block of this many
                                     positions, instead of sliding */
 };
 

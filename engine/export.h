@@ -22,7 +22,7 @@ struct pp_export_item {
     const struct pp_source *source; /* to release its memory once it was read; or NULL */
     const char *name;             /* in the new file */
     uint32_t type;                /* in the new file; its block divides from->ne[0] */
-    int64_t same_rows;            /* with head_dim: so many of the last rows are not permuted */
+    int64_t same_rows;            /* with head_dim: this many rows at the end are not permuted */
     int64_t head_dim;             /* > 0: rows of heads of this size are permuted from Hugging Face's order to GGUF's;
                                      0: they are not */
     enum pp_key_part part;        /* or rows of this part of `from`, a whole by keys; `source` has the sizes */

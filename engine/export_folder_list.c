@@ -98,7 +98,7 @@ static void turn(struct item *item)
     item->ne[1] = n;
 }
 
-/* A factor that undoes a file's division of weights, where the model halves the residual stream after every so many
+/* A factor that undoes a file's division of weights, for models that halve the residual stream after every halved_every
  * layers; 0: none. */
 static float divided_by(const struct pp_hparams *hp, const char *name)
 {

@@ -384,7 +384,7 @@ METHOD(bytes_splitlines)
     return jinja_wrap(JINJA_LIST, list);
 }
 
-/* With a separator between groups of so many bytes, counted from the right if the number is positive. */
+/* With a separator between groups of bytes; groups are counted from the right if the given size is positive. */
 METHOD(bytes_hex)
 {
     UNUSED;

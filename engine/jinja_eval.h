@@ -25,7 +25,7 @@ struct jinja_builtin {
     const char *name;
     jinja_builtin_fn *fn;
     const char *params; /* names with single spaces between; "" for none, NULL for any number */
-    int required;       /* so many of them must be given; with enum jinja_marks */
+    int required;       /* how many of them must be given; with enum jinja_marks */
 };
 /* What happens to a text's mark as HTML: removed, or (KEEPS) given to the result or its parts. The other two also
  * escape texts that are combined with it: the second argument, or all. */

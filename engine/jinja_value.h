@@ -23,7 +23,7 @@ enum {
     JINJA_MAX_OUTPUT = 16 << 20, /* bytes rendered */
     JINJA_MAX_STEPS = 20 << 20,  /* nodes evaluated; long strings and lists count extra; more for a large input */
     JINJA_PAIR_STEPS = 12,       /* more for each pair of messages ... */
-    JINJA_MAX_PAIR_STEPS = 300 << 20, /* ... up to so many */
+    JINJA_MAX_PAIR_STEPS = 300 << 20, /* ... up to this many */
     JINJA_MAX_NESTING = 200,     /* of brackets and blocks in the source */
     JINJA_MAX_DEPTH = 1500,      /* of evaluation: nested expressions times macro calls */
     JINJA_MAX_VALUE_DEPTH = 400, /* of lists inside lists when they are printed or compared, and of JSON */

@@ -18,7 +18,7 @@
 
 /* Limits a sum of ranks over adapters and projections, for which work space is allocated. */
 enum { MAX_RANK = PP_LOW_RANK_MAX };
-/* Models with at least so many parameters hold adapters in F16 instead of Q8_0: the extra bytes are few compared with
+/* Models with at least this many parameters hold adapters in F16 instead of Q8_0: the extra bytes are few compared with
  * their weights. */
 static const int64_t LARGE_MODEL = 4000000000;
 

@@ -11,7 +11,7 @@
 #include "engine/model.h"
 #include "engine/rows.h"
 
-enum { MOST_OF_OUTPUT = 256 }; /* B has so many columns at most, and a row for each token */
+enum { MOST_OF_OUTPUT = 256 }; /* B has at most this many columns, and a row for each token */
 
 static enum pp_code check_tokens(const struct pp_adapter *a, const struct pp_adapter_target *t, int64_t width,
                                  struct pp_error *err)

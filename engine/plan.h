@@ -263,9 +263,9 @@ struct pp_op {
  * group's score is the sum of its two largest. */
 struct pp_experts {
     int n, n_used;
-    int idle;                /* the last so many of the n have no matrices: they return their input, */
+    int idle;                /* the last `idle` of the n have no matrices: they return their input, */
     bool silent;             /* or nothing */
-    int share;               /* so many neighbouring experts share their matrices, which run once for all of those that
+    int share;               /* this many neighbouring experts share their matrices, which run once for all of them that
                                 a row uses, with the sum of their weights; 0 is 1 */
     bool shares, sigmoids;
     bool roots;              /* sqrt(softplus()) in place of the sigmoid (DeepSeek V4) */
@@ -424,7 +424,7 @@ struct pp_tier_plan {
                                         n_near 0: all */
     int64_t n_local;                 /* of an index: the last blocks, which are always picked */
     int v_dim;                       /* of attention: values of a head's V */
-    int latent_dim;                  /* V is the first so many values of K; 0: it is stored */
+    int latent_dim;                  /* V is the first latent_dim values of K; 0: it is stored */
     struct pp_state_shape state;     /* of a state tier; head_dim is value_dim there */
 };
 

@@ -23,7 +23,7 @@ struct pp_prompt_chunks {
  * DeepSeek V2 Lite's, 6 of 64 experts, Q4_0, 16, 32, 64, 128 and 256: 54, 68, 75, 83, 89.) */
 int pp_chunk_rows(const struct pp_prompt_chunks *p, bool others_wait, int max_rows);
 
-/* Tells that a pass with so many rows of prompts took ns. */
+/* Records that a pass with `rows` rows of prompts took `ns`. */
 void pp_chunk_took(struct pp_prompt_chunks *p, int rows, uint64_t ns);
 
 #endif

@@ -19,7 +19,7 @@ struct pp_many_sums {
     float w, x, q, xq, qq;
 };
 
-/* Functions for `width` scales at once; arrays have so many entries. */
+/* Functions for `width` scales at once; arrays have `width` entries. */
 struct pp_many {
     int width;
     /* q = x * inverse; only xq and qq */

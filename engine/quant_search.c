@@ -511,7 +511,7 @@ static void quantize_q5_1(const float *x, const float *importance, void *dst)
 /* --- Q4_K, Q5_K, Q2_K: affine sub-blocks whose scales and mins are multiples of d and dmin ------------------------ */
 
 struct affine_form {
-    int subs, n; /* sub-blocks, of so many values */
+    int subs, n; /* sub-blocks; values in each */
     int top;     /* of q */
     int most;    /* of scales and mins */
 };

@@ -94,8 +94,8 @@ struct pp_rows {
     int64_t n_head, n_head_kv, head_dim; /* n_head > 0: stored rows are grouped by heads of k: the heads of q that share
                                             it, the head of k, that of v. n_head 0: stored in our order; if head_dim is
                                             set, only every row_step-th head is used, beginning with row row_first */
-    int64_t head_pieces;        /* with n_head: stored as so many consecutive pieces, each with its heads of q, then of
-                                   v, then of k; 0: as above */
+    int64_t head_pieces;        /* with n_head: stored as this many consecutive pieces, each with its heads of q, then
+                                   of v, then of k; 0: as above */
     float factor;               /* FP4: multiplies each scale; QUARTERS: the scale */
     struct pp_numbers factors;  /* NVFP4: multiply the scales, one for every `block_rows` rows; data NULL: all are 1 */
     int64_t pitch;              /* FP4: distance in bytes of groups, and of their scales, where a group is stored next

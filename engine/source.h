@@ -118,7 +118,7 @@ struct pp_hparams {
     int64_t kv_lora_rank_local, qk_nope_dim_local, v_head_dim_local; /* the same three for layers with a window, where
                                                                         they differ; 0: they do not */
     /* Sparse attention: rows see only positions that an index picks (PP_OP_PICK). The index has n_index_head heads of
-     * index_dim values, and picks index_top_k positions; rows that see no more than so many see all. index_top_k 0: no
+     * index_dim values, and picks index_top_k positions; rows that see at most that many see all. index_top_k 0: no
      * index. index_block 0: single positions, in latent attention (DeepSeek V3.2). Otherwise blocks of index_block: for
      * each KV head by an index head of its own, and the last index_local blocks always (MiniMax M3, whose layers
      * without experts have no index); or, if pooled, the same blocks for all heads, each block by one key made from its
@@ -136,13 +136,13 @@ struct pp_hparams {
      * index picks index_top_k of them; of other sizes all are seen. 0: no blocks, and the layer has
      * PP_LAYER_LOCAL_ROPE. */
     int32_t compress[PP_MAX_LAYERS];
-    int64_t n_table_layer;  /* in so many first layers a table by token ids chooses the experts */
+    int64_t n_table_layer;  /* in the first n_table_layer layers a table by token ids chooses the experts */
     bool index_halves;      /* the index's RoPE pairs values i and i + rope_dim / 2; otherwise neighbours */
     /* Of layers with recurrent states (plan.h), which follow a convolution; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
     bool mamba;             /* Mamba or Mamba 2; otherwise the gated delta rule, or one of the kinds below */
     int64_t state_rank;     /* Mamba: rank of the product that makes steps (dt); 0: Mamba 2 */
-    int64_t n_scan_head;    /* with state_rank: so many parallel scans, each with its own dt, B and C from its part of
+    int64_t n_scan_head;    /* with state_rank: this many parallel scans, each with its own dt, B and C from its part of
                                the channels; input and gate rows are interleaved (Zamba). 0: one scan */
     bool state_by_head;     /* with state_rank: one step per head, and Mamba 2's states (PLaMo 2) */
     bool state_unit;        /* dt's low-rank values, B and C have an RMSNorm without weights, */
@@ -157,8 +157,8 @@ struct pp_hparams {
                                attention */
     int64_t rwkv_ranks[4];  /* ranks of the products that make decays, beta, values and gates, the last perhaps 0: no
                                gates. RWKV 6: of decays, and of each of the five mixes */
-    int64_t halved_every;   /* RWKV 6 halves the residual stream after every so many layers; 0: never */
-    int64_t lru_width;      /* Griffin's recurrence (RG-LRU) of so many channels; a "state" is 16 x 16 of them */
+    int64_t halved_every;   /* RWKV 6 halves the residual stream after every halved_every layers; 0: never */
+    int64_t lru_width;      /* Griffin's recurrence (RG-LRU) of this many channels; a "state" is 16 x 16 of them */
     /* Zamba: layers with PP_LAYER_SHARING use n_shared_block blocks of attention and feed-forward part, one after the
      * other and again from the first. In Zamba2 each such layer adds LoRAs of rank adapter_rank to the feed-forward
      * part's first matrix and, with adapted_attention, to q, k and v. */
@@ -178,7 +178,7 @@ struct pp_hparams {
                                feed-forward part a third */
     bool biased_parts;      /* these matrices and the norm have biases */
     bool kda;               /* the delta rule with a decay for each row of a state (Kimi Linear) */
-    int64_t bank_step;      /* Kimi K3: every so many layers, from the first on, the layer's input is stored and the
+    int64_t bank_step;      /* Kimi K3: in layers 0, bank_step, 2 bank_step ... the layer's input is stored and the
                                residual stream begins anew; parts and the output read a mixture of what is stored and
                                the stream; 0: not so */
     /* Solar Pro's skips. Bits 0 and 1: the layer's input is stored as the first or the second vector. Bits 2 and 3: the
@@ -199,7 +199,7 @@ struct pp_hparams {
     int64_t n_ff;
     int64_t n_ctx_train;
     int pooling;            /* enum pp_pooling */
-    int64_t n_dense;        /* an encoder's output goes through one matrix to so many values, and through another one
+    int64_t n_dense;        /* an encoder's output goes through one matrix to this many values, and through another one
                                back; 0: it does not */
     int64_t n_embd_out;     /* width of an encoder's output after a last matrix; 0: n_embd */
     int64_t n_segments;     /* an encoder's token types, of which we use the first */
@@ -209,7 +209,7 @@ struct pp_hparams {
      * and every far_step-th block before them, shifted by one from head to head. Layers near_step, 2 near_step ... see
      * all blocks, unless near_step is 0. n_near 0: all layers do. */
     int64_t n_near, far_step, near_step;
-    int64_t kv_taps;        /* keys, before their rotation, and values go through convolutions with so many taps, of
+    int64_t kv_taps;        /* keys, before their rotation, and values go through convolutions with this many taps, of
                                each head its own; 0: they do not */
     bool chunked;           /* the window is a chunk: rows see positions from the last multiple of it on */
     int64_t n_start;        /* learned vectors before every text, with token ids after the vocabulary; layers with a
@@ -251,7 +251,7 @@ struct pp_hparams {
                                Flash, Motif) */
     bool difference_before; /* a layer's initial lambda is the one that the layer before has in other families
                                (Motif) */
-    int64_t n_noise_head;   /* only so many heads are of the second kind; each follows a group of the first kind, and
+    int64_t n_noise_head;   /* only this many heads are of the second kind; each follows a group of the first kind, and
                                its output is subtracted from those of the group. n_head counts it as often (Motif 2); 0:
                                as many as of the first kind */
     bool poly_gates;        /* gates are sums of their normalised powers (PolyNorm, decoder_poly.c; Motif) */
@@ -302,7 +302,7 @@ struct pp_hparams {
     int64_t n_expert;       /* 0: no mixture of experts */
     int64_t n_expert_idle;  /* further experts after those, without matrices, which output their input */
     bool idle_silent;       /* or output nothing */
-    int64_t router_rank;    /* ZAYA: experts are chosen by three matrices from so many values, to which those of the
+    int64_t router_rank;    /* ZAYA: experts are chosen by three matrices from this many values, to which those of the
                                layer before are added; 0: by one matrix from the input */
     int64_t n_expert_used;  /* for each row */
     int64_t n_ff_expert;
@@ -318,8 +318,8 @@ struct pp_hparams {
     int64_t n_ff_shared;    /* of the expert that all rows use or, without experts, of a second feed-forward part; 0:
                                none */
     bool shared_mean;       /* the outputs of that and of the chosen experts are halved */
-    int64_t n_expert_share; /* so many neighbouring experts share a further one, which gets the sum of their weights; 0:
-                               none */
+    int64_t n_expert_share; /* this many neighbouring experts share a further one, which gets the sum of their weights;
+                               0: none */
     int64_t n_ff_share;     /* of such a shared expert */
     float expert_share_scale; /* of its weights */
     int64_t n_expert_group; /* groups of experts; only n_expert_group_used of them may be chosen from; 0: no groups */
@@ -340,7 +340,7 @@ struct pp_hparams {
     } scales;
     int64_t n_nextn;        /* layers after the last one that predict further tokens (MTP); we do not use them */
     float norm_eps;
-    int64_t norm_groups;    /* norms of the stream treat so many parts of it separately; 0: one */
+    int64_t norm_groups;    /* norms of the stream treat this many parts of it separately; 0: one */
     int64_t norm_rank;      /* GigaChat 3.5: the values of these norms have gates, up to 2, from a low-rank product of
                                their input; 0: none */
     bool mean_square;       /* RMSNorm, though the family has LayerNorm */

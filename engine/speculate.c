@@ -8,7 +8,7 @@
 #include "engine/generate_int.h"
 #include "engine/text.h"
 
-enum { FAR_BEHIND = 64 }; /* tokens: if so many are unread, pages of other sequences are looked for */
+enum { FAR_BEHIND = 64 }; /* tokens: if this many are unread, pages of other sequences are looked for */
 static const float MOST_SURE = 1e9f; /* a margin above any of logits */
 
 static struct pp_spec_costs *costs_of(const struct pp_gen *g) { return &g->seq->engine->costs; }

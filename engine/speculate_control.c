@@ -26,8 +26,8 @@ static const double MOST_OF_LEFT = 0.8, MOST_RISKED = 0.1;
 /* MOST_CHANGE: limits how much a single measurement moves a mean. UNSEEN_ROW: the cost of a row more than was ever
  * measured, in passes of one row; UNSEEN_STEP: that of an unmeasured step. Both are optimistic, so that it is tried. */
 static const double MOST_CHANGE = 1.3, UNSEEN_ROW = 0.1, UNSEEN_STEP = 0.1;
-/* ROW_BEHIND: a further row of the draft's step, in steps, until it is measured; ROWS_BEHIND: after so many rows a
- * measurement and the mean before count alike. */
+/* ROW_BEHIND: a further row of the draft's step, in steps, until it is measured; ROWS_BEHIND: after this many rows a
+ * measurement and the mean before count equally. */
 static const double ROW_BEHIND = 0.1, ROWS_BEHIND = 12;
 enum { COPY_GOES_ON = 3 }; /* level of two tokens that agree */
 enum { FIRST_LOOKS = 4, LOOKS = 16, SINGLE_PASSES = 2, STALE_PASSES = 256 };
@@ -107,7 +107,7 @@ double pp_costs_of(const struct pp_spec_costs *c, int rows)
     return from + UNSEEN_ROW * c->pass[first].ns * (rows - below);
 }
 
-/* A step of the draft model with so many rows. As the first steps find weights that are not packed yet, an optimistic
+/* A step of the draft model with `rows` rows. As the first steps find weights that are not packed yet, an optimistic
  * estimate limits them until there were a few. */
 static double step_ns(const struct pp_spec_costs *c, int64_t rows)
 {
@@ -142,7 +142,7 @@ static double lost(const struct pp_spec_ledger *l)
     return most;
 }
 
-/* Whether this pass may lose so many ns more. Trials may use up only a part of what the window may lose, and guesses
+/* Whether this pass may lose another `ns` ns. Trials may use up only a part of what the window may lose, and guesses
  * that win few tokens only a little more; the rest is for text in which they soon win it back. No pass may lose all of
  * it, and little where the loss is likely, so that a bad pass does not stop guessing for long. */
 static bool affordable(const struct pp_spec_costs *c, const struct pp_spec_habits *h, const struct pp_spec_place *at,

@@ -357,7 +357,7 @@ static bool is_norm(const struct pp_tensor *t)
 
 bool pp_gguf_lacks_ones(const struct pp_gguf *g, const char *family)
 {
-    enum { FEW = 64 }; /* one of so many */
+    enum { FEW = 64 }; /* one in 64 */
     int64_t n = 0, below = 0;
     if (strcmp(family, "gigachat35") != 0)
         return false;

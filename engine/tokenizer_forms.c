@@ -19,7 +19,7 @@ enum {
     TABLED = 0x30000,     /* characters in the tables; no later one decomposes */
     BLOCK = 64,           /* characters with the same first bytes */
     LONGEST = 32,         /* characters that one may become; Unicode has 18 */
-    SHORT_RUN = 16,       /* marks; so many are sorted by insertion */
+    SHORT_RUN = 16,       /* marks; up to this many are sorted by insertion */
     CHUNK = 32,           /* bytes that are checked together */
     N_FORMS = 4,
 };

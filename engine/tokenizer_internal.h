@@ -26,8 +26,8 @@ enum tok_kind {
 /* Where PLaMo 3 cuts text first. */
 struct tok_breaks {
     bool on;          /* around <|plamo:...|> */
-    uint32_t alike;   /* and around so many of the same character, except line ends; 0: not */
-    uint32_t spaces;  /* and around so many spaces; 0: not */
+    uint32_t alike;   /* and around runs of at least this many equal characters, except line ends; 0: not */
+    uint32_t spaces;  /* and around runs of at least this many spaces; 0: not */
 };
 
 /* BERT's normalisation of text before it is cut into words. */
@@ -107,7 +107,7 @@ extern const char tok_pattern_gpt2[]; /* ByteLevel with use_regex */
 extern const char tok_pattern_spaced[];
 /* Used like a pattern: cuts where the script changes, as UnicodeScripts does. */
 extern const char tok_pattern_scripts[];
-/* Used like a pattern, followed by a decimal number: cuts pieces of so many characters, as FixedLength does. */
+/* Used like a pattern, followed by a decimal number: cuts pieces of that many characters, as FixedLength does. */
 extern const char tok_pattern_length[];
 enum { TOK_MAX_LENGTH = 1 << 24 };
 

@@ -425,7 +425,7 @@ struct level {
     bool trailing;          /* tok_trailing_spaces() */
     bool groups;            /* numbers in groups of three */
     bool apart;             /* only those that no word follows */
-    size_t length;          /* pieces of so many characters; 0: another form */
+    size_t length;          /* pieces of this many characters; 0: another form */
     struct tok_runs *runs;
     pcre2_code *code;
 };
