@@ -20,8 +20,7 @@ enum pp_fn pp_decoder_fn(const struct pp_decoder *d, const struct pp_hparams *hp
 
 static void add_residual(struct builder *b, int l)
 {
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = b->hp->residual_scale, .in = b->delta, .in2 = NONE,
-                          .out = b->x});
+    add_sum(b, l, b->hp->residual_scale, b->delta, b->x);
 }
 
 bool pp_decoder_has(const struct builder *b, int l, const char *kind)
@@ -69,12 +68,10 @@ bool pp_decoder_norm_gates(struct builder *b, int l, const char *name, int64_t n
     const int down = up < 0 ? -1 : pp_plan_linear(b->p, b->s, n, rank, b->err, "%s_gate_down", name);
     const int gates = pp_plan_part(b->p, b->norm_gates, 0, n);
     add_linear(b, l, up, slot, b->norm_low);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->norm_low, .in2 = NONE,
-                          .out = b->norm_low});
+    add_fn(b, l, PP_FN_SILU, 0, b->norm_low, b->norm_low);
     add_linear(b, l, down, b->norm_low, gates);
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = gates, .in2 = slot, .out = slot});
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 2, .layer = l, .in = slot, .in2 = NONE,
-                          .out = slot});
+    add_gated(b, l, PP_FN_SIGMOID, gates, slot, slot);
+    add_fn(b, l, PP_FN_SCALE, 2, slot, slot);
     return down >= 0;
 }
 
@@ -173,8 +170,7 @@ static bool add_result(struct builder *b, int l, const char *post_norm)
         if (!pp_gains_number(b, l, post_norm == after_attention ? "attn_output.scale" : "ffn_down.scale", 1, &gain))
             return false;
         if (gain != 0.0f)
-            add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = gain, .in = b->delta, .in2 = NONE,
-                                  .out = b->x});
+            add_sum(b, l, gain, b->delta, b->x);
         return true;
     }
     if (b->hp->norms_of_sums) {
@@ -213,24 +209,20 @@ static bool add_experts_plus_dense(struct builder *b, int l)
         !add_norm(b, l, "post_ffw_norm_1", b->delta, b->shared) || !pp_experts_result(b, l) ||
         !add_norm(b, l, "post_ffw_norm_2", b->delta, b->delta))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+    add_to(b, l, b->shared, b->delta);
     return pp_ff_added(b, l);
 }
 
 /* Grok 2: both of the same input; their sum is divided by sqrt(2). */
 static bool add_dense_beside_experts(struct builder *b, int l)
 {
-    struct pp_op scale = {.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->delta, .in2 = NONE,
-                          .out = b->shared};
     if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l))
         return false;
-    add(b, scale);
+    add_copy(b, l, b->delta, b->shared);
     if (!pp_experts_result(b, l))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
-    scale.scale = sqrtf(0.5f);
-    scale.out = b->delta;
-    add(b, scale);
+    add_to(b, l, b->shared, b->delta);
+    add_fn(b, l, PP_FN_SCALE, sqrtf(0.5f), b->delta, b->delta);
     return add_result(b, l, "post_ffw_norm");
 }
 
@@ -242,7 +234,7 @@ static bool add_all_experts(struct builder *b, int l)
         (shares && !pp_shared_expert_down(b, l, b->shared)))
         return false;
     if (shares)
-        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+        add_to(b, l, b->shared, b->delta);
     return true;
 }
 
@@ -264,7 +256,7 @@ static bool add_mixture(struct builder *b, int l)
     if (b->hp->n_expert_share) {
         if (!pp_experts_result(b, l) || !pp_shared_experts(b, l, b->shared))
             return false;
-        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+        add_to(b, l, b->shared, b->delta);
         return add_result(b, l, "post_ffw_norm");
     }
     if (b->d->experts_post_norm)
@@ -293,10 +285,10 @@ static bool add_parallel_mixture(struct builder *b, int l)
     if (!good)
         return false;
     if (shares)
-        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = delta, .in2 = NONE, .out = mixture});
+        add_to(b, l, delta, mixture);
     if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !pp_attention_added(b, l))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = part, .in = mixture, .in2 = NONE, .out = b->x});
+    add_sum(b, l, part, mixture, b->x);
     return true;
 }
 
@@ -309,8 +301,7 @@ static bool add_layer_input(struct builder *b, int l)
     if (proj < 0)
         return false;
     add_linear(b, l, gate, b->x, b->input);
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->input,
-                          .in2 = pp_plan_part(b->p, b->inputs, l * n, n), .out = b->input});
+    add_gated(b, l, pp_decoder_fn(b->d, b->hp), b->input, pp_plan_part(b->p, b->inputs, l * n, n), b->input);
     add_linear(b, l, proj, b->input, b->delta);
     if (!add_norm(b, l, "post_norm", b->delta, b->delta))
         return false;
@@ -374,8 +365,7 @@ static bool add_experts_beside_layer(struct builder *b, int l)
     if (!good || !pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !pp_attention_added(b, l) ||
         !pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) || !pp_ff_added(b, l))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = b->hp->residual_scale, .in = b->shared, .in2 = NONE,
-                          .out = b->x});
+    add_sum(b, l, b->hp->residual_scale, b->shared, b->x);
     return true;
 }
 
@@ -394,7 +384,7 @@ static bool add_shortcut(struct builder *b, int l)
         !pp_ff_added(b, l))
         return false;
     if (!experts)
-        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->x});
+        add_to(b, l, b->shared, b->x);
     return true;
 }
 
@@ -463,7 +453,7 @@ static bool add_both_dense(struct builder *b, int l)
     if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !pp_attention_added(b, l) || !pp_shared_expert_up(b, l) ||
         !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) || !pp_shared_expert_down(b, l, b->shared))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->shared, .in2 = NONE, .out = b->delta});
+    add_to(b, l, b->shared, b->delta);
     return pp_ff_added(b, l);
 }
 
@@ -500,10 +490,8 @@ static void add_to_scaled(struct builder *b, int l, enum pp_stream_scale which)
 {
     const float *scales = b->hp->stream_scales[which];
     if (scales[0] != 1.0f)
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = scales[0], .layer = l, .in = b->x,
-                              .in2 = NONE, .out = b->x});
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = scales[1], .in = b->delta, .in2 = NONE,
-                          .out = b->x});
+        add_fn(b, l, PP_FN_SCALE, scales[0], b->x, b->x);
+    add_sum(b, l, scales[1], b->delta, b->x);
 }
 
 /* MiniMax: norms replace the stream itself. */
@@ -530,10 +518,8 @@ static void add_skips(struct builder *b, int l)
     for (int i = 0; i < 2; i++) {
         if (!(skips >> (i + 2) & 1))
             continue;
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1 - share, .layer = l, .in = b->x,
-                              .in2 = NONE, .out = b->x});
-        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = share, .in = b->skipped[i], .in2 = NONE,
-                              .out = b->x});
+        add_fn(b, l, PP_FN_SCALE, 1 - share, b->x, b->x);
+        add_sum(b, l, share, b->skipped[i], b->x);
     }
 }
 
@@ -649,7 +635,7 @@ static bool add_narrow_embedding(struct builder *b, struct pp_op embed)
     if (positions) {
         add(b, (struct pp_op){.kind = PP_OP_LOOKUP, .by_position = true, .weight = positions, .in = NONE, .in2 = NONE,
                               .out = b->delta});
-        add(b, (struct pp_op){.kind = PP_OP_ADD, .in = b->delta, .in2 = NONE, .out = b->x});
+        add_to(b, 0, b->delta, b->x);
     }
     return proj >= 0;
 }
@@ -709,8 +695,7 @@ static bool add_layer_inputs(struct builder *b)
         !(norm = pp_plan_tensor(b->s, 0, hp->n_embd_layer, b->err, "per_layer_proj_norm.weight")))
         return false;
     add_linear(b, 0, proj, b->x, b->projected);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)hp->n_embd),
-                          .in = b->projected, .in2 = NONE, .out = b->projected});
+    add_fn(b, 0, PP_FN_SCALE, 1.0f / sqrtf((float)hp->n_embd), b->projected, b->projected);
     if (!alone)
         add(b, (struct pp_op){.kind = PP_OP_LOOKUP, .weight = table, .scale = sqrtf((float)hp->n_embd_layer),
                               .in = NONE, .in2 = NONE, .out = b->inputs});
@@ -718,9 +703,8 @@ static bool add_layer_inputs(struct builder *b)
                           .out = b->projected});
     if (alone)
         return true;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .in = b->projected, .in2 = NONE, .out = b->inputs});
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = sqrtf(0.5f), .in = b->inputs, .in2 = NONE,
-                          .out = b->inputs});
+    add_to(b, 0, b->projected, b->inputs);
+    add_fn(b, 0, PP_FN_SCALE, sqrtf(0.5f), b->inputs, b->inputs);
     return true;
 }
 
@@ -802,7 +786,7 @@ static bool add_cycles(struct builder *b)
         const int first = run % runs == runs - 1 ? half : 0;
         if (run > 0) {
             add_copy(b, first, high, b->x);
-            add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = first, .in = low, .in2 = NONE, .out = b->x});
+            add_to(b, first, low, b->x);
         } else {
             add(b, start);
         }
@@ -827,8 +811,7 @@ static bool add_dense_head(struct builder *b)
     if (dense < 0 || !pp_decoder_find_norm(b, "output_dense_norm", n, &norm))
         return false;
     add_linear(b, n_layer, dense, b->normed, b->delta);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = pp_decoder_fn(b->d, b->hp), .layer = n_layer, .in = b->delta,
-                          .in2 = NONE, .out = b->delta});
+    add_fn(b, n_layer, pp_decoder_fn(b->d, b->hp), 0, b->delta, b->delta);
     add(b, norm);
     return true;
 }
@@ -884,8 +867,7 @@ static bool add_output(struct builder *b)
     } behind[] = {{PP_FN_SCALE, hp->logit_scale}, {PP_FN_CAP, hp->final_softcap}};
     for (int i = 0; i < 2; i++)
         if (behind[i].number != 0.0f)
-            add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = behind[i].fn, .scale = behind[i].number, .layer = n_layer,
-                                  .in = logits, .in2 = NONE, .out = logits});
+            add_fn(b, n_layer, behind[i].fn, behind[i].number, logits, logits);
     add(b, (struct pp_op){.kind = PP_OP_RESULT, .layer = n_layer, .in = hidden, .in2 = logits, .out = NONE});
     return true;
 }

@@ -6,10 +6,9 @@
 
 #include "engine/arch/decoder_int.h"
 
-static void add_op(struct builder *b, enum pp_op_kind kind, int l, float scale, int in, int in2, int out)
+static void add_op(struct builder *b, enum pp_op_kind kind, int l, int in, int in2, int out)
 {
-    add(b, (struct pp_op){.kind = kind, .layer = l, .fn = PP_FN_SCALE, .scale = scale, .count = b->hp->n_stream,
-                          .in = in, .in2 = in2, .out = out});
+    add(b, (struct pp_op){.kind = kind, .layer = l, .count = b->hp->n_stream, .in = in, .in2 = in2, .out = out});
 }
 
 static int stream(struct builder *b, int which, int i)
@@ -27,9 +26,8 @@ static bool add_coefficients(struct builder *b, int l, int from, const char *kin
     if (coefficients < 0 || !add_norm(b, l, "altup_router_norm", from, b->normed))
         return false;
     add_linear(b, l, router, b->normed, b->modalities);
-    add_op(b, PP_OP_APPLY, l, 1.0f / (float)b->hp->n_embd, b->modalities, NONE, b->modalities);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CAP, .scale = 1, .layer = l, .in = b->modalities,
-                          .in2 = NONE, .out = b->modalities}); /* tanh */
+    add_fn(b, l, PP_FN_SCALE, 1.0f / (float)b->hp->n_embd, b->modalities, b->modalities);
+    add_fn(b, l, PP_FN_CAP, 1, b->modalities, b->modalities); /* tanh */
     add_linear(b, l, coefficients, b->modalities, out);
     return true;
 }
@@ -47,7 +45,7 @@ static bool add_laurel(struct builder *b, int l)
     add_linear(b, l, right, b->low, b->laurel);
     if (!add_norm(b, l, "laurel_post_norm", b->laurel, b->laurel) || !add_norm(b, l, "attn_norm", b->x, b->normed))
         return false;
-    add_op(b, PP_OP_ADD, l, 0, b->normed, NONE, b->laurel);
+    add_to(b, l, b->normed, b->laurel);
     return true;
 }
 
@@ -63,37 +61,36 @@ static bool add_stream_input(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .weight = scale, .layer = l, .in = stream(b, 1, 0), .in2 = NONE,
                           .out = b->x});
     add_linear(b, l, gate, b->x, b->input);
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->input,
-                          .in2 = pp_plan_part(b->p, b->inputs, l * n, n), .out = b->input});
+    add_gated(b, l, pp_decoder_fn(b->d, b->hp), b->input, pp_plan_part(b->p, b->inputs, l * n, n), b->input);
     add_linear(b, l, proj, b->input, b->delta);
     if (!add_norm(b, l, "post_norm", b->delta, b->delta))
         return false;
     for (int i = 1; i < b->hp->n_stream; i++)
-        add_op(b, PP_OP_ADD, l, 0, b->delta, NONE, stream(b, 1, i));
+        add_to(b, l, b->delta, stream(b, 1, i));
     return true;
 }
 
 bool pp_altup_layer(struct builder *b, int l)
 {
-    const int guessed = b->streams[1];
+    const int predicted = b->streams[1];
     if (!add_coefficients(b, l, stream(b, 0, 0), "altup_predict_coef", b->mixing))
         return false;
-    add_op(b, PP_OP_MIX, l, 0, b->streams[0], b->mixing, guessed);
-    add_op(b, PP_OP_APPLY, l, 1, stream(b, 1, 0), NONE, b->x);
+    add_op(b, PP_OP_MIX, l, b->streams[0], b->mixing, predicted);
+    add_copy(b, l, stream(b, 1, 0), b->x);
     if (!pp_mixer_input(b, l) || !add_laurel(b, l) || !pp_mixer_result(b, l) ||
         !pp_attention_added(b, l))
         return false;
-    add_op(b, PP_OP_ADD, l, 0, b->laurel, NONE, b->x);
-    add_op(b, PP_OP_APPLY, l, sqrtf(0.5f), b->x, NONE, b->x);
+    add_to(b, l, b->laurel, b->x);
+    add_fn(b, l, PP_FN_SCALE, sqrtf(0.5f), b->x, b->x);
     if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) || !pp_ff_added(b, l) ||
         !add_coefficients(b, l, b->x, "altup_correct_coef", b->spreading))
         return false;
-    add_op(b, PP_OP_ADD, l, -1, stream(b, 1, 0), NONE, b->x);
-    add_op(b, PP_OP_SPREAD, l, 0, b->x, b->spreading, guessed);
+    add_sum(b, l, -1, stream(b, 1, 0), b->x);
+    add_op(b, PP_OP_SPREAD, l, b->x, b->spreading, predicted);
     if (!add_stream_input(b, l))
         return false;
     b->streams[1] = b->streams[0];
-    b->streams[0] = guessed;
+    b->streams[0] = predicted;
     return true;
 }
 
@@ -101,13 +98,13 @@ bool pp_altup_layer(struct builder *b, int l)
 bool pp_altup_split(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;
-    add_op(b, PP_OP_APPLY, 0, 1, b->x, NONE, stream(b, 0, 0));
+    add_copy(b, 0, b->x, stream(b, 0, 0));
     for (int i = 1; i < b->hp->n_stream; i++) {
         const int proj = pp_plan_linear(b->p, b->s, n, n, b->err, "altup_proj.%d", i - 1);
         if (proj < 0)
             return false;
         add_linear(b, 0, proj, b->x, b->delta);
-        add_op(b, PP_OP_MATCH, 0, 0, b->delta, b->x, stream(b, 0, i));
+        add_op(b, PP_OP_MATCH, 0, b->delta, b->x, stream(b, 0, i));
     }
     return true;
 }
@@ -117,16 +114,16 @@ bool pp_altup_join(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;
     const int l = (int)b->hp->n_layer, first = stream(b, 0, 0);
-    add_op(b, PP_OP_APPLY, l, 1, first, NONE, b->x);
+    add_copy(b, l, first, b->x);
     for (int i = 1; i < b->hp->n_stream; i++) {
         const int proj = pp_plan_linear(b->p, b->s, n, n, b->err, "altup_unembd_proj.%d", i - 1);
         if (proj < 0)
             return false;
         add_linear(b, l, proj, stream(b, 0, i), b->delta);
-        add_op(b, PP_OP_MATCH, l, 0, b->delta, first, b->delta);
-        add_op(b, PP_OP_ADD, l, 0, b->delta, NONE, b->x);
+        add_op(b, PP_OP_MATCH, l, b->delta, first, b->delta);
+        add_to(b, l, b->delta, b->x);
     }
-    add_op(b, PP_OP_APPLY, l, 1.0f / (float)b->hp->n_stream, b->x, NONE, b->x);
+    add_fn(b, l, PP_FN_SCALE, 1.0f / (float)b->hp->n_stream, b->x, b->x);
     return true;
 }
 

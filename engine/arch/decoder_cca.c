@@ -9,11 +9,6 @@
 /* The epsilon of the scaling of queries and keys, which only guards against a division by 0. */
 static const float UNIT_EPS = 1e-14f;
 
-static void add_sum(struct builder *b, int l, float scale, int in, int out)
-{
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = scale, .in = in, .in2 = NONE, .out = out});
-}
-
 static bool add_last(struct builder *b, int l, int in, const struct pp_tensor *bias, int out)
 {
     if (!b->last_taps && !(b->last_taps = pp_plan_last(b->p, b->err)))
@@ -50,7 +45,7 @@ static bool add_convolutions(struct builder *b, int l)
     add(b, bias);
     if (!add_mix(b, l, "attn_qk_mix_last", b->qk_last, b->qkv) || !add_mix(b, l, "attn_qk_mix", b->qk_first, b->qk_own))
         return false;
-    add_sum(b, l, 0, b->qk_own, b->qkv);
+    add_to(b, l, b->qk_own, b->qkv);
     bias.in = bias.out = b->qkv;
     bias.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.attn_qk_mix.bias", l);
     add(b, bias);
@@ -71,10 +66,9 @@ static bool add_means(struct builder *b, int l)
     struct pp_op scale = {.kind = PP_OP_AFFINE, .layer = l, .in = b->k, .in2 = NONE, .out = b->k};
     const int64_t dim = b->shape.head_dim, each = b->shape.n_head / b->shape.n_head_kv;
     add_repeat(b, l, pp_plan_part(b->p, b->qk_before, b->n_q, b->n_kv), dim, each, b->means);
-    add_sum(b, l, 0, pp_plan_part(b->p, b->qk_before, 0, b->n_q), b->means);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 0.5f, .layer = l, .in = b->means,
-                          .in2 = NONE, .out = b->means});
-    add_sum(b, l, 0, b->means, b->q);
+    add_to(b, l, pp_plan_part(b->p, b->qk_before, 0, b->n_q), b->means);
+    add_fn(b, l, PP_FN_SCALE, 0.5f, b->means, b->means);
+    add_to(b, l, b->means, b->q);
     add_unit_norm(b, l, b->q);
     for (int64_t i = 0; i < each; i++) {
         add_take(b, l, b->means, each * dim, i * dim, dim, b->key_means);
@@ -140,7 +134,7 @@ bool pp_deep_router(struct builder *b, int l)
         return false;
     if (l) {
         add(b, carry);
-        add_sum(b, l, 0, slots[0], b->routed);
+        add_to(b, l, slots[0], b->routed);
     }
     if (!(norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ffn_router_norm.weight", l)))
         return false;
@@ -152,8 +146,7 @@ bool pp_deep_router(struct builder *b, int l)
             return false;
         add_linear(b, l, linear, slots[i], slots[i + 1]);
         if (i < 2)
-            add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_GELU, .layer = l, .in = slots[i + 1], .in2 = NONE,
-                                  .out = slots[i + 1]});
+            add_fn(b, l, PP_FN_GELU, 0, slots[i + 1], slots[i + 1]);
     }
     return true;
 }

@@ -48,7 +48,7 @@ static void add_convolution(struct builder *b, int l, const struct pp_tensor *ta
 {
     add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = b->hp->conv_taps, .weight = taps, .in = in,
                           .in2 = NONE, .out = out});
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = out, .in2 = NONE, .out = out});
+    add_fn(b, l, PP_FN_SILU, 0, out, out);
 }
 
 /* Jet-Nemotron: values are convolved with the row's own taps, queries and keys only go through SiLU. */
@@ -61,13 +61,11 @@ static bool add_made_convolution(struct builder *b, int l)
     const int in[] = {b->mixed_q, b->mixed_k, b->tap_low}, out[] = {b->state_q, b->state_k, b->tap_low};
     add_linear(b, l, low, b->normed, b->tap_low);
     for (int i = 0; i < 3; i++)
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = in[i], .in2 = NONE,
-                              .out = out[i]});
+        add_fn(b, l, PP_FN_SILU, 0, in[i], out[i]);
     add_linear(b, l, taps, b->tap_low, b->made_taps);
     add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = b->hp->conv_taps, .in = b->mixed_v,
                           .in2 = b->made_taps, .out = b->state_v});
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->state_v, .in2 = NONE,
-                          .out = b->state_v});
+    add_fn(b, l, PP_FN_SILU, 0, b->state_v, b->state_v);
     return taps >= 0;
 }
 
@@ -211,8 +209,7 @@ static bool add_kda(struct builder *b, int l)
     if (f[1] >= 0)
         add_linear(b, l, f[1], b->state_low, b->state_decays);
     if (r.bound == 0.0f)
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->state_decays,
-                              .in2 = NONE, .out = b->state_decays});
+        add_fn(b, l, PP_FN_SOFTPLUS, 0, b->state_decays, b->state_decays);
     if (g[1] >= 0)
         add_linear(b, l, g[1], b->state_raw, b->state_gate);
     r.shape = (struct pp_state_shape){.n_key_head = (int)n, .n_head = (int)n, .key_dim = (int)dim,
@@ -251,8 +248,7 @@ bool pp_delta_result(struct builder *b, int l)
                           .scale = hp->state_eps, .in = b->state_gate, .in2 = NONE, .out = b->state});
     add_linear(b, l, out, b->state, b->delta);
     if (hp->state_scale != 0.0f)
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = hp->state_scale, .layer = l,
-                              .in = b->delta, .in2 = NONE, .out = b->delta});
+        add_fn(b, l, PP_FN_SCALE, hp->state_scale, b->delta, b->delta);
     return true;
 }
 

@@ -107,8 +107,7 @@ bool pp_difference_result(struct builder *b, int l)
         numbers[i] = (float)((1 - initial(b, l)) * (weight ? (double)numbers[i] : 1));
     const float taken = (float)(factors[0] - factors[1] + initial(b, l));
     if (taken != 0.0f)
-        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = -taken, .in = second, .in2 = NONE,
-                              .out = first});
+        add_sum(b, l, -taken, second, first);
     add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .layer = l, .scale = weight ? WEIGHTED_EPS : 0, .weight = left,
                           .in = first, .in2 = NONE, .out = first});
     return true;

@@ -21,7 +21,8 @@ static void set_gate(const struct builder *b, float bound, struct pp_op *op)
     op->scale = bound;
 }
 
-static bool add_fn(struct builder *b, int l, int in, int in2)
+/* The activation function of `in` or, if there is an in2, of the gate `in` that multiplies it, to `act`. */
+static bool add_activation(struct builder *b, int l, int in, int in2)
 {
     struct pp_op op = {.kind = in2 == NONE ? PP_OP_APPLY : PP_OP_GATE, .layer = l, .in = in, .in2 = in2,
                        .out = b->act};
@@ -51,8 +52,8 @@ bool pp_ff_up(struct builder *b, int l, int in)
         add(b, (struct pp_op){.kind = PP_OP_SPARSEN, .scale = b->hp->sparsity[l], .layer = l, .in = b->gate,
                               .in2 = NONE, .out = b->gate});
     return b->hp->poly_gates ? pp_poly_gate(b, l)
-           : b->d->ungated   ? add_fn(b, l, b->up, NONE)
-                             : add_fn(b, l, b->gate, b->up);
+           : b->d->ungated   ? add_activation(b, l, b->up, NONE)
+                             : add_activation(b, l, b->gate, b->up);
 }
 
 bool pp_ff_down(struct builder *b, int l)
@@ -149,8 +150,7 @@ static void add_router_logits(struct builder *b, int l, int router, int in)
 {
     add_linear(b, l, router, in, b->router);
     if (b->hp->router_softcap != 0.0f)
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CAP, .scale = b->hp->router_softcap, .layer = l,
-                              .in = b->router, .in2 = NONE, .out = b->router});
+        add_fn(b, l, PP_FN_CAP, b->hp->router_softcap, b->router, b->router);
 }
 
 /* The router; and the shared expert's weight, a sigmoid, if there is one. */
@@ -167,8 +167,7 @@ static bool add_router(struct builder *b, int l)
         return false;
     add_router_logits(b, l, router, expert_input(b));
     if (b->d->experts_plus_dense) /* Gemma 4 divides the router's input by sqrt(n_embd) */
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)b->hp->n_embd),
-                              .layer = l, .in = b->router, .in2 = NONE, .out = b->router});
+        add_fn(b, l, PP_FN_SCALE, 1.0f / sqrtf((float)b->hp->n_embd), b->router, b->router);
     if (b->d->shared_expert_mix && !pp_shared_expert_mix(b, l))
         return false;
     if (!b->hp->n_ff_shared || !pp_decoder_has(b, l, "ffn_gate_inp_shexp.weight"))
@@ -176,8 +175,8 @@ static bool add_router(struct builder *b, int l)
     if ((weight = pp_plan_linear(b->p, b->s, 1, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp_shexp", l)) < 0)
         return false;
     add_linear(b, l, weight, b->normed, b->shared_weight);
-    add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->shared_weight,
-                          .in2 = b->shared_act, .out = b->shared_act}); /* before the down matrix, which is linear */
+    /* The weight is applied before the down matrix, which is linear. */
+    add_weighed(b, l, PP_FN_SIGMOID, b->shared_weight, b->shared_act, b->shared_act);
     return true;
 }
 
@@ -252,8 +251,7 @@ bool pp_experts_result(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e),
                           .in = expert_input(b), .in2 = b->router, .out = b->delta});
     if (b->d->shared_expert_mix)
-        add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->expert_share,
-                              .in2 = b->delta, .out = b->delta});
+        add_weighed(b, l, PP_FN_SIGMOID, b->expert_share, b->delta, b->delta);
     return true;
 }
 

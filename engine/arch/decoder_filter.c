@@ -5,11 +5,6 @@
 
 static const float FILTER_EPS = 1e-6f; /* of that norm */
 
-static void add_sum(struct builder *b, int l, int in, int out)
-{
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = 1, .in = in, .in2 = NONE, .out = out});
-}
-
 /* last = what `in` was at the position before */
 static bool add_last(struct builder *b, int l, int in, int64_t n, int which, int last)
 {
@@ -17,7 +12,7 @@ static bool add_last(struct builder *b, int l, int in, int64_t n, int which, int
         return false;
     add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = 2, .weight = b->filter_taps[which], .in = in,
                           .in2 = NONE, .out = last});
-    add_sum(b, l, in, last); /* the taps gave before - present */
+    add_to(b, l, in, last); /* the taps gave before - present */
     return true;
 }
 
@@ -31,7 +26,7 @@ static bool add_filter(struct builder *b, int l, int which, int in, int64_t n_in
         return false;
     add_linear(b, l, before, last, out);
     add_linear(b, l, own, in, room);
-    add_sum(b, l, room, out);
+    add_to(b, l, room, out);
     return true;
 }
 
@@ -47,7 +42,7 @@ bool pp_filtered_heads(struct builder *b, int l)
         !add_filter(b, l, 1, b->filter_half, n / 2, b->filter_part, n, b->delta, b->filtered) ||
         !(norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.filter_norm.weight", l)))
         return false;
-    add_sum(b, l, b->normed, b->filtered);
+    add_to(b, l, b->normed, b->filtered);
     add(b, norm);
     add_linear(b, l, q, b->filtered, pp_plan_part(b->p, b->filter_both, 0, b->n_q));
     add_linear(b, l, k, b->filtered, pp_plan_part(b->p, b->filter_both, b->n_q, b->n_kv));

@@ -53,6 +53,6 @@ bool pp_gains_first(struct builder *b, int l)
     if (!pp_gains_number(b, l, "layer_output_scale.weight", 0, &gain))
         return false;
     if (gain != 0.0f)
-        add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = gain, .in = b->first, .in2 = NONE, .out = b->x});
+        add_sum(b, l, gain, b->first, b->x);
     return true;
 }

@@ -66,14 +66,13 @@ bool pp_hash_embeddings(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_ROOTS, .layer = l, .count = n, .scale = 1.0f / sqrtf((float)n_embd), .in = key,
                           .in2 = query, .out = roots});
     add_repeat(b, l, value, n_embd, n, values);
-    add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = roots, .in2 = values,
-                          .out = values});
+    add_weighed(b, l, PP_FN_SIGMOID, roots, values, values);
     add_copy(b, l, values, query);
     if (!add_stream_norm(b, l, "conv", query))
         return false;
     add(b, convolve);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = key, .in2 = NONE, .out = key});
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = values, .in2 = NONE, .out = b->streams[0]});
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = key, .in2 = NONE, .out = b->streams[0]});
+    add_fn(b, l, PP_FN_SILU, 0, key, key);
+    add_to(b, l, values, b->streams[0]);
+    add_to(b, l, key, b->streams[0]);
     return true;
 }

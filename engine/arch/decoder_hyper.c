@@ -38,11 +38,9 @@ static void add_mean(struct builder *b, int l, int streams)
 {
     const int64_t n = b->hp->n_stream, n_embd = b->hp->n_embd;
     const float part = 1.0f / (float)n;
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = part, .layer = l,
-                          .in = pp_plan_part(b->p, streams, 0, n_embd), .in2 = NONE, .out = b->x});
+    add_fn(b, l, PP_FN_SCALE, part, pp_plan_part(b->p, streams, 0, n_embd), b->x);
     for (int64_t i = 1; i < n; i++)
-        add(b, (struct pp_op){.kind = PP_OP_ADD, .scale = part, .layer = l, .in2 = NONE, .out = b->x,
-                              .in = pp_plan_part(b->p, streams, i * n_embd, n_embd)});
+        add_sum(b, l, part, pp_plan_part(b->p, streams, i * n_embd, n_embd), b->x);
 }
 
 bool pp_hyper_norm(struct builder *b, int l, const char *name, int streams)
@@ -51,12 +49,6 @@ bool pp_hyper_norm(struct builder *b, int l, const char *name, int streams)
     norm.weight = pp_plan_rows(b->p, b->s, b->hp->n_stream, b->hp->n_embd, b->err, "%s.weight", name);
     add(b, norm);
     return norm.weight != NULL;
-}
-
-static void add_fn(struct builder *b, int l, enum pp_fn fn, float scale, int slot)
-{
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = fn, .scale = scale, .layer = l, .in = slot, .in2 = NONE,
-                          .out = slot});
 }
 
 /* Qwen 4: computes a gate for each value of all streams, from the streams normalised one by one, x, and the
@@ -79,16 +71,15 @@ static bool gate_streams(struct builder *b, int l, const char *name, bool ends)
     add_linear(b, l, down, b->streams[1], b->mixing);
     if (!ends)
         add_linear(b, l, inject, b->streams[1], numbers);
-    add_fn(b, l, PP_FN_SCALE, part, b->mixing);
-    add_fn(b, l, PP_FN_SILU, 0, b->mixing);
+    add_fn(b, l, PP_FN_SCALE, part, b->mixing, b->mixing);
+    add_fn(b, l, PP_FN_SILU, 0, b->mixing, b->mixing);
     if (!ends) {
-        add_fn(b, l, PP_FN_SCALE, part, numbers);
-        add_fn(b, l, PP_FN_SIGMOID, 0, numbers);
-        add_fn(b, l, PP_FN_SCALE, 2, numbers);
+        add_fn(b, l, PP_FN_SCALE, part, numbers, numbers);
+        add_fn(b, l, PP_FN_SIGMOID, 0, numbers, numbers);
+        add_fn(b, l, PP_FN_SCALE, 2, numbers, numbers);
     }
     add_linear(b, l, up, b->mixing, b->stream_gates);
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->stream_gates,
-                          .in2 = b->streams[1], .out = b->stream_gates});
+    add_gated(b, l, PP_FN_SIGMOID, b->stream_gates, b->streams[1], b->stream_gates);
     add_mean(b, l, b->stream_gates);
     return true;
 }

@@ -149,6 +149,37 @@ static inline void add_linear(struct builder *b, int l, int linear, int in, int 
     add(b, (struct pp_op){.kind = PP_OP_LINEAR, .layer = l, .linear = linear, .in = in, .in2 = NONE, .out = out});
 }
 
+/* out += in */
+static inline void add_to(struct builder *b, int l, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = in, .in2 = NONE, .out = out});
+}
+
+/* out += scale * in; scale 0: 1 */
+static inline void add_sum(struct builder *b, int l, float scale, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = scale, .in = in, .in2 = NONE, .out = out});
+}
+
+/* out = fn(in); scale: the function's parameter, if it has one */
+static inline void add_fn(struct builder *b, int l, enum pp_fn fn, float scale, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = fn, .scale = scale, .layer = l, .in = in, .in2 = NONE,
+                          .out = out});
+}
+
+/* out = fn(gate) * in, value by value */
+static inline void add_gated(struct builder *b, int l, enum pp_fn fn, int gate, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = fn, .layer = l, .in = gate, .in2 = in, .out = out});
+}
+
+/* out = fn(weights) * in, each of the weights being for an equal part of the values */
+static inline void add_weighed(struct builder *b, int l, enum pp_fn fn, int weights, int in, int out)
+{
+    add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = fn, .layer = l, .in = weights, .in2 = in, .out = out});
+}
+
 /* out = in */
 static inline void add_copy(struct builder *b, int l, int in, int out)
 {

@@ -72,16 +72,14 @@ static bool add_input(struct builder *b, int l)
     const int64_t dim = b->hp->state_key_dim;
     const int slots[] = {b->state_q, b->state_k, b->state_v};
     if (!b->hp->state_groups || b->hp->state_silu)
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->state_in, .in2 = NONE,
-                              .out = b->state_in});
+        add_fn(b, l, PP_FN_SILU, 0, b->state_in, b->state_in);
     for (int i = 0; i < 3 && !b->hp->state_groups; i++)
         add_take(b, l, b->state_in, 3 * dim, i * dim, dim, slots[i]);
     if (!b->hp->state_groups)
         return true;
     if (!add_heads(b, l, "attn_q_norm", b->state_q))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)dim), .layer = l,
-                          .in = b->state_q, .in2 = NONE, .out = b->state_q});
+    add_fn(b, l, PP_FN_SCALE, 1.0f / sqrtf((float)dim), b->state_q, b->state_q);
     return add_heads(b, l, "attn_k_norm", b->state_k);
 }
 
@@ -135,8 +133,7 @@ bool pp_lightning_result(struct builder *b, int l)
                           .in2 = NONE, .out = b->state});
     if (!add_output_norm(b, l, names->norm))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->state_gate,
-                          .in2 = b->state_normed, .out = b->state_normed});
+    add_gated(b, l, PP_FN_SIGMOID, b->state_gate, b->state_normed, b->state_normed);
     add_linear(b, l, out, b->state_normed, b->delta);
     return true;
 }

@@ -19,8 +19,7 @@ static void add_rope(struct builder *b, int l, int slot, int64_t period)
  * know how its keys are rotated. */
 static void add_rotations(struct builder *b, int l)
 {
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->q, .in2 = NONE,
-                          .out = b->loop_q});
+    add_copy(b, l, b->q, b->loop_q);
     add_rope(b, l, b->loop_q, b->shape.head_dim);
     add_rope(b, l, b->q, 0);
     add_rope(b, l, b->k, 0);
@@ -45,10 +44,9 @@ bool pp_loop_attention(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_HEADS, .layer = l, .heads = gates, .in = b->loop_q, .in2 = NONE,
                           .out = b->loop_gate});
     add(b, bias);
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = -1, .in = b->att, .in2 = NONE, .out = b->first_att});
-    add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->loop_gate,
-                          .in2 = b->first_att, .out = b->first_att});
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = 1, .in = b->first_att, .in2 = NONE, .out = b->att});
+    add_sum(b, l, -1, b->att, b->first_att);
+    add_weighed(b, l, PP_FN_SIGMOID, b->loop_gate, b->first_att, b->first_att);
+    add_sum(b, l, 1, b->first_att, b->att);
     add_linear(b, l, o, b->att, b->delta);
     return true;
 }

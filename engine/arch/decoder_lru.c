@@ -45,8 +45,7 @@ bool pp_lru_result(struct builder *b, int l)
                                       .n_inputs = 2 * dim * dim};
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r), .in = NONE,
                           .in2 = NONE, .out = b->state});
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, hp), .layer = l, .in = b->state_gate,
-                          .in2 = b->state, .out = b->state});
+    add_gated(b, l, pp_decoder_fn(b->d, hp), b->state_gate, b->state, b->state);
     add_linear(b, l, out, b->state, b->delta);
     return true;
 }

@@ -47,9 +47,8 @@ bool pp_mean_result(struct builder *b, int l)
     if (out < 0 || !pp_scan_states(b, l) || !pp_decoder_norm(b, l, "attn_sub_norm", n, b->att, b->att) ||
         !pp_decoder_norm(b, l, "ssm_norm", n, b->state, b->state))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->state, .in2 = NONE, .out = b->att});
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 0.5f, .layer = l, .in = b->att, .in2 = NONE,
-                          .out = b->att});
+    add_to(b, l, b->state, b->att);
+    add_fn(b, l, PP_FN_SCALE, 0.5f, b->att, b->att);
     add_linear(b, l, out, b->att, b->delta);
     return true;
 }

@@ -136,8 +136,7 @@ static bool add_qkv(struct builder *b, int l)
         return false;
     add_linear(b, l, k, in, b->hp->heads_alternate ? b->pairs : b->k);
     if (same) {
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1, .layer = l, .in = b->k, .in2 = NONE,
-                              .out = b->v});
+        add_copy(b, l, b->k, b->v);
         return true;
     }
     const bool paired = b->hp->differential;
@@ -173,15 +172,9 @@ static bool add_attention_gate(struct builder *b, int l)
 static void add_binary_gating(struct builder *b, int l)
 {
     const float ln2 = 0.69314718f;
-    struct pp_op op = {.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = ln2, .layer = l, .in = b->att_gate,
-                       .in2 = NONE, .out = b->att_gate};
-    add(b, op);
-    op.fn = PP_FN_SOFTPLUS;
-    op.scale = 0;
-    add(b, op);
-    op.fn = PP_FN_SCALE;
-    op.scale = 1 / ln2;
-    add(b, op);
+    add_fn(b, l, PP_FN_SCALE, ln2, b->att_gate, b->att_gate);
+    add_fn(b, l, PP_FN_SOFTPLUS, 0, b->att_gate, b->att_gate);
+    add_fn(b, l, PP_FN_SCALE, 1 / ln2, b->att_gate, b->att_gate);
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->att_gate, .in2 = b->att, .out = b->att});
 }
 
@@ -190,17 +183,12 @@ static void add_gating(struct builder *b, int l)
 {
     if (b->hp->binary_gates) {
         add_binary_gating(b, l);
-        return;
+    } else if (b->d->gated_attention && (b->d->softplus_gates || b->hp->head_gates)) {
+        const int att = pp_plan_part(b->p, b->att, 0, b->n_att);
+        add_weighed(b, l, b->d->softplus_gates ? PP_FN_SOFTPLUS : PP_FN_SIGMOID, b->gates, att, att);
+    } else {
+        add_gated(b, l, PP_FN_SIGMOID, b->att_gate, b->att, b->att);
     }
-    struct pp_op op = {.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->att_gate, .in2 = b->att,
-                       .out = b->att};
-    if (b->d->gated_attention && (b->d->softplus_gates || b->hp->head_gates)) {
-        op.kind = PP_OP_WEIGH;
-        op.fn = b->d->softplus_gates ? PP_FN_SOFTPLUS : PP_FN_SIGMOID;
-        op.in = b->gates;
-        op.in2 = op.out = pp_plan_part(b->p, b->att, 0, b->n_att);
-    }
-    add(b, op);
 }
 
 static void add_one_rope(struct builder *b, int l, int slot)
@@ -211,8 +199,7 @@ static void add_one_rope(struct builder *b, int l, int slot)
 
 static void add_clamp(struct builder *b, int l, int slot)
 {
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CLAMP, .scale = b->hp->qkv_clamp, .layer = l, .in = slot,
-                          .in2 = NONE, .out = slot});
+    add_fn(b, l, PP_FN_CLAMP, b->hp->qkv_clamp, slot, slot);
 }
 
 /* Rotates queries and keys, if the layer has RoPE. */
@@ -320,8 +307,7 @@ static bool add_attention(struct builder *b, int l)
     if (gates_attention(b) || b->d->gated_queries)
         add_gating(b, l);
     if (hp->attn_value_scale != 0.0f)
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = hp->attn_value_scale, .layer = l,
-                              .in = b->att, .in2 = NONE, .out = b->att});
+        add_fn(b, l, PP_FN_SCALE, hp->attn_value_scale, b->att, b->att);
     if (b->d->sub_norms && !pp_decoder_norm(b, l, "attn_sub_norm", b->n_att, b->att, b->att))
         return false;
     if (hp->head_mixture) {
@@ -471,8 +457,7 @@ static bool add_latents(struct builder *b, int l, const struct pp_latent_shape *
         (b->d->k_rope_norm && !pp_decoder_norm(b, l, "attn_k_norm", hp->rope_dim, b->k_rotated, b->k_rotated)))
         return false;
     if (hp->latent_scale != 0.0f)
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = hp->latent_scale, .layer = l,
-                              .in = b->v, .in2 = NONE, .out = b->v});
+        add_fn(b, l, PP_FN_SCALE, hp->latent_scale, b->v, b->v);
     return true;
 }
 
@@ -508,8 +493,7 @@ static bool add_latent_attention(struct builder *b, int l)
     if (o < 0)
         return false;
     if (b->d->gated_attention)
-        add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->gates, .in2 = b->values,
-                              .out = b->values});
+        add_weighed(b, l, PP_FN_SIGMOID, b->gates, b->values, b->values);
     add_linear(b, l, o, b->values, b->delta);
     return true;
 }
@@ -655,8 +639,7 @@ static bool add_mamba(struct builder *b, int l)
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_key_head, .n_head = (int)n,
                                       .key_dim = (int)hp->state_key_dim, .value_dim = (int)hp->state_value_dim};
     add(b, convolve);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->convolved, .in2 = NONE,
-                          .out = b->convolved});
+    add_fn(b, l, PP_FN_SILU, 0, b->convolved, b->convolved);
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r),
                           .in = b->state_gate, .in2 = NONE, .out = b->state});
     if (!add_mamba_norm(b, l, values, &normed))
@@ -723,7 +706,7 @@ static bool add_beside(struct builder *b, int l)
 {
     if (!add_mamba(b, l))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->delta, .in2 = NONE, .out = b->x});
+    add_to(b, l, b->delta, b->x);
     return add_attention(b, l);
 }
 

@@ -55,10 +55,8 @@ bool pp_mlstm_result(struct builder *b, int l)
                                       .value_dim = (int)hp->state_value_dim + PP_STATE_BESIDE};
     if (!add_norm(b, l, "attn_norm", b->x, b->normed) || !add_input(b, l) || !find_norm(b, l, &recur))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_CAP, .scale = hp->gate_cap, .layer = l, .in = b->state_ba,
-                          .in2 = NONE, .out = b->state_ba});
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / sqrtf((float)hp->state_key_dim),
-                          .layer = l, .in = b->state_q, .in2 = NONE, .out = b->state_q});
+    add_fn(b, l, PP_FN_CAP, hp->gate_cap, b->state_ba, b->state_ba);
+    add_fn(b, l, PP_FN_SCALE, 1.0f / sqrtf((float)hp->state_key_dim), b->state_q, b->state_q);
     recur.recurrence = pp_plan_recurrence(b->p, &r);
     add(b, recur);
     const int out = pp_plan_linear(b->p, b->s, hp->n_embd, n_head * hp->state_value_dim, b->err, "blk.%d.attn_output",

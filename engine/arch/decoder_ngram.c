@@ -18,7 +18,7 @@ static bool add_one(struct builder *b, int index, int64_t n_tokens, int before, 
         return false;
     add(b, op);
     add_linear(b, 0, proj, low, b->delta);
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .in = b->delta, .in2 = NONE, .out = b->x});
+    add_to(b, 0, b->delta, b->x);
     return true;
 }
 
@@ -35,7 +35,6 @@ bool pp_ngram_embeddings(struct builder *b)
     for (int i = 0; i < n; i++)
         if (!add_one(b, i, 2 + i / splits, before, low))
             return false;
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = 1.0f / (float)(1 + n), .in = b->x,
-                          .in2 = NONE, .out = b->x});
+    add_fn(b, 0, PP_FN_SCALE, 1.0f / (float)(1 + n), b->x, b->x);
     return true;
 }

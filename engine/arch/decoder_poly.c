@@ -43,8 +43,7 @@ bool pp_poly_gate(struct builder *b, int l)
             return false;
         add(b, norm);
         if (!first)
-            add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = 1, .in = slots[i], .in2 = NONE,
-                                  .out = b->gate});
+            add_sum(b, l, 1, slots[i], b->gate);
     }
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->gate, .in2 = b->up, .out = b->act});
     return true;

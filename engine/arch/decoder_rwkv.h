@@ -8,17 +8,6 @@
 
 #include "engine/arch/decoder_int.h"
 
-static inline void add_fn(struct builder *b, int l, enum pp_fn fn, float scale, int slot, int out)
-{
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = fn, .scale = scale, .layer = l, .in = slot, .in2 = NONE,
-                          .out = out});
-}
-
-static inline void add_sum(struct builder *b, int l, float scale, int in, int out)
-{
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = scale, .in = in, .in2 = NONE, .out = out});
-}
-
 static inline const struct pp_tensor *find_vector(struct builder *b, int l, const char *kind)
 {
     return pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.%s.weight", l, kind);

@@ -32,8 +32,7 @@ static bool add_time_mix(struct builder *b, int l)
                                       .n_inputs = 2 * (int)(hp->n_embd / n_head)};
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r), .in = NONE,
                           .in2 = NONE, .out = b->state});
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->state_gate, .in2 = b->state,
-                          .out = b->state});
+    add_gated(b, l, PP_FN_SIGMOID, b->state_gate, b->state, b->state);
     add_linear(b, l, out, b->state, b->delta);
     return true;
 }

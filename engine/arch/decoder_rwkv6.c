@@ -140,8 +140,7 @@ bool pp_rwkv6_result(struct builder *b, int l)
     recur.recurrence = pp_plan_recurrence(b->p, &r);
     add(b, recur);
     if (hp->rwkv_qwen)
-        add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->state_gate,
-                              .in2 = b->state, .out = b->state});
+        add_gated(b, l, PP_FN_SIGMOID, b->state_gate, b->state, b->state);
     add_linear(b, l, out, b->state, b->delta);
     return true;
 }
@@ -158,8 +157,7 @@ bool pp_rwkv_channel_mix(struct builder *b, int l)
         return false;
     pp_rwkv_blend(b, l, of_gate);
     add_linear(b, l, gate, b->blend, b->part);
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SIGMOID, .layer = l, .in = b->part, .in2 = b->delta,
-                          .out = b->delta});
+    add_gated(b, l, PP_FN_SIGMOID, b->part, b->delta, b->delta);
     add_sum(b, l, 1, b->delta, b->x);
     return true;
 }

@@ -64,8 +64,7 @@ static bool add_steps(struct builder *b, int l)
     if (b->hp->state_by_head)
         pp_plan_linear_bias(b->p, step, NULL); /* the recurrence adds it and applies softplus */
     else
-        add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->decay, .in2 = NONE,
-                              .out = b->decay});
+        add_fn(b, l, PP_FN_SOFTPLUS, 0, b->decay, b->decay);
     return true;
 }
 
@@ -94,8 +93,7 @@ static bool find_channels(struct builder *b, int l, struct pp_recurrence *r)
 /* Phi 4 Flash's gated memory unit (arXiv 2507.06607): state = silu(gate) * the kept output of a layer's scan. */
 static void add_memory_gate(struct builder *b, int l)
 {
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = PP_FN_SILU, .layer = l, .in = b->state_gate, .in2 = b->memory,
-                          .out = b->state});
+    add_gated(b, l, PP_FN_SILU, b->state_gate, b->memory, b->state);
 }
 
 bool pp_scan_states(struct builder *b, int l)
@@ -114,8 +112,7 @@ bool pp_scan_states(struct builder *b, int l)
         add_take(b, l, b->state_in, 2 * width, width, width, b->mixed);
     }
     add(b, convolve);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->convolved, .in2 = NONE,
-                          .out = b->convolved});
+    add_fn(b, l, PP_FN_SILU, 0, b->convolved, b->convolved);
     if (!add_steps(b, l) || !(by_head ? find_heads : find_channels)(b, l, &r))
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = 1, .n_head = (int)b->hp->n_state_head, .key_dim = (int)key,

@@ -39,9 +39,8 @@ static bool add_steps(struct builder *b, int l)
         if (!row)
             return false;
     }
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->step_bias, .in2 = NONE, .out = b->decay});
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->decay, .in2 = NONE,
-                          .out = b->decay});
+    add_to(b, l, b->step_bias, b->decay);
+    add_fn(b, l, PP_FN_SOFTPLUS, 0, b->decay, b->decay);
     return true;
 }
 
@@ -84,8 +83,7 @@ bool pp_scan_heads_result(struct builder *b, int l)
     add_take(b, l, b->state_in, 2, 0, 1, b->mixed);
     add_take(b, l, b->state_in, 2, 1, 1, b->state_gate);
     add(b, convolve);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = b->convolved, .in2 = NONE,
-                          .out = b->convolved});
+    add_fn(b, l, PP_FN_SILU, 0, b->convolved, b->convolved);
     if (!add_steps(b, l))
         return false;
     for (int64_t h = 0; h < heads; h++)

@@ -47,12 +47,10 @@ bool pp_scored_keys(struct builder *b, int l)
     if (!a)
         return false;
     add_linear(b, l, proj, b->v, b->key_scores);
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SOFTPLUS, .layer = l, .in = b->key_scores, .in2 = NONE,
-                          .out = b->key_scores});
+    add_fn(b, l, PP_FN_SOFTPLUS, 0, b->key_scores, b->key_scores);
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .weight = a, .layer = l, .in = b->key_scores, .in2 = NONE,
                           .out = b->key_scores});
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_EXP, .layer = l, .in = b->key_scores, .in2 = NONE,
-                          .out = b->key_scores});
+    add_fn(b, l, PP_FN_EXP, 0, b->key_scores, b->key_scores);
     for (int64_t h = 0; h < n; h++) {
         add_spread(b, l, b->k, n, h, b->wide_k);
         add(b, (struct pp_op){.kind = PP_OP_TAKE, .layer = l, .in = b->key_scores, .in2 = NONE, .period = n, .at = h,

@@ -17,11 +17,8 @@ bool pp_shared_expert_mix(struct builder *b, int l)
     add_linear(b, l, logits, b->normed, b->mix_logits);
     add_take(b, l, b->mix_logits, 2, 0, 1, b->expert_share);
     add_take(b, l, b->mix_logits, 2, 1, 1, b->shared_weight);
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .scale = -1, .in = b->expert_share, .in2 = NONE,
-                          .out = b->shared_weight});
-    add(b, (struct pp_op){.kind = PP_OP_APPLY, .fn = PP_FN_SCALE, .scale = -1, .layer = l, .in = b->shared_weight,
-                          .in2 = NONE, .out = b->expert_share});
-    add(b, (struct pp_op){.kind = PP_OP_WEIGH, .fn = PP_FN_SIGMOID, .layer = l, .in = b->shared_weight,
-                          .in2 = b->shared_act, .out = b->shared_act});
+    add_sum(b, l, -1, b->expert_share, b->shared_weight);
+    add_fn(b, l, PP_FN_SCALE, -1, b->shared_weight, b->expert_share);
+    add_weighed(b, l, PP_FN_SIGMOID, b->shared_weight, b->shared_act, b->shared_act);
     return true;
 }

@@ -72,7 +72,7 @@ static bool add_adapted(struct builder *b, int l, const char *kind, bool adapted
     snprintf(up, sizeof up, "%s_b.%d", kind, use);
     if (!add_matrix(b, l, down, rank, n_in, in, b->low) || !add_matrix(b, l, up, n_out, rank, b->low, more))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = more, .in2 = NONE, .out = out});
+    add_to(b, l, more, out);
     return true;
 }
 
@@ -107,13 +107,12 @@ static bool add_shared_ff(struct builder *b, int l)
                : !add_matrix(b, l, "shared_gate", n_ff, n, b->normed, b->gate) ||
                      !add_matrix(b, l, "shared_up", n_ff, n, b->normed, b->up)))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_GATE, .fn = pp_decoder_fn(b->d, b->hp), .layer = l, .in = b->gate,
-                          .in2 = b->up, .out = b->act});
+    add_gated(b, l, pp_decoder_fn(b->d, b->hp), b->gate, b->up, b->act);
     const int out = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.shared_out", l);
     if (out < 0 || !add_matrix(b, l, "shared_down", n, n_ff, b->act, b->delta))
         return false;
     add_linear(b, l, out, b->delta, b->blend);
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->x, .in2 = NONE, .out = b->blend});
+    add_to(b, l, b->x, b->blend);
     return true;
 }
 
@@ -126,7 +125,7 @@ bool pp_zamba_layer(struct builder *b, int l)
         !add_norm(b, l, "attn_norm", shares ? b->blend : b->x, b->normed) ||
         !(b->hp->n_scan_head ? pp_scan_heads_result : pp_mamba_result)(b, l))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_ADD, .layer = l, .in = b->delta, .in2 = NONE, .out = b->x});
+    add_to(b, l, b->delta, b->x);
     return true;
 }
 
