@@ -93,7 +93,7 @@ static enum pp_code unknown_option(const struct word *w, unsigned commands, stru
             pp_near_try(&near, pp_option_specs[i].name);
     if (near.best[0])
         return pp_fail(err, PP_ERR_USAGE, "unknown option %.*s; did you mean --%s?", (int)w->len, w->name, near.best);
-    return pp_fail(err, PP_ERR_USAGE, "unknown option %.*s; --help shows those there are", (int)w->len, w->name);
+    return pp_fail(err, PP_ERR_USAGE, "unknown option %.*s; --help lists the options", (int)w->len, w->name);
 }
 
 static enum pp_code wrong_command(const struct word *w, enum pp_cmd cmd, struct pp_error *err)
@@ -107,7 +107,7 @@ static enum pp_code wrong_command(const struct word *w, enum pp_cmd cmd, struct 
         if (commands & 1u << i)
             snprintf(where + strlen(where), sizeof where - strlen(where), "%s%s", where[0] ? ", " : "",
                      pp_command_specs[i].name);
-    return pp_fail(err, PP_ERR_USAGE, "%.*s is no option of `pippin %s`; it belongs to: %s", (int)w->len, w->name,
+    return pp_fail(err, PP_ERR_USAGE, "%.*s is not an option of `pippin %s`; it belongs to: %s", (int)w->len, w->name,
                    pp_command_specs[cmd].name, where);
 }
 
@@ -119,14 +119,15 @@ static enum pp_code unknown_command(const char *name, struct pp_error *err)
     if (strcmp(name, "version") == 0) /* not the nearest name, "sessions" */
         return pp_fail(err, PP_ERR_USAGE, "unknown command \"version\"; did you mean --version?");
     if (strchr(name, '/') || pp_ends_with(name, ".gguf"))
-        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is no command; to chat with a model, type pippin -m %s", name, name);
+        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is not a command; to chat with a model, use pippin -m %s", name,
+                       name);
     struct pp_near near = {.wanted = name};
     for (int i = 0; i < PP_CMD_COUNT; i++)
         pp_near_try(&near, pp_command_specs[i].name);
     if (near.best[0])
         return pp_fail(err, PP_ERR_USAGE, "unknown command \"%s\"; did you mean \"%s\"?", name, near.best);
     return pp_fail(err, PP_ERR_USAGE,
-                   "unknown command \"%s\"; `pippin --help` shows those there are (a prompt goes after -p)", name);
+                   "unknown command \"%s\"; `pippin --help` lists the commands (a prompt goes after -p)", name);
 }
 
 static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const char *name, struct pp_error *err)
@@ -136,7 +137,7 @@ static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const
         const char *ours = pp_foreign_subcommands[i].instead;
         if (pp_word_in(pp_foreign_subcommands[i].names, name, strlen(name)) &&
             pp_word_in(spec->subcommands, ours, strlen(ours)))
-            return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; it is `pippin %s %s` here", spec->name, name,
+            return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; use `pippin %s %s`", spec->name, name,
                            spec->name, ours);
     }
     for (const char *p = spec->subcommands; *p;) {
@@ -147,9 +148,10 @@ static enum pp_code unknown_subcommand(const struct pp_command_spec *spec, const
         p += n + strspn(p + n, " ");
     }
     if (near.best[0])
-        return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; did you mean %s? There are: %s", spec->name,
+        return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; did you mean %s? Choose from: %s", spec->name,
                        name, near.best, spec->subcommands);
-    return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; there are: %s", spec->name, name, spec->subcommands);
+    return pp_fail(err, PP_ERR_USAGE, "there is no `pippin %s %s`; choose from: %s", spec->name, name,
+                   spec->subcommands);
 }
 
 /* --- the command ------------------------------------------------------------------------------------------------- */
@@ -227,12 +229,13 @@ static enum pp_code from_persona(const struct pp_config_entry *e, const char *na
 {
     enum { MOST = 40 }; /* bytes */
     if (strcmp(e->key, "system") != 0)
-        return pp_fail(err, PP_ERR_USAGE, "%s is unknown; a [persona NAME] has `system = ...`", shown);
+        return pp_fail(err, PP_ERR_USAGE, "%s is unknown; a [persona NAME] section contains only `system = ...`",
+                       shown);
     if (!*name || strlen(name) > MOST)
-        return pp_fail(err, PP_ERR_USAGE, "%s: the name of a persona has from 1 to %d bytes", shown, (int)MOST);
-    if (!pp_utf8_valid(name, strlen(name))) /* it is stored in the settings of conversations, which are JSON */
-        return pp_fail(err, PP_ERR_USAGE, "%s: the name of the persona is no text in UTF-8; iconv makes UTF-8 of other "
-                                          "encodings", shown);
+        return pp_fail(err, PP_ERR_USAGE, "%s: the name of a persona must have 1 to %d bytes", shown, (int)MOST);
+    if (!pp_utf8_valid(name, strlen(name))) /* it goes into the settings of conversations, which are JSON */
+        return pp_fail(err, PP_ERR_USAGE, "%s: the name of the persona is not valid UTF-8; convert the file with "
+                                          "iconv", shown);
     if (pp_casecmp(name, "none") == 0)
         return pp_fail(err, PP_ERR_USAGE, "%s: \"none\" means no persona; choose another name", shown);
     return pp_check_words(e->value, shown, err);
@@ -252,7 +255,7 @@ static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entr
                                  * name */
     snprintf(shown, sizeof shown, "%s:%d: %s", pp_config_path(ps->o->config), e->line, e->key);
     if (!*e->key)
-        return pp_fail(err, PP_ERR_USAGE, "%sthere is no name before the value; a line is `name = value`", shown);
+        return pp_fail(err, PP_ERR_USAGE, "%sthe name before the value is missing; write `name = value`", shown);
     bool known_section = pp_word_in("model sampling ui", e->section, strlen(e->section));
     struct pp_near near = {.wanted = e->key};
     for (size_t i = 0; known_section && i < pp_n_option_specs; i++) {
@@ -267,10 +270,11 @@ static enum pp_code from_config(struct pp_parse *ps, const struct pp_config_entr
         return from_persona(e, e->section + 8, shown, err);
     if (!known_section)
         return pp_fail(err, PP_ERR_USAGE,
-                       "%s stands in no section that pippin knows: [model], [sampling], [ui], [persona NAME]", shown);
+                       "%s is not in a known section; the sections are [model], [sampling], [ui] and [persona NAME]",
+                       shown);
     for (size_t i = 0; i < pp_n_option_specs; i++)
         if (pp_option_specs[i].section && strcmp(pp_option_specs[i].name, e->key) == 0)
-            return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; it belongs into [%s]", shown, e->section,
+            return pp_fail(err, PP_ERR_USAGE, "%s is unknown in [%s]; it belongs in [%s]", shown, e->section,
                            pp_option_specs[i].section);
     for (size_t i = 0; i < pp_n_option_specs && !near.best[0]; i++) /* only long names are valid in pippin.conf */
         if (pp_option_specs[i].section && is_other_name(&pp_option_specs[i], e->key))
@@ -349,17 +353,17 @@ static enum pp_code read_word(struct pp_options *o, const struct pp_command_spec
         o->subcommand = word;
         return PP_OK;
     }
-    if (!*word && spec->max_args) /* probably an unset variable in a script: do not use the default model */
-        return pp_fail(err, PP_ERR_USAGE, "a word of `pippin %s` is empty; leave it out, or say what it means",
+    if (!*word && spec->max_args) /* an unset variable of a script must not mean the default model */
+        return pp_fail(err, PP_ERR_USAGE, "`pippin %s`: an argument is empty; is a variable in your script unset?",
                        spec->name);
     if (o->n_args < spec->max_args) {
         o->args[o->n_args++] = word;
         return PP_OK;
     }
     if (spec->max_args)
-        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is one word too many for `pippin %s %s`", word, spec->name,
+        return pp_fail(err, PP_ERR_USAGE, "unexpected argument \"%s\": too many for `pippin %s %s`", word, spec->name,
                        spec->args);
-    return pp_fail(err, PP_ERR_USAGE, "`pippin %s` does not know what to do with \"%s\"%s", spec->name, word,
+    return pp_fail(err, PP_ERR_USAGE, "`pippin %s` takes no argument \"%s\"%s", spec->name, word,
                    strcmp(spec->name, "run") == 0    ? "; a prompt goes after -p, in quotes, a model after -m"
                    : strcmp(spec->name, "chat") == 0 ? "; a model goes after -m"
                                                      : "");
@@ -498,7 +502,7 @@ enum pp_code pp_options_recall(struct pp_options *o, const char *name, const cha
     struct pp_parse ps = {.o = o, .source = PP_SOURCE_CONFIG};
     const struct pp_option *opt = option_named(name);
     if (!opt || !opt->section || !opt->arg)
-        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is nothing that a conversation remembers", name);
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is not a setting of conversations", name);
     return pp_options_given(o, opt->name) ? PP_OK : opt->set(&ps, opt, value, name, err);
 }
 

@@ -56,20 +56,21 @@ static const struct {
     const char *why;    /* or NULL if the names explain it */
 } contradictions[] = {
     {TALK, "continue", "resume", NULL},
-    {TALK, "temporary", "continue resume", "it begins anew"},
+    {TALK, "temporary", "continue resume", "a temporary chat starts empty"},
     {TALK, "use-draft", "no-draft", NULL},
     {TALK, "no-draft", "draft-always drafter", NULL},
-    {PP_BIT(RUN), "raw", "save continue resume", "it knows no turns and no conversations"},
-    {PP_BIT(RUN), "raw", "system chat-template-file thinking", "it uses no chat template"},
-    {PP_BIT(RUN), "raw", "overflow", "what it is given is not cut"},
+    {PP_BIT(RUN), "raw", "save continue resume", "a raw prompt has no turns"},
+    {PP_BIT(RUN), "raw", "system chat-template-file thinking", "a raw prompt uses no chat template"},
+    {PP_BIT(RUN), "raw", "overflow", "a raw prompt is never shortened"},
     {PP_BIT(SESSIONS), "format", "json", NULL},
     {PP_BIT(LOGITS), "ids", "file", NULL},
     {PP_BIT(LORA), "val", "val-share", NULL},
     {PP_BIT(LORA), "steps", "epochs", NULL},
     {PP_BIT(BENCH), "shape", "model", NULL},
     {PP_BIT(BENCH), "adapters", "lora lora-scaled", NULL},
-    {PP_BIT(BENCH), "compare", "shape write model file depth rows n-prompt n-gen repetitions", "it measures nothing"},
-    {PP_BIT(BENCH), "write", "depth rows n-prompt n-gen repetitions", "nothing is measured"},
+    {PP_BIT(BENCH), "compare", "shape write model file depth rows n-prompt n-gen repetitions", "--compare measures "
+                                                                                               "nothing"},
+    {PP_BIT(BENCH), "write", "depth rows n-prompt n-gen repetitions", "--write measures nothing"},
 };
 
 /* Finds the first option of a list that is given on the command line: its name; false: none is. */
@@ -117,7 +118,8 @@ static enum pp_code check_words(const struct pp_options *o, enum pp_cmd cmd, str
             continue;
         struct pp_buf where = {0};
         name_words(&where, o->command, of_words[i].words);
-        const enum pp_code code = pp_fail(err, PP_ERR_USAGE, "--%s does nothing here: it is of %s; leave it out", name,
+        const enum pp_code code = pp_fail(err, PP_ERR_USAGE, "--%s has no effect here: it belongs to %s; leave it out",
+                                          name,
                                           pp_buf_cstr(&where));
         pp_buf_free(&where);
         return code;
@@ -130,8 +132,8 @@ static enum pp_code check_imatrix(const struct pp_options *o, enum pp_cmd cmd, s
 {
     if (!o->imatrix.file || o->quant || cmd == PP_CMD_QUANTIZE)
         return PP_OK;
-    return pp_fail(err, PP_ERR_USAGE, "--imatrix weighs what quantising costs, and nothing is quantised; add --quant "
-                                      "TYPE with a model folder, or leave --imatrix out");
+    return pp_fail(err, PP_ERR_USAGE, "--imatrix is for quantising, and nothing is quantised here; add --quant TYPE "
+                                      "(with a model folder), or leave --imatrix out");
 }
 
 /* When imatrix only adds files, it reads no text and needs no model. */
@@ -141,8 +143,8 @@ static enum pp_code check_adding(const struct pp_options *o, enum pp_cmd cmd, st
     char name[32];
     if (cmd != PP_CMD_IMATRIX || !o->imatrix.n_in_files || o->file || !any_given(o, of_reading, name))
         return PP_OK;
-    return pp_fail(err, PP_ERR_USAGE, "--%s is for reading a text, and --in-file alone reads none; add -f FILE, or "
-                                      "leave --%s out", name, name);
+    return pp_fail(err, PP_ERR_USAGE, "--%s applies to reading a text, and --in-file alone reads none; add -f FILE, "
+                                      "or leave --%s out", name, name);
 }
 
 /* In the chat another drafter may be chosen later, but `run` has only this one. */
@@ -152,7 +154,8 @@ static enum pp_code check_drafter(const struct pp_options *o, enum pp_cmd cmd, s
     if (cmd != PP_CMD_RUN || !o->drafter || strcmp(o->drafter, "lookup") != 0 ||
         !any_given(o, "model-draft draft-lora", name))
         return PP_OK;
-    return pp_fail(err, PP_ERR_USAGE, "--%s is of a draft model, and --drafter lookup asks none; leave one of them out",
+    return pp_fail(err, PP_ERR_USAGE, "--%s is for a draft model, which --drafter lookup does not use; leave one of "
+                                      "them out",
                    name);
 }
 
@@ -163,19 +166,20 @@ enum pp_code pp_options_check(const struct pp_options *o, enum pp_cmd cmd, struc
         const char *why = contradictions[i].why;
         if (contradictions[i].commands & 1u << cmd && pp_options_given(o, contradictions[i].option) &&
             any_given(o, contradictions[i].others, name))
-            return pp_fail(err, PP_ERR_USAGE, "--%s excludes --%s%s%s; give one of them", contradictions[i].option,
+            return pp_fail(err, PP_ERR_USAGE, "--%s and --%s cannot be combined%s%s; give one of them",
+                           contradictions[i].option,
                            name, why ? ": " : "", why ? why : "");
     }
     for (size_t i = 0; i < sizeof of_options / sizeof *of_options; i++)
         if (of_options[i].command == cmd && any_given(o, of_options[i].options, name)) {
             char needed[32];
             if (!any_given(o, of_options[i].needed, needed))
-                return pp_fail(err, PP_ERR_USAGE, "--%s does nothing without --%s; add that, or leave --%s out", name,
+                return pp_fail(err, PP_ERR_USAGE, "--%s has no effect without --%s; add that, or leave --%s out", name,
                                of_options[i].needed, name);
         }
     if (cmd == PP_CMD_BENCH && pp_options_given(o, "type") && !o->bench.shape && !says_one_of(o, cmd, "micro all"))
-        return pp_fail(err, PP_ERR_USAGE, "--type is of random weights; say in which --shape, or leave --type out");
-    /* With --compare the arguments of bench are files. */
+        return pp_fail(err, PP_ERR_USAGE, "--type is for random weights; add --shape NAME, or leave --type out");
+    /* With --compare the words behind bench are files. */
     enum pp_code code = cmd == PP_CMD_BENCH && o->bench.compare ? PP_OK : check_words(o, cmd, err);
     if (!code)
         code = check_imatrix(o, cmd, err);

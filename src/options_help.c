@@ -7,7 +7,7 @@
 
 static const char *const group_titles[PP_GROUP_COUNT] = {
     [PP_GROUP_MODEL] = "Model", [PP_GROUP_ANSWER] = "Answer", [PP_GROUP_SESSION] = "Conversations",
-    [PP_GROUP_OUTPUT] = "Output", [PP_GROUP_WORK] = "This command", [PP_GROUP_GENERAL] = "General",
+    [PP_GROUP_OUTPUT] = "Output", [PP_GROUP_WORK] = "Options of this command", [PP_GROUP_GENERAL] = "General",
 };
 
 /* --- help -------------------------------------------------------------------------------------------------------- */
@@ -67,16 +67,16 @@ static void print_options(FILE *out, unsigned commands)
 
 static void print_program_help(FILE *out)
 {
-    fputs("pippin: a chat with language models that run on this machine\n\n"
+    fputs("pippin: chat with language models that run on this machine\n\n"
           "Usage: pippin [chat] [-m MODEL] [OPTIONS]    chat\n"
-          "       pippin -p TEXT [OPTIONS]              one answer; also: COMMAND | pippin\n"
+          "       pippin -p TEXT [OPTIONS]              one answer; or: COMMAND | pippin\n"
           "       pippin COMMAND [OPTIONS]\n\nCommands:\n",
           out);
     for (int i = 0; i < PP_CMD_COUNT; i++)
         fprintf(out, "  %-12s%s\n", pp_command_specs[i].name, pp_command_specs[i].help);
-    fputs("\n`pippin COMMAND --help` shows the options of a command. Those of chat and run:\n", out);
+    fputs("\n`pippin COMMAND --help` shows a command's options. Options of chat and run:\n", out);
     print_options(out, PP_BIT(CHAT) | PP_BIT(RUN));
-    fputs("\nMore: man pippin-tutorial (a first hour), man pippin; F1 in the chat\n", out);
+    fputs("\nMore: man pippin-tutorial (the first hour), man pippin; in the chat, F1\n", out);
 }
 
 /* Lists the possible arguments of the command, or says where they are listed. */
@@ -84,13 +84,13 @@ static void print_words(FILE *out, enum pp_cmd cmd, const struct pp_command_spec
 {
     struct pp_buf text = {0};
     if (cmd == PP_CMD_QUANTIZE) {
-        pp_buf_str(&text, "TYPE, in any letter case:");
+        pp_buf_str(&text, "TYPE is one of (upper or lower case):");
         for (size_t i = 0; pp_quantize_type(i); i++)
             pp_buf_fmt(&text, "%s %s", i ? "," : "", pp_quantize_type(i));
     } else if (cmd == PP_CMD_BENCH) {
-        pp_buf_str(&text, "What each word measures: pippin(1), MEASURING.");
+        pp_buf_str(&text, "pippin(1), section MEASURING, says what each word measures.");
     } else if (spec->subcommands) {
-        pp_buf_str(&text, "What each of these does: pippin(1), DESCRIPTION.");
+        pp_buf_str(&text, "pippin(1), section DESCRIPTION, says what each of these does.");
     }
     if (text.len)
         print_wrapped(out, pp_buf_cstr(&text), 0);

@@ -74,7 +74,7 @@ const char *pp_options_point(const char *s)
 {
     const char *comma = strchr(s, ',');
     const bool meant = comma && comma[1] >= '0' && comma[1] <= '9' && s[strspn(s, "0123456789+-,")] == 0;
-    return meant ? "; decimals stand behind a point" : "";
+    return meant ? "; use a decimal point, not a comma" : "";
 }
 
 /* An error about a number; a maximum that nobody reaches is mentioned only if it was exceeded. */
@@ -114,8 +114,8 @@ enum pp_code pp_set_ctx_size(struct pp_parse *ps, const struct pp_option *opt, c
     const int64_t v = code ? 0 : *(int64_t *)field(ps, opt);
     if (v > 0 && v < LEAST)
         return pp_fail(err, PP_ERR_USAGE,
-                       "%s: a context of %d has no room for a question and its answer; %d is the least, 0 the model's "
-                       "own", shown, (int)v, LEAST);
+                       "%s: a context of %d tokens is too small; give at least %d, or 0 for the model's own "
+                       "size", shown, (int)v, LEAST);
     return code;
 }
 
@@ -143,7 +143,7 @@ enum pp_code pp_set_threads(struct pp_parse *ps, const struct pp_option *opt, co
         size_t n = strcspn(at, ",");
         memcpy(word, at, n < sizeof word ? n : 0);
         if (!whole_number(word, &v) || (double)v < opt->min || (double)v > opt->max || strcmp(at + n, ",") == 0)
-            return bad_number(opt, "whole numbers between commas, each", value, shown, err);
+            return bad_number(opt, "whole numbers separated by commas, each", value, shown, err);
         first = at == value ? v : first;
         at += n + (at[n] == ',');
     }
@@ -253,7 +253,7 @@ enum pp_code pp_check_words(const char *text, const char *shown, struct pp_error
 {
     return pp_utf8_valid(text, strlen(text))
                ? PP_OK
-               : pp_fail(err, PP_ERR_USAGE, "%s is no text in UTF-8; iconv makes UTF-8 of other encodings", shown);
+               : pp_fail(err, PP_ERR_USAGE, "%s: the text is not valid UTF-8; convert it with iconv", shown);
 }
 
 enum pp_code pp_set_words(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
@@ -266,7 +266,7 @@ enum pp_code pp_set_words(struct pp_parse *ps, const struct pp_option *opt, cons
 /* The error for an empty name, which is usually an unset variable in a script. */
 static enum pp_code no_name(const char *shown, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_USAGE, "%s has no name of a file behind it", shown);
+    return pp_fail(err, PP_ERR_USAGE, "%s needs a file name", shown);
 }
 
 enum pp_code pp_set_file(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
@@ -280,7 +280,7 @@ enum pp_code pp_set_new_file(struct pp_parse *ps, const struct pp_option *opt, c
                              struct pp_error *err)
 {
     if (strcmp(value, "-") == 0)
-        return pp_fail(err, PP_ERR_USAGE, "%s takes the name of a file to write, and \"-\" is none", shown);
+        return pp_fail(err, PP_ERR_USAGE, "%s needs the name of a file to write; \"-\" is not possible here", shown);
     return *value ? pp_set_text(ps, opt, value, shown, err) : no_name(shown, err);
 }
 
@@ -295,9 +295,9 @@ enum pp_code pp_set_choice(struct pp_parse *ps, const struct pp_option *opt, con
 enum pp_code pp_set_model(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                           struct pp_error *err)
 {
-    /* probably an unset variable in a script: do not use the default model */
-    if (!*value && ps->source == PP_SOURCE_COMMAND_LINE)
-        return pp_fail(err, PP_ERR_USAGE, "%s has no name behind it; leave it out for the default model", shown);
+    if (!*value && ps->source == PP_SOURCE_COMMAND_LINE) /* an unset variable of a script must not mean another model */
+        return pp_fail(err, PP_ERR_USAGE, "%s needs a model, not an empty text; leave the option out for the default "
+                                          "model", shown);
     ps->model = ps->source;
     ps->config_model = ps->config_model || (*value && ps->source == PP_SOURCE_CONFIG);
     return pp_set_text(ps, opt, value, shown, err);
@@ -308,7 +308,7 @@ enum pp_code pp_set_draft(struct pp_parse *ps, const struct pp_option *opt, cons
 {
     if (!*value && ps->source == PP_SOURCE_COMMAND_LINE)
         return pp_fail(err, PP_ERR_USAGE,
-                       "%s has no name behind it; leave it out for the model's own, --no-draft guesses nothing", shown);
+                       "%s needs a model, not an empty text; leave it out for the default, or give --no-draft", shown);
     ps->draft = ps->source;
     return pp_set_text(ps, opt, value, shown, err);
 }
@@ -368,7 +368,7 @@ static enum pp_code add_lora(struct pp_lora_option *list, int *n, const char *pa
                              struct pp_error *err)
 {
     if (*n == PP_MAX_LORA_OPTIONS)
-        return pp_fail(err, PP_ERR_USAGE, "%s: more than %d adapters at once are not possible", shown,
+        return pp_fail(err, PP_ERR_USAGE, "%s: at most %d adapters can be used at once", shown,
                        (int)PP_MAX_LORA_OPTIONS);
     list[(*n)++] = (struct pp_lora_option){path, (float)scale};
     return PP_OK;
@@ -379,7 +379,7 @@ enum pp_code pp_set_lora(struct pp_parse *ps, const struct pp_option *opt, const
 {
     (void)opt;
     if (!*value)
-        return pp_fail(err, PP_ERR_USAGE, "%s has no name of an adapter behind it", shown);
+        return pp_fail(err, PP_ERR_USAGE, "%s needs the name of an adapter", shown);
     begin_list(ps, &ps->lora, &ps->o->n_lora);
     return add_lora(ps->o->lora, &ps->o->n_lora, value, 1, shown, err);
 }
@@ -430,12 +430,12 @@ enum pp_code pp_set_stop(struct pp_parse *ps, const struct pp_option *opt, const
 {
     (void)opt;
     if (!*value)
-        return pp_fail(err, PP_ERR_USAGE, "%s expects a text that is not empty", shown);
-    if (pp_check_words(value, shown, err)) /* invalid UTF-8 never occurs in an answer */
+        return pp_fail(err, PP_ERR_USAGE, "%s needs a text that is not empty", shown);
+    if (pp_check_words(value, shown, err)) /* no answer would ever have it */
         return PP_ERR_USAGE;
     begin_list(ps, &ps->stops, &ps->o->n_stops);
     if (ps->o->n_stops == PP_MAX_STOPS)
-        return pp_fail(err, PP_ERR_USAGE, "%s: more than %d stop texts are not possible", shown, (int)PP_MAX_STOPS);
+        return pp_fail(err, PP_ERR_USAGE, "%s can be given at most %d times", shown, (int)PP_MAX_STOPS);
     ps->o->stops[ps->o->n_stops++] = value;
     return PP_OK;
 }
@@ -446,7 +446,7 @@ enum pp_code pp_set_in_file(struct pp_parse *ps, const struct pp_option *opt, co
     struct pp_options *o = ps->o;
     (void)opt;
     if (o->imatrix.n_in_files == PP_MAX_IN_FILES)
-        return pp_fail(err, PP_ERR_USAGE, "%s: more than %d files are not possible at once", shown,
+        return pp_fail(err, PP_ERR_USAGE, "%s can be given at most %d times", shown,
                        (int)PP_MAX_IN_FILES);
     if (!*value)
         return no_name(shown, err);
@@ -477,7 +477,7 @@ enum pp_code pp_set_logit_bias(struct pp_parse *ps, const struct pp_option *opt,
                        shown, value);
     begin_list(ps, &ps->bias, &s->n_bias);
     if (s->n_bias == PP_MAX_LOGIT_BIAS)
-        return pp_fail(err, PP_ERR_USAGE, "%s: more than %d biases are not possible", shown, (int)PP_MAX_LOGIT_BIAS);
+        return pp_fail(err, PP_ERR_USAGE, "%s can be given at most %d times", shown, (int)PP_MAX_LOGIT_BIAS);
     s->bias[s->n_bias].token = (int32_t)id;
     s->bias[s->n_bias++].bias = (float)bias;
     return PP_OK;
@@ -495,7 +495,7 @@ enum pp_code pp_set_gpu_layers(struct pp_parse *ps, const struct pp_option *opt,
     if (strcmp(value, "0") == 0 || strcmp(value, "auto") == 0)
         return PP_OK;
     return pp_fail(err, PP_ERR_USAGE,
-                   "%s %s asks for a GPU, but this version runs on the CPU; leave the option out or give 0", shown,
+                   "%s %s asks for a GPU, but this version runs on the CPU only; leave the option out or give 0", shown,
                        value);
 }
 
@@ -506,6 +506,7 @@ enum pp_code pp_set_device(struct pp_parse *ps, const struct pp_option *opt, con
     if (strcmp(value, "cpu") == 0 || strcmp(value, "none") == 0)
         return PP_OK;
     return pp_fail(err, PP_ERR_USAGE,
-                   "%s \"%s\" is not possible: this version runs on the CPU; leave the option out or give cpu", shown,
+                   "%s \"%s\" is not possible: this version runs on the CPU only; leave the option out or give cpu",
+                   shown,
                    value);
 }

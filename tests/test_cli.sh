@@ -45,7 +45,7 @@ run help run
 holds "help as a word is --help" cmp -s "$tmp/out" "$tmp/help"
 run perplexity --help
 tr -s '\n ' ' ' <"$tmp/out" >"$tmp/help"
-expect_match "help of perplexity has its own defaults" "$tmp/help" 'imatrix: those of a chunk \(512\)' 'imatrix: f32\)'
+expect_match "help of perplexity has its own defaults" "$tmp/help" 'imatrix: size of a chunk \(512\)' 'imatrix: f32\)'
 run help
 expect_match "help alone is that of the program" "$tmp/out" '^Usage: pippin \[chat\]' '^More: man pippin-tutorial'
 

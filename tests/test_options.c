@@ -215,10 +215,11 @@ static void lists(void **state)
     refuse("run|--draft-lora|a.gguf:1000", "--draft-lora");
     /* Unset variables of a script: */
     static const char *const nameless[][2] = {
-        {"convert||x", "a word of `pippin convert` is empty"}, {"models|info|", "a word of"}, {"run|-m|", "-m"},
+        {"convert||x", "`pippin convert`: an argument is empty"}, {"models|info|", "an argument is empty"}, {"run|-m|",
+                                                                                                             "-m"},
         {"run|-md|", "-md"}, {"convert|--base||a|b", "--base"}, {"run|-f|", "-f"}, {"logits|--ids|1|-o|", "-o"},
         {"run|--chat-template-file|", "--chat-template-file"}, {"imatrix|--in-file|", "--in-file"},
-        {"bench|--write|", "--write"}, {"logits|--ids|1|-o|-", "\"-\" is none"}};
+        {"bench|--write|", "--write"}, {"logits|--ids|1|-o|-", "\"-\" is not possible here"}};
     for (size_t i = 0; i < sizeof nameless / sizeof *nameless; i++)
         refuse(nameless[i][0], nameless[i][1]);
     accept("run|--draft-max|15");
@@ -266,8 +267,8 @@ static void strict_numbers(void **state)
     refuse("run|--seed|-2", "--seed");
     refuse("run|--seed|18446744073709551616", "--seed");
     refuse("run|-t|9999999", "-t expects");
-    refuse("run|-c|1", "-c: a context of 1 has no room for a question and its answer; 32 is the least");
-    refuse("run|--ctx-size|31", "32 is the least");
+    refuse("run|-c|1", "-c: a context of 1 tokens is too small; give at least 32");
+    refuse("run|--ctx-size|31", "give at least 32");
     refuse("run|-c|-1", "-c expects a whole number");
     accept("run|-c|32");
     accept("run|-c|0");
@@ -299,36 +300,37 @@ static void commands(void **state)
     accept("chat|--continue|--theme|dark|--plain");
     assert_true(o.resume_latest && o.plain);
 
-    refuse("sessions|serch|x", "did you mean search? There are: list search");
-    refuse("run|--temp|0,7|-p|x", "--temp expects a number from 0 to 100, not \"0,7\"; decimals stand behind a point");
-    refuse("sessions|delete|1234", "it is `pippin sessions rm` here");
-    refuse("models|remove|a", "it is `pippin models rm` here");
-    refuse("models|show|a", "it is `pippin models info` here");
+    refuse("sessions|serch|x", "did you mean search? Choose from: list search");
+    refuse("run|--temp|0,7|-p|x", "--temp expects a number from 0 to 100, not \"0,7\"; use a decimal point, not a "
+                                  "comma");
+    refuse("sessions|delete|1234", "use `pippin sessions rm`");
+    refuse("models|remove|a", "use `pippin models rm`");
+    refuse("models|show|a", "use `pippin models info`");
     refuse("sesions", "did you mean \"sessions\"");
     refuse("--sytem|Be brief.", "did you mean --system?"); /* which is the mistake, not its value */
     refuse("--sytem|run|-p|x", "did you mean --system?");
     refuse("-hf|owner/name", "models pull");
     refuse("devices", "pippin doctor");
-    refuse("pull|llama3", "there is no `pippin pull`; `pippin models pull ADDRESS`");
+    refuse("pull|llama3", "there is no `pippin pull`; `pippin models pull URL`");
     refuse("ls", "`pippin models` lists");
-    refuse("serve", "no server");
+    refuse("serve", "pippin is not a server");
     refuse("run|starter|Why?", "a model after -m");
     refuse("chat|starter", "a model goes after -m");
-    refuse("--jinja|-p|x", "--jinja has no meaning here");
+    refuse("--jinja|-p|x", "--jinja has no effect in pippin");
     refuse("--keep|4", "--overflow");
     accept("--theme|dark"); /* and not with a prompt, which no chat takes */
-    refuse("--theme|dark|-p|x", "--theme is no option of `pippin run`");
-    refuse("-p|x|--plain", "--plain is no option of `pippin run`");
+    refuse("--theme|dark|-p|x", "--theme is not an option of `pippin run`");
+    refuse("-p|x|--plain", "--plain is not an option of `pippin run`");
     refuse("version", "did you mean --version?");
     accept("doctor|--json");
     refuse("doctor|list", "list");
     accept("sessions|export|1234|--format|jsonl|-o|x");
     refuse("sessions|export|1234|--format|pdf", "--format");
-    refuse("sessions|frobnicate", "there are: list search show export import backup rm forget");
+    refuse("sessions|frobnicate", "choose from: list search show export import backup rm forget");
     refuse("dir/model.gguf", "-m dir/model.gguf");
     refuse("run|hello", "-p");
-    refuse("convert|a|b|c", "one word too many");
-    refuse("run|--continue|--resume|abcd", "exclude");
+    refuse("convert|a|b|c", "unexpected argument");
+    refuse("run|--continue|--resume|abcd", "cannot be combined");
 }
 
 /* As many words as a shell makes of a star. */
@@ -343,7 +345,7 @@ static void many_words(void **state)
     assert_int_equal(o.n_args, PP_MAX_POSITIONAL);
     assert_string_equal(o.args[PP_MAX_POSITIONAL - 1], "file 511.json");
     pp_buf_str(&line, "|more");
-    refuse(pp_buf_cstr(&line), "\"more\" is one word too many");
+    refuse(pp_buf_cstr(&line), "unexpected argument \"more\": too many");
     pp_buf_free(&line);
 }
 
@@ -388,7 +390,7 @@ static void unknown_options(void **state)
     refuse("run|--grammar-file|x", "not available yet");
     refuse("run|--json-schema={}", "not available yet");
     refuse("run|-hf|a/b", "-m");
-    refuse("run|--model=", "no name behind it");
+    refuse("run|--model=", "needs a model");
     refuse("-cnv", "chat");
     refuse("run|-ngl|99", "CPU");
     refuse("run|-ngl|x", "-ngl expects");
@@ -439,28 +441,32 @@ static void idle_options(void **state)
     accept("run|-p|x|--imatrix|im.gguf|--quant|q4_0");
     accept("quantize|a|b|q4_0|--imatrix|im.gguf");
     refuse("convert|a|b|--imatrix|im.gguf", "belongs to: ");
-    refuse("sessions|--best-first", "--best-first does nothing here: it is of `pippin sessions search`; leave it out");
-    refuse("sessions|rm|abcd|--limit|3", "it is of `pippin sessions list` or `search`");
+    refuse("sessions|--best-first", "--best-first has no effect here: it belongs to `pippin sessions search`; leave "
+                                    "it out");
+    refuse("sessions|rm|abcd|--limit|3", "it belongs to `pippin sessions list` or `search`");
     refuse("sessions|backup|x|--json", "`pippin sessions list`, `search`, `show`, `export` or `import`");
     accept("sessions|--limit|3");
     accept("sessions|export|--all|--json");
-    refuse("sessions|export|abcd|--format|md|--json", "--format excludes --json");
+    refuse("sessions|export|abcd|--format|md|--json", "--format and --json cannot be combined");
     refuse("models|add|x|--sha256|aa", "pippin models pull");
     refuse("models|-c|512", "pippin models info");
     accept("models|info|starter|-c|512|--kv-type|f16");
     refuse("lora|list|--rank|4", "pippin lora train");
     refuse("lora|info|x|-o|y", "pippin lora train");
     accept("lora|info|x|-t|1");
-    refuse("lora|train|x|-o|y|--val|a|--val-share|0.2", "--val excludes --val-share");
-    refuse("lora|train|x|-o|y|--steps|4|--epochs|2", "--steps excludes --epochs");
-    refuse("logits|--ids|1,2|-f|x|-o|y", "--ids excludes --file; give one of them");
-    refuse("run|--raw|-p|x|--thinking|off", "--raw excludes --thinking: it uses no chat template");
-    refuse("run|--raw|-p|x|--save", "--raw excludes --save: it knows no turns");
-    refuse("chat|--temporary|--resume|abcd", "--temporary excludes --resume: it begins anew");
-    refuse("run|-p|x|--no-draft|--draft-always", "--no-draft excludes --draft-always");
-    refuse("run|-p|x|--drafter|lookup|--no-draft", "--no-draft excludes --drafter"); /* which says who guesses */
+    refuse("lora|train|x|-o|y|--val|a|--val-share|0.2", "--val and --val-share cannot be combined");
+    refuse("lora|train|x|-o|y|--steps|4|--epochs|2", "--steps and --epochs cannot be combined");
+    refuse("logits|--ids|1,2|-f|x|-o|y", "--ids and --file cannot be combined; give one of them");
+    refuse("run|--raw|-p|x|--thinking|off", "--raw and --thinking cannot be combined: a raw prompt uses no chat "
+                                            "template");
+    refuse("run|--raw|-p|x|--save", "--raw and --save cannot be combined: a raw prompt has no turns");
+    refuse("chat|--temporary|--resume|abcd", "--temporary and --resume cannot be combined: a temporary chat starts "
+                                             "empty");
+    refuse("run|-p|x|--no-draft|--draft-always", "--no-draft and --draft-always cannot be combined");
+    refuse("run|-p|x|--drafter|lookup|--no-draft",
+           "--no-draft and --drafter cannot be combined"); /* which says who guesses */
     accept("run|-p|x|-md|small.gguf|--draft-max|4|--no-draft"); /* even with a draft model at hand */
-    refuse("run|-p|x|--drafter|lookup|-md|small.gguf", "--model-draft is of a draft model");
+    refuse("run|-p|x|--drafter|lookup|-md|small.gguf", "--model-draft is for a draft model");
     accept("chat|--drafter|lookup|-md|small.gguf");
     refuse("bench|--threshold|3", "add that, or leave --threshold out");
     refuse("bench|--write|x.gguf", "--shape");
@@ -470,8 +476,8 @@ static void idle_options(void **state)
     accept("bench|start|resume|--depth|64");
     accept("bench|--depth|64|--rows|2");
     refuse("bench|-md|small.gguf", "pippin bench draft");
-    refuse("bench|-m|x|--shape|stories-15m", "--shape excludes --model");
-    refuse("bench|--compare|a|b|-n|4", "--compare excludes --n-gen: it measures nothing");
+    refuse("bench|-m|x|--shape|stories-15m", "--shape and --model cannot be combined");
+    refuse("bench|--compare|a|b|-n|4", "--compare and --n-gen cannot be combined: --compare measures nothing");
     accept("bench|--compare|a|b|--threshold|3%|--json");
     refuse("imatrix|--in-file|a|--chunks|3", "add -f FILE");
     accept("imatrix|--in-file|a|--chunks|3|-f|x");
@@ -528,12 +534,12 @@ static void precedence(void **state)
     write_conf("[sampling]\ntemperature = 1\n");
     refuse("run", "pippin.conf:2: temperature is unknown in [sampling]; did you mean temp?");
     write_conf("[model]\ntemp = 1\n");
-    refuse("run", "pippin.conf:2: temp is unknown in [model]; it belongs into [sampling]");
+    refuse("run", "pippin.conf:2: temp is unknown in [model]; it belongs in [sampling]");
     accept("run|--help"); /* help is there also then */
     write_conf("\n\n[sampling]\ntemp = warm\n");
     refuse("run", "pippin.conf:4: temp expects a number");
     write_conf("[samplin]\ntemp = 1\n");
-    refuse("run", "no section that pippin knows");
+    refuse("run", "not in a known section");
     write_conf("[ui]\nplain = perhaps\n");
     refuse("chat", "yes or no");
     remove_conf();
@@ -603,22 +609,22 @@ static void conf_format(void **state)
     write_conf("[persona 0123456789 123456789 123456789 123456789]\nsystem = x\n");
     accept("chat");
     write_conf("[persona 0123456789 123456789 123456789 1234567890]\nsystem = x\n"); /* not all of it would be kept */
-    refuse("chat", "pippin.conf:2: system: the name of a persona has");
+    refuse("chat", "pippin.conf:2: system: the name of a persona must have");
     write_conf("[persona Pirate]\nsystem = M\374ller\n"); /* as /system in the chat */
-    refuse("chat", "pippin.conf:2: system is no text in UTF-8");
+    refuse("chat", "pippin.conf:2: system: the text is not valid UTF-8");
     write_conf("[sampling]\nsystem = M\374ller\n");
-    refuse("run|-p|x", "pippin.conf:2: system is no text in UTF-8");
+    refuse("run|-p|x", "pippin.conf:2: system: the text is not valid UTF-8");
     remove_conf();
-    refuse("run|-p|x|-sys|M\374ller", "-sys is no text in UTF-8");
+    refuse("run|-p|x|-sys|M\374ller", "-sys: the text is not valid UTF-8");
     accept("run|-p|x|-sys|M\303\274ller");
     write_conf("[persona ]\nsystem = x\n");
-    refuse("chat", "the name of a persona has");
+    refuse("chat", "the name of a persona must have");
     write_conf("[persona None]\nsystem = x\n");
     refuse("chat", "choose another name");
     write_conf("[persona M\374ller]\nsystem = x\n");
-    refuse("chat", "pippin.conf:2: system: the name of the persona is no text in UTF-8");
+    refuse("chat", "pippin.conf:2: system: the name of the persona is not valid UTF-8");
     write_conf("[sampling]\n= 3\n");
-    refuse("run", "pippin.conf:2: there is no name before the value");
+    refuse("run", "pippin.conf:2: the name before the value is missing");
     char *deep = pp_strdup(paths.config), folder[300]; /* where the path is longer than a line of a message */
     snprintf(folder, sizeof folder, "%s/%0200d", deep, 0);
     assert_int_equal(mkdir(folder, 0700), 0);

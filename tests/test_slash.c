@@ -204,7 +204,7 @@ static void test_set(void **state)
     assert_int_equal(fix_slash("/set temp"), PP_SLASH_ERROR);
     assert_string_equal(notice(), "temp wants a number from 0 to 100");
     assert_int_equal(fix_slash("/set temp 0,7"), PP_SLASH_ERROR);
-    assert_string_equal(notice(), "temp wants a number from 0 to 100; decimals stand behind a point");
+    assert_string_equal(notice(), "temp wants a number from 0 to 100; use a decimal point, not a comma");
     assert_int_equal(fix_slash("/set colour red"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "/set lists them"));
     assert_int_equal(fix_slash("/set topk 5"), PP_SLASH_ERROR);

@@ -662,7 +662,7 @@ menu_letters() { # of vi, where none are searched for
         gone "the same seed" && keys F2 && see "Rain in" && text "jq" && see "Search: jq"
 }
 menu_explains() { # parameters, as --help does
-    start 80x24 && see ready && keys F8 && see "temperature (0.8); 0: always the likeliest token" && keys End &&
+    start 80x24 && see ready && keys F8 && see "temperature (0.8); 0: greedy, always the likeliest token" && keys End &&
         see "the same seed gives the same answer; default: a new one each time" && see_behind "the same seed" "(lora train: 0)"
 }
 menu_keys() { # those of the bar at the bottom do the same in a menu, also with Alt
