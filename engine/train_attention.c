@@ -50,7 +50,7 @@ static void probabilities(const struct attention *a, const struct head *h, int64
     multiply(a,
              &(struct pp_product){.rows = n_rows, .cols = end, .depth = a->t->head_dim, .a = h->q + row * h->q_row,
                                   .a_row = h->q_row, .a_step = 1, .b = h->k, .b_type = PP_TYPE_F32, .b_row = h->kv_row,
-                                  .b_turned = true, .scale = a->scale, .c = p, .c_row = end},
+                                  .b_transposed = true, .scale = a->scale, .c = p, .c_row = end},
              room);
     for (int64_t i = 0; i < n_rows; i++) {
         float *x = p + i * end;
@@ -136,7 +136,7 @@ static void backward_item(void *arg, int part, int item, int thread)
             int64_t n = h.n - r < QUERIES ? h.n - r : QUERIES, end = r + n;
             struct pp_product to_p = {.rows = n, .cols = end, .depth = t->head_dim, .a = dout + r * t->n_q,
                                       .a_row = t->n_q, .a_step = 1, .b = h.v, .b_type = PP_TYPE_F32,
-                                      .b_row = h.kv_row, .b_turned = true, .scale = 1, .c = dp, .c_row = end};
+                                      .b_row = h.kv_row, .b_transposed = true, .scale = 1, .c = dp, .c_row = end};
             probabilities(a, &h, r, n, end, p, room);
             mix(a, p, true, n, end, dout + r * t->n_q, t->n_q, dv, t->n_kv, room);
             multiply(a, &to_p, room);

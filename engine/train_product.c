@@ -99,7 +99,7 @@ static void also(struct job *j, struct pp_product p)
 static struct pp_product times_rows(int64_t n, const float *x, const struct pp_tensor *w, float *y)
 {
     return (struct pp_product){.rows = n, .cols = w->ne[1], .depth = w->ne[0], .a = x, .a_row = w->ne[0], .a_step = 1,
-                               .b = w->data, .b_type = w->type, .b_row = w->ne[0], .b_turned = true, .scale = 1,
+                               .b = w->data, .b_type = w->type, .b_row = w->ne[0], .b_transposed = true, .scale = 1,
                                .c = y, .c_row = w->ne[1]};
 }
 
@@ -108,7 +108,7 @@ static struct pp_product times_float_rows(int64_t n, const float *x, const float
                                           float scale, float *y)
 {
     return (struct pp_product){.rows = n, .cols = cols, .depth = depth, .a = x, .a_row = depth, .a_step = 1,
-                               .b = b, .b_type = PP_TYPE_F32, .b_row = depth, .b_turned = true, .scale = scale,
+                               .b = b, .b_type = PP_TYPE_F32, .b_row = depth, .b_transposed = true, .scale = scale,
                                .c = y, .c_row = cols};
 }
 

@@ -105,14 +105,14 @@ static void cross_entropy_gradient(void **state)
 
 static double b_value(const float *b, const struct pp_product *p, int64_t k, int64_t n)
 {
-    return (double)(p->b_turned ? b[n * p->b_row + k] : b[k * p->b_row + n]);
+    return (double)(p->b_transposed ? b[n * p->b_row + k] : b[k * p->b_row + n]);
 }
 
-static void check_product(int64_t rows, int64_t cols, int64_t depth, uint32_t type, bool b_turned, bool a_turned,
-                          bool add)
+static void check_product(int64_t rows, int64_t cols, int64_t depth, uint32_t type, bool b_transposed,
+                          bool a_transposed, bool add)
 {
     struct pp_error err;
-    const int64_t b_rows = b_turned ? cols : depth, b_cols = b_turned ? depth : cols;
+    const int64_t b_rows = b_transposed ? cols : depth, b_cols = b_transposed ? depth : cols;
     float *a = pp_malloc((size_t)(rows * depth) * sizeof *a), *b = pp_malloc((size_t)(b_rows * b_cols) * sizeof *b);
     float *c = pp_malloc((size_t)(rows * cols) * sizeof *c), *first = pp_malloc((size_t)(rows * cols) * sizeof *c);
     float *begin = pp_malloc((size_t)(rows * cols) * sizeof *c), *room = pp_malloc(PP_PRODUCT_SCRATCH * sizeof *room);
@@ -124,9 +124,9 @@ static void check_product(int64_t rows, int64_t cols, int64_t depth, uint32_t ty
     assert_ok(pp_quantize_rows(type, b, q, b_rows, b_cols, NULL, &err), err);
     for (int64_t r = 0; r < b_rows; r++)
         pp_dequantize_row(type, q + (size_t)r * pp_type_row_bytes(type, b_cols), b + r * b_cols, b_cols);
-    struct pp_product p = {.rows = rows, .cols = cols, .depth = depth, .a = a, .a_row = a_turned ? 1 : depth,
-                           .a_step = a_turned ? rows : 1, .b = q, .b_type = type, .b_row = b_cols,
-                           .b_turned = b_turned, .scale = add ? 1.0f : 0.5f, .c = c, .c_row = cols, .add = add};
+    struct pp_product p = {.rows = rows, .cols = cols, .depth = depth, .a = a, .a_row = a_transposed ? 1 : depth,
+                           .a_step = a_transposed ? rows : 1, .b = q, .b_type = type, .b_row = b_cols,
+                           .b_transposed = b_transposed, .scale = add ? 1.0f : 0.5f, .c = c, .c_row = cols, .add = add};
     const int64_t strip = pp_type_info(type)->block_elements == 256 ? 256 : PP_PRODUCT_STRIP;
     for (int isa = 0; isa < PP_ISA_COUNT; isa++) {
         if (!pp_isa_runs((enum pp_isa)isa))

@@ -44,8 +44,8 @@ static float score(const struct stage *s, const float *row, int64_t place, int64
 }
 
 /* most[d] = max(most[d], scores of the piece). */
-static void raise(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r, const struct piece *p,
-                  int64_t width, float *most)
+static void update_max(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r,
+                       const struct piece *p, int64_t width, float *most)
 {
     for (int64_t i = 0; i < p->n; i++) {
         const float *row = row_at(c, s, r, p->first + i);
@@ -79,7 +79,7 @@ static void make_key(const struct pp_cpu *c, const struct stage *s, int row, int
     for (int64_t d = 0; d < width; d++)
         most[d] = -INFINITY;
     for (int i = 0; i < 2; i++)
-        raise(c, s, r, &pieces[i], width, most);
+        update_max(c, s, r, &pieces[i], width, most);
     for (int i = 0; i < 2; i++)
         add_shares(c, s, r, &pieces[i], width, most, sum, y);
     for (int64_t d = 0; d < width; d++)

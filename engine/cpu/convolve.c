@@ -78,20 +78,20 @@ int pp_cpu_convolve_items(const struct stage *s, int m)
 }
 
 /* Sums of n values by the row's own taps [n, n_taps], which are transposed for the kernel a few columns at a time. */
-static void convolve_by_own(struct pp_cpu *c, const struct stage *s, float *const *at, const float *taps, int64_t n,
-                            float *y)
+static void convolve_by_row_taps(struct pp_cpu *c, const struct stage *s, float *const *at, const float *taps,
+                                 int64_t n, float *y)
 {
-    float turned[PP_MAX_TAPS * COLUMNS], *x[PP_MAX_TAPS];
+    float transposed[PP_MAX_TAPS * COLUMNS], *x[PP_MAX_TAPS];
     for (int64_t first = 0; first < n; first += COLUMNS) {
         const int64_t few = n - first < COLUMNS ? n - first : COLUMNS, whole = (few + 15) / 16 * 16;
         for (int j = 0; j < s->n_taps; j++) {
-            float *column = turned + j * COLUMNS;
+            float *column = transposed + j * COLUMNS;
             for (int64_t i = 0; i < few; i++)
                 column[i] = taps[(first + i) * s->n_taps + j];
             memset(column + few, 0, (size_t)(whole - few) * sizeof *column);
             x[j] = at[j] ? at[j] + first : NULL;
         }
-        c->ops->convolve(s->n_taps, x, turned, COLUMNS, NULL, few, y + first);
+        c->ops->convolve(s->n_taps, x, transposed, COLUMNS, NULL, few, y + first);
     }
 }
 
@@ -113,7 +113,7 @@ void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int it
         if (s->taps)
             c->ops->convolve(s->n_taps, at, s->taps + first, stride, s->bias ? s->bias + first : NULL, n, y);
         else
-            convolve_by_own(c, s, at, slot_row(c, s->row_taps, i) + first * s->n_taps, n, y);
+            convolve_by_row_taps(c, s, at, slot_row(c, s->row_taps, i) + first * s->n_taps, n, y);
         if (s->epilogue == EPILOGUE_APPLY)
             c->ops->apply(s->fn, s->scale, y, n, y);
         if (s->gate >= 0)

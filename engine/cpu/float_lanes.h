@@ -19,14 +19,14 @@
  * AVX2, two cores of a Zen 3 whose neighbours are busy, G multiply-adds/s of the other way and of this one, medians of
  * 15 or 21 turns: 256 rows of 2,048 columns 51 and 70, of 5,632 columns 54 and 73; 96 rows 51 and 65, 48 rows 51 and
  * 57, 36 rows 48 and 53, 30 rows 48 and 49, 24 rows 51 and 47. Lost, of 66 at that time with 256 rows: activation rows
- * each arranged by themselves 59, tiles asked for ahead 59, 16 partial sums of 512 columns kept instead of one lane
+ * each arranged by themselves 59, tiles prefetched 59, 16 partial sums of 512 columns kept instead of one lane
  * after the other 51, two panels side by side 67 (and 49 of 57 with 5,632 columns), a loop that is not unrolled 58; of
  * 52 and 49 with 2,048 and 5,632 columns: tiles of 4 with panels of three vectors 51 and 46. */
 
 enum {
     ALL_LANES = 16,                /* partial sums of a product */
     LANE_ROWS = LANE_VECS * LANES, /* weight rows of a panel */
-    TURNED_ROWS = 8,               /* that are transposed together */
+    TRANSPOSED_ROWS = 8,           /* that are transposed together */
     SUMS_KEPT = 5,
 };
 
@@ -48,7 +48,7 @@ INLINE int lane_of(int i)
 }
 
 /* Turns 8 vectors of 8 floats. */
-INLINE void turn_floats(__m256 *r)
+INLINE void transpose_floats(__m256 *r)
 {
     __m256 t[8], u[8];
     UNROLL for (int i = 0; i < 8; i += 2)
@@ -70,7 +70,7 @@ INLINE void turn_floats(__m256 *r)
 }
 
 /* Turns 8 vectors of 16 numbers of 16 bits: of both halves 8 x 8, each within its half. */
-INLINE void turn_words(__m256i *r)
+INLINE void transpose_words(__m256i *r)
 {
     __m256i t[8], u[8];
     UNROLL for (int i = 0; i < 8; i += 2)
@@ -107,7 +107,7 @@ INLINE void arrange_step(const float *x, int64_t x_stride, int rows, float *out,
         __m256 r[8];
         UNROLL for (int k = 0; k < 8; k++)
             r[k] = k < LANE_ACTS && k < rows ? _mm256_loadu_ps(x + k * x_stride + 8 * half) : _mm256_setzero_ps();
-        turn_floats(r);
+        transpose_floats(r);
         UNROLL for (int k = 0; k < 8; k++)
             store_six(out + stride * lane_of(8 * half + k), r[k]); /* lane_of() is its own inverse */
     }
@@ -146,16 +146,16 @@ struct lane_job {
     struct lane_pieces p;
     const float *x;        /* as arranged, of all tiles */
     int64_t n_tiles;
-    uint16_t *turned;      /* [ALL_LANES, turned_lane()]: of a lane [p.steps, LANE_ROWS] */
-    float *open;           /* [PIECE_STEPS, LANE_ROWS] */
+    uint16_t *transposed;  /* [ALL_LANES, transposed_lane()]: of a lane [p.steps, LANE_ROWS] */
+    float *floats;         /* [PIECE_STEPS, LANE_ROWS] */
     float *sums;           /* [SUMS_KEPT, slab * LANE_ACTS, LANE_ROWS] */
     int64_t slab;          /* tiles that pass together, at most */
-    const uint8_t *next;   /* the panel behind it, if it is to be asked for meanwhile; else NULL */
+    const uint8_t *next;   /* the panel behind it, if it is to be prefetched meanwhile; else NULL */
 };
 
-/* Numbers from lane to lane of a turned panel: an odd number of lines, so that lanes do not compete for places in the
- * first cache. */
-INLINE int64_t turned_lane(const struct lane_job *j)
+/* Numbers from lane to lane of a transposed panel: an odd number of lines, so that lanes do not compete for places in
+ * the first cache. */
+INLINE int64_t transposed_lane(const struct lane_job *j)
 {
     const int64_t numbers = j->p.steps * LANE_ROWS, line = 32;
     return numbers + (numbers / line % 2 ? 0 : line);
@@ -163,16 +163,16 @@ INLINE int64_t turned_lane(const struct lane_job *j)
 
 /* Rows that are not there are the first one once more: nobody reads what comes of them. 8 rows at a time, because rows
  * often do compete: each line is used up before the first cache loses it. */
-static __attribute__((noinline)) void turn_panel(const struct lane_job *j)
+static __attribute__((noinline)) void transpose_panel(const struct lane_job *j)
 {
-    const int64_t lane = turned_lane(j);
-    for (int first = 0; first < LANE_ROWS; first += TURNED_ROWS) {
-        const uint8_t *row[TURNED_ROWS];
-        for (int k = 0; k < TURNED_ROWS; k++)
+    const int64_t lane = transposed_lane(j);
+    for (int first = 0; first < LANE_ROWS; first += TRANSPOSED_ROWS) {
+        const uint8_t *row[TRANSPOSED_ROWS];
+        for (int k = 0; k < TRANSPOSED_ROWS; k++)
             row[k] = j->w + (size_t)(first + k < j->rows ? first + k : 0) * j->row_bytes;
         for (int64_t s = 0; s < j->p.steps; s++) {
-            __m256i r[TURNED_ROWS];
-            UNROLL for (int k = 0; k < TURNED_ROWS; k++)
+            __m256i r[TRANSPOSED_ROWS];
+            UNROLL for (int k = 0; k < TRANSPOSED_ROWS; k++)
                 if (ALL_LANES * (s + 1) <= j->n) {
                     r[k] = _mm256_loadu_si256((const __m256i *)(const void *)(row[k] + 2 * ALL_LANES * s));
                 } else {
@@ -180,23 +180,23 @@ static __attribute__((noinline)) void turn_panel(const struct lane_job *j)
                     memcpy(rest, row[k] + 2 * ALL_LANES * s, (size_t)(j->n - ALL_LANES * s) * sizeof *rest);
                     r[k] = _mm256_loadu_si256((const __m256i *)rest);
                 }
-            turn_words(r);
-            UNROLL for (int k = 0; k < TURNED_ROWS; k++)
+            transpose_words(r);
+            UNROLL for (int k = 0; k < TRANSPOSED_ROWS; k++)
             {
-                uint16_t *to = j->turned + k * lane + s * LANE_ROWS + first;
+                uint16_t *to = j->transposed + k * lane + s * LANE_ROWS + first;
                 _mm_store_si128((__m128i *)(void *)to, _mm256_castsi256_si128(r[k]));
-                _mm_store_si128((__m128i *)(void *)(to + TURNED_ROWS * lane), _mm256_extracti128_si256(r[k], 1));
+                _mm_store_si128((__m128i *)(void *)(to + TRANSPOSED_ROWS * lane), _mm256_extracti128_si256(r[k], 1));
             }
         }
     }
 }
 
 /* A piece of a lane, as floats. */
-INLINE void open_piece(const struct lane_job *j, int lane, int64_t first, int64_t steps, const uint32_t type)
+INLINE void convert_piece(const struct lane_job *j, int lane, int64_t first, int64_t steps, const uint32_t type)
 {
-    const uint8_t *from = (const uint8_t *)(j->turned + lane * turned_lane(j) + first * LANE_ROWS);
+    const uint8_t *from = (const uint8_t *)(j->transposed + lane * transposed_lane(j) + first * LANE_ROWS);
     for (int64_t k = 0; k < steps * LANE_ROWS; k += LANES)
-        f_store(j->open + k, load_lanes(from, k, type));
+        f_store(j->floats + k, load_lanes(from, k, type));
 }
 
 /* A piece of a lane times a tile. `sums`: where those of this lane are, of the tile; with `add` they are complete, and
@@ -230,38 +230,38 @@ INLINE void lane_tile(const float *w, const float *x, int64_t steps, float *sums
             f_store(sums + LANE_ROWS * i + LANES * v, acc[i][v]);
 }
 
-/* Asks for some lines of the next panel. Returns how many are asked for by now. */
-INLINE int64_t ask_for_panel(const struct lane_job *j, int64_t asked, int64_t some)
+/* Prefetches `some` more lines of the next panel. Returns how many have been prefetched so far. */
+INLINE int64_t prefetch_panel(const struct lane_job *j, int64_t fetched, int64_t some)
 {
     const int64_t n_lines = (int64_t)(j->row_bytes + 63) / 64 * LANE_ROWS;
-    for (int64_t end = asked + some; asked < end && asked < n_lines; asked++)
-        __builtin_prefetch((const void *)((uintptr_t)j->next + (size_t)(asked % LANE_ROWS) * j->row_bytes +
-                                          (size_t)(asked / LANE_ROWS) * 64), 0, 2);
-    return asked;
+    for (int64_t end = fetched + some; fetched < end && fetched < n_lines; fetched++)
+        __builtin_prefetch((const void *)((uintptr_t)j->next + (size_t)(fetched % LANE_ROWS) * j->row_bytes +
+                                          (size_t)(fetched / LANE_ROWS) * 64), 0, 2);
+    return fetched;
 }
 
-/* A panel with the tiles of a slab; their results are in `sums` then. The last slab also asks for the next panel, with
- * its last four lanes, lest activations push it out of the second cache again: AVX2, 96 rows of 2,048 columns, 55.3
- * without, 57.7 with these four, 57.2 with all, 53.4 with the last one. */
+/* A panel with the tiles of a slab; their results are in `sums` then. The last slab also prefetches the next panel,
+ * with its last four lanes, lest activations push it out of the second cache again: AVX2, 96 rows of 2,048 columns,
+ * 55.3 without, 57.7 with these four, 57.2 with all, 53.4 with the last one. */
 INLINE void lane_panel(const struct lane_job *j, int64_t tile, int64_t end_tile, const uint32_t type)
 {
-    enum { ASKING = 4 };
+    enum { PREFETCHING = 4 };
     const int64_t apart = j->slab * LANE_ACTS * LANE_ROWS;
     const int64_t stride = pp_by_lane_stride(LANE_ACTS, j->n_tiles * LANE_ACTS, j->n);
-    const int64_t some = (int64_t)(j->row_bytes + 63) / 64 * LANE_ROWS / (ASKING * (end_tile - tile)) + 1;
-    const bool asks = j->next && end_tile == j->n_tiles;
-    int64_t asked = 0;
+    const int64_t some = (int64_t)(j->row_bytes + 63) / 64 * LANE_ROWS / (PREFETCHING * (end_tile - tile)) + 1;
+    const bool prefetches = j->next && end_tile == j->n_tiles;
+    int64_t fetched = 0;
     float *sums = j->sums; /* of the present lane: behind those that wait */
     for (int i = 0; i < ALL_LANES; i++, sums += apart) {
         const int add = __builtin_ctz(~(unsigned)i); /* as in counting: this one, and what it completes */
         for (int64_t first = 0, steps; first < j->p.steps; first += steps) {
             steps = j->p.steps - first < j->p.piece ? j->p.steps - first : j->p.piece;
-            open_piece(j, lane_of(i), first, steps, type);
+            convert_piece(j, lane_of(i), first, steps, type);
             const float *x = j->x + i * stride + (first * j->n_tiles + tile * steps) * LANE_ACTS;
             for (int64_t t = 0; t < end_tile - tile; t++, x += steps * LANE_ACTS) {
-                if (asks && i >= ALL_LANES - ASKING)
-                    asked = ask_for_panel(j, asked, some);
-                lane_tile(j->open, x, steps, sums + t * LANE_ACTS * LANE_ROWS, first == 0,
+                if (prefetches && i >= ALL_LANES - PREFETCHING)
+                    fetched = prefetch_panel(j, fetched, some);
+                lane_tile(j->floats, x, steps, sums + t * LANE_ACTS * LANE_ROWS, first == 0,
                           first + steps == j->p.steps ? add : 0, apart);
             }
         }
@@ -275,7 +275,7 @@ INLINE void float_lanes(const struct pp_matrix *w, int64_t row0, int64_t row1, i
     for (int64_t row = row0; row < row1; row += LANE_ROWS) {
         j->w = (const uint8_t *)w->data + (size_t)row * j->row_bytes;
         j->rows = row1 - row < LANE_ROWS ? (int)(row1 - row) : LANE_ROWS;
-        turn_panel(j);
+        transpose_panel(j);
         j->next = row1 - row >= 2 * LANE_ROWS ? j->w + LANE_ROWS * j->row_bytes : NULL;
         for (int64_t tile = 0, end; tile < j->n_tiles; tile = end) {
             end = j->n_tiles - tile < j->slab ? j->n_tiles : tile + j->slab;
@@ -302,7 +302,7 @@ FLOAT_LANES(BF16, bf16)
 static bool matmul_by_lane(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                            float *y, int64_t y_stride, void *scratch)
 {
-    enum { OPEN_FLOATS = PIECE_STEPS * LANE_ROWS, ROOM = PP_MATMUL_SCRATCH / (int)sizeof(float) - OPEN_FLOATS };
+    enum { PIECE_FLOATS = PIECE_STEPS * LANE_ROWS, ROOM = PP_MATMUL_SCRATCH / (int)sizeof(float) - PIECE_FLOATS };
     enum { MOST_TILES = ROOM / (SUMS_KEPT * LANE_ACTS * LANE_ROWS) };
     if (!x->by_lane || x->by_lane->rows != m || w->type == PP_TYPE_F32)
         return false;
@@ -313,9 +313,9 @@ static bool matmul_by_lane(const struct pp_matrix *w, int64_t row0, int64_t row1
         .p = pieces_of(w->n_cols),
         .x = x->by_lane->x,
         .n_tiles = n_tiles,
-        .turned = x->by_lane->panel,
-        .open = scratch,
-        .sums = (float *)scratch + OPEN_FLOATS,
+        .transposed = x->by_lane->panel,
+        .floats = scratch,
+        .sums = (float *)scratch + PIECE_FLOATS,
         .slab = (n_tiles + n_slabs - 1) / n_slabs,
     };
     if (w->type == PP_TYPE_F16)

@@ -94,7 +94,7 @@ INLINE void strip_step(const float (*w)[16], const float *x, int64_t x_stride, _
 }
 
 /* A tile's share of what will be converted next. */
-INLINE void ask_for_next(const struct strip_job *job, int64_t tile)
+INLINE void prefetch_next(const struct strip_job *job, int64_t tile)
 {
     const size_t end = ((size_t)tile + 1) * job->lines_of_tile;
     for (size_t l = (size_t)tile * job->lines_of_tile; l < end && l < job->next_lines; l++)
@@ -115,7 +115,7 @@ INLINE void strip_tile(const struct strip_job *job, int64_t i0, int64_t tile, co
     UNROLL for (int i = 0; i < M; i++)
         UNROLL for (int r = 0; r < STRIP_ROWS; r++)
             acc[i][r] = job->first ? _mm512_setzero_ps() : _mm512_load_ps(job->sums[i0 + i][r]);
-    ask_for_next(job, tile);
+    prefetch_next(job, tile);
     uintptr_t sums = (uintptr_t)job->sums + (size_t)(i0 + M) * sizeof *job->sums;
     const uintptr_t sums_end = sums + (size_t)M * sizeof *job->sums;
 #pragma GCC unroll 2

@@ -172,8 +172,8 @@ INLINE void add_product(const strip_block *w, const uint32_t *x, int64_t x_strid
 
 /* Asks for what the next tile will have in place of block b, and for one of its rows' sums. If nothing is there, no
  * harm is done. */
-INLINE void ask_for_next_tile(const uint32_t *x, int64_t x_stride, int parts, const float *y, int64_t y_stride,
-                              int64_t b, const int M)
+INLINE void prefetch_next_tile(const uint32_t *x, int64_t x_stride, int parts, const float *y, int64_t y_stride,
+                               int64_t b, const int M)
 {
     UNROLL for (int i = 0; i < M; i++)
         for (int p = 0; p < parts; p++)
@@ -203,7 +203,7 @@ INLINE void run_tile(const struct strip *s, const uint32_t *x, int64_t x_stride,
             acc[i][g] = s->k ? _mm512_maskz_loadu_ps(live_rows(s, g), y + i * y_stride + g * PP_GROUP_ROWS)
                              : _mm512_setzero_ps();
     for (int64_t b = 0; b * PP_BF16_BLOCK < s->n; b++, x += parts * PAIRS) {
-        ask_for_next_tile(x, x_stride, parts, y, y_stride, b, M);
+        prefetch_next_tile(x, x_stride, parts, y, y_stride, b, M);
         if (type == PP_TYPE_F16)
             add_product(&memory->words[LOWER][b], x, x_stride, acc, M);
         add_product(&memory->words[UPPER][b], x, x_stride, acc, M);

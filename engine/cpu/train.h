@@ -22,7 +22,7 @@ struct pp_product {
     const void *b;
     uint32_t b_type;           /* any runnable type */
     int64_t b_row;             /* values from one row of b to the next, a multiple of the type's block */
-    bool b_turned;             /* rows of b are its columns: row n holds all k. Else row k holds all n */
+    bool b_transposed;         /* rows of b are its columns: row n holds all k. Else row k holds all n */
     float scale;
     float *c;
     int64_t c_row;

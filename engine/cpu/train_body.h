@@ -62,8 +62,8 @@ static const float *b_values(const struct pp_product *p, int64_t row, int64_t fi
 }
 
 /* b's columns col0 .. col1 - 1, values k0 .. k0 + depth - 1, in panels [depth][16]; zeros behind the last column. */
-static void pack_plain(const struct pp_product *p, int64_t col0, int64_t col1, int64_t k0, int64_t depth, float *out,
-                       float *room)
+static void pack_rows(const struct pp_product *p, int64_t col0, int64_t col1, int64_t k0, int64_t depth, float *out,
+                      float *room)
 {
     const v16 scale = v_set1(p->scale);
     for (int64_t k = 0; k < depth; k++) {
@@ -73,8 +73,8 @@ static void pack_plain(const struct pp_product *p, int64_t col0, int64_t col1, i
     }
 }
 
-static void pack_turned(const struct pp_product *p, int64_t col0, int64_t col1, int64_t k0, int64_t depth, float *out,
-                        float *room)
+static void pack_transposed(const struct pp_product *p, int64_t col0, int64_t col1, int64_t k0, int64_t depth,
+                            float *out, float *room)
 {
     for (int64_t c = col0; c < col1; c += LANES, out += LANES * PP_PRODUCT_DEPTH) {
         const float *rows[LANES] = {b_values(p, c, k0, depth, room)};
@@ -94,7 +94,7 @@ static void pack_turned(const struct pp_product *p, int64_t col0, int64_t col1, 
 /* Where few rows meet b's values, bringing those into order would not pay. */
 static bool used_in_place(const struct pp_product *p, int64_t n_rows, int64_t n_cols)
 {
-    return n_rows <= 4 * TILE_ROWS && !p->b_turned && p->b_type == PP_TYPE_F32 && p->scale == 1.0f &&
+    return n_rows <= 4 * TILE_ROWS && !p->b_transposed && p->b_type == PP_TYPE_F32 && p->scale == 1.0f &&
            n_cols % LANES == 0 && aligned_to(p->b, sizeof(float));
 }
 
@@ -106,7 +106,7 @@ static void product(const struct pp_product *p, int64_t row0, int64_t row1, int6
         int64_t depth = p->depth - k0 < PP_PRODUCT_DEPTH ? p->depth - k0 : PP_PRODUCT_DEPTH;
         const float *b = in_place ? (const float *)p->b + k0 * p->b_row + col0 : scratch;
         if (!in_place)
-            (p->b_turned ? pack_turned : pack_plain)(p, col0, col1, k0, depth, scratch, room);
+            (p->b_transposed ? pack_transposed : pack_rows)(p, col0, col1, k0, depth, scratch, room);
         for (int64_t c = col0; c < col1; c += LANES)
             panel(p, row0, row1, k0, depth, in_place ? b + (c - col0) : b + (c - col0) * PP_PRODUCT_DEPTH,
                   in_place ? p->b_row : LANES, c, col1 - c);

@@ -4,7 +4,7 @@
 
 #include "engine/cpu/program.h"
 
-struct turning {
+struct position_move {
     const struct pp_cpu *c;
     const struct pp_kv_layout *kv;
     const struct pp_cpu_move *moves;
@@ -13,7 +13,7 @@ struct turning {
 };
 
 /* The attention or index stage of a layer of the tier. */
-static const struct stage *stage_of(const struct turning *t, int layer)
+static const struct stage *stage_of(const struct position_move *t, int layer)
 {
     int i = 0;
     const enum stage_kind kind = t->kv->kind == PP_TIER_INDEX ? STAGE_PICK : STAGE_ATTEND;
@@ -24,7 +24,7 @@ static const struct stage *stage_of(const struct turning *t, int layer)
 
 /* For keys that are normed after their rotation: divides by the norm's weights before the rotation, and multiplies by
  * them again; the length, which rotations do not change, stays normed. */
-static void turn_key(const struct turning *t, const struct stage *s, int head, float *k)
+static void rotate_key(const struct position_move *t, const struct stage *s, int head, float *k)
 {
     const struct pp_hparams *hp = pp_source_hparams(t->c->model->source);
     const float *w = s->norm_after_rope ? s->k_norm.weight + head * s->k_norm.stride : NULL;
@@ -38,7 +38,7 @@ static void turn_key(const struct turning *t, const struct stage *s, int head, f
 }
 
 /* Moves one head of one position. With kv->rotate, cached keys are rotated by a Hadamard matrix. */
-static void move_head(const struct turning *t, const struct pp_cpu_move *m, const struct stage *s, int head)
+static void move_head(const struct position_move *t, const struct pp_cpu_move *m, const struct stage *s, int head)
 {
     const size_t head_offset = pp_kv_head_offset(t->kv, s->layer, head);
     float k[PP_MAX_HEAD_DIM], v[PP_MAX_HEAD_DIM];
@@ -48,7 +48,7 @@ static void move_head(const struct turning *t, const struct pp_cpu_move *m, cons
     if (s->kind == STAGE_PICK)
         t->c->ops->rope(k + s->rotated_from, t->c->ropes[0].dim, s->halves, t->cos_sin[0]);
     else if (s->rope >= 0)
-        turn_key(t, s, head, k);
+        rotate_key(t, s, head, k);
     if (t->kv->rotate)
         t->c->ops->hadamard(k, t->kv->head_dim, t->kv->rotate);
     t->c->ops->kv_store(t->kv, m->to, head_offset, m->to_slot, k, v);
@@ -56,7 +56,7 @@ static void move_head(const struct turning *t, const struct pp_cpu_move *m, cons
 
 static void move_position(void *arg, int part, int item, int thread)
 {
-    const struct turning *t = arg;
+    const struct position_move *t = arg;
     const struct pp_cpu_move *m = &t->moves[item];
     (void)part;
     (void)thread;
@@ -73,7 +73,7 @@ static void move_position(void *arg, int part, int item, int thread)
 
 void pp_cpu_move_positions(struct pp_cpu *c, int tier, const struct pp_cpu_move *moves, int n, int64_t turn)
 {
-    struct turning t = {.c = c, .kv = &c->attend[tier].kv, .moves = moves, .tier = tier};
+    struct position_move t = {.c = c, .kv = &c->attend[tier].kv, .moves = moves, .tier = tier};
     for (int r = 0; r < c->n_ropes; r++)
         for (int64_t i = 0; i < c->ropes[r].dim / 2; i++) {
             const double angle = (double)turn * (double)c->ropes[r].inv_freq[i];

@@ -124,8 +124,8 @@ struct indexes {
 UNPACK_ROWS void join_indexes(uvec low, uvec high, struct indexes *to)
 {
     const __m128i four = _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m256i turn = _mm256_broadcastsi128_si256(four);
-    const __m256i l = _mm256_shuffle_epi8((__m256i)low, turn), h = _mm256_shuffle_epi8((__m256i)high, turn);
+    const __m256i order = _mm256_broadcastsi128_si256(four);
+    const __m256i l = _mm256_shuffle_epi8((__m256i)low, order), h = _mm256_shuffle_epi8((__m256i)high, order);
     _mm256_store_si256((__m256i *)(void *)to->n[0], _mm256_unpacklo_epi8(l, h));
     _mm256_store_si256((__m256i *)(void *)to->n[1], _mm256_unpackhi_epi8(l, h));
     __asm__("" : "+m"(*to)); /* so that the compiler does load them */

@@ -133,8 +133,8 @@ struct indexes {
 
 UNPACK_ROWS void join_indexes(uvec low, uvec high, struct indexes *to)
 {
-    const __m512i turn = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-    const __m512i l = _mm512_shuffle_epi8(to_i(low), turn), h = _mm512_shuffle_epi8(to_i(high), turn);
+    const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+    const __m512i l = _mm512_shuffle_epi8(to_i(low), order), h = _mm512_shuffle_epi8(to_i(high), order);
     _mm512_store_si512(to->n[0], _mm512_unpacklo_epi8(l, h));
     _mm512_store_si512(to->n[1], _mm512_unpackhi_epi8(l, h));
     __asm__("" : "+m"(*to)); /* so that the compiler does load them */
