@@ -1,9 +1,12 @@
-/* compress.c - stages that compress a block of positions to one key, and cache it (PP_OP_COMPRESS, PP_OP_KV_STORE).
+/* compress.c - stages that compress a block of positions to one key, and cache it (PP_OP_COMPRESS, PP_OP_KV_STORE):
+ * each dimension of the key is the mean of the positions' values, weighted by a softmax over their scores in that
+ * dimension.
  *
- * A position's values and scores are cached as a row, like the inputs of a short convolution: when the last position of
- * a block is computed, all that its key is made of is there, whether from this pass or earlier ones. A row is an item.
- * Sums go over positions ascending, so that a key's bits depend on its own positions only; softmax weights are computed
- * by the same float code for all kernel sets, since they take only a few hundred exponentials per token. */
+ * The values and scores of a position are cached as a row, like the inputs of a short convolution. So when the last
+ * position of a block is computed, everything its key is made of is available, whether from this pass or from earlier
+ * ones. An item is a row of the batch. Sums go over positions in ascending order, so that a key's bits depend on its
+ * own positions only; all kernel sets use the same plain C for the softmax, as it takes only a few hundred exponentials
+ * per token. */
 #include <math.h>
 #include <string.h>
 
@@ -33,11 +36,13 @@ static float *row_at(const struct pp_cpu *c, const struct stage *s, const struct
                      (int)(slot % PP_PAGE_TOKENS));
 }
 
-/* A part of a key's inputs: of positions first .. first + n - 1, which begin a block, n values from the at-th on. */
+/* A part of a key's inputs: n positions from `first` on, which begin a block; of each the values and scores from number
+ * `at` on. */
 struct piece {
     int64_t first, n, at;
 };
 
+/* The score of a position in dimension d; `place` is its number within the block, which has a bias of its own. */
 static float score(const struct stage *s, const float *row, int64_t place, int64_t d)
 {
     return row[s->width + d] + s->bias[place * padded(s->width) + d];
@@ -54,6 +59,7 @@ static void update_max(const struct pp_cpu *c, const struct stage *s, const stru
     }
 }
 
+/* sum[d] += exp(score - most[d]), y[d] += the same times the value, for each position of the piece. */
 static void add_shares(const struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *r,
                        const struct piece *p, int64_t width, const float *most, float *sum, float *y)
 {
@@ -67,7 +73,8 @@ static void add_shares(const struct pp_cpu *c, const struct stage *s, const stru
     }
 }
 
-/* The key of the block that ends with a row. */
+/* The key of the block of `stride` positions that ends with a row. If blocks overlap, a row has two sets of values and
+ * scores: the key is made of the first set of the block before this one, and of the second set of this block. */
 static void make_key(const struct pp_cpu *c, const struct stage *s, int row, int64_t width, int64_t stride, float *y)
 {
     const struct pp_batch_row *r = &c->batch->rows[row];
@@ -110,8 +117,8 @@ void pp_cpu_compress_item(struct pp_cpu *c, const struct stage *s, int m, int ph
         make_key(c, s, item, width, stride, y);
 }
 
-/* With blocks longer than a page some pages have no key. It is zeroed there, so that nothing is left of the memory's
- * former content. */
+/* Stores the key of a block that ends with a row, with RoPE for the block's first position. If blocks are longer than a
+ * page, some pages have no key: its place is zeroed there, so that nothing of the memory's former content remains. */
 void pp_cpu_keep_key(const struct pp_cpu *c, int tier, int layer, const struct rope *rope, int64_t at, bool halves,
                      int row, float *key)
 {

@@ -1,19 +1,19 @@
 /* convolve.c - stages of short convolutions: each value of a row is a weighted sum of its inputs at the last few
  * positions, which are cached as rows.
  *
- * Columns are independent: they are divided among threads, and each takes the rows of the batch one after the other, so
- * that a row finds its predecessors whether they are from this pass or an earlier one. */
+ * Columns are independent and divided among threads. Each thread takes the rows of the batch in order, so that a row's
+ * predecessors are in the cache whether they are from this pass or an earlier one. */
 #include <string.h>
 
 #include "engine/cpu/program.h"
 #include "engine/quant.h"
 
 enum {
-    FEW_VALUES = 1 << 14,   /* of all rows together: not worth dividing */
-    COLUMNS = 256,          /* of an item, otherwise: whole vectors, and all its taps stay in the L1 cache */
+    FEW_VALUES = 1 << 14,   /* up to so many values in all rows are not divided among threads */
+    COLUMNS = 256,          /* of an item otherwise: a multiple of all vectors, and its taps stay in the L1 cache */
 };
 
-/* The weights of a stage. */
+/* Converts the weights of a stage, [width or fewer channels, n_taps], to float32, transposed to [n_taps, stride]. */
 static enum pp_code add_taps(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_tensor *t = op->weight;
@@ -51,7 +51,7 @@ void pp_cpu_rows_before(const struct pp_cpu *c, const struct stage *s, const str
 {
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;
     uint64_t tree = r->tree_mask;
-    int64_t before = tree ? r->tree_base : r->slot + 1; /* slots below this are consecutive positions of its chain */
+    int64_t before = tree ? r->tree_base : r->slot + 1; /* slots below this are the row's consecutive ancestors */
     for (int j = n - 1; j >= 0; j--) {
         int64_t slot;
         if (tree) {
@@ -77,7 +77,7 @@ int pp_cpu_convolve_items(const struct stage *s, int m)
     return (int)((s->width + columns - 1) / columns);
 }
 
-/* Sums of n values by the row's own taps [n, n_taps], which are transposed for the kernel a few columns at a time. */
+/* Convolves n columns with taps of this row, [n, n_taps], which are transposed for the kernel COLUMNS at a time. */
 static void convolve_by_row_taps(struct pp_cpu *c, const struct stage *s, float *const *at, const float *taps,
                                  int64_t n, float *y)
 {

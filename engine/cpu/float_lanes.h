@@ -1,36 +1,39 @@
 /* float_lanes.h - products of very many activation rows with F16 and BF16 weights, for matmul_avx2.c and
- * matmul_avx512.c: one of the 16 partial sums of matmul.h after the other. A panel of LANE_VECS vectors of weight rows
- * is transposed once, so that the columns of a lane lie together and a vector has a column of LANES rows. Of a lane the
- * panel's weights are made floats, PIECE_STEPS columns at a time, and stay in the first cache while the activations
- * pass, a tile of 6 rows at a time: with 16 registers 8 loads for 12 multiply-adds, with 32 registers 10 for 24, of
- * which 6 are of one number that all lanes of a vector get. So less comes from the caches for a multiply-add than where
- * both factors are vectors of columns (matmul_avx2_floats.h, float_strips.h), and weights are converted once.
+ * matmul_avx512.c. matmul.h defines a product as 16 partial sums, one for each "lane" l, over the columns l, l + 16, l
+ * + 32, ... Here one lane is computed after the other. A panel of LANE_VECS vectors of weight rows is transposed once:
+ * then the columns of a lane are contiguous, and a vector holds one column of LANES rows. The weights of a lane are
+ * converted to float32, PIECE_STEPS columns at a time, and stay in the L1 cache while the activations pass in tiles of
+ * 6 rows. A step, one column, takes 8 loads for 12 multiply-adds with 16 registers, or 10 for 24 with 32 registers; 6
+ * of these loads broadcast an activation. Thus a multiply-add needs less cache bandwidth than where both factors are
+ * vectors of columns (matmul_avx2_floats.h, float_strips.h), and weights are converted only once.
  *
- * Activations have to be arranged for that: in tiles of 6 rows, and first a piece of a lane of all tiles, then the next
- * piece. So each panel reads them once, from front to back, or, where their sums do not fit the scratch, slab by slab.
+ * Activations are rearranged beforehand (arrange_by_lane()): first one piece of a lane of all tiles, then the next
+ * piece; within a piece, tile by tile, the 6 rows of each column side by side. Thus each panel reads them once from
+ * front to back, or slab by slab if the sums of all tiles do not fit the scratch.
  *
- * Lanes come in the order 0, 8, 4, 12, 2, ... With each one whichever partial sums are complete are added, as matmul.h
- * has it, so that SUMS_KEPT wait at most.
+ * Lanes are computed in the order 0, 8, 4, 12, 2, ... After each of them, sums whose partners are complete are added in
+ * the order of matmul.h, so that at most SUMS_KEPT sums of a product are kept.
  *
  * The including file has defined: fvec, LANES, f_load, f_store (aligned), f_zero, f_set1, f_add, f_fma (a b + c),
- * f_held (the same number, in a register from here on), load_lanes(row, k, type), LANES weights from column k on, and
- * LANE_VECS, LANE_ACTS and PIECE_STEPS.
+ * f_held (returns its argument, forcing it into a register), load_lanes(row, k, type), which converts LANES weights
+ * from column k on, and LANE_VECS, LANE_ACTS and PIECE_STEPS.
  *
- * AVX2, two cores of a Zen 3 whose neighbours are busy, G multiply-adds/s of the other way and of this one, medians of
- * 15 or 21 turns: 256 rows of 2,048 columns 51 and 70, of 5,632 columns 54 and 73; 96 rows 51 and 65, 48 rows 51 and
- * 57, 36 rows 48 and 53, 30 rows 48 and 49, 24 rows 51 and 47. Lost, of 66 at that time with 256 rows: activation rows
- * each arranged by themselves 59, tiles prefetched 59, 16 partial sums of 512 columns kept instead of one lane
- * after the other 51, two panels side by side 67 (and 49 of 57 with 5,632 columns), a loop that is not unrolled 58; of
- * 52 and 49 with 2,048 and 5,632 columns: tiles of 4 with panels of three vectors 51 and 46. */
+ * Measured with AVX2 on two cores of a Zen 3 whose neighbours are busy, G multiply-adds/s with matmul_avx2_floats.h and
+ * with this, medians of 15 or 21 rounds: 256 rows of 2,048 columns 51 and 70, of 5,632 columns 54 and 73; 96 rows 51
+ * and 65, 48 rows 51 and 57, 36 rows 48 and 53, 30 rows 48 and 49, 24 rows 51 and 47. Tried and slower, where 256 rows
+ * took 66 at that time: each activation row arranged by itself 59; prefetching tiles 59; keeping 16 partial sums of 512
+ * columns instead of one lane after the other 51; two panels side by side 67 (but 49 instead of 57 with 5,632 columns);
+ * a loop that is not unrolled 58. Tiles of 4 rows with panels of three vectors: 51 and 46 with 2,048 and 5,632 columns,
+ * where these took 52 and 49. */
 
 enum {
     ALL_LANES = 16,                /* partial sums of a product */
     LANE_ROWS = LANE_VECS * LANES, /* weight rows of a panel */
-    TRANSPOSED_ROWS = 8,           /* that are transposed together */
-    SUMS_KEPT = 5,
+    TRANSPOSED_ROWS = 8,           /* weight rows that are transposed together */
+    SUMS_KEPT = 5,                 /* sums of a product that are kept at most: 4 that wait, and the current one */
 };
 
-/* The columns of a lane, in pieces that are alike. */
+/* The n columns of a matrix give `steps` columns per lane, which are divided into pieces of equal length. */
 struct lane_pieces {
     int64_t steps, piece;
 };
@@ -41,13 +44,13 @@ INLINE struct lane_pieces pieces_of(int64_t n)
     return (struct lane_pieces){steps, (steps + n_pieces - 1) / n_pieces};
 }
 
-/* The i-th lane: i with its four bits the other way round. */
+/* The lane that is computed i-th: the four bits of i reversed. */
 INLINE int lane_of(int i)
 {
     return (i & 1) << 3 | (i & 2) << 1 | (i & 4) >> 1 | (i & 8) >> 3;
 }
 
-/* Turns 8 vectors of 8 floats. */
+/* Transposes 8 vectors of 8 floats. */
 INLINE void transpose_floats(__m256 *r)
 {
     __m256 t[8], u[8];
@@ -69,7 +72,7 @@ INLINE void transpose_floats(__m256 *r)
     }
 }
 
-/* Turns 8 vectors of 16 numbers of 16 bits: of both halves 8 x 8, each within its half. */
+/* Transposes 8 vectors of 16 numbers of 16 bits: in each half of the vectors, the matrix of 8 x 8 numbers there. */
 INLINE void transpose_words(__m256i *r)
 {
     __m256i t[8], u[8];
@@ -93,14 +96,14 @@ INLINE void transpose_words(__m256i *r)
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* The first 6 of 8 floats. */
+/* Stores the first 6 of 8 floats. */
 INLINE void store_six(float *to, __m256 v)
 {
     _mm_storeu_ps(to, _mm256_castps256_ps128(v));
     _mm_storel_pi((__m64 *)(void *)(to + 4), _mm256_extractf128_ps(v, 1));
 }
 
-/* 16 columns of a tile, whose places in `out` are `stride` floats apart from lane to lane. */
+/* Arranges 16 columns, one of each lane, of a tile. out: that of the first lane; lanes are `stride` floats apart. */
 INLINE void arrange_step(const float *x, int64_t x_stride, int rows, float *out, int64_t stride)
 {
     for (int half = 0; half < 2; half++) {
@@ -137,32 +140,33 @@ static void arrange_by_lane(const float *x, int64_t x_stride, int rows, int64_t 
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* A panel of weight rows, and what it meets. */
+/* A panel of weight rows, and the activations to multiply it by. */
 struct lane_job {
-    const uint8_t *w;      /* its first row */
+    const uint8_t *w;      /* the panel's first row */
     size_t row_bytes;
-    int rows;              /* that there are */
+    int rows;              /* of the panel that exist */
     int64_t n;
     struct lane_pieces p;
-    const float *x;        /* as arranged, of all tiles */
+    const float *x;        /* all tiles, arranged by arrange_by_lane() */
     int64_t n_tiles;
-    uint16_t *transposed;  /* [ALL_LANES, transposed_lane()]: of a lane [p.steps, LANE_ROWS] */
-    float *floats;         /* [PIECE_STEPS, LANE_ROWS] */
+    uint16_t *transposed;  /* [ALL_LANES, transposed_lane()]: in each lane [p.steps, LANE_ROWS] */
+    float *floats;         /* [PIECE_STEPS, LANE_ROWS]: the current piece, converted */
     float *sums;           /* [SUMS_KEPT, slab * LANE_ACTS, LANE_ROWS] */
-    int64_t slab;          /* tiles that pass together, at most */
-    const uint8_t *next;   /* the panel behind it, if it is to be prefetched meanwhile; else NULL */
+    int64_t slab;          /* tiles that are multiplied by a panel together, at most */
+    const uint8_t *next;   /* the next panel, to be prefetched meanwhile; or NULL */
 };
 
-/* Numbers from lane to lane of a transposed panel: an odd number of lines, so that lanes do not compete for places in
- * the first cache. */
+/* Distance of lanes in a transposed panel: an odd number of cache lines, so that lanes do not compete for the same sets
+ * of the L1 cache. */
 INLINE int64_t transposed_lane(const struct lane_job *j)
 {
     const int64_t numbers = j->p.steps * LANE_ROWS, line = 32;
     return numbers + (numbers / line % 2 ? 0 : line);
 }
 
-/* Rows that are not there are the first one once more: nobody reads what comes of them. 8 rows at a time, because rows
- * often do compete: each line is used up before the first cache loses it. */
+/* Transposes a panel. Rows that do not exist are replaced by the first row; their results are not read. 8 rows at a
+ * time, because rows are often a power of two apart and compete for sets of the L1 cache: with few rows each cache line
+ * is read completely before it is evicted. */
 static __attribute__((noinline)) void transpose_panel(const struct lane_job *j)
 {
     const int64_t lane = transposed_lane(j);
@@ -191,7 +195,7 @@ static __attribute__((noinline)) void transpose_panel(const struct lane_job *j)
     }
 }
 
-/* A piece of a lane, as floats. */
+/* Converts a piece of a lane to float32. */
 INLINE void convert_piece(const struct lane_job *j, int lane, int64_t first, int64_t steps, const uint32_t type)
 {
     const uint8_t *from = (const uint8_t *)(j->transposed + lane * transposed_lane(j) + first * LANE_ROWS);
@@ -199,8 +203,9 @@ INLINE void convert_piece(const struct lane_job *j, int lane, int64_t first, int
         f_store(j->floats + k, load_lanes(from, k, type));
 }
 
-/* A piece of a lane times a tile. `sums`: where those of this lane are, of the tile; with `add` they are complete, and
- * go to so many that wait before them, `apart` floats from one to the next. */
+/* Multiplies a piece of a lane by a tile. sums: the tile's sums of this lane. After the lane's last piece, `add` of
+ * the sums kept before these are added, `apart` floats from one to the next, and the result replaces the earliest of
+ * them. */
 INLINE void lane_tile(const float *w, const float *x, int64_t steps, float *sums, bool first, int add, int64_t apart)
 {
     fvec acc[LANE_ACTS][LANE_VECS];
@@ -240,9 +245,9 @@ INLINE int64_t prefetch_panel(const struct lane_job *j, int64_t fetched, int64_t
     return fetched;
 }
 
-/* A panel with the tiles of a slab; their results are in `sums` then. The last slab also prefetches the next panel,
- * with its last four lanes, lest activations push it out of the second cache again: AVX2, 96 rows of 2,048 columns,
- * 55.3 without, 57.7 with these four, 57.2 with all, 53.4 with the last one. */
+/* Multiplies a panel by the tiles of a slab, with the results in `sums`. The last slab also prefetches the next panel,
+ * but only in its last four lanes, lest activations evict it from the L2 cache again: AVX2, 96 rows of 2,048 columns, G
+ * multiply-adds/s: 55.3 without, 57.7 in these four, 57.2 in all, 53.4 in the last lane only. */
 INLINE void lane_panel(const struct lane_job *j, int64_t tile, int64_t end_tile, const uint32_t type)
 {
     enum { PREFETCHING = 4 };
@@ -251,9 +256,9 @@ INLINE void lane_panel(const struct lane_job *j, int64_t tile, int64_t end_tile,
     const int64_t some = (int64_t)(j->row_bytes + 63) / 64 * LANE_ROWS / (PREFETCHING * (end_tile - tile)) + 1;
     const bool prefetches = j->next && end_tile == j->n_tiles;
     int64_t fetched = 0;
-    float *sums = j->sums; /* of the present lane: behind those that wait */
+    float *sums = j->sums; /* of the current lane, after those that are kept */
     for (int i = 0; i < ALL_LANES; i++, sums += apart) {
-        const int add = __builtin_ctz(~(unsigned)i); /* as in counting: this one, and what it completes */
+        const int add = __builtin_ctz(~(unsigned)i); /* the carries when i is incremented: sums that are now complete */
         for (int64_t first = 0, steps; first < j->p.steps; first += steps) {
             steps = j->p.steps - first < j->p.piece ? j->p.steps - first : j->p.piece;
             convert_piece(j, lane_of(i), first, steps, type);
@@ -298,7 +303,7 @@ FLOAT_LANES(F16, f16)
 FLOAT_LANES(BF16, bf16)
 #undef FLOAT_LANES
 
-/* False: these are not arranged. */
+/* Returns false, and does nothing, if these activations have not been arranged by lane. */
 static bool matmul_by_lane(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                            float *y, int64_t y_stride, void *scratch)
 {

@@ -1,8 +1,9 @@
-/* float_rows.h - products with float weights, from tiles of R weight rows times M activation rows. Included by
- * matmul_avx2.c, matmul_avx512.c and matmul_arm_body.h behind their float_tile(), with FLOAT_M, the most activation
- * rows of a tile, and FLOAT_R(m), the weight rows of a tile of m, so that the accumulators fit the registers. Where
- * weights are asked for soon (stream_ahead.h) a tile of one or two activation rows has FLOAT_R_SOON. With FLOAT_BESIDE
- * the other way of reading is that nothing is asked for. Private to engine/cpu. */
+/* float_rows.h - products of float weights with activation rows, in tiles of R weight rows times M activation rows.
+ * Included by matmul_avx2.c, matmul_avx512.c and matmul_arm_body.h after their float_tile(). They define FLOAT_M, the
+ * most activation rows of a tile, and FLOAT_R(m), the weight rows of a tile of m activation rows, such that the
+ * accumulators fit the registers; FLOAT_R_SOON, the weight rows of a tile of one or two activation rows if weights are
+ * prefetched line by line (PP_STREAM_SOON or PP_STREAM_LINES, stream_ahead.h); and FLOAT_BESIDE: whether
+ * PP_WAY_BESIDE means to read the weights of a single activation row without prefetching. Private to engine/cpu. */
 
 #include "engine/cpu/stream_ahead.h"
 
@@ -25,8 +26,8 @@ INLINE void matmul_float(const struct pp_matrix *w, int64_t row0, int64_t row1, 
                          float *y, int64_t y_stride, const uint32_t type)
 {
     const enum pp_stream_way how = stream_way_of(x, m);
-    const bool soon = how == PP_STREAM_SOON || how == PP_STREAM_LINES; /* lines come one by one in either */
-    for (int64_t row = row0; row < row1; row += 64) { /* rows that stay in cache over all activations */
+    const bool soon = how == PP_STREAM_SOON || how == PP_STREAM_LINES; /* both prefetch line by line */
+    for (int64_t row = row0; row < row1; row += 64) { /* few enough rows to stay in the cache for all activations */
         int64_t end = row + 64 < row1 ? row + 64 : row1;
         for (int64_t i = 0; i < m; i += FLOAT_M) {
             const float *xi = x->f32 + i * x->f32_stride;

@@ -1,75 +1,75 @@
-/* float_strips.h - products with float weights and many activation rows for matmul_avx512.c: STRIP_ROWS weight rows are
- * converted to float32, some hundred columns at a time, into the thread's scratch, where they stay in the L1 cache
- * while the activation rows of a slab pass, three at a time. A block of CHUNK_ROWS weight rows meets those columns of
- * the slab before the next columns are begun, so that the L2 cache need not hold more of it, however long its rows
- * are. The 16 partial sums of each product are kept between two strips, so that their order is the canonical one of
- * matmul.h. Private to engine/cpu. */
+/* float_strips.h - products of float weights with many activation rows, for matmul_avx512.c. STRIP_ROWS weight rows are
+ * converted to float32 in the thread's scratch, some hundred columns at a time. They stay in the L1 cache while they
+ * are multiplied by all activation rows of a slab, three at a time. CHUNK_ROWS weight rows are multiplied by the same
+ * columns of the slab before it goes on to the next columns, so that the L2 cache has to hold only these columns,
+ * however long the rows are. Between two strips of columns the 16 partial sums of each product are kept, so that they
+ * are added in the canonical order of matmul.h. Private to engine/cpu. */
 
 enum {
     STRIP_ROWS = 8,
-    STRIP_COLS = 768, /* at most */
+    STRIP_COLS = 768, /* at most: see strip_cols */
     NARROW_COLS = 704,
     STRIP_ACTS = 3,   /* 24 sums in registers */
-    CHUNK_ROWS = 16,  /* weight rows that meet the same columns of a slab: all but the first find them in L2 */
-    SLAB_ACTS = 192,  /* activation rows between two conversions of the same weights, at most: whole threes, whose sums
-                       * with a chunk's rows fit the scratch */
+    CHUNK_ROWS = 16,  /* weight rows multiplied by the same columns of a slab, which all but the first find in L2 */
+    SLAB_ACTS = 192,  /* activation rows that use weights converted once, at most: a multiple of 3, and their sums for a
+                       * chunk of weight rows fit the scratch */
 };
 
-/* Columns of a strip, a multiple of 16; results do not depend on it. Its weights, three rows of activations and the
- * sums that pass must fit the L1 cache together: wide ones where that has 48 KiB, narrow ones where it has 32. */
+/* Columns of a strip, a multiple of 16; results do not depend on it. The strip's weights, three rows of activations and
+ * their sums must fit the L1 cache together: STRIP_COLS for one of 48 KiB, NARROW_COLS for 32 KiB. */
 static int64_t strip_cols = STRIP_COLS;
 
 __attribute__((constructor)) static void choose_strips(void)
 {
     enum { WIDE_L1 = 40 * 1024 };
-    const long l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE); /* 0 or less: not known */
+    const long l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE); /* 0 or less if unknown */
     if (l1 > 0 && l1 < WIDE_L1)
         strip_cols = NARROW_COLS;
 }
 
-/* The 8 x 16 weights of a step lie together: one pointer walks through them, with small offsets in the instructions. */
+/* The 8 x 16 weights of a step are contiguous: a single pointer addresses them with small constant offsets. */
 struct strip_memory {
     float w[STRIP_COLS / 16][STRIP_ROWS][16];
     float sums[CHUNK_ROWS / STRIP_ROWS][SLAB_ACTS][STRIP_ROWS][16];
 };
 _Static_assert(sizeof(struct strip_memory) <= PP_MATMUL_SCRATCH, "a strip and its sums");
 
-/* What a strip meets. */
+/* A strip of converted weights, and the activations to multiply it by. */
 struct strip_job {
     const float (*w)[STRIP_ROWS][16];    /* [n_cols / 16, rounded up] */
     float (*sums)[STRIP_ROWS][16];       /* [m], of the strip's rows */
-    int64_t n_cols;        /* of the strip; beyond them its weights are zeros */
-    bool first, last;      /* strip of its rows */
+    int64_t n_cols;        /* of the strip; its weights are padded with zeros */
+    bool first, last;      /* whether these are the rows' first, last columns */
     const float *x;        /* [m, x_stride], from the strip's first column on */
     int64_t x_stride, m;
     float *y;              /* [m, y_stride], of the strip's first row */
     int64_t y_stride;
-    __mmask8 live;         /* which rows there are */
-    const uint8_t *next;   /* the first row of what will be converted next: asked for meanwhile, into the L2 cache, */
-    size_t next_stride;    /* bytes from row to row, */
-    size_t next_lines;     /* so many lines of all its rows, */
-    size_t lines_of_tile;  /* and by each tile so many of those */
+    __mmask8 live;         /* which of the strip's rows exist */
+    const uint8_t *next;   /* first row of the next strip, prefetched meanwhile into the L2 cache: */
+    size_t next_stride;    /* bytes from row to row */
+    size_t next_lines;     /* cache lines of all its rows together */
+    size_t lines_of_tile;  /* how many of them each tile prefetches */
 };
 
-/* Lanes l and l + 8 of a, then of b. */
+/* Adds lanes l and l + 8: of a in the lower half of the result, of b in the upper half. */
 INLINE __m512 fold8(__m512 a, __m512 b)
 {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
 }
 
-/* Lanes l and l + 4 of each 8. */
+/* Adds lanes l and l + 4 of each half of a, then of b. */
 INLINE __m512 fold4(__m512 a, __m512 b)
 {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
 }
 
-/* Lanes l and l + 2 of each 4. */
+/* Adds lanes l and l + 2 of each quarter of a, then of b. */
 INLINE __m512 fold2(__m512 a, __m512 b)
 {
     return _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
 }
 
-/* The sums of 8 vectors in the order of sum_lanes(). */
+/* The sums over the lanes of 8 vectors, added in the order of sum_lanes(). */
 INLINE __m256 sum_lanes_of_8(const __m512 *a)
 {
     __m512 s = fold2(fold4(fold8(a[0], a[1]), fold8(a[2], a[3])), fold4(fold8(a[4], a[5]), fold8(a[6], a[7])));
@@ -78,7 +78,7 @@ INLINE __m256 sum_lanes_of_8(const __m512 *a)
     return _mm512_castps512_ps256(_mm512_permutexvar_ps(at, s));
 }
 
-/* 16 columns of the strip with M activation rows. */
+/* Multiplies 16 columns of the strip by M activation rows. */
 INLINE void strip_step(const float (*w)[16], const float *x, int64_t x_stride, __mmask16 live,
                        __m512 (*acc)[STRIP_ROWS], const int M)
 {
@@ -93,7 +93,7 @@ INLINE void strip_step(const float (*w)[16], const float *x, int64_t x_stride, _
     }
 }
 
-/* A tile's share of what will be converted next. */
+/* Prefetches a tile's share of the next strip. */
 INLINE void prefetch_next(const struct strip_job *job, int64_t tile)
 {
     const size_t end = ((size_t)tile + 1) * job->lines_of_tile;
@@ -102,11 +102,11 @@ INLINE void prefetch_next(const struct strip_job *job, int64_t tile)
                                           l / STRIP_ROWS * 64), 0, 2);
 }
 
-/* Activation rows i0 to i0 + M - 1; the tile-th of its strip. The next one's sums are asked for, a line with each step:
- * two cores of a Zen 5, F16, 512 rows, medians of seven turns in two starts, billions of multiply-adds a second:
- * 2,048 x 5,632 156 and 158, 125 and 128; 5,632 x 2,048 166 and 170, 174 and 173. Its activations, too: 137 and 156,
- * 153 and 160, but one core 81 and 81, 76 and 68, and 256 rows of 2,048 x 2,048 162 and 158. On an Emerald Rapids all
- * are alike. */
+/* Multiplies the strip by activation rows i0 to i0 + M - 1, its tile number `tile`. Prefetches the next tile's sums, a
+ * line with each step. G multiply-adds/s without and with that, medians of seven rounds in two starts, two cores of a
+ * Zen 5, F16, 512 rows: 2,048 x 5,632 156 and 158, 125 and 128; 5,632 x 2,048 166 and 170, 174 and 173. Prefetching
+ * also its activations: 137 and 156, 153 and 160, but one core 81 and 81, 76 and 68, and 256 rows of 2,048 x 2,048 162
+ * and 158. On an Emerald Rapids there is no difference. */
 INLINE void strip_tile(const struct strip_job *job, int64_t i0, int64_t tile, const int M)
 {
     const float (*w)[STRIP_ROWS][16] = job->w;
@@ -146,7 +146,7 @@ static __attribute__((noinline)) void run_strip(const struct strip_job *job)
         strip_tile(job, i, tile, 1);
 }
 
-/* Rows that are not there, and columns behind n up to a multiple of 16, become zeros. */
+/* Converts n columns of a strip. Rows that do not exist, and columns from n up to a multiple of 16, become zeros. */
 INLINE void convert_strip(const uint8_t *w, size_t row_bytes, int64_t n_rows, int64_t n, const uint32_t type,
                           float (*to)[STRIP_ROWS][16])
 {
@@ -161,7 +161,7 @@ INLINE void convert_strip(const uint8_t *w, size_t row_bytes, int64_t n_rows, in
                                                        r < n_rows ? first_lanes(n - k) : 0, type));
 }
 
-/* All columns of weight rows row0 to row1 - 1, a chunk, with the rows [i0, i0 + m) of x, a slab. */
+/* Multiplies a chunk, weight rows row0 to row1 - 1, by a slab, rows i0 to i0 + m - 1 of x. */
 INLINE void strip_chunk(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t i0,
                         int64_t m, float *y, int64_t y_stride, const uint32_t type, struct strip_memory *memory)
 {
@@ -207,7 +207,7 @@ INLINE void strip_chunk(const struct pp_matrix *w, int64_t row0, int64_t row1, c
 INLINE void float_strips(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                          float *y, int64_t y_stride, const uint32_t type, struct strip_memory *memory)
 {
-    const int64_t n_slabs = (m + SLAB_ACTS - 1) / SLAB_ACTS; /* alike: a small one would be mostly conversion */
+    const int64_t n_slabs = (m + SLAB_ACTS - 1) / SLAB_ACTS; /* equal: in a small one conversion dominates */
     const int64_t slab = ((m + n_slabs - 1) / n_slabs + STRIP_ACTS - 1) / STRIP_ACTS * STRIP_ACTS;
     for (int64_t i = 0; i < m; i += slab)
         for (int64_t row = row0; row < row1; row += CHUNK_ROWS)

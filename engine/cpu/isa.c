@@ -1,3 +1,4 @@
+/* isa.c - asks the processor and the operating system which kernel sets they support. */
 #include "engine/cpu/isa.h"
 
 #include <stdatomic.h>
@@ -16,7 +17,7 @@ static const char *const names[PP_ISA_COUNT] = {
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Not every compiler's __builtin_cpu_supports() knows these names. */
+/* These features are unknown to __builtin_cpu_supports() of some compilers. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -35,7 +36,7 @@ static bool has_avx512_bf16(void)
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 5);
 }
 
-/* The tiles' registers are large: a process has to ask the kernel for them, once. */
+/* Tile registers are large, so Linux lets a process use them only after it has asked for permission. */
 static bool has_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24,
@@ -47,7 +48,7 @@ static bool has_amx(void)
 
 static bool cpu_has(enum pp_isa isa)
 {
-    __builtin_cpu_init(); /* checks XCR0 too: registers that the system does not save do not count */
+    __builtin_cpu_init(); /* reads XCR0 too: registers that the system does not save are not counted */
     switch (isa) {
     case PP_ISA_SCALAR:
         return true;
@@ -99,7 +100,7 @@ static bool has_avx512_bf16(void)
 }
 #endif
 
-/* Asked once: in a virtual machine each question that is put to the processor takes tens of microseconds. */
+/* Answers are kept, because in a virtual machine each CPUID instruction takes tens of microseconds. */
 enum answer { UNKNOWN, YES, NO };
 
 bool pp_isa_runs(enum pp_isa isa)
@@ -138,7 +139,7 @@ void pp_isa_assume_no_fma(bool none)
 
 enum pp_isa pp_isa_best(void)
 {
-    int best = PP_ISA_COUNT - 1; /* they stand in ascending order within an architecture */
+    int best = PP_ISA_COUNT - 1; /* within an architecture the better set has the larger number */
     while (best > PP_ISA_SCALAR && !pp_isa_runs((enum pp_isa)best))
         best--;
     return (enum pp_isa)best;

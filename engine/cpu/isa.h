@@ -1,5 +1,5 @@
-/* isa.h - which of our kernel sets this CPU can run. One binary holds all that its architecture has; the choice is made
- * once. All sets give the same bits. */
+/* isa.h - which of the kernel sets this CPU can run. A binary contains all sets of its architecture, and one is chosen
+ * when it runs. All sets give the same bits. */
 #ifndef PP_CPU_ISA_H
 #define PP_CPU_ISA_H
 
@@ -21,16 +21,16 @@ enum pp_isa {
 
 /* True if this CPU, the operating system and this build have what the set needs. Thread-safe. */
 bool pp_isa_runs(enum pp_isa isa);
-/* Of PP_ISA_SCALAR there are two builds: for any processor, and for those that multiply and add in one instruction. */
+/* There are two builds of PP_ISA_SCALAR: for any processor, and for those with a fused multiply-add instruction. */
 #if defined(__x86_64__) && !defined(PP_SCALAR_ONLY)
 #define PP_BY_FMA(plain, fma) (pp_isa_fuses() ? (fma) : (plain))
 #else
 #define PP_BY_FMA(plain, fma) (plain)
 #endif
-bool pp_isa_fuses(void); /* whether this processor does, and this build knows it; thread-safe */
-/* For tests: as if this processor did not. */
+bool pp_isa_fuses(void); /* whether the second one runs on this processor; thread-safe */
+/* For tests: with true, pp_isa_fuses() returns false. */
 void pp_isa_assume_no_fma(bool none);
-bool pp_isa_multiplies_bf16(void); /* whether it has AVX512-BF16 beside what PP_ISA_AVX512 needs; thread-safe */
+bool pp_isa_multiplies_bf16(void); /* whether it has AVX512-BF16 and all that PP_ISA_AVX512 needs; thread-safe */
 /* The best set that runs. */
 enum pp_isa pp_isa_best(void);
 const char *pp_isa_name(enum pp_isa isa); /* "scalar", "avx2", "avxvnni", "avx512", "amx", "neon", "dotprod", "i8mm" */

@@ -1,35 +1,36 @@
 /* matmul_avx2_floats.h - products of many activation rows with float weights. Private to matmul_avx2.c.
  *
- * Weights and activations are read where they lie; weights are converted to float32 in registers, on ports that
- * multiply-adds do not use, each time they meet FLOAT_ACTS activation rows. The 16 partial sums of a result are two
- * vectors that never meet before the end, so that a product takes first all the lower halves of its columns and then
- * all the upper ones: 3 weight rows times 4 activation rows fill the registers with sums. FLOAT_COLS columns of
- * FLOAT_ACTS activation rows stay in the first cache while FLOAT_STRIP weight rows pass, and those of FLOAT_STRIP
- * weight rows in the second one while FLOAT_PART activation rows pass. Between two pieces of columns the partial sums
- * wait in the scratch.
+ * Weights and activations are read where they are. Weights are converted to float32 in registers, each time they are
+ * multiplied by FLOAT_ACTS activation rows; the conversion uses execution ports that multiply-adds do not. The 16
+ * partial sums of a result are two vectors that are not combined before the end. A product therefore goes first over
+ * the lower halves of all steps of 16 columns, then over the upper halves, so that only one vector per result is needed
+ * at a time: 3 weight rows by 4 activation rows fill the registers with sums. FLOAT_COLS columns of FLOAT_ACTS
+ * activation rows stay in the L1 cache while FLOAT_STRIP weight rows pass, and those columns of the weight rows stay in
+ * the L2 cache while FLOAT_PART activation rows pass. Between two pieces of columns the partial sums are kept in the
+ * scratch.
  *
- * F16, 256 activation rows, 2,048 columns on one core of a Zen 3, G multiply-adds/s of 51: strips of 64 rows and parts
- * of 32 41.2, 64 and 48 41.4, 96 and 32 40.8, 48 and 64 40.5, 24 and 128 40.0, 12 and 128 37.7; pieces of 512 columns
- * 38.9, of 1,536 33.8; weights converted into the scratch first, strips of 24, 38. */
+ * F16, 256 activation rows, 2,048 columns on one core of a Zen 3, G multiply-adds/s of 51 possible: strips of 64 rows
+ * and parts of 32 41.2, 64 and 48 41.4, 96 and 32 40.8, 48 and 64 40.5, 24 and 128 40.0, 12 and 128 37.7; pieces of 512
+ * columns 38.9, of 1,536 33.8; weights converted into the scratch first, strips of 24, 38. */
 
 enum { FLOAT_ROWS = 3, FLOAT_ACTS = 4, FLOAT_STRIP = 64, FLOAT_PART = 32, FLOAT_COLS = 1024 };
 
 struct float_scratch {
     float sums[FLOAT_STRIP][FLOAT_PART][2][8];
-    float x_rest[FLOAT_PART][16];   /* the last columns, with zeros behind them */
-    float w_rest[FLOAT_STRIP][16];
+    float x_rest[FLOAT_PART][16];   /* the last n_cols % 16 columns, padded with zeros */
+    float w_rest[FLOAT_STRIP][16];  /* the same of the weights, converted */
 };
 
 _Static_assert(sizeof(struct float_scratch) <= PP_MATMUL_SCRATCH, "the float tiles fit their scratch");
 
-/* A piece of columns: `full` steps of 16, and perhaps a short one behind them. */
+/* A piece of columns: `full` steps of 16, and perhaps a shorter one after them. */
 struct float_piece {
     int64_t col0, full;
-    bool first, last; /* of the row */
-    bool rest;        /* the short one */
+    bool first, last; /* whether these are the first, the last columns of the row */
+    bool rest;        /* whether there is a shorter step */
 };
 
-/* One half of the columns: R weight rows from w on times M rows of x. */
+/* Adds one half of each step's columns to the sums of R weight rows, from w on, and M rows of x. */
 INLINE void float_half(const uint8_t *w, size_t row_bytes, const float (*w_rest)[16], const float *x, int64_t x_stride,
                        const float (*x_rest)[16], struct float_piece p, float (*sums)[FLOAT_PART][2][8], int half,
                        const uint32_t type, const int R, const int M)
@@ -60,7 +61,7 @@ INLINE void float_half(const uint8_t *w, size_t row_bytes, const float (*w_rest)
             _mm256_store_ps(sums[r][i][half], acc[r][i]);
 }
 
-/* A strip of weight rows and what it meets. */
+/* A strip of weight rows, and the activation rows to multiply it by. */
 struct float_job {
     struct float_scratch *s;
     const uint8_t *w;
@@ -72,7 +73,7 @@ struct float_job {
     int64_t y_stride;
 };
 
-/* R rows of the strip from r on with M rows of x from i on. */
+/* R rows of the strip from r on times M rows of x from i on. */
 INLINE void float_product(const struct float_job *j, int64_t r, int64_t i, struct float_piece p, const uint32_t type,
                           const int R, const int M)
 {
@@ -88,19 +89,19 @@ INLINE void float_product(const struct float_job *j, int64_t r, int64_t i, struc
             y[k * j->y_stride + l] = sum_lanes(_mm256_load_ps(sums[l][k][0]), _mm256_load_ps(sums[l][k][1]));
 }
 
-/* M rows of x from i on with all rows of the strip. */
+/* M rows of x from i on times all rows of the strip. */
 INLINE void float_strip(const struct float_job *j, int64_t i, struct float_piece p, const uint32_t type, const int M)
 {
     int64_t r = 0;
     for (; j->rows - r == FLOAT_ROWS || j->rows - r > FLOAT_ROWS + 1; r += FLOAT_ROWS)
         float_product(j, r, i, p, type, FLOAT_ROWS, M);
-    for (; j->rows - r >= 2; r += 2) /* twice rather than three and one, which cannot keep multiply-adds busy */
+    for (; j->rows - r >= 2; r += 2) /* two and two rather than three and one: one row has too few independent sums */
         float_product(j, r, i, p, type, 2, M);
     if (r < j->rows)
         float_product(j, r, i, p, type, 1, M);
 }
 
-/* All of the job's rows over one piece of columns. */
+/* All of the job's rows, over one piece of columns. */
 INLINE void float_piece_product(const struct float_job *j, struct float_piece p, const uint32_t type)
 {
     int64_t n_panels = (j->m + FLOAT_ACTS - 1) / FLOAT_ACTS;
@@ -122,7 +123,7 @@ INLINE void float_piece_product(const struct float_job *j, struct float_piece p,
     }
 }
 
-/* The columns behind the last whole step, with zeros behind them. */
+/* Copies the columns after the last whole step to x_rest and w_rest, padded with zeros. */
 INLINE void float_rests(const struct float_job *j, int64_t n, const uint32_t type)
 {
     const size_t size = type == PP_TYPE_F32 ? 4 : 2, used = (size_t)(n % 16);
@@ -143,7 +144,7 @@ INLINE void float_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, c
 {
     const int64_t n = w->n_cols, n_parts = (m + FLOAT_PART - 1) / FLOAT_PART;
     const size_t row_bytes = (size_t)n * (type == PP_TYPE_F32 ? 4 : 2);
-    const int64_t strip = type == PP_TYPE_F32 ? FLOAT_STRIP / 2 : FLOAT_STRIP; /* as many bytes */
+    const int64_t strip = type == PP_TYPE_F32 ? FLOAT_STRIP / 2 : FLOAT_STRIP; /* the same number of bytes */
     for (int64_t row = row0; row < row1; row += strip)
         for (int64_t part = 0; part < n_parts; part++) {
             const int64_t i = panel_start(m, n_parts, part);

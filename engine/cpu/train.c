@@ -1,3 +1,4 @@
+/* train.c - which build of training's kernels belongs to which kernel set. */
 #include "engine/cpu/train.h"
 
 #include "engine/cpu/train_tables.h"

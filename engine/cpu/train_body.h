@@ -1,11 +1,12 @@
-/* train_body.h - the bodies of train.h, written once over vec.h. Included by train_scalar.c, train_avx2.c and so on,
- * which define TRAIN_TABLE, the name of the table, and TILE_ROWS: rows of a product that are in registers together. */
+/* train_body.h - the functions of train.h, written once over vec.h. Included by train_scalar.c, train_avx2.c and so on,
+ * which define TRAIN_TABLE, the name of the table, and TILE_ROWS, the rows of a product that are kept in registers. */
 #include "engine/cpu/train.h"
 #include "engine/quant.h"
 
 /* --- products ------------------------------------------------------------------------------------------------- */
 
-/* N rows by 16 columns, of which n count. b: [depth] of 16 values each, b_step apart. */
+/* Adds `depth` values of k to N rows by 16 columns of c, of which the first n exist; `begin`: starts from 0 instead of
+ * c. b: [depth][16], with rows b_step apart. */
 ALWAYS_INLINE void tile(const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_step, int64_t depth,
                         float *c, int64_t c_row, int64_t n, bool begin, const int N)
 {
@@ -21,7 +22,7 @@ ALWAYS_INLINE void tile(const float *a, int64_t a_row, int64_t a_step, const flo
         v_store_n(c + i * c_row, sum[i], n);
 }
 
-/* All rows of one panel of 16 columns. */
+/* The same for rows row0 .. row1 - 1 of one panel of 16 columns. */
 static void panel(const struct pp_product *p, int64_t row0, int64_t row1, int64_t k0, int64_t depth, const float *b,
                   int64_t b_step, int64_t col, int64_t n)
 {
@@ -45,7 +46,8 @@ static bool aligned_to(const void *p, size_t n)
     return (uintptr_t)p % n == 0;
 }
 
-/* Values first .. first + n - 1 of row `row` of b. Mapped files may have them at odd addresses. */
+/* Values first .. first + n - 1 of row `row` of b as floats: in place, or converted to `room`. Tensors in a mapped file
+ * may be unaligned. */
 static const float *b_values(const struct pp_product *p, int64_t row, int64_t first, int64_t n, float *room)
 {
     const uint8_t *at = (const uint8_t *)p->b + (size_t)row * pp_type_row_bytes(p->b_type, p->b_row) +
@@ -61,7 +63,8 @@ static const float *b_values(const struct pp_product *p, int64_t row, int64_t fi
     return room;
 }
 
-/* b's columns col0 .. col1 - 1, values k0 .. k0 + depth - 1, in panels [depth][16]; zeros behind the last column. */
+/* Packs columns col0 .. col1 - 1 of b, values k0 .. k0 + depth - 1, times `scale`, into panels [depth][16], padded with
+ * columns of zeros. pack_transposed() does so if b is stored transposed. */
 static void pack_rows(const struct pp_product *p, int64_t col0, int64_t col1, int64_t k0, int64_t depth, float *out,
                       float *room)
 {
@@ -91,7 +94,7 @@ static void pack_transposed(const struct pp_product *p, int64_t col0, int64_t co
     }
 }
 
-/* Where few rows meet b's values, bringing those into order would not pay. */
+/* With few rows packing b would not pay; then it is used in place, if its form allows that. */
 static bool used_in_place(const struct pp_product *p, int64_t n_rows, int64_t n_cols)
 {
     return n_rows <= 4 * TILE_ROWS && !p->b_transposed && p->b_type == PP_TYPE_F32 && p->scale == 1.0f &&
@@ -123,7 +126,7 @@ static float largest(const float *x, int64_t n)
     return v_largest(m);
 }
 
-/* x = exp(x - m), or x as it was; returns the sum. */
+/* x = exp(x - m), or x unchanged with `keep`; returns the sum of the exponentials. */
 static float exponentials(float *x, int64_t n, float m, bool keep)
 {
     v16 sum = v_zero();

@@ -1,5 +1,5 @@
-/* train_fma.c - train_scalar.c for processors that multiply and add in one instruction:
- * the same bits, without a call of fmaf() for each of them. */
+/* train_fma.c - train_scalar.c compiled for processors with FMA: the same bits, with instructions instead of calls of
+ * fmaf(). */
 #if defined(__x86_64__)
 #include "engine/cpu/train_tables.h"
 

@@ -1,5 +1,5 @@
-/* turn.c - moves cached keys and values to other positions: RoPE (arXiv 2104.09864) rotates the key of position p by
- * R(p), and R(p + t) = R(t) R(p), so that a further rotation turns a stored key into that of another position. */
+/* turn.c - moves cached keys and values to other positions. RoPE (arXiv 2104.09864) rotates the key of position p by
+ * R(p), and R(p + t) = R(t) R(p): so a stored key, rotated by R(t), becomes that of the position t further on. */
 #include <math.h>
 
 #include "engine/cpu/program.h"
@@ -12,7 +12,7 @@ struct position_move {
     float cos_sin[2][PP_MAX_HEAD_DIM];  /* [n_ropes][rope_dim / 2][2] */
 };
 
-/* The attention or index stage of a layer of the tier. */
+/* The attention stage (or, in a tier of index keys, the index stage) of a layer of the tier. */
 static const struct stage *stage_of(const struct position_move *t, int layer)
 {
     int i = 0;
@@ -22,8 +22,8 @@ static const struct stage *stage_of(const struct position_move *t, int layer)
     return &t->c->stages[i];
 }
 
-/* For keys that are normed after their rotation: divides by the norm's weights before the rotation, and multiplies by
- * them again; the length, which rotations do not change, stays normed. */
+/* Rotates a key. If keys are normalised after RoPE, the norm's bias and weights are removed before the rotation and
+ * applied again afterwards; the normalised length is not changed by rotations. */
 static void rotate_key(const struct position_move *t, const struct stage *s, int head, float *k)
 {
     const struct pp_hparams *hp = pp_source_hparams(t->c->model->source);
@@ -60,7 +60,7 @@ static void move_position(void *arg, int part, int item, int thread)
     const struct pp_cpu_move *m = &t->moves[item];
     (void)part;
     (void)thread;
-    if (t->kv->kind == PP_TIER_ROWS) { /* does not depend on positions */
+    if (t->kv->kind == PP_TIER_ROWS) { /* rows do not depend on positions */
         pp_kv_copy_position(t->kv, m->from, m->from_slot, m->to, m->to_slot);
         return;
     }
