@@ -1,12 +1,12 @@
-/* matmul_arm_body.h - the products for AArch64, written once for three instruction sets. Included by matmul_neon.c,
- * matmul_dotprod.c and matmul_i8mm.c, which define KERNEL_SET, the name of the table; what their compiler options allow
- * decides how the bytes are multiplied. Private to engine/cpu.
+/* matmul_arm_body.h - matrix products for AArch64, written once for three instruction sets. Included by matmul_neon.c,
+ * matmul_dotprod.c and matmul_i8mm.c, which define KERNEL_SET, the name of the table. The compiler options of each
+ * decide which instructions multiply bytes. Private to engine/cpu.
  *
- * A vector of 16 bytes is 4 weight rows (a "quad" of the group's 16) by 4 columns, as it lies in a slice. A weight type
- * is one routine, unpack_TYPE(), which makes such vectors and scales of a block of 32 columns, and one of the four
- * kinds of arithmetic below. The rest is shared:
+ * A vector of 16 bytes is 4 weight rows (a "quad" of the group's 16) by 4 columns, as in a slice of the packed form. A
+ * weight type consists of one routine, unpack_TYPE(), which makes such vectors and scales of a block of 32 columns, and
+ * one of the four kinds of arithmetic below. The rest is shared:
  *
- *   up to 4 activation rows   every block is unpacked in registers, where it is used;
+ *   up to 4 activation rows   every block is unpacked into registers where it is used;
  *   more                      blocks are unpacked once into the thread's scratch, a strip of rows and columns at a
  *                             time, and multiplied by 8 activation rows at a time. */
 #include <arm_neon.h>
@@ -55,7 +55,7 @@ enum kind {
     SUB_BLOCKS,  /* scale * (sub[0] * isum of the first 16 columns + sub[1] * isum of the others); -32..31; twins */
 };
 
-/* A block of 32 columns of 4 rows. Of min and sub only what the kind says is there. */
+/* A block of 32 columns of 4 rows. min and sub are set only for the kinds that use them. */
 struct unpacked {
     int8x16_t w[8]; /* w[v]: byte 4 r + i belongs to row r, column 4 v + i */
     float32x4_t scale, min;
@@ -150,9 +150,9 @@ INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, int qua
 
 /* --- integer sums ------------------------------------------------------------------------------------------------- */
 
-/* Two rows of 8 columns are what smmla multiplies with two rows of 8 columns: pairs of activation rows lie in that
- * order in a tile, and unpacked blocks are brought into it. A single activation row has use for the plain order
- * only. */
+/* smmla multiplies two weight rows of 8 columns by two activation rows of 8 columns. Therefore tiles store
+ * activation rows in pairs in that order, and unpacked blocks are rearranged to it. A single activation row uses the
+ * plain order. */
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 #define IN_PAIRS(M) ((M) > 1)
 
@@ -169,7 +169,8 @@ INLINE void arrange(int8x16_t *w, const int M)
     }
 }
 
-/* isum[0], [1] = bias[0], [1] + the sums of an activation pair, columns 16 half on; q: of the pair's block. */
+/* isum[i] = bias[i] + the sum of row i of a pair of activation rows, over n_halves times 16 columns from 16 half on. q:
+ * the pair's block in the tile. */
 INLINE void sum_pair(const int8x16_t *w, const int8_t *q, const int32_t *bias, int32x4_t *isum, const int half,
                      const int n_halves)
 {
@@ -180,7 +181,7 @@ INLINE void sum_pair(const int8x16_t *w, const int8_t *q, const int32_t *bias, i
     UNROLL for (int p = 2 * half; p < 2 * half + 2 * n_halves; p++)
     {
         int8x16_t x = vld1q_s8(q + 16 * p);
-        rows01 = vmmlaq_s32(rows01, w[2 * p], x); /* row 0 with both activations, row 1 with both */
+        rows01 = vmmlaq_s32(rows01, w[2 * p], x); /* row 0 times both activation rows, row 1 times both */
         rows23 = vmmlaq_s32(rows23, w[2 * p + 1], x);
     }
     isum[0] = vuzp1q_s32(rows01, rows23);
@@ -203,7 +204,7 @@ INLINE void sum_pair(const int8x16_t *w, const int8_t *q, const int32_t *bias, i
 #endif
 
 #if defined(__ARM_FEATURE_DOTPROD)
-/* The sum of one activation row over columns 16 half on. */
+/* isum + the sum of one activation row over n_halves times 16 columns from 16 half on. */
 INLINE int32x4_t sum_one(const int8x16_t *w, const int8_t *q, int32x4_t isum, const int half, const int n_halves,
                          const enum kind kind)
 {
@@ -226,8 +227,8 @@ INLINE int8x16_t broadcast4(const int8_t *p)
     return vreinterpretq_s8_s32(vdupq_n_s32(four));
 }
 
-/* Products are added up in 16 bits first, as many as fit whatever the values: 2 of 128 * 127, 8 of 15 * 127, 4 of
- * 32 * 127 (and more, but a sub-block has no more). */
+/* The same without dot products. Products are first added in 16 bits, as many as fit for all values: 2 of 128 * 127, 8
+ * of 15 * 127, 4 of 32 * 127 (more would fit, but 16 columns have no more per lane). */
 INLINE int32x4_t sum_one(const int8x16_t *w, const int8_t *q, int32x4_t isum, const int half, const int n_halves,
                          const enum kind kind)
 {
@@ -250,7 +251,7 @@ INLINE int32x4_t sum_one(const int8x16_t *w, const int8_t *q, int32x4_t isum, co
 }
 #endif
 
-/* isum[i] for M activation rows, over n_halves times 16 columns from 16 half on. */
+/* isum[i] = bias[i], or 0, + the sum of activation row i, over n_halves times 16 columns from 16 half on. */
 INLINE void sums(const int8x16_t *w, const int8_t *q, const int32_t *bias, int32x4_t *isum, const int half,
                  const int n_halves, const enum kind kind, const int M)
 {
@@ -265,7 +266,7 @@ INLINE void sums(const int8x16_t *w, const int8_t *q, const int32_t *bias, int32
 
 /* --- tiles -------------------------------------------------------------------------------------------------------- */
 
-/* M activation rows block by block; entry b * M + i belongs to block block0 + b of row i. */
+/* M activation rows, block by block; entry b * M + i belongs to block block0 + b of row i. */
 struct act_tile {
     const int8_t *q;     /* [n_blocks, M, 32], or in pairs [n_blocks, M / 2, 4, 2, 8] */
     const float *d;      /* [n_blocks, M] */
@@ -274,14 +275,14 @@ struct act_tile {
     int64_t block0, n_blocks;
 };
 
-/* Blocks whose sums are scaled together. */
+/* How many neighbouring blocks are scaled together: two if they are twins. */
 INLINE int blocks_together(const enum kind kind)
 {
     return kind == SUB_BLOCKS ? 2 : 1;
 }
 
-/* acc[i] += an unpacked block times block b of the tile; of twins the first one's sums go to `twin`, and with the
- * second one's to acc. */
+/* acc[i] += an unpacked block times block b of the tile. With twins, the sums of the first go to `twin`, and are added
+ * to acc together with those of the second. */
 INLINE void add_block(const struct unpacked *o, const struct act_tile *x, int64_t b, int32x4_t *twin, const bool second,
                       float32x4_t *acc, const enum kind kind, const int M)
 {
@@ -311,7 +312,7 @@ INLINE void add_block(const struct unpacked *o, const struct act_tile *x, int64_
     }
 }
 
-/* Rows of one quad that are read and written: live of them. */
+/* Loads and stores of the first `live` rows of a quad, those that exist. */
 INLINE float32x4_t load_live(const float *p, int64_t live)
 {
     float t[4] = {0};
@@ -334,14 +335,15 @@ INLINE void store_live(float *p, float32x4_t v, int64_t live)
         p[r] = t[r];
 }
 
-/* What a tile of M rows is made in. */
+/* The memory for a tile. */
 struct act_memory {
     int8_t *q;
     float *d, *dsum;
     int32_t *bias;
 };
 
-/* Rows [row, row + m) of x over n blocks from block0 on, with rows of zeros up to M. One row is used where it lies. */
+/* A tile of rows [row, row + m) of x over n blocks from block0 on, padded to M rows with scales of 0. With M = 1 the
+ * row is not copied. */
 INLINE struct act_tile make_tile(const struct pp_acts *x, int64_t row, int64_t m, int64_t block0, int64_t n,
                                  struct act_memory memory, const enum kind kind, const int M)
 {
@@ -371,7 +373,7 @@ INLINE struct act_tile make_tile(const struct pp_acts *x, int64_t row, int64_t m
     return t;
 }
 
-/* What belongs to the next quad is not begun before: compilers like to, and then run out of registers. */
+/* Keeps the compiler from interleaving the work of several quads, for which there are not enough registers. */
 INLINE void one_quad_at_a_time(void)
 {
     __asm__ volatile("" ::: "memory");
@@ -388,7 +390,7 @@ struct few_memory {
 };
 _Static_assert(sizeof(struct few_memory) <= PP_MATMUL_SCRATCH, "a tile of few rows in the scratch");
 
-/* m <= M rows of y. */
+/* Products with m <= M activation rows. */
 INLINE void run_few(unpack_block_fn *unpack, const struct pp_matrix *w, int64_t row0, int64_t row1,
                     const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, struct few_memory *memory,
                     const enum kind kind, const int M)
@@ -431,7 +433,7 @@ INLINE void run_few(unpack_block_fn *unpack, const struct pp_matrix *w, int64_t 
 
 enum { MANY = 8, STRIP_BLOCKS = 64, STRIP_GROUPS = 4 };
 
-/* struct unpacked in memory, arranged for tiles of more than one row */
+/* struct unpacked as it is kept in memory, rearranged for tiles of more than one activation row. */
 struct unpacked_block {
     int8_t w[8][16];
     float scale[4];
@@ -449,7 +451,7 @@ struct many_memory {
 };
 _Static_assert(sizeof(struct many_memory) <= PP_MATMUL_SCRATCH, "a strip in the scratch");
 
-/* Unpacks n blocks from block0 on of the groups of rows [row0, row1). */
+/* Unpacks n blocks, from block0 on, of the groups that contain rows [row0, row1). */
 INLINE void unpack_strip(unpack_block_fn *unpack, const struct pp_matrix *w, int64_t row0, int64_t row1, int64_t block0,
                          int64_t n, struct many_memory *memory, const enum kind kind)
 {
@@ -485,7 +487,7 @@ INLINE void load_unpacked(const struct unpacked_block *from, struct unpacked *o,
     }
 }
 
-/* The strip of rows [row0, row1) with m <= M activation rows from `first` on. */
+/* Multiplies the strip of weight rows [row0, row1) by m <= M activation rows from `first` on. */
 INLINE void run_strip(int64_t row0, int64_t row1, const struct pp_acts *x, int64_t first, int64_t m, int64_t block0,
                       int64_t n, float *y, int64_t y_stride, struct many_memory *memory, const enum kind kind,
                       const int M)
@@ -562,7 +564,7 @@ PRODUCTS(q6_k, SUB_BLOCKS)
 
 /* --- float weights ------------------------------------------------------------------------------------------------ */
 
-/* 4 of the 16 partial sums are a vector: columns k + 4 part on. */
+/* The 16 partial sums of matmul.h are four vectors: vector `part` is for columns k + 4 part to k + 4 part + 3. */
 
 INLINE float32x4_t load_floats(const uint8_t *row, int64_t k, const uint32_t type)
 {
@@ -598,7 +600,7 @@ INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64
     }
 }
 
-/* R weight rows times M activation rows, R * M at most 6. Nothing is asked for ahead. */
+/* R weight rows times M activation rows, R * M at most 6. Nothing is prefetched. */
 INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
                        int64_t y_stride, const uint32_t type, enum pp_stream_way how, const int R, const int M)
 {
@@ -610,7 +612,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
     int64_t k = 0;
     for (; k + 16 <= n; k += 16)
         float_step(w, row_bytes, x, x_stride, k, acc, type, R, M);
-    if (k < n) { /* the tail, with zeros behind it */
+    if (k < n) { /* the last columns, padded with zeros */
         uint8_t w_rest[4][16 * 4] = {{0}};
         float x_rest[3][16] = {{0}};
         for (int r = 0; r < R; r++)

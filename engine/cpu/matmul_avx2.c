@@ -1,6 +1,6 @@
-/* matmul_avx2.c - the products for AVX2 with FMA and F16C. A 32-bit lane is a weight row, a vector has 8 of a
- * group's 16 rows. vpmaddubsw adds neighbouring products in 16 bits: what can be added up there without overflow is
- * said at each kernel. */
+/* matmul_avx2.c - matrix products for AVX2 with FMA and F16C. Each 32-bit lane of a vector belongs to a weight row, so
+ * a vector has 8 of a group's 16 rows. vpmaddubsw adds two neighbouring products in 16 bits; a comment at each kernel
+ * says how many more can be added there without overflow. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -14,9 +14,10 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-/* Up to so many activation rows meet the weights as they come from memory; more repay unpacking into tiles. */
+/* Up to MAX_ACTS, FEW_Q8_0, FEW_Q6_K or FLOAT_FEW activation rows are multiplied while the weights stream from memory;
+ * with more rows it pays to unpack these into tiles first. */
 enum { LANES = 8, MAX_ACTS = 8, FEW_Q8_0 = 6, FEW_Q6_K = 4, FLOAT_FEW = 5 };
-/* Groups of weight rows that up to so many rows meet side by side (stream_ahead.h). */
+/* Up to BESIDE_ACTS activation rows can be multiplied by BESIDE groups of weight rows at a time (stream_ahead.h). */
 enum { BESIDE = 4, BESIDE_ACTS = 2 };
 
 #include "engine/cpu/matmul_avx2_tiles.h"
@@ -67,30 +68,30 @@ INLINE int32_t round_block(const float *x, float factor, int8_t *q)
 
 /* --- tiles of quantised weights ----------------------------------------------------------------------------------- */
 
-/* What weights are asked for before they are needed: those further on (stream_ahead.h); or, of a matrix that is short
- * and alone, the next few lines. An adapter's A of 16 rows of 2,048 columns in Q8_0 that no cache holds takes one
- * thread of a Zen 3 2.6 us without, 2.4 with lines asked for 1 or 2 KiB ahead, and 2.7 or more with 4 KiB. */
+/* Which weights are prefetched: those further on (stream_ahead.h), or, in a matrix that is short and alone, the next
+ * few lines. An adapter's A of 16 rows and 2,048 columns in Q8_0, in no cache, takes one thread of a Zen 3 2.6 us
+ * without prefetching, 2.4 when prefetching 1 or 2 KiB ahead, and 2.7 or more with 4 KiB. */
 enum asks { ASKS_NOTHING, ASKS_STREAM, ASKS_NEAR };
 
-/* A tile function multiplies H halves of a group (8 rows each) with the M activation rows of a tile, over as many of
- * the tile's blocks from b on as it takes at a time (tile_step), and adds to what `acc` holds. H and M are constants
- * where it is inlined; `half` is the first half. */
+/* A tile function multiplies H halves of a group (8 rows each), the first being `half`, by the M activation rows of a
+ * tile. It does so for tile_step() blocks, from b on, and adds the products to acc. H and M are constants after
+ * inlining. */
 
 INLINE __m256 signed_bytes(const int8_t *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
 }
 
-/* Asks for what lies further on than block b of a group whose blocks have 32 bytes of scales, all in front, and so many
- * of weights. */
+/* Prefetches the weights that come after those of block b, in a group that begins with 32 bytes of scales for each
+ * block and then has `weights` bytes for each. */
 INLINE void ask_ahead(const uint8_t *group, size_t weights, int64_t n_cols, int64_t b, enum pp_stream_way how)
 {
     enum { SCALES = 32 };
     stream_ahead_apart(group, SCALES, weights, (size_t)n_cols / 32, (size_t)b, how);
 }
 
-/* |w| <= 128 times activations with the sign of w: 2 * 128 * 127 just fits 16 bits, so every product is widened at
- * once. */
+/* vpmaddubsw multiplies |w| <= 128 by the activations with the sign of w. The sum of two products, 2 * 128 * 127, just
+ * fits 16 bits, so it is widened at once. */
 INLINE void tile_q8_0(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
                       const enum asks asks, __m256 *acc, const int H, const int M)
 {
@@ -126,8 +127,8 @@ INLINE void tile_q8_0(const struct act_tile *x, int64_t b, const uint8_t *group,
     }
 }
 
-/* The products of eight columns, of which a slice has four in its low nibbles and four in its high ones, with M rows:
- * of T halves from w on. */
+/* Adds the products of a slice's eight columns, four in low and four in high nibbles, with M activation rows to
+ * `words`, for T halves from w on. */
 INLINE void add_q4_0(const uint8_t *w, const int8_t *q, __m256i *words, bool first, const int T, const int M)
 {
     const __m256i low = _mm256_set1_epi8(15);
@@ -149,7 +150,7 @@ INLINE void add_q4_0(const uint8_t *w, const int8_t *q, __m256i *words, bool fir
     }
 }
 
-/* 8 products of 2 * 15 * 127 at most fit 16 bits: a whole block is added up before it is widened. */
+/* 8 sums of two products, at most 2 * 15 * 127 each, fit 16 bits: a whole block is summed before it is widened. */
 INLINE void tile_q4_0(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
                       const enum asks asks, __m256 *acc, const int H, const int M)
 {
@@ -161,7 +162,7 @@ INLINE void tile_q4_0(const struct act_tile *x, int64_t b, const uint8_t *group,
         ask_ahead(group, 4 * PP_SLICE, n_cols, x->block0 + b, x->how);
     UNROLL for (int v = 0; v < 4; v++)
     {
-        /* Four rows fill the registers with their sums for both halves only if activations are met once. */
+        /* With four rows, the sums of both halves fit the registers only if an activation is loaded once for both. */
         const int T = M < 4 ? 1 : H;
         UNROLL for (int h = 0; h < H; h += T)
             add_q4_0(w + PP_SLICE * v + 32 * (half + h), q + 4 * v, words + h * M, v == 0, T, M);
@@ -177,7 +178,8 @@ INLINE void tile_q4_0(const struct act_tile *x, int64_t b, const uint8_t *group,
     }
 }
 
-/* As Q4_0; the low nibbles are one block (of a pair), the high ones the next. b: of the block in the tile. */
+/* Like Q4_0, but the low nibbles of a slice belong to one block of a pair, the high nibbles to the `second`. b: the
+ * block's number within the tile. */
 INLINE void block_q4_k(const struct act_tile *x, int64_t b, const struct pp_q4_k_pack *p, const bool second, int half,
                        __m256 *acc, const int H, const int M)
 {
@@ -224,7 +226,8 @@ INLINE void tile_q4_k(const struct act_tile *x, int64_t b, const uint8_t *group,
     block_q4_k(x, b + 1, p, true, half, acc, H, M);
 }
 
-/* Of one sub-block of 16 of Q6_K, for 8 rows from r on. 2 products of 2 * 63 * 127 fit 16 bits. */
+/* Adds the products of the first or second 16 columns of a block of Q6_K, for 8 rows from r on, to isum. Two sums of
+ * two products, 2 * 63 * 127 each, fit 16 bits. */
 INLINE void sums_q6_k(const struct pp_q6_k_pack *p, int block, int r, const int8_t *q, __m256i *isum, const bool second,
                       const int M)
 {
@@ -251,8 +254,8 @@ INLINE void sums_q6_k(const struct pp_q6_k_pack *p, int block, int r, const int8
     }
 }
 
-/* The whole-number sums of block b of the tile for 8 rows from r on: of 24 bits, which float holds exactly. The bias of
- * the second sub-block is times 4, for another kernel. */
+/* The integer sums of block b of the tile, with their integer scales, for 8 rows from r on. They have at most 24 bits,
+ * so floats hold them exactly. The bias of the second 16 columns has a factor of 4 that only other kernels need. */
 INLINE void block_q6_k(const struct act_tile *x, int64_t b, const struct pp_q6_k_pack *p, int r, __m256 *whole,
                        const int M)
 {
@@ -274,7 +277,7 @@ INLINE void block_q6_k(const struct act_tile *x, int64_t b, const struct pp_q6_k
         whole[i] = _mm256_fmadd_ps(sc1, _mm256_cvtepi32_ps(isum[i]), whole[i]);
 }
 
-/* Twins. */
+/* Blocks b and b + 1 are twins: their sums are added before they are scaled. */
 INLINE void tile_q6_k(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
                       const enum asks asks, __m256 *acc, const int H, const int M)
 {
@@ -301,21 +304,21 @@ INLINE void tile_q6_k(const struct act_tile *x, int64_t b, const uint8_t *group,
 typedef void tile_fn(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
                      const enum asks asks, __m256 *acc, const int H, const int M);
 
-/* Blocks that a type's tile function takes at a time: neighbours of Q4_K share their bytes, those of Q6_K are twins. */
+/* How many blocks a type's tile function takes at a time: two of Q4_K share their bytes, two of Q6_K are twins. */
 INLINE int tile_step(uint32_t type)
 {
     return type == PP_TYPE_Q4_K || type == PP_TYPE_Q6_K ? 2 : 1;
 }
 
-/* Rows of `live` lanes are read and written. */
+/* A mask of the first `live` lanes, those whose rows exist. */
 INLINE __m256i lane_mask(int64_t live)
 {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(live < LANES ? (int)live : LANES), lane);
 }
 
-/* What a plain store writes can be loaded again at once, as an adapter's B does; what a masked one does, only from the
- * cache. */
+/* Uses a plain store if it can: its data can be forwarded to a load that follows soon, such as that of an adapter's B,
+ * while data of a masked store have to reach the cache first. */
 INLINE void store_rows(float *out, bool whole, __m256i live, __m256 v)
 {
     if (whole)
@@ -324,14 +327,15 @@ INLINE void store_rows(float *out, bool whole, __m256i live, __m256 v)
         _mm256_maskstore_ps(out, live, v);
 }
 
-/* Types whose groups come faster side by side: the others have more to compute, and not all of a group in the order in
- * which it lies. */
+/* Types for which reading several groups in parallel can be faster. The others need more computing, and do not read a
+ * group strictly in the order of its addresses. */
 INLINE bool goes_beside(const uint32_t type)
 {
     return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
 }
 
-/* H halves of each of G groups from `row` on, from `half` on; rows end at row1. */
+/* Multiplies H halves, from `half` on, of each of the G groups from `row` on by a tile. Only rows before row1 are
+ * written. */
 INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int64_t row1, int half,
                      const struct act_tile *x, float *y, int64_t y_stride, const int step, const int H, const int M,
                      const int G)
@@ -361,8 +365,8 @@ INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int6
                 store_rows(out + i * y_stride + PP_GROUP_ROWS * g + LANES * h, whole, live[h], acc[g][h * M + i]);
 }
 
-/* Groups of the rows from `row` on with one tile of activations, H halves of G groups at a time, as long as there are
- * G; the first row behind them. */
+/* Multiplies groups from `row` on by a tile of activations, H halves of G groups at a time, while there are G groups.
+ * Returns the first row that is left. */
 INLINE int64_t run_groups(tile_fn *tile, const struct pp_matrix *w, int64_t row, int64_t row1, const struct act_tile *x,
                           float *y, int64_t y_stride, const int step, const int H, const int M, const int G)
 {
@@ -374,8 +378,8 @@ INLINE int64_t run_groups(tile_fn *tile, const struct pp_matrix *w, int64_t row,
     return row;
 }
 
-/* 1 to `most` rows; up to `both` of them meet both halves of a group at once: the sums of a block have to fit the
- * registers, while those of all blocks may lie in memory. */
+/* Multiplies by 1 to `most` activation rows. Up to `both` of them are multiplied by both halves of a group at once: the
+ * integer sums of a block must fit the registers, the float sums `acc` may be in memory. */
 INLINE void matmul(tile_fn *tile, const uint32_t type, const struct pp_matrix *w, int64_t row0, int64_t row1,
                    const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, void *scratch, const int most,
                    const int both)
@@ -455,14 +459,15 @@ INLINE fvec f_zero(void) { return _mm256_setzero_ps(); }
 INLINE fvec f_set1(float x) { return _mm256_set1_ps(x); }
 INLINE fvec f_add(fvec a, fvec b) { return _mm256_add_ps(a, b); }
 INLINE fvec f_fma(fvec a, fvec b, fvec c) { return _mm256_fmadd_ps(a, b, c); }
-/* Keeps a vector in its register: as an operand in memory it would be loaded for each of its products. */
+/* Forces a vector into a register: otherwise the compiler may make it a memory operand, loaded anew for each
+ * product. */
 INLINE fvec f_held(fvec a)
 {
     __asm__("" : "+x"(a));
     return a;
 }
 
-/* The 16 partial sums are two vectors: columns k to k + 7 and k + 8 to k + 15. */
+/* The 16 partial sums of matmul.h are two vectors, for columns k to k + 7 and k + 8 to k + 15 of each step of 16. */
 
 INLINE __m256 load_floats(const uint8_t *row, int64_t k, const uint32_t type)
 {
@@ -482,7 +487,7 @@ INLINE float sum_lanes(__m256 low, __m256 high)
     return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
 }
 
-/* acc += 16 columns of R weight rows times M activation rows. ahead: weights further on are asked for. */
+/* acc += 16 columns of R weight rows times M activation rows. how: how weights further on are prefetched. */
 INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t k,
                        __m256 (*acc)[2], const uint32_t type, enum pp_stream_way how, const int R, const int M)
 {
@@ -505,7 +510,7 @@ INLINE void float_step(const uint8_t *w, size_t row_bytes, const float *x, int64
     }
 }
 
-/* R weight rows times M activation rows, R and M at most 4. */
+/* R weight rows times M activation rows; R and M are at most 4, R * M at most 8. */
 INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
                        int64_t y_stride, const uint32_t type, enum pp_stream_way how, const int R, const int M)
 {
@@ -516,7 +521,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
     int64_t k = 0;
     for (; k + 16 <= n; k += 16)
         float_step(w, row_bytes, x, x_stride, k, acc, type, how, R, M);
-    if (k < n) { /* the tail, with zeros behind it */
+    if (k < n) { /* the last columns, padded with zeros */
         uint8_t w_rest[4][16 * 4] = {{0}};
         float x_rest[4][16] = {{0}};
         for (int r = 0; r < R; r++)

@@ -1,5 +1,6 @@
-/* matmul_avx512.c - the products for AVX-512 with VNNI. A 32-bit lane is a weight row: a slice of 16 rows x 4 columns
- * meets 4 activations, repeated in all lanes, in one vpdpbusd; the loops are in matmul_vnni_body.h. */
+/* matmul_avx512.c - matrix products for AVX-512 with VNNI. Each 32-bit lane of a vector belongs to a weight row: one
+ * vpdpbusd multiplies a slice of 16 rows x 4 columns by 4 activations, which are repeated in all lanes. The loops are
+ * in matmul_vnni_body.h. */
 #if defined(__x86_64__)
 
 #include <float.h>
@@ -53,11 +54,11 @@ VEC fvec f_add(fvec a, fvec b) { return _mm512_add_ps(a, b); }
 VEC fvec f_mul(fvec a, fvec b) { return _mm512_mul_ps(a, b); }
 VEC fvec f_fma(fvec a, fvec b, fvec c) { return _mm512_fmadd_ps(a, b, c); }
 VEC fvec f_fnma(fvec a, fvec b, fvec c) { return _mm512_fnmadd_ps(a, b, c); }
-/* Keeps a vector in its register: as an operand in memory it would be loaded for each of its products, which are more
- * loads than the processor can do beside them (95 GMAC/s instead of 118). */
+/* Forces a vector into a register: otherwise the compiler makes it a memory operand, loaded anew for each product,
+ * which is more than the load ports can do (95 GMAC/s instead of 118). */
 VEC fvec f_held(fvec a)
 {
-#if defined(__AVX512F__) /* not where the tests' software model stands for the instructions */
+#if defined(__AVX512F__) /* not in the tests' software model, where vectors are structs */
     __asm__("" : "+v"(a));
 #endif
     return a;
@@ -76,10 +77,10 @@ VEC fvec f_signed(const int8_t *p)
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* Of 32 signed bytes. */
+/* The sum of 32 signed bytes. */
 INLINE int32_t sum_of_bytes(__m256i bytes)
 {
-    /* Four sums of 8 bytes each, unsigned: 128 too much per byte. */
+    /* vpsadbw adds 8 unsigned bytes: each is 128 too large. */
     __m256i eights = _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
     __m128i pairs = _mm_add_epi32(_mm256_castsi256_si128(eights), _mm256_extracti128_si256(eights, 1));
     return _mm_cvtsi128_si32(pairs) + _mm_extract_epi32(pairs, 2) - 32 * 128;
@@ -103,16 +104,16 @@ INLINE int32_t round_block(const float *x, float factor, int8_t *q)
     return sum_of_bytes(bytes);
 }
 
-/* The largest magnitudes of four blocks, as bits. */
+/* The bits of the largest magnitude of each of four blocks. */
 INLINE __m128i four_most_bits(const float *x)
 {
     __m512i most[4];
     for (int b = 0; b < 4; b++) {
         const __m512i lo = _mm512_castps_si512(_mm512_loadu_ps(x + 32 * b));
         const __m512i hi = _mm512_castps_si512(_mm512_loadu_ps(x + 32 * b + 16));
-        most[b] = _mm512_max_epu32(_mm512_slli_epi32(lo, 1), _mm512_slli_epi32(hi, 1)); /* the signs go */
+        most[b] = _mm512_max_epu32(_mm512_slli_epi32(lo, 1), _mm512_slli_epi32(hi, 1)); /* shifts the signs out */
     }
-    /* of each quarter the blocks' own, then of all */
+    /* reduces the four vectors together: first within each 128-bit quarter, then across quarters */
     const __m512i two = _mm512_max_epu32(_mm512_unpacklo_epi32(most[0], most[1]),
                                          _mm512_unpackhi_epi32(most[0], most[1]));
     const __m512i others = _mm512_max_epu32(_mm512_unpacklo_epi32(most[2], most[3]),
@@ -123,7 +124,7 @@ INLINE __m128i four_most_bits(const float *x)
     return _mm_srli_epi32(all, 1);
 }
 
-/* Two blocks times a factor each, rounded, as bytes. */
+/* Two blocks, each times its factor, rounded to nearest even and converted to bytes. */
 INLINE __m512i round_two(const float *x, float first, float second)
 {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -135,14 +136,14 @@ INLINE __m512i round_two(const float *x, float first, float second)
     return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(a, b));
 }
 
-/* The sums of four blocks' bytes, two of them in each vector. */
+/* The sums of the bytes of four blocks, two of which are in each vector. */
 INLINE __m128i sums_of_four(__m512i first, __m512i second)
 {
     const __m512i ones = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
     const __m512i a = _mm512_dpbusd_epi32(zero, ones, first), b = _mm512_dpbusd_epi32(zero, ones, second);
     __m512i s = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
     s = _mm512_add_epi32(s, _mm512_shuffle_epi32(s, _MM_PERM_CDAB));
-    s = _mm512_add_epi32(s, _mm512_shuffle_i32x4(s, s, 0xB1)); /* quarters 0 and 2: of blocks 0 and 2, of 1 and 3 */
+    s = _mm512_add_epi32(s, _mm512_shuffle_i32x4(s, s, 0xB1)); /* quarter 0: blocks 0, 2; 2: 1, 3 */
     const __m128i even = _mm512_extracti32x4_epi32(s, 0), odd = _mm512_extracti32x4_epi32(s, 2);
     return _mm_unpacklo_epi64(_mm_unpacklo_epi32(even, odd), _mm_unpackhi_epi32(even, odd));
 }
@@ -172,7 +173,7 @@ INLINE bool quantize_four(const float *x, bool twins, int8_t *q, float *d, int32
 
 /* --- float weights ------------------------------------------------------------------------------------------------ */
 
-/* 16 weights from column k on; lanes that are not live are 0. */
+/* 16 weights from column k on, as float32; lanes that are not live are 0. */
 INLINE __m512 load_floats(const uint8_t *row, int64_t k, __mmask16 live, const uint32_t type)
 {
     if (type == PP_TYPE_F32)
@@ -191,7 +192,7 @@ INLINE float sum_lanes(__m512 p)
     return _mm_cvtss_f32(_mm_add_ss(p2, _mm_movehdup_ps(p2)));
 }
 
-/* R weight rows times M activation rows. ahead: meanwhile those further on are asked for. */
+/* R weight rows times M activation rows. how: how weights further on are prefetched. */
 INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64_t x_stride, int64_t n, float *y,
                        int64_t y_stride, const uint32_t type, enum pp_stream_way how, const int R, const int M)
 {
@@ -228,7 +229,7 @@ INLINE void float_tile(const uint8_t *w, size_t row_bytes, const float *x, int64
 
 #include "engine/cpu/float_strips.h"
 
-enum { LANE_VECS = 4, LANE_ACTS = PP_LANE_ACTS, PIECE_STEPS = 88 }; /* 22 KiB of floats: some first caches have 32 */
+enum { LANE_VECS = 4, LANE_ACTS = PP_LANE_ACTS, PIECE_STEPS = 88 }; /* 22 KiB of floats: some L1 caches have only 32 */
 
 INLINE fvec load_lanes(const uint8_t *row, int64_t k, const uint32_t type)
 {
@@ -237,7 +238,7 @@ INLINE fvec load_lanes(const uint8_t *row, int64_t k, const uint32_t type)
 #include "engine/cpu/float_lanes.h"
 _Static_assert((int)LANE_ROWS == (int)PP_AVX512_LANE_ROWS, "as matmul_sets.h has it");
 
-/* From so many activation rows on, converting the weights into the scratch pays. */
+/* From so many activation rows on it pays to convert the weights into the scratch (float_strips.h). */
 enum { STRIPS_FROM = 9 };
 
 static void float32(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,

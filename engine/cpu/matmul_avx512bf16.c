@@ -1,9 +1,9 @@
-/* matmul_avx512bf16.c - the products with bfloat16 activations for AVX512-BF16: a lane is a weight row. VDPBF16PS takes
- * two columns at a time to a sum, the upper half's first, so that 8 of them are one half of a block in the order of
- * matmul_bf16.h.
+/* matmul_avx512bf16.c - matrix products with bfloat16 activations for AVX512-BF16. A lane is a weight row. VDPBF16PS
+ * adds the products of two columns to a sum, that of the upper halves first, so that 8 instructions compute one half of
+ * a block in the order of matmul_bf16.h.
  *
- * Weights are brought into that order strip by strip, and many activation rows meet a strip while it lies in the L1
- * cache. y holds what the strips before have summed. */
+ * Weights are transposed to pairs of columns strip by strip, and a strip is multiplied by many activation rows while it
+ * is in the L1 cache. The sums of earlier strips of columns are kept in y. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -18,16 +18,16 @@ enum {
     STRIP_ROWS = GROUPS * PP_GROUP_ROWS,
     STRIP_COLS = 512,
     STRIP_BLOCKS = STRIP_COLS / PP_BF16_BLOCK,
-    TILE_ACTS = 4,     /* with two groups 8 sums of a half, of the other, and of all: 24 registers */
+    TILE_ACTS = 4,     /* times GROUPS: 8 sums each of the first halves, the second halves, and in all: 24 registers */
     FEW_ACTS = 4,
-    CHUNK_ROWS = 128,  /* weight rows that meet the same columns of many rows, which stay in the L2 cache */
+    CHUNK_ROWS = 128,  /* weight rows multiplied by the same activation columns, which stay in the L2 cache */
 };
 
 enum part { UPPER, LOWER };
 
 PP_BF16_SPLIT_AND_JOIN(NEIGHBOURS)
 
-/* In the thread's scratch: lane r of a pair's vector is weight row r of the group. */
+/* A block of 32 columns in the thread's scratch: [pair of columns][group][weight row of the group]. */
 typedef uint32_t strip_block[PAIRS][GROUPS][PP_GROUP_ROWS];
 
 struct strip_memory {
@@ -36,13 +36,13 @@ struct strip_memory {
 
 _Static_assert(sizeof(struct strip_memory) <= PP_MATMUL_SCRATCH, "a thread's scratch");
 
-#ifndef DOT_PAIRS /* the tests' model of the instructions brings its own */
+#ifndef DOT_PAIRS /* defined by the tests' software model of the instructions */
 #define DOT_PAIRS(acc, w, x) _mm512_dpbf16_ps(acc, (__m512bh)(w), (__m512bh)(x))
 #endif
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-/* The upper halves of 32 floats, as the pairs of the columns k + 1 and k. */
+/* The upper halves of 32 floats in pairs: column k + 1 in the lower and column k in the upper half of a lane. */
 INLINE __m512i pair_uppers(__m512 a, __m512 b)
 {
     static const uint16_t at[] = {3,  1,  7,  5,  11, 9,  15, 13, 19, 17, 23, 21, 27, 25, 31, 29,
@@ -50,13 +50,14 @@ INLINE __m512i pair_uppers(__m512 a, __m512 b)
     return _mm512_permutex2var_epi16(_mm512_castps_si512(a), _mm512_loadu_si512(at), _mm512_castps_si512(b));
 }
 
+/* What remains of floats after subtracting their upper halves. */
 INLINE __m512 without_upper(__m512 w)
 {
     const __m512i upper = _mm512_and_si512(_mm512_castps_si512(w), _mm512_set1_epi32(-65536));
     return _mm512_sub_ps(w, _mm512_castsi512_ps(upper));
 }
 
-/* 32 columns of a row, those that are `live`; the others are zeros. */
+/* Loads 32 columns of a row in pairs, with zeros where not live. F16 weights are exact in two parts. */
 INLINE void load_pairs(const uint8_t *w, __mmask32 live, const uint32_t type, __m512i *parts)
 {
     const __m512i row = _mm512_maskz_loadu_epi16(live, w);
@@ -78,22 +79,22 @@ INLINE void store_block(const __m512i *rows, strip_block *to, int g)
         _mm512_store_si512((*to)[k][g], pairs[k]);
 }
 
-/* Which of n columns a block has. */
+/* A mask of the columns of a block that exist, if n columns are left. */
 INLINE __mmask32 live_columns(int64_t n)
 {
     return n >= PP_BF16_BLOCK ? 0xffffffff : (1u << n) - 1;
 }
 
-/* Weight rows [row, row + rows), at most a strip, and the columns [k, k + n), at most a strip. */
+/* Weight rows [row, row + rows), at most STRIP_ROWS, and their columns [k, k + n), at most STRIP_COLS. */
 struct strip {
     struct strip_memory *memory;
     int64_t row, rows, k, n;
-    const uint8_t *w;      /* of the first row and column */
+    const uint8_t *w;      /* at the first row and column */
     size_t row_bytes;
-    const uint8_t *next;   /* of the strip that will be next: it is asked for meanwhile, into the L2 cache */
+    const uint8_t *next;   /* the same of the next strip, which is prefetched meanwhile into the L2 cache */
 };
 
-/* 32 columns of a group, from column k of the strip on. */
+/* Transposes 32 columns of group g, from column k of the strip on, to pairs. */
 INLINE void convert_block(const struct strip *s, int g, int64_t k, const uint32_t type)
 {
     __m512i upper[PP_GROUP_ROWS], lower[PP_GROUP_ROWS];
@@ -123,17 +124,17 @@ INLINE void convert_strip(const struct strip *s, const uint32_t type)
 
 /* --- products ----------------------------------------------------------------------------------------------------- */
 
-/* A value that is to be loaded once, for all its products. */
+/* Forces a value into a register, so that it is loaded once for all its products. */
 INLINE void hold(__m512i *a)
 {
-#if defined(__AVX512F__) /* not where the tests' software model stands for the instructions */
+#if defined(__AVX512F__) /* not in the tests' software model, where vectors are structs */
     __asm__("" : "+v"(*a));
 #else
     (void)a;
 #endif
 }
 
-/* sums[i][g] += the products of a pair: w: its weights; x: that of the first activation row. */
+/* sums[i][g] += the products of a pair of columns. w: the pair's weights; x: the pair of the first activation row. */
 INLINE void add_pair(const uint32_t (*w)[PP_GROUP_ROWS], const uint32_t *x, int64_t x_stride, __m512 (*sums)[GROUPS],
                      const int M)
 {
@@ -152,8 +153,8 @@ INLINE void add_pair(const uint32_t (*w)[PP_GROUP_ROWS], const uint32_t *x, int6
     }
 }
 
-/* Both halves of a block in turn: the 8 sums of one are too few to keep a Zen 5 busy, which begins two products a
- * cycle that take six. */
+/* acc += a block's products. The two halves of the block are interleaved, because 8 independent sums are too few: a Zen
+ * 5 starts two products per cycle, each of which takes six cycles. */
 INLINE void add_product(const strip_block *w, const uint32_t *x, int64_t x_stride, __m512 (*acc)[GROUPS], const int M)
 {
     __m512 first[TILE_ACTS][GROUPS], second[TILE_ACTS][GROUPS];
@@ -170,8 +171,8 @@ INLINE void add_product(const strip_block *w, const uint32_t *x, int64_t x_strid
             acc[i][g] = _mm512_add_ps(acc[i][g], _mm512_add_ps(first[i][g], second[i][g]));
 }
 
-/* Asks for what the next tile will have in place of block b, and for one of its rows' sums. If nothing is there, no
- * harm is done. */
+/* Prefetches block b of the next tile's activations, and the sums of one of its rows. The addresses may be invalid: a
+ * prefetch never faults. */
 INLINE void prefetch_next_tile(const uint32_t *x, int64_t x_stride, int parts, const float *y, int64_t y_stride,
                                int64_t b, const int M)
 {
@@ -185,14 +186,15 @@ INLINE void prefetch_next_tile(const uint32_t *x, int64_t x_stride, int parts, c
                 (const void *)((uintptr_t)y + (size_t)((M + b) * y_stride + g * PP_GROUP_ROWS) * sizeof *y), 1, 3);
 }
 
-/* Which of a group's rows there are. */
+/* A mask of the rows of group g that exist. */
 INLINE __mmask16 live_rows(const struct strip *s, int g)
 {
     const int64_t n = s->rows - g * PP_GROUP_ROWS;
     return (__mmask16)(n >= PP_GROUP_ROWS ? 0xffff : n > 0 ? (1u << n) - 1 : 0);
 }
 
-/* M activation rows; x: the first one's pairs from the strip's first column on; y: its sums with the strip's rows. */
+/* Multiplies the strip by M activation rows. x: the first one's pairs from the strip's first column on; y: its sums
+ * with the strip's rows. */
 INLINE void run_tile(const struct strip *s, const uint32_t *x, int64_t x_stride, int parts, float *y, int64_t y_stride,
                      const uint32_t type, const int M)
 {
@@ -231,11 +233,12 @@ INLINE void run_strip(const struct strip *s, const struct pp_acts *x, int64_t m,
 
 /* --- few activation rows ------------------------------------------------------------------------------------------ */
 
-/* A group's weights, from a column on, that meet few rows: they go from the file through the registers. */
+/* A group's weights, from some column on, for few activation rows: these are transposed in registers, where they are
+ * used. */
 struct few {
-    const uint8_t *w;  /* of its first row */
+    const uint8_t *w;  /* at its first row */
     size_t row_bytes;
-    int64_t rows, n;   /* columns there are */
+    int64_t rows, n;   /* rows that exist, and columns that are left */
     __m512i pairs[PAIRS];
 };
 
@@ -268,7 +271,7 @@ INLINE void add_few(const struct few *f, const uint32_t *x, int64_t x_stride, __
     }
 }
 
-/* M activation rows with a group of weight rows; y: of the first of them. */
+/* Multiplies a group of weight rows by M activation rows. x, y: of the first of these. */
 INLINE void run_few(struct few *f, const uint32_t *x, int64_t x_stride, int parts, float *y, int64_t y_stride,
                     const uint32_t type, const int M)
 {
@@ -324,8 +327,8 @@ static __attribute__((noinline)) void few_rows(const struct pp_matrix *w, int64_
 
 /* --- many --------------------------------------------------------------------------------------------------------- */
 
-/* Weight rows [row0, row1), which meet the same columns before the next ones come. Not inlined: all of it runs between
- * the two changes of the control register in matmul(). */
+/* Multiplies weight rows [row0, row1) by all activation rows, STRIP_COLS columns after the other. Not inlined, so that
+ * all of it runs between the two changes of the control register in matmul(). */
 static __attribute__((noinline)) void run_chunk(const struct pp_matrix *w, int64_t row0, int64_t row1,
                                                 const struct pp_acts *x, int64_t m, float *y, int64_t y_stride,
                                                 struct strip_memory *memory)
@@ -351,7 +354,7 @@ static __attribute__((noinline)) void run_chunk(const struct pp_matrix *w, int64
 static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
                    int64_t y_stride, void *scratch)
 {
-    /* For the additions; VDPBF16PS has these rules without being told. */
+    /* Additions must round to nearest even and flush subnormals, which VDPBF16PS does whatever MXCSR says. */
     enum { FLUSH_RESULTS = 0x8000, FLUSH_INPUTS = 0x0040 };
     const unsigned before = _mm_getcsr();
     _mm_setcsr((before & ~(unsigned)_MM_ROUND_MASK) | FLUSH_RESULTS | FLUSH_INPUTS);

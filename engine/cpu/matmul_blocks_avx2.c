@@ -1,6 +1,6 @@
-/* matmul_blocks_avx2.c - the products for AVX2 of the types that have heads and bodies (pack.h). A few activation rows
- * meet a block's weights as these are unpacked, in registers. For more a piece of a group is unpacked into a tile,
- * which lies in the first cache, and then multiplied: those products know forms of tiles, not types
+/* matmul_blocks_avx2.c - matrix products for AVX2, for the types with heads and bodies (pack.h). For a few activation
+ * rows, blocks are unpacked in registers and multiplied at once. For more, a piece of a group is unpacked into a tile,
+ * which stays in the L1 cache, and then multiplied by code that knows forms of tiles instead of types
  * (matmul_avx2_tiles.h). */
 #if defined(__x86_64__)
 
@@ -28,12 +28,14 @@ enum { FEW_ROWS = 8 /* at most */, FEWEST_ROWS = 2 };
 
 /* --- into tiles --------------------------------------------------------------------------------------------------- */
 
-/* The same number of 16 bits twice in a lane. */
+/* The lower 16 bits of each lane in both of its halves. */
 INLINE __m256i twice(ivec v)
 {
     return _mm256_blend_epi16((__m256i)v, _mm256_slli_epi32((__m256i)v, 16), 0xaa);
 }
 
+/* put_bytes(), put_pairs(), put_nibbles() and put_words() store half h, 8 weight rows, of an unpacked block in the form
+ * of a tile (matmul_avx2_tiles.h). */
 INLINE void put_bytes(struct byte_block *to, const struct unpacked *o, int h)
 {
     const __m256i ones = _mm256_set1_epi8(1);
@@ -55,13 +57,14 @@ INLINE void put_bytes(struct byte_block *to, const struct unpacked *o, int h)
     _mm256_store_ps(to->d + 8 * h, (__m256)o->d);
 }
 
-/* Of 16 columns, or of all. */
+/* The minimum of one half of the columns, or, where sc and m are 1, of all columns. */
 INLINE __m256 min_of(const struct unpacked *o, const int half)
 {
     return _mm256_mul_ps((__m256)o->min, _mm256_cvtepi32_ps((__m256i)o->m[half]));
 }
 
-/* The lower words of a's lanes, with those of b above them; and the upper ones, with those of a below them. */
+/* lower_words(): the lower words of a's lanes, with the lower words of b above them; upper_words(): the upper words of
+ * both in the same way. */
 INLINE __m256i lower_words(__m256i a, __m256i b)
 {
     return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
@@ -86,7 +89,7 @@ INLINE void put_pairs(struct pair_block *to, const struct unpacked *o, int h)
         _mm256_store_ps(to->min[k] + 8 * h, min_of(o, k));
 }
 
-/* Fives, too; scales and minima are whole. */
+/* Also for weights of 5 bits. d and min already include the integer scales. */
 INLINE void put_nibbles(struct nibble_block *to, const struct unpacked *o, int h)
 {
     _mm256_store_ps(to->d + 8 * h, (__m256)o->d);
@@ -107,7 +110,7 @@ INLINE void put_words(struct word_block *to, const struct unpacked *o, int h)
     }
 }
 
-/* Magnitudes of IQ3_XXS, all even and 62 at most, in twos. */
+/* Halves the magnitudes of IQ3_XXS, which are even and at most 62, and doubles the scales. */
 INLINE void halve(struct unpacked *o)
 {
     UNROLL for (int v = 0; v < 8; v++)
@@ -180,7 +183,8 @@ static unpack_fn *const unpackers[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
 
 /* --- few activation rows: weights stream past --------------------------------------------------------------------- */
 
-/* Up to so many activation rows meet the weights as they come from memory; more repay unpacking into tiles. */
+/* Up to so many activation rows are multiplied while the weights stream from memory; with more it pays to unpack these
+ * into tiles first. */
 INLINE int64_t few_rows(uint32_t type)
 {
     if (is_singles(form_of(type)))
@@ -188,11 +192,12 @@ INLINE int64_t few_rows(uint32_t type)
     return pp_type_wide(type) || type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS ? FEWEST_ROWS : FEW_ROWS;
 }
 
-/* Slices whose products with activations add up in 16 bits. */
+/* How many slices' products can be added in 16 bits. Per slice they are at most 2 * w * 127, with the largest w given
+ * below. */
 INLINE int slices_of_words(const uint32_t type)
 {
     switch (type) {
-    case PP_TYPE_IQ2_XXS: /* 2 * 43 * 127 a slice */
+    case PP_TYPE_IQ2_XXS: /* 43 */
     case PP_TYPE_IQ2_XS:
     case PP_TYPE_IQ2_S:
     case PP_TYPE_IQ3_XXS: /* 62 */
@@ -209,7 +214,7 @@ INLINE int slices_of_words(const uint32_t type)
     }
 }
 
-/* The products of slices v to v + n - 1 with a row, in pairs of 16 bits. */
+/* The products of slices v to v + n - 1 with an activation row, two sums of 16 bits in each lane. */
 INLINE __m256i few_words(const uint32_t type, const struct unpacked *o, const int8_t *q, const int v, const int n)
 {
     __m256i words = _mm256_setzero_si256();
@@ -224,7 +229,8 @@ INLINE __m256i few_words(const uint32_t type, const struct unpacked *o, const in
     return words;
 }
 
-/* Two products of 15 * 127 a slice and part. */
+/* The sum over a block for types with weights of 8 bits, from their low and high 4 bits: each slice adds at most 2 * 15
+ * * 127 to 16 bits. */
 INLINE __m256i few_wide(const struct unpacked *o, const int8_t *q)
 {
     __m256i low = _mm256_setzero_si256(), high = low;
@@ -237,14 +243,14 @@ INLINE __m256i few_wide(const struct unpacked *o, const int8_t *q)
     return _mm256_add_epi32(widen(low), _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
 }
 
-/* A block of 8 weight rows as it meets activation rows. */
+/* A block of 8 weight rows, unpacked for the product with activation rows. */
 struct few_weights {
     struct unpacked o;
-    __m256i sc[2], pair; /* of blocks with two scales: twice each, and both */
+    __m256i sc[2], pair; /* of blocks with two scales: each twice per lane, and both per lane */
     __m256 min[2];
 };
 
-/* The block's whole-number sums with entry e of the activations. */
+/* The block's integer sums with entry e of the activations, times the integer scales. */
 INLINE __m256i few_sum(const uint32_t type, const struct few_weights *w, const struct act_tile *x, int64_t e)
 {
     const int n = slices_of_words(type);
@@ -266,7 +272,7 @@ INLINE __m256i few_sum(const uint32_t type, const struct few_weights *w, const s
     return isum;
 }
 
-/* acc less what the block's minima take from it. */
+/* Subtracts the contribution of the block's minima from acc. */
 INLINE __m256 few_minima(const uint32_t type, const struct few_weights *w, const struct act_tile *x, int64_t e,
                          __m256 acc)
 {
@@ -278,13 +284,13 @@ INLINE __m256 few_minima(const uint32_t type, const struct few_weights *w, const
     return _mm256_fnmadd_ps(w->min[1], _mm256_set1_ps(x->dsum[2 * e + 1]), acc);
 }
 
-/* Low and high words of lanes from two vectors of small numbers. */
+/* Lanes of two words: the lower 16 bits of `low`, and above them those of `high`. */
 INLINE __m256i both(ivec low, ivec high)
 {
     return _mm256_blend_epi16((__m256i)low, _mm256_slli_epi32((__m256i)high, 16), 0xaa);
 }
 
-/* A block's rows from `row` on, unpacked. n: the joined indexes of the block of the file that it is in. */
+/* Unpacks half h, 8 rows, of block b. n: the joined indices of the block of the file that contains it. */
 INLINE void few_unpack(const uint32_t type, unpack_block_fn *unpack, const uint8_t *group, int64_t n_cols, int64_t b,
                        const int h, struct indexes n[SUBS][INDEXES], struct few_weights *w)
 {
@@ -300,7 +306,8 @@ INLINE void few_unpack(const uint32_t type, unpack_block_fn *unpack, const uint8
     }
 }
 
-/* A group of 16 rows, of which `live` are, over the tile's columns, with m rows; M: m where that is a constant. */
+/* Multiplies a group of 16 weight rows, of which `live` exist, by the m activation rows of a tile. M: m if that is a
+ * constant, else 0. */
 INLINE void few_group(const uint32_t type, unpack_block_fn *unpack, const uint8_t *group, int64_t n_cols, int64_t live,
                       const struct act_tile *x, float *y, int64_t y_stride, int64_t m, const int M)
 {

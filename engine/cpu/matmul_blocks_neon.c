@@ -1,6 +1,6 @@
-/* matmul_blocks_neon.c - the products for AArch64 of the types that have heads and bodies (pack.h), for all of its
- * sets. Blocks of 4 weight rows are unpacked into the thread's scratch, a strip of columns at a time, and meet the
- * activations 4 rows at a time. */
+/* matmul_blocks_neon.c - matrix products for AArch64, for the types with heads and bodies (pack.h), used by all of its
+ * kernel sets. Blocks of 4 weight rows are unpacked into the thread's scratch, a strip of columns at a time, and
+ * multiplied by 4 activation rows at a time. */
 #if defined(__aarch64__)
 
 #include <arm_neon.h>
@@ -74,7 +74,7 @@ INLINE uvec spread_byte(uvec v, const int k)
 
 enum { STRIP = 64 /* blocks */, MOST_ACTS = 4 };
 
-/* What is kept of struct unpacked; w is signed. */
+/* The members of struct unpacked that products need; w is signed. */
 struct strip_block {
     uvec w[8];
     fvec d, min[2]; /* the second minimum where a block has two */
@@ -94,7 +94,7 @@ INLINE void put_strip(struct strip_block *to, const struct unpacked *o)
     }
 }
 
-/* Of 16 columns from 16 half on. Two products of 127 * 127 fit 16 bits. */
+/* The sum over 16 columns from 16 half on. Products, of 16 bits, are added pairwise to 32 bits. */
 INLINE int32x4_t sum_half(const struct strip_block *o, const int8_t *q, const int half)
 {
     int32x4_t rows01 = vdupq_n_s32(0), rows23 = vdupq_n_s32(0);
@@ -109,13 +109,13 @@ INLINE int32x4_t sum_half(const struct strip_block *o, const int8_t *q, const in
     return vpaddq_s32(rows01, rows23);
 }
 
-/* How sums are scaled: a constant where the type is. */
+/* How sums are scaled, a compile-time constant for each type. */
 struct way {
-    int n_mins;   /* of a block */
-    int together; /* blocks: 2 of twins */
+    int n_mins;   /* minima of a block */
+    int together; /* blocks that are scaled together: 2 if they are twins */
 };
 
-/* Of a block, scales included. */
+/* The sum over a block, times the integer scales of its halves. */
 INLINE int32x4_t whole_sum(const struct strip_block *o, const int8_t *q)
 {
     const int32x4_t first = vmulq_s32(sum_half(o, q, 0), (int32x4_t)o->sc[0]);
@@ -134,7 +134,7 @@ INLINE float32x4_t less_minima(const struct strip_block *o, const int8_t *q, flo
     return acc;
 }
 
-/* acc [M] += n unpacked blocks with M rows from x on, whose blocks begin at block0. */
+/* acc[i] += n unpacked blocks times the blocks from block0 on of activation row row + i, for i below M. */
 INLINE void strip_product(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
                           float32x4_t *acc, const struct way way, const int M)
 {
@@ -152,7 +152,7 @@ INLINE void strip_product(const struct strip_block *o, int64_t n, const struct p
         }
 }
 
-/* The first `live` of 4 weight rows, in `rows` activation rows. */
+/* Multiplies 4 weight rows, of which the first `live` exist, by M activation rows, and adds to y unless block0 is 0. */
 INLINE void strip_rows(const struct strip_block *o, int64_t n, const struct pp_acts *x, int64_t row, int64_t block0,
                        float *y, int64_t y_stride, int64_t live, const struct way way, const int M)
 {

@@ -1,12 +1,12 @@
-/* matmul_blocks_scalar.c - the definition of the products of the types that have heads and bodies (pack.h): one weight
- * row at a time, one formula for all types. */
+/* matmul_blocks_scalar.c - the definition of matrix products for the types with heads and bodies (pack.h): one weight
+ * row at a time, with the same formula for all types. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/cpu/matmul_sets.h"
 #include "engine/quant.h"
 
-/* Vectors of one row. */
+/* Vectors for unpack_body.h, of a single row. */
 enum { ROWS = 1 };
 typedef uint32_t uvec __attribute__((vector_size(4)));
 typedef int32_t ivec __attribute__((vector_size(4)));
@@ -79,7 +79,7 @@ static void unpack_block(uint32_t type, const uint8_t *group, int64_t n_cols, in
 #undef UNPACK_CASE
 }
 
-/* Weights of an unpacked block, by their scales. */
+/* The weights of an unpacked block times their integer scales. */
 static void scaled_weights(const struct unpacked *o, int32_t w[32])
 {
     for (int k = 0; k < 32; k++) {
@@ -105,7 +105,7 @@ static int32_t sum_of(const int8_t *q, int n)
     return sum;
 }
 
-/* What a block's minima take from acc. */
+/* acc minus the contribution of a block's minima. */
 static float less_minima(uint32_t type, const struct unpacked *o, const int8_t *q, float d, float acc)
 {
     if (!pp_type_halved(type))
@@ -115,10 +115,10 @@ static float less_minima(uint32_t type, const struct unpacked *o, const int8_t *
     return acc;
 }
 
-/* Activation rows that meet what was unpacked once. */
+/* Activation rows that are multiplied by a block unpacked once. */
 enum { ACTS = 32 };
 
-/* See matmul.h. acc [m]: of the activation rows from i0 on, at most ACTS. */
+/* The formulas of matmul.h for one weight row: acc[i] is its product with activation row i0 + i, i < m <= ACTS. */
 static void dots(uint32_t type, const uint8_t *group, int lane, int64_t n_cols, const struct pp_acts *x, int64_t i0,
                  int64_t m, float *acc)
 {
