@@ -1,17 +1,19 @@
-/* vec.h - sixteen floats as one value, in four spellings: plain C, AVX2 (two registers), AVX-512 (one), NEON (four).
+/* vec.h - a vector of sixteen floats, implemented in four ways: plain C, AVX2 (two registers), AVX-512 (one), NEON
+ * (four).
  *
  * Every operation works lane by lane with IEEE rounding, so that code written with it (ops_body.h) gives the same bits
- * in all builds; the plain C spelling is the definition. The including file picks one: PP_VEC_SCALAR, PP_VEC_AVX2,
- * PP_VEC_AVX512 or PP_VEC_NEON; with PP_VEC_AVX2 also PP_VEC_VNNI where there is AVX-VNNI.
+ * in all builds; the plain C version is the definition. The including file picks one by defining PP_VEC_SCALAR,
+ * PP_VEC_AVX2, PP_VEC_AVX512 or PP_VEC_NEON, and with PP_VEC_AVX2 also PP_VEC_VNNI for processors with AVX-VNNI.
  *
- * Whole numbers of 16 bits, within 127 * 257 of zero, times bytes: an `i_wide` holds 16 lanes' sums. wide_words() makes
- * of four such numbers the two words that suit the build, wide_begin() takes the sum of all that will come, because the
- * bytes are 128 too large, and wide_dot() adds the products of four of them with each lane's four bytes.
+ * Dot products of integers: a `k16` holds the bytes that 16 lanes multiply in one step, in an order that suits the
+ * build, and dot_query() brings a query into the same order: DOT_STEPS words of 32 bits for 32 values. Integer sums are
+ * exact, so that they do not depend on the order. Callers take four steps at a time: dot_load_*(k, step) expects k at
+ * the first of these and a constant step from 0 to 3, as some steps share bytes.
  *
- * Whole numbers: a `k16` holds what 16 lanes multiply in one step, in the order that suits the build, and a query is
- * brought into that order beforehand: DOT_STEPS words of 32 bits for 32 values. Sums of whole numbers are exact, so
- * that the order is nobody's business but the build's. Steps go by fours: dot_load_*(k, step) takes the bytes of four
- * steps, which a compiler sees best when step is a constant. */
+ * Products of 16-bit integers, at most 127 * 257 in magnitude, and bytes: an `i_wide` holds the sums of 16 lanes.
+ * wide_words() converts four such integers to the two words that the build needs; wide_begin() starts the sums, given
+ * the sum of all integers that will be multiplied, because the bytes are stored with 128 added; and wide_dot() adds the
+ * products of four of them and the four bytes of each lane. */
 #ifndef PP_CPU_VEC_H
 #define PP_CPU_VEC_H
 
@@ -23,8 +25,8 @@
 
 enum { LANES = 16 };
 
-/* 1.5 * 2^23: a float to which it is added is rounded to a whole number (to nearest even), and the sum's bits are
- * V_ROUNDER_BITS plus that number, if it is within -2^22 .. 2^22. */
+/* 1.5 * 2^23. Adding it to a float within -2^22 .. 2^22 rounds this to an integer (to nearest even), and the bits of
+ * the sum are V_ROUNDER_BITS + that integer. */
 #define V_ROUNDER 12582912.0f
 enum { V_ROUNDER_BITS = 0x4B400000 };
 
@@ -35,7 +37,8 @@ enum { V_ROUNDER_BITS = 0x4B400000 };
 #if defined(PP_VEC_AVX512) || defined(PP_VEC_AVX2)
 #include <immintrin.h>
 
-/* The halves of a vector are summed or compared until one number is left, as v_sum() and v_largest() are defined. */
+/* Halves of the vector are added, or compared, until one number is left: the order that v_sum() and v_largest()
+ * define. */
 static inline float sum_of_8(__m256 a)
 {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -229,7 +232,7 @@ static inline i16x32 i_set1(int32_t x) { return (i16x32){_mm256_set1_epi32(x), _
 typedef struct { __m256i lo, hi; } k16;
 
 #if defined(PP_VEC_VNNI)
-enum { DOT_STEPS = 8 }; /* as AVX-512 has them, in halves */
+enum { DOT_STEPS = 8 }; /* the same order as for AVX-512, in two halves */
 
 static inline k16 dot_load_u8(const uint8_t *k, int step)
 {
@@ -267,7 +270,8 @@ static inline i16x32 i_join(i16x32 low, i16x32 high)
                     _mm256_add_epi32(low.hi, _mm256_slli_epi32(high.hi, 8))};
 }
 #else
-/* Bytes as pairs of 16 bits, so that nothing saturates: bytes 0 and 2 of each lane's four, then 1 and 3. */
+/* Bytes are widened to pairs of 16 bits, as the sums of vpmaddubsw could saturate: bytes 0 and 2 of each lane's four in
+ * one step, bytes 1 and 3 in the next. */
 enum { DOT_STEPS = 16 };
 
 static inline k16 k_shift_mask(const uint8_t *k, int shift, int16_t mask)
@@ -306,7 +310,7 @@ static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
     __m256i both = _mm256_set1_epi32(w);
     __m256i lo = _mm256_add_epi32(acc.lo, _mm256_madd_epi16(v.lo, both));
     __m256i hi = _mm256_add_epi32(acc.hi, _mm256_madd_epi16(v.hi, both));
-    /* Compilers regroup whole-number additions, hold the products of several steps at a time, and spill them. */
+    /* Otherwise compilers reorder integer additions, keep the products of several steps at a time, and spill them. */
     __asm__("" : "+x"(lo), "+x"(hi));
     return (i16x32){lo, hi};
 }
@@ -396,21 +400,21 @@ static inline v16 v_fma(v16 a, v16 b, v16 c) { EACH_LANE c.l[l] = fmaf(a.l[l], b
 static inline v16 v_max(v16 a, v16 b) { EACH_LANE b.l[l] = a.l[l] > b.l[l] ? a.l[l] : b.l[l]; return b; }
 static inline v16 v_min(v16 a, v16 b) { EACH_LANE b.l[l] = a.l[l] < b.l[l] ? a.l[l] : b.l[l]; return b; }
 static inline v16 v_load_f16(const uint16_t *p) { v16 r; EACH_LANE r.l[l] = pp_f16_to_f32(p[l]); return r; }
-/* a times 2^k: k is added to a's exponent, which must stay a normal number's. n: V_ROUNDER + k. */
+/* a * 2^k for n = V_ROUNDER + k, by adding k to the exponent of a; the result must be a normal number. */
 static inline v16 v_times_pow2(v16 a, v16 n)
 {
     EACH_LANE {
         uint32_t bits, k;
         memcpy(&bits, &a.l[l], 4);
         memcpy(&k, &n.l[l], 4);
-        bits += k << 23; /* the rounder's own bits all fall out */
+        bits += k << 23; /* shifts out the bits of V_ROUNDER */
         memcpy(&a.l[l], &bits, 4);
     }
     return a;
 }
-/* x minus the largest whole number that is not larger. */
+/* x - floor(x) */
 static inline v16 v_fraction(v16 x) { EACH_LANE x.l[l] -= floorf(x.l[l]); return x; }
-/* a times 2 to the power of that number, which must be a normal one; 0 where x is not at least `least`, or is NaN. */
+/* a * 2^floor(x), which must be a normal number; 0 where x < least or x is NaN. */
 static inline v16 v_times_floor_pow2(v16 a, v16 x, v16 least)
 {
     EACH_LANE if (x.l[l] >= least.l[l]) {
@@ -438,7 +442,7 @@ static inline i16x32 i_set1(int32_t x) { i16x32 r; EACH_LANE r.l[l] = x; return 
 typedef struct { int16_t l[LANES][4]; } k16;
 enum { DOT_STEPS = 8 };
 
-/* Four unsigned bytes of each lane: values 4 step .. 4 step + 3. */
+/* Four unsigned bytes per lane: values 4 step .. 4 step + 3. */
 static inline k16 dot_load_u8(const uint8_t *k, int step)
 {
     k16 r;
@@ -446,7 +450,7 @@ static inline k16 dot_load_u8(const uint8_t *k, int step)
         r.l[l][j] = k[step * 64 + 4 * l + j];
     return r;
 }
-/* The same from halves of bytes: the low ones, then the high ones of 64 bytes. */
+/* The same from nibbles: even steps take the low nibbles of 64 bytes, odd ones their high nibbles. */
 static inline k16 dot_load_u4(const uint8_t *k, int step)
 {
     k16 r;
@@ -454,7 +458,7 @@ static inline k16 dot_load_u4(const uint8_t *k, int step)
         r.l[l][j] = step % 2 ? k[step / 2 * 64 + 4 * l + j] >> 4 : k[step / 2 * 64 + 4 * l + j] & 15;
     return r;
 }
-/* What a step needs of a query's 32 values. */
+/* The word that a step multiplies, from a query of 32 values. */
 static inline int32_t dot_query(const int8_t *q, int step)
 {
     int32_t four;
@@ -469,7 +473,7 @@ static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q)
         acc.l[l] += (int32_t)k.l[l][j] * four[j];
     return acc;
 }
-/* [16 lanes][2] signed bytes: a lane's values of two positions. */
+/* [16 lanes][2] signed bytes: for each lane the values of two positions. */
 static inline k16 pair_load_i8(const uint8_t *p)
 {
     k16 r;
@@ -477,7 +481,7 @@ static inline k16 pair_load_i8(const uint8_t *p)
         r.l[l][j] = (int8_t)p[2 * l + j];
     return r;
 }
-/* The same from the low or the high halves of bytes, minus 8. */
+/* The same from the low or the high nibbles of bytes, minus 8. */
 static inline k16 pair_load_u4(const uint8_t *p, int high)
 {
     k16 r;
@@ -485,7 +489,7 @@ static inline k16 pair_load_u4(const uint8_t *p, int high)
         r.l[l][j] = (int16_t)((high ? p[2 * l + j] >> 4 : p[2 * l + j] & 15) - 8);
     return r;
 }
-/* acc + both values, each times its half of w: two int16 */
+/* acc + both values of a lane, each times one of the two int16 in w */
 static inline i16x32 i_pair(i16x32 acc, k16 v, int32_t w)
 {
     int16_t both[2];
@@ -499,23 +503,23 @@ static inline i16x32 i_join(i16x32 low, i16x32 high)
     EACH_LANE low.l[l] += 256 * high.l[l];
     return low;
 }
-/* Lanes l and l + step, for those l without the bit `step` (1, 2, 4 or 8), become their sum and their difference. */
+/* Lanes l and l + step, for all l without the bit `step` (1, 2, 4 or 8), are replaced by their sum and difference. */
 static inline v16 v_butterflies(v16 a, const int step)
 {
     v16 r;
     EACH_LANE r.l[l] = l & step ? a.l[l - step] - a.l[l] : a.l[l] + a.l[l + step];
     return r;
 }
-/* 32 positions' weights as int16; a, b: V_ROUNDER + a whole number. Pairs of positions lie in units of WEIGHTS_UNIT
- * positions in the order that suits the build: of each four pairs side by side, the first two are neighbours, and so
- * are the last two, WEIGHTS_UNIT / 4 pairs further on. */
+/* Stores the weights of 32 positions as int16; a, b: V_ROUNDER + an integer. Within each WEIGHTS_UNIT positions the
+ * order of pairs of positions suits the build: every four stored pairs are pairs p, p + 1, p + WEIGHTS_UNIT / 4 and the
+ * one after that. */
 enum { WEIGHTS_UNIT = 8 };
 static inline void v_store_weights(int16_t *p, v16 a, v16 b)
 {
     EACH_LANE p[l] = (int16_t)(a.l[l] - V_ROUNDER);
     EACH_LANE p[LANES + l] = (int16_t)(b.l[l] - V_ROUNDER);
 }
-/* E4M3, divided by 256: its bits are those of an F16 whose exponent counts from another place. */
+/* E4M3 divided by 256: shifted to the place of an F16, its exponent is read with a bias that is larger by 8. */
 static inline v16 v_load_f8(const uint8_t *p)
 {
     v16 r;
@@ -523,7 +527,8 @@ static inline v16 v_load_f8(const uint8_t *p)
     return r;
 }
 static inline v16 i_to_float(i16x32 a) { v16 r; EACH_LANE r.l[l] = (float)a.l[l]; return r; }
-/* The floats whose bits they are, and the other way round: a float's bits as a whole number, made a float. */
+/* i_as_float(): the floats that have these bits; v_bits_to_float(): the bits of floats as integers, converted to
+ * floats. */
 static inline v16 i_as_float(i16x32 a) { v16 r; memcpy(&r, &a, sizeof r); return r; }
 static inline v16 v_bits_to_float(v16 a) { i16x32 r; memcpy(&r, &a, sizeof r); return i_to_float(r); }
 static inline v16 v_load_i8(const int8_t *p) { v16 r; EACH_LANE r.l[l] = (float)p[l]; return r; }
@@ -532,7 +537,7 @@ static inline v16 v_load_i8(const int8_t *p) { v16 r; EACH_LANE r.l[l] = (float)
 
 static inline v16 v_zero(void) { return v_set1(0.0f); }
 
-/* The first n floats at p, the other lanes fill; n >= LANES takes all. */
+/* The first n floats at p, and `fill` in the other lanes; all 16 if n >= LANES. */
 static inline v16 v_load_n(const float *p, int64_t n, float fill)
 {
     if (n >= LANES)
@@ -543,7 +548,7 @@ static inline v16 v_load_n(const float *p, int64_t n, float fill)
     return v_load(t);
 }
 
-/* The first n lanes to p. */
+/* Stores the first n lanes at p. */
 static inline void v_store_n(float *p, v16 a, int64_t n)
 {
     if (n >= LANES) {
@@ -557,7 +562,7 @@ static inline void v_store_n(float *p, v16 a, int64_t n)
 }
 
 #if !defined(PP_VEC_AVX512) && !defined(PP_VEC_AVX2)
-/* Lanes l and l + 8 first, then l + 4, l + 2, l + 1: the order is part of every sum's definition. */
+/* Adds lanes l and l + 8 first, then l and l + 4, l + 2, l + 1: this order is part of the definition of every sum. */
 static inline float v_sum(v16 a)
 {
     float t[LANES];
@@ -568,7 +573,7 @@ static inline float v_sum(v16 a)
     return t[0];
 }
 
-/* In the same order, which decides only what becomes of NaN. */
+/* In the same order, which matters only for NaN. */
 static inline float v_largest(v16 a)
 {
     float t[LANES];
@@ -599,9 +604,9 @@ static inline v16 v_exp(v16 x)
     return v_zero_where_less(x, v_set1(-87.0f), v_times_pow2(p, k));
 }
 
-/* 2^x for x < 127, within 2e-7 of it; exactly 1 at 0; 0 for anything less than -125, and for NaN. x within -1/2 .. 0
- * must be a multiple of 2^-24, so that x - floor x is exact: builds round it differently. The polynomial of degree 5
- * whose largest relative error on 0 .. 1 is smallest among those that are 1 at 0. */
+/* 2^x for x < 127, with a relative error below 2e-7; exactly 1 at 0; 0 for x < -125 and for NaN. x within -1/2 .. 0
+ * must be a multiple of 2^-24, so that x - floor x is exact, as builds would round it differently. The minimax
+ * polynomial of degree 5 (for the relative error on 0 .. 1) among those that are 1 at 0. */
 static inline v16 v_exp2(v16 x)
 {
     v16 r = v_fraction(x), p = v_set1(0.001867130082f);
@@ -613,9 +618,8 @@ static inline v16 v_exp2(v16 x)
     return v_times_floor_pow2(p, x, v_set1(-125.0f));
 }
 
-/* The same in two steps fewer, within 7.5e-5 of 2^x and not 1 at 0: enough for powers of scores with rounded K, which
- * are multiplied with rounded V and divided by their own sum (of attention's error with Q8_0 it makes one part in
- * 5,000). The polynomial of degree 3 whose largest relative error is smallest. */
+/* The same by the minimax polynomial of degree 3: a relative error up to 7.5e-5, not 1 at 0. This suffices for softmax
+ * weights when K and V are quantised: with Q8_0 it contributes one part in 5,000 to the error of attention. */
 static inline v16 v_exp2_short(v16 x)
 {
     v16 r = v_fraction(x), p = v_set1(0.0780245227f);
@@ -625,19 +629,19 @@ static inline v16 v_exp2_short(v16 x)
     return v_times_floor_pow2(p, x, v_set1(-125.0f));
 }
 
-/* What log2 x does not exceed, and exceeds by at most 0.0863, for normal numbers x > 0: bits of floats grow almost as
- * logarithms do. */
+/* An upper bound of log2 x for normal numbers x > 0, at most 0.0863 too large: as an integer, the bits of a float grow
+ * almost like its logarithm. */
 static inline v16 v_log2_above(v16 x)
 {
     return v_fma(v_bits_to_float(x), v_set1(0x1p-23f), v_set1(-126.9138f));
 }
 
-/* Whole numbers of 16 bits times bytes, as above. */
+/* Products of 16-bit integers and bytes (see the head of this file). */
 #if defined(PP_VEC_AVX2) && !defined(PP_VEC_VNNI)
 typedef i16x32 i_wide;
 static inline void wide_words(const int16_t *four, int32_t *words)
 {
-    const int16_t pairs[4] = {four[0], four[2], four[1], four[3]}; /* as dot_load_u8 has the bytes */
+    const int16_t pairs[4] = {four[0], four[2], four[1], four[3]}; /* the order of dot_load_u8() */
     memcpy(words, pairs, sizeof pairs);
 }
 static inline i_wide wide_begin(int32_t all) { return i_set1(-128 * all); }
@@ -647,7 +651,7 @@ static inline i_wide wide_dot(i_wide acc, const uint8_t *bytes, const int32_t *w
 }
 static inline i16x32 wide_sum(i_wide acc) { return acc; }
 #else
-/* Of the lower and of the upper digits to base 256, both signed. */
+/* The 16-bit integers are split into two signed digits of base 256, which have a sum each. */
 typedef struct { i16x32 low, high; } i_wide;
 static inline void wide_words(const int16_t *four, int32_t *words)
 {
@@ -661,7 +665,8 @@ static inline void wide_words(const int16_t *four, int32_t *words)
     memcpy(words + 1, high, sizeof high);
 }
 #ifdef PP_VEC_NEON
-/* Signed, and so not too large: -127 at least, so that two products with -128 fit 16 bits. */
+/* k16 holds signed bytes here, so there is no offset. The digits are at least -127: two products with -128 fit 16
+ * bits. */
 enum { WIDE_OFFSET = 0 };
 static inline k16 wide_load(const uint8_t *bytes)
 {

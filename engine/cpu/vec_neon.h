@@ -1,4 +1,4 @@
-/* vec_neon.h - the NEON spelling of vec.h: four registers. Included by vec.h alone. */
+/* vec_neon.h - the NEON version of vec.h, with four registers per vector. Included only by vec.h. */
 #ifndef PP_CPU_VEC_NEON_H
 #define PP_CPU_VEC_NEON_H
 
@@ -18,7 +18,7 @@ static inline v16 v_sub(v16 a, v16 b) { EACH_PART a.r[j] = vsubq_f32(a.r[j], b.r
 static inline v16 v_mul(v16 a, v16 b) { EACH_PART a.r[j] = vmulq_f32(a.r[j], b.r[j]); return a; }
 static inline v16 v_div(v16 a, v16 b) { EACH_PART a.r[j] = vdivq_f32(a.r[j], b.r[j]); return a; }
 static inline v16 v_fma(v16 a, v16 b, v16 c) { EACH_PART c.r[j] = vfmaq_f32(c.r[j], a.r[j], b.r[j]); return c; }
-/* fmax and fmin treat NaN otherwise than the definition. */
+/* Comparisons and selections, because vmaxq and vminq treat NaN differently from the definition. */
 static inline v16 v_max(v16 a, v16 b)
 {
     EACH_PART b.r[j] = vbslq_f32(vcgtq_f32(a.r[j], b.r[j]), a.r[j], b.r[j]);
@@ -68,8 +68,8 @@ static inline v16 v_keep(v16 a, int from, int to, float fill)
 }
 static inline i16x32 i_set1(int32_t x) { i16x32 a; EACH_PART a.r[j] = vdupq_n_s32(x); return a; }
 
-/* 64 bytes as dot products want them, or 16 lanes' first values and then their second ones as 16 bits. What dot
- * products read is signed: if `shifted`, 128 too small. */
+/* Either 64 bytes for dot products, which are signed (128 was subtracted if `shifted`); or the first values of 16 lanes
+ * and then their second values, as 16 bits. */
 typedef struct { int8x16_t r[4]; bool shifted; } k16;
 enum { DOT_STEPS = 8 }; /* four bytes each */
 
@@ -95,20 +95,20 @@ static inline int32_t dot_query(const int8_t *q, int step)
     memcpy(&four, q + step * 4, 4);
     return four;
 }
-/* acc + sums of four products each */
+/* acc + the sum of four products per lane */
 static inline int32x4_t dot4(int32x4_t acc, int8x16_t a, int8x16_t b)
 {
 #if defined(__ARM_FEATURE_DOTPROD)
     return vdotq_s32(acc, a, b);
 #else
-    /* Two products of 128 * 127 fit 16 bits. */
+    /* The sum of two products, at most 2 * 128 * 127, fits 16 bits. */
     return vpadalq_s16(acc, vpaddq_s16(vmull_s8(vget_low_s8(a), vget_low_s8(b)), vmull_high_s8(a, b)));
 #endif
 }
 static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q)
 {
     int8x16_t x = vreinterpretq_s8_s32(vdupq_n_s32(q));
-    if (k.shifted) { /* 128 q = -128 (-q); q is never -128 */
+    if (k.shifted) { /* adds 128 q as -128 * -q; q is never -128 */
         int32x4_t shift = dot4(vdupq_n_s32(0), vdupq_n_s8(-128), vnegq_s8(x));
         EACH_PART acc.r[j] = vaddq_s32(acc.r[j], shift);
     }
@@ -116,7 +116,7 @@ static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q)
     return acc;
 }
 
-/* First and second values of the lanes, widened. */
+/* The first and second values of the lanes, widened to 16 bits. */
 static inline k16 pair_widen(int8x16_t first, int8x16_t second)
 {
     k16 v = {.shifted = false};
