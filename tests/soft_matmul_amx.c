@@ -4,7 +4,7 @@
 
 #include "tests/soft_amx.h"
 
-#define PP_AMX_ROWS_OPENED 5
+#define PP_AMX_ROWS_UNPACKED 5
 #define PP_AMX_ROWS_SPAN 24 /* blocks: several spans in most tests */
 #define pp_matmul_avx512 pp_matmul_avx512_soft
 #define pp_units_of_avx512 pp_units_of_tiles_soft

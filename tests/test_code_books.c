@@ -42,10 +42,10 @@ static uint8_t *random_group(uint32_t type, uint32_t *seed)
 
 static void assert_same_units(const struct ways *w, uint32_t type, const uint8_t *group)
 {
-    const size_t step = opened_bytes(unit_kind(type), 1, PP_GROUP_ROWS), n = step * N_BLOCKS;
+    const size_t step = unpacked_bytes(unit_kind(type), 1, PP_GROUP_ROWS), n = step * N_BLOCKS;
     uint8_t *a = aligned_bytes(n), *b = aligned_bytes(n);
-    w->gathers[type].open(group, N_COLS, 0, N_BLOCKS, 0, a, step);
-    w->loads[type].open(group, N_COLS, 0, N_BLOCKS, 0, b, step);
+    w->gathers[type].unpack(group, N_COLS, 0, N_BLOCKS, 0, a, step);
+    w->loads[type].unpack(group, N_COLS, 0, N_BLOCKS, 0, b, step);
     assert_memory_equal(a, b, n);
     pp_free(a);
     pp_free(b);

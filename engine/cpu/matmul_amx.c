@@ -25,8 +25,8 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-#ifndef PP_AMX_ROWS_OPENED /* tests have fewer */
-#define PP_AMX_ROWS_OPENED 24
+#ifndef PP_AMX_ROWS_UNPACKED /* tests have fewer */
+#define PP_AMX_ROWS_UNPACKED 24
 #endif
 
 enum {
@@ -61,7 +61,7 @@ INLINE void unpack_q8_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
     _mm512_store_ps(unit + UNIT_TILE, halves(group + 32 * b));
 }
 
-INLINE void open_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile)
+INLINE void unpack_tile_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile)
 {
     const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + UNIT_TILE / 2 * b;
     const __m512i low = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
@@ -76,11 +76,11 @@ INLINE void open_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *
 
 INLINE void unpack_q4_0(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
 {
-    open_q4_0(group, n_cols, b, unit);
+    unpack_tile_q4_0(group, n_cols, b, unit);
     _mm512_store_ps(unit + UNIT_TILE, halves(group + 32 * b));
 }
 
-INLINE void open_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile)
+INLINE void unpack_tile_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile)
 {
     (void)n_cols;
     const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + b / 8;
@@ -107,7 +107,7 @@ INLINE void scales_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, __m512 
 INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *unit)
 {
     __m512 scale[2];
-    open_q4_k(group, n_cols, b, unit);
+    unpack_tile_q4_k(group, n_cols, b, unit);
     scales_q4_k(group, n_cols, b, scale);
     _mm512_store_ps(unit + UNIT_TILE, scale[0]);
     _mm512_store_ps(unit + UNIT_TILE + PP_SLICE, scale[1]);
@@ -168,22 +168,22 @@ INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
 }
 
 /* The integer scales of the two halves, of 16 columns each, of a block that unpack_units.h has unpacked. */
-INLINE void opened_scales(const uint8_t *opened, __m512i *scale)
+INLINE void unpacked_scales(const uint8_t *unpacked, __m512i *scale)
 {
     UNROLL for (int half = 0; half < 2; half++)
         scale[half] =
-            in_both_halves(_mm512_cvtps_epi32(_mm512_load_ps(opened + UNIT_TILE + PP_SLICE * (1 + half))));
+            in_both_halves(_mm512_cvtps_epi32(_mm512_load_ps(unpacked + UNIT_TILE + PP_SLICE * (1 + half))));
 }
 
 /* Makes a unit of HALVED twins of two blocks that unpack_units.h has unpacked, `step` bytes apart. */
-INLINE void split_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
+INLINE void split_unpacked(const uint8_t *unpacked, size_t step, uint8_t *unit, __m512i offset)
 {
-    _mm512_store_ps(unit + 2 * TWIN_TILE, _mm512_load_ps(opened + UNIT_TILE));
+    _mm512_store_ps(unit + 2 * TWIN_TILE, _mm512_load_ps(unpacked + UNIT_TILE));
     UNROLL for (int twin = 0; twin < 2; twin++)
     {
-        const uint8_t *from = opened + step * (size_t)twin;
+        const uint8_t *from = unpacked + step * (size_t)twin;
         __m512i scale[2];
-        opened_scales(from, scale);
+        unpacked_scales(from, scale);
         UNROLL for (int v = 0; v < SLICES; v++)
             put_planes(unit, SLICES * twin + v, _mm512_sub_epi8(_mm512_load_si512(from + PP_SLICE * v), offset),
                        scale[v / 4]);
@@ -191,15 +191,15 @@ INLINE void split_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m5
 }
 
 /* Likewise of ODD twins: weights and scales are odd, so (product - 1) / 2 fits a byte. */
-INLINE void halve_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
+INLINE void halve_unpacked(const uint8_t *unpacked, size_t step, uint8_t *unit, __m512i offset)
 {
     const __m512i byte = _mm512_set1_epi16(255);
-    _mm512_store_ps(unit + TWIN_TILE, _mm512_load_ps(opened + UNIT_TILE));
+    _mm512_store_ps(unit + TWIN_TILE, _mm512_load_ps(unpacked + UNIT_TILE));
     UNROLL for (int twin = 0; twin < 2; twin++)
     {
-        const uint8_t *from = opened + step * (size_t)twin;
+        const uint8_t *from = unpacked + step * (size_t)twin;
         __m512i scale[2];
-        opened_scales(from, scale);
+        unpacked_scales(from, scale);
         UNROLL for (int v = 0; v < SLICES; v++)
         {
             const __m512i w = _mm512_sub_epi8(_mm512_load_si512(from + PP_SLICE * v), offset);
@@ -267,8 +267,8 @@ INLINE void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
         few_rows(w, row0, row1, &last, rest, y + tiled * y_stride, y_stride, scratch);
     }
     if (tiled > 0)
-        opened_tiles(w, row0, row1, x, tiled, y, y_stride, scratch, type.unpack,
-                     type.rows.has_min ? WITH_MIN : PLAIN);
+        unpacked_tiles(w, row0, row1, x, tiled, y, y_stride, scratch, type.unpack,
+                       type.rows.has_min ? WITH_MIN : PLAIN);
 }
 
 static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
@@ -281,14 +281,14 @@ static void matmul_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1, c
 static void matmul_q4_0(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{open_q4_0, scales_plain, false, 288}, unpack_q4_0, 48};
+    const struct amx_type type = {{unpack_tile_q4_0, scales_plain, false, 288}, unpack_q4_0, 48};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
 static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    const struct amx_type type = {{open_q4_k, scales_q4_k, true, 296}, unpack_q4_k, 31};
+    const struct amx_type type = {{unpack_tile_q4_k, scales_q4_k, true, 296}, unpack_q4_k, 31};
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
@@ -296,18 +296,18 @@ static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
  * Emerald Rapids with AVX-512 and with tiles, at 24 and 31 rows, of Q6_K 50 and 48, 50 and 40; of Q5_K 48 and 47,
  * 44 and 37; at 16 rows of Q3_K 57 and 37, of IQ1_M 64 and 57. (16 rows, which fill a tile, are faster with most types,
  * but 20 are not.) */
-static int64_t rows_opened(enum kind kind)
+static int64_t rows_unpacked(enum kind kind)
 {
-    return kind == FOLDED || kind == ODD ? PP_AMX_ROWS_OPENED - 8 : PP_AMX_ROWS_OPENED;
+    return kind == FOLDED || kind == ODD ? PP_AMX_ROWS_UNPACKED - 8 : PP_AMX_ROWS_UNPACKED;
 }
 
 static void matmul_q6_k(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                         float *y, int64_t y_stride, void *scratch)
 {
-    if (m < rows_opened(HALVED))
+    if (m < rows_unpacked(HALVED))
         few_rows(w, row0, row1, x, m, y, y_stride, scratch);
     else
-        opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, HALVED);
+        unpacked_tiles(w, row0, row1, x, m, y, y_stride, scratch, unpack_q6_k, HALVED);
 }
 
 /* The types with heads and bodies. */
@@ -315,20 +315,20 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
                           float *y, int64_t y_stride, void *scratch)
 {
     const enum kind kind = unit_kind(w->type);
-    if (m < rows_opened(kind))
+    if (m < rows_unpacked(kind))
         few_rows(w, row0, row1, x, m, y, y_stride, scratch);
     else if (w->type == PP_TYPE_IQ1_M)
-        opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, ODD);
+        unpacked_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, ODD);
     else if (kind == HALVED)
-        opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, HALVED);
+        unpacked_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, HALVED);
     else if (kind == WITH_MIN)
-        opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, WITH_MIN);
+        unpacked_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, WITH_MIN);
     else if (kind == TWO_MINS)
-        opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, TWO_MINS);
+        unpacked_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, TWO_MINS);
     else if (kind == FOLDED)
-        opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, FOLDED);
+        unpacked_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, FOLDED);
     else
-        opened_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, PLAIN);
+        unpacked_tiles(w, row0, row1, x, m, y, y_stride, scratch, NULL, PLAIN);
 }
 
 static void quantize(const float *x, int64_t n, bool twins, int8_t *q, float *d, int32_t *sum)

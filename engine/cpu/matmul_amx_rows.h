@@ -18,7 +18,7 @@ enum { QUAD = 4, ROWS_SPAN = PP_AMX_ROWS_SPAN /* blocks whose activations are pr
  *   acc = fma(s0 * dx, isum, acc)
  *   with has_min: acc = fma(-s1, dx * sum, acc) */
 struct rows_type {
-    void (*open)(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile);
+    void (*unpack)(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t *tile);
     void (*scales)(const uint8_t *group, int64_t n_cols, int64_t b, __m512 *scale);
     bool has_min;
     size_t pace; /* bytes of a block, scales included */
@@ -76,7 +76,7 @@ INLINE void make_rows_ready(const struct rows_job *job, const struct rows_type t
             k->d[at] = i < job->m ? x->d[from] : 0;
             if (type.has_min)
                 k->extra.dsum[at] = i < job->m ? x->d[from] * (float)x->sum[from] : 0;
-            else if (!type.open)
+            else if (!type.unpack)
                 k->extra.bias[at] = i < job->m ? -128 * x->sum[from] : 0;
         }
 }
@@ -120,7 +120,7 @@ INLINE void scale_block(const struct rows_work *k, int32_t (*sums)[PP_GROUP_ROWS
     UNROLL for (int i = 0; i < M; i++)
     {
         __m512i isum = _mm512_load_si512(sums[i]);
-        if (!type.open)
+        if (!type.unpack)
             isum = _mm512_add_epi32(isum, _mm512_set1_epi32(k->extra.bias[at * M + i]));
         acc[i] = _mm512_fmadd_ps(_mm512_mul_ps(scale[0], _mm512_set1_ps(d[i])), _mm512_cvtepi32_ps(isum), acc[i]);
         if (type.has_min)
@@ -167,7 +167,7 @@ INLINE struct product product_at(const struct rows_job *job, const struct place 
                                  const int j, const struct rows_type type)
 {
     const uint8_t *packed = at->group + pp_pack_scale_bytes(job->w->n_cols);
-    return (struct product){job->x->q + 32 * (at->b + j), type.open ? tiles[j] : packed + UNIT_TILE * (at->b + j)};
+    return (struct product){job->x->q + 32 * (at->b + j), type.unpack ? tiles[j] : packed + UNIT_TILE * (at->b + j)};
 }
 
 /* At the beginning and at the end one or two of the three have no quad: they process some other, to no effect. */
@@ -178,29 +178,29 @@ INLINE void stream_rows(const struct rows_job *job, const struct rows_type type,
     const int64_t n_groups = (job->row1 - job->row0 + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS;
     const int64_t n_quads = n_groups * ((job->b1 - job->b0) / QUAD);
     const size_t group_bytes = pp_pack_group_bytes(job->w->type, n_cols);
-    struct place opened = {pp_pack_group(job->w, job->row0), job->row0, job->b0}, met = opened, scaled = opened;
+    struct place unpacked = {pp_pack_group(job->w, job->row0), job->row0, job->b0}, met = unpacked, scaled = unpacked;
     __m512 acc[TILE_ROWS];
     UNROLL for (int i = 0; i < M; i++)
         acc[i] = _mm512_setzero_ps();
     for (int64_t t = 0; t < n_quads + 2; t++) {
         int32_t(*sums)[TILE_ROWS][PP_GROUP_ROWS] = k->sums[t % 2];
         int32_t(*sums_met)[TILE_ROWS][PP_GROUP_ROWS] = k->sums[(t + 1) % 2];
-        stream_ahead(opened.group + type.pace * (size_t)opened.b, type.pace * QUAD, pp_stream_way);
+        stream_ahead(unpacked.group + type.pace * (size_t)unpacked.b, type.pace * QUAD, pp_stream_way);
         UNROLL for (int j = 0; j < QUAD; j++)
         {
             __m512 scale[MAX_SCALES];
-            if (type.open)
-                type.open(opened.group, n_cols, opened.b + j, k->tiles[t % 2][j]);
+            if (type.unpack)
+                type.unpack(unpacked.group, n_cols, unpacked.b + j, k->tiles[t % 2][j]);
             finish_stores();
             step(j % 2,
                  j + 1 < QUAD ? product_at(job, &met, k->tiles[(t + 1) % 2], j + 1, type)
-                              : product_at(job, &opened, k->tiles[t % 2], 0, type),
-                 job->x->q_stride, j > 0 ? sums_met[j - 1] : sums[QUAD - 1], type.open);
+                              : product_at(job, &unpacked, k->tiles[t % 2], 0, type),
+                 job->x->q_stride, j > 0 ? sums_met[j - 1] : sums[QUAD - 1], type.unpack);
             type.scales(scaled.group, n_cols, scaled.b + j, scale);
             scale_block(k, sums[j], scaled.b + j - job->b0, scale, acc, type, M);
         }
         if (t + 1 < n_quads)
-            next_quad(job, &opened, group_bytes);
+            next_quad(job, &unpacked, group_bytes);
         if (t >= 1 && t < n_quads)
             next_quad(job, &met, group_bytes);
         int64_t row = scaled.row;

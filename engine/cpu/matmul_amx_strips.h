@@ -418,41 +418,41 @@ INLINE void unpack_chunk(const struct chunk *c, uint8_t *units, unpack_fn *unpac
 
 /* A unit of twins from two of unpack_units.h: TWO_MINS and FOLDED have what the first one's scales are behind its
  * slices, and the second one's minima. */
-INLINE void join_twins(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset, const enum kind kind)
+INLINE void join_twins(const uint8_t *unpacked, size_t step, uint8_t *unit, __m512i offset, const enum kind kind)
 {
     const size_t scales = plane_bytes(kind);
     UNROLL for (int v = 0; v < 2 * SLICES; v++)
     {
-        const __m512i slice = _mm512_load_si512(opened + step * (size_t)(v / SLICES) + PP_SLICE * (v % SLICES));
+        const __m512i slice = _mm512_load_si512(unpacked + step * (size_t)(v / SLICES) + PP_SLICE * (v % SLICES));
         _mm512_store_si512(unit + PP_SLICE * v, _mm512_sub_epi8(slice, offset));
     }
     UNROLL for (int k = 0; k < n_unit_scales(kind); k++)
     {
         const size_t from = k < 3 ? (size_t)k : step / PP_SLICE + (size_t)k - 2;
-        _mm512_store_ps(unit + scales + PP_SLICE * k, _mm512_load_ps(opened + UNIT_TILE + PP_SLICE * from));
+        _mm512_store_ps(unit + scales + PP_SLICE * k, _mm512_load_ps(unpacked + UNIT_TILE + PP_SLICE * from));
     }
 }
 
-/* The same of a type with heads and bodies: its bytes are opened as unsigned ones, and twins elsewhere, which take
+/* The same of a type with heads and bodies: its bytes are unpacked as unsigned ones, and twins elsewhere, which take
  * other room. */
-INLINE void open_strip(const struct chunk *c, uint8_t *strip, int64_t b, int g, uint8_t *elsewhere,
-                       const enum kind kind)
+INLINE void unpack_blocks_strip(const struct chunk *c, uint8_t *strip, int64_t b, int g, uint8_t *elsewhere,
+                                const enum kind kind)
 {
-    pp_open_fn *const open = pp_units_of_avx512(c->w->type)->open;
+    pp_unpack_fn *const unpack = pp_units_of_avx512(c->w->type)->unpack;
     const __m512i offset = _mm512_set1_epi8((char)unit_offset(c->w->type));
     const int n = strip_units(c, b, kind);
     const uint8_t *group = pp_pack_group(c->w, c->row0 + PP_GROUP_ROWS * g);
-    const size_t step = opened_bytes(kind == ODD ? HALVED : kind, 1, PP_GROUP_ROWS);
+    const size_t step = unpacked_bytes(kind == ODD ? HALVED : kind, 1, PP_GROUP_ROWS);
     if (!is_twins(kind))
-        open(group, c->w->n_cols, b, n, 0, unit_at(strip, n, g, 0, kind), couple_bytes(kind));
+        unpack(group, c->w->n_cols, b, n, 0, unit_at(strip, n, g, 0, kind), couple_bytes(kind));
     for (int u = 0; u < n; u++) {
         uint8_t *unit = unit_at(strip, n, g, u, kind);
         if (is_twins(kind))
-            open(group, c->w->n_cols, b + 2 * u, 2, 0, elsewhere, step);
+            unpack(group, c->w->n_cols, b + 2 * u, 2, 0, elsewhere, step);
         if (kind == HALVED)
-            split_opened(elsewhere, step, unit, offset);
+            split_unpacked(elsewhere, step, unit, offset);
         else if (kind == ODD)
-            halve_opened(elsewhere, step, unit, offset);
+            halve_unpacked(elsewhere, step, unit, offset);
         else if (is_twins(kind))
             join_twins(elsewhere, step, unit, offset, kind);
         UNROLL for (int v = 0; kind == PLAIN && v < SLICES; v++)
@@ -463,12 +463,12 @@ INLINE void open_strip(const struct chunk *c, uint8_t *strip, int64_t b, int g, 
     }
 }
 
-INLINE void open_chunk(const struct chunk *c, struct work *k, const enum kind kind)
+INLINE void unpack_blocks_chunk(const struct chunk *c, struct work *k, const enum kind kind)
 {
     uint8_t *strip = k->units;
     for (int64_t b = c->b0; b < c->b1; b += STRIP) {
         for (int g = 0; g < c->n_groups; g++)
-            open_strip(c, strip, b, g, (uint8_t *)k->sums, kind);
+            unpack_blocks_strip(c, strip, b, g, (uint8_t *)k->sums, kind);
         clear_absent(c, strip, strip_units(c, b, kind), kind);
         strip += couple_bytes(kind) * (size_t)(n_couples(c, kind) * strip_units(c, b, kind));
     }
@@ -525,9 +525,9 @@ INLINE void run_rows(struct work *k, const struct chunk *c, const struct pp_acts
     store_accumulators(k, c, live, y + i * y_stride, y_stride);
 }
 
-/* All rows of x, the weights opened chunk by chunk. unpack: NULL for a type with heads and bodies. */
-INLINE void opened_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                         float *y, int64_t y_stride, struct work *k, unpack_fn *unpack, const enum kind kind)
+/* All rows of x, the weights unpacked chunk by chunk. unpack: NULL for a type with heads and bodies. */
+INLINE void unpacked_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                           float *y, int64_t y_stride, struct work *k, unpack_fn *unpack, const enum kind kind)
 {
     const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
     shape_strip_tiles(kind);
@@ -543,7 +543,7 @@ INLINE void opened_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
             if (unpack)
                 unpack_chunk(&c, k->units, unpack, kind);
             else
-                open_chunk(&c, k, kind);
+                unpack_blocks_chunk(&c, k, kind);
             for (int64_t i = 0; i < m; i += ACT_ROWS)
                 run_rows(k, &c, x, i, m - i < ACT_ROWS ? m - i : ACT_ROWS, y, y_stride, kind);
         }

@@ -49,12 +49,12 @@ INLINE void beside_slices(const uint32_t type, const struct block *w, const int 
         ivec loaded = i_load(line);
         if (near)
             STREAM_NEAR(loaded, line, ahead);
-        isum[0] = i_dot4(isum[0], open_slice(type, w, v, 0, false), i_set4(q + 4 * v));
+        isum[0] = i_dot4(isum[0], unpack_slice(type, w, v, 0, false), i_set4(q + 4 * v));
         if (has_two_digits(type))
             isum[1] = i_dot4(isum[1], i_and(loaded, i_set1((int32_t)0xf0f0f0f0)),
                              i_set4(q + (type == PP_TYPE_Q4_K ? 32 : 16) + 4 * v));
         else if (type == PP_TYPE_Q6_K)
-            isum[1] = i_dot4(isum[1], open_slice(type, w, 4 + v, 0, false), i_set4(q + 16 + 4 * v));
+            isum[1] = i_dot4(isum[1], unpack_slice(type, w, 4 + v, 0, false), i_set4(q + 16 + 4 * v));
     }
 }
 
@@ -142,7 +142,7 @@ INLINE void multiply_beside(const uint32_t type, const struct beside *groups, co
         struct block w = beside_block(type, groups, g, at->b);
         if (GROUPS > 1)
             ask_for_scales(type, &w, at->b, at->left, ahead, next_scales);
-        open_scales(type, &w, 0, scale);
+        unpack_scales(type, &w, 0, scale);
         const fvec whole = is_halved(kind) ? first_half(isum[g][0], scale) : f_zero();
         const fvec sum = block_sum(kind, isum[g][is_halved(kind)], whole, scale);
         if (is_twins(kind) && !second)
@@ -151,7 +151,7 @@ INLINE void multiply_beside(const uint32_t type, const struct beside *groups, co
             acc[g] = add_block(kind, acc[g], is_twins(kind) ? f_add(twin[g], sum) : sum, scale, NULL, at->s, at->in);
         if (type == PP_TYPE_Q4_K) {
             w.in++;
-            open_scales(type, &w, 0, scale);
+            unpack_scales(type, &w, 0, scale);
             acc[g] = add_block(kind, acc[g], i_to_f(isum[g][1]), scale, NULL, at->s, at->in + 1);
         }
     }

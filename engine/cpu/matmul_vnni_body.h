@@ -2,10 +2,10 @@
  * of LANES weight rows: 16 in 512 bits (matmul_avx512.c), 8 in 256 bits (matmul_avxvnni.c). See pack.h for the layouts
  * and matmul.h for the arithmetic. Private to engine/cpu.
  *
- * "Opening" weights is unpacking them to unsigned bytes and float scales. A weight type belongs to a kind, which says
- * how integer sums are scaled (unpack_units.h). Four types are opened by two small functions, open_slice() and
- * open_scales(). Up to STREAM_ACTS activation rows are multiplied while the weights stream from memory, opened in
- * registers once for all rows. With more rows a unit (a panel of weight rows) is opened into the thread's scratch,
+ * Weights are unpacked to unsigned bytes and float scales. A weight type belongs to a kind, which says
+ * how integer sums are scaled (unpack_units.h). Four types are unpacked by two small functions, unpack_slice() and
+ * unpack_scales(). Up to STREAM_ACTS activation rows are multiplied while the weights stream from memory, unpacked in
+ * registers once for all rows. With more rows a unit (a panel of weight rows) is unpacked into the thread's scratch,
  * CHUNK blocks at a time, small enough to stay in the L1 cache while all activation rows are multiplied by it; that
  * inner loop no longer depends on the type. Both keep the integer sums in registers. Types with heads and bodies
  * (pack.h) work the same way with the routines of unpack_units.h, but few_rows() says up to how many rows they stream.
@@ -38,9 +38,9 @@ enum {
     TILE_ACTS = 6,                 /* most activation rows of a register tile */
     PAIR = 2,                      /* its vectors of weight rows: 12 integer and 12 float accumulators */
     FETCH_AT_ONCE = 256,           /* bytes of weights that may be prefetched in one burst */
-    SUMS_AFTER = 4,                /* at this block of a tile, the next tile's sums in y are prefetched */
-    SLAB = 512,                    /* most activation rows that are multiplied by a unit each time it is unpacked */
-    SPAN = 64 * CHUNK,             /* blocks for which all struct side are made before the weights are streamed */
+    SUMS_AFTER = 4,                /* the block of a tile at which the next tile's sums are prefetched */
+    SLAB = 512,                    /* activation rows for which weights are unpacked once */
+    SPAN = 64 * CHUNK,             /* blocks of streaming weights whose struct side are made at once */
 };
 
 /* --- weight types ------------------------------------------------------------------------------------------------- */
@@ -72,9 +72,8 @@ INLINE struct block block_at(const uint32_t type, const uint8_t *group, int64_t 
     return (struct block){slices + (type == PP_TYPE_Q8_0 ? 8 : 4) * PP_SLICE * b, group + 32 * b, 0};
 }
 
-/* Unpacks slice v, columns 4 v to 4 v + 3, of LANES rows to unsigned bytes. odd: the block's index is odd (Q4_K keeps
- * two neighbouring blocks in the nibbles of the same bytes). */
-INLINE ivec open_slice(const uint32_t type, const struct block *p, const int v, const int part, const bool odd)
+/* The weights of columns 4 v to 4 v + 3 of LANES rows, as unsigned bytes. odd: whether the block's number is. */
+INLINE ivec unpack_slice(const uint32_t type, const struct block *p, const int v, const int part, const bool odd)
 {
     const uint8_t *bytes = p->bytes + SLICE_BYTES * part;
     const ivec low = i_set1(0x0f0f0f0f);
@@ -94,8 +93,7 @@ INLINE ivec open_slice(const uint32_t type, const struct block *p, const int v, 
     return i_pick(v % 2 ? i_up32(two, 2) : two, i_set1(0x0c0c0c0c), i_and(four, i_set1((int32_t)0xf0f0f0f0)));
 }
 
-/* Unpacks a block's scales for LANES rows, in the order that its kind has (open_units.h). */
-INLINE void open_scales(const uint32_t type, const struct block *p, const int part, fvec *scale)
+INLINE void unpack_scales(const uint32_t type, const struct block *p, const int part, fvec *scale)
 {
     const int r = LANES * part;
     if (type == PP_TYPE_Q4_K) {
@@ -119,7 +117,7 @@ INLINE int blocks_together(const uint32_t type)
     return type == PP_TYPE_Q4_K || type == PP_TYPE_Q6_K ? 2 : 1;
 }
 
-/* The slice to unpack k-th. In Q4_0 slices v and v + 4 share a load, so they follow each other. */
+/* The slice to unpack k-th, so that those that share a load are unpacked one after the other. */
 INLINE int slice_order(const uint32_t type, const int k)
 {
     return type == PP_TYPE_Q4_0 ? k % 2 * 4 + k / 2 : k;
@@ -303,7 +301,7 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
                 const int v = slice_order(type, k);
                 ivec slice[PARTS];
                 UNROLL for (int p = 0; p < TOGETHER; p++)
-                    slice[p] = open_slice(type, w, v, part + p, odd);
+                    slice[p] = unpack_slice(type, w, v, part + p, odd);
                 if (near && part == 0 && v < lines)
                     STREAM_NEAR(slice[0], w->bytes + PP_SLICE * v, PP_NEAR_AHEAD);
                 UNROLL for (int i = 0; i < M; i++)
@@ -316,7 +314,7 @@ INLINE void stream_block(const uint32_t type, const struct block *w, const bool 
             UNROLL for (int p = 0; p < TOGETHER; p++)
             {
                 if (half == 0)
-                    open_scales(type, w, part + p, scale[p]);
+                    unpack_scales(type, w, part + p, scale[p]);
                 UNROLL for (int i = 0; i < M; i++)
                     if (half < HALVES - 1)
                         whole[p][i] = first_half(isum[p][i], scale[p]);
@@ -432,31 +430,33 @@ INLINE void stream(const uint32_t type, const struct pp_matrix *w, int64_t row0,
 
 /* --- many activation rows: unpacked weights ----------------------------------------------------------------------- */
 
-/* Unpacks blocks b0 to b0 + n - 1 of the unit of `vectors` vectors whose first row is `row`. */
-INLINE void open_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t b0, int64_t n, uint8_t *to,
-                      const int vectors)
+/* Unpacks n blocks from b0 on of the unit at `row`, of `vectors` vectors. */
+INLINE void unpack_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t b0, int64_t n, uint8_t *to,
+                        const int vectors)
 {
-    for (int64_t b = 0; b < n; b++, to += opened_bytes(kind_of(type), vectors, LANES))
+    for (int64_t b = 0; b < n; b++, to += unpacked_bytes(kind_of(type), vectors, LANES))
         UNROLL for (int p = 0; p < vectors; p++)
         {
             fvec scale[MAX_SCALES];
             struct block from = block_at(type, pp_pack_group(w, row + LANES * p), w->n_cols, b0 + b);
-            open_scales(type, &from, p % PARTS, scale);
+            unpack_scales(type, &from, p % PARTS, scale);
             UNROLL for (int k = 0; k < n_scales(kind_of(type)); k++)
-                f_store((float *)(void *)(to + at_opened(kind_of(type), SLICES + k, p, LANES)), scale[k]);
+                f_store((float *)(void *)(to + at_unpacked(kind_of(type), SLICES + k, p, LANES)), scale[k]);
             if (b % 2) {
                 UNROLL for (int v = 0; v < SLICES; v++)
-                    i_store(to + at_opened(kind_of(type), v, p, LANES), open_slice(type, &from, v, p % PARTS, true));
+                    i_store(to + at_unpacked(kind_of(type), v, p, LANES),
+                            unpack_slice(type, &from, v, p % PARTS, true));
             } else {
                 UNROLL for (int v = 0; v < SLICES; v++)
-                    i_store(to + at_opened(kind_of(type), v, p, LANES), open_slice(type, &from, v, p % PARTS, false));
+                    i_store(to + at_unpacked(kind_of(type), v, p, LANES),
+                            unpack_slice(type, &from, v, p % PARTS, false));
             }
         }
 }
 
 /* An unpacked unit, and the activation rows to multiply by it. */
 struct tile_job {
-    const uint8_t *opened;
+    const uint8_t *unpacked;
     int64_t n_blocks;
     bool first;             /* sums start at 0; else they continue those in y */
     const struct side *side; /* [m] */
@@ -464,8 +464,8 @@ struct tile_job {
     int64_t q_stride, m;
     float *y;               /* [m, y_stride], from the unit's first row on */
     int64_t y_stride;
-    int live[PAIR];         /* lanes of each vector that hold rows before row1 */
-    const uint8_t *next[PAIR]; /* packed weights of the next unit: next_bytes of each are prefetched meanwhile */
+    int live[PAIR];         /* lanes of each vector that are rows */
+    const uint8_t *next[PAIR]; /* weights to be unpacked next: next_bytes of each are prefetched meanwhile */
     size_t next_bytes;
 };
 
@@ -477,7 +477,7 @@ INLINE void tile_slices(const enum kind kind, const uint8_t *w, const int8_t *co
     {
         ivec slice[PAIR];
         UNROLL for (int p = 0; p < vectors; p++)
-            slice[p] = i_load(w + at_opened(kind, k, p, LANES));
+            slice[p] = i_load(w + at_unpacked(kind, k, p, LANES));
         UNROLL for (int i = 0; i < M; i++)
         {
             ivec four = i_set4(q[i] + at + 4 * k);
@@ -503,7 +503,7 @@ INLINE void halved_block(const enum kind kind, const uint8_t *w, const struct si
         {
             if (half == 0)
                 UNROLL for (int k = 0; k < n_scales(kind); k++)
-                    scale[p][k] = f_load((const float *)(const void *)(w + at_opened(kind, SLICES + k, p, LANES)));
+                    scale[p][k] = f_load((const float *)(const void *)(w + at_unpacked(kind, SLICES + k, p, LANES)));
             UNROLL for (int i = 0; i < M; i++)
                 if (half == 0)
                     whole[p][i] = first_half(isum[p][i], scale[p]);
@@ -526,7 +526,7 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
                          size_t fetch_step, const int vectors, const int M)
 {
     const int TOGETHER = blocks_of(kind);
-    const uint8_t *w = job->opened;
+    const uint8_t *w = job->unpacked;
     const struct side *s = job->side + i0;
     const int8_t *q[TILE_ACTS];
     float *y = job->y + i0 * job->y_stride;
@@ -541,7 +541,7 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
         UNROLL for (int p = 0; p < vectors; p++)
             acc[p][i] = job->first ? f_zero() : f_load_some(y + i * job->y_stride + LANES * p, job->live[p]);
     }
-    for (int b = 0; b < job->n_blocks; b += TOGETHER, w += opened_bytes(kind, vectors, LANES)) {
+    for (int b = 0; b < job->n_blocks; b += TOGETHER, w += unpacked_bytes(kind, vectors, LANES)) {
         ivec isum[PAIR][TILE_ACTS];
         fvec scale[PAIR][MAX_SCALES], before[PAIR][MAX_SCALES], sum[PAIR][TILE_ACTS];
         UNROLL for (int i = 0; i < M; i++)
@@ -558,7 +558,7 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
                 UNROLL for (int i = 0; i < M; i++)
                     fetch((const uint8_t *)(y + (M + i) * job->y_stride), (size_t)vectors * sizeof(fvec));
             if (t) {
-                w += opened_bytes(kind, vectors, LANES);
+                w += unpacked_bytes(kind, vectors, LANES);
                 UNROLL for (int p = 0; p < vectors; p++)
                     UNROLL for (int k = 0; k < n_scales(kind); k++)
                         before[p][k] = scale[p][k];
@@ -569,7 +569,7 @@ INLINE void tile_product(const enum kind kind, const struct tile_job *job, int64
                 tile_slices(kind, w, q, 32 * (b + t), 0, SLICES, isum, vectors, M);
             UNROLL for (int p = 0; p < vectors; p++)
                 UNROLL for (int k = 0; k < n_scales(kind); k++)
-                    scale[p][k] = f_load((const float *)(const void *)(w + at_opened(kind, SLICES + k, p, LANES)));
+                    scale[p][k] = f_load((const float *)(const void *)(w + at_unpacked(kind, SLICES + k, p, LANES)));
         }
         UNROLL for (int p = 0; p < vectors; p++)
             UNROLL for (int i = 0; i < M; i++)
@@ -659,9 +659,9 @@ INLINE void run_job(const enum kind kind, const struct tile_job *job, const int 
 /* A thread's scratch. */
 struct tile_memory {
     struct side side[SLAB];
-    uint8_t opened[CHUNK * (SLICES + MAX_SCALES) * PAIR * SLICE_BYTES] __attribute__((aligned(64)));
+    uint8_t unpacked[CHUNK * (SLICES + MAX_SCALES) * PAIR * SLICE_BYTES] __attribute__((aligned(64)));
 };
-_Static_assert(sizeof(struct tile_memory) <= PP_MATMUL_SCRATCH, "sides of a slab and an opened unit");
+_Static_assert(sizeof(struct tile_memory) <= PP_MATMUL_SCRATCH, "sides of a slab and an unpacked unit");
 
 /* Finds where the packed bytes of each of a unit's vectors begin, for n blocks from b on; returns their number. */
 INLINE size_t packed_chunk(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t b, int64_t n,
@@ -677,14 +677,14 @@ INLINE size_t packed_chunk(const uint32_t type, const struct pp_matrix *w, int64
     return block * (size_t)n;
 }
 
-/* Unpacks blocks b to b + n - 1 of the unit at `row` and multiplies activation rows i0 to i0 + m - 1 by it, prefetching
- * the next unit's weights. */
+/* Unpacks the unit at `row` in the n blocks from b on and multiplies the m activation rows from i0 on by it; the next
+ * unit's weights are prefetched. */
 INLINE void tile_unit(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t b, int64_t n,
                       const struct pp_acts *x, int64_t i0, int64_t m, float *y, int64_t y_stride,
                       struct tile_memory *memory, const int vectors)
 {
     struct tile_job job = {
-        .opened = memory->opened,
+        .unpacked = memory->unpacked,
         .n_blocks = n,
         .first = b == 0,
         .side = memory->side,
@@ -695,7 +695,7 @@ INLINE void tile_unit(const uint32_t type, const struct pp_matrix *w, int64_t ro
         .y_stride = y_stride,
         .live = {lanes_before(row, row1, 0), lanes_before(row, row1, LANES)},
     };
-    open_unit(type, w, row, b, n, memory->opened, vectors);
+    unpack_unit(type, w, row, b, n, memory->unpacked, vectors);
     job.next_bytes = packed_chunk(type, w, row + LANES * vectors, b, n, job.next);
     run_job(kind_of(type), &job, vectors);
 }
@@ -734,13 +734,14 @@ INLINE struct bodies bodies_at(const struct pp_matrix *w, int64_t row, int64_t b
     return (struct bodies){(const uint8_t *)((uintptr_t)pp_pack_group(w, row) + behind), bytes};
 }
 
-/* A job for blocks b to b + n - 1 of the unit at `row` and activation rows i0 to i0 + m - 1. */
-INLINE struct tile_job blocks_job(const uint8_t *opened, const struct side *side, int64_t row, int64_t row1, int64_t b,
-                                  int64_t n, const struct pp_acts *x, int64_t i0, int64_t m, float *y,
+
+/* A job over the n blocks from b on of the unit at `row` and the m activation rows from i0 on. */
+INLINE struct tile_job blocks_job(const uint8_t *unpacked, const struct side *side, int64_t row, int64_t row1,
+                                  int64_t b, int64_t n, const struct pp_acts *x, int64_t i0, int64_t m, float *y,
                                   int64_t y_stride)
 {
     return (struct tile_job){
-        .opened = opened,
+        .unpacked = unpacked,
         .n_blocks = n,
         .first = b == 0,
         .side = side,
@@ -758,7 +759,7 @@ INLINE void few_blocks(const enum kind kind, const struct pp_matrix *w, int64_t 
                        pp_few_fn *few)
 {
     const int64_t all = w->n_cols / 32;
-    const struct offsets less = same_offsets(opened_offset(w->type));
+    const struct offsets less = same_offsets(unpacked_offset(w->type));
     float acc[STREAM_ACTS][PP_GROUP_ROWS] __attribute__((aligned(64)));
     for (int64_t b = 0; b < all; b += SPAN) {
         const int64_t n = all - b < SPAN ? all - b : SPAN;
@@ -780,7 +781,7 @@ INLINE void few_blocks(const enum kind kind, const struct pp_matrix *w, int64_t 
 
 INLINE void many_blocks(const enum kind kind, const struct pp_matrix *w, int64_t row0, int64_t row1,
                         const struct pp_acts *x, int64_t m, float *y, int64_t y_stride, struct tile_memory *memory,
-                        pp_open_fn *open)
+                        pp_unpack_fn *unpack)
 {
     const int64_t all = w->n_cols / 32, n_slabs = (m + SLAB - 1) / SLAB;
     const struct offsets less = same_offsets(unit_offset(w->type));
@@ -793,12 +794,12 @@ INLINE void many_blocks(const enum kind kind, const struct pp_matrix *w, int64_t
             for (int64_t row = row0; row < row1; row += PAIR * LANES) {
                 const int vectors = row + (PAIR - 1) * LANES < row1 || PARTS == PAIR ? PAIR : 1;
                 struct tile_job job =
-                    blocks_job(memory->opened, memory->side, row, row1, b, n, x, i0, rows, y, y_stride);
+                    blocks_job(memory->unpacked, memory->side, row, row1, b, n, x, i0, rows, y, y_stride);
                 for (int p = 0; p < vectors; p++) {
                     const struct bodies next = bodies_at(w, row + LANES * (vectors + p), b);
-                    open(pp_pack_group(w, row + LANES * p), w->n_cols, b, n, p % PARTS,
-                         memory->opened + at_opened(kind, 0, p, LANES),
-                         opened_bytes(kind, vectors, LANES));
+                    unpack(pp_pack_group(w, row + LANES * p), w->n_cols, b, n, p % PARTS,
+                           memory->unpacked + at_unpacked(kind, 0, p, LANES),
+                           unpacked_bytes(kind, vectors, LANES));
                     job.next[p] = next.at;
                     job.next_bytes = next.bytes * (size_t)n;
                 }
@@ -808,10 +809,9 @@ INLINE void many_blocks(const enum kind kind, const struct pp_matrix *w, int64_t
     }
 }
 
-/* Up to how many activation rows these types stream; with more, unpacking a unit first is worth its cost. Measured with
- * 16 lanes: units are 1.0 to 1.5 times as fast at 8 rows, and mostly slower at 4. With 8 lanes the same holds at 4 and
- * 2 rows, except for IQ3: its code book is looked up for 4 columns at a time, which takes longer than the products of a
- * row, so units are faster from 2 rows on. */
+/* Up to how many activation rows these types stream; more repay unpacking a unit. Measured: at 8 rows units were 1.0 to
+ * 1.5 times as fast with 16 lanes, at 4 rows mostly slower; with 8 lanes that is so at 4 and 2. There a grid of IQ3 is
+ * looked up for 4 columns at a time, which takes longer than the products of a row. */
 INLINE int64_t few_rows(uint32_t type)
 {
     return LANES == 8 && (type == PP_TYPE_IQ3_S || type == PP_TYPE_IQ3_XXS) ? 1 : LANES / 4;
@@ -822,7 +822,7 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
 {
     const struct pp_unit_fns *fns = PP_UNITS_OF(w->type);
 #define FEW(kind) few_blocks(kind, w, row0, row1, x, m, y, y_stride, scratch, fns->few)
-#define MANY(kind) many_blocks(kind, w, row0, row1, x, m, y, y_stride, scratch, fns->open)
+#define MANY(kind) many_blocks(kind, w, row0, row1, x, m, y, y_stride, scratch, fns->unpack)
     if (m <= few_rows(w->type)) {
         switch (kind_of(w->type)) {
         case WITH_MIN:
@@ -861,23 +861,13 @@ static void matmul_blocks(const struct pp_matrix *w, int64_t row0, int64_t row1,
 
 /* --- the products ------------------------------------------------------------------------------------------------- */
 
-/* Whether m activation rows are streamed past the weights eight at a time instead of unpacking a unit for all of them:
- * the second eight find the weights of an item in cache, and on some processors tiles are no faster per row. Measured
- * with AVX-512 on two cores, "tiles" being units, "eights" this way:
- *
- *   rows                  9     16    24    48                     9     16    24    48
- *   Zen 4, ms per pass
- *     Q4_0 tiles          18.4  30.0  37.6  70.5       eights      14.1  22.4  34.6  67.3
- *     Q8_0 tiles          24.9  30.4  41.3  75.7       eights      20.5  26.0  35.8  69.6
- *   Emerald Rapids, ms per pass
- *     Q4_0 tiles          30.6  36.3  49.7  91.7       eights      35.3  40.1  62.2  118
- *
- *   rows                  9     12    16    24                     9     12    16    24
- *   Zen 5, billions of multiply-adds per second
- *     Q4_K tiles          236   288   314   397        eights      309   345   359   366
- *     Q4_0 tiles          276   334   325   430        eights      297   278   375   362
- *     Q6_K tiles          216   210   256   297        eights      242   247   269   286
- *     Q8_0 tiles          233   305   322   401        eights      199   280   282   329 */
+/* Whether m rows stream the weights once per eight rows instead of unpacking them for all: from the second eight on,
+ * the weights of an item are in cache, and on some processors tiles are no faster per row. Two cores of a Zen 4,
+ * AVX-512, 9, 16, 24 and 48 rows of Q4_0, ms a pass, with tiles 18.4, 30.0, 37.6 and 70.5, by eights 14.1, 22.4, 34.6
+ * and 67.3; of Q8_0 24.9, 30.4, 41.3 and 75.7, and 20.5, 26.0, 35.8 and 69.6. On an Emerald Rapids tiles take 30.6,
+ * 36.3, 49.7 and 91.7, eights 35.3, 40.1, 62.2 and 118. On a Zen 5, 9, 12, 16 and 24 rows, billions of multiply-adds a
+ * second, with tiles and by eights: Q4_K 236, 288, 314, 397 and 309, 345, 359, 366; Q4_0 276, 334, 325, 430 and 297,
+ * 278, 375, 362; Q6_K 216, 210, 256, 297 and 242, 247, 269, 286; Q8_0 233, 305, 322, 401 and 199, 280, 282, 329. */
 INLINE bool by_eights(const uint32_t type, int64_t m)
 {
     enum { MOST = 48, MOST_OF_ZEN_5 = 16 };

@@ -79,7 +79,7 @@ PP_UNITS int n_scales(const enum kind kind)
 }
 
 /* For types with heads and bodies: the offset that unpacking adds to make weights unsigned, for few rows... */
-PP_UNITS int opened_offset(uint32_t type)
+PP_UNITS int unpacked_offset(uint32_t type)
 {
     return pp_type_signs(type) ? 128 : pp_type_offset(type);
 }
@@ -87,7 +87,7 @@ PP_UNITS int opened_offset(uint32_t type)
 /* ... and in units. */
 PP_UNITS int unit_offset(uint32_t type)
 {
-    return type == PP_TYPE_Q3_K ? 128 : opened_offset(type);
+    return type == PP_TYPE_Q3_K ? 128 : unpacked_offset(type);
 }
 
 /* Adding an integer below 2^22 in magnitude to these bits gives the float 1.5 * 2^23 + that integer: a fused
@@ -105,20 +105,21 @@ struct side {
     };
 };
 
-PP_UNITS size_t opened_bytes(const enum kind kind, int vectors, int lanes)
+PP_UNITS size_t unpacked_bytes(const enum kind kind, int vectors, int lanes)
 {
     return (size_t)((SLICES + n_scales(kind)) * vectors * 4 * lanes);
 }
 
 /* Offset within an unpacked block of slice `what` of a vector, or of its scale what - SLICES. */
-PP_UNITS size_t at_opened(const enum kind kind, int what, int vector, int lanes)
+PP_UNITS size_t at_unpacked(const enum kind kind, int what, int vector, int lanes)
 {
     return (size_t)((vector * (SLICES + n_scales(kind)) + what) * 4 * lanes);
 }
 
 /* Unpacks n blocks from block b on of vector `part` of a group's rows. to: where the vector's slices begin in the
  * unit's first block, aligned to a vector; step: bytes from one block to the next. */
-typedef void pp_open_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int part, uint8_t *to, size_t step);
+typedef void pp_unpack_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t n, int part, uint8_t *to,
+                          size_t step);
 
 /* A few activation rows to multiply by streaming weights. */
 struct few_job {
@@ -134,7 +135,7 @@ typedef void pp_few_fn(const uint8_t *group, int64_t n_cols, int64_t b, int64_t 
 
 /* By type; NULL for types without heads and bodies. */
 struct pp_unit_fns {
-    pp_open_fn *open;
+    pp_unpack_fn *unpack;
     pp_few_fn *few;
 };
 extern const struct pp_unit_fns pp_units_avxvnni[PP_TYPE_LIMIT], pp_units_avx512[PP_TYPE_LIMIT];

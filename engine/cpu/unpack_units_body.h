@@ -21,7 +21,7 @@ UNPACK fvec as_floats(ivec v)
     return __builtin_convertvector(v, fvec);
 }
 
-/* Applies the signs of types with code books, and adds 128 (opened_offset()). The others' w is unsigned already. */
+/* Applies the signs of types with code books, and adds 128 (unpacked_offset()). The others' w is unsigned already. */
 UNPACK void make_unsigned(const uint32_t type, struct unpacked *o)
 {
     if (!pp_type_signs(type))
@@ -63,7 +63,7 @@ UNPACK void put_unpacked(const uint32_t type, struct unpacked *o, uint8_t *to)
     make_unsigned(type, o);
     fold_scales(type, o);
     UNPACK_UNROLL for (int v = 0; v < SLICES; v++)
-        memcpy(__builtin_assume_aligned(to + at_opened(kind, v, 0, ROWS), 4 * ROWS), o->w + v, sizeof *o->w);
+        memcpy(__builtin_assume_aligned(to + at_unpacked(kind, v, 0, ROWS), 4 * ROWS), o->w + v, sizeof *o->w);
     const fvec s0 = as_floats(o->sc[0]), s1 = as_floats(o->sc[1]);
     const fvec scale[MAX_SCALES] = {
         o->d,
@@ -72,7 +72,7 @@ UNPACK void put_unpacked(const uint32_t type, struct unpacked *o, uint8_t *to)
         s0 * -MAGIC,
     };
     UNPACK_UNROLL for (int k = 0; k < n_scales(kind); k++)
-        put_floats(to + at_opened(kind, SLICES + k, 0, ROWS), scale[k]);
+        put_floats(to + at_unpacked(kind, SLICES + k, 0, ROWS), scale[k]);
 }
 
 #define UNPACK_UNIT(TYPE, name)                                                                                        \
