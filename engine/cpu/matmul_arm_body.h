@@ -20,7 +20,7 @@
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-INLINE uint32_t most_bits(const float *x)
+INLINE uint32_t max_magnitude_bits(const float *x)
 {
     uint32x4_t max = vdupq_n_u32(0);
     UNROLL for (int k = 0; k < 8; k++)

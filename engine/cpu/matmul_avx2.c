@@ -40,7 +40,7 @@ INLINE int32_t sum_of_lanes(__m256i v)
     return _mm_cvtsi128_si32(s);
 }
 
-INLINE uint32_t most_bits(const float *x)
+INLINE uint32_t max_magnitude_bits(const float *x)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i max = _mm256_setzero_si256();
@@ -71,7 +71,7 @@ INLINE int32_t round_block(const float *x, float factor, int8_t *q)
 /* Which weights are prefetched: those further on (stream_ahead.h), or, in a matrix that is short and alone, the next
  * few lines. An adapter's A of 16 rows and 2,048 columns in Q8_0, in no cache, takes one thread of a Zen 3 2.6 us
  * without prefetching, 2.4 when prefetching 1 or 2 KiB ahead, and 2.7 or more with 4 KiB. */
-enum asks { ASKS_NOTHING, ASKS_STREAM, ASKS_NEAR };
+enum prefetch { PREFETCH_NOTHING, PREFETCH_STREAM, PREFETCH_NEAR };
 
 /* A tile function multiplies H halves of a group (8 rows each), the first being `half`, by the M activation rows of a
  * tile. It does so for tile_step() blocks, from b on, and adds the products to acc. H and M are constants after
@@ -84,7 +84,7 @@ INLINE __m256 signed_bytes(const int8_t *p)
 
 /* Prefetches the weights that come after those of block b, in a group that begins with 32 bytes of scales for each
  * block and then has `weights` bytes for each. */
-INLINE void ask_ahead(const uint8_t *group, size_t weights, int64_t n_cols, int64_t b, enum pp_stream_way how)
+INLINE void prefetch_ahead(const uint8_t *group, size_t weights, int64_t n_cols, int64_t b, enum pp_stream_way how)
 {
     enum { SCALES = 32 };
     stream_ahead_apart(group, SCALES, weights, (size_t)n_cols / 32, (size_t)b, how);
@@ -93,15 +93,15 @@ INLINE void ask_ahead(const uint8_t *group, size_t weights, int64_t n_cols, int6
 /* vpmaddubsw multiplies |w| <= 128 by the activations with the sign of w. The sum of two products, 2 * 128 * 127, just
  * fits 16 bits, so it is widened at once. */
 INLINE void tile_q8_0(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
-                      const enum asks asks, __m256 *acc, const int H, const int M)
+                      const enum prefetch prefetch, __m256 *acc, const int H, const int M)
 {
     const uint8_t *scales = group + 32 * (x->block0 + b);
     const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 8 * PP_SLICE * (x->block0 + b);
     const int8_t *q = x->q + 32 * M * b;
     __m256i isum[2 * MAX_ACTS];
-    if (asks == ASKS_STREAM)
-        ask_ahead(group, 8 * PP_SLICE, n_cols, x->block0 + b, x->how);
-    else if (asks == ASKS_NEAR)
+    if (prefetch == PREFETCH_STREAM)
+        prefetch_ahead(group, 8 * PP_SLICE, n_cols, x->block0 + b, x->how);
+    else if (prefetch == PREFETCH_NEAR)
         UNROLL for (size_t v = 0; v < 8; v++)
             fetch_line(w, PP_NEAR_AHEAD + PP_SLICE * v);
     UNROLL for (int k = 0; k < H * M; k++)
@@ -152,14 +152,14 @@ INLINE void add_q4_0(const uint8_t *w, const int8_t *q, __m256i *words, bool fir
 
 /* 8 sums of two products, at most 2 * 15 * 127 each, fit 16 bits: a whole block is summed before it is widened. */
 INLINE void tile_q4_0(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
-                      const enum asks asks, __m256 *acc, const int H, const int M)
+                      const enum prefetch prefetch, __m256 *acc, const int H, const int M)
 {
     const uint8_t *scales = group + 32 * (x->block0 + b);
     const uint8_t *w = group + pp_pack_scale_bytes(n_cols) + 4 * PP_SLICE * (x->block0 + b);
     const int8_t *q = x->q + 32 * M * b;
     __m256i words[2 * MAX_ACTS];
-    if (asks)
-        ask_ahead(group, 4 * PP_SLICE, n_cols, x->block0 + b, x->how);
+    if (prefetch)
+        prefetch_ahead(group, 4 * PP_SLICE, n_cols, x->block0 + b, x->how);
     UNROLL for (int v = 0; v < 4; v++)
     {
         /* With four rows, the sums of both halves fit the registers only if an activation is loaded once for both. */
@@ -215,12 +215,12 @@ INLINE void block_q4_k(const struct act_tile *x, int64_t b, const struct pp_q4_k
 }
 
 INLINE void tile_q4_k(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
-                      const enum asks asks, __m256 *acc, const int H, const int M)
+                      const enum prefetch prefetch, __m256 *acc, const int H, const int M)
 {
     (void)n_cols;
     enum { PACE = sizeof(struct pp_q4_k_pack) / 4 };
     const struct pp_q4_k_pack *p = (const struct pp_q4_k_pack *)group + (x->block0 + b) / 8;
-    if (asks)
+    if (prefetch)
         stream_ahead((const char *)p + PACE * (b / 2 % 4), PACE, x->how);
     block_q4_k(x, b, p, false, half, acc, H, M);
     block_q4_k(x, b + 1, p, true, half, acc, H, M);
@@ -279,12 +279,12 @@ INLINE void block_q6_k(const struct act_tile *x, int64_t b, const struct pp_q6_k
 
 /* Blocks b and b + 1 are twins: their sums are added before they are scaled. */
 INLINE void tile_q6_k(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
-                      const enum asks asks, __m256 *acc, const int H, const int M)
+                      const enum prefetch prefetch, __m256 *acc, const int H, const int M)
 {
     (void)n_cols;
     enum { PACE = sizeof(struct pp_q6_k_pack) / 4 };
     const struct pp_q6_k_pack *p = (const struct pp_q6_k_pack *)group + (x->block0 + b) / 8;
-    if (asks)
+    if (prefetch)
         stream_ahead((const char *)p + PACE * (b / 2 % 4), PACE, x->how);
     UNROLL for (int h = 0; h < H; h++)
     {
@@ -302,7 +302,7 @@ INLINE void tile_q6_k(const struct act_tile *x, int64_t b, const uint8_t *group,
 /* --- loops over tiles --------------------------------------------------------------------------------------------- */
 
 typedef void tile_fn(const struct act_tile *x, int64_t b, const uint8_t *group, int64_t n_cols, int half,
-                     const enum asks asks, __m256 *acc, const int H, const int M);
+                     const enum prefetch prefetch, __m256 *acc, const int H, const int M);
 
 /* How many blocks a type's tile function takes at a time: two of Q4_K share their bytes, two of Q6_K are twins. */
 INLINE int tile_step(uint32_t type)
@@ -329,7 +329,7 @@ INLINE void store_rows(float *out, bool whole, __m256i live, __m256 v)
 
 /* Types for which reading several groups in parallel can be faster. The others need more computing, and do not read a
  * group strictly in the order of its addresses. */
-INLINE bool goes_beside(const uint32_t type)
+INLINE bool has_parallel_groups(const uint32_t type)
 {
     return type == PP_TYPE_Q8_0 || type == PP_TYPE_Q4_0;
 }
@@ -355,10 +355,10 @@ INLINE void run_tile(tile_fn *tile, const struct pp_matrix *w, int64_t row, int6
                                               : _mm256_setzero_ps();
     }
     const bool whole = row1 - row >= PP_GROUP_ROWS;
-    const enum asks asks = G > 1 || half ? ASKS_NOTHING : w->alone ? ASKS_NEAR : ASKS_STREAM;
+    const enum prefetch prefetch = G > 1 || half ? PREFETCH_NOTHING : w->alone ? PREFETCH_NEAR : PREFETCH_STREAM;
     for (int64_t b = 0; b < x->n_blocks; b += step)
         UNROLL for (int g = 0; g < G; g++)
-            tile(x, b, group + (size_t)g * group_bytes, w->n_cols, half, asks, acc[g], H, M);
+            tile(x, b, group + (size_t)g * group_bytes, w->n_cols, half, prefetch, acc[g], H, M);
     UNROLL for (int g = 0; g < G; g++)
         UNROLL for (int h = 0; h < H; h++)
             UNROLL for (int i = 0; i < M; i++)
@@ -385,7 +385,7 @@ INLINE void matmul(tile_fn *tile, const uint32_t type, const struct pp_matrix *w
                    const int both)
 {
     const int step = tile_step(type);
-    const bool beside = x->way == PP_WAY_BESIDE && goes_beside(type);
+    const bool beside = x->way == PP_WAY_BESIDE && has_parallel_groups(type);
     for (int64_t b = 0; b < w->n_cols / 32;) {
         const struct act_tile t = act_tile_make(type, x, m, b, w->n_cols / 32 - b, scratch);
         int64_t row = row0;

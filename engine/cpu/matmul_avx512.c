@@ -86,7 +86,7 @@ INLINE int32_t sum_of_bytes(__m256i bytes)
     return _mm_cvtsi128_si32(pairs) + _mm_extract_epi32(pairs, 2) - 32 * 128;
 }
 
-INLINE uint32_t most_bits(const float *x)
+INLINE uint32_t max_magnitude_bits(const float *x)
 {
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
     return _mm512_reduce_max_epu32(
@@ -105,7 +105,7 @@ INLINE int32_t round_block(const float *x, float factor, int8_t *q)
 }
 
 /* The bits of the largest magnitude of each of four blocks. */
-INLINE __m128i four_most_bits(const float *x)
+INLINE __m128i four_max_magnitude_bits(const float *x)
 {
     __m512i most[4];
     for (int b = 0; b < 4; b++) {
@@ -150,7 +150,7 @@ INLINE __m128i sums_of_four(__m512i first, __m512i second)
 
 INLINE bool quantize_four(const float *x, bool twins, int8_t *q, float *d, int32_t *sum)
 {
-    __m128i bits = four_most_bits(x);
+    __m128i bits = four_max_magnitude_bits(x);
     if (twins)
         bits = _mm_max_epu32(bits, _mm_shuffle_epi32(bits, 0xB1));
     const __m128 scale = _mm_div_ps(_mm_castsi128_ps(bits), _mm_set1_ps(127));

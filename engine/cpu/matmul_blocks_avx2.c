@@ -273,8 +273,8 @@ INLINE __m256i few_sum(const uint32_t type, const struct few_weights *w, const s
 }
 
 /* Subtracts the contribution of the block's minima from acc. */
-INLINE __m256 few_minima(const uint32_t type, const struct few_weights *w, const struct act_tile *x, int64_t e,
-                         __m256 acc)
+INLINE __m256 subtract_minima(const uint32_t type, const struct few_weights *w, const struct act_tile *x, int64_t e,
+                              __m256 acc)
 {
     if (!pp_type_has_min(type))
         return acc;
@@ -343,7 +343,7 @@ INLINE void few_group(const uint32_t type, unpack_block_fn *unpack, const uint8_
             for (int64_t i = 0; i < rows; i++) {
                 acc[h][i] = scaled(acc[h][i], (__m256)w[0].o.d, x->d[b * rows + i], isum[i]);
                 UNROLL for (int t = 0; t < together; t++)
-                    acc[h][i] = few_minima(type, &w[t], x, (b + t) * rows + i, acc[h][i]);
+                    acc[h][i] = subtract_minima(type, &w[t], x, (b + t) * rows + i, acc[h][i]);
             }
         }
     }
@@ -381,7 +381,7 @@ PP_BLOCK_TYPES(FEW)
 #undef FEW
 
 #define ENTRY(TYPE, name) [PP_TYPE_##TYPE] = few_##name,
-static few_fn *const fews[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
+static few_fn *const few_fns[PP_TYPE_LIMIT] = {PP_BLOCK_TYPES(ENTRY)};
 #undef ENTRY
 
 static void matmul_few(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
@@ -389,7 +389,7 @@ static void matmul_few(const struct pp_matrix *w, int64_t row0, int64_t row1, co
 {
     for (int64_t b = 0; b < w->n_cols / 32;) {
         const struct act_tile t = act_tile_make(w->type, x, m, b, w->n_cols / 32 - b, memory);
-        fews[w->type](w, row0, row1, &t, m, y, y_stride);
+        few_fns[w->type](w, row0, row1, &t, m, y, y_stride);
         b += t.n_blocks;
     }
 }

@@ -116,13 +116,14 @@ struct way {
 };
 
 /* The sum over a block, times the integer scales of its halves. */
-INLINE int32x4_t whole_sum(const struct strip_block *o, const int8_t *q)
+INLINE int32x4_t scaled_sum(const struct strip_block *o, const int8_t *q)
 {
     const int32x4_t first = vmulq_s32(sum_half(o, q, 0), (int32x4_t)o->sc[0]);
     return vmlaq_s32(first, sum_half(o, q, 1), (int32x4_t)o->sc[1]);
 }
 
-INLINE float32x4_t less_minima(const struct strip_block *o, const int8_t *q, float d, float32x4_t acc, const int n_mins)
+INLINE float32x4_t subtract_minima(const struct strip_block *o, const int8_t *q, float d, float32x4_t acc,
+                                   const int n_mins)
 {
     const float sum0 = (float)vaddlvq_s8(vld1q_s8(q)), sum1 = (float)vaddlvq_s8(vld1q_s8(q + 16));
     if (n_mins == 1)
@@ -143,12 +144,12 @@ INLINE void strip_product(const struct strip_block *o, int64_t n, const struct p
         {
             const int8_t *q = x->q + (row + i) * x->q_stride + 32 * (block0 + b);
             const float d = x->d[(row + i) * x->b_stride + block0 + b];
-            int32x4_t isum = whole_sum(o, q);
+            int32x4_t isum = scaled_sum(o, q);
             if (way.together == 2)
-                isum = vaddq_s32(isum, whole_sum(o + 1, q + 32));
+                isum = vaddq_s32(isum, scaled_sum(o + 1, q + 32));
             acc[i] = vfmaq_f32(acc[i], vmulq_n_f32((float32x4_t)o->d, d), vcvtq_f32_s32(isum));
             UNROLL for (int t = 0; t < way.together; t++)
-                acc[i] = less_minima(o + t, q + 32 * t, d, acc[i], way.n_mins);
+                acc[i] = subtract_minima(o + t, q + 32 * t, d, acc[i], way.n_mins);
         }
 }
 

@@ -106,7 +106,7 @@ static int32_t sum_of(const int8_t *q, int n)
 }
 
 /* acc minus the contribution of a block's minima. */
-static float less_minima(uint32_t type, const struct unpacked *o, const int8_t *q, float d, float acc)
+static float subtract_minima(uint32_t type, const struct unpacked *o, const int8_t *q, float d, float acc)
 {
     if (!pp_type_halved(type))
         return fmaf(-o->min[0], d * (float)sum_of(q, 32), acc);
@@ -140,7 +140,7 @@ static void dots(uint32_t type, const uint8_t *group, int lane, int64_t n_cols, 
                 isum += block_sum(w[t], q + 32 * t);
             acc[i] = fmaf(o[0].d[0] * d, (float)isum, acc[i]);
             for (int t = 0; t < together && pp_type_has_min(type); t++)
-                acc[i] = less_minima(type, &o[t], q + 32 * t, d, acc[i]);
+                acc[i] = subtract_minima(type, &o[t], q + 32 * t, d, acc[i]);
         }
     }
 }

@@ -1,6 +1,6 @@
 /* quantize_body.h - quantises activations (formula in matmul.h), written once over two functions that the including
  * file has defined for a whole block, x float [32]:
- *   uint32_t most_bits(x)              the bits of the largest magnitude; as integers, bits of magnitudes are ordered
+ *   uint32_t max_magnitude_bits(x)     the bits of the largest magnitude; as integers, bits of magnitudes are ordered
  *                                      like these, with NaN above infinity
  *   int32_t round_block(x, factor, q)  q = x * factor, rounded to nearest even; returns the sum of q
  * and, if it defines PP_QUANTIZE_FOUR, a third:
@@ -17,7 +17,7 @@
 /* Quantises the blocks that share a scale: one block, or twins. matmul_scalar.c has the plain definition. */
 QUANTIZE void quantize_blocks(const float *x, const int n_blocks, int8_t *q, float *d, int32_t *sum)
 {
-    const uint32_t first = most_bits(x), second = n_blocks == 2 ? most_bits(x + PP_ACT_BLOCK) : 0;
+    const uint32_t first = max_magnitude_bits(x), second = n_blocks == 2 ? max_magnitude_bits(x + PP_ACT_BLOCK) : 0;
     const uint32_t bits = first > second ? first : second;
     float most;
     memcpy(&most, &bits, sizeof most);

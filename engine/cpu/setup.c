@@ -373,7 +373,7 @@ static int is_with(const struct norm *norm, int op)
 }
 
 /* How many norms of a stage an adapter replaces that replaces this operation. Norms of keys after their rotation are
- * not among them: moving keys undoes that norm with the model's own weights (turn.c). */
+ * not among them: moving keys undoes that norm with the model's own weights (move.c). */
 static int count_replaceable(const struct stage *s, int op)
 {
     const bool attends = s->kind == STAGE_ATTEND;

@@ -46,9 +46,9 @@ static bool aligned_to(const void *p, size_t n)
     return (uintptr_t)p % n == 0;
 }
 
-/* Values first .. first + n - 1 of row `row` of b as floats: in place, or converted to `room`. Tensors in a mapped file
- * may be unaligned. */
-static const float *b_values(const struct pp_product *p, int64_t row, int64_t first, int64_t n, float *room)
+/* Values first .. first + n - 1 of row `row` of b as floats: in place, or converted to `buffer`. Tensors in a mapped
+ * file may be unaligned. */
+static const float *b_values(const struct pp_product *p, int64_t row, int64_t first, int64_t n, float *buffer)
 {
     const uint8_t *at = (const uint8_t *)p->b + (size_t)row * pp_type_row_bytes(p->b_type, p->b_row) +
                         pp_type_row_bytes(p->b_type, first);
@@ -57,33 +57,33 @@ static const float *b_values(const struct pp_product *p, int64_t row, int64_t fi
     int64_t i = 0;
     if (p->b_type == PP_TYPE_F16 && aligned_to(at, sizeof(uint16_t)))
         for (const uint16_t *h = (const uint16_t *)(const void *)at; i + LANES <= n; i += LANES)
-            v_store(room + i, v_load_f16(h + i));
+            v_store(buffer + i, v_load_f16(h + i));
     if (i < n)
-        pp_dequantize_row(p->b_type, at + pp_type_row_bytes(p->b_type, i), room + i, n - i);
-    return room;
+        pp_dequantize_row(p->b_type, at + pp_type_row_bytes(p->b_type, i), buffer + i, n - i);
+    return buffer;
 }
 
-/* Packs columns col0 .. col1 - 1 of b, values k0 .. k0 + depth - 1, times `scale`, into panels [depth][16], padded with
- * columns of zeros. pack_transposed() does so if b is stored transposed. */
+/* Packs columns col0 .. col1 - 1 of b, values k0 .. k0 + depth - 1, times `scale`, into panels [depth][16],
+ * padded with columns of zeros. pack_transposed() does so if b is stored transposed. */
 static void pack_rows(const struct pp_product *p, int64_t col0, int64_t col1, int64_t k0, int64_t depth, float *out,
-                      float *room)
+                      float *buffer)
 {
     const v16 scale = v_set1(p->scale);
     for (int64_t k = 0; k < depth; k++) {
-        const float *row = b_values(p, k0 + k, col0, col1 - col0, room);
+        const float *row = b_values(p, k0 + k, col0, col1 - col0, buffer);
         for (int64_t c = 0; c < col1 - col0; c += LANES)
             v_store(out + c * PP_PRODUCT_DEPTH + k * LANES, v_mul(v_load_n(row + c, col1 - col0 - c, 0), scale));
     }
 }
 
 static void pack_transposed(const struct pp_product *p, int64_t col0, int64_t col1, int64_t k0, int64_t depth,
-                            float *out, float *room)
+                            float *out, float *buffer)
 {
     for (int64_t c = col0; c < col1; c += LANES, out += LANES * PP_PRODUCT_DEPTH) {
-        const float *rows[LANES] = {b_values(p, c, k0, depth, room)};
+        const float *rows[LANES] = {b_values(p, c, k0, depth, buffer)};
         int n = col1 - c < LANES ? (int)(col1 - c) : LANES;
         for (int j = 1; j < LANES; j++)
-            rows[j] = j < n ? b_values(p, c + j, k0, depth, room + j * PP_PRODUCT_DEPTH) : rows[0];
+            rows[j] = j < n ? b_values(p, c + j, k0, depth, buffer + j * PP_PRODUCT_DEPTH) : rows[0];
         for (int64_t k = 0; k < depth; k++) {
             float *to = out + k * LANES;
             for (int j = 0; j < LANES; j++)
@@ -103,13 +103,13 @@ static bool used_in_place(const struct pp_product *p, int64_t n_rows, int64_t n_
 
 static void product(const struct pp_product *p, int64_t row0, int64_t row1, int64_t col0, int64_t col1, float *scratch)
 {
-    float *room = scratch + PP_PRODUCT_DEPTH * 256;
+    float *buffer = scratch + PP_PRODUCT_DEPTH * 256;
     const bool in_place = used_in_place(p, row1 - row0, col1 - col0);
     for (int64_t k0 = 0; k0 < p->depth; k0 += PP_PRODUCT_DEPTH) {
         int64_t depth = p->depth - k0 < PP_PRODUCT_DEPTH ? p->depth - k0 : PP_PRODUCT_DEPTH;
         const float *b = in_place ? (const float *)p->b + k0 * p->b_row + col0 : scratch;
         if (!in_place)
-            (p->b_transposed ? pack_transposed : pack_rows)(p, col0, col1, k0, depth, scratch, room);
+            (p->b_transposed ? pack_transposed : pack_rows)(p, col0, col1, k0, depth, scratch, buffer);
         for (int64_t c = col0; c < col1; c += LANES)
             panel(p, row0, row1, k0, depth, in_place ? b + (c - col0) : b + (c - col0) * PP_PRODUCT_DEPTH,
                   in_place ? p->b_row : LANES, c, col1 - c);
@@ -139,7 +139,7 @@ static float exponentials(float *x, int64_t n, float m, bool keep)
     return v_sum(sum);
 }
 
-static void times(float *x, int64_t n, float factor)
+static void multiply_by(float *x, int64_t n, float factor)
 {
     for (int64_t i = 0; i < n; i += LANES)
         v_store_n(x + i, v_mul(v_load_n(x + i, n - i, 0), v_set1(factor)), n - i);
@@ -148,7 +148,7 @@ static void times(float *x, int64_t n, float factor)
 static void softmax(float *x, int64_t n)
 {
     float sum = exponentials(x, n, largest(x, n), false);
-    times(x, n, 1.0f / sum);
+    multiply_by(x, n, 1.0f / sum);
 }
 
 static double cross_entropy(float *logits, int64_t n, int32_t target, float weight, bool gradient)
@@ -156,7 +156,7 @@ static double cross_entropy(float *logits, int64_t n, int32_t target, float weig
     float m = largest(logits, n), wanted = logits[target];
     float sum = exponentials(logits, n, m, !gradient);
     if (gradient) {
-        times(logits, n, weight / sum);
+        multiply_by(logits, n, weight / sum);
         logits[target] -= weight;
     }
     return log((double)sum) - ((double)wanted - (double)m);

@@ -1,4 +1,4 @@
-/* turn.c - moves cached keys and values to other positions. RoPE (arXiv 2104.09864) rotates the key of position p by
+/* move.c - moves cached keys and values to other positions. RoPE (arXiv 2104.09864) rotates the key of position p by
  * R(p), and R(p + t) = R(t) R(p): so a stored key, rotated by R(t), becomes that of the position t further on. */
 #include <math.h>
 
