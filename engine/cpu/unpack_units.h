@@ -18,7 +18,7 @@ enum { SLICES = 8, MAX_SCALES = 4, CHUNK = 16 /* blocks */ };
  *   WITH_MIN     scales {d, min}: one sum; the minimum is multiplied by its d * sum of q
  *   HALVED       scales {d, s0, s1, -MAGIC s0}: a sum for each half of 16 columns, with an integer scale each; for Q6_K
  *                the second sum is 4 times too large, and s1 a quarter of the file's scale
- *   HALVED_MINS  as HALVED, and a minimum for each half, multiplied by its d * sum of q over these 16 columns
+ *   HALVED_MINS  sums as for HALVED, and a minimum for each half, multiplied by its d * sum of q over these 16 columns
  *   TWO_MINS     scales {d, min0, min1}: one sum of weights already multiplied by their integer scales; minima as above
  *   FOLDED       scales {d}: one sum of weights already multiplied by their integer scales
  *   ODD          scales {d}: the same; all these products are odd, 2 u + 1, and units hold u
