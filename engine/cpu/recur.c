@@ -86,7 +86,7 @@ static bool is_plain(const struct pp_recurrence *r)
 }
 
 /* The width of a head's output. */
-static int n_given(const struct pp_recurrence *r)
+static int output_width(const struct pp_recurrence *r)
 {
     return r->shape.value_dim - (r->kind == PP_RECUR_MLSTM ? PP_STATE_BESIDE : 0);
 }
@@ -94,7 +94,7 @@ static int n_given(const struct pp_recurrence *r)
 /* Sets the norm of xLSTM's output. */
 static enum pp_code add_mlstm(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
-    s->norm = (struct norm){.centred = true, .stride = n_given(s->recurrence), .eps = op->scale};
+    s->norm = (struct norm){.centred = true, .stride = output_width(s->recurrence), .eps = op->scale};
     if (!(s->norm.weight = pp_cpu_float_vector(c, op->weight, err)) ||
         (op->bias && !(s->norm.bias = pp_cpu_float_vector(c, op->bias, err))))
         return err->code;
@@ -167,7 +167,7 @@ static void find_run(struct run *run, int i, int m)
 }
 
 /* Copies a query or a key to y, scaled to length 1 times `weight`; or as it is, if the recurrence has it so. */
-static void take(const struct run *run, int slot, int i, const float *weight, float *y)
+static void load_vector(const struct run *run, int slot, int i, const float *weight, float *y)
 {
     const int n = run->r->shape.key_dim;
     const float *x = slot_row(run->c, slot, run->row + i) + run->key_head * n;
@@ -177,10 +177,10 @@ static void take(const struct run *run, int slot, int i, const float *weight, fl
         run->c->ops->rms_norm(x, weight, pp_cpu_recur_unit_eps / (float)n, n, y);
 }
 
-static void take_keys(const struct run *run)
+static void load_keys(const struct run *run)
 {
     for (int i = 0; i < run->n; i++)
-        take(run, run->r->k, i, run->s->unit_key, run->room.x + (run->n + i) * run->r->shape.key_dim);
+        load_vector(run, run->r->k, i, run->s->unit_key, run->room.x + (run->n + i) * run->r->shape.key_dim);
 }
 
 /* How many vectors per row are multiplied by the page's keys and by the state: the query, and with the delta rule also
@@ -221,7 +221,7 @@ static double softplus(double x)
 }
 
 /* A row's number for a head in a slot with one number per head, `decay` or `beta`. */
-static float of_head(const struct run *run, int slot, int i, int head)
+static float number_of_head(const struct run *run, int slot, int i, int head)
 {
     const int n = run->r->neighbours;
     return slot_row(run->c, slot, run->row + i)[head / n * run->r->stride + head % n];
@@ -229,7 +229,7 @@ static float of_head(const struct run *run, int slot, int i, int head)
 
 static float beta_of(const struct run *run, int i, int head)
 {
-    const float beta = 1 / (1 + expf(-of_head(run, run->r->beta, i, head)));
+    const float beta = 1 / (1 + expf(-number_of_head(run, run->r->beta, i, head)));
     return run->r->twice ? 2 * beta : beta;
 }
 
@@ -238,8 +238,8 @@ static double step_of(const struct run *run, int i, int head)
 {
     switch (run->r->kind) {
     case PP_RECUR_LIGHTNING: return 1;
-    case PP_RECUR_MLSTM: return -softplus(-(double)of_head(run, run->r->decay, i, head));
-    default: return softplus((double)of_head(run, run->r->decay, i, head) + (double)run->s->bias[head]);
+    case PP_RECUR_MLSTM: return -softplus(-(double)number_of_head(run, run->r->decay, i, head));
+    default: return softplus((double)number_of_head(run, run->r->decay, i, head) + (double)run->s->bias[head]);
     }
 }
 
@@ -247,14 +247,14 @@ static double step_of(const struct run *run, int i, int head)
 static float weight_of(const struct run *run, int i, int head, double step)
 {
     if (run->r->kind == PP_RECUR_MLSTM)
-        return expf(of_head(run, run->r->beta, i, head));
+        return expf(number_of_head(run, run->r->beta, i, head));
     return is_plain(run->r) ? (float)step : beta_of(run, i, head);
 }
 
 /* xLSTM's values, followed by 1 for n. */
-static const float *with_one(const struct run *run, const float *v)
+static const float *append_one(const struct run *run, const float *v)
 {
-    const int value = run->r->shape.value_dim, given = n_given(run->r);
+    const int value = run->r->shape.value_dim, given = output_width(run->r);
     float *wide = run->room.wide;
     memcpy(wide, v, (size_t)given * sizeof *wide);
     memset(wide + given, 0, (size_t)(value - given) * sizeof *wide);
@@ -267,7 +267,7 @@ static const float *with_one(const struct run *run, const float *v)
 static double largest(const struct run *run, const struct pp_kv_state *state, int at, int head, double ln_left,
                       double ln_new)
 {
-    const int value = run->r->shape.value_dim, place = n_given(run->r) + 1;
+    const int value = run->r->shape.value_dim, place = output_width(run->r) + 1;
     double m = 0;
     if (at)
         m = (double)state->u[(at - 1) * value + place];
@@ -280,8 +280,8 @@ static double largest(const struct run *run, const struct pp_kv_state *state, in
 static void divide(const struct run *run, const struct pp_kv_state *state, int i, int head, double ln_left,
                    const float *wide, float *out)
 {
-    const int value = run->r->shape.value_dim, given = n_given(run->r), at = run->at + i;
-    const float m = (float)largest(run, state, at, head, ln_left, (double)of_head(run, run->r->beta, i, head));
+    const int value = run->r->shape.value_dim, given = output_width(run->r), at = run->at + i;
+    const float m = (float)largest(run, state, at, head, ln_left, (double)number_of_head(run, run->r->beta, i, head));
     const double most = fmax(fabs((double)wide[given]), 1);
     state->u[at * value + given + 1] = m;
     run->c->ops->apply(PP_FN_SCALE, (float)(1 / (most + (double)run->r->eps * exp((double)m))), wide, given, out);
@@ -294,7 +294,7 @@ static void run_head(const struct run *run, int head)
     const struct stage *s = run->s;
     const struct pp_state_shape *shape = &run->r->shape;
     const struct pp_kv_state state = pp_kv_state_head(run->kv, run->page, s->layer, head);
-    const int n = run->n, value = shape->value_dim, given = n_given(run->r);
+    const int n = run->n, value = shape->value_dim, given = output_width(run->r);
     const bool divides = run->r->kind == PP_RECUR_MLSTM;
     if (run->at == 0)
         begin_page(run, head);
@@ -314,7 +314,7 @@ static void run_head(const struct run *run, int head)
             .beta = weight_of(run, i, head, step),
             .query_dots = run->room.dots + i * PP_PAGE_TOKENS, .key_dots = run->room.dots + (n + i) * PP_PAGE_TOKENS,
             .query_state = run->room.products + i * value, .key_state = run->room.products + (n + i) * value,
-            .v = divides ? with_one(run, v) : v, .out = gives});
+            .v = divides ? append_one(run, v) : v, .out = gives});
         if (divides)
             divide(run, &state, i, head, step, gives, out);
         else if (is_mamba(run->r))
@@ -332,8 +332,8 @@ static void run_heads(const struct run *run, bool stores, int first, int end)
 {
     const struct pp_state_shape *shape = &run->r->shape;
     for (int i = 0; i < run->n; i++)
-        take(run, run->r->q, i, run->s->unit_query, run->room.x + i * shape->key_dim);
-    take_keys(run);
+        load_vector(run, run->r->q, i, run->s->unit_query, run->room.x + i * shape->key_dim);
+    load_keys(run);
     if (stores)
         store_keys(run);
     run->c->ops->products(&(struct pp_products){
@@ -357,7 +357,7 @@ void pp_cpu_recur_item(struct pp_cpu *c, const struct stage *s, int m, int phase
     for (int i = 0; i < m; i += run.n) {
         find_run(&run, i, m);
         if (phase == 0) {
-            take_keys(&run);
+            load_keys(&run);
             store_keys(&run);
         } else {
             run_heads(&run, splits == 1, split * share / splits, (split + 1) * share / splits);

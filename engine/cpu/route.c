@@ -27,7 +27,7 @@ static float score_group(const float *score, int n, bool by_largest)
 }
 
 /* Marks as taken the experts of all groups except the n_groups_used with the largest scores. */
-static void leave_groups(const struct experts *x, const float *score, uint8_t *taken)
+static void exclude_groups(const struct experts *x, const float *score, uint8_t *taken)
 {
     const int size = x->n / x->n_groups;
     float groups[PP_MAX_EXPERTS];
@@ -45,7 +45,7 @@ static void choose(const struct experts *x, const float *score, int32_t *choice)
 {
     uint8_t taken[PP_MAX_EXPERTS] = {0};
     if (x->n_groups)
-        leave_groups(x, score, taken);
+        exclude_groups(x, score, taken);
     for (int j = 0; j < x->n_used; j++) {
         choice[j] = largest(score, taken, x->n);
         taken[choice[j]] = 1;
@@ -54,7 +54,7 @@ static void choose(const struct experts *x, const float *score, int32_t *choice)
 
 /* The weights of the chosen experts: the softmax over the chosen logits, or their probabilities in the softmax over
  * all. */
-static void weigh(const struct experts *x, const float *logits, const int32_t *choice, float *weight)
+static void weigh_softmax(const struct experts *x, const float *logits, const int32_t *choice, float *weight)
 {
     const float top = logits[choice[0]];
     float sum = 0;
@@ -69,20 +69,20 @@ static void weigh(const struct experts *x, const float *logits, const int32_t *c
 }
 
 /* sqrt(softplus(x)); softplus(x) is x itself where exp would overflow. */
-static float root(float x)
+static float sqrt_softplus(float x)
 {
     return sqrtf(x > 20 ? x : log1pf(expf(x)));
 }
 
 /* Computes each expert's score: the sigmoid of its logit, sqrt(softplus(logit)), or its probability in the softmax over
  * all experts. */
-static void part_of_each(const struct experts *x, const float *logits, float *part)
+static void score_all(const struct experts *x, const float *logits, float *part)
 {
     float top = -INFINITY, sum = 0;
     for (int e = 0; e < x->n; e++)
         top = fmaxf(top, logits[e]);
     for (int e = 0; e < x->n; e++) {
-        part[e] = x->roots      ? root(logits[e])
+        part[e] = x->roots      ? sqrt_softplus(logits[e])
                   : x->sigmoids ? 1 / (1 + expf(-logits[e]))
                                 : expf(logits[e] - top);
         sum += part[e];
@@ -91,8 +91,8 @@ static void part_of_each(const struct experts *x, const float *logits, float *pa
         part[e] /= sum;
 }
 
-/* The weights of the chosen experts, computed from the scores of part_of_each(). */
-static void weigh_parts(const struct experts *x, const float *part, const int32_t *choice, float *weight)
+/* The weights of the chosen experts, computed from the scores of score_all(). */
+static void weigh_scores(const struct experts *x, const float *part, const int32_t *choice, float *weight)
 {
     float sum = 0;
     for (int j = 0; j < x->n_used; j++)
@@ -103,7 +103,7 @@ static void weigh_parts(const struct experts *x, const float *part, const int32_
 
 /* SparseMixer: chooses expert after expert; the weight of each comes from a softmax that leaves out the logits that are
  * far below the largest remaining one. */
-static void mix(const struct experts *x, const float *logits, int32_t *choice, float *weight)
+static void sparse_mixer(const struct experts *x, const float *logits, int32_t *choice, float *weight)
 {
     uint8_t taken[PP_MAX_EXPERTS] = {0};
     for (int j = 0; j < x->n_used; j++) {
@@ -123,7 +123,7 @@ static void mix(const struct experts *x, const float *logits, int32_t *choice, f
 static void choose_experts(const struct experts *x, int64_t token, const float *logits, int32_t *choice, float *weight)
 {
     if (x->mixer != 0.0f) {
-        mix(x, logits, choice, weight);
+        sparse_mixer(x, logits, choice, weight);
         return;
     }
     const bool plain = !x->choice_bias && !x->n_groups, chosen = x->table != NULL;
@@ -132,16 +132,16 @@ static void choose_experts(const struct experts *x, int64_t token, const float *
     else if (plain)
         choose(x, logits, choice);
     if (plain && !chosen && !x->sigmoids && !x->roots) {
-        weigh(x, logits, choice, weight);
+        weigh_softmax(x, logits, choice, weight);
         return;
     }
     float part[PP_MAX_EXPERTS], score[PP_MAX_EXPERTS];
-    part_of_each(x, logits, part);
+    score_all(x, logits, part);
     for (int e = 0; e < x->n && !plain; e++)
         score[e] = part[e] + (x->choice_bias ? x->choice_bias[e] : 0);
     if (!plain && !chosen)
         choose(x, score, choice);
-    weigh_parts(x, part, choice, weight);
+    weigh_scores(x, part, choice, weight);
 }
 
 /* Assigns the places: experts ascending, and within each expert its rows ascending. */
@@ -170,7 +170,7 @@ static void sort_places(const struct experts *x, struct routing *r, int m)
 }
 
 /* Merges those of a row's experts that share matrices: the first one gets the sum of the weights. */
-static void join_shared(const struct experts *x, int32_t *choice, float *weight)
+static void merge_shared(const struct experts *x, int32_t *choice, float *weight)
 {
     for (int j = 0; j < x->n_used; j++) {
         int first = 0;
@@ -186,7 +186,7 @@ static void join_shared(const struct experts *x, int32_t *choice, float *weight)
 
 /* Removes the experts without matrices from a row's choice; returns the sum of the weights of those that return their
  * input. */
-static float take_idle(const struct experts *x, int32_t *choice, const float *weight)
+static float remove_idle(const struct experts *x, int32_t *choice, const float *weight)
 {
     float sum = 0;
     for (int j = 0; j < x->n_used; j++) {
@@ -216,9 +216,9 @@ void pp_cpu_route_row(const struct pp_cpu *c, const struct stage *s, int row)
         if (choice[j] < x->n_matrices * x->share)
             weight[j] *= x->scales[choice[j]];
     if (x->share > 1)
-        join_shared(x, choice, weight);
+        merge_shared(x, choice, weight);
     if (x->idle)
-        r->idle_weight[row] = take_idle(x, choice, weight);
+        r->idle_weight[row] = remove_idle(x, choice, weight);
 }
 
 void pp_cpu_route_places(struct pp_cpu *c, const struct stage *s, int m)

@@ -15,7 +15,7 @@
 /* --- weights ---------------------------------------------------------------------------------------------------- */
 
 /* Transposes the rate from [channels, key_dim] to [n_head, key_dim, value_dim]; NULL: *err is set. */
-static const float *turned_rate(struct pp_cpu *c, const struct pp_tensor *t, const struct pp_state_shape *shape,
+static const float *transposed_rate(struct pp_cpu *c, const struct pp_tensor *t, const struct pp_state_shape *shape,
                                 struct pp_error *err)
 {
     const int64_t n = t->ne[0], width = shape->value_dim;
@@ -107,7 +107,7 @@ enum pp_code pp_cpu_scan_add(struct pp_cpu *c, struct stage *s, const struct pp_
         return add_head_norm(c, s, op, err);
     if (r->kind == PP_RECUR_RWKV7)
         return add_rwkv7(c, s, op, err);
-    return (s->rate = turned_rate(c, r->rate, &r->shape, err)) ? PP_OK : err->code;
+    return (s->rate = transposed_rate(c, r->rate, &r->shape, err)) ? PP_OK : err->code;
 }
 
 /* --- items ------------------------------------------------------------------------------------------------------ */
@@ -312,7 +312,7 @@ static int64_t channels_of(const struct pp_recurrence *r)
 }
 
 /* out = sigmoid(gate + bias) of the head's channels */
-static void open_gate(const struct scan *x, int slot, int row, const float *bias, int64_t at, int64_t n, float *out)
+static void sigmoid_gate(const struct scan *x, int slot, int row, const float *bias, int64_t at, int64_t n, float *out)
 {
     memcpy(out, slot_row(x->c, slot, row) + at, (size_t)n * sizeof *out);
     x->c->ops->add(out, bias + at, n);
@@ -325,8 +325,8 @@ static void take_lru(const struct scan *x, int row, float *inputs)
     const int64_t n = channels_of(r), at = x->head * n;
     const bool first = x->c->batch->rows[row].slot == 0;
     float *a = inputs, *u = inputs + n;
-    open_gate(x, r->decay, row, x->s->bias, at, n, a);
-    open_gate(x, r->beta, row, x->s->direct, at, n, u);
+    sigmoid_gate(x, r->decay, row, x->s->bias, at, n, a);
+    sigmoid_gate(x, r->beta, row, x->s->direct, at, n, u);
     x->c->ops->multiply(u, slot_row(x->c, r->v, row) + at, n, u);
     for (int64_t i = 0; i < n; i++) {
         const float ln_a = a[i] * x->s->rate[at + i];
