@@ -1,6 +1,6 @@
-/* heads.c - stages in which each head of a row is multiplied by a matrix of its own: in latent attention, to project
- * queries into the cache's latent space, and attention's results from there to values. The matrices are small and many,
- * so an item is a head; the thread that takes it quantises that head of all rows, and adds adapters. */
+/* heads.c - stages that multiply each head of a row by its own matrix: in latent attention, these project queries into
+ * the latent space of the cache, and the results of attention from there to values. The matrices are small and many, so
+ * an item is one head: the thread that takes it quantises this head of all rows, multiplies, and adds adapters. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -8,7 +8,8 @@
 #include "engine/cpu/program.h"
 #include "engine/lora.h"
 
-/* Rows that are quantised at a time; and, as in project.c, the most that a thread takes at a time. */
+/* Rows that are quantised at a time; and, as in project.c, the most multiply-adds and bytes of weights that a thread
+ * takes at a time. */
 enum { ROWS_AT_ONCE = 64 };
 static const int64_t MOST_MACS = 200000000, MOST_BYTES = 16000000;
 
@@ -57,7 +58,7 @@ bool pp_cpu_heads_new(struct pp_cpu *c)
     return true;
 }
 
-/* A thread's scratch for DoRAs: rows that are multiplied by gains, and the gains of a whole set. */
+/* A thread's scratch for DoRA: ROWS_AT_ONCE rows that are multiplied by gains, and one row for the gains of a set. */
 enum { GAINS = 1 };
 
 bool pp_cpu_heads_reserve(struct pp_cpu *c, const struct pp_adapter_set *set)
@@ -90,7 +91,9 @@ static int64_t head_width(const struct pp_cpu *c, const struct stage *s, int slo
 
 /* --- gains of DoRAs ---------------------------------------------------------------------------------------------- */
 
-/* Whether one of a set is a DoRA of these heads, of keys (turned) or values. */
+/* The gain g of a DoRA scales outputs of the matrix that it was made for. The heads' matrices for keys are stored
+ * transposed (`turned`), so that g scales their inputs. Whether any adapter of a set is a DoRA of these heads, with
+ * gains for inputs (turned) or for outputs. */
 static bool has_dora(const struct pp_adapter_set *set, int heads, bool turned)
 {
     for (int k = 0; set && k < set->n; k++) {
@@ -101,19 +104,19 @@ static bool has_dora(const struct pp_adapter_set *set, int heads, bool turned)
     return false;
 }
 
-/* g_k [n] of the k-th adapter of a set for a head's W with n outputs; NULL: it is no DoRA of it. */
+/* g_k [n] of the k-th adapter of a set for a head with n gains; NULL: the adapter is not a DoRA of these heads. */
 static const float *gains_of(const struct pp_adapter_set *set, int k, const struct pp_lora_heads *l, int head,
                              int64_t n)
 {
     return l->dora ? set->gains[k] + l->gains + (size_t)(head * n) : NULL;
 }
 
-/* g of those outputs under such a set: 1 + the sum of g_k - 1; and that times those of IA3s. */
+/* The gains of a head under a set: 1 + the sum of g_k - 1 over its DoRAs, times the scales of its IA3s. */
 static void find_gains(const struct stage *s, const struct pp_adapter_set *set, int head, int64_t n, float *all)
 {
     for (int64_t i = 0; i < n; i++)
         all[i] = 1.0f;
-    for (int k = 0; k < 2 * set->n; k++) { /* twice: IA3s the second time */
+    for (int k = 0; k < 2 * set->n; k++) { /* twice through the set: DoRAs first, then IA3s */
         const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k % set->n].adapter, s->of_heads);
         const float *own = l->scales == (k >= set->n) ? gains_of(set, k % set->n, l, head, n) : NULL;
         for (int64_t i = 0; own && i < n; i++)
@@ -121,7 +124,7 @@ static void find_gains(const struct stage *s, const struct pp_adapter_set *set, 
     }
 }
 
-/* How many consecutive rows from `first` on, of m, have the same set. */
+/* How many consecutive rows, from `first` on and before m, have the same set. */
 static int alike(const struct pp_cpu *c, const struct stage *s, int first, int m)
 {
     const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
@@ -131,7 +134,7 @@ static int alike(const struct pp_cpu *c, const struct stage *s, int first, int m
     return n;
 }
 
-/* Whether rows first .. first + n - 1 have DoRAs of what goes into a head, or comes out of it. */
+/* Whether any of the rows first .. first + n - 1 has a DoRA with gains for the inputs (turned) or the outputs. */
 static bool any_dora(const struct pp_cpu *c, const struct stage *s, int first, int n, bool turned)
 {
     for (int i = first; c->lora_width && i < first + n; i += alike(c, s, i, first + n))
@@ -140,7 +143,7 @@ static bool any_dora(const struct pp_cpu *c, const struct stage *s, int first, i
     return false;
 }
 
-/* Multiplies the values `from` of n rows from `first` on by g of each row's set; `to` may be `from`. */
+/* to = g * from for n rows from `first` on, g being the gains of each row's set; `to` may be `from`. */
 static void multiply_gains(const struct pp_cpu *c, const struct stage *s, int head, int first, int n, int64_t width,
                            bool turned, const float *from, int64_t from_stride, float *to, int64_t to_stride,
                            int thread)
@@ -160,7 +163,7 @@ static void multiply_gains(const struct pp_cpu *c, const struct stage *s, int he
 
 /* --- products ---------------------------------------------------------------------------------------------------- */
 
-/* One head of rows first .. first + n - 1, in the form that its kernel reads. */
+/* Prepares one head of rows first .. first + n - 1 in the form that its kernel reads. */
 static struct pp_acts take_head(const struct pp_cpu *c, const struct stage *s, int head, int first, int n, int thread)
 {
     const struct projection *p = &s->heads[head];
@@ -189,8 +192,9 @@ static void count(const struct pp_cpu *c, const struct stage *s, int head, int m
     pp_cpu_count(&a, m, &p, 1);
 }
 
-/* y += scale B (A x) for one head of rows first .. first + n - 1, which all have an adapter; for a DoRA, x or B (A x)
- * is multiplied by its g. Products A x use the scratch for those of projections, which do not run at the same time. */
+/* y += scale B (A x) for one head of rows first .. first + n - 1, which all have the adapter number `which` of their
+ * set. For a DoRA, x or B (A x) is multiplied by its g. Products A x use the scratch that projections have for theirs,
+ * since these do not run at the same time. */
 static void add_lora(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set, int which,
                      int head, int first, int n, int thread)
 {
@@ -229,7 +233,7 @@ static void add_lora(const struct pp_cpu *c, const struct stage *s, const struct
     }
 }
 
-/* Adds adapters to one head of all rows, if room for any has been reserved. */
+/* Adds the products of adapters to one head of all rows, if room for any adapter has been reserved. */
 static void adapt(const struct pp_cpu *c, const struct stage *s, int m, int head, int thread)
 {
     for (int first = 0, n; c->lora_width && first < m; first += n) {

@@ -1,43 +1,51 @@
-/* matmul_vnni_beside.h - products with one activation row, for vectors of a whole group. Private to matmul_vnni_body.h,
- * which says what its vectors are.
+/* matmul_vnni_beside.h - products of a single activation row, with vectors that hold a whole group (16 lanes). Private
+ * to matmul_vnni_body.h.
  *
- * GROUPS groups of weights are read side by side, two lines of each in turn, prefetching near by: that gives the
- * processor GROUPS long streams to follow. Or a single group, prefetched in its pp_stream_way: the dependent chain of
- * sums for each block is half as long as where several rows are multiplied, and a line that two blocks share is loaded
- * once. Two and four groups prefetched in that way are faster only from caches.
+ * Several groups of weights are read interleaved, two lines of one group after two lines of the next, each prefetching
+ * nearby lines (PP_WAY_BESIDE). So the processor has GROUPS long streams to follow. Or a single group is read,
+ * prefetched in its pp_stream_way. Compared with stream_block(), the dependent chain of sums for each block is then
+ * half as long, and a line that two blocks share is loaded once. Two or four groups prefetched in that way are faster
+ * only when the weights are in a cache.
  *
- * The number of groups depends on the processor: eight for Intel's (stream_ahead.h), four for a Zen 5. Two cores,
- * 90,112 rows of 4,096 columns, medians of nine turns in two starts, GB/s with eight, four and two groups: Q8_0 54.1,
- * 60.3, 61.0 and 52.8, 60.3, 56.1; Q4_0 49.9, 52.5, 47.7 and 56.8, 54.1, 52.6; Q6_K 44.2, 50.0, 47.8 and 51.0, 57.3,
- * 56.4; Q4_K 47.4, 51.8, 52.5 and 45.6, 47.3, 51.3. Four groups from 1 and 3 KiB ahead, and with four lines of each in
- * turn, were equal or slower; six lay between; four without prefetching are as fast with Q8_0 only (61.0, 42.8, 35.6,
- * 37.9). */
+ * The best number of groups depends on the processor: eight for Intel's (stream_ahead.h), four for a Zen 5. Measured on
+ * two cores of a Zen 5 with 90,112 rows of 4,096 columns, medians of nine runs in each of two starts of the program:
+ *
+ *   GB/s     8 groups     4 groups     2 groups
+ *   Q8_0     54.1  52.8   60.3  60.3   61.0  56.1
+ *   Q4_0     49.9  56.8   52.5  54.1   47.7  52.6
+ *   Q6_K     44.2  51.0   50.0  57.3   47.8  56.4
+ *   Q4_K     47.4  45.6   51.8  47.3   52.5  51.3
+ *
+ * Four groups prefetching 1 or 3 KiB ahead, or alternating after four lines, were equal or slower; six groups lay
+ * between four and eight. Four groups without prefetching are as fast only with Q8_0 (61.0, 42.8, 35.6, 37.9). */
 
 enum {
     BESIDE = 8,       /* most groups: their sums, two vectors each, fit the registers */
     BESIDE_OF_ZEN_5 = 4,
-    BESIDE_SLICES = 2, /* of a group at a time */
-    BESIDE_AHEAD = 8, /* distance in blocks at which lines of scales are prefetched */
+    BESIDE_SLICES = 2, /* slices (lines) of a group before the next group's turn */
+    BESIDE_AHEAD = 8, /* distance in blocks at which scales are prefetched */
 };
 
-/* Whether a byte holds two weights. */
+/* Whether a byte holds two 4-bit weights and nothing else. */
 INLINE bool has_two_digits(const uint32_t type)
 {
     return type == PP_TYPE_Q4_0 || type == PP_TYPE_Q4_K;
 }
 
-/* Whether one row is faster with a single group in this way than as several rows are. Two cores of a Zen 4, tokens/s as
- * several rows and in this way, medians of nine rounds in turn: Q4_K 170 and 208, Q6_K 93 and 98, Q4_0 136 and 147;
- * Q8_0 97 and 86. Intel's processors, for which weights are prefetched from eight pages, are no faster with it. */
+/* Whether a single activation row is faster with the code of this file and one group than with stream_block(). Tokens/s
+ * on two cores of a Zen 4 with stream_block() and with this code, medians of nine alternating runs: Q4_K 170 and 208,
+ * Q6_K 93 and 98, Q4_0 136 and 147; Q8_0 97 and 86. Intel's processors, whose weights are prefetched from eight pages,
+ * gain nothing. */
 INLINE bool goes_alone(const uint32_t type)
 {
     return type != PP_TYPE_Q8_0;
 }
 
-/* Multiplies BESIDE_SLICES lines of slices of a group, the step-th of a block, and what else the lines hold: for Q4_K
- * the next block's slices, for the others the second half's. ahead: distance in bytes of prefetches, if near. isum[0]:
- * of the block or its first half; isum[1]: of the next block or the second half. High nibbles are multiplied in place,
- * so that their sum is 16 times too large: that takes one shift of the sum instead of one for each line. */
+/* Multiplies the step-th BESIDE_SLICES lines of a group's block. Where a line holds two slices, the high nibbles are
+ * multiplied, too: for Q4_K these belong to the next block, for the others to the block's second half. isum[0]: the sum
+ * of the block or of its first half; isum[1]: of the next block or of the second half. High nibbles are multiplied
+ * where they are, so that their sum is 16 times too large; one shift of the sum then replaces a shift of each line.
+ * near: prefetches lines `ahead` bytes away. */
 INLINE void beside_slices(const uint32_t type, const struct block *w, const int step, const int8_t *q, const bool near,
                           size_t ahead, ivec *isum)
 {
@@ -58,8 +66,8 @@ INLINE void beside_slices(const uint32_t type, const struct block *w, const int 
     }
 }
 
-/* Prefetches a line of a group's scales: if they are apart from the weights, those of BESIDE_AHEAD blocks further on;
- * else, a line per block (for Q4_K two per two), those of a super-block's struct. */
+/* Prefetches a line of a group's scales: if they are stored before the weights, those of the block BESIDE_AHEAD further
+ * on; else, one line per block, the first lines of a later super-block. */
 INLINE void ask_for_scales(const uint32_t type, const struct block *w, int64_t b, int64_t left, size_t ahead,
                            size_t next_scales)
 {
@@ -75,7 +83,7 @@ INLINE void ask_for_scales(const uint32_t type, const struct block *w, int64_t b
             __builtin_prefetch((const void *)(at + ahead + PP_SLICE * (size_t)(b % 8 + k)), 0, 3);
 }
 
-/* Consecutive groups: group g begins at first + g * bytes. */
+/* Consecutive groups that are read interleaved: group g begins at first + g * bytes. */
 struct beside {
     const uint8_t *first;
     size_t bytes;
@@ -87,7 +95,8 @@ INLINE struct block beside_block(const uint32_t type, const struct beside *group
     return block_at(type, groups->first + groups->bytes * (size_t)g, groups->n_cols, b);
 }
 
-/* What block b of each group is multiplied by. in: its index in its chunk; left: blocks from it to the groups' end. */
+/* The activations that block b of each group is multiplied by. in: the block's index in its chunk; left: the number of
+ * blocks from b to the end of the groups. */
 struct beside_step {
     int64_t b, left;
     const struct side *s;
@@ -95,7 +104,7 @@ struct beside_step {
     const int8_t *q;
 };
 
-/* isum[g]: the integer sums of each group's block, see beside_slices(). */
+/* Computes isum[g], the integer sums of each group's block, as in beside_slices(). */
 INLINE void sums_beside(const uint32_t type, const struct beside *groups, const struct beside_step *at, size_t ahead,
                         ivec (*isum)[2], const int GROUPS)
 {
@@ -122,15 +131,15 @@ INLINE void sums_beside(const uint32_t type, const struct beside *groups, const 
     }
 }
 
-/* acc[g] += block b of each group, for Q4_K also block b + 1. twin: for Q6_K where the sum of the first twin waits for
- * the second. */
+/* acc[g] += the products of block b of each group, for Q4_K also of block b + 1. twin: for Q6_K, keeps the sum of the
+ * first twin until the second one is added. */
 INLINE void multiply_beside(const uint32_t type, const struct beside *groups, const struct beside_step *at,
                             const bool second, fvec *twin, fvec *acc, const int GROUPS)
 {
     const enum kind kind = kind_of(type);
     const size_t pace = type == PP_TYPE_Q8_0 ? 512 : type == PP_TYPE_Q6_K ? 424 : type == PP_TYPE_Q4_K ? 296 : 256;
     const size_t scale_bytes = scales_apart(type) ? pp_pack_scale_bytes(groups->n_cols) : 0;
-    /* from a group's end to the same place in the groups that come next */
+    /* what prefetches beyond a group's end skip, to arrive at the group that follows all of these */
     const size_t jump = (size_t)(GROUPS - 1) * groups->bytes + scale_bytes;
     const size_t next_scales = (size_t)GROUPS * groups->bytes - scale_bytes + 32 * BESIDE_AHEAD;
     const size_t ahead = PP_NEAR_AHEAD + ((size_t)at->left * pace <= PP_NEAR_AHEAD ? jump : 0);
@@ -157,8 +166,8 @@ INLINE void multiply_beside(const uint32_t type, const struct beside *groups, co
     }
 }
 
-/* Rows [row, row1), as many as make whole sets of GROUPS groups, over the n_blocks from b0 on. Returns the first row
- * that is left. */
+/* Multiplies the rows from `row` on, as many before row1 as fill whole sets of GROUPS groups, over blocks b0 to
+ * b0 + n_blocks - 1. Returns the first remaining row. */
 INLINE int64_t beside_rows(const uint32_t type, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t b0,
                            int64_t n_blocks, const struct side *side, const struct pp_acts *x, float *y,
                            const int GROUPS)

@@ -1,34 +1,34 @@
-/* slots.c - allocates the memory of a plan's slots, by their live ranges.
+/* slots.c - allocates the memory of a plan's slots according to their live ranges.
  *
- * Most slots are needed in a few stages of a layer only: queries, keys and values are dead when the feed-forward part
- * begins. A slot is live from a stage that writes all of it to the last one that reads that; slots that are never live
- * at the same stage may share memory in an arena. What only feeds an epilogue (the halves of SwiGLU, what is added to
- * the residual stream) needs no slot: threads keep it in scratch (project.c). Slots that are written after SELECT have
- * rows for the outputs only, so that the logits of a long prompt never exist all at once. They use what is free of the
- * arena by then, or, if a pass has more outputs than fit there, memory of their own.
+ * Most slots are needed only in a few stages of a layer: queries, keys and values are dead when the feed-forward part
+ * begins. A slot is live from the stage that writes all of it to the last stage that reads that value. Slots that are
+ * never live at the same stage may share memory in an arena. Values that only an epilogue reads (the two factors of
+ * SwiGLU, the summand of the residual stream) need no slot: threads keep them in scratch (project.c). Slots that are
+ * written only after SELECT have rows only for the batch's outputs, so that the logits of a long prompt never exist all
+ * at once. They use the part of the arena that is free by then, or separate memory if a pass has more outputs than fit.
  *
- * The arena's pages are allocated by the system as rows first touch them: few rows take little memory. They are huge
- * pages where the system has such: products with many rows touch one or two small pages in each, which are more than
- * the TLB holds (512 rows of F16, 2 and 16 threads: prefill 5 % faster in the median of ten pairs). */
+ * The system allocates the arena's pages when rows first touch them, so that small batches take little memory. It is
+ * asked for huge pages: a product with many rows touches one or two pages per row, and with small pages these are more
+ * than the TLB holds (512 rows of F16, 2 and 16 threads: prefill is 5 % faster in the median of ten pairs). */
 #include <string.h>
 #include <sys/mman.h>
 
 #include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 
-/* Rows of logits that there is room for from the start: with a large vocabulary one takes half a megabyte. */
+/* Output rows that there is room for from the start: with a large vocabulary, a row of logits takes half a megabyte. */
 enum { FEW_OUTPUTS = 8 };
 
 enum use { UNUSED = 0, READS = 1, WRITES = 2 };
 
-/* Whether an operation updates its `out` slot, instead of overwriting it. */
+/* Whether an operation adds to its `out` slot instead of overwriting it. */
 static bool adds_to(enum pp_op_kind kind)
 {
     return kind == PP_OP_ADD || kind == PP_OP_SPREAD || kind == PP_OP_WRITE_STREAMS;
 }
 
-/* How a row operation uses a whole slot. Writing to a part of it, or in place, does not end a live range, and counts as
- * reading. */
+/* How a row operation uses a whole slot. Writing only a part of it, or updating it, keeps the old value alive, and
+ * counts as reading. */
 static unsigned row_op_use(const struct pp_cpu *c, const struct row_op *r, int slot)
 {
     unsigned use = UNUSED;
@@ -70,7 +70,7 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
     if (s->kind == STAGE_RECUR || s->kind == STAGE_SCAN)
         use |= slot == whole_slot(c, s->in) || recurrence_reads(c, s->recurrence, slot) ? READS : UNUSED;
     if (s->kind == STAGE_SELECT)
-        return slot == s->in ? READS : UNUSED; /* moves rows inside the slot */
+        return slot == s->in ? READS : UNUSED; /* it moves rows within the slot */
     for (int i = 0; i < s->n_row_ops; i++)
         use |= row_op_use(c, &s->row_ops[i], slot);
     if ((s->kind == STAGE_PROJECT || s->kind == STAGE_HEADS || s->kind == STAGE_EXPERTS) &&
@@ -84,15 +84,15 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
     if (s->kind == STAGE_PROJECT && slot == s->norm_out)
         use |= WRITES;
     if (slot == s->out)
-        use |= s->epilogue == EPILOGUE_ADD ? READS : WRITES; /* what is added to stays alive */
+        use |= s->epilogue == EPILOGUE_ADD ? READS : WRITES; /* EPILOGUE_ADD updates the slot */
     return (enum use)use;
 }
 
 /* Live ranges, as bits per slot and stage. */
 struct liveness {
-    size_t words;      /* of 64 stages */
-    uint64_t *at;      /* [n_slots][words]: used at the stage, or holding a value that is read later */
-    uint64_t *behind;  /* [n_slots][words]: its value after the stage is read later */
+    size_t words;      /* words per slot, for 64 stages each */
+    uint64_t *at;      /* [n_slots][words]: the stage uses the slot, or its value is read later */
+    uint64_t *behind;  /* [n_slots][words]: the value that the slot has after the stage is read later */
 };
 
 static bool bit_of(const struct liveness *l, const uint64_t *bits, int slot, int stage)
@@ -105,7 +105,7 @@ static bool alive_at(const struct liveness *l, int slot, int i)
     return bit_of(l, l->at, slot, i);
 }
 
-/* Whether the value in the slot after stage i is read later. */
+/* Whether the value that the slot has after stage i is read later. */
 static bool needed_after(const struct liveness *l, int slot, int i)
 {
     return bit_of(l, l->behind, slot, i);
@@ -135,7 +135,7 @@ static bool find_lives(const struct pp_cpu *c, struct liveness *l)
     return l->at && l->behind;
 }
 
-/* Where a slot is allocated: nowhere, as it is unused; in the arena, for all rows; or with those for outputs only. */
+/* Where a slot is allocated: nowhere, if it is unused; in the arena, with all rows; or with rows for outputs only. */
 enum place { NOWHERE, IN_ARENA, OUTPUTS };
 
 static enum place place_of(const struct pp_cpu *c, int slot)
@@ -172,7 +172,7 @@ static bool overlaps(const struct pp_cpu *c, const struct arena *a, int slot, in
     return a->offset[slot] >= 0 && at < a->offset[slot] + c->strides[slot] && a->offset[slot] < at + width;
 }
 
-/* The lowest offset for a slot at which it conflicts with none that is placed already. */
+/* The lowest offset at which a slot does not overlap any placed slot that is live together with it. */
 static int64_t find_offset(const struct pp_cpu *c, const struct arena *a, int slot)
 {
     int64_t at = 0;
@@ -187,7 +187,7 @@ static int64_t find_offset(const struct pp_cpu *c, const struct arena *a, int sl
     return at;
 }
 
-/* The widest slot of the arena that is not placed yet; -1: all are. */
+/* The widest slot of the arena that is not placed yet; -1: all are placed. */
 static int widest_left(const struct pp_cpu *c, const struct arena *a)
 {
     int widest = -1;
@@ -224,7 +224,7 @@ static bool lives_at(const struct pp_cpu *c, const struct liveness *l, int slot,
     return false;
 }
 
-/* The free width from `at` to the next slot that is live at such a stage. */
+/* The width from `at` to the next slot that is live at a stage for which `meant` is true. */
 static int64_t gap_behind(const struct pp_cpu *c, const struct arena *a, int64_t at, stage_test *meant)
 {
     int64_t end = a->width;
@@ -234,8 +234,8 @@ static int64_t gap_behind(const struct pp_cpu *c, const struct arena *a, int64_t
     return end - at;
 }
 
-/* The widest part of the arena that is free at such stages; it begins where the arena does, or where a slot ends.
- * *floats: its size, for all rows. */
+/* The widest part of the arena that is free at all stages for which `meant` is true; it begins at the arena's start, or
+ * where a slot ends. *floats: its size, for all rows. */
 static float *find_gap(const struct pp_cpu *c, const struct arena *a, stage_test *meant, int64_t *floats)
 {
     int64_t best = 0, width = gap_behind(c, a, 0, meant);
@@ -262,7 +262,7 @@ static int64_t output_width(const struct pp_cpu *c)
     return width;
 }
 
-/* Makes the slots for outputs consecutive arrays of n rows, from `at` on. */
+/* Lays out the slots for outputs as consecutive arrays of n rows, from `at` on. */
 static void point_at_outputs(struct pp_cpu *c, float *at, int n)
 {
     for (int i = 0; i < c->n_slots; i++)
@@ -277,7 +277,7 @@ bool pp_cpu_slots_outputs(struct pp_cpu *c, int n)
 {
     int64_t width = output_width(c);
     float *p = width ? pp_cpu_memory_take(c, n * width, sizeof *p) : NULL;
-    if (!width) { /* an encoder's outputs are in slots of all rows */
+    if (!width) { /* an encoder's outputs are in slots with all rows */
         c->max_outputs = c->max_rows;
         return true;
     }
@@ -320,7 +320,8 @@ static bool take_arena(struct pp_cpu *c, const struct arena *a)
     return true;
 }
 
-/* Whether the quantised or split form of an input fits in its slot: only one of them, and in whole blocks. */
+/* Whether the converted form of an input fits in its slot: it is either quantised or split, not both, and if split it
+ * consists of whole blocks. */
 static bool fits_in_place(const struct stage *s)
 {
     return !s->split || (!s->quantize && s->projections[0].w.n_cols % PP_BF16_BLOCK == 0);
@@ -335,7 +336,7 @@ static void mark_in_place(struct pp_cpu *c, const struct liveness *l)
     }
 }
 
-/* Whether kernels read rows of this slot: an input that is normed first is read from scratch. */
+/* Whether product kernels read rows of this slot. An input with a norm is read from scratch instead. */
 static bool is_multiplied(const struct pp_cpu *c, int slot)
 {
     for (int i = 0; i < c->n_stages; i++) {
