@@ -244,14 +244,16 @@ enum pp_code pp_adapter_add_stack(struct pp_adapter_file *f, struct pp_adapter_s
 {
     if ((part != PP_PART_A && part != PP_PART_B) || t->n_dims != (s->flat ? 2 : 3) ||
         (s->flat && pp_type_info(t->type)->block_elements != 1))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is no half of a LoRA of experts", f->path, t->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not part of a LoRA of experts", f->path, t->name);
     const int64_t width = part == PP_PART_A ? t->ne[1] : t->ne[0];
     if (s->flat && (s->rank < 1 || width % s->rank != 0))
-        return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s is %lld wide, which is not the rank %lld for each of "
-                       "some experts", f->path, t->name, (long long)width, (long long)s->rank);
+        return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s is %lld wide, which is not a multiple of the rank %lld "
+                                           "(one block per expert)", f->path, t->name, (long long)width,
+                                           (long long)s->rank);
     s->n = s->flat ? width / s->rank : t->ne[2];
     if (s->n < 1 || s->n > PP_MAX_EXPERTS)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is of %lld experts; there can be %d", f->path,
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is for %lld experts; at most %d are supported",
+                       f->path,
                        t->name, (long long)s->n, PP_MAX_EXPERTS);
     enum pp_code code = pp_adapter_grow(f, (size_t)s->n, err);
     for (int64_t e = 0; e < s->n && !code; e++)

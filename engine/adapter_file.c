@@ -83,15 +83,17 @@ enum pp_code pp_adapter_add_part(struct pp_adapter_file *f, const char *name, si
     const bool shaped =
         part == PP_PART_WEIGHT ? t->n_dims == 1 || t->n_dims == 2 : t->n_dims == (is_matrix(part) ? 2 : 1);
     if (t->n_dims == 3 && (part == PP_PART_A || part == PP_PART_B))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is a stack of %lld matrices, but %s is one matrix",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is a stack of %lld matrices, but %s is a single "
+                                                "matrix",
                        f->path, t->name, (long long)t->ne[2], name);
     if (!shaped || !t->ne[0] || !t->ne[1])
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not a %s, as it is in such an adapter; get the "
-                       "adapter again, or save it again with the program that made it", f->path, t->name,
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is not a %s, as this kind of adapter requires; "
+                                                "download the adapter again, or save it again with the program that "
+                                                "made it", f->path, t->name,
                        part == PP_PART_WEIGHT ? "matrix or vector" : is_matrix(part) ? "matrix" : "vector");
     if (!t->size || !pp_type_info(t->type)->runnable)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is of a type that pippin cannot run; save the "
-                       "adapter again in F32, F16 or BF16", f->path, t->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s has a type that pippin cannot run; save the "
+                                                "adapter again in F32, F16 or BF16", f->path, t->name);
     if (i == SIZE_MAX) {
         const enum pp_code code = pp_adapter_grow(f, 1, err);
         char *copy = code ? NULL : pp_strndup(name, len);
@@ -127,7 +129,8 @@ static enum pp_code read_low_rank(const struct pp_adapter_file *f, struct pp_ada
     if (!t->a.data && !t->b.data && !t->magnitude.data && !t->b_bias.data)
         return PP_OK;
     if (!t->a.data || !t->b.data)
-        return pp_fail(err, PP_ERR_FORMAT, "%s has only one half of the adapter for %s; get all of it again", f->path,
+        return pp_fail(err, PP_ERR_FORMAT, "%s has only one of the matrices A and B for %s; download the adapter "
+                                           "again", f->path,
                        t->name);
     const int64_t a[] = {t->a_columns.n ? t->a_columns.n : t->a.ne[0], t->a.ne[1]};
     const int64_t b[] = {t->b_columns.n ? t->b_columns.n : t->b.ne[0], t->b.ne[1]};
@@ -135,7 +138,7 @@ static enum pp_code read_low_rank(const struct pp_adapter_file *f, struct pp_ada
     t->n_in = a[t->a_transposed];
     t->n_out = b[!t->b_transposed];
     if (t->rank != b[t->b_transposed])
-        return pp_fail(err, PP_ERR_FORMAT, "%s: the two halves for %s have ranks %lld and %lld", f->path, t->name,
+        return pp_fail(err, PP_ERR_FORMAT, "%s: A and B for %s have different ranks, %lld and %lld", f->path, t->name,
                        (long long)t->rank, (long long)b[t->b_transposed]);
     return PP_OK;
 }
@@ -169,12 +172,12 @@ static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adap
     t->embedding = strcmp(t->name, "token_embd.weight") == 0;
     if (!code && t->embedding && (t->magnitude.data || t->b_bias.data || t->bias.data || t->ia3.data))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s changes the token embeddings by other means than LoRA or others in their place, which is "
-                       "not supported", f->path);
+                       "%s changes the token embeddings other than by LoRA or by replacing them, which is not "
+                       "supported", f->path);
     if (!code && t->bias.data && pp_name_ending(t->name, "norm.weight") &&
         (t->rank || t->magnitude.data || t->b_bias.data || t->ia3.data))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s both replaces the bias of the norm %s and changes it otherwise, "
-                       "which is not supported", f->path, t->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s both replaces the bias of the norm %s and changes it in another "
+                                                "way, which is not supported", f->path, t->name);
     const struct pp_tensor *vectors[] = {&t->magnitude, &t->b_bias, &t->bias};
     for (int i = 0; i < 3 && !code; i++)
         if (vectors[i]->data)
@@ -186,7 +189,7 @@ static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adap
     if (code || !t->ia3.data)
         return code;
     if (t->ia3.ne[0] != 1 && t->ia3.ne[1] != 1)
-        return pp_fail(err, PP_ERR_FORMAT, "%s: the scales for %s are no vector", f->path, t->name);
+        return pp_fail(err, PP_ERR_FORMAT, "%s: the scales for %s are not a vector", f->path, t->name);
     t->ia3_input = t->ia3.ne[0] != 1;
     return t->ia3_input ? agree(f, t, "inputs", &t->n_in, t->ia3.ne[0], err)
                         : agree(f, t, "outputs", &t->n_out, t->ia3.ne[1], err);
@@ -195,7 +198,7 @@ static enum pp_code check_target(const struct pp_adapter_file *f, struct pp_adap
 enum pp_code pp_adapter_check_targets(struct pp_adapter_file *f, struct pp_error *err)
 {
     if (f->n == 0)
-        return pp_fail(err, PP_ERR_FORMAT, "%s holds no adapter matrices", f->path);
+        return pp_fail(err, PP_ERR_FORMAT, "%s contains no adapter matrices", f->path);
     if (!isfinite(f->alpha))
         return pp_fail(err, PP_ERR_FORMAT, "%s: alpha is not a finite number", f->path);
     for (size_t i = 0; i < f->n; i++) {
@@ -218,7 +221,8 @@ enum pp_code pp_adapter_reserve_invocation(struct pp_adapter_file *f, size_t n, 
 {
     enum { MOST = 1024 }; /* each prompt is searched for it */
     if (n > MOST)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is invoked by %zu tokens; at most %d can be", f->path, n, MOST);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is invoked by %zu tokens; at most %d are supported", f->path, n,
+                       MOST);
     f->invocation = pp_calloc(n, sizeof *f->invocation);
     f->n_invocation = n;
     return f->invocation ? PP_OK : pp_fail_nomem(err, "an adapter's invocation");
@@ -226,7 +230,7 @@ enum pp_code pp_adapter_reserve_invocation(struct pp_adapter_file *f, size_t n, 
 
 enum pp_code pp_adapter_bad_invocation(const struct pp_adapter_file *f, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "%s: what invokes the adapter is no list of tokens", f->path);
+    return pp_fail(err, PP_ERR_FORMAT, "%s: the adapter's invocation is not a list of tokens", f->path);
 }
 
 static enum pp_code read_gguf_invocation(struct pp_adapter_file *f, struct pp_error *err)
@@ -254,14 +258,14 @@ static enum pp_code read_gguf_header(struct pp_adapter_file *f, struct pp_error 
     double alpha;
     if (!pp_gguf_string_is(f->gguf, "general.type", "adapter"))
         return pp_fail(err, PP_ERR_FORMAT, pp_gguf_string_is(f->gguf, "general.architecture", "controlvector")
-                                               ? "%s is a control vector, and no adapter"
+                                               ? "%s is a control vector, not an adapter"
                                                : "%s is not an adapter but a model", f->path);
     if (!pp_gguf_string_is(f->gguf, "adapter.type", "lora"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than LoRA; take the folder that it "
-                       "was made of", f->path);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter but not a LoRA; use the folder that it was made "
+                                                "from", f->path);
     if (!pp_gguf_float(f->gguf, "adapter.lora.alpha", &alpha))
-        return pp_fail(err, PP_ERR_FORMAT, "%s lacks adapter.lora.alpha; make it again of its folder, with pippin "
-                       "convert", f->path);
+        return pp_fail(err, PP_ERR_FORMAT, "%s lacks adapter.lora.alpha; convert it again from its folder with "
+                                           "`pippin convert`", f->path);
     f->alpha = (float)alpha;
     if (pp_gguf_string(f->gguf, "general.name", &s))
         pp_clean_name(s.data, s.len, f->name, sizeof f->name);
@@ -270,18 +274,20 @@ static enum pp_code read_gguf_header(struct pp_adapter_file *f, struct pp_error 
         pp_clean_name(s.data, s.len, family, sizeof family);
     f->arch = pp_arch_by_name(family);
     if (!family[0])
-        return pp_fail(err, PP_ERR_FORMAT, "%s does not say for which family of models it is (general.architecture); "
-                       "make it again of its folder, with pippin convert", f->path);
+        return pp_fail(err, PP_ERR_FORMAT, "%s does not name the model family it is for (general.architecture); "
+                                           "convert it again from its folder with `pippin convert`", f->path);
     if (!f->arch)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter for the family \"%s\", which pippin does not know",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter for the model family \"%s\", which pippin does not "
+                                                "know",
                        f->path, family);
     return read_gguf_invocation(f, err);
 }
 
 enum pp_code pp_adapter_is_pickle(const char *path, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a pickle: a program that loading it runs, so it is not read; load "
-                   "the adapter with PEFT and save it again with safe_serialization=True", path);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a pickle file, which can run code when loaded, so pippin does not "
+                                            "read it; load the adapter with PEFT and save it again with "
+                                            "safe_serialization=True", path);
 }
 
 /* The error for a path to the adapter's file inside its folder, which users may give. */
@@ -291,8 +297,8 @@ static enum pp_code check_name(const char *path, struct pp_error *err)
     static const char *const pickles[] = {".bin", ".pt", ".pth", ".pkl"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (pp_name_ending(path, parts[i]))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is only a part of an adapter; give the folder it lies in, with "
-                           "%s", path, pp_adapter_config_file);
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is only one file of an adapter; give the folder that contains "
+                                                    "it and %s", path, pp_adapter_config_file);
     for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
         if (pp_name_ending(path, pickles[i]))
             return pp_adapter_is_pickle(path, err);
@@ -401,7 +407,7 @@ enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams 
 {
     enum pp_code code = open_file(path, hp, false, out, err);
     if (!code && !is_for(*out, hp)) {
-        pp_fail(err, PP_ERR_MISMATCH, "%s is for models of the family %s, but this one is of the family %s", path,
+        pp_fail(err, PP_ERR_MISMATCH, "%s is for models of the family %s, but this model is of the family %s", path,
                 (*out)->arch->name, hp->arch);
         pp_adapter_file_close(*out);
         *out = NULL;
@@ -411,8 +417,8 @@ enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams 
         return code;
     pp_adapter_file_close(*out);
     *out = NULL;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a folder, whose rows of q and k are in another order than those of "
-                   "the model's file: take the model's folder", path);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a folder, whose rows of Q and K are in a different order than in "
+                                            "the model's GGUF file; use the model's folder", path);
 }
 
 void pp_adapter_file_close(struct pp_adapter_file *f)
@@ -591,11 +597,11 @@ enum pp_code pp_adapter_file_check(const struct pp_adapter_file *f, struct pp_er
     if (!f->gguf && !f->weights)
         return PP_OK; /* the model's own */
     if (f->gguf ? pp_gguf_lost(f->gguf) : pp_safetensors_lost(f->weights))
-        return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load it again",
+        return pp_fail(err, PP_ERR_IO, "%s was truncated by another program while in use; load it again",
                        f->path);
     if (f->gguf ? pp_gguf_changed(f->gguf) : pp_safetensors_changed(f->weights))
-        return pp_fail(err, PP_ERR_IO, "another program wrote into %s while it was read; load it again when that is "
-                       "done", f->path);
+        return pp_fail(err, PP_ERR_IO, "another program changed %s while it was being read; load it again when that "
+                                       "is done", f->path);
     return PP_OK;
 }
 
@@ -605,8 +611,8 @@ static enum pp_code check_values(const struct pp_adapter_file *f, const struct p
     const size_t row_bytes = pp_type_row_bytes(t->type, n);
     for (int64_t r = 0; r < rows; r++)
         if (!pp_row_finite(t->type, (const uint8_t *)t->data + (size_t)r * row_bytes, n))
-            return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s holds values that are no numbers; the file is "
-                           "damaged, get it again", f->path, t->name);
+            return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s contains NaN or infinity; the file is damaged: "
+                                               "download it again", f->path, t->name);
     return PP_OK;
 }
 

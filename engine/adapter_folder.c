@@ -91,15 +91,15 @@ static bool cannot_be_merged(const cJSON *type)
 
 static enum pp_code fail_kind(const struct pp_adapter_file *f, const cJSON *type, struct pp_error *err)
 {
-    const char *what = converts(type)           ? "PEFT makes a LoRA that is near it: save_as_lora"
-                       : cannot_be_merged(type) ? "it is more than a change of matrices; train a LoRA in its place"
-                                                : "let PEFT put it into the model (merge_and_unload, "
+    const char *what = converts(type)           ? "PEFT can approximate it by a LoRA (save_as_lora)"
+                       : cannot_be_merged(type) ? "it changes more than matrices; train a LoRA instead"
+                                                : "merge it into the model with PEFT (merge_and_unload, "
                                                   "save_pretrained), and use that folder as the model";
     if (!cJSON_IsString(type))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s/%s does not say of what kind the adapter is (peft_type)", f->path,
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s/%s does not name the kind of adapter (peft_type)", f->path,
                        pp_adapter_config_file);
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of another kind than those that run here, LoRA, DoRA, "
-                   "AdaLoRA, LoHa, LoKr, IA3, LN_TUNING and TRAINABLE_TOKENS (peft_type: %.40s); %s", f->path,
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is an adapter of the kind %.40s; supported are LoRA, DoRA, AdaLoRA, "
+                                            "LoHa, LoKr, IA3, LN_TUNING and TRAINABLE_TOKENS; %s", f->path,
                    type->valuestring, what);
 }
 
@@ -146,14 +146,15 @@ static enum pp_code check_features(const struct pp_adapter_file *f, struct pp_er
                            refused[i].what);
     cJSON_ArrayForEach(option, f->config)
         if (switched_on(option) && !is_known(option->string))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s says %.60s, which is not known here and may change what the "
-                           "adapter computes; if it does not, take it out of %s", f->path, option->string,
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "%s sets %.60s, which pippin does not know and which may change "
+                                                    "what the adapter computes; if it does not, remove it from %s",
+                                                    f->path, option->string,
                            pp_adapter_config_file);
     for (size_t i = 0; cJSON_IsString(init) && i < sizeof refused_init / sizeof *refused_init; i++)
         if (pp_ncasecmp(init->valuestring, refused_init[i], strlen(refused_init[i])) == 0)
             return pp_fail(err, PP_ERR_UNSUPPORTED,
-                           "%s was made with init_lora_weights \"%.20s\", which changes the base model too: beside the "
-                           "original one it is wrong; make it a plain LoRA first, with PEFT's save_pretrained and "
+                           "%s was made with init_lora_weights \"%.20s\", which changes the base model too, so it is "
+                           "wrong for the original one; convert it to a plain LoRA with PEFT's save_pretrained and "
                            "path_initial_model_for_weight_conversion",
                            f->path, init->valuestring);
     return PP_OK;
@@ -166,7 +167,8 @@ static enum pp_code read_invocation(struct pp_adapter_file *f, struct pp_error *
     const cJSON *tokens = member(f, "alora_invocation_tokens"), *text = member(f, "invocation_string"), *item;
     if (!switched_on(tokens) && switched_on(text))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s is invoked by a text (invocation_string); put its tokens in %s as alora_invocation_tokens",
+                       "%s is invoked by a text (invocation_string); put its token ids into %s as "
+                       "alora_invocation_tokens",
                        f->path, pp_adapter_config_file);
     if (!switched_on(tokens))
         return PP_OK;
@@ -443,15 +445,16 @@ static enum pp_code scale_of(const struct pp_adapter_file *f, const struct per_m
         code = pp_module_patterns_find(m->ranks, module, &rank, err);
     if (!code && is_made(f) && (f->kind != PP_ADAPTER_LOHA || rank * rank == (double)t->rank)) {
         t->scale = (float)(alpha / rank);
-        return isfinite(t->scale) ? PP_OK : pp_fail(err, PP_ERR_FORMAT, "%s/%s: alpha and r of %s, %g and %g, are no "
-                                                    "scale", f->path, pp_adapter_config_file, t->name, alpha, rank);
+        return isfinite(t->scale) ? PP_OK : pp_fail(err, PP_ERR_FORMAT, "%s/%s: alpha and r of %s, %g and %g, do not "
+                                                                        "give a valid scale", f->path,
+                                                                        pp_adapter_config_file, t->name, alpha, rank);
     }
     if (!code && rank != (double)t->rank)
         code = pp_fail(err, PP_ERR_FORMAT, "%s: %s has rank %lld, but %s says %g", f->path, t->name,
                        (long long)t->rank, pp_adapter_config_file, rank);
     t->scale = (float)(alpha / (m->rslora ? sqrt((double)t->rank) : (double)t->rank));
     if (!code && !isfinite(t->scale))
-        code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: the alpha of %s, %g, is beyond all numbers that are computed with",
+        code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: the alpha of %s, %g, is too large",
                        f->path, pp_adapter_config_file, t->name, alpha);
     return code;
 }
@@ -505,7 +508,7 @@ static enum pp_code read_tokens(const struct pp_adapter_file *f, const char *mod
     }
     pp_name_index_free(&seen);
     return good ? PP_OK
-                : pp_fail(err, PP_ERR_FORMAT, "%s/%s: %s is no list of tokens, each once", f->path,
+                : pp_fail(err, PP_ERR_FORMAT, "%s/%s: %s is not a list of distinct tokens", f->path,
                           pp_adapter_config_file, tokens_member(f));
 }
 
@@ -628,10 +631,11 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
     if (p->part == PP_PART_FACTOR)
         return pp_adapter_factor_counts(f, t)
                    ? PP_OK
-                   : pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s stands alone", f->path, t->name);
+                   : pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s lacks its counterpart", f->path, t->name);
     if (place.stacked && f->kind == PP_ADAPTER_ADALORA)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is of an AdaLoRA of all experts' matrices together, "
-                       "which is not supported; train a LoRA of them", f->path, t->name);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s belongs to an AdaLoRA over the stacked matrices of "
+                                                "all experts, which is not supported; train a LoRA instead", f->path,
+                                                t->name);
     if (place.stacked)
         return add_stack(f, m, &place, t, modules, err);
     size_t before = f->n;
@@ -669,10 +673,11 @@ static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_mod
     if (!code) {
         f->arch = guess_family(f, m->endings, &to);
         if (!f->arch && !n)
-            code = pp_fail(err, PP_ERR_FORMAT, "%s has a file of weights with nothing in it", f->path);
+            code = pp_fail(err, PP_ERR_FORMAT, "%s has an empty weights file", f->path);
         else if (!f->arch)
-            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s adapts no matrix of a model family that pippin knows; it has "
-                           "%.200s", f->path, pp_safetensors_at(f->weights, 0)->name);
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s adapts no matrix of a model family that pippin knows; its "
+                                                    "first tensor is %.200s", f->path, pp_safetensors_at(f->weights,
+                                                    0)->name);
     }
     for (size_t i = 0; i < n && !code; i++)
         code = add_tensor(f, m, pp_safetensors_at(f->weights, i), &to, modules, err);
@@ -689,8 +694,8 @@ static enum pp_code open_weights(struct pp_adapter_file *f, const char *name, st
     static const char pickle[] = "adapter_model.bin"; /* PEFT's first format */
     const bool there = pp_file_exists(f->path, name), pickled = !there && pp_file_exists(f->path, pickle);
     if (!there && !pickled)
-        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has %s, but its weights are not there (%s); get all of the adapter "
-                       "again", f->path, pp_adapter_config_file, name);
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has %s, but its weights are missing (%s); download the adapter "
+                                              "again", f->path, pp_adapter_config_file, name);
     char *path = pp_path_join(f->path, pickled ? pickle : name);
     if (!path)
         return pp_fail_nomem(err, "a file name");
@@ -707,7 +712,7 @@ static enum pp_code check_has_tokens(const struct pp_adapter_file *f, struct pp_
         i++;
     return i < f->n || !switched_on(member(f, tokens_member(f)))
                ? PP_OK
-               : pp_fail(err, PP_ERR_FORMAT, "%s says %s, but has no tensor for them", f->path, tokens_member(f));
+               : pp_fail(err, PP_ERR_FORMAT, "%s sets %s, but has no tensor for it", f->path, tokens_member(f));
 }
 
 static enum pp_code open_peft(struct pp_adapter_file *f, struct pp_error *err)
@@ -755,7 +760,7 @@ static enum pp_code open_mlx(struct pp_adapter_file *f, struct pp_error *err)
     struct pp_buf modules = {0};
     float scale = 20; /* mlx_lm's default */
     if (type && !is_string(type, "lora") && !is_string(type, "dora"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is the work of MLX, but neither LoRA nor DoRA (fine_tune_type)",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s was made by MLX but is neither LoRA nor DoRA (fine_tune_type)",
                        f->path);
     f->kind = is_string(type, "dora") || cJSON_IsTrue(member(f, "use_dora")) ? PP_ADAPTER_DORA : PP_ADAPTER_LORA;
     if (!cJSON_IsObject(parameters) || !pp_json_float(parameters, "scale", &scale) || !isfinite(scale))
@@ -776,7 +781,7 @@ static enum pp_code open_mlx(struct pp_adapter_file *f, struct pp_error *err)
 enum pp_code pp_adapter_open_folder(struct pp_adapter_file *f, struct pp_error *err)
 {
     if (!pp_file_exists(f->path, pp_adapter_config_file))
-        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s, so it is no adapter", f->path, pp_adapter_config_file);
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s, so it is not an adapter", f->path, pp_adapter_config_file);
     enum pp_code code = pp_json_read(f->path, pp_adapter_config_file, &f->config, err);
     if (code)
         return code;

@@ -109,8 +109,8 @@ static enum pp_code apply_mask(const struct pp_adapter_file *f, const struct pp_
         kept += cJSON_IsTrue(item);
     }
     if (!good || (kept != rank && n != rank))
-        return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s has %lld rows, which is not what rank_pattern in %s "
-                       "leaves of its module", f->path, a->name, (long long)rank, pp_adapter_config_file);
+        return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s has %lld rows, which does not match rank_pattern in %s",
+                       f->path, a->name, (long long)rank, pp_adapter_config_file);
     cJSON_ArrayForEach(item, mask)
     {
         if (n == rank && !cJSON_IsTrue(item))
@@ -162,7 +162,8 @@ enum pp_code pp_adapter_fold_scale(const struct pp_adapter_file *f, const struct
     else if (ranknum || !pp_json_float(f->config, "init_r", &rank))
         rank = 0;
     if (!(rank > 0) || !isfinite(rank))
-        return pp_fail(err, PP_ERR_FORMAT, "%s: the rank that tensor %.200s is divided by (%s) is no number above 0",
+        return pp_fail(err, PP_ERR_FORMAT, "%s: the rank that tensor %.200s is divided by (%s) is not a positive "
+                                           "number",
                        f->path, a->name, ranknum ? "ranknum" : "init_r");
     const double alpha = f->alpha > 0 ? (double)f->alpha : (double)a->ne[1];
     *scale = (float)(alpha / ((double)rank + 1e-5));
@@ -231,8 +232,8 @@ static enum pp_code read_factor(const struct pp_adapter_file *f, const struct ma
     const struct pp_tensor *left = matrix(companion(f, t, word, k->left[which]));
     const struct pp_tensor *right = matrix(companion(f, t, word, k->right[which]));
     if (!whole && (!left || !right || left->ne[0] != right->ne[1]))
-        return pp_fail(err, PP_ERR_FORMAT, "%s: the module of tensor %.200s lacks %s or %s, or they do not fit each "
-                       "other", f->path, t->name, k->left[which] + 1, k->right[which] + 1);
+        return pp_fail(err, PP_ERR_FORMAT, "%s: the module of tensor %.200s lacks %s or %s, or their shapes do not "
+                                           "match", f->path, t->name, k->left[which] + 1, k->right[which] + 1);
     if (whole ? read_whole(whole, to) : read_product(left, right, to))
         return PP_OK;
     return pp_fail_nomem(err, "an adapter's matrices");
@@ -318,14 +319,15 @@ static enum pp_code make_halves(struct pp_adapter_file *f, const struct pp_tenso
     const int64_t rank = p->rank * q->rank;
     const int64_t rows = kronecker ? p->rows * q->rows : p->rows, cols = kronecker ? p->cols * q->cols : p->cols;
     if (!kronecker && (p->rows != q->rows || p->cols != q->cols))
-        return pp_fail(err, PP_ERR_FORMAT, "%s: the two matrices that tensor %.200s belongs to have not one size",
+        return pp_fail(err, PP_ERR_FORMAT, "%s: the two matrices that tensor %.200s belongs to differ in size",
                        f->path, t->name);
     if (p->rank > MOST_RANK || q->rank > MOST_RANK || rank > MOST_RANK)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: what tensor %.200s is of has rank %lld as a LoRA; at most %d can "
-                       "be run. PEFT makes a LoRA of a lower one that is near it: save_as_lora", f->path, t->name,
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: written as a LoRA, tensor %.200s has rank %lld; at most %d is "
+                                                "supported. PEFT can approximate it by a LoRA of lower rank "
+                                                "(save_as_lora)", f->path, t->name,
                        (long long)rank, MOST_RANK);
     if (rows > MOST_SIDE || cols > MOST_SIDE || f->made_bytes > most_bytes)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: the matrices that it is as a LoRA are too large, at tensor %.200s",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: written as a LoRA, its matrices are too large, at tensor %.200s",
                        f->path, t->name);
     if (f->looked_at)
         return outline_halves(f, t, p, q, kronecker, halves, err);

@@ -39,7 +39,8 @@ static enum pp_code compile(struct pp_module_patterns *p, struct pattern *to, st
                                  &error, &where, NULL);
     pp_buf_free(&text);
     return to->code ? PP_OK
-                    : pp_fail(err, PP_ERR_UNSUPPORTED, "%s \"%.100s\" is no regular expression that pippin understands",
+                    : pp_fail(err, PP_ERR_UNSUPPORTED, "%s \"%.100s\" is not a regular expression that pippin "
+                                                       "understands",
                               p->what, to->key);
 }
 

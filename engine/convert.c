@@ -14,7 +14,7 @@ static enum pp_code wanted_type(const struct pp_convert_options *opt, int *type,
     *type = opt && opt->out_type ? pp_type_by_name(opt->out_type) : -1;
     if (*type == PP_TYPE_F32 || *type == PP_TYPE_F16 || *type == PP_TYPE_BF16 || !opt || !opt->out_type)
         return PP_OK;
-    return pp_fail(err, PP_ERR_USAGE, "cannot convert to \"%.40s\"; possible are F32, F16, BF16 (and pippin quantize)",
+    return pp_fail(err, PP_ERR_USAGE, "cannot convert to \"%.40s\"; choose F32, F16 or BF16, or use `pippin quantize`",
                    opt->out_type);
 }
 

@@ -58,7 +58,7 @@ static enum pp_code find_base(const struct pp_adapter_file *f, const char *src, 
     pp_free(parent);
     if (code == PP_ERR_NOT_FOUND)
         return pp_fail(err, PP_ERR_USAGE,
-                       "converting %s takes the numbers of the model it was trained on: say with --base where that is",
+                       "converting %s needs the model it was trained on; give it with --base",
                        src);
     return code;
 }
@@ -133,8 +133,8 @@ enum pp_code pp_convert_check_fit(const struct pp_source *base, const struct pp_
 
 enum pp_code pp_convert_fail_form(const char *name, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, which folders of this family have in another form "
-                   "than GGUF files; converting that is not supported", name);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, which is stored differently in folders and GGUF "
+                                            "files of this family; converting it is not supported", name);
 }
 
 /* --- rearranged tensors ------------------------------------------------------------------------------------- */
@@ -209,7 +209,7 @@ const struct pp_tensor *pp_copies_moved_columns(struct pp_copies *c, const struc
         if (pp_convert_is_float(t->type))
             pp_fail_nomem(err, t->name);
         else
-            pp_fail(err, PP_ERR_UNSUPPORTED, "the columns of %s cannot be moved: it is %s", t->name,
+            pp_fail(err, PP_ERR_UNSUPPORTED, "the columns of %s cannot be reordered: it is %s", t->name,
                     pp_type_info(t->type)->name);
         return NULL;
     }
@@ -259,8 +259,8 @@ enum pp_code pp_convert_find_heads(const struct pp_source *base, const struct pp
         return PP_OK;
     pp_free(*from);
     *from = NULL;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, whose heads GGUF files have in another order "
-                   "than folders; converting that is not supported", name);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, whose heads are in a different order in folders "
+                                            "and GGUF files; converting it is not supported", name);
 }
 
 /* Makes a tensor of floats [n_rows, n_cols] in a float type. c must have room. NULL: out of memory. */
@@ -603,7 +603,7 @@ static enum pp_code to_gguf(const struct pp_adapter_file *f, const struct pp_sou
     if (!code)
         code = list_targets(&g, err);
     if (!code && changes_nothing(f))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter's alpha is 0: it changes nothing");
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter's alpha is 0, so it has no effect");
     if (!code)
         code = write_gguf(&g, dst, opt, err);
     pp_free(g.items);
@@ -623,7 +623,8 @@ enum pp_code pp_convert_adapter(const char *src, const char *dst, int wanted, co
     if (code)
         return code;
     if (!pp_adapter_file_hf_order(f))
-        code = pp_fail(err, PP_ERR_USAGE, "%s is a GGUF adapter; give a folder to make one of PEFT's of it", src);
+        code = pp_fail(err, PP_ERR_USAGE, "%s is a GGUF adapter; give a folder name as the target to convert it to a "
+                                          "PEFT folder", src);
     if (!code)
         code = pp_convert_open_base(f, src, opt ? opt->base : NULL, &base, err);
     if (!code) {

@@ -53,7 +53,7 @@ static enum pp_code name_group(const struct grouping *g, const char *matrix, cha
     if (bad)
         return pp_fail_nomem(err, matrix);
     if (!known)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", matrix);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "PEFT has no name for %s", matrix);
     /* the table line of a second name gives only the first one's stack */
     *part = (*entry)->second && strstr(stack, ".ffn_up_") && !strstr((*entry)->gguf, ".ffn_up_");
     return PP_OK;
@@ -69,8 +69,8 @@ static enum pp_code folder_rows(const struct pp_arch_name *entry, int part, int6
     if (form == PP_HF_SAME || form == PP_HF_EXPERTS_TRANSPOSED)
         return PP_OK;
     if (!turns && form != PP_HF_HALVES && form != PP_HF_EXPERTS_HALVES)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, which folders of this family have in another "
-                       "form than GGUF files; converting that is not supported", entry->gguf);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the adapter changes %s, which is stored differently in folders and "
+                       "GGUF files of this family; converting it is not supported", entry->gguf);
     if (!(*rows = pp_malloc((size_t)n * sizeof **rows)))
         return pp_fail_nomem(err, "an adapter's rows");
     for (int64_t r = 0; r < n; r++)

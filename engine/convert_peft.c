@@ -297,7 +297,7 @@ static enum pp_code add_halves(struct to_peft *p, const struct pp_adapter_target
     if (!code && heads && columns && !(a = pp_copies_moved_columns(&c, a, heads, err)))
         code = err ? err->code : PP_ERR_NOMEM;
     if (!code && t->a_transposed && !pp_convert_is_float(a->type))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s cannot be turned round: it is %s", t->a.name,
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s cannot be transposed: it is %s", t->a.name,
                        pp_type_info(t->a.type)->name);
     if (!code && t->a_transposed && !(a = pp_copies_transposed(&c, a, err)))
         code = err ? err->code : PP_ERR_NOMEM;
@@ -385,7 +385,7 @@ static enum pp_code add_parameter(struct to_peft *p, struct pp_expert_group *g, 
     if (p->wanted >= 0)
         g->type = (uint32_t)p->wanted;
     enum pp_code code = dot ? pp_expert_group_tensors(g, true, halves, err)
-                            : pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", g->name);
+                            : pp_fail(err, PP_ERR_UNSUPPORTED, "PEFT has no name for %s", g->name);
     if (code)
         return code;
     pp_buf_fmt(&module, "%.*s%s", (int)(dot - g->name), g->name, inner ? ".base_layer" : "");
@@ -445,7 +445,7 @@ static enum pp_code add_matrix(struct to_peft *p, const struct pp_adapter_target
         return code;
     if (!code && !module_name(p->base, matrix, &module))
         code = module.bad ? pp_fail_nomem(err, matrix)
-                          : pp_fail(err, PP_ERR_UNSUPPORTED, "there is no name of PEFT's for %s", matrix);
+                          : pp_fail(err, PP_ERR_UNSUPPORTED, "PEFT has no name for %s", matrix);
     if (!code)
         code = check_folder_form(p, t, matrix, err);
     const char *name = pp_buf_cstr(&module);
@@ -581,14 +581,15 @@ static enum pp_code take_folder(const char *dst, int *lock, bool *made, struct p
     struct stat st;
     *made = mkdir(dst, 0777) == 0;
     if (!*made && errno != EEXIST)
-        return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", dst, strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "cannot create the folder %s: %s", dst, strerror(errno));
     if (!*made && stat(dst, &st) == 0 && !S_ISDIR(st.st_mode))
-        return pp_fail(err, PP_ERR_USAGE, "%s is not a folder, which a GGUF adapter becomes; name another", dst);
+        return pp_fail(err, PP_ERR_USAGE, "%s exists and is not a folder; a GGUF adapter is converted to a folder: "
+                                          "give another name", dst);
     enum pp_code code = pp_lock_folder(dst, lock, err);
     if (!code && (pp_file_exists(dst, pp_adapter_config_file) || pp_file_exists(dst, "adapter_model.safetensors")))
-        code = pp_fail(err, PP_ERR_USAGE, "there is an adapter in %s already; name another folder", dst);
+        code = pp_fail(err, PP_ERR_USAGE, "%s already contains an adapter; give another folder", dst);
     if (!code && pp_file_exists(dst, "config.json")) /* other programs would take the adapter for a part of the model */
-        code = pp_fail(err, PP_ERR_USAGE, "there is a model in %s (config.json); name another folder for the adapter",
+        code = pp_fail(err, PP_ERR_USAGE, "%s contains a model (config.json); give another folder for the adapter",
                        dst);
     return code;
 }
@@ -598,8 +599,9 @@ static enum pp_code check_rows(const struct pp_source *base, struct pp_error *er
 {
     if (!pp_arch_other_pairs(pp_source_hparams(base)))
         return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has the rows of q and k in the order of models that see: of its "
-                   "adapters no folders can be made; keep the GGUF file", pp_source_path(base));
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has the rows of Q and K in the order of vision models, so its "
+                                            "adapters cannot be converted to folders; keep the GGUF file",
+                                            pp_source_path(base));
 }
 
 enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct pp_convert_options *opt,
@@ -609,12 +611,12 @@ enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct p
     struct pp_source *base;
     int wanted = opt && opt->out_type ? pp_type_by_name(opt->out_type) : -1;
     if (opt && opt->out_type && (wanted < 0 || !pp_convert_is_float((uint32_t)wanted)))
-        return pp_fail(err, PP_ERR_USAGE, "cannot convert to \"%.40s\"; possible are F32, F16 and BF16", opt->out_type);
+        return pp_fail(err, PP_ERR_USAGE, "cannot convert to \"%.40s\"; choose F32, F16 or BF16", opt->out_type);
     enum pp_code code = pp_adapter_file_open(src, &f, err);
     if (code)
         return code;
     if (pp_adapter_file_hf_order(f))
-        code = pp_fail(err, PP_ERR_USAGE, "%s is a folder already", src);
+        code = pp_fail(err, PP_ERR_USAGE, "%s is already a folder", src);
     if (!code)
         code = pp_convert_open_base(f, src, opt ? opt->base : NULL, &base, err);
     if (!code) {

@@ -30,10 +30,11 @@ enum pp_code pp_choose_kernels(const char *kernels, enum pp_isa *isa, struct pp_
     int wanted = pp_isa_by_name(kernels);
     if (wanted < 0)
         return pp_fail(err, PP_ERR_USAGE,
-                       "there are no kernels called %s; known: scalar, avx2, avxvnni, avx512, amx, neon, dotprod, i8mm",
+                       "unknown kernels \"%s\"; choose from scalar, avx2, avxvnni, avx512, amx, neon, dotprod, i8mm",
                        kernels);
     if (!pp_isa_runs((enum pp_isa)wanted))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "this CPU cannot run the %s kernels; the best it has are %s", kernels,
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "this CPU cannot run the %s kernels; the best it can run are %s",
+                       kernels,
                        pp_isa_name(*isa));
     *isa = (enum pp_isa)wanted;
     return PP_OK;
@@ -167,13 +168,13 @@ static enum pp_code too_little_for_kv(const struct pp_engine *e, const struct pp
 {
     if (fits)
         return pp_fail(err, PP_ERR_NOMEM,
-                       "a context of %lld tokens needs %.3g GB for KV pages and %.3g GB may be used, which is "
-                       "enough for %lld; choose a smaller --ctx-size or a larger --kv-memory",
+                       "a context of %lld tokens needs %.3g GB of KV cache, but only %.3g GB may be used, enough for "
+                       "%lld tokens; give a smaller --ctx-size or a larger --kv-memory",
                        (long long)e->n_ctx, (double)least / 1e9, (double)limit / 1e9,
                        (long long)fits * PP_PAGE_TOKENS);
     return pp_fail(err, PP_ERR_NOMEM,
-                   "the KV cache may use %llu byte%s, and one page of %d tokens needs %llu, a context of %lld tokens "
-                   "%llu; give a larger --kv-memory, such as 512M: a number alone is bytes",
+                   "the KV cache may use %llu byte%s, but one page of %d tokens needs %llu, and a context of %lld "
+                   "tokens %llu; give a larger --kv-memory, such as 512M (a plain number means bytes)",
                    (unsigned long long)limit, limit == 1 ? "" : "s", PP_PAGE_TOKENS,
                    (unsigned long long)bytes_needed(e, layouts, 1).least, (long long)e->n_ctx,
                    (unsigned long long)least);
@@ -217,7 +218,7 @@ static enum pp_code check_options(const struct pp_model *m, const struct pp_engi
                        "the number of threads must be 1 to %d and the context 1 to 2147483647 tokens", MAX_THREADS);
     if (m->plan.n_positions && opt->n_ctx > m->plan.n_positions)
         return pp_fail(err, PP_ERR_USAGE,
-                       "this model knows %lld positions and no more; choose a --ctx-size of at most that",
+                       "this model has only %lld positions; give a --ctx-size of at most that",
                        (long long)m->plan.n_positions);
     return PP_OK;
 }
@@ -477,10 +478,10 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
         if (use[i].scale == 0.0f)
             continue; /* scale 0 is the same as absent */
         if (!isfinite(use[i].scale))
-            return pp_fail(err, PP_ERR_USAGE, "the strength of adapter %s is no number", use[i].adapter->info.name);
+            return pp_fail(err, PP_ERR_USAGE, "the scale of adapter %s is not a number", use[i].adapter->info.name);
         if (set.n == PP_MAX_ADAPTERS - pp_switched_beside(s->engine))
             return pp_fail(err, PP_ERR_USAGE, "at most %d adapters can be on at once%s", set.n,
-                           set.n < PP_MAX_ADAPTERS ? " beside one of the model's own" : "");
+                           set.n < PP_MAX_ADAPTERS ? " in addition to one of the model's own" : "");
         if (use[i].adapter->model != s->engine->model)
             return pp_fail(err, PP_ERR_MISMATCH, "adapter %s was loaded for another model", use[i].adapter->info.name);
         set.use[set.n++] = use[i];

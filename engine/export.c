@@ -78,7 +78,7 @@ static enum pp_code check_copies(const struct slice *s, const uint8_t *to, int64
 {
     for (int64_t r = 0; r < n && s->item->type != PP_TYPE_I32; r++)
         if (!pp_row_finite(s->item->type, to + (size_t)r * s->to_row, s->n_cols))
-            return pp_fail(err, PP_ERR_FORMAT, "a weight is no number; the source is damaged, get it again");
+            return pp_fail(err, PP_ERR_FORMAT, "a weight is NaN or infinite; the source is damaged: download it again");
     return PP_OK;
 }
 
@@ -227,11 +227,12 @@ static enum pp_code check_item(const struct pp_export_item *item, struct pp_erro
 {
     const struct pp_type_info *from = pp_type_info(item->from->type);
     if (!from->runnable && item->from->type != PP_TYPE_I32)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %s is %s, which cannot be read yet", item->name,
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %s has the type %s, which pippin cannot read", item->name,
                        from->name ? from->name : "of an unknown type");
     int64_t rows = item->from->n_dims == 1 || is_by_values(item) ? item->from->ne[0] : item->from->ne[1];
     if (item->head_dim && rows % item->head_dim != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld rows, which heads of %lld do not divide", item->name,
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld rows, which is not a multiple of the head size %lld",
+                       item->name,
                        (long long)rows, (long long)item->head_dim);
     const bool columns = item->heads && item->heads->columns;
     if (item->heads && (columns ? item->from->ne[0] : rows) != pp_state_order_rows(item->heads))
@@ -356,7 +357,7 @@ static enum pp_code join_heads(const struct pp_source *s, const struct pp_tensor
     if (!at)
         return PP_OK; /* done with the keys */
     if (list->n_joined == (size_t)hp->n_layer)
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %s is of a layer that the model does not have", t->name);
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s belongs to a layer that the model does not have", t->name);
     const int n = (int)(at - t->name < 40 ? at - t->name : 40);
     snprintf(joined->name, sizeof joined->name, "%.*s.attn_v_b.weight", n, t->name);
     const struct pp_tensor *v_b = pp_source_tensor(s, joined->name);
@@ -386,7 +387,7 @@ static enum pp_code list_parts(const struct pp_source *s, const struct pp_tensor
         struct pp_export_item *item = &list->items[list->n++];
         char *name = list->joined[list->n_joined].name;
         if (list->n_joined == 4 * (size_t)hp->n_layer)
-            return pp_fail(err, PP_ERR_FORMAT, "tensor %s is of a layer that the model does not have", t->name);
+            return pp_fail(err, PP_ERR_FORMAT, "tensor %s belongs to a layer that the model does not have", t->name);
         list->n_joined++;
         snprintf(name, sizeof list->joined->name, "%.*s%s", (int)(strlen(t->name) - strlen(pp_by_keys[number].whole)),
                  t->name, pp_by_keys[number].parts[i]);
@@ -447,7 +448,8 @@ static enum pp_code stack_experts(const struct pp_source *s, const struct pp_ten
         snprintf(name, sizeof name, "%.*s%lld.weight", (int)(number - first->name), first->name, (long long)e);
         const struct pp_tensor *t = pp_source_tensor(s, name);
         if (!t || t->type != first->type || t->n_dims != 2 || t->ne[0] != first->ne[0] || t->ne[1] != first->ne[1])
-            return pp_fail(err, PP_ERR_FORMAT, "tensor %s is missing, or of another kind than that of the first expert",
+            return pp_fail(err, PP_ERR_FORMAT, "tensor %s is missing, or differs in type or shape from that of the "
+                                               "first expert",
                            name);
         list->parts[list->n_parts++] = t;
     }
@@ -455,7 +457,7 @@ static enum pp_code stack_experts(const struct pp_source *s, const struct pp_ten
     pp_stack_name(first->name, stack);
     pp_buf_add(&list->names, stack, strlen(stack) + 1);
     if (n < 1)
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %s is of an expert, but the model has none", first->name);
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s belongs to an expert, but the model has none", first->name);
     list->n++;
     return PP_OK;
 }
@@ -485,8 +487,8 @@ static enum pp_code find_importance(struct export_list *list, const struct pp_co
     if (opt->imatrix_use)
         *opt->imatrix_use = use;
     if (!code && !use.n_weighed && use.n_unweighed)
-        code = pp_fail(err, PP_ERR_MISMATCH, "the importance matrix says nothing of %s or any other matrix that is to "
-                       "be quantised; it was made for another model", use.first);
+        code = pp_fail(err, PP_ERR_MISMATCH, "the importance matrix has no data for %s or any other matrix to be "
+                                             "quantised; it was made for another model", use.first);
     return code;
 }
 

@@ -97,8 +97,8 @@ static enum pp_code find_llama3(const struct pp_tensor *t, struct pp_hparams *hp
         found = found && hp->rope_factor == 1; /* no frequency is scaled */
     }
     pp_free(freq);
-    return found ? PP_OK : pp_fail(err, PP_ERR_UNSUPPORTED, "rope_freqs.weight divides frequencies in a way that "
-                                   "config.json has no words for");
+    return found ? PP_OK : pp_fail(err, PP_ERR_UNSUPPORTED, "rope_freqs.weight scales frequencies in a way that "
+                                                            "config.json cannot express");
 }
 
 static void put_factors(cJSON *rope, const char *key, const struct pp_tensor *t)
@@ -119,7 +119,7 @@ static enum pp_code check_factors(const struct pp_source *s, const struct pp_hpa
     for (size_t i = 0; hp->rope_scaling == PP_ROPE_LONG && i < sizeof names / sizeof *names; i++) {
         const struct pp_tensor *t = pp_source_tensor(s, names[i]);
         if (!t || t->type != PP_TYPE_F32 || t->n_dims != 1 || t->ne[0] != hp->rope_dim / 2)
-            return pp_fail(err, PP_ERR_FORMAT, "%s: %s is not %lld values of F32, which config.json must have",
+            return pp_fail(err, PP_ERR_FORMAT, "%s: %s is not %lld F32 values, as config.json needs",
                            pp_source_path(s), names[i], (long long)(hp->rope_dim / 2));
     }
     return PP_OK;
@@ -234,8 +234,8 @@ static enum pp_code of_gguf(const struct pp_source *s, const struct pp_tokenizer
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family %s: the config.json of its folder cannot be "
                        "written yet", pp_source_path(s), arch->name);
     if (hp.kv_lora_rank && hp.attn_temperature != 0.0f && (hp.yarn_log_multiplier != 0.0f || !arch->parts))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has scores of latent attention that grow in a way that "
-                       "config.json has no words for", pp_source_path(s));
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s scales the scores of latent attention in a way that config.json "
+                                                "cannot express", pp_source_path(s));
     enum pp_code code = check_factors(s, &hp, err);
     if (!code && divisors && !hp.rope_turning)
         code = find_llama3(divisors, &hp, err);

@@ -41,7 +41,7 @@ enum pp_code pp_folder_make(struct folder *f, const char *name)
     if (!path)
         return PP_ERR_NOMEM;
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        return pp_fail(f->err, PP_ERR_IO, "cannot make the folder %s: %s", path, strerror(errno));
+        return pp_fail(f->err, PP_ERR_IO, "cannot create the folder %s: %s", path, strerror(errno));
     return PP_OK;
 }
 
@@ -233,11 +233,11 @@ static int64_t group_size(const struct folder *f)
 static enum pp_code check_options(const struct folder *f)
 {
     if (pp_arch_other_pairs(pp_source_hparams(f->s)))
-        return pp_fail(f->err, PP_ERR_UNSUPPORTED, "%s has the rows of q and k in the order of models that see, of "
-                       "which no folder can be made", pp_source_path(f->s));
+        return pp_fail(f->err, PP_ERR_UNSUPPORTED, "%s has the rows of Q and K in the order of vision models, which "
+                                                   "cannot be converted to a folder", pp_source_path(f->s));
     const int type = f->opt->out_type ? pp_type_by_name(f->opt->out_type) : PP_TYPE_F16;
     if (type != PP_TYPE_F32 && type != PP_TYPE_F16 && type != PP_TYPE_BF16)
-        return pp_fail(f->err, PP_ERR_USAGE, "the floats of a folder can be F32, F16 or BF16, not \"%.40s\"",
+        return pp_fail(f->err, PP_ERR_USAGE, "the weights of a folder can be F32, F16 or BF16, not \"%.40s\"",
                        f->opt->out_type);
     if (f->opt->bits != 0 && f->opt->bits != 4 && f->opt->bits != 8)
         return pp_fail(f->err, PP_ERR_USAGE, "MLX folders are written with 4 or 8 bits, not %d", f->opt->bits);
@@ -261,13 +261,13 @@ static enum pp_code check_empty(const struct folder *f)
     for (int i = 0; i < n; i++) /* left by a killed process: the lock shows that nobody else writes here */
         left = pp_is_temporary_of(found[i]->d_name, "model.safetensors") ? found[i]->d_name : left;
     if (n && (pp_file_exists(f->dst, "config.json") || pp_file_exists(f->dst, "model.safetensors")))
-        code = pp_fail(f->err, PP_ERR_USAGE, "there is a model in %s already; name another folder", f->dst);
+        code = pp_fail(f->err, PP_ERR_USAGE, "%s already contains a model; give another folder", f->dst);
     else if (left)
-        code = pp_fail(f->err, PP_ERR_USAGE, "in the folder %s is what a conversion that was broken off has left, such "
-                       "as %.60s: remove the folder, or name another", f->dst, left);
+        code = pp_fail(f->err, PP_ERR_USAGE, "the folder %s contains files of an interrupted conversion, such as "
+                                             "%.60s: delete the folder, or give another", f->dst, left);
     else if (n)
-        code = pp_fail(f->err, PP_ERR_USAGE, "the folder %s is not empty: %.60s is in it; name another, or one that is "
-                       "not there yet", f->dst, found[0]->d_name);
+        code = pp_fail(f->err, PP_ERR_USAGE, "the folder %s is not empty (it contains %.60s); give an empty or a new "
+                                             "folder", f->dst, found[0]->d_name);
     for (int i = 0; i < n; i++)
         free(found[i]);
     free(found);
@@ -279,9 +279,9 @@ static enum pp_code make_folder(struct folder *f)
     struct stat st;
     f->made_folder = mkdir(f->dst, 0777) == 0;
     if (!f->made_folder && errno != EEXIST)
-        return pp_fail(f->err, PP_ERR_IO, "cannot make the folder %s: %s", f->dst, strerror(errno));
+        return pp_fail(f->err, PP_ERR_IO, "cannot create the folder %s: %s", f->dst, strerror(errno));
     if (stat(f->dst, &st) != 0 || !S_ISDIR(st.st_mode))
-        return pp_fail(f->err, PP_ERR_USAGE, "%s is not a folder; name another", f->dst);
+        return pp_fail(f->err, PP_ERR_USAGE, "%s exists and is not a folder; give another name", f->dst);
     const enum pp_code code = pp_lock_folder(f->dst, &f->lock, f->err);
     return code ? code : check_empty(f);
 }

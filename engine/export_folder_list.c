@@ -46,7 +46,8 @@ static bool is_left_out(const struct folder *f, const struct pp_tensor *t)
 
 static enum pp_code fail_place(const struct folder *f, const char *name)
 {
-    return pp_fail(f->err, PP_ERR_UNSUPPORTED, "tensor %.200s of the family %s has no place in a model folder", name,
+    return pp_fail(f->err, PP_ERR_UNSUPPORTED, "tensor %.200s of the family %s cannot be stored in a model folder",
+                   name,
                    f->arch->name);
 }
 
@@ -259,12 +260,12 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     item->n_head = hp->n_head;
     item->n_head_kv = hp->n_head_kv;
     if (holds_two(form) && !(item->with = other_of(f, item->from)))
-        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no like beside it", item->from->name);
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s lacks its counterpart", item->from->name);
     if (form == PP_HF_AFTER_RESERVED && !hp->n_reserved_positions)
-        return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s hold rows of %.200s that this one lacks",
+        return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s need rows of %.200s that this file lacks",
                        f->arch->name, item->from->name);
     if (form == PP_HF_STATE_HEAD_ROWS && (item->n_dims != 1 || item->ne[0] % hp->state_key_dim != 0))
-        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has another size than all heads", item->from->name);
+        return pp_fail(f->err, PP_ERR_FORMAT, "the size of tensor %.200s does not match the heads", item->from->name);
     item->reordered = pp_source_gguf(f->s) && pp_state_order(hp, item->from->name, &item->heads);
     shape_values(f, item, form);
     shape_dims(f, item, form);
@@ -293,7 +294,8 @@ static enum pp_code check_heads(const struct folder *f, const struct item *item)
         good = n == item->n_head_kv * item->head_dim || n == item->n_head * item->head_dim;
     else if (item->order == BY_HALVES)
         good = item->first_row % item->head_dim == 0 && item->ne[item->n_dims > 1] % item->head_dim == 0;
-    return good ? PP_OK : pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has %lld rows, which is no number of heads",
+    return good ? PP_OK : pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has %lld rows, which is not a whole number of "
+                                                         "heads",
                                   t->name, (long long)n);
 }
 
@@ -581,7 +583,8 @@ static enum pp_code list_states(struct folder *f, const struct pp_tensor *t)
     const struct pp_tensor *second = pp_source_tensor(f->s, own);
     if (!second || t->n_dims != 2 || second->n_dims != 2 || t->ne[1] != n_first || second->ne[1] != n_second ||
         second->ne[0] != t->ne[0])
-        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s has no %.40s beside it, or another size", t->name, own);
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s lacks its %.40s, or that has the wrong size", t->name,
+                       own);
     snprintf(own, sizeof own, "%.*s%s", stem, t->name, pp_by_keys[i].whole);
     if (f->opt->bits || !line_of(f, own, &name)) {
         pp_buf_free(&name);
@@ -661,7 +664,7 @@ static enum pp_code check_names(const struct folder *f)
     enum pp_code code = pp_name_index_init(&index, f->n) ? PP_OK : pp_fail_nomem(f->err, "the list of tensors");
     for (size_t i = 0; i < f->n && !code; i++)
         if (!pp_name_index_add(&index, f->items[i].name, strlen(f->items[i].name)))
-            code = pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s would be called %.200s, as another one is",
+            code = pp_fail(f->err, PP_ERR_FORMAT, "tensors %.200s and another would both be named %.200s",
                            f->items[i].from->name, f->items[i].name);
     pp_name_index_free(&index);
     return code;

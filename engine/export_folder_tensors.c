@@ -198,7 +198,7 @@ static enum pp_code write_groups(const struct folder *f, const struct item *item
     const uint64_t before = 2 * (uint64_t)(first * n_groups);
     if (!pp_row_finite(item->type, room->scales, n * n_groups) ||
         !pp_row_finite(item->type, room->biases, n * n_groups))
-        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %s holds values that are no numbers, or too large for %s",
+        return pp_fail(f->err, PP_ERR_FORMAT, "tensor %s contains NaN, infinity or values too large for %s",
                        item->name, pp_type_info(item->type)->name);
     enum pp_code code = put(f, room->out, (size_t)n * row_bytes, f->data_at + item->at + (uint64_t)first * row_bytes);
     if (!code)

@@ -185,7 +185,7 @@ static enum pp_code check_words(const struct pp_arch *arch, const struct pp_hpar
         what = "YaRN scaling of this kind";
     else if (arch->unrotated_pattern && !is_every(hp, arch->unrotated_pattern, false, PP_LAYER_UNROTATED))
         what = "which layers are not rotated";
-    return what ? pp_fail(err, PP_ERR_UNSUPPORTED, "GGUF files of the family %s have no words for %s", arch->name, what)
+    return what ? pp_fail(err, PP_ERR_UNSUPPORTED, "GGUF files of the family %s cannot express %s", arch->name, what)
                 : PP_OK;
 }
 

@@ -235,8 +235,8 @@ static enum pp_code fail_fit(const struct pp_model *m, const struct pp_memory_ne
     struct pp_buf advice = {0};
     advise(&advice, m, type, n_ctx, room);
     pp_fail(err, PP_ERR_NOMEM,
-            "%.80s needs %s GB of memory (%s for weights, %s for %lld tokens of context in %s, %s to work in) and %s; "
-            "%s, or --memory-check off to try it all the same",
+            "%.80s needs %s GB of memory (%s for weights, %s for the KV cache of %lld tokens in %s, %s of work "
+            "space), but %s; %s, or --memory-check off to try anyway",
             m->info.name, gigabytes(pp_memory_sum(need)).text, gigabytes(need->weights).text, gigabytes(need->kv).text,
             (long long)n_ctx, pp_kv_type_name(type), gigabytes(need->work).text, available, pp_buf_cstr(&advice));
     pp_buf_free(&advice);
@@ -254,7 +254,7 @@ enum pp_code pp_model_check_fits(const struct pp_model *m, enum pp_kv_type type,
     if (need.kv <= room && plus(plus(need.weights_least, need.work), need.kv) <= pp_memory_free())
         return PP_OK;
     if (space != UINT64_MAX && space < pp_memory_free())
-        snprintf(available, sizeof available, "%s GB may be had (ulimit -v)", gigabytes(space).text);
+        snprintf(available, sizeof available, "%s GB are allowed (ulimit -v)", gigabytes(space).text);
     else
         snprintf(available, sizeof available, "%s GB are free", gigabytes(pp_memory_free()).text);
     return fail_fit(m, &need, type, n_ctx, room, available, err);

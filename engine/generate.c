@@ -131,12 +131,12 @@ struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_
 enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err)
 {
     if (g->sampling.n_bias)
-        return pp_fail(err, PP_ERR_USAGE, "the logit biases forbid every token; leave one, or take some biases off");
+        return pp_fail(err, PP_ERR_USAGE, "the logit biases forbid every token; remove some");
     if (g->seq->adapters.n)
         return pp_fail(err, PP_ERR_FORMAT,
-                       "what %s computes with %s is no numbers any more; take a smaller strength, or go on without",
+                       "%s with %s computes NaN or infinity; use a smaller scale, or switch it off",
                        g->seq->engine->model->info.name, g->seq->adapters.n > 1 ? "these adapters" : "this adapter");
-    return pp_fail(err, PP_ERR_FORMAT, "what %s computes is no numbers any more; its file is damaged, get it again",
+    return pp_fail(err, PP_ERR_FORMAT, "%s computes NaN or infinity; its file is damaged: download it again",
                    g->seq->engine->model->info.name);
 }
 
@@ -287,7 +287,7 @@ enum pp_code pp_gen_begin(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
         return PP_ERR_UNSUPPORTED;
     if (n >= e->n_ctx)
         return pp_fail(err, PP_ERR_CONTEXT,
-                       "the prompt has %lld tokens and the context holds %lld; shorten it, or start a new "
+                       "the prompt has %lld tokens, but the context holds %lld; shorten it, or start a new "
                        "conversation%s",
                        (long long)n, (long long)e->n_ctx, pp_engine_or_larger(e));
     struct pp_gen *g = pp_calloc(1, sizeof *g);

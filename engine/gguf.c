@@ -83,7 +83,7 @@ static size_t value_bytes(enum pp_gguf_type type)
 
 static enum pp_code fail_format(const struct pp_gguf *g, struct pp_error *err, const char *what)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: %s", g->name, what);
+    return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: %s; download it again", g->name, what);
 }
 
 /* A string that fits in the file; false leaves the cursor bad. */
@@ -114,13 +114,13 @@ static bool good_name(const struct pp_str *s, size_t limit)
 static enum pp_code read_string_array(struct pp_gguf *g, struct pp_cursor *c, struct kv *kv, struct pp_error *err)
 {
     if (kv->n > pp_cursor_left(c) / 8)
-        return fail_format(g, err, "an array has more strings than the file has room for");
+        return fail_format(g, err, "an array has more strings than fit in the file");
     kv->strings = pp_malloc((size_t)kv->n * sizeof *kv->strings);
     if (!kv->strings)
         return pp_fail_nomem(err, "the index of an array of strings");
     for (uint64_t i = 0; i < kv->n; i++)
         if (!read_string(c, &kv->strings[i]))
-            return fail_format(g, err, "a string in an array is longer than the file");
+            return fail_format(g, err, "a string in an array extends beyond the end of the file");
     return PP_OK;
 }
 
@@ -131,7 +131,7 @@ static enum pp_code read_array(struct pp_gguf *g, struct pp_cursor *c, struct kv
     kv->items = c->data + c->pos;
     kv->element = (enum pp_gguf_type)element;
     if (c->bad)
-        return fail_format(g, err, "it ends inside an array");
+        return fail_format(g, err, "the file ends inside an array");
     if (element == PP_GGUF_STRING)
         return read_string_array(g, c, kv, err);
     if (element == PP_GGUF_ARRAY)
@@ -141,7 +141,7 @@ static enum pp_code read_array(struct pp_gguf *g, struct pp_cursor *c, struct kv
     if (!each)
         return fail_format(g, err, "an array has an unknown element type");
     if (kv->n > pp_cursor_left(c) / each)
-        return fail_format(g, err, "an array is longer than the file");
+        return fail_format(g, err, "an array extends beyond the end of the file");
     pp_cursor_bytes(c, kv->n * each);
     return PP_OK;
 }
@@ -155,7 +155,8 @@ static enum pp_code read_value(struct pp_gguf *g, struct pp_cursor *c, struct kv
     kv->items = c->data + c->pos;
     kv->raw.data = (const char *)kv->items;
     if (c->bad || type > PP_GGUF_F64)
-        return fail_format(g, err, c->bad ? "it ends inside the metadata" : "a metadata value has an unknown type");
+        return fail_format(g, err, c->bad ? "the file ends inside the metadata" : "a metadata value has an unknown "
+                                                                                  "type");
     if (type == PP_GGUF_ARRAY) {
         code = read_array(g, c, kv, err);
     } else if (type == PP_GGUF_STRING) {
@@ -170,7 +171,7 @@ static enum pp_code read_value(struct pp_gguf *g, struct pp_cursor *c, struct kv
     if (code)
         return code;
     if (c->bad)
-        return fail_format(g, err, "a metadata value is longer than the file");
+        return fail_format(g, err, "a metadata value extends beyond the end of the file");
     if (type == PP_GGUF_BOOL && kv->items[0] > 1)
         return fail_format(g, err, "a boolean is neither 0 nor 1");
     kv->raw.len = (size_t)((const char *)c->data + c->pos - kv->raw.data);
@@ -180,14 +181,14 @@ static enum pp_code read_value(struct pp_gguf *g, struct pp_cursor *c, struct kv
 static enum pp_code read_metadata(struct pp_gguf *g, struct pp_cursor *c, uint64_t n, struct pp_error *err)
 {
     if (n > pp_cursor_left(c) / MIN_KV_BYTES)
-        return fail_format(g, err, "it announces more metadata than it has room for; if it is cut off, get it again");
+        return fail_format(g, err, "it declares more metadata than fits in the file");
     g->kvs = pp_calloc((size_t)n, sizeof *g->kvs);
     if (!g->kvs || !pp_name_index_init(&g->keys, (size_t)n))
         return pp_fail_nomem(err, "the metadata of a GGUF file");
     for (; g->n_kv < n; g->n_kv++) {
         struct kv *kv = &g->kvs[g->n_kv];
         if (!read_string(c, &kv->key) || !good_name(&kv->key, MAX_KEY))
-            return fail_format(g, err, "a metadata key is cut off, empty, too long or no text");
+            return fail_format(g, err, "a metadata key is truncated, empty, too long or not text");
         enum pp_code code = read_value(g, c, kv, err);
         if (code) {
             pp_free(kv->strings); /* this kv is not counted in n_kv yet */
@@ -211,7 +212,7 @@ static enum pp_code read_alignment(struct pp_gguf *g, uint64_t *alignment, struc
         return fail_format(g, err, "general.alignment is not an integer");
     if (v < MIN_ALIGNMENT || v > MAX_ALIGNMENT || (v & (v - 1)) != 0)
         return pp_fail(err, PP_ERR_FORMAT,
-                       "%s is damaged: general.alignment is %lld; it must be a power of two, 8 to %d", g->name,
+                       "%s is damaged: general.alignment is %lld; it must be a power of two from 8 to %d", g->name,
                        (long long)v, MAX_ALIGNMENT);
     *alignment = (uint64_t)v;
     return PP_OK;
@@ -235,7 +236,7 @@ static enum pp_code read_shape(struct pp_gguf *g, struct pp_cursor *c, struct pp
     }
     t->type = pp_cursor_u32(c);
     if (c->bad)
-        return fail_format(g, err, "it ends inside the list of tensors");
+        return fail_format(g, err, "the file ends inside the list of tensors");
     const struct pp_type_info *type = pp_type_info(t->type);
     if (!type->name)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %s has type %u, which this version of pippin does not know",
@@ -254,7 +255,7 @@ static enum pp_code read_tensor_name(struct pp_gguf *g, struct pp_cursor *c, cha
 {
     struct pp_str name;
     if (!read_string(c, &name) || !good_name(&name, MAX_TENSOR_NAME))
-        return fail_format(g, err, "a tensor's name is cut off, empty, too long or no text");
+        return fail_format(g, err, "a tensor name is truncated, empty, too long or not text");
     memcpy(*arena, name.data, name.len);
     (*arena)[name.len] = 0;
     if (!pp_name_index_add(&g->tensor_index, *arena, name.len))
@@ -273,7 +274,8 @@ static enum pp_code fail_beyond_end(const struct pp_gguf *g, const struct pp_ten
     for (size_t i = 0; i < g->n_tensors; i++) {
         const struct pp_tensor *t = &g->tensors[i];
         if (offsets[i] > most || t->size > most)
-            return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %s lies beyond its end", g->name, t->name);
+            return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %s lies beyond the end of the file", g->name,
+                           t->name);
         want = begin + offsets[i] + t->size > want ? begin + offsets[i] + t->size : want;
     }
     char what[32 + MAX_TENSOR_NAME];
@@ -305,7 +307,7 @@ static enum pp_code place_tensors(struct pp_gguf *g, size_t list_end, const uint
 static enum pp_code read_tensors(struct pp_gguf *g, struct pp_cursor *c, uint64_t n, struct pp_error *err)
 {
     if (n > pp_cursor_left(c) / MIN_TENSOR_BYTES)
-        return fail_format(g, err, "it announces more tensors than it has room for; if it is cut off, get it again");
+        return fail_format(g, err, "it declares more tensors than fit in the file");
     size_t name_bytes = (size_t)n * (MAX_TENSOR_NAME + 1);
     if (name_bytes > pp_cursor_left(c)) /* a name with its NUL is shorter than a name with its length in the file */
         name_bytes = pp_cursor_left(c);
@@ -325,7 +327,7 @@ static enum pp_code read_tensors(struct pp_gguf *g, struct pp_cursor *c, uint64_
             break;
         offsets[g->n_tensors++] = pp_cursor_u64(c);
         if (c->bad)
-            code = fail_format(g, err, "it ends inside the list of tensors");
+            code = fail_format(g, err, "the file ends inside the list of tensors");
     }
     if (!code)
         code = place_tensors(g, c->pos, offsets, err);
@@ -550,7 +552,7 @@ bool pp_gguf_float(const struct pp_gguf *g, const char *key, double *v)
 
 static enum pp_code no_number(const char *key, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no number", key);
+    return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is not a number", key);
 }
 
 enum pp_code pp_gguf_need_int(const struct pp_gguf *g, const char *key, int64_t *v, struct pp_error *err)

@@ -320,7 +320,7 @@ enum pp_code pp_gguf_write_zeros(struct pp_gguf_writer *w, struct pp_error *err)
 enum pp_code pp_gguf_writer_finish(struct pp_gguf_writer *w, struct pp_error *err)
 {
     if (w->current != w->n_tensors)
-        return pp_fail(err, PP_ERR_USAGE, "%s: tensor %" PRIu64 " of %" PRIu64 " was not written whole", w->path,
+        return pp_fail(err, PP_ERR_USAGE, "%s: tensor %" PRIu64 " of %" PRIu64 " was not written completely", w->path,
                        w->current + 1, w->n_tensors);
     enum pp_code code = fflush(w->file) == 0 && fsync(fileno(w->file)) == 0 ? PP_OK : fail_write(w, err);
     if (fclose(w->file) != 0 && !code)

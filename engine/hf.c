@@ -115,7 +115,7 @@ static enum pp_code open_shard(struct pp_hf *hf, const char *folder, const char 
     if (!code)
         hf->n_shards++;
     else if (code == PP_ERR_NOT_FOUND) /* it was not downloaded, or is a dangling link */
-        pp_fail_advice(err, "the model's weights are not all there, get what is missing");
+        pp_fail_advice(err, "some of the model's weights are missing; download them");
     return code;
 }
 
@@ -147,7 +147,8 @@ static enum pp_code shard_of(struct pp_hf *hf, const char *folder, const cJSON *
     size_t i = pp_name_index_find(files, file, strlen(file));
     if (i == SIZE_MAX) {
         if (!plain_name(file))
-            return pp_fail(err, PP_ERR_FORMAT, "%s/%s: \"%.200s\" is no name of a shard", folder, index_file, file);
+            return pp_fail(err, PP_ERR_FORMAT, "%s/%s: \"%.200s\" is not the name of a shard", folder, index_file,
+                           file);
         if (hf->n_shards == MAX_SHARDS || !pp_name_index_add(files, file, strlen(file)))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has more than %d shards", folder, MAX_SHARDS);
         enum pp_code code = open_shard(hf, folder, file, err);
@@ -234,8 +235,8 @@ static enum pp_code open_unlisted(struct pp_hf *hf, const char *folder, const ch
     if (n >= 0)
         free(found);
     if (!code && n_parts < n_said)
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has %d of the %d files of its weights (*-of-%05d.safetensors); fetch "
-                       "the others", folder, n_parts, n_said, n_said);
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has only %d of the %d files of its weights (*-of-%05d.safetensors); "
+                                              "download the others", folder, n_parts, n_said, n_said);
     return code;
 }
 
@@ -507,7 +508,8 @@ static enum pp_code read_pooling(const char *folder, const char *module, int *po
     struct pp_buf name = {0};
     int n_true = 0;
     if (!plain_name(module))
-        return pp_fail(err, PP_ERR_FORMAT, "%s/%s: \"%.60s\" is no name of a module", folder, modules_file, module);
+        return pp_fail(err, PP_ERR_FORMAT, "%s/%s: \"%.60s\" is not the name of a module", folder, modules_file,
+                       module);
     pp_buf_fmt(&name, "%s/config.json", module);
     enum pp_code code = name.bad ? pp_fail_nomem(err, "a file name") : pp_json_read(folder, name.data, &config, err);
     pp_buf_free(&name);
@@ -521,8 +523,8 @@ static enum pp_code read_pooling(const char *folder, const char *module, int *po
     cJSON_Delete(config);
     if (n_true == 1)
         return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s pools the vectors of tokens in a way that pippin does not know; it "
-                   "knows the first token's, the mean and the last one's", folder);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s pools token vectors in a way that pippin does not know; it knows cls, "
+                                            "mean and last", folder);
 }
 
 enum pp_code pp_hf_modules(const char *folder, cJSON **modules, struct pp_error *err)
@@ -531,7 +533,8 @@ enum pp_code pp_hf_modules(const char *folder, cJSON **modules, struct pp_error 
     for (const cJSON *module = code ? NULL : (*modules)->child; module && !code; module = module->next) {
         const char *path = cJSON_GetStringValue(pp_json_member(module, "path"));
         if (path && *path && !plain_name(path))
-            code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: \"%.60s\" is no name of a module", folder, modules_file, path);
+            code = pp_fail(err, PP_ERR_FORMAT, "%s/%s: \"%.60s\" is not the name of a module", folder, modules_file,
+                           path);
     }
     if (code) {
         cJSON_Delete(*modules);
@@ -567,8 +570,8 @@ enum pp_code pp_hf_pooling(const char *folder, int *pooling, struct pp_error *er
         if (strcmp(kind, "Pooling") == 0)
             code = read_pooling(folder, path ? path : "", pooling, err);
         else if (strcmp(kind, "Transformer") != 0 && strcmp(kind, "Normalize") != 0 && strcmp(kind, "Dense") != 0)
-            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a layer of the kind \"%.40s\" behind the model, which is "
-                           "not supported", folder, kind);
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a layer of the kind \"%.40s\" after the model, which is "
+                                                    "not supported", folder, kind);
     }
     cJSON_Delete(modules);
     return code;
@@ -590,7 +593,7 @@ static enum pp_code check_dense(const char *folder, const char *module, struct p
     const char *fn = cJSON_GetStringValue(pp_json_member(config, "activation_function"));
     const bool plain = strcmp(last_word(fn), identity) == 0 && !cJSON_IsTrue(pp_json_member(config, "bias"));
     cJSON_Delete(config);
-    return plain ? PP_OK : pp_fail(err, PP_ERR_UNSUPPORTED, "%s/%s has a bias or a function, which is not supported",
+    return plain ? PP_OK : pp_fail(err, PP_ERR_UNSUPPORTED, "%s/%s has a bias or an activation, which is not supported",
                                    folder, module);
 }
 
@@ -602,7 +605,7 @@ static enum pp_code take_dense(struct pp_hf *hf, const char *folder, const char 
     if (code)
         return code;
     if (hf->n_dense == MAX_DENSE || hf->n_shards == MAX_SHARDS)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has more than %d layers behind the model", folder, MAX_DENSE);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has more than %d layers after the model", folder, MAX_DENSE);
     pp_buf_fmt(&name, "%s/%s", module, single_file);
     code = name.bad ? pp_fail_nomem(err, "a file name") : open_shard(hf, folder, name.data, err);
     pp_buf_free(&name);

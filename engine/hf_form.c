@@ -42,7 +42,7 @@ static bool by_values(const struct pp_tensor *t)
 
 enum pp_code pp_hf_fail_shape(const struct pp_tensor *t, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "tensor %.200s has %lld x %lld x %lld values, which is not the shape it needs",
+    return pp_fail(err, PP_ERR_FORMAT, "tensor %.200s has the shape %lld x %lld x %lld, which is not the one expected",
                    t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0]);
 }
 
@@ -400,7 +400,7 @@ enum pp_code pp_hf_whole(const struct pp_tensor *t, const char *dtype, struct pp
     const bool wide = strcmp(dtype, "I64") == 0;
     *out = (struct pp_tensor){0};
     if ((!wide && strcmp(dtype, "I32") != 0) || t->n_dims != 2 || !t->size)
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %.200s is no matrix of whole numbers", t->name);
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.200s is not a matrix of integers", t->name);
     const enum pp_code code = make(PP_TYPE_I32, t->ne[0], t->ne[1], 0, out, err);
     for (int64_t i = 0; !code && i < t->ne[0] * t->ne[1]; i++) {
         int64_t number = 0;

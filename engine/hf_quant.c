@@ -12,8 +12,8 @@ enum { MAX_LAYERS = 1 << 14 }; /* most layers with settings of their own (MLX), 
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */
 
-static const char advice[] = "take the model in another form: in FP8, MXFP4, NVFP4, bitsandbytes in 4 bits, GPTQ, AWQ, "
-                             "compressed-tensors or MLX, not quantised, or a GGUF file";
+static const char advice[] = "use the model in another format: FP8, MXFP4, NVFP4, 4-bit bitsandbytes, GPTQ, AWQ, "
+                             "compressed-tensors, MLX, unquantised, or GGUF";
 
 static enum pp_code fail_key(const char *key, const char *want, struct pp_error *err)
 {
@@ -81,10 +81,10 @@ static enum pp_code read_compressed(const cJSON *c, struct pp_hf_quant *q, struc
         return fail_key("format", "one that pippin knows (pack-quantized, int-quantized, float-quantized, "
                         "naive-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized, mxfp8-quantized)", err);
     if (*sparsity && strcmp(sparsity, "dense") != 0)
-        return fail_key("sparsity_config", "dense, and matrices with holes cannot be read", err);
+        return fail_key("sparsity_config", "dense, and sparse matrices cannot be read", err);
     if (transforms(pp_json_member(c, "transform_config")))
-        return fail_key("transform_config", "empty, and the transforms of activations that it wants (Hadamard or other "
-                        "rotations) are not computed", err);
+        return fail_key("transform_config", "empty, and the activation transforms that it asks for (Hadamard or other "
+                                            "rotations) are not supported", err);
     cJSON_ArrayForEach(group, groups) {
         if (++n > MAX_LAYERS)
             return pp_fail(err, PP_ERR_FORMAT, "config.json: the quantisation has more than %d groups", MAX_LAYERS);
@@ -200,7 +200,7 @@ static enum pp_code read_mode(const cJSON *c, struct pp_hf_quant *q, struct pp_e
     q->group = modes[i].group;
     enum pp_code code = read_sizes(c, q, err);
     if (!code && q->mode != PP_MLX_AFFINE && (q->bits != modes[i].bits || q->group != modes[i].group))
-        return fail_key("group_size", "what its mode has (mxfp4 and mxfp8: 32, nvfp4: 16)", err);
+        return fail_key("group_size", "the one of its mode (mxfp4 and mxfp8: 32, nvfp4: 16)", err);
     return code;
 }
 

@@ -28,14 +28,15 @@ struct quantised {
 
 static enum pp_code fail_piece(const struct quantised *o, const char *name, const char *what)
 {
-    return pp_fail(o->err, PP_ERR_FORMAT, "tensor %.200s %s; the model is damaged or incomplete, get it again", name,
+    return pp_fail(o->err, PP_ERR_FORMAT, "tensor %.200s %s; the model is damaged or incomplete: download it again",
+                   name,
                    what);
 }
 
 static enum pp_code fail_shape(const struct quantised *o, const struct pp_tensor *t)
 {
     return pp_fail(o->err, PP_ERR_FORMAT,
-                   "tensor %.200s has %lld x %lld x %lld values, which do not fit those of %.200s and the quantisation "
+                   "tensor %.200s has the shape %lld x %lld x %lld, which does not match %.200s and the quantisation "
                    "in config.json",
                    t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0], o->lead->name);
 }
@@ -283,7 +284,7 @@ static enum pp_code take_order(struct quantised *o, const struct pp_tensor *orde
         memcpy(&g, (const uint8_t *)order->data + 4 * c, sizeof g);
         in_order = in_order && g == c / r->group;
         if (g < 0 || g >= r->n_groups)
-            code = fail_piece(o, order->name, "names a group that there is not");
+            code = fail_piece(o, order->name, "refers to a group that does not exist");
     }
     if (!in_order)
         r->group_of = order->data;
@@ -573,7 +574,7 @@ static enum pp_code packed_shape(struct quantised *o, size_t end, int64_t *n_col
         }
     }
     if (v[0] != o->lead->ne[1] || v[1] < 1)
-        return fail_piece(o, t->name, "has other rows than its weights");
+        return fail_piece(o, t->name, "has a different number of rows than its weights");
     *n_cols = v[1];
     return PP_OK;
 }

@@ -10,7 +10,7 @@ enum pp_code pp_check_range(const char *what, int64_t v, int64_t least, int64_t 
 {
     if (v >= least && v <= most)
         return PP_OK;
-    return pp_fail(err, PP_ERR_FORMAT, "the model says its %s is %lld; it must be %lld to %lld", what, (long long)v,
+    return pp_fail(err, PP_ERR_FORMAT, "the model's %s is %lld; it must be from %lld to %lld", what, (long long)v,
                    (long long)least, (long long)most);
 }
 
@@ -23,7 +23,7 @@ static enum pp_code check_positive(const char *what, float v, struct pp_error *e
 {
     if (isfinite(v) && v > 0)
         return PP_OK;
-    return pp_fail(err, PP_ERR_FORMAT, "the model says its %s is %g; it must be a positive number", what, (double)v);
+    return pp_fail(err, PP_ERR_FORMAT, "the model's %s is %g; it must be a positive number", what, (double)v);
 }
 
 static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err)
@@ -38,14 +38,14 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
                               err);
     if (!code && (hp->rope_dim % 2 != 0 || hp->head_dim % 2 != 0))
         code =
-            pp_fail(err, PP_ERR_FORMAT, "the model rotates %lld of a head's %lld dimensions; they must come in pairs",
+            pp_fail(err, PP_ERR_FORMAT, "the model rotates %lld of a head's %lld dimensions; the number must be even",
                     (long long)hp->rope_dim, (long long)hp->head_dim);
     if (!code && hp->rope_base_local != 0.0f)
         code = check_positive("local RoPE base", hp->rope_base_local, err);
     if (code || hp->rope_scaling == PP_ROPE_NONE)
         return code;
     if (!(isfinite(hp->rope_attn_factor) && hp->rope_attn_factor >= 0))
-        return pp_fail(err, PP_ERR_FORMAT, "the model says its RoPE attention factor is %g; it must be positive",
+        return pp_fail(err, PP_ERR_FORMAT, "the model's RoPE attention factor is %g; it must be positive",
                        (double)hp->rope_attn_factor);
     code = check_positive("RoPE scaling factor", hp->rope_factor, err);
     if (!code && hp->rope_scaling != PP_ROPE_LINEAR)
@@ -53,13 +53,13 @@ static enum pp_code check_rope(const struct pp_hparams *hp, struct pp_error *err
     if (!code && hp->rope_scaling == PP_ROPE_LLAMA3 &&
         !(hp->rope_low_freq > 0 && hp->rope_high_freq >= hp->rope_low_freq && isfinite(hp->rope_high_freq)))
         code = pp_fail(err, PP_ERR_FORMAT,
-                       "the model's RoPE frequency factors are %g and %g; the first must not be the larger",
+                       "the model's RoPE frequency factors are %g and %g; the first must not be larger than the second",
                        (double)hp->rope_low_freq, (double)hp->rope_high_freq);
     if (!code && hp->rope_scaling == PP_ROPE_YARN &&
         !(hp->rope_beta_slow > 0 && hp->rope_beta_fast >= hp->rope_beta_slow && isfinite(hp->rope_beta_fast) &&
           hp->rope_attn_factor >= 0 && isfinite(hp->rope_attn_factor)))
         code =
-            pp_fail(err, PP_ERR_FORMAT, "the model's YaRN numbers make no sense (beta %g to %g, attention factor %g)",
+            pp_fail(err, PP_ERR_FORMAT, "the model's YaRN parameters are invalid (beta %g to %g, attention factor %g)",
                     (double)hp->rope_beta_slow, (double)hp->rope_beta_fast, (double)hp->rope_attn_factor);
     return code;
 }
@@ -103,8 +103,8 @@ static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *e
         return code;
     code = pp_check_range("number of groups of experts used", used, 1, n, err);
     if (!code && (hp->n_expert % n != 0 || hp->n_expert / n * used < hp->n_expert_used))
-        code = pp_fail(err, PP_ERR_FORMAT, "the model says that %lld of its %lld experts come from %lld of %lld "
-                       "groups, which cannot be", (long long)hp->n_expert_used, (long long)hp->n_expert,
+        code = pp_fail(err, PP_ERR_FORMAT, "the model chooses %lld of its %lld experts from %lld of %lld groups, "
+                                           "which is impossible", (long long)hp->n_expert_used, (long long)hp->n_expert,
                        (long long)used, (long long)n);
     return code;
 }
@@ -139,7 +139,8 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
     if (!code && hp->n_expert_share)
         code = pp_check_range("number of experts that share one", hp->n_expert_share, 1, hp->n_expert, err);
     if (!code && hp->n_expert_share && hp->n_expert % hp->n_expert_share != 0)
-        code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld experts, of which %lld cannot share one evenly",
+        code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld experts, which is not a multiple of the %lld that "
+                                           "share one",
                        (long long)hp->n_expert, (long long)hp->n_expert_share);
     if (!code)
         code = pp_check_range("size of what goes into experts", hp->n_embd_expert, 0, 1 << 20, err);
@@ -162,11 +163,13 @@ static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *e
         code = pp_check_range("number of blocks that are seen in any case", hp->index_local, 1,
                               hp->index_top_k / hp->index_block, err);
     if (!code && (hp->index_block & (hp->index_block - 1)) != 0)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "blocks of %lld positions are not supported; powers of two are",
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "blocks of %lld positions are not supported; the number must be a "
+                                                "power of two",
                        (long long)hp->index_block);
     if (!code && (hp->uneven || hp->n_index_head != hp->n_head_kv))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "the model's index has %lld heads, and there are %lld of keys, each of "
-                       "which needs one", (long long)hp->n_index_head, (long long)hp->n_head_kv);
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "the model's index has %lld heads, but there are %lld key heads, each "
+                                                "of which needs one", (long long)hp->n_index_head,
+                                                (long long)hp->n_head_kv);
     return code;
 }
 
@@ -174,11 +177,11 @@ static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *e
 static enum pp_code check_pools(const struct pp_hparams *hp, struct pp_error *err)
 {
     if (hp->index_block < 2 || hp->index_block > PP_MAX_TAPS || (hp->index_block & (hp->index_block - 1)) != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "an index whose keys are made of %lld positions each is not supported; "
-                       "2, 4, 8 and 16 are", (long long)hp->index_block);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "an index whose keys cover %lld positions each is not supported; "
+                                                "choose 2, 4, 8 or 16", (long long)hp->index_block);
     if (hp->index_top_k % hp->index_block != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "the model's index picks %lld positions, which are no whole number of "
-                       "blocks of %lld", (long long)hp->index_top_k, (long long)hp->index_block);
+        return pp_fail(err, PP_ERR_FORMAT, "the model's index picks %lld positions, which is not a multiple of the "
+                                           "block size %lld", (long long)hp->index_top_k, (long long)hp->index_block);
     return PP_OK;
 }
 
@@ -193,18 +196,19 @@ static enum pp_code check_index(const struct pp_hparams *hp, struct pp_error *er
     if (!code)
         code = pp_check_range("size of an index's heads", hp->index_dim, hp->rope_dim, 1 << 9, err);
     if (!code && hp->index_dim % 2 != 0)
-        code = pp_fail(err, PP_ERR_FORMAT, "the model says that its index has heads of %lld values; they must come in "
-                       "pairs", (long long)hp->index_dim);
+        code = pp_fail(err, PP_ERR_FORMAT, "the model's index has a head size of %lld; it must be even",
+                       (long long)hp->index_dim);
     if (!code && hp->kv_lora_rank && !hp->q_lora_rank)
-        code = pp_fail(err, PP_ERR_FORMAT, "the model has an index, but no rank of queries, which it would read");
+        code = pp_fail(err, PP_ERR_FORMAT, "the model has an index, but no rank of queries (q_lora_rank), which it "
+                                           "needs");
     if (!code && hp->index_pooled)
         code = check_pools(hp, err);
     if (!code && !hp->index_pooled && !hp->kv_lora_rank && !hp->compressed)
         code = check_blocks(hp, err);
     if (!code && hp->window && !hp->kv_lora_rank && !hp->compressed) /* a window counts positions, but the keys that
                                                                         were picked are not consecutive */
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "an index of blocks beside a window of attention, of %lld positions, "
-                       "is not supported", (long long)hp->window);
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "an index of blocks together with an attention window (%lld "
+                       "positions) is not supported", (long long)hp->window);
     return code;
 }
 
@@ -223,7 +227,7 @@ static enum pp_code check_compressed(const struct pp_hparams *hp, struct pp_erro
     if (!code)
         code = pp_check_range("number of layers with tables of experts", hp->n_table_layer, 0, hp->n_layer, err);
     if (!code && (hp->n_head % hp->o_groups != 0 || hp->uneven))
-        code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, of which there cannot be %lld groups",
+        code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which cannot be divided into %lld groups",
                        (long long)hp->n_head, (long long)hp->o_groups);
     for (int64_t l = 0; l < hp->n_layer && !code; l++) {
         const int64_t n = hp->compress[l];
@@ -277,9 +281,9 @@ static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_er
     for (int64_t l = 0; l < hp->n_layer; l++)
         n += (hp->layer[l] & (PP_LAYER_CONVOLVED | PP_LAYER_RECURRENT)) != 0;
     if (n && !hp->conv_taps && !hp->lightning && !hp->mlstm)
-        return pp_fail(err, PP_ERR_FORMAT, "the model does not say at how many positions its convolutions look");
+        return pp_fail(err, PP_ERR_FORMAT, "the model does not give the length of its convolutions");
     if (n == hp->n_layer && !hp->mamba && !hp->rwkv && !hp->mlstm)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of which no layer has attention is not supported");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model without any attention layer is not supported");
     return pp_check_range("number of positions that a convolution looks at", hp->conv_taps, 0, PP_MAX_TAPS, err);
 }
 
@@ -291,11 +295,11 @@ static enum pp_code check_lightning(const struct pp_hparams *hp, struct pp_error
     if (code || !hp->state_groups)
         return code;
     if (hp->n_state_head % hp->state_groups != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld states, which cannot be normed in %lld groups",
+        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld states, which cannot be normalised in %lld groups",
                        (long long)hp->n_state_head, (long long)hp->state_groups);
     if ((hp->n_state_head & (hp->n_state_head - 1)) != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "lightning attention of %lld heads is not supported in this family; "
-                       "powers of two are", (long long)hp->n_state_head);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "lightning attention with %lld heads is not supported in this family; "
+                                                "the number must be a power of two", (long long)hp->n_state_head);
     if (hp->state_rotated && hp->rope_dim > hp->state_key_dim)
         return pp_fail(err, PP_ERR_FORMAT, "the model says that %lld values of keys of states are rotated, which have "
                        "%lld", (long long)hp->rope_dim, (long long)hp->state_key_dim);
@@ -329,10 +333,11 @@ static enum pp_code check_states(const struct pp_hparams *hp, struct pp_error *e
             return code;
     }
     if (hp->n_state_head % hp->n_state_key_head != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld states, which %lld keys cannot share evenly",
+        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld states, which is not a multiple of its %lld keys",
                        (long long)hp->n_state_head, (long long)hp->n_state_key_head);
     if (hp->state_key_dim % 16 != 0 || hp->state_value_dim % 16 != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "states of %lld x %lld values are not supported; multiples of 16 are",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "states of %lld x %lld values are not supported; both must be "
+                                                "multiples of 16",
                        (long long)hp->state_key_dim, (long long)hp->state_value_dim);
     for (int i = 0; hp->rwkv && !hp->rwkv4 && i < (hp->rwkv6 ? 2 : 4); i++)
         if (pp_check_range("size between two matrices", hp->rwkv_ranks[i], hp->rwkv_qwen && i == 3 ? 0 : 1, 1 << 16,
@@ -377,7 +382,8 @@ static enum pp_code check_sizes(const struct pp_hparams *hp, struct pp_error *er
         if (!code)
             code = pp_check_range("number of key heads", s.n_head_kv, least, s.n_head, err);
         if (!code && s.n_head_kv && s.n_head % s.n_head_kv != 0)
-            code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which %lld key heads cannot share evenly",
+            code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which is not a multiple of its %lld key "
+                                               "heads",
                            (long long)s.n_head, (long long)s.n_head_kv);
     }
     return code;
@@ -405,7 +411,7 @@ static enum pp_code check_ngrams(const struct pp_hparams *hp, struct pp_error *e
     if (!code)
         code = pp_check_range("token behind which nothing before it counts", hp->ngram.end, 0, hp->n_vocab - 1, err);
     if (!code && hp->n_embd % (hp->ngram.splits * (hp->ngram.size - 1)) != 0)
-        code = pp_fail(err, PP_ERR_FORMAT, "an embedding of %lld values cannot be made of %lld parts evenly",
+        code = pp_fail(err, PP_ERR_FORMAT, "an embedding of %lld values cannot be divided into %lld equal parts",
                        (long long)hp->n_embd, (long long)(hp->ngram.splits * (hp->ngram.size - 1)));
     return code;
 }
@@ -446,7 +452,7 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
         code = pp_check_range("number of rotated dimensions of layers with a window", hp->rope_dim_local, 2,
                            hp->head_dim_local ? hp->head_dim_local : hp->head_dim, err);
     if (!code && (hp->head_dim_local % 2 != 0 || hp->rope_dim_local % 2 != 0))
-        code = pp_fail(err, PP_ERR_FORMAT, "the dimensions of heads of layers with a window must come in pairs");
+        code = pp_fail(err, PP_ERR_FORMAT, "the head dimensions of layers with a window must be even");
     if (!code) /* an adapter's scratch buffers are n_embd wide */
         code = pp_check_range("size of a token's embedding", hp->n_embd_in, 0, hp->n_embd, err);
     if (!code)

@@ -31,7 +31,7 @@ bool pp_json_float(const cJSON *object, const char *key, float *v)
 
 static enum pp_code fail_number(const char *key, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is not the number it should be", key);
+    return pp_fail(err, PP_ERR_FORMAT, "config.json: %s is not a valid number", key);
 }
 
 static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
@@ -121,7 +121,8 @@ static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struc
         return config_long(config, rope, hp, err);
     if (strcmp(name, "llama3") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "RoPE scaling \"%.40s\" is not supported; linear, dynamic, llama3, yarn and longrope are", name);
+                       "RoPE scaling \"%.40s\" is not supported; supported are linear, dynamic, llama3, yarn and "
+                       "longrope", name);
     hp->rope_scaling = PP_ROPE_LLAMA3;
     if (!pp_json_float(rope, "low_freq_factor", &hp->rope_low_freq) ||
         !pp_json_float(rope, "high_freq_factor", &hp->rope_high_freq))
@@ -149,7 +150,7 @@ static enum pp_code check_rope_twice(const cJSON *config, const cJSON *rope, str
         const cJSON *same = pp_json_member(rope, name);
         if (!cJSON_Compare(item, same ? same : pp_json_member(rope, item->string), true))
             return pp_fail(err, PP_ERR_UNSUPPORTED,
-                           "config.json: rope_scaling and rope_parameters disagree about %.40s; take one of them out",
+                           "config.json: rope_scaling and rope_parameters disagree about %.40s; remove one of them",
                            name);
     }
     return PP_OK;
@@ -298,7 +299,7 @@ enum pp_code pp_config_activation(const cJSON *config, const char *key, const ch
         k++;
     if (*k)
         return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "activation \"%.40s\" is not supported for this family; %s is",
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "activation \"%.40s\" is not supported for this family; it must be %s",
                    fn->valuestring, known[0]);
 }
 
@@ -309,7 +310,8 @@ enum pp_code pp_config_word(const cJSON *config, const char *key, const char *co
     while (said && *k && strcmp(*k, said) != 0)
         k++;
     return *k ? PP_OK
-              : pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s \"%.40s\" is not supported for this family; %s is",
+              : pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s \"%.40s\" is not supported for this family; it must "
+                                                 "be %s",
                         key, said, known[0]);
 }
 
@@ -345,7 +347,8 @@ enum pp_code pp_config_layer_words(const cJSON *config, const char *key, const c
         const bool has = pp_config_is_layer_word(item, with);
         if (!has && !pp_config_is_layer_word(item, without))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s has \"%.40s\", which is not supported for this "
-                           "family; %s and %s are", key, cJSON_IsString(item) ? item->valuestring : "", with, without);
+                                                    "family; it must be %s or %s", key,
+                                                    cJSON_IsString(item) ? item->valuestring : "", with, without);
         hp->layer[l] = (uint8_t)((hp->layer[l] & ~bit) | (has ? bit : 0));
         l++;
     }

@@ -44,7 +44,8 @@ static enum pp_code gguf_int(const struct section *s, const char *key, bool requ
         return PP_OK;
     if (!pp_gguf_has(s->g, full))
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", full);
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not one integer for all layers, which pippin needs", full);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is not a single integer for all layers, as pippin needs",
+                   full);
 }
 
 /* Reads a number that is one for all layers or, if may_differ, an array with one for each. The number of layer l is
@@ -64,7 +65,7 @@ static enum pp_code gguf_per_layer(const struct section *s, const char *key, boo
     for (int64_t l = 0; l < n_layer && !code; l++, at += stride) {
         int64_t of_layer = *v;
         if (differs && (!pp_gguf_array_int(s->g, full, (size_t)l, &of_layer) || of_layer < 0 || of_layer > INT32_MAX))
-            return pp_fail(err, PP_ERR_FORMAT, "metadata %s has something else than sizes", full);
+            return pp_fail(err, PP_ERR_FORMAT, "metadata %s contains something other than sizes", full);
         if (differs)
             *v = l == 0 || of_layer > *v ? of_layer : *v;
         else if (of_layer < 0 || of_layer > INT32_MAX)
@@ -145,7 +146,7 @@ static enum pp_code gguf_gating(const struct section *s, struct pp_hparams *hp, 
     const bool roots = gating == ROOTS && strcmp(s->arch, "deepseek4") == 0;
     if (!code && !roots && (gating < USUAL || gating > SOFTMAX_OF_USED))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.expert_gating_func is %lld, which pippin does not "
-                       "compute; it is 1 for softmax and 2 for sigmoids", s->arch, (long long)gating);
+                                                "support; 1 is softmax, 2 is sigmoid", s->arch, (long long)gating);
     if (gating != USUAL)
         hp->expert_sigmoids = gating == SIGMOIDS;
     hp->expert_roots = roots;
@@ -241,8 +242,9 @@ static enum pp_code refuse_extrapolation(const struct section *s, float usual, s
     float v = -1;
     enum pp_code code = gguf_float(s, "rope.scaling.yarn_ext_factor", false, &v, err);
     if (!code && !(v < 0 || v == usual))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.rope.scaling.yarn_ext_factor is %g, and pippin computes "
-                       "%g only%s", s->arch, (double)v, (double)usual, usual == 0.0f ? " without YaRN" : "");
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.rope.scaling.yarn_ext_factor is %g, but pippin supports "
+                                                "only %g%s", s->arch, (double)v, (double)usual,
+                                                usual == 0.0f ? " without YaRN" : "");
     return code;
 }
 
@@ -296,8 +298,8 @@ static enum pp_code refuse_magnitude(const struct section *s, struct pp_error *e
     float v = 1;
     enum pp_code code = gguf_float(s, "rope.scaling.attn_factor", false, &v, err);
     if (!code && v != 1.0f)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.rope.scaling.attn_factor is %g, which pippin computes "
-                       "only with YaRN or LongRoPE", s->arch, (double)v);
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.rope.scaling.attn_factor is %g, which pippin supports "
+                                                "only with YaRN or LongRoPE", s->arch, (double)v);
     return code ? code : refuse_extrapolation(s, 0, err);
 }
 
@@ -326,7 +328,8 @@ static enum pp_code gguf_rope(const struct section *s, struct pp_hparams *hp, st
         return gguf_yarn(s, hp, err);
     if (named && !(type.len == 6 && memcmp(type.data, "linear", 6) == 0)) {
         if (!(type.len == 4 && memcmp(type.data, "none", 4) == 0))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling \"%.*s\" is not supported; linear and yarn are",
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "RoPE scaling \"%.*s\" is not supported; supported are linear and "
+                                                    "yarn",
                            (int)(type.len < 40 ? type.len : 40), type.data);
         hp->rope_factor = 1;
     }
@@ -367,12 +370,12 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const 
     full_key(&s, "attention.causal", full);
     pp_gguf_bool(g, full, &causal);
     if (!causal)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is false: layers that look ahead are not supported in "
-                       "this family", full);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is false: bidirectional attention is not supported in "
+                                                "this family", full);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const double v = number_of(&s, keys[i].key);
         if (v != keys[i].usual && v != keys[i].usual_too)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.%s is %g, which pippin does not compute", arch,
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s.%s is %g, which pippin does not support", arch,
                            keys[i].key, v);
     }
     return PP_OK;
@@ -392,7 +395,7 @@ static enum pp_code gguf_activation(const struct section *s, struct pp_hparams *
             hp->activation = (enum pp_activation)i;
             return PP_OK;
         }
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is \"%.*s\", which pippin does not compute", full,
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is \"%.*s\", which pippin does not support", full,
                    (int)(name.len < 40 ? name.len : 40), name.data);
 }
 

@@ -77,7 +77,7 @@ static enum pp_code expand_counts(struct pp_importance *e, int64_t n, struct pp_
 static enum pp_code fail_columns(const struct pp_importance *e, int64_t n_values, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_MISMATCH,
-                   "the importance matrix has %lld columns for %s where the model has %lld; it was made for another "
+                   "the importance matrix has %lld columns for %s, but the model has %lld; it was made for another "
                    "model", (long long)e->n_values, e->name, (long long)n_values);
 }
 
@@ -156,8 +156,8 @@ static enum pp_code merge_entry(struct pp_imatrix *m, const struct pp_importance
         code = pp_imatrix_entry(m, from->name, from->n_values / from->n_counts, from->n_counts, &to, err);
     else if (!fits(from, to->n_values, to->n_counts) && !fits(to, from->n_values, from->n_counts))
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "%s has %lld columns in one importance matrix and %lld in the other; they are of different "
-                       "models", from->name, (long long)to->n_values, (long long)from->n_values);
+                       "%s has %lld columns in one importance matrix and %lld in the other; they were made for "
+                       "different models", from->name, (long long)to->n_values, (long long)from->n_values);
     else if (to->n_counts == 1)
         code = expand_counts(to, from->n_counts, err);
     for (int64_t i = 0; !code && i < to->n_values; i++)
@@ -233,7 +233,7 @@ static enum pp_code check_sums(const struct pp_importance *e, struct pp_error *e
 {
     for (int64_t i = 0; i < e->n_values; i++)
         if (!isfinite(e->sums[i]))
-            return pp_fail(err, PP_ERR_FORMAT, "what goes into %s is no number; are the model's weights damaged?",
+            return pp_fail(err, PP_ERR_FORMAT, "the input of %s is NaN or infinite; are the model's weights damaged?",
                            e->name);
     return PP_OK;
 }

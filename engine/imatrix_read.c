@@ -24,7 +24,7 @@ static const float MAX_COUNT = 1e15f;
 
 static enum pp_code fail(const char *file, struct pp_error *err, const char *what)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "%s is damaged, or no importance matrix: %s", file, what);
+    return pp_fail(err, PP_ERR_FORMAT, "%s is damaged, or not an importance matrix: %s", file, what);
 }
 
 static enum pp_code fail_entry(const char *file, const char *tensor, struct pp_error *err, const char *what)
@@ -40,7 +40,7 @@ static enum pp_code take_sums(const char *file, struct pp_importance *e, const v
     for (int64_t i = 0; i < e->n_values; i++) {
         e->sums[i] *= times;
         if (!(e->sums[i] >= 0 && e->sums[i] <= MAX_SUM))
-            return fail_entry(file, e->name, err, "a sum of squares is negative, too large or no number");
+            return fail_entry(file, e->name, err, "a sum of squares is negative, too large or not a number");
     }
     return PP_OK;
 }
@@ -70,7 +70,7 @@ static enum pp_code take_counts(const char *file, struct pp_importance *e, const
         float count;
         memcpy(&count, (const uint8_t *)t->data + (size_t)i * sizeof count, sizeof count);
         if (!(count >= 0 && count <= MAX_COUNT))
-            return fail_entry(file, e->name, err, "a count is negative, too large or no number");
+            return fail_entry(file, e->name, err, "a count is negative, too large or not a number");
         e->counts[i] = rint((double)count);
     }
     return PP_OK;
@@ -87,7 +87,7 @@ static enum pp_code read_tensor(const struct pp_gguf *g, const struct pp_tensor 
         return fail_entry(file, name, err, "there are sums but no counts");
     const int64_t n_values = elements(sums), n_counts = elements(counts);
     if (sums->type != PP_TYPE_F32 || counts->type != PP_TYPE_F32 || n_values % n_counts != 0)
-        return fail_entry(file, name, err, "sums and counts do not belong together");
+        return fail_entry(file, name, err, "sums and counts do not match");
     struct pp_importance *e;
     enum pp_code code = pp_imatrix_entry(m, name, n_values / n_counts, n_counts, &e, err);
     if (!code)
@@ -120,12 +120,12 @@ static enum pp_code read_gguf(const struct pp_gguf *g, struct pp_imatrix *m, str
     int64_t chunks = 0, chunk_size = OLD_CHUNK;
     char name[MAX_NAME + 1];
     if (!pp_gguf_string_is(g, "general.type", "imatrix"))
-        return pp_fail(err, PP_ERR_FORMAT, "%s is a GGUF file, but no importance matrix; `pippin imatrix` makes one",
+        return pp_fail(err, PP_ERR_FORMAT, "%s is a GGUF file but not an importance matrix; `pippin imatrix` makes one",
                        pp_gguf_path(g));
     if (pp_gguf_int(g, "imatrix.chunk_count", &chunks) && (chunks < 0 || chunks > UINT32_MAX))
-        return fail(pp_gguf_path(g), err, "the number of chunks makes no sense");
+        return fail(pp_gguf_path(g), err, "the number of chunks is invalid");
     if (pp_gguf_int(g, "imatrix.chunk_size", &chunk_size) && (chunk_size < 0 || chunk_size > UINT32_MAX))
-        return fail(pp_gguf_path(g), err, "the size of a chunk makes no sense");
+        return fail(pp_gguf_path(g), err, "the size of a chunk is invalid");
     enum pp_code code = read_datasets(g, m, (uint32_t)chunk_size, err);
     m->chunks = (uint32_t)chunks;
     m->chunk_size = (uint32_t)chunk_size;
@@ -137,8 +137,8 @@ static enum pp_code read_gguf(const struct pp_gguf *g, struct pp_imatrix *m, str
             code = read_tensor(g, t, name, m, err);
     }
     if (!code && !m->n)
-        code = fail(pp_gguf_path(g), err, "it says nothing of any tensor");
-    return code ? code : pp_gguf_lost(g) ? fail(pp_gguf_path(g), err, "it shrank while it was read") : PP_OK;
+        code = fail(pp_gguf_path(g), err, "it has no data for any tensor");
+    return code ? code : pp_gguf_lost(g) ? fail(pp_gguf_path(g), err, "it became shorter while it was read") : PP_OK;
 }
 
 /* --- the older form --------------------------------------------------------------------------------------------- */
@@ -163,11 +163,11 @@ static enum pp_code read_old_entry(struct pp_cursor *c, const char *file, struct
     if (!values || c->bad)
         return fail(file, err, "it ends too soon");
     if (!good_name(bytes, len))
-        return fail(file, err, "the name of a tensor is none");
+        return fail(file, err, "the name of a tensor is invalid");
     memcpy(name, bytes, len);
     name[len] = 0;
     if (calls < 0)
-        return fail_entry(file, name, err, "a count is negative, too large or no number");
+        return fail_entry(file, name, err, "a count is negative, too large or not a number");
     if (pp_imatrix_find(m, name))
         return fail_entry(file, name, err, "there are two entries");
     struct pp_importance *e;
@@ -185,7 +185,7 @@ static enum pp_code read_old(const void *data, size_t size, const char *file, st
     const int32_t n = (int32_t)pp_cursor_u32(&c);
     enum pp_code code = PP_OK;
     if (c.bad || n < 1 || n > MAX_ENTRIES)
-        return fail(file, err, "it begins neither like a GGUF file nor like the older form");
+        return fail(file, err, "it is neither a GGUF file nor in the older imatrix format");
     for (int32_t i = 0; i < n && !code; i++)
         code = read_old_entry(&c, file, m, err);
     if (code || !pp_cursor_left(&c))
@@ -198,7 +198,7 @@ static enum pp_code read_old(const void *data, size_t size, const char *file, st
     const uint32_t len = pp_cursor_u32(&c);
     const char *text = pp_cursor_bytes(&c, len);
     if (!text || len > MAX_TEXT_NAME || memchr(text, 0, len))
-        return fail(file, err, "the text's name is none");
+        return fail(file, err, "the name of the text is invalid");
     char *name = pp_strndup(text, len);
     code = !name ? pp_fail_nomem(err, "the importance matrix") : len ? pp_imatrix_count(m, name, 0, OLD_CHUNK, err)
                                                                       : PP_OK;
@@ -240,7 +240,7 @@ enum pp_code pp_imatrix_read(const char *path, struct pp_imatrix **out, struct p
     if (!code && pp_map_lost(&map)) {
         pp_imatrix_free(*out);
         *out = NULL;
-        code = fail(path, err, "it shrank while it was read");
+        code = fail(path, err, "it became shorter while it was read");
     }
     pp_map_close(&map);
     /* that code is reserved for models */

@@ -108,7 +108,7 @@ static enum encoding encoding_of(struct jinja *j, struct jinja_value given)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(plain, names[i].name) == 0)
             return names[i].encoding;
-    jinja_fail(j, "the encoding '%.*s' is not known; utf-8, ascii, latin-1, utf-16 and utf-32 are",
+    jinja_fail(j, "unknown encoding '%.*s'; supported are utf-8, ascii, latin-1, utf-16 and utf-32",
                jinja_shown(name.s, name.n), name.s);
 }
 
@@ -235,7 +235,7 @@ static void add_broken(struct jinja *j, struct jinja_text *t, const uint8_t *p, 
     if (jinja_equals_cstr(errors, "replace"))
         jinja_add_str(j, t, "\uFFFD");
     else if (!jinja_equals_cstr(errors, "ignore") && !jinja_equals_cstr(errors, "backslashreplace"))
-        jinja_fail(j, "the bytes are no text in this encoding");
+        jinja_fail(j, "the bytes are not valid text in this encoding");
     for (size_t i = 0; i < n && jinja_equals_cstr(errors, "backslashreplace"); i++) {
         snprintf(s, sizeof s, "\\x%02x", p[i]);
         jinja_add_str(j, t, s);
@@ -265,7 +265,7 @@ static struct jinja_value decode(struct jinja *j, struct jinja_value v, struct j
         if (turned || (marks && cp == 0xFEFF))
             continue;
         if (cp == 0)
-            jinja_fail(j, "a text cannot have the character U+0000");
+            jinja_fail(j, "a text cannot contain the character U+0000");
         if (cp < 0)
             add_broken(j, &t, p + i, len, how);
         else
@@ -419,7 +419,7 @@ METHOD(bytes_fromhex)
             continue;
         }
         if (!high || !low)
-            jinja_fail(j, "fromhex: this is no pair of hexadecimal digits");
+            jinja_fail(j, "fromhex: not a pair of hexadecimal digits");
         add_byte(j, &t, (uint8_t)((high - digits) << 4 | (low - digits)));
         i += 2;
     }

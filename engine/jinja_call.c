@@ -186,7 +186,7 @@ const char *jinja_range_part(struct jinja *j, const char *whole, int64_t from, i
     int64_t first, last, each;
     if (__builtin_add_overflow((__int128)every * from, begin, &first) ||
         __builtin_add_overflow((__int128)every * to, begin, &last) || __builtin_mul_overflow(every, step, &each))
-        jinja_fail(j, "the part of %s would have a first number, an end or a step of more than 64 bits", whole);
+        jinja_fail(j, "the slice of %s would have a start, an end or a step of more than 64 bits", whole);
     return range_name(j, first, last, each);
 }
 
@@ -234,7 +234,7 @@ static struct jinja_value global_range(struct jinja *j, struct jinja_value self,
     const bool shared = share_range(j, from, to, step, list);
     for (int64_t i = from; !shared && (step > 0 ? i < to : i > to);) {
         if (list->n == JINJA_MAX_RANGE)
-            jinja_fail(j, "range() may have not more than %d numbers", JINJA_MAX_RANGE);
+            jinja_fail(j, "range() may have at most %d numbers", JINJA_MAX_RANGE);
         jinja_push(j, list, jinja_int(i));
         if (__builtin_add_overflow(i, step, &i))
             break;

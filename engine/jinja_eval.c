@@ -672,7 +672,7 @@ static void run_load(struct jinja *j, struct jinja_scope *scope, const struct ji
     const bool none = source.kind != JINJA_STRING && source.kind != JINJA_UNDEFINED && !jinja_truth(source);
     if (s->load.ignore_missing && none)
         return;
-    jinja_fail(j, "the template wants another one (extends, include or import), but a chat template stands alone");
+    jinja_fail(j, "the template uses another template (extends, include or import), which chat templates cannot do");
 }
 
 static enum flow run_statement(struct jinja *j, struct jinja_scope *scope, const struct jinja_stmt *s)

@@ -63,7 +63,7 @@ static int32_t read_hex4(struct jinja *j, struct reader *r)
         int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
                   : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
         if (digit < 0)
-            malformed(j, r, "a \\u escape has letters that are no hex digits");
+            malformed(j, r, "a \\u escape has characters that are not hex digits");
         v = v * 16 + digit;
     }
     return v;
@@ -244,7 +244,7 @@ struct jinja_value jinja_from_json(struct jinja *j, const char *text, size_t n, 
     struct jinja_value v = read_value(j, &r);
     skip_space(&r);
     if (r.p != r.end)
-        malformed(j, &r, "something follows its end");
+        malformed(j, &r, "there is text after its end");
     j->steps = 0; /* large conversations do not count against the template */
     return v;
 }

@@ -322,7 +322,7 @@ static struct jinja_stmt *load_statement(struct jinja_parser *p)
     const bool extends = jinja_at_word(p, "extends"), include = jinja_at_word(p, "include");
     const bool from = jinja_at_word(p, "from");
     if (extends && p->inner)
-        jinja_fail(p->j, "extends may not stand inside of loops, macros and blocks");
+        jinja_fail(p->j, "extends may not be inside loops, macros or blocks");
     jinja_step(p);
     s->load.source = jinja_expression(p);
     if (include && jinja_at_word(p, "ignore") && jinja_token_is(&p->next, JINJA_TOK_NAME, "missing")) {

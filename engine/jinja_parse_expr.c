@@ -210,7 +210,7 @@ static struct jinja_expr *subscript(struct jinja_parser *p, struct jinja_expr *b
         }
     }
     if (slice && keys.n)
-        jinja_fail(p->j, "a slice may not stand beside other indices");
+        jinja_fail(p->j, "a slice cannot be combined with other indices");
     jinja_expect_op(p, "]");
     if (slice) {
         struct jinja_expr *e = node(p, JINJA_X_SLICE, base);

@@ -73,7 +73,7 @@ enum pp_code pp_lora_list_heads(struct pp_adapter *a, const struct pp_adapter_ta
                                         : "a bias for", t->name);
     if ((t->n_in && t->n_in != n_in) || t->n_out != n_out)
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "adapter %s: %s is made for a matrix of %lld x %lld, but in %s it has %lld x %lld", a->path,
+                       "adapter %s: %s is for a matrix of %lld x %lld, but in %s it is %lld x %lld", a->path,
                        t->name, (long long)t->n_out, (long long)(t->n_in ? t->n_in : n_in), a->model->info.name,
                        (long long)n_out, (long long)n_in);
     const int most = t->magnitude.data ? PP_DORA_MAX_RANK : PP_LOW_RANK_MAX;

@@ -119,7 +119,7 @@ static enum pp_code read_tensor(const struct pp_adapter *a, const struct pp_tens
         read_rows(t, columns, transposed ? NULL : order, r, n_rows, to);
         if (!find_largest(to, n_rows * n, most))
             return pp_fail(err, PP_ERR_FORMAT,
-                           "adapter %s: %.200s holds values that are no numbers; the file is damaged, get it again",
+                           "adapter %s: %.200s contains NaN or infinity; the file is damaged: download it again",
                            a->path, t->name);
         for (int64_t i = 0; transposed && i < n_out; i++)
             out[i * rows + r] = row[pp_lora_file_row(order, i)];
@@ -175,8 +175,8 @@ enum pp_code pp_lora_find_largest(const struct pp_adapter *a, const char *name, 
         find_largest(halves->values[1], n_b, &halves->most[1]))
         return PP_OK;
     return pp_fail(err, PP_ERR_FORMAT,
-                   "adapter %s: what it has for %.200s holds values that are no numbers; the file is damaged, get it "
-                   "again", a->path, name);
+                   "adapter %s: its data for %.200s contains NaN or infinity; the file is damaged: download it again",
+                   a->path, name);
 }
 
 bool pp_lora_halves_room(struct pp_lora_room *room, int64_t n_a, int64_t n_b, float *halves[2])

@@ -130,13 +130,13 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
     struct pp_state_order order;
     if (is_reordered(m, t->name, hf, &order) && order.columns && (t->weight.data || t->ia3_input))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s changes %s, whose heads are in another order in this model's %s; that is not "
-                       "supported: use it with the %s", a->path, t->name, hf ? "GGUF file" : "folder",
+                       "adapter %s changes %s, whose heads are in a different order in this model's %s, which is not "
+                       "supported; use it with the %s", a->path, t->name, hf ? "GGUF file" : "folder",
                        hf ? "folder" : "GGUF file");
     if (t->form == PP_HF_SCALED && !pp_hf_says_scales(pp_source_hparams(m->source)))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "adapter %s changes %s, which folders of the family %s multiply when they are read, and this "
-                       "model does not say by what: use it with the folder that it was made for", a->path, t->name,
+                       "adapter %s changes %s, which is scaled when folders of the family %s are loaded, by a factor "
+                       "that this model does not give; use it with the folder that it was made for", a->path, t->name,
                        m->info.arch);
     const bool by_rows = t->form == PP_HF_SCALED || t->form == PP_HF_HALF_NEGATED; /* forms that scale rows: B can be
                                                                                    scaled alike, other parts cannot */
@@ -144,7 +144,8 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
         (by_rows && !t->weight.data && !t->tokens.data && !t->bias.data && !t->b_bias.data))
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED,
-                   "adapter %s changes %s, which models of the family %s keep in another form than we compute with; "
+                   "adapter %s changes %s, which models of the family %s store in a different form than pippin "
+                   "computes with; "
                    PP_LORA_MERGE, a->path, t->name, m->info.arch);
 }
 
@@ -303,7 +304,7 @@ static enum pp_code check_target(const struct loading *l, const char *name, stru
     const int64_t n_out = part_outputs(job, pp_source_hparams(m->source));
     if ((t->n_in && t->n_in != w->ne[0]) || (t->n_out && n_out != w->ne[1]))
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "adapter %s: %s is made for a matrix of %lld x %lld, but in %s %s has %lld x %lld", a->path,
+                       "adapter %s: %s is for a matrix of %lld x %lld, but in %s %s is %lld x %lld", a->path,
                        t->name, (long long)(t->n_out ? t->n_out : w->ne[1]), (long long)(t->n_in ? t->n_in : w->ne[0]),
                        m->info.name, strcmp(name, t->name) == 0 ? "it" : name, (long long)w->ne[1],
                        (long long)w->ne[0]);
@@ -401,8 +402,9 @@ static enum pp_code find_orders(const struct loading *l, const struct job *job, 
     const int64_t n = inputs ? w->ne[0] : w->ne[1];
     *orders = (struct pp_lora_orders){0};
     if (pairs && order == PP_ROWS_QKV)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s changes %s, whose rows are in another order in this "
-                       "model's %s; that is not supported: use it with the %s", l->a->path, w->name,
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s changes %s, whose rows are in a different order in this "
+                                                "model's %s, which is not supported; use it with the %s", l->a->path,
+                                                w->name,
                        hf ? "GGUF file" : "folder", hf ? "folder" : "GGUF file");
     if (!reordered && !job->keys && (!job->target->n_out || (!pairs && !pp_adapter_is_by_rows(job->target))))
         return PP_OK;

@@ -37,8 +37,8 @@ enum pp_code pp_adapter_set_check(const struct pp_adapter_set *set, struct pp_er
             scaled = scaled || set->use[k].adapter->targets[i].w_scaled;
             if (last < k && scaled)
                 return pp_fail(err, PP_ERR_UNSUPPORTED,
-                               "adapters %s and %s cannot be on at once, switch one of them off: both change %s, and "
-                               "an IA3 of its input, which other matrices read, too, cannot be mixed with that",
+                               "adapters %s and %s cannot be on at once: both change %s, and one is an IA3 of an "
+                               "input that other matrices share; switch one of them off",
                                set->use[last].adapter->info.name, set->use[k].adapter->info.name,
                                plan->linears[i].w->name);
         }
@@ -85,8 +85,8 @@ static enum pp_code read_row(const struct pp_adapter *a, const struct rows *r, i
     const int64_t n = r->from->ne[0];
     const void *raw = raw_row(r, row);
     if (!pp_row_finite(r->from->type, raw, n))
-        return pp_fail(err, PP_ERR_FORMAT, "adapter %s: %.200s holds values that are no numbers; the file is damaged, "
-                       "get it again", a->path, r->from->name);
+        return pp_fail(err, PP_ERR_FORMAT, "adapter %s: %.200s contains NaN or infinity; the file is damaged: "
+                                           "download it again", a->path, r->from->name);
     pp_dequantize_row(r->from->type, raw, out, n);
     for (int64_t i = 0; r->column_scales && i < n; i++)
         out[i] *= 1.0f + r->column_scales[i];
@@ -166,7 +166,7 @@ static enum pp_code copy_rows(const struct pp_adapter *a, const struct rows *r, 
             code = read_row(a, r, i, (float *)(void *)to, err);
         else if (!pp_row_finite(w->type, raw_row(r, i), w->n_cols))
             code = pp_fail(err, PP_ERR_FORMAT, "adapter %s: %.200s holds values that are no numbers; the file is "
-                           "damaged, get it again", a->path, r->from->name);
+                           "damaged: download it again", a->path, r->from->name);
         else
             memcpy(to, raw_row(r, i), row_bytes);
     }

@@ -124,6 +124,6 @@ enum pp_code pp_model_check_writes(const struct pp_model *m, struct pp_error *er
     if (!m->plan.encoder)
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED,
-                   "%s is an encoder (%s): it makes vectors of texts (pippin embed -m ...), but writes none, so one "
-                   "cannot talk with it; choose another model", m->info.path, m->info.arch);
+                   "%s is an encoder (%s): it computes embeddings (pippin embed -m ...) but cannot write text; choose "
+                   "another model for the chat", m->info.path, m->info.arch);
 }

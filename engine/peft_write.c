@@ -62,7 +62,7 @@ enum pp_code pp_peft_write(const char *folder, const cJSON *config, const struct
     char *config_path = pp_path_join(folder, pp_adapter_config_file), *text = cJSON_Print(config);
     enum pp_code code = weights_path && config_path && text ? PP_OK : pp_fail_nomem(err, "an adapter's configuration");
     if (!code && mkdir(folder, 0777) != 0 && errno != EEXIST)
-        code = pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
+        code = pp_fail(err, PP_ERR_IO, "cannot create the folder %s: %s", folder, strerror(errno));
     /* The configuration first: weights without it would be useless, but with it alone it is clear what is missing. */
     if (!code)
         code = pp_write_file(config_path, text, strlen(text), 0666, err);

@@ -142,14 +142,14 @@ enum pp_code pp_plan_place_layers(const struct pp_source *s, struct pp_plan *p, 
             const struct pp_tier_plan like = tier_for(p, pp_source_hparams(s), op);
             if ((op->tier = find_tier(p, &like)) < 0)
                 return pp_fail(err, PP_ERR_UNSUPPORTED,
-                               "%s: its layers have more than %d different shapes or windows of attention or "
-                               "convolution",
+                               "%s: the layers have more than %d different shapes, attention windows or convolution "
+                               "lengths",
                                pp_source_path(s), PP_MAX_TIERS);
             struct pp_tier_plan *tier = &p->tiers[op->tier];
             op->tier_layer = place_in(tier, op);
             if (op->tier_layer < 0 || op->tier_layer >= tier->n_layer)
-                return pp_fail(err, PP_ERR_FORMAT, "%s: layer %d reads keys and values of a layer before it, but "
-                               "there is none like it", pp_source_path(s), op->layer);
+                return pp_fail(err, PP_ERR_FORMAT, "%s: layer %d shares keys and values with an earlier layer, but no "
+                                                   "earlier layer matches it", pp_source_path(s), op->layer);
         }
     find_compressed(p);
     return PP_OK;
@@ -255,7 +255,7 @@ static const struct pp_tensor *fail_shape(const struct pp_source *s, const struc
         snprintf(have, sizeof have, "%lld x %lld x %lld", (long long)ne[2], (long long)ne[1], (long long)ne[0]);
         snprintf(want, sizeof want, "%lld x %lld x %lld", (long long)need[2], (long long)need[1], (long long)need[0]);
     }
-    pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s has %s values where %s are needed", pp_source_path(s), t->name, have,
+    pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s has %s values, but %s are needed", pp_source_path(s), t->name, have,
             want);
     return NULL;
 }
@@ -265,7 +265,7 @@ static bool check_count(const struct pp_source *s, const char *name, int64_t n, 
 {
     if (n < 1)
         pp_fail(err, PP_ERR_FORMAT,
-                "%s: %lld matrices %s are needed, which cannot be; the file is damaged, get it again",
+                "%s: %lld matrices %s are needed, which is impossible; the file is damaged: download it again",
                 pp_source_path(s), (long long)n, name);
     return n >= 1;
 }
@@ -276,7 +276,8 @@ static const struct pp_tensor *checked_tensor(const struct pp_source *s, const c
 {
     const struct pp_tensor *t = pp_source_tensor(s, name);
     if (!t) {
-        pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s is missing; the file is incomplete, get it again", pp_source_path(s),
+        pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s is missing; the file is incomplete: download it again",
+                pp_source_path(s),
                 name);
         return NULL;
     }
@@ -309,7 +310,7 @@ const struct pp_tensor *pp_plan_table(const struct pp_source *s, int64_t rows, i
     const struct pp_tensor *t = pp_source_tensor(s, name);
     if (t && t->type == PP_TYPE_I32 && t->n_dims == 2 && t->ne[0] == cols && t->ne[1] == rows)
         return t;
-    pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s is missing, or not %lld x %lld whole numbers", pp_source_path(s), name,
+    pp_fail(err, PP_ERR_FORMAT, "%s: tensor %s is missing, or not %lld x %lld integers", pp_source_path(s), name,
             (long long)rows, (long long)cols);
     return NULL;
 }
@@ -499,7 +500,7 @@ const struct pp_tensor *pp_plan_rows(struct pp_plan *p, const struct pp_source *
     if (!t || apart)
         return t;
     if (t->rows || cols % pp_type_info(t->type)->block_elements != 0) {
-        pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %s has type %s, in which its %lld parts cannot be told apart",
+        pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %s has type %s, in which its %lld parts cannot be separated",
                 pp_source_path(s), name, pp_type_info(t->type)->name, (long long)rows);
         return NULL;
     }

@@ -169,8 +169,9 @@ enum pp_code pp_plan_check_used(const struct pp_source *s, const struct pp_plan 
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
         const bool used = u.n && bsearch(&t->data, u.data, u.n, sizeof *u.data, by_address);
         if (!used && !is_needless(s, t->name))
-            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s, for which pippin has no use in a model of "
-                           "the family %s; without it the answers would be wrong", pp_source_path(s), t->name,
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a tensor %.100s that pippin does not use in models of the "
+                                                    "family %s; ignoring it would give wrong answers",
+                                                    pp_source_path(s), t->name,
                            pp_source_hparams(s)->arch);
     }
     pp_free(u.data);

@@ -801,7 +801,8 @@ static enum pp_code check_row(const float *x, int64_t n, uint32_t type, struct p
         if (fabsf(x[i]) <= limit)
             continue;
         if (!isfinite(x[i]))
-            return pp_fail(err, PP_ERR_FORMAT, "weight %lld of a row is no number; the source is damaged, get it again",
+            return pp_fail(err, PP_ERR_FORMAT, "weight %lld of a row is NaN or infinite; the source is damaged: "
+                                               "download it again",
                            (long long)i);
         return pp_fail(err, PP_ERR_FORMAT, "weight %lld of a row is %g, too large for %s; use BF16 or F32",
                        (long long)i, (double)x[i], pp_type_info(type)->name);
@@ -849,7 +850,7 @@ enum pp_code pp_quantize_rows(uint32_t type, const float *src, void *dst, int64_
         return pp_fail(err, PP_ERR_UNSUPPORTED, "pippin cannot quantise to %s; use Q8_0, Q4_0 to Q5_1, Q2_K to "
                        "Q6_K, IQ4_NL or IQ4_XS", info->name ? info->name : "this type");
     if (n_cols % info->block_elements)
-        return pp_fail(err, PP_ERR_USAGE, "rows of %lld weights do not divide into blocks of %d, as %s needs",
+        return pp_fail(err, PP_ERR_USAGE, "rows of %lld weights cannot be divided into blocks of %d, as %s needs",
                        (long long)n_cols, info->block_elements, info->name);
     enum pp_code code = check_importance(importance, n_cols, err);
     for (int64_t row = 0; row < n_rows && code == PP_OK; row++) {

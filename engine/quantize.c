@@ -221,7 +221,7 @@ static enum pp_code fail_type(const char *type, struct pp_error *err)
     struct pp_buf known = {0};
     for (size_t i = 0; i < N_MIXES; i++)
         pp_buf_fmt(&known, "%s%s", i ? ", " : "", mixes[i].name);
-    const enum pp_code code = pp_fail(err, PP_ERR_USAGE, "cannot quantise to \"%.40s\"; possible are %s", type,
+    const enum pp_code code = pp_fail(err, PP_ERR_USAGE, "cannot quantise to \"%.40s\"; choose from %s", type,
                                       pp_buf_cstr(&known));
     pp_buf_free(&known);
     return code;

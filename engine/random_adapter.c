@@ -288,7 +288,7 @@ enum pp_code pp_random_adapter_write(const struct pp_model *m, const struct pp_r
     const struct pp_peft_lora lora = {.rank = spec->rank, .alpha = (float)spec->rank / 8, .dora = true};
     struct made made = {.model = m, .spec = spec};
     if (!ia3 && (spec->rank < 1 || spec->rank > MOST_RANK))
-        return pp_fail(err, PP_ERR_USAGE, "an adapter's rank is 1 to %d", MOST_RANK);
+        return pp_fail(err, PP_ERR_USAGE, "the rank of an adapter must be from 1 to %d", MOST_RANK);
     made.random = pp_random_new(spec->seed);
     made.tensors = pp_calloc(PARTS * (size_t)m->plan.n_linears + STACKS * (size_t)m->plan.n_experts +
                                  PARTS * (size_t)m->plan.n_heads, sizeof *made.tensors);

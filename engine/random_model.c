@@ -375,7 +375,7 @@ static enum pp_code fail_shape(const char *name, struct pp_error *err)
     struct pp_buf known = {0};
     for (size_t i = 0; i < N_SHAPES; i++)
         pp_buf_fmt(&known, "%s%s", i ? ", " : "", shapes[i].name);
-    const enum pp_code code = pp_fail(err, PP_ERR_USAGE, "there is no shape \"%.40s\"; there are %s", name,
+    const enum pp_code code = pp_fail(err, PP_ERR_USAGE, "unknown shape \"%.40s\"; choose from %s", name,
                                       pp_buf_cstr(&known));
     pp_buf_free(&known);
     return code;
@@ -395,8 +395,8 @@ static enum pp_code choose_types(struct random_file *f, const char *name, struct
         if (pp_file_type_by_name(pp_quantize_type(i)) == f->file_type)
             return PP_OK;
     return pp_fail(err, PP_ERR_USAGE,
-                   "there are no random weights of type \"%.40s\"; there are f32, f16, bf16, q8_0, q4_0, q4_k, q6_k "
-                   "and q4_k_m",
+                   "random weights cannot have the type \"%.40s\"; choose f32, f16, bf16, q8_0, q4_0, q4_k, q6_k or "
+                   "q4_k_m",
                    name);
 }
 
@@ -408,7 +408,7 @@ static enum pp_code choose(struct random_file *f, const struct pp_random_model *
         return fail_shape(spec->shape, err);
     if (spec->n_layers < 0 || spec->n_layers > MOST_LAYERS || spec->n_vocab < 0 || spec->n_vocab > MOST_VOCAB ||
         spec->n_ff < 0 || spec->n_ff > MOST_VOCAB)
-        return pp_fail(err, PP_ERR_USAGE, "a random model has 1 to %d layers and 1 to %d tokens", MOST_LAYERS,
+        return pp_fail(err, PP_ERR_USAGE, "a random model must have 1 to %d layers and 1 to %d tokens", MOST_LAYERS,
                        MOST_VOCAB);
     f->hp = (struct pp_hparams){
         .n_vocab = spec->n_vocab ? spec->n_vocab : s->n_vocab,

@@ -93,7 +93,7 @@ static enum pp_code read_factors(const struct pp_source *s, const char *name, fl
         return PP_OK;
     const int64_t n = hp->rope_dim / 2, local = hp->rope_dim_local / 2; /* rope_freqs may belong to either width */
     if ((t->ne[0] != n && t->ne[0] != local) || t->ne[0] < n || t->n_dims != 1 || !pp_type_info(t->type)->runnable)
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld values where %lld are needed", name,
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %s has %lld values, but %lld are needed", name,
                        (long long)t->ne[0], (long long)hp->rope_dim / 2);
     float *f = pp_malloc((size_t)t->ne[0] * sizeof *f);
     if (!f)
@@ -103,7 +103,7 @@ static enum pp_code read_factors(const struct pp_source *s, const char *name, fl
         if (!(f[i] > 0) || !isfinite(f[i])) { /* frequencies are divided by them */
             pp_free(f);
             return pp_fail(err, PP_ERR_FORMAT,
-                           "tensor %s holds values that are not positive numbers; the model file is damaged, get it "
+                           "tensor %s contains values that are not positive; the model file is damaged: download it "
                            "again", name);
         }
     *factors = f;
@@ -118,6 +118,6 @@ enum pp_code pp_rope_factors(const struct pp_source *s, int64_t n_ctx, float **f
                                                         : "rope_factors_short.weight";
     enum pp_code code = read_factors(s, name, factors, err);
     if (!code && !*factors && hp->rope_scaling == PP_ROPE_LONG)
-        code = pp_fail(err, PP_ERR_FORMAT, "tensor %s is missing; the file is incomplete, get it again", name);
+        code = pp_fail(err, PP_ERR_FORMAT, "tensor %s is missing; the file is incomplete: download it again", name);
     return code;
 }

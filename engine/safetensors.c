@@ -98,7 +98,7 @@ static enum pp_code fail_beyond_end(const struct pp_safetensors *s, const char *
         if (cJSON_GetArraySize(offsets) != 2 || !json_u53(offsets->child->next, &end))
             continue;
         if (end > most)
-            return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s lies beyond its end", s->name,
+            return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s lies beyond the end of the file", s->name,
                            item->string);
         want = end > want ? end : want;
     }
@@ -125,12 +125,13 @@ static enum pp_code read_tensor(struct pp_safetensors *s, const cJSON *item, con
         return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has an impossible shape", s->name, t->name);
     if (cJSON_GetArraySize(offsets) != 2 || !json_u53(offsets->child, &begin) ||
         !json_u53(offsets->child->next, &end) || begin > end)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has no place in it", s->name, t->name);
+        return pp_fail(err, PP_ERR_FORMAT, "%s is damaged: tensor %.200s has no data_offsets", s->name, t->name);
     if (end > room)
         return fail_beyond_end(s, t->name, room, err);
     if (__builtin_mul_overflow(elements, (uint64_t)dtype->bytes, &bytes) || bytes != end - begin)
         return pp_fail(err, PP_ERR_FORMAT,
-                       "%s is damaged: tensor %.200s has %" PRIu64 " bytes, not what its shape says", s->name, t->name,
+                       "%s is damaged: tensor %.200s has %" PRIu64 " bytes, which does not match its shape", s->name,
+                       t->name,
                        end - begin);
     t->type = dtype->type;
     t->data = data + begin;
@@ -163,7 +164,7 @@ static enum pp_code parse(struct pp_safetensors *s, struct pp_error *err)
         return pp_fail_cut_off(err, s->name, "its header", s->size, 8 + length);
     if (c.bad || length > MAX_HEADER || !length || text[0] != '{') {
         const enum pp_code other = pp_fail_other_file(s->name, s->data, s->size, err);
-        return other ? other : pp_fail(err, PP_ERR_FORMAT, "%s is no safetensors file, or cut off", s->name);
+        return other ? other : pp_fail(err, PP_ERR_FORMAT, "%s is not a safetensors file, or is truncated", s->name);
     }
     const enum pp_code parsed = parse_header(s, text, (size_t)length, err);
     if (parsed)
@@ -297,7 +298,7 @@ enum pp_code pp_safetensors_write(const char *path, const struct pp_tensor *tens
         const uint32_t type = tensors[i].type;
         if (type != PP_TYPE_F32 && type != PP_TYPE_F16 && type != PP_TYPE_BF16) {
             cJSON_Delete(header);
-            return pp_fail(err, PP_ERR_USAGE, "tensor %s is not F32, F16 or BF16, which alone can be written",
+            return pp_fail(err, PP_ERR_USAGE, "tensor %s is not F32, F16 or BF16, the only types that can be written",
                            tensors[i].name);
         }
         ok = describe(header, &tensors[i], offset);

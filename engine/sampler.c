@@ -65,8 +65,8 @@ enum pp_code pp_sampling_check(const struct pp_sampling *s, int64_t n_vocab, str
     for (int i = 0; i < s->n_bias; i++)
         if (s->bias[i].token < 0 || s->bias[i].token >= n_vocab)
             return pp_fail(err, PP_ERR_USAGE,
-                           "--logit-bias is of token %d, and this model has tokens 0 to %lld; `pippin tokenize` gives "
-                           "the ids of a text", s->bias[i].token, (long long)n_vocab - 1);
+                           "--logit-bias names token %d, but this model has tokens 0 to %lld; `pippin tokenize` "
+                           "prints the ids of a text", s->bias[i].token, (long long)n_vocab - 1);
     return PP_OK;
 }
 

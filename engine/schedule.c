@@ -387,7 +387,7 @@ enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_ca
     struct pass p = {.engine = turns[0].gen->seq->engine};
     uint64_t t0 = pp_now_ns();
     if (n > PP_MAX_TURNS)
-        return pp_fail(err, PP_ERR_USAGE, "at most %d answers are written at once", PP_MAX_TURNS);
+        return pp_fail(err, PP_ERR_USAGE, "at most %d answers can be generated at once", PP_MAX_TURNS);
     for (int i = 0; i < n; i++) {
         turns[i].code = PP_OK;
         if (turns[i].gen->seq->engine != p.engine)

@@ -18,18 +18,18 @@ static enum pp_code check(const struct pp_seq *s, int64_t from, int64_t to, stru
         return pp_fail(err, PP_ERR_USAGE, "tokens %lld to %lld are not in a sequence of %lld", (long long)from,
                        (long long)to, (long long)s->len);
     if (s->engine->model->plan.n_positions)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with learned positions cannot go on with moved pages");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with learned positions cannot continue with shifted pages");
     if (pp_seq_has_activated(s))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "under an adapter that is invoked pages cannot be moved");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "pages cannot be shifted under an adapter that is invoked");
     if (pp_plan_has_states(&s->engine->model->plan))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "what a state holds of single tokens cannot be taken out of it");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "single tokens cannot be removed from a recurrent state");
     const int64_t follow = s->len - to;
     for (int t = 0; t < s->engine->n_tiers; t++) {
         const int64_t window = s->engine->tier[t].window;
         if (window && !has_rows(s, t))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with a sliding window cannot go on with moved pages");
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with a sliding window cannot continue with shifted pages");
         if (window && follow && follow < window - 1)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with convolutions needs %lld tokens to go on from",
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with convolutions needs %lld tokens to continue from",
                            (long long)window - 1);
     }
     return PP_OK;
@@ -110,7 +110,7 @@ static enum pp_code take(const struct pp_seq *s, int t, int64_t from, int64_t en
     if (good && f->n == end_page - first)
         return PP_OK;
     give_back(s, t, f);
-    return pp_fail(err, PP_ERR_NOMEM, "there are too few free KV pages to move what is computed");
+    return pp_fail(err, PP_ERR_NOMEM, "there are too few free KV pages to shift the cache");
 }
 
 /* Fills the new pages: positions from .. end - 1 are copied from `distance` positions further on; the positions before

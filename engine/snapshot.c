@@ -337,7 +337,7 @@ static bool right(const struct snapshot *s, const struct page_read *p, const str
 
 static enum pp_code damaged(struct pp_error *err, const char *what)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "the saved cache is damaged (%s); it is computed again", what);
+    return pp_fail(err, PP_ERR_FORMAT, "the saved KV cache is damaged (%s); computing it again", what);
 }
 
 /* Takes pages from the pools for all that is read, from page `from` on. */
@@ -352,7 +352,7 @@ static enum pp_code take_pages(struct reading *r, const struct snapshot *s, cons
             pp_page_id id = pp_page_take(e->tier[t].kv);
             if (id == PP_NO_PAGE)
                 return pp_fail(err, PP_ERR_NOMEM,
-                               "there are too few free KV pages for the saved cache; it is computed again");
+                               "there are too few free KV pages for the saved KV cache; computing it again");
             r->pages[r->n_pages++] =
                 (struct page_read){.node = w->nodes[p], .tier = t, .page = p, .id = id, .bite = r->n_bites};
             if (!add_runs(r, &s->nodes[w->nodes[p]].place[t], pp_page_data(e->tier[t].kv, id), s->page_bytes[t]))
@@ -380,7 +380,7 @@ static enum pp_code read_pages(struct reading *r, const struct snapshot *s, cons
         if (!right(s, &r->pages[i], r))
             code = damaged(err, "a page's checksum is wrong");
         else if (!r->pages[i].sane)
-            code = damaged(err, "a page has values that no page can have");
+            code = damaged(err, "a page contains invalid values");
     for (size_t i = 0; i < r->n_pages && code; i++)
         pp_page_release(r->engine->tier[r->pages[i].tier].kv, r->pages[i].id);
     return code;

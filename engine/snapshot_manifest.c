@@ -167,7 +167,7 @@ void pp_snapshot_encode(const struct snapshot *s, struct pp_buf *out)
 
 static enum pp_code damaged(struct pp_error *err, const char *what)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "the saved cache is damaged (%s); it is computed again", what);
+    return pp_fail(err, PP_ERR_FORMAT, "the saved KV cache is damaged (%s); computing it again", what);
 }
 
 static struct pp_hash128 get_hash(struct pp_cursor *c)
@@ -240,16 +240,16 @@ enum pp_code pp_snapshot_decode(const void *data, size_t size, struct snapshot *
     *s = (struct snapshot){0};
     const char *magic = pp_cursor_bytes(&c, sizeof MANIFEST_MAGIC);
     if (!magic || memcmp(magic, MANIFEST_MAGIC, sizeof MANIFEST_MAGIC) != 0)
-        return damaged(err, "it is no snapshot");
+        return damaged(err, "it is not a snapshot");
     uint32_t version = pp_cursor_u32(&c), page_tokens = pp_cursor_u32(&c);
     if (!c.bad && version != PP_SNAPSHOT_VERSION)
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "the saved cache has format %u, this pippin reads %d; it is computed again", version,
+                       "the saved KV cache has format %u, but this pippin reads %d; computing it again", version,
                        PP_SNAPSHOT_VERSION);
     uint64_t stated = pp_cursor_u64(&c);
     struct pp_hash128 sum = get_hash(&c);
     if (c.bad || stated > size)
-        return damaged(err, "its manifest is cut short");
+        return damaged(err, "its manifest is truncated");
     if (stated != size || page_tokens != PP_PAGE_TOKENS)
         return damaged(err, "the header of its manifest is wrong");
     struct pp_hash128 real = pp_hash128((const uint8_t *)data + HASHED_FROM, size - HASHED_FROM);
@@ -310,16 +310,16 @@ static const char *wrong_pack(const struct snapshot *s, int fd)
     uint8_t expected[PP_SNAPSHOT_ALIGN], found[PP_SNAPSHOT_ALIGN];
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        return "its pack is no file";
+        return "its pack is not a file";
     if ((uint64_t)st.st_size < s->pack_bytes || st.st_size < PP_SNAPSHOT_ALIGN)
-        return "its pack is cut short";
+        return "its pack is truncated";
     pp_snapshot_pack_header(s, expected);
     if (!pp_read_at(fd, found, sizeof found, 0))
         return "its pack cannot be read";
     if (memcmp(found, expected, 16) != 0)
-        return "its pack is no pack";
+        return "its pack is not a pack";
     if (memcmp(found, expected, sizeof found) != 0)
-        return "its two files do not belong together";
+        return "its two files do not match";
     return NULL;
 }
 
@@ -359,10 +359,10 @@ static const struct {
     const char *line, *reason;
     bool may_lack; /* only some models have this line */
 } model_lines[] = {
-    {"model=", "the model is another one, or was changed", false},
-    {"kv=", "the type of the KV cache is another one", false},
-    {"rope context=", "the context has another size, on which this model's positions depend", true},
-    {"arithmetic=", "it was computed differently, by another version of pippin or with other --activations", false},
+    {"model=", "the model is different or was changed", false},
+    {"kv=", "the type of the KV cache is different", false},
+    {"rope context=", "the context size, on which this model's RoPE depends, is different", true},
+    {"arithmetic=", "it was computed differently, by another version of pippin or with different --activations", false},
 };
 
 /* Why pages of one key cannot be used with the other; NULL: only adapters differ. */
@@ -389,8 +389,8 @@ static const char *other_adapters(const struct pp_buf *theirs, const struct pp_b
     size_t la = find_line(theirs, "adapter=", &a), lb = find_line(ours, "adapter=", &b);
     const char *scale_a = la ? memmem(a, la, " scale=", 7) : NULL, *scale_b = lb ? memmem(b, lb, " scale=", 7) : NULL;
     bool same_hash_text = scale_a && scale_b && scale_a - a == scale_b - b && !memcmp(a, b, (size_t)(scale_a - a));
-    return same_hash_text ? "the strengths of the adapters are others, or some were added or left out"
-                          : "the adapters are others";
+    return same_hash_text ? "the adapters or their scales are different"
+                          : "the adapters are different";
 }
 
 static const char from_word[] = " from=";
@@ -446,7 +446,7 @@ enum pp_code pp_snapshot_fits(const struct snapshot *s, const struct pp_seq *seq
     const char *reason = NULL;
     if (strcmp(s->owner, owner) != 0)
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "the saved cache is not used: it belongs to another conversation; it is computed again");
+                       "the saved KV cache is not used: it belongs to another conversation; computing it again");
     if (!s->n_keys)
         return damaged(err, "its manifest contradicts itself");
     *key = 0;
@@ -456,10 +456,10 @@ enum pp_code pp_snapshot_fits(const struct snapshot *s, const struct pp_seq *seq
         const struct pp_buf *newest = &s->keys[s->n_branches ? s->branches[0].key : 0];
         reason = other_model(newest, ours);
         reason = reason ? reason : other_adapters(newest, ours);
-        return pp_fail(err, PP_ERR_MISMATCH, "the saved cache is not used: %s; it is computed again", reason);
+        return pp_fail(err, PP_ERR_MISMATCH, "the saved KV cache is not used: %s; computing it again", reason);
     }
     bool same = s->n_tiers == (uint32_t)seq->engine->n_tiers;
     for (uint32_t t = 0; same && t < s->n_tiers; t++)
         same = s->page_bytes[t] == pp_kv_pool_layout(seq->engine->tier[t].kv)->page_bytes;
-    return same ? PP_OK : damaged(err, "its pages have another size");
+    return same ? PP_OK : damaged(err, "its pages have a different size");
 }

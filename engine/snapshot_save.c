@@ -91,7 +91,8 @@ enum pp_code pp_save_new(struct pp_seq *s, const struct pp_sha256 *identity, con
         return pp_fail(err, PP_ERR_USAGE, "there is nothing to save");
     for (int64_t i = 0; i < s->len; i++)
         if (s->tokens[i] < 0)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "a conversation with other inputs than tokens is not saved");
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the cache of a conversation with inputs other than tokens is not "
+                                                    "saved");
     struct pp_save *j = pp_calloc(1, sizeof *j);
     if (!j)
         return pp_fail_nomem(err, "a snapshot");
@@ -573,7 +574,7 @@ static enum pp_code fit(struct pp_save *j, uint64_t limit, uint64_t *live, struc
     enum pp_code code = PP_OK;
     if (*live + manifest_bytes(j) > limit)
         code = pp_fail(err, PP_ERR_NOMEM,
-                       "it would take %.3g GB on the disk and may take %.3g GB; give more with --snapshot-quota",
+                       "it needs %.3g GB of disk space, but only %.3g GB are allowed; give more with --snapshot-quota",
                        (double)(*live + manifest_bytes(j)) / 1e9, (double)limit / 1e9);
     uint32_t n_before = s->n_nodes;
     if (!code)

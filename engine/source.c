@@ -37,15 +37,16 @@ enum pp_code pp_source_fail_family(const char *path, const char *family, struct 
     const char *missing = pp_arch_missing(family);
     struct pp_buf known = {0};
     if (!*family)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s does not say of which family the model is (general.architecture; "
-                       "in config.json architectures or model_type)", path);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s does not name the model family (general.architecture; in "
+                                                "config.json: architectures or model_type)", path);
     if (missing)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not run: it would need "
-                       "%s", path, family, missing);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not support: it would "
+                                                "need %s", path, family, missing);
     pp_arch_list(&known);
     shorten(&known);
     enum pp_code code =
-        pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not know; it knows: %s", path,
+        pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not know; known families: %s",
+                path,
                 family, pp_buf_cstr(&known));
     pp_buf_free(&known);
     return code;
@@ -141,7 +142,7 @@ static enum pp_code open_files(struct pp_source *s, struct pp_error *err)
     if (code || !pp_gguf_int(s->gguf, "split.count", &n) || n == 1)
         return code;
     if (n < 1 || n > PP_MAX_PARTS)
-        return pp_fail(err, PP_ERR_FORMAT, "%s says that it is one of %lld parts; so many cannot be right", s->path,
+        return pp_fail(err, PP_ERR_FORMAT, "%s claims to be one of %lld parts, which cannot be right", s->path,
                        (long long)n);
     if (pp_gguf_int(s->gguf, "split.no", &number) && number != 0)
         code = go_to_first(s, (int)n, err);
@@ -164,7 +165,7 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
     if (pp_gguf_string_is(s->gguf, "general.type", "adapter"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a LoRA adapter, not a model; give it with --lora", s->path);
     if (!pp_gguf_string(s->gguf, "general.architecture", &name))
-        return pp_fail(err, PP_ERR_FORMAT, "%s does not say of which family its model is (general.architecture)",
+        return pp_fail(err, PP_ERR_FORMAT, "%s does not name the model family (general.architecture)",
                        s->path);
     pp_clean_name(name.data, name.len, family, sizeof family);
     const struct pp_arch *arch = pp_arch_of_file(s->gguf, family);
@@ -208,8 +209,8 @@ enum pp_code pp_source_open_as(const char *path, const char *quant, const char *
     err = err ? err : &own;
     *out = NULL;
     if (imatrix && !quant)
-        return pp_fail(err, PP_ERR_USAGE, "an importance matrix weighs what a folder is quantised to while it is "
-                       "loaded: give --quant, too, or leave %s out", imatrix);
+        return pp_fail(err, PP_ERR_USAGE, "an importance matrix is used when a folder is quantised while loading: add "
+                                          "--quant TYPE, or leave %s out", imatrix);
     if (stat(path, &st) != 0)
         return pp_fail(err, errno == ENOENT || errno == ENOTDIR ? PP_ERR_NOT_FOUND : PP_ERR_IO, "cannot open %s: %s",
                        path, strerror(errno));
@@ -300,8 +301,8 @@ enum pp_code pp_source_check_adapters(const struct pp_source *s, struct pp_error
 {
     if (!s->leaves_layers)
         return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has layers that look at pictures, which are left out: adapters of such "
-                   "models are not supported", s->path);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has vision layers, which pippin ignores; adapters of such models are "
+                                            "not supported", s->path);
 }
 
 bool pp_source_is_wrapped(const struct pp_source *s)
@@ -401,7 +402,7 @@ enum pp_code pp_source_check(const struct pp_source *s, struct pp_error *err)
         lost = lost || pp_gguf_lost(pp_source_file(s, i));
     if (!lost)
         return PP_OK;
-    return pp_fail(err, PP_ERR_IO, "%s was cut short by another program while it was in use; load the model again",
+    return pp_fail(err, PP_ERR_IO, "%s was truncated by another program while in use; load the model again",
                    s->path);
 }
 
@@ -413,6 +414,6 @@ enum pp_code pp_source_check_unchanged(const struct pp_source *s, struct pp_erro
         changed = changed || pp_gguf_changed(pp_source_file(s, i));
     if (code || !changed)
         return code;
-    return pp_fail(err, PP_ERR_IO, "another program has written into %s while it was read; do it again when that is "
-                   "done", s->path);
+    return pp_fail(err, PP_ERR_IO, "another program changed %s while it was being read; try again when that is done",
+                   s->path);
 }

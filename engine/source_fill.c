@@ -76,8 +76,8 @@ enum pp_code pp_source_weigh(struct pp_source *s, const char *path, struct pp_er
         code = weigh(s, t, &known, err);
     }
     if (!code && first && !known)
-        code = pp_fail(err, PP_ERR_MISMATCH, "%s says nothing of %s or any other matrix that is to be quantised; it "
-                       "was made for another model", path, first->name);
+        code = pp_fail(err, PP_ERR_MISMATCH, "%s has no data for %s or any other matrix to be quantised; it was made "
+                                             "for another model", path, first->name);
     return code;
 }
 
@@ -87,11 +87,11 @@ enum pp_code pp_source_quantize(struct pp_source *s, const char *quant, struct p
     enum pp_code code = PP_OK;
     s->quantized = pp_quantize_name(quant);
     if (!s->quantized)
-        return pp_fail(err, PP_ERR_USAGE, "cannot quantise to \"%.40s\"; pippin quantize --help names what there is",
+        return pp_fail(err, PP_ERR_USAGE, "cannot quantise to \"%.40s\"; `pippin quantize --help` lists the types",
                        quant);
     if (!s->hf)
-        return pp_fail(err, PP_ERR_USAGE, "%s is a GGUF file, which is used as it is: --quant is for model folders; "
-                       "pippin quantize makes a smaller file", s->path);
+        return pp_fail(err, PP_ERR_USAGE, "%s is a GGUF file, but --quant is for model folders; make a smaller file "
+                                          "with `pippin quantize`", s->path);
     for (size_t i = 0; i < s->list.n && !code; i++) {
         struct pp_tensor *t = &s->list.t[i];
         const bool matrix = t->n_dims > 1 && t->type != PP_TYPE_I32 && !pp_export_keeps_f32(t);
@@ -154,7 +154,7 @@ static enum pp_code fill_tensor(const struct pp_tensor *t, struct pp_pool *pool,
     for (; f.first < n_rows; f.first += step) {
         f.n = step < n_rows - f.first ? step : n_rows - f.first;
         if (pp_cancelled(cancel))
-            return pp_fail(err, PP_ERR_CANCELLED, "the loading of the model was stopped");
+            return pp_fail(err, PP_ERR_CANCELLED, "loading the model was stopped");
         pp_pool_run(pool, fill_share, &f, &f.n_shares, 1);
         for (int i = 0; i < f.n_shares; i++)
             if (f.errors[i].code) {

@@ -151,7 +151,7 @@ static enum pp_code leave_input_tokens(struct pp_source *s, struct pp_error *err
     if (n && !cJSON_IsNull(n)) {
         const double rows = cJSON_IsNumber(n) ? n->valuedouble : -1;
         if (!cJSON_IsNumber(n_all) || !(rows >= 1 && rows <= n_all->valuedouble && n_all->valuedouble <= INT32_MAX))
-            return pp_fail(err, PP_ERR_FORMAT, "%s: config.json: %s is no part of %s", s->path, output, input);
+            return pp_fail(err, PP_ERR_FORMAT, "%s: config.json: %s is not part of %s", s->path, output, input);
         s->rows_behind = (int64_t)n_all->valuedouble - (int64_t)rows;
         pp_config_put(s->text_config, input, (int64_t)rows);
     }
@@ -279,8 +279,8 @@ static void negate_rows(struct pp_rows *rows, struct pp_tensor *t, int64_t head_
 static enum pp_code fail_order(const struct pp_source *s, size_t i, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_UNSUPPORTED,
-                   "%s: tensor %.200s is quantised, which cannot be read for a family (%s) that stores it in another "
-                   "order; take a model that is not quantised, or a GGUF file",
+                   "%s: tensor %.200s is quantised, but the family %s stores it in a different order, so it cannot be "
+                   "read; use an unquantised model or a GGUF file",
                    s->path, pp_hf_at(s->hf, i)->name, s->hp.arch);
 }
 
@@ -299,7 +299,8 @@ static enum pp_code add_cut(struct pp_source *s, size_t i, const struct pp_tenso
         if (!rows)
             return PP_ERR_NOMEM;
         if (!pp_hf_part_rows(form, &s->hp, t->ne[1], part, &where))
-            return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s does not have the rows of what it is made of",
+            return pp_fail(err, PP_ERR_FORMAT, "%s: tensor %.200s does not have the rows of the tensors that it "
+                                               "combines",
                            s->path, pp_hf_at(s->hf, i)->name);
         if (!pp_rows_cut(t->rows, where.row_first, where.n_rows, rows))
             return fail_order(s, i, err);
@@ -402,7 +403,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
         return PP_OK;
     if (match == PP_NAME_UNKNOWN)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s has a tensor %.200s, which a model of this family (%s) does not have", s->path, t->name,
+                       "%s has a tensor %.200s, which models of the family %s do not have", s->path, t->name,
                        arch->name);
     const bool no_output = (tied || pp_arch_encodes(arch)) && !s->hp.n_embd_out;
     if (match == PP_NAME_IGNORED || (no_output && strcmp(name->data, "output.weight") == 0))
@@ -421,7 +422,8 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     if (form == PP_HF_INTEGERS)
         return take_whole(s, t, pp_hf_dtype(s->hf, i), pp_buf_cstr(name), err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which cannot be run; F32, F16 and BF16 can",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which pippin cannot run; it must be F32, "
+                                                "F16 or BF16",
                        s->path, t->name, t->size ? pp_hf_dtype(s->hf, i) : "empty");
     if (form != PP_HF_SAME)
         return add_transformed(s, t, form, name, second, err);
@@ -685,8 +687,8 @@ static enum pp_code fail_unknown(const struct pp_source *s, const cJSON *config,
     if (!said || pp_arch_missing(name))
         return pp_source_fail_family(s->path, name, err);
     pp_clean_name(said, strlen(said), code, sizeof code);
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not know: what it computes "
-                   "is code that comes with it (%s), and pippin runs no code of models", s->path, name, code);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the family \"%s\", which pippin does not know: the model comes "
+                                            "with its own code (%s), which pippin does not run", s->path, name, code);
 }
 
 /* Refuses decoders that the configuration turns into encoders (embedding models do so), in families that have none. */
@@ -700,8 +702,8 @@ static enum pp_code check_direction(const struct pp_source *s, const struct pp_a
                                                                                     : NULL;
     if (!key || pp_arch_encodes(arch))
         return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: by %s layers look ahead, which is not supported in this "
-                   "family", key);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s asks for bidirectional attention, which is not supported "
+                                            "in this family", key);
 }
 
 bool pp_folder_holds_gguf(const char *folder, char name[256])
@@ -726,12 +728,12 @@ enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
 {
     char file[256];
     if (pp_folder_holds_gguf(s->path, file))
-        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is a folder of GGUF files; name one of them, such as %s/%s", s->path,
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is a folder of GGUF files; give one of them, such as %s/%s", s->path,
                        s->path, file);
     if (!pp_file_exists(s->path, "config.json"))
         return pp_fail(err, PP_ERR_NOT_FOUND, pp_file_exists(s->path, "adapter_config.json")
                        ? "%s is a LoRA adapter, not a model; give it with --lora"
-                       : "%s is a folder without config.json, so it holds no model in Hugging Face's format", s->path);
+                       : "%s has no config.json, so it is not a Hugging Face model folder", s->path);
     enum pp_code code = pp_hf_open_config(s->path, &s->hf, err);
     if (code)
         return code;
@@ -739,8 +741,9 @@ enum pp_code pp_source_open_folder(struct pp_source *s, struct pp_error *err)
     s->wrapper = pp_wrapper_by_class(family_of(config));
     if (s->wrapper && !pp_wrapped_config(s->wrapper, config)) {
         const char *const *keys = s->wrapper->keys;
-        return pp_fail(err, PP_ERR_FORMAT, "%s: config.json has no object %s%s%s, which would say what the language "
-                       "model in %.60s is", s->path, keys[0], keys[1] ? "." : "", keys[1] ? keys[1] : "",
+        return pp_fail(err, PP_ERR_FORMAT, "%s: config.json has no object %s%s%s, which would describe the language "
+                                           "model in %.60s", s->path, keys[0], keys[1] ? "." : "",
+                                           keys[1] ? keys[1] : "",
                        family_of(config));
     }
     const struct pp_arch *arch = arch_of(config, s->wrapper);

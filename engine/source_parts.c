@@ -16,8 +16,8 @@ char *pp_part_path(const char *path, int i, int n, struct pp_error *err)
     struct pp_buf out = {0};
     if (!ending) {
         pp_fail(err, PP_ERR_NOT_FOUND,
-                "%s is one of %d parts of a model, but is not named so; the others are looked for beside a name like "
-                "model-00001-of-%05d.gguf", path, n, n);
+                "%s is one of %d parts of a model but is not named like one; rename the parts to "
+                "NAME-00001-of-%05d.gguf", path, n, n);
         return NULL;
     }
     pp_buf_fmt(&out, "%.*s-%05d-of-%05d%s", (int)(base - ending), path, i + 1, n, suffix);
@@ -30,7 +30,7 @@ static enum pp_code check_part(const struct pp_gguf *g, int i, int n, struct pp_
 {
     int64_t number = -1, count = -1;
     if (!pp_gguf_int(g, "split.no", &number) || !pp_gguf_int(g, "split.count", &count) || number != i || count != n)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is not part %d of %d, as its name says; fetch the model again",
+        return pp_fail(err, PP_ERR_FORMAT, "%s is not part %d of %d, as its name says; download the model again",
                        pp_gguf_path(g), i + 1, n);
     return PP_OK;
 }
@@ -52,7 +52,8 @@ enum pp_code pp_parts_open(const struct pp_gguf *first, int n, struct pp_gguf **
             n_tensors += pp_gguf_n_tensors(parts[i - 1]);
     }
     if (!code && pp_gguf_int(first, "split.tensors.count", &announced) && announced != (int64_t)n_tensors)
-        return pp_fail(err, PP_ERR_FORMAT, "the %d parts of %s have %zu tensors, not %" PRId64 "; fetch them again", n,
+        return pp_fail(err, PP_ERR_FORMAT, "the %d parts of %s have %zu tensors, not %" PRId64 "; download them again",
+                       n,
                        pp_gguf_path(first), n_tensors, announced);
     return code;
 }

@@ -51,7 +51,7 @@ static enum pp_code begin_bridge(struct pp_gen *g, struct pp_error *err)
     if (e->bridge_to != d->id) {
         e->bridged = a && b ? !pp_tokenizer_same_ids(a, b) : n != e->model->info.n_vocab;
         if (e->bridged && !(a && b))
-            return pp_fail(err, PP_ERR_MISMATCH, "the draft model has another vocabulary");
+            return pp_fail(err, PP_ERR_MISMATCH, "the vocabulary of the draft model differs");
         if (e->bridged && !pp_tokenizer_bridges(a, b, err))
             return PP_ERR_MISMATCH;
         e->bridge_to = d->id;

@@ -37,8 +37,8 @@ bool pp_tokenizer_bridges(const struct pp_tokenizer *target, const struct pp_tok
         for (int side = 0; side < 2; side++)
             if (!gives_back(side ? draft : target, texts[i])) {
                 pp_fail(err, PP_ERR_MISMATCH,
-                        "the tokens of the %s do not give back the text that they were made of (case, accents or "
-                        "spaces are lost), so that its text cannot stand for another model's",
+                        "the tokens of the %s do not reproduce the text exactly (case, accents or spaces are lost), "
+                        "so it cannot be matched with another model's tokens",
                         side ? "draft" : "model");
                 return false;
             }

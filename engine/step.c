@@ -8,7 +8,7 @@
 static enum pp_code no_pages(const struct pp_kv_pool *kv, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_NOMEM,
-                   "all %llu KV pages are in use; close a conversation, or give more with --kv-memory",
+                   "all %llu KV pages are in use; close a conversation, or give more memory with --kv-memory",
                    (unsigned long long)pp_kv_pool_total(kv));
 }
 
@@ -94,7 +94,7 @@ static enum pp_code place_in_tree(struct pp_engine *e, const struct pp_row *rows
     struct pp_seq *s = rows[i].seq;
     int parent = rows[i].parent == PP_PARENT_PREVIOUS ? previous : rows[i].parent;
     if (pp_plan_has_states(&e->model->plan))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "a model with states instead of a cache cannot read a tree of rows");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a recurrent model cannot read a tree of rows");
     if (s->added >= PP_TREE_ROWS)
         return pp_fail(err, PP_ERR_USAGE, "a tree may have at most %d rows", PP_TREE_ROWS);
     if (parent >= i || (parent >= 0 && rows[parent].seq != s))
@@ -119,7 +119,7 @@ static enum pp_code place_ends(struct pp_engine *e, const struct pp_row *rows, i
         const struct pp_seq *s = rows[i].seq;
         e->rows[i].sees = encoder ? s->added : e->rows[i].slot + 1;
         if (encoder && (s->len || s->tree))
-            return pp_fail(err, PP_ERR_USAGE, "this model is an encoder, which reads a text whole, in one step");
+            return pp_fail(err, PP_ERR_USAGE, "this model is an encoder, which reads a text in one step");
     }
     return PP_OK;
 }
@@ -233,7 +233,7 @@ enum pp_code pp_seq_keep(struct pp_seq *s, int64_t base, const int32_t *keep, in
                            (long long)base, (long long)s->len);
     for (int t = 0; t < s->engine->n_tiers; t++)
         if (base / PP_PAGE_TOKENS < s->tier[t].first_page)
-            return pp_fail(err, PP_ERR_USAGE, "positions from %lld on are not held any more", (long long)base);
+            return pp_fail(err, PP_ERR_USAGE, "positions from %lld on are no longer in the cache", (long long)base);
     for (int i = 0; i < n; i++) { /* ascending, so that no position is overwritten before it is moved */
         int64_t to = base + i, from = keep[i];
         if (to == from)

@@ -50,9 +50,9 @@ static void parse_body(struct jinja *j, void *arg)
 {
     struct parse_job *job = arg;
     if (job->n > JINJA_MAX_SOURCE)
-        jinja_fail(j, "a template may have not more than %d MB", JINJA_MAX_SOURCE >> 20);
+        jinja_fail(j, "a template may have at most %d MB", JINJA_MAX_SOURCE >> 20);
     if (memchr(job->source, 0, job->n))
-        jinja_fail(j, "a template is text in UTF-8, and this has NULs in it");
+        jinja_fail(j, "a template must be UTF-8 text, but this contains NUL bytes");
     job->t->root = jinja_parse(j, job->source, job->n);
 }
 

@@ -53,8 +53,9 @@ enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t)
 
 static enum pp_code fail_shape(const struct pp_tensor *t, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has %lld x %lld x %lld values, which cannot be the gates and "
-                   "values of experts", t->name, (long long)t->ne[2], (long long)t->ne[1], (long long)t->ne[0]);
+    return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has the shape %lld x %lld x %lld, which cannot be the gate and "
+                                       "up matrices of experts", t->name, (long long)t->ne[2], (long long)t->ne[1],
+                                       (long long)t->ne[0]);
 }
 
 /* "blk.3.ffn_gate" or "blk.3.ffn_up" with `end`, for "blk.3.ffn_gate_up_exps...". */
@@ -174,7 +175,7 @@ enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *
     if (!rows)
         return PP_ERR_NOMEM;
     if (t->n_dims != 2)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %.200s is no matrix, which pippin needs to multiply it",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %.200s is not a matrix, as pippin needs",
                        t->name);
     *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type = PP_TYPE_F32, .type_there = t->type, .weights = t->data,
                              .row_step = 1, .n_cols = t->ne[0], .n_rows = t->ne[1], .n_scaled = one ? 1 : SSM_PARTS};
@@ -481,7 +482,8 @@ static enum pp_code take_head(struct stack *s, const struct pp_tensor *t, int64_
             return pp_fail_nomem(err, t->name);
     }
     if (head >= n_heads || s->has[head] || t->n_dims != 1 || t->type != s->t.type || t->ne[0] != s->t.ne[0])
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s is no norm of one of %lld heads like the others", t->name,
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s is not a norm of one of %lld heads, or differs from the "
+                                           "others", t->name,
                        (long long)n_heads);
     memcpy((uint8_t *)(uintptr_t)s->t.data + (size_t)head * t->size, t->data, t->size);
     s->has[head] = true;
@@ -519,7 +521,8 @@ enum pp_code pp_join_head_norms(struct pp_tensor_list *l, const struct pp_hparam
         char name[64];
         snprintf(name, sizeof name, "blk.%lld.attn_%c_norm.weight", (long long)(i / 2), i % 2 ? 'k' : 'q');
         if (!code && s->t.data && s->n != n_heads)
-            code = pp_fail(err, PP_ERR_FORMAT, "%s has %lld of %lld heads; the model is incomplete, get it again", name,
+            code = pp_fail(err, PP_ERR_FORMAT, "%s has %lld of %lld heads; the model is incomplete: download it again",
+                           name,
                            (long long)s->n, (long long)n_heads);
         if (!code && s->t.data)
             code = pp_tensor_list_add(l, &s->t, name, true, err);

@@ -67,7 +67,7 @@ static enum pp_code split(struct pp_tensor_list *l, const struct pp_tensor *both
                            .head_keys = shape.n_key, .head_values = shape.n_value};
     if (both->n_dims != 2 || both->ne[0] != shape.rank || both->ne[1] != n_rows ||
         !pp_type_info(both->type)->runnable)
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has %lld x %lld values where %lld x %lld are needed",
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has the shape %lld x %lld, but %lld x %lld is needed",
                        both->name, (long long)both->ne[1], (long long)both->ne[0], (long long)n_rows,
                        (long long)shape.rank);
     enum pp_code code = add_part(l, &rows, &shape, err);
@@ -129,7 +129,7 @@ enum pp_code pp_join_heads(const struct pp_tensor *k_b, const struct pp_tensor *
     const int64_t keys = shape.n_key, values = shape.n_value;
     if (!v_b || k_b->ne[0] != keys || v_b->ne[0] != shape.rank ||
         k_b->ne[1] * k_b->ne[2] != shape.n_head * shape.rank || v_b->ne[1] * v_b->ne[2] != shape.n_head * values)
-        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has no like of values beside it", k_b->name);
+        return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has no counterpart for values", k_b->name);
     if (k_b->rows && v_b->rows && k_b->rows->form == PP_FORM_KEYS && v_b->rows->form == PP_FORM_VALUES &&
         k_b->rows->of == v_b->rows->of) {
         *both = *k_b->rows->of; /* the original */

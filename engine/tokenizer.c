@@ -132,9 +132,9 @@ static enum pp_code open_folder(const char *folder, struct pp_tokenizer **out, s
         return code;
     const int n = scandir(folder, &found, is_tiktoken_name, alphasort);
     if (n <= 0 || !open_in_folder(folder, found[0]->d_name, out, &code, err))
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: neither tokenizer.json nor tekken.json nor "
-                       "tokenizer.model nor tokenizer.jsonl nor a .tiktoken file is there, nor vocab.json with "
-                       "merges.txt, vocab.txt or spiece.model", folder);
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s has no vocabulary: it needs tokenizer.json, tekken.json, "
+                                              "tokenizer.model, tokenizer.jsonl, a .tiktoken file, vocab.json with "
+                                              "merges.txt, vocab.txt or spiece.model", folder);
     for (int i = 0; i < n; i++)
         free(found[i]);
     free(found);

@@ -82,7 +82,7 @@ enum pp_code tok_spec_resize(struct tok_spec *spec, size_t n, struct pp_error *e
     if (n <= spec->n)
         return PP_OK;
     if (n > TOK_MAX_VOCAB)
-        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens; so many cannot be right", n);
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens, which cannot be right", n);
     if (n > spec->cap) {
         enum pp_code code = make_room(spec, n, err);
         if (code)
@@ -294,7 +294,7 @@ static enum pp_code build_merges(struct pp_tokenizer *t, const struct tok_spec *
 {
     size_t size = 16;
     if (spec->n_merges > (size_t)1 << 28)
-        return pp_fail(err, PP_ERR_FORMAT, "the tokenizer has %zu merges; so many cannot be right", spec->n_merges);
+        return pp_fail(err, PP_ERR_FORMAT, "the tokenizer has %zu merges, which cannot be right", spec->n_merges);
     while (size < spec->n_merges * 2)
         size *= 2;
     t->merges = pp_realloc_array(NULL, spec->n_merges + 1, sizeof *t->merges);
@@ -815,8 +815,8 @@ static void take_settings(struct pp_tokenizer *t, const struct tok_spec *spec)
 static enum pp_code take_mark(struct pp_str mark, char *to, size_t size, size_t *n, struct pp_error *err)
 {
     if (mark.len >= size)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by a text that is too long "
-                       "(\"%.16s...\")", mark.data);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer's marker for parts of words is too long (\"%.16s...\")",
+                       mark.data);
     if (mark.len)
         memcpy(to, mark.data, mark.len);
     *n = mark.len;
@@ -879,7 +879,7 @@ enum pp_code tok_build(const struct tok_spec *spec, struct pp_tokenizer **out, s
     if (spec->n == 0)
         return pp_fail(err, PP_ERR_FORMAT, "the vocabulary is empty");
     if (spec->n > TOK_MAX_VOCAB)
-        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens; so many cannot be right", spec->n);
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens, which cannot be right", spec->n);
     struct pp_tokenizer *t = pp_calloc(1, sizeof *t);
     if (!t)
         return pp_fail_nomem(err, "the tokenizer");

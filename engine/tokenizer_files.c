@@ -311,11 +311,12 @@ static enum pp_code to_json(const struct pp_tokenizer *t, const char *folder, st
     struct pp_buf b = {0};
     if (!patterns && !characters)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "the vocabulary cannot be written as a tokenizer.json: such files have no known spelling of its "
-                       "rule for cutting text into words (%s)", *t->pre ? t->pre : "of its own");
+                       "the vocabulary cannot be written as a tokenizer.json, which cannot express its rule for "
+                       "splitting text into words (%s)", *t->pre ? t->pre : "of its own");
     if (t->add_space && !characters && !is_gpt2(patterns))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written as a tokenizer.json: such files have "
-                       "no known spelling of a space before a text that is cut into words by the rule %s", t->pre);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written as a tokenizer.json, which cannot "
+                                                "express a space before a text together with the split rule %s",
+                                                t->pre);
     pp_buf_str(&b, "{\n \"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n");
     json_added(t, &b);
     if (t->steps)
@@ -553,7 +554,7 @@ static enum pp_code check_same(const struct pp_tokenizer *a, const struct pp_tok
              strcmp(a->steps ? tok_steps_json(a->steps) : "", b->steps ? tok_steps_json(b->steps) : "") != 0)
         what = "other normalizers";
     return !what ? PP_OK
-                 : pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written exactly: read again it has %s",
+                 : pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written exactly: read back, it has %s",
                            what);
 }
 
@@ -564,8 +565,8 @@ static enum pp_code check_texts(const struct pp_tokenizer *t, struct pp_error *e
         const struct pp_str text = tok_text(t, i);
         const bool named = (int64_t)i == t->bos || (int64_t)i == t->eos || (int64_t)i == t->unk;
         if ((t->kind != TOK_RWKV || named) && !pp_utf8_valid(text.data, text.len))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written as a folder has it: token %u is "
-                           "not text in UTF-8; keep the GGUF file", i);
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary cannot be written to a folder: token %u is not "
+                                                    "valid UTF-8; keep the GGUF file", i);
     }
     return PP_OK;
 }
@@ -576,8 +577,8 @@ enum pp_code pp_tokenizer_to_folder(const struct pp_tokenizer *t, const char *fo
     if (t->kind == TOK_WORDPIECE)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a WordPiece vocabulary cannot be written as a tokenizer.json yet");
     if (t->dna)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "a vocabulary with tokens of DNA (\"hybriddna\") cannot be written as "
-                       "a tokenizer.json, which has no words for them; keep the GGUF file");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a vocabulary with DNA tokens (\"hybriddna\") cannot be expressed in "
+                                                "a tokenizer.json; keep the GGUF file");
     enum pp_code code = check_texts(t, err);
     if (!code)
         code = t->kind == TOK_BYTE_LEVEL || t->kind == TOK_CHARACTERS ? to_json(t, folder, err)

@@ -53,8 +53,8 @@ static bool is_type(const cJSON *object, const char *type)
 
 static enum pp_code unsupported(const char *part, const cJSON *object, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has a %s of type \"%.60s\" that pippin does not know as it "
-                   "is used here", part, pp_json_text(object, "type"));
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has a %s of type \"%.60s\" with options that pippin does "
+                                            "not know", part, pp_json_text(object, "type"));
 }
 
 /* --- normalizer ---------------------------------------------------------------------------------------- */
@@ -214,7 +214,7 @@ static enum pp_code add_behaving(struct reader *r, const char *behavior, const c
 static enum pp_code add_literal(struct reader *r, const char *behavior, const char *text, struct pp_error *err)
 {
     if (strstr(text, "\\E"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text at strings that pippin cannot look for");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text at strings that pippin cannot search for");
     return add_behaving(r, behavior, "\\Q", text, "\\E", err);
 }
 
@@ -463,8 +463,8 @@ static enum pp_code keep_pieces(struct reader *r, struct pp_error *err)
                              ? pp_json_text(r->model, "continuing_subword_prefix") : "##";
     const size_t skip = strlen(prefix);
     if (!skip)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer's pieces do not say which go on with a word, which "
-                       "pippin does not know");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer's pieces have no marker for word continuations, which "
+                       "pippin does not support");
     for (int pass = 0; pass < 2 && !r->pieces.bad; pass++) { /* lengths first, as the buffer moves when it grows */
         size_t at = 0;
         for (size_t i = 0; i < r->spec.n; i++) {
@@ -537,7 +537,7 @@ static enum pp_code put_around(struct reader *r, int64_t id, bool before, struct
     if (id < 0 || (uint64_t)id >= spec->n)
         return PP_OK;
     if (!before && spec->n_tail == TOK_MAX_LEAD + 1) {
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer puts more than %d tokens behind a text",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer puts more than %d tokens after a text",
                        TOK_MAX_LEAD + 1);
     } else if (!before) {
         spec->add_eos = true;
@@ -646,14 +646,14 @@ static enum pp_code check_model(const struct reader *r, struct pp_error *err)
 
 static enum pp_code refuse_spelling(struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has a normalizer of type \"ByteLevel\" that pippin does not "
-                   "know as it is used here");
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has a normalizer of type \"ByteLevel\", which pippin does "
+                                            "not support here");
 }
 
 static enum pp_code refuse_cutting(const char *vocabularies, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text in a way that pippin does not know for %s "
-                   "vocabularies", vocabularies);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text in a way that pippin does not support for %s "
+                                            "vocabularies", vocabularies);
 }
 
 /* For WordPiece. */
@@ -713,21 +713,21 @@ static enum pp_code decide_kind(struct reader *r, struct pp_error *err)
     const char *end = pp_json_text(r->model, "end_of_word_suffix");
     spec->word_end = (struct pp_str){end, strlen(end)};
     if (*end && (spec->kind != TOK_CHARACTERS || fallback))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks the ends of words (\"%.20s\"), which pippin knows "
-                       "only where tokens are made of characters, not of bytes", end);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks the ends of words (\"%.20s\"), which pippin "
+                                                "supports only for character-level, not byte-level BPE", end);
     const char *inside = pp_json_text(r->model, "continuing_subword_prefix");
     spec->word_inside = (struct pp_str){inside, strlen(inside)};
     if (*inside && (spec->kind != TOK_CHARACTERS || fallback))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words by a prefix (\"%.20s\"), which "
-                       "pippin knows only where tokens are made of characters, not of bytes", inside);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer marks parts of words with a prefix (\"%.20s\"), which "
+                                                "pippin supports only for character-level, not byte-level BPE", inside);
     if (spec->kind == TOK_CHARACTERS) {
         decide_characters(r, fallback);
         return translate_patterns(r, err);
     }
     if (spec->kind == TOK_SPM) {
         if (spec->n_patterns)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text by patterns, which pippin knows only "
-                           "for byte-level vocabularies");
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer splits text by patterns, which pippin supports "
+                                                    "only for byte-level vocabularies");
         if (fallback)
             tok_spec_mark_bytes(spec);
         return PP_OK;
@@ -792,8 +792,8 @@ enum pp_code tok_from_tree(const cJSON *root, const struct tok_config *cfg, stru
                        .spec = {.bos = -1, .eos = -1, .eot = -1, .unk = -1}};
     *out = NULL;
     if (strcmp(pp_json_text(cfg->tokenizer, "tokenizer_class"), "HybridDNATokenizer") == 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer cuts DNA into tokens that only its Python code knows; a "
-                       "GGUF file of the model has them");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer cuts DNA into tokens defined only in its Python code; "
+                                                "use a GGUF file of the model");
     enum pp_code code = read_all(&r, err);
     if (!code)
         code = tok_config_apply(cfg, &r.spec, err);

@@ -201,7 +201,7 @@ enum pp_code tok_plamo_text(struct tok_merger *m, const char *text, size_t n, st
 enum pp_code tok_plamo_check(const struct pp_tokenizer *t, struct pp_error *err)
 {
     if (!t->score)
-        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has no scores, which PLaMo's needs");
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has no scores, which PLaMo's tokenizer needs");
     for (unsigned byte = 0; byte < 256; byte++)
         if (t->byte_symbol[byte] >= t->n_vocab || t->type[t->byte_symbol[byte]] != TOK_BYTE)
             return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has no token <0x%02X>, and PLaMo's needs one for each "

@@ -334,7 +334,7 @@ enum pp_code tok_regex(const char *expression, bool rust, struct pp_buf *out, st
     if (out->bad)
         return pp_fail_nomem(err, "an expression of the tokenizer");
     if (r.bad || *r.p)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "an expression of the tokenizer cannot be used: \"%.60s\" lacks its "
-                       "end, or goes too deep", expression);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "a regular expression of the tokenizer cannot be used: \"%.60s\" is "
+                                                "incomplete or nested too deeply", expression);
     return PP_OK;
 }

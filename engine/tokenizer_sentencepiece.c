@@ -115,7 +115,7 @@ static enum pp_code read_piece(struct pp_str bytes, size_t i, struct tok_spec *s
     if (c.bad)
         return malformed(err);
     if (!pp_utf8_valid(spec->texts[i].data, spec->texts[i].len))
-        return pp_fail(err, PP_ERR_FORMAT, "piece %zu is not text in UTF-8; the file is damaged, get it again", i);
+        return pp_fail(err, PP_ERR_FORMAT, "piece %zu is not valid UTF-8; the file is damaged: download it again", i);
     if (spec->types[i] == TOK_USER)
         spec->flags[i] |= TOK_SPACED;
     return PP_OK;
@@ -216,7 +216,7 @@ static enum pp_code read_model(struct pp_str bytes, struct tok_spec *spec, struc
     if (c.bad || n == 0)
         return malformed(err);
     if (n > TOK_MAX_VOCAB)
-        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens; so many cannot be right", n);
+        return pp_fail(err, PP_ERR_FORMAT, "the vocabulary has %zu tokens, which cannot be right", n);
     spec->scores = pp_calloc(n, sizeof *spec->scores);
     if (!spec->scores)
         return pp_fail_nomem(err, "the vocabulary");

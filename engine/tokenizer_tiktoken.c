@@ -83,9 +83,9 @@ static enum pp_code add_entry(struct reader *r, const char *code, size_t n_code,
     struct base64_decode_ctx ctx;
     base64_decode_init(&ctx);
     if (!base64_decode_update(&ctx, &n, bytes, n_code, code) || !base64_decode_final(&ctx))
-        return pp_fail(err, PP_ERR_FORMAT, "the token of rank %lld is no base 64", (long long)id);
+        return pp_fail(err, PP_ERR_FORMAT, "the token of rank %lld is not valid base64", (long long)id);
     if (n == 0 || n > MAX_TOKEN)
-        return pp_fail(err, PP_ERR_FORMAT, "the token of rank %lld has %zu bytes; 1 to %d can be right", (long long)id,
+        return pp_fail(err, PP_ERR_FORMAT, "the token of rank %lld has %zu bytes; it must have 1 to %d", (long long)id,
                        n, MAX_TOKEN);
     if (pp_grow(&r->entries, &r->cap, r->n + 1, sizeof *r->entries) != 0)
         return pp_fail_nomem(err, "the vocabulary");
@@ -112,7 +112,7 @@ static enum pp_code read_lines(struct reader *r, const char *data, size_t n, str
         if (len == 0 || (len == 1 && data[at] == '\r'))
             continue;
         if (!split_line(data + at, len, &n_code, &id))
-            return pp_fail(err, PP_ERR_FORMAT, "line %zu is not a token in base 64 and its rank", number);
+            return pp_fail(err, PP_ERR_FORMAT, "line %zu is not a token in base64 and its rank", number);
         enum pp_code code = add_entry(r, data + at, n_code, id, err);
         if (code)
             return code;
@@ -123,7 +123,7 @@ static enum pp_code read_lines(struct reader *r, const char *data, size_t n, str
 static enum pp_code sort_entries(struct reader *r, struct pp_error *err)
 {
     if (!r->n)
-        return pp_fail(err, PP_ERR_FORMAT, "there is no token in it");
+        return pp_fail(err, PP_ERR_FORMAT, "it contains no tokens");
     qsort(r->entries, r->n, sizeof *r->entries, by_id);
     for (size_t i = 1; i < r->n; i++)
         if (r->entries[i].id == r->entries[i - 1].id)
@@ -144,7 +144,7 @@ static enum pp_code take_tokens(struct reader *r, struct pp_error *err)
     for (size_t i = 0; i < r->n && !code; i++) {
         const struct entry *e = &r->entries[i];
         if (!pp_name_index_add(&r->index, e->text.data, e->text.len))
-            code = pp_fail(err, PP_ERR_FORMAT, "the token of rank %lld is there twice", (long long)e->id);
+            code = pp_fail(err, PP_ERR_FORMAT, "the token of rank %lld occurs twice", (long long)e->id);
         r->spec.texts[e->id] = e->text;
         r->spec.types[e->id] = TOK_NORMAL;
     }
@@ -186,8 +186,8 @@ static enum pp_code make_merges(struct reader *r, struct pp_error *err)
         const struct pp_str text = r->entries[i].text;
         const int n = find_halves(r, text, found);
         if (spec->n_merges + (size_t)n > MAX_MERGES)
-            return pp_fail(err, PP_ERR_FORMAT, "its tokens can be cut into others in more than %d ways; so many cannot "
-                           "be right", MAX_MERGES);
+            return pp_fail(err, PP_ERR_FORMAT, "its tokens can be split into others in more than %d ways, which "
+                                               "cannot be right", MAX_MERGES);
         if (pp_grow(&spec->merges, &r->merges_cap, spec->n_merges + (size_t)n + 1, sizeof *spec->merges) != 0)
             return pp_fail_nomem(err, "the tokenizer's merges");
         for (int k = 0; k < n; k++)
@@ -299,9 +299,10 @@ static enum pp_code complete(struct reader *r, const char *name, const struct to
     const cJSON *added = pp_json_member(cfg->tokenizer, "added_tokens_decoder");
     const bool has_control = cJSON_IsObject(added) && added->child;
     if (!pattern && !p)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "it does not say how text is cut into words, and is none of the "
-                       "vocabularies that pippin knows (qwen, o200k, cl100k, Llama 3's, Kimi's, gpt2); give the "
-                       "regular expression as pat_str in a tokenizer_config.json beside it");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "it has no rule for splitting text into words and is none of the "
+                                                "vocabularies that pippin knows (qwen, o200k, cl100k, Llama 3's, "
+                                                "Kimi's, gpt2); put the regular expression as pat_str into a "
+                                                "tokenizer_config.json next to it");
     spec->kind = TOK_BYTE_LEVEL;
     spec->ignore_merges = true;
     enum pp_code code = pattern ? take_pattern(r, pattern, err) : PP_OK;
@@ -418,7 +419,7 @@ static enum pp_code read_ranks(struct reader *r, const cJSON *vocab, int64_t n_c
         if (code)
             return code;
         if (!text || strlen(text) > MAX_LINE || rank < 0)
-            return pp_fail(err, PP_ERR_FORMAT, "a token has no bytes in base 64 or no rank that can be right");
+            return pp_fail(err, PP_ERR_FORMAT, "a token has no bytes in base64 or an invalid rank");
         if (rank + n_control < n_all)
             code = add_entry(r, text, strlen(text), rank + n_control, err);
     }
@@ -459,8 +460,7 @@ enum pp_code tok_from_tekken(const cJSON *root, const char *folder, struct pp_to
     const int64_t n_all = count_in(config, "default_vocab_size", TOK_MAX_VOCAB);
     *out = NULL;
     if (n_control < 0 || n_all <= n_control)
-        return pp_fail(err, PP_ERR_FORMAT, "it does not say of how many tokens the vocabulary is, or how many of them "
-                       "are for control");
+        return pp_fail(err, PP_ERR_FORMAT, "the size of the vocabulary or the number of control tokens is missing");
     enum pp_code code = read_ranks(&r, pp_json_member(root, "vocab"), n_control, n_all, err);
     if (!code && folder)
         code = tok_config_read(folder, &cfg, err);

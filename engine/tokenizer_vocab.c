@@ -127,12 +127,12 @@ static const struct class *find_class(const struct class *known, size_t n, const
         if (i == 0 || strcmp(known[i].name, known[i - 1].name) != 0)
             pp_buf_fmt(&names, "%s%s", i ? ", " : "", known[i].name);
     if (*name || *family)
-        pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of the %s \"%.60s\", and pippin knows such files of %s: a "
-                "tokenizer.json would say what it needs", file, *name ? "class" : "family", *name ? name : family,
+        pp_fail(err, PP_ERR_UNSUPPORTED, "%s has the %s \"%.60s\", but pippin knows such files only for %s; add a "
+                                         "tokenizer.json", file, *name ? "class" : "family", *name ? name : family,
                 pp_buf_cstr(&names));
     else
-        pp_fail(err, PP_ERR_UNSUPPORTED, "no file says of which class %s is (tokenizer_class in "
-                "tokenizer_config.json); pippin knows %s", file, pp_buf_cstr(&names));
+        pp_fail(err, PP_ERR_UNSUPPORTED, "no file names the tokenizer class of %s (tokenizer_class in "
+                                         "tokenizer_config.json); pippin knows %s", file, pp_buf_cstr(&names));
     pp_buf_free(&names);
     return NULL;
 }

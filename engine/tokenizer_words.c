@@ -80,8 +80,8 @@ static enum pp_code make_word(struct tok_merger *m, const char *word, size_t n, 
             return tok_ids_add(&m->ids, (int32_t)symbol, err);
     }
     if (t->whole_words && t->unk < 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary has a token for each word and none for those that are "
-                       "unknown, such as \"%.*s\"", (int)(n < 40 ? n : 40), word);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary has a token for each known word but none for unknown "
+                                                "words, such as \"%.*s\"", (int)(n < 40 ? n : 40), word);
     if (t->whole_words)
         return tok_ids_add(&m->ids, t->unk, err);
     return tok_bpe_word(m, word, n, err);

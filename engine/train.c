@@ -45,14 +45,14 @@ enum pp_code pp_train_targets_parse(const char *list, unsigned *targets, struct 
             *targets = (1u << PP_TRAIN_TARGETS) - 1;
         else if (i < 0)
             return pp_fail(err, PP_ERR_USAGE,
-                           "there is no projection \"%.*s\" to train; there are q, k, v, o, gate, up, down, and all",
+                           "unknown projection \"%.*s\"; choose from q, k, v, o, gate, up, down and all",
                            (int)(n < 40 ? n : 40), p);
         else
             *targets |= 1u << i;
         p += n;
     }
     if (!*targets)
-        return pp_fail(err, PP_ERR_USAGE, "name the projections to train: q, k, v, o, gate, up, down, or all");
+        return pp_fail(err, PP_ERR_USAGE, "give the projections to train: q, k, v, o, gate, up, down, or all");
     return PP_OK;
 }
 
@@ -81,21 +81,21 @@ static enum pp_code check_options(const struct pp_train_options *o, struct pp_er
 {
     const char *what = NULL;
     if (o->rank < 1 || o->rank > MAX_RANK)
-        what = "the rank is 1 to 1024";
+        what = "the rank must be from 1 to 1024";
     else if (!within(o->alpha, 1e-6f, 1e6f))
-        what = "alpha is a number above 0, usually the rank or twice that";
+        what = "alpha must be a positive number, usually the rank or twice the rank";
     else if (!o->targets || o->targets >> PP_TRAIN_TARGETS)
-        what = "there is no projection to train";
+        what = "there are no projections to train";
     else if (!within(o->lr, 1e-12f, 100))
-        what = "the learning rate is a number above 0, such as 2e-4";
+        what = "the learning rate must be a positive number, such as 2e-4";
     else if (!within(o->warmup, 0, 1))
-        what = "the warm-up is a part of the steps, 0 to 1";
+        what = "the warm-up must be a fraction of the steps, from 0 to 1";
     else if (!within(o->weight_decay, 0, 10) || !within(o->clip, 0, 1e9f))
-        what = "weight decay (0.01) and gradient clipping (1) are numbers from 0 on";
+        what = "weight decay (0.01) and gradient clipping (1) must not be negative";
     else if (o->batch < 1 || o->batch > MAX_BATCH || o->accumulate < 1 || o->accumulate > MAX_BATCH)
-        what = "a batch has 1 to 4096 examples, and a step as many batches";
+        what = "a batch must have 1 to 4096 examples, and a step 1 to 4096 batches";
     else if (o->steps < 0 || o->steps > 1 << 30 || (!o->steps && (o->epochs < 1 || o->epochs > 1 << 20)))
-        what = "a training has at least one epoch, or one step";
+        what = "a training needs at least one epoch or one step";
     return what ? pp_fail(err, PP_ERR_USAGE, "%s", what) : PP_OK;
 }
 
@@ -215,8 +215,8 @@ static enum pp_code choose_kept(struct pp_trainer *t, struct pp_error *err)
     const size_t none = bytes_with(t, 0), all = bytes_with(t, t->n_layers);
     if (none > most)
         return pp_fail(err, PP_ERR_NOMEM,
-                       "this training needs %.0f MB besides the model, and %.0f MB may be used; take a smaller "
-                       "--batch, --max-length or --rank",
+                       "this training needs %.0f MB in addition to the model, but only %.0f MB may be used; give a "
+                       "smaller --batch, --max-length or --rank",
                        ceil((double)none / 1e6), (double)most / 1e6);
     int n = all <= wish ? t->n_layers : 0;
     while (n < t->n_layers && bytes_with(t, n + 1) <= wish)
@@ -257,7 +257,7 @@ static enum pp_code prepare_memory(struct pp_trainer *t, struct pp_error *err)
         longest = t->validation->info.longest > longest ? t->validation->info.longest : longest;
     }
     if (rows > limit)
-        return pp_fail(err, PP_ERR_NOMEM, "a pass of %zu tokens is too much; take a smaller --batch", rows);
+        return pp_fail(err, PP_ERR_NOMEM, "a pass of %zu tokens is too large; give a smaller --batch", rows);
     t->max_rows = (int)rows;
     t->max_seq = (int)longest;
     int64_t head = HEAD_FLOATS / t->n_vocab;
@@ -269,7 +269,7 @@ static enum pp_code prepare_memory(struct pp_trainer *t, struct pp_error *err)
         return code;
     struct arena a = {.memory = t->memory = pp_aligned(64, t->info.bytes)};
     if (!t->memory)
-        return pp_fail(err, PP_ERR_NOMEM, "out of memory: this training needs %.0f MB besides the model",
+        return pp_fail(err, PP_ERR_NOMEM, "out of memory: this training needs %.0f MB in addition to the model",
                        ceil((double)t->info.bytes / 1e6));
     lay_out(&a, t);
     return fill_rope(t, err);
@@ -296,8 +296,8 @@ static enum pp_code check_length(const struct pp_trainer *t, struct pp_error *er
     const size_t longest = t->data->info.longest > checked ? t->data->info.longest : checked;
     if ((int64_t)longest <= most)
         return PP_OK;
-    return pp_fail(err, PP_ERR_USAGE, "examples have up to %zu tokens, but the model was made for %lld; take a smaller "
-                                      "--max-length",
+    return pp_fail(err, PP_ERR_USAGE, "examples have up to %zu tokens, but the model's context is %lld; give a "
+                                      "smaller --max-length",
                    longest, (long long)most);
 }
 
@@ -423,7 +423,7 @@ enum pp_code pp_trainer_step(struct pp_trainer *t, const struct pp_cancel *cance
     done->lr = (double)pp_train_rate(t, t->step);
     if (!isfinite(done->loss) || !isfinite(done->grad_norm))
         return pp_fail(err, PP_ERR_FORMAT,
-                       "the loss of step %lld is no number: take a smaller --lr, or the model's weights are damaged",
+                       "the loss of step %lld is NaN or infinite: give a smaller --lr, or check the model's weights",
                        (long long)t->step + 1);
     double clip = (double)t->opt.clip;
     pp_train_adamw(t, (float)done->lr, clip > 0 && done->grad_norm > clip ? (float)(clip / done->grad_norm) : 1.0f);

@@ -72,7 +72,7 @@ static const char *changed(struct pp_str name)
 {
     static const struct {
         const char *name, *says;
-    } hashed[] = {{"model", "it belongs to another model"},
+    } hashed[] = {{"model", "it belongs to a different model"},
                   {"data", "the examples have changed"},
                   {validation_name, "the examples for validation have changed"}};
     for (size_t i = 0; i < sizeof hashed / sizeof *hashed; i++)
@@ -109,9 +109,9 @@ static enum pp_code differs(const char *path, struct pp_str name, struct pp_str 
     if (what && (name.data[0] == 'm' || strcmp(old, new) == 0))
         return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %s", path, what);
     if (what)
-        return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %s: %s there, %s here", path, what, old, new);
-    return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %.*s is %s there and %s here; give the same options, "
-                   "or another folder", path, (int)name.len, name.data, old, new);
+        return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %s: %s then, %s now", path, what, old, new);
+    return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %.*s was %s and is now %s; give the same options, "
+                                         "or another folder", path, (int)name.len, name.data, old, new);
 }
 
 /* Fails with the first line that differs between ours and the checkpoint's. */
@@ -131,7 +131,7 @@ static enum pp_code compare(const char *path, const struct pp_buf *ours, struct 
     const struct pp_str there = value_of(theirs, last.data, last.len), here = value_of(own, last.data, last.len);
     if (there.len != here.len || memcmp(there.data, here.data, here.len) != 0)
         return differs(path, last, there, here, err);
-    return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: it was made with other options", path);
+    return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: it was started with different options", path);
 }
 
 /* --- saving --------------------------------------------------------------------------------------------------- */
@@ -208,7 +208,7 @@ static double read_double(const struct pp_gguf *g, const char *key)
 
 static enum pp_code damaged(const char *path, const char *what, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "%s is damaged (%s); remove it and begin anew", path, what);
+    return pp_fail(err, PP_ERR_FORMAT, "%s is damaged (%s); delete it and start again", path, what);
 }
 
 static enum pp_code read_arrays(struct pp_trainer *t, const struct pp_gguf *g, const char *path, struct pp_error *err)
@@ -222,7 +222,7 @@ static enum pp_code read_arrays(struct pp_trainer *t, const struct pp_gguf *g, c
     }
     checksum(t, sum);
     if (pp_gguf_lost(g) || !pp_gguf_string_is(g, "pippin.training.checksum", sum))
-        return damaged(path, "its checksum does not agree", err);
+        return damaged(path, "its checksum does not match", err);
     return PP_OK;
 }
 
@@ -232,9 +232,9 @@ static enum pp_code read_file(struct pp_trainer *t, const struct pp_gguf *g, con
     struct pp_str theirs;
     struct pp_buf ours = {0};
     if (!pp_gguf_string_is(g, "general.type", "training") || !pp_gguf_int(g, "pippin.training.version", &version))
-        return pp_fail(err, PP_ERR_FORMAT, "%s is no checkpoint of a training", path);
+        return pp_fail(err, PP_ERR_FORMAT, "%s is not a training checkpoint", path);
     if (version != VERSION)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is of another version of pippin", path);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s was written by a different version of pippin", path);
     if (!pp_gguf_string(g, "pippin.training.settings", &theirs) || !pp_gguf_int(g, "pippin.training.step", &step))
         return damaged(path, "settings or step are missing", err);
     enum pp_code code = describe(t, &ours, err);
@@ -256,7 +256,7 @@ enum pp_code pp_trainer_load(struct pp_trainer *t, const char *path, struct pp_e
     struct pp_gguf *g;
     enum pp_code code = pp_gguf_open(path, &g, err);
     if (code == PP_ERR_FORMAT) /* unlike other files, it cannot be downloaded again */
-        return damaged(path, "it cannot be read to its end", err);
+        return damaged(path, "it cannot be read completely", err);
     if (code)
         return code;
     code = read_file(t, g, path, err);

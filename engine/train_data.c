@@ -82,7 +82,7 @@ enum pp_code pp_train_data_split(struct pp_train_data *d, double share, uint64_t
     *out = NULL;
     if (d->n < 2)
         return pp_fail(err, PP_ERR_USAGE,
-                       "the data have only one example, so none can be put aside for validation; give more, or "
+                       "there is only one example, so none can be held out for validation; give more examples, or "
                        "--val-share 0");
     size_t n = (size_t)((double)d->n * share + 0.5), kept = 0;
     n = n < 1 ? 1 : n > d->n - 1 ? d->n - 1 : n;
@@ -188,7 +188,7 @@ static enum pp_code add_text(struct reader *r, const char *text, struct pp_error
     else
         code = pp_fail_nomem(err, "the tokens of an example");
     if (!code && ids.n < 2)
-        code = pp_fail(err, PP_ERR_FORMAT, "the text has nothing to learn: it is empty or one token");
+        code = pp_fail(err, PP_ERR_FORMAT, "the text is empty or a single token, so there is nothing to learn");
     size_t most = (size_t)r->opt->max_tokens;
     for (size_t at = 0; at + 1 < ids.n && !code; at += most - 1) {
         size_t n = ids.n - at < most ? ids.n - at : most;
@@ -236,7 +236,7 @@ static enum pp_code refuse_control(const struct reader *r, const struct texts *t
     pp_token_text(r->tokenizer, found, true, &text);
     if (found >= 0)
         code = pp_fail(err, PP_ERR_FORMAT,
-                       "%s the control token %.60s, which would be taken for the real one; take it out", t->whose,
+                       "%s the control token %.60s, which would be read as a real one; remove it", t->whose,
                        pp_buf_cstr(&text));
     pp_free(ids);
     pp_buf_free(&text);
@@ -294,8 +294,8 @@ static enum pp_code join_parts(const cJSON *parts, int message, cJSON **content,
         const char *text = cJSON_IsString(part) ? part->valuestring
                                                 : cJSON_GetStringValue(pp_json_member(part, "text"));
         if (!text || (*type && strcmp(type, "text") != 0))
-            code = pp_fail(err, PP_ERR_UNSUPPORTED, "message %d has a part that is no text%s%.40s; only text can be "
-                           "learnt", message, *type ? ", but of the type " : "", type);
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "message %d has a part that is not text%s%.40s; only text can be "
+                                                    "trained on", message, *type ? ", but has the type " : "", type);
         else
             pp_buf_str(&all, text);
     }
@@ -413,8 +413,8 @@ static enum pp_code render_turn(const struct reader *r, const struct conversatio
         code = render(r, c, answer + 1, false, &t->with, err);
     if (!code && !begins_with(&t->with, &t->before))
         code = pp_fail(err, PP_ERR_FORMAT,
-                       "the chat template does not put the answer (message %d) behind its own prompt, so it cannot be "
-                       "told what is to be learnt; use another one with --chat-template-file",
+                       "the chat template does not place the answer (message %d) directly after its prompt, so the "
+                       "tokens to train on cannot be found; give another template with --chat-template-file",
                        answer + 1);
     return code;
 }
@@ -495,9 +495,9 @@ static enum pp_code add_conversation(struct reader *r, const cJSON *line, const 
                                           "--chat-template-file, or lines with \"text\"");
     r->data->info.n_conversations++;
     if (tools && !cJSON_IsArray(tools) && !cJSON_IsNull(tools))
-        return pp_fail(err, PP_ERR_FORMAT, "\"tools\" is no array, so the template cannot be given it");
+        return pp_fail(err, PP_ERR_FORMAT, "\"tools\" is not an array");
     if (n > MAX_MESSAGES)
-        return pp_fail(err, PP_ERR_FORMAT, "a conversation may have %d messages at most", MAX_MESSAGES);
+        return pp_fail(err, PP_ERR_FORMAT, "a conversation may have at most %d messages", MAX_MESSAGES);
     c.messages = pp_calloc((size_t)n + 1, sizeof *c.messages);
     c.answers = pp_calloc((size_t)n + 1, sizeof *c.answers);
     enum pp_code code = c.messages && c.answers ? PP_OK : pp_fail_nomem(err, "a conversation");
@@ -509,8 +509,8 @@ static enum pp_code add_conversation(struct reader *r, const cJSON *line, const 
     for (cJSON *m = messages->child; m && !code; m = m->next)
         code = take_message(r, &c, m, err);
     if (!code && !c.n_answers)
-        code = pp_fail(err, PP_ERR_FORMAT, "no message is the assistant's%s, so there is no answer to learn",
-                       any_weight(messages) ? " and has a weight that is not 0" : "");
+        code = pp_fail(err, PP_ERR_FORMAT, "no message is from the assistant%s, so there is no answer to train on",
+                       any_weight(messages) ? " with a weight other than 0" : "");
     struct turn *turns = code ? NULL : pp_calloc((size_t)c.n_answers, sizeof *turns);
     if (!code && !turns)
         code = pp_fail_nomem(err, "a conversation");
@@ -543,7 +543,7 @@ static enum pp_code add_line(struct reader *r, const char *line, size_t n, struc
     const cJSON *messages = pp_json_member(object, "messages");
     const cJSON *text = pp_json_member(object, "text");
     if (!cJSON_IsObject(object) || !is_blank(end, n - (size_t)(end - line)))
-        code = pp_fail(err, PP_ERR_FORMAT, "this is no JSON object on one line");
+        code = pp_fail(err, PP_ERR_FORMAT, "this line is not a JSON object");
     else if (!pp_utf8_valid(line, n))
         code = pp_fail(err, PP_ERR_FORMAT, "this is not UTF-8");
     else if (pp_json_has_nul(line, n))
@@ -585,7 +585,7 @@ static enum pp_code prepare(struct reader *r, const struct pp_model *m, struct p
     if (!r->tokenizer)
         return pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot read examples", pp_model_info(m)->path);
     if (r->opt->max_tokens < 2)
-        return pp_fail(err, PP_ERR_USAGE, "examples of %lld tokens are too short to learn from; allow 2 at least",
+        return pp_fail(err, PP_ERR_USAGE, "examples of %lld tokens are too short to train on; allow at least 2",
                        (long long)r->opt->max_tokens);
     if (pp_tokenizer_bos(r->tokenizer) >= 0)
         pp_token_text(r->tokenizer, pp_tokenizer_bos(r->tokenizer), true, &r->bos);
@@ -610,11 +610,11 @@ enum pp_code pp_train_data_parse(const struct pp_model *m, const char *text, siz
     if (!code)
         code = add_lines(&r, text, n, name, err);
     if (!code && !r.data->info.n_lines)
-        code = pp_fail(err, PP_ERR_USAGE, "%s holds no examples: give one JSON object a line", name);
+        code = pp_fail(err, PP_ERR_USAGE, "%s contains no examples; write one JSON object per line", name);
     if (!code && !r.data->n)
         code = pp_fail(err, PP_ERR_USAGE,
-                       "%s leaves nothing to learn: no answer begins within the first %lld tokens of its example; "
-                       "allow more with --max-length",
+                       "%s has nothing to train on: no answer begins within the first %lld tokens of its example; "
+                       "give a larger --max-length",
                        name, (long long)opt->max_tokens);
     pp_template_free(r.tmpl);
     pp_template_free(r.tool_tmpl);

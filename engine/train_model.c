@@ -130,8 +130,8 @@ enum pp_code pp_train_take_model(struct pp_trainer *t, struct pp_error *err)
         return code;
     if (hp->chunked || !is_llama_plan(&t->model->plan, (int)hp->n_layer))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s is %s %s; adapters can be trained for models that are built like Llama only (Llama, "
-                       "Mistral, Qwen 2 and the like)", info->path,
+                       "%s is %s %s; adapters can be trained only for models built like Llama (Llama, Mistral, Qwen 2 "
+                       "and similar)", info->path,
                        hp->n_expert ? "a mixture of experts, family" : "of the family", hp->arch);
     t->n_embd = hp->n_embd;
     t->n_head = hp->n_head;
@@ -153,7 +153,7 @@ enum pp_code pp_train_take_model(struct pp_trainer *t, struct pp_error *err)
     take_layers(t, &v);
     if (!is_even(t))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s has layers that differ in their heads or widths; adapters can be trained for models whose "
+                       "%s has layers that differ in heads or sizes; adapters can be trained only for models whose "
                        "layers are all alike", info->path);
     t->vectors = v.to = pp_malloc(v.n * sizeof *v.to);
     if (!v.to)

@@ -121,8 +121,8 @@ static enum pp_code keep_room(struct running *r, struct pp_error *err)
     }
     pp_free(name);
     return why == ENOSPC || why == EDQUOT || why == EFBIG
-               ? pp_fail(err, PP_ERR_IO, "cannot keep %.1f MB in %s for what will be learnt: %s; make room, or name "
-                         "another folder", (double)bytes / 1e6, r->run->folder, strerror(why))
+               ? pp_fail(err, PP_ERR_IO, "cannot reserve %.1f MB in %s for the adapter: %s; free some space, or give "
+                                         "another folder", (double)bytes / 1e6, r->run->folder, strerror(why))
                : PP_OK;
 }
 
@@ -151,11 +151,11 @@ static enum pp_code stopped(struct running *r, enum pp_code code, struct pp_erro
                                   (long long)r->t->step);
         }
         return pp_fail(err, PP_ERR_CANCELLED,
-                       "stopped after step %lld of %lld; the same command with --continue goes on from %s",
+                       "stopped after step %lld of %lld; run the same command with --continue to resume from %s",
                        (long long)r->t->step, (long long)r->t->info.n_steps, r->checkpoint);
     }
     if (r->saved)
-        return pp_fail(err, code, "%s (the last checkpoint stands: %s)", why.text, r->checkpoint);
+        return pp_fail(err, code, "%s (the last checkpoint remains: %s)", why.text, r->checkpoint);
     return code;
 }
 
@@ -193,11 +193,11 @@ static enum pp_code check_room(const char *folder, struct pp_error *err)
     if (!there && exists(gguf))
         there = strrchr(gguf, '/') + 1;
     if (there)
-        pp_fail(err, PP_ERR_USAGE, "%s holds %s already, which the training would write over; name another folder, or "
-                "move it away", folder, there);
+        pp_fail(err, PP_ERR_USAGE, "%s already contains %s, which the training would overwrite; give another folder, "
+                                   "or move it away", folder, there);
     pp_free(gguf);
     if (!there && pp_file_exists(folder, "config.json"))
-        return pp_fail(err, PP_ERR_USAGE, "there is a model in %s (config.json); name another folder for the adapter",
+        return pp_fail(err, PP_ERR_USAGE, "%s contains a model (config.json); give another folder for the adapter",
                        folder);
     return there ? PP_ERR_USAGE : PP_OK;
 }
@@ -217,9 +217,10 @@ static enum pp_code check_parent(const char *folder, struct pp_error *err)
     const int why = there && !S_ISDIR(st.st_mode) ? ENOTDIR
                     : there && access(parent, W_OK | X_OK) == 0 ? 0 : errno;
     const enum pp_code code =
-        why == ENOENT ? pp_fail(err, PP_ERR_IO, "cannot make the folder %s: there is no folder %s; make that first",
+        why == ENOENT ? pp_fail(err, PP_ERR_IO, "cannot create the folder %s: the folder %s does not exist; create "
+                                                "that first",
                                 folder, parent)
-        : why         ? pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(why))
+        : why         ? pp_fail(err, PP_ERR_IO, "cannot create the folder %s: %s", folder, strerror(why))
                       : PP_OK;
     pp_free(parent);
     return code;
@@ -230,23 +231,25 @@ enum pp_code pp_train_check(const char *folder, bool resume, struct pp_error *er
     struct stat st;
     if (stat(folder, &st) != 0 && (errno == ENOENT || errno == ENOTDIR) && lstat(folder, &st) != 0) {
         if (resume) /* nothing is created that was not asked for */
-            return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: there is no folder %s", folder);
+            return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: the folder %s does not exist", folder);
         return check_parent(folder, err);
     }
     if (stat(folder, &st) == 0 && !S_ISDIR(st.st_mode))
-        return pp_fail(err, PP_ERR_USAGE, "%s is not a folder; name another for the adapter", folder);
+        return pp_fail(err, PP_ERR_USAGE, "%s exists and is not a folder; give another name for the adapter's folder",
+                       folder);
     if (access(folder, F_OK) != 0 && errno == ENOENT)
-        return pp_fail(err, PP_ERR_USAGE, "%s is a link that leads nowhere; make the folder there, or name another",
+        return pp_fail(err, PP_ERR_USAGE, "%s is a broken symbolic link; create its target folder, or give another",
                        folder);
     if (access(folder, W_OK | X_OK) != 0)
         return pp_fail(err, PP_ERR_IO, "cannot write into %s: %s", folder, strerror(errno));
     const bool saved = pp_file_exists(folder, pp_train_checkpoint);
     if (resume && !saved)
-        return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: %s/%s is not there", folder,
+        return pp_fail(err, PP_ERR_USAGE, "there is no training to continue: %s/%s does not exist", folder,
                        pp_train_checkpoint);
     if (saved && !resume)
         return pp_fail(err, PP_ERR_USAGE,
-                       "%s holds a training that was stopped: go on with --continue, remove %s, or name another folder",
+                       "%s contains an interrupted training; resume it with --continue, delete %s, or give another "
+                       "folder",
                        folder, pp_train_checkpoint);
     return resume ? PP_OK : check_room(folder, err);
 }
@@ -256,7 +259,7 @@ static enum pp_code begin(struct running *r, struct pp_error *err)
     const char *folder = r->run->folder;
     r->made = !r->run->resume && mkdir(folder, 0777) == 0;
     if (!r->run->resume && !r->made && errno != EEXIST)
-        return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", folder, strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "cannot create the folder %s: %s", folder, strerror(errno));
     /* two runs would take each other's checkpoints for their own */
     enum pp_code code = pp_lock_folder(folder, &r->lock, err);
     if (!code)
@@ -297,12 +300,12 @@ static enum pp_code unwritten(const struct running *r, enum pp_code code, const 
 {
     struct pp_error why = *err;
     if (!saving)
-        return pp_fail(err, code, "%s; what was learnt is in %s: when there is room, the same command with --continue "
-                       "has only this left to do", why.text, r->checkpoint);
+        return pp_fail(err, code, "%s; the trained adapter is kept in %s: free some space, then run the same command "
+                                  "with --continue to write it", why.text, r->checkpoint);
     if (r->saved)
-        return pp_fail(err, code, "%s; the last checkpoint that could be written is of an earlier step (%s): make "
-                       "room, and --continue goes on from there", why.text, r->checkpoint);
-    return pp_fail(err, code, "%s; nor could what was learnt be kept: %s", why.text, saving->text);
+        return pp_fail(err, code, "%s; the last checkpoint that could be written is from an earlier step (%s): free "
+                                  "some space, and resume there with --continue", why.text, r->checkpoint);
+    return pp_fail(err, code, "%s; the trained adapter could not be kept either: %s", why.text, saving->text);
 }
 
 static enum pp_code finish(struct running *r, struct pp_error *err)

@@ -112,7 +112,7 @@ static enum pp_code find_in(struct pp_adapter_paths *a, const char *folder, stru
     if (!d)
         return errno == ENOENT || errno == ENOTDIR
                    ? PP_OK
-                   : pp_fail(err, PP_ERR_IO, "cannot read the folder %s, where adapters may be: %s", folder,
+                   : pp_fail(err, PP_ERR_IO, "cannot read the adapter folder %s: %s", folder,
                              strerror(errno));
     for (struct dirent *e; !code && (e = readdir(d));) {
         bool adapter = false;
@@ -178,17 +178,17 @@ enum pp_code pp_adapter_check(const struct pp_paths *p, const char *model, const
     offer(&all, &near, &names);
     pp_adapter_paths_free(&all);
     if (near.best[0])
-        pp_fail(err, PP_ERR_NOT_FOUND, "there is no adapter \"%.100s\"; did you mean \"%.100s\"? By name there are %s",
+        pp_fail(err, PP_ERR_NOT_FOUND, "there is no adapter \"%.100s\"; did you mean \"%.100s\"? Known by name: %s",
                 name, near.best, pp_buf_cstr(&names));
     else if (names.len)
-        pp_fail(err, PP_ERR_NOT_FOUND, "there is no adapter \"%.200s\"; by name there are %s", name,
+        pp_fail(err, PP_ERR_NOT_FOUND, "there is no adapter \"%.200s\"; known by name: %s", name,
                 pp_buf_cstr(&names));
     else
         pp_fail(err, PP_ERR_NOT_FOUND,
-                "there is no adapter \"%.200s\"; give the path of a GGUF file or a folder, or put it into "
+                "there is no adapter \"%.200s\"; give the path of a GGUF file or folder, or put it into "
                 "%.200s/adapters", name, p->data);
     if (ends_in_number(name))
-        pp_fail_advice(err, "a strength behind the name is taken by --lora-scaled");
+        pp_fail_advice(err, "use --lora-scaled for NAME:SCALE");
     pp_buf_free(&names);
     return PP_ERR_NOT_FOUND;
 }

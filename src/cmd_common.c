@@ -179,7 +179,7 @@ static enum pp_code read_all(int fd, const char *name, struct pp_buf *out, struc
             break;
         total += (size_t)n;
         if (total > PP_CLI_MAX_INPUT)
-            return pp_fail(err, PP_ERR_USAGE, "%s holds more than %d MB; give a part of it", name,
+            return pp_fail(err, PP_ERR_USAGE, "%s is larger than %d MB; give a part of it", name,
                            PP_CLI_MAX_INPUT >> 20);
         pp_buf_add(out, piece, (size_t)n);
     }
@@ -203,7 +203,7 @@ enum pp_code pp_cli_read(const char *path, struct pp_buf *out, struct pp_error *
 enum pp_code pp_cli_input(const struct pp_options *o, struct pp_buf *out, struct pp_error *err)
 {
     if (o->prompt && o->file)
-        return pp_fail(err, PP_ERR_USAGE, "pippin %s takes one text: give -p or -f, not both", o->command);
+        return pp_fail(err, PP_ERR_USAGE, "pippin %s reads one text: give -p or -f, not both", o->command);
     if (o->prompt) {
         pp_buf_str(out, o->prompt);
         return out->bad ? pp_fail_nomem(err, "the text") : PP_OK;
@@ -231,11 +231,12 @@ enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const cha
         return PP_OK;
     const char *sub = o->subcommand ? o->subcommand : "", *gap = o->subcommand ? " " : "";
     if (o->n_args > max && max == 0)
-        return pp_fail(err, PP_ERR_USAGE, "pippin %s%s%s takes no words, but got \"%s\"", o->command, gap, sub,
+        return pp_fail(err, PP_ERR_USAGE, "pippin %s%s%s takes no arguments; leave \"%s\" out", o->command, gap, sub,
                        o->args[0]);
     if (o->n_args > max)
-        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is one word too many for `pippin %s%s%s %s`%s", o->args[max],
-                       o->command, gap, sub, what, strcmp(what, "TEXT") == 0 ? "; put quotes around several" : "");
+        return pp_fail(err, PP_ERR_USAGE, "unexpected argument \"%s\": too many for `pippin %s%s%s %s`%s", o->args[max],
+                       o->command, gap, sub, what, strcmp(what, "TEXT") == 0 ? "; put a text of several words in "
+                                                                               "quotes" : "");
     return pp_fail(err, PP_ERR_USAGE, "usage: pippin %s%s%s %s", o->command, gap, sub, what);
 }
 
@@ -245,7 +246,7 @@ static enum pp_code fail_id(const char *s, size_t left, struct pp_error *err)
     size_t n = left > 0; /* the offending character at least */
     while (n < left && s[n] && !strchr("], \t\r\n", s[n]))
         n++;
-    return pp_fail(err, PP_ERR_USAGE, "\"%.*s\" is no token id; give them as 1,2,3 or [1, 2, 3]",
+    return pp_fail(err, PP_ERR_USAGE, "\"%.*s\" is not a token id; write ids as 1,2,3 or [1, 2, 3]",
                    (int)(n < 20 ? n : 20), s);
 }
 
@@ -281,7 +282,7 @@ enum pp_code pp_cli_parse_ids(const char *s, size_t n, int32_t **ids, size_t *n_
     while (n && s[n - 1] != '[' && s[n - 1] != ']')
         n--;
     if (!code && n && s[n - 1] == '[') /* cut off within the list: the last id may lack digits */
-        code = pp_fail(err, PP_ERR_USAGE, "the list of token ids is cut off: it has no ] at its end");
+        code = pp_fail(err, PP_ERR_USAGE, "the list of token ids is incomplete: the closing ] is missing");
     if (code) {
         pp_free(list);
         return code;
@@ -487,7 +488,7 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
 enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, float scale, struct pp_error *err)
 {
     if (m->n_adapters == PP_MAX_ADAPTERS)
-        return pp_fail(err, PP_ERR_USAGE, "more than %d adapters at once; leave some out", PP_MAX_ADAPTERS);
+        return pp_fail(err, PP_ERR_USAGE, "at most %d adapters can be used at once; leave some out", PP_MAX_ADAPTERS);
     struct pp_adapter *a;
     enum pp_code code = pp_adapter_check(m->paths, m->path, path, err);
     if (!code)
@@ -495,8 +496,9 @@ enum pp_code pp_cli_model_adapter(struct pp_cli_model *m, const char *path, floa
     if (code)
         return code;
     if (scale == 0.0f || pp_adapter_info(a)->idle)
-        pp_cli_say("adapter %s changes nothing: %s", pp_adapter_info(a)->name,
-                   scale == 0.0f ? "its strength is 0" : "its matrices or its alpha are zeros, or its scales 1");
+        pp_cli_say("adapter %s has no effect: %s", pp_adapter_info(a)->name,
+                   scale == 0.0f ? "its scale is 0" : "its matrices or its alpha are all zero, or its IA3 scales all "
+                                                      "1");
     m->adapters[m->n_adapters] = a;
     m->uses[m->n_adapters++] = (struct pp_adapter_use){.adapter = a, .scale = scale};
     return PP_OK;
@@ -529,7 +531,7 @@ enum pp_code pp_cli_check_draft(const struct pp_model *target, const struct pp_m
     struct pp_error why;
     if (!a || !b)
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "a draft needs a vocabulary on both sides; leave out -md, or use --no-draft");
+                       "speculative decoding needs a vocabulary in both models; leave out -md, or use --no-draft");
     if (!pp_tokenizer_same_ids(a, b) && !pp_tokenizer_bridges(a, b, &why))
         return pp_fail(err, PP_ERR_MISMATCH, "%s cannot draft for %s: %.300s", pp_model_info(draft)->path,
                        pp_model_info(target)->path, why.text);
@@ -565,7 +567,7 @@ enum pp_code pp_cli_may_replace(const char *output, bool (*own)(const char *path
     struct stat st;
     if (stat(output, &st) != 0 || !S_ISREG(st.st_mode) || !st.st_size || own(output))
         return PP_OK;
-    return pp_fail(err, PP_ERR_USAGE, "there is %s already, which is not %s, and it stays as it is; name another file",
+    return pp_fail(err, PP_ERR_USAGE, "%s exists and is not %s; it was left unchanged; give another file name",
                    output, what);
 }
 
@@ -583,7 +585,7 @@ enum pp_code pp_cli_apart(const char *output, const char *input, struct pp_error
         pp_free(parent);
     }
     return apart ? PP_OK
-                 : pp_fail(err, PP_ERR_USAGE, "%s is both source and target; give the new file another name", output);
+                 : pp_fail(err, PP_ERR_USAGE, "%s is both input and output; give the new file another name", output);
 }
 
 enum pp_code pp_cli_model_apart(const struct pp_options *o, const struct pp_cli_model *m, const char *output,
@@ -617,7 +619,8 @@ enum pp_code pp_cli_text_ids(const struct pp_options *o, const struct pp_cli_mod
     struct pp_buf text = {0};
     int32_t *of_text = NULL;
     if (!t)
-        return pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot read a text", m->path);
+        return pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot read text; use a model with a tokenizer",
+                       m->path);
     const size_t before = lead && pp_tokenizer_bos(t) >= 0 ? 1 : 0;
     enum pp_code code = pp_cli_input(o, &text, err);
     if (!code)

@@ -38,7 +38,7 @@ static enum pp_code known_type(const char *type, struct pp_error *err)
             return PP_OK;
     for (size_t i = 0; (name = pp_quantize_type(i)); i++)
         pp_buf_fmt(&names, i ? ", %s" : "%s", name);
-    pp_fail(err, PP_ERR_USAGE, "there is no type %s; pippin quantize knows %s", type, pp_buf_cstr(&names));
+    pp_fail(err, PP_ERR_USAGE, "unknown type %s; choose from %s", type, pp_buf_cstr(&names));
     pp_buf_free(&names);
     return PP_ERR_USAGE;
 }
@@ -53,7 +53,7 @@ static enum pp_code report_size(const char *path, const char *end, struct pp_err
     if (weights[0] && stat(weights, &st) != 0)
         snprintf(weights, sizeof weights, "%s/adapter_model.safetensors", end);
     if (stat(weights[0] ? weights : end, &st) != 0)
-        return pp_fail(err, PP_ERR_IO, "%s was written, but is gone", path);
+        return pp_fail(err, PP_ERR_IO, "%s was written but has disappeared", path);
     pp_cli_say("wrote %s, %.1f MB", path, (double)st.st_size / 1e6);
     return PP_OK;
 }
@@ -81,12 +81,11 @@ static enum pp_code convert_file(const struct pp_options *o, const char *src, co
     const bool file = stat(src, &st) == 0 && !S_ISDIR(st.st_mode);
     const bool mlx = o->convert_to && strcmp(o->convert_to, "mlx") == 0;
     if (o->convert_bits && !mlx)
-        return pp_fail(err, PP_ERR_USAGE, "--bits is of MLX folders: give --to mlx, too");
+        return pp_fail(err, PP_ERR_USAGE, "--bits is for MLX folders; add --to mlx");
     if (opt->base && looked)
         return looked; /* it may be an adapter whose file is damaged */
     if (opt->base && !adapter)
-        return pp_fail(err, PP_ERR_USAGE, "--base is the model that an adapter belongs to, and %s is no adapter; leave "
-                       "it out", src);
+        return pp_fail(err, PP_ERR_USAGE, "--base is for adapters, and %s is not an adapter; leave --base out", src);
     if (adapter && o->convert_to && strcmp(o->convert_to, file ? "hf" : "gguf") != 0)
         return pp_fail(err, PP_ERR_USAGE, "%s is an adapter%s, which becomes %s; leave --to %s out", src,
                        file ? " in GGUF" : "'s folder", file ? "a folder as PEFT writes it" : "a GGUF file",
@@ -115,10 +114,10 @@ static void report_imatrix(const struct pp_options *o, const struct pp_imatrix_u
 {
     const size_t all = use->n_weighed + use->n_unweighed;
     if (use->n_unweighed)
-        pp_cli_say("%zu of %zu matrices were weighed by %s, which says nothing of %s%s", use->n_weighed, all,
+        pp_cli_say("%zu of %zu matrices were quantised with %s, which has no data for %s%s", use->n_weighed, all,
                    o->imatrix.file, use->first, use->n_unweighed > 1 ? " and others" : "");
     else
-        pp_cli_say("all %zu matrices were weighed by %s", all, o->imatrix.file);
+        pp_cli_say("all %zu matrices were quantised with %s", all, o->imatrix.file);
 }
 
 /* type: NULL for convert. Opens the model of --base for an adapter. */

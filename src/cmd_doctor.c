@@ -172,8 +172,8 @@ static void processor(struct doctor *d)
     const char *chosen = d->o->kernels ? d->o->kernels : best;
     line(d, "processor", "%s, %d thread%s%s", name + 1, t.n_at_once, t.n_at_once == 1 ? "" : "s",
          t.n_nodes > 1 ? ", several memory nodes" : "");
-    line(d, "features", "%s", *features ? features : "none that kernels are made for");
-    line(d, "kernels", "%s, of %s", chosen, sets);
+    line(d, "features", "%s", *features ? features : "none that pippin has kernels for");
+    line(d, "kernels", "%s (available: %s)", chosen, sets);
     open_object(d, "processor");
     member(d, "name", name + 1);
     number(d, "threads", t.n_at_once);
@@ -183,7 +183,7 @@ static void processor(struct doctor *d)
     member(d, "chosen", chosen);
     close_object(d);
     if (strcmp(best, "scalar") == 0)
-        problem(d, "this processor has nothing that fast kernels are made for: models run, but very slowly");
+        problem(d, "pippin has no fast kernels for this processor: models run, but very slowly");
 }
 
 static void memory(struct doctor *d)
@@ -199,7 +199,7 @@ static void memory(struct doctor *d)
     number(d, "free_bytes", (int64_t)available);
     close_object(d);
     if (available < 512000000u)
-        problem(d, "%.0f MB of memory are free: only very small models fit; close other programs",
+        problem(d, "only %.0f MB of memory are free, enough for very small models only; close other programs",
                 (double)available / 1e6);
 }
 
@@ -236,7 +236,7 @@ static void gpus(struct doctor *d)
     }
     if (bus)
         closedir(bus);
-    line(d, "gpu", *found ? "%s; this version computes on the processor" : "none%s", found);
+    line(d, "gpu", *found ? "%s; not used: this version runs on the CPU" : "none%s", found);
     words(d, "gpus", found);
 }
 
@@ -261,7 +261,7 @@ static void folder(struct doctor *d, const char *what, const char *path, const c
     const bool writable = !in_the_way && access(at, W_OK | X_OK) == 0;
     const double room = statvfs(at, &v) == 0 ? (double)v.f_bavail * (double)v.f_frsize : 0;
     line(d, what, "%s: %s, %.1f GB free on that disk", path,
-         !writable ? "cannot be written to" : there ? "there" : "will be made", room / 1e9);
+         !writable ? "not writable" : there ? "there" : "will be created", room / 1e9);
     open_object(d, NULL);
     member(d, "what", what);
     member(d, "path", path);
@@ -272,13 +272,13 @@ static void folder(struct doctor *d, const char *what, const char *path, const c
     if (!without)
         return;
     if (in_the_way)
-        problem(d, "%s is in the way: it should be a folder; %s", at, without);
+        problem(d, "%s is not a folder: %s; move it away", at, without);
     else if (!writable)
-        problem(d, "%s cannot be written to: %s", path, without);
+        problem(d, "%s is not writable: %s", path, without);
     else if (room < 100e6)
         problem(d, "the disk of %s is nearly full: %s", path, without);
     if (there && (st.st_mode & 077) != 0)
-        problem(d, "others can look into %s; `chmod 700 %s` keeps them out", path, path);
+        problem(d, "other users can read %s; `chmod 700 %s` prevents it", path, path);
 }
 
 static void folders(struct doctor *d)
@@ -288,9 +288,9 @@ static void folders(struct doctor *d)
         pp_buf_char(&d->out, '[');
     }
     folder(d, "settings", d->p->config, NULL);
-    folder(d, "conversations", d->p->data, "conversations are not kept, and no models registered");
-    folder(d, "input history", d->p->state, "what you typed is not kept");
-    folder(d, "cache", d->p->cache, "conversations are read again each time, and weights packed anew");
+    folder(d, "conversations", d->p->data, "conversations are not saved and models cannot be registered");
+    folder(d, "input history", d->p->state, "input history is not saved");
+    folder(d, "cache", d->p->cache, "KV caches are not saved, and weights are repacked at every start");
     if (d->o->json)
         pp_buf_char(&d->out, ']');
 }
@@ -368,10 +368,11 @@ static void models(struct doctor *d, struct pp_store *st)
     for (size_t i = 0; i < n; i++)
         if (access(list[i].path, R_OK) != 0) {
             gone++;
-            problem(d, "the model \"%s\" is not at %s any more; `pippin models add` it anew, or `pippin models rm %s`",
+            problem(d, "the model \"%s\" is missing from %s; register it again with `pippin models add`, or remove it "
+                       "with `pippin models rm %s`",
                     list[i].name, list[i].path, list[i].name);
         }
-    line(d, "models", "%zu registered, %zu of them there", n, n - gone);
+    line(d, "models", "%zu registered, %zu found", n, n - gone);
     number(d, "models", (int64_t)n);
     number(d, "models_gone", (int64_t)gone);
     pp_model_entry_list_free(list, n);
@@ -387,10 +388,10 @@ static void database(struct doctor *d)
     open_object(d, "database");
     member(d, "path", d->p->db);
     if (stat(d->p->db, &file) != 0) {
-        line(d, "database", "%s: not there yet", d->p->db);
+        line(d, "database", "%s: does not exist yet", d->p->db);
         flag(d, "there", false);
     } else if (file.st_size == 0) { /* left by a full disk when it was to be created; the next start does that */
-        line(d, "database", "%s: empty yet", d->p->db);
+        line(d, "database", "%s: empty", d->p->db);
         flag(d, "there", true);
         number(d, "conversations", 0);
         number(d, "bytes", 0);
@@ -409,7 +410,7 @@ static void database(struct doctor *d)
         number(d, "bytes", file.st_size);
         models(d, st);
         if (access(d->p->data, W_OK) == 0 && access(d->p->db, W_OK) != 0) /* a read-only folder was reported already */
-            problem(d, "%s cannot be written to: conversations are not kept, and no models registered; check its "
+            problem(d, "%s is not writable: conversations are not saved and models cannot be registered; check its "
                     "permissions", d->p->db);
     }
     pp_store_close(st);
@@ -421,7 +422,7 @@ static void starter(struct doctor *d)
     line(d, "starter", "%s", d->p->starter[0] ? d->p->starter : "not installed");
     member(d, "starter", d->p->starter);
     if (!d->p->starter[0])
-        problem(d, "the starter, which answers where no model is named, is not installed: name a model with -m");
+        problem(d, "the starter, the default model, is not installed; give a model with -m");
 }
 
 /* --- the terminal ------------------------------------------------------------------------------------------- */
@@ -443,8 +444,8 @@ static void terminal(struct doctor *d, const struct pp_terminal_facts *t)
     number(d, "cols", t->cols);
     close_object(d);
     if (t->is_terminal && !t->known)
-        problem(d, "nothing is known about the terminal \"%s\": set TERM, install its description (Debian: "
-                   "ncurses-term), or use --plain", t->name);
+        problem(d, "the terminal \"%s\" is unknown: set TERM, install its terminfo entry (Debian: ncurses-term), or "
+                   "use --plain", t->name);
     else if (t->is_terminal && !t->moves_cursor)
         problem(d, "the terminal \"%s\" cannot move its cursor: use --plain", t->name);
     if (t->is_terminal && !utf8)

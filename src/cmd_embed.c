@@ -53,7 +53,8 @@ static enum pp_code add_unit(struct embed *e, size_t line, struct pp_error *err)
         squares += e->sum[i] * e->sum[i];
     const double length = sqrt(squares);
     if (!isfinite(length) || length == 0)
-        return pp_fail(err, PP_ERR_FORMAT, "line %zu has no direction; are the model's weights damaged?", line);
+        return pp_fail(err, PP_ERR_FORMAT, "line %zu: the vector is zero or not finite; are the model's weights "
+                                           "damaged?", line);
     for (int64_t i = 0; i < e->n_embd; i++) {
         pp_buf_fmt(&e->out, "%s%.8g", i ? "," : "[", e->sum[i] / length);
         e->sum[i] = 0;
@@ -170,9 +171,9 @@ static enum pp_code fit(struct embed *e, struct text *t, struct pp_error *err)
     if ((int64_t)t->n <= e->n_ctx)
         return PP_OK;
     if (!e->encoder)
-        return pp_fail(err, PP_ERR_CONTEXT, "line %zu has %zu tokens and the context holds %lld; %s%s", t->line, t->n,
-                       (long long)e->n_ctx, larger.text[0] ? "give " : "make lines of its parts", larger.text);
-    pp_cli_say("line %zu has %zu tokens, of which the model reads %lld; the rest is left out", t->line, t->n,
+        return pp_fail(err, PP_ERR_CONTEXT, "line %zu has %zu tokens, but the context holds %lld; %s%s", t->line, t->n,
+                       (long long)e->n_ctx, larger.text[0] ? "give " : "split the line", larger.text);
+    pp_cli_say("line %zu has %zu tokens, but the model reads at most %lld; the rest is ignored", t->line, t->n,
                (long long)e->n_ctx);
     t->n = (size_t)e->n_ctx;
     if (last == pp_tokenizer_eos(pp_model_tokenizer(e->m.model)))
@@ -187,7 +188,7 @@ static enum pp_code embed_nothing(struct embed *e, struct pp_error *err)
     enum pp_code code = flush(e, err);
     if (code)
         return code;
-    pp_cli_say("line %zu has no tokens, so it has no vector: [] stands for it", e->line);
+    pp_cli_say("line %zu is empty, so it has no vector; [] is printed for it", e->line);
     pp_cli_print("[]\n", 3);
     return PP_OK;
 }
@@ -246,8 +247,8 @@ static enum pp_code choose_pooling(struct embed *e, struct pp_error *err)
         if (strcmp(e->o->pooling, names[i]) == 0)
             e->pooling = (enum pp_pooling)i;
     if (e->pooling == PP_POOLING_RANK)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s rates how well texts go together, and makes no vectors of them by "
-                       "itself; --pooling cls or mean gives what lies before that", e->m.path);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is a reranker: it scores pairs of texts and has no embeddings of "
+                                                "its own; --pooling cls or mean gives its hidden states", e->m.path);
     if (e->pooling == PP_POOLING_UNKNOWN)
         e->pooling = e->encoder ? PP_POOLING_MEAN : PP_POOLING_LAST;
     return PP_OK;
@@ -256,7 +257,7 @@ static enum pp_code choose_pooling(struct embed *e, struct pp_error *err)
 static enum pp_code prepare(struct embed *e, struct pp_error *err)
 {
     if (!pp_model_tokenizer(e->m.model))
-        return pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it reads no text", e->m.path);
+        return pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot read text", e->m.path);
     e->n_embd = pp_model_info(e->m.model)->n_embd_out;
     e->n_ctx = pp_engine_n_ctx(e->m.engine);
     e->sum = pp_calloc((size_t)e->n_embd, sizeof *e->sum);

@@ -57,7 +57,7 @@ static enum pp_code write_midway(struct work *w, size_t done, struct pp_error *e
     if (code != PP_ERR_IO)
         return code;
     clear_line();
-    pp_cli_say("after chunk %zu of %zu: %s; reading goes on, and it is tried again", done, w->total, err->text);
+    pp_cli_say("after chunk %zu of %zu: %s; continuing, and saving will be tried again", done, w->total, err->text);
     return PP_OK;
 }
 
@@ -93,7 +93,7 @@ static enum pp_code read_chunks(struct work *w, struct pp_cli_model *m, int32_t 
     clear_line();
     pp_seq_free(seq);
     if (code && w->written)
-        pp_cli_say("stopped; %s holds the first %zu of %zu chunks, and --continue goes on there", w->output,
+        pp_cli_say("stopped; %s contains the first %zu of %zu chunks; --continue resumes there", w->output,
                    w->written, w->total);
     return code;
 }
@@ -136,7 +136,8 @@ static enum pp_code take_up(struct work *w, struct pp_error *err)
     if (!w->o->resume_latest || access(w->output, F_OK) != 0)
         return pp_imatrix_new(&w->imatrix, err);
     if (w->o->imatrix.n_in_files)
-        return pp_fail(err, PP_ERR_USAGE, "--continue takes up %s, which holds what was added to it; leave --in-file "
+        return pp_fail(err, PP_ERR_USAGE, "--continue resumes %s, which already contains what was merged in; leave "
+                                          "--in-file "
                        "out", w->output);
     enum pp_code code = pp_imatrix_read(w->output, &w->imatrix, err);
     if (code)
@@ -145,8 +146,8 @@ static enum pp_code take_up(struct work *w, struct pp_error *err)
     if (info.n_datasets != 1 || strcmp(pp_imatrix_dataset(w->imatrix, 0), w->text) != 0 ||
         info.chunk_size != w->n_ctx)
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "%s was not made of %s alone in chunks of %u tokens, so it is not known where to go on; add it "
-                       "with --in-file and write another -o", w->output, w->text, w->n_ctx);
+                       "%s was not made from %s alone in chunks of %u tokens, so --continue does not know where to "
+                       "resume; merge it with --in-file and write to another -o", w->output, w->text, w->n_ctx);
     w->skip = w->written = info.chunks;
     return PP_OK;
 }
@@ -172,8 +173,8 @@ static enum pp_code check_output(const struct work *w, struct pp_error *err)
         return code;
     code = pp_cli_may_replace(w->output, pp_cli_is_imatrix, "an importance matrix", err);
     return code ? code
-                : pp_fail(err, PP_ERR_USAGE, "there is %s already, and it stays as it is; --continue goes on with it, "
-                          "--in-file adds it, or name another -o", w->output);
+                : pp_fail(err, PP_ERR_USAGE, "%s exists and was left unchanged; --continue resumes it, --in-file "
+                                             "merges it, or give another -o", w->output);
 }
 
 static enum pp_code add_files(struct work *w, struct pp_error *err)
@@ -195,7 +196,8 @@ static void report(const struct work *w)
     const size_t read = w->total - (w->skip < w->total ? w->skip : w->total);
     pp_cli_say("%s: %zu tensors after %u chunk%s", w->output, info.n_tensors, info.chunks, info.chunks == 1 ? "" : "s");
     if (info.n_partial)
-        pp_cli_say("in %zu of them some experts were never used; their columns will count alike", info.n_partial);
+        pp_cli_say("in %zu of them some experts were never used; all their columns will have equal weight",
+                   info.n_partial);
     if (!w->o->json)
         return;
     struct pp_buf b = {0};

@@ -41,7 +41,7 @@ static enum pp_code check_ids(const int32_t *ids, size_t n, int64_t n_vocab, str
 {
     for (size_t i = 0; i < n; i++)
         if (ids[i] >= n_vocab)
-            return pp_fail(err, PP_ERR_USAGE, "id %d is outside this vocabulary of %lld tokens", ids[i],
+            return pp_fail(err, PP_ERR_USAGE, "token id %d is outside the vocabulary of %lld tokens", ids[i],
                            (long long)n_vocab);
     return PP_OK;
 }
@@ -52,7 +52,7 @@ static enum pp_code check_room(const struct pp_cli_model *m, size_t n, struct pp
     const struct pp_larger larger = pp_overflow_larger(n_ctx, pp_model_info(m->model)->n_ctx_train);
     if ((int64_t)n <= n_ctx)
         return PP_OK;
-    return pp_fail(err, PP_ERR_CONTEXT, "there are %zu ids, and the context holds %lld; give %s%s", n,
+    return pp_fail(err, PP_ERR_CONTEXT, "%zu token ids were given, but the context holds %lld; give %s%s", n,
                    (long long)n_ctx, larger.text[0] ? "" : "fewer", larger.text);
 }
 
@@ -95,7 +95,7 @@ static enum pp_code logits(const struct pp_options *o, const struct pp_paths *p,
         opt.kv_type = PP_KV_F32;
     enum pp_code code = pp_cli_args(o, 0, 0, "", err);
     if (!code && !o->output)
-        code = pp_fail(err, PP_ERR_USAGE, "logits needs the name of the file to write: -o FILE.safetensors");
+        code = pp_fail(err, PP_ERR_USAGE, "logits needs an output file: -o FILE.safetensors");
     if (!code)
         code = pp_cli_apart(o->output, o->file, err);
     if (!code)

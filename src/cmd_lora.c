@@ -186,21 +186,21 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     size_t n;
     const int32_t *invocation = pp_adapter_file_invocation(f, &n);
     for (size_t i = 0; i < n; i++)
-        pp_buf_fmt(b, i ? " %d" : "acts from the last time on that a prompt has the tokens %d", invocation[i]);
+        pp_buf_fmt(b, i ? " %d" : "active after the last occurrence of these tokens in the prompt: %d", invocation[i]);
     if (n)
         pp_buf_char(b, '\n');
     if (pp_adapter_file_idle(f))
-        pp_buf_str(b, "changes nothing: its matrices or its alpha are zeros, or its scales 1\n");
+        pp_buf_str(b, "no effect: its matrices or its alpha are all zero, or its IA3 scales all 1\n");
     if (pp_adapter_file_base(f)) {
         pp_buf_str(b, "made for ");
         add_name(b, pp_adapter_file_base(f), 0);
         pp_buf_char(b, '\n');
     }
     if (pp_adapter_file_beside(f))
-        pp_buf_fmt(b, "changes more than what reads and writes text: %zu tensors that are not used\n",
+        pp_buf_fmt(b, "also adapts parts that pippin does not run (vision, audio): %zu tensors ignored\n",
                    pp_adapter_file_beside(f));
     if (effect->changed > 0)
-        pp_buf_fmt(b, "changes logits by %.3g; as it is held, by %.2f %% of that otherwise than as it is stored\n",
+        pp_buf_fmt(b, "changes logits by %.3g; rounding to the in-memory type changes that by %.2f %%\n",
                    effect->changed, 100 * effect->off / effect->changed);
     for (size_t i = 0; i < pp_adapter_file_n(f); i++)
         text_target(b, f, pp_adapter_file_at(f, i));
@@ -240,7 +240,7 @@ static enum pp_code list(const struct pp_options *o, const struct pp_paths *p, s
     if (o->json)
         pp_buf_str(&out, "]\n");
     else if (!f.n && !code)
-        pp_cli_say("there is no adapter beside the model or in %s/adapters; put one there, or give its path to --lora",
+        pp_cli_say("no adapters found next to the model or in %s/adapters; put one there, or give its path with --lora",
                    p->data);
     pp_cli_print(pp_buf_cstr(&out), out.len);
     pp_buf_free(&out);
@@ -322,7 +322,7 @@ static enum pp_code check_fit(const struct pp_options *o, const struct pp_paths 
     if (!code)
         code = pp_adapter_load(m, path, &a, err);
     if (a && pp_adapter_info(a)->idle)
-        pp_cli_say("%s changes nothing in this model", path);
+        pp_cli_say("%s has no effect on this model", path);
     else if (a && !pp_adapter_info(a)->n_invocation)
         code = find_effect(o, m, a, path, effect, cancel, err);
     if (a)

@@ -174,7 +174,8 @@ static void report(void *user, const struct pp_train_progress *p)
     double share = (double)p->step / (double)p->n_steps;
     if (p->unsaved) {
         fputs(g->show.terminal ? "\r\033[K" : "", stderr);
-        pp_cli_say("no checkpoint after step %lld: %s; the training goes on, and the next one is tried again",
+        pp_cli_say("no checkpoint written after step %lld: %s; training continues, and the next checkpoint will be "
+                   "tried",
                    (long long)p->step, p->unsaved);
         return;
     }
@@ -203,7 +204,7 @@ static bool wait_for_room(void *user, const char *why)
         return false;
     if (!g->waiting) {
         fputs("\n", stderr);
-        pp_cli_say("%s; make room: it is tried again every few seconds, until Ctrl-C gives it up", why);
+        pp_cli_say("%s; free some disk space: retrying every few seconds (Ctrl-C gives up)", why);
         g->waiting = true;
     }
     for (int i = 0; i < TRIES && !pp_cancelled(g->cancel); i++)
@@ -263,8 +264,8 @@ static enum pp_code read_data(const struct pp_options *o, struct job *j, struct 
         opt.chat_template = builtin_template(j, &name, &why);
     enum pp_code code = pp_train_data_read(j->model, o->args[0], &opt, &j->data, err);
     if (!code && name && pp_train_data_info(j->data)->n_conversations)
-        pp_cli_say("%s has no chat template; %s is used%s%s (--chat-template-file chooses)", j->path,
-                   strcmp(name, "plain") == 0 ? "the plain one" : name, why ? ", by " : "", why ? why : "");
+        pp_cli_say("%s has no chat template; using %s%s%s (--chat-template-file sets another)", j->path,
+                   strcmp(name, "plain") == 0 ? "the plain one" : name, why ? ", because of " : "", why ? why : "");
     if (code)
         return code;
     if (o->lora_train.validation)
@@ -278,11 +279,11 @@ static enum pp_code read_data(const struct pp_options *o, struct job *j, struct 
 static void say_data(const char *what, const struct pp_train_data *d)
 {
     const struct pp_train_data_info *i = pp_train_data_info(d);
-    pp_cli_say("%s: %zu example%s, %zu tokens of which %zu are learnt, the longest %zu", what, i->n_examples,
+    pp_cli_say("%s: %zu example%s, %zu tokens (%zu trained on), longest example %zu tokens", what, i->n_examples,
                i->n_examples == 1 ? "" : "s", i->n_tokens, i->n_learnt, i->longest);
     if (i->n_cut)
-        pp_cli_say("%s: %zu examples were too long and were cut (--max-length); %zu had no answer left and were left "
-                   "out",
+        pp_cli_say("%s: %zu examples were too long and were cut (--max-length); %zu of them had no answer left and "
+                   "were dropped",
                    what, i->n_cut, i->n_dropped);
 }
 
@@ -292,10 +293,11 @@ static void say_plan(const struct job *j)
     say_data("training", j->data);
     if (j->validation)
         say_data("validation", j->validation);
-    pp_cli_say("%s values to learn (rank %d), %lld step%s on %d thread%s; needs %.0f MB besides the model%s",
+    pp_cli_say("%s trainable parameters (rank %d), %lld step%s on %d thread%s; needs %.0f MB in addition to the "
+               "model%s",
                pp_count((int64_t)i->n_params).text, j->opt.rank, (long long)i->n_steps, i->n_steps == 1 ? "" : "s",
                i->n_threads, i->n_threads == 1 ? "" : "s", (double)i->bytes / 1e6,
-               i->n_kept < i->n_layers ? ", and computes layers twice to save more" : "");
+               i->n_kept < i->n_layers ? " (with activation recomputation, to save memory)" : "");
 }
 
 /* Makes a path absolute, as the adapter stores it, and must find the model from any folder. */
@@ -316,7 +318,7 @@ static enum pp_code prepare(const struct pp_options *o, const struct pp_paths *p
     j->opt.cache_dir = p->cache;
     enum pp_code code = pp_train_targets_parse(o->lora_train.targets, &j->opt.targets, err);
     if (!code && !o->output)
-        code = pp_fail(err, PP_ERR_USAGE, "say where the adapter goes: pippin lora train FILE -o FOLDER");
+        code = pp_fail(err, PP_ERR_USAGE, "give the folder for the adapter: pippin lora train FILE -o FOLDER");
     if (!code)
         code = pp_train_check(o->output, o->resume_latest, err);
     if (!code)

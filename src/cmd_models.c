@@ -77,9 +77,9 @@ static void line_entry(struct pp_buf *b, const struct pp_model_entry *m, const c
     if (*m->tags)
         pp_buf_fmt(b, "  [%s]", m->tags);
     if (active > 0)
-        pp_buf_fmt(b, "  (%.1fB of them active)", active / 1e9);
+        pp_buf_fmt(b, "  (%.1fB active)", active / 1e9);
     if (access(m->path, F_OK) != 0)
-        pp_buf_str(b, "  (not there any more)");
+        pp_buf_str(b, "  (missing)");
     pp_buf_char(b, '\n');
 }
 
@@ -102,7 +102,7 @@ static enum pp_code list(struct models *c, struct pp_error *err)
     if (c->o->json)
         pp_buf_str(&c->out, "]\n");
     else if (!n)
-        pp_cli_say("no model is registered yet; `pippin models add PATH` does it");
+        pp_cli_say("no model is registered; add one with `pippin models add PATH`");
     pp_model_entry_list_free(l, n);
     return PP_OK;
 }
@@ -176,11 +176,11 @@ static enum pp_code add_path(struct models *c, const char *path, struct pp_error
     if (!S_ISDIR(st.st_mode) || pp_registry_looks_like(path) || pp_is_adapter(path))
         return add_model(c, path, err);
     if (c->o->name)
-        return pp_fail(err, PP_ERR_USAGE, "--name is for one model, and %s is a folder of several", path);
+        return pp_fail(err, PP_ERR_USAGE, "--name is for one model, but %s contains several; leave --name out", path);
     size_t before = c->n_added;
     enum pp_code code = add_folder(c, path, 0, err);
     if (!code && c->n_added == before)
-        return pp_fail(err, PP_ERR_NOT_FOUND, "no model that pippin can use is in %s", path);
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s contains no model that pippin can use", path);
     return code;
 }
 
@@ -188,7 +188,8 @@ static enum pp_code add(struct models *c, struct pp_error *err)
 {
     enum pp_code code = pp_cli_args(c->o, 1, PP_MAX_POSITIONAL, "PATH...", err);
     if (!code && c->o->name && c->o->n_args > 1)
-        return pp_fail(err, PP_ERR_USAGE, "--name is for one model; there are %d paths", c->o->n_args);
+        return pp_fail(err, PP_ERR_USAGE, "--name is for one model, but %d paths were given; leave --name out",
+                       c->o->n_args);
     for (int i = 0; i < c->o->n_args && !code; i++)
         code = add_path(c, c->o->args[i], err);
     return code;
@@ -207,7 +208,7 @@ static enum pp_code pull(struct models *c, struct pp_error *err)
     if (!code)
         code = pp_registry_entry(path, c->o->name, &e, err);
     if (code == PP_ERR_FORMAT && path && stat(path, &st) == 0 && S_ISREG(st.st_mode))
-        pp_fail_advice(err, "move it away first, it is not written over");
+        pp_fail_advice(err, "move it away first; pippin does not overwrite it");
     if (!code) {
         pp_free(e.source);
         pp_free(e.sha256);
@@ -274,17 +275,17 @@ static void text_info(struct pp_buf *b, const struct telling *t, enum pp_kv_type
     pp_buf_fmt(b, "  %s, %s, %s parameters, vocabulary of %lld\n", info->arch, info->type_name,
                pp_parameters(info->n_params).text, (long long)info->n_vocab);
     if (info->n_expert)
-        pp_buf_fmt(b, "  a token needs %s of them: %lld of %lld experts in each layer that has any\n",
+        pp_buf_fmt(b, "  %s active per token: %lld of %lld experts in each MoE layer\n",
                    pp_parameters(info->n_params_active).text, (long long)info->n_expert_used,
                    (long long)info->n_expert);
-    pp_buf_fmt(b, "  %lld layers of %lld, %lld heads over %lld of %lld, trained for %s tokens\n",
+    pp_buf_fmt(b, "  %lld layers, embedding size %lld, %lld heads, %lld KV heads of size %lld, trained for %s tokens\n",
                (long long)info->n_layer, (long long)info->n_embd, (long long)info->n_head, (long long)info->n_head_kv,
                (long long)info->head_dim, pp_count(info->n_ctx_train).text);
     pp_buf_fmt(b,
-               "  needs %s for weights and %s for %s tokens of context in %s, %s with room to work in; %s are free%s\n",
+               "  needs %s for weights, %s for the KV cache of %s tokens in %s, %s with work space; %s free%s\n",
                pp_size(t->need.weights).text, pp_size(t->need.kv).text, pp_count(t->n_ctx).text,
                pp_kv_type_name(kv_type), pp_size(t->sum).text, pp_size(t->available).text,
-               t->sum > t->available ? ": too little" : "");
+               t->sum > t->available ? ": not enough" : "");
 }
 
 static void print_info(struct models *c, const char *path, const struct pp_model *m)
@@ -361,7 +362,7 @@ static enum pp_code find(struct models *c, const char *word, char **path, struct
             return pp_fail(err, PP_ERR_NOT_FOUND, "no model \"%s\" is registered; did you mean \"%s\"?", word,
                            near.best);
         return pp_fail(err, PP_ERR_NOT_FOUND,
-                       "no model \"%s\" is registered; `pippin models list` shows those that are", word);
+                       "no model \"%s\" is registered; `pippin models list` shows the registered ones", word);
     }
     return code;
 }
@@ -381,8 +382,8 @@ static enum pp_code check_tag(const char *tag, struct pp_error *err)
 {
     if (!*tag || strlen(tag) > 64 || strpbrk(tag, " /") || !is_plain(tag) || tag[0] == '.' || tag[0] == '-')
         return pp_fail(err, PP_ERR_USAGE,
-                       "\"%s\" cannot be a tag: 1 to 64 bytes of UTF-8, no blanks, slashes or control characters, and "
-                       "not a dot or a dash in front", tag);
+                       "\"%s\" is not a valid tag: use 1 to 64 bytes of UTF-8 without spaces, slashes or control "
+                       "characters, not starting with a dot or a dash", tag);
     if (!pp_registry_can_find(tag))
         return pp_fail(err, PP_ERR_USAGE, "\"%s\" is the name of the bundled model; give another tag", tag);
     return PP_OK;
@@ -400,7 +401,7 @@ static enum pp_code tag(struct models *c, struct pp_error *err)
         bool moves = pp_store_model_find(c->st, c->o->args[i], &other, NULL) == PP_OK && strcmp(other, path) != 0;
         code = pp_store_tag_put(c->st, c->o->args[i], path, err);
         if (!code && moves)
-            pp_cli_say("%s was %s before", c->o->args[i], other);
+            pp_cli_say("%s pointed to %s before", c->o->args[i], other);
         pp_free(other);
     }
     pp_free(path);
@@ -439,7 +440,7 @@ static enum pp_code rm(struct models *c, struct pp_error *err)
             continue;
         code = pp_store_model_remove(c->st, paths[i], err);
         if (!code)
-            pp_cli_say("%s is not registered any more; its files stay: %s", c->o->args[i], paths[i]);
+            pp_cli_say("%s is no longer registered; its files were not deleted: %s", c->o->args[i], paths[i]);
     }
     for (int i = 0; i < n; i++)
         pp_free(paths[i]);
@@ -453,11 +454,11 @@ static enum pp_code check_name(const char *name, struct pp_error *err)
 {
     enum { MOST = 100 };
     if (name && (!*name || strlen(name) > MOST || !is_plain(name)))
-        return pp_fail(err, PP_ERR_USAGE, "--name takes 1 to %d bytes of one line, in UTF-8 and without control "
+        return pp_fail(err, PP_ERR_USAGE, "--name needs 1 to %d bytes on one line, in UTF-8 and without control "
                                           "characters", MOST);
     if (name && !pp_registry_can_find(name))
-        return pp_fail(err, PP_ERR_USAGE, "by the name \"%s\" no model could be found: %s; give another one", name,
-                       strchr("/.", name[0]) ? "it is taken for a path" : "it is that of the bundled model");
+        return pp_fail(err, PP_ERR_USAGE, "a model named \"%s\" could not be found again: %s; give another name", name,
+                       strchr("/.", name[0]) ? "the name looks like a path" : "the bundled model has this name");
     return PP_OK;
 }
 
@@ -471,10 +472,10 @@ int pp_cmd_models(const struct pp_options *o, const struct pp_paths *p)
     } words[] = {{"list", list, "no model can be listed", true},
                  {"info", info, "no model can be looked up", true},
                  {"add", add, "no model was added", false},
-                 {"pull", pull, "nothing was fetched", false},
-                 {"tag", tag, "no tag was given", false},
-                 {"untag", untag, "no tag was taken away", false},
-                 {"rm", rm, "no model was forgotten", false}};
+                 {"pull", pull, "nothing was downloaded", false},
+                 {"tag", tag, "no tag was set", false},
+                 {"untag", untag, "no tag was removed", false},
+                 {"rm", rm, "no model was removed", false}};
     enum { WORDS = sizeof words / sizeof *words };
     struct models c = {.o = o, .p = p, .cancel = pp_cli_begin()};
     struct pp_error err = {0};

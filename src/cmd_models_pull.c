@@ -112,7 +112,8 @@ static enum pp_code add_file(struct pull *l, const char *url, const char *name, 
 {
     struct remote *r = &l->files[l->n_files];
     if (l->n_files == MAX_FILES)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has more than %d files", MAX_FILES);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has more than %d files, which pippin does not download",
+                       MAX_FILES);
     *r = (struct remote){.url = pp_strdup(url), .name = safe_path(name), .size = size};
     snprintf(r->sha256, sizeof r->sha256, "%s", is_sha256(sha256) ? sha256 : "");
     l->n_files++;
@@ -126,7 +127,7 @@ static enum pp_code from_url(struct pull *l, const char *url, struct pp_error *e
     while (slash > path && slash[-1] != '/')
         slash--;
     if (slash == path || slash == end)
-        return pp_fail(err, PP_ERR_USAGE, "%.*s names no file", PP_SHOWN_URL(url));
+        return pp_fail(err, PP_ERR_USAGE, "%.*s does not name a file; give the URL of a file", PP_SHOWN_URL(url));
     char *name = pp_strndup(slash, (size_t)(end - slash));
     const enum pp_code code = name ? add_file(l, url, name, 0, NULL, err) : pp_fail_nomem(err, "a file name");
     pp_free(name);
@@ -303,12 +304,12 @@ static enum pp_code ask(struct pull *l, const char *url, size_t *size, cJSON **j
     *json = NULL;
     *size += text.len;
     if (!code && *size > MAX_LIST)
-        code = pp_fail(err, PP_ERR_FORMAT, "%.*s: its list is longer than %d MB, which cannot be right",
+        code = pp_fail(err, PP_ERR_FORMAT, "%.*s: the list of files is longer than %d MB, which cannot be right",
                        PP_SHOWN_URL(url), MAX_LIST >> 20);
     if (!code)
-        code = pp_json_parse(text.data ? text.data : "", text.len, "what the server answers", NULL, json, err);
+        code = pp_json_parse(text.data ? text.data : "", text.len, "the server's answer", NULL, json, err);
     if (!code && !*json)
-        code = pp_fail(err, PP_ERR_FORMAT, "%.*s answers with something that is no JSON", PP_SHOWN_URL(url));
+        code = pp_fail(err, PP_ERR_FORMAT, "%.*s: the server's answer is not JSON", PP_SHOWN_URL(url));
     pp_buf_free(&text);
     return code;
 }
@@ -327,7 +328,7 @@ static enum pp_code ask_for_all(struct pull *l, struct pp_buf *url, cJSON **list
                                  : pp_fail(err, PP_ERR_UNSUPPORTED, "%.*s lists more files than %d pages have",
                                            PP_SHOWN_URL(url->data), MAX_PAGES);
         if (!code && *list && !(cJSON_IsArray(*list) && cJSON_IsArray(page)))
-            code = pp_fail(err, PP_ERR_FORMAT, "%.*s goes on with something that is no list", PP_SHOWN_URL(url->data));
+            code = pp_fail(err, PP_ERR_FORMAT, "%.*s: a later page of the list is not a list", PP_SHOWN_URL(url->data));
         while (!code && *list && (file = cJSON_DetachItemFromArray(page, 0)))
             cJSON_AddItemToArray(*list, file);
         if (!code && !*list) {
@@ -356,7 +357,7 @@ static enum pp_code from_hub(struct pull *l, const char *what, struct pp_error *
     enum pp_code code = PP_OK;
     const char *slash = strchr(repository, '/');
     if (!slash || slash == repository || !slash[1] || strchr(slash + 1, '/') || strpbrk(repository, "?#%\\ "))
-        code = pp_fail(err, PP_ERR_USAGE, "hf: is followed by OWNER/NAME, and perhaps :FILE");
+        code = pp_fail(err, PP_ERR_USAGE, "write hf:OWNER/NAME or hf:OWNER/NAME:FILE");
     pp_buf_fmt(&url, "%s/api/models/%s/tree/main?recursive=true", base, repository);
     if (!code && url.bad)
         code = pp_fail_nomem(err, "an address");
@@ -383,7 +384,7 @@ static enum pp_code from_registry(struct pull *l, const char *what, struct pp_er
     size_t size = 0;
     enum pp_code code = name ? PP_OK : pp_fail_nomem(err, "a name");
     if (!code && (!*name || strpbrk(what, "?#%\\ ")))
-        code = pp_fail(err, PP_ERR_USAGE, "ollama: is followed by NAME, and perhaps :TAG");
+        code = pp_fail(err, PP_ERR_USAGE, "write ollama:NAME or ollama:NAME:TAG");
     if (!code) {
         pp_buf_fmt(&url, "%s/v2/%s%s/manifests/%s", base, owner, name, tag);
         code = url.bad ? pp_fail_nomem(err, "an address") : ask(l, url.data, &size, &manifest, NULL, err);
@@ -395,7 +396,7 @@ static enum pp_code from_registry(struct pull *l, const char *what, struct pp_er
         if (code || l->n_files || !type || !digest || strcmp(type, kind) != 0 || strncmp(digest, "sha256:", 7) != 0)
             continue;
         if (!is_sha256(digest + 7)) {
-            code = pp_fail(err, PP_ERR_FORMAT, "%s:%s names its model by no checksum", name, tag);
+            code = pp_fail(err, PP_ERR_FORMAT, "%s:%s has no checksum for its model", name, tag);
             continue;
         }
         pp_buf_clear(&url);
@@ -405,7 +406,7 @@ static enum pp_code from_registry(struct pull *l, const char *what, struct pp_er
                                    : add_file(l, url.data, file.data, size_of(layer), digest + 7, err);
     }
     if (!code && !l->n_files)
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s:%s has no model in it", name, tag);
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "%s:%s contains no model", name, tag);
     cJSON_Delete(manifest);
     pp_buf_free(&url);
     pp_buf_free(&file);
@@ -441,8 +442,8 @@ static enum pp_code keep_token(struct pull *l, const char *text, const char *whe
         n--;
     for (size_t i = 0; i < n; i++)
         if (text[i] <= ' ' || text[i] > '~')
-            return pp_fail(err, PP_ERR_USAGE, "the token in %s has a space, a line end or a character in it that no "
-                           "token has; copy it again, the token alone", where);
+            return pp_fail(err, PP_ERR_USAGE, "the token in %s contains a space, a line end or another invalid "
+                                              "character; copy it again, the token alone", where);
     return (l->token = pp_strndup(text, n)) ? PP_OK : pp_fail_nomem(err, "a token");
 }
 
@@ -460,7 +461,7 @@ static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct
     if (stat(path, &st) != 0)
         return PP_OK;
     if (st.st_mode & 077)
-        return pp_fail(err, PP_ERR_USAGE, "%s can be read by others; `chmod 600 %s` first", path, path);
+        return pp_fail(err, PP_ERR_USAGE, "%s is readable by other users; run `chmod 600 %s` first", path, path);
     enum pp_code code = pp_read_file(path, MAX_TOKENS, &text, &n, err);
     char *host = code ? NULL : host_of(url);
     if (!code && !host)
@@ -497,7 +498,7 @@ static void tell_silence(struct pull *l, uint64_t done)
     if (silent < l->tell_s)
         return;
     pp_cli_bar_clear(&l->bar);
-    pp_cli_say("nothing has come for %d s; the server is waited for, %d minutes at most", silent,
+    pp_cli_say("no data for %d s; waiting for the server, %d minutes at most", silent,
                PP_FETCH_PATIENCE_S / 60);
     l->tell_s += l->tell_s < EVERY_S ? EVERY_S - l->tell_s : EVERY_S;
 }
@@ -508,7 +509,7 @@ static void progress(void *pull, uint64_t done, uint64_t total, double rate)
     tell_silence(l, done);
     char what[120];
     int n = total ? snprintf(what, sizeof what, "%s of %s", pp_size(done).text, pp_size(total).text)
-                  : snprintf(what, sizeof what, "%s, and nobody says of how many", pp_size(done).text);
+                  : snprintf(what, sizeof what, "%s of an unknown total", pp_size(done).text);
     if (!total && rate > 0)
         snprintf(what + n, sizeof what - (size_t)n, ", %.1f MB/s", rate / 1e6);
     else if (rate > 0 && n > 0 && (size_t)n < sizeof what) {
@@ -537,8 +538,8 @@ static enum pp_code check_beginning(const struct pp_fetch *f, int fd, struct pp_
         kind = *text == '{' || *text == '[' ? NULL : "JSON";
     if (!kind)
         return PP_OK;
-    return pp_fail(err, PP_ERR_FORMAT, "it is no %s file%s", kind,
-                   *text == '<' ? " but a page for a browser; the address of the file itself is wanted" : "");
+    return pp_fail(err, PP_ERR_FORMAT, "it is not a %s file%s", kind,
+                   *text == '<' ? " but a web page; give the URL of the file itself" : "");
 }
 
 /* The same for an existing file: *right. */
@@ -560,7 +561,7 @@ static enum pp_code check_source(const struct pull *l, const struct pp_fetch *f,
     const size_t n = strcspn(f->url, "?#");
     const bool other = source && *source && (strncmp(source, f->url, n) != 0 || source[n]);
     if (other)
-        pp_fail(err, PP_ERR_USAGE, "%s is there already, and is that of %s; move it away, then do it again", f->path,
+        pp_fail(err, PP_ERR_USAGE, "%s exists and was downloaded from %s; move it away, then run this again", f->path,
                 source);
     pp_free(source);
     return other ? PP_ERR_USAGE : PP_OK;
@@ -583,7 +584,7 @@ static enum pp_code check_existing(const struct pull *l, const struct pp_fetch *
     if (*right && !code && !f->size && !f->sha256)
         code = check_source(l, f, err);
     if (!code && !*right && !l->folder)
-        code = pp_fail(err, PP_ERR_USAGE, "%s is there already, and is another file; move it away, then do it again",
+        code = pp_fail(err, PP_ERR_USAGE, "%s exists and is a different file; move it away, then run this again",
                        f->path);
     return code;
 }
@@ -614,9 +615,9 @@ static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char
     if (stat(path.data, &st) == 0)
         code = check_existing(l, &f, &st, sha256, &right, err);
     if (right) {
-        pp_cli_say("%s is there already", path.data);
+        pp_cli_say("%s is already there", path.data);
     } else if (!code) {
-        pp_cli_say("fetching %.*s", PP_SHOWN_URL(r->url));
+        pp_cli_say("downloading %.*s", PP_SHOWN_URL(r->url));
         l->heard_ns = 0;
         code = pp_fetch_file(&f, sha256, err);
     }
@@ -625,7 +626,7 @@ static enum pp_code fetch_one(struct pull *l, const struct remote *r, const char
         struct pp_buf part = {0};
         pp_buf_fmt(&part, "%s.part", path.data);
         if (!part.bad && stat(part.data, &st) == 0 && st.st_size > 0)
-            pp_cli_say("%.1f MB are kept; the same command goes on from there", (double)st.st_size / 1e6);
+            pp_cli_say("%.1f MB were kept; run the same command again to continue", (double)st.st_size / 1e6);
         pp_buf_free(&part);
     }
     pp_buf_free(&path);
@@ -639,16 +640,16 @@ static enum pp_code find_files(struct pull *l, const char *what, struct pp_error
     const char *base = hub ? l->o->hf_base : registry ? l->o->ollama_base : what;
     if (!hub && !registry && !url)
         return pp_fail(err, PP_ERR_USAGE,
-                       "pull takes an address (https://...), hf:OWNER/NAME[:FILE] or ollama:NAME[:TAG]");
+                       "pull needs a URL (https://...), hf:OWNER/NAME[:FILE] or ollama:NAME[:TAG]");
     if (base && !strstr(base, "://"))
         return pp_fail(err, PP_ERR_USAGE,
-                       "\"%s\", where %s leads to, is no address; it begins with https:// (%s)", base,
+                       "\"%s\", the server for %s, is not a URL; start it with https:// (set by %s)", base,
                        hub ? "hf:" : "ollama:", hub ? "--hf-base, HF_ENDPOINT, or hf-base in pippin.conf"
                                                     : "--ollama-base, or ollama-base in pippin.conf");
     if (base && names_user(base))
         return pp_fail(err, PP_ERR_USAGE,
-                       "an address with a name or password in it is seen by all who see the command; leave it out, and "
-                       "put a token into %s/tokens, as a line HOST TOKEN", l->p->config);
+                       "a name or password in a URL is visible to other users; leave it out, and put a token into "
+                       "%s/tokens, as a line HOST TOKEN", l->p->config);
     const char *usual = hub ? hub_base : registry_base;
     enum pp_code code = find_token(l, base ? base : usual, hub, err);
     if (code)
@@ -660,7 +661,8 @@ static enum pp_code fetch_all(struct pull *l, char **path, char sha256[65], stru
 {
     struct pp_buf folder = {0}, whole = {0};
     if (l->o->sha256 && l->n_files != 1)
-        return pp_fail(err, PP_ERR_USAGE, "--sha256 is of one file, and the model has %zu", l->n_files);
+        return pp_fail(err, PP_ERR_USAGE, "--sha256 is for one file, but the model has %zu; leave --sha256 out",
+                       l->n_files);
     pp_buf_fmt(&folder, l->folder ? "%s/models/%s" : "%s/models", l->p->data, l->folder);
     enum pp_code code = folder.bad ? pp_fail_nomem(err, "a path") : PP_OK;
     if (!code)
@@ -687,7 +689,7 @@ enum pp_code pp_cmd_models_pull(const struct pp_options *o, const struct pp_path
     *path = NULL;
     sha256[0] = 0;
     if (o->sha256 && !is_sha256(o->sha256))
-        return pp_fail(err, PP_ERR_USAGE, "--sha256 takes the 64 hexadecimal digits of a checksum, not \"%s\"",
+        return pp_fail(err, PP_ERR_USAGE, "--sha256 needs the 64 hexadecimal digits of a checksum, not \"%s\"",
                        o->sha256);
     struct pull *l = pp_calloc(1, sizeof *l);
     if (!l)

@@ -67,12 +67,12 @@ static enum pp_code check_text(const char *who, const char *text, size_t n, stru
     if (at == n)
         return PP_OK;
     if (n > 1 && (memcmp(text, "\xFF\xFE", 2) == 0 || memcmp(text, "\xFE\xFF", 2) == 0))
-        return pp_fail(err, PP_ERR_FORMAT, "%s is UTF-16; make UTF-8 of it: iconv -f UTF-16 -t UTF-8", who);
+        return pp_fail(err, PP_ERR_FORMAT, "%s is UTF-16; convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8", who);
     if (cp == 0)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is no text: its byte %zu is NUL; take the text out of it first (of a "
-                                           "PDF with pdftotext)", who, at + 1);
-    return pp_fail(err, PP_ERR_FORMAT, "%s is no text in UTF-8, from its byte %zu on; if it is text in another "
-                                       "encoding, make UTF-8 of it: iconv -f LATIN1 -t UTF-8", who, at + 1);
+        return pp_fail(err, PP_ERR_FORMAT, "%s is not a text file: byte %zu is NUL; extract the text first (from a "
+                                           "PDF: pdftotext)", who, at + 1);
+    return pp_fail(err, PP_ERR_FORMAT, "%s is not valid UTF-8 from byte %zu on; if it is text in another encoding, "
+                                       "convert it first: iconv -f LATIN1 -t UTF-8", who, at + 1);
 }
 
 /* path: a file, "-" for stdin, or NULL for none. A byte order mark is dropped. */
@@ -110,7 +110,7 @@ static enum pp_code read_question(struct run *r, struct pp_error *err)
         return pp_fail_nomem(err, "the prompt");
     if (!r->question.len)
         return pp_fail(err, PP_ERR_USAGE,
-                       "there is no prompt: give it with -p TEXT or -f FILE, or send it through a pipe");
+                       "there is no prompt; give one with -p TEXT or -f FILE, or through a pipe");
     return PP_OK;
 }
 
@@ -155,11 +155,11 @@ static enum pp_code open_draft(struct run *r, struct pp_error *err)
         return PP_OK;
     if (!name)
         return !r->o->n_draft_lora ? PP_OK
-                                   : pp_fail(err, PP_ERR_USAGE, "--draft-lora needs a draft model; name one with -md");
+                                   : pp_fail(err, PP_ERR_USAGE, "--draft-lora needs a draft model; give one with -md");
     enum pp_code code = load_draft(r, name, &why);
     if (code == PP_ERR_NOMEM) {
         pp_cli_model_close(&r->draft);
-        pp_cli_say("the answer is written without a draft model, for which there is too little memory");
+        pp_cli_say("not enough memory for the draft model; continuing without it");
         return PP_OK;
     }
     if (code && err)
@@ -180,7 +180,7 @@ static enum pp_code add_stored_adapters(struct run *r, const char *json, struct 
             code = pp_cli_model_adapter(&r->target, path->valuestring, (float)scale->valuedouble, err);
     }
     cJSON_Delete(list);
-    return code ? pp_fail_prefix(err, "an adapter of this conversation (--lora names others)") : code;
+    return code ? pp_fail_prefix(err, "an adapter of this conversation (give others with --lora)") : code;
 }
 
 static enum pp_code load(struct run *r, struct pp_error *err)
@@ -190,13 +190,14 @@ static enum pp_code load(struct run *r, struct pp_error *err)
         char path[sizeof r->target.path];
         name = stored;
         if (pp_resolve_model(r->p, name, path, sizeof path, err) != PP_OK)
-            return pp_fail_prefix(err, "the model of this conversation (-m names another one)");
+            return pp_fail_prefix(err, "the model of this conversation (give another one with -m)");
     }
     struct pp_engine_options opt = pp_cli_engine_options(r->o);
     r->target = pp_cli_model_asked(r->o);
     enum pp_code code = pp_cli_model_open(&r->target, r->p, name, &opt, err);
     if (!code && !pp_model_tokenizer(r->target.model))
-        code = pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot answer in words", r->target.path);
+        code = pp_fail(err, PP_ERR_USAGE, "%s has no vocabulary, so it cannot write text; use a model with a "
+                                          "tokenizer", r->target.path);
     if (!code)
         code = pp_sampling_check(&r->sampling, pp_model_info(r->target.model)->n_vocab, err);
     if (!code)
@@ -425,7 +426,8 @@ static enum pp_code withdraw(struct run *r, struct pp_error *err)
     if (r->was_reasoning && r->n_out && !unwrite(r)) {
         pp_cli_bar_clear(&r->bar);
         code = write_out(r, "\n\n", 2, err);
-        pp_cli_say("what stands before this was reasoning that the chat template does not open; the answer follows");
+        pp_cli_say("the text so far was the model's reasoning (its chat template does not mark the start); the answer "
+                   "follows");
     }
     if (r->was_reasoning)
         r->n_out = 0;
@@ -452,7 +454,7 @@ static void show_reasoning(struct run *r)
     if (strcmp(how, "show") == 0)
         fputs("\n\n", stderr);
     else if (strcmp(how, "fold") == 0 && isatty(STDERR_FILENO))
-        pp_cli_say("thought for %lld tokens, %.1f s (--reasoning show shows it)", (long long)r->parts.n_reasoning,
+        pp_cli_say("thought for %lld tokens, %.1f s (use --reasoning show to see it)", (long long)r->parts.n_reasoning,
                    (double)r->parts.reasoning_ns / 1e9);
 }
 
@@ -567,12 +569,12 @@ static void tell_only_reasoning(const struct run *r)
     if (r->answer.len || !n)
         return;
     if (r->finish == PP_FINISH_LENGTH)
-        pp_cli_say("there is no answer: all %lld tokens of -n went into its reasoning (--reasoning show shows it); "
+        pp_cli_say("there is no answer: the reasoning used up all %lld tokens of -n (use --reasoning show to see it); "
                    "give a larger -n", (long long)r->o->n_predict);
     else if (r->finish == PP_FINISH_STOP)
-        pp_cli_say("there is no answer: a text of --stop ended its reasoning after %lld tokens", n);
+        pp_cli_say("there is no answer: a --stop text ended the reasoning after %lld tokens", n);
     else if (r->finish == PP_FINISH_END)
-        pp_cli_say("there is no answer: the model ended within its reasoning, after %lld tokens", n);
+        pp_cli_say("there is no answer: the model stopped during its reasoning, after %lld tokens", n);
 }
 
 /* Says which adapters the prompt does not invoke: they change nothing. Often only a space differs. */
@@ -585,7 +587,7 @@ static void say_uninvoked(const struct run *r, const int32_t *ids, size_t n)
             continue;
         for (int k = 0; k < info->n_invocation; k++)
             pp_token_text(pp_model_tokenizer(r->target.model), info->invocation[k], true, &text);
-        pp_cli_say("adapter %s changes nothing: the prompt does not have the tokens that invoke it, \"%.100s\"",
+        pp_cli_say("adapter %s has no effect: the prompt does not contain the tokens that invoke it, \"%.100s\"",
                    info->name, pp_buf_cstr(&text));
         pp_buf_free(&text);
     }
@@ -595,8 +597,8 @@ static enum pp_code tell_context_full(const struct run *r, struct pp_error *err)
 {
     const int64_t n_ctx = pp_engine_n_ctx(r->target.engine);
     const struct pp_larger larger = pp_overflow_larger(n_ctx, pp_model_info(r->target.model)->n_ctx_train);
-    return pp_fail(err, PP_ERR_CONTEXT, "the answer stops here because the context of %s tokens is full%s%s",
-                   pp_count(n_ctx).text, larger.text[0] ? "; give " : ", as many as the model was trained for",
+    return pp_fail(err, PP_ERR_CONTEXT, "the answer stops here: the context of %s tokens is full%s%s",
+                   pp_count(n_ctx).text, larger.text[0] ? "; give " : ", and the model was not trained for more",
                    larger.text);
 }
 
@@ -725,7 +727,7 @@ static void recall_settings(struct run *r)
         good = recall_setting(o, item, draft_given) && good;
     cJSON_Delete(all);
     if (!good)
-        pp_cli_say("part of what was set for this conversation cannot be read; it has the default now");
+        pp_cli_say("some settings of this conversation cannot be read; the defaults are used");
     r->sampling = o->sampling;
     if (!o->seed_given)
         r->sampling.seed = fresh_seed();
@@ -803,7 +805,7 @@ int pp_cmd_run(const struct pp_options *o, const struct pp_paths *p)
     enum pp_code code = run(&r, &err);
     int exit_code = r.reader_gone ? 1 : pp_cli_end(code, &err);
     if (r.session.answer_id)
-        pp_cli_say("conversation %s; go on with --resume %s", r.session.session.key, r.session.session.key);
+        pp_cli_say("conversation %s; continue it with --resume %s", r.session.session.key, r.session.session.key);
     if (o->stats && r.asked) {
         struct pp_buf line = {0};
         stats_json(&r, false, &line);

@@ -13,10 +13,11 @@ static const char *builtin_template(const struct run *r)
     const struct pp_model_info *m = pp_model_info(r->target.model);
     const char *why, *name = pp_template_instead(pp_model_tokenizer(r->target.model), m->name, m->path, &why);
     if (why)
-        pp_cli_say("%s has no chat template; %s is used, by %s (--chat-template-file chooses, --raw uses none)",
+        pp_cli_say("%s has no chat template; using %s, because of %s (--chat-template-file sets another, --raw uses "
+                   "none)",
                    r->target.path, name, why);
     else
-        pp_cli_say("%s has no chat template; the plain one is used (--chat-template-file chooses, --raw uses none)",
+        pp_cli_say("%s has no chat template; using the plain one (--chat-template-file sets another, --raw uses none)",
                    r->target.path);
     return pp_template_builtin(name);
 }
@@ -54,8 +55,8 @@ static void check_thinking(const struct run *r, const struct pp_template *tmpl)
     enum pp_thinking t = thinking_of(r);
     unsigned can = pp_thinking_choices(tmpl);
     if (t != PP_THINKING_AUTO && !(can >> t & 1) && pp_options_given(r->o, "thinking"))
-        pp_cli_say(can ? "--thinking %s means nothing to this chat template; it knows %s"
-                       : "--thinking %s means nothing to this chat template%.0s", pp_thinking_name(t),
+        pp_cli_say(can ? "--thinking %s has no effect with this chat template; it knows %s"
+                       : "--thinking %s has no effect with this chat template%.0s", pp_thinking_name(t),
                    pp_thinking_words(can, names, sizeof names));
 }
 
@@ -92,7 +93,7 @@ static enum pp_code chat_prompt(struct run *r, const char *messages, enum pp_ove
     pp_template_free(tmpl);
     pp_buf_free(&source);
     if (code == PP_ERR_FORMAT)
-        code = pp_fail_advice(err, "--chat-template-file chooses another one, --raw uses none");
+        code = pp_fail_advice(err, "give another template with --chat-template-file, or use --raw for none");
     return code;
 }
 
@@ -214,7 +215,7 @@ static enum pp_code summarised_prompt(struct run *r, const struct view *v, size_
     struct view rest;
     char *note = NULL;
     size_t to = pp_branch_place(&r->session.branch, v->turns[dropped]), more = 0;
-    pp_cli_say("the context is full: the model summarises the oldest %zu messages", dropped);
+    pp_cli_say("the context is full: summarising the oldest %zu messages", dropped);
     enum pp_code code = summarise(r, v, to, &note, err);
     if (!code)
         code = view_new(r, to, note, &rest, err);
@@ -247,7 +248,7 @@ enum pp_code run_prompt(struct run *r, int32_t **ids, size_t *n, struct pp_error
     if (code == PP_ERR_CONTEXT && how == PP_OVERFLOW_SUMMARISE && dropped && dropped < v.n_turns) {
         code = summarised_prompt(r, &v, dropped, ids, n, err);
     } else if (!code && dropped && dropped < v.n_turns) {
-        pp_cli_say("the context is full: the model is not given the oldest %zu messages any more", dropped);
+        pp_cli_say("the context is full: the model no longer sees the oldest %zu messages", dropped);
         code = note_drop(r, v.turns[dropped], note, err);
     }
     view_free(&v);

@@ -233,7 +233,7 @@ void run_snapshot_load(const struct run_session *rs, const struct pp_options *o,
     if (!code)
         pp_snapshot_touch(base);
     else if (code != PP_ERR_NOT_FOUND)
-        pp_cli_say(code == PP_ERR_FORMAT || code == PP_ERR_MISMATCH ? "%s" : "the saved cache is not used: %s",
+        pp_cli_say(code == PP_ERR_FORMAT || code == PP_ERR_MISMATCH ? "%s" : "the saved KV cache is not used: %s",
                    err.text);
 }
 
@@ -254,6 +254,6 @@ void run_snapshot_save(const struct run_session *rs, const struct pp_options *o,
         code = err.code;
     }
     if (code)
-        pp_cli_say("no snapshot is kept: %s", err.text);
+        pp_cli_say("the KV cache is not saved: %s", err.text);
     pp_save_free(w.save);
 }

@@ -88,9 +88,9 @@ static enum pp_code search(const struct pp_options *o, struct pp_store *st, stru
     if (!code)
         code = pp_store_search(st, &what, sessions, n, &ranked, err);
     if (!code && o->best_first && !ranked)
-        pp_cli_say("more than %d messages match: the newest come first", PP_SEARCH_RANKED);
+        pp_cli_say("more than %d messages match, so the newest are listed first", PP_SEARCH_RANKED);
     if (!code && o->limit <= 0 && *n == FEW)
-        pp_cli_say("these are the first %d; --limit N prints more", FEW);
+        pp_cli_say("only the first %d are shown; --limit N shows more", FEW);
     return code;
 }
 
@@ -105,7 +105,7 @@ static enum pp_code list(const struct pp_options *o, struct pp_store *st, bool s
         return code;
     print_list(o, sessions, n, &out);
     if (n == 0 && !o->json)
-        pp_cli_say(searching ? "no conversation has all of these words" : "no conversation is saved yet");
+        pp_cli_say(searching ? "no conversation contains all of these words" : "there are no saved conversations yet");
     if (out.bad)
         code = pp_fail_nomem(err, "the list of conversations");
     else

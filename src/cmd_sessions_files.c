@@ -88,8 +88,8 @@ enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, co
     struct pp_error damage;
     bool damaged = false;
     if (o->export_all ? o->n_args > 0 : o->n_args == 0)
-        return pp_fail(err, PP_ERR_USAGE, "sessions export takes the IDs of conversations, or --all and none; "
-                                          "`pippin sessions list` shows them");
+        return pp_fail(err, PP_ERR_USAGE, "sessions export needs the IDs of conversations (see `pippin sessions "
+                                          "list`), or --all");
     const bool named_only = o->output && !o->export_format && !o->json;
     enum pp_code code = named_only ? pp_export_check_name(o->output, err) : PP_OK;
     if (!code)
@@ -97,7 +97,7 @@ enum pp_code sessions_export(const struct pp_options *o, struct pp_store *st, co
     if (damaged) /* write those that could be read */
         damage = *err, code = PP_OK;
     if (!code && !x.n && !damaged)
-        pp_cli_say("no conversation is saved yet");
+        pp_cli_say("there are no saved conversations yet");
     if (!code)
         code = pp_export_end(&x, err);
     if (!code && o->output)
@@ -140,9 +140,9 @@ static void print(struct importing *k, const struct pp_session *s, const struct 
     pp_buf_fmt(out, "%s  ", s->key);
     sessions_title(out, s);
     if (r->outcome == PP_IMPORT_HERE)
-        pp_buf_str(out, "  (here already)");
+        pp_buf_str(out, "  (already here)");
     else if (r->outcome != PP_IMPORT_ADDED)
-        pp_buf_fmt(out, "  (here already; %zu message%s %s)", r->n_messages, r->n_messages == 1 ? "" : "s",
+        pp_buf_fmt(out, "  (already here; %zu message%s %s)", r->n_messages, r->n_messages == 1 ? "" : "s",
                    r->outcome == PP_IMPORT_BUSY ? "left out" : "added");
     pp_buf_char(out, '\n');
 }
@@ -150,14 +150,14 @@ static void print(struct importing *k, const struct pp_session *s, const struct 
 static void say_what_is_missing(const struct pp_import *im, const char *file)
 {
     if (im->left_out)
-        pp_cli_say("%s: %zu message%s left out: no question, no answer, or without text", file, im->left_out,
+        pp_cli_say("%s: %zu message%s skipped: not a question or an answer, or without text", file, im->left_out,
                    im->left_out == 1 ? " is" : "s are");
     if (im->no_text)
-        pp_cli_say("%s: %zu part%s of messages left out: pictures or files", file, im->no_text,
+        pp_cli_say("%s: %zu part%s of messages skipped: pictures or files", file, im->no_text,
                    im->no_text == 1 ? "" : "s");
     if (im->no_utf8)
-        pp_cli_say("%s: %zu byte%s no UTF-8, and became U+FFFD; if the file is text in another encoding, make UTF-8 of "
-                   "it with iconv, and import that", file, im->no_utf8, im->no_utf8 == 1 ? " was" : "s were");
+        pp_cli_say("%s: %zu byte%s not valid UTF-8 and became U+FFFD; if the file has another encoding, convert it "
+                   "with iconv and import again", file, im->no_utf8, im->no_utf8 == 1 ? " was" : "s were");
 }
 
 static enum pp_code put(struct importing *k, struct pp_conversation *c, struct pp_error *err)
@@ -175,7 +175,7 @@ static enum pp_code put(struct importing *k, struct pp_conversation *c, struct p
     k->busy += result.outcome == PP_IMPORT_BUSY;
     if (settled && result.outcome == PP_IMPORT_ADDED) {
         pp_cli_bar_clear(&k->bar);
-        pp_cli_say("%s: this machine has no %s; it goes on without", c->session.key, lost);
+        pp_cli_say("%s: not found on this machine: %s; continuing without", c->session.key, lost);
     }
     return PP_OK;
 }
@@ -198,7 +198,7 @@ static enum pp_code import_database(struct importing *k, const char *file, struc
     const size_t before = k->n;
     code = pp_conversation_each(st, import_one, k, &damaged, err);
     if (!code && k->n == before)
-        pp_cli_say("%s: there is no conversation in it", file);
+        pp_cli_say("%s contains no conversations", file);
     if (damaged)
         pp_fail_prefix(err, "%s", file);
     pp_cli_bar_clear(&k->bar);
@@ -230,12 +230,12 @@ static enum pp_code import_file(struct importing *k, const char *file, struct pp
 static enum pp_code sum_up(const struct importing *k, struct pp_error *err)
 {
     if (k->here)
-        pp_cli_say("%zu conversation%s here already; --again adds %s once more", k->here,
+        pp_cli_say("%zu conversation%s already here; use --again to add %s again", k->here,
                    k->here == 1 ? " is" : "s are", k->here == 1 ? "it" : "them");
     if (k->busy)
         return pp_fail(err, PP_ERR_BUSY,
-                       "%zu conversation%s open in another pippin and lack%s messages of the file; leave %s there, and "
-                       "import again", k->busy, k->busy == 1 ? " is" : "s are", k->busy == 1 ? "s" : "",
+                       "%zu conversation%s open in another pippin and lack%s messages from the file; close %s there, "
+                       "then import again", k->busy, k->busy == 1 ? " is" : "s are", k->busy == 1 ? "s" : "",
                        k->busy == 1 ? "it" : "them");
     return PP_OK;
 }
@@ -246,7 +246,7 @@ enum pp_code sessions_import(const struct pp_options *o, const struct pp_paths *
     struct importing k = {.o = o, .paths = p, .cancel = cancel};
     char locks[600];
     if (!o->n_args && isatty(STDIN_FILENO))
-        return pp_fail(err, PP_ERR_USAGE, "sessions import takes files of conversations, or reads one through a pipe");
+        return pp_fail(err, PP_ERR_USAGE, "sessions import needs files of conversations, or one through a pipe");
     snprintf(locks, sizeof locks, "%s/locks", p->data);
     enum pp_code code = pp_importer_new(st, locks, o->import_again, &k.store, err);
     if (o->json)

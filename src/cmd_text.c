@@ -71,7 +71,7 @@ static enum pp_code detokenize_line(const struct pp_tokenizer *t, const char *li
         return code;
     for (size_t i = 0; !code && i < n; i++)
         if (ids[i] >= pp_tokenizer_n(t))
-            code = pp_fail(err, PP_ERR_USAGE, "id %d is outside this vocabulary of %d tokens", ids[i],
+            code = pp_fail(err, PP_ERR_USAGE, "token id %d is outside the vocabulary of %d tokens", ids[i],
                            pp_tokenizer_n(t));
     if (!code) {
         pp_buf_clear(text);
@@ -146,7 +146,7 @@ static enum pp_code parse_now(const char *text, int64_t *now, struct pp_error *e
     struct tm tm = {0};
     const char *rest = strptime(text, "%Y-%m-%d %H:%M:%S", &tm);
     if (!rest || *rest)
-        return pp_fail(err, PP_ERR_USAGE, "--now wants a time like \"2026-03-14 15:09:26\", not \"%s\"", text);
+        return pp_fail(err, PP_ERR_USAGE, "--now needs a time such as \"2026-03-14 15:09:26\", not \"%s\"", text);
     *now = (int64_t)timegm(&tm);
     return PP_OK;
 }
@@ -172,9 +172,10 @@ static enum pp_code model_template(const struct pp_source *s, const struct pp_to
 {
     const char *own = tools ? pp_source_tool_template(s) : pp_source_chat_template(s), *why, *name = NULL;
     if (!own && (name = pp_template_evident(tok, pp_source_hparams(s)->name, path, &why)))
-        pp_cli_say("%s has no chat template; %s is used, by %s (--chat-template-file chooses)", path, name, why);
+        pp_cli_say("%s has no chat template; using %s, because of %s (--chat-template-file sets another)", path, name,
+                   why);
     if (!own && !name)
-        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no chat template; name one with --chat-template-file", path);
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no chat template; give one with --chat-template-file", path);
     pp_buf_str(source, own ? own : pp_template_builtin(name));
     return PP_OK;
 }
@@ -193,7 +194,7 @@ static enum pp_code parts_from_model(const struct pp_options *o, const struct pp
     if (read == PP_ERR_NOMEM)
         code = pp_fail(err, read, "%s", why.text);
     else if (read && read != PP_ERR_NOT_FOUND && !(o->bos_text && o->eos_text))
-        pp_cli_say("the texts of BOS and EOS are empty (--bos-text and --eos-text say others): %s", why.text);
+        pp_cli_say("the texts of BOS and EOS are empty (--bos-text and --eos-text set them): %s", why.text);
     if (!code && !o->chat_template_file) {
         code = model_template(s, tok, path, o->tools != NULL, &t->source, err);
         pp_buf_fmt(&t->name, "the chat template of %s", path);
@@ -220,13 +221,14 @@ static enum pp_code check_messages(const struct pp_buf *json, struct pp_error *e
     static const char example[] = "[{\"role\": \"user\", \"content\": \"Hi\"}]";
     int i = 0;
     if (!is_array(json))
-        return pp_fail(err, PP_ERR_USAGE, "the messages are no JSON array; send one, such as %s", example);
+        return pp_fail(err, PP_ERR_USAGE, "the messages are not a JSON array; send one such as %s", example);
     cJSON *list = cJSON_ParseWithLength(json->data, json->len);
     const cJSON *message = list ? list->child : NULL; /* if it is not JSON, the template's reader reports that */
     for (; cJSON_IsObject(message); message = message->next)
         i++;
     cJSON_Delete(list);
-    return message ? pp_fail(err, PP_ERR_USAGE, "message %d is no JSON object; they look so: %s", i + 1, example)
+    return message ? pp_fail(err, PP_ERR_USAGE, "message %d is not a JSON object; write messages like this: %s", i + 1,
+                             example)
                    : PP_OK;
 }
 
@@ -257,7 +259,8 @@ static enum pp_code parts_gather(const struct pp_options *o, const struct pp_pat
     if (!code && (t->source.bad || t->name.bad || t->messages.bad || t->tools.bad || t->bos.bad || t->eos.bad))
         code = pp_fail_nomem(err, "the messages");
     if (!code && o->tools && !is_array(&t->tools))
-        code = pp_fail(err, PP_ERR_USAGE, "%s holds no JSON array of tools; leave --tools out where there are none",
+        code = pp_fail(err, PP_ERR_USAGE, "%s does not contain a JSON array of tools; leave --tools out if there are "
+                                          "none",
                        o->tools);
     return code ? code : check_messages(&t->messages, err);
 }

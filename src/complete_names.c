@@ -57,7 +57,7 @@ static void models(FILE *out, const struct pp_paths *p, struct pp_store *st)
     if (d)
         closedir(d);
     if (p->starter[0])
-        print(out, "starter", "the model that comes with pippin");
+        print(out, "starter", "the bundled model");
 }
 
 static void adapters(FILE *out, const struct pp_paths *p, const char *model)

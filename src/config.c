@@ -146,10 +146,11 @@ static enum pp_code parse(struct pp_config *c, const char *text, struct pp_error
     if (r.nomem || piece < 0)
         return pp_fail_nomem(err, c->path);
     if (r.bad_line)
-        return pp_fail(err, PP_ERR_FORMAT, "%s:%d: the line is too long; break it, and begin the next one with a space",
+        return pp_fail(err, PP_ERR_FORMAT, "%s:%d: the line is too long; break it, and start the next line with a "
+                                           "space",
                        c->path, r.bad_line);
     if (piece > 0)
-        return pp_fail(err, PP_ERR_FORMAT, "%s:%d: this is no [section], no `name = value` and no # comment", c->path,
+        return pp_fail(err, PP_ERR_FORMAT, "%s:%d: this is not a [section], a `name = value` or a # comment", c->path,
                        line_of_piece(text, piece, INI_MAX_LINE));
     return PP_OK;
 }
@@ -170,8 +171,7 @@ enum pp_code pp_config_load(const char *path, struct pp_config **out, struct pp_
     if (code == PP_ERR_NOT_FOUND)
         code = PP_OK;
     else if (code == PP_ERR_IO) /* HOME may be another user's, kept by sudo */
-        pp_fail_advice(err, "make it a file that you may read, or set HOME, or XDG_CONFIG_HOME, to a folder of your "
-                            "own");
+        pp_fail_advice(err, "make it readable for you, or set HOME or XDG_CONFIG_HOME to a folder of your own");
     else if (!code && memchr(text, 0, size))
         code = pp_fail(err, PP_ERR_FORMAT, "%s is not a text file", path);
     else if (!code)

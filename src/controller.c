@@ -144,7 +144,7 @@ bool pp_controller_load(struct pp_controller *c, const char *typed)
     struct pp_error err;
     if (c->state != PP_STATE_IDLE && c->state != PP_STATE_FAILED)
         ctl_notice(c, true, "another model can be loaded when %s",
-                   c->state == PP_STATE_LOADING ? "this one is there" : "the answer has ended");
+                   c->state == PP_STATE_LOADING ? "this one has loaded" : "the answer has ended");
     else if (c->away)
         ctl_notice(c, true, "another model can be loaded when the answer in \"%.100s\" has ended", c->away->title);
     else if (!pp_expand_home(typed, model, sizeof model))
@@ -214,11 +214,11 @@ static void tell_unsaved(struct pp_controller *c, const struct pp_error *why)
     c->unsaved[0] = '\0';
     c->unsaved_why = 0;
     if (why->code) {
-        snprintf(c->unsaved, sizeof c->unsaved, "%s (tried again every second)", why->text);
+        snprintf(c->unsaved, sizeof c->unsaved, "%s (retrying every second)", why->text);
         c->unsaved_why = strlen(why->text);
         ctl_notice(c, true, "%s", c->unsaved);
     } else {
-        ctl_notice(c, false, "all is saved again");
+        ctl_notice(c, false, "saving works again");
     }
 }
 
@@ -359,7 +359,7 @@ static enum pp_code load_first(struct pp_controller *c, struct pp_error *err)
     char path[512], draft[512], own[PATH_MAX];
     pp_model_reference(c->o->model, own);
     if (strcmp(model, own) != 0 && pp_resolve_model(c->paths, model, path, sizeof path, NULL) != PP_OK) {
-        ctl_notice(c, true, "%s, the model of this conversation, is gone; %s answers instead", model,
+        ctl_notice(c, true, "%s, the model of this conversation, is missing; using %s instead", model,
                    *own ? own : "the starter");
         model = own;
     }
@@ -387,7 +387,7 @@ bool ctl_make_disk(struct pp_controller *c)
         code = pp_io_make_disk(c->io, c->paths->db, &err);
     c->unmade = code != PP_OK;
     if (code)
-        ctl_notice(c, true, "nothing can be kept: %s", err.text);
+        ctl_notice(c, true, "nothing can be saved: %s", err.text);
     return !code;
 }
 
@@ -401,18 +401,18 @@ static enum pp_code start_io(struct pp_controller *c, struct pp_error *err)
     if (!code)
         code = pp_io_start(c->unmade ? ":memory:" : c->paths->db, c->events, &c->io, err);
     if (c->temporary) /* a notice, as not every interface has a status line */
-        ctl_notice(c, false, "this chat is temporary: nothing of it goes to the disk");
+        ctl_notice(c, false, "temporary chat: nothing is saved to disk");
     if (!code)
         return c->temporary ? pp_io_temporary(c->io, true, err) : PP_OK;
     const bool asked_for = c->o->resume || c->o->resume_latest, unusable = code != PP_ERR_IO; /* newer or damaged */
     if (unusable && !asked_for && code != PP_ERR_NOMEM && !c->temporary)
-        return pp_fail_advice(err, "`pippin --temporary` chats without it");
+        return pp_fail_advice(err, "`pippin --temporary` chats without saving");
     if (asked_for || code == PP_ERR_NOMEM)
         return code;
     if (!c->temporary)
-        ctl_notice(c, true, "nothing of this chat is kept: %s", err->text);
+        ctl_notice(c, true, "this chat is not saved: %s", err->text);
     else if (unusable)
-        ctl_notice(c, true, "nor are presets and notes kept: %s", err->text);
+        ctl_notice(c, true, "presets and notes are not saved either: %s", err->text);
     c->unusable = unusable;
     c->temporary = c->no_disk = true;
     return pp_io_start(":memory:", c->events, &c->io, err);

@@ -228,8 +228,8 @@ size_t pp_controller_adapter_conflict(const struct pp_controller *c, size_t i)
 
 static void tell_conflict(struct pp_controller *c, const struct pp_adapter_entry *a, const struct pp_adapter_entry *b)
 {
-    ctl_notice(c, true, "%s conflicts with %s, they cannot be on at once: both change the same matrix, and an IA3 of "
-               "its input, which other matrices read, too, cannot be mixed with that", a->name, b->name);
+    ctl_notice(c, true, "%s and %s cannot be on at once: both change the same matrix, and one is an IA3 of an input "
+                        "that other matrices share", a->name, b->name);
 }
 
 bool ctl_set_conflicts(const struct pp_controller *c, const struct pp_adapter_mix *s,
@@ -386,7 +386,7 @@ void ctl_note_other_set(struct pp_controller *c, struct ctl_running *r, const ch
     if (strcmp(now, begun) == 0)
         return;
     r->relabel = true;
-    ctl_notice(c, false, "this answer goes on %s%s; it was begun %s%s", *now ? "under " : "without an adapter", now,
+    ctl_notice(c, false, "this answer continues %s%s; it was started %s%s", *now ? "under " : "without an adapter", now,
                *begun ? "under " : "without an adapter", begun);
 }
 
@@ -419,7 +419,7 @@ void ctl_on_without(struct pp_controller *c, const struct pp_event *e)
     }
     if (off)
         ctl_update_session(c, UPDATE_CHOICES);
-    ctl_notice(c, true, off ? "answering without an adapter, which is off now: %s" : "answering without an adapter: %s",
+    ctl_notice(c, true, off ? "adapter switched off, answering without it: %s" : "answering without an adapter: %s",
                e->err.text);
 }
 
@@ -435,8 +435,8 @@ void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *n
 
 void ctl_tell_more_adapters(struct pp_controller *c)
 {
-    ctl_notice(c, true, "not all adapters are listed: %d at most are looked for in folders; /lora add FILE lists "
-               "another one", CTL_MAX_ADAPTERS);
+    ctl_notice(c, true, "not all adapters are listed (at most %d from folders); /lora add FILE adds another",
+               CTL_MAX_ADAPTERS);
 }
 
 static void on_added(struct pp_job *job, void *controller)
@@ -456,7 +456,8 @@ static void on_added(struct pp_job *job, void *controller)
     }
     if (job->code == PP_OK)
         ctl_notice(c, false,
-                   j->adapters.n == 1 ? "%s is in the list now" : "%s and what lies beside it are in the list",
+                   j->adapters.n == 1 ? "%s was added to the list" : "%s and the adapters next to it were added to "
+                                                                     "the list",
                    j->adapters.items[0].name);
     if (j->too_many)
         ctl_tell_more_adapters(c);
@@ -505,7 +506,7 @@ bool pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
     if (on && misfits(c, a))
         return false;
     if (on && n_others_on(c, i) >= PP_MAX_ADAPTERS) {
-        ctl_notice(c, true, "%d adapters at a time are the limit; switch another one off first", PP_MAX_ADAPTERS);
+        ctl_notice(c, true, "at most %d adapters can be on at once; switch another one off first", PP_MAX_ADAPTERS);
         return false;
     }
     const bool acts = on && scale != 0, acted = a->on && a->scale != 0;
@@ -660,7 +661,7 @@ static bool add_by_name(struct pp_controller *c, char **text, struct pp_adapter_
         const char *number = rest;
         rest = cut(rest, strcspn(rest, " \t+"), &end);
         if (!pp_adapter_strength_read(number, &scale)) {
-            ctl_notice(c, true, "\"%s\" is no strength: a number from -%d to %d", number, PP_ADAPTER_MOST,
+            ctl_notice(c, true, "\"%s\" is not a scale; give a number from -%d to %d", number, PP_ADAPTER_MOST,
                        PP_ADAPTER_MOST);
             return false;
         }
@@ -668,7 +669,7 @@ static bool add_by_name(struct pp_controller *c, char **text, struct pp_adapter_
     if (i < 0)
         return no_adapter(c, name);
     if (!pp_adapter_mix_add(set, c->adapters.items[i].path, scale)) {
-        ctl_notice(c, true, "%d adapters at a time are the limit", PP_MAX_ADAPTERS);
+        ctl_notice(c, true, "at most %d adapters can be on at once", PP_MAX_ADAPTERS);
         return false;
     }
     *more = end == '+';

@@ -22,11 +22,11 @@ bool ctl_may_change(struct pp_controller *c)
 {
     const char *why = NULL;
     if (c->switching)
-        why = "a conversation is being opened, one moment";
+        why = "opening a conversation; please wait";
     else if (ctl_answering(c))
         why = "an answer is being written; Esc stops it";
     else if (c->state == PP_STATE_CLOSING || c->state == PP_STATE_CLOSED)
-        why = "pippin is closing";
+        why = "pippin is shutting down";
     if (why)
         ctl_notice(c, true, "%s", why);
     return !why;
@@ -37,7 +37,7 @@ bool ctl_may_answer(struct pp_controller *c)
     if (!ctl_may_change(c))
         return false;
     if (c->state == PP_STATE_LOADING)
-        ctl_notice(c, false, "the model is still being loaded, one moment");
+        ctl_notice(c, false, "the model is still loading; please wait");
     else if (c->state == PP_STATE_FAILED)
         ctl_notice(c, true, "no model is loaded; choose one with /model");
     return c->state == PP_STATE_IDLE;
@@ -54,7 +54,7 @@ bool ctl_may_keep(struct pp_controller *c, const char *text)
         i += len;
         if (cp >= 0)
             continue;
-        ctl_notice(c, true, "not taken: <%02X> in line %zu is no UTF-8; iconv makes UTF-8 of other encodings",
+        ctl_notice(c, true, "not accepted: byte <%02X> in line %zu is not valid UTF-8; convert the text with iconv",
                    (unsigned)(unsigned char)text[i - 1], line);
         return false;
     }
@@ -196,7 +196,7 @@ static void saving_failed(struct pp_controller *c, struct ctl_job *j)
     }
     const bool damaged = j->job.err.code == PP_ERR_FORMAT && !c->temporary;
     ctl_notice(c, true, "not saved and not sent: %s%s", j->job.err.text,
-               damaged ? "; /temporary chats without it" : "");
+               damaged ? "; /temporary chats without saving" : "");
     ctl_head_not_saved(c);
     ctl_set_state(c, PP_STATE_IDLE);
     ctl_run_afterwards(c);
@@ -318,10 +318,10 @@ static void on_saved(struct pp_job *job, void *controller)
     if (j->n_more) {
         ctl_update_session(c, UPDATE_HEAD); /* the first alternative, not the last one stored */
         if (c->o->plain)
-            ctl_notice(c, false, "%d answers; what you write goes on from the first", j->n_more + 1);
+            ctl_notice(c, false, "%d answers; your next message continues the first", j->n_more + 1);
         else
             ctl_notice(c, false,
-                       "Shift-Left and Shift-Right choose one of the answers; what you write goes on from it");
+                       "Shift-Left and Shift-Right select an answer; your next message continues that one");
     }
     ctl_mark_current(c);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
@@ -460,9 +460,9 @@ static bool answer_anew(struct pp_controller *c, int n_answers, const struct pp_
     if (n && c->branch.items[n - 1].msg.role == PP_ROLE_ASSISTANT)
         n--;
     if (!n)
-        ctl_notice(c, true, "there is no answer yet that could be made anew");
+        ctl_notice(c, true, "there is no answer to regenerate yet");
     else if (n_answers < 1 || n_answers > PP_MAX_ALTERNATIVES)
-        ctl_notice(c, true, "1 to %d answers can be written at once", PP_MAX_ALTERNATIVES);
+        ctl_notice(c, true, "give a number of answers from 1 to %d", PP_MAX_ALTERNATIVES);
     else
         return save_turn(c, n, NULL, n_answers, sets);
     return false;
@@ -502,7 +502,7 @@ void ctl_compare_now(struct pp_controller *c)
     if (allowed && c->state == PP_STATE_IDLE && asked->epoch == c->epoch && asked->last == id_before(c, c->branch.n))
         answer_anew(c, asked->n, asked->sets);
     else if (allowed)
-        ctl_notice(c, true, "nothing is compared: the conversation has gone on meanwhile");
+        ctl_notice(c, true, "not compared: the conversation has changed in the meantime");
     pp_free(asked);
 }
 
@@ -512,7 +512,7 @@ bool pp_controller_compare(struct pp_controller *c, char *text)
     int n = 0;
     for (text += strspn(text, " \t"); *text; text += strspn(text, " \t")) {
         if (n == PP_MAX_ALTERNATIVES) {
-            ctl_notice(c, true, "2 to %d sets of adapters can be compared", PP_MAX_ALTERNATIVES);
+            ctl_notice(c, true, "give 2 to %d sets of adapters to compare", PP_MAX_ALTERNATIVES);
             return false;
         }
         if (!ctl_set_parse(c, &text, &sets[n]) || !ctl_set_allowed(c, &sets[n]))
@@ -520,13 +520,13 @@ bool pp_controller_compare(struct pp_controller *c, char *text)
         n++;
     }
     if (n < 2) {
-        ctl_notice(c, true, "/compare takes two or more of: none, an adapter, bard:0.5+barista");
+        ctl_notice(c, true, "/compare needs two or more sets, such as: none bard bard:0.5+barista");
         return false;
     }
     for (int i = 0; i < n; i++)
         for (int k = 0; k < i; k++)
             if (pp_adapter_mix_equal(&sets[k], &sets[i])) { /* with the same seed both would say the same */
-                ctl_notice(c, true, "sets %d and %d are the same, and so would their answers be; name different ones",
+                ctl_notice(c, true, "sets %d and %d are the same; give different ones",
                            k + 1, i + 1);
                 return false;
             }
@@ -548,8 +548,8 @@ void pp_controller_continue(struct pp_controller *c)
         return;
     const struct pp_chat_message *m = c->branch.n ? &c->branch.items[last(c)].msg : NULL;
     if (!m || m->role != PP_ROLE_ASSISTANT || (!m->len && !m->reasoning_len)) {
-        ctl_notice(c, true, m ? "there is no answer that could be continued; /regen gives one"
-                              : "there is no answer that could be continued");
+        ctl_notice(c, true, m ? "there is no answer to continue; /regen writes one"
+                              : "there is no answer to continue");
         return;
     }
     go_on_with_last(c);

@@ -138,7 +138,7 @@ static bool set_seed(struct pp_controller *c, const char *value)
         return true;
     }
     if (*value < '0' || *value > '9' || *end || errno) {
-        ctl_notice(c, true, "seed wants a whole number from 0 to %" PRIu64 ", or \"random\"", UINT64_MAX);
+        ctl_notice(c, true, "seed needs a whole number from 0 to %" PRIu64 ", or \"random\"", UINT64_MAX);
         return false;
     }
     ctl_fix_seed(c, seed);
@@ -151,7 +151,7 @@ static bool set_number(struct pp_controller *c, const struct ctl_param *p, const
     pp_options_bounds(p->name, &min, &max);
     if (pp_options_number(value, &v) && ctl_param_put(c, p, v))
         return true;
-    ctl_notice(c, true, "%s wants %s from %.16g to %.16g%s", p->name,
+    ctl_notice(c, true, "%s needs %s from %.16g to %.16g%s", p->name,
                p->kind == CTL_FLOAT || p->kind == CTL_DRAFT_P_MIN ? "a number" : "a whole number", min, max,
                pp_options_point(value));
     return false;
@@ -197,10 +197,10 @@ static const struct ctl_param *param_meant(struct pp_controller *c, const char *
         return p ? p : found;
     const char *option = pp_casecmp(word, "num-ctx") == 0 ? "ctx-size" : word;
     if (other)
-        ctl_notice(c, true, "\"%s\" may be %s or %s; give more of the name", name, other->name, found->name);
+        ctl_notice(c, true, "\"%s\" could be %s or %s; type more of the name", name, other->name, found->name);
     else if (option[0] && option[1] && *pp_options_about(option))
-        ctl_notice(c, true, "%s is said when pippin is started (--%s), or in pippin.conf; /set lists what can be "
-                   "changed here", option, option);
+        ctl_notice(c, true, "%s can only be set at start (--%s) or in pippin.conf; /set lists what can be changed "
+                            "here", option, option);
     else if (near.best[0])
         ctl_notice(c, true, "there is no parameter \"%s\"; did you mean \"%s\"?", name, near.best);
     else
@@ -242,13 +242,15 @@ bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d)
 {
     const struct pp_loaded *m = &c->status.model;
     if (d == PP_DRAFTER_MODEL && m->name[0] && !m->draft_name[0]) {
-        ctl_notice(c, true, "there is no draft model%s%s; F6 lists those that there are",
+        ctl_notice(c, true, "there is no draft model%s%s; F6 lists the models found",
                    m->draft_reason[0] ? ": " : "", m->draft_reason);
         return false;
     }
-    static const char *const told[PP_DRAFTERS] = {"guesses come from the draft model and from lookup, where they pay",
-                                                  "guesses come from the draft model, where they pay",
-                                                  "guesses come from lookup, where they pay", "nothing is guessed"};
+    static const char *const told[PP_DRAFTERS] = {"drafts come from the draft model and from lookup, where that is "
+                                                  "faster",
+                                                  "drafts come from the draft model, where that is faster",
+                                                  "drafts come from lookup, where that is faster", "speculative "
+                                                                                                   "decoding is off"};
     c->drafter = d;
     ctl_update_session(c, UPDATE_CHOICES);
     ctl_notice(c, false, "%s", told[d]);
@@ -281,7 +283,7 @@ void ctl_name_own_template(struct pp_controller *c, const struct pp_loaded *l)
     if (own && l->has_template)
         snprintf(own->detail, sizeof own->detail, "the model's own");
     else if (own)
-        snprintf(own->detail, sizeof own->detail, "the model brings none: %s", l->instead);
+        snprintf(own->detail, sizeof own->detail, "the model has none: %s", l->instead);
 }
 
 /* The value that is stored for an entry: "" for the model's own template, the path of one given on the command line,
@@ -490,7 +492,7 @@ static void add_options_adapters(struct pp_controller *c)
             a->on = true;
             a->scale = pp_adapter_strength(c->o->lora[i].scale);
             if (a->scale != c->o->lora[i].scale)
-                ctl_notice(c, true, "%s is on at strength %g, not %g: in the chat strengths go from -%d to %d", a->name,
+                ctl_notice(c, true, "%s is on at scale %g, not %g: in the chat, scales go from -%d to %d", a->name,
                            (double)a->scale, (double)c->o->lora[i].scale, PP_ADAPTER_MOST, PP_ADAPTER_MOST);
         }
     }
@@ -588,7 +590,7 @@ enum pp_code ctl_choices_init(struct pp_controller *c, struct pp_error *err)
     ctl_reset_params(c);
     ctl_add_template(&c->templates, "model", "the model's own");
     for (size_t i = 0; (name = pp_template_builtin_name(i)); i++)
-        ctl_add_template(&c->templates, name, "comes with pippin");
+        ctl_add_template(&c->templates, name, "built in");
     enum pp_code code = pp_personas_init(&c->personas, err);
     for (size_t i = 0; code == PP_OK && pp_config_persona(c->o->config, i, &name, &system); i++)
         code = pp_personas_add(&c->personas, name, system, err);

@@ -129,7 +129,7 @@ bool pp_controller_use_drafter(struct pp_controller *c, const char *typed)
     char path[512], model[512];
     struct pp_error err;
     if (!c->backend->ops->draft || !c->status.model.name[0] || c->state == PP_STATE_LOADING)
-        ctl_notice(c, true, "a draft model can be chosen when the model is there");
+        ctl_notice(c, true, "a draft model can be chosen once the model has loaded");
     else if (!*typed)
         ctl_notice(c, true, "/draft file NAME, a model file, a folder or the name of a model");
     else if (!pp_expand_home(typed, model, sizeof model))
@@ -147,7 +147,7 @@ void ctl_on_draft(struct pp_controller *c, const struct pp_event *e)
 {
     struct pp_loaded *m = &c->status.model;
     if (!e->info) {
-        ctl_notice(c, true, "no other draft model: %s", e->err.text);
+        ctl_notice(c, true, "draft model not changed: %s", e->err.text);
         return;
     }
     if (strcmp(m->path, e->info->path) != 0)
@@ -158,6 +158,6 @@ void ctl_on_draft(struct pp_controller *c, const struct pp_event *e)
     if (c->drafter == PP_DRAFTER_OFF || c->drafter == PP_DRAFTER_LOOKUP)
         pp_controller_set_drafter(c, PP_DRAFTER_AUTO);
     ctl_drafter_add(&c->drafters, m->draft_path, NULL);
-    ctl_notice(c, false, "%s guesses ahead from the next answer on", m->draft_name);
+    ctl_notice(c, false, "%s drafts tokens from the next answer on", m->draft_name);
     ctl_dirty(c, PP_DIRTY_STATUS | PP_DIRTY_LISTS);
 }

@@ -48,7 +48,7 @@ static enum pp_code target(const char *typed, const char *title, char out[PATH],
         return pp_export_check_name(out, err);
     }
     fits = fits && own_name(path, title, out);
-    return fits ? PP_OK : pp_fail(err, PP_ERR_IO, "so long a path is not possible");
+    return fits ? PP_OK : pp_fail(err, PP_ERR_IO, "the path is too long");
 }
 
 /* In: id, key (the path as typed; if it is "" or a folder, a name is made from the title). Out: text, the path; n,
@@ -86,10 +86,10 @@ static void on_exported(struct pp_job *job, void *controller)
         ctl_notice(controller, true, "%s", job->err.text);
     else if (j->n)
         ctl_notice(controller, true,
-                   "the database is damaged: %zu message%s of the conversation could not be read; all others are in %s "
-                   "now", j->n, j->n == 1 ? "" : "s", j->text ? j->text : "the file");
+                   "the database is damaged: %zu message%s of the conversation could not be read; all others were "
+                   "written to %s", j->n, j->n == 1 ? "" : "s", j->text ? j->text : "the file");
     else
-        ctl_notice(controller, false, "the conversation is in %s now", j->text ? j->text : "the file");
+        ctl_notice(controller, false, "conversation written to %s", j->text ? j->text : "the file");
     ctl_job_free(job);
 }
 
@@ -210,8 +210,10 @@ void ctl_rescue(void *rescue, struct pp_store *st)
                                    "Not saved: %.300s was deleted, moved or replaced while pippin was running.\n",
                                    r->paths->db);
     if (code)
-        pp_utf8_print(r->text + n, sizeof r->text - n, "Nor could the conversation be kept elsewhere: %s", err.text);
+        pp_utf8_print(r->text + n, sizeof r->text - n, "The conversation could not be saved elsewhere either: %s",
+                      err.text);
     else
         pp_utf8_print(r->text + n, sizeof r->text - n,
-                      "The conversation is in %.300s now; to have it back: pippin sessions import %.300s", path, path);
+                      "The conversation was written to %.300s; to restore it: pippin sessions import %.300s", path,
+                      path);
 }

@@ -68,7 +68,7 @@ static enum pp_code begin(struct ctl_import *m, struct pp_store *st, struct pp_e
     char path[PATH], *text = NULL;
     size_t n;
     if (!pp_expand_home(m->typed, path, sizeof path))
-        return pp_fail(err, PP_ERR_IO, "so long a path is not possible");
+        return pp_fail(err, PP_ERR_IO, "the path is too long");
     enum pp_code code = pp_importer_new(st, m->lock_dir, false, &m->to, err);
     if (code)
         return code;
@@ -97,7 +97,7 @@ static enum pp_code copy(struct ctl_import *m, struct pp_error *err)
     m->step = IMPORT_PUT;
     if (!code)
         code = pp_conversation_list(m->from, &m->sessions, &m->n, &m->damage, err);
-    return code || m->n ? code : pp_fail(err, PP_ERR_FORMAT, "%s: there is no conversation in it", m->typed);
+    return code || m->n ? code : pp_fail(err, PP_ERR_FORMAT, "%s contains no conversations", m->typed);
 }
 
 static enum pp_code put(struct ctl_import *m, struct pp_conversation *c, struct pp_error *err)
@@ -192,26 +192,26 @@ static void add_outcome(struct pp_buf *b, const struct ctl_import *m, const char
     const struct outcome *r = &m->kept;
     const size_t n = r->added + r->here + r->busy;
     if (n == 1)
-        pp_buf_fmt(b, "%s; %s", r->added ? "the conversation was imported" : "this conversation was here already",
+        pp_buf_fmt(b, "%s; %s", r->added ? "conversation imported" : "this conversation is already here",
                    where);
     else if (r->added)
-        pp_buf_fmt(b, "%zu conversations were imported; %s", r->added, where);
+        pp_buf_fmt(b, "%zu conversations imported; %s", r->added, where);
     else
-        pp_buf_fmt(b, "all %zu conversations were here already; %s", n, where);
+        pp_buf_fmt(b, "all %zu conversations are already here; %s", n, where);
     if (n > 1 && r->added && r->here)
-        pp_buf_fmt(b, "; %zu were here already", r->here);
+        pp_buf_fmt(b, "; %zu already here", r->here);
     if (r->extended_by)
-        pp_buf_fmt(b, "; messages added to what was here: %zu", r->extended_by);
+        pp_buf_fmt(b, "; messages added to existing conversations: %zu", r->extended_by);
     if (r->busy)
-        pp_buf_fmt(b, "; open, and lacking messages that can be imported once they are not: %zu", r->busy);
+        pp_buf_fmt(b, "; open, so not updated (import again when closed): %zu", r->busy);
     if (m->text.left_out)
-        pp_buf_fmt(b, "; messages left out, of tools or without text: %zu", m->text.left_out);
+        pp_buf_fmt(b, "; messages skipped (tool messages, or without text): %zu", m->text.left_out);
     if (m->text.no_text)
-        pp_buf_fmt(b, "; pictures and files left out: %zu", m->text.no_text);
+        pp_buf_fmt(b, "; pictures and files skipped: %zu", m->text.no_text);
     if (m->text.no_utf8)
-        pp_buf_fmt(b, "; bytes that were no UTF-8 and became U+FFFD: %zu", m->text.no_utf8);
+        pp_buf_fmt(b, "; invalid UTF-8 bytes replaced by U+FFFD: %zu", m->text.no_utf8);
     if (*r->lost)
-        pp_buf_fmt(b, "; this machine has no %s", r->lost);
+        pp_buf_fmt(b, "; not found on this machine: %s", r->lost);
 }
 
 /* Says how far an import came that did not complete. */
@@ -219,13 +219,13 @@ static void add_progress(struct pp_buf *b, const struct ctl_import *m)
 {
     const struct outcome *r = &m->kept;
     if (!m->kept_at) {
-        pp_buf_str(b, "nothing of it was imported");
+        pp_buf_str(b, "nothing was imported");
         return;
     }
-    pp_buf_fmt(b, "%zu of %zu conversations were imported", r->added, m->n);
+    pp_buf_fmt(b, "%zu of %zu conversations imported", r->added, m->n);
     if (r->here)
-        pp_buf_fmt(b, ", %zu were here already", r->here);
-    pp_buf_str(b, "; imported again, the file adds only the rest");
+        pp_buf_fmt(b, ", %zu already here", r->here);
+    pp_buf_str(b, "; import the file again to add the rest");
 }
 
 static void say(struct pp_controller *c, bool is_error, struct pp_buf *b)
@@ -246,7 +246,7 @@ static void tell_progress(struct pp_controller *c, struct ctl_import *m)
         ctl_notice(c, false, "importing: %s of %s conversations; %s stops it", pp_count((int64_t)m->kept_at).text,
                    pp_count((int64_t)m->n).text, key);
     else
-        ctl_notice(c, false, "importing: the file is being read; %s stops it", key);
+        ctl_notice(c, false, "importing: reading the file; %s stops it", key);
     m->told_ns = now;
     m->told_serial = c->status.notice_serial;
 }

@@ -238,7 +238,7 @@ static enum pp_code youngest(struct ctl_job *j, struct pp_store *st, int64_t *le
     int n = 0;
     enum pp_code code = pp_store_siblings_before(st, j->session.id, j->id, INT64_MAX, &n, err);
     if (code == PP_OK && !n)
-        code = pp_fail(err, PP_ERR_NOT_FOUND, "nothing was taken back here");
+        code = pp_fail(err, PP_ERR_NOT_FOUND, "there is nothing to bring back");
     return code ? code : pp_store_descend(st, j->session.id, j->id, n - 1, leaf, err);
 }
 

@@ -143,7 +143,7 @@ static void on_listed(struct pp_job *job, void *controller)
         if (here)
             ctl_title_read(c, here->id, here->title, j->renamings);
         if (*j->query && j->best_first && !j->ranked && j->fetch == FETCH_NEWEST)
-            ctl_notice(c, false, "more than %d messages have these words: the newest come first", PP_SEARCH_RANKED);
+            ctl_notice(c, false, "more than %d messages match, so the newest are listed first", PP_SEARCH_RANKED);
     } else {
         l->failed = true; /* no further attempt until the list is requested again */
         ctl_notice(c, true, "%s", job->err.text);
@@ -356,9 +356,9 @@ static void on_indexed(struct pp_job *job, void *controller)
     if (job->code != PP_OK)
         ctl_notice(c, true, "%s", job->err.text);
     else if (going_on && !j->again)
-        ctl_notice(c, false, "the search is being prepared; until that is done it finds newer messages only");
+        ctl_notice(c, false, "building the search index; until it is done, only newer messages are found");
     else if (!going_on && j->again)
-        ctl_notice(c, false, "the search finds all messages now");
+        ctl_notice(c, false, "the search index is complete");
     if (going_on && c->state != PP_STATE_CLOSING && c->state != PP_STATE_CLOSED) {
         j->again = true;
         pp_io_post(c->io, job);

@@ -103,7 +103,7 @@ static void on_looked(struct pp_job *job, void *controller)
         if (m->fit == PP_FIT_YES)
             m->facts = j->models.items[0].facts;
         else
-            pp_utf8_print(m->reason, sizeof m->reason, "%s", job->code ? job->err.text : "it is gone");
+            pp_utf8_print(m->reason, sizeof m->reason, "%s", job->code ? job->err.text : "the file is missing");
     }
     ctl_dirty(c, PP_DIRTY_LISTS);
     ctl_job_free(job);

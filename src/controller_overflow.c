@@ -65,8 +65,8 @@ void ctl_on_overflow(struct pp_controller *c, const struct pp_event *e)
         return; /* only announced: the user is asked first */
     mark(c, r->question, r->next_from, r->note ? r->note : "");
     if (r->session == c->session.id && !r->summary)
-        ctl_notice(c, false, "the context was full: the model does not see the oldest messages any more%s",
-                   r->overflow == PP_OVERFLOW_SLIDE ? "; what it had computed of the others is kept, not exact" : "");
+        ctl_notice(c, false, "the context was full: the model no longer sees the oldest messages%s",
+                   r->overflow == PP_OVERFLOW_SLIDE ? "; the cache of the rest was shifted (inexact)" : "");
 }
 
 /* --- after an answer ---------------------------------------------------------------------------------------- */
@@ -248,7 +248,7 @@ static bool summarise(struct pp_controller *c, int64_t question, int64_t next, b
     struct pp_generate_request r = ctl_aside(c, run->request, messages, adapters);
     r.max_tokens = pp_overflow_note_room(c->status.ctx_total);
     r.overflow = PP_OVERFLOW_SHIFT;
-    ctl_notice(c, false, "%sthe model summarises the oldest %zu messages", compact ? "" : "the context is full: ",
+    ctl_notice(c, false, "%ssummarising the oldest %zu messages", compact ? "" : "the context is full: ",
                to - from);
     ctl_set_state(c, PP_STATE_PREFILL);
     c->backend->ops->generate(c->backend, &r);
@@ -278,20 +278,19 @@ void ctl_overflow_act(struct pp_controller *c)
         if (o.note && *o.note)
             mark(c, o.question, o.from, o.note);
         else
-            ctl_notice(c, true, "the model gave no summary; the oldest messages are dropped without one");
+            ctl_notice(c, true, "the model wrote no summary; the oldest messages are dropped without one");
         go_on(c, PP_OVERFLOW_SHIFT);
     } else if (o.what == CTL_OVERFLOW_COMPACT && o.note && *o.note) {
         mark(c, o.question, o.from, o.note);
-        ctl_notice(c, false, "the model sees a summary of the older messages from now on");
+        ctl_notice(c, false, "from now on, the model sees a summary of the older messages");
     } else if (o.what == CTL_OVERFLOW_COMPACT) {
-        ctl_notice(c, true, "the model gave no summary; everything is as it was");
+        ctl_notice(c, true, "the model wrote no summary; nothing was changed");
     } else if (o.what == CTL_OVERFLOW_ANSWER && o.how == PP_OVERFLOW_ASK) {
         c->overflow_question = o.question;
         c->overflow_from = o.from;
         c->status.overflow_serial++;
         ctl_notice(c, true,
-                   "the context is full: /overflow shift goes on without the oldest turns, /overflow summarise with a "
-                   "summary of them");
+                   "the context is full: /overflow shift drops the oldest turns, /overflow summarise summarises them");
     } else if (o.what == CTL_OVERFLOW_ANSWER) {
         carry_out(c, o.how, o.question, o.from);
     }
@@ -326,8 +325,8 @@ bool pp_controller_compact(struct pp_controller *c)
     if (!ctl_may_answer(c))
         return false;
     if (!n || !ctl_overflow_older_turns(c)) {
-        ctl_notice(c, true, n ? "only the last turn is in the context: there is nothing to sum up"
-                              : "there is nothing to sum up yet");
+        ctl_notice(c, true, n ? "only the last turn is in the context: there is nothing to summarise"
+                              : "there is nothing to summarise yet");
         return false;
     }
     const int64_t question = c->branch.items[n - 1].msg.id;
@@ -344,12 +343,11 @@ bool pp_controller_set_overflow(struct pp_controller *c, const char *word)
     c->overflow = (enum pp_overflow)how;
     ctl_update_session(c, UPDATE_CHOICES);
     static const char *const said[] = {
-        "you are asked when the context is full",
-        "an answer stops when the context is full",
-        "the oldest turns are dropped when the context is full",
-        "the oldest turns are summarised when the context is full",
-        "the oldest turns are dropped when the context is full, and what was computed of the others is kept: quick, "
-        "and not exact",
+        "when the context is full, pippin asks",
+        "when the context is full, the answer stops",
+        "when the context is full, the oldest turns are dropped",
+        "when the context is full, the oldest turns are summarised",
+        "when the context is full, the oldest turns are dropped and the cache of the rest is shifted: fast but inexact",
     };
     ctl_notice(c, false, "%s", said[how]);
     pp_controller_overflow(c, c->overflow);

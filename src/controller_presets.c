@@ -116,7 +116,7 @@ bool pp_controller_save_preset(struct pp_controller *c, const char *name)
     struct pp_adapter_mix now = ctl_set_now(c);
     char *json;
     if (!*name || strlen(name) >= sizeof c->presets.items->name || strpbrk(name, " \t+:/")) {
-        ctl_notice(c, true, "a preset has a name of one word of at most %d bytes, without + : and /",
+        ctl_notice(c, true, "the name of a preset must be one word of at most %d bytes, without + : and /",
                    (int)sizeof c->presets.items->name - 1);
         return false;
     }
@@ -132,7 +132,8 @@ bool pp_controller_save_preset(struct pp_controller *c, const char *name)
     ctl_store_words(c, ctl_run_preset, name, json, false);
     pp_free(json);
     ctl_mark_current(c);
-    ctl_notice(c, false, "%s is now %s; /lora preset %s brings it back", name, now.n ? c->adapters_line : "no adapter",
+    ctl_notice(c, false, "preset %s is now %s; /lora preset %s switches to it", name,
+               now.n ? c->adapters_line : "no adapter",
                name);
     return true;
 }

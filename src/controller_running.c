@@ -319,7 +319,7 @@ static void away_ended(struct pp_controller *c, struct ctl_away *a, const struct
     bool delete_it = a->to_be_deleted;
     const char *title = *a->title ? a->title : "another conversation";
     if (!delete_it && e->err.code == PP_OK)
-        ctl_notice(c, false, "the %s in \"%.100s\" is there; F2 shows the conversations", what, title);
+        ctl_notice(c, false, "the %s in \"%.100s\" is ready; F2 lists the conversations", what, title);
     else if (!delete_it && e->err.code != PP_ERR_CANCELLED)
         ctl_notice(c, true, "no %s in \"%.100s\": %.400s", what, title, e->err.text);
     note_unseen(c, session);
@@ -502,11 +502,11 @@ static void tell_no_room(struct pp_controller *c, const struct ctl_running *r)
     const char *takes = larger.text[0] ? "; this model takes " : "";
     if (r->n_turns > 1 && ctl_overflow_older_turns(c))
         ctl_notice(c, true,
-                   "the context is full: /compact sums up the older turns, /overflow shift leaves out the oldest, and "
-                   "%s goes on then; /fork 1 is a copy without this question, /new a new conversation%s%s",
+                   "the context is full: use /compact (summarise the older turns) or /overflow shift (drop the "
+                   "oldest), then %s; or /fork 1 (a copy without this question) or /new%s%s",
                    r->text.len || r->reasoning.len ? "/continue" : "/regen", takes, larger.text);
     else
-        ctl_notice(c, true, "the context is full with this one turn: /new begins a new conversation%s%s", takes,
+        ctl_notice(c, true, "this one turn fills the context; /new starts a new conversation%s%s", takes,
                    larger.text);
 }
 
@@ -516,18 +516,18 @@ static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *
     if (c->overflow_next.what == CTL_OVERFLOW_ANSWER && c->overflow_next.message == r->message)
         return; /* it will be continued, and that was said */
     if (e->err.code == PP_ERR_CONTEXT && e->n)
-        ctl_notice(c, true, "%s; /edit changes it, /undo takes it back, and what you write next is sent without it",
+        ctl_notice(c, true, "%s; /edit changes it, /undo takes it back; your next message is sent without it",
                    e->err.text);
     else if (e->err.code == PP_ERR_CONTEXT && r->next_from) /* there are older turns that could be dropped */
         tell_no_room(c, r);
     else if (e->err.code != PP_OK && e->err.code != PP_ERR_CANCELLED)
         tell_failure(c, e->err.text);
     else if (said_nothing && r->text.len)
-        ctl_notice(c, false, "the model adds nothing: this answer is at its end; /regen writes another one");
+        ctl_notice(c, false, "the model has nothing to add: this answer is complete; /regen writes another one");
     else if (said_nothing)
-        ctl_notice(c, false, "the model answered with nothing; /regen lets it try again");
+        ctl_notice(c, false, "the model's answer was empty; /regen tries again");
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_LENGTH)
-        ctl_notice(c, false, "stopped after %s token%s, as set; /continue goes on", pp_count(r->max_tokens).text,
+        ctl_notice(c, false, "stopped at the limit of %s token%s; /continue goes on", pp_count(r->max_tokens).text,
                    r->max_tokens == 1 ? "" : "s");
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT)
         tell_no_room(c, r);

@@ -227,12 +227,13 @@ void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st)
     struct ctl_job *j = (struct ctl_job *)job;
     char real[PATH_MAX];
     if (!find_path(j->key, real)) {
-        job->code = pp_fail(&job->err, PP_ERR_NOT_FOUND, "there is nothing at %s", j->key);
+        job->code = pp_fail(&job->err, PP_ERR_NOT_FOUND, "%s does not exist", j->key);
         return;
     }
     if (strlen(real) >= sizeof j->adapters.items->path) {
         job->code = pp_fail(&job->err, PP_ERR_UNSUPPORTED,
-                            "the path has %zu bytes, and that of an adapter may have %zu; move it to a shorter one",
+                            "the path has %zu bytes, but at most %zu are possible for an adapter; move it to a "
+                            "shorter path",
                             strlen(real), sizeof j->adapters.items->path - 1);
         return;
     }
@@ -249,7 +250,7 @@ void ctl_run_add_adapter(struct pp_job *job, struct pp_store *st)
         find_adapters(j, real, false);
     if (!j->adapters.n)
         job->code = pp_fail(&job->err, PP_ERR_NOT_FOUND,
-                            "%s is no adapter: that is a GGUF file made as one, or a folder with adapter_config.json",
+                            "%s is not an adapter: give an adapter in GGUF, or a folder with adapter_config.json",
                             j->key);
     for (size_t i = 0; job->code == PP_OK && i < j->adapters.n; i++)
         job->code = pp_store_adapter_put(st, j->adapters.items[i].path, NULL, true, &job->err);

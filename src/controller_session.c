@@ -212,9 +212,9 @@ void ctl_tell_other_model(struct pp_controller *c)
     if (!c->session.id || c->state == PP_STATE_LOADING || !c->status.model.name[0] || strcmp(had, c->model) == 0)
         return;
     if (pp_resolve_model(c->paths, had, path, sizeof path, NULL) != PP_OK)
-        ctl_notice(c, false, "the model of this conversation is gone: %s; %s answers now", had, c->status.model.name);
+        ctl_notice(c, false, "the model of this conversation is missing: %s; using %s", had, c->status.model.name);
     else if (strcmp(path, c->status.model.path) != 0)
-        ctl_notice(c, false, "this conversation was had with another model; %s answers now. /model %s goes back to it",
+        ctl_notice(c, false, "this conversation used another model; using %s now. /model %s goes back",
                    c->status.model.name, *had ? had : "starter");
 }
 
@@ -264,7 +264,7 @@ enum pp_code ctl_open_first(struct pp_controller *c, struct pp_error *err)
         pp_controller_pump(c);
     }
     if (latest && c->open_err.code == PP_ERR_NOT_FOUND) {
-        ctl_notice(c, false, "there is no conversation to go on with yet; this is a new one");
+        ctl_notice(c, false, "there is no conversation to continue yet; this is a new one");
         return PP_OK;
     }
     if (c->open_err.code != PP_OK && err)
@@ -280,7 +280,7 @@ static bool run_or_defer(struct pp_controller *c, enum afterwards what, int64_t 
     if (c->switching || !ctl_answering(c))
         return ctl_may_change(c);
     if (c->then == THEN_DELETE) {
-        ctl_notice(c, true, "the answer is being stopped, one moment");
+        ctl_notice(c, true, "stopping the answer; please wait");
         return false;
     }
     if (what != THEN_DELETE && c->state != PP_STATE_SAVING)
@@ -359,14 +359,14 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
 {
     struct pp_error err;
     if (c->no_disk && !on)
-        ctl_notice(c, true, "nothing can be kept: %s cannot be %s", c->unusable ? c->paths->db : c->paths->data,
+        ctl_notice(c, true, "nothing can be saved: %s cannot be %s", c->unusable ? c->paths->db : c->paths->data,
                    c->unusable ? "used; `pippin doctor` says why" : "written to");
     else if (c->temporary == on)
         ctl_notice(c, false, on ? "this chat is temporary; /temporary off ends that" : "this chat is not temporary");
     else if (c->import)
-        ctl_notice(c, true, "that can be done when the import has ended; %s stops it", c->o->plain ? "Ctrl-C" : "Esc");
+        ctl_notice(c, true, "not possible during an import; %s stops it", c->o->plain ? "Ctrl-C" : "Esc");
     else if (c->running || c->away || c->switching || ctl_answering(c))
-        ctl_notice(c, true, "that can be done when %s ended",
+        ctl_notice(c, true, "not possible until %s ended",
                    c->away ? "the answers elsewhere have" : "the answer has");
     else if (on || ctl_make_disk(c)) {
         ctl_title_cancel(c);
@@ -383,9 +383,8 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
         c->undone = (struct ctl_undone){0};
         ctl_list_forget(c);
         ctl_mark_current(c);
-        ctl_notice(c, false, on ? "nothing of this chat goes to the disk; it is gone when you leave, and with "
-                                  "/temporary off"
-                                : "conversations are kept again, and the temporary ones are gone");
+        ctl_notice(c, false, on ? "this chat is not saved to disk; it is gone when you leave or type /temporary off"
+                                : "conversations are saved again; the temporary ones are gone");
         return true;
     }
     return false;
@@ -427,7 +426,7 @@ static void on_sibling(struct pp_job *job, void *controller)
     const int more = c->more_steps;
     if (take_branch(c, j)) {
         if (j->flag)
-            ctl_notice(c, false, "what was taken back is there again");
+            ctl_notice(c, false, "brought back");
         else if (j->at < c->branch.n)
             ctl_tell_branch(c, &c->branch.items[j->at].msg);
         if (more)
@@ -440,7 +439,7 @@ static void on_branch_of(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     if (take_branch(c, (struct ctl_job *)job))
-        ctl_notice(c, false, "what was found is on another branch of this conversation, which is shown now");
+        ctl_notice(c, false, "found on another branch of this conversation; showing that branch");
     ctl_job_free(job);
 }
 
@@ -493,12 +492,12 @@ bool pp_controller_branch(struct pp_controller *c, int n)
     while (i > 0 && c->branch.items[i - 1].msg.n_siblings < 2)
         i--;
     if (i == 0) {
-        ctl_notice(c, true, "there are no branches yet: /regen and /edit make some");
+        ctl_notice(c, true, "there are no branches yet; /regen and /edit create them");
         return false;
     }
     const struct pp_chat_message *m = &c->branch.items[i - 1].msg;
     if (n < 1 || n > m->n_siblings) {
-        ctl_notice(c, true, "this is %s %d of %d; /branch and a number goes to another one",
+        ctl_notice(c, true, "this is %s %d of %d; /branch N goes to another one",
                    m->role == PP_ROLE_USER ? "question" : "answer", m->sibling + 1, m->n_siblings);
         return false;
     }
@@ -511,7 +510,7 @@ static void on_answer_changed(struct pp_job *job, void *controller)
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
     if (take_branch(c, j)) {
-        ctl_notice(c, false, "the answer is changed; /continue goes on with it, Shift-Left goes back to what it was");
+        ctl_notice(c, false, "answer changed; /continue continues it, Shift-Left goes back to the original");
     } else { /* return the text to the user, as it exists nowhere else */
         pp_free(c->unsent);
         c->unsent = j->text;
@@ -576,7 +575,7 @@ void pp_controller_redo(struct pp_controller *c)
         return;
     struct ctl_job *j = c->session.id ? ctl_job_new(c, ctl_run_sibling, on_sibling) : NULL;
     if (!c->session.id)
-        ctl_notice(c, true, "nothing was taken back here");
+        ctl_notice(c, true, "there is nothing to bring back");
     if (!j)
         return;
     j->session.id = c->session.id;
@@ -604,9 +603,9 @@ static void on_forked(struct pp_job *job, void *controller)
     const int64_t original = c->session.id;
     c->switching = false;
     if (job->code == PP_OK && keep_choices(c, &j->session) && enter(c, j)) {
-        ctl_notice(c, false, "this is a copy now; the original is in the list of conversations%s",
+        ctl_notice(c, false, "this is now a copy; the original is in the list of conversations%s",
                    pp_controller_session_activity(c, original) == PP_SESSION_ANSWERING
-                       ? ", and what is being written goes on there" : "");
+                       ? ", where the running answer continues" : "");
         ctl_update_session(c, UPDATE_CHOICES);
     } else if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
@@ -634,7 +633,7 @@ void ctl_start_fork(struct pp_controller *c, int n_back)
 {
     const size_t n = messages_before(&c->branch, n_back);
     if (!n || !c->session.id) {
-        ctl_notice(c, true, c->branch.n ? "before that there is nothing to copy" : "there is nothing to copy yet");
+        ctl_notice(c, true, c->branch.n ? "there is nothing before that to copy" : "there is nothing to copy yet");
         return;
     }
     struct ctl_job *j = ctl_job_new(c, ctl_run_fork, on_forked);

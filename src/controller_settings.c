@@ -135,7 +135,7 @@ static bool apply_adapters(struct pp_controller *c)
     bool good = pp_adapter_mix_read(c->session.adapters, &set);
     if (set.limited)
         ctl_notice(c, true,
-                   "this conversation was had with a stronger adapter; in the chat strengths go from -%d to %d",
+                   "this conversation used a larger adapter scale; in the chat, scales go from -%d to %d",
                    PP_ADAPTER_MOST, PP_ADAPTER_MOST);
     return ctl_set_put(c, &set) && good;
 }
@@ -214,7 +214,7 @@ void ctl_apply_session(struct pp_controller *c)
     bool adapters = apply_adapters(c), settings = apply_settings(c);
     if (!adapters || !settings)
         ctl_notice(c, true,
-                   "part of what was set for this conversation cannot be read any more; it has the default now");
+                   "some settings of this conversation cannot be read; the defaults are used");
     ctl_mark_current(c);
     ctl_dirty(c, PP_DIRTY_ALL);
 }

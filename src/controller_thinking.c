@@ -19,17 +19,17 @@ bool pp_controller_set_thinking(struct pp_controller *c, const char *word)
     unsigned can = choices(c);
     int t = pp_thinking_by_name(word);
     if (!can) {
-        ctl_notice(c, true, "the chat template of this model has no switch for thinking");
+        ctl_notice(c, true, "this model's chat template has no switch for thinking");
         return false;
     }
     if (t < 0 || (t != PP_THINKING_AUTO && !(can >> t & 1))) {
-        ctl_notice(c, true, "with this model: /think %s", pp_thinking_words(can, names, sizeof names));
+        ctl_notice(c, true, "for this model: /think %s", pp_thinking_words(can, names, sizeof names));
         return false;
     }
     c->thinking = (enum pp_thinking)t;
     ctl_update_session(c, UPDATE_CHOICES);
     static const char *const said[] = {
-        "the model thinks as its template has it",  "the model answers without thinking",
+        "thinking follows the template's default",  "the model answers without thinking",
         "the model thinks before it answers",       "the model thinks a little before it answers",
         "the model thinks before it answers",       "the model thinks hard before it answers",
     };
@@ -42,8 +42,8 @@ void ctl_tell_thinking(struct pp_controller *c)
     char names[PP_THINKING_WORDS];
     unsigned can = choices(c);
     if (can)
-        ctl_notice(c, false, "thinking: %s; /think %s changes it", pp_thinking_name(c->thinking),
+        ctl_notice(c, false, "thinking: %s; change it with /think %s", pp_thinking_name(c->thinking),
                    pp_thinking_words(can, names, sizeof names));
     else
-        ctl_notice(c, false, "the chat template of this model has no switch for thinking");
+        ctl_notice(c, false, "this model's chat template has no switch for thinking");
 }

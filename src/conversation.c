@@ -134,14 +134,15 @@ enum pp_code pp_damage_tell(const struct pp_damage *d, size_t n, const struct pp
 {
     char which[200] = "", titles[80] = "";
     if (!d->n)
-        return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: there may be more conversations than the %zu that "
-                       "could be read", n);
+        return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: %zu conversations could be read, and there may "
+                       "be more", n);
     if (first->key[0]) /* without a key, its row is lost */
-        pp_utf8_print(which, sizeof which, ", of which the first is %s \"%.100s\"", first->key, first->title);
+        pp_utf8_print(which, sizeof which, " (the first is %s \"%.100s\")", first->key, first->title);
     if (d->titles)
         snprintf(titles, sizeof titles, ", and title and settings of %zu", d->titles);
-    return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: %zu of %zu conversations could not be read whole%s; "
-                   "%zu message%s lost%s; all else was read%s", d->n, n, which, d->messages,
+    return pp_fail(err, PP_ERR_FORMAT, "the database is damaged: %zu of %zu conversations could not be read "
+                                       "completely%s; %zu message%s lost%s; everything else was read%s", d->n, n, which,
+                                       d->messages,
                    d->messages == 1 ? " is" : "s are", titles, d->list ? ", but there may be more conversations" : "");
 }
 

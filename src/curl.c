@@ -29,7 +29,7 @@ static void load(void)
         void *function = dlsym(library, "curl_" #name);                                                                \
         memcpy(&functions.name, &function, sizeof function);                                                           \
         if (!function && is_loaded) {                                                                                  \
-            snprintf(why_not, sizeof why_not, "it has no function curl_" #name);                                       \
+            snprintf(why_not, sizeof why_not, "it lacks the function curl_" #name);                                    \
             is_loaded = false;                                                                                         \
         }                                                                                                              \
     }
@@ -43,6 +43,6 @@ enum pp_code pp_curl_load(const struct pp_curl **out, struct pp_error *err)
     pthread_once(&once, load);
     *out = &functions;
     return is_loaded ? PP_OK
-                     : pp_fail(err, PP_ERR_UNSUPPORTED, "nothing can be fetched without libcurl, version 7.85 or later "
+                     : pp_fail(err, PP_ERR_UNSUPPORTED, "downloading needs libcurl, version 7.85 or later "
                                "(package libcurl4 on Debian): %s", why_not);
 }

@@ -42,7 +42,8 @@ enum pp_code pp_export_check_name(const char *path, struct pp_error *err)
     for (size_t i = 0; dot && i < sizeof others / sizeof *others; i++)
         if (pp_casecmp(dot + 1, others[i]) == 0)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "conversations are written as Markdown (.md), JSON (.json) or "
-                           "JSONL (.jsonl), not as %s; name the file so", others[i]);
+                                                    "JSONL (.jsonl), not as %s; choose one of these endings",
+                                                    others[i]);
     return PP_OK;
 }
 

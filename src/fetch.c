@@ -270,10 +270,12 @@ static enum pp_code check_room(int fd, uint64_t have, uint64_t all, struct pp_er
     if (keep <= room && left <= room - keep)
         return PP_OK;
     if (all)
-        return pp_fail(err, PP_ERR_IO, "%s are still to come, the disk has %s left, and %s of it stay free; make some "
-                       "room, then do it again", pp_size(left).text, pp_size(room).text, pp_size(keep).text);
-    return pp_fail(err, PP_ERR_IO, "%s have come, nobody says how many are to come, and the disk is down to the %s "
-                   "that stay free; make some room, then do it again, if the file can be right", pp_size(have).text,
+        return pp_fail(err, PP_ERR_IO, "%s are still missing, but the disk has only %s left, of which %s stay free; "
+                                       "free some space, then run this again", pp_size(left).text, pp_size(room).text,
+                                       pp_size(keep).text);
+    return pp_fail(err, PP_ERR_IO, "%s have been downloaded, the total is unknown, and the disk is down to the %s "
+                                   "that stay free; free some space and run this again, if the file can really be "
+                                   "that large", pp_size(have).text,
                    pp_size(keep).text);
 }
 
@@ -482,13 +484,13 @@ static CURLcode perform(struct request *r, const char *url, const char *token, c
 static enum pp_code refused(const char *url, long status, struct pp_error *err)
 {
     if (status == 404 || status == 410)
-        return pp_fail(err, PP_ERR_NOT_FOUND, "%.*s is not there (the server says %ld)", PP_SHOWN_URL(url), status);
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%.*s does not exist (HTTP status %ld)", PP_SHOWN_URL(url), status);
     if (status == 401 || status == 403)
         return pp_fail(err, PP_ERR_IO,
-                       "%.*s is not for everybody (the server says %ld); if you have access, put your token into the "
-                       "variable HF_TOKEN, or as a line HOST TOKEN into the file tokens beside pippin.conf",
+                       "%.*s needs permission (HTTP status %ld); if you have access, put your token into the variable "
+                       "HF_TOKEN, or as a line HOST TOKEN into the file tokens next to pippin.conf",
                        PP_SHOWN_URL(url), status);
-    return pp_fail(err, PP_ERR_IO, "%.*s: the server says %ld", PP_SHOWN_URL(url), status);
+    return pp_fail(err, PP_ERR_IO, "%.*s: the server answers with HTTP status %ld", PP_SHOWN_URL(url), status);
 }
 
 static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode rc, struct pp_error *err)
@@ -496,17 +498,17 @@ static enum pp_code fail_curl(const struct request *r, const char *url, CURLcode
     if (pp_cancelled(r->cancel))
         return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     if (rc == CURLE_OUT_OF_MEMORY && r->status) /* curl also returns this for a header line that is too long */
-        return pp_fail(err, PP_ERR_IO, "%.*s: the server's answer has a header that is too long, or there is no memory "
-                       "for it", PP_SHOWN_URL(url));
+        return pp_fail(err, PP_ERR_IO, "%.*s: a header of the server's answer is too long, or there is no memory for "
+                       "it", PP_SHOWN_URL(url));
     if (rc == CURLE_OUT_OF_MEMORY)
         return pp_fail_nomem(err, "a download");
     if (r->write_errno)
-        return pp_fail(err, PP_ERR_IO, "cannot write what comes: %s", strerror(r->write_errno));
+        return pp_fail(err, PP_ERR_IO, "cannot write the download: %s", strerror(r->write_errno));
     if (r->other_part)
-        return pp_fail(err, PP_ERR_IO, "%.*s: the server sends another part of the file than it was asked for",
+        return pp_fail(err, PP_ERR_IO, "%.*s: the server sends a different part of the file than requested",
                        PP_SHOWN_URL(url));
     if (rc == CURLE_PARTIAL_FILE || rc == CURLE_RECV_ERROR || rc == CURLE_OPERATION_TIMEDOUT)
-        return pp_fail(err, PP_ERR_IO, "%.*s breaks off (%s); do it again later", PP_SHOWN_URL(url),
+        return pp_fail(err, PP_ERR_IO, "%.*s: the connection broke (%s); try again later", PP_SHOWN_URL(url),
                        r->curl->easy_strerror(rc));
     return pp_fail(err, PP_ERR_IO, "%.*s: %s", PP_SHOWN_URL(url), r->curl->easy_strerror(rc));
 }
@@ -541,11 +543,11 @@ static enum pp_code find_next(const struct pp_curl *curl, const char *url, struc
     if (rc == CURLUE_OUT_OF_MEMORY)
         code = pp_fail_nomem(err, "an address");
     else if (!code && rc != CURLUE_OK)
-        code = pp_fail(err, PP_ERR_FORMAT, "%.*s goes on at %.*s, which is no address that can be read: %s",
+        code = pp_fail(err, PP_ERR_FORMAT, "%.*s: the next page of the list is at %.*s, which is not a valid URL: %s",
                        PP_SHOWN_URL(url), PP_SHOWN_URL(next->data), curl->url_strerror(rc));
     else if (!code && (!same_server(curl, from, to) || curl->url_get(to, CURLUPART_URL, &whole, 0) != CURLUE_OK))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "%.*s goes on at %.*s, which is not followed: that is another "
-                       "server", PP_SHOWN_URL(url), PP_SHOWN_URL(next->data));
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "%.*s: the next page of the list is at %.*s, on another server, which "
+                                                "is not followed", PP_SHOWN_URL(url), PP_SHOWN_URL(next->data));
     if (!code) {
         pp_buf_clear(next);
         pp_buf_str(next, whole);
@@ -573,8 +575,8 @@ enum pp_code pp_fetch_text(const char *url, const char *token, size_t most, cons
     if (r.status != 200)
         return refused(url, r.status, err);
     if (r.next_unread)
-        return pp_fail(err, PP_ERR_FORMAT, "%.*s goes on somewhere else, but where the server says that it does is no "
-                       "address", PP_SHOWN_URL(url));
+        return pp_fail(err, PP_ERR_FORMAT, "%.*s: the server's link to the next page of the list is not a URL",
+                       PP_SHOWN_URL(url));
     return next && (next->len || next->bad) ? find_next(r.curl, url, next, err) : PP_OK;
 }
 
@@ -598,7 +600,7 @@ static enum pp_code request_part(const struct pp_fetch *f, struct part *p, struc
             return PP_OK;
         p->from[0] = 0;
         *again = true;
-        return pp_fail(err, PP_ERR_IO, "%.*s: the server does not have the rest", PP_SHOWN_URL(f->url));
+        return pp_fail(err, PP_ERR_IO, "%.*s: the server does not have the rest of the file", PP_SHOWN_URL(f->url));
     }
     if (r->too_long)
         return pp_fail(err, PP_ERR_FORMAT, "%.*s has more than the %" PRIu64 " bytes that were announced; it was not "
@@ -617,7 +619,7 @@ static enum pp_code request_part(const struct pp_fetch *f, struct part *p, struc
     }
     if (r->asked && !r->began) { /* an empty response does not mean that the part is complete */
         *again = true;
-        return pp_fail(err, PP_ERR_IO, "%.*s: the server sends nothing where the rest was asked for",
+        return pp_fail(err, PP_ERR_IO, "%.*s: the server sends nothing instead of the rest of the file",
                        PP_SHOWN_URL(f->url));
     }
     r->total = announced(r) ? announced(r) : r->have;
@@ -646,7 +648,7 @@ static enum pp_code fetch(const struct pp_fetch *f, struct part *p, struct reque
         if (pp_cancelled(f->cancel))
             return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     }
-    return code ? code : pp_fail(err, PP_ERR_IO, "%.*s breaks off again and again",
+    return code ? code : pp_fail(err, PP_ERR_IO, "%.*s: the connection breaks again and again",
                                      PP_SHOWN_URL(f->url));
 }
 
@@ -685,7 +687,7 @@ static enum pp_code check(const struct pp_fetch *f, const struct request *r, cha
                        "kept", PP_SHOWN_URL(f->url), r->have, f->size);
     if (!code && f->sha256 && pp_casecmp(f->sha256, sha256) != 0)
         code = pp_fail(err, PP_ERR_FORMAT,
-                       "%.*s has another checksum than it should (SHA-256 %s, not %s); it was not kept",
+                       "%.*s has the wrong checksum (SHA-256 %s, expected %s); it was not kept",
                        PP_SHOWN_URL(f->url), sha256, f->sha256);
     if (!code && f->check && (code = f->check(f, r->fd, err)) == PP_ERR_FORMAT) {
         pp_fail_prefix(err, "%.*s", PP_SHOWN_URL(f->url));
@@ -723,10 +725,10 @@ static enum pp_code open_part(const struct part *p, int *fd, struct stat *st, st
         close(*fd);
         *fd = -1;
         if (busy)
-            return pp_fail(err, PP_ERR_BUSY, "another pippin is fetching %s; wait until it is done, or stop it",
+            return pp_fail(err, PP_ERR_BUSY, "another pippin is downloading %s; wait until it is done, or stop it",
                            p->path);
     }
-    return same ? PP_OK : pp_fail(err, PP_ERR_IO, "%s goes away again and again", p->path);
+    return same ? PP_OK : pp_fail(err, PP_ERR_IO, "%s is deleted again and again", p->path);
 }
 
 enum pp_code pp_fetch_file(const struct pp_fetch *f, char sha256[static 65], struct pp_error *err)

@@ -302,8 +302,8 @@ static void add_tree(struct making *k, const cJSON *messages, const cJSON *branc
         const size_t before = k->c.n;
         if (!at->id || (i && at->id == list[i - 1].id) || (at->parent && !parent))
             k->code = pp_fail(k->err, PP_ERR_FORMAT,
-                              "message %zu has the id of another one or none, or the one before it is not there or has "
-                              "no smaller id; without its ids and \"branches\" the conversation can be read",
+                              "message %zu: its id is missing or not unique, or its parent is missing or has a larger "
+                              "id; remove the ids and \"branches\" to import the conversation without its branches",
                               at->at + 1);
         else
             at->place = add_message(k, at->json, parent ? parent->place : 0);
@@ -501,8 +501,8 @@ static enum pp_code add_conversation(struct pp_import *im, const cJSON *o, struc
     add_session(&k, o);
     if (!k.code && !add_any(&k, o))
         k.code = pp_fail(err, PP_ERR_FORMAT,
-                         "conversation %zu has no messages; known are {\"messages\": [{\"role\": ..., \"content\": "
-                         "...}, ...]}, and what pippin(1) names", im->n + 1);
+                         "conversation %zu has no messages; the form is {\"messages\": [{\"role\": ..., \"content\": "
+                         "...}, ...]} or one that pippin(1) lists", im->n + 1);
     const char *title = text_of(o, "title");
     if (!k.code)
         copy(&k, &k.c.session.system, pp_buf_cstr(&k.system));
@@ -572,9 +572,9 @@ static enum pp_code add_lines(struct pp_import *im, const char *text, size_t n, 
             cJSON_AddItemToArray(all, v);
             v = NULL;
         } else if (!v && blank(text + at, len) < len) {
-            code = pp_fail(err, PP_ERR_FORMAT, "this is no JSON");
+            code = pp_fail(err, PP_ERR_FORMAT, "this is not JSON");
         } else if (v && (code = add_value(im, v, err)) == PP_OK && all->child) {
-            code = pp_fail(err, PP_ERR_FORMAT, "messages and conversations on lines of the same file");
+            code = pp_fail(err, PP_ERR_FORMAT, "some lines are messages and some are conversations");
         }
         if (code == PP_ERR_FORMAT)
             pp_fail_prefix(err, "line %zu", line);
@@ -602,11 +602,11 @@ static enum pp_code no_json(const char *text, size_t n, size_t bad, struct pp_er
 {
     size_t line = 1;
     if (blank(text, n) == n)
-        return pp_fail(err, PP_ERR_FORMAT, "there is nothing in it; conversations are read from JSON and JSONL");
+        return pp_fail(err, PP_ERR_FORMAT, "the file is empty; conversations are imported from JSON or JSONL");
     for (size_t i = 0; i < bad; i++)
         line += text[i] == '\n';
     return pp_fail(err, PP_ERR_FORMAT,
-                   "this is no JSON, as line %zu shows; conversations are read from JSON and JSONL", line);
+                   "this is not JSON (line %zu); conversations are imported from JSON or JSONL", line);
 }
 
 /* Replaces invalid UTF-8 by U+FFFD, since JSON is UTF-8 (RFC 8259, 8.1), but cJSON accepts any bytes. *bad: the
@@ -716,7 +716,7 @@ static enum pp_code read_values(const char *text, size_t n, struct pp_import *ou
         code = no_json(text, n, bad, err);
     cJSON_Delete(whole);
     if (!code && !out->n)
-        code = pp_fail(err, PP_ERR_FORMAT, "there is no conversation in it");
+        code = pp_fail(err, PP_ERR_FORMAT, "it contains no conversations");
     return code;
 }
 

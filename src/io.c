@@ -366,7 +366,7 @@ static bool save_answer(struct pp_io *io, struct answer *a)
     enum pp_code code = a->begun ? PP_OK : begin_answer(a, &err);
     if (!code && (a->text.bad || a->reasoning.bad)) {
         /* an append has failed; what came before is intact */
-        pp_fail_nomem(&io->complaint, "an answer; its end is not saved");
+        pp_fail_nomem(&io->complaint, "an answer; its end was not saved");
     }
     if (!code)
         code = write_answer(a, &err);
@@ -685,7 +685,7 @@ enum pp_code pp_io_start(const char *db_path, struct pp_queue *events, struct pp
         pthread_mutex_destroy(&io->lock);
         pp_store_close(io->store);
         pp_free(io);
-        return pp_fail(err, PP_ERR_IO, "the system starts no more threads; close other programs");
+        return pp_fail(err, PP_ERR_IO, "the system cannot start more threads; close other programs");
     }
     *out = io;
     return PP_OK;

@@ -25,8 +25,8 @@ enum pp_code pp_open_files_check(int need, struct pp_error *err)
     if (!why)
         return PP_OK;
     if (why == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        return pp_fail(err, PP_ERR_IO, "too few files may be open: the limit is %llu, of which %d are left, and a chat "
-                       "needs %d; raise it with `ulimit -n 1024` and start pippin again",
+        return pp_fail(err, PP_ERR_IO, "the limit of open files is too low: it is %llu with %d left, and a chat needs "
+                                       "%d; run `ulimit -n 1024` and start pippin again",
                        (unsigned long long)limit.rlim_cur, found, need);
     return pp_fail(err, PP_ERR_IO, "no more files can be opened: %s; close other programs", strerror(why));
 }

@@ -163,14 +163,13 @@ static enum pp_code too_long(size_t n, int64_t n_ctx, int64_t n_ctx_train, size_
     const char *or_give = larger.text[0] ? ", or give " : "";
     if (dropped)
         return pp_fail(err, PP_ERR_CONTEXT,
-                       "the conversation has %s tokens and the context holds %s: shift goes on without the "
-                       "oldest turns, summarise with a summary of them (/overflow in the chat, else --overflow); or "
-                       "begin a new one%s%s",
+                       "the conversation has %s tokens, but the context holds %s: shift drops the oldest turns, "
+                       "summarise summarises them (/overflow in the chat, --overflow in run); or start a new one%s%s",
                        count.text, context.text, or_give, larger.text);
     return pp_fail(err, PP_ERR_CONTEXT,
-                   "the last message has %s tokens with what must stand before it, and the context holds %s%s: make it "
-                   "shorter%s%s",
-                   count.text, context.text, larger.text[0] ? "" : ", as many as the model was trained for", or_give,
+                   "the last message and what must precede it have %s tokens, but the context holds %s%s: shorten "
+                   "it%s%s",
+                   count.text, context.text, larger.text[0] ? "" : ", the most that the model was trained for", or_give,
                    larger.text);
 }
 

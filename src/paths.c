@@ -124,9 +124,9 @@ static enum pp_code make_one(const char *path, struct pp_error *err)
     if (stat(path, &st) == 0) {
         if (S_ISDIR(st.st_mode))
             return PP_OK;
-        return pp_fail(err, PP_ERR_IO, "%s is in the way: it should be a folder; move it away", path);
+        return pp_fail(err, PP_ERR_IO, "%s exists and is not a folder; move it away", path);
     }
-    return pp_fail(err, PP_ERR_IO, "cannot make the folder %s: %s", path, strerror(saved));
+    return pp_fail(err, PP_ERR_IO, "cannot create the folder %s: %s", path, strerror(saved));
 }
 
 enum pp_code pp_make_dirs(const char *path, struct pp_error *err)
@@ -190,7 +190,7 @@ enum pp_code pp_keep_line(const char *path, const char *line, struct pp_error *e
     if (code == PP_OK)
         code = pp_write_file(path, text.data, text.len, 0600, err);
     pp_buf_free(&text);
-    return code == PP_OK ? code : pp_fail_prefix(err, "this is not kept for the next start");
+    return code == PP_OK ? code : pp_fail_prefix(err, "not saved for the next start");
 }
 
 static bool exists(const char *path)
@@ -283,7 +283,7 @@ enum pp_code pp_template_path(const struct pp_paths *p, const char *name, char *
     const bool is_path = strchr(name, '/') != NULL;
     if (is_path ? join(out, cap, "%s", name) : join(out, cap, "%s/templates/%s.jinja", p->config, name))
         return PP_OK;
-    return pp_fail(err, PP_ERR_NOT_FOUND, "there is no chat template with so long a name");
+    return pp_fail(err, PP_ERR_NOT_FOUND, "the name of the chat template is too long");
 }
 
 /* Whether it is an address for `models pull`. */
@@ -305,16 +305,16 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
     const char *slash = strrchr(name, '/');
     struct pp_near here = {.wanted = slash ? slash + 1 : name}, kept = {.wanted = here.wanted};
     if (is_address(name))
-        return pp_fail(err, PP_ERR_NOT_FOUND, "a model is named by its path or its name, not by an address; `pippin "
-                       "models pull ADDRESS` fetches it, and says its name");
+        return pp_fail(err, PP_ERR_NOT_FOUND, "give a model by its path or name, not by a URL; `pippin models pull "
+                                              "URL` downloads it and prints its name");
     if (stat(name, &st) != 0 && (errno == ELOOP || errno == EACCES))
         return pp_fail(err, PP_ERR_NOT_FOUND, "cannot open %s: %s", name, strerror(errno));
     if (lstat(name, &st) == 0 && S_ISLNK(st.st_mode))
-        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is a link to what is not there (any more)", name);
+        return pp_fail(err, PP_ERR_NOT_FOUND, "%s is a broken symbolic link", name);
     if (!slash)
         snprintf(folder, sizeof folder, ".");
     else if (!join(folder, sizeof folder, "%.*s", slash == name ? 1 : (int)(slash - name), name))
-        return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model with so long a name");
+        return pp_fail(err, PP_ERR_NOT_FOUND, "the name of the model is too long");
     if (*here.wanted) {
         try_entries(&here, folder);
         if (!slash && join(folder, sizeof folder, "%s/models", p->data))
@@ -330,7 +330,8 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
         return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean \"%.*s%s\"?", name,
                        slash ? (int)(slash - name + 1) : 0, name, here.best);
     return pp_fail(err, PP_ERR_NOT_FOUND,
-                   "there is no model \"%s\"; give the path of a GGUF file or a model folder, or put it into %s/models",
+                   "there is no model \"%s\"; give the path of a GGUF file or a model folder, or put the model into "
+                   "%s/models",
                    name, p->data);
 }
 
@@ -372,7 +373,7 @@ enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *
     if (!name || !*name || strcmp(name, "starter") == 0) {
         if (!p->starter[0])
             return pp_fail(err, PP_ERR_NOT_FOUND,
-                           "the bundled starter model is not installed; run `make install`, or name a model with -m");
+                           "the bundled starter model is not installed; run `make install`, or give a model with -m");
         return join(out, cap, "%s/" STARTER_FILE, p->starter)
                    ? PP_OK
                    : pp_fail(err, PP_ERR_USAGE, "the path of the starter model is too long");

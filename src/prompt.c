@@ -334,7 +334,7 @@ enum pp_code pp_prompt_tokens(const struct pp_prompt_input *in, int32_t **out, s
     if (code == PP_OK)
         code = add_lead(in->tokenizer, &ids, err);
     if (code == PP_OK && (!text.len || ids.n == 0)) /* after BOS alone the model would write anything */
-        code = pp_fail(err, PP_ERR_FORMAT, "the chat template made an empty prompt");
+        code = pp_fail(err, PP_ERR_FORMAT, "the chat template produced an empty prompt");
     pp_buf_free(&text);
     if (code != PP_OK) {
         pp_free(ids.v);
@@ -361,6 +361,6 @@ enum pp_code pp_template_check(const struct pp_template *t, const char *name, st
 {
     if (pp_template_reads(t, "messages"))
         return PP_OK;
-    return pp_fail(err, PP_ERR_FORMAT, "%s is no chat template: it reads no `messages`, and the model would not see "
-                   "what you write", name);
+    return pp_fail(err, PP_ERR_FORMAT, "%s is not a chat template: it does not use `messages`, so the model would not "
+                                       "see what you write", name);
 }

@@ -109,7 +109,8 @@ bool pp_registry_can_find(const char *name)
 
 static enum pp_code cannot_find(const char *name, const char *path, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_USAGE, "\"%s\" is no name by which %s could be found; give another one with --name",
+    return pp_fail(err, PP_ERR_USAGE, "\"%s\" cannot be the name of %s: it would not be found again; give another "
+                                      "with --name",
                    name, path);
 }
 

@@ -74,7 +74,7 @@ static enum pp_slash not_found(struct pp_controller *c, const struct pp_near *ne
                                const char *key)
 {
     if (n_begin > 1)
-        ctl_notice(c, true, "%d %ss begin with \"%s\": write more of the name; %s lists them", n_begin, what,
+        ctl_notice(c, true, "%d %ss begin with \"%s\"; type more of the name (%s lists them)", n_begin, what,
                    near->wanted, key);
     else if (near->best[0])
         ctl_notice(c, true, "there is no %s \"%s\"; did you mean \"%s\"?", what, near->wanted, near->best);
@@ -114,7 +114,7 @@ static enum pp_slash lora_drop(struct pp_controller *c, char *name)
     if (i < 0 || pp_casecmp(c->presets.items[i].name, name) != 0) /* deleting requires the full name */
         return not_listed(c, &c->presets, "preset", name, "/lora");
     pp_controller_drop_preset(c, name);
-    ctl_notice(c, false, "the preset %s is gone", name);
+    ctl_notice(c, false, "preset %s deleted", name);
     return PP_SLASH_DONE;
 }
 
@@ -154,13 +154,13 @@ static enum pp_slash no_such_adapter(struct pp_controller *c, const char *arg)
     }
     /* adapters in the model's folder are found when the model is loaded */
     if (!n_begin && (c->state == PP_STATE_LOADING || c->n_scans)) {
-        ctl_notice(c, true, "no adapter \"%.100s\" is known yet: they are still being looked for; Enter tries again",
+        ctl_notice(c, true, "adapter \"%.100s\" not found yet: still scanning for adapters; press Enter to try again",
                    arg);
         return PP_SLASH_KEEP;
     }
     if (!strchr(arg, '/') && !pp_case_ends_with(arg, ".gguf"))
         return not_found(c, &near, n_begin, "adapter", "/lora");
-    ctl_notice(c, true, "there is no adapter \"%s\" in the list; /lora add %s takes a file into it", arg, arg);
+    ctl_notice(c, true, "there is no adapter \"%s\" in the list; `/lora add %s` adds a file", arg, arg);
     return PP_SLASH_ERROR;
 }
 
@@ -188,7 +188,8 @@ static enum pp_slash do_lora(struct pp_controller *c, char *arg)
         if (is_off(last) || is_on(last)) {
             on = is_on(last);
         } else if (!(given = pp_adapter_strength_read(last, &scale))) {
-            ctl_notice(c, true, "\"%s\" is no strength: a number from -%d to %d, or \"off\"%s", last, PP_ADAPTER_MOST,
+            ctl_notice(c, true, "\"%s\" is not a scale; give a number from -%d to %d, or \"off\"%s", last,
+                       PP_ADAPTER_MOST,
                        PP_ADAPTER_MOST, pp_options_point(last));
             return PP_SLASH_ERROR;
         }
@@ -199,9 +200,9 @@ static enum pp_slash do_lora(struct pp_controller *c, char *arg)
     if (!pp_controller_set_adapter(c, (size_t)i, on, given ? scale : a->scale))
         return PP_SLASH_ERROR;
     if (a->on && a->scale == 0.0f)
-        ctl_notice(c, false, "%s is on, but at strength 0 it changes nothing", a->name);
+        ctl_notice(c, false, "%s is on, but at scale 0 it has no effect", a->name);
     else if (a->on)
-        ctl_notice(c, false, "%s is on, strength %.2f", a->name, (double)a->scale);
+        ctl_notice(c, false, "%s is on, scale %.2f", a->name, (double)a->scale);
     else if (!on)
         ctl_notice(c, false, "%s is off", a->name);
     return PP_SLASH_DONE;
@@ -241,7 +242,7 @@ static enum pp_slash do_set(struct pp_controller *c, char *arg)
     }
     const struct slash *command = find(arg, strlen(arg));
     if (command && !ctl_param_find(arg)) {
-        ctl_notice(c, true, "\"%s\" is no parameter, but a command of its own: /%s %s", arg, command->name,
+        ctl_notice(c, true, "\"%s\" is not a parameter but a command: /%s %s", arg, command->name,
                    command->args);
         return PP_SLASH_ERROR;
     }
@@ -257,7 +258,7 @@ static enum pp_slash do_system(struct pp_controller *c, char *arg)
     bool off = is_off(arg);
     if (!pp_controller_set_system(c, off ? "" : arg))
         return PP_SLASH_ERROR;
-    ctl_notice(c, false, off ? "no system prompt from now on" : "the system prompt counts from the next answer on");
+    ctl_notice(c, false, off ? "system prompt removed" : "the system prompt applies from the next answer on");
     return PP_SLASH_DONE;
 }
 
@@ -297,7 +298,7 @@ static enum pp_slash do_regen(struct pp_controller *c, char *arg)
 {
     const int n = count_in(arg, 1, PP_MAX_ALTERNATIVES, 1);
     if (n < 0) {
-        ctl_notice(c, true, "/regen takes a number from 1 to %d, not \"%s\"", PP_MAX_ALTERNATIVES, arg);
+        ctl_notice(c, true, "/regen needs a number from 1 to %d, not \"%s\"", PP_MAX_ALTERNATIVES, arg);
         return PP_SLASH_ERROR;
     }
     pp_controller_regenerate(c, n);
@@ -320,15 +321,15 @@ static enum pp_slash do_undo(struct pp_controller *c, char *arg)
 {
     const int n = count_in(arg, 1, INT_MAX, 1);
     if (n < 0) {
-        ctl_notice(c, true, "/undo takes the number of questions to take back, not \"%s\"", arg);
+        ctl_notice(c, true, "/undo needs the number of questions to take back, not \"%s\"", arg);
         return PP_SLASH_ERROR;
     }
     if (!pp_controller_undo(c, n))
         return PP_SLASH_ERROR;
     if (n == 1)
-        ctl_notice(c, false, "the last question is taken back, and stays as a branch; /redo brings it back");
+        ctl_notice(c, false, "took back the last question (kept as a branch); /redo brings it back");
     else
-        ctl_notice(c, false, "the last %d questions are taken back, and stay as a branch; /redo brings them back", n);
+        ctl_notice(c, false, "took back the last %d questions (kept as a branch); /redo brings them back", n);
     return PP_SLASH_DONE;
 }
 
@@ -348,7 +349,7 @@ static enum pp_slash do_fork(struct pp_controller *c, char *arg)
 {
     const int n = count_in(arg, 0, INT_MAX, 0);
     if (n < 0) {
-        ctl_notice(c, true, "/fork takes the number of questions to leave out, not \"%s\"", arg);
+        ctl_notice(c, true, "/fork needs the number of questions to leave out, not \"%s\"", arg);
         return PP_SLASH_ERROR;
     }
     pp_controller_fork(c, n);
@@ -374,7 +375,7 @@ static enum pp_slash do_export(struct pp_controller *c, char *arg)
 static enum pp_slash do_import(struct pp_controller *c, char *arg)
 {
     if (!*arg) {
-        ctl_notice(c, true, "/import FILE: conversations of /export, or of other programs as JSON or JSONL");
+        ctl_notice(c, true, "/import FILE: conversations from /export or from other programs, as JSON or JSONL");
         return PP_SLASH_ERROR;
     }
     pp_controller_import(c, arg);
@@ -387,7 +388,7 @@ static enum pp_slash do_overflow(struct pp_controller *c, char *arg)
         return pp_controller_set_overflow(c, arg) ? PP_SLASH_DONE : PP_SLASH_ERROR;
     if (pp_controller_overflow_asked(c))
         return PP_SLASH_OVERFLOW_MENU;
-    ctl_notice(c, false, "when the context is full: %s; /overflow ask, stop, shift, summarise or slide changes it",
+    ctl_notice(c, false, "when the context is full: %s; change it with /overflow ask, stop, shift, summarise or slide",
                pp_overflow_name(c->overflow));
     return PP_SLASH_DONE;
 }
@@ -414,14 +415,15 @@ static enum pp_slash do_stats(struct pp_controller *c, char *arg)
     if (s->speedup > 0)
         snprintf(faster, sizeof faster, ", %.2f times as fast", (double)s->speedup);
     if (s->acceptance >= 0)
-        snprintf(draft, sizeof draft, ", %.0f %% of the guesses right%s", (double)s->acceptance * 100, faster);
+        snprintf(draft, sizeof draft, ", %.0f %% of drafts accepted%s", (double)s->acceptance * 100, faster);
     if (c->prompt_tokens)
         snprintf(prompt, sizeof prompt,
-                 "; prompt %s tokens, %s of them at hand, %s bytes of cache copied",
+                 "; prompt %s tokens, %s of them cached, %s bytes of cache copied",
                  pp_count((int64_t)c->prompt_tokens).text, pp_count((int64_t)c->cached_tokens).text,
                  pp_count((int64_t)c->kv_copied_bytes).text);
     if (c->kv_total)
-        snprintf(kv, sizeof kv, "; KV cache %.1f MB in use, %.1f MB kept, of %s MB", (double)c->kv_used / 1e6,
+        snprintf(kv, sizeof kv, "; KV cache: %.1f MB in use, %.1f MB kept for reuse, of %s MB",
+                 (double)c->kv_used / 1e6,
                  (double)c->kv_cached / 1e6, pp_count((int64_t)(c->kv_total / 1000000)).text);
     ctl_notice(c, false, "%s tokens/s%s%s%s; context %s of %s tokens; %s, %d threads",
                pp_rate((double)s->tokens_per_s).text, draft, prompt, kv, pp_count(s->ctx_used).text,
@@ -435,11 +437,11 @@ static enum pp_slash do_forget(struct pp_controller *c, char *arg)
     if (!ctl_may_change(c))
         return PP_SLASH_ERROR;
     if (!c->session.id) {
-        ctl_notice(c, true, "there is no conversation yet that could be forgotten");
+        ctl_notice(c, true, "there is no conversation to forget yet");
         return PP_SLASH_ERROR;
     }
     c->backend->ops->forget(c->backend, c->session.key);
-    ctl_notice(c, false, "what the model kept of this conversation is dropped; its messages stay");
+    ctl_notice(c, false, "the KV cache of this conversation is deleted; its messages stay");
     return PP_SLASH_DONE;
 }
 
@@ -455,7 +457,7 @@ static enum pp_slash do_temporary(struct pp_controller *c, char *arg)
 static enum pp_slash do_delete(struct pp_controller *c, char *arg)
 {
     if (pp_casecmp(arg, "yes") != 0) {
-        ctl_notice(c, true, "this deletes the conversation for good: type /delete yes");
+        ctl_notice(c, true, "this deletes the conversation permanently; to confirm, type /delete yes");
         return PP_SLASH_ERROR;
     }
     pp_controller_delete(c, 0);
@@ -467,44 +469,46 @@ static enum pp_slash do_help(struct pp_controller *c, char *arg);
 /* --- the table -------------------------------------------------------------------------------------------- */
 
 static const struct slash table[] = {
-    {"help", "? h", "[COMMAND]", "this list, or what a command takes", do_help, 0},
-    {"quit", "exit bye q", "", "leave pippin; the conversation is kept", NULL, PP_SLASH_QUIT},
-    {"new", "clear", "", "begin a new conversation", do_new, 0},
-    {"temporary", "private incognito", "[off]", "a chat of which nothing goes to the disk", do_temporary, 0},
-    {"sessions", "open history", "", "list of conversations", NULL, PP_SLASH_SESSIONS},
-    {"rename", "title", "TITLE", "name this conversation", do_rename, 0},
-    {"fork", "copy-session", "[N]", "go on in a copy, without the last N questions", do_fork, 0},
+    {"help", "? h", "[COMMAND]", "list the commands, or explain one", do_help, 0},
+    {"quit", "exit bye q", "", "leave pippin; the conversation is saved", NULL, PP_SLASH_QUIT},
+    {"new", "clear", "", "start a new conversation", do_new, 0},
+    {"temporary", "private incognito", "[off]", "a chat that is not saved to disk", do_temporary, 0},
+    {"sessions", "open history", "", "list conversations", NULL, PP_SLASH_SESSIONS},
+    {"rename", "title", "TITLE", "rename this conversation", do_rename, 0},
+    {"fork", "copy-session", "[N]", "continue in a copy, without the last N questions", do_fork, 0},
     {"export", "save", "[FILE]", "write this conversation to a file: .md, .json or .jsonl", do_export, 0},
-    {"read", "file", "FILE", "a text file into the line, to ask about it", NULL, PP_SLASH_READ},
-    {"import", "", "FILE", "conversations from a file: JSON or JSONL", do_import, 0},
+    {"read", "file", "FILE", "insert a text file into the input line", NULL, PP_SLASH_READ},
+    {"import", "", "FILE", "import conversations from a JSON or JSONL file", do_import, 0},
     {"delete", "", "yes", "delete this conversation", do_delete, 0},
-    {"regen", "retry regenerate", "[N]", "another answer to the last question, or N side by side", do_regen, 0},
-    {"compare", "", "SET SET [SET]", "the last question answered under different adapters", do_compare, 0},
-    {"branch", "", "[N]", "go on from the Nth of several answers", do_branch, 0},
-    {"continue", "cont", "", "go on with an answer that was stopped", do_continue, 0},
-    {"edit", "", "[N | answer]", "change your last message, or the Nth last, or the last answer", NULL,
+    {"regen", "retry regenerate", "[N]", "answer the last question again, or N times in parallel", do_regen, 0},
+    {"compare", "", "SET SET [SET]", "answer the last question with different adapters", do_compare, 0},
+    {"branch", "", "[N]", "continue from the Nth of several answers", do_branch, 0},
+    {"continue", "cont", "", "continue an answer that was stopped", do_continue, 0},
+    {"edit", "", "[N | answer]", "edit your last message, or the Nth last, or the last answer", NULL,
      PP_SLASH_EDIT},
     {"undo", "back", "[N]", "take back the last question and its answer, or the last N", do_undo, 0},
-    {"redo", "", "", "bring back what /undo took", do_redo, 0},
-    {"find", "search", "[WORDS]", "the newest message here that has these words; again: the one before", NULL,
+    {"redo", "", "", "undo /undo", do_redo, 0},
+    {"find", "search", "[WORDS]", "find the newest message with these words; again: the one before", NULL,
      PP_SLASH_FIND},
     {"copy", "", "[N | code [N]]", "copy the last answer, or the Nth last, or the last block of code, or the Nth", NULL,
      PP_SLASH_COPY},
     {"model", "models load", "[NAME]", "load another model, or list them", do_model, 0},
-    {"lora", "adapter adapters", "[NAME [STRENGTH | off] | off | save NAME | preset NAME | drop NAME | add FILE]",
-     "adapters on and off", do_lora, 0},
-    {"draft", "", "[auto | model | lookup | off | tint | file NAME]", "who guesses ahead", do_draft, 0},
-    {"set", "params", "[NAME VALUE]", "temperature and the other parameters", do_set, 0},
-    {"system", "", "[TEXT | none]", "the system prompt", do_system, 0},
-    {"persona", "", "[NAME | none]", "a system prompt by name", do_persona, 0},
-    {"template", "", "[NAME]", "the chat template", do_template, 0},
+    {"lora", "adapter adapters", "[NAME [SCALE | off] | off | save NAME | preset NAME | drop NAME | add FILE]",
+     "switch adapters on and off", do_lora, 0},
+    {"draft", "", "[auto | model | lookup | off | tint | file NAME]", "speculative decoding: how tokens are drafted",
+     do_draft, 0},
+    {"set", "params", "[NAME VALUE]", "set temperature and other parameters", do_set, 0},
+    {"system", "", "[TEXT | none]", "show or set the system prompt", do_system, 0},
+    {"persona", "", "[NAME | none]", "choose a persona: a system prompt by name", do_persona, 0},
+    {"template", "", "[NAME]", "choose the chat template", do_template, 0},
     {"theme", "", "[NAME]", "colours", NULL, PP_SLASH_THEME},
-    {"overflow", "context", "[ask | stop | shift | summarise | slide]", "when the context is full", do_overflow, 0},
-    {"compact", "summarise summarize", "", "sum up all but the last turn, to make room in the context", do_compact, 0},
+    {"overflow", "context", "[ask | stop | shift | summarise | slide]", "what to do when the context is full",
+     do_overflow, 0},
+    {"compact", "summarise summarize", "", "summarise all but the last turn, to free context", do_compact, 0},
     {"think", "thinking", "[auto | off | on | low | medium | high]", "whether the model thinks first", do_think, 0},
-    {"reasoning", "", "[show | fold | hide]", "what is seen of its thinking", NULL, PP_SLASH_REASONING},
-    {"stats", "", "", "speed and context", do_stats, 0},
-    {"forget", "", "", "drop the saved state of the model, keep the messages", do_forget, 0},
+    {"reasoning", "", "[show | fold | hide]", "how thinking is shown", NULL, PP_SLASH_REASONING},
+    {"stats", "", "", "show speed and context use", do_stats, 0},
+    {"forget", "", "", "delete the saved KV cache, keep the messages", do_forget, 0},
 };
 
 enum { N_COMMANDS = sizeof table / sizeof *table };
@@ -546,11 +550,11 @@ static enum pp_slash unknown(struct pp_controller *c, const char *word, size_t n
     for (size_t i = 0; i < N_COMMANDS; i++)
         pp_near_try(&near, table[i].name);
     if (near.best[0])
-        ctl_notice(c, true, "there is no /%s; did you mean /%s? With // at its beginning it is sent as a message", copy,
+        ctl_notice(c, true, "there is no /%s; did you mean /%s? To send it as a message, start it with //", copy,
                    near.best);
     else
-        ctl_notice(c, true, "there is no /%s; /help lists the commands, and with // at its beginning it is sent as a "
-                   "message", copy);
+        ctl_notice(c, true, "there is no /%s; /help lists the commands; to send it as a message, start it with //",
+                   copy);
     return PP_SLASH_ERROR;
 }
 
@@ -590,8 +594,8 @@ const char *pp_slash_text(const char *line)
  * like that. Asks the user instead of guessing. */
 static enum pp_slash too_many_lines(struct pp_controller *c, const struct slash *s)
 {
-    ctl_notice(c, true, "/%s takes one line, and this is more: nothing was done. With // at its beginning it is sent "
-               "as a message", s->name);
+    ctl_notice(c, true, "/%s takes one line, but this is more: nothing was done. To send it as a message, start it "
+                        "with //", s->name);
     return PP_SLASH_KEEP;
 }
 
@@ -616,7 +620,7 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
     if (!takes_lines && memchr(word, '\n', (size_t)(rest - word) + len))
         return too_many_lines(c, s);
     if (len && !*s->args) {
-        ctl_notice(c, true, "/%s takes nothing behind it", s->name);
+        ctl_notice(c, true, "/%s takes no argument", s->name);
         return PP_SLASH_ERROR;
     }
     if (!s->run) {

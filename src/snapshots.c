@@ -191,7 +191,7 @@ static enum pp_code begin(const struct pp_snapshot_writer *w, struct pp_error *e
     if (!code)
         code = pp_save_plan(w->save, w->quota, &bytes, err);
     if (!code && !pp_snapshot_make_room(w->base, bytes, w->quota))
-        code = pp_fail(err, PP_ERR_NOMEM, "it is larger than all snapshots together may be; see --snapshot-quota");
+        code = pp_fail(err, PP_ERR_NOMEM, "it is larger than --snapshot-quota; give a larger quota");
     return code;
 }
 

@@ -146,10 +146,10 @@ static enum pp_code fail_io(struct pp_store *st, int rc, const char *what, struc
     const int why = st->db ? sqlite3_system_errno(st->db) : 0;
     const bool grew = rc == SQLITE_IOERR_SHMSIZE || rc == SQLITE_IOERR_SHMOPEN || rc == SQLITE_IOERR_WRITE;
     if (grew && getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY)
-        return pp_fail(err, PP_ERR_IO, "cannot %s: the disk is full, or files may not grow so large here; make room, "
-                       "or raise `ulimit -f`", what);
+        return pp_fail(err, PP_ERR_IO, "cannot %s: the disk is full, or a file would exceed the size limit; free some "
+                                       "space, or raise `ulimit -f`", what);
     if (rc == SQLITE_IOERR_SHMSIZE || why == ENOSPC || why == EDQUOT)
-        return pp_fail(err, PP_ERR_IO, "cannot %s: the disk is full; make room", what);
+        return pp_fail(err, PP_ERR_IO, "cannot %s: the disk is full; free some space", what);
     return pp_fail(err, PP_ERR_IO, "cannot %s: %s%s%s; check the disk", what,
                    st->db ? sqlite3_errmsg(st->db) : sqlite3_errstr(rc), why ? ": " : "", why ? strerror(why) : "");
 }
@@ -161,12 +161,12 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
         return fail_io(st, st->db ? sqlite3_extended_errcode(st->db) : rc, what, err);
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-        return pp_fail(err, PP_ERR_BUSY, "cannot %s: another program holds the database for too long; let "
-                       "it finish, or end it", what);
+        return pp_fail(err, PP_ERR_BUSY, "cannot %s: another program has locked the database for too long; let it "
+                                         "finish, or stop it", what);
     case SQLITE_INTERRUPT:
         return pp_fail(err, PP_ERR_CANCELLED, "interrupted");
     case SQLITE_FULL:
-        return pp_fail(err, PP_ERR_IO, "cannot %s: the disk is full; make room", what);
+        return pp_fail(err, PP_ERR_IO, "cannot %s: the disk is full; free some space", what);
     case SQLITE_NOMEM:
         return pp_fail(err, PP_ERR_NOMEM, "cannot %s: out of memory; close other programs", what);
     case SQLITE_CORRUPT:
@@ -178,17 +178,18 @@ enum pp_code pp_store_fail(struct pp_store *st, int rc, const char *what, struct
         if (st->db && (sqlite3_system_errno(st->db) == EMFILE || sqlite3_system_errno(st->db) == ENFILE))
             return pp_fail(err, PP_ERR_IO, "cannot %s: too many files are open; raise `ulimit -n`", what);
         return pp_fail(err, PP_ERR_IO,
-                       "cannot %s: the database cannot be opened; check that its folder is there, and that both can "
-                       "be read and written to", what);
+                       "cannot %s: the database cannot be opened; check that its folder exists and that both are "
+                       "readable and writable", what);
     case SQLITE_READONLY:
         return pp_fail(err, PP_ERR_IO,
                        "cannot %s: the database is read-only; check the permissions of its file and folder", what);
     case SQLITE_CONSTRAINT:
         /* our schema has no trigger that raises errors */
         if (st->db && sqlite3_extended_errcode(st->db) == SQLITE_CONSTRAINT_TRIGGER)
-            return pp_fail(err, PP_ERR_IO, "cannot %s: a trigger that another program has put into the database "
-                           "refuses it: %s", what, sqlite3_errmsg(st->db));
-        return pp_fail(err, PP_ERR_USAGE, "cannot %s: it names a message that its conversation does not have", what);
+            return pp_fail(err, PP_ERR_IO, "cannot %s: a trigger added to the database by another program refuses it: "
+                           "%s", what, sqlite3_errmsg(st->db));
+        return pp_fail(err, PP_ERR_USAGE, "cannot %s: it refers to a message that its conversation does not have",
+                       what);
     default:
         st->doubted = true;
         return pp_fail(err, PP_ERR_IO, "cannot %s: %s", what, st->db ? sqlite3_errmsg(st->db) : sqlite3_errstr(rc));
@@ -285,7 +286,7 @@ enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_err
                        "cannot %s: the database was deleted, moved or replaced while pippin was running; put it back, "
                        "or start pippin again", what);
     if (st->batch && sqlite3_get_autocommit(st->db))
-        return pp_fail(err, PP_ERR_IO, "cannot %s: what was to be saved with it was not", what);
+        return pp_fail(err, PP_ERR_IO, "cannot %s: something else that belongs to it could not be saved", what);
     return pp_store_run(st, st->batch ? PP_STMT_PART_BEGIN : PP_STMT_BEGIN, what, err);
 }
 
@@ -325,7 +326,7 @@ enum pp_code pp_store_batch_end(struct pp_store *st, enum pp_code code, struct p
     const char *what = st->batch;
     st->batch = NULL;
     if (code == PP_OK && sqlite3_get_autocommit(st->db))
-        return pp_fail(err, PP_ERR_IO, "cannot %s: the database has undone what was begun", what);
+        return pp_fail(err, PP_ERR_IO, "cannot %s: the database rolled the transaction back", what);
     return pp_store_end(st, code, what, err);
 }
 
@@ -382,7 +383,7 @@ static enum pp_code make_file(const char *path, struct pp_error *err)
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0 && errno != EEXIST) {
         const bool refused = errno == EACCES || errno == EPERM || errno == EROFS;
-        pp_fail(err, PP_ERR_IO, "cannot make the database %s: %s", path, strerror(errno));
+        pp_fail(err, PP_ERR_IO, "cannot create the database %s: %s", path, strerror(errno));
         return refused ? pp_fail_advice(err, elsewhere) : PP_ERR_IO;
     }
     if (fd >= 0)
@@ -587,7 +588,7 @@ static enum pp_code one_session(struct pp_store *st, sqlite3_stmt *stmt, struct 
         code = pp_store_read_session(stmt, out, err);
     else if (rc == SQLITE_DONE)
         code = pp_fail(err, PP_ERR_NOT_FOUND,
-                       "there is no such conversation; `pippin sessions list` shows those there are");
+                       "there is no such conversation; `pippin sessions list` shows the existing ones");
     else
         code = pp_store_fail(st, rc, "read the conversation", err);
     pp_store_done(stmt);
@@ -608,7 +609,7 @@ static enum pp_code random_key(char key[17], struct pp_error *err)
 {
     uint64_t bits;
     if (getrandom(&bits, sizeof bits, 0) != (ssize_t)sizeof bits)
-        return pp_fail(err, PP_ERR_IO, "the system gives no random numbers: %s", strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "cannot get random numbers from the system: %s", strerror(errno));
     snprintf(key, 17, "%016llx", (unsigned long long)bits);
     return PP_OK;
 }
@@ -677,7 +678,7 @@ enum pp_code pp_store_session_latest(struct pp_store *st, struct pp_session *out
     if (code)
         return code;
     code = one_session(st, stmt, out, err);
-    return code == PP_ERR_NOT_FOUND ? pp_fail(err, code, "no conversation is saved yet") : code;
+    return code == PP_ERR_NOT_FOUND ? pp_fail(err, code, "there are no saved conversations yet") : code;
 }
 
 enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct pp_session *out, struct pp_error *err)
@@ -688,10 +689,11 @@ enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct 
     memset(out, 0, sizeof *out);
     if (n > 16 || strspn(key, "0123456789abcdefABCDEF") != n)
         return pp_fail(err, PP_ERR_NOT_FOUND,
-                       "\"%.40s\" is not the ID of a conversation (16 hexadecimal digits, or the first of them)",
+                       "\"%.40s\" is not the ID of a conversation; an ID is 16 hexadecimal digits, or the first few "
+                       "of them",
                        key);
     if (n < 4)
-        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is too short for an ID: give its first 4 digits at least", key);
+        return pp_fail(err, PP_ERR_USAGE, "\"%s\" is too short for an ID; give at least its first 4 digits", key);
     for (size_t i = 0; i < n; i++)
         folded[i] = (char)(key[i] >= 'A' && key[i] <= 'F' ? key[i] - 'A' + 'a' : key[i]);
     enum pp_code code = pp_store_stmt(st, PP_STMT_SESSION_FIND, &stmt, err);
@@ -706,7 +708,7 @@ enum pp_code pp_store_session_find(struct pp_store *st, const char *key, struct 
             code = pp_fail(err, PP_ERR_USAGE, "several conversations begin with %s; give more digits", folded);
     } else if (rc == SQLITE_DONE) {
         code = pp_fail(err, PP_ERR_NOT_FOUND,
-                       "there is no conversation %s; `pippin sessions list` shows those there are", folded);
+                       "there is no conversation %s; `pippin sessions list` shows the existing ones", folded);
     }
     if (!code && rc != SQLITE_DONE)
         code = pp_store_fail(st, rc, "find the conversation", err);
@@ -775,11 +777,11 @@ enum pp_code pp_session_lock(const char *dir, const char *key, int *fd, struct p
     /* The file is not removed with the lock: otherwise two programs could hold locks on two files of the same name. */
     int lock = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (lock < 0)
-        code = pp_fail(err, PP_ERR_IO, "cannot make the lock %s: %s", path.data, strerror(errno));
+        code = pp_fail(err, PP_ERR_IO, "cannot create the lock file %s: %s", path.data, strerror(errno));
     else if (flock(lock, LOCK_EX | LOCK_NB) != 0)
         code = errno == EWOULDBLOCK ? pp_fail(err, PP_ERR_BUSY,
-                                              "this conversation is open in another pippin; leave it there first, with "
-                                              "/new or Ctrl-D")
+                                              "this conversation is open in another pippin; close it there first, "
+                                              "with /new or Ctrl-D")
                                     : pp_fail(err, PP_ERR_IO, "cannot lock %s: %s", path.data, strerror(errno));
     pp_buf_free(&path);
     if (code && lock >= 0)

@@ -64,7 +64,7 @@ static enum pp_code insert_messages(struct pp_store *st, int64_t session, const 
             code = begin_context_there(st, &one, what, err);
         ids[i] = one.id;
     }
-    return code || ok ? code : pp_fail(err, PP_ERR_FORMAT, "cannot %s: a message follows one that is not there", what);
+    return code || ok ? code : pp_fail(err, PP_ERR_FORMAT, "cannot %s: a message's parent is missing", what);
 }
 
 /* The time of last use of an imported conversation, in milliseconds. A time in the future, which a file may contain,
@@ -87,7 +87,7 @@ static enum pp_code insert_all(struct pp_store *st, struct pp_session *s, const 
         code = insert_messages(st, s->id, m, ids, n, now, what, err);
     const int64_t head = id_at(ids, s->head, n, &ok);
     if (!ok && !code)
-        code = pp_fail(err, PP_ERR_FORMAT, "cannot %s: it ends in a message that is not there", what);
+        code = pp_fail(err, PP_ERR_FORMAT, "cannot %s: its last message is missing", what);
     if (!code && head)
         code = pp_store_move_head(st, s->id, head, updated, what, err);
     s->head = head;

@@ -387,7 +387,7 @@ enum pp_code pp_store_index_left(struct pp_store *st, int64_t *left, struct pp_e
 
 enum pp_code pp_store_index_more(struct pp_store *st, int64_t limit, int64_t *left, struct pp_error *err)
 {
-    static const char what[] = "build the index of the search";
+    static const char what[] = "build the search index";
     int64_t from = 0;
     enum pp_code code = pp_store_begin(st, what, err);
     if (code)

@@ -162,7 +162,7 @@ enum pp_code pp_store_message_write(struct pp_store *st, int64_t id, const struc
 enum pp_code pp_store_message_context(struct pp_store *st, int64_t id, int64_t from, const char *note,
                                       struct pp_error *err)
 {
-    static const char what[] = "save where the context begins";
+    static const char what[] = "save the start of the context";
     sqlite3_stmt *stmt;
     enum pp_code code = pp_store_begin(st, what, err);
     if (code)

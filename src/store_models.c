@@ -35,7 +35,7 @@ enum pp_code pp_store_model_name(struct pp_store *st, struct pp_model_entry *m, 
     if (!code)
         code = pp_store_model_find(st, m->name, &there, err);
     if (code == PP_OK && there && strcmp(there, m->path) != 0)
-        code = pp_fail(err, PP_ERR_USAGE, "\"%s\" is the name of %s already; give another one with --name", m->name,
+        code = pp_fail(err, PP_ERR_USAGE, "\"%s\" is already the name of %s; give another name with --name", m->name,
                        there);
     else if (code == PP_ERR_NOT_FOUND)
         code = PP_OK;
@@ -88,7 +88,7 @@ static enum pp_code change(struct pp_store *st, enum pp_stmt which, const char *
 enum pp_code pp_store_model_remove(struct pp_store *st, const char *path, struct pp_error *err)
 {
     int n;
-    return change(st, PP_STMT_MODEL_REMOVE, path, NULL, "forget the model", &n, err);
+    return change(st, PP_STMT_MODEL_REMOVE, path, NULL, "remove the model", &n, err);
 }
 
 enum pp_code pp_store_tag_put(struct pp_store *st, const char *tag, const char *path, struct pp_error *err)
@@ -97,7 +97,7 @@ enum pp_code pp_store_tag_put(struct pp_store *st, const char *tag, const char *
     enum pp_code code = change(st, path ? PP_STMT_TAG_PUT : PP_STMT_TAG_REMOVE, tag, path, "save the tag", &n, err);
     if (code || n)
         return code;
-    return path ? pp_fail(err, PP_ERR_USAGE, "\"%s\" is the name of a model already, which comes before any tag", tag)
+    return path ? pp_fail(err, PP_ERR_USAGE, "\"%s\" is already the name of a model; give another tag", tag)
                 : pp_fail(err, PP_ERR_NOT_FOUND, "no model has the tag \"%s\"", tag);
 }
 

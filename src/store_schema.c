@@ -213,7 +213,8 @@ static int read_int(sqlite3 *db, const char *sql, int64_t *value)
 static enum pp_code unreadable(struct pp_store *st, int rc, const char *path, struct pp_error *err)
 {
     if ((rc & 0xFF) == SQLITE_NOTADB)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is not a database; move it away, and pippin will begin a new one", path);
+        return pp_fail(err, PP_ERR_FORMAT, "%s is not a database; move it away, and pippin will create a new one",
+                       path);
     if ((rc & 0xFF) == SQLITE_CORRUPT)
         return pp_fail(err, PP_ERR_FORMAT,
                        "%s is damaged; copy it, try `sqlite3 %s .recover | sqlite3 new.db`, and put new.db in its "
@@ -235,11 +236,12 @@ static enum pp_code check_owner(struct pp_store *st, const char *path, int64_t *
         return unreadable(st, rc, path, err);
     if (application != APPLICATION_ID && (application || *version || n_objects))
         return pp_fail(err, PP_ERR_FORMAT,
-                       "%s is the database of another program; move it away, and pippin will begin a new one",
+                       "%s is the database of another program; move it away, and pippin will create a new one",
                        path);
     if (*version > VERSION)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s was written by a newer pippin (schema %lld, this one knows %d); update pippin to open it",
+                       "%s was written by a newer version of pippin (schema %lld, this one knows up to %d); update "
+                       "pippin",
                        path, (long long)*version, (int)VERSION);
     if (*version < 0)
         return pp_fail(err, PP_ERR_FORMAT, "%s has schema version %lld, which never existed", path,
@@ -286,7 +288,8 @@ enum pp_code pp_store_check_schema(struct pp_store *st, const char *path, struct
     const enum pp_code code = check_owner(st, path, &version, err);
     if (code || version == VERSION)
         return code;
-    return pp_fail(err, PP_ERR_IO, "%s is of an older pippin, and cannot be written to", path);
+    return pp_fail(err, PP_ERR_IO, "%s was written by an older version of pippin and must be upgraded, but is not "
+                                   "writable", path);
 }
 
 /* Applies all missing steps in one transaction: after a crash the old version is intact. */

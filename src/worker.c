@@ -165,7 +165,7 @@ static void do_load(struct pp_backend *b, const struct pp_load_request *from)
     if (!post(w, r, ok)) {
         struct pp_event *e = pp_event_new(PP_EVENT_LOAD_FAILED);
         if (e)
-            pp_fail(&e->err, PP_ERR_NOMEM, "the model cannot be loaded now: out of memory, or pippin is closing");
+            pp_fail(&e->err, PP_ERR_NOMEM, "cannot load the model now: out of memory, or pippin is shutting down");
         worker_try_send(w, e);
     }
 }
@@ -217,7 +217,7 @@ static void do_generate(struct pp_backend *b, const struct pp_generate_request *
     if (r)
         request_end(w, r);
     struct pp_error err;
-    pp_fail(&err, PP_ERR_NOMEM, "no answer can be made now: out of memory, or pippin is closing");
+    pp_fail(&err, PP_ERR_NOMEM, "cannot answer now: out of memory, or pippin is shutting down");
     worker_try_send(w, worker_refusal(w, from, &err));
 }
 
@@ -324,7 +324,7 @@ static void do_draft(struct pp_backend *b, const char *path)
     struct pp_worker *w = (struct pp_worker *)b;
     struct pp_event *e = post_key(w, REQUEST_DRAFT, path) ? NULL : pp_event_new(PP_EVENT_DRAFT);
     if (e)
-        pp_fail(&e->err, PP_ERR_NOMEM, "it cannot be asked for now: out of memory, or pippin is closing");
+        pp_fail(&e->err, PP_ERR_NOMEM, "not possible now: out of memory, or pippin is shutting down");
     worker_try_send(w, e);
 }
 
@@ -492,7 +492,7 @@ enum pp_code pp_worker_start(struct pp_queue *events, struct pp_io *io, const ch
         pthread_mutex_destroy(&w->lock);
         pp_queue_free(w->requests);
         pp_free(w);
-        return pp_fail(err, PP_ERR_NOMEM, "no thread can be started for the engine; close other programs");
+        return pp_fail(err, PP_ERR_NOMEM, "cannot start a thread for the engine; close other programs");
     }
     *out = &w->base;
     return PP_OK;

@@ -229,7 +229,7 @@ static const char *builtin_template(struct pp_worker *w)
     const struct pp_model_info *m = pp_model_info(w->target->model);
     const char *why, *name = pp_template_instead(pp_model_tokenizer(w->target->model), m->name, m->path, &why);
     if (!w->told_template)
-        worker_notice(w, "this model brings no chat template: \"%s\" is used%s%s; /template chooses another one",
+        worker_notice(w, "this model has no chat template; using \"%s\"%s%s (/template chooses another)",
                       name, why ? ", by " : "", why ? why : "");
     w->told_template = true;
     return name;
@@ -417,7 +417,7 @@ static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, st
     a->restored_tokens = pp_engine_stats(w->engine)->restored_tokens - restored;
     if (code == PP_OK && r->use_draft && w->draft.engine && !a->slot->draft &&
         draft_seq(w, &a->slot->draft, &missing) != PP_OK)
-        worker_notice(w, "answering without the draft: %s", missing.text);
+        worker_notice(w, "answering without speculative decoding: %s", missing.text);
     return code;
 }
 

@@ -21,7 +21,7 @@ static enum pp_code check_vocabulary(struct pp_worker *w, const struct pp_model 
         return pp_fail(err, PP_ERR_MISMATCH, "%s has no vocabulary", pp_model_info(draft)->path);
     *bridged = !pp_tokenizer_same_ids(own, t);
     if (*bridged && !pp_tokenizer_bridges(own, t, &why))
-        return pp_fail(err, PP_ERR_MISMATCH, "it has another vocabulary: %.300s", why.text);
+        return pp_fail(err, PP_ERR_MISMATCH, "its vocabulary differs: %.300s", why.text);
     return PP_OK;
 }
 
@@ -48,8 +48,8 @@ static enum pp_code inspect(struct pp_worker *w, const struct pp_model *draft, s
     enum pp_code code = check_vocabulary(w, draft, &f->bridged, err);
     if (code == PP_OK && its->bytes >= own->bytes)
         return pp_fail(err, PP_ERR_MISMATCH,
-                       "it is no smaller than the model: %.1f MB beside %.1f MB, so asking it would take longer than "
-                       "the model itself", (double)its->bytes / 1e6, (double)own->bytes / 1e6);
+                       "it is not smaller than the model (%.1f MB against %.1f MB), so drafting would take longer "
+                       "than decoding", (double)its->bytes / 1e6, (double)own->bytes / 1e6);
     return code;
 }
 
@@ -60,7 +60,7 @@ void worker_inspect_draft(struct pp_worker *w, struct request *r)
     struct pp_drafter_facts *f = pp_calloc(1, sizeof *f);
     enum pp_code code = f ? PP_OK : pp_fail_nomem(&e->err, "a draft model");
     if (code == PP_OK && !w->engine)
-        code = pp_fail(&e->err, PP_ERR_NOT_FOUND, "there is no model that it could guess for");
+        code = pp_fail(&e->err, PP_ERR_NOT_FOUND, "no model is loaded that it could draft for");
     if (code == PP_OK)
         code = pp_model_open(r->key, &m, &e->err);
     if (code == PP_OK)
@@ -93,7 +93,7 @@ void draft_drop(struct pp_worker *w)
 static enum pp_code add_adapters(struct worker_draft *d, const struct pp_load_request *r, struct pp_error *err)
 {
     if (r->n_draft_adapters > PP_MAX_ADAPTERS)
-        return pp_fail(err, PP_ERR_USAGE, "more than %d adapters at once; leave some out", PP_MAX_ADAPTERS);
+        return pp_fail(err, PP_ERR_USAGE, "at most %d adapters can be used at once; leave some out", PP_MAX_ADAPTERS);
     for (int i = 0; i < r->n_draft_adapters; i++) {
         enum pp_code code = pp_adapter_load(d->model->model, r->draft_adapters[i].path, &d->adapters[d->n], err);
         if (code != PP_OK)
@@ -161,7 +161,7 @@ void worker_change_draft(struct pp_worker *w)
     how.draft = r->key;
     how.n_draft_adapters = 0;
     if (e && !w->engine) {
-        pp_fail(&e->err, PP_ERR_NOT_FOUND, "there is no model that it could guess for");
+        pp_fail(&e->err, PP_ERR_NOT_FOUND, "no model is loaded that it could draft for");
     } else if (e && same_file(pp_model_info(w->target->model)->path, r->key)) { /* the user has loaded that model as
                                                                                  * the target meanwhile */
         pp_fail(&e->err, PP_ERR_MISMATCH, "it is the model itself");

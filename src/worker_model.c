@@ -64,7 +64,7 @@ static void start_identity(struct shared_model *s)
     if (pthread_create(&thread, &attr, find_identity, s) != 0) {
         s->users--;
         s->done = true;
-        s->code = pp_fail(&s->err, PP_ERR_NOMEM, "no thread can be started to check the model");
+        s->code = pp_fail(&s->err, PP_ERR_NOMEM, "cannot start a thread to check the model");
     }
     pthread_attr_destroy(&attr);
 }
@@ -135,7 +135,7 @@ static enum pp_code open_target(struct pp_worker *w, const struct pp_load_reques
     code = pp_model_check_writes((*out)->model, err);
     if (code == PP_OK && !pp_model_tokenizer((*out)->model))
         code = pp_fail(err, PP_ERR_UNSUPPORTED,
-                       "%s has no vocabulary, so one cannot talk with it; choose another model", r->model);
+                       "%s has no vocabulary, so it cannot be used in the chat; choose another model", r->model);
     if (code != PP_OK) {
         model_let_go(*out);
         *out = NULL;
@@ -243,7 +243,7 @@ static struct pp_loaded *load_again(struct pp_worker *w, struct request *before,
     else
         request_free(before);
     if (code != PP_OK)
-        pp_fail(err, first.code, "%s; and the model that was there could not be loaded again: %s", first.text,
+        pp_fail(err, first.code, "%s; and the previous model could not be loaded again: %s", first.text,
                 why.text);
     return info;
 }
@@ -423,10 +423,10 @@ int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request
             answered_without(w, r->request, r->adapters[i].path, err);
         const struct pp_adapter_info *info = c && tell && !c->told ? pp_adapter_info(c->adapter) : NULL;
         if (info && c->replaced)
-            worker_notice(w, "the file of adapter %s has changed: from now on it is the new one", info->name);
+            worker_notice(w, "the file of adapter %s has changed; the new one is used from now on", info->name);
         if (info && info->idle)
-            worker_notice(w, "adapter %s changes nothing: its matrices or its alpha are zeros, or its "
-                          "scales 1", info->name);
+            worker_notice(w, "adapter %s has no effect: its matrices or its alpha are all zero, or its IA3 scales all "
+                             "1", info->name);
         if (info)
             c->told = true;
     }
@@ -443,7 +443,7 @@ void worker_tell_uninvoked(struct pp_worker *w, const struct pp_adapter_use *use
             k++;
         if (k == n_use || c->told_uninvoked || pp_adapter_acts_behind(c->adapter, ids, (int64_t)n))
             continue;
-        worker_notice(w, "adapter %s changes nothing here: the prompt does not have the tokens that invoke it",
+        worker_notice(w, "adapter %s has no effect here: the prompt does not contain the tokens that invoke it",
                       pp_adapter_info(c->adapter)->name);
         c->told_uninvoked = true;
     }
@@ -469,7 +469,7 @@ void worker_inspect(struct pp_worker *w, struct request *r)
     if (c)
         e->adapter = facts_of(pp_adapter_info(c->adapter));
     if (!w->engine)
-        pp_fail(&e->err, PP_ERR_NOT_FOUND, "there is no model that it could fit");
+        pp_fail(&e->err, PP_ERR_NOT_FOUND, "no model is loaded that it could fit");
     else if (c && !e->adapter)
         pp_fail_nomem(&e->err, "what an adapter is");
     worker_send(w, e);

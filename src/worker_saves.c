@@ -66,7 +66,7 @@ static void report_save_error(struct pp_worker *w, const struct pp_error *err)
         return;
     w->save_error = err->code;
     if (err->code)
-        worker_notice(w, "conversations are not kept ready on the disk: %s", err->text);
+        worker_notice(w, "KV caches of conversations are not saved: %s", err->text);
 }
 
 static void report_snapshots_off(struct pp_worker *w, const struct slot *s)
@@ -74,7 +74,7 @@ static void report_snapshots_off(struct pp_worker *w, const struct slot *s)
     if (w->snapshot_quota != PP_SNAPSHOTS_OFF || w->told_snapshots_off || !w->cache_dir[0] || s->temporary)
         return;
     w->told_snapshots_off = true;
-    worker_notice(w, "conversations are not kept ready on the disk (--snapshot-quota off): they are computed again");
+    worker_notice(w, "KV caches of conversations are not saved (--snapshot-quota off): the prompt is computed again");
 }
 
 bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms)
@@ -238,8 +238,8 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
     if (code) {
         if (!wanted->ahead)
             report_unusable(w, s,
-                            code == PP_ERR_BUSY ? "the saved cache is not used: the model is still being checked; "
-                                                  "it is computed again"
+                            code == PP_ERR_BUSY ? "the saved KV cache is not used, as the model's checksum is still "
+                                                  "being computed; computing the prompt again"
                                                 : err.text);
         return;
     }

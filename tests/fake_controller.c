@@ -480,7 +480,7 @@ bool pp_controller_send(struct pp_controller *c, const char *text)
         return false;
     }
     if (!pp_utf8_valid(text, strlen(text))) {
-        say(c, true, "not taken: that is no UTF-8");
+        say(c, true, "not accepted: that is not valid UTF-8");
         return false;
     }
     if (strncmp(text, "title ", 6) == 0)
@@ -491,7 +491,7 @@ bool pp_controller_send(struct pp_controller *c, const char *text)
         say(c, true, c->unsaved);
     } else if (strstr(text, "make room")) {
         c->unsaved[0] = '\0';
-        say(c, false, "all is saved again");
+        say(c, false, "saving works again");
     }
     write_script(c, text);
     c->n_alternatives = 0;
@@ -866,7 +866,7 @@ void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *n
 bool pp_controller_add_adapter(struct pp_controller *c, const char *path)
 {
     char why[256];
-    snprintf(why, sizeof why, "there is nothing at %s", path);
+    snprintf(why, sizeof why, "%s does not exist", path);
     if (access(path, F_OK) != 0 && (c->refused = pp_strdup(path)))
         say(c, true, why);
     else
@@ -985,7 +985,7 @@ const struct pp_drafter_entry *pp_controller_drafters(const struct pp_controller
 
 void pp_controller_find_drafters(struct pp_controller *c)
 {
-    static const char why[] = "it has another vocabulary: the tokens of the draft lose capitals";
+    static const char why[] = "its vocabulary differs: the tokens of the draft lose capitals";
     struct pp_drafter_entry *d = c->drafters;
     d[0] = (struct pp_drafter_entry){.name = "starter-draft", .path = "/models/draft", .fit = PP_FIT_YES,
                                      .facts = {.bytes = 2400000, .share = 0.25f}};
@@ -1003,7 +1003,7 @@ bool pp_controller_use_drafter(struct pp_controller *c, const char *model)
     const char *slash = strrchr(model, '/');
     snprintf(c->status.model.draft_path, sizeof c->status.model.draft_path, "%s", model);
     snprintf(c->status.model.draft_name, sizeof c->status.model.draft_name, "%.100s", slash ? slash + 1 : model);
-    snprintf(text, sizeof text, "%.100s guesses ahead from the next answer on", model);
+    snprintf(text, sizeof text, "%.100s drafts tokens from the next answer on", model);
     say(c, false, text);
     c->dirty |= PP_DIRTY_LISTS;
     return true;
@@ -1076,7 +1076,7 @@ static const struct {
     {"exit", "", "leave", PP_SLASH_QUIT},
     {"sessions", "", "open another conversation", PP_SLASH_SESSIONS},
     {"model", "", "another model", PP_SLASH_MODEL_MENU},
-    {"lora", "[NAME [STRENGTH] | off]", "adapters", PP_SLASH_LORA_MENU},
+    {"lora", "[NAME [SCALE] | off]", "adapters", PP_SLASH_LORA_MENU},
     {"template", "", "chat template", PP_SLASH_TEMPLATE_MENU},
     {"persona", "", "who answers", PP_SLASH_PERSONA_MENU},
     {"draft", "[auto | model | lookup | off]", "draft model", PP_SLASH_DRAFT_MENU},

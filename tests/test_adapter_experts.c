@@ -575,10 +575,10 @@ static void bad(void **state)
         int rows_a, cols_a, rows_b, cols_b;
         const char *text;
     } cases[] = {
-        {"mlp.experts", down, 10, 64, 64, 12, "is 10 wide, which is not the rank 3"},
-        {"mlp.experts", down, 12, 64, 64, 15, "has only one half"},
+        {"mlp.experts", down, 10, 64, 64, 12, "is 10 wide, which is not a multiple of the rank 3"},
+        {"mlp.experts", down, 12, 64, 64, 15, "has only one of the matrices A and B"},
         {"mlp.experts", down, 15, 64, 64, 15, "blk.1.ffn_down.4.weight, which"},
-        {"mlp.experts", down, 12, 48, 64, 12, "is made for a matrix of 64 x 48, but in"},
+        {"mlp.experts", down, 12, 48, 64, 12, "is for a matrix of 64 x 48, but in"},
         {"mlp.experts.base_layer", down, 12, 64, 64, 12, "is not part of a matrix's adapter"},
         {"mlp.experts", "\"target_parameters\":[\"other.experts.down_proj\", 7]", 12, 64, 64, 12, "is not part of"},
         {"mlp.experts", "\"bias\":\"none\"", 12, 64, 64, 12, "is not part of"},

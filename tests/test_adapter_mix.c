@@ -90,9 +90,9 @@ static void nothing_at_strength_zero(void **state)
 {
     (void)state;
     assert_int_equal(fix_slash("/lora bard 0"), PP_SLASH_DONE);
-    assert_non_null(strstr(fix_status()->notice, "changes nothing"));
+    assert_non_null(strstr(fix_status()->notice, "has no effect"));
     assert_int_equal(fix_slash("/lora bard 0.4"), PP_SLASH_DONE);
-    assert_null(strstr(fix_status()->notice, "changes nothing"));
+    assert_null(strstr(fix_status()->notice, "has no effect"));
 }
 
 /* --- side by side ----------------------------------------------------------------------------------------- */
@@ -193,7 +193,7 @@ static void mistakes(void **state)
         const char *line, *says;
     } wrong[] = {
         {"/compare", "two or more"}, {"/compare bard", "two or more"}, {"/compare brad none", "\"bard\""},
-        {"/compare bard:3 none", "strength"}, {"/compare bard:x none", "strength"}, {"/compare bar none", "no adapter"},
+        {"/compare bard:3 none", "scale"}, {"/compare bard:x none", "scale"}, {"/compare bar none", "no adapter"},
         {"/compare none none none none none none none none none", "2 to 8"},
         {"/compare none none", "sets 1 and 2 are the same"},
         {"/compare none bard BARD:1.0", "sets 2 and 3 are the same"}};
@@ -302,7 +302,7 @@ static void add_from_a_long_path(void)
     assert_false(line.bad);
     assert_ok(pp_make_dirs(line.data + strlen("/lora add "), &err), err);
     assert_int_equal(fix_slash(line.data), PP_SLASH_DONE);
-    pump_until(&fix, strstr(fix_status()->notice, "that of an adapter may have 511"));
+    pump_until(&fix, strstr(fix_status()->notice, "at most 511 are possible for an adapter"));
     pp_buf_free(&line);
 }
 
@@ -316,7 +316,7 @@ static void add_damaged(void)
     assert_ok(pp_write_file(path, "GGUF\3\0\0\0\1\0\0\0", 12, 0600, &err), err);
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, strstr(fix_status()->notice, "half.gguf"));
-    assert_null(strstr(fix_status()->notice, "is no adapter"));
+    assert_null(strstr(fix_status()->notice, "is not an adapter"));
     char *refused = pp_controller_take_refused(fix.c);
     assert_string_equal(refused, path);
     pp_free(refused);
@@ -333,7 +333,7 @@ static void added_with_a_note(void **state)
     snprintf(line, sizeof line, "/lora add %s", folder);
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, fix_status()->notice_is_error);
-    assert_non_null(strstr(fix_status()->notice, "is no adapter"));
+    assert_non_null(strstr(fix_status()->notice, "is not an adapter"));
     snprintf(line, sizeof line, "%s/adapter_config.json", folder);
     assert_ok(pp_write_file(line, "{}", 2, 0600, &err), err);
     snprintf(line, sizeof line, "/lora add %s/elsewhere", fix.paths.data); /* all that are in it */
@@ -391,7 +391,7 @@ static void by_a_link(void **state)
     for (int whole = 0; whole < 2; whole++) {
         snprintf(line, sizeof line, "/lora add %s/shown%s", fix.paths.data, whole ? "/evening" : "");
         assert_int_equal(fix_slash(line), PP_SLASH_DONE);
-        pump_until(&fix, strstr(fix_status()->notice, whole ? "evening is in" : "in the list"));
+        pump_until(&fix, strstr(fix_status()->notice, whole ? "evening was added" : "to the list"));
         assert_string_equal(entry("evening")->path, link);
         assert_null(entry("0a1b2c"));
     }
@@ -467,7 +467,7 @@ static void still_looked_for(void **state)
     pp_controller_load(fix.c, fix.model);
     assert_int_equal(fixture_state(&fix), PP_STATE_LOADING);
     assert_int_equal(fix_slash("/lora moose"), PP_SLASH_KEEP);
-    assert_non_null(strstr(fix_status()->notice, "still being looked for"));
+    assert_non_null(strstr(fix_status()->notice, "still scanning for adapters"));
     fake_loaded(&fix);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     pump_until(&fix, pp_controller_settled(fix.c));
@@ -487,7 +487,7 @@ static void goes_on_under_others(void **state)
     assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 2);
     assert_string_equal(fix.fake->asked[1].adapters, "bard 1.00");
-    assert_non_null(strstr(fix_status()->notice, "under bard 1.00; it was begun under bard 1.00, barista 0.50"));
+    assert_non_null(strstr(fix_status()->notice, "under bard 1.00; it was started under bard 1.00, barista 0.50"));
 
     /* the model adds nothing, and so the answer stays what it was written under */
     fake_choose(&fix, 1);
@@ -590,7 +590,7 @@ static void compared_when_known(void **state)
     assert_int_equal(fix_slash("/undo"), PP_SLASH_DONE);
     fake_adapter(&fix, NULL);
     pump_until(&fix, entry("barista")->fit == PP_FIT_YES && pp_controller_settled(fix.c));
-    assert_non_null(strstr(fix_status()->notice, "the conversation has gone on meanwhile"));
+    assert_non_null(strstr(fix_status()->notice, "the conversation has changed in the meantime"));
     assert_int_equal(fix_slash("/redo"), PP_SLASH_DONE);
     pump_until(&fix, pp_controller_settled(fix.c));
     assert_ok(pp_write_file(path, "and again", 9, 0600, &err), err);
@@ -655,7 +655,7 @@ static void conflicts(void **state)
     fix.fake->places.scaled[1] = 0;
     fake_adapter(&fix, NULL);
     pump_until(&fix, entry("barista")->fit == PP_FIT_YES);
-    assert_non_null(strstr(fix_status()->notice, "barista conflicts with bard"));
+    assert_non_null(strstr(fix_status()->notice, "barista and bard cannot be on at once"));
     assert_int_equal(pp_controller_adapter_conflict(fix.c, 0), 1);
     assert_int_equal(pp_controller_adapter_conflict(fix.c, 1), 0);
     fixture_turn(&fix, "hello", "hi");
@@ -666,21 +666,21 @@ static void conflicts(void **state)
     assert_int_equal(fix_slash("/lora barista 0"), PP_SLASH_DONE);
     assert_true(pp_controller_adapter_conflict(fix.c, 0) == SIZE_MAX); /* as if it were off */
     assert_int_equal(fix_slash("/lora barista 0.5"), PP_SLASH_ERROR);
-    assert_non_null(strstr(fix_status()->notice, "barista conflicts with bard"));
+    assert_non_null(strstr(fix_status()->notice, "barista and bard cannot be on at once"));
     assert_int_equal(fix_slash("/lora bard off"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/lora barista 0.5"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/lora bard"), PP_SLASH_ERROR);
-    assert_non_null(strstr(fix_status()->notice, "bard conflicts with barista"));
+    assert_non_null(strstr(fix_status()->notice, "bard and barista cannot be on at once"));
     assert_false(pp_controller_set_adapter(fix.c, 0, true, 1));
     assert_int_equal(pp_controller_adapter_conflict(fix.c, 0), 1);
     assert_true(pp_controller_switch_cost(fix.c, 0).conflict);
     assert_false(pp_controller_switch_cost(fix.c, SIZE_MAX).conflict);
     assert_int_equal(fix_slash("/lora preset both"), PP_SLASH_ERROR);
-    assert_non_null(strstr(fix_status()->notice, "barista conflicts with bard"));
+    assert_non_null(strstr(fix_status()->notice, "barista and bard cannot be on at once"));
     assert_string_equal(fix_status()->adapters, "barista 0.50");
     assert_int_equal(fix_slash("/compare none bard:1+barista:1"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/compare none both"), PP_SLASH_ERROR);
-    assert_non_null(strstr(fix_status()->notice, "barista conflicts with bard"));
+    assert_non_null(strstr(fix_status()->notice, "barista and bard cannot be on at once"));
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/lora bard"), PP_SLASH_DONE);
     assert_string_equal(fix_status()->adapters, "bard 1.00");

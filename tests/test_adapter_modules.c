@@ -508,11 +508,11 @@ static void other_family(void **state)
     const char *another = decoder_write(other);
     r = run_small(another, NULL);
     assert_int_equal(pp_adapter_load(r.m, gguf, &a, &err), PP_ERR_MISMATCH);
-    assert_non_null(strstr(err.text, "is for models of the family arcee, but this one is of the family qwen"));
+    assert_non_null(strstr(err.text, "is for models of the family arcee, but this model is of the family qwen"));
     stop_small(&r);
     const struct pp_convert_options wrong = {.base = another};
     assert_int_equal(pp_convert_to_peft(gguf, fresh_path("x"), &wrong, &err), PP_ERR_MISMATCH);
-    assert_non_null(strstr(err.text, "is for models of the family arcee, but this one is of the family qwen"));
+    assert_non_null(strstr(err.text, "is for models of the family arcee, but this model is of the family qwen"));
     folder_empty(&f);
     decoder_free(own);
     decoder_free(other);
@@ -543,7 +543,7 @@ static void stacks(void **state)
     assert_ok(pp_safetensors_write(path, t, 2, &err), err);
     r = run_small(decoder_write(d), NULL);
     assert_int_equal(pp_adapter_load(r.m, folder, &a, &err), PP_ERR_UNSUPPORTED);
-    if (!strstr(err.text, "a stack of 4 matrices, but blk.0.ffn_up.0.weight is one"))
+    if (!strstr(err.text, "a stack of 4 matrices, but blk.0.ffn_up.0.weight is a single matrix"))
         fail_msg("%s", err.text);
     stop_small(&r);
     decoder_free(d);

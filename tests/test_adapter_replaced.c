@@ -458,9 +458,9 @@ static void bad_tokens(void **state)
         const char *indices, *text;
     } cases[] = {
         {"[9, 2]", "does not name as many"},
-        {"[9, 2, 9]", "each once"},
-        {"[9, 2, 1.5]", "each once"},
-        {"[9, 2, -1]", "each once"},
+        {"[9, 2, 9]", "a list of distinct tokens"},
+        {"[9, 2, 1.5]", "a list of distinct tokens"},
+        {"[9, 2, -1]", "a list of distinct tokens"},
         {"{\"lm_head\": [9, 2, 30]}", "does not name as many"},
         {"[9, 2, 100000]", "token 100000"},
     };
@@ -484,7 +484,7 @@ static void bad_tokens(void **state)
     folder_empty(&f);
     folder_add(&f, "base_model.model.transformer.wte.weight", s.n_vocab, s.n_embd, 0, 1);
     assert_int_equal(pp_adapter_load(r.m, folder_write_peft(&f, text), &a, &err), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "no tensor for them"));
+    assert_non_null(strstr(err.text, "no tensor for it"));
     folder_empty(&f);
     folder_add(&f, "base_model.model.transformer.ln_f.bias", s.n_embd, 0, 0, 1);
     assert_int_equal(pp_adapter_load(r.m, folder_write_peft(&f, changed_config), &a, &err), PP_ERR_MISMATCH);

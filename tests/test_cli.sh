@@ -82,11 +82,11 @@ holds "ends the answer" [ "$(wc -c <"$tmp/out")" -lt 40 ]
 run run --temp 0 --stop "tiny" -p "$who" </dev/null
 expect_out "--stop ends before its text" "Hello! I am Pippin, a $nl"
 run run --temp 0 -n 32 --logit-bias 8192+5 -p "$who" </dev/null; expect "a bias of no token" 2
-expect_match "is told the tokens" "$tmp/err" 'token 8192, and this model has tokens 0 to 8191'
+expect_match "is told the tokens" "$tmp/err" 'token 8192, but this model has tokens 0 to 8191'
 run run --draft-max 16 -p "$who" </dev/null; expect "more guesses than are ever made" 2
 echo '{% if messages %}{% endif %}' >"$tmp/nothing.jinja"
 run run -p "$who" -n 4 --chat-template-file "$tmp/nothing.jinja" </dev/null; expect "a template that leaves the question out" 1
-expect_match "is said to be empty" "$tmp/err" 'made an empty prompt'
+expect_match "is said to be empty" "$tmp/err" 'produced an empty prompt'
 run tokenize -f "$(printf '%5000s' | tr ' ' x)"; expect "a name that is too long" 1
 expect_match "is cut, and what is wrong with it is not" "$tmp/err" '^pippin: cannot open x+\.\.\.x+: File name too long$'
 if [ -z "${PIPPIN_SANITIZED:-}" ]; then # a sanitized program needs more addresses than that
@@ -100,7 +100,7 @@ if [ -z "${PIPPIN_SANITIZED:-}" ]; then # a sanitized program needs more address
         mib=$((mib + 4))
     done
     expect_out "a little memory does without a draft" "$answer$nl"
-    expect_match "and it is said" "$tmp/err" 'without a draft model, for which there is too little memory'
+    expect_match "and it is said" "$tmp/err" 'not enough memory for the draft model; continuing without it'
 fi
 run run --seed 7 -n 24 -p "Tell me a story." </dev/null
 cp "$tmp/out" "$tmp/first"
@@ -123,9 +123,9 @@ for file in nul latin1 utf16; do
     cp "$tmp/err" "$tmp/err.$file"
     run run -n 1 <"$tmp/$file"; expect "and by a pipe" 1
 done
-expect_match "a NUL is told" "$tmp/err.nul" '/nul is no text: its byte 6 is NUL; take the text out of it'
-expect_match "another encoding, too" "$tmp/err.latin1" 'no text in UTF-8, from its byte 4 on; .* iconv -f LATIN1 -t UTF-8$'
-expect_match "and UTF-16" "$tmp/err" '^pippin: standard input is UTF-16; make UTF-8 of it: iconv -f UTF-16 -t UTF-8$'
+expect_match "a NUL is told" "$tmp/err.nul" '/nul is not a text file: byte 6 is NUL; extract the text first'
+expect_match "another encoding, too" "$tmp/err.latin1" 'not valid UTF-8 from byte 4 on; .* iconv -f LATIN1 -t UTF-8$'
+expect_match "and UTF-16" "$tmp/err" '^pippin: standard input is UTF-16; convert it to UTF-8 first: iconv -f UTF-16 -t UTF-8$'
 run run -n 1 -p "$(printf 'caf\351x')" </dev/null; expect "-p that is latin1" 1
 printf '\251%s\303' "$who" | "$pippin" run --temp 0 -n 32 >"$tmp/out" 2>"$tmp/err"
 code=$?
@@ -165,12 +165,12 @@ small() { XDG_DATA_HOME="$tmp/small" run run --ctx-size 160 --temp 0 -n 4 "$@" <
 small --save -p "$long"; expect "a conversation in a small context" 0
 small --continue -p "$long"; expect "that goes on" 0
 small --continue --overflow shift -p "$long$long$long$long$long"; expect "and on, without the oldest turns" 0
-holds "which is said" grep -q "is not given the oldest" "$tmp/err"
+holds "which is said" grep -q "no longer sees the oldest" "$tmp/err"
 small --continue -p "Hi"; expect "and remembered" 0
 holds "so that nothing else has to go" [ "$(grep -c oldest "$tmp/err")" = 0 ]
 small --continue -p "$long$long"; expect "else it stops" 5
 small --continue --overflow summarise -p "$long"; expect "a summary of what has to go" 0
-holds "which is said" grep -q "summarises the oldest" "$tmp/err"
+holds "which is said" grep -q "summarising the oldest" "$tmp/err"
 small --continue --overflow summarise -p "Hi"; expect "and kept" 0
 holds "for what follows" [ "$(grep -c oldest "$tmp/err")" = 0 ]
 run run --overflow perhaps -p x </dev/null; expect "--overflow: usage" 2
@@ -182,11 +182,11 @@ holds "which is shown all the same" grep -q "Pippin" "$tmp/out"
 expect_match "and a larger one is advised" "$tmp/err" 'of 64 tokens is full; give a larger --ctx-size, up to 2,048$'
 yes "$long" | head -n 100 >"$tmp/long" # some 2,500 tokens
 run run -f "$tmp/long" </dev/null; expect "a prompt beyond what the model was trained for" 5
-expect_match "is not advised what does not help" "$tmp/err" 'holds 2,048, as many as .* trained for: make it shorter$'
+expect_match "is not advised what does not help" "$tmp/err" 'holds 2,048, the most that .* trained for: shorten it$'
 run run --raw -f "$tmp/long" </dev/null; expect "nor is a raw one" 5
 expect_match "is it" "$tmp/err" 'or start a new conversation$'
 tr '\n' ' ' <"$tmp/long" | "$pippin" embed >"$tmp/out" 2>"$tmp/err"; code=$?; expect "nor a line of embed" 5
-expect_match "is it, either" "$tmp/err" 'holds 2048; make lines of its parts$'
+expect_match "is it, either" "$tmp/err" 'holds 2048; split the line$'
 { sleep 0.2; "$pippin" run --help 2>"$tmp/err"; } | true
 holds "nothing is said of help that nobody reads to its end" [ ! -s "$tmp/err" ]
 if [ -w /dev/full ]; then
@@ -228,9 +228,9 @@ run sessions search Pippin
 expect_match "and found by a word of the answer, which is shown" "$tmp/out" "^$id  .* Hello, who are you\\?: .*Pippin"
 run sessions search "nothing-like-this"
 expect_out "a search without hits is empty" ""
-expect_match "which is said" "$tmp/err" '^pippin: no conversation has all of these words$'
+expect_match "which is said" "$tmp/err" '^pippin: no conversation contains all of these words$'
 run sessions search two words; expect "a search for two words" 2
-expect_match "wants quotes around them" "$tmp/err" '"words" is one word too many for .*; put quotes around several$'
+expect_match "wants quotes around them" "$tmp/err" 'unexpected argument "words": too many for .*; put a text of several words in quotes$'
 
 # a template that opens the reasoning: nothing is the answer's
 cat >"$tmp/think.jinja" <<'EOT'
@@ -243,18 +243,18 @@ cat >"$tmp/think.jinja" <<'EOT'
 EOT
 printf 'a\n{%% if messages %%}{{ raise_exception("only two roles") }}{%% endif %%}' >"$tmp/raises.jinja"
 run run -n 1 --chat-template-file "$tmp/raises.jinja" -p "$who" </dev/null; expect "a template that gives up" 1
-expect_match "where and what to do" "$tmp/err" 'raises.jinja, line 2: only two roles; --chat-template-file chooses another'
+expect_match "where and what to do" "$tmp/err" 'raises.jinja, line 2: only two roles; give another template with --chat-template-file'
 echo "{{ prompt }}" >"$tmp/other.jinja"
 run run -n 1 --chat-template-file "$tmp/other.jinja" -p "$who" </dev/null; expect "a template that leaves out what is asked" 1
-expect_match "is none" "$tmp/err" 'other.jinja is no chat template: it reads no `messages`'
+expect_match "is none" "$tmp/err" 'other.jinja is not a chat template: it does not use `messages`'
 run chat --plain -n 1 --chat-template-file "$tmp/other.jinja" </dev/null; expect "in the chat" 1
-expect_match "it is none either" "$tmp/err" 'other.jinja is no chat template: it reads no `messages`'
+expect_match "it is none either" "$tmp/err" 'other.jinja is not a chat template: it does not use `messages`'
 for how in fold show hide; do
     run run --temp 0 -n 12 --chat-template-file "$tmp/think.jinja" --reasoning $how -p "$who" </dev/null
     expect_out "reasoning ($how) is no answer" ""
     lines=$(grep -v "there is no answer" "$tmp/err" | grep -c .)
     holds "what is on stderr with $how" [ "$([ "$lines" -gt 0 ] && echo show)" = "$([ $how = show ] && echo show)" ]
-    expect_match "and why there is none ($how)" "$tmp/err" "there is no answer: all 12 tokens of -n went into its reasoning"
+    expect_match "and why there is none ($how)" "$tmp/err" "there is no answer: the reasoning used up all 12 tokens of -n"
 done
 # "Hi</think>So" is what biases make it say, each of which counts once; the template opens nothing
 cat >"$tmp/closes.jinja" <<'EOT'
@@ -274,11 +274,11 @@ echo before >"$tmp/both"
 holds "which keeps what it had" [ "$(cat "$tmp/both")" = "before${nl}So" ]
 "$pippin" run $said --chat-template-file "$tmp/closes.jinja" -p "$who" </dev/null 2>"$tmp/err" | cat >"$tmp/out"
 expect_out "in a pipe the answer stands apart" "Hi$nl${nl}So$nl"
-expect_match "and it is said" "$tmp/err" "was reasoning"
+expect_match "and it is said" "$tmp/err" "was the model's reasoning"
 run run --temp 0 -n 32 --chat-template-file "$tmp/think.jinja" --thinking off -p "$who" </dev/null
 expect_out "--thinking off is the template's to obey" "$answer$nl"
 run run --temp 0 -n 2 --thinking low -p "$who" </dev/null
-expect_match "a switch that a template lacks is said" "$tmp/err" "means nothing to this chat template"
+expect_match "a switch that a template lacks is said" "$tmp/err" "has no effect with this chat template"
 cp -r "$tmp/data" "$tmp/data.plain"
 run run --save --temp 0 -n 12 --chat-template-file "$tmp/think.jinja" -p "$who" </dev/null
 run sessions show "$(sed -n 's/.*--resume \([0-9a-f]*\).*/\1/p' "$tmp/err")" --json
@@ -304,9 +304,9 @@ if [ -n "$snapshot" ]; then
     run run --resume "$id" --temp 0 -n 4 --stats -p "And now?" </dev/null
     expect "a damaged snapshot" 0
     holds "is refused" [ "$(number cached_tokens "$tmp/err")" = 0 ]
-    holds "with a reason" grep -q "^pippin: the saved cache is damaged (.*); it is computed again" "$tmp/err"
+    holds "with a reason" grep -q "^pippin: the saved KV cache is damaged (.*); computing it again" "$tmp/err"
     run run --resume "$id" --lora bard -n 2 --stats -p "And now?" </dev/null
-    holds "one of other adapters is, too" grep -q "^pippin: the saved cache is not used: the adapters are others; it" "$tmp/err"
+    holds "one of other adapters is, too" grep -q "^pippin: the saved KV cache is not used: the adapters are different; comp" "$tmp/err"
 fi
 lock="$tmp/data/pippin/locks/$id.lock"
 if command -v flock >/dev/null && [ -e "$lock" ]; then
@@ -369,7 +369,7 @@ run sessions rm "$id"; expect "rm" 0
 holds "leaves no file of a conversation" [ -z "$(find "$tmp/data" "$tmp/cache" -name "$id*" -o -name "$more*")" ]
 run sessions list
 expect_out "an empty list" ""
-expect_match "is said to be one" "$tmp/err" '^pippin: no conversation is saved yet$'
+expect_match "is said to be one" "$tmp/err" '^pippin: there are no saved conversations yet$'
 run sessions list --json
 expect_out "as JSON" "[]$nl"
 holds "it speaks for itself" [ ! -s "$tmp/err" ]
@@ -404,9 +404,9 @@ code=$?
 expect "an id beyond the vocabulary" 2
 holds "is named by its line" grep -q "line 2" "$tmp/err"
 echo '[4, -1, 5]' | "$pippin" detokenize >"$tmp/out" 2>"$tmp/err"; code=$?; expect "what is no id" 2
-holds "is named as it stands" grep -q '"-1" is no token id' "$tmp/err"
+holds "is named as it stands" grep -q '"-1" is not a token id' "$tmp/err"
 echo Hello | "$pippin" template >"$tmp/out" 2>"$tmp/err"; code=$?; expect "messages that are none" 2
-holds "are not laid to the template" grep -q '^pippin: the messages are no JSON array; send one' "$tmp/err"
+holds "are not laid to the template" grep -q '^pippin: the messages are not a JSON array; send one' "$tmp/err"
 printf '[{"role": "user", "content": "Hi \\"x\\""}]' >"$tmp/messages"
 run template -f "$tmp/messages"
 expect_match "template renders" "$tmp/out" 'user' 'Hi "x"' 'assistant'
@@ -450,7 +450,7 @@ printf '[{"type": "function", "function": {"name": "now"}}]' >"$tmp/tools"
 run convert starter "$tmp/two"; expect "the starter as a folder" 0
 mkdir "$tmp/broken-off" && touch "$tmp/broken-off/chat_template.jinja" "$tmp/broken-off/model.safetensors.77.tmp"
 run convert starter "$tmp/broken-off"; expect "not into what a killed conversion has left" 2
-expect_match "which is said" "$tmp/err" 'has left, such as model.safetensors.77.tmp: remove the folder'
+expect_match "which is said" "$tmp/err" 'an interrupted conversion, such as model.safetensors.77.tmp: delete the folder'
 mkdir -p "$tmp/two/additional_chat_templates"
 printf 'chat {{ messages[0].content }}' >"$tmp/two/chat_template.jinja"
 printf '{{ tools[0].function.name }} for {{ messages[0].content }}' \
@@ -481,7 +481,7 @@ run logits -m "$tmp/own/model.gguf" --ids 0 -o "$tmp/own/model.gguf"; expect "lo
 run logits -f "$tmp/own/ids" -o "$tmp/own/ids"; expect "over the ids" 2
 run imatrix -m "$tmp/own/model.gguf" -f "$tmp/own/ids" -c 64 -o "$tmp/own/model.gguf"; expect "an imatrix over the model" 2
 run imatrix -m "$tmp/own/model.gguf" -f "$tmp/own/ids" -c 64 -o "$tmp/own/ids"; expect "over the text" 2
-expect_match "which is said" "$tmp/err" 'is both source and target'
+expect_match "which is said" "$tmp/err" 'is both input and output'
 holds "all is as it was" diff -r "$tmp/own" "$tmp/kept"
 run imatrix -m "$tmp/own/model.gguf" -f "$tmp/own/ids" -c 64 -o "$tmp/kept/im.gguf"
 cp "$tmp/kept/im.gguf" "$tmp/own/im.gguf"
@@ -504,18 +504,18 @@ holds "which are they" cmp -s "$tmp/empty" "$tmp/l.safetensors"
 echo 'a diary' >"$tmp/diary"
 cp "$tmp/diary" "$tmp/diary.copy"
 run logits --ids 0 -o "$tmp/diary"; expect "logits over a diary" 2
-expect_match "which is said" "$tmp/err" 'diary already, which is not a file of logits, and it stays'
+expect_match "which is said" "$tmp/err" 'diary exists and is not a file of logits; it was left unchanged'
 cp "$tmp/own-folder/model.safetensors" "$tmp/weights.safetensors"
 run logits --ids 0 -o "$tmp/weights.safetensors"; expect "over weights" 2
 run imatrix -f "$tmp/own/ids" -c 64 --chunks 1 -o "$tmp/diary"; expect "an imatrix over a diary" 2
-expect_match "which is said, too" "$tmp/err" 'diary already, which is not an importance matrix'
+expect_match "which is said, too" "$tmp/err" 'diary exists and is not an importance matrix'
 run quantize "$tmp/own/model.gguf" "$tmp/diary" q8_0; expect "a model over it" 2
-expect_match "and that" "$tmp/err" 'diary already, which is not a GGUF file'
+expect_match "and that" "$tmp/err" 'diary exists and is not a GGUF file'
 holds "all stay" cmp -s "$tmp/diary" "$tmp/diary.copy"
 holds "the weights, too" cmp -s "$tmp/weights.safetensors" "$tmp/own-folder/model.safetensors"
 cp "$tmp/kept/im.gguf" "$tmp/im.gguf"
 run imatrix -f "$tmp/own/ids" -c 64 --chunks 1 -o "$tmp/im.gguf"; expect "an imatrix that is there" 2
-expect_match "and what goes on with it" "$tmp/err" 'im.gguf already, and it stays as it is; --continue goes on'
+expect_match "and what goes on with it" "$tmp/err" 'im.gguf exists and was left unchanged; --continue resumes it'
 run quantize starter "$tmp/im.gguf" q4_0; expect "a model over an imatrix that it does not read" 2
 holds "is not begun anew" cmp -s "$tmp/im.gguf" "$tmp/kept/im.gguf"
 run imatrix --in-file "$tmp/im.gguf" -o "$tmp/im.gguf"; expect "but keeps what it adds" 0
@@ -586,10 +586,10 @@ holds "the same direction" [ "$(paste -d'#' "$tmp/first" "$tmp/out" | awk -F'#' 
 run embed --pooling mean -f "$tmp/lines"; expect "the mean of all tokens" 0
 holds "is another vector" [ "$(sed -n 1p "$tmp/first")" != "$(sed -n 1p "$tmp/out")" ]
 run convert engine/starter/bard.gguf "$tmp/bard"; expect "an adapter without its model" 2
-expect_match "says how to name it" "$tmp/err" 'say with --base where that is'
+expect_match "says how to name it" "$tmp/err" 'give it with --base'
 head -c 100000 engine/starter/bard.gguf >"$tmp/half-bard.gguf"
 run convert "$tmp/half-bard.gguf" "$tmp/half-bard" --base starter; expect "of a damaged one" 1
-expect_match "is not said that it is no adapter" "$tmp/err" 'half-bard.gguf is cut off'
+expect_match "is not said that it is no adapter" "$tmp/err" 'half-bard.gguf is truncated'
 run convert engine/starter/bard.gguf "$tmp/bard" -m starter --to mlx; expect "an adapter as what adapters do not become" 2
 expect_match "is told what it becomes" "$tmp/err" 'becomes a folder as PEFT writes it; leave --to mlx out'
 run convert starter "$tmp/two-more" -m starter; expect "a model that belongs to one" 2
@@ -601,15 +601,15 @@ run embed -f "$tmp/lines" --lora "$tmp/bard"; expect "under an adapter that must
 holds "a line without its invocation" [ "$(sed -n 1p "$tmp/first")" = "$(sed -n 1p "$tmp/out")" ]
 holds "a line with it" [ "$(sed -n 2p "$tmp/first")" != "$(sed -n 2p "$tmp/out")" ]
 run run --lora "$tmp/bard" -n 1 -p Hello; expect "an adapter that the prompt does not invoke" 0
-expect_match "is told of" "$tmp/err" 'adapter bard changes nothing: the prompt does not have the tokens that invoke it, " table"'
+expect_match "is told of" "$tmp/err" 'adapter bard has no effect: the prompt does not contain the tokens that invoke it, " table"'
 run run --lora "$tmp/bard" -n 1 -p "A table"; expect "one that it does" 0
-holds "is not" [ "$(grep -c 'changes nothing' "$tmp/err")" = 0 ]
+holds "is not" [ "$(grep -c 'has no effect' "$tmp/err")" = 0 ]
 run embed -p "$long$long$long$long" -c 32; expect "a line beyond the context" 5
 sed -i 's/\("add_bos_token":[[:space:]]*\)true/\1false/' "$tmp/two/tokenizer_config.json"
 printf 'Hello there\n\nHello there\n' >"$tmp/lines"
 run embed -m "$tmp/two" -f "$tmp/lines"; expect "a line without tokens" 0
 holds "has no vector, and the next one has" [ "$(sed -n 2p "$tmp/out")" = "[]" -a "$(sed -n 1p "$tmp/out")" = "$(sed -n 3p "$tmp/out")" ]
-expect_match "which is said" "$tmp/err" 'line 2 has no tokens'
+expect_match "which is said" "$tmp/err" 'line 2 is empty'
 run embed --pooling first -p x; expect "--pooling: usage" 2
 yes "Hello there, a table for two, please, and what would you like to talk about?" | head -n 60000 >"$tmp/lines"
 timeout 60 "$pippin" embed -f "$tmp/lines" 2>"$tmp/err" | head -n 1 >"$tmp/out" # more than a minute's work
@@ -626,13 +626,13 @@ for seconds in 3 9 27; do # a busy machine may take long to have a chunk; not --
     [ -e "$tmp/stopped.gguf" ] && break
 done
 expect "an imatrix that is stopped" 130
-expect_match "says what is there" "$tmp/err" 'stopped; .*/stopped.gguf holds the first [0-9]+ of [0-9]+ chunks'
+expect_match "says what is there" "$tmp/err" 'stopped; .*/stopped.gguf contains the first [0-9]+ of [0-9]+ chunks'
 # What cannot be written is said before anything is read; a disk that is full may have room again before the end.
 run imatrix -m "$tmp/absent.gguf" -f "$tmp/lines" -o "$tmp/nowhere/im.gguf"; expect "an imatrix into no folder" 1
 run imatrix -f "$tmp/lines" -c 64 --chunks 1 -o "$tmp/one.gguf"; expect_match "one chunk is one" "$tmp/err" 'after 1 chunk$'
 (ulimit -f 16 && run imatrix -f "$tmp/lines" -c 64 --chunks 3 --output-frequency 1 -o "$tmp/full.gguf"
     exit $code); code=$?; expect "an imatrix on a full disk" 1
-expect_match "which goes on" "$tmp/err" 'after chunk 1 of 3: cannot write .*/full.gguf: .*; reading goes on' \
+expect_match "which goes on" "$tmp/err" 'after chunk 1 of 3: cannot write .*/full.gguf: .*; continuing' \
     'after chunk 2 of 3: ' '^pippin: cannot write '
 holds "and leaves nothing" [ ! -e "$tmp/full.gguf" ]
 
@@ -733,10 +733,10 @@ expect_match "perplexity over windows" "$tmp/out" '"scored": 128' '"kind": "wind
 echo "too short" >"$tmp/text"
 run perplexity -f "$tmp/text"; expect "a text too short for a chunk" 2
 run run -c 1000000000 -p Hello; expect "a context that fits in no memory" 4
-expect_match "is told with the numbers" "$tmp/err" 'needs [0-9]+ GB of memory .* for 1000000000 tokens of context in q8' \
+expect_match "is told with the numbers" "$tmp/err" 'needs [0-9]+ GB of memory .* for the KV cache of 1000000000 tokens in q8' \
     'GB are free; choose a --ctx-size of at most [0-9]+, .*--memory-check off'
 run run -c 1000000000 -p Hello --memory-check off; expect "nor in the cache's" 4
-expect_match "which is told, too" "$tmp/err" 'needs .* GB for KV pages and .* GB may be used, which is enough for [0-9]+'
+expect_match "which is told, too" "$tmp/err" 'needs .* GB of KV cache, but only .* GB may be used, enough for [0-9]+'
 run run -c 2000000000 -p Hello; expect "a context beyond all bounds" 2
 expect_match "and the bounds are told" "$tmp/err" 'from 0 to 1073741824, not "2000000000"'
 run lora list --json
@@ -745,7 +745,7 @@ run lora info engine/starter/bard.gguf -m starter --json; expect "lora info with
 expect_match "says what the adapter does to logits, and what holding it otherwise does" "$tmp/out" \
     '"logits_changed_by": 1\.[0-9]+, "held_off_by": 0\.0[0-9]+'
 run lora info engine/starter/bard.gguf -m starter; expect "in words, too" 0
-expect_match "as a part of it" "$tmp/out" '^changes logits by 1\.[0-9]+; as it is held, by [0-9]\.[0-9]+ % of that'
+expect_match "as a part of it" "$tmp/out" '^changes logits by 1\.[0-9]+; rounding to the in-memory type changes that by [0-9]\.[0-9]+ %'
 run lora info bard; expect_match "by its name" "$tmp/out" 'bard.gguf'
 mkdir -p "$XDG_DATA_HOME/pippin/adapters"
 cp engine/starter/barista.gguf "$XDG_DATA_HOME/pippin/adapters/coffee.gguf"
@@ -772,11 +772,11 @@ echo '{"peft_type":"LORA","r":1,"target_parameters":["experts.down_proj"],"peft_
 run lora info "$tmp/experts"
 expect_match "experts are told of in a line" "$tmp/out" 'blk.0.ffn_down_exps.weight .* in each of 2 experts'
 run lora info whatever; expect "nor does lora info" 3
-expect_match "which names what there is" "$tmp/err" 'no adapter "whatever"; by name there are bard, barista$'
+expect_match "which names what there is" "$tmp/err" 'no adapter "whatever"; known by name: bard, barista$'
 run bench quick -p 4 -n 2 -r 1 --lora "$tmp/none.gguf"; expect "nor bench" 3
-expect_match "which says it, too" "$tmp/err" 'no adapter ".*none.gguf"; by name there are'
+expect_match "which says it, too" "$tmp/err" 'no adapter ".*none.gguf"; known by name: '
 run run --lora bard:0.5 -p Hello; expect "nor does --lora take a strength" 3
-expect_match "which names what does" "$tmp/err" 'no adapter "bard:0.5"; .*; a strength behind .* --lora-scaled$'
+expect_match "which names what does" "$tmp/err" 'no adapter "bard:0.5"; .*; use --lora-scaled for NAME:SCALE$'
 
 # --- what a conversation remembers, and pippin.conf -----------------------------------------------------------------
 
@@ -824,25 +824,25 @@ run run --save -n 4 -m engine/starter/starter-draft-Q4_0.gguf -p Hello
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/folder/small.gguf"
 run run --continue -n 4 -m "$tmp/folder/small.gguf" -p Hello; rm "$tmp/folder/small.gguf"
 run run --continue -n 4 -p Hello; expect "a model that is gone" 3
-expect_match "is said to be the conversation's" "$tmp/err" 'the model of this conversation \(-m names another one\): .*small.gguf'
+expect_match "is said to be the conversation's" "$tmp/err" 'the model of this conversation \(give another one with -m\): .*small.gguf'
 
 # --- nowhere to keep anything -----------------------------------------------------------------------------------
 
 home() { env -u XDG_CONFIG_HOME -u XDG_DATA_HOME -u XDG_STATE_HOME -u XDG_CACHE_HOME "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }
 home env HOME=/proc "$pippin" run -n 4 -p "$who"; expect "an answer without a home" 0
 home env HOME=/proc "$pippin" run --save -n 4 -p "$who"; expect "but none that is kept" 1
-expect_match "which is said" "$tmp/err" 'cannot make the folder /proc/.*; set HOME, or XDG_DATA_HOME, '
+expect_match "which is said" "$tmp/err" 'cannot create the folder /proc/.*; set HOME, or XDG_DATA_HOME, '
 mkdir -p "$tmp/loop/pippin" && ln -s pippin.conf "$tmp/loop/pippin/pippin.conf"
 home env XDG_CONFIG_HOME="$tmp/loop" "$pippin" tokenize -p Hello; expect "a configuration that cannot be read" 1
-expect_match "is named, and what to do" "$tmp/err" 'cannot open .*/pippin.conf: .*, or set HOME, or XDG_CONFIG_HOME, '
+expect_match "is named, and what to do" "$tmp/err" 'cannot open .*/pippin.conf: .*, or set HOME or XDG_CONFIG_HOME '
 printf '%s\n' "$who" | env -u XDG_DATA_HOME HOME=/proc "$pippin" chat --plain --temp 0 >"$tmp/out" 2>&1; code=$?
 expect "a chat without a home" 0
-expect_match "says what it does not keep, and answers" "$tmp/out" 'nothing of this chat is kept: cannot make the folder /proc/' 'Hello'
+expect_match "says what it does not keep, and answers" "$tmp/out" 'this chat is not saved: cannot create the folder /proc/' 'Hello'
 printf '%s\n' "$who" >"$tmp/line"
 for limit in 5 7 9 16; do
     (ulimit -n $limit; exec "$pippin" chat --plain) <"$tmp/line" >"$tmp/out" 2>"$tmp/err"; code=$?
     expect "a chat with $limit files" 1
-    expect_match "says what it lacks" "$tmp/err" 'too few files may be open: the limit is .*ulimit -n 1024'
+    expect_match "says what it lacks" "$tmp/err" 'the limit of open files is too low: .*ulimit -n 1024'
 done
 (ulimit -n 32; exec "$pippin" chat --plain --temp 0) <"$tmp/line" >"$tmp/out" 2>&1; code=$?
 expect "32 are enough" 0
@@ -850,10 +850,10 @@ printf '%s\n' "$who" "$who" | "$pippin" --plain -n 4 >/dev/full 2>"$tmp/err"; co
 expect "a plain chat that cannot be written" 1
 expect_match "says so" "$tmp/err" '^pippin: cannot write the output: '
 printf 'caf\351\n/sessions\n%s\n' "$who" | XDG_DATA_HOME="$tmp/latin" "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1; code=$?
-expect_match "a line in another encoding is refused, and the next one answered" "$tmp/out" '^not taken: <..> in line 1 is no UTF-8' 'Hello! I am Pippin'
+expect_match "a line in another encoding is refused, and the next one answered" "$tmp/out" '^not accepted: byte <..> in line 1 is not valid UTF-8' 'Hello! I am Pippin'
 holds "and nothing of it is kept" sh -c "! grep -q '^[0-9a-f]\{16\} ' '$tmp/out'"
 printf '\001\n/sessions\n' | XDG_DATA_HOME="$tmp/bytes" "$pippin" --plain -n 1 >"$tmp/out" 2>&1; code=$?
-expect_match "a question without letters has no title, which is said" "$tmp/out" 'after 1 token, as set' '^[0-9a-f]{16}  \(without a title\)$'
+expect_match "a question without letters has no title, which is said" "$tmp/out" 'stopped at the limit of 1 token' '^[0-9a-f]{16}  \(without a title\)$'
 # As timeout(1) does; a second signal is there sooner or later than the first one's handler. Where this shell was kept
 # waiting between the two, the second one may be a wish of its own, and the try says nothing.
 mkfifo "$tmp/typed" && exec 9<>"$tmp/typed"
@@ -873,7 +873,7 @@ exec 9>&-
 expect "a plain chat is left at a signal that comes twice" 0
 printf '%s\n' "$who" /new "$who" /fork "$who" /quit | timeout 60 "$pippin" --plain --temp 0 -n 4 >"$tmp/out" 2>&1; code=$?
 expect "a plain chat of several conversations" 0
-holds "answers in each of them" [ "$(grep -c '^stopped after 4' "$tmp/out")" = 3 ]
+holds "answers in each of them" [ "$(grep -c '^stopped at the limit of 4' "$tmp/out")" = 3 ]
 printf '%s\n' "$who" "/delete yes" | "$pippin" --plain --temp 0 -n 4 >"$tmp/out" 2>&1; code=$?
 expect_match "a plain chat whose conversation was deleted" "$tmp/out" '^deleted: Hello, who are you'
 holds "tells of no way back to it" sh -c '! grep -q -- --resume "$0"' "$tmp/out"
@@ -881,7 +881,7 @@ printf '%s\n' "$who" /temporary "$who" | "$pippin" --plain --temp 0 -n 4 >"$tmp/
 holds "nor one that ends as a temporary one" sh -c '! grep -q -- --resume "$0"' "$tmp/out"
 printf '%s\n' "/lora bard 0.5" "$who" | "$pippin" --plain --temp 0 -n 8 >"$tmp/out" 2>&1; code=$?
 expect "a plain chat that begins with an adapter" 0
-expect_match "which is found before the line is taken" "$tmp/out" '^bard is on, strength 0.50'
+expect_match "which is found before the line is taken" "$tmp/out" '^bard is on, scale 0.50'
 "$pippin" run --temp 0 -n 8 --lora-scaled bard:0.5 -p "$who" >"$tmp/plain" 2>/dev/null </dev/null
 holds "and used" grep -qF "$(head -n 1 "$tmp/plain")" "$tmp/out"
 { head -c 3000000 /dev/zero | tr '\0' x; printf ' /help\n%s\n' "$who"; } |
@@ -896,7 +896,7 @@ expect_match "nor is what other systems put around lines taken for a part of the
 printf '%s\n' "$who" /sessions /undo | "$pippin" --plain --temporary -n 4 >"$tmp/out" 2>&1
 expect_match "of a temporary chat none is said to open again" "$tmp/out" '^[0-9a-f]*  Hello, who are you\?$'
 holds "because none can" sh -c "! grep -q 'resume ID' '$tmp/out'"
-expect_match "what is taken back is told" "$tmp/out" 'the last question is taken back'
+expect_match "what is taken back is told" "$tmp/out" 'took back the last question'
 printf '%s\n' "$who" "/regen 3" "/compare none bard" | "$pippin" --plain --temp 0 -n 20 >"$tmp/out" 2>&1; code=$?
 expect "several answers in a plain chat" 0
 "$pippin" run --temp 0 -n 20 -p "$who" >"$tmp/plain" 2>/dev/null </dev/null
@@ -907,7 +907,7 @@ printf '%s\n' "/branch 1" "$who" "/regen 3" "/compare none bard" "/branch 6" /br
     "$pippin" --plain --temp 0 -n 20 >"$tmp/out" 2>&1; code=$?
 expect "and one that is gone on from" 0
 expect_match "by its number" "$tmp/out" 'there are no branches yet' 'answer 6 of 6$' 'answer 2 of 6$' \
-    'this is answer 6 of 6; /branch and a number goes to another one'
+    'this is answer 6 of 6; /branch N goes to another one'
 bard=$(grep -A 1 '^(6 of 6, bard' "$tmp/out" | tail -n 1)
 holds "which is read again" [ "$(grep -cF "$bard" "$tmp/out")" = 2 ]
 run run --temp 0 -n 20 --continue -p x </dev/null
@@ -973,7 +973,7 @@ run --completion models; expect_match "models to complete" "$tmp/out" '^starter	
 # --- what there is of a machine ------------------------------------------------------------------------------------
 
 run doctor; expect "doctor" 0
-expect_match "names what it found" "$tmp/out" '^processor +[^ ]' '^kernels +(avx2|avxvnni|avx512|amx|neon|dotprod|i8mm), of scalar' \
+expect_match "names what it found" "$tmp/out" '^processor +[^ ]' '^kernels +(avx2|avxvnni|avx512|amx|neon|dotprod|i8mm) \(available: scalar' \
     '^memory +[0-9.]+ GB, [0-9.]+ GB free' "^database +$XDG_DATA_HOME/pippin/pippin.db: [0-9]+ conversations?," '^no problems found'
 mkdir -p "$tmp/odd/pippin"
 printf '[sampling]\ntemp = hot\n' >"$tmp/odd/pippin/pippin.conf"
@@ -1003,11 +1003,11 @@ expect_match "with what was chosen" "$tmp/out" '^\{"version": "[0-9.]+", "proces
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/moved.gguf"
 run models add "$tmp/moved.gguf"; rm "$tmp/moved.gguf"
 run doctor; expect "a model that is gone" 1
-expect_match "is a problem, with a way out" "$tmp/out" '^! the model "moved" is not at .*moved.gguf any more; .*pippin models rm moved'
+expect_match "is a problem, with a way out" "$tmp/out" '^! the model "moved" is missing from .*moved.gguf; .*pippin models rm moved'
 run models rm moved
 chmod 755 "$XDG_CACHE_HOME/pippin"
 run doctor --json; expect "a folder that others can read" 1
-expect_match "is one, too" "$tmp/out" '"problems": \["others can look into .*chmod 700'
+expect_match "is one, too" "$tmp/out" '"problems": \["other users can read .*chmod 700'
 chmod 700 "$XDG_CACHE_HOME/pippin"
 home env XDG_CACHE_HOME=/nothing-there "$pippin" doctor --json
 [ -w / ] && can=true || can=false
@@ -1018,7 +1018,7 @@ mkdir -m 700 -p "$tmp/newer/pippin"
 cp "$XDG_DATA_HOME/pippin/pippin.db" "$tmp/newer/pippin/"
 printf '\0\0\0\143' | dd of="$tmp/newer/pippin/pippin.db" bs=1 seek=60 conv=notrunc 2>/dev/null # its user_version
 home env XDG_DATA_HOME="$tmp/newer" "$pippin" doctor; expect "a database of a newer version" 1
-expect_match "is a problem" "$tmp/out" '^database .*pippin.db: cannot be used' '^! .*pippin.db was written by a newer pippin'
+expect_match "is a problem" "$tmp/out" '^database .*pippin.db: cannot be used' '^! .*pippin.db was written by a newer version of pippin'
 
 # --- conversations to files and back ---------------------------------------------------------------------------
 
@@ -1037,8 +1037,8 @@ cp "$tmp/talk.json" "$tmp/before"
 run sessions export "$id" -o "$tmp/talk.json"; expect "not over a file that is there" 1
 holds "which stays as it is" cmp "$tmp/before" "$tmp/talk.json"
 run sessions import "$tmp/talk.json"; expect "import of what is here" 0
-expect_match "which is told" "$tmp/out" "^$id  Hello, who are you\\?  \(here already\)\$"
-expect_match "with what can be done about it" "$tmp/err" '1 conversation is here already; --again adds it once more'
+expect_match "which is told" "$tmp/out" "^$id  Hello, who are you\\?  \(already here\)\$"
+expect_match "with what can be done about it" "$tmp/err" '1 conversation is already here; use --again to add it again'
 run sessions import --again "$tmp/talk.json"
 expect_match "back again, as another one" "$tmp/out" '^[0-9a-f]{16}  Hello, who are you\?$'
 again=$(cut -d ' ' -f 1 "$tmp/out")
@@ -1059,15 +1059,15 @@ run sessions export "$id" --format pdf; expect "or as something else" 2
 printf '{"messages": [\n{"role": "user", "content": "x"},,]}' >"$tmp/bad.json"
 run sessions list --json; cp "$tmp/out" "$tmp/before"
 run sessions import </dev/null; expect "import of nothing" 1
-expect_match "says so" "$tmp/err" 'standard input: there is nothing in it'
+expect_match "says so" "$tmp/err" 'standard input: the file is empty'
 mkfifo "$tmp/silent"; "$pippin" sessions import "$tmp/silent" 2>"$tmp/err" & silent=$!
 comes catches "$silent"; kill "$silent"; wait "$silent"; code=$?; expect "a pipe that nobody writes to is given up" 130
 run sessions import "$tmp/two.jsonl" "$tmp/bad.json"; expect "import of no JSON" 1
-expect_match "says where" "$tmp/err" 'bad.json: this is no JSON, as line 2 shows'
+expect_match "says where" "$tmp/err" 'bad.json: this is not JSON \(line 2\)'
 holds "and what came before" [ "$(wc -l <"$tmp/out")" = 2 ]
 printf '{"pippin": 1, "model": "/theirs.gguf", "messages": [{"role": "user", "content": "y"}]}' >"$tmp/theirs.json"
 run sessions import "$tmp/theirs.json"
-expect_match "what this machine lacks is told" "$tmp/err" 'this machine has no model /theirs.gguf; it goes on without'
+expect_match "what this machine lacks is told" "$tmp/err" 'not found on this machine: model /theirs.gguf; continuing without'
 run sessions import "$tmp/none.json"; expect "import of no file" 1
 mkfifo "$tmp/pipe-in"; cat "$tmp/two.jsonl" >"$tmp/pipe-in" &
 run sessions import "$tmp/pipe-in"; expect "import of a pipe" 0
@@ -1086,7 +1086,7 @@ done >"$tmp/out"
 expect_match "of a database that says more than JSON" "$tmp/out" '"role": "assistant"'
 holds "only JSON is shown" [ "$(grep -c xxxx "$tmp/out")" = 0 ]
 run sessions import "$tmp/saved.db"; expect "a copy is imported" 0
-holds "which all is here already" [ "$(grep -c 'here already)$' "$tmp/out")" = "$(wc -l <"$tmp/before")" ]
+holds "which all is here already" [ "$(grep -c 'already here)$' "$tmp/out")" = "$(wc -l <"$tmp/before")" ]
 XDG_DATA_HOME="$tmp/third" "$pippin" sessions import "$tmp/saved.db" >"$tmp/out" 2>"$tmp/err"; code=$?
 expect "or into an empty database" 0
 holds "all of it" [ "$(wc -l <"$tmp/out")" = "$(wc -l <"$tmp/before")" ]
@@ -1156,11 +1156,11 @@ if [ -d "$data/starter" ]; then
     run imatrix --in-file "$tmp/whole.gguf" --in-file "$tmp/part.gguf" -o "$tmp/both.gguf" --json
     expect_match "imatrix adds files" "$tmp/out" '"tensors": 56' '"chunks": 12' '"tokens_read": 0'
     run quantize starter "$tmp/starter.gguf" q4_0 --imatrix "$tmp/both.gguf"; expect "quantize --imatrix" 0
-    expect_match "says what it did" "$tmp/err" 'all 56 matrices were weighed by '
+    expect_match "says what it did" "$tmp/err" 'all 56 matrices were quantised with '
     run quantize "$tmp/llama.gguf" "$tmp/x.gguf" q4_0 --imatrix "$tmp/both.gguf"; expect "of another model" 1
     expect_match "is said" "$tmp/err" 'columns for .* it was made for another model'
     run quantize "$tmp/llama.gguf" "$tmp/x.gguf" q4_0 --imatrix "$tmp/llama.gguf"; expect "a model is no imatrix" 1
-    expect_match "is said, too" "$tmp/err" 'no importance matrix; `pippin imatrix` makes one'
+    expect_match "is said, too" "$tmp/err" 'not an importance matrix; `pippin imatrix` makes one'
     run $im -o "$tmp/nowhere/x.gguf" --chunks 1; expect "imatrix to a folder that is not there" 1
     run imatrix --in-file "$tmp/read.txt" -o "$tmp/x.gguf"; expect "a text is no imatrix" 1
     run convert "$tmp/llama.gguf" "$tmp/llama-hf"; expect "a file to a folder" 0
@@ -1184,13 +1184,13 @@ if [ -d "$data/starter" ]; then
     expect_match "a model without chat template, raw" "$tmp/out" '^, there was a little girl named Lily'
     ln -s "$(cd "$data" && pwd)/stories260k/stories260K-f32.gguf" "$tmp/vicuna-x.gguf"
     run run --temp 0 -n 4 -m "$tmp/vicuna-x.gguf" -p Once </dev/null
-    expect_match "its template is told by its name" "$tmp/err" 'no chat template; vicuna is used, by its name'
+    expect_match "its template is told by its name" "$tmp/err" 'no chat template; using vicuna, because of its name'
     run run --temp 0 -n 4 -m "$data/stories260k/stories260K-f32.gguf" -p Once </dev/null
-    expect_match "or none is, and that is said" "$tmp/err" 'no chat template; the plain one is used'
+    expect_match "or none is, and that is said" "$tmp/err" 'no chat template; using the plain one'
     run lora train tests/data/sonnets.jsonl -m "$tmp/vicuna-x.gguf" -o "$tmp/verses" --rank 1 --steps 1 --max-length 256 \
         --val-share 0
     expect "an adapter is trained with the same" 0
-    expect_match "which is said, too" "$tmp/err" 'no chat template; vicuna is used, by its name'
+    expect_match "which is said, too" "$tmp/err" 'no chat template; using vicuna, because of its name'
     echo '[{"role": "user", "content": "Hi"}]' | "$pippin" template -m "$tmp/vicuna-x.gguf" >"$tmp/out" 2>"$tmp/err"
     expect_match "pippin template shows it" "$tmp/out" 'USER: Hi ASSISTANT:$'
 else

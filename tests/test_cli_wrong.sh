@@ -18,7 +18,7 @@ small=$PWD/engine/starter/starter-draft-Q4_0.gguf
 
 random="bench --shape stories-15m --type q8_0 --layers 1 --vocab 300 --write"
 cp "$small" "$tmp/model.gguf"
-run $random "$tmp/model.gguf"; expect "a random model over one that somebody has" 2 '' 'model.gguf already, which is not a random model, and it stays'
+run $random "$tmp/model.gguf"; expect "a random model over one that somebody has" 2 '' 'model.gguf exists and is not a random model; it was left unchanged'
 holds "is not written" cmp -s "$small" "$tmp/model.gguf"
 run $random "$tmp/random.gguf"; expect "one by another name" 0 'Q8_0, 1 layer, '
 run $random "$tmp/random.gguf"; expect "takes the place of an older one" 0
@@ -26,7 +26,7 @@ run quantize "$small" "$tmp/q8.gguf" q8_0; expect "a model quantised" 0 '' 'wrot
 run quantize "$small" /dev/stdout q8_0; expect "to stdout, which is a file" 0 '' 'wrote /dev/stdout, 5.0 MB'
 holds "is the same" cmp -s "$tmp/q8.gguf" "$tmp/out"
 "$pippin" quantize "$small" /dev/stdout q8_0 2>"$tmp/err" | cat >"$tmp/out"
-holds "and a pipe gets none" grep -q '^pippin: cannot write /dev/stdout: it is a device or a pipe; name a file' "$tmp/err"
+holds "and a pipe gets none" grep -q '^pippin: cannot write /dev/stdout: it is a device or a pipe; give a file' "$tmp/err"
 run $random /dev/stdout; expect "a random one to stdout" 0
 holds "is one, too" cmp -s "$tmp/random.gguf" "$tmp/out"
 
@@ -37,17 +37,17 @@ run logits -m "$small" --ids 1 -o "$tmp/$long.bin"; expect "one of another file"
 run sessions backup "$tmp/$long.dbs"; expect "or of a copy of all conversations" 0
 left=$(cd "$tmp" && ls -d -- *.tmp* 2>/dev/null)
 holds "and nothing is left beside them" [ -z "$left" ]
-run lora train no-such.jsonl -o "$tmp/model.gguf"; expect "an adapter's folder that is a file, before examples are read" 2 '' 'model.gguf is not a folder; name another'
-run lora train no-such.jsonl -o "$tmp/not/there"; expect "one that cannot be made" 1 '' 'cannot make the folder .*/not/there'
+run lora train no-such.jsonl -o "$tmp/model.gguf"; expect "an adapter's folder that is a file, before examples are read" 2 '' 'model.gguf exists and is not a folder; give another'
+run lora train no-such.jsonl -o "$tmp/not/there"; expect "one that cannot be made" 1 '' 'cannot create the folder .*/not/there'
 mkdir "$tmp/there" && echo '{}' >"$tmp/there/config.json"
-run lora train no-such.jsonl -o "$tmp/there"; expect "or one with a model in it" 2 '' 'there is a model in .*/there \(config.json\); name another'
-run convert engine/starter/bard.gguf "$tmp/there" --base starter; expect "also for one that is converted" 2 '' 'there is a model in .*/there \(config.json\); name another'
+run lora train no-such.jsonl -o "$tmp/there"; expect "or one with a model in it" 2 '' '/there contains a model \(config.json\); give another'
+run convert engine/starter/bard.gguf "$tmp/there" --base starter; expect "also for one that is converted" 2 '' '/there contains a model \(config.json\); give another'
 holds "which is not written" [ ! -e "$tmp/there/adapter_config.json" ]
 run lora train no-such.jsonl -o "$tmp/new/"; expect "one that can be" 1 '' 'no-such.jsonl'
 holds "is not made for nothing" [ ! -e "$tmp/new" ]
 ln -s round "$tmp/round"; ln -s nowhere "$tmp/lost"
 run tokenize -m "$tmp/round" -p x; expect "a link to itself" 3 '' '^pippin: cannot open .*/round: Too many levels'
-run tokenize -m "$tmp/lost" -p x; expect "or to nothing" 3 '' '/lost is a link to what is not there'
+run tokenize -m "$tmp/lost" -p x; expect "or to nothing" 3 '' '/lost is a broken symbolic link'
 
 # --- models by name -----------------------------------------------------------------------------------------------
 
@@ -55,7 +55,7 @@ cp "$small" "$tmp/other.gguf"
 run models add "$tmp/model.gguf" "$tmp/other.gguf"; run models tag model one
 run models rm model no-such; expect "of several models one is not known" 3 '' 'no model "no-such"'
 run models list; expect "and the others stay" 0 '^model .*\[one\]'
-run models rm model one "$tmp/model.gguf" model; expect "one by all its names" 0 '' 'model is not registered any more'
+run models rm model one "$tmp/model.gguf" model; expect "one by all its names" 0 '' 'model is no longer registered'
 holds "goes once" [ "$(grep -c . "$tmp/err")" = 1 ]
 run models tag other two; run models untag two two; expect "and so does a tag" 0
 
@@ -68,17 +68,17 @@ done
 # --- what a template is given -------------------------------------------------------------------------------------
 
 hi='[{"role": "user", "content": "Hi"}]'
-run template -p "$hi junk"; expect "messages with something behind them" 1 '' '^pippin: the messages: not valid JSON: something follows'
+run template -p "$hi junk"; expect "messages with something behind them" 1 '' '^pippin: the messages: not valid JSON: there is text after'
 run template -p '[{"role": "user", "content": "a\u0000"}]'; expect "or with what no text has" 1 '' '^pippin: the messages: a text holds'
 : >"$tmp/none.json"
-run template -p '[{"role": "user", "content": "Hi"}, 1]'; expect "messages that are none" 2 '' '^pippin: message 2 is no JSON object; '
-run template -p "$hi" --tools "$tmp/none.json"; expect "tools that are none" 2 '' 'none.json holds no JSON array of tools; leave'
+run template -p '[{"role": "user", "content": "Hi"}, 1]'; expect "messages that are none" 2 '' '^pippin: message 2 is not a JSON object; '
+run template -p "$hi" --tools "$tmp/none.json"; expect "tools that are none" 2 '' 'none.json does not contain a JSON array of tools; leave'
 echo '[{]' >"$tmp/none.json"
 run template -p "$hi" --tools "$tmp/none.json"; expect "or no JSON" 1 '' '^pippin: the tools: not valid JSON: a key'
 
 # --- what is said -------------------------------------------------------------------------------------------------
 
-run logits --ids "$(seq -s, 1 2049)" -o "$tmp/logits"; expect "more ids than the model was trained for" 5 '' '2049 ids, and the context holds 2048; give fewer$'
+run logits --ids "$(seq -s, 1 2049)" -o "$tmp/logits"; expect "more ids than the model was trained for" 5 '' '2049 token ids were given, but the context holds 2048; give fewer$'
 run logits --ids "$(seq -s, 1 33)" -c 32 -o "$tmp/logits"; expect "or than fit a small context" 5 '' 'give a larger --ctx-size, up to 2,048$'
 holds "write nothing" [ ! -e "$tmp/logits" ]
 run bench -m "$small" -c 32 -p 64; expect "a context smaller than what is measured" 5 '' 'the context of 32 tokens is smaller than what is to be measured; '
@@ -91,7 +91,7 @@ done
 run tokenize -m lost -p x; expect "and not one that was asked for" 3 '' '^pippin: there is no model "lost"'
 mkdir -m 700 -p "$tmp/empty/pippin"
 : >"$tmp/empty/pippin/pippin.db" # of a disk that was full when it was to be made
-XDG_DATA_HOME="$tmp/empty" run doctor; expect "doctor, before anything is kept" 0 '^database .*pippin.db: empty yet$'
+XDG_DATA_HOME="$tmp/empty" run doctor; expect "doctor, before anything is kept" 0 '^database .*pippin.db: empty$'
 XDG_DATA_HOME="$tmp/empty" run doctor --json; expect "as JSON" 0 '"there": true, "conversations": 0, "bytes": 0'
 mkdir -m 700 -p "$tmp/odd/pippin"
 for line in '[sampling' '[nothing]' 'kernels = slow'; do
@@ -113,10 +113,10 @@ run help -p; expect "and no prompt" 2 '' '^pippin: -p needs a value'
 # --- no conversations ---------------------------------------------------------------------------------------------
 
 mkdir -m 700 "$tmp/nobody" && export XDG_DATA_HOME="$tmp/nobody"
-run sessions export --all; expect "an export of all there is, which is nothing" 0 '' '^pippin: no conversation is saved yet$'
+run sessions export --all; expect "an export of all there is, which is nothing" 0 '' '^pippin: there are no saved conversations yet$'
 run sessions backup "$tmp/nothing.db"; expect "a copy of it" 0
-run sessions import "$tmp/nothing.db"; expect "says that it is empty" 0 '' 'nothing.db: there is no conversation in it$'
-run sessions import --json "$tmp/nothing.db"; expect "beside the JSON" 0 '^\[\]$' 'nothing.db: there is no conversation in it$'
+run sessions import "$tmp/nothing.db"; expect "says that it is empty" 0 '' 'nothing.db contains no conversations$'
+run sessions import --json "$tmp/nothing.db"; expect "beside the JSON" 0 '^\[\]$' 'nothing.db contains no conversations$'
 
 # --- what shells complete -----------------------------------------------------------------------------------------
 

@@ -375,7 +375,7 @@ static void goes_far_back(void **state)
         assert_memory_equal(got, want + from * s.n_vocab, (size_t)((N - from) * s.n_vocab) * sizeof *got);
     }
     assert_int_not_equal(pp_seq_cut(q, 10, 20, &err), PP_OK); /* keys of several positions cannot be moved */
-    assert_non_null(strstr(err.text, "cannot be taken out"));
+    assert_non_null(strstr(err.text, "cannot be removed"));
     pp_free(want);
     pp_free(got);
     pp_seq_free(q);
@@ -388,8 +388,8 @@ static void bad_numbers(void **state)
 {
     struct compressed_shape shapes[8];
     static const char *const words[] = {"makes one of 3 positions", "makes one of 2 positions", "number of groups",
-                                        "names an expert 8", "blocks that an index picks", "attention window",
-                                        "there cannot be 3 groups", "twice for token 1"};
+                                        "names expert 8", "blocks that an index picks", "attention window",
+                                        "cannot be divided into 3 groups", "twice for token 1"};
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         shapes[i] = compressed_shape();

@@ -235,14 +235,14 @@ static void test_cancel_answer(void **state)
     fake_text(&fix, "", 1);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
-    assert_non_null(strstr(fix_status()->notice, "adds nothing"));
+    assert_non_null(strstr(fix_status()->notice, "has nothing to add"));
     fix_ask("and now?");
     fake_text(&fix, "", 1);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
-    assert_non_null(strstr(fix_status()->notice, "answered with nothing"));
+    assert_non_null(strstr(fix_status()->notice, "answer was empty"));
     pp_controller_continue(fix.c);
-    assert_non_null(strstr(fix_status()->notice, "/regen gives one"));
+    assert_non_null(strstr(fix_status()->notice, "/regen writes one"));
 
     fix_ask("and what became of the model?"); /* its file: what is to be done is said with the command that does it */
     struct pp_event *e = pp_event_new(PP_EVENT_DONE);
@@ -285,7 +285,7 @@ static void test_unsaved(void **state)
     assert_non_null(strstr(fix_status()->unsaved, "moved"));
     assert_int_equal(rename(aside, fix.paths.db), 0);
     pump_until(&fix, !*fix_status()->unsaved);
-    assert_string_equal(fix_status()->notice, "all is saved again");
+    assert_string_equal(fix_status()->notice, "saving works again");
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
 }
@@ -431,7 +431,7 @@ static void test_edit_answer(void **state)
     assert_int_equal(fix_message(1)->sibling, 1);
     assert_int_equal(fix_message(1)->n_siblings, 2);
     assert_int_equal(fix_message(1)->n_tokens, 0);
-    assert_non_null(strstr(fix_status()->notice, "/continue goes on with it"));
+    assert_non_null(strstr(fix_status()->notice, "/continue continues it"));
     assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_PREFILL);
     assert_string_equal(fix.fake->continue_text, "It is tr");
@@ -470,10 +470,10 @@ static void test_edit_and_undo(void **state)
     assert_int_equal(fix_slash("/redo"), PP_SLASH_DONE); /* and forward again */
     pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
     assert_string_equal(fix_message(2)->text, "TWO");
-    assert_string_equal(fix_status()->notice, "what was taken back is there again");
+    assert_string_equal(fix_status()->notice, "brought back");
     pp_controller_redo(fix.c);
     pump_until(&fix, fix_status()->notice_is_error);
-    assert_string_equal(fix_status()->notice, "nothing was taken back here");
+    assert_string_equal(fix_status()->notice, "there is nothing to bring back");
     pp_controller_sibling(fix.c, 2, -1); /* to the very end that was on the screen, step by step */
     pump_until(&fix, strcmp(fix_message(2)->text, "two") == 0);
     pp_controller_undo(fix.c, 1);
@@ -619,7 +619,7 @@ static void test_fork(void **state)
     const int64_t long_one = pp_controller_session_id(fix.c);
     assert_int_equal(fix_slash("/fork two"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/fork 3"), PP_SLASH_DONE);
-    assert_non_null(strstr(fix_status()->notice, "nothing to copy"));
+    assert_non_null(strstr(fix_status()->notice, "nothing before that to copy"));
     assert_int_equal(fix_slash("/fork 2"), PP_SLASH_DONE);
     pump_until(&fix, pp_controller_session_id(fix.c) != long_one);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
@@ -826,7 +826,7 @@ static void test_nothing_else_while_opening(void **state)
     serial = fix_status()->notice_serial - serial;
     pthread_barrier_wait(&let_go);
     assert_int_equal(serial, 4);
-    assert_non_null(strstr(fix_status()->notice, "one moment"));
+    assert_non_null(strstr(fix_status()->notice, "please wait"));
     assert_int_equal(fix.fake->cancels, 0);
     pump_until(&fix, pp_controller_session_id(fix.c) == apples);
     fixture_turn(&fix, "and plums", "blue");
@@ -845,7 +845,7 @@ static void test_left_while_stopping(void **state)
     assert_int_equal(fix.fake->cancels, 1);
     pp_controller_new_session(fix.c);
     pp_controller_fork(fix.c, 0);
-    assert_non_null(strstr(fix_status()->notice, "being stopped"));
+    assert_non_null(strstr(fix_status()->notice, "stopping the answer"));
     assert_int_equal(pp_controller_session_id(fix.c), first);
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
     pump_until(&fix, pp_controller_session_id(fix.c) != first);

@@ -131,7 +131,7 @@ static void test_chosen_while_saving(void **state)
     assert_int_equal(fix.fake->max_tokens, 300);
     fake_done(&fix, PP_FINISH_LENGTH, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
-    assert_non_null(strstr(fix_status()->notice, "after 300 tokens"));
+    assert_non_null(strstr(fix_status()->notice, "limit of 300 tokens"));
     assert_string_equal(fix_status()->adapters, "");
     fix_ask("and now");
     assert_string_equal(fix.fake->asked[1].adapters, "");

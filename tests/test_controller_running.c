@@ -507,14 +507,14 @@ static void fork_of_a_running_answer(void **state)
     pump_until(&fix, pp_controller_session_id(fix.c) != original);
     const int64_t copy = pp_controller_session_id(fix.c);
     assert_int_equal(fix.fake->cancels, 0);
-    assert_non_null(strstr(fix_status()->notice, "goes on there"));
+    assert_non_null(strstr(fix_status()->notice, "running answer continues"));
     assert_int_equal(fix_status()->state, PP_STATE_IDLE);
     assert_string_equal(fix_message(3)->text, "gre");
     assert_int_equal(fix_message(3)->state, PP_MESSAGE_CANCELLED);
     pp_controller_fork(fix.c, 1); /* of the copy */
     pump_until(&fix, pp_controller_session_id(fix.c) != copy);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
-    assert_null(strstr(fix_status()->notice, "goes on there"));
+    assert_null(strstr(fix_status()->notice, "running answer continues"));
     fake_text(&fix, "en", 2);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, !pp_controller_n_elsewhere(fix.c));

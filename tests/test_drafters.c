@@ -63,13 +63,13 @@ static void found(void **state)
     assert_true(entry("near") && entry("kept.gguf") && entry("distant"));
     for (int i = 0; i < 3; i++) {
         pump_until(&fix, fix.fake->drafter_inspections == i + 1);
-        fake_drafter(&fix, strstr(fix.fake->drafter_inspected, "far.gguf") ? "it is no smaller" : NULL);
+        fake_drafter(&fix, strstr(fix.fake->drafter_inspected, "far.gguf") ? "it is not smaller" : NULL);
     }
     pump_until(&fix, entry("near")->fit && entry("kept.gguf")->fit && entry("distant")->fit);
     assert_int_equal(entry("near")->fit, PP_FIT_YES);
     assert_near(entry("near")->facts.share, 0.25, 1e-6);
     assert_int_equal(entry("distant")->fit, PP_FIT_NO);
-    assert_string_equal(entry("distant")->reason, "it is no smaller");
+    assert_string_equal(entry("distant")->reason, "it is not smaller");
     pp_controller_find_drafters(fix.c); /* again: nothing is asked twice */
     put_file(fix.paths.data, "more.gguf", beside);
     for (int i = 0; i < 3; i++)
@@ -122,8 +122,8 @@ static void changed(void **state)
     snprintf(line, sizeof line, "/draft file %s", beside);
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     assert_string_equal(fix.fake->drafter, beside);
-    fake_draft(&fix, "it has another vocabulary");
-    pump_until(&fix, strstr(fix_status()->notice, "another vocabulary"));
+    fake_draft(&fix, "its vocabulary differs");
+    pump_until(&fix, strstr(fix_status()->notice, "vocabulary differs"));
     assert_string_equal(fix_status()->model.draft_name, "toy draft");
     assert_int_equal(fix_status()->drafter, PP_DRAFTER_LOOKUP);
     fake_draft(&fix, NULL);

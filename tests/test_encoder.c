@@ -413,8 +413,8 @@ static void further_layers(void **state)
     } cases[] = {
         {"models.Normalize", "models.LayerNorm", "LayerNorm"},
         {"models.Normalize", "models.Dense", "2_Normalize/config.json"},
-        {"1_Pooling", "../up", "no name of a module"},
-        {"\"path\": \"1_Pooling\"", "\"path\": 7", "no name of a module"},
+        {"1_Pooling", "../up", "not the name of a module"},
+        {"\"path\": \"1_Pooling\"", "\"path\": 7", "not the name of a module"},
         {"[{\"idx\": 0", "{\"a\": [{\"idx\": 0", "is not a JSON"},
         {"\"1_Pooling\"", "\"absent\"", "absent"},
     };
@@ -560,7 +560,7 @@ static void embed(void **state)
         struct answer a = run(hows[h] ? 8 : 6, argv);
         if (a.exit_code)
             fail_msg("embed: exit %d, %s", a.exit_code, a.err);
-        assert_non_null(strstr(a.err, "line 3 has 602 tokens, of which the model reads 512"));
+        assert_non_null(strstr(a.err, "line 3 has 602 tokens, but the model reads at most 512"));
         for (int t = 0; t < 3; t++) {
             cJSON *vector = parse_line(a.out, t);
             encoder_compute(e, texts[t], lengths[t], hidden);

@@ -454,8 +454,8 @@ static void refused(const char *text, const char *why)
 static void mistakes(void **state)
 {
     (void)state;
-    refused("", "nothing in it");
-    refused(" \n\n", "nothing in it");
+    refused("", "the file is empty");
+    refused(" \n\n", "the file is empty");
     refused("Hello!\nHow are you?", "line 1");
     refused("{\n \"messages\": [\n  {\"role\": \"user\",, }\n]}", "line 3");
     refused("{\"role\":\"user\",\"content\":\"x\"}\n{\"role\":", "line 2");
@@ -762,7 +762,7 @@ static void files(void **state)
     assert_int_equal(st.st_mode & 0777, 0600);
     pp_buf_str(&text, " and second");
     assert_int_equal(pp_export_write(path, &text, &err), PP_ERR_IO);
-    assert_non_null(strstr(err.text, "already"));
+    assert_non_null(strstr(err.text, "exists"));
     assert_ok(pp_read_file(path, 100, &read, &n, &err), err);
     assert_string_equal(read, "first");
     pp_free(read);
@@ -807,21 +807,21 @@ static void in_the_chat(void **state)
     const int64_t id = pp_controller_session_id(fix.c);
     snprintf(line, sizeof line, "/export %s", path);
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
-    pump_until(&fix, says("the conversation is in"));
+    pump_until(&fix, says("conversation written to"));
     assert_true(says("chat.jsonl"));
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
-    pump_until(&fix, says("already"));
+    pump_until(&fix, says("exists"));
     assert_int_equal(mkdir(test_path("a folder"), 0700), 0); /* in which the file is named by the title */
     for (int i = 1; i <= 2; i++) {
         snprintf(line, sizeof line, "/export '%s'", test_path("a folder"));
         assert_int_equal(fix_slash(line), PP_SLASH_DONE);
-        pump_until(&fix, says(i == 1 ? "/a folder/one.md now" : "/a folder/one-2.md now"));
+        pump_until(&fix, says(i == 1 ? "written to " : "/a folder/one-2.md"));
     }
     char here[PATH_MAX]; /* nothing between quotes is no name either */
     assert_non_null(getcwd(here, sizeof here));
     assert_int_equal(chdir(test_path("a folder")), 0);
     assert_int_equal(fix_slash("/export \"\""), PP_SLASH_DONE);
-    pump_until(&fix, says("/a folder/one-3.md now"));
+    pump_until(&fix, says("/a folder/one-3.md"));
     assert_int_equal(chdir(here), 0);
     path = test_path("chat.jsonl");
     snprintf(line, sizeof line, "/export %s", test_path("chat.pdf"));
@@ -830,7 +830,7 @@ static void in_the_chat(void **state)
     assert_int_not_equal(access(test_path("chat.pdf"), F_OK), 0);
     snprintf(line, sizeof line, "/import %s", path);
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
-    pump_until(&fix, says("this conversation was here already"));
+    pump_until(&fix, says("this conversation is already here"));
     assert_int_equal(fix_slash("/delete yes"), PP_SLASH_DONE);
     pump_until(&fix, pp_controller_n_messages(fix.c) == 0);
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
@@ -849,7 +849,7 @@ static void in_the_chat(void **state)
     snprintf(line, sizeof line, "/import %s", test_path("other #1?.db"));
     for (int i = 0; i < 2; i++) {
         assert_int_equal(fix_slash(line), PP_SLASH_DONE);
-        pump_until(&fix, says(i ? "this conversation was here already" : "the conversation was imported"));
+        pump_until(&fix, says(i ? "this conversation is already here" : "conversation imported"));
         pump_until(&fix, pp_controller_n_messages(fix.c) == 1);
         assert_string_equal(fix_message(0)->text, "elsewhere");
     }

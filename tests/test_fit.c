@@ -170,7 +170,7 @@ static void what_does_not_fit_is_refused(void **state)
     assert_true(need.weights > 4000 * MB && need.kv > 500 * MB);
     assert_ok(try(m, &opt, 4 * sum, NULL), err);
     assert_int_equal(try(m, &opt, sum - MB, NULL), PP_ERR_NOMEM); /* a little more context than there is */
-    assert_says("for 8192 tokens of context in q8");
+    assert_says("for the KV cache of 8192 tokens in q8");
     assert_says("a --ctx-size of at most 7936, --kv-type q4_0, ");
     snprintf(free_text, sizeof free_text, "%.2f GB are free", (double)(sum - MB) / 1e9);
     assert_says(free_text);
@@ -200,11 +200,11 @@ static void the_cache_for_itself(void **state)
     (void)state;
     assert_int_equal(try(m, &opt, 64000 * MB, NULL), PP_ERR_NOMEM);
     assert_says("a context of 8192 tokens needs 0.");
-    assert_says("0.256 GB may be used, which is enough for 3");
+    assert_says("0.256 GB may be used, enough for 3");
     const struct pp_engine_options nothing = {.n_threads = 1, .kv_memory = 1};
     assert_int_equal(try(m, &nothing, 64000 * MB, NULL), PP_ERR_NOMEM);
-    assert_says("may use 1 byte, and one page of 64 tokens needs ");
-    assert_says("such as 512M: a number alone is bytes");
+    assert_says("may use 1 byte, but one page of 64 tokens needs ");
+    assert_says("such as 512M (a plain number means bytes)");
     pp_model_close(m);
 }
 
@@ -226,7 +226,7 @@ static void too_little_address_space(void **state)
     enum pp_code code = try(m, &opt, 64000 * MB, NULL);
     setrlimit(RLIMIT_AS, &before);
     assert_int_equal(code, PP_ERR_NOMEM);
-    assert_says("2.15 GB may be had (ulimit -v)");
+    assert_says("2.15 GB are allowed (ulimit -v)");
     assert_says("needs 4.");
     pp_model_close(m);
 }

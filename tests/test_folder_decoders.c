@@ -219,7 +219,7 @@ static void codegen(void **state)
         d = decoder_make(&s);
         struct pp_source *source;
         assert_int_equal(pp_source_open(decoder_write(d), &source, &err), PP_ERR_UNSUPPORTED);
-        assert_non_null(strstr(err.text, i ? "4 of keys" : "no multiple of 4"));
+        assert_non_null(strstr(err.text, i ? "4 key heads" : "not a multiple of 4"));
         decoder_free(d);
     }
 }
@@ -436,7 +436,7 @@ static void diffllama(void **state)
     pp_model_close(m);
     decoder_free(d);
     s.n_head_kv = 1;
-    const struct spoilt odd = {"blk.0.attn_k.weight", s.head_dim, s.n_embd, "no halves"};
+    const struct spoilt odd = {"blk.0.attn_k.weight", s.head_dim, s.n_embd, "cannot be halved"};
     assert_refused(&s, &odd, 1);
     struct decoder_shape joined = decoder_shape("diffllama"), uneven = joined;
     joined.joined = true;
@@ -473,7 +473,7 @@ static void motif(void **state)
                                    {"blk.1.ffn_poly.bias", 0, 0, "ffn_poly.bias"}};
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
     s.n_head_kv = 1;
-    const struct spoilt odd = {"blk.0.attn_k.weight", s.head_dim, s.n_embd, "no pairs"};
+    const struct spoilt odd = {"blk.0.attn_k.weight", s.head_dim, s.n_embd, "cannot be paired"};
     assert_refused(&s, &odd, 1);
 }
 
@@ -770,7 +770,7 @@ static void ctrl(void **state)
     const struct spoilt cases[] = {{"output.bias", 0, 0, "output.bias"}};
     assert_refused(&s, cases, 1);
     s.embd_scale = 3;
-    const struct spoilt odd = {"output.bias", 0, s.n_vocab, "not by the root"};
+    const struct spoilt odd = {"output.bias", 0, s.n_vocab, "not by the square root"};
     assert_refused(&s, &odd, 1);
 }
 

@@ -277,7 +277,7 @@ static void test_writer_replaces_files_only(void **state)
     char by_number[40], says[100];
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     snprintf(by_number, sizeof by_number, "/dev/fd/%d", ends[1]);
-    snprintf(says, sizeof says, "cannot write %s: it is a device or a pipe; name a file", by_number);
+    snprintf(says, sizeof says, "cannot write %s: it is a device or a pipe; give a file", by_number);
     w = write_sample(by_number);
     assert_int_equal(pp_gguf_writer_begin(w, &err), PP_ERR_IO);
     assert_string_equal(err.text, says);
@@ -454,7 +454,7 @@ static void test_bad_metadata(void **state)
     assert_refused(&b, PP_ERR_FORMAT, "neither 0 nor 1");
     begin_kv(&b, "k", PP_GGUF_STRING);
     put(&b, UINT64_MAX, 8);
-    assert_refused(&b, PP_ERR_FORMAT, "longer than the file");
+    assert_refused(&b, PP_ERR_FORMAT, "beyond the end of the file");
     begin_kv(&b, "", PP_GGUF_U32);
     put(&b, 0, 4);
     assert_refused(&b, PP_ERR_FORMAT, "key");
@@ -510,7 +510,7 @@ static void test_bad_tensors(void **state)
         const char *text;
     } cases[] = {
         {4, 2, PP_TYPE_F32, 64, PP_ERR_FORMAT, "are missing"},
-        {4, 2, PP_TYPE_F32, UINT64_MAX - 31, PP_ERR_FORMAT, "beyond its end"},
+        {4, 2, PP_TYPE_F32, UINT64_MAX - 31, PP_ERR_FORMAT, "beyond the end of the file"},
         {4, 2, PP_TYPE_F32, 8, PP_ERR_FORMAT, "not aligned"},
         {4, 9, PP_TYPE_F32, 0, PP_ERR_FORMAT, "are missing"},
         {0, 2, PP_TYPE_F32, 0, PP_ERR_FORMAT, "impossible"},

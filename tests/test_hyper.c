@@ -277,10 +277,10 @@ static void bad_pools(void **state)
         float decay_bound, bound;
         enum pp_code code;
         const char *word;
-    } cases[] = {{3, 12, 0, 20, -5, 1, PP_ERR_UNSUPPORTED, "keys are made of 3 positions"},
-                 {32, 32, 0, 20, -5, 1, PP_ERR_UNSUPPORTED, "keys are made of 32 positions"},
-                 {1, 12, 0, 20, -5, 1, PP_ERR_UNSUPPORTED, "keys are made of 1 positions"},
-                 {4, 14, 0, 20, -5, 1, PP_ERR_FORMAT, "no whole number of blocks"},
+    } cases[] = {{3, 12, 0, 20, -5, 1, PP_ERR_UNSUPPORTED, "keys cover 3 positions"},
+                 {32, 32, 0, 20, -5, 1, PP_ERR_UNSUPPORTED, "keys cover 32 positions"},
+                 {1, 12, 0, 20, -5, 1, PP_ERR_UNSUPPORTED, "keys cover 1 positions"},
+                 {4, 14, 0, 20, -5, 1, PP_ERR_FORMAT, "not a multiple of the block size"},
                  {4, 12, 8, 20, -5, 1, PP_ERR_UNSUPPORTED, "8 values of a head are rotated"},
                  {4, 12, 0, 20, 5, 1, PP_ERR_UNSUPPORTED, "the bound of decays is 5"},
                  {4, 12, 0, 20, -5, -1, PP_ERR_FORMAT, "metadata glm5next.swiglu_clamp_exp is -1"},
@@ -485,8 +485,8 @@ static void bad_qwen4(void **state)
         enum pp_code code;
         const char *word;
     } cases[] = {{1, 4, 12, 4, 4, 25, 0, multipliers, PP_ERR_FORMAT, "1 residual streams"},
-                 {4, 3, 12, 4, 4, 25, 0, multipliers, PP_ERR_UNSUPPORTED, "keys are made of 3 positions"},
-                 {4, 4, 14, 4, 4, 25, 0, multipliers, PP_ERR_FORMAT, "no whole number of blocks"},
+                 {4, 3, 12, 4, 4, 25, 0, multipliers, PP_ERR_UNSUPPORTED, "keys cover 3 positions"},
+                 {4, 4, 14, 4, 4, 25, 0, multipliers, PP_ERR_FORMAT, "not a multiple of the block size"},
                  {4, 4, 12, 7, 4, 25, 0, multipliers, PP_ERR_FORMAT, "their convolution looks at"},
                  {4, 4, 12, 4, 1, 25, 0, multipliers, PP_ERR_UNSUPPORTED, "without states"},
                  {4, 4, 12, 4, 4, 80, 0, multipliers, PP_ERR_FORMAT, "nothing before it counts"},

@@ -317,7 +317,7 @@ static void what_is_wrong_is_said(void **state)
 {
     const struct { const char *type; float sum, count; int64_t n_counts; uint32_t tensor_type; const char *says; }
     cases[] = {
-        {"model", 1, 1, 1, PP_TYPE_F32, "no importance matrix"},
+        {"model", 1, 1, 1, PP_TYPE_F32, "not an importance matrix"},
         {"imatrix", NAN, 1, 1, PP_TYPE_F32, "sum of squares"},
         {"imatrix", -1, 1, 1, PP_TYPE_F32, "sum of squares"},
         {"imatrix", INFINITY, 1, 1, PP_TYPE_F32, "sum of squares"},
@@ -325,8 +325,8 @@ static void what_is_wrong_is_said(void **state)
         {"imatrix", 1, NAN, 1, PP_TYPE_F32, "a count"},
         {"imatrix", 1, -1, 1, PP_TYPE_F32, "a count"},
         {"imatrix", 1, 1, 0, PP_TYPE_F32, "no counts"},
-        {"imatrix", 1, 1, 3, PP_TYPE_F32, "do not belong together"},
-        {"imatrix", 1, 1, 1, PP_TYPE_F16, "do not belong together"},
+        {"imatrix", 1, 1, 3, PP_TYPE_F32, "do not match"},
+        {"imatrix", 1, 1, 1, PP_TYPE_F16, "do not match"},
     };
     struct pp_imatrix *m;
     struct pp_buf b = {0};
@@ -499,7 +499,7 @@ static void of_another_model(void **state)
     struct pp_imatrix *m = lopsided("blk.0.attn_k.weight", 512, 1);
     assert_int_equal(pp_quantize_file(source, to, "Q4_0", &(struct pp_convert_options){.imatrix = m}, &err),
                      PP_ERR_MISMATCH);
-    assert_non_null(strstr(err.text, "512 columns for blk.0.attn_k.weight where the model has 256"));
+    assert_non_null(strstr(err.text, "512 columns for blk.0.attn_k.weight, but the model has 256"));
     pp_imatrix_free(m);
     m = lopsided("model.layers.0.k", 256, 1);
     assert_int_equal(pp_quantize_file(source, to, "Q4_0", &(struct pp_convert_options){.imatrix = m}, &err),

@@ -261,11 +261,11 @@ static void beside_a_chat(void **state)
     fixture_turn(&fix, "said meanwhile", "and answered");
     assert_true(pp_controller_importing(fix.c));
     assert_int_equal(fix_slash("/temporary on"), PP_SLASH_ERROR);
-    assert_true(says("when the import has ended"));
+    assert_true(says("not possible during an import"));
     assert_true(pp_controller_cancel(fix.c));
     assert_false(pp_controller_cancel(fix.c)); /* Esc once more has nothing to stop */
     pump_until(&fix, !pp_controller_importing(fix.c));
-    assert_true(says("was stopped") && says("adds only the rest"));
+    assert_true(says("was stopped") && says("to add the rest"));
     const char *told = strstr(fix_status()->notice, "stopped: ");
     assert_int_equal(sscanf(told, "stopped: %zu of %zu conversations", &stopped_at, &of), 2);
     assert_true(of == MANY && stopped_at > 0 && stopped_at < MANY);
@@ -297,7 +297,7 @@ static void left_in_the_middle(void **state)
     fix.c = NULL;
     assert_true(w.saved);
     assert_non_null(strstr(w.text, "large.db was stopped: "));
-    assert_non_null(strstr(w.text, "adds only the rest"));
+    assert_non_null(strstr(w.text, "to add the rest"));
     const int64_t n = count_in(fix.paths.db);
     assert_true(n > 0 && n < MANY);
     struct pp_store *st;
@@ -321,8 +321,8 @@ static void in_turn(void **state)
     assert_ok(pp_write_file(path, text, sizeof text - 1, 0600, &err), err);
     import("/nowhere/x.json");
     import(path);
-    pump_until(&fix, says("the conversation was imported; this is it"));
-    assert_true(says("messages left out, of tools or without text: 1") && !says("pictures"));
+    pump_until(&fix, says("conversation imported; this is it"));
+    assert_true(says("messages skipped (tool messages, or without text): 1") && !says("pictures"));
     pump_until(&fix, pp_controller_n_messages(fix.c) == 1);
     import("/nowhere/x.json");
     pump_until(&fix, !pp_controller_importing(fix.c));

@@ -485,7 +485,7 @@ static void bad_sizes(void **state)
         {"glm-dsa", "attention.indexer.head_count", 0, "heads of an index"},
         {"glm-dsa", "attention.indexer.head_count", 1000, "heads of an index"},
         {"deepseek32", "attention.indexer.key_length", 6, "index's heads"},
-        {"deepseek32", "attention.indexer.key_length", 21, "in pairs"},
+        {"deepseek32", "attention.indexer.key_length", 21, "must be even"},
         {"deepseek32", "attention.indexer.key_length", 100000, "index's heads"},
         {"deepseek32", "attention.q_lora_rank", 0, "rank of queries"},
     };

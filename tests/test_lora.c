@@ -195,7 +195,8 @@ static void loaded_while_written(const struct pp_model *m, const char *path, con
         const enum pp_code code = pp_adapter_load(m, path, &a, &err);
         pp_mem_call_at(0, NULL);
         n_refused += code != PP_OK;
-        if (code && (code != PP_ERR_IO || !strstr(err.text, "while it was read; load it again when that is done")))
+        if (code &&
+            (code != PP_ERR_IO || !strstr(err.text, "while it was being read; load it again when that is done")))
             fail_msg("at allocation %d: %s", (int)at, err.text);
         if (code)
             continue;

@@ -40,16 +40,16 @@ b='{"dtype":"F32","shape":[512,2],"data_offsets":[4096,8192]}'
 
 folder zeros "$lora" "{\"${q}A.weight\":$a,\"${q}B.weight\":$b}" 8192
 say lora info "$tmp/a/zeros"
-expect "one that was never trained" 0 'changes nothing: its matrices or its alpha are zeros' -
+expect "one that was never trained" 0 'no effect: its matrices or its alpha are all zero' -
 folder half "$lora" "{\"${q}A.weight\":$a}" 4096
 say lora info "$tmp/a/half"
-expect "a half" 1 '' 'only one half .*; get all of it again'
+expect "a half" 1 '' 'only one of the matrices .*; download the adapter again'
 folder weightless "$lora"
 say lora info "$tmp/a/weightless"
-expect "one without weights" 3 '' 'weights are not there .adapter_model.safetensors.; get all'
+expect "one without weights" 3 '' 'weights are missing .adapter_model.safetensors.; download'
 folder flat "$lora" "{\"${q}A.weight\":{\"dtype\":\"F32\",\"shape\":[1024],\"data_offsets\":[0,4096]}}" 4096
 say lora info "$tmp/a/flat"
-expect "a vector in a matrix's place" 1 '' 'lora_A.weight is not a matrix, .*get the adapter again'
+expect "a vector in a matrix's place" 1 '' 'lora_A.weight is not a matrix, .*download the adapter again'
 folder empty "$lora" "{\"${q}A.weight\":{\"dtype\":\"F32\",\"shape\":[0,512],\"data_offsets\":[0,0]}}" 0
 say lora info "$tmp/a/empty"
 expect "a matrix of nothing" 1 '' 'lora_A.weight is not a matrix, '
@@ -58,7 +58,7 @@ say lora info "$tmp/a/doubles"
 expect "a type that cannot be run" 1 '' 'a type that pippin cannot run; save the adapter again in F32, F16 or BF16'
 folder strange "$lora" '{"one\npippin: \u001b[31mall is well":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' 4
 say lora info "$tmp/a/strange"
-expect "a name with a line break" 1 '' 'it has one␊pippin: '
+expect "a name with a line break" 1 '' 'its first tensor is one␊pippin: '
 holds "makes no line of its own" [ "$(wc -l <"$tmp/err")" = 1 ]
 
 # --- lora list ---------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ holds "alone" [ "$(wc -l <"$tmp/err")" = 1 ]
 cp engine/starter/bard.gguf "$there/$broken"
 printf '/lora\n/lora one\n' | "$pippin" chat --plain >"$tmp/out" 2>"$tmp/err"
 code=$?
-expect "and in the chat's list" 0 '^one␊␛\[31mtwo: off, strength' -
+expect "and in the chat's list" 0 '^one␊␛\[31mtwo: off, scale' -
 expect "and in its notices" 0 '^one␊␛\[31mtwo is on' -
 printf '/lora one 0.5\n/lora save mine\n/lora preset other\n/lora\n' | "$pippin" chat --plain >"$tmp/out" 2>"$tmp/err"
 code=$?
@@ -107,7 +107,7 @@ expect "which is what an unknown one leads to" 0 'no preset "other"; /lora lists
 rm -r "$there"
 ln -s "$there" "$there"
 say lora list
-expect "a folder that cannot be read" 1 'bard' 'cannot read the folder .*/adapters, where adapters may be'
+expect "a folder that cannot be read" 1 'bard' 'cannot read the adapter folder .*/adapters: '
 rm "$there"
 # a program without its starter, as nobody installed it
 cp "$pippin" "$tmp/alone"
@@ -122,7 +122,7 @@ code=$?
 if [ -s "$tmp/out" ]; then # it is installed all the same
     skip "a starter is installed here"
 else
-    expect "nor an adapter" 0 '' 'there is no adapter beside the model or in .*/adapters; put one there'
+    expect "nor an adapter" 0 '' 'no adapters found next to the model or in .*/adapters; put one there'
 fi
 
 counted

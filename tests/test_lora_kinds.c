@@ -469,7 +469,7 @@ static void adalora_refused(void **state)
     struct pp_adapter *a;
     struct pp_error err;
     assert_int_equal(pp_adapter_load(r.model, folder_write_peft(&f, ADALORA "}"), &a, &err), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "no numbers"));
+    assert_non_null(strstr(err.text, "NaN or infinity"));
     close_run(&r);
     folder_empty(&f);
 #undef ADALORA
@@ -491,18 +491,18 @@ static void other_kinds_refused(void **state)
         refuses_file(&f, config, PP_ERR_UNSUPPORTED, advice[i][0]);
         refuses_file(&f, config, PP_ERR_UNSUPPORTED, advice[i][1]);
     }
-    refuses_file(&f, "{}", PP_ERR_UNSUPPORTED, "does not say of what kind");
+    refuses_file(&f, "{}", PP_ERR_UNSUPPORTED, "does not name the kind");
     refuses_file(&f, "{\"peft_type\":\"LORA\"}", PP_ERR_UNSUPPORTED, "q_proj.hada_w1_a does not belong");
     refuses_file(&f, "{\"peft_type\":\"LOHA\",\"r\":4}", PP_ERR_FORMAT, "rank");
     refuses_file(&f, "{\"peft_type\":\"LOHA\",\"r\":3,\"alpha\":\"x\"}", PP_ERR_FORMAT, "alpha");
     f.parts[2].rows--;
-    refuses_file(&f, loha_config, PP_ERR_FORMAT, "q_proj.hada_w1_a belongs to have not one size");
+    refuses_file(&f, loha_config, PP_ERR_FORMAT, "q_proj.hada_w1_a belongs to differ in size");
     f.parts[2].rows++;
     folder_add_named(&f, 0, ".hada_t2", 3, 3, 0, 0.5f); /* of a convolution */
     refuses_file(&f, loha_config, PP_ERR_UNSUPPORTED, "hada_t2");
     folder_empty(&f);
     folder_add_named(&f, 0, ".hada_w1_b", 3, s.n_embd, 0, 0.5f);
-    refuses_file(&f, loha_config, PP_ERR_FORMAT, "q_proj.hada_w1_b stands alone");
+    refuses_file(&f, loha_config, PP_ERR_FORMAT, "q_proj.hada_w1_b lacks its counterpart");
     folder_empty(&f);
     folder_add_named(&f, 0, ".hada_w1_a", s.n_embd, 3, 0, 0.5f);
     folder_add_named(&f, 0, ".hada_w1_b", 3, s.n_embd, 0, 0.5f);
@@ -511,13 +511,13 @@ static void other_kinds_refused(void **state)
     folder_add_named(&f, 0, ".lokr_w1", 16, 16, 0, 0.5f);
     folder_add_named(&f, 0, ".lokr_w2_a", s.n_embd / 16, 17, 0, 0.5f);
     folder_add_named(&f, 0, ".lokr_w2_b", 17, s.n_embd / 16, 0, 0.5f);
-    refuses_file(&f, lokr_config, PP_ERR_UNSUPPORTED, "has rank 272 as a LoRA; at most 256 can be run. PEFT makes");
+    refuses_file(&f, lokr_config, PP_ERR_UNSUPPORTED, "has rank 272; at most 256 is supported. PEFT can approximate");
     folder_empty(&f);
     folder_add(&f, "base_model.model.model.embed_tokens.trainable_tokens_delta", 2, s.n_embd, 0, 1);
     refuses_file(&f, "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[1]}", PP_ERR_FORMAT,
                  "token_indices does not name as many");
     refuses_file(&f, "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[1,1]}", PP_ERR_FORMAT,
-                 "token_indices is no list of tokens");
+                 "token_indices is not a list of distinct tokens");
     folder_add(&f, "base_model.model.model.norm.lora_A.weight", 2, s.n_embd, 0, 1);
     refuses_file(&f, "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[1,2]}", PP_ERR_UNSUPPORTED,
                  "norm.lora_A.weight does not belong in an adapter of the kind tokens");
@@ -644,7 +644,7 @@ static void replaced_shapes(void **state)
     refuses(&r, &f, PP_ERR_MISMATCH, "vocabulary");
     folder_empty(&f);
     folder_add_named(&f, 1, ".weight", 8, s.n_embd, 0, 1);
-    refuses(&r, &f, PP_ERR_MISMATCH, "blk.0.attn_k.weight is made for a matrix of 8 x ");
+    refuses(&r, &f, PP_ERR_MISMATCH, "blk.0.attn_k.weight is for a matrix of 8 x ");
     folder_empty(&f);
     folder_add(&f, "base_model.model.model.norm.weight", s.n_embd / 2, 0, 1, 0.5f);
     refuses(&r, &f, PP_ERR_MISMATCH, "output_norm.weight has 128 values");
@@ -664,7 +664,7 @@ static void replaced_shapes(void **state)
     folder_empty(&f);
     float *bad = (float *)(uintptr_t)folder_add(&f, "base_model.model.model.norm.weight", s.n_embd, 0, 1, 0.5f);
     bad[3] = NAN;
-    refuses(&r, &f, PP_ERR_FORMAT, "no numbers");
+    refuses(&r, &f, PP_ERR_FORMAT, "NaN or infinity");
     folder_empty(&f);
     close_run(&r);
 }

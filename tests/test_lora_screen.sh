@@ -39,7 +39,7 @@ conversation() {
         sleep 0.5 && say "Tell me about the sea." && see "pippin  bard 1.00" && see " ready " &&
         say "/lora off" && see "all adapters are off" && say "/regen" && see "‹ 2 of 2 ›" && see " ready " &&
         ! grep -q "2 of 2 ›  bard" "$work/screen" &&
-        say "/lora bard 0.5" && see "strength 0.50" && say "/lora barista 0.5" && see "bard 0.50, barista 0.50" &&
+        say "/lora bard 0.5" && see "scale 0.50" && say "/lora barista 0.5" && see "bard 0.50, barista 0.50" &&
         say "/regen" && see "‹ 3 of 3 ›  bard 0.50, barista 0.50" && see " ready "
 }
 hostile() { # a name with control characters leaves the menu's frame whole, too

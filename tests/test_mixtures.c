@@ -51,7 +51,7 @@ static void klear(void **state)
     struct pp_model *model;
     struct pp_error err;
     assert_int_equal(pp_model_open(expert_model_write(m), &model, &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "every row uses"));
+    assert_non_null(strstr(err.text, "a shared expert"));
     expert_model_free(m);
 }
 
@@ -164,7 +164,7 @@ static void bad_ngrams(void **state)
         const char *word;
     } cases[] = {{1, 2, 160, 7, "ngram.size is 1"},
                  {17, 1, 160, 7, "tokens that have an embedding together"},
-                 {5, 3, 160, 7, "cannot be made of 12 parts"},
+                 {5, 3, 160, 7, "cannot be divided into 12 equal parts"},
                  {5, 2, 161, 7, "multiple of the vocabulary"},
                  {5, 2, 160, 80, "token behind which nothing"},
                  {5, 2, 240, 7, "ngram_embd.0.weight"}};
@@ -189,7 +189,7 @@ static void bad_longcat(void **state)
         float q_growth, kv_growth;
         enum pp_code code;
         const char *word;
-    } cases[] = {{3, 5, 1, 1, PP_ERR_FORMAT, "pairs"},
+    } cases[] = {{3, 5, 1, 1, PP_ERR_FORMAT, "must be even"},
                  {2, 1100, 1, 1, PP_ERR_FORMAT, "compute nothing"},
                  {2, 5, 1.1f, 1, PP_ERR_UNSUPPORTED, "q_lora_scale is 1.1; it must be 1, or"},
                  {2, 5, -1, 1, PP_ERR_UNSUPPORTED, "q_lora_scale is -1; it must be 1, or"},
@@ -546,7 +546,7 @@ static void bad_ling25(void **state)
     static const struct {
         int n_head, norm_groups, full, rope_dim;
         const char *word;
-    } cases[] = {{6, 2, 2, 8, "powers of two"}, {4, 3, 2, 8, "in 3 groups"}, {4, 0, 2, 8, "lightning.group_count"},
+    } cases[] = {{6, 2, 2, 8, "power of two"}, {4, 3, 2, 8, "in 3 groups"}, {4, 0, 2, 8, "lightning.group_count"},
                  {4, 5, 2, 8, "groups of states that are normed"}, {4, -1, 2, 8, "groups of states that are normed"},
                  {4, 2, 1, 8, "attention"}, {4, 2, 2, 24, "rotated"}};
     (void)state;
@@ -641,13 +641,13 @@ static void bad_minimax_m3(void **state)
     static const struct {
         int top_k, block, local, window;
         const char *word;
-    } cases[] = {{3, 12, 1, 0, "powers of two"}, {3, 4, 4, 0, "in any case"}, {1 << 14, 8, 1, 0, "an index picks"},
+    } cases[] = {{3, 12, 1, 0, "power of two"}, {3, 4, 4, 0, "in any case"}, {1 << 14, 8, 1, 0, "an index picks"},
                  {1 << 20, 4, 1, 0, "blocks that an index picks"}, {-1, 4, 1, 0, "blocks that an index picks"},
                  {3, 1 << 20, 1, 0, "positions of a block"}, {3, 4, -1, 0, "in any case"},
-                 {3, 0, 1, 0, "lack minimax-m3.attention.indexer.block_size"},
-                 {3, 4, 0, 0, "lack minimax-m3.attention.indexer.local_blocks"},
-                 {0, 4, 1, 0, "lack minimax-m3.attention.indexer.key_length"},
-                 {3, 4, 1, 16, "beside a window of attention"}};
+                 {3, 0, 1, 0, "lacks minimax-m3.attention.indexer.block_size"},
+                 {3, 4, 0, 0, "lacks minimax-m3.attention.indexer.local_blocks"},
+                 {0, 4, 1, 0, "lacks minimax-m3.attention.indexer.key_length"},
+                 {3, 4, 1, 16, "together with an attention window"}};
     struct pp_model *model;
     struct pp_error err;
     (void)state;
@@ -665,7 +665,7 @@ static void bad_minimax_m3(void **state)
         struct expert_model *m = expert_model_make(&s);
         const enum pp_code code = pp_model_open(expert_model_write(m), &model, &err);
         assert_int_not_equal(code, PP_OK);
-        if (!strstr(err.text, numbers ? cases[i].word : "index has 2 heads, and there are 4"))
+        if (!strstr(err.text, numbers ? cases[i].word : "index has 2 heads, but there are 4"))
             fail_msg("case %zu: %s", i, err.text);
         expert_model_free(m);
     }

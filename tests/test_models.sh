@@ -32,10 +32,10 @@ holds "once" [ "$(grep -o broken.gguf "$tmp/err" | wc -l)" = 1 ]
 models; expect "and listed" 0 '^small +Q4_0 +4M +3\.1 MB  .*/deep/er/small.gguf$'
 if grep -Eq 'unseen|00002' "$tmp/out"; then fail "neither hidden files nor parts" "$(cat "$tmp/out")"; else pass "neither hidden files nor parts"; fi
 models add --name Tiny engine/starter/starter-Q4_K_M.gguf; expect "under another name" 0
-models add --name "$(printf 'a\nb')" engine/starter/starter-Q4_K_M.gguf; expect "a name of two lines" 2 '' 'of one line'
+models add --name "$(printf 'a\nb')" engine/starter/starter-Q4_K_M.gguf; expect "a name of two lines" 2 '' 'on one line'
 models add --name "$(printf '%0101d' 0)" engine/starter/starter-Q4_K_M.gguf; expect "a long name" 2 '' '1 to 100 bytes'
 models add --name '' engine/starter/starter-Q4_K_M.gguf; expect "no name" 2 '' '1 to 100 bytes'
-models add --name small engine/starter/starter-Q4_K_M.gguf; expect "a name that is taken" 2 '' 'is the name of .*small.gguf already'
+models add --name small engine/starter/starter-Q4_K_M.gguf; expect "a name that is taken" 2 '' 'is already the name of .*small.gguf'
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/$(printf 'two\nlines.gguf')"
 models add "$tmp/$(printf 'two\nlines.gguf')"; expect "a file with a name of two lines has another" 0 '' 'two_lines is '
 models; expect "and one line in the list" 0 '^two_lines .*/two␊lines.gguf$'
@@ -46,32 +46,32 @@ cp engine/starter/starter-draft-Q4_0.gguf "$tmp/$latin.gguf"
 models add "$tmp/$latin.gguf"; expect "a file with a name in another encoding has one in UTF-8" 0 '' 'caf_ is '
 "$pippin" tokenize -m caf_ -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and is found by that" 0 '^\['
 models tag caf_ "$latin"; expect "no tag is in another" 2 '' 'bytes of UTF-8'
-models add --name "$latin" "$tmp/$latin.gguf"; expect "nor a name" 2 '' 'of one line, in UTF-8'
+models add --name "$latin" "$tmp/$latin.gguf"; expect "nor a name" 2 '' 'on one line, in UTF-8'
 models rm caf_; expect "by which it is forgotten" 0
 models add engine/starter/starter-Q4_K_M.gguf; expect "added again it keeps that name" 0 '' '^(pippin: )?Tiny is '
 models add engine/starter; expect "with the folder as well" 0 '' '^(pippin: )?Tiny is '
 models; expect "and is listed by it" 0 '^Tiny .*/starter-Q4_K_M.gguf$'
 models add --name huge engine/starter/starter-Q4_K_M.gguf; expect "a new one is taken" 0 '' 'huge is '
-models add --name starter engine/starter/starter-Q4_K_M.gguf; expect "but not that of the bundled model" 2 '' 'no model could be found'
+models add --name starter engine/starter/starter-Q4_K_M.gguf; expect "but not that of the bundled model" 2 '' 'could not be found again'
 for name in /huge .huge ./huge; do
-    models add --name $name engine/starter/starter-Q4_K_M.gguf; expect "nor $name" 2 '' 'taken for a path'
+    models add --name $name engine/starter/starter-Q4_K_M.gguf; expect "nor $name" 2 '' 'looks like a path'
 done
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/starter.gguf"
-models add "$tmp/starter.gguf"; expect "nor if the file has it" 2 '' 'another one with --name'
+models add "$tmp/starter.gguf"; expect "nor if the file has it" 2 '' 'another with --name'
 models tag huge starter; expect "nor as a tag" 2 '' 'the bundled model'
 models add --name Tiny engine/starter/starter-Q4_K_M.gguf; expect "and the old one again" 0 '' 'Tiny is '
 models rm starter-draft-Q4_0; expect "the other of that folder" 0
 models tag TINY fast good; expect "tags" 0
-models tag small fast; expect "a tag moves" 0 '' 'fast was .*starter-Q4_K_M'
+models tag small fast; expect "a tag moves" 0 '' 'fast pointed to .*starter-Q4_K_M'
 "$pippin" bench --shape stories-15m --type q8_0 --layers 1 --vocab 1 --write "$tmp/tiniest.gguf" >"$tmp/out" 2>&1
 models add "$tmp/tiniest.gguf"; models; expect "less than a million parameters are not none" 0 '^tiniest +Q8_0 +1\.0M '
 models rm tiniest
 models --json; expect "as JSON" 0 '"name": "small".*"tags": "fast"'
 models tag small 'a b'; expect "what cannot be a tag" 2
 models tag small "$(printf 'a\033[2Jb')"; expect "nor can what moves the cursor" 2 '' 'control characters'
-models tag small tiny; expect "nor is another model's name one" 2 '' 'is the name of a model already'
+models tag small tiny; expect "nor is another model's name one" 2 '' 'is already the name of a model'
 models tag smal fast; expect "the nearest name" 3 '' 'did you mean "small"'
-models info fast; expect "what it is" 0 'needs [0-9.]+ MB for weights and [0-9.]+ MB for [0-9,]+ tokens .* [0-9.]+ GB are free$'
+models info fast; expect "what it is" 0 'needs [0-9.]+ MB for weights, [0-9.]+ MB for the KV cache of [0-9,]+ tokens .* [0-9.]+ GB free$'
 models info small -c 128 --json; expect "for a context" 0 '"kv_tokens": 128, "kv_bytes": [1-9]'
 models info absent small gone; expect "what there is, beside what there is not" 3 'small.gguf$' '"absent'
 expect "which is told, too" 3 '' '"gone'
@@ -83,7 +83,7 @@ models untag good; expect "no tag any more" 0
 models untag good; expect "nor one to take away" 3 '' 'no model has the tag'
 "$pippin" tokenize -m good -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "it names nothing" 3
 rm "$tmp/store/deep/er/small.gguf"
-models; expect "what went away is marked" 0 'small.gguf.*not there any more'
+models; expect "what went away is marked" 0 'small.gguf.*missing'
 "$pippin" tokenize -m small -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and not found" 3
 models rm small; expect "forgotten" 0
 models rm "$PWD/engine/starter/starter-Q4_K_M.gguf"; expect "by its path" 0
@@ -108,9 +108,9 @@ holds "of which nothing is said" [ "$(grep -c 'left out' "$tmp/err")" = 0 ]
 models rm Tiny-Q4_0; models rm Folder
 models add "$hub/snapshots/0123abcd"; expect "and in that folder itself" 0 '' 'Tiny-Q4_0 is '
 models rm Tiny-Q4_0
-models add --name tiny "$hub/snapshots/0123abcd"; expect "which is no model" 2 '' 'is a folder of several'
+models add --name tiny "$hub/snapshots/0123abcd"; expect "which is no model" 2 '' 'contains several'
 models info "$hub/snapshots/0123abcd"
-expect "that is told" 3 '' 'is a folder of GGUF files; name one of them, such as .*/0123abcd/Tiny-Q4_0.gguf$'
+expect "that is told" 3 '' 'is a folder of GGUF files; give one of them, such as .*/0123abcd/Tiny-Q4_0.gguf$'
 rm "$hub/snapshots/0123abcd/config.json"
 models info "$hub/snapshots/0123abcd"; expect "also without the other" 3 '' 'such as .*/0123abcd/Tiny-Q4_0.gguf$'
 mkdir "$tmp/hub/models--acme--Folder/refs"
@@ -142,15 +142,15 @@ if [ $code != 99 ]; then
     expect "what cannot be written to is listed" 0 'Nearby'
     read_only "$folder" models add "$tmp/store"
     expect "but nothing added" 1 '' 'no model was added: .*models: the database is read-only; check the permissions'
-    read_only "$folder" models rm Nearby; expect "nor forgotten" 1 '' 'no model was forgotten: .*read-only'
-    read_only "$folder" models tag Nearby a; expect "nor tagged" 1 '' 'no tag was given: .*read-only'
-    read_only "$folder" models pull hf:a/b; expect "nor fetched" 1 '' 'nothing was fetched: .*read-only'
+    read_only "$folder" models rm Nearby; expect "nor forgotten" 1 '' 'no model was removed: .*read-only'
+    read_only "$folder" models tag Nearby a; expect "nor tagged" 1 '' 'no tag was set: .*read-only'
+    read_only "$folder" models pull hf:a/b; expect "nor fetched" 1 '' 'nothing was downloaded: .*read-only'
     file=$folder/pippin/pippin.db
     read_only "$file" models list; expect "a database that is read-only, too" 0 'Nearby'
     read_only "$file" models add "$tmp/store"
     expect "is not added to" 1 '' 'no model was added: .*models: the database is read-only; check the permissions'
-    read_only "$file" chat --plain; expect "and a chat is temporary then" 0 'nothing of this chat is kept: .*read-only'
-    read_only "$file" doctor; expect "as the doctor says" 1 'pippin.db cannot be written to: conversations are not kept'
+    read_only "$file" chat --plain; expect "and a chat is temporary then" 0 'this chat is not saved: .*read-only'
+    read_only "$file" doctor; expect "as the doctor says" 1 'pippin.db is not writable: conversations are not saved'
 else
     skip "no mounts of its own for a read-only folder here"
 fi

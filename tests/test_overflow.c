@@ -172,17 +172,17 @@ static void a_question_that_is_too_long_is_told(void **state)
     char *alone = conversation(0, 300), *behind = conversation(3, 300), *older = conversation(TURNS, 3);
     char want[200];
     snprintf(want, sizeof want,
-             "the last message has %lld tokens with what must stand before it, and the context holds 200: make it "
-             "shorter, or give a larger --ctx-size, up to 12,345", (long long)whole_length(alone));
+             "the last message and what must precede it have %lld tokens, but the context holds 200: shorten it, or "
+             "give a larger --ctx-size, up to 12,345", (long long)whole_length(alone));
     assert_string_equal(prompt(alone, 200, PP_OVERFLOW_ASK).err.text, want);
     assert_string_equal(prompt(behind, 200, PP_OVERFLOW_ASK).err.text, want);
     assert_string_equal(prompt(behind, 200, PP_OVERFLOW_SHIFT).err.text, want);
     struct outcome o = prompt_of(behind, 200, 200, PP_OVERFLOW_ASK);
     assert_int_equal(o.code, PP_ERR_CONTEXT);
-    assert_non_null(strstr(o.err.text, "holds 200, as many as the model was trained for: make it shorter"));
+    assert_non_null(strstr(o.err.text, "holds 200, the most that the model was trained for: shorten it"));
     assert_null(strstr(o.err.text, "--ctx-size"));
     o = prompt_of(older, 200, 200, PP_OVERFLOW_ASK);
-    assert_non_null(strstr(o.err.text, "begin a new one"));
+    assert_non_null(strstr(o.err.text, "start a new one"));
     assert_null(strstr(o.err.text, "--ctx-size"));
     pp_free(alone);
     pp_free(behind);
@@ -324,7 +324,7 @@ static void stopping_is_left_alone(void **state)
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CONTEXT);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_false(pp_controller_overflow_asked(fix.c));
-    assert_non_null(strstr(fix_status()->notice, "/regen goes on"));
+    assert_non_null(strstr(fix_status()->notice, "then /regen"));
     assert_int_equal(fix.fake->generations, 4);
     assert_int_equal(context(&note), 0);
 
@@ -333,7 +333,7 @@ static void stopping_is_left_alone(void **state)
     fake_text(&fix, "half an", 2);
     fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
-    assert_non_null(strstr(fix_status()->notice, "/continue goes on"));
+    assert_non_null(strstr(fix_status()->notice, "then /continue"));
     assert_non_null(strstr(fix_status()->notice, "up to 2,048"));
     fix.c->status.model.n_ctx = 2048;
     ask("question six", 4, false);
@@ -671,7 +671,7 @@ static void no_model_yet(void **state)
     (void)state;
     assert_ok(fixture_start(&fix, &err), err);
     assert_int_equal(fix_slash("/compact"), PP_SLASH_ERROR);
-    assert_non_null(strstr(fix_status()->notice, "still being loaded"));
+    assert_non_null(strstr(fix_status()->notice, "still loading"));
 }
 
 /* --- with the worker -------------------------------------------------------------------------------------- */
@@ -752,7 +752,7 @@ static void too_long_a_question_is_left_behind(void **state)
     s = pp_controller_status(c);
     assert_false(answered(c, question));
     assert_true(answered(c, "What is the sea?"));
-    assert_non_null(strstr(s->notice, "the context is full with this one turn: /new begins"));
+    assert_non_null(strstr(s->notice, "this one turn fills the context; /new starts"));
     assert_non_null(strstr(s->notice, "a larger --ctx-size, up to 2,048"));
     pp_controller_continue(c);
     settle(c);

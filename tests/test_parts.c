@@ -175,7 +175,7 @@ static void parts_that_do_not_fit(void **state)
     char odd[300];
     snprintf(odd, sizeof odd, "%s/renamed.gguf", test_tmpdir());
     write_part(g, odd, 0, 0);
-    expect_refused(odd, PP_ERR_NOT_FOUND, "is not named so");
+    expect_refused(odd, PP_ERR_NOT_FOUND, "is not named like one");
     pp_gguf_close(g);
 }
 

@@ -96,17 +96,17 @@ static void test_cut_off(void **state)
     (void)state;
     assert_int_equal(open_text(two, 4000000, &err), PP_OK);
     assert_int_equal(open_text(two, 2500000, &err), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "tensor a lies beyond its end, 1.50 of 4.00 MB (37 %) are missing; get"));
+    assert_non_null(strstr(err.text, "tensor a lies beyond its end, 1.50 of 4.00 MB (37 %) are missing; download"));
     assert_non_null(strstr(err.text, "pippin models pull"));
     assert_int_equal(open_text(two, 3999999, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "tensor b lies beyond its end, 1 of 4000"));
-    assert_non_null(strstr(err.text, " bytes is missing; get"));
+    assert_non_null(strstr(err.text, " bytes is missing; download"));
     assert_int_equal(open_text(two, 3999990, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "beyond its end, 10 of 4000"));
-    assert_non_null(strstr(err.text, " bytes are missing; get"));
+    assert_non_null(strstr(err.text, " bytes are missing; download"));
     assert_int_equal(open_text("{\"a\":{\"dtype\":\"U8\",\"shape\":[9007199254740991],"
                                "\"data_offsets\":[0,9007199254740991]}}", 8, &err), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "lies beyond its end"));
+    assert_non_null(strstr(err.text, "lies beyond the end of the file"));
     assert_int_equal(pp_safetensors_open_memory("\0\0\x10\0\0\0\0\0{\"a\":", 13, "test file", &s, &err),
                      PP_ERR_FORMAT); /* in its header */
     assert_non_null(strstr(err.text, "its header lies beyond its end, 1.05 of 1.05 MB (100 %) are missing"));
@@ -193,13 +193,13 @@ static void test_other_files(void **state)
         size_t n;
         const char *says, *and_says;
     } cases[] = {
-        {BYTES(""), "is empty", "get it again"},
-        {BYTES("version https://git-lfs.github.com/spec/v1\nsize 9\n"), "pointer of Git LFS", "git lfs pull"},
+        {BYTES(""), "is empty", "download it again"},
+        {BYTES("version https://git-lfs.github.com/spec/v1\nsize 9\n"), "Git LFS pointer", "git lfs pull"},
         {BYTES("\n <!DOCTYPE html><html><body>Access to this model is restricted"), "web page", "login"},
         {BYTES("<html>401"), "web page", "login"},
         {BYTES("PK\003\004 and what an archive holds"), "zip archive", "safetensors or GGUF"},
         {BYTES("\x80\002} and what a pickle says"), "PyTorch", "safetensors or GGUF"},
-        {BYTES("tjgg\001\000\000\000 and much more, up to here"), "before GGUF", "get the model as GGUF"},
+        {BYTES("tjgg\001\000\000\000 and much more, up to here"), "before GGUF", "use the model in GGUF"},
         {BYTES("\x1f\x8b\010 and what is packed in it"), "compressed", "unpack it"},
         {BYTES("\x28\xb5\x2f\xfd and what is packed in it"), "compressed", "unpack it"},
     };
@@ -227,7 +227,7 @@ static void test_other_files(void **state)
     /* each for the other */
     assert_int_equal(pp_gguf_open_memory(BYTES("\016\0\0\0\0\0\0\0{\"a\":{}}      and data"), "it", &g, &err),
                      PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "give the folder it lies in"));
+    assert_non_null(strstr(err.text, "give the folder that contains it"));
     assert_int_equal(pp_safetensors_open_memory(BYTES("GGUF\003\0\0\0 and what a header holds"), "it", &s, &err),
                      PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "a GGUF file"));

@@ -60,9 +60,9 @@ static void test_unknown(void **state)
     assert_int_equal(fix_slash("/xyzzyplugh"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "/help"));
     assert_int_equal(fix_slash("/tmp is full"), PP_SLASH_ERROR);
-    assert_non_null(strstr(notice(), "with // at its beginning it is sent as a message"));
+    assert_non_null(strstr(notice(), "to send it as a message, start it with //"));
     assert_int_equal(fix_slash("/regn 3"), PP_SLASH_ERROR);
-    assert_non_null(strstr(notice(), "With // at its beginning"));
+    assert_non_null(strstr(notice(), "To send it as a message, start it with //"));
 }
 
 /* A command that takes nothing does not do as if nothing had been said; one that takes a number takes no word. */
@@ -75,7 +75,7 @@ static void test_surplus(void **state)
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
         snprintf(line, sizeof line, "/%s x", alone[i]);
         assert_int_equal(fix_slash(line), PP_SLASH_ERROR);
-        assert_non_null(strstr(notice(), "takes nothing behind it"));
+        assert_non_null(strstr(notice(), "takes no argument"));
     }
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     static const char *const wrong[] = {"/regen x", "/regen 1 2", "/fork x", "/fork -1", "/undo x", "/undo 0",
@@ -107,9 +107,9 @@ static void test_undo(void **state)
     assert_int_equal(fix_slash("/undo 2"), PP_SLASH_DONE);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     assert_string_equal(fix_message(0)->text, "one");
-    assert_non_null(strstr(notice(), "the last 2 questions are taken back")); /* where no screen shows it */
+    assert_non_null(strstr(notice(), "took back the last 2 questions")); /* where no screen shows it */
     assert_int_equal(fix_slash("/undo"), PP_SLASH_DONE);
-    assert_non_null(strstr(notice(), "the last question is taken back"));
+    assert_non_null(strstr(notice(), "took back the last question"));
     assert_int_equal(fix_slash("/undo"), PP_SLASH_ERROR);
 }
 
@@ -144,10 +144,10 @@ static void test_set_of_others(void **state)
     assert_int_equal(fix_slash("/set parameter temperature 0.5"), PP_SLASH_DONE);
     assert_string_equal(notice(), "temp is now 0.5");
     assert_int_equal(fix_slash("/set system Be brief."), PP_SLASH_ERROR);
-    assert_non_null(strstr(notice(), "a command of its own: /system"));
+    assert_non_null(strstr(notice(), "not a parameter but a command: /system"));
     assert_int_equal(fix_slash("/set seed 5"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/set parameter num_ctx 4096"), PP_SLASH_ERROR); /* is no parameter of a running chat */
-    assert_non_null(strstr(notice(), "ctx-size is said when pippin is started (--ctx-size)"));
+    assert_non_null(strstr(notice(), "ctx-size can only be set at start (--ctx-size)"));
     assert_int_equal(fix_slash("/set threads 4"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "(--threads)"));
     assert_int_equal(fix_slash("/set ctx-sise 4"), PP_SLASH_ERROR);
@@ -202,15 +202,15 @@ static void test_set(void **state)
     assert_int_equal(fix_slash("/set temp 0x1p3"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set temp 1x"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set temp"), PP_SLASH_ERROR);
-    assert_string_equal(notice(), "temp wants a number from 0 to 100");
+    assert_string_equal(notice(), "temp needs a number from 0 to 100");
     assert_int_equal(fix_slash("/set temp 0,7"), PP_SLASH_ERROR);
-    assert_string_equal(notice(), "temp wants a number from 0 to 100; use a decimal point, not a comma");
+    assert_string_equal(notice(), "temp needs a number from 0 to 100; use a decimal point, not a comma");
     assert_int_equal(fix_slash("/set colour red"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "/set lists them"));
     assert_int_equal(fix_slash("/set topk 5"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "did you mean \"top-k\"?"));
     assert_int_equal(fix_slash("/set top 5"), PP_SLASH_ERROR); /* two begin so */
-    assert_non_null(strstr(notice(), "may be top-k or top-p"));
+    assert_non_null(strstr(notice(), "could be top-k or top-p"));
     assert_int_equal(fix_slash("/set t 5"), PP_SLASH_ERROR); /* it resembles nothing, "n" least of all */
     assert_non_null(strstr(notice(), "/set lists them"));
     assert_int_equal(fix_slash("/set top_k 5"), PP_SLASH_DONE); /* as other programs call them */
@@ -375,20 +375,20 @@ static void test_options_that_do_nothing(void **state)
     fix.o.lora[0].path = path;
     fix.o.lora[0].scale = 5;
     fixture_ready(&fix);
-    assert_non_null(strstr(notice(), "bard is on at strength 2, not 5: in the chat strengths go from -2 to 2"));
+    assert_non_null(strstr(notice(), "bard is on at scale 2, not 5: in the chat, scales go from -2 to 2"));
     assert_string_equal(pp_controller_status(fix.c)->adapters, "bard 2.00");
     fixture_stop(&fix);
     fix.o.lora[1] = (struct pp_lora_option){"brd", 1};
     fix.o.n_lora = 2;
     fixture_ready(&fix);
-    assert_non_null(strstr(notice(), "strength 2, not 5")); /* one does not wipe away the other */
+    assert_non_null(strstr(notice(), "scale 2, not 5")); /* one does not wipe away the other */
     assert_non_null(strstr(notice(), "\nthere is no adapter \"brd\""));
     fixture_stop(&fix);
     fix.o.n_lora = 0;
     fix.o.sampling.n_bias = 1;
     fix.o.sampling.bias[0].token = 256;
     fixture_ready(&fix);
-    assert_non_null(strstr(notice(), "token 256, and this model has tokens 0 to 255"));
+    assert_non_null(strstr(notice(), "token 256, but this model has tokens 0 to 255"));
 }
 
 /* Words with bytes that are no UTF-8 are not kept; they stay with the user, who is told where. */
@@ -396,7 +396,7 @@ static void test_other_bytes(void **state)
 {
     (void)state;
     assert_false(pp_controller_send(fix.c, "\xC3\xA9t\xC3\xA9\nM\374ller, caf\xC3"));
-    assert_non_null(strstr(notice(), "<FC> in line 2 is no UTF-8"));
+    assert_non_null(strstr(notice(), "<FC> in line 2 is not valid UTF-8"));
     assert_false(pp_controller_send(fix.c, "caf\xC3"));
     assert_non_null(strstr(notice(), "<C3> in line 1"));
     assert_int_equal(fix_slash("/system M\374ller"), PP_SLASH_ERROR);

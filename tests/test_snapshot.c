@@ -705,7 +705,7 @@ static void cut_short(void **state)
     refuse(&other, 0, base, text, 131, PP_ERR_FORMAT, "missing");
     refuse(&other, 0, base, text, 131, PP_ERR_NOT_FOUND, NULL);
     put_file(base, 0, "PIPPINKV\1", 9);
-    refuse(&other, 0, base, text, 131, PP_ERR_FORMAT, "no snapshot");
+    refuse(&other, 0, base, text, 131, PP_ERR_FORMAT, "not a snapshot");
     put_file(base, 0, f.data[0], f.size[0]);
     f.data[0][8] = 3;
     put_file(base, 0, f.data[0], f.size[0]);
@@ -741,7 +741,7 @@ static void swapped(void **state)
     refuse(&other, 0, base[0], text[0], 131, PP_ERR_MISMATCH, "another conversation");
     put_file(base[0], 0, f[0].data[0], f[0].size[0]);
     put_file(base[0], 1, f[1].data[1], f[1].size[1]);
-    refuse(&other, 0, base[0], text[0], 131, PP_ERR_FORMAT, "do not belong together");
+    refuse(&other, 0, base[0], text[0], 131, PP_ERR_FORMAT, "do not match");
     /* A page of the other one in the place of ours, with its own checksum: it has another name. */
     put_file(base[0], 0, f[0].data[0], f[0].size[0]);
     memcpy(f[0].data[1] + 4096, f[1].data[1] + 4096, pp_engine_stats(r.engine)->page_bytes);
@@ -773,7 +773,7 @@ static void odd_scales(void **state)
         memcpy(page + at, &scales[i % 4], sizeof kept);
         save(&r, s, base);
         memcpy(page + at, &kept, sizeof kept);
-        refuse(&other, 0, base, text, 71, PP_ERR_FORMAT, "no page can have");
+        refuse(&other, 0, base, text, 71, PP_ERR_FORMAT, "invalid values");
         pp_seq_free(s);
     }
     unrig(&other);
@@ -795,7 +795,7 @@ static void another_context(void **state)
     save(&r, s, base);
     pp_seq_free(s);
     r.engine->n_ctx -= 64;
-    refuse(&r, 0, base, text, 131, PP_ERR_MISMATCH, "context has another size");
+    refuse(&r, 0, base, text, 131, PP_ERR_MISMATCH, "context size, on which");
     r.engine->n_ctx += 64;
     s = new_seq(&r, 0);
     assert_ok(restore(&r, s, base, text, 131, &err), err);
@@ -815,11 +815,11 @@ static void made_for_something_else(void **state)
     feed(&r, s, text, 130, NULL);
     save(&r, s, base);
     other.identity.bytes[7] ^= 1;
-    refuse(&other, 0.8f, base, text, 131, PP_ERR_MISMATCH, "model is another one");
+    refuse(&other, 0.8f, base, text, 131, PP_ERR_MISMATCH, "model is different");
     other.identity.bytes[7] ^= 1;
     refuse(&q8, 0.8f, base, text, 131, PP_ERR_MISMATCH, "type of the KV cache");
-    refuse(&other, 0.81f, base, text, 131, PP_ERR_MISMATCH, "strengths of the adapters");
-    refuse(&other, 0, base, text, 131, PP_ERR_MISMATCH, "adapters are others");
+    refuse(&other, 0.81f, base, text, 131, PP_ERR_MISMATCH, "adapters or their scales are different");
+    refuse(&other, 0, base, text, 131, PP_ERR_MISMATCH, "adapters are different");
     struct files f = take_files(base);
     char *at = memmem(f.data[0], f.size[0], "arithmetic=cpu", 14);
     assert_non_null(at);

@@ -98,7 +98,7 @@ static void test_written_into(void **state)
     assert_ok(pp_source_check_unchanged(s, &err), err);
     assert_int_equal(utimensat(AT_FDCWD, path, later, 0), 0); /* as a write does */
     assert_int_equal(pp_source_check_unchanged(s, &err), PP_ERR_IO);
-    assert_non_null(strstr(err.text, "another program has written into"));
+    assert_non_null(strstr(err.text, "another program changed"));
     assert_ok(pp_source_check(s, &err), err);
     pp_source_close(s);
     assert_ok(open_config("", &s, &err), err);
@@ -192,7 +192,7 @@ static void test_bad_config(void **state)
     } cases[] = {
         {",\"num_key_value_heads\":0", PP_ERR_FORMAT, "key heads"},
         {",\"num_key_value_heads\":2", PP_ERR_FORMAT, "key heads"},
-        {",\"head_dim\":3", PP_ERR_FORMAT, "pairs"},
+        {",\"head_dim\":3", PP_ERR_FORMAT, "must be even"},
         {",\"head_dim\":1e12", PP_ERR_FORMAT, "head size"},
         {",\"head_dim\":\"2\"", PP_ERR_FORMAT, "head_dim"},
         {",\"max_position_embeddings\":-5", PP_ERR_FORMAT, "context length"},
@@ -208,7 +208,7 @@ static void test_bad_config(void **state)
         {",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}", PP_ERR_FORMAT, "factor"},
         {",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":2}", PP_ERR_FORMAT, "frequency"},
         /* models for embeddings that are called decoders */
-        {",\"is_causal\":false", PP_ERR_UNSUPPORTED, "by is_causal layers look ahead"},
+        {",\"is_causal\":false", PP_ERR_UNSUPPORTED, "is_causal asks for bidirectional attention"},
         {",\"use_bidirectional_attention\":true", PP_ERR_UNSUPPORTED, "use_bidirectional_attention"},
         {",\"use_bidirectional_attention\":\"all\"", PP_ERR_UNSUPPORTED, "use_bidirectional_attention"},
     };
@@ -302,8 +302,8 @@ static void test_shards(void **state)
         if (code != cases[i].code)
             fail_msg("%s: wanted code %d, got %d: %s", cases[i].index, (int)cases[i].code, (int)code, err.text);
         if (code == PP_ERR_NOT_FOUND)
-            assert_non_null(strstr(err.text, "b.safetensors: No such file or directory; the model's weights are not "
-                                             "all there"));
+            assert_non_null(strstr(err.text, "b.safetensors: No such file or directory; some of the model's weights "
+                                             "are missing"));
         pp_source_close(s);
     }
     /* nor where a link leads nowhere any more */
@@ -313,7 +313,7 @@ static void test_shards(void **state)
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     assert_int_equal(symlink("../blobs/gone", path), 0);
     assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_NOT_FOUND);
-    assert_non_null(strstr(err.text, "get what is missing"));
+    assert_non_null(strstr(err.text, "download them"));
     pp_source_close(s);
 }
 
@@ -539,9 +539,9 @@ static void test_missing(void **state)
     static const char *const cases[][2] = {
         {"dots3", "sizes"},
         {"HunYuanForCausalLM", "CLA"},
-        {"RuGPT3XLForCausalLM", "GGUF files"},
+        {"RuGPT3XLForCausalLM", "GGUF file"},
         {"molmo_point", "points"},
-        {"RWKV7Qwen3ForCausalLM", "rotated"},
+        {"RWKV7Qwen3ForCausalLM", "RoPE"},
     };
     char path[256];
     struct pp_source *s;
@@ -1004,8 +1004,8 @@ static void test_peft_refused(void **state)
         {",\"init_lora_weights\":\"pissa_niter_4\"", "path_initial_model_for_weight_conversion"},
         {",\"init_lora_weights\":\"OLoRA\"", "OLoRA"},
         {",\"use_qalora\":true", "use_qalora: LoRA of groups"},
-        {",\"use_newest\":true", "use_newest, which is not known"},
-        {",\"newest_config\":{\"k\":1}", "newest_config, which is not known"},
+        {",\"use_newest\":true", "use_newest, which pippin does not know"},
+        {",\"newest_config\":{\"k\":1}", "newest_config, which pippin does not know"},
         {",\"alpha_pattern\":{\"(q_proj\":4}", "alpha_pattern"},
         {",\"alpha_pattern\":{\"q_proj\":\"4\"}", "alpha_pattern"},
         {",\"alpha_pattern\":{\"((.+)+(.+)+)+[!?]\":4}", "too long"},
@@ -1036,9 +1036,9 @@ static void test_peft_refused(void **state)
         assert_true((strstr(err.text, "save_as_lora") != NULL) == (i == 0));
     }
     assert_int_equal(open_peft("", unknown, &f, &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "it has base_model.model._orig_mod.model.norm.weight"));
+    assert_non_null(strstr(err.text, "its first tensor is base_model.model._orig_mod.model.norm.weight"));
     assert_int_equal(open_peft("", none, &f, &err), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "nothing in it"));
+    assert_non_null(strstr(err.text, "an empty weights file"));
     assert_int_equal(open_peft("", embedding, &f, &err), PP_ERR_FORMAT);
     assert_int_equal(open_peft(",\"use_dora\":true", NULL, &f, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "no magnitudes"));
@@ -1060,8 +1060,8 @@ static void test_not_the_folder(void **state)
     } cases[] = {
         {"", "adapter_model.bin is a pickle"},
         {"/adapter_model.bin", "safe_serialization=True"},
-        {"/adapter_config.json", "give the folder it lies in"},
-        {"/other.safetensors", "give the folder it lies in"},
+        {"/adapter_config.json", "give the folder that contains it"},
+        {"/other.safetensors", "give the folder that contains it"},
     };
     struct pp_adapter_file *f;
     struct pp_error err;

@@ -783,7 +783,7 @@ static void bridged_texts(void **state)
         if (!pp_tokenizer_bridges(t, first ? first : t, &err))
             fail_msg("%s: %s", names[i], err.text);
         assert_false(pp_tokenizer_bridges(t, bert, &err));
-        assert_non_null(strstr(err.text, "the tokens of the draft do not give back the text"));
+        assert_non_null(strstr(err.text, "the tokens of the draft do not reproduce the text"));
         assert_false(pp_tokenizer_bridges(bert, t, &err));
         assert_non_null(strstr(err.text, "the tokens of the model do not"));
         if (first)

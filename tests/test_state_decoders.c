@@ -52,7 +52,7 @@ static void bad_zamba(void **state)
     memset(at + strlen(key) + 4, 0, 4); /* behind the type */
     assert_ok(pp_write_file(file, bytes, n, 0600, &err), err);
     assert_int_equal(pp_model_open(file, &m, &err), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "number of scans is 0; it must be 1 to"));
+    assert_non_null(strstr(err.text, "number of scans is 0; it must be from 1 to"));
     pp_free(bytes);
     decoder_free(d);
 }

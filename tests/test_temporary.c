@@ -143,7 +143,7 @@ static void test_nowhere_to_keep(void **state)
     snprintf(fix.paths.db, sizeof fix.paths.db, "/dev/null/pippin/pippin.db");
     fixture_ready(&fix);
     assert_true(fix_status()->temporary && fix_status()->unwanted && fix_status()->notice_is_error);
-    assert_non_null(strstr(fix_status()->notice, "nothing of this chat is kept"));
+    assert_non_null(strstr(fix_status()->notice, "this chat is not saved"));
     fixture_turn(&fix, "one", "a");
     fixture_turn(&fix, "two", "b");
     assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
@@ -168,12 +168,12 @@ static void test_beside_a_newer_database(void **state)
     assert_int_equal(sqlite3_exec(db, "PRAGMA user_version = 99", NULL, NULL, NULL), SQLITE_OK);
     sqlite3_close(db);
     assert_int_equal(fixture_start(&fix, &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "newer pippin"));
+    assert_non_null(strstr(err.text, "newer version of pippin"));
     assert_non_null(strstr(err.text, "pippin --temporary"));
     fix.o.temporary = true;
     fixture_ready(&fix);
     assert_true(fix_status()->temporary && !fix_status()->unwanted);
-    assert_non_null(strstr(fix_status()->notice, "newer pippin"));
+    assert_non_null(strstr(fix_status()->notice, "newer version of pippin"));
     fixture_turn(&fix, "one", "a");
     assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
     assert_non_null(strstr(fix_status()->notice, "cannot be used"));

@@ -367,7 +367,7 @@ static void lies(void **state)
         const char *text, *word;
     } cases[] = {
         {"YQ== 0\nYg== 0\n", "two tokens have the rank 0"},
-        {"YQ== 0\nYQ== 1\n", "is there twice"},
+        {"YQ== 0\nYQ== 1\n", "occurs twice"},
         {"YQ== 0\nYg==\n", "line 2 is not"},
         {"YQ== 0\nYg== -1\n", "line 2 is not"},
         {"YQ== 0\nYg== 1 1\n", "line 2 is not"},
@@ -375,8 +375,8 @@ static void lies(void **state)
         {"YQ== 0\nYg== 4194304\n", "line 2 is not"},
         {"YQ== 0\nYg== 4194303\n", "ranks up to"},
         {"YQ== 0\n\xff\xfe 1\n", "line 2 is not"},
-        {"YQ== 0\n=a== 1\n", "rank 1 is no base 64"},
-        {"YQ== 0\nYgB 1\n", "rank 1 is no base 64"},
+        {"YQ== 0\n=a== 1\n", "rank 1 is not valid base64"},
+        {"YQ== 0\nYgB 1\n", "rank 1 is not valid base64"},
         {"YQ== 0\n==== 1\n", "rank 1"},
     };
     struct pp_tokenizer *t;

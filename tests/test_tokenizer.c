@@ -714,7 +714,7 @@ static void test_not_text(void **state)
     char *at = memmem(b.data, b.len, "</s>", 4);
     at[1] = (char)0xaf; /* a bit more */
     assert_int_equal(tok_from_sentencepiece(b.data, b.len, NULL, &other, &err), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "piece 2 is not text in UTF-8"));
+    assert_non_null(strstr(err.text, "piece 2 is not valid UTF-8"));
     pp_buf_free(&b);
     pp_tokenizer_free(through_gguf(t));
     pp_tokenizer_free(t);
@@ -726,7 +726,7 @@ static void test_not_text(void **state)
     pp_free(bytes);
     t = open_tokenizer(path);
     assert_int_equal(pp_tokenizer_to_folder(t, test_tmpdir(), &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "token 2 is not text in UTF-8"));
+    assert_non_null(strstr(err.text, "token 2 is not valid UTF-8"));
     pp_tokenizer_free(t);
 }
 

@@ -362,7 +362,7 @@ static void several_around(void **state)
     pp_buf_clear(&text);
     pp_buf_fmt(&text, json, "", "," HALF HALF "{}");
     assert_int_equal(tok_from_json(text.data, text.len, NULL, &t[0], &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "more than 5 tokens behind a text"));
+    assert_non_null(strstr(err.text, "more than 5 tokens after a text"));
     pp_buf_free(&text);
 }
 

@@ -122,7 +122,7 @@ static void refused(void **state)
     new_folder("refused_vocab");
     expect_refused(PP_ERR_NOT_FOUND, "merges.txt");
     put_bytes("\"<|endoftext|>\":258");
-    expect_refused(PP_ERR_UNSUPPORTED, "no file says of which class");
+    expect_refused(PP_ERR_UNSUPPORTED, "no file names the tokenizer class");
     put_text("config.json", "{\"model_type\":\"gpt\"}");
     expect_refused(PP_ERR_UNSUPPORTED, "\"gpt\"");
     put_text("tokenizer_config.json", "{\"tokenizer_class\":\"CLIPTokenizer\"}");

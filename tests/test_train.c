@@ -453,14 +453,14 @@ static void foreign_checkpoints(void **state)
     pp_trainer_free(t);
     struct pp_train_options opt = few_steps();
     opt.rank = 5;
-    refuse_checkpoint(&s, opt, path, PP_ERR_MISMATCH, "rank is 4 there and 5 here");
+    refuse_checkpoint(&s, opt, path, PP_ERR_MISMATCH, "rank was 4 and is now 5");
     opt = few_steps();
     opt.lr = 0.25f;
-    refuse_checkpoint(&s, opt, path, PP_ERR_MISMATCH, "lr is 0.005 there and 0.25 here");
+    refuse_checkpoint(&s, opt, path, PP_ERR_MISMATCH, "lr was 0.005 and is now 0.25");
     opt = few_steps();
     opt.targets = 1;
     refuse_checkpoint(&s, opt, path, PP_ERR_MISMATCH, "targets");
-    refuse_checkpoint(&other_model, few_steps(), path, PP_ERR_MISMATCH, "it belongs to another model");
+    refuse_checkpoint(&other_model, few_steps(), path, PP_ERR_MISMATCH, "it belongs to a different model");
     s.d->tokens[3]++;
     refuse_checkpoint(&s, few_steps(), path, PP_ERR_MISMATCH, "the examples have changed");
     s.d->tokens[3]--;
@@ -469,11 +469,11 @@ static void foreign_checkpoints(void **state)
     s.v->tokens[3]--;
     struct set without = {.m = s.m, .d = s.d};
     refuse_checkpoint(&without, few_steps(), path, PP_ERR_MISMATCH,
-                      "validation have changed: 2 examples there, nothing here");
+                      "validation have changed: 2 examples then, nothing now");
     t = trainer_of(&without, few_steps());
     assert_ok(pp_trainer_save(t, damaged, &err), err);
     pp_trainer_free(t);
-    refuse_checkpoint(&s, few_steps(), damaged, PP_ERR_MISMATCH, "have changed: nothing there, 2 examples here");
+    refuse_checkpoint(&s, few_steps(), damaged, PP_ERR_MISMATCH, "have changed: nothing then, 2 examples now");
     refuse_checkpoint(&s, few_steps(), "/nowhere/x.gguf", PP_ERR_NOT_FOUND, "/nowhere/x.gguf");
 
     char *bytes;
@@ -483,12 +483,12 @@ static void foreign_checkpoints(void **state)
     assert_ok(pp_write_file(damaged, bytes, n, 0666, &err), err);
     refuse_checkpoint(&s, few_steps(), damaged, PP_ERR_FORMAT, "checksum");
     assert_ok(pp_write_file(damaged, bytes, n / 2, 0666, &err), err);
-    refuse_checkpoint(&s, few_steps(), damaged, PP_ERR_FORMAT, "remove it and begin anew");
+    refuse_checkpoint(&s, few_steps(), damaged, PP_ERR_FORMAT, "delete it and start again");
     pp_free(bytes);
     refuse_checkpoint(&s, few_steps(), tiny_adapter(&(struct tiny_shape){.n_vocab = 8, .n_embd = 8, .n_layer = 1,
                                                                         .n_head = 1, .n_head_kv = 1, .head_dim = 8,
                                                                         .n_ff = 8, .type = PP_TYPE_F32}, 1),
-                      PP_ERR_FORMAT, "no checkpoint");
+                      PP_ERR_FORMAT, "not a training checkpoint");
     set_free(&s);
     set_free(&other_model);
 }
@@ -636,7 +636,7 @@ static void folder_in_use(void **state)
         assert_int_equal(mkdir(folder, 0700), 0);
         assert_ok(pp_write_file(path, "mine", 4, 0600, &err), err);
         assert_int_equal(run_in(folder, &s, few_steps(), &w, false, &r, &err), PP_ERR_USAGE);
-        if (!strstr(err.text, "which the training would write over") || !strstr(err.text, strrchr(path, '/') + 1))
+        if (!strstr(err.text, "which the training would overwrite") || !strstr(err.text, strrchr(path, '/') + 1))
             fail_msg("\"%s\" does not name %s", err.text, path);
         assert_int_equal(w.n_reports, 0);
         assert_false(has(folder, pp_train_checkpoint));
@@ -648,7 +648,7 @@ static void folder_in_use(void **state)
     assert_true(fd >= 0);
     assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0);
     assert_int_equal(run_in(folder, &s, few_steps(), &w, false, &r, &err), PP_ERR_BUSY);
-    assert_non_null(strstr(err.text, "another pippin writes into"));
+    assert_non_null(strstr(err.text, "another pippin is writing to"));
     close(fd);
     assert_ok(run_in(folder, &s, few_steps(), &w, false, &r, &err), err);
     set_free(&s);
@@ -663,8 +663,8 @@ static void loss_is_no_number(void **state)
     struct watcher w = {.spoil_at = 3};
     const char *folder = fresh_path("spoilt");
     assert_int_equal(run_in(folder, &s, few_steps(), &w, false, &r, &err), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, "step 4 is no number"));
-    assert_non_null(strstr(err.text, "last checkpoint stands"));
+    assert_non_null(strstr(err.text, "step 4 is NaN or infinite"));
+    assert_non_null(strstr(err.text, "last checkpoint remains"));
     assert_int_equal(r.steps, 3);
     w = (struct watcher){0};
     assert_ok(run_in(folder, &s, few_steps(), &w, true, &r, &err), err); /* from step 2 on */
@@ -702,7 +702,7 @@ static void full_disk(void **state)
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, handler);
     assert_true(trained == PP_ERR_IO && again == PP_ERR_IO);
-    assert_non_null(strstr(begun.text, "for what will be learnt"));
+    assert_non_null(strstr(begun.text, "for the adapter"));
     assert_int_not_equal(access(mine, F_OK), 0); /* nor is an empty folder left of it */
     assert_int_equal(rmdir(yours), 0);
     assert_int_equal(saved, PP_ERR_IO);

@@ -24,22 +24,22 @@ head -n 1 tests/data/sonnets-val.jsonl >"$tmp/one.jsonl"
 # --- what is refused ---------------------------------------------------------------------------------------------
 
 train; expect "no file" 2 'usage: pippin lora train FILE -o FOLDER'
-train "$tmp/six.jsonl"; expect "no folder" 2 'say where the adapter goes'
-train "$tmp/six.jsonl" -o "$tmp/x" --targets q,attn; expect "a projection that is none" 2 'projection "attn" to train; there are q, k, v'
+train "$tmp/six.jsonl"; expect "no folder" 2 'give the folder for the adapter'
+train "$tmp/six.jsonl" -o "$tmp/x" --targets q,attn; expect "a projection that is none" 2 'unknown projection "attn"; choose from q, k, v'
 train "$tmp/six.jsonl" -o "$tmp/x" --rank 0; expect "no rank" 2 '.--rank'
 train "$tmp/nothing.jsonl" -o "$tmp/x"; expect "no such file" 1 'nothing.jsonl'
 : >"$tmp/empty.jsonl"
-train "$tmp/empty.jsonl" -o "$tmp/x"; expect "an empty file" 2 'empty.jsonl holds no examples'
+train "$tmp/empty.jsonl" -o "$tmp/x"; expect "an empty file" 2 'empty.jsonl contains no examples'
 { cat "$tmp/six.jsonl"; echo '{"messages": [{"role": "user", "content": "Who?"}]}'; } >"$tmp/bad.jsonl"
-train "$tmp/bad.jsonl" -o "$tmp/x"; expect "a line without an answer" 1 'bad.jsonl, line 7: no message is the assistant'
+train "$tmp/bad.jsonl" -o "$tmp/x"; expect "a line without an answer" 1 'bad.jsonl, line 7: no message is from the assistant'
 train "$tmp/six.jsonl" -o "$tmp/x" --train-memory 1M; expect "too little memory" 4 'needs [0-9]+ MB .* 1 MB may be used'
 train "$tmp/six.jsonl" -o "$tmp/y" --continue; expect "nothing to continue" 2 'no training to continue'
 holds "and no folder is made for it" [ ! -e "$tmp/y" ]
-train "$tmp/six.jsonl" -o /dev/null/x; expect "a folder that cannot be" 1 'cannot make the folder /dev/null/x'
-train "$tmp/six.jsonl" -o "$tmp/not/there"; expect "a folder in none" 1 'there is no folder .*/not; make that first'
+train "$tmp/six.jsonl" -o /dev/null/x; expect "a folder that cannot be" 1 'cannot create the folder /dev/null/x'
+train "$tmp/six.jsonl" -o "$tmp/not/there"; expect "a folder in none" 1 'the folder .*/not does not exist; create that first'
 ln -s nowhere "$tmp/link"
-train "$tmp/six.jsonl" -o "$tmp/link"; expect "a link that leads nowhere" 2 'link that leads nowhere; make the folder there'
-train "$tmp/six.jsonl" -o "$tmp/six.jsonl"; expect "a folder that is a file" 2 'six.jsonl is not a folder; name another'
+train "$tmp/six.jsonl" -o "$tmp/link"; expect "a link that leads nowhere" 2 'broken symbolic link; create its target folder'
+train "$tmp/six.jsonl" -o "$tmp/six.jsonl"; expect "a folder that is a file" 2 'six.jsonl exists and is not a folder; give another'
 holds "and nothing was written" [ ! -e "$tmp/x/adapter_config.json" ]
 
 # of two templates a conversation with tools is written by the one for tools, any other by the one for chats
@@ -60,7 +60,7 @@ train -m "$tmp/two" "$tmp/tools.jsonl" -o "$tmp/x" --chat-template-file "$tmp/ow
 small="--val $tmp/one.jsonl --rank 2 --targets q,v --batch 2 --steps 8 --eval-every 1 --lr 1e-3"
 # shellcheck disable=SC2086
 train "$tmp/six.jsonl" -o "$tmp/verse" $small --json -m engine/starter/starter-Q4_K_M.gguf
-expect "a training" 0 'training: 6 examples, [0-9]+ tokens of which [0-9]+ are learnt' 'needs [0-9]+ MB' \
+expect "a training" 0 'training: 6 examples, [0-9]+ tokens \([0-9]+ trained on\)' 'needs [0-9]+ MB' \
     'validation: 1 example, ' 'step 8 of 8, loss [0-9.]+, validation loss [0-9.]+'
 for key in adapter steps first_validation_loss validation_loss memory_bytes seconds; do
     holds "its summary has $key" grep -q "\"$key\": " "$tmp/out"
@@ -82,7 +82,7 @@ done
 holds "both the same" cmp -s "$tmp/verse.txt" "$tmp/verse.gguf.txt"
 
 # shellcheck disable=SC2086
-train "$tmp/six.jsonl" -o "$tmp/verse" $small; expect "an adapter is not written over" 2 'verse holds adapter_config.json already'
+train "$tmp/six.jsonl" -o "$tmp/verse" $small; expect "an adapter is not written over" 2 'verse already contains adapter_config.json'
 
 # --- an interrupt --------------------------------------------------------------------------------------------------
 
@@ -98,13 +98,13 @@ code=$?
 if [ $code = 0 ]; then
     echo "skip: the training was over before it could be interrupted"
 else
-    expect "an interrupt" 130 'stopped after step [1-7] of 8; the same command with --continue goes on'
+    expect "an interrupt" 130 'stopped after step [1-7] of 8; run the same command with --continue to resume'
     holds "leaves a checkpoint" [ -s "$tmp/broken/checkpoint.gguf" ]
     # shellcheck disable=SC2086
-    train "$tmp/six.jsonl" -o "$tmp/broken" $small; expect "is not overwritten" 2 'go on with --continue'
+    train "$tmp/six.jsonl" -o "$tmp/broken" $small; expect "is not overwritten" 2 'resume it with --continue'
     # shellcheck disable=SC2086
     train "$tmp/six.jsonl" -o "$tmp/broken" $small --rank 3 --continue
-    expect "does not go on otherwise" 1 'rank is 2 there and 3 here'
+    expect "does not go on otherwise" 1 'rank was 2 and is now 3'
     head -n 2 tests/data/sonnets-val.jsonl >"$tmp/two.jsonl"
     # shellcheck disable=SC2086
     train "$tmp/six.jsonl" -o "$tmp/broken" $small --val "$tmp/two.jsonl" --continue
@@ -139,20 +139,20 @@ mkdir "$tmp/disk"
 few="--val $tmp/one.jsonl --rank 8 --batch 2 --steps 3 --lr 1e-3"
 # shellcheck disable=SC2086
 train "$tmp/six.jsonl" -o "$tmp/roomy" $few; expect "with room" 0
-learnt=$(sed -n 's/.*: \([0-9,]*\) values to learn.*/\1/p' "$tmp/err" | tr -d ,)
+learnt=$(sed -n 's/.*: \([0-9,]*\) trainable parameters.*/\1/p' "$tmp/err" | tr -d ,)
 kept=$((12 * learnt + 65536)) # what a checkpoint takes
 if unshare -rm mount -t tmpfs none "$tmp/disk" 2>/dev/null; then
-    tight "no room to begin with" 1 $((kept / 2)) 'cannot keep [0-9.]+ MB in .* make room, or name another folder'
+    tight "no room to begin with" 1 $((kept / 2)) 'cannot reserve [0-9.]+ MB in .* free some space, or give another folder'
     holds "begins nothing" [ ! -s "$tmp/there" ]
     few="$few --eval-every 3"
     tight "room for what is learnt alone" 1 $((kept + 200000)) \
-        'cannot write .*adapter.*; what was learnt is in .*checkpoint.gguf: when there is room'
+        'cannot write .*adapter.*; the trained adapter is kept in .*checkpoint.gguf: free some space'
     holds "keeps it" grep -q '^checkpoint.gguf$' "$tmp/there"
     holds "and no half of an adapter" [ "$(wc -l <"$tmp/there")" = 1 ]
     holds "then --continue has nothing left to learn" grep -q 'step 3 of 3, validation' "$tmp/on"
     holds "and writes the same" cmp -s "$tmp/roomy/adapter_model.safetensors" "$tmp/went.safetensors"
     few="$few --eval-every 1"
-    tight "room for one checkpoint more" 0 $((2 * kept)) 'no checkpoint after step 2: cannot write'
+    tight "room for one checkpoint more" 0 $((2 * kept)) 'no checkpoint written after step 2: cannot write'
     holds "is room for the adapter" cmp -s "$tmp/roomy/adapter_model.safetensors" "$tmp/went.safetensors"
 else
     echo "skip: no file system of its own for a small disk here"

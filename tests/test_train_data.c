@@ -194,18 +194,19 @@ static void bad_lines(void **state)
 {
     (void)state;
     static const struct refusal cases[] = {
-        {"", "holds no examples", PP_ERR_USAGE},
-        {" \n\t\n", "holds no examples", PP_ERR_USAGE},
-        {"nonsense", "line 1: this is no JSON", PP_ERR_FORMAT},
-        {"{\"text\": \"fine enough\"}\n[1]", "line 2: this is no JSON", PP_ERR_FORMAT},
-        {"{\"text\": \"fine enough\"} more", "line 1: this is no JSON", PP_ERR_FORMAT},
+        {"", "contains no examples", PP_ERR_USAGE},
+        {" \n\t\n", "contains no examples", PP_ERR_USAGE},
+        {"nonsense", "line 1: this line is not a JSON", PP_ERR_FORMAT},
+        {"{\"text\": \"fine enough\"}\n[1]", "line 2: this line is not a JSON", PP_ERR_FORMAT},
+        {"{\"text\": \"fine enough\"} more", "line 1: this line is not a JSON", PP_ERR_FORMAT},
         {"{\"prompt\": \"x\"}", "neither", PP_ERR_FORMAT},
         {"{\"text\": 5}", "neither", PP_ERR_FORMAT},
         {"{\"text\": \"\"}", "nothing to learn", PP_ERR_FORMAT},
         {"{\"messages\": {}}", "neither", PP_ERR_FORMAT},
-        {"{\"messages\": []}", "no message is the assistant's", PP_ERR_FORMAT},
+        {"{\"messages\": []}", "no message is from the assistant", PP_ERR_FORMAT},
         {"{\"messages\": [5]}", "message 1 has no role", PP_ERR_FORMAT},
-        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "no message is the assistant's", PP_ERR_FORMAT},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "no message is from the assistant",
+         PP_ERR_FORMAT},
         {"\n\n{\"messages\": [{\"role\": \"user\", \"content\": \"a <|eot_id|> b\"},"
          "{\"role\": \"assistant\", \"content\": \"x\"}]}",
          "line 3: a message holds the control token <|eot_id|>", PP_ERR_FORMAT},
@@ -225,7 +226,7 @@ static void bad_lines(void **state)
          "\"tools\": [{\"function\": {\"description\": \"a <|eot_id|> b\"}}]}",
          "line 1: the description of the tools holds the control token <|eot_id|>", PP_ERR_FORMAT},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
-         "\"tools\": \"[]\"}", "line 1: \"tools\" is no array", PP_ERR_FORMAT},
+         "\"tools\": \"[]\"}", "line 1: \"tools\" is not an array", PP_ERR_FORMAT},
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
          "\"tools\": [{\"parameters\": {\"<|eot_id|>\": {}}}]}",
          "line 1: the description of the tools holds the control token <|eot_id|>", PP_ERR_FORMAT},
@@ -332,9 +333,9 @@ static void bad_messages(void **state)
         {ANSWER "\"content\": null}]}", "message 2 has no content", PP_ERR_FORMAT},
         {ANSWER "\"content\": 5}]}", "message 2 is neither a text nor a list of texts", PP_ERR_FORMAT},
         {ANSWER "\"content\": \"x\", \"weight\": 0.5}]}", "neither 0 nor 1", PP_ERR_FORMAT},
-        {ANSWER "\"content\": \"x\", \"weight\": 0}]}", "a weight that is not 0", PP_ERR_FORMAT},
+        {ANSWER "\"content\": \"x\", \"weight\": 0}]}", "a weight other than 0", PP_ERR_FORMAT},
         {ANSWER "\"content\": [{\"type\": \"image_url\", \"image_url\": {}}]}]}",
-         "message 2 has a part that is no text, but of the type image_url", PP_ERR_UNSUPPORTED},
+         "message 2 has a part that is not text, but has the type image_url", PP_ERR_UNSUPPORTED},
     };
     (void)state;
     expect_refusals(cases, sizeof cases / sizeof *cases);

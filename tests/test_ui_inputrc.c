@@ -39,7 +39,7 @@ static void loops(void **state)
     (void)state;
     write_keys("alone", "\"a\": \"b\"\n$include alone\n\"c\": \"d\"");
     assert_int_equal(look("alone"), PP_ERR_FORMAT);
-    assert_string_equal(err.text, "the keys in alone are not used: it includes itself");
+    assert_string_equal(err.text, "the key bindings in alone are not used: it includes itself");
     assert_string_equal(pp_buf_cstr(&flat), "\"a\": \"b\"\n\"c\": \"d\"\n");
     write_keys("one", "1\n  $ InClude \t two \t\r\n3\n");
     write_keys("two", "2\n$if mode=vi\n$include three\n$endif\n");
@@ -47,7 +47,7 @@ static void loops(void **state)
     assert_int_equal(look("one"), PP_OK);
     write_keys("three", "x\n$include ./one\ny\n");
     assert_int_equal(look("one"), PP_ERR_FORMAT);
-    assert_string_equal(err.text, "the keys in ./one are not used: it includes itself");
+    assert_string_equal(err.text, "the key bindings in ./one are not used: it includes itself");
     assert_string_equal(pp_buf_cstr(&flat), "1\n2\n$if mode=vi\nx\ny\n$endif\n3\n");
     write_keys("one", "$include two\n$include two\n"); /* twice is no loop */
     write_keys("three", "#$include one\n$includes one\n$include\n");
@@ -62,7 +62,7 @@ static void pipes(void **state)
     assert_int_equal(mkfifo("pipe", 0600), 0);
     write_keys("pipes", "a\n$include pipe\nb\n");
     assert_int_equal(look("pipes"), PP_ERR_FORMAT);
-    assert_string_equal(err.text, "the keys in pipe are not used: it is not a regular file");
+    assert_string_equal(err.text, "the key bindings in pipe are not used: it is not a regular file");
     assert_string_equal(pp_buf_cstr(&flat), "a\nb\n");
     assert_int_equal(look("pipe"), PP_ERR_FORMAT);
     assert_int_equal(flat.len, 0);

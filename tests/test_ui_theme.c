@@ -58,7 +58,7 @@ static void bad_themes(void **state)
         {"[styles]\ntext = red on\n", "line 2: a background"},
         {"[styles]\ntext = #12345\n", "line 2: '#12345'"},
         {"[styles]\ntext = 256\n", "line 2: '256'"},
-        {"[palette]\na = bold\n", "line 2: 'bold' is no colour"},
+        {"[palette]\na = bold\n", "line 2: 'bold' is not a colour"},
         {"[colours]\na = red\n", "line 2: there is no section"},
         {"title = x\n", "line 1: 'title'"},
         {"[styles]\nthis is not INI\n", "line 2: "},
@@ -109,7 +109,7 @@ static void binary_bytes(void **state)
     assert_non_null(f);
     assert_int_equal(pp_theme_parse(f, "x.theme", &t, &err), PP_ERR_FORMAT);
     fclose(f);
-    assert_string_equal(err.text, "x.theme, line 3: this is no text.");
+    assert_string_equal(err.text, "x.theme, line 3: this is not text.");
 }
 
 static void every_theme_in_the_folder_is_good(void **state)

@@ -185,13 +185,13 @@ static void leaving_an_unsaved_answer(void **state)
     fill_disk(true);
     fake_text(&fix, "an answer", 2);
     pump_until(&fix, fix_status()->unsaved[0]);
-    assert_non_null(strstr(fix_status()->unsaved, "files may not grow"));
+    assert_non_null(strstr(fix_status()->unsaved, "exceed the size limit"));
     assert_non_null(strstr(fix_status()->unsaved, "tried again"));
     pp_controller_close(fix.c, &w);
     fill_disk(false);
     fix.c = NULL;
     assert_false(w.saved);
-    assert_non_null(strstr(w.why, "files may not grow"));
+    assert_non_null(strstr(w.why, "exceed the size limit"));
     assert_null(strstr(w.why, "tried again"));
 }
 

@@ -95,7 +95,7 @@ static void test_questions(void **state)
     r.adapters = &mad;
     talk_answer(r);
     assert_int_equal(talk.done.err.code, PP_ERR_FORMAT); /* the model's file is not what is to blame */
-    assert_non_null(strstr(talk.done.err.text, "with this adapter is no numbers any more; take a smaller strength"));
+    assert_non_null(strstr(talk.done.err.text, "with this adapter computes NaN or infinity; use a smaller scale"));
     talk_end();
 }
 
@@ -188,10 +188,10 @@ static void changed_while_on(void **state)
     write_over(own.path, adapter_never_trained());
     assert_string_equal(talk_answer(r), alone);
     assert_int_equal(talk.done.stats.cached_tokens, 0);
-    assert_non_null(strstr(talk.notice, "its matrices or its alpha are zeros")); /* the later one of two */
+    assert_non_null(strstr(talk.notice, "its matrices or its alpha are all zero")); /* the later one of two */
     write_over(own.path, bard);
     assert_string_equal(talk_answer(r), as_bard);
-    assert_non_null(strstr(talk.notice, "own has changed: from now on it is the new one"));
+    assert_non_null(strstr(talk.notice, "own has changed; the new one is used from now on"));
     talk.notice[0] = 0;
     write_over(own.path, bard); /* which changes nothing */
     assert_string_equal(talk_answer(r), as_bard);
@@ -221,7 +221,7 @@ static void uninvoked(void **state)
     r.n_adapters = 1;
     r.max_tokens = 2;
     talk_answer(r);
-    assert_non_null(strstr(talk.notice, " changes nothing here: the prompt does not have the tokens that invoke it"));
+    assert_non_null(strstr(talk.notice, " has no effect here: the prompt does not contain the tokens that invoke it"));
     talk.notice[0] = 0;
     talk_answer(r);
     assert_string_equal(talk.notice, "");

@@ -231,7 +231,7 @@ static void test_not_kept(void **state)
     assert_ok(pp_make_dirs(talk.cache, &err), err);
     assert_ok(pp_write_file(folder, "a file", 6, 0600, &err), err); /* as good as a folder that cannot be written to */
     assert_string_equal(talk_answer(r), HELLO_ANSWER);
-    talk_wait_notice("not kept ready");
+    talk_wait_notice("KV caches of conversations are not saved");
     for (int i = 0; i < 3; i++) {
         assert_string_equal(talk_answer(r), HELLO_ANSWER);
         assert_string_equal(talk.notice, "");
@@ -280,7 +280,7 @@ static void test_no_identity(void **state)
     struct pp_generate_request r = talk_request(HELLO);
     set_identity(true, PP_ERR_IO);
     assert_string_equal(talk_answer(r), HELLO_ANSWER);
-    talk_wait_notice("not kept ready on the disk: the file was cut short");
+    talk_wait_notice("conversations are not saved: the file was cut short");
     assert_string_equal(talk_answer(r), HELLO_ANSWER);
     assert_string_equal(talk.notice, "");
     talk_end();

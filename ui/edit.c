@@ -95,7 +95,7 @@ static int on_tab(int count, int key)
         return 0;
     char *text = ed.hooks.complete(ed.hooks.user, pp_edit_text());
     if (text && !pp_edit_set(text))
-        ed.hooks.complain(ed.hooks.user, "out of memory: the line is as it was");
+        ed.hooks.complain(ed.hooks.user, "out of memory: the line was not changed");
     pp_free(text);
     return 0;
 }
@@ -379,7 +379,7 @@ static void put_back(void)
         const HIST_ENTRY *older = current_history();
         rl_replace_line(older ? older->line : "", 1);
     } else if (before) {
-        ed.hooks.complain(ed.hooks.user, "out of memory: what was typed before this line was looked up is lost");
+        ed.hooks.complain(ed.hooks.user, "out of memory: the text that was in the line before is lost");
     }
     if (text)
         set_line(text);
@@ -506,7 +506,7 @@ static void after_asking(const char *wanted)
     if (found || !*words)
         return;
     struct pp_buf text = {0};
-    pp_buf_fmt(&text, "no earlier message has \"%s\" in it; nothing was sent", words);
+    pp_buf_fmt(&text, "no earlier message contains \"%s\"; nothing was sent", words);
     ed.hooks.complain(ed.hooks.user, pp_buf_cstr(&text));
     pp_buf_free(&text);
     if (rl_end == 0 && !pp_edit_vi())
@@ -669,7 +669,7 @@ size_t pp_edit_cursor(void)
 const char *pp_edit_message(void)
 {
     if (RL_ISSTATE(RL_STATE_NSEARCH))
-        return "earlier messages with this in them: Enter looks, Esc gives it up";
+        return "search earlier messages: Enter searches, Esc cancels";
     return rl_display_prompt && rl_display_prompt != rl_prompt && *rl_display_prompt ? rl_display_prompt : NULL;
 }
 

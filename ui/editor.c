@@ -23,7 +23,7 @@ extern char **environ;
 static enum pp_code write_file(const char *path, int fd, const char *text, struct pp_error *err)
 {
     return pp_write_whole(fd, text, strlen(text))
-               ? PP_OK : pp_fail(err, PP_ERR_IO, "%s cannot be written: %s", path, strerror(errno));
+               ? PP_OK : pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
 }
 
 /* Opens the file anew, as the editor may have replaced it. O_NONBLOCK: there may even be a pipe in its place. */
@@ -34,11 +34,11 @@ static enum pp_code read_file(const char *path, char **out, struct pp_error *err
     if (fd < 0 || fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         if (fd >= 0)
             close(fd);
-        return pp_fail(err, PP_ERR_IO, "what the editor left in %s cannot be read", path);
+        return pp_fail(err, PP_ERR_IO, "cannot read the edited text in %s", path);
     }
     if (st.st_size > PP_MAX_PASTE) {
         close(fd);
-        return pp_fail(err, PP_ERR_IO, "what the editor left is longer than %d MB; it stays in %s",
+        return pp_fail(err, PP_ERR_IO, "the edited text is larger than %d MB; it was left in %s",
                        PP_MAX_PASTE >> 20, path);
     }
     const size_t n = (size_t)st.st_size;
@@ -47,12 +47,12 @@ static enum pp_code read_file(const char *path, char **out, struct pp_error *err
     close(fd);
     if (!whole) {
         pp_free(text);
-        return pp_fail(err, PP_ERR_IO, "what the editor left cannot be read; it stays in %s", path);
+        return pp_fail(err, PP_ERR_IO, "cannot read the edited text; it was left in %s", path);
     }
     if (memchr(text, 0, n) || !pp_utf8_valid(text, n)) {
         pp_free(text);
-        return pp_fail(err, PP_ERR_FORMAT, "what the editor left is no text in UTF-8; your text is as it was, and "
-                                           "that stays in %s", path);
+        return pp_fail(err, PP_ERR_FORMAT, "the edited text is not valid UTF-8; the line was not changed, and the "
+                                           "edited text was left in %s", path);
     }
     size_t len = 0;
     for (size_t i = 0; i < n; i++)
@@ -98,9 +98,9 @@ static enum pp_code run(const char *command, const char *path, struct pp_error *
     }
     pp_signals_take_back();
     if (error)
-        return pp_fail(err, PP_ERR_IO, "the editor '%s' cannot be started: %s", command, strerror(error));
+        return pp_fail(err, PP_ERR_IO, "cannot start the editor '%s': %s", command, strerror(error));
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return pp_fail(err, PP_ERR_IO, "the editor '%s' failed; your text is as it was ($EDITOR names another)",
+        return pp_fail(err, PP_ERR_IO, "the editor '%s' failed; the line was not changed (set $EDITOR to use another)",
                        command);
     return PP_OK;
 }
@@ -123,7 +123,7 @@ static enum pp_code take_over(const char *path, struct pp_error *err)
     char *text = NULL;
     enum pp_code code = read_file(path, &text, err);
     if (code == PP_OK && !pp_edit_set(text))
-        code = pp_fail(err, PP_ERR_NOMEM, "out of memory: your text is as it was, and what the editor left stays in %s",
+        code = pp_fail(err, PP_ERR_NOMEM, "out of memory: the line was not changed; the edited text was left in %s",
                        path);
     pp_free(text);
     return code;
@@ -135,7 +135,7 @@ enum pp_code pp_editor_run(const char *folder, const char *text, struct pp_error
     snprintf(path, sizeof path, "%s/message-XXXXXX.md", folder);
     int fd = mkostemps(path, 3, O_CLOEXEC); /* created with mode 0600 */
     if (fd < 0)
-        return pp_fail(err, PP_ERR_IO, "no file for the editor can be made in %s: %s", folder, strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "cannot create a file for the editor in %s: %s", folder, strerror(errno));
     enum pp_code code = write_file(path, fd, text, err);
     bool keep = false; /* the text exists nowhere else */
     close(fd);
@@ -146,7 +146,8 @@ enum pp_code pp_editor_run(const char *folder, const char *text, struct pp_error
         if (code == PP_OK)
             keep = (code = take_over(path, err)) != PP_OK;
         else if ((keep = has_written(path, text)))
-            pp_fail(err, code, "the editor failed; your text is as it was, and what it wrote stays in %s", path);
+            pp_fail(err, code, "the editor failed; the line was not changed, and the editor's text was left in %s",
+                    path);
     }
     if (!keep)
         unlink(path);

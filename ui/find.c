@@ -45,8 +45,8 @@ void pp_ui_find(struct pp_ui *ui, const char *words)
     }
     words = ui->find.words;
     if (!*words) {
-        pp_ui_notice(ui, true, "/find WORDS goes to the newest message of this conversation that has them, and /find "
-                     "alone on to the one before it");
+        pp_ui_notice(ui, true, "/find WORDS goes to the newest message of this conversation with these words, /find "
+                               "alone to the one before");
         return;
     }
     const size_t from = shown_last(ui);
@@ -56,13 +56,13 @@ void pp_ui_find(struct pp_ui *ui, const char *words)
         i = newest_before(ui, n, words);
     if (!i) {
         pp_transcript_unmark(ui);
-        pp_ui_notice(ui, true, "no message of this conversation has \"%s\"; F2 looks in all", words);
+        pp_ui_notice(ui, true, "no message of this conversation contains \"%s\"; F2 searches all conversations", words);
         return;
     }
     show(ui, i - 1);
     if (again)
-        pp_ui_notice(ui, false, "no message before has \"%s\": this is the newest again", words);
+        pp_ui_notice(ui, false, "no earlier message contains \"%s\"; back at the newest", words);
     else
-        pp_ui_notice(ui, false, "%s \"%s\"; /find goes on to the one before", from < n ? "this one, too, has"
-                     : "the newest message that has", words);
+        pp_ui_notice(ui, false, "%s \"%s\"; /find goes on to the one before", from < n ? "this one also contains"
+                     : "the newest message with", words);
 }

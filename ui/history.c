@@ -215,12 +215,13 @@ enum pp_code pp_history_load(const char *path, void (*add)(void *user, const cha
     if (!f && errno == ENOENT)
         return PP_OK;
     if (!f && errno != EINVAL)
-        return pp_fail(err, PP_ERR_IO, "the input history %s cannot be read: %s", path, strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "cannot read the input history %s: %s", path, strerror(errno));
     struct stat st;
     if (!f || fstat(fileno(f), &st) != 0 || st.st_size > MAX_FILE_BYTES) {
         if (f)
             fclose(f);
-        return pp_fail(err, PP_ERR_FORMAT, "the input history %s is not used: no file, or far too large", path);
+        return pp_fail(err, PP_ERR_FORMAT, "the input history %s is not used: not a regular file, or far too large",
+                       path);
     }
     struct ring *ring = pp_calloc(1, sizeof *ring);
     if (!ring) {
@@ -248,7 +249,7 @@ enum pp_code pp_history_append(const char *path, const char *text, struct pp_err
     if (line.bad)
         code = pp_fail_nomem(err, "the input history");
     else if (!append(path, line.data, line.len))
-        code = pp_fail(err, PP_ERR_IO, "the input history %s cannot be written: %s", path, strerror(errno));
+        code = pp_fail(err, PP_ERR_IO, "cannot write the input history %s: %s", path, strerror(errno));
     pp_buf_free(&line);
     return code;
 }

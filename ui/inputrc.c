@@ -22,7 +22,7 @@ struct look {
 static void leave_out(struct look *l, const char *path, const char *why)
 {
     if (l->code == PP_OK)
-        l->code = pp_fail(l->err, PP_ERR_FORMAT, "the keys in %s are not used: %s", path, why);
+        l->code = pp_fail(l->err, PP_ERR_FORMAT, "the key bindings in %s are not used: %s", path, why);
 }
 
 static bool is_open(const struct look *l, const struct stat *st)
@@ -94,7 +94,7 @@ static void look_into(struct look *l, const char *path)
     } else if (is_open(l, &st)) {
         leave_out(l, path, "it includes itself");
     } else if (l->depth == PP_INPUTRC_DEPTH) {
-        leave_out(l, path, "files include each other too deep");
+        leave_out(l, path, "files include each other too deeply");
     } else if (l->n_files == PP_INPUTRC_FILES) {
         leave_out(l, path, "too many files are included");
     } else if (st.st_size > PP_INPUTRC_MAX || l->flat->len + (size_t)st.st_size > PP_INPUTRC_MAX) {

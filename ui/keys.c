@@ -56,12 +56,12 @@ static size_t block_of(struct pp_ui *ui, const char *what, size_t n)
     int end = 0;
     sscanf(what, "code%n %zu%n", &end, &wanted, &end);
     if (!end || what[end])
-        pp_ui_notice(ui, true, "/copy copies the last answer, /copy 2 the one before it, /copy code the last block of "
-                     "code in the last one, /copy code 2 the second");
+        pp_ui_notice(ui, true, "/copy copies the last answer, /copy 2 the one before; /copy code copies its last code "
+                               "block, /copy code 2 its second");
     else if (!n)
-        pp_ui_notice(ui, true, "the last answer has no block of code");
+        pp_ui_notice(ui, true, "the last answer has no code block");
     else if (!wanted || wanted > n)
-        pp_ui_notice(ui, true, "the last answer has %zu block%s of code", n, n == 1 ? "" : "s");
+        pp_ui_notice(ui, true, "the last answer has %zu code block%s", n, n == 1 ? "" : "s");
     else
         return wanted;
     return 0;
@@ -75,7 +75,8 @@ static void copy_code(struct pp_ui *ui, const struct pp_chat_message *m, const c
         return;
     pp_fence_blocks(m->text, m->len, PP_FENCE_INDENT, i, &code);
     if (!code.bad && pp_clipboard_put(pp_buf_cstr(&code), code.len))
-        pp_ui_notice(ui, false, "block %zu of %zu of the last answer was sent to the terminal's clipboard", i, n);
+        pp_ui_notice(ui, false, "code block %zu of %zu of the last answer was copied to the terminal's clipboard", i,
+                     n);
     else
         pp_ui_notice(ui, true, "this code is too long for the terminal's clipboard; /export writes the conversation to "
                      "a file");
@@ -88,7 +89,7 @@ static void copy_whole(struct pp_ui *ui, const struct pp_chat_message *m, unsign
     if (n > 1)
         snprintf(which, sizeof which, "the answer %lu from the end", n);
     if (pp_clipboard_put(m->text, m->len))
-        pp_ui_notice(ui, false, "%s was sent to the terminal's clipboard", which);
+        pp_ui_notice(ui, false, "%s was copied to the terminal's clipboard", which);
     else
         pp_ui_notice(ui, true, "%s is too long for the terminal's clipboard; /export writes it to a file", which);
 }
@@ -101,7 +102,7 @@ static void copy_answer(struct pp_ui *ui, const char *what)
     const bool code = n < 1 || (end ? *end : *what); /* anything else is reported by copy_code */
     const size_t i = nth_last_of(ui, PP_ROLE_ASSISTANT, code ? 1 : n);
     if (!i)
-        pp_ui_notice(ui, true, n > 1 ? "there are not so many answers yet" : "there is no answer to copy yet");
+        pp_ui_notice(ui, true, n > 1 ? "there are not that many answers yet" : "there is no answer to copy yet");
     else if (code)
         copy_code(ui, pp_controller_message(ui->controller, i - 1), what);
     else
@@ -120,7 +121,7 @@ static void choose_theme(struct pp_ui *ui, const char *name)
     report(ui, code, &err);
     if (code == PP_OK && strchr(name, '/')) {
         pp_ui_use_theme(ui, name);
-        pp_ui_notice(ui, false, "this theme is used until you leave; in %s/themes it can be chosen by its name",
+        pp_ui_notice(ui, false, "this theme is used until you leave; put it into %s/themes to choose it by name",
                      ui->paths->config);
     } else if (code == PP_OK) {
         pp_ui_keep_theme(ui, name);
@@ -136,8 +137,7 @@ static size_t to_be_edited(struct pp_ui *ui, const char *which)
     char *end = NULL;
     unsigned long n = *which && !answer ? strtoul(which, &end, 10) : 1;
     if (n < 1 || (end && (*end || !isdigit((unsigned char)*which)))) {
-        pp_ui_notice(ui, true, "/edit changes your last message, /edit 2 the one before it, /edit answer the last "
-                     "answer");
+        pp_ui_notice(ui, true, "/edit edits your last message, /edit 2 the one before, /edit answer the last answer");
         return 0;
     }
     if (state == PP_STATE_SAVING || state == PP_STATE_PREFILL || state == PP_STATE_ANSWER) {
@@ -146,7 +146,7 @@ static size_t to_be_edited(struct pp_ui *ui, const char *which)
     }
     const size_t i = nth_last_of(ui, answer ? PP_ROLE_ASSISTANT : PP_ROLE_USER, n);
     if (!i)
-        pp_ui_notice(ui, true, answer ? "there is no answer to change yet" : "there is no such message to change");
+        pp_ui_notice(ui, true, answer ? "there is no answer to edit yet" : "there is no such message to edit");
     return i;
 }
 
@@ -166,7 +166,7 @@ static void begin_edit(struct pp_ui *ui, const char *which)
     ui->editing_role = m->role;
     if (!ui->next_line) {
         ui->editing = 0;
-        pp_ui_notice(ui, true, "out of memory: the message cannot be changed");
+        pp_ui_notice(ui, true, "out of memory: the message cannot be edited");
     }
 }
 
@@ -177,7 +177,7 @@ static void begin_with_file(struct pp_ui *ui, const char *path)
     if (*path)
         report(ui, pp_text_file_read(path, &ui->next_line, &err), &err);
     else
-        pp_ui_notice(ui, true, "/read FILE puts a text file into the line, to be asked about; Tab completes its name");
+        pp_ui_notice(ui, true, "/read FILE inserts a text file into the line; Tab completes the name");
 }
 
 static void fill_line(struct pp_ui *ui)
@@ -186,7 +186,7 @@ static void fill_line(struct pp_ui *ui)
         remember(ui, pp_edit_text()); /* Up brings back what was typed before the command was recalled */
     if (!pp_edit_set(ui->next_line)) {
         ui->editing = 0;
-        pp_ui_notice(ui, true, "out of memory: the text is not in the line, but where it was");
+        pp_ui_notice(ui, true, "out of memory: the text was not moved into the line");
     }
     pp_free(ui->next_line);
     ui->next_line = NULL;
@@ -195,9 +195,9 @@ static void fill_line(struct pp_ui *ui)
 static void view_reasoning(struct pp_ui *ui, enum pp_reasoning_view how)
 {
     static const char *const said[PP_REASONING_VIEWS] = {
-        "what the model thinks is folded to a line once it has ended",
-        "what the model thinks is shown",
-        "what the model thinks is hidden",
+        "thinking is folded to one line when it has ended",
+        "thinking is shown in full",
+        "thinking is hidden",
     };
     ui->reasoning = how;
     ui->dirty = PP_DRAW_ALL;
@@ -267,7 +267,7 @@ static void hold_message(struct pp_ui *ui, const char *text)
     pp_free(ui->held);
     ui->held = pp_strdup(text);
     if (ui->held)
-        pp_ui_notice(ui, false, "the model is still being loaded; this is sent once it is there (Esc: it is not)");
+        pp_ui_notice(ui, false, "the model is still loading; this is sent when it is ready (Esc cancels)");
     else
         pp_ui_notice(ui, true, "out of memory");
 }
@@ -287,9 +287,9 @@ static void hint(struct pp_ui *ui, const char *text)
     static const char *const leaving[] = {"exit", "exit()", "quit", "quit()", "q", ":q", ":q!", ":wq", ":x", "logout"};
     for (size_t i = 0; i < sizeof leaving / sizeof *leaving; i++)
         if (strcmp(text, leaving[i]) == 0)
-            pp_ui_notice(ui, false, "this was said to the model; Ctrl-D leaves pippin, and so does /quit");
+            pp_ui_notice(ui, false, "sent to the model; to leave pippin, press Ctrl-D or type /quit");
     if (strcmp(text, "help") == 0 || strcmp(text, "?") == 0)
-        pp_ui_notice(ui, false, "this was said to the model; F1 shows all keys, and /help the commands");
+        pp_ui_notice(ui, false, "sent to the model; for help, press F1 (keys) or type /help (commands)");
 }
 
 bool pp_ui_accept(void *user, const char *text)
@@ -377,14 +377,14 @@ static void step_sibling(struct pp_ui *ui, int step)
             return;
         }
     }
-    pp_ui_notice(ui, false, "there are no branches yet: /regen and /edit make some");
+    pp_ui_notice(ui, false, "there are no branches yet; /regen and /edit create them");
 }
 
 static void toggle_raw(struct pp_ui *ui)
 {
     ui->settings.raw = !ui->settings.raw;
-    pp_ui_notice(ui, false, "%s", ui->settings.raw ? "answers are shown as they were written"
-                                                   : "Markdown is shown formatted");
+    pp_ui_notice(ui, false, "%s", ui->settings.raw ? "Markdown is shown as plain text"
+                                                   : "Markdown is formatted");
     pp_ui_keep(ui, "raw", ui->settings.raw ? "yes" : "no");
 }
 
@@ -392,8 +392,8 @@ void pp_ui_toggle_tint(struct pp_ui *ui)
 {
     ui->settings.tint = !ui->settings.tint;
     ui->dirty |= PP_DRAW_TRANSCRIPT | PP_DRAW_MENU;
-    pp_ui_notice(ui, false, "%s", ui->settings.tint ? "what was guessed and stood is tinted in the answers"
-                                                    : "answers are shown without a tint");
+    pp_ui_notice(ui, false, "%s", ui->settings.tint ? "accepted draft tokens are tinted in answers"
+                                                    : "draft tokens are not tinted");
     pp_ui_keep(ui, "tint", ui->settings.tint ? "yes" : "no");
 }
 
@@ -405,17 +405,17 @@ static void insert_paste(struct pp_ui *ui, const struct pp_key *key)
     if (!inserted || key->lost)
         pp_ui_notice(ui, true, "out of memory: the paste was lost");
     else if (key->cut)
-        pp_ui_notice(ui, true, "the paste was longer than %d MB: its end was left out", PP_MAX_PASTE >> 20);
+        pp_ui_notice(ui, true, "the paste was longer than %d MB; its end was cut off", PP_MAX_PASTE >> 20);
     else if (key->open_end)
-        pp_ui_notice(ui, false, "the terminal has not said where the paste ends; what has come of it stands here");
+        pp_ui_notice(ui, false, "the terminal did not mark the end of the paste; this is what arrived");
     else if (ui->menu.cls)
-        pp_ui_notice(ui, false, "what was pasted stands in the line behind this menu");
+        pp_ui_notice(ui, false, "the pasted text is in the input line, behind this menu");
 }
 
 static void begin_line(struct pp_ui *ui)
 {
     if (!pp_edit_insert("\n", 1))
-        pp_ui_notice(ui, true, "out of memory: the text is as it was");
+        pp_ui_notice(ui, true, "out of memory: the text was not changed");
 }
 
 static bool function_key(struct pp_ui *ui, enum pp_key_type type)
@@ -609,7 +609,7 @@ static bool mouse_key(struct pp_ui *ui, enum pp_key_type type)
     if (!step && type != PP_KEY_CLICK)
         return false;
     if (!step && ui->options->mouse)
-        pp_ui_notice(ui, false, "with Shift held the mouse selects and pastes, as it does without --mouse");
+        pp_ui_notice(ui, false, "hold Shift to select and paste with the mouse");
     if (step && ui->menu.cls)
         pp_menu_wheel(ui, step);
     else if (step)

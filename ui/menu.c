@@ -130,7 +130,7 @@ static bool key_in_field(struct pp_ui *ui, struct pp_field *f, const struct pp_k
 {
     const bool used = pp_field_key(f, key, changed);
     if (f->full)
-        pp_ui_notice(ui, true, "there is no room for more");
+        pp_ui_notice(ui, true, "the field is full");
     return used;
 }
 

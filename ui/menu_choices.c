@@ -16,7 +16,7 @@ static void choose_template(struct pp_ui *ui, struct pp_menu *m)
 }
 
 const struct pp_menu_class pp_menu_templates = {
-    .title = "Chat template", .hint = "Enter chooses   Esc closes", .empty = "The model brings no template.",
+    .title = "Chat template", .hint = "Enter chooses   Esc closes", .empty = "The model has no chat template.",
     .columns = true, .open = open_templates,
     .named = pp_controller_templates, .choose = choose_template,
 };
@@ -57,8 +57,8 @@ static void drop_preset(struct pp_ui *ui, struct pp_menu *m)
 }
 
 const struct pp_menu_class pp_menu_presets = {
-    .title = "Presets of adapters", .parent = &pp_menu_lora, .columns = true,
+    .title = "Adapter presets", .parent = &pp_menu_lora, .columns = true,
     .hint = "Enter uses   Del deletes   Esc goes back",
-    .empty = "There are none; p in the list of adapters (F3) makes one.",
+    .empty = "No presets yet; p in the list of adapters (F3) saves one.",
     .named = pp_controller_presets, .choose = use_preset, .key = key_in_presets, .confirmed = drop_preset,
 };

@@ -9,9 +9,9 @@
 #include "ui/state.h"
 
 static const char *const rows[PP_DRAFTERS] = {
-    "Automatic: draft model and lookup, where they pay",
-    "Draft model: it guesses, this one checks",
-    "Lookup: what followed the same words before",
+    "Automatic: draft model and lookup, where faster",
+    "Draft model: drafts from a small model",
+    "Lookup: copies what followed the same words",
     "Off",
 };
 
@@ -95,7 +95,7 @@ static void describe(const struct pp_status *s, const struct pp_drafter_entry *d
         snprintf(line, cap, "%s", d->reason);
     else if (d && d->fit == PP_FIT_YES)
         snprintf(line, cap, "%.0f %% of the model's size%s%s", (double)d->facts.share * 100,
-                 d->facts.bridged ? "; guesses by its text" : "", /* its vocabulary differs */
+                 d->facts.bridged ? "; matches tokens by text" : "", /* its vocabulary differs */
                  d->facts.other_template ? "; another chat template" : "");
     else if (d)
         snprintf(line, cap, "not looked at yet");
@@ -104,7 +104,7 @@ static void describe(const struct pp_status *s, const struct pp_drafter_entry *d
     else if (s->model.draft_reason[0])
         snprintf(line, cap, "No draft model: %s", s->model.draft_reason);
     else
-        snprintf(line, cap, "No draft model guesses; f names the file of one.");
+        snprintf(line, cap, "No draft model in use; f chooses a file.");
 }
 
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
@@ -113,20 +113,20 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     const char *least = param(ui, "draft-p-min");
     char plot[4 * PP_STATS_GUESSES + 1] = "", faster[48] = "";
     describe(s, drafter_at(ui, m->selected), lines[0], PP_MENU_DETAIL);
-    snprintf(lines[1], PP_MENU_DETAIL, "At most %.16s guess%s at a time; %s%.16s.", param(ui, "draft-max"),
-             strcmp(param(ui, "draft-max"), "1") == 0 ? "" : "es",
-             atof(least) > 0 ? "none less likely than " : "as likely as it takes to pay",
+    snprintf(lines[1], PP_MENU_DETAIL, "At most %.16s draft token%s per pass; %s%.16s.", param(ui, "draft-max"),
+             strcmp(param(ui, "draft-max"), "1") == 0 ? "" : "s",
+             atof(least) > 0 ? "minimum probability " : "probability limit: automatic",
              atof(least) > 0 ? least : "");
     if (s->acceptance < 0 || !s->draft_depth) {
-        snprintf(lines[2], PP_MENU_DETAIL, "In the last answer nothing was guessed.");
+        snprintf(lines[2], PP_MENU_DETAIL, "Nothing was drafted in the last answer.");
         return;
     }
     bars(s, plot, sizeof plot);
     if (s->speedup > 0)
         snprintf(faster, sizeof faster, ", %.2f times as fast as without", (double)s->speedup);
-    snprintf(lines[2], PP_MENU_DETAIL, "Last answer: %.0f %% of the guesses right%s.", (double)s->acceptance * 100,
+    snprintf(lines[2], PP_MENU_DETAIL, "Last answer: %.0f %% of drafts accepted%s.", (double)s->acceptance * 100,
              faster);
-    snprintf(lines[3], PP_MENU_DETAIL, "Right at the 1st, 2nd, ... place: %s  (1st: %.0f %% of %u)",
+    snprintf(lines[3], PP_MENU_DETAIL, "Accepted by position in the draft: %s  (1st: %.0f %% of %u)",
              plot, 100.0 * s->accepted_at[0] / (s->drafted_at[0] ? s->drafted_at[0] : 1), s->drafted_at[0]);
 }
 
@@ -184,8 +184,8 @@ static void complete(struct pp_ui *ui, struct pp_menu *m)
 }
 
 const struct pp_menu_class pp_menu_draft = {
-    .title = "Guessing ahead", .empty = "", .n_details = 4,
-    .hint = "Same answers, sooner.  ←→ how many  t how likely  m tint  f file",
+    .title = "Speculative decoding", .empty = "", .n_details = 4,
+    .hint = "Same answers, faster.  ←→ tokens  t probability  m tint  f file",
     .open = open_menu, .count = count, .row = row, .key = key, .choose = choose, .details = details,
     .answered = answered, .complete = complete,
 };

@@ -78,15 +78,15 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
 static void describe(const struct pp_adapter_entry *a, char *line, size_t cap)
 {
     if (a->on && a->scale == 0.0f)
-        snprintf(line, cap, "on, but at strength 0 it changes nothing");
+        snprintf(line, cap, "on, but at scale 0 it has no effect");
     else if (a->fit == PP_FIT_YES && a->facts.idle)
-        snprintf(line, cap, "fits, but changes nothing: its matrices or its alpha are zeros, or its scales 1");
+        snprintf(line, cap, "fits, but has no effect: its matrices or alpha are all zero, or its scales all 1");
     else if (a->fit == PP_FIT_YES)
         snprintf(line, cap, "fits; rank %d, %.1f MB;%s %d projections: %s", a->facts.rank,
                  (double)a->facts.bytes / 1e6, a->facts.n_invocation ? " acts when it is invoked;" : "",
                  a->facts.n_targets, a->facts.targets);
     else
-        snprintf(line, cap, "not looked at yet");
+        snprintf(line, cap, "not read yet");
 }
 
 static void describe_speed(struct pp_ui *ui, const struct pp_adapter_entry *a, char *line, size_t cap)
@@ -94,11 +94,12 @@ static void describe_speed(struct pp_ui *ui, const struct pp_adapter_entry *a, c
     float without = pp_controller_plain_speed(ui->controller);
     double with = a->decode_ns ? (double)a->decode_tokens * 1e9 / (double)a->decode_ns : 0;
     if (with > 0 && without > 0)
-        snprintf(line, cap, "%s tokens/s with it, %s without any", pp_rate(with).text, pp_rate((double)without).text);
+        snprintf(line, cap, "%s tokens/s with it, %s without adapters", pp_rate(with).text,
+                 pp_rate((double)without).text);
     else if (with > 0)
         snprintf(line, cap, "%s tokens/s with it", pp_rate(with).text);
     else
-        snprintf(line, cap, "no answer was written with it yet");
+        snprintf(line, cap, "no speed measured yet");
 }
 
 static void describe_cost(const char *what, const struct pp_switch_cost *cost, char *line, size_t cap)
@@ -109,15 +110,15 @@ static void describe_cost(const char *what, const struct pp_switch_cost *cost, c
     else if (cost->seconds >= 0)
         snprintf(time, sizeof time, ", %s %.1f s", cost->at_most ? "at most" : "about", (double)cost->seconds);
     if (cost->conflict)
-        snprintf(line, cap, "%s: not possible, as adapters conflict", what);
+        snprintf(line, cap, "%s: not possible, adapters conflict", what);
     else if (cost->failed)
-        snprintf(line, cap, "%s: not known, as an adapter cannot be used", what);
+        snprintf(line, cap, "%s: unknown, an adapter cannot be used", what);
     else if (!cost->known)
         snprintf(line, cap, "%s: …", what);
     else if (cost->at_hand)
-        snprintf(line, cap, "%s: at hand", what);
+        snprintf(line, cap, "%s: already in the cache", what);
     else
-        snprintf(line, cap, "%s: %s tokens will be read again%s", what, pp_count((int64_t)cost->tokens).text, time);
+        snprintf(line, cap, "%s: %s tokens to recompute%s", what, pp_count((int64_t)cost->tokens).text, time);
 }
 
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
@@ -128,8 +129,8 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     const struct pp_adapter_entry *other = adapter_at(ui, pp_controller_adapter_conflict(ui->controller, m->selected));
     int n = 0;
     if (other)
-        pp_utf8_print(lines[n++], PP_MENU_DETAIL, "conflicts with %.100s: both change the same matrix, one of them as "
-                      "an IA3 of an input that other matrices read, too", other->name);
+        pp_utf8_print(lines[n++], PP_MENU_DETAIL, "conflicts with %.100s: both change the same matrix, one as an IA3 "
+                                                  "of an input that other matrices share", other->name);
     else if (a->fit == PP_FIT_NO)
         pp_utf8_print(lines[n++], PP_MENU_DETAIL, "%s", a->reason);
     else
@@ -187,7 +188,7 @@ static void ask_note(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapte
 static void ask_strength(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapter_entry *a, char first)
 {
     if (keep_path(ui, m, a))
-        ask(ui, m, ASK_STRENGTH, "Strength:", (char[2]){first});
+        ask(ui, m, ASK_STRENGTH, "Scale:", (char[2]){first});
 }
 
 static void ask_path(struct pp_ui *ui, struct pp_menu *m, const char *text)
@@ -250,7 +251,7 @@ static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
 {
     float scale;
     if (!pp_adapter_strength_read(text, &scale)) {
-        pp_ui_notice(ui, true, "a strength is a number from -%d to %d%s", PP_ADAPTER_MOST, PP_ADAPTER_MOST,
+        pp_ui_notice(ui, true, "a scale is a number from -%d to %d%s", PP_ADAPTER_MOST, PP_ADAPTER_MOST,
                      pp_options_point(text));
         return false;
     }
@@ -265,7 +266,7 @@ static bool find_asked(struct pp_ui *ui, const struct pp_menu *m, size_t *i)
     for (*i = 0; (a = adapter_at(ui, *i)); ++*i)
         if (strcmp(a->path, m->data) == 0)
             return true;
-    pp_ui_notice(ui, true, "this adapter is not in the list any more");
+    pp_ui_notice(ui, true, "this adapter is no longer in the list");
     return false;
 }
 
@@ -292,7 +293,7 @@ static void complete(struct pp_ui *ui, struct pp_menu *m)
 
 const struct pp_menu_class pp_menu_lora = {
     .title = "LoRA adapters",
-    .hint = "Space on/off  ←→0-9 strength  S-↑↓ order  n note  a add  p l presets",
-    .empty = "No adapter lies beside the model; a adds one.", .n_details = 5, .open = open_menu, .close = close_menu,
+    .hint = "Space on/off  ←→0-9 scale  S-↑↓ order  n note  a add  p l presets",
+    .empty = "No adapters found next to the model; a adds one.", .n_details = 5, .open = open_menu, .close = close_menu,
     .count = count, .row = row, .key = key, .answered = answered, .details = details, .complete = complete,
 };

@@ -83,11 +83,11 @@ static void describe(const struct pp_model_choice *c, char lines[][PP_MENU_DETAI
     const struct pp_model_facts *f = &c->facts;
     char active[80] = "";
     if (f->n_params_active)
-        snprintf(active, sizeof active, ", of which a token needs %s", pp_parameters(f->n_params_active).text);
+        snprintf(active, sizeof active, ", %s active per token", pp_parameters(f->n_params_active).text);
     snprintf(lines[0], PP_MENU_DETAIL, "%s parameters%s; trained for %s tokens", pp_parameters(f->n_params).text,
              active, pp_count(f->n_ctx_train).text);
     if (f->memory)
-        snprintf(lines[1], PP_MENU_DETAIL, "needs %s of memory for %s tokens; %s are free now", pp_size(f->memory).text,
+        snprintf(lines[1], PP_MENU_DETAIL, "needs %s of memory for %s tokens; %s free now", pp_size(f->memory).text,
                  pp_count(f->n_ctx).text, pp_size(pp_memory_free()).text);
 }
 
@@ -100,7 +100,7 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     if (c->fit == PP_FIT_YES)
         describe(c, lines);
     else
-        snprintf(lines[0], PP_MENU_DETAIL, "%s", c->fit == PP_FIT_NO ? c->reason : "not looked at yet");
+        snprintf(lines[0], PP_MENU_DETAIL, "%s", c->fit == PP_FIT_NO ? c->reason : "not read yet");
     pp_utf8_print(lines[2], PP_MENU_DETAIL, "%s", c->path);
 }
 
@@ -117,8 +117,8 @@ static void choose(struct pp_ui *ui, struct pp_menu *m)
 }
 
 const struct pp_menu_class pp_menu_models = {
-    .title = "Models", .hint = "Enter loads   /model PATH loads any other   Esc closes",
-    .empty = "None is found; /model PATH loads one.", .n_details = 3, .search = true,
+    .title = "Models", .hint = "Enter loads   /model PATH loads any file   Esc closes",
+    .empty = "No models found; /model PATH loads one.", .n_details = 3, .search = true,
     .open = open_menu, .moved = moved, .searched = searched, .count = count, .row = row, .details = details,
     .choose = choose,
 };

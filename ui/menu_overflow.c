@@ -7,10 +7,10 @@ static const struct {
     const char *text;
     enum pp_overflow how;
 } choices[] = {
-    {"Go on without the oldest turns", PP_OVERFLOW_SHIFT},
-    {"Go on with a summary of the oldest turns", PP_OVERFLOW_SUMMARISE},
-    {"Go on without the oldest turns, at once but not exact", PP_OVERFLOW_SLIDE},
-    {"Leave it as it is", PP_OVERFLOW_STOP},
+    {"Drop the oldest turns (shift)", PP_OVERFLOW_SHIFT},
+    {"Summarise the oldest turns (summarise)", PP_OVERFLOW_SUMMARISE},
+    {"Drop the oldest turns, fast but inexact (slide)", PP_OVERFLOW_SLIDE},
+    {"Stop here", PP_OVERFLOW_STOP},
 };
 enum { COUNT = sizeof choices / sizeof *choices };
 
@@ -49,6 +49,6 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
 }
 
 const struct pp_menu_class pp_menu_overflow = {
-    .title = "The context is full", .hint = "Enter chooses   Esc leaves it   /overflow sets it for good",
+    .title = "The context is full", .hint = "Enter chooses   Esc stops here   /overflow sets a default",
     .count = count, .row = row, .choose = choose, .key = key,
 };

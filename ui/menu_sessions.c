@@ -43,10 +43,10 @@ static size_t count(struct pp_ui *ui, struct pp_menu *m)
 static const char *why_empty(struct pp_ui *ui, struct pp_menu *m)
 {
     return pp_controller_sessions_pending(ui->controller)  ? "…"
-           : pp_controller_sessions_failed(ui->controller) ? "they cannot be read now; F2 tries it again"
-           : !m->search.text[0]                            ? "none yet: a message begins one"
+           : pp_controller_sessions_failed(ui->controller) ? "cannot be read at the moment; F2 tries again"
+           : !m->search.text[0]                            ? "none yet: send a message to start one"
            : pp_found_has_words(m->search.text)            ? "none found"
-                                                           : "words are searched for, no signs such as these";
+                                                           : "the search needs letters or digits";
 }
 
 /* The title and the excerpt found, on one line. */
@@ -131,7 +131,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
     if (control && key->cp == PP_CTRL('o')) {
         bool best = pp_controller_order_sessions(ui->controller);
         m->selected = 0;
-        pp_ui_notice(ui, false, best ? "what matches best comes first" : "the newest comes first");
+        pp_ui_notice(ui, false, best ? "best match first" : "newest first");
         return true;
     }
     if (!s)
@@ -147,12 +147,12 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
         m->subject = s->id;
         m->asking = ASK_FILE;
         pp_export_name(s->title, name, sizeof name);
-        pp_menu_ask(ui, "Write to (.md, .json, .jsonl):", name);
+        pp_menu_ask(ui, "Export to (.md, .json, .jsonl):", name);
         return true;
     }
     if (key->type == PP_KEY_DELETE) { /* not Ctrl-D, which leaves in other programs: a "y" typed next would delete */
         m->subject = s->id;
-        pp_menu_confirm(ui, "y deletes for good, any other key keeps it: \"%.200s\"", title_of(s));
+        pp_menu_confirm(ui, "y deletes permanently, any other key keeps it: \"%.200s\"", title_of(s));
         return true;
     }
     return false;

@@ -83,7 +83,7 @@ static void cancel(struct pp_ui *ui, struct pp_menu *m)
 
 const struct pp_menu_class pp_menu_themes = {
     .title = "Theme",
-    .hint = "Up Down shows it   Enter keeps it   Esc goes back",
+    .hint = "Up Down previews   Enter keeps it   Esc goes back",
     .empty = "No theme files were found.",
     .open = open_menu, .close = close_menu, .count = count, .row = row,
     .moved = moved, .choose = choose, .cancel = cancel,

@@ -296,7 +296,7 @@ static void greet(struct plain *p, const struct pp_status *s)
 {
     char text[512];
     snprintf(text, sizeof text,
-             "%s %s, %s tokens of context. A line sends; /help lists commands; an empty Ctrl-D leaves.",
+             "%s %s, %s tokens of context. Enter sends; /help lists commands; Ctrl-D on an empty line leaves.",
              s->model.name, s->model.type_name, pp_count(s->ctx_total).text);
     say_row(p, text);
     read_out(p, 0);
@@ -434,13 +434,13 @@ static void list_adapters(struct plain *p)
     for (size_t i = 0; i < n; i++) {
         char line[256];
         const size_t other = pp_controller_adapter_conflict(p->c, i);
-        pp_utf8_print(line, sizeof line, "%.100s: %s, strength %.2f%s%.60s", list[i].name,
+        pp_utf8_print(line, sizeof line, "%.100s: %s, scale %.2f%s%.60s", list[i].name,
                       list[i].fit == PP_FIT_NO ? "cannot be used" : list[i].on ? "on" : "off", (double)list[i].scale,
                       other < n ? ", conflicts with " : "", other < n ? list[other].name : "");
         say_row(p, line);
     }
-    say(p, n ? "/lora NAME switches one on, /lora NAME off off, /lora off all of them."
-             : "No adapter has been found beside the model so far; /lora add FILE lists one.");
+    say(p, n ? "/lora NAME switches one on, /lora NAME off switches it off, /lora off all of them."
+             : "No adapters found next to the model so far; /lora add FILE adds one.");
     pp_controller_presets(p->c, &n);
     if (n)
         list_named(p, pp_controller_presets, "/lora preset NAME switches to one of these presets.");
@@ -450,12 +450,13 @@ static void tell_drafter(struct plain *p)
 {
     const struct pp_status *s = pp_controller_status(p->c);
     char line[300];
-    pp_utf8_print(line, sizeof line, "Guesses: %s; draft model: %.100s. /draft auto, model, lookup, off or file NAME "
-                  "changes it.", pp_drafter_name(s->drafter), s->model.draft_name[0] ? s->model.draft_name : "none");
+    pp_utf8_print(line, sizeof line, "Drafts: %s; draft model: %.100s. Change with /draft auto, model, lookup, off or "
+                                     "file NAME.", pp_drafter_name(s->drafter),
+                                     s->model.draft_name[0] ? s->model.draft_name : "none");
     say_row(p, line);
 }
 
-static const char themes_elsewhere[] = "Themes are of the full screen: pippin --theme NAME, without --plain.";
+static const char themes_elsewhere[] = "Themes need the full screen: pippin --theme NAME, without --plain.";
 
 static void list_themes(struct plain *p)
 {
@@ -490,16 +491,16 @@ static void take_file(struct plain *p, const char *path)
         say(p, "/read FILE");
     } else if (!*path) {
         pp_buf_free(&p->material);
-        say(p, "Nothing stands before your next message any more.");
+        say(p, "The file was removed from your next message.");
     } else if (pp_text_file_read(path, &text, &err) != PP_OK) {
         say(p, err.text);
     } else {
         pp_buf_str(&p->material, text);
         if (p->material.bad) {
             pp_buf_free(&p->material);
-            say(p, "out of memory: no file stands before your next message");
+            say(p, "out of memory: the file was not added to your next message");
         } else {
-            pp_buf_fmt(&told, "%s stands before your next message%s; /read alone takes %s away.", path,
+            pp_buf_fmt(&told, "%s will precede your next message%s; /read alone removes %s.", path,
                        had ? ", too" : "", had ? "all" : "it");
             say_row(p, pp_buf_cstr(&told));
         }
@@ -537,8 +538,8 @@ static void take_line(struct plain *p, const char *line)
     const uint64_t serial = p->notice_serial;
     p->prompted = false;
     if (has_stray_key(p, line)) {
-        say(p, "Not sent: an arrow or another such key is in the line. Backspace corrects a line, Ctrl-U begins it "
-               "anew.");
+        say(p, "Not sent: the line contains an arrow or another special key. Backspace corrects the line, Ctrl-U "
+               "clears it.");
         return;
     }
     enum pp_slash slash = line[0] == '/' ? pp_controller_slash(p->c, line, arg, sizeof arg) : PP_SLASH_TEXT;
@@ -558,9 +559,9 @@ static void take_line(struct plain *p, const char *line)
     case PP_SLASH_READ: take_file(p, arg); break;
     case PP_SLASH_COPY: say(p, "This needs the full screen; /export FILE writes the conversation to a file."); break;
     case PP_SLASH_FIND:
-        say(p, "This needs the full screen; `pippin sessions search` looks for words in all conversations.");
+        say(p, "This needs the full screen; `pippin sessions search` searches all conversations.");
         break;
-    case PP_SLASH_TINT: say(p, "Colours are of the full screen."); break;
+    case PP_SLASH_TINT: say(p, "Colours need the full screen."); break;
     case PP_SLASH_HELP: list_commands(p); break;
     case PP_SLASH_SESSIONS:
         p->listing = LIST_SESSIONS;
@@ -577,7 +578,7 @@ static void take_line(struct plain *p, const char *line)
     case PP_SLASH_TEMPLATE_MENU: list_named(p, pp_controller_templates, "/template NAME chooses one."); break;
     case PP_SLASH_PERSONA_MENU: list_named(p, pp_controller_personas, "/persona NAME chooses one."); break;
     case PP_SLASH_PARAMS_MENU: list_named(p, pp_controller_params, "/set NAME VALUE changes one."); break;
-    case PP_SLASH_OVERFLOW_MENU: say(p, "/overflow shift, summarise, slide or stop says how to go on."); break;
+    case PP_SLASH_OVERFLOW_MENU: say(p, "Continue with /overflow shift, summarise, slide or stop."); break;
     case PP_SLASH_THEME:
         if (arg[0])
             say(p, themes_elsewhere);
@@ -585,7 +586,7 @@ static void take_line(struct plain *p, const char *line)
             list_themes(p);
         break;
     case PP_SLASH_EDIT:
-        say(p, "This needs the full screen. /undo takes the last question back; write it anew then.");
+        say(p, "This needs the full screen. /undo takes the last question back; then type it again.");
         break;
     }
 }
@@ -687,7 +688,7 @@ void pp_plain_last_words(const struct pp_last_words *w, const char *key)
     else if (!saved)
         printf("The end of the last answer could not be saved; is the disk full?\n");
     if (key[0])
-        printf("%sTo go on with this conversation: pippin --resume %s\n", saved ? "Saved. " : "", key);
+        printf("%sTo continue this conversation: pippin --resume %s\n", saved ? "Saved. " : "", key);
 }
 
 int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
@@ -697,7 +698,7 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
     struct pp_error err;
     enum pp_code code = pp_controller_new(o, paths, &p.c, &err);
     if (code == PP_OK && !install_signals())
-        code = pp_fail(&err, PP_ERR_IO, "no pipe for signals: %s", strerror(errno));
+        code = pp_fail(&err, PP_ERR_IO, "cannot create a pipe for signals: %s", strerror(errno));
     if (code != PP_OK) {
         pp_cli_say("%s", err.text);
         if (p.c)

@@ -119,7 +119,7 @@ static void set_reports(bool on)
 enum pp_code pp_screen_open(bool mouse, struct pp_error *err)
 {
     if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &scr.before) != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "this is no terminal; use `pippin run` or --plain");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "this is not a terminal; use `pippin run` or --plain");
     /* Before newterm, which installs a SIGINT handler that exits, unless there is one already. */
     const enum pp_code code = pp_signals_open(restore_in_emergency, err);
     if (code != PP_OK)
@@ -133,7 +133,8 @@ enum pp_code pp_screen_open(bool mouse, struct pp_error *err)
     scr.screen = newterm(NULL, stdout, stdin);
     if (!scr.screen) {
         pp_signals_close();
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "nothing is known about the terminal '%s' (TERM); use --plain",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the terminal '%s' (TERM) is unknown; install its terminfo entry, or "
+                                                "use --plain",
                        getenv("TERM") ? getenv("TERM") : "");
     }
     set_term(scr.screen);

@@ -117,7 +117,7 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
     atomic_store(&sig.pending, 0);
     pp_wish_reset(&sig.terminated);
     if (pipe2(sig.pipe, O_CLOEXEC | O_NONBLOCK) != 0)
-        return pp_fail(err, PP_ERR_IO, "no pipe for signals: %s", strerror(errno));
+        return pp_fail(err, PP_ERR_IO, "cannot create a pipe for signals: %s", strerror(errno));
     sig.stack = pp_malloc(STACK_BYTES);
     if (!sig.stack) {
         close(sig.pipe[0]);

@@ -36,12 +36,12 @@ enum pp_code pp_text_file_read(const char *path, char **text, struct pp_error *e
     *text = NULL;
     enum pp_code code = pp_expand_home(path, full, sizeof full)
                             ? pp_read_file(full, PP_TEXT_FILE_MAX, &data, &n, err)
-                            : pp_fail(err, PP_ERR_IO, "so long a path is not possible");
+                            : pp_fail(err, PP_ERR_IO, "the path is too long");
     if (!code && (memchr(data, 0, n) || !pp_utf8_valid(data, n)))
-        code = pp_fail(err, PP_ERR_FORMAT, "%s is no text in UTF-8", full);
+        code = pp_fail(err, PP_ERR_FORMAT, "%s is not UTF-8 text; convert it with iconv", full);
     const size_t mark = code ? 0 : pp_utf8_mark(data, n);
     if (!code && is_blank(data + mark, n - mark))
-        code = pp_fail(err, PP_ERR_FORMAT, "there is no text in %s", full);
+        code = pp_fail(err, PP_ERR_FORMAT, "%s is empty", full);
     if (!code) {
         add_lines(&lines, data + mark, n - mark);
         *text = lines.bad ? NULL : pp_strdup(pp_buf_cstr(&lines));

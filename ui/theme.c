@@ -224,7 +224,7 @@ static int add_palette(struct parser *p, const char *name, const char *value)
     if (strlen(name) >= sizeof p->palette[0].name)
         return refuse(p, "the name '%s' is too long", name);
     if (!parse_color(p, value, &color))
-        return refuse(p, "'%s' is no colour (a name, 0 to 255, or #rrggbb)", value);
+        return refuse(p, "'%s' is not a colour (a name, 0 to 255, or #rrggbb)", value);
     strcpy(p->palette[p->n_palette].name, name);
     p->palette[p->n_palette++].color = color;
     return 1;
@@ -235,7 +235,7 @@ static int on_entry(void *user, const char *section, const char *name, const cha
     struct parser *p = user;
     if (!*section) {
         if (strcmp(name, "name") != 0)
-            return refuse(p, "'%s' is not known here (only name; styles stand under [styles])", name);
+            return refuse(p, "'%s' is unknown here (only `name`; styles go under [styles])", name);
         snprintf(p->t->title, sizeof p->t->title, "%s", value);
         return 1;
     }
@@ -270,7 +270,7 @@ static char *next_line(char *out, int size, void *user)
     if (*first == ';' || *first == '#')
         n = 0;
     else if (!is_text || !fits)
-        n = refuse(p, is_text ? "the line is too long: '%.40s...'" : "this is no text", out);
+        n = refuse(p, is_text ? "the line is too long: '%.40s...'" : "this is not text", out);
     return strcpy(out + n, "\n") - n;
 }
 
@@ -312,7 +312,7 @@ enum pp_code pp_theme_parse(FILE *f, const char *file, struct pp_theme *t, struc
     if (line != 0 || p.refused) {
         use_plain(t);
         if (line < 0)
-            return pp_fail(err, PP_ERR_IO, "the theme %s cannot be read", file);
+            return pp_fail(err, PP_ERR_IO, "cannot read the theme %s", file);
         const bool refused = p.refused && (!line || p.refused <= line);
         return pp_fail(err, PP_ERR_FORMAT, "%s, line %d: %s.", file, refused ? p.refused : line,
                        refused ? p.reason : "this is not NAME = VALUE");
@@ -362,7 +362,8 @@ static enum pp_code fail_unknown(const struct pp_paths *paths, const char *id, s
     if (strchr(id, '/') && stat(id, &st) != 0 && errno == ENOENT)
         return pp_fail(err, PP_ERR_NOT_FOUND, "there is no file %.200s", id);
     if (strchr(id, '/'))
-        return pp_fail(err, PP_ERR_NOT_FOUND, "%.200s is no theme: give the name of one, or a file NAME" THEME_END ".",
+        return pp_fail(err, PP_ERR_NOT_FOUND,
+                       "%.200s is not a theme: give the name of one, or a file NAME" THEME_END ".",
                        id);
     enum pp_code code = pp_theme_list(paths, &ids, &n, err);
     if (code != PP_OK)
@@ -370,7 +371,7 @@ static enum pp_code fail_unknown(const struct pp_paths *paths, const char *id, s
     for (size_t i = 0, used = 0; i < n && used + 68 < sizeof names; i++)
         used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", ids[i]);
     pp_free(ids);
-    return pp_fail(err, PP_ERR_NOT_FOUND, "there is no theme \"%.60s\"; there are %s", id,
+    return pp_fail(err, PP_ERR_NOT_FOUND, "there is no theme \"%.60s\"; choose from %s", id,
                    *names ? names : "none at all");
 }
 
@@ -387,7 +388,8 @@ enum pp_code pp_theme_load(const struct pp_paths *paths, const char *id, struct 
         return fail_unknown(paths, id, err);
     enum pp_code code;
     if (fstat(fileno(f), &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES)
-        code = pp_fail(err, PP_ERR_FORMAT, "%s is no theme: not a file of at most %d bytes.", path, MAX_FILE_BYTES);
+        code = pp_fail(err, PP_ERR_FORMAT, "%s is not a theme: it must be a file of at most %d bytes.", path,
+                       MAX_FILE_BYTES);
     else
         code = pp_theme_parse(f, path, t, err);
     fclose(f);

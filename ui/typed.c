@@ -36,8 +36,8 @@ enum pp_code pp_typed_add(struct pp_typed *t, const char *bytes, size_t n, struc
         if (t->text.bad) {
             drop_last(t);
             t->passing = true;
-            code = pp_fail(err, PP_ERR_NOMEM, "Out of memory for that line: nothing of it was sent; close other "
-                           "programs, and give it again.");
+            code = pp_fail(err, PP_ERR_NOMEM, "Out of memory for that line: nothing was sent; close other programs "
+                                              "and type it again.");
         }
         if (bytes[i] == '\n')
             t->passing = false;
@@ -46,7 +46,7 @@ enum pp_code pp_typed_add(struct pp_typed *t, const char *bytes, size_t n, struc
         return code;
     drop_last(t);
     t->passing = true;
-    return pp_fail(err, PP_ERR_FORMAT, "That line is too long: nothing of it was sent.");
+    return pp_fail(err, PP_ERR_FORMAT, "That line is too long: nothing was sent.");
 }
 
 const char *pp_typed_line(struct pp_typed *t, bool ended)

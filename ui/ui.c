@@ -187,7 +187,7 @@ void pp_ui_keep_theme(struct pp_ui *ui, const char *id)
     snprintf(ui->settings.theme, sizeof ui->settings.theme, "%.63s", id);
     pp_ui_keep(ui, "theme", ui->settings.theme);
     if (ui->options->theme && !pp_options_given(ui->options, "theme") && strcmp(ui->options->theme, id) != 0)
-        pp_ui_notice(ui, false, "pippin.conf names another theme, %s, which comes back with the next start",
+        pp_ui_notice(ui, false, "pippin.conf sets another theme, %s, which is used again at the next start",
                      ui->options->theme);
 }
 
@@ -221,7 +221,7 @@ static void take_back_unsent(struct pp_ui *ui)
     if (pp_edit_len() > 0)
         pp_buf_fmt(&whole, "\n%s", pp_edit_text());
     if (whole.bad || !pp_edit_set(pp_buf_cstr(&whole)))
-        pp_ui_notice(ui, true, "out of memory: the message that was not sent is in the history");
+        pp_ui_notice(ui, true, "out of memory: the unsent message is in the history");
     pp_buf_free(&whole);
     pp_free(text);
     ui->editing = ui->sent_edit;
@@ -260,7 +260,7 @@ void pp_ui_show_found(struct pp_ui *ui)
     if (wanted && i < n)
         pp_transcript_show(ui, i, ui->found.search, true);
     else if (wanted)
-        pp_ui_notice(ui, false, "what was found is on another branch of this conversation");
+        pp_ui_notice(ui, false, "found on another branch of this conversation");
 }
 
 /* Ends an edit whose message is no longer there: the input will be sent as a new message at that place. */
@@ -296,8 +296,8 @@ static void keep_held(struct pp_ui *ui)
     char why[sizeof ui->notice];
     snprintf(why, sizeof why, "%s", ui->notice);
     if (strcmp(pp_edit_text(), ui->held) == 0)
-        show_lines(ui, true, "%s\nwhat was to be sent is still in the line%s", why,
-                     ui->state == PP_STATE_IDLE ? ": Enter sends it to the model that was there before" : "");
+        show_lines(ui, true, "%s\nyour message is still in the line%s", why,
+                     ui->state == PP_STATE_IDLE ? ": Enter sends it to the previous model" : "");
     pp_free(ui->held);
     ui->held = NULL;
 }
@@ -311,7 +311,7 @@ static void change_session(struct pp_ui *ui)
     pp_transcript_end(ui);
     ui->editing = ui->sent_edit = 0;
     if (ui->held) /* it was written for the conversation before */
-        pp_ui_notice(ui, false, "another conversation is open: what was to be sent is not; Enter sends it here");
+        pp_ui_notice(ui, false, "another conversation is open now: your message was not sent; Enter sends it here");
     pp_free(ui->held);
     ui->held = NULL;
     pp_ui_show_found(ui);
@@ -589,8 +589,8 @@ static enum pp_code keep_long(struct pp_ui *ui, const char *text, struct pp_erro
         taken = code && access(path, F_OK) == 0;
     }
     if (taken)
-        return pp_fail(err, PP_ERR_IO, "%s/unsent.txt and unsent-2.txt to unsent-%d.txt are all there; remove those "
-                       "that are needed no more", ui->paths->state, MOST - 1);
+        return pp_fail(err, PP_ERR_IO, "%s/unsent.txt and unsent-2.txt to unsent-%d.txt all exist; delete those that "
+                                       "you no longer need", ui->paths->state, MOST - 1);
     if (!code)
         pp_buf_fmt(&ui->unsent_in, "%s%s", ui->unsent_in.len ? " and " : "", path);
     return code;
@@ -620,7 +620,7 @@ static void keep_rest(struct pp_ui *ui)
             continue;
         const bool is_long = strlen(rest[i]) > PP_HISTORY_ENTRY_MAX;
         struct pp_error *why = &ui->unsent_why;
-        const enum pp_code code = s->unwanted ? pp_fail(why, PP_ERR_IO, "nothing of this chat could be kept")
+        const enum pp_code code = s->unwanted ? pp_fail(why, PP_ERR_IO, "nothing of this chat could be saved")
                                   : is_long   ? keep_long(ui, rest[i], why)
                                               : pp_edit_remember(rest[i], true, why);
         if (code) {
@@ -635,11 +635,11 @@ static void keep_rest(struct pp_ui *ui)
 static void tell_rest(const struct pp_ui *ui)
 {
     if (ui->rest_kept)
-        printf("What was typed and not sent is in the input history: Up brings it back.\n");
+        printf("Your unsent text is in the input history: Up brings it back.\n");
     if (ui->unsent_in.len)
-        printf("What was typed and not sent is in %s; /read puts it into the line.\n", pp_buf_cstr(&ui->unsent_in));
+        printf("Your unsent text is in %s; /read inserts it into the line.\n", pp_buf_cstr(&ui->unsent_in));
     if (ui->unsent.len)
-        printf("pippin: %s\nWhat was typed and not sent is nowhere but here:\n\n%s", ui->unsent_why.text,
+        printf("pippin: %s\nYour unsent text could not be saved; here it is:\n\n%s", ui->unsent_why.text,
                pp_buf_cstr(&ui->unsent));
 }
 

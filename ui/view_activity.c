@@ -84,9 +84,9 @@ void pp_activity_greet(struct pp_ui *ui)
         y = a.y;
     center(a, y, "pippin", PP_SLOT_TITLE);
     if (!small) {
-        center(a, y + 1, "a conversation with a model on your own machine", PP_SLOT_DIM);
+        center(a, y + 1, "chat with a model on your own machine", PP_SLOT_DIM);
         center(a, y + 5,
-               a.w >= 68 ? "Enter sends  ·  Alt-Enter begins a new line  ·  F1 shows all keys"
+               a.w >= 68 ? "Enter sends  ·  Alt-Enter starts a new line  ·  F1 shows all keys"
                          : "Enter sends  ·  F1 shows all keys",
                PP_SLOT_DIM);
         y += 2;

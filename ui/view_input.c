@@ -157,7 +157,7 @@ void pp_rule_draw(struct pp_ui *ui)
     if (search)
         pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_NOTICE, " %s ", search);
     else if (ui->editing) /* shown while typing, too, since sending replaces a message */
-        pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_NOTICE, " changing %s · Esc gives it up ", what_is_edited(ui));
+        pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_NOTICE, " editing %s · Esc cancels ", what_is_edited(ui));
     else if (title && *title)
         pp_draw_fmt(a.y, a.x + 2, room, PP_SLOT_DIM, " %s ", title);
 }

@@ -53,8 +53,8 @@ static const char *footer(const struct pp_ui *ui, size_t i, const struct pp_chat
 {
     enum { HINT_COLS = 35 };
     static const char *const how[2][3] = {
-        {"■ unfinished", "■ unfinished · /continue goes on", "■ unfinished · /regen asks again"},
-        {"■ stopped", "■ stopped · /continue goes on", "■ stopped · /regen asks again"},
+        {"■ unfinished", "■ unfinished · /continue goes on", "■ unfinished · /regen tries again"},
+        {"■ stopped", "■ stopped · /continue goes on", "■ stopped · /regen tries again"},
     };
     const bool last = i + 1 == pp_controller_n_messages(ui->controller), running = pp_transcript_running(ui);
     const bool stopped = m->state == PP_MESSAGE_CANCELLED;
@@ -459,7 +459,7 @@ static void draw_divider(struct pp_ui *ui, size_t i, size_t k, int y)
     int x = a.x + (roomy(ui) ? 3 : 2), w = text_width(ui);
     const struct pp_layout *note = &ui->transcript.note.layout;
     if (k == 0)
-        pp_draw_fmt(y, x, w, PP_SLOT_NOTICE, "── %zu message%s above %s not seen by the model any more ──", i,
+        pp_draw_fmt(y, x, w, PP_SLOT_NOTICE, "── %zu message%s above %s no longer seen by the model ──", i,
                     i == 1 ? "" : "s", i == 1 ? "is" : "are");
     else if (k + 1 < divider_height(ui, i))
         pp_transcript_draw_line(note, k - 1, y, x, w);

@@ -48,8 +48,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = pp_config_int(config, "moe_layer_frequency", &step, err);
     if (!code && (step != 1 || !pp_config_flag(config, "parallel_attn_mlp_res", false)))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: only layers that all have experts beside them are "
-                       "supported (moe_layer_frequency 1, parallel_attn_mlp_res true)");
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: only models with experts in every layer are supported "
+                                                "(moe_layer_frequency 1, parallel_attn_mlp_res true)");
     if (!code)
         code = pp_config_window(config, 0, hp, err);
     take_sizes(hp);

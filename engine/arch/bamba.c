@@ -48,7 +48,7 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
     cJSON_ArrayForEach(item, list)
     {
         if (!cJSON_IsNumber(item) || item->valueint < 0 || item->valueint >= hp->n_layer)
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: attn_layer_indices names something else than one of %lld "
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: attn_layer_indices names something other than one of %lld "
                            "layers", (long long)hp->n_layer);
         hp->layer[item->valueint] &= (uint8_t)~PP_LAYER_RECURRENT;
     }

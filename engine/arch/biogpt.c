@@ -53,7 +53,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     (void)g;
     hp->n_reserved_positions = RESERVED;
     if (hp->embd_scale != 0.0f && fabsf(hp->embd_scale / sqrtf((float)hp->n_embd) - 1) > 1e-4f)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata biogpt.embedding_scale is %g, not the root of %lld",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata biogpt.embedding_scale is %g, not the square root of %lld",
                        (double)hp->embd_scale, (long long)hp->n_embd);
     if (hp->norm_eps != EPS)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata biogpt.attention.layer_norm_epsilon is %g; that of the "

@@ -109,8 +109,8 @@ static enum pp_code compass_rope(const cJSON *config, struct pp_hparams *hp, str
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_parameters of full_attention is not null, which is "
                        "not supported for this family");
     if (!cJSON_IsObject(local) || (cJSON_IsString(type) && strcmp(type->valuestring, "default") != 0))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_parameters of sliding_attention is not of the type "
-                       "\"default\", which alone is supported for this family");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_parameters of sliding_attention must have the type "
+                                                "\"default\"; others are not supported for this family");
     return pp_config_float(local, "rope_theta", &hp->rope_base, err);
 }
 

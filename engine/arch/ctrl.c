@@ -32,7 +32,7 @@ static const struct pp_arch_default defaults[] = {
 static enum pp_code check(const struct pp_hparams *hp, struct pp_error *err)
 {
     if (hp->embd_scale != 0.0f && fabsf(hp->embd_scale / sqrtf((float)hp->n_embd) - 1) > 1e-4f)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "embeddings are multiplied by %g, not by the root of %lld",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "embeddings are multiplied by %g, not by the square root of %lld",
                        (double)hp->embd_scale, (long long)hp->n_embd);
     return PP_OK;
 }
@@ -57,7 +57,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 {
     (void)g;
     if (hp->embd_scale == 0.0f)
-        return pp_fail(err, PP_ERR_FORMAT, "the file does not say ctrl.embedding_scale");
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks ctrl.embedding_scale");
     return check(hp, err);
 }
 

@@ -27,7 +27,7 @@ static enum pp_code check_kinds(const cJSON *config, struct pp_error *err)
     if (!local || cJSON_Compare(local, wide, true))
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_parameters of sliding_attention are not those of "
-                   "full_attention, which pippin does not compute in this family");
+                   "full_attention, which pippin does not support for this family");
 }
 
 static enum pp_code windows(const cJSON *config, int64_t window, struct pp_hparams *hp, struct pp_error *err)

@@ -880,8 +880,8 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
                         .fused_qkv = (pp_source_tensor(s, "blk.0.attn_qkv.weight") && !hp->n_state_head) ||
                                      (d->fused_qkv && !pp_source_tensor(s, "blk.0.attn_q.weight"))};
     if (hp->differential && b.fused_qkv)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: attention as a difference (%s) with one matrix for queries, keys "
-                       "and values (attn_qkv) is not supported", pp_source_path(s), hp->arch);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: differential attention (%s) with a fused attn_qkv matrix is not "
+                       "supported", pp_source_path(s), hp->arch);
     const bool raw = d->experts_read_stream && !hp->n_ff_shared && !hp->n_embd_expert;
     if (hp->n_expert && ((hp->parallel && !d->parallel_experts) || (d->no_pre_norm && !raw) || hp->norms_behind))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",

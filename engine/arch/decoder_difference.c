@@ -38,7 +38,7 @@ static bool find_factor(struct builder *b, int l, int which, double *factor)
     pp_free(v);
     *factor = exp(sum);
     if (good && !isfinite(*factor)) {
-        pp_fail(b->err, PP_ERR_FORMAT, "blk.%d.attn_lambda_q%d and attn_lambda_k%d make no number of the layer", l,
+        pp_fail(b->err, PP_ERR_FORMAT, "blk.%d.attn_lambda_q%d and attn_lambda_k%d give NaN or infinity", l,
                 which, which);
         return false;
     }

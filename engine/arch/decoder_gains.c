@@ -34,7 +34,7 @@ bool pp_gains_queries(struct builder *b, int l)
     snprintf(name, sizeof name, "blk.%d.attn_q_norm.weight", l);
     const struct pp_tensor *t = pp_source_tensor(b->s, name);
     if (!t) {
-        pp_fail(b->err, PP_ERR_FORMAT, "%s: tensor %s is missing; the file is incomplete, get it again",
+        pp_fail(b->err, PP_ERR_FORMAT, "%s: tensor %s is missing; the file is incomplete: download it again",
                 pp_source_path(b->s), name);
         return false;
     }

@@ -7,8 +7,8 @@
 bool pp_shared_expert_mix(struct builder *b, int l)
 {
     if (!b->hp->n_ff_shared) {
-        pp_fail(b->err, PP_ERR_UNSUPPORTED, "%s: a model of this family without an expert that every row uses is not "
-                "supported", pp_source_path(b->s));
+        pp_fail(b->err, PP_ERR_UNSUPPORTED, "%s: a model of this family without a shared expert is not supported",
+                pp_source_path(b->s));
         return false;
     }
     const int logits = pp_plan_linear(b->p, b->s, 2, b->hp->n_embd, b->err, "blk.%d.ffn_share", l);

@@ -97,7 +97,7 @@ enum pp_code pp_latent_from_config(const cJSON *config, struct pp_hparams *hp, s
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !code; i++)
         code = pp_config_int(config, sizes[i].key, sizes[i].v, err);
     if (!code && (hp->kv_lora_rank < 1 || hp->kv_lora_rank > 1 << 20 || hp->rope_dim < 0 || hp->rope_dim > 1 << 20))
-        code = pp_fail(err, PP_ERR_FORMAT, "config.json: kv_lora_rank %lld and qk_rope_head_dim %lld cannot be",
+        code = pp_fail(err, PP_ERR_FORMAT, "config.json: kv_lora_rank %lld and qk_rope_head_dim %lld are not valid",
                        (long long)hp->kv_lora_rank, (long long)hp->rope_dim);
     hp->n_head_kv = 1;
     hp->head_dim = hp->kv_lora_rank + hp->rope_dim;
@@ -112,7 +112,8 @@ static enum pp_code check_sarvam(const cJSON *config, struct pp_error *err)
                        : has_word(config, "score_function", "softmax") ? "score_function"
                                                                    : NULL;
     return code || !what ? code
-                         : pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says what pippin does not compute in this "
+                         : pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says something that pippin does not "
+                                                            "support in this "
                                    "family", what);
 }
 
@@ -194,7 +195,7 @@ enum pp_code pp_deepseek_from_config(const cJSON *config, struct pp_hparams *hp,
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code && !pp_config_flag(config, "rope_interleave", true))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_interleave is false, which pippin does not compute");
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rope_interleave is false, which pippin does not support");
     if (!code)
         code = pp_latent_from_config(config, hp, err);
     if (!code)

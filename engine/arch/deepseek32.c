@@ -48,7 +48,7 @@ static bool has_idle_layers(const struct pp_hparams *hp)
 enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err)
 {
     if (hp->index_top_k < 1)
-        return pp_fail(err, PP_ERR_FORMAT, "the model says that its index picks %lld positions; it must be 1 at least",
+        return pp_fail(err, PP_ERR_FORMAT, "the model's index picks %lld positions; it must be at least 1",
                        (long long)hp->index_top_k);
     if (hp->n_layer > 0 && hp->layer[0] & PP_LAYER_PICKED_BEFORE)
         return pp_fail(err, PP_ERR_FORMAT, "the first layer has no index, and there is none before it whose picks it "
@@ -169,7 +169,7 @@ enum pp_code pp_index_layers_from_gguf(const struct pp_gguf *g, const char *full
         if (pp_gguf_array_int(g, full, (size_t)l, &number))
             has = number != 0;
         else if (!pp_gguf_array_bool(g, full, (size_t)l, &has))
-            return pp_fail(err, PP_ERR_FORMAT, "metadata %s is not a list of truth values", full);
+            return pp_fail(err, PP_ERR_FORMAT, "metadata %s is not a list of booleans", full);
         hp->layer[l] = (uint8_t)((hp->layer[l] & ~PP_LAYER_PICKED_BEFORE) | (has ? 0 : PP_LAYER_PICKED_BEFORE));
     }
     return PP_OK;
@@ -184,7 +184,7 @@ static enum pp_code layers_from_gguf(const struct pp_gguf *g, struct pp_hparams 
     char full[160];
     if (!pp_gguf_has(g, key_of(hp, "types", full))) {
         if (is_glm(hp) && !has_idle_layers(hp) && hp->n_ctx_train >= CONTEXT_OF_5_2)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "this seems to be GLM 5.2, but the metadata lack %s, which says "
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "this seems to be GLM 5.2, but the metadata lacks %s, which says "
                            "which layers have an index of their own; convert the model again", full);
         return PP_OK;
     }
@@ -198,7 +198,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     pp_gguf_int(g, key_of(hp, "head_count", full), &hp->n_index_head);
     pp_gguf_int(g, key_of(hp, "key_length", full), &hp->index_dim);
     if (!code && !pp_gguf_int(g, key_of(hp, "top_k", full), &hp->index_top_k))
-        code = pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is no whole number", full);
+        code = pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is not an integer", full);
     if (!code)
         code = layers_from_gguf(g, hp, err);
     return code ? code : check(hp, err);

@@ -201,7 +201,7 @@ static enum pp_code blocks_from_config(const cJSON *config, struct pp_hparams *h
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layer_types has \"%.40s\", which is not supported "
                            "for this family; %s, %s and %s are", word, windowed, picked, all_seen);
         if (by_numbers && (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 1 << 16)))
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: compress_ratios has something else than sizes of blocks");
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: compress_ratios has something other than sizes of blocks");
         if (by_numbers)
             hp->compress[l] = item->valueint;
     }
@@ -344,7 +344,7 @@ static const char ratios_key[] = KEY "attention.compress_ratios", base_key[] = K
 
 static enum pp_code fail_key(const char *key, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is not what it should be", key);
+    return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is not what it should be", key);
 }
 
 /* A number, or an array with the same number for each layer; otherwise: the default. */

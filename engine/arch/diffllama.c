@@ -24,11 +24,11 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->differential = true;
     if (hp->uneven)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in their heads or widths, which "
-                       "attention as a difference (%s) is not computed with", hp->arch);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in heads or sizes, which is not "
+                                                "supported with differential attention (%s)", hp->arch);
     if (hp->n_head_kv % 2 == 0)
         return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads of keys, of which no halves can be made",
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld key heads, which cannot be halved",
                    (long long)hp->n_head_kv);
 }
 

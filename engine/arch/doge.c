@@ -33,8 +33,8 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->key_scores = true;
     if (hp->uneven)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in their heads or widths, which is "
-                       "not supported for this family (%s)", hp->arch);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in heads or sizes, which is not "
+                                                "supported for this family (%s)", hp->arch);
     return PP_OK;
 }
 

@@ -255,7 +255,7 @@ static enum pp_code local_from_gguf(const struct pp_gguf *g, struct pp_hparams *
         !pp_gguf_int(g, "dots3note.attention.key_length_mla_swa", &length) ||
         !pp_gguf_int(g, "dots3note.attention.value_length_mla_swa", &hp->v_head_dim_local) ||
         !pp_gguf_float(g, base_key, &base))
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or one of the sizes of layers with a window "
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or one of the sizes of layers with a window "
                        "(kv_lora_rank_swa, key_length_mla_swa, value_length_mla_swa)", base_key);
     enum pp_code code = pp_check_range("rank of keys and values of layers with a window", hp->kv_lora_rank_local, 2,
                                        1 << 12, err);
@@ -271,7 +271,7 @@ static enum pp_code index_from_gguf(const struct pp_gguf *g, struct pp_hparams *
 {
     enum pp_code code = PP_OK;
     if (!pp_gguf_int(g, "dots3note.attention.indexer.top_k", &hp->index_top_k))
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lack dots3note.attention.indexer.top_k, or it is no whole "
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks dots3note.attention.indexer.top_k, or it is no whole "
                        "number");
     pp_gguf_int(g, "dots3note.attention.indexer.head_count", &hp->n_index_head);
     pp_gguf_int(g, "dots3note.attention.indexer.key_length", &hp->index_dim);

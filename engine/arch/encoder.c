@@ -201,8 +201,8 @@ enum pp_code pp_plan_encoder(const struct pp_source *s, const struct pp_encoder 
     struct builder b = {.s = s, .hp = pp_source_hparams(s), .e = e, .p = plan, .err = err};
     const int n_layer = (int)b.hp->n_layer;
     if (has_tensor(&b, 0, "attn_norm_2"))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s norms what attention gives twice (attn_norm_2), which is not "
-                       "supported; take another model", pp_source_path(s));
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has a second norm after attention (attn_norm_2), which is not "
+                                                "supported; use another model", pp_source_path(s));
     b.fused_qkv = has_tensor(&b, 0, "attn_qkv");
     b.fused_gate = has_fused_gate(&b);
     make_slots(&b);

@@ -72,7 +72,7 @@ static enum pp_code sparsity_from_config(const cJSON *config, struct pp_hparams 
     cJSON_ArrayForEach(item, list)
     {
         if (!cJSON_IsNumber(item) || !((item->valuedouble >= 0.5 && item->valuedouble < 1) || item->valuedouble == 0))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: activation_sparsity_pattern has something else than "
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: activation_sparsity_pattern has something other than "
                            "0 and parts from a half to 1");
         if (l < hp->n_layer)
             hp->sparsity[l++] = item->valuedouble > 0 ? (float)normal_quantile(item->valuedouble) : 0;

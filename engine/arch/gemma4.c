@@ -97,7 +97,7 @@ enum pp_code pp_gemma_wide_from_config(const cJSON *config, float part, struct p
                                &local_part, err);
     if (!code && !(part > 0 && part <= 1 && local_part > 0 && local_part <= 1 && dim > 0 && dim <= 1 << 12 &&
                    n_head_kv > 0 && n_head_kv <= hp->n_head && local_kv <= hp->n_head))
-        code = pp_fail(err, PP_ERR_FORMAT, "config.json: the sizes of layers without a window cannot be");
+        code = pp_fail(err, PP_ERR_FORMAT, "config.json: the sizes of layers without a window are not valid");
     if (code)
         return code;
     hp->head_dim_local = hp->head_dim;

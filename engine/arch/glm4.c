@@ -96,7 +96,7 @@ static enum pp_code from_old_config(const cJSON *config, struct pp_hparams *hp, 
     float ratio = 1;
     for (const char *const *key = usually; *key; key++)
         if (!pp_config_flag(config, *key, true))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is false, which pippin does not compute", *key);
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is false, which pippin does not support", *key);
     if (pp_config_flag(config, "apply_residual_connection_post_layernorm", false))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: apply_residual_connection_post_layernorm is true, which "
                        "pippin does not compute");

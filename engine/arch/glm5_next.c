@@ -325,12 +325,12 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         [POOL] = &hp->index_block, [STATE] = &head_dim, [TAPS_KEY] = &hp->conv_taps, [STREAMS] = &hp->n_stream,
         [ROUNDS] = &hp->connection.rounds};
     if (!hp->kv_lora_rank)
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s", key_in(g, "attention.kv_lora_rank", full));
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", key_in(g, "attention.kv_lora_rank", full));
     for (int i = 0; i < N_NUMBERS; i++)
         if (!pp_gguf_int(g, key_in(g, number_keys[i], full), numbers[i]))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is no whole number", full);
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is not an integer", full);
     if (!pp_gguf_float(g, key_in(g, decay_key, full), &bound) || !pp_gguf_float(g, key_in(g, least_key, full), &least))
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s", full);
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", full);
     pp_gguf_bool(g, key_in(g, tail_key, full), &tail);
     if (!tail)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is false, which is not supported", full);

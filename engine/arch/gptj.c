@@ -79,18 +79,18 @@ static enum pp_code check_pieces(const struct pp_hparams *hp, struct pp_error *e
 {
     const int64_t n = pp_hf_qkv_pieces(hp);
     if (hp->n_head % n != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads, which is no multiple of %lld",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads, which is not a multiple of %lld",
                        (long long)hp->n_head, (long long)n);
     if (hp->n_head_kv != hp->n_head)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads of queries and %lld of keys, which in this "
-                       "family are as many", (long long)hp->n_head, (long long)hp->n_head_kv);
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld query heads and %lld key heads; this family needs "
+                                                "as many of both", (long long)hp->n_head, (long long)hp->n_head_kv);
     return PP_OK;
 }
 
 static enum pp_code codegen_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(config, "rotary_dim")))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rotary_dim is null, which pippin does not compute");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: rotary_dim is null, which pippin does not support");
     enum pp_code code = from_config(config, hp, err);
     hp->attn_scale = 0; /* scale_attn_weights has no effect in transformers' code */
     /* The smaller two of CodeGen 2 were trained in twice as many pieces, which is only in their own code. They are

@@ -57,7 +57,7 @@ static enum pp_code find_bases(const cJSON *config, struct pp_hparams *hp, struc
     {
         const float v = cJSON_IsNumber(base) ? (float)base->valuedouble : -1;
         if (!(v >= 0))
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something else than frequencies' bases", key);
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something other than frequencies' bases", key);
         if (v > 0 && same > 0 && v != same)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s has both %g and %g; several bases in one model "
                            "are not supported for this family", key, (double)same, (double)v);

@@ -65,7 +65,7 @@ static enum pp_code check(const struct pp_hparams *hp, struct pp_error *err)
 {
     const struct pp_switched_tokens *t = &hp->switched;
     if (!(t->gain >= 0 && t->gain <= 1000))
-        return pp_fail(err, PP_ERR_FORMAT, "the model switches its adapters on with a gain of %g, which cannot be",
+        return pp_fail(err, PP_ERR_FORMAT, "the model switches its adapters on with a gain of %g, which is not valid",
                        (double)t->gain);
     for (int64_t k = 0; k < t->n; k++) {
         enum pp_code code = pp_check_range("token that switches an adapter on", t->token[k], 0, hp->n_vocab - 1, err);
@@ -91,7 +91,7 @@ static enum pp_code take_tokens(const cJSON *config, const char *key, int64_t n,
     cJSON_ArrayForEach(item, list)
     {
         if (!cJSON_IsNumber(item) || item->valuedouble != (double)item->valueint || item->valueint < 0)
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something else than tokens", key);
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something other than tokens", key);
         *tokens++ = item->valueint;
     }
     return PP_OK;

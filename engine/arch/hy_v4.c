@@ -214,7 +214,7 @@ static enum pp_code index_from_gguf(const struct pp_gguf *g, struct pp_hparams *
     if (!pp_gguf_int(g, key_in(g, "attention.indexer.top_k", full), &hp->index_top_k)) {
         if (!pp_gguf_tensor(g, "blk.0.indexer.attn_k.weight"))
             return PP_OK;
-        return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is no whole number", full);
+        return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is not an integer", full);
     }
     pp_gguf_int(g, key_in(g, "attention.indexer.head_count", full), &hp->n_index_head);
     pp_gguf_int(g, key_in(g, "attention.indexer.key_length", full), &hp->index_dim);

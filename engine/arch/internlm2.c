@@ -148,7 +148,7 @@ static enum pp_code m1_windows(const cJSON *config, struct pp_hparams *hp, struc
     {
         const int64_t l = cJSON_IsNumber(item) ? item->valueint : -1;
         if (l < 0 || l >= hp->n_layer)
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something else than numbers of layers", m1_layers);
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something other than numbers of layers", m1_layers);
         hp->layer[l] &= (uint8_t)~PP_LAYER_WIDE;
         hp->sizes[l].n_head = (int32_t)n_head;
         hp->sizes[l].n_head_kv = (int32_t)n_head_kv;

@@ -47,7 +47,7 @@ static int64_t n_values(const struct pp_hparams *hp)
 static enum pp_code check_eps(const struct pp_hparams *hp, struct pp_error *err)
 {
     return hp->state_eps > 0 ? PP_OK
-                             : pp_fail(err, PP_ERR_FORMAT, "the model's epsilon of states is %g, which cannot be",
+                             : pp_fail(err, PP_ERR_FORMAT, "the model's epsilon of states is %g, which is not valid",
                                        (double)hp->state_eps);
 }
 
@@ -69,7 +69,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     if (!code)
         code = pp_check_range("rank of a convolution's taps", hp->tap_rank, 1, n_values(hp), err);
     if (!code && n_values(hp) / (n_values(hp) / hp->tap_rank) != hp->tap_rank)
-        code = pp_fail(err, PP_ERR_FORMAT, "metadata %s is %lld, which is no whole part of %lld values", rank_key,
+        code = pp_fail(err, PP_ERR_FORMAT, "metadata %s is %lld, which does not divide %lld values", rank_key,
                        (long long)hp->tap_rank, (long long)n_values(hp));
     return code;
 }

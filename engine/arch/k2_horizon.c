@@ -43,7 +43,7 @@ static const char used_key[] = "k2-horizon.attention.value_expert_used_count";
 static enum pp_code finish(struct pp_hparams *hp, int64_t n, struct pp_error *err)
 {
     if (n < 1 || n > hp->n_embd || hp->n_embd % n != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "the model norms its %lld values in %lld groups, which cannot be",
+        return pp_fail(err, PP_ERR_FORMAT, "the model normalises %lld values in %lld groups, which is impossible",
                        (long long)hp->n_embd, (long long)n);
     hp->norm_groups = n > 1 ? n : 0;
     hp->flat_head_norms = hp->qk_norm;
@@ -86,8 +86,8 @@ static enum pp_code read_dense(const cJSON *config, struct pp_hparams *hp, struc
         hp->layer[l] |= PP_LAYER_DENSE;
     for (int64_t l = 1; !code && l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         if (hp->layer[l] & PP_LAYER_DENSE && !(hp->layer[l - 1] & PP_LAYER_DENSE))
-            code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layer %lld is without experts behind one with some, "
-                           "which is not supported for this family", (long long)l);
+            code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: layer %lld has no experts but follows a layer with "
+                                                    "experts, which is not supported for this family", (long long)l);
     return code;
 }
 

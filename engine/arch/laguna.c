@@ -51,7 +51,7 @@ static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struc
     cJSON_ArrayForEach(item, list)
     {
         if (!cJSON_IsNumber(item) || item->valueint < 1 || item->valueint > 1 << 13)
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something else than numbers of heads", key);
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something other than numbers of heads", key);
         hp->sizes[l++].n_head = item->valueint;
         hp->n_head = item->valueint > hp->n_head ? item->valueint : hp->n_head;
     }

@@ -178,7 +178,7 @@ static enum pp_code refact_from_config(const cJSON *config, struct pp_hparams *h
     hp->n_ff = refact_ff(hp->n_embd);
     hp->norm_eps = 1e-5f;
     if (!pp_config_flag(config, "multi_query", true))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: multi_query is false, which pippin does not compute");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: multi_query is false, which pippin does not support");
     enum pp_code code = pp_config_int(config, "n_positions", &hp->n_ctx_train, err);
     return code ? code : pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
 }
@@ -446,7 +446,7 @@ static enum pp_code telechat_from_config(const cJSON *config, struct pp_hparams 
     if (pp_config_flag(config, "apply_residual_connection_post_layernorm", false) ||
         pp_config_flag(config, "embed_layernorm", false))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: apply_residual_connection_post_layernorm or "
-                       "embed_layernorm is true, which pippin does not compute in this family");
+                       "embed_layernorm is true, which pippin does not support for this family");
     if (hp->n_ctx_train < 1 || n_base < 1 || hp->head_dim < 4)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: training_seqlen, base_seqlen or the heads' size is too small");
     const double longer = (double)hp->n_ctx_train / (double)n_base;

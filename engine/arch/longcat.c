@@ -107,7 +107,8 @@ static enum pp_code read_end(const cJSON *item, int64_t *end, struct pp_error *e
     if (!item || cJSON_IsNull(item))
         return PP_OK;
     if (!cJSON_IsNumber(one) || one->valuedouble != (double)one->valueint || one->valueint < 0)
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: eos_token_id is no token, nor a list that begins with one");
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: eos_token_id is neither a token nor a list that begins with "
+                                           "one");
     *end = one->valueint;
     return PP_OK;
 }
@@ -227,7 +228,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks longcat_flash.attention.kv_lora_rank or "
                        "longcat_flash.expert_count");
     if (hp->n_layer % 2)
-        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld layers, which must come in pairs",
+        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld layers; the number must be even",
                        (long long)hp->n_layer);
     for (int64_t l = 0; l < hp->n_layer; l++)
         if (!(hp->layer[l] & PP_LAYER_DENSE) != (l % 2 == 0))

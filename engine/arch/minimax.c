@@ -144,7 +144,7 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
     cJSON_ArrayForEach(item, list)
     {
         if (!cJSON_IsNumber(item) || (item->valuedouble != 0 && item->valuedouble != 1))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_type_list has something else than 0 and 1");
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_type_list has something other than 0 and 1");
         if (l == hp->n_layer)
             break;
         hp->layer[l] = (uint8_t)(item->valuedouble == 0 ? hp->layer[l] | PP_LAYER_RECURRENT

@@ -98,7 +98,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         n += pp_gguf_has(g, index_keys[i]);
     for (int i = 0; i < N_INDEX_KEYS && n; i++)
         if (!pp_gguf_int(g, index_keys[i], numbers[i]))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is no whole number", index_keys[i]);
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is not an integer", index_keys[i]);
     return n ? set_index(&x, hp, err) : PP_OK;
 }
 
@@ -161,7 +161,7 @@ static enum pp_code read_flags(const cJSON *object, const char *key, const struc
     cJSON_ArrayForEach(item, list)
     {
         if (!cJSON_IsBool(item) && !(cJSON_IsNumber(item) && (item->valuedouble == 0 || item->valuedouble == 1)))
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something else than 0 and 1", key);
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: %s has something other than 0 and 1", key);
         has[l++] = cJSON_IsTrue(item) || item->valuedouble == 1;
     }
     return PP_OK;
@@ -216,7 +216,8 @@ static enum pp_code check_index(const cJSON *own, const struct pp_hparams *hp, s
                        : !pp_config_flag(own, "use_sparse_attention", true) ? "use_sparse_attention"
                                                                              : NULL;
     if (!code && what)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says what pippin does not compute in this family",
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says something that pippin does not support in this "
+                                                "family",
                        what);
     return code;
 }

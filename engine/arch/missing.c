@@ -6,54 +6,54 @@
 #include "engine/arch/arch.h"
 #include "engine/base/word.h"
 
-static const char diffusion[] = "answers that are not written from left to right (diffusion)";
-static const char drafts[] = "a model to guess for (it only drafts for another one)";
-static const char two_stacks[] = "an encoder beside the decoder";
-static const char bert[] = "BERT's layers as a decoder (of BERT and its kin pippin runs encoders)";
-static const char sound[] = "streams of sound beside the text";
-static const char pictures[] = "layers that look at pictures";
-static const char of_fla[] = "that kind of layers of flash-linear-attention, of which pippin runs RWKV 6 and 7";
-static const char heard[] = "the part that hears, without which its text says nothing";
-static const char speaks[] = "an output that writes text (it makes speech)";
-static const char acts[] = "an output that writes text (it moves robots)";
-static const char writes_sound[] = "an output that writes text from left to right (it writes down sound)";
-static const char paints[] = "an output that writes text (it paints pictures)";
-static const char marks[] = "an output that writes text (it judges tokens)";
-static const char judges_pictures[] = "an output that writes text (it judges pictures)";
-static const char fills[] = "an output that writes text from left to right (it fills gaps)";
-static const char scores[] = "an output that writes text (it scores options)";
-static const char kosmos[] = "Kosmos' own text part, with norms within both parts of its layers";
-static const char finds[] = "an output that writes text (it finds things in pictures)";
-static const char pangu[] = "keys and values that belong to no position, and several residual streams, beside latent "
-                            "attention with windows and an index";
-static const char moondream[] = "prompts whose first 730 positions are seen all at once";
-static const char elsewhere[] = "its language model, which is a folder of its own (give that one with -m)";
+static const char diffusion[] = "diffusion decoding (answers not written from left to right)";
+static const char drafts[] = "a target model (this one only drafts for another)";
+static const char two_stacks[] = "an encoder in addition to the decoder";
+static const char bert[] = "BERT layers used as a decoder (pippin runs them as encoders only)";
+static const char sound[] = "audio streams in addition to the text";
+static const char pictures[] = "vision layers";
+static const char of_fla[] = "this kind of flash-linear-attention layer (pippin runs only RWKV 6 and 7 of these)";
+static const char heard[] = "its audio encoder, without which the text part is of no use";
+static const char speaks[] = "a text output (it produces speech)";
+static const char acts[] = "a text output (it controls robots)";
+static const char writes_sound[] = "an autoregressive text output (it transcribes speech)";
+static const char paints[] = "a text output (it generates images)";
+static const char marks[] = "a text output (it classifies tokens)";
+static const char judges_pictures[] = "a text output (it classifies images)";
+static const char fills[] = "an autoregressive text output (it fills masked tokens)";
+static const char scores[] = "a text output (it scores options)";
+static const char kosmos[] = "Kosmos' text decoder, with norms inside attention and feed-forward blocks";
+static const char finds[] = "a text output (it locates objects in images)";
+static const char pangu[] = "attention sinks as learned keys and values, and several residual streams, with latent "
+                            "attention, windows and an index";
+static const char moondream[] = "a bidirectional prefix of 730 positions";
+static const char elsewhere[] = "its language model, which is a separate folder (give that one with -m)";
 
 static const struct {
     const char *name, *missing;
 } families[] = {
-    {"bailingmoelinear", "the gates and norms of the first models of its kind"},
-    {"rwkv7qwen2", "RWKV 7's states behind rotated heads"},
-    {"rwkv7qwen3", "RWKV 7's states behind rotated heads"},
-    {"berrylm", "attention to what came out of earlier blocks, behind gates, and states that decay row by row beside "
-                "heads of keys that several share"},
-    {"interns1pro", "heads that are rotated by mixtures of waves (FoPE)"},
+    {"bailingmoelinear", "the gates and norms of the first models of this family"},
+    {"rwkv7qwen2", "RWKV 7 states with RoPE"},
+    {"rwkv7qwen3", "RWKV 7 states with RoPE"},
+    {"berrylm", "gated attention to the outputs of earlier blocks, and states with row-wise decay and grouped key "
+                "heads"},
+    {"interns1pro", "Fourier position embeddings (FoPE)"},
     {"openpanguv2", pangu},
     {"openpangu", pangu},
-    {"unlimitedocr", "a window beside a prompt of which all stays in sight"},
+    {"unlimitedocr", "a sliding window that always keeps the prompt"},
     {"clef", scores},
     {"laya", scores},
     {"decision2", scores},
     {"lev", scores},
     {"kev", scores},
     {"nimble", scores},
-    {"dory", "streams of unit length, and layers that are gone through several times behind gates"},
-    {"limite", "mixtures of what came out of earlier layers, and embeddings among values"},
-    {"lumma", "values that are the keys, and embeddings in two factors"},
+    {"dory", "unit-length residual streams, and gated layers that are run several times"},
+    {"limite", "mixtures of the outputs of earlier layers, and value embeddings"},
+    {"lumma", "keys that are also the values, and factorised embeddings"},
     {"etetmoe", "experts of which each token has one, by names of its own in Llama's layers"},
     {"etetmoellama", "experts of which each token has one, by names of its own in Llama's layers"},
-    {"aeva", "windows beside linear attention to all before them, experts in groups, and several residual streams"},
-    {"clip", "a language model, which is another file (this one has what sees or hears)"},
+    {"aeva", "windowed attention combined with linear attention, grouped experts, and several residual streams"},
+    {"clip", "a language model, which is a separate file (this one is a vision or audio encoder)"},
     {"locateanything", finds},
     {"falconperception", finds},
     {"pi0", acts},
@@ -69,8 +69,8 @@ static const struct {
     {"openaiprivacyfilter", marks},
     {"shieldgemma2", judges_pictures},
     {"imagegpt", paints},
-    {"decisiontransformer", "an output that writes text (it plans moves)"},
-    {"modernvbert", "an output that writes text (it makes vectors of pictures)"},
+    {"decisiontransformer", "a text output (it plans actions)"},
+    {"modernvbert", "a text output (it embeds images)"},
     {"esmc", fills},
     {"deepseek41", "blocks of which layers share keys, candidates that an index picks from, and embeddings of several "
                    "tokens within layers"},
@@ -92,34 +92,34 @@ static const struct {
     {"fastdllmqwen", diffusion},
     {"nemotronlabsdiffusion", diffusion},
     {"trado", diffusion},
-    {"xlnet", "answers that are not written from left to right (of any order)"},
+    {"xlnet", "permutation decoding (answers not written from left to right)"},
     {"eagle3", drafts},
     {"dflash", drafts},
     {"museglimmerassistant", drafts},
     {"gemma4assistant", drafts},
     {"gemma4unifiedassistant", drafts},
-    {"wavtokenizerdec", "a decoder of sound"},
+    {"wavtokenizerdec", "an audio decoder"},
     {"mllama", pictures},
     {"idefics", pictures},
     {"ideficsforvisiontext2text", pictures},
     {"cogagent", pictures},
-    {"minicpmv", "to know which language model this version of it is built around"},
-    {"minicpmo", "to know which language model this version of it is built around"},
+    {"minicpmv", "to know which language model this version is built around"},
+    {"minicpmo", "to know which language model this version is built around"},
     {"ultravox", elsewhere},
     {"vila", elsewhere},
     {"vilaforcasuallm", elsewhere},
     {"nvila", elsewhere},
     {"llavatopdownllama", elsewhere},
-    {"granite4vision", "the LoRA that its folder has beside its weights, which are another model's without it"},
-    {"blt", "patches of bytes, and what makes bytes of them again"},
+    {"granite4vision", "the LoRA in its folder, without which the weights are a different model's"},
+    {"blt", "byte patches, with an encoder and a decoder for them"},
     {"cpmant", "relative positions in buckets, and prompts in segments"},
     {"cpmbee", "relative positions in buckets, and prompts in segments"},
-    {"reformer", "attention to positions of the same hash, and layers that are reversed"},
-    {"reformermodelwithlmhead", "attention to positions of the same hash, and layers that are reversed"},
-    {"xlm", "embeddings of languages, and text that is cut into words as Moses does it"},
-    {"xlmwith", "embeddings of languages, and text that is cut into words as Moses does it"},
-    {"paligemma", "a prompt of which all is seen at once"},
-    {"gptneoxjapanese", "a tokenizer for Japanese of its own"},
+    {"reformer", "LSH attention and reversible layers"},
+    {"reformermodelwithlmhead", "LSH attention and reversible layers"},
+    {"xlm", "language embeddings and the Moses tokenizer"},
+    {"xlmwith", "language embeddings and the Moses tokenizer"},
+    {"paligemma", "bidirectional attention over the prompt"},
+    {"gptneoxjapanese", "its own Japanese tokenizer"},
     {"moshi", sound},
     {"musicgen", sound},
     {"musicgenmelody", sound},
@@ -131,38 +131,38 @@ static const struct {
     {"higgsaudiov2", sound},
     {"kyutaispeechtotext", sound},
     {"vibevoice", sound},
-    {"axk2", "gates of low rank behind norms, and gates of heads, beside latent attention with an index"},
-    {"dots3", "latent attention of two sizes, with windows and without, and an index that layers share"},
-    {"hunyuan", "keys and values that neighbouring layers share (CLA)"},
-    {"rugpt3xl", "GPT-2's tensors by names of its own, which only GGUF files of it have as GPT-2 does"},
-    {"molmopoint", "an output that points into pictures"},
-    {"inkling", "scores that are learned for each distance, and short convolutions within layers"},
-    {"inklingtext", "scores that are learned for each distance, and short convolutions within layers"},
-    {"inklingmm", "scores that are learned for each distance, and short convolutions within layers"},
-    {"motif3", "latent attention as a difference"},
-    {"nemotronflash", "states of several kinds, and tokens before each text"},
+    {"axk2", "low-rank gates after norms, and head gates, with latent attention and an index"},
+    {"dots3", "latent attention of two sizes, with and without windows, and an index shared by layers"},
+    {"hunyuan", "keys and values shared by neighbouring layers (CLA)"},
+    {"rugpt3xl", "its own names of GPT-2's tensors (use a GGUF file, which has GPT-2's names)"},
+    {"molmopoint", "an output that points into images"},
+    {"inkling", "learned relative position scores, and short convolutions within layers"},
+    {"inklingtext", "learned relative position scores, and short convolutions within layers"},
+    {"inklingmm", "learned relative position scores, and short convolutions within layers"},
+    {"motif3", "differential latent attention"},
+    {"nemotronflash", "states of several kinds, and meta tokens before each text"},
     {"stripedhyena", "Hyena's long filters"},
     {"hyena", "Hyena's long filters"},
     {"evo", "Hyena's long filters"},
-    {"pangupromoe", "experts that are picked from each of several groups"},
-    {"pangupromoev2", "keys and values that belong to no position (param_sink_number), in front of all others"},
-    {"panguultramoe", "norms in front of and behind each part beside latent attention"},
+    {"pangupromoe", "experts picked from each of several groups"},
+    {"pangupromoev2", "learned keys and values before all others (param_sink_number)"},
+    {"panguultramoe", "norms before and after each block together with latent attention"},
     {"phixtral", "a mixture of experts in Phi 2's layers"},
-    {"mobilellm", "layers that neighbours share (layer_sharing)"},
-    {"internlm2ve", "experts for pictures within layers"},
+    {"mobilellm", "layers shared by neighbours (layer_sharing)"},
+    {"internlm2ve", "vision experts within layers"},
     {"internlmxcomposer2", "adapters for pictures within layers"},
     {"moondream1", moondream},
     {"hfmoondream", moondream},
-    {"moondream3", "queries and values that are multiplied by what is made of their position"},
-    {"falconocr", "heads that are rotated by a picture's rows and columns, too"},
+    {"moondream3", "position-dependent scaling of queries and values"},
+    {"falconocr", "two-dimensional RoPE over image rows and columns"},
     {"zaya1vl", "adapters for pictures within layers"},
     {"evolla", "layers that look at proteins"},
-    {"afm7", "layers that see the keys of an earlier one (Apple's foundation models), and adapters in their folder"},
-    {"transfoxl", "positions relative to each other, and what the segment before left behind"},
-    {"mega", "moving averages with gates of their own, and attention within chunks"},
-    {"fairseq2llama", "Llama's tensors by their usual names (fairseq2 has its own)"},
+    {"afm7", "layers that reuse an earlier layer's keys (Apple's foundation models), and the adapters in their folder"},
+    {"transfoxl", "relative positions, and the memory of the previous segment"},
+    {"mega", "gated moving averages, and attention within chunks"},
+    {"fairseq2llama", "Llama's tensors under their usual names (fairseq2 uses its own)"},
     {"openllama", "Open-Llama's norm of embeddings"},
-    {"gptsanjapanese", "a prompt of which all is seen at once, and experts that are left out when full"},
+    {"gptsanjapanese", "bidirectional attention over the prompt, and experts with limited capacity"},
     {"git", bert},
     {"kosmos2", kosmos},
     {"kosmos2text", kosmos},
@@ -210,7 +210,7 @@ static const struct {
     {"walltransformer", of_fla},
     {"yoco", of_fla},
     {"samba", of_fla},
-    {"rwkv5", "RWKV 5's states (of RWKV pippin runs 4, 6 and 7)"},
+    {"rwkv5", "RWKV 5's states (pippin runs RWKV 4, 6 and 7)"},
     {"t5", two_stacks},
     {"mt5", two_stacks},
     {"umt5", two_stacks},
@@ -296,11 +296,11 @@ static const struct {
     {"medusa", drafts},
     {"mtpmodel", drafts},
     {"speculator", drafts},
-    {"sequenceclassification", "an output that writes text (it judges texts)"},
+    {"sequenceclassification", "a text output (it classifies texts)"},
     {"tokenclassification", marks},
     {"questionanswering", "an output that writes text (it marks answers in one)"},
-    {"multiplechoice", "an output that writes text (it judges texts)"},
-    {"rewardmodel", "an output that writes text (it judges texts)"},
+    {"multiplechoice", "a text output (it classifies texts)"},
+    {"rewardmodel", "a text output (it classifies texts)"},
     {"maskedlm", fills},
     {"imageclassification", judges_pictures},
     {"objectdetection", finds},

@@ -289,7 +289,7 @@ static enum pp_code minimax_check(const cJSON *config, struct pp_error *err)
     const cJSON *kind;
     cJSON_ArrayForEach(kind, cJSON_GetObjectItemCaseSensitive(config, "attn_type_list"))
         if (!cJSON_IsNumber(kind) || kind->valuedouble != 1)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_type_list has something else than 1, which is "
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attn_type_list has something other than 1, which is "
                            "not supported for this family");
     return pp_config_word(config, "scoring_func", scores, err);
 }
@@ -485,7 +485,7 @@ static enum pp_code bailing_from_config(const cJSON *config, struct pp_hparams *
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code && pp_config_flag(config, "norm_head", false))
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: norm_head is true, which pippin does not compute");
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: norm_head is true, which pippin does not support");
     return code ? code : pp_config_experts(config, &bailing_keys, hp, err);
 }
 

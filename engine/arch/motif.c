@@ -53,7 +53,7 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
                        "attention as a difference (%s) is not computed with", hp->arch);
     if (hp->n_head_kv >= 2 && hp->n_head_kv % 2 == 0)
         return PP_OK;
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads of keys, of which no pairs can be made",
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld key heads, which cannot be paired",
                    (long long)hp->n_head_kv);
 }
 

@@ -35,7 +35,7 @@ static const struct pp_arch_default defaults[] = {
 
 static enum pp_code refuse(const char *what, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s, which pippin does not compute", what);
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s, which pippin does not support", what);
 }
 
 static bool is_layer_norm(const cJSON *config)
@@ -74,7 +74,7 @@ static enum pp_code read_logit_scale(const cJSON *config, struct pp_hparams *hp,
     if (!cJSON_IsString(scale))
         return pp_config_float(config, "logit_scale", &hp->logit_scale, err);
     if (strcmp(scale->valuestring, "inv_sqrt_d_model") != 0)
-        return refuse("logit_scale is no number", err);
+        return refuse("logit_scale is not a number", err);
     hp->logit_scale = 1 / sqrtf((float)hp->n_embd);
     return PP_OK;
 }
@@ -84,7 +84,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     float times = 4;
     hp->norm_eps = 1e-5f;
     if (!is_layer_norm(config))
-        return refuse("norm_type is no LayerNorm", err);
+        return refuse("norm_type is not a LayerNorm", err);
     enum pp_code code = read_attention(config, hp, err);
     if (!code)
         code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);

@@ -51,7 +51,7 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family with %lld layers is not supported; they come "
                        "in fours", (long long)hp->n_layer);
     if (hp->n_head_kv < 2 || hp->n_head_kv % 2 != 0)
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld heads of keys, of which no pairs can be made",
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has %lld key heads, which cannot be paired",
                        (long long)hp->n_head_kv);
     hp->differential = hp->heads_alternate = true;
     hp->memory_layer = middle;

@@ -122,7 +122,7 @@ static enum pp_code windows_from(const cJSON *config, struct pp_hparams *hp, str
     cJSON_ArrayForEach(item, list)
     {
         if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble < (double)hp->n_layer))
-            return pp_fail(err, PP_ERR_FORMAT, "config.json: full_attention_idx lists something else than layers");
+            return pp_fail(err, PP_ERR_FORMAT, "config.json: full_attention_idx lists something other than layers");
         hp->layer[item->valueint] |= PP_LAYER_WIDE;
     }
     return code;

@@ -83,7 +83,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     static const char *const refused[] = {"attention_bias", "scale_embedding"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (pp_config_flag(config, refused[i], false))
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is true, which pippin does not compute",
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is true, which pippin does not support",
                            refused[i]);
     enum pp_code code = windows_from(config, hp, err);
     hp->rope_base_local = 10000;

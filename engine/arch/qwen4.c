@@ -78,7 +78,7 @@ static enum pp_code set_known(struct pp_hparams *hp, struct pp_error *err)
         return pp_fail(err, PP_ERR_FORMAT, "the model has %lld residual streams with gates of rank %lld, which cannot "
                        "be", (long long)hp->n_stream, (long long)hp->stream_rank);
     if (hp->index_top_k < 1)
-        return pp_fail(err, PP_ERR_FORMAT, "the model's index picks %lld positions, which cannot be",
+        return pp_fail(err, PP_ERR_FORMAT, "the model's index picks %lld positions, which is not valid",
                        (long long)hp->index_top_k);
     return PP_OK;
 }
@@ -202,7 +202,8 @@ static enum pp_code end_from_config(const cJSON *config, int64_t *end, struct pp
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(config, "eos_token_id");
     const cJSON *one = cJSON_IsArray(item) ? cJSON_GetArrayItem(item, 0) : item;
     if (!cJSON_IsNumber(one) || one->valuedouble != (double)one->valueint || one->valueint < 0)
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: eos_token_id is no token, nor a list that begins with one");
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: eos_token_id is neither a token nor a list that begins with "
+                                           "one");
     *end = one->valueint;
     return PP_OK;
 }
@@ -324,7 +325,7 @@ static enum pp_code ratios_from_gguf(const struct pp_gguf *g, struct pp_hparams 
         const bool recurs = hp->layer[l] & PP_LAYER_RECURRENT;
         int64_t ratio = 0;
         if (!pp_gguf_array_int(g, ratios_key, (size_t)l, &ratio))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is no list of all layers' numbers",
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is no list of all layers' numbers",
                            ratios_key);
         hp->index_block = hp->index_block || recurs ? hp->index_block : ratio;
         if (!recurs && ratio != hp->index_block)
@@ -364,7 +365,7 @@ static enum pp_code hashes_from_gguf(const struct pp_gguf *g, struct pp_hparams 
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s names several layers; one is supported", layers_key);
     for (int i = 0; i < N_HASH_NUMBERS; i++)
         if (!pp_gguf_int(g, hash_keys[i], numbers[i]))
-            return pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is no whole number", hash_keys[i]);
+            return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is not an integer", hash_keys[i]);
     h->parts = 1;
     pp_gguf_array_int(g, rows_key, 0, &base);
     if (!has_valid_hashes(h) || !find_seed(g, hp))
@@ -392,7 +393,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     enum pp_code code = pp_delta_from_gguf(g, hp, err);
     for (int i = 0; i < N_NUMBERS && !code; i++)
         if (!pp_gguf_int(g, number_keys[i], numbers[i]))
-            code = pp_fail(err, PP_ERR_FORMAT, "the metadata lack %s, or it is no whole number", number_keys[i]);
+            code = pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s, or it is not an integer", number_keys[i]);
     if (!code)
         code = ratios_from_gguf(g, hp, err);
     if (!code)

@@ -110,7 +110,7 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
 static enum pp_code halve_ff(struct pp_hparams *hp, struct pp_error *err)
 {
     if (hp->n_ff % 2 != 0)
-        return pp_fail(err, PP_ERR_FORMAT, "config.json: intermediate_size is %lld, of which half is no whole number",
+        return pp_fail(err, PP_ERR_FORMAT, "config.json: intermediate_size is %lld; it must be even",
                        (long long)hp->n_ff);
     hp->n_ff /= 2;
     return PP_OK;

@@ -98,7 +98,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 {
     hp->rwkv6 = true;
     if (pp_gguf_has(g, halved_key) && (!pp_gguf_int(g, halved_key, &hp->halved_every) || hp->halved_every < 0))
-        return pp_fail(err, PP_ERR_FORMAT, "metadata %s is no number of layers", halved_key);
+        return pp_fail(err, PP_ERR_FORMAT, "metadata %s is not a number of layers", halved_key);
     if (hp->halved_every && hp->n_layer / hp->halved_every > MOST_HALVINGS)
         return pp_fail(err, PP_ERR_FORMAT, "metadata %s is %lld: after %lld layers nothing would be left", halved_key,
                        (long long)hp->halved_every, (long long)hp->n_layer);

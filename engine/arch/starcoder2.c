@@ -78,7 +78,7 @@ static enum pp_code first_from_config(const cJSON *config, struct pp_hparams *hp
 {
     hp->n_head_kv = 1;
     if (!pp_config_flag(config, "multi_query", true))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: multi_query is false, which pippin does not compute");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: multi_query is false, which pippin does not support");
     return pp_config_gpt2(config, hp, err);
 }
 

@@ -93,7 +93,8 @@ static enum pp_code ocr_refuse(const cJSON *config, const struct pp_hparams *hp,
                        : hp->n_expert_group > 1                                  ? "n_group"
                        : cJSON_IsNumber(window) && window->valuedouble != 0      ? "sliding_window"
                                                                                  : NULL;
-    return what ? pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says what pippin does not compute in this family",
+    return what ? pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s says something that pippin does not support in "
+                                                   "this family",
                           what)
                 : PP_OK;
 }
@@ -125,8 +126,8 @@ static enum pp_code ocr_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
 {
     (void)g;
     hp->rope_dim = hp->rope_dim ? hp->rope_dim : hp->head_dim;
-    return hp->window ? pp_fail(err, PP_ERR_UNSUPPORTED, "the model has windows behind a picture, which pippin does "
-                                "not compute")
+    return hp->window ? pp_fail(err, PP_ERR_UNSUPPORTED, "the model has attention windows after images, which pippin "
+                                                         "does not support")
                       : PP_OK;
 }
 

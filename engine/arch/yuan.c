@@ -51,7 +51,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has experts that attention among them chooses, which pippin "
                        "does not compute");
     if (pp_config_flag(config, "use_shareqk", false))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_shareqk is true, which pippin does not compute");
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_shareqk is true, which pippin does not support");
     const enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     return code ? code : set_filter(hp, err);
 }

@@ -62,7 +62,7 @@ static enum pp_code finish(struct pp_hparams *hp, bool rotated, struct pp_error 
     for (int64_t l = 0; l < hp->n_layer; l++)
         n += (hp->layer[l] & PP_LAYER_SHARING) != 0;
     if (hp->n_shared_block < 1 || hp->n_shared_block > n)
-        return pp_fail(err, PP_ERR_FORMAT, "the model says that %lld of its layers share %lld blocks, which cannot be",
+        return pp_fail(err, PP_ERR_FORMAT, "the model has %lld layers that share %lld blocks, which is impossible",
                        (long long)n, (long long)hp->n_shared_block);
     if (hp->adapter_rank < 1 || hp->adapter_rank > 1 << 16)
         return pp_fail(err, PP_ERR_FORMAT, "the model says that products of rank %lld are added to shared matrices, "

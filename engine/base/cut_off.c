@@ -17,7 +17,7 @@ enum pp_code pp_fail_cut_off(struct pp_error *err, const char *name, const char 
         snprintf(amount, sizeof amount, "%.2f of %.2f %s (%.0f %%) are", (double)missing / each, all / each,
                  large ? "GB" : "MB", 100 * (double)missing / all);
     return pp_fail(err, PP_ERR_FORMAT,
-                   "%s is cut off: %.200s lies beyond its end, %s missing; get the file again (`pippin models pull` "
-                   "goes on where a download broke off, and compares checksums)",
+                   "%s is truncated: %.200s lies beyond its end, %s missing; download the file again (`pippin models "
+                   "pull` resumes downloads and verifies checksums)",
                    name, what, amount);
 }

@@ -18,7 +18,7 @@ enum pp_code pp_json_parse(const char *text, size_t n, const char *name, const c
 {
     *out = NULL;
     if (most_values(text, n) > PP_JSON_VALUES)
-        return pp_fail(err, PP_ERR_FORMAT, "%s has more than %d values; so many cannot be right", name, PP_JSON_VALUES);
+        return pp_fail(err, PP_ERR_FORMAT, "%s has more than %d values, which cannot be right", name, PP_JSON_VALUES);
     *out = cJSON_ParseWithLengthOpts(text, n, end, 0);
     return PP_OK;
 }

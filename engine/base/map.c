@@ -166,7 +166,7 @@ enum pp_code pp_map_open(const char *path, struct pp_map *map, struct pp_error *
     int saved = errno;
     close(fd);
     if (data == MAP_FAILED && saved == ENOMEM)
-        return pp_fail(err, PP_ERR_NOMEM, "%s is larger than what may be mapped; raise `ulimit -v`", path);
+        return pp_fail(err, PP_ERR_NOMEM, "%s is larger than the limit of virtual memory; raise `ulimit -v`", path);
     if (data == MAP_FAILED)
         return pp_fail(err, PP_ERR_IO, "cannot map %s: %s", path, strerror(saved));
     char *name = pp_strdup(path);
@@ -220,7 +220,7 @@ enum pp_code pp_read_file(const char *path, size_t limit, char **data, size_t *s
     *size = (size_t)id.size;
     if (*size > limit) {
         close(fd);
-        return pp_fail(err, PP_ERR_FORMAT, "%s has %zu bytes, more than the %zu such a file may have", path, *size,
+        return pp_fail(err, PP_ERR_FORMAT, "%s has %zu bytes; such a file may have at most %zu", path, *size,
                        limit);
     }
     char *text = pp_malloc(*size + 1);
@@ -327,7 +327,7 @@ enum pp_code pp_follow_links(const char *path, char **to, struct pp_error *err)
     }
     pp_free(at);
     return bad ? pp_fail_nomem(err, "a file name")
-               : pp_fail(err, PP_ERR_IO, "cannot write %s: it is a link that leads to no end; remove it", path);
+               : pp_fail(err, PP_ERR_IO, "cannot write %s: it is a circular symbolic link; remove it", path);
 }
 
 static enum pp_code check_end(const char *path, struct pp_error *err)
@@ -335,7 +335,7 @@ static enum pp_code check_end(const char *path, struct pp_error *err)
     struct stat st;
     if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
         return check_folder(path, err);
-    return pp_fail(err, PP_ERR_IO, "cannot write %s: it is %s; name a file", path,
+    return pp_fail(err, PP_ERR_IO, "cannot write %s: it is %s; give a file", path,
                    S_ISDIR(st.st_mode) ? "a folder" : "a device or a pipe");
 }
 
@@ -351,7 +351,7 @@ enum pp_code pp_check_target(const char *path, struct pp_error *err)
 
 static enum pp_code there_already(const char *path, struct pp_error *err)
 {
-    return pp_fail(err, PP_ERR_IO, "there is %s already, and it stays as it is; name another file", path);
+    return pp_fail(err, PP_ERR_IO, "%s exists and was left unchanged; give another file name", path);
 }
 
 enum pp_code pp_check_new(const char *path, struct pp_error *err)
@@ -454,7 +454,7 @@ enum pp_code pp_lock_folder(const char *path, int *lock, struct pp_error *err)
         return PP_OK;
     close(*lock);
     *lock = -1;
-    return pp_fail(err, PP_ERR_BUSY, "another pippin writes into %s; wait until it is done, or name another folder",
+    return pp_fail(err, PP_ERR_BUSY, "another pippin is writing to %s; wait until it is done, or give another folder",
                    path);
 }
 

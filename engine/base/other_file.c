@@ -12,14 +12,14 @@ struct kind {
 };
 
 #define BEGINS(s) s, sizeof(s) - 1
-#define PICKLE "PyTorch's form, where loading a file runs what is in it: it is not read; get safetensors or GGUF"
-#define OLDER  "a GGML file of the time before GGUF, which is not read; get the model as GGUF"
+#define PICKLE "a PyTorch file, which can run code when loaded, so pippin does not read it; use safetensors or GGUF"
+#define OLDER  "an old GGML file from before GGUF, which is not supported; use the model in GGUF"
 #define PACKED "compressed; unpack it first"
-#define KERAS  "an HDF5 file, as Keras writes it, which is not read; get the model as safetensors or GGUF"
+#define KERAS  "an HDF5 file (Keras), which is not supported; use the model in safetensors or GGUF"
 
 static const struct kind kinds[] = {
     {BEGINS("version https://git-lfs"),
-     "a pointer of Git LFS in place of the file itself; get that with `git lfs pull`, or download it"},
+     "a Git LFS pointer instead of the file itself; get the file with `git lfs pull`, or download it"},
     {BEGINS("PK\003\004"), "a zip archive or " PICKLE},
     {BEGINS("\x80\002"), PICKLE}, /* pickle's protocols 2 to 4 */
     {BEGINS("\x80\003"), PICKLE},
@@ -34,7 +34,7 @@ static const struct kind kinds[] = {
     {BEGINS("\x28\xb5\x2f\xfd"), PACKED},
     {BEGINS("7z\xbc\xaf"), PACKED},
     {BEGINS("\x89HDF\r\n"), KERAS},
-    {BEGINS("GGUF"), "a GGUF file; give it by itself, not as a part of a folder"},
+    {BEGINS("GGUF"), "a GGUF file; give it directly, not as part of a folder"},
 };
 
 static bool is_page(const char *s, size_t n)
@@ -57,15 +57,15 @@ static bool is_safetensors(const uint8_t *s, size_t n)
 enum pp_code pp_fail_other_file(const char *name, const void *data, size_t n, struct pp_error *err)
 {
     if (n == 0)
-        return pp_fail(err, PP_ERR_FORMAT, "%s is empty; get it again", name);
+        return pp_fail(err, PP_ERR_FORMAT, "%s is empty; download it again", name);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (n >= kinds[i].n && memcmp(data, kinds[i].begin, kinds[i].n) == 0)
             return pp_fail(err, PP_ERR_FORMAT, "%s is %s", name, kinds[i].text);
     if (is_page(data, n))
-        return pp_fail(err, PP_ERR_FORMAT, "%s is a web page: the download found no file, or one that wants a login; "
-                       "get it again", name);
+        return pp_fail(err, PP_ERR_FORMAT, "%s is a web page: the download found no file, or one that needs a login; "
+                                           "download it again", name);
     if (is_safetensors(data, n))
-        return pp_fail(err, PP_ERR_FORMAT, "%s is a safetensors file; give the folder it lies in, with its config.json",
+        return pp_fail(err, PP_ERR_FORMAT, "%s is a safetensors file; give the folder that contains it and config.json",
                        name);
     return PP_OK;
 }

@@ -57,11 +57,11 @@ static enum pp_code take_table(struct pp_cpu *c, struct experts *x, const struct
     memcpy(table, t->data, (size_t)n * sizeof *table);
     for (int64_t i = 0; i < n; i++)
         if (table[i] < 0 || table[i] >= x->n_matrices)
-            return pp_fail(err, PP_ERR_FORMAT, "tensor %s names an expert %d, of which there is none; the model is "
-                           "damaged, get it again", t->name, (int)table[i]);
+            return pp_fail(err, PP_ERR_FORMAT, "tensor %s names expert %d, which does not exist; the model is "
+                                               "damaged: download it again", t->name, (int)table[i]);
         else if (names_before(table + i / t->ne[0] * t->ne[0], (int)(i % t->ne[0])))
-            return pp_fail(err, PP_ERR_FORMAT, "tensor %s names expert %d twice for token %lld; the model is damaged, "
-                           "get it again", t->name, (int)table[i], (long long)(i / t->ne[0]));
+            return pp_fail(err, PP_ERR_FORMAT, "tensor %s names expert %d twice for token %lld; the model is damaged: "
+                                               "download it again", t->name, (int)table[i], (long long)(i / t->ne[0]));
     x->table = table;
     x->n_tokens = t->ne[1];
     return PP_OK;

@@ -209,7 +209,7 @@ enum pp_code pp_weights_finish(struct pp_weights *w, struct pp_pool *pool, const
     }
     enum pp_code code = pp_weights_check(w, err);
     if (!code && (pp_cancelled(cancel) || !pp_weights_wait_kept(w, cancel)))
-        code = pp_fail(err, PP_ERR_CANCELLED, "the loading of the model was stopped");
+        code = pp_fail(err, PP_ERR_CANCELLED, "loading the model was stopped");
     return code;
 }
 
@@ -223,7 +223,7 @@ void pp_weights_bad(struct pp_weights *w, const struct pp_tensor *t)
 enum pp_code pp_fail_values(const struct pp_tensor *t, struct pp_error *err)
 {
     return pp_fail(err, PP_ERR_FORMAT,
-                   "tensor %s holds values that are no numbers; the model file is damaged, get it again", t->name);
+                   "tensor %s contains NaN or infinity; the model file is damaged: download it again", t->name);
 }
 
 enum pp_code pp_weights_check(const struct pp_weights *w, struct pp_error *err)
@@ -233,7 +233,7 @@ enum pp_code pp_weights_check(const struct pp_weights *w, struct pp_error *err)
         return pp_fail_values(bad, err);
     if (pp_map_watch_lost(w->watch))
         return pp_fail(err, PP_ERR_IO,
-                       "the packed weights in the cache were cut short by another program; load the model again");
+                       "the repacked weights in the cache were truncated by another program; load the model again");
     return PP_OK;
 }
 

@@ -124,7 +124,7 @@ size_of_another() { # terminal, in the environment
 greeting_132x50() { start 132x50 && see "ready" && same greeting-132x50.txt; }
 tiny() { # with an error over a menu, too
     start 6x2 && see "›" && resize 1x1 && rests && resize 80x24 && see "F10Quit" && keys F3 && see bard &&
-        text 7x && keys Enter && see "a strength is a" && resize 2x2 && rests && resize 1x2 && rests &&
+        text 7x && keys Enter && see "a scale is" && resize 2x2 && rests && resize 1x2 && rests &&
         resize 1x1 && rests && resize 80x24 && see "LoRA"
 }
 
@@ -159,7 +159,7 @@ place_is_kept() { # of a long message, whatever becomes of its lines; a larger s
     for size in 37x14 100x40 21x6 80x20; do
         resize $size && becomes 0 begins_with "$place" || { why="at $size the top was not $place"; return 1; }
     done
-    keys F9 && see "as they were written" && becomes 0 begins_with "$place" || { why="F9 left $place"; return 1; }
+    keys F9 && see "Markdown is shown as plain text" && becomes 0 begins_with "$place" || { why="F9 left $place"; return 1; }
     keys F9 End && see " 3000" && keys PPage && gone " 3000" && resize 80x60 && becomes 0 filled
 }
 enlarged_to_the_tail() { # it follows from then on; one whose tail is still below the screen stays
@@ -203,28 +203,28 @@ paste_without_memory() { # it says so, and goes on; what was there stays
     done
     start 80x24 && see ready && head -c 4000000 /dev/zero | tr '\0' 'x' | paste && see "xxxx" &&
         for key in C-j M-Enter M-C-j; do
-            more_addresses 0 && keys $key && see "the text is as it was" &&
-                prlimit --pid "$(pid_of)" --as=unlimited: && keys Escape && gone "the text is as it was" || return 1
+            more_addresses 0 && keys $key && see "the text was not changed" &&
+                prlimit --pid "$(pid_of)" --as=unlimited: && keys Escape && gone "the text was not changed" || return 1
         done
     keys C-j && text "END" && see "  END"
 }
 paste_of_no_text() { # it stays in the line, to be mended
-    start 80x24 && see ready && printf 'caf\351 here' | paste && see "here" && keys Enter && see "not taken: that is no UTF-8" &&
+    start 80x24 && see ready && printf 'caf\351 here' | paste && see "here" && keys Enter && see "not accepted: that is not valid UTF-8" &&
         gone "You said" && see "here" && keys C-u && say "and so on" && see "You said: and so on"
 }
 paste_without_end() {
-    start 80x24 && see ready && text "$(printf '\033[200~one\ntwo')" && see "where the paste ends" && see "› one" &&
+    start 80x24 && see ready && text "$(printf '\033[200~one\ntwo')" && see "mark the end of the paste" && see "› one" &&
         text "!" && see "two!" && keys Enter && see "You said: one" && see ready &&
         text "$(printf 'seen\033[200~, still coming')" && see "› seen" && kill -TERM "$(pid_of)" && see "exit=0" &&
         has "$work/state/pippin/history" "seen, still coming"
 }
 paste_behind_a_menu() { # that takes no text
     start 80x24 && see ready && keys F8 && see "Enter changes" && printf 'two\nlines' | paste &&
-        see "stands in the line behind" && keys Escape &&
+        see "the pasted text is in the" && keys Escape &&
         gone "Enter changes" && see "› two" && see "lines" && keys C-c && see "Write a message" && keys F2 &&
         see "Rain in" && printf 'evil' | paste && see "Search: evil" && keys Escape && see "› Write a message" &&
         start 44x14 && see ready && keys F8 && see "Enter changes" && printf 'two\nlines' | paste &&
-        see "stands in the line behind" && see "this menu" && keys Down && gone "this menu" && see "Enter changes"
+        see "the pasted text is in the" && see "this menu" && keys Down && gone "this menu" && see "Enter changes"
 }
 paste_while_leaving() { # it pauses while the rest is being saved; and what was being searched for is not in its way
     start 80x24 PIPPIN_FAKE_CLOSES=300 && see ready && text "$(printf 'begun\033[200~ and pasted')" && see "› begun" &&
@@ -283,16 +283,16 @@ wrong_keys() { # of the user: told on the screen, and not to the terminal as the
     for key in "C-x C-r" C-y; do # which read it again
         printf '"\033Pq: self-insert\n"\\C-t": "by a new key"\n' >"$work/keys"
         keys $key && see "/keys: line 1:" && keys C-t && see "› by a new key" && rm "$work/keys" &&
-            mkfifo "$work/keys" && keys $key && see "the keys in" && keys C-u && see "› Write" || return 1
+            mkfifo "$work/keys" && keys $key && see "the key bindings in" && keys C-u && see "› Write" || return 1
         rm "$work/keys" && printf '"\\C-t": "once more"\n' >"$work/keys" && keys $key C-t && see "› once more" &&
             keys C-u && see "› Write" || return 1
     done
     keys F10 && see "exit=0" && ! screen | grep -q "line 1" || return 1
     printf '"\\C-t": "before it"\n$include %s\n"\\C-y": re-read-init-file\n' "$work/keys" >"$work/keys" # includes itself
-    start 80x24 INPUTRC="$work/keys" && see ready && see "it includes itself" && keys C-t && see "› before it" &&
+    start 80x24 INPUTRC="$work/keys" && see ready && see "includes itself" && keys C-t && see "› before it" &&
         keys C-u C-y && see "› Write" && keys C-t && see "› before it" && keys F10 && see "exit=0" || return 1
     rm -f "$work/keys.pipe"
-    mkfifo "$work/keys.pipe" && start 80x24 INPUTRC="$work/keys.pipe" && see ready && see "the keys in" &&
+    mkfifo "$work/keys.pipe" && start 80x24 INPUTRC="$work/keys.pipe" && see ready && see "the key bindings in" &&
         say "hello" && see "You said: hello"
 }
 alt_ctrl_j() { # does not leave the keys of emacs
@@ -320,16 +320,16 @@ search_ends_with_a_key() { # such as End, and a prefix behind it is one
         text "X" && see "Xalpha one" && keys C-c && text "$(printf '\022\033[F\030\tyes')" && see "yes"
 }
 search_asks() { # Alt-P: what it waits for is said, keys are no text, and what is not found stays
-    start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && keys M-p && see "Esc gives it up" &&
-        keys Escape && gone "Esc gives it up" && text "typed" && keys M-p && text "alp" && keys Left Enter &&
-        gone "Esc gives it up" && see "› alpha one" && text "X " && see "› X alpha one" &&
+    start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && keys M-p && see "Esc cancels" &&
+        keys Escape && gone "Esc cancels" && text "typed" && keys M-p && text "alp" && keys Left Enter &&
+        gone "Esc cancels" && see "› alpha one" && text "X " && see "› X alpha one" &&
         keys M-p && text "none" && see "› none" && keys Escape && see "› X alpha one" && keys M-p && text "none" &&
-        keys Enter && see 'has "none" in it' && see "› X alpha one" &&
+        keys Enter && see 'contains "none"' && see "› X alpha one" &&
         keys C-c && text "half" && keys Up && see "› X alpha one" && keys Up && see "› typed" && keys Up && see "› alpha one" &&
         text " more" && keys M-p && text "zz" && keys Escape && see "› alpha one more" &&
         keys Down Down Down && see "› half" && keys Up Up Up && see "› alpha one more" && keys M-p && text "zz" &&
-        keys Enter && see 'has "zz" in it' && see "› alpha one more" && keys Down Down Down && see "› half" && keys C-u && see "› Write a message" && keys M-p &&
-        text "A long message" && keys Enter && see 'has "A long message" in it' && see "› A long message"
+        keys Enter && see 'contains "zz"' && see "› alpha one more" && keys Down Down Down && see "› half" && keys C-u && see "› Write a message" && keys M-p &&
+        text "A long message" && keys Enter && see 'contains "A long message"' && see "› A long message"
 }
 raw_keys() { # as the terminal sends them
     t send-keys -t case: -H $(printf "$1" | od -An -tx1)
@@ -370,28 +370,28 @@ typed_ahead() {
 # Enter while the model is being loaded: it is sent then, unless the line is another by then, or Esc was pressed
 asked_early() { # and the model is being loaded until it is released
     hold
-    start 80x24 && say "asked early" && see "sent once it is there"
+    start 80x24 && say "asked early" && see "this is sent when"
 }
 nothing_is_said() { rests && ! shows "You said" || { why=${why:-"it was sent"}; return 1; }; }
 enter_while_loading() {
     asked_early && release && see "You said: asked early" &&
         asked_early && text " on" && see "early on" && release && see ready && nothing_is_said && see "› asked early on" &&
-        asked_early && keys Escape && gone "sent once it is there" && release && see ready && nothing_is_said && see "› asked early" &&
+        asked_early && keys Escape && gone "this is sent when" && release && see ready && nothing_is_said && see "› asked early" &&
         asked_early && keys F2 && see "Enter opens" && release && see ready && nothing_is_said && keys Escape &&
         see "You said: asked early" &&
         asked_early && keys F2 && see "Enter opens" && keys Down Enter && see "What was it like" &&
-        see "was to be sent is not" && release && see ready && nothing_is_said && see "› asked early"
+        see "your message was not sent" && release && see ready && nothing_is_said && see "› asked early"
 }
 no_model() { # the line below says so, and what was to be sent stays
     hold
-    start 80x24 PIPPIN_FAKE_NO_MODEL=1 && see loading && gone draft && say "what of this?" && see "this is sent once" &&
+    start 80x24 PIPPIN_FAKE_NO_MODEL=1 && see loading && gone draft && say "what of this?" && see "this is sent when" &&
         release && see "no model" && see "it does not fit into memory" && see "still in the line" && gone draft &&
         see "› what of this?" && ! shows "You said"
 }
 too_large_model() { # the one before it stays; what was meant for the new one is not sent to it unasked
     start 80x24 && see ready && see draft && hold && say "/model too-large" && see loading && say "what of this?" &&
-        see "this is sent once" && release && see "it does not fit into memory" &&
-        see "Enter sends it to the model" && see ready && see "› what of this?" && ! shows "You said" && keys Enter &&
+        see "this is sent when" && release && see "it does not fit into memory" &&
+        see "Enter sends it to the" && see ready && see "› what of this?" && ! shows "You said" && keys Enter &&
         see "You said: what of this?"
 }
 lone_escape() { # with nothing to stop, it takes nothing of what is typed next
@@ -408,7 +408,7 @@ editor() {
 }
 editor_writes_too_much() { # what cannot be taken over stays where it was written
     printf '#!/bin/sh\nhead -c 17000000 /dev/zero | tr "\\0" x >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
-    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "is longer than 16 MB" &&
+    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "is larger than 16 MB" &&
         see "start" && [ "$(cat "$work"/state/pippin/message-*.md | wc -c)" = 17000000 ]
 }
 editor_writes_no_text() { # what was in the line stays there
@@ -416,13 +416,13 @@ editor_writes_no_text() { # what was in the line stays there
     for bytes in '\0\0\0' 'a\0b' '\377\376'; do
         rm -rf "$work/state"
         printf "$bytes" >"$work/ed.bytes"
-        start 120x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "is no text in UTF-8" &&
+        start 120x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "is not valid UTF-8" &&
             see "› start" && keys F10 && see "exit=0" && ls "$work"/state/pippin/message-*.md >/dev/null || return 1
     done
 }
 editor_leaves_a_pipe() { # nobody would ever write to it; one that is no file is left alone
     printf '#!/bin/sh\nrm "$1" && mkfifo "$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
-    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "cannot be read" && text "ed" &&
+    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "cannot read the edited" && text "ed" &&
         see "› started"
 }
 editor_without_memory() { # what it wrote stays there if it cannot come into the line
@@ -431,14 +431,14 @@ editor_without_memory() { # what it wrote stays there if it cannot come into the
     for bytes in 12500000 19500000 27500000; do
         rm -rf "$work/state"
         start 80x24 EDITOR="$work/ed.sh" && see ready && more_addresses $bytes && text "start" && keys C-g &&
-            see "stays in" && see "› start" && [ "$(cat "$work"/state/pippin/message-*.md | wc -c)" = 15000000 ] ||
+            see "was left in" && see "› start" && [ "$(cat "$work"/state/pippin/message-*.md | wc -c)" = 15000000 ] ||
             return 1
     done
 }
 editor_dies() { # behind what it has saved
     printf '#!/bin/sh\necho "two words" >>"$1"\nkill -KILL $$\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
-    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start " && keys C-g && see "failed; your text is as it was" &&
-        see "stays in" && grep -q "start two words" "$work"/state/pippin/message-*.md
+    start 80x24 EDITOR="$work/ed.sh" && see ready && text "start " && keys C-g && see "failed; the line was not changed" &&
+        see "and the editor's text" && grep -q "start two words" "$work"/state/pippin/message-*.md
 }
 editor_is_suspended() { # its Ctrl-Z stops both, and fg goes on with both
     printf '#!/bin/sh\nkill -TSTP 0\nprintf "back again" >>"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
@@ -473,8 +473,8 @@ small_notice() { # an error is to be read on the smallest screen, too, and what 
     start 20x5 && see ready && say "this is unsaved" && see "sent: the disk is" && see "full" &&
         see "› this is unsaved" && sleep 2.1 && keys Escape && see "─────" && gone "not saved" && keys C-u &&
         say "please refuse" && see "Not now: wait until" && see "the answer is there." && see "› please refuse" &&
-        keys C-u F3 && see bari && text 7x && keys Enter && see "a strength is a" && see "number from -2 to" &&
-        see "Strength"
+        keys C-u F3 && see bari && text 7x && keys Enter && see "a scale is a" && see "number from -2 to" &&
+        see "Scale:"
 }
 refused() { start 80x24 && see ready && say "please refuse" && see "Not now" && see "› please refuse"; }
 not_saved() {
@@ -487,7 +487,7 @@ unsaved_stays() { # whatever else is said, and Esc
     start 80x24 && see ready && say "the disk is full" && see "cannot save: no room" && see ready &&
         see "and that was all" && [ "$(screen | grep -c "cannot save: no room")" = 1 ] && say "/nosuch" &&
         see "no such command" && see "and it is tried again" && [ "$(screen | grep -c "cannot save: no room")" = 1 ] && keys Escape &&
-        gone "no such command" && see "cannot save: no room" && say "make room" && see "all is saved again" &&
+        gone "no such command" && see "cannot save: no room" && say "make room" && see "saving works again" &&
         gone "cannot save: no room"
 }
 slash_commands() {
@@ -519,25 +519,25 @@ read_file() { # Tab completes; a question follows; what is no text is refused
     start 80x24 && see ready && text "/read $work/notes.t" && keys Tab && see "notes.txt" && keys Enter &&
         see "› first line" && text "What is this?" && keys Enter &&
         see_behind "You said: first line" "What is this" && see ready && say "/read $work/notes.bin" &&
-        see "no text in UTF-8" && say "/read $work/notes.blank" && see "there is no text in" && see "› Write a message" &&
-        say "/read $work/notes.marked" && see "there is no text in $work/notes.marked" && see "› Write a message" &&
+        see "is not UTF-8 text" && say "/read $work/notes.blank" && see "notes.blank is empty" && see "› Write a message" &&
+        say "/read $work/notes.marked" && see "notes.marked is empty" && see "› Write a message" &&
         say "/read" && see "/read FILE" &&
         say "/read ~/none.txt" && see "none.txt"
 }
 full_while_typing() { # the question waits: the next Enter is not meant for it
     start 80x24 && see ready && text "/full" && keys Enter x y z && see "› xyz" && rests &&
-        ! screen | grep -qF "Leave it as it is" || { why=${why:-"the menu opened"}; return 1; }
-    keys C-c && see "Write a message" && say "/full" && see "Leave it as it is"
+        ! screen | grep -qF "Stop here" || { why=${why:-"the menu opened"}; return 1; }
+    keys C-c && see "Write a message" && say "/full" && see "Stop here"
 }
 full_and_typing_on() { # what is written goes into the line, not into the question
-    start 80x24 && see ready && say "/full" && see "Leave it as it is" && text "just so" && gone "Leave it as it is" &&
-        see "› just so" && keys C-u && say "/full" && see "Leave it as it is" && printf 'two\nlines' | paste &&
-        gone "Leave it as it is" && see "› two"
+    start 80x24 && see ready && say "/full" && see "Stop here" && text "just so" && gone "Stop here" &&
+        see "› just so" && keys C-u && say "/full" && see "Stop here" && printf 'two\nlines' | paste &&
+        gone "Stop here" && see "› two"
 }
 full_context() {
     start 80x24 PIPPIN_FAKE_MESSAGES=10 && see "message number 10" && say "/full" && see "The context is full" &&
-        keys Down Enter && see "messages above are not seen by the model any more" && see "They spoke of rain" &&
-        say "/full" && see "without the oldest turns, at once but not exact" && keys Enter && gone "They spoke of rain" && see "messages above are"
+        keys Down Enter && see "messages above are no longer seen by the model" && see "They spoke of rain" &&
+        say "/full" && see "Drop the oldest turns, fast but inexact" && keys Enter && gone "They spoke of rain" && see "messages above are"
 }
 edit_last() {
     start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
@@ -548,18 +548,18 @@ edit_last() {
 }
 
 edit_others() { # an earlier message; an answer; not while one is written
-    start 80x24 && see ready && say "/edit answer" && see "no answer to change" && say "first words" &&
+    start 80x24 && see ready && say "/edit answer" && see "no answer to edit" && say "first words" &&
         see "You said: first" && see ready && say "other words" && see "You said: other" && see ready && say "/edit x" &&
-        see "/edit 2 the one before it" && say "/edit 3" && see "no such message" && say "/edit 2" && see "› first words" &&
-        see "── changing a message of yours; what followed" && text " changed" && keys Enter &&
+        see "/edit 2 the one before" && say "/edit 3" && see "no such message" && say "/edit 2" && see "› first words" &&
+        see "── editing a message of yours; what followed" && text " changed" && keys Enter &&
         see "You said: first words changed" && gone "other words" && see ready && say "/edit answer" &&
-        see "› You said: first words changed" && see "── changing the last answer" && keys C-u && see "› Edit the answer" &&
+        see "› You said: first words changed" && see "── editing the last answer" && keys C-u && see "› Edit the answer" &&
         text "//a path" && keys Enter && see "▎ /a path" && gone "You said" && say slow && see "word 5" &&
         say "/edit answer" && see "being written" && keys Escape && see ready
 }
 edit_ends_with_its_message() {
     start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
-        see "› first words" && see "── changing your last message" && keys C-u && say "/undo" && gone "You said: first" &&
+        see "› first words" && see "── editing your last message" && keys C-u && say "/undo" && gone "You said: first" &&
         see "› Write a message" && gone "changing your" && say "other words" && see "You said: other words"
 }
 edit_ends_with_its_conversation() {
@@ -586,9 +586,9 @@ leave_the_only_screen() { # of a terminal that has no second one: what is told t
         ! screen | sed -n '/pippin --resume/,$p' | grep -q "Quit"
 }
 leave_in_words() { # it is a message, and how to leave is told
-    start 80x24 && see ready && say ":q" && see "Ctrl-D leaves pippin" && see "You said: :q" && see ready && say "help" &&
-        see "F1 shows all keys" && see "You said: help" && see ready && say "help me" && see "You said: help me" &&
-        ! shows "said to the model"
+    start 80x24 && see ready && say ":q" && see "press Ctrl-D" && see "You said: :q" && see ready && say "help" &&
+        see "for help, press F1" && see "You said: help" && see ready && say "help me" && see "You said: help me" &&
+        ! shows "sent to the model"
 }
 leave_by_ctrl_d() { start 80x24 && see ready && keys C-d && see "exit=0" && cmp -s "$work/before" "$work/after"; }
 
@@ -596,7 +596,7 @@ menus() {
     start 132x24 && see ready && keys F1 && see "Alt-Enter, Ctrl-J" && keys F3 && see barista &&
         gone "Alt-Enter, Ctrl-J" && keys F3 && gone barista &&
         keys F2 && see "Rain in the harbour" && see "Evil ␛]0;owned␇ title" && keys Down Down DC &&
-        see "y deletes for good, any other key keeps it: \"Evil" && keys y && gone "Evil" &&
+        see "y deletes permanently, any other key keeps it: \"Evil" && keys y && gone "Evil" &&
         keys Home C-r && see "New title" && text "!" && keys Enter && see "harbour!" && keys Enter &&
         see "It rained, and the lamps" &&
         keys F3 && see barista && keys Space Right Right && see "+1.10" && see "bard 1.10" && text "0.5" &&
@@ -604,21 +604,21 @@ menus() {
         keys Escape && gone barista && keys F4 && see chatml && keys Down Enter && see "template chatml" &&
         keys M-5 && see Pirate && keys Down Enter &&
         gone "Answers like" && see Pirate && keys F6 && see "Draft model: starter-draft" &&
-        see "nothing was guessed" && keys Down Enter &&
+        see "Nothing was drafted" && keys Down Enter &&
         gone "starter-draft" &&
         keys F8 && see top-p && keys Enter && see "temp:" && keys C-u && text "0.2" && keys Enter && see "0.2"
 }
 adapters() {
     start 90x30 && see ready && keys F3 && see "fits; rank 16, 2.3 MB; 42 projections: attn_q ffn_up" &&
-        see "no answer was written with it yet" && see "switched on: 512 tokens will be read again, about 2.5 s" &&
-        see "as it is: at hand" && see "cannot be used" && same adapters-90x30.txt &&
-        keys Down && see "fits, but changes nothing" && see "45 tokens/s with it, 50 without any" && keys Space && see "switched off: 512" &&
-        keys -- -0.5 && see "Strength: -0.5" && keys Enter && see "-0.50" && keys Up && see "conflicts with barista │" &&
-        see "one of them as an" && see "no note" && keys Down && see "45 tokens/s with it" &&
+        see "no speed measured yet" && see "switched on: 512 tokens to recompute, about 2.5 s" &&
+        see "as it is: already in the cache" && see "cannot be used" && same adapters-90x30.txt &&
+        keys Down && see "fits, but has no effect" && see "45 tokens/s with it, 50 without" && keys Space && see "switched off: 512" &&
+        keys -- -0.5 && see "Scale: -0.5" && keys Enter && see "-0.50" && keys Up && see "conflicts with barista │" &&
+        see "one as an" && see "no note" && keys Down && see "45 tokens/s with it" &&
         keys S-Up && keys n && see "Note:" && text "for coffee" && keys Enter && see "note: for coffee" &&
         keys p && see "as preset:" && text "mornings" && keys Enter && keys l && see "mornings" &&
-        see "barista -0.50" && keys DC && see "y deletes the preset, any other" && keys y && see "There are none" &&
-        keys Escape && gone "There are none" && see "LoRA adapters" && keys F3 && gone "LoRA adapters" &&
+        see "barista -0.50" && keys DC && see "y deletes the preset, any other" && keys y && see "No presets yet" &&
+        keys Escape && gone "No presets yet" && see "LoRA adapters" && keys F3 && gone "LoRA adapters" &&
         keys F3 && see whale && keys End && see "64 wide, not 576" && see "room in two lines" &&
         keys a && see "Tab completes" && text "$work/con" && keys Tab && see "config/" && keys Enter Escape &&
         see "/config/" && see "barista -0.50" && resize 44x14 && see "· 1 adapter" && resize 90x30 && see "barista -0.50"
@@ -626,14 +626,14 @@ adapters() {
 first_adapter() { screen | grep -o '\[[ x]\] [a-z]*' | sed -n 1p | grep -q "$1"; }
 adapter_path_refused() { # it stays to be mended, unless another key has come
     start 90x30 && see ready && keys F3 && see "no note" && keys a && see "Tab completes" && text "$work/confug" &&
-        keys Enter && see "there is nothing at $work/confug" && see "Tab completes): $work/confug" && keys BSpace BSpace &&
+        keys Enter && see "$work/confug does not exist" && see "Tab completes): $work/confug" && keys BSpace BSpace &&
         text ig && keys Enter && gone "Tab completes" && see "$work/config"
 }
 adapters_change_places() { # while something is asked of one: what is answered is that one's
     hold
     start 90x30 PIPPIN_FAKE_LOADS=1 && keys F3 && see "no note" && becomes 0 first_adapter bard && keys n && see "Note:" &&
         text "for verse" && release && becomes 0 first_adapter old && keys Enter && see "no note" && keys End &&
-        see "note: for verse" && keys 0 && text ".5" && see "Strength: 0.5" && keys Enter && see "[x] bard"
+        see "note: for verse" && keys 0 && text ".5" && see "Scale: 0.5" && keys Enter && see "[x] bard"
 }
 presets_of_long_names() { # these are cut, with room before what they are
     start 90x30 && see ready && keys F3 && keys Space && see "[x] bard" && keys p && see "as preset:" &&
@@ -643,7 +643,7 @@ presets_of_long_names() { # these are cut, with room before what they are
 presets_change_places() { # while one is about to be deleted: it is that one that goes
     hold
     start 90x30 PIPPIN_FAKE_LOADS=1 && keys F3 && see "no note" && keys p && see "as preset:" && text "mornings" &&
-        keys Enter && keys l && see "Presets of" && keys DC && see 'keeps it: "mornings"' && release && see "earlier" &&
+        keys Enter && keys l && see "Adapter presets" && keys DC && see 'keeps it: "mornings"' && release && see "earlier" &&
         keys y && gone "mornings" && see "earlier"
 }
 comparison() {
@@ -654,35 +654,35 @@ menu_tells() { # what went wrong in a menu that hides the notices, until the nex
     start 40x10 && see ready && keys F8 && see "Enter changes" && keys Enter && see "temp:" && text x && keys Enter &&
         see "That is no number." && see "0.80x" && gone "Enter changes" && keys BSpace && gone "no number" &&
         see "temp: 0.80" && keys Enter && see "Enter changes" &&
-        keys F2 && see "Rain in" && keys DC && see "y deletes for good" && keys n && see "Rain in"
+        keys F2 && see "Rain in" && keys DC && see "y deletes permanently" && keys n && see "Rain in"
 }
 menu_letters() { # of vi, where none are searched for
     start 80x24 && see ready && keys F1 && see "Enter " && keys q && gone "Alt-Enter, Ctrl-J" && keys F8 && see "temp " &&
-        keys j && see "among the" && keys k && see "temperature (0.8)" && keys k && see "the same seed" && keys q &&
+        keys j && see "sample from the" && keys k && see "temperature (0.8)" && keys k && see "the same seed" && keys q &&
         gone "the same seed" && keys F2 && see "Rain in" && text "jq" && see "Search: jq"
 }
 menu_explains() { # parameters, as --help does
     start 80x24 && see ready && keys F8 && see "temperature (0.8); 0: greedy, always the likeliest token" && keys End &&
-        see "the same seed gives the same answer; default: a new one each time" && see_behind "the same seed" "(lora train: 0)"
+        see "the same seed gives the same answer" && see_behind "the same seed" "(lora train: 0)"
 }
 menu_keys() { # those of the bar at the bottom do the same in a menu, also with Alt
     start 80x24 && see ready && keys F2 && see "Rain in" && keys M-3 && see barista && keys M-3 && gone barista &&
-        keys F2 && see "Rain in" && keys F9 && keys Escape && see "as they were written" && keys F8 && see "Enter changes" &&
+        keys F2 && see "Rain in" && keys F9 && keys Escape && see "Markdown is shown as plain text" && keys F8 && see "Enter changes" &&
         keys F10 && see "exit=0"
 }
 menu_ctrl_d() { # deletes no conversation
     start 80x24 && see ready && keys F2 && see "Rain in" && text "evil" && see "Search: evil" && keys C-a C-d &&
         see "Search: vil" && text "y" && see "Search: yvil" && keys C-e C-d && text "z" && see "Search: yvilz" &&
-        gone "deletes for good"
+        gone "deletes permanently"
 }
 menu_fields() { # what is pasted is one line; keys of readline; what has no room is told
     start 80x24 && see ready && keys F2 && see "Rain in" && keys C-r && see "New title" && keys C-u &&
         printf '\tin two\nlines\r\n' | paste && see "New title:  in two lines" && keys M-b M-b && text "no " &&
         see " in no two lines" && keys C-f C-d C-Right M-BSpace && text "three" && see "in no three lines" &&
         keys C-a M-d M-d && see "New title:  three lines" && keys Enter && see "three lines" &&
-        keys C-r && see "New title" && head -c 3000 /dev/zero | tr '\0' 'x' | paste && see "no room for more" &&
+        keys C-r && see "New title" && head -c 3000 /dev/zero | tr '\0' 'x' | paste && see "the field is full" &&
         see "xxxxx" && keys Escape && gone "New title" && keys F3 && see barista && keys n && see "Note:" &&
-        yes 'für' | head -n 60 | tr -d '\n' | paste && see "no room for more" && keys Enter && see "note:" &&
+        yes 'für' | head -n 60 | tr -d '\n' | paste && see "the field is full" && keys Enter && see "note:" &&
         see "ürfürfürfü " && gone "<C3>" # whole letters
 }
 long_titles() { # end with a whole character, though most of it has no width
@@ -697,9 +697,9 @@ edit_is_given_up() { # also when nothing is left of it
 }
 help_in_full() { # nothing of it is cut, on the usual screen and on a narrow one
     start 80x24 && see ready && keys F1 && keys Down Down Down Down Down Down Down Down Down Down Down Down Down &&
-        keys Down Down Down Down Down Down Down Down Down Down Down && see "the beginning, the end (when nothing is" &&
-        see "                           typed)" && resize 40x10 && see "Esc closes" && keys Home && see "Alt-Enter, Ctrl-J" &&
-        see "    begin a new line"
+        keys Down Down Down Down Down Down Down Down Down Down Down && see "start, end (when the line is empty)" &&
+        see "empty)" && resize 40x10 && see "Esc closes" && keys Home && see "Alt-Enter, Ctrl-J" &&
+        see "    start a new line"
 }
 menus_over_wide_text() { # whose edges go through characters of two columns
     wide=日本語の文章は日本語の文章は日本語の文章は日本語の文章は日本語の文章は
@@ -711,11 +711,11 @@ menus_over_wide_text() { # whose edges go through characters of two columns
 }
 menus_narrow() { # what has no room in a row goes on in the next: keys, what is said of a row, a question
     start 40x16 && see ready && keys F2 && see "Rain in" && see "^R rename" && see "Del delete" && keys DC &&
-        see "y deletes for good" && see "Rain in the harbour" && keys n && see "^R rename" && keys Escape &&
+        see "y deletes permanently" && see "Rain in the harbour" && keys n && see "^R rename" && keys Escape &&
         gone "^R rename" && say /model && see "18.60 GB" && keys Up &&
-        see "30.5 billion" && see " 40,960 tokens" && see "20.10 GB" && see "are free now" &&
+        see "30.5 billion" && see " 40,960" && see "20.10 GB" && see "free now" &&
         see "/models/large.gguf" && see "Esc closes" && keys Escape && gone "Esc closes" &&
-        keys F3 && see "p l presets" && see " attn_q ffn_up" && see "again, about 2.5 s" || return 1
+        keys F3 && see "p l presets" && see " attn_q ffn_up" && see "recompute, about 2.5" || return 1
     start 20x6 && see ready && keys F2 && see "Rain in" && see "Enter opens" && keys F3 && see bard # as before
 }
 menu_hides_a_notice() { # whole: no two letters of it stand beside the frame
@@ -736,11 +736,11 @@ themes() {
 }
 theme_unkept() { # and why
     : >"$work/state" && start 120x24 && see ready && keys F7 && see harbour && keys Down Enter && gone paper &&
-        see "this is not kept for the next start: $work/state is in"
+        see "not saved for the next start: $work/state"
 }
 configured_theme() { # is stronger than what the menu keeps: that is said (to the double no option counts as given)
-    start 80x24 "" "--theme paper" && see ready && say "/theme paper" && ! shows "names another" &&
-        say "/theme mono" && see "names another theme, paper,"
+    start 80x24 "" "--theme paper" && see ready && say "/theme paper" && ! shows "sets another" &&
+        say "/theme mono" && see "sets another theme, paper,"
 }
 broken_theme() {
     rm "$work/config/pippin/themes" && mkdir "$work/config/pippin/themes" &&
@@ -793,46 +793,46 @@ tint() {
     esc=$(printf '\033')
     start 80x24 "TERM=tmux-256color" "--theme dark" && see ready && say "guessed words" && see "said: guessed words" &&
         see ready && gone_styled "${esc}\\[38;5;146m[^$esc]*id: gu" &&
-        keys F6 && see "71 % of the guesses right, 1.31 times" && see "▇▄▁  (1st: 90 % of 20)" &&
-        see "m tint" && text m && keys Escape && gone "m tint" && see "is tinted" &&
+        keys F6 && see "71 % of drafts accepted, 1.31 times" && see "▇▄▁  (1st: 90 % of 20)" &&
+        see "m tint" && text m && keys Escape && gone "m tint" && see "are tinted" &&
         see_styled "You sa${esc}[^ ]*38;5;146m[^ ]*id: gu" && has "$work/state/pippin/ui.ini" "tint = yes" || return 1
     start 80x24 "NO_COLOR=1 TERM=tmux-256color" && see ready && say "guessed words" && see "said: guessed words" &&
         see ready && see_styled "${esc}\\[4mid: gu${esc}" &&
-        say "/draft tint" && see "without a tint" && has "$work/state/pippin/ui.ini" "tint = no" &&
+        say "/draft tint" && see "draft tokens are not tinted" && has "$work/state/pippin/ui.ini" "tint = no" &&
         gone_styled "${esc}\\[4mid: gu"
 }
 
 # Other draft models: what they are, why one does not fit, and a path that is typed.
 drafters() {
     start 90x30 && see ready && keys F6 && see "Draft models" && see "2.4 MB" && see "does not fit" &&
-        keys Down Down Down Down Down Down && see "10 % of the model's size; guesses by its text; another chat template" &&
-        keys Enter && see "/models/stories guesses ahead" && keys Down && see "it has another vocabulary: the tokens" &&
+        keys Down Down Down Down Down Down && see "10 % of the model's size; matches tokens by text; another chat template" &&
+        keys Enter && see "/models/stories drafts tokens" && keys Down && see "its vocabulary differs: the tokens" &&
         keys Enter && see "tales does not fit" && keys f && see "Tab completes" && text "$work/con" && keys Tab &&
-        see "config/" && keys Enter && see "config/ guesses ahead" && keys Escape && gone "Draft models"
+        see "config/" && keys Enter && see "config/ drafts tokens" && keys Escape && gone "Draft models"
 }
 
 models() { # what can be loaded, and why something cannot; letters search, also those of vi
     start 80x24 && see ready && say /model && see "Models" && see "• starter" && see "26.2 million parameters; trained" &&
         see "/models/starter.gguf" && keys Down && see "it ends in the middle" && see "cannot be used" &&
-        keys Enter && see "broken.gguf cannot be used: it ends" && keys Down && see "not looked at yet" &&
-        text jk && see "None is found" && keys BSpace BSpace && text LAR && gone "starter.gguf" && see "18.60 GB" &&
-        see "30.5 billion parameters, of which a token needs 3.3 billion" && see "needs 20.10 GB of memory for 16,384 tok" &&
+        keys Enter && see "broken.gguf cannot be used: it ends" && keys Down && see "not read yet" &&
+        text jk && see "No models found" && keys BSpace BSpace && text LAR && gone "starter.gguf" && see "18.60 GB" &&
+        see "30.5 billion parameters, 3.3 billion active per token" && see "needs 20.10 GB of memory for 16,384 tok" &&
         keys Enter && gone "Models" && see "/models/large.gguf"
 }
 
 copied() { t show-buffer 2>/dev/null | cmp -s - "$work/wanted"; }
 copy() { # an answer, or a block of its code; into a buffer of tmux, which takes no OSC 52 from programs by default
     start 80x24 && see ready && say /copy && see "no answer to copy" && say "one thing" && see "1,203 tok/s" && see ready &&
-        say "/copy code" && see "no block of code" && say /copy && see "was sent to the terminal" || return 1
+        say "/copy code" && see "no code block" && say /copy && see "was copied to the terminal" || return 1
     printf 'You said: one thing' >"$work/wanted"
     becomes 0 copied || { why="copied: $(t show-buffer)"; return 1; }
-    say two && see "You said: two" && see ready && say "/copy 2" && see "the answer 2 from the end was sent" &&
-        becomes 0 copied && say "/copy 3" && see "not so many answers" && say "/copy 0" && see "/copy 2 the one before" &&
+    say two && see "You said: two" && see ready && say "/copy 2" && see "the answer 2 from the end was copied" &&
+        becomes 0 copied && say "/copy 3" && see "not that many answers" && say "/copy 0" && see "/copy 2 the one before" &&
         say "/copy 2 code" && see "/copy 2 the one before" && printf 'You said: two' >"$work/wanted" && say "/copy 1" &&
         becomes 0 copied || return 1
     printf 'int main(void)\n{\n\treturn 0;\n}\n' >"$work/wanted"
     say markdown && see "end of markdown" && see ready && say "/copy code" && see "block 1 of 1" && becomes 0 copied &&
-        say "/copy code 2" && see "has 1 block of code" && say "/copy codes" && see "block of code in the last one"
+        say "/copy code 2" && see "has 1 code block" && say "/copy codes" && see "copies its last code block"
 }
 
 injection() {
@@ -856,7 +856,7 @@ mouse() {
     wheel_up="36 34" wheel_down="36 35"
     start 80x20 "" "--mouse --theme dark" && see ready && mouse_reports 11 && say long && see "line 200 of" && mouse_key "$wheel_up" &&
         gone "line 200 of" && see "line 197 of" && mouse_key "$wheel_down" && see "line 200 of" && text "typed" &&
-        mouse_key 30 && see "with Shift held" && see "› typed" && keys F7 && see "• dark" && mouse_key "$wheel_down" &&
+        mouse_key 30 && see "hold Shift" && see "› typed" && keys F7 && see "• dark" && mouse_key "$wheel_down" &&
         keys Enter && gone "• dark" && keys F7 && see "• harbour" && mouse_key "$wheel_up" &&
         keys Enter && gone "• harbour" && keys F7 && see "• dark" && keys Escape && gone "• dark" &&
         kill -ABRT "$(pid_of)" && see "exit=" && mouse_reports 00 && start 80x20 && see ready && mouse_reports 00 || return 1
@@ -890,10 +890,10 @@ empty_list() { # until that shows
 }
 none_is_found() { # and why
     start 80x24 && see ready && keys F2 && see "Rain in" && empty_list "none yet" &&
-        see "none yet: a message begins one" && text "👩 +" && see "words are searched for, no signs" && text x &&
+        see "none yet: send a message to start one" && text "👩 +" && see "the search needs letters or digits" && text x &&
         see "none found" || return 1
     start 80x24 PIPPIN_FAKE_UNREAD=1 && see ready && keys F2 && see "Rain in" && empty_list "cannot be" &&
-        see "they cannot be read now; F2 tries it again" || return 1
+        see "cannot be read at the moment; F2 tries again" || return 1
     start 80x24 PIPPIN_FAKE_SEARCH=1 && see ready && keys F2 && see "Rain in" && empty_list "none yet" && hold && text x &&
         see "│   … " && release && see "none found"
 }
@@ -907,7 +907,7 @@ found_is_shown() { # also in the conversation that is open, and on another branc
         gone "new text" && keys End && see "the lamps" &&
         keys F2 && see "what was found" && text "old" && keys Enter && see "old message 70" || return 1
     start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=999" && see ready && keys F2 && see "Rain in" && text "old" &&
-        see "what was found" && keys Enter && see "on another branch" && see "the lamps" &&
+        see "what was found" && keys Enter && see "found on another branch" && see "the lamps" &&
         start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=998" && see ready && keys F2 && see "Rain in" && text "old" &&
         see "what was found" && keys Enter && see "It stands on another branch" && keys End && gone "It stands" &&
         start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=0" && see ready && keys F2 && see "Rain in" && text "70 OLD" &&
@@ -916,15 +916,15 @@ found_is_shown() { # also in the conversation that is open, and on another branc
 }
 found_here() { # in the conversation on the screen: from the newest back, and then the newest again
     start 80x24 PIPPIN_FAKE_MESSAGES=120 && see ready && say /find && see "/find WORDS goes to" && say "/find number xyz" &&
-        see 'no message of this conversation has "number xyz"' && say "/find NUMBER 7" &&
-        see 'the newest message that has "NUMBER 7"' && see "message number 79" && gone "message number 120" || return 1
+        see 'no message of this conversation contains "number xyz"' && say "/find NUMBER 7" &&
+        see 'the newest message with "NUMBER 7"' && see "message number 79" && gone "message number 120" || return 1
     see_styled "7mnumber 7" || return 1
-    say /find && see "this one, too, has" && see "message number 78" && gone "message number 88" && keys Escape &&
+    say /find && see "this one also contains" && see "message number 78" && gone "message number 88" && keys Escape &&
         gone_styled "7mnumber 7" || return 1
     say "/find nÚmber 77" && see "message number 77" && see_styled "7mnumber 77" && say "/find 66 messáge" &&
         see "message number 66" && see_styled "7mmessage" && see_styled "7m66" || return 1
-    say "/find umber 120" && see "the newest message that has" && see "message number 120" && say "/find umber 120" &&
-        see "this is the newest again" && keys End && say "/find message-number" && see "no message of this" &&
+    say "/find umber 120" && see "the newest message with" && see "message number 120" && say "/find umber 120" &&
+        see "back at the newest" && keys End && say "/find message-number" && see "no message of this" &&
         start 20x6 PIPPIN_FAKE_MESSAGES=12 && see ready && say "/find number 11" && see "the newest" &&
         see "▎ message number 11" # which the notice leaves in its place
 }
@@ -958,7 +958,7 @@ gentle_term() {
 }
 stuck_end() { # of what does not end by itself, where nobody presses a key
     start 80x24 PIPPIN_FAKE_STUCK=1 && see ready && kill -TERM "$(pid_of)" && see "exit=0" &&
-        start 80x24 PIPPIN_FAKE_STUCK=1 --plain && see "Ctrl-D leaves" && keys C-d && see "exit=0"
+        start 80x24 PIPPIN_FAKE_STUCK=1 --plain && see "lists commands" && keys C-d && see "exit=0"
 }
 # Ctrl-C once more than needed ends nothing that is being saved, and takes away nothing that is told then; later it does.
 left_in_a_hurry() {
@@ -1007,21 +1007,21 @@ stopped_from_outside() {
         see "You said: still there"
 }
 plain() {
-    start 80x24 "" --plain && see "Ctrl-D leaves" && say "Hello" && see "You said: Hello" && say hostile &&
+    start 80x24 "" --plain && see "lists commands" && say "Hello" && see "You said: Hello" && say hostile &&
         see "␛]0;owned␇" && say slow && see "word 9" && keys C-c &&
         see "(stopped)" && say "this is unsaved" && see "not saved and not sent" &&
         [ "$(screen | grep -c "(stopped)")" = 1 ] && keys C-d && see "exit=0" && see "pippin --resume"
 }
 plain_lists() { # what the menus show
     printf '/model\n/lora\n/persona\n/template\n/params\n/draft\n/edit\n/theme\n/overflow\n' | "$program" --plain >"$work/out" 2>&1 &&
-        has "$work/out" "bard: off, strength" && has "$work/out" "chatml" && has "$work/out" "/persona NAME chooses one" &&
+        has "$work/out" "bard: off, scale" && has "$work/out" "chatml" && has "$work/out" "/persona NAME chooses one" &&
         has "$work/out" "top-k: 40" && has "$work/out" "draft model: starter-draft" &&
         has "$work/out" "/undo takes the last question back" && has "$work/out" "/overflow shift, summarise" &&
         has "$work/out" "large: Q4_K_M, 18.60 GB" && has "$work/out" "starter (loaded): Q4_K_M, 16.4 MB" &&
         has "$work/out" "broken.gguf: cannot be used: it ends" && has "$work/out" "/model PATH loads another one" &&
         has "$work/out" "harbour" && has "$work/out" "pippin --theme NAME" || return 1
     [ "$(grep -c "This needs the full screen" "$work/out")" = 1 ] || { why="something else needs the full screen"; return 1; }
-    echo "/theme light" | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "Themes are of the full screen" &&
+    echo "/theme light" | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "Themes need the full screen" &&
         printf '/copy\n' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "/export FILE writes"
 }
 plain_pipe() {
@@ -1040,17 +1040,17 @@ more_lines_than_rows() { # of what is typed: there are more, above or below
 plain_file() { # that the next message is about
     printf 'first line\nsecond line\n' >"$work/a text" && printf 'more' >"$work/other.txt" &&
         printf '/read\n/read %s\nWhat is it?\nno file\n' "$work/a text" | "$program" --plain >"$work/out" 2>&1 &&
-        has "$work/out" "/read FILE" && has "$work/out" "a text stands before your next message; /read alone takes it away." &&
+        has "$work/out" "/read FILE" && has "$work/out" "a text will precede your next message; /read alone removes it." &&
         has "$work/out" "You said: first line" && has "$work/out" "second line" && has "$work/out" "What is it?" &&
         has "$work/out" "You said: no file" && [ "$(grep -c "second line" "$work/out")" = 1 ] &&
         printf '/read %s\n/read %s\n/read\nWhat now?\n' "$work/a text" "$work/other.txt" |
-        "$program" --plain >"$work/out" 2>&1 && has "$work/out" "before your next message, too; /read alone takes all away." &&
-        has "$work/out" "Nothing stands before your next message any more." && has "$work/out" "You said: What now?" &&
+        "$program" --plain >"$work/out" 2>&1 && has "$work/out" "precede your next message, too; /read alone removes all." &&
+        has "$work/out" "The file was removed from your next message." && has "$work/out" "You said: What now?" &&
         printf '/read %s\nHello\n' "$work/none" | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "No such file" &&
         has "$work/out" "You said: Hello"
 }
 plain_keys() { # of which a terminal that is read by lines makes letters; in a pipe they are what was sent
-    start 80x24 "" --plain && see "Ctrl-D leaves" && text "Hello" && keys Up Enter && see "Not sent: an arrow" &&
+    start 80x24 "" --plain && see "lists commands" && text "Hello" && keys Up Enter && see "Not sent: the line contains" &&
         ! shows "You said" && say "Hello" && see "You said: Hello" || return 1
     printf 'a\033[A\n' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "You said: a"
 }
@@ -1066,22 +1066,22 @@ idle_costs_nothing() {
 # where it cannot be kept, it is at least shown, also when the same went in vain before
 half_typed_unkept() {
     mkdir -p "$work/state/pippin/history" && start 140x24 && see ready && say "kept nowhere" && see "kept nowhere" &&
-        text "kept nowhere" && keys F10 && see "exit=" && see "cannot be written: Is a directory" &&
-        see "nowhere but here" && see "kept nowhere"
+        text "kept nowhere" && keys F10 && see "exit=" && see "Is a directory" &&
+        see "could not be saved; here it is" && see "kept nowhere"
 }
 half_typed_temporary() { # where nothing can be kept it is shown; where nothing was to be kept it goes
     start 80x24 PIPPIN_FAKE_TEMPORARY=unwanted && see ready && text "kept nowhere" && keys F10 && see "exit=" &&
-        see "nowhere but here" && see "kept nowhere" &&
+        see "could not be saved; here it is" && see "kept nowhere" &&
         start 80x24 PIPPIN_FAKE_TEMPORARY=wanted && see ready && text "kept nowhere" && keys F10 && see "exit=" &&
         ! screen | grep -q "kept nowhere" && ! grep -qs "kept nowhere" "$work/state/pippin/history"
 }
 said_of_names() { # above what was typed, which is more than a screen has
-    t capture-pane -t case: -p -J -S - | grep -q "unsent.txt and unsent-2.txt to unsent-999.txt are all there; remove"
+    t capture-pane -t case: -p -J -S - | grep -q "unsent.txt and unsent-2.txt to unsent-999.txt all exist; delete"
 }
 # likewise what is too long for the history, beside what is there already; it is shown where there is no name left
 long_typed() {
     mkdir -p "$work/state/pippin" && echo other >"$work/state/pippin/unsent.txt" && start 140x24 && see ready &&
-        seq -s' ' 1 20000 | paste && see " 20000" && keys F10 && see "exit=" && see "/unsent-2.txt; /read puts it" &&
+        seq -s' ' 1 20000 | paste && see " 20000" && keys F10 && see "exit=" && see "/unsent-2.txt; /read inserts" &&
         has "$work/state/pippin/unsent-2.txt" " 20000" && has "$work/state/pippin/unsent.txt" other || return 1
     for i in $(seq 3 999); do echo other >"$work/state/pippin/unsent-$i.txt"; done
     start 140x24 && see ready && seq -s' ' 1 20000 | paste && see " 20000" && keys F10 && see "exit=" && see " 20000" &&
