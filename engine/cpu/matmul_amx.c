@@ -1,13 +1,14 @@
-/* matmul_amx.c - the products of quantised weights for AMX: 16 activation rows x 16 weight rows x 32 columns, one
- * block of the canonical arithmetic, are one tile instruction with exact integer sums. These go through memory to
- * the vector unit, which scales them in the order of matmul.h, while the tiles work at the next blocks.
+/* matmul_amx.c - the products of quantised weights for AMX. One tile instruction multiplies 16 activation rows by 16
+ * weight rows over 32 columns, which is one block of the canonical arithmetic, with exact integer sums. The sums go
+ * through memory to the vector unit, which scales them in the order of matmul.h while the tiles multiply the next
+ * blocks.
  *
  * A slice of pack.h (16 rows x 4 columns) is one row of the tile that holds the weights, so a block is 8 slices of
- * signed bytes. Weights that are packed more tightly are first unpacked into such "units", an exact conversion and all
+ * signed bytes. Weights with fewer bits are first unpacked to such "units"; this conversion is exact, and it is all
  * that a type has to provide. With many activation rows, units stay in the cache and activations stream past them
- * (matmul_amx_strips.h); with a few tiles of rows, these stay and the weights stream past (matmul_amx_rows.h). Very few
- * rows go to the AVX-512 kernels, which give the same bits without unpacking; so do somewhat more rows of Q6_K and of
- * the types with heads and bodies, which only have units. */
+ * (matmul_amx_strips.h). If the activation rows fill only a few tiles, these stay and the weights stream past them
+ * (matmul_amx_rows.h). Very few rows go to the AVX-512 kernels, which produce the same bits without unpacking. For Q6_K
+ * and the types with heads and bodies, which have units only, somewhat more rows go there. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -31,8 +32,8 @@
 
 enum {
     TILE_ROWS = 16,           /* activation rows of a tile */
-    MIN_ROWS_STREAM = 8, /* the byte dot products are as fast up to 7 (on a Sapphire Rapids) */
-    MIN_ROWS_LAST = 9,        /* the last ones of many activation rows that are worth a tile */
+    MIN_ROWS_STREAM = 8,      /* up to 7 rows, byte dot products are as fast (on a Sapphire Rapids) */
+    MIN_ROWS_LAST = 9,        /* fewest rows after the last full tile that are worth a tile */
 };
 
 /* --- units: matmul_amx_strips.h says what they are ---------------------------------------------------------------- */
@@ -95,7 +96,7 @@ INLINE void unpack_tile_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, ui
     }
 }
 
-/* The scale and the minimum. */
+/* scale[0]: d times the sub-block's scale; scale[1]: dmin times its minimum. */
 INLINE void scales_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, __m512 *scale)
 {
     (void)n_cols;
@@ -116,8 +117,8 @@ INLINE void unpack_q4_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
 /* Bytes of a tile of twins. */
 enum { TWIN_TILE = 2 * UNIT_TILE };
 
-/* Stores slice v of the twins' high and low tiles: signed weights times `scale`, an integer in both halves of each
- * row's lane. */
+/* Multiplies slice v of the signed weights by the integer scales, and stores the products as 64 high + low in the
+ * twins' high and low tiles. scale: each row's in both 16-bit halves of its lane. */
 INLINE void put_planes(uint8_t *unit, const int v, __m512i weights, __m512i scale)
 {
     const __m512i byte = _mm512_set1_epi16(255), six = _mm512_set1_epi16(63);
@@ -136,7 +137,7 @@ INLINE __m512i in_both_halves(__m512i lanes)
     return _mm512_or_si512(_mm512_and_si512(lanes, _mm512_set1_epi32(0xffff)), _mm512_slli_epi32(lanes, 16));
 }
 
-/* Twin number `twin`, which is block b. */
+/* Unpacks twin number `twin`, 0 or 1, from block `sub` of a super-block. */
 INLINE void unpack_twin_q6_k(const struct pp_q6_k_pack *p, const int sub, const int twin, uint8_t *unit)
 {
     const __m512i four = _mm512_set1_epi8(15), two = _mm512_set1_epi8(0x30), offset = _mm512_set1_epi8(32);
@@ -167,16 +168,16 @@ INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
     _mm512_store_ps(unit + 2 * TWIN_TILE, halves(p->d));
 }
 
-/* The integer scales of the two halves, of 16 columns each, of a block that unpack_units.h has unpacked. */
-INLINE void unpacked_scales(const uint8_t *unpacked, __m512i *scale)
+/* The integer scales of the two halves, 16 columns each, of a block that a routine of open_units.h has unpacked. */
+INLINE void opened_scales(const uint8_t *opened, __m512i *scale)
 {
     UNROLL for (int half = 0; half < 2; half++)
         scale[half] =
             in_both_halves(_mm512_cvtps_epi32(_mm512_load_ps(unpacked + UNIT_TILE + PP_SLICE * (1 + half))));
 }
 
-/* Makes a unit of HALVED twins of two blocks that unpack_units.h has unpacked, `step` bytes apart. */
-INLINE void split_unpacked(const uint8_t *unpacked, size_t step, uint8_t *unit, __m512i offset)
+/* Makes a unit of HALVED twins from two blocks that a routine of open_units.h has unpacked, `step` bytes apart. */
+INLINE void split_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
 {
     _mm512_store_ps(unit + 2 * TWIN_TILE, _mm512_load_ps(unpacked + UNIT_TILE));
     UNROLL for (int twin = 0; twin < 2; twin++)
@@ -190,8 +191,8 @@ INLINE void split_unpacked(const uint8_t *unpacked, size_t step, uint8_t *unit, 
     }
 }
 
-/* Likewise of ODD twins: weights and scales are odd, so (product - 1) / 2 fits a byte. */
-INLINE void halve_unpacked(const uint8_t *unpacked, size_t step, uint8_t *unit, __m512i offset)
+/* The same for ODD twins: weights and scales are odd, so that (product - 1) / 2 is an integer that fits a byte. */
+INLINE void halve_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
 {
     const __m512i byte = _mm512_set1_epi16(255);
     _mm512_store_ps(unit + TWIN_TILE, _mm512_load_ps(unpacked + UNIT_TILE));
@@ -215,15 +216,15 @@ INLINE void halve_unpacked(const uint8_t *unpacked, size_t step, uint8_t *unit, 
 #include "engine/cpu/matmul_amx_strips.h"
 #include "engine/cpu/matmul_amx_rows.h"
 
-/* For row counts at which the AVX-512 kernels are faster. */
+/* Calls the AVX-512 kernel of a type, for numbers of rows at which it is faster. */
 static void few_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                      float *y, int64_t y_stride, void *scratch)
 {
     pp_matmul_avx512.by_type[w->type](w, row0, row1, x, m, y, y_stride, scratch);
 }
 
-/* A few rows of x, in tiles of about equal size. The first tile reads the weights from memory, the others from the
- * cache. */
+/* Multiplies a few tiles of rows of x, of about equal size. The first tile reads the weights from memory, the others
+ * from the cache. */
 INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
                          float *y, int64_t y_stride, void *scratch, const struct rows_type type)
 {
@@ -240,9 +241,10 @@ INLINE void stream_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, 
         }
 }
 
-/* How a type is multiplied. max_streamed: the most rows that weights stream past; for more, they are unpacked into the
- * cache first. Measured on an Emerald Rapids, ns for a block of 16 x 16 products: 32 rows of Q4_0 27.3 (streamed) and
- * 28.5 (unpacked), of Q8_0 33.4 and 29.1, of Q4_K 36.8 and 33.1; 48 rows of Q4_0, weights from memory: the same. */
+/* How a type is multiplied. max_streamed: the most activation rows for which weights are streamed; for more, they are
+ * unpacked into the cache first. Measured on an Emerald Rapids, ns per block of 16 x 16 products, streamed and
+ * unpacked: 32 rows of Q4_0 27.3 and 28.5, Q8_0 33.4 and 29.1, Q4_K 36.8 and 33.1. 48 rows of Q4_0 with weights from
+ * memory take the same either way. */
 struct amx_type {
     struct rows_type rows;
     unpack_fn *unpack;
@@ -292,11 +294,11 @@ static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
     matmul(w, row0, row1, x, m, y, y_stride, scratch, type);
 }
 
-/* From how many rows tiles are faster, where both ways unpack weights into the cache first: ns for a block on an
- * Emerald Rapids with AVX-512 and with tiles, at 24 and 31 rows, of Q6_K 50 and 48, 50 and 40; of Q5_K 48 and 47,
- * 44 and 37; at 16 rows of Q3_K 57 and 37, of IQ1_M 64 and 57. (16 rows, which fill a tile, are faster with most types,
- * but 20 are not.) */
-static int64_t rows_unpacked(enum kind kind)
+/* The fewest activation rows for which tiles are faster than AVX-512, where both unpack weights into the cache first.
+ * ns per block on an Emerald Rapids, AVX-512 and tiles: Q6_K 50 and 48 at 24 rows, 50 and 40 at 31; Q5_K 48 and 47 at
+ * 24, 44 and 37 at 31; at 16 rows Q3_K 57 and 37, IQ1_M 64 and 57. (16 rows, which fill a tile, are faster with most
+ * types, but 20 rows are not.) */
+static int64_t rows_opened(enum kind kind)
 {
     return kind == FOLDED || kind == ODD ? PP_AMX_ROWS_UNPACKED - 8 : PP_AMX_ROWS_UNPACKED;
 }
@@ -355,7 +357,7 @@ const struct pp_matmul_kernels pp_matmul_amx = {
     .dot = dot,
     .by_type =
         {
-            [PP_TYPE_F32] = few_rows, /* any number of them: the tiles have no float32 */
+            [PP_TYPE_F32] = few_rows, /* for any number of rows: tiles have no float32 products */
             [PP_TYPE_F16] = few_rows,
             [PP_TYPE_BF16] = few_rows,
             [PP_TYPE_Q8_0] = matmul_q8_0,

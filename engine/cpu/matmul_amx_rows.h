@@ -1,11 +1,10 @@
-/* matmul_amx_rows.h - up to 16 activation rows, which are one tile, while the weights stream past it once. Private to
+/* matmul_amx_rows.h - products of up to 16 activation rows, one tile, past which the weights stream once. Private to
  * matmul_amx.c.
  *
- * The vector instructions for a block do not grow with the activation rows, except for scaling the sums: at 8 rows of
- * Q4_0, 46 instead of the 101 of the byte dot products. Three stages are interleaved, each working on the four blocks
- * of a "quad", one quad behind the stage before, so that none waits for memory that was just written: the weights of a
- * quad are unpacked to bytes (Q8_0 is read in place), the quad before is multiplied, and the sums of the one before
- * that are scaled. */
+ * Except for scaling the sums, the number of vector instructions per block does not depend on the number of activation
+ * rows: at 8 rows of Q4_0 it is 46, instead of 101 with byte dot products. Three stages are interleaved, each working
+ * on a "quad" of four blocks: the weights of quad t are unpacked to bytes (Q8_0 is read in place), quad t - 1 is
+ * multiplied, and the sums of quad t - 2 are scaled. So no stage waits for memory that was just written. */
 
 #ifndef PP_AMX_ROWS_SPAN /* tests have it shorter */
 #define PP_AMX_ROWS_SPAN 1024
@@ -13,8 +12,8 @@
 
 enum { QUAD = 4, ROWS_SPAN = PP_AMX_ROWS_SPAN /* blocks whose activations are prepared at once */ };
 
-/* A type: writes block b as signed bytes, [8][64] (NULL: it lies so, but unsigned, 128 too large); its scales, as
- * floats:
+/* How a weight type is unpacked. open() writes block b as signed bytes, [8][64]; NULL: blocks are stored this way, but
+ * as unsigned bytes, 128 too large. scales() returns a block's scales s0 and, with has_min, s1, as floats for
  *   acc = fma(s0 * dx, isum, acc)
  *   with has_min: acc = fma(-s1, dx * sum, acc) */
 struct rows_type {
@@ -32,11 +31,11 @@ INLINE void scales_plain(const uint8_t *group, int64_t n_cols, int64_t b, __m512
 
 /* In the thread's scratch. */
 struct rows_work {
-    int32_t sums[2][QUAD][TILE_ROWS][PP_GROUP_ROWS]; /* of quads in turn */
+    int32_t sums[2][QUAD][TILE_ROWS][PP_GROUP_ROWS]; /* double-buffered: of even and of odd quads */
     uint8_t tiles[2][QUAD][UNIT_TILE];
     float d[ROWS_SPAN * TILE_ROWS]; /* [n_blocks][M] */
     union {
-        int32_t bias[ROWS_SPAN * TILE_ROWS]; /* for weights that are unsigned */
+        int32_t bias[ROWS_SPAN * TILE_ROWS]; /* -128 * sum, for weights that are read as unsigned bytes */
         float dsum[ROWS_SPAN * TILE_ROWS];   /* d * sum, for minima */
     } extra;
 };
@@ -65,7 +64,8 @@ INLINE void shape_row_tiles(int64_t m)
     shape_tiles(&shapes);
 }
 
-/* Rows m to M - 1 are zeros: their sums are not used, but should be ordinary numbers. */
+/* Prepares the activations' scales. Those of rows m to M - 1 are zeros: their sums are not used, but should not be
+ * slow denormals. */
 INLINE void make_rows_ready(const struct rows_job *job, const struct rows_type type, const int M)
 {
     const struct pp_acts *x = job->x;
@@ -112,7 +112,7 @@ INLINE void step(const int odd, const struct product next, int64_t q_stride, int
 #undef STEP
 }
 
-/* acc += the block's share; its activations are number `at` in the span. */
+/* Scales a block's sums and adds them to acc. at: the block's index in the span. */
 INLINE void scale_block(const struct rows_work *k, int32_t (*sums)[PP_GROUP_ROWS], int64_t at,
                         const __m512 *scale, __m512 *acc, const struct rows_type type, const int M)
 {
@@ -128,7 +128,7 @@ INLINE void scale_block(const struct rows_work *k, int32_t (*sums)[PP_GROUP_ROWS
     }
 }
 
-/* Where one of the three is: the quad at block b of the group at `row`. */
+/* Where one of the three stages is: at the quad that begins with block b of the group at `row`. */
 struct place {
     const uint8_t *group;
     int64_t row, b;
@@ -162,7 +162,7 @@ INLINE void store_sums(const struct rows_job *job, int64_t row, const __m512 *ac
             _mm512_mask_storeu_ps(job->y + i * job->y_stride + row, rows_live(job, row), acc[i]);
 }
 
-/* Block j of the quad at `at`. */
+/* The operands of block j of the quad at `at`. */
 INLINE struct product product_at(const struct rows_job *job, const struct place *at, uint8_t (*tiles)[UNIT_TILE],
                                  const int j, const struct rows_type type)
 {
@@ -170,7 +170,8 @@ INLINE struct product product_at(const struct rows_job *job, const struct place 
     return (struct product){job->x->q + 32 * (at->b + j), type.unpack ? tiles[j] : packed + UNIT_TILE * (at->b + j)};
 }
 
-/* At the beginning and at the end one or two of the three have no quad: they process some other, to no effect. */
+/* In the first and in the last two iterations some stages have no quad: they process another one, and the result is not
+ * used. */
 INLINE void stream_rows(const struct rows_job *job, const struct rows_type type, const int M)
 {
     struct rows_work *k = job->k;

@@ -1,16 +1,17 @@
-/* matmul_amx_strips.h - many activation rows: units of unpacked weights stay in the L2 cache while activations stream
- * past them, 32 rows and a strip of columns at a time. Private to matmul_amx.c.
+/* matmul_amx_strips.h - products of many activation rows: units of unpacked weights stay in the L2 cache while
+ * activations stream past them, 32 rows and a strip of columns at a time. Private to matmul_amx.c.
  *
- * Two tiles of activations are multiplied by two tiles of weights, so that a tile is loaded once for two products:
- * cores of virtual machines have spells in which a load takes 22 cycles instead of 8, and a product as much as 35. The
- * sums of one block are scaled while the next are multiplied. Neither sums nor accumulators fit into registers: both
- * go through the L1 cache, so that no more than two blocks are in flight (four, with their activations, overflow it and
- * took a third longer).
+ * Two tiles of activations are multiplied by two tiles of weights, so that each tile is loaded once for two products.
+ * This matters because on virtual machines there are periods in which a tile load takes 22 cycles instead of 8, and a
+ * product up to 35. The sums of one block are scaled while the next blocks are multiplied. Neither sums nor
+ * accumulators fit in registers. Both go through the L1 cache, so that no more than two blocks are in flight: four
+ * blocks, with their activations, overflow it and took a third longer.
  *
- * While tile instructions are in flight, only one of the vector unit's two ports takes fused multiply-adds, products
- * and conversions (measured on a Granite Rapids: 48 of them in 24 cycles alone, in 48 beside a single tile load).
- * Additions still have both. So a sum is converted to float by two additions: an integer one of the bits of a large
- * constant, which makes the float constant + sum, and a float one that takes the constant off. */
+ * While tile instructions are in flight, only one of the vector unit's two ports executes fused multiply-adds, products
+ * and conversions (measured on a Granite Rapids: 48 of them take 24 cycles by themselves, and 48 cycles together with a
+ * single tile load). Additions still use both ports. So a sum is converted to float by two additions: an integer
+ * addition of the bits of a large constant, which yields the float constant + sum, and a float subtraction of the
+ * constant. */
 
 enum {
     STRIP = 16,               /* blocks whose activations are made ready at once */
@@ -19,16 +20,16 @@ enum {
     PRODUCTS = 4,             /* of a block: two tiles of weights times one or two of activations */
 };
 
-/* A unit here: one block of 32 columns of a group of 16 rows, or two of them that are twins, as in unpack_units.h, of
- * one vector, but with signed bytes: a tile [8 or 16][64]; float scale[16]; of WITH_MIN float min[16]; of TWO_MINS
- * float min[4][16]. With x the block's activations:
+/* A unit in this file is one block of 32 columns of a group of 16 rows, or two such blocks that are twins. It is laid
+ * out as in open_units.h with one vector, but has signed bytes: a tile [8 or 16][64]; float scale[16]; for WITH_MIN
+ * float min[16]; for TWO_MINS float min[4][16]. With x for the block's activations:
  *   acc = fma(scale * dx, isum, acc)
  *   WITH_MIN: acc = fma(-min, dx * sum, acc)
  *   TWO_MINS: acc = fma(-min[h], dx * sum[h], acc) for the sums of 16 columns, h from 0 to 3
- * HALVED: a weight times its whole-number scale has at most 13 bits and a sign. It is 64 high + low, two tiles that one
- * float scale follows, and so are the sums:
+ * HALVED: a weight times its integer scale has at most 13 bits and a sign. It is split into 64 high + low, stored as
+ * two tiles before the float scale, so that
  *   isum = 64 sum of high + sum of low
- * ODD: of a weight times its whole-number scale, 2 u + 1 of 9 bits, the tile has u and is multiplied twice:
+ * ODD: a weight times its integer scale is an odd number 2 u + 1 of 9 bits. The tile holds u and is multiplied twice:
  *   isum = sum of u q + sum of u q + sum of q */
 INLINE int n_planes(const enum kind kind)
 {
@@ -58,7 +59,8 @@ INLINE size_t unit_bytes(const enum kind kind)
     return plane_bytes(kind) * (size_t)n_planes(kind) + (size_t)(PP_SLICE * n_unit_scales(kind));
 }
 
-/* Two tiles of weights are a couple: those of two groups, or high and low of one. */
+/* The two tiles of weights that are multiplied together are a couple: the tiles of two groups, or the high and the low
+ * tile of one. Groups per couple: */
 INLINE int couple_groups(const enum kind kind)
 {
     return 2 / n_planes(kind);
@@ -77,22 +79,23 @@ static const float HIGH_MAGIC = 805306368.0f;
 /* In the thread's scratch. */
 struct work {
     float acc[MAX_GROUPS][ACT_ROWS][PP_GROUP_ROWS];
-    int32_t sums[2][PRODUCTS][TILE_ROWS][PP_GROUP_ROWS]; /* of blocks in turn */
-    float d[ACT_ROWS][STRIP];                            /* of a strip's blocks */
-    float dsum[ACT_ROWS][STRIP];                         /* d * sum; of ODD MAGIC - the twins' sum */
+    int32_t sums[2][PRODUCTS][TILE_ROWS][PP_GROUP_ROWS]; /* double-buffered: of even and of odd units */
+    float d[ACT_ROWS][STRIP];                            /* scales of a strip's activations */
+    float dsum[ACT_ROWS][STRIP];                         /* d * sum; ODD: MAGIC - the twins' sum */
     float half[2][ACT_ROWS][STRIP];                      /* d * sums of 16 columns */
-    int8_t q[ACT_ROWS][32 * STRIP];                      /* of an incomplete tile */
-    uint8_t units[] __attribute__((aligned(64)));        /* what is left of the scratch */
+    int8_t q[ACT_ROWS][32 * STRIP];                      /* copied activations of an incomplete tile */
+    uint8_t units[] __attribute__((aligned(64)));        /* the rest of the scratch */
 };
 
-/* Bytes read behind the last unit: products run two units ahead, and the last ones have no weights of their own. */
+/* Bytes that may be read after the last unit: products run two units ahead of scaling, and the last two have no weights
+ * to multiply. */
 enum { BEHIND_UNITS = 2 * 2 * (UNIT_TILE * 2 * 2 + PP_SLICE * MAX_UNIT_SCALES) };
 
 _Static_assert(sizeof(struct work) + BEHIND_UNITS + 160 * 1024 <= PP_MATMUL_SCRATCH,
                "a strip of the largest units in the scratch");
 
-/* Bytes of units at a time. Accumulators go to memory and back from one part of the columns to the next, so the more
- * the better, up to half of the L2 cache. */
+/* How many bytes of units are unpacked at a time. Accumulators are stored and loaded again from one part of the columns
+ * to the next, so more is better, up to half of the L2 cache. */
 INLINE int64_t units_bytes(const struct pp_acts *x)
 {
     const size_t scratch = x->scratch_bytes ? x->scratch_bytes : PP_MATMUL_SCRATCH;
@@ -114,7 +117,8 @@ INLINE void shape_strip_tiles(const enum kind kind)
 
 /* --- a strip of activations --------------------------------------------------------------------------------------- */
 
-/* TWO_MINS are types whose blocks have 256 columns, so the number of theirs is even. */
+/* Stores d times the sums over 16 columns. Types of kind TWO_MINS have blocks of 256 columns, so the number of blocks
+ * of 32 is even. */
 INLINE void put_half_sums(struct work *k, const int8_t *q, const float *d, int64_t i, const int n_blocks)
 {
     for (int j = 0; j < n_blocks; j += 2) {
@@ -165,7 +169,7 @@ struct strip {
     int n_couples, n_units;
 };
 
-/* What a unit's products multiply. */
+/* The unit and activations that a unit's products multiply. */
 struct factors {
     const uint8_t *couple;
     const int8_t *q;
@@ -250,7 +254,7 @@ INLINE __m512 whole_sum(const struct scaled *at, const int row, const int h, con
     if (n_planes(kind) == 2) {
         const __m512i low = _mm512_load_si512(at->sums[n_acts + tile][i]);
         const __m512 high = _mm512_castsi512_ps(_mm512_add_epi32(first, _mm512_set1_epi32(HIGH_BITS)));
-        /* 64 high less MAGIC is a multiple of 64 below 2^26: only the whole sum is rounded, once. */
+        /* 64 high - MAGIC is a multiple of 64 below 2^26 and so exact: only the whole sum is rounded, once. */
         return _mm512_add_ps(_mm512_sub_ps(high, _mm512_set1_ps(HIGH_MAGIC + MAGIC)),
                              _mm512_castsi512_ps(_mm512_add_epi32(low, magic)));
     }
@@ -375,20 +379,22 @@ INLINE int strip_blocks(const struct chunk *c, int64_t b)
     return c->b1 - b < STRIP ? (int)(c->b1 - b) : STRIP;
 }
 
-/* With an odd number of groups the last couple has one that is not there: see clear_absent(). */
+/* If the number of groups is odd, the last couple lacks one: see clear_absent(). */
 INLINE int n_couples(const struct chunk *c, const enum kind kind)
 {
     return (c->n_groups + couple_groups(kind) - 1) / couple_groups(kind);
 }
 
-/* Units lie strip by strip, in a strip couple by couple: in the order they are used in. Unit u of group g: */
+/* Units are stored in the order of their use: strip by strip, and within a strip couple by couple. Unit u of group
+ * g: */
 INLINE uint8_t *unit_at(uint8_t *strip, int n_units, int g, int u, const enum kind kind)
 {
     const int n = couple_groups(kind);
     return strip + couple_bytes(kind) * (size_t)(g / n * n_units + u) + unit_bytes(kind) * (size_t)(g % n);
 }
 
-/* The group that is not there is multiplied and scaled, too: zeros, which are ordinary numbers. */
+/* Fills the missing group of the last couple with zeros, as it is multiplied and scaled like the others and should not
+ * produce slow denormals. */
 INLINE void clear_absent(const struct chunk *c, uint8_t *strip, int n_units, const enum kind kind)
 {
     if (c->n_groups % couple_groups(kind))
@@ -416,9 +422,9 @@ INLINE void unpack_chunk(const struct chunk *c, uint8_t *units, unpack_fn *unpac
     }
 }
 
-/* A unit of twins from two of unpack_units.h: TWO_MINS and FOLDED have what the first one's scales are behind its
- * slices, and the second one's minima. */
-INLINE void join_twins(const uint8_t *unpacked, size_t step, uint8_t *unit, __m512i offset, const enum kind kind)
+/* Makes a unit of TWO_MINS or FOLDED twins from two blocks that a routine of open_units.h has unpacked: their slices,
+ * then the scales of the first block and the minima of the second. */
+INLINE void join_twins(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset, const enum kind kind)
 {
     const size_t scales = plane_bytes(kind);
     UNROLL for (int v = 0; v < 2 * SLICES; v++)
@@ -433,10 +439,10 @@ INLINE void join_twins(const uint8_t *unpacked, size_t step, uint8_t *unit, __m5
     }
 }
 
-/* The same of a type with heads and bodies: its bytes are unpacked as unsigned ones, and twins elsewhere, which take
- * other room. */
-INLINE void unpack_blocks_strip(const struct chunk *c, uint8_t *strip, int64_t b, int g, uint8_t *elsewhere,
-                                const enum kind kind)
+/* Unpacks a strip of a type with heads and bodies. The routines of open_units.h write unsigned bytes, which are made
+ * signed; twins are unpacked to separate memory first, as their units are laid out differently. */
+INLINE void open_strip(const struct chunk *c, uint8_t *strip, int64_t b, int g, uint8_t *elsewhere,
+                       const enum kind kind)
 {
     pp_unpack_fn *const unpack = pp_units_of_avx512(c->w->type)->unpack;
     const __m512i offset = _mm512_set1_epi8((char)unit_offset(c->w->type));
@@ -480,7 +486,7 @@ INLINE __mmask16 live_lanes(const struct chunk *c, int g)
     return (__mmask16)(rows < PP_GROUP_ROWS ? (1u << rows) - 1u : 0xffffu);
 }
 
-/* The accumulators start at 0, then at what the columns before this chunk have left in y. */
+/* Sets the accumulators to 0 for the first columns, and later to the sums that the preceding columns left in y. */
 static void load_accumulators(struct work *k, const struct chunk *c, int64_t live, const float *y, int64_t y_stride)
 {
     for (int g = 0; g < c->n_groups; g++)
@@ -497,7 +503,7 @@ static void store_accumulators(const struct work *k, const struct chunk *c, int6
             _mm512_mask_storeu_ps(y + i * y_stride + c->row0 + 16 * g, live_lanes(c, g), _mm512_load_ps(k->acc[g][i]));
 }
 
-/* Rows [i, i + live) of x, at most ACT_ROWS, with a chunk whose units are in k. */
+/* Multiplies rows [i, i + live) of x, at most ACT_ROWS, by a chunk whose units are in k. */
 INLINE void run_rows(struct work *k, const struct chunk *c, const struct pp_acts *x, int64_t i, int64_t live, float *y,
                      int64_t y_stride, const enum kind kind)
 {
@@ -525,9 +531,9 @@ INLINE void run_rows(struct work *k, const struct chunk *c, const struct pp_acts
     store_accumulators(k, c, live, y + i * y_stride, y_stride);
 }
 
-/* All rows of x, the weights unpacked chunk by chunk. unpack: NULL for a type with heads and bodies. */
-INLINE void unpacked_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                           float *y, int64_t y_stride, struct work *k, unpack_fn *unpack, const enum kind kind)
+/* Multiplies all rows of x, unpacking the weights chunk by chunk. unpack: NULL for a type with heads and bodies. */
+INLINE void opened_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                         float *y, int64_t y_stride, struct work *k, unpack_fn *unpack, const enum kind kind)
 {
     const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
     shape_strip_tiles(kind);
