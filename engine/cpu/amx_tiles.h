@@ -1,5 +1,5 @@
-/* amx_tiles.h - what every user of AMX tiles says to the processor and to the compiler. To be included behind
- * <immintrin.h>, or behind the tests' software model of the instructions. Private to engine/cpu. */
+/* amx_tiles.h - tile configuration and compiler barriers for all users of AMX. To be included after <immintrin.h>, or
+ * after the tests' software model of the instructions. Private to engine/cpu. */
 #ifndef PP_CPU_AMX_TILES_H
 #define PP_CPU_AMX_TILES_H
 
@@ -19,7 +19,7 @@ static inline __attribute__((always_inline)) void finish_stores(void)
     __asm__ volatile("" ::: "memory");
 }
 
-/* To be undone with _tile_release(): tiles in use make every switch of threads dearer. */
+/* Configures the tiles. Call _tile_release() afterwards: tiles in use make every context switch more expensive. */
 static inline __attribute__((always_inline)) void shape_tiles(const struct tile_shapes *shapes)
 {
     __asm__ volatile("" : : "r"(shapes) : "memory"); /* compilers believe that only 8 bytes of it are read */

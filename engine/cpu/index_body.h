@@ -1,5 +1,5 @@
-/* index_body.h - scores of an index as ops.h defines them; a part of ops_body.h, behind attention_body.h, whose dot
- * products it has. */
+/* index_body.h - the scores by which an index picks positions for sparse attention, as ops.h defines them. A part of
+ * ops_body.h, included after attention_body.h, whose dot products it uses. */
 
 static void index_query(const struct pp_attention *a, const float *q)
 {

@@ -1,4 +1,5 @@
-/* micro.c - the product kernels by themselves, for measuring: a matrix of noise walked through as a pass would. */
+/* micro.c - measures the product kernels by themselves: multiplies a matrix of random weights piece by piece, as a pass
+ * does. */
 #include <string.h>
 
 #include "engine/base/clock.h"
@@ -29,7 +30,7 @@ static void *take(size_t bytes)
     return p;
 }
 
-/* Rows of the plain form become the kernels' own, or are the same. False: out of memory. */
+/* Fills the matrix with random rows, and packs them if the type is packed. False: out of memory. */
 static bool make_matrix(struct pp_micro *t, struct pp_random *random)
 {
     struct pp_matrix *w = &t->w;
@@ -113,7 +114,7 @@ void pp_micro_free(struct pp_micro *t)
     pp_free(t);
 }
 
-/* As large as the work items of a projection: 2 ms at most on a fast machine. */
+/* Weight rows per call, as many as in the work items of a projection: at most 2 ms on a fast machine. */
 static int64_t piece_rows(const struct pp_micro *t, int m)
 {
     enum { MOST = 256 };

@@ -1,7 +1,9 @@
-/* ops.h - everything a forward pass does besides matrix products: norms, rotations, attention, activations.
+/* ops.h - everything in a forward pass other than matrix products: norms, RoPE, attention, activation functions,
+ * recurrent states.
  *
- * One body (ops_body.h, attention_body.h) compiled for each set over vec.h; the scalar build is the definition and the
- * others give its bits. All functions are pure: any thread, disjoint outputs. */
+ * One body (ops_body.h, attention_body.h) is compiled over vec.h for each instruction set. The scalar build is the
+ * definition; the others produce the same bits. All functions are pure: any thread may call them, for different
+ * outputs. */
 #ifndef PP_CPU_OPS_H
 #define PP_CPU_OPS_H
 
@@ -18,8 +20,8 @@
 enum {
     PP_MAX_HEAD_DIM = 576,
     PP_MAX_GROUP = 128,                                /* query heads that share a KV head */
-    PP_TILE_QUERIES = 64, /* most queries of a tile: rows times group; a single row may have more */
-    PP_PART_QUERIES = 16, /* most queries of a tile whose scores are computed at a time: they stay in the L1 cache */
+    PP_TILE_QUERIES = 64, /* most queries of a tile: rows times group; a tile of one row may have more */
+    PP_PART_QUERIES = 16, /* most queries whose scores are computed at a time: these stay in the L1 cache */
     PP_ATTENTION_SUM_TILES = 8,
     PP_CHUNK_PAGES = PP_KV_CHUNK / PP_PAGE_TOKENS,
 };
@@ -41,31 +43,33 @@ struct pp_attention {
     const struct pp_kv_layout *kv;
     int n_rows, group;          /* n_q = n_rows * group queries, row by row */
     float softcap;              /* scores become softcap tanh(score / softcap); 0: no cap */
-    bool unasked;               /* of the current chunk only K of the first page has been prefetched */
-    bool growing;               /* capped scores are then multiplied by their rows' growth: */
+    bool unasked;               /* the current chunk has not been prefetched, except for K of its first page */
+    bool growing;               /* scores, after the soft cap, are multiplied by their row's growth: */
     float growth[PP_TILE_QUERIES];
-    const float *slopes;        /* [group] of ALiBi (arXiv 2108.12409): what scores fall by per position of distance,
-                                   times log2 e; or NULL */
-    float at[PP_TILE_QUERIES];  /* with slopes: the rows' own positions, counted from the chunk's first */
+    const float *slopes;        /* [group]: ALiBi's slopes (arXiv 2108.12409), by which scores decrease per position of
+                                   distance, times log2 e; or NULL */
+    float at[PP_TILE_QUERIES];  /* with slopes: the rows' own positions, relative to the chunk's first position */
     const uint8_t *next[PP_CHUNK_PAGES]; /* the tile's head in the pages of the next chunk, to prefetch; or NULL */
     float *q;                   /* scaled queries [head_pad, n_q] */
-    int32_t *q_words;           /* quantised, in the order of the build's dot product [head_pad / 2, n_q] */
+    int32_t *q_words;           /* quantised queries, in the order that this build's dot product reads [head_pad / 2,
+                                   n_q] */
     float *q_scale;             /* [head_pad / scale_dims, n_q] */
     int32_t *q_start;           /* initial values of integer dot products, because K is stored with an offset */
     float *v_scale;             /* scales of a chunk's V, [v_pad / scale_dims, 256] */
-    float *v_log;               /* upper bounds of log2 of each position's largest V scale [256] */
-    /* of the current part of the tile: */
+    float *v_log;               /* an upper bound of log2 of each position's largest V scale [256] */
+    /* for the current part of the tile: */
     float *p;                   /* scores, then powers [PP_PART_QUERIES, 256] */
     int16_t *w;                 /* powers times V's scales, as integers [v_pad / scale_dims, PP_PART_QUERIES, 256], each
                                    32 positions in the order of the build's products */
     uint8_t *tiles;             /* attention_amx.h's: queries; from tiles_fixed on, what does not depend on n_q */
     size_t tiles_fixed;
-    float *o;                   /* sums of a chunk with few queries and V as float [PP_PART_QUERIES, v_pad] */
-    uint8_t *values;            /* a chunk's V, where pages have K only: of each page v_bytes (attention_latent.h) */
+    float *o;                   /* sums of a chunk, if there are few queries and V is float [PP_PART_QUERIES, v_pad] */
+    uint8_t *values;            /* a chunk's V, if pages hold K only: v_bytes for each page (attention_latent.h) */
     struct pp_attention_sums total; /* o: room for [n_q, head_pad], and for [n_q, v_pad] */
 };
 
-/* Bytes of the arrays above for n_q queries, a multiple of 64; and sets their addresses in such memory. */
+/* Returns the bytes that the arrays above take for n_q queries, a multiple of 64; and sets their addresses in memory of
+ * this size. */
 size_t pp_attention_bytes(const struct pp_kv_layout *kv, int n_q);
 void pp_attention_init(struct pp_attention *a, const struct pp_kv_layout *kv, int n_q, void *memory);
 
@@ -85,7 +89,7 @@ struct pp_low_rank {
     float unit;             /* of Q8_0: a power of two */
 };
 
-/* The rows it is applied to. */
+/* The rows that an adapter's B is applied to. */
 struct pp_low_rank_rows {
     int n;
     float *y;               /* [n, y_stride] */
@@ -94,7 +98,7 @@ struct pp_low_rank_rows {
     int64_t y_stride, down_stride;
 };
 
-/* Floats for a row's A x in either form. */
+/* Floats of a row's A x, as floats or as round_low_rank() leaves it. */
 static inline int pp_low_rank_room(int rank)
 {
     return rank ? rank + 3 : 0;
@@ -115,7 +119,8 @@ static inline size_t pp_low_rank_block_bytes(uint32_t type, int rank)
                                  : n * PP_LOW_RANK_ROWS * sizeof(float);
 }
 
-/* y[r][c] = sum over d of x[r][d] m[d][c]. n_cols and the strides of m and y are multiples of 16. */
+/* A product of float matrices: y[r][c] = sum over d of x[r][d] m[d][c]. n_cols and the strides of m and y are multiples
+ * of 16. */
 struct pp_products {
     const float *x, *m;         /* [n_rows, x_stride], of which n_inner are used; [n_inner, m_stride] */
     float *y;                   /* [n_rows, y_stride] */
@@ -123,13 +128,13 @@ struct pp_products {
     int64_t x_stride, m_stride, y_stride;
 };
 
-/* A position of a head with a recurrent state (recur.c), the at-th of its page. Arrays over a page's positions hold
- * at + 1 values, u at; they have room for whole vectors. */
+/* One position of a head with a recurrent state (recur.c), the at-th of its page. Arrays over the page's positions hold
+ * at + 1 values, except u, which holds `at` before the call; all have room for whole vectors. */
 struct pp_recur_row {
     int at;
-    int64_t width;              /* of a value, a multiple of 16 */
-    bool corrects;              /* the delta rule: subtracts from v what the state already gives for the key */
-    float beta;                 /* a factor of the difference */
+    int64_t width;              /* floats of a value, a multiple of 16 */
+    bool corrects;              /* the delta rule: subtracts from v the state's output for the key */
+    float beta;                 /* the factor of the difference, or of v */
     const double *decay;        /* logarithms of the decay from the page's beginning up to each position */
     const float *key_dots, *query_dots;   /* each position's key times the row's key and query */
     const float *key_state, *query_state; /* the state at the page's beginning times the row's key and query [width];
@@ -139,17 +144,18 @@ struct pp_recur_row {
     float *out;                 /* [width] */
 };
 
-/* From the state at the beginning of a full page to the one at the beginning of the next. */
+/* Computes the state at the beginning of a page from the state at the beginning of the page before it, which is
+ * full. */
 struct pp_recur_next {
     int64_t key_dim, width;     /* width: a multiple of 16 */
     const double *decay;        /* [64] */
-    const float *keys, *u;      /* of its positions [key_dim, 64], [64, width] */
+    const float *keys, *u;      /* of the full page's positions [key_dim, 64], [64, width] */
     const float *from;          /* [key_dim, width] */
-    float *to;                  /* likewise */
+    float *to;                  /* [key_dim, width] */
     float *scratch;             /* [key_dim, 64] */
 };
 
-/* A position of a head of Mamba's, whose state it changes (plan.h). */
+/* One position of a head in Mamba's selective scan, which updates the head's state (plan.h). */
 struct pp_scan_step {
     int64_t key_dim, width;     /* width: a multiple of 16 */
     const float *rate;          /* [key_dim, width] */
@@ -161,7 +167,7 @@ struct pp_scan_step {
     float *out;                 /* [width] */
 };
 
-/* A position of a head of RWKV 7's, likewise; or RWKV 6's, which has neither `look` nor `taken`. */
+/* The same for a head of RWKV 7; or of RWKV 6, which has neither `look` nor `taken`. */
 struct pp_delta_step {
     int64_t key_dim, width;
     const float *decay, *look, *taken, *key; /* [key_dim] */
@@ -194,7 +200,7 @@ struct pp_cpu_ops {
     void (*gate)(enum pp_fn fn, float number, const float *g, const float *u, int64_t n, float *y);
     /* y = fn(x), `number` being the function's parameter; y may be x */
     void (*apply)(enum pp_fn fn, float number, const float *x, int64_t n, float *y);
-    /* Likewise with four parameters. */
+    /* y = xIELU(x), with the function's own four parameters; y may be x */
     void (*xielu)(const struct pp_xielu *f, const float *x, int64_t n, float *y);
     /* y = x u; y may be x or u */
     void (*multiply)(const float *x, const float *u, int64_t n, float *y);
@@ -209,15 +215,15 @@ struct pp_cpu_ops {
     void (*rope)(float *x, int64_t rope_dim, bool neox, const float *cos_sin);
     /* Normalised Hadamard transform of consecutive segments of `block` (a power of two): its own inverse. */
     void (*hadamard)(float *x, int64_t n, int block);
-    /* Stores K and V of one position of one head; k: float [head_dim], v: float [v_dim], after RoPE and the Hadamard
-     * rotation; v is not read if kv->v_in_k. slot: the position's index in the page. */
+    /* Stores K and V of one position and one head in a page. k: float [head_dim], v: float [v_dim], after RoPE and the
+     * Hadamard rotation; v is not read if kv->v_in_k. slot: the position's index in the page. */
     void (*kv_store)(const struct pp_kv_layout *kv, uint8_t *page, size_t head_offset, int slot, const float *k,
                      const float *v);
-    /* Loads a row's queries, float [group, head_dim], after RoPE, and rotated if kv->rotate. */
+    /* Loads a row's queries, float [group, head_dim], after RoPE, and after the Hadamard rotation if kv->rotate. */
     void (*attention_query)(const struct pp_attention *a, int row, const float *q, float scale);
-    /* Adds one chunk to the sums *to of rows row .. row + n_rows - 1 of the tile; row i, counted from the tile's first,
-     * sees the positions see[i], one at least. heads: the KV head's bytes in the chunk's pages; pages that no row sees
-     * are not read. Sums begin with m = -inf, l = 0, o = 0. */
+    /* Adds one chunk to the sums *to of rows row .. row + n_rows - 1 of the tile. Row i, counted from the tile's first,
+     * attends to the positions see[i], at least one. heads: the KV head's bytes in the chunk's pages; pages that no row
+     * attends to are not read. Initial sums are m = -inf, l = 0, o = 0. */
     void (*attention_chunk)(const struct pp_attention *a, const uint8_t *const heads[PP_CHUNK_PAGES], int row,
                             int n_rows, const struct pp_span *see, const struct pp_attention_sums *to);
     /* Merges a chunk's sums for rows row .. row + n_rows - 1 into *to: the same bits as if the chunk had been added. */
@@ -234,12 +240,13 @@ struct pp_cpu_ops {
      * ascending, q . k as above. NaN where a product is. heads: as above; scores: room for whole vectors. */
     void (*index_scores)(const struct pp_attention *a, const float *weights,
                          const uint8_t *const heads[PP_CHUNK_PAGES], int n, float *scores);
-    /* y = x, which are F16 at any address */
+    /* y = x, converted from F16; x need not be aligned */
     void (*widen)(const void *x, int64_t n, float *y);
     /* y += scale * x: adapters */
     void (*add_scaled)(float *y, const float *x, float scale, int64_t n);
-    /* Converts a row's A x [rank], in place, to what add_low_rank of the same set reads where B is in Q8_0: the values
-     * of each 256 k become integers w[k] = down[k] c rounded to nearest even, with c = 32639 / the largest of them. */
+    /* Converts a row's A x [rank], in place, to the form that add_low_rank of the same kernel set reads if B is in
+     * Q8_0: each 256 values become integers w[k] = down[k] c rounded to nearest even, with c = 32639 / the largest
+     * |down[k]| of them. */
     void (*round_low_rank)(float *down, int rank);
     /* y[i][r] += scale * sum over k of B[r][k] down[i][k], for n batch rows i, r from row0, a multiple of 16, to
      * row1 - 1. The sum begins with 0, then fma(down[k], B[r][k], sum), k ascending; y = fma(scale, sum, y). In Q8_0

@@ -1,5 +1,5 @@
-/* stream_choice.h - chooses the fastest way to read weights from memory (stream_ahead.h) by timing passes. The caller
- * has the clock; a pass's results do not depend on the choice. One thread. */
+/* stream_choice.h - chooses the fastest way to read weights from memory (stream_ahead.h) by comparing the times of
+ * passes, which the caller measures. Results do not depend on the choice. One thread. */
 #ifndef PP_CPU_STREAM_CHOICE_H
 #define PP_CPU_STREAM_CHOICE_H
 
@@ -7,7 +7,7 @@
 
 enum { PP_STREAM_CHOICES = 4 };
 
-/* All zeros at first, except n_ways. */
+/* Initially all zeros except n_ways. */
 struct pp_stream_choice {
     int n_ways;        /* at most PP_STREAM_CHOICES */
     int way;           /* of the next pass: 0 .. n_ways - 1 */
@@ -15,8 +15,8 @@ struct pp_stream_choice {
     uint64_t least[PP_STREAM_CHOICES]; /* ns of this trial's fastest pass in each way */
 };
 
-/* Takes the time of a pass with one row and sets c->way for the next one. Now and then a few passes try all ways in
- * turn; the others use the fastest of the last trial. */
+/* Takes the time of a pass with one row and sets c->way for the next pass. From time to time a few passes are a trial,
+ * which alternates between all ways; the other passes use the winner of the last trial. */
 void pp_stream_choice_passed(struct pp_stream_choice *c, uint64_t ns);
 
 #endif
