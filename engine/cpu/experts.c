@@ -1,6 +1,6 @@
 /* experts.c - stages of a mixture of experts: rows are sorted by the experts that they are routed to, each expert's
- * matrices are multiplied by all its rows at once, and every row sums its experts' results, the largest logit's first.
- * A row's bits depend on that row only: kernels give the same bits for any number of rows. */
+ * matrices are multiplied by all its rows at once, and each row's experts' results are summed, starting with the
+ * largest logit's. A row's bits depend on that row only: kernels produce the same bits for any number of rows. */
 #include <string.h>
 #include <sys/mman.h>
 
@@ -283,8 +283,8 @@ static int first_place(const struct experts *x, const int32_t *place)
     return j < x->n_used ? j : -1;
 }
 
-/* Whether some experts of a row return its input (idle): the result of those, `kept`, is added to the others', or is
- * all there is if the row has no places. */
+/* Whether some of a row's experts return its input. Their weighted result, `kept`, is added to the other experts'
+ * results; if the row has no places, it is the whole result. */
 static bool is_kept(const struct routing *r, const struct experts *x, int row, int first)
 {
     return x->idle && (first < 0 || r->idle_weight[row] != 0.0f);
@@ -433,8 +433,8 @@ static void gate_up(struct pp_cpu *c, const struct stage *s, int a, int64_t row0
     }
 }
 
-/* Where the expert's result for a place goes: over its input, which is not read any more; or for experts of one matrix,
- * which still reads it, to `hidden`, which these do not use otherwise. */
+/* Where the expert's result for a place is written: over its input, which is no longer needed. Experts of a single
+ * matrix still read the input, so their results go to `hidden`, which they do not use otherwise. */
 static float *result_at(const struct routing *r, const struct experts *x, int place)
 {
     return x->up ? r->out + place * r->out_stride : floats_at(&r->hidden, place);
@@ -454,7 +454,7 @@ static void prepare_place(const struct pp_cpu *c, const struct stage *s, int pla
         quantize(c, hidden, place, floats_at(hidden, place), x->n_ff, x->twins_down);
 }
 
-/* The same for a single row, whose a-th active expert has the a-th place, by the first thread that needs it. */
+/* The same for a single row, whose a-th active expert has the a-th place: done by the first thread that needs it. */
 static void prepare_once(const struct pp_cpu *c, const struct stage *s, int a, int thread)
 {
     pp_once *once = &c->routing.ready[a];
@@ -495,8 +495,8 @@ static void run_blocks(struct pp_cpu *c, const struct stage *s, int m, int phase
     }
 }
 
-/* Completes the sum of a row's experts, columns at .. end - 1, and writes it to the stage's slot. sum: that of column
- * `at`; first: first_place() of the row. */
+/* Completes the sum of a row's experts for columns at .. end - 1, and writes it to the stage's slot. sum: points to
+ * column `at`; first: first_place() of the row. */
 static void finish_sum(const struct pp_cpu *c, const struct stage *s, int row, int first, int64_t at, int64_t end,
                        float *sum)
 {
@@ -516,8 +516,8 @@ static void finish_sum(const struct pp_cpu *c, const struct stage *s, int row, i
         c->ops->add(out, sum, n);
 }
 
-/* Columns at .. end - 1 of a row's result: the weighted sum of its experts' results, in the order of its choices, those
- * of idle ones last. Accumulated in place of the first result. */
+/* Computes columns at .. end - 1 of a row's result: the weighted sum of its experts' results in the order of its
+ * choices, and last that of the experts that return their input. It is accumulated in place of the first result. */
 static void sum_row(const struct pp_cpu *c, const struct stage *s, int row, int64_t at, int64_t end)
 {
     const struct experts *x = s->experts;

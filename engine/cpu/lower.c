@@ -1,5 +1,5 @@
-/* lower.c - lowers a plan's operations to the stages of a program, fusing neighbours by patterns; see cpu.h. Patterns
- * are written before the functions that match them: [optional], {repeated}. */
+/* lower.c - lowers a plan's operations to the stages of a program, fusing consecutive operations by patterns (cpu.h).
+ * The comment before a function is the pattern that it matches: [optional], {repeated}. */
 #include <math.h>
 #include <string.h>
 
@@ -161,7 +161,8 @@ static bool norm_is_of_projection(const struct lowering *l)
     return norm->out != norm->in && next && next->kind == PP_OP_LINEAR && next->in == norm->out;
 }
 
-/* Likewise into experts, which do not store it, so that nothing else may read it. */
+/* Whether the next operation, a norm, can be fused into the experts after it. Experts do not store its result, so
+ * nothing else may read that. */
 static bool norm_is_of_experts(const struct lowering *l)
 {
     const struct pp_op *norm = peek(l, 0), *next = peek(l, 1);
@@ -224,8 +225,8 @@ static enum pp_code lower_projections(struct lowering *l)
     return PP_OK;
 }
 
-/* ALiBi's slope of each head (arXiv 2108.12409). For 2^k heads they are powers of 2^(-alibi / 2^k), the first to the
- * 2^k-th; slopes of further heads lie between those: odd powers of its square root. */
+/* ALiBi's slope of each head (arXiv 2108.12409). For 2^k heads they are b, b^2, ... b^(2^k) with b = 2^(-alibi / 2^k).
+ * If there are more heads, the others' slopes lie between those: the odd powers of sqrt(b). */
 static const float *alibi_slopes(struct lowering *l, const struct pp_op *attention)
 {
     const double alibi = (double)attention->alibi;
@@ -245,7 +246,7 @@ static const float *alibi_slopes(struct lowering *l, const struct pp_op *attenti
     return slopes;
 }
 
-/* The slots that head norms, or rotations, before an attention work on; -1: none. */
+/* The slots of q, k and v that the head norms, or the RoPE operations, before an attention work on; -1: none. */
 struct head_slots {
     int q, k, v;
 };

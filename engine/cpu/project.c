@@ -1,5 +1,6 @@
-/* project.c - projection stages: the input of each row is prepared once (normed, quantised); then work items of weight
- * rows compute W x for all rows of the batch, add adapters and bias, and apply the epilogue. */
+/* project.c - projection stages: the input of each row is prepared once (normalised, quantised); then work items, each
+ * some rows of a weight matrix, compute W x for all rows of the batch, add adapters and bias, and apply the
+ * epilogue. */
 #include <math.h>
 #include <string.h>
 
@@ -8,11 +9,11 @@
 #include "engine/cpu/program.h"
 #include "engine/cpu/stream_ahead.h"
 
-/* The most multiply-adds and bytes of weights that a thread takes at a time: 4 ms at 100 G/s, 2 ms at 8 GB/s. 128 rows
- * of a wide matrix for 512 rows of activations are less. */
+/* The most multiply-adds and bytes of weights that a thread takes at a time: 4 ms at 100 G/s, 2 ms at 8 GB/s. This
+ * leaves room for 128 rows of a wide matrix times 512 rows of activations. */
 static const int64_t MOST_MACS = 400000000, MOST_BYTES = 16000000;
-/* Bytes of weights of one work item at few rows: a few microseconds, short enough for threads to end a part together,
- * and long compared with the cost of taking an item. */
+/* Bytes of weights of one work item when there are few rows. It takes a few microseconds: short enough for threads to
+ * finish a part at about the same time, and long compared with the cost of taking an item. */
 static const int64_t ITEM_BYTES = 32768;
 
 static int64_t row_bytes(const struct pp_matrix *w)
@@ -20,11 +21,11 @@ static int64_t row_bytes(const struct pp_matrix *w)
     return (int64_t)pp_type_row_bytes(w->type, w->n_cols);
 }
 
-/* Adapters' matrices for one token are small, too short for the hardware prefetchers to detect a stream, so they are
- * prefetched by software. Not all at once: a Zen 3 drops prefetches beyond about 20 in flight (34 KiB prefetched at
- * once are read as slowly as without, in 2.5 us; 16 lines in 33 ns all arrive, and it takes 1), and Intel's processors
- * stall until there is room for more. So a thread prefetches some lines whenever it has done something else for a
- * while. (For B, which has no such while before W, 64 lines at once are better than 16.) */
+/* The matrices of adapters are too small for the hardware prefetchers to detect a stream, so they are prefetched by
+ * software. Not all at once: a Zen 3 drops prefetches beyond about 20 in flight, and Intel's processors stall until
+ * there is room for more. (On the Zen 3, reading 34 KiB takes 2.5 us without prefetching and no less if all are
+ * prefetched at once, but 1 us if 16 lines are prefetched every 33 ns.) So a thread prefetches some lines at a time,
+ * between other work. For B there is no such work before W, and 64 lines at once are better than 16. */
 enum { LINE = 64, SOME_LINES = 16 };
 
 static void prefetch(struct requests *r, int n_lines)
@@ -38,7 +39,7 @@ static void prefetch_some(struct requests *r)
     prefetch(r, SOME_LINES);
 }
 
-/* Whether the form of the input that an A of this type reads is kept until all rows of the stage are prepared. */
+/* Whether the input, in the form that an A of this type reads, still exists when all rows of the stage are prepared. */
 static bool keeps_input(const struct stage *s, uint32_t type)
 {
     return pp_pack_needed(type) || s->plain || s->norm_out >= 0 || (!s->norm.weight && !s->in_place);
@@ -46,9 +47,9 @@ static bool keeps_input(const struct stage *s, uint32_t type)
 
 enum which_down { DOWN_ALL, DOWN_KEPT, DOWN_PASSING };
 
-/* A x of n rows x with the same set, for every projection of the stage and every adapter, one after the other in a row
- * of out; or only for those A whose input is kept, or only for those whose input is not. x: float32 and, if a weight of
- * the stage reads them, quantised. */
+/* Computes A x of n rows x with the same set, for every projection of the stage and every adapter; a row of out holds
+ * them one after the other. Either for all A, or only for those whose input is kept, or only for the others. x: float32
+ * and, if a weight of the stage reads them, quantised activations. */
 static void lora_down(const struct pp_cpu *c, const struct stage *s, const struct pp_adapter_set *set,
                       const struct pp_acts *x, int n, enum which_down which, float *out, void *kernel)
 {
@@ -61,7 +62,7 @@ static void lora_down(const struct pp_cpu *c, const struct stage *s, const struc
         }
 }
 
-/* The part of a row of lora_down that is one projection's. */
+/* The part of a row of lora_down()'s result that belongs to one projection. */
 static const float *down_of(const struct stage *s, int projection, const struct pp_adapter_set *set, const float *down)
 {
     for (int p = 0; p < projection; p++)
@@ -79,7 +80,7 @@ static int alike_from(const struct pp_cpu *c, const struct stage *s, int i, int 
     return n;
 }
 
-/* Whether an adapter (IA3) of some row scales the input of this stage, which then has one projection and no norm. */
+/* Whether an IA3 of some row scales the input of this stage, which then has one projection and no norm. */
 static bool scales_rows(const struct pp_cpu *c, const struct stage *s, int m)
 {
     for (int i = 0; i < m; i++) {
@@ -90,7 +91,7 @@ static bool scales_rows(const struct pp_cpu *c, const struct stage *s, int m)
     return false;
 }
 
-/* Where results go: y[i * stride + r] is row i's for weight row r. */
+/* Where results are written: y[i * stride + r] is the result of row i for weight row r. */
 struct results {
     float *y;
     int64_t stride;
@@ -98,10 +99,10 @@ struct results {
 
 /* --- tensors that replace the model's own (lora.h) ------------------------------------------------------------- */
 
-/* A set's tensors replace the model's to the extent of their strengths: W becomes left W + sum of strength W_k, where
- * left is 1 minus the sum of the strengths. */
+/* Adapters' tensors W_k replace the model's W in proportion to their strengths: W becomes left W + the sum of
+ * strength_k W_k, where left is 1 minus the sum of the strengths. */
 
-/* What is left of the model's own matrix; *n: how many adapters replace it. */
+/* The factor `left` of the model's own matrix; *n: the number of adapters that replace it. */
 static float left_of_matrix(const struct pp_adapter_set *set, int linear, int *n)
 {
     float left = 1.0f;
@@ -114,7 +115,7 @@ static float left_of_matrix(const struct pp_adapter_set *set, int linear, int *n
     return left;
 }
 
-/* A norm's vector [n] for a set: mixed in `room` if adapters replace it, else the model's own. */
+/* A norm's weight or bias [n] for a set: mixed in `room` if adapters replace it, else the model's own. */
 static const float *replaced_vector(const struct pp_adapter_set *set, int op, bool bias, const float *own, int64_t n,
                                     float *room)
 {
@@ -153,8 +154,8 @@ static pp_matmul_fn *kernel_for(const struct pp_cpu *c, uint32_t type)
     return pp_cpu_splits(c, type) ? c->bf16->matmul : c->mm->by_type[type];
 }
 
-/* y = W_k x for a matrix that replaces the model's own. If the stage has split activations only, these are joined again
- * for one in F32. */
+/* y = W_k x for a matrix that replaces the model's own. If the stage has only split activations and W_k is F32, their
+ * bfloat16 parts are added up again. */
 static void multiply_replaced(const struct pp_cpu *c, const struct stage *s, const struct pp_matrix *w, int64_t row0,
                               int64_t row1, const struct pp_acts *acts, int m, float *y, int64_t stride,
                               const struct thread_scratch *own)
@@ -173,7 +174,8 @@ static void multiply_replaced(const struct pp_cpu *c, const struct stage *s, con
     }
 }
 
-/* y = left y + sum of strength (W_k x) for n rows with the same set; `to` is that of weight row 0. */
+/* y = left y + the sum of strength_k (W_k x) for n rows with the same set. `to` is where the results of weight row 0
+ * would be. */
 static void add_replaced(const struct pp_cpu *c, const struct stage *s, const struct projection *p,
                          const struct pp_adapter_set *set, const struct pp_acts *acts, int n, int64_t row0,
                          int64_t row1, float left, struct results to, const struct thread_scratch *own)
@@ -243,8 +245,8 @@ static void multiply_all(const struct pp_cpu *c, const struct stage *s, const st
     }
 }
 
-/* Where the normed input of a row goes: to its slot if later stages read it; else to `to`, beside the other rows', if a
- * kernel reads it; else to the calling thread's scratch, until it is quantised. */
+/* Where the normalised input of a row is written: to its slot if later stages read it; else to its row of `to` if a
+ * kernel reads it as float32; else to the calling thread's scratch, from which it is quantised. */
 static float *normed_row(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *to,
                          const struct thread_scratch *own)
 {
@@ -259,7 +261,7 @@ static bool converts_in_place(const struct pp_cpu *c, const struct stage *s, con
     return s->in_place && to == &c->shared;
 }
 
-/* Quantises a row of n values; in pieces, as long as there is something to prefetch in between. */
+/* Quantises a row of n values: in pieces as long as there is something to prefetch, some lines after each piece. */
 static void quantize_row(const struct pp_cpu *c, const float *x, int64_t n, bool twins, const struct pp_acts *to,
                          struct requests *soon)
 {
@@ -273,7 +275,8 @@ static void quantize_row(const struct pp_cpu *c, const float *x, int64_t n, bool
     }
 }
 
-/* Converts a row's activations to the forms that the stage's kernels read. bf16: where its parts go, or NULL. */
+/* Converts a row's activations to the forms that the stage's kernels read. bf16: where the bfloat16 parts are written,
+ * or NULL. */
 static void convert_row(const struct pp_cpu *c, const struct stage *s, const float *x, uint16_t *bf16,
                         const struct pp_acts *to, struct requests *soon)
 {
@@ -380,11 +383,11 @@ static void multiply_down(const struct pp_cpu *c, const struct stage *s, int fir
 
 /* --- A x, shared ---------------------------------------------------------------------------------------------- */
 
-/* At few rows every thread prepares the whole input, but each product with an adapter's A is computed by one thread
- * only, since it takes as long as reading A. The threads go on to W x without a barrier, and wait for such a product
- * only where they need it for B. */
+/* If there are few rows, every thread prepares the whole input for itself. But each product A x with an adapter's A is
+ * computed by one thread only, since it takes as long as reading A. The threads go on to W x without a barrier, and
+ * wait for A x only where they need it for B. */
 
-/* One such product, of consecutive rows with the same set. */
+/* One product A x, of consecutive rows with the same set. */
 struct down_unit {
     int first, n;               /* rows */
     const struct pp_lora_target *target;
@@ -436,7 +439,7 @@ static int begin_down(const struct pp_cpu *c, const struct stage *s, int m, stru
     return unit;
 }
 
-/* Computes this product, and others until there are none left. */
+/* Computes this product, and then others until none is left. */
 static void share_down(const struct pp_cpu *c, const struct stage *s, int m, int unit, const struct thread_scratch *own)
 {
     const struct pp_acts acts = acts_of(c, s, own);
@@ -448,7 +451,7 @@ static void share_down(const struct pp_cpu *c, const struct stage *s, int m, int
     }
 }
 
-/* The stage's products if all of them are done, or NULL. */
+/* The stage's products A x if all of them are done, or NULL. */
 static const float *down_if_made(const struct pp_cpu *c, const struct stage *s, struct thread_scratch *own)
 {
     if (!own->down && atomic_load_explicit(&c->down[s - c->stages].done, memory_order_acquire) == own->n_down)
@@ -456,8 +459,8 @@ static const float *down_if_made(const struct pp_cpu *c, const struct stage *s, 
     return own->down;
 }
 
-/* All of the stage's products. Waits for the other threads, but not for long: if one of them has been preempted, this
- * one computes the products by itself. */
+/* All of the stage's products A x. Waits for the other threads, but not for long: if one of them has been preempted,
+ * the calling thread computes the products by itself. */
 static const float *all_down(const struct pp_cpu *c, const struct stage *s, int m, const struct pp_acts *acts,
                              struct thread_scratch *own)
 {
@@ -534,8 +537,8 @@ static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projec
     }
 }
 
-/* The whole of these results: W x, adapters and bias. The beginning of B arrives while W is read, and threads wait for
- * A x only when W x is done. */
+/* Computes the complete results of some weight rows: W x, adapters and bias. The beginning of B is prefetched while W
+ * is read, and threads wait for A x only when W x is done. */
 static void project_rows(struct pp_cpu *c, const struct stage *s, int projection, const struct pp_acts *acts,
                          const struct thread_scratch *prepared, struct thread_scratch *own, int m, int64_t row0,
                          int64_t row1, struct results to)
@@ -550,7 +553,7 @@ static void project_rows(struct pp_cpu *c, const struct stage *s, int projection
     adapt_rows(c, s, projection, shares ? all_down(c, s, m, acts, own) : prepared->lora, m, row0, row1, to);
 }
 
-/* Whether m rows of the stage's input are arranged by lanes (matmul.h) besides. Then an item of its preparation is a
+/* Whether the stage's input, of m rows, is also arranged lane by lane (matmul.h). An item of its preparation is then a
  * tile of rows. */
 static bool arranges(const struct pp_cpu *c, const struct stage *s, int m)
 {
@@ -558,8 +561,8 @@ static bool arranges(const struct pp_cpu *c, const struct stage *s, int m)
            pp_by_lane_floats(c->mm->by_lane.rows, m, s->projections[0].w.n_cols) <= c->by_lane_floats;
 }
 
-/* Weight rows per work item, in whole groups. Items are small, because a thread may take several at once; with many
- * activation rows they have two groups at least, because kernels prefer an even number, or a whole panel. */
+/* Weight rows per work item, in whole groups. Items are small, because a thread may take several at once. With many
+ * activation rows an item has at least two groups, because kernels are faster with an even number, or a whole panel. */
 static int64_t item_rows(const struct pp_cpu *c, const struct stage *s, const struct pp_matrix *w, int m)
 {
     int64_t n_groups = (w->n_rows + PP_GROUP_ROWS - 1) / PP_GROUP_ROWS, groups = 2;
@@ -595,7 +598,7 @@ static struct item_map map_items(const struct pp_cpu *c, const struct stage *s, 
     return map;
 }
 
-/* Rows of the input that are prepared as one item. */
+/* How many rows of the input are prepared as one item. */
 static int rows_together(const struct pp_cpu *c, const struct stage *s, int m)
 {
     return arranges(c, s, m) ? c->mm->by_lane.rows : 1;
@@ -653,7 +656,7 @@ static void count_inputs(const struct stage *s, const struct pp_acts *acts, int 
     pp_cpu_count(acts, m, all, s->n_projections);
 }
 
-/* Weight rows row0 .. row1 - 1 of one projection (with a gate: of both), and the epilogue. */
+/* Computes weight rows row0 .. row1 - 1 of one projection (with EPILOGUE_GATE: of both), and applies the epilogue. */
 static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p, int64_t row0, int64_t row1,
                           const struct thread_scratch *prepared, int thread)
 {
@@ -690,7 +693,7 @@ static void multiply_rows(struct pp_cpu *c, const struct stage *s, int m, int p,
     }
 }
 
-/* How many weight rows are computed at once: results that go into an epilogue have room for result_floats. */
+/* How many weight rows are computed at once: results for an epilogue must fit in result_floats. */
 static int64_t rows_at_once(const struct pp_cpu *c, const struct stage *s, int m, int64_t n_rows)
 {
     if (!s->epilogue)
@@ -744,8 +747,8 @@ static void silence(const struct pp_cpu *c, int m, int64_t row0, int64_t row1)
             slot_row(c, c->logits_slot, i)[r] = -INFINITY;
 }
 
-/* Items are cut from the list; each also silences the logits before each of its groups, and the last one those after
- * the last group. */
+/* Computes items of the list of needed groups of logits. Each item also sets the logits before each of its groups to
+ * -INFINITY, and the last item those after the last group. */
 static void multiply_listed(struct pp_cpu *c, const struct stage *s, int m, int first, int end, int thread)
 {
     const struct thread_scratch *prepared = prepared_input(c, s, m, thread);
@@ -785,7 +788,7 @@ void pp_cpu_project_phases(const struct pp_cpu *c, const struct stage *s, int m,
     n_items[1] = is_listed(c, s) ? listed_items(c, s, m) : map.first[map.n_walked];
 }
 
-/* These tiles of the input, whose rows are prepared. */
+/* Arranges some tiles of the input, whose rows are already prepared, lane by lane. */
 static void arrange_rows(const struct pp_cpu *c, const struct stage *s, int m, int first, int end)
 {
     const struct pp_by_lane *lanes = &c->mm->by_lane;
@@ -821,7 +824,7 @@ static const void *weight_row(const struct pp_matrix *w, int64_t row)
     return pp_pack_needed(w->type) ? pp_pack_group(w, row) : (const uint8_t *)w->data + (size_t)(row * row_bytes(w));
 }
 
-/* The address at which an item begins to read weights, at few rows. */
+/* The address at which an item begins to read weights, when there are few rows. */
 static const void *item_begin(const struct stage *s, const struct item_map *map, int item)
 {
     int p = 0;
@@ -862,7 +865,8 @@ bool pp_cpu_project_begins(struct pp_cpu *c)
     return true;
 }
 
-/* By the items of a pass with one row; those of other passes are distributed over the threads in proportion. */
+/* The items of a pass with one row decide which thread reads which weights; in other passes items are distributed over
+ * the threads in the same proportion. */
 void pp_cpu_place_weights(struct pp_cpu *c)
 {
     for (int i = 0; i < c->n_stages && pp_pool_n_nodes(c->pool) > 1; i++) {
