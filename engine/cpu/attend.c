@@ -5,22 +5,23 @@
  * several items split the chunks of one (as in flash decoding): each leaves the sums of its chunks in memory, and
  * whichever finishes last merges them in ascending order, which gives the bits of a single item.
  *
- * A row that sees only positions picked by an index has these gathered, a chunk at a time, as if they were all there
- * is: its attention costs what that of such a short sequence does, plus the gathering. In the cache sixteen
- * neighbouring positions lie interleaved by four bytes: where few of each sixteen are picked, gathering reads up to
- * sixteen times the bytes that it uses, though never more than all positions have. Rows of such a tile share nothing;
- * where 64 heads or more share one key, tiles are single rows anyway. Where blocks are picked, pages that are seen
- * entirely are read in place.
+ * If a row attends only to positions picked by an index, these are gathered, a chunk at a time, as if the sequence
+ * consisted of them alone: attention then costs as much as for such a short sequence, plus the gathering. In the cache
+ * sixteen neighbouring positions are interleaved in units of four bytes: if few of each sixteen are picked, gathering
+ * reads up to sixteen times the bytes that it uses, but never more than those of all positions. The rows of such a tile
+ * share nothing; if 64 heads or more share one key, tiles are single rows anyway. If blocks are picked, pages that are
+ * picked entirely are read in place.
  *
- * Where each head sees different blocks of positions (Phi 3 small), heads are processed one by one instead of all of a
- * KV head together. Blocks are pages, read in place; a row's chunks consist of the pages that it sees.
+ * If each query head attends to different blocks of positions (Phi 3 small), heads are processed one by one instead of
+ * all heads of a KV head together. Blocks are pages, read in place; a row's chunks consist of the pages that the head
+ * attends to.
  *
- * A row that sees the first positions and, after a gap, those of its window, sees the former as a chunk of their own,
- * before the window's first.
+ * If a row attends to the first positions of the sequence and, after a gap, to those of its window, the former are a
+ * separate chunk before the first chunk of the window.
  *
- * A row that also sees compressed blocks has the positions of its window gathered, ascending, and after them the
- * blocks' keys, by whole groups of sixteen where source and destination are aligned alike; its chunks are of that
- * sequence. */
+ * If a row also attends to compressed blocks, the positions of its window are gathered, ascending, followed by the keys
+ * of the blocks, and its chunks are those of the gathered sequence. Whole groups of sixteen are copied at once if
+ * source and destination are aligned alike. */
 #include <math.h>
 #include <string.h>
 
@@ -64,8 +65,8 @@ static size_t index_chunk_bytes(const struct pp_kv_layout *kv)
     return (size_t)(PP_KV_CHUNK / kv->slots) * kv->head_bytes;
 }
 
-/* A thread's scratch for tiles. No item needs that of two tiers, or of products as well, so that they all share the
- * memory of `kernel`. */
+/* Allocates a thread's scratch for tiles. An item uses the scratch of one tier only, and not that of products at the
+ * same time, so all of them share the memory of `kernel`. */
 static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
 {
     size_t kernel = c->kernel_bytes, tail = 0;
@@ -148,27 +149,27 @@ static int64_t n_blocks(const struct attend_plan *p, const struct pp_batch_row *
     return p->stride ? row_length(r) / p->stride : 0;
 }
 
-/* Whether a row sees only what the index picked: else it sees all there is. */
+/* Whether a row attends only to what the index picked; otherwise it attends to all positions. */
 static bool is_picked(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     const int64_t n = p->stride ? n_blocks(p, r) : row_length(r);
     return p->top_k && (p->pooled ? n - n % p->block : n) > p->top_k;
 }
 
-/* With far_step: how many pages lie before the near ones, which all heads see. */
+/* With far_step: the number of pages before the near pages, which all heads attend to. */
 static int64_t n_far(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     const int64_t own = (row_length(r) - 1) / PP_PAGE_TOKENS;
     return p->n_near && own >= p->n_near ? own - p->n_near + 1 : 0;
 }
 
-/* The first of those far pages that a head sees: (page + head * far_shift + 1) is a multiple of far_step. */
+/* The first of the far pages that a head attends to: (page + head * far_shift + 1) is a multiple of far_step. */
 static int64_t first_far(const struct attend_plan *p, int head)
 {
     return (p->far_step - (head * p->far_shift + 1) % p->far_step) % p->far_step;
 }
 
-/* How many of n far pages a head sees; head -1: the most that any head sees. */
+/* How many of n far pages a head attends to; head -1: the most that any head attends to. */
 static int64_t n_far_seen(const struct attend_plan *p, int64_t n, int head)
 {
     const int64_t first = head < 0 ? 0 : first_far(p, head);
@@ -181,7 +182,7 @@ static bool is_gathered(const struct attend_plan *p, const struct pp_batch_row *
     return p->stride || is_picked(p, r) || n_far(p, r);
 }
 
-/* With compressed blocks: how many positions the window has, which come before them. */
+/* With compressed blocks: the number of positions in the window, which precede the blocks in the gathered sequence. */
 static int64_t n_windowed(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     return row_length(r) < p->window ? row_length(r) : p->window;
@@ -194,8 +195,8 @@ static int64_t row_place(const struct pp_batch_row *r)
     return r->tree_mask ? row_length(r) - 1 : r->slot;
 }
 
-/* Whether two neighbouring rows may share a tile: they read the same pages, in a chain with the first row before the
- * second, in a tree up to where it begins. */
+/* Whether two consecutive rows may share a tile. In a chain they read the same pages, and the first row precedes the
+ * second; in a tree they read the same pages up to where the tree begins. */
 static bool same_tile(const struct pp_batch_row *a, const struct pp_batch_row *b)
 {
     if (a->pages[0] != b->pages[0] || !a->tree_mask != !b->tree_mask)
@@ -224,8 +225,8 @@ static int64_t row_begin(const struct attend_plan *p, const struct pp_batch_row 
     return p->window && row_length(r) > p->window ? row_length(r) - p->window : 0;
 }
 
-/* How many positions were picked. The row's own block, which always is, counts only up to the row; where keys are
- * pooled it comes on top, unless it is whole. */
+/* The number of positions that were picked. The row's own block is always picked and counts only up to the row; if keys
+ * are pooled and that block is not complete, it is additional to the top k. */
 static int64_t n_picked(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     return p->pooled ? p->top_k + row_length(r) % p->block
@@ -287,12 +288,12 @@ static void split_chunks(const struct pp_cpu *c, struct attend_plan *p)
         atomic_store_explicit(&p->left[i], p->n_splits, memory_order_relaxed);
 }
 
-/* Whether each tile sees no rows of this pass but its own, and, if split, only the last split sees those. The item that
- * reads them can then rotate and store them itself, which saves a barrier in every layer; many rows are better stored
- * by all threads together. */
+/* Whether each tile attends to no rows of this pass except its own, and, if it is split, only its last split does. The
+ * item that reads these rows can then rotate and store them itself, which saves a barrier in every layer. Many rows are
+ * better stored by all threads together. */
 static bool tiles_store(const struct attend_plan *p, const struct pp_batch_row *rows)
 {
-    if (p->tiles[p->n_tiles] > FEW_ROWS || p->share > 1) /* several items have the same keys */
+    if (p->tiles[p->n_tiles] > FEW_ROWS || p->share > 1) /* with share > 1, several items have the same keys */
         return false;
     for (int i = 0; i < p->n_tiles; i++) {
         const int first = p->tiles[i], last = p->tiles[i + 1] - 1;
@@ -336,8 +337,8 @@ void pp_cpu_attend_plan(struct pp_cpu *c)
 
 /* --- rotation and store ------------------------------------------------------------------------------------ */
 
-/* Norms and rotates x, n_heads consecutive heads of a row, the first of which is head `first`, by RoPE; then applies
- * the Hadamard rotation of quantised caches. norm: of each head; weight NULL: none. */
+/* Normalises x, n_heads consecutive heads of a row beginning with head `first`, and applies RoPE, and then the Hadamard
+ * rotation of quantised caches. norm: applied to each head; its weight is NULL if there is none. */
 static void rotate(const struct pp_cpu *c, const struct stage *s, const struct norm *norm, int row, float *x,
                    int first, int n_heads)
 {
@@ -422,9 +423,9 @@ static struct pp_span in_chunk(const struct tile *t, const struct pp_batch_row *
     return begin < end ? (struct pp_span){(int)begin, (int)end} : (struct pp_span){0, 0};
 }
 
-/* Gathers a branch of a tree, whose positions are scattered among its siblings'. They are copied to where they would
- * lie if the branch were all there is, so that every sum is made in the same order and has the same bits as for a
- * chain. The tail replaces the pages from tree_base's on. */
+/* Gathers a branch of a tree, whose positions are scattered among those of its siblings. They are copied to where they
+ * would be if the branch were a plain sequence, so that every sum is computed in the same order and has the same bits
+ * as for a chain. The tail replaces the pages from the one of tree_base on. */
 static void gather_branch(const struct tile *t, const struct pp_batch_row *r)
 {
     const struct pp_kv_layout *l = &t->p->kv;
@@ -556,7 +557,7 @@ static void look_ahead(const struct tile *t, int64_t chunk, struct chunks of)
         find_heads(t, next, in_chunk(t, last, next), INT64_MAX, t->a->next);
 }
 
-/* An item's first chunk has not been prefetched when the item begins: prefetches K of its first page, to arrive while
+/* Nobody has prefetched an item's first chunk when the item begins. Prefetches K of its first page, which arrives while
  * the queries are prepared; the rest is prefetched while that page is processed. */
 static void prefetch_first(const struct tile *t, int64_t chunk)
 {
@@ -572,7 +573,7 @@ static void prefetch_first(const struct tile *t, int64_t chunk)
         __builtin_prefetch(k + i);
 }
 
-/* Adds a chunk for neighbouring rows first .. end - 1, which all see some of it, in place. */
+/* Adds a chunk, read in place, for consecutive rows first .. end - 1, which all attend to some of it. */
 static void attend_rows(const struct tile *t, int64_t chunk, int first, int end, const struct pp_span *see,
                         const struct pp_attention_sums *to)
 {
@@ -621,8 +622,8 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
     }
 }
 
-/* Sets sums to those of no positions; with sinks, of these: a sink is like a position before all others whose value is
- * 0. */
+/* Sets sums to their initial values: those of no positions, or, with attention sinks, those of the sinks. A sink is
+ * like a position before all others whose value is 0. */
 static void begin_sums(const struct tile *t, const struct pp_attention_sums *sums, const float *sinks)
 {
     const int group = t->a->group, n_q = t->n_rows * group;
@@ -729,14 +730,14 @@ static float score_scale(const struct pp_cpu *c, const struct stage *s, const st
     return c->attend[s->tier].scale * (float)(1 + (double)hp->attn_temperature * log1p(contexts));
 }
 
-/* Their growth in others, which comes after the soft cap. */
+/* The factor of a row's scores after the soft cap, which in other models grows with the position. */
 static float score_growth(const struct pp_cpu *c, const struct pp_batch_row *row)
 {
     const int64_t length = pp_source_hparams(c->model->source)->attn_log_length;
     return length && row->position > length ? (float)(log((double)row->position) / log((double)length)) : 1.0f;
 }
 
-/* Loads the tile's queries. Those that no phase has rotated are rotated here, in a copy, because other splits read
+/* Loads the tile's queries. If no phase has rotated them, they are rotated here in a copy, because other splits read
  * them, too. */
 static void take_queries(const struct tile *t)
 {

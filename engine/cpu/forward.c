@@ -1,5 +1,5 @@
-/* forward.c - runs a program on the pool: for each pass, stages are cut into parts of work items, which threads take as
- * they become free. No item takes more than about 2 ms, so that a cancelled pass ends soon. */
+/* forward.c - runs a program on the pool: for each pass, stages are divided into parts of work items, which threads
+ * take as they become free. No item takes more than about 2 ms, so that a cancelled pass ends soon. */
 #include <math.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ void pp_cpu_rope_at(const struct rope *rope, int64_t position, float *cos_sin)
  * table. */
 static void add_row(struct pp_cpu *c, const struct pp_tensor *t, int64_t row, float *x)
 {
-    enum { PIECE = 256 }; /* values at a time: whole blocks of every type */
+    enum { PIECE = 256 }; /* values at a time: a multiple of every type's block */
     float one[PIECE];
     const uint8_t *values = (const uint8_t *)t->data + (size_t)row * pp_type_row_bytes(t->type, t->ne[0]);
     const int64_t piece = PIECE / pp_type_info(t->type)->block_elements * pp_type_info(t->type)->block_elements;
@@ -57,7 +57,8 @@ static void add_row(struct pp_cpu *c, const struct pp_tensor *t, int64_t row, fl
     }
 }
 
-/* A token's row in an adapter's table, which replaces the model's or some rows of it; NULL: there is none. */
+/* A token's row in an adapter's table, which replaces the model's table or some of its rows; NULL: it has no such
+ * row. */
 static const void *own_row(const struct pp_lora_embedding *e, int32_t token, int64_t n, uint32_t *type)
 {
     *type = e->table ? e->table_type : PP_TYPE_F32;
@@ -65,7 +66,8 @@ static const void *own_row(const struct pp_lora_embedding *e, int32_t token, int
                     : (const void *)pp_lora_token_row(e, token, n);
 }
 
-/* Replaces x, the model's row for the token, by the rows of adapters' tables, to the extent of their strengths. */
+/* Replaces x, the model's row for the token, by the rows of adapters' tables, in proportion to the adapters'
+ * strengths. */
 static void replace_embedding(const struct pp_cpu *c, const struct pp_batch_row *row, int64_t n, float *x, float *room)
 {
     float left = 1.0f;
@@ -161,7 +163,7 @@ static int64_t ngram_row(const struct row_op *r, int64_t token, const float *bef
     return sum % n;
 }
 
-/* Looks up a row's token in a table, or its position, or its n-gram. */
+/* Looks up a row's token, position or n-gram in a table. */
 static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
     const struct pp_tensor *t = r->table;
@@ -176,14 +178,14 @@ static void look_up(struct pp_cpu *c, const struct stage *s, const struct row_op
         c->ops->apply(PP_FN_SCALE, r->scale, y, t->ne[0], y);
 }
 
-/* The at-th row of several tables, counted through. */
+/* Reads row `at` of several tables, whose rows are numbered consecutively. */
 static void take_table_row(struct pp_cpu *c, const struct row_op *r, int64_t at, float *y)
 {
     const struct pp_tensor *t = r->tables[at / r->table->ne[1]];
     open_row(c, t, at % t->ne[1], y);
 }
 
-/* PP_OP_HASH; products do not exceed 63 bits: multipliers are chosen for that. */
+/* PP_OP_HASH. Multipliers are small enough that products do not exceed 63 bits. */
 static void look_up_hashes(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row)
 {
     const struct pp_hashed *h = r->hashed;
@@ -213,7 +215,7 @@ static void put_token(struct pp_cpu *c, const struct stage *s, const struct row_
         y[i] = (float)((of->token > 0 ? of->token : 0) + r->at);
 }
 
-/* PP_OP_WEIGH: neighbours in u times a function of their common weight in x. */
+/* PP_OP_WEIGH: consecutive values in u are multiplied by a function of their common weight in x. */
 static void weigh(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *u, float *y)
 {
     const int64_t n = r->n / r->n_heads;
@@ -227,7 +229,7 @@ static void weigh(const struct pp_cpu *c, const struct row_op *r, const float *x
     }
 }
 
-/* RoPE of heads that are not attention's, in place. */
+/* RoPE, in place, of heads that do not belong to a fused attention. */
 static void rotate_heads(const struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row, float *x)
 {
     const struct rope *rope = &c->ropes[r->local];
@@ -254,7 +256,7 @@ static void affine(const struct pp_cpu *c, const struct row_op *r, const float *
         c->ops->apply(PP_FN_SCALE, r->factors[h], x + h * width, width, y + h * width);
 }
 
-/* A norm, or one of each head, that is not fused. */
+/* A norm, or a norm of each head, that is not fused with another operation. */
 static void norm_row(struct pp_cpu *c, const struct stage *s, const struct row_op *r, int row, int thread)
 {
     const struct pp_batch_row *of = batch_row(c, s, row);
@@ -336,7 +338,7 @@ static void select_rows(struct pp_cpu *c, const struct stage *s)
     }
 }
 
-/* One item of a stage whose items share no work. */
+/* Runs one item of a stage whose items are taken one by one. */
 static void run_item(struct pp_cpu *c, const struct part *part, int i, int thread)
 {
     const struct stage *s = part->stage;

@@ -1,21 +1,22 @@
-/* pick.c - index stages for sparse attention (PP_OP_PICK in plan.h): the top k of the positions that a row may see.
- * They are picked one by one, by a sum over the index's heads; or in blocks, for each head by itself; or in blocks for
- * all heads by such a sum, where one position of a block has the key for all of it.
+/* pick.c - index stages for sparse attention (PP_OP_PICK in plan.h): pick the top k of the positions that a row may
+ * attend to. There are three kinds: positions are picked one by one, their score being a sum over the index's heads; or
+ * blocks of positions are picked for each head separately; or blocks are picked for all heads by such a sum, with one
+ * key for each block, cached at one of its positions.
  *
- * A row's scores are computed a chunk of positions at a time. Of those so far, the k largest are kept as candidates,
- * and some more until the next selection: so memory does not grow with the context. Candidates are added in ascending
- * order, and of equal scores the earliest position's wins. With few rows several items split a row's positions, and the
- * candidates of each are then merged in the same order. What is picked depends on the scores only, and these on the row
- * and the position only: not on other rows, nor on threads.
+ * A row's scores are computed one chunk of positions at a time. The k largest so far are kept as candidates, and some
+ * more until the next selection, so that memory does not grow with the context. Candidates are added in ascending order
+ * of positions, and of equal scores the earliest position wins. If there are few rows, several items divide a row's
+ * positions, and their candidates are then merged in the same order. The result depends on the scores only, and a score
+ * on the row and the position only: not on other rows or on the number of threads.
  *
- * A block's score is the largest of its positions', added when the last of them has been scored; no block is split
- * between items.
+ * A block's score is the largest of its positions' scores; the block is added when its last position has been scored.
+ * No block is divided between items.
  *
- * Where blocks are compressed to one key (compress.c), all this holds for blocks in place of positions; their keys are
+ * If blocks are compressed to one key (compress.c), all this holds for blocks instead of positions; their keys are
  * gathered to where kernels read a chunk.
  *
- * A score takes n_head times head_dim products, in DeepSeek V3.2 a seventeenth of what attention to the position would.
- * Scores are float32, whatever the KV type. */
+ * A score takes n_head times head_dim multiply-adds; in DeepSeek V3.2 that is a seventeenth of the cost of attention to
+ * the position. Scores are float32, whatever the KV type. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -152,8 +153,8 @@ void pp_cpu_pick_plan(struct pp_cpu *c)
 
 /* --- candidates ------------------------------------------------------------------------------------------------ */
 
-/* Maps floats to integers in the same order. Both zeros are equal; NaN is the largest, so that it is seen by attention
- * and not hidden. */
+/* Maps floats to integers in the same order. Both zeros are equal; NaN is the largest, so that attention includes the
+ * position and shows the error. */
 static uint32_t rank_of(float score)
 {
     uint32_t bits;
@@ -179,7 +180,7 @@ static uint32_t kth_rank(const struct candidates *x, int k, int *more)
     return found;
 }
 
-/* Keeps the k largest ranks only, of equal ones the earliest, in the same order. */
+/* Keeps only the k largest ranks (of equal ones, the earliest), in the same order. */
 static void select_best(struct candidates *x, int k)
 {
     int more, n = 0;

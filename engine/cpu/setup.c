@@ -60,7 +60,7 @@ static int64_t bf16_stride(const struct pp_cpu *c, int64_t width)
     return width ? width * c->bf16_parts + PP_BF16_BLOCK : 0;
 }
 
-/* Room for inputs that all threads prepare together, as far as some stage needs it. */
+/* Allocates the arrays for inputs that all threads prepare together, if some stage needs them. */
 static bool make_shared(struct pp_cpu *c)
 {
     bool keeps_normed = widest_input(c, is_normed_plain) > 0;
@@ -103,8 +103,8 @@ static void free_inputs(struct thread_scratch *t)
     pp_free(t->kernel);
 }
 
-/* Sizes each thread's results and kernel scratch: its share of 4 MiB, but 0.5 MiB at least and 1.5 MiB at most, beyond
- * which more did not pay; 0.5 MiB for float weights, whose inputs take more. */
+/* Sizes each thread's results and kernel scratch: its share of 4 MiB, but at least 0.5 MiB and at most 1.5 MiB, beyond
+ * which nothing was gained; 0.5 MiB for float weights, whose inputs take more. */
 static void make_room(struct pp_cpu *c)
 {
     const size_t most = 3u << 19, least = 1u << 19, share = (4u << 20) / (size_t)pp_pool_n(c->pool);
@@ -116,7 +116,7 @@ static void make_room(struct pp_cpu *c)
         c->result_floats = PP_GROUP_ROWS * c->max_rows;
 }
 
-/* The ways to prefetch weights that passes try. */
+/* Lists the ways of reading weights that passes try (stream_choice.h). */
 static void list_ways(struct pp_cpu *c)
 {
     const enum pp_weights_way *tried = c->mm->tried[pp_stream_way];
@@ -125,8 +125,8 @@ static void list_ways(struct pp_cpu *c)
         c->ways[c->stream.n_ways++] = tried[i];
 }
 
-/* Room for rows that are arranged by lanes: what a work space may take if it takes no more yet. Where that is not
- * enough for all rows of the widest input fewer are arranged, or none: results are the same. */
+/* Allocates memory for inputs that are arranged lane by lane, within the limit for scratch memory. If that is not
+ * enough for all rows of the widest input, fewer inputs are arranged, or none; results are the same. */
 static bool make_by_lane(struct pp_cpu *c)
 {
     const uint64_t most = 40u << 20;
@@ -214,7 +214,7 @@ static int most_parts(const struct pp_cpu *c)
     return n;
 }
 
-/* What attention needs to know of a tier. */
+/* Sets what attention needs to know about a tier. */
 static void describe_tier(struct attend_plan *p, const struct pp_tier_plan *tier, const struct pp_kv_layout *kv,
                           const struct pp_model *m)
 {
@@ -339,8 +339,8 @@ static bool grow_lora(struct pp_cpu *c, int64_t width)
     return true;
 }
 
-/* Room for inputs that an adapter scales, in every thread's scratch. Rows that threads prepare together are scaled in
- * place. */
+/* Allocates memory for inputs that an adapter scales, in every thread's scratch. Rows that threads prepare together are
+ * scaled in place and need none. */
 static bool make_scaled(struct pp_cpu *c)
 {
     for (int i = 0; i < pp_pool_n(c->pool); i++)
@@ -350,7 +350,7 @@ static bool make_scaled(struct pp_cpu *c)
     return true;
 }
 
-/* Room for the results of adapters' own tensors, in every thread's scratch. */
+/* Allocates memory for the results of tensors that adapters replace, in every thread's scratch. */
 static bool make_replaced(struct pp_cpu *c)
 {
     c->replaced_floats = c->result_floats;
@@ -372,8 +372,8 @@ static int is_with(const struct norm *norm, int op)
     return norm->weight && norm->op == op;
 }
 
-/* How many norms of a stage an adapter replaces that replaces this operation. Norms of keys after their rotation are
- * not among them: moving keys undoes that norm with the model's own weights (move.c). */
+/* How many of a stage's norms are replaced by an adapter that replaces plan operation `op`. Norms of keys after RoPE
+ * are not counted: when keys are moved, that norm is undone with the model's own weights (turn.c). */
 static int count_replaceable(const struct stage *s, int op)
 {
     const bool attends = s->kind == STAGE_ATTEND;
