@@ -1,9 +1,10 @@
-/* attention_amx.h - attention over KV in Q8 and Q8_0 with AMX tiles: 16 queries at a time. A part of ops_body.h, behind
- * attention_body.h, whose results it reproduces bit for bit: the sums are of integers, exact in any order.
+/* attention_amx.h - attention over KV in Q8 and Q8_0 with AMX tiles, 16 queries at a time. A part of ops_body.h,
+ * included after attention_body.h, whose results it reproduces bit for bit: the sums are of integers and so exact in
+ * any order.
  *
- * Scores: K pages store 16 positions by 64 dimensions in the layout of a tile. A tile of queries is [16][64 bytes];
- * where only 32 dimensions share a scale, it holds those and 32 zeros, so that each half of a tile of K is multiplied
- * by itself.
+ * Scores: K pages store 16 positions by 64 dimensions in the layout of a tile. A tile of queries is [16][64 bytes]. If
+ * only 32 dimensions share a scale, it holds these 32 and 32 zeros, so that each half of a tile of K is multiplied
+ * separately.
  *
  * Values: a softmax weight is 256 h + l, h signed, l unsigned. Tiles of 16 queries by 64 positions hold one of the two
  * bytes each, and V is rearranged to match once for all queries. The tiles sum l v and h v while vector instructions
@@ -14,8 +15,9 @@
  * the step before loaded, and stores what it summed; vector code reads what was stored a step earlier still.
  *
  * For some 300 cycles after any tile instruction a Granite Rapids multiplies, compares and converts floats on only one
- * of its two vector ports; float additions, shuffles and integer instructions still have both. So the former are what
- * to save here. (All tiles first, then all vectors at full speed, took 3 to 7 % longer.) */
+ * of its two vector ports; float additions, shuffles and integer instructions still use both. So this code avoids
+ * multiplications, comparisons and conversions. (All tile work first, then all vector work at full speed, took 3 to 7 %
+ * longer.) */
 #include "engine/cpu/amx_tiles.h"
 
 enum {
@@ -80,7 +82,7 @@ static void keep_tile_query(const struct pp_attention *a, int at, int b, const i
 
 /* --- scores ------------------------------------------------------------------------------------------------ */
 
-/* What a step multiplies of a group's 16 positions. */
+/* Which dimensions of a group's 16 positions a step multiplies. */
 enum score_step {
     ONE_TILE,   /* up to 64 dimensions with one scale */
     TWO_SCALES, /* 32 dimensions with a scale, and 32 with the next one: two tiles of queries, two sums */

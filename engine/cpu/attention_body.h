@@ -1,9 +1,9 @@
 /* attention_body.h - attention as ops.h defines it, written once over vec.h; a part of ops_body.h.
  *
- * A few queries at a time are taken through a chunk, from scores to weighted values, so that their scores stay in the
- * L1 cache. A register tile is some queries times some vectors of 16 (positions for scores, dimensions for values); a
- * vector of K or V is loaded and converted once for all queries of the tile. The including file says for which numbers
- * of queries there are tiles (TILE_SIZES, a bit for each) and how many accumulators its registers hold
+ * A few queries at a time go through a chunk, from scores to weighted values, so that their scores stay in the L1
+ * cache. A register tile is some queries times some vectors of 16 (positions for scores, dimensions for values); a
+ * vector of K or V is loaded and converted once for all queries of the tile. The including file defines for which
+ * numbers of queries there are tiles (TILE_SIZES, one bit each) and how many accumulators the registers hold
  * (TILE_ACCUMULATORS). */
 
 enum {
@@ -12,7 +12,7 @@ enum {
     MAX_QUERIES = PP_MAX_GROUP > PP_TILE_QUERIES ? PP_MAX_GROUP : PP_TILE_QUERIES,
 };
 
-/* How many of n queries the next tile takes, such that the rest is not a tile too thin to be fast. */
+/* How many of n queries the next tile takes; chosen so that no tile is left that is too small to be fast. */
 static inline int next_tile(int n)
 {
     if (TILE_SIZES >> 8 & 1 && n >= 8)
@@ -61,15 +61,15 @@ static inline int n_queries(const struct pp_attention *a)
 
 /* --- prefetching ------------------------------------------------------------------------------------------- */
 
-/* A head's part of a page is too short for the hardware prefetchers to detect a stream. So the next chunk's K and V are
- * prefetched while this one is processed; and before them, if that has not been done for this one, the rest of it,
- * since only K of its first page was prefetched. With few queries a chunk takes little longer than reading it, and a
- * processor has few line fill buffers: then prefetches are spread evenly over the steps of the work, with many queries
- * over tiles. */
+/* A head's part of a page is too short for the hardware prefetchers to detect a stream. So K and V of the next chunk
+ * are prefetched while this one is processed. If the current chunk has not been prefetched, except for K of its first
+ * page, the rest of it comes first. With few queries a chunk takes little longer than reading it, and a processor has
+ * few line fill buffers, so prefetches are spread evenly over the steps of the work; with many queries, over the
+ * tiles. */
 enum { ASKED_POSITIONS = 32, FEW_QUERIES = 16, LINE = 64 };
 
-/* The same part of some pages, prefetched line by line from all of them in turn: a core gets more from memory with four
- * streams than with one (18 to 22 and 25 to 32 GB/s for parts of 8 KiB on a Zen 5). */
+/* The same part of several pages, prefetched one line of each page after the other: a core reads memory faster with
+ * four streams than with one (25 to 32 GB/s instead of 18 to 22, for parts of 8 KiB on a Zen 5). */
 struct asked {
     const uint8_t *at[PP_CHUNK_PAGES];
     int n;
@@ -84,7 +84,7 @@ struct requests {
     int a_step;  /* lines to prefetch per step */
 };
 
-/* Adds the bytes from `from` on of those pages from the first-th on that exist. */
+/* Adds a request for bytes from `from` on of the existing pages from number `first` on. */
 static void add_request(struct requests *r, const uint8_t *const *pages, int first, size_t from, size_t bytes)
 {
     struct asked *asked = &r->left[r->n];
@@ -148,7 +148,7 @@ static struct requests begin_requests(const struct pp_attention *a, const uint8_
     return r;
 }
 
-/* Prefetches the share of n of n_q queries. */
+/* Prefetches the share of the requests that falls to n of n_q queries. */
 static inline void ask_for_share(struct requests *r, int n, int n_q)
 {
     if (!r->a_step)
@@ -200,7 +200,7 @@ static void attention_query(const struct pp_attention *a, int row, const float *
 
 /* --- scores ------------------------------------------------------------------------------------------------ */
 
-/* Loads sixteen values of K or V as floats, the at-th of a page's vectors. */
+/* Loads the at-th vector of sixteen values of K or V in a page as floats. */
 ALWAYS_INLINE v16 load_values(const enum pp_kv_type type, const uint8_t *values, size_t at)
 {
     if (type == PP_KV_F32)
@@ -210,7 +210,8 @@ ALWAYS_INLINE v16 load_values(const enum pp_kv_type type, const uint8_t *values,
     return v_load_f8(values + at);
 }
 
-/* Scores of nq queries with `wide` groups of 16 positions of a page, to p, the first query's at the first position. */
+/* Computes the scores of nq queries with `wide` groups of 16 positions of a page. p: where the first query's score for
+ * the first of these positions is stored. */
 ALWAYS_INLINE void score_floats(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *head,
                                 int group, const int wide, int q0, const int nq, float *p)
 {
@@ -296,7 +297,7 @@ ALWAYS_INLINE void score_integers(const struct pp_attention *a, const enum pp_kv
         score_block(a, type, k + (size_t)b * block_bytes, group_bytes, kd + b * LANES, wide, b, false, q0, nq, p);
 }
 
-/* Scores of the groups of 16 that contain any of the positions. type: Q8_0 stands for Q8, too. */
+/* Computes scores for the groups of 16 positions that contain any of those given. type: Q8_0 also stands for Q8. */
 ALWAYS_INLINE void score_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               int q0, const int nq, struct pp_span see, struct requests *soon)
 {
@@ -357,10 +358,9 @@ ALWAYS_INLINE float largest_score(const float *p, const float *v_log, int n)
     return v_largest(v_max(odd, even));
 }
 
-/* The reference m, which is subtracted from scores before 2^x, from their maximum: the maximum itself, or, if V is
- * quantised, so much less that powers times V's scales fit 16 bits: at most 2^14.9, or lower where scores are so large
- * that sums with them are rounded coarsely. Never within -1 .. 1, so that differences are not finer than v_exp2()
- * expects. */
+/* The reference m, which is subtracted from scores before 2^x. It is their maximum, or, if V is quantised, so much less
+ * that powers times V's scales fill 16 bits: up to 2^14.9, or less if scores are so large that sums with them are
+ * rounded coarsely. It is never within -1 .. 1, so that differences are not finer than v_exp2() expects. */
 static inline float reference(float largest, bool integers)
 {
     float m = largest;
@@ -369,8 +369,8 @@ static inline float reference(float largest, bool integers)
     return fabsf(m) < 1 ? 1 : m;
 }
 
-/* Finds the references m of nq queries, and sets scores that a query does not see to -infinity, up to a multiple of
- * 16. */
+/* Computes the references m of nq queries, and sets the scores of positions that a query does not attend to to
+ * -infinity, up to a multiple of 16. */
 ALWAYS_INLINE void part_references(const struct pp_attention *a, int nq, const struct pp_span *see, const float *v_log,
                                    float *m)
 {
@@ -506,11 +506,11 @@ static void load_value_scales(const struct pp_attention *a, const uint8_t *const
         v_store(a->v_log + i, v_log2_above(v_load(a->v_log + i)));
 }
 
-/* How sums of values begin: at zero, or continuing those of earlier positions. */
+/* Whether sums of values start at zero or continue those of earlier positions. */
 enum values_from { FROM_ZERO, FROM_SUMS };
 
-/* o = or += sum over positions ascending of p v, for nq queries and `wide` vectors of dimensions. p, o: the first
- * query's. */
+/* o = (or o +=) the sum of p v over positions, ascending, for nq queries and `wide` vectors of dimensions. p, o: of the
+ * first query. */
 ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               const float *p, const int nq, int vec, const int wide, struct pp_span see,
                               enum values_from from, struct requests *soon, float *o)
@@ -540,7 +540,7 @@ ALWAYS_INLINE void add_values(const struct pp_attention *a, const enum pp_kv_typ
             v_store(o + (size_t)i * pad + w * LANES, acc[i][w]);
 }
 
-/* All vectors of dimensions. */
+/* Runs add_values() for all vectors of dimensions. */
 ALWAYS_INLINE void value_tile(const struct pp_attention *a, const enum pp_kv_type type, const uint8_t *const *heads,
                               const float *p, const int nq, struct pp_span see, enum values_from from,
                               struct requests *soon, float *o)
@@ -570,7 +570,7 @@ VALUES(fp8, PP_KV_FP8)
 static float_values_fn *const value_fns[] = {[PP_KV_F32] = values_f32, [PP_KV_F16] = values_f16,
                                              [PP_KV_FP8] = values_fp8};
 
-/* What all of nq queries see; may be empty. */
+/* The span of positions that all of nq queries attend to; it may be empty. */
 static struct pp_span common_span(int nq, const struct pp_span *see)
 {
     struct pp_span all = see[0];
@@ -581,7 +581,7 @@ static struct pp_span common_span(int nq, const struct pp_span *see)
     return all;
 }
 
-/* The span of what any of nq queries sees. */
+/* The smallest span with all positions that any of nq queries attends to. */
 static struct pp_span whole_span(int nq, const struct pp_span *see)
 {
     struct pp_span all = see[0];
@@ -592,8 +592,8 @@ static struct pp_span whole_span(int nq, const struct pp_span *see)
     return all;
 }
 
-/* A tile processes together what all of its queries see; the rest query by query, so that no query multiplies a
- * position that it must not see, not even by zero. */
+/* Positions that all queries of a tile attend to are processed by the tile, the others query by query, so that no query
+ * multiplies a position that it must not attend to, not even by zero: its V may be NaN. */
 static void float_values(const struct pp_attention *a, const uint8_t *const *heads, int nq, const struct pp_span *see,
                          struct requests *soon, float *o)
 {
@@ -652,8 +652,8 @@ static void load_fp8_scales(const struct pp_attention *a, const uint8_t *const *
         v_store(a->v_scale + i, v_load_f16((const uint16_t *)(heads[page_of(i)] + a->kv->v_scales) + slot_of(i)));
 }
 
-/* Turns one query's scores into powers, and these times each of V's scales into integers w, zeros elsewhere in `all`,
- * which its tile sees. w: for the first scale. Returns the powers' sum. */
+/* Turns one query's scores into powers, and the powers times each of V's scales into integers w. In the rest of `all`,
+ * the span of its tile, w is zero. w: the integers for the first scale. Returns the sum of the powers. */
 static float whole_weights(const struct pp_attention *a, float *p, float m, struct pp_span see, struct pp_span all,
                            int16_t *w)
 {
@@ -764,7 +764,7 @@ static void integer_weights(const struct pp_attention *a, int nq, const struct p
     }
 }
 
-/* Makes o of those of queries q0 .. q1 - 1 NaN that see a V that is NaN or infinite. */
+/* Sets o to NaN for those of queries q0 .. q1 - 1 that attend to a V that is NaN or infinite. */
 static void spoil_values(const struct pp_attention *a, int q0, int q1, const struct pp_span *see,
                          const struct bad_values *bad, float *o)
 {
@@ -822,7 +822,7 @@ static void chunk_tile(const struct pp_attention *a, const uint8_t *const *heads
     }
 }
 
-/* Loads V's scales of the positions that any query sees; all: multiples of 16. */
+/* Loads V's scales of the positions that any query attends to; all: bounds are multiples of 16. */
 static struct bad_values load_scales(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span all)
 {
     struct bad_values bad = {0};

@@ -1,10 +1,10 @@
-/* attention_latent.h - V out of K, where the first values of K are V (latent attention, arXiv 2405.04434) and pages
- * hold K only. A part of ops_body.h, before attention_body.h.
+/* attention_latent.h - extracts V from K in latent attention (arXiv 2405.04434), where the first values of K are V and
+ * pages hold K only. A part of ops_body.h, included before attention_body.h.
  *
- * K has 16 positions side by side, V the dimensions of one position or of two: each wants the other order, and a chunk
- * is read by many queries, 16 to 128 for each row. So a chunk's V is made once for all of them, in the order that pages
- * of other models have it in (kv.h), and the same kernels multiply it. Only whole groups of 16 positions of which
- * somebody sees something are made. */
+ * Kernels for scores read K with 16 positions interleaved; kernels for values read V with the dimensions of one
+ * position or of two next to each other. A chunk is read by many queries, 16 to 128 for each row. So a chunk's V is
+ * made once for all of them, in the order that pages of other models store (kv.h), and the same kernels multiply it.
+ * Groups of 16 positions that no query attends to are left out. */
 
 static void float_values_of_group(const struct pp_kv_layout *kv, const uint8_t *k, int group, uint8_t *v)
 {
@@ -29,7 +29,7 @@ static void float_values_of_group(const struct pp_kv_layout *kv, const uint8_t *
     }
 }
 
-/* Four dimensions of two neighbours, as K has them, each plus 128: as V has them. */
+/* Converts four dimensions of two neighbouring positions from K's order, as bytes plus 128, to V's. */
 static inline void pair_of_quads(const uint8_t *k, uint8_t *v)
 {
     for (int j = 0; j < 4; j++) {
@@ -48,7 +48,7 @@ static void q8_values_of_group(const struct pp_kv_layout *kv, const uint8_t *k, 
             pair_of_quads(from + 8 * pair, to + pair * pair_bytes);
 }
 
-/* K has dimensions i and i + 4 of eight in a byte, V i and i + 16 of 32. */
+/* A byte of K holds dimensions i and i + 4 of eight; a byte of V, i and i + 16 of 32. */
 static void q4_values_of_group(const struct pp_kv_layout *kv, const uint8_t *k, int group, uint8_t *v)
 {
     const size_t eight = 4 * LANES, pair_bytes = (size_t)kv->v_pad;
@@ -79,7 +79,8 @@ static void scales_of_group(const struct pp_kv_layout *kv, const uint8_t *head, 
         memcpy(to, from, LANES * sizeof *to);
 }
 
-/* Where V of a chunk's pages is; all: what some query sees. made: room for the answer. */
+/* Returns where V of each of a chunk's pages is. all: the positions that any query attends to. made: memory for the
+ * result. */
 static const uint8_t *const *value_pages(const struct pp_attention *a, const uint8_t *const *heads, struct pp_span all,
                                          const uint8_t *made[PP_CHUNK_PAGES])
 {
