@@ -64,7 +64,7 @@ enum pp_stream_way {
     PP_STREAM_SOON,  /* 6 KiB ahead, into L1 */
     PP_STREAM_WAYS,  /* number of the above, any of which can be a processor's default */
     PP_STREAM_LESS_FAR = PP_STREAM_WAYS, /* 8 KiB ahead, into L2 */
-    PP_STREAM_LINES, /* 4 KiB ahead, into L2, but line by line instead of eight at a time */
+    PP_STREAM_LINES, /* 4 KiB ahead, into L1, line by line instead of eight lines at a time */
     PP_STREAM_NOT,   /* not at all */
 };
 

@@ -3,40 +3,43 @@
  * What helps depends on the processor's own prefetchers:
  *
  * - Intel's follow a stream only to the end of its 4 KiB page and keep few lines of one page in flight. So while the
- *   lines of one span of eight pages are used in order, the lines of the next span are prefetched from its eight pages
- *   in turn: eight streams, and still each line once. Measured on two cores of a Sapphire Rapids, reading alone:
- *   24 GB/s without, 28 from 16 KiB ahead, 29, 33 and 35 with two, four and eight pages, of 38 with eight streams per
- *   thread.
- *   Or near by: each line 2 KiB ahead, within its page or the next, after the load of another. Whole models on two
- *   cores with AVX-512, tokens/s with eight pages and near by: on a Granite Rapids Q8_0 26.3 and 28.2, Q4_0 47.7 and
- *   49.6, on an Emerald Rapids 26 and 21, 47 and 36. A virtual machine does not let one tell these two apart, so passes
- *   are timed (stream_choice.h).
- *   Or eight groups of 16 rows side by side, two lines of each in turn, each prefetching the one 2 KiB ahead
- *   (matmul_vnni_beside.h): reading alone on two cores of an Emerald Rapids, medians of 45 turns, 34.0 GB/s where eight
- *   pages give 30.7; four lines of each 33.7, one line 34.4, twelve groups 33.8, four 30.1; a whole block, eight lines,
- *   no more than pages.
- * - AMD's do well with lines prefetched early, into L2, and badly with many pages. Measured on one core of a Zen 4, one
- *   row of Q4_0: 11 GB/s without, 15 with eight pages, 19 from 6 KiB ahead, 27 from 16 KiB ahead. Another Zen 4 is
- *   faster from 8 KiB ahead, kernels alone on two cores with AVX-512, medians of 80 turns, GB/s: Q6_K 41.3 and 43.7,
- *   Q4_K 39.7 and 41.7, of 48 in a read test. Where its memory is at its fastest, prefetching into L2 helps no more
- *   than none, and bursts of eight lines delay loads: there each line is prefetched by itself, 4 KiB ahead, into L1.
- *   Kernels alone, one row, 300 MB of weights in huge pages, best of 15 turns of each, GB/s, from 8 KiB ahead, eight
- *   lines and one line from 4 KiB ahead: Q6_K 44, 45 and 53, Q4_K 50, 52 and 54, Q4_0 49, 48 and 53, Q8_0 43, 51 and
- *   57, of 56 to 62 in a read test; from 3 and 6 KiB ahead Q6_K 51 and 47, Q4_0 49 and 55. Where memory is slow all of
- *   these reach its limit. Several rows, which take longer for the same bytes, lose by it: 4 rows of Q6_K 50 and 32,
- *   8 rows of Q8_0 39 and 29. AVX2's kernels, which compute longer for a line, lose with all types but Q8_0: Q6_K 54
- *   and 29. Passes try both.
- * - A Zen 5 wants it later and into L1. Kernels alone on two cores with AVX-512, one row, 16 KiB ahead into L2 and
- *   4 KiB ahead into L1, GB/s: Q4_0 41.2 and 47.6, Q4_K 38.0 and 44.2, Q6_K 39.5 and 43.4, Q8_0 36.2 and 41.0, Q2_K
- *   22.9 and 39.8, of 48 to 52 in a read test; 3 and 5 KiB, and 4 KiB into L2, lay between. Where its memory is faster,
- *   several rows want it from 6 KiB ahead: 2, 4, 6 and 12 KiB, four rows of Q4_0 39.6, 45.5, 47.3 and 47.7, of Q4_K
- *   36.0, 45.0, 47.7 and 48.7, eight of Q8_0 39.7, 51.1, 53.4 and 52.1; to one row it makes no difference, or where
- *   memory is slow it loses a little.
- * - A Zen 3's own prefetchers are best left alone, if they have several streams to follow: four groups of 16 rows side
- *   by side, block by block, without prefetches. Kernels alone with AVX2 on two cores, one row, medians of 31 to 41
- *   turns, GB/s: Q8_0 26.4 with one group from 16 KiB ahead, 29.3 with two, 31.4 with four, of 31.5 in a read test;
- *   28.1 with four and prefetches. Q4_0 24.3 and 27.4 of 29.6, F16 (four rows side by side) 25.9 and 26.6. K-quants
- *   lose: Q4_K 26.2 and 25.7, Q6_K 26.1 and 20.7. It is what passes with AVX2 try besides the processor's default
+ *   lines of one span of eight pages are used in order, the lines of the next span are prefetched alternately from
+ *   its eight pages: eight streams, and still each line once (PP_STREAM_PAGES). Measured on two cores of a Sapphire
+ *   Rapids that only read: 24 GB/s without prefetching, 28 from 16 KiB ahead, 29, 33 and 35 with two, four and eight
+ *   pages; 38 if each thread has eight streams to read.
+ *   Alternatively nearby lines are prefetched (PP_WAY_NEAR): after the load of a line, the line 2 KiB ahead, in the
+ *   same page or the next. Whole models on two cores with AVX-512, tokens/s with eight pages and with nearby lines:
+ *   Granite Rapids, Q8_0 26.3 and 28.2, Q4_0 47.7 and 49.6; Emerald Rapids, 26 and 21, 47 and 36. On a virtual
+ *   machine these two processors cannot be told apart, so passes are timed (stream_choice.h).
+ *   Alternatively eight groups of 16 rows are read interleaved, two lines of each at a time, each prefetching the
+ *   line 2 KiB ahead (PP_WAY_BESIDE, matmul_vnni_beside.h). Two cores of an Emerald Rapids that only read, medians
+ *   of 45 runs: 34.0 GB/s, and 30.7 with eight pages. Variants: four lines of each group 33.7, one line 34.4, twelve
+ *   groups 33.8, four groups 30.1; a whole block, eight lines, is no faster than pages.
+ * - AMD's do well with lines prefetched early, into L2, and badly with many pages. One core of a Zen 4, one row of
+ *   Q4_0: 11 GB/s without prefetching, 15 with eight pages, 19 from 6 KiB ahead, 27 from 16 KiB ahead. Another Zen 4
+ *   is faster with 8 KiB (PP_STREAM_LESS_FAR) than with 16: kernels by themselves on two cores with AVX-512, medians
+ *   of 80 runs, GB/s from 16 and 8 KiB ahead: Q6_K 41.3 and 43.7, Q4_K 39.7 and 41.7; a read test reaches 48.
+ *   When that machine's memory is at its fastest, prefetching into L2 is no better than none, and bursts of eight
+ *   lines delay loads. It is then best to prefetch line by line, 4 KiB ahead into L1 (PP_STREAM_LINES). Kernels by
+ *   themselves, one row, 300 MB of weights in huge pages, best of 15 runs each, GB/s with eight lines from 8 KiB
+ *   ahead, eight lines from 4 KiB ahead, and single lines from 4 KiB ahead: Q6_K 44, 45 and 53, Q4_K 50, 52 and 54,
+ *   Q4_0 49, 48 and 53, Q8_0 43, 51 and 57; a read test reaches 56 to 62. Single lines from 3 and 6 KiB ahead: Q6_K
+ *   51 and 47, Q4_0 49 and 55. When memory is slow, all of these reach its limit. Several rows, which compute longer
+ *   for the same bytes, are slower with single lines: 4 rows of Q6_K 50 and 32, 8 rows of Q8_0 39 and 29. So are
+ *   AVX2's kernels, which compute longer for a line, with all types except Q8_0: Q6_K 54 and 29. Passes try both.
+ * - On a Zen 5, prefetching is best done later and into L1 (PP_STREAM_SOON). Kernels by themselves on two cores with
+ *   AVX-512, one row, GB/s with 16 KiB ahead into L2 and 4 KiB ahead into L1: Q4_0 41.2 and 47.6, Q4_K 38.0 and
+ *   44.2, Q6_K 39.5 and 43.4, Q8_0 36.2 and 41.0, Q2_K 22.9 and 39.8; a read test reaches 48 to 52. 3 and 5 KiB into
+ *   L1, and 4 KiB into L2, lay between. On machines with faster memory, several rows are best with 6 KiB: GB/s with
+ *   2, 4, 6 and 12 KiB, four rows of Q4_0 39.6, 45.5, 47.3 and 47.7, of Q4_K 36.0, 45.0, 47.7 and 48.7, eight rows
+ *   of Q8_0 39.7, 51.1, 53.4 and 52.1. For one row 6 KiB makes no difference, or is slightly slower if memory is
+ *   slow.
+ * - A Zen 3's own prefetchers do best without help if they have several streams to follow: four groups of 16 rows
+ *   are read interleaved, block by block, without prefetching (PP_WAY_BESIDE). Kernels by themselves with AVX2 on
+ *   two cores, one row, medians of 31 to 41 runs, GB/s: Q8_0 26.4 with one group from 16 KiB ahead, 29.3 with two
+ *   groups, 31.4 with four, 28.1 with four and prefetching; a read test reaches 31.5. One group and four groups:
+ *   Q4_0 24.3 and 27.4 (read test 29.6), F16, with four rows interleaved, 25.9 and 26.6. K-quants are slower: Q4_K
+ *   26.2 and 25.7, Q6_K 26.1 and 20.7. Passes with AVX2 try this in addition to the processor's default
  *   (stream_choice.h). */
 #ifndef PP_CPU_STREAM_AHEAD_H
 #define PP_CPU_STREAM_AHEAD_H
@@ -48,10 +51,10 @@
 #include "engine/cpu/matmul.h"
 #include "engine/cpu/pack.h"
 
-/* The processor's default; set before main, by its maker and family. */
+/* The processor's default, chosen by its vendor and family before main() runs. */
 extern enum pp_stream_way pp_stream_way;
 
-/* How products with m of these activation rows prefetch. */
+/* How a product with m rows of these activations prefetches weights. */
 static inline __attribute__((always_inline)) enum pp_stream_way stream_way_of(const struct pp_acts *x, int64_t m)
 {
     return x->way == PP_WAY_SOON && m == 1    ? PP_STREAM_SOON
@@ -93,12 +96,12 @@ static inline __attribute__((always_inline)) void stream_ahead(const void *p, si
     }
 }
 
-/* The same for block b of a group of n blocks, whose heads, `head` bytes each, precede the bodies of `body` bytes, both
- * cache-line aligned. Far prefetches are early enough if they advance by the average bytes per block. Near ones would
- * come late: the bodies in use are ahead of that pace by the heads that are left, 4 KiB at the beginning of 4,096
- * columns of Q4_0. So they follow bodies and heads as two streams. Two cores of a Zen 5, 4,096 columns, GB/s with one,
- * four and eight rows: Q4_0 35.8, 33.9 and 23.3 as one stream, 45.5, 45.2 and 27.5 as two; Q8_0 54.7, 37.0 and 30.9,
- * 53.1, 43.3 and 43.4. */
+/* The same for block b of a group of n blocks that stores all heads (scales), `head` bytes each, before all bodies,
+ * `body` bytes each, both aligned to cache lines. Far prefetches are early enough if they advance by the average bytes
+ * per block. Near prefetches would be late: the body in use is further on than this average position, by the bytes of
+ * the heads that are not used yet, 4 KiB at the beginning of 4,096 columns of Q4_0. So they treat bodies and heads as
+ * two streams. Two cores of a Zen 5, 4,096 columns, GB/s with one, four and eight rows: Q4_0 35.8, 33.9 and 23.3 as one
+ * stream, 45.5, 45.2 and 27.5 as two; Q8_0 54.7, 37.0 and 30.9 as one, 53.1, 43.3 and 43.4 as two. */
 static inline __attribute__((always_inline)) void stream_ahead_apart(const uint8_t *group, size_t head, size_t body,
                                                                      size_t n, size_t b, enum pp_stream_way how)
 {
@@ -142,11 +145,11 @@ enum { PP_NEAR_AHEAD = 2048 };
     __asm__ volatile("prefetcht0 %1" : "+v"(loaded) : "m"(*(const char *)((uintptr_t)(at) + (ahead))))
 #endif
 
-/* Prefetches one line where R rows of row_bytes are read side by side; call once per line, `at` being its offset in
- * `row`. As above: into L2, F16 weights come at 33 GB/s on two cores of a Zen 4, into L1 at 24. On a Zen 5 eight rows
- * side by side, each prefetched 1 KiB ahead, come at 50 to 56 GB/s (medians of nine turns, 2,048 to 5,632 columns), two
- * rows from 4 KiB ahead at 41 to 50, eight prefetching the next eight at 45 to 49; with two activation rows 52 to 57,
- * 39 to 44 and 43 to 50. Four rows from 2 KiB ahead lie between. */
+/* Prefetches one line, if R weight rows of row_bytes each are read interleaved. Call once per line, `at` being its
+ * offset in `row`. F16 weights are read at 33 GB/s on two cores of a Zen 4 if prefetched into L2, at 24 into L1. On a
+ * Zen 5, GB/s (medians of nine runs, 2,048 to 5,632 columns) with one and with two activation rows: eight interleaved
+ * rows, each prefetched 1 KiB ahead, 50 to 56 and 52 to 57; two rows, 4 KiB ahead, 41 to 50 and 39 to 44; eight rows
+ * that prefetch the next eight, 45 to 49 and 43 to 50. Four rows, 2 KiB ahead, lie between. */
 static inline __attribute__((always_inline)) void stream_line(const uint8_t *row, size_t at, size_t row_bytes,
                                                               const size_t R, enum pp_stream_way how)
 {
