@@ -1,7 +1,7 @@
-/* experts_adapt.c - adapters of experts. What they add to a row depends on the expert and on the row's own adapters:
- * consecutive rows of an expert with the same set are processed together, as in projections. A x of an expert's rows is
- * computed by the first thread that multiplies some weight rows of that expert. Other threads go on to W x meanwhile,
- * and wait only afterwards, where B needs it: that adds no barrier. */
+/* experts_adapt.c - adapters for the matrices of experts. What they add to a row depends on the expert and on the row's
+ * own set of adapters: consecutive rows of an expert with the same set are processed together, as in projections. A x
+ * of an expert's rows is computed by the first thread that multiplies some weight rows of that expert. The other
+ * threads go on to W x meanwhile, and wait for A x only when they need it for B, so that no barrier is added. */
 #include "engine/base/mem.h"
 #include "engine/cpu/program.h"
 
@@ -38,7 +38,7 @@ bool pp_cpu_experts_scaled(const struct pp_cpu *c, const struct stage *s, int m)
     return false;
 }
 
-/* Floats for a place's A x: of gate and up together, or of down, whichever takes more. */
+/* Floats for the A x of a place: of gate and up together or of down, whichever is more. */
 static int64_t room_of(const struct experts *x, const struct pp_adapter_set *set, int e)
 {
     const int64_t gate = x->gate ? pp_adapter_set_room(set, x->gate[e].linear) : 0;
@@ -155,7 +155,7 @@ void pp_cpu_experts_scale(const struct pp_cpu *c, const struct stage *s, int pla
     pp_cpu_scale_input(set, s->experts->down[e].linear, s->experts->n_ff, (float *)(uintptr_t)acts.f32);
 }
 
-/* Computes A x of the rows of one expert, for one kind of matrix. */
+/* What makes sure that A x of the rows of one active expert is computed once, for one kind of matrix. */
 static pp_once *lowered(const struct pp_cpu *c, const struct stage *s, enum pp_expert_kind kind, int active)
 {
     return &c->routing.lowered[(int)kind * s->experts->n_matrices + active];

@@ -1,14 +1,16 @@
-/* layout.h - the weights of an engine in the form its kernels read, packed group by group when a pass first needs them.
+/* layout.h - the weights of an engine in the form that its kernels read, packed group by group when a pass first needs
+ * them.
  *
- * Quantised matrices are packed (pack.h), float matrices are read in place in the model's file; both are checked once,
- * because a NaN among the weights would poison every result. Packing a model takes about as long as reading it, so it
- * is done lazily: an item of a projection packs the groups of 16 rows that it is about to multiply by, unless that was
- * done before. The packed form is kept in a file of the cache (layout_file.h), which the next engine maps; a group of a
- * mapped file is compared with its checksum when it is first needed, and packed again from the model, in private
- * memory, if it differs. So neither a damaged nor a missing file changes a result.
+ * Quantised matrices are packed (pack.h); float matrices are read where the model's file is mapped. Both are checked
+ * once, because a single NaN among the weights would spoil every result. Packing a model takes about as long as reading
+ * it, so it is done lazily: an item of a projection packs the groups of 16 rows that it is about to multiply by, unless
+ * that was done before. The packed form is kept in a cache file (layout_file.h), which the next engine maps. A group of
+ * a mapped file is compared with its checksum when it is first needed; if it differs, it is packed again from the
+ * model, in private memory. So neither a damaged nor a missing cache file changes a result.
  *
- * Memory is one region: a mapping of the file; or anonymous pages, which a thread of the engine, the keeper, replaces
- * by the file's as it writes them (layout_keeper.c); or, where the file has only small pages, copies in huge ones.
+ * All packed weights are in one memory region. It is a mapping of the cache file; or anonymous pages, which a thread of
+ * the engine, the keeper, replaces by pages of the file as it writes them (layout_keeper.c); or, if the file has only
+ * small pages, a copy in huge pages (layout_large.c).
  *
  * The states of a group: NEW -> BUSY (a thread has claimed it) -> READY, or BAD (settle_group() in layout.c). A thread
  * that needs a BUSY group waits, no longer than packing it would take. */
@@ -29,7 +31,7 @@ struct pp_weight {
     struct pp_weights *owner;
     const struct pp_tensor *t;
     const uint8_t *data;        /* what kernels read; set by pp_weights_place */
-    size_t offset, bytes;       /* in the region; 0 bytes: used in place */
+    size_t offset, bytes;       /* its place in the region; 0 bytes: read in the model's file */
     size_t group_bytes;
     bool from_file;             /* mapped when it was placed: a group's checksum is compared before it is READY */
     int64_t n_groups;
@@ -69,7 +71,7 @@ enum pp_code pp_weights_check(const struct pp_weights *w, struct pp_error *err);
 enum pp_code pp_fail_values(const struct pp_tensor *t, struct pp_error *err);
 
 struct pp_pool;
-/* Packs everything that is missing, on all threads, and waits until the keeper is done. For measurements.
+/* Packs everything that is not packed yet, on all threads, and waits until the keeper has finished. For measurements.
  * PP_ERR_CANCELLED, or as pp_weights_check. */
 enum pp_code pp_weights_finish(struct pp_weights *w, struct pp_pool *pool, const struct pp_cancel *cancel,
                                struct pp_error *err);

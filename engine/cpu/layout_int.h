@@ -48,12 +48,12 @@ struct pp_weights {
     atomic_bool kept;            /* it has nothing left to do */
 };
 
-/* Copies what is mapped from a file in small pages into memory in large ones, where there is plenty (layout_large.c).
- * The keeper's, when it has nothing else to do. */
+/* Copies what is mapped from a file in small pages to huge pages, if memory is plentiful (layout_large.c). Called by
+ * the keeper when it has nothing else to do. */
 void pp_layout_enlarge(struct pp_weights *w);
-/* Ends the keeper's work; what it wrote so far stays, for another engine to go on with. */
+/* Stops the keeper. What it has written stays, so that another engine can continue. */
 void pp_weights_stop_keeping(struct pp_weights *w);
-/* Until it has nothing left to do. false: cancelled. */
+/* Waits until the keeper has nothing left to do. false: cancelled. */
 bool pp_weights_wait_kept(struct pp_weights *w, const struct pp_cancel *cancel);
 
 static inline uint8_t *pp_weight_group(const struct pp_weight *m, int64_t group)

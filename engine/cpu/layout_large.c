@@ -1,10 +1,10 @@
-/* layout_large.c - packed weights in huge pages where the file system has none.
+/* layout_large.c - packed weights in huge pages if the file system does not provide them.
  *
- * A file whose page cache consists of 4 KiB pages (ext4 before Linux 6.16, or a file that another program copied) takes
- * as many TLB entries, which costs up to a fifth of the speed. So while the model is already in use, the keeper copies
+ * A file whose page cache consists of 4 KiB pages (ext4 before Linux 6.16, or a file that another program copied) needs
+ * a TLB entry for each, which costs up to a fifth of the speed. So while the model is already in use, the keeper copies
  * the mapping into anonymous huge pages, piece by piece, and moves each piece over the file's pages in one step
- * (mremap): threads that read there find the same bytes before and after. The system can drop the file's pages whenever
- * it needs memory, but not the copy, which is therefore only made where memory is plentiful. */
+ * (mremap): threads that read there find the same bytes before and after. The system can drop the file's pages when it
+ * needs memory, but not the copy, which is therefore made only if memory is plentiful. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 
 enum { PIECE = 16 * PP_LARGE_PAGE };
 
-/* Whether the system gives huge pages to those who ask by madvise. */
+/* Whether the system provides huge pages for memory that is marked by madvise. */
 static bool system_has_large_pages(void)
 {
     char modes[128] = "";
