@@ -1,6 +1,6 @@
-/* ops_body.h - the bodies of ops.h, written once over vec.h. Included by ops_scalar.c, ops_avx2.c, ops_avx512.c and so
- * on, which define OPS_TABLE, the name of the table, and what attention_body.h wants to know of the registers;
- * PP_OPS_AMX if there are tiles besides. */
+/* ops_body.h - the functions of ops.h, written once over vec.h. Included by ops_scalar.c, ops_avx2.c, ops_avx512.c and
+ * so on, which define OPS_TABLE, the name of the table, and what attention_body.h has to know about the registers; and
+ * PP_OPS_AMX if there are AMX tiles. */
 #include <float.h>
 
 #include "engine/cpu/ops.h"
@@ -64,7 +64,7 @@ ALWAYS_INLINE v16 v_sigmoid_times(v16 x, float k)
     return v_div(x, v_add(v_set1(1.0f), v_exp(v_mul(x, v_set1(-k)))));
 }
 
-/* 1 - 2 / (exp(2 x) + 1): within 2e-7; NaN where x is no finite number, which v_exp would hide */
+/* 1 - 2 / (exp(2 x) + 1), within 2e-7; NaN if x is not finite, which v_exp would hide */
 ALWAYS_INLINE v16 v_tanh(v16 x)
 {
     v16 e = v_exp(v_add(x, x)); /* at most exp(88) */
@@ -72,8 +72,8 @@ ALWAYS_INLINE v16 v_tanh(v16 x)
     return v_add(v_sub(v_set1(1.0f), v_div(v_set1(2.0f), v_add(e, v_set1(1.0f)))), bad);
 }
 
-/* max(x, 0) + ln(1 + e), e being exp(-|x|): with t = e / (2 + e), the logarithm is 2 artanh t, whose series ends where
- * floats do, because t is at most 1 / 3. */
+/* max(x, 0) + ln(1 + e) with e = exp(-|x|). With t = e / (2 + e) the logarithm is 2 artanh t. As t is at most 1 / 3, a
+ * few terms of its series are as precise as floats. */
 ALWAYS_INLINE v16 v_softplus(v16 x)
 {
     const v16 minus = v_sub(v_zero(), x), e = v_exp(v_min(x, minus));
@@ -266,7 +266,7 @@ static void add_scaled(float *y, const float *x, float scale, int64_t n)
         v_store_n(y + i, v_fma(v_load_n(x + i, n - i, 0), v_set1(scale), v_load_n(y + i, n - i, 0)), n - i);
 }
 
-/* Where B's values for groups of 16 outputs lie: from one of a block's quarters on. */
+/* Where B's values for some groups of 16 outputs are: from one of a block's quarters on. */
 struct low_rank_at {
     const uint8_t *block;
     int quarter;
@@ -292,7 +292,7 @@ ALWAYS_INLINE void low_rank_floats(const struct low_rank_at *at, int rank, const
         }
 }
 
-/* Of N batch rows from i0 on the outputs r to r + 16 G - 1, at most n of them. */
+/* Computes outputs r to r + 16 G - 1, but at most n of them, for N batch rows from i0 on. */
 ALWAYS_INLINE void low_rank_floats_to(const struct pp_low_rank *b, const struct low_rank_at *at,
                                       const struct pp_low_rank_rows *rows, int i0, const int N, const int G,
                                       float scale, int64_t r, int64_t n)
@@ -311,8 +311,8 @@ ALWAYS_INLINE void low_rank_floats_to(const struct pp_low_rank *b, const struct 
         }
 }
 
-/* n of them, at most LOW_RANK_PART, as whole numbers, with zeros behind them up to a multiple of LANES; returns what
- * they are to be multiplied with. What is no number makes the results none, too. */
+/* Rounds n values, at most LOW_RANK_PART, to integers, followed by zeros up to a multiple of LANES; returns the factor
+ * that converts them back. If a value is not finite, the results become NaN, too. */
 static float low_rank_round(const float *down, int n, int16_t *whole)
 {
     float x[LOW_RANK_PART];
@@ -331,8 +331,8 @@ static float low_rank_round(const float *down, int n, int16_t *whole)
     return numbers ? largest / LOW_RANK_MOST : NAN;
 }
 
-/* A row's A x made ready for Q8_0: of each four k two words (vec.h), then of each part of the rank its gain and the sum
- * of its numbers. */
+/* A row's A x converted for a B in Q8_0: two words for each four k (vec.h), and after these, for each part of the rank,
+ * its factor and the sum of its integers. */
 struct low_rank_part {
     float gain;
     int32_t all;
@@ -348,7 +348,8 @@ static const struct low_rank_part *low_rank_parts(const float *down, int rank)
     return (const struct low_rank_part *)(const void *)(down + 2 * low_rank_quads(rank));
 }
 
-/* The words never overtake the floats that are still to be read; the parts come when all of those are. */
+/* In place: the words that are written never reach the floats that are still to be read; the parts are written after
+ * all floats have been read. */
 static void round_low_rank(float *down, int rank)
 {
     int16_t whole[LOW_RANK_PART];
@@ -368,7 +369,7 @@ static void round_low_rank(float *down, int rank)
     memcpy(down + 2 * low_rank_quads(rank), parts, (size_t)n_parts * sizeof *parts);
 }
 
-/* Of a part of the rank and N batch rows: what is read. */
+/* The input of N batch rows for one part of the rank. */
 struct low_rank_words {
     const int32_t *words;  /* of the first row */
     int64_t stride;        /* words from a row to the next */
@@ -377,9 +378,9 @@ struct low_rank_words {
     int32_t all[LOW_RANK_ROWS];
 };
 
-/* acc += a quad of k for G groups of outputs and N rows; ask: so far behind it a line of each group is asked for, which
- * is used once, in a run too short for the processor to see a stream in it; 0: none. Where nothing is, nothing is lost
- * by it. */
+/* acc += the products of four k for G groups of outputs and N rows. ask: distance in bytes at which a line of each
+ * group is prefetched, because B is too short for the hardware prefetchers to detect a stream; 0: none. Prefetching
+ * beyond the end of memory is harmless. */
 ALWAYS_INLINE void low_rank_quad(const uint8_t *values, const int32_t *words, int64_t stride, size_t ask, const int N,
                                  const int G, i_wide *acc)
 {
@@ -393,8 +394,8 @@ ALWAYS_INLINE void low_rank_quad(const uint8_t *values, const int32_t *words, in
     }
 }
 
-/* The outputs of G groups from `at` on, of which there are n, of N batch rows; k0: where the part of the rank begins;
- * y: of the first row and output. */
+/* Computes n outputs, in G groups from `at` on, for N batch rows. k0: where the part of the rank begins; y: of the
+ * first row and output. */
 ALWAYS_INLINE void low_rank_whole_to(struct low_rank_at at, const struct low_rank_words *x, int k0, size_t ask,
                                      const int N, const int G, float *y, int64_t y_stride, int64_t n)
 {
@@ -428,7 +429,7 @@ ALWAYS_INLINE void low_rank_whole_to(struct low_rank_at at, const struct low_ran
     }
 }
 
-/* The outputs row0 .. row1 - 1 of one batch row: whole blocks as far as there are such. */
+/* Computes outputs row0 .. row1 - 1 of one batch row, as far as possible in whole blocks. */
 static void low_rank_whole_row(const struct pp_low_rank *b, const struct low_rank_words *x, int k0, float *y,
                                int64_t row0, int64_t row1)
 {
@@ -472,7 +473,7 @@ static void add_low_rank_whole(const struct pp_low_rank *b, const struct pp_low_
         }
 }
 
-/* Asks for what comes pp_low_rank_ahead() bytes behind a block, as low_rank_quad() does. */
+/* Prefetches what follows a block by pp_low_rank_ahead() bytes, as low_rank_quad() does. */
 static void low_rank_ahead(const uint8_t *block, size_t block_bytes)
 {
     enum { LINE = 64 };
@@ -523,7 +524,8 @@ static void rope(float *x, int64_t rope_dim, bool neox, const float *cos_sin)
     }
 }
 
-/* Sums and differences of values `from`, from doubled, and so on apart, up to half a segment. */
+/* The butterflies of the Hadamard transform: sums and differences of values that are `from`, 2 from, 4 from and so on
+ * apart, up to half a segment. */
 static void wide_butterflies(float *seg, int block, int from)
 {
     for (int step = from; step < block; step *= 2)
@@ -650,7 +652,7 @@ static float quantize_fp8(const float *x, int n, uint8_t *q)
     return amax * (256.0f / 448.0f);
 }
 
-/* The floats of the n values that have the b-th scale, zeros behind the head's end. */
+/* Copies the n values of a head that share the b-th scale, with zeros after the end of the head. */
 static void take_block(const float *from, int b, int n, int head_dim, float *x)
 {
     for (int i = 0; i < n; i++)
