@@ -16,7 +16,7 @@ struct pp_cpu_profile {
     } *threads;                      /* [n threads] */
 };
 
-/* With latent attention there are other stages between. */
+/* Whether attention follows stage i. In latent attention there are other stages in between. */
 static bool comes_before_attention(const struct pp_cpu *c, int i)
 {
     for (; i < c->n_stages && c->stages[i].kind != STAGE_ATTEND; i++)
@@ -25,7 +25,7 @@ static bool comes_before_attention(const struct pp_cpu *c, int i)
     return i < c->n_stages;
 }
 
-/* What a stage of projections is for: seen by its neighbours, because stages have no names. */
+/* The purpose of a projection stage, inferred from the stages around it, because stages have no names. */
 static enum pp_profile_kind projection_kind(const struct pp_cpu *c, int i)
 {
     const struct stage *s = &c->stages[i];
@@ -154,7 +154,8 @@ void pp_cpu_profile_prepared(struct pp_cpu *c, int thread, uint64_t begin)
     t->lines[PP_PROFILE_PREPARE].items++;
 }
 
-/* K and V of the rows' sequences, each once; and for every row two products with each position it sees. */
+/* Counts the bytes of K and V of the rows' sequences, once for each sequence, and two products for every row with each
+ * position that it attends to. */
 static void count_attention(const struct pp_cpu *c, const struct stage *s, struct pp_profile_line *line)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
@@ -176,7 +177,7 @@ static void count_attention(const struct pp_cpu *c, const struct stage *s, struc
     }
 }
 
-/* Each row's experts; their bytes as if rows shared none, until all are read. */
+/* Counts each row's experts. Bytes are counted as if no rows shared an expert, up to those of all experts. */
 static void count_experts(const struct experts *x, uint64_t m, struct pp_profile_line lines[PP_PROFILE_COUNT])
 {
     const uint64_t pairs = m * (uint64_t)x->n_used, n = (uint64_t)x->n_matrices, read = pairs < n ? pairs : n;
