@@ -298,7 +298,7 @@ static const struct {
     {"speculator", drafts},
     {"sequenceclassification", "a text output (it classifies texts)"},
     {"tokenclassification", marks},
-    {"questionanswering", "an output that writes text (it marks answers in one)"},
+    {"questionanswering", "a text output (it marks answers in a text)"},
     {"multiplechoice", "a text output (it classifies texts)"},
     {"rewardmodel", "a text output (it classifies texts)"},
     {"maskedlm", fills},

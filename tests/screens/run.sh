@@ -715,7 +715,7 @@ menus_narrow() { # what has no room in a row goes on in the next: keys, what is 
         gone "^R rename" && say /model && see "18.60 GB" && keys Up &&
         see "30.5 billion" && see " 40,960" && see "20.10 GB" && see "free now" &&
         see "/models/large.gguf" && see "Esc closes" && keys Escape && gone "Esc closes" &&
-        keys F3 && see "p l presets" && see " attn_q ffn_up" && see "recompute, about 2.5" || return 1
+        keys F3 && see "p l presets" && see " attn_q ffn_up" && see "about 2.5 s" || return 1
     start 20x6 && see ready && keys F2 && see "Rain in" && see "Enter opens" && keys F3 && see bard # as before
 }
 menu_hides_a_notice() { # whole: no two letters of it stand beside the frame
@@ -832,7 +832,7 @@ copy() { # an answer, or a block of its code; into a buffer of tmux, which takes
         becomes 0 copied || return 1
     printf 'int main(void)\n{\n\treturn 0;\n}\n' >"$work/wanted"
     say markdown && see "end of markdown" && see ready && say "/copy code" && see "block 1 of 1" && becomes 0 copied &&
-        say "/copy code 2" && see "has 1 code block" && say "/copy codes" && see "copies its last code block"
+        say "/copy code 2" && see "has 1 code block" && say "/copy codes" && see "/copy code"
 }
 
 injection() {
