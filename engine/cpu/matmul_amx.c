@@ -168,16 +168,16 @@ INLINE void unpack_q6_k(const uint8_t *group, int64_t n_cols, int64_t b, uint8_t
     _mm512_store_ps(unit + 2 * TWIN_TILE, halves(p->d));
 }
 
-/* The integer scales of the two halves, 16 columns each, of a block that a routine of open_units.h has unpacked. */
-INLINE void opened_scales(const uint8_t *opened, __m512i *scale)
+/* The integer scales of the two halves, 16 columns each, of a block that a routine of unpack_units.h has unpacked. */
+INLINE void unpacked_scales(const uint8_t *unpacked, __m512i *scale)
 {
     UNROLL for (int half = 0; half < 2; half++)
         scale[half] =
             in_both_halves(_mm512_cvtps_epi32(_mm512_load_ps(unpacked + UNIT_TILE + PP_SLICE * (1 + half))));
 }
 
-/* Makes a unit of HALVED twins from two blocks that a routine of open_units.h has unpacked, `step` bytes apart. */
-INLINE void split_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
+/* Makes a unit of HALVED twins from two blocks that a routine of unpack_units.h has unpacked, `step` bytes apart. */
+INLINE void split_unpacked(const uint8_t *unpacked, size_t step, uint8_t *unit, __m512i offset)
 {
     _mm512_store_ps(unit + 2 * TWIN_TILE, _mm512_load_ps(unpacked + UNIT_TILE));
     UNROLL for (int twin = 0; twin < 2; twin++)
@@ -192,7 +192,7 @@ INLINE void split_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m5
 }
 
 /* The same for ODD twins: weights and scales are odd, so that (product - 1) / 2 is an integer that fits a byte. */
-INLINE void halve_opened(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset)
+INLINE void halve_unpacked(const uint8_t *unpacked, size_t step, uint8_t *unit, __m512i offset)
 {
     const __m512i byte = _mm512_set1_epi16(255);
     _mm512_store_ps(unit + TWIN_TILE, _mm512_load_ps(unpacked + UNIT_TILE));
@@ -298,7 +298,7 @@ static void matmul_q4_k(const struct pp_matrix *w, int64_t row0, int64_t row1, c
  * ns per block on an Emerald Rapids, AVX-512 and tiles: Q6_K 50 and 48 at 24 rows, 50 and 40 at 31; Q5_K 48 and 47 at
  * 24, 44 and 37 at 31; at 16 rows Q3_K 57 and 37, IQ1_M 64 and 57. (16 rows, which fill a tile, are faster with most
  * types, but 20 rows are not.) */
-static int64_t rows_opened(enum kind kind)
+static int64_t rows_unpacked(enum kind kind)
 {
     return kind == FOLDED || kind == ODD ? PP_AMX_ROWS_UNPACKED - 8 : PP_AMX_ROWS_UNPACKED;
 }

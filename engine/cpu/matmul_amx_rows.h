@@ -12,8 +12,8 @@
 
 enum { QUAD = 4, ROWS_SPAN = PP_AMX_ROWS_SPAN /* blocks whose activations are prepared at once */ };
 
-/* How a weight type is unpacked. open() writes block b as signed bytes, [8][64]; NULL: blocks are stored this way, but
- * as unsigned bytes, 128 too large. scales() returns a block's scales s0 and, with has_min, s1, as floats for
+/* How a weight type is unpacked. unpack() writes block b as signed bytes, [8][64]; NULL: blocks are stored this way,
+ * but as unsigned bytes, 128 too large. scales() returns a block's scales s0 and, with has_min, s1, as floats for
  *   acc = fma(s0 * dx, isum, acc)
  *   with has_min: acc = fma(-s1, dx * sum, acc) */
 struct rows_type {

@@ -21,7 +21,7 @@ enum {
 };
 
 /* A unit in this file is one block of 32 columns of a group of 16 rows, or two such blocks that are twins. It is laid
- * out as in open_units.h with one vector, but has signed bytes: a tile [8 or 16][64]; float scale[16]; for WITH_MIN
+ * out as in unpack_units.h with one vector, but has signed bytes: a tile [8 or 16][64]; float scale[16]; for WITH_MIN
  * float min[16]; for TWO_MINS float min[4][16]. With x for the block's activations:
  *   acc = fma(scale * dx, isum, acc)
  *   WITH_MIN: acc = fma(-min, dx * sum, acc)
@@ -422,9 +422,9 @@ INLINE void unpack_chunk(const struct chunk *c, uint8_t *units, unpack_fn *unpac
     }
 }
 
-/* Makes a unit of TWO_MINS or FOLDED twins from two blocks that a routine of open_units.h has unpacked: their slices,
+/* Makes a unit of TWO_MINS or FOLDED twins from two blocks that a routine of unpack_units.h has unpacked: their slices,
  * then the scales of the first block and the minima of the second. */
-INLINE void join_twins(const uint8_t *opened, size_t step, uint8_t *unit, __m512i offset, const enum kind kind)
+INLINE void join_twins(const uint8_t *unpacked, size_t step, uint8_t *unit, __m512i offset, const enum kind kind)
 {
     const size_t scales = plane_bytes(kind);
     UNROLL for (int v = 0; v < 2 * SLICES; v++)
@@ -439,10 +439,10 @@ INLINE void join_twins(const uint8_t *opened, size_t step, uint8_t *unit, __m512
     }
 }
 
-/* Unpacks a strip of a type with heads and bodies. The routines of open_units.h write unsigned bytes, which are made
+/* Unpacks a strip of a type with heads and bodies. The routines of unpack_units.h write unsigned bytes, which are made
  * signed; twins are unpacked to separate memory first, as their units are laid out differently. */
-INLINE void open_strip(const struct chunk *c, uint8_t *strip, int64_t b, int g, uint8_t *elsewhere,
-                       const enum kind kind)
+INLINE void unpack_blocks_strip(const struct chunk *c, uint8_t *strip, int64_t b, int g, uint8_t *elsewhere,
+                                const enum kind kind)
 {
     pp_unpack_fn *const unpack = pp_units_of_avx512(c->w->type)->unpack;
     const __m512i offset = _mm512_set1_epi8((char)unit_offset(c->w->type));
@@ -532,8 +532,8 @@ INLINE void run_rows(struct work *k, const struct chunk *c, const struct pp_acts
 }
 
 /* Multiplies all rows of x, unpacking the weights chunk by chunk. unpack: NULL for a type with heads and bodies. */
-INLINE void opened_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
-                         float *y, int64_t y_stride, struct work *k, unpack_fn *unpack, const enum kind kind)
+INLINE void unpacked_tiles(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m,
+                           float *y, int64_t y_stride, struct work *k, unpack_fn *unpack, const enum kind kind)
 {
     const int64_t n_blocks = w->n_cols / PP_ACT_BLOCK;
     shape_strip_tiles(kind);

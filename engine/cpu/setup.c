@@ -373,7 +373,7 @@ static int is_with(const struct norm *norm, int op)
 }
 
 /* How many of a stage's norms are replaced by an adapter that replaces plan operation `op`. Norms of keys after RoPE
- * are not counted: when keys are moved, that norm is undone with the model's own weights (turn.c). */
+ * are not counted: when keys are moved, that norm is undone with the model's own weights (move.c). */
 static int count_replaceable(const struct stage *s, int op)
 {
     const bool attends = s->kind == STAGE_ATTEND;
