@@ -154,7 +154,7 @@ static void every_shape_is_found(void **state)
     struct pp_error err;
     struct pp_random_model none = {.shape = "none", .type = "q4_0"};
     assert_int_equal(pp_random_model_write(&none, "/proc/nonexistent/x", NULL, NULL, NULL, &err), PP_ERR_USAGE);
-    char *names = strstr(err.text, "there are ") + strlen("there are "), *rest;
+    char *names = strstr(err.text, "choose from ") + strlen("choose from "), *rest;
     for (char *name = strtok_r(names, ", ", &rest); name; name = strtok_r(NULL, ", ", &rest), n++) {
         const struct pp_random_shape *s = pp_random_shape_by_name(name);
         assert_non_null(s);
