@@ -186,13 +186,13 @@ static void leaving_an_unsaved_answer(void **state)
     fake_text(&fix, "an answer", 2);
     pump_until(&fix, fix_status()->unsaved[0]);
     assert_non_null(strstr(fix_status()->unsaved, "exceed the size limit"));
-    assert_non_null(strstr(fix_status()->unsaved, "tried again"));
+    assert_non_null(strstr(fix_status()->unsaved, "retrying"));
     pp_controller_close(fix.c, &w);
     fill_disk(false);
     fix.c = NULL;
     assert_false(w.saved);
     assert_non_null(strstr(w.why, "exceed the size limit"));
-    assert_null(strstr(w.why, "tried again"));
+    assert_null(strstr(w.why, "retrying"));
 }
 
 /* An answer that waits for the disk is whole on the screen, also when the conversation was left meanwhile and is opened

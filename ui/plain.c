@@ -296,7 +296,7 @@ static void greet(struct plain *p, const struct pp_status *s)
 {
     char text[512];
     snprintf(text, sizeof text,
-             "%s %s, %s tokens of context. Enter sends; /help lists commands; Ctrl-D on an empty line leaves.",
+             "%s %s, context %s tokens. Enter sends; /help lists commands; Ctrl-D on an empty line leaves.",
              s->model.name, s->model.type_name, pp_count(s->ctx_total).text);
     say_row(p, text);
     read_out(p, 0);

@@ -732,7 +732,7 @@ themes() {
         ! cmp -s "$work/dark" "$work/other" && keys Enter && gone paper &&
         has "$work/state/pippin/ui.ini" "theme = harbour" && cp "$root/themes/dark.theme" "$work/my.theme" &&
         say "/theme $work/my.theme" && see "used until you leave" && has "$work/state/pippin/ui.ini" "theme = harbour" &&
-        say "/theme /etc/passwd" && see "passwd is no theme" && say "/theme ./gone.theme" && see "there is no file ./gone"
+        say "/theme /etc/passwd" && see "passwd is not a theme" && say "/theme ./gone.theme" && see "there is no file ./gone"
 }
 theme_unkept() { # and why
     : >"$work/state" && start 120x24 && see ready && keys F7 && see harbour && keys Down Enter && gone paper &&
