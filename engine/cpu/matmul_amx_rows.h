@@ -65,7 +65,7 @@ INLINE void shape_row_tiles(int64_t m)
 }
 
 /* Prepares the activations' scales. Those of rows m to M - 1 are zeros: their sums are not used, but should not be
- * slow denormals. */
+ * denormals, which are slow, or NaN. */
 INLINE void make_rows_ready(const struct rows_job *job, const struct rows_type type, const int M)
 {
     const struct pp_acts *x = job->x;

@@ -394,7 +394,7 @@ INLINE uint8_t *unit_at(uint8_t *strip, int n_units, int g, int u, const enum ki
 }
 
 /* Fills the missing group of the last couple with zeros, as it is multiplied and scaled like the others and should not
- * produce slow denormals. */
+ * produce denormals, which are slow. */
 INLINE void clear_absent(const struct chunk *c, uint8_t *strip, int n_units, const enum kind kind)
 {
     if (c->n_groups % couple_groups(kind))
