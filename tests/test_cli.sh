@@ -860,6 +860,7 @@ mkfifo "$tmp/typed" && exec 9<>"$tmp/typed"
 tries=0 quick=0 code=0
 while [ $tries -lt 20 ] && [ $quick -lt 5 ] && [ $code = 0 ]; do
     tries=$((tries + 1))
+    : >"$tmp/out" # the shell goes on before its child has emptied it: what others wrote is not taken for the prompt
     "$pippin" --plain -n 4 <"$tmp/typed" >"$tmp/out" 2>&1 &
     pid=$!
     comes grep -q '^> ' "$tmp/out"
