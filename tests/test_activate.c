@@ -1,5 +1,5 @@
-/* test_activate.c - adapters that act from the last time on that their invocation stands in a prompt: what they change,
- * what they leave, and whose pages are reused. */
+/* test_activate.c - activated LoRA (aLoRA): an adapter takes effect from the last occurrence of its invocation tokens
+ * in the prompt. Which rows it changes, which it leaves to the base model, and whose KV pages are reused. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include "tests/passes.h"
 #include "tests/support.h"
 
-enum { LENGTH = 200, FIRST = 70, LAST = 150 }; /* where the invocation stands in text() */
+enum { LENGTH = 200, FIRST = 70, LAST = 150 }; /* positions of the invocation in text() */
 
 static const char plain_config[] = "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8}";
 static const char invoked_config[] = "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":8,"
@@ -101,8 +101,8 @@ static void rows_equal(const float *a, const float *b, int from, int end)
                         (size_t)((end - from) * fix.n_vocab) * sizeof *a);
 }
 
-/* Without its invocation it does nothing, with it at the very beginning it is as any adapter; otherwise rows before the
- * last one are the base model's, and those behind it see their keys and values. */
+/* Without its invocation the adapter has no effect; with it at the very beginning it is an ordinary adapter. Otherwise
+ * the rows before the last invocation are the base model's, and later rows attend to the keys and values of those. */
 static void acts_behind_its_invocation(void **state)
 {
     static const int row_counts[] = {1, 3, 23, 64};
@@ -122,7 +122,7 @@ static void acts_behind_its_invocation(void **state)
     float *expected = pp_calloc((size_t)(LENGTH * fix.n_vocab), sizeof *expected);
     struct pp_seq *s = sequence(NULL, 0);
     feed(s, tokens, 0, LAST, 64, expected);
-    s->spans[0].set = (struct pp_adapter_set){.n = 1, .use = {{fix.plain, 0.8f}}}; /* behind its back */
+    s->spans[0].set = (struct pp_adapter_set){.n = 1, .use = {{fix.plain, 0.8f}}}; /* set past the interface */
     feed(s, tokens, LAST, LENGTH, 64, expected);
     pp_seq_free(s);
     rows_equal(base, expected, 0, LAST);
@@ -178,7 +178,7 @@ static void base_pages_are_reused(void **state)
     assert_int_equal(answer(s, tokens, LENGTH, got), LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
     assert_int_equal(answer(other, tokens, LENGTH, expected), 0); /* an ordinary adapter's are its own */
 
-    /* the invocation stands elsewhere in the next prompt: what was computed behind it goes */
+    /* the next prompt has its invocation elsewhere: what was computed after the old one is dropped */
     const struct pp_seq *before = s;
     assert_int_equal(pp_seq_at_hand(before, &use, 1, tokens, LENGTH), LENGTH);
     for (int i = 0; i < 3; i++)
@@ -200,8 +200,8 @@ static void base_pages_are_reused(void **state)
         pp_seq_free(all[i]);
 }
 
-/* What stands on the next page may end an invocation on this one: then less of it is computed with the adapter than
- * where the same tokens hold the last one whole. */
+/* An invocation that begins on this page may be completed on the next one. Then fewer rows are computed with the
+ * adapter than for a prompt in which the same tokens hold the last whole invocation. */
 static void ended_on_the_next_page(void **state)
 {
     enum { BEGIN = 2 * PP_PAGE_TOKENS, WHOLE = BEGIN - 50, ENDED = BEGIN - 2 };

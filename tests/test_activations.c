@@ -1,5 +1,5 @@
-/* test_activations.c - engines with activations of one or two bfloat16 numbers: every kernel set, row count and thread
- * count the same bits, close to what float32 gives, and a KV key of their own. */
+/* test_activations.c - engines whose activations are split into one or two bfloat16 numbers: the same bits with every
+ * kernel set, row count and thread count, results close to float32's, and a KV cache key of their own. */
 #include <math.h>
 #include <string.h>
 

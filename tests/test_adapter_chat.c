@@ -1,5 +1,5 @@
-/* test_adapter_chat.c - a conversation with the bundled starter in which adapters are switched on, off and mixed: every
- * answer is the one that a fresh engine gives that had these adapters from the start. */
+/* test_adapter_chat.c - a conversation with the bundled starter model in which adapters are switched on, off and mixed.
+ * Every answer must equal that of a fresh engine that had the same adapters from the start. */
 #include <cjson/cJSON.h>
 #include <poll.h>
 #include <stdio.h>

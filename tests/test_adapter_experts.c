@@ -1,6 +1,6 @@
-/* test_adapter_experts.c - adapters of experts: the logits of the folder that they were merged into, from a LoRA of
- * each expert's module, from PEFT's target_parameters as its versions write them, and from MLX's stacks; rows of one
- * batch under several sets as each alone. */
+/* test_adapter_experts.c - adapters of experts' matrices: as a LoRA for each expert's module, in the layouts of PEFT's
+ * target_parameters (which depend on its version), and in MLX's stacks. Logits must be those of the folder with the
+ * adapter merged in, and rows of one batch under different sets must equal the same rows computed alone. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +28,7 @@ enum { N_LAYERS = 2, N_EXPERTS = 4, WIDTH = 64 };
 struct family {
     const char *folder, *arch;        /* of the test data; what GGUF files call the family */
     int n_ff;
-    bool transposed;                  /* experts' matrices are stacks, of inputs and then outputs, gates in turns */
+    bool transposed;                  /* experts are stacked [expert, in, out], gate and up interleaved */
     const char *experts;              /* "model.layers.%d.mlp.experts", as files call them */
     const char *gate, *up, *down;     /* of an expert */
 };
@@ -318,7 +318,7 @@ static void modules(void **state)
     }
 }
 
-/* Other kinds than plain LoRA are for experts, too; GGUF has no place for them. */
+/* DoRA and other kinds than plain LoRA work for experts, too; they cannot be written as GGUF. */
 static void doras(void **state)
 {
     struct deltas d = deltas_new(&families[MIXTRAL]);
@@ -371,7 +371,7 @@ static float *logits_of_both(const char *model, const char *first, const char *s
     return out;
 }
 
-/* Alone, and beside a LoRA, whose A reads what is not scaled. */
+/* IA3 alone, and together with a LoRA, whose A reads the input without IA3's scales. */
 static void ia3(void **state)
 {
     (void)state;

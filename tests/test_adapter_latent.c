@@ -1,5 +1,6 @@
-/* test_adapter_latent.c - LoRAs of the matrix that latent attention makes keys and values of, beside the same model
- * with them merged into its weights, whose logits follow from the formulas. */
+/* test_adapter_latent.c - LoRAs of the matrix that expands latent attention's cached vector to keys and values
+ * (kv_b_proj), compared with the same model with the LoRAs merged into its weights, whose logits follow from the
+ * formulas. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -334,7 +335,7 @@ static void change_row(const struct folder f[FILES], const float *strength, int 
     }
 }
 
-/* Each kind of adapter that the matrix may have beside each, itself included. */
+/* Each pair of the adapter kinds that this matrix may have, including two of the same kind. */
 static void kinds(void **state)
 {
     static const char *const configs[] = {config, dora_config, ia3_config};

@@ -1,4 +1,5 @@
-/* test_adapter_mix.c - sets of adapters: as JSON, as people read them, side by side, and under a name. */
+/* test_adapter_mix.c - sets of adapters: as JSON, as text for people, several in one comparison, and saved under a name
+ * (presets). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static int setup(void **state)
 
 /* --- the set itself --------------------------------------------------------------------------------------- */
 
-/* What does not fit ends behind a character, wherever it is cut. */
+/* A name that does not fit is cut at a character boundary, whatever the size of the buffer. */
 static void no_character_is_cut(void **state)
 {
     struct pp_adapter_mix a = {0};
@@ -543,7 +544,7 @@ static void misfits_stay_off(void **state)
     pp_controller_inspect_adapters(fix.c);
     pp_controller_inspect_adapters(fix.c); /* while that is under way */
     assert_int_equal(fix.fake->inspections, 1);
-    char misfit[900]; /* as the worker says it; that it is bard stands beside it */
+    char misfit[900]; /* as the worker reports it; the list shows it next to bard */
     snprintf(misfit, sizeof misfit, "adapter %s: blk.0.attn_q.weight is [64, 64], not [576, 576]",
              entry("bard")->path);
     fake_adapter(&fix, misfit);
@@ -569,7 +570,7 @@ static void compared_when_known(void **state)
     fixture_turn(&fix, "hello", "hi");
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
-    fake_adapter(&fix, NULL); /* bard, of which was asked before */
+    fake_adapter(&fix, NULL); /* the answer for bard, which was inspected first */
     pump_until(&fix, entry("bard")->fit == PP_FIT_YES);
     assert_false(pp_controller_settled(fix.c));
     assert_int_equal(fix.fake->generations, 1);
@@ -603,7 +604,8 @@ static void compared_when_known(void **state)
     assert_string_equal(fix.fake->asked[4].adapters, "barista 0.50");
 }
 
-/* By another pippin, while this one runs: seen when the list is opened again, and not in the place of newer ones. */
+/* Presets saved by another pippin while this one runs are seen when the list is opened again, and do not overwrite
+ * newer ones of this one. */
 static void presets_from_elsewhere(void **state)
 {
     struct pp_error err;
@@ -651,7 +653,7 @@ static void conflicts(void **state)
     fake_adapter(&fix, NULL);
     pump_until(&fix, fix.fake->inspections == 2);
     assert_null(strstr(fix_status()->notice, "conflicts"));
-    fix.fake->places.own[1] = 4; /* a matrix in the same one's place, as another one has */
+    fix.fake->places.own[1] = 4; /* it replaces the matrix that bard replaces, too */
     fix.fake->places.scaled[1] = 0;
     fake_adapter(&fix, NULL);
     pump_until(&fix, entry("barista")->fit == PP_FIT_YES);
@@ -686,7 +688,7 @@ static void conflicts(void **state)
     assert_string_equal(fix_status()->adapters, "bard 1.00");
 }
 
-/* F3 shows what lies there now: what came, what went, and whether what lies in the place of another fits. */
+/* F3 shows the folder as it is now: files that were added or removed, and whether a file that replaced another fits. */
 static void folder_changes(void **state)
 {
     (void)state;
@@ -806,7 +808,7 @@ static void the_price_of_a_switch(void **state)
     fake_cost(&fix, 1000, 995);
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
     assert_true(pp_controller_switch_cost(fix.c, 9).at_hand);
-    assert_int_equal(fix_slash("/lora bard 0.75"), PP_SLASH_DONE); /* of which an adapter is gone: asked once */
+    assert_int_equal(fix_slash("/lora bard 0.75"), PP_SLASH_DONE); /* an adapter of it is gone: priced once */
     assert_false(pp_controller_switch_cost(fix.c, 9).failed);
     fake_no_cost(&fix);
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).failed);

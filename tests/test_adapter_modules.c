@@ -1,6 +1,6 @@
-/* test_adapter_modules.c - adapters of folders whose modules have several matrices of ours in one, or the heads of one
- * in another order: the logits of the folder that they were merged into, on that model and on the file that it was made
- * of, and as GGUF adapters. */
+/* test_adapter_modules.c - adapters of folders in which one module holds several of our matrices, or a matrix has its
+ * heads in another order. Logits must be those of the folder with the adapter merged in: on the folder itself, on the
+ * GGUF file converted from it, and with the adapter converted to GGUF. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static void three_in_one(void **state)
         check_modules(archs[i], modules);
 }
 
-/* One becomes two: keys and values, gates and what they multiply, behind each other or in turns. */
+/* One module becomes two matrices: keys and values, or gate and up, concatenated or interleaved. */
 static void two_in_one(void **state)
 {
     static const char *const modules[] = {".attn.kv.weight", ".gate_up_proj.weight", ".proj_1.weight",
@@ -354,8 +354,9 @@ static struct decoder *take_apart(const struct decoder *from)
     return d;
 }
 
-/* Adds an adapter of attention's modules of a layer: a LoRA with biases of its B (kind 0), a DoRA (1), both beside
- * biases in the model's place, of which the first module, or the second, has only that; or an IA3 (2). */
+/* Adds an adapter for the attention modules of a layer. Kind 0 is a LoRA with a bias of B, kind 1 a DoRA; both also
+ * replace biases of the model, and one module (the first for kind 0, the second for kind 1) has nothing but such a
+ * bias. Kind 2 is an IA3. */
 static void add_kind(struct folder *f, int l, int kind, const char *const *modules, int64_t n_out, int64_t n_in)
 {
     for (int m = 0; modules[m]; m++) {

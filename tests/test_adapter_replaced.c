@@ -1,6 +1,6 @@
-/* test_adapter_replaced.c - adapters with tensors of their own in the model's place: norms, tokens' rows, matrices; and
- * IA3s whose inputs other matrices read, too, which have a matrix with scaled columns. The logits are those of the
- * folder that they were merged into, on that model and on the file that it was made of. */
+/* test_adapter_replaced.c - adapters that replace tensors of the model: norms, rows of the embedding, whole matrices;
+ * and IA3s that scale an input which other matrices also read, so that the matrix's columns are scaled instead. Logits
+ * must be those of the folder with the adapter merged in, on that folder and on the file converted from it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@
 
 /* --- norms --------------------------------------------------------------------------------------------------- */
 
-/* A norm's vector and half of what is to stand for it. */
+/* Adds a norm's replacement to the adapter; returns the vector halfway between it and the model's own. */
 static float *replace_norm(struct folder *f, const struct pp_tensor *w)
 {
     char name[160];
@@ -37,12 +37,12 @@ static const char *as_ln_tuning(struct folder *f)
     return folder_write_peft(f, "{\"peft_type\":\"LN_TUNING\"}");
 }
 
-/* Weights and biases of norms in the model's place, or biases alone; some are stored without 1. */
+/* Adapters that replace norms' weights and biases, or biases alone. Some families store weights as w - 1. */
 static void norms(void **state)
 {
     static const struct {
         const char *arch, *names[4];
-        bool back; /* they have a place in GGUF */
+        bool back; /* GGUF can hold them */
     } cases[] = {
         {"orion", {"post_attention_layernorm.weight", "post_attention_layernorm.bias", "model.norm.bias"}, false},
         {"starcoder", {"ln_2.bias", "ln_f.bias"}, false},
@@ -87,7 +87,7 @@ static void norms(void **state)
     }
 }
 
-/* Norms that stand by themselves and those of heads are each row's own: a batch gives what rows give alone. */
+/* Replaced norms, of the stream and of heads, are chosen row by row: a batch gives the same as each row alone. */
 static void norms_in_a_batch(void **state)
 {
     enum { SETS = 4, ROWS = 3 };
@@ -241,8 +241,9 @@ static float *replace_matrix(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
-/* Two IA3s of one shared input, or one and a matrix in its matrix's place, are refused by their names, in any order and
- * with others between them, and what was on stays on; two such matrices are not. */
+/* Two IA3s of one shared input, or one together with an adapter that replaces its matrix, are refused with their names,
+ * in any order and with others between them, and the set that was on stays on. Two adapters that replace the same
+ * matrix are accepted. */
 static void check_mixes(const char *model, const struct changed_on *on, const char *whole, const char *lora)
 {
     enum { N = 5, MIXES = 7, A = 0, B, W, V, L };
@@ -291,8 +292,8 @@ static void check_mixes(const char *model, const struct changed_on *on, const ch
     stop_small(&r);
 }
 
-/* IA3s of one input multiply where it is scaled itself; where others read it, too, only one is taken. LoRAs beside one
- * read what is not scaled. */
+/* Two IA3s multiply where the input itself is scaled; where other matrices read that input, only one is allowed. A LoRA
+ * together with an IA3 reads the input without its scales. */
 static void mixed_inputs(void **state)
 {
     static const char *const shared[] = {".bcdt_proj.weight", NULL}, *const own[] = {".down_proj.weight", NULL};

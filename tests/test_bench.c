@@ -1,4 +1,5 @@
-/* What measuring rests on: the profile adds up, random models are whole and have numbers for weights. */
+/* test_bench.c - what measurements depend on: the profile's numbers add up, and random models have all their tensors,
+ * with finite weights. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -196,7 +197,7 @@ static void profile_adds_up(void **state)
     assert_int_equal(p.lines[PP_PROFILE_DOWN].macs, 9ull * 2 * 288 * 768);
     assert_int_equal(p.lines[PP_PROFILE_ATTN_OUT].macs, 9ull * 2 * 288 * 288);
     assert_int_equal(p.lines[PP_PROFILE_LOGITS].macs, 9ull * 288 * 100);
-    /* positions seen: 2 by the second token, 3 to 10 by the eight behind it */
+    /* positions seen: 2 by the second token, 3 to 10 by the eight tokens after it */
     assert_int_equal(p.lines[PP_PROFILE_ATTENTION].macs, 2ull * 2 * 288 * (2 + (3 + 10) * 8 / 2));
     assert_int_equal(p.lines[PP_PROFILE_ATTENTION].bytes, (uint64_t)((2 + 10) * pp_engine_kv_read_bytes(e, 1)));
     for (int k = PP_PROFILE_QKV; k <= PP_PROFILE_LOGITS; k++)

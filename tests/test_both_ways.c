@@ -1,5 +1,6 @@
-/* test_both_ways.c - encoders whose layers are a decoder's: every row of a text against the formulas, from a GGUF file,
- * from a folder, and from the file that is made of that; the same bits however the work is cut. */
+/* test_both_ways.c - encoders built from a decoder's layers with bidirectional attention. Every row of a text is
+ * compared with the formulas, from a GGUF file, from a folder, and from the file converted from that; the bits do not
+ * depend on how the work is divided. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -183,7 +184,7 @@ static struct pp_tensor as_tensor(const struct matrix *m, const char *name)
     return t;
 }
 
-/* A layer that sentence-transformers has behind the model, in a folder of its own. */
+/* Writes a Dense module of sentence-transformers, which follows the model and has a folder of its own. */
 static void write_dense(const struct decoder *d, const char *dir, const char *module, const char *gguf, const char *fn)
 {
     char path[500], config[300];
@@ -284,7 +285,7 @@ static void expect_folder(struct decoder *d, const char *config)
     expect_formulas(d, file);
 }
 
-/* A folder with layers behind the model becomes another one that has them, too. */
+/* When a folder is converted to another folder, its Dense modules are copied, too. */
 static void modules_go_along(void **state)
 {
     struct decoder_shape s = decoder_shape("gemma-embedding");
@@ -337,7 +338,7 @@ static void neo_folder(void **state)
     decoder_free(same);
 }
 
-/* Layers behind the model that have a function. */
+/* Dense modules with an activation function. */
 static void bent_layers(void **state)
 {
     struct decoder_shape s = decoder_shape("gemma-embedding");

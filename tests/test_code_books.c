@@ -1,5 +1,5 @@
-/* test_code_books.c - with AVX-512, large code books looked up by gathers and without them: units and the products of
- * one and of four activation rows have the same bits, and one of the two is chosen. */
+/* test_code_books.c - with AVX-512, large code books are looked up with gathers or without: both give the same bits for
+ * single units and for products of one and of four activation rows, and one of the two is chosen. */
 #if defined(__x86_64__)
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* What the commands share: lists of ids, JSON, text for a terminal, the table of commands. */
+/* test_commands.c - what the commands share: lists of ids, JSON, text for a terminal, and the table of commands. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>

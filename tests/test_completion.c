@@ -1,4 +1,4 @@
-/* test_completion.c - a word that is being typed, completed from names. */
+/* test_completion.c - completing the word that is being typed from a list of names. */
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static void completed(void **state)
     is_completed("/lora bar", 6, "/lora bar", "bard  barista");
     is_completed("/lora BAR", 6, "/lora BAR", "bard  barista");
     is_completed("/lora bari", 6, "/lora barista ", "");
-    is_completed("/lora o", 6, "/lora o", "Owl  off"); /* "on" is behind a name */
+    is_completed("/lora o", 6, "/lora o", "Owl  off"); /* "on" is possible only after a name */
     is_completed("/lora ow", 6, "/lora Owl ", "");
     is_completed("/lora pre", 6, "/lora preset ", "");
     is_completed("/lora bard 0", 6, NULL, "");

@@ -1,5 +1,6 @@
-/* test_compressed.c - DeepSeek V4: attention to a window and to compressed blocks behind it, experts by table, and
- * several residual streams; small models against the formulas in double precision. */
+/* test_compressed.c - DeepSeek V4: attention to a window and to compressed blocks of earlier positions, experts chosen
+ * by a table of tokens, and several residual streams. Small models are compared with the formulas in double
+ * precision. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -97,7 +98,7 @@ static void variants(void **state)
     check(&s);
 }
 
-/* The file counts a layer that guesses, as llama.cpp's converter does, and has none. */
+/* The file counts a layer of multi-token prediction, as llama.cpp's converter does, but does not contain it. */
 static void counted_layer(void **state)
 {
     (void)state;
@@ -129,7 +130,7 @@ static float *run_long(const char *path, const int32_t *ids, int n, int n_thread
     return logits;
 }
 
-/* The tier of keys that stand for more positions than a page has. */
+/* The KV tier in which one key stands for more positions than a page holds. */
 static int wide_tier(const struct pp_engine *e)
 {
     int t = 0;
@@ -235,7 +236,7 @@ static const char *form_of(const struct pp_tensor *t)
     return NULL;
 }
 
-/* The tensor in its form, and the floats that this stands for. */
+/* Writes a tensor in its packed form, and as the floats that the form defines. */
 static void pack(struct pp_safetensors *s, const struct pp_tensor *t, struct tensor_file *packed,
                  struct tensor_file *floats)
 {
@@ -332,8 +333,8 @@ static void goes_on(void **state)
     assert_goes_back(file_of(&s), s.n_vocab);
 }
 
-/* Going back far behind the window computes nothing again but from the last page that is held or known on, and gives
- * the same bits. */
+/* Going back by more than the window recomputes only what follows the last page that is held or known, and gives the
+ * same bits. */
 static void goes_far_back(void **state)
 {
     enum { N = 640 };

@@ -1,5 +1,5 @@
-/* test_configs.c - what config.json says of models that are published: tests/data/configs.json has its text, with the
- * numbers that must be read from it, or a word of the sentence that refuses it. */
+/* test_configs.c - config.json of published models: tests/data/configs.json holds their text, with the numbers that
+ * must be read from it, or a word of the error message that refuses it. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stddef.h>
@@ -265,8 +265,9 @@ static void published(void **state)
     cJSON_Delete(all);
 }
 
-/* In the place of some numbers others stand, which one by one may be refused only behind what is made of several. Huge:
- * of all but those of layers, which are read first, every second one is. */
+/* Replaces some numbers at random. With `huge`, every second number gets the largest integer, except those of layers:
+ * they are read first, and the model would be refused before anything is computed from several numbers. Otherwise one
+ * in four gets a value that may only be wrong together with others. */
 static void change_some(cJSON *node, bool huge, uint32_t *random)
 {
     static const double others[] = {9007199254740991, -9007199254740991, 1099511627776, 2147483647, 1, 0, -1, 3, 0.5};

@@ -1,6 +1,5 @@
-/* test_contamination.c - a thousand switches of adapters, strengths, branches and snapshots on one engine, whose pages
- * are found again by name, evicted and saved: what comes next is always, bit for bit, what an engine computes that
- * never had anything else to do. */
+/* test_contamination.c - adapters, strengths, branches and snapshots are switched a thousand times on one engine, whose
+ * KV pages are found again by name, evicted and saved. Every result must have the bits that a fresh engine computes. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* test_control.c - how many guesses are tried, on a simulated clock: texts whose guesses are right or wrong are laid
- * down beforehand, so that every way of guessing decodes the very same text and only its time differs. */
+/* test_control.c - the controller that chooses how many draft tokens to try, on a simulated clock. Whether each draft
+ * token would be accepted is fixed beforehand, so every policy decodes the same text and only the time differs. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,8 @@ struct machine {
     double pass, row, step, behind;
 };
 
-/* How a draft does on a kind of text: the share of its guesses at each level, and how many of them are right. */
+/* A draft on one kind of text: how its tokens are distributed over the levels of confidence, and the share accepted at
+ * each level. */
 struct kind {
     double share[PP_SPEC_LEVELS], right[PP_SPEC_LEVELS];
 };
@@ -23,7 +24,7 @@ struct kind {
 struct text {
     uint8_t level[TEXT + MOST];
     bool right[TEXT + MOST];
-    float margin[TEXT + MOST]; /* of the target's own choices: as sure as the draft's, but of other places */
+    float margin[TEXT + MOST]; /* of the target's own choice: distributed as the draft's, elsewhere */
 };
 
 static const struct kind code = {{.02, .03, .05, .05, .1, .15, .25, .35}, {.3, .4, .5, .6, .75, .88, .95, .99}};
@@ -75,7 +76,7 @@ static double step_ns(const struct machine *m, int rows) { return m->step + m->b
 static void decode_fixed(const struct machine *m, const struct text *t, int n, double *took)
 {
     double now = 0;
-    bool whole = false; /* the last pass's guesses were all right: the draft has one token more to read */
+    bool whole = false; /* all draft tokens of the last pass were accepted: the draft has one more token to read */
     for (int at = 0; at < TEXT;) {
         int stood = 0;
         double ns = pass_ns(m, n + 1) + (n ? n * m->step + (whole ? m->behind : 0) : 0);
@@ -167,7 +168,8 @@ static double mean_right(const struct kind *k)
     return sum;
 }
 
-/* Tokens won by a row for a guess of these odds, and by rows for more behind it, at `rate` tokens per ns elsewhere. */
+/* Tokens gained by a row for a draft token with these odds, and by further rows after it, less what the time would
+ * yield elsewhere at `rate` tokens per ns. */
 static double informed_gain(const struct machine *m, const struct kind *k, double rate, int n, double chain, double p)
 {
     double tokens = 0, best = -INFINITY;
@@ -218,8 +220,8 @@ static double decode_informed(const struct machine *m, const struct text *t, con
 
 static double fixed[MOST + 1][TEXT], adaptive[TEXT];
 
-/* How much longer a window takes than with the fixed number of guesses, none included, that is the best in just this
- * window, as is known afterwards. */
+/* How much longer a window takes than with the fixed number of draft tokens (0 included) that, in hindsight, is the
+ * best for just this window. */
 static double regret(const double *took, int from)
 {
     double best = INFINITY;
@@ -258,20 +260,21 @@ static double compare(const struct machine *m, const char *name, const struct te
     return sum / n;
 }
 
-/* Never below 0.98 of plain decoding in any window; seldom 2 % slower than the best fixed number of guesses.
+/* Never below 0.98 of plain decoding in any window; seldom 2 % slower than the best fixed number of draft tokens.
  *
- * Not more than 2 % in any window cannot be had by anybody:
- * - Of luck. "bandwidth" decodes code with some 48 passes a window. Who knows all costs and the odds of each level and
- *   kind, and has only not seen the outcomes, is up to 10 % slower than the number that did best (see `informed`).
- * - Of changes. There a step of the draft takes 8 % of a pass. Where nothing stands (noise), 2 % pays for asking at one
- *   token in four. When copies begin, of which each token takes 100 plain and 20 with 8 guesses, 1.5 tokens pass until
- *   the next question in the mean and 3 at worst: 1.5 * 80 / (256 * 20) = 2.3 %, 4.7 % at worst, had one right guess
- *   proved all. Asking more often is as far above 2 % in noise. And it begins with two passes without guesses, before
- *   which it does not know what one costs: 3.1 % of the first window of copies.
- * - Of the other bound. 0.98 of plain decoding leaves a window 5.2 passes to lose. On "dear" 8 guesses take 7.2, on
- *   "compute" 4.1: they may not be tried, or not twice, however likely they are to stand, and of the 9.8 % and 77 %
- *   that they win some is left lying. Guesses that win 3 % on average and are wrong in three cases of five ("steps",
- *   prose) use it up by chance. */
+ * No policy can stay within 2 % of that number in every window:
+ * - Luck. "bandwidth" decodes code with some 48 passes a window. A policy that knows all costs and the odds of each
+ *   level and kind, but not the outcomes, is up to 10 % slower than the number that did best (see `informed`).
+ * - Changes. There a step of the draft takes 8 % of a pass. In noise, where no draft token is accepted, 2 % pays for
+ *   asking the draft at one token in four. When copying begins, a token takes 100 without drafting and 20 with 8 draft
+ *   tokens, and 1.5 tokens pass until the draft is next asked, 3 at worst. That costs 1.5 * 80 / (256 * 20) = 2.3 %,
+ *   4.7 % at worst, even if one accepted token were proof enough. Asking more often exceeds 2 % in noise by as much.
+ *   And the first two passes, which measure what a pass costs, have no draft tokens: 3.1 % of the first window of
+ *   copying.
+ * - The other bound. 0.98 of plain decoding lets a window lose 5.2 passes. 8 draft tokens take 7.2 on "dear" and 4.1 on
+ *   "compute": they may not be tried at all, or not twice, however likely they are to be accepted, so part of the 9.8 %
+ *   and 77 % that they would gain is lost. Draft tokens that gain 3 % on average and are rejected in three cases of
+ *   five ("steps", prose) use up the allowance by chance. */
 static void never_much_worse(void **state)
 {
     static const struct {
