@@ -1,4 +1,5 @@
-/* test_controller.c - the state machine on a real store, with a backend that does what the test says. */
+/* test_controller.c - the controller's state machine on a real store, with a fake backend whose answers the test
+ * writes. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -420,7 +421,7 @@ static void test_regenerate(void **state)
                         "{\"role\":\"user\",\"content\":\"two\"}]");
 }
 
-/* An answer in the user's words is a branch beside what it was; the model goes on with it as if it had said so. */
+/* An answer edited by the user becomes a branch next to the original; the model continues it as if it were its own. */
 static void test_edit_answer(void **state)
 {
     (void)state;
@@ -891,8 +892,8 @@ static void rename_elsewhere(int64_t session, const char *title)
     pp_store_close(st);
 }
 
-/* By another pippin, in its list: seen here with the next thing that is saved or read of the conversation, but never in
- * the place of a newer title of here. */
+/* Another pippin renames the conversation in its list. The new title is seen here at the next write or read of the
+ * conversation, but never replaces a newer title given here. */
 static void test_renamed_elsewhere(void **state)
 {
     static struct pp_job slow = {.run = wait_here};
@@ -1022,7 +1023,7 @@ static void test_the_list_comes_by_pages(void **state)
     assert_int_equal(row(299)->id, all[299].id); /* End: the last page alone */
     assert_true(fix.c->list.n < 100 && fix.c->list.first > 200);
 
-    int64_t gone = row(298)->id; /* what is deleted leaves the list, and what is behind it moves up */
+    int64_t gone = row(298)->id; /* a deleted one leaves the list, and those after it move up */
     pp_controller_delete(fix.c, gone);
     pump_until(&fix, pp_controller_n_sessions(fix.c) == 299);
     assert_int_equal(row(298)->id, all[299].id);
@@ -1117,7 +1118,7 @@ static void test_title(void **state)
     assert_true(strlen(out) < sizeof out);
     assert_string_equal(out + strlen(out) - 3, "…");
 
-    enum { MANY = 8 << 20 }; /* bytes of escape sequences of which only the last ends, and that takes its time once */
+    enum { MANY = 8 << 20 }; /* escape sequences, only the last of which ends: linear time */
     char *long_text = pp_malloc(MANY);
     assert_non_null(long_text);
     for (int i = 0; i < MANY; i++)

@@ -1,5 +1,5 @@
-/* test_controller_choices.c - what a conversation was begun with stays with it: adapters, options, templates; and what
- * of it cannot be understood. */
+/* test_controller_choices.c - a conversation keeps the adapters, options and templates it was begun with; what happens
+ * when stored choices cannot be understood. */
 #include <stdio.h>
 #include <string.h>
 
@@ -361,7 +361,7 @@ static void test_missing_template(void **state)
     assert_string_equal(fix.fake->template_source, "");
 }
 
-/* A name of pippin.conf that is too long ends behind a character. */
+/* A persona's name in pippin.conf that is too long is cut at a character boundary. */
 static void test_long_persona(void **state)
 {
     struct pp_personas p = {0};

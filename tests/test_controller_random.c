@@ -1,8 +1,8 @@
-/* test_controller_random.c - a user who presses anything at any moment, and a backend that answers in any order: in the
- * end the screen and the database say the same, and nothing is left of what was under way.
+/* test_controller_random.c - random user actions at random moments, with a backend that answers in any order: in the
+ * end the screen and the database must agree, and nothing may be left of work that was under way.
  *
- * PIPPIN_SEED=N begins with that life, PIPPIN_SEEDS=N lives so many; with PIPPIN_TRACE each step is written to stderr.
- * The threads are those of the program: the same life may go another way. */
+ * PIPPIN_SEED=N starts with the run of that seed, PIPPIN_SEEDS=N sets the number of runs; with PIPPIN_TRACE each step
+ * is written to stderr. The program's real threads run, so one seed need not always take the same course. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

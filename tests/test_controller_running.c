@@ -1,5 +1,5 @@
-/* test_controller_running.c - answers that go on while the user is elsewhere, and alternatives side by side; with a
- * backend that does what the test says. */
+/* test_controller_running.c - answers that continue while the user is in another conversation, and alternatives
+ * generated at the same time; with a fake backend whose answers the test writes. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -285,7 +285,7 @@ static void all_are_stopped(void **state)
     pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
 }
 
-/* Left and come back to: they stand side by side again. */
+/* Alternatives whose conversation was left are shown side by side again when the user returns. */
 static void alternatives_elsewhere(void **state)
 {
     (void)state;

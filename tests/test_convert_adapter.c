@@ -1,5 +1,5 @@
-/* test_convert_adapter.c - adapters from folders to GGUF and back: the same tensors, bit for bit, the same logits; and
- * what a GGUF file has no place for. */
+/* test_convert_adapter.c - adapters converted from folders to GGUF and back: the same tensors, bit for bit, and the
+ * same logits; and adapters that GGUF cannot hold. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -33,7 +33,8 @@ static const char *to_peft(const char *src, const char *base, const char *type)
     return out;
 }
 
-/* Logits behind three tokens under an adapter as it is stored; pp_free. *identity: the adapter's. */
+/* Logits after three tokens with the adapter stored at `path`, to be freed by pp_free. *identity: the adapter's
+ * hash. */
 static float *logits_with(struct pp_engine *e, const char *path, struct pp_sha256 *identity)
 {
     enum { N = 3 };
@@ -169,7 +170,7 @@ static void scales(void **state)
     assert_int_equal(pp_convert_to_peft(gguf, alphas, &(struct pp_convert_options){.base = b.path}, &err),
                      PP_ERR_USAGE);
     assert_non_null(strstr(err.text, "already contains an adapter"));
-    /* Nor is a folder used into which another process is writing one, and none is left behind where all is wrong. */
+    /* Nor is a folder used that another process is writing to, and no folder remains after a failure. */
     const char *taken = fresh_path("taken");
     int lock;
     assert_int_equal(mkdir(taken, 0700), 0);
@@ -230,7 +231,7 @@ static void folded_in_f32(void **state)
     close_base(&b);
 }
 
-/* MLX's matrices are turned round. */
+/* MLX stores the matrices transposed. */
 static void from_mlx(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);
@@ -335,7 +336,7 @@ static void remove_adapter(const char *folder)
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* Whatever memory there is not, that is what is said; and no adapter is left behind. */
+/* Whichever allocation fails, the error says so, and no partial adapter remains. */
 static void out_of_memory(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);
@@ -381,7 +382,7 @@ static void bundled_kinds(void **state)
         snprintf(reference, sizeof reference, "%s", testdata(relative));
         snprintf(relative, sizeof relative, "architectures/%s", i < 2 ? "llama" : "llama-k256");
         struct base b = open_base(testdata(relative));
-        const char *back = to_peft(reference, NULL, NULL); /* the model lies beside it */
+        const char *back = to_peft(reference, NULL, NULL); /* the model is in the same folder */
         folder_same_tensors(source, to_peft(to_gguf(source, b.path, NULL), b.path, NULL), NULL);
         same_answers(b.engine, reference, back, 0);
         same_answers(b.engine, source, back, 1e-5);

@@ -1,5 +1,5 @@
-/* test_convert_memory.c - what is made of a model is made a piece at a time: however large the model, and whatever form
- * its matrices have, no more than some megabytes of it are in memory. Models of zeros, in files with holes. */
+/* test_convert_memory.c - conversion works piece by piece: whatever the size of the model and the form of its matrices,
+ * no more than some megabytes are in memory at once. The models are all zeros, in sparse files. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -172,7 +172,7 @@ static void file(void **state)
     "\"rope_theta\":10000,\"max_position_embeddings\":64,\"tie_word_embeddings\":true,"            \
     "\"num_attention_heads\":8,\"num_key_value_heads\":8,"
 
-/* The matrices of a layer of Llama, each by a function; norms beside them. */
+/* A Llama layer: `matrix` adds each matrix, the norms are added here. */
 static void add_llama_layer(struct folder *f, int l, int n_embd, int n_ff,
                             void (*matrix)(struct folder *f, const char *name, long long n_rows, long long n_cols))
 {
@@ -242,7 +242,8 @@ static void add_awq(struct folder *f, const char *name, long long n_rows, long l
     add(f, "F16", n_cols / 32, n_rows, "%s.scales", name);
 }
 
-/* Matrices of words of which each row is all over them, three that are nearly all of the model. */
+/* Packed GPTQ and AWQ words, in which each row of a matrix is spread over the whole tensor. Three such matrices are
+ * nearly all of the model. */
 static void large_words(void **state)
 {
     struct folder f;
@@ -262,7 +263,7 @@ static void large_words(void **state)
     }
 }
 
-/* Matrices of experts, of which a file has one tensor. */
+/* Experts' matrices, which a GGUF file stacks to one tensor per layer. */
 static void experts(void **state)
 {
     enum { N = 44, N_EMBD = 512, N_FF = 512 };
@@ -333,7 +334,7 @@ static void turned(void **state)
     both_ways(&f);
 }
 
-/* Two matrices that are turned round and nearly all of the model. */
+/* Two matrices that make up nearly all of the model and must be transposed. */
 static void large_turned(void **state)
 {
     struct folder f;

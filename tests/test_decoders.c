@@ -1,6 +1,6 @@
-/* test_decoders.c - families, and what only some models of a family have: norms of heads, scores that grow with the
- * position. Small random models give what their formulas say, from a GGUF file, from the folder that is made of it, and
- * from the file that is made of that; with any number of rows and threads the same bits. */
+/* test_decoders.c - decoder families, and features of single models in them, such as norms of heads or score scales
+ * that grow with the position. Small random models must yield the logits of their formulas from a GGUF file, from the
+ * folder exported from it, and from the file converted from that; bit-identical with any number of rows and threads. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-/* StableLM 2 12B: each head is normed by a vector of its own, and attention stands beside the feed-forward part. */
+/* StableLM 2 12B: each head's norm has weights of its own, and attention and the feed-forward part are in parallel. */
 static void norms_of_each_head(void **state)
 {
     (void)state;
@@ -80,7 +80,7 @@ static void bad_norms(void **state)
     }
 }
 
-/* Ministral 3 behind its original context, here of 20 positions. */
+/* Ministral 3 beyond its original context, which is 20 positions here. */
 static void growing_scores(void **state)
 {
     (void)state;
@@ -440,8 +440,8 @@ static void check_far(int near, int step, int dense)
     pp_free(exact);
 }
 
-/* Phi 3 small: heads that see blocks of positions, each others; bounded gates whose rows take turns with those of the
- * values; and tokens that stand for nothing. */
+/* Phi 3 small: block-sparse attention with a different pattern for each head; clamped gates, whose rows are interleaved
+ * with those of the up projection; and unused tokens. */
 static void phi_small(void **state)
 {
     (void)state;
@@ -499,7 +499,8 @@ static void baichuan_m1(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
-/* Falcon: one head of k and v for all or each of a few for some, behind a norm of its own; or one each. */
+/* Falcon: one KV head; one for each group of query heads, also with separate norms of attention and the feed-forward
+ * part; or one for each head. */
 static void falcon(void **state)
 {
     (void)state;
@@ -687,7 +688,7 @@ static void openelm(void **state)
     assert_tensor(folder, "transformer.layers.0.ffn.proj_2.weight", 2, 24);
 }
 
-/* DBRX: experts of which folders have one matrix for all of a layer. */
+/* DBRX: folders hold one matrix for all experts of a layer. */
 static void dbrx(void **state)
 {
     (void)state;
@@ -723,7 +724,8 @@ static void bitnet(void **state)
     check_decoder(&s);
 }
 
-/* Heads of another size than the matrices have: what has no place in their order becomes no file. */
+/* config.json claims another head size than the tensors of heads have: the conversion is refused, and no file is
+ * written. */
 static void heads_of_other_sizes(const char *folder, int head_dim)
 {
     char path[PATH_MAX], other[12], *text, *at;
@@ -748,8 +750,8 @@ static void heads_of_other_sizes(const char *folder, int head_dim)
     assert_int_not_equal(access(to, F_OK), 0);
 }
 
-/* PLaMo: of a folder's four heads of queries the first and the third go with one key, the second and the fourth with
- * the other; so do the columns behind attention. */
+/* PLaMo: of the folder's four query heads, the first and the third use one KV head, the second and the fourth the
+ * other; the columns of attention's output matrix are in the same order. */
 static void plamo(void **state)
 {
     (void)state;
@@ -778,7 +780,8 @@ static void plamo(void **state)
     check_decoder(&s);
 }
 
-/* PLaMo 2: states and attention in turns; conversations go on from what is saved, in pages of either. */
+/* PLaMo 2: layers with Mamba states alternate with attention; conversations resume from snapshots whose pages are of
+ * both kinds. */
 static void plamo2(void **state)
 {
     struct decoder_shape s = decoder_shape("plamo2");
@@ -864,8 +867,8 @@ static void plamo3(void **state)
     check_decoder(&s);
 }
 
-/* Chameleon: norms of heads whose values go where rows of queries and keys go; norms behind parts; and a vocabulary
- * with tokens of pictures, which are never given. */
+/* Chameleon: the weights of the heads' norms are reordered like the rows of queries and keys; norms after the parts of
+ * a layer; and picture tokens in the vocabulary, which are never generated. */
 static void chameleon(void **state)
 {
     (void)state;

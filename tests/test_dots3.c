@@ -1,6 +1,6 @@
-/* test_dots3.c - dots3-note's text: a small random model by its formulas in double precision, keys and values of heads
- * being made as they are written, from folders as they are published and as transformers writes them, and from a file
- * as llama.cpp's converter writes it. */
+/* test_dots3.c - the text part of dots3-note: a small random model against its formulas in double precision, which
+ * expand the keys and values of each head as published; from folders as published and as transformers writes them, and
+ * from a file as llama.cpp's converter writes it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

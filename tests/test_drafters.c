@@ -1,4 +1,4 @@
-/* test_drafters.c - the list of draft models, and changing the one that guesses, on the fake backend. */
+/* test_drafters.c - the list of draft models, and changing the draft model in use; on the fake backend. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -43,7 +43,8 @@ static void register_model(const char *path, const char *name)
     pp_store_close(st);
 }
 
-/* What lies beside the model, in the models folder and in the registry, and no file twice; each is asked about once. */
+/* Candidates are the files next to the model, in the models folder and in the registry, each listed once and inspected
+ * once. */
 static void found(void **state)
 {
     char beside[700], other[700], far[700], folder[600], gone[800];
@@ -129,7 +130,7 @@ static void changed(void **state)
     fake_draft(&fix, NULL);
     pump_until(&fix, strcmp(fix_status()->model.draft_path, beside) == 0);
     assert_string_equal(fix_status()->model.draft_name, "small");
-    assert_int_equal(fix_status()->drafter, PP_DRAFTER_AUTO); /* it was chosen to guess */
+    assert_int_equal(fix_status()->drafter, PP_DRAFTER_AUTO); /* choosing a draft model switches drafting on */
     fixture_turn(&fix, "Hello", "Hi");
     assert_true(fix.fake->use_draft);
 }

@@ -1,5 +1,5 @@
-/* test_encoder.c - encoders: what they give is what their formulas say, however the work is cut; and vectors that
- * decoders give. */
+/* test_encoder.c - encoders: their output follows from their formulas, however the work is divided; and embedding
+ * vectors from decoders. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static void fill_ids(int32_t *ids, int n, int n_vocab)
         ids[i] = (i * 37 + i / 7) % n_vocab;
 }
 
-/* Texts of these lengths in one pass; hidden: all their rows, one text behind the other. */
+/* Computes texts of these lengths in one pass; hidden: the rows of all texts, concatenated. */
 static void compute(const struct rig *r, const int32_t *const *ids, const int *lengths, int n_texts, float *hidden)
 {
     const size_t width = (size_t)pp_model_info(r->model)->n_embd;
@@ -168,8 +168,8 @@ static void all_see_all(void **state)
     }
 }
 
-/* The same bits on any number of threads, by the plain kernels, and beside other texts. The plain ones take long: with
- * one number of threads. */
+/* The same bits on any number of threads, with the scalar kernels, and together with other texts. The scalar kernels
+ * are slow and run with one thread count only. */
 static void same_bits(void **state)
 {
     static const int lengths[] = {17, 1, 300, 64, 130};
@@ -716,7 +716,8 @@ static void other_commands(void **state)
 
 /* --- decoders ---------------------------------------------------------------------------------------------------- */
 
-/* The output's matrix makes the reference's logits of what is behind the last norm, so that is the reference's, too. */
+/* The output matrix maps what follows the last norm to the reference's logits, so those hidden vectors are the
+ * reference's. */
 static void expect_reference(const char *path, const char *expected, const float *hidden, int n, int width)
 {
     struct pp_safetensors *e;

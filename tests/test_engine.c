@@ -1,5 +1,5 @@
-/* test_engine.c - a row's bits do not depend on its neighbours, threads or kernels; sequences share, copy, forget and
- * branch. */
+/* test_engine.c - the engine: a row's bits do not depend on the other rows of its batch, on threads or on kernels;
+ * sequences share pages, copy them on write, forget and branch. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* test_ernie_vl.c - mixtures of models that see: the text of DeepSeek-OCR, and of ERNIE 4.5 VL, of whose folders the
- * part that reads and writes text is read: its experts stand before those for pictures, beside a part that sees. */
+/* test_ernie_vl.c - the text part of vision models with experts, DeepSeek-OCR and ERNIE 4.5 VL. ERNIE's folders also
+ * hold experts for pictures, after those for text, and a vision encoder; neither is read. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -40,7 +40,8 @@ static const char *ernie_name(const char *kind)
     return NULL;
 }
 
-/* A folder of ERNIE 4.5 VL: experts for pictures, half as wide, behind those for text, and a part that sees. */
+/* Writes a folder of ERNIE 4.5 VL: experts for pictures, half as wide, follow those for text; and there is a vision
+ * encoder. */
 static const char *write_ernie_vl(const struct expert_model *m)
 {
     static const float unused[128 * 64];

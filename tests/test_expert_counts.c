@@ -1,5 +1,5 @@
-/* test_expert_counts.c - what files of mixtures say of their experts: numbers that cannot be are refused, and how many
- * parameters a token needs is told. */
+/* test_expert_counts.c - numbers of experts in the metadata of mixtures: impossible ones are refused, and the
+ * parameters active for one token are counted. */
 #include <string.h>
 
 #include "engine/engine.h"

@@ -1,6 +1,6 @@
-/* test_expert_states.c - families with states in some layers or in all: the delta rule, Mamba and Mamba 2, with experts
- * or without. Small random models give what their formulas say, and the same from folders and files made of each other.
- * Conversations with them are in test_states.c. */
+/* test_expert_states.c - families with recurrent states in some or all layers: the delta rule, Mamba and Mamba 2, with
+ * or without experts. Small random models must yield the logits of their formulas, also from folders and files
+ * converted from each other. Conversations with such models are in test_states.c. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -107,7 +107,8 @@ static void agnes(void **state)
     check_experts(&s);
 }
 
-/* Norms before the parts of layers with states and behind those of others, which rotate heads, or do not. */
+/* OLMo hybrid: layers with states have norms before their parts, the others after them; attention with or without
+ * RoPE. */
 static void olmo_hybrid(void **state)
 {
     (void)state;
@@ -165,8 +166,8 @@ static void refuse_rank(const struct expert_shape *s, int rank, const char *word
     expert_model_free(m);
 }
 
-/* Jet-Nemotron: values behind taps that each position makes, between layers with attention, some of which have a
- * window; without a window; and values of another size than keys, of which few columns make no whole registers. */
+/* Jet-Nemotron: values pass a convolution whose taps are computed at each position. Layers with attention in between,
+ * some with a window, or none; and values narrower than keys, so that columns do not fill whole registers. */
 static void jet_nemotron(void **state)
 {
     (void)state;
@@ -201,7 +202,7 @@ static void jet_nemotron(void **state)
     s.tap_rank = 40;
     check_experts(&s);
     s.state_taps = 1;
-    s.n_state = s.n_state_key = 3; /* 336 columns: more than are turned at once, and not all of them again */
+    s.n_state = s.n_state_key = 3; /* 336 columns: transposed in several blocks, the last one partial */
     s.tap_rank = 42;
     check_experts(&s);
     refuse_rank(&s, 43, "does not divide");
@@ -246,8 +247,8 @@ static void forms_of_states(void **state)
     }
 }
 
-/* States that decay row by row beside latent attention that knows no positions, from files with the heads' matrices
- * apart or in one. */
+/* Kimi Linear: delta-rule states with a decay for each row, alternating with latent attention without RoPE; files hold
+ * the heads' matrices of latent attention separately or as one. */
 static void kimi_linear(void **state)
 {
     (void)state;
@@ -362,7 +363,7 @@ static void nemotron_h(void **state)
     assert_tensor(folder, "backbone.layers.1.mixer.experts.7.up_proj.weight", 2, s.n_embd_expert);
 }
 
-/* config.json says `to` in the first place where it says `from`. */
+/* Replaces the first `from` in config.json by `to`. */
 static void change_config(const char *folder, const char *from, const char *to)
 {
     char path[400], *text;
@@ -380,7 +381,7 @@ static void change_config(const char *folder, const char *from, const char *to)
     pp_free(text);
 }
 
-/* More blocks than there can be layers, of which all that are counted as layers are known. */
+/* Far more blocks than the limit of layers. All those that are read for the one layer are of known kinds. */
 static void check_too_many_blocks(const char *folder)
 {
     struct pp_source *source;
@@ -545,7 +546,8 @@ static void bamba(void **state)
     assert_tensor(folder, "model.layers.3.feed_forward.up_proj.weight", 2, s.n_embd);
 }
 
-/* Mamba 2 beside attention in each layer, of one group without a norm, of two with one. */
+/* Falcon H1: Mamba 2 in parallel with attention in each layer, with one group and no norm, and with two groups and a
+ * norm. */
 static void falcon_h1(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* test_experts.c - mixtures of experts of several families (those with states: test_expert_states.c). Small random
- * models give what their formulas say, from a GGUF file, from the folder that is made of it, and from the file that is
- * made of that; with any number of rows and threads, and with quantised weights, the same bits. */
+/* test_experts.c - families with mixtures of experts (those with states are in test_expert_states.c). Small random
+ * models must yield the logits of their formulas from a GGUF file, from the folder exported from it, and from the file
+ * converted from that; bit-identical with any number of rows and threads, and with quantised weights. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
@@ -61,7 +61,7 @@ static void dots1(void **state)
     check_experts(&s);
 }
 
-/* Files have a layer behind the last one. */
+/* GLM 4.5, whose files have a layer of multi-token prediction after the last one. */
 static void glm4_moe(void **state)
 {
     (void)state;
@@ -183,7 +183,7 @@ static void afmoe(void **state)
     assert_tensor(folder, "model.layers.4.mlp.expert_bias", 1, s.n_expert);
 }
 
-/* Llama 4: chunks of 20 positions, and a model of 128 experts, whose heads are not normed. */
+/* Llama 4: chunked attention with chunks of 20 positions, and the model of 128 experts, whose heads have no norm. */
 static void llama4(void **state)
 {
     (void)state;
@@ -272,7 +272,7 @@ static void deepseek3(void **state)
     s.n_groups = s.n_groups_used = s.n_nextn = 0;
     s.n_head = 5;
     check_latent(&s);
-    s.arch = "axk1"; /* what experts give is normed, with the shared one; other layers may have such a norm, too */
+    s.arch = "axk1"; /* the sum of routed and shared experts has a norm */
     s.experts_post_norm = NORMED_ANYWHERE;
     for (int i = 0; i < 2; i++, s.n_ff_shared = 0, s.experts_post_norm = MIXTURE_NORMED)
         assert_tensor(check_latent(&s), "model.layers.1.post_mlp_layernorm.weight", 1, s.n_embd);
@@ -420,7 +420,7 @@ static void mimo2(void **state)
     check_experts(&s);
 }
 
-/* HY V3: DeepSeek-V3's routing behind norms of heads. */
+/* HY V3: norms of heads, and the routing of DeepSeek V3. */
 static void hy_v3(void **state)
 {
     (void)state;
@@ -514,7 +514,7 @@ static void smallthinker(void **state)
     check_experts(&s);
 }
 
-/* LFM2's mixtures: short convolutions in place of attention, in the first layer, too. */
+/* LFM2 MoE: short convolutions in some layers instead of attention, also in the first. */
 static void lfm2moe(void **state)
 {
     (void)state;
@@ -577,8 +577,8 @@ static void plm(void **state)
     pp_source_close(source);
 }
 
-/* Grok 1, with the norm's name of its first files; Grok 2 with a feed-forward part beside experts, and scores that grow
- * behind their cap. */
+/* Grok 1, with the names that early files give its norms; Grok 2, with a dense feed-forward part in parallel with the
+ * experts, and scores that are scaled with the position after the soft cap. */
 static void grok(void **state)
 {
     (void)state;
@@ -605,7 +605,7 @@ static void grok(void **state)
     assert_tensor(folder, "model.layers.1.mlp.down_proj.weight", 2, s.n_ff);
 }
 
-/* Arctic: experts beside attention and a feed-forward part, which is as wide as the stream. */
+/* Arctic: experts in parallel with attention and a dense feed-forward part, which is as wide as the residual stream. */
 static void arctic(void **state)
 {
     (void)state;
@@ -663,8 +663,8 @@ static void check_mlx(const struct expert_shape *s, const char *experts)
     expert_model_free(m);
 }
 
-/* Cohere's: experts beside attention, after a layer without them that sees everything and is rotated; and LayerNorm,
- * with an expert that all rows use. */
+/* Cohere 2 MoE: experts in parallel with attention, after a dense layer with full attention and RoPE; then LayerNorm
+ * and a shared expert. */
 static void cohere2_moe(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_export.c - conversations as files: what was exported comes back the same, what other programs write is read, and
- * nothing in a file does harm. */
+/* test_export.c - conversations as files: an exported conversation comes back unchanged, files of other programs are
+ * imported, and hostile files do no harm. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
