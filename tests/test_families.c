@@ -1,6 +1,7 @@
-/* test_families.c - what holds for all model families: a row's bits do not depend on how it was computed, layers with a
- * window keep no more than that, the files that our converter writes use the names and keys that other programs read,
- * and files that lie are refused by name. What the models compute is in test_golden.c. */
+/* test_families.c - properties of all model families: a row's bits do not depend on how it was computed, layers with a
+ * sliding window keep no more KV than the window needs, files that our converter writes have the tensor names and keys
+ * that other programs read, and inconsistent files are refused with the name of what is wrong. What the models compute
+ * is in test_golden.c. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -193,7 +194,7 @@ static const char all_keys[] =
     "rope.freq_base_swa rope.scaling.type rope.scaling.factor rope.scaling.attn_factor "
     "rope.scaling.original_context_length rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow ";
 
-/* Whether a list of words, each with a space behind it, has this one. */
+/* Whether `word` is in a list of words that are each followed by a space. */
 static bool has_word(const char *list, const char *word, size_t n)
 {
     for (const char *at = list, *end; (end = strchr(at, ' ')); at = end + 1)
@@ -362,7 +363,7 @@ static void rope_scalings(void **state)
 
 /* --- files that lie ---------------------------------------------------------------------------------------------- */
 
-/* A folder whose config.json is that of a family with one text in place of another; its tensors are a link. */
+/* A copy of a family's folder in which `from` in config.json is replaced by `to`; the tensors are a link. */
 static const char *changed_folder(const char *family, const char *from, const char *to)
 {
     static char dir[300];

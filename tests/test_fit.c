@@ -1,4 +1,4 @@
-/* What does not fit in memory is refused before it is read, with the numbers. */
+/* test_fit.c - a model that does not fit in memory is refused before it is read, and the message has the numbers. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -20,7 +20,7 @@ static const uint64_t MB = 1000000;
 
 /* --- what is needed ----------------------------------------------------------------------------------------------- */
 
-/* The estimate beside what an engine really takes. */
+/* The estimate compared with what an engine really allocates. */
 static void the_estimate_is_near(void **state)
 {
     static const struct { const char *shape, *type; int64_t layers; } cases[] = {

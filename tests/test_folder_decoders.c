@@ -1,5 +1,5 @@
-/* test_folder_decoders.c - families that mostly come as folders: few other programs, or none, write GGUF files of them.
- * Checked as those in test_decoders.c. */
+/* test_folder_decoders.c - decoder families that are mostly published as folders, because few other programs, if any,
+ * write GGUF files of them. Checked in the same way as those in test_decoders.c. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -22,8 +22,8 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-/* OPT, its smaller model with norms of sums and narrow embeddings, Galactica without biases, and one without a norm
- * behind the last layer. */
+/* OPT; its smaller model with post-norms and embeddings narrower than the residual stream; Galactica, without biases;
+ * and one without a norm after the last layer. */
 static void opt(void **state)
 {
     (void)state;
@@ -86,7 +86,7 @@ static void reserved_positions(void **state)
     expect_reserved("biogpt", "biogpt.embed_positions.weight");
 }
 
-/* Files that contradict themselves about what stands around an OPT's layers. */
+/* Files of OPT whose tensors around the layers (projections of the embeddings, norms) contradict each other. */
 static void bad_opt(void **state)
 {
     static const struct spoilt cases[] = {
@@ -290,7 +290,7 @@ static const char *folder_with(const char *folder, const char *const *besides, c
     return dir;
 }
 
-/* PaddleOCR-VL's text, beside a part that sees, by either version of transformers. */
+/* PaddleOCR-VL's text part, in folders of either version of transformers, with a vision encoder that is not read. */
 static void paddleocr(void **state)
 {
     static const char *const first[] = {"visual.vision_model.head.weight", "mlp_AR.linear_1.weight", NULL};
@@ -306,7 +306,7 @@ static void paddleocr(void **state)
     check_decoder(&s);
 }
 
-/* CogVLM's text, beside matrices for pictures; and CogVLM 2's, whose heads share keys. */
+/* CogVLM's text part, whose folders also have matrices for pictures; and CogVLM 2's, with grouped-query attention. */
 static void cogvlm(void **state)
 {
     static const char *const pictures[] = {
@@ -376,7 +376,7 @@ static void leave_out(const char *folder, const char *key)
     cJSON_Delete(config);
 }
 
-/* HyperCLOVA X: Granite with norms behind both parts, or without, also where only the tensors say which. */
+/* HyperCLOVA X: Granite with norms after both parts, or without; also where only the tensors tell which. */
 static void hyperclovax(void **state)
 {
     (void)state;
@@ -450,7 +450,8 @@ static void diffllama(void **state)
     assert_unknown_form(&uneven, "layers that differ");
 }
 
-/* Motif: the difference of heads that take turns, and gates that are sums of normed powers. */
+/* Motif: differential attention, whose pairs of heads are interleaved, and PolyNorm: sums of normalised powers as
+ * gates. */
 static void motif(void **state)
 {
     (void)state;
@@ -477,8 +478,8 @@ static void motif(void **state)
     assert_refused(&s, &odd, 1);
 }
 
-/* Solar Pro: layers that keep the stream in either place, or both, and mix what is there into it; places that are
- * filled anew; and what contradicts itself. */
+/* Solar Pro: layers that store the residual stream in either of two slots, or in both, and mix a stored stream back in;
+ * slots that are overwritten; and files that contradict themselves. */
 static void solar(void **state)
 {
     static const char *const nothing_kept[] = {"40000000", "01800000", "10000080"};
@@ -672,7 +673,7 @@ static void norms_of_loops(void **state)
     (void)state;
     struct decoder_shape s = decoder_shape("nanbeige");
     expect_norm(&s, "layers.0.input_layernorm", "blk.0.attn_norm.weight");
-    expect_norm(&s, "norm", "output_norm.weight"); /* between two loops it stands alone */
+    expect_norm(&s, "norm", "output_norm.weight"); /* between two loops it is applied by itself */
     s.loops_plain = true;
     expect_norm(&s, "norm", "output_norm.weight");
 }
@@ -798,7 +799,7 @@ static void granite_swa(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
-/* Aria's text: matrices of experts are turned. */
+/* Aria's text part: experts' matrices are stored transposed. */
 static void aria(void **state)
 {
     (void)state;
@@ -905,7 +906,7 @@ static void yuan(void **state)
     check_quantised_folder(&s);
 }
 
-/* Tele-FLM: Granite with two of its multipliers, of which that of logits is relative to a smaller model. */
+/* Tele-FLM: two of Granite's multipliers; that of the logits is relative to the width of a smaller model (muP). */
 static void tele_flm(void **state)
 {
     static const char config[] =
@@ -928,7 +929,7 @@ static void tele_flm(void **state)
     }
 }
 
-/* VaultGemma: Gemma 2 without norms behind its parts. */
+/* VaultGemma: Gemma 2 without the norms after attention and the feed-forward part. */
 static void vaultgemma(void **state)
 {
     (void)state;
@@ -1013,7 +1014,7 @@ static void nanochat(void **state)
     check_decoder(&s);
 }
 
-/* Muse Glimmer: embeddings and heads that are normed without weights, which files have for heads. */
+/* Muse Glimmer: embeddings and heads have norms without weights; GGUF files hold the heads' as vectors. */
 static void muse_glimmer(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* test_folders.c - models as folders: of GGUF files and of folders, in floats and in MLX's groups, and back again. */
+/* test_folders.c - models as Hugging Face folders: exported from GGUF files and made from other folders, in floats and
+ * in MLX's groups, and converted back. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -244,7 +245,7 @@ static void fused_qkv(void **state)
     }
 }
 
-/* A folder of the family with some keys of config.json in place of its own. */
+/* A folder of the family in which the given keys replace those of config.json. */
 static const char *folder_with(const char *family, const char *keys)
 {
     const char *folder = fresh_path("changed");
@@ -280,7 +281,8 @@ static double number_of(const cJSON *object, const char *key)
     return item->valuedouble;
 }
 
-/* Through GGUF the same numbers come back: also Llama 3's, of which the file has only what follows from them. */
+/* RoPE scaling comes back through GGUF with the same numbers, also Llama 3's, which the file holds only as the factors
+ * computed from them. */
 static void rope_scalings(void **state)
 {
     static const struct {
@@ -378,7 +380,7 @@ static void infinity(void **state)
     }
 }
 
-/* Files beside the weights: whatever they are called, and in folders of their own. */
+/* Other files in a model's folder are copied, whatever their names, also from subfolders. */
 static void other_files(void **state)
 {
     static const char *const files[][2] = {
@@ -428,7 +430,7 @@ static void other_files(void **state)
 
 /* --- MLX --------------------------------------------------------------------------------------------------------- */
 
-/* The mean error of rounding to 2^bits steps, beside the weights of such models. */
+/* The mean error of rounding to 2^bits steps, compared with the size of such models' weights. */
 static void in_groups(void **state)
 {
     static const struct {
@@ -611,7 +613,7 @@ static void olmo3(void **state)
 #undef CLASS
 }
 
-/* Ministral 3 is Llama with YaRN as far as its original context goes; what its scores are behind that is in
+/* Ministral 3 is Llama with YaRN up to its original context; how its scores are scaled beyond that is in
  * test_decoders.c. */
 static void ministral3(void **state)
 {
@@ -743,7 +745,7 @@ static void mixture_without_experts(void **state)
     }
 }
 
-/* Matrices that are made of others, and so large that they are made in several slices: joined, or turned round. */
+/* Matrices that are concatenated from others or transposed, so large that this is done in several slices. */
 static void in_slices(void **state)
 {
     static const struct {
@@ -862,8 +864,9 @@ static void stopped(void **state)
     }
 }
 
-/* What is let go of is there again: of a file, and of matrices that were turned round when it was opened. */
-/* A file of the folder; of safetensors one with a space more behind the header, so that the data begin at an odd
+/* Pages that the source released are read again when needed: those of a file, and those of matrices that were
+ * transposed on opening. */
+/* Copies a file to the folder. A safetensors header gets one more space at its end, so that the data begin at an odd
  * address. */
 static void copy_shifted(const char *family, const char *name, const char *folder)
 {

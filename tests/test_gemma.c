@@ -1,6 +1,6 @@
-/* test_gemma.c - Gemma 4 of its three kinds, Gemma 3n, and EmbeddingGemma 2: small random models give what their
- * formulas say, from a GGUF file, from the file and the folder that are made of it, and from the file that is made of
- * that; with any number of rows and threads the same bits. */
+/* test_gemma.c - Gemma 4 in its three kinds, Gemma 3n, and EmbeddingGemma 2: small random models must yield the results
+ * of their formulas from a GGUF file, from the file and the folder made from it, and from the file converted from that
+ * folder; bit-identical with any number of rows and threads. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* test_generate.c - answers of the bundled model: reference texts, streaming, stops, drafts that change nothing, and
- * snapshots. */
+/* test_generate.c - answers of the bundled model: reference texts, streaming, stop conditions, speculative decoding
+ * that does not change the text, and snapshots. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -156,7 +156,8 @@ static void greets(void **state)
     unrig(&r);
 }
 
-/* Control tokens that are asked for appear, behind a mark, and end nothing; others are as ever. */
+/* Control tokens listed in `written` appear in the answer's text after a marker byte (0xFF) and do not end it; others
+ * work as usual. */
 static void written_control_tokens(void **state)
 {
     struct rig r = rig(STARTER, NULL, PP_KV_Q8);
@@ -219,7 +220,8 @@ static void stop_texts(void **state)
     unrig(&r);
 }
 
-/* What was guessed behind a stop text in the same pass is no part of the answer: as many tokens as without guesses. */
+/* Draft tokens accepted after a stop text in the same pass are not part of the answer, which has as many tokens as
+ * without drafting. */
 static void stop_texts_among_guesses(void **state)
 {
     static const char text[] = "Hello! I am Pippin, a tiny language model. What would you like to talk about?";
@@ -259,7 +261,7 @@ static void drafts_change_nothing(void **state)
 {
     static const float temps[] = {0, 0.7f, 1.2f};
     struct rig r = rig(STARTER, DRAFT, PP_KV_Q8);
-    uint64_t guessed = 0, kept = 0; /* where the clock has no say in who guesses when */
+    uint64_t guessed = 0, kept = 0; /* counted where the policy does not depend on time */
     (void)state;
     for (size_t p = 0; p < sizeof prompts / sizeof prompts[0]; p++) {
         int32_t *ids;
@@ -293,7 +295,7 @@ static void drafts_change_nothing(void **state)
     unrig(&r);
 }
 
-/* A model that disagrees with itself in nothing drafts for itself: everything stands, and passes are saved. */
+/* A model as its own draft: every draft token is accepted, and passes are saved. */
 static void perfect_draft(void **state)
 {
     struct rig r = rig(STARTER, STARTER, PP_KV_Q8);
@@ -623,8 +625,8 @@ static struct pp_sha256 identity_of(const struct pp_model *m)
     return id;
 }
 
-/* A file that takes the place of one that is open: the open one is still what it was, and what is remembered of it is
- * not taken for the other's. */
+/* A file is replaced while it is open as a model: the open model keeps the old contents, and what is cached for it is
+ * not taken for the new one's. */
 static void replaced_while_open(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);

@@ -253,7 +253,7 @@ static void test_writer_protects(void **state)
     pp_gguf_writer_free(w);
 }
 
-/* What is no file keeps its place, and is refused before anything is written. */
+/* A path that is not a regular file is not replaced; it is refused before anything is written. */
 static void test_writer_replaces_files_only(void **state)
 {
     const char *pipe = test_path("pipe");
@@ -333,7 +333,7 @@ static void test_writer_removes_left(void **state)
 static void test_temporary_of_long_name(void **state)
 {
     char name[256], path[700];
-    const char *const beginnings[] = {"", "n", "nn"}; /* letters of two bytes, at either place */
+    const char *const beginnings[] = {"", "n", "nn"}; /* two-byte letters, at either alignment */
     (void)state;
     for (size_t i = 0; i < 3; i++) {
         snprintf(name, sizeof name, "%s", beginnings[i]);
@@ -373,7 +373,7 @@ static void test_truncated(void **state)
     (void)state;
     read_sample(&data, &n);
     assert_ok(open_exact(data, n, &err), err);
-    size_t padding = 32 - 12; /* zeros behind the last tensor may be missing */
+    size_t padding = 32 - 12; /* the padding after the last tensor may be missing */
     for (size_t cut = 0; cut < n - padding; cut++)
         assert_int_not_equal(open_exact(data, cut, &err), PP_OK);
     assert_ok(open_exact(data, n - padding, &err), err);

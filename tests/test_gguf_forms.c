@@ -1,5 +1,5 @@
-/* test_gguf_forms.c - tensors that converters name, join or lay out in their own way are the same model: the same bits
- * come of it, and the same file when it is quantised. */
+/* test_gguf_forms.c - tensors that converters name, join or lay out differently make the same model: the same bits of
+ * the results, and the same file when quantised. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -183,8 +183,8 @@ static void assert_same_quantised(const char *a, const char *b, const char *type
 
 /* --- gate and value in one --------------------------------------------------------------------------------------- */
 
-/* Makes one tensor of those of a layer's gates and values: rows of each expert one half behind the other, or in turns;
- * of biases elements. */
+/* Joins a layer's gate and up tensors to one: for each expert, the rows of both concatenated, or interleaved if
+ * `turns`; for biases, the elements. */
 static void fuse(struct items *l, int layer, const char *end, bool turns)
 {
     char name[64];

@@ -1,6 +1,6 @@
 /* test_golden.c - whole models against reference logits and greedy texts, from Hugging Face folders and from GGUF, with
- * an F32 cache; adapters alone and together. Reference: float32 forward passes by another implementation; tolerance
- * 1e-3. */
+ * an F32 KV cache; also with adapters, one and several. The references are float32 forward passes of another
+ * implementation; the tolerance is 1e-3. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

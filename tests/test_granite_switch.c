@@ -1,6 +1,7 @@
-/* test_granite_switch.c - Granite Switch: a small random model by its formulas in double precision, from a folder as
- * its own program writes it and from the file that is made of it, whose tensors lie as llama.cpp's converter has them.
- * Tokens that switch adapters on stand in the text more than once, and in branches of a tree. */
+/* test_granite_switch.c - Granite Switch, a model with built-in adapters that certain tokens switch on: a small random
+ * model against its formulas in double precision, from a folder as its own program writes it and from the file
+ * converted from that, whose tensors are laid out as by llama.cpp's converter. The text has such tokens more than once,
+ * and so do branches of a tree. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,7 +54,7 @@ static void put(const char *name, int64_t n, int64_t rows, int64_t cols, float m
     array_make(&arrays[n_arrays++], -1, name, n, rows, cols, middle, spread, random);
 }
 
-/* As they are held in F16 beside weights that are floats. */
+/* Rounds the array to values that F16 holds exactly: adapters are held in F16 when the weights are floats. */
 static void round_last(void)
 {
     const struct array *a = &arrays[n_arrays - 1];
@@ -286,7 +287,7 @@ static void assert_file(const char *path)
     pp_gguf_close(g);
 }
 
-/* Two branches behind committed tokens, one of which switches an adapter on. */
+/* Two branches after committed tokens; one of them switches an adapter on. */
 static void trees(const char *path)
 {
     enum { LEFT = 6 }; /* before the first such token of the text */

@@ -1,5 +1,5 @@
-/* test_guessed.c - which bytes of an answer had been guessed: the runs, through the parts of an answer and the
- * database to the screen, and the tint there. */
+/* test_guessed.c - which bytes of an answer came from accepted draft tokens: the runs of such bytes, from the parts of
+ * an answer through the database to the screen, where they are tinted. */
 #include <cjson/cJSON.h>
 #include <locale.h>
 #include <math.h>
@@ -73,7 +73,7 @@ static void read_one(const char *text, size_t bytes, const char *expected)
     pp_guessed_free(&g);
 }
 
-/* What stands in a database may be anything. */
+/* The database may hold any text in place of valid runs. */
 static void reading(void **state)
 {
     (void)state;
@@ -249,7 +249,8 @@ static void kept(void **state)
     shown_runs("[3,5,5,4]");
 }
 
-/* How many guesses were right at each place of a pass, of how many that were checked there; until the next answer. */
+/* For each position of a draft, how many tokens were accepted there out of those checked; shown until the next
+ * answer. */
 static void by_place(void **state)
 {
     const struct pp_status *s = pp_controller_status(fix.c);
@@ -281,7 +282,7 @@ static void speedups(void **state)
     (void)state;
     assert_near(pp_speedup(1.5, PP_SPEEDUP_TOKENS, 9), 1.5, 1e-6);
     assert_near(pp_speedup(0.9, 500, 0), 0.9, 1e-6);
-    assert_near(pp_speedup(1.66, 500, 0), 1, 1e-6); /* no guess stood */
+    assert_near(pp_speedup(1.66, 500, 0), 1, 1e-6); /* no draft token was accepted */
     assert_true(pp_speedup(1.66, PP_SPEEDUP_TOKENS - 1, 3) == 0);
     assert_true(pp_speedup(0, 500, 3) == 0 && pp_speedup(-1, 500, 3) == 0 && pp_speedup(1e9, 500, 3) == 0 &&
                 pp_speedup((double)NAN, 500, 3) == 0);

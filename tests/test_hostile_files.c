@@ -1,6 +1,6 @@
-/* test_hostile_files.c - every file that a model or an adapter is read from, cut off anywhere, with any number in place
- * of each of its own, with tensors of other types, and with a million things inside one another: an error that names
- * it, or a model that runs; never a crash. */
+/* test_hostile_files.c - damaged and hostile files of models and adapters: truncated anywhere, with any number
+ * replaced, with tensors of other types, with a million levels of nesting. The result is an error that names the file,
+ * or a model that runs; never a crash. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <string.h>
@@ -171,7 +171,7 @@ static const char *const odd_values[] = {
     "4294967296", "\"x\"", "null", "true", "[]", "{}", "[[]]", "\"\\u0000\"",
 };
 
-/* config.json with each of its values, also those of an object in it, in the place of which another stands. */
+/* config.json with each of its values replaced in turn, also those of nested objects. */
 static void odd_configs(const char *family)
 {
     char folder[300], relative[100], path[600];
@@ -205,7 +205,7 @@ static void numbers_in_configs(void **state)
         odd_configs(families[i]);
 }
 
-/* Each number among a GGUF file's metadata, in its place. */
+/* Each number in a GGUF file's metadata is replaced. */
 static void numbers_in_files(void **state)
 {
     static const char *const families[] = {"llama-yarn", "gemma2", "phi3", "mixtral", "gpt2"};
@@ -247,7 +247,7 @@ static void numbers_in_files(void **state)
 
 /* --- other types ------------------------------------------------------------------------------------------------- */
 
-/* A tensor of integers, or of a type that there is not, in the place of each: its name is in the error. */
+/* Each tensor in turn gets an integer type or one that does not exist; the error names the tensor. */
 static void types_in_files(void **state)
 {
     static const uint32_t odd[] = {26 /* I32 */, 24 /* I8 */, 28 /* F64 */, 5 /* no longer */, 0xFFFFFFFF};

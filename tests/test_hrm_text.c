@@ -1,5 +1,5 @@
-/* test_hrm_text.c - HRM-Text: a small random model by its formulas in double precision, from folders as transformers,
- * its first program and MLX have them, and from llama.cpp's file. */
+/* test_hrm_text.c - HRM-Text: a small random model against its formulas in double precision, from folders as
+ * transformers, the original program and MLX write them, and from llama.cpp's file. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static const float *of(int l, int which)
     return arrays[3 + l * OF_LAYER + which].values;
 }
 
-/* What is beside each other in one tensor lies there in memory, too. */
+/* Arrays that are rows of one tensor must be adjacent in memory, too. */
 static void make(void)
 {
     uint32_t random = 11;

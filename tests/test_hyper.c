@@ -1,5 +1,5 @@
-/* test_hyper.c - models with several residual streams, which every part of a layer reads and writes: checked as those
- * in test_experts.c, against formulas of their own. */
+/* test_hyper.c - models with several residual streams, which every part of a layer reads from and writes to
+ * (hyper-connections): checked like those in test_experts.c, against formulas of their own. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -213,7 +213,7 @@ static void glm5_next(void **state)
     s.n_dense = 0;
     check_experts(&s);
     s.pool = 2;
-    s.n_layer = 5; /* the last one has states; and there is one behind it that guesses further tokens */
+    s.n_layer = 5; /* the last layer has states; a layer of multi-token prediction follows it */
     s.n_nextn = 1;
     check_experts(&s);
     s = glm5_next_shape();
@@ -229,7 +229,7 @@ static void glm5_next_goes_on(void **state)
     assert_goes_back(file_of(&s), s.n_vocab);
 }
 
-/* Texts of more than a chunk, of which most is not seen: behind what an index picks rows differ. */
+/* Texts longer than a chunk, most of whose positions are not attended to; rows after an indexer's picks differ. */
 static void check_long(struct expert_shape s)
 {
     enum { LENGTH = 300 };
@@ -306,8 +306,8 @@ static void bad_pools(void **state)
 /* What transformers makes of the seed 1234 for 80 tokens. */
 static const uint64_t multipliers[] = {83558512331482385, 78689173079975349, 112960188720221647, 39457507794023203};
 
-/* Qwen 4: streams that gates let through, states, attention behind an index with one key for each four positions, and
- * embeddings of several tokens, whose end comes in the text. */
+/* Qwen 4: gated residual streams, layers with states, attention whose indexer has one key for every four positions, and
+ * n-gram embeddings; the token that ends n-grams occurs in the text. */
 static struct expert_shape qwen4_shape(void)
 {
     struct expert_shape s = expert_shape("qwen4exp");
@@ -387,8 +387,8 @@ static void qwen4_other_shapes(void **state)
     expert_model_free(m);
 }
 
-/* A copy of a folder, in which the table is in several parts, with tensors beside it that follow from the
- * configuration, as published folders have it. */
+/* A copy of a folder as they are published: the n-gram table is split into several parts, and there are tensors that
+ * follow from the configuration. */
 static const char *in_parts(const char *folder, int n_parts, int n_rows)
 {
     static const char table[] = "ngram_embedding.shard_0.weight";

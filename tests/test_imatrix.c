@@ -1,4 +1,4 @@
-/* Importance matrices: what engines collect, the files, and what quantising does with them. */
+/* test_imatrix.c - importance matrices: what engines collect, the files, and how quantising uses them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,7 +53,8 @@ static struct pp_imatrix *collect(const char *path, struct way way)
     return m;
 }
 
-/* What goes into q, k and v of the first layer needs no engine: a normed row of the embedding. */
+/* The inputs of q, k and v in the first layer can be computed without an engine: they are normalised rows of the
+ * embedding. */
 static void the_first_layer_by_hand(void **state)
 {
     const struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
@@ -442,7 +443,7 @@ static void what_matters_is_kept_better(void **state)
         errors_of(source, weighed, name, after);
         if (!(after[0] < before[0] * 0.999 && after[1] > before[1]))
             fail_msg("%s: %g and %g, before %g and %g", types[t], after[0], after[1], before[0], before[1]);
-        errors_of(plain, weighed, "blk.1.attn_k.weight", after); /* of which nothing is said */
+        errors_of(plain, weighed, "blk.1.attn_k.weight", after); /* the matrix has no data for it */
         assert_near(after[0] + after[1], 0, 0);
     }
     struct pp_gguf *g;

@@ -1,4 +1,4 @@
-/* test_import.c - a large import: bit by bit, beside what else is to be saved, and stopped in the middle. */
+/* test_import.c - importing a large file: piece by piece, together with other writes, and stopped midway. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/inotify.h>
@@ -32,7 +32,7 @@ static int64_t count_in(const char *path)
 
 /* --- what is committed together --------------------------------------------------------------------------- */
 
-/* A conversation of n messages, one behind the other; its strings are no copies. */
+/* A conversation of n messages in one line without branches; its strings are not copies. */
 static struct pp_conversation line_of(const char *first, size_t n)
 {
     struct pp_conversation c = {.n = n, .messages = pp_calloc(n, sizeof *c.messages)};
@@ -284,7 +284,7 @@ static void beside_a_chat(void **state)
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
 }
 
-/* Leaving does not wait for it, and says how far it came; those behind it do not begin. */
+/* Quitting does not wait for the import and reports how far it came; imports queued after it do not begin. */
 static void left_in_the_middle(void **state)
 {
     (void)state;

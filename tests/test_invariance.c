@@ -1,10 +1,10 @@
-/* test_invariance.c - a row's logits have the same bits whatever it was computed beside: however the tokens were cut
- * into batches, on however many threads, by whichever kernels, as a chain or as a branch of a tree.
+/* test_invariance.c - a row's logits have the same bits however it is computed: for any division of the tokens into
+ * batches, any number of threads, all kernels, as part of a chain or as a branch of a tree.
  *
- * Every weight type meets every number of rows; thread counts, kernel sets, KV types and adapters take turns, so that
- * each type meets each of them too, and each meets one KV type in long sequences. What the best kernels gave on one
- * thread is kept, for each KV type, without and with an adapter; all others must repeat it. The scalar kernels are
- * slow: they get one turn for each type and KV type. */
+ * Every weight type is tested with every number of rows. Thread counts, kernel sets, KV types and adapters alternate,
+ * so that each weight type also meets each of them, and one KV type in long sequences. The results of the best kernels
+ * on one thread are kept for each KV type, with and without an adapter; all others must repeat them. The scalar kernels
+ * are slow and run once for each weight type and KV type. */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* test_io.c - the io thread: order, promptness, and that nothing is lost when the disk refuses. */
+/* test_io.c - the io thread, which writes to the store: order, promptness, and that nothing is lost when the disk
+ * refuses. */
 #include "tests/support.h"
 
 #include <pthread.h>
@@ -450,7 +451,8 @@ static void events(void **state)
     pp_event_free(NULL);
 }
 
-/* Reasoning beside the text; what was taken for text becomes reasoning, also in an answer that is gone on with. */
+/* Reasoning is stored next to the text; text can be reclassified as reasoning, also in an answer that is being
+ * continued. */
 static void reasoning(void **state)
 {
     struct fixture f;
@@ -475,7 +477,7 @@ static void reasoning(void **state)
     tear_down(&f);
 }
 
-/* An answer with reasoning "new" behind what it had; it may have been taken for text at first. */
+/* Continues an answer with the reasoning "new"; with taken_back it arrives as text and is then reclassified. */
 static void write_new(struct fixture *f, int64_t answer, bool taken_back)
 {
     pp_io_answer_add(f->io, answer, taken_back ? PP_PART_ANSWER : PP_PART_REASONING, "new", 3);

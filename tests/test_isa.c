@@ -1,4 +1,4 @@
-/* test_isa.c - the kernel sets by name, and which of them this CPU is found to run. */
+/* test_isa.c - kernel sets by name, and which of them are detected as usable on this CPU. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

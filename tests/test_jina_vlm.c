@@ -1,5 +1,5 @@
-/* test_jina_vlm.c - the text of jina-vlm: a small random model by its formulas in double precision, from folders as its
- * own code and MLX have them, and from what is made of them. */
+/* test_jina_vlm.c - the text part of jina-vlm: a small random model against its formulas in double precision, from
+ * folders as its own code and MLX write them, and from the files and folders made from those. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,7 +75,7 @@ static void norm(const float *w, const double *x, int n, double *y)
         y[i] = (double)w[i] * x[i] / sqrt(square + EPS);
 }
 
-/* Each head is normed, then rotated. */
+/* RMSNorm of each head, then RoPE. */
 static void heads(double *x, int n_heads, const float *w, int position)
 {
     for (int h = 0; h < n_heads; h++) {

@@ -1,5 +1,5 @@
-/* test_jinja.c - templates as Python's Jinja 3.1.6 renders them, set up as for chat templates (a sandbox, trimmed
- * blocks, no loader): blocks, autoescape, links, large integers, bytes, sets, and what is refused. */
+/* test_jinja.c - chat templates must render as with Python's Jinja 3.1.6, set up as usual for chat templates
+ * (sandboxed, trim_blocks, no loader): blocks, autoescape, links, large integers, bytes, sets, and what is refused. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,7 +146,7 @@ static void hostile(void **state)
     pp_buf_free(&out);
 }
 
-/* Cut off anywhere a template is an error or a shorter template, and nothing is read behind it. */
+/* A template truncated anywhere is an error or a shorter template; nothing is read beyond its end. */
 static void truncated(void **state)
 {
     static const char source[] =

@@ -1,6 +1,6 @@
-/* test_k2_horizon.c - K2 Horizon with experts of feed-forward parts and of values: small random models by their
- * formulas in double precision, from folders as they are published and as MLX has them, and from the files that are
- * made of them, whose keys and tensors are as llama.cpp's converter has them. */
+/* test_k2_horizon.c - K2 Horizon, which has experts for feed-forward parts and for attention's values: small random
+ * models against their formulas in double precision, from folders as published and as MLX writes them, and from the
+ * files converted from those, with keys and tensors as from llama.cpp's converter. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -116,7 +116,7 @@ static const float *of(int l, const char *kind)
 
 /* --- formulas ----------------------------------------------------------------------------------------------------- */
 
-/* Of `groups` parts of x each by its own mean square; in place, too. */
+/* RMSNorm of each of `groups` equal parts of x; y may be x. */
 static void norm(const double *x, const float *w, int n, int groups, double *y)
 {
     const int each = n / groups;

@@ -1,6 +1,6 @@
-/* test_kill.c - SIGKILL at random moments of chatting, forking, switching models and adapters (tests/kill_child.c): the
- * database is sound, nothing that was typed is lost, and the saved state is right or refused: going on from it gives,
- * token for token, what a program without any saved state gives. */
+/* test_kill.c - SIGKILL at random moments of chatting, forking, and switching models and adapters (tests/kill_child.c).
+ * Afterwards the database is sound, nothing that was typed is lost, and the saved state is either correct or refused:
+ * going on from it yields, token for token, what a program without saved state yields. */
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>

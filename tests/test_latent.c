@@ -1,7 +1,7 @@
-/* test_latent.c - latent attention in a whole engine, and with an index that picks positions, or blocks of them for
- * the usual attention: with any KV type the same bits however rows come about, over several chunks, on branches of a
- * tree, behind a fork, going back and out of a snapshot; and pages as small as they should be.
- * That the logits are right is test_experts.c's. And matrices of heads that are taken apart and put together. */
+/* test_latent.c - latent attention in a whole engine, also with an indexer that picks positions, or blocks of positions
+ * for ordinary attention. With any KV type the bits are the same however rows are computed: over several chunks, on
+ * branches of a tree, after a fork, after going back, and from a snapshot. Pages are as small as they should be, and
+ * matrices of heads can be split and joined. That the logits are right is tested in test_experts.c. */
 #include <stdio.h>
 #include <string.h>
 
@@ -183,8 +183,8 @@ static void same_bits(void **state)
         same_bits_of(file_of(&variants[v]));
 }
 
-/* Blocks larger than a chunk, of which rows see their own and one of two others: items that share a row's positions
- * divide none, or they would know of one no more than what its last chunk has. */
+/* Blocks larger than a chunk; a row attends to its own block and one of two others. Work items that share a row's
+ * positions must not divide a block, or an item would know no more of it than its last chunk holds. */
 static void large_blocks(void **state)
 {
     enum { BEHIND = 1024 };
@@ -305,7 +305,7 @@ static void snapshots(void **state)
         snapshots_of(file_of(&variants[v]), v);
 }
 
-/* A position takes kv_lora_rank + rope_dim values a layer, and no more; with an index a key for each that there is. */
+/* A position takes kv_lora_rank + rope_dim values a layer and no more, and with an indexer one key for each indexer. */
 static void small_pages(void **state)
 {
     const uint64_t padded = (RANK + ROPE + PP_KV_GROUP - 1) / PP_KV_GROUP * PP_KV_GROUP, index = 32; /* 20, padded */
@@ -358,8 +358,8 @@ static const char *adapter_file(const char *matrix, int64_t n_in, int64_t n_out)
     return path;
 }
 
-/* What makes queries and the cache's vectors can be adapted, as can the matrices of heads together, of which
- * test_adapter_latent.c sees; the heads' keys alone cannot, and it is said. */
+/* Adapters may change the matrices that make queries and the cached vectors, and kv_b_proj as a whole (tested in
+ * test_adapter_latent.c). An adapter of the heads' keys alone is refused with a message. */
 static void adapters(void **state)
 {
     const char *path = model_file();
@@ -502,7 +502,7 @@ static void bad_sizes(void **state)
 
 enum { HEADS = 3, KEYS = 32, VALUES = 48, WIDE = 256, ROWS = HEADS * (KEYS + VALUES) };
 
-/* Row r of both is a head's key, turned, or a value. */
+/* Row r of the combined matrix: of the heads' keys, which are transposed, or of their values. */
 static double part_of(const float *both, bool key, int64_t row, int64_t col)
 {
     const int64_t each = KEYS + VALUES;

@@ -1,4 +1,4 @@
-/* test_layout.c - packed weights: made once, mapped afterwards, and never a reason for another result. */
+/* test_layout.c - packed weights: packed once, then mapped from a cache file, without ever changing a result. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -152,7 +152,8 @@ static void made_once_and_mapped(void **state)
     }
 }
 
-/* While the keeper writes, its pages take the place of memory: in the end there is none left. */
+/* While the packed weights are written to the file, its pages replace those in memory, until none of the latter is
+ * left. */
 static void memory_becomes_the_file(void **state)
 {
     char model[PATH];
@@ -172,7 +173,7 @@ static void memory_becomes_the_file(void **state)
     pp_model_close(m);
 }
 
-/* Nothing is packed for a model whose weights are read in place. */
+/* A model whose weights are used in place needs no packed file. */
 static void float_models_need_no_file(void **state)
 {
     const char *cache = fresh_cache();
@@ -405,7 +406,7 @@ static void least_recently_used_goes(void **state)
     assert_true(use(model[2], cache, quota, false).mapped);
 }
 
-/* No room, and places where nothing can be written: the same results, and nothing left behind. */
+/* With a full disk or folders that cannot be written to, the results are the same and no file remains. */
 static void nowhere_to_write(void **state)
 {
     char model[PATH], file[PATH];
@@ -492,7 +493,7 @@ static void assert_packed(struct pp_weights *w)
     }
 }
 
-/* An engine that ends early leaves a part; the next goes on behind it. */
+/* An engine that ends early leaves a partial file; the next one continues it. */
 static void part_is_continued(void **state)
 {
     const char *cache = fresh_cache();

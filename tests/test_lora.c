@@ -1,4 +1,4 @@
-/* test_lora.c - adapters as they are held: near to what is stored, whatever the rank and the weights' type. */
+/* test_lora.c - adapters in the form that engines hold: close to the stored values, for any rank and weight type. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -153,7 +153,7 @@ static struct {
 
 static void write_into(int which)
 {
-    const struct timespec then[2] = {{.tv_sec = 1000 + which}, {.tv_sec = 1000 + which}}; /* the clock may stand */
+    const struct timespec then[2] = {{.tv_sec = 1000 + which}, {.tv_sec = 1000 + which}}; /* the clock may be frozen */
     const int fd = open(written.path, O_WRONLY | O_CLOEXEC);
     assert_true(fd >= 0 && write(fd, written.bytes[which], written.n) == (ssize_t)written.n);
     assert_int_equal(futimens(fd, then), 0);
@@ -299,7 +299,7 @@ static void switched_back(void **state)
     pp_model_close(m);
 }
 
-/* Logits behind tokens [n] of a sequence that goes on from what it finds of them; *cached: how many it found. */
+/* Logits of tokens [n], of which the sequence may hold a beginning already; *cached: how many it held. */
 static void read_on(struct pp_seq *s, const int32_t *tokens, int64_t n, int64_t *cached, float *out, int64_t n_vocab)
 {
     struct pp_engine *e = s->engine;

@@ -1,4 +1,4 @@
-/* test_lora_kinds.c - adapters of all kinds against the model with their changes merged into its weights
+/* test_lora_kinds.c - adapters of all kinds, compared with the model with their changes merged into its weights
  * (adapter_folder.h). */
 #include <math.h>
 #include <stdio.h>
@@ -272,7 +272,7 @@ static void dora_gains(void **state)
     folder_empty(&f);
 }
 
-/* All modules, of which training left `rank` values of E for each. */
+/* An AdaLoRA of all modules, with `rank` values of E left for each after training. */
 static void make_adalora(struct folder *f, const struct tiny_shape *s, int rank)
 {
     int64_t n_in, n_out;
@@ -528,7 +528,8 @@ static void other_kinds_refused(void **state)
 static const char replaced_config[] = "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6,"
                                       "\"modules_to_save\":[\"lm_head\",\"embed_tokens\"]}";
 
-/* Matrices of both orders, with a bias and with a LoRA beside them, the output and the embeddings, and norms. */
+/* Adapters that replace matrices stored in either orientation, one with a bias and one with a LoRA as well, the output,
+ * the embeddings, and norms. */
 static void make_replaced(struct folder *f, const struct tiny_shape *s)
 {
     static const int whole[] = {0, 2, 6, 7};
@@ -557,8 +558,8 @@ static void replaced(void **state)
     folder_empty(&f);
 }
 
-/* At strength 1 nothing of the model's own is left: not a bit. Also under the names of older versions, beside copies of
- * what the model has. */
+/* At strength 1 nothing of the model's own tensors may influence the result, not even in one bit. Also with the tensor
+ * names of older versions of PEFT, and with copies of the model's tensors in the file. */
 static void replaced_whole(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);
@@ -854,7 +855,7 @@ static void all_kernels(void **state)
     pp_pool_assume_cpus(0);
 }
 
-/* The same matrices as PEFT and as MLX writes them, that is turned, are one adapter. */
+/* Matrices as PEFT writes them and, transposed, as MLX does are the same adapter. */
 static void mlx(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_Q8_0);

@@ -1,5 +1,5 @@
-/* What the backend fuses is kept nowhere, unless somebody reads it again: then the results are those of a plan that
- * computes it once more, into a slot of its own, to the bit. */
+/* test_lower.c - results that the backend fuses with the next operation are not stored, unless a later one reads them.
+ * In that case the logits have the bits of a plan that computes the value again, into a slot of its own. */
 #include <string.h>
 
 #include "engine/base/mem.h"
@@ -209,7 +209,8 @@ static void experts(struct pp_plan *p, bool again)
     insert_ops(p, at - 1, &before, 1);
 }
 
-/* Two functions behind the logits, of which the backend fuses one: the vector is that in front of the head still. */
+/* Two functions after the logits, only one of which the backend fuses: the embedding vector is still the input of the
+ * output matrix. */
 static void capped_twice(struct pp_plan *p, bool again)
 {
     const int at = find_op(p, PP_OP_RESULT), logits = p->ops[at].in2;
