@@ -1,5 +1,5 @@
-/* adapter_folder.h - adapters that tests write, and what they make of a model: their changes merged into its weights,
- * computed in double precision from the formulas in their papers. */
+/* adapter_folder.h - adapter folders written by the tests, and the models that result when their changes are merged
+ * into the weights, computed in double precision from the formulas in the papers. */
 #ifndef PP_TESTS_ADAPTER_FOLDER_H
 #define PP_TESTS_ADAPTER_FOLDER_H
 
@@ -25,51 +25,53 @@ struct folder {
     uint32_t random;
 };
 
-/* A tensor of values around `middle`; its data. */
+/* Adds a tensor of random values within `spread` of `middle`; returns its data. */
 const float *folder_add(struct folder *f, const char *name, int64_t rows, int64_t cols, float middle, float spread);
 const float *folder_get(const struct folder *f, const char *name); /* or NULL */
-/* A LoRA of `module` ("model.layers.0.self_attn.q_proj"), of values that halves hold exactly. w [n_out, n_in] becomes
- * w + scale B A. */
+/* Adds a LoRA of `module` ("model.layers.0.self_attn.q_proj") whose values F16 holds exactly, and adds scale B A to w
+ * [n_out, n_in]. */
 void folder_add_merged(struct folder *f, const char *module, int rank, double scale, float *w, int64_t n_out,
                        int64_t n_in);
-/* Writes a folder with adapter_config.json and the tensors in a file `weights`; its path as fresh_path gives it. */
+/* Writes a folder with adapter_config.json and the tensors in the file `weights`; returns its path, which is
+ * fresh_path's. */
 const char *folder_write(const struct folder *f, const char *config, const char *weights);
 const char *folder_write_peft(const struct folder *f, const char *config);
 void folder_empty(struct folder *f);
 
-/* The modules of layer 0 and how they are called in GGUF. */
+/* The modules of layer 0, and their names in GGUF. */
 struct folder_module {
     const char *hf, *gguf;
-    bool moved; /* outputs lie in another order */
+    bool moved; /* outputs are in another order in GGUF */
 };
 extern const struct folder_module folder_modules[FOLDER_MODULES];
 
-/* tiny_shape with biases, to whose heads of 64 the modules fit. */
+/* tiny_shape with biases and heads of 64, which the sizes of the modules match. */
 struct tiny_shape biased_shape(uint32_t type);
 void folder_sizes(const struct tiny_shape *s, int module, int64_t *n_in, int64_t *n_out);
-/* One tensor, and both halves of a LoRA, of a module. */
+/* Add one tensor of a module, and both matrices of a LoRA of it. */
 void folder_add_named(struct folder *f, int module, const char *end, int64_t rows, int64_t cols, float middle,
                       float spread);
 void folder_add_lora(struct folder *f, const struct tiny_shape *s, int module, int rank);
 
-/* A model's file in memory. */
+/* A model's GGUF file in memory, to be changed there. */
 struct merged {
     struct pp_gguf *gguf;
     uint8_t *bytes;
     size_t size;
 };
-struct merged merged_begin(const char *model); /* pp_gguf_close, pp_free */
+struct merged merged_begin(const char *model); /* release by pp_gguf_close and pp_free */
 const struct pp_tensor *merged_tensor(const struct merged *m, const char *name);
-/* Writes the model with the adapter at a strength; scale: of B A. Its path as fresh_path gives it. */
+/* Writes the model with the adapter merged in at this strength; scale: the factor of B A. Returns the path, which is
+ * fresh_path's. */
 const char *folder_merge(const struct folder *f, const char *model, int rank, double scale, double strength);
 
 /* A model's config.json, unchanged. */
 void folder_copy_config(const char *from, const char *to);
-/* Both adapters' folders have the same tensors under the same names; but: NULL, or a part of names whose values need
- * not agree. */
+/* Fails the test unless both adapter folders have the same tensors under the same names. but: NULL, or a part of names
+ * whose values may differ. */
 void folder_same_tensors(const char *a, const char *b, const char *but);
 
-/* A file: the bundled adapter with zeros for all values, as one that was never trained. */
+/* The path of a file: the bundled adapter with all values zero, like one that was never trained. */
 const char *adapter_never_trained(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* backend_fake.h - a backend whose answers a test writes itself, and a controller on a real store in a folder of its
- * own. */
+/* backend_fake.h - a fake backend whose answers the test writes, and a fixture: a controller on a real store in a
+ * folder of its own. */
 #ifndef PP_TESTS_BACKEND_FAKE_H
 #define PP_TESTS_BACKEND_FAKE_H
 
@@ -10,17 +10,17 @@ struct fake_backend {
     struct pp_backend base;
     struct pp_queue *events;
     struct pp_io *io;
-    const char *db;              /* when generate is called, its message and the question must be in there */
+    const char *db;              /* generate checks that its message and the question are in this database */
     int loads, generations, cancels, leaves, forgets, closes;
     bool hold_close;             /* close does not answer */
-    uint64_t cancelled;          /* the last request that was */
+    uint64_t cancelled;          /* the last request cancelled */
     char left[17], forgotten[17], shown[17];
-    char loaded[600], loaded_draft[600]; /* the last that were to be */
+    char loaded[600], loaded_draft[600]; /* the last model and draft asked for */
     /* all generations: [generations] */
     struct fake_asked {
         uint64_t request, seed;
         int64_t message_id;
-        char adapters[128];      /* as people read them */
+        char adapters[128];      /* as formatted for people */
     } asked[32];
     /* the last generation */
     uint64_t request;
@@ -39,20 +39,20 @@ struct fake_backend {
     int draft_max;
     bool draft_always;
     float draft_p_min;
-    const char *stats;           /* what is kept with an answer that ends; NULL: a speed */
-    struct pp_stats done;        /* what the event of its end tells */
-    struct pp_thoughts thoughts; /* its counts go on with the text */
-    /* what was to be read ahead */
+    const char *stats;           /* stored with an answer that ends; NULL: a speed */
+    struct pp_stats done;        /* for the event that ends an answer */
+    struct pp_thoughts thoughts; /* its counts grow with the text */
+    /* the last request to process a prompt in advance */
     int preparations;
     char prepared[1100];         /* KEY MESSAGES */
-    /* the last question about an adapter, and about the price of a set */
+    /* the last inspection of an adapter, and the last request for the price of a set */
     int inspections, prices, drafter_inspections;
-    bool deaf;                   /* they cannot be asked */
+    bool deaf;                   /* such requests are refused */
     char drafter_inspected[700], drafter[700];
-    struct pp_adapter_places places; /* of those that fit */
+    struct pp_adapter_places places; /* reported for adapters that fit */
     char inspected[700], price_of[128], price_messages[1024];
     uint64_t price_request;
-    bool committed;              /* the question was in the database */
+    bool committed;              /* the question was in the database when generate was called */
 };
 
 struct fixture {
@@ -63,43 +63,44 @@ struct fixture {
     char model[600];
 };
 
-/* Fills folders, options and an empty database; no controller yet. */
+/* Creates the folders, options and an empty database, but no controller yet. */
 void fixture_init(struct fixture *f);
-enum pp_code fixture_start(struct fixture *f, struct pp_error *err); /* of the controller */
+enum pp_code fixture_start(struct fixture *f, struct pp_error *err); /* starts the controller */
 void fixture_ready(struct fixture *f);  /* started, and the model "loaded": IDLE */
 void fixture_stop(struct fixture *f);   /* frees the controller */
-void fixture_remove(struct fixture *f); /* all */
+void fixture_remove(struct fixture *f); /* deletes everything */
 
-/* The one that a group's tests share, and functions for cmocka: an empty one, and one that is ready. */
+/* The fixture shared by a group's tests, and cmocka's setup functions: without a controller, and with one that is
+ * ready. */
 extern struct fixture fix;
 int fix_setup(void **state);
 int fix_setup_ready(void **state);
 int fix_teardown(void **state);
 #define READY(test) cmocka_unit_test_setup_teardown(test, fix_setup_ready, fix_teardown)
 #define FRESH(test) cmocka_unit_test_setup_teardown(test, fix_setup, fix_teardown)
-struct pp_store *fix_store(void); /* its database, opened once more */
+struct pp_store *fix_store(void); /* opens its database a second time */
 const struct pp_status *fix_status(void);
 const struct pp_chat_message *fix_message(size_t i); /* fails the test if there is none */
 enum pp_slash fix_slash(const char *line);
-/* Sends a question; returns when it has reached the backend. The conversation's id. */
+/* Sends a question, returns when it has reached the backend. The result is the conversation's id. */
 int64_t fix_ask(const char *question);
-/* All of the answer to what was asked, of one token. */
+/* Sends the whole answer to the question, as one token. */
 void fix_answer(const char *text);
 
-/* What the backend tells, of the last generation or the one chosen since. */
+/* Events of the backend, for the last generation or the one chosen since. */
 void fake_choose(struct fixture *f, int generation); /* from 0 */
 void fake_loaded(struct fixture *f);
 void fake_text(struct fixture *f, const char *text, int n);
-/* Its bytes from .. from + n - 1 had been guessed. */
+/* Text whose bytes from .. from + n - 1 came from draft tokens. */
 void fake_guessed(struct fixture *f, const char *text, size_t from, size_t n);
-/* Of its reasoning; n_tokens: since the answer began. It took 0.5 s for each. */
+/* Reasoning; n_tokens: since the answer began, 0.5 s for each. */
 void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens);
-void fake_adapter(struct fixture *f, const char *misfit); /* the one that was asked for last; NULL: it fits */
-/* The draft model that was asked about last, or (chosen) for; misfit NULL: it fits, guesses. */
+void fake_adapter(struct fixture *f, const char *misfit); /* the adapter asked about last; NULL: it fits */
+/* The draft model inspected last, and the one chosen last. misfit NULL: it fits, or is now in use. */
 void fake_drafter(struct fixture *f, const char *misfit);
 void fake_draft(struct fixture *f, const char *misfit);
 void fake_cost(struct fixture *f, uint64_t total, uint64_t cached);
-void fake_no_cost(struct fixture *f); /* an adapter of the set cannot be used */
+void fake_no_cost(struct fixture *f); /* as when an adapter of the set cannot be used */
 void fake_overflow(struct fixture *f, int n, bool done);
 void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code);
 
@@ -114,7 +115,7 @@ void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code);
     } while (0)
 void fixture_pump(struct fixture *f); /* waits at most 10 ms for events */
 enum pp_state fixture_state(const struct fixture *f);
-/* Sends a question and gives the answer; IDLE after it. */
+/* Sends a question and the answer; the state is IDLE afterwards. */
 void fixture_turn(struct fixture *f, const char *question, const char *answer);
 /* Waits until everything posted to the io thread so far has been done. */
 void fixture_flush(struct fixture *f);

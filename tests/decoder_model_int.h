@@ -1,5 +1,5 @@
-/* decoder_model_int.h - the tensors of a small random decoder, which decoder_model.c makes and writes, and
- * decoder_formulas.c computes with. */
+/* decoder_model_int.h - the tensors of a small random decoder: made and written by decoder_model.c, used by
+ * decoder_formulas.c. */
 #ifndef PP_TESTS_DECODER_MODEL_INT_H
 #define PP_TESTS_DECODER_MODEL_INT_H
 

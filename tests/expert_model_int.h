@@ -1,5 +1,5 @@
-/* expert_model_int.h - the tensors of a small random mixture of experts, which expert_model.c makes and writes, and
- * expert_formulas.c computes with. */
+/* expert_model_int.h - the tensors of a small random mixture of experts: made and written by expert_model.c, used by
+ * expert_formulas.c. */
 #ifndef PP_TESTS_EXPERT_MODEL_INT_H
 #define PP_TESTS_EXPERT_MODEL_INT_H
 

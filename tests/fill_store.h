@@ -1,9 +1,9 @@
-/* fill_store.h - conversations by the thousand, for tests and measurements of the store.
+/* fill_store.h - thousands of conversations, for tests and measurements of the store.
  *
- * Everything follows from the seed. Words come by Zipf's law from 50,000 made-up ones (the commonest are "the", "of",
- * ...), with some Chinese, Japanese and emoji among them; answers are a few times as long as questions, one in 500 is
- * thousands of words long; conversations take turns, as they do when people go back to older ones; one question in 30
- * has a second answer. Rows go through the tables and triggers of the schema, in large transactions. */
+ * Everything follows from the seed. Words are drawn by Zipf's law from 50,000 made-up ones (the commonest are "the",
+ * "of", ...), with some Chinese, Japanese and emoji among them. Answers are a few times as long as questions; one in
+ * 500 is thousands of words long. Conversations are interleaved, as when people go back to older ones; one question in
+ * 30 has a second answer. Rows go through the tables and triggers of the schema, in large transactions. */
 #ifndef PP_TESTS_FILL_STORE_H
 #define PP_TESTS_FILL_STORE_H
 

@@ -1,4 +1,4 @@
-/* gguf_file.h - GGUF files that tests write. What cannot be written fails the test. */
+/* gguf_file.h - GGUF files written by tests. A write error fails the test. */
 #ifndef PP_TESTS_GGUF_FILE_H
 #define PP_TESTS_GGUF_FILE_H
 

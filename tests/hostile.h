@@ -1,8 +1,8 @@
 /* hostile.h - what the fuzz targets and the tests with hostile files share.
  *
- * A fuzz target is one function that gets any bytes and must return 0 without a crash, a leak or ten seconds gone.
- * Everything it makes goes away with it. Helpers abort() if they cannot set up what they need, or if a promise of the
- * code under test does not hold. */
+ * A fuzz target is a function that takes arbitrary bytes and must return 0 without a crash, a leak or ten seconds
+ * passing. It releases everything it creates. Helpers abort() if they cannot set up what they need, or if a promise of
+ * the code under test does not hold. */
 #ifndef PP_TESTS_HOSTILE_H
 #define PP_TESTS_HOSTILE_H
 
@@ -21,7 +21,8 @@ struct hostile_input {
     size_t size;
 };
 uint8_t hostile_byte(struct hostile_input *in);                         /* 0 at the end */
-/* A piece behind its length (two bytes, little-endian), cut at the end; NULL only if there is nothing left. */
+/* A piece of the input, preceded by its length (two bytes, little-endian) and cut short at the end of the input; NULL
+ * only if nothing is left. */
 const uint8_t *hostile_piece(struct hostile_input *in, size_t *n);
 
 /* A file in memory for code that wants a path. The same file with new contents at every call with this slot (0 to 11);

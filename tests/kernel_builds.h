@@ -1,4 +1,4 @@
-/* kernel_builds.h - the tests of kernels, with each build that the definition has (isa.h). */
+/* kernel_builds.h - runs the tests of kernels with each build of the scalar definition (isa.h). */
 #ifndef PP_TESTS_KERNEL_BUILDS_H
 #define PP_TESTS_KERNEL_BUILDS_H
 

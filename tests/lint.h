@@ -1,5 +1,5 @@
-/* lint.h - what the checkers of `make lint` do not see by themselves: a failure's code is never PP_OK, and what cJSON
- * says to be of some kind is there. */
+/* lint.h - facts that the checkers of `make lint` cannot infer: the code of a failure is never PP_OK, and an item that
+ * cJSON reports to be of some type is not NULL. */
 #include <cjson/cJSON.h>
 
 #include "engine/base/error.h"

@@ -1,8 +1,8 @@
-/* patience.h - how long tests wait for what is sure to come. */
+/* patience.h - how long tests wait for what must happen. */
 #ifndef PP_TESTS_PATIENCE_H
 #define PP_TESTS_PATIENCE_H
 
-/* A sanitized program computes tens of times more slowly, and a model is loaded at that pace. */
+/* With a sanitizer the program, and so the loading of a model, is tens of times slower. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { TEST_PATIENCE_MS = 600000 };
 #else

@@ -1,4 +1,4 @@
-/* random_array.h - tensors of random values, which small models of the tests are made of. */
+/* random_array.h - tensors of random values, from which the tests build small models. */
 #ifndef PP_TESTS_RANDOM_ARRAY_H
 #define PP_TESTS_RANDOM_ARRAY_H
 
@@ -12,8 +12,8 @@ struct array {
     float *values;                /* [array_size()], pp_free */
 };
 
-/* Makes one, called `kind` of layer l, or only so if l is -1, with values uniform within `spread` of `middle`. *random:
- * where the generator is. A name that does not fit fails the test. */
+/* Makes an array called `kind` of layer l (no layer if l is -1), with values uniform within `spread` of `middle`.
+ * *random: the generator's state. A name that is too long fails the test. */
 void array_make(struct array *a, int l, const char *kind, int64_t matrices, int64_t rows, int64_t cols, float middle,
                 float spread, uint32_t *random);
 int64_t array_size(const struct array *a);

@@ -1,5 +1,5 @@
-/* random_user.h - somebody who uses the program without its screen, as the dice say: chats, forks, edits, makes
- * alternatives, leaves conversations and comes back, stops answers, switches adapters, drafts and models. */
+/* random_user.h - a random user of the program without its screen: chats, forks, edits, makes alternatives, leaves
+ * conversations and comes back, stops answers, switches adapters, drafts and models. */
 #ifndef PP_TESTS_RANDOM_USER_H
 #define PP_TESTS_RANDOM_USER_H
 
@@ -14,7 +14,7 @@ struct random_user {
     uint64_t dice;
     unsigned long seed;
     int said;
-    char waiting[128];  /* a message that was taken and is being saved */
+    char waiting[128];  /* a message that was accepted and is being saved */
     /* A message is saved, and the model is about to see it; or NULL. */
     void (*saved)(const char *text);
 };

@@ -1,6 +1,6 @@
-/* rwkv_model.h - small random models of RWKV 4, 6 and 7, alone and in Qwen 2's layers, written by the tests, and their
- * logits, computed from the formulas in double precision. There is one model at a time: it is made, written, computed
- * and freed. */
+/* rwkv_model.h - small random models of RWKV 4, 6 and 7, in their own layers and in Qwen 2's, written by the tests, and
+ * their logits, computed from the formulas in double precision. The model is a global: one is made, written, computed
+ * and freed at a time. */
 #ifndef PP_TESTS_RWKV_MODEL_H
 #define PP_TESTS_RWKV_MODEL_H
 

@@ -10,16 +10,16 @@
 
 enum { SMALL_TEXT = 96 };
 
-/* The text: ids [SMALL_TEXT]. If a model has vectors of its own before every text, these take the place of the first
- * ids in all checks here. */
+/* The text: ids [SMALL_TEXT]. If a model puts vectors of its own before every text (meta tokens), these replace the
+ * first ids in all checks here. */
 void small_text(int32_t *ids, int n_vocab);
 /* The sum of w[i] x[i], as four independent sums, so that additions need not wait for each other. */
 double small_dot(const float *w, const double *x, int64_t n);
 /* y = w x; w: [n_out, n_in] */
 void small_product(const float *w, const double *x, int n_out, int n_in, double *y);
 double double_dot(const double *a, const double *b, int64_t n);
-/* The index of the name "blk.L." (omitted if l is -1) + begin + end among n names of at least 8 bytes that lie `step`
- * bytes apart, or -1. As formulas ask for each name many times, the last place is tried first. */
+/* The index of the name "blk.L." (omitted if l is -1) + begin + end among n names of at least 8 bytes that are `step`
+ * bytes apart, or -1. As formulas look up each name many times, the index found last is tried first. */
 int small_find(const char *names, size_t step, int n, int l, const char *begin, const char *end);
 /* The logits of all positions by the best kernels, float [SMALL_TEXT, n_vocab], *n of them; to be freed by pp_free. */
 float *small_logits(const char *path, enum pp_kv_type kv, size_t *n);

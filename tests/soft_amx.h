@@ -1,8 +1,8 @@
-/* soft_amx.h - the tile instructions of AMX in plain C, so that kernels written for them can be tested bit by bit
- * on any machine. Include it after <immintrin.h> (or let the compiler do so with -include): it takes the places of
- * the intrinsics _tile_* of the same names. What the hardware answers with an invalid-opcode exception (a tile
- * without a shape, shapes that do not fit, twice the same tile) ends the program here. Columns are dealt with
- * eight at a time, which is much faster than one by one; AVX2 and FMA stay real.
+/* soft_amx.h - the tile instructions of AMX in plain C, so that kernels written for them can be tested bit by bit on
+ * any machine. Include it after <immintrin.h> (or let the compiler do so with -include): it replaces the intrinsics
+ * _tile_* by functions of the same names. Where the hardware raises an invalid-opcode exception (a tile without a
+ * shape, shapes that do not fit, the same tile twice), the program ends. Columns are processed eight at a time, which
+ * is much faster than one by one; AVX2 and FMA are the real instructions.
  *
  * Follows the operation sections of the Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2
  * (LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBSSD/TDPBSUD/TDPBUSD/TDPBUUD, TDPBF16PS). */
@@ -118,7 +118,7 @@ SOFT_AMX soft_ints soft_amx_bytes(soft_sums four, int i, int is_signed)
     return is_signed ? (soft_ints)four >> 24 : (soft_ints)(four >> 24);
 }
 
-/* What is behind the last column of a tile's row is nobody's business. */
+/* Values after the last column of a tile's row are computed, too, but never used. */
 SOFT_AMX void soft_tile_dpb(int dst, int a, int b, int a_is_signed, int b_is_signed)
 {
     soft_amx_check_product(dst, a, b);
@@ -156,9 +156,9 @@ SOFT_AMX soft_floats soft_bf16(soft_sums two, int odd)
     return soft_daz((soft_floats)(odd ? two & 0xffff0000 : two << 16));
 }
 
-/* a * b + c, rounded to nearest even; subnormal inputs and results are zeros. A result is subnormal if it is one after
- * rounding to 24 bits with an unbounded exponent, so 2^-126 may stand for less: the double below is exact wherever that
- * matters, because products of bfloat16 have 16 bits. */
+/* a * b + c, rounded to nearest even; subnormal inputs and results become zeros. A result is subnormal if it is so
+ * after rounding to 24 bits with an unbounded exponent, so a result of 2^-126 may have been smaller before. The sum in
+ * double decides that: it is exact wherever it matters, because products of bfloat16 have 16 bits. */
 SOFT_AMX soft_floats soft_fma_ftz(soft_floats a, soft_floats b, soft_floats c)
 {
     c = soft_daz(c);

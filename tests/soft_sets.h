@@ -1,6 +1,6 @@
-/* soft_sets.h - kernel sets over the software model of their instructions (soft_avx512.h), asked for as the real ones
- * are. A test file that is compiled behind this header compares them with the scalar bits, on any x86-64 that has
- * AVX2. */
+/* soft_sets.h - kernel sets over the software model of their instructions (soft_avx512.h), requested in the same way as
+ * the real ones. A test file compiled with this header in front compares them with the scalar kernels, bit by bit, on
+ * any x86-64 that has AVX2. */
 #ifndef PP_TESTS_SOFT_SETS_H
 #define PP_TESTS_SOFT_SETS_H
 

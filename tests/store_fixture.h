@@ -1,14 +1,15 @@
-/* store_fixture.h - stores for tests, and what is in their files without the store's help. All of it fails the test
- * where it cannot be done. */
+/* store_fixture.h - stores for tests, and access to their files that bypasses the store. Any failure here fails the
+ * test. */
 #ifndef PP_TESTS_STORE_FIXTURE_H
 #define PP_TESTS_STORE_FIXTURE_H
 
 #include "src/store.h"
 
-/* The path of a store that is not there: a new name in the temporary folder each time. Valid until the next call. */
+/* The path of a store that does not exist yet: a new name in the temporary folder each time. Valid until the next
+ * call. */
 const char *fresh_store(void);
 struct pp_store *open_store(const char *path);
-/* Their ids. parent 0: none. */
+/* Return the new id. parent 0: none. */
 int64_t add_session(struct pp_store *st, const char *title);
 int64_t add_message(struct pp_store *st, int64_t session, int64_t parent, enum pp_role role, const char *text);
 /* pp_store_message_write of a text without reasoning. */
@@ -18,10 +19,10 @@ enum pp_code write_answer(struct pp_store *st, int64_t id, const char *text, enu
 /* How many conversations a search finds. */
 size_t hits(struct pp_store *st, const char *query);
 
-/* Statements, by a connection of their own; the number that a query gives. */
+/* Run a statement on a connection of their own; raw_int returns the number that a query yields. */
 void raw_sql(const char *path, const char *sql);
 int64_t raw_int(const char *path, const char *sql);
-/* SQLite finds no damage, no key that leads nowhere, and search tables that agree with what they index. */
+/* SQLite's integrity check passes, no foreign key dangles, and the search tables agree with what they index. */
 void assert_store_sound(const char *path);
 
 #endif

@@ -1,5 +1,5 @@
-/* support.h - what all test files share. Each tests/test_NAME.c defines `const struct CMUnitTest` tables and one
- * `int test_NAME(void)` that runs them with cmocka_run_group_tests_name; the runner finds it through TEST_GROUP. */
+/* support.h - shared by all test files. Each tests/test_NAME.c defines `const struct CMUnitTest` tables and one `int
+ * test_NAME(void)` that runs them with cmocka_run_group_tests_name; the runner finds it through TEST_GROUP. */
 #ifndef PP_TESTS_SUPPORT_H
 #define PP_TESTS_SUPPORT_H
 
@@ -33,12 +33,12 @@ void test_register(struct test_group *g);
  * calls keep; NULL if the folder is absent, after printing "skip: ...". If the folder is there but the file is not, the
  * test fails. */
 const char *testdata(const char *relative);
-/* The folder of one of its model families, in the same way; skips the test where there is none. */
+/* The folder of one of the test data's model families, in the same way; skips the test if it is absent. */
 const char *architecture(const char *name);
 /* A fresh private temporary folder, removed at exit. */
 const char *test_tmpdir(void);
-/* Path of `name` in it, and a path that nothing is at and that ends with `name`; each in a static buffer that the next
- * 31 calls keep. */
+/* The path of `name` in that folder, and a path that ends with `name` and does not exist yet; each in a static buffer
+ * that the next 31 calls keep. */
 const char *test_path(const char *name);
 const char *fresh_path(const char *name);
 /* Fails the test with the error's text if code is not PP_OK. */

@@ -31,33 +31,33 @@ struct talk {
     uint64_t context_used;
     int dropped;
     bool dropped_done;
-    uint64_t quota; /* of snapshots, with the next load */
-    bool stays; /* the failed loading left the model that was there */
+    uint64_t quota; /* of snapshots, applied when a model is next loaded */
+    bool stays; /* loading failed and the old model was kept */
 };
 extern struct talk talk;
 
-/* All of it, without a model; capacity: of the queue. */
+/* Starts everything, without a model; capacity: of the queue. */
 void talk_begin(size_t capacity);
 void talk_end(void);
-/* The worker alone. */
+/* Start and stop only the worker. */
 void talk_start(void);
 void talk_stop(void);
-/* The next event, waited for; pp_event_free. */
+/* Waits for the next event; pp_event_free. */
 struct pp_event *talk_next(void);
-/* Waits for the end of loading; the code it ended with. */
+/* Loads a model and waits; returns the code it ended with. */
 enum pp_code talk_load(const char *model, const char *draft, int64_t n_ctx, struct pp_loaded *info);
-/* All of it on the starter's float weights, perhaps with its draft model; false: there is no test data. */
+/* Starts everything with the starter's float weights, and its draft model if `draft`; false: there is no test data. */
 bool talk_begin_starter(size_t capacity, bool draft);
-/* Greedy, of 48 tokens at most. */
+/* A request for a greedy answer of at most 48 tokens. */
 struct pp_generate_request talk_request(const char *messages);
 void talk_post(struct pp_generate_request r);
-/* Takes in events until the answer has ended, or (text_only) until the first text. */
+/* Handles events until the answer has ended, or (text_only) until the first text. */
 void talk_take_in(bool text_only);
-/* Both; the text. */
+/* Posts the request and takes in the answer; returns its text. */
 const char *talk_answer(struct pp_generate_request r);
-/* The event of a kind that comes next; others are let go. pp_event_free. */
+/* The next event of this type; others are discarded. pp_event_free. */
 struct pp_event *talk_event(enum pp_event_type type);
-/* Lets events go until a notice has this text. */
+/* Discards events until a notice contains this text. */
 void talk_wait_notice(const char *text);
 
 #endif

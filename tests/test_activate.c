@@ -57,7 +57,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Words without the invocation, which then is put in. */
+/* Random tokens without the invocation, which is then written at the given positions. */
 static const int32_t *text(int first, int last)
 {
     static int32_t tokens[LENGTH];
@@ -140,7 +140,7 @@ static void acts_behind_its_invocation(void **state)
     pp_free(whole);
 }
 
-/* The answer to a prompt; how many of its tokens were there. */
+/* Returns how many tokens of the prompt were cached; got: the answer. */
 static int64_t answer(struct pp_seq *s, const int32_t *prompt, int64_t n, int32_t out[8])
 {
     struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 8, .ignore_end = true};
@@ -162,7 +162,7 @@ static int64_t answer(struct pp_seq *s, const int32_t *prompt, int64_t n, int32_
     return cached;
 }
 
-/* Pages of the base model, and only those before the invocation, are gone on with; and the other way round. */
+/* A sequence with the adapter reuses pages of the base model, but only those before the invocation; and the reverse. */
 static void base_pages_are_reused(void **state)
 {
     int32_t tokens[LENGTH], got[8], expected[8];
@@ -220,7 +220,7 @@ static void ended_on_the_next_page(void **state)
     pp_seq_free(second);
 }
 
-/* Two prompts under different adapters that are read together share what comes before the invocation. */
+/* Two prompts under different adapters that are processed together share the pages before the invocation. */
 static void shared_while_read(void **state)
 {
     enum { N = 2 };
@@ -275,7 +275,7 @@ static void save(struct pp_seq *s, const char *base)
     pp_save_free(j);
 }
 
-/* How many tokens of a prompt another process finds on the disk, under an adapter or none. */
+/* How many tokens of a prompt another process finds on disk, with an adapter or without. */
 static int64_t restored(const char *base, const struct pp_adapter *a, const int32_t *tokens, int64_t n)
 {
     const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 512, .kv_memory = 64u << 20};
@@ -337,7 +337,7 @@ static void refuses(const struct folder *f, const char *config, enum pp_code cod
         fail_msg("\"%s\" does not say \"%s\"", err.text, word);
 }
 
-/* What no loading would take is not made either, in both directions. */
+/* An adapter that could not be loaded is not written by conversion either, in both directions. */
 static void not_of_the_vocabulary(void **state)
 {
     char config[96], gguf[300], again[300], back[300];

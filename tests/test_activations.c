@@ -41,7 +41,7 @@ static void free_rig(struct rig *r)
     pp_model_close(r->model);
 }
 
-/* The logits of LENGTH tokens [LENGTH, n_vocab], in steps of `rows`; pp_free. */
+/* The logits of LENGTH tokens [LENGTH, n_vocab], computed `rows` at a time; pp_free. */
 static float *logits_of(struct rig *r, int rows)
 {
     int32_t tokens[LENGTH];
@@ -143,7 +143,7 @@ static void the_key_tells_them_apart(void **state)
             for (int b = 0; b < a; b++) {
                 struct rig one = make_rig(types[i], NULL, 1, all[a]), other = make_rig(types[i], NULL, 1, all[b]);
                 char *key = key_of(&one), *other_key = key_of(&other);
-                /* Pairs are for F16 and BF16; one number is for BF16 alone. */
+                /* F16 and BF16 weights may have activations in pairs of bfloat16; single ones are for BF16 alone. */
                 const bool differ = types[i] == PP_TYPE_BF16 ||
                                     (types[i] == PP_TYPE_F16 && (all[a] == PP_ACT_PAIR || all[b] == PP_ACT_PAIR));
                 assert_int_equal(strcmp(key, other_key) != 0, differ);

@@ -48,7 +48,7 @@ static struct pp_controller *start(void)
     return c;
 }
 
-/* Until nothing is being loaded, saved or written. */
+/* Waits until nothing is being loaded, saved or written. */
 static void settle(struct pp_controller *c)
 {
     for (int i = 0; pp_controller_status(c)->state != PP_STATE_IDLE; i++) {
@@ -65,7 +65,7 @@ static void slash(struct pp_controller *c, const char *line)
     assert_int_equal(pp_controller_slash(c, line, arg, sizeof arg), PP_SLASH_DONE);
 }
 
-/* What a new engine answers to the first n messages, with these adapters from its first token on. */
+/* The answer of a new engine to the first n messages, with these adapters from the first token on. */
 static char *clean_answer(const struct pp_controller *had, size_t n, const struct pp_adapter_choice *use, int n_use)
 {
     struct pp_error err;
@@ -155,8 +155,8 @@ static void switched(void **state)
     pp_controller_free(c);
 }
 
-/* An adapter whose file went away while it was on: the answer says that it was written without, also later on, and it
- * is off. */
+/* The file of an adapter disappears while it is on: the answer is marked as written without it, also later on, and the
+ * adapter is off. */
 static void gone(void **state)
 {
     (void)state;

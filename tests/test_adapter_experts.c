@@ -44,7 +44,7 @@ enum { MIXTRAL, QWEN3MOE, GPTOSS, N_FAMILIES };
 
 enum part_kind { GATE_UP, DOWN, N_KINDS };
 
-/* W += delta: of each layer, kind and expert a matrix [n_out, n_in], the gate's outputs before those of up. */
+/* The change of each matrix [n_out, n_in], for each layer, kind and expert; the gate's outputs precede those of up. */
 struct deltas {
     const struct family *family;
     double *of[N_LAYERS][N_KINDS][N_EXPERTS];
@@ -81,7 +81,7 @@ static void deltas_free(struct deltas *d)
                 pp_free(d->of[l][kind][e]);
 }
 
-/* The folder's tensor, its layer known, as floats with what is added to it; pp_free. NULL: nothing is. */
+/* The folder's tensor as floats with its change added; pp_free. NULL: it has no change. */
 static float *changed(const struct deltas *d, const struct pp_tensor *t, int l)
 {
     const struct family *f = d->family;
@@ -115,7 +115,7 @@ static float *changed(const struct deltas *d, const struct pp_tensor *t, int l)
     return w;
 }
 
-/* The model with the deltas added; the folder's path. */
+/* Writes the model with the changes added; returns the folder's path. */
 static const char *merged(const struct deltas *d)
 {
     enum { MOST = 64 };
@@ -155,7 +155,7 @@ static const char *merged(const struct deltas *d)
 
 /* --- adapters ------------------------------------------------------------------------------------------------- */
 
-/* Gates and what they multiply have another rank and alpha than `down`. */
+/* Gate and up have another rank and alpha than `down`. */
 enum { RANK = 3, ALPHA = 6, WIDE_RANK = 2, WIDE_ALPHA = 5 };
 #define CONFIG "\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6"
 
@@ -283,8 +283,8 @@ static const char *file_of(const struct family *f)
     return path;
 }
 
-/* The adapter on the folder and on the file that is made of it gives what the merged folder does, and so do a GGUF
- * adapter that is made of it and the folder that is made of that, whose tensors may be the first one's. */
+/* The adapter gives the results of the merged folder, on the folder and on the file converted from it; so do the GGUF
+ * adapter converted from it and the folder converted from that, which in some cases has the original's tensors. */
 static void check_adapter(struct deltas *d, struct folder *f, const char *adapter, bool exact)
 {
     const char *model = architecture(d->family->folder), *file = file_of(d->family);
@@ -334,7 +334,7 @@ static void doras(void **state)
     folder_empty(&f);
 }
 
-/* IA3 as PEFT does it with Mixtral by default: what is between an expert's matrices is scaled. Not of all experts. */
+/* IA3 with PEFT's defaults for Mixtral: the input of an expert's `down` is scaled; only in some experts. */
 static const char *ia3_of_modules(struct deltas *d, struct folder *f)
 {
     const struct family *m = d->family;
@@ -398,7 +398,7 @@ static void ia3(void **state)
     }
 }
 
-/* Of Qwen 3's `down`, which is as wide as high, the version alone tells which half is which. */
+/* Qwen 3's `down` is square here, so that only PEFT's version tells which of the LoRA's matrices is which. */
 static void parameters(void **state)
 {
     static const struct {
@@ -418,7 +418,7 @@ static void parameters(void **state)
     }
 }
 
-/* As MLX writes them, and as nobody should. */
+/* Adapters as MLX writes them, and malformed ones. */
 static void stacks(void **state)
 {
     static const char mlx[] = "{\"fine_tune_type\": \"lora\", \"lora_parameters\": {\"scale\": 2.5}}";
@@ -454,7 +454,7 @@ static void stacks(void **state)
     check_adapter(&d, &f, folder, false);
 }
 
-/* Of some experts both matrices are a parameter's, of another one is a module's: each finds its own rows. */
+/* One adapter has stacked parameters for some experts and a module for another: each finds its own rows. */
 static void of_both_kinds(void **state)
 {
     enum { SOME = 2 };
@@ -507,8 +507,8 @@ static const char *write_gguf(const char *arch, const struct array *halves, int 
     return path;
 }
 
-/* As the folder that it was merged into; and so is the adapter's folder that is made of it, whether the family's
- * folders have gate and up together or a module of each. */
+/* A GGUF adapter gives the results of the merged folder; and so does the folder converted from it, whether the family's
+ * folders have gate and up joined or in separate modules. */
 static void fused(void **state)
 {
     (void)state;
@@ -542,8 +542,8 @@ static void fused(void **state)
     }
 }
 
-/* Step 3's folders have gate and up apart, each of all experts: of one pair of tensors there come two, however few
- * experts the first one is of. */
+/* Step 3's folders have separate stacks of gate and up, so that one pair of tensors becomes two, however few experts
+ * the first one covers. */
 static void of_one_expert(void **state)
 {
     const struct decoder_shape s = decoder_shape("step3_text");
@@ -612,7 +612,7 @@ static void bad(void **state)
     stop_small(&r);
 }
 
-/* What a gate reads is read by others, too. */
+/* The gate's input is also read by other matrices. */
 static void scales_of_shared_inputs(void **state)
 {
     struct running r = run_small(architecture(families[MIXTRAL].folder), NULL);
@@ -689,8 +689,8 @@ static struct sets sets_load(const struct pp_model *m, const struct family *f)
     return s;
 }
 
-/* Tokens [TEXT] of all sets, [N_SETS][TEXT][n_vocab], `together` of each at a time, in one batch or else each alone;
- * pp_free. The last steps allocate nothing. */
+/* Logits of TEXT tokens for all sets, [N_SETS][TEXT][n_vocab], `together` tokens of each set at a time, in one batch or
+ * each set alone; pp_free. The last steps must not allocate. */
 static float *run_sets(const struct pp_model *m, const struct sets *sets, const char *kernels, int n_threads,
                        int at_once, bool together)
 {
@@ -772,7 +772,7 @@ static void sets_in_a_batch(void **state)
     check_sets(&families[GPTOSS], "q8_0");
 }
 
-/* Barriers of a pass over so many rows, which have `n` of the adapters. */
+/* The number of thread barriers in a pass over this many rows, `n` of which have the adapters. */
 static int count_barriers(struct pp_engine *e, const struct pp_adapter_use *uses, int n, int n_rows)
 {
     struct pp_row rows[TEXT];
@@ -787,7 +787,7 @@ static int count_barriers(struct pp_engine *e, const struct pp_adapter_use *uses
     return e->cpu->n_parts;
 }
 
-/* Threads meet no more often for the sake of adapters of experts; of a single row at most eight times a layer. */
+/* Adapters of experts add no barriers; a single row needs at most eight for each layer. */
 static void no_barrier_more(void **state)
 {
     enum { A_LAYER = 8, AROUND = 4 /* the embedding, the choice of rows, the last norm, the logits */ };

@@ -20,7 +20,7 @@
 enum { RANK = 5, N_LAYER = 2, SETS = 5, FILES = 2, TOKENS = 24 };
 static const char config[] = "{\"peft_type\":\"LORA\",\"r\":5,\"lora_alpha\":10}"; /* a scale of 2 */
 
-/* DeepSeek V2's, with heads of keys that are not as long as those of values. */
+/* DeepSeek V2's shape, with keys and values of different sizes. */
 static struct expert_shape shape(bool apart)
 {
     struct expert_shape s = expert_shape("deepseek2");
@@ -39,7 +39,7 @@ static struct expert_shape shape(bool apart)
     return s;
 }
 
-/* A LoRA of kv_b_proj of all layers, and of all other projections but the experts', which is merged into m. */
+/* A LoRA of kv_b_proj in all layers, and of all other projections but the experts', merged into m. */
 static const char *merge(struct expert_model *m, bool all, uint32_t seed)
 {
     static const char *const modules[][2] = {
@@ -71,8 +71,8 @@ static double *logits_of(const struct expert_model *m)
     return logits;
 }
 
-/* Whole files have the matrix in one, others its parts, and folders all in one; adapters are folders, or files made of
- * those. */
+/* Some GGUF files hold the matrix whole, others its two parts, and folders always hold it whole. Adapters are folders,
+ * or files converted from those. */
 static void as_merged(void **state)
 {
     (void)state;
@@ -102,14 +102,14 @@ static void as_merged(void **state)
     }
 }
 
-/* Tokens from `at` on of a sequence, as rows that ask for their logits. */
+/* Rows for the tokens of a sequence from `at` on, each with logits. */
 static void add_rows(struct pp_row *rows, struct pp_seq *s, const int32_t *ids, int at, int n)
 {
     for (int i = 0; i < n; i++)
         rows[i] = (struct pp_row){.seq = s, .token = ids[at + i], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
 }
 
-/* With these sets a text gives these logits [SETS][TOKENS, n_vocab], one row at a time. */
+/* A text gives these logits [SETS][TOKENS, n_vocab] with these sets, one row at a time. */
 static void run_alone(struct pp_engine *e, const struct pp_adapter_use uses[SETS][FILES], const int *n_uses,
                       const int32_t *ids, int n_vocab, float *logits)
 {
@@ -123,7 +123,7 @@ static void run_alone(struct pp_engine *e, const struct pp_adapter_use uses[SETS
     }
 }
 
-/* All sets in each batch, few rows and many, give the same; and only the first pass allocates. */
+/* Batches with all sets, of few rows and many, give the same; and only the first pass allocates. */
 static void run_together(struct pp_engine *e, const struct pp_adapter_use uses[SETS][FILES], const int *n_uses,
                          const int32_t *ids, int n_vocab, const float *want)
 {
@@ -172,8 +172,8 @@ static void assert_logits_near(const float *got, const double *want, int64_t n, 
 
 static const float strengths[SETS][FILES] = {{0, 0}, {1, 0}, {0, -0.5f}, {0.75f, -0.25f}, {-1, 1}};
 
-/* Under these files at these strengths a model gives what those do that they were merged into: alone, in one batch and
- * on all kernels the same bits. */
+/* With these adapter files at these strengths, a model gives the same as the model they were merged into; alone, in one
+ * batch and on all kernels with the same bits. */
 static void check_sets(const char *model, const char *const *files, struct expert_model *const merged[SETS])
 {
     static const int n_uses[SETS] = {0, 1, 1, 2, 2};
@@ -216,7 +216,7 @@ static void check_sets(const char *model, const char *const *files, struct exper
     pp_free(got);
 }
 
-/* No adapter, one of that matrix alone, one of everything that is taken off in part, and both at once. */
+/* The sets: no adapter; one of that matrix alone; one of all projections, partly subtracted; and both at once. */
 static void sets_of_rows(void **state)
 {
     const struct expert_shape s = shape(true);
@@ -260,7 +260,7 @@ static void add_half(struct folder *f, const char *name, int64_t rows, int64_t c
         values[i] = roundf(values[i] * 1024) / 1024;
 }
 
-/* Halves of kv_b_proj of all layers, and magnitudes not far from the norms. */
+/* Adds A and B of kv_b_proj in all layers, and for a DoRA magnitudes close to the norms of the rows. */
 static void add_halves(struct folder *f, const struct expert_model *m, bool dora)
 {
     for (int l = 0; l < N_LAYER; l++) {
@@ -281,7 +281,7 @@ static void add_halves(struct folder *f, const struct expert_model *m, bool dora
     }
 }
 
-/* What is added to W's row, s B A (s is 2); the product of both, and that with itself. */
+/* Row r of s B A (s is 2); sums: its product with W's row, and its squared norm. */
 static void low_rank_row(const struct folder *f, int l, const float *w, int64_t r, int64_t n, double *row,
                          double sums[2])
 {
@@ -296,7 +296,7 @@ static void low_rank_row(const struct folder *f, int l, const float *w, int64_t 
     }
 }
 
-/* Scales of the outputs of kv_b_proj of all layers, as IA3 has them. */
+/* IA3's scales for the outputs of kv_b_proj in all layers. */
 static void add_scales(struct folder *f, const struct expert_model *m)
 {
     for (int l = 0; l < N_LAYER; l++) {
@@ -370,7 +370,7 @@ static void kinds(void **state)
     expert_model_free(m);
 }
 
-/* Of a quantised model, and more rows than are worked on together. */
+/* A quantised model, with more rows than are processed together. */
 static void dora_in_blocks(void **state)
 {
     struct expert_shape s = shape(true);
@@ -406,8 +406,8 @@ static void dora_in_blocks(void **state)
     stop_adapted(&r, a);
 }
 
-/* A quantised model: any number of rows gives the same bits, near to those of the merged one, from which it is far away
- * without its adapter; and what its pages hold under the adapter is not another conversation's. */
+/* A quantised model: the same bits with any number of rows, close to the merged model's results and far from those
+ * without the adapter; and KV pages computed under the adapter are not reused without it. */
 static void quantised(void **state)
 {
     struct expert_shape s = shape(false);
@@ -474,7 +474,7 @@ static void assert_refused(const struct pp_model *m, struct folder *f, const cha
     folder_empty(f);
 }
 
-/* What is more than a LoRA, or of another size, is refused by name. */
+/* Adapters of this matrix that are of an unsupported kind or of another size are refused by name. */
 static void refused(void **state)
 {
 #define MODULE "model.layers.1.self_attn.kv_b_proj"
@@ -510,7 +510,7 @@ static void refused(void **state)
 #undef MODULE
 }
 
-/* Whichever allocation fails while it is loaded or put on, that is what is said. */
+/* Whichever allocation fails while an adapter is loaded or switched on, the error says so. */
 static void out_of_memory(void **state)
 {
     const struct expert_shape s = shape(true);

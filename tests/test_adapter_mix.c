@@ -292,7 +292,7 @@ static const struct pp_adapter_entry *entry(const char *name)
     return NULL;
 }
 
-/* What has no room in the list is told so, and not that it is no adapter. */
+/* An adapter that the list has no room for is reported as such, and not as being no adapter. */
 static void add_from_a_long_path(void)
 {
     struct pp_buf line = {0};
@@ -307,7 +307,7 @@ static void add_from_a_long_path(void)
     pp_buf_free(&line);
 }
 
-/* Of one that is damaged that is told, and not that it is none. */
+/* A damaged adapter is reported as damaged, and not as being no adapter. */
 static void add_damaged(void)
 {
     char path[800], line[900];
@@ -352,7 +352,7 @@ static void added_with_a_note(void **state)
     assert_null(entry("bard"));
 }
 
-/* The first is meant by the name, and the other one by its path. */
+/* The name means the first of two files; the other is reached by its path. */
 static void two_of_a_name(void **state)
 {
     char folder[800], line[900];
@@ -375,7 +375,7 @@ static void two_of_a_name(void **state)
     assert_true(!all[0].on && all[2].on && all[2].scale == 0.3f);
 }
 
-/* An adapter is called as the link to it is, not as a store of downloads calls the file. */
+/* An adapter reached by a symbolic link has the link's name, not that of the file in a download store. */
 static void by_a_link(void **state)
 {
     char store[800], link[900], line[1000];
@@ -400,7 +400,7 @@ static void by_a_link(void **state)
     assert_string_equal(fix_status()->adapters, "bard 1.00, barista 0.50, evening 0.50");
 }
 
-/* Many are listed, and whether there are more is told of. */
+/* At most so many are listed; whether there are more is reported. */
 static void many(void **state)
 {
     enum { LISTED = 256 };
@@ -422,7 +422,7 @@ static void many(void **state)
     assert_null(entry("a256"));
 }
 
-/* Names that have in them what ends a name elsewhere. */
+/* Names that contain the characters that separate names elsewhere. */
 static void odd_names(void **state)
 {
     static const char *const names[] = {"bard of avon", "a+b", "x:0.5"};
@@ -459,7 +459,7 @@ static void odd_names(void **state)
 
 /* --- what they are and cost ------------------------------------------------------------------------------- */
 
-/* What is not known yet is not said not to be there, and the line stays to be tried again. */
+/* An adapter that is not inspected yet is not reported as absent, and the line stays in the input to be tried again. */
 static void still_looked_for(void **state)
 {
     (void)state;
@@ -476,7 +476,8 @@ static void still_looked_for(void **state)
     assert_non_null(strstr(fix_status()->notice, "there is no adapter"));
 }
 
-/* What an answer is gone on with is what is on, and its head says so from then on. */
+/* An answer that is continued is continued under the adapters that are on now, and its heading shows them from then
+ * on. */
 static void goes_on_under_others(void **state)
 {
     struct pp_store *st;
@@ -560,7 +561,7 @@ static void misfits_stay_off(void **state)
     assert_string_equal(fix_status()->adapters, "barista 0.50");
 }
 
-/* Whether they fit is asked first: an answer without the one would be none of the comparison. */
+/* Adapters of a comparison are inspected first: it makes no sense without one of them. */
 static void compared_when_known(void **state)
 {
     static const char misfit[] = "blk.7.attn_v.weight.lora_b holds values that are no numbers";
@@ -640,7 +641,7 @@ static void presets_from_elsewhere(void **state)
     pp_store_close(st);
 }
 
-/* Two that cannot be on at once: what the worker said of them is told before an answer is tried. */
+/* Two adapters that cannot be on at once: the worker's report is shown before an answer is attempted. */
 static void conflicts(void **state)
 {
     (void)state;
@@ -748,7 +749,7 @@ static void folder_changes(void **state)
     assert_true(entry("another")->on);
 }
 
-/* What could not be asked is asked again when it is wanted again. */
+/* An inspection that could not be requested is requested again when it is next needed. */
 static void asked_again(void **state)
 {
     (void)state;

@@ -59,7 +59,7 @@ static void check_modules(const char *arch, const char *const *modules)
     decoder_free(d);
 }
 
-/* Queries, keys and values of one head after the other become a matrix of all queries, all keys, all values. */
+/* Queries, keys and values interleaved by head become one matrix with all queries, all keys, all values. */
 static void by_head(void **state)
 {
     static const char *const modules[] = {".query_key_value.weight", NULL};
@@ -69,7 +69,7 @@ static void by_head(void **state)
         check_modules(archs[i], modules);
 }
 
-/* One matrix becomes those of queries, of keys and of values: of all heads in turn, by groups, in pieces. */
+/* One matrix becomes those of queries, keys and values: interleaved by head, by groups of heads, or concatenated. */
 static void three_in_one(void **state)
 {
     static const char *const modules[] = {".W_pack.weight", ".wqkv.weight", ".qkv_proj.weight", NULL};
@@ -92,7 +92,7 @@ static void two_in_one(void **state)
 
 /* --- in other pieces than the model's folder -------------------------------------------------------------------- */
 
-/* rows of W [n_in wide] += scale B A of a module that is called as W's, but with another last word. */
+/* W's rows [n_in wide] += scale B A; the LoRA's module has W's name with another last word. */
 static void merge_rows(struct folder *f, const struct pp_tensor *w, const char *word, const char *other, int64_t first,
                        int64_t n, float *out)
 {
@@ -108,7 +108,7 @@ static void merge_rows(struct folder *f, const struct pp_tensor *w, const char *
                 out[(first + r) * w->ne[0] + i] += ALPHA / RANK * b[r * RANK + k] * a[k * w->ne[0] + i];
 }
 
-/* LoRAs of q and v, and of gates and what they multiply, for modules that have them in one; heads are 12 wide. */
+/* LoRAs of q and v, and of gate and up, for modules that join them; heads are 12 wide. */
 static float *merge_apart(struct folder *f, const struct pp_tensor *w)
 {
     float *out = pp_malloc(w->size);
@@ -124,7 +124,7 @@ static float *merge_apart(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
-/* Of an adapter that has in one what the model has apart: A and B of the whole are there already. */
+/* For an adapter that joins what the model has in separate matrices: A and B of the whole exist already. */
 static float *merge_together(struct folder *f, const struct pp_tensor *w)
 {
     static const struct {
@@ -155,7 +155,7 @@ static float *merge_together(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
-/* The same as a GGUF adapter that is in the folder's pieces, which others may write; its path. */
+/* Writes the same as a GGUF adapter with the folder's matrices, as other programs may do; returns its path. */
 static const char *write_gguf(const struct folder *f, const char *arch)
 {
     static const char *const words[][2] = {
@@ -234,7 +234,7 @@ static void other_pieces(void **state)
     check_pieces("xverse", parts, merge_together, false); /* whose files have pairs of heads side by side */
 }
 
-/* Rows of W become magnitude / |W + scale B A| (W + scale B A) of a module that is called otherwise. */
+/* W's rows become magnitude / |W + scale B A| (W + scale B A), for a module with another name. */
 static void dora_rows(struct folder *f, const struct pp_tensor *w, const char *word, const char *other, int64_t first,
                       int64_t n, float *out)
 {
@@ -253,7 +253,7 @@ static void dora_rows(struct folder *f, const struct pp_tensor *w, const char *w
     }
 }
 
-/* DoRAs of q and v, not of k, and of what gates multiply, not of these. */
+/* DoRAs of q and v but not k, and of up but not the gate. */
 static float *dora_apart(struct folder *f, const struct pp_tensor *w)
 {
     float *out = pp_malloc(w->size);
@@ -268,7 +268,7 @@ static float *dora_apart(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
-/* IA3s of k and v, as PEFT has them, and of gates. */
+/* IA3s of k and v, as PEFT's default, and of gates. */
 static float *scale_apart(struct folder *f, const struct pp_tensor *w)
 {
     static const char *const words[][2] = {{"qkv_proj", "k_proj"}, {"qkv_proj", "v_proj"},
@@ -289,7 +289,7 @@ static float *scale_apart(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
-/* More than LoRAs of parts of a matrix, on the model's folder and on its file. */
+/* Kinds other than LoRA for parts of a matrix, on the model's folder and on its file. */
 static void kinds_of_parts(void **state)
 {
     static const struct {
@@ -327,7 +327,7 @@ static void kinds_of_parts(void **state)
     decoder_free(d);
 }
 
-/* The same model with q, k and v in one matrix, and in one of each: Phi 2's, as files of several ages have it. */
+/* The same model (Phi 2) with q, k and v in one matrix and in three, as older and newer files have it. */
 static struct decoder *take_apart(const struct decoder *from)
 {
     static const char *const words[] = {"attn_q", "attn_k", "attn_v"};
@@ -377,8 +377,8 @@ static void add_kind(struct folder *f, int l, int kind, const char *const *modul
     }
 }
 
-/* They give on a model with q, k and v in one matrix what they give on the other, at any strength, whether they have
- * them in one or apart. */
+/* Adapters give the same on the model with q, k and v in one matrix as on the other, at any strength, whether the
+ * adapter joins them or not. */
 static void kinds_of_apart(void **state)
 {
     static const char *const configs[] = {
@@ -430,7 +430,7 @@ static struct expert_shape state_shape(const char *arch)
     return s;
 }
 
-/* What goes into states is one matrix by keys in Qwen3-Next's folders, and two in its files. */
+/* The inputs of states are one matrix, grouped by key head, in Qwen3-Next's folders, and two in its files. */
 static void by_keys(void **state)
 {
     static const char *const states[] = {".in_proj_qkvz.weight", ".in_proj_ba.weight", NULL};
@@ -441,7 +441,7 @@ static void by_keys(void **state)
     expert_model_free(m);
 }
 
-/* Queries and what gates their heads, head by head, are two matrices in files. */
+/* Queries and the gates of their heads, interleaved by head in folders, are two matrices in files. */
 static void queries_and_gates(void **state)
 {
     static const char *const queries[] = {".q_proj.weight", NULL};
@@ -470,8 +470,8 @@ static void other_names(void **state)
     expert_model_free(m);
 }
 
-/* Heads of states that share a key, and PLaMo's heads of attention, lie elsewhere in files: rows of what goes into
- * them, columns of what comes out. */
+/* Files order states' heads that share a key, and PLaMo's attention heads, differently: rows of input matrices, columns
+ * of output matrices. */
 static void heads_elsewhere(void **state)
 {
     static const char *const states[] = {".in_proj_qkv.weight", ".in_proj_z.weight", ".in_proj_b.weight",
@@ -488,7 +488,7 @@ static void heads_elsewhere(void **state)
 
 /* --- not for this model -------------------------------------------------------------------------------------- */
 
-/* A GGUF adapter says its family: another's matrices may fit and have their rows elsewhere. */
+/* A GGUF adapter names its family: matrices of another family may fit in size, but have their rows in another order. */
 static void other_family(void **state)
 {
     const struct decoder_shape arcee = decoder_shape("arcee"), qwen = decoder_shape("qwen");
@@ -519,7 +519,7 @@ static void other_family(void **state)
     decoder_free(other);
 }
 
-/* What is called one matrix of an expert, but is a stack. */
+/* A tensor named as one expert's matrix that is a stack. */
 static void stacks(void **state)
 {
     static const char begin[] = "model.layers.0.mlp.experts.0.up_proj.lora_";
@@ -550,7 +550,7 @@ static void stacks(void **state)
     decoder_free(d);
 }
 
-/* What changes the parts of a model that see or hear is left out, unless nothing else is there. */
+/* Changes to the vision and audio parts of a model are skipped, unless the adapter has no others. */
 static void beside_text(void **state)
 {
     static const char *const others[] = {"model.visual.blocks.0.attn.qkv", "vision_tower.encoder.layers.0.mlp.fc1",

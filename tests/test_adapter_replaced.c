@@ -27,7 +27,7 @@ static float *replace_norm(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
-/* What LN tuning calls the same tensors. */
+/* Writes the same tensors with LN tuning's names. */
 static const char *as_ln_tuning(struct folder *f)
 {
     for (int i = 0; i < f->n; i++) {
@@ -195,7 +195,8 @@ static float *scale_inputs_by(struct folder *f, const struct pp_tensor *w, float
 static float *scale_inputs(struct folder *f, const struct pp_tensor *w) { return scale_inputs_by(f, w, 1); }
 static float *scale_inputs_less(struct folder *f, const struct pp_tensor *w) { return scale_inputs_by(f, w, 0.6f); }
 
-/* Inputs that others read, too, keep their values for those: of what a scan's steps are made of the scan itself. */
+/* An input that is scaled for one matrix keeps its values for its other readers; e.g. that of a scan's steps, which the
+ * scan reads itself. */
 static void shared_inputs(void **state)
 {
     static const char *const steps[] = {".bcdt_proj.weight", NULL};
@@ -344,7 +345,7 @@ static float *replace_tokens(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
-/* Tokens that were never trained have zeros, in the table and in the output's matrix. */
+/* Tokens that were never trained have zero rows in the embeddings and in the output matrix. */
 static void untrain(struct decoder *d)
 {
     static const char *const names[] = {"token_embd.weight", "output.weight"};
@@ -354,7 +355,7 @@ static void untrain(struct decoder *d)
     }
 }
 
-/* As an adapter that is nothing but tokens has them. */
+/* The layout of an adapter that consists of token rows only. */
 static const char *as_tokens_alone(struct folder *f)
 {
     for (int i = 0; i < f->n; i++)
@@ -362,7 +363,7 @@ static const char *as_tokens_alone(struct folder *f)
     return folder_write_peft(f, "{\"peft_type\":\"TRAINABLE_TOKENS\",\"token_indices\":[9, 2, 30]}");
 }
 
-/* indices: of the configuration. */
+/* indices: trainable_token_indices of the configuration. */
 static void check_tokens(const char *arch, const char *const *names, const char *indices, bool untrained)
 {
     const struct decoder_shape s = decoder_shape(arch);
@@ -395,7 +396,7 @@ static void check_tokens(const char *arch, const char *const *names, const char 
     decoder_free(d);
 }
 
-/* Where the output is the embeddings it changes with them; else it is a module of its own. */
+/* Where output and embeddings are tied, the output changes with them; otherwise it is a module of its own. */
 static void own_tokens(void **state)
 {
     static const char *const table[] = {"embed_tokens.weight", "wte.weight", NULL};
@@ -409,7 +410,8 @@ static void own_tokens(void **state)
     check_tokens("qwen", table, "{\"wte\": [9, 2, 30]}", true);
 }
 
-/* An adapter that differs in the bias of a norm, in a value of a token's row or in which token that is, is another. */
+/* Adapters that differ in the bias of a norm, in one value of a token's row or in the token it is for have different
+ * identities. */
 static void identities(void **state)
 {
     static const struct {

@@ -33,7 +33,7 @@ static void step(struct pp_engine *e, struct pp_seq *s, int n)
     assert_ok(pp_step(e, rows, n, NULL, &err), err);
 }
 
-/* A random model and what runs it. */
+/* A random model with an engine. */
 struct rig {
     char path[512];
     struct pp_model *m;
@@ -211,7 +211,7 @@ static void profile_adds_up(void **state)
     rig_free(&r);
 }
 
-/* The phases of a mixture are counted for what they are. */
+/* The phases of a mixture of experts are counted under their own names. */
 static void profile_of_experts(void **state)
 {
     (void)state;
@@ -231,7 +231,7 @@ static void profile_of_experts(void **state)
     rig_free(&r);
 }
 
-/* What a token reads of a layer with states: those, and keys and values of half a page of 64 positions. */
+/* What a token reads in a model with states: the states, and keys and values of half a page of 64 positions. */
 static void states_are_read(void **state)
 {
     (void)state;

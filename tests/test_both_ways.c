@@ -97,7 +97,7 @@ static void files(void **state)
     check(&s);
 }
 
-/* A matrix of two is not enough, and they must fit. */
+/* A dense module of two that is missing, or sizes that do not fit, are refused. */
 static void bad_dense(void **state)
 {
     static const struct {
@@ -148,7 +148,7 @@ static const struct {
     {"ffn_down.", "mlp.down_proj.", "mlp.Wo.", "ffn.w3."},
 };
 
-/* "blk.3.attn_q.weight" as transformers calls it, as if the encoder were all there is. */
+/* The name of "blk.3.attn_q.weight" in transformers, for a model that is only the encoder. */
 static void hf_name(const struct decoder *d, const char *gguf, char out[96])
 {
     int l = -1, at = 0;
@@ -200,7 +200,7 @@ static void write_dense(const struct decoder *d, const char *dir, const char *mo
     assert_ok(pp_safetensors_write(path, &t, 1, &err), err);
 }
 
-/* Norms of Gemma's are stored without the 1 that is added to them. */
+/* Gemma's norm weights are stored as w - 1. */
 static bool lacks_one(const struct decoder *d, const char *gguf)
 {
     return strcmp(d->s.arch, "gemma-embedding") == 0 && strstr(gguf, "norm.");
@@ -260,7 +260,7 @@ static const char neo_config[] =
     "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"intermediate_size\": 96, \"max_length\": 128, "
     "\"norm_eps\": 1e-5}";
 
-/* Rows of q, k and v of one head after the other, as NeoBERT's folders have them. */
+/* Rows of q, k and v interleaved by head, as in NeoBERT's folders. */
 static void by_head(const struct decoder *d, struct matrix *m)
 {
     const int64_t dim = d->s.head_dim, n = d->s.n_head;

@@ -1,5 +1,4 @@
-/* tiny_model.h - small random Llama models, written by the tests, so that the engine is tested without any test
- * data. */
+/* tiny_model.h - small random Llama models written by the tests, so that the engine can be tested without test data. */
 #ifndef PP_TESTS_TINY_MODEL_H
 #define PP_TESTS_TINY_MODEL_H
 

@@ -10,9 +10,9 @@ struct worker_fixture {
     struct pp_backend *backend;
 };
 
-/* Starts all of it over a database and a cache in folder, which is made, and asks for a model. */
+/* Starts all of it with a database and a cache in `folder`, which is created, and requests a model. */
 void worker_begin(struct worker_fixture *w, const char *folder, const struct pp_load_request *model);
-/* Ends the worker, whatever it does, and frees everything. */
+/* Stops the worker, even while it is busy, and frees everything. */
 void worker_end(struct worker_fixture *w);
 
 #endif
