@@ -12,7 +12,7 @@
 struct pp_safetensors;
 struct packed_form;
 
-/* A safetensors file in the making. */
+/* A safetensors file being written. */
 struct tensor_file {
     struct pp_buf header, data;
     const char *leave_out;      /* the tensor of this name is not written; or NULL */

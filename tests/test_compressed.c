@@ -33,7 +33,7 @@ static const char *file_of(const struct compressed_shape *s)
     return path;
 }
 
-/* What the formulas give of the text; pp_free. */
+/* The logits of the text by the formulas; pp_free. */
 static double *wanted(const struct compressed_shape *s)
 {
     struct compressed_model *m = compressed_model_make(s);
@@ -45,7 +45,7 @@ static double *wanted(const struct compressed_shape *s)
     return want;
 }
 
-/* From the file, a folder, and a file again; the folder. */
+/* Checks the file, the folder exported from it, and the file converted from that; returns the folder. */
 static const char *check(const struct compressed_shape *s)
 {
     double *want = wanted(s);
@@ -74,7 +74,7 @@ static void deepseek4(void **state)
     assert_tensor(folder, "layers.3.attn.indexer.weights_proj.weight", 2, s.n_embd);
 }
 
-/* Other numbers: a window longer than the text, no bounds, no tables, no YaRN, one stream, all blocks picked. */
+/* Other settings: a window longer than the text, no bounds, no tables, no YaRN, one stream, all blocks picked. */
 static void variants(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static int wide_tier(const struct pp_engine *e)
     return t;
 }
 
-/* Blocks of two pages, a window of published models, and more keys than are in a chunk. */
+/* Blocks as long as two pages, a window as long as in published models, and more keys than a chunk holds. */
 static void long_text(void **state)
 {
     enum { N = 700 };
@@ -178,7 +178,7 @@ static void long_text(void **state)
     compressed_model_free(m);
 }
 
-/* Any type of cache gives the same bits in any manner, and nearly the same logits. */
+/* With any KV type the bits do not depend on how the text is processed, and logits are close to those with F32. */
 static void types_of_cache(void **state)
 {
     static const enum pp_kv_type types[] = {PP_KV_F16, PP_KV_FP8, PP_KV_Q8, PP_KV_Q8_0, PP_KV_Q4_0};
@@ -276,7 +276,7 @@ static void assert_type(const char *file, const char *name, enum pp_type type)
     pp_source_close(s);
 }
 
-/* Experts stay what they are, the rest becomes Q8_0, and tables, norms and compressors are as before. */
+/* Experts keep their type, the rest becomes Q8_0, and tables, norms and compressors are unchanged. */
 static void published_form(void **state)
 {
     (void)state;
@@ -384,7 +384,7 @@ static void goes_far_back(void **state)
     pp_model_close(m);
 }
 
-/* Numbers that cannot be. */
+/* Impossible numbers in the metadata are refused. */
 static void bad_numbers(void **state)
 {
     struct compressed_shape shapes[8];
@@ -420,7 +420,8 @@ static void bad_numbers(void **state)
     }
 }
 
-/* Another program writes into the file: rows go to the experts that were checked, not to some that there are not. */
+/* Another program writes to the file's table of experts: rows use the experts that were checked, never ones that do not
+ * exist. */
 static void table_written_to(void **state)
 {
     enum { N = 24 };
@@ -476,7 +477,7 @@ static struct pp_sha256 identity(const struct compressed_shape *s)
     return id;
 }
 
-/* What changes results and no tensor makes another model. */
+/* Metadata that change the results without any tensor differing change the model's identity. */
 static void not_the_same_model(void **state)
 {
     (void)state;

@@ -124,7 +124,7 @@ static double sparse_layers(const struct pp_hparams *hp)
     return n;
 }
 
-/* What was read under a name; NAN: there is no such name. */
+/* The number that was read under a name; NAN: there is no such name. */
 static double number_of(const struct pp_source *s, const char *name)
 {
     const struct pp_hparams *hp = pp_source_hparams(s);
@@ -222,7 +222,8 @@ static void check_numbers(const char *model, const struct pp_source *s, const cJ
     }
 }
 
-/* What is refused is refused for the same even where there are no weights; otherwise those are what is missing. */
+/* A folder that is refused is refused with the same message if it has no weights; otherwise the message says that
+ * weights are missing. */
 static void check_without_weights(const char *model, const char *folder, const char *word)
 {
     char path[300];

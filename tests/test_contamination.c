@@ -121,7 +121,7 @@ static void save(struct talk *t)
     pp_save_free(j);
 }
 
-/* As after a restart: the sequence is a new one, and begins with what the disk has of it. */
+/* As after a restart: a new sequence, which begins with what is saved on disk. */
 static void reopen(struct talk *t)
 {
     struct pp_error err;
@@ -180,7 +180,7 @@ static void goes_on_as_clean(struct talk *t, int turn)
         t->n = 1 + roll(LONGEST / 2);
 }
 
-/* The clean engine finds pages by name, too: only those that it has computed itself, without any of the above. */
+/* The clean engine also finds pages by name, but only ones that it computed itself. */
 static void thousand_switches(void **state)
 {
     (void)state;

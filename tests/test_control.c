@@ -9,7 +9,7 @@
 
 enum { TEXT = 4096, WINDOW = 256, STRIDE = 32, MOST = 8 };
 
-/* What a machine takes, in ns: a pass of one row, each further one, a step of the draft, each further row of it. */
+/* A machine's times in ns: a pass of one row, each further row, a step of the draft, each further row of that. */
 struct machine {
     const char *name;
     double pass, row, step, behind;
@@ -72,7 +72,7 @@ static double pass_ns(const struct machine *m, int rows) { return m->pass + m->r
 
 static double step_ns(const struct machine *m, int rows) { return m->step + m->behind * (rows - 1); }
 
-/* took[i]: when token i is there. A pass's time is spread over its tokens. */
+/* took[i]: when token i is complete. A pass's time is spread over its tokens. */
 static void decode_fixed(const struct machine *m, const struct text *t, int n, double *took)
 {
     double now = 0;
@@ -90,7 +90,7 @@ static void decode_fixed(const struct machine *m, const struct text *t, int n, d
     }
 }
 
-/* The same loop as in speculate.c, with times as they come. */
+/* The same loop as in speculate.c, on simulated times. */
 static void decode_adaptive(const struct machine *m, const struct text *t, double *took)
 {
     static struct pp_spec_costs costs;
@@ -236,12 +236,12 @@ static void check(const char *what, double share, double bound, const struct mac
         fail_msg("%s, %s: %.1f %% slower than %s", m->name, name, 100 * share, what);
 }
 
-/* Shares of the time: what is allowed of all the text, and of its worst window. */
+/* Permitted losses of time, as fractions: over the whole text, and in its worst window. */
 struct bounds {
     double all, window;
 };
 
-/* Returns the mean over all windows of what is lost against the best fixed number, where it is more than nothing. */
+/* Returns the mean over all windows of the loss against the best fixed number, counting gains as zero. */
 static double compare(const struct machine *m, const char *name, const struct text *t, const struct bounds *b)
 {
     double all = INFINITY, sum = 0, n = 0;
@@ -354,7 +354,7 @@ static void many_texts(void **state)
         fail_msg("%zu of %zu windows are below 0.98 of plain decoding, at worst %.2f %% slower", slow, n, 100 * worst);
 }
 
-/* The first reason above, with figures. */
+/* The first reason above (luck), in numbers. */
 static void informed(void **state)
 {
     static struct text t;
@@ -375,8 +375,8 @@ static void informed(void **state)
         fail_msg("who knows the odds is at worst %.1f %% slower than the best number of a window", 100 * worst);
 }
 
-/* Single looks that take ten times as long, as when other programs run, hardly move an estimate; a lasting change does,
- * within a few dozen looks. */
+/* Single measurements that take ten times as long, as when other programs run, hardly move an estimate; a lasting
+ * change moves it within a few dozen measurements. */
 static void times(void **state)
 {
     struct pp_spec_costs c;

@@ -120,7 +120,7 @@ static void test_load_fails(void **state)
     assert_int_equal(fix.fake->loads, 2);
 }
 
-/* What the worker could not even open leaves the model that was there. */
+/* If the worker cannot even open the new model, the old one stays loaded. */
 static void test_old_model_stays(void **state)
 {
     (void)state;
@@ -138,7 +138,7 @@ static void test_old_model_stays(void **state)
     fixture_turn(&fix, "still there?", "yes");
 }
 
-/* The conversation that another model was named in need not be there any more when it is loaded. */
+/* The conversation for which another model was chosen may be gone by the time it is loaded. */
 static void test_deleted_while_loading(void **state)
 {
     (void)state;
@@ -182,7 +182,7 @@ static void test_cancel_saving(void **state)
     assert_string_equal(fix_message(3)->text, "yes");
 }
 
-/* What an answer has is counted without the token that ended it, which nothing goes on from. */
+/* An answer's token count excludes the token that ended it, which no continuation follows. */
 static void test_continue_after_opening(void **state)
 {
     (void)state;
@@ -268,7 +268,7 @@ static void test_answer_fails(void **state)
     fixture_turn(&fix, "and now?", "fine");
 }
 
-/* As long as an answer cannot be saved, that can be seen, whatever else is said. */
+/* As long as an answer cannot be saved, the screen shows so, whatever other notices there are. */
 static void test_unsaved(void **state)
 {
     (void)state;
@@ -523,7 +523,7 @@ static void test_edit_and_undo(void **state)
     assert_int_equal(fix_message(2)->n_siblings, 3);
 }
 
-/* What a search has found: the branch that it is on, down to its youngest end. */
+/* Opening a message that a search found shows its branch, down to the newest leaf. */
 static void test_branch_of(void **state)
 {
     (void)state;
@@ -630,7 +630,7 @@ static void test_fork(void **state)
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
 }
 
-/* What a branch takes of the context is told when it comes back, and not only when it goes on. */
+/* A branch's share of the context is shown when the user returns to it, and not only with its next answer. */
 static void test_context_comes_back(void **state)
 {
     (void)state;
@@ -780,8 +780,7 @@ static void wait_here(struct pp_job *job, struct pp_store *st)
     pthread_barrier_wait(&let_go);
 }
 
-/* Another conversation is deleted while one is being opened, which takes its time: what is written meanwhile would be
- * for the one before. */
+/* Another conversation is deleted while one is being opened: text sent meanwhile would go to the previous one. */
 static void test_delete_another_while_opening(void **state)
 {
     static struct pp_job slow = {.run = wait_here};
@@ -806,8 +805,7 @@ static void test_delete_another_while_opening(void **state)
     pthread_barrier_destroy(&let_go);
 }
 
-/* What cannot be done while another conversation is being opened is not done at some later moment either, and stops no
- * answer. */
+/* What is impossible while another conversation is being opened is not done later either, and stops no answer. */
 static void test_nothing_else_while_opening(void **state)
 {
     static struct pp_job slow = {.run = wait_here};
@@ -837,7 +835,7 @@ static void test_nothing_else_while_opening(void **state)
     pthread_barrier_destroy(&let_go);
 }
 
-/* What waits for an answer to be stopped is not done to another conversation. */
+/* An action that waits for an answer to be stopped is not applied to another conversation. */
 static void test_left_while_stopping(void **state)
 {
     (void)state;
@@ -854,7 +852,7 @@ static void test_left_while_stopping(void **state)
     assert_non_null(strstr(fix_status()->notice, "deleted"));
 }
 
-/* What has changed in the database since a conversation was read for the screen comes on it, too. */
+/* Changes in the database since a conversation was read for the screen appear on the screen, too. */
 static void test_renamed_while_opening(void **state)
 {
     static struct pp_job slow = {.run = wait_here};
@@ -952,7 +950,7 @@ static void test_chosen_while_forking(void **state)
     pthread_barrier_destroy(&let_go);
 }
 
-/* The screen does not wait for the disk where its own files are written; what is wrong with them is told. */
+/* Writing exported files does not block the screen; errors are reported. */
 static void test_keep(void **state)
 {
     static struct pp_job slow = {.run = wait_here};
@@ -997,7 +995,8 @@ static const struct pp_session *row(size_t i)
     return s;
 }
 
-/* Only pages come from the database, wherever the screen looks, and together they are the list. */
+/* Only pages of the list are read from the database, wherever the screen scrolls, and together they are the whole
+ * list. */
 static void test_the_list_comes_by_pages(void **state)
 {
     struct pp_error err;
@@ -1051,7 +1050,7 @@ static void test_a_search_comes_by_pages(void **state)
     pump_until(&fix, pp_controller_n_sessions(fix.c) == 0);
 }
 
-/* Whoever deletes all that is shown of what was found sees the rest. */
+/* After all search results on the screen were deleted, the remaining ones are shown. */
 static void test_all_that_was_found_goes(void **state)
 {
     (void)state;

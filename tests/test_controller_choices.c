@@ -108,8 +108,8 @@ static void test_choices_are_kept(void **state)
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
 }
 
-/* What is chosen while the question is being saved, which takes long where another program holds the database, is for
- * the next answer: this one is noted with what was chosen before. */
+/* What is chosen while the question is still being saved (slowly, as another program holds the database) applies to the
+ * next answer; this answer is recorded with the choices made before. */
 static void test_chosen_while_saving(void **state)
 {
     char adapter[700];
@@ -140,7 +140,7 @@ static void test_chosen_while_saving(void **state)
     assert_int_equal(fix.fake->max_tokens, 5);
 }
 
-/* Guesses are made unless that is switched off, and the conversation remembers; the command line is above that. */
+/* Drafting is on unless switched off; the conversation remembers it; the command line overrides that. */
 static void test_draft_choice(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void test_damaged_adapter_is_listed(void **state)
     assert_string_equal(pp_controller_adapters(fix.c, &n)->name, "broken");
 }
 
-/* What the command line alone has chosen is stored with the conversation, and what it says later is above that. */
+/* Choices from the command line are stored with the conversation; later command lines override them. */
 static void test_options_are_kept(void **state)
 {
     char adapter[700];
@@ -224,7 +224,7 @@ static void configure(const char *text)
     assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
 }
 
-/* pippin.conf is for conversations that are begun: what others remember is above it, and is not changed by it. */
+/* pippin.conf applies to new conversations: choices stored in others override it and are not changed by it. */
 static void test_configuration_is_weaker(void **state)
 {
     char conf[4000], template[700], configured[700], other[700];

@@ -319,7 +319,7 @@ static void slash_command(void **state)
     pump_until(&fix, fix.fake->generations == 4);
 }
 
-/* A key for the next branch is not lost where it comes before the one before has been read. */
+/* A key for the next branch is not lost if it is pressed before the previous branch has been read. */
 static void many_steps(void **state)
 {
     static const char *const answers[] = {"b", "c", "d"};
@@ -461,7 +461,7 @@ static void another_model_is_told(void **state)
     pp_session_clear(&s);
 }
 
-/* The model that is loaded belongs to the conversation that it was named in, and not to the one on the screen. */
+/* The loaded model belongs to the conversation for which it was chosen, and not to the one on the screen. */
 static void left_while_loading(void **state)
 {
     int64_t id[2];
@@ -495,7 +495,7 @@ static void left_while_loading(void **state)
     pp_session_clear(&s);
 }
 
-/* A copy stops nothing: it has what is there of the answer, which goes on in the original. */
+/* Copying a conversation stops nothing: the copy has the answer so far, which continues in the original. */
 static void fork_of_a_running_answer(void **state)
 {
     (void)state;

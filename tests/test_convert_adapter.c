@@ -95,7 +95,7 @@ static void close_base(struct base *b)
 
 /* --- there and back -------------------------------------------------------------------------------------------- */
 
-/* Matrices whose rows move and others, the output, the embeddings, norms. */
+/* Adapters of matrices whose rows are reordered and of others, the output, the embeddings and norms. */
 static void make_folder(struct folder *f, const struct tiny_shape *s, int rank)
 {
     for (int i = 0; i < FOLDER_MODULES; i++)
@@ -130,7 +130,7 @@ static void there_and_back(void **state)
     close_base(&b);
 }
 
-/* Ranks of their own, rsLoRA, and alphas of their own, which GGUF does not have: those go into B. */
+/* Ranks per module, rsLoRA, and alphas per module, which GGUF cannot hold and which are multiplied into B. */
 static void scales(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);
@@ -188,7 +188,7 @@ static void scales(void **state)
     close_base(&b);
 }
 
-/* Half floats times a scale do not lose a bit: that half becomes F32. */
+/* If F16 values times a scale are not exact in F16, that matrix becomes F32. */
 static void folded_in_f32(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);

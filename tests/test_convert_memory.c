@@ -93,7 +93,7 @@ static enum pp_code to_folder(const char *from, const char *to, struct pp_error 
     return pp_convert_to_folder(from, to, &(struct pp_convert_options){0}, err);
 }
 
-/* A process of its own, as its peak counts: KiB more than it began with. */
+/* Runs in a process of its own, because the peak is per process; the result is its increase in KiB. */
 static long peak_of(make *f, const char *from, const char *to)
 {
     struct {
@@ -144,7 +144,7 @@ static void both_ways(struct folder *f)
     rmdir(test_path("made"));
 }
 
-/* They need more themselves. */
+/* Sanitizers need more memory themselves. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SKIP_IF_SANITIZED() skip()
 #else
@@ -293,7 +293,7 @@ static void experts(void **state)
     both_ways(&f);
 }
 
-/* GPT-2, whose matrices are the other way than ours. */
+/* GPT-2, whose matrices are stored transposed in folders. */
 static void gpt2(struct folder *f, const char *name, int n_ff, int n_layer)
 {
     enum { N_EMBD = 512 };

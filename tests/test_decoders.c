@@ -41,7 +41,7 @@ static void norms_of_each_head(void **state)
     check_decoder(&plain);
 }
 
-/* Phi with qk_layernorm: one vector, and one that is added, for all heads. */
+/* Phi with qk_layernorm: one weight vector and one bias for all heads. */
 static void norms_of_all_heads(void **state)
 {
     (void)state;
@@ -53,7 +53,7 @@ static void norms_of_all_heads(void **state)
     assert_tensor(folder, "model.layers.1.self_attn.k_layernorm.bias", 1, s.head_dim);
 }
 
-/* Norms that are not there for all heads, or not of their size. */
+/* Norms that are missing for some heads, or have another size. */
 static void bad_norms(void **state)
 {
     static const struct {
@@ -101,7 +101,7 @@ static void seed_oss(void **state)
     assert_tensor(folder, "model.layers.1.post_attention_layernorm.weight", 1, s.n_embd);
 }
 
-/* ERNIE 4.5: its folders, too, have those dimensions of a head side by side that are rotated together. */
+/* ERNIE 4.5: its folders, too, have the rotated pairs of dimensions next to each other. */
 static void ernie(void **state)
 {
     (void)state;
@@ -111,7 +111,7 @@ static void ernie(void **state)
     check_decoder(&s);
 }
 
-/* EXAONE 4: without windows, and with, every fourth layer then seeing everything, unrotated. */
+/* EXAONE 4: without windows; and with windows, where every fourth layer has full attention without RoPE. */
 static void exaone(void **state)
 {
     (void)state;
@@ -152,8 +152,8 @@ static void glm(void **state)
     assert_tensor(folder, "model.layers.1.post_mlp_layernorm.weight", 1, s.n_embd);
 }
 
-/* Files of GLM 4.1 V and GLM-OCR have halves of heads where others of the family have neighbours. Folders do not, so
- * that none is made of such a file, and adapters of folders do not fit. */
+/* Files of GLM 4.1 V and GLM-OCR rotate halves of heads where others of the family rotate neighbours. Folders always
+ * have neighbours, so no folder is made of such a file, and adapters of folders do not fit it. */
 static void glm_that_sees(void **state)
 {
     (void)state;
@@ -199,7 +199,7 @@ static void glm_that_sees(void **state)
     decoder_free(d);
 }
 
-/* Command R, the larger ones with norms of each head. */
+/* Command R; the larger models have a norm for each head. */
 static void command_r(void **state)
 {
     (void)state;
@@ -235,7 +235,7 @@ static void lfm2(void **state)
     check_decoder(&s);
 }
 
-/* A LoRA on both sides of a convolution is what the merged weights are. */
+/* A LoRA of a convolution's input and output projections gives the same as merged weights. */
 static void lora_of_convolutions(void **state)
 {
     struct decoder_shape s = decoder_shape("lfm2");
@@ -284,7 +284,7 @@ static void olmoe(void **state)
     assert_tensor(folder, "model.layers.0.self_attn.k_norm.weight", 1, s.n_head_kv * s.head_dim);
 }
 
-/* Granite's mixtures: folders have gate and value in one tensor. */
+/* Granite's mixtures: folders hold gate and up in one tensor. */
 static void granite_moe(void **state)
 {
     (void)state;
@@ -296,7 +296,7 @@ static void granite_moe(void **state)
     assert_tensor(folder, "model.layers.1.shared_mlp.input_linear.weight", 2, s.n_embd);
 }
 
-/* OLMo of 2024: norms without weights; bounds of q, k and v, which some of its models have. */
+/* OLMo of 2024: norms without weights; clamped q, k and v in some of its models. */
 static void olmo(void **state)
 {
     (void)state;
@@ -307,7 +307,7 @@ static void olmo(void **state)
     check_decoder(&moe);
 }
 
-/* Nemotron: folders have weights of norms without the 1 that is added. */
+/* Nemotron: folders store norms' weights as w - 1. */
 static void nemotron(void **state)
 {
     (void)state;
@@ -334,7 +334,7 @@ static void joined(void **state)
     assert_tensor(folder, "model.layers.1.self_attn.W_pack.weight", 2, baichuan.n_embd);
 }
 
-/* The same matrix, row by row: InternLM 2's has the two heads of q that go with one of k, then that, then v's. */
+/* InternLM 2's joined matrix: for each KV head, the rows of its two query heads, then its key, then its value. */
 static void rows_of_joined(void **state)
 {
     const struct pp_hparams hp = {.n_head = 4, .n_head_kv = 2, .head_dim = 2};
@@ -373,7 +373,7 @@ static void unit_rows(void **state)
     pp_tensor_list_free(&list);
 }
 
-/* Phi 3.5 MoE, whose experts are weighed as SparseMixer does it. */
+/* Phi 3.5 MoE, whose experts are weighted by SparseMixer. */
 static void phi_moe(void **state)
 {
     (void)state;
@@ -407,7 +407,8 @@ static void read_far(const char *path, enum pp_kv_type kv, int n_threads, int ro
     stop_small(&r);
 }
 
-/* Phi 3 small where blocks are far: as the formulas say, and with any number of rows and threads the same bits. */
+/* Phi 3 small on long texts, where distant blocks are skipped: as the formulas say, and bit-identical with any number
+ * of rows and threads. */
 static void check_far(int near, int step, int dense)
 {
     struct decoder_shape s = decoder_shape("phi3small");
@@ -474,7 +475,8 @@ static void phi_small(void **state)
     assert_refused(&s, &none, 1);
 }
 
-/* Baichuan M1: keys and values that the position before is part of; heads of other sizes where there is a window. */
+/* Baichuan M1: keys and values are convolved with those of the previous position; layers with a window have another
+ * head size. */
 static void baichuan_m1(void **state)
 {
     static const int others[3][3] = {{6, 3, 64}, {4, 2, 64}, {6, 3, 64}};
@@ -524,7 +526,7 @@ static void falcon(void **state)
     check_decoder(&s);
 }
 
-/* Scores that fall with the distance: 4 heads, and 6, which are no power of two. */
+/* ALiBi with 4 heads, and with 6, which is no power of two. */
 static void bloom(void **state)
 {
     (void)state;
@@ -536,7 +538,7 @@ static void bloom(void **state)
     check_decoder(&s);
 }
 
-/* MPT: ALiBi, or learned positions; bounds, norms, fewer heads of k and v, biases. */
+/* MPT: ALiBi, or learned positions; clamping, norms, fewer KV heads, biases. */
 static void mpt(void **state)
 {
     (void)state;
@@ -556,7 +558,7 @@ static void mpt(void **state)
     assert_tensor(folder, "transformer.wpe.weight", 2, s.n_embd);
 }
 
-/* Baichuan 13B, which its 40 layers tell from the smaller one. */
+/* Baichuan 13B (ALiBi), recognised by its 40 layers. */
 static void baichuan_13b(void **state)
 {
     (void)state;
@@ -599,7 +601,7 @@ static void few_differences(void **state)
     assert_tensor(folder, "transformer.h.1.mlp.w2.weight", 2, qwen.n_embd);
 }
 
-/* GPT-J: one norm for both parts, biases in one of them only. */
+/* GPT-J: one norm for both parallel parts, biases in one of them only. */
 static void gptj(void **state)
 {
     (void)state;
@@ -627,8 +629,8 @@ static void edit_config(const char *folder, const char *key, const char *line)
     pp_free(edited);
 }
 
-/* The first Jais: scores that are divided by the size of heads; what folders say of embeddings and logits becomes part
- * of the weights. */
+/* The first Jais: scores divided by the head size; multipliers of embeddings and logits in folders are multiplied into
+ * the weights. */
 static void jais(void **state)
 {
     (void)state;
@@ -648,7 +650,7 @@ static void jais(void **state)
     check_other(&s, folder);
 }
 
-/* Hunyuan's models that see: an alpha by which the base is larger. */
+/* Hunyuan's vision models: RoPE's base is scaled by an alpha. */
 static void hunyuan_vl(void **state)
 {
     (void)state;
@@ -660,7 +662,7 @@ static void hunyuan_vl(void **state)
     check_other(&s, folder);
 }
 
-/* Layers that a search left with fewer heads, narrower, or without a part. */
+/* Layers that an architecture search left with fewer heads, narrower, or without a part. */
 static void deci(void **state)
 {
     static const int sizes[][3] = {{4, 2, 256}, {0, 0, 512}, {4, 4, 512}, {4, 0, 256},
@@ -829,7 +831,7 @@ static void bad_plamo2(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
-/* PLaMo 3: in its folders norms are less by what is added to them, another number for each kind. */
+/* PLaMo 3: folders store norms' weights less an offset, which differs by kind of norm. */
 static void plamo3(void **state)
 {
     static const struct {

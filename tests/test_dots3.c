@@ -142,7 +142,7 @@ static void norm(const double *x, const float *w, int n, double growth, double *
         y[i] = growth * (double)w[i] * x[i] / sqrt(square + EPS);
 }
 
-/* Of a head's first ROPE values pairs of neighbours. */
+/* RoPE of neighbouring pairs in the first ROPE values of a head. */
 static void rotate(double *x, double base, int position)
 {
     for (int i = 0; i < ROPE / 2; i++) {
@@ -152,12 +152,12 @@ static void rotate(double *x, double base, int position)
     }
 }
 
-/* What a layer keeps of positions. */
+/* What a layer caches for each position. */
 struct kept {
     double latent[SMALL_TEXT][MOST_RANK], rotated[SMALL_TEXT][ROPE], index[SMALL_TEXT][INDEX_DIM];
 };
 
-/* The index's key of position r, and which positions that sees. */
+/* The indexer's key of position r, and the positions that it picks. */
 static void pick(int l, int r, const double *in, const double *low, struct kept *k, bool *seen)
 {
     double key[INDEX_DIM], q[INDEX_HEADS * INDEX_DIM], w[INDEX_HEADS], score[SMALL_TEXT], mean = 0, square = 0;
@@ -187,7 +187,7 @@ static void pick(int l, int r, const double *in, const double *low, struct kept 
     }
 }
 
-/* What a head gives of the positions that are seen. */
+/* A head's attention over the picked positions. */
 static void attend(int l, int h, int r, double *q, const struct kept *k, const bool *seen, double *out)
 {
     const struct kind *kind = kind_of(l);

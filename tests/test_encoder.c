@@ -117,8 +117,8 @@ static void expect_formulas(const struct encoder_shape *s, const char *path, con
     close_rig(&r);
 }
 
-/* Weights in floats meet floats: what is left is rounding. Those in blocks meet activations of 8 bits, whose error of
- * half a percent grows from layer to layer. */
+/* Float weights are multiplied with float activations: only rounding errors remain. Block formats are multiplied with
+ * 8-bit activations, whose error of half a percent grows from layer to layer. */
 static void formulas(void **state)
 {
     static const struct {
@@ -138,8 +138,8 @@ static void formulas(void **state)
             }
 }
 
-/* The reference is worth something only if the parts of it matter: a text's vectors change with what comes later in it,
- * and with the order of what came before. */
+/* The formulas are a useful reference only if all parts matter: a text's vectors must change with later tokens and with
+ * the order of earlier ones. */
 static void all_see_all(void **state)
 {
     (void)state;
@@ -254,7 +254,7 @@ static void refuses(void **state)
     encoder_free(e);
 }
 
-/* Files that lie, or lack something, are refused by a word that says where to look. */
+/* Files that are inconsistent or incomplete are refused; the error names what is wrong. */
 static void lies(void **state)
 {
     static const struct {
@@ -299,7 +299,7 @@ static void lies(void **state)
     encoder_free(e);
 }
 
-/* Types of tokens may be absent: there is only one then. */
+/* Token types may be absent; then there is only one. */
 static void no_types(void **state)
 {
     struct encoder_shape s = encoder_shape("bert", PP_TYPE_F32);
@@ -335,8 +335,8 @@ static void expect_ids(const char *path, const char *text)
     pp_tokenizer_free(t);
 }
 
-/* BERT's and RoBERTa's folders give the same, and so does the GGUF file that is made of them, which says what other
- * programs want to know. */
+/* BERT's and RoBERTa's folders give the same results, and so does the GGUF file converted from them, which has the
+ * metadata that other programs need. */
 static void folders(void **state)
 {
     (void)state;
@@ -380,7 +380,7 @@ static void folders(void **state)
     }
 }
 
-/* Folders of Nomic's mixture, and of Jina's third with adapters of tasks, which stay off. */
+/* Folders of Nomic's mixture, and of Jina 3 with task adapters, which stay off. */
 static void flat_folders(void **state)
 {
     (void)state;
@@ -405,7 +405,7 @@ static void flat_folders(void **state)
     }
 }
 
-/* A folder whose modules do more than pool is refused: its vectors would be others. */
+/* A folder whose modules do more than pooling is refused, because its vectors would be wrong. */
 static void further_layers(void **state)
 {
     static const struct {
@@ -451,7 +451,7 @@ struct answer {
     char *out, *err; /* pp_free */
 };
 
-/* pippin with these words, in a process of its own. */
+/* Runs pippin with these arguments in a process of its own. */
 static struct answer run(int argc, char **argv)
 {
     static unsigned serial;
@@ -515,7 +515,7 @@ static void expect_vector(const cJSON *list, const double *want, int n)
         fail_msg("a vector has another direction: %.9f", cosine(have, want, n));
 }
 
-/* What pooling makes of a text's rows. */
+/* Pools the rows of a text. */
 static void pool(const char *how, const double *hidden, int n, int width, double *out)
 {
     for (int i = 0; i < width; i++) {
@@ -527,7 +527,7 @@ static void pool(const char *how, const double *hidden, int n, int width, double
     }
 }
 
-/* "hello there", "ab", and a text longer than the model reads. */
+/* "hello there", "ab", and a text longer than the context. */
 static void embed(void **state)
 {
     static const char *const hows[] = {"cls", "mean", "last", "none", NULL};
@@ -581,7 +581,7 @@ static void embed(void **state)
     encoder_free(e);
 }
 
-/* Vectors that are wider than the stream are printed whole. */
+/* Vectors wider than the residual stream are printed whole. */
 static void embed_wider(void **state)
 {
     static const int32_t ids[] = {1, 3, 4, 5}; /* <s>, and " ab" */
@@ -609,7 +609,7 @@ static void embed_wider(void **state)
     gemma_free(g);
 }
 
-/* Many short lines are computed together, and come out in their order. */
+/* Many short lines are computed in one batch, and printed in their order. */
 static void many_lines(void **state)
 {
     struct encoder_shape s = encoder_shape("nomic-bert", PP_TYPE_F32);
@@ -649,7 +649,7 @@ static void many_lines(void **state)
     encoder_free(e);
 }
 
-/* A small decoder as a file that says how its vectors become one, or does not (< 0). */
+/* Writes a small decoder as a file that names a pooling type, or none (< 0). */
 static void write_pooling(const char *path, int pooling)
 {
     struct pp_tensor tensors[128];
@@ -668,7 +668,7 @@ static void write_pooling(const char *path, int pooling)
     pp_gguf_close(g);
 }
 
-/* How a file's vectors become one is said by the folder that is made of it, too, as sentence-transformers has it. */
+/* A file's pooling type is kept in the folder exported from it, in the form of sentence-transformers. */
 static void pooling_of_a_file(void **state)
 {
     (void)state;
@@ -689,7 +689,7 @@ static void pooling_of_a_file(void **state)
     }
 }
 
-/* Commands that want tokens say what the model is for; one that rates pairs says so. */
+/* Commands that need a generating model say what this one is for; so does one for a reranker, which rates pairs. */
 static void other_commands(void **state)
 {
     struct encoder_shape s = encoder_shape("bert", PP_TYPE_F32);
@@ -744,7 +744,7 @@ static void expect_reference(const char *path, const char *expected, const float
     pp_safetensors_close(e);
 }
 
-/* Of a text, what the command prints is pooled of what the engine gives. */
+/* The vector that the command prints is the pooled output of the engine. */
 static void expect_pooled(const struct rig *r, char *path)
 {
     static const char text[] = "A ship and its captain sail around the world.\n";

@@ -71,7 +71,7 @@ static void feed(struct rig *r, struct pp_seq *s, int64_t n, int rows, int64_t f
     pp_free(batch);
 }
 
-/* Rows of several sequences in one batch give what each gives alone. */
+/* Rows of several sequences in one batch give the same as each sequence alone. */
 static void mixed_batch(void **state)
 {
     (void)state;
@@ -100,7 +100,7 @@ static void mixed_batch(void **state)
     unrig(&r);
 }
 
-/* A fork shares pages and copies none; only what is then written into a shared page is copied. */
+/* A fork shares pages without copying; a shared page is copied only when it is written to. */
 static void forks(void **state)
 {
     (void)state;
@@ -133,7 +133,8 @@ static void forks(void **state)
     unrig(&r);
 }
 
-/* A tree's branches see their ancestors only; keeping one leaves what the branch alone would have left. */
+/* Branches of a tree attend to their ancestors only; committing one leaves the same state as if it alone had been
+ * computed. */
 static void trees_behind(int base, const char *path)
 {
     static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8, PP_KV_Q8_0, PP_KV_FP8, PP_KV_Q4_0};
@@ -196,7 +197,7 @@ static void trees(void **state)
     trees_behind(256, path);
 }
 
-/* With ALiBi a row of a tree is as far from its ancestors as it would be in a chain. */
+/* With ALiBi, a tree's row has the same distances to its ancestors as it would have in a chain. */
 static void trees_with_alibi(void **state)
 {
     struct decoder_shape s = decoder_shape("bloom");
@@ -208,7 +209,7 @@ static void trees_with_alibi(void **state)
     decoder_free(d);
 }
 
-/* Steps that cannot be done leave the sequence as it was. */
+/* Steps that fail leave the sequence unchanged. */
 static void refusals(void **state)
 {
     (void)state;
@@ -311,7 +312,7 @@ static void no_memory(void **state)
     }
 }
 
-/* Making an engine can be stopped at any tensor, which frees all of it. */
+/* Creating an engine can be stopped at any tensor; everything is freed. */
 struct stopper {
     struct pp_cancel cancel;
     int calls, stop_at;
@@ -345,7 +346,7 @@ static void stopped_load(void **state)
     pp_model_close(m);
 }
 
-/* What a step over the last token of the vocabulary says. */
+/* The error of a step with the last token of the vocabulary. */
 static enum pp_code step_on_last_token(struct pp_engine *e, struct pp_error *err)
 {
     struct pp_seq *s;
@@ -360,8 +361,8 @@ static enum pp_code step_on_last_token(struct pp_engine *e, struct pp_error *err
     return code;
 }
 
-/* A model with NaN or infinity anywhere is refused by name: norms when it is made runnable, matrices by the first step
- * that needs the rows they are in, and by every one after it. */
+/* A model with NaN or infinity anywhere is refused by the tensor's name: norms are checked when the engine is made,
+ * matrices by the first step that needs the rows in question, and by every later one. */
 static void values_that_are_no_numbers(void **state)
 {
     static const char *const names[] = {"token_embd.weight", "blk.0.attn_norm.weight", "blk.1.attn_k.weight",
@@ -406,7 +407,7 @@ static void values_that_are_no_numbers(void **state)
     pp_free(file);
 }
 
-/* Contexts and limits at the ends of what can be asked for. */
+/* Context lengths and limits at the extremes of their ranges. */
 static void impossible_sizes(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
@@ -427,7 +428,7 @@ static void impossible_sizes(void **state)
     pp_model_close(m);
 }
 
-/* The engine handles SIGBUS from its first mapped file on; cmocka puts a handler of its own over it for each test. */
+/* The engine installs its SIGBUS handler with the first mapped file; cmocka replaces it by its own for each test. */
 static struct sigaction engine_handler;
 
 __attribute__((constructor)) static void note_engine_handler(void)
@@ -459,7 +460,7 @@ static void file_cut_short(void **state)
     unrig(&r);
 }
 
-/* Heads that are larger than the backend's work space are refused before anything is written there. */
+/* Heads that are larger than the backend's work space are refused before anything is written to it. */
 static void heads_too_large(void **state)
 {
     static const struct { int n_head, n_head_kv, head_dim; enum pp_code code; } cases[] = {
@@ -515,7 +516,8 @@ static void page_identities(void **state)
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-/* What a process may have (ulimit -v) can be less than what is free: by default the KV cache keeps to that. */
+/* A process's limit of address space (ulimit -v) can be less than the free memory: by default the KV cache respects
+ * it. */
 static void limited_address_space(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_F16);

@@ -30,7 +30,7 @@ static void bad_groups(void **state)
     }
 }
 
-/* Nothing goes by the first of no matrices. */
+/* pp_plan_matrices yields NULL for a count of 0 or less. */
 static void no_matrices(void **state)
 {
     const struct expert_shape s = expert_shape("bailingmoe2");

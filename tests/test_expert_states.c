@@ -40,7 +40,7 @@ static struct expert_shape state_shape(const char *arch)
     return s;
 }
 
-/* Nothing but states of Mamba, a layer for each letter. */
+/* Mamba layers only, with one letter for each layer. */
 static struct expert_shape scan_shape(const char *arch, const char *kinds)
 {
     struct expert_shape s = state_shape(arch);
@@ -209,7 +209,7 @@ static void jet_nemotron(void **state)
     refuse_rank(&s, 337, "rank of a convolution's taps");
 }
 
-/* Taps of convolutions and logarithms of rates, with dimensions of one wherever folders have them. */
+/* Taps of convolutions, and A_log, whose tensors in folders have dimensions of size one. */
 static void forms_of_states(void **state)
 {
     static const float values[6] = {0, 1, 2, 3, 4, 5};
@@ -281,7 +281,7 @@ static void kimi_linear(void **state)
     check_goes_on(&s);
 }
 
-/* Mamba 2 in two of three layers, attention whose heads are not rotated, or are, with experts and without. */
+/* Mamba 2 in two of three layers, and attention with or without RoPE; with experts and without. */
 static void granite_hybrid(void **state)
 {
     (void)state;
@@ -331,7 +331,8 @@ static struct expert_shape nemotron_shape(const char *arch)
     return s;
 }
 
-/* Layers of one part each: Mamba 2 in groups, attention that does not rotate heads, the squared ReLU, experts of it. */
+/* Layers of one part each: Mamba 2 in groups, attention without RoPE, a feed-forward part with squared ReLU, or experts
+ * with it. */
 static void nemotron_h(void **state)
 {
     (void)state;
@@ -398,7 +399,7 @@ static void check_too_many_blocks(const char *folder)
     assert_non_null(strstr(err.text, "what the 1 layers are is not said"));
 }
 
-/* Nemotron-H as it is made smaller: mixtures that differ. */
+/* Pruned Nemotron-H, whose mixtures differ from layer to layer. */
 static void nemotron_puzzle(void **state)
 {
     static const int uneven[6][2] = {{0, 0}, {4, 96}, {0, 0}, {0, 0}, {3, 32}, {5, 64}};
@@ -481,7 +482,7 @@ static void mamba(void **state)
     pp_source_close(source);
 }
 
-/* Channels that are no whole vectors are refused. */
+/* Numbers of channels that do not fill whole vectors are refused. */
 static void bad_channels(void **state)
 {
     (void)state;
@@ -497,7 +498,7 @@ static void bad_channels(void **state)
     expert_model_free(m);
 }
 
-/* Mamba in two of three layers, attention that knows no positions, experts in every second layer, or in none. */
+/* Mamba in two of three layers, attention without positions, experts in every second layer, or none. */
 static void jamba(void **state)
 {
     (void)state;

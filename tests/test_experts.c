@@ -44,7 +44,7 @@ static void deepseek(void **state)
     assert_tensor(folder, "model.layers.1.mlp.shared_experts.down_proj.weight", 2, s.n_ff_shared);
 }
 
-/* What chooses experts is not what weighs them. */
+/* The scores that choose experts differ from those that weight them. */
 static void dots1(void **state)
 {
     (void)state;
@@ -104,7 +104,7 @@ static void ernie_moe(void **state)
     assert_tensor(folder, "model.layers.1.mlp.moe_statics.e_score_correction_bias", 2, s.n_expert);
 }
 
-/* Folders have q, k and v in one matrix, files apart. */
+/* Folders hold q, k and v in one matrix, files in separate ones. */
 static void ling_lite(void **state)
 {
     (void)state;
@@ -206,7 +206,7 @@ static void llama4(void **state)
     assert_tensor(folder, "model.layers.0.feed_forward.up_proj.weight", 2, s.n_embd);
 }
 
-/* Latent attention: files with the matrices of heads in one, and apart, give the same bits. */
+/* Latent attention: files with kv_b as one matrix, and split in two, give the same bits. */
 static const char *check_latent(struct expert_shape *s)
 {
     size_t n, n_other;
@@ -227,7 +227,7 @@ static const char *check_latent(struct expert_shape *s)
     return check_experts(s);
 }
 
-/* DeepSeek V2: groups of experts are chosen by the largest one's. */
+/* DeepSeek V2: a group of experts is rated by its best expert. */
 static void deepseek2(void **state)
 {
     (void)state;
@@ -278,8 +278,8 @@ static void deepseek3(void **state)
         assert_tensor(check_latent(&s), "model.layers.1.post_mlp_layernorm.weight", 1, s.n_embd);
 }
 
-/* DeepSeek V3.2 and GLM 5: as V3, but for what an index picks, of pairs that differ. With so many heads many scores are
- * exactly 0, so that ties matter. */
+/* DeepSeek V3.2 and GLM 5: as V3, except for the indexer, which differs in the pairs that RoPE rotates. With so many
+ * heads many scores are exactly 0, so that ties matter. */
 static void indexed(void **state)
 {
     static const struct {
@@ -307,8 +307,8 @@ static void indexed(void **state)
     }
 }
 
-/* GLM 5.2: layers without an index see what the last one before them picked. Files of before there was a key for it go
- * by their tensors. */
+/* GLM 5.2: layers without an indexer use the picks of the last one before them. Files older than the key for this are
+ * recognised by their tensors. */
 static void shared_index(void **state)
 {
     struct expert_shape s = expert_shape("glm-dsa");
@@ -342,7 +342,7 @@ static void mellum(void **state)
     assert_tensor(folder, "model.layers.2.mlp.experts.5.gate_proj.weight", 2, s.n_embd);
 }
 
-/* Maple: only windows are rotated, half of each head; gates are bounded before SiLU. */
+/* Maple: RoPE only in layers with a window, on half of each head; gates are clamped before SiLU. */
 static void maple(void **state)
 {
     (void)state;
@@ -365,8 +365,8 @@ static void maple(void **state)
     expert_model_free(m);
 }
 
-/* Mistral 4: experts of a softmax, and scores that grow with each original context; Mistral Large 3 is called
- * deepseek2. */
+/* Mistral 4: softmax routing, and scores that grow with each multiple of the original context; Mistral Large 3's
+ * architecture is called deepseek2. */
 static void mistral4(void **state)
 {
     (void)state;
@@ -392,7 +392,8 @@ static void mistral4(void **state)
     expert_model_free(m);
 }
 
-/* MiMo V2 Flash: windows with sinks and a RoPE of their own, more heads of keys in them; values shorter than keys. */
+/* MiMo V2 Flash: layers with a window have sinks, a RoPE of their own and more KV heads; values are shorter than
+ * keys. */
 static void mimo2(void **state)
 {
     (void)state;
@@ -437,7 +438,8 @@ static void hy_v3(void **state)
     assert_tensor(folder, "model.layers.2.mlp.shared_mlp.down_proj.weight", 2, s.n_ff_shared);
 }
 
-/* Step 3.5: windows with more heads and a RoPE of their own, a gate for each head, bounds in the last layer. */
+/* Step 3.5: layers with a window have more heads and a RoPE of their own; a gate for each head; clamping in the last
+ * layer. */
 static void step35(void **state)
 {
     (void)state;
@@ -619,7 +621,7 @@ static void arctic(void **state)
     assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.7.w2.weight", 2, s.n_ff_expert);
 }
 
-/* Grove MoE: of eight experts each two share one more. */
+/* Grove MoE: each two of the eight experts share an additional one. */
 static void grovemoe(void **state)
 {
     (void)state;

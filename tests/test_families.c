@@ -61,7 +61,7 @@ static float *compute(const struct pp_model *m, enum pp_kv_type kv, const struct
     return logits;
 }
 
-/* However rows are cut, on however many threads, by the best kernels and by the plain ones. */
+/* The same bits for any number of rows and threads, with the best kernels and with the scalar ones. */
 static void check_bits(const char *path, enum pp_kv_type kv)
 {
     const struct manner manners[MANNERS] = {
@@ -96,7 +96,7 @@ static void same_bits(void **state)
     check_bits(architecture("gptoss"), PP_KV_FP8);
 }
 
-/* Experts of every kind of weights, with an expert for hardly any row, and with one that has most. */
+/* Experts of every weight type, one expert with hardly any rows, and one with most of them. */
 static void experts_same_bits(void **state)
 {
     static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_F16, PP_TYPE_BF16, PP_TYPE_Q8_0,
@@ -112,7 +112,7 @@ static void experts_same_bits(void **state)
 
 /* --- windows ----------------------------------------------------------------------------------------------------- */
 
-/* Layers with a window and others have pages of their own, and those with one hold no more than it and a step take. */
+/* Layers with a window have pages of their own, of which no more are held than the window and a step need. */
 static void windows_are_let_go(void **state)
 {
     static const struct {
@@ -250,7 +250,8 @@ static void check_file(const char *path)
     pp_gguf_close(g);
 }
 
-/* Of all families; and what our converter makes is the same as what another one made, where there is such a file. */
+/* For all families; and our converter's files have the same names and keys as another converter's, where there is
+ * one. */
 static void known_names(void **state)
 {
     struct pp_convert_options opt = {0};
@@ -281,7 +282,7 @@ static void known_names(void **state)
 
 /* --- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Behind the first token nothing is allocated any more, whatever the family. */
+/* After the first token no more memory is allocated, whatever the family. */
 static void decode_allocates_nothing(void **state)
 {
     static const char *const names[] = {"mixtral", "gptoss", "gemma3", "cohere2", "gpt2", "phi3"};
@@ -392,7 +393,7 @@ static const char *changed_folder(const char *family, const char *from, const ch
     return dir;
 }
 
-/* Numbers that make no sense, and such as do not fit the tensors: refused with a word that says where to look. */
+/* Metadata values that are invalid or do not match the tensors are refused; the error says where to look. */
 static void lies(void **state)
 {
     static const struct {
@@ -452,8 +453,8 @@ static void lies(void **state)
     }
 }
 
-/* A tensor that is called otherwise, in a file of each family: the error names the one that is missing, or, where that
- * may be, the one that nobody uses. */
+/* One tensor of each family's file is renamed: the error names the missing tensor or, if that one is optional, the
+ * unused one. */
 static void missing_tensors(void **state)
 {
     struct pp_error err;

@@ -55,7 +55,7 @@ static void the_estimate_is_near(void **state)
     }
 }
 
-/* Memory to work in that an engine takes for so many rows. */
+/* The work memory of an engine for this many rows. */
 static double taken(struct pp_model *m, int max_rows)
 {
     const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 128, .max_rows = max_rows};
@@ -67,7 +67,7 @@ static double taken(struct pp_model *m, int max_rows)
     return bytes;
 }
 
-/* What a row takes is estimated; least: how much of it at least. */
+/* The estimate for a row must be between `least` times and twice what it really takes. */
 static void check_rows(struct pp_model *m, const char *arch, double least)
 {
     enum { FEW = 256, MANY = 1280 };

@@ -54,7 +54,7 @@ static void opt(void **state)
     check_decoder(&s);
 }
 
-/* Rows of a folder's table of positions that are no position's. */
+/* Rows of a folder's position table that belong to no position. */
 static void expect_reserved(const char *arch, const char *name)
 {
     const struct decoder_shape s = decoder_shape(arch);
@@ -109,7 +109,7 @@ static void bad_opt(void **state)
     decoder_free(d);
 }
 
-/* GPT-Neo: windows in every other layer, and scores as they come. */
+/* GPT-Neo: a window in every other layer, and scores without a scale. */
 static void gpt_neo(void **state)
 {
     (void)state;
@@ -123,7 +123,7 @@ static void gpt_neo(void **state)
     check_decoder(&s);
 }
 
-/* XGLM: sinusoids; embeddings that are scaled, or not. */
+/* XGLM: sinusoidal positions; scaled embeddings, or not. */
 static void xglm(void **state)
 {
     (void)state;
@@ -148,7 +148,7 @@ static void xglm(void **state)
     decoder_free(d);
 }
 
-/* The second CodeGen's smaller models have queries, values and keys in eight pieces, and say how large heads are. */
+/* CodeGen 2's smaller models hold queries, values and keys in eight blocks, and state the head size. */
 static void codegen_in_eight(void **state)
 {
     static const char *const parts[] = {"blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight"};
@@ -253,7 +253,7 @@ static void persimmon(void **state)
     check_decoder(&s);
 }
 
-/* A folder like another one, with tensors of these names besides, and what its own begin with replaced. */
+/* A copy of a folder with additional tensors of these names; a prefix of its own tensors' names is replaced. */
 static const char *folder_with(const char *folder, const char *const *besides, const char *from, const char *to)
 {
     static const float nothing[4];
@@ -405,7 +405,7 @@ static void assert_unknown_form(const struct decoder_shape *s, const char *word)
     decoder_free(d);
 }
 
-/* DiffLlama: attention that is the difference of two. */
+/* DiffLlama: differential attention. */
 static void diffllama(void **state)
 {
     (void)state;
@@ -563,8 +563,8 @@ static void lora_of_spark(void **state)
     decoder_free(d);
 }
 
-/* Motif 2: three heads of queries and one that is taken off them, four times, over two pairs of keys; and with a pair
- * for each group. */
+/* Motif 2: four groups of three query heads and one whose attention is subtracted, over two pairs of keys; and with a
+ * pair for each group. */
 static void motif_2(void **state)
 {
     (void)state;
@@ -589,7 +589,7 @@ static void motif_2(void **state)
     }
 }
 
-/* Layers that are gone through several times. */
+/* Layers that are passed through several times. */
 static void looped(void **state)
 {
     (void)state;
@@ -614,7 +614,7 @@ static void looped(void **state)
     assert_refused(&s, &(struct spoilt){"output_norm.weight", 0, s.n_embd, "number of loops"}, 1);
 }
 
-/* IQuest Coder Loop: the second loop sees keys of both. */
+/* IQuest Coder Loop: the second loop attends to the keys of both. */
 static void iquest_loop(void **state)
 {
     (void)state;
@@ -635,7 +635,7 @@ static void iquest_loop(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
-/* An adapter's change of a matrix is one of it in all loops: so is that of the matrix itself. */
+/* An adapter of a matrix applies in all loops, as a change of the matrix itself would. */
 static void lora_of_loops(void **state)
 {
     (void)state;
@@ -652,7 +652,7 @@ static void lora_of_loops(void **state)
     decoder_free(d);
 }
 
-/* And so is that of a norm. */
+/* So does an adapter that replaces a norm. */
 static void expect_norm(const struct decoder_shape *s, const char *hf, const char *gguf)
 {
     struct decoder *d = decoder_make(s);
@@ -696,7 +696,7 @@ static void modernbert_decoder(void **state)
     check_quantised(&s);
 }
 
-/* Doge: keys that have scores of their own; and no more positions than are all seen. */
+/* Doge: keys have scores of their own; the context is as long as all positions are attended to. */
 static void doge(void **state)
 {
     (void)state;
@@ -757,7 +757,7 @@ static void openai_gpt(void **state)
     check_quantised_folder(&s);
 }
 
-/* CTRL: sinusoids, and something is added to logits. */
+/* CTRL: sinusoidal positions, and a bias of the logits. */
 static void ctrl(void **state)
 {
     (void)state;
@@ -858,7 +858,7 @@ static void telechat(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
-/* K2 Horizon: norms by parts of the stream. */
+/* K2 Horizon: norms over groups of the residual stream. */
 static void k2_horizon(void **state)
 {
     static const struct spoilt cases[] = {{"blk.1.ffn_norm.weight", 0, 24, "ffn_norm"}};
@@ -879,7 +879,7 @@ static void k2_horizon(void **state)
     decoder_free(d);
 }
 
-/* Yuan 2: convolutions in front of queries and keys, and what others call the gate is what it multiplies. */
+/* Yuan 2: convolutions before queries and keys; what others call the gate is its up projection. */
 static void yuan(void **state)
 {
     static const struct spoilt cases[] = {
@@ -941,7 +941,7 @@ static void vaultgemma(void **state)
     check_decoder(&s);
 }
 
-/* Helium: its folders have pairs side by side, so that its files are Llama's, also to adapters. */
+/* Helium: folders rotate neighbouring pairs, so that its files are Llama's, also for adapters. */
 static void helium(void **state)
 {
     (void)state;
@@ -1001,7 +1001,7 @@ static void lille(void **state)
     check_other(&s, folder);
 }
 
-/* nanochat: norms without weights, also of what goes into the first layer, and heads that turn backwards. */
+/* nanochat: norms without weights, also of the first layer's input, and RoPE in the opposite direction. */
 static void nanochat(void **state)
 {
     (void)state;
@@ -1044,7 +1044,7 @@ static void muse_glimmer(void **state)
     decoder_free(d);
 }
 
-/* FlexOlmo: experts that read the stream itself. */
+/* FlexOlmo: experts read the residual stream without a norm. */
 static void flex_olmo(void **state)
 {
     (void)state;

@@ -82,7 +82,7 @@ static float *floats_of(const struct pp_tensor *t)
     return f;
 }
 
-/* Every weight of both is the same, up to `most` of the tensor's mean; rows of q and k only where `all`. */
+/* All weights of both are equal, within `most` of the tensor's mean; rows of q and k are compared only if `all`. */
 static void assert_same_weights(const char *a, const char *b, double most, bool all)
 {
     struct pp_source *x, *y;
@@ -330,7 +330,7 @@ static void rope_scalings(void **state)
     }
 }
 
-/* Of folders: what is in floats stays as it is, bits and types; what is quantised becomes what it means. */
+/* Folders made from folders: floats keep their types and bits; quantised tensors become the floats they represent. */
 static void of_folders(void **state)
 {
     static const char *const families[] = {"llama-k256", "qwen3", "mixtral", "gemma2", "olmo2", "starcoder2"};
@@ -353,7 +353,7 @@ static void of_folders(void **state)
     }
 }
 
-/* Python's number that JSON does not have stays what it is. */
+/* Infinity, which Python writes but JSON does not have, is kept as it is. */
 static void infinity(void **state)
 {
     const char *bounds = "\"Infinity\", \"-Infinity\"";
@@ -480,7 +480,7 @@ static void mlx_and_back(void **state)
     }
 }
 
-/* Integers that fit stay: Q4_0 and Q4_1 of a file, and MLX's own, there and back. */
+/* Integer groups that fit are kept: Q4_0 and Q4_1 of a file, and MLX's own, in both directions. */
 static void integers_stay(void **state)
 {
     static const char *const types[] = {"Q4_0", "Q4_1"};
@@ -516,7 +516,7 @@ static void integers_stay(void **state)
 
 /* --- what cannot be ---------------------------------------------------------------------------------------------- */
 
-/* A file whose frequencies are divided by no scaling that folders know. */
+/* A file whose RoPE factors correspond to no scaling that folders can express. */
 static const char *odd_divisors(void)
 {
     const char *path = fresh_path("odd.gguf");
@@ -546,7 +546,7 @@ static void assert_other_answers(const char *family, const char *a, const char *
     free(y);
 }
 
-/* A file of Gemma 3 as ollama writes them: without some keys, and with the part that sees. */
+/* A file of Gemma 3 as ollama writes them: some keys are missing, and a vision encoder is included. */
 static const char *seeing_file_of(const char *src)
 {
     static const char *const left_out[] = {"gemma3.attention.layer_norm_rms_epsilon",
@@ -691,7 +691,7 @@ static void refusals(void **state)
     assert_non_null(strstr(err.text, "already"));
 }
 
-/* What lies in a folder is not written over. */
+/* Existing files in a folder are not overwritten. */
 static void into_a_folder(void **state)
 {
     const struct pp_convert_options plain = {0};
@@ -727,7 +727,7 @@ static void into_a_folder(void **state)
     assert_int_equal(stat(path, &st), 0);
 }
 
-/* A file of a mixture that says nothing of experts becomes a folder that says there are none, and opens. */
+/* A mixture's file without metadata of experts becomes a folder that declares zero experts, and that opens. */
 static void mixture_without_experts(void **state)
 {
     static const char *const files[] = {"no-experts", "no-experts-no-size"};
@@ -834,7 +834,7 @@ static void weights_that_are_no_numbers(void **state)
     decoder_free(d);
 }
 
-/* Stopped, or out of memory anywhere: an error, and nothing is left of it. */
+/* If the conversion is stopped or runs out of memory at any point, it reports an error and leaves nothing. */
 static void stopped(void **state)
 {
     struct pp_cancel cancel = {0};
@@ -895,7 +895,8 @@ static void copy_shifted(const char *family, const char *name, const char *folde
     pp_free(text);
 }
 
-/* MLX pads no header, nor did safetensors before 0.3: weights lie at any address then, and give the same bits. */
+/* MLX does not pad headers, nor did safetensors before 0.3: tensors may then be at any address, and must give the same
+ * bits. */
 static void at_odd_addresses(void **state)
 {
     static const char *const families[] = {"llama-k256", "gpt2", "gemma2", "mixtral", "phi3"};

@@ -35,7 +35,7 @@ static const char *check(const struct gemma_shape *s)
     return folder;
 }
 
-/* The small ones: inputs of each layer's own, and layers that share keys and values. */
+/* The small models: per-layer inputs, and layers that share keys and values. */
 static void small_ones(void **state)
 {
     (void)state;
@@ -49,7 +49,7 @@ static void small_ones(void **state)
     check(&s);
 }
 
-/* The large one: no projection for values, and another number of heads, where everything is seen. */
+/* The large one: values come from the key projection, and layers with full attention have another number of heads. */
 static void keys_as_values(void **state)
 {
     (void)state;
@@ -128,7 +128,7 @@ static void expect_vectors(const char *path, const int32_t *ids, int width, cons
         pp_free(got[i]);
 }
 
-/* A folder whose per_layer_config says it of another layer, or not at all, is refused. */
+/* A folder whose per_layer_config has it for another layer, or not at all, is refused. */
 static void expect_layers_refused(const char *folder)
 {
     static const char *const others[] = {"{\"01\": {\"head_dim\": 16}}", "{}",
