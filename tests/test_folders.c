@@ -864,8 +864,6 @@ static void stopped(void **state)
     }
 }
 
-/* Pages that the source released are read again when needed: those of a file, and those of matrices that were
- * transposed on opening. */
 /* Copies a file to the folder. A safetensors header gets one more space at its end, so that the data begin at an odd
  * address. */
 static void copy_shifted(const char *family, const char *name, const char *folder)
@@ -961,6 +959,8 @@ static void without_a_list(void **state)
     pp_safetensors_close(all);
 }
 
+/* Pages that the source released are read again when needed: those of a file, and those of matrices that were
+ * transposed on opening. */
 static void let_go(void **state)
 {
     static const char *const models[] = {"llama-k256", "gpt2"};

@@ -98,8 +98,7 @@ static enum pp_finish answer(struct rig *r, const int32_t *ids, size_t n, const 
     return finish;
 }
 
-/* What a vocabulary shows instead of its tokens' text is shown as soon as it is known what that is, and ends
- * answers. */
+/* A token that is shown as other text than its own is shown as soon as that text is known, and can end answers. */
 static void shown_otherwise(void **state)
 {
     static const struct replaced pairs[] = {{"ab", "(AB)"}, {"a", ""}, {"abab", "Z"}, {" ", "_"}};
@@ -189,7 +188,7 @@ static void written_control_tokens(void **state)
     unrig(&r);
 }
 
-/* What is shown never holds more than could still become a stop text, and ends before it. */
+/* The streamed text stops before anything that could still become a stop text, and ends before the stop text. */
 static void stop_texts(void **state)
 {
     static const struct { const char *stops[3]; const char *expected; } cases[] = {
@@ -256,7 +255,7 @@ static const char *const prompts[] = {
     "How do I list all files with ls?", "What does \"happy\" mean?", "Write a short story about a fox.",
 };
 
-/* The same text with and without a draft, at any temperature and for any seed; and the draft is of some use. */
+/* The same text with and without a draft, at any temperature and for any seed; and some draft tokens are accepted. */
 static void drafts_change_nothing(void **state)
 {
     static const float temps[] = {0, 0.7f, 1.2f};
@@ -325,7 +324,7 @@ static void perfect_draft(void **state)
     unrig(&r);
 }
 
-/* Regenerating keeps the prompt: nothing is computed twice but its last token, and no KV is copied. */
+/* Regenerating reuses the prompt: only its last token is computed again, and no KV is copied. */
 static void regenerating(void **state)
 {
     struct rig r = rig(STARTER, NULL, PP_KV_Q8);
@@ -348,7 +347,8 @@ static void regenerating(void **state)
     unrig(&r);
 }
 
-/* However slow the machine: a pass costs at least the reading of all weights, so no prompt is computed row by row. */
+/* However slow the machine is taken to be, a pass costs at least the reading of all weights, so no prompt is computed
+ * row by row. */
 static void chunks_are_not_small(void **state)
 {
     struct rig r = rig(STARTER, NULL, PP_KV_Q8);
@@ -368,7 +368,7 @@ static void chunks_are_not_small(void **state)
     unrig(&r);
 }
 
-/* After a warm-up the decode loop takes no memory from the heap. */
+/* After a warm-up the decode loop allocates nothing. */
 static void decode_allocates_nothing(void **state)
 {
     (void)state;
@@ -437,7 +437,7 @@ static void context_end(void **state)
     unrig(&r);
 }
 
-/* Cancelled in the prompt: what was computed stays, and asking again gives the same answer. */
+/* Cancelled during the prompt: what was computed is kept, and the same request again gives the same answer. */
 static void cancelled_prompt(void **state)
 {
     struct rig r = rig(STARTER, NULL, PP_KV_Q8);
@@ -461,7 +461,7 @@ static void cancelled_prompt(void **state)
 
 /* --- adapters and snapshots ------------------------------------------------------------------------------------ */
 
-/* Switching an adapter on changes the answer and lets go of the pages; off again gives the first answer. */
+/* Switching an adapter on changes the answer and drops the pages; switching it off gives the first answer again. */
 static void adapters_and_pages(void **state)
 {
     struct rig r = rig(STARTER, NULL, PP_KV_Q8);
@@ -499,7 +499,7 @@ static void adapters_and_pages(void **state)
     unrig(&r);
 }
 
-/* The whole conversation saved, and the program closed and opened again. */
+/* The whole conversation is saved, and the program ended and started again. */
 static void save_and_reopen(struct rig *r, const char *draft, enum pp_kv_type kv, const char *base, const int32_t *ids,
                             int64_t n)
 {
@@ -520,8 +520,8 @@ static void save_and_reopen(struct rig *r, const char *draft, enum pp_kv_type kv
     assert_int_equal(pp_seq_len(r->seq), n);
 }
 
-/* After a restart an answer goes on as it would have: greedy and with a seed, with and without a draft. Its first token
- * needs no pass: the logits come with the pages. */
+/* After a restart an answer continues as it would have: greedy or with a seed, with or without a draft. Its first token
+ * needs no pass, because the logits are saved with the pages. */
 static void goes_on_after_restart(void **state)
 {
     (void)state;
@@ -593,7 +593,7 @@ static void damaged_adapter(void **state)
     unrig(&r);
 }
 
-/* The identity changes with a single weight and is remembered in the cache folder. */
+/* The model's identity changes with a single weight, and is remembered in the cache folder. */
 static void identities(void **state)
 {
     struct tiny_shape a = tiny_shape(PP_TYPE_Q8_0), b = a;
@@ -658,7 +658,7 @@ static void replaced_while_open(void **state)
     assert_memory_equal(&new, &ids[1], sizeof new);
 }
 
-/* The identity of the model at `path` if its numbers were those that `change` makes of them. */
+/* The identity that the model at `path` would have with its hyperparameters altered by `change`. */
 static struct pp_sha256 identity_with(const char *path, void (*change)(struct pp_hparams *hp), const char *cache)
 {
     struct pp_model *m;
@@ -705,8 +705,8 @@ static void longer_context(struct pp_hparams *hp)
     hp->n_ctx_train = 65536;
 }
 
-/* Numbers that results depend on are part of it, each for itself; and what is remembered is of these numbers: a later
- * version may read others from the same files. */
+/* Each hyperparameter that results depend on is part of the identity. What is remembered holds for these values only,
+ * as a later version may read other ones from the same files. */
 static void identity_of_numbers(void **state)
 {
     static void (*const changes[])(struct pp_hparams *hp) = {as_they_are,  other_base,    scaled_states, scaled_ff,

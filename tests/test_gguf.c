@@ -146,7 +146,7 @@ static void assert_word(const struct pp_gguf *g, const char *key, size_t i, cons
     assert_memory_equal(s.data, want, len);
 }
 
-/* What a model cannot do without is named where it is not there, or another type. */
+/* A required entry that is missing or of another type is named in the error. */
 static void check_needed(const struct pp_gguf *g)
 {
     struct pp_error err;
@@ -297,7 +297,8 @@ static void test_writer_replaces_files_only(void **state)
     unlink(test_path("target.gguf"));
 }
 
-/* What a kill left of a file goes when the file is written again, but not what may still be somebody's. */
+/* Partial files that a killed process left are removed when the file is written again, but not those that another
+ * process may still be writing. */
 static void test_writer_removes_left(void **state)
 {
     static const struct { const char *ending; bool old, locked, goes; } cases[] = {
@@ -329,7 +330,7 @@ static void test_writer_removes_left(void **state)
     }
 }
 
-/* A name of 255 bytes has no room for an ending. */
+/* A name of 255 bytes leaves no room for a suffix. */
 static void test_temporary_of_long_name(void **state)
 {
     char name[256], path[700];

@@ -76,7 +76,7 @@ static void fill_mxfp4(struct item *i)
     }
 }
 
-/* All of a file; mxfp4: with stacks of matrices of that type instead of its own. */
+/* Reads all tensors of a file; mxfp4: replaces its stacks of matrices by ones of that type. */
 static void take(struct items *l, const struct pp_gguf *g, bool mxfp4)
 {
     for (size_t i = 0; i < pp_gguf_n_tensors(g); i++) {
@@ -111,7 +111,7 @@ static const char *fresh(const char *name)
     return path;
 }
 
-/* A file with the metadata of another. */
+/* Writes a file with the metadata of another. */
 static const char *file_of(const struct items *l, const struct pp_gguf *meta, const char *name)
 {
     const char *path = fresh(name);
@@ -158,7 +158,7 @@ static void assert_same_answers(const char *a, const char *b)
     pp_free(y);
 }
 
-/* Both become the same tensors when they are quantised. */
+/* Both files become the same tensors when they are quantised. */
 static void assert_same_quantised(const char *a, const char *b, const char *type)
 {
     const char *const from[] = {a, b};
@@ -235,7 +235,7 @@ static void add_biases(struct items *l, int n_ff, int n_expert)
     }
 }
 
-/* Folders that are made of both give the same answers: floats, and MLX's groups of integers. */
+/* Folders exported from both give the same answers: in floats and in MLX's integer groups. */
 static void assert_same_folders(const char *a, const char *b)
 {
     const char *const from[] = {a, b};
@@ -351,7 +351,7 @@ static void call_otherwise(struct item *i)
     }
 }
 
-/* GGUF's blocks of MXFP4 have weights i and i + 16 in byte i; those have 2 i and 2 i + 1 there. */
+/* Byte i of GGUF's MXFP4 blocks holds weights i and i + 16; in the other layout it holds 2 i and 2 i + 1. */
 static void into_pairs(struct item *i)
 {
     if (i->type != PP_TYPE_MXFP4)
@@ -401,7 +401,7 @@ static const char *gptoss_file(const struct items *l, const struct pp_gguf *g, c
     return path;
 }
 
-/* A small gpt-oss with experts of MXFP4, as llama.cpp has it, as ollama has it, and as it had it at first. */
+/* A small gpt-oss with MXFP4 experts in the layouts of llama.cpp, of ollama, and of ollama's first version. */
 static void gptoss(void **state)
 {
     const char *folder = testdata("architectures/gptoss"), *file = fresh("gpt-oss");
@@ -440,7 +440,7 @@ static float e2m1(int v)
     return v & 8 ? -value[v & 7] : value[v & 7];
 }
 
-/* Makes a matrix, or a stack of them, one of NVFP4, and *floats what that is; scales: one of each matrix, or NULL. */
+/* Makes a matrix or a stack of NVFP4, and *floats, the values it represents; scales: one for each matrix, or NULL. */
 static void into_nvfp4(struct item *i, const float *scales, struct item *floats)
 {
     static uint32_t random = 11;
@@ -546,7 +546,7 @@ static void write_as(struct pp_gguf_writer *w, const struct pp_gguf *g, const ch
     pp_gguf_add_text(w, "general.architecture", to);
 }
 
-/* Qwen's that see, too, are for text what those without eyes are. */
+/* For text, Qwen's vision models compute the same as those without vision. */
 static void seeing(void **state)
 {
     static const char *const names[][2] = {

@@ -26,7 +26,8 @@ struct loaded {
     struct pp_seq *seq;
 };
 
-/* What weights in F16 and BF16 may meet without --activations bf16: both, whichever this CPU takes by default. */
+/* The activations that F16 and BF16 weights can have without --activations bf16: both are tested, whichever this CPU
+ * uses by default. */
 static const enum pp_activations both_activations[] = {PP_ACT_F32, PP_ACT_PAIR};
 
 static struct loaded load_for(const char *path, enum pp_activations activations)
@@ -112,7 +113,7 @@ static cJSON *read_json(const char *path)
     return json;
 }
 
-/* The prompt's text gives these ids, without or with what begins a text. */
+/* The prompt's text yields these ids, without and with BOS. */
 static void check_ids(const struct loaded *l, const char *text, const int32_t *ids, int64_t n)
 {
     const struct pp_tokenizer *t = pp_model_tokenizer(l->model);
@@ -180,15 +181,15 @@ static void check_folder(const char *family, char expected[1024])
     check_model(testdata(relative), expected);
 }
 
-/* What came out: the README tells it. */
+/* The measured results, for the README's table. */
 struct outcome {
     bool folder, theirs, ours; /* was right from */
     bool folder_of_ours;       /* the folder made of that again */
     bool mlx, packed;          /* as good as Q8_0 */
 };
 
-/* Logits of a model are about as near to exact [n] as those of eight bits; where experts are chosen, as those that
- * another choice has moved. */
+/* A model's logits are about as close to exact [n] as those of 8-bit weights; with experts, as those with other experts
+ * chosen because of rounding. */
 static void check_near(const char *family, const char *form, const char *path, const float *exact, double usual)
 {
     int64_t n;
@@ -201,7 +202,8 @@ static void check_near(const char *family, const char *form, const char *path, c
     free(is);
 }
 
-/* The folder in forms of other programs; those that pack whole matrices only know families that have them. */
+/* The folder quantised in other programs' formats; formats for whole matrices only are skipped for families that lack
+ * them. */
 static bool check_packed(const char *family, double usual)
 {
     static const char *const forms[] = {"fp8", "nf4", "gptq-order", "awq-32"};
@@ -239,8 +241,8 @@ static void check_quantised(const char *family, const char *original, const char
     free(eight);
 }
 
-/* The folder, the file that another converter made of it, if there is one, and the one that ours makes, with the folder
- * that ours makes of that; and the folder quantised. */
+/* The folder, the GGUF file of another converter if there is one, ours, and the folder exported from that; and the
+ * folder quantised on loading. */
 static void check_family(const char *family, struct outcome *outcome)
 {
     struct pp_error err;
@@ -304,8 +306,8 @@ static const char *const titles[] = {FAMILIES(FAMILY_TITLE)};
 static struct outcome outcomes[N_FAMILIES];
 FAMILIES(FAMILY_FUNCTION)
 
-/* The README's table is what came out above. With PIPPIN_UPDATE set it is written anew, and the test fails if that
- * changed something. */
+/* The README's table must hold the results above. With PIPPIN_UPDATE set it is rewritten, and the test fails if that
+ * changed anything. */
 static void readme_table(void **state)
 {
     static const char begin[] = "<!-- families: made by the tests -->\n", end[] = "<!-- end of families -->";

@@ -28,7 +28,7 @@ static const int32_t switches[ADAPTERS] = {17, 60, 33}, read_as[ADAPTERS] = {5, 
 static struct array arrays[MOST];
 static int n_arrays;
 
-/* What has adapters: the rows of a matrix from `first` on. */
+/* A matrix with adapters: those of its rows from `first` on. */
 enum { QKV, O, GATE_UP, DOWN };
 static const char *const matrices[] = {"self_attn.qkv_proj", "self_attn.o_proj", "shared_mlp.input_linear",
                                        "shared_mlp.output_linear"};
@@ -151,7 +151,7 @@ static void layer(int l, int r, int own, double *keys, double *values, double *x
         x[i] += ADDED * delta[i];
 }
 
-/* What a head of attention finds whose keys are +gain at such tokens and -gain elsewhere, as a float, rounded. */
+/* The result, rounded to float, of an attention head whose keys are +gain at switching tokens and -gain elsewhere. */
 static int switched_on(const int32_t *ids, int r, double gain)
 {
     double sum = 0, all = 0;
@@ -260,7 +260,7 @@ static void assert_row(const struct pp_tensor *t, int64_t row, const float *want
                      (double)have[i], (double)want[i]);
 }
 
-/* In the file pairs of a head's rows lie side by side, and in front of all adapters one of zeros. */
+/* In the file, rows of a head's rotated pairs are adjacent, and an adapter of zeros precedes all others. */
 static void assert_file(const char *path)
 {
     static const float zeros[N];

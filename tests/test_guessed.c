@@ -88,7 +88,7 @@ static void reading(void **state)
     read_one("nonsense", 12, "[]");
 }
 
-/* Out of memory loses the marks, for good, and nothing else. */
+/* When memory runs out, the marks are lost for the rest of the answer, and nothing else. */
 static void no_memory(void **state)
 {
     struct pp_guessed g = {0}, other = {0};
@@ -107,7 +107,7 @@ static void no_memory(void **state)
     pp_guessed_free(&other);
 }
 
-/* Reasoning has no marks, whatever pieces it comes in; text that turns out to be reasoning loses them. */
+/* Reasoning has no marks, however it is split; text reclassified as reasoning loses them. */
 static void parts(void **state)
 {
     static const char text[] = "<think>a b</think>\n\nHello there, you";
@@ -170,7 +170,7 @@ static void tint(void **state)
     tints("a &amp; b \033", true, (const uint32_t[]){0, 12}, 2, "##&######");
 }
 
-/* With a tint the text is what it is without; streamed, the tint is what it is at once. */
+/* The tint does not change the text, and streaming leads to the same tint as formatting the whole text at once. */
 static void tint_changes_no_text(void **state)
 {
     static const char alphabet[] = "ab \n\t*_`#->[]()&;~1.\r\033\xe2\x82\xac\xc3\xa9\xff";
@@ -221,7 +221,7 @@ static void shown_runs(const char *expected)
     pp_guessed_free(&g);
 }
 
-/* While it streams, when it is gone on with, and after the conversation was opened again. */
+/* The tint while an answer streams, when it is continued, and after the conversation was opened again. */
 static void kept(void **state)
 {
     (void)state;
@@ -276,7 +276,7 @@ static void by_place(void **state)
     assert_true(s->draft_depth == 0 && s->acceptance < 0);
 }
 
-/* Which speed-ups are told: those that the clock can tell, and no gain that cannot be one. */
+/* Which speed-ups are reported: those that were measured long enough, and no gain without accepted draft tokens. */
 static void speedups(void **state)
 {
     (void)state;

@@ -13,7 +13,7 @@
 
 /* --- numbers ----------------------------------------------------------------------------------------------- */
 
-/* Keys that a broken model computes: what is stored must not depend on what a cast of NaN happens to give. */
+/* NaN and infinity as keys of a broken model: what is stored must not depend on the undefined result of casting NaN. */
 static void keys_that_are_no_numbers(void **state)
 {
     static const float odd[] = {NAN, INFINITY, -INFINITY, FLT_MAX, 1e-40f, FLT_MIN};
@@ -40,7 +40,7 @@ static void keys_that_are_no_numbers(void **state)
 
 /* --- adapters ---------------------------------------------------------------------------------------------- */
 
-/* Patterns are held against modules one by one: so many of both would take hours. */
+/* Each pattern is compared with each module, which would take hours with this many of both. */
 static void adapter_with_many_patterns(void **state)
 {
     static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors", NULL};
@@ -63,8 +63,7 @@ static void adapter_with_many_patterns(void **state)
 
 /* --- configuration ----------------------------------------------------------------------------------------- */
 
-/* As long as a file may be, of lines that each go on with the same value: the work must grow with the length, not with
- * its square. */
+/* A file of the maximum length, in which every line continues the same value: the time must be linear in the length. */
 static void value_of_many_lines(void **state)
 {
     enum { LINES = 200000 };

@@ -31,7 +31,7 @@ static struct bytes read_all(const char *path)
     return b;
 }
 
-/* Thousands of times, so without waiting for the disk. */
+/* Runs thousands of times, so it does not wait for the disk. */
 static void write_all(const char *path, const void *data, size_t n)
 {
     unlink(path); /* it may be a link */
@@ -41,7 +41,7 @@ static void write_all(const char *path, const void *data, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
-/* A folder with links to what a folder of the test data has. */
+/* A folder of links to the files of a test data folder. */
 static void linked_folder(const char *relative, char folder[300])
 {
     static const char *const names[] = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
@@ -58,7 +58,7 @@ static void linked_folder(const char *relative, char folder[300])
     }
 }
 
-/* Opens a model; if it can be, it reads two tokens in little room. */
+/* Opens a model and, if that succeeds, reads two tokens with little memory. */
 static enum pp_code run(const char *path)
 {
     const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 64, .kv_memory = 1 << 24, .max_rows = 2};
@@ -87,14 +87,15 @@ static enum pp_code run(const char *path)
 
 /* --- cut off anywhere -------------------------------------------------------------------------------------------- */
 
-/* Lengths to cut n bytes to: near both ends each, between them about 80. */
+/* Lengths to which n bytes are truncated: all near both ends, about 80 in between. */
 static size_t next_cut(size_t at, size_t n)
 {
     const size_t step = n / 80 + 1, next = at < 64 || n - at <= 64 ? at + 1 : at + step;
     return at < n - 64 && next > n - 64 && n > 64 ? n - 64 : next;
 }
 
-/* how: what opens it. always: no part of it is whole, but what lacks only `tail` bytes. */
+/* how: the function that opens it. always: every truncation must fail, except those that remove at most `tail`
+ * bytes. */
 static void cut_anywhere(const char *file, enum pp_code (*how)(const char *), const char *opened, bool always,
                          size_t tail)
 {
@@ -385,7 +386,7 @@ static void deep_texts(void **state)
     pp_template_free(t);
 }
 
-/* A list of digits, which in memory would be forty times as large. */
+/* A list of digits that would take forty times its size in memory. */
 static struct bytes many_values(const char *before, const char *behind)
 {
     const size_t n = 10 << 20, head = strlen(before), tail = strlen(behind);

@@ -82,7 +82,7 @@ static void rotate(double *x, int n_heads, int position)
         }
 }
 
-/* keys, values: those of all rows, of this time through the layer */
+/* keys, values: of all rows, for this pass through the layer */
 static void layer(int l, int r, double *keys, double *values, double *x)
 {
     double in[N], q[N], gates[N], att[N], delta[N], gate[FF], up[FF];
@@ -112,7 +112,7 @@ static void layer(int l, int r, double *keys, double *values, double *x)
         x[i] += delta[i];
 }
 
-/* A stack, from the sum of both states to one of them. slot: the first of this time's keys and values. */
+/* A stack of layers, from the sum of both states to one of them. slot: the first of this pass's keys and values. */
 static void stack(int first, int slot, int r, const double *low, const double *high, double *keys, double *values,
                   double *out)
 {
@@ -170,7 +170,7 @@ static const char *folder_of(const char *more)
     return dir;
 }
 
-/* Several arrays as one tensor. */
+/* Writes several arrays as one tensor. */
 static struct pp_tensor joined(int first, int n, float *room)
 {
     struct pp_tensor t = array_tensor(&arrays[first]);
@@ -186,8 +186,8 @@ static struct pp_tensor joined(int first, int n, float *room)
     return t;
 }
 
-/* Each matrix apart, or as they come: of gates, queries, keys and values one, and of gates and values of the second
- * part. before: what all names begin with. */
+/* Each matrix as a tensor, or joined as published: gate, q, k and v as one, and the feed-forward part's gate and up.
+ * before: the prefix of all names. */
 static const char *folder(const char *more, bool apart, const char *before)
 {
     static float room[LAYERS][2][(2 * N + 2 * KV + 2 * FF) * N];

@@ -22,7 +22,7 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-/* HY V4: latent attention with an index in each third layer, sinks and gates, and experts with bounded gates. */
+/* HY V4: latent attention with an indexer in every third layer, sinks and gates, and experts with clamped gates. */
 static struct expert_shape hy_v4_shape(void)
 {
     struct expert_shape s = expert_shape("hy_v4");
@@ -114,7 +114,7 @@ static void hy_v4_goes_on(void **state)
     assert_goes_back(file_of(&s), s.n_vocab);
 }
 
-/* Numbers that cannot be. */
+/* Impossible numbers in the metadata are refused. */
 static void bad_streams(void **state)
 {
     static const struct {
@@ -143,7 +143,8 @@ static void bad_streams(void **state)
     }
 }
 
-/* What changes results and no tensor makes another model: pages and snapshots of one are not the other's. */
+/* Metadata that change the results without any tensor differing change the model's identity: pages and snapshots are
+ * not shared. */
 static void not_the_same_model(void **state)
 {
     (void)state;
@@ -158,8 +159,8 @@ static void not_the_same_model(void **state)
     assert_memory_not_equal(&larger, &less, sizeof one);
 }
 
-/* GLM 5 Next: an index with one key for each four positions, in front of latent attention that knows no positions;
- * states; streams that a matrix mixes; and bounded gates everywhere. */
+/* GLM 5 Next: an indexer with one key for every four positions, in front of latent attention without RoPE; states;
+ * residual streams mixed by a matrix; and clamped gates everywhere. */
 static struct expert_shape glm5_next_shape(void)
 {
     struct expert_shape s = expert_shape("glm5next");
@@ -269,7 +270,7 @@ static void glm5_next_long(void **state)
     check_long(glm5_next_shape());
 }
 
-/* Numbers that cannot be, or are of what is not computed. */
+/* Impossible numbers, and ones whose computation is not supported, are refused. */
 static void bad_pools(void **state)
 {
     static const struct {
@@ -303,7 +304,7 @@ static void bad_pools(void **state)
 
 /* --- Qwen 4 ------------------------------------------------------------------------------------------------------- */
 
-/* What transformers makes of the seed 1234 for 80 tokens. */
+/* The multipliers that transformers generates from seed 1234 for 80 tokens. */
 static const uint64_t multipliers[] = {83558512331482385, 78689173079975349, 112960188720221647, 39457507794023203};
 
 /* Qwen 4: gated residual streams, layers with states, attention whose indexer has one key for every four positions, and
@@ -371,7 +372,7 @@ static void qwen4(void **state)
     check_experts(&s);
 }
 
-/* A file that has one of the norms of streams, and the convolution, in other shapes: it runs. */
+/* A file with one of the streams' norms, and the convolution, in other shapes is accepted. */
 static void qwen4_other_shapes(void **state)
 {
     struct expert_shape s = qwen4_shape();
@@ -475,7 +476,7 @@ static void qwen4_long(void **state)
     check_long(qwen4_shape());
 }
 
-/* Numbers that cannot be, or are of what is not computed. */
+/* Impossible numbers, and ones whose computation is not supported, are refused. */
 static void bad_qwen4(void **state)
 {
     static const uint64_t others[] = {3, 5, 7};

@@ -105,7 +105,7 @@ static void assert_same(const struct pp_imatrix *a, const struct pp_imatrix *b, 
     }
 }
 
-/* Weights that quantise their inputs, some of them where they lie; and mixtures. */
+/* Weights that quantise their inputs, some of them in place; and mixtures of experts. */
 static void the_way_does_not_matter(void **state)
 {
     static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_Q4_K, PP_TYPE_Q8_0, PP_TYPE_BF16};
@@ -299,7 +299,7 @@ static void several_become_one(void **state)
     pp_buf_free(&b);
 }
 
-/* A GGUF file of one tensor; kind: of what is wrong with it. */
+/* A GGUF file with one tensor; kind: what is wrong with it. */
 static const char *gguf_file(const char *general_type, float sum, float count, int64_t n_counts, uint32_t type)
 {
     const char *path = test_path("hostile.gguf");
@@ -406,7 +406,7 @@ static void errors_of(const char *exact, const char *quantised, const char *name
     pp_gguf_close(b);
 }
 
-/* One in which the first half of every 16 columns matters a hundred times as much. */
+/* A matrix in which the first half of every 16 columns is a hundred times as important. */
 static struct pp_imatrix *lopsided(const char *name, int64_t n_cols, int64_t n)
 {
     struct pp_imatrix *m;
@@ -461,7 +461,7 @@ static void what_matters_is_kept_better(void **state)
     pp_imatrix_free(m);
 }
 
-/* Each expert by its own columns; one that was never used as without. */
+/* Each expert is quantised by its own importances; one that was never used as without a matrix. */
 static void experts_have_their_own(void **state)
 {
     static const char name[] = "blk.0.ffn_up_exps.weight";

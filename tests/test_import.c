@@ -57,7 +57,8 @@ static enum pp_import_outcome put(struct pp_importer *im, const char *first, siz
     return r.outcome;
 }
 
-/* Others see all of a batch or nothing; one that fails is none of it; the same conversation may grow twice in it. */
+/* Other connections see all of a batch or nothing; a conversation that fails leaves nothing; the same conversation may
+ * grow twice in a batch. */
 static void batches(void **state)
 {
     (void)state;
@@ -127,7 +128,7 @@ static enum pp_import_outcome put_number(struct pp_importer *im, int i, size_t n
     return r.outcome;
 }
 
-/* Of the processor, so that what else the machine does costs nothing. */
+/* CPU time, which does not depend on what else the machine does. */
 static double seconds_used(void)
 {
     struct timespec t;
@@ -135,7 +136,7 @@ static double seconds_used(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Each is compared with those that it can be, not with all that begin so. */
+/* Each conversation is compared only with possible matches, not with all that begin in the same way. */
 static void many_begin_alike(void **state)
 {
     enum { MANY = 3000, SECONDS = 30 };
@@ -168,8 +169,8 @@ static void many_begin_alike(void **state)
     pp_store_close(st);
 }
 
-/* A conversation that cannot grow is not kept from others, and who imports may go on with the next, however many there
- * are. */
+/* A conversation that cannot grow is unlocked for other processes, and the import goes on with the next, however many
+ * there are. */
 static void refused(void **state)
 {
     enum { MOST = 80 }; /* more than locks are held */
@@ -199,7 +200,7 @@ static void refused(void **state)
     pp_store_close(st);
 }
 
-/* What is here is looked at once, at the beginning: of it something may be deleted since. */
+/* Existing conversations are listed once, at the beginning; some may be deleted before they are compared. */
 static void deleted_meanwhile(void **state)
 {
     (void)state;
@@ -249,7 +250,8 @@ static void import(const char *path)
     assert_true(pp_controller_importing(fix.c));
 }
 
-/* What is said is saved while the import goes on; Esc stops it; what came stays, and the rest comes with the next. */
+/* Messages are saved while the import goes on; Esc stops it; what was imported stays, and the next import adds the
+ * rest. */
 static void beside_a_chat(void **state)
 {
     (void)state;
@@ -329,7 +331,7 @@ static void in_turn(void **state)
     assert_true(fix_status()->notice_is_error && says("/nowhere/x.json"));
 }
 
-/* Who waits to write into a pipe is let go by the one who reads it, not by the one who asks what it is. */
+/* Checking whether a path is a database must not open a pipe: that would release a writer blocked on it. */
 static void a_pipe_is_not_opened_to_ask(void **state)
 {
     char event[512], path[600];

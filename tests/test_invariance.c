@@ -59,7 +59,7 @@ struct subject {
     } expected[N_KV][2];
 };
 
-/* How it is asked. */
+/* How the tokens are run. */
 struct manner {
     enum pp_isa isa;
     int n_threads, rows;
@@ -122,7 +122,7 @@ static int32_t tree_token(const struct subject *t, int i)
     return (int32_t)((i * 53 + 7) % t->shape.n_vocab);
 }
 
-/* What each node must give: the chain of its ancestors and itself, without the others. */
+/* The expected logits of each node: those of the chain of its ancestors and itself. */
 static void expect_tree(const struct subject *t, const struct manner *m, struct pp_engine *e, struct pp_seq *s)
 {
     for (int i = 0; i < TREE_ROWS; i++) {

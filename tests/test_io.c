@@ -57,7 +57,7 @@ static int64_t new_answer(struct fixture *f, const char *text)
     return m.id;
 }
 
-/* Waits until the message reads like this; false after ms. */
+/* Waits until the message has this text; false after ms. */
 static bool reads(struct fixture *f, int64_t id, const char *text, enum pp_message_state state, int ms)
 {
     for (uint64_t until = pp_now_ns() + (uint64_t)ms * 1000000u;;) {
@@ -137,7 +137,7 @@ static void jobs_in_order(void **state)
     assert_int_equal(n_released, 1);
 }
 
-/* Nobody takes events: jobs still run, answers are still saved, and nothing leaks. */
+/* Nobody takes events off the queue: jobs still run, answers are still saved, and nothing leaks. */
 static void stopped_terminal(void **state)
 {
     (void)state;
@@ -369,7 +369,7 @@ static void nap(struct pp_job *job, struct pp_store *store)
     usleep(300000);
 }
 
-/* Who leaves is told what he waits for, if it takes long. */
+/* Quitting reports what it waits for, if that takes long. */
 static void waited_for(void **state)
 {
     (void)state;
@@ -400,7 +400,8 @@ static void read_last(void *user, struct pp_store *st)
     pp_message_clear(&m);
 }
 
-/* Nothing is saved in a file that is not there: what is in it, and what was to come into it, can be had once more. */
+/* Nothing is saved to a database file that was deleted; its contents, and what was to be added, can still be
+ * exported. */
 static void deleted_database(void **state)
 {
     (void)state;
@@ -486,7 +487,7 @@ static void write_new(struct fixture *f, int64_t answer, bool taken_back)
     pp_io_answer_end(f->io, answer, PP_MESSAGE_COMPLETE, NULL, 3);
 }
 
-/* Whichever piece of memory is not to be had: all of an answer is saved, or it is said that a part is lost. */
+/* Whichever allocation fails, either the whole answer is saved, or it is reported that a part is lost. */
 static void check_no_memory(bool taken_back)
 {
     const uint64_t most = taken_back ? 20 : 60; /* what is taken back differs only in the first pieces */

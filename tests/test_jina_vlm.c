@@ -89,7 +89,7 @@ static void heads(double *x, int n_heads, const float *w, int position)
     }
 }
 
-/* keys, values: those of all rows in this layer */
+/* keys, values: of all rows in this layer */
 static void layer(int l, int r, double *keys, double *values, double *x)
 {
     double in[N], qkv[QUERY + 2 * KV], att[QUERY], delta[N], both[2 * FF];

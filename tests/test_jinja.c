@@ -52,7 +52,7 @@ static void as_python_does(void **state)
     pp_free(data);
 }
 
-/* What random picks is the same at each rendering, and not always the first. */
+/* random picks the same at each rendering, and not always the first item. */
 static void random_is_repeated(void **state)
 {
     static const char source[] = "{% for i in range(64) %}{{ [0,1,2,3]|random }}{% endfor %}";
@@ -92,7 +92,7 @@ static void no_text(void **state)
     assert_non_null(strstr(err.text, "contains NUL bytes"));
 }
 
-/* Large numbers, long words and deep blocks end soon. */
+/* Templates with large numbers, long words and deep nesting finish quickly. */
 static void hostile(void **state)
 {
     static const char *const sources[] = {

@@ -145,7 +145,7 @@ static void rotate(double *x, int n_heads, int position)
         }
 }
 
-/* weight[e] of each of n experts, 0 of those that are not chosen. */
+/* weight[e] for each of n experts; 0 if it is not chosen. */
 static void route(const struct kind *k, const float *router, const float *bias, int n, int used, const double *in,
                   double *weight)
 {

@@ -41,8 +41,8 @@ static void path_of_child(char *path, size_t cap)
     strcpy(strrchr(path, '/'), "/kill-child");
 }
 
-/* Lets it live for ms milliseconds, from its start or (told) from the first that it tells, as a slow machine may have
- * seen nothing of it by then; what it told is in *journal. */
+/* Lets the child run for ms milliseconds, from its start or, if `told`, from its first report, as on a slow machine it
+ * may have done nothing by then. Its reports are in *journal. */
 static void live_and_die(int seed, int ms, bool told, struct pp_buf *journal)
 {
     char program[600], number[16], *args[] = {program, run.folder, number, NULL};

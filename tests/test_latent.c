@@ -324,7 +324,7 @@ static void small_pages(void **state)
     pp_model_close(m);
 }
 
-/* Behind what an index picks a row reads no more of K and V, but all of the index's keys. */
+/* With an indexer a row reads only the picked positions' K and V, but all of the indexer's keys. */
 static void reads_little(void **state)
 {
     struct rig r = rig(file_of(&variants[1]), PP_KV_F16, 1);
@@ -385,7 +385,8 @@ static void adapters(void **state)
     unrig(&r);
 }
 
-/* Of an index, too: another choice shows as soon as there is one. */
+/* An adapter of an indexer's matrices: another choice of positions shows in the results as soon as there is a
+ * choice. */
 static void adapted_index(void **state)
 {
     enum { TOP_K = 40, N = 60 };
@@ -439,7 +440,7 @@ static enum pp_code open_metadata(const char *arch, const char *odd, uint64_t v,
     return code;
 }
 
-/* Lists of layers with an index that cannot be, or are not known to be. */
+/* Lists of layers with an indexer that are impossible or unsupported. */
 static void bad_lists(void **state)
 {
     static const struct {

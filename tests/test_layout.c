@@ -72,7 +72,7 @@ struct found {
     uint64_t repaired;
 };
 
-/* An engine from its making to its end. settle: until the cache is written. */
+/* Creates and frees an engine. settle: waits until the cache is written. */
 static struct found use(const char *model, const char *cache, uint64_t quota, bool settle)
 {
     struct pp_model *m;
@@ -185,7 +185,8 @@ static void float_models_need_no_file(void **state)
     assert_same(&f.logits, &plain.logits);
 }
 
-/* By the name of the content as soon as that is known; then a copy of the model finds it too. */
+/* The cache file is named by the model's content hash as soon as that is known, so that a copy of the model finds it,
+ * too. */
 static void named_by_content(void **state)
 {
     const char *cache = fresh_cache();
@@ -293,7 +294,7 @@ static void refused_files(void **state)
     assert_true(use(model, cache, 0, false).mapped);
 }
 
-/* Wherever the weights are damaged: the group is made again from the model, and the file goes. */
+/* Wherever packed weights are damaged, the group is packed again from the model, and the file is removed. */
 static void damaged_weights(void **state)
 {
     char model[PATH], file[PATH], *bytes;
@@ -526,7 +527,8 @@ static void part_is_continued(void **state)
     pp_model_close(m);
 }
 
-/* One that dies in the middle leaves a part that nobody believes: begun anew, or removed by the next who writes. */
+/* A process that is killed midway leaves a partial file that is never trusted: it is begun anew, or removed by the next
+ * writer. */
 static void killed_while_writing(void **state)
 {
     const char *cache = fresh_cache();
@@ -560,7 +562,8 @@ static void killed_while_writing(void **state)
     assert_true(use(model[0], cache, 0, false).mapped);
 }
 
-/* Only one writes; the other keeps its weights in memory. A part that is being written is not evicted. */
+/* Only one process writes; the other keeps its weights in memory. A partial file that is being written is not
+ * evicted. */
 static void one_writer(void **state)
 {
     const char *cache = fresh_cache();
@@ -697,8 +700,8 @@ static void work_space_is_small(void **state)
 
 /* --- the form itself ---------------------------------------------------------------------------------------------- */
 
-/* Files of the cache hold packed weights: who changes their form must raise PP_LAYOUT_VERSION, or old files would be
- * computed with as if they had the new one. These are the checksums of version 3. */
+/* Cache files hold packed weights: a change of the packing must raise PP_LAYOUT_VERSION, or old files would be used as
+ * if they had the new form. These are the checksums of version 3. */
 static void form_belongs_to_version(void **state)
 {
     static const struct {
@@ -750,8 +753,8 @@ static void form_belongs_to_version(void **state)
     }
 }
 
-/* Memory that held something else gets the same bytes: also what pads the scales of an odd number of blocks, and the
- * rows that a last group lacks. */
+/* Packing into memory with other contents gives the same bytes, including the padding of scales for an odd number of
+ * blocks, and of rows missing in a last group. */
 static void packing_writes_every_byte(void **state)
 {
     static const struct {
@@ -825,7 +828,7 @@ static bool files_have_large_pages(void)
     return large;
 }
 
-/* What kernels read lies in large pages, while the file is written and when it is found. */
+/* What kernels read is in large pages, both while the file is written and when it is mapped later. */
 static void large_pages(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
@@ -900,7 +903,7 @@ static void *read_again_and_again(void *arg)
     return NULL;
 }
 
-/* A file in small pages is copied into large ones under the eyes of who reads it: unless memory is short. */
+/* A file in small pages is copied to large ones while another process reads it, unless memory is short. */
 static void small_pages_become_large(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);

@@ -237,7 +237,7 @@ static void written_into(void **state)
 
 enum { LONG = 600 };
 
-/* Reads a prompt, and chooses a token; how many of the prompt's were there. */
+/* Reads a prompt and chooses a token; returns how many of the prompt's tokens were cached. */
 static uint64_t read_prompt(struct pp_seq *s, const int32_t *tokens, int64_t n)
 {
     struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 1, .ignore_end = true};
@@ -249,7 +249,8 @@ static uint64_t read_prompt(struct pp_seq *s, const int32_t *tokens, int64_t n)
     return cached;
 }
 
-/* Who switches back finds the pages of before, and computes nothing again. What is at hand is what is found. */
+/* Switching back to earlier adapters finds their pages and computes nothing again; pp_engine_at_hand predicts how
+ * many. */
 static void switched_back(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
@@ -412,7 +413,7 @@ static void counting_q8_0(const struct pp_matrix *w, int64_t row0, int64_t row1,
     counted.q8_0(w, row0, row1, x, m, y, y_stride, scratch);
 }
 
-/* Barriers of a pass over so many rows, and quantised inputs. */
+/* The numbers of thread barriers and of quantised inputs in a pass over this many rows. */
 static void count_pass(struct pp_engine *e, const struct pp_adapter_use *use, int n_use, int n_rows, int count[2])
 {
     enum { MOST = 40 };
@@ -431,8 +432,8 @@ static void count_pass(struct pp_engine *e, const struct pp_adapter_use *use, in
     pp_seq_free(s);
 }
 
-/* Adapters share what the model's own matrices wait for and read: no barrier and no quantised input more than without;
- * and A of a prompt's rows is not read anew for each of them. */
+/* Adapters use the barriers and quantised inputs of the model's own matrices and add none; and A is not read again for
+ * each row of a prompt. */
 static void no_barrier_more(void **state)
 {
     enum { MANY = 4, RANK = 7 };

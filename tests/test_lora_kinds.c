@@ -65,7 +65,7 @@ static double farthest(const float *a, const float *b, int64_t n)
     return most;
 }
 
-/* The adapter in a folder gives the logits of the model that it was merged into. */
+/* The adapter in a folder gives the logits of the model with the adapter merged in. */
 static void gives_merged(const struct folder *f, const char *path, const char *model, int rank, double scale)
 {
     static const float strengths[] = {1.0f, 0.6f, -0.5f};
@@ -105,7 +105,7 @@ static void lora_with_output_and_embeddings(void **state)
     folder_empty(&f);
 }
 
-/* A name that ends, or begins, as another one does is a name of its own. */
+/* A name that has another one as its suffix or prefix is distinct from it. */
 static void targets_told_once(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);
@@ -216,8 +216,8 @@ static void assert_gains(const struct pp_seq *s)
     }
 }
 
-/* They are worked out when the adapter is put on, once for all that have it on with one strength, and go with the last
- * of those. A pass makes none: for them memory would have to be asked for. */
+/* DoRA's factors are computed when the adapter is switched on, once for all sequences that have it on at one strength,
+ * and freed with the last of those. A pass computes none, as it would have to allocate. */
 static void dora_gains(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_Q8_0);
@@ -284,8 +284,8 @@ static void make_adalora(struct folder *f, const struct tiny_shape *s, int rank)
     }
 }
 
-/* What is divided by is the rank of the beginning, or what the file says; rows that a mask took are gone, or count for
- * nothing. */
+/* The scale is divided by the initial rank, or as the file says; rows removed by the rank mask are absent or have no
+ * effect. */
 static void adalora(void **state)
 {
     static const char config[] =
@@ -361,7 +361,7 @@ static void looks_alike(const char *path, bool idle)
     pp_adapter_file_close(look);
 }
 
-/* Which of the factors must be zeros for all to be. */
+/* Which of the factors must be zero for the whole change to be zero. */
 static void looked_at(void **state)
 {
     static const struct {
@@ -670,8 +670,8 @@ static void replaced_shapes(void **state)
     close_run(&r);
 }
 
-/* Rows of one batch, few and many, each with another set, give the bits that they give alone; also a set of several
- * kinds. */
+/* Rows of one batch, few and many, each with another set, have the bits that they have alone; also with a set of
+ * several kinds. */
 static void mixed_batch(uint32_t type)
 {
     enum { KINDS = 8, FILES = 4, PER_KIND = 3 };
@@ -902,7 +902,7 @@ static void mlx(void **state)
     }
 }
 
-/* The parts that make kinds differ are part of the identity. */
+/* Tensors that only some kinds have are part of an adapter's identity. */
 static void identities(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);
@@ -997,7 +997,8 @@ static bool idle(const struct folder *f, const char *config, const struct run *r
     return is;
 }
 
-/* Adapters as they are before training change nothing, and say so; one value that differs is enough. */
+/* Adapters in their initial state change nothing and are reported as untrained; one different value is enough to be
+ * trained. */
 static void idle_adapters(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);

@@ -11,7 +11,7 @@
 
 enum { N = 40, MOST_OPS = 16, WIDTH = 256 };
 
-/* What a case puts in front of a layer, or elsewhere. again: into slots of its own. */
+/* Inserts a case's operations before a layer, or elsewhere. again: into slots of their own. */
 typedef void change_fn(struct pp_plan *p, bool again);
 
 struct steps {
@@ -134,7 +134,7 @@ static void normed(struct pp_plan *p, bool again)
     put(&s);
 }
 
-/* More than the backend multiplies at once. */
+/* More projections of one input than the backend multiplies at once. */
 static void projections(struct pp_plan *p, bool again)
 {
     struct steps s = steps_of(p);
@@ -236,7 +236,7 @@ static enum pp_code open_changed(change_fn *change, bool again, struct pp_model 
     return pp_engine_new(*m, &opt, NULL, NULL, e, err);
 }
 
-/* What the changed model gives for N positions, so many rows at a time; *width values for each. */
+/* The changed model's results for N positions, `rows` at a time; *width values for each. */
 static float *outputs(change_fn *change, bool again, int rows, enum pp_row_output kind, size_t *width)
 {
     struct pp_model *m;
@@ -294,7 +294,7 @@ static void read_again(void **state)
         }
 }
 
-/* Heads are rotated where attention reads them, and not in their slot. */
+/* RoPE is applied when attention reads the heads, and not in their slot. */
 static void read_heads(struct pp_plan *p, bool again)
 {
     struct steps s = steps_of(p);
@@ -315,7 +315,7 @@ static void heads_are_refused(void **state)
     pp_model_close(m);
 }
 
-/* A slot is read, or not before it is written: also by its parts. */
+/* A slot counts as read, or as overwritten before it is read, also through its parts. */
 static void slots_and_parts(void **state)
 {
     struct pp_plan p = {0};
