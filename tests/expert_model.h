@@ -160,7 +160,8 @@ struct expert_shape {
 
 struct expert_model;
 
-/* 64 wide, 3 layers, 4 heads of 16 over 2, 8 experts of 32 of which 3 work, softmax over those. */
+/* The default shape: 64 wide, 3 layers, 4 heads of 16 over 2, 8 experts of width 32, 3 of them used, softmax over
+ * those. */
 struct expert_shape expert_shape(const char *arch);
 struct expert_model *expert_model_make(const struct expert_shape *s);
 void expert_model_free(struct expert_model *m);

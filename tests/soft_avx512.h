@@ -1,6 +1,6 @@
 /* soft_avx512.h - a model of the AVX-512 (F, BW, DQ, VL, VNNI) and AVX-VNNI instructions our kernels use, in plain C
  * over arrays, exact to the bit: rounding to nearest even, fused multiply-adds by fmaf, wrapping sums. A kernel file
- * included behind it runs on any machine with AVX2, FMA and F16C, which stay real:
+ * included after it runs on any machine with AVX2, FMA and F16C, which stay real:
  *
  *   #include "tests/soft_avx512.h"
  *   #define pp_matmul_avx512 pp_matmul_avx512_soft

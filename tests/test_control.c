@@ -399,7 +399,7 @@ static void times(void **state)
     assert_true(pp_costs_stale(&c));
 }
 
-/* Odds follow what is seen, of each level and of all. */
+/* The odds follow the outcomes, for each level and overall. */
 static void odds(void **state)
 {
     struct pp_spec_habits h, fresh;
@@ -421,7 +421,7 @@ static void odds(void **state)
     }
     if (pp_habits_odds(&h, PP_GUESS_MODEL, 4) > before * 0.7)
         fail_msg("after 24 wrong guesses %g, %g before", pp_habits_odds(&h, PP_GUESS_MODEL, 4), before);
-    for (int i = 0; i < PP_SPEC_LEVELS; i++) /* who has guessed nothing has learned nothing */
+    for (int i = 0; i < PP_SPEC_LEVELS; i++) /* without drafting nothing is learned */
         assert_near(pp_habits_odds(&h, PP_GUESS_LOOKUP, i), pp_habits_odds(&fresh, PP_GUESS_LOOKUP, i), 1e-9);
 }
 

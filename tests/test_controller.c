@@ -926,7 +926,7 @@ static void test_renamed_elsewhere(void **state)
     pthread_barrier_destroy(&let_go);
 }
 
-/* What is chosen while a copy is being made holds in it, and is still there when it is opened again. */
+/* Choices made while a copy is being created apply to it, and are kept when it is opened again. */
 static void test_chosen_while_forking(void **state)
 {
     static struct pp_job slow = {.run = wait_here};
@@ -1068,7 +1068,7 @@ static void test_all_that_was_found_goes(void **state)
     assert_true(pp_controller_n_sessions(fix.c) > 1);
 }
 
-/* Then there are none on the screen, but that is not because there are none. */
+/* No results are on the screen then, but that does not mean that there are none. */
 static void test_a_list_that_cannot_be_read(void **state)
 {
     (void)state;

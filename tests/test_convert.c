@@ -1,3 +1,5 @@
+/* test_convert.c - conversion of folders to GGUF: models and adapters as the reference converter writes them, quantised
+ * types of tensors, and what happens on errors and without memory. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>

@@ -141,7 +141,7 @@ static void exaone(void **state)
     pp_buf_free(&name);
 }
 
-/* GLM 4 of either year. */
+/* GLM 4 of both generations. */
 static void glm(void **state)
 {
     (void)state;
@@ -252,7 +252,7 @@ static void lora_of_convolutions(void **state)
     decoder_free(d);
 }
 
-/* Files that contradict themselves about convolutions. */
+/* Files with contradictory convolutions. */
 static void bad_convolutions(void **state)
 {
     static const struct spoilt cases[] = {
@@ -612,7 +612,7 @@ static void gptj(void **state)
     assert_tensor(folder, "lm_head.bias", 1, s.n_vocab);
 }
 
-/* What config.json says the first Jais multiplies by, in another text of as many bytes or fewer. */
+/* Replaces Jais's multipliers in config.json by a text of at most as many bytes. */
 static void edit_config(const char *folder, const char *key, const char *line)
 {
     char path[400], *text;
@@ -714,7 +714,7 @@ static void dbrx(void **state)
     pp_free(want);
 }
 
-/* BitNet: norms within attention and feed-forward part; squares of what is positive, or SiLU. */
+/* BitNet: norms within attention and the feed-forward part; squared ReLU, or SiLU. */
 static void bitnet(void **state)
 {
     (void)state;
@@ -811,7 +811,7 @@ static void plamo2(void **state)
     assert_tensor(check_quantised(&s), "model.layers.layers.0.mixer.in_proj.scales", 2, s.n_embd / 32);
 }
 
-/* Files that contradict themselves about states. */
+/* Files with contradictory states. */
 static void bad_plamo2(void **state)
 {
     static const struct spoilt cases[] = {

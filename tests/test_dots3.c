@@ -24,7 +24,7 @@ enum { VOCAB = 70, N = 64, LAYERS = 4, LOW = 32, ROPE = 8, FF = 96, EXPERTS = 6,
        INDEX_HEADS = 3, INDEX_DIM = 16, PICKED = 24, WINDOW = 20, MOST_ARRAYS = 140 };
 static const double EPS = 1e-5, EXPERT_SCALE = 1.5;
 
-/* Of layers without a window, and with one. */
+/* The kinds of layers: without a window, and with one. */
 static const struct kind {
     int heads, rank, nope, values;
     double base;
@@ -246,7 +246,7 @@ static void attention(int l, int r, struct kept *k, double *x)
         x[i] += delta[i];
 }
 
-/* What is added to x, times w. */
+/* A gated feed-forward part: its output times w is added to x. */
 static void gated(int l, const char *name, int n_ff, const double *in, double w, double *x)
 {
     double gate[FF], up[FF], out[N];
@@ -377,7 +377,7 @@ static const char *converted(const char *from, const char *name)
     return path;
 }
 
-/* The file's sizes, as llama.cpp's converter writes them, and its tensors by the names that it has. */
+/* Metadata as llama.cpp's converter writes it, and tensors under its names. */
 static void assert_file(const char *path)
 {
     static const struct {

@@ -91,7 +91,7 @@ static void found(void **state)
     assert_true(entry("near") && entry("distant") && entry("more.gguf"));
 }
 
-/* What could not be asked is asked again when it is wanted again. */
+/* An inspection that could not be requested is requested again when it is next needed. */
 static void asked_again(void **state)
 {
     char beside[700];

@@ -24,7 +24,7 @@ static void add_f32(struct pp_tensor *list, int *n, const char *name, int64_t ro
     (*n)++;
 }
 
-/* The name of a tensor of layer l in folders, or NULL: it is of experts, or chooses them. */
+/* The name in folders of a tensor of layer l, or NULL for those of experts and routers. */
 static const char *ernie_name(const char *kind)
 {
     static const char *const names[][2] = {
@@ -111,7 +111,7 @@ static const char *write_ernie_vl(const struct expert_model *m)
     return dir;
 }
 
-/* Of ERNIE 4.5 VL the part that reads and writes text, from its folder, and from what is made of that. */
+/* The text part of ERNIE 4.5 VL, from its folder, and from what is converted from that. */
 static void ernie_vl(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void ernie_vl(void **state)
     pp_free(want);
 }
 
-/* DeepSeek-OCR's text: DeepSeek's first mixture with other pairs of rotated dimensions. */
+/* DeepSeek-OCR's text part: DeepSeek's first mixture with RoPE on other pairs of dimensions. */
 static void deepseek_ocr(void **state)
 {
     (void)state;

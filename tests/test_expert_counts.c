@@ -8,7 +8,7 @@
 #include "tests/expert_model.h"
 #include "tests/support.h"
 
-/* Numbers that cannot be. */
+/* Impossible numbers in the metadata. */
 static void bad_groups(void **state)
 {
     static const struct {
@@ -56,7 +56,7 @@ static void no_matrices(void **state)
     expert_model_free(m);
 }
 
-/* How many parameters a token needs: all but those of the experts that are not chosen. */
+/* How many parameters a token uses: all but those of the experts that are not chosen. */
 static void active(void **state)
 {
     (void)state;

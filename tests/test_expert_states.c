@@ -571,7 +571,7 @@ static void falcon_h1(void **state)
     assert_tensor(folder, "model.layers.0.mamba.norm.weight", 1, s.n_state * s.value_dim);
 }
 
-/* That the folder's tensor is that of the file, rows first to end - 1 times a number. */
+/* Checks that rows first to end - 1 of the folder's tensor are those of the file times a factor. */
 static void assert_scaled(const struct pp_source *folder, const struct pp_source *file, const char *name, int64_t first,
                           int64_t end, double by)
 {
@@ -602,7 +602,7 @@ static struct expert_shape small_falcon(void)
     return s;
 }
 
-/* Puts numbers into a folder's config.json by which weights are multiplied. */
+/* Adds multipliers of weights to a folder's config.json. */
 static void add_scales(const char *folder)
 {
     static const char scales[] =
@@ -622,7 +622,7 @@ static void add_scales(const char *folder)
     pp_free(edited);
 }
 
-/* They are read once, and of a folder or a file that is made of such a folder not again. */
+/* Multipliers are applied once, and not again to a folder or file converted from such a folder. */
 static void falcon_h1_scales(void **state)
 {
     static const struct {
@@ -682,7 +682,7 @@ static void merge_table(struct folder *f, const char *module, int rank, float *t
                 table[t * n_embd + i] += 2 * b[i * rank + k] * a[k * n_vocab + t];
 }
 
-/* The folder with LoRAs, or DoRAs, of its matrices merged, whose parts go into f; its path. */
+/* Copies the folder with LoRAs, or DoRAs, of its matrices merged in, and adds those to f; returns its path. */
 static const char *merge_folder(const char *folder, bool dora, struct folder *f)
 {
     enum { MOST = 64, RANK = 3 };
@@ -734,8 +734,8 @@ static const char *merge_folder(const char *folder, bool dora, struct folder *f)
     return to;
 }
 
-/* Adapters of weights that are multiplied when they are read are, too. A file, or a folder of one, does not say by
- * what, and is refused. */
+/* Adapters of weights that are multiplied on loading are multiplied, too. For a file, or a folder converted from one,
+ * the factor is unknown, and the adapter is refused. */
 static void falcon_h1_adapters(void **state)
 {
     static const char *const configs[] = {

@@ -37,7 +37,8 @@ static struct pp_message *add(struct pp_conversation *c, enum pp_role role, int6
     return m;
 }
 
-/* Two branches at the second question, an answer that was stopped, and all that can be noted of messages. */
+/* A conversation with two branches from the second question, a stopped answer, and everything that can be stored with
+ * messages. */
 static void make(struct pp_conversation *c)
 {
     *c = (struct pp_conversation){0};
@@ -116,7 +117,7 @@ static struct pp_import read_text(const char *text)
     return im;
 }
 
-/* Nothing that a terminal obeys, and nothing that turns the direction of writing. */
+/* No text contains terminal control sequences or characters that change the direction of writing. */
 static void assert_harmless(const struct pp_buf *b)
 {
     for (size_t i = 0; i < b->len; i++) {
@@ -174,7 +175,7 @@ static void several(void **state)
     pp_conversation_clear(&c);
 }
 
-/* A system prompt in very many pieces is put together in no more time than it takes to read them. */
+/* A system prompt in very many pieces is joined in linear time. */
 static void system_in_pieces(void **state)
 {
     enum { MANY = 20000, SECONDS = 10 }; /* a hundredth of that is needed */
@@ -196,7 +197,7 @@ static void system_in_pieces(void **state)
     pp_buf_free(&text);
 }
 
-/* Bytes that are no UTF-8, and NULs, become U+FFFD, as on the screen. */
+/* Bytes that are not UTF-8, and NULs, become U+FFFD, as on the screen. */
 static void bytes_that_are_no_text(void **state)
 {
     (void)state;
@@ -225,7 +226,7 @@ static void bytes_that_are_no_text(void **state)
     pp_import_free(&im);
 }
 
-/* A file that is no UTF-8 everywhere: all that is stays, and what is not is counted. */
+/* A file that is not UTF-8 throughout: the valid parts are kept, and the invalid ones counted. */
 static void bytes_in_a_file(void **state)
 {
     (void)state;
@@ -243,7 +244,7 @@ static void bytes_in_a_file(void **state)
     pp_import_free(&im);
 }
 
-/* Nor does a byte of zero, as files have them after a crash, end a text unseen. */
+/* A zero byte, as files may contain after a crash, does not end a text unnoticed. */
 static void zeros_in_a_file(void **state)
 {
     (void)state;
@@ -287,7 +288,7 @@ static void block_is(const char *text, size_t wanted, const char *code)
     pp_buf_free(&out);
 }
 
-/* Code as it is copied: without the fences and what indents them, also where the end of a text has cut it. */
+/* Code as it is copied: without its fences and their indentation, also where the text ends within the code. */
 static void blocks(void **state)
 {
     static const char text[] = "Two:\n\n```c\nint a;\n\n  int b;\n```\n\n"
@@ -302,7 +303,7 @@ static void blocks(void **state)
     block_is(text, 4, "");
 }
 
-/* Only code that is left open is ended. */
+/* A fence is added only where code is not closed. */
 static void fences(void **state)
 {
     (void)state;
@@ -381,7 +382,8 @@ static void a_message_by_itself(void **state)
     }
 }
 
-/* Trees: of two answers the one that was on the screen is, too; what tools said goes, and its children stay. */
+/* Trees: if there are two answers, the one that was on the screen is kept, too; messages of tools are dropped, and
+ * their children stay. */
 static void trees_of_other_programs(void **state)
 {
     (void)state;
@@ -423,7 +425,7 @@ static void trees_of_other_programs(void **state)
     pp_import_free(&im);
 }
 
-/* A program that went on with our file knows nothing of ids. */
+/* A program that continued our file does not know about ids. */
 static void carried_on_elsewhere(void **state)
 {
     (void)state;
@@ -477,7 +479,7 @@ static void mistakes(void **state)
     }
 }
 
-/* Whatever is done to a file, it is read or refused. */
+/* However a file is altered, it is imported or refused. */
 static void damaged(void **state)
 {
     (void)state;
@@ -574,7 +576,7 @@ static enum pp_import_outcome put(struct pp_store *st, const char *text, bool ag
     return r.outcome;
 }
 
-/* Exported, gone on with on two branches, imported; and the other way round. */
+/* Exported, continued on two branches, and imported; and the reverse. */
 static void here_already(void **state)
 {
     (void)state;
@@ -625,7 +627,7 @@ static void here_already(void **state)
     pp_store_close(old);
 }
 
-/* The branch on the screen was gone on with elsewhere: the tip moves. One that is open stays as it is. */
+/* The branch on the screen was continued elsewhere: the tip moves. That of an open conversation stays. */
 static void goes_on(void **state)
 {
     (void)state;
@@ -661,7 +663,7 @@ static void goes_on(void **state)
     pp_store_close(st);
 }
 
-/* Without times nothing but the text can tell, and a text that goes on otherwise is another conversation. */
+/* Without times only the text can tell, and a text that continues differently is another conversation. */
 static void without_times(void **state)
 {
     (void)state;
@@ -707,7 +709,8 @@ static void import_all(struct pp_store *st, const char *text, struct pp_buf *out
     *out = x.out;
 }
 
-/* Two that begin with the same question, in one second or when no file says, are two wherever they come to. */
+/* Two conversations with the same question in the same second, or without times, stay two in every store they are
+ * imported to. */
 static void begun_alike(void **state)
 {
     (void)state;
@@ -794,7 +797,7 @@ static bool says(const char *what)
     return strstr(pp_controller_status(fix.c)->notice, what) != NULL;
 }
 
-/* From the chat and back into it: it is here already; once it is deleted, it comes back. */
+/* Exported from the chat and imported again: it exists already; after it was deleted, it is restored. */
 static void in_the_chat(void **state)
 {
     (void)state;
@@ -858,7 +861,8 @@ static void in_the_chat(void **state)
     pump_until(&fix, says("/nowhere/x.json"));
 }
 
-/* The database goes while the program runs: what is on the screen is in a file of its own, and comes back from it. */
+/* The database disappears while the program runs: what is on the screen is saved to a file of its own, and can be
+ * imported. */
 static void rescued(void **state)
 {
     (void)state;
@@ -901,7 +905,7 @@ static void rescued(void **state)
     assert_true(w.saved && !w.gone && !*w.text);
 }
 
-/* Without memory a message is not one that has no text. */
+/* If memory runs out, a message is not taken for one without text. */
 static void whole_or_an_error(void **state)
 {
     (void)state;

@@ -334,7 +334,7 @@ static void cogvlm(void **state)
     decoder_free(d);
 }
 
-/* Fuyu's text. */
+/* Fuyu's text part. */
 static void fuyu(void **state)
 {
     static const char *const pictures[] = {"vision_embed_tokens.weight", NULL};
@@ -810,7 +810,7 @@ static void aria(void **state)
     assert_tensor(folder, "model.layers.0.mlp.shared_experts.down_proj.weight", 2, s.n_ff_shared);
 }
 
-/* North Micro Vision's text. */
+/* North Micro Vision's text part. */
 static void cohere_compass(void **state)
 {
     (void)state;

@@ -153,8 +153,8 @@ static void expect_layers_refused(const char *folder)
     pp_free(text);
 }
 
-/* EmbeddingGemma 2: from other programs' files, from a folder, and from the file that is made of that, which says its
- * window as they do. */
+/* EmbeddingGemma 2: from other programs' files, from a folder, and from the file converted from that, which states its
+ * window as theirs do. */
 static void vectors(void **state)
 {
     struct gemma_shape s = gemma_vectors();

@@ -304,7 +304,7 @@ static void perfect_draft(void **state)
     size_t n = chat_prompt(&r, prompts[3], &ids);
     struct pp_gen_options opt = greedy(41);
     opt.sampling.temp = 0.8f;
-    opt.sampling.seed = 11; /* an answer of tokens that are all likely (speculate.h): others are never guessed */
+    opt.sampling.seed = 11; /* all its tokens are likely (speculate.h): others are never drafted */
     opt.ignore_end = true;
     opt.max_tokens = 0;
     answer(&r, ids, n, &opt, &text, NULL); /* the prompt, in as many passes as it takes */

@@ -1,3 +1,5 @@
+/* test_gguf.c - the reader and writer of GGUF: round trips, damaged files, block sizes of types, and how the writer
+ * replaces files. */
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>

@@ -100,7 +100,7 @@ static void norm(const double *x, const float *w, double *y)
         y[i] = (double)w[i] * x[i] / sqrt(square + EPS);
 }
 
-/* own: the adapter's number, from 1 on, or 0 */
+/* own: the adapter's number, counted from 1, or 0 */
 static void project(int l, int module, int own, const double *x, double *y)
 {
     const struct module *m = &modules[module];

@@ -1,3 +1,4 @@
+/* test_hostile.c - single hostile inputs: keys that are not finite, patterns and values by the thousand, no input. */
 #include <float.h>
 #include <math.h>
 #include <string.h>

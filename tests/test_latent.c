@@ -22,8 +22,9 @@ enum { LENGTH = 560, LONG = 1100, N_VOCAB = 80, N_LAYER = 2, RANK = 64, ROPE = 8
 static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_FP8, PP_KV_Q8, PP_KV_Q8_0, PP_KV_Q4_0};
 enum { N_TYPES = sizeof types / sizeof *types };
 
-/* Without an index; with one that picks less than a chunk has; more, for three layers with one index; with several
- * residual streams. And blocks: smaller than a page, of two pages, larger than a chunk; and such as have one key. */
+/* Variants: without an indexer; with one that picks fewer positions than a chunk has; one that picks more and is shared
+ * by three layers; with several residual streams. Then ones that pick blocks: smaller than a page, of two pages, larger
+ * than a chunk; and blocks that have a single key in the indexer. */
 static const struct variant {
     const char *arch;
     int top_k, n_layer, step, block, local, pool;
@@ -34,7 +35,7 @@ static const struct variant {
                 {"glm5next", 256, 2, 0, 0, 0, 16}};
 enum { N_VARIANTS = sizeof variants / sizeof *variants };
 
-/* Of the usual attention, its first layer without an index. */
+/* A file with ordinary attention, whose first layer has no indexer. */
 static const char *blocks_file(const struct variant *v)
 {
     struct expert_shape s = expert_shape(v->arch);
@@ -137,8 +138,8 @@ static void write_text(int32_t *ids, int n)
         ids[i] = (i * 37 + i / 7 + i / 90) % N_VOCAB;
 }
 
-/* Logits of all positions of the text, by one thread, many rows at a time: [LENGTH, N_VOCAB]; pp_free. (That the plain
- * kernels give the same is seen in test_ops.c and test_experts.c; here they would take too long.) */
+/* Logits of all positions of the text, on one thread, many rows at a time: [LENGTH, N_VOCAB]; pp_free. That the scalar
+ * kernels give the same is tested in test_ops.c and test_experts.c; here they would take too long. */
 static float *whole_logits(const char *path, enum pp_kv_type kv, const int32_t *ids)
 {
     float *logits = pp_calloc(LENGTH * N_VOCAB, sizeof *logits);
@@ -271,7 +272,7 @@ static void trees_and_forks(void **state)
             trees_and_forks_of(file_of(&variants[v]), base);
 }
 
-/* What was saved goes on with the same bits in another engine. */
+/* A saved sequence is continued by another engine with the same bits. */
 static void snapshots_of(const char *path, int v)
 {
     enum { SAVED = 350, MORE = 20 };

@@ -642,7 +642,7 @@ static void several_engines_at_once(void **state)
     pp_model_close(m);
 }
 
-/* A pass that is stopped while it packs changes nothing; neither does an engine that ends while its keeper works. */
+/* Stopping a pass while it packs changes nothing; nor does freeing an engine while the file is being written. */
 static void stopped(void **state)
 {
     const char *cache = fresh_cache();
@@ -870,7 +870,7 @@ static bool memory_has_large_pages(void)
     return known && !strstr(modes, "[never]");
 }
 
-/* The file at `path` as a program leaves it that copies in small pieces. */
+/* Writes the file at `path` as a program does that copies in small pieces. */
 static void copy_in_small_pieces(const char *path)
 {
     char copy[PATH + 8];
@@ -949,7 +949,8 @@ static void small_pages_become_large(void **state)
     pp_model_close(m);
 }
 
-/* The same of a part that is not gone on with, as there is no room for the rest: that is memory already. */
+/* The same for a partial file that is not continued because there is no room for the rest: its pages are in memory
+ * already. */
 static void part_in_small_pages(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);

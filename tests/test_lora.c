@@ -103,8 +103,8 @@ static void damage(uint8_t *at)
     memcpy(at, &nan, sizeof nan);
 }
 
-/* One large enough for several threads is the same as one that a single thread loads; so is the complaint about the
- * first of its damages. */
+/* An adapter large enough for several threads to load equals the one that a single thread loads; and the error names
+ * the first damaged place in both cases. */
 static void loaded_by_threads(void **state)
 {
     enum { RANK = 500, THREADS = 3 };
@@ -144,7 +144,7 @@ static void loaded_by_threads(void **state)
     }
 }
 
-/* A file of an adapter, and another of its size that somebody writes into it. */
+/* An adapter's file, and another of the same size whose bytes somebody writes into it. */
 static struct {
     char path[512];
     char *bytes[2];
@@ -165,8 +165,8 @@ static void write_other(void)
     write_into(1);
 }
 
-/* Loads `path`, into whose file the other one is written at every moment in turn: the adapter is the one or the other,
- * and of two there is none. */
+/* Loads `path` while the other file's bytes are written into it, at every possible moment in turn: the result is the
+ * one adapter or the other, never a mixture. */
 static void loaded_while_written(const struct pp_model *m, const char *path, const char *file)
 {
     struct pp_adapter *a;
@@ -319,8 +319,8 @@ static void read_on(struct pp_seq *s, const int32_t *tokens, int64_t n, int64_t 
     }
 }
 
-/* The last page, which is not full, is found for what it has in common with the new prompt, read only under its own
- * adapters, and not written to: every result is that of an engine that knows nothing else. */
+/* A last page that is not full is reused for the beginning it shares with the new prompt, read only under its own
+ * adapters, and not written to: every result is that of a fresh engine. */
 static void tails_with(int window)
 {
     enum { FIRST = 130, MORE = 150 }; /* 2 pages and 2 tokens; 2 and 22 */

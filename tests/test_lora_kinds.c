@@ -340,7 +340,7 @@ static void loha(void **state)
     folder_empty(&f);
 }
 
-/* A file that is only looked at has nothing multiplied out, and says the same of itself. */
+/* Inspecting a file multiplies nothing out, and yields the same description as loading it. */
 static void looks_alike(const char *path, bool idle)
 {
     struct pp_adapter_file *whole, *look;
@@ -398,7 +398,7 @@ static void looked_at(void **state)
     }
 }
 
-/* All modules as LoKr: of the two matrices each is whole, or a product. */
+/* All modules as LoKr; each of its two matrices is whole, or a product of two. */
 static void lokr(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);
@@ -475,7 +475,8 @@ static void adalora_refused(void **state)
 #undef ADALORA
 }
 
-/* What another kind's file lacks, has besides or is too much of is said by name; and what to do with other kinds. */
+/* Tensors of another kind that are missing, superfluous or too large are reported by name; and so is what to do with
+ * unsupported kinds. */
 static void other_kinds_refused(void **state)
 {
     static const char loha_config[] = "{\"peft_type\":\"LOHA\",\"r\":3}", lokr_config[] = "{\"peft_type\":\"LOKR\"}";
@@ -586,7 +587,7 @@ static void replaced_whole(void **state)
     folder_empty(&f);
 }
 
-/* Beside quantised weights a matrix is held in Q8_0: near to what is stored. */
+/* With quantised weights a replaced matrix is held in Q8_0: close to what is stored. */
 static void replaced_quantized(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_Q4_K);
@@ -936,8 +937,8 @@ static void identities(void **state)
     close_run(&r);
 }
 
-/* So is all that a LoRA's matrices are multiplied by, and where it acts: B held as whole numbers and doubled differs in
- * its unit alone. */
+/* So is every factor of a LoRA's matrices, and where it acts. If B is held as integers, doubling it changes nothing but
+ * their scale. */
 static void identities_of_loras(void **state)
 {
     enum { LORAS = 8, RANK = 4 };
