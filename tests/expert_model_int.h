@@ -17,7 +17,7 @@ struct expert_model {
     uint32_t random;
 };
 
-/* Of a layer with ordinary attention: KV heads, and the values of a head. */
+/* In a layer with ordinary attention: the number of KV heads, and the size of a head's values. */
 int expert_key_heads(const struct expert_shape *s, int l);
 int expert_value_dim(const struct expert_shape *s);
 int expert_heads(const struct expert_shape *s, int l); /* query heads */

@@ -8,7 +8,7 @@ enum { HYMBA_VOCAB = 70, HYMBA_START = 5, HYMBA_WINDOW = 11 };
 
 void hymba_make(void);
 void hymba_drop(void);
-/* As a GGUF file of F32. */
+/* Writes the model as a GGUF file of F32. */
 const char *hymba_file(void);
 /* Logits of n positions, [n, HYMBA_VOCAB]; ids from HYMBA_VOCAB on are the vectors before every text. */
 void hymba_compute(const int32_t *ids, int n, double *logits);

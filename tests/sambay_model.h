@@ -9,7 +9,7 @@ enum { SAMBAY_VOCAB = 70, SAMBAY_WINDOW = 11 };
 
 void sambay_make(void);
 void sambay_drop(void);
-/* As a GGUF file of F32, and as a Hugging Face folder; sliding_window: its text in config.json. */
+/* Write the model as a GGUF file of F32, and as a Hugging Face folder; sliding_window: its text in config.json. */
 const char *sambay_file(void);
 const char *sambay_folder(const char *sliding_window);
 /* logits: [n, SAMBAY_VOCAB] */

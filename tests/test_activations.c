@@ -54,7 +54,8 @@ static float *logits_of(struct rig *r, int rows)
     return logits;
 }
 
-/* What F16 and BF16 weights may meet, how the kernels call it, and how far that is from float32 at most. */
+/* The activations that F16 and BF16 weights can have, the suffix of the kernels' names for them, and the largest
+ * permitted distance from float32. */
 static const struct kind {
     uint32_t type;
     enum pp_activations activations;

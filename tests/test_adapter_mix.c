@@ -111,7 +111,7 @@ static void finish_all(int first, int n)
     fixture_flush(&fix);
 }
 
-/* Nobody has to wait for what they are. */
+/* Inspects all adapters, which fit, so that nothing has to wait for that later. */
 static void all_fit(void)
 {
     size_t n;
@@ -145,7 +145,7 @@ static void compared(void **state)
     assert_string_equal(fix_status()->adapters, ""); /* the first one is chosen */
     finish_all(1, 3);
 
-    /* the conversation goes on with what the chosen answer was written under */
+    /* the conversation continues under the chosen answer's adapters */
     pp_controller_sibling(fix.c, 1, 1);
     pp_controller_sibling(fix.c, 1, 1);
     assert_string_equal(pp_controller_message(fix.c, 1)->text, "answer 2");
@@ -234,7 +234,7 @@ static void again(void)
     fixture_stop(&fix);
     fix.o.n_lora = 0;
     fixture_ready(&fix);
-    fixture_flush(&fix); /* what lies about was looked for */
+    fixture_flush(&fix); /* the folder has been listed */
     fixture_pump(&fix);
 }
 
@@ -632,7 +632,7 @@ static void presets_from_elsewhere(void **state)
     p = pp_controller_presets(fix.c, &n);
     assert_int_equal(n, 1);
     assert_string_equal(p[0].detail, "no adapter");
-    assert_ok(pp_store_preset_put(st, "mine", NULL, &err), err); /* deleted there, it is gone here */
+    assert_ok(pp_store_preset_put(st, "mine", NULL, &err), err); /* deleted by the other pippin, it is gone here */
     pp_controller_look_around(fix.c);
     pump_until(&fix, pp_controller_settled(fix.c));
     pp_controller_presets(fix.c, &n);
@@ -703,7 +703,7 @@ static void folder_changes(void **state)
     pump_until(&fix, fix.fake->inspections == 2);
     fake_adapter(&fix, NULL);
     pump_until(&fix, entry("barista")->fit == PP_FIT_YES && pp_controller_settled(fix.c));
-    assert_int_equal(fix.fake->inspections, 2); /* nothing was found that was not asked about */
+    assert_int_equal(fix.fake->inspections, 2); /* the scan of the folder caused no further inspection */
     assert_int_equal(fix_slash("/lora bard"), PP_SLASH_ERROR);
     pp_controller_note_adapter(fix.c, 0, "mine");
 

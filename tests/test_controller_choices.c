@@ -18,7 +18,7 @@ static int find(const struct pp_named *l, size_t n, const char *name)
     return -1;
 }
 
-/* As `--lora-scaled bard.gguf:SCALE` does; path: where its name is kept. */
+/* Sets an adapter as `--lora-scaled bard.gguf:SCALE` does; path: keeps its name. */
 static void ask_for_bard(char path[700], float scale)
 {
     snprintf(path, 700, "%s/bard.gguf", fix.paths.data);

@@ -352,7 +352,7 @@ static void rest(void)
     fail_msg("it does not come to rest: state %d", (int)pp_controller_status(rig.c)->state);
 }
 
-/* What the database has of the conversation on the screen. */
+/* Reads the conversation on the screen from the database. */
 static struct look {
     struct pp_job job;
     bool came;

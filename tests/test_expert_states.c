@@ -450,7 +450,7 @@ static void nemotron_puzzle(void **state)
     expert_model_free(m);
 }
 
-/* Nothing but Mamba 2. */
+/* Mamba 2 in all layers. */
 static void mamba2(void **state)
 {
     (void)state;
@@ -459,7 +459,7 @@ static void mamba2(void **state)
     assert_tensor(folder, "backbone.layers.2.mixer.dt_bias", 1, s.n_state);
 }
 
-/* Nothing but the first Mamba, as it was, and with Falcon's norms. */
+/* The first Mamba in all layers, as published, and with Falcon's norms. */
 static void mamba(void **state)
 {
     (void)state;

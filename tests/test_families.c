@@ -148,8 +148,8 @@ static void windows_are_let_go(void **state)
 
 /* --- names and keys that other programs know --------------------------------------------------------------------- */
 
-/* What llama.cpp reads of each family (gguf-py/gguf/constants.py and src/llama-arch.cpp): the tensors, and the keys
- * that it cannot do without. "N": the layer. */
+/* The tensors that llama.cpp reads for each family (gguf-py/gguf/constants.py and src/llama-arch.cpp), and the keys it
+ * requires. "N": the layer. */
 #define COMMON "token_embd output_norm output blk.N.attn_norm blk.N.attn_q blk.N.attn_k blk.N.attn_v blk.N.attn_output "
 #define GATED  "blk.N.ffn_norm blk.N.ffn_gate blk.N.ffn_up blk.N.ffn_down "
 #define FUSED                                                                                                          \

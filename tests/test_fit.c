@@ -78,7 +78,7 @@ static void check_rows(struct pp_model *m, const char *arch, double least)
         fail_msg("%s: a row takes %.0f bytes, where %.0f were estimated", arch, row, estimate);
 }
 
-/* What a row takes, of families with slots that others have not. */
+/* The memory for each row in families with slots that others lack. */
 static void rows_of_rare_families(void **state)
 {
     static const struct {

@@ -21,7 +21,7 @@ enum { VOCAB = 70, MORE = 6, N = 64, HEADS = 4, KV_HEADS = 2, HEAD = 32, QUERY =
        FF = 96, LAYERS = 2, OF_LAYER = 8, MOST = 4 + LAYERS * OF_LAYER, BESIDE = 2 + 3 * LAYERS };
 static const double BASE = 100000, EPS = 1e-5;
 
-/* As a folder has them: first the embeddings, those of pictures, the last norm and the output. */
+/* The order of a folder's tensors: embeddings, those for pictures, the last norm, the output, then the layers. */
 static struct array arrays[MOST];
 static int n_arrays;
 
@@ -178,7 +178,7 @@ static void name_of(int i, bool mlx, char room[96])
         snprintf(room, 96, "%slayers.%d.%s.weight", begin, l, mlx ? of_layers[kind].mlx : of_layers[kind].theirs);
 }
 
-/* As its own code has it, or MLX; plain: the rows of embeddings for pictures are not there. */
+/* Writes a folder as its own code or MLX does; plain: without the rows of embeddings for pictures. */
 static const char *folder(const char *text, bool mlx, bool plain)
 {
     static float zeros[QUERY];

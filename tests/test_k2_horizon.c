@@ -24,7 +24,7 @@ enum { VOCAB = 70, N = 64, HEADS = 4, KV_HEADS = 2, HEAD = 16, Q = HEADS * HEAD,
        MOST_TENSORS = MOST + LAYERS * (3 * EXPERTS + VALUES) };
 static const double BASE = 10000, EPS = 1e-6;
 
-/* What models of the family may have; the first layer has no experts. */
+/* Features that models of the family may have; the first layer has no experts. */
 static const struct kind {
     bool softmax, biased, gated, heads_normed, shared;
     int groups;

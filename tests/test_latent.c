@@ -464,7 +464,7 @@ static void bad_lists(void **state)
     assert_non_null(strstr(err.text, "GLM 5.2"));
 }
 
-/* Sizes that cannot be are refused with a sentence. */
+/* Impossible sizes are refused with a message. */
 static void bad_sizes(void **state)
 {
     static const struct {
@@ -533,7 +533,7 @@ static void assert_part(const struct pp_tensor *t, const float *both, bool key, 
     pp_free(bytes);
 }
 
-/* What both in one are split into, in floats and in blocks, and made one again. */
+/* Joined matrices of keys and values are split and joined again, as floats and in block formats. */
 static void matrices_of_heads(void **state)
 {
     static const struct {

@@ -479,7 +479,7 @@ static void write_some(struct pp_weights *w, int n)
     }
 }
 
-/* What is asked for in the layout's region is what packing gives. */
+/* Every weight, requested as a whole, equals the result of packing its tensor. */
 static void assert_packed(struct pp_weights *w)
 {
     for (int i = 0; i < w->n; i++) {
@@ -676,8 +676,8 @@ static void stopped(void **state)
 
 /* --- work space --------------------------------------------------------------------------------------------------- */
 
-/* What a batch of 512 rows needs besides weights and pages: the widest slot once, not once for each half of SwiGLU, and
- * logits for a few rows. */
+/* The memory for a batch of 512 rows besides weights and pages: the widest slot once (not once for each half of
+ * SwiGLU), and logits for a few rows. */
 static void work_space_is_small(void **state)
 {
     const struct tiny_shape shape = {.n_vocab = 4096, .n_embd = 256, .n_layer = 2, .n_head = 4, .n_head_kv = 2,

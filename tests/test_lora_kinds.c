@@ -201,7 +201,7 @@ static struct pp_seq *seq_under(const struct run *r, const struct pp_adapter *a,
     return s;
 }
 
-/* What a DoRA multiplies by is that of its formula, to the bit. */
+/* The factors of a DoRA are those of its formula, to the bit. */
 static void assert_gains(const struct pp_seq *s)
 {
     const struct pp_adapter *a = s->adapters.use[0].adapter;
