@@ -290,7 +290,7 @@ static void merge_bias(const struct folder *f, const struct merged *m, const str
     }
 }
 
-/* What stands for a matrix, a norm or the table of embeddings. */
+/* Merges the adapter's replacement of a whole tensor: a matrix, a norm or the table of embeddings. */
 static void merge_weight(const struct folder *f, const char *hf, const struct merged *m, const char *gguf, bool moved,
                          double strength)
 {

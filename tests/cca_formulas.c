@@ -1,5 +1,5 @@
 /* cca_formulas.c - a layer of ZAYA1 (arXiv 2511.17127) in double precision: compressed convolutional attention (arXiv
- * 2510.04476) as transformers computes it, and one expert of those that its router knows, or none. */
+ * 2510.04476) as transformers computes it, and a mixture whose router picks one expert, or none. */
 #include "tests/cca_formulas.h"
 
 #include <math.h>
@@ -72,8 +72,9 @@ static void make_long(double *head, int dim, double times)
         head[i] *= times * sqrt(dim / sum);
 }
 
-/* Behind both convolutions: `at` and `before` are what they read at a position and at the one before it, and at that
- * one `before` and `earlier`; NULL: there was none, of which the first makes its bias. */
+/* Two convolutions of two taps each, the first depthwise, the second over the channels of a head. `at`, `before` and
+ * `earlier` are the inputs at a position and at the two before it, or NULL before the text, where the output of the
+ * first convolution is its bias. */
 static void convolve(const struct decoder *d, int l, const double *at, const double *before, const double *earlier,
                      double *y)
 {
@@ -99,7 +100,7 @@ static void convolve(const struct decoder *d, int l, const double *at, const dou
     }
 }
 
-/* Queries, keys and values of a position; qk: of all positions as they come. */
+/* The queries and keys of position r; qk: those of all positions before the convolutions. */
 static void heads_of(const struct decoder *d, int l, const double *qk, int r, double *q, double *k)
 {
     const struct decoder_shape *s = &d->s;
@@ -161,7 +162,7 @@ static void attention(const struct decoder *d, int l, double *x, int n)
         decoder_linear(d, l, "attn_q", in, qk + r * width);
         decoder_linear(d, l, "attn_k", in, qk + r * width + n_q);
         decoder_linear(d, l, "attn_v", in, v + r * n_kv);
-        decoder_linear(d, l, "attn_v_last", in, half); /* which the next position has */
+        decoder_linear(d, l, "attn_v_last", in, half); /* the next position's values use it */
         memcpy(v + (r + 1) * n_kv + n_kv / 2, half, (size_t)(n_kv / 2) * sizeof *v);
         heads_of(d, l, qk, r, q, k + r * n_kv);
         attend(d, l, q, k, v, r, y);
@@ -190,7 +191,7 @@ static void expert(const struct decoder *d, int l, int e, const double *in, doub
     decoder_linear_of(d, l, "ffn_down_exps", e, gate, out);
 }
 
-/* The expert that is chosen, n_expert being none, and its weight. */
+/* The index of the chosen expert (n_expert: no expert), and its weight. */
 static int choose(const struct decoder *d, int l, const double *in, double *routed, double *weight)
 {
     const int n = d->s.n_router, n_all = d->s.n_expert + 1;

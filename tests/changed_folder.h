@@ -28,7 +28,7 @@ float *changed_logits_under(const char *model, const struct changed_on *on, int 
 /* adapter: NULL for the model alone. */
 float *changed_logits_at(const char *model, const char *adapter, float strength, int n_vocab);
 float *changed_logits(const char *model, const char *adapter, int n_vocab); /* at strength 1 */
-/* The largest difference of two arrays, relative to b where |b| > 1. */
+/* The largest difference of two arrays, relative to b where |b| is more than 1. */
 double changed_off(const float *a, const float *b, int n);
 
 #endif

@@ -77,7 +77,7 @@ static void add_table(struct compressed_model *m, int l)
     assert_non_null(table);
     add(m, l, table_name, 0, s->n_vocab, s->n_used, 0, 0);
     for (int t = 0; t < s->n_vocab; t++)
-        for (int i = 0; i < s->n_used; i++) /* each another one */
+        for (int i = 0; i < s->n_used; i++) /* each a different one */
             table[t * s->n_used + i] = (t * 5 + i * (1 + 2 * (t % 2))) % s->n_expert;
     if (s->bad_table)
         table[7] = s->n_expert;
@@ -223,7 +223,7 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* y = W x; rows first .. first + n - 1 of all matrices, one behind the other */
+/* y = W x for rows first .. first + n - 1, counted through all matrices of the stack */
 static void product(const struct array *w, int64_t first, int64_t n, const double *x, double *y)
 {
     for (int64_t o = 0; o < n; o++) {
@@ -240,7 +240,7 @@ static void linear(const struct compressed_model *m, int l, const char *kind, co
     product(w, 0, w->rows, x, y);
 }
 
-/* By the root of the mean square; kind NULL: without a weight. */
+/* RMSNorm; kind NULL: without weights. */
 static void norm(const struct compressed_model *m, int l, const char *kind, int n, const double *x, double *y)
 {
     const struct array *w = kind ? compressed_find(m, l, kind) : NULL;
@@ -264,7 +264,7 @@ static double frequency(const struct compressed_shape *s, bool blocks, int i)
     return whole * (1 - ramp) + whole / (double)s->yarn_factor * ramp;
 }
 
-/* Neighbours among the last rope_dim of n values; sign -1: back. */
+/* RoPE of neighbouring pairs in the last rope_dim of n values; sign -1: the inverse rotation. */
 static void rotate(const struct compressed_shape *s, bool blocks, int n, int position, double sign, double *x)
 {
     for (int i = 0; i < s->rope_dim / 2; i++) {
@@ -275,7 +275,8 @@ static void rotate(const struct compressed_shape *s, bool blocks, int n, int pos
     }
 }
 
-/* What a part of a layer reads of the streams, and the numbers by which it writes: of each stream, and a matrix. */
+/* Hyper-connection of a part of a layer: its input, mixed from the streams, the weight with which its output goes to
+ * each stream, and the matrix that mixes them. */
 static void connect(const struct compressed_model *m, int l, const char *name, const double *streams, double *read,
                     double *write, double *matrix)
 {
@@ -336,7 +337,7 @@ static void give(const struct compressed_shape *s, const double *delta, const do
     }
 }
 
-/* The key of the block that ends at position r. kv, gate: [r + 1, width]: what positions have brought. */
+/* The compressed key of the block that ends at position r. kv, gate: [r + 1, width], each position's contribution. */
 static void compress(const struct compressed_model *m, int l, const char *name, int dim, int r, const double *kv,
                      const double *gate, double *key)
 {
@@ -360,7 +361,7 @@ static void compress(const struct compressed_model *m, int l, const char *name, 
     rotate(&m->s, true, dim, first, 1, key);
 }
 
-/* What positions bring, and keys of blocks. */
+/* The positions' contributions, and the keys of blocks made of them. */
 struct blocks {
     double *kv, *gate, *keys;
 };
@@ -480,7 +481,7 @@ static void attention(const struct compressed_model *m, int l, double *x, int n)
     pp_free(seen);
 }
 
-/* out += weight * what one expert makes of its input */
+/* out += weight * expert(in) */
 static void add_expert(const struct compressed_model *m, int l, const char *end, int e, double weight,
                        const double *in, double *out)
 {

@@ -1,5 +1,6 @@
-/* decoder_formulas.c - what small random decoders give, in double precision: each step as the families' papers and
- * transformers' models have it. Layers with states in place of attention are in decoder_scans.c. */
+/* decoder_formulas.c - reference outputs of small random decoders, computed in double precision: each step follows the
+ * family's paper and its model in transformers. Layers with recurrent states in place of attention are in
+ * decoder_scans.c. */
 #include "tests/decoder_formulas.h"
 
 #include <math.h>
@@ -58,13 +59,13 @@ void decoder_norm(const struct decoder *d, int l, const char *kind, int row, con
         y[i] = (x[i] - mean) / root * (w ? (double)w->values[at + i] : 1) + (b ? (double)b->values[at + i] : 0);
 }
 
-/* Whether a layer sees everything although others do not. */
+/* Whether layer l has full attention while others have a sliding window. */
 static bool is_wide(const struct decoder *d, int l)
 {
     return d->s.window && (l + !d->s.wide_first) % d->s.wide == 0;
 }
 
-/* Pairs of a head turn by position / base^(2 i / rope_dim). */
+/* RoPE: pair i of a head is rotated by the angle position / base^(2 i / rope_dim). */
 static void rotate(const struct decoder *d, int l, double *head, int position)
 {
     const double base = (double)(d->s.base != 0.0f && (!d->s.window || !is_wide(d, l)) ? d->s.base : DECODER_ROPE_BASE);
@@ -78,7 +79,7 @@ static void rotate(const struct decoder *d, int l, double *head, int position)
     }
 }
 
-/* A head, or all of them, made as long as the root of its size. */
+/* RMSNorm without weights, of one head or of all together: x then has length sqrt(n). */
 static void unit(double *x, int n)
 {
     double square = 0;
@@ -114,7 +115,7 @@ void decoder_heads(const struct decoder *d, int l, const char *kind, int n_heads
     }
 }
 
-/* What scores are multiplied by: 1 / sqrt(head_dim), and for Ministral 3 what grows with the position. */
+/* The scale of scores: 1 / sqrt(head_dim), for Ministral 3 times a factor that grows with the position. */
 static double scale_at(const struct decoder *d, int position)
 {
     const double scale = d->s.attn_scale != 0.0f ? (double)d->s.attn_scale : 1 / sqrt(d->s.head_dim);
@@ -123,8 +124,8 @@ static double scale_at(const struct decoder *d, int position)
     return scale * (1 + (double)d->s.temperature * log(1 + floor((double)position / d->s.context)));
 }
 
-/* ALiBi: 2^(-max / n), its square, its third power ... for n heads, n a power of two; further heads have odd powers of
- * the root of that, from the first on. */
+/* ALiBi's slope of head h. With n the largest power of two up to the number of heads, the first n heads have r, r^2,
+ * r^3 ... where r = 2^(-max / n); the others have sqrt(r)^1, sqrt(r)^3, sqrt(r)^5 ... */
 static double slope_of(const struct decoder *d, int h)
 {
     int n = 1;
@@ -145,7 +146,7 @@ double decoder_gelu_tanh(double x)
     return x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))) / 2;
 }
 
-/* xIELU, whose alphas are softplus of what a file has, the second with beta on top. */
+/* xIELU. Its alphas are the softplus of the values in the file; beta is added to the second. */
 static double xielu(int l, double x)
 {
     const double p = log1p(exp((double)decoder_xielu(l, 0))), beta = (double)decoder_xielu(l, 2);
@@ -153,15 +154,15 @@ static double xielu(int l, double x)
     return x > 0 ? p * x * x + beta * x : (expm1(fmin(x, (double)decoder_xielu(l, 3))) - x) * n + beta * x;
 }
 
-/* Phi 3 small's gate: the GELU of sigmoids of 1.702 g, with g at most `most`, times what is within that, and 1. */
+/* Phi 3 small's gated GELU, in its sigmoid form: g sigmoid(1.702 g) (u + 1), with g <= most and |u| <= most. */
 static double clamped(double g, double u, double most)
 {
     g = fmin(g, most);
     return g / (1 + exp(-1.702 * g)) * (fmax(-most, fmin(most, u)) + 1);
 }
 
-/* Motif: of n gates their cubes, squares and themselves, each divided by the root of its mean square and times a number
- * of the layer, and another number. */
+/* Motif's PolyNorm of n gates: a weighted sum of RMSNorm(g^3), RMSNorm(g^2) and RMSNorm(g), plus a bias. The weights
+ * and the bias belong to the layer. */
 static void poly(const struct decoder *d, int l, int n, double *gate)
 {
     const float *w = decoder_part(d, l, "ffn_poly", ".weight")->values;
@@ -177,7 +178,7 @@ static void poly(const struct decoder *d, int l, int n, double *gate)
     }
 }
 
-/* One matrix after the other, n values between them. end: of their names; e: which expert, if there are several. */
+/* A feed-forward part n values wide. end: the suffix of its tensors' names; e: the index of the expert in stacks. */
 static void one_feed_forward(const struct decoder *d, int l, const char *end, int e, int n, const double *in,
                              double *out)
 {
@@ -212,7 +213,7 @@ static void one_feed_forward(const struct decoder *d, int l, const char *end, in
     pp_free(gate);
 }
 
-/* The expert that every token uses, of a matrix whose rows are those of the gate, then those of the value. */
+/* The shared expert, whose gate and up projections are one matrix: first the rows of the gate, then those of up. */
 static void fused_shared(const struct decoder *d, int l, const double *in, double *out)
 {
     const int n = d->s.n_ff_shared;
@@ -239,7 +240,7 @@ static double mixer_weight(const struct decoder *d, const double *logits, const 
     return 1 / sum;
 }
 
-/* The experts of the largest of some numbers, in that order. */
+/* The indices of the n_used experts with the largest p, the largest first. */
 static void choose(const struct decoder *d, const double *p, int chosen[8])
 {
     for (int i = 0; i < d->s.n_used; i++) {
@@ -254,7 +255,8 @@ static void choose(const struct decoder *d, const double *p, int chosen[8])
     }
 }
 
-/* The experts of the largest logits, weighed by their share in the softmax of all, or of those. */
+/* A mixture of the experts with the largest logits; their weights are a softmax over all experts, or over the chosen.
+ * */
 static void mixture(const struct decoder *d, int l, const double *in, double *out)
 {
     double *p = doubles(d->s.n_expert), *logits = doubles(d->s.n_expert), *one = doubles(d->s.n_embd);
@@ -345,7 +347,7 @@ static void filter(const struct decoder *d, int l, const char *own, const char *
         y[i] += before[i];
 }
 
-/* What Yuan's queries and keys read: the input and what both convolutions add, normed. */
+/* The input of Yuan's queries and keys: the layer's input plus the output of both convolutions, normalised. */
 static void filter_row(const struct decoder *d, int l, int r, const double *in, double *out)
 {
     static double kept[FILTER_LAYERS][SMALL_TEXT][FILTER_WIDTH], half[FILTER_LAYERS][SMALL_TEXT][FILTER_WIDTH];
@@ -363,7 +365,7 @@ static void filter_row(const struct decoder *d, int l, int r, const double *in, 
         out[i] *= (double)decoder_part(d, l, "filter_norm", ".weight")->values[i] / sqrt(square + 1e-6);
 }
 
-/* Of queries and keys side by side each head has two neighbours: its query and its key. */
+/* Yuan: splits [q, k] anew, so that each pair of neighbouring heads becomes a query and a key. */
 static void share_heads(const struct decoder *d, double *q, double *k)
 {
     const int dim = d->s.head_dim, n = d->s.n_head * dim;
@@ -407,7 +409,7 @@ static void clamp(const struct decoder *d, double *x, int n)
         x[i] = fmax(-most, fmin(most, x[i]));
 }
 
-/* Baichuan M1: of each head of keys or values, what it was at the position before, and what it is. */
+/* Baichuan M1: keys or values convolved over two positions, with two taps for each head: y = w0 last + w1 y. */
 static void add_before(const struct decoder *d, int l, const char *kind, const double *last, double *y)
 {
     const struct matrix *w = decoder_part(d, l, kind, ".weight");
@@ -431,7 +433,7 @@ static void sum_with_last(const struct decoder *d, int l, const double *x, int r
     pp_free(last);
 }
 
-/* What attention reads of position r; x: the stream there, behind that of those before. */
+/* Queries, keys and values of position r; x: the stream at r, which follows the rows of earlier positions in memory. */
 static void attention_inputs(const struct decoder *d, int l, const double *x, int r, double *q, double *k, double *v)
 {
     const struct decoder_shape *s = &d->s;
@@ -458,7 +460,7 @@ static void attention_inputs(const struct decoder *d, int l, const double *x, in
     pp_free(in);
 }
 
-/* What attention gave is multiplied by sigmoids of its input. */
+/* Multiplies attention's output by sigmoid(W_gate x). */
 static void gate(const struct decoder *d, int l, const double *x, double *att)
 {
     const int n = d->s.n_head * d->s.head_dim;
@@ -471,7 +473,7 @@ static void gate(const struct decoder *d, int l, const double *x, double *att)
     pp_free(g);
 }
 
-/* e^(the sum of two vectors' products) */
+/* exp(q . k) of two vectors of the layer: a term of DiffLlama's lambda. */
 static double factor(const struct decoder *d, int l, const char *q, const char *k)
 {
     const struct matrix *a = decoder_part(d, l, q, ""), *b = decoder_part(d, l, k, "");
@@ -481,22 +483,22 @@ static double factor(const struct decoder *d, int l, const char *q, const char *
     return exp(sum);
 }
 
-/* DiffLlama: of heads h and h + n / 2, which see the values of both, those of the first before those of the second, the
- * difference, normed. k, v: of all positions up to `last`. */
+/* DiffLlama's differential attention: heads h and h + n / 2 each attend to the values of both, concatenated; the second
+ * result is subtracted from the first, and the difference is normalised. k, v: of all positions up to `last`. */
 static void difference(const struct decoder *d, int l, const double *q, const double *k, const double *v, int last,
                        double *att)
 {
     const bool turns = d->s.alternate;
     const int dim = d->s.head_dim, half = d->s.n_head / 2, n_kv = d->s.n_head_kv * dim;
     const int group = d->s.n_head / d->s.n_head_kv, n_pairs = d->s.n_head_kv / 2;
-    const int first = d->s.n_noise ? half / d->s.n_noise : 1; /* heads before one that is taken off them */
+    const int first = d->s.n_noise ? half / d->s.n_noise : 1; /* heads that share one noise head */
     const double initial = 0.8 - 0.6 * exp(-0.3 * (turns ? l - 1 : l));
     const double lambda = factor(d, l, "attn_lambda_q1", "attn_lambda_k1") -
                           factor(d, l, "attn_lambda_q2", "attn_lambda_k2") + initial;
     double *one = doubles(2 * dim), *two = doubles(2 * dim);
     for (int h = 0; h < half; h++) {
         double square = 0;
-        for (int i = 0; i < 4; i++) { /* of each head's weights, each of the two values */
+        for (int i = 0; i < 4; i++) { /* both heads' weights, each with both heads' values */
             const int head = turns ? h / first * (first + 1) + (i / 2 ? first : h % first) : h + i / 2 * half;
             const int key = turns ? h / group * 2 + i / 2 : head / group;
             const int value = turns ? h / group * 2 + i % 2 : h / group + i % 2 * n_pairs;
@@ -516,7 +518,7 @@ static void difference(const struct decoder *d, int l, const double *q, const do
     pp_free(two);
 }
 
-/* Doge: what is added to scores of the positions up to `last` whose values are v, for one head of keys. */
+/* Doge: the terms added to the scores of positions up to `last`, computed from their values v, for one KV head. */
 static void key_scores(const struct decoder *d, int l, const double *v, int last, int h, double *scores)
 {
     const int n_kv = d->s.n_head_kv * d->s.head_dim;
@@ -528,7 +530,7 @@ static void key_scores(const struct decoder *d, int l, const double *v, int last
     pp_free(all);
 }
 
-/* Attention of one head with such scores. */
+/* Attention of one head, with the terms of key_scores added to its scores. */
 static void scored(const struct decoder *d, const double *scores, const double *q, const double *k, const double *v,
                    int last, double *out)
 {
@@ -559,8 +561,8 @@ static void scored_attention(const struct decoder *d, int l, const double *q, co
     pp_free(scores);
 }
 
-/* JetMoE: query h goes with key h modulo their number; what the heads of an expert gave goes through a matrix of its,
- * and all that is added up with the softmax of their logits. x: the stream. */
+/* JetMoE: query h reads key h modulo the number of keys. The heads of each chosen expert go through that expert's
+ * output matrix, and the results are summed with the softmax of the experts' logits as weights. x: the stream. */
 static void mixed_heads(const struct decoder *d, int l, const double *x, const double *q, const double *k,
                         const double *v, int last, double *delta)
 {
@@ -587,7 +589,8 @@ static void mixed_heads(const struct decoder *d, int l, const double *x, const d
     pp_free(att);
 }
 
-/* What a head gives is less by what its sink would have had. */
+/* An attention sink takes its share of the softmax and has no value: each head's output is scaled down by that share.
+ * */
 static void sink(const struct decoder *d, int l, const double *q, const double *k, int first, int last, double *att)
 {
     const int dim = d->s.head_dim, n_kv = d->s.n_head_kv * dim, group = d->s.n_head / d->s.n_head_kv;
@@ -607,8 +610,8 @@ static void sink(const struct decoder *d, int l, const double *q, const double *
 
 enum { BLOCK = 64 };
 
-/* Whether head h sees a position from another one in Phi 3 small's sparse layers: its block is one of the last, or one
- * of those that are as far apart as the model says, and in other places for each head. */
+/* Whether head h sees `position` from position `from` in Phi 3 small's block-sparse layers: its block is one of the
+ * last near_blocks, or one of every far_step-th, shifted by one from head to head. */
 static bool sees(const struct decoder_shape *s, int h, int from, int position)
 {
     const int shift = s->far_step / s->n_head > 1 ? s->far_step / s->n_head : 1, block = position / BLOCK;
@@ -687,8 +690,8 @@ static void layer(const struct decoder *d, int l, double *x, int n)
         pp_free(all[i]);
 }
 
-/* IQuest Coder Loop: the first time keys and values are kept; the second time each head sees those, and its own within
- * the window, each by as much as a sigmoid of its query says. */
+/* IQuest Coder Loop: the first pass keeps its keys and values. In the second pass each head attends to those, and to
+ * its own ones within the window; a sigmoid of its query mixes both results. */
 static void looped_layer(const struct decoder *d, int l, double *x, int n, bool first, double *keys, double *values)
 {
     const struct decoder_shape *s = &d->s;
@@ -738,9 +741,9 @@ static void mixed_loops(const struct decoder *d, double *x, int n)
     pp_free(keys);
 }
 
-/* States of lightning attention: S = a S + k v', out = S' q, where a is a constant of the head and the layer; of a head
- * all of q, then k, then v come out of one matrix, behind SiLU. What they give is normed, all of it together, with an
- * epsilon of its own, and goes through a gate. */
+/* MiniMax's lightning attention: S = a S + k v', out = S' q, where a is a constant of the head and the layer. One
+ * matrix gives q, k and v of each head, in that order, and SiLU follows it. The output is normalised over all heads
+ * together, with an epsilon of its own, and is then gated. */
 static void lightning_row(const struct decoder *d, int l, const double *in, double *states, double *out)
 {
     const int dim = d->s.head_dim, n = d->s.n_head * dim;
@@ -769,7 +772,7 @@ static void lightning_row(const struct decoder *d, int l, const double *in, doub
     pp_free(gate);
 }
 
-/* MiniMax's layers: the stream is normed, and it and what a part makes of it are added up, each times a number. */
+/* MiniMax's residual: the normalised stream and the part's output are added, each multiplied by a constant. */
 static void add_scaled(const struct decoder *d, int which, const double *delta, double *row)
 {
     for (int i = 0; i < d->s.n_embd; i++)
@@ -784,7 +787,7 @@ static void normed_stream_layer(const struct decoder *d, int l, double *x, int n
     double *k = doubles(n * n_kv), *v = doubles(n * n_kv), *q = doubles(n_q), *att = doubles(n_q);
     double *delta = doubles(s->n_embd), *all_states = doubles(n_q * dim);
     struct decoder raw = *d;
-    raw.s.norms = POST_NORM; /* what parts read is not normed once more */
+    raw.s.norms = POST_NORM; /* the stream is normalised already: no norm before parts */
     for (int r = 0; r < n; r++) {
         double *row = x + r * s->n_embd;
         decoder_norm(d, l, "attn_norm", 0, row, row);
@@ -806,7 +809,7 @@ static void normed_stream_layer(const struct decoder *d, int l, double *x, int n
         pp_free(all[i]);
 }
 
-/* Attention or what stands in its place, then the feed-forward part; what is missing adds nothing. */
+/* Attention or the projection in its place, then the feed-forward part; a part that the layer lacks adds nothing. */
 static void gapped_layer(const struct decoder *d, int l, double *x, int n)
 {
     const int width = d->s.n_embd;
@@ -833,7 +836,7 @@ static void gapped_layer(const struct decoder *d, int l, double *x, int n)
     pp_free(delta);
 }
 
-/* An encoder's, of what the last norm gives. */
+/* An encoder's vector, from the output of the last norm. */
 static void vector(const struct decoder *d, const double *in, double *out)
 {
     double *wide = doubles(d->s.n_dense + 1);
@@ -846,7 +849,7 @@ static void vector(const struct decoder *d, const double *in, double *out)
     pp_free(wide);
 }
 
-/* ModernBERT's decoders: what the last norm gives goes through a matrix, a GELU and one more norm. */
+/* ModernBERT's decoders: a matrix, a GELU and a norm follow the last norm. */
 static void dense_head(const struct decoder *d, double *x)
 {
     double *y = doubles(d->s.n_embd);
@@ -863,7 +866,8 @@ static double capped(const struct decoder *d, double logit)
     return cap != 0 ? cap * tanh(logit / cap) : logit;
 }
 
-/* Solar Pro: what comes into layers is kept in one of two places, `kept`, and mixed into what comes into later ones. */
+/* Solar Pro: the input of some layers is kept in one of two slots of `kept`, and mixed into the input of later layers.
+ * */
 static void mix_skipped(const struct decoder *d, int l, double *x, int n, double *kept)
 {
     const int bits = d->s.skips ? decoder_skips(&d->s, l) : 0, size = n * d->s.n_embd;

@@ -8,7 +8,7 @@
 #include "tests/gguf_file.h"
 #include "tests/support.h"
 
-/* In what a family differs from Llama. */
+/* The families, described by their differences from Llama. */
 static const struct decoder_shape families[] = {
     {.arch = "mistral3", .neighbours = true},
     {.arch = "stablelm", .centred = true, .norm_bias = true, .rope_dim = 6},
@@ -195,7 +195,7 @@ static float next(struct decoder *d)
     return (float)(d->random >> 8) / 8388608.0f - 1.0f;
 }
 
-/* Uniform around a middle. */
+/* Adds a tensor of uniform random values around a middle. */
 static void add(struct decoder *d, const char *name, int64_t rows, int64_t cols, float middle, float spread)
 {
     struct matrix *m = &d->t[d->n++];
@@ -212,7 +212,7 @@ static void add_matrix(struct decoder *d, int l, const char *kind, int64_t rows,
 {
     char name[48];
     snprintf(name, sizeof name, "blk.%d.%s.weight", l, kind);
-    /* Large, so that attention prefers something; where products follow each other rounding would add up. */
+    /* Large, so that attention is far from uniform; smaller for Zamba, whose chained products amplify rounding. */
     add(d, name, rows, cols, 0, (d->s.zamba.layers ? 0.8f : 2.0f) * sqrtf(3.0f / (float)cols));
     snprintf(name, sizeof name, "blk.%d.%s.bias", l, kind);
     if (bias)
@@ -224,7 +224,7 @@ static struct matrix *last_of(struct decoder *d)
     return &d->t[d->n - 1];
 }
 
-/* Rows of length 1. */
+/* Scales each row to length 1. */
 static void make_unit(struct matrix *m)
 {
     for (int64_t r = 0; r < m->rows; r++) {
@@ -236,14 +236,14 @@ static void make_unit(struct matrix *m)
     }
 }
 
-/* The last tensor has this everywhere, if it is not 0. */
+/* Sets all values of the last tensor to `value`, unless that is 0. */
 static void fill(struct decoder *d, float value)
 {
     for (int64_t i = 0; value != 0.0f && i < last_of(d)->cols; i++)
         last_of(d)->values[i] = value;
 }
 
-/* What the last matrix gives is so small that the epsilon behind it matters. */
+/* Makes the last matrix so small that the epsilon of the post-norm after it matters. */
 static void shrink(struct decoder *d)
 {
     const int64_t n = last_of(d)->rows * last_of(d)->cols;
@@ -251,18 +251,18 @@ static void shrink(struct decoder *d)
         last_of(d)->values[i] *= 2 * sqrtf(d->s.behind_eps);
 }
 
-/* One behind the other: [n_expert, rows, cols]. */
+/* Adds a stack of the experts' matrices: [n_expert, rows, cols]. */
 static void add_experts(struct decoder *d, int l, const char *kind, int64_t rows, int64_t cols)
 {
     char name[48];
     snprintf(name, sizeof name, "blk.%d.%s.weight", l, kind);
-    /* Smaller where mixtures follow each other, so that roundings do not add up. */
+    /* Smaller where one mixture reads another's output, so that rounding is not amplified. */
     add(d, name, rows * d->s.n_expert, cols, 0, (d->s.head_mixture ? 1.0f : 2.0f) * sqrtf(3.0f / (float)cols));
     d->t[d->n - 1].rows = rows;
     d->t[d->n - 1].stack = d->s.n_expert;
 }
 
-/* A norm of `cols` values, or of `rows` heads, of which each has its own. */
+/* Adds a norm of `cols` values; rows: one norm for each head. */
 static void add_norm(struct decoder *d, const char *name, int64_t rows, int64_t cols, bool bias)
 {
     char full[64];
@@ -304,7 +304,7 @@ static void add_number(struct decoder *d, int l, const char *kind, int64_t n, fl
     add(d, name, 0, n, middle, spread);
 }
 
-/* A vector to add and one to multiply by. */
+/* Adds ZAYA's residual scaling: a vector to add and one to multiply by. */
 static void add_scale(struct decoder *d, int l, const char *name)
 {
     char full[48];
@@ -332,7 +332,7 @@ static void add_convolved_heads(struct decoder *d, int l)
     add_scale(d, l, "attn_result");
 }
 
-/* What chooses experts: the last of them gives nothing. */
+/* ZAYA's router. Its last logit is for the expert without output. */
 static void add_router(struct decoder *d, int l)
 {
     const int n = d->s.n_router;
@@ -386,7 +386,7 @@ static void add_attention(struct decoder *d, int l)
             add_matrix(d, l, "attn_q", s->n_noise ? n_q / 2 + s->n_noise * s->head_dim : n_q, n,
                        s->biases & BIAS_QKV);
         }
-        for (int64_t i = 0; s->attn_scale == 1.0f && i < n_q * n; i++) /* scores would be too large for one answer */
+        for (int64_t i = 0; s->attn_scale == 1.0f && i < n_q * n; i++) /* unscaled scores would be too large */
             last_of(d)->values[i] /= sqrtf((float)s->head_dim);
         add_matrix(d, l, "attn_k", n_kv, n, s->biases & BIAS_QKV);
         add_matrix(d, l, "attn_v", n_kv, n, s->biases & BIAS_QKV);
@@ -468,7 +468,7 @@ bool decoder_has_mlstm(const struct decoder *d)
     return d->s.mlstm.n_head != 0;
 }
 
-/* The last vector's values from the first-th on become larger: gates that forget, forget little then. */
+/* Raises the last vector's values from index `first` on: with these biases forget gates forget little. */
 static void lift(struct decoder *d, int first)
 {
     for (int64_t i = first; i < last_of(d)->cols; i++)
@@ -578,7 +578,7 @@ static void add_adapters(struct decoder *d, int l, const char *kind, int use, in
     add_matrix(d, l, name, n_out, d->s.zamba.rank, false);
 }
 
-/* The block, and what is added to its matrices in this layer. */
+/* Adds Zamba's shared block, if this layer is the first to use it, and this use's low-rank additions. */
 static void add_block(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
@@ -614,7 +614,7 @@ static void add_columns(struct decoder *d, int l, const char *kind, int64_t n, f
     d->t[d->n - 1].cols = 1;
 }
 
-/* n matrices, or rows, or rows of numbers with a middle and a spread. */
+/* Adds a stack of n matrices or vectors of random values around a middle. */
 static void add_stack(struct decoder *d, int l, const char *kind, int64_t n, int64_t rows, int64_t cols, float middle,
                       float spread)
 {
@@ -627,7 +627,7 @@ static void add_stack(struct decoder *d, int l, const char *kind, int64_t n, int
     }
 }
 
-/* Mamba in scans side by side. */
+/* The first Zamba's Mamba: several scans in parallel. */
 static void add_scans(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
@@ -664,7 +664,7 @@ static void add_zamba(struct decoder *d, int l)
     add_matrix(d, l, "ssm_out", s->n_embd, width, false);
 }
 
-/* The expert that every token uses. */
+/* Adds the shared expert. */
 static void add_shared(struct decoder *d, int l)
 {
     if (!d->s.fused_shared)
@@ -849,7 +849,7 @@ float decoder_xielu(int l, int i)
     return numbers[i];
 }
 
-/* Numbers that all have, and those that are written where they are not 0. */
+/* Writes the numbers that all families have, and optional ones that are not 0. */
 static void write_numbers(struct pp_gguf_writer *w, const struct decoder *d)
 {
     const struct decoder_shape *s = &d->s;
@@ -938,7 +938,7 @@ static bool is_shared(const struct decoder *d, int l)
     return d->s.zamba.layers[l] == 'h';
 }
 
-/* Which layers are so. */
+/* Writes an array of one boolean for each layer. */
 static void write_which(struct pp_gguf_writer *w, const struct decoder *d, const char *name,
                         bool (*is)(const struct decoder *d, int l))
 {
@@ -976,7 +976,7 @@ static void write_xielu(struct pp_gguf_writer *w, const struct decoder *d)
     }
 }
 
-/* ollama's: a number of each layer for each of four lists. */
+/* Writes Solar Pro's skips in ollama's form: four arrays with a number for each layer. */
 static void write_skips(struct pp_gguf_writer *w, const struct decoder *d)
 {
     for (int i = 0; i < 4; i++) {
@@ -1065,7 +1065,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
 }
 
-/* Norms behind parts, and those of what states are made with, are called by their names alone in PLaMo's. */
+/* The name of a tensor in the file: PLaMo's post-norms and the norms of its states' inputs have no ".weight". */
 static const char *name_in_file(const struct decoder *d, const char *name, char bare[sizeof d->t[0].name])
 {
     const bool is_bare = strstr(name, ".post_") || (strstr(name, ".ssm_") && strstr(name, "_norm."));

@@ -1,6 +1,6 @@
-/* decoder_scans.c - formulas of what small random decoders have in attention's place, or beside it in turns: short
- * convolutions, the states of PLaMo 2, Griffin, xLSTM and Zamba, with the blocks that this one's layers have in
- * common. */
+/* decoder_scans.c - formulas of layers that small random decoders have in place of attention or interleaved with it:
+ * short convolutions, the recurrent states of PLaMo 2, Griffin, xLSTM and Zamba, and the attention blocks that Zamba's
+ * layers share. */
 #include "tests/decoder_formulas.h"
 
 #include <math.h>
@@ -38,8 +38,8 @@ void decoder_convolved_layer(const struct decoder *d, int l, double *x, int n)
         pp_free(all[i]);
 }
 
-/* PLaMo 2's states, a position after the other: of each head S = a S + B dt x', y = S' C + D x, times silu(z). What B,
- * C and dt are made of comes out of the convolution of x; z and x are a head's halves. */
+/* PLaMo 2's states at one position: S = a S + B dt x', y = (S' C + D x) silu(z) for each head. B, C and dt are
+ * projected from the convolved x; z and x are the two halves of a head's input. */
 static void states_row(const struct decoder *d, int l, const double *in, int r, double *x, double *states, double *y)
 {
     const int dim = d->s.head_dim, key = d->s.key_dim, rank = d->s.state_rank, width = d->s.n_state * dim;
@@ -72,8 +72,8 @@ static void states_row(const struct decoder *d, int l, const double *in, int r, 
         pp_free(all[i]);
 }
 
-/* What a layer's states give for position r, the latest: y [width]; x: [positions, width], of which it writes its
- * own; states: what they have become. */
+/* Computes the output y [width] of a layer's states at position r, and updates `states`. x: [positions, width], the
+ * convolution's inputs, whose row r it writes. */
 typedef void state_row_fn(const struct decoder *d, int l, const double *in, int r, double *x, double *states,
                           double *y);
 
@@ -104,7 +104,7 @@ void decoder_states_layer(const struct decoder *d, int l, double *x, int n)
     go_through_states(d, l, x, n, states_row, width, width * d->s.key_dim, "ssm_out");
 }
 
-/* Griffin's gates of one position: each block of channels has a matrix of its own, of what the convolution gave. */
+/* Griffin's gate of channel i: a sigmoid of a block-diagonal projection of the convolution's output. */
 static double lru_gate(const struct decoder *d, int l, const char *kind, int i, const double *in)
 {
     const struct matrix *w = decoder_part(d, l, kind, ".weight"), *b = decoder_part(d, l, kind, ".bias");
@@ -115,8 +115,8 @@ static double lru_gate(const struct decoder *d, int l, const char *kind, int i, 
     return 1 / (1 + exp(-sum));
 }
 
-/* Its states, a position after the other: h = a h + sqrt(1 - a^2) gate x, without the root at the first one, where x is
- * behind its convolution; and a GELU beside them. */
+/* Griffin's RG-LRU at one position: h = a h + sqrt(1 - a^2) gate x, where x is the convolution's output; at the first
+ * position the root is left out. The output is h times the GELU of a parallel branch. */
 static void lru_row(const struct decoder *d, int l, const double *in, int r, double *x, double *h, double *y)
 {
     const int n = d->s.lru_width;
@@ -140,8 +140,8 @@ void decoder_lru_layer(const struct decoder *d, int l, double *x, int n)
     go_through_states(d, l, x, n, lru_row, d->s.lru_width, d->s.lru_width, "lru_out");
 }
 
-/* What a position brings to xLSTM's heads: the logarithms of what is left of a state and of what the position counts
- * for, and queries, divided by the root of their size, keys, values and gates. */
+/* The inputs of xLSTM's heads at one position. left, counts: the logarithms of the forget and input gates; gate: of
+ * the output. Queries are divided by the square root of their size. */
 struct mlstm_inputs {
     double *q, *k, *v, *gate, *left, *counts;
 };
@@ -176,7 +176,7 @@ static void mlstm_inputs(const struct decoder *d, int l, const double *in, const
     pp_free(gates);
 }
 
-/* A head's states: C and n as they are behind exp(m). */
+/* A head's states. C and n are stored divided by exp(m). */
 struct mlstm_state {
     double *C, *n, m;
 };
@@ -222,8 +222,8 @@ static void mlstm_by_steps(const struct decoder *d, const struct mlstm_inputs *x
     pp_free(s.n);
 }
 
-/* The same of a piece of `n` positions at once, from the states before it, which become those behind it: with F[t] the
- * sum of f up to t, position j counts for e^(F[t] - F[j] + i[j]) at t. */
+/* The chunkwise form of mlstm_by_steps, for n positions: *s are the states before the chunk, then those after it. With
+ * F[t] the sum of f up to t, position j has the weight e^(F[t] - F[j] + i[j]) at t. */
 static void mlstm_piece(const struct decoder *d, const struct mlstm_inputs *x, int n, int h, struct mlstm_state *s,
                         double *out)
 {
@@ -252,13 +252,13 @@ static void mlstm_piece(const struct decoder *d, const struct mlstm_inputs *x, i
         for (int b = 0; b < value; b++)
             y[b] /= fmax(fabs(below), exp(-most)) + (double)d->s.mlstm.eps;
     }
-    for (int j = 0; j < n; j++) /* what is there is decayed once, with the first of them */
+    for (int j = 0; j < n; j++) /* the old states decay once, with the first position */
         mlstm_add(s, j ? 0 : F[n - 1], F[n - 1] - F[j] + x[j].counts[h], most, x[j].k + h * key, x[j].v + h * value,
                   key, value);
     pp_free(F);
 }
 
-/* What heads give, [n, values], by either formula, which must say the same. */
+/* The heads' output, [n, values], by the recurrent form; asserts that the chunkwise form gives the same. */
 static void mlstm_heads(const struct decoder *d, const struct mlstm_inputs *x, int n, double *out)
 {
     enum { PIECE = 25 };
@@ -277,8 +277,8 @@ static void mlstm_heads(const struct decoder *d, const struct mlstm_inputs *x, i
     pp_free(other);
 }
 
-/* Of each head of a position: LayerNorm, by its part of the vectors, times a sigmoid. What heads were divided by comes
- * to something because of the epsilon alone, so that this is large. */
+/* LayerNorm of each head by its part of the vectors, times the sigmoid of the output gate. The norm would cancel the
+ * heads' divisor but for its epsilon, which these models therefore make large. */
 static void mlstm_result(const struct decoder *d, int l, const struct mlstm_inputs *x, double *y)
 {
     const struct matrix *w = decoder_part(d, l, "mlstm_norm", ".weight");
@@ -328,7 +328,7 @@ void decoder_mlstm_layer(const struct decoder *d, int l, double *x, int n)
     pp_free(inputs);
 }
 
-/* Zamba2's. A product of the block's matrix, and of two matrices of this use of it. */
+/* Zamba2: the product with a shared block's matrix, plus the low-rank adapter (_a, _b) of this use of the block. */
 static void adapted(const struct decoder *d, int at, const char *kind, int use, bool more, const double *in,
                     double *out)
 {
@@ -348,8 +348,8 @@ static void adapted(const struct decoder *d, int at, const char *kind, int use, 
     pp_free(add);
 }
 
-/* The block: attention and a feed-forward part of position r, of the stream and what went into the first layer; k, v:
- * of all positions of this layer. What it gives goes through one matrix more. */
+/* Zamba's shared block at position r: attention and a feed-forward part, whose input is the stream concatenated with
+ * the embedding, followed by the layer's own projection. k, v: of all positions of this layer. */
 static void block_row(const struct decoder *d, int l, const double *x, const double *embedding, int r, double *k,
                       double *v, double *out)
 {
@@ -370,7 +370,7 @@ static void block_row(const struct decoder *d, int l, const double *x, const dou
         decoder_heads(d, l, "", s->n_head, r, q);
         decoder_heads(d, l, "", s->n_head_kv, r, k + r * n_kv);
     }
-    for (int h = 0; h < s->n_head; h++) /* scaled as if heads were half as large */
+    for (int h = 0; h < s->n_head; h++) /* the scale is that of heads of half the size */
         attend_query(q + h * dim, k + h / group * dim, v + h / group * dim, 0, r, dim, n_kv, 1 / sqrt(dim / 2.0), 0,
                      att + h * dim);
     decoder_linear(d, at, "shared_output", att, delta);
@@ -390,7 +390,7 @@ static void block_row(const struct decoder *d, int l, const double *x, const dou
         pp_free(all[i]);
 }
 
-/* Mamba 2 of a position: S = a S + B dt x', y = S' C + D x, times silu(z), normed in groups. */
+/* Mamba 2 at one position: S = a S + B dt x', y = RMSNorm((S' C + D x) silu(z)) in groups. */
 static void mamba2_row(const struct decoder *d, int l, const double *in, int r, double *mixed, double *states,
                        double *y)
 {
@@ -428,8 +428,9 @@ static void mamba2_row(const struct decoder *d, int l, const double *in, int r, 
     pp_free(u);
 }
 
-/* The first Zamba's: what goes into the convolution and what gates take turns; each scan makes steps, B and C of its
- * own channels: S[c] = exp(A[c] dt[c]) S[c] + B dt[c] u[c], y[c] = S[c]' C + D[c] u[c], times silu(z[c]). */
+/* The first Zamba's Mamba at one position: the input projection interleaves u, which is convolved, and the gates z.
+ * Each scan computes dt, B and C from its own channels: S[c] = exp(A[c] dt[c]) S[c] + B dt[c] u[c], y[c] = (S[c]' C +
+ * D[c] u[c]) silu(z[c]). */
 static void scans_row(const struct decoder *d, int l, const double *in, int r, double *mixed, double *states, double *y)
 {
     const int key = d->s.key_dim, rank = d->s.zamba.rank, width = 16 * d->s.zamba.n_head;

@@ -20,9 +20,9 @@ static const double EPSILON = 1e-12, ROPE_BASE = 1000;
 struct matrix {
     char name[48];
     int64_t rows, cols; /* rows 0: a vector */
-    int64_t stack;      /* matrices of so many rows; 0: one */
+    int64_t stack;      /* the number of matrices [rows, cols]; 0: a single one */
     uint32_t type;
-    float *values;      /* as the file gives them back */
+    float *values;      /* rounded to `type`, as a reader of the file sees them */
 };
 
 struct encoder {
@@ -46,7 +46,7 @@ static float next(struct encoder *e)
     return (float)(e->random >> 8) / 8388608.0f - 1.0f;
 }
 
-/* Uniform around a middle; what the type cannot hold is lost here already. */
+/* Adds a tensor of uniform random values around a middle, rounded to the type. */
 static void add(struct encoder *e, const char *name, int64_t rows, int64_t cols, uint32_t type, float middle,
                 float spread)
 {
@@ -94,7 +94,7 @@ static void add_block_norm(struct encoder *e, int l, const char *kind)
     add_norm(e, name);
 }
 
-/* One below the other. */
+/* Adds a stack of the experts' matrices. */
 static void add_experts(struct encoder *e, int l, const char *kind, int64_t rows, int64_t cols)
 {
     add_matrix(e, l, kind, EXPERTS * rows, cols, false);
@@ -107,7 +107,7 @@ static bool is(const struct encoder *e, const char *arch)
     return strcmp(e->s.arch, arch) == 0;
 }
 
-/* One matrix for q, k and v; heads are rotated then. */
+/* Whether q, k and v are one matrix. These families use RoPE. */
 static bool has_fused(const struct encoder *e)
 {
     return is(e, "nomic-bert") || is(e, "nomic-bert-moe") || is(e, "jina-bert-v3");
@@ -195,7 +195,8 @@ void encoder_spoil(struct encoder *e, const char *name, int64_t rows, int64_t co
 
 /* --- files --------------------------------------------------------------------------------------------------- */
 
-/* [PAD] [UNK] [CLS] [SEP], then letters as words and as parts of words, then a few words; holes. */
+/* Writes a WordPiece vocabulary: [PAD] [UNK] [CLS] [SEP], letters as words and as continuations, a few words, and
+ * unused tokens. */
 static void write_words(struct pp_gguf_writer *w, int n)
 {
     static char texts[512][24];
@@ -220,7 +221,7 @@ static void write_words(struct pp_gguf_writer *w, int n)
     }
     pp_gguf_add_text(w, "tokenizer.ggml.model", "bert");
     pp_gguf_add_u32(w, "tokenizer.ggml.unknown_token_id", 1);
-    pp_gguf_add_u32(w, "tokenizer.ggml.bos_token_id", 2); /* readers know the first token by either name */
+    pp_gguf_add_u32(w, "tokenizer.ggml.bos_token_id", 2); /* readers accept either key for [CLS] */
     pp_gguf_add_u32(w, "tokenizer.ggml.cls_token_id", 2);
     pp_gguf_add_u32(w, "tokenizer.ggml.seperator_token_id", 3);
     pp_gguf_add_str_array(w, "tokenizer.ggml.tokens", list, (size_t)n);
@@ -301,7 +302,8 @@ static void write_text(const char *dir, const char *name, const char *text)
     assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
 }
 
-/* "blk.0.attn_q.weight" as BertModel calls it; norms of the first layer have the names of old exporters. */
+/* BertModel's name of a tensor such as "blk.0.attn_q.weight". Norms of the first layer get the gamma and beta of old
+ * exporters. */
 static void hf_name(const char *gguf, bool roberta, char *out, size_t size)
 {
     static const struct {
@@ -338,7 +340,7 @@ static void hf_name(const char *gguf, bool roberta, char *out, size_t size)
     fail_msg("BERT has no tensor %s", gguf);
 }
 
-/* Nomic's name, or Jina's, whose matrices have another end where tasks have adapters. */
+/* Nomic's name of a tensor, or Jina's, where matrices with adapters for tasks have another suffix. */
 static void flat_name(const struct encoder *e, const char *gguf, char *out, size_t size)
 {
     static const struct {
@@ -380,7 +382,7 @@ static void flat_name(const struct encoder *e, const char *gguf, char *out, size
     fail_msg("there is no tensor %s", gguf);
 }
 
-/* [EXPERTS, n_out, n_in] as [EXPERTS * n_in, n_out] */
+/* A stack transposed: [EXPERTS, n_out, n_in] becomes [EXPERTS * n_in, n_out]. */
 static float *turned(const struct matrix *m)
 {
     float *t = pp_malloc((size_t)(n_rows(m) * m->cols) * sizeof *t);
@@ -501,7 +503,7 @@ const char *encoder_write_folder(const struct encoder *e, bool modules)
         list[n] = (struct pp_tensor){.name = names[n], .type = PP_TYPE_F32, .n_dims = m->rows ? 2 : 1,
                                      .ne = {m->cols, m->rows ? m->rows : 1, 1, 1}, .data = m->values};
         hf_name(m->name, e->s.n_reserved, names[n], sizeof names[n]);
-        if (e->s.n_reserved && strcmp(m->name, "position_embd.weight") == 0) { /* rows that are no position's */
+        if (e->s.n_reserved && strcmp(m->name, "position_embd.weight") == 0) { /* the reserved rows before position 0 */
             table = pp_calloc((size_t)((m->rows + e->s.n_reserved) * m->cols), sizeof *table);
             assert_non_null(table);
             memcpy(table + e->s.n_reserved * m->cols, m->values, (size_t)(m->rows * m->cols) * sizeof *table);
@@ -510,7 +512,7 @@ const char *encoder_write_folder(const struct encoder *e, bool modules)
         }
         list[n].size = (size_t)(list[n].ne[0] * list[n].ne[1]) * sizeof(float);
     }
-    snprintf(names[n], sizeof names[n], "pooler.dense.weight"); /* of a task that is not ours */
+    snprintf(names[n], sizeof names[n], "pooler.dense.weight"); /* for a task that the engine does not use */
     list[n] = (struct pp_tensor){.name = names[n], .type = PP_TYPE_F32, .n_dims = 2, .ne = {2, 2, 1, 1},
                                  .data = unused, .size = sizeof unused};
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
@@ -559,7 +561,7 @@ static void norm(const struct encoder *e, int l, const char *kind, double *x, in
     }
 }
 
-/* Pairs (i, i + half) of a head turn by position / base^(2 i / head_dim): arXiv 2104.09864. */
+/* RoPE (arXiv 2104.09864): pair (i, i + half) of a head is rotated by position / base^(2 i / head_dim). */
 static void rotate(double *head, int dim, int position)
 {
     for (int i = 0; i < dim / 2; i++) {
@@ -569,7 +571,7 @@ static void rotate(double *head, int dim, int position)
     }
 }
 
-/* ALiBi's slope of a head, as arXiv 2108.12409 and its authors' code have it, with the steepest near 2^-8. */
+/* ALiBi's slope of a head as in arXiv 2108.12409 and its authors' code: the last power is 2^-8. */
 static double slope(int head, int n_head)
 {
     int whole = 1;
@@ -580,7 +582,7 @@ static double slope(int head, int n_head)
     return pow(2.0, -4.0 / whole * (2 * (head - whole) + 1));
 }
 
-/* One query over all keys. */
+/* Attention of one query, of row `at`, to all n keys: it is bidirectional. */
 static void attend(const struct encoder *e, int head, int at, const double *q, const double *k, const double *v, int n,
                    int stride, double *out)
 {
@@ -602,7 +604,7 @@ static void attend(const struct encoder *e, int head, int at, const double *q, c
     pp_free(p);
 }
 
-/* x += attention(x), normed. */
+/* x = norm(x + attention(x)) */
 static void attention(const struct encoder *e, int l, double *x, int n)
 {
     const int width = e->s.n_embd, dim = width / e->s.n_head, stride = 3 * width;
@@ -638,7 +640,7 @@ static double gelu(double x)
     return x * (1 + erf(x / sqrt(2.0))) / 2;
 }
 
-/* x += what experts make of x, by their shares in the softmax of all, and one vector; normed. */
+/* x = norm(x + experts(x) + bias). The USED best experts are weighted by their shares of the softmax over all. */
 static void mixture(const struct encoder *e, int l, double *x, int n)
 {
     const int width = e->s.n_embd, n_ff = e->s.n_ff;
@@ -669,7 +671,7 @@ static void mixture(const struct encoder *e, int l, double *x, int n)
     pp_free(out);
 }
 
-/* x += feed-forward(x), normed. */
+/* x = norm(x + feed_forward(x)) */
 static void feed_forward(const struct encoder *e, int l, double *x, int n)
 {
     const int width = e->s.n_embd, n_ff = e->s.n_ff;

@@ -1,5 +1,5 @@
-/* expert_formulas.c - what small random mixtures of experts give, in double precision: each step as the families'
- * papers and transformers' models have it. */
+/* expert_formulas.c - reference outputs of small random mixtures of experts, computed in double precision: each step
+ * follows the family's paper and its model in transformers. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +35,7 @@ void expert_linear(const struct expert_model *m, int l, const char *kind, const 
         y[o] += (double)b->values[o];
 }
 
-/* GigaChat 3.5's: each of n normed values times 2 sigmoid(W_down silu(W_up x)). */
+/* GigaChat 3.5's gated norm: multiplies the n normalised values x by 2 sigmoid(W_down silu(W_up x)). */
 static void gate_norm(const struct expert_model *m, int l, const char *kind, int64_t n, double *x)
 {
     char name[48];
@@ -52,14 +52,14 @@ static void gate_norm(const struct expert_model *m, int l, const char *kind, int
     pp_free(gates);
 }
 
-/* By the root of the mean square of n values, or, centred, of what they are above their mean. */
+/* RMSNorm, or LayerNorm where the model is `centred`. */
 static void norm(const struct expert_model *m, int l, const char *kind, const double *x, double *y)
 {
     char name[40];
     snprintf(name, sizeof name, "%s.weight", kind);
     const struct array *w = expert_find(m, l, name);
     double square = 0, mean = 0;
-    if (!w && m->s.stream_rank) { /* of what parts read */
+    if (!w && m->s.stream_rank) { /* Qwen 4: parts have no pre-norm */
         memmove(y, x, (size_t)m->s.n_embd * sizeof *y);
         return;
     }
@@ -75,14 +75,14 @@ static void norm(const struct expert_model *m, int l, const char *kind, const do
         gate_norm(m, l, kind, w->cols, y);
 }
 
-/* YaRN is of layers without a RoPE of their own. */
+/* Whether YaRN scales the RoPE of this base: only the model's own base, not another one for some layers. */
 static bool is_scaled(const struct expert_shape *s, double base)
 {
     return s->yarn_factor != 0.0f && !(s->local_base != 0.0f && base == (double)s->local_base);
 }
 
-/* Of pair i: base^(-2 i / rope_dim), and with YaRN (arXiv 2309.00071) divided by its factor where the pair turns less
- * than once in the original context, in part where it turns less than 32 times. */
+/* The frequency of pair i: base^(-2 i / rope_dim). YaRN (arXiv 2309.00071) divides it by its factor if the pair makes
+ * less than one full turn in the original context, and interpolates if it makes up to 32. */
 static double frequency(const struct expert_shape *s, int rotated, double base, int i)
 {
     const double dim = rotated, whole = pow(base, -2.0 * i / dim), two_pi = 2 * acos(-1);
@@ -95,7 +95,7 @@ static double frequency(const struct expert_shape *s, int rotated, double base, 
     return whole * (1 - ramp) + whole / (double)s->yarn_factor * ramp;
 }
 
-/* Pairs of the first dim values of a head turn, and become longer with YaRN, but not where attention is latent. */
+/* RoPE of the first `dim` values of a head. YaRN also scales them, except with latent attention. */
 void expert_rotate(const struct expert_shape *s, int dim, double base, double *head, int position)
 {
     const double length = is_scaled(s, base) && !s->kv_rank ? 0.1 * log((double)s->yarn_factor) + 1 : 1;
@@ -136,7 +136,7 @@ static void heads(const struct expert_model *m, int l, const char *kind, int n_h
     }
 }
 
-/* What scores are multiplied by. */
+/* The scale of layer l's scores. */
 static double scale_at(const struct expert_shape *s, int l, int position)
 {
     const double scale = s->attn_scale != 0.0f ? (double)s->attn_scale : 1 / sqrt(s->head_dim);
@@ -168,13 +168,13 @@ static void qkv(const struct expert_model *m, int l, const double *in, double *q
         expert_linear(m, l, "attn_q", in, q);
     expert_linear(m, l, "attn_k", in, k);
     expert_linear(m, l, "attn_v", in, v);
-    for (int h = heads - 1; h >= 0 && v_dim < m->s.head_dim; h--) { /* as wide as keys, zeros behind */
+    for (int h = heads - 1; h >= 0 && v_dim < m->s.head_dim; h--) { /* pads values with zeros to the width of keys */
         memmove(v + h * m->s.head_dim, v + h * v_dim, (size_t)v_dim * sizeof *v);
         memset(v + h * m->s.head_dim + v_dim, 0, (size_t)(m->s.head_dim - v_dim) * sizeof *v);
     }
 }
 
-/* What scores have of the sum that their head's sink is in, too. */
+/* The share of the softmax that is left for positions, with head h's attention sink in the sum; 1 without sinks. */
 static double share_beside(const struct array *sinks, int h, const double *q, const double *k, int first, int position,
                            int dim, int n_kv, double scale)
 {
@@ -188,7 +188,7 @@ static double share_beside(const struct array *sinks, int h, const double *q, co
     return sinks ? sum / (sum + exp((double)sinks->values[h])) : 1;
 }
 
-/* Of each head first the query, then the gate. */
+/* attn_q has for each head first the query, then the gate. */
 static void gated_queries(const struct expert_model *m, int l, const double *in, double *q, double *gate)
 {
     const int dim = m->s.head_dim;
@@ -220,7 +220,7 @@ static int rank(const double *v, int n, int i)
     return before;
 }
 
-/* Each expert's weight, 0 for those that do not work. */
+/* Each expert's weight; 0 if it is not chosen. */
 static void route(const struct expert_model *m, int l, const double *in, double *weight)
 {
     const struct expert_shape *s = &m->s;
@@ -253,8 +253,8 @@ static void route(const struct expert_model *m, int l, const double *in, double 
         weight[e] *= (double)scales->values[e];
 }
 
-/* out += factor * W_down(silu(W_gate x) * W_up x), or relu(W_up x)^2 without a gate, the matrices being the e-th of
- * stacks, or alone. */
+/* out += factor * W_down(silu(W_gate x) * W_up x), with relu(W_up x)^2 if there is no gate. The matrices are the e-th
+ * of a stack, or e is 0. */
 static void add_feed_forward(const struct expert_model *m, int l, const char *end, int e, double factor,
                              const double *in, double *out)
 {
@@ -273,7 +273,7 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
     product(w[1], e, 0, n, in, up);
     const bool experts = strcmp(end, "_exps") == 0, bounded = m->s.clamp_before_silu ? experts : l == m->s.n_layer - 1;
     const float most = m->s.bounded_all ? m->s.bound : !bounded ? 0 : experts ? m->s.bound : m->s.shared_bound;
-    for (int i = 0; i < n && most != 0.0f && m->s.clamp_before_silu; i++) /* what SiLU makes of it is no larger */
+    for (int i = 0; i < n && most != 0.0f && m->s.clamp_before_silu; i++) /* then so is SiLU's output */
         gate[i] = fmin((double)most, gate[i]);
     for (int i = 0; i < n && most != 0.0f; i++)
         up[i] = fmin((double)most, gate[i] * sigmoid(gate[i])) * fmax(-(double)most, fmin((double)most, up[i]));
@@ -296,7 +296,7 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
     pp_free(down);
 }
 
-/* chooser: what experts are chosen by. */
+/* chooser: the router's input. */
 static void feed_forward(const struct expert_model *m, int l, const double *chooser, const double *in, double *out)
 {
     double weight[MAX_EXPERTS], shared = 1;
@@ -357,8 +357,8 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
         out[i] /= sqrt(2);
 }
 
-/* Latent attention (arXiv 2405.04434) as it was published: keys and values of each head of each position are made of
- * its vector. Both are `width` wide here, with zeros behind. */
+/* Latent attention (arXiv 2405.04434) in its unabsorbed form: every position's latent vector is expanded to keys and
+ * values of each head. Both are padded with zeros to `width`. */
 struct expanded {
     int width;
     double *k, *v;          /* [n, n_head, width] */
@@ -392,11 +392,11 @@ static struct expanded expand(const struct expert_model *m, int l, const double 
     return e;
 }
 
-/* What the last index picked: whether row r sees position p [n, n]; with blocks, of each head of keys. Of one model at
- * a time. */
+/* The indexer's last choice: [n, n], whether row r sees position p; where it picks blocks, one such array for each KV
+ * head. A global, so that one model is computed at a time. */
 static bool *picks;
 
-/* LayerNorm, mostly with an epsilon of its own. */
+/* The LayerNorm of the indexer's keys. Its epsilon is 1e-6, except with index_rope_last. */
 static void index_norm(const struct expert_model *m, int l, double *x)
 {
     const struct array *w = expert_find(m, l, "indexer.k_norm.weight"), *b = expert_find(m, l, "indexer.k_norm.bias");
@@ -418,7 +418,8 @@ static void rotate_index(const struct expert_shape *s, double *head, int positio
                   position);
 }
 
-/* Of each value of the keys of some positions the mean, each with its share in the softmax of the value's numbers. */
+/* Pools the keys of n positions into one: each component is a mean weighted by the softmax, over the positions, of
+ * that component's logits in `numbers`. */
 static void pool_keys(const double *keys, const double *numbers, int first, int n, double *out)
 {
     for (int i = 0; i < INDEX_DIM; i++) {
@@ -431,9 +432,9 @@ static void pool_keys(const double *keys, const double *numbers, int first, int 
     }
 }
 
-/* DeepSeek V3.2's index: of the positions up to a row's own those with the largest sums over its heads of
- * w_h relu(q_h . k) / sqrt(heads size), w being of the input, q of the vector that queries are made of. Or GLM 5
- * Next's, which has one key for each block of positions. */
+/* DeepSeek V3.2's indexer: each row sees the index_top_k positions up to its own with the largest scores, the sum over
+ * heads of w_h relu(q_h . k) / sqrt(heads * size). w is computed from the input, q from the low-rank vector of the
+ * queries. GLM 5 Next's picks blocks of `pool` positions instead, which have one pooled key each. */
 static void pick(const struct expert_model *m, int l, const double *x, int n)
 {
     const struct expert_shape *s = &m->s;
@@ -467,7 +468,7 @@ static void pick(const struct expert_model *m, int l, const double *x, int n)
                 score[b] += w[h] * fmax(0, dot) / sqrt(INDEX_HEADS * INDEX_DIM);
             }
         }
-        for (int p = 0; p <= r; p++) /* those behind the last whole block are seen in any case */
+        for (int p = 0; p <= r; p++) /* positions after the last whole block are always seen */
             picks[r * n + p] = p / size >= n_keys || rank(score, n_keys, p / size) < s->index_top_k / size;
     }
     double *all[] = {k, in, low, score, shares};
@@ -475,9 +476,9 @@ static void pick(const struct expert_model *m, int l, const double *x, int n)
         pp_free(all[i]);
 }
 
-/* MiniMax M3's index for row r of n, whose normed input is `in`: of each of its heads h, the score of a block is the
- * largest q_h . k of the positions up to the row's own, and that of the row's own block and those right before it is
- * larger than any; those with the largest scores are seen. */
+/* MiniMax M3's indexer for row r of n, whose normalised input is `in`. For each index head h, a block's score is the
+ * largest q_h . k of its positions up to r; the row's own block and the index_local - 1 before it score infinity. The
+ * index_top_k blocks with the largest scores are seen. */
 static void pick_blocks(const struct expert_model *m, int l, const double *in, int r, int n, double *keys)
 {
     const struct expert_shape *s = &m->s;
@@ -506,7 +507,7 @@ static void pick_blocks(const struct expert_model *m, int l, const double *in, i
     pp_free(score);
 }
 
-/* A query that sees only some of the positions up to row r. */
+/* Attention of one query to those positions up to r that `sees` marks. */
 static void attend_blocks(const double *q, const double *k, const double *v, const bool *sees, int r, int dim, int n_kv,
                           double scale, double *out)
 {
@@ -522,7 +523,7 @@ static void attend_blocks(const double *q, const double *k, const double *v, con
     pp_free(some_v);
 }
 
-/* Only what was picked for a row of n, side by side; how many. */
+/* Copies the keys and values that the indexer picked for a row of n, without gaps; returns how many. */
 static int take_picked(const struct expert_shape *s, const struct expanded *e, int row, int n, struct expanded *to)
 {
     const int each = s->n_head * e->width;
@@ -535,7 +536,7 @@ static int take_picked(const struct expert_shape *s, const struct expanded *e, i
     return taken;
 }
 
-/* What heads of one row give that sees n positions. */
+/* The output of all heads for one row, which sees n positions. */
 static void attend_expanded(const struct expert_model *m, int l, const struct expanded *e, const double *in, int row,
                             int n, double *att)
 {
@@ -594,8 +595,8 @@ static void feed_forward_of(const struct expert_model *m, int l, const double *r
     feed_forward_by(m, l, NULL, row, in, delta);
 }
 
-/* What experts have given in a layer's first half, whose feed-forward part read the same: [n, n_embd]. Of one model at
- * a time. */
+/* LongCat's shortcut: the experts' output of the first layer of a pair, which is added after the second: [n, n_embd].
+ * A global, so that one model is computed at a time. */
 static double *kept;
 
 static void half_feed_forward(const struct expert_model *m, int l, int r, double *row, double *in)
@@ -613,11 +614,11 @@ static void half_feed_forward(const struct expert_model *m, int l, int r, double
     pp_free(delta);
 }
 
-/* What came into each bank_step-th layer: [8, n, n_embd]. Of one model at a time. */
+/* Attention residuals: the inputs of every bank_step-th layer: [8, n, n_embd]. A global: one model at a time. */
 static double *bank;
 
-/* Of vectors of row r that were kept before layer l, or also in it, and the stream's, the sum, each times its share in
- * the softmax of scores. */
+/* The input of a part of layer l for row r: a sum of the kept vectors and the stream, weighted by a softmax of their
+ * scores. behind: for the feed-forward part, which also sees what layer l itself kept. */
 static void recall(const struct expert_model *m, int l, bool behind, const double *row, int r, int n, double *out)
 {
     const int width = m->s.n_embd, step = m->s.bank_step;
@@ -643,8 +644,7 @@ static void recall(const struct expert_model *m, int l, bool behind, const doubl
     }
 }
 
-/* What a layer's first part reads of each row: [n, n_embd]; in a layer that keeps what comes into it, the stream then
- * is nothing. */
+/* The input of a layer's first part for all rows: [n, n_embd]. A layer that keeps its input then clears the stream. */
 static double *recall_all(const struct expert_model *m, int l, double *x, int n)
 {
     const int width = m->s.n_embd, step = m->s.bank_step;
@@ -662,16 +662,16 @@ static double *recall_all(const struct expert_model *m, int l, double *x, int n)
 
 enum { MOST_STREAMS = 8 };
 
-/* How a part reads the streams of one row, and writes to them. */
+/* The coefficients by which a part reads one row's streams, writes its output to them, and mixes them. */
 struct connection {
     double read[MOST_STREAMS], write[MOST_STREAMS];
-    double mix[MOST_STREAMS][MOST_STREAMS]; /* from one to the other */
+    double mix[MOST_STREAMS][MOST_STREAMS]; /* [from][to] */
 };
 
-/* From logits to a matrix whose rows and columns add up to about 1 (arXiv 2512.24880). */
+/* Sinkhorn's iteration: turns logits into a matrix whose rows and columns sum to about 1 (arXiv 2512.24880). */
 static void balance(int n, double least, int rounds, double mix[MOST_STREAMS][MOST_STREAMS])
 {
-    for (int turn = -1; turn < 2 * rounds; turn++) /* the softmax of rows; then columns and rows in turns */
+    for (int turn = -1; turn < 2 * rounds; turn++) /* the softmax of rows, then columns and rows alternately */
         for (int i = 0; i < n && turn != 0; i++) {
             double sum = turn < 0 ? 0 : least;
             for (int j = 0; j < n; j++)
@@ -683,7 +683,8 @@ static void balance(int n, double least, int rounds, double mix[MOST_STREAMS][MO
         }
 }
 
-/* l -1: behind the last layer, where nothing is written. x: [n_stream, n_embd]; *sum: what the part reads. */
+/* The connection of a part of layer l; l -1: of the output after the last layer, which only reads. x: [n_stream,
+ * n_embd]; sum: the part's input [n_embd]. */
 static struct connection connect(const struct expert_model *m, int l, const char *part, const double *x, double *sum)
 {
     const int n = m->s.n_stream, width = n * m->s.n_embd;
@@ -722,13 +723,13 @@ static struct connection connect(const struct expert_model *m, int l, const char
     return c;
 }
 
-/* Rows of the model, and of one stream. */
+/* The width of a row of x: all its streams. */
 static int row_width(const struct expert_shape *s)
 {
     return s->n_embd * (s->n_stream ? s->n_stream : 1);
 }
 
-/* What a part gave goes into a row. */
+/* Adds a part's output `delta` to the streams of a row; `more` is its factor where there are no hyper-connections. */
 static void give(const struct expert_shape *s, const struct connection *c, double more, const double *delta,
                  double *row)
 {
@@ -742,7 +743,7 @@ static void give(const struct expert_shape *s, const struct connection *c, doubl
     pp_free(mixed);
 }
 
-/* What the first part of a layer reads of all rows: [n, n_embd]; and how it writes: [n]. */
+/* The input of a layer's first part for all rows, [n, n_embd], and their connections: c [n]. */
 static double *read_all(const struct expert_model *m, int l, double *x, int n, struct connection *c)
 {
     if (!m->s.n_stream)
@@ -906,9 +907,9 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         pp_free(all[i]);
 }
 
-/* Lightning attention of normed rows in [n, n_embd]: S = a S + k v', out = S' q / sqrt(dim), a being a constant of the
- * head and the layer; queries and keys are normed and rotated by halves; what comes out is normed in groups, each by
- * its part of one vector, and goes through a gate. Before the last matrix. */
+/* Lightning attention of the normalised rows `in` [n, n_embd]: S = a S + k v', out = S' q / sqrt(dim), where a is a
+ * constant of the head and the layer. Queries and keys are normalised and rotated in pairs (i, i + half). The output
+ * is normalised in groups and gated; the output projection is not applied here. */
 static void lightning(const struct expert_model *m, int l, const double *in, int n, double *out)
 {
     struct expert_shape halves = m->s;
@@ -1011,8 +1012,9 @@ static void feed_layer(const struct expert_model *m, int l, double *x, int n)
     pp_free(delta);
 }
 
-/* LongCat-Flash-Lite: the embeddings of the last 2, 3 and more tokens up to position r, hashed into tables, are added
- * to that of the last one. Where there is no token, or one like ngram_end between, it counts as 0. */
+/* LongCat-Flash-Lite: embeddings of the n-grams that end at position r (n = 2, 3 ...), found in tables by a hash, are
+ * added to the token's own. In an n-gram, an end token and all tokens before it count as 0, as do those before the
+ * text. */
 static void add_ngrams(const struct expert_model *m, const int32_t *ids, int r, double *x)
 {
     const struct expert_shape *s = &m->s;

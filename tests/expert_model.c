@@ -21,7 +21,7 @@ struct expert_shape expert_shape(const char *arch)
 
 /* --- weights ------------------------------------------------------------------------------------------------- */
 
-/* Uniform around a middle. l -1: of no layer. */
+/* Adds a tensor of uniform random values around a middle; l -1: outside the layers. */
 static void add(struct expert_model *m, int l, const char *kind, int64_t matrices, int64_t rows, int64_t cols,
                 float middle, float spread)
 {
@@ -31,7 +31,7 @@ static void add(struct expert_model *m, int l, const char *kind, int64_t matrice
 
 static void add_matrix(struct expert_model *m, int l, const char *kind, int64_t rows, int64_t cols)
 {
-    add(m, l, kind, 0, rows, cols, 0, 2 * sqrtf(3.0f / (float)cols)); /* large, so that attention prefers something */
+    add(m, l, kind, 0, rows, cols, 0, 2 * sqrtf(3.0f / (float)cols)); /* large, so that attention is far from uniform */
 }
 
 static void add_norm(struct expert_model *m, int l, const char *kind, int64_t cols)
@@ -51,7 +51,7 @@ static struct array *last(struct expert_model *m)
     return &m->t[m->n - 1];
 }
 
-/* k_b and v_b as files have them that have them apart: keys are turned. */
+/* attn_k_b and attn_v_b, as in files that keep them apart; attn_k_b is transposed. */
 static void add_heads(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
@@ -105,7 +105,7 @@ static void add_latent_attention(struct expert_model *m, int l)
     add(m, l, "indexer_compressor_ape.weight", 0, s->pool, INDEX_DIM, 0, 1);
 }
 
-/* Whether the file has this one of the two forms of matrices of heads, or it is another tensor. */
+/* Whether tensor a goes into the file: of attn_kv_b and attn_k_b with attn_v_b it has only one form. */
 static bool is_in_file(const struct expert_model *m, const struct array *a)
 {
     const bool apart = strstr(a->name, ".attn_k_b.") || strstr(a->name, ".attn_v_b.");
@@ -268,7 +268,8 @@ static void add_apart(struct expert_model *m, int l)
     add(m, l, "ssm_taps_b.bias", 0, 0, s->n_state * s->value_dim * s->state_taps, 0, 0.5f);
 }
 
-/* Matrices of low rank, for decays and for gates; convolutions with a dimension of one, as Kimi Linear's files. */
+/* Kimi delta attention: low-rank pairs for decays and gates; convolutions have a dimension of 1, as in Kimi Linear's
+ * files. */
 static void add_kda(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
@@ -402,7 +403,7 @@ static void add_feed_forward(struct expert_model *m, int l)
     add_matrix(m, l, "ffn_down.weight", s->n_embd, s->n_ff);
 }
 
-/* What numbers of hyper-connections are made of, by which all streams are read, and written behind a layer's part. */
+/* The tensors that give the coefficients of a part's hyper-connection, by which it reads and writes the streams. */
 static void add_connection(struct expert_model *m, int l, const char *part)
 {
     const bool mixes = m->s.stream_rounds > 0;
@@ -429,7 +430,7 @@ static void add_connection(struct expert_model *m, int l, const char *part)
     add(m, l, name, 0, 0, l < 0 ? 1 : mixes ? 3 : 2, 0.7f, 0.3f);
 }
 
-/* A table with some rows that no hash leads to, and what makes of its rows what goes into streams. */
+/* Qwen 4's n-gram table, with some rows that no hash reaches, and the projections from its rows into the streams. */
 static void add_hash(struct expert_model *m)
 {
     const struct expert_shape *s = &m->s;
@@ -468,7 +469,7 @@ static void add_one_part(struct expert_model *m, int l)
     (kind == 'M' ? add_mamba : kind == '*' ? add_attention : add_feed_forward)(m, l);
 }
 
-/* What stands in attention's place, or it. */
+/* A layer's attention, or what replaces it. */
 static void add_mixer(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
@@ -593,7 +594,7 @@ static void write_numbers(struct pp_gguf_writer *w, const struct expert_model *m
     const int head = s->nope + s->rope_dim;
     const struct {
         const char *key;
-        int v; /* 0: there is no such key */
+        int v; /* 0: the key is not written */
     } numbers[] = {
         {"vocab_size", s->n_vocab}, {"block_count", s->n_layer + s->n_nextn}, {"context_length", s->n_ctx},
         {"embedding_length", s->n_embd},
@@ -662,7 +663,7 @@ static bool is_narrow(const struct expert_shape *s, int l)
     return !expert_is_wide(s, l);
 }
 
-/* Which layers are so. */
+/* Writes an array of one boolean for each layer. */
 static void write_which(struct pp_gguf_writer *w, const struct expert_model *m, const char *name,
                         bool (*is)(const struct expert_shape *s, int l))
 {
@@ -690,7 +691,7 @@ static void write_sizes(struct pp_gguf_writer *w, const struct expert_model *m)
         pp_gguf_add_u32_array(w, key(m, "attention.head_count"), n_head, (size_t)s->n_layer);
     if (s->kinds)
         pp_gguf_add_u32_array(w, key(m, "feed_forward_length"), n_ff, (size_t)s->n_layer);
-    if (s->uneven) { /* what other layers say is passed over */
+    if (s->uneven) { /* the values of layers without experts are ignored */
         pp_gguf_add_u32_array(w, key(m, "expert_used_count"), n_used, (size_t)s->n_layer);
         pp_gguf_add_u32_array(w, key(m, "expert_feed_forward_length"), n_ff, (size_t)s->n_layer);
     }
@@ -751,7 +752,7 @@ static void write_hash(struct pp_gguf_writer *w, const struct expert_model *m)
     pp_gguf_add_u64_array(w, key(m, "ple.head_offsets"), offsets, n);
 }
 
-/* Of states, streams and tables of hashes. */
+/* Writes the metadata of states, streams and n-gram tables. */
 static void write_states(struct pp_gguf_writer *w, const struct expert_model *m)
 {
     const struct expert_shape *s = &m->s;
@@ -776,7 +777,7 @@ static void write_states(struct pp_gguf_writer *w, const struct expert_model *m)
         write_hash(w, m);
 }
 
-/* Numbers that are written where they are not 0. */
+/* Writes those float keys whose value is not 0. */
 static void write_some_floats(struct pp_gguf_writer *w, const struct expert_model *m)
 {
     const struct expert_shape *s = &m->s;

@@ -131,7 +131,7 @@ static void add_experts(struct gemma *g, int l)
     add_norm(g, l, "post_ffw_norm_2.weight", s->n_embd);
 }
 
-/* What belongs to several streams. */
+/* The tensors of a layer that mixes several streams (Gemma 3n's AltUp). */
 static void add_mixing(struct gemma *g, int l)
 {
     const int n = g->s.n_stream;
@@ -206,7 +206,7 @@ void gemma_free(struct gemma *g)
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* A vocabulary of letters, from id 4 on, behind the sign for a space. */
+/* Writes a vocabulary of letters, from id 4 on, each after the sign for a space. */
 static void write_letters(struct pp_gguf_writer *w, int n)
 {
     static const char *const first[] = {"<unk>", "<s>", "</s>", "\xe2\x96\x81"};
@@ -248,7 +248,7 @@ static void write_metadata(struct pp_gguf_writer *w, const struct gemma_shape *s
         {"pooling_type", s->n_embd_out != 0},
     };
     const char *arch = s->n_embd_out ? "gemma-embedding2" : s->n_stream ? "gemma3n" : "gemma4";
-    const size_t n_usual = s->n_stream ? 11 : 13; /* without sizes of layers with a window, if they have the same */
+    const size_t n_usual = s->n_stream ? 11 : 13; /* the rest: sizes of windowed layers that differ */
     int32_t kv[16], ff[16];
     float sparsity[16];
     bool windows[16];
@@ -374,7 +374,7 @@ const char *gemma_write_folder(const struct gemma *g)
         hf_name(g->t[i].name, names[i], sizeof names[i]);
         tensors[i].name = names[i];
     }
-    tensors[g->n] = tensors[0]; /* of what sees */
+    tensors[g->n] = tensors[0]; /* the vision tower's */
     tensors[g->n].name = "vision_tower.patch_embedder.input_proj.weight";
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     assert_ok(pp_safetensors_write(path, tensors, (size_t)g->n + 1, &err), err);
@@ -392,7 +392,7 @@ static const struct array *find(const struct gemma *g, int l, const char *kind)
     return &g->t[i];
 }
 
-/* y = W x; W being number `which` of a stack. */
+/* y = W x, where W is matrix `which` of a stack. */
 static void linear(const struct gemma *g, int l, const char *kind, int which, const double *x, double *y)
 {
     const struct array *w = find(g, l, kind);
@@ -400,7 +400,7 @@ static void linear(const struct gemma *g, int l, const char *kind, int which, co
         y[o] = small_dot(w->values + (which * w->rows + o) * w->cols, x, w->cols);
 }
 
-/* kind NULL: without weights */
+/* RMSNorm; kind NULL: without weights */
 static void norm(const struct gemma *g, int l, const char *kind, int n, const double *x, double *y)
 {
     const struct array *w = kind ? find(g, l, kind) : NULL;
@@ -416,7 +416,8 @@ static double gelu(double x)
     return x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))) / 2;
 }
 
-/* Pairs i and i + dim / 2; in layers that see everything only the first turn, by base^(-2 i / dim). */
+/* RoPE of the pairs (i, i + dim / 2). In layers with full attention only the first pairs are rotated, with frequencies
+ * base^(-2 i / dim). */
 static void rotate(const struct gemma_shape *s, int l, int position, double *head)
 {
     const int dim = dim_of(s, l), turning = is_wide(s, l) ? s->turning : dim / 2;
@@ -428,7 +429,7 @@ static void rotate(const struct gemma_shape *s, int l, int position, double *hea
     }
 }
 
-/* What is above the mean by more than so many standard deviations. */
+/* Gemma 3n's sparse activations: x = max(x - mean - DEVIATIONS * deviation, 0). */
 static void sparsen(double *x, int n)
 {
     double mean = 0, square = 0;
@@ -457,7 +458,7 @@ static void feed_forward(const struct gemma *g, int l, const char *end, int whic
     pp_free(gate);
 }
 
-/* Experts are chosen by a softmax of what a norm of its own gives, divided by the root of the width. */
+/* The router reads the input after a norm of its own, divided by the square root of the width. */
 static void mixture(const struct gemma *g, int l, const double *x, double *out)
 {
     const struct gemma_shape *s = &g->s;
@@ -495,7 +496,7 @@ struct cache {
     int n;
 };
 
-/* What a position sees. */
+/* The range of positions that a position sees in layer l. */
 static void seen(const struct gemma_shape *s, int l, int n, int position, int *first, int *last)
 {
     *first = is_wide(s, l) || position < s->window ? 0 : position - s->window + 1;
@@ -543,7 +544,7 @@ static void add_normed(const struct gemma *g, int l, const char *kind, double *d
         x[i] += delta[i];
 }
 
-/* One position; own: the layer's input. */
+/* One layer at one position. own: the layer's per-layer input. */
 static void layer(const struct gemma *g, int l, const struct cache *c, int position, const double *own, double *x)
 {
     const struct gemma_shape *s = &g->s;
@@ -574,7 +575,7 @@ static void layer(const struct gemma *g, int l, const struct cache *c, int posit
         x[i] *= (double)find(g, l, "layer_output_scale.weight")->values[0];
 }
 
-/* [n_layer][n_embd_layer] of a token whose embedding is x. */
+/* The per-layer inputs [n_layer][n_embd_layer] of a token whose embedding is x. */
 static void own_inputs(const struct gemma *g, int token, const double *x, double *own)
 {
     const struct gemma_shape *s = &g->s;
@@ -589,7 +590,7 @@ static void own_inputs(const struct gemma *g, int token, const double *x, double
         own[i] = (own[i] + sqrt(n) * (double)table->values[(int64_t)token * all + i]) / sqrt(2);
 }
 
-/* The layer whose keys and values it reads: the last of its kind that has some. */
+/* The layer whose keys and values layer l reads: the last layer of its kind (windowed or full) that has its own. */
 static int source_of(const struct gemma_shape *s, int l)
 {
     int from = is_shared(s, l) ? s->n_layer - s->n_shared - 1 : l;
@@ -602,7 +603,7 @@ static int source_of(const struct gemma_shape *s, int l)
 
 enum { MOST_STREAMS = 4, WIDTH = 64 };
 
-/* tanh of a small projection of a normed stream, and what a matrix makes of it. */
+/* AltUp's coefficients: a matrix times tanh(W norm(x)). */
 static void coefficients(const struct gemma *g, int l, const double *x, const char *kind, double *out)
 {
     double in[WIDTH], modalities[MOST_STREAMS];
@@ -657,7 +658,7 @@ static void stream_layer(const struct gemma *g, int l, const struct cache *c, in
     }
 }
 
-/* Makes y as long as x is. */
+/* Scales y to the length of x. */
 static void match(const double *x, int n, double *y)
 {
     double of_x = 0, of_y = 0;
@@ -669,7 +670,8 @@ static void match(const double *x, int n, double *y)
         y[i] *= sqrt(of_x / of_y);
 }
 
-/* From the first stream's beginning to what is normed last, in place. */
+/* Runs all layers over the streams made from the embedding x; leaves in x the mean of the streams, before the last
+ * norm. */
 static void all_streams(const struct gemma *g, const struct cache *caches, int position, const double *own, double *x)
 {
     const struct gemma_shape *s = &g->s;
@@ -693,7 +695,7 @@ static void all_streams(const struct gemma *g, const struct cache *caches, int p
         x[i] /= s->n_stream;
 }
 
-/* Where rows see those behind them: the keys of all before any row goes through a layer. */
+/* Bidirectional attention: in each layer the keys of all rows are computed before any row's attention. */
 static void compute_vectors(const struct gemma *g, const struct cache *caches, const int32_t *ids, int n,
                             double *vectors)
 {

@@ -21,8 +21,7 @@ struct hostile_input {
     size_t size;
 };
 uint8_t hostile_byte(struct hostile_input *in);                         /* 0 at the end */
-/* A piece of the input, preceded by its length (two bytes, little-endian) and cut short at the end of the input; NULL
- * only if nothing is left. */
+/* A piece preceded by its length (two bytes, little-endian), cut at the end; NULL only if there is nothing left. */
 const uint8_t *hostile_piece(struct hostile_input *in, size_t *n);
 
 /* A file in memory for code that wants a path. The same file with new contents at every call with this slot (0 to 11);

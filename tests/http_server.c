@@ -2,10 +2,10 @@
  * downloads. It prints its port; one request at a time, each on a connection of its own. The first part of the path
  * says how:
  *
- *   /plain/F     as it should be, ranges too          /slow/F      likewise, a piece at a time
+ *   /plain/F     as it should be, ranges too          /slow/F      as /plain/, a piece at a time
  *   /cut/F       breaks off in the middle of whatever is asked for, but for the last 64 KiB
- *   /norange/F   knows no ranges, and breaks off the first time      /long/F   announces more than it has
- *   /never/F     likewise, each time                  /wrong/F   sends as a part what was asked for whole
+ *   /norange/F   ignores ranges, and breaks off the first time       /long/F   announces more than it has
+ *   /never/F     as /norange/, but each time          /wrong/F   answers 206 to a request for the whole
  *   /changed/F   another ETag each time, and breaks off the first time
  *   /swap/F      half of another file; then, of this one, no byte; then as it should be
  *   /416/F       breaks off, then says that the rest is not there, once       /weak/F   breaks off; no strong ETag
@@ -13,8 +13,8 @@
  *   /named/F/N   F, by another name
  *   /redirect/F  sends to /plain/F     /loop/F  to itself     /away/F  to another protocol
  *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
- *   /endless/F  says no length, and goes on behind the end; so does the list's file endless.gguf
- *   /growing/F  likewise, and with an ETag             /nosize/F   says no length, and ends where the file does
+ *   /endless/F  says no length, and goes on past the end; so does the list's file endless.gguf
+ *   /growing/F  as /endless/, with an ETag             /nosize/F   says no length, and ends where the file does
  *   /stall/F     sends half, and then nothing as long as it is waited for
  *   /held/F      a piece at a time, and from the middle on crumbs as long as there is a file "held" in the folder
  *   /leak/F      sends to /secret/F of this server under another name
@@ -215,7 +215,7 @@ static void send_list(const struct answer *a, bool pages, const char *query)
     say_json(a->fd, json, header);
 }
 
-/* query: what stood behind a question mark, or NULL. */
+/* query: the part of the URL after a question mark, or NULL. */
 static void respond(struct answer *a, const char *path, const char *query)
 {
     char json[2048], sum[65] = "";

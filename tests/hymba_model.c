@@ -1,5 +1,5 @@
-/* hymba_model.c - a small model like Hymba (arXiv 2411.13676): its formulas as the reference has them, one position
- * after the other, with the matrix of both mixers as a folder has it. */
+/* hymba_model.c - a small model like Hymba (arXiv 2411.13676). Its formulas follow the reference, one position after
+ * the other; attention and Mamba share one input matrix, as in a folder. */
 #include "tests/hymba_model.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ static void add(int l, const char *kind, int64_t rows, int64_t cols, float middl
     array_make(&arrays[n_arrays++], l, kind, 0, rows, cols, middle, range, &random_state);
 }
 
-/* The layers in the middle come in pairs, of which the second sees the keys of the first. */
+/* Layers in the middle come in pairs; the second of a pair reads the first one's keys and values. */
 static bool is_shared(int l)
 {
     return l > 0 && l < LAYERS - 1 && l % 2 == 0;
@@ -152,12 +152,13 @@ static void rotate(double *x, int n_heads, int t)
         }
 }
 
-/* What a layer has seen: keys and values of all positions, the last inputs of the convolution, and states. */
+/* A layer's cache: keys and values of all positions, the last inputs of the convolution, and states. */
 struct past {
     double *k, *v, *mixed, *state;
 };
 
-/* Rows see what stands before the text, their own position and so many before it. */
+/* Whether position t sees s. The meta tokens before the text are always seen, and in windowed layers the last
+ * positions. */
 static bool is_seen(int l, int t, int s)
 {
     return is_wide(l) || s < HYMBA_START || t - s < HYMBA_WINDOW;
@@ -184,7 +185,7 @@ static void attend(int l, const double *q, const struct past *keys, int t, doubl
     pp_free(weights);
 }
 
-/* Mamba at one position: gate [INNER]. */
+/* Mamba at position t. gate: [INNER] */
 static void scan(int l, struct past *past, const double *gate, int t, double *out)
 {
     const struct array *taps = find(l, "ssm_conv1d.weight"), *bias = find(l, "ssm_conv1d.bias");

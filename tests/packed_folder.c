@@ -62,7 +62,7 @@ void tensor_file_write(struct tensor_file *f, const char *folder, const char *na
 
 /* --- a matrix ---------------------------------------------------------------------------------------------------- */
 
-/* One on its way into a form: w is replaced by what the form defines. */
+/* A matrix that is being quantised: w is replaced by the values that the quantised form decodes to. */
 struct matrix {
     struct tensor_file *f;
     const char *module;         /* "model.layers.0.mlp.up_proj" */
@@ -70,7 +70,7 @@ struct matrix {
     const struct packed_options *opt;
     int64_t n, k;
     float *w;                   /* [n, k] */
-    int64_t stack;              /* n are the rows of so many matrices; 0: it is no stack */
+    int64_t stack;              /* the number of matrices that n rows make up; 0: a single one */
 };
 
 struct packed_form {
@@ -109,7 +109,7 @@ static uint16_t scale_bits(const struct matrix *m, float scale)
 
 /* --- FP8 --------------------------------------------------------------------------------------------------------- */
 
-/* Value of a byte: sign, four bits of exponent with a bias of 7, three of fraction. */
+/* The value of an E4M3 byte: sign, four exponent bits with a bias of 7, three mantissa bits. */
 static float e4m3(int v)
 {
     static float magnitude[128];
@@ -202,7 +202,7 @@ static const float nf4[16] = {-1.0f, -0.6961928009986877f, -0.5250730514526367f,
 static const float fp4[16] = {0, 0.0052083333f, 0.66666667f, 1, 0.33333333f, 0.5f, 0.16666667f, 0.25f,
                               -0.0f, -0.0052083333f, -0.66666667f, -1, -0.33333333f, -0.5f, -0.16666667f, -0.25f};
 
-/* Scales in turn as codes of a table, with their own scales and what is the same in all. */
+/* Double quantisation (bitsandbytes): scales become codes of a table, with scales of their own and a common offset. */
 static void pack_nested(const struct matrix *m, float *absmax, int64_t n, float *offset)
 {
     enum { BLOCK = 256 };
@@ -266,7 +266,7 @@ static void pack_bnb(const struct matrix *m)
 
 /* --- integers ---------------------------------------------------------------------------------------------------- */
 
-/* Groups of a row; what belongs to group g of row r is at [r * n_groups + g]. */
+/* A matrix in groups of columns; the value of group g of row r is at index [r * n_groups + g]. */
 struct groups {
     int64_t n_groups;
     int32_t *of;                /* [k] */
@@ -275,7 +275,7 @@ struct groups {
     int *zero;
 };
 
-/* The group of each column: in order, or in the order of activation, which is any. */
+/* The group of each column: consecutive, or for act-order in an arbitrary permutation. */
 static int32_t *column_groups(const struct matrix *m, int64_t n_groups)
 {
     int32_t *of = zeros(m->k, sizeof *of);
@@ -338,7 +338,7 @@ static void add_scales(const struct matrix *m, const struct groups *g)
     free(halves);
 }
 
-/* Integer i of a stream of words, of which one follows the other by `step`: bit by bit, lowest first. */
+/* Stores integer i in a stream of 32-bit words that lie `step` apart, lowest bits first. */
 static void put_in_words(uint32_t *words, int64_t step, int64_t i, int bits, unsigned v)
 {
     for (int64_t b = 0; b < bits; b++)
@@ -389,7 +389,7 @@ static void pack_awq(const struct matrix *m)
     free_groups(&g);
 }
 
-/* For one row at a time: zero points and scales fill as many words as groups of 64 make an even number of. */
+/* AWQ packed along rows. Each row has an even number of words of zero points (eight to a word), and scales for all. */
 static void pack_awq_along(const struct matrix *m)
 {
     struct groups g = quantized(m, true);
@@ -424,7 +424,7 @@ static void add_row_scales(const struct matrix *m, const struct groups *g)
     free(halves);
 }
 
-/* Integers of a row beside each other; zero points, if not all in the middle, below each other. */
+/* compressed-tensors: a row's integers are packed along the row; zero points, where asymmetric, down the columns. */
 static void pack_compressed(const struct matrix *m)
 {
     const int bits = m->form->bits, per = 32 / bits;
@@ -497,7 +497,7 @@ static int nearest_e2m1(float x)
     return best;
 }
 
-/* The byte of a group's scale, and what it stands for. */
+/* Encodes the scale of a group as a byte; *scale: the value of that byte. */
 static uint8_t group_scale(const struct matrix *m, const float *w, bool power, float whole, float *scale)
 {
     const float top = m->form->bits == 8 ? 448 : 6;
@@ -514,7 +514,7 @@ static uint8_t group_scale(const struct matrix *m, const float *w, bool power, f
     return m->opt->not_a_number ? 127 : byte;
 }
 
-/* Names and shapes of the published gpt-oss. */
+/* Adds blocks and scales by the names and shapes of the published gpt-oss. */
 static void add_blocks(const struct matrix *m, const uint8_t *q, const uint8_t *scales)
 {
     const int64_t shape[4] = {m->stack, m->n / m->stack, m->k / 32, 16};
@@ -579,7 +579,7 @@ static void pack_mlx(const struct matrix *m)
     uint8_t *q = zeros(m->n * row_bits / 8, 1);
     uint16_t *scales = zeros(m->n * g.n_groups, 2), *biases = zeros(m->n * g.n_groups, 2);
     for (int64_t r = 0; r < m->n; r++)
-        for (int64_t i = 0; i < row_bits; i++) /* bit by bit: each value's lowest comes first */
+        for (int64_t i = 0; i < row_bits; i++) /* one bit at a time, each value's lowest first */
             if (g.q[r * m->k + i / own.bits] >> i % own.bits & 1)
                 q[(r * row_bits + i) / 8] = (uint8_t)(q[(r * row_bits + i) / 8] | 1 << (r * row_bits + i) % 8);
     for (int64_t i = 0; i < m->n * g.n_groups; i++) {
@@ -770,7 +770,7 @@ static void pack_tensor(const struct pp_tensor *t, const struct packed_form *for
 {
     const int64_t n = t->ne[0] * t->ne[1], shape[2] = {t->n_dims == 2 ? t->ne[1] : t->ne[0], t->ne[0]};
     const bool wanted = t->n_dims == 2 && (form->embeddings || strstr(t->name, "layers.")) &&
-                        !strstr(t->name, ".gate."); /* which chooses experts */
+                        !strstr(t->name, ".gate."); /* the router */
     char module[160];
     float *w = zeros(n, sizeof *w);
     pp_dequantize_row(t->type, t->data, w, n);

@@ -1,6 +1,5 @@
-/* qwen4_formulas.c - what Qwen 4 has besides Qwen 3.5's layers, in double precision, as transformers'
- * modeling_qwen4_exp has it: residual streams that gates let through, embeddings of several tokens, and an index over
- * means of keys. */
+/* qwen4_formulas.c - what Qwen 4 adds to Qwen 3.5's layers, in double precision, as in transformers'
+ * modeling_qwen4_exp: gated residual streams, n-gram embeddings, and an indexer over the mean keys of blocks. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +14,7 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* Each n values of as many as the norm has weights. y may be x. */
+/* RMSNorm of each group of n values, over as many values as the norm has weights. y may be x. */
 static void norm_each(const struct expert_model *m, int l, const char *kind, int n, const double *x, double *y)
 {
     const struct array *w = expert_find(m, l, kind);
@@ -56,7 +55,7 @@ void expert_gate_streams(const struct expert_model *m, int l, const char *part, 
         pp_free(all[i]);
 }
 
-/* The token so many places before position r, or the end: before the text, and from the last end before r on. */
+/* The token `back` positions before r; the end token if that lies before the text, or an end token lies in between. */
 static int64_t token_before(const struct expert_shape *s, const int32_t *ids, int r, int back)
 {
     bool ended = back > r;
@@ -65,7 +64,7 @@ static int64_t token_before(const struct expert_shape *s, const int32_t *ids, in
     return ended ? s->hash.end : ids[r - back];
 }
 
-/* Rows of the table, side by side. */
+/* The rows of the table for all n-grams that end at position r, concatenated. */
 static void look_up(const struct expert_model *m, const int32_t *ids, int r, double *out)
 {
     const struct expert_shape *s = &m->s;
@@ -148,10 +147,10 @@ void expert_pick_means(const struct expert_model *m, int l, const double *in, in
         }
     }
     for (int p = 0; p <= r; p++) {
-        int before = 0; /* blocks with a larger score, or the same and earlier */
+        int before = 0; /* the number of blocks that rank higher; of equal scores the earlier one does */
         for (int b = 0; p / size < n_blocks && b < n_blocks; b++)
             before += score[b] > score[p / size] || (score[b] == score[p / size] && b < p / size);
-        sees[p] = before < s->index_top_k / size; /* those behind the last whole block in any case */
+        sees[p] = before < s->index_top_k / size; /* positions after the last whole block always */
     }
     pp_free(score);
 }

@@ -31,7 +31,7 @@ static void add_norm(int l, const char *kind)
     add(l, name, 0, N, 0, 0.3f);
 }
 
-/* The norms of Qwen 2's layers are by the root of the mean square. */
+/* Adds an RMSNorm's weights: the distilled models keep Qwen 2's norms. */
 static void add_rms(int l, const char *kind)
 {
     char name[40];
@@ -65,7 +65,7 @@ void rwkv7_make(void)
         add_norm(l, "attn_norm_2");
         add(l, "time_mix_lerp_fused.weight", MIXES, N, 0.5f, 0.5f);
         for (int i = 0; i < 4; i++)
-            add_low(l, "wavg"[i], rwkv_ranks[i]); /* those of the first layer's values are of no use */
+            add_low(l, "wavg"[i], rwkv_ranks[i]); /* layer 0 never uses the pair for values */
         for (int i = 0; i < 4; i++) {
             snprintf(name, sizeof name, "time_mix_%s.weight", square[i]);
             add(l, name, N, N, 0, 0.3f);
@@ -105,7 +105,7 @@ const char *rwkv_write_numbers(const char *arch, const struct number *numbers, s
     snprintf(key, sizeof key, "%s.attention.layer_norm_%sepsilon", arch, alone ? "" : "rms_");
     pp_gguf_add_f32(w, key, 1e-5f);
     pp_gguf_add_text(w, "tokenizer.ggml.model", "no_vocab");
-    pp_gguf_add_text(w, "tokenizer.chat_template", "rwkv-world"); /* as the first files have it */
+    pp_gguf_add_text(w, "tokenizer.chat_template", "rwkv-world"); /* as in the first files */
     for (int i = 0; i < n_arrays; i++) {
         const struct array *a = &arrays[i];
         struct pp_tensor *to = &tensors[i];
@@ -140,7 +140,7 @@ const char *rwkv7_write(void)
 
 /* --- RWKV 4 ------------------------------------------------------------------------------------------------------ */
 
-/* Of its positions' own counts, powers of e, some are more than a float holds, and some less. */
+/* Makes RWKV 4. Some of its keys are so large or small that e^k overflows or underflows a float. */
 void rwkv4_make(void)
 {
     static const char *const square[] = {"key", "value", "receptance", "output"};
@@ -181,7 +181,7 @@ const char *rwkv4_write(void)
 
 /* --- RWKV 6 ------------------------------------------------------------------------------------------------------ */
 
-/* apart: vectors of mixing in a tensor of each, as the first files have them */
+/* apart: each mixing vector is a tensor of its own, as in the first files */
 void rwkv6_make_with(bool apart)
 {
     static const char *const square[] = {"receptance", "key", "value", "gate", "output"};
@@ -226,7 +226,7 @@ void rwkv6_make(void)
     rwkv6_make_with(false);
 }
 
-/* left_out: of its keys, the first being 0; -1: none */
+/* left_out: the index of a metadata key that is not written; -1: none */
 const char *rwkv6_write_with(uint32_t head_size, uint32_t halved_every, uint32_t shifts, int left_out)
 {
     struct number numbers[] = {{"wkv.head_size", head_size}, {"time_mix_extra_dim", MIX_RANK},
@@ -316,7 +316,7 @@ void qrwkv_make(void)
         add(l, "time_mix_w2.weight", MIXES_6 * N, MIX_RANK, 0, 0.3f);
         add(l, "time_mix_decay_w1.weight", DECAY_RANK, N, 0, 0.3f);
         add(l, "time_mix_decay_w2.weight", N, DECAY_RANK, 0, 0.2f);
-        add(l, "time_mix_decay.weight", 0, N, -0.5f, 3); /* some of which forget as much as they may */
+        add(l, "time_mix_decay.weight", 0, N, -0.5f, 3); /* some decays reach their bound */
         for (int i = 0; i < 3; i++) {
             snprintf(name, sizeof name, "time_mix_%s.weight", biased[i]);
             add(l, name, i ? KEYS * HEAD : N, N, 0, 0.3f);
@@ -370,7 +370,7 @@ static void product(int l, const char *kind, const double *x, double *y)
         y[o] = small_dot(w->values + o * w->cols, x, w->cols);
 }
 
-/* LayerNorm of n values by the part of a norm's vectors that begins at `first`. */
+/* LayerNorm of n values, with weights and biases from index `first` on. */
 static void norm(int l, const char *kind, int first, int n, double eps, double *x)
 {
     char name[40];
@@ -403,7 +403,8 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
-/* out = x0 + W2 fn(W1 x), fn being tanh of w, sigmoids of g, nothing of others; x0 of all but g */
+/* out = x0 + W2 fn(W1 x) for the low-rank pair of `letter`; fn is tanh for w, a sigmoid for g, else the identity; g
+ * has no x0 */
 static void low(int l, char letter, const double *x, double *out)
 {
     char name[40];
@@ -419,7 +420,7 @@ static void low(int l, char letter, const double *x, double *out)
         out[i] += (double)rwkv_find(l, name)->values[i];
 }
 
-/* One head: the state has a row for each value and a column for each key, as the reference has it. */
+/* One step of a head. As in the reference, the state is indexed [value][key]. */
 static void head_step(double state[HEAD][HEAD], const double *r, const double *w, const double *k, const double *v,
                       const double *kk, const double *a, double *y)
 {
@@ -435,11 +436,11 @@ static void head_step(double state[HEAD][HEAD], const double *r, const double *w
     }
 }
 
-struct memory { /* of a layer */
+struct memory { /* what a layer keeps from one position to the next */
     double shift[2][N], state[HEADS][HEAD][HEAD];
 };
 
-/* eps: of the norm of heads; 0: there is none */
+/* eps: the epsilon of the heads' norm; 0: there is no such norm */
 static void time_mix(int l, struct memory *m, const double *x, double eps, double *v_first, double *out)
 {
     double mixed[MIXES][N], r[N], w[N], k[N], v[N], a[N], g[N], kk[N], y[N], towards[N];
@@ -531,7 +532,7 @@ double rwkv_vector(int l, const char *kind, int i)
     return (double)rwkv_find(l, kind)->values[i];
 }
 
-/* The input as each way mixes it with the one before, in the order w, k, v, r, g. */
+/* RWKV 6's token shift: the input mixed with the previous one, once each for w, k, v, r and g. */
 static void mix_6(int l, const double *x, const double *before, bool apart, double mixed[MIXES_6][N])
 {
     double in[N], between[MIXES_6 * MIX_RANK];
@@ -550,7 +551,7 @@ static void mix_6(int l, const double *x, const double *before, bool apart, doub
         }
 }
 
-/* w: what is added to the bias of the decays. */
+/* Projects the mixed inputs. w: the term that is added to the decays' bias. */
 static void project_6(int l, double mixed[MIXES_6][N], double *w, double *k, double *v, double *r, double *g)
 {
     double between[DECAY_RANK];
@@ -647,7 +648,7 @@ static void mix_4(int l, const char *kind, const double *x, const double *before
         out[i] = x[i] + (before[i] - x[i]) * rwkv_vector(l, kind, i);
 }
 
-/* Of all positions up to t the mean of values, as the sums that the paper has. k, v: [t + 1][N] */
+/* RWKV 4's WKV: the weighted mean of the values up to t, by the paper's sums. k, v: [t + 1][N] */
 static void time_mix_4(int l, struct memory *m, int t, const double *x, double k[][N], double v[][N], double *out)
 {
     double mixed[N], r[N], y[N];
@@ -700,7 +701,7 @@ void rwkv4_compute(const int32_t *ids, int n, double *logits)
 
 /* --- and those of both in Qwen 2's layers ------------------------------------------------------------------------- */
 
-/* Gated linear attention: what is given is of the state behind the position. */
+/* Gated linear attention: the output reads the state after position t was added. */
 static void time_mix_gla(int l, struct memory *m, const double *x, double *out)
 {
     double mixed[MIXES_6][N], r[N], w[N], k[N], v[N], g[N], y[N];

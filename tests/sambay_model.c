@@ -1,5 +1,5 @@
-/* sambay_model.c - a small model like Phi 4 mini Flash (arXiv 2507.06607): its formulas as the reference has them, with
- * heads of both kinds in turns, and matrices apart, which a folder has together. */
+/* sambay_model.c - a small model like Phi 4 mini Flash (arXiv 2507.06607). Its formulas follow the reference: the two
+ * kinds of heads of differential attention are interleaved. Matrices that a folder fuses are kept apart here. */
 #include "tests/sambay_model.h"
 
 #include <math.h>
@@ -145,7 +145,7 @@ const char *sambay_file(void)
 
 /* --- the folder --------------------------------------------------------------------------------------------------- */
 
-/* What a tensor is called there, and those of ours whose rows it has one behind the other. */
+/* The folder's name of each tensor, and the tensors of the GGUF file whose rows it concatenates. */
 static const struct {
     const char *theirs, *ours[3];
 } of_layers[] = {
@@ -170,7 +170,7 @@ static bool has(int l, const char *kind)
     return small_find(arrays[0].name, sizeof *arrays, n_arrays, l, kind, "") >= 0;
 }
 
-/* Its values are the caller's. */
+/* The folder's tensor made of `ours`. The caller frees its values. */
 static struct pp_tensor in_their_form(int l, const char *const ours[3])
 {
     float *values = pp_malloc((size_t)(2 * INNER * N) * sizeof *values);
@@ -242,7 +242,7 @@ static double silu(double v)
     return v / (1 + exp(-v));
 }
 
-/* y = W x, with what is added where there is something */
+/* y = W x + b, if there is a bias */
 static void multiply(int l, const char *kind, const double *x, double *y)
 {
     char name[48];
@@ -270,7 +270,7 @@ static void layer_norm(int l, const char *kind, const double *x, double *y)
         y[i] = (x[i] - mean) / sqrt(square + 1e-5) * (double)w->values[i] + (double)b->values[i];
 }
 
-/* Mamba, from the normed inputs of all positions; scanned: [n][INNER], what comes of it before the gate. */
+/* Mamba over the normalised inputs of all positions. scanned: [n][INNER], the scan's output before the gate. */
 static void scan(int l, const double *normed, int n, double *scanned, double *out)
 {
     const struct array *taps = find(l, "ssm_conv1d.weight"), *bias = find(l, "ssm_conv1d.bias");
@@ -313,7 +313,7 @@ static double factor(int l, const char *q, const char *k)
     return exp(sum);
 }
 
-/* Attention of head h of queries to the values of head hv, with weights by head hk's keys. */
+/* Attention of query head h with the keys of head hk and the values of head hv. */
 static void attend(const double *q, const double *k, const double *v, int h, int hk, int hv, int first, int t,
                    double *out)
 {
@@ -331,7 +331,8 @@ static void attend(const double *q, const double *k, const double *v, int h, int
     }
 }
 
-/* k, v: [n][KEY_HEADS][HEAD], the layer's own, or what an earlier one left there. */
+/* Differential attention. k, v: [n][KEY_HEADS][HEAD], computed here, or left there by the layer whose cache is shared.
+ * */
 static void difference(int l, const double *normed, int n, double *k, double *v, double *out)
 {
     const double begin = 0.8 - 0.6 * exp(-0.3 * l);
@@ -346,7 +347,7 @@ static void difference(int l, const double *normed, int n, double *k, double *v,
         const int first = l < MIDDLE && t >= SAMBAY_WINDOW ? t - SAMBAY_WINDOW + 1 : 0;
         double q[N], all[N];
         multiply(l, "attn_q", normed + t * N, q);
-        for (int p = 0; p < HEADS / 2; p++) { /* heads 2 p and 2 p + 1, and those of keys that go with them */
+        for (int p = 0; p < HEADS / 2; p++) { /* query heads 2 p and 2 p + 1 with their key heads */
             const int pk = p / (HEADS / KEY_HEADS);
             double *pair = all + 2 * p * HEAD, square = 0, second[2 * HEAD];
             for (int i = 0; i < 2; i++) {
@@ -375,7 +376,7 @@ void sambay_compute(const int32_t *ids, int n, double *logits)
         for (int t = 0; t < n; t++)
             layer_norm(l, "attn_norm", x + t * N, normed + t * N);
         if (is_scan(l))
-            scan(l, normed, n, memory, out); /* that of the middle layer stays */
+            scan(l, normed, n, memory, out); /* `memory` keeps the middle layer's */
         else if (!is_gate(l))
             difference(l, normed, n, k, v, out);
         for (int t = 0; t < n; t++) {

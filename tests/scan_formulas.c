@@ -1,5 +1,5 @@
-/* scan_formulas.c - the first Mamba in double precision, as transformers' slow forward of MambaMixer has it, and those
- * of FalconMamba and Jamba: each channel by itself, one position after the other. */
+/* scan_formulas.c - the first Mamba in double precision, as in the slow forward pass of transformers' MambaMixer and
+ * in the variants of FalconMamba and Jamba: each channel by itself, one position after the other. */
 #include <math.h>
 
 #include "engine/base/mem.h"
@@ -26,7 +26,7 @@ static double silu(double x)
     return x / (1 + exp(-x));
 }
 
-/* In place; weights may be NULL. */
+/* RMSNorm of n values in place; weights may be NULL. */
 static void rms(const float *weights, int n, double *x)
 {
     double square = 0;
@@ -36,7 +36,7 @@ static void rms(const float *weights, int n, double *x)
         x[i] *= (weights ? (double)weights[i] : 1) / sqrt(square + EXPERT_EPSILON);
 }
 
-/* What steps are made of, B and C are normed. */
+/* Normalises dt's low-rank input, B and C, each by itself (RMSNorm), where the family does. */
 static void norm_small(const struct expert_model *m, int l, double *small)
 {
     const struct expert_shape *s = &m->s;

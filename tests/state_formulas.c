@@ -1,6 +1,6 @@
-/* state_formulas.c - the gated delta rule in double precision, as transformers' Qwen3NextGatedDeltaNet has it, Kimi
- * Linear's as its KimiDeltaAttention, and Mamba 2 as GraniteMoeHybridMambaLayer: one position after the other, and
- * the state is what it is behind the last. */
+/* state_formulas.c - recurrent states in double precision, one position after the other: the gated delta rule as in
+ * transformers' Qwen3NextGatedDeltaNet, Kimi Linear's as in KimiDeltaAttention, and Mamba 2 as in
+ * GraniteMoeHybridMambaLayer. The state always holds the positions so far. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static int key_of(const struct expert_shape *s, int h)
     return s->tiled ? h % s->n_state_key : h / (s->n_state / s->n_state_key);
 }
 
-/* What goes into the convolution, all queries, then keys, then values; and the gates. */
+/* The convolution's input `mixed` (all queries, then keys, then values) and the output gates. */
 static void project(const struct expert_model *m, int l, const double *in, double *mixed, double *gate)
 {
     const struct expert_shape *s = &m->s;
@@ -92,7 +92,7 @@ static void make_taps(const struct expert_model *m, int l, const double *in, dou
     pp_free(low);
 }
 
-/* The t-th tap of value i of what goes into convolutions, `made` being what the position has made. */
+/* Tap t of the convolution of channel i; made: the taps that were computed for this position (Jet-Nemotron). */
 static double tap(const struct expert_model *m, int l, int64_t i, int t, const double *made)
 {
     const struct expert_shape *s = &m->s;
@@ -178,7 +178,7 @@ void expert_states(const struct expert_model *m, int l, const double *in, int n,
 
 /* --- Kimi Linear's ------------------------------------------------------------------------------------------------ */
 
-/* Value i of the product of low rank. */
+/* Value i of a low-rank projection of the input, by the pair of matrices that `letter` names. */
 static double low_rank(const struct expert_model *m, int l, char letter, int i, const double *in)
 {
     const int dim = m->s.key_dim;
@@ -197,7 +197,7 @@ static double low_rank(const struct expert_model *m, int l, char letter, int i, 
     return value;
 }
 
-/* Value i of queries, keys or values at row r, behind its convolution. */
+/* Value i of queries, keys or values at row r after the convolution. */
 static double convolved(const struct expert_model *m, int l, int part, int i, const double *in, int r)
 {
     const struct expert_shape *s = &m->s;
@@ -249,7 +249,7 @@ void expert_kda(const struct expert_model *m, int l, const double *in, int n, do
 
 /* --- Mamba 2 ----------------------------------------------------------------------------------------------------- */
 
-/* silu(z) times what was there, and the heads of each key divided by the root of their mean square. */
+/* Mamba 2's gated norm: y silu(z), then RMSNorm over the heads that share a group of B and C. */
 static void gate_and_norm(const struct expert_model *m, int l, const double *z, double *y)
 {
     const int n = m->s.n_state * m->s.value_dim / m->s.n_state_key;

@@ -1,5 +1,5 @@
-/* test_mixtures.c - further mixtures of experts, checked as those in test_experts.c: with experts that give what they
- * read, or whose results are added later, and with states. */
+/* test_mixtures.c - further mixtures of experts, checked as in test_experts.c: with experts that return their input,
+ * or whose output is added a layer later, and with recurrent states. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-/* As check_experts, of what only files have. */
+/* As check_experts, for a model that exists only as a file, not as a folder. */
 static void check_file(const struct expert_shape *s)
 {
     struct expert_model *m = expert_model_make(s);
@@ -29,7 +29,7 @@ static void check_file(const struct expert_shape *s)
     expert_model_free(m);
 }
 
-/* Klear: what experts give, and what the one gives that every row uses, are multiplied by shares. */
+/* Klear: the experts' sum and the shared expert's output are weighted by a softmax of two logits. */
 static void klear(void **state)
 {
     (void)state;
@@ -55,7 +55,7 @@ static void klear(void **state)
     expert_model_free(m);
 }
 
-/* G9v3: folders have the rows of the gates of attention behind those of the queries, head by head. */
+/* G9v3: in folders q_proj has for each head the rows of the query, then those of its attention gate. */
 static void g9v3(void **state)
 {
     (void)state;
@@ -74,7 +74,7 @@ static void g9v3(void **state)
     check_goes_on(&s);
 }
 
-/* Two layers of ours for each of a folder's; some rows have no expert with matrices. */
+/* LongCat: two of the engine's layers for each of a folder's; some rows use only experts that return their input. */
 static struct expert_shape longcat_shape(void)
 {
     struct expert_shape s = expert_shape("longcat_flash");
@@ -85,7 +85,7 @@ static struct expert_shape longcat_shape(void)
     s.kv_rank = s.nope = s.v_dim = 32;
     s.rope_dim = 8;
     s.scale = 2.5f;
-    s.q_growth = 1.632993162f; /* the root of 64 / 24 */
+    s.q_growth = 1.632993162f; /* sqrt(64 / 24) */
     s.kv_growth = 1.414213562f;
     return s;
 }
@@ -100,7 +100,7 @@ static void longcat(void **state)
     assert_tensor(folder, "model.layers.1.mlps.1.down_proj.weight", 2, s.n_ff);
     assert_tensor(folder, "model.layers.1.mlp.experts.7.down_proj.weight", 2, s.n_ff_expert);
     assert_tensor(folder, "model.layers.0.mlp.router.e_score_correction_bias", 1, s.n_expert + s.n_idle);
-    s.n_used = 1; /* mostly one that gives what it reads */
+    s.n_used = 1; /* mostly one that returns its input */
     s.n_idle = 24;
     s.heads_apart = false;
     check_experts(&s);
@@ -110,15 +110,16 @@ static void longcat(void **state)
     s.kv_growth = 0;
     s.q_growth = 1;
     check_experts(&s);
-    s.kv_growth = 1; /* another word for that */
+    s.kv_growth = 1; /* the key with another meaning for that */
     check_experts(&s);
     s.kv_growth = 0;
     s.n_idle = 24;
-    s.expert_scales = true; /* which those that give what they read have not */
+    s.expert_scales = true; /* only of experts with matrices */
     check_file(&s);
 }
 
-/* LongCat-Flash-Lite: embeddings of up to five tokens, two of each number, of none before one that ends a text. */
+/* LongCat-Flash-Lite: n-gram embeddings of 2 to 5 tokens, with two tables for each length. An n-gram does not reach
+ * beyond an end token. */
 static struct expert_shape lite_shape(void)
 {
     struct expert_shape s = longcat_shape();
@@ -156,7 +157,7 @@ static void longcat_goes_on(void **state)
     check_goes_on(&lite);
 }
 
-/* Embeddings of several tokens that cannot be. */
+/* Impossible numbers for n-gram embeddings are refused. */
 static void bad_ngrams(void **state)
 {
     static const struct {
@@ -181,7 +182,7 @@ static void bad_ngrams(void **state)
     }
 }
 
-/* Sizes that cannot be. */
+/* Impossible sizes are refused. */
 static void bad_longcat(void **state)
 {
     static const struct {
@@ -213,8 +214,8 @@ static void bad_longcat(void **state)
     }
 }
 
-/* States with bounded decays in three of four layers, in the fourth and behind the last four latent attention with
- * gates. */
+/* States with bounded decays in three of four layers; gated latent attention in every fourth, and in layers after the
+ * last whole group. */
 static struct expert_shape bounded_shape(const char *arch)
 {
     struct expert_shape s = expert_shape(arch);
@@ -234,7 +235,7 @@ static struct expert_shape bounded_shape(const char *arch)
     return s;
 }
 
-/* Gates of heads. */
+/* Ling 3: one attention gate for each head. */
 static struct expert_shape ling3_shape(void)
 {
     struct expert_shape s = bounded_shape("bailingmoe3");
@@ -275,7 +276,7 @@ static void ling3_goes_on(void **state)
     check_goes_on(&s);
 }
 
-/* Groups of layers that are none, and decays without a bound below 0. */
+/* Impossible groups of layers, and decays whose bound is not below 0, are refused. */
 static void bad_ling3(void **state)
 {
     (void)state;
@@ -294,14 +295,14 @@ static void bad_ling3(void **state)
     }
 }
 
-/* Kimi K3: what came into every second layer is kept, and what parts read is a mixture of that and the stream; gates
- * of one matrix, narrow experts whose sum is normed. */
+/* Kimi K3: attention residuals (the input of every second layer is kept, and parts read a mixture of those and the
+ * stream), gates from one matrix, and narrow experts whose sum is normalised. */
 static struct expert_shape k3_shape(void)
 {
     struct expert_shape s = bounded_shape("kimi-k3");
     s.full_rank_gates = true;
     s.n_layer = 5;
-    s.wide = 1; /* not rotated */
+    s.wide = 1; /* no RoPE */
     s.bank_step = 2;
     s.n_ff_shared = 64;
     s.n_embd_expert = 32;
@@ -319,7 +320,7 @@ static void kimi_k3(void **state)
     assert_tensor(folder, "model.layers.2.self_attn.g_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.3.self_attn.g_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.1.block_sparse_moe.routed_expert_norm.weight", 1, s.n_embd_expert);
-    s.down_biases = true; /* as narrow as experts */
+    s.down_biases = true; /* as wide as the experts' inputs */
     check_file(&s);
     s.down_biases = false;
     s.bank_step = 3;
@@ -337,7 +338,7 @@ static void kimi_k3_goes_on(void **state)
     check_goes_on(&s);
 }
 
-/* Bounds that are none. */
+/* Impossible bounds are refused. */
 static void bad_kimi_k3(void **state)
 {
     (void)state;
@@ -352,8 +353,8 @@ static void bad_kimi_k3(void **state)
     expert_model_free(m);
 }
 
-/* GigaChat 3.5: norms with gates before and behind both parts, states in all layers but each third, whose gates go up
- * to 2, and latent attention with a gate for each value; all that is bounded is, in the dense layer, too. */
+/* GigaChat 3.5: gated norms before and after both parts; states, with a beta of up to 2, in all layers but every
+ * third, which has latent attention with a gate for each value. Bounds of gates hold in the dense layer, too. */
 static struct expert_shape gigachat_shape(void)
 {
     struct expert_shape s = expert_shape("gigachat35");
@@ -403,11 +404,11 @@ static void gigachat(void **state)
     s.log_multiplier = 0.1f;
     s.n_nextn = 1;
     s.n_layer = 3;
-    s.lacks_ones = true; /* as files of the first converter */
+    s.lacks_ones = true; /* as in files of the first converter */
     check_experts(&s);
 }
 
-/* Files have what goes into states apart, with a matrix each, as llama.cpp wants it. */
+/* Files keep the states' input projections apart, one matrix each, as llama.cpp expects. */
 static void gigachat_file(void **state)
 {
     (void)state;
@@ -440,8 +441,8 @@ static void gigachat_goes_on(void **state)
     check_goes_on(&s);
 }
 
-/* Lightning attention in the first layers of groups, and in the others, and behind the last whole group, attention of
- * the usual kind (Ring linear 2.0) or latent attention (Ling 2.5). */
+/* Lightning attention in all layers of a group but the last. That one, and layers after the last whole group, have
+ * ordinary attention (Ring linear 2.0) or latent attention (Ling 2.5). */
 static struct expert_shape ling25_shape(bool latent)
 {
     struct expert_shape s = expert_shape(latent ? "bailing_hybrid" : "bailing_moe_linear");
@@ -504,8 +505,8 @@ static void ling25_goes_on(void **state)
     }
 }
 
-/* MiniCPM-SALA: lightning attention whose states forget as fast in all layers, or attention with gates that knows no
- * positions, in any order. */
+/* MiniCPM-SALA: layers of lightning attention, with the same decays in all, and of gated attention without RoPE, in
+ * any order. */
 static struct expert_shape sala_shape(void)
 {
     struct expert_shape s = expert_shape("minicpm_sala");
@@ -532,7 +533,7 @@ static void sala(void **state)
     assert_tensor(folder, "model.layers.2.self_attn.o_norm.weight", 1, s.n_head * s.head_dim);
     assert_tensor(folder, "model.layers.1.self_attn.o_gate.weight", 2, s.n_embd);
     check_goes_on(&s);
-    s.full = 6; /* none of any kind: all layers are a remainder */
+    s.full = 6; /* no whole group: all layers are a remainder */
     struct expert_model *m = expert_model_make(&s);
     struct pp_model *model;
     struct pp_error err;
@@ -568,7 +569,7 @@ static void bad_ling25(void **state)
     }
 }
 
-/* With latent attention nothing says how scores would grow with a longer context. */
+/* RoPE scaling with latent attention is refused: no reference defines how scores would grow with the context. */
 static void scaled_ling(void **state)
 {
     (void)state;
@@ -587,8 +588,8 @@ static void scaled_ling(void **state)
     }
 }
 
-/* MiniMax M3, with blocks that each head of keys sees some of: so few that most are not seen, all, one position each;
- * several of them in any case; and without an index. */
+/* MiniMax M3, whose indexer picks blocks for each KV head: few of many blocks, all blocks, blocks of one position,
+ * several local blocks; and without an indexer. */
 static struct expert_shape m3_shape(void)
 {
     struct expert_shape s = expert_shape("minimax-m3");
@@ -635,7 +636,7 @@ static void minimax_m3_goes_on(void **state)
     check_goes_on(&s);
 }
 
-/* Numbers of an index that cannot be. */
+/* Impossible numbers for an indexer are refused. */
 static void bad_minimax_m3(void **state)
 {
     static const struct {
@@ -671,7 +672,8 @@ static void bad_minimax_m3(void **state)
     }
 }
 
-/* What changes results and no tensor makes another model: pages and snapshots of one are not the other's. */
+/* Metadata that changes results, with the same tensors, changes a model's identity: neither its pages nor its
+ * snapshots serve the other model. */
 static void not_the_same_model(void **state)
 {
     (void)state;
@@ -691,7 +693,7 @@ static void not_the_same_model(void **state)
     assert_memory_not_equal(&fours, &eights, sizeof fours);
     assert_memory_not_equal(&fours, &local, sizeof fours);
     s = ling3_shape();
-    s.full = 1; /* layers that differ in nothing else */
+    s.full = 1; /* the layers are otherwise alike */
     s.bound = 0.01f;
     const struct pp_sha256 last = expert_identity(&s);
     s.bounded_before = 1;

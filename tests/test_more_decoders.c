@@ -1,4 +1,4 @@
-/* test_more_decoders.c - what test_folder_decoders.c tests, of further families. */
+/* test_more_decoders.c - further families, tested as in test_folder_decoders.c. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +23,7 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-/* BioGPT: embeddings that are scaled, or not. */
+/* BioGPT, with scaled embeddings and without. */
 static void biogpt(void **state)
 {
     (void)state;
@@ -36,7 +36,7 @@ static void biogpt(void **state)
     s.tied = false;
     folder = check_decoder(&s);
     assert_tensor(folder, "output_projection.weight", 2, s.n_embd);
-    s.epsilon = 1e-12f; /* what config.json says, and no norm has */
+    s.epsilon = 1e-12f; /* in config.json, but no norm uses it */
     struct decoder *d = decoder_make(&s);
     assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "epsilon"));
@@ -49,8 +49,8 @@ static void biogpt(void **state)
     decoder_free(d);
 }
 
-/* ZAYA1: convolved queries and keys, values of the last position, experts chosen by what goes on from layer to layer;
- * windows in some layers, with a RoPE of their own. */
+/* ZAYA1: convolved queries and keys, values partly from the previous position, a router whose state is carried from
+ * layer to layer; windows in some layers, with a RoPE of their own. */
 static void zaya(void **state)
 {
     (void)state;
@@ -72,7 +72,7 @@ static void zaya(void **state)
     check_decoder(&s);
 }
 
-/* Adapters of its projections, by the names that PEFT gives them. */
+/* LoRA adapters of ZAYA's projections, by PEFT's names. */
 static void lora_of_zaya(void **state)
 {
     (void)state;
@@ -93,7 +93,7 @@ static void lora_of_zaya(void **state)
     decoder_free(d);
 }
 
-/* Its matrices are quantised, but for what chooses experts and what goes by values. */
+/* Quantising ZAYA leaves out the router and tensors that are applied element by element. */
 static void quantised_zaya(void **state)
 {
     (void)state;
@@ -123,7 +123,7 @@ static void quantised_zaya(void **state)
     decoder_free(d);
 }
 
-/* Step 3: queries of low rank over one head of keys. */
+/* Step 3: low-rank queries and a single KV head. */
 static void step3(void **state)
 {
     (void)state;
@@ -142,8 +142,8 @@ static void step3(void **state)
     decoder_free(d);
 }
 
-/* Phi 4 mini Flash: from a file, from a folder that says its window once or for each layer, and from what is made of
- * that; folders are not written. */
+/* Phi 4 mini Flash: from a file, from folders with one window or one for each layer, and from a file converted from
+ * such a folder. Writing folders is not supported. */
 static void phi4flash(void **state)
 {
     static const char *const windows[] = {"11", "[null, 11, null, 11, null, null, null, null]"};
@@ -170,15 +170,15 @@ static void phi4flash(void **state)
     assert_true(small_likeness(quantised, NULL, want, SAMBAY_VOCAB) > 0.99);
     assert_int_not_equal(pp_convert_to_folder(made, fresh_path("sambay-no"), &(struct pp_convert_options){0}, &err),
                          PP_OK);
-    folder = sambay_folder("[null, 11, null, 11, null, 11, null, null]"); /* the layer that others read has one, too */
+    folder = sambay_folder("[null, 11, null, 11, null, 11, null, null]"); /* the shared cache's, too */
     assert_int_equal(pp_source_open(folder, &source, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "sliding_window has 11 for layer 5"));
     sambay_drop();
     pp_free(want);
 }
 
-/* Texts that are longer than a chunk of attention, whose windows begin in any of two or three: those of few rows share
- * chunks among threads. */
+/* Texts longer than a chunk of attention, with windows that begin in any of two or three chunks: with few rows,
+ * threads divide the chunks among themselves. */
 static void assert_hymba_long(const char *file)
 {
     enum { LONG = 400 };
@@ -208,7 +208,7 @@ static void assert_hymba_long(const char *file)
                          (double)first[i], want[i]);
         if (k)
             assert_memory_equal(got, first, LONG * HYMBA_VOCAB * sizeof *got);
-        const struct pp_stats *stats = pp_engine_stats(e); /* beside the window only what is before texts stays */
+        const struct pp_stats *stats = pp_engine_stats(e); /* apart from the window only the meta tokens stay */
         int windowed = 0;
         for (int t = 0; t < stats->n_tiers && manners[k].rows == 1; t++) {
             windowed += stats->tiers[t].window == HYMBA_WINDOW;
@@ -225,7 +225,7 @@ static void assert_hymba_long(const char *file)
     pp_free(want);
 }
 
-/* Commands that read a text by themselves put before it what stands there, and count it nowhere. */
+/* Commands that evaluate a text put the meta tokens before it, and do not count them. */
 static void assert_hymba_commands(const char *file, const int32_t *ids, const double *want)
 {
     enum { TEXT = SMALL_TEXT - HYMBA_START };
@@ -249,7 +249,7 @@ static void assert_hymba_commands(const char *file, const int32_t *ids, const do
     pp_free(got);
 }
 
-/* An adapter that a text invokes acts from that place on, of which what stands before the text is no part. */
+/* An adapter that is invoked by tokens of the text acts from there on, and never on the meta tokens. */
 static void assert_hymba_invoked(const char *file)
 {
     enum { TEXT = 40, AT = 20, RANK = 2 };
@@ -292,8 +292,8 @@ static void assert_hymba_invoked(const char *file)
     folder_empty(&f);
 }
 
-/* Hymba: what stands before a text, which all layers keep in sight, keys that layers have in common, and the mean of
- * attention and states. */
+/* Hymba: meta tokens before the text, which all layers see; keys shared by pairs of layers; and the mean of attention
+ * and states. */
 static void hymba(void **state)
 {
     int32_t ids[SMALL_TEXT];
@@ -325,7 +325,7 @@ static void hymba(void **state)
     pp_free(want);
 }
 
-/* A tensor of a folder that was written, under the name of OLMo's first program; joined to what is there. */
+/* Adds a tensor of a written folder to t under the name of OLMo's first program, joined to what t already has. */
 static void take_as_first(const struct pp_safetensors *from, const char *name, struct pp_tensor *t, char *room)
 {
     const struct pp_tensor *one = pp_safetensors_find(from, name);
@@ -388,7 +388,7 @@ static void write_first_olmo(const char *from, const char *to, const struct deco
     pp_free(room);
 }
 
-/* OLMo in the folders of its first program, with bounds and an output, and without. */
+/* OLMo in the folders of its first program: with clamped q, k and v and an output matrix, and without. */
 static void first_olmo(void **state)
 {
     struct decoder_shape s = decoder_shape("olmo");

@@ -1,5 +1,5 @@
-/* test_slide.c - tokens taken out of the middle of what is computed: what is kept moves to its new places, is never
- * mistaken for what computing it again would give, and is neither shared nor saved. */
+/* test_slide.c - cutting tokens out of the middle of a computed sequence: the KV after the cut moves to new positions,
+ * is never mistaken for freshly computed KV, and is neither shared nor saved. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,7 +127,7 @@ static struct pp_seq *sequence(const struct rig *r, int64_t n)
     return s;
 }
 
-/* Logits of one more token behind s, which is then taken back; float [n_vocab], pp_free. */
+/* The logits after one more token, which is then taken back; float [n_vocab], for pp_free. */
 static float *next_logits(struct pp_seq *s)
 {
     const int64_t n = pp_seq_len(s), n_vocab = pp_model_info(s->engine->model)->n_vocab;
@@ -147,8 +147,8 @@ static double largest_difference(const float *a, const float *b, int64_t n)
     return most;
 }
 
-/* In a model of one layer K and V depend on nothing but a token and its position: there, moving is exact but for
- * rounding, and a key turned by the wrong angle shows. */
+/* In a model of one layer K and V depend only on the token and its position. There, moving is exact but for rounding,
+ * and a key rotated by the wrong angle shows. */
 static void assert_moves_exactly(const struct rig *r, enum pp_kv_type type, double allowed)
 {
     static const struct { int64_t from, to, len; } cuts[] = {
@@ -196,7 +196,7 @@ static void file_moves_exactly(const char *path)
     unrig(&r);
 }
 
-/* A model of one layer that is made as a test asks. */
+/* assert_moves_exactly for a model of one layer of the given family. */
 static void family_moves_exactly(const char *arch)
 {
     struct decoder_shape s = decoder_shape(arch);
@@ -208,7 +208,7 @@ static void family_moves_exactly(const char *arch)
     decoder_free(d);
 }
 
-/* Of latent attention's keys only the end is rotated. */
+/* In latent attention only the last part of a key is rotated. */
 static void latent_keys_move_exactly(void **state)
 {
     struct expert_shape s = expert_shape("deepseek2");
@@ -224,7 +224,7 @@ static void latent_keys_move_exactly(void **state)
     expert_model_free(m);
 }
 
-/* An index's keys move with them, by the pairs that its family has: what is picked stays the same. */
+/* The indexer's keys move as well, rotated by the family's kind of pairs: the same positions are picked. */
 static void picks_move_exactly(void **state)
 {
     static const char *const families[] = {"deepseek32", "glm-dsa", "hy_v4", "minimax-m3"};
@@ -232,7 +232,7 @@ static void picks_move_exactly(void **state)
     for (int i = 0; i < 4; i++) {
         struct expert_shape s = expert_shape(families[i]);
         const bool blocks = i == 3;
-        if (i == 2) { /* by those at the end of heads */
+        if (i == 2) { /* RoPE in the last dimensions of index heads */
             s.gated = s.sinks = true;
             s.n_stream = 2;
             s.stream_least = 1e-6f;
@@ -260,25 +260,26 @@ static void picks_move_exactly(void **state)
     }
 }
 
-/* Hunyuan's keys are normed behind their rotation. */
+/* Hunyuan's keys are normalised after RoPE. */
 static void normed_keys_move_exactly(void **state)
 {
     (void)state;
     family_moves_exactly("hunyuan-dense");
 }
 
-/* Bloom's keys know no positions, and distances are counted anew. */
+/* Bloom's keys do not depend on positions; ALiBi's distances are computed from the new ones. */
 static void keys_with_alibi_move_exactly(void **state)
 {
     (void)state;
     family_moves_exactly("bloom");
 }
 
-/* With more layers it is another result: it is not to be found, shared or saved, and going back ends it. */
+/* With more layers, moved KV differs from recomputed KV: it is not found, shared or saved, and going back to before
+ * the cut ends that. */
 static void assert_stays_alone(int n_taps)
 {
     const struct pp_sha256 identity = {0};
-    const int64_t back = n_taps ? 64 : 100, before = n_taps ? 64 : 90; /* of rows, whole pages are found at most */
+    const int64_t back = n_taps ? 64 : 100, before = n_taps ? 64 : 90; /* convolutions: whole pages only */
     struct rig r = convolved_rig(3, PP_KV_Q8, 0, n_taps, 0);
     const int64_t n_vocab = pp_model_info(r.model)->n_vocab;
     struct pp_seq *s = sequence(&r, 400), *fork, *clean;
@@ -292,7 +293,7 @@ static void assert_stays_alone(int n_taps)
     assert_int_equal(pp_seq_len(s), 323);
     assert_int_equal(pp_seq_exact(s), 100);
     assert_int_equal(pp_seq_at_hand(s, NULL, 0, tokens, 320), 100);
-    assert_int_equal(pp_engine_at_hand(r.engine, NULL, 0, tokens, 320), 64); /* a page of before the cut */
+    assert_int_equal(pp_engine_at_hand(r.engine, NULL, 0, tokens, 320), 64); /* the page before the cut */
     assert_ok(pp_seq_fork(s, 320, &fork, &err), err);
     assert_int_equal(pp_seq_len(fork), back);
     assert_int_equal(pp_save_new(s, &identity, "nowhere", "x", &save, &err), PP_ERR_USAGE);
@@ -301,7 +302,7 @@ static void assert_stays_alone(int n_taps)
     feed(clean, tokens, 320);
     float *computed = next_logits(clean);
     assert_true(largest_difference(moved, computed, n_vocab) > 1e-3);
-    /* the fork computes what it did not get: the same bits as the clean one */
+    /* the fork recomputes what it was not given, with the same bits as the clean sequence */
     feed(fork, tokens + back, 320 - back);
     float *of_fork = next_logits(fork);
     assert_memory_equal(of_fork, computed, (size_t)n_vocab * sizeof(float));
@@ -329,8 +330,8 @@ static void moved_pages_stay_alone(void **state)
     assert_stays_alone(4);
 }
 
-/* Rows of a convolution, which go back by a few positions only: those are where they belong, whether the pages that
- * they come from are held or must be found, and going back between them is right. */
+/* The rows that convolutions keep, of which only the last few positions are read: they move to the right positions,
+ * whether their pages are still held or have to be found, and going back in between works. */
 static void rows_move(void **state)
 {
     enum { TAPS = 4 };
@@ -502,7 +503,7 @@ static void turns_slide(void **state)
     (void)state;
     snprintf(folder, sizeof folder, "%s/clean", test_tmpdir());
     begin(folder);
-    while (!env.n_dropped) /* the first prompt that does not fit */
+    while (!env.n_dropped) /* up to the first prompt that does not fit */
         ask(n++, PP_OVERFLOW_SHIFT);
     n--;
     assert_in_range(n, 5, 12);
@@ -523,7 +524,7 @@ static void turns_slide(void **state)
     assert_true(env.stats.prefill_tokens < prompt / 2); /* the new question, and the answer's end */
     assert_true(env.inexact > (int)prompt / 3);
     assert_true(env.text.len > 0);
-    /* whoever does not want that gets what a clean run gives, also behind it */
+    /* after a slide, PP_OVERFLOW_SHIFT still gives the answer of a clean run */
     ask(n, PP_OVERFLOW_SHIFT);
     assert_string_equal(pp_buf_cstr(&env.text), clean);
     assert_int_equal(env.inexact, 0);

@@ -1,6 +1,6 @@
-/* test_speculate.c - guessing changes nothing but the speed: lookup against its definition, the distribution of what is
- * chosen through the whole chain of sampling and checking, rules that are wrong on purpose, the same answers and the
- * same KV with and without. PIPPIN_LONG: all prompts and more draws. */
+/* test_speculate.c - speculative decoding changes only the speed. Tests: prompt lookup against its definition; the
+ * distribution of tokens through the whole chain of sampling and verification, which deliberately wrong rules must
+ * fail; and the same answers and KV with and without speculation. PIPPIN_LONG: all prompts and more draws. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
@@ -34,7 +34,7 @@ static uint32_t next(uint32_t *seed)
 
 /* --- lookup ------------------------------------------------------------------------------------------------------ */
 
-/* The longest agreement with the end of tokens[0 .. n), as far as it counts. */
+/* The length of the longest earlier match with the end of tokens[0 .. n), up to the length that lookup compares. */
 static int longest(const int32_t *tokens, int64_t n)
 {
     int most = 0;
@@ -73,12 +73,12 @@ static void lookups(void **state)
         best += at >= 0 && length == most;
         assert_ok(pp_lookup_init(&fresh, N, &err), err);
         pp_lookup_set(&fresh, tokens, n);
-        assert_int_equal(pp_lookup_find(&fresh, tokens, n, &again), at); /* rewinding has left nothing */
+        assert_int_equal(pp_lookup_find(&fresh, tokens, n, &again), at); /* rewinding left no entries */
         assert_int_equal(again, length);
         pp_lookup_free(&fresh);
         pp_lookup_set(&l, tokens, n - (int64_t)(next(&seed) % (uint32_t)n));
     }
-    assert_true(found_any == searched && best >= searched * 9 / 10); /* only the newest places are looked at */
+    assert_true(found_any == searched && best >= searched * 9 / 10); /* only the newest positions are searched */
     pp_lookup_free(&l);
 }
 
@@ -86,7 +86,7 @@ static void lookups(void **state)
 
 enum { SOURCE = 60 };
 
-/* tokens[0 .. SOURCE) are the source, of different tokens; behind them the answer. */
+/* tokens[0 .. SOURCE) are the source, all different; the answer follows. */
 struct copying {
     struct pp_lookup lookup;
     struct pp_copy copy;
@@ -103,7 +103,7 @@ static void begin_copying(struct copying *c)
         c->tokens[c->n] = 1000 + (int32_t)c->n;
 }
 
-/* The answer goes on with `token`. Returns the token of the source that the copy is said to go on with, or -1. */
+/* Appends `token` to the answer. Returns the token of the source that the copy is predicted to go on with, or -1. */
 static int32_t say(struct copying *c, int32_t token, int *agreed)
 {
     int length;
@@ -116,7 +116,7 @@ static int32_t say(struct copying *c, int32_t token, int *agreed)
     return from < 0 ? -1 : c->tokens[from];
 }
 
-/* Says what the source has from token `from` on, up to `to`; returns what is said to come then. */
+/* Appends tokens from .. to - 1 of the source; returns the prediction after the last. */
 static int32_t say_source(struct copying *c, int from, int to, int *agreed)
 {
     int32_t next = -1;
@@ -131,14 +131,14 @@ static void edited_copies(void **state)
     int agreed;
     (void)state;
     begin_copying(&c);
-    assert_int_equal(say_source(&c, 0, 20, &agreed), -1);      /* never left: a lookup serves as well */
-    assert_int_equal(say(&c, 1, &agreed), 1021);               /* one for one */
+    assert_int_equal(say_source(&c, 0, 20, &agreed), -1);      /* no edit so far: a lookup serves as well */
+    assert_int_equal(say(&c, 1, &agreed), 1021);               /* one token replaced */
     assert_int_equal(agreed, 0);
     assert_int_equal(say_source(&c, 21, 22, &agreed), 1022);
     assert_int_equal(agreed, 1);
     assert_int_equal(say_source(&c, 22, 30, &agreed), 1030);
     assert_int_equal(agreed, 9);
-    assert_int_equal(say(&c, 2, &agreed), 1031);               /* two put in */
+    assert_int_equal(say(&c, 2, &agreed), 1031);               /* two inserted */
     assert_int_equal(say(&c, 3, &agreed), 1032);
     assert_int_equal(agreed, -1);
     assert_int_equal(say_source(&c, 30, 31, &agreed), 1031);
@@ -152,13 +152,13 @@ static void edited_copies(void **state)
     assert_int_equal(say_source(&c, 47, 52, &agreed), 1052);
     for (int i = 0; i < 8; i++)
         assert_int_equal(say(&c, 10 + i, &agreed), 1053 + i < 1000 + SOURCE ? 1053 + i : 1000);
-    assert_int_equal(say(&c, 20, &agreed), -1);                /* it is over */
-    assert_int_equal(say_source(&c, 10, 40, &agreed), -1);     /* another */
+    assert_int_equal(say(&c, 20, &agreed), -1);                /* the copy has ended */
+    assert_int_equal(say_source(&c, 10, 40, &agreed), -1);     /* another copy */
     assert_int_equal(say(&c, 4, &agreed), 1041);
     pp_lookup_free(&c.lookup);
 }
 
-/* Whatever is said, what it leads to is there. */
+/* Whatever the answer, a prediction lies within the source. */
 static void copies_of_anything(void **state)
 {
     struct copying c;
@@ -190,7 +190,7 @@ static void copies_of_anything(void **state)
 
 enum { VOCAB = 8 };
 
-/* A target that says what it says after each token, and a draft that is somewhat like it. */
+/* The target's logits after each token; the draft's are somewhat like them. */
 static const float target_logits[VOCAB + 1][VOCAB] = {
     {2.0f, 1.0f, 0.5f, 0.0f, -0.5f, -1.0f, 1.5f, -3.0f}, {0, 0, 0, 0, 0, 0, 0, 0},
     {-1, 2, 0, 1, 0, -1, 0, .5f},  {3, 0, 0, 0, 0, 0, 0, 0}, {.5f, -.5f, .5f, -.5f, .5f, -.5f, 1, -1},
@@ -204,14 +204,14 @@ static void draft_logits(int after, float out[VOCAB])
         out[i] = target_logits[after][i] * 0.7f + (float)((i * 5 + after * 3) % 7 - 3) * 0.3f;
 }
 
-/* How a row is judged: by the rule, or by one that looks much like it and is wrong. */
+/* How drafted tokens are accepted: by the right rule, or by one that looks similar and is wrong. */
 enum rule { RIGHT, OWN_NOISE, CLOSE_ENOUGH, DRAFTS_WORD };
 
 struct trial {
     struct pp_sampler sampler;
     struct pp_sampling sampling;
     enum rule rule;
-    int32_t text[4];        /* chosen so far, behind a first token */
+    int32_t text[4];        /* the tokens chosen so far, after a first one */
     int n, position;
     const struct pp_guess *guess;
 };
@@ -237,7 +237,7 @@ static int32_t choose_row(void *user, int guess, bool *over)
     const struct pp_guess *own = guess + 1 < 2 ? &t->guess[guess + 1] : NULL;
     struct pp_sampling kept = t->sampling;
     if (t->rule == OWN_NOISE && own)
-        t->sampling.seed += 77; /* and where it disagrees, the target draws again with the noise it has refused */
+        t->sampling.seed += 77; /* after a rejection the target draws again, with the noise that led to it */
     struct pp_choice made = choose_after(t, false, after, t->position + t->n);
     t->sampling = kept;
     if (t->rule == OWN_NOISE && own && made.token != own->token)
@@ -251,7 +251,7 @@ static int32_t choose_row(void *user, int guess, bool *over)
     return made.token;
 }
 
-/* Chi-square of one- and two-token joints against the exact ones; degrees of freedom 7 and 63. */
+/* Chi-square of the distributions of one token and of two against the exact ones; 7 and 63 degrees of freedom. */
 static void joint(enum rule rule, float temp, int draws, double *one, double *two)
 {
     static double single[VOCAB], pairs[VOCAB][VOCAB];
@@ -280,7 +280,7 @@ static void joint(enum rule rule, float temp, int draws, double *one, double *tw
             after = made.token + 1;
         }
         int stood = pp_spec_verify(guess, 2, choose_row, &t, path);
-        if (t.n == 1) { /* the pass ended at a guess that did not stand: the next one goes on from there */
+        if (t.n == 1) { /* the pass ended at a rejected token: the next pass goes on from there */
             guess[0].token = -1;
             pp_spec_verify(guess, 0, choose_row, &t, path);
         }
@@ -308,7 +308,7 @@ static void joint(enum rule rule, float temp, int draws, double *one, double *tw
     pp_sampler_free(&t.sampler);
 }
 
-/* What is exceeded once in a thousand: 24.3 and 103.4. */
+/* The critical values at p = 0.001 are 24.3 and 103.4. */
 static void distribution(void **state)
 {
     (void)state;
@@ -321,7 +321,7 @@ static void distribution(void **state)
     }
 }
 
-/* The test above would notice: each of these rules fails it by far. */
+/* Proves that the test above can fail: each of the wrong rules exceeds the critical values by far. */
 static void wrong_rules(void **state)
 {
     (void)state;
@@ -366,7 +366,7 @@ static void close_pair(struct pair *p)
     pp_model_close(p->model);
 }
 
-/* In the same conversation: what it has of the prompt already is not read again. */
+/* An answer in the same conversation: tokens of the prompt that it has already are not computed again. */
 static int64_t next_answer(struct pp_seq *s, const int32_t *ids, int64_t n, const struct pp_gen_options *opt,
                            int32_t *out)
 {
@@ -392,7 +392,7 @@ static int64_t answer(struct pp_seq *s, const int32_t *ids, int64_t n, const str
     return next_answer(s, ids, n, opt, out);
 }
 
-/* K and V of every position of both are the same bytes: nothing is left of guesses that did not stand. */
+/* Asserts that K and V of all positions are the same bytes in both: rejected tokens leave no trace. */
 static void same_pages(const struct pp_seq *a, const struct pp_seq *b)
 {
     assert_int_equal(a->len, b->len);
@@ -415,7 +415,7 @@ static void same_pages(const struct pp_seq *a, const struct pp_seq *b)
     }
 }
 
-/* A number of ways to guess. */
+/* The i-th way to speculate: options with lookup, a draft model, trees ... */
 static struct pp_gen_options manner(const struct pair *p, int i, struct pp_gen_options opt)
 {
     opt.draft = i % 4 == 3 ? NULL : p->draft;
@@ -492,7 +492,7 @@ static void same_answers(void **state)
     close_pair(&p);
 }
 
-/* Guessing goes on and off, and changes hands, from turn to turn: the conversation stays the one that has none. */
+/* Switching between a draft model, lookup and no speculation from turn to turn leaves the conversation as without. */
 static void on_and_off(void **state)
 {
     static const int turns[][2] = {{1, 0}, {0, 0}, {1, 1}, {0, 1}, {0, 0}, {1, 1}}; /* draft model, lookup */
@@ -537,8 +537,8 @@ static void on_and_off(void **state)
     close_pair(&p);
 }
 
-/* Random models, with windows and without, and all types of KV: a draft of other weights, which is seldom right, and
- * lookup in a text that repeats. */
+/* Random models, with windows and without, and all KV types: with a draft of other weights, which is seldom right, and
+ * with lookup in a repetitive text. */
 static void random_models(void **state)
 {
     static const int windows[] = {0, 40, 100};
@@ -551,7 +551,7 @@ static void random_models(void **state)
         shape.n_vocab = 64;
         shape.window = windows[i % 3];
         other = shape;
-        other.seed = i % 2 ? shape.seed : shape.seed + 9; /* its own draft: all stands at temperature 0 */
+        other.seed = i % 2 ? shape.seed : shape.seed + 9; /* the draft is the target: all accepted at temperature 0 */
         open_pair(&p, tiny_model(&shape), tiny_model(&other), (enum pp_kv_type)(i % 5));
         for (int k = 0; k < 180; k++)
             ids[k] = k >= 60 && next(&seed) % 9 ? ids[k - 60] : (int32_t)(next(&seed) % 64);
@@ -566,7 +566,7 @@ static void random_models(void **state)
     }
 }
 
-/* Second choices beside a chain make more of the same text stand in one pass than that chain alone. */
+/* A tree, with second choices next to the chain, gets more tokens accepted in a pass than the chain alone. */
 static void trees(void **state)
 {
     struct pair p;
@@ -594,8 +594,8 @@ static void trees(void **state)
     close_pair(&p);
 }
 
-/* A random model in a folder with the starter's vocabulary, and `more` rows of embeddings that stand for no token; its
- * vocabulary has unused ids for them, or none. */
+/* A random model in a folder with the starter's vocabulary and `more` additional rows of embeddings, padding for which
+ * the vocabulary has unused ids (with_ids) or none. */
 static const char *padded_model(int more, bool with_ids)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_F32);
@@ -610,7 +610,7 @@ static const char *padded_model(int more, bool with_ids)
     assert_ok(pp_convert_to_folder(tiny_model(&shape), folder, &(struct pp_convert_options){0}, &err), err);
     assert_ok(pp_json_read(folder, "config.json", &config, &err), err);
     snprintf(path, sizeof path, "%s/config.json", folder);
-    assert_int_equal(unlink(path), 0); /* what is written is compared with what is read again, size and all */
+    assert_int_equal(unlink(path), 0); /* rewritten from what was read, for comparison */
     assert_ok(pp_tokenizer_to_folder(t, folder, &err), err);
     if (!with_ids) {
         cJSON_SetNumberValue(cJSON_GetObjectItem(config, "vocab_size"), pp_tokenizer_n(t));
@@ -624,8 +624,8 @@ static const char *padded_model(int more, bool with_ids)
     return folder;
 }
 
-/* Models of one family have the same vocabulary, but often not as many rows behind it: of what its logits do not have
- * the draft chooses nothing. */
+/* Models of one family share a vocabulary, but often not the number of padding rows: the draft never proposes a token
+ * for which it has no logits. */
 static void padded_vocabularies(void **state)
 {
     static const int rows[][2] = {{64, 16}, {16, 64}, {64, 16}, {16, 64}};
@@ -639,7 +639,7 @@ static void padded_vocabularies(void **state)
                                      .say = &said, .n_say = 1};
         opt.sampling.n_bias = 1;
         opt.sampling.bias[0].token = n - 1;
-        opt.sampling.bias[0].bias = 1e4f; /* it is chosen, therefore */
+        opt.sampling.bias[0].bias = 1e4f; /* so that it is chosen */
         opt.draft = p.draft;
         opt.draft_always = true;
         assert_int_equal(answer(p.seq, ids, 6, &opt, guessed_text), 4);
@@ -654,7 +654,7 @@ static void padded_vocabularies(void **state)
     }
 }
 
-/* At the end of the context there is room for the guesses of a chain, and no more: second choices take some of it. */
+/* At the end of the context there is room for the tokens of a chain only: second choices take part of that room. */
 static void context_ends(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
@@ -682,8 +682,8 @@ static void context_ends(void **state)
     }
 }
 
-/* A draft with another vocabulary, which reads and guesses text: the same answers and KV as without. The target is made
- * to say what the draft would, so that guesses stand. */
+/* A draft with another vocabulary, bridged by text: the same answers and KV as without. The target is made to say what
+ * the draft would, so that tokens are accepted. */
 static void bridges(void **state)
 {
     static const char story[] = "Once upon a time, there was a little girl named Lily. She loved to play outside in "
@@ -709,7 +709,7 @@ static void bridges(void **state)
     }
     assert_ok(pp_tokenize(pp_model_tokenizer(p.model), story, 20, PP_TOKENIZE_BOS, &ids, &n, &err), err);
     assert_ok(pp_tokenize(pp_model_tokenizer(p.model), story + 20, sizeof story - 21, 0, &say, &n_say, &err), err);
-    static const int always[] = {0, 8, 20}; /* at most 1, 2 and 7 guesses, in every pass */
+    static const int always[] = {0, 8, 20}; /* up to 1, 2 and 7 drafted tokens in every pass */
     for (int how = 0; how < 3; how++) {
         struct pp_stats before = *pp_engine_stats(p.engine);
         struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = (int64_t)n_say, .say = say,
@@ -727,8 +727,8 @@ static void bridges(void **state)
     close_pair(&p);
 }
 
-/* A text said again with a word changed now and then takes few passes more than without changes, and is the same
- * answer. */
+/* Repeating a text with a few words changed takes few passes more than without changes, and the answer is the same as
+ * without speculation. */
 static void copies_with_edits(void **state)
 {
     static const char text[] = "The baker opened his shop at six, put the first loaves on the shelf by the window and "
@@ -751,7 +751,7 @@ static void copies_with_edits(void **state)
         struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = (int64_t)n_again, .say = again,
                                      .n_say = (int64_t)n_again, .ignore_end = true};
         opt.sampling.temp = 0.7f;
-        same_answer(&p, ids, (int64_t)n, opt, 83); /* 7 guesses in each pass, all looked up */
+        same_answer(&p, ids, (int64_t)n, opt, 83); /* 7 tokens in each pass, all by lookup */
         passes[i] = pp_engine_stats(p.engine)->passes;
         answer(p.seq, ids, (int64_t)n, &(struct pp_gen_options){.sampling = opt.sampling, .max_tokens = opt.max_tokens,
                .say = again, .n_say = opt.n_say, .ignore_end = true, .lookup = true, .draft_always = true,
@@ -765,7 +765,7 @@ static void copies_with_edits(void **state)
     close_pair(&p);
 }
 
-/* Which vocabularies have the same text on both sides: those of BERT lose case and spaces. */
+/* Which vocabularies can be bridged by text: not BERT's, which lose case and spaces. */
 static void bridged_texts(void **state)
 {
     static const char *const names[] = {"gpt-2", "llama-spm", "phi-3", "falcon", "deepseek-llm"};
@@ -794,7 +794,7 @@ static void bridged_texts(void **state)
     pp_tokenizer_free(bert);
 }
 
-/* After a warm-up, guessing takes no memory from the heap. */
+/* After a warm-up, speculation allocates nothing. */
 static void allocates_nothing(void **state)
 {
     struct pair p;
@@ -829,8 +829,8 @@ static void allocates_nothing(void **state)
     close_pair(&p);
 }
 
-/* Every byte of an answer comes with whether its token had been guessed: so many of each pass as stood, then the one
- * that the target chose behind them. */
+/* Each byte of an answer is marked by whether its token was drafted: in each pass first the accepted tokens, then the
+ * one that the target chose after them. */
 static void marked(void **state)
 {
     struct pair p;
@@ -845,7 +845,7 @@ static void marked(void **state)
         int64_t seen = 0, n;
         uint64_t stood = 0;
         size_t n_prompt = chat_prompt(&p, 50 + 30 * i, &ids);
-        const char *stop = i % 2 ? "zebra" : "the sea and "; /* some of the text is held back for it */
+        const char *stop = i % 2 ? "zebra" : "the sea and "; /* part of the text is held back to match it */
         struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 80, .stops = &stop, .n_stops = 1,
                                      .ignore_end = true};
         opt.draft = p.draft;
@@ -881,8 +881,8 @@ static void marked(void **state)
     close_pair(&p);
 }
 
-/* Adapters of the draft change what is guessed and nothing else, and its pages under one set are never read under
- * another. */
+/* Adapters of the draft change only what is drafted, and the draft's pages under one set are never read under another.
+ * */
 static void adapted_draft(void **state)
 {
     struct pair p;
@@ -905,7 +905,7 @@ static void adapted_draft(void **state)
             size_t n = chat_prompt(&p, i, &ids);
             struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 60, .ignore_end = true};
             opt.sampling.temp = temps[i / 60 % 3];
-            for (int how = 0; how < 13; how += 12) /* 1 and 6 guesses, no lookup */
+            for (int how = 0; how < 13; how += 12) /* 1 and 6 drafted tokens, no lookup */
                 same_answer(&p, ids, (int64_t)n, opt, how);
             const int64_t here = pp_engine_at_hand(p.drafts, &use, on, ids, (int64_t)n);
             const int64_t elsewhere = pp_engine_at_hand(p.drafts, &use, !on, ids, (int64_t)n);
@@ -916,7 +916,7 @@ static void adapted_draft(void **state)
         stood[on] = pp_engine_stats(p.engine)->draft_accepted - stood[0];
         made[on] = pp_engine_stats(p.engine)->draft_tokens - made[0];
     }
-    assert_true(stood[0] * made[1] > 2 * stood[1] * made[0]); /* the noise is heard */
+    assert_true(stood[0] * made[1] > 2 * stood[1] * made[0]); /* the noisy adapter lowers acceptance */
     pp_seq_free(p.draft);
     p.draft = NULL;
     pp_adapter_free(adapter);

@@ -1,7 +1,7 @@
-/* test_windows.c - sliding windows in a whole engine: the same bits however rows come about, memory that does not grow,
- * and going back to any earlier place, whatever has become of its pages. With a window in all layers, with one in all
- * but the last, which has pages of its own, with one beside the first positions of all, with convolutions, which have a
- * short window, and with states, of which the last page is enough. */
+/* test_windows.c - sliding windows in a whole engine: the same bits for any batching of rows, bounded memory, and
+ * going back to any earlier position, whatever has become of its pages. Tested with a window in all layers; in all but
+ * the last, which then has a page tier of its own; with the first positions always visible as well; with convolutions,
+ * which have a short window; and with states, which need only their last page. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,8 +16,8 @@ enum { LENGTH = 420, ROWS = 64 };
 
 struct manner {
     int window;
-    int first;             /* positions at the beginning that stay in sight beside it */
-    int taps;              /* of convolutions; 0: there are none */
+    int first;             /* positions at the beginning that stay visible, too */
+    int taps;              /* of convolutions; 0: no convolutions */
     bool states;
     bool mixed;            /* the last layer has no window */
     enum pp_kv_type kv;
@@ -127,7 +127,7 @@ static void assert_row(const struct rig *r, const float *all, int64_t position, 
         fail_msg("%s: other logits at position %lld", what, (long long)position);
 }
 
-/* However many rows and threads; every other one also with the scalar kernels, which are slow. */
+/* The same bits at all numbers of rows and threads; every other case also with the scalar kernels, which are slow. */
 static void same_bits(void **state)
 {
     static const struct manner manners[] = {
@@ -171,7 +171,7 @@ static void same_bits(void **state)
     }
 }
 
-/* A window as long as the text is none. */
+/* A window as long as the text is the same as no window. */
 static void wide_windows(void **state)
 {
     int32_t text[300];
@@ -194,7 +194,7 @@ static void wide_windows(void **state)
     pp_free(expected);
 }
 
-/* A tree's rows see the window before each of them: what a chain of the branch would. */
+/* A tree's rows see the window along their own branch, as rows of a chain would. */
 static void trees(void **state)
 {
     static const int bases[] = {3, 62, 130, 254, 300}, windows[] = {1, 2, 5, 64, 70, 250};
@@ -236,8 +236,8 @@ static void trees(void **state)
         }
 }
 
-/* The tier with the window holds no more than that, the first positions where they stay in sight, and the rows of a
- * step, however long the text. */
+/* The windowed tier holds no more than the window, the first positions if they stay visible, and the rows of one step,
+ * however long the text. */
 static void bounded(void **state)
 {
     static const int windows[] = {1, 8, 64, 100, 150}, firsts[] = {0, 0, 128, 0, 3};
@@ -271,7 +271,8 @@ static void bounded(void **state)
         }
 }
 
-/* Back to every earlier place, by itself or in a fork, with pages found or not: the next row is always right. */
+/* Going back to every earlier position, in the sequence itself or in a fork, with its pages found or not: the next row
+ * is always right. */
 static void rewinds(void **state)
 {
     static const struct manner manners[] = {
@@ -327,7 +328,7 @@ static void rewinds(void **state)
     }
 }
 
-/* Of the large pages that convolutions have, a long text leaves few behind, and going back is right all the same. */
+/* Convolutions have large pages: a long text keeps only a few of them, and going back is still right. */
 static void few_rows_stay(void **state)
 {
     enum { LONG = 1100 };
@@ -387,8 +388,8 @@ static void hog_memory(const struct rig *r, struct pp_seq *hog, int32_t *text)
     }
 }
 
-/* An answer can be made again, and its question be changed, without computing what comes before, also when others have
- * needed all the memory in between. */
+/* An answer can be regenerated, and its question edited, without recomputing what comes before, even if other
+ * sequences needed all the memory in between. */
 static void check_marks(struct manner m)
 {
     int32_t text[512], first[200], again[200], other[LENGTH];
@@ -428,7 +429,7 @@ static void marks(void **state)
     check_marks((struct manner){.states = true, .kv = PP_KV_Q8, .n_threads = 2, .n_pages = 16});
 }
 
-/* States read chains only, and cannot be moved. */
+/* Recurrent states refuse trees of rows, and cutting tokens out. */
 static void states_refuse(void **state)
 {
     struct rig r = rig(&(struct manner){.states = true, .kv = PP_KV_Q8, .n_threads = 1});
@@ -450,7 +451,7 @@ static void states_refuse(void **state)
     unrig(&r);
 }
 
-/* What a made-up draft guesses: now and then what is right, so that guesses stand in part. */
+/* A made-up draft that is right now and then, so that part of its tokens is accepted. */
 static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int most)
 {
     const int32_t *right = user;
@@ -460,7 +461,7 @@ static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int
     return most;
 }
 
-/* Guesses about what states give are chains, across the ends of pages, too; the answer is the same. */
+/* Speculation with recurrent states uses chains, also across page ends; the answer stays the same. */
 static void guessed_states(void **state)
 {
     struct manner m = {.states = true, .taps = 4, .kv = PP_KV_Q8, .n_threads = 2};
@@ -515,7 +516,7 @@ static void any_order(void **state)
         struct pp_error err;
         for (int t = 0; t < TEXTS; t++) {
             write_text(texts[t], 250, 9 + (t == 1));
-            texts[t][170] += t == 2; /* the last one is the first with one token changed */
+            texts[t][170] += t == 2; /* the last text is the first with one token changed */
             expected[t] = every_position(manners[i], texts[t], 250, ROWS);
         }
         for (int s = 0; s < SEQS; s++)
@@ -579,7 +580,8 @@ static void restore(const struct rig *r, struct pp_seq *s, const char *base, con
     assert_ok(pp_snapshot_restore(s, &identity, base, "windows", text, n, NULL, &err), err);
 }
 
-/* What is saved of a sequence behind a window is enough to go on, to compute the last token again, and to go back. */
+/* A snapshot of a sequence longer than its window suffices to go on, to compute the last token again, and to go back.
+ * */
 static void saved(void **state)
 {
     static const struct manner manners[] = {
@@ -588,7 +590,7 @@ static void saved(void **state)
         {.window = 1, .kv = PP_KV_F32, .n_threads = 2},
         {.states = true, .taps = 4, .kv = PP_KV_Q8, .n_threads = 2},
     };
-    static const int lengths[] = {190, 255, 256, 300}; /* 64 tokens before the second the next page begins */
+    static const int lengths[] = {190, 255, 256, 300}; /* a page begins 64 tokens before the second length */
     enum { N = sizeof lengths / sizeof *lengths };
     int32_t text[LENGTH];
     (void)state;
@@ -607,7 +609,7 @@ static void saved(void **state)
         pp_seq_free(s);
         unrig(&r);
         for (int j = 0; j < N; j++) {
-            r = rig(&manners[i]); /* knows nothing */
+            r = rig(&manners[i]); /* has nothing cached */
             s = new_seq(&r);
             restore(&r, s, base, text, lengths[j]);
             const int64_t there = pp_seq_len(s);
