@@ -1,4 +1,4 @@
-# commands.sh - what the scripts that drive $BUILD/pippin (or $PIPPIN) share; read with `. tests/commands.sh` from the
+# commands.sh - shared by the scripts that drive $BUILD/pippin (or $PIPPIN); read with `. tests/commands.sh` from the
 # repository root. Afterwards $pippin is the program, $data the test data, $tmp a folder that goes with the script, where
 # all of the program's own folders are. A line a case; `counted` at the end prints how many, and fails if one did.
 set -u

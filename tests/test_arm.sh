@@ -1,7 +1,7 @@
 #!/bin/sh
 # test_arm.sh - the kernels for ARM, cross-compiled and run in an emulator: all of them, and on processors that lack some
-# instructions, so that the choice among the sets is tested, and that the set for every ARM does without them. That
-# takes small matrices only: what comes out is known to be right by then.
+# instructions. The latter tests the choice among the kernel sets, and that the baseline set does without those
+# instructions; small matrices suffice, as the first run has tested the results.
 set -u
 program=${BUILD:-build}/arm/kernel-tests
 passed=0

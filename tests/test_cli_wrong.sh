@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_cli_wrong.sh - the commands without a screen where something is wrong: files that must stay, names that are odd,
-# and what is said. Drives $BUILD/pippin (or $PIPPIN) from the repository root.
+# test_cli_wrong.sh - errors of the commands without a screen: files that must not change, odd names, and the messages.
+# Drives $BUILD/pippin (or $PIPPIN) from the repository root.
 . tests/commands.sh
 
 run() { "$pippin" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_lora_files.sh - adapters as people have them: damaged, half there, of another kind, with names that nobody would
-# give; and what pippin lora list, lora info, convert and run --lora say of them.
+# test_lora_files.sh - how pippin lora list, lora info, convert and run --lora report adapters that are damaged,
+# incomplete, of an unsupported kind, or oddly named.
 . tests/commands.sh
 
 say() {

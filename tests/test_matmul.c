@@ -1,5 +1,5 @@
-/* test_matmul.c - matrix products: the scalar kernels against double precision, every other set against the scalar
- * bits. */
+/* test_matmul.c - matrix products: the scalar kernels against double precision, and every other kernel set against the
+ * scalar results bit by bit. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -147,7 +147,7 @@ struct input {
     struct pp_acts acts;
 };
 
-/* twins: as a matrix of such a type reads them, and all others beside it. */
+/* Prepares activations; twins: in the order that a matrix of such a type reads, next to the usual one. */
 static struct input make_input(int64_t m, int64_t n, bool twins, enum kind kind)
 {
     struct input in = {0};
@@ -292,7 +292,7 @@ static void reference_products(void **state)
 
 /* --- every set of kernels against the scalar bits ----------------------------------------------------------------- */
 
-/* How the next call asks for weights ahead: all ways in turn, whatever this processor's is. */
+/* The prefetching that the next call uses: cycles through all ways, whatever this processor's own is. */
 static enum pp_stream_way next_way(void)
 {
     static int turn;
@@ -382,8 +382,8 @@ static void compare_kernels(enum pp_isa isa, const struct pp_matrix *w, const st
         compare_by_lane(isa, w, x, m, expect);
 }
 
-/* Emulators are slow: two of seven large matrices have to do, in turn, so that every shape and every type has some
- * (a type has three to five). PIPPIN_TEST_SMALL: none of them, where these were met with another processor. */
+/* Emulators are slow: they test two of every seven large matrices, in rotation, so that every shape and type gets some
+ * (a type has three to five). PIPPIN_TEST_SMALL: none, where they were tested for another processor. */
 static bool is_left_out(int64_t rows, int64_t cols, int64_t most)
 {
     const bool large = rows * cols > 40 * 1024 || most > 65;
@@ -448,7 +448,7 @@ static void packed_products_have_the_scalar_bits(void **state)
         if (pp_type_info(type)->block_elements == 32) {
             CHECK(type, 35, 32, ORDINARY, ROW_COUNTS);
             CHECK(type, 33, 96, ORDINARY, ROW_COUNTS);
-            CHECK(type, 17, 512 + 32, ORDINARY, 1, 4, 6, 130); /* a block alone behind full tiles */
+            CHECK(type, 17, 512 + 32, ORDINARY, 1, 4, 6, 130); /* a single block after full tiles */
         }
     }
     for (int t = 0; t < N_LOOPED; t++) {

@@ -1,4 +1,5 @@
-/* test_memory.c - what an engine takes besides weights and KV pages, and that no pass makes logits nobody asked for. */
+/* test_memory.c - the memory that an engine uses besides weights and KV pages is bounded, and no pass computes logits
+ * that nobody asked for. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +15,7 @@ enum { MIB = 1 << 20 };
 
 /* --- an 8B model ------------------------------------------------------------------------------------------------ */
 
-/* Its shape without its weights: matrices of zeros, which are holes of the file. 0: all 32 layers, the
+/* A model of its shape without its weights: matrices of zeros, which are holes in the file. 0: all 32 layers, the
  * whole vocabulary. */
 static struct pp_model *open_8b(const char *type, int64_t n_layers, int64_t n_vocab)
 {
@@ -30,7 +31,7 @@ static struct pp_model *open_8b(const char *type, int64_t n_layers, int64_t n_vo
     return m;
 }
 
-/* What the engine has taken besides weights and KV pages. */
+/* The bytes that the engine has allocated besides weights and KV pages. */
 static uint64_t own_bytes(struct pp_engine *e)
 {
     const struct pp_stats *s = pp_engine_stats(e);
@@ -51,10 +52,11 @@ static void check_own_bytes(const struct pp_model *m, const char *type, int n_th
     pp_engine_free(e);
 }
 
-/* Batches as large and a context as long as by default. Plain weights want their normed inputs as floats: 8 MiB beside
- * the 36 of the residual stream and the feed-forward part's inner rows, all of which live when those are made. So
- * little is left for threads, half a MiB each: the kernels' and attention's scratch, and results on the way to an
- * epilogue. Where floats are split for tiles, their parts take the place of the normed floats and of the inner rows. */
+/* The default batch size and context length. Unquantised weights need their normalised inputs as floats: 8 MiB in
+ * addition to 36 MiB for the residual stream and the feed-forward part's inner rows; all are alive when the inner rows
+ * are computed. That leaves half a MiB for each thread: the scratch of kernels and attention, and results on the way
+ * to an epilogue. Where floats are split for tiles, the parts reuse the room of the normalised floats and inner rows.
+ * */
 static void work_space_of_8b(void **state)
 {
     static const struct {
@@ -76,7 +78,7 @@ static void work_space_of_8b(void **state)
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-/* Bytes of the process that no file is behind. */
+/* The process's resident bytes that are not backed by a file. */
 static int64_t anonymous_bytes(void)
 {
     long long kb = 0;
@@ -89,11 +91,11 @@ static int64_t anonymous_bytes(void)
     return kb * 1024;
 }
 
-/* What the engine says is what the system sees: a whole batch through a layer, whose weights are used where the file is
- * mapped. */
+/* The engine's own count agrees with the system's: a whole batch through one layer, with weights used in the mapped
+ * file. */
 static void nothing_uncounted(void **state)
 {
-    enum { ROWS = 512, OTHER = 2 * MIB }; /* OTHER: stacks, the heap's ends, page tables of the sequence */
+    enum { ROWS = 512, OTHER = 2 * MIB }; /* OTHER: stacks, the heap's slack, the sequence's page tables */
     static struct pp_row rows[ROWS];
     struct pp_model *m = open_8b("f16", 1, 1000);
     struct pp_engine_options opt = {.n_threads = 2, .max_rows = ROWS};
@@ -145,7 +147,7 @@ static int asked_for_large_pages(const void *p)
     return asked;
 }
 
-/* Rows of many lie in large pages, in the arena and where threads prepare inputs together. */
+/* For batches of many rows the arena, and the buffer in which threads prepare inputs together, ask for huge pages. */
 static void large_pages(void **state)
 {
     struct pp_model *m = open_8b("f16", 1, 64);
@@ -163,7 +165,8 @@ static void large_pages(void **state)
     pp_model_close(m);
 }
 
-/* 16 rows of 4096 bytes and more are multiplied at a time: none may be a multiple of 4096 bytes from the next. */
+/* Products read 16 rows at a time: rows of 4096 bytes or more must not lie a multiple of 4096 bytes apart, where they
+ * would compete for the same cache sets. */
 static void rows_do_not_compete(void **state)
 {
     static const char *const types[] = {"q4_0", "f16"};
@@ -184,7 +187,7 @@ static void rows_do_not_compete(void **state)
             assert_true(has_odd_lines(c->strides[s->in], sizeof(float)));
             n++;
         }
-        assert_true(n >= 2); /* behind attention, and in the feed-forward part */
+        assert_true(n >= 2); /* after attention, and in the feed-forward part */
         assert_true(i > 0 || has_odd_lines(c->shared_stride, sizeof(int8_t)));
         pp_engine_free(e);
         pp_model_close(m);
@@ -193,8 +196,8 @@ static void rows_do_not_compete(void **state)
 
 /* --- logits ----------------------------------------------------------------------------------------------------- */
 
-/* A prompt of 512 rows, of which the last is wanted: there is no room for the logits of all; and where there is,
- * nothing writes there, and nothing is computed for it. */
+/* A prompt of 512 rows that asks for the last row's logits only: the engine has no room for more; and given a buffer
+ * for all rows, nothing is computed or written for the others. */
 static void logits_of_wanted_rows_only(void **state)
 {
     enum { ROWS = 512, POISON = 0x7b };
@@ -237,7 +240,7 @@ static void logits_of_wanted_rows_only(void **state)
         assert_memory_equal(logits + i * e->cpu->strides[e->cpu->logits_slot], poison, row_bytes);
     pp_engine_profile_get(e, &profile);
     assert_int_equal(profile.lines[PP_PROFILE_LOGITS].macs, shape.n_vocab * shape.n_embd);
-    for (int i = 0; i < e->cpu->n_parts; i++) /* what the threads were given, not what was counted */
+    for (int i = 0; i < e->cpu->n_parts; i++) /* the threads' actual work, not a counter */
         if (e->cpu->parts[i].stage->selected)
             assert_int_equal(e->cpu->parts[i].m, 1);
 
@@ -296,7 +299,7 @@ static void few_and_many_outputs(void **state)
 
 /* --- sums of chunks ------------------------------------------------------------------------------------------- */
 
-/* Items share a tile's chunks only if there is room for the sums of all of them, and then use no more than that. */
+/* Items share a tile's chunks only if the scratch has room for all their sums, and then use no more than that room. */
 static void sums_of_chunks(void **state)
 {
     enum { LENGTH = 900, ROOM = 1 << 16 };

@@ -1,5 +1,5 @@
 #!/bin/sh
-# test_models.sh - pippin models: registered by path or folder, found by name and tag, forgotten; what is wrong is said.
+# test_models.sh - pippin models: registering by path or folder, finding by name and tag, removing; error messages.
 . tests/commands.sh
 
 models() { "$pippin" models "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }

@@ -73,7 +73,7 @@ static void norm_and_activations(void **state)
     }
 }
 
-/* Products, and sums over a few rows of which the first may be missing. */
+/* Products, and sums over a few rows; the first row may be missing. */
 static void convolutions(void **state)
 {
     (void)state;
@@ -228,7 +228,7 @@ static void functions(void **state)
     }
     const float bad[3] = {NAN, INFINITY, 1};
     float capped[3];
-    scalar->apply(PP_FN_CAP, 30, bad, 3, capped); /* what is no number does not become one */
+    scalar->apply(PP_FN_CAP, 30, bad, 3, capped); /* NaN stays NaN */
     assert_true(isnan(capped[0]) && isnan(capped[1]) && capped[2] > 0.99f);
     scalar->apply(PP_FN_SOFTPLUS, 0, bad, 3, capped);
     assert_true(isnan(capped[0]) && isinf(capped[1]));
@@ -275,7 +275,7 @@ static void layer_norms(void **state)
               *z = pp_malloc(bytes);
         double mean = 0, square = 0;
         for (int64_t i = 0; i < n; i++) {
-            x[i] += 3; /* far from 0, beside what it varies by */
+            x[i] += 3; /* the mean is large relative to the deviation */
             mean += (double)x[i] / (double)n;
         }
         for (int64_t i = 0; i < n; i++)
@@ -499,7 +499,7 @@ static void free_cache(struct cache *c)
     pp_free(c->is_v);
 }
 
-/* What is stored of a position, read as kv.h describes it. */
+/* Decodes the stored K or V of a position as kv.h describes the formats. */
 static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot, int d, bool value)
 {
     static const double e4m3_steps = 1.0 / 512;
@@ -534,7 +534,7 @@ static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot
 }
 
 static double softcap; /* of the scores, in all tests that follow; 0: none */
-static double alibi;   /* the scores of head h fall by (h + 1) times this a position of distance; likewise */
+static double alibi;   /* the scores of head h fall by (h + 1) times this per position of distance; 0: none */
 
 static void read_stored(struct cache *c)
 {
@@ -551,7 +551,7 @@ static void read_stored(struct cache *c)
     }
 }
 
-/* Softmax attention in double precision over what is stored at positions begin .. n - 1. */
+/* Softmax attention in double precision over the stored K and V of positions begin .. n - 1. */
 static void reference(struct cache *c, const float *q, int h, int begin, int n, double *out)
 {
     const int head_dim = c->layout.head_dim, v_dim = c->layout.v_dim;
@@ -581,7 +581,7 @@ static void reference(struct cache *c, const float *q, int h, int begin, int n, 
     pp_free(s);
 }
 
-/* What is stored is near what was to be stored: of the largest value of its block (or head), `share` at most. */
+/* Stored values differ from the originals by at most `share` of the largest value of their block (or head). */
 static void check_stored(const struct cache *c, int n)
 {
     const double shares[] = {[PP_KV_F32] = 0, [PP_KV_F16] = 1.0 / 2048, [PP_KV_FP8] = 1.0 / 15,

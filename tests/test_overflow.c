@@ -372,7 +372,7 @@ static void an_answer_that_runs_into_the_end_goes_on(void **state)
     assert_int_equal(context(&note), 8);
 }
 
-/* The answers from generation `first` on, which stand side by side, do not fit. */
+/* The alternative answers from generation `first` on do not fit. */
 static void none_fits(int first, int n, int to_drop)
 {
     for (int i = first; i < first + n; i++) {
@@ -398,7 +398,7 @@ static void are_asked_again(int first, int again, int n)
         assert_string_equal(pp_controller_alternative(fix.c, (size_t)i)->text, "here it is");
 }
 
-/* Answers that stand side by side are no exception. */
+/* Alternative answers are no exception. */
 static void several_answers_go_on(void **state)
 {
     const char *note;
@@ -727,7 +727,7 @@ static void too_long_a_question_is_left_behind(void **state)
     assert_true(pp_controller_message(c, 3)->too_long);
     assert_true(answered(c, "What is the sea?"));
     pp_controller_undo(c, 1);
-    assert_false(answered(c, question)); /* two of them, one behind the other */
+    assert_false(answered(c, question)); /* two in a row */
     assert_true(answered(c, "What is the sea?"));
     pp_controller_undo(c, 1);
     pp_controller_undo(c, 1);

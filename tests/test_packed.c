@@ -1,5 +1,5 @@
-/* test_packed.c - folders whose weights other programs quantised: every weight is what the form defines, models answer
- * as with those floats, and what is wrong is refused with its name. */
+/* test_packed.c - folders quantised by other programs: every weight has the value that the form defines, models answer
+ * as with those values in floats, and faulty tensors are refused by name. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,9 +26,9 @@ static const struct packed_options plain_options = {0};
 
 /* --- weights ----------------------------------------------------------------------------------------------------- */
 
-/* Every weight as the form defines it: read through floats exactly, apart from the order of two roundings; and as it is
- * computed with, within two steps of eight bits of the largest nearby, and 0.6 % in the mean, or as rounding two scales
- * to F16 has it. */
+/* Checks every weight against the form's definition. Read as floats it is exact, apart from the order of two
+ * roundings; as used in computation it is within two 8-bit steps of the largest weight nearby and 0.6 % in the mean,
+ * or within the error of rounding two scales to F16. */
 static void check_tensor(const char *form, const struct pp_tensor *t, const struct pp_tensor *want)
 {
     const int64_t n = t->ne[0] * t->ne[1];
@@ -51,7 +51,7 @@ static void check_tensor(const char *form, const struct pp_tensor *t, const stru
         if (!(fabsf(a[i] - b[i]) <= 3e-7f * most))
             fail_msg("%s: weight %lld of %s is %.9g, not %.9g", form, (long long)i, t->name, (double)b[i],
                      (double)a[i]);
-        const float tolerance = t->type == PP_TYPE_Q8_0 ? most / 64 : most / 1000; /* others are as they were */
+        const float tolerance = t->type == PP_TYPE_Q8_0 ? most / 64 : most / 1000; /* other types are not requantised */
         if (!(fabsf(a[i] - c[i]) <= tolerance))
             fail_msg("%s: weight %lld of %s is computed with as %.9g, not %.9g", form, (long long)i, t->name,
                      (double)c[i], (double)a[i]);
@@ -147,7 +147,7 @@ static void every_form(void **state)
     assert_null(packed_form_at(N_FORMS));
 }
 
-/* modelopt may say it in a file of its own only, and of each matrix for itself. */
+/* modelopt may describe the quantisation only in a file of its own, and for each matrix separately. */
 static void told_beside(void **state)
 {
     static const struct {
@@ -189,7 +189,7 @@ static void told_beside(void **state)
     }
 }
 
-/* As BF16 from a folder: what the floats give, rounded once. */
+/* Loading a quantised folder as BF16 gives the floats rounded once. */
 static void to_floats(void **state)
 {
     struct pp_error err;
@@ -356,7 +356,7 @@ static void while_loading_weighed(void **state)
     assert_int_equal(pp_model_open_as(plain, "q4_0", test_path("not there"), &m, &err), PP_ERR_IO);
 }
 
-/* What the same folder was quantised to is part of what the model is. */
+/* The type that a folder is requantised to is part of the model's identity. */
 static void identities(void **state)
 {
     struct pp_sha256 ids[4];
@@ -376,7 +376,7 @@ static void identities(void **state)
     assert_memory_equal(&ids[0], &ids[3], sizeof ids[0]);
 }
 
-/* Bytes of a mapped file that are in memory on our account. */
+/* The resident bytes of a mapped file in this process. */
 static size_t resident(const char *path)
 {
     char line[1000];
@@ -394,7 +394,7 @@ static size_t resident(const char *path)
     return sum;
 }
 
-/* Once weights are made, what they were made of is let go of. */
+/* After conversion the pages of the source file are released. */
 static void not_twice(void **state)
 {
     struct pp_source *s;
@@ -519,7 +519,7 @@ static void refusals(void **state)
     }
 }
 
-/* Scales that are no number are met when weights are made: by whoever makes them, with the tensor's name. */
+/* A scale that is not finite is detected when the weights are converted, with an error that names the tensor. */
 static void no_numbers(void **state)
 {
     static const char *const some[] = {"fp8", "gptq", "gptq-order", "mlx-4", "mlx-6", "gptq-3", "awq-gemv",
@@ -544,7 +544,8 @@ static void no_numbers(void **state)
     }
 }
 
-/* Another program writes into the file when its columns' groups have been looked at: what is none is no weight. */
+/* Another program changes the file after the groups of its columns were checked: an index out of range must not be
+ * used. */
 static void groups_written_to(void **state)
 {
     const char *path = test_path("written");
@@ -576,7 +577,7 @@ static void groups_written_to(void **state)
     free(name);
 }
 
-/* Stopped while weights are made, and with each allocation failing in turn: an error, and nothing is left. */
+/* Cancelled during conversion, and with each allocation failing one after the other: an error, and no leaks. */
 static void stopped(void **state)
 {
     struct pp_error err;

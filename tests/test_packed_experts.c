@@ -1,5 +1,5 @@
-/* test_packed_experts.c - quantised folders whose matrices are not what the other families have: stacks of experts, as
- * the published gpt-oss and MLX have them, q, k and v head by head, matrices that floats are stored turned in. */
+/* test_packed_experts.c - quantised folders with unusual layouts of matrices: stacks of experts as in the published
+ * gpt-oss and in MLX, q, k and v interleaved by head, and families whose float matrices are stored transposed. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@
 #include "tests/packed_folder.h"
 #include "tests/support.h"
 
-/* Where a matrix of the family's folder goes: patterns of its name, in which {} is the layer's number, and an X behind
- * it an expert's. */
+/* Where a matrix of the family's folder goes: patterns of its name, in which {} is the layer's index, and a following
+ * X the expert's. */
 struct place {
     const char *from, *module;
     enum { WHOLE, TURNED, TURNED_STACK, TURNED_EVEN, TURNED_ODD } how;
@@ -310,7 +310,7 @@ static void row_of(const struct pp_source *s, const char *name, int64_t e, int64
     assert_ok(pp_tensor_floats(t, e * t->ne[1] + r, 1, to, &err), err);
 }
 
-/* Every weight is what the form defines. */
+/* Every weight has the value that the form defines. */
 static void same_weights(const char *packed, const char *floats, const char *form)
 {
     struct pp_source *a, *b;

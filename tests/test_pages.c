@@ -1,5 +1,5 @@
-/* test_pages.c - pages are found by what was computed in them, by other sequences and after their own is gone; what is
- * found gives the bits of a cold run; what nobody needs makes room, the longest unused first. */
+/* test_pages.c - KV pages are found by their content's hash chain: by other sequences, and after their own is closed.
+ * A hit gives the bits of a cold run. Pages that nobody holds are evicted, the least recently used first. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -76,8 +76,8 @@ static void feed(const struct rig *r, struct pp_seq *s, const int32_t *tokens, i
         memcpy(logits, pp_step_output(r->engine, m - 1), r->row);
 }
 
-/* As an answer begins: what the sequence has in common, then what is found, then the rest. Returns how many tokens did
- * not have to be computed. */
+/* Feeds a prompt as an answer does: keeps the common beginning, takes pages that are found, computes the rest. Returns
+ * the number of tokens that did not have to be computed. */
 static int64_t ask(const struct rig *r, struct pp_seq *s, const int32_t *tokens, int64_t n, int rows, float *logits)
 {
     int64_t kept = 0;
@@ -91,7 +91,7 @@ static int64_t ask(const struct rig *r, struct pp_seq *s, const int32_t *tokens,
     return kept;
 }
 
-/* In an engine of its own that knows nothing. */
+/* The same in a fresh engine without cached pages. */
 static void ask_cold(float scale, enum pp_kv_type kv, const int32_t *tokens, int64_t n, float *logits)
 {
     struct rig r = rig(8, kv);
@@ -166,7 +166,7 @@ static void adapters_apart(void **state)
     unrig(&r);
 }
 
-/* The last page, which is not full, is found under the adapters before, but only behind the same pages. */
+/* The last page, which is not full, is found again under its former adapters, but only after the same pages. */
 static void tails_behind_others(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void tails_behind_others(void **state)
     write_text(text, MOST, 3);
     struct pp_seq *s = new_seq(&r), *other = new_seq(&r);
     assert_int_equal(ask(&r, s, text, 150, 64, NULL), 0);
-    use_adapter(&r, s, 1); /* lets go of it */
+    use_adapter(&r, s, 1); /* releases that page */
     assert_int_equal(ask(&r, other, text, 150, 64, NULL), 149);
     text[100]++;
     assert_int_equal(ask(&r, other, text, 128, 64, NULL), 100);
@@ -190,7 +190,7 @@ static void tails_behind_others(void **state)
     unrig(&r);
 }
 
-/* Held pages stay; of the others those that were held longest ago make room. */
+/* Held pages stay; of the others the least recently held are evicted. */
 static void room_is_made(void **state)
 {
     (void)state;
@@ -210,7 +210,7 @@ static void room_is_made(void **state)
     assert_int_equal(ask(&r, s, text[1], 129, 64, NULL), 0);
     assert_int_equal(ask(&r, s, text[0], 129, 64, NULL), 128);
     struct pp_row row = {.seq = held, .token = 1, .parent = PP_PARENT_PREVIOUS};
-    for (int i = 130; i < 320; i++) /* takes all but the others' */
+    for (int i = 130; i < 320; i++) /* takes all pages that are not held */
         assert_ok(pp_step(r.engine, &row, 1, NULL, &err), err);
     assert_memory_equal(pp_seq_tokens(held), text[0], 130 * sizeof text[0][0]);
     pp_seq_truncate(s, 0);
@@ -220,7 +220,7 @@ static void room_is_made(void **state)
     unrig(&r);
 }
 
-/* With all pages held, a page with a name is written to where it lies, and loses its name. */
+/* If all pages are held, a page with a hash is overwritten in place, and loses the hash. */
 static void no_room_to_copy(void **state)
 {
     (void)state;
@@ -243,7 +243,7 @@ static void no_room_to_copy(void **state)
     unrig(&r);
 }
 
-/* What a tree leaves is found only after a branch was kept, and only that branch. */
+/* Rows of a tree are found only after a branch was kept, and then only that branch. */
 static void trees_are_kept_first(void **state)
 {
     (void)state;
@@ -260,7 +260,7 @@ static void trees_are_kept_first(void **state)
         {.seq = s, .token = text[63], .parent = 1},
     };
     assert_ok(pp_step(r.engine, tree, 3, NULL, &err), err);
-    text[62] = 1, text[63] = text[64] = 5; /* as the rows lie: no chain */
+    text[62] = 1, text[63] = text[64] = 5; /* in the order of the rows: not a chain */
     assert_int_equal(ask(&r, other, text, 70, 64, NULL), 0);
     write_text(text, MOST, 4);
     assert_ok(pp_seq_keep(s, 62, (const int32_t[]){63, 64}, 2, &err), err);
@@ -275,7 +275,7 @@ static void trees_are_kept_first(void **state)
     unrig(&r);
 }
 
-/* Inputs that are no tokens have no name. */
+/* Pages of inputs that are not tokens (vectors) have no hash. */
 static void vectors_are_not_found(void **state)
 {
     (void)state;
@@ -295,7 +295,7 @@ static void vectors_are_not_found(void **state)
     unrig(&r);
 }
 
-/* Many conversations that begin alike, are edited, forked, closed, with few pages: always a cold run's bits. */
+/* Many conversations with a common beginning, edited, forked and closed, with few pages: always a cold run's bits. */
 static void any_order(void **state)
 {
     enum { SEQS = 3, ROUNDS = 120 };
@@ -352,7 +352,8 @@ static void any_order(void **state)
     unrig(&r);
 }
 
-/* With one page for all, or two, who finds none is told and loses nothing, and goes on when there is room again. */
+/* With one or two pages in all, a sequence that finds no free page gets an error, loses nothing, and goes on when
+ * there is room again. */
 static void hardly_any_memory(void **state)
 {
     (void)state;
@@ -422,7 +423,7 @@ static void answers_use_them(void **state)
     unrig(&r);
 }
 
-/* Of these pages, how many the system has memory for. */
+/* How many of these pages are resident. */
 static int ready(const struct pp_kv_pool *kv, int from, int to)
 {
     const size_t system_page = (size_t)sysconf(_SC_PAGESIZE);
@@ -437,8 +438,8 @@ static int ready(const struct pp_kv_pool *kv, int from, int to)
     return n;
 }
 
-/* Memory is cleared ahead: for as many pages as were asked for, of half of those that are left at most; what pages hold
- * stays as it is. */
+/* Memory is faulted in ahead of use: as many pages as asked for, but at most half of those left. Pages in use keep
+ * their content. */
 static void cleared_ahead(void **state)
 {
     enum { PAGES = 43, HELD = 3, SPILL = 2 }; /* SPILL: by as much more the system may do at once, in 2 MiB */
@@ -476,7 +477,7 @@ static void cleared_ahead(void **state)
     pp_kv_pool_free(kv);
 }
 
-/* Room for n pages is room for n pages, also where they are no whole number of lines of memory. */
+/* A pool for n pages holds n pages, also if their size is not a multiple of the cache line. */
 static void as_many_as_were_counted(void **state)
 {
     enum { PAGES = 300 };

@@ -560,7 +560,7 @@ static void passes_flush_tiny_numbers(void **state)
     pp_model_close(m);
 }
 
-/* The threads meet behind each part. */
+/* The threads meet after each part. */
 static void few_parts_a_layer(void **state)
 {
     (void)state;

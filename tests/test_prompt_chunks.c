@@ -63,7 +63,7 @@ static void the_end_of_a_prompt_tells_nothing(void **state)
     assert_int_equal(pp_chunk_rows(&c, true, MAX_ROWS), before);
 }
 
-/* A pass that was disturbed makes one chunk small, not those behind it. */
+/* A pass that was disturbed makes one chunk small, not the following ones. */
 static void disturbed_passes_are_forgotten(void **state)
 {
     struct pp_prompt_chunks c = {0};

@@ -1,6 +1,6 @@
-/* test_rwkv.c - RWKV 4, 6 and 7, alone and in Qwen 2's layers: small random models (rwkv_model.h), whose logits are
- * what the formulas give in double precision; the same bits at all row counts, threads and builds; folders,
- * conversations that are gone back in and saved, and adapters. */
+/* test_rwkv.c - RWKV 4, 6 and 7, alone and in Qwen 2's layers. Small random models (rwkv_model.h) have the logits of
+ * the formulas in double precision, with the same bits at all row counts, threads and builds. Also tested: folders,
+ * going back in conversations, snapshots, and adapters. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static void assert_likeness(const char *path, const char *quant, const double *w
         fail_msg("%s: a cosine of %g", path, cosine);
 }
 
-/* A file that was made of a folder says that there are no heads of attention, and nothing of their keys. */
+/* A file converted from a folder says that it has no attention heads, and has no keys about their sizes. */
 static void assert_no_heads(const char *file, const char *arch)
 {
     int64_t n = -1;
@@ -111,7 +111,7 @@ static void logits(void **state)
     rwkv_drop();
 }
 
-/* What a file has divided because it halves the residual stream, as a folder has it. */
+/* Undoes, as a folder has it, the division of weights in files of models that halve the residual stream. */
 static void make_whole(int halved_every)
 {
     for (int l = 0; halved_every && l < LAYERS; l++)
@@ -122,8 +122,8 @@ static void make_whole(int halved_every)
         }
 }
 
-/* The folder of a file, the file that is made of that, and quantised ones, whose small errors change how inputs are
- * mixed, too. */
+/* A file's folder, the file converted back from it, and quantised ones. Quantisation errors also change how inputs are
+ * mixed. */
 static void assert_folders_6(const char *file, const double *want)
 {
     const char *folder = fresh_path("rwkv6"), *mlx = fresh_path("rwkv6-mlx"), *again = fresh_path("rwkv6.gguf");
@@ -146,7 +146,7 @@ static void assert_folders_6(const char *file, const double *want)
     assert_likeness(mlx, NULL, want, 0.98);
 }
 
-/* RWKV 6, whose residual stream is halved behind each so many layers, or not; from files of now and the first ones, in
+/* RWKV 6, with the residual stream halved after every few layers, or not: from current files and the first ones, in
  * eight bits, and from folders, where nothing is halved. */
 static void logits_6(void **state)
 {
@@ -180,7 +180,7 @@ static void logits_6(void **state)
     pp_free(want);
 }
 
-/* Tensors of RWKV 6 as flash-linear-attention has them. */
+/* RWKV 6's tensors by flash-linear-attention's names. */
 static const struct {
     const char *theirs, *ours;
 } fla_names[] = {
@@ -199,7 +199,7 @@ static const struct {
     {"ffn.value.weight", "channel_mix_value.weight"}, {"ffn.receptance.linear.weight", "channel_mix_receptance.weight"},
 };
 
-/* The values of ours in the order that they have there: ways are r, w, k, v, g, and those of w2 side by side. */
+/* Our values in flash-linear-attention's order: r, w, k, v, g, with the matrices of w2 side by side. */
 static void in_their_order(const struct array *a, float *to)
 {
     static const int ours[MIXES_6] = {3, 0, 1, 2, 4};
@@ -257,8 +257,8 @@ static const char *write_fla(const char *config)
     return write_folder("fla", list, ALL, config);
 }
 
-/* RWKV 6 as flash-linear-attention has it, whose heads' norms have a smaller epsilon: what is made of it computes the
- * same, and is of RWKV's own kind. */
+/* RWKV 6 in flash-linear-attention's form, where the heads' norm has a smaller epsilon. A conversion computes the
+ * same, and is written in RWKV's own form. */
 static void logits_6_of_fla(void **state)
 {
     static const char config[] =
@@ -286,8 +286,8 @@ static void logits_6_of_fla(void **state)
     rwkv_drop();
 }
 
-/* Tensors of RWKV 7 as transformers has them, under RWKV's own names: matrices of low rank are stored [n_in, n_out],
- * vectors [1, 1, n], and how inputs are mixed in a vector each. */
+/* RWKV 7's tensors as transformers stores them, under RWKV's own names: low-rank matrices are [n_in, n_out], vectors
+ * are [1, 1, n], and each mixing vector is a tensor of its own. */
 static const struct {
     const char *theirs, *ours;
     enum { AS_IT_IS, TURNED, DEEP, BY_HEADS, MIXED } form;
@@ -309,7 +309,7 @@ static const struct {
     {"ffn.key.weight", "channel_mix_key.weight", AS_IT_IS}, {"ffn.value.weight", "channel_mix_value.weight", AS_IT_IS},
 };
 
-/* One of those, whose values are the caller's. */
+/* One of those tensors. The caller frees its values. */
 static struct pp_tensor in_own_form(int l, const char *ours, int form)
 {
     const struct array *a = rwkv_find(l, form == MIXED ? "time_mix_lerp_fused.weight" : ours);
@@ -356,7 +356,7 @@ static const char *write_own(const char *config)
     return write_folder("rwkv7-own", list, ALL, config);
 }
 
-/* RWKV 7 as transformers has it; what is made of it, files and flash-linear-attention's folders, computes the same. */
+/* RWKV 7 in transformers' form; files and flash-linear-attention's folders made of it compute the same. */
 static void logits_of_own_names(void **state)
 {
     static const char config[] =
@@ -436,7 +436,7 @@ static void logits_arwkv(void **state)
         assert_int_equal(number_in(again, "arwkv7.token_shift_count"), 1);
         assert_int_equal(number_in(again, "arwkv7.attention.head_count"), 0);
         assert_int_equal(number_in(again, "arwkv7.attention.gate_lora_rank"), arwkv_gated ? rwkv_ranks[3] : 0);
-        assert_ok(pp_model_open(again, &m, &err), err); /* what nobody reads is as large as other programs want it */
+        assert_ok(pp_model_open(again, &m, &err), err); /* others expect its size */
         assert_int_equal(pp_source_tensor(m->source, "blk.0.time_mix_v1.weight")->ne[1], rwkv_ranks[1]);
         pp_model_close(m);
         rwkv_drop();
@@ -444,7 +444,7 @@ static void logits_arwkv(void **state)
     arwkv_gated = arwkv_heads_normed = true;
 }
 
-/* In folders the ways to mix are in another order: r, k, v, w, g. */
+/* Folders have the mixing vectors in another order: r, k, v, w, g. */
 static void logits_qrwkv(void **state)
 {
     const char *again = fresh_path("qrwkv-again.gguf");
@@ -474,7 +474,7 @@ static void logits_qrwkv(void **state)
     rwkv_drop();
 }
 
-/* RWKV 4, whose folders say what is mixed the other way round, and decays by their logarithms. */
+/* RWKV 4, whose folders store 1 - the mixing factors, and the logarithms of decays. */
 static void logits_4(void **state)
 {
     const char *again = fresh_path("rwkv4-again.gguf");
@@ -502,7 +502,7 @@ static void logits_4(void **state)
     rwkv_drop();
 }
 
-/* A width that cannot be cut, vectors of another length, and any tensor that is missed. */
+/* Refused: a width that heads do not divide, vectors of a wrong length, and any missing tensor. */
 static void bad_files_4(void **state)
 {
     const struct number narrow[] = {{"block_count", LAYERS}, {"context_length", 1 << 20}, {"embedding_length", N / 2},
@@ -599,7 +599,7 @@ static void bad_files_6(void **state)
     rwkv_drop();
 }
 
-/* Taken back within a page and across one, and forked, a conversation goes on at the same bits. */
+/* A conversation goes on with the same bits after going back within a page and across one, and after a fork. */
 static void go_back(const struct version *v)
 {
     static const int to[] = {65, 20, 64, 0};
@@ -646,7 +646,7 @@ static void saved(void **state)
     }
 }
 
-/* A folder's modules may be called as Llama's: the model tells whose they are. */
+/* An adapter's modules may have Llama's names: the model decides what they mean. */
 static void expect_converts(const char *model, const char *adapter)
 {
     const char *gguf = fresh_path("rwkv-lora.gguf");
@@ -661,7 +661,7 @@ static void expect_converts(const char *model, const char *adapter)
     pp_model_close(m);
 }
 
-/* A LoRA of both parts of a layer, and of a product of low rank, is what the merged weights are. */
+/* A LoRA of both parts of a layer, and of a low-rank projection, computes what the merged weights do. */
 static void adapt(const struct version *v)
 {
     int32_t ids[SMALL_TEXT];
@@ -694,7 +694,7 @@ static void adapters(void **state)
         adapt(&versions[i]);
 }
 
-/* Heads that the width cannot be cut into, or that are no whole vectors. */
+/* Refused: head sizes that do not divide the width, or that are not a whole number of vector registers. */
 static void bad_heads(void **state)
 {
     static const uint32_t sizes[] = {0, 8, 24, 128, 1u << 31};

@@ -138,7 +138,7 @@ static void test_truncated_and_flipped(void **state)
         }
     assert_ok(pp_safetensors_open_memory(file, sizeof file, "test file", &s, &err), err);
     const struct pp_tensor *a = pp_safetensors_find(s, "a"), *b = pp_safetensors_find(s, "b");
-    assert_int_equal(a->ne[0], 3); /* the order of dimensions is turned round */
+    assert_int_equal(a->ne[0], 3); /* the order of dimensions is reversed */
     assert_int_equal(a->ne[1], 2);
     assert_int_equal(a->type, PP_TYPE_LIMIT);
     assert_string_equal(pp_safetensors_dtype(s, a), "U8");

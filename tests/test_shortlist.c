@@ -88,7 +88,7 @@ static void some_logits(void **state)
     }
 }
 
-/* What is not listed stays so whatever comes behind the output's matrix: logits that are multiplied and capped. */
+/* Tokens outside the shortlist stay excluded when logits are scaled and capped after the output matrix. */
 static void capped_logits(void **state)
 {
     static const int32_t mixed[] = {1, 2, 3, 9, 30, 31, 32, 40, GROUPS - 2};

@@ -84,7 +84,7 @@ static void assert_config_refused(const char *more, enum pp_code want, const cha
     assert_null(s);
 }
 
-/* What is made of a file that somebody writes into meanwhile would be of two. */
+/* Converting a file that another program changes meanwhile would mix two models: it is refused. */
 static void test_written_into(void **state)
 {
     static const struct timespec later[2] = {{.tv_sec = 4000000000}, {.tv_sec = 4000000000}};
@@ -103,7 +103,7 @@ static void test_written_into(void **state)
     pp_source_close(s);
     assert_ok(open_config("", &s, &err), err);
     write_in(folder("config"), "other", "x", 1);
-    assert_int_equal(rename(other, path), 0); /* what was mapped stays as it was */
+    assert_int_equal(rename(other, path), 0); /* the mapping still has the old file */
     assert_ok(pp_source_check_unchanged(s, &err), err);
     assert_int_equal(unlink(path), 0);
     assert_ok(pp_source_check_unchanged(s, &err), err);
@@ -410,7 +410,7 @@ static void test_gguf_metadata(void **state)
     pp_gguf_add_i32_array(w, "llama.attention.head_count", (int32_t[]){-1, 2}, 2);
     assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "head_count"));
-    w = begin_gguf(path, "llama.feed_forward_length"); /* for each layer another, of which there is one */
+    w = begin_gguf(path, "llama.feed_forward_length"); /* a value for each of two layers; the model has one */
     pp_gguf_add_i32_array(w, "llama.feed_forward_length", (int32_t[]){8, 24}, 2);
     assert_ok(finish_and_open(w, path, &s, &err), err);
     assert_true(pp_source_hparams(s)->n_ff == 8 && pp_layer_shape(pp_source_hparams(s), 0).n_ff == 8);
@@ -533,7 +533,7 @@ static void test_gguf_other(void **state)
     pp_source_close(s);
 }
 
-/* Of families that are known but not run the message names what is missing. */
+/* For families that are known but not supported, the message names what is missing. */
 static void test_missing(void **state)
 {
     static const char *const cases[][2] = {

@@ -237,7 +237,7 @@ static int32_t choose_row(void *user, int guess, bool *over)
     const struct pp_guess *own = guess + 1 < 2 ? &t->guess[guess + 1] : NULL;
     struct pp_sampling kept = t->sampling;
     if (t->rule == OWN_NOISE && own)
-        t->sampling.seed += 77; /* after a rejection the target draws again, with the noise that led to it */
+        t->sampling.seed += 77; /* after a rejection the target draws again, with the noise that the draft used */
     struct pp_choice made = choose_after(t, false, after, t->position + t->n);
     t->sampling = kept;
     if (t->rule == OWN_NOISE && own && made.token != own->token)

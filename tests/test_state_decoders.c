@@ -1,5 +1,5 @@
-/* test_state_decoders.c - what test_folder_decoders.c tests, of families with states in attention's place: Zamba's,
- * with blocks that layers have in common, Griffin's, MiniMax's lightning attention, and xLSTM's. */
+/* test_state_decoders.c - families with recurrent states in place of attention, tested as in test_folder_decoders.c:
+ * Zamba with its shared blocks, Griffin, MiniMax's lightning attention, and xLSTM. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-/* The first Zamba: Mamba in scans side by side, and a block that layers have in common. */
+/* The first Zamba: Mamba in parallel scans, and a block that layers share. */
 static void zamba(void **state)
 {
     (void)state;
@@ -34,7 +34,7 @@ static void zamba(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
-/* A file that says it has no scans, by which channels would be divided. */
+/* A file that claims 0 scans, by which the channels would be divided. */
 static void bad_zamba(void **state)
 {
     static const char key[] = "zamba.ssm.scan_count";
@@ -49,7 +49,7 @@ static void bad_zamba(void **state)
     assert_ok(pp_read_file(file, 1 << 24, &bytes, &n, &err), err);
     char *at = memmem(bytes, n, key, strlen(key));
     assert_non_null(at);
-    memset(at + strlen(key) + 4, 0, 4); /* behind the type */
+    memset(at + strlen(key) + 4, 0, 4); /* after the type */
     assert_ok(pp_write_file(file, bytes, n, 0600, &err), err);
     assert_int_equal(pp_model_open(file, &m, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "number of scans is 0; it must be from 1 to"));
@@ -57,7 +57,7 @@ static void bad_zamba(void **state)
     decoder_free(d);
 }
 
-/* Zamba2: Mamba 2 in all layers, and blocks of attention and feed-forward part that layers have in common. */
+/* Zamba2: Mamba 2 in all layers, and blocks of attention and feed-forward part that layers share. */
 static void zamba2(void **state)
 {
     (void)state;
@@ -92,7 +92,7 @@ static void zamba2(void **state)
     check_decoder(&s);
 }
 
-/* Files that contradict themselves about what layers have in common. */
+/* Files that contradict themselves about shared blocks are refused. */
 static void bad_zamba2(void **state)
 {
     static const struct spoilt cases[] = {
@@ -131,7 +131,7 @@ static void recurrent_gemma(void **state)
     const char *file = decoder_write(d);
     assert_resumes(file, s.n_vocab);
     assert_goes_back(file, s.n_vocab);
-    const char *mlx = check_quantised(&s); /* whose gates stay as they are */
+    const char *mlx = check_quantised(&s); /* its gates stay unquantised */
     assert_tensor(mlx, "model.layers.0.temporal_block.rg_lru.input_gate_weight", 3, s.lru_width / s.n_head);
     decoder_free(d);
     s.n_head_kv = 2;
@@ -146,7 +146,7 @@ static void bad_recurrent_gemma(void **state)
     static const struct spoilt cases[] = {
         {"blk.0.lru_x.weight", 128, 48, "128 x 48"},
         {"blk.1.lru_a", 0, 128, "128 values"},
-        {"blk.1.lru_a", 0, 0, "number of key heads"}, /* which tells layers with states */
+        {"blk.1.lru_a", 0, 0, "number of key heads"}, /* its presence marks layers with states */
         {"blk.0.lru_a_gate.bias", 0, 256, "256 values"},
         {"blk.0.lru_in_gate.bias", 0, 0, "missing"},
         {"blk.0.lru_in_gate.weight", 64, 32, "lru_in_gate"},
@@ -166,8 +166,8 @@ static void bad_recurrent_gemma(void **state)
     decoder_free(d);
 }
 
-/* MiniMax-Text-01: lightning attention in each second layer, and norms of the stream itself. Files with one number for
- * the stream, with several, and the first ones. */
+/* MiniMax-Text-01: lightning attention in every second layer, and norms that replace the stream. Files with one factor
+ * for the stream, with several, and the first ones. */
 static void minimax(void **state)
 {
     (void)state;
@@ -194,7 +194,7 @@ static void minimax(void **state)
     check_decoder(&s);
 }
 
-/* Numbers of the stream that cannot be, and layers of one kind only. */
+/* Impossible factors of the stream, and layers of one kind only. */
 static void bad_minimax(void **state)
 {
     static const struct {
@@ -222,7 +222,7 @@ static void bad_minimax(void **state)
     }
 }
 
-/* A folder's file with other names of queries, keys and values, which some versions of transformers have. */
+/* A folder's file with the names that some versions of transformers have for queries, keys and values. */
 static void rename_heads(const char *folder)
 {
     static const char *const names[3][2] = {{"mlstm_layer.q.", "mlstm_layer.query."},
@@ -271,7 +271,7 @@ static int best(const double *logits, int n)
     return at;
 }
 
-/* What is chosen behind a text, token by token, is what the formulas choose. */
+/* Tokens chosen greedily after a text, one by one, are those that the formulas choose. */
 static void check_greedy(const struct decoder *d, const char *file)
 {
     enum { TEXT = 60, ANSWER = 8 };
@@ -298,7 +298,7 @@ static void check_greedy(const struct decoder *d, const char *file)
     pp_free(got);
 }
 
-/* A LoRA of what values are made of, and of one that states' results go through, is what the merged weights are. */
+/* A LoRA of the projections before and after the states computes what the merged weights do. */
 static void check_adapter(struct decoder *d, const char *file)
 {
     static const char *const modules[][2] = {{"backbone.blocks.0.mlstm_layer.v", "blk.0.attn_v.weight"},
@@ -316,8 +316,8 @@ static void check_adapter(struct decoder *d, const char *file)
     folder_empty(&f);
 }
 
-/* xLSTM: matrix memories in all layers, whose numbers grow with an exponent; one matrix for each of what goes into them
- * or one for all, with and without something added behind. */
+/* xLSTM: matrix memories with exponential gates in all layers; input projections apart or fused in one matrix, with
+ * and without biases. */
 static void xlstm(void **state)
 {
     (void)state;
@@ -349,7 +349,7 @@ static void xlstm(void **state)
     assert_config(folder, "\"use_bias\"", "true");
 }
 
-/* Gates as large as they may be, keys that are longer than values, and nothing but 1 to divide by. */
+/* Gates at their cap, keys longer than values, and divisors that are always 1. */
 static void xlstm_gates(void **state)
 {
     (void)state;

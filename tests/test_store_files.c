@@ -1,4 +1,4 @@
-/* test_store_files.c - the file of a store: what is promised also when programs die, race, or find strange files. */
+/* test_store_files.c - the store's file keeps its promises when programs die, race, or find strange files. */
 #include "tests/support.h"
 
 #include <fcntl.h>
@@ -95,7 +95,7 @@ static void migration(void **state)
     index_bit_by_bit(st);
     assert_ok(pp_store_branch(st, s.head, &list, &n, &err), err);
     assert_int_equal(n, 2);
-    assert_int_equal(list[1].state, PP_MESSAGE_PARTIAL); /* its writer died; it stays what it is */
+    assert_int_equal(list[1].state, PP_MESSAGE_PARTIAL); /* its writer died; it stays partial */
     assert_string_equal(list[1].content, "half an ans");
     assert_string_equal(list[1].reasoning, "");
     pp_message_list_free(list, n);

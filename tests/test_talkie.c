@@ -1,5 +1,5 @@
-/* test_talkie.c - Talkie: a small random model by its formulas in double precision, from a folder as its port has it,
- * and from files of the two kinds that llama.cpp reads. */
+/* test_talkie.c - Talkie: a small random model against its formulas in double precision, from a folder in the form of
+ * its port, and from the two kinds of files that llama.cpp reads. */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -85,7 +85,7 @@ static void unit(const double *x, int n, double *y)
         y[i] = x[i] / sqrt(square + (double)FLT_EPSILON);
 }
 
-/* Rotated by minus the position, and normed behind that; gains: of each head, or NULL. */
+/* RoPE by minus the position, followed by RMSNorm; gains: one for each head, or NULL. */
 static void heads(double *x, int position, const float *gains)
 {
     for (int h = 0; h < HEADS; h++) {

@@ -25,7 +25,7 @@ static enum pp_code render_vars(const char *source, size_t n, const char *vars, 
     return code;
 }
 
-/* Where two texts part, with a little of what is around. */
+/* The position where two texts first differ, with some context. */
 static void show_difference(const char *label, const char *expected, const char *got)
 {
     size_t at = 0;
@@ -115,7 +115,7 @@ static const struct small_case small_cases[] = {
     {"{{ [] is sequence }} {{ {} is mapping }} {{ 'a' is iterable }} {{ none is none }} {{ true is integer }}", NULL,
      "True True True True False"},
     {"{{ not 1 == 2 and 3 or 4 }} {{ 1 if 0 else 2 if 0 else 3 }} {{ -2 | abs }} {{ 1 ~ 2 * 3 }}", NULL, "3 3 2 16"},
-    /* letters whose other case is several, or depends on what stands beside them */
+    /* letters whose other case is several letters, or depends on the letters around them */
     {"{{ x | upper }} {{ x.title() }} {{ x | title }} {{ x.casefold() }}", "{\"x\": \"ßa ﬁ ǆ ŉ ᾳ\"}",
      "SSA FI Ǆ ʼN ΑΙ Ssa Fi ǅ ʼN ᾼ SSa FI Ǆ ʼN ΑΙ ssa fi ǆ ʼn αι"},
     {"{{ x | lower }} {{ x.title() }} {{ x | capitalize }}", "{\"x\": \"İΣ ΟΔΟΣ. ΣΑΣ'Σ\"}",

@@ -112,7 +112,7 @@ static void as_the_library(void **state)
     pp_free(data);
 }
 
-/* Text that goes on with one before it is not what something is put in front of. */
+/* A text that continues another one gets no prefix. */
 static void going_on(void **state)
 {
     static const char json[] =
@@ -205,7 +205,7 @@ static void spaces_at_the_start(void **state)
         {prepend, strip, " a", "a", "a? a"}, {prepend, "", "  a", " a", " a? a"}, {"", strip, " a", "a", "a? a"},
         {"", "", "  a", " a", " a? a"},
     };
-    static const int32_t unknown[] = {2, 3, 0, 2, 3}; /* which a text goes on behind */
+    static const int32_t unknown[] = {2, 3, 0, 2, 3}; /* a text continues after it */
     static const int32_t ids[] = {2, 2, 3}, behind[] = {1, 2, 3}; /* 1: <s>, 2: a space */
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -239,7 +239,7 @@ static void spaces_at_the_start(void **state)
 
 #define WORDS "\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}"
 
-/* What pippin would read otherwise than the file has it is refused. */
+/* Files that pippin would read with another meaning than theirs are refused. */
 static void refused(void **state)
 {
     static const char *const bad[] = {
@@ -447,7 +447,7 @@ static void whole_words(void **state)
     three_ways(json, t);
     for (int i = 0; i < 3; i++) {
         expect_tokens(t[i], "Hello, world", 0, " hello| ,| world");
-        expect_tokens(t[i], "h hell helloh worldworld", 0, " h|[UNK]|[UNK]|[UNK]|[UNK]"); /* cut behind six letters */
+        expect_tokens(t[i], "h hell helloh worldworld", 0, " h|[UNK]|[UNK]|[UNK]|[UNK]"); /* cut after six letters */
         expect_tokens(t[i], "CAF\u00c9 <sep>h", PP_TOKENIZE_SPECIAL, " caf\u00e9|<sep>| h");
         expect_tokens(t[i], "h sep", PP_TOKENIZE_SPECIAL, " h|sep");
         expect_tokens(t[i], "h sep", 0, " h|[UNK]"); /* it was added, and is no word */
@@ -456,7 +456,7 @@ static void whole_words(void **state)
     free_three(t);
 }
 
-/* Without a token for what is unknown such a text cannot be told. */
+/* Without an unknown token, a text with unknown characters cannot be tokenised. */
 static void no_unknown_words(void **state)
 {
     static const char json[] = "{\"pre_tokenizer\":{\"type\":\"Whitespace\"},\"model\":{\"type\":\"WordLevel\","

@@ -1,5 +1,5 @@
-/* test_tokenizer_kinds.c - vocabularies that are not merged: SentencePiece's unigrams, and WordPiece; and files that do
- * not say how text is split. */
+/* test_tokenizer_kinds.c - vocabularies without merges: SentencePiece's unigrams, and WordPiece; and files that do not
+ * say how text is split. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +87,7 @@ static void unigrams_and_back(void **state)
     pp_tokenizer_free(t);
 }
 
-/* Spaces at the beginning go also where BOS stands before them. */
+/* Leading spaces are removed after BOS, too. */
 static void unigrams_behind_bos(void **state)
 {
     struct pp_tokenizer *t = open_tokenizer("tests/data/sonnets-unigram.model");
@@ -623,7 +623,7 @@ static struct pp_gguf_writer *kind_file(const char *path, const char *kind, cons
     return w;
 }
 
-/* The message says what there is. */
+/* The message lists the supported kinds. */
 static void missing_kinds(void **state)
 {
     const struct pp_str token = {"a", 1};
@@ -637,7 +637,7 @@ static void missing_kinds(void **state)
 
 #define TOKEN(text) {text, sizeof text - 1}
 
-/* White space is dropped, and what no token stands for; a file may want small letters. */
+/* White space is dropped, and so are characters without a token; a file may ask for lower case. */
 static void words_of_characters(void **state)
 {
     static const struct pp_str tokens[] = {TOKEN("a"), TOKEN("b"), TOKEN("ab"), TOKEN("\u00e9"), TOKEN("B")};

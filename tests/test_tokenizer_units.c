@@ -1,7 +1,7 @@
-/* test_tokenizer_units.c - SentencePiece's models whose tokens are characters or words, and those of any kind that put
- * the space behind a text.
+/* test_tokenizer_units.c - SentencePiece models whose tokens are characters or words, and models of any kind that
+ * append the space to a text (treat_whitespace_as_suffix).
  *
- * Ids and texts are what SentencePiece 0.1.97 gives with the same models, whose unk_surface is "<unk>". */
+ * Ids and texts are the output of SentencePiece 0.1.97 for the same models, whose unk_surface is "<unk>". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -278,7 +278,7 @@ static void put_number(struct pp_buf *b, unsigned field, unsigned v)
     put_varint(b, v);
 }
 
-/* Pieces of all kinds, among them some that only a word, or what is put behind a text, can be. */
+/* Pieces of all kinds, among them some that match only a whole word, or the space appended to a text. */
 static void make_model(const struct model_case *c, struct pp_buf *b)
 {
     static const struct {
@@ -397,7 +397,7 @@ static void no_kind_of_others(void **state)
     }
 }
 
-/* Each text between control tokens is one of its own, and so has its space behind it, or in front. */
+/* Each stretch of text between control tokens is a text of its own, with its own space after or before it. */
 static void between_control_tokens(void **state)
 {
     static const int32_t spaced[] = {2, 9, 5}; /* </s>, then " a" and "a" */

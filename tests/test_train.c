@@ -1,5 +1,5 @@
-/* test_train.c - training as a whole: what comes out as files, going on after a stop, and what happens when something
- * is wrong. Examples (test_train_data.c) and gradients have tests of their own. */
+/* test_train.c - training as a whole: the files it writes, resuming after a stop, and errors. Examples
+ * (test_train_data.c) and gradients (test_train_gradients.c) have tests of their own. */
 #include <cjson/cJSON.h>
 #include <fcntl.h>
 #include <math.h>

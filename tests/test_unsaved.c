@@ -1,4 +1,4 @@
-/* test_unsaved.c - what the database refused is saved later, and changes nothing that came after it. */
+/* test_unsaved.c - messages that the database refused are saved later, and do not disturb what was saved since. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "src/store_internal.h"
 #include "tests/backend_fake.h"
 
-/* No file grows or changes behind its first byte while a disk is full. */
+/* Simulates a full disk: no file can grow or change after its first byte. */
 static void fill_disk(bool full)
 {
     struct rlimit limit;
@@ -37,7 +37,7 @@ static void assert_stored_title(int64_t session, const char *title)
     pp_session_clear(&s);
 }
 
-/* What the screen shows and the database refused, as on a full disk, is saved with the next thing that is. */
+/* A message that is on the screen, but that the database refused (full disk), is saved with the next one. */
 static void a_refused_change_is_tried_again(void **state)
 {
     (void)state;
@@ -64,7 +64,7 @@ static void a_refused_change_is_tried_again(void **state)
     assert_stored_title(id, "newer");
 }
 
-/* Or what could not even be asked of it, for want of memory. */
+/* The same for a change whose request to the store failed for lack of memory. */
 static void an_unasked_change_is_tried_again(void **state)
 {
     (void)state;

@@ -238,7 +238,7 @@ static void test_reasoning(void **state)
     assert_ok(pp_store_message_get(talk.store, id, &m, &err), err);
     assert_string_equal(m.reasoning, pp_buf_cstr(&talk.reasoning));
     pp_message_clear(&m);
-    /* twelve tokens, and twelve more behind them, are twenty-four */
+    /* twelve tokens and twelve more are twenty-four */
     char *first = pp_strdup(pp_buf_cstr(&talk.reasoning));
     r.message_id = 0;
     r.max_tokens = 24;
@@ -422,7 +422,7 @@ static void test_cancel(void **state)
     pp_store_close(talk.store);
 }
 
-/* A screen that stands still: nobody takes events, and yet the answer is computed and saved. */
+/* With a blocked screen that takes no events the answer is still computed and saved. */
 static void test_stopped_screen(void **state)
 {
     (void)state;

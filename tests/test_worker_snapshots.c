@@ -1,4 +1,4 @@
-/* test_worker_snapshots.c - what the local backend keeps of conversations on disk, and the policy of that. */
+/* test_worker_snapshots.c - the snapshots that the local backend keeps on disk, and its policy for them. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -218,7 +218,7 @@ static void test_snapshots(void **state)
     talk_end();
 }
 
-/* What cannot be kept is told of in one line, once, and the chat goes on. */
+/* A snapshot that cannot be written is reported once, in one line, and the chat goes on. */
 static void test_not_kept(void **state)
 {
     struct pp_error err;
