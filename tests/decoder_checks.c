@@ -66,7 +66,7 @@ void assert_refused(const struct decoder_shape *s, const struct spoilt *cases, s
     }
 }
 
-/* Whether config.json has this word somewhere behind the key. */
+/* Whether config.json has this word somewhere after the key. */
 void assert_config(const char *folder, const char *key, const char *word)
 {
     char path[400], *text;

@@ -1,5 +1,5 @@
-/* fuzz_bench.c - two results of `pippin bench --json` to be compared: the first behind its length, then the second. The
- * byte before both says whether the comparison is printed as JSON. */
+/* fuzz_bench.c - compares two results of `pippin bench --json`. Input: a byte that says whether the comparison is
+ * printed as JSON, the first result preceded by its length, the second. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* fuzz_config.c - the bytes as each of the small files beside the program: pippin.conf, a theme, what the screen
+/* fuzz_config.c - the bytes as each of the program's small files: pippin.conf, a theme, what the screen
  * remembers, the input line's history, its keys, and a text for /read. */
 #include <stdio.h>
 #include <string.h>
@@ -119,7 +119,7 @@ static void as_keys(const uint8_t *data, size_t size)
     pp_buf_free(&flat);
 }
 
-/* Every option that can stand there is set, for two commands. What it keeps until exit is small. */
+/* Sets every option that pippin.conf may have, for two commands. They keep little memory until exit. */
 static void as_options(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"pippin.conf", NULL};

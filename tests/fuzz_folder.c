@@ -1,4 +1,4 @@
-/* fuzz_folder.c - all that a model's folder has beside the weights: its vocabulary, what is said of that elsewhere, the
+/* fuzz_folder.c - all that a model's folder has besides weights: its vocabulary, what other files say of that, the
  * chat template, the list of shards, what pools vectors and what says how weights are quantised.
  *
  * A piece for each file, in the order of the list; where it is empty, there is no such file. The rest is

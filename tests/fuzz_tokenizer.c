@@ -11,7 +11,7 @@
 #include "engine/tokenizer_internal.h"
 #include "tests/hostile.h"
 
-/* As the file is read: there is a NUL behind it. */
+/* A NUL follows, as in the reader of the file. */
 static enum pp_code from_lines(const void *data, size_t n, struct pp_tokenizer **out, struct pp_error *err)
 {
     char *text = pp_calloc(n + 1, 1);

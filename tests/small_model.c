@@ -26,7 +26,7 @@ void small_text(int32_t *ids, int n_vocab)
         ids[i] = (i * 37 + i / 7) % n_vocab;
 }
 
-/* The same behind what the model has before every text. */
+/* The same text, beginning with the model's meta tokens. */
 static void text_of(const struct pp_model *m, int32_t *ids)
 {
     const struct pp_model_info *info = pp_model_info(m);

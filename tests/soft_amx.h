@@ -118,7 +118,7 @@ SOFT_AMX soft_ints soft_amx_bytes(soft_sums four, int i, int is_signed)
     return is_signed ? (soft_ints)four >> 24 : (soft_ints)(four >> 24);
 }
 
-/* Values after the last column of a tile's row are computed, too, but never used. */
+/* Bytes past the last column of a tile's row are never used. */
 SOFT_AMX void soft_tile_dpb(int dst, int a, int b, int a_is_signed, int b_is_signed)
 {
     soft_amx_check_product(dst, a, b);

@@ -1,6 +1,6 @@
-/* soft_sets.h - kernel sets over the software model of their instructions (soft_avx512.h), requested in the same way as
- * the real ones. A test file compiled with this header in front compares them with the scalar kernels, bit by bit, on
- * any x86-64 that has AVX2. */
+/* soft_sets.h - kernel sets over the software model of their instructions (soft_avx512.h), with the interface of the
+ * real ones. A test file that includes this header first compares them with the scalar bits, on any x86-64 with AVX2.
+ * */
 #ifndef PP_TESTS_SOFT_SETS_H
 #define PP_TESTS_SOFT_SETS_H
 
@@ -64,7 +64,7 @@ __attribute__((unused)) static bool soft_isa_runs(enum pp_isa isa)
     return soft_matmul_kernels(isa) != NULL;
 }
 
-/* With an argument: structs of these names stay. */
+/* Macros with an argument, so that structs of these names are not renamed. */
 #define pp_isa_runs(isa) soft_isa_runs(isa)
 #define pp_matmul_kernels(isa) soft_matmul_kernels(isa)
 #define pp_cpu_ops(isa) soft_cpu_ops(isa)

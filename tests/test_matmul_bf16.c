@@ -187,7 +187,7 @@ static struct pp_acts acts_of(const struct problem *p)
 
 static void split_all(const struct pp_bf16_kernels *set, const struct problem *p)
 {
-    memset(p->xb, 0xff, (size_t)(p->m * p->stride) * sizeof *p->xb); /* NaN behind the padding */
+    memset(p->xb, 0xff, (size_t)(p->m * p->stride) * sizeof *p->xb); /* NaN after the padding */
     for (int64_t i = 0; i < p->m; i++)
         set->split(p->x + i * p->cols, p->cols, p->parts, p->xb + i * p->stride);
 }

@@ -647,7 +647,7 @@ static void conf_format(void **state)
     pp_config_free(c);
 }
 
-/* Whatever stands in the file: settings or an error, and (under ASan) nothing else. */
+/* Any content of the file gives settings or an error, and (under ASan) no memory error. */
 static void conf_of_noise(void **state)
 {
     (void)state;

@@ -19,7 +19,7 @@ static struct pp_error err;
 static const char *const variables[] = {"HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"};
 static char *saved[5];
 
-/* Every test begins with HOME=/home/x alone, and the old environment comes back behind it. */
+/* Every test begins with HOME=/home/x alone; the old environment is restored after it. */
 static int set_up(void **state)
 {
     (void)state;
@@ -111,7 +111,7 @@ static void long_folders(void **state)
     assert_true(n_taken > 0 && n_refused > 0);
 }
 
-/* In a build tree the tests stand where the program stands. */
+/* In a build tree the tests lie in the program's folder. */
 static void bundled(void **state)
 {
     (void)state;
@@ -193,7 +193,7 @@ static void resolve(void **state)
     assert_string_equal(out, wanted);
     assert_ok(pp_resolve_model(&p, "qwen-3b", out, sizeof out, &err), err);
     assert_string_equal(out, wanted);
-    assert_ok(pp_resolve_model(&p, wanted, out, sizeof out, &err), err); /* a path as it stands */
+    assert_ok(pp_resolve_model(&p, wanted, out, sizeof out, &err), err); /* a path, unchanged */
     assert_string_equal(out, wanted);
     assert_ok(pp_resolve_model(&p, models, out, sizeof out, &err), err); /* a folder, too */
 
@@ -341,7 +341,7 @@ static int64_t version_of(sqlite3 *db)
     return version;
 }
 
-/* A registered name is looked up beside whoever works with the database: nothing in it changes. */
+/* Looking up a registered name while another process uses the database changes nothing in it. */
 static void registered(void **state)
 {
     struct pp_paths p = {0};

@@ -59,7 +59,7 @@ static void one_signal_per_burst(void **state)
     assert_int_equal(count, 1); /* five items, written once */
     pp_queue_clear_fd(q);
     assert_false(readable(q));
-    assert_true(pp_queue_push(q, &item)); /* behind what is there: it came since the clear */
+    assert_true(pp_queue_push(q, &item)); /* after what is there, which came after the clear */
     assert_true(readable(q));
     pp_queue_clear_fd(q);
     while (pp_queue_try_pop(q))

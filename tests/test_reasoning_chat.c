@@ -1,4 +1,4 @@
-/* test_reasoning_chat.c - reasoning in a conversation: beside its answer on the screen, in the database and in the next
+/* test_reasoning_chat.c - reasoning in a conversation: with its answer on the screen, in the database and in the next
  * prompt; the template's switch for it; the parts of an answer on their way. */
 #include <cjson/cJSON.h>
 #include <string.h>

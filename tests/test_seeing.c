@@ -383,8 +383,7 @@ static void other_classes(void **state)
     }
 }
 
-/* The tensor of a layer's projection, whose values are BF16; all but the last are joined with the next, rows behind
- * rows. Room for them: the caller's. */
+/* A layer's fused projection in BF16: the rows of the named tensors, concatenated into `room`. */
 static struct pp_tensor joined(const struct pp_safetensors *from, int layer, const char *const names[3], uint16_t *room)
 {
     struct pp_tensor all = {.type = PP_TYPE_BF16, .data = room};
@@ -491,7 +490,8 @@ static void molmo(void **state)
     }
 }
 
-/* Llama 3.2 Vision around the tiny Llama: layers 1 and 3 look at pictures, and there are rows behind the vocabulary. */
+/* Llama 3.2 Vision around the tiny Llama: layers 1 and 3 cross-attend to pictures, and embeddings have additional rows
+ * after the vocabulary. */
 static void write_mllama(const char *dir, const char *layers)
 {
     enum { MOST = 200, BEHIND = 8 };
@@ -828,7 +828,7 @@ static void seeing_cosmos(void **state)
     assert_config(made[2], "architectures", "ArceeForCausalLM");
 }
 
-/* Names of the output, which stands beside the rest or in it. */
+/* Names of the output matrix, which lies next to the language model's tensors or among them. */
 static void wrapped_names(void **state)
 {
     static const char *const outputs[] = {"lm_head.weight", "language_model.lm_head.weight", "thinker.lm_head.weight",

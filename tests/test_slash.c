@@ -34,7 +34,7 @@ static void test_text(void **state)
     assert_false(pp_slash_looks_like(" /tmp"));
 }
 
-/* Several lines, pasted behind a command of one, are neither done nor sent. */
+/* Several lines pasted after a one-line command are neither run nor sent. */
 static void test_several_lines(void **state)
 {
     static const char *const refused[] = {"/rename one\ntwo", "/rename\none", "/NEW\nis how my poem begins",
@@ -317,7 +317,7 @@ static void test_lora(void **state)
     assert_string_equal(pp_controller_status(fix.c)->adapters, "");
 }
 
-/* No shell stands between: the home folder is found here. */
+/* No shell expands ~ here: pippin does. */
 static void test_model_at_home(void **state)
 {
     char line[700], *home = getenv("HOME") ? pp_strdup(getenv("HOME")) : NULL, *folder = pp_strdup(fix.model);

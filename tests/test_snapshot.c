@@ -1,6 +1,6 @@
-/* test_snapshot.c - what is kept of conversations on the disk: it comes back with the bits it had, on whichever branch;
- * only what is new is written; whatever happens to the files or while they are written, what is read is right or
- * refused with the reason. */
+/* test_snapshot.c - snapshots of conversations on disk: they are restored bit for bit, on any branch; only new pages
+ * are written; and whatever happens to the files, also during writing, what is read is right or refused with a reason.
+ * */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,7 +30,7 @@ struct rig {
 
 /* The model's attention from here on: with a window in its first layer, and in its last; with convolutions. */
 static struct {
-    int window, first; /* positions at the beginning stay in sight beside it */
+    int window, first; /* `first` positions at the beginning stay visible, too */
     bool mixed;
     int taps;
 } attention;
@@ -178,7 +178,7 @@ static void comes_back_as(const struct rig *like, float scale, const char *base,
     float *again = pp_malloc(r.row);
     assert_ok(restore(&r, s, base, tokens, n, &err), err);
     assert_int_equal(pp_seq_len(s), expected);
-    if (!attention.window && !attention.taps) /* behind a short window nothing has to be read */
+    if (!attention.window && !attention.taps) /* with a short window nothing may have to be read */
         assert_int_equal(pp_engine_stats(r.engine)->restored_tokens, expected);
     assert_memory_equal(pp_seq_tokens(s), tokens, (size_t)expected * sizeof *tokens);
     if (pp_seq_len(s) == n)
@@ -222,7 +222,7 @@ static void comes_back(void **state)
         }
 }
 
-/* After a turn of 20 tokens: the page that it filled and the one that it began, at most. */
+/* After a turn of 20 tokens at most two pages are written: the one that it filled and the one that it began. */
 static void only_what_is_new(void **state)
 {
     int32_t text[MOST];
@@ -332,7 +332,7 @@ static void adapters_side_by_side(void **state)
     unrig(&r);
 }
 
-/* Pages that the engine still has are not read. */
+/* Pages that the engine still holds are not read from disk. */
 static void what_is_there_is_not_read(void **state)
 {
     int32_t text[MOST];
@@ -376,7 +376,7 @@ static void restored_pages_have_names(void **state)
     unrig(&r);
 }
 
-/* Behind the last token of a page may lie anything, another conversation's for example: it does not go to the disk. */
+/* A page may have leftovers after its last token, for example of another conversation: they do not go to disk. */
 static void nothing_else_is_written(void **state)
 {
     int32_t text[MOST];
@@ -508,7 +508,7 @@ static void any_order(void **state)
     in_any_order(7, 60);
 }
 
-/* Of layers with a window what the window has left is saved, and enough to go on comes back. */
+/* For windowed layers only the pages in the window are saved, and they suffice to go on. */
 static void windows(void **state)
 {
     static const struct { int window; bool mixed; int taps, first; } kinds[] = {
@@ -633,8 +633,8 @@ static struct files two_branches(const struct rig *r, const char *base, int32_t 
     return take_files(base);
 }
 
-/* A changed byte, anywhere. Of the pack only what lies in pages that are read is looked at: the rest of their room is
- * nothing. Whatever is used is right in any case. */
+/* One byte changed, anywhere. In the pack only the used part of pages that are read is checked. Whatever is used is
+ * right in any case. */
 static void one_wrong_byte(void **state)
 {
     int32_t text[MOST];
@@ -803,7 +803,7 @@ static void another_context(void **state)
     unrig(&r);
 }
 
-/* Made for something else: said in one line, and still there for whom it was made. */
+/* A snapshot made for another model or format is refused in one line, and stays on disk. */
 static void made_for_something_else(void **state)
 {
     int32_t text[MOST];
@@ -872,7 +872,7 @@ static void no_room(void **state)
 
 /* --- while it is written --------------------------------------------------------------------------------------- */
 
-/* The program is killed behind each of the pages: what was there before is there still. */
+/* The program is killed after each page that it writes: the previous snapshot is still there. */
 static void killed(void **state)
 {
     int32_t text[MOST];
@@ -952,7 +952,7 @@ static void goes_on_meanwhile(void **state)
     unrig(&r);
 }
 
-/* A disk that takes no more: said, given back, and what was there before stays. */
+/* A full disk: the error is reported, the room is given back, and the previous snapshot stays. */
 static void full_disk(void **state)
 {
     int32_t text[MOST];

@@ -439,7 +439,7 @@ static void test_gguf_metadata(void **state)
     assert_non_null(strstr(err.text, "--lora"));
 }
 
-/* What YaRN makes of queries and keys: 0.1 ln(factor) + 1, and what files say beside it. */
+/* YaRN's scale of queries and keys: 0.1 ln(factor) + 1, and the keys of files that change it. */
 static void test_gguf_magnitude(void **state)
 {
     static const float usual = 1.48520303f; /* of 128: 0.1 * 4.85203026 + 1 */
@@ -655,7 +655,7 @@ static void test_gguf_no_window(void **state)
     }
 }
 
-/* What other converters say beside the usual keys: whose weights are not normed, and in which order heads come. */
+/* Additional keys of other converters: experts' weights that are not normalised, and the order of heads. */
 static void test_gguf_marks(void **state)
 {
     static const char *const keys[] = {"block_count", "context_length", "embedding_length", "feed_forward_length",

@@ -106,7 +106,7 @@ static void migration(void **state)
     pp_store_close(open_store(path)); /* and once more, with nothing to do */
 }
 
-/* The index as version 6 had it, without the words that stand between others. */
+/* The search index of version 6, which lacked words in the middle of others. */
 static void migration_of_words(void **state)
 {
     (void)state;
@@ -887,7 +887,7 @@ static void anothers_triggers(void **state)
     pp_store_close(st);
 }
 
-/* What takes long ends when it is asked to, and leaves nothing behind. */
+/* Long operations stop when asked to, and leave nothing behind. */
 static void cancelled(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_titles.c - titles by the model: asked for once, behind everything else, given up for whatever the user does. */
+/* test_titles.c - titles by the model: asked for once, after everything else, given up for whatever the user does. */
 #include <string.h>
 
 #include "tests/backend_fake.h"

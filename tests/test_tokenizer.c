@@ -775,7 +775,7 @@ static void read_data(const char *path, char **data, size_t *n)
     assert_ok(pp_read_file(path, (size_t)1 << 28, data, n, &err), err);
 }
 
-/* The texts stand between lines "__ggml_vocab_test__"; the ids of one on each line of the other file. */
+/* The texts are separated by lines "__ggml_vocab_test__"; each line of the other file has the ids of one. */
 static void check_small_vectors(const struct pp_tokenizer *t, const char *path)
 {
     static const char separator[] = "\n__ggml_vocab_test__\n";
@@ -920,7 +920,7 @@ static void test_from_source(void **state)
         struct pp_source *source;
         assert_ok(pp_source_open(testdata(names[i]), &source, &err), err);
         assert_ok(pp_tokenizer_from_source(source, &t[i], &err), err);
-        pp_source_close(source); /* the tokenizer stands by itself */
+        pp_source_close(source); /* the tokenizer does not need it */
         expect_tokens(t[i], "<|eot_id|>a", PP_TOKENIZE_SPECIAL, "<|eot_id|>|a");
     }
     assert_true(pp_tokenizer_equal(t[0], t[1], NULL));

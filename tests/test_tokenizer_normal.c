@@ -39,7 +39,7 @@ static void expect_form(enum tok_form f, const char *text, size_t n)
     pp_buf_free(&got);
 }
 
-/* Every character alone, and behind one that it may join. */
+/* Every character alone, and after one with which it may compose. */
 static void every_character(void **state)
 {
     (void)state;

@@ -80,7 +80,7 @@ static void split(const struct tok_splitter *s, const char *text, size_t n, stru
 {
     struct pp_error err;
     struct tok_split_state *st = tok_split_state_new(s, n);
-    char *copy = pp_malloc(n ? n : 1); /* nothing may be read behind the text */
+    char *copy = pp_malloc(n ? n : 1); /* nothing may be read past the text */
     assert_non_null(st);
     assert_non_null(copy);
     memcpy(copy, text, n);

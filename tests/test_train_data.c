@@ -319,7 +319,7 @@ static void parts_and_weights(void **state)
         hash[i] = pp_train_data_hash(d[i]);
     }
     assert_memory_equal(&hash[0], &hash[1], sizeof hash[0]);
-    assert_memory_equal(&hash[0], &hash[2], sizeof hash[0]); /* nothing behind the answer is needed */
+    assert_memory_equal(&hash[0], &hash[2], sizeof hash[0]); /* nothing after the answer matters */
     assert_true(pp_train_data_info(d[3])->n_tokens > pp_train_data_info(d[0])->n_tokens);
     assert_true(pp_train_data_info(d[3])->n_learnt < pp_train_data_info(d[0])->n_learnt);
     for (int i = 0; i < 4; i++)

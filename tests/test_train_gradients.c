@@ -1,4 +1,4 @@
-/* test_train_gradients.c - what training computes, held against the definitions: projections, attention, rotations and
+/* test_train_gradients.c - gradients in training against their definitions: projections, attention, rotations and
  * a whole model are written down once more in double precision, plainly, and each gradient is compared with finite
  * differences of those. Gradients are in single precision: they agree to about 1e-5 of the largest. */
 #include <math.h>
@@ -468,7 +468,7 @@ static void attention_gradient(void **state)
     check_attention(2, 6);
 }
 
-/* <dy, rope(x)> = <rope backwards(dy), x>: the derivative of the left side by x is what stands there on the right. */
+/* <dy, rope(x)> = <rope backwards(dy), x>: the derivative of the left side by x is rope backwards(dy). */
 static void rope_gradient(void **state)
 {
     (void)state;

@@ -231,7 +231,7 @@ static void words_found(void **state)
     assert_true(pp_found_in("The Old man and the sea", "  old \"THE se"));
     assert_true(pp_found_in("Über das Café", "cafe uber"));
     assert_true(pp_found_in("\u041c\u043e\u0440\u0435", "\u043c\u043e\u0440"));
-    assert_true(pp_found_in("\u96e8\u306e\u6e2f", "\u6e2f")); /* no blanks stand between words */
+    assert_true(pp_found_in("\u96e8\u306e\u6e2f", "\u6e2f")); /* there are no blanks between words */
     assert_false(pp_found_in("nausea", "sea"));
     assert_true(pp_found_in("nausea at sea", "sea"));
     assert_false(pp_found_in("The Old man", "old sea"));

@@ -141,7 +141,7 @@ static void every_theme_in_the_folder_is_good(void **state)
     assert_int_equal(pp_theme_load(&paths, pipe, &t, &err), PP_ERR_NOT_FOUND);
 }
 
-/* One's own theme that is listed but cannot be opened: that is said, and ours of that name does not stand in for it. */
+/* A user's theme that cannot be opened is reported; the built-in theme of that name does not replace it. */
 static void closed_themes(void **state)
 {
     static const char *const ids[] = {"dark", "gone"};

@@ -174,7 +174,7 @@ static void test_greedy(void **state)
     talk_end();
 }
 
-/* What stands in the database of the guesses is what came to the screen; an answer that is gone on with keeps it. */
+/* The database marks the same tokens as drafted as the screen did; continuing an answer keeps the marks. */
 static void test_guessed(void **state)
 {
     enum pp_message_state ms;

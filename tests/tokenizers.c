@@ -102,7 +102,7 @@ bool has_new_characters(const char *text, size_t n)
     return false;
 }
 
-/* A double array, each of whose nodes has 256 places of its own, and the texts behind it. */
+/* A double-array trie, each of whose nodes has 256 slots of its own, followed by the texts. */
 enum { NODES = 16, PLACES = 256 };
 
 static void put_u32(char *at, uint32_t v)
