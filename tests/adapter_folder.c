@@ -398,8 +398,7 @@ void folder_same_tensors(const char *a, const char *b, const char *but)
     pp_safetensors_close(s[1]);
 }
 
-/* GGUF lays a tensor's data out behind the last one's entry, which is its name and 32 bytes, from a multiple of 32
- * on. */
+/* In GGUF tensors' data begin after the last tensor's entry (its name and 32 bytes), at a multiple of 32. */
 const char *adapter_never_trained(void)
 {
     static char path[300];

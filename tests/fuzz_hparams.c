@@ -1,9 +1,9 @@
-/* fuzz_hparams.c - config.json of a published model, edited: what is read from it keeps within what the engine takes
- * for granted, and is read again from the configuration that is written of it.
+/* fuzz_hparams.c - config.json of a published model, edited: hyperparameters read from it are within the limits that
+ * the engine relies on, and survive being written as a configuration and read again.
  *
- * The first byte names one of tests/data/configs.json, or behind those of configs_made.json, which are of small models
- * of other families; run it from the repository's root. Then edits up to the end: a byte that says which, two bytes
- * that name a key of the configuration, wherever in it that is, and what the edit needs. */
+ * The first byte picks a configuration of tests/data/configs.json or, past its end, of configs_made.json (small models
+ * of other families); run it from the repository's root. Edits follow, up to the end: a byte for the kind of edit, two
+ * bytes that pick a key at any depth of the configuration, and the operands of the edit. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-/* fuzz_prompt.c - conversations whose messages are full of control tokens' spellings, through the templates that come
- * with pippin: a prompt has as many control tokens as that of a harmless conversation.
+/* fuzz_prompt.c - conversations whose messages are full of control tokens' spellings, through pippin's own templates:
+ * the prompt must have as many control tokens as that of a harmless conversation.
  *
- * The first byte names the template, the second says who speaks so (1 the system, 2 the model, 4 an answer that is
- * begun) and how control tokens are (8 they take the white space around them). Then a piece for each message, of which
- * bytes above 127 stand for one of `marks`. */
+ * The first byte picks the template. The second has flags: messages with such spellings are also the system's (1), the
+ * model's (2), or an answer that is begun (4); control tokens take the white space around them (8). A piece for each
+ * message follows, in which each byte above 127 is replaced by one of `marks`. */
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>

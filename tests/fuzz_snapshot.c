@@ -1,9 +1,9 @@
-/* fuzz_snapshot.c - the two files of a saved conversation: restored into a sequence of a tiny model that then computes
- * on, and saved to again.
+/* fuzz_snapshot.c - the two files of a snapshot: restored into a sequence of a tiny model, which then computes on and
+ * saves to them again.
  *
- * The first byte says how much is made right first, so that not only the checksums are tested: 1 the manifest's own
- * checksum, owner and size; 2 the key that says what the cache belongs to; 4 names and page checksums; 8 the pack's
- * header. Then comes the manifest behind its length, then the pack. */
+ * The first byte says what is repaired first, so that more than the checksums is tested: 1 the manifest's own checksum,
+ * owner and size; 2 the KV key; 4 page hashes and checksums; 8 the pack's header. The manifest follows, preceded by its
+ * length, then the pack. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -65,8 +65,8 @@ static void find_all(void)
     pump_until(&fix, !pp_controller_models_pending(fix.c));
 }
 
-/* Registered ones by their names, those in the models folder and beside the model by their files', the bundled one; no
- * file twice. */
+/* The list has registered models by their names, those in the models folder and in the current model's folder by their
+ * files' names, and the bundled one; no file twice. */
 static void found(void **state)
 {
     char folder[600], far[700], other[700], gone[800];

@@ -772,8 +772,8 @@ static void seeing_apertus(void **state)
     }
 }
 
-/* Cosmos 3 Edge around a small Arcee: two of its matrices have other names, and there is what makes pictures, in layers
- * and beside them. */
+/* Cosmos 3 Edge around a small Arcee: two of its matrices have other names, and there are tensors for making pictures,
+ * inside layers and outside. */
 static void write_cosmos(const char *from, const char *dir)
 {
     enum { MOST = 100 };

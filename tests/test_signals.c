@@ -102,8 +102,8 @@ static int status_behind(int before, int number, int later_ms)
     return status;
 }
 
-/* Nor while the end is saved, when the screen is closed already; Ctrl-C and SIGTERM end that, but not the SIGTERM that
- * comes with the one that asked to leave, nor a Ctrl-C or Ctrl-\ right behind the one that did. */
+/* Nor during the final save, after the screen is closed. Ctrl-C and SIGTERM end the save, but not a SIGTERM that comes
+ * with the one that asked to leave, nor a Ctrl-C or Ctrl-\ right after the one that did. */
 static void behind_the_screen(void **state)
 {
     (void)state;

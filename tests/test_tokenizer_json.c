@@ -156,8 +156,8 @@ static void many_normalized(void **state)
     pp_buf_free(&json);
 }
 
-/* ByteLevel's space stands before each word that those before it have split off, unless that begins with one or
- * goes on with a text. */
+/* ByteLevel's prefix space precedes each word that earlier pre-tokenizers split off, unless the word begins with a
+ * space or continues a text. */
 static void spaces_before_words(void **state)
 {
     static const struct {

@@ -227,8 +227,8 @@ static void pieces(void **state)
     pp_free(model);
 }
 
-/* A template of tokenizer.json says what comes in front, whatever is called the beginning; but for classes that make
- * their templates anew. */
+/* The post-processor's template in tokenizer.json decides which tokens precede a text, whatever bos_token is; except
+ * for classes that rebuild their templates. */
 static void in_front(void **state)
 {
     static const char json[] =
@@ -247,8 +247,8 @@ static void in_front(void **state)
     expect_opened("a", PP_TOKENIZE_BOS, "<s>|a");
 }
 
-/* What a template has behind a text is put there, whatever is called the end of one: Qwen 3's for embedding ends texts
- * with another token than answers. Classes that make their templates anew put eos_token there. */
+/* The template's tokens after a text are appended, whatever eos_token is: Qwen 3's embedding models end texts with
+ * another token than answers. Classes that rebuild their templates append eos_token. */
 static void behind(void **state)
 {
     static const char json[] =

@@ -209,8 +209,8 @@ static void test_guessed(void **state)
     talk_end();
 }
 
-/* A template opens the reasoning, and the model never closes it; the same with reasoning that is skipped, and gone on
- * with behind some of it and behind all. */
+/* The template opens the reasoning and the model never closes it; also with reasoning skipped, and with an answer
+ * continued after part of the reasoning and after all of it. */
 static void test_reasoning(void **state)
 {
     static const char source[] =

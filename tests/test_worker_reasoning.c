@@ -76,8 +76,8 @@ static void second_turn(const char *question, const char *answer, struct pp_buf 
                question, answer);
 }
 
-/* What stands before the first difference is not computed again, what stands behind it is: from the page on where
- * another conversation begins like it, from the token on in the conversation itself. */
+/* Only what follows the first difference is computed again: from its token on in the conversation itself, from its
+ * page on in another conversation with the same beginning. */
 static void from_the_first_difference(void **state)
 {
     struct pp_buf question = {0}, first = {0}, messages = {0}, own = {0}, own_prompt = {0}, other = {0},

@@ -331,8 +331,8 @@ static void test_sharing(void **state)
     talk_end();
 }
 
-/* An answer under other adapters beside one of the same conversation: that what is saved was not made under those is no
- * news. */
+/* Alternative answers of a conversation under different adapters: that the snapshot was made under other adapters is
+ * expected, and not reported. */
 static void test_beside(void **state)
 {
     (void)state;
