@@ -255,8 +255,8 @@ static void choose(const struct decoder *d, const double *p, int chosen[8])
     }
 }
 
-/* A mixture of the experts with the largest logits; their weights are a softmax over all experts, or over the chosen.
- * */
+/* A mixture of the experts with the largest logits; their weights are a softmax over all experts, or over the
+ * chosen. */
 static void mixture(const struct decoder *d, int l, const double *in, double *out)
 {
     double *p = doubles(d->s.n_expert), *logits = doubles(d->s.n_expert), *one = doubles(d->s.n_embd);
@@ -589,8 +589,8 @@ static void mixed_heads(const struct decoder *d, int l, const double *x, const d
     pp_free(att);
 }
 
-/* An attention sink takes its share of the softmax and has no value: each head's output is scaled down by that share.
- * */
+/* An attention sink takes its share of the softmax and has no value: each head's output is scaled down by that
+ * share. */
 static void sink(const struct decoder *d, int l, const double *q, const double *k, int first, int last, double *att)
 {
     const int dim = d->s.head_dim, n_kv = d->s.n_head_kv * dim, group = d->s.n_head / d->s.n_head_kv;
@@ -866,8 +866,8 @@ static double capped(const struct decoder *d, double logit)
     return cap != 0 ? cap * tanh(logit / cap) : logit;
 }
 
-/* Solar Pro: the input of some layers is kept in one of two slots of `kept`, and mixed into the input of later layers.
- * */
+/* Solar Pro: the input of some layers is kept in one of two slots of `kept`, and mixed into the input of later
+ * layers. */
 static void mix_skipped(const struct decoder *d, int l, double *x, int n, double *kept)
 {
     const int bits = d->s.skips ? decoder_skips(&d->s, l) : 0, size = n * d->s.n_embd;

@@ -331,8 +331,8 @@ static void attend(const double *q, const double *k, const double *v, int h, int
     }
 }
 
-/* Differential attention. k, v: [n][KEY_HEADS][HEAD], computed here, or left there by the layer whose cache is shared.
- * */
+/* Differential attention. k, v: [n][KEY_HEADS][HEAD], computed here, or left there by the layer whose cache is
+ * shared. */
 static void difference(int l, const double *normed, int n, double *k, double *v, double *out)
 {
     const double begin = 0.8 - 0.6 * exp(-0.3 * l);

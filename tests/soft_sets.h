@@ -1,6 +1,6 @@
 /* soft_sets.h - kernel sets over the software model of their instructions (soft_avx512.h), with the interface of the
- * real ones. A test file that includes this header first compares them with the scalar bits, on any x86-64 with AVX2.
- * */
+ * real ones. A test file that includes this header first compares them with the scalar bits, on any x86-64 with
+ * AVX2. */
 #ifndef PP_TESTS_SOFT_SETS_H
 #define PP_TESTS_SOFT_SETS_H
 

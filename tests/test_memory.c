@@ -53,10 +53,10 @@ static void check_own_bytes(const struct pp_model *m, const char *type, int n_th
 }
 
 /* The default batch size and context length. Unquantised weights need their normalised inputs as floats: 8 MiB in
- * addition to 36 MiB for the residual stream and the feed-forward part's inner rows; all are alive when the inner rows
- * are computed. That leaves half a MiB for each thread: the scratch of kernels and attention, and results on the way
- * to an epilogue. Where floats are split for tiles, the parts reuse the room of the normalised floats and inner rows.
- * */
+ * addition to 36 MiB for the residual stream and the feed-forward part's inner rows; all are alive when the inner
+ * rows are computed. That leaves half a MiB for each thread: the scratch of kernels and attention, and results on
+ * the way to an epilogue. Where floats are split for tiles, the parts reuse the room of the normalised floats and
+ * inner rows. */
 static void work_space_of_8b(void **state)
 {
     static const struct {

@@ -1,6 +1,6 @@
 /* test_snapshot.c - snapshots of conversations on disk: they are restored bit for bit, on any branch; only new pages
- * are written; and whatever happens to the files, also during writing, what is read is right or refused with a reason.
- * */
+ * are written; and whatever happens to the files, also during writing, what is read is right or refused with a
+ * reason. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

@@ -881,8 +881,8 @@ static void marked(void **state)
     close_pair(&p);
 }
 
-/* Adapters of the draft change only what is drafted, and the draft's pages under one set are never read under another.
- * */
+/* Adapters of the draft change only what is drafted, and the draft's pages under one set are never read under
+ * another. */
 static void adapted_draft(void **state)
 {
     struct pair p;

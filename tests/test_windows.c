@@ -580,8 +580,8 @@ static void restore(const struct rig *r, struct pp_seq *s, const char *base, con
     assert_ok(pp_snapshot_restore(s, &identity, base, "windows", text, n, NULL, &err), err);
 }
 
-/* A snapshot of a sequence longer than its window suffices to go on, to compute the last token again, and to go back.
- * */
+/* A snapshot of a sequence longer than its window suffices to go on, to compute the last token again, and to go
+ * back. */
 static void saved(void **state)
 {
     static const struct manner manners[] = {
