@@ -610,7 +610,7 @@ static const char *padded_model(int more, bool with_ids)
     assert_ok(pp_convert_to_folder(tiny_model(&shape), folder, &(struct pp_convert_options){0}, &err), err);
     assert_ok(pp_json_read(folder, "config.json", &config, &err), err);
     snprintf(path, sizeof path, "%s/config.json", folder);
-    assert_int_equal(unlink(path), 0); /* rewritten from what was read, for comparison */
+    assert_int_equal(unlink(path), 0); /* a written file is compared with what is read again, size and all */
     assert_ok(pp_tokenizer_to_folder(t, folder, &err), err);
     if (!with_ids) {
         cJSON_SetNumberValue(cJSON_GetObjectItem(config, "vocab_size"), pp_tokenizer_n(t));
