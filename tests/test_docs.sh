@@ -130,7 +130,13 @@ links=$(for p in README.md doc/*.md; do links "$p"; done)
 check "links of the README and doc/ are read" "$([ "$(echo "$links" | wc -l)" -gt 20 ] || echo "only: $links")"
 check "links of the README and doc/" "$(for l in $links; do leads "$l" || printf '%s ' "$l"; done)"
 check "every page of doc/ is linked in the README" "$(for p in doc/*.md; do
-    grep -qF "]($p)" README.md || printf '%s ' "$p"; done)"
+    grep -q "]($p[)#]" README.md || printf '%s ' "$p"; done)"
+check "every page of measurements is linked in doc/performance.md" "$(for p in doc/performance-*.md doc/quality.md; do
+    grep -q "](${p#doc/}[)#]" doc/performance.md || printf '%s ' "$p"; done)"
+check "pages of measurements are short" "$(wc -l doc/performance*.md doc/quality.md |
+    awk '$2 != "total" && $1 > 400 {print $2 ": " $1 " lines"}')"
+named=$(grep -rhoE 'doc/[a-z-]+\.md(#[a-z0-9_-]+)?' Makefile engine src ui man | sort -u)
+check "pages of doc/ that the source and the manual name" "$(for l in $named; do leads "$l" || printf '%s ' "$l"; done)"
 check "the README is short" "$([ "$(wc -l <README.md)" -lt 350 ] || echo "$(wc -l <README.md) lines")"
 check "files named in the picture" "$(for f in ui/input ui/ui src/controller src/worker src/queue src/io src/store; do
     grep -q "$f" README.md && [ -e "$f.c" ] || printf '%s ' "$f"; done)"
