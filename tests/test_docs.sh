@@ -137,6 +137,23 @@ check "pages of measurements are short" "$(wc -l doc/performance*.md doc/quality
     awk '$2 != "total" && $1 > 400 {print $2 ": " $1 " lines"}')"
 named=$(grep -rhoE 'doc/[a-z-]+\.md(#[a-z0-9_-]+)?' Makefile engine src ui man | sort -u)
 check "pages of doc/ that the source and the manual name" "$(for l in $named; do leads "$l" || printf '%s ' "$l"; done)"
+check "no page has two parts of one name, which a link could not tell apart" "$(for p in README.md doc/*.md; do
+    headings "$p" | sort | uniq -d | sed "s,^,$p#,"; done)"
+# A table lost in a merge leaves its introduction or its rows.
+check "what ends in a colon introduces a table, a list or an example" "$(awk '
+    FNR == 1 {last = ""; blank = code = 0}
+    /^```/ {code = !code}
+    code && !/^```/ {next}
+    /^$/ {blank = 1; next}
+    blank && last ~ /:$/ && last !~ /^(    |\|)/ && !/^(\||- |1\. |    |```)/ {print where}
+    {last = $0; where = FILENAME ":" FNR ": " $0; blank = 0}' README.md doc/*.md)"
+check "tables have a head, and rows as long as it" "$(awk '
+    FNR == 1 {row = n = 0}
+    !/^\|/ {row = 0; next}
+    (++row == 2) != /^\|( --- \|)+$/ {print FILENAME ":" FNR ": not head, line, rows"}
+    {cells = gsub(/\|/, "|")}
+    row == 1 {n = cells}
+    cells != n {print FILENAME ":" FNR ": " $0}' README.md doc/*.md)"
 check "the README is short" "$([ "$(wc -l <README.md)" -lt 350 ] || echo "$(wc -l <README.md) lines")"
 check "files named in the picture" "$(for f in ui/input ui/ui src/controller src/worker src/queue src/io src/store; do
     grep -q "$f" README.md && [ -e "$f.c" ] || printf '%s ' "$f"; done)"
