@@ -381,6 +381,23 @@ static enum pp_code fail_shape(const char *name, struct pp_error *err)
     return code;
 }
 
+/* Refuses a type and names the ones there are: those of single tensors, then the mixes. */
+static enum pp_code fail_type(const char *name, struct pp_error *err)
+{
+    struct pp_buf known = {0};
+    for (uint32_t type = 0; type < PP_TYPE_LIMIT; type++)
+        if (pp_type_info(type)->runnable)
+            pp_buf_fmt(&known, "%s%s", known.len ? ", " : "", pp_type_info(type)->name);
+    for (size_t i = 0; pp_quantize_type(i); i++)
+        if (pp_type_by_name(pp_quantize_type(i)) < 0)
+            pp_buf_fmt(&known, ", %s", pp_quantize_type(i));
+    const enum pp_code code =
+        pp_fail(err, PP_ERR_USAGE, "random weights cannot have the type \"%.40s\"; choose from %s", name,
+                pp_buf_cstr(&known));
+    pp_buf_free(&known);
+    return code;
+}
+
 static enum pp_code choose_types(struct random_file *f, const char *name, struct pp_error *err)
 {
     int type = pp_type_by_name(name);
@@ -394,10 +411,7 @@ static enum pp_code choose_types(struct random_file *f, const char *name, struct
     for (size_t i = 0; pp_quantize_type(i); i++)
         if (pp_file_type_by_name(pp_quantize_type(i)) == f->file_type)
             return PP_OK;
-    return pp_fail(err, PP_ERR_USAGE,
-                   "random weights cannot have the type \"%.40s\"; choose f32, f16, bf16, q8_0, q4_0, q4_k, q6_k or "
-                   "q4_k_m",
-                   name);
+    return fail_type(name, err);
 }
 
 static enum pp_code choose(struct random_file *f, const struct pp_random_model *spec, struct pp_error *err)

@@ -67,6 +67,7 @@ static const struct {
     {PP_BIT(LORA), "val", "val-share", NULL},
     {PP_BIT(LORA), "steps", "epochs", NULL},
     {PP_BIT(BENCH), "shape", "model", NULL},
+    {PP_BIT(BENCH), "shape", "quant imatrix", "random weights are made in the type that --type names"},
     {PP_BIT(BENCH), "adapters", "lora lora-scaled", NULL},
     {PP_BIT(BENCH), "compare", "shape write model file depth rows n-prompt n-gen repetitions", "--compare measures "
                                                                                                "nothing"},

@@ -315,7 +315,8 @@ const struct pp_option pp_option_specs[] = {
              "experts: olmoe-7b-a1b, mixtral-8x7b, deepseek-v2-lite, deepseek-v3"},
     {.name = "type", .arg = "TYPE", .choices = "f32 f16 bf16 q8_0 q4_0 q4_k q4_k_m q6_k", .set = pp_set_text,
      AT(bench.type), .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
-     .help = "type of the random weights: f32, f16, bf16, q8_0, q4_0, q4_k, q6_k, or the mix q4_k_m (default)"},
+     .help = "type of the random weights: any that pippin runs, such as f16, q8_0, q6_k or iq2_xs, or a mix of `pippin "
+             "quantize`; default: q4_k_m"},
     {.name = "layers", .arg = "N", .set = pp_set_int64, AT(bench.layers), .min = 1, .max = 256,
      .commands = PP_BIT(BENCH), .group = PP_GROUP_WORK,
      .help = "number of layers; default: enough to exceed the CPU's caches; with --write: all"},

@@ -724,6 +724,9 @@ done
 run bench -p 8 -n 2 -r 2 --json; cp "$tmp/out" "$tmp/new.json"
 run bench --compare "$tmp/new.json" "$tmp/new.json"; expect "a run is as fast as itself" 0
 run bench --shape stories-15m --type q9 --write "$tmp/x.gguf"; expect "bench of an unknown type" 2
+expect_match "names the types there are" "$tmp/err" 'Q8_0' 'IQ2_XS' 'Q4_K_M'
+run bench --shape stories-15m --quant q8_0 --write "$tmp/x.gguf"; expect "bench --shape with --quant" 2
+expect_match "names what does that" "$tmp/err" '--type'
 i=0; while [ $i -lt 60 ]; do echo "The quick brown fox jumps over the lazy dog."; i=$((i + 1)); done >"$tmp/text"
 run perplexity -f "$tmp/text" -c 64 --chunks 2 --json
 expect_match "perplexity" "$tmp/out" '"perplexity": [1-9]' '"scored": 62' '"kv_type": "f32"' '"kind": "chunks"'
