@@ -491,6 +491,14 @@ void pp_options_bounds(const char *name, double *min, double *max)
     *max = opt ? opt->max : 0;
 }
 
+const char *pp_option_help(const struct pp_option *opt, enum pp_cmd cmd)
+{
+    for (int i = 0; i < PP_MAX_OWN_HELPS; i++)
+        if (cmd < PP_CMD_COUNT && opt->own[i].commands & 1u << cmd)
+            return opt->own[i].text;
+    return opt->help;
+}
+
 const char *pp_options_about(const char *name)
 {
     const struct pp_option *opt = option_named(name);

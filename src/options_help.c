@@ -30,7 +30,7 @@ static void print_wrapped(FILE *out, const char *text, int column)
     putc('\n', out);
 }
 
-static void print_option(FILE *out, const struct pp_option *opt)
+static void print_option(FILE *out, const struct pp_option *opt, enum pp_cmd cmd)
 {
     char left[128] = "", *end = left + sizeof left;
     char *at = left;
@@ -46,10 +46,11 @@ static void print_option(FILE *out, const struct pp_option *opt)
         fprintf(out, "  %-*s", TEXT_COLUMN - 2, left);
     else
         fprintf(out, "  %s\n%*s", left, TEXT_COLUMN, "");
-    print_wrapped(out, opt->help, TEXT_COLUMN);
+    print_wrapped(out, pp_option_help(opt, cmd), TEXT_COLUMN);
 }
 
-static void print_options(FILE *out, unsigned commands)
+/* The options of these commands, as help for one of them; PP_CMD_COUNT: for chat and run together. */
+static void print_options(FILE *out, unsigned commands, enum pp_cmd cmd)
 {
     for (int g = 0; g < PP_GROUP_COUNT; g++) {
         bool titled = false;
@@ -60,7 +61,7 @@ static void print_options(FILE *out, unsigned commands)
             if (!titled)
                 fprintf(out, "\n%s:\n", group_titles[g]);
             titled = true;
-            print_option(out, opt);
+            print_option(out, opt, cmd == PP_CMD_COUNT && !(opt->commands & PP_BIT(CHAT)) ? PP_CMD_RUN : cmd);
         }
     }
 }
@@ -75,25 +76,27 @@ static void print_program_help(FILE *out)
     for (int i = 0; i < PP_CMD_COUNT; i++)
         fprintf(out, "  %-12s%s\n", pp_command_specs[i].name, pp_command_specs[i].help);
     fputs("\n`pippin COMMAND --help` shows a command's options. Options of chat and run:\n", out);
-    print_options(out, PP_BIT(CHAT) | PP_BIT(RUN));
+    print_options(out, PP_BIT(CHAT) | PP_BIT(RUN), PP_CMD_COUNT);
     fputs("\nMore: man pippin-tutorial (the first hour), man pippin; in the chat, F1\n", out);
 }
 
-/* Lists the possible arguments of the command, or says where they are listed. */
-static void print_words(FILE *out, enum pp_cmd cmd, const struct pp_command_spec *spec)
+/* Lists the possible arguments of the command. */
+static void print_words(FILE *out, enum pp_cmd cmd)
 {
-    struct pp_buf text = {0};
-    if (cmd == PP_CMD_QUANTIZE) {
-        pp_buf_str(&text, "TYPE is one of (upper or lower case):");
-        for (size_t i = 0; pp_quantize_type(i); i++)
-            pp_buf_fmt(&text, "%s %s", i ? "," : "", pp_quantize_type(i));
-    } else if (cmd == PP_CMD_BENCH) {
-        pp_buf_str(&text, "pippin(1), section MEASURING, says what each word measures.");
-    } else if (spec->subcommands) {
-        pp_buf_str(&text, "pippin(1), section DESCRIPTION, says what each of these does.");
+    const struct pp_word_help *words = pp_command_words(cmd);
+    if (words)
+        fputs(cmd == PP_CMD_BENCH ? "\nMeasures:\n" : "\nCommands:\n", out);
+    for (; words && words->word; words++) {
+        fprintf(out, "  %-*s", TEXT_COLUMN - 2, words->word);
+        print_wrapped(out, words->help, TEXT_COLUMN);
     }
-    if (text.len)
-        print_wrapped(out, pp_buf_cstr(&text), 0);
+    if (cmd != PP_CMD_QUANTIZE)
+        return;
+    struct pp_buf text = {0};
+    pp_buf_str(&text, "TYPE is one of (upper or lower case):");
+    for (size_t i = 0; pp_quantize_type(i); i++)
+        pp_buf_fmt(&text, "%s %s", i ? "," : "", pp_quantize_type(i));
+    print_wrapped(out, pp_buf_cstr(&text), 0);
     pp_buf_free(&text);
 }
 
@@ -110,8 +113,8 @@ void pp_options_help(FILE *out, const char *command)
     snprintf(usage, sizeof usage, "pippin %s %s [OPTIONS]", spec->name, spec->args);
     fputs("Usage: ", out);
     print_wrapped(out, usage, 7);
-    print_words(out, cmd, spec);
-    print_options(out, 1u << cmd);
+    print_words(out, cmd);
+    print_options(out, 1u << cmd, cmd);
 }
 
 /* --- completion -------------------------------------------------------------------------------------------------- */
@@ -384,10 +387,10 @@ static void print_quoted(FILE *out, const char *text, const char *special)
     }
 }
 
-static void zsh_option(FILE *out, const struct pp_option *opt, const char *name, size_t n)
+static void zsh_option(FILE *out, enum pp_cmd cmd, const struct pp_option *opt, const char *name, size_t n)
 {
     fprintf(out, " '*%.*s%s[", (int)n, name, opt->arg && name[1] == '-' ? "=" : ""); /* accepts --option=value, too */
-    print_quoted(out, opt->help, "[]:\\");
+    print_quoted(out, pp_option_help(opt, cmd), "[]:\\");
     putc(']', out);
     if (opt->arg) {
         fprintf(out, ":%s:", opt->name);
@@ -412,11 +415,11 @@ static void zsh_command(FILE *out, enum pp_cmd c)
             continue;
         char name[64];
         int len = snprintf(name, sizeof name, "--%s", opt->name);
-        zsh_option(out, opt, name, (size_t)len);
+        zsh_option(out, c, opt, name, (size_t)len);
         const char *others = opt->others, *word;
         size_t n;
         while (others && pp_next_word(&others, &word, &n))
-            zsh_option(out, opt, word, n);
+            zsh_option(out, c, opt, word, n);
     }
     fprintf(out, " '1:command:(");
     print_commands(out);
@@ -488,10 +491,11 @@ static void fish_condition(FILE *out, unsigned commands)
     putc('\'', out);
 }
 
-static void fish_option(FILE *out, const struct pp_option *opt)
+/* An option as these of its commands understand it. */
+static void fish_option(FILE *out, const struct pp_option *opt, unsigned commands, const char *help)
 {
     fputs("complete -c pippin", out);
-    fish_condition(out, opt->commands);
+    fish_condition(out, commands);
     fprintf(out, " -l %s", opt->name);
     const char *others = opt->others, *word;
     size_t n;
@@ -510,8 +514,20 @@ static void fish_option(FILE *out, const struct pp_option *opt)
     else if (opt->arg)
         fputs(" -x", out);
     fputs(" -d '", out);
-    print_quoted(out, opt->help, "\\");
+    print_quoted(out, help, "\\");
     fputs("'\n", out);
+}
+
+/* An option, with a line for each of its meanings. */
+static void fish_meanings(FILE *out, const struct pp_option *opt)
+{
+    unsigned others = opt->commands;
+    for (int i = 0; i < PP_MAX_OWN_HELPS && opt->own[i].commands; i++) {
+        fish_option(out, opt, opt->own[i].commands, opt->own[i].text);
+        others &= ~opt->own[i].commands;
+    }
+    if (others)
+        fish_option(out, opt, others, opt->help);
 }
 
 static void fish(FILE *out)
@@ -553,7 +569,7 @@ static void fish(FILE *out)
         fputs("'\n", out);
     }
     for (size_t i = 0; i < pp_n_option_specs; i++)
-        fish_option(out, &pp_option_specs[i]);
+        fish_meanings(out, &pp_option_specs[i]);
 }
 
 bool pp_options_completion(FILE *out, const char *shell)

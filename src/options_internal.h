@@ -22,6 +22,14 @@ struct pp_command_spec {
     const char *help;
 };
 extern const struct pp_command_spec pp_command_specs[PP_CMD_COUNT];
+
+/* What a word after a command means: a subcommand with its arguments, or what `bench` measures. */
+struct pp_word_help {
+    const char *word; /* NULL at the end of a list */
+    const char *help;
+};
+/* The words that may follow a command, in the order of its usage line; NULL if there are none. */
+const struct pp_word_help *pp_command_words(enum pp_cmd cmd);
 /* Returns PP_CMD_COUNT if there is none. */
 enum pp_cmd pp_command_spec_find(const char *name);
 
@@ -45,12 +53,20 @@ enum pp_option_group {
     PP_GROUP_MODEL, PP_GROUP_ANSWER, PP_GROUP_SESSION, PP_GROUP_OUTPUT, PP_GROUP_WORK, PP_GROUP_GENERAL, PP_GROUP_COUNT,
 };
 
+/* What an option means for some of its commands, where that differs from its general meaning. */
+struct pp_own_help {
+    unsigned commands; /* PP_BIT...; 0: none */
+    const char *text;
+};
+enum { PP_MAX_OWN_HELPS = 4 };
+
 struct pp_option {
     const char *name;      /* long name without dashes; also the name in pippin.conf */
     const char *others;    /* other spellings with dashes, separated by spaces; or NULL */
     const char *arg;       /* name of the value in help texts; NULL: it has no value */
     const char *choices;   /* for completion: "FILE", "MODEL", "ADAPTER", "SESSION" or words; or NULL */
     const char *help;
+    struct pp_own_help own[PP_MAX_OWN_HELPS];
     pp_option_setter *set;
     size_t offset;         /* of the field in struct pp_options */
     double min, max;       /* limits of a number */
@@ -61,6 +77,8 @@ struct pp_option {
 };
 extern const struct pp_option pp_option_specs[];
 extern const size_t pp_n_option_specs;
+/* The help text of an option for one command; PP_CMD_COUNT: its general help text. */
+const char *pp_option_help(const struct pp_option *opt, enum pp_cmd cmd);
 
 /* Unsupported options: reserved ones, and those of other programs that have an equivalent here. */
 struct pp_foreign_option {

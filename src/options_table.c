@@ -36,6 +36,63 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_DOCTOR] = {"doctor", "", NULL, 0, "check this machine: CPU, memory, folders, terminal"},
 };
 
+static const struct pp_word_help session_words[] = {
+    {"list", "list the conversations, newest first (default)"},
+    {"search TEXT", "list those that contain all these words"},
+    {"show ID", "print a conversation"},
+    {"export ID...", "write conversations as Markdown, JSON or JSONL"},
+    {"import FILE...", "read exported conversations, of other programs too"},
+    {"backup FILE", "copy all conversations to a new file"},
+    {"rm ID...", "delete conversations, without asking"},
+    {"forget ID...", "delete their saved KV caches; the messages stay"},
+    {NULL, NULL},
+};
+static const struct pp_word_help model_words[] = {
+    {"list", "list the registered models (default)"},
+    {"add PATH...", "register files, folders, or all models below a folder; nothing is copied"},
+    {"pull URL", "download a model: hf:OWNER/NAME, ollama:NAME, or https://..."},
+    {"info NAME...", "describe models, and compare the memory they need with the free memory"},
+    {"tag NAME TAG...", "give a model further names"},
+    {"untag TAG...", "remove tags"},
+    {"rm NAME...", "remove models from the list; their files stay"},
+    {NULL, NULL},
+};
+static const struct pp_word_help lora_words[] = {
+    {"list", "list the adapters that can be used by name (default)"},
+    {"info FILE...", "show what an adapter changes; with -m, whether it fits that model"},
+    {"train FILE", "train an adapter from examples (JSONL)"},
+    {NULL, NULL},
+};
+static const struct pp_word_help bench_words[] = {
+    {"quick", "prefill and decode (default)"},
+    {"depth", "the same with a full context"},
+    {"rows", "passes over several tokens at once"},
+    {"threads", "with 1, 2, 4, ... threads"},
+    {"kv", "with every type of KV cache"},
+    {"kernels", "where the time goes, by kind of stage"},
+    {"memory", "resident memory, and what takes it"},
+    {"micro", "matrix products and attention alone"},
+    {"start", "start of the program, loading, first token"},
+    {"tokenizer", "text to tokens and back"},
+    {"resume", "saving and restoring KV caches"},
+    {"several", "conversations that are answered together"},
+    {"lora", "the cost of adapters"},
+    {"draft", "the gain of speculative decoding"},
+    {"trace", "requests for many different adapters"},
+    {"sessions", "listing, searching and opening conversations"},
+    {"all", "all but draft and sessions"},
+    {NULL, NULL},
+};
+
+const struct pp_word_help *pp_command_words(enum pp_cmd cmd)
+{
+    return cmd == PP_CMD_SESSIONS ? session_words
+           : cmd == PP_CMD_MODELS ? model_words
+           : cmd == PP_CMD_LORA   ? lora_words
+           : cmd == PP_CMD_BENCH  ? bench_words
+                                  : NULL;
+}
+
 enum pp_cmd pp_command_spec_find(const char *name)
 {
     int i = 0;
@@ -85,19 +142,29 @@ const struct pp_option pp_option_specs[] = {
      .help = "do not draft tokens that are less likely than this to be accepted; 0: decide by speed (default)"},
     {.name = "threads", .others = "-t", .arg = "N", .set = pp_set_threads, AT(threads), .min = 0, .max = 512,
      .commands = ENGINE | LORA, .section = "model", .env = "LLAMA_ARG_THREADS", .group = PP_GROUP_MODEL,
-     .help = "number of threads, at most one per core; 0: one per core (default)"},
+     .help = "number of threads, at most one per core; 0: one per core (default)",
+     .own = {{PP_BIT(BENCH), "number of threads, or a list such as 1,2,4; 0: one per core (default)"}}},
     {.name = "ctx-size", .others = "-c", .arg = "N", .set = pp_set_ctx_size, AT(ctx_size), .min = 0, .max = 1 << 30,
      .commands = ENGINE | PP_BIT(MODELS), .section = "model", .env = "LLAMA_ARG_CTX_SIZE", .group = PP_GROUP_MODEL,
-     .help = "context size in tokens, at least 32; 0: the model's own, at most 16384 (default); perplexity, imatrix: "
-             "size "
-             "of a chunk (512)"},
+     .help = "context size in tokens, at least 32; 0: the model's own, at most 16384 (default)",
+     .own = {{PP_BIT(PERPLEXITY) | PP_BIT(IMATRIX), "size of a chunk in tokens, at least 32 (512)"},
+             {PP_BIT(MODELS), "info: context size in tokens, at least 32; 0: the model's own, at most 16384 "
+                              "(default)"}}},
     {.name = "overflow", .arg = "WHAT", .choices = "ask stop shift summarise slide", .set = pp_set_choice, AT(overflow),
      .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
      .help = "when the context is full: ask (default; in `pippin run`: stop), stop, shift (drop the oldest turns), "
-             "summarise (them), or slide (drop them without recomputing the rest: fast but inexact)"},
+             "summarise (them), or slide (drop them without recomputing the rest: fast but inexact)",
+     .own = {{CHAT, "when the context is full: ask (default), stop, shift (drop the oldest turns), summarise (them), "
+                    "or slide (drop them without recomputing the rest: fast but inexact)"},
+             {RUN, "when the context is full: stop (default), shift (drop the oldest turns), summarise (them), or "
+                   "slide (drop them without recomputing the rest: fast but inexact)"}}},
     {.name = "kv-type", .arg = "TYPE", .choices = "q8 q8_0 f16 f32 fp8 q4_0", .set = pp_set_kv_type,
      .commands = ENGINE | PP_BIT(MODELS), .section = "model", .group = PP_GROUP_MODEL,
-     .help = "type of the KV cache: q8 (default; logits, perplexity, imatrix: f32), q8_0, f16, f32, fp8, q4_0"},
+     .help = "type of the KV cache: q8 (default), q8_0, f16, f32, fp8, q4_0",
+     .own = {{PP_BIT(LOGITS) | PP_BIT(PERPLEXITY) | PP_BIT(IMATRIX),
+              "type of the KV cache: f32 (default), q8, q8_0, f16, fp8, q4_0"},
+             {PP_BIT(BENCH), "type of the KV cache, or a list such as q8,f16: q8 (default), q8_0, f16, f32, fp8, q4_0"},
+             {PP_BIT(MODELS), "info: type of the KV cache: q8 (default), q8_0, f16, f32, fp8, q4_0"}}},
     {.name = "kv-memory", .arg = "BYTES", .set = pp_set_bytes, AT(kv_memory), .commands = ENGINE, .section = "model",
      .group = PP_GROUP_MODEL,
      .help = "memory limit for the KV cache, such as 512M; default: a quarter of free memory"},
@@ -182,7 +249,8 @@ const struct pp_option pp_option_specs[] = {
      .help = "penalty for tokens that were used at all; 0: off (default)"},
     {.name = "seed", .others = "-s", .arg = "N", .set = pp_set_seed, .commands = TALK | LORA, .section = "sampling",
      .group = PP_GROUP_ANSWER,
-     .help = "random seed: the same seed gives the same answer; default: a new one each time (lora train: 0)"},
+     .help = "random seed: the same seed gives the same answer; default: a new one each time",
+     .own = {{LORA, "train: random seed: the same seed gives the same adapter (0)"}}},
     {.name = "logit-bias", .arg = "ID+X", .set = pp_set_logit_bias, .min = -1000, .max = 1000, .commands = TALK,
      .section = "sampling", .group = PP_GROUP_ANSWER,
      .help = "add X to the logit of token ID, subtract it (ID-X), or forbid the token (ID-inf)"},
@@ -192,20 +260,27 @@ const struct pp_option pp_option_specs[] = {
      .help = "do not stop at the end-of-text token"},
     {.name = "prompt", .others = "-p", .arg = "TEXT", .set = pp_set_text, AT(prompt),
      .commands = RUN | TEXT_COMMANDS | PP_BIT(EMBED),
-     .group = PP_GROUP_ANSWER, .help = "the prompt, or the command's input text or messages"},
+     .group = PP_GROUP_ANSWER, .help = "the prompt, or the command's input text or messages",
+     .own = {{RUN, "the prompt"},
+             {PP_BIT(TOKENIZE) | PP_BIT(EMBED), "the text"},
+             {PP_BIT(DETOKENIZE), "the token ids, a JSON array"},
+             {PP_BIT(TEMPLATE), "the messages, a JSON array"}}},
     {.name = "file", .others = "-f", .arg = "FILE", .choices = "FILE", .set = pp_set_file, AT(file),
      .commands = RUN | TEXT_COMMANDS | MEASURE, .group = PP_GROUP_ANSWER,
-     .help = "read it from a file (-: stdin); logits: the token ids; bench: conversations for `draft`, text for "
-             "`tokenizer`"},
+     .help = "read it from a file (-: stdin)",
+     .own = {{RUN, "text to put before that of -p, from a file (-: stdin)"},
+             {PP_BIT(PERPLEXITY) | PP_BIT(IMATRIX), "read the text from a file (-: stdin)"},
+             {PP_BIT(LOGITS), "read the token ids from a file (-: stdin)"},
+             {PP_BIT(BENCH), "draft: file of conversations; tokenizer: file of text (-: stdin)"}}},
     {.name = "raw", .set = pp_set_flag, AT(raw), .commands = RUN, .group = PP_GROUP_ANSWER,
      .help = "give the prompt to the model as it is, without a chat template"},
 
     /* conversations */
     {.name = "continue", .set = pp_set_flag, AT(resume_latest), .commands = TALK | LORA | PP_BIT(IMATRIX),
      .group = PP_GROUP_SESSION,
-     .help = "continue the latest conversation; lora train: resume an interrupted training; imatrix: resume after the "
-             "chunks "
-             "already in the output file"},
+     .help = "continue the latest conversation",
+     .own = {{LORA, "train: resume an interrupted training"},
+             {PP_BIT(IMATRIX), "resume after the chunks already in the output file"}}},
     {.name = "resume", .arg = "ID", .choices = "SESSION", .set = pp_set_text, AT(resume), .commands = TALK,
      .group = PP_GROUP_SESSION, .help = "continue this conversation (the first digits of its ID are enough)"},
     {.name = "save", .set = pp_set_flag, AT(save), .commands = RUN, .group = PP_GROUP_SESSION,
@@ -253,14 +328,17 @@ const struct pp_option pp_option_specs[] = {
      .help = "no colours; setting NO_COLOR does the same"},
     {.name = "output", .others = "-o", .arg = "FILE", .choices = "FILE", .set = pp_set_new_file, AT(output),
      .commands = PP_BIT(LOGITS) | LORA | PP_BIT(IMATRIX) | PP_BIT(SESSIONS), .group = PP_GROUP_OUTPUT,
-     .help = "output file; lora train: folder for the new adapter; imatrix: default imatrix.gguf"},
+     .help = "output file",
+     .own = {{LORA, "train: folder for the new adapter"},
+             {PP_BIT(IMATRIX), "output file (imatrix.gguf)"},
+             {PP_BIT(SESSIONS), "export: output file; default: standard output"}}},
     {.name = "format", .arg = "FORM", .choices = "md json jsonl", .set = pp_set_choice, AT(export_format),
      .commands = PP_BIT(SESSIONS), .group = PP_GROUP_OUTPUT,
-     .help = "sessions export: md (default, to read), json or jsonl (complete, for import)"},
+     .help = "export: md (default, to read), json or jsonl (complete, for import)"},
     {.name = "all", .set = pp_set_flag, AT(export_all), .commands = PP_BIT(SESSIONS), .group = PP_GROUP_OUTPUT,
-     .help = "sessions export: export all conversations"},
+     .help = "export: all conversations"},
     {.name = "again", .set = pp_set_flag, AT(import_again), .commands = PP_BIT(SESSIONS), .group = PP_GROUP_SESSION,
-     .help = "sessions import: import conversations again that already exist, as new ones"},
+     .help = "import: conversations again that already exist, as new ones"},
 
     /* single commands */
     {.name = "ids", .arg = "LIST", .set = pp_set_text, AT(ids), .commands = PP_BIT(LOGITS), .group = PP_GROUP_WORK,
@@ -268,7 +346,8 @@ const struct pp_option pp_option_specs[] = {
     {.name = "bos", .set = pp_set_flag, AT(bos), .commands = PP_BIT(TOKENIZE), .group = PP_GROUP_WORK,
      .help = "prepend the begin-of-text token (BOS)"},
     {.name = "special", .set = pp_set_flag, AT(special), .commands = PP_BIT(TOKENIZE) | PP_BIT(DETOKENIZE),
-     .group = PP_GROUP_WORK, .help = "tokenize: parse control tokens in the text; detokenize: print them"},
+     .group = PP_GROUP_WORK, .help = "tokenize: parse control tokens in the text; detokenize: print them",
+     .own = {{PP_BIT(TOKENIZE), "parse control tokens in the text"}, {PP_BIT(DETOKENIZE), "print control tokens"}}},
     {.name = "tools", .arg = "FILE", .choices = "FILE", .set = pp_set_file, AT(tools), .commands = PP_BIT(TEMPLATE),
      .group = PP_GROUP_WORK, .help = "JSON array of tools for the template"},
     {.name = "no-generation-prompt", .set = pp_set_flag, AT(no_generation_prompt), .commands = PP_BIT(TEMPLATE),
@@ -353,7 +432,8 @@ const struct pp_option pp_option_specs[] = {
      .group = PP_GROUP_WORK, .help = "base model of the adapter, if the adapter does not name it"},
 
     {.name = "rank", .arg = "N", .set = pp_set_int, AT(train.rank), .min = 1, .max = 1024,
-     .commands = LORA | PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "lora train, bench lora: rank of A and B (16)"},
+     .commands = LORA | PP_BIT(BENCH), .group = PP_GROUP_WORK, .help = "rank of A and B (16)",
+     .own = {{LORA, "train: rank of A and B (16)"}, {PP_BIT(BENCH), "lora: rank of the random adapters (16)"}}},
     {.name = "alpha", .arg = "X", .set = pp_set_float, AT(train.alpha), .min = 1e-6, .max = 1e6, .commands = LORA,
      .group = PP_GROUP_WORK, .help = "train: LoRA alpha; the update B A is scaled by alpha / rank (32)"},
     {.name = "rslora", .set = pp_set_flag, AT(train.rslora), .commands = LORA, .group = PP_GROUP_WORK,

@@ -45,7 +45,20 @@ run help run
 holds "help as a word is --help" cmp -s "$tmp/out" "$tmp/help"
 run perplexity --help
 tr -s '\n ' ' ' <"$tmp/out" >"$tmp/help"
-expect_match "help of perplexity has its own defaults" "$tmp/help" 'imatrix: size of a chunk \(512\)' 'imatrix: f32\)'
+expect_match "help of perplexity has its own defaults" "$tmp/help" 'chunk in tokens, at least 32 \(512\)' 'f32 \(default\)'
+for command in chat run sessions models lora tokenize detokenize template logits perplexity bench embed convert imatrix \
+    quantize doctor; do
+    run "$command" --help
+    expect "help of $command" 0
+    holds "help of $command is about no other command" [ -z "$(grep -v '^pippin' "$tmp/out" |
+        grep -E "(logits|perplexity|imatrix|lora train|bench|sessions [a-z]*):")" ]
+    # the words of the usage line, with their arguments, are those of the list
+    tr -s '\n ' ' ' <"$tmp/out" | sed -n 's/.*Usage: pippin [a-z]* \[\(.*\)\]\(\.\.\.\)\{0,1\} \[OPTIONS\].*/\1/p' |
+        sed 's/ | /\n/g' | awk 1 >"$tmp/usage"
+    sed -n '/^\(Commands\|Measures\):/,/^$/s/^  \([^ ].*[^ ]\)   *[^ ].*/\1/p' "$tmp/out" |
+        sed 's/ *$//' >"$tmp/listed"
+    holds "help of $command says what each of its words does" cmp "$tmp/usage" "$tmp/listed"
+done
 run help
 expect_match "help alone is that of the program" "$tmp/out" '^Usage: pippin \[chat\]' '^More: man pippin-tutorial'
 
