@@ -66,8 +66,8 @@ struct pp_model_info {
     uint64_t bytes;            /* of all tensors */
     int64_t n_ctx_train, n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff;
     int64_t n_embd_out;        /* width of PP_OUT_HIDDEN: n_embd, except for encoders with a wider output */
-    int64_t n_start;           /* learned vectors that must precede every text, addressed as the token ids n_vocab ..
-                                  n_vocab + n_start - 1; 0: none */
+    int64_t n_meta_tokens;     /* learned vectors that must precede every text, addressed as the token ids n_vocab ..
+                                  n_vocab + n_meta_tokens - 1; 0: none */
     bool encoder;              /* embeds whole texts; generates nothing */
     enum pp_pooling pooling;
 };

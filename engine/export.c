@@ -560,16 +560,16 @@ static enum pp_code make_rope_freqs(const struct pp_source *s, struct pp_tensor 
     float magnitude;
     *t = (struct pp_tensor){.name = "rope_freqs.weight", .type = PP_TYPE_F32, .n_dims = 1, .ne = {n, 1, 1, 1},
                             .size = (size_t)n * sizeof(float)};
-    if ((hp.rope_scaling != PP_ROPE_LLAMA3 && !hp.rope_turning) || pp_source_tensor(s, t->name))
+    if ((hp.rope_scaling != PP_ROPE_LLAMA3 && !hp.rope_n_pairs) || pp_source_tensor(s, t->name))
         return PP_OK;
     float *factors = pp_calloc(2 * (size_t)n, sizeof *factors);
     if (!factors)
         return pp_fail_nomem(err, t->name);
     float *scaled = factors + n;
     t->data = factors;
-    for (int64_t i = 0; hp.rope_turning && i < n; i++)
-        factors[i] = i < hp.rope_turning ? 1.0f : STANDING_STILL;
-    if (hp.rope_turning)
+    for (int64_t i = 0; hp.rope_n_pairs && i < n; i++)
+        factors[i] = i < hp.rope_n_pairs ? 1.0f : STANDING_STILL;
+    if (hp.rope_n_pairs)
         return PP_OK;
     pp_rope_frequencies(&hp, hp.n_ctx_train, NULL, scaled, &magnitude);
     hp.rope_scaling = PP_ROPE_NONE;

@@ -237,7 +237,7 @@ static enum pp_code of_gguf(const struct pp_source *s, const struct pp_tokenizer
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s scales the scores of latent attention in a way that config.json "
                                                 "cannot express", pp_source_path(s));
     enum pp_code code = check_factors(s, &hp, err);
-    if (!code && divisors && !hp.rope_turning)
+    if (!code && divisors && !hp.rope_n_pairs)
         code = find_llama3(divisors, &hp, err);
     if (code)
         return code;
@@ -287,7 +287,7 @@ enum pp_code pp_export_config(const struct pp_source *s, const struct pp_tokeniz
     const struct pp_hparams *hp = pp_source_hparams(s);
     enum pp_code code;
     *json = NULL;
-    if (pp_source_folder(s) && !hp->other_experts && !hp->other_names) {
+    if (pp_source_folder(s) && !hp->vision_experts && !hp->legacy_names) {
         code = of_folder(s, tied, json, err);
         if (!code && hp->scales.any)
             pp_arch_by_name(hp->arch)->scaled_config(hp, tied, *json);

@@ -99,13 +99,13 @@ static void turn(struct item *item)
     item->ne[1] = n;
 }
 
-/* A factor that undoes a file's division of weights, for models that halve the residual stream after every halved_every
- * layers; 0: none. */
+/* A factor that undoes a file's division of weights, for models that halve the residual stream after every
+ * rescale_every layers; 0: none. */
 static float divided_by(const struct pp_hparams *hp, const char *name)
 {
     const bool added = strstr(name, ".time_mix_output.weight") || strstr(name, ".channel_mix_value.weight");
     const int64_t l = strncmp(name, "blk.", 4) == 0 ? strtol(name + 4, NULL, 10) : 0;
-    return hp->halved_every && added ? ldexpf(1, (int)(l / hp->halved_every)) : 0;
+    return hp->rescale_every && added ? ldexpf(1, (int)(l / hp->rescale_every)) : 0;
 }
 
 enum { N_MIXES = 6 }; /* of RWKV; RWKV 6 has one less */
@@ -420,7 +420,7 @@ static enum pp_code list_mixes(struct folder *f, const struct pp_tensor *t)
  * ones. */
 static bool is_score(const struct folder *f, const struct pp_tensor *t)
 {
-    return pp_source_hparams(f->s)->bank_step && strstr(t->name, "_res_score.weight");
+    return pp_source_hparams(f->s)->attn_res_block && strstr(t->name, "_res_score.weight");
 }
 
 static enum pp_code list_score(struct folder *f, const struct pp_tensor *t)

@@ -109,14 +109,14 @@ static void add_experts(struct keys *k, const struct pp_arch *arch, const struct
     while (n_dense < hp->n_layer && has_bit(hp, n_dense, PP_LAYER_DENSE))
         n_dense++;
     add_number(k, "expert_count", hp->n_expert);
-    if (hp->uneven_experts) {
+    if (hp->experts_vary) {
         add_uneven_experts(k, hp);
     } else {
         add_number(k, "expert_used_count", hp->n_expert_used);
         add_number(k, "expert_feed_forward_length", hp->n_ff_expert);
     }
     if (hp->n_ff_shared) {
-        const bool several = !hp->uneven_experts && hp->n_ff_shared % hp->n_ff_expert == 0;
+        const bool several = !hp->experts_vary && hp->n_ff_shared % hp->n_ff_expert == 0;
         add_number(k, "expert_shared_count", several ? hp->n_ff_shared / hp->n_ff_expert : 1);
         add_number(k, "expert_shared_feed_forward_length", hp->n_ff_shared);
     }
@@ -127,11 +127,12 @@ static void add_experts(struct keys *k, const struct pp_arch *arch, const struct
         add_number(k, "expert_group_used_count", hp->n_expert_group_used);
     }
     if (hp->expert_sigmoids || arch->gguf_default_sigmoids)
-        add_number(k, "expert_gating_func", hp->expert_roots ? ROOTS : hp->expert_sigmoids ? SIGMOIDS : SOFTMAX);
+        add_number(k, "expert_gating_func",
+                   hp->expert_sqrt_softplus ? ROOTS : hp->expert_sigmoids ? SIGMOIDS : SOFTMAX);
     if (hp->expert_scale != 0.0f)
         pp_gguf_add_f32(k->w, key(k, "expert_weights_scale"), hp->expert_scale);
-    if (hp->expert_shares != arch->gguf_default_shares)
-        pp_gguf_add_bool(k->w, key(k, "expert_weights_norm"), !hp->expert_shares);
+    if (hp->expert_no_renorm != arch->gguf_default_no_renorm)
+        pp_gguf_add_bool(k->w, key(k, "expert_weights_norm"), !hp->expert_no_renorm);
 }
 
 /* Keys of a few families only; 0: absent. */
@@ -211,7 +212,7 @@ static const char *const length_keys[] = {"attention.head_count_kv", "attention.
 /* Whether layers without attention have no KV heads. */
 static bool has_layers_without(const struct pp_hparams *hp)
 {
-    const bool mamba_alone = hp->mamba && !hp->states_beside && !hp->n_shared_block;
+    const bool mamba_alone = hp->mamba && !hp->states_parallel && !hp->n_shared_block;
     return hp->conv_taps && (!hp->n_state_head || hp->kda || hp->lru_width || mamba_alone);
 }
 
@@ -286,7 +287,7 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
         add_number(&k, "feed_forward_length", hp->n_ff_expert);
     else
         add_of_layers(&k, "feed_forward_length", hp, offsetof(struct pp_layer_shape, n_ff),
-                      arch->gguf_twice_ff ? 2 : 1);
+                      arch->gguf_doubles_ff ? 2 : 1);
     if (hp->rwkv) { /* other programs use any number of heads or keys as that of states */
         add_number(&k, "attention.head_count", 0);
     } else {
@@ -295,7 +296,7 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
         pp_gguf_add_f32(w, key(&k, "rope.freq_base"), hp->compressed ? hp->rope_base_local : hp->rope_base);
         add_rope_scaling(&k, hp);
     }
-    pp_gguf_add_f32(w, key(&k, arch->encoder || (arch->decoder.layer_norm && !hp->mean_square)
+    pp_gguf_add_f32(w, key(&k, arch->encoder || (arch->decoder.layer_norm && !hp->rms_norm)
                                     ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
                     hp->norm_eps);
     if (!hp->rwkv)
@@ -304,7 +305,7 @@ static void add_hparams(struct pp_gguf_writer *w, const struct pp_hparams *hp, i
         add_layers_without(&k, hp);
     add_number(&k, "vocab_size", hp->n_vocab);
     if (!hp->rwkv)
-        add_number(&k, "rope.dimension_count", arch->gguf_twice_rope ? 2 * hp->rope_dim : hp->rope_dim);
+        add_number(&k, "rope.dimension_count", arch->gguf_doubles_rope ? 2 * hp->rope_dim : hp->rope_dim);
     if (hp->rope_dim_local)
         add_number(&k, "rope.dimension_count_swa", hp->rope_dim_local);
     if (hp->kv_lora_rank)

@@ -57,7 +57,7 @@ static int64_t state_values(const struct pp_hparams *hp)
     if (hp->rwkv4) /* a difference, a mixture, keys, values, gates, output, and the gate's input */
         return 7 * hp->n_embd;
     /* input and output of the convolution, gates, the states' output; and computed taps */
-    const int64_t taps = hp->tap_rank ? hp->tap_rank + channels * hp->conv_taps : 0;
+    const int64_t taps = hp->dynamic_conv_rank ? hp->dynamic_conv_rank + channels * hp->conv_taps : 0;
     return taps + 4 * (hp->n_state_key_head * hp->state_key_dim + channels) + hp->state_rank;
 }
 
@@ -73,12 +73,12 @@ static int64_t rare_values(const struct pp_hparams *hp)
         n += (7 * hp->n_head + 8 * hp->n_head_kv) * hp->head_dim;
     if (hp->differential) /* values as computed, in pairs and twice; results of twice the size; permuted queries */
         n += (3 * hp->n_head_kv + hp->n_head + (hp->heads_alternate ? hp->n_head : 0)) * hp->head_dim;
-    if (hp->poly_gates) /* powers of the gates */
+    if (hp->polynorm_gates) /* powers of the gates */
         n += 2 * hp->n_ff;
     if (hp->loops_mixed) /* queries again, output for the first time's keys, and its share */
         n += hp->n_head * (2 * hp->head_dim + 1);
     n += 4 * hp->router_rank;
-    if (hp->filtered) /* the position before, outputs of both convolutions, one spare, and queries next to keys */
+    if (hp->localized_filtering) /* the position before, both convolutions' outputs, a spare, queries next to keys */
         n += 3 * hp->n_embd + 2 * hp->n_head * hp->head_dim;
     if (hp->stream_rank) /* gates of all streams, and their low-rank input */
         n += hp->n_stream * hp->n_embd + hp->stream_rank;
@@ -114,8 +114,8 @@ static uint64_t work_bytes(const struct pp_model *m, int max_rows)
     const struct pp_hparams *hp = pp_source_hparams(m->source);
     values += (uint64_t)hp->n_embd_out;
     values += (uint64_t)(hp->n_ff_shared + 2 * hp->n_embd_expert);
-    if (hp->bank_step) /* stored layer inputs, and their mixture */
-        values += (uint64_t)((hp->n_layer + hp->bank_step - 1) / hp->bank_step + 1) * (uint64_t)hp->n_embd;
+    if (hp->attn_res_block) /* stored layer inputs, and their mixture */
+        values += (uint64_t)((hp->n_layer + hp->attn_res_block - 1) / hp->attn_res_block + 1) * (uint64_t)hp->n_embd;
     values += hp->skip_share != 0.0f ? 2 * (uint64_t)hp->n_embd : 0; /* stored layer inputs */
     values += hp->n_expert_idle ? (uint64_t)hp->n_embd : 0; /* output of idle experts */
     values += 2 * (uint64_t)(hp->n_layer * hp->n_embd_layer + hp->n_stream * hp->n_embd);

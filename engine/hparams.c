@@ -18,9 +18,9 @@ void pp_layers_every(struct pp_hparams *hp, int64_t step, uint8_t bits)
         hp->layer[l] |= bits;
 }
 
-void pp_layers_uneven(struct pp_hparams *hp)
+void pp_layers_vary_sizes(struct pp_hparams *hp)
 {
-    hp->uneven = true;
+    hp->sizes_vary = true;
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         hp->sizes[l] = (struct pp_layer_sizes){.n_head = (int32_t)hp->n_head, .n_head_kv = (int32_t)hp->n_head_kv,
                                                .n_ff = (int32_t)hp->n_ff};

@@ -54,8 +54,8 @@ enum pp_code pp_config_layer_words(const struct cJSON *config, const char *key, 
 enum pp_code pp_config_layer_types(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* Sets these bits in layers step - 1, 2 step - 1, ... */
 void pp_layers_every(struct pp_hparams *hp, int64_t step, uint8_t bits);
-/* Sets `uneven` and starts every layer's own sizes with the model's. */
-void pp_layers_uneven(struct pp_hparams *hp);
+/* Sets `sizes_vary` and starts every layer's own sizes with the model's. */
+void pp_layers_vary_sizes(struct pp_hparams *hp);
 /* Marks the last n layers as sharing the keys and values of earlier ones (PP_LAYER_SHARED); and counts those. */
 enum pp_code pp_layers_share(struct pp_hparams *hp, int64_t n, struct pp_error *err);
 int64_t pp_layers_shared(const struct pp_hparams *hp);

@@ -114,7 +114,7 @@ static bool needs_experts(const struct pp_hparams *hp)
 {
     const struct pp_arch *arch = pp_arch_by_name(hp->arch);
     return hp->head_mixture || hp->hyper || hp->router_rank ||
-           (arch && (arch->decoder.shortcut || arch->decoder.normed_stream));
+           (arch && (arch->decoder.shortcut || arch->decoder.norm_replaces_stream));
 }
 
 static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *err)
@@ -160,13 +160,13 @@ static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *e
     if (!code)
         code = pp_check_range("number of positions that keys are made of", hp->kv_taps, 0, PP_MAX_TAPS, err);
     if (!code)
-        code = pp_check_range("number of blocks that are seen in any case", hp->index_local, 1,
+        code = pp_check_range("number of blocks that are seen in any case", hp->index_n_local, 1,
                               hp->index_top_k / hp->index_block, err);
     if (!code && (hp->index_block & (hp->index_block - 1)) != 0)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "blocks of %lld positions are not supported; the number must be a "
                                                 "power of two",
                        (long long)hp->index_block);
-    if (!code && (hp->uneven || hp->n_index_head != hp->n_head_kv))
+    if (!code && (hp->sizes_vary || hp->n_index_head != hp->n_head_kv))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "the model's index has %lld heads, but there are %lld key heads, each "
                                                 "of which needs one", (long long)hp->n_index_head,
                                                 (long long)hp->n_head_kv);
@@ -225,8 +225,8 @@ static enum pp_code check_compressed(const struct pp_hparams *hp, struct pp_erro
     if (!code)
         code = pp_check_range("attention window", hp->window, 1, INT32_MAX, err);
     if (!code)
-        code = pp_check_range("number of layers with tables of experts", hp->n_table_layer, 0, hp->n_layer, err);
-    if (!code && (hp->n_head % hp->o_groups != 0 || hp->uneven))
+        code = pp_check_range("number of layers with tables of experts", hp->n_hash_routed_layers, 0, hp->n_layer, err);
+    if (!code && (hp->n_head % hp->o_groups != 0 || hp->sizes_vary))
         code = pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads, which cannot be divided into %lld groups",
                        (long long)hp->n_head, (long long)hp->o_groups);
     for (int64_t l = 0; l < hp->n_layer && !code; l++) {
@@ -372,7 +372,7 @@ static enum pp_code check_latent_heads(const struct pp_hparams *hp, struct pp_er
 /* Sizes of single layers. The model's, which are the largest, were checked before. */
 static enum pp_code check_sizes(const struct pp_hparams *hp, struct pp_error *err)
 {
-    const int64_t least = hp->gaps ? 0 : 1;
+    const int64_t least = hp->parts_missing ? 0 : 1;
     enum pp_code code = PP_OK;
     for (int64_t l = 0; l < hp->n_layer && !code; l++) {
         const struct pp_layer_shape s = pp_layer_shape(hp, l);
@@ -392,8 +392,8 @@ static enum pp_code check_sizes(const struct pp_hparams *hp, struct pp_error *er
 /* Hyper-connections: constants of struct pp_connection. `least` is added to a divisor. */
 static enum pp_code check_connection(const struct pp_hparams *hp, struct pp_error *err)
 {
-    const float most = hp->connection.most, least = hp->connection.least, write_least = hp->connection.write_least;
-    if (!(most > 0 && most <= 1000 && least > 0 && least <= 1 && write_least >= 0 && write_least <= 1))
+    const float most = hp->connection.most, least = hp->connection.least, write_eps = hp->connection.write_eps;
+    if (!(most > 0 && most <= 1000 && least > 0 && least <= 1 && write_eps >= 0 && write_eps <= 1))
         return pp_fail(err, PP_ERR_FORMAT, "the model says something impossible of how its residual streams are "
                        "connected: a magnitude of %g, an epsilon of %g", (double)most, (double)least);
     return pp_check_range("number of rounds in which streams' numbers are balanced", hp->connection.rounds, 0, 1000,
@@ -480,7 +480,7 @@ static enum pp_code check_local(const struct pp_hparams *hp, struct pp_error *er
         if (!(hp->gate_bound[l] >= 0 && isfinite(hp->gate_bound[l]) && hp->expert_bound[l] >= 0 &&
               isfinite(hp->expert_bound[l])))
             code = pp_fail(err, PP_ERR_FORMAT, "the model says something impossible of how large gates are");
-    return code ? code : pp_check_range("number of pairs that are rotated", hp->rope_turning, 0, hp->rope_dim / 2, err);
+    return code ? code : pp_check_range("number of pairs that are rotated", hp->rope_n_pairs, 0, hp->rope_dim / 2, err);
 }
 
 static bool has_states(const struct pp_hparams *hp)
@@ -531,13 +531,13 @@ enum pp_code pp_hparams_check(const struct pp_hparams *hp, struct pp_error *err)
     if (!code)
         code = pp_check_range("attention window", hp->window, 0, INT32_MAX, err);
     if (!code) /* they must fit into one chunk of attention */
-        code = pp_check_range("number of vectors before a text", hp->n_start, 0, PP_KV_CHUNK, err);
+        code = pp_check_range("number of vectors before a text", hp->n_meta_tokens, 0, PP_KV_CHUNK, err);
     if (!code)
-        code = pp_check_range("number of blocks that are seen in any case", hp->n_near, 0, 1 << 20, err);
-    if (!code && hp->n_near)
-        code = pp_check_range("distance of blocks that are seen", hp->far_step, 1, 1 << 20, err);
-    if (!code && hp->n_near)
-        code = pp_check_range("distance of layers that see all", hp->near_step, 0, PP_MAX_LAYERS, err);
+        code = pp_check_range("number of blocks that are seen in any case", hp->n_local_blocks, 0, 1 << 20, err);
+    if (!code && hp->n_local_blocks)
+        code = pp_check_range("distance of blocks that are seen", hp->vert_stride, 1, 1 << 20, err);
+    if (!code && hp->n_local_blocks)
+        code = pp_check_range("distance of layers that see all", hp->dense_attn_step, 0, PP_MAX_LAYERS, err);
     if (!code && hp->attn_log_length)
         code = pp_check_range("position from which on scores grow", hp->attn_log_length, 2, INT32_MAX, err);
     if (!code)

@@ -184,7 +184,7 @@ enum pp_code pp_config_rope(const cJSON *config, struct pp_hparams *hp, struct p
         return fail_number("partial_rotary_factor", err);
     hp->rope_dim = part == 1.0f ? hp->head_dim : (int64_t)((float)hp->head_dim * part);
     if (is_proportional(rope)) {
-        hp->rope_turning = hp->rope_dim / 2;
+        hp->rope_n_pairs = hp->rope_dim / 2;
         hp->rope_dim = hp->head_dim;
     }
     return PP_OK;
@@ -218,15 +218,15 @@ static enum pp_code config_ff(const cJSON *config, struct pp_hparams *hp, struct
     if (cJSON_GetArraySize(list) < hp->n_layer)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", each,
                        (long long)hp->n_layer);
-    pp_layers_uneven(hp);
-    hp->n_ff = hp->uneven = 0;
+    pp_layers_vary_sizes(hp);
+    hp->n_ff = hp->sizes_vary = 0;
     cJSON_ArrayForEach(item, list)
     {
         if (!cJSON_IsNumber(item) || !(item->valuedouble >= 1 && item->valuedouble <= 1 << 22))
             return fail_number(each, err);
         if (l == hp->n_layer)
             break;
-        hp->uneven = hp->uneven || (l && item->valueint != hp->sizes[0].n_ff);
+        hp->sizes_vary = hp->sizes_vary || (l && item->valueint != hp->sizes[0].n_ff);
         hp->n_ff = item->valueint > hp->n_ff ? item->valueint : hp->n_ff;
         hp->sizes[l++].n_ff = item->valueint;
     }
@@ -284,7 +284,7 @@ enum pp_code pp_hparams_from_config(const cJSON *config, struct pp_hparams *hp, 
         return code;
     if (!pp_json_int(config, "num_nextn_predict_layers", &hp->n_nextn) || hp->n_nextn < 0)
         return fail_number("num_nextn_predict_layers", err);
-    for (int64_t l = 0; l < hp->n_layer && hp->uneven; l++) {
+    for (int64_t l = 0; l < hp->n_layer && hp->sizes_vary; l++) {
         hp->sizes[l].n_head = (int32_t)hp->n_head;
         hp->sizes[l].n_head_kv = (int32_t)hp->n_head_kv;
     }

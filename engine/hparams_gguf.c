@@ -81,7 +81,7 @@ static enum pp_code gguf_layer_size(const struct section *s, const char *key, bo
                                     struct pp_hparams *hp, struct pp_error *err)
 {
     return gguf_per_layer(s, key, required, true, (char *)hp->sizes + place, sizeof *hp->sizes, hp->n_layer, v,
-                          &hp->uneven, err);
+                          &hp->sizes_vary, err);
 }
 
 static enum pp_code gguf_float(const struct section *s, const char *key, bool required, float *v, struct pp_error *err)
@@ -149,7 +149,7 @@ static enum pp_code gguf_gating(const struct section *s, struct pp_hparams *hp, 
                                                 "support; 1 is softmax, 2 is sigmoid", s->arch, (long long)gating);
     if (gating != USUAL)
         hp->expert_sigmoids = gating == SIGMOIDS;
-    hp->expert_roots = roots;
+    hp->expert_sqrt_softplus = roots;
     return code;
 }
 
@@ -158,8 +158,8 @@ static enum pp_code gguf_layer_experts(const struct section *s, const char *key,
                                        struct pp_hparams *hp, struct pp_error *err)
 {
     const struct pp_arch *arch = pp_arch_by_name(hp->arch);
-    return gguf_per_layer(s, key, false, arch && arch->uneven_experts, (char *)hp->layer_experts + place,
-                          sizeof *hp->layer_experts, hp->n_layer, v, &hp->uneven_experts, err);
+    return gguf_per_layer(s, key, false, arch && arch->experts_vary, (char *)hp->layer_experts + place,
+                          sizeof *hp->layer_experts, hp->n_layer, v, &hp->experts_vary, err);
 }
 
 /* Keys that only some families have. They mean the same in all of them, unless a family's from_gguf says otherwise. */
@@ -189,7 +189,7 @@ static enum pp_code gguf_optional(const struct section *s, struct pp_hparams *hp
         {"expert_group_used_count", &hp->n_expert_group_used},
     };
     enum pp_code code = PP_OK;
-    bool normed = !hp->expert_shares;
+    bool normed = !hp->expert_no_renorm;
     char full[192];
     hp->n_ff_expert = hp->n_ff;
     for (size_t i = 0; i < sizeof floats / sizeof *floats && !code; i++)
@@ -208,7 +208,7 @@ static enum pp_code gguf_optional(const struct section *s, struct pp_hparams *hp
     pp_gguf_bool(s->g, full, &normed);
     full_key(s, "expert_weights_norm", full);
     pp_gguf_bool(s->g, full, &normed);
-    hp->expert_shares = !normed;
+    hp->expert_no_renorm = !normed;
     if (!code)
         code = gguf_gating(s, hp, err);
     return code ? code : gguf_pooling(s, hp, err);
@@ -363,7 +363,7 @@ enum pp_code pp_hparams_refuse(const struct pp_gguf *g, const char *arch, const 
     } keys[] = {{"attention.max_alibi_bias", 0, (double)hp->alibi},
                 {"attention.value_scale", 0, hp->kv_lora_rank ? 1 : (double)hp->attn_value_scale},
                 {"attention.output_scale", 0, strcmp(hp->arch, "grok") == 0 ? (double)hp->attn_scale : 1},
-                {"swin_norm", 0, hp->norms_behind}};
+                {"swin_norm", 0, hp->norms_after}};
     const struct section s = {g, arch, NULL};
     bool causal = true;
     char full[192];
@@ -408,7 +408,7 @@ static void find_dense(const struct pp_source *source, struct pp_hparams *hp)
         snprintf(up, sizeof up, "blk.%lld.ffn_up.weight", (long long)l);
         const bool chosen = pp_source_tensor(source, router), dense = pp_source_tensor(source, up);
         hp->layer[l] |= dense && !chosen ? PP_LAYER_DENSE : 0;
-        hp->dense_beside = hp->dense_beside || (dense && chosen);
+        hp->dense_parallel = hp->dense_parallel || (dense && chosen);
     }
 }
 
@@ -586,7 +586,7 @@ enum pp_code pp_hparams_from_gguf(const struct pp_source *source, const char *ar
     const struct pp_tensor *dense = pp_source_tensor(source, "dense_2.weight");
     hp->n_dense = dense ? dense->ne[1] : 0;
     const struct pp_tensor *gate = pp_source_tensor(source, "blk.0.attn_gate.weight");
-    hp->head_gates = gate && gate->n_dims == 2 && gate->ne[1] == pp_layer_shape(hp, 0).n_head;
+    hp->per_head_gates = gate && gate->n_dims == 2 && gate->ne[1] == pp_layer_shape(hp, 0).n_head;
     if (hp->kv_lora_rank)
         return gguf_latent(&s, value_length, hp, err);
     hp->v_head_dim = value_length != hp->head_dim ? value_length : 0;

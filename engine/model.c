@@ -57,9 +57,9 @@ enum pp_code pp_model_open_as(const char *path, const char *quant, const char *i
             code = PP_OK;
         }
     }
-    if (!code && m->tokenizer && pp_source_hparams(m->source)->n_start)
+    if (!code && m->tokenizer && pp_source_hparams(m->source)->n_meta_tokens)
         code = pp_tokenizer_put_ahead(m->tokenizer, (int32_t)pp_source_hparams(m->source)->n_vocab,
-                                      (size_t)pp_source_hparams(m->source)->n_start, err);
+                                      (size_t)pp_source_hparams(m->source)->n_meta_tokens, err);
     if (!code && !(m->name = model_name(m->source)))
         code = pp_fail_nomem(err, "the model's name");
     if (code) {
@@ -82,7 +82,7 @@ enum pp_code pp_model_open_as(const char *path, const char *quant, const char *i
         .bytes = pp_source_bytes(m->source),
         .n_ctx_train = hp->n_ctx_train,
         .n_vocab = hp->n_vocab,
-        .n_start = hp->n_start,
+        .n_meta_tokens = hp->n_meta_tokens,
         .n_embd = hp->n_embd,
         .n_embd_out = hp->n_embd_out ? hp->n_embd_out : hp->n_embd,
         .n_layer = hp->n_layer,

@@ -57,9 +57,9 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
                                      .stride = op->stride};
     }
     const struct pp_layer_shape shape = pp_layer_shape(hp, op->layer);
-    const bool sparse = hp->n_near && !(hp->near_step && (op->layer + 1) % hp->near_step == 0);
+    const bool sparse = hp->n_local_blocks && !(hp->dense_attn_step && (op->layer + 1) % hp->dense_attn_step == 0);
     return (struct pp_tier_plan){.kind = PP_TIER_ATTENTION, .window = op->window,
-                                 .n_first = op->window ? hp->n_start : 0,
+                                 .n_first = op->window ? hp->n_meta_tokens : 0,
                                  .n_head = (int)shape.n_head,
                                  .n_head_kv = (int)shape.n_head_kv,
                                  .head_dim = (int)pp_key_width(hp, shape.head_dim),
@@ -67,7 +67,8 @@ static struct pp_tier_plan tier_for(const struct pp_plan *p, const struct pp_hpa
                                  .latent_dim = (int)(hp->compressed ? shape.head_dim
                                                                      : pp_latent_shape(hp, op->layer).rank),
                                  .top_k = op->count, .block = op->period, .pooled = op->pooled, .stride = op->stride,
-                                 .n_near = sparse ? hp->n_near : 0, .far_step = sparse ? hp->far_step : 0};
+                                 .n_local_blocks = sparse ? hp->n_local_blocks : 0,
+                                 .vert_stride = sparse ? hp->vert_stride : 0};
 }
 
 static bool same_state(const struct pp_state_shape *a, const struct pp_state_shape *b)
@@ -83,7 +84,7 @@ static bool same_tier(const struct pp_tier_plan *a, const struct pp_tier_plan *b
            a->n_head == b->n_head && a->n_head_kv == b->n_head_kv && a->head_dim == b->head_dim &&
            a->v_dim == b->v_dim && a->latent_dim == b->latent_dim && a->top_k == b->top_k && a->block == b->block &&
            a->pooled == b->pooled && a->n_local == b->n_local &&
-           a->stride == b->stride && a->n_near == b->n_near && a->far_step == b->far_step &&
+           a->stride == b->stride && a->n_local_blocks == b->n_local_blocks && a->vert_stride == b->vert_stride &&
            same_state(&a->state, &b->state);
 }
 
@@ -159,7 +160,7 @@ bool pp_plan_has_states(const struct pp_plan *plan)
 {
     bool compresses = false;
     for (int t = 0; t < plan->n_tiers; t++)
-        compresses = compresses || plan->tiers[t].kind == PP_TIER_COMPRESSED || plan->tiers[t].n_near;
+        compresses = compresses || plan->tiers[t].kind == PP_TIER_COMPRESSED || plan->tiers[t].n_local_blocks;
     return plan->n_recurrences > 0 || compresses;
 }
 
@@ -398,11 +399,11 @@ const struct pp_tensor *pp_plan_number_rows(struct pp_plan *p, int64_t rows, int
     return t;
 }
 
-const struct pp_tensor *pp_plan_silence(struct pp_plan *p, const struct pp_hparams *hp, struct pp_error *err)
+const struct pp_tensor *pp_plan_suppress(struct pp_plan *p, const struct pp_hparams *hp, struct pp_error *err)
 {
     const struct pp_tensor *t = make_vector(p, "silence", hp->n_vocab, 0, 0, 0, err);
     float *numbers = t ? (float *)(uintptr_t)t->data : NULL; /* made above, so writable */
-    for (int k = 0; t && k < PP_SILENT_RANGES; k++)
+    for (int k = 0; t && k < PP_SUPPRESSED_RANGES; k++)
         for (int64_t i = hp->silent[k].first; i < hp->silent[k].end && i < hp->n_vocab; i++)
             numbers[i] = -1e30f;
     return t;

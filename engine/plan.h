@@ -158,13 +158,13 @@ enum pp_op_kind {
  * projection c of all streams, which has n, 2 n, or 2 n + n * n values.
  *
  *   read[i] = sigmoid(c[i]) + least
- *   write[j] = most sigmoid(c[n + j]) + write_least
+ *   write[j] = most sigmoid(c[n + j]) + write_eps
  *   matrix = balanced(c[2n ...])
  *
  * balanced (Sinkhorn): the softmax of each row, plus `least`; then columns and rows in turn are divided by their sums
  * plus `least`, until columns were divided `rounds` times. Rows and columns then add up to about 1. */
 struct pp_connection {
-    float least, most, write_least;
+    float least, most, write_eps;
     int rounds;
 };
 
@@ -420,8 +420,8 @@ struct pp_tier_plan {
                                         those blocks, of their index, and of the rows they are made from; else 0 */
     int64_t block;                   /* positions picked together, for each KV head by itself; 0: each alone */
     bool pooled;                     /* or the same blocks for all heads, and the positions after the last whole one */
-    int64_t n_near, far_step;        /* attention heads see the last n_near pages, and every far_step-th before them;
-                                        n_near 0: all */
+    int64_t n_local_blocks;          /* attention heads see the last n_local_blocks pages, */
+    int64_t vert_stride;             /* and every vert_stride-th before them; n_local_blocks 0: all */
     int64_t n_local;                 /* of an index: the last blocks, which are always picked */
     int v_dim;                       /* of attention: values of a head's V */
     int latent_dim;                  /* V is the first latent_dim values of K; 0: it is stored */
@@ -527,7 +527,7 @@ const struct pp_tensor *pp_plan_number_rows(struct pp_plan *p, int64_t rows, int
                                             struct pp_error *err);
 /* A made-up bias of the logits [n_vocab] that suppresses hp's silent tokens: -1e30 for those, else 0; NULL: *err is
  * set. */
-const struct pp_tensor *pp_plan_silence(struct pp_plan *p, const struct pp_hparams *hp, struct pp_error *err);
+const struct pp_tensor *pp_plan_suppress(struct pp_plan *p, const struct pp_hparams *hp, struct pp_error *err);
 /* A made-up table of sinusoidal positions [n_positions, n]: in each row n / 2 sines, then n / 2 cosines. fairseq: that
  * library's variant, whose first row is position 2, and whose last frequency is 1 / 10000 rather than the one before
  * it; NULL: *err is set. */

@@ -98,7 +98,7 @@ static bool is_of_shared(const struct pp_hparams *hp, const char *name)
 /* Tensors from which a scalar per layer was computed when the plan was made. */
 static bool is_of_difference(const struct pp_hparams *hp, const char *name)
 {
-    if (hp->poly_gates && strstr(name, ".ffn_poly."))
+    if (hp->polynorm_gates && strstr(name, ".ffn_poly."))
         return true;
     return hp->differential && (strstr(name, ".attn_lambda_") ||
                                 (hp->heads_alternate && strstr(name, ".attn_sub_norm.")));

@@ -76,9 +76,9 @@ void pp_rope_frequencies(const struct pp_hparams *hp, int64_t n_ctx, const float
         case PP_ROPE_YARN: f = yarn(hp, f, i); break;
         }
         inv_freq[i] = (float)(factors ? f / (double)factors[i] : f);
-        if (hp->rope_turning && i >= hp->rope_turning)
+        if (hp->rope_n_pairs && i >= hp->rope_n_pairs)
             inv_freq[i] = 0;
-        if (hp->rope_backwards)
+        if (hp->rope_reversed)
             inv_freq[i] = -inv_freq[i];
     }
 }

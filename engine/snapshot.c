@@ -466,7 +466,7 @@ enum pp_code pp_snapshot_restore_from(struct pp_seq *seq, const struct pp_sha256
         n = seq->engine->n_ctx;
     for (int64_t i = 0; i < n; i++)
         if (prompt[i] < 0 ||
-            prompt[i] >= seq->engine->model->info.n_vocab + seq->engine->model->info.n_start)
+            prompt[i] >= seq->engine->model->info.n_vocab + seq->engine->model->info.n_meta_tokens)
             n = i;
     if (!code)
         code = find_way(&s, &ours, prompt, n, &w, err);

@@ -173,7 +173,7 @@ static enum pp_code open_gguf(struct pp_source *s, struct pp_error *err)
         return pp_source_fail_family(s->path, family, err);
     s->hp.rope_neox = arch->gguf_neox;
     s->hp.norm_eps = arch->gguf_eps;
-    s->hp.expert_shares = arch->gguf_default_shares;
+    s->hp.expert_no_renorm = arch->gguf_default_no_renorm;
     s->hp.expert_sigmoids = arch->gguf_default_sigmoids;
     code = list_tensors(s, family, err);
     if (!code)

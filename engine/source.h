@@ -15,7 +15,7 @@ struct pp_source;
 
 enum {
     PP_MAX_LAYERS = 1024,
-    PP_SILENT_RANGES = 4,
+    PP_SUPPRESSED_RANGES = 4,
     PP_MAX_EXPERTS = 1024,     /* of a layer */
     PP_MAX_EXPERTS_USED = 64,  /* by a row */
     PP_MAX_STREAMS = 16,
@@ -51,9 +51,9 @@ struct pp_hparams {
     int64_t n_head_kv;
     int64_t head_dim;       /* explicit head size, or n_embd / n_head */
     int64_t head_dim_local; /* of layers with a window, if their heads have another size; 0: all have the same */
-    bool uneven;            /* layers differ in numbers of heads or in n_ff: `sizes` has those of each layer, and
+    bool sizes_vary;        /* layers differ in numbers of heads or in n_ff: `sizes` has those of each layer, and
                                n_head, n_head_kv and n_ff are the largest */
-    bool gaps;              /* some layers lack the feed-forward part (n_ff is 0) or attention: n_head is 0, or only
+    bool parts_missing;     /* some layers lack the feed-forward part (n_ff is 0) or attention: n_head is 0, or only
                                n_head_kv is, and a single projection replaces it */
     bool one_part;          /* with gaps: each layer is only one of states, attention, feed-forward part or experts */
     struct pp_layer_sizes {
@@ -96,7 +96,7 @@ struct pp_hparams {
     bool stream_mean;       /* hyper: after the last layer the streams are averaged; otherwise the output reads them as
                                parts do */
     struct {
-        float least, most, write_least;
+        float least, most, write_eps;
         int64_t rounds;     /* 0: streams are not mixed */
     } connection;           /* struct pp_connection in plan.h */
     int64_t laurel_rank;    /* LAuReL: rank of a product parallel to attention; 0: none */
@@ -120,11 +120,11 @@ struct pp_hparams {
     /* Sparse attention: rows see only positions that an index picks (PP_OP_PICK). The index has n_index_head heads of
      * index_dim values, and picks index_top_k positions; rows that see at most that many see all. index_top_k 0: no
      * index. index_block 0: single positions, in latent attention (DeepSeek V3.2). Otherwise blocks of index_block: for
-     * each KV head by an index head of its own, and the last index_local blocks always (MiniMax M3, whose layers
+     * each KV head by an index head of its own, and the last index_n_local blocks always (MiniMax M3, whose layers
      * without experts have no index); or, if pooled, the same blocks for all heads, each block by one key made from its
      * positions, and the positions after the last whole block always. That key is a mean weighted by a softmax of
      * scores in latent attention (GLM 5 Next), otherwise the plain mean (Qwen 4). */
-    int64_t n_index_head, index_dim, index_top_k, index_block, index_local;
+    int64_t n_index_head, index_dim, index_top_k, index_block, index_n_local;
     bool index_pooled;      /* blocks for all heads, each by one key */
     /* DeepSeek V4's attention: one KV head, whose keys are its values, too. Their last rope_dim values are rotated, and
      * rotated back in attention's output, which then goes through o_groups matrices, one for each group of heads, of
@@ -136,8 +136,8 @@ struct pp_hparams {
      * index picks index_top_k of them; of other sizes all are seen. 0: no blocks, and the layer has
      * PP_LAYER_LOCAL_ROPE. */
     int32_t compress[PP_MAX_LAYERS];
-    int64_t n_table_layer;  /* in the first n_table_layer layers a table by token ids chooses the experts */
-    bool index_halves;      /* the index's RoPE pairs values i and i + rope_dim / 2; otherwise neighbours */
+    int64_t n_hash_routed_layers; /* in so many first layers a table by token ids chooses the experts */
+    bool index_neox;        /* the index's RoPE pairs values i and i + rope_dim / 2; otherwise neighbours */
     /* Of layers with recurrent states (plan.h), which follow a convolution; 0: there are none. */
     int64_t n_state_head, n_state_key_head, state_key_dim, state_value_dim;
     bool mamba;             /* Mamba or Mamba 2; otherwise the gated delta rule, or one of the kinds below */
@@ -145,32 +145,32 @@ struct pp_hparams {
     int64_t n_scan_head;    /* with state_rank: this many parallel scans, each with its own dt, B and C from its part of
                                the channels; input and gate rows are interleaved (Zamba). 0: one scan */
     bool state_by_head;     /* with state_rank: one step per head, and Mamba 2's states (PLaMo 2) */
-    bool state_unit;        /* dt's low-rank values, B and C have an RMSNorm without weights, */
+    bool dt_bc_norms;       /* dt's low-rank values, B and C have an RMSNorm without weights, */
     float state_eps;        /* with this epsilon; 0: norm_eps. With the delta rule: epsilon of its output's norm */
-    bool state_twice;       /* the delta rule's beta is doubled, up to 2 */
-    int64_t tap_rank;       /* the delta rule has no convolution for queries and keys, and that of its values has taps
-                               computed for each position, through a bottleneck of this size (Jet-Nemotron); 0: taps are
-                               weights */
+    bool beta_doubled;      /* the delta rule's beta is doubled, up to 2 */
+    int64_t dynamic_conv_rank; /* the delta rule has no convolution for queries and keys, and that of its values has
+                               taps computed for each position, through a bottleneck of this size (Jet-Nemotron); 0:
+                               taps are weights */
     bool rwkv;              /* RWKV, whose layers differ in more than states: version 7, or */
     bool rwkv4, rwkv6;      /* version 4 or 6 */
     bool rwkv_qwen;         /* within Qwen 2's layers: their norms and feed-forward part, with RWKV 7 instead of
                                attention */
     int64_t rwkv_ranks[4];  /* ranks of the products that make decays, beta, values and gates, the last perhaps 0: no
                                gates. RWKV 6: of decays, and of each of the five mixes */
-    int64_t halved_every;   /* RWKV 6 halves the residual stream after every halved_every layers; 0: never */
+    int64_t rescale_every;  /* RWKV 6 halves the residual stream after every rescale_every layers; 0: never */
     int64_t lru_width;      /* Griffin's recurrence (RG-LRU) of this many channels; a "state" is 16 x 16 of them */
     /* Zamba: layers with PP_LAYER_SHARING use n_shared_block blocks of attention and feed-forward part, one after the
      * other and again from the first. In Zamba2 each such layer adds LoRAs of rank adapter_rank to the feed-forward
      * part's first matrix and, with adapted_attention, to q, k and v. */
     int64_t n_shared_block, adapter_rank;
     bool adapted_attention;
-    bool filtered;          /* inputs of queries and keys go through convolutions (Yuan 2) */
+    bool localized_filtering; /* inputs of queries and keys go through convolutions (Yuan 2) */
     bool lightning;         /* lightning attention, with as many heads as attention has: */
     int64_t state_groups;   /* groups of heads in which its output is normalised, and queries are divided by the square
                                root of their size (Ling). 0: one norm for all, with its own epsilon (MiniMax) */
     bool state_silu;        /* with state_groups: queries, keys and values go through SiLU, as MiniMax's always do */
     bool state_rotated;     /* with state_groups: queries and keys are rotated, pairing halves */
-    bool state_steady;      /* its decays are the same in all layers (MiniCPM-SALA); otherwise slower in later ones */
+    bool same_decays;       /* its decays are the same in all layers (MiniCPM-SALA); otherwise slower in later ones */
     bool mlstm;             /* xLSTM's mLSTM, with a key for each head. state_eps is then added to the divisor of its
                                output, and may be 0; */
     float gate_cap;         /* its gates, which are exponents, are softly capped by this */
@@ -178,9 +178,9 @@ struct pp_hparams {
                                feed-forward part a third */
     bool biased_parts;      /* these matrices and the norm have biases */
     bool kda;               /* the delta rule with a decay for each row of a state (Kimi Linear) */
-    int64_t bank_step;      /* Kimi K3: in layers 0, bank_step, 2 bank_step ... the layer's input is stored and the
-                               residual stream begins anew; parts and the output read a mixture of what is stored and
-                               the stream; 0: not so */
+    int64_t attn_res_block; /* Kimi K3's attention residuals: in layers 0, attn_res_block, 2 attn_res_block ... the
+                               layer's input is stored and the residual stream begins anew; parts and the output read a
+                               mixture of what is stored and the stream; 0: none */
     /* Solar Pro's skips. Bits 0 and 1: the layer's input is stored as the first or the second vector. Bits 2 and 3: the
      * input becomes skip_share times that vector plus the rest of itself; GGUF has the share as a tensor. 0: no layer
      * has skips. */
@@ -189,7 +189,7 @@ struct pp_hparams {
     float decay_bound;      /* kda: logarithms of decays are this times a sigmoid; 0: unbounded */
     bool state_norm;        /* the states' output is normalised; for families of which only some models do so
                                (Falcon-H1, ARWKV) */
-    bool states_beside;     /* layers have states in parallel with attention, with the same input */
+    bool states_parallel;   /* layers have states in parallel with attention, with the same input */
     bool states_mean;       /* with that: one matrix makes the inputs of both, and another one takes the mean of their
                                outputs, each normalised (Hymba) */
     bool state_sigmoids;    /* gates of the delta rule's output are sigmoids instead of SiLU */
@@ -205,14 +205,14 @@ struct pp_hparams {
     int64_t n_segments;     /* an encoder's token types, of which we use the first */
     int64_t n_reserved_positions; /* folders: rows of the table of positions before the first position */
     int64_t window;         /* positions that a row sees, its own included; 0: all. In an encoder to either side */
-    /* Phi 3 small's block-sparse attention, in blocks of PP_PAGE_TOKENS positions: a head sees the last n_near blocks,
-     * and every far_step-th block before them, shifted by one from head to head. Layers near_step, 2 near_step ... see
-     * all blocks, unless near_step is 0. n_near 0: all layers do. */
-    int64_t n_near, far_step, near_step;
+    /* Phi 3 small's block-sparse attention, in blocks of PP_PAGE_TOKENS positions: a head sees the last n_local_blocks
+     * blocks, and every vert_stride-th block before them, shifted by one from head to head. Layers dense_attn_step,
+     * 2 dense_attn_step ... see all blocks, unless dense_attn_step is 0. n_local_blocks 0: all layers do. */
+    int64_t n_local_blocks, vert_stride, dense_attn_step;
     int64_t kv_taps;        /* keys, before their rotation, and values go through convolutions with this many taps, of
                                each head its own; 0: they do not */
     bool chunked;           /* the window is a chunk: rows see positions from the last multiple of it on */
-    int64_t n_start;        /* learned vectors before every text, with token ids after the vocabulary; layers with a
+    int64_t n_meta_tokens;  /* learned vectors before every text, with token ids after the vocabulary; layers with a
                                window always see them, too. 0: none */
     uint8_t layer[PP_MAX_LAYERS]; /* bits PP_LAYER_* */
     /* Replaces the family's activation: */
@@ -228,33 +228,33 @@ struct pp_hparams {
     bool conv_bias;         /* projections and convolution of such layers have biases */
     bool parallel;          /* attention and feed-forward part read the same input, and both results are added to it */
     bool post_norms;        /* further norms after the two parts; for families of which only some models have them */
-    bool norms_behind;      /* the norms come after the two parts instead of before, under the same names, */
-    bool norms_of_sums;     /* and normalise the residual stream with the part's result added (post-LN) */
-    bool plain_norms;       /* norms have neither weights nor biases, although those of the family do */
+    bool norms_after;       /* the norms come after the two parts instead of before, under the same names, */
+    bool post_ln;           /* and normalise the residual stream with the part's result added (post-LN) */
+    bool nonparametric_norms; /* norms have neither weights nor biases, although those of the family do */
     bool no_output_norm;    /* no norm after the last layer */
     bool two_norms;         /* with `parallel`: each part has a norm of its own, attention attn_norm_2 */
     bool heads_tiled;       /* query head h uses KV head h modulo n_head_kv (PLaMo's folders); otherwise neighbours
                                share one */
     int64_t n_loops;        /* how often all layers are repeated, each time with keys and values of its own; 0: once */
     /* HRM-Text: half of the layers are repeated low_cycles times, then the others run once, all of that high_cycles
-     * times; 0: no cycles. prefix_both_ways: the model was trained to see prompts in both directions, which we do not
-     * do. */
+     * times; 0: no cycles. bidirectional_prefix: the model was trained to see prompts in both directions, which we do
+     * not do. */
     int64_t low_cycles, high_cycles;
-    bool prefix_both_ways;
+    bool bidirectional_prefix;
     bool loops_mixed;       /* the second time also sees keys of the first, and its own within the window:
                                decoder_loops.c */
-    bool loops_unnormed;    /* the last norm comes after the last repetition only; otherwise after each */
+    bool skip_loop_norm;    /* the last norm comes after the last repetition only; otherwise after each */
     bool differential;      /* differential attention (DiffLlama): the output of the second half of the heads, times
                                lambda, is subtracted from that of the first half; both use the values of two heads,
                                concatenated */
     bool heads_alternate;   /* the heads of both kinds alternate instead, and the result's norm has weights (Phi 4
                                Flash, Motif) */
-    bool difference_before; /* a layer's initial lambda is the one that the layer before has in other families
+    bool lambda_of_previous; /* a layer's initial lambda is the one that the layer before has in other families
                                (Motif) */
     int64_t n_noise_head;   /* only this many heads are of the second kind; each follows a group of the first kind, and
                                its output is subtracted from those of the group. n_head counts it as often (Motif 2); 0:
                                as many as of the first kind */
-    bool poly_gates;        /* gates are sums of their normalised powers (PolyNorm, decoder_poly.c; Motif) */
+    bool polynorm_gates;    /* gates are sums of their normalised powers (PolyNorm, decoder_poly.c; Motif) */
     int64_t memory_layer;   /* Phi 4 Flash: the output of this layer's scan, before its gate, is the memory that later
                                layers without attention and states (PP_LAYER_SHARING without PP_LAYER_SHARED) multiply
                                by gates of their own; 0: none */
@@ -269,7 +269,7 @@ struct pp_hparams {
                                the values are those of the position before */
     bool key_scores;        /* keys have a score, computed from the values, that is added to attention's scores
                                (Doge) */
-    bool head_gates;        /* gates of attention's output have one number for each head instead of each value */
+    bool per_head_gates;    /* gates of attention's output have one number for each head instead of each value */
     bool qk_norm;           /* queries and keys are normalised; for families of which only some models do so */
     float query_scale;      /* folders: a factor of queries after norms of heads without weights; GGUF has it as the
                                weights of those norms, and ones for keys. 0: not so, or not known */
@@ -292,7 +292,7 @@ struct pp_hparams {
     /* Tokens from `first` to `end` - 1 are never predicted; both 0: unused entry. */
     struct {
         int64_t first, end;
-    } silent[PP_SILENT_RANGES];
+    } silent[PP_SUPPRESSED_RANGES];
     float embd_scale;       /* of the first layer's input; 0: 1 */
     /* Factors of the stream, and of what layers with states, attention and feed-forward parts add to it: enum
      * pp_stream_scale; for families that have them. */
@@ -301,20 +301,20 @@ struct pp_hparams {
     float logit_scale;      /* of the logits; 0: 1 */
     int64_t n_expert;       /* 0: no mixture of experts */
     int64_t n_expert_idle;  /* further experts after those, without matrices, which output their input */
-    bool idle_silent;       /* or output nothing */
+    bool idle_output_zero;  /* or output nothing */
     int64_t router_rank;    /* ZAYA: experts are chosen by three matrices from this many values, to which those of the
                                layer before are added; 0: by one matrix from the input */
     int64_t n_expert_used;  /* for each row */
     int64_t n_ff_expert;
-    bool uneven_experts;    /* layers differ in both numbers, and these are the largest: */
+    bool experts_vary;      /* layers differ in both numbers, and these are the largest: */
     struct pp_layer_experts {
         int32_t n_used, n_ff; /* 0: the layer has no experts */
     } layer_experts[PP_MAX_LAYERS];
     int64_t n_embd_expert;  /* width of the experts' input and output; 0: n_embd */
-    bool other_names;       /* a folder with older names: its tensors and its configuration differ from those that we
+    bool legacy_names;      /* a folder with older names: its tensors and its configuration differ from those that we
                                write */
-    bool other_experts;     /* folders: further experts for pictures come after these; we do not use them */
-    bool dense_beside;      /* layers with experts also have a feed-forward part with the same input */
+    bool vision_experts;    /* folders: further experts for pictures come after these; we do not use them */
+    bool dense_parallel;    /* layers with experts also have a feed-forward part with the same input */
     int64_t n_ff_shared;    /* of the expert that all rows use or, without experts, of a second feed-forward part; 0:
                                none */
     bool shared_mean;       /* the outputs of that and of the chosen experts are halved */
@@ -325,10 +325,10 @@ struct pp_hparams {
     int64_t n_expert_group; /* groups of experts; only n_expert_group_used of them may be chosen from; 0: no groups */
     int64_t n_expert_group_used;
     bool expert_group_largest; /* groups are ranked by their best expert, not by the sum of their two best */
-    bool expert_shares;     /* weights are probabilities among all experts, not among those used */
+    bool expert_no_renorm;  /* weights are probabilities among all experts, not among those used */
     bool expert_sigmoids;   /* weights are sigmoids of the logits instead of a softmax */
-    bool expert_roots;      /* weights are square roots of the logits' softplus */
-    float expert_mixer;     /* weights by SparseMixer with this jitter; 0: they are not */
+    bool expert_sqrt_softplus; /* weights are square roots of the logits' softplus */
+    float expert_mixer_jitter; /* weights by SparseMixer with this jitter; 0: they are not */
     float expert_scale;     /* of the weights; 0: 1 */
     /* Factors of a folder's weights, applied when they are read, since GGUF files contain them already. */
     struct pp_folder_scales {
@@ -343,14 +343,14 @@ struct pp_hparams {
     int64_t norm_groups;    /* norms of the stream treat this many parts of it separately; 0: one */
     int64_t norm_rank;      /* GigaChat 3.5: the values of these norms have gates, up to 2, from a low-rank product of
                                their input; 0: none */
-    bool mean_square;       /* RMSNorm, though the family has LayerNorm */
+    bool rms_norm;          /* RMSNorm, though the family has LayerNorm */
     float rope_base;
     float rope_base_local;  /* of layers with PP_LAYER_LOCAL_ROPE */
     int64_t rope_dim;       /* rotated dimensions of a head */
     int64_t rope_dim_local; /* of layers with PP_LAYER_LOCAL_ROPE; 0: the same */
-    int64_t rope_turning;   /* pairs that are rotated at all, the later ones having a frequency of 0; 0: all. Not for
+    int64_t rope_n_pairs;   /* pairs that are rotated at all, the later ones having a frequency of 0; 0: all. Not for
                                rope_base_local */
-    bool rope_backwards;    /* pairs rotate in the opposite direction */
+    bool rope_reversed;     /* pairs rotate in the opposite direction */
     bool rope_neox;         /* pairs (i, i + rope_dim/2): Hugging Face's layout; else (2i, 2i + 1): GGUF's llama */
     enum pp_rope_scaling {
         PP_ROPE_NONE,
@@ -381,7 +381,7 @@ static inline int64_t pp_embedding_width(const struct pp_hparams *hp)
 /* How many of a layer's experts a row uses, and how wide they are. */
 static inline struct pp_layer_experts pp_layer_experts(const struct pp_hparams *hp, int64_t l)
 {
-    return hp->uneven_experts ? hp->layer_experts[l]
+    return hp->experts_vary ? hp->layer_experts[l]
                               : (struct pp_layer_experts){(int32_t)hp->n_expert_used, (int32_t)hp->n_ff_expert};
 }
 
@@ -408,7 +408,7 @@ static inline struct pp_layer_shape pp_layer_shape(const struct pp_hparams *hp, 
 {
     const int64_t head_dim = hp->head_dim_local && pp_has_window(hp, l) ? hp->head_dim_local : hp->head_dim;
     const int64_t v_dim = pp_value_dim(hp, head_dim);
-    if (!hp->uneven)
+    if (!hp->sizes_vary)
         return (struct pp_layer_shape){hp->n_head, hp->n_head_kv, head_dim, hp->n_ff, v_dim};
     return (struct pp_layer_shape){hp->sizes[l].n_head, hp->sizes[l].n_head_kv, head_dim, hp->sizes[l].n_ff, v_dim};
 }

@@ -408,7 +408,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     const bool no_output = (tied || pp_arch_encodes(arch)) && !s->hp.n_embd_out;
     if (match == PP_NAME_IGNORED || (no_output && strcmp(name->data, "output.weight") == 0))
         return PP_OK;
-    const char *expert = s->hp.other_experts ? pp_expert_number(pp_buf_cstr(name)) : NULL;
+    const char *expert = s->hp.vision_experts ? pp_expert_number(pp_buf_cstr(name)) : NULL;
     if (expert && strtol(expert, NULL, 10) >= s->hp.n_expert)
         return PP_OK;
     const bool as_it_is = entry->form == PP_HF_SCALAR || entry->form == PP_HF_VECTOR_OR_ROW ||
@@ -489,7 +489,7 @@ static enum pp_code take_head_norms(struct pp_source *s, struct pp_error *err)
 static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
 {
     const char *letters = s->hp.rwkv6 ? "wkvrg" : s->hp.rwkv_ranks[3] ? "rwkvag" : "rwkva";
-    const bool own = !s->hp.rwkv6 && s->hp.other_names;
+    const bool own = !s->hp.rwkv6 && s->hp.legacy_names;
     const char *before = own ? "rwkv7.blocks." : s->hp.rwkv6 && !s->hp.rwkv_qwen ? "rwkv.blocks." : "model.layers.";
     const char *behind = s->hp.rwkv_qwen ? (s->hp.rwkv6 ? ".self_attn.time_maa_" : ".self_attn.time_mixer.x_")
                          : s->hp.rwkv6   ? ".attention.time_maa_"
@@ -629,7 +629,7 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
         code = pp_split_heads(&s->list, &s->hp, err);
     if (!code && s->hp.rwkv && !s->hp.rwkv4)
         code = take_mixes(s, err);
-    if (!code && s->hp.bank_step)
+    if (!code && s->hp.attn_res_block)
         code = take_scores(s, err);
     if (!code && s->hp.rwkv && !s->hp.rwkv6 && !s->hp.rwkv4)
         code = take_first_values(s, err);

@@ -78,7 +78,7 @@ static enum pp_code check_row(const struct pp_engine *e, const struct pp_row *r,
         return pp_fail(err, PP_ERR_USAGE, "a row belongs to a sequence of another engine");
     if (r->out == PP_OUT_LOGITS && e->model->plan.encoder)
         return pp_model_check_writes(e->model, err);
-    if (r->token < 0 ? !r->vector : r->token >= e->model->info.n_vocab + e->model->info.n_start)
+    if (r->token < 0 ? !r->vector : r->token >= e->model->info.n_vocab + e->model->info.n_meta_tokens)
         return pp_fail(err, PP_ERR_USAGE, "token %d is not in the vocabulary of %lld", r->token,
                        (long long)e->model->info.n_vocab);
     if (r->token < 0 && pp_source_hparams(e->model->source)->n_embd_in)

@@ -476,7 +476,7 @@ enum pp_code pp_cli_model_open(struct pp_cli_model *m, const struct pp_paths *p,
     if (!code && !m->embeds)
         code = pp_model_check_writes(m->model, err);
     if (!code && m->chunks && with_cache.n_ctx > 0)
-        with_cache.n_ctx += pp_model_info(m->model)->n_start;
+        with_cache.n_ctx += pp_model_info(m->model)->n_meta_tokens;
     if (!code)
         code = pp_engine_new(m->model, &with_cache, loading, &bar, &m->engine, err);
     pp_cli_bar_clear(&bar);
@@ -652,12 +652,12 @@ void pp_cli_token(const struct pp_tokenizer *t, int32_t id, struct pp_buf *out)
         pp_token_text(t, id, true, out);
 }
 
-/* Feeds the learnt prefix of the model (info->n_start rows, numbered from n_vocab on) if the sequence is empty. */
+/* Feeds the model's meta tokens (info->n_meta_tokens rows, numbered from n_vocab on) if the sequence is empty. */
 static enum pp_code feed_start(struct pp_engine *e, struct pp_seq *seq, struct pp_row *rows, size_t most,
                                const struct pp_cancel *cancel, struct pp_error *err)
 {
     const struct pp_model_info *info = pp_model_info(pp_engine_model(e));
-    const size_t n = pp_seq_len(seq) ? 0 : (size_t)info->n_start;
+    const size_t n = pp_seq_len(seq) ? 0 : (size_t)info->n_meta_tokens;
     enum pp_code code = PP_OK;
     for (size_t begin = 0; !code && begin < n; begin += most) {
         const size_t count = n - begin < most ? n - begin : most;
@@ -673,7 +673,7 @@ static enum pp_code activate(struct pp_engine *e, struct pp_seq *seq, const int3
                              struct pp_error *err)
 {
     const struct pp_model_info *info = pp_model_info(pp_engine_model(e));
-    const size_t ahead = pp_seq_len(seq) ? 0 : (size_t)info->n_start;
+    const size_t ahead = pp_seq_len(seq) ? 0 : (size_t)info->n_meta_tokens;
     int32_t *all = ahead ? pp_calloc(ahead + n, sizeof *all) : NULL;
     if (ahead && !all)
         return pp_fail_nomem(err, "the tokens");

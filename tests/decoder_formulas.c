@@ -438,7 +438,7 @@ static void attention_inputs(const struct decoder *d, int l, const double *x, in
 {
     const struct decoder_shape *s = &d->s;
     double *in = doubles(s->n_embd);
-    if (s->first_not_normed && l == 0)
+    if (s->no_first_attn_norm && l == 0)
         memcpy(in, x, (size_t)s->n_embd * sizeof *in);
     else
         decoder_before(d, l, s->two_norms ? "attn_norm_2" : "attn_norm", x, in);
@@ -468,7 +468,7 @@ static void gate(const struct decoder *d, int l, const double *x, double *att)
     decoder_before(d, l, "attn_norm", x, in);
     decoder_linear(d, l, "attn_gate", in, g);
     for (int i = 0; i < n; i++)
-        att[i] /= 1 + exp(-g[d->s.head_gates ? i / d->s.head_dim : i]);
+        att[i] /= 1 + exp(-g[d->s.per_head_gates ? i / d->s.head_dim : i]);
     pp_free(in);
     pp_free(g);
 }
@@ -611,11 +611,11 @@ static void sink(const struct decoder *d, int l, const double *q, const double *
 enum { BLOCK = 64 };
 
 /* Whether head h sees `position` from position `from` in Phi 3 small's block-sparse layers: its block is one of the
- * last near_blocks, or one of every far_step-th, shifted by one from head to head. */
+ * last near_blocks, or one of every vert_stride-th, shifted by one from head to head. */
 static bool sees(const struct decoder_shape *s, int h, int from, int position)
 {
-    const int shift = s->far_step / s->n_head > 1 ? s->far_step / s->n_head : 1, block = position / BLOCK;
-    return from / BLOCK - block < s->near_blocks || (block + h * shift + 1) % s->far_step == 0;
+    const int shift = s->vert_stride / s->n_head > 1 ? s->vert_stride / s->n_head : 1, block = position / BLOCK;
+    return from / BLOCK - block < s->near_blocks || (block + h * shift + 1) % s->vert_stride == 0;
 }
 
 static void blocks(const struct decoder *d, const double *q, const double *k, const double *v, int last, double *att)

@@ -63,10 +63,10 @@ static const struct decoder_shape families[] = {
      .window = 7, .wide = 6, .n_layer = 7, .base = 500, .bidirectional = true, .tied = true},
     {.arch = "modern-bert", .centred = true, .embd_norm = true, .joined = true, .n_head_kv = 4, .ff = FF_GELU_FUSED,
      .window = 5, .wide = 3, .wide_first = true, .n_layer = 7, .base = 500, .bidirectional = true,
-     .first_not_normed = true, .tied = true},
+     .no_first_attn_norm = true, .tied = true},
     {.arch = "modernbert-decoder", .centred = true, .embd_norm = true, .n_head_kv = 4, .ff = FF_GELU_FUSED,
      .window = 5, .wide = 3, .wide_first = true, .say_windows = true, .n_layer = 5, .base = 500, .biases = BIAS_OUTPUT,
-     .first_not_normed = true, .dense_head = true, .tied = true},
+     .no_first_attn_norm = true, .dense_head = true, .tied = true},
     {.arch = "eurobert", .bidirectional = true, .tied = true},
     {.arch = "llama-embed", .neighbours = true, .bidirectional = true, .tied = true},
     {.arch = "openelm", .heads = HEADS_ALIKE, .joined = true, .tied = true},
@@ -113,7 +113,7 @@ static const struct decoder_shape families[] = {
      .logit_scale = 0.25f},
     {.arch = "diffllama", .differential = true},
     {.arch = "motif", .differential = true, .alternate = true, .ff = FF_POLY},
-    {.arch = "spark2_5", .joined = true, .tied = true, .ff = FF_GELU_EXACT_GATE, .gated = true, .head_gates = true,
+    {.arch = "spark2_5", .joined = true, .tied = true, .ff = FF_GELU_EXACT_GATE, .gated = true, .per_head_gates = true,
      .window = 7, .wide = 4, .say_windows = true, .base = 500, .wide_rope = 4, .n_layer = 5},
     {.arch = "solar", .neighbours = true, .skips = "13c02848", .skip_share = 0.75f, .n_layer = 8},
     {.arch = "jetmoe", .head_mixture = true, .n_expert = 6, .n_used = 2, .tied = true},
@@ -154,7 +154,7 @@ static const struct decoder_shape families[] = {
     {.arch = "step3_text", .n_head_kv = 1, .q_rank = 20, .n_expert = 6, .n_used = 3, .n_ff_shared = 128,
      .shares = true},
     {.arch = "phi3small", .centred = true, .norm_bias = true, .joined = true, .tied = true, .ff = FF_CLAMPED,
-     .gate_bound = 1.5f, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .near_blocks = 1, .far_step = 2, .dense_step = 2,
+     .gate_bound = 1.5f, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .near_blocks = 1, .vert_stride = 2, .dense_step = 2,
      .attn_scale = 1.0f / 12, .embd_scale = 3, .logit_scale = 0.25f},
     {.arch = "baichuan_m1", .joined = true, .head_taps = true, .window = 7, .wide = 2, .say_windows = true,
      .n_layer = 3},
@@ -354,7 +354,7 @@ static void add_attention(struct decoder *d, int l)
     const int n = s->n_embd, n_q = s->n_head * s->head_dim, n_kv = s->n_head_kv * s->head_dim;
     if (!s->n_head)
         return;
-    if (s->norms != POST_NORM && !(s->first_not_normed && l == 0))
+    if (s->norms != POST_NORM && !(s->no_first_attn_norm && l == 0))
         add_block_norm(d, l, "attn_norm");
     if (!s->n_head_kv) { /* a projection in its place */
         add_matrix(d, l, "attn_output", n, n, false);
@@ -409,7 +409,8 @@ static void add_attention(struct decoder *d, int l)
         fill(d, s->query_scale != 0.0f ? 1 : 0);
     }
     if (s->gated)
-        add_matrix(d, l, "attn_gate", s->head_gates ? s->n_head : n_q, n, s->head_gates && s->biases & BIAS_QKV);
+        add_matrix(d, l, "attn_gate", s->per_head_gates ? s->n_head : n_q, n,
+                   s->per_head_gates && s->biases & BIAS_QKV);
     for (int i = 0; i < 4 && s->differential; i++) {
         static const char *const numbers[] = {"attn_lambda_q1", "attn_lambda_k1", "attn_lambda_q2", "attn_lambda_k2"};
         add_number(d, l, numbers[i], s->head_dim, 0, 0.5f);
@@ -870,7 +871,7 @@ static void write_numbers(struct pp_gguf_writer *w, const struct decoder *d)
         {"shared.block_count", s->zamba.n_scan ? 0 : s->zamba.n_block},
         {"shared.adapter_rank", s->zamba.n_scan ? 0 : s->zamba.rank}, {"ssm.scan_count", s->zamba.n_scan},
         {"ssm.group_count", s->zamba.n_group}, {"attention.near_blocks", s->near_blocks},
-        {"attention.far_block_step", s->far_step}, {"attention.dense_layer_step", s->dense_step},
+        {"attention.far_block_step", s->vert_stride}, {"attention.dense_layer_step", s->dense_step},
         {"ssm.conv_kernel", s->n_state || s->lru_width || s->zamba.n_head ? DECODER_STATE_TAPS : 0},
         {"ssm.state_size", s->key_dim},
         {"ssm.time_step_rank", s->zamba.n_scan ? s->zamba.rank : s->n_state + s->zamba.n_head},

@@ -30,7 +30,7 @@ struct decoder_shape {
     enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* norms of parts' inputs, of their outputs, or both */
     float behind_eps;      /* of post-norms, whose inputs are then made small; 0: the model's */
     bool gated;            /* attention's output is multiplied by the sigmoid of attn_gate's product */
-    bool head_gates;       /* one gate for each head, not for each value */
+    bool per_head_gates;   /* one gate for each head, not for each value */
     bool embd_plain;       /* embd_norm without weights */
     float query_scale;     /* HEADS_ALIKE: all weights of norms of queries have this value, those of keys are 1 */
     bool sub_norms;        /* norms before the output projections of attention and feed-forward part */
@@ -41,9 +41,9 @@ struct decoder_shape {
         FF_RELU2, FF_XIELU, FF_RELU, FF_CLAMPED, FF_POLY
     } ff;
     float gate_bound;      /* CLAMPED: the upper bound of gates, and the bound of both signs for what they multiply */
-    /* Heads see the last near_blocks blocks of 64 positions and every far_step-th before those, shifted by one from
+    /* Heads see the last near_blocks blocks of 64 positions and every vert_stride-th before those, shifted by one from
      * head to head; layers dense_step, 2 dense_step ... have full attention. 0: all have. */
-    int near_blocks, far_step, dense_step;
+    int near_blocks, vert_stride, dense_step;
     /* Baichuan M1: keys and values are convolved over two positions, with taps by head; and in layers with a window the
      * head size is n_embd / n_head. */
     bool head_taps;
@@ -125,7 +125,7 @@ struct decoder_shape {
     bool backwards;        /* heads rotate in the opposite direction */
     float base;            /* RoPE's in layers with a window, or in all if there is no window; 0: the default */
     bool bidirectional;    /* an encoder: rows see later ones, too; a window reaches as far to both sides */
-    bool first_not_normed; /* attention of layer 0 reads the stream itself */
+    bool no_first_attn_norm; /* attention of layer 0 reads the stream itself */
     bool dense_head;       /* a matrix, GELU and a norm between the last norm and the logits */
     int n_dense;           /* the width between two matrices after an encoder; 0: none */
     float qkv_clamp;       /* the bound of queries, keys and values; 0: none */

@@ -277,11 +277,11 @@ static void add_feed_forward(const struct expert_model *m, int l, const char *en
         gate[i] = fmin((double)most, gate[i]);
     for (int i = 0; i < n && most != 0.0f; i++)
         up[i] = fmin((double)most, gate[i] * sigmoid(gate[i])) * fmax(-(double)most, fmin((double)most, up[i]));
-    for (int i = 0; i < n && m->s.bank_step; i++) /* SiTU */
+    for (int i = 0; i < n && m->s.attn_res_block; i++) /* SiTU */
         up[i] = 4 * tanh(gate[i] / 4) * sigmoid(gate[i]) * 25 * tanh(up[i] / 25);
     for (int i = 0; i < n && m->s.clamped; i++)
         up[i] = fmin(7, gate[i]) * sigmoid(1.702 * fmin(7, gate[i])) * (fmax(-7, fmin(7, up[i])) + 1);
-    for (int i = 0; i < n && most == 0.0f && !m->s.bank_step && !m->s.clamped; i++)
+    for (int i = 0; i < n && most == 0.0f && !m->s.attn_res_block && !m->s.clamped; i++)
         up[i] *= m->s.gelu ? gelu(gate[i]) : m->s.early ? fmax(0, gate[i])
                                            : w[0] ? gate[i] * sigmoid(gate[i]) : fmax(0, up[i]);
     product(w[2], e, 0, n_out, up, down);
@@ -310,7 +310,7 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     const int width = m->s.n_embd_expert ? m->s.n_embd_expert : m->s.n_embd;
     double *weighed = doubles(width), *narrow = doubles(width), *sum = doubles(width), *wide = doubles(m->s.n_embd);
     if (m->s.n_embd_expert)
-        expert_linear(m, l, m->s.bank_step ? "ffn_routed_down" : "ffn_latent_down", in, narrow);
+        expert_linear(m, l, m->s.attn_res_block ? "ffn_routed_down" : "ffn_latent_down", in, narrow);
     else
         memcpy(narrow, in, (size_t)width * sizeof *in);
     for (int e = 0; e < m->s.n_expert; e++) {
@@ -325,10 +325,10 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
     for (int e = 0; m->s.share && e < m->s.n_expert; e++)
         if (weight[e] != 0)
             add_feed_forward(m, l, "_chexps", e / m->s.share, weight[e] * (double)m->s.share_scale, in, out);
-    if (m->s.n_embd_expert && m->s.bank_step)
+    if (m->s.n_embd_expert && m->s.attn_res_block)
         norm(m, l, "ffn_routed_norm", sum, sum);
     if (m->s.n_embd_expert)
-        expert_linear(m, l, m->s.bank_step ? "ffn_routed_up" : "ffn_latent_up", sum, wide);
+        expert_linear(m, l, m->s.attn_res_block ? "ffn_routed_up" : "ffn_latent_up", sum, wide);
     for (int i = 0; i < m->s.n_embd; i++)
         out[i] += m->s.n_embd_expert ? wide[i] : sum[i];
     pp_free(weighed);
@@ -350,7 +350,7 @@ static void feed_forward(const struct expert_model *m, int l, const double *choo
         add_feed_forward(m, l, "_shexp", 0, shared, in, out);
     for (int i = 0; m->s.n_ff_shared && m->s.parallel && i < m->s.n_embd; i++)
         out[i] /= 2;
-    if (!m->s.dense_beside || m->s.beside_norm || m->s.shortcut)
+    if (!m->s.dense_parallel || m->s.beside_norm || m->s.shortcut)
         return;
     add_feed_forward(m, l, "", 0, 1, in, out);
     for (int i = 0; i < m->s.n_embd; i++)
@@ -413,7 +413,7 @@ static void index_norm(const struct expert_model *m, int l, double *x)
 static void rotate_index(const struct expert_shape *s, double *head, int position)
 {
     struct expert_shape own = *s;
-    own.neighbours = !s->index_halves;
+    own.neighbours = !s->index_neox;
     expert_rotate(&own, s->rope_dim, EXPERT_ROPE_BASE, head + (s->index_rope_last ? INDEX_DIM - s->rope_dim : 0),
                   position);
 }
@@ -477,7 +477,7 @@ static void pick(const struct expert_model *m, int l, const double *x, int n)
 }
 
 /* MiniMax M3's indexer for row r of n, whose normalised input is `in`. For each index head h, a block's score is the
- * largest q_h . k of its positions up to r; the row's own block and the index_local - 1 before it score infinity. The
+ * largest q_h . k of its positions up to r; the row's own block and the index_n_local - 1 before it score infinity. The
  * index_top_k blocks with the largest scores are seen. */
 static void pick_blocks(const struct expert_model *m, int l, const double *in, int r, int n, double *keys)
 {
@@ -492,7 +492,7 @@ static void pick_blocks(const struct expert_model *m, int l, const double *in, i
         norm(m, l, "indexer.q_norm", q + h * INDEX_DIM, q + h * INDEX_DIM);
         expert_rotate(s, s->rope_dim, EXPERT_ROPE_BASE, q + h * INDEX_DIM, r);
         for (int b = 0; b <= own; b++) {
-            score[b] = own - b < s->index_local ? INFINITY : -INFINITY;
+            score[b] = own - b < s->index_n_local ? INFINITY : -INFINITY;
             for (int p = b * size; p < (b + 1) * size && p <= r; p++) {
                 double dot = 0;
                 for (int i = 0; i < INDEX_DIM; i++)
@@ -576,7 +576,7 @@ static void attend_expanded(const struct expert_model *m, int l, const struct ex
 static void feed_forward_by(const struct expert_model *m, int l, const double *chooser, const double *row, double *in,
                             double *delta)
 {
-    if (m->s.norms_behind && !expert_recurs(&m->s, l))
+    if (m->s.norms_after && !expert_recurs(&m->s, l))
         memcpy(in, row, (size_t)m->s.n_embd * sizeof *in);
     else
         norm(m, l, m->s.ffn_norm, row, in);
@@ -614,14 +614,14 @@ static void half_feed_forward(const struct expert_model *m, int l, int r, double
     pp_free(delta);
 }
 
-/* Attention residuals: the inputs of every bank_step-th layer: [8, n, n_embd]. A global: one model at a time. */
+/* Attention residuals: the inputs of every attn_res_block-th layer: [8, n, n_embd]. A global: one model at a time. */
 static double *bank;
 
 /* The input of a part of layer l for row r: a sum of the kept vectors and the stream, weighted by a softmax of their
  * scores. behind: for the feed-forward part, which also sees what layer l itself kept. */
 static void recall(const struct expert_model *m, int l, bool behind, const double *row, int r, int n, double *out)
 {
-    const int width = m->s.n_embd, step = m->s.bank_step;
+    const int width = m->s.n_embd, step = m->s.attn_res_block;
     const int there = !step ? 0 : behind ? l / step + 1 : (l + step - 1) / step;
     const struct array *w = l == m->s.n_layer ? expert_find(m, -1, "output_res_score.weight")
                                               : expert_find(m, l, behind ? "ffn_res_score.weight"
@@ -647,7 +647,7 @@ static void recall(const struct expert_model *m, int l, bool behind, const doubl
 /* The input of a layer's first part for all rows: [n, n_embd]. A layer that keeps its input then clears the stream. */
 static double *recall_all(const struct expert_model *m, int l, double *x, int n)
 {
-    const int width = m->s.n_embd, step = m->s.bank_step;
+    const int width = m->s.n_embd, step = m->s.attn_res_block;
     double *in = doubles(n * width);
     for (int r = 0; r < n; r++)
         recall(m, l, false, x + r * width, r, n, in + r * width);
@@ -775,7 +775,7 @@ static void latent_layer(const struct expert_model *m, int l, double *x, int n)
         if (s->gated)
             expert_linear(m, l, "attn_gate", in, gate);
         for (int i = 0; s->gated && i < s->n_head * s->v_dim; i++)
-            att[i] *= sigmoid(gate[s->head_gates ? i / s->v_dim : i]);
+            att[i] *= sigmoid(gate[s->per_head_gates ? i / s->v_dim : i]);
         expert_linear(m, l, "attn_output", att, delta);
         if (s->norm_rank)
             norm(m, l, "post_attention_norm", delta, delta);
@@ -850,7 +850,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         double *row = x + r * row_width(s);
         const int first = first_seen(s, l, r);
         memcpy(early, came + r * s->n_embd, (size_t)s->n_embd * sizeof *early);
-        if (s->norms_behind)
+        if (s->norms_after)
             memcpy(in, early, (size_t)s->n_embd * sizeof *in);
         else
             norm(m, l, "attn_norm", early, in);
@@ -880,7 +880,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         if (s->gated)
             expert_linear(m, l, "attn_gate", in, gate);
         for (int i = 0; (s->gated || gated) && i < n_q; i++) {
-            const double g = gate[s->head_gates ? i / dim : i];
+            const double g = gate[s->per_head_gates ? i / dim : i];
             att[i] *= s->softplus_gates ? log1p(exp(g)) : sigmoid(g);
         }
         expert_linear(m, l, "attn_output", att, delta);

@@ -89,7 +89,7 @@ static void add_latent_attention(struct expert_model *m, int l)
     add_heads(m, l);
     add_matrix(m, l, "attn_output.weight", s->n_embd, s->n_head * s->v_dim);
     if (s->gated)
-        add_matrix(m, l, "attn_gate.weight", s->head_gates ? s->n_head : s->n_head * s->v_dim, s->n_embd);
+        add_matrix(m, l, "attn_gate.weight", s->per_head_gates ? s->n_head : s->n_head * s->v_dim, s->n_embd);
     if (s->sinks)
         add(m, l, "attn_sinks.weight", 0, 0, s->n_head, 1, 1);
     if (!expert_picks(s, l))
@@ -161,7 +161,7 @@ static void add_attention(struct expert_model *m, int l)
     if (s->sinks && !expert_is_wide(s, l))
         add(m, l, "attn_sinks.weight", 0, 0, s->n_head, 1, 1);
     if (s->gated)
-        add_matrix(m, l, "attn_gate.weight", s->head_gates ? n_head : n_q, s->n_embd);
+        add_matrix(m, l, "attn_gate.weight", s->per_head_gates ? n_head : n_q, s->n_embd);
     if (s->pool || (s->index_block && expert_layer(s, l))) {
         add_matrix(m, l, "indexer.q_proj.weight", (s->pool ? INDEX_HEADS : s->n_head_kv) * INDEX_DIM, s->n_embd);
         add_matrix(m, l, "indexer.k_proj.weight", INDEX_DIM, s->n_embd);
@@ -257,14 +257,14 @@ static void add_apart(struct expert_model *m, int l)
         snprintf(name, sizeof name, "attn_%c.weight", "qkv"[i]);
         add_matrix(m, l, name, n, s->n_embd);
         snprintf(name, sizeof name, "ssm_conv1d_%c.weight", "qkv"[i]);
-        if (!s->tap_rank)
+        if (!s->dynamic_conv_rank)
             add(m, l, name, 0, n, s->state_taps, 0, 1);
     }
     add_matrix(m, l, "attn_gate.weight", s->n_state * s->value_dim, s->n_embd);
-    if (!s->tap_rank)
+    if (!s->dynamic_conv_rank)
         return;
-    add_matrix(m, l, "ssm_taps_a.weight", s->tap_rank, s->n_embd);
-    add_matrix(m, l, "ssm_taps_b.weight", s->n_state * s->value_dim * s->state_taps, s->tap_rank);
+    add_matrix(m, l, "ssm_taps_a.weight", s->dynamic_conv_rank, s->n_embd);
+    add_matrix(m, l, "ssm_taps_b.weight", s->n_state * s->value_dim * s->state_taps, s->dynamic_conv_rank);
     add(m, l, "ssm_taps_b.bias", 0, 0, s->n_state * s->value_dim * s->state_taps, 0, 0.5f);
 }
 
@@ -294,7 +294,7 @@ static void add_kda(struct expert_model *m, int l)
         add_matrix(m, l, name, n, dim);
     }
     add_matrix(m, l, "ssm_beta.weight", s->n_state, s->n_embd);
-    if (s->bank_step || s->pool)
+    if (s->attn_res_block || s->pool)
         add(m, l, "ssm_a", 0, 0, s->n_state, -0.6f, 0.5f);
     else
         add(m, l, "ssm_a", 0, s->n_state, 1, s->decay_bound != 0.0f ? 0.6f : -0.3f,
@@ -337,14 +337,14 @@ static void add_experts(struct expert_model *m, int l)
     int width = s->n_embd;
     add(m, l, "ffn_gate_inp.weight", 0, n + s->n_idle, width, 0, 2 * sqrtf(3.0f / (float)width));
     if (s->n_embd_expert) {
-        const char *const kind = s->bank_step ? "routed" : "latent";
+        const char *const kind = s->attn_res_block ? "routed" : "latent";
         char name[40];
         snprintf(name, sizeof name, "ffn_%s_down.weight", kind);
         add_matrix(m, l, name, s->n_embd_expert, width);
         snprintf(name, sizeof name, "ffn_%s_up.weight", kind);
         add_matrix(m, l, name, width, s->n_embd_expert);
         width = s->n_embd_expert;
-        if (s->bank_step)
+        if (s->attn_res_block)
             add_norm(m, l, "ffn_routed_norm.weight", width);
     }
     if (s->choice_bias)
@@ -390,7 +390,7 @@ static void add_feed_forward(struct expert_model *m, int l)
     const struct expert_shape *s = &m->s;
     if (expert_layer(s, l))
         add_experts(m, l);
-    if (expert_layer(s, l) && !s->dense_beside)
+    if (expert_layer(s, l) && !s->dense_parallel)
         return;
     if (s->n_ff_shared && !s->n_expert) {
         add_matrix(m, l, "ffn_gate_shexp.weight", s->n_ff_shared, s->n_embd);
@@ -493,8 +493,8 @@ static void add_named_norm(struct expert_model *m, int l, const char *kind)
 static void add_layer(struct expert_model *m, int l)
 {
     const struct expert_shape *s = &m->s;
-    const bool behind = s->stream_rank || (s->norms_behind && !expert_recurs(s, l));
-    if (s->bank_step) {
+    const bool behind = s->stream_rank || (s->norms_after && !expert_recurs(s, l));
+    if (s->attn_res_block) {
         add(m, l, "attn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
         add(m, l, "ffn_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
     }
@@ -547,7 +547,7 @@ struct expert_model *expert_model_make(const struct expert_shape *s)
         add_one_part(m, l);
     for (int l = 0; !s->kinds && l < s->n_layer + s->n_nextn; l++)
         add_layer(m, l);
-    if (s->bank_step)
+    if (s->attn_res_block)
         add(m, -1, "output_res_score.weight", 0, 0, s->n_embd, 0, 0.3f);
     if (s->n_stream && !s->stream_rounds)
         add_connection(m, -1, "output_hc");
@@ -613,7 +613,7 @@ static void write_numbers(struct pp_gguf_writer *w, const struct expert_model *m
         {"attention.indexer.top_k", s->index_top_k},
         {"attention.indexer.head_count",
          s->index_says ? s->index_says : s->index_block ? s->n_head_kv : s->index_top_k ? INDEX_HEADS : 0},
-        {"attention.indexer.block_size", s->index_block}, {"attention.indexer.local_blocks", s->index_local},
+        {"attention.indexer.block_size", s->index_block}, {"attention.indexer.local_blocks", s->index_n_local},
         {"attention.indexer.key_length", s->index_top_k ? INDEX_DIM : 0},
         {"attention.indexer.kpool", s->kv_rank ? s->pool : 0},
         {"attention.kv_lora_rank", s->kv_rank}, {"attention.q_lora_rank", s->q_rank},
@@ -629,16 +629,17 @@ static void write_numbers(struct pp_gguf_writer *w, const struct expert_model *m
         {"attention.sliding_window", s->window},
         {"interleave_moe_layer_step", strcmp(s->arch, "ernie4_5-moe") == 0 ? 1 : s->step},
         {"attention.temperature_length", s->length ? s->length : s->log_length}, {"shortconv.l_cache", s->taps},
-        {"ssm.conv_kernel", s->state_taps}, {"ssm.tap_rank", s->tap_rank},
+        {"ssm.conv_kernel", s->state_taps}, {"ssm.tap_rank", s->dynamic_conv_rank},
         {"ssm.state_size", s->key_dim}, {"ssm.group_count", s->rank ? 0 : s->n_state_key},
         {"ssm.time_step_rank", s->rank ? s->rank : s->n_state},
         {"ssm.inner_size", s->n_state * s->value_dim}, {"full_attention_interval", s->full},
         {"expert_zero_count", s->n_idle},
-        {s->bank_step ? "expert_latent_length" : "moe_latent_size", s->n_embd_expert}, {"experts_per_group", s->share},
+        {s->attn_res_block ? "expert_latent_length" : "moe_latent_size", s->n_embd_expert},
+        {"experts_per_group", s->share},
         {"expert_chunk_feed_forward_length", s->n_ff_share},
         {"kda.head_dim", s->kda ? s->key_dim : 0},
         {"lightning.head_dim", s->lightning ? s->key_dim : 0}, {"lightning.group_count", s->norm_groups},
-        {"attn_res.block_size", s->bank_step}, {"hyper_connection.count", s->n_stream},
+        {"attn_res.block_size", s->attn_res_block}, {"hyper_connection.count", s->n_stream},
         {"hyper_connection.sinkhorn_iterations", s->stream_rounds}, {"hyper_connection.low_rank", s->stream_rank},
         {"ple.ngram_size", s->hash.size}, {"ple.heads_per_ngram", s->hash.heads}, {"ple.conv_kernel", s->hash.taps},
         {"ple.eos_token_id", s->hash.end}, {"embedding_length_per_layer_input", s->hash.width},
@@ -795,8 +796,8 @@ static void write_some_floats(struct pp_gguf_writer *w, const struct expert_mode
         {"router_logit_softcapping", s->router_cap},
         {"final_logit_softcapping", s->final_cap},
         {"attention.temperature_scale", s->length ? s->temperature : 0},
-        {"activation.situ_beta", s->bank_step ? 4 : 0},
-        {"activation.situ_linear_beta", s->bank_step ? 25 : 0},
+        {"activation.situ_beta", s->attn_res_block ? 4 : 0},
+        {"activation.situ_linear_beta", s->attn_res_block ? 25 : 0},
     };
     for (size_t i = 0; i < sizeof some / sizeof *some; i++)
         if (some[i].v != 0.0f)

@@ -21,7 +21,7 @@ struct expert_shape {
     const char *ffn_norm;   /* "ffn_norm" */
     bool post_norms;        /* there are post-norms as well */
     bool gated;             /* attention's output is multiplied by sigmoids */
-    bool head_gates, softplus_gates; /* one for each head, not for each value; softpluses instead */
+    bool per_head_gates, softplus_gates; /* one for each head, not for each value; softpluses instead */
     float bound, shared_bound; /* of the gates of experts, and of the shared one, in the last layer; 0: none */
     int bounded_before;     /* `bound` is that of the layer so many before the last instead */
     bool clamp_before_silu; /* `bound` holds in all layers, before SiLU; */
@@ -55,7 +55,7 @@ struct expert_shape {
     bool down_biases;       /* experts' down matrices have biases */
     int n_idle;             /* so many more experts return their input */
     bool shortcut;          /* layers come in pairs: the first one's experts' output is added after the second; with
-                               dense_beside */
+                               dense_parallel */
     int ngram_size, ngram_splits, ngram_base, ngram_end; /* n-gram embeddings of 2 .. size tokens, `splits` tables
                                                             for each, of sizes from `base` on; tokens up to an `end`
                                                             do not count. 0: none */
@@ -74,12 +74,12 @@ struct expert_shape {
     int index_top_k;        /* positions that an indexer picks; 0: there is none */
     int index_step;         /* every index_step-th layer, from the first on, has an indexer, whose picks the others
                                use; 0: all have */
-    bool index_halves;      /* its heads rotate pairs (i, i + rope_dim / 2), not neighbouring ones */
+    bool index_neox;        /* its heads rotate pairs (i, i + rope_dim / 2), not neighbouring ones */
     bool index_rope_last;   /* in their last dimensions; and the key's norm has the model's epsilon */
     bool index_untold;      /* no key says which layers have one */
     int index_block;        /* with ordinary attention: the indexer picks blocks of so many positions, for each KV
                                head by a head of its own, in layers with experts */
-    int index_local;        /* so many last blocks are seen in any case */
+    int index_n_local;      /* so many last blocks are seen in any case */
     int pool;               /* it picks blocks of so many positions by one key each, for all heads, index_top_k still
                                counting positions; 0, with latent attention: positions */
     int index_says;         /* the number of its heads in metadata; 0: the true one */
@@ -92,7 +92,7 @@ struct expert_shape {
     bool tiled;             /* head h uses key head h modulo n_state_key, instead of h * n_state_key / n_state */
     bool apart;             /* queries, keys and values of states have a matrix and a convolution each; attention's
                                queries have no gates */
-    int tap_rank;           /* apart: only values are convolved, with taps computed for each position by a pair of
+    int dynamic_conv_rank;  /* apart: only values are convolved, with taps computed for each position by a pair of
                                this rank; 0: not so */
     float state_eps;        /* of the norm of the states' output; 0: 1e-5 */
     bool kda;               /* Kimi delta attention, with latent attention: a key for each head, value_dim equal to
@@ -104,7 +104,7 @@ struct expert_shape {
     bool steady;            /* lightning: the same decays in all layers, and a matrix each for q, k and v */
     bool full_rank;         /* kda: one matrix each for decays and gates */
     bool full_rank_gates;   /* kda: for gates only */
-    int bank_step;          /* attention residuals (Kimi K3), every bank_step-th layer being kept; gates are SiTU,
+    int attn_res_block;     /* attention residuals (Kimi K3), every attn_res_block-th layer being kept; gates are SiTU,
                                and the sum of narrow experts is normalised. 0: none */
     int n_stream;           /* hyper-connections of so many streams, with latent attention; 0: one stream */
     int stream_rounds;      /* rounds of balancing the matrix that mixes them, where the output reads their mean; 0:
@@ -127,7 +127,7 @@ struct expert_shape {
     bool lacks_ones;        /* the file has norms without the 1 that is added */
     float decay_bound;      /* kda: logarithms of decays are this times a sigmoid; 0: unbounded */
     bool twice;             /* beta goes up to 2 */
-    bool norms_behind;      /* layers with attention have post-norms only, those with states pre-norms only */
+    bool norms_after;       /* layers with attention have post-norms only, those with states pre-norms only */
     float epsilon;          /* of all norms but that of the states' output; 0: 1e-5 */
     bool by_key_head;       /* the file has ssm_in, ordered by key head, not attn_qkv and attn_gate */
     bool mamba;             /* Mamba 2 instead, and attention without gates */
@@ -145,11 +145,11 @@ struct expert_shape {
     float cap, router_cap, final_cap; /* soft caps of scores, router logits and logits; 0: none */
     int log_length;         /* beyond this position capped scores grow with the position's logarithm */
     bool gelu;              /* gates are GELUs */
-    bool dense_beside;      /* a feed-forward part of n_ff reads what experts read; the sum is divided by sqrt(2) */
+    bool dense_parallel;    /* a feed-forward part of n_ff reads what experts read; the sum is divided by sqrt(2) */
     int share, n_ff_share;  /* so many neighbouring experts share one of this width; 0: none */
     float share_scale;      /* the factor of its weight, the sum of theirs */
     const char *beside_norm; /* experts read the layer's input after this norm, and their output is added after the
-                                layer; with dense_beside */
+                                layer; with dense_parallel */
     const char *norm_behind, *ffn_norm_behind; /* "post_attention_norm", "post_ffw_norm" */
     bool centred;           /* LayerNorm; else RMSNorm */
     bool parallel;          /* attention and feed-forward part in parallel after one norm; layers without experts

@@ -145,14 +145,15 @@ static void check(const struct pp_hparams *hp)
                 (hp->q_lora_rank > 0 || hp->index_block > 0) && !(hp->layer[0] & PP_LAYER_PICKED_BEFORE));
     if (hp->compressed) {
         require(hp->q_lora_rank > 0 && hp->o_groups > 0 && hp->n_head % hp->o_groups == 0 && hp->o_rank > 0);
-        require(hp->n_head_kv == 1 && hp->window > 0 && hp->n_table_layer >= 0 && hp->n_table_layer <= hp->n_layer);
+        require(hp->n_head_kv == 1 && hp->window > 0 && hp->n_hash_routed_layers >= 0 &&
+                hp->n_hash_routed_layers <= hp->n_layer);
     }
     for (int64_t l = 0; hp->compressed && l < hp->n_layer; l++)
         require(hp->compress[l] >= 0 && (hp->compress[l] & (hp->compress[l] - 1)) == 0 &&
                 (hp->compress[l] != PP_COMPRESS_PICKED || hp->index_top_k > 0));
     if (hp->index_top_k && hp->index_block)
         require(hp->index_top_k % hp->index_block == 0 && (hp->index_block & (hp->index_block - 1)) == 0 &&
-                hp->index_local >= 1 && hp->index_local <= hp->index_top_k / hp->index_block &&
+                hp->index_n_local >= 1 && hp->index_n_local <= hp->index_top_k / hp->index_block &&
                 hp->n_index_head == hp->n_head_kv);
     require(memchr(hp->name, 0, sizeof hp->name) && memchr(hp->arch, 0, sizeof hp->arch));
 }

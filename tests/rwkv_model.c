@@ -227,10 +227,10 @@ void rwkv6_make(void)
 }
 
 /* left_out: the index of a metadata key that is not written; -1: none */
-const char *rwkv6_write_with(uint32_t head_size, uint32_t halved_every, uint32_t shifts, int left_out)
+const char *rwkv6_write_with(uint32_t head_size, uint32_t rescale_every, uint32_t shifts, int left_out)
 {
     struct number numbers[] = {{"wkv.head_size", head_size}, {"time_mix_extra_dim", MIX_RANK},
-                               {"time_decay_extra_dim", DECAY_RANK}, {"rescale_every_n_layers", halved_every},
+                               {"time_decay_extra_dim", DECAY_RANK}, {"rescale_every_n_layers", rescale_every},
                                {"token_shift_count", shifts}, {"block_count", LAYERS}, {"context_length", 1 << 20},
                                {"embedding_length", N}, {"feed_forward_length", FF}, {"attention.head_count", 0},
                                {"vocab_size", VOCAB}};
@@ -331,14 +331,14 @@ void qrwkv_make(void)
     add(-1, "output.weight", VOCAB, N, 0, 0.3f);
 }
 
-const char *qrwkv_write_with(uint32_t head_size, uint32_t n_keys, uint32_t shifts, uint32_t halved_every)
+const char *qrwkv_write_with(uint32_t head_size, uint32_t n_keys, uint32_t shifts, uint32_t rescale_every)
 {
     const struct number numbers[] = {{"wkv.head_size", head_size}, {"time_mix_extra_dim", MIX_RANK},
                                      {"time_decay_extra_dim", DECAY_RANK}, {"token_shift_count", shifts},
                                      {"block_count", LAYERS}, {"context_length", 1 << 20}, {"embedding_length", N},
                                      {"feed_forward_length", FF}, {"attention.head_count", 0},
                                      {"attention.head_count_kv", n_keys}, {"vocab_size", VOCAB},
-                                     {halved_every ? "rescale_every_n_layers" : NULL, halved_every}};
+                                     {rescale_every ? "rescale_every_n_layers" : NULL, rescale_every}};
     return rwkv_write_numbers("rwkv6qwen2", numbers, sizeof numbers / sizeof *numbers);
 }
 
@@ -607,7 +607,7 @@ static void channel_mix_6(int l, struct memory *m, const double *x, double *out)
         out[i] *= sigmoid(gate[i]);
 }
 
-void rwkv6_compute_with(const int32_t *ids, int n, bool apart, int halved_every, double *logits)
+void rwkv6_compute_with(const int32_t *ids, int n, bool apart, int rescale_every, double *logits)
 {
     static struct memory memory[LAYERS];
     memset(memory, 0, sizeof memory);
@@ -627,7 +627,7 @@ void rwkv6_compute_with(const int32_t *ids, int n, bool apart, int halved_every,
                 for (int i = 0; i < N; i++)
                     x[i] += delta[i];
             }
-            for (int i = 0; halved_every && (l + 1) % halved_every == 0 && i < N; i++)
+            for (int i = 0; rescale_every && (l + 1) % rescale_every == 0 && i < N; i++)
                 x[i] /= 2;
         }
         norm(-1, "output_norm", 0, N, 1e-5, x);

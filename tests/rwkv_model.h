@@ -47,9 +47,9 @@ void rwkv4_compute(const int32_t *ids, int n, double *logits);
 void rwkv6_make_with(bool apart);
 void rwkv6_make(void);
 /* left_out: the index of a key to omit; -1: none */
-const char *rwkv6_write_with(uint32_t head_size, uint32_t halved_every, uint32_t shifts, int left_out);
+const char *rwkv6_write_with(uint32_t head_size, uint32_t rescale_every, uint32_t shifts, int left_out);
 const char *rwkv6_write(void);
-void rwkv6_compute_with(const int32_t *ids, int n, bool apart, int halved_every, double *logits);
+void rwkv6_compute_with(const int32_t *ids, int n, bool apart, int rescale_every, double *logits);
 void rwkv6_compute(const int32_t *ids, int n, double *logits);
 
 void arwkv_make(void);
@@ -58,7 +58,7 @@ const char *arwkv_write(void);
 void arwkv_compute(const int32_t *ids, int n, double *logits);
 
 void qrwkv_make(void);
-const char *qrwkv_write_with(uint32_t head_size, uint32_t n_keys, uint32_t shifts, uint32_t halved_every);
+const char *qrwkv_write_with(uint32_t head_size, uint32_t n_keys, uint32_t shifts, uint32_t rescale_every);
 const char *qrwkv_write(void);
 void qrwkv_compute(const int32_t *ids, int n, double *logits);
 

@@ -31,7 +31,7 @@ static void text_of(const struct pp_model *m, int32_t *ids)
 {
     const struct pp_model_info *info = pp_model_info(m);
     small_text(ids, (int)info->n_vocab);
-    for (int i = 0; i < (int)info->n_start; i++)
+    for (int i = 0; i < (int)info->n_meta_tokens; i++)
         ids[i] = (int32_t)info->n_vocab + i;
 }
 

@@ -82,12 +82,12 @@ static double ln_a_of(const struct expert_model *m, int l, int h, const double *
 /* Jet-Nemotron's taps of values at one position: taps [n_state * value_dim, state_taps]. */
 static void make_taps(const struct expert_model *m, int l, const double *in, double *taps)
 {
-    double *low = doubles(m->s.tap_rank + 1);
-    for (int i = 0; i < m->s.tap_rank; i++) {
+    double *low = doubles(m->s.dynamic_conv_rank + 1);
+    for (int i = 0; i < m->s.dynamic_conv_rank; i++) {
         const double x = row_of(m, l, "ssm_taps_a.weight", i, in);
         low[i] = x / (1 + exp(-x));
     }
-    for (int i = 0; m->s.tap_rank && i < m->s.n_state * m->s.value_dim * m->s.state_taps; i++)
+    for (int i = 0; m->s.dynamic_conv_rank && i < m->s.n_state * m->s.value_dim * m->s.state_taps; i++)
         taps[i] = row_of(m, l, "ssm_taps_b.weight", i, low) + number(m, l, "ssm_taps_b.bias", i);
     pp_free(low);
 }
@@ -99,7 +99,7 @@ static double tap(const struct expert_model *m, int l, int64_t i, int t, const d
     const int64_t keys = s->n_state_key * s->key_dim;
     const int part = i < keys ? 0 : i < 2 * keys ? 1 : 2;
     char name[40] = "ssm_conv1d.weight";
-    if (s->tap_rank)
+    if (s->dynamic_conv_rank)
         return part == 2 ? made[(i - 2 * keys) * s->state_taps + t] : t == s->state_taps - 1;
     if (s->apart)
         snprintf(name, sizeof name, "ssm_conv1d_%c.weight", "qkv"[part]);

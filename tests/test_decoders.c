@@ -416,7 +416,7 @@ static void check_far(int near, int step, int dense)
     double *exact = doubles(FAR * FAR_VOCAB);
     int32_t ids[FAR];
     s.near_blocks = near;
-    s.far_step = step;
+    s.vert_stride = step;
     s.dense_step = dense;
     s.n_ctx = FAR;
     struct decoder *d = decoder_make(&s);

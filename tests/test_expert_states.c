@@ -113,7 +113,7 @@ static void olmo_hybrid(void **state)
 {
     (void)state;
     struct expert_shape s = state_shape("olmo_hybrid");
-    s.apart = s.twice = s.norms_behind = s.post_norms = true;
+    s.apart = s.twice = s.norms_after = s.post_norms = true;
     s.qk_norm = QK_WHOLE;
     s.n_state_key = s.n_state;
     s.rope_dim = 16;
@@ -157,7 +157,7 @@ static void olmo_hybrid(void **state)
 static void refuse_rank(const struct expert_shape *s, int rank, const char *word)
 {
     struct expert_shape odd = *s;
-    odd.tap_rank = rank;
+    odd.dynamic_conv_rank = rank;
     struct expert_model *m = expert_model_make(&odd);
     struct pp_model *model;
     struct pp_error err;
@@ -179,7 +179,7 @@ static void jet_nemotron(void **state)
     s.full = 2;
     s.n_state_key = s.n_state;
     s.rope_dim = s.head_dim;
-    s.tap_rank = 25; /* a fifth, rounded down */
+    s.dynamic_conv_rank = 25; /* a fifth, rounded down */
     s.state_eps = 0.01f;
     s.window = 7;
     s.wide = 4;
@@ -199,11 +199,11 @@ static void jet_nemotron(void **state)
     s.key_dim = 48;
     s.value_dim = 112;
     s.state_taps = 3;
-    s.tap_rank = 40;
+    s.dynamic_conv_rank = 40;
     check_experts(&s);
     s.state_taps = 1;
     s.n_state = s.n_state_key = 3; /* 336 columns: transposed in several blocks, the last one partial */
-    s.tap_rank = 42;
+    s.dynamic_conv_rank = 42;
     check_experts(&s);
     refuse_rank(&s, 43, "does not divide");
     refuse_rank(&s, 337, "rank of a convolution's taps");
@@ -478,7 +478,7 @@ static void mamba(void **state)
     struct pp_source *source;
     struct pp_error err;
     assert_ok(pp_source_open(folder, &source, &err), err);
-    assert_true(pp_source_hparams(source)->state_unit); /* config.json says which of the two it is */
+    assert_true(pp_source_hparams(source)->dt_bc_norms); /* config.json says which of the two it is */
     pp_source_close(source);
 }
 

@@ -289,7 +289,7 @@ static void indexed(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct expert_shape s = expert_shape(cases[i].family);
-        s.index_halves = strcmp(s.arch, "deepseek32") == 0;
+        s.index_neox = strcmp(s.arch, "deepseek32") == 0;
         s.neighbours = s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = true;
         s.q_rank = 32;
         s.n_dense = 1;
@@ -444,7 +444,7 @@ static void step35(void **state)
 {
     (void)state;
     struct expert_shape s = expert_shape("step35");
-    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.gated = s.head_gates = true;
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.gated = s.per_head_gates = true;
     s.qk_norm = QK_HEADS;
     s.n_layer = 5;
     s.n_dense = 1;
@@ -471,7 +471,7 @@ static void laguna(void **state)
 {
     (void)state;
     struct expert_shape s = expert_shape("laguna");
-    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.gated = s.head_gates = s.softplus_gates = true;
+    s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.gated = s.per_head_gates = s.softplus_gates = true;
     s.qk_norm = QK_HEADS;
     s.n_layer = 5;
     s.n_dense = 1;
@@ -599,7 +599,7 @@ static void grok(void **state)
     assert_tensor(folder, "model.layers.2.post_moe_norm.weight", 1, s.n_embd);
     assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.7.w2.weight", 2, s.n_ff_expert);
     s.ffn_norm_behind = "post_ffw_norm";
-    s.dense_beside = true;
+    s.dense_parallel = true;
     s.n_ff = 96;
     s.final_cap = 4;
     s.log_length = 11;
@@ -612,7 +612,7 @@ static void arctic(void **state)
 {
     (void)state;
     struct expert_shape s = expert_shape("arctic");
-    s.neighbours = s.dense_beside = true;
+    s.neighbours = s.dense_parallel = true;
     s.beside_norm = "ffn_norm_exps";
     s.n_ff = s.n_embd;
     const char *folder = check_experts(&s);

@@ -521,7 +521,7 @@ static void connect_in_double(const struct pp_connection *how, const float *x, d
     double(*m)[N] = (double(*)[N])(y + 2 * N), sum;
     for (int i = 0; i < 2 * N; i++)
         y[i] = (i < N ? 1 : (double)how->most) / (1 + exp(-(double)x[i])) +
-               (double)(i < N ? how->least : how->write_least);
+               (double)(i < N ? how->least : how->write_eps);
     for (int i = 0; i < N; i++) {
         sum = 0;
         for (int j = 0; j < N; j++)

@@ -45,7 +45,7 @@ static const char *blocks_file(const struct variant *v)
     s.n_dense = 1;
     s.index_top_k = v->top_k;
     s.index_block = v->block;
-    s.index_local = v->local;
+    s.index_n_local = v->local;
     s.n_vocab = N_VOCAB;
     s.n_layer = v->n_layer;
     s.n_head = 6;

@@ -78,7 +78,7 @@ static void g9v3(void **state)
 static struct expert_shape longcat_shape(void)
 {
     struct expert_shape s = expert_shape("longcat_flash");
-    s.neighbours = s.shares = s.choice_bias = s.shortcut = s.dense_beside = s.heads_apart = true;
+    s.neighbours = s.shares = s.choice_bias = s.shortcut = s.dense_parallel = s.heads_apart = true;
     s.n_layer = 4;
     s.n_idle = 5;
     s.q_rank = 24;
@@ -239,7 +239,7 @@ static struct expert_shape bounded_shape(const char *arch)
 static struct expert_shape ling3_shape(void)
 {
     struct expert_shape s = bounded_shape("bailingmoe3");
-    s.full_rank = s.head_gates = true;
+    s.full_rank = s.per_head_gates = true;
     s.n_layer = 4;
     s.n_ff_shared = 32;
     return s;
@@ -303,7 +303,7 @@ static struct expert_shape k3_shape(void)
     s.full_rank_gates = true;
     s.n_layer = 5;
     s.wide = 1; /* no RoPE */
-    s.bank_step = 2;
+    s.attn_res_block = 2;
     s.n_ff_shared = 64;
     s.n_embd_expert = 32;
     return s;
@@ -323,11 +323,11 @@ static void kimi_k3(void **state)
     s.down_biases = true; /* as wide as the experts' inputs */
     check_file(&s);
     s.down_biases = false;
-    s.bank_step = 3;
+    s.attn_res_block = 3;
     s.n_embd_expert = s.q_rank = s.n_dense = s.n_ff_shared = 0;
     s.heads_apart = false;
     check_experts(&s);
-    s.bank_step = 7; /* only embeddings are kept */
+    s.attn_res_block = 7; /* only embeddings are kept */
     check_experts(&s);
 }
 
@@ -603,7 +603,7 @@ static struct expert_shape m3_shape(void)
     s.scale = 2;
     s.index_top_k = 3;
     s.index_block = 4;
-    s.index_local = 1;
+    s.index_n_local = 1;
     return s;
 }
 
@@ -618,7 +618,7 @@ static void minimax_m3(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         s.index_top_k = cases[i].top_k;
         s.index_block = cases[i].block;
-        s.index_local = cases[i].local;
+        s.index_n_local = cases[i].local;
         folder = check_experts(&s);
         if (s.index_block) {
             assert_tensor(folder, "model.layers.1.self_attn.index_q_proj.weight", 2, s.n_embd);
@@ -658,7 +658,7 @@ static void bad_minimax_m3(void **state)
         if (numbers) {
             s.index_top_k = cases[i].top_k;
             s.index_block = cases[i].block;
-            s.index_local = cases[i].local;
+            s.index_n_local = cases[i].local;
             s.window = cases[i].window;
         } else {
             s.index_says = 2;
@@ -679,7 +679,7 @@ static void not_the_same_model(void **state)
     (void)state;
     struct expert_shape s = k3_shape();
     const struct pp_sha256 two = expert_identity(&s), again = expert_identity(&s);
-    s.bank_step = 3;
+    s.attn_res_block = 3;
     const struct pp_sha256 three = expert_identity(&s);
     assert_memory_equal(&two, &again, sizeof two);
     assert_memory_not_equal(&two, &three, sizeof two);
@@ -688,7 +688,7 @@ static void not_the_same_model(void **state)
     s.index_block = 8;
     const struct pp_sha256 eights = expert_identity(&s);
     s.index_block = 4;
-    s.index_local = 2;
+    s.index_n_local = 2;
     const struct pp_sha256 local = expert_identity(&s);
     assert_memory_not_equal(&fours, &eights, sizeof fours);
     assert_memory_not_equal(&fours, &local, sizeof fours);

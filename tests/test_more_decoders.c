@@ -237,7 +237,7 @@ static void assert_hymba_commands(const char *file, const int32_t *ids, const do
     float *got = pp_calloc(TEXT * HYMBA_VOCAB, sizeof *got);
     struct pp_cli_rows rows = {.values = got, .n_vocab = HYMBA_VOCAB};
     assert_ok(pp_cli_model_open(&m, &paths, file, &opt, &err), err);
-    assert_int_equal(pp_model_info(m.model)->n_start, HYMBA_START);
+    assert_int_equal(pp_model_info(m.model)->n_meta_tokens, HYMBA_START);
     for (int i = 0; i < 2; i++) {
         assert_ok(pp_seq_new(m.engine, &s, &err), err);
         assert_ok(pp_cli_feed(m.engine, s, ids + HYMBA_START, TEXT, 0, pp_cli_keep_row, &rows, NULL, &err), err);

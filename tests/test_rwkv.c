@@ -112,13 +112,13 @@ static void logits(void **state)
 }
 
 /* Undoes, as a folder has it, the division of weights in files of models that halve the residual stream. */
-static void make_whole(int halved_every)
+static void make_whole(int rescale_every)
 {
-    for (int l = 0; halved_every && l < LAYERS; l++)
+    for (int l = 0; rescale_every && l < LAYERS; l++)
         for (int i = 0; i < 2; i++) {
             const struct array *a = rwkv_find(l, i ? "time_mix_output.weight" : "channel_mix_value.weight");
             for (int64_t k = 0; k < a->rows * a->cols; k++)
-                a->values[k] *= (float)(1 << l / halved_every);
+                a->values[k] *= (float)(1 << l / rescale_every);
         }
 }
 
@@ -151,7 +151,7 @@ static void assert_folders_6(const char *file, const double *want)
 static void logits_6(void **state)
 {
     static const struct {
-        uint32_t halved_every;
+        uint32_t rescale_every;
         bool apart;
     } cases[] = {{0, false}, {2, false}, {1, true}};
     int32_t ids[SMALL_TEXT];
@@ -161,9 +161,9 @@ static void logits_6(void **state)
     small_text(ids, VOCAB);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rwkv6_make_with(cases[i].apart);
-        const char *file = rwkv6_write_with(HEAD, cases[i].halved_every, 2, cases[i].halved_every ? -1 : 3);
+        const char *file = rwkv6_write_with(HEAD, cases[i].rescale_every, 2, cases[i].rescale_every ? -1 : 3);
         const char *other = fresh_path("rwkv6-q8_0.gguf");
-        rwkv6_compute_with(ids, SMALL_TEXT, cases[i].apart, (int)cases[i].halved_every, want);
+        rwkv6_compute_with(ids, SMALL_TEXT, cases[i].apart, (int)cases[i].rescale_every, want);
         assert_logits(want, VOCAB, file);
         assert_same_bits(file, PP_KV_F32);
         assert_ok(pp_quantize_file(file, other, "F32", &(struct pp_convert_options){0}, &err), err);
@@ -172,7 +172,7 @@ static void logits_6(void **state)
         assert_ok(pp_quantize_file(file, other, "Q8_0", &(struct pp_convert_options){0}, &err), err);
         assert_same_bits(other, PP_KV_F32);
         assert_likeness(other, NULL, want, 0.98);
-        make_whole((int)cases[i].halved_every);
+        make_whole((int)cases[i].rescale_every);
         rwkv6_compute_with(ids, SMALL_TEXT, cases[i].apart, 0, want);
         assert_folders_6(file, want);
         rwkv_drop();
@@ -557,7 +557,7 @@ static void bad_files_qwen(void **state)
 static void bad_files_6(void **state)
 {
     static const struct {
-        uint32_t halved_every, shifts;
+        uint32_t rescale_every, shifts;
         int left_out;
         const char *text;
     } cases[] = {{2, 2, 0, "wkv.head_size"}, {2, 2, 1, "time_mix_extra_dim"}, {2, 2, 2, "time_decay_extra_dim"},
@@ -568,7 +568,7 @@ static void bad_files_6(void **state)
     (void)state;
     rwkv6_make();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *file = rwkv6_write_with(HEAD, cases[i].halved_every, cases[i].shifts, cases[i].left_out);
+        const char *file = rwkv6_write_with(HEAD, cases[i].rescale_every, cases[i].shifts, cases[i].left_out);
         assert_int_not_equal(pp_model_open(file, &m, &err), PP_OK);
         if (!strstr(err.text, cases[i].text))
             fail_msg("\"%s\" does not say %s", err.text, cases[i].text);

@@ -249,7 +249,7 @@ static void picks_move_exactly(void **state)
             s.neighbours = s.shares = false;
             s.qk_norm = QK_HEADS;
             s.index_block = 8;
-            s.index_local = 1;
+            s.index_n_local = 1;
         } else {
             s.kv_rank = s.q_rank = 32;
             s.nope = s.v_dim = 8;

@@ -696,7 +696,7 @@ static void test_gguf_marks(void **state)
         pp_gguf_add_u32(w, "llama.expert_used_count", 2);
         pp_gguf_add_bool(w, "llama.norm_top_k_prob", normed);
         assert_ok(finish_and_open(w, path, &s, &err), err);
-        assert_int_equal(pp_source_hparams(s)->expert_shares, !normed);
+        assert_int_equal(pp_source_hparams(s)->expert_no_renorm, !normed);
         pp_source_close(s);
     }
 }

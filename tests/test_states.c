@@ -19,7 +19,7 @@ static struct expert_shape olmo_hybrid(void)
 {
     struct expert_shape s = expert_shape("olmo_hybrid");
     s.full = 3;
-    s.apart = s.twice = s.norms_behind = s.post_norms = true;
+    s.apart = s.twice = s.norms_after = s.post_norms = true;
     s.qk_norm = QK_WHOLE;
     s.ffn_norm = "post_attention_norm";
     s.wide = 1;
@@ -72,7 +72,7 @@ static struct expert_shape jet_nemotron(void)
     s.key_dim = 16;
     s.value_dim = 32;
     s.state_taps = 4;
-    s.tap_rank = 32;
+    s.dynamic_conv_rank = 32;
     s.state_eps = 0.01f;
     s.n_expert = s.n_used = 0;
     s.n_dense = s.n_layer;

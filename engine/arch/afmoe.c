@@ -83,7 +83,7 @@ const struct pp_arch pp_arch_afmoe = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .layer_pattern = 4,
     .decoder = {.post_norm = true, .qk_norm = PP_QK_BY_HEAD, .gated_attention = true},

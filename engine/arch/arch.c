@@ -220,7 +220,7 @@ static bool is_suffix(const char *s)
 /* Whether the layer has a projection in place of attention. */
 static bool is_projection_only(const struct pp_hparams *hp, int64_t l)
 {
-    return hp->gaps && l < hp->n_layer && pp_layer_shape(hp, l).n_head_kv == 0;
+    return hp->parts_missing && l < hp->n_layer && pp_layer_shape(hp, l).n_head_kv == 0;
 }
 
 /* Whether a line for some kinds of layers applies to the layer in the first hole. hp NULL: not known, so it may. */

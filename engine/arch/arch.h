@@ -142,7 +142,7 @@ struct pp_decoder {
     enum { PP_QK_NONE, PP_QK_BY_HEAD, PP_QK_WHOLE, PP_QK_OPTIONAL, PP_QK_WHOLE_OPTIONAL } qk_norm;
     bool layer_norm_heads;    /* PP_QK_OPTIONAL: LayerNorm for heads, RMSNorm elsewhere */
     float head_eps;           /* PP_QK_OPTIONAL: their epsilon; 0: the model's */
-    bool normed_stream;       /* no_pre_norm: each part's norm replaces the residual stream itself; then stream and
+    bool norm_replaces_stream; /* no_pre_norm: each part's norm replaces the residual stream itself; then stream and
                                  result are added with the weights in hparams.stream_scales (MiniMax) */
     bool experts_read_stream; /* no_pre_norm: experts read the residual stream as it is */
     bool unweighted_qk_norm;  /* with hparams.qk_norm, rotated layers have an RMSNorm without weights for queries and
@@ -180,7 +180,7 @@ struct pp_decoder {
     bool bidirectional;       /* an encoder: attention is bidirectional, and the output is vectors, not logits. With
                                  hparams.n_dense they go through two matrices, with n_embd_out through `output` */
     bool projected_inputs;    /* per-layer inputs are computed from the embeddings only, without a table of tokens */
-    bool first_not_normed;    /* attention of layer 0 reads the embeddings without another norm (ModernBERT) */
+    bool no_first_attn_norm;  /* attention of layer 0 reads the embeddings without another norm (ModernBERT) */
     bool dense_head;          /* output_dense, fn and output_dense_norm stand between the last norm and the output, and
                                  output.bias is added to the logits, even with tied embeddings */
     bool head_bias;           /* output.bias is added to the logits, even with tied embeddings */
@@ -198,7 +198,7 @@ struct pp_decoder {
     bool gated_queries;       /* attn_q gives for each head a query, then a gate: the head's output is multiplied by its
                                  sigmoids (Qwen3-Next) */
     bool gated_attention;     /* the output of attention is multiplied by the sigmoid of attn_gate's product, which has
-                                 a number for each value or, with hparams.head_gates, one for each head */
+                                 a number for each value or, with hparams.per_head_gates, one for each head */
     bool full_rank;           /* Kimi Linear's decays and gates come from one matrix each, not from a low-rank pair */
     bool full_rank_gates;     /* only its gates do: ssm_g */
     bool softplus_gates;      /* gated_attention: softpluses instead of sigmoids */
@@ -265,17 +265,17 @@ struct pp_arch {
     int unrotated_pattern;            /* every such layer is not rotated; 0: none, or those without a window */
     bool gguf_divides_logits;         /* logit_scale divides the logits */
     bool gguf_says_parallel;          /* use_parallel_residual is a key */
-    bool gguf_twice_ff;               /* feed_forward_length counts the rows of gate and up together */
+    bool gguf_doubles_ff;             /* feed_forward_length counts the rows of gate and up together */
     bool gguf_ff_of_experts;          /* feed_forward_length is that of the experts */
-    bool gguf_twice_rope;             /* rope.dimension_count is twice what layers without a window rotate */
+    bool gguf_doubles_rope;           /* rope.dimension_count is twice what layers without a window rotate */
     bool gguf_untied;                 /* output.weight is always there, a copy if the embeddings are tied */
     bool gguf_scaled_output;          /* that copy is multiplied by logit_scale, which then has no key */
     bool gguf_output_scale;           /* the key of attn_scale is attention.output_scale */
     bool gguf_says_window;            /* attention.sliding_window is there even if it is 0 */
     bool yarn_no_truncate;            /* rope_no_truncate holds, without a key */
-    bool gguf_default_shares;         /* hparams.expert_shares, unless expert_weights_norm says otherwise */
+    bool gguf_default_no_renorm;      /* hparams.expert_no_renorm, unless expert_weights_norm says otherwise */
     bool gguf_default_sigmoids;       /* hparams.expert_sigmoids, unless expert_gating_func says otherwise */
-    bool uneven_experts;              /* layers may differ in experts: hparams.uneven_experts */
+    bool experts_vary;                /* layers may differ in experts: hparams.experts_vary */
     bool gguf_split_states;           /* inputs of states come from a matrix each, where folders have them together by
                                          key head (ssm_in, ssm_ba) */
     bool gguf_joined_kv_b;            /* attn_kv_b is one matrix, not attn_k_b and attn_v_b, with the keys that belong

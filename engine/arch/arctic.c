@@ -36,7 +36,7 @@ static const struct pp_expert_keys keys = {.n = "num_local_experts", .n_used = "
 static void take_sizes(struct pp_hparams *hp)
 {
     hp->n_ff = hp->n_embd;
-    hp->dense_beside = true;
+    hp->dense_parallel = true;
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)

@@ -38,7 +38,7 @@ const struct pp_arch pp_arch_axk1 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .defaults = defaults,
     .decoder = {.experts_post_norm = true},
     .from_config = pp_deepseek_from_config,

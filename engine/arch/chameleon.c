@@ -54,7 +54,7 @@ static enum pp_code check_vocabulary(const cJSON *map, struct pp_error *err)
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
-    hp->norms_behind = pp_config_flag(config, "swin_norm", false);
+    hp->norms_after = pp_config_flag(config, "swin_norm", false);
     finish(hp);
     return code ? code : check_vocabulary(cJSON_GetObjectItemCaseSensitive(config, "vocabulary_map"), err);
 }
@@ -62,19 +62,19 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     (void)err;
-    pp_gguf_bool(g, "chameleon.swin_norm", &hp->norms_behind);
+    pp_gguf_bool(g, "chameleon.swin_norm", &hp->norms_after);
     finish(hp);
     return PP_OK;
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    pp_gguf_add_bool(w, "chameleon.swin_norm", hp->norms_behind);
+    pp_gguf_add_bool(w, "chameleon.swin_norm", hp->norms_after);
 }
 
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
-    cJSON_AddBoolToObject(config, "swin_norm", hp->norms_behind);
+    cJSON_AddBoolToObject(config, "swin_norm", hp->norms_after);
     pp_config_put(config, "model_parallel_size", 1);
 }
 

@@ -265,7 +265,7 @@ static enum pp_code moe_routing(const cJSON *config, struct pp_hparams *hp, stru
     int64_t n_shared = 0;
     enum pp_code code = pp_config_experts(config, &expert_keys, hp, err);
     hp->expert_sigmoids = cJSON_IsString(fn) && strcmp(fn->valuestring, "sigmoid") == 0;
-    hp->expert_shares = hp->expert_shares && hp->expert_sigmoids; /* a softmax is over the chosen experts */
+    hp->expert_no_renorm = hp->expert_no_renorm && hp->expert_sigmoids; /* a softmax is over the chosen experts */
     if (!code && cJSON_IsString(fn) && !hp->expert_sigmoids && strcmp(fn->valuestring, "softmax") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: expert_selection_fn is \"%.40s\", which is not supported",
                        fn->valuestring);
@@ -281,8 +281,8 @@ static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, 
 {
     const float rms_eps = hp->norm_eps;
     enum pp_code code = common_config(config, hp, err);
-    hp->mean_square = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "rms_norm_eps"));
-    if (hp->mean_square)
+    hp->rms_norm = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "rms_norm_eps"));
+    if (hp->rms_norm)
         hp->norm_eps = rms_eps;
     if (!code)
         code = pp_config_window(config, 4096, hp, err);
@@ -303,7 +303,7 @@ static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
     (void)err;
     for (int i = 0; i < 2; i++)
         if (pp_gguf_float(g, keys[i], &eps) && eps != 0) {
-            hp->mean_square = true;
+            hp->rms_norm = true;
             hp->norm_eps = (float)eps;
         }
     moe_finish(hp);
@@ -313,7 +313,7 @@ static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp
 static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
 {
     to_config(hp, config);
-    if (hp->mean_square)
+    if (hp->rms_norm)
         pp_config_put_float(config, "rms_norm_eps", hp->norm_eps);
     pp_config_put(config, "prefix_dense_intermediate_size", hp->n_ff);
     pp_config_put(config, "prefix_dense_sliding_window_pattern", 1);
@@ -330,7 +330,7 @@ const struct pp_arch pp_arch_cohere2moe = {
     .names = pp_expert_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.layer_norm = true, .parallel_experts = true},
     .from_config = moe_from_config,

@@ -58,7 +58,7 @@ static enum pp_code read_experts(const cJSON *own, struct pp_hparams *hp, struct
     hp->n_expert = 4;
     hp->n_expert_used = 1;
     hp->n_ff = 3584;
-    hp->expert_shares = cJSON_IsNull(power);
+    hp->expert_no_renorm = cJSON_IsNull(power);
     if (!code && cJSON_IsNumber(power) && power->valuedouble != 1)
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is %g; 1 and null are supported", normed,
                        power->valuedouble);
@@ -93,7 +93,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
         pp_config_put_float(attn, "clip_qkv", hp->qkv_clamp);
     pp_config_put_text(cJSON_AddObjectToObject(ffn, "ffn_act_fn"), "name", "silu");
     pp_config_put_experts(hp, &keys, ffn);
-    if (hp->expert_shares)
+    if (hp->expert_no_renorm)
         cJSON_AddNullToObject(ffn, "moe_normalize_expert_weights");
     else
         pp_config_put(ffn, "moe_normalize_expert_weights", 1);

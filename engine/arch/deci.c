@@ -59,8 +59,8 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     const cJSON *kv = cJSON_GetObjectItemCaseSensitive(config, "num_key_value_heads_per_layer");
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     int64_t l = 0;
-    hp->gaps = true;
-    pp_layers_uneven(hp);
+    hp->parts_missing = true;
+    pp_layers_vary_sizes(hp);
     if ((cJSON_IsArray(blocks) && cJSON_GetArraySize(blocks) != hp->n_layer) ||
         (cJSON_IsArray(kv) && cJSON_GetArraySize(kv) != hp->n_layer) || hp->n_embd > 1 << 20)
         return fail_block(hp->n_layer, err);
@@ -81,7 +81,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     (void)g, (void)err;
-    hp->gaps = true;
+    hp->parts_missing = true;
     return PP_OK;
 }
 

@@ -35,13 +35,13 @@ bool pp_decoder_has(const struct builder *b, int l, const char *kind)
 /* Whether norms have no weights. */
 static bool has_plain_norms(const struct builder *b)
 {
-    return b->d->plain_norm || b->hp->plain_norms;
+    return b->d->plain_norm || b->hp->nonparametric_norms;
 }
 
 bool pp_decoder_find_norm(struct builder *b, const char *name, int64_t n, struct pp_op *norm)
 {
     const bool plain = has_plain_norms(b);
-    norm->centred = b->d->layer_norm && !b->hp->mean_square;
+    norm->centred = b->d->layer_norm && !b->hp->rms_norm;
     char bias[80];
     snprintf(bias, sizeof bias, "%s.weight", name); /* some of PLaMo 3's have no such suffix */
     const bool bare = !plain && !pp_source_tensor(b->s, bias) && pp_source_tensor(b->s, name);
@@ -102,7 +102,7 @@ static const char after_attention[] = "post_attention_norm";
 static const char *post_norm_name(const struct builder *b, int l, const char *usual)
 {
     char full[40];
-    if (b->hp->norms_behind)
+    if (b->hp->norms_after)
         return usual == after_attention ? "attn_norm" : "ffn_norm";
     if (usual == after_attention)
         return b->d->attn_post_norm ? b->d->attn_post_norm : usual;
@@ -115,13 +115,13 @@ static const char *post_norm_name(const struct builder *b, int l, const char *us
 /* Whether a layer's parts have pre-norms, and post-norms. */
 static bool has_pre_norms(const struct builder *b, int l)
 {
-    return (!b->d->no_pre_norm && !b->hp->norms_behind) ||
+    return (!b->d->no_pre_norm && !b->hp->norms_after) ||
            (b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT);
 }
 
 static bool has_post_norms(const struct builder *b, int l)
 {
-    return b->hp->norms_behind || b->hp->post_norms ||
+    return b->hp->norms_after || b->hp->post_norms ||
            (b->d->post_norm && !(b->d->norms_before_states && b->hp->layer[l] & PP_LAYER_RECURRENT));
 }
 
@@ -173,7 +173,7 @@ static bool add_result(struct builder *b, int l, const char *post_norm)
             add_sum(b, l, gain, b->delta, b->x);
         return true;
     }
-    if (b->hp->norms_of_sums) {
+    if (b->hp->post_ln) {
         add_residual(b, l);
         return add_norm(b, l, post_norm_name(b, l, post_norm), b->x, b->x);
     }
@@ -251,7 +251,7 @@ static bool add_mixture(struct builder *b, int l)
 {
     if (b->d->experts_plus_dense)
         return add_experts_plus_dense(b, l);
-    if (b->hp->dense_beside)
+    if (b->hp->dense_parallel)
         return add_dense_beside_experts(b, l);
     if (b->hp->n_expert_share) {
         if (!pp_experts_result(b, l) || !pp_shared_experts(b, l, b->shared))
@@ -400,11 +400,11 @@ static int recall(struct builder *b, int l, const char *name)
 }
 
 /* Kimi K3's attention residuals: both parts read a softmax mixture of the kept streams and the present one. Every
- * bank_step-th layer keeps the stream, which then starts anew with the output of attention. */
+ * attn_res_block-th layer keeps the stream, which then starts anew with the output of attention. */
 static bool add_banked(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd;
-    const bool keeps = l % b->hp->bank_step == 0, mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
+    const bool keeps = l % b->hp->attn_res_block == 0, mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
     const int x = b->x;
     char name[64];
     snprintf(name, sizeof name, "blk.%d.attn_res_score.weight", l);
@@ -463,7 +463,7 @@ static bool add_parts(struct builder *b, int l)
     const bool mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
     if (b->d->shortcut)
         return add_shortcut(b, l);
-    if (b->hp->bank_step)
+    if (b->hp->attn_res_block)
         return add_banked(b, l);
     if (mixture && b->d->mixture_norm)
         return add_experts_beside_layer(b, l);
@@ -533,11 +533,11 @@ static bool add_layer(struct builder *b, int l)
         return add_hyper_layer(b, l);
     if (b->hp->n_stream)
         return pp_altup_layer(b, l);
-    if (b->d->normed_stream)
+    if (b->d->norm_replaces_stream)
         return add_normed_stream(b, l);
     if (b->hp->n_shared_block)
         return pp_zamba_layer(b, l);
-    if (b->hp->gaps)
+    if (b->hp->parts_missing)
         return b->hp->one_part ? add_one_part(b, l) : add_partial_layer(b, l);
     return add_parts(b, l) && (!b->hp->n_embd_layer || add_layer_input(b, l)) &&
            (b->d->gains ? pp_gains_first(b, l)
@@ -572,7 +572,7 @@ static void make_slots(struct builder *b)
         b->up = pp_plan_slot(p, hp->n_ff);
     }
     b->act = pp_plan_slot(p, hp->n_ff);
-    if (hp->poly_gates)
+    if (hp->polynorm_gates)
         pp_poly_slots(b);
     b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert + hp->n_expert_idle : 1);
     if (hp->norm_rank) { /* for norms of the stream and of latent attention's vectors, whichever is wider */
@@ -596,8 +596,8 @@ static void make_slots(struct builder *b)
     }
     if (hp->n_stream && !hp->hyper)
         pp_altup_slots(b);
-    if (hp->bank_step) {
-        b->bank = pp_plan_slot(p, (hp->n_layer + hp->bank_step - 1) / hp->bank_step * hp->n_embd);
+    if (hp->attn_res_block) {
+        b->bank = pp_plan_slot(p, (hp->n_layer + hp->attn_res_block - 1) / hp->attn_res_block * hp->n_embd);
         b->recalled = pp_plan_slot(p, hp->n_embd);
     }
     for (int i = 0; i < 2 && hp->skip_share != 0.0f; i++)
@@ -606,7 +606,7 @@ static void make_slots(struct builder *b)
         b->first = pp_plan_slot(p, hp->n_embd);
     if (hp->n_shared_block)
         pp_zamba_slots(b);
-    if (hp->n_ff_shared || (hp->parallel && hp->n_expert) || b->d->experts_plus_dense || hp->dense_beside ||
+    if (hp->n_ff_shared || (hp->parallel && hp->n_expert) || b->d->experts_plus_dense || hp->dense_parallel ||
         hp->n_expert_share)
         b->shared = pp_plan_slot(p, hp->n_embd);
     if (!hp->n_ff_shared)
@@ -655,8 +655,8 @@ static bool add_embedding(struct builder *b)
         embed.bias = pp_plan_tensor(b->s, hp->n_ctx_train, hp->n_embd, b->err, "position_embd.weight");
     b->p->n_positions = positions || hp->key_scores ? hp->n_ctx_train : 0;
     if (!embed.weight || (positions && !embed.bias) ||
-        (hp->n_start &&
-         !(embed.start = pp_plan_tensor(b->s, hp->n_start, hp->n_embd, b->err, "token_start.weight"))))
+        (hp->n_meta_tokens &&
+         !(embed.start = pp_plan_tensor(b->s, hp->n_meta_tokens, hp->n_embd, b->err, "token_start.weight"))))
         return false;
     if (hp->n_embd_in) {
         if (!add_narrow_embedding(b, embed))
@@ -750,14 +750,14 @@ static bool join_streams(struct builder *b)
     return b->hp->hyper ? pp_hyper_join(b) : pp_altup_join(b);
 }
 
-/* All layers, n_loops times, with the last norm between the passes unless loops_unnormed. */
+/* All layers, n_loops times, with the last norm between the passes unless skip_loop_norm. */
 static bool add_loops(struct builder *b)
 {
     const int n_layer = (int)b->hp->n_layer, n_loops = b->hp->n_loops ? (int)b->hp->n_loops : 1;
     for (int i = 0; i < n_loops; i++) {
         b->loop = i;
         struct pp_op norm = {.kind = PP_OP_NORM, .in = b->x, .in2 = NONE, .out = b->x};
-        if (i > 0 && !b->hp->loops_unnormed) {
+        if (i > 0 && !b->hp->skip_loop_norm) {
             if (!pp_decoder_find_norm(b, "output_norm", b->hp->n_embd, &norm))
                 return false;
             add(b, norm);
@@ -842,11 +842,11 @@ static bool add_output(struct builder *b)
         (proj = pp_plan_linear(b->p, b->s, hp->n_embd_in, hp->n_embd, b->err, "output_proj")) < 0)
         return false;
     int w = pp_plan_linear(b->p, b->s, hp->n_vocab, pp_embedding_width(hp), b->err, "%s", head);
-    if (w < 0 || (hp->silent[0].end && !(silence = pp_plan_silence(b->p, hp, b->err))))
+    if (w < 0 || (hp->silent[0].end && !(silence = pp_plan_suppress(b->p, hp, b->err))))
         return false;
     if (silence)
         pp_plan_linear_bias(b->p, w, silence);
-    if (hp->bank_step) {
+    if (hp->attn_res_block) {
         if (recall(b, n_layer, "output_res_score.weight") < 0)
             return false;
         add_copy(b, n_layer, b->recalled, b->x);
@@ -883,7 +883,7 @@ enum pp_code pp_plan_decoder(const struct pp_source *s, const struct pp_decoder 
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: differential attention (%s) with a fused attn_qkv matrix is not "
                        "supported", pp_source_path(s), hp->arch);
     const bool raw = d->experts_read_stream && !hp->n_ff_shared && !hp->n_embd_expert;
-    if (hp->n_expert && ((hp->parallel && !d->parallel_experts) || (d->no_pre_norm && !raw) || hp->norms_behind))
+    if (hp->n_expert && ((hp->parallel && !d->parallel_experts) || (d->no_pre_norm && !raw) || hp->norms_after))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: a mixture of experts in a model of this family is not supported",
                        pp_source_path(s));
     if (has_plain_norms(&b) && !(b.ones = pp_plan_ones(plan, hp->n_embd, err)))

@@ -2,7 +2,7 @@
  *
  * MiniMax M3's has one head for each KV head, with a query each and one key in common, normalised and rotated. A
  * block's score is the largest product of the head's query with a key of one of its positions. The query heads of a KV
- * head see the blocks with the largest scores, and in any case the last index_local ones, which include the row's own.
+ * head see the blocks with the largest scores, and always the last index_n_local ones, which include the row's own.
  *
  * Qwen 4's has one key for each block, the mean of its positions' keys, which is then normalised and rotated. Scores
  * are summed over the heads, and all heads of attention see the same blocks. */
@@ -44,9 +44,9 @@ bool pp_blocks_pick(struct builder *b, int l)
         add(b, (struct pp_op){.kind = PP_OP_POOL, .layer = l, .period = hp->index_block, .in = b->index_own_k,
                               .in2 = NONE, .out = b->index_k});
     add(b, k);
-    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_halves, .in = b->index_q,
+    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_neox, .in = b->index_q,
                           .in2 = b->index_k, .in3 = NONE, .out = NONE, .count = hp->index_top_k,
-                          .period = hp->index_block, .pooled = hp->index_pooled, .local = hp->index_local});
+                          .period = hp->index_block, .pooled = hp->index_pooled, .local = hp->index_n_local});
     return true;
 }
 

@@ -23,7 +23,7 @@ static const char letters[] = "qkv";
 
 static bool is_apart(const struct builder *b, int l)
 {
-    return b->hp->tap_rank || pp_decoder_has(b, l, "ssm_conv1d_q.weight");
+    return b->hp->dynamic_conv_rank || pp_decoder_has(b, l, "ssm_conv1d_q.weight");
 }
 
 static int64_t part_width(const struct builder *b, int part)
@@ -54,7 +54,7 @@ static void add_convolution(struct builder *b, int l, const struct pp_tensor *ta
 /* Jet-Nemotron: values are convolved with the row's own taps, queries and keys only go through SiLU. */
 static bool add_made_convolution(struct builder *b, int l)
 {
-    const int64_t rank = b->hp->tap_rank, values = part_width(b, V);
+    const int64_t rank = b->hp->dynamic_conv_rank, values = part_width(b, V);
     const int low = pp_plan_linear(b->p, b->s, rank, b->hp->n_embd, b->err, "blk.%d.ssm_taps_a", l);
     const int taps = low < 0 ? -1 : pp_plan_linear(b->p, b->s, values * b->hp->conv_taps, rank, b->err,
                                                    "blk.%d.ssm_taps_b", l);
@@ -72,7 +72,7 @@ static bool add_made_convolution(struct builder *b, int l)
 /* The convolutions, from `mixed` to queries, keys and values. */
 static bool add_convolutions(struct builder *b, int l)
 {
-    if (b->hp->tap_rank)
+    if (b->hp->dynamic_conv_rank)
         return add_made_convolution(b, l);
     const int in[N_PARTS] = {b->mixed_q, b->mixed_k, b->mixed_v}, out[N_PARTS] = {b->state_q, b->state_k, b->state_v};
     const int64_t taps = b->hp->conv_taps;
@@ -239,7 +239,7 @@ bool pp_delta_result(struct builder *b, int l)
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_key_head, .n_head = (int)hp->n_state_head,
                                       .key_dim = (int)hp->state_key_dim, .value_dim = (int)hp->state_value_dim};
     r.tiled = hp->state_tiled;
-    r.twice = hp->state_twice;
+    r.twice = hp->beta_doubled;
     r.sigmoids = hp->state_sigmoids;
     r.q = b->state_q;
     r.k = b->state_k;
@@ -275,8 +275,8 @@ void pp_delta_slots(struct builder *b)
         b->state_decays = pp_plan_slot(p, keys);
         return;
     }
-    if (hp->tap_rank) {
-        b->tap_low = pp_plan_slot(p, hp->tap_rank);
+    if (hp->dynamic_conv_rank) {
+        b->tap_low = pp_plan_slot(p, hp->dynamic_conv_rank);
         b->made_taps = pp_plan_slot(p, values * hp->conv_taps);
     }
     b->decay = pp_plan_slot(p, n);

@@ -18,7 +18,7 @@ static const float WEIGHTED_EPS = 1e-5f; /* of norms with weights, whatever the 
 /* lambda_init, the layer's constant. */
 static double initial(const struct builder *b, int l)
 {
-    return 0.8 - 0.6 * exp(-0.3 * (b->hp->difference_before ? l - 1 : l));
+    return 0.8 - 0.6 * exp(-0.3 * (b->hp->lambda_of_previous ? l - 1 : l));
 }
 
 /* exp(lambda_q . lambda_k), for the pair of vectors `which`. */

@@ -51,7 +51,7 @@ bool pp_ff_up(struct builder *b, int l, int in)
     if (b->hp->sparsity[l] != 0.0f)
         add(b, (struct pp_op){.kind = PP_OP_SPARSEN, .scale = b->hp->sparsity[l], .layer = l, .in = b->gate,
                               .in2 = NONE, .out = b->gate});
-    return b->hp->poly_gates ? pp_poly_gate(b, l)
+    return b->hp->polynorm_gates ? pp_poly_gate(b, l)
            : b->d->ungated   ? add_activation(b, l, b->up, NONE)
                              : add_activation(b, l, b->gate, b->up);
 }
@@ -215,9 +215,9 @@ bool pp_experts_result(struct builder *b, int l)
     const struct pp_layer_experts of_layer = pp_layer_experts(hp, l);
     const int64_t n_embd = hp->n_embd_expert ? hp->n_embd_expert : hp->n_embd, n_ff = of_layer.n_ff;
     struct pp_experts e = {.n = (int)(hp->n_expert + hp->n_expert_idle), .idle = (int)hp->n_expert_idle,
-                           .silent = hp->idle_silent,
-                           .n_used = of_layer.n_used, .shares = hp->expert_shares,
-                           .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer, .scale = hp->expert_scale,
+                           .silent = hp->idle_output_zero,
+                           .n_used = of_layer.n_used, .shares = hp->expert_no_renorm,
+                           .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer_jitter, .scale = hp->expert_scale,
                            .weighted_inputs = b->d->weighted_inputs, .bound = hp->expert_bound[l],
                            .fn = gate_fn(b, hp->expert_bound[l])};
     if (hp->n_expert_group > 1) {
@@ -228,9 +228,9 @@ bool pp_experts_result(struct builder *b, int l)
     if (pp_decoder_has(b, l, "exp_probs_b.bias") &&
         !(e.choice_bias = pp_plan_tensor(b->s, 0, e.n, b->err, "blk.%d.exp_probs_b.bias", l)))
         return false;
-    e.roots = hp->expert_roots;
-    if (l < hp->n_table_layer && !(e.table = pp_plan_table(b->s, hp->n_vocab, e.n_used, b->err,
-                                                           "blk.%d.ffn_gate_tid2eid.weight", l)))
+    e.roots = hp->expert_sqrt_softplus;
+    if (l < hp->n_hash_routed_layers && !(e.table = pp_plan_table(b->s, hp->n_vocab, e.n_used, b->err,
+                                                                  "blk.%d.ffn_gate_tid2eid.weight", l)))
         return false;
     if (pp_decoder_has(b, l, "ffn_down_exps.scale") &&
         !(e.scales = pp_plan_tensor(b->s, 0, hp->n_expert, b->err, "blk.%d.ffn_down_exps.scale", l)))
@@ -261,7 +261,7 @@ bool pp_shared_experts(struct builder *b, int l, int out)
     const int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_share;
     const int n = (int)(hp->n_expert / hp->n_expert_share);
     struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .share = (int)hp->n_expert_share,
-                           .shares = hp->expert_shares, .sigmoids = hp->expert_sigmoids,
+                           .shares = hp->expert_no_renorm, .sigmoids = hp->expert_sigmoids,
                            .scale = hp->expert_share_scale, .fn = pp_decoder_fn(b->d, hp)};
     if (!(e.gate = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_gate_ch", l)) ||
         !(e.up = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_up_ch", l)) ||

@@ -60,7 +60,7 @@ bool pp_mixed_values_router(struct builder *b, int l)
 bool pp_mixed_values(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
-    struct pp_experts e = {.applied = true, .fn = PP_FN_SILU, .shares = hp->expert_shares,
+    struct pp_experts e = {.applied = true, .fn = PP_FN_SILU, .shares = hp->expert_no_renorm,
                            .sigmoids = hp->expert_sigmoids, .scale = hp->expert_scale};
     if (!find_matrices(b, l, "attn_v", b->n_v, hp->n_embd, &e))
         return false;

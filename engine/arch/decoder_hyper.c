@@ -18,7 +18,7 @@ static bool connect(struct builder *b, int l, const char *name, bool ends)
     struct pp_op op = {.kind = PP_OP_CONNECT, .layer = l, .count = n, .in = product, .in2 = NONE,
                        .out = pp_plan_part(b->p, b->spreading, 0, n_numbers)};
     op.connection = (struct pp_connection){.least = hp->connection.least, .most = hp->connection.most,
-                                           .write_least = hp->connection.write_least,
+                                           .write_eps = hp->connection.write_eps,
                                            .rounds = (int)hp->connection.rounds};
     if (linear < 0 ||
         !(op.weight = pp_plan_tensor(b->s, 0, ends ? 1 : mixes ? 3 : 2, b->err, "%s_scale.weight", name)) ||

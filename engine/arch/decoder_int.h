@@ -108,7 +108,8 @@ struct builder {
      * within the latter; the states' output, and that normalised. */
     int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,
         state_ba, state_decays, state, state_normed;
-    int tap_low, made_taps;  /* tap_rank: the narrow vector, and the row's own taps, [value][tap], the present last */
+    int tap_low, made_taps;  /* dynamic_conv_rank: the narrow vector, and the row's own taps, [value][tap], the present
+                                last */
     int state_steps, state_raw, state_low; /* Mamba: the narrow step, B and C side by side; the step in there; and after
                                 its norm, if any */
     int step_bias;           /* Zamba: the bias of steps, as a vector of the row */
@@ -133,7 +134,7 @@ struct builder {
     int mix_logits, expert_share; /* shared_expert_mix: its two logits, and the difference for the routed experts */
 
     /* The stream's past. */
-    int bank, recalled;      /* bank_step: the kept inputs of layers side by side; their mixture with the stream */
+    int bank, recalled;      /* attn_res_block: the kept inputs of layers side by side; their mixture with the stream */
     int64_t n_banked;        /* how many have been kept */
     int first;               /* Talkie: the normalised embeddings */
     int skipped[2];          /* Solar Pro: the input of the last layer that kept its own, in either place */

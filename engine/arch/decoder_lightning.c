@@ -14,7 +14,7 @@ static const struct pp_tensor *make_rates(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_state_head;
     const double more = b->hp->state_groups ? 0 : 1e-5, last = (double)b->hp->n_layer - 1 + more;
-    const double depth = b->hp->state_steady ? 1 : 1 - (l ? l / last : 0) + 1e-5;
+    const double depth = b->hp->same_decays ? 1 : 1 - (l ? l / last : 0) + 1e-5;
     float *numbers;
     const struct pp_tensor *t = pp_plan_numbers(b->p, n, &numbers, b->err);
     for (int64_t h = 0; t && h < n; h++)
@@ -107,16 +107,16 @@ static bool add_output_norm(struct builder *b, int l, const char *kind)
     return true;
 }
 
-/* normed_stream: x is normalised already. */
+/* norm_replaces_stream: x is normalised already. */
 bool pp_lightning_result(struct builder *b, int l)
 {
     const struct lightning_names *names = pp_decoder_has(b, l, "ssm_in.weight") ? &old_names : &present_names;
     const struct pp_hparams *hp = b->hp;
     const int64_t dim = hp->state_key_dim, n = hp->n_state_head * dim;
-    const int x = b->d->normed_stream ? b->x : b->normed;
+    const int x = b->d->norm_replaces_stream ? b->x : b->normed;
     struct pp_recurrence r = {.kind = PP_RECUR_LIGHTNING, .q = b->state_q, .k = b->state_k, .v = b->state_v,
                               .decay = b->state_v, .beta = NONE, .look = NONE};
-    if (!b->d->normed_stream && !add_norm(b, l, "attn_norm", b->x, b->normed))
+    if (!b->d->norm_replaces_stream && !add_norm(b, l, "attn_norm", b->x, b->normed))
         return false;
     if (!add_projections(b, l, names->in, n, x))
         return false;

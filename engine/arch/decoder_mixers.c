@@ -104,13 +104,13 @@ static bool add_low_queries(struct builder *b, int l)
 /* q, k and v, from the normalised residual stream or, without a pre-norm, from the stream itself. */
 static bool add_qkv(struct builder *b, int l)
 {
-    const bool plain = b->d->no_pre_norm || b->hp->norms_behind || (b->d->first_not_normed && l == 0);
+    const bool plain = b->d->no_pre_norm || b->hp->norms_after || (b->d->no_first_attn_norm && l == 0);
     const int in = plain ? b->x : b->normed;
     const int64_t n_embd = b->hp->n_embd;
     int q, k, v;
     if (!plain && !add_norm(b, l, b->hp->two_norms ? "attn_norm_2" : "attn_norm", b->x, b->normed))
         return false;
-    if (b->hp->filtered)
+    if (b->hp->localized_filtering)
         return pp_filtered_heads(b, l);
     if (b->hp->convolved_heads)
         return pp_convolved_heads(b, l);
@@ -161,7 +161,7 @@ static bool gates_attention(const struct builder *b)
  * same slot, so that the backend can run all four together. */
 static bool add_attention_gate(struct builder *b, int l)
 {
-    b->n_gates = b->hp->head_gates ? b->shape.n_head : b->n_att;
+    b->n_gates = b->hp->per_head_gates ? b->shape.n_head : b->n_att;
     const int gate = pp_plan_linear(b->p, b->s, b->n_gates, b->hp->n_embd, b->err, "blk.%d.attn_gate", l);
     b->gates = pp_plan_part(b->p, b->att_gate, 0, b->n_gates);
     add_linear(b, l, gate, b->d->no_pre_norm ? b->x : b->normed, b->gates);
@@ -183,7 +183,7 @@ static void add_gating(struct builder *b, int l)
 {
     if (b->hp->binary_gates) {
         add_binary_gating(b, l);
-    } else if (b->d->gated_attention && (b->d->softplus_gates || b->hp->head_gates)) {
+    } else if (b->d->gated_attention && (b->d->softplus_gates || b->hp->per_head_gates)) {
         const int att = pp_plan_part(b->p, b->att, 0, b->n_att);
         add_weighed(b, l, b->d->softplus_gates ? PP_FN_SOFTPLUS : PP_FN_SIGMOID, b->gates, att, att);
     } else {
@@ -392,7 +392,7 @@ static bool add_picks(struct builder *b, int l)
             return false;
         add(b, pool);
     }
-    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_halves, .in = b->index_q,
+    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_neox, .in = b->index_q,
                           .in2 = b->index_k, .in3 = b->index_weights, .out = NONE, .count = hp->index_top_k,
                           .period = hp->index_pooled ? hp->index_block : 0, .pooled = hp->index_pooled,
                           .at = b->d->index_rope_last ? hp->index_dim - hp->rope_dim : 0});
@@ -432,7 +432,7 @@ static bool add_latents(struct builder *b, int l, const struct pp_latent_shape *
     add_linear(b, l, q, b->normed, low ? b->q_low : b->head_q);
     add_linear(b, l, kv, b->normed, b->k);
     if (b->d->gated_attention) { /* a number for each head or for each value */
-        b->n_gates = hp->head_gates ? shape->n_head : shape->n_head * shape->n_value;
+        b->n_gates = hp->per_head_gates ? shape->n_head : shape->n_head * shape->n_value;
         if ((gate = pp_plan_linear(b->p, b->s, b->n_gates, hp->n_embd, b->err, "blk.%d.attn_gate", l)) < 0)
             return false;
         b->gates = pp_plan_part(b->p, b->att_gate, 0, b->n_gates);
@@ -597,7 +597,7 @@ static bool add_mamba_norm(struct builder *b, int l, int64_t values, int *out)
     snprintf(name, sizeof name, "blk.%d.ssm_norm.weight", l);
     const struct pp_tensor *weight = pp_source_tensor(b->s, name);
     *out = b->state;
-    if (b->hp->states_beside && !b->hp->state_norm)
+    if (b->hp->states_parallel && !b->hp->state_norm)
         return true;
     const int64_t n_rows = groups ? n_groups : weight && weight->n_dims == 2;
     norm.weight = pp_plan_tensor(b->s, n_rows, values / n_groups, b->err, "%s", name);
@@ -676,7 +676,7 @@ static void make_mamba_slots(struct builder *b)
 
 static bool is_attention(const struct builder *b, int l)
 {
-    const int others = PP_LAYER_CONVOLVED | (b->hp->states_beside ? 0 : PP_LAYER_RECURRENT);
+    const int others = PP_LAYER_CONVOLVED | (b->hp->states_parallel ? 0 : PP_LAYER_RECURRENT);
     return !b->hp->kv_lora_rank && !b->hp->compressed && !(b->hp->layer[l] & others) && !pp_reads_memory(b, l);
 }
 
@@ -719,7 +719,7 @@ bool pp_mixer_result(struct builder *b, int l)
     if (b->hp->layer[l] & PP_LAYER_CONVOLVED)
         return add_convolution(b, l);
     if (b->hp->layer[l] & PP_LAYER_RECURRENT)
-        return b->hp->states_beside ? add_beside(b, l)
+        return b->hp->states_parallel ? add_beside(b, l)
                : b->hp->lightning   ? pp_lightning_result(b, l)
                : b->hp->mlstm       ? pp_mlstm_result(b, l)
                : b->hp->lru_width   ? pp_lru_result(b, l)
@@ -774,7 +774,7 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         pp_difference_slots(b);
     if (hp->loops_mixed)
         pp_loop_slots(b);
-    if (hp->filtered)
+    if (hp->localized_filtering)
         pp_filter_slots(b);
     if (hp->key_scores)
         pp_scored_slots(b);

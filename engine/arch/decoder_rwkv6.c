@@ -169,7 +169,7 @@ bool pp_rwkv6_layer(struct builder *b, int l)
     add_sum(b, l, 1, b->delta, b->x);
     if (!pp_rwkv_channel_mix(b, l))
         return false;
-    if (b->hp->halved_every && (l + 1) % b->hp->halved_every == 0)
+    if (b->hp->rescale_every && (l + 1) % b->hp->rescale_every == 0)
         add_fn(b, l, PP_FN_SCALE, 0.5f, b->x, b->x);
     return true;
 }

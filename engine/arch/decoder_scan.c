@@ -21,7 +21,7 @@ bool pp_scan_input(struct builder *b, int l)
  * Mamba. */
 static bool is_normed(const struct builder *b, int l)
 {
-    return b->hp->state_unit || b->hp->state_by_head || pp_decoder_has(b, l, "ssm_dt_norm.weight");
+    return b->hp->dt_bc_norms || b->hp->state_by_head || pp_decoder_has(b, l, "ssm_dt_norm.weight");
 }
 
 /* The norm of one of the three. *ones: the weight of norms without one, made at the first use. */
@@ -31,7 +31,7 @@ static bool add_small_norm(struct builder *b, int l, const char *kind, const str
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = b->hp->state_eps, .in = in, .in2 = NONE, .out = out};
     char name[64];
     snprintf(name, sizeof name, "blk.%d.%s", l, kind);
-    if (!b->hp->state_unit)
+    if (!b->hp->dt_bc_norms)
         pp_decoder_find_norm(b, name, n, &norm);
     else if (*ones || (*ones = pp_plan_ones(b->p, n, b->err)))
         norm.weight = *ones;

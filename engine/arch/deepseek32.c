@@ -60,7 +60,7 @@ enum pp_code pp_index_check(const struct pp_hparams *hp, struct pp_error *err)
 static enum pp_code check(struct pp_hparams *hp, struct pp_error *err)
 {
     const enum pp_code code = pp_index_check(hp, err);
-    hp->index_halves = !is_glm(hp);
+    hp->index_neox = !is_glm(hp);
     if (!code && !is_glm(hp) && has_idle_layers(hp))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a DeepSeek V3.2 of which some layers have no index is not supported; "
                        "only GLM 5's layers share one");
@@ -230,7 +230,7 @@ const struct pp_arch pp_arch_deepseek32 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .defaults = defaults,
     .from_config = from_config,
@@ -246,7 +246,7 @@ const struct pp_arch pp_arch_glm_dsa = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .defaults = defaults,
     .from_config = from_config,

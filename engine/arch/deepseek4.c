@@ -140,10 +140,10 @@ static enum pp_code complete_fields(struct pp_hparams *hp, float base, float bou
     if (!isfinite(bound) || bound < 0)
         return pp_fail(err, PP_ERR_FORMAT, "%s is %g; bounds of gates are finite and not below 0", label,
                        (double)bound);
-    if (hp->expert_shares)
+    if (hp->expert_no_renorm)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "experts whose weights do not add up to 1 are not supported in this "
                        "family");
-    hp->compressed = hp->hyper = hp->expert_roots = true;
+    hp->compressed = hp->hyper = hp->expert_sqrt_softplus = true;
     hp->connection.most = 2;
     hp->rope_base_local = hp->rope_base;
     hp->rope_base = base;
@@ -214,22 +214,22 @@ static enum pp_code tables_from_config(const cJSON *config, struct pp_hparams *h
     const cJSON *types = pp_json_member(config, "mlp_layer_types"), *item;
     int64_t n = 3, l = 0;
     enum pp_code code = pp_config_int(config, "num_hash_layers", &n, err);
-    hp->n_table_layer = n < hp->n_layer ? n : hp->n_layer;
+    hp->n_hash_routed_layers = n < hp->n_layer ? n : hp->n_layer;
     if (code || !cJSON_IsArray(types))
         return code;
     if (cJSON_GetArraySize(types) < hp->n_layer)
         return fail_list("mlp_layer_types", hp, err);
-    hp->n_table_layer = 0;
+    hp->n_hash_routed_layers = 0;
     cJSON_ArrayForEach(item, types)
     {
         const char *word = cJSON_IsString(item) ? item->valuestring : "";
         const bool has = strcmp(word, by_table) == 0;
         if (l == hp->n_layer)
             break;
-        if ((!has && strcmp(word, scored) != 0) || (has && hp->n_table_layer != l))
+        if ((!has && strcmp(word, scored) != 0) || (has && hp->n_hash_routed_layers != l))
             return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: mlp_layer_types has \"%.40s\" where it is not "
                            "supported; layers with %s come first, then those with %s", word, by_table, scored);
-        hp->n_table_layer += has;
+        hp->n_hash_routed_layers += has;
         l++;
     }
     return PP_OK;
@@ -325,7 +325,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "index_n_heads", hp->n_index_head);
     pp_config_put(config, "index_head_dim", hp->index_dim);
     pp_config_put(config, "index_topk", hp->index_top_k);
-    pp_config_put(config, "num_hash_layers", hp->n_table_layer);
+    pp_config_put(config, "num_hash_layers", hp->n_hash_routed_layers);
     pp_config_put(config, "hc_mult", hp->n_stream);
     pp_config_put(config, "hc_sinkhorn_iters", hp->connection.rounds);
     pp_config_put_float(config, "hc_eps", hp->connection.least);
@@ -377,7 +377,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
                  {KEY "attention.indexer.top_k", &hp->index_top_k},
                  {KEY "hyper_connection.count", &hp->n_stream},
                  {KEY "hyper_connection.sinkhorn_iterations", &hp->connection.rounds},
-                 {KEY "hash_layer_count", &hp->n_table_layer}};
+                 {KEY "hash_layer_count", &hp->n_hash_routed_layers}};
     double base, least, bound, shared;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (!pp_gguf_int(g, sizes[i].key, sizes[i].v))
@@ -393,7 +393,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
             return fail_key(ratios_key, err);
         hp->compress[l] = (int32_t)ratio;
     }
-    if (!hp->expert_roots)
+    if (!hp->expert_sqrt_softplus)
         return fail_key(KEY "expert_gating_func", err);
     enum pp_code code = gate_bound_from_gguf(g, bound_key, hp, 0, &bound, err);
     if (!code)
@@ -416,7 +416,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     pp_gguf_add_u32(w, KEY "hyper_connection.count", (uint32_t)hp->n_stream);
     pp_gguf_add_u32(w, KEY "hyper_connection.sinkhorn_iterations", (uint32_t)hp->connection.rounds);
     pp_gguf_add_f32(w, least_key, hp->connection.least);
-    pp_gguf_add_u32(w, KEY "hash_layer_count", (uint32_t)hp->n_table_layer);
+    pp_gguf_add_u32(w, KEY "hash_layer_count", (uint32_t)hp->n_hash_routed_layers);
     pp_gguf_add_f32_array(w, bound_key, hp->expert_bound, (size_t)hp->n_layer);
 }
 
@@ -429,7 +429,7 @@ const struct pp_arch pp_arch_deepseek4 = {
     .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.clamp_before_silu = true},
     .from_config = from_config,

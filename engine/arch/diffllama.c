@@ -23,7 +23,7 @@ static const struct pp_arch_default defaults[] = {
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->differential = true;
-    if (hp->uneven)
+    if (hp->sizes_vary)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in heads or sizes, which is not "
                                                 "supported with differential attention (%s)", hp->arch);
     if (hp->n_head_kv % 2 == 0)

@@ -32,7 +32,7 @@ static const struct pp_arch_default defaults[] = {
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->key_scores = true;
-    if (hp->uneven)
+    if (hp->sizes_vary)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in heads or sizes, which is not "
                                                 "supported for this family (%s)", hp->arch);
     return PP_OK;

@@ -62,7 +62,7 @@ static enum pp_code set_local(int64_t n_head, struct pp_hparams *hp, struct pp_e
 
 static enum pp_code check(struct pp_hparams *hp, struct pp_error *err)
 {
-    hp->head_gates = true;
+    hp->per_head_gates = true;
     if (hp->rope_scaling != PP_ROPE_NONE)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "scaled RoPE is not supported for this family");
     return pp_index_check(hp, err);
@@ -170,7 +170,7 @@ static enum pp_code local_from_config(const cJSON *config, int64_t layer, struct
         code = set_local(n_head, hp, err);
     if (code || n_head == hp->n_head)
         return code;
-    pp_layers_uneven(hp);
+    pp_layers_vary_sizes(hp);
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         hp->sizes[l].n_head = (int32_t)(hp->layer[l] & PP_LAYER_WIDE ? hp->n_head : n_head);
     hp->n_head = n_head > hp->n_head ? n_head : hp->n_head;
@@ -323,7 +323,7 @@ const struct pp_arch pp_arch_dots3note = {
     .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.gated_attention = true, .k_rope_norm = true},
     .from_config = from_config,

@@ -193,7 +193,7 @@ const struct pp_arch pp_arch_exaone_moe = {
     .parts = &moe_parts,
     .defaults = moe_defaults,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .layer_pattern = 4,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},

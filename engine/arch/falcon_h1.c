@@ -40,7 +40,7 @@ static const struct pp_arch_default defaults[] = {
 
 static void have_both(struct pp_hparams *hp)
 {
-    hp->states_beside = true;
+    hp->states_parallel = true;
     pp_layers_every(hp, 1, PP_LAYER_RECURRENT);
 }
 

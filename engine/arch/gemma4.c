@@ -103,10 +103,10 @@ enum pp_code pp_gemma_wide_from_config(const cJSON *config, float part, struct p
     hp->head_dim_local = hp->head_dim;
     hp->rope_dim_local = (int64_t)((float)hp->head_dim * local_part);
     hp->head_dim = hp->rope_dim = dim;
-    hp->rope_turning = (int64_t)((float)dim * part / 2);
+    hp->rope_n_pairs = (int64_t)((float)dim * part / 2);
     if (n_head_kv == local_kv)
         return PP_OK;
-    pp_layers_uneven(hp);
+    pp_layers_vary_sizes(hp);
     hp->n_head_kv = n_head_kv > local_kv ? n_head_kv : local_kv;
     for (int64_t l = 0; l < hp->n_layer; l++)
         hp->sizes[l].n_head_kv = (int32_t)(is_wide(hp, l) ? n_head_kv : local_kv);
@@ -124,8 +124,8 @@ static enum pp_code shared_from_config(const cJSON *config, struct pp_hparams *h
         return code;
     if (hp->n_ff > 1 << 21)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: intermediate_size %lld is too large", (long long)hp->n_ff);
-    if (!hp->uneven)
-        pp_layers_uneven(hp);
+    if (!hp->sizes_vary)
+        pp_layers_vary_sizes(hp);
     for (int64_t l = hp->n_layer - n; l < hp->n_layer; l++)
         hp->sizes[l].n_ff *= 2;
     hp->n_ff *= 2;
@@ -181,7 +181,7 @@ static cJSON *rope_object(const char *type, float base)
 
 static void put_rope(const struct pp_hparams *hp, cJSON *config)
 {
-    const float turning = hp->rope_turning ? 2 * (float)hp->rope_turning / (float)hp->head_dim : 1;
+    const float turning = hp->rope_n_pairs ? 2 * (float)hp->rope_n_pairs / (float)hp->head_dim : 1;
     cJSON *rope = cJSON_AddObjectToObject(config, "rope_parameters");
     cJSON *wide = rope_object("proportional", hp->rope_base);
     pp_config_put_float(wide, "partial_rotary_factor", turning);
@@ -240,7 +240,7 @@ static void find_rotated_pairs(const struct pp_gguf *g, struct pp_hparams *hp)
     for (int64_t i = n; divisors && i < t->ne[0]; i++)
         if (divisors[i] < 1e20f)
             return; /* not of that form */
-    hp->rope_turning = divisors && n < t->ne[0] ? n : 0;
+    hp->rope_n_pairs = divisors && n < t->ne[0] ? n : 0;
 }
 
 /* Whether the first layer without a window has no projection for values. */

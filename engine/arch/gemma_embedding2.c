@@ -51,7 +51,7 @@ static enum pp_code wide_layers(const cJSON *config, struct pp_hparams *hp, stru
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json has no per_layer_config, which would say what heads "
                        "layers without a window have");
     const enum pp_code code = pp_gemma_wide_from_config(config, 1, hp, err);
-    hp->rope_turning = 2 * hp->rope_turning == hp->head_dim ? 0 : hp->rope_turning;
+    hp->rope_n_pairs = 2 * hp->rope_n_pairs == hp->head_dim ? 0 : hp->rope_n_pairs;
     return code;
 }
 

@@ -61,7 +61,7 @@ static enum pp_code set_known(struct pp_hparams *hp, struct pp_error *err)
     hp->norm_rank = NORM_RANK;
     hp->state_scale = most_gate;
     hp->state_sigmoids = true;
-    hp->head_gates = false;
+    hp->per_head_gates = false;
     if (hp->n_expert < 1)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family without experts is not supported");
     if (hp->q_lora_rank > 0)
@@ -203,7 +203,7 @@ const struct pp_arch pp_arch_gigachat35 = {
     .ignored = pp_common_ignored,
     .defaults = defaults,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .gguf_split_states = true,
     .decoder = {.post_norm = true, .gated_attention = true, .clamp_before_silu = true},

@@ -79,7 +79,7 @@ static enum pp_code set_known(struct pp_hparams *hp, int64_t head_dim, float dec
     hp->state_key_dim = hp->state_value_dim = head_dim;
     hp->decay_bound = decay_bound;
     hp->connection.most = 2;
-    hp->connection.write_least = 0;
+    hp->connection.write_eps = 0;
     hp->attn_scale = 1.0f / sqrtf((float)hp->qk_nope_dim);
     for (int64_t l = 0; l < hp->n_layer; l++) {
         n_attending += !(hp->layer[l] & PP_LAYER_RECURRENT);
@@ -384,7 +384,7 @@ const struct pp_arch pp_arch_glm5_next = {
     .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.clamp_before_silu = true},
     .from_config = from_config,

@@ -106,9 +106,9 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     enum pp_code code = pp_config_activation(config, "hidden_act", fns, err);
     if (!code)
         code = pp_config_experts(config, old ? &old_keys : &keys, hp, err);
-    hp->expert_shares = true;
+    hp->expert_no_renorm = true;
     hp->attn_scale = 1.0f / sqrtf((float)(hp->head_dim > 0 ? hp->head_dim : 1));
-    hp->dense_beside = pp_config_flag(config, "residual_moe", false);
+    hp->dense_parallel = pp_config_flag(config, "residual_moe", false);
     hp->rope_dim /= pp_config_flag(config, "rope_rotate_half_dims", false) ? 2 : 1;
     if (!code)
         code = read_floats(config, hp, err);
@@ -155,7 +155,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     pp_config_put_experts(hp, &keys, config);
     pp_config_put_text(config, "hidden_act", "gelu");
-    cJSON_AddBoolToObject(config, "residual_moe", hp->dense_beside);
+    cJSON_AddBoolToObject(config, "residual_moe", hp->dense_parallel);
     cJSON_AddBoolToObject(config, "rope_rotate_half_dims", hp->rope_dim < hp->head_dim);
     cJSON_DeleteItemFromObjectCaseSensitive(config, "partial_rotary_factor");
     pp_config_put_float(config, "embedding_multiplier_scale", hp->embd_scale);
@@ -176,7 +176,7 @@ const struct pp_arch pp_arch_grok = {
     .ignored = pp_common_ignored,
     .defaults = defaults,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_output_scale = true,
     .decoder = {.fn = PP_FN_GELU_TANH, .post_norm = true, .attn_post_norm = "attn_output_norm",
                 .ffn_post_norm = "layer_output_norm"},

@@ -80,7 +80,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code && (pp_config_flag(config, "attention_bias", false) || pp_config_flag(config, "mlp_bias", false)))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: attention_bias or mlp_bias is true, which is not "
                        "supported for this family");
-    hp->prefix_both_ways = pp_config_flag(config, "prefix_lm", true);
+    hp->bidirectional_prefix = pp_config_flag(config, "prefix_lm", true);
     if (!code)
         code = finish(hp, n_stack ? n_stack : n, err);
     if (!code && n_stack && n != n_stack && n != n_stack * hp->high_cycles * (hp->low_cycles + 1))
@@ -97,7 +97,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         &hp->high_cycles) || !pp_gguf_int(g, "hrm_text.hrm.l_cycles", &hp->low_cycles))
         return pp_fail(err, PP_ERR_FORMAT, "the file does not say hrm_text.hrm.layers_per_stack, hrm_text.hrm.h_cycles "
                        "and hrm_text.hrm.l_cycles");
-    pp_gguf_bool(g, "hrm_text.hrm.prefix_lm", &hp->prefix_both_ways);
+    pp_gguf_bool(g, "hrm_text.hrm.prefix_lm", &hp->bidirectional_prefix);
     const enum pp_code code = finish(hp, n, err);
     if (!code && n_slots != n * hp->high_cycles * (hp->low_cycles + 1))
         return pp_fail(err, PP_ERR_FORMAT, "the file says hrm_text.block_count %lld, which its cycles do not make",
@@ -110,7 +110,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     pp_gguf_add_u32(w, "hrm_text.hrm.layers_per_stack", (uint32_t)(hp->n_layer / 2));
     pp_gguf_add_u32(w, "hrm_text.hrm.h_cycles", (uint32_t)hp->high_cycles);
     pp_gguf_add_u32(w, "hrm_text.hrm.l_cycles", (uint32_t)hp->low_cycles);
-    pp_gguf_add_bool(w, "hrm_text.hrm.prefix_lm", hp->prefix_both_ways);
+    pp_gguf_add_bool(w, "hrm_text.hrm.prefix_lm", hp->bidirectional_prefix);
 }
 
 const struct pp_arch pp_arch_hrm_text = {

@@ -223,7 +223,7 @@ const struct pp_arch pp_arch_hy_v3 = {
     .ignored = pp_common_ignored,
     .defaults = v3_defaults,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .from_config = v3_from_config,

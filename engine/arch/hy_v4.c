@@ -119,7 +119,7 @@ static enum pp_code connection_from_config(const cJSON *config, struct pp_hparam
         code = pp_config_float(config, "hc_magnitude", &hp->connection.most, err);
     if (!code)
         code = pp_config_float(config, "hc_eps", &hp->connection.least, err);
-    hp->connection.write_least = hp->connection.least;
+    hp->connection.write_eps = hp->connection.least;
     hp->hyper = true;
     return code;
 }
@@ -236,7 +236,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     pp_gguf_int(g, key_in(g, count_key, full), &hp->n_stream);
     pp_gguf_float(g, key_in(g, least_key, full), &least);
     pp_gguf_float(g, key_in(g, most_key, full), &most);
-    hp->connection.least = hp->connection.write_least = (float)least;
+    hp->connection.least = hp->connection.write_eps = (float)least;
     hp->connection.most = (float)most;
     hp->hyper = true;
     return code;
@@ -269,7 +269,7 @@ const struct pp_arch pp_arch_hy_v4 = {
     .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.gated_attention = true, .sinks = true, .clamp_before_silu = true, .index_rope_last = true,
                 .index_default_eps = true},

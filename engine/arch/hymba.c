@@ -51,7 +51,7 @@ static const char start_key[] = "hymba.start_count", shared_key[] = "hymba.atten
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t own = -1;
-    hp->states_beside = hp->states_mean = true;
+    hp->states_parallel = hp->states_mean = true;
     pp_layers_every(hp, 1, PP_LAYER_RECURRENT);
     for (int64_t l = 0; l < hp->n_layer; l++) {
         if (!(hp->layer[l] & PP_LAYER_SHARED))
@@ -65,7 +65,7 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    pp_gguf_int(g, start_key, &hp->n_start);
+    pp_gguf_int(g, start_key, &hp->n_meta_tokens);
     for (int64_t l = 0; l < hp->n_layer; l++) {
         bool shared = false;
         pp_gguf_array_bool(g, shared_key, (size_t)l, &shared);
@@ -80,7 +80,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     bool shared[PP_MAX_LAYERS];
     for (int64_t l = 0; l < hp->n_layer; l++)
         shared[l] = hp->layer[l] & PP_LAYER_SHARED;
-    pp_gguf_add_u32(w, start_key, (uint32_t)hp->n_start);
+    pp_gguf_add_u32(w, start_key, (uint32_t)hp->n_meta_tokens);
     pp_gguf_add_bool_array(w, shared_key, shared, (size_t)hp->n_layer);
     pp_scan_to_gguf(hp, w);
 }
@@ -195,7 +195,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = read_rope(config, hp, err);
     if (!code)
-        code = pp_config_int(config, "num_memory_tokens", &hp->n_start, err);
+        code = pp_config_int(config, "num_memory_tokens", &hp->n_meta_tokens, err);
     if (!code)
         code = pp_scan_from_config(config, &scan_keys, 0, hp, err);
     if (code)
@@ -231,7 +231,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
             cJSON_AddItemToArray(group, cJSON_CreateNumber((double)l));
     }
     pp_scan_to_config(hp, &scan_keys, config);
-    pp_config_put(config, "num_memory_tokens", hp->n_start);
+    pp_config_put(config, "num_memory_tokens", hp->n_meta_tokens);
     pp_config_put(config, "num_experts", 1);
     pp_config_put(config, "num_experts_per_tok", 1);
     pp_config_put(config, "v_head_dim", hp->v_head_dim ? hp->v_head_dim : hp->head_dim);

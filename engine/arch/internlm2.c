@@ -143,7 +143,7 @@ static enum pp_code m1_windows(const cJSON *config, struct pp_hparams *hp, struc
     }
     for (int64_t l = 0; l < hp->n_layer; l++)
         hp->layer[l] |= PP_LAYER_WIDE;
-    pp_layers_uneven(hp);
+    pp_layers_vary_sizes(hp);
     cJSON_ArrayForEach(item, list)
     {
         const int64_t l = cJSON_IsNumber(item) ? item->valueint : -1;
@@ -153,7 +153,7 @@ static enum pp_code m1_windows(const cJSON *config, struct pp_hparams *hp, struc
         hp->sizes[l].n_head = (int32_t)n_head;
         hp->sizes[l].n_head_kv = (int32_t)n_head_kv;
     }
-    hp->uneven = n_head != hp->n_head || n_head_kv != hp->n_head_kv;
+    hp->sizes_vary = n_head != hp->n_head || n_head_kv != hp->n_head_kv;
     hp->head_dim_local = hp->n_embd / n_head == hp->head_dim ? 0 : hp->n_embd / n_head;
     hp->n_head = n_head > hp->n_head ? n_head : hp->n_head;
     hp->n_head_kv = n_head_kv > hp->n_head_kv ? n_head_kv : hp->n_head_kv;

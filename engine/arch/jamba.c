@@ -125,7 +125,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_config_experts(config, &expert_keys, hp, err);
     if (code)
         return code;
-    hp->expert_shares = true;
+    hp->expert_no_renorm = true;
     for (int64_t l = 0; l < hp->n_layer; l++)
         hp->layer[l] |= (is_one(&attention, l) ? 0 : PP_LAYER_RECURRENT) | (is_one(&experts, l) ? 0 : PP_LAYER_DENSE);
     finish(hp);
@@ -152,7 +152,7 @@ const struct pp_arch pp_arch_jamba = {
     .more_names = pp_common_names,
     .ignored = pp_common_ignored,
     .defaults = defaults,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = pp_scan_to_gguf,

@@ -61,25 +61,25 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         return PP_OK; /* there are no layers with states */
     enum pp_code code = pp_delta_from_gguf(g, hp, err);
     if (!code)
-        code = pp_gguf_need_int(g, rank_key, &hp->tap_rank, err);
+        code = pp_gguf_need_int(g, rank_key, &hp->dynamic_conv_rank, err);
     if (!code)
         code = pp_gguf_need_float(g, eps_key, &hp->state_eps, err);
     if (!code)
         code = check_eps(hp, err);
     if (!code)
-        code = pp_check_range("rank of a convolution's taps", hp->tap_rank, 1, n_values(hp), err);
-    if (!code && n_values(hp) / (n_values(hp) / hp->tap_rank) != hp->tap_rank)
+        code = pp_check_range("rank of a convolution's taps", hp->dynamic_conv_rank, 1, n_values(hp), err);
+    if (!code && n_values(hp) / (n_values(hp) / hp->dynamic_conv_rank) != hp->dynamic_conv_rank)
         code = pp_fail(err, PP_ERR_FORMAT, "metadata %s is %lld, which does not divide %lld values", rank_key,
-                       (long long)hp->tap_rank, (long long)n_values(hp));
+                       (long long)hp->dynamic_conv_rank, (long long)n_values(hp));
     return code;
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    if (!hp->tap_rank)
+    if (!hp->dynamic_conv_rank)
         return;
     pp_delta_to_gguf(hp, w);
-    pp_gguf_add_u32(w, rank_key, (uint32_t)hp->tap_rank);
+    pp_gguf_add_u32(w, rank_key, (uint32_t)hp->dynamic_conv_rank);
     pp_gguf_add_f32(w, eps_key, hp->state_eps);
 }
 
@@ -138,8 +138,8 @@ static enum pp_code read_states(const cJSON *config, struct pp_hparams *hp, stru
                        "%lld", parts_key, (long long)hp->state_key_dim);
     hp->n_state_key_head = hp->n_state_head;
     hp->state_value_dim = (int64_t)values;
-    hp->tap_rank = n_values(hp) / part;
-    return pp_check_range("rank of a convolution's taps", hp->tap_rank, 1, n_values(hp), err);
+    hp->dynamic_conv_rank = n_values(hp) / part;
+    return pp_check_range("rank of a convolution's taps", hp->dynamic_conv_rank, 1, n_values(hp), err);
 }
 
 static enum pp_code read_window(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -199,7 +199,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     }
     if (hp->window)
         cJSON_AddNumberToObject(cJSON_AddObjectToObject(parts, window_word), "window_size", (double)hp->window);
-    if (!hp->tap_rank)
+    if (!hp->dynamic_conv_rank)
         return;
     cJSON *states = cJSON_AddObjectToObject(parts, states_word);
     pp_config_put_text(states, "mode", "chunk");
@@ -207,7 +207,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(states, "head_dim", hp->state_key_dim);
     cJSON_AddNumberToObject(states, "expand_v", quotient(hp->state_value_dim, hp->state_key_dim));
     pp_config_put(states, "conv_size", hp->conv_taps);
-    pp_config_put(states, "dconv_generator_reduction", n_values(hp) / hp->tap_rank);
+    pp_config_put(states, "dconv_generator_reduction", n_values(hp) / hp->dynamic_conv_rank);
     pp_config_put_text(states, "dconv_implementation", "triton");
     pp_config_put_float(states, "norm_eps", hp->state_eps);
 }

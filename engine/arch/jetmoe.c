@@ -38,7 +38,7 @@ static const struct pp_expert_keys expert_keys = {.n = "num_local_experts", .n_u
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->head_mixture = hp->heads_tiled = true;
-    if (!hp->uneven && hp->n_head == hp->n_expert_used * hp->n_head_kv)
+    if (!hp->sizes_vary && hp->n_head == hp->n_expert_used * hp->n_head_kv)
         return PP_OK;
     return pp_fail(err, PP_ERR_FORMAT, "the model has %lld heads of queries, which are not %lld of keys for each of "
                    "%lld experts", (long long)hp->n_head, (long long)hp->n_head_kv, (long long)hp->n_expert_used);

@@ -148,7 +148,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     float eps = 0;
     if (!cJSON_IsObject(block))
         return pp_fail(err, PP_ERR_FORMAT, "config.json: text_config has no object block_config");
-    hp->other_names = true;
+    hp->legacy_names = true;
     enum pp_code code = check_flags(config, whole, err);
     if (!code)
         code = check_flags(block, flags, err);

@@ -49,9 +49,9 @@ static enum pp_code finish(struct pp_hparams *hp, int64_t n, struct pp_error *er
     hp->flat_head_norms = hp->qk_norm;
     if (!hp->n_expert) { /* only layers with experts have experts for values */
         hp->n_value_expert = hp->n_value_expert_used = 0;
-        hp->expert_shares = hp->expert_sigmoids = false;
+        hp->expert_no_renorm = hp->expert_sigmoids = false;
     }
-    if (hp->n_value_expert && hp->expert_shares) /* implementations disagree on normalising these weights */
+    if (hp->n_value_expert && hp->expert_no_renorm) /* implementations disagree on normalising these weights */
         return pp_fail(err, PP_ERR_UNSUPPORTED, "experts of values whose weights do not add up to 1 are not supported");
     return PP_OK;
 }
@@ -169,7 +169,7 @@ const struct pp_arch pp_arch_k2_horizon = {
     .ignored = pp_common_ignored,
     .defaults = defaults,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_OPTIONAL},
     .from_config = from_config,

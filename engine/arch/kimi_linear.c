@@ -273,7 +273,8 @@ static enum pp_code check_k3(const struct pp_hparams *hp, float first, float sec
     if (!(hp->decay_bound < 0 && isfinite(hp->decay_bound)))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the bound of decays is %g; only models with one below 0 are supported",
                        (double)hp->decay_bound);
-    return pp_check_range("number of layers to each that is kept (attn_res)", hp->bank_step, 1, PP_MAX_LAYERS, err);
+    return pp_check_range("number of layers to each that is kept (attn_res)", hp->attn_res_block, 1, PP_MAX_LAYERS,
+                          err);
 }
 
 static enum pp_code k3_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
@@ -283,7 +284,7 @@ static enum pp_code k3_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp,
     pp_gguf_float(g, "kimi-k3.activation.situ_beta", &first);
     pp_gguf_float(g, "kimi-k3.activation.situ_linear_beta", &second);
     pp_gguf_float(g, "kimi-k3.kda.gate_lower_bound", &bound);
-    pp_gguf_int(g, "kimi-k3.attn_res.block_size", &hp->bank_step);
+    pp_gguf_int(g, "kimi-k3.attn_res.block_size", &hp->attn_res_block);
     if (!pp_gguf_int(g, "kimi-k3.expert_latent_length", &hp->n_embd_expert))
         pp_gguf_int(g, "kimi-k3.moe_latent_size", &hp->n_embd_expert);
     hp->decay_bound = (float)bound;
@@ -296,7 +297,7 @@ static void k3_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     pp_gguf_add_f32(w, "kimi-k3.activation.situ_beta", beta);
     pp_gguf_add_f32(w, "kimi-k3.activation.situ_linear_beta", linear_beta);
     pp_gguf_add_f32(w, "kimi-k3.kda.gate_lower_bound", hp->decay_bound);
-    pp_gguf_add_u32(w, "kimi-k3.attn_res.block_size", (uint32_t)hp->bank_step);
+    pp_gguf_add_u32(w, "kimi-k3.attn_res.block_size", (uint32_t)hp->attn_res_block);
     if (hp->n_embd_expert)
         pp_gguf_add_u32(w, "kimi-k3.expert_latent_length", (uint32_t)hp->n_embd_expert);
 }
@@ -321,7 +322,7 @@ static enum pp_code k3_from_config(const cJSON *config, struct pp_hparams *hp, s
     if (!code)
         code = pp_config_float(states, "gate_lower_bound", &hp->decay_bound, err);
     if (!code)
-        code = pp_config_int(config, "attn_res_block_size", &hp->bank_step, err);
+        code = pp_config_int(config, "attn_res_block_size", &hp->attn_res_block, err);
     if (!code)
         code = pp_config_int(config, "routed_expert_hidden_size", &hp->n_embd_expert, err);
     if (!code)
@@ -338,7 +339,7 @@ static void k3_to_config(const struct pp_hparams *hp, cJSON *config)
     cJSON_AddTrueToObject(states, "use_full_rank_gate");
     cJSON_AddTrueToObject(config, "mla_use_output_gate");
     cJSON_AddBoolToObject(config, "latent_moe_use_norm", hp->n_embd_expert != 0);
-    pp_config_put(config, "attn_res_block_size", hp->bank_step);
+    pp_config_put(config, "attn_res_block_size", hp->attn_res_block);
     pp_config_put_float(config, "activation_situ_beta", beta);
     pp_config_put_float(config, "activation_situ_linear_beta", linear_beta);
     if (hp->n_embd_expert)
@@ -353,7 +354,7 @@ const struct pp_arch pp_arch_kimi_k3 = {
     .ignored = pp_common_ignored,
     .defaults = defaults,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.fn = PP_FN_SITU, .gated_attention = true, .full_rank_gates = true},
     .from_config = k3_from_config,

@@ -46,7 +46,7 @@ static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struc
         return PP_OK;
     if (cJSON_GetArraySize(list) != hp->n_layer)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: %s does not name %lld layers", key, (long long)hp->n_layer);
-    pp_layers_uneven(hp);
+    pp_layers_vary_sizes(hp);
     hp->n_head = 0;
     cJSON_ArrayForEach(item, list)
     {
@@ -86,8 +86,8 @@ static enum pp_code gates_from(const cJSON *config, struct pp_hparams *hp, struc
 {
     const cJSON *gating = cJSON_GetObjectItemCaseSensitive(config, "gating");
     const char *word = cJSON_GetStringValue(gating);
-    hp->head_gates = !word || strcmp(word, "per-head") == 0 || strcmp(word, "per_head") == 0;
-    if (hp->head_gates || strcmp(word, "per-element") == 0 || strcmp(word, "per_element") == 0)
+    hp->per_head_gates = !word || strcmp(word, "per-head") == 0 || strcmp(word, "per_head") == 0;
+    if (hp->per_head_gates || strcmp(word, "per-element") == 0 || strcmp(word, "per_element") == 0)
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: gating is \"%.40s\", which is not supported", word);
 }
@@ -130,13 +130,13 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put_mlp_types(hp, config);
     pp_config_put_ropes(config, hp);
     pp_config_put(config, "num_attention_heads", pp_layer_shape(hp, 0).n_head);
-    if (hp->uneven)
+    if (hp->sizes_vary)
         put_heads(hp, config);
     if (hp->window)
         pp_config_put_layer_types(config, hp);
     if (hp->router_softcap != 0.0f)
         pp_config_put_float(config, "moe_router_logit_softcapping", hp->router_softcap);
-    pp_config_put_text(config, "gating", hp->head_gates ? "per-head" : "per-element");
+    pp_config_put_text(config, "gating", hp->per_head_gates ? "per-head" : "per-element");
 }
 
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */

@@ -60,7 +60,7 @@ static enum pp_code set_states(struct pp_hparams *hp, int64_t head_dim, float bo
     if (!(bound < 0 && isfinite(bound)))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the bound of decays is %g; only models with one below 0 are supported",
                        (double)bound);
-    hp->kda = hp->head_gates = true;
+    hp->kda = hp->per_head_gates = true;
     hp->n_state_head = hp->n_state_key_head = hp->n_head;
     hp->state_key_dim = hp->state_value_dim = head_dim;
     hp->decay_bound = bound;
@@ -261,7 +261,7 @@ const struct pp_arch pp_arch_bailingmoe3 = {
     .ignored = pp_common_ignored,
     .defaults = defaults,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.gated_attention = true, .full_rank = true},
     .from_config = from_config,

@@ -84,7 +84,7 @@ static enum pp_code read_experts(const cJSON *config, struct pp_hparams *hp, str
     const cJSON *list = list_of(config, "moe_layers"), *item;
     int64_t step = 1;
     enum pp_code code = pp_config_experts(config, &keys, hp, err);
-    hp->expert_sigmoids = hp->expert_shares = true;
+    hp->expert_sigmoids = hp->expert_no_renorm = true;
     if (!code)
         code = pp_config_int(config, "interleave_moe_layer_step", &step, err);
     if (!code)
@@ -194,7 +194,7 @@ const struct pp_arch pp_arch_llama4 = {
     .layer_pattern = 4,
     .unrotated_pattern = 4,
     .gguf_says_window = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.unweighted_qk_norm = true, .norm_after_rope = true, .weighted_inputs = true},
     .from_config = from_config,

@@ -508,7 +508,7 @@ static const struct pp_arch_default nanochat_defaults[] = {
 /* Heads rotate in the opposite direction, which is the same as exchanging the halves of each head. */
 static void nanochat_heads(struct pp_hparams *hp)
 {
-    hp->qk_norm = hp->rope_backwards = true;
+    hp->qk_norm = hp->rope_reversed = true;
 }
 
 static enum pp_code nanochat_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)

@@ -159,7 +159,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     hp->n_layer *= 2;
     for (int64_t l = 1; l < hp->n_layer; l += 2)
         hp->layer[l] |= PP_LAYER_DENSE;
-    hp->dense_beside = true;
+    hp->dense_parallel = true;
     hp->attn_scale = yarn_attn_scale(hp);
     if (hp->q_lora_rank > 0 && pp_config_flag(config, "mla_scale_q_lora", true))
         hp->attn_scale *= rank_scale(hp, hp->q_lora_rank);
@@ -273,7 +273,7 @@ const struct pp_arch pp_arch_longcat_flash = {
     .defaults = defaults,
     .parts = &parts,
     .hf_pairs = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .decoder = {.shortcut = true},
     .from_config = from_config,
     .from_gguf = from_gguf,

@@ -59,7 +59,7 @@ static enum pp_code nanbeige_from_config(const cJSON *config, struct pp_hparams 
                        "say it are supported");
     if (n_weights)
         hp->n_loops = n_weights + 1;
-    hp->loops_unnormed = pp_config_flag(config, "skip_loop_final_norm", false);
+    hp->skip_loop_norm = pp_config_flag(config, "skip_loop_final_norm", false);
     code = code ? code : check_loops(hp, err);
     return code ? code : check_rope(hp, err);
 }
@@ -68,20 +68,20 @@ static enum pp_code nanbeige_from_gguf(const struct pp_gguf *g, struct pp_hparam
 {
     hp->n_loops = 1;
     pp_gguf_int(g, "nanbeige.num_loops", &hp->n_loops);
-    pp_gguf_bool(g, "nanbeige.skip_loop_final_norm", &hp->loops_unnormed);
+    pp_gguf_bool(g, "nanbeige.skip_loop_final_norm", &hp->skip_loop_norm);
     return check_loops(hp, err);
 }
 
 static void nanbeige_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_gguf_add_u32(w, "nanbeige.num_loops", (uint32_t)hp->n_loops);
-    pp_gguf_add_bool(w, "nanbeige.skip_loop_final_norm", hp->loops_unnormed);
+    pp_gguf_add_bool(w, "nanbeige.skip_loop_final_norm", hp->skip_loop_norm);
 }
 
 static void nanbeige_to_config(const struct pp_hparams *hp, cJSON *config)
 {
     pp_config_put(config, "num_loops", hp->n_loops);
-    cJSON_AddBoolToObject(config, "skip_loop_final_norm", hp->loops_unnormed);
+    cJSON_AddBoolToObject(config, "skip_loop_final_norm", hp->skip_loop_norm);
     cJSON_AddArrayToObject(config, "loop_loss_weights");
     cJSON_AddBoolToObject(config, "qk_layernorm", false);
 }
@@ -185,9 +185,9 @@ static const struct pp_arch_name iquest_names[] = {
 static enum pp_code iquest_finish(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->n_loops = 2;
-    hp->loops_mixed = hp->loops_unnormed = true;
+    hp->loops_mixed = hp->skip_loop_norm = true;
     pp_layers_every(hp, 1, PP_LAYER_WIDE);
-    if (hp->uneven)
+    if (hp->sizes_vary)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in their heads or widths, which "
                        "loops that see each other (%s) are not computed with", hp->arch);
     enum pp_code code = pp_check_range("window of the second loop", hp->window, 1, 1 << 24, err);

@@ -151,7 +151,7 @@ enum pp_code pp_mamba_in_one_group(const struct pp_hparams *hp, struct pp_error 
 
 void pp_mamba_alone(struct pp_hparams *hp)
 {
-    hp->uneven = hp->gaps = hp->one_part = true;
+    hp->sizes_vary = hp->parts_missing = hp->one_part = true;
     hp->n_head = hp->n_head_kv = hp->n_ff = 1;
     hp->head_dim = hp->rope_dim = 2;
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)

@@ -29,8 +29,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 {
     double eps = 0;
     pp_mamba_alone(hp);
-    pp_gguf_bool(g, "mamba.ssm.dt_b_c_rms", &hp->state_unit);
-    if (hp->state_unit && pp_gguf_float(g, "mamba.ssm.dt_b_c_rms_epsilon", &eps))
+    pp_gguf_bool(g, "mamba.ssm.dt_b_c_rms", &hp->dt_bc_norms);
+    if (hp->dt_bc_norms && pp_gguf_float(g, "mamba.ssm.dt_b_c_rms_epsilon", &eps))
         hp->state_eps = (float)eps;
     return pp_scan_from_gguf(g, hp, err);
 }
@@ -39,7 +39,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_scan_to_gguf(hp, w);
-    pp_gguf_add_bool(w, "mamba.ssm.dt_b_c_rms", hp->state_unit);
+    pp_gguf_add_bool(w, "mamba.ssm.dt_b_c_rms", hp->dt_bc_norms);
     if (hp->state_eps != 0.0f)
         pp_gguf_add_f32(w, "mamba.ssm.dt_b_c_rms_epsilon", hp->state_eps);
 }
@@ -49,12 +49,12 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     const int64_t inner = hp->n_ff > 1 ? hp->n_ff : 0; /* intermediate_size takes precedence over `expand` */
     pp_mamba_alone(hp);
-    hp->state_unit = pp_arch_is_kind(config, "falcon_mamba", "FalconMambaForCausalLM");
-    hp->state_eps = hp->state_unit ? 1e-6f : 0;
+    hp->dt_bc_norms = pp_arch_is_kind(config, "falcon_mamba", "FalconMambaForCausalLM");
+    hp->state_eps = hp->dt_bc_norms ? 1e-6f : 0;
     hp->norm_eps = 1e-5f;
     if (!code)
         code = pp_config_float(config, "layer_norm_epsilon", &hp->norm_eps, err);
-    if (!code && hp->state_unit)
+    if (!code && hp->dt_bc_norms)
         code = pp_config_float(config, "mixer_rms_eps", &hp->state_eps, err);
     return code ? code : pp_scan_from_config(config, &keys, inner, hp, err);
 }
@@ -68,7 +68,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "intermediate_size", hp->n_state_head * hp->state_value_dim);
     cJSON_AddTrueToObject(config, "use_conv_bias");
     cJSON_AddFalseToObject(config, "use_bias");
-    if (!hp->state_unit)
+    if (!hp->dt_bc_norms)
         return;
     pp_config_put_class(config, "FalconMambaForCausalLM", "falcon_mamba");
     pp_config_put_float(config, "mixer_rms_eps", hp->state_eps != 0.0f ? hp->state_eps : hp->norm_eps);

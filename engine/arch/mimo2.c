@@ -72,7 +72,7 @@ static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struc
     hp->v_head_dim = hp->v_head_dim == hp->head_dim ? 0 : hp->v_head_dim;
     if (code || n_head_kv == hp->n_head_kv)
         return code;
-    pp_layers_uneven(hp);
+    pp_layers_vary_sizes(hp);
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         if (!(hp->layer[l] & PP_LAYER_WIDE))
             hp->sizes[l].n_head_kv = (int32_t)n_head_kv;

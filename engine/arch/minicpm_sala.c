@@ -35,7 +35,7 @@ static const char *const needed[] = {"qk_norm", "use_output_norm", "use_output_g
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t n = 0;
-    hp->lightning = hp->state_rotated = hp->state_steady = true;
+    hp->lightning = hp->state_rotated = hp->same_decays = true;
     hp->two_norms = false;
     hp->state_groups = 1;
     hp->n_state_head = hp->n_state_key_head = hp->n_head;
@@ -45,7 +45,7 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
         hp->layer[l] |= states ? 0 : PP_LAYER_UNROTATED;
         n += states;
     }
-    if (hp->uneven || hp->head_gates)
+    if (hp->sizes_vary || hp->per_head_gates)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in their heads or widths, or a gate "
                        "for each head, which is not supported for this family (%s)", hp->arch);
     return n ? PP_OK

@@ -221,7 +221,7 @@ const struct pp_arch pp_arch_minimax = {
     .ignored = ignored,
     .defaults = defaults,
     .gguf_neox = true,
-    .decoder = {.no_pre_norm = true, .normed_stream = true, .experts_read_stream = true},
+    .decoder = {.no_pre_norm = true, .norm_replaces_stream = true, .experts_read_stream = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

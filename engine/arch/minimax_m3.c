@@ -73,7 +73,7 @@ static enum pp_code set_index(const struct index *x, struct pp_hparams *hp, stru
     hp->index_dim = x->dim;
     hp->index_block = x->block;
     hp->index_top_k = code ? 0 : x->n_blocks * x->block;
-    hp->index_local = x->n_local;
+    hp->index_n_local = x->n_local;
     return code;
 }
 
@@ -90,8 +90,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     struct index x = {0};
     int64_t *const numbers[N_INDEX_KEYS] = {&x.n_head, &x.dim, &x.n_blocks, &x.block, &x.n_local};
     int n = 0;
-    hp->index_halves = true;
-    if (hp->expert_shares)
+    hp->index_neox = true;
+    if (hp->expert_no_renorm)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata minimax-m3.expert_weights_norm is false; experts whose "
                        "weights do not add up to 1 are not supported in this family");
     for (int i = 0; i < N_INDEX_KEYS; i++)
@@ -106,7 +106,7 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     const int64_t block = hp->index_block ? hp->index_block : 1;
     const int64_t numbers[N_INDEX_KEYS] = {hp->n_index_head, hp->index_dim, hp->index_top_k / block, block,
-                                           hp->index_local};
+                                           hp->index_n_local};
     for (int i = 0; i < N_INDEX_KEYS && hp->index_block; i++)
         pp_gguf_add_u32(w, index_keys[i], (uint32_t)numbers[i]);
     pp_gguf_add_bool(w, "minimax-m3.expert_weights_norm", true); /* other programs' default is false */
@@ -257,7 +257,7 @@ static enum pp_code read_index(const cJSON *config, struct pp_hparams *hp, struc
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = check_config(config, err);
-    hp->expert_sigmoids = hp->index_halves = true;
+    hp->expert_sigmoids = hp->index_neox = true;
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
     if (!code)
@@ -284,7 +284,7 @@ static void put_index(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(own, "sparse_index_dim", hp->index_dim);
     pp_config_put(own, "sparse_topk_blocks", hp->index_top_k / hp->index_block);
     pp_config_put(own, "sparse_block_size", hp->index_block);
-    pp_config_put(own, "sparse_local_block", hp->index_local);
+    pp_config_put(own, "sparse_local_block", hp->index_n_local);
     pp_config_put(own, "sparse_init_block", 0);
     pp_config_put_text(own, "sparse_score_type", "max");
     put_flags(hp, "sparse_disable_index_value", own);

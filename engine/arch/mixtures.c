@@ -75,7 +75,7 @@ const struct pp_arch pp_arch_klear = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .shared_expert_mix = true},
     .from_config = klear_from_config,
@@ -114,7 +114,7 @@ const struct pp_arch pp_arch_deepseek = {
     .names = pp_interleaved_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .defaults = deepseek_defaults,
     .from_config = deepseek_from_config,
     .to_config = deepseek_to_config,
@@ -151,7 +151,7 @@ const struct pp_arch pp_arch_dots1 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD},
     .defaults = dots1_defaults,
@@ -202,7 +202,7 @@ const struct pp_arch pp_arch_glm4moe = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_OPTIONAL, .ffn_norm = "post_attention_norm"},
     .defaults = glm_defaults,
@@ -250,7 +250,7 @@ const struct pp_arch pp_arch_g9v3 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.gated_attention = true},
     .defaults = g9v3_defaults,
@@ -428,7 +428,7 @@ static enum pp_code ernie_vl_from_config(const cJSON *config, struct pp_hparams 
         if (first)
             cJSON_ReplaceItemInObjectCaseSensitive(text, lists[i], first);
     }
-    hp->other_experts = true;
+    hp->vision_experts = true;
     const enum pp_code code = ernie_from_config(text, hp, err);
     cJSON_Delete(text);
     return code;
@@ -516,7 +516,7 @@ const struct pp_arch pp_arch_bailingmoe = {
     .names = bailing_names,
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .from_config = bailing_from_config,
     .to_config = bailing_to_config,
 };
@@ -528,7 +528,7 @@ const struct pp_arch pp_arch_bailingmoe2 = {
     .more_names = pp_expert_names,
     .ignored = pp_common_ignored,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .fused_qkv = true},
     .defaults = bailing2_defaults,

@@ -114,7 +114,7 @@ const struct pp_arch pp_arch_modern_bert = {
     .layer_pattern = 3,
     .pattern_from_first = true,
     .decoder = {.layer_norm = true, .fn = PP_FN_GELU, .fused_qkv = true, .fused_gate = true, .embd_norm = true,
-                .bidirectional = true, .first_not_normed = true},
+                .bidirectional = true, .no_first_attn_norm = true},
     .from_config = from_config,
     .from_gguf = from_gguf,
     .to_gguf = to_gguf,

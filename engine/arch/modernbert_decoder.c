@@ -135,7 +135,7 @@ const struct pp_arch pp_arch_modernbert_decoder = {
     .defaults = defaults,
     .gguf_neox = true,
     .hf_eps = "norm_eps",
-    .decoder = {.layer_norm = true, .fn = PP_FN_GELU, .fused_gate = true, .embd_norm = true, .first_not_normed = true,
+    .decoder = {.layer_norm = true, .fn = PP_FN_GELU, .fused_gate = true, .embd_norm = true, .no_first_attn_norm = true,
                 .dense_head = true},
     .from_config = from_config,
     .from_gguf = from_gguf,

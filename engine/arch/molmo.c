@@ -67,7 +67,7 @@ static enum pp_code read_common(const cJSON *config, struct pp_hparams *hp, stru
     const char *norm = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "layer_norm_type"));
     const cJSON *clip = cJSON_GetObjectItemCaseSensitive(config, "clip_qkv");
     const cJSON *own = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling_layers");
-    hp->other_names = true;
+    hp->legacy_names = true;
     if (pp_config_flag(config, "norm_after", false))
         return fail_value("norm_after", err);
     if (norm && strcmp(norm, "rms") != 0)

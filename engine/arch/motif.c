@@ -47,8 +47,8 @@ static enum pp_code set_groups(int64_t first, int64_t n, const char *label, stru
 /* Heads of queries, keys and values come in pairs. */
 static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 {
-    hp->differential = hp->heads_alternate = hp->difference_before = hp->poly_gates = true;
-    if (hp->uneven)
+    hp->differential = hp->heads_alternate = hp->lambda_of_previous = hp->polynorm_gates = true;
+    if (hp->sizes_vary)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the model has layers that differ in their heads or widths, which "
                        "attention as a difference (%s) is not computed with", hp->arch);
     if (hp->n_head_kv >= 2 && hp->n_head_kv % 2 == 0)

@@ -79,7 +79,7 @@ static void set_kind(struct pp_hparams *hp, int64_t l, enum kind kind, int64_t n
     hp->layer[l] |= PP_LAYER_UNROTATED;
     hp->layer[l] |= kind == MAMBA ? PP_LAYER_RECURRENT : 0;
     hp->layer[l] |= kind == FEED_FORWARD && hp->n_expert ? PP_LAYER_DENSE : 0;
-    hp->uneven = hp->gaps = hp->one_part = true;
+    hp->sizes_vary = hp->parts_missing = hp->one_part = true;
 }
 
 static enum kind kind_of(const struct pp_hparams *hp, int64_t l)
@@ -90,10 +90,10 @@ static enum kind kind_of(const struct pp_hparams *hp, int64_t l)
                                                                : FEED_FORWARD;
 }
 
-/* With uneven_experts, checks each layer's number of experts used and their width. */
+/* With experts_vary, checks each layer's number of experts used and their width. */
 static enum pp_code check_mixtures(const struct pp_hparams *hp, struct pp_error *err)
 {
-    for (int64_t l = 0; l < hp->n_layer && hp->uneven_experts; l++) {
+    for (int64_t l = 0; l < hp->n_layer && hp->experts_vary; l++) {
         const struct pp_layer_experts of = hp->layer_experts[l];
         if (kind_of(hp, l) == EXPERTS && (of.n_used < 1 || of.n_used > hp->n_expert || of.n_ff < 1))
             return pp_fail(err, PP_ERR_FORMAT, "layer %lld has experts of %d values, of which each row uses %d; that "
@@ -170,7 +170,7 @@ static enum pp_code read_mixtures(const cJSON *config, const char *kinds, struct
     enum pp_code code = PP_OK;
     if (!cJSON_IsArray(blocks))
         return PP_OK;
-    hp->uneven_experts = true;
+    hp->experts_vary = true;
     cJSON_ArrayForEach(block, blocks)
     {
         if (code)
@@ -322,7 +322,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "n_shared_experts", hp->n_ff_shared ? 1 : 0);
     if (hp->n_embd_expert)
         pp_config_put(config, "moe_latent_size", hp->n_embd_expert);
-    if (hp->uneven_experts)
+    if (hp->experts_vary)
         put_blocks(hp, config);
 }
 
@@ -337,7 +337,7 @@ const struct pp_arch pp_arch_nemotron_h = {
     .defaults = defaults,
     .parts = &parts,
     .gguf_default_sigmoids = true,
-    .uneven_experts = true,
+    .experts_vary = true,
     .decoder = {.ungated = true, .fn = PP_FN_RELU2, .ffn_norm = "attn_norm"},
     .from_config = from_config,
     .from_gguf = from_gguf,

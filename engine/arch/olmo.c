@@ -90,7 +90,7 @@ static enum pp_code first_from_config(const cJSON *config, struct pp_hparams *hp
     if (!code)
         code = pp_check_range("ratio of the feed-forward parts' size", ratio, 1, 1 << 10, err);
     hp->n_ff = (both || code ? both : ratio * hp->n_embd) / 2; /* the keys count up and gate together */
-    hp->other_names = true;
+    hp->legacy_names = true;
     hp->norm_eps = 1e-5f;
     if (!code)
         code = pp_config_float(config, "layer_norm_eps", &hp->norm_eps, err);

@@ -120,7 +120,7 @@ const struct pp_arch pp_arch_flex_olmo = {
     .ignored = pp_common_ignored,
     .defaults = flex_defaults,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .decoder = {.no_pre_norm = true, .experts_read_stream = true, .post_norm = true, .qk_norm = PP_QK_WHOLE},
     .from_config = flex_from_config,
     .to_config = flex_to_config,

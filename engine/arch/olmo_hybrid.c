@@ -56,8 +56,8 @@ static const char twice[] = "olmo_hybrid.ssm.negative_eigenvalues", rotated[] = 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     bool rotates = false;
-    hp->state_twice = true;
-    pp_gguf_bool(g, twice, &hp->state_twice);
+    hp->beta_doubled = true;
+    pp_gguf_bool(g, twice, &hp->beta_doubled);
     pp_gguf_bool(g, rotated, &rotates);
     if (!rotates)
         pp_layers_every(hp, 1, PP_LAYER_UNROTATED);
@@ -73,7 +73,7 @@ static bool rotates(const struct pp_hparams *hp)
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_delta_to_gguf(hp, w);
-    pp_gguf_add_bool(w, twice, hp->state_twice);
+    pp_gguf_add_bool(w, twice, hp->beta_doubled);
     pp_gguf_add_bool(w, rotated, rotates(hp));
 }
 
@@ -102,7 +102,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     const enum pp_code code = pp_delta_from_config(config, hp, err);
     if (hp->n_layer > 0 && !cJSON_IsArray(cJSON_GetObjectItemCaseSensitive(config, "layer_types")) && hp->n_layer < 4)
         hp->layer[hp->n_layer - 1] &= (uint8_t)~PP_LAYER_RECURRENT;
-    hp->state_twice = pp_config_flag(config, "linear_allow_neg_eigval", true);
+    hp->beta_doubled = pp_config_flag(config, "linear_allow_neg_eigval", true);
     if (!has_base(config))
         pp_layers_every(hp, 1, PP_LAYER_UNROTATED);
     set_sizes(hp);
@@ -113,7 +113,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 static void to_config(const struct pp_hparams *hp, cJSON *config)
 {
     pp_delta_to_config(hp, config);
-    cJSON_AddBoolToObject(config, "linear_allow_neg_eigval", hp->state_twice);
+    cJSON_AddBoolToObject(config, "linear_allow_neg_eigval", hp->beta_doubled);
     if (!rotates(hp))
         cJSON_DeleteItemFromObjectCaseSensitive(config, "rope_theta");
 }

@@ -44,7 +44,7 @@ const struct pp_arch pp_arch_olmoe = {
     .ignored = pp_common_ignored,
     .defaults = defaults,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .decoder = {.qk_norm = PP_QK_WHOLE},
     .from_config = from_config,
     .to_config = to_config,

@@ -34,7 +34,7 @@ static const struct pp_arch_default defaults[] = {
 
 static void norm_sums(struct pp_hparams *hp)
 {
-    hp->norms_of_sums = hp->norms_behind = hp->no_output_norm = true;
+    hp->post_ln = hp->norms_after = hp->no_output_norm = true;
 }
 
 /* Its "gelu" is what others call "gelu_new". */

@@ -68,7 +68,7 @@ static enum pp_code read_layers(const cJSON *config, struct pp_hparams *hp, stru
         return code ? code : err->code;
     if (divisor < 1 || divisor > 1 << 20 || hp->n_embd > 1 << 20)
         return pp_fail(err, PP_ERR_FORMAT, "config.json: ffn_dim_divisor or model_dim is not a number that fits");
-    pp_layers_uneven(hp);
+    pp_layers_vary_sizes(hp);
     hp->n_head = hp->n_head_kv = hp->n_ff = 0;
     for (q = q->child, kv = kv->child, factors = factors->child; q; q = q->next, kv = kv->next, l++) {
         const double width = factors->valuedouble * (double)hp->n_embd;

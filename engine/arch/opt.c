@@ -41,7 +41,7 @@ static const struct pp_arch_default defaults[] = {
 
 static void norm_sums(struct pp_hparams *hp)
 {
-    hp->norms_of_sums = hp->norms_behind = true;
+    hp->post_ln = hp->norms_after = true;
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -50,10 +50,10 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     enum pp_code code = pp_config_function(config, "activation_function", PP_ACTIVATION_RELU, hp, err);
     hp->norm_eps = 1e-5f;
     hp->n_reserved_positions = RESERVED;
-    hp->plain_norms = !pp_config_flag(config, "layer_norm_elementwise_affine", true);
+    hp->nonparametric_norms = !pp_config_flag(config, "layer_norm_elementwise_affine", true);
     if (!pp_config_flag(config, "do_layer_norm_before", true))
         norm_sums(hp);
-    hp->no_output_norm = hp->norms_of_sums || pp_config_flag(config, "_remove_final_layer_norm", false);
+    hp->no_output_norm = hp->post_ln || pp_config_flag(config, "_remove_final_layer_norm", false);
     if (!code)
         code = pp_config_int(config, "word_embed_proj_dim", &width, err);
     if (!code && width < 1)
@@ -69,9 +69,9 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "ffn_dim", hp->n_ff);
     pp_config_put(config, "word_embed_proj_dim", pp_embedding_width(hp));
     cJSON_AddBoolToObject(config, "enable_bias", biases);
-    cJSON_AddBoolToObject(config, "layer_norm_elementwise_affine", !hp->plain_norms);
-    cJSON_AddBoolToObject(config, "do_layer_norm_before", !hp->norms_of_sums);
-    cJSON_AddBoolToObject(config, "_remove_final_layer_norm", hp->no_output_norm && !hp->norms_of_sums);
+    cJSON_AddBoolToObject(config, "layer_norm_elementwise_affine", !hp->nonparametric_norms);
+    cJSON_AddBoolToObject(config, "do_layer_norm_before", !hp->post_ln);
+    cJSON_AddBoolToObject(config, "_remove_final_layer_norm", hp->no_output_norm && !hp->post_ln);
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
@@ -80,7 +80,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     (void)err;
     pp_gguf_bool(g, "opt.norms_of_sums", &sums);
     pp_gguf_bool(g, "opt.output_norm", &output_norm);
-    pp_gguf_bool(g, "opt.plain_norms", &hp->plain_norms);
+    pp_gguf_bool(g, "opt.plain_norms", &hp->nonparametric_norms);
     pp_gguf_int(g, "opt.embedding_length_in", &hp->n_embd_in);
     if (sums)
         norm_sums(hp);
@@ -91,9 +91,9 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    pp_gguf_add_bool(w, "opt.norms_of_sums", hp->norms_of_sums);
+    pp_gguf_add_bool(w, "opt.norms_of_sums", hp->post_ln);
     pp_gguf_add_bool(w, "opt.output_norm", !hp->no_output_norm);
-    pp_gguf_add_bool(w, "opt.plain_norms", hp->plain_norms);
+    pp_gguf_add_bool(w, "opt.plain_norms", hp->nonparametric_norms);
     if (hp->n_embd_in)
         pp_gguf_add_u32(w, "opt.embedding_length_in", (uint32_t)hp->n_embd_in);
 }

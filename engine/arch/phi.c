@@ -182,18 +182,18 @@ static enum pp_code config_mscale(const cJSON *config, struct pp_hparams *hp, st
 static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
     enum pp_code code = from_config3(config, hp, err);
-    hp->expert_mixer = JITTER;
+    hp->expert_mixer_jitter = JITTER;
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
     if (!code)
-        code = pp_config_float(config, "router_jitter_noise", &hp->expert_mixer, err);
+        code = pp_config_float(config, "router_jitter_noise", &hp->expert_mixer_jitter, err);
     return code ? code : config_mscale(config, hp, err);
 }
 
 static enum pp_code moe_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     (void)g, (void)err;
-    hp->expert_mixer = JITTER;
+    hp->expert_mixer_jitter = JITTER;
     return PP_OK;
 }
 
@@ -208,7 +208,7 @@ static void moe_to_config(const struct pp_hparams *hp, struct cJSON *config)
     cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_scaling");
     to_config3(hp, config);
     pp_config_put_experts(hp, &expert_keys, config);
-    pp_config_put_float(config, "router_jitter_noise", hp->expert_mixer);
+    pp_config_put_float(config, "router_jitter_noise", hp->expert_mixer_jitter);
     cJSON_AddBoolToObject(config, "lm_head_bias", cJSON_IsTrue(cJSON_GetObjectItem(config, "attention_bias")));
     if (rope && hp->rope_attn_factor != 0.0f) {
         pp_config_put_float(rope, "short_mscale", hp->rope_attn_factor);
@@ -265,7 +265,7 @@ static const char blocks_keys[3][64] = {"phi3small.attention.near_blocks", "phi3
 static void silence_small(struct pp_hparams *hp)
 {
     static const int64_t ranges[][2] = {{100256, 100257}, {100258, 100261}, {100264, 100266}, {100267, 100352}};
-    for (int i = 0; i < PP_SILENT_RANGES && hp->n_vocab == ranges[PP_SILENT_RANGES - 1][1]; i++) {
+    for (int i = 0; i < PP_SUPPRESSED_RANGES && hp->n_vocab == ranges[PP_SUPPRESSED_RANGES - 1][1]; i++) {
         hp->silent[i].first = ranges[i][0];
         hp->silent[i].end = ranges[i][1];
     }
@@ -273,7 +273,7 @@ static void silence_small(struct pp_hparams *hp)
 
 static enum pp_code check_blocks(const struct pp_hparams *hp, struct pp_error *err)
 {
-    return hp->n_near > 0 ? PP_OK
+    return hp->n_local_blocks > 0 ? PP_OK
                           : pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family whose heads see no last blocks "
                                     "of positions is not supported");
 }
@@ -307,11 +307,11 @@ static enum pp_code small_blocks(const cJSON *config, struct pp_hparams *hp, str
     int64_t size = PP_PAGE_TOKENS;
     enum pp_code code = pp_config_int(config, "blocksparse_block_size", &size, err);
     if (!code)
-        code = pp_config_int(config, "blocksparse_num_local_blocks", &hp->n_near, err);
+        code = pp_config_int(config, "blocksparse_num_local_blocks", &hp->n_local_blocks, err);
     if (!code)
-        code = pp_config_int(config, "blocksparse_vert_stride", &hp->far_step, err);
+        code = pp_config_int(config, "blocksparse_vert_stride", &hp->vert_stride, err);
     if (!code)
-        code = pp_config_int(config, "dense_attention_every_n_layers", &hp->near_step, err);
+        code = pp_config_int(config, "dense_attention_every_n_layers", &hp->dense_attn_step, err);
     if (!code && (size != PP_PAGE_TOKENS || pp_config_flag(config, "blocksparse_homo_head_pattern", false)))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: heads see blocks of %lld positions%s, which pippin does "
                        "not compute; blocks of %d are, other ones of each head", (long long)size,
@@ -368,7 +368,7 @@ static enum pp_code small_from_config(const cJSON *config, struct pp_hparams *hp
 
 static enum pp_code small_from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
-    int64_t *const numbers[] = {&hp->n_near, &hp->far_step, &hp->near_step};
+    int64_t *const numbers[] = {&hp->n_local_blocks, &hp->vert_stride, &hp->dense_attn_step};
     for (int i = 0; i < 3; i++)
         pp_gguf_int(g, blocks_keys[i], numbers[i]);
     silence_small(hp);
@@ -380,7 +380,7 @@ static enum pp_code small_from_gguf(const struct pp_gguf *g, struct pp_hparams *
 
 static void small_to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
-    const int64_t numbers[] = {hp->n_near, hp->far_step, hp->near_step};
+    const int64_t numbers[] = {hp->n_local_blocks, hp->vert_stride, hp->dense_attn_step};
     for (int i = 0; i < 3; i++)
         pp_gguf_add_u32(w, blocks_keys[i], (uint32_t)numbers[i]);
     pp_bounds_to_gguf(hp, w);
@@ -396,9 +396,9 @@ static void small_to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put_float(config, "gegelu_limit", hp->gate_bound[0]);
     pp_config_put_float(config, "rope_embedding_base", hp->rope_base);
     pp_config_put(config, "blocksparse_block_size", PP_PAGE_TOKENS);
-    pp_config_put(config, "blocksparse_num_local_blocks", hp->n_near);
-    pp_config_put(config, "blocksparse_vert_stride", hp->far_step);
-    pp_config_put(config, "dense_attention_every_n_layers", hp->near_step);
+    pp_config_put(config, "blocksparse_num_local_blocks", hp->n_local_blocks);
+    pp_config_put(config, "blocksparse_vert_stride", hp->vert_stride);
+    pp_config_put(config, "dense_attention_every_n_layers", hp->dense_attn_step);
     pp_config_put_float(config, "mup_embedding_multiplier", hp->embd_scale != 0.0f ? hp->embd_scale : 1);
     pp_config_put_float(config, "mup_width_multiplier", hp->logit_scale != 0.0f ? 1 / hp->logit_scale : 1);
     cJSON_AddBoolToObject(config, "mup_use_scaling", hp->attn_scale != 0.0f);

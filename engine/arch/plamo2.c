@@ -53,8 +53,8 @@ static void finish(struct pp_hparams *hp)
     hp->n_state_key_head = 1;
 }
 
-/* Files have 0 heads in layers with states. Such layers get the others' numbers, so that `uneven` stays false unless
- * attention layers differ. */
+/* Files have 0 heads in layers with states. Such layers get the others' numbers, so that `sizes_vary` stays false
+ * unless attention layers differ. */
 static void fill_sizes(struct pp_hparams *hp)
 {
     bool differ = false;
@@ -66,7 +66,7 @@ static void fill_sizes(struct pp_hparams *hp)
         }
         differ = differ || s->n_head != hp->n_head || s->n_head_kv != hp->n_head_kv || s->n_ff != hp->n_ff;
     }
-    hp->uneven = differ;
+    hp->sizes_vary = differ;
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)

@@ -69,7 +69,7 @@ static const struct pp_expert_keys expert_keys = {
 static enum pp_code set_known(struct pp_hparams *hp, struct pp_error *err)
 {
     int64_t n_attending = 0;
-    hp->hyper = hp->no_output_norm = hp->index_pooled = hp->index_halves = hp->state_sigmoids = true;
+    hp->hyper = hp->no_output_norm = hp->index_pooled = hp->index_neox = hp->state_sigmoids = true;
     for (int64_t l = 0; l < hp->n_layer; l++)
         n_attending += !(hp->layer[l] & PP_LAYER_RECURRENT);
     if (n_attending == hp->n_layer) /* only states keep a cache's positions, and with them blocks, in place */

@@ -9,7 +9,7 @@
 void pp_rwkv_states_only(struct pp_hparams *hp, int64_t head_size)
 {
     hp->rwkv = true;
-    hp->uneven = false;
+    hp->sizes_vary = false;
     hp->n_head = hp->n_head_kv = 1;
     hp->head_dim = hp->rope_dim = 2;
     hp->conv_taps = 2;

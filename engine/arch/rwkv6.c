@@ -97,19 +97,19 @@ static const char halved_key[] = "rwkv6.rescale_every_n_layers";
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)
 {
     hp->rwkv6 = true;
-    if (pp_gguf_has(g, halved_key) && (!pp_gguf_int(g, halved_key, &hp->halved_every) || hp->halved_every < 0))
+    if (pp_gguf_has(g, halved_key) && (!pp_gguf_int(g, halved_key, &hp->rescale_every) || hp->rescale_every < 0))
         return pp_fail(err, PP_ERR_FORMAT, "metadata %s is not a number of layers", halved_key);
-    if (hp->halved_every && hp->n_layer / hp->halved_every > MOST_HALVINGS)
+    if (hp->rescale_every && hp->n_layer / hp->rescale_every > MOST_HALVINGS)
         return pp_fail(err, PP_ERR_FORMAT, "metadata %s is %lld: after %lld layers nothing would be left", halved_key,
-                       (long long)hp->halved_every, (long long)hp->n_layer);
+                       (long long)hp->rescale_every, (long long)hp->n_layer);
     return pp_rwkv_from_gguf(g, hp, rank_keys, 2, err);
 }
 
 static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
 {
     pp_rwkv_to_gguf(hp, w, rank_keys, 2);
-    if (hp->halved_every)
-        pp_gguf_add_u32(w, halved_key, (uint32_t)hp->halved_every);
+    if (hp->rescale_every)
+        pp_gguf_add_u32(w, halved_key, (uint32_t)hp->rescale_every);
 }
 
 /* --- config.json ------------------------------------------------------------------------------------------------- */
@@ -163,7 +163,7 @@ static enum pp_code from_fla(const cJSON *config, struct pp_hparams *hp, struct 
     if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "intermediate_size")))
         hp->n_ff = ((int64_t)((double)hp->n_embd * (double)ratio) + 31) / 32 * 32;
     hp->n_ctx_train = 1 << 20;
-    hp->rwkv6 = hp->other_names = true;
+    hp->rwkv6 = hp->legacy_names = true;
     pp_rwkv_states_only(hp, hp->n_embd / n_heads);
     return PP_OK;
 }
@@ -213,7 +213,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "attention_hidden_size", hp->n_embd);
     pp_config_put(config, "head_size", hp->state_key_dim);
     pp_config_put(config, "head_size_divisor", 8);
-    pp_config_put(config, "rescale_every", hp->halved_every);
+    pp_config_put(config, "rescale_every", hp->rescale_every);
 }
 
 const struct pp_arch pp_arch_rwkv6 = {

@@ -120,7 +120,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     int64_t head_size = 64, n_heads = 0;
     enum pp_code code = check_kind(config, err);
     hp->norm_eps = 1e-5f;
-    hp->other_names = is_transformers(config);
+    hp->legacy_names = is_transformers(config);
     if (!code && pp_config_flag(config, "use_deep_embed", false))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_deep_embed is true; a table of tokens that "
                        "multiplies values is not supported in this family");

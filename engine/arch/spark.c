@@ -92,7 +92,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = check_said(config, err);
     if (!code)
         code = check_scaling(hp, err);
-    hp->head_gates = true;
+    hp->per_head_gates = true;
     return code ? code : windows_from(config, hp, err);
 }
 

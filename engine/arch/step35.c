@@ -88,7 +88,7 @@ static enum pp_code heads_from(const cJSON *config, struct pp_hparams *hp, struc
                        (long long)n_head, (long long)n_head_kv);
     if (code || (n_head == hp->n_head && n_head_kv == hp->n_head_kv))
         return code;
-    pp_layers_uneven(hp);
+    pp_layers_vary_sizes(hp);
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++)
         if (!(hp->layer[l] & PP_LAYER_WIDE)) {
             hp->sizes[l].n_head = (int32_t)n_head;
@@ -166,7 +166,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = check_scaled(config, hp, err);
     if (!code)
         code = pp_config_experts(config, &expert_keys, hp, err);
-    hp->expert_sigmoids = hp->head_gates = true;
+    hp->expert_sigmoids = hp->per_head_gates = true;
     if (!code && !pp_config_flag(config, "use_head_wise_attn_gate", true))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: use_head_wise_attn_gate is false, which is not "
                        "supported");
@@ -269,9 +269,9 @@ const struct pp_arch pp_arch_step35 = {
     .ignored = pp_common_ignored,
     .defaults = defaults,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
-    .gguf_twice_rope = true,
+    .gguf_doubles_rope = true,
     .decoder = {.qk_norm = PP_QK_BY_HEAD, .gated_attention = true},
     .from_config = from_config,
     .from_gguf = from_gguf,

@@ -52,7 +52,7 @@ enum { USUAL_STEP = 64 }; /* the feed-forward width is a multiple of it */
 static void set_states_only(struct pp_hparams *hp)
 {
     hp->mlstm = true;
-    hp->uneven = false;
+    hp->sizes_vary = false;
     hp->n_head = hp->n_head_kv = 1;
     hp->head_dim = hp->rope_dim = 2;
     hp->n_state_key_head = hp->n_state_head;

@@ -30,7 +30,7 @@ static const struct pp_arch_default defaults[] = {
 
 static enum pp_code set_filter(struct pp_hparams *hp, struct pp_error *err)
 {
-    hp->filtered = true;
+    hp->localized_filtering = true;
     if (hp->n_embd % 2 != 0 || hp->n_head != hp->n_head_kv)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family that is %lld wide, with %lld heads of queries "
                        "and %lld of keys, is not supported", (long long)hp->n_embd, (long long)hp->n_head,

@@ -67,9 +67,9 @@ static const float LOCAL_BASE = 10000;
 static enum pp_code set_heads(struct pp_hparams *hp, struct pp_error *err)
 {
     hp->convolved_heads = true;
-    hp->expert_shares = true;
+    hp->expert_no_renorm = true;
     hp->n_expert_idle = 1;
-    hp->idle_silent = true;
+    hp->idle_output_zero = true;
     if (hp->n_head_kv < 1 || hp->n_head % hp->n_head_kv != 0 || hp->n_head_kv * hp->head_dim % 2 != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family with %lld heads of queries and %lld of keys of "
                        "%lld values is not supported", (long long)hp->n_head, (long long)hp->n_head_kv,
@@ -226,7 +226,7 @@ const struct pp_arch pp_arch_zaya = {
     .ignored = pp_common_ignored,
     .defaults = defaults,
     .gguf_neox = true,
-    .gguf_default_shares = true,
+    .gguf_default_no_renorm = true,
     .decoder = {.affine_residual = true},
     .from_config = from_config,
     .from_gguf = from_gguf,

@@ -156,24 +156,24 @@ static bool is_picked(const struct attend_plan *p, const struct pp_batch_row *r)
     return p->top_k && (p->pooled ? n - n % p->block : n) > p->top_k;
 }
 
-/* With far_step: the number of pages before the near pages, which all heads attend to. */
+/* With vert_stride: the number of pages before the near pages, which all heads attend to. */
 static int64_t n_far(const struct attend_plan *p, const struct pp_batch_row *r)
 {
     const int64_t own = (row_length(r) - 1) / PP_PAGE_TOKENS;
-    return p->n_near && own >= p->n_near ? own - p->n_near + 1 : 0;
+    return p->n_local_blocks && own >= p->n_local_blocks ? own - p->n_local_blocks + 1 : 0;
 }
 
-/* The first of the far pages that a head attends to: (page + head * far_shift + 1) is a multiple of far_step. */
+/* The first of the far pages that a head attends to: (page + head * far_shift + 1) is a multiple of vert_stride. */
 static int64_t first_far(const struct attend_plan *p, int head)
 {
-    return (p->far_step - (head * p->far_shift + 1) % p->far_step) % p->far_step;
+    return (p->vert_stride - (head * p->far_shift + 1) % p->vert_stride) % p->vert_stride;
 }
 
 /* How many of n far pages a head attends to; head -1: the most that any head attends to. */
 static int64_t n_far_seen(const struct attend_plan *p, int64_t n, int head)
 {
     const int64_t first = head < 0 ? 0 : first_far(p, head);
-    return n > first ? (n - 1 - first) / p->far_step + 1 : 0;
+    return n > first ? (n - 1 - first) / p->vert_stride + 1 : 0;
 }
 
 /* Whether the positions that a row sees are not contiguous in its pages. */
@@ -238,7 +238,7 @@ static int64_t n_picked(const struct attend_plan *p, const struct pp_batch_row *
 static int64_t row_end(const struct attend_plan *p, const struct pp_batch_row *r, int head)
 {
     if (n_far(p, r))
-        return (n_far_seen(p, n_far(p, r), head) + p->n_near - 1) * PP_PAGE_TOKENS +
+        return (n_far_seen(p, n_far(p, r), head) + p->n_local_blocks - 1) * PP_PAGE_TOKENS +
                (row_length(r) - 1) % PP_PAGE_TOKENS + 1;
     if (p->stride)
         return n_windowed(p, r) + (is_picked(p, r) ? p->top_k : n_blocks(p, r));
@@ -466,14 +466,14 @@ static void gather_picks(const struct tile *t, int i, int64_t chunk, int n, cons
     }
 }
 
-/* With far_step: the pages of a chunk of n positions, far ones first, that the tile's head sees for a row. */
+/* With vert_stride: the pages of a chunk of n positions, far ones first, that the tile's head sees for a row. */
 static void find_far(const struct tile *t, const struct pp_batch_row *r, int64_t chunk, int n,
                      const uint8_t *heads[PP_CHUNK_PAGES])
 {
     const int64_t all = n_far(t->p, r), far = n_far_seen(t->p, all, t->head);
     for (int k = 0; k < PP_CHUNK_PAGES; k++) {
         const int64_t i = chunk * PP_CHUNK_PAGES + k;
-        const int64_t page = i < far ? first_far(t->p, t->head) + i * t->p->far_step : all + i - far;
+        const int64_t page = i < far ? first_far(t->p, t->head) + i * t->p->vert_stride : all + i - far;
         heads[k] = k * PP_PAGE_TOKENS < n ? r->pages[t->s->tier][page] + t->head_offset : NULL;
     }
 }
@@ -605,7 +605,7 @@ static void attend_chunk(const struct tile *t, int64_t chunk, const struct pp_at
         for (next = i + 1; !alone && next < n_rows && see[i].end && see[next].end &&
                            !is_gathered(t->p, &t->rows[next]);)
             next++;
-        if (see[i].end && t->p->n_near && apart) {
+        if (see[i].end && t->p->n_local_blocks && apart) {
             next = same_far(t, see, i);
             find_far(t, &t->rows[next - 1], chunk, see[next - 1].end, heads); /* the last row sees most */
             t->c->ops->attention_chunk(t->a, heads, i, next - i, see, to);

@@ -271,8 +271,8 @@ struct attend_plan {
                                    kv.stride); 0: they do not */
     bool chunked;               /* the window begins at a multiple of its length, instead of sliding */
     bool bidirectional;         /* the window extends as far after the row as before it */
-    int64_t n_near, far_step;   /* rows attend to the last n_near pages, and to every far_step-th page before them;
-                                   n_near 0: to all */
+    int64_t n_local_blocks;     /* rows attend to the last n_local_blocks pages, */
+    int64_t vert_stride;        /* and to every vert_stride-th page before them; n_local_blocks 0: to all */
     int far_shift;              /* by how many pages a head's far pages precede those of the head before it */
     int group;                  /* query heads processed together: all that share a KV head, or 1/share of them */
     int share;                  /* groups per KV head: more than 1 if its query heads attend to different positions */

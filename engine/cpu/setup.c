@@ -198,7 +198,7 @@ static enum pp_code rope_setup(struct pp_cpu *c, int64_t n_ctx, struct pp_error 
     pp_free(factors);
     hp.rope_base = hp.rope_base_local;
     hp.rope_dim = c->ropes[1].dim;
-    hp.rope_turning = 0;
+    hp.rope_n_pairs = 0;
     hp.rope_scaling = PP_ROPE_NONE;
     if (c->n_ropes > 1)
         pp_rope_frequencies(&hp, n_ctx, NULL, c->ropes[1].inv_freq, &c->ropes[1].magnitude);
@@ -231,10 +231,10 @@ static void describe_tier(struct attend_plan *p, const struct pp_tier_plan *tier
     p->stride = tier->stride;
     p->chunked = hp->chunked;
     p->bidirectional = m->plan.encoder;
-    p->n_near = tier->n_near;
-    p->far_step = tier->far_step;
-    p->far_shift = tier->n_head && tier->far_step > tier->n_head ? (int)(tier->far_step / tier->n_head) : 1;
-    p->share = tier->n_near ? n_queries : 1;
+    p->n_local_blocks = tier->n_local_blocks;
+    p->vert_stride = tier->vert_stride;
+    p->far_shift = tier->n_head && tier->vert_stride > tier->n_head ? (int)(tier->vert_stride / tier->n_head) : 1;
+    p->share = tier->n_local_blocks ? n_queries : 1;
     p->group = n_queries / p->share;
     p->scale = hp->attn_scale != 0.0f ? hp->attn_scale : 1.0f / sqrtf((float)dim);
     if (hp->kv_lora_rank_local && tier->window)

@@ -131,7 +131,7 @@ static void connect(const struct row_op *r, const float *x, float *y)
     for (int i = 0; i < n; i++)
         y[i] = sigmoid(y[i]) + how->least;
     for (int j = n; n_numbers > n && j < 2 * n; j++)
-        y[j] = how->most * sigmoid(y[j]) + how->write_least;
+        y[j] = how->most * sigmoid(y[j]) + how->write_eps;
     if (n_numbers > 2 * n)
         balance(how, n, y + 2 * n);
 }
