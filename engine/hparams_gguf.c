@@ -189,7 +189,7 @@ static enum pp_code gguf_optional(const struct section *s, struct pp_hparams *hp
         {"expert_group_used_count", &hp->n_expert_group_used},
     };
     enum pp_code code = PP_OK;
-    bool normed = !hp->expert_no_renorm;
+    bool norm_topk = !hp->expert_no_renorm;
     char full[192];
     hp->n_ff_expert = hp->n_ff;
     for (size_t i = 0; i < sizeof floats / sizeof *floats && !code; i++)
@@ -205,10 +205,10 @@ static enum pp_code gguf_optional(const struct section *s, struct pp_hparams *hp
     full_key(s, "use_parallel_residual", full);
     pp_gguf_bool(s->g, full, &hp->parallel);
     full_key(s, "norm_top_k_prob", full); /* ollama's name */
-    pp_gguf_bool(s->g, full, &normed);
+    pp_gguf_bool(s->g, full, &norm_topk);
     full_key(s, "expert_weights_norm", full);
-    pp_gguf_bool(s->g, full, &normed);
-    hp->expert_no_renorm = !normed;
+    pp_gguf_bool(s->g, full, &norm_topk);
+    hp->expert_no_renorm = !norm_topk;
     if (!code)
         code = gguf_gating(s, hp, err);
     return code ? code : gguf_pooling(s, hp, err);

@@ -404,7 +404,7 @@ const struct pp_tensor *pp_plan_suppress(struct pp_plan *p, const struct pp_hpar
     const struct pp_tensor *t = make_vector(p, "silence", hp->n_vocab, 0, 0, 0, err);
     float *numbers = t ? (float *)(uintptr_t)t->data : NULL; /* made above, so writable */
     for (int k = 0; t && k < PP_SUPPRESSED_RANGES; k++)
-        for (int64_t i = hp->silent[k].first; i < hp->silent[k].end && i < hp->n_vocab; i++)
+        for (int64_t i = hp->suppressed[k].first; i < hp->suppressed[k].end && i < hp->n_vocab; i++)
             numbers[i] = -1e30f;
     return t;
 }

@@ -59,7 +59,8 @@ enum pp_op_kind {
      * result unchanged. */
     PP_OP_HEADS,
     /* In place: rotates the heads of x by t (RoPE). With a `period`: heads of that many values, which are not
-     * attention's, from their `at`-th value on, pairing `halves` or neighbours; `back`: by -t. */
+     * attention's, from their `at`-th value on, pairing
+     * values i and i + rope_dim / 2 (`neox`) or neighbours; `inverse`: by -t. */
     PP_OP_ROPE,
 
     /* --- what looks back, and what it looks back at --- */
@@ -91,8 +92,7 @@ enum pp_op_kind {
      *
      *   score[j] = sum over the heads h of x of z[h] max(0, x[h] . k[j])
      *
-     * where rope_dim values of each x[h] and of y, from the `at`-th on, have been rotated, pairing `halves` or
-     * neighbours.
+     * where rope_dim values of each x[h] and of y, from the `at`-th on, have been rotated, as by ROPE.
      *
      * With a `period`, a power of two, it picks aligned blocks of that many positions, as many as make `count`
      * positions, for each head by itself: a block's score is the largest x[h] . k[j] of its positions that the row may
@@ -133,7 +133,7 @@ enum pp_op_kind {
     PP_OP_EXPERTS,   /* a mixture of experts, y being the router's logits (struct pp_experts) */
     /* The mean of vectors v weighted by the softmax of their scores weight . v[i] / sqrt(mean(v[i]^2) + scale); v are x
      * and the `count` vectors in y. */
-    PP_OP_RECALL,
+    PP_OP_ATTN_RESIDUAL,
 
     /* --- several residual streams: n = `count` vectors side by side in a slot --- */
 
@@ -230,8 +230,8 @@ struct pp_op {
     int64_t local;
     int seen;                        /* PP_OP_ATTENTION: uses the keys and values that the seen-th of the tier's layers,
                                         counted from 1, has stored; 0: the last that has */
-    bool centred, back, by_position, pooled;
-    bool halves;                     /* RoPE pairs values i and i + rope_dim / 2 (NeoX); else neighbours */
+    bool centred, inverse, by_position, pooled;
+    bool neox;                       /* RoPE pairs values i and i + rope_dim / 2 (NeoX); else neighbours */
     bool local_rope;                 /* PP_OP_ROPE: with the frequencies of rope_base_local */
 
     int linear;                      /* PP_OP_LINEAR: index in pp_plan.linears */
@@ -242,7 +242,7 @@ struct pp_op {
     const struct pp_hashed *hashed;  /* PP_OP_HASH */
     const struct pp_tensor *const *tables; /* PP_OP_HASH: [count]; weight: the first */
     const struct pp_tensor *segments; /* PP_OP_EMBED: segment embeddings, of which only the first is used; or NULL */
-    const struct pp_tensor *start;   /* PP_OP_EMBED: learned vectors that precede texts; or NULL */
+    const struct pp_tensor *meta_tokens; /* PP_OP_EMBED: learned vectors that precede texts; or NULL */
     const struct pp_tensor *xielu[4]; /* PP_FN_XIELU: its parameters (xielu.h) */
     float alibi, alibi_scale;        /* PP_OP_ATTENTION: the exponent of ALiBi's slopes (0: none), and a factor of them
                                         (0 is 1) */
@@ -255,23 +255,24 @@ struct pp_op {
 
 /* A mixture of experts (arXiv 1701.06538), as in Mixtral and later families: the router chooses the `n_used` experts
  * with the largest logits; expert e computes W_down(fn(W_gate x) * W_up x), and the results are summed with weights:
- * the softmax over the chosen logits, or, if `shares`, their part of the softmax over all. Each matrix may have a bias.
+ * the softmax over the chosen logits, or, if `no_renorm`, their part of the softmax over all. Each matrix may have a
+ * bias.
  *
  * DeepSeek-V3 (arXiv 2412.19437) and others use `sigmoids` of the logits instead, as weights divided by the sum of the
- * chosen ones, or, if `shares`, as they are. choice_bias is added to the scores that experts are chosen by, but not to
- * the weights. With groups of neighbouring experts, only the n_groups_used groups with the largest scores take part; a
- * group's score is the sum of its two largest. */
+ * chosen ones, or, if `no_renorm`, as they are. choice_bias is added to the scores that experts are chosen by, but not
+ * to the weights. With groups of neighbouring experts, only the n_groups_used groups with the largest scores take part;
+ * a group's score is the sum of its two largest. */
 struct pp_experts {
     int n, n_used;
     int idle;                /* the last `idle` of the n have no matrices: they return their input, */
-    bool silent;             /* or nothing */
+    bool zero_output;        /* or zeros */
     int share;               /* this many neighbouring experts share their matrices, which run once for all of them that
                                 a row uses, with the sum of their weights; 0 is 1 */
-    bool shares, sigmoids;
-    bool roots;              /* sqrt(softplus()) in place of the sigmoid (DeepSeek V4) */
+    bool no_renorm, sigmoids;
+    bool sqrt_softplus;      /* sqrt(softplus()) in place of the sigmoid (DeepSeek V4) */
     const struct pp_tensor *table; /* I32 [n_vocab, n_used]: chooses the experts by the row's token; the logits only
                                 weight them. NULL: none */
-    float mixer;             /* SparseMixer's jitter (arXiv 2409.12136), or 0: experts are chosen one by one; each is
+    float mixer_jitter;      /* SparseMixer's jitter (arXiv 2409.12136), or 0: experts are chosen one by one; each is
                                 weighted by its part of the softmax over those left, without logits l for which
                                 (max - l) / max(|l|, max) > 2 * mixer */
     float scale;                                     /* of the weights; 0 is 1 */
@@ -281,9 +282,9 @@ struct pp_experts {
     const struct pp_tensor *choice_bias;             /* [n], or NULL */
     const struct pp_tensor *bias;                    /* [n_out], added to the sum; or NULL */
     const struct pp_tensor *scales;                  /* [n - idle]: a factor of each expert's weight; or NULL */
-    /* Without `up` an expert is one matrix, W_down x. `apart`: results are not summed but stand side by side,
-     * unweighted, the largest logit's first. `of_parts`: each reads its own part of the input, in the same order. */
-    bool apart, of_parts;
+    /* Without `up` an expert is one matrix, W_down x. `unsummed`: results are not summed but stand side by side,
+     * unweighted, the largest logit's first. `split_input`: each reads its own part of the input, in the same order. */
+    bool unsummed, split_input;
     bool applied;                                    /* without `up`: an expert's result is fn(W_down x) */
     enum pp_fn fn;
     float bound;                                     /* the parameter of PP_FN_SILU_BOUNDED and PP_FN_SILU_WITHIN */
@@ -343,7 +344,8 @@ struct pp_heads {
  *   S = diag(decay) S + k v',  out = S' q
  *
  * KDA, Kimi Linear (arXiv 2510.26692): DELTA with a decay for each row of S, ln a = rate decay, the softplus having
- * been applied to `decay`; the output is normed by `weight` and multiplied by sigmoid(in). Each head has its own key.
+ * been applied to `decay`; the output is normalised by `weight` and multiplied by sigmoid(in). Each head has its own
+ * key.
  *
  * LRU, Griffin (arXiv 2402.19427): the state is one number h per channel. A "head" is key_dim x value_dim channels, the
  * width of its output; there is no key and no query, and `decay`, `beta` and v have all channels:
@@ -368,11 +370,11 @@ struct pp_heads {
  *   S = sigmoid(decay) S + exp(beta) k v',  n = sigmoid(decay) n + exp(beta) k,
  *   m = max(ln sigmoid(decay) + m, beta),   out = S' q / (max(|n . q|, 1) + eps exp(m))
  *
- * normed by LayerNorm by the head's part of `weight` and `bias` and multiplied by sigmoid(in). (The published code
+ * normalised by LayerNorm by the head's part of `weight` and `bias` and multiplied by sigmoid(in). (The published code
  * stores S and n divided by exp(m), to the same effect; since beta is bounded, they need not be.) n is the column of S
- * for a value that is always 1: the state is PP_STATE_BESIDE columns wider than values are, the first of which is n; in
- * u the second of them holds a position's m. */
-enum { PP_STATE_BESIDE = 16 };
+ * for a value that is always 1: the state is PP_STATE_EXTRA_COLUMNS columns wider than values are, the first of which
+ * is n; in u the second of them holds a position's m. */
+enum { PP_STATE_EXTRA_COLUMNS = 16 };
 struct pp_recurrence {
     struct pp_state_shape shape;
     enum pp_recurrence_kind {
@@ -391,7 +393,7 @@ struct pp_recurrence {
     float bound;                     /* KDA: if not 0, ln a = bound / (1 + exp(-|rate| decay)) */
     bool sigmoids;                   /* the output is multiplied by sigmoid(in) instead of silu(in) */
     float eps;                       /* MLSTM */
-    bool twice;                      /* DELTA: beta is twice the sigmoid, so that the state may change sign */
+    bool beta_doubled;               /* DELTA: beta is twice the sigmoid, so that the state may change sign */
     bool tiled;                      /* head h uses key head h % n_key_head; else neighbouring heads share one */
     int q, k, v;                     /* slots: [n_key_head, key_dim], likewise, [n_head, value_dim] */
     int decay, beta;                 /* slots: head h has the value (h / neighbours) stride + h % neighbours. MAMBA's

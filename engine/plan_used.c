@@ -43,7 +43,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
         use(u, p->ops[i].weight);
         use(u, p->ops[i].bias);
         use(u, p->ops[i].segments);
-        use(u, p->ops[i].start);
+        use(u, p->ops[i].meta_tokens);
         for (int k = 0; k < 4; k++)
             use(u, p->ops[i].xielu[k]);
     }

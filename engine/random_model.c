@@ -195,14 +195,14 @@ static enum pp_code attention(struct random_file *f, int64_t index, struct pp_er
 {
     const struct pp_hparams *hp = &f->hp;
     const bool gated = f->shape->n_state_head > 0;
-    const int64_t normed = hp->conv_taps || gated ? hp->head_dim : 0;
+    const int64_t qk_norm_dim = hp->conv_taps || gated ? hp->head_dim : 0;
     const struct part parts[] = {
         {"attn_norm", 0, 0, hp->n_embd},
         {"attn_q", 0, (gated ? 2 : 1) * hp->n_head * hp->head_dim, hp->n_embd},
         {"attn_k", 0, hp->n_head_kv * hp->head_dim, hp->n_embd},
         {"attn_v", 0, hp->n_head_kv * hp->head_dim, hp->n_embd},
-        {"attn_q_norm", 0, 0, normed},
-        {"attn_k_norm", 0, 0, normed},
+        {"attn_q_norm", 0, 0, qk_norm_dim},
+        {"attn_k_norm", 0, 0, qk_norm_dim},
         {"attn_output", 0, hp->n_embd, hp->n_head * hp->head_dim},
         {gated ? "post_attention_norm" : "ffn_norm", 0, 0, hp->n_embd},
     };

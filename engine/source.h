@@ -292,7 +292,7 @@ struct pp_hparams {
     /* Tokens from `first` to `end` - 1 are never predicted; both 0: unused entry. */
     struct {
         int64_t first, end;
-    } silent[PP_SUPPRESSED_RANGES];
+    } suppressed[PP_SUPPRESSED_RANGES];
     float embd_scale;       /* of the first layer's input; 0: 1 */
     /* Factors of the stream, and of what layers with states, attention and feed-forward parts add to it: enum
      * pp_stream_scale; for families that have them. */

@@ -179,7 +179,7 @@ static void rows_do_not_compete(void **state)
         int n = 0;
         assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
         const struct pp_cpu *c = e->cpu;
-        assert_true(has_odd_lines(c->normed_stride, sizeof(float)));
+        assert_true(has_odd_lines(c->normalised_stride, sizeof(float)));
         for (int k = 0; k < c->n_stages; k++) {
             const struct stage *s = &c->stages[k];
             if (s->kind != STAGE_PROJECT || s->norm.weight)

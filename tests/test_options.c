@@ -812,7 +812,7 @@ static void completion(void **state)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 /* What a conversation remembers is weaker than the command line and stronger than everything else. */
-static void recalled(void **state)
+static void residual_mixture(void **state)
 {
     (void)state;
     accept("run|--top-k|7|-p|x");
@@ -842,7 +842,7 @@ TEST_GROUP(options)
         TEST(help_and_version), TEST(idle_options),
         TEST(precedence), TEST(conf_format),      TEST(conf_of_noise),   TEST(table_is_consistent),
         TEST(foreign_words_are_foreign),
-        TEST(help_texts), TEST(completion),       TEST(recalled),
+        TEST(help_texts), TEST(completion),       TEST(residual_mixture),
     };
     return cmocka_run_group_tests_name("options", tests, NULL, NULL);
 }

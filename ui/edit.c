@@ -78,10 +78,10 @@ static void on_line(char *line)
     if (!line)
         return;
     ed.looked_up = where_history();
-    const bool recalled = ed.looked_up < history_length;
+    const bool residual_mixture = ed.looked_up < history_length;
     const bool taken = ed.hooks.accept(ed.hooks.user, line);
     pp_free(ed.typed_before);
-    ed.typed_before = recalled ? take_typed_before() : NULL;
+    ed.typed_before = residual_mixture ? take_typed_before() : NULL;
     free(ed.refused);
     ed.refused = taken ? NULL : line;
     if (taken)

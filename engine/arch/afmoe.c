@@ -29,7 +29,7 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
-    .n_dense = "num_dense_layers", .normed = "route_norm", .scale = "route_scale"};
+    .n_dense = "num_dense_layers", .norm_topk = "route_norm", .scale = "route_scale"};
 
 static void finish(struct pp_hparams *hp)
 {

@@ -176,7 +176,7 @@ static enum pp_code jina_config(const cJSON *config, struct pp_hparams *hp, stru
 static enum pp_code nomic_experts(const cJSON *config, int64_t step, struct pp_hparams *hp, struct pp_error *err)
 {
     static const struct pp_expert_keys keys = {
-        .n = "num_experts", .n_used = "moe_top_k", .normed = "moe_normalize_expert_weights"};
+        .n = "num_experts", .n_used = "moe_top_k", .norm_topk = "moe_normalize_expert_weights"};
     enum pp_code code = pp_config_activation(config, "activation_function", gelu_names, err);
     hp->activation = PP_ACTIVATION_GELU;
     if (!code && step < 2)

@@ -34,8 +34,8 @@ static void finish(struct pp_hparams *hp)
     hp->qk_norm = true;
     if (hp->n_vocab <= END_OF_PICTURES)
         return;
-    hp->silent[0].first = FIRST_OF_PICTURES;
-    hp->silent[0].end = END_OF_PICTURES;
+    hp->suppressed[0].first = FIRST_OF_PICTURES;
+    hp->suppressed[0].end = END_OF_PICTURES;
 }
 
 /* GGUF files assume a fixed range of image tokens: the vocabulary must agree. */

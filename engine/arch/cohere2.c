@@ -217,7 +217,7 @@ static const char *const moe_classes[] = {"Cohere2MoeForCausalLM", "cohere2_moe"
 static const char *const moe_other_names[] = {"cohere2_moe", NULL}; /* ik_llama.cpp's */
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size", .n_shared = "num_shared_experts",
-    .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob"};
+    .n_dense = "first_k_dense_replace", .norm_topk = "norm_topk_prob"};
 static const struct pp_arch_default moe_defaults[] = {
     {.json = "{\"head_dim\": 128, \"max_position_embeddings\": 8192, \"tie_word_embeddings\": true, \"num_experts\": 8,"
              "\"num_experts_per_tok\": 2, \"norm_topk_prob\": true}"},

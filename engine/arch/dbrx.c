@@ -51,16 +51,16 @@ static enum pp_code read_attention(const cJSON *own, struct pp_hparams *hp, stru
 
 static enum pp_code read_experts(const cJSON *own, struct pp_hparams *hp, struct pp_error *err)
 {
-    static const char normed[] = "moe_normalize_expert_weights";
+    static const char norm_topk[] = "moe_normalize_expert_weights";
     const cJSON *fn = cJSON_GetObjectItemCaseSensitive(own, "ffn_act_fn");
-    const cJSON *power = cJSON_GetObjectItemCaseSensitive(own, normed);
+    const cJSON *power = cJSON_GetObjectItemCaseSensitive(own, norm_topk);
     enum pp_code code = pp_config_activation(fn, "name", pp_silu_names, err);
     hp->n_expert = 4;
     hp->n_expert_used = 1;
     hp->n_ff = 3584;
     hp->expert_no_renorm = cJSON_IsNull(power);
     if (!code && cJSON_IsNumber(power) && power->valuedouble != 1)
-        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is %g; 1 and null are supported", normed,
+        code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s is %g; 1 and null are supported", norm_topk,
                        power->valuedouble);
     if (!code)
         code = pp_config_experts(own, &keys, hp, err);

@@ -82,7 +82,7 @@ bool pp_decoder_norm(struct builder *b, int l, const char *kind, int64_t n, int 
     snprintf(name, sizeof name, "blk.%d.%s", l, kind);
     if (in == out && in == b->x && b->hp->stream_rank)
         return true; /* Qwen 4: pp_hyper_begin has normalised each stream before the gates */
-    if (b->hp->norm_rank && out == b->normed) {
+    if (b->hp->norm_rank && out == b->normalised) {
         if (b->gated_norm && b->gated_layer == l && strcmp(b->gated_norm, kind) == 0)
             return true; /* still there: with gates it is a slot of its own, not fused into a projection */
         b->gated_norm = kind;
@@ -205,7 +205,7 @@ bool pp_ff_added(struct builder *b, int l)
 /* Gemma 4: a dense feed-forward part and experts, whose outputs are normalised, added up and normalised again. */
 static bool add_experts_plus_dense(struct builder *b, int l)
 {
-    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) ||
+    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normalised) || !pp_ff_down(b, l) ||
         !add_norm(b, l, "post_ffw_norm_1", b->delta, b->shared) || !pp_experts_result(b, l) ||
         !add_norm(b, l, "post_ffw_norm_2", b->delta, b->delta))
         return false;
@@ -216,7 +216,7 @@ static bool add_experts_plus_dense(struct builder *b, int l)
 /* Grok 2: both of the same input; their sum is divided by sqrt(2). */
 static bool add_dense_beside_experts(struct builder *b, int l)
 {
-    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l))
+    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normalised) || !pp_ff_down(b, l))
         return false;
     add_copy(b, l, b->delta, b->shared);
     if (!pp_experts_result(b, l))
@@ -238,7 +238,7 @@ static bool add_all_experts(struct builder *b, int l)
     return true;
 }
 
-static bool add_normed_mixture(struct builder *b, int l)
+static bool add_normalised_mixture(struct builder *b, int l)
 {
     if (!add_all_experts(b, l) || !add_norm(b, l, "post_ffw_norm", b->delta, b->delta))
         return false;
@@ -260,7 +260,7 @@ static bool add_mixture(struct builder *b, int l)
         return add_result(b, l, "post_ffw_norm");
     }
     if (b->d->experts_post_norm)
-        return add_normed_mixture(b, l);
+        return add_normalised_mixture(b, l);
     if (!b->hp->n_ff_shared)
         return pp_experts_result(b, l) && pp_ff_added(b, l);
     if (!b->d->post_norm) { /* without a norm of the sum, each can be added as soon as it is computed */
@@ -326,7 +326,7 @@ static bool add_one_part(struct builder *b, int l)
     if (!mixes && b->hp->n_expert && !(bits & PP_LAYER_DENSE))
         return add_mixture(b, l);
     if (mixes ? !pp_mixer_input(b, l) || !pp_mixer_result(b, l)
-              : !pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l))
+              : !pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normalised) || !pp_ff_down(b, l))
         return false;
     add_residual(b, l);
     return true;
@@ -340,16 +340,16 @@ static bool add_partial_layer(struct builder *b, int l)
     if (b->shape.n_head_kv && (!pp_mixer_input(b, l) || !pp_mixer_result(b, l)))
         return false;
     if (b->shape.n_head && !b->shape.n_head_kv) {
-        if (!add_norm(b, l, "attn_norm", b->x, b->normed) ||
+        if (!add_norm(b, l, "attn_norm", b->x, b->normalised) ||
             (instead = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.attn_output", l)) < 0)
             return false;
-        add_linear(b, l, instead, b->normed, b->delta);
+        add_linear(b, l, instead, b->normalised, b->delta);
     }
     if (b->shape.n_head)
         add_residual(b, l);
     if (!b->shape.n_ff)
         return true;
-    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l))
+    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normalised) || !pp_ff_down(b, l))
         return false;
     add_residual(b, l);
     return true;
@@ -363,7 +363,7 @@ static bool add_experts_beside_layer(struct builder *b, int l)
     const bool good = pp_experts_result(b, l);
     b->delta = delta;
     if (!good || !pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !pp_attention_added(b, l) ||
-        !pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) || !pp_ff_added(b, l))
+        !pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normalised) || !pp_ff_down(b, l) || !pp_ff_added(b, l))
         return false;
     add_sum(b, l, b->hp->residual_scale, b->shared, b->x);
     return true;
@@ -380,7 +380,7 @@ static bool add_shortcut(struct builder *b, int l)
     b->delta = b->shared;
     const bool good = !experts || pp_experts_result(b, l);
     b->delta = delta;
-    if (!good || !pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) ||
+    if (!good || !pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normalised) || !pp_ff_down(b, l) ||
         !pp_ff_added(b, l))
         return false;
     if (!experts)
@@ -389,30 +389,30 @@ static bool add_shortcut(struct builder *b, int l)
 }
 
 /* Sets b->recalled to a mixture of the kept inputs and the stream. Returns that slot; -1: the tensor is missing. */
-static int recall(struct builder *b, int l, const char *name)
+static int attn_residual(struct builder *b, int l, const char *name)
 {
     const int64_t n = b->hp->n_embd;
-    const int kept = b->n_banked ? pp_plan_part(b->p, b->bank, 0, b->n_banked * n) : NONE;
+    const int kept = b->n_block_inputs ? pp_plan_part(b->p, b->block_inputs, 0, b->n_block_inputs * n) : NONE;
     const struct pp_tensor *weight = pp_plan_tensor(b->s, 0, n, b->err, "%s", name);
-    add(b, (struct pp_op){.kind = PP_OP_RECALL, .layer = l, .count = b->n_banked, .scale = b->hp->norm_eps,
-                          .weight = weight, .in = b->x, .in2 = kept, .out = b->recalled});
-    return weight ? b->recalled : -1;
+    add(b, (struct pp_op){.kind = PP_OP_ATTN_RESIDUAL, .layer = l, .count = b->n_block_inputs, .scale = b->hp->norm_eps,
+                          .weight = weight, .in = b->x, .in2 = kept, .out = b->residual_mixture});
+    return weight ? b->residual_mixture : -1;
 }
 
 /* Kimi K3's attention residuals: both parts read a softmax mixture of the kept streams and the present one. Every
  * attn_res_block-th layer keeps the stream, which then starts anew with the output of attention. */
-static bool add_banked(struct builder *b, int l)
+static bool add_attn_residual_layer(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd;
     const bool keeps = l % b->hp->attn_res_block == 0, mixture = b->hp->n_expert && !(b->hp->layer[l] & PP_LAYER_DENSE);
     const int x = b->x;
     char name[64];
     snprintf(name, sizeof name, "blk.%d.attn_res_score.weight", l);
-    const int in = recall(b, l, name);
+    const int in = attn_residual(b, l, name);
     if (in < 0)
         return false;
     if (keeps)
-        add_copy(b, l, x, pp_plan_part(b->p, b->bank, b->n_banked++ * n, n));
+        add_copy(b, l, x, pp_plan_part(b->p, b->block_inputs, b->n_block_inputs++ * n, n));
     b->x = in;
     bool good = pp_mixer_input(b, l) && pp_mixer_result(b, l);
     b->x = x;
@@ -423,8 +423,8 @@ static bool add_banked(struct builder *b, int l)
     else
         add_residual(b, l);
     snprintf(name, sizeof name, "blk.%d.ffn_res_score.weight", l);
-    if ((b->x = recall(b, l, name)) >= 0)
-        good = mixture ? add_all_experts(b, l) : pp_ff_norm(b, l) && pp_ff_up(b, l, b->normed) && pp_ff_down(b, l);
+    if ((b->x = attn_residual(b, l, name)) >= 0)
+        good = mixture ? add_all_experts(b, l) : pp_ff_norm(b, l) && pp_ff_up(b, l, b->normalised) && pp_ff_down(b, l);
     good = good && b->x >= 0;
     b->x = x;
     add_residual(b, l);
@@ -441,7 +441,7 @@ static bool add_hyper_layer(struct builder *b, int l)
         return false;
     pp_hyper_end(b, l);
     if (!pp_hyper_begin(b, l, "ffn") ||
-        !(mixture ? add_all_experts(b, l) : pp_ff_norm(b, l) && pp_ff_up(b, l, b->normed) && pp_ff_down(b, l)))
+        !(mixture ? add_all_experts(b, l) : pp_ff_norm(b, l) && pp_ff_up(b, l, b->normalised) && pp_ff_down(b, l)))
         return false;
     pp_hyper_end(b, l);
     return true;
@@ -451,7 +451,7 @@ static bool add_hyper_layer(struct builder *b, int l)
 static bool add_both_dense(struct builder *b, int l)
 {
     if (!pp_mixer_input(b, l) || !pp_mixer_result(b, l) || !pp_attention_added(b, l) || !pp_shared_expert_up(b, l) ||
-        !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) || !pp_shared_expert_down(b, l, b->shared))
+        !pp_ff_up(b, l, b->normalised) || !pp_ff_down(b, l) || !pp_shared_expert_down(b, l, b->shared))
         return false;
     add_to(b, l, b->shared, b->delta);
     return pp_ff_added(b, l);
@@ -464,7 +464,7 @@ static bool add_parts(struct builder *b, int l)
     if (b->d->shortcut)
         return add_shortcut(b, l);
     if (b->hp->attn_res_block)
-        return add_banked(b, l);
+        return add_attn_residual_layer(b, l);
     if (mixture && b->d->mixture_norm)
         return add_experts_beside_layer(b, l);
     if (mixture && parallel)
@@ -476,11 +476,11 @@ static bool add_parts(struct builder *b, int l)
     if (mixture)
         return pp_mixer_result(b, l) && pp_attention_added(b, l) && add_mixture(b, l);
     /* In parallel with attention, the feed-forward part reads the stream before anything is added to it. */
-    if (parallel && (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed)))
+    if (parallel && (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normalised)))
         return false;
     if (!pp_mixer_result(b, l) || !pp_attention_added(b, l))
         return false;
-    if (!parallel && ((pre && !pp_ff_norm(b, l)) || !pp_ff_up(b, l, pre ? b->normed : b->x)))
+    if (!parallel && ((pre && !pp_ff_norm(b, l)) || !pp_ff_up(b, l, pre ? b->normalised : b->x)))
         return false;
     return pp_ff_down(b, l) && pp_ff_added(b, l);
 }
@@ -495,7 +495,7 @@ static void add_to_scaled(struct builder *b, int l, enum pp_stream_scale which)
 }
 
 /* MiniMax: norms replace the stream itself. */
-static bool add_normed_stream(struct builder *b, int l)
+static bool add_replaced_stream(struct builder *b, int l)
 {
     const bool states = b->hp->layer[l] & PP_LAYER_RECURRENT;
     if (!add_norm(b, l, "attn_norm", b->x, b->x) || !pp_mixer_input(b, l) || !pp_mixer_result(b, l))
@@ -534,7 +534,7 @@ static bool add_layer(struct builder *b, int l)
     if (b->hp->n_stream)
         return pp_altup_layer(b, l);
     if (b->d->norm_replaces_stream)
-        return add_normed_stream(b, l);
+        return add_replaced_stream(b, l);
     if (b->hp->n_shared_block)
         return pp_zamba_layer(b, l);
     if (b->hp->parts_missing)
@@ -560,7 +560,7 @@ static void make_slots(struct builder *b)
     struct pp_plan *p = b->p;
     const struct pp_hparams *hp = b->hp;
     b->x = pp_plan_slot(p, hp->n_embd);
-    b->normed = hp->stream_rank ? b->x : pp_plan_slot(p, hp->n_embd);
+    b->normalised = hp->stream_rank ? b->x : pp_plan_slot(p, hp->n_embd);
     b->delta = pp_plan_slot(p, hp->n_embd);
     pp_mixer_slots(b, widest_shape(hp));
     if (b->d->fused_gate || hp->fused_parts) {
@@ -597,8 +597,8 @@ static void make_slots(struct builder *b)
     if (hp->n_stream && !hp->hyper)
         pp_altup_slots(b);
     if (hp->attn_res_block) {
-        b->bank = pp_plan_slot(p, (hp->n_layer + hp->attn_res_block - 1) / hp->attn_res_block * hp->n_embd);
-        b->recalled = pp_plan_slot(p, hp->n_embd);
+        b->block_inputs = pp_plan_slot(p, (hp->n_layer + hp->attn_res_block - 1) / hp->attn_res_block * hp->n_embd);
+        b->residual_mixture = pp_plan_slot(p, hp->n_embd);
     }
     for (int i = 0; i < 2 && hp->skip_share != 0.0f; i++)
         b->skipped[i] = pp_plan_slot(p, hp->n_embd);
@@ -656,7 +656,7 @@ static bool add_embedding(struct builder *b)
     b->p->n_positions = positions || hp->key_scores ? hp->n_ctx_train : 0;
     if (!embed.weight || (positions && !embed.bias) ||
         (hp->n_meta_tokens &&
-         !(embed.start = pp_plan_tensor(b->s, hp->n_meta_tokens, hp->n_embd, b->err, "token_start.weight"))))
+         !(embed.meta_tokens = pp_plan_tensor(b->s, hp->n_meta_tokens, hp->n_embd, b->err, "token_start.weight"))))
         return false;
     if (hp->n_embd_in) {
         if (!add_narrow_embedding(b, embed))
@@ -801,7 +801,7 @@ static bool add_cycles(struct builder *b)
     return true;
 }
 
-/* dense_head, between the last norm and the logits: from b->normed to b->delta. */
+/* dense_head, between the last norm and the logits: from b->normalised to b->delta. */
 static bool add_dense_head(struct builder *b)
 {
     const int n_layer = (int)b->hp->n_layer;
@@ -810,7 +810,7 @@ static bool add_dense_head(struct builder *b)
     const int dense = pp_plan_linear(b->p, b->s, n, n, b->err, "output_dense");
     if (dense < 0 || !pp_decoder_find_norm(b, "output_dense_norm", n, &norm))
         return false;
-    add_linear(b, n_layer, dense, b->normed, b->delta);
+    add_linear(b, n_layer, dense, b->normalised, b->delta);
     add_fn(b, n_layer, pp_decoder_fn(b->d, b->hp), 0, b->delta, b->delta);
     add(b, norm);
     return true;
@@ -831,9 +831,9 @@ static bool add_output(struct builder *b)
     const int n_layer = (int)hp->n_layer;
     const int logits = pp_plan_slot(b->p, hp->n_vocab);
     const struct pp_tensor *silence = NULL;
-    struct pp_op norm = {.kind = PP_OP_NORM, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->normed};
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->normalised};
     const char *head = pp_source_tensor(b->s, "output.weight") ? "output" : "token_embd"; /* tied embeddings */
-    const int hidden = hp->no_output_norm ? b->x : b->normed;
+    const int hidden = hp->no_output_norm ? b->x : b->normalised;
     int narrow = -1, proj = -1;
     if (!hp->no_output_norm &&
         !pp_decoder_find_norm(b, b->d->output_norm ? b->d->output_norm : "output_norm", hp->n_embd, &norm))
@@ -842,19 +842,19 @@ static bool add_output(struct builder *b)
         (proj = pp_plan_linear(b->p, b->s, hp->n_embd_in, hp->n_embd, b->err, "output_proj")) < 0)
         return false;
     int w = pp_plan_linear(b->p, b->s, hp->n_vocab, pp_embedding_width(hp), b->err, "%s", head);
-    if (w < 0 || (hp->silent[0].end && !(silence = pp_plan_suppress(b->p, hp, b->err))))
+    if (w < 0 || (hp->suppressed[0].end && !(silence = pp_plan_suppress(b->p, hp, b->err))))
         return false;
     if (silence)
         pp_plan_linear_bias(b->p, w, silence);
     if (hp->attn_res_block) {
-        if (recall(b, n_layer, "output_res_score.weight") < 0)
+        if (attn_residual(b, n_layer, "output_res_score.weight") < 0)
             return false;
-        add_copy(b, n_layer, b->recalled, b->x);
+        add_copy(b, n_layer, b->residual_mixture, b->x);
     }
     add(b, (struct pp_op){.kind = PP_OP_SELECT, .layer = n_layer, .in = b->x, .in2 = NONE, .out = b->x});
     if (!hp->no_output_norm)
         add(b, norm);
-    if (!hp->no_output_norm && !pp_decoder_norm_gates(b, n_layer, "output_norm", hp->n_embd, b->normed))
+    if (!hp->no_output_norm && !pp_decoder_norm_gates(b, n_layer, "output_norm", hp->n_embd, b->normalised))
         return false;
     if (proj >= 0)
         add_linear(b, n_layer, proj, hidden, narrow = pp_plan_slot(b->p, hp->n_embd_in));

@@ -23,9 +23,9 @@ static bool add_coefficients(struct builder *b, int l, int from, const char *kin
     const int router = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.altup_router", l);
     const int64_t n_out = out == b->mixing ? n * n : n;
     const int coefficients = router < 0 ? -1 : pp_plan_linear(b->p, b->s, n_out, n, b->err, "blk.%d.%s", l, kind);
-    if (coefficients < 0 || !add_norm(b, l, "altup_router_norm", from, b->normed))
+    if (coefficients < 0 || !add_norm(b, l, "altup_router_norm", from, b->normalised))
         return false;
-    add_linear(b, l, router, b->normed, b->modalities);
+    add_linear(b, l, router, b->normalised, b->modalities);
     add_fn(b, l, PP_FN_SCALE, 1.0f / (float)b->hp->n_embd, b->modalities, b->modalities);
     add_fn(b, l, PP_FN_CAP, 1, b->modalities, b->modalities); /* tanh */
     add_linear(b, l, coefficients, b->modalities, out);
@@ -41,11 +41,11 @@ static bool add_laurel(struct builder *b, int l)
     const int right = left < 0 ? -1 : pp_plan_linear(b->p, b->s, n_embd, n, b->err, "blk.%d.laurel_r", l);
     if (right < 0)
         return false;
-    add_linear(b, l, left, b->normed, b->low);
+    add_linear(b, l, left, b->normalised, b->low);
     add_linear(b, l, right, b->low, b->laurel);
-    if (!add_norm(b, l, "laurel_post_norm", b->laurel, b->laurel) || !add_norm(b, l, "attn_norm", b->x, b->normed))
+    if (!add_norm(b, l, "laurel_post_norm", b->laurel, b->laurel) || !add_norm(b, l, "attn_norm", b->x, b->normalised))
         return false;
-    add_to(b, l, b->normed, b->laurel);
+    add_to(b, l, b->normalised, b->laurel);
     return true;
 }
 
@@ -82,7 +82,7 @@ bool pp_altup_layer(struct builder *b, int l)
         return false;
     add_to(b, l, b->laurel, b->x);
     add_fn(b, l, PP_FN_SCALE, sqrtf(0.5f), b->x, b->x);
-    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normed) || !pp_ff_down(b, l) || !pp_ff_added(b, l) ||
+    if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normalised) || !pp_ff_down(b, l) || !pp_ff_added(b, l) ||
         !add_coefficients(b, l, b->x, "altup_correct_coef", b->spreading))
         return false;
     add_sum(b, l, -1, stream(b, 1, 0), b->x);

@@ -24,8 +24,8 @@ bool pp_blocks_input(struct builder *b, int l)
                                               "blk.%d.indexer.k_proj", l);
     if (k < 0)
         return false;
-    add_linear(b, l, q, b->normed, b->index_q);
-    add_linear(b, l, k, b->normed, hp->index_pooled ? b->index_own_k : b->index_k);
+    add_linear(b, l, q, b->normalised, b->index_q);
+    add_linear(b, l, k, b->normalised, hp->index_pooled ? b->index_own_k : b->index_k);
     return true;
 }
 
@@ -44,7 +44,7 @@ bool pp_blocks_pick(struct builder *b, int l)
         add(b, (struct pp_op){.kind = PP_OP_POOL, .layer = l, .period = hp->index_block, .in = b->index_own_k,
                               .in2 = NONE, .out = b->index_k});
     add(b, k);
-    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_neox, .in = b->index_q,
+    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .neox = hp->index_neox, .in = b->index_q,
                           .in2 = b->index_k, .in3 = NONE, .out = NONE, .count = hp->index_top_k,
                           .period = hp->index_block, .pooled = hp->index_pooled, .local = hp->index_n_local});
     return true;

@@ -95,7 +95,7 @@ bool pp_convolved_heads(struct builder *b, int l)
         const int linear = pp_plan_linear(b->p, b->s, parts[i].n_out, n, b->err, "blk.%d.%s", l, parts[i].kind);
         if (linear < 0)
             return false;
-        add_linear(b, l, linear, b->normed, parts[i].out);
+        add_linear(b, l, linear, b->normalised, parts[i].out);
     }
     return add_last(b, l, b->v_last, NULL, pp_plan_part(b->p, b->v, half, half)) && add_convolutions(b, l) &&
            add_means(b, l);
@@ -117,7 +117,7 @@ void pp_convolved_slots(struct builder *b)
     b->key_means = pp_plan_slot(b->p, b->n_kv);
 }
 
-/* ZAYA's router, from `normed` to the logits. */
+/* ZAYA's router, from `normalised` to the logits. */
 bool pp_deep_router(struct builder *b, int l)
 {
     static const char *const kinds[] = {"ffn_router_1", "ffn_router_2", "ffn_gate_inp"};
@@ -129,7 +129,7 @@ bool pp_deep_router(struct builder *b, int l)
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->routed, .in2 = NONE, .out = slots[0]};
     if (in < 0)
         return false;
-    add_linear(b, l, in, b->normed, l ? slots[0] : b->routed);
+    add_linear(b, l, in, b->normalised, l ? slots[0] : b->routed);
     if (l && !(carry.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ffn_router_carry.weight", l)))
         return false;
     if (l) {

@@ -37,8 +37,8 @@ static bool find_compressor(struct builder *b, int l, struct compressor *c)
 
 static void add_block_inputs(struct builder *b, int l, const struct compressor *c)
 {
-    add_linear(b, l, c->kv, b->normed, c->block_in);
-    add_linear(b, l, c->gate, b->normed, c->block_gate);
+    add_linear(b, l, c->kv, b->normalised, c->block_in);
+    add_linear(b, l, c->gate, b->normalised, c->block_gate);
 }
 
 static bool add_compression(struct builder *b, int l, const struct compressor *c)
@@ -92,7 +92,7 @@ static bool add_blocks(struct builder *b, int l, const struct projections *x)
         return true;
     if (!add_compression(b, l, &x->index))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .stride = hp->compress[l], .halves = hp->rope_neox,
+    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .stride = hp->compress[l], .neox = hp->rope_neox,
                           .in = b->index_q, .in2 = b->index_k, .in3 = b->index_weights, .out = NONE,
                           .count = hp->index_top_k, .at = hp->index_dim - hp->rope_dim});
     return true;
@@ -124,7 +124,7 @@ static bool add_attention(struct builder *b, int l)
     add(b, (struct pp_op){.kind = PP_OP_ATTENTION, .layer = l, .window = hp->window, .stride = stride,
                           .weight = sinks, .in = b->q, .in2 = NONE, .out = b->att, .count = n_picked});
     add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .local_rope = hp->layer[l] & PP_LAYER_LOCAL_ROPE,
-                          .back = true, .halves = hp->rope_neox, .period = hp->head_dim,
+                          .inverse = true, .neox = hp->rope_neox, .period = hp->head_dim,
                           .at = hp->head_dim - hp->rope_dim, .in = b->att, .in2 = NONE, .out = b->att});
     return true;
 }
@@ -135,21 +135,21 @@ bool pp_compressed_result(struct builder *b, int l)
     const int64_t of_group = b->n_att / hp->o_groups;
     struct projections x;
     const bool blocks = hp->compress[l] != 0, picks = hp->compress[l] == PP_COMPRESS_PICKED;
-    if (!find_projections(b, l, &x) || !add_norm(b, l, "attn_norm", b->x, b->normed))
+    if (!find_projections(b, l, &x) || !add_norm(b, l, "attn_norm", b->x, b->normalised))
         return false;
-    add_linear(b, l, x.q_a, b->normed, b->q_low);
-    add_linear(b, l, x.kv, b->normed, b->k);
+    add_linear(b, l, x.q_a, b->normalised, b->q_low);
+    add_linear(b, l, x.kv, b->normalised, b->k);
     if (blocks)
         add_block_inputs(b, l, &x.keys);
     if (picks) {
         add_block_inputs(b, l, &x.index);
-        add_linear(b, l, x.index_weights, b->normed, b->index_weights);
+        add_linear(b, l, x.index_weights, b->normalised, b->index_weights);
     }
-    if (!pp_decoder_norm(b, l, "attn_q_a_norm", hp->q_lora_rank, b->q_low, b->q_low_normed))
+    if (!pp_decoder_norm(b, l, "attn_q_a_norm", hp->q_lora_rank, b->q_low, b->q_low_normalised))
         return false;
-    add_linear(b, l, x.q_b, b->q_low_normed, b->q);
+    add_linear(b, l, x.q_b, b->q_low_normalised, b->q);
     if (picks)
-        add_linear(b, l, x.index_q, b->q_low_normed, b->index_q);
+        add_linear(b, l, x.index_q, b->q_low_normalised, b->index_q);
     if ((blocks && !add_blocks(b, l, &x)) || !add_attention(b, l))
         return false;
     const int groups = pp_plan_heads(b->p, b->s, (int)hp->o_groups, hp->o_rank, of_group, b->err,
@@ -164,7 +164,7 @@ void pp_compressed_slots(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
     b->q_low = pp_plan_slot(b->p, hp->q_lora_rank);
-    b->q_low_normed = pp_plan_slot(b->p, hp->q_lora_rank);
+    b->q_low_normalised = pp_plan_slot(b->p, hp->q_lora_rank);
     b->q = pp_plan_slot(b->p, b->n_q);
     b->k = pp_plan_slot(b->p, hp->head_dim);
     b->grouped = pp_plan_slot(b->p, hp->o_groups * hp->o_rank);

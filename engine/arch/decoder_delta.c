@@ -39,7 +39,7 @@ static bool add_projections(struct builder *b, int l)
             pp_plan_linear(b->p, b->s, part_width(b, i), b->hp->n_embd, b->err, "blk.%d.attn_%c", l, letters[i]);
         if (linear < 0)
             return false;
-        add_linear(b, l, linear, b->normed, out[i]);
+        add_linear(b, l, linear, b->normalised, out[i]);
     }
     return true;
 }
@@ -59,7 +59,7 @@ static bool add_made_convolution(struct builder *b, int l)
     const int taps = low < 0 ? -1 : pp_plan_linear(b->p, b->s, values * b->hp->conv_taps, rank, b->err,
                                                    "blk.%d.ssm_taps_b", l);
     const int in[] = {b->mixed_q, b->mixed_k, b->tap_low}, out[] = {b->state_q, b->state_k, b->tap_low};
-    add_linear(b, l, low, b->normed, b->tap_low);
+    add_linear(b, l, low, b->normalised, b->tap_low);
     for (int i = 0; i < 3; i++)
         add_fn(b, l, PP_FN_SILU, 0, in[i], out[i]);
     add_linear(b, l, taps, b->tap_low, b->made_taps);
@@ -100,18 +100,18 @@ static bool add_state_input(struct builder *b, int l)
     if (is_apart(b, l)) {
         const int gate = !add_projections(b, l)
                              ? -1 : pp_plan_linear(b->p, b->s, values, hp->n_embd, b->err, "blk.%d.attn_gate", l);
-        add_linear(b, l, gate, b->normed, b->state_gate);
+        add_linear(b, l, gate, b->normalised, b->state_gate);
         return gate >= 0;
     }
     if (!is_by_key_head(b, l, "ssm_in")) {
         const int qkv = pp_plan_linear(b->p, b->s, 2 * keys + values, hp->n_embd, b->err, "blk.%d.attn_qkv", l);
         const int gate = qkv < 0 ? -1 : pp_plan_linear(b->p, b->s, values, hp->n_embd, b->err, "blk.%d.attn_gate", l);
-        add_linear(b, l, qkv, b->normed, b->mixed);
-        add_linear(b, l, gate, b->normed, b->state_gate);
+        add_linear(b, l, qkv, b->normalised, b->mixed);
+        add_linear(b, l, gate, b->normalised, b->state_gate);
         return gate >= 0;
     }
     const int in = pp_plan_linear(b->p, b->s, 2 * (keys + values), hp->n_embd, b->err, "blk.%d.ssm_in", l);
-    add_linear(b, l, in, b->normed, b->state_in);
+    add_linear(b, l, in, b->normalised, b->state_in);
     return in >= 0;
 }
 
@@ -134,7 +134,7 @@ static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
     *r = (struct pp_recurrence){.beta = b->beta, .decay = b->decay, .neighbours = (int)n, .stride = (int)n};
     if (is_by_key_head(b, l, "ssm_ba")) {
         const int ba = pp_plan_linear(b->p, b->s, 2 * n, b->hp->n_embd, b->err, "blk.%d.ssm_ba", l);
-        add_linear(b, l, ba, b->normed, b->state_ba);
+        add_linear(b, l, ba, b->normalised, b->state_ba);
         r->beta = b->state_ba;
         r->decay = b->state_decays;
         r->neighbours = (int)share;
@@ -143,8 +143,8 @@ static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
     }
     const int beta = pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_beta", l);
     const int decay = beta < 0 ? -1 : pp_plan_linear(b->p, b->s, n, b->hp->n_embd, b->err, "blk.%d.ssm_alpha", l);
-    add_linear(b, l, beta, b->normed, b->beta);
-    add_linear(b, l, decay, b->normed, b->decay);
+    add_linear(b, l, beta, b->normalised, b->beta);
+    add_linear(b, l, decay, b->normalised, b->decay);
     return decay >= 0;
 }
 
@@ -169,8 +169,8 @@ static bool find_low(struct builder *b, int l, char letter, int linears[2])
 static void add_firsts(struct builder *b, int l, const int f[2], const int g[2], const struct pp_tensor *bias)
 {
     pp_plan_linear_bias(b->p, f[1] < 0 ? f[0] : f[1], bias);
-    add_linear(b, l, f[0], b->normed, f[1] < 0 ? b->state_decays : b->state_low);
-    add_linear(b, l, g[0], b->normed, g[1] < 0 ? b->state_gate : b->state_raw);
+    add_linear(b, l, f[0], b->normalised, f[1] < 0 ? b->state_decays : b->state_low);
+    add_linear(b, l, g[0], b->normalised, g[1] < 0 ? b->state_gate : b->state_raw);
 }
 
 /* A number for each head: a vector, or [n, 1] with any further dimensions of 1. */
@@ -193,7 +193,7 @@ static bool add_kda(struct builder *b, int l)
     struct pp_recurrence r = {.kind = PP_RECUR_KDA, .q = b->state_q, .k = b->state_k, .v = b->state_v,
                               .decay = b->state_decays, .beta = b->beta, .bound = hp->decay_bound};
     int f[2], g[2];
-    if (!add_norm(b, l, "attn_norm", b->x, b->normed) || !add_projections(b, l) || !find_low(b, l, 'f', f) ||
+    if (!add_norm(b, l, "attn_norm", b->x, b->normalised) || !add_projections(b, l) || !find_low(b, l, 'f', f) ||
         !find_low(b, l, 'g', g))
         return false;
     const int beta = pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.ssm_beta", l);
@@ -203,7 +203,7 @@ static bool add_kda(struct builder *b, int l)
         !(r.rate = find_rates(b, l)))
         return false;
     add_firsts(b, l, f, g, bias);
-    add_linear(b, l, beta, b->normed, b->beta);
+    add_linear(b, l, beta, b->normalised, b->beta);
     if (!add_convolutions(b, l))
         return false;
     if (f[1] >= 0)
@@ -226,7 +226,7 @@ bool pp_delta_result(struct builder *b, int l)
     struct pp_recurrence r;
     if (hp->kda)
         return add_kda(b, l);
-    if (!add_norm(b, l, "attn_norm", b->x, b->normed) || !add_state_input(b, l) || !add_state_numbers(b, l, &r))
+    if (!add_norm(b, l, "attn_norm", b->x, b->normalised) || !add_state_input(b, l) || !add_state_numbers(b, l, &r))
         return false;
     if (is_by_key_head(b, l, "ssm_in"))
         take_state_input(b, l);
@@ -239,7 +239,7 @@ bool pp_delta_result(struct builder *b, int l)
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_key_head, .n_head = (int)hp->n_state_head,
                                       .key_dim = (int)hp->state_key_dim, .value_dim = (int)hp->state_value_dim};
     r.tiled = hp->state_tiled;
-    r.twice = hp->beta_doubled;
+    r.beta_doubled = hp->beta_doubled;
     r.sigmoids = hp->state_sigmoids;
     r.q = b->state_q;
     r.k = b->state_k;

@@ -72,7 +72,7 @@ bool pp_ff_norm(struct builder *b, int l)
     snprintf(name, sizeof name, "blk.%d.%s.weight", l, kind);
     if (b->hp->parallel && !pp_source_tensor(b->s, name))
         kind = "attn_norm";
-    return add_norm(b, l, kind, b->x, b->normed);
+    return add_norm(b, l, kind, b->x, b->normalised);
 }
 
 /* Finds the biases of the experts' matrices, where there are any. */
@@ -105,8 +105,8 @@ bool pp_shared_expert_up(struct builder *b, int l)
     if (up < 0 || !pp_ff_norm(b, l))
         return false;
     if (apart)
-        add_linear(b, l, gate, b->normed, b->shared_gate);
-    add_linear(b, l, up, b->normed, fused ? b->shared_both : b->shared_up);
+        add_linear(b, l, gate, b->normalised, b->shared_gate);
+    add_linear(b, l, up, b->normalised, fused ? b->shared_both : b->shared_up);
     struct pp_op op = {.kind = gated ? PP_OP_GATE : PP_OP_APPLY, .layer = l,
                        .in = gated ? b->shared_gate : b->shared_up, .in2 = gated ? b->shared_up : NONE,
                        .out = b->shared_act};
@@ -125,7 +125,7 @@ bool pp_shared_expert_down(struct builder *b, int l, int out)
 /* Gemma 4: the router has a norm of its own. */
 static bool add_router_norm(struct builder *b, int l)
 {
-    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->x, .in2 = NONE, .out = b->normed};
+    struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->x, .in2 = NONE, .out = b->normalised};
     norm.weight = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp.scale", l);
     add(b, norm);
     return norm.weight != NULL;
@@ -134,14 +134,14 @@ static bool add_router_norm(struct builder *b, int l)
 /* The slot that experts and their router read, and the norm that fills it. */
 static int expert_input(const struct builder *b)
 {
-    return b->d->experts_read_stream ? b->x : b->normed;
+    return b->d->experts_read_stream ? b->x : b->normalised;
 }
 
 static bool add_expert_norm(struct builder *b, int l)
 {
     return b->d->experts_read_stream      ? true
-           : b->d->experts_plus_dense ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normed)
-           : b->d->mixture_norm ? add_norm(b, l, b->d->mixture_norm, b->x, b->normed)
+           : b->d->experts_plus_dense ? add_norm(b, l, "pre_ffw_norm_2", b->x, b->normalised)
+           : b->d->mixture_norm ? add_norm(b, l, b->d->mixture_norm, b->x, b->normalised)
                                 : pp_ff_norm(b, l);
 }
 
@@ -174,7 +174,7 @@ static bool add_router(struct builder *b, int l)
         return true;
     if ((weight = pp_plan_linear(b->p, b->s, 1, b->hp->n_embd, b->err, "blk.%d.ffn_gate_inp_shexp", l)) < 0)
         return false;
-    add_linear(b, l, weight, b->normed, b->shared_weight);
+    add_linear(b, l, weight, b->normalised, b->shared_weight);
     /* The weight is applied before the down matrix, which is linear. */
     add_weighed(b, l, PP_FN_SIGMOID, b->shared_weight, b->shared_act, b->shared_act);
     return true;
@@ -190,7 +190,7 @@ static bool add_narrow_experts(struct builder *b, int l, const struct pp_experts
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .in = b->narrow_out, .in2 = NONE, .out = b->narrow_out};
     if (out < 0)
         return false;
-    add_linear(b, l, in, b->normed, b->narrow);
+    add_linear(b, l, in, b->normalised, b->narrow);
     add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, e), .in = b->narrow,
                           .in2 = b->router, .out = b->narrow_out});
     if (pp_decoder_has(b, l, "ffn_routed_norm.weight")) {
@@ -215,11 +215,11 @@ bool pp_experts_result(struct builder *b, int l)
     const struct pp_layer_experts of_layer = pp_layer_experts(hp, l);
     const int64_t n_embd = hp->n_embd_expert ? hp->n_embd_expert : hp->n_embd, n_ff = of_layer.n_ff;
     struct pp_experts e = {.n = (int)(hp->n_expert + hp->n_expert_idle), .idle = (int)hp->n_expert_idle,
-                           .silent = hp->idle_output_zero,
-                           .n_used = of_layer.n_used, .shares = hp->expert_no_renorm,
-                           .sigmoids = hp->expert_sigmoids, .mixer = hp->expert_mixer_jitter, .scale = hp->expert_scale,
-                           .weighted_inputs = b->d->weighted_inputs, .bound = hp->expert_bound[l],
-                           .fn = gate_fn(b, hp->expert_bound[l])};
+                           .zero_output = hp->idle_output_zero,
+                           .n_used = of_layer.n_used, .no_renorm = hp->expert_no_renorm,
+                           .sigmoids = hp->expert_sigmoids, .mixer_jitter = hp->expert_mixer_jitter,
+                           .scale = hp->expert_scale, .weighted_inputs = b->d->weighted_inputs,
+                           .bound = hp->expert_bound[l], .fn = gate_fn(b, hp->expert_bound[l])};
     if (hp->n_expert_group > 1) {
         e.n_groups = (int)hp->n_expert_group;
         e.n_groups_used = (int)hp->n_expert_group_used;
@@ -228,7 +228,7 @@ bool pp_experts_result(struct builder *b, int l)
     if (pp_decoder_has(b, l, "exp_probs_b.bias") &&
         !(e.choice_bias = pp_plan_tensor(b->s, 0, e.n, b->err, "blk.%d.exp_probs_b.bias", l)))
         return false;
-    e.roots = hp->expert_sqrt_softplus;
+    e.sqrt_softplus = hp->expert_sqrt_softplus;
     if (l < hp->n_hash_routed_layers && !(e.table = pp_plan_table(b->s, hp->n_vocab, e.n_used, b->err,
                                                                   "blk.%d.ffn_gate_tid2eid.weight", l)))
         return false;
@@ -261,14 +261,14 @@ bool pp_shared_experts(struct builder *b, int l, int out)
     const int64_t n_embd = hp->n_embd, n_ff = hp->n_ff_share;
     const int n = (int)(hp->n_expert / hp->n_expert_share);
     struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .share = (int)hp->n_expert_share,
-                           .shares = hp->expert_no_renorm, .sigmoids = hp->expert_sigmoids,
+                           .no_renorm = hp->expert_no_renorm, .sigmoids = hp->expert_sigmoids,
                            .scale = hp->expert_share_scale, .fn = pp_decoder_fn(b->d, hp)};
     if (!(e.gate = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_gate_ch", l)) ||
         !(e.up = pp_plan_matrices(b->p, b->s, n, n_ff, n_embd, b->err, "blk.%d.ffn_up_ch", l)) ||
         !(e.down = pp_plan_matrices(b->p, b->s, n, n_embd, n_ff, b->err, "blk.%d.ffn_down_ch", l)) ||
         !add_expert_norm(b, l))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normalised,
                           .in2 = b->router, .out = out});
     return true;
 }

@@ -38,17 +38,17 @@ bool pp_filtered_heads(struct builder *b, int l)
     const int v = k < 0 ? -1 : pp_plan_linear(b->p, b->s, b->n_v, n, b->err, "blk.%d.attn_v", l);
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = FILTER_EPS, .in = b->filtered, .in2 = NONE,
                          .out = b->filtered};
-    if (v < 0 || !add_filter(b, l, 0, b->normed, n, b->filter_last, n / 2, b->filter_part, b->filter_half) ||
+    if (v < 0 || !add_filter(b, l, 0, b->normalised, n, b->filter_last, n / 2, b->filter_part, b->filter_half) ||
         !add_filter(b, l, 1, b->filter_half, n / 2, b->filter_part, n, b->delta, b->filtered) ||
         !(norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.filter_norm.weight", l)))
         return false;
-    add_to(b, l, b->normed, b->filtered);
+    add_to(b, l, b->normalised, b->filtered);
     add(b, norm);
     add_linear(b, l, q, b->filtered, pp_plan_part(b->p, b->filter_both, 0, b->n_q));
     add_linear(b, l, k, b->filtered, pp_plan_part(b->p, b->filter_both, b->n_q, b->n_kv));
     add_take(b, l, b->filter_both, 2 * dim, 0, dim, b->q);
     add_take(b, l, b->filter_both, 2 * dim, dim, dim, b->k);
-    add_linear(b, l, v, b->normed, b->v);
+    add_linear(b, l, v, b->normalised, b->v);
     return true;
 }
 

@@ -17,22 +17,22 @@ static bool find_matrices(struct builder *b, int l, const char *kind, int64_t n_
 
 bool pp_head_mixture_queries(struct builder *b, int l)
 {
-    struct pp_experts e = {.apart = true};
+    struct pp_experts e = {.unsummed = true};
     const int64_t n_embd = b->hp->n_embd;
     const int router = pp_plan_linear(b->p, b->s, b->hp->n_expert, n_embd, b->err, "blk.%d.attn_gate_inp", l);
     if (router < 0 || !find_matrices(b, l, "attn_q", b->n_kv, n_embd, &e))
         return false;
-    add_linear(b, l, router, b->normed, b->head_router);
-    if (!add_norm(b, l, "attn_norm", b->x, b->normed)) /* again, as the backend may fuse it into the router */
+    add_linear(b, l, router, b->normalised, b->head_router);
+    if (!add_norm(b, l, "attn_norm", b->x, b->normalised)) /* again, as the backend may fuse it into the router */
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normalised,
                           .in2 = b->head_router, .out = b->tiled});
     return true;
 }
 
 bool pp_head_mixture_result(struct builder *b, int l)
 {
-    struct pp_experts e = {.of_parts = true};
+    struct pp_experts e = {.split_input = true};
     if (!find_matrices(b, l, "attn_output", b->hp->n_embd, b->n_kv, &e) ||
         !(e.bias = pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.attn_output.bias", l)))
         return false;
@@ -53,23 +53,23 @@ bool pp_mixed_values_router(struct builder *b, int l)
     if (router < 0)
         return false;
     pp_plan_linear_bias(b->p, router, NULL); /* attn_v_gate.bias takes part in the choice only, not in the weights */
-    add_linear(b, l, router, b->normed, b->head_router);
+    add_linear(b, l, router, b->normalised, b->head_router);
     return true;
 }
 
 bool pp_mixed_values(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
-    struct pp_experts e = {.applied = true, .fn = PP_FN_SILU, .shares = hp->expert_no_renorm,
+    struct pp_experts e = {.applied = true, .fn = PP_FN_SILU, .no_renorm = hp->expert_no_renorm,
                            .sigmoids = hp->expert_sigmoids, .scale = hp->expert_scale};
     if (!find_matrices(b, l, "attn_v", b->n_v, hp->n_embd, &e))
         return false;
     if (pp_decoder_has(b, l, "attn_v_gate.bias") &&
         !(e.choice_bias = pp_plan_tensor(b->s, 0, e.n, b->err, "blk.%d.attn_v_gate.bias", l)))
         return false;
-    if (!add_norm(b, l, "attn_norm", b->x, b->normed)) /* again, as the backend may fuse it into the projections */
+    if (!add_norm(b, l, "attn_norm", b->x, b->normalised)) /* again, as the backend may fuse it into the projections */
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normed,
+    add(b, (struct pp_op){.kind = PP_OP_EXPERTS, .layer = l, .experts = pp_plan_experts(b->p, &e), .in = b->normalised,
                           .in2 = b->head_router, .out = b->v});
     return true;
 }

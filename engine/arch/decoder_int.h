@@ -40,7 +40,7 @@ struct builder {
     bool fused_qkv;          /* q, k and v are one matrix */
     const struct pp_tensor *ones; /* [n_embd], the weight of norms without one; or NULL */
     const struct pp_tensor *head_ones, *local_ones; /* the same for heads, and for heads of layers with a window */
-    int x, normed, delta;    /* the residual stream; a normalised copy of it; a part's output, to be added to it */
+    int x, normalised, delta; /* the residual stream; a normalised copy of it; a part's output, to be added to it */
 
     /* Per-layer inputs: all layers' ([n_layer][n_embd_layer]), the projection of the embeddings that is a part of them,
      * and the present layer's after its gate. */
@@ -58,7 +58,7 @@ struct builder {
     int stream_gates;
     /* hparams.norm_rank, norms with gates: the narrow vector and the gates. */
     int norm_low, norm_gates;
-    const char *gated_norm;  /* the norm, with its gates, that `normed` holds and that need not be computed again */
+    const char *gated_norm;  /* the norm, with its gates, that `normalised` holds and that need not be computed again */
     int gated_layer;         /* and its layer; gated_norm NULL: none */
     int low, laurel;         /* the narrow vector of a low-rank pair; Gemma 3n's LAuReL branch */
 
@@ -77,8 +77,8 @@ struct builder {
     int loop_q, first_att, loop_gate; /* second pass: rotated queries, attention to the first pass's keys, its weight */
 
     /* Latent attention: q is a head's query in the latent space, k the cached vector, v the latent part of k. */
-    int q_low, q_low_normed, head_q; /* the query's narrow vector, that normalised, queries of heads. `values` is the
-                                outputs of heads, brought back from the latent space */
+    int q_low, q_low_normalised, head_q; /* the query's narrow vector, as it is and normalised, queries of heads.
+                                `values` is the outputs of heads, brought back from the latent space */
     int latent[2][N_LATENT_SLOTS]; /* slots in layers without a window, and in those with one */
     int k_rotated;           /* the rotated part of k */
 
@@ -107,7 +107,7 @@ struct builder {
      * the outputs of fused matrices (state_in: q, k, v and gate or the like; state_ba: beta and decay), the decays
      * within the latter; the states' output, and that normalised. */
     int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,
-        state_ba, state_decays, state, state_normed;
+        state_ba, state_decays, state, state_normalised;
     int tap_low, made_taps;  /* dynamic_conv_rank: the narrow vector, and the row's own taps, [value][tap], the present
                                 last */
     int state_steps, state_raw, state_low; /* Mamba: the narrow step, B and C side by side; the step in there; and after
@@ -119,10 +119,10 @@ struct builder {
     /* RWKV: the position before minus the present one; the blend of both that a projection reads; the key before it is
      * changed, for the removal; room; the first layer's values; the narrow vectors of low-rank pairs. */
     int shift, blend, look, part, first_v, low_rank[4];
-    int few;                 /* keys or values that several heads share */
+    int shared_kv;           /* keys or values that several heads share */
     int dynamic_mixes, dynamic_mix[5]; /* RWKV 6: the weights of blends that depend on the input, all and each */
     const struct pp_tensor *shift_taps;
-    int embedding, concat, concat_normed, adapted; /* Zamba: the embeddings; stream and embeddings side by side; the
+    int embedding, concat, concat_normalised, adapted; /* Zamba: the embeddings; stream and embeddings side by side; the
                                 output of a low-rank pair */
 
     /* Feed-forward part and experts. */
@@ -134,8 +134,9 @@ struct builder {
     int mix_logits, expert_share; /* shared_expert_mix: its two logits, and the difference for the routed experts */
 
     /* The stream's past. */
-    int bank, recalled;      /* attn_res_block: the kept inputs of layers side by side; their mixture with the stream */
-    int64_t n_banked;        /* how many have been kept */
+    int block_inputs;        /* attn_res_block: the kept inputs of layers, side by side */
+    int residual_mixture;    /* and their mixture with the stream */
+    int64_t n_block_inputs;  /* how many have been kept */
     int first;               /* Talkie: the normalised embeddings */
     int skipped[2];          /* Solar Pro: the input of the last layer that kept its own, in either place */
 };
@@ -220,7 +221,7 @@ static inline bool add_norm(struct builder *b, int l, const char *kind, int in, 
 /* Add a part's output, `delta`, to the residual stream, after a post-norm where the family has one. */
 bool pp_attention_added(struct builder *b, int l);
 bool pp_ff_added(struct builder *b, int l);
-/* The feed-forward part: its pre-norm, from the stream to `normed` (in parallel with attention there may be one for
+/* The feed-forward part: its pre-norm, from the stream to `normalised` (in parallel with attention there may be one for
  * both); gate and up, from a slot to `act`; and down, to `delta`. */
 bool pp_ff_norm(struct builder *b, int l);
 bool pp_ff_up(struct builder *b, int l, int in);
@@ -254,20 +255,20 @@ bool pp_difference_values(struct builder *b, int l);
 int64_t pp_difference_queries(const struct builder *b); /* the number of outputs of attn_q */
 bool pp_difference_result(struct builder *b, int l);
 void pp_difference_slots(struct builder *b);
-/* Experts for heads: from `normed`, which is computed again, to `tiled`; and from there to `delta`. */
+/* Experts for heads: from `normalised`, which is computed again, to `tiled`; and from there to `delta`. */
 bool pp_head_mixture_queries(struct builder *b, int l);
 bool pp_head_mixture_result(struct builder *b, int l);
-/* Experts for values, in layers that have experts: whether the layer has them; their router, of `normed`, together with
- * other projections; and, after those, from `normed`, which is computed again, to `v`. */
+/* Experts for values, in layers that have experts: whether the layer has them; their router, of `normalised`, together
+ * with other projections; and, after those, from `normalised`, which is computed again, to `v`. */
 bool pp_has_mixed_values(const struct builder *b, int l);
 bool pp_mixed_values_router(struct builder *b, int l);
 bool pp_mixed_values(struct builder *b, int l);
-/* The weights of the shared expert and of the others (shared_expert_mix), from `normed`. */
+/* The weights of the shared expert and of the others (shared_expert_mix), from `normalised`. */
 bool pp_shared_expert_mix(struct builder *b, int l);
-/* Filtered queries and keys, and values, from `normed`. */
+/* Filtered queries and keys, and values, from `normalised`. */
 bool pp_filtered_heads(struct builder *b, int l);
 void pp_filter_slots(struct builder *b);
-/* Convolved queries and keys, and values, from `normed`; and ZAYA's router. */
+/* Convolved queries and keys, and values, from `normalised`; and ZAYA's router. */
 bool pp_convolved_heads(struct builder *b, int l);
 void pp_convolved_slots(struct builder *b);
 bool pp_deep_router(struct builder *b, int l);
@@ -280,7 +281,7 @@ bool pp_gains_first(struct builder *b, int l);
 bool pp_scored_queries(struct builder *b, int l);
 bool pp_scored_keys(struct builder *b, int l);
 void pp_scored_slots(struct builder *b);
-/* An indexer that picks blocks: whether the layer has one; its projections of `normed`; and the picking. */
+/* An indexer that picks blocks: whether the layer has one; its projections of `normalised`; and the picking. */
 bool pp_blocks_picked(const struct builder *b, int l);
 bool pp_blocks_input(struct builder *b, int l);
 bool pp_blocks_pick(struct builder *b, int l);
@@ -291,7 +292,7 @@ void pp_compressed_slots(struct builder *b);
 /* The gated delta rule, from the residual stream to `delta`. */
 bool pp_delta_result(struct builder *b, int l);
 void pp_delta_slots(struct builder *b);
-/* Mamba: input of the convolution and gate, from `normed`; the rest, to `delta`. */
+/* Mamba: input of the convolution and gate, from `normalised`; the rest, to `delta`. */
 bool pp_scan_input(struct builder *b, int l);
 bool pp_scan_result(struct builder *b, int l);
 bool pp_scan_states(struct builder *b, int l); /* without the output projection, to `state` */
@@ -301,16 +302,16 @@ bool pp_mean_input(struct builder *b, int l);
 bool pp_mean_result(struct builder *b, int l);
 void pp_mean_slots(struct builder *b);
 void pp_scan_slots(struct builder *b);
-/* Gated memory units: whether the layer gates another layer's scan; from `normed` to `delta`. */
+/* Gated memory units: whether the layer gates another layer's scan; from `normalised` to `delta`. */
 bool pp_reads_memory(const struct builder *b, int l);
 bool pp_memory_result(struct builder *b, int l);
-/* Zamba's heads of Mamba, from `normed` to `delta`. */
+/* Zamba's heads of Mamba, from `normalised` to `delta`. */
 bool pp_scan_heads_result(struct builder *b, int l);
 void pp_scan_heads_slots(struct builder *b);
 /* Griffin's recurrence, from the residual stream to `delta`. */
 bool pp_lru_result(struct builder *b, int l);
 void pp_lru_slots(struct builder *b);
-/* Mamba 2, from `normed` to `delta`. */
+/* Mamba 2, from `normalised` to `delta`. */
 bool pp_mamba_result(struct builder *b, int l);
 /* A whole layer of Zamba, and the slots that it needs besides Mamba's and attention's. */
 bool pp_zamba_layer(struct builder *b, int l);

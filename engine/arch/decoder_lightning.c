@@ -60,7 +60,7 @@ static bool add_heads(struct builder *b, int l, const char *kind, int slot)
         add(b, norm);
     }
     if (hp->state_rotated)
-        add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .halves = true, .period = hp->state_key_dim, .in = slot,
+        add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .neox = true, .period = hp->state_key_dim, .in = slot,
                               .in2 = NONE, .out = slot});
     return true;
 }
@@ -83,12 +83,12 @@ static bool add_input(struct builder *b, int l)
     return add_heads(b, l, "attn_k_norm", b->state_k);
 }
 
-/* The norm of the states' output, over all values or by group, from `state` to `state_normed`. */
+/* The norm of the states' output, over all values or by group, from `state` to `state_normalised`. */
 static bool add_output_norm(struct builder *b, int l, const char *kind)
 {
     const int64_t n = b->hp->n_state_head * b->hp->state_value_dim, n_groups = b->hp->state_groups;
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = n_groups ? 0 : NORM_EPS, .in = b->state, .in2 = NONE,
-                         .out = b->state_normed};
+                         .out = b->state_normalised};
     const struct pp_tensor *weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.%s.weight", l, kind);
     norm.weight = weight;
     if (n_groups > 1) {
@@ -103,7 +103,7 @@ static bool add_output_norm(struct builder *b, int l, const char *kind)
     add(b, norm);
     if (n_groups > 1)
         add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .weight = weight, .in = b->state, .in2 = NONE,
-                              .out = b->state_normed});
+                              .out = b->state_normalised});
     return true;
 }
 
@@ -113,10 +113,10 @@ bool pp_lightning_result(struct builder *b, int l)
     const struct lightning_names *names = pp_decoder_has(b, l, "ssm_in.weight") ? &old_names : &present_names;
     const struct pp_hparams *hp = b->hp;
     const int64_t dim = hp->state_key_dim, n = hp->n_state_head * dim;
-    const int x = b->d->norm_replaces_stream ? b->x : b->normed;
+    const int x = b->d->norm_replaces_stream ? b->x : b->normalised;
     struct pp_recurrence r = {.kind = PP_RECUR_LIGHTNING, .q = b->state_q, .k = b->state_k, .v = b->state_v,
                               .decay = b->state_v, .beta = NONE, .look = NONE};
-    if (!b->d->norm_replaces_stream && !add_norm(b, l, "attn_norm", b->x, b->normed))
+    if (!b->d->norm_replaces_stream && !add_norm(b, l, "attn_norm", b->x, b->normalised))
         return false;
     if (!add_projections(b, l, names->in, n, x))
         return false;
@@ -133,15 +133,15 @@ bool pp_lightning_result(struct builder *b, int l)
                           .in2 = NONE, .out = b->state});
     if (!add_output_norm(b, l, names->norm))
         return false;
-    add_gated(b, l, PP_FN_SIGMOID, b->state_gate, b->state_normed, b->state_normed);
-    add_linear(b, l, out, b->state_normed, b->delta);
+    add_gated(b, l, PP_FN_SIGMOID, b->state_gate, b->state_normalised, b->state_normalised);
+    add_linear(b, l, out, b->state_normalised, b->delta);
     return true;
 }
 
 void pp_lightning_slots(struct builder *b)
 {
     int *const parts[] = {&b->state_q, &b->state_k, &b->state_v};
-    int *const slots[] = {&b->state_gate, &b->state, &b->state_normed};
+    int *const slots[] = {&b->state_gate, &b->state, &b->state_normalised};
     const int64_t n = b->hp->n_state_head * b->hp->state_key_dim;
     b->state_in = pp_plan_slot(b->p, 3 * n);
     for (int i = 0; i < 3; i++)

@@ -10,7 +10,7 @@
 
 static void add_rope(struct builder *b, int l, int slot, int64_t period)
 {
-    add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .halves = period && b->hp->rope_neox, .period = period,
+    add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .neox = period && b->hp->rope_neox, .period = period,
                           .in = slot, .in2 = NONE, .out = slot});
 }
 

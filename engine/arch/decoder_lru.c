@@ -30,14 +30,14 @@ bool pp_lru_result(struct builder *b, int l)
     const int x = pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.lru_x", l);
     const int y = x < 0 ? -1 : pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.lru_y", l);
     const int out = y < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, n, b->err, "blk.%d.lru_out", l);
-    if (out < 0 || !add_norm(b, l, "attn_norm", b->x, b->normed) ||
+    if (out < 0 || !add_norm(b, l, "attn_norm", b->x, b->normalised) ||
         !(convolve.weight = pp_plan_tensor(b->s, n, hp->conv_taps, b->err, "blk.%d.lru_conv1d.weight", l)) ||
         !(convolve.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.lru_conv1d.bias", l)) ||
         !(r.rate = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.lru_a", l)) ||
         !(r.bias = find_biases(b, l, "lru_a_gate")) || !(r.direct = find_biases(b, l, "lru_in_gate")))
         return false;
-    add_linear(b, l, x, b->normed, b->mixed);
-    add_linear(b, l, y, b->normed, b->state_gate);
+    add_linear(b, l, x, b->normalised, b->mixed);
+    add_linear(b, l, y, b->normalised, b->state_gate);
     add(b, convolve);
     if (!add_gate(b, l, "lru_a_gate", b->decay) || !add_gate(b, l, "lru_in_gate", b->beta))
         return false;

@@ -15,14 +15,14 @@ bool pp_mean_input(struct builder *b, int l)
     const bool shared = b->hp->layer[l] & PP_LAYER_SHARED;
     const int64_t n = channels(b), before = b->n_q + (shared ? 0 : b->n_kv + b->n_v);
     const int in = pp_plan_linear(b->p, b->s, before + 2 * n, b->hp->n_embd, b->err, "blk.%d.ssm_in", l);
-    if (in < 0 || !add_norm(b, l, "attn_norm", b->x, b->normed))
+    if (in < 0 || !add_norm(b, l, "attn_norm", b->x, b->normalised))
         return false;
     b->q = pp_plan_part(b->p, b->state_in, 0, b->n_q);
     b->k = pp_plan_part(b->p, b->state_in, b->n_q, b->n_kv);
     b->v = pp_plan_part(b->p, b->state_in, b->n_q + b->n_kv, b->n_v);
     b->mixed = pp_plan_part(b->p, b->state_in, before, n);
     b->state_gate = pp_plan_part(b->p, b->state_in, before + n, n);
-    add_linear(b, l, in, b->normed, pp_plan_part(b->p, b->state_in, 0, before + 2 * n));
+    add_linear(b, l, in, b->normalised, pp_plan_part(b->p, b->state_in, 0, before + 2 * n));
     return true;
 }
 

@@ -66,7 +66,7 @@ static void add_grouping(struct builder *b, int l, int in, int64_t n, int out)
         add_take(b, l, in, n * dim, i * dim, dim, pp_plan_part(b->p, out, i * each, each));
 }
 
-/* JetMoE: keys and values of `normed`, and queries from the experts that a row uses. */
+/* JetMoE: keys and values of `normalised`, and queries from the experts that a row uses. */
 static bool add_mixed_heads(struct builder *b, int l)
 {
     const int64_t n_embd = b->hp->n_embd;
@@ -74,15 +74,15 @@ static bool add_mixed_heads(struct builder *b, int l)
     const int v = k < 0 ? -1 : pp_plan_linear(b->p, b->s, b->n_v, n_embd, b->err, "blk.%d.attn_v", l);
     if (v < 0)
         return false;
-    add_linear(b, l, k, b->normed, b->k);
-    add_linear(b, l, v, b->normed, b->v);
+    add_linear(b, l, k, b->normalised, b->k);
+    add_linear(b, l, v, b->normalised, b->v);
     if (!pp_head_mixture_queries(b, l))
         return false;
     add_grouping(b, l, b->tiled, b->shape.n_head_kv, b->q);
     return true;
 }
 
-/* Keys and values of `normed`, and queries by a low-rank pair with a norm in between. */
+/* Keys and values of `normalised`, and queries by a low-rank pair with a norm in between. */
 static bool add_low_queries(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd, low = b->hp->q_lora_rank;
@@ -92,12 +92,12 @@ static bool add_low_queries(struct builder *b, int l)
     const int q = v < 0 ? -1 : pp_plan_linear(b->p, b->s, b->n_q, low, b->err, "blk.%d.attn_q_b", l);
     if (q < 0)
         return false;
-    add_linear(b, l, a, b->normed, b->q_low);
-    add_linear(b, l, k, b->normed, b->k);
-    add_linear(b, l, v, b->normed, b->v);
-    if (!pp_decoder_norm(b, l, "attn_q_a_norm", low, b->q_low, b->q_low_normed))
+    add_linear(b, l, a, b->normalised, b->q_low);
+    add_linear(b, l, k, b->normalised, b->k);
+    add_linear(b, l, v, b->normalised, b->v);
+    if (!pp_decoder_norm(b, l, "attn_q_a_norm", low, b->q_low, b->q_low_normalised))
         return false;
-    add_linear(b, l, q, b->q_low_normed, b->q);
+    add_linear(b, l, q, b->q_low_normalised, b->q);
     return true;
 }
 
@@ -105,10 +105,10 @@ static bool add_low_queries(struct builder *b, int l)
 static bool add_qkv(struct builder *b, int l)
 {
     const bool plain = b->d->no_pre_norm || b->hp->norms_after || (b->d->no_first_attn_norm && l == 0);
-    const int in = plain ? b->x : b->normed;
+    const int in = plain ? b->x : b->normalised;
     const int64_t n_embd = b->hp->n_embd;
     int q, k, v;
-    if (!plain && !add_norm(b, l, b->hp->two_norms ? "attn_norm_2" : "attn_norm", b->x, b->normed))
+    if (!plain && !add_norm(b, l, b->hp->two_norms ? "attn_norm_2" : "attn_norm", b->x, b->normalised))
         return false;
     if (b->hp->localized_filtering)
         return pp_filtered_heads(b, l);
@@ -164,7 +164,7 @@ static bool add_attention_gate(struct builder *b, int l)
     b->n_gates = b->hp->per_head_gates ? b->shape.n_head : b->n_att;
     const int gate = pp_plan_linear(b->p, b->s, b->n_gates, b->hp->n_embd, b->err, "blk.%d.attn_gate", l);
     b->gates = pp_plan_part(b->p, b->att_gate, 0, b->n_gates);
-    add_linear(b, l, gate, b->d->no_pre_norm ? b->x : b->normed, b->gates);
+    add_linear(b, l, gate, b->d->no_pre_norm ? b->x : b->normalised, b->gates);
     return gate >= 0;
 }
 
@@ -231,9 +231,9 @@ static bool add_qk_norms(struct builder *b, int l)
         add_unit_norm(b, l, b->k);
     }
     const bool perhaps = b->d->qk_norm == PP_QK_OPTIONAL || b->d->qk_norm == PP_QK_WHOLE_OPTIONAL;
-    const bool normed = perhaps ? b->hp->qk_norm : b->d->qk_norm != PP_QK_NONE;
-    if (normed && (!add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) ||
-                   (!is_shared(b, l) && !add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv))))
+    const bool normalised = perhaps ? b->hp->qk_norm : b->d->qk_norm != PP_QK_NONE;
+    if (normalised && (!add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) ||
+                       (!is_shared(b, l) && !add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv))))
         return false;
     if (b->d->unweighted_v_norm && !is_shared(b, l))
         add_unit_norm(b, l, b->v);
@@ -392,7 +392,7 @@ static bool add_picks(struct builder *b, int l)
             return false;
         add(b, pool);
     }
-    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .halves = hp->index_neox, .in = b->index_q,
+    add(b, (struct pp_op){.kind = PP_OP_PICK, .layer = l, .neox = hp->index_neox, .in = b->index_q,
                           .in2 = b->index_k, .in3 = b->index_weights, .out = NONE, .count = hp->index_top_k,
                           .period = hp->index_pooled ? hp->index_block : 0, .pooled = hp->index_pooled,
                           .at = b->d->index_rope_last ? hp->index_dim - hp->rope_dim : 0});
@@ -421,7 +421,7 @@ static bool add_latents(struct builder *b, int l, const struct pp_latent_shape *
     const int64_t n_heads_q = shape->n_head * (shape->n_key + hp->rope_dim);
     const bool low = hp->q_lora_rank > 0;
     int q, kv, q_b = 0;
-    if (!add_norm(b, l, "attn_norm", b->x, b->normed) ||
+    if (!add_norm(b, l, "attn_norm", b->x, b->normalised) ||
         (q = pp_plan_linear(b->p, b->s, low ? hp->q_lora_rank : n_heads_q, hp->n_embd, b->err,
                             low ? "blk.%d.attn_q_a" : "blk.%d.attn_q", l)) < 0 ||
         !find_index(b, l, &index) ||
@@ -429,28 +429,28 @@ static bool add_latents(struct builder *b, int l, const struct pp_latent_shape *
                              l)) < 0 ||
         (low && (q_b = pp_plan_linear(b->p, b->s, n_heads_q, hp->q_lora_rank, b->err, "blk.%d.attn_q_b", l)) < 0))
         return false;
-    add_linear(b, l, q, b->normed, low ? b->q_low : b->head_q);
-    add_linear(b, l, kv, b->normed, b->k);
+    add_linear(b, l, q, b->normalised, low ? b->q_low : b->head_q);
+    add_linear(b, l, kv, b->normalised, b->k);
     if (b->d->gated_attention) { /* a number for each head or for each value */
         b->n_gates = hp->per_head_gates ? shape->n_head : shape->n_head * shape->n_value;
         if ((gate = pp_plan_linear(b->p, b->s, b->n_gates, hp->n_embd, b->err, "blk.%d.attn_gate", l)) < 0)
             return false;
         b->gates = pp_plan_part(b->p, b->att_gate, 0, b->n_gates);
-        add_linear(b, l, gate, b->normed, b->gates);
+        add_linear(b, l, gate, b->normalised, b->gates);
     }
     if (index.has) {
-        add_linear(b, l, index.k, b->normed, hp->index_pooled ? b->index_own_k : b->index_k);
-        add_linear(b, l, index.weights, b->normed, b->index_weights);
+        add_linear(b, l, index.k, b->normalised, hp->index_pooled ? b->index_own_k : b->index_k);
+        add_linear(b, l, index.weights, b->normalised, b->index_weights);
     }
     if (index.scores >= 0)
-        add_linear(b, l, index.scores, b->normed, b->index_k_scores);
+        add_linear(b, l, index.scores, b->normalised, b->index_k_scores);
     if (low) {
-        if (!pp_decoder_norm(b, l, "attn_q_a_norm", hp->q_lora_rank, b->q_low, b->q_low_normed))
+        if (!pp_decoder_norm(b, l, "attn_q_a_norm", hp->q_lora_rank, b->q_low, b->q_low_normalised))
             return false;
-        add_linear(b, l, q_b, b->q_low_normed, b->head_q);
+        add_linear(b, l, q_b, b->q_low_normalised, b->head_q);
     }
     if (index.has)
-        add_linear(b, l, index.q, b->q_low_normed, b->index_q);
+        add_linear(b, l, index.q, b->q_low_normalised, b->index_q);
     if (index.has && !add_picks(b, l))
         return false;
     if (!pp_decoder_norm(b, l, "attn_kv_a_norm", shape->rank, b->v, b->v) ||
@@ -529,7 +529,7 @@ static void make_latent_slots(struct builder *b)
 {
     const struct pp_hparams *hp = b->hp;
     b->q_low = pp_plan_slot(b->p, hp->q_lora_rank ? hp->q_lora_rank : 1);
-    b->q_low_normed = pp_plan_slot(b->p, hp->q_lora_rank ? hp->q_lora_rank : 1);
+    b->q_low_normalised = pp_plan_slot(b->p, hp->q_lora_rank ? hp->q_lora_rank : 1);
     make_latent_widths(b);
     if (!hp->index_top_k)
         return;
@@ -554,13 +554,13 @@ static bool add_convolution(struct builder *b, int l)
     struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = taps, .in = b->product, .in2 = NONE,
                              .out = b->convolved};
     const int in = pp_plan_linear(b->p, b->s, 3 * n, n, b->err, "blk.%d.shortconv.in_proj", l);
-    if (in < 0 || !add_norm(b, l, "attn_norm", b->x, b->normed) ||
+    if (in < 0 || !add_norm(b, l, "attn_norm", b->x, b->normalised) ||
         !(convolve.weight = pp_plan_tensor(b->s, n, taps, b->err, "blk.%d.shortconv.conv.weight", l)) ||
         (pp_decoder_has(b, l, "shortconv.conv.bias") &&
          !(convolve.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.shortconv.conv.bias", l))))
         return false;
     const int out = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.shortconv.out_proj", l);
-    add_linear(b, l, in, b->normed, b->p->bad ? 0 : b->p->slots[B].base);
+    add_linear(b, l, in, b->normalised, b->p->bad ? 0 : b->p->slots[B].base);
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = B, .in2 = x, .out = b->product});
     add(b, convolve);
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->convolved, .in2 = C, .out = b->convolved});
@@ -592,7 +592,7 @@ static bool add_mamba_norm(struct builder *b, int l, int64_t values, int *out)
     const int64_t n_groups = b->hp->n_state_key_head;
     const bool groups = n_groups > 1;
     struct pp_op norm = {.kind = groups ? PP_OP_HEAD_NORM : PP_OP_NORM, .layer = l, .in = b->state, .in2 = NONE,
-                         .out = groups ? b->state : b->state_normed};
+                         .out = groups ? b->state : b->state_normalised};
     char name[64];
     snprintf(name, sizeof name, "blk.%d.ssm_norm.weight", l);
     const struct pp_tensor *weight = pp_source_tensor(b->s, name);
@@ -606,14 +606,14 @@ static bool add_mamba_norm(struct builder *b, int l, int64_t values, int *out)
     return norm.weight != NULL;
 }
 
-/* The input projection: gate, x, B, C and dt, from `normed`. */
+/* The input projection: gate, x, B, C and dt, from `normalised`. */
 static bool add_mamba_input(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t keys = hp->n_state_key_head * hp->state_key_dim, values = hp->n_state_head * hp->state_value_dim;
     const int in = pp_plan_linear(b->p, b->s, 2 * (values + keys) + hp->n_state_head, hp->n_embd, b->err,
                                   "blk.%d.ssm_in", l);
-    add_linear(b, l, in, b->normed, b->state_in);
+    add_linear(b, l, in, b->normalised, b->state_in);
     return in >= 0;
 }
 
@@ -627,7 +627,7 @@ static bool add_mamba(struct builder *b, int l)
                               .decay = b->decay, .beta = NONE, .neighbours = (int)n, .stride = (int)n};
     struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = hp->conv_taps, .in = b->mixed, .in2 = NONE,
                              .out = b->convolved};
-    int normed;
+    int normalised;
     const int out = pp_plan_linear(b->p, b->s, hp->n_embd, values, b->err, "blk.%d.ssm_out", l);
     if (out < 0 ||
         !(convolve.weight = pp_plan_tensor(b->s, width, hp->conv_taps, b->err, "blk.%d.ssm_conv1d.weight", l)) ||
@@ -642,9 +642,9 @@ static bool add_mamba(struct builder *b, int l)
     add_fn(b, l, PP_FN_SILU, 0, b->convolved, b->convolved);
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r),
                           .in = b->state_gate, .in2 = NONE, .out = b->state});
-    if (!add_mamba_norm(b, l, values, &normed))
+    if (!add_mamba_norm(b, l, values, &normalised))
         return false;
-    add_linear(b, l, out, normed, b->delta);
+    add_linear(b, l, out, normalised, b->delta);
     return true;
 }
 
@@ -669,7 +669,7 @@ static void make_mamba_slots(struct builder *b)
     b->state_k = pp_plan_part(p, b->convolved, values, keys);
     b->state_q = pp_plan_part(p, b->convolved, values + keys, keys);
     b->state = pp_plan_slot(p, values);
-    b->state_normed = pp_plan_slot(p, values);
+    b->state_normalised = pp_plan_slot(p, values);
 }
 
 /* --- all of them -------------------------------------------------------------------------------------------------- */
@@ -694,10 +694,10 @@ bool pp_mixer_input(struct builder *b, int l)
                                (pp_blocks_picked(b, l) && !pp_blocks_input(b, l))))
         return false;
     if (pp_reads_memory(b, l))
-        return add_norm(b, l, "attn_norm", b->x, b->normed);
+        return add_norm(b, l, "attn_norm", b->x, b->normalised);
     if (!is_mamba(b, l))
         return true;
-    return (is_attention(b, l) || add_norm(b, l, "attn_norm", b->x, b->normed)) &&
+    return (is_attention(b, l) || add_norm(b, l, "attn_norm", b->x, b->normalised)) &&
            (b->hp->state_rank ? pp_scan_input : add_mamba_input)(b, l);
 }
 
@@ -810,7 +810,7 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
         b->v = pp_plan_slot(p, b->n_v);
         if (hp->q_lora_rank) {
             b->q_low = pp_plan_slot(p, hp->q_lora_rank);
-            b->q_low_normed = pp_plan_slot(p, hp->q_lora_rank);
+            b->q_low_normalised = pp_plan_slot(p, hp->q_lora_rank);
         }
     }
     if (hp->conv_taps && !hp->n_state_head)

@@ -6,11 +6,11 @@
 
 #include "engine/arch/decoder_int.h"
 
-/* A projection of the normed input. */
+/* A projection of the normalised input. */
 static bool add_projection(struct builder *b, int l, const char *kind, int64_t n_out, int out)
 {
     const int linear = pp_plan_linear(b->p, b->s, n_out, b->hp->n_embd, b->err, "blk.%d.%s", l, kind);
-    add_linear(b, l, linear, b->normed, out);
+    add_linear(b, l, linear, b->normalised, out);
     return linear >= 0;
 }
 
@@ -52,8 +52,8 @@ bool pp_mlstm_result(struct builder *b, int l)
                               .neighbours = n_head, .stride = n_head};
     struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l, .in = b->state_gate, .in2 = NONE, .out = b->state};
     r.shape = (struct pp_state_shape){.n_key_head = n_head, .n_head = n_head, .key_dim = (int)hp->state_key_dim,
-                                      .value_dim = (int)hp->state_value_dim + PP_STATE_BESIDE};
-    if (!add_norm(b, l, "attn_norm", b->x, b->normed) || !add_input(b, l) || !find_norm(b, l, &recur))
+                                      .value_dim = (int)hp->state_value_dim + PP_STATE_EXTRA_COLUMNS};
+    if (!add_norm(b, l, "attn_norm", b->x, b->normalised) || !add_input(b, l) || !find_norm(b, l, &recur))
         return false;
     add_fn(b, l, PP_FN_CAP, hp->gate_cap, b->state_ba, b->state_ba);
     add_fn(b, l, PP_FN_SCALE, 1.0f / sqrtf((float)hp->state_key_dim), b->state_q, b->state_q);

@@ -30,9 +30,9 @@ bool pp_rwkv_shift(struct builder *b, int l, const char *norm)
 {
     if (!b->shift_taps && !(b->shift_taps = pp_plan_shift(b->p, b->hp->n_embd, b->err)))
         return false;
-    if (!add_norm(b, l, norm, b->x, b->normed))
+    if (!add_norm(b, l, norm, b->x, b->normalised))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = 2, .weight = b->shift_taps, .in = b->normed,
+    add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = 2, .weight = b->shift_taps, .in = b->normalised,
                           .in2 = NONE, .out = b->shift});
     return true;
 }
@@ -41,7 +41,7 @@ void pp_rwkv_blend(struct builder *b, int l, const struct pp_tensor *weight)
 {
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .weight = weight, .in = b->shift, .in2 = NONE,
                           .out = b->blend});
-    add_sum(b, l, 1, b->normed, b->blend);
+    add_sum(b, l, 1, b->normalised, b->blend);
 }
 
 const struct pp_tensor *pp_rwkv_mixes(struct builder *b, int l, int n)

@@ -13,9 +13,9 @@ static inline const struct pp_tensor *find_vector(struct builder *b, int l, cons
     return pp_plan_tensor(b->s, 0, b->hp->n_embd, b->err, "blk.%d.%s.weight", l, kind);
 }
 
-/* normed = the norm of the residual stream; shift = normed of the position before - normed */
+/* normalised = the norm of the residual stream; shift = the previous position's normalised - normalised */
 bool pp_rwkv_shift(struct builder *b, int l, const char *norm);
-/* blend = normed + shift * weight */
+/* blend = normalised + shift * weight */
 void pp_rwkv_blend(struct builder *b, int l, const struct pp_tensor *weight);
 /* The channel mix without its gate, from the residual stream to delta; false: *err is set. */
 bool pp_rwkv_feed_forward(struct builder *b, int l);

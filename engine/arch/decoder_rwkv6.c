@@ -48,7 +48,7 @@ static bool add_dynamic_mixes(struct builder *b, int l)
     return true;
 }
 
-/* blend = normed + shift * (static + dynamic weights) */
+/* blend = normalised + shift * (static + dynamic weights) */
 static bool add_mix(struct builder *b, int l, enum mix mix)
 {
     const struct pp_tensor *weight = find_mix(b, l, mix);
@@ -77,9 +77,9 @@ static bool add_shared(struct builder *b, int l, enum mix mix, const char *kind,
     const int64_t n_few = b->hp->n_state_key_head, n = b->hp->n_state_head, dim = b->hp->state_key_dim;
     if (n_few == n)
         return add_mixed(b, l, mix, kind, n * dim, out);
-    if (!add_mixed(b, l, mix, kind, n_few * dim, b->few))
+    if (!add_mixed(b, l, mix, kind, n_few * dim, b->shared_kv))
         return false;
-    add_repeat(b, l, b->few, dim, n / n_few, out);
+    add_repeat(b, l, b->shared_kv, dim, n / n_few, out);
     return true;
 }
 
@@ -181,7 +181,7 @@ void pp_rwkv6_slots(struct builder *b)
                           &b->state_gate, &b->state};
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
         *slots[i] = pp_plan_slot(b->p, n);
-    b->few = pp_plan_slot(b->p, b->hp->n_state_key_head * b->hp->state_key_dim);
+    b->shared_kv = pp_plan_slot(b->p, b->hp->n_state_key_head * b->hp->state_key_dim);
     b->low_rank[LOW_W] = pp_plan_slot(b->p, b->hp->rwkv_ranks[LOW_W]);
     b->low_rank[LOW_MIX] = pp_plan_slot(b->p, N_MIXES * b->hp->rwkv_ranks[LOW_MIX]);
     b->dynamic_mixes = pp_plan_slot(b->p, N_MIXES * n);

@@ -13,13 +13,13 @@ static int64_t channels(const struct builder *b)
 bool pp_scan_input(struct builder *b, int l)
 {
     const int in = pp_plan_linear(b->p, b->s, 2 * channels(b), b->hp->n_embd, b->err, "blk.%d.ssm_in", l);
-    add_linear(b, l, in, b->normed, b->state_in);
+    add_linear(b, l, in, b->normalised, b->state_in);
     return in >= 0;
 }
 
 /* Whether dt, B and C are normalised: without weights in Falcon Mamba, with weights in Jamba and PLaMo 2, but not in
  * Mamba. */
-static bool is_normed(const struct builder *b, int l)
+static bool is_normalised(const struct builder *b, int l)
 {
     return b->hp->dt_bc_norms || b->hp->state_by_head || pp_decoder_has(b, l, "ssm_dt_norm.weight");
 }
@@ -54,7 +54,7 @@ static bool add_steps(struct builder *b, int l)
     if (step < 0)
         return false;
     add_linear(b, l, all, b->convolved, b->state_steps);
-    if (!is_normed(b, l))
+    if (!is_normalised(b, l))
         add_take(b, l, b->state_steps, rank + 2 * key, 0, rank, b->state_low);
     else if (!add_small_norm(b, l, "ssm_b_norm", &b->key_ones, key, b->state_k, b->state_k) ||
              !add_small_norm(b, l, "ssm_c_norm", &b->key_ones, key, b->state_q, b->state_q) ||
@@ -144,7 +144,7 @@ bool pp_memory_result(struct builder *b, int l)
     const int in = pp_plan_linear(b->p, b->s, channels(b), b->hp->n_embd, b->err, "blk.%d.ssm_in", l);
     const int out = in < 0 ? -1 : pp_plan_linear(b->p, b->s, b->hp->n_embd, channels(b), b->err, "blk.%d.attn_output",
                                                  l);
-    add_linear(b, l, in, b->normed, b->state_gate);
+    add_linear(b, l, in, b->normalised, b->state_gate);
     add_memory_gate(b, l);
     add_linear(b, l, out, b->state, b->delta);
     return out >= 0;

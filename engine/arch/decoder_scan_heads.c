@@ -79,7 +79,7 @@ bool pp_scan_heads_result(struct builder *b, int l)
         !(rates = pp_plan_stack(b->s, heads, one, hp->state_key_dim, b->err, "blk.%d.ssm_a", l)) ||
         !(direct = pp_plan_tensor(b->s, heads, one, b->err, "blk.%d.ssm_d", l)))
         return false;
-    add_linear(b, l, in, b->normed, b->state_in);
+    add_linear(b, l, in, b->normalised, b->state_in);
     add_take(b, l, b->state_in, 2, 0, 1, b->mixed);
     add_take(b, l, b->state_in, 2, 1, 1, b->state_gate);
     add(b, convolve);

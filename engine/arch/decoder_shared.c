@@ -14,7 +14,7 @@ bool pp_shared_expert_mix(struct builder *b, int l)
     const int logits = pp_plan_linear(b->p, b->s, 2, b->hp->n_embd, b->err, "blk.%d.ffn_share", l);
     if (logits < 0)
         return false;
-    add_linear(b, l, logits, b->normed, b->mix_logits);
+    add_linear(b, l, logits, b->normalised, b->mix_logits);
     add_take(b, l, b->mix_logits, 2, 0, 1, b->expert_share);
     add_take(b, l, b->mix_logits, 2, 1, 1, b->shared_weight);
     add_sum(b, l, -1, b->expert_share, b->shared_weight);

@@ -84,10 +84,10 @@ static bool add_shared_attention(struct builder *b, int l)
     const bool adapted = hp->adapted_attention;
     add_copy(b, l, b->x, pp_plan_part(b->p, b->concat, 0, n));
     add_copy(b, l, b->embedding, pp_plan_part(b->p, b->concat, n, n));
-    if (!add_shared_norm(b, l, "shared_norm", wide, b->concat, b->concat_normed) ||
-        !add_adapted(b, l, "shared_q", adapted, b->n_q, wide, b->concat_normed, b->q) ||
-        !add_adapted(b, l, "shared_k", adapted, b->n_kv, wide, b->concat_normed, b->k) ||
-        !add_adapted(b, l, "shared_v", adapted, b->n_v, wide, b->concat_normed, b->v))
+    if (!add_shared_norm(b, l, "shared_norm", wide, b->concat, b->concat_normalised) ||
+        !add_adapted(b, l, "shared_q", adapted, b->n_q, wide, b->concat_normalised, b->q) ||
+        !add_adapted(b, l, "shared_k", adapted, b->n_kv, wide, b->concat_normalised, b->k) ||
+        !add_adapted(b, l, "shared_v", adapted, b->n_v, wide, b->concat_normalised, b->v))
         return false;
     const int rotated[] = {b->q, b->k};
     for (int i = 0; i < 2 && !(hp->layer[l] & PP_LAYER_UNROTATED); i++)
@@ -102,10 +102,10 @@ static bool add_shared_ff(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd, n_ff = b->shape.n_ff;
     const bool fused = b->d->fused_gate;
-    if (!add_shared_norm(b, l, "shared_ffn_norm", n, b->delta, b->normed) ||
-        (fused ? !add_adapted(b, l, "shared_up", b->hp->adapter_rank > 0, 2 * n_ff, n, b->normed, b->gate_up)
-               : !add_matrix(b, l, "shared_gate", n_ff, n, b->normed, b->gate) ||
-                     !add_matrix(b, l, "shared_up", n_ff, n, b->normed, b->up)))
+    if (!add_shared_norm(b, l, "shared_ffn_norm", n, b->delta, b->normalised) ||
+        (fused ? !add_adapted(b, l, "shared_up", b->hp->adapter_rank > 0, 2 * n_ff, n, b->normalised, b->gate_up)
+               : !add_matrix(b, l, "shared_gate", n_ff, n, b->normalised, b->gate) ||
+                     !add_matrix(b, l, "shared_up", n_ff, n, b->normalised, b->up)))
         return false;
     add_gated(b, l, pp_decoder_fn(b->d, b->hp), b->gate, b->up, b->act);
     const int out = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.shared_out", l);
@@ -122,7 +122,7 @@ bool pp_zamba_layer(struct builder *b, int l)
     if (l == 0)
         add_copy(b, l, b->x, b->embedding);
     if ((shares && (!add_shared_attention(b, l) || !add_shared_ff(b, l))) ||
-        !add_norm(b, l, "attn_norm", shares ? b->blend : b->x, b->normed) ||
+        !add_norm(b, l, "attn_norm", shares ? b->blend : b->x, b->normalised) ||
         !(b->hp->n_scan_head ? pp_scan_heads_result : pp_mamba_result)(b, l))
         return false;
     add_to(b, l, b->delta, b->x);
@@ -134,7 +134,7 @@ void pp_zamba_slots(struct builder *b)
     const int64_t n = b->hp->n_embd, n_ff = b->hp->n_ff;
     b->embedding = pp_plan_slot(b->p, n);
     b->concat = pp_plan_slot(b->p, 2 * n);
-    b->concat_normed = pp_plan_slot(b->p, 2 * n);
+    b->concat_normalised = pp_plan_slot(b->p, 2 * n);
     b->blend = pp_plan_slot(b->p, n);
     b->adapted = pp_plan_slot(b->p, 2 * (n_ff > n ? n_ff : n));
     b->low = pp_plan_slot(b->p, b->hp->adapter_rank ? b->hp->adapter_rank : 1);

@@ -55,13 +55,13 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys expert_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
-    .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .n_dense = "first_k_dense_replace", .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 /* Sarvam 105B is V3 with these names. */
 static const struct pp_expert_keys sarvam_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
-    .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .n_dense = "first_k_dense_replace", .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 /* The scale of scores for heads of this size. YaRN's magnitude goes into it, squared, instead of into cosines and
  * sines. */

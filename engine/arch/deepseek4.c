@@ -127,7 +127,7 @@ static const struct pp_arch_default defaults[] = {
 };
 static const struct pp_expert_keys expert_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
-    .n_shared = "n_shared_experts", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .n_shared = "n_shared_experts", .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 static const char windowed[] = "sliding_attention", picked[] = "compressed_sparse_attention",
                   all_seen[] = "heavily_compressed_attention", by_table[] = "hash_moe", scored[] = "moe";
 

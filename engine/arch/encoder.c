@@ -115,7 +115,7 @@ static bool add_mixture(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int64_t n = hp->n_embd, n_ff = hp->n_ff_expert;
     char bias[64];
-    struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .shares = hp->expert_no_renorm,
+    struct pp_experts e = {.n = (int)hp->n_expert, .n_used = (int)hp->n_expert_used, .no_renorm = hp->expert_no_renorm,
                            .sigmoids = hp->expert_sigmoids, .scale = hp->expert_scale, .fn = function(b)};
     snprintf(bias, sizeof bias, "blk.%d.ffn_down_exps.bias", l);
     if (pp_source_tensor(b->s, bias) && !(e.bias = pp_plan_tensor(b->s, 0, n, b->err, "%s", bias)))

@@ -157,7 +157,7 @@ static const struct pp_arch_default moe_defaults[] = {
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
-    .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .n_dense = "first_k_dense_replace", .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {

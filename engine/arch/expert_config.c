@@ -37,8 +37,8 @@ enum pp_code pp_config_experts(const cJSON *config, const struct pp_expert_keys 
         code = read_number(config, numbers[i].key, numbers[i].v, err);
     if (!code && keys->scale)
         code = pp_config_float(config, keys->scale, &hp->expert_scale, err);
-    if (keys->normed)
-        hp->expert_no_renorm = !pp_config_flag(config, keys->normed, false);
+    if (keys->norm_topk)
+        hp->expert_no_renorm = !pp_config_flag(config, keys->norm_topk, false);
     for (int64_t l = 0; l < n_dense && l < PP_MAX_LAYERS; l++)
         hp->layer[l] |= PP_LAYER_DENSE;
     return code;
@@ -64,8 +64,8 @@ void pp_config_put_experts(const struct pp_hparams *hp, const struct pp_expert_k
             pp_config_put(config, numbers[i].key, numbers[i].v);
     if (keys->scale)
         pp_config_put_float(config, keys->scale, hp->expert_scale != 0.0f ? hp->expert_scale : 1);
-    if (keys->normed)
-        cJSON_AddBoolToObject(config, keys->normed, !hp->expert_no_renorm);
+    if (keys->norm_topk)
+        cJSON_AddBoolToObject(config, keys->norm_topk, !hp->expert_no_renorm);
 }
 
 enum pp_code pp_config_qwen_dense(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)

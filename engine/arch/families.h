@@ -108,7 +108,7 @@ struct pp_expert_keys {
     const char *n_groups, *n_groups_used;
     const char *n_shared, *shared_n_ff; /* the shared expert's width, in experts, or in values */
     const char *n_dense;                /* the number of first layers without experts */
-    const char *normed, *scale;         /* whether weights are normalised; and their factor */
+    const char *norm_topk, *scale;      /* whether weights are normalised; and their factor */
 };
 /* Reads these keys, any of which may be absent; PP_ERR_FORMAT names one that is not a number. And writes them. */
 enum pp_code pp_config_experts(const struct cJSON *config, const struct pp_expert_keys *keys, struct pp_hparams *hp,

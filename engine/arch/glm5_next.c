@@ -61,7 +61,7 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys expert_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size", .n_groups = "n_group",
     .n_groups_used = "topk_group", .n_shared = "n_shared_experts", .n_dense = "first_k_dense_replace",
-    .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 /* Fixed properties of the family: square states, one for each head; coefficients of writing within 0 .. 2; and an
  * indexer in layers without states. */

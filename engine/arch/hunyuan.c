@@ -191,7 +191,7 @@ static const struct pp_arch_default v3_defaults[] = {
 };
 static const struct pp_expert_keys v3_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
-    .n_shared = "num_shared_experts", .n_dense = "first_k_dense_replace", .normed = "route_norm",
+    .n_shared = "num_shared_experts", .n_dense = "first_k_dense_replace", .norm_topk = "route_norm",
     .scale = "router_scaling_factor"};
 
 static enum pp_code v3_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)

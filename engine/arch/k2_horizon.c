@@ -34,7 +34,7 @@ static const struct pp_arch_default defaults[] = {
 };
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
-    .n_shared = "num_shared_experts", .normed = "norm_topk_prob", .scale = "router_scaling_factor"};
+    .n_shared = "num_shared_experts", .norm_topk = "norm_topk_prob", .scale = "router_scaling_factor"};
 static const char *const scores[] = {"sigmoid", "softmax", NULL};
 static const char groups_key[] = "k2-horizon.attention.group_norm_groups";
 static const char values_key[] = "k2-horizon.attention.value_expert_count";

@@ -57,13 +57,13 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_token", .n_ff = "moe_intermediate_size",
     .n_groups = "num_expert_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
-    .n_dense = "first_k_dense_replace", .normed = "moe_renormalize", .scale = "routed_scaling_factor"};
+    .n_dense = "first_k_dense_replace", .norm_topk = "moe_renormalize", .scale = "routed_scaling_factor"};
 
 /* transformers' names. */
 static const struct pp_expert_keys plain_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
-    .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 /* Fixed properties: one square state for each head; no RoPE. */
 static void set_states(struct pp_hparams *hp, int64_t head_dim)

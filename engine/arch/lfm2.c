@@ -118,7 +118,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
 
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size", .n_dense = "num_dense_layers",
-    .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 static enum pp_code moe_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {

@@ -52,7 +52,7 @@ const struct pp_expert_keys pp_ling_expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size", .n_groups = "n_group",
     .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
     .shared_n_ff = "moe_shared_expert_intermediate_size", .n_dense = "first_k_dense_replace",
-    .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 /* Fixed properties: one square state for each head, bounded decays. */
 static enum pp_code set_states(struct pp_hparams *hp, int64_t head_dim, float bound, struct pp_error *err)

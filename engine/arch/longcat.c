@@ -65,7 +65,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 static const struct pp_expert_keys expert_keys = {.n = "n_routed_experts", .n_used = "moe_topk",
-                                                  .n_ff = "expert_ffn_hidden_size", .normed = "norm_topk_prob",
+                                                  .n_ff = "expert_ffn_hidden_size", .norm_topk = "norm_topk_prob",
                                                   .scale = "routed_scaling_factor"};
 
 static float plain_attn_scale(const struct pp_hparams *hp)

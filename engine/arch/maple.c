@@ -21,7 +21,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 static const struct pp_expert_keys expert_keys = {.n = "num_experts", .n_used = "num_experts_per_tok",
-                                                  .n_ff = "moe_intermediate_size", .normed = "norm_topk_prob"};
+                                                  .n_ff = "moe_intermediate_size", .norm_topk = "norm_topk_prob"};
 static const float bound = 7; /* a constant in its own code */
 
 static void set_layers(struct pp_hparams *hp)

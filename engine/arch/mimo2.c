@@ -21,7 +21,7 @@ static const struct pp_arch_default defaults[] = {
 };
 static const struct pp_expert_keys expert_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
-    .n_groups = "n_group", .n_groups_used = "topk_group", .normed = "norm_topk_prob",
+    .n_groups = "n_group", .n_groups_used = "topk_group", .norm_topk = "norm_topk_prob",
     .scale = "routed_scaling_factor"};
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */

@@ -16,7 +16,7 @@
 static const struct pp_expert_keys expert_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
-    .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .n_dense = "first_k_dense_replace", .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -50,7 +50,7 @@ static const struct pp_arch_name klear_names[] = {
 /* Its routed_scaling_factor is not used by its own code. */
 static const struct pp_expert_keys klear_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
-    .n_shared = "n_shared_experts", .normed = "norm_topk_prob"};
+    .n_shared = "n_shared_experts", .norm_topk = "norm_topk_prob"};
 
 static enum pp_code klear_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
@@ -479,7 +479,7 @@ static const struct pp_expert_keys bailing_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "num_shared_experts",
     .shared_n_ff = "moe_shared_expert_intermediate_size", .n_dense = "first_k_dense_replace",
-    .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 static enum pp_code bailing_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {

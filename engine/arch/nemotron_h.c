@@ -62,7 +62,7 @@ static const struct pp_arch_default defaults[] = {
 static const struct pp_expert_keys expert_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size", .n_groups = "n_group",
     .n_groups_used = "topk_group", .shared_n_ff = "moe_shared_expert_intermediate_size",
-    .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 static const struct pp_mamba_keys mamba_keys = {.taps = "conv_kernel", .key_dim = "ssm_state_size",
                                                 .n_groups = "n_groups", .n_heads = "mamba_num_heads",
                                                 .head_dim = "mamba_head_dim"};

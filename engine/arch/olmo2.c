@@ -92,7 +92,7 @@ const struct pp_arch pp_arch_olmo2 = {
 
 static const char *const flex_classes[] = {"FlexOlmoForCausalLM", "flex_olmo", NULL};
 static const struct pp_expert_keys flex_keys = {
-    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size", .normed = "norm_topk_prob"};
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size", .norm_topk = "norm_topk_prob"};
 static const struct pp_arch_default flex_defaults[] = {
     {.json = "{\"max_position_embeddings\": 4096, \"rope_theta\": 500000.0, \"num_experts_per_tok\": 5}"},
     {.json = NULL},

@@ -12,7 +12,7 @@ static const struct pp_arch_name names[] = {
 };
 static const char *const classes[] = {"OlmoeForCausalLM", "olmoe", NULL};
 static const struct pp_expert_keys expert_keys = {
-    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size", .normed = "norm_topk_prob"};
+    .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "intermediate_size", .norm_topk = "norm_topk_prob"};
 static const struct pp_arch_default defaults[] = {
     {.json = "{\"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-5, \"num_experts_per_tok\": 8}"},
     {.json = NULL},

@@ -266,8 +266,8 @@ static void silence_small(struct pp_hparams *hp)
 {
     static const int64_t ranges[][2] = {{100256, 100257}, {100258, 100261}, {100264, 100266}, {100267, 100352}};
     for (int i = 0; i < PP_SUPPRESSED_RANGES && hp->n_vocab == ranges[PP_SUPPRESSED_RANGES - 1][1]; i++) {
-        hp->silent[i].first = ranges[i][0];
-        hp->silent[i].end = ranges[i][1];
+        hp->suppressed[i].first = ranges[i][0];
+        hp->suppressed[i].end = ranges[i][1];
     }
 }
 

@@ -190,7 +190,7 @@ static const struct pp_arch_default next_defaults[] = {
 };
 static const struct pp_expert_keys next_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
-    .shared_n_ff = "shared_expert_intermediate_size", .normed = "norm_topk_prob"};
+    .shared_n_ff = "shared_expert_intermediate_size", .norm_topk = "norm_topk_prob"};
 
 static enum pp_code next_from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {

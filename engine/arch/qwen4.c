@@ -63,7 +63,7 @@ static const struct pp_arch_default defaults[] = {
 };
 static const struct pp_expert_keys expert_keys = {
     .n = "num_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
-    .shared_n_ff = "shared_expert_intermediate_size", .normed = "norm_topk_prob"};
+    .shared_n_ff = "shared_expert_intermediate_size", .norm_topk = "norm_topk_prob"};
 
 /* Fixed properties of the family. */
 static enum pp_code set_known(struct pp_hparams *hp, struct pp_error *err)

@@ -34,7 +34,7 @@ static const struct pp_arch_default defaults[] = {
 };
 static const struct pp_expert_keys expert_keys = {
     .n = "moe_num_experts", .n_used = "moe_top_k", .n_ff = "moe_intermediate_size", .shared_n_ff = "share_expert_dim",
-    .normed = "norm_expert_weight"};
+    .norm_topk = "norm_expert_weight"};
 
 static enum pp_code check_heads(const struct pp_hparams *hp, struct pp_error *err)
 {

@@ -34,7 +34,7 @@ static const struct pp_arch_default defaults[] = {
     {.json = NULL},
 };
 static const struct pp_expert_keys expert_keys = {
-    .n = "moe_num_experts", .n_used = "moe_top_k", .n_ff = "moe_intermediate_size", .normed = "norm_expert_weight",
+    .n = "moe_num_experts", .n_used = "moe_top_k", .n_ff = "moe_intermediate_size", .norm_topk = "norm_expert_weight",
     .scale = "moe_router_scaling_factor"};
 
 /* --- config.json -------------------------------------------------------------------------------------------------- */

@@ -81,7 +81,7 @@ static const struct pp_arch_default ocr_defaults[] = {
 static const struct pp_expert_keys ocr_keys = {
     .n = "n_routed_experts", .n_used = "num_experts_per_tok", .n_ff = "moe_intermediate_size",
     .n_groups = "n_group", .n_groups_used = "topk_group", .n_shared = "n_shared_experts",
-    .n_dense = "first_k_dense_replace", .normed = "norm_topk_prob", .scale = "routed_scaling_factor"};
+    .n_dense = "first_k_dense_replace", .norm_topk = "norm_topk_prob", .scale = "routed_scaling_factor"};
 
 /* Refuses features of DeepSeek V2's configuration that no text part is known to use. */
 static enum pp_code ocr_refuse(const cJSON *config, const struct pp_hparams *hp, struct pp_error *err)

@@ -119,7 +119,7 @@ void pp_cpu_compress_item(struct pp_cpu *c, const struct stage *s, int m, int ph
 
 /* Stores the key of a block that ends with a row, with RoPE for the block's first position. If blocks are longer than a
  * page, some pages have no key: its place is zeroed there, so that nothing of the memory's former content remains. */
-void pp_cpu_keep_key(const struct pp_cpu *c, int tier, int layer, const struct rope *rope, int64_t at, bool halves,
+void pp_cpu_keep_key(const struct pp_cpu *c, int tier, int layer, const struct rope *rope, int64_t at, bool neox,
                      int row, float *key)
 {
     static const float none[PP_MAX_HEAD_DIM];
@@ -131,7 +131,7 @@ void pp_cpu_keep_key(const struct pp_cpu *c, int tier, int layer, const struct r
         return;
     if (last) {
         pp_cpu_rope_at(rope, r->position + 1 - kv->stride, cos_sin);
-        c->ops->rope(key + at, rope->dim, halves, cos_sin);
+        c->ops->rope(key + at, rope->dim, neox, cos_sin);
     }
     if (last && kv->rotate)
         c->ops->hadamard(key, kv->head_dim, kv->rotate);

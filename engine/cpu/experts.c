@@ -75,12 +75,12 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->share = from->share ? from->share : 1;
     x->n_matrices = pp_experts_matrices(from);
     x->idle = from->idle > 0;
-    x->silent = from->silent;
+    x->zero_output = from->zero_output;
     x->n_used = from->n_used;
-    x->shares = from->shares;
+    x->no_renorm = from->no_renorm;
     x->sigmoids = from->sigmoids;
-    x->roots = from->roots;
-    x->mixer = from->mixer;
+    x->sqrt_softplus = from->sqrt_softplus;
+    x->mixer_jitter = from->mixer_jitter;
     x->scale = from->scale != 0.0f ? from->scale : 1;
     x->weighted_inputs = from->weighted_inputs;
     x->n_groups = from->n_groups;
@@ -88,8 +88,8 @@ enum pp_code pp_cpu_experts_add(struct pp_cpu *c, int index, struct pp_error *er
     x->groups_by_largest = from->groups_by_largest;
     x->fn = from->fn;
     x->bound = from->bound;
-    x->apart = from->apart;
-    x->of_parts = from->of_parts;
+    x->unsummed = from->unsummed;
+    x->split_input = from->split_input;
     x->applied = from->applied;
     x->n_in = (from->up ? from->up : from->down)[0]->ne[0];
     x->n_ff = from->up ? from->up[0]->ne[1] : 0;
@@ -298,7 +298,7 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
     struct thread_scratch *own = &c->threads[thread];
     const struct pp_batch_row *of = batch_row(c, s, row);
     const int32_t *place = r->place + row * x->n_used;
-    if (x->of_parts) {
+    if (x->split_input) {
         prepare_parts(c, s, row);
         return;
     }
@@ -525,7 +525,7 @@ static void sum_row(const struct pp_cpu *c, const struct stage *s, int row, int6
     const int32_t *place = r->place + row * x->n_used;
     const float *weight = r->weight + row * x->n_used;
     const int64_t n = end - at;
-    if (x->apart) {
+    if (x->unsummed) {
         float *out = slot_row(c, s->out, row) + at;
         for (int j = 0; j < x->n_used; j++)
             memcpy(out + j * x->n_out, result_at(r, x, place[j]) + at, (size_t)n * sizeof *out);

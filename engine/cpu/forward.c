@@ -104,11 +104,11 @@ static void adapt_embedding(const struct pp_cpu *c, const struct pp_batch_row *r
 static void embed_token(struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *row, int thread, float *x)
 {
     const int64_t n = s->table->ne[0], behind = row->token - s->table->ne[1];
-    if (s->start && behind >= 0)
-        open_row(c, s->start, (int32_t)behind, x);
+    if (s->meta_tokens && behind >= 0)
+        open_row(c, s->meta_tokens, (int32_t)behind, x);
     else
         open_row(c, s->table, row->token, x);
-    if (row->adapters && !(s->start && behind >= 0)) {
+    if (row->adapters && !(s->meta_tokens && behind >= 0)) {
         replace_embedding(c, row, n, x, c->threads[thread].replaced);
         adapt_embedding(c, row, n, x);
     }
@@ -235,10 +235,10 @@ static void rotate_heads(const struct pp_cpu *c, const struct stage *s, const st
     const struct rope *rope = &c->ropes[r->local];
     const float *cos_sin = rope->cos_sin + batch_index(c, s, row) * rope->dim;
     float back[PP_MAX_HEAD_DIM];
-    for (int64_t i = 0; r->back && i < rope->dim; i++)
+    for (int64_t i = 0; r->inverse && i < rope->dim; i++)
         back[i] = i % 2 ? -cos_sin[i] : cos_sin[i];
     for (int64_t i = 0; i < r->n; i += r->period)
-        c->ops->rope(x + i + r->at, rope->dim, r->halves, r->back ? back : cos_sin);
+        c->ops->rope(x + i + r->at, rope->dim, r->neox, r->inverse ? back : cos_sin);
 }
 
 static void affine(const struct pp_cpu *c, const struct row_op *r, const float *x, float *y)

@@ -201,8 +201,8 @@ static enum pp_code lower_projections(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_PROJECT);
     int input;
-    const bool normed = next_is(l, PP_OP_NORM);
-    if (normed) {
+    const bool normalised = next_is(l, PP_OP_NORM);
+    if (normalised) {
         const struct pp_op *norm = peek(l, 0);
         enum pp_code code = take_norm(l, norm, &s->norm);
         if (code)
@@ -219,7 +219,7 @@ static enum pp_code lower_projections(struct lowering *l)
             return code;
         l->at++;
     }
-    if (normed && pp_plan_reads(l->plan, input, l->at))
+    if (normalised && pp_plan_reads(l->plan, input, l->at))
         s->norm_out = input; /* later stages read it, too; else it lives in scratch only */
     take_epilogue(l, s);
     return PP_OK;
@@ -254,11 +254,11 @@ struct head_slots {
 static enum pp_code take_head_norms(struct lowering *l, struct stage *s, struct head_slots *slots)
 {
     struct norm *const norms[] = {&s->q_norm, &s->k_norm, &s->v_norm};
-    int *const normed[] = {&slots->q, &slots->k, &slots->v};
+    int *const normalised[] = {&slots->q, &slots->k, &slots->v};
     enum pp_code code = PP_OK;
     *slots = (struct head_slots){-1, -1, -1};
     for (int i = 0; i < 3 && !code && next_is(l, PP_OP_HEAD_NORM); i++, l->at++) {
-        *normed[i] = peek(l, 0)->in;
+        *normalised[i] = peek(l, 0)->in;
         code = take_norm(l, peek(l, 0), norms[i]);
     }
     return code;
@@ -305,19 +305,19 @@ static bool norm_is_of_attention(const struct lowering *l)
 static enum pp_code lower_attention(struct lowering *l)
 {
     struct stage *s = new_stage(l, STAGE_ATTEND);
-    struct head_slots normed, rotated;
-    enum pp_code code = take_head_norms(l, s, &normed);
+    struct head_slots normalised, rotated;
+    enum pp_code code = take_head_norms(l, s, &normalised);
     take_ropes(l, s, &rotated);
-    if (!code && normed.q < 0) {
-        code = take_head_norms(l, s, &normed);
-        s->norm_after_rope = normed.q >= 0;
+    if (!code && normalised.q < 0) {
+        code = take_head_norms(l, s, &normalised);
+        s->norm_after_rope = normalised.q >= 0;
     }
     const struct pp_op *store = next_is(l, PP_OP_KV_STORE) ? peek(l, 0) : NULL;
     l->at += store != NULL;
     const struct pp_op *attention = next_is(l, PP_OP_ATTENTION) ? peek(l, 0) : NULL;
     if (code)
         return code;
-    if (!attention || !match_attention(normed, attention, store) || !match_attention(rotated, attention, store))
+    if (!attention || !match_attention(normalised, attention, store) || !match_attention(rotated, attention, store))
         return pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend has no stage for this kind of attention");
     s->tier = attention->tier;
     s->layer = attention->tier_layer;
@@ -339,7 +339,7 @@ static enum pp_code lower_attention(struct lowering *l)
     if (attention->alibi != 0.0f && !(s->slopes = alibi_slopes(l, attention)))
         code = l->err->code;
     l->at++;
-    if (!code && (are_read_later(l, normed) || are_read_later(l, rotated)))
+    if (!code && (are_read_later(l, normalised) || are_read_later(l, rotated)))
         code = pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend keeps no heads that were normed or rotated");
     return code;
 }
@@ -374,7 +374,7 @@ static enum pp_code lower_picks(struct lowering *l)
     s->q = op->in;
     s->k = op->in2;
     s->head_weights = op->in3;
-    s->halves = op->halves;
+    s->neox = op->neox;
     s->rotated_from = op->at;
     l->at++;
     return PP_OK;
@@ -463,7 +463,7 @@ static bool is_row_op(const struct lowering *l)
     case PP_OP_TAKE:
     case PP_OP_SPARSEN:
     case PP_OP_MATCH:
-    case PP_OP_RECALL:
+    case PP_OP_ATTN_RESIDUAL:
     case PP_OP_MIX:
     case PP_OP_SPREAD:
     case PP_OP_CONNECT:
@@ -513,7 +513,7 @@ static enum pp_code take_row_weight(struct lowering *l, const struct pp_op *op, 
     case PP_OP_WEIGH:
         r->n_heads = (int)slots[op->in].width;
         break;
-    case PP_OP_RECALL:
+    case PP_OP_ATTN_RESIDUAL:
         r->n_heads = (int)op->count;
         good = take_vector(l, op->weight, &r->factors);
         break;
@@ -556,7 +556,7 @@ static enum pp_code lower_rows(struct lowering *l)
         *r = (struct row_op){.kind = op->kind, .fn = op->fn, .scale = op->scale, .in = op->in, .in2 = op->in2,
                              .out = op->out, .n = l->plan->slots[op->out].width, .count = op->count, .at = op->at,
                              .period = op->period, .times = op->times ? op->times : 1,
-                             .by_position = op->by_position, .halves = op->halves, .back = op->back,
+                             .by_position = op->by_position, .neox = op->neox, .inverse = op->inverse,
                              .local = op->local_rope, .hashed = op->hashed, .tables = op->tables};
         enum pp_code code = take_row_weight(l, op, r);
         if (code)
@@ -604,7 +604,7 @@ static enum pp_code lower_next(struct lowering *l)
         s->table = op->weight;
         s->positions = op->bias;
         s->segments = op->segments;
-        s->start = op->start;
+        s->meta_tokens = op->meta_tokens;
         s->scale = op->scale;
         s->out = op->out;
         l->at++;

@@ -46,7 +46,7 @@ static void move_head(const struct position_move *t, const struct pp_cpu_move *m
     if (t->kv->rotate)
         t->c->ops->hadamard(k, t->kv->head_dim, t->kv->rotate); /* its own inverse */
     if (s->kind == STAGE_PICK)
-        t->c->ops->rope(k + s->rotated_from, t->c->ropes[0].dim, s->halves, t->cos_sin[0]);
+        t->c->ops->rope(k + s->rotated_from, t->c->ropes[0].dim, s->neox, t->cos_sin[0]);
     else if (s->rope >= 0)
         rotate_key(t, s, head, k);
     if (t->kv->rotate)

@@ -364,7 +364,7 @@ static void rotate(const struct pp_cpu *c, const struct stage *s, const float *c
 {
     const struct rope *rope = &c->ropes[0];
     for (int h = 0; h < n_heads && rope->dim; h++)
-        c->ops->rope(x + h * c->attend[s->tier].kv.head_dim + s->rotated_from, rope->dim, s->halves, cos_sin);
+        c->ops->rope(x + h * c->attend[s->tier].kv.head_dim + s->rotated_from, rope->dim, s->neox, cos_sin);
 }
 
 /* Rotates a key by the row's position; a pooled block's by that of its first row. */
@@ -388,7 +388,7 @@ static void prepare(const struct pp_cpu *c, const struct stage *s, int row)
     if (is_picked(c, row))
         rotate(c, s, c->ropes[0].cos_sin + row * c->ropes[0].dim, slot_row(c, s->q, row), c->attend[s->tier].group);
     if (kv->stride > 1) {
-        pp_cpu_keep_key(c, s->tier, s->layer, &c->ropes[0], s->rotated_from, s->halves, row, k);
+        pp_cpu_keep_key(c, s->tier, s->layer, &c->ropes[0], s->rotated_from, s->neox, row, k);
         return;
     }
     rotate_key(c, s, row, k);

@@ -55,10 +55,11 @@ struct row_op {
     bool mixes;                 /* WRITE_STREAMS: the streams are also mixed by a matrix */
     int in, in2, out;           /* slots */
     int64_t n;                  /* number of values; HEAD_NORM: per head */
-    int n_heads;                /* HEAD_NORM: heads; WEIGH: weights; RECALL: vectors; operations on streams: streams */
+    int n_heads;                /* HEAD_NORM: heads; WEIGH: weights; ATTN_RESIDUAL: vectors; operations on streams:
+                                   streams */
     int64_t count, at, period, times; /* as in struct pp_op for TAKE and NGRAM; count: also HASH; at: also TOKEN;
                                          period: also ROPE, values of a head */
-    bool halves, back, local;   /* ROPE */
+    bool neox, inverse, local;  /* ROPE */
 };
 
 struct projection {
@@ -76,11 +77,11 @@ struct experts {
     int n, n_used;              /* number of experts, and of those chosen for each row */
     int n_matrices, share;      /* share: how many neighbouring experts use the same matrices */
     bool idle;                  /* experts from n_matrices on have no matrices: their output is their input, */
-    bool silent;                /* or zero */
-    bool shares, sigmoids, roots;
+    bool zero_output;           /* or zero */
+    bool no_renorm, sigmoids, sqrt_softplus;
     const int32_t *table;       /* [n_tokens, n_used], or NULL */
     int64_t n_tokens;
-    float mixer;
+    float mixer_jitter;
     float scale;                /* factor of all routing weights */
     bool weighted_inputs;
     int n_groups, n_groups_used; /* 0: no groups */
@@ -88,7 +89,7 @@ struct experts {
     const float *choice_bias;   /* [n], or NULL */
     const float *scales;        /* [n_matrices * share]: for the experts that have matrices; or NULL */
     const float *bias;          /* [n_out], or NULL */
-    bool apart, of_parts;
+    bool unsummed, split_input;
     bool applied;
     enum pp_fn fn;
     float bound;
@@ -129,7 +130,7 @@ struct stage {
     const void **begins;        /* [n threads]: where each thread's share of the weights begins, for few rows */
     /* EMBED */
     const struct pp_tensor *table, *positions, *segments; /* positions, segments: learned embeddings, or NULL */
-    const struct pp_tensor *start;    /* rows for token ids beyond the table; or NULL */
+    const struct pp_tensor *meta_tokens; /* rows for token ids beyond the table; or NULL */
     /* HEADS */
     struct projection *heads;   /* [n_heads]: one matrix per head */
     int n_heads;
@@ -146,7 +147,7 @@ struct stage {
     int from_tier, from_layer;  /* where the keys of compressed blocks are cached, if rows see such blocks */
     /* KEEP: tier, layer and k as above. PICK: tier, layer, q and k as above */
     int head_weights;           /* slot; -1: all heads have weight 1 */
-    bool halves;                /* RoPE rotates pairs (i, i + dim / 2); else (2i, 2i + 1) */
+    bool neox;                  /* RoPE rotates pairs (i, i + dim / 2); else (2i, 2i + 1) */
     int64_t rotated_from;       /* PICK: the first of the values that RoPE rotates */
     /* CONVOLVE: tier and layer as above; epilogue: none, or APPLY */
     int in2;                    /* slot: the input is in * in2; -1: the input is `in` */
@@ -213,8 +214,8 @@ struct thread_scratch {
                                    chunk of positions that were picked, or that come from several tiers */
     struct candidates *candidates; /* [pick.n_lists], for pick.c */
     float *dots;                /* [pick.n_lists, PP_KV_CHUNK], if blocks are picked */
-    float *f32;                 /* [PRIVATE_ROWS, normed_stride]: normalised input; in `shared` NULL unless some stage
-                                   keeps it */
+    float *f32;                 /* [PRIVATE_ROWS, normalised_stride]: normalised input; in `shared` NULL unless some
+                                   stage keeps it */
     float *results[2];          /* [result_floats]: results of an item's projections that only its epilogue needs */
     int8_t *q;                  /* [PRIVATE_ROWS, acts_width]; NULL: no stage quantises */
     uint16_t *bf16;             /* [PRIVATE_ROWS, bf16_stride], if activations are split. It lies in the array of
@@ -367,7 +368,7 @@ struct pp_cpu {
     int max_outputs;
 
     int64_t acts_width;         /* width of the widest input of a stage, rounded up to a multiple of 64 */
-    int64_t normed_stride;      /* the same for the inputs that a norm is applied to */
+    int64_t normalised_stride;  /* the same for the inputs that a norm is applied to */
     int64_t shared_stride;      /* the same for `shared`, without the stages that quantise in place */
     struct thread_scratch shared; /* the current stage's prepared input when there are many rows: arrays of max_rows */
     struct thread_scratch *threads; /* [n threads] */
@@ -584,7 +585,7 @@ enum pp_code pp_cpu_compress_add(struct pp_cpu *c, struct stage *s, const struct
 void pp_cpu_keep_item(struct pp_cpu *c, const struct stage *s, int row);
 /* If a row is the last of a block in this tier, rotates the block's key, float [head_dim], by the block's position and
  * caches it; otherwise does nothing. at: the first value that is rotated; halves: as in struct stage. */
-void pp_cpu_keep_key(const struct pp_cpu *c, int tier, int layer, const struct rope *rope, int64_t at, bool halves,
+void pp_cpu_keep_key(const struct pp_cpu *c, int tier, int layer, const struct rope *rope, int64_t at, bool neox,
                      int row, float *key);
 /* recur.c. pp_cpu_recur_bytes: the size of an item's scratch; 0 for tiers of other kinds. */
 enum pp_code pp_cpu_recur_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err);

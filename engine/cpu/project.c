@@ -247,12 +247,12 @@ static void multiply_all(const struct pp_cpu *c, const struct stage *s, const st
 
 /* Where the normalised input of a row is written: to its slot if later stages read it; else to its row of `to` if a
  * kernel reads it as float32; else to the calling thread's scratch, from which it is quantised. */
-static float *normed_row(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *to,
-                         const struct thread_scratch *own)
+static float *normalised_row(const struct pp_cpu *c, const struct stage *s, int row, const struct thread_scratch *to,
+                             const struct thread_scratch *own)
 {
     if (s->norm_out >= 0)
         return slot_row(c, s->norm_out, row);
-    return to == own || s->plain ? to->f32 + row * c->normed_stride : own->f32;
+    return to == own || s->plain ? to->f32 + row * c->normalised_stride : own->f32;
 }
 
 /* Whether the stage's input is quantised or split in place, when rows are prepared by all threads together. */
@@ -300,11 +300,11 @@ static void prepare_row(const struct pp_cpu *c, const struct stage *s, int row, 
     const bool adapted = set && set->n, scales = adapted && pp_adapter_set_scales_input(set, linear);
     const bool down = adapted && (to != own || own->is_scaled); /* else the threads share A x */
     if (s->norm.weight) {
-        float *normed = normed_row(c, s, row, to, own);
+        float *normalised = normalised_row(c, s, row, to, own);
         prefetch_some(soon);
         const struct norm norm = pp_cpu_norm_of(&s->norm, set, n, own->replaced);
-        pp_cpu_norm(c, &norm, x, n, normed);
-        x = normed;
+        pp_cpu_norm(c, &norm, x, n, normalised);
+        x = normalised;
     }
     uint16_t *bf16 = NULL;
     if (s->split && !in_place) /* else at the end: until then the float32 row is read */
@@ -340,7 +340,7 @@ static struct pp_acts acts_of(const struct pp_cpu *c, const struct stage *s, con
     bool in_place = converts_in_place(c, s, from);
     struct pp_acts a = {
         .f32 = s->norm.weight ? from->f32 : c->slots[s->in],
-        .f32_stride = s->norm.weight ? c->normed_stride : c->strides[s->in],
+        .f32_stride = s->norm.weight ? c->normalised_stride : c->strides[s->in],
         .q = in_place ? (const int8_t *)c->slots[s->in] : from->q,
         .q_stride = in_place             ? c->strides[s->in] * (int64_t)sizeof(float)
                     : from == &c->shared ? c->shared_stride

@@ -88,7 +88,7 @@ static bool is_plain(const struct pp_recurrence *r)
 /* The width of a head's output. */
 static int output_width(const struct pp_recurrence *r)
 {
-    return r->shape.value_dim - (r->kind == PP_RECUR_MLSTM ? PP_STATE_BESIDE : 0);
+    return r->shape.value_dim - (r->kind == PP_RECUR_MLSTM ? PP_STATE_EXTRA_COLUMNS : 0);
 }
 
 /* Sets the norm of xLSTM's output. */
@@ -230,7 +230,7 @@ static float number_of_head(const struct run *run, int slot, int i, int head)
 static float beta_of(const struct run *run, int i, int head)
 {
     const float beta = 1 / (1 + expf(-number_of_head(run, run->r->beta, i, head)));
-    return run->r->twice ? 2 * beta : beta;
+    return run->r->beta_doubled ? 2 * beta : beta;
 }
 
 /* A position's step size: the factor of the rate, and in Mamba 2 also of the values. For xLSTM, ln a itself. */

@@ -58,11 +58,11 @@ static void weigh_softmax(const struct experts *x, const float *logits, const in
 {
     const float top = logits[choice[0]];
     float sum = 0;
-    for (int e = 0; x->shares && e < x->n; e++)
+    for (int e = 0; x->no_renorm && e < x->n; e++)
         sum += expf(logits[e] - top);
     for (int j = 0; j < x->n_used; j++) {
         weight[j] = expf(logits[choice[j]] - top);
-        sum += x->shares ? 0 : weight[j];
+        sum += x->no_renorm ? 0 : weight[j];
     }
     for (int j = 0; j < x->n_used; j++)
         weight[j] = weight[j] / sum * x->scale;
@@ -82,12 +82,12 @@ static void score_all(const struct experts *x, const float *logits, float *part)
     for (int e = 0; e < x->n; e++)
         top = fmaxf(top, logits[e]);
     for (int e = 0; e < x->n; e++) {
-        part[e] = x->roots      ? sqrt_softplus(logits[e])
+        part[e] = x->sqrt_softplus      ? sqrt_softplus(logits[e])
                   : x->sigmoids ? 1 / (1 + expf(-logits[e]))
                                 : expf(logits[e] - top);
         sum += part[e];
     }
-    for (int e = 0; !x->sigmoids && !x->roots && e < x->n; e++)
+    for (int e = 0; !x->sigmoids && !x->sqrt_softplus && e < x->n; e++)
         part[e] /= sum;
 }
 
@@ -98,7 +98,7 @@ static void weigh_scores(const struct experts *x, const float *part, const int32
     for (int j = 0; j < x->n_used; j++)
         sum += part[choice[j]];
     for (int j = 0; j < x->n_used; j++)
-        weight[j] = (x->shares ? part[choice[j]] : part[choice[j]] / fmaxf(sum, 1e-20f)) * x->scale;
+        weight[j] = (x->no_renorm ? part[choice[j]] : part[choice[j]] / fmaxf(sum, 1e-20f)) * x->scale;
 }
 
 /* SparseMixer: chooses expert after expert; the weight of each comes from a softmax that leaves out the logits that are
@@ -111,7 +111,7 @@ static void sparse_mixer(const struct experts *x, const float *logits, int32_t *
         const float top = logits[best];
         float sum = 0;
         for (int e = 0; e < x->n; e++)
-            if (!taken[e] && !((top - logits[e]) / fmaxf(fabsf(logits[e]), top) > 2 * x->mixer))
+            if (!taken[e] && !((top - logits[e]) / fmaxf(fabsf(logits[e]), top) > 2 * x->mixer_jitter))
                 sum += expf(logits[e] - top);
         weight[j] = x->scale / sum;
         taken[best] = 1;
@@ -122,7 +122,7 @@ static void sparse_mixer(const struct experts *x, const float *logits, int32_t *
  * logits themselves are compared; that also tells large ones apart, whose sigmoids are all 1. */
 static void choose_experts(const struct experts *x, int64_t token, const float *logits, int32_t *choice, float *weight)
 {
-    if (x->mixer != 0.0f) {
+    if (x->mixer_jitter != 0.0f) {
         sparse_mixer(x, logits, choice, weight);
         return;
     }
@@ -131,7 +131,7 @@ static void choose_experts(const struct experts *x, int64_t token, const float *
         memcpy(choice, x->table + token * x->n_used, (size_t)x->n_used * sizeof *choice);
     else if (plain)
         choose(x, logits, choice);
-    if (plain && !chosen && !x->sigmoids && !x->roots) {
+    if (plain && !chosen && !x->sigmoids && !x->sqrt_softplus) {
         weigh_softmax(x, logits, choice, weight);
         return;
     }
@@ -192,7 +192,7 @@ static float remove_idle(const struct experts *x, int32_t *choice, const float *
     for (int j = 0; j < x->n_used; j++) {
         if (choice[j] < x->n_matrices)
             continue;
-        sum += x->silent ? 0 : weight[j];
+        sum += x->zero_output ? 0 : weight[j];
         choice[j] = -1;
     }
     return sum;

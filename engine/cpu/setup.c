@@ -51,8 +51,8 @@ static bool is_quantized_apart(const struct stage *s) { return s->quantize && !s
 static bool is_split(const struct stage *s) { return s->split; }
 static bool is_split_apart(const struct stage *s) { return s->split && !s->in_place; }
 static bool is_by_lane(const struct stage *s) { return s->by_lane; }
-static bool is_normed(const struct stage *s) { return s->norm.weight != NULL; }
-static bool is_normed_plain(const struct stage *s) { return s->norm.weight && s->plain && s->norm_out < 0; }
+static bool is_normalised(const struct stage *s) { return s->norm.weight != NULL; }
+static bool is_normalised_plain(const struct stage *s) { return s->norm.weight && s->plain && s->norm_out < 0; }
 
 /* An odd number of cache lines, so that rows do not compete for the same sets of a cache. */
 static int64_t bf16_stride(const struct pp_cpu *c, int64_t width)
@@ -63,14 +63,14 @@ static int64_t bf16_stride(const struct pp_cpu *c, int64_t width)
 /* Allocates the arrays for inputs that all threads prepare together, if some stage needs them. */
 static bool make_shared(struct pp_cpu *c)
 {
-    bool keeps_normed = widest_input(c, is_normed_plain) > 0;
+    bool keeps_normalised = widest_input(c, is_normalised_plain) > 0;
     int64_t width = widest_input(c, is_quantized);
     c->shared_stride = widest_input(c, is_quantized_apart);
     if (c->shared_stride)
         c->shared_stride = pp_odd_lines(c->shared_stride, sizeof(int8_t));
     c->shared_bf16_stride = bf16_stride(c, widest_input(c, is_split_apart));
     const int64_t few = pp_pool_n(c->pool) * PRIVATE_ROWS * c->bf16_stride, many = c->max_rows * c->shared_bf16_stride;
-    if (keeps_normed && !(c->shared.f32 = pp_cpu_memory_take(c, c->max_rows * c->normed_stride, sizeof(float))))
+    if (keeps_normalised && !(c->shared.f32 = pp_cpu_memory_take(c, c->max_rows * c->normalised_stride, sizeof(float))))
         return false;
     if (c->bf16_stride && !(c->shared.bf16 = pp_cpu_memory_take(c, few > many ? few : many, sizeof(uint16_t))))
         return false;
@@ -83,7 +83,7 @@ static bool make_private(struct pp_cpu *c, struct thread_scratch *t)
         t->bf16 = c->shared.bf16 + (t - c->threads) * PRIVATE_ROWS * c->bf16_stride;
     if (widest_input(c, is_quantized) && !make_quantized(c, t, PRIVATE_ROWS, c->acts_width, c->acts_width))
         return false;
-    return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->normed_stride, sizeof *t->f32)) &&
+    return (t->f32 = pp_cpu_memory_take(c, PRIVATE_ROWS * c->normalised_stride, sizeof *t->f32)) &&
            (t->results[0] = pp_cpu_memory_take(c, c->result_floats, sizeof(float))) &&
            (t->results[1] = pp_cpu_memory_take(c, c->result_floats, sizeof(float)));
 }
@@ -151,7 +151,7 @@ static bool make_scratch(struct pp_cpu *c)
     int n_threads = pp_pool_n(c->pool);
     make_room(c);
     c->acts_width = widest_input(c, is_any);
-    c->normed_stride = pp_odd_lines(widest_input(c, is_normed), sizeof(float));
+    c->normalised_stride = pp_odd_lines(widest_input(c, is_normalised), sizeof(float));
     c->bf16_stride = bf16_stride(c, widest_input(c, is_split));
     c->threads = pp_cpu_memory_take(c, n_threads, sizeof *c->threads);
     c->parts = pp_calloc((size_t)(MAX_PHASES * c->n_stages), sizeof *c->parts);

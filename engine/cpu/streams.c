@@ -56,7 +56,7 @@ static float product_of(const float *x, const float *w, int64_t n)
     return sum;
 }
 
-/* The score of a vector (PP_OP_RECALL): that of its normed form; the vector itself stays as it is. */
+/* The score of a vector (PP_OP_ATTN_RESIDUAL): that of its normalised form; the vector itself stays as it is. */
 static float score_of(const struct row_op *r, const float *x)
 {
     return product_of(x, r->factors, r->n) / sqrtf(sum_of(x, r->n, 0, true) / (float)r->n + r->scale);
@@ -204,7 +204,7 @@ void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const floa
     case PP_OP_MATCH:
         c->ops->apply(PP_FN_SCALE, length(x2, r->n, 0) / length(x, r->n, 1e-5f), x, r->n, y);
         break;
-    case PP_OP_RECALL:
+    case PP_OP_ATTN_RESIDUAL:
         recall(c, r, x, x2, y);
         break;
     case PP_OP_SPARSEN:
