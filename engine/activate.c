@@ -16,7 +16,7 @@ int64_t pp_adapter_start(const struct pp_adapter *a, const int32_t *tokens, int6
     return PP_NEVER;
 }
 
-bool pp_adapter_acts_behind(const struct pp_adapter *a, const int32_t *tokens, int64_t n)
+bool pp_adapter_acts_after(const struct pp_adapter *a, const int32_t *tokens, int64_t n)
 {
     return pp_adapter_start(a, tokens, n) != PP_NEVER;
 }
@@ -92,7 +92,7 @@ static bool same_set(const struct pp_adapter_set *a, const struct pp_adapter_set
     return same;
 }
 
-int64_t pp_seq_alike_until(const struct pp_seq *a, const struct pp_seq *b)
+int64_t pp_seq_adapters_differ_at(const struct pp_seq *a, const struct pp_seq *b)
 {
     int i = 0, k = 0;
     int64_t at = 0;

@@ -495,9 +495,9 @@ const char *pp_adapter_file_base(const struct pp_adapter_file *f)
     return cJSON_GetStringValue(pp_json_member(f->config, "base_model_name_or_path"));
 }
 
-size_t pp_adapter_file_beside(const struct pp_adapter_file *f)
+size_t pp_adapter_file_n_ignored(const struct pp_adapter_file *f)
 {
-    return f->n_beside;
+    return f->n_ignored;
 }
 
 /* Stops at the first value that differs. A single value may represent a whole tensor (pp_adapter_file_look). */

@@ -40,7 +40,7 @@ struct pp_adapter_file {
     size_t n, cap;
     struct pp_adapter_made *made;        /* matrices computed at opening, to which targets point */
     size_t made_bytes;
-    size_t n_beside;                     /* tensors of parts of the model that do not run here */
+    size_t n_ignored;                    /* tensors of parts of the model that do not run here */
     struct pp_name_index index;          /* of the targets' names */
 };
 

@@ -538,13 +538,13 @@ static bool find_place(const struct pp_adapter_file *f, const struct per_module 
 }
 
 /* Whether a tensor belongs to a part of the model that does not run here, above all vision and audio. */
-static bool is_beside_text(const struct pp_arch *arch, const struct part_name *p)
+static bool is_other_modality(const struct pp_arch *arch, const struct part_name *p)
 {
     struct translation to = {0};
     const struct pp_arch_name *entry;
     pp_buf_fmt(&to.weight, "%.*s.weight", (int)p->len, p->module);
     const bool beside = !to.weight.bad &&
-                        (pp_is_beside_text(pp_buf_cstr(&to.weight)) ||
+                        (pp_is_other_modality(pp_buf_cstr(&to.weight)) ||
                          pp_arch_translate(arch, NULL, pp_buf_cstr(&to.weight), &entry, &to.gguf, &to.second) ==
                              PP_NAME_IGNORED);
     translation_free(&to);
@@ -610,8 +610,8 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
     struct place place = {0};
     const struct part_name *p = &place.name;
     const bool found = find_place(f, m, t, to, &place);
-    if (!found && p->module && is_beside_text(f->arch, p)) {
-        f->n_beside++;
+    if (!found && p->module && is_other_modality(f->arch, p)) {
+        f->n_ignored++;
         return PP_OK;
     }
     if (!found)

@@ -31,10 +31,10 @@ bool pp_adapter_is_by_rows(const struct pp_adapter_target *t)
 bool pp_adapter_form_fits(const struct pp_adapter_target *t)
 {
     /* forms that A and B do not depend on */
-    const bool turned = t->form == PP_HF_TRANSPOSED || t->form == PP_HF_ONE_ROW;
+    const bool layout_only = t->form == PP_HF_TRANSPOSED || t->form == PP_HF_ONE_ROW;
     if (pp_hf_added(t->form) != 0.0f) /* a norm, whose stored value lacks this */
         return t->weight.n_dims == 1 || t->bias.data;
-    return t->form == PP_HF_SAME || pp_adapter_is_by_rows(t) || (turned && !t->weight.data);
+    return t->form == PP_HF_SAME || pp_adapter_is_by_rows(t) || (layout_only && !t->weight.data);
 }
 
 int pp_adapter_matrices(const struct pp_adapter_target *t, char names[PP_ADAPTER_MATRICES][PP_HF_NAME])

@@ -479,7 +479,7 @@ enum pp_code pp_seq_set_adapters(struct pp_seq *s, const struct pp_adapter_use *
             continue; /* scale 0 is the same as absent */
         if (!isfinite(use[i].scale))
             return pp_fail(err, PP_ERR_USAGE, "the scale of adapter %s is not a number", use[i].adapter->info.name);
-        if (set.n == PP_MAX_ADAPTERS - pp_switched_beside(s->engine))
+        if (set.n == PP_MAX_ADAPTERS - pp_switched_extra(s->engine))
             return pp_fail(err, PP_ERR_USAGE, "at most %d adapters can be on at once%s", set.n,
                            set.n < PP_MAX_ADAPTERS ? " in addition to one of the model's own" : "");
         if (use[i].adapter->model != s->engine->model)

@@ -202,7 +202,7 @@ void pp_adapter_free(struct pp_adapter *a); /* once no sequence uses it, and bef
 const struct pp_adapter_info *pp_adapter_info(const struct pp_adapter *a); /* owned by the adapter */
 bool pp_adapter_same(const struct pp_adapter *a, const struct pp_adapter *b); /* equal in effect on the same model */
 /* Whether it acts after a prompt of these n tokens: one with an invocation only if the prompt contains it. */
-bool pp_adapter_acts_behind(const struct pp_adapter *a, const int32_t *tokens, int64_t n);
+bool pp_adapter_acts_after(const struct pp_adapter *a, const int32_t *tokens, int64_t n);
 
 /* --- sequences ----------------------------------------------------------------------------------------- */
 

@@ -160,20 +160,20 @@ static int64_t rows_of(const struct pp_export_item *item)
 
 /* Releases the memory of what a slice was made from: for a stack, matrices that end in it; for a whole by keys, when
  * all of it was read. */
-static void let_go(const struct slice *s)
+static void release_slice(const struct slice *s)
 {
     const struct pp_export_item *item = s->item;
     const int64_t each = item->from->ne[1];
     if (!item->source || (item->part && s->first + s->n < rows_of(item)))
         return;
     if (item->part) {
-        pp_source_let_go(item->source, item->from, 0, each);
+        pp_source_release_pages(item->source, item->from, 0, each);
         return;
     }
     if (!item->parts)
-        pp_source_let_go(item->source, item->from, s->first, s->n);
+        pp_source_release_pages(item->source, item->from, s->first, s->n);
     for (int64_t i = s->first / each; item->parts && i < (s->first + s->n) / each; i++)
-        pp_source_let_go(item->source, item->parts[i], 0, each);
+        pp_source_release_pages(item->source, item->parts[i], 0, each);
 }
 
 /* Whether single values are permuted: those of a bias, or of norms of heads. */
@@ -214,7 +214,7 @@ static enum pp_code export_item(struct pp_gguf_writer *w, struct pp_pool *pool, 
         if (!code)
             code = convert_slice(w, pool, &s, err);
         if (!vector)
-            let_go(&s);
+            release_slice(&s);
     }
     pp_free(s.floats);
     pp_free(s.to);
@@ -319,7 +319,7 @@ static int64_t permuted_head_dim(const struct pp_source *s, const struct pp_arch
 }
 
 /* If so, how many rows after them are not permuted: values in a matrix with queries and keys. */
-static int64_t rows_behind(const struct pp_source *s, const struct pp_arch *arch, const char *name)
+static int64_t n_value_rows(const struct pp_source *s, const struct pp_arch *arch, const char *name)
 {
     const struct pp_hparams *hp = pp_source_hparams(s);
     return pp_arch_rows(arch, name) == PP_ROWS_QKV ? hp->n_head_kv * hp->head_dim : 0;
@@ -526,7 +526,7 @@ static enum pp_code list_items(const struct pp_source *s, const uint32_t *types,
         const bool reordered = !pp_source_gguf(s) && pp_state_order(pp_source_hparams(s), t->name, &list->orders[i]);
         const struct pp_export_item item = {.from = t, .name = t->name, .type = types[i], .factor = 1.0f,
                                             .head_dim = permuted_head_dim(s, arch, t->name),
-                                            .same_rows = rows_behind(s, arch, t->name),
+                                            .same_rows = n_value_rows(s, arch, t->name),
                                             .heads = reordered ? &list->orders[i] : NULL};
         list->items[list->n++] = item;
         const float scale = arch->gguf_scaled_output && !pp_source_gguf(s) ? pp_source_hparams(s)->logit_scale : 0.0f;

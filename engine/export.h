@@ -33,7 +33,7 @@ struct pp_export_item {
 
 /* Releases the memory of the model's file that holds rows first .. first + n - 1 of a tensor, so that reading a model
  * once takes no more memory than the current slice. It is read again if needed. Memory of other kinds is kept. */
-void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int64_t first, int64_t n);
+void pp_source_release_pages(const struct pp_source *s, const struct pp_tensor *t, int64_t first, int64_t n);
 
 /* export_keys.c: adds all metadata of a model. file_type: general.file_type, or -1; opt: or NULL; its imatrix is named.
  * PP_ERR_UNSUPPORTED: GGUF cannot express something. */

@@ -38,7 +38,7 @@ static bool is_made_norm(const struct folder *f, const struct pp_tensor *t)
 static bool is_left_out(const struct folder *f, const struct pp_tensor *t)
 {
     return is_of_module(f, t) || pp_is_after_layers(pp_source_hparams(f->s), t->name) ||
-           pp_is_of_first_values(pp_source_hparams(f->s), t->name) ||
+           pp_is_unused_first_mix(pp_source_hparams(f->s), t->name) ||
            pp_is_for_pictures(pp_source_hparams(f->s), t->name) || is_made_norm(f, t) ||
            strcmp(t->name, pp_skip_shares) == 0 || strncmp(t->name, "rope_factors_", strlen("rope_factors_")) == 0 ||
            strcmp(t->name, "rope_freqs.weight") == 0;
@@ -269,12 +269,12 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     item->reordered = pp_source_gguf(f->s) && pp_state_order(hp, item->from->name, &item->heads);
     shape_values(f, item, form);
     shape_dims(f, item, form);
-    const bool matrices_in_turns = form == PP_HF_INTERLEAVED && item->n_dims == 2;
-    if (form == PP_HF_HALVES || form == PP_HF_INDEXER_Q_K || form == PP_HF_HALVES_BY_HEAD || matrices_in_turns)
+    const bool interleaved_matrices = form == PP_HF_INTERLEAVED && item->n_dims == 2;
+    if (form == PP_HF_HALVES || form == PP_HF_INDEXER_Q_K || form == PP_HF_HALVES_BY_HEAD || interleaved_matrices)
         add_rows(f, item, form);
     else if (form == PP_HF_INTERLEAVED)
         item->ne[0] *= 2;
-    const bool by_rows = form == PP_HF_HALVES_BY_HEAD || matrices_in_turns;
+    const bool by_rows = form == PP_HF_HALVES_BY_HEAD || interleaved_matrices;
     if (!by_rows && !hp->rope_neox && !f->arch->hf_pairs && rows != PP_ROWS_SAME)
         order_heads(item);
     return PP_OK;

@@ -252,7 +252,7 @@ static enum pp_code spread_columns(const struct folder *f, const struct item *it
         for (int64_t i = 0; i < n && !code; i++)
             for (int64_t c = 0; c < s.n; c++)
                 to[c * item->ne[0] + pp_way_row(pieces, r + i) * step + begin] = rows[i * t->ne[0] + s.first + c];
-        pp_source_let_go(f->s, t, before + r, n);
+        pp_source_release_pages(f->s, t, before + r, n);
     }
     return code;
 }
@@ -304,7 +304,7 @@ static enum pp_code join_keys_values(const struct item *item, struct span s, flo
 }
 
 /* A table of positions, after reserved rows of zeros. */
-static enum pp_code behind_reserved(const struct folder *f, const struct item *item, struct span s, float *to)
+static enum pp_code prepend_reserved(const struct folder *f, const struct item *item, struct span s, float *to)
 {
     const int64_t n_reserved = pp_source_hparams(f->s)->n_reserved_positions;
     int64_t r = 0;
@@ -335,12 +335,12 @@ static enum pp_code join_by_key(const struct folder *f, const struct item *item,
 }
 
 /* Releases the memory of what matrix m was made from. */
-static void let_go_of_matrix(const struct folder *f, const struct item *item, int64_t m)
+static void release_matrix(const struct folder *f, const struct item *item, int64_t m)
 {
     const struct pp_tensor *const of[] = {item->from, item->with, item->qkv[0], item->qkv[1], item->qkv[2]};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++)
         if (of[i] && m < of[i]->ne[2])
-            pp_source_let_go(f->s, of[i], m * of[i]->ne[1], of[i]->ne[1]);
+            pp_source_release_pages(f->s, of[i], m * of[i]->ne[1], of[i]->ne[1]);
 }
 
 /* rows: work space for n_at_once rows of the old matrix, or for a vector. */
@@ -348,7 +348,8 @@ static enum pp_code make_span(const struct folder *f, const struct item *item, s
                               int64_t n_at_once, float *to)
 {
     const bool transposed = item->order == TRANSPOSED;
-    const int64_t step = item->with && !item->side_by_side ? 2 : 1, behind = item->side_by_side ? item->ne[0] / 2 : 1;
+    const int64_t step = item->with && !item->side_by_side ? 2 : 1;
+    const int64_t second_row = item->side_by_side ? item->ne[0] / 2 : 1;
     const struct pp_tensor *const of[] = {item->from, item->with};
     enum pp_code code = PP_OK;
     if (item->n_dims == 1 && !item->with)
@@ -362,10 +363,10 @@ static enum pp_code make_span(const struct folder *f, const struct item *item, s
     if (item->order == BY_KEY)
         return join_by_key(f, item, s, to);
     if (item->order == RESERVED)
-        return behind_reserved(f, item, s, to);
+        return prepend_reserved(f, item, s, to);
     for (int i = 0; i < 2 && of[i] && !code; i++)
-        code = transposed ? spread_columns(f, item, of[i], s, i ? behind : 0, step, rows, n_at_once, to)
-                      : spread(item, of[i], s, i ? behind : 0, step, rows, to, f->err);
+        code = transposed ? spread_columns(f, item, of[i], s, i ? second_row : 0, step, rows, n_at_once, to)
+                      : spread(item, of[i], s, i ? second_row : 0, step, rows, to, f->err);
     return code;
 }
 
@@ -389,7 +390,7 @@ static enum pp_code write_spans(const struct folder *f, const struct item *item)
                 code = make_span(f, item, s, rows, n_at_once, room.floats);
             if (!code)
                 code = write_floats(f, item, m * n_rows + first, s.n, &room);
-            let_go_of_matrix(f, item, m);
+            release_matrix(f, item, m);
         }
     pp_free(room.floats);
     pp_free(room.out);
@@ -419,7 +420,7 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
             code = read_rows(f, item, first, m, &room);
         if (!code)
             code = item->bits ? write_groups(f, item, first, m, &room) : write_floats(f, item, first, m, &room);
-        pp_source_let_go(f->s, item->from, item->first_row + first, m);
+        pp_source_release_pages(f->s, item->from, item->first_row + first, m);
     }
     pp_free(room.floats);
     pp_free(room.row);

@@ -81,7 +81,7 @@ static bool is_every(const struct pp_hparams *hp, int step, bool from_first, uin
 static void add_windows(struct keys *k, const struct pp_arch *arch, const struct pp_hparams *hp)
 {
     bool windowed[PP_MAX_LAYERS];
-    if (hp->window || arch->gguf_says_window) /* an encoder's window is counted from end to end */
+    if (hp->window || arch->gguf_has_window_key) /* an encoder's window is counted from end to end */
         add_number(k, "attention.sliding_window", pp_arch_encodes(arch) ? 2 * (hp->window - 1) : hp->window);
     if (!hp->window || is_every(hp, arch->layer_pattern, arch->pattern_from_first, PP_LAYER_WIDE))
         return;
@@ -159,7 +159,7 @@ static void add_rare(struct keys *k, const struct pp_arch *arch, const struct pp
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
         if (floats[i].v != 0.0f)
             pp_gguf_add_f32(k->w, key(k, floats[i].name), floats[i].v);
-    if (arch->gguf_says_parallel)
+    if (arch->gguf_has_parallel_key)
         pp_gguf_add_bool(k->w, key(k, "use_parallel_residual"), hp->parallel);
     if (hp->activation != PP_ACTIVATION_USUAL)
         pp_gguf_add_text(k->w, key(k, "hidden_activation"), pp_activation_names[hp->activation]);

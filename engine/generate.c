@@ -29,17 +29,17 @@ bool pp_gen_ends(const struct pp_gen *g, int32_t token)
 /* Replaces `width` bytes at `at` by n others; bytes NULL: by copies of the first one. */
 static void replace(struct pp_buf *b, size_t at, size_t width, const char *bytes, size_t n)
 {
-    const size_t behind = b->len - at - width;
+    const size_t tail = b->len - at - width;
     for (size_t i = width; i < n; i++)
         pp_buf_char(b, 0);
     if (b->bad)
         return;
-    memmove(b->data + at + n, b->data + at + width, behind);
+    memmove(b->data + at + n, b->data + at + width, tail);
     if (bytes)
         memcpy(b->data + at, bytes, n);
     else
         memset(b->data + at, b->data[at], n);
-    b->len = at + n + behind;
+    b->len = at + n + tail;
     b->data[b->len] = 0;
 }
 
@@ -267,11 +267,11 @@ static void begin_cached(struct pp_gen *g)
 {
     struct pp_engine *e = g->seq->engine;
     pp_seq_reserve_logits(g->seq);
-    int64_t kept = pp_seq_begin(g->seq, g->tokens, g->n);
+    int64_t n_cached = pp_seq_begin(g->seq, g->tokens, g->n);
     g->stats.prompt_tokens = (uint64_t)g->n;
-    g->stats.cached_tokens = (uint64_t)kept;
+    g->stats.cached_tokens = (uint64_t)n_cached;
     e->stats.prompt_tokens += (uint64_t)g->n;
-    e->stats.cached_tokens += (uint64_t)kept;
+    e->stats.cached_tokens += (uint64_t)n_cached;
     g->copied_before = g->seq->copied_bytes;
 }
 

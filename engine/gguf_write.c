@@ -258,11 +258,11 @@ enum pp_code pp_gguf_writer_begin(struct pp_gguf_writer *w, struct pp_error *err
     else
         code = pp_check_target(w->path, err);
     if (!code) {
-        pp_remove_left(w->path);
+        pp_remove_stale(w->path);
         unlink(w->temp); /* of a process that died and had our id */
         int fd = open(w->temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0)
-            flock(fd, LOCK_EX | LOCK_NB); /* so that pp_remove_left in other processes leaves it alone */
+            flock(fd, LOCK_EX | LOCK_NB); /* so that pp_remove_stale in other processes leaves it alone */
         if (fd < 0 || !(w->file = fdopen(fd, "wb"))) {
             code = fail_write(w, err);
             if (fd >= 0) {

@@ -104,8 +104,8 @@ static enum pp_code qkv_together(const struct pp_tensor *t, const struct pp_hpar
 }
 
 /* A table without its first rows. */
-static enum pp_code behind_reserved(const struct pp_tensor *t, int64_t n_reserved, struct pp_tensor *out,
-                                    struct pp_error *err)
+static enum pp_code drop_reserved(const struct pp_tensor *t, int64_t n_reserved, struct pp_tensor *out,
+                                  struct pp_error *err)
 {
     const size_t row = pp_type_row_bytes(t->type, t->ne[0]);
     if (t->n_dims != 2 || n_reserved >= t->ne[1] || !row)
@@ -313,7 +313,7 @@ static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, c
     case PP_HF_QKV_FUSED_BY_GROUP:
         return qkv_together(t, hp, out, err);
     case PP_HF_AFTER_RESERVED:
-        return behind_reserved(t, hp->n_reserved_positions, out, err);
+        return drop_reserved(t, hp->n_reserved_positions, out, err);
     case PP_HF_ONE_ROW:
         return one_row(t, out, err);
     case PP_HF_CONV:

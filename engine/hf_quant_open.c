@@ -735,6 +735,6 @@ enum pp_code pp_hf_quant_open(const struct pp_hf_quant *q, const struct pp_hf *h
     t->type = rows->type;
     t->rows = rows;
     t->size = pp_type_row_bytes(t->type, rows->n_cols) * (size_t)rows->n_rows;
-    pp_rows_let_go(rows, 0, rows->n_rows); /* reading one number has brought a large page into memory */
+    pp_rows_release_pages(rows, 0, rows->n_rows); /* reading one number has brought a large page into memory */
     return PP_OK;
 }

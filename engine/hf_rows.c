@@ -82,7 +82,7 @@ static enum pp_code add(struct pp_tensor_list *l, const struct pp_rows *like, in
 }
 
 /* The columns of the matrices of t as rows, in n_parts parts. */
-static struct pp_rows turned(const struct pp_tensor *t, int n_parts)
+static struct pp_rows transposed_rows(const struct pp_tensor *t, int n_parts)
 {
     struct pp_rows rows = stored(t);
     rows.form = PP_FORM_TRANSPOSED;
@@ -93,18 +93,18 @@ static struct pp_rows turned(const struct pp_tensor *t, int n_parts)
     return rows;
 }
 
-/* names: [n_parts] of the tensors whose columns are interleaved, or with `behind` follow each other. */
-static enum pp_code add_turned(struct pp_tensor_list *l, const struct pp_tensor *t, int n_dims, int n_parts,
-                               bool behind, const char *const *names, struct pp_error *err)
+/* names: [n_parts] of the tensors whose columns are interleaved, or with `consecutive` follow each other. */
+static enum pp_code add_transposed(struct pp_tensor_list *l, const struct pp_tensor *t, int n_dims, int n_parts,
+                                   bool consecutive, const char *const *names, struct pp_error *err)
 {
     const int64_t n_out = t->ne[0] / n_parts;
     enum pp_code code = PP_OK;
     if (t->n_dims != n_dims || pp_type_info(t->type)->block_elements != 1 || t->ne[0] % n_parts != 0)
         return pp_hf_fail_shape(t, err);
     for (int part = 0; part < n_parts && !code; part++) {
-        struct pp_rows rows = turned(t, n_parts);
-        rows.row_first = behind ? part * n_out : part;
-        rows.row_step = behind ? 1 : n_parts;
+        struct pp_rows rows = transposed_rows(t, n_parts);
+        rows.row_first = consecutive ? part * n_out : part;
+        rows.row_step = consecutive ? 1 : n_parts;
         code = add(l, &rows, n_dims == 3 ? t->ne[2] : 0, names[part], err);
     }
     return code;
@@ -118,7 +118,7 @@ static enum pp_code add_ways(struct pp_tensor_list *l, const struct pp_tensor *t
     const bool good = apart ? t->n_dims == 3 && t->ne[2] == N_WAYS : t->n_dims == 2 && t->ne[0] % N_WAYS == 0;
     if (!good || pp_type_info(t->type)->block_elements != 1)
         return pp_hf_fail_shape(t, err);
-    struct pp_rows rows = turned(t, 1);
+    struct pp_rows rows = transposed_rows(t, 1);
     rows.ways = rows.n_rows / N_WAYS;
     return add(l, &rows, apart ? N_WAYS : 0, name, err);
 }
@@ -147,7 +147,7 @@ static bool heads_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_
 }
 
 /* Two matrices interleaved by n rows. */
-static bool turns_rows(int64_t n, int64_t n_rows, int part, struct pp_rows *rows)
+static bool interleaved_rows(int64_t n, int64_t n_rows, int part, struct pp_rows *rows)
 {
     if (n <= 0 || n_rows % (2 * n) != 0)
         return false;
@@ -159,7 +159,7 @@ static bool turns_rows(int64_t n, int64_t n_rows, int part, struct pp_rows *rows
 }
 
 /* Two matrices one after the other, the first with n rows. */
-static bool behind_rows(int64_t n, int64_t n_rows, int part, struct pp_rows *rows)
+static bool consecutive_rows(int64_t n, int64_t n_rows, int part, struct pp_rows *rows)
 {
     rows->n_rows = part ? n_rows - n : n;
     rows->row_first = part ? n : 0;
@@ -177,15 +177,15 @@ bool pp_hf_part_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t 
     case PP_HF_QKV_IN_PIECES:
         return heads_rows(form, hp, n_rows, part, rows);
     case PP_HF_HALVES:
-        return n_rows % 2 == 0 && behind_rows(n_rows / 2, n_rows, part, rows);
+        return n_rows % 2 == 0 && consecutive_rows(n_rows / 2, n_rows, part, rows);
     case PP_HF_HALVES_BY_HEAD: /* interleaved by heads */
         return (n_rows == 2 * hp->n_head_kv * hp->head_dim || n_rows == 2 * hp->n_head * hp->head_dim) &&
-               turns_rows(hp->head_dim, n_rows, part, rows);
+               interleaved_rows(hp->head_dim, n_rows, part, rows);
     case PP_HF_INTERLEAVED:
-        return turns_rows(1, n_rows, part, rows);
+        return interleaved_rows(1, n_rows, part, rows);
     case PP_HF_INDEXER_Q_K: /* queries of all heads, then their key */
         return n_rows == (hp->n_index_head + 1) * hp->index_dim &&
-               behind_rows(hp->n_index_head * hp->index_dim, n_rows, part, rows);
+               consecutive_rows(hp->n_index_head * hp->index_dim, n_rows, part, rows);
     default:
         return false;
     }
@@ -273,12 +273,12 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
     enum pp_code code;
     switch (form) {
     case PP_HF_TRANSPOSED:
-        return add_turned(l, t, 2, 1, false, names, err);
+        return add_transposed(l, t, 2, 1, false, names, err);
     case PP_HF_EXPERTS_TRANSPOSED:
-        return add_turned(l, t, 3, 1, false, names, err);
+        return add_transposed(l, t, 3, 1, false, names, err);
     case PP_HF_EXPERTS_INTERLEAVED:
     case PP_HF_EXPERTS_HALVES:
-        return add_turned(l, t, 3, 2, form == PP_HF_EXPERTS_HALVES, names, err);
+        return add_transposed(l, t, 3, 2, form == PP_HF_EXPERTS_HALVES, names, err);
     case PP_HF_MIX_W1:
     case PP_HF_MIX_W2:
         return add_ways(l, t, form == PP_HF_MIX_W2, name, err);
@@ -290,7 +290,7 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
         return add_gate_and_heads(l, t, hp, name, err);
     case PP_HF_EXPERTS_FLAT_TRANSPOSED:
         code = pp_hf_stack(t, hp, &stack, err);
-        return code ? code : add_turned(l, &stack, 3, 1, false, names, err);
+        return code ? code : add_transposed(l, &stack, 3, 1, false, names, err);
     case PP_HF_UNIT_ROWS:
     case PP_HF_HALF_NEGATED:
     case PP_HF_TIMES_EIGHT:

@@ -135,9 +135,9 @@ enum pp_code pp_quantize_weighed(const struct pp_weighing *w, uint32_t type, con
     if (!w->importance)
         return pp_quantize_rows(type, src, dst, n_rows, n_cols, NULL, err);
     for (int64_t r = 0, next; r < n_rows && !code; r = next) {
-        const int64_t matrix = (row + r) / w->matrix_rows, behind = (matrix + 1) * w->matrix_rows - row;
+        const int64_t matrix = (row + r) / w->matrix_rows, matrix_end = (matrix + 1) * w->matrix_rows - row;
         const float *columns;
-        next = behind < n_rows ? behind : n_rows;
+        next = matrix_end < n_rows ? matrix_end : n_rows;
         code = pp_importance_of(w->importance, n_cols, w->n_matrices, w->first + matrix, &columns, err);
         if (!code)
             code = pp_quantize_rows(type, src + r * n_cols, (uint8_t *)dst + (size_t)r * row_bytes, next - r, n_cols,

@@ -259,10 +259,10 @@ static struct jinja_value decode(struct jinja *j, struct jinja_value v, struct j
         char utf8[4];
         len = decode_one(p + i, n - i, e, big, &cp);
         const bool marks = (e == UTF8_SIG || e == UTF16 || e == UTF32) && i == 0;
-        const bool turned = marks && (e == UTF16 ? cp == 0xFFFE
+        const bool swapped = marks && (e == UTF16 ? cp == 0xFFFE
                                                  : e == UTF32 && n >= 4 && unit_at(p, 4, true) == 0xFEFF);
-        big |= turned;
-        if (turned || (marks && cp == 0xFEFF))
+        big |= swapped;
+        if (swapped || (marks && cp == 0xFEFF))
             continue;
         if (cp == 0)
             jinja_fail(j, "a text cannot contain the character U+0000");

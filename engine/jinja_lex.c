@@ -137,11 +137,11 @@ static struct jinja_token raw_text(struct jinja *j, struct jinja_lexer *lex)
     const char *text = lex->p;
     for (const char *tag = text; (tag = memmem(tag, (size_t)(lex->end - tag), "{%", 2)); tag += 2) {
         char sign;
-        const char *behind = word_tag(lex, tag, "endraw", &sign);
-        if (!behind)
+        const char *after = word_tag(lex, tag, "endraw", &sign);
+        if (!after)
             continue;
         struct jinja_token token = text_token(lex, text, text_before(lex, text, tag, lex->line_start));
-        advance(lex, after_tag(lex, behind, sign, true));
+        advance(lex, after_tag(lex, after, sign, true));
         lex->raw = false;
         return token;
     }
@@ -164,14 +164,14 @@ static struct jinja_token text_or_tag(struct jinja *j, struct jinja_lexer *lex)
     }
     struct jinja_token token = text_token(lex, text, text_before(lex, text, tag, lex->line_start));
     char sign;
-    const char *behind;
+    const char *after;
     if (tag > text)
         advance(lex, tag);
     j->line = lex->line;
     if (tag[1] == '#') {
         skip_comment(j, lex, tag);
-    } else if (tag[1] == '%' && (behind = word_tag(lex, tag, "raw", &sign)) && sign != '+') {
-        advance(lex, after_tag(lex, behind, sign, false));
+    } else if (tag[1] == '%' && (after = word_tag(lex, tag, "raw", &sign)) && sign != '+') {
+        advance(lex, after_tag(lex, after, sign, false));
         lex->raw = true;
     } else {
         lex->inside = (uint8_t)tag[1];

@@ -45,7 +45,7 @@ struct pp_lora_target {
     void *a_data, *b_data; /* A's and B's data, aligned to 64 bytes, in the adapter's arena */
     size_t a_bytes, b_bytes;
     size_t places[2];      /* offsets of A and B in the arena */
-    bool taken;            /* the file has something for this target */
+    bool claimed;          /* the file has something for this target */
     struct pp_matrix w;    /* replaces W [n_out, n_in]; data NULL: none. Q8_0 if W is multiplied by quantised
                               activations, else as it is stored */
     void *w_data;

@@ -133,7 +133,7 @@ static enum pp_code check_form(const struct pp_model *m, const struct pp_adapter
                        "adapter %s changes %s, whose heads are in a different order in this model's %s, which is not "
                        "supported; use it with the %s", a->path, t->name, hf ? "GGUF file" : "folder",
                        hf ? "folder" : "GGUF file");
-    if (t->form == PP_HF_SCALED && !pp_hf_says_scales(pp_source_hparams(m->source)))
+    if (t->form == PP_HF_SCALED && !pp_hf_has_scales(pp_source_hparams(m->source)))
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "adapter %s changes %s, which is scaled when folders of the family %s are loaded, by a factor "
                        "that this model does not give; use it with the folder that it was made for", a->path, t->name,
@@ -226,9 +226,9 @@ static enum pp_code join_target(struct loading *l, const char *name, const struc
         snprintf(j->name, sizeof j->name, "%s", whole);
         l->joined[l->n_joins++] = linear;
     }
-    if ((is_new && a->targets[linear].taken) || !pp_join_add(j, place, name, t, job->part))
+    if ((is_new && a->targets[linear].claimed) || !pp_join_add(j, place, name, t, job->part))
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, name);
-    a->targets[linear].taken = true;
+    a->targets[linear].claimed = true;
     return PP_OK;
 }
 
@@ -308,7 +308,7 @@ static enum pp_code check_target(const struct loading *l, const char *name, stru
                        t->name, (long long)(t->n_out ? t->n_out : w->ne[1]), (long long)(t->n_in ? t->n_in : w->ne[0]),
                        m->info.name, strcmp(name, t->name) == 0 ? "it" : name, (long long)w->ne[1],
                        (long long)w->ne[0]);
-    if (a->targets[job->linear].taken)
+    if (a->targets[job->linear].claimed)
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, name);
     if (t->rank > MAX_RANK)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
@@ -567,10 +567,10 @@ static enum pp_code list_output_tokens(struct loading *l, const struct pp_adapte
              : pp_lora_check_output_tokens(a, t, pp_plan_target(&a->model->plan, job.linear).w, err);
     if (code)
         return code;
-    if (own->taken)
+    if (own->claimed)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s changes the output, and replaces tokens of it; that is not "
                        "supported", a->path);
-    own->taken = true;
+    own->claimed = true;
     own->rank = (int)t->tokens.ne[1];
     own->scale = 1.0f;
     l->jobs[l->n++] = job;
@@ -627,7 +627,7 @@ static enum pp_code list_target(struct loading *l, const struct pp_adapter_targe
         if (code)
             return code;
         struct pp_lora_target *own = &a->targets[job.linear];
-        own->taken = true;
+        own->claimed = true;
         own->rank = (int)t->rank;
         own->scale = t->scale;
         l->jobs[l->n++] = job;

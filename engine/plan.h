@@ -326,7 +326,7 @@ struct pp_heads {
  * group of channels that the cache keeps together.
  *
  * RWKV7 (arXiv 2503.14456): a delta rule in which each row of S decays by itself, and what is removed is not what is
- * added. With p the vector of `look`, scaled to length 1,
+ * added. With p the vector of `removal_key`, scaled to length 1,
  *
  *   S = diag(decay) S + k v' - (beta * p) (S' p)',  out = norm(S' q) + (the sum of direct k q) v
  *
@@ -400,7 +400,7 @@ struct pp_recurrence {
                                         decay: [n_head, value_dim]; RWKV7's both, KDA's, RWKV6's and GLA's decay:
                                         [n_head, key_dim]. MAMBA, WKV, RWKV6 and GLA have no beta: -1 */
     int neighbours, stride;
-    int look;                        /* RWKV7's slot: [n_head, key_dim] */
+    int removal_key;                 /* RWKV7's slot: [n_head, key_dim] */
     const struct pp_tensor *rate, *bias; /* [n_head]. rate: MAMBA2 and KDA [n_head, 1], MAMBA
                                         [n_head * value_dim, key_dim]. MAMBA and KDA have no bias, MLSTM neither. LRU
                                         and WKV: one value per channel, as `direct` */

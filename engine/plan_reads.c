@@ -36,7 +36,7 @@ static bool recurrence_reads(const struct pp_plan *p, const struct pp_recurrence
 {
     return overlap(p, r->q, range) || overlap(p, r->k, range) || overlap(p, r->v, range) ||
            overlap(p, r->decay, range) || overlap(p, r->beta, range) ||
-           (r->kind == PP_RECUR_RWKV7 && overlap(p, r->look, range));
+           (r->kind == PP_RECUR_RWKV7 && overlap(p, r->removal_key, range));
 }
 
 static bool op_reads(const struct pp_plan *p, const struct pp_op *op, struct range range)

@@ -76,7 +76,7 @@ static void use_all(const struct pp_plan *p, struct used *u)
 /* --- what it need not use ----------------------------------------------------------------------------------------- */
 
 /* Tensors read elsewhere or implied by the metadata, and those of vision, audio and classifiers. */
-static bool is_beside(const char *name)
+static bool is_not_planned(const char *name)
 {
     static const char *const begins[] = {"rope_freqs.", "rope_factors_", "v.", "a.", "mm.", "cls.", "cls_", NULL};
     for (const char *const *b = begins; *b; b++)
@@ -150,10 +150,10 @@ static bool is_of_no_mixture(const struct pp_source *s, const char *name)
 static bool is_needless(const struct pp_source *s, const char *name)
 {
     const struct pp_hparams *hp = pp_source_hparams(s);
-    return is_beside(name) || pp_is_after_layers(hp, name) || is_of_shared(hp, name) || is_of_idle_index(hp, name) ||
-           is_of_no_mixture(s, name) || pp_is_for_pictures(hp, name) || pp_is_of_switched(hp, name) ||
-           is_of_block(hp, name) || is_of_difference(hp, name) || is_gain(hp, name) ||
-           (hp->skip_share != 0.0f && strcmp(name, pp_skip_shares) == 0) || pp_is_of_first_values(hp, name);
+    return is_not_planned(name) || pp_is_after_layers(hp, name) || is_of_shared(hp, name) ||
+           is_of_idle_index(hp, name) || is_of_no_mixture(s, name) || pp_is_for_pictures(hp, name) ||
+           pp_is_of_switched(hp, name) || is_of_block(hp, name) || is_of_difference(hp, name) || is_gain(hp, name) ||
+           (hp->skip_share != 0.0f && strcmp(name, pp_skip_shares) == 0) || pp_is_unused_first_mix(hp, name);
 }
 
 enum pp_code pp_plan_check_used(const struct pp_source *s, const struct pp_plan *p, struct pp_error *err)

@@ -41,7 +41,7 @@ struct pp_reasoning_tags {
 #define TAGS(open, close) .tag = {[OPEN] = (open), [CLOSE] = (close)}
 #define TAGS4(open, close, answer, end) \
     .tag = {[OPEN] = (open), [CLOSE] = (close), [ANSWER_OPEN] = (answer), [ANSWER_CLOSE] = (end)}
-#define WRITTEN(before, behind) .open = before, .close = behind, .empty = before behind
+#define WRITTEN(before, after) .open = before, .close = after, .empty = before after
 
 static const struct pp_reasoning_tags rows[] = {
     {.name = "harmony", .harmony = true,

@@ -140,9 +140,9 @@ void pp_rows_split_interleaved(struct pp_rows *r, struct pp_rows *odd);
 /* *part: rows first .. first + n - 1 of r as a matrix of their own. False: they share words or scale blocks with
  * others. */
 bool pp_rows_cut(const struct pp_rows *r, int64_t first, int64_t n, struct pp_rows *part);
-/* Releases the memory of what rows first .. first + n - 1 were made from (pp_map_let_go), as far as it is contiguous;
- * the last row releases all the rest. */
-void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n);
+/* Releases the memory of what rows first .. first + n - 1 were made from (pp_map_release_pages), as far as it is
+ * contiguous; the last row releases all the rest. */
+void pp_rows_release_pages(const struct pp_rows *r, int64_t first, int64_t n);
 /* to: n rows of pp_type_row_bytes(r->type, r->n_cols). PP_ERR_FORMAT: a weight is NaN or infinite. */
 enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, void *to, struct pp_error *err);
 

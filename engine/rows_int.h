@@ -16,7 +16,7 @@ int64_t pp_rows_tile(const struct pp_rows *r);
 size_t pp_rows_weights_size(const struct pp_rows *r);
 
 struct pp_rows_sweep {
-    const uint8_t *kept; /* what lies before is released; NULL: nothing need be */
+    const uint8_t *released_to; /* what lies before is released; NULL: nothing need be */
 };
 /* A walk through a matrix from `begin`, for n rows: call _past now and then with the address reached, and _end at the
  * end. Nothing is released where reading it back would cost more than it saves. */

@@ -135,35 +135,36 @@ static bool is_large_scattered(const struct pp_rows *r)
 }
 
 /* Releases parts `from` to `to` - 1 of n equal parts. */
-static void let_go(const uint8_t *data, size_t size, int64_t from, int64_t to, int64_t n)
+static void release_parts(const uint8_t *data, size_t size, int64_t from, int64_t to, int64_t n)
 {
     const size_t each = size / (size_t)n;
-    pp_map_let_go(data + each * (size_t)from, to == n ? data + size : data + each * (size_t)to);
+    pp_map_release_pages(data + each * (size_t)from, to == n ? data + size : data + each * (size_t)to);
 }
 
-void pp_rows_let_go(const struct pp_rows *r, int64_t first, int64_t n)
+void pp_rows_release_pages(const struct pp_rows *r, int64_t first, int64_t n)
 {
     const size_t size = pp_rows_weights_size(r), numbers = (size_t)n_scales(r);
     const bool last = first + n == r->n_rows;
     const int64_t quarter = r->n_rows / 4, end = quarter ? first % quarter + n : 0; /* QUARTERS has always some */
     if (last)
-        let_go(r->weights, size, 0, 1, 1);
+        release_parts(r->weights, size, 0, 1, 1);
     else if (r->form == PP_FORM_TRANSPOSED && !is_large_scattered(r)) /* matrices that end here */
-        let_go(r->weights, size, first / r->matrix_rows, (first + n) / r->matrix_rows, r->n_rows / r->matrix_rows);
+        release_parts(r->weights, size, first / r->matrix_rows, (first + n) / r->matrix_rows,
+                      r->n_rows / r->matrix_rows);
     else if (r->form == PP_FORM_QUARTERS) /* within the quarter of the first row */
-        let_go(r->weights, size, first % quarter, end < quarter ? end : quarter, quarter);
+        release_parts(r->weights, size, first % quarter, end < quarter ? end : quarter, quarter);
     else if (is_large_scattered(r)) /* read row by row, not swept */
-        let_go(r->weights, size, 0, 1, 1);
+        release_parts(r->weights, size, 0, 1, 1);
     else if (r->form != PP_FORM_DOWN && r->form != PP_FORM_ACROSS)
-        let_go(r->weights, size, first, first + n, r->n_rows);
+        release_parts(r->weights, size, first, first + n, r->n_rows);
     if (last && r->scales.data)
-        let_go(r->scales.data, numbers * number_size(&r->scales), 0, 1, 1);
+        release_parts(r->scales.data, numbers * number_size(&r->scales), 0, 1, 1);
     if (last && r->offsets.data)
-        let_go(r->offsets.data, numbers * number_size(&r->offsets), 0, 1, 1);
+        release_parts(r->offsets.data, numbers * number_size(&r->offsets), 0, 1, 1);
     if (last && r->zeros)
-        let_go(r->zeros, zeros_size(r), 0, 1, 1);
+        release_parts(r->zeros, zeros_size(r), 0, 1, 1);
     if (last && r->codes)
-        let_go(r->codes, (size_t)(r->n_rows * r->n_cols / r->block), 0, 1, 1);
+        release_parts(r->codes, (size_t)(r->n_rows * r->n_cols / r->block), 0, 1, 1);
 }
 
 /* --- large matrices whose rows are spread over all of their memory ------------------------------------------------ */
@@ -191,23 +192,23 @@ struct pp_rows_sweep pp_rows_sweep(const struct pp_rows *r, int64_t n, const uin
 
 void pp_rows_sweep_past(struct pp_rows_sweep *s, const uint8_t *at)
 {
-    if (s->kept && at - s->kept >= SWEPT)
+    if (s->released_to && at - s->released_to >= SWEPT)
         pp_rows_sweep_end(s, at);
 }
 
 void pp_rows_sweep_end(struct pp_rows_sweep *s, const uint8_t *end)
 {
-    if (!s->kept)
+    if (!s->released_to)
         return;
-    pp_map_let_go(s->kept, end);
-    s->kept = end;
+    pp_map_release_pages(s->released_to, end);
+    s->released_to = end;
 }
 
 void pp_rows_sweep_groups(const struct pp_rows *r, int64_t n)
 {
     if (!is_swept(r, n))
         return;
-    let_go(r->scales.data, (size_t)n_scales(r) * number_size(&r->scales), 0, 1, 1);
+    release_parts(r->scales.data, (size_t)n_scales(r) * number_size(&r->scales), 0, 1, 1);
     if (r->zeros)
-        let_go(r->zeros, zeros_size(r), 0, 1, 1);
+        release_parts(r->zeros, zeros_size(r), 0, 1, 1);
 }

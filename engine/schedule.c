@@ -37,7 +37,7 @@ static int64_t missing(const struct pp_gen *g) { return g->n - g->seq->len; }
 /* How many leading tokens the two have in common that are computed with the same adapters. */
 static int64_t alike(const struct pp_gen *a, const struct pp_gen *b)
 {
-    const int64_t most = pp_seq_alike_until(a->seq, b->seq);
+    const int64_t most = pp_seq_adapters_differ_at(a->seq, b->seq);
     int64_t i = 0;
     while (i < most && i < a->n && i < b->n && a->tokens[i] == b->tokens[i])
         i++;
@@ -171,10 +171,10 @@ static void add_prompts(struct pass *p)
             line[n++] = part;
         }
     }
-    int kept = n > 1 ? chunk / (2 * n) : 0; /* reserved for each of the others */
+    int reserved = n > 1 ? chunk / (2 * n) : 0; /* reserved for each of the others */
     for (int i = 0; i < n && chunk > 0; i++) {
         int64_t left = missing(line[i]->turn->gen);
-        int most = chunk - kept * (n - 1 - i), m = (int)(left < most ? left : most);
+        int most = chunk - reserved * (n - 1 - i), m = (int)(left < most ? left : most);
         if (m < 1)
             continue;
         add_rows(p, line[i], m);
@@ -242,9 +242,9 @@ static void first_token(struct pp_gen *g)
     g->stats.first_token_ns = g->seq->engine->stats.first_token_ns = pp_now_ns() - g->begin_ns;
 }
 
-/* Chooses a token from the logits after draft token `behind` of n_guesses, or (-1) after the last chosen token, and
+/* Chooses a token from the logits after draft token `parent` of n_guesses, or (-1) after the last chosen token, and
  * accepts it. False if the answer is over, or no choice was possible. */
-static bool choose(struct pp_gen_turn *turn, const float *logits, int behind, int n_guesses)
+static bool choose(struct pp_gen_turn *turn, const float *logits, int parent, int n_guesses)
 {
     struct pp_gen *g = turn->gen;
     if (g->max_tokens == 0) {
@@ -259,7 +259,7 @@ static bool choose(struct pp_gen_turn *turn, const float *logits, int behind, in
         return false;
     }
     bool first = g->n == g->n_prompt;
-    bool over = pp_gen_accept(g, made.token, pp_spec_child(g->spec.guess, n_guesses, behind, made.token) >= 0);
+    bool over = pp_gen_accept(g, made.token, pp_spec_child(g->spec.guess, n_guesses, parent, made.token) >= 0);
     if (g->spec.on)
         pp_habits_sure(&g->seq->habits, made.margin);
     if (first) {

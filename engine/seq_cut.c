@@ -55,7 +55,7 @@ struct fresh {
     int n_found;
 };
 
-static void let_go(const struct pp_seq *s, int t, struct fresh *f)
+static void drop_found(const struct pp_seq *s, int t, struct fresh *f)
 {
     while (f->n_found > 0)
         pp_page_release(s->engine->tier[t].kv, f->found[--f->n_found].page);
@@ -67,7 +67,7 @@ static void give_back(const struct pp_seq *s, int t, struct fresh *f)
 {
     while (f->n > 0)
         pp_page_release(s->engine->tier[t].kv, f->pages[--f->n]);
-    let_go(s, t, f);
+    drop_found(s, t, f);
 }
 
 /* Whether the i-th old page is held, or was found by name, and is then in `found`. */
@@ -157,7 +157,7 @@ static void replace(struct pp_seq *s, int t, int64_t changed, struct fresh *f)
     for (int64_t i = 0; i < f->n; i++)
         pp_seq_set_page(s, t, f->first + i, f->pages[i]);
     tier->n_pages = f->first + f->n;
-    let_go(s, t, f);
+    drop_found(s, t, f);
 }
 
 enum pp_code pp_seq_cut(struct pp_seq *s, int64_t from, int64_t to, struct pp_error *err)

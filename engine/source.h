@@ -467,7 +467,7 @@ const char *pp_expert_number(const char *name);
 bool pp_is_after_layers(const struct pp_hparams *hp, const char *gguf_name);
 /* Whether it is RWKV's mix of values with those of the first layer, in the first layer itself: files have it, nothing
  * reads it. */
-bool pp_is_of_first_values(const struct pp_hparams *hp, const char *gguf_name);
+bool pp_is_unused_first_mix(const struct pp_hparams *hp, const char *gguf_name);
 /* The GGUF tensor with both shares of pp_hparams.skips: of the stored vector and of the stream. */
 extern const char pp_skip_shares[];
 /* Whether it is one of CogVLM's matrices for pictures, which exist in parallel with those for text. */

@@ -177,7 +177,7 @@ static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const st
             continue;
         const struct pp_tensor *t = &s->list.t[i];
         code = fill_tensor(t, pool, opt->cancel, err);
-        pp_source_let_go(s, t, 0, t->ne[1] * t->ne[2] * t->ne[3]); /* the stored weights are not read again */
+        pp_source_release_pages(s, t, 0, t->ne[1] * t->ne[2] * t->ne[3]); /* the stored weights are not read again */
         done += t->size;
         if (!code && opt->progress)
             opt->progress(opt->user, done, total);
@@ -189,16 +189,16 @@ static enum pp_code fill_all(struct pp_source *s, struct pp_pool *pool, const st
     return code;
 }
 
-void pp_source_let_go(const struct pp_source *s, const struct pp_tensor *t, int64_t first, int64_t n)
+void pp_source_release_pages(const struct pp_source *s, const struct pp_tensor *t, int64_t first, int64_t n)
 {
     const size_t row = t->size / (size_t)(t->ne[1] * t->ne[2] * t->ne[3]);
     const uint8_t *data = t->data;
     if (pp_tensor_list_made(&s->list, t->rows ? t->rows->weights : data))
         return; /* memory of our own: it could not be read again */
     if (t->rows)
-        pp_rows_let_go(t->rows, first, n);
+        pp_rows_release_pages(t->rows, first, n);
     else
-        pp_map_let_go(data + row * (size_t)first, data + row * (size_t)(first + n));
+        pp_map_release_pages(data + row * (size_t)first, data + row * (size_t)(first + n));
 }
 
 size_t pp_source_to_fill(const struct pp_source *s)

@@ -62,7 +62,7 @@ static const char *family_in(const struct pp_arch_wrapper *wrapper, const cJSON 
     return own && !*said && usual ? usual : said;
 }
 
-static bool says_bank(const cJSON *config)
+static bool has_attn_residuals(const cJSON *config)
 {
     return cJSON_IsNumber(pp_json_member(config, "attn_res_block_size"));
 }
@@ -73,7 +73,7 @@ static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_w
     if (wrapper) {
         const struct pp_arch *text = pp_arch_by_class(family_in(wrapper, config));
         const cJSON *part = pp_wrapped_config(wrapper, config);
-        return text && text->attn_res_variant && says_bank(part) ? text->attn_res_variant : text;
+        return text && text->attn_res_variant && has_attn_residuals(part) ? text->attn_res_variant : text;
     }
     const struct pp_arch *arch = pp_arch_by_class(family_of(config)), *inner;
     const cJSON *own = arch && arch->parts ? pp_json_member(config, "text_config") : NULL;
@@ -82,7 +82,7 @@ static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_w
     arch = inner && inner->parts == arch->parts ? inner : arch;
     const bool bidirectional = cJSON_IsTrue(pp_json_member(config, "use_bidirectional_attention"));
     const char *positions = cJSON_GetStringValue(pp_json_member(config, "position_embedding_type"));
-    if (arch && arch->attn_res_variant && says_bank(config))
+    if (arch && arch->attn_res_variant && has_attn_residuals(config))
         return arch->attn_res_variant;
     if (arch && arch->rotary_variant && positions && strcmp(positions, "rotary") == 0)
         return arch->rotary_variant;
@@ -137,7 +137,7 @@ static bool is_other_type(const struct pp_arch *arch, const cJSON *type)
 }
 
 /* Rows of the embeddings after the vocabulary, in models with layers that look at pictures. */
-enum { BEHIND = 8 };
+enum { IMAGE_ROWS = 8 };
 
 /* Apertus 1.5 reads tokens of pictures and sound, which come after all others, and may be unable to write them: its
  * output then has no rows for them. Without them it is an Apertus. */
@@ -152,7 +152,7 @@ static enum pp_code leave_input_tokens(struct pp_source *s, struct pp_error *err
         const double rows = cJSON_IsNumber(n) ? n->valuedouble : -1;
         if (!cJSON_IsNumber(n_all) || !(rows >= 1 && rows <= n_all->valuedouble && n_all->valuedouble <= INT32_MAX))
             return pp_fail(err, PP_ERR_FORMAT, "%s: config.json: %s is not part of %s", s->path, output, input);
-        s->rows_behind = (int64_t)n_all->valuedouble - (int64_t)rows;
+        s->n_dropped_rows = (int64_t)n_all->valuedouble - (int64_t)rows;
         pp_config_put(s->text_config, input, (int64_t)rows);
     }
     cJSON_DeleteItemFromObjectCaseSensitive(s->text_config, output);
@@ -186,7 +186,7 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
             return err->code;
         for (int l = 0; l < PP_MAX_LAYERS; l++)
             s->leaves_layers = s->leaves_layers || s->left_out[l];
-        s->rows_behind = s->leaves_layers ? BEHIND : 0;
+        s->n_dropped_rows = s->leaves_layers ? IMAGE_ROWS : 0;
     } else if (ok && cJSON_IsObject(own) && (!cJSON_IsString(type) || is_other_type(arch, type))) {
         cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
         ok = cJSON_AddStringToObject(config, "model_type", arch->parts->model_type);
@@ -255,8 +255,8 @@ static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
 /* Drops rows after the vocabulary: text has no such tokens. */
 static void leave_rows(const struct pp_source *s, struct pp_rows *rows, const char *name, struct pp_tensor *t)
 {
-    if (!s->rows_behind || strcmp(name, "token_embd.weight") != 0 || t->n_dims != 2 ||
-        t->ne[1] != s->hp.n_vocab + s->rows_behind)
+    if (!s->n_dropped_rows || strcmp(name, "token_embd.weight") != 0 || t->n_dims != 2 ||
+        t->ne[1] != s->hp.n_vocab + s->n_dropped_rows)
         return;
     t->size = t->size / (size_t)t->ne[1] * (size_t)s->hp.n_vocab;
     t->ne[1] = s->hp.n_vocab;
@@ -397,9 +397,9 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     if (name->bad || second->bad || own->packed.bad || own->recounted.bad)
         return pp_fail_nomem(err, "the list of tensors");
     if (own->role == PP_HF_PART || !there || is_after_layers(s, hf) ||
-        (s->wrapper && pp_wrapped_beside(s->wrapper, t->name)))
+        (s->wrapper && pp_wrapped_other_modality(s->wrapper, t->name)))
         return PP_OK;
-    if (match == PP_NAME_UNKNOWN && s->wrapper && pp_is_beside_text(t->name))
+    if (match == PP_NAME_UNKNOWN && s->wrapper && pp_is_other_modality(t->name))
         return PP_OK;
     if (match == PP_NAME_UNKNOWN)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
@@ -415,7 +415,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
                           (entry->form == PP_HF_SCALED && !s->hp.scales.any) ||
                           (entry->form == PP_HF_UNIT_ROWS && !s->hp.unit_output);
     const enum pp_hf_form form = as_it_is ? PP_HF_SAME : entry->form;
-    if (form == PP_HF_LERP || form == PP_HF_PRODUCT || pp_is_of_first_values(&s->hp, pp_buf_cstr(name)))
+    if (form == PP_HF_LERP || form == PP_HF_PRODUCT || pp_is_unused_first_mix(&s->hp, pp_buf_cstr(name)))
         return PP_OK; /* done by take_mixes, take_scores, take_first_values */
     if (packed)
         return add_packed(s, i, form, name, second, err);
@@ -491,23 +491,23 @@ static enum pp_code take_mixes(struct pp_source *s, struct pp_error *err)
     const char *letters = s->hp.rwkv6 ? "wkvrg" : s->hp.rwkv_ranks[3] ? "rwkvag" : "rwkva";
     const bool own = !s->hp.rwkv6 && s->hp.legacy_names;
     const char *before = own ? "rwkv7.blocks." : s->hp.rwkv6 && !s->hp.rwkv_qwen ? "rwkv.blocks." : "model.layers.";
-    const char *behind = s->hp.rwkv_qwen ? (s->hp.rwkv6 ? ".self_attn.time_maa_" : ".self_attn.time_mixer.x_")
+    const char *suffix = s->hp.rwkv_qwen ? (s->hp.rwkv6 ? ".self_attn.time_maa_" : ".self_attn.time_mixer.x_")
                          : s->hp.rwkv6   ? ".attention.time_maa_"
                          : own           ? ".att.x_"
                                          : ".attn.x_";
     const int64_t n = s->hp.n_embd, n_mixes = (int64_t)strlen(letters);
     for (int64_t l = 0; l < s->hp.n_layer; l++) {
         char name[80];
-        snprintf(name, sizeof name, "%s%lld%sx", before, (long long)l, behind);
+        snprintf(name, sizeof name, "%s%lld%sx", before, (long long)l, suffix);
         const struct pp_tensor *all = s->hp.rwkv6 ? NULL : pp_hf_find(s->hf, name, NULL);
-        snprintf(name, sizeof name, "%s%lld%sr", before, (long long)l, behind);
+        snprintf(name, sizeof name, "%s%lld%sr", before, (long long)l, suffix);
         if (!all && !pp_hf_find(s->hf, name, NULL))
             continue; /* the plan reports it */
         float *mixes = pp_calloc((size_t)(n_mixes * n), sizeof *mixes);
         if (!mixes)
             return pp_fail_nomem(err, name);
         for (int64_t i = 0; i < n_mixes; i++) {
-            snprintf(name, sizeof name, "%s%lld%s%c", before, (long long)l, behind, letters[i]);
+            snprintf(name, sizeof name, "%s%lld%s%c", before, (long long)l, suffix, letters[i]);
             const struct pp_tensor *t = all ? all : pp_hf_find(s->hf, name, NULL);
             if (!t || t->type >= PP_TYPE_LIMIT || pp_type_info(t->type)->block_elements != 1 ||
                 t->size != pp_type_row_bytes(t->type, n) * (size_t)(all ? n_mixes : 1)) {

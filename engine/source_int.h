@@ -27,7 +27,7 @@ struct pp_source {
     const struct pp_arch_wrapper *wrapper; /* of a folder: the multimodal model around the language model; or NULL */
     bool left_out[PP_MAX_LAYERS]; /* the folder's layers that only look at pictures */
     bool leaves_layers;
-    int64_t rows_behind;        /* rows of the embeddings after the vocabulary, which are dropped */
+    int64_t n_dropped_rows;     /* rows of the embeddings after the vocabulary, which are dropped */
     cJSON *text_config;         /* of a folder: config.json of the language model, completed */
     struct pp_hparams hp;
     char *chat_template, *tool_template;

@@ -59,7 +59,7 @@ bool pp_is_after_layers(const struct pp_hparams *hp, const char *gguf_name)
     return l >= hp->n_layer && l < hp->n_layer + hp->n_nextn;
 }
 
-bool pp_is_of_first_values(const struct pp_hparams *hp, const char *gguf_name)
+bool pp_is_unused_first_mix(const struct pp_hparams *hp, const char *gguf_name)
 {
     static const char begin[] = "blk.0.time_mix_v";
     const size_t n = sizeof begin - 1;

@@ -123,7 +123,7 @@ void pp_switched_free(struct pp_engine *e)
     e->switched = NULL;
 }
 
-int pp_switched_beside(const struct pp_engine *e)
+int pp_switched_extra(const struct pp_engine *e)
 {
     return e->switched ? 1 : 0;
 }

@@ -18,7 +18,7 @@ bool pp_is_of_switched(const struct pp_hparams *hp, const char *name);
 enum pp_code pp_switched_new(struct pp_engine *e, struct pp_error *err);
 void pp_switched_free(struct pp_engine *e);
 /* How many adapters a row's set may have in addition to the user's. */
-int pp_switched_beside(const struct pp_engine *e);
+int pp_switched_extra(const struct pp_engine *e);
 /* Reserves room in the backend for the set together with any of them. */
 enum pp_code pp_switched_reserve(struct pp_engine *e, const struct pp_adapter_set *set, struct pp_error *err);
 /* Gives each row of a step, which has its position and the user's adapters, the adapter that the tokens up to it switch

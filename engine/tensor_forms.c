@@ -123,7 +123,7 @@ static void find_ends(const struct pp_hparams *hp, int64_t ends[SSM_PARTS])
     ends[4] = 2 * (values + keys) + hp->n_state_head;
 }
 
-bool pp_hf_says_scales(const struct pp_hparams *hp)
+bool pp_hf_has_scales(const struct pp_hparams *hp)
 {
     const struct pp_folder_scales *s = &hp->scales;
     const float all[] = {s->embd, s->q, s->k, s->v, s->attn_output, s->ssm_out, s->ffn_gate, s->ffn_down,

@@ -54,7 +54,7 @@ enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *
 /* The factor of row `row` of the matrix with this name; and whether the folder gives any factor other than 1. If not,
  * it may have been made from a file whose weights include the factors. */
 float pp_hf_row_scale(const struct pp_hparams *hp, const char *name, int64_t row);
-bool pp_hf_says_scales(const struct pp_hparams *hp);
+bool pp_hf_has_scales(const struct pp_hparams *hp);
 
 /* The number of pieces in a folder's matrix of the form PP_HF_QKV_IN_PIECES. */
 int64_t pp_hf_qkv_pieces(const struct pp_hparams *hp);

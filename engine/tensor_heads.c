@@ -81,17 +81,17 @@ static const struct pp_tensor *keep(struct pp_tensor_list *l, const struct pp_te
     struct {
         struct pp_tensor t;
         char name[128];
-    } *kept = pp_calloc(1, sizeof *kept);
-    if (!kept || pp_grow(&l->made, &l->cap_made, l->n_made + 1, sizeof *l->made) != 0) {
-        pp_free(kept);
+    } *entry = pp_calloc(1, sizeof *entry);
+    if (!entry || pp_grow(&l->made, &l->cap_made, l->n_made + 1, sizeof *l->made) != 0) {
+        pp_free(entry);
         pp_fail_nomem(err, "the list of tensors");
         return NULL;
     }
-    l->made[l->n_made++] = kept;
-    snprintf(kept->name, sizeof kept->name, "%.127s", t->name);
-    kept->t = *t;
-    kept->t.name = kept->name;
-    return &kept->t;
+    l->made[l->n_made++] = entry;
+    snprintf(entry->name, sizeof entry->name, "%.127s", t->name);
+    entry->t = *t;
+    entry->t.name = entry->name;
+    return &entry->t;
 }
 
 static bool is_of_layers(const char *name, const struct pp_hparams *hp)

@@ -122,11 +122,11 @@ static enum pp_code emit(struct tok_merger *m, const char *word, const struct pi
 static uint32_t marked_symbol(const struct pp_tokenizer *t, const char *c, size_t n, bool begins, bool ends)
 {
     char text[8 + TOK_MAX_WORD_INSIDE + TOK_MAX_WORD_END];
-    const size_t before = begins ? 0 : t->n_word_inside, behind = ends ? t->n_word_end : 0;
+    const size_t before = begins ? 0 : t->n_word_inside, after = ends ? t->n_word_end : 0;
     memcpy(text, t->word_inside, before);
     memcpy(text + before, c, n);
-    memcpy(text + before + n, t->word_end, behind);
-    const uint32_t symbol = tok_lookup(t, text, before + n + behind);
+    memcpy(text + before + n, t->word_end, after);
+    const uint32_t symbol = tok_lookup(t, text, before + n + after);
     return symbol != TOK_NONE && tok_mergeable(t, symbol) ? symbol : TOK_NONE;
 }
 

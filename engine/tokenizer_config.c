@@ -169,7 +169,7 @@ enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spe
         code = pad_to_model(cfg->model, spec, err);
     if (code)
         return code;
-    if (!spec->bos_is_told || makes_template(cfg->tokenizer)) {
+    if (!spec->bos_explicit || makes_template(cfg->tokenizer)) {
         find_token(cfg->tokenizer, "bos_token", spec, &spec->bos);
         spec->n_lead = 0;
     }

@@ -126,15 +126,15 @@ static void json_words(const struct pp_tokenizer *t, struct pp_buf *b)
 {
     pp_buf_str(b, " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n");
     for (size_t i = 0; i < t->n_patterns; i++) {
-        const char *rest, *behind = i + 1 < t->n_patterns ? "," : "";
+        const char *rest, *comma = i + 1 < t->n_patterns ? "," : "";
         bool inverted;
         if (strcmp(t->patterns[i], tok_pattern_scripts) == 0) {
-            pp_buf_fmt(b, "  {\"type\": \"UnicodeScripts\"}%s\n", behind);
+            pp_buf_fmt(b, "  {\"type\": \"UnicodeScripts\"}%s\n", comma);
             continue;
         }
         if (strncmp(t->patterns[i], tok_pattern_length, strlen(tok_pattern_length)) == 0) {
             pp_buf_fmt(b, "  {\"type\": \"FixedLength\", \"length\": %s}%s\n",
-                       t->patterns[i] + strlen(tok_pattern_length), behind);
+                       t->patterns[i] + strlen(tok_pattern_length), comma);
             continue;
         }
         const char *name = tok_behavior_of(t->patterns[i], &inverted, &rest);
@@ -146,7 +146,7 @@ static void json_words(const struct pp_tokenizer *t, struct pp_buf *b)
         else
             add_expression(b, rest);
         pp_buf_fmt(b, "}, \"behavior\": \"%s\", \"invert\": %s}%s\n", name, inverted ? "true" : "false",
-                   behind);
+                   comma);
     }
     pp_buf_str(b, " ]},\n");
 }

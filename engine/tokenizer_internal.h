@@ -223,7 +223,7 @@ struct tok_spec {
     int64_t tail[1 + TOK_MAX_LEAD]; /* [n_tail] tokens put after a text; none, with add_eos: EOS is */
     size_t n_tail;
     bool add_bos, add_eos;
-    bool bos_is_told;              /* bos is put before texts, whichever token has that name */
+    bool bos_explicit;             /* bos is put before texts, whichever token has that name */
     bool ignore_merges;            /* a word that is a token is taken whole */
     int64_t byte_unknown;          /* byte level: 1 + what a byte becomes that is not a token; 0: it is left out */
     bool fuse_unknown;             /* ... once for a run of them */

@@ -347,9 +347,9 @@ static enum pp_code read_pre_tokenizer(struct reader *r, const cJSON *node, stru
     }
     if (is_type(node, "ByteLevel")) {
         r->byte_level = true;
-        const bool spaced = bool_member(node, "add_prefix_space", false), behind = r->spec.n_patterns > 0;
-        r->spec.add_space = spaced && !behind;
-        const enum pp_code code = spaced && behind ? add_pattern(r, tok_pattern_spaced, err) : PP_OK;
+        const bool spaced = bool_member(node, "add_prefix_space", false), has_patterns = r->spec.n_patterns > 0;
+        r->spec.add_space = spaced && !has_patterns;
+        const enum pp_code code = spaced && has_patterns ? add_pattern(r, tok_pattern_spaced, err) : PP_OK;
         return code || !bool_member(node, "use_regex", true) ? code : add_pattern(r, tok_pattern_gpt2, err);
     }
     if (is_type(node, "Split"))
@@ -543,7 +543,7 @@ static enum pp_code put_around(struct reader *r, int64_t id, bool before, struct
         spec->add_eos = true;
         spec->eos = spec->tail[spec->n_tail++] = id;
     } else if (!spec->add_bos) {
-        spec->add_bos = spec->bos_is_told = true;
+        spec->add_bos = spec->bos_explicit = true;
         spec->bos = id;
     } else if (spec->n_lead == TOK_MAX_LEAD) {
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer puts more than %d tokens before a text",

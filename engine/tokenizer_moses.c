@@ -138,7 +138,7 @@ static void split_hyphens_and_dots(const struct line *in, struct line *out)
 }
 
 /* Separates commas, except between numbers. */
-static void split_commas_behind(const struct line *in, struct line *out)
+static void split_commas_after(const struct line *in, struct line *out)
 {
     for (size_t i = 0; i < in->n; i++) {
         put(out, in->c[i]);
@@ -166,14 +166,14 @@ static void split_commas_before(const struct line *in, struct line *out)
 /* An apostrophe between two characters: their classes, and whether it goes with the second. A match takes the character
  * after the apostrophe, so the next one begins after that. */
 static const struct apostrophe {
-    enum beside { LETTER, NO_LETTER, NEITHER, NUMBER, LETTER_S } before, behind;
+    enum neighbour { LETTER, NO_LETTER, NEITHER, NUMBER, LETTER_S } before, after;
     bool goes_on;
 } apostrophes[] = {
     {NO_LETTER, NO_LETTER, false}, {NEITHER, LETTER, false}, {LETTER, NO_LETTER, false}, {LETTER, LETTER, true},
     {NUMBER, LETTER_S, true},
 };
 
-static bool is_such(int32_t c, enum beside what)
+static bool is_of_class(int32_t c, enum neighbour what)
 {
     switch (what) {
     case LETTER:
@@ -194,8 +194,8 @@ static void split_apostrophes(const struct line *in, struct line *out, const str
 {
     for (size_t i = 0; i < in->n; i++) {
         put(out, in->c[i]);
-        if (i + 2 >= in->n || in->c[i + 1] != '\'' || !is_such(in->c[i], a->before) ||
-            !is_such(in->c[i + 2], a->behind))
+        if (i + 2 >= in->n || in->c[i + 1] != '\'' || !is_of_class(in->c[i], a->before) ||
+            !is_of_class(in->c[i + 2], a->after))
             continue;
         put_text(out, a->goes_on ? " '" : " ' ");
         put(out, in->c[i += 2]);
@@ -330,7 +330,7 @@ static void swap(struct line lines[2])
 void tok_moses_words(struct pp_str text, struct pp_buf *out)
 {
     static void (*const steps[])(const struct line *, struct line *) = {
-        split_signs, split_hyphens_and_dots, split_commas_behind, split_commas_before,
+        split_signs, split_hyphens_and_dots, split_commas_after, split_commas_before,
     };
     struct line lines[2] = {0};
     read_text(text, &lines[0]);

@@ -126,7 +126,7 @@ bool tok_is_rwkv(const char *data, size_t n)
     return *p == '\'' || *p == '"';
 }
 
-/* Parses a line, "257 'text' 4", without its end. *to moves behind the decoded token. */
+/* Parses a line, "257 'text' 4", without its end. *to moves past the decoded token. */
 static bool read_line(struct pp_str line, int64_t *id, char **to, struct pp_str *token)
 {
     const char *first = memchr(line.data, ' ', line.len), *last = memrchr(line.data, ' ', line.len);

@@ -456,13 +456,13 @@ size_t tok_scan_kimi(const char *p, const char *end)
     if (q > p)
         return (size_t)(q - p);
     const bool prefix = !(c.class & (TOK_LINE_END | TOK_LETTER | TOK_NUMBER)) && after < end;
-    const char *behind = prefix ? other_letters(after, end) : after, *here = other_letters(p, end);
+    const char *letters_end = prefix ? other_letters(after, end) : after, *here = other_letters(p, end);
     if (prefix)
-        word = cased_word(after, behind);
+        word = cased_word(after, letters_end);
     if (!word)
         word = cased_word(p, here);
     if (!word && prefix)
-        word = upper_word(after, behind);
+        word = upper_word(after, letters_end);
     if (!word)
         word = upper_word(p, here);
     if (word)

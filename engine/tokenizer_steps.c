@@ -346,7 +346,7 @@ static enum pp_code match(const struct step *s, struct pp_str text, size_t from,
 static enum pp_code replace_matches(const struct step *s, struct pp_str *text, struct pp_buf *out,
                                     pcre2_match_data *found, pcre2_match_context *limits, struct running *r)
 {
-    size_t at = 0, behind = SIZE_MAX; /* behind: end of the last match */
+    size_t at = 0, last_end = SIZE_MAX; /* last_end: of the last match */
     for (size_t from = 0, count = 1; text->len && from <= text->len && out->len <= r->most; count++) {
         bool there = false;
         enum pp_code code = match(s, *text, from, found, limits, &there, r);
@@ -360,16 +360,16 @@ static enum pp_code replace_matches(const struct step *s, struct pp_str *text, s
             return pp_fail(r->err, PP_ERR_UNSUPPORTED, "an expression of this tokenizer's normalizer moves backwards "
                            "or takes too long on this text");
         from = v[1];
-        if (v[1] == behind) {
+        if (v[1] == last_end) {
             int32_t c;
             from += from < text->len ? pp_utf8_decode(text->data + from, text->len - from, &c) : 1;
             continue;
         }
         pp_buf_add(out, text->data + at, v[0] - at);
         pp_buf_add(out, s->to, s->n_to);
-        at = behind = v[1];
+        at = last_end = v[1];
     }
-    if (behind == SIZE_MAX)
+    if (last_end == SIZE_MAX)
         return PP_OK;
     pp_buf_add(out, text->data + at, text->len - at);
     *text = (struct pp_str){pp_buf_cstr(out), out->len};

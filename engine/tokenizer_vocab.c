@@ -254,10 +254,10 @@ static bool is_merge(const char *line, size_t n)
 static bool add_merge(cJSON *merges, const char *line, size_t n, size_t i)
 {
     char *two = is_merge(line, n) ? pp_strndup(line, n) : NULL;
-    char *behind = two ? strchr(two, ' ') : NULL;
+    char *frequency = two ? strchr(two, ' ') : NULL;
     (void)i;
-    if (behind && (behind = strchr(behind + 1, ' ')))
-        *behind = 0;
+    if (frequency && (frequency = strchr(frequency + 1, ' ')))
+        *frequency = 0;
     cJSON *text = two ? cJSON_CreateString(two) : NULL;
     pp_free(two);
     return !is_merge(line, n) || (text && cJSON_AddItemToArray(merges, text));
@@ -450,7 +450,7 @@ static enum pp_code as_xglm(struct tok_spec *spec, struct pp_error *err)
     for (size_t i = 0; i < N_MORE; i++)
         set_control(spec, spec->n - N_MORE + i, more[i], TOK_CONTROL);
     spec->bos = spec->eos;
-    spec->add_bos = spec->bos_is_told = true;
+    spec->add_bos = spec->bos_explicit = true;
     spec->add_eos = false;
     return PP_OK;
 }

@@ -102,8 +102,8 @@ void tok_merge_use_cache(struct tok_merger *m, size_t n_text)
     m->cache = pp_calloc(1, 2 * line + places * (sizeof(struct long_word) + sizeof(struct short_word)));
     if (!m->cache)
         return;
-    const uintptr_t behind = (uintptr_t)m->cache + sizeof *m->cache;
-    m->cache->longs = (struct long_word *)((behind + line - 1) / line * line);
+    const uintptr_t end = (uintptr_t)m->cache + sizeof *m->cache;
+    m->cache->longs = (struct long_word *)((end + line - 1) / line * line);
     m->cache->shorts = (struct short_word *)(m->cache->longs + places);
     m->cache->shift = 64 - (bits - 1);
 }

@@ -61,15 +61,15 @@ static void probabilities(const struct attention *a, const struct head *h, int64
     }
 }
 
-/* c [n_rows, head_dim] = weights [n_rows, end] b or, if turned, c [end, head_dim] += weights' b. */
-static void mix(const struct attention *a, const float *weights, bool turned, int64_t n_rows, int64_t end,
+/* c [n_rows, head_dim] = weights [n_rows, end] b or, if transposed, c [end, head_dim] += weights' b. */
+static void mix(const struct attention *a, const float *weights, bool transposed, int64_t n_rows, int64_t end,
                 const float *b, int64_t b_row, float *c, int64_t c_row, float *room)
 {
     multiply(a,
-             &(struct pp_product){.rows = turned ? end : n_rows, .cols = a->t->head_dim,
-                                  .depth = turned ? n_rows : end, .a = weights, .a_row = turned ? 1 : end,
-                                  .a_step = turned ? end : 1, .b = b, .b_type = PP_TYPE_F32, .b_row = b_row, .scale = 1,
-                                  .c = c, .c_row = c_row, .add = turned},
+             &(struct pp_product){.rows = transposed ? end : n_rows, .cols = a->t->head_dim,
+                                  .depth = transposed ? n_rows : end, .a = weights, .a_row = transposed ? 1 : end,
+                                  .a_step = transposed ? end : 1, .b = b, .b_type = PP_TYPE_F32, .b_row = b_row,
+                                  .scale = 1, .c = c, .c_row = c_row, .add = transposed},
              room);
 }
 

@@ -583,7 +583,7 @@ static void say_uninvoked(const struct run *r, const int32_t *ids, size_t n)
     for (int i = 0; i < r->target.n_adapters; i++) {
         const struct pp_adapter_info *info = pp_adapter_info(r->target.adapters[i]);
         struct pp_buf text = {0};
-        if (pp_adapter_acts_behind(r->target.adapters[i], ids, (int64_t)n))
+        if (pp_adapter_acts_after(r->target.adapters[i], ids, (int64_t)n))
             continue;
         for (int k = 0; k < info->n_invocation; k++)
             pp_token_text(pp_model_tokenizer(r->target.model), info->invocation[k], true, &text);

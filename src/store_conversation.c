@@ -187,14 +187,14 @@ enum pp_code pp_store_backup(struct pp_store *s, const char *path, struct pp_err
     pp_free(temp);
     if (!temp || name.bad)
         return pp_fail_nomem(err, "a file name");
-    pp_remove_left(path);
+    pp_remove_stale(path);
     remove_copy(name.data); /* of a process that has died and had the same id */
     /* SQLite fills an existing empty file */
     const int fd = open(name.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0)
         code = pp_fail(err, PP_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     else
-        /* so that pp_remove_left does not take it for abandoned; SQLite uses another kind of locks */
+        /* so that pp_remove_stale does not take it for abandoned; SQLite uses another kind of locks */
         flock(fd, LOCK_EX | LOCK_NB);
     if (!code)
         code = pp_store_stmt(s, PP_STMT_BACKUP, &stmt, err);

@@ -441,7 +441,7 @@ void worker_tell_uninvoked(struct pp_worker *w, const struct pp_adapter_use *use
         int k = 0;
         while (k < n_use && use[k].adapter != c->adapter)
             k++;
-        if (k == n_use || c->told_uninvoked || pp_adapter_acts_behind(c->adapter, ids, (int64_t)n))
+        if (k == n_use || c->told_uninvoked || pp_adapter_acts_after(c->adapter, ids, (int64_t)n))
             continue;
         worker_notice(w, "adapter %s has no effect here: the prompt does not contain the tokens that invoke it",
                       pp_adapter_info(c->adapter)->name);

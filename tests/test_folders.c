@@ -975,7 +975,7 @@ static void let_go(void **state)
             const struct pp_tensor *t = pp_source_tensor_at(s, k);
             const int64_t n_rows = t->ne[1] * t->ne[2];
             float *f = floats_of(t);
-            pp_source_let_go(s, t, 0, n_rows);
+            pp_source_release_pages(s, t, 0, n_rows);
             float *g = floats_of(t);
             assert_memory_equal(f, g, (size_t)(t->ne[0] * n_rows) * sizeof *f);
             free(f);

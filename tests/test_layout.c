@@ -933,7 +933,7 @@ static void small_pages_become_large(void **state)
         atomic_store(&r.stop, false);
         assert_int_equal(pthread_create(&thread, NULL, read_again_and_again, &r), 0);
         pp_weights_keep(w);
-        assert_true(pp_weights_wait_kept(w, NULL));
+        assert_true(pp_weights_wait_saved(w, NULL));
         atomic_store(&r.stop, true);
         pthread_join(thread, NULL);
         pp_memory_pretend(0);
@@ -975,7 +975,7 @@ static void part_in_small_pages(void **state)
     w->least_enlarged = 1;
     pp_memory_pretend(w->region_bytes * 2);
     pp_weights_keep(w);
-    assert_true(pp_weights_wait_kept(w, NULL));
+    assert_true(pp_weights_wait_saved(w, NULL));
     pp_memory_pretend(0);
     const struct pp_weights_state s = pp_weights_state(w);
     assert_true(s.mapped <= before);

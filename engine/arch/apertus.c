@@ -39,7 +39,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     const cJSON *after = cJSON_GetObjectItemCaseSensitive(config, "post_norm");
     if (cJSON_IsFalse(norms) || cJSON_IsTrue(after))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: qk_norm or post_norm is not what Apertus has");
-    if (!pp_config_says_rope(config)) {
+    if (!pp_config_has_rope(config)) {
         hp->rope_scaling = PP_ROPE_LLAMA3;
         hp->rope_factor = 8;
         hp->rope_low_freq = 1;

@@ -264,14 +264,14 @@ struct pp_arch {
     bool pattern_from_first;          /* counted so that layer 0 is the first of them, not layer_pattern - 1 */
     int unrotated_pattern;            /* every such layer is not rotated; 0: none, or those without a window */
     bool gguf_divides_logits;         /* logit_scale divides the logits */
-    bool gguf_says_parallel;          /* use_parallel_residual is a key */
+    bool gguf_has_parallel_key;       /* use_parallel_residual is a key */
     bool gguf_doubles_ff;             /* feed_forward_length counts the rows of gate and up together */
     bool gguf_ff_of_experts;          /* feed_forward_length is that of the experts */
     bool gguf_doubles_rope;           /* rope.dimension_count is twice what layers without a window rotate */
     bool gguf_untied;                 /* output.weight is always there, a copy if the embeddings are tied */
     bool gguf_scaled_output;          /* that copy is multiplied by logit_scale, which then has no key */
     bool gguf_output_scale;           /* the key of attn_scale is attention.output_scale */
-    bool gguf_says_window;            /* attention.sliding_window is there even if it is 0 */
+    bool gguf_has_window_key;         /* attention.sliding_window is there even if it is 0 */
     bool yarn_no_truncate;            /* rope_no_truncate holds, without a key */
     bool gguf_default_no_renorm;      /* hparams.expert_no_renorm, unless expert_weights_norm says otherwise */
     bool gguf_default_sigmoids;       /* hparams.expert_sigmoids, unless expert_gating_func says otherwise */
@@ -330,9 +330,9 @@ const char *pp_wrapped_usual(const char *model_type); /* defaults for such a par
 bool pp_name_begins(const char *name, const char *begin);
 /* The family's name for a tensor of the language model. False: the name is the same, and *name is empty. */
 bool pp_wrapped_name(const char *hf, struct pp_buf *name);
-bool pp_is_beside_text(const char *hf); /* a tensor for images or sound */
+bool pp_is_other_modality(const char *hf); /* a tensor for images or sound */
 /* The same for this wrapper, whose folders may use names that are the language model's in others. */
-bool pp_wrapped_beside(const struct pp_arch_wrapper *w, const char *hf);
+bool pp_wrapped_other_modality(const struct pp_arch_wrapper *w, const char *hf);
 /* Marks the layers of a language model that attend to images only, and removes them from its configuration. There may
  * be none. */
 enum pp_code pp_wrapped_leave_layers(struct cJSON *config, bool left_out[PP_MAX_LAYERS], struct pp_error *err);

@@ -158,7 +158,7 @@ enum pp_code pp_config_qwen_window(const cJSON *config, struct pp_hparams *hp, s
     return code ? code : pp_config_layer_types(config, hp, err);
 }
 
-bool pp_config_says_rope(const cJSON *config)
+bool pp_config_has_rope(const cJSON *config)
 {
     return pp_json_member(config, "rope_parameters") || pp_json_member(config, "rope_scaling");
 }

@@ -214,7 +214,7 @@ static bool add_experts_plus_dense(struct builder *b, int l)
 }
 
 /* Grok 2: both of the same input; their sum is divided by sqrt(2). */
-static bool add_dense_beside_experts(struct builder *b, int l)
+static bool add_dense_parallel_to_experts(struct builder *b, int l)
 {
     if (!pp_ff_norm(b, l) || !pp_ff_up(b, l, b->normalised) || !pp_ff_down(b, l))
         return false;
@@ -252,7 +252,7 @@ static bool add_mixture(struct builder *b, int l)
     if (b->d->experts_plus_dense)
         return add_experts_plus_dense(b, l);
     if (b->hp->dense_parallel)
-        return add_dense_beside_experts(b, l);
+        return add_dense_parallel_to_experts(b, l);
     if (b->hp->n_expert_share) {
         if (!pp_experts_result(b, l) || !pp_shared_experts(b, l, b->shared))
             return false;
@@ -356,7 +356,7 @@ static bool add_partial_layer(struct builder *b, int l)
 }
 
 /* Arctic: experts read the layer's input; their output is added after the layer. */
-static bool add_experts_beside_layer(struct builder *b, int l)
+static bool add_experts_parallel_to_layer(struct builder *b, int l)
 {
     const int delta = b->delta;
     b->delta = b->shared;
@@ -392,10 +392,10 @@ static bool add_shortcut(struct builder *b, int l)
 static int attn_residual(struct builder *b, int l, const char *name)
 {
     const int64_t n = b->hp->n_embd;
-    const int kept = b->n_block_inputs ? pp_plan_part(b->p, b->block_inputs, 0, b->n_block_inputs * n) : NONE;
+    const int stored = b->n_block_inputs ? pp_plan_part(b->p, b->block_inputs, 0, b->n_block_inputs * n) : NONE;
     const struct pp_tensor *weight = pp_plan_tensor(b->s, 0, n, b->err, "%s", name);
     add(b, (struct pp_op){.kind = PP_OP_ATTN_RESIDUAL, .layer = l, .count = b->n_block_inputs, .scale = b->hp->norm_eps,
-                          .weight = weight, .in = b->x, .in2 = kept, .out = b->residual_mixture});
+                          .weight = weight, .in = b->x, .in2 = stored, .out = b->residual_mixture});
     return weight ? b->residual_mixture : -1;
 }
 
@@ -466,7 +466,7 @@ static bool add_parts(struct builder *b, int l)
     if (b->hp->attn_res_block)
         return add_attn_residual_layer(b, l);
     if (mixture && b->d->mixture_norm)
-        return add_experts_beside_layer(b, l);
+        return add_experts_parallel_to_layer(b, l);
     if (mixture && parallel)
         return add_parallel_mixture(b, l);
     if (b->hp->n_ff_shared && !b->hp->n_expert && !parallel && pre)
@@ -864,10 +864,10 @@ static bool add_output(struct builder *b)
     const struct {
         enum pp_fn fn;
         float number;
-    } behind[] = {{PP_FN_SCALE, hp->logit_scale}, {PP_FN_CAP, hp->final_softcap}};
+    } logit_fns[] = {{PP_FN_SCALE, hp->logit_scale}, {PP_FN_CAP, hp->final_softcap}};
     for (int i = 0; i < 2; i++)
-        if (behind[i].number != 0.0f)
-            add_fn(b, n_layer, behind[i].fn, behind[i].number, logits, logits);
+        if (logit_fns[i].number != 0.0f)
+            add_fn(b, n_layer, logit_fns[i].fn, logit_fns[i].number, logits, logits);
     add(b, (struct pp_op){.kind = PP_OP_RESULT, .layer = n_layer, .in = hidden, .in2 = logits, .out = NONE});
     return true;
 }

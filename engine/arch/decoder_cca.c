@@ -118,7 +118,7 @@ void pp_convolved_slots(struct builder *b)
 }
 
 /* ZAYA's router, from `normalised` to the logits. */
-bool pp_deep_router(struct builder *b, int l)
+bool pp_mlp_router(struct builder *b, int l)
 {
     static const char *const kinds[] = {"ffn_router_1", "ffn_router_2", "ffn_gate_inp"};
     const struct pp_hparams *hp = b->hp;

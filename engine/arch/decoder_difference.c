@@ -105,9 +105,9 @@ bool pp_difference_result(struct builder *b, int l)
         return false;
     for (int64_t i = 0; i < dim; i++)
         numbers[i] = (float)((1 - initial(b, l)) * (weight ? (double)numbers[i] : 1));
-    const float taken = (float)(factors[0] - factors[1] + initial(b, l));
-    if (taken != 0.0f)
-        add_sum(b, l, -taken, second, first);
+    const float lambda = (float)(factors[0] - factors[1] + initial(b, l));
+    if (lambda != 0.0f)
+        add_sum(b, l, -lambda, second, first);
     add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .layer = l, .scale = weight ? WEIGHTED_EPS : 0, .weight = left,
                           .in = first, .in2 = NONE, .out = first});
     return true;

@@ -160,7 +160,7 @@ static bool add_router(struct builder *b, int l)
     if (b->d->early_router)
         return true; /* its logits are there already */
     if (b->hp->router_rank)
-        return add_expert_norm(b, l) && pp_deep_router(b, l);
+        return add_expert_norm(b, l) && pp_mlp_router(b, l);
     router = pp_plan_linear(b->p, b->s, b->hp->n_expert + b->hp->n_expert_idle, b->hp->n_embd, b->err,
                             "blk.%d.ffn_gate_inp", l);
     if (router < 0 || !(b->d->experts_plus_dense ? add_router_norm(b, l) : add_expert_norm(b, l)))

@@ -118,7 +118,7 @@ struct builder {
     const struct pp_tensor *state_ones; /* the same for norms by group, which are multiplied by their weights later */
     /* RWKV: the position before minus the present one; the blend of both that a projection reads; the key before it is
      * changed, for the removal; room; the first layer's values; the narrow vectors of low-rank pairs. */
-    int shift, blend, look, part, first_v, low_rank[4];
+    int shift, blend, removal_key, part, first_v, low_rank[4];
     int shared_kv;           /* keys or values that several heads share */
     int dynamic_mixes, dynamic_mix[5]; /* RWKV 6: the weights of blends that depend on the input, all and each */
     const struct pp_tensor *shift_taps;
@@ -271,7 +271,7 @@ void pp_filter_slots(struct builder *b);
 /* Convolved queries and keys, and values, from `normalised`; and ZAYA's router. */
 bool pp_convolved_heads(struct builder *b, int l);
 void pp_convolved_slots(struct builder *b);
-bool pp_deep_router(struct builder *b, int l);
+bool pp_mlp_router(struct builder *b, int l);
 /* Talkie's scalars: that in the tensor blk.L.KIND, or `otherwise` if there is none; normalised queries, times those of
  * their heads; and the embeddings, which are added after the layer. */
 bool pp_gains_number(struct builder *b, int l, const char *kind, float otherwise, float *v);

@@ -115,7 +115,7 @@ bool pp_lightning_result(struct builder *b, int l)
     const int64_t dim = hp->state_key_dim, n = hp->n_state_head * dim;
     const int x = b->d->norm_replaces_stream ? b->x : b->normalised;
     struct pp_recurrence r = {.kind = PP_RECUR_LIGHTNING, .q = b->state_q, .k = b->state_k, .v = b->state_v,
-                              .decay = b->state_v, .beta = NONE, .look = NONE};
+                              .decay = b->state_v, .beta = NONE, .removal_key = NONE};
     if (!b->d->norm_replaces_stream && !add_norm(b, l, "attn_norm", b->x, b->normalised))
         return false;
     if (!add_projections(b, l, names->in, n, x))

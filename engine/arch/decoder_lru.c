@@ -24,7 +24,7 @@ bool pp_lru_result(struct builder *b, int l)
     const int64_t n = hp->lru_width;
     const int heads = (int)hp->n_state_head, dim = (int)hp->state_key_dim;
     struct pp_recurrence r = {.kind = PP_RECUR_LRU, .q = b->convolved, .k = b->convolved, .v = b->convolved,
-                              .decay = b->decay, .beta = b->beta, .look = NONE};
+                              .decay = b->decay, .beta = b->beta, .removal_key = NONE};
     struct pp_op convolve = {.kind = PP_OP_CONVOLVE, .layer = l, .window = hp->conv_taps, .in = b->mixed, .in2 = NONE,
                              .out = b->convolved};
     const int x = pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.lru_x", l);

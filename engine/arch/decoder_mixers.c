@@ -702,7 +702,7 @@ bool pp_mixer_input(struct builder *b, int l)
 }
 
 /* Falcon-H1: Mamba and attention in parallel; both read the stream before either was added to it. */
-static bool add_beside(struct builder *b, int l)
+static bool add_parallel_states(struct builder *b, int l)
 {
     if (!add_mamba(b, l))
         return false;
@@ -719,7 +719,7 @@ bool pp_mixer_result(struct builder *b, int l)
     if (b->hp->layer[l] & PP_LAYER_CONVOLVED)
         return add_convolution(b, l);
     if (b->hp->layer[l] & PP_LAYER_RECURRENT)
-        return b->hp->states_parallel ? add_beside(b, l)
+        return b->hp->states_parallel ? add_parallel_states(b, l)
                : b->hp->lightning   ? pp_lightning_result(b, l)
                : b->hp->mlstm       ? pp_mlstm_result(b, l)
                : b->hp->lru_width   ? pp_lru_result(b, l)

@@ -48,7 +48,7 @@ bool pp_mlstm_result(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int n_head = (int)hp->n_state_head;
     struct pp_recurrence r = {.kind = PP_RECUR_MLSTM, .sigmoids = true, .eps = hp->state_eps, .q = b->state_q,
-                              .k = b->state_k, .v = b->state_v, .decay = b->decay, .beta = b->beta, .look = NONE,
+                              .k = b->state_k, .v = b->state_v, .decay = b->decay, .beta = b->beta, .removal_key = NONE,
                               .neighbours = n_head, .stride = n_head};
     struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l, .in = b->state_gate, .in2 = NONE, .out = b->state};
     r.shape = (struct pp_state_shape){.n_key_head = n_head, .n_head = n_head, .key_dim = (int)hp->state_key_dim,

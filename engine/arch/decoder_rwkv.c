@@ -105,10 +105,11 @@ static bool add_values(struct builder *b, int l, const struct pp_tensor *mixes)
         return true;
     if (!add_low(b, l, LOW_V, 'v', b->part))
         return false;
-    add_fn(b, l, PP_FN_SCALE, 1, b->first_v, b->look);
-    add_sum(b, l, -1, b->state_v, b->look);
-    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->look, .in2 = b->part, .out = b->look});
-    add_sum(b, l, 1, b->look, b->state_v);
+    add_fn(b, l, PP_FN_SCALE, 1, b->first_v, b->removal_key);
+    add_sum(b, l, -1, b->state_v, b->removal_key);
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->removal_key, .in2 = b->part,
+                          .out = b->removal_key});
+    add_sum(b, l, 1, b->removal_key, b->state_v);
     return true;
 }
 
@@ -118,7 +119,7 @@ static bool add_keys(struct builder *b, int l, const struct pp_tensor *mixes)
     if (!add_mixed(b, l, mixes, MIX_K, "key", b->state_k) || !add_product(b, l, "time_mix_k_a", b->state_k, b->part))
         return false;
     add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->part, .in2 = b->beta, .out = b->blend});
-    if (!add_product(b, l, "time_mix_k_k", b->state_k, b->look))
+    if (!add_product(b, l, "time_mix_k_k", b->state_k, b->removal_key))
         return false;
     add_sum(b, l, -1, b->part, b->blend);
     add_sum(b, l, 1, b->blend, b->state_k);
@@ -160,7 +161,7 @@ bool pp_rwkv7_result(struct builder *b, int l)
     const int dim = (int)hp->state_key_dim;
     struct pp_recurrence r = {.kind = PP_RECUR_RWKV7, .q = b->state_q, .k = b->state_k,
                               .v = l ? b->state_v : b->first_v,
-                              .decay = b->decay, .beta = b->beta, .look = b->look};
+                              .decay = b->decay, .beta = b->beta, .removal_key = b->removal_key};
     struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l,
                           .scale = hp->rwkv_qwen ? QWEN_NORM_EPS : (float)dim * hp->norm_eps,
                           .in = has_gates(b) ? b->state_gate : NONE, .in2 = NONE, .out = b->state};
@@ -210,8 +211,8 @@ bool pp_rwkv7_layer(struct builder *b, int l)
 void pp_rwkv7_slots(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;
-    int *const slots[] = {&b->shift, &b->blend, &b->look, &b->part, &b->first_v, &b->state_q, &b->state_k, &b->state_v,
-                          &b->decay, &b->beta, &b->state_gate, &b->state};
+    int *const slots[] = {&b->shift, &b->blend, &b->removal_key, &b->part, &b->first_v, &b->state_q, &b->state_k,
+                          &b->state_v, &b->decay, &b->beta, &b->state_gate, &b->state};
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
         *slots[i] = pp_plan_slot(b->p, n);
     for (int i = 0; i < 4; i++)

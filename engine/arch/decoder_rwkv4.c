@@ -21,7 +21,7 @@ static bool add_time_mix(struct builder *b, int l)
     const struct pp_hparams *hp = b->hp;
     const int dim = (int)hp->state_key_dim, n_head = (int)hp->n_state_head;
     struct pp_recurrence r = {.kind = PP_RECUR_WKV, .q = b->state_k, .k = b->state_k, .v = b->state_v,
-                              .decay = b->state_k, .beta = NONE, .look = NONE};
+                              .decay = b->state_k, .beta = NONE, .removal_key = NONE};
     const int out = pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_embd, b->err, "blk.%d.time_mix_output", l);
     if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_mixed(b, l, "time_mix_lerp_k", "key", b->state_k) ||
         !add_mixed(b, l, "time_mix_lerp_v", "value", b->state_v) ||

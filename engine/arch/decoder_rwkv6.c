@@ -124,7 +124,7 @@ bool pp_rwkv6_result(struct builder *b, int l)
     const int dim = (int)hp->state_key_dim, n_head = (int)hp->n_state_head;
     const int64_t n = hp->n_embd;
     struct pp_recurrence r = {.kind = hp->rwkv_qwen ? PP_RECUR_GLA : PP_RECUR_RWKV6, .q = b->state_q, .k = b->state_k,
-                              .v = b->state_v, .decay = b->decay, .beta = NONE, .look = NONE};
+                              .v = b->state_v, .decay = b->decay, .beta = NONE, .removal_key = NONE};
     struct pp_op recur = {.kind = PP_OP_RECUR, .layer = l, .scale = NORM_EPS,
                           .in = hp->rwkv_qwen ? NONE : b->state_gate, .in2 = NONE, .out = b->state};
     const int out = pp_plan_linear(b->p, b->s, n, n, b->err, "blk.%d.time_mix_output", l);

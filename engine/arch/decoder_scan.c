@@ -117,10 +117,11 @@ bool pp_scan_states(struct builder *b, int l)
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = 1, .n_head = (int)b->hp->n_state_head, .key_dim = (int)key,
                                       .value_dim = (int)width, .n_inputs = by_head ? 0 : (int)(2 * width + key)};
-    const bool kept = b->hp->memory_layer && l == b->hp->memory_layer;
+    const bool is_memory = b->hp->memory_layer && l == b->hp->memory_layer;
     add(b, (struct pp_op){.kind = PP_OP_RECUR, .layer = l, .recurrence = pp_plan_recurrence(b->p, &r),
-                          .in = kept ? NONE : b->state_gate, .in2 = NONE, .out = kept ? b->memory : b->state});
-    if (kept)
+                          .in = is_memory ? NONE : b->state_gate, .in2 = NONE,
+                          .out = is_memory ? b->memory : b->state});
+    if (is_memory)
         add_memory_gate(b, l);
     return true;
 }

@@ -40,7 +40,7 @@ static enum pp_code finish(struct pp_hparams *hp, struct pp_error *err)
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    int64_t kept = 2048;
+    int64_t keep_window = 2048;
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code && pp_config_flag(config, "is_moe", false))
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: is_moe is true, which is not supported: what Doge's "
@@ -49,11 +49,11 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
         code = pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: sliding_window is set, which is not supported for this "
                        "family");
     if (!code)
-        code = pp_config_int(config, "keep_window_size", &kept, err);
+        code = pp_config_int(config, "keep_window_size", &keep_window, err);
     if (!code)
-        code = pp_check_range("keep_window_size", kept, 1, INT32_MAX, err);
-    if (!code && kept < hp->n_ctx_train)
-        hp->n_ctx_train = kept;
+        code = pp_check_range("keep_window_size", keep_window, 1, INT32_MAX, err);
+    if (!code && keep_window < hp->n_ctx_train)
+        hp->n_ctx_train = keep_window;
     return code ? code : finish(hp, err);
 }
 

@@ -94,7 +94,7 @@ const struct pp_arch pp_arch_falcon = {
     .ignored = pp_common_ignored,
     .defaults = defaults,
     .gguf_neox = true,
-    .gguf_says_parallel = true,
+    .gguf_has_parallel_key = true,
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true, .fn = PP_FN_GELU,
                 .scaled_alibi = true},
     .from_config = from_config,

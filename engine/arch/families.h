@@ -95,7 +95,7 @@ enum pp_code pp_config_window(const struct cJSON *config, int64_t otherwise, str
 /* Qwen's window: only with use_sliding_window, and by default only in layers from max_window_layers on. */
 enum pp_code pp_config_qwen_window(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err);
 /* Whether config.json has an object for RoPE's parameters, even one without scaling. */
-bool pp_config_says_rope(const struct cJSON *config);
+bool pp_config_has_rope(const struct cJSON *config);
 /* Refuses scaling in the RoPE of layers with a window. rope: that object, or NULL. */
 enum pp_code pp_config_unscaled(const struct cJSON *rope, struct pp_error *err);
 /* The number of a key, which may be absent; PP_ERR_FORMAT if it is something else. */

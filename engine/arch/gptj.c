@@ -95,8 +95,8 @@ static enum pp_code codegen_from_config(const cJSON *config, struct pp_hparams *
     hp->attn_scale = 0; /* scale_attn_weights has no effect in transformers' code */
     /* The smaller two of CodeGen 2 were trained in twice as many pieces, which is only in their own code. They are
      * recognised by a key for the head size, which no other CodeGen has. */
-    const bool told = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "head_dim"));
-    if (told && (hp->head_dim == 128 || hp->head_dim == 256))
+    const bool has_head_dim = cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(config, "head_dim"));
+    if (has_head_dim && (hp->head_dim == 128 || hp->head_dim == 256))
         hp->qkv_pieces = 2 * PP_HF_QKV_PIECES;
     if (!code && hp->n_head * hp->head_dim != hp->n_embd)
         code = pp_fail(err, PP_ERR_FORMAT, "config.json: %lld heads of %lld make no %lld", (long long)hp->n_head,

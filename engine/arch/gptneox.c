@@ -62,7 +62,7 @@ const struct pp_arch pp_arch_gptneox = {
     .decoder = {.layer_norm = true, .norm_bias = true, .fused_qkv = true, .ungated = true,
                 .fn = PP_FN_GELU},
     .from_config = from_config,
-    .gguf_says_parallel = true,
+    .gguf_has_parallel_key = true,
     .to_config = to_config,
     .hf_eps = "layer_norm_eps",
 };

@@ -44,7 +44,7 @@ static enum pp_code check_gate(const struct cJSON *config, struct pp_error *err)
 
 static enum pp_code from_config(const struct cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    if (!pp_config_says_rope(config)) {
+    if (!pp_config_has_rope(config)) {
         hp->rope_scaling = PP_ROPE_YARN;
         hp->rope_factor = 32;
         hp->rope_beta_fast = 32;

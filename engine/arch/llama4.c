@@ -193,7 +193,7 @@ const struct pp_arch pp_arch_llama4 = {
     .hf_pairs = true,
     .layer_pattern = 4,
     .unrotated_pattern = 4,
-    .gguf_says_window = true,
+    .gguf_has_window_key = true,
     .gguf_default_no_renorm = true,
     .gguf_default_sigmoids = true,
     .decoder = {.unweighted_qk_norm = true, .norm_after_rope = true, .weighted_inputs = true},

@@ -12,12 +12,12 @@
 #include "engine/hparams_int.h"
 
 #define LAYER "model.layers.{}."
-#define BOTH(before, behind, gguf_name)                                                                               \
-    {.hf = LAYER before ".0" behind, .gguf = "blk.{}." gguf_name, .half = 1},                                         \
-    {.hf = LAYER before ".1" behind, .gguf = "blk.{}." gguf_name, .half = 2}
-#define BOTH_IN_MLX(before, behind, gguf_name)                                                                        \
-    {.hf = LAYER before ".0" behind, .gguf = "blk.{}." gguf_name, .half = 1, .mlx = true},                            \
-    {.hf = LAYER before ".1" behind, .gguf = "blk.{}." gguf_name, .half = 2, .mlx = true}
+#define BOTH(prefix, suffix, gguf_name)                                                                               \
+    {.hf = LAYER prefix ".0" suffix, .gguf = "blk.{}." gguf_name, .half = 1},                                         \
+    {.hf = LAYER prefix ".1" suffix, .gguf = "blk.{}." gguf_name, .half = 2}
+#define BOTH_IN_MLX(prefix, suffix, gguf_name)                                                                        \
+    {.hf = LAYER prefix ".0" suffix, .gguf = "blk.{}." gguf_name, .half = 1, .mlx = true},                            \
+    {.hf = LAYER prefix ".1" suffix, .gguf = "blk.{}." gguf_name, .half = 2, .mlx = true}
 #define EXPERTS(kind)                                                                                                 \
     {.hf = LAYER "mlp.experts.{}." kind "_proj", .gguf = "blk.{}.ffn_" kind ".{}", .half = 1},                        \
     {.hf = LAYER "mlp.switch_mlp." kind "_proj", .gguf = "blk.{}.ffn_" kind "_exps", .half = 1, .mlx = true}

@@ -138,7 +138,7 @@ const struct pp_arch pp_arch_phi3 = {
     .from_config = from_config3,
     .defaults = defaults3,
     .from_gguf = from_gguf3,
-    .gguf_says_window = true,
+    .gguf_has_window_key = true,
     .to_config = to_config3,
 };
 

@@ -52,7 +52,7 @@ const struct pp_arch pp_arch_stablelm = {
     .decoder = {.layer_norm = true, .norm_bias = true, .qk_norm = PP_QK_OPTIONAL},
     .from_config = from_config,
     .defaults = defaults,
-    .gguf_says_parallel = true,
+    .gguf_has_parallel_key = true,
     .to_config = to_config,
     .hf_eps = "layer_norm_eps",
 };

@@ -339,7 +339,7 @@ bool pp_wrapped_recount(const bool left_out[PP_MAX_LAYERS], const char *hf, stru
     return l < 0 || l >= PP_MAX_LAYERS || !left_out[l];
 }
 
-bool pp_is_beside_text(const char *hf)
+bool pp_is_other_modality(const char *hf)
 {
     for (const char *const *p = others; *p; p++)
         if (pp_name_begins(hf, *p))
@@ -347,7 +347,7 @@ bool pp_is_beside_text(const char *hf)
     return false;
 }
 
-bool pp_wrapped_beside(const struct pp_arch_wrapper *w, const char *hf)
+bool pp_wrapped_other_modality(const struct pp_arch_wrapper *w, const char *hf)
 {
     bool makes = false;
     for (int i = 0; w->classes == cosmos_classes && cosmos_makes[i]; i++)

@@ -124,7 +124,7 @@ struct pp_file_id pp_file_id(const struct stat *st)
                                .mtime_s = st->st_mtim.tv_sec, .mtime_ns = st->st_mtim.tv_nsec};
 }
 
-void pp_map_let_go(const void *begin, const void *end)
+void pp_map_release_pages(const void *begin, const void *end)
 {
     const uintptr_t page = PP_LARGE_PAGE, from = (uintptr_t)begin, to = (uintptr_t)end;
     for (int i = 0; i < MAX_MAPS; i++) {
@@ -132,8 +132,8 @@ void pp_map_let_go(const void *begin, const void *end)
         if (!first || from < first || from >= to || to > last)
             continue;
         const uintptr_t down = from / page * page, up = (to + page - 1) / page * page;
-        const uintptr_t at = down > first ? down : first, behind = up < last ? up : last;
-        madvise((void *)at, behind - at, MADV_DONTNEED);
+        const uintptr_t at = down > first ? down : first, stop = up < last ? up : last;
+        madvise((void *)at, stop - at, MADV_DONTNEED);
         return;
     }
 }
@@ -434,7 +434,7 @@ static void remove_if_left(int folder, const char *name)
     close(fd);
 }
 
-void pp_remove_left(const char *path)
+void pp_remove_stale(const char *path)
 {
     const char *slash = strrchr(path, '/');
     char *folder = pp_folder_of(path);

@@ -46,7 +46,7 @@ bool pp_map_watch_lost(int watch);      /* -1: never */
 
 /* Releases a range of a mapped file from memory; it is read again when it is touched. Everything in the same pages
  * goes, too, and one touch brings a whole huge page back. Other memory is left alone. */
-void pp_map_let_go(const void *begin, const void *end);
+void pp_map_release_pages(const void *begin, const void *end);
 
 /* Maps read-only pages of a file, from `offset` on, or with fd -1 zeros, over [at, at + size), which is mapped already
  * and which other threads may be reading. All values must be multiples of the system's page. May be called in a signal
@@ -94,7 +94,7 @@ char *pp_temporary_name(const char *path);
 bool pp_is_temporary_of(const char *entry, const char *name);
 /* Removes the temporary files of PATH that dead processes have left, which may be as large as a model, and for a
  * database those with -journal appended. A file that is locked, or younger than a minute, stays: it may be in use. */
-void pp_remove_left(const char *path);
+void pp_remove_stale(const char *path);
 
 /* Replaces path (or the file that the link leads to, see pp_follow_links) by the bytes, if pp_check_target allows it:
  * temporary file beside it, fsync, rename, fsync of the folder. `mode` as in open(2). */

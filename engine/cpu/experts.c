@@ -197,10 +197,10 @@ bool pp_cpu_experts_new(struct pp_cpu *c)
         !r->count || !r->ready || !r->lowered)
         return false;
     if (idle) {
-        r->kept_stride = round_up(n_in, 64);
+        r->idle_stride = round_up(n_in, 64);
         r->idle_weight = pp_cpu_memory_take(c, c->max_rows, sizeof *r->idle_weight);
-        r->kept = pp_cpu_memory_take(c, c->max_rows * r->kept_stride, sizeof *r->kept);
-        if (!r->idle_weight || !r->kept)
+        r->idle_sum = pp_cpu_memory_take(c, c->max_rows * r->idle_stride, sizeof *r->idle_sum);
+        if (!r->idle_weight || !r->idle_sum)
             return false;
     }
     r->region_bytes = lay_out(r, places, n_in, n_ff, NULL);
@@ -231,7 +231,7 @@ void pp_cpu_experts_free(struct pp_cpu *c)
     pp_free(r->row);
     pp_free(r->lora);
     pp_free(r->idle_weight);
-    pp_free(r->kept);
+    pp_free(r->idle_sum);
     pp_free(r->active);
     pp_free(r->first);
     pp_free(r->count);
@@ -283,9 +283,9 @@ static int first_place(const struct experts *x, const int32_t *place)
     return j < x->n_used ? j : -1;
 }
 
-/* Whether some of a row's experts return its input. Their weighted result, `kept`, is added to the other experts'
+/* Whether some of a row's experts return its input. Their weighted result, `idle_sum`, is added to the other experts'
  * results; if the row has no places, it is the whole result. */
-static bool is_kept(const struct routing *r, const struct experts *x, int row, int first)
+static bool adds_idle(const struct routing *r, const struct experts *x, int row, int first)
 {
     return x->idle && (first < 0 || r->idle_weight[row] != 0.0f);
 }
@@ -303,16 +303,16 @@ static void prepare_row(struct pp_cpu *c, const struct stage *s, int row, int th
         return;
     }
     const int first = first_place(x, place);
-    float *kept = x->idle ? r->kept + row * r->kept_stride : NULL;
-    float *to = first < 0 ? kept : floats_at(&r->in, place[first]);
+    float *idle_sum = x->idle ? r->idle_sum + row * r->idle_stride : NULL;
+    float *to = first < 0 ? idle_sum : floats_at(&r->in, place[first]);
     if (s->norm.weight) {
         const struct norm norm = pp_cpu_norm_of(&s->norm, of->adapters, x->n_in, own->replaced);
         pp_cpu_norm(c, &norm, slot_row(c, s->in, row), x->n_in, to);
     } else {
         memcpy(to, slot_row(c, s->in, row), (size_t)x->n_in * sizeof *to);
     }
-    if (is_kept(r, x, row, first))
-        c->ops->apply(PP_FN_SCALE, r->idle_weight[row], to, x->n_in, kept);
+    if (adds_idle(r, x, row, first))
+        c->ops->apply(PP_FN_SCALE, r->idle_weight[row], to, x->n_in, idle_sum);
     if (first < 0)
         return;
     if (x->quantize)
@@ -504,8 +504,8 @@ static void finish_sum(const struct pp_cpu *c, const struct stage *s, int row, i
     const struct routing *r = &c->routing;
     const int64_t n = end - at;
     float *out = slot_row(c, s->out, row) + at;
-    if (first >= 0 && is_kept(r, x, row, first))
-        c->ops->add(sum, r->kept + row * r->kept_stride + at, n);
+    if (first >= 0 && adds_idle(r, x, row, first))
+        c->ops->add(sum, r->idle_sum + row * r->idle_stride + at, n);
     if (x->bias)
         c->ops->add(sum, x->bias + at, n);
     if (s->epilogue != EPILOGUE_ADD)
@@ -536,7 +536,7 @@ static void sum_row(const struct pp_cpu *c, const struct stage *s, int row, int6
         c->ops->apply(x->fn, 0, y, n, y);
     }
     const int first = first_place(x, place);
-    float *sum = (first < 0 ? r->kept + row * r->kept_stride : result_at(r, x, place[first])) + at;
+    float *sum = (first < 0 ? r->idle_sum + row * r->idle_stride : result_at(r, x, place[first])) + at;
     if (first >= 0)
         c->ops->apply(PP_FN_SCALE, weight[first], sum, n, sum);
     for (int j = first + 1; first >= 0 && j < x->n_used; j++)

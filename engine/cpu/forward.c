@@ -103,12 +103,12 @@ static void adapt_embedding(const struct pp_cpu *c, const struct pp_batch_row *r
 
 static void embed_token(struct pp_cpu *c, const struct stage *s, const struct pp_batch_row *row, int thread, float *x)
 {
-    const int64_t n = s->table->ne[0], behind = row->token - s->table->ne[1];
-    if (s->meta_tokens && behind >= 0)
-        open_row(c, s->meta_tokens, (int32_t)behind, x);
+    const int64_t n = s->table->ne[0], meta = row->token - s->table->ne[1];
+    if (s->meta_tokens && meta >= 0)
+        open_row(c, s->meta_tokens, (int32_t)meta, x);
     else
         open_row(c, s->table, row->token, x);
-    if (row->adapters && !(s->meta_tokens && behind >= 0)) {
+    if (row->adapters && !(s->meta_tokens && meta >= 0)) {
         replace_embedding(c, row, n, x, c->threads[thread].replaced);
         adapt_embedding(c, row, n, x);
     }

@@ -208,7 +208,7 @@ enum pp_code pp_weights_finish(struct pp_weights *w, struct pp_pool *pool, const
             pp_pool_run(pool, finish_some, &f, &n_items, 1);
     }
     enum pp_code code = pp_weights_check(w, err);
-    if (!code && (pp_cancelled(cancel) || !pp_weights_wait_kept(w, cancel)))
+    if (!code && (pp_cancelled(cancel) || !pp_weights_wait_saved(w, cancel)))
         code = pp_fail(err, PP_ERR_CANCELLED, "loading the model was stopped");
     return code;
 }

@@ -45,7 +45,7 @@ struct pp_weights {
     bool started;
     pthread_t keeper;
     atomic_bool stop;
-    atomic_bool kept;            /* it has nothing left to do */
+    atomic_bool finished;        /* it has nothing left to do */
 };
 
 /* Copies what is mapped from a file in small pages to huge pages, if memory is plentiful (layout_large.c). Called by
@@ -54,7 +54,7 @@ void pp_layout_enlarge(struct pp_weights *w);
 /* Stops the keeper. What it has written stays, so that another engine can continue. */
 void pp_weights_stop_keeping(struct pp_weights *w);
 /* Waits until the keeper has nothing left to do. false: cancelled. */
-bool pp_weights_wait_kept(struct pp_weights *w, const struct pp_cancel *cancel);
+bool pp_weights_wait_saved(struct pp_weights *w, const struct pp_cancel *cancel);
 
 static inline uint8_t *pp_weight_group(const struct pp_weight *m, int64_t group)
 {

@@ -50,7 +50,7 @@ static void *keep(void *arg)
     if (!w->from_cache)
         write_all(w);
     pp_layout_enlarge(w);
-    atomic_store(&w->kept, true);
+    atomic_store(&w->finished, true);
     return NULL;
 }
 
@@ -74,10 +74,10 @@ void pp_weights_stop_keeping(struct pp_weights *w)
         pp_layout_remove(w);
 }
 
-bool pp_weights_wait_kept(struct pp_weights *w, const struct pp_cancel *cancel)
+bool pp_weights_wait_saved(struct pp_weights *w, const struct pp_cancel *cancel)
 {
     const struct timespec moment = {.tv_nsec = 2000000};
-    while (w->started && !atomic_load(&w->kept)) {
+    while (w->started && !atomic_load(&w->finished)) {
         if (pp_cancelled(cancel))
             return false;
         nanosleep(&moment, NULL);

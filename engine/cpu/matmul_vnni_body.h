@@ -235,9 +235,9 @@ INLINE void fetch(const uint8_t *p, size_t n)
 }
 
 /* How many lanes of the vector that begins at row + behind are rows before row1. */
-INLINE int lanes_before(int64_t row, int64_t row1, int behind)
+INLINE int lanes_before(int64_t row, int64_t row1, int offset)
 {
-    int64_t n = row1 - row - behind;
+    int64_t n = row1 - row - offset;
     return n < 0 ? 0 : n < LANES ? (int)n : LANES;
 }
 
@@ -730,8 +730,8 @@ INLINE struct bodies bodies_at(const struct pp_matrix *w, int64_t row, int64_t b
 {
     const struct pp_pack_shape s = pp_pack_shape(w->type);
     const size_t bytes = (size_t)(PP_GROUP_ROWS * s.body / (s.block / PP_ACT_BLOCK));
-    const size_t behind = pp_pack_head_bytes(w->type, w->n_cols) + bytes * (size_t)b;
-    return (struct bodies){(const uint8_t *)((uintptr_t)pp_pack_group(w, row) + behind), bytes};
+    const size_t offset = pp_pack_head_bytes(w->type, w->n_cols) + bytes * (size_t)b;
+    return (struct bodies){(const uint8_t *)((uintptr_t)pp_pack_group(w, row) + offset), bytes};
 }
 
 

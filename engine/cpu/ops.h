@@ -167,10 +167,10 @@ struct pp_scan_step {
     float *out;                 /* [width] */
 };
 
-/* The same for a head of RWKV 7; or of RWKV 6, which has neither `look` nor `taken`. */
+/* The same for a head of RWKV 7; or of RWKV 6, which has neither `removal_key` nor `removal`. */
 struct pp_delta_step {
     int64_t key_dim, width;
-    const float *decay, *look, *taken, *key; /* [key_dim] */
+    const float *decay, *removal_key, *removal, *key; /* [key_dim] */
     const float *v;             /* [width] */
     float *state;               /* [key_dim, width] */
     const float *query;         /* [key_dim], or NULL */

@@ -372,11 +372,11 @@ static void rotate_key(const struct pp_cpu *c, const struct stage *s, int row, f
 {
     const struct rope *rope = &c->ropes[0];
     const struct pp_batch_row *r = &c->batch->rows[row];
-    const int64_t behind = (pp_cpu_row_length(r) - 1) % c->pick.block;
+    const int64_t in_block = (pp_cpu_row_length(r) - 1) % c->pick.block;
     float there[PP_MAX_HEAD_DIM];
-    const bool moves = c->pick.pooled && s->head_weights < 0 && behind > 0;
+    const bool moves = c->pick.pooled && s->head_weights < 0 && in_block > 0;
     if (moves)
-        pp_cpu_rope_at(rope, r->position - behind, there);
+        pp_cpu_rope_at(rope, r->position - in_block, there);
     rotate(c, s, moves ? there : rope->cos_sin + row * rope->dim, k, 1);
 }
 

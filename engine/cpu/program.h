@@ -251,7 +251,7 @@ enum { PRIVATE_ROWS = 4 };
 /* How far the threads are with the adapters' products A x that they share when there are few rows, for one stage of the
  * current pass. */
 struct shared_down {
-    _Alignas(64) atomic_int taken;
+    _Alignas(64) atomic_int next_unit;
     atomic_int done;
 };
 
@@ -314,8 +314,8 @@ struct routing {
     float *weight;              /* [max_rows, n_used] */
     int32_t *place;             /* [max_rows, n_used]; -1 where the choice is -1 */
     float *idle_weight;         /* [max_rows]: sum of the weights of experts that return their input; or NULL */
-    float *kept;                /* [max_rows, kept_stride]: the weighted result of those experts */
-    int64_t kept_stride;
+    float *idle_sum;            /* [max_rows, idle_stride]: the weighted result of those experts */
+    int64_t idle_stride;
     float *input_weight;        /* [places], if routing weights multiply inputs; `weight` is then 1 */
     int32_t *row;               /* [places]: the row of each */
     bool adapted;               /* some row has adapters for experts, */

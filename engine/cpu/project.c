@@ -422,7 +422,7 @@ static void run_unit(const struct pp_cpu *c, const struct pp_acts *acts, const s
 /* Takes the next product of the stage; n_down: there are none left. */
 static int take_unit(const struct pp_cpu *c, const struct stage *s, const struct thread_scratch *own)
 {
-    const int unit = atomic_fetch_add_explicit(&c->down[s - c->stages].taken, 1, memory_order_relaxed);
+    const int unit = atomic_fetch_add_explicit(&c->down[s - c->stages].next_unit, 1, memory_order_relaxed);
     return unit < own->n_down ? unit : own->n_down;
 }
 
@@ -480,7 +480,7 @@ static const float *all_down(const struct pp_cpu *c, const struct stage *s, int 
 void pp_cpu_project_reset(struct pp_cpu *c)
 {
     for (int i = 0; i < c->n_stages; i++) {
-        atomic_store_explicit(&c->down[i].taken, 0, memory_order_relaxed);
+        atomic_store_explicit(&c->down[i].next_unit, 0, memory_order_relaxed);
         atomic_store_explicit(&c->down[i].done, 0, memory_order_relaxed);
     }
 }

@@ -168,10 +168,10 @@ static void delta_step(const struct pp_delta_step *s)
         const v16 v = v_load(s->v + c);
         v16 known = v_zero(), sum = v_zero();
         for (int64_t d = 0; d < s->key_dim; d++)
-            known = v_fma(v_load(s->state + d * s->width + c), v_set1(s->look[d]), known);
+            known = v_fma(v_load(s->state + d * s->width + c), v_set1(s->removal_key[d]), known);
         for (int64_t d = 0; d < s->key_dim; d++) {
             float *at = s->state + d * s->width + c;
-            const v16 more = v_fma(v_set1(s->taken[d]), known, v_mul(v_set1(s->key[d]), v));
+            const v16 more = v_fma(v_set1(s->removal[d]), known, v_mul(v_set1(s->key[d]), v));
             const v16 state = v_fma(v_set1(s->decay[d]), v_load(at), more);
             v_store(at, state);
             if (s->query)

@@ -8,11 +8,11 @@
 
 /* The index of the largest of n numbers that are not taken; of equal ones, the first; a NaN only if there is nothing
  * else. */
-static int largest(const float *v, const uint8_t *taken, int n)
+static int largest(const float *v, const uint8_t *excluded, int n)
 {
     int best = -1;
     for (int i = 0; i < n; i++)
-        if (!taken[i] && (best < 0 || v[i] > v[best] || (isnan(v[best]) && !isnan(v[i]))))
+        if (!excluded[i] && (best < 0 || v[i] > v[best] || (isnan(v[best]) && !isnan(v[i]))))
             best = i;
     return best;
 }
@@ -20,14 +20,14 @@ static int largest(const float *v, const uint8_t *taken, int n)
 /* The score by which a group is chosen: its largest expert's, or the sum of the two largest. */
 static float score_group(const float *score, int n, bool by_largest)
 {
-    uint8_t taken[PP_MAX_EXPERTS] = {0};
-    const int first = largest(score, taken, n);
-    taken[first] = 1;
-    return n > 1 && !by_largest ? score[first] + score[largest(score, taken, n)] : score[first];
+    uint8_t excluded[PP_MAX_EXPERTS] = {0};
+    const int first = largest(score, excluded, n);
+    excluded[first] = 1;
+    return n > 1 && !by_largest ? score[first] + score[largest(score, excluded, n)] : score[first];
 }
 
 /* Marks as taken the experts of all groups except the n_groups_used with the largest scores. */
-static void exclude_groups(const struct experts *x, const float *score, uint8_t *taken)
+static void exclude_groups(const struct experts *x, const float *score, uint8_t *excluded)
 {
     const int size = x->n / x->n_groups;
     float groups[PP_MAX_EXPERTS];
@@ -37,18 +37,18 @@ static void exclude_groups(const struct experts *x, const float *score, uint8_t 
     for (int i = 0; i < x->n_groups_used; i++)
         chosen[largest(groups, chosen, x->n_groups)] = 1;
     for (int e = 0; e < x->n; e++)
-        taken[e] = !chosen[e / size];
+        excluded[e] = !chosen[e / size];
 }
 
 /* Chooses the n_used experts with the largest scores, in descending order. */
 static void choose(const struct experts *x, const float *score, int32_t *choice)
 {
-    uint8_t taken[PP_MAX_EXPERTS] = {0};
+    uint8_t excluded[PP_MAX_EXPERTS] = {0};
     if (x->n_groups)
-        exclude_groups(x, score, taken);
+        exclude_groups(x, score, excluded);
     for (int j = 0; j < x->n_used; j++) {
-        choice[j] = largest(score, taken, x->n);
-        taken[choice[j]] = 1;
+        choice[j] = largest(score, excluded, x->n);
+        excluded[choice[j]] = 1;
     }
 }
 
@@ -105,16 +105,16 @@ static void weigh_scores(const struct experts *x, const float *part, const int32
  * far below the largest remaining one. */
 static void sparse_mixer(const struct experts *x, const float *logits, int32_t *choice, float *weight)
 {
-    uint8_t taken[PP_MAX_EXPERTS] = {0};
+    uint8_t excluded[PP_MAX_EXPERTS] = {0};
     for (int j = 0; j < x->n_used; j++) {
-        const int best = choice[j] = largest(logits, taken, x->n);
+        const int best = choice[j] = largest(logits, excluded, x->n);
         const float top = logits[best];
         float sum = 0;
         for (int e = 0; e < x->n; e++)
-            if (!taken[e] && !((top - logits[e]) / fmaxf(fabsf(logits[e]), top) > 2 * x->mixer_jitter))
+            if (!excluded[e] && !((top - logits[e]) / fmaxf(fabsf(logits[e]), top) > 2 * x->mixer_jitter))
                 sum += expf(logits[e] - top);
         weight[j] = x->scale / sum;
-        taken[best] = 1;
+        excluded[best] = 1;
     }
 }
 

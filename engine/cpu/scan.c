@@ -165,7 +165,7 @@ static void step_mamba(const struct scan *x, const float *inputs, int row, float
         x->c->ops->gate(PP_FN_SILU, 0, slot_row(x->c, x->s->in, row) + first, out, width, out);
 }
 
-/* --- RWKV 7's: decays, the key, `look`, what is subtracted along it, and the value ------------------------------ */
+/* --- RWKV 7's: decays, the key, `removal_key`, what is subtracted along it, and the value ------------------------- */
 
 static const float UNIT_EPS = 1e-24f; /* of the squares of its length */
 
@@ -173,12 +173,12 @@ static void take_rwkv7(const struct scan *x, int row, float *inputs)
 {
     const struct pp_recurrence *r = x->s->recurrence;
     const int64_t n = r->shape.key_dim, width = r->shape.value_dim, at = x->head * n;
-    float *look = inputs + 2 * n, *taken = inputs + 3 * n;
+    float *removal_key = inputs + 2 * n, *removal = inputs + 3 * n;
     memcpy(inputs, slot_row(x->c, r->decay, row) + at, (size_t)n * sizeof *inputs);
     memcpy(inputs + n, slot_row(x->c, r->k, row) + at, (size_t)n * sizeof *inputs);
-    x->c->ops->rms_norm(slot_row(x->c, r->look, row) + at, x->s->unit_key, UNIT_EPS / (float)n, n, look);
-    x->c->ops->multiply(look, slot_row(x->c, r->beta, row) + at, n, taken);
-    x->c->ops->apply(PP_FN_SCALE, -1, taken, n, taken);
+    x->c->ops->rms_norm(slot_row(x->c, r->removal_key, row) + at, x->s->unit_key, UNIT_EPS / (float)n, n, removal_key);
+    x->c->ops->multiply(removal_key, slot_row(x->c, r->beta, row) + at, n, removal);
+    x->c->ops->apply(PP_FN_SCALE, -1, removal, n, removal);
     memcpy(inputs + 4 * n, slot_row(x->c, r->v, row) + x->head * width, (size_t)width * sizeof *inputs);
 }
 
@@ -201,8 +201,8 @@ static void step_rwkv7(const struct scan *x, const float *inputs, int row, float
     const int64_t n = r->shape.key_dim, width = r->shape.value_dim;
     const float *v = inputs + 4 * n;
     x->c->ops->delta_step(&(struct pp_delta_step){
-        .key_dim = n, .width = width, .decay = inputs, .key = inputs + n, .look = inputs + 2 * n,
-        .taken = inputs + 3 * n, .v = v, .state = state,
+        .key_dim = n, .width = width, .decay = inputs, .key = inputs + n, .removal_key = inputs + 2 * n,
+        .removal = inputs + 3 * n, .v = v, .state = state,
         .query = row >= 0 ? slot_row(x->c, r->q, row) + x->head * n : NULL, .out = out});
     if (row < 0)
         return;
@@ -288,15 +288,16 @@ static void step_kda(const struct scan *x, const float *inputs, int row, float *
     const struct pp_recurrence *r = x->s->recurrence;
     const int64_t n = r->shape.key_dim, width = r->shape.value_dim;
     const float *key = inputs + n, beta = inputs[2 * n + width];
-    float look[MOST_KEYS], more[MOST_KEYS], less[MOST_KEYS], query[MOST_KEYS];
-    x->c->ops->multiply(key, inputs, n, look);
+    float removal_key[MOST_KEYS], more[MOST_KEYS], less[MOST_KEYS], query[MOST_KEYS];
+    x->c->ops->multiply(key, inputs, n, removal_key);
     x->c->ops->apply(PP_FN_SCALE, beta, key, n, more);
     x->c->ops->apply(PP_FN_SCALE, -beta, key, n, less);
     if (row >= 0)
         x->c->ops->rms_norm(slot_row(x->c, r->q, row) + x->head * n, x->s->unit_query,
                             pp_cpu_recur_unit_eps / (float)n, n, query);
     x->c->ops->delta_step(&(struct pp_delta_step){.key_dim = n, .width = width, .decay = inputs, .key = more,
-                                                  .look = look, .taken = less, .v = inputs + 2 * n, .state = state,
+                                                  .removal_key = removal_key, .removal = less,
+                                                  .v = inputs + 2 * n, .state = state,
                                                   .query = row >= 0 ? query : NULL, .out = out});
     if (row < 0)
         return;

@@ -43,7 +43,7 @@ static bool recurrence_reads(const struct pp_cpu *c, const struct pp_recurrence 
 {
     return slot == whole_slot(c, r->q) || slot == whole_slot(c, r->k) || slot == whole_slot(c, r->v) ||
            slot == whole_slot(c, r->decay) || (r->beta >= 0 && slot == whole_slot(c, r->beta)) ||
-           (r->kind == PP_RECUR_RWKV7 && slot == whole_slot(c, r->look));
+           (r->kind == PP_RECUR_RWKV7 && slot == whole_slot(c, r->removal_key));
 }
 
 /* How a stage uses a slot, which must be a whole one. */
@@ -92,7 +92,7 @@ static enum use use_in(const struct pp_cpu *c, const struct stage *s, int slot)
 struct liveness {
     size_t words;      /* words per slot, for 64 stages each */
     uint64_t *at;      /* [n_slots][words]: the stage uses the slot, or its value is read later */
-    uint64_t *behind;  /* [n_slots][words]: the value that the slot has after the stage is read later */
+    uint64_t *after;   /* [n_slots][words]: the value that the slot has after the stage is read later */
 };
 
 static bool bit_of(const struct liveness *l, const uint64_t *bits, int slot, int stage)
@@ -108,17 +108,17 @@ static bool alive_at(const struct liveness *l, int slot, int i)
 /* Whether the value that the slot has after stage i is read later. */
 static bool needed_after(const struct liveness *l, int slot, int i)
 {
-    return bit_of(l, l->behind, slot, i);
+    return bit_of(l, l->after, slot, i);
 }
 
 static void find_lives_of(const struct pp_cpu *c, struct liveness *l, int slot)
 {
-    uint64_t *at = l->at + (size_t)slot * l->words, *behind = l->behind + (size_t)slot * l->words;
+    uint64_t *at = l->at + (size_t)slot * l->words, *after = l->after + (size_t)slot * l->words;
     bool needed = false;
     for (int i = c->n_stages - 1; i >= 0; i--) {
         const enum use use = use_in(c, &c->stages[i], slot);
         const uint64_t bit = (uint64_t)1 << i % 64;
-        behind[i / 64] |= needed ? bit : 0;
+        after[i / 64] |= needed ? bit : 0;
         at[i / 64] |= needed || use != UNUSED ? bit : 0;
         if (use != UNUSED)
             needed = use & READS;
@@ -129,10 +129,10 @@ static bool find_lives(const struct pp_cpu *c, struct liveness *l)
 {
     l->words = (size_t)c->n_stages / 64 + 1;
     l->at = pp_calloc((size_t)c->n_slots * l->words, sizeof *l->at);
-    l->behind = pp_calloc((size_t)c->n_slots * l->words, sizeof *l->behind);
-    for (int i = 0; l->at && l->behind && i < c->n_slots; i++)
+    l->after = pp_calloc((size_t)c->n_slots * l->words, sizeof *l->after);
+    for (int i = 0; l->at && l->after && i < c->n_slots; i++)
         find_lives_of(c, l, i);
-    return l->at && l->behind;
+    return l->at && l->after;
 }
 
 /* Where a slot is allocated: nowhere, if it is unused; in the arena, with all rows; or with rows for outputs only. */
@@ -216,36 +216,36 @@ typedef bool stage_test(const struct stage *s);
 static bool is_attention(const struct stage *s) { return s->kind == STAGE_ATTEND; }
 static bool is_selected(const struct stage *s) { return s->selected || s->kind == STAGE_SELECT; }
 
-static bool lives_at(const struct pp_cpu *c, const struct liveness *l, int slot, stage_test *meant)
+static bool lives_at(const struct pp_cpu *c, const struct liveness *l, int slot, stage_test *test)
 {
     for (int i = 0; i < c->n_stages; i++)
-        if (meant(&c->stages[i]) && alive_at(l, slot, i))
+        if (test(&c->stages[i]) && alive_at(l, slot, i))
             return true;
     return false;
 }
 
-/* The width from `at` to the next slot that is live at a stage for which `meant` is true. */
-static int64_t gap_behind(const struct pp_cpu *c, const struct arena *a, int64_t at, stage_test *meant)
+/* The width from `at` to the next slot that is live at a stage for which `test` is true. */
+static int64_t gap_from(const struct pp_cpu *c, const struct arena *a, int64_t at, stage_test *test)
 {
     int64_t end = a->width;
     for (int i = 0; i < c->n_slots; i++)
-        if (overlaps(c, a, i, at, end - at) && lives_at(c, &a->lives, i, meant))
+        if (overlaps(c, a, i, at, end - at) && lives_at(c, &a->lives, i, test))
             end = a->offset[i] > at ? a->offset[i] : at;
     return end - at;
 }
 
-/* The widest part of the arena that is free at all stages for which `meant` is true; it begins at the arena's start, or
+/* The widest part of the arena that is free at all stages for which `test` is true; it begins at the arena's start, or
  * where a slot ends. *floats: its size, for all rows. */
-static float *find_gap(const struct pp_cpu *c, const struct arena *a, stage_test *meant, int64_t *floats)
+static float *find_gap(const struct pp_cpu *c, const struct arena *a, stage_test *test, int64_t *floats)
 {
-    int64_t best = 0, width = gap_behind(c, a, 0, meant);
+    int64_t best = 0, width = gap_from(c, a, 0, test);
     for (int i = 0; i < c->n_slots; i++) {
         if (a->offset[i] < 0)
             continue;
-        int64_t at = a->offset[i] + c->strides[i], behind = gap_behind(c, a, at, meant);
-        if (behind > width) {
+        int64_t at = a->offset[i] + c->strides[i], after = gap_from(c, a, at, test);
+        if (after > width) {
             best = at;
-            width = behind;
+            width = after;
         }
     }
     *floats = c->max_rows * width;
@@ -380,7 +380,7 @@ bool pp_cpu_slots_new(struct pp_cpu *c)
     pp_free(a.offset);
     pp_free(a.place);
     pp_free(a.lives.at);
-    pp_free(a.lives.behind);
+    pp_free(a.lives.after);
     return good;
 }
 
