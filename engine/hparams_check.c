@@ -389,15 +389,15 @@ static enum pp_code check_sizes(const struct pp_hparams *hp, struct pp_error *er
     return code;
 }
 
-/* Hyper-connections: constants of struct pp_connection. `least` is added to a divisor. */
+/* Hyper-connections: constants of struct pp_connection. eps is added to a divisor. */
 static enum pp_code check_connection(const struct pp_hparams *hp, struct pp_error *err)
 {
-    const float most = hp->connection.most, least = hp->connection.least, write_eps = hp->connection.write_eps;
-    if (!(most > 0 && most <= 1000 && least > 0 && least <= 1 && write_eps >= 0 && write_eps <= 1))
+    const float scale = hp->connection.write_scale, eps = hp->connection.eps, write_eps = hp->connection.write_eps;
+    if (!(scale > 0 && scale <= 1000 && eps > 0 && eps <= 1 && write_eps >= 0 && write_eps <= 1))
         return pp_fail(err, PP_ERR_FORMAT, "the model says something impossible of how its residual streams are "
-                       "connected: a magnitude of %g, an epsilon of %g", (double)most, (double)least);
-    return pp_check_range("number of rounds in which streams' numbers are balanced", hp->connection.rounds, 0, 1000,
-                          err);
+                       "connected: a magnitude of %g, an epsilon of %g", (double)scale, (double)eps);
+    return pp_check_range("number of rounds in which streams' numbers are balanced", hp->connection.sinkhorn_iters, 0,
+                          1000, err);
 }
 
 static enum pp_code check_ngrams(const struct pp_hparams *hp, struct pp_error *err)

@@ -157,15 +157,15 @@ enum pp_op_kind {
  * mixed by a matrix (manifold-constrained, arXiv 2512.24880). The coefficients are computed for each row from a
  * projection c of all streams, which has n, 2 n, or 2 n + n * n values.
  *
- *   read[i] = sigmoid(c[i]) + least
- *   write[j] = most sigmoid(c[n + j]) + write_eps
+ *   read[i] = sigmoid(c[i]) + eps
+ *   write[j] = write_scale sigmoid(c[n + j]) + write_eps
  *   matrix = balanced(c[2n ...])
  *
- * balanced (Sinkhorn): the softmax of each row, plus `least`; then columns and rows in turn are divided by their sums
- * plus `least`, until columns were divided `rounds` times. Rows and columns then add up to about 1. */
+ * balanced (Sinkhorn): the softmax of each row, plus eps; then columns and rows are alternately divided by their sums
+ * plus eps, until columns were divided sinkhorn_iters times. Rows and columns then add up to about 1. */
 struct pp_connection {
-    float least, most, write_eps;
-    int rounds;
+    float eps, write_scale, write_eps;
+    int sinkhorn_iters;
 };
 
 /* Functions of one number, and of a gate and the value it lets through. */

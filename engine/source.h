@@ -96,8 +96,8 @@ struct pp_hparams {
     bool stream_mean;       /* hyper: after the last layer the streams are averaged; otherwise the output reads them as
                                parts do */
     struct {
-        float least, most, write_eps;
-        int64_t rounds;     /* 0: streams are not mixed */
+        float eps, write_scale, write_eps;
+        int64_t sinkhorn_iters; /* 0: streams are not mixed */
     } connection;           /* struct pp_connection in plan.h */
     int64_t laurel_rank;    /* LAuReL: rank of a product parallel to attention; 0: none */
     float sparsity[PP_MAX_LAYERS]; /* a gate is reduced by its layer's mean plus this many standard deviations, and cut

@@ -11,15 +11,15 @@ static bool connect(struct builder *b, int l, const char *name, bool ends)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t n = hp->n_stream, width = n * hp->n_embd;
-    const bool mixes = hp->connection.rounds > 0;
+    const bool mixes = hp->connection.sinkhorn_iters > 0;
     const int64_t n_numbers = ends ? n : mixes ? 2 * n + n * n : 2 * n;
     const int linear = pp_plan_linear(b->p, b->s, n_numbers, width, b->err, "%s_fn", name);
     const int product = pp_plan_part(b->p, b->mixing, 0, n_numbers);
     struct pp_op op = {.kind = PP_OP_CONNECT, .layer = l, .count = n, .in = product, .in2 = NONE,
                        .out = pp_plan_part(b->p, b->spreading, 0, n_numbers)};
-    op.connection = (struct pp_connection){.least = hp->connection.least, .most = hp->connection.most,
+    op.connection = (struct pp_connection){.eps = hp->connection.eps, .write_scale = hp->connection.write_scale,
                                            .write_eps = hp->connection.write_eps,
-                                           .rounds = (int)hp->connection.rounds};
+                                           .sinkhorn_iters = (int)hp->connection.sinkhorn_iters};
     if (linear < 0 ||
         !(op.weight = pp_plan_tensor(b->s, 0, ends ? 1 : mixes ? 3 : 2, b->err, "%s_scale.weight", name)) ||
         !(op.bias = pp_plan_tensor(b->s, 0, n_numbers, b->err, "%s_base.weight", name)))
@@ -109,8 +109,8 @@ bool pp_hyper_split(struct builder *b)
         add_repeat(b, 0, b->x, n_embd, n, b->streams[0]);
         return true;
     }
-    b->mixing = pp_plan_slot(b->p, 2 * n + (b->hp->connection.rounds ? n * n : 0));
-    b->spreading = pp_plan_slot(b->p, 2 * n + (b->hp->connection.rounds ? n * n : 0));
+    b->mixing = pp_plan_slot(b->p, 2 * n + (b->hp->connection.sinkhorn_iters ? n * n : 0));
+    b->spreading = pp_plan_slot(b->p, 2 * n + (b->hp->connection.sinkhorn_iters ? n * n : 0));
     if (!(b->stream_ones = pp_plan_ones(b->p, n * n_embd, b->err)))
         return false;
     add_repeat(b, 0, b->x, n_embd, n, b->streams[0]);

@@ -144,7 +144,7 @@ static enum pp_code complete_fields(struct pp_hparams *hp, float base, float bou
         return pp_fail(err, PP_ERR_UNSUPPORTED, "experts whose weights do not add up to 1 are not supported in this "
                        "family");
     hp->compressed = hp->hyper = hp->expert_sqrt_softplus = true;
-    hp->connection.most = 2;
+    hp->connection.write_scale = 2;
     hp->rope_base_local = hp->rope_base;
     hp->rope_base = base;
     hp->rope_attn_factor = hp->rope_scaling == PP_ROPE_YARN ? 1.0f : 0.0f;
@@ -275,11 +275,11 @@ static enum pp_code sizes_from_config(const cJSON *config, struct pp_hparams *hp
     } sizes[] = {{"q_lora_rank", &hp->q_lora_rank}, {"o_groups", &hp->o_groups}, {"o_lora_rank", &hp->o_rank},
                  {"sliding_window", &hp->window}, {"index_n_heads", &hp->n_index_head},
                  {"index_head_dim", &hp->index_dim}, {"index_topk", &hp->index_top_k}, {"hc_mult", &hp->n_stream},
-                 {"hc_sinkhorn_iters", &hp->connection.rounds}};
+                 {"hc_sinkhorn_iters", &hp->connection.sinkhorn_iters}};
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !code; i++)
         code = pp_config_int(config, sizes[i].key, sizes[i].v, err);
-    return code ? code : pp_config_float(config, "hc_eps", &hp->connection.least, err);
+    return code ? code : pp_config_float(config, "hc_eps", &hp->connection.eps, err);
 }
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
@@ -327,8 +327,8 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "index_topk", hp->index_top_k);
     pp_config_put(config, "num_hash_layers", hp->n_hash_routed_layers);
     pp_config_put(config, "hc_mult", hp->n_stream);
-    pp_config_put(config, "hc_sinkhorn_iters", hp->connection.rounds);
-    pp_config_put_float(config, "hc_eps", hp->connection.least);
+    pp_config_put(config, "hc_sinkhorn_iters", hp->connection.sinkhorn_iters);
+    pp_config_put_float(config, "hc_eps", hp->connection.eps);
     pp_config_put_float(config, "swiglu_limit", hp->expert_bound[hp->n_layer - 1]);
     ratios = cJSON_AddArrayToObject(config, "compress_ratios");
     for (int64_t l = 0; l < hp->n_layer; l++)
@@ -376,7 +376,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
                  {KEY "attention.indexer.key_length", &hp->index_dim},
                  {KEY "attention.indexer.top_k", &hp->index_top_k},
                  {KEY "hyper_connection.count", &hp->n_stream},
-                 {KEY "hyper_connection.sinkhorn_iterations", &hp->connection.rounds},
+                 {KEY "hyper_connection.sinkhorn_iterations", &hp->connection.sinkhorn_iters},
                  {KEY "hash_layer_count", &hp->n_hash_routed_layers}};
     double base, least, bound, shared;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
@@ -386,7 +386,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
         return fail_key(base_key, err);
     if (!pp_gguf_float(g, least_key, &least))
         return fail_key(least_key, err);
-    hp->connection.least = (float)least;
+    hp->connection.eps = (float)least;
     for (int64_t l = 0; l < hp->n_layer && l < PP_MAX_LAYERS; l++) {
         int64_t ratio;
         if (!pp_gguf_array_int(g, ratios_key, (size_t)l, &ratio) || ratio < 0 || ratio > 1 << 16)
@@ -414,8 +414,8 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     pp_gguf_add_u32(w, KEY "attention.indexer.key_length", (uint32_t)hp->index_dim);
     pp_gguf_add_u32(w, KEY "attention.indexer.top_k", (uint32_t)hp->index_top_k);
     pp_gguf_add_u32(w, KEY "hyper_connection.count", (uint32_t)hp->n_stream);
-    pp_gguf_add_u32(w, KEY "hyper_connection.sinkhorn_iterations", (uint32_t)hp->connection.rounds);
-    pp_gguf_add_f32(w, least_key, hp->connection.least);
+    pp_gguf_add_u32(w, KEY "hyper_connection.sinkhorn_iterations", (uint32_t)hp->connection.sinkhorn_iters);
+    pp_gguf_add_f32(w, least_key, hp->connection.eps);
     pp_gguf_add_u32(w, KEY "hash_layer_count", (uint32_t)hp->n_hash_routed_layers);
     pp_gguf_add_f32_array(w, bound_key, hp->expert_bound, (size_t)hp->n_layer);
 }

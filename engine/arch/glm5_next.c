@@ -78,7 +78,7 @@ static enum pp_code set_known(struct pp_hparams *hp, int64_t head_dim, float dec
     hp->n_state_head = hp->n_state_key_head = hp->n_head;
     hp->state_key_dim = hp->state_value_dim = head_dim;
     hp->decay_bound = decay_bound;
-    hp->connection.most = 2;
+    hp->connection.write_scale = 2;
     hp->connection.write_eps = 0;
     hp->attn_scale = 1.0f / sqrtf((float)hp->qk_nope_dim);
     for (int64_t l = 0; l < hp->n_layer; l++) {
@@ -90,7 +90,7 @@ static enum pp_code set_known(struct pp_hparams *hp, int64_t head_dim, float dec
     }
     if (n_attending == hp->n_layer) /* only states keep a cache's positions, and with them blocks, in place */
         return pp_fail(err, PP_ERR_UNSUPPORTED, "a model of this family without states is not supported");
-    if (hp->connection.rounds < 1)
+    if (hp->connection.sinkhorn_iters < 1)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "streams that no matrix mixes are not supported for this family");
     return pp_index_check(hp, err);
 }
@@ -210,9 +210,9 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     if (!code)
         code = pp_config_int(config, "hc_mult", &hp->n_stream, err);
     if (!code)
-        code = pp_config_float(config, "hc_eps", &hp->connection.least, err);
+        code = pp_config_float(config, "hc_eps", &hp->connection.eps, err);
     if (!code)
-        code = pp_config_int(config, "hc_sinkhorn_iters", &hp->connection.rounds, err);
+        code = pp_config_int(config, "hc_sinkhorn_iters", &hp->connection.sinkhorn_iters, err);
     if (!code)
         code = pp_config_float(config, "swiglu_limit", &most, err);
     if (!code)
@@ -254,8 +254,8 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
     pp_config_put(config, "index_topk", hp->index_top_k);
     pp_config_put(config, "index_kpool", hp->index_block);
     pp_config_put(config, "hc_mult", hp->n_stream);
-    pp_config_put_float(config, "hc_eps", hp->connection.least);
-    pp_config_put(config, "hc_sinkhorn_iters", hp->connection.rounds);
+    pp_config_put_float(config, "hc_eps", hp->connection.eps);
+    pp_config_put(config, "hc_sinkhorn_iters", hp->connection.sinkhorn_iters);
     pp_config_put_float(config, "swiglu_limit", hp->expert_bound[0]);
     for (size_t i = 0; i < sizeof always / sizeof *always; i++)
         cJSON_AddTrueToObject(config, always[i]);
@@ -323,7 +323,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     int64_t *const numbers[N_NUMBERS] = {
         [HEAD_COUNT] = &hp->n_index_head, [KEY_LENGTH] = &hp->index_dim, [TOP_K] = &hp->index_top_k,
         [POOL] = &hp->index_block, [STATE] = &head_dim, [TAPS_KEY] = &hp->conv_taps, [STREAMS] = &hp->n_stream,
-        [ROUNDS] = &hp->connection.rounds};
+        [ROUNDS] = &hp->connection.sinkhorn_iters};
     if (!hp->kv_lora_rank)
         return pp_fail(err, PP_ERR_FORMAT, "the metadata lacks %s", key_in(g, "attention.kv_lora_rank", full));
     for (int i = 0; i < N_NUMBERS; i++)
@@ -334,7 +334,7 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     pp_gguf_bool(g, key_in(g, tail_key, full), &tail);
     if (!tail)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s is false, which is not supported", full);
-    hp->connection.least = (float)least;
+    hp->connection.eps = (float)least;
     if (pp_gguf_float(g, key_in(g, usual_epsilon_key, full), &epsilon)) /* the other key is for the indexer's keys */
         hp->norm_eps = (float)epsilon;
     const enum pp_code code = set_known(hp, head_dim, (float)bound, err);
@@ -358,11 +358,11 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     const int64_t numbers[N_NUMBERS] = {
         [HEAD_COUNT] = hp->n_index_head, [KEY_LENGTH] = hp->index_dim, [TOP_K] = hp->index_top_k,
         [POOL] = hp->index_block, [STATE] = hp->state_key_dim, [TAPS_KEY] = hp->conv_taps, [STREAMS] = hp->n_stream,
-        [ROUNDS] = hp->connection.rounds};
+        [ROUNDS] = hp->connection.sinkhorn_iters};
     const struct {
         const char *key;
         float v;
-    } floats[] = {{decay_key, hp->decay_bound}, {least_key, hp->connection.least}, {epsilon_key, 1e-6f}};
+    } floats[] = {{decay_key, hp->decay_bound}, {least_key, hp->connection.eps}, {epsilon_key, 1e-6f}};
     for (int i = 0; i < N_NUMBERS; i++) {
         snprintf(full, sizeof full, "glm5next.%s", number_keys[i]);
         pp_gguf_add_u32(w, full, (uint32_t)numbers[i]);

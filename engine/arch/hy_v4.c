@@ -116,10 +116,10 @@ static enum pp_code connection_from_config(const cJSON *config, struct pp_hparam
 {
     enum pp_code code = pp_config_int(config, "hc_mult", &hp->n_stream, err);
     if (!code)
-        code = pp_config_float(config, "hc_magnitude", &hp->connection.most, err);
+        code = pp_config_float(config, "hc_magnitude", &hp->connection.write_scale, err);
     if (!code)
-        code = pp_config_float(config, "hc_eps", &hp->connection.least, err);
-    hp->connection.write_eps = hp->connection.least;
+        code = pp_config_float(config, "hc_eps", &hp->connection.eps, err);
+    hp->connection.write_eps = hp->connection.eps;
     hp->hyper = true;
     return code;
 }
@@ -169,8 +169,8 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
             cJSON_AddItemToArray(types, cJSON_CreateString(hp->layer[l] & PP_LAYER_PICKED_BEFORE ? "shared" : "full"));
     }
     pp_config_put(config, "hc_mult", hp->n_stream);
-    pp_config_put_float(config, "hc_magnitude", hp->connection.most);
-    pp_config_put_float(config, "hc_eps", hp->connection.least);
+    pp_config_put_float(config, "hc_magnitude", hp->connection.write_scale);
+    pp_config_put_float(config, "hc_eps", hp->connection.eps);
     pp_config_put_float(config, "swiglu_limit", hp->expert_bound[hp->n_layer - 1]);
     cJSON_AddTrueToObject(config, "enable_ihc");
     cJSON_AddTrueToObject(config, "gated_mla");
@@ -236,8 +236,8 @@ static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, st
     pp_gguf_int(g, key_in(g, count_key, full), &hp->n_stream);
     pp_gguf_float(g, key_in(g, least_key, full), &least);
     pp_gguf_float(g, key_in(g, most_key, full), &most);
-    hp->connection.least = hp->connection.write_eps = (float)least;
-    hp->connection.most = (float)most;
+    hp->connection.eps = hp->connection.write_eps = (float)least;
+    hp->connection.write_scale = (float)most;
     hp->hyper = true;
     return code;
 }
@@ -254,9 +254,9 @@ static void to_gguf(const struct pp_hparams *hp, struct pp_gguf_writer *w)
     snprintf(full, sizeof full, "hy_v4.%s", count_key);
     pp_gguf_add_u32(w, full, (uint32_t)hp->n_stream);
     snprintf(full, sizeof full, "hy_v4.%s", least_key);
-    pp_gguf_add_f32(w, full, hp->connection.least);
+    pp_gguf_add_f32(w, full, hp->connection.eps);
     snprintf(full, sizeof full, "hy_v4.%s", most_key);
-    pp_gguf_add_f32(w, full, hp->connection.most);
+    pp_gguf_add_f32(w, full, hp->connection.write_scale);
 }
 
 const struct pp_arch pp_arch_hy_v4 = {

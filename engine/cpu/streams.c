@@ -85,10 +85,10 @@ static float sigmoid(float x)
     return 1 / (1 + expf(-x));
 }
 
-/* Divides n numbers, `stride` apart, by their sum plus `least`. */
-static void divide(float *x, int n, int stride, float least)
+/* Divides n numbers, `stride` apart, by their sum plus eps. */
+static void divide(float *x, int n, int stride, float eps)
 {
-    float sum = least;
+    float sum = eps;
     for (int i = 0; i < n; i++)
         sum += x[i * stride];
     for (int i = 0; i < n; i++)
@@ -112,13 +112,13 @@ static void balance(const struct pp_connection *how, int n, float *matrix)
     for (int i = 0; i < n; i++) {
         softmax(matrix + i * n, n);
         for (int j = 0; j < n; j++)
-            matrix[i * n + j] += how->least;
+            matrix[i * n + j] += how->eps;
     }
-    for (int round = 0; round < how->rounds; round++) {
+    for (int round = 0; round < how->sinkhorn_iters; round++) {
         for (int i = 0; round && i < n; i++)
-            divide(matrix + i * n, n, 1, how->least);
+            divide(matrix + i * n, n, 1, how->eps);
         for (int j = 0; j < n; j++)
-            divide(matrix + j, n, n, how->least);
+            divide(matrix + j, n, n, how->eps);
     }
 }
 
@@ -129,9 +129,9 @@ static void connect(const struct row_op *r, const float *x, float *y)
     for (int i = 0; i < n_numbers; i++)
         y[i] = x[i] * r->factors[i < n ? 0 : i < 2 * n ? 1 : 2] + r->added[i];
     for (int i = 0; i < n; i++)
-        y[i] = sigmoid(y[i]) + how->least;
+        y[i] = sigmoid(y[i]) + how->eps;
     for (int j = n; n_numbers > n && j < 2 * n; j++)
-        y[j] = how->most * sigmoid(y[j]) + how->write_eps;
+        y[j] = how->write_scale * sigmoid(y[j]) + how->write_eps;
     if (n_numbers > 2 * n)
         balance(how, n, y + 2 * n);
 }
