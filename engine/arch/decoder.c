@@ -581,9 +581,9 @@ static void make_slots(struct builder *b)
         b->norm_gates = pp_plan_slot(p, low > hp->n_embd ? low : hp->n_embd);
     }
     if (hp->router_rank) {
-        b->routed = pp_plan_slot(p, hp->router_rank);
-        b->routed_part[0] = pp_plan_slot(p, hp->router_rank);
-        b->routed_part[1] = pp_plan_slot(p, hp->router_rank);
+        b->router_state = pp_plan_slot(p, hp->router_rank);
+        b->router_tmp[0] = pp_plan_slot(p, hp->router_rank);
+        b->router_tmp[1] = pp_plan_slot(p, hp->router_rank);
     }
     if (hp->n_embd_expert) {
         b->narrow = pp_plan_slot(p, hp->n_embd_expert);

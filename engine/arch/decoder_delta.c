@@ -17,11 +17,11 @@ static bool is_by_key_head(const struct builder *b, int l, const char *kind)
     return pp_source_tensor(b->s, name) != NULL;
 }
 
-/* Queries, keys and values may each have a matrix and a convolution of their own: is_apart. */
+/* Queries, keys and values may each have a matrix and a convolution of their own: has_separate_qkv. */
 enum { Q, K, V, N_PARTS };
 static const char letters[] = "qkv";
 
-static bool is_apart(const struct builder *b, int l)
+static bool has_separate_qkv(const struct builder *b, int l)
 {
     return b->hp->dynamic_conv_rank || pp_decoder_has(b, l, "ssm_conv1d_q.weight");
 }
@@ -52,19 +52,19 @@ static void add_convolution(struct builder *b, int l, const struct pp_tensor *ta
 }
 
 /* Jet-Nemotron: values are convolved with the row's own taps, queries and keys only go through SiLU. */
-static bool add_made_convolution(struct builder *b, int l)
+static bool add_dynamic_convolution(struct builder *b, int l)
 {
     const int64_t rank = b->hp->dynamic_conv_rank, values = part_width(b, V);
     const int low = pp_plan_linear(b->p, b->s, rank, b->hp->n_embd, b->err, "blk.%d.ssm_taps_a", l);
     const int taps = low < 0 ? -1 : pp_plan_linear(b->p, b->s, values * b->hp->conv_taps, rank, b->err,
                                                    "blk.%d.ssm_taps_b", l);
-    const int in[] = {b->mixed_q, b->mixed_k, b->tap_low}, out[] = {b->state_q, b->state_k, b->tap_low};
-    add_linear(b, l, low, b->normalised, b->tap_low);
+    const int in[] = {b->mixed_q, b->mixed_k, b->tap_bottleneck}, out[] = {b->state_q, b->state_k, b->tap_bottleneck};
+    add_linear(b, l, low, b->normalised, b->tap_bottleneck);
     for (int i = 0; i < 3; i++)
         add_fn(b, l, PP_FN_SILU, 0, in[i], out[i]);
-    add_linear(b, l, taps, b->tap_low, b->made_taps);
+    add_linear(b, l, taps, b->tap_bottleneck, b->dynamic_taps);
     add(b, (struct pp_op){.kind = PP_OP_CONVOLVE, .layer = l, .window = b->hp->conv_taps, .in = b->mixed_v,
-                          .in2 = b->made_taps, .out = b->state_v});
+                          .in2 = b->dynamic_taps, .out = b->state_v});
     add_fn(b, l, PP_FN_SILU, 0, b->state_v, b->state_v);
     return taps >= 0;
 }
@@ -73,17 +73,17 @@ static bool add_made_convolution(struct builder *b, int l)
 static bool add_convolutions(struct builder *b, int l)
 {
     if (b->hp->dynamic_conv_rank)
-        return add_made_convolution(b, l);
+        return add_dynamic_convolution(b, l);
     const int in[N_PARTS] = {b->mixed_q, b->mixed_k, b->mixed_v}, out[N_PARTS] = {b->state_q, b->state_k, b->state_v};
     const int64_t taps = b->hp->conv_taps;
     const struct pp_tensor *weight;
-    for (int i = 0; i < N_PARTS && is_apart(b, l); i++) {
+    for (int i = 0; i < N_PARTS && has_separate_qkv(b, l); i++) {
         if (!(weight = pp_plan_flat(b->p, b->s, part_width(b, i), taps, b->err, "blk.%d.ssm_conv1d_%c.weight", l,
                                     letters[i])))
             return false;
         add_convolution(b, l, weight, in[i], out[i]);
     }
-    if (is_apart(b, l))
+    if (has_separate_qkv(b, l))
         return true;
     const int64_t width = part_width(b, Q) + part_width(b, K) + part_width(b, V);
     if (!(weight = pp_plan_tensor(b->s, width, taps, b->err, "blk.%d.ssm_conv1d.weight", l)))
@@ -97,7 +97,7 @@ static bool add_state_input(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t keys = part_width(b, K), values = part_width(b, V);
-    if (is_apart(b, l)) {
+    if (has_separate_qkv(b, l)) {
         const int gate = !add_projections(b, l)
                              ? -1 : pp_plan_linear(b->p, b->s, values, hp->n_embd, b->err, "blk.%d.attn_gate", l);
         add_linear(b, l, gate, b->normalised, b->state_gate);
@@ -116,7 +116,7 @@ static bool add_state_input(struct builder *b, int l)
 }
 
 /* Splits the output of ssm_in, for each key head [q, k, v of its value heads, gates of these]. */
-static void take_state_input(struct builder *b, int l)
+static void split_state_input(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t key = hp->state_key_dim, value = hp->n_state_head / hp->n_state_key_head * hp->state_value_dim;
@@ -128,7 +128,7 @@ static void take_state_input(struct builder *b, int l)
 }
 
 /* beta and decay of each head; fills in where they are in *r. */
-static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
+static bool add_beta_and_decay(struct builder *b, int l, struct pp_recurrence *r)
 {
     const int64_t n = b->hp->n_state_head, share = n / b->hp->n_state_key_head;
     *r = (struct pp_recurrence){.beta = b->beta, .decay = b->decay, .neighbours = (int)n, .stride = (int)n};
@@ -149,7 +149,7 @@ static bool add_state_numbers(struct builder *b, int l, struct pp_recurrence *r)
 }
 
 /* The matrices ssm_{letter}_a and ssm_{letter}_b of a low-rank pair; or the single one in their place, and -1. */
-static bool find_low(struct builder *b, int l, char letter, int linears[2])
+static bool find_low_rank_pair(struct builder *b, int l, char letter, int linears[2])
 {
     const int64_t rank = b->hp->state_key_dim, n = b->hp->n_state_head * rank;
     if (b->d->full_rank_gates && letter == 'g') {
@@ -166,7 +166,7 @@ static bool find_low(struct builder *b, int l, char letter, int linears[2])
 }
 
 /* The first matrices for decays (f) and gates (g), or the only ones. */
-static void add_firsts(struct builder *b, int l, const int f[2], const int g[2], const struct pp_tensor *bias)
+static void add_first_factors(struct builder *b, int l, const int f[2], const int g[2], const struct pp_tensor *bias)
 {
     pp_plan_linear_bias(b->p, f[1] < 0 ? f[0] : f[1], bias);
     add_linear(b, l, f[0], b->normalised, f[1] < 0 ? b->state_decays : b->state_low);
@@ -193,8 +193,8 @@ static bool add_kda(struct builder *b, int l)
     struct pp_recurrence r = {.kind = PP_RECUR_KDA, .q = b->state_q, .k = b->state_k, .v = b->state_v,
                               .decay = b->state_decays, .beta = b->beta, .bound = hp->decay_bound};
     int f[2], g[2];
-    if (!add_norm(b, l, "attn_norm", b->x, b->normalised) || !add_projections(b, l) || !find_low(b, l, 'f', f) ||
-        !find_low(b, l, 'g', g))
+    if (!add_norm(b, l, "attn_norm", b->x, b->normalised) || !add_projections(b, l) ||
+        !find_low_rank_pair(b, l, 'f', f) || !find_low_rank_pair(b, l, 'g', g))
         return false;
     const int beta = pp_plan_linear(b->p, b->s, n, hp->n_embd, b->err, "blk.%d.ssm_beta", l);
     const int out = beta < 0 ? -1 : pp_plan_linear(b->p, b->s, hp->n_embd, n * dim, b->err, "blk.%d.attn_output", l);
@@ -202,7 +202,7 @@ static bool add_kda(struct builder *b, int l)
         !(norm = pp_plan_tensor(b->s, 0, dim, b->err, "blk.%d.ssm_norm.weight", l)) ||
         !(r.rate = find_rates(b, l)))
         return false;
-    add_firsts(b, l, f, g, bias);
+    add_first_factors(b, l, f, g, bias);
     add_linear(b, l, beta, b->normalised, b->beta);
     if (!add_convolutions(b, l))
         return false;
@@ -226,10 +226,10 @@ bool pp_delta_result(struct builder *b, int l)
     struct pp_recurrence r;
     if (hp->kda)
         return add_kda(b, l);
-    if (!add_norm(b, l, "attn_norm", b->x, b->normalised) || !add_state_input(b, l) || !add_state_numbers(b, l, &r))
+    if (!add_norm(b, l, "attn_norm", b->x, b->normalised) || !add_state_input(b, l) || !add_beta_and_decay(b, l, &r))
         return false;
     if (is_by_key_head(b, l, "ssm_in"))
-        take_state_input(b, l);
+        split_state_input(b, l);
     const struct pp_tensor *norm = pp_plan_tensor(b->s, 0, hp->state_value_dim, b->err, "blk.%d.ssm_norm.weight", l);
     const int out = pp_plan_linear(b->p, b->s, hp->n_embd, part_width(b, V), b->err, "blk.%d.ssm_out", l);
     r.rate = pp_plan_tensor(b->s, 0, hp->n_state_head, b->err, "blk.%d.ssm_a", l);
@@ -276,8 +276,8 @@ void pp_delta_slots(struct builder *b)
         return;
     }
     if (hp->dynamic_conv_rank) {
-        b->tap_low = pp_plan_slot(p, hp->dynamic_conv_rank);
-        b->made_taps = pp_plan_slot(p, values * hp->conv_taps);
+        b->tap_bottleneck = pp_plan_slot(p, hp->dynamic_conv_rank);
+        b->dynamic_taps = pp_plan_slot(p, values * hp->conv_taps);
     }
     b->decay = pp_plan_slot(p, n);
     b->state_in = pp_plan_slot(p, 2 * (keys + values));

@@ -16,13 +16,13 @@
 static const float WEIGHTED_EPS = 1e-5f; /* of norms with weights, whatever the model's epsilon is */
 
 /* lambda_init, the layer's constant. */
-static double initial(const struct builder *b, int l)
+static double lambda_init(const struct builder *b, int l)
 {
     return 0.8 - 0.6 * exp(-0.3 * (b->hp->lambda_of_previous ? l - 1 : l));
 }
 
 /* exp(lambda_q . lambda_k), for the pair of vectors `which`. */
-static bool find_factor(struct builder *b, int l, int which, double *factor)
+static bool find_lambda_term(struct builder *b, int l, int which, double *factor)
 {
     const int64_t n = b->shape.head_dim;
     const struct pp_tensor *of[2] = {pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.attn_lambda_q%d", l, which), NULL};
@@ -46,7 +46,7 @@ static bool find_factor(struct builder *b, int l, int which, double *factor)
 }
 
 /* Sorts alternating heads: all of the first kind, then all of the second; n values from one slot to another. */
-static void add_kinds(struct builder *b, int l, int in, int64_t n, int out)
+static void split_alternating(struct builder *b, int l, int in, int64_t n, int out)
 {
     const int64_t dim = b->shape.head_dim;
     for (int64_t i = 0; i < 2; i++)
@@ -54,7 +54,7 @@ static void add_kinds(struct builder *b, int l, int in, int64_t n, int out)
 }
 
 /* The number of queries of the first kind in a group. */
-static int64_t in_group(const struct builder *b)
+static int64_t queries_per_noise_head(const struct builder *b)
 {
     return b->hp->n_noise_head ? b->shape.n_head / 2 / b->hp->n_noise_head : 1;
 }
@@ -64,16 +64,16 @@ int64_t pp_difference_queries(const struct builder *b)
     return b->hp->n_noise_head ? b->n_q / 2 + b->hp->n_noise_head * b->shape.head_dim : b->n_q;
 }
 
-static void add_alternate(struct builder *b, int l)
+static void add_alternating_heads(struct builder *b, int l)
 {
-    const int64_t dim = b->shape.head_dim, n = in_group(b), half = b->n_q / 2;
+    const int64_t dim = b->shape.head_dim, n = queries_per_noise_head(b), half = b->n_q / 2;
     add_take(b, l, b->tiled, (n + 1) * dim, 0, n * dim, pp_plan_part(b->p, b->q, 0, half));
     add(b, (struct pp_op){.kind = PP_OP_TAKE, .layer = l, .in = b->tiled, .in2 = NONE,
                           .out = pp_plan_part(b->p, b->q, half, half), .period = (n + 1) * dim, .at = n * dim,
                           .count = dim, .times = n});
     if (b->hp->layer[l] & PP_LAYER_SHARED)
         return;
-    add_kinds(b, l, b->pairs, b->n_kv, b->k);
+    split_alternating(b, l, b->pairs, b->n_kv, b->k);
     add_repeat(b, l, b->values, b->n_kv, 2, b->v);
 }
 
@@ -81,7 +81,7 @@ bool pp_difference_values(struct builder *b, int l)
 {
     const int64_t dim = b->shape.head_dim, half = b->shape.n_head_kv / 2;
     if (b->hp->heads_alternate) {
-        add_alternate(b, l);
+        add_alternating_heads(b, l);
         return true;
     }
     for (int64_t i = 0; i < half; i++) /* heads i and i + half side by side */
@@ -94,22 +94,22 @@ bool pp_difference_result(struct builder *b, int l)
 {
     const int64_t n = b->n_att / 2, dim = 2 * b->shape.head_dim;
     const int first = pp_plan_part(b->p, b->att, 0, n), second = pp_plan_part(b->p, b->att, n, n);
-    double factors[2];
+    double terms[2];
     float *numbers;
-    if (!find_factor(b, l, 1, &factors[0]) || !find_factor(b, l, 2, &factors[1]))
+    if (!find_lambda_term(b, l, 1, &terms[0]) || !find_lambda_term(b, l, 2, &terms[1]))
         return false;
-    const struct pp_tensor *left = pp_plan_numbers(b->p, dim, &numbers, b->err), *weight = NULL;
-    if (!left || (b->hp->heads_alternate &&
-                  (!(weight = pp_plan_tensor(b->s, 0, dim, b->err, "blk.%d.attn_sub_norm.weight", l)) ||
-                   pp_tensor_floats(weight, 0, 1, numbers, b->err) != PP_OK)))
+    const struct pp_tensor *norm_weight = pp_plan_numbers(b->p, dim, &numbers, b->err), *weight = NULL;
+    if (!norm_weight || (b->hp->heads_alternate &&
+                         (!(weight = pp_plan_tensor(b->s, 0, dim, b->err, "blk.%d.attn_sub_norm.weight", l)) ||
+                          pp_tensor_floats(weight, 0, 1, numbers, b->err) != PP_OK)))
         return false;
     for (int64_t i = 0; i < dim; i++)
-        numbers[i] = (float)((1 - initial(b, l)) * (weight ? (double)numbers[i] : 1));
-    const float lambda = (float)(factors[0] - factors[1] + initial(b, l));
+        numbers[i] = (float)((1 - lambda_init(b, l)) * (weight ? (double)numbers[i] : 1));
+    const float lambda = (float)(terms[0] - terms[1] + lambda_init(b, l));
     if (lambda != 0.0f)
         add_sum(b, l, -lambda, second, first);
-    add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .layer = l, .scale = weight ? WEIGHTED_EPS : 0, .weight = left,
-                          .in = first, .in2 = NONE, .out = first});
+    add(b, (struct pp_op){.kind = PP_OP_HEAD_NORM, .layer = l, .scale = weight ? WEIGHTED_EPS : 0,
+                          .weight = norm_weight, .in = first, .in2 = NONE, .out = first});
     return true;
 }
 

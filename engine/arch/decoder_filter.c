@@ -6,7 +6,7 @@
 static const float FILTER_EPS = 1e-6f; /* of that norm */
 
 /* last = what `in` was at the position before */
-static bool add_last(struct builder *b, int l, int in, int64_t n, int which, int last)
+static bool add_previous(struct builder *b, int l, int in, int64_t n, int which, int last)
 {
     if (!b->filter_taps[which] && !(b->filter_taps[which] = pp_plan_shift(b->p, n, b->err)))
         return false;
@@ -22,7 +22,7 @@ static bool add_filter(struct builder *b, int l, int which, int in, int64_t n_in
 {
     const int before = pp_plan_linear(b->p, b->s, n_out, n_in, b->err, "blk.%d.filter_%d_last", l, which + 1);
     const int own = before < 0 ? -1 : pp_plan_linear(b->p, b->s, n_out, n_in, b->err, "blk.%d.filter_%d", l, which + 1);
-    if (own < 0 || !add_last(b, l, in, n_in, which, last))
+    if (own < 0 || !add_previous(b, l, in, n_in, which, last))
         return false;
     add_linear(b, l, before, last, out);
     add_linear(b, l, own, in, room);
@@ -38,16 +38,16 @@ bool pp_filtered_heads(struct builder *b, int l)
     const int v = k < 0 ? -1 : pp_plan_linear(b->p, b->s, b->n_v, n, b->err, "blk.%d.attn_v", l);
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = FILTER_EPS, .in = b->filtered, .in2 = NONE,
                          .out = b->filtered};
-    if (v < 0 || !add_filter(b, l, 0, b->normalised, n, b->filter_last, n / 2, b->filter_part, b->filter_half) ||
+    if (v < 0 || !add_filter(b, l, 0, b->normalised, n, b->filter_prev, n / 2, b->filter_part, b->filter_half) ||
         !add_filter(b, l, 1, b->filter_half, n / 2, b->filter_part, n, b->delta, b->filtered) ||
         !(norm.weight = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.filter_norm.weight", l)))
         return false;
     add_to(b, l, b->normalised, b->filtered);
     add(b, norm);
-    add_linear(b, l, q, b->filtered, pp_plan_part(b->p, b->filter_both, 0, b->n_q));
-    add_linear(b, l, k, b->filtered, pp_plan_part(b->p, b->filter_both, b->n_q, b->n_kv));
-    add_take(b, l, b->filter_both, 2 * dim, 0, dim, b->q);
-    add_take(b, l, b->filter_both, 2 * dim, dim, dim, b->k);
+    add_linear(b, l, q, b->filtered, pp_plan_part(b->p, b->filter_qk, 0, b->n_q));
+    add_linear(b, l, k, b->filtered, pp_plan_part(b->p, b->filter_qk, b->n_q, b->n_kv));
+    add_take(b, l, b->filter_qk, 2 * dim, 0, dim, b->q);
+    add_take(b, l, b->filter_qk, 2 * dim, dim, dim, b->k);
     add_linear(b, l, v, b->normalised, b->v);
     return true;
 }
@@ -55,9 +55,9 @@ bool pp_filtered_heads(struct builder *b, int l)
 void pp_filter_slots(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;
-    b->filter_last = pp_plan_slot(b->p, n);
+    b->filter_prev = pp_plan_slot(b->p, n);
     b->filter_half = pp_plan_slot(b->p, n / 2);
     b->filter_part = pp_plan_slot(b->p, n / 2);
     b->filtered = pp_plan_slot(b->p, n);
-    b->filter_both = pp_plan_slot(b->p, b->n_q + b->n_kv);
+    b->filter_qk = pp_plan_slot(b->p, b->n_q + b->n_kv);
 }

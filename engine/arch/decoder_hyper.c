@@ -7,22 +7,22 @@
 
 /* Computes the coefficients of the connection NAME from all streams, normalised together, and x, which the part reads.
  * ends: it is the one after the last layer, which only reads. */
-static bool connect(struct builder *b, int l, const char *name, bool ends)
+static bool add_connection(struct builder *b, int l, const char *name, bool last)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t n = hp->n_stream, width = n * hp->n_embd;
     const bool mixes = hp->connection.sinkhorn_iters > 0;
-    const int64_t n_numbers = ends ? n : mixes ? 2 * n + n * n : 2 * n;
-    const int linear = pp_plan_linear(b->p, b->s, n_numbers, width, b->err, "%s_fn", name);
-    const int product = pp_plan_part(b->p, b->mixing, 0, n_numbers);
+    const int64_t n_coefficients = last ? n : mixes ? 2 * n + n * n : 2 * n;
+    const int linear = pp_plan_linear(b->p, b->s, n_coefficients, width, b->err, "%s_fn", name);
+    const int product = pp_plan_part(b->p, b->mixing, 0, n_coefficients);
     struct pp_op op = {.kind = PP_OP_CONNECT, .layer = l, .count = n, .in = product, .in2 = NONE,
-                       .out = pp_plan_part(b->p, b->spreading, 0, n_numbers)};
+                       .out = pp_plan_part(b->p, b->spreading, 0, n_coefficients)};
     op.connection = (struct pp_connection){.eps = hp->connection.eps, .write_scale = hp->connection.write_scale,
                                            .write_eps = hp->connection.write_eps,
                                            .sinkhorn_iters = (int)hp->connection.sinkhorn_iters};
     if (linear < 0 ||
-        !(op.weight = pp_plan_tensor(b->s, 0, ends ? 1 : mixes ? 3 : 2, b->err, "%s_scale.weight", name)) ||
-        !(op.bias = pp_plan_tensor(b->s, 0, n_numbers, b->err, "%s_base.weight", name)))
+        !(op.weight = pp_plan_tensor(b->s, 0, last ? 1 : mixes ? 3 : 2, b->err, "%s_scale.weight", name)) ||
+        !(op.bias = pp_plan_tensor(b->s, 0, n_coefficients, b->err, "%s_base.weight", name)))
         return false;
     add(b, (struct pp_op){.kind = PP_OP_NORM, .layer = l, .weight = b->stream_ones, .in = b->streams[0], .in2 = NONE,
                           .out = b->streams[1]});
@@ -53,14 +53,14 @@ bool pp_hyper_norm(struct builder *b, int l, const char *name, int streams)
 
 /* Qwen 4: computes a gate for each value of all streams, from the streams normalised one by one, x, and the
  * coefficients by which the part's output is written. ends: as above. */
-static bool gate_streams(struct builder *b, int l, const char *name, bool ends)
+static bool add_gated_residual(struct builder *b, int l, const char *name, bool last)
 {
     const int64_t n = b->hp->n_stream, width = n * b->hp->n_embd;
     const float part = 1.0f / (float)n;
     const int down = pp_plan_linear(b->p, b->s, b->hp->stream_rank, width, b->err, "%s_down", name);
     const int up = down < 0 ? -1 : pp_plan_linear(b->p, b->s, width, b->hp->stream_rank, b->err, "%s_up", name);
-    const int inject = ends || up < 0 ? 0 : pp_plan_linear(b->p, b->s, n, width, b->err, "%s_inject", name);
-    const int numbers = pp_plan_part(b->p, b->spreading, n, n);
+    const int inject = last || up < 0 ? 0 : pp_plan_linear(b->p, b->s, n, width, b->err, "%s_inject", name);
+    const int write = pp_plan_part(b->p, b->spreading, n, n);
     char norm[80];
     snprintf(norm, sizeof norm, "%s_norm", name);
     if (up < 0 || inject < 0)
@@ -69,14 +69,14 @@ static bool gate_streams(struct builder *b, int l, const char *name, bool ends)
     if (!pp_hyper_norm(b, l, norm, b->streams[1]))
         return false;
     add_linear(b, l, down, b->streams[1], b->mixing);
-    if (!ends)
-        add_linear(b, l, inject, b->streams[1], numbers);
+    if (!last)
+        add_linear(b, l, inject, b->streams[1], write);
     add_fn(b, l, PP_FN_SCALE, part, b->mixing, b->mixing);
     add_fn(b, l, PP_FN_SILU, 0, b->mixing, b->mixing);
-    if (!ends) {
-        add_fn(b, l, PP_FN_SCALE, part, numbers, numbers);
-        add_fn(b, l, PP_FN_SIGMOID, 0, numbers, numbers);
-        add_fn(b, l, PP_FN_SCALE, 2, numbers, numbers);
+    if (!last) {
+        add_fn(b, l, PP_FN_SCALE, part, write, write);
+        add_fn(b, l, PP_FN_SIGMOID, 0, write, write);
+        add_fn(b, l, PP_FN_SCALE, 2, write, write);
     }
     add_linear(b, l, up, b->mixing, b->stream_gates);
     add_gated(b, l, PP_FN_SIGMOID, b->stream_gates, b->streams[1], b->stream_gates);
@@ -88,7 +88,7 @@ bool pp_hyper_begin(struct builder *b, int l, const char *part)
 {
     char name[64];
     snprintf(name, sizeof name, "blk.%d.hc_%s", l, part);
-    return (b->hp->stream_rank ? gate_streams : connect)(b, l, name, false);
+    return (b->hp->stream_rank ? add_gated_residual : add_connection)(b, l, name, false);
 }
 
 void pp_hyper_end(struct builder *b, int l)
@@ -124,5 +124,5 @@ bool pp_hyper_join(struct builder *b)
         add_mean(b, l, b->streams[0]);
         return true;
     }
-    return (b->hp->stream_rank ? gate_streams : connect)(b, l, "output_hc", true);
+    return (b->hp->stream_rank ? add_gated_residual : add_connection)(b, l, "output_hc", true);
 }

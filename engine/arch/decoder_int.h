@@ -92,12 +92,12 @@ struct builder {
 
     /* Convolved heads: queries and keys as projected, after the first convolution, that at the position before, and the
      * second convolution's product with the position itself. For each query the mean with its key, and the mean of
-     * those for each key. v_last: the half of the values that the next position uses. */
-    int qk_before, qk_first, qk_last, qk_own, means, key_means, v_last;
-    const struct pp_tensor *last_taps;
+     * those for each key. v_prev: the half of the values that the next position uses. */
+    int qk_in, qk_first, qk_prev, qk_now, means, key_means, v_prev;
+    const struct pp_tensor *prev_taps;
     /* Filters: the position before; the output of the first convolution, and room for as much; that of the second,
      * which queries and keys read; and queries and keys, heads alternating. */
-    int filter_last, filter_half, filter_part, filtered, filter_both;
+    int filter_prev, filter_half, filter_part, filtered, filter_qk;
     const struct pp_tensor *filter_taps[2];
 
     /* Short convolutions in place of attention: B, C and x; B * x; and the convolution's output. */
@@ -108,8 +108,8 @@ struct builder {
      * within the latter; the states' output, and that normalised. */
     int mixed, state_q, state_k, state_v, mixed_q, mixed_k, mixed_v, state_gate, beta, decay, state_in,
         state_ba, state_decays, state, state_normalised;
-    int tap_low, made_taps;  /* dynamic_conv_rank: the narrow vector, and the row's own taps, [value][tap], the present
-                                last */
+    int tap_bottleneck, dynamic_taps; /* dynamic_conv_rank: the narrow vector, and the row's own taps, [value][tap],
+                                         the present last */
     int state_steps, state_raw, state_low; /* Mamba: the narrow step, B and C side by side; the step in there; and after
                                 its norm, if any */
     int step_bias;           /* Zamba: the bias of steps, as a vector of the row */
@@ -118,7 +118,7 @@ struct builder {
     const struct pp_tensor *state_ones; /* the same for norms by group, which are multiplied by their weights later */
     /* RWKV: the position before minus the present one; the blend of both that a projection reads; the key before it is
      * changed, for the removal; room; the first layer's values; the narrow vectors of low-rank pairs. */
-    int shift, blend, removal_key, part, first_v, low_rank[4];
+    int shift, blend, removal_key, scratch, first_v, low_rank[4];
     int shared_kv;           /* keys or values that several heads share */
     int dynamic_mixes, dynamic_mix[5]; /* RWKV 6: the weights of blends that depend on the input, all and each */
     const struct pp_tensor *shift_taps;
@@ -128,7 +128,7 @@ struct builder {
     /* Feed-forward part and experts. */
     int gate_up, gate, up, act, router;
     int square, cube;        /* PolyNorm: powers of the gate */
-    int routed, routed_part[2]; /* router_rank: the router's narrow vector, kept for the next layer; and room */
+    int router_state, router_tmp[2]; /* router_rank: the router's narrow vector, kept for the next layer; and room */
     int narrow, narrow_out;  /* n_embd_expert: input and output of experts narrower than the stream */
     int shared_both, shared_gate, shared_up, shared_act, shared_weight, shared; /* the shared expert */
     int mix_logits, expert_share; /* shared_expert_mix: its two logits, and the difference for the routed experts */

@@ -59,7 +59,7 @@ static bool keys_are_values(const struct builder *b, int l)
 
 /* Reorders heads from [n_q / n / dim][n] to [n][n_q / n / dim]: head i of `in` belongs to group i mod n, and `out` has
  * all heads of the first group, then all of the second, and so on. */
-static void add_grouping(struct builder *b, int l, int in, int64_t n, int out)
+static void add_head_grouping(struct builder *b, int l, int in, int64_t n, int out)
 {
     const int64_t dim = b->shape.head_dim, each = b->n_q / n;
     for (int64_t i = 0; i < n; i++)
@@ -67,7 +67,7 @@ static void add_grouping(struct builder *b, int l, int in, int64_t n, int out)
 }
 
 /* JetMoE: keys and values of `normalised`, and queries from the experts that a row uses. */
-static bool add_mixed_heads(struct builder *b, int l)
+static bool add_head_mixture(struct builder *b, int l)
 {
     const int64_t n_embd = b->hp->n_embd;
     const int k = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_k", l);
@@ -78,12 +78,12 @@ static bool add_mixed_heads(struct builder *b, int l)
     add_linear(b, l, v, b->normalised, b->v);
     if (!pp_head_mixture_queries(b, l))
         return false;
-    add_grouping(b, l, b->tiled, b->shape.n_head_kv, b->q);
+    add_head_grouping(b, l, b->tiled, b->shape.n_head_kv, b->q);
     return true;
 }
 
 /* Keys and values of `normalised`, and queries by a low-rank pair with a norm in between. */
-static bool add_low_queries(struct builder *b, int l)
+static bool add_low_rank_queries(struct builder *b, int l)
 {
     const int64_t n = b->hp->n_embd, low = b->hp->q_lora_rank;
     const int a = pp_plan_linear(b->p, b->s, low, n, b->err, "blk.%d.attn_q_a", l);
@@ -115,27 +115,27 @@ static bool add_qkv(struct builder *b, int l)
     if (b->hp->convolved_heads)
         return pp_convolved_heads(b, l);
     if (b->hp->q_lora_rank)
-        return add_low_queries(b, l);
+        return add_low_rank_queries(b, l);
     if (b->fused_qkv) {
         int qkv = pp_plan_linear(b->p, b->s, b->n_q + b->n_kv + b->n_v, n_embd, b->err, "blk.%d.attn_qkv", l);
         add_linear(b, l, qkv, in, b->qkv);
         return qkv >= 0;
     }
-    const bool gated = b->d->gated_queries, shared = is_shared(b, l), same = keys_are_values(b, l);
+    const bool gated = b->d->gated_queries, shared = is_shared(b, l), k_is_v = keys_are_values(b, l);
     if (b->hp->head_mixture)
-        return add_mixed_heads(b, l);
+        return add_head_mixture(b, l);
     const int64_t n_q = gated ? 2 * b->n_q : pp_difference_queries(b);
     if ((q = pp_plan_linear(b->p, b->s, n_q, n_embd, b->err, "blk.%d.attn_q", l)) < 0)
         return false;
     add_linear(b, l, q, in, gated ? b->q_gate : b->hp->heads_tiled || b->hp->heads_alternate ? b->tiled : b->q);
     if (b->hp->heads_tiled)
-        add_grouping(b, l, b->tiled, b->shape.n_head_kv, b->q);
+        add_head_grouping(b, l, b->tiled, b->shape.n_head_kv, b->q);
     if (shared)
         return true;
     if ((k = pp_plan_linear(b->p, b->s, b->n_kv, n_embd, b->err, "blk.%d.attn_k", l)) < 0)
         return false;
     add_linear(b, l, k, in, b->hp->heads_alternate ? b->pairs : b->k);
-    if (same) {
+    if (k_is_v) {
         add_copy(b, l, b->k, b->v);
         return true;
     }
@@ -152,7 +152,7 @@ static bool add_qkv(struct builder *b, int l)
     return true;
 }
 
-static bool gates_attention(const struct builder *b)
+static bool has_attention_gate(const struct builder *b)
 {
     return b->d->gated_attention || b->hp->binary_gates;
 }
@@ -191,7 +191,7 @@ static void add_gating(struct builder *b, int l)
     }
 }
 
-static void add_one_rope(struct builder *b, int l, int slot)
+static void add_rope_op(struct builder *b, int l, int slot)
 {
     add(b, (struct pp_op){.kind = PP_OP_ROPE, .layer = l, .local_rope = b->hp->layer[l] & PP_LAYER_LOCAL_ROPE,
                           .in = slot, .in2 = NONE, .out = slot});
@@ -208,9 +208,9 @@ static void add_rope(struct builder *b, int l, int q, int k)
     if (b->d->positions != PP_POS_ROTATED || b->hp->alibi != 0.0f || b->hp->layer[l] & PP_LAYER_UNROTATED ||
         !b->hp->rope_dim)
         return;
-    add_one_rope(b, l, q);
+    add_rope_op(b, l, q);
     if (!is_shared(b, l))
-        add_one_rope(b, l, k);
+        add_rope_op(b, l, k);
 }
 
 /* RMSNorm of heads without weights. */
@@ -230,8 +230,8 @@ static bool add_qk_norms(struct builder *b, int l)
             return false;
         add_unit_norm(b, l, b->k);
     }
-    const bool perhaps = b->d->qk_norm == PP_QK_OPTIONAL || b->d->qk_norm == PP_QK_WHOLE_OPTIONAL;
-    const bool normalised = perhaps ? b->hp->qk_norm : b->d->qk_norm != PP_QK_NONE;
+    const bool optional = b->d->qk_norm == PP_QK_OPTIONAL || b->d->qk_norm == PP_QK_WHOLE_OPTIONAL;
+    const bool normalised = optional ? b->hp->qk_norm : b->d->qk_norm != PP_QK_NONE;
     if (normalised && (!add_qk_norm(b, l, "attn_q_norm", b->q, b->n_q) ||
                        (!is_shared(b, l) && !add_qk_norm(b, l, "attn_k_norm", b->k, b->n_kv))))
         return false;
@@ -304,14 +304,14 @@ static bool add_attention(struct builder *b, int l)
                           .period = n_picked ? hp->index_block : 0, .pooled = n_picked && hp->index_pooled});
     if (hp->differential && !pp_difference_result(b, l))
         return false;
-    if (gates_attention(b) || b->d->gated_queries)
+    if (has_attention_gate(b) || b->d->gated_queries)
         add_gating(b, l);
     if (hp->attn_value_scale != 0.0f)
         add_fn(b, l, PP_FN_SCALE, hp->attn_value_scale, b->att, b->att);
     if (b->d->sub_norms && !pp_decoder_norm(b, l, "attn_sub_norm", b->n_att, b->att, b->att))
         return false;
     if (hp->head_mixture) {
-        add_grouping(b, l, b->att, b->shape.n_head / b->shape.n_head_kv, b->tiled);
+        add_head_grouping(b, l, b->att, b->shape.n_head / b->shape.n_head_kv, b->tiled);
         return pp_head_mixture_result(b, l);
     }
     const int64_t n_results = hp->differential ? b->n_q : b->n_att;
@@ -319,7 +319,7 @@ static bool add_attention(struct builder *b, int l)
     if (o < 0)
         return false;
     if (hp->heads_tiled)
-        add_grouping(b, l, b->att, b->shape.n_head / b->shape.n_head_kv, o_in);
+        add_head_grouping(b, l, b->att, b->shape.n_head / b->shape.n_head_kv, o_in);
     add_linear(b, l, o, o_in, b->delta);
     return true;
 }
@@ -352,7 +352,7 @@ static bool has_local_latents(const struct builder *b, int l)
 }
 
 /* Whether the layer sees only what an indexer picks. */
-static bool picks(const struct builder *b, int l)
+static bool is_sparse(const struct builder *b, int l)
 {
     return b->hp->index_top_k && !has_local_latents(b, l);
 }
@@ -360,7 +360,7 @@ static bool picks(const struct builder *b, int l)
 static bool find_index(struct builder *b, int l, struct index_ops *x)
 {
     const struct pp_hparams *hp = b->hp;
-    *x = (struct index_ops){.has = picks(b, l) && !(hp->layer[l] & PP_LAYER_PICKED_BEFORE), .scores = -1};
+    *x = (struct index_ops){.has = is_sparse(b, l) && !(hp->layer[l] & PP_LAYER_PICKED_BEFORE), .scores = -1};
     if (x->has && hp->index_pooled && (x->scores = pp_plan_linear(b->p, b->s, hp->index_dim, hp->n_embd, b->err,
                                                                   "blk.%d.indexer_compressor_gate", l)) < 0)
         return false;
@@ -373,7 +373,7 @@ static bool find_index(struct builder *b, int l, struct index_ops *x)
 }
 
 /* The norm of the indexer's key is a LayerNorm, whatever the model's norms are, in most families with 1e-6. */
-static bool add_picks(struct builder *b, int l)
+static bool add_index(struct builder *b, int l)
 {
     const struct pp_hparams *hp = b->hp;
     const int key = hp->index_pooled ? b->index_own_k : b->index_k;
@@ -400,7 +400,7 @@ static bool add_picks(struct builder *b, int l)
 }
 
 /* Sets the slots to the parts that are as wide as the layer needs. */
-static void take_latent_slots(struct builder *b, int l, const struct pp_latent_shape *shape)
+static void select_latent_slots(struct builder *b, int l, const struct pp_latent_shape *shape)
 {
     const int *of = b->latent[has_local_latents(b, l)], keys = b->p->bad ? 0 : b->p->slots[of[LATENT_K]].base;
     b->head_q = of[LATENT_HEAD_Q];
@@ -451,7 +451,7 @@ static bool add_latents(struct builder *b, int l, const struct pp_latent_shape *
     }
     if (index.has)
         add_linear(b, l, index.q, b->q_low_normalised, b->index_q);
-    if (index.has && !add_picks(b, l))
+    if (index.has && !add_index(b, l))
         return false;
     if (!pp_decoder_norm(b, l, "attn_kv_a_norm", shape->rank, b->v, b->v) ||
         (b->d->k_rope_norm && !pp_decoder_norm(b, l, "attn_k_norm", hp->rope_dim, b->k_rotated, b->k_rotated)))
@@ -476,11 +476,11 @@ static bool add_latent_attention(struct builder *b, int l)
     const struct pp_tensor *sinks = NULL;
     if (b->d->sinks && !(sinks = pp_plan_tensor(b->s, 0, shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
         return false;
-    take_latent_slots(b, l, &shape);
+    select_latent_slots(b, l, &shape);
     if (!add_latents(b, l, &shape) || !add_heads(b, l, "attn_k_b", shape.rank, shape.n_key, b->head_q, b->q))
         return false;
     add_rope(b, l, b->q, b->k);
-    const int64_t period = hp->index_pooled ? hp->index_block : 0, n_picked = picks(b, l) ? hp->index_top_k : 0;
+    const int64_t period = hp->index_pooled ? hp->index_block : 0, n_picked = is_sparse(b, l) ? hp->index_top_k : 0;
     const int64_t window = has_local_latents(b, l) ? hp->window : 0;
     add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = b->k, .in2 = b->v, .out = NONE,
                           .count = n_picked, .period = period, .pooled = hp->index_pooled});
@@ -581,7 +581,7 @@ static void make_convolution_slots(struct builder *b)
 /* --- Mamba 2 ----------------------------------------------------------------------------------------------------- */
 
 /* One number for each head, stored as a column. */
-static const struct pp_tensor *find_numbers(struct builder *b, int l, const char *kind)
+static const struct pp_tensor *find_head_column(struct builder *b, int l, const char *kind)
 {
     return pp_plan_tensor(b->s, b->hp->n_state_head, 1, b->err, "blk.%d.%s", l, kind);
 }
@@ -633,7 +633,7 @@ static bool add_mamba(struct builder *b, int l)
         !(convolve.weight = pp_plan_tensor(b->s, width, hp->conv_taps, b->err, "blk.%d.ssm_conv1d.weight", l)) ||
         (pp_decoder_has(b, l, "ssm_conv1d.bias") &&
          !(convolve.bias = pp_plan_tensor(b->s, 0, width, b->err, "blk.%d.ssm_conv1d.bias", l))) ||
-        !(r.rate = find_numbers(b, l, "ssm_a")) || !(r.direct = find_numbers(b, l, "ssm_d")) ||
+        !(r.rate = find_head_column(b, l, "ssm_a")) || !(r.direct = find_head_column(b, l, "ssm_d")) ||
         !(r.bias = pp_plan_tensor(b->s, 0, n, b->err, "blk.%d.ssm_dt.bias", l)))
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_key_head, .n_head = (int)n,
@@ -689,7 +689,7 @@ bool pp_mixer_input(struct builder *b, int l)
 {
     if (b->hp->states_mean)
         return pp_mean_input(b, l);
-    if (is_attention(b, l) && (!add_qkv(b, l) || (gates_attention(b) && !add_attention_gate(b, l)) ||
+    if (is_attention(b, l) && (!add_qkv(b, l) || (has_attention_gate(b) && !add_attention_gate(b, l)) ||
                                (pp_has_mixed_values(b, l) && !pp_mixed_values(b, l)) ||
                                (pp_blocks_picked(b, l) && !pp_blocks_input(b, l))))
         return false;
@@ -764,7 +764,7 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     set_shape(b, widest);
     if (!hp->kv_lora_rank)
         b->att = pp_plan_slot(p, b->n_att);
-    if ((gates_attention(b) || b->d->gated_queries) && !hp->kv_lora_rank)
+    if ((has_attention_gate(b) || b->d->gated_queries) && !hp->kv_lora_rank)
         b->att_gate = pp_plan_slot(p, b->n_att);
     if (hp->heads_tiled)
         b->tiled = pp_plan_slot(p, b->n_q);

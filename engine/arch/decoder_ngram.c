@@ -6,7 +6,7 @@
 #include "engine/arch/decoder_int.h"
 
 /* One embedding of n_tokens tokens, added to the stream. before: the slot of earlier tokens; low: of the embedding. */
-static bool add_one(struct builder *b, int index, int64_t n_tokens, int before, int low)
+static bool add_ngram(struct builder *b, int index, int64_t n_tokens, int before, int low)
 {
     const struct pp_hparams *hp = b->hp;
     const int64_t width = hp->n_embd / (hp->ngram.splits * (hp->ngram.size - 1));
@@ -33,7 +33,7 @@ bool pp_ngram_embeddings(struct builder *b)
     add(b, (struct pp_op){.kind = PP_OP_TOKEN, .in = NONE, .in2 = NONE, .out = tokens});
     add(b, convolve);
     for (int i = 0; i < n; i++)
-        if (!add_one(b, i, 2 + i / splits, before, low))
+        if (!add_ngram(b, i, 2 + i / splits, before, low))
             return false;
     add_fn(b, 0, PP_FN_SCALE, 1.0f / (float)(1 + n), b->x, b->x);
     return true;

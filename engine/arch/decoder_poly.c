@@ -10,7 +10,7 @@ enum { POWERS = 3 };
 static const float EPS = 1e-6f; /* of these norms, whatever the model's epsilon is */
 
 /* A vector of n_ff times the same number; NULL: b->err is set. */
-static const struct pp_tensor *each(struct builder *b, float number)
+static const struct pp_tensor *constant_vector(struct builder *b, float number)
 {
     const int64_t n = b->shape.n_ff;
     float *to;
@@ -39,7 +39,8 @@ bool pp_poly_gate(struct builder *b, int l)
         struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = EPS, .in = slots[i], .in2 = NONE,
                              .out = slots[i]};
         const bool first = i == POWERS - 1;
-        if (!(norm.weight = each(b, numbers[i])) || (first && !(norm.bias = each(b, numbers[POWERS]))))
+        if (!(norm.weight = constant_vector(b, numbers[i])) ||
+            (first && !(norm.bias = constant_vector(b, numbers[POWERS]))))
             return false;
         add(b, norm);
         if (!first)

@@ -57,7 +57,8 @@ const struct pp_tensor *pp_rwkv_mixes(struct builder *b, int l, int n)
 }
 
 /* A projection of the input blended with row `mix` of the weights. */
-static bool add_mixed(struct builder *b, int l, const struct pp_tensor *mixes, enum mix mix, const char *kind, int out)
+static bool add_shifted(struct builder *b, int l, const struct pp_tensor *mixes, enum mix mix, const char *kind,
+                        int out)
 {
     const int64_t n = b->hp->n_embd;
     const struct pp_tensor *weight = pp_plan_row(b->p, mixes, mix, b->err);
@@ -72,7 +73,7 @@ static bool add_mixed(struct builder *b, int l, const struct pp_tensor *mixes, e
 /* --- low-rank pairs ----------------------------------------------------------------------------------------------- */
 
 /* From the last blend: fn2(bias + W2 fn1(W1 blend)). */
-static bool add_low(struct builder *b, int l, enum low low, char letter, int out)
+static bool add_low_rank(struct builder *b, int l, enum low low, char letter, int out)
 {
     const int64_t n = b->hp->n_embd, rank = b->hp->rwkv_ranks[low];
     const int first = pp_plan_linear(b->p, b->s, rank, n, b->err, "blk.%d.time_mix_%c1", l, letter);
@@ -99,35 +100,36 @@ static bool add_low(struct builder *b, int l, enum low low, char letter, int out
 /* Values: the first layer's stay in a slot of their own; in other layers v += (first_v - v) * a low-rank share. */
 static bool add_values(struct builder *b, int l, const struct pp_tensor *mixes)
 {
-    if (!add_mixed(b, l, mixes, MIX_V, "value", l ? b->state_v : b->first_v))
+    if (!add_shifted(b, l, mixes, MIX_V, "value", l ? b->state_v : b->first_v))
         return false;
     if (l == 0)
         return true;
-    if (!add_low(b, l, LOW_V, 'v', b->part))
+    if (!add_low_rank(b, l, LOW_V, 'v', b->scratch))
         return false;
     add_fn(b, l, PP_FN_SCALE, 1, b->first_v, b->removal_key);
     add_sum(b, l, -1, b->state_v, b->removal_key);
-    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->removal_key, .in2 = b->part,
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->removal_key, .in2 = b->scratch,
                           .out = b->removal_key});
     add_sum(b, l, 1, b->removal_key, b->state_v);
     return true;
 }
 
-/* Keys: look = k_k k, by which the state is read for removal; then k += (beta - 1) k_a k. */
+/* Keys: removal_key = k_k k, by which the state is read for removal; then k += (beta - 1) k_a k. */
 static bool add_keys(struct builder *b, int l, const struct pp_tensor *mixes)
 {
-    if (!add_mixed(b, l, mixes, MIX_K, "key", b->state_k) || !add_product(b, l, "time_mix_k_a", b->state_k, b->part))
+    if (!add_shifted(b, l, mixes, MIX_K, "key", b->state_k) ||
+        !add_product(b, l, "time_mix_k_a", b->state_k, b->scratch))
         return false;
-    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->part, .in2 = b->beta, .out = b->blend});
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->scratch, .in2 = b->beta, .out = b->blend});
     if (!add_product(b, l, "time_mix_k_k", b->state_k, b->removal_key))
         return false;
-    add_sum(b, l, -1, b->part, b->blend);
+    add_sum(b, l, -1, b->scratch, b->blend);
     add_sum(b, l, 1, b->blend, b->state_k);
     return true;
 }
 
 /* Decays, beta and gates. */
-static bool add_numbers(struct builder *b, int l, const struct pp_tensor *mixes)
+static bool add_decay_beta_gate(struct builder *b, int l, const struct pp_tensor *mixes)
 {
     static const struct {
         enum mix mix;
@@ -140,7 +142,7 @@ static bool add_numbers(struct builder *b, int l, const struct pp_tensor *mixes)
         if (!weight)
             return false;
         pp_rwkv_blend(b, l, weight);
-        if (!add_low(b, l, numbers[i].low, numbers[i].letter, out[i]))
+        if (!add_low_rank(b, l, numbers[i].low, numbers[i].letter, out[i]))
             return false;
     }
     return true;
@@ -170,8 +172,8 @@ bool pp_rwkv7_result(struct builder *b, int l)
                                                  "blk.%d.time_mix_output", l);
     r.shape = (struct pp_state_shape){.n_key_head = (int)hp->n_state_head, .n_head = (int)hp->n_state_head,
                                       .key_dim = dim, .value_dim = dim, .n_inputs = 5 * dim};
-    if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_mixed(b, l, mixes, MIX_R, "receptance", b->state_q) ||
-        !add_numbers(b, l, mixes) || !add_values(b, l, mixes) || !add_keys(b, l, mixes) ||
+    if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_shifted(b, l, mixes, MIX_R, "receptance", b->state_q) ||
+        !add_decay_beta_gate(b, l, mixes) || !add_values(b, l, mixes) || !add_keys(b, l, mixes) ||
         !(r.direct = find_vector(b, l, "time_mix_r_k")) || !find_norm_of_heads(b, l, &recur))
         return false;
     recur.recurrence = pp_plan_recurrence(b->p, &r);
@@ -211,7 +213,7 @@ bool pp_rwkv7_layer(struct builder *b, int l)
 void pp_rwkv7_slots(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;
-    int *const slots[] = {&b->shift, &b->blend, &b->removal_key, &b->part, &b->first_v, &b->state_q, &b->state_k,
+    int *const slots[] = {&b->shift, &b->blend, &b->removal_key, &b->scratch, &b->first_v, &b->state_q, &b->state_k,
                           &b->state_v, &b->decay, &b->beta, &b->state_gate, &b->state};
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
         *slots[i] = pp_plan_slot(b->p, n);

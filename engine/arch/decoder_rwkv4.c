@@ -4,7 +4,7 @@
 #include "engine/arch/decoder_rwkv.h"
 
 /* A projection of the input blended with weights `lerp`. */
-static bool add_mixed(struct builder *b, int l, const char *lerp, const char *kind, int out)
+static bool add_shifted(struct builder *b, int l, const char *lerp, const char *kind, int out)
 {
     const int64_t n = b->hp->n_embd;
     const struct pp_tensor *weight = find_vector(b, l, lerp);
@@ -23,9 +23,9 @@ static bool add_time_mix(struct builder *b, int l)
     struct pp_recurrence r = {.kind = PP_RECUR_WKV, .q = b->state_k, .k = b->state_k, .v = b->state_v,
                               .decay = b->state_k, .beta = NONE, .removal_key = NONE};
     const int out = pp_plan_linear(b->p, b->s, hp->n_embd, hp->n_embd, b->err, "blk.%d.time_mix_output", l);
-    if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_mixed(b, l, "time_mix_lerp_k", "key", b->state_k) ||
-        !add_mixed(b, l, "time_mix_lerp_v", "value", b->state_v) ||
-        !add_mixed(b, l, "time_mix_lerp_r", "receptance", b->state_gate) ||
+    if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_shifted(b, l, "time_mix_lerp_k", "key", b->state_k) ||
+        !add_shifted(b, l, "time_mix_lerp_v", "value", b->state_v) ||
+        !add_shifted(b, l, "time_mix_lerp_r", "receptance", b->state_gate) ||
         !(r.rate = find_vector(b, l, "time_mix_decay")) || !(r.direct = find_vector(b, l, "time_mix_first")))
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = n_head, .n_head = n_head, .key_dim = dim, .value_dim = dim,
@@ -47,7 +47,7 @@ bool pp_rwkv4_layer(struct builder *b, int l)
 
 void pp_rwkv4_slots(struct builder *b)
 {
-    int *const slots[] = {&b->shift, &b->blend, &b->part, &b->state_k, &b->state_v, &b->state_gate, &b->state};
+    int *const slots[] = {&b->shift, &b->blend, &b->scratch, &b->state_k, &b->state_v, &b->state_gate, &b->state};
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
         *slots[i] = pp_plan_slot(b->p, b->hp->n_embd);
 }

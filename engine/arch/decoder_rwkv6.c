@@ -62,7 +62,7 @@ static bool add_mix(struct builder *b, int l, enum mix mix)
 }
 
 /* A projection to n_out values of the blend `mix`. */
-static bool add_mixed(struct builder *b, int l, enum mix mix, const char *kind, int64_t n_out, int out)
+static bool add_shifted(struct builder *b, int l, enum mix mix, const char *kind, int64_t n_out, int out)
 {
     const int linear = pp_plan_linear(b->p, b->s, n_out, b->hp->n_embd, b->err, "blk.%d.time_mix_%s", l, kind);
     if (linear < 0 || !add_mix(b, l, mix))
@@ -76,8 +76,8 @@ static bool add_shared(struct builder *b, int l, enum mix mix, const char *kind,
 {
     const int64_t n_few = b->hp->n_state_key_head, n = b->hp->n_state_head, dim = b->hp->state_key_dim;
     if (n_few == n)
-        return add_mixed(b, l, mix, kind, n * dim, out);
-    if (!add_mixed(b, l, mix, kind, n_few * dim, b->shared_kv))
+        return add_shifted(b, l, mix, kind, n * dim, out);
+    if (!add_shifted(b, l, mix, kind, n_few * dim, b->shared_kv))
         return false;
     add_repeat(b, l, b->shared_kv, dim, n / n_few, out);
     return true;
@@ -113,8 +113,8 @@ static bool find_weights(struct builder *b, int l, struct pp_recurrence *r, stru
 /* In Qwen 2's layers: k *= 1 - decay, q /= sqrt(dim). */
 static void add_gla_scaling(struct builder *b, int l)
 {
-    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->state_k, .in2 = b->decay, .out = b->part});
-    add_sum(b, l, -1, b->part, b->state_k);
+    add(b, (struct pp_op){.kind = PP_OP_MULTIPLY, .layer = l, .in = b->state_k, .in2 = b->decay, .out = b->scratch});
+    add_sum(b, l, -1, b->scratch, b->state_k);
     add_fn(b, l, PP_FN_SCALE, 1.0f / sqrtf((float)b->hp->state_key_dim), b->state_q, b->state_q);
 }
 
@@ -132,7 +132,7 @@ bool pp_rwkv6_result(struct builder *b, int l)
                                       .n_inputs = 3 * dim};
     if (out < 0 || !pp_rwkv_shift(b, l, "attn_norm") || !add_dynamic_mixes(b, l) || !add_decays(b, l) ||
         !add_shared(b, l, MIX_K, "key", b->state_k) || !add_shared(b, l, MIX_V, "value", b->state_v) ||
-        !add_mixed(b, l, MIX_R, "receptance", n, b->state_q) || !add_mixed(b, l, MIX_G, "gate", n, b->state_gate) ||
+        !add_shifted(b, l, MIX_R, "receptance", n, b->state_q) || !add_shifted(b, l, MIX_G, "gate", n, b->state_gate) ||
         (!hp->rwkv_qwen && !find_weights(b, l, &r, &recur)))
         return false;
     if (hp->rwkv_qwen)
@@ -156,8 +156,8 @@ bool pp_rwkv_channel_mix(struct builder *b, int l)
     if (gate < 0)
         return false;
     pp_rwkv_blend(b, l, of_gate);
-    add_linear(b, l, gate, b->blend, b->part);
-    add_gated(b, l, PP_FN_SIGMOID, b->part, b->delta, b->delta);
+    add_linear(b, l, gate, b->blend, b->scratch);
+    add_gated(b, l, PP_FN_SIGMOID, b->scratch, b->delta, b->delta);
     add_sum(b, l, 1, b->delta, b->x);
     return true;
 }
@@ -177,7 +177,7 @@ bool pp_rwkv6_layer(struct builder *b, int l)
 void pp_rwkv6_slots(struct builder *b)
 {
     const int64_t n = b->hp->n_embd;
-    int *const slots[] = {&b->shift, &b->blend, &b->part, &b->state_q, &b->state_k, &b->state_v, &b->decay,
+    int *const slots[] = {&b->shift, &b->blend, &b->scratch, &b->state_q, &b->state_k, &b->state_v, &b->decay,
                           &b->state_gate, &b->state};
     for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
         *slots[i] = pp_plan_slot(b->p, n);

@@ -19,13 +19,13 @@ bool pp_scan_input(struct builder *b, int l)
 
 /* Whether dt, B and C are normalised: without weights in Falcon Mamba, with weights in Jamba and PLaMo 2, but not in
  * Mamba. */
-static bool is_normalised(const struct builder *b, int l)
+static bool has_dt_bc_norms(const struct builder *b, int l)
 {
     return b->hp->dt_bc_norms || b->hp->state_by_head || pp_decoder_has(b, l, "ssm_dt_norm.weight");
 }
 
 /* The norm of one of the three. *ones: the weight of norms without one, made at the first use. */
-static bool add_small_norm(struct builder *b, int l, const char *kind, const struct pp_tensor **ones, int64_t n,
+static bool add_dt_bc_norm(struct builder *b, int l, const char *kind, const struct pp_tensor **ones, int64_t n,
                            int in, int out)
 {
     struct pp_op norm = {.kind = PP_OP_NORM, .layer = l, .scale = b->hp->state_eps, .in = in, .in2 = NONE, .out = out};
@@ -54,11 +54,11 @@ static bool add_steps(struct builder *b, int l)
     if (step < 0)
         return false;
     add_linear(b, l, all, b->convolved, b->state_steps);
-    if (!is_normalised(b, l))
+    if (!has_dt_bc_norms(b, l))
         add_take(b, l, b->state_steps, rank + 2 * key, 0, rank, b->state_low);
-    else if (!add_small_norm(b, l, "ssm_b_norm", &b->key_ones, key, b->state_k, b->state_k) ||
-             !add_small_norm(b, l, "ssm_c_norm", &b->key_ones, key, b->state_q, b->state_q) ||
-             !add_small_norm(b, l, "ssm_dt_norm", &b->low_ones, rank, b->state_raw, b->state_low))
+    else if (!add_dt_bc_norm(b, l, "ssm_b_norm", &b->key_ones, key, b->state_k, b->state_k) ||
+             !add_dt_bc_norm(b, l, "ssm_c_norm", &b->key_ones, key, b->state_q, b->state_q) ||
+             !add_dt_bc_norm(b, l, "ssm_dt_norm", &b->low_ones, rank, b->state_raw, b->state_low))
         return false;
     add_linear(b, l, step, b->state_low, b->decay);
     if (b->hp->state_by_head)
@@ -69,7 +69,7 @@ static bool add_steps(struct builder *b, int l)
 }
 
 /* The weights of a scan by head. */
-static bool find_heads(struct builder *b, int l, struct pp_recurrence *r)
+static bool find_weights_by_head(struct builder *b, int l, struct pp_recurrence *r)
 {
     const int64_t n = b->hp->n_state_head;
     r->kind = PP_RECUR_MAMBA2;
@@ -81,7 +81,7 @@ static bool find_heads(struct builder *b, int l, struct pp_recurrence *r)
 }
 
 /* The weights of a scan by channel. */
-static bool find_channels(struct builder *b, int l, struct pp_recurrence *r)
+static bool find_weights_by_channel(struct builder *b, int l, struct pp_recurrence *r)
 {
     const int64_t n = channels(b), key = b->hp->state_key_dim;
     r->kind = PP_RECUR_MAMBA;
@@ -113,7 +113,7 @@ bool pp_scan_states(struct builder *b, int l)
     }
     add(b, convolve);
     add_fn(b, l, PP_FN_SILU, 0, b->convolved, b->convolved);
-    if (!add_steps(b, l) || !(by_head ? find_heads : find_channels)(b, l, &r))
+    if (!add_steps(b, l) || !(by_head ? find_weights_by_head : find_weights_by_channel)(b, l, &r))
         return false;
     r.shape = (struct pp_state_shape){.n_key_head = 1, .n_head = (int)b->hp->n_state_head, .key_dim = (int)key,
                                       .value_dim = (int)width, .n_inputs = by_head ? 0 : (int)(2 * width + key)};

@@ -7,7 +7,7 @@
 #include "engine/arch/decoder_int.h"
 
 /* The number of layers before this one that use a shared block. */
-static int use_of(const struct pp_hparams *hp, int l)
+static int use_index(const struct pp_hparams *hp, int l)
 {
     int n = 0;
     for (int i = 0; i < l; i++)
@@ -20,7 +20,7 @@ static int use_of(const struct pp_hparams *hp, int l)
 static int holding_layer(const struct builder *b, int l, const char *kind)
 {
     const int64_t n = b->hp->n_shared_block;
-    const int block = (int)(use_of(b->hp, l) % n);
+    const int block = (int)(use_index(b->hp, l) % n);
     int first = -1;
     for (int i = 0, use = 0; i < (int)b->hp->n_layer; i++) {
         if (!(b->hp->layer[i] & PP_LAYER_SHARING) || use++ % n != block)
@@ -63,16 +63,16 @@ static bool add_adapted(struct builder *b, int l, const char *kind, bool adapted
 {
     char down[40], up[40];
     const int64_t rank = b->hp->adapter_rank;
-    const int use = use_of(b->hp, l), more = pp_plan_part(b->p, b->adapted, 0, n_out);
+    const int use = use_index(b->hp, l), low_rank_out = pp_plan_part(b->p, b->adapted, 0, n_out);
     if (!add_matrix(b, l, kind, n_out, n_in, in, out))
         return false;
     if (!adapted)
         return true;
     snprintf(down, sizeof down, "%s_a.%d", kind, use);
     snprintf(up, sizeof up, "%s_b.%d", kind, use);
-    if (!add_matrix(b, l, down, rank, n_in, in, b->low) || !add_matrix(b, l, up, n_out, rank, b->low, more))
+    if (!add_matrix(b, l, down, rank, n_in, in, b->low) || !add_matrix(b, l, up, n_out, rank, b->low, low_rank_out))
         return false;
-    add_to(b, l, more, out);
+    add_to(b, l, low_rank_out, out);
     return true;
 }
 
