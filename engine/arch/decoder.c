@@ -388,8 +388,8 @@ static bool add_shortcut(struct builder *b, int l)
     return true;
 }
 
-/* Sets b->recalled to a mixture of the kept inputs and the stream. Returns that slot; -1: the tensor is missing. */
-static int attn_residual(struct builder *b, int l, const char *name)
+/* Mixes the kept inputs and the stream into b->residual_mixture. Returns that slot; -1: the tensor is missing. */
+static int mix_block_inputs(struct builder *b, int l, const char *name)
 {
     const int64_t n = b->hp->n_embd;
     const int stored = b->n_block_inputs ? pp_plan_part(b->p, b->block_inputs, 0, b->n_block_inputs * n) : NONE;
@@ -408,7 +408,7 @@ static bool add_attn_residual_layer(struct builder *b, int l)
     const int x = b->x;
     char name[64];
     snprintf(name, sizeof name, "blk.%d.attn_res_score.weight", l);
-    const int in = attn_residual(b, l, name);
+    const int in = mix_block_inputs(b, l, name);
     if (in < 0)
         return false;
     if (keeps)
@@ -423,7 +423,7 @@ static bool add_attn_residual_layer(struct builder *b, int l)
     else
         add_residual(b, l);
     snprintf(name, sizeof name, "blk.%d.ffn_res_score.weight", l);
-    if ((b->x = attn_residual(b, l, name)) >= 0)
+    if ((b->x = mix_block_inputs(b, l, name)) >= 0)
         good = mixture ? add_all_experts(b, l) : pp_ff_norm(b, l) && pp_ff_up(b, l, b->normalised) && pp_ff_down(b, l);
     good = good && b->x >= 0;
     b->x = x;
@@ -555,14 +555,10 @@ static struct pp_layer_shape widest_shape(const struct pp_hparams *hp)
     return widest;
 }
 
-static void make_slots(struct builder *b)
+static void make_ff_slots(struct builder *b)
 {
     struct pp_plan *p = b->p;
     const struct pp_hparams *hp = b->hp;
-    b->x = pp_plan_slot(p, hp->n_embd);
-    b->normalised = hp->stream_rank ? b->x : pp_plan_slot(p, hp->n_embd);
-    b->delta = pp_plan_slot(p, hp->n_embd);
-    pp_mixer_slots(b, widest_shape(hp));
     if (b->d->fused_gate || hp->fused_parts) {
         b->gate_up = pp_plan_slot(p, 2 * hp->n_ff);
         b->gate = pp_plan_part(p, b->gate_up, 0, hp->n_ff);
@@ -574,6 +570,32 @@ static void make_slots(struct builder *b)
     b->act = pp_plan_slot(p, hp->n_ff);
     if (hp->polynorm_gates)
         pp_poly_slots(b);
+}
+
+static void make_shared_expert_slots(struct builder *b)
+{
+    struct pp_plan *p = b->p;
+    const struct pp_hparams *hp = b->hp;
+    b->shared_both = pp_plan_slot(p, 2 * hp->n_ff_shared);
+    b->shared_gate = pp_plan_part(p, b->shared_both, 0, hp->n_ff_shared);
+    b->shared_up = pp_plan_part(p, b->shared_both, hp->n_ff_shared, hp->n_ff_shared);
+    b->shared_act = pp_plan_slot(p, hp->n_ff_shared);
+    b->shared_weight = pp_plan_slot(p, 1);
+    if (b->d->shared_expert_mix) {
+        b->expert_share = pp_plan_slot(p, 1);
+        b->mix_logits = pp_plan_slot(p, 2);
+    }
+}
+
+static void make_slots(struct builder *b)
+{
+    struct pp_plan *p = b->p;
+    const struct pp_hparams *hp = b->hp;
+    b->x = pp_plan_slot(p, hp->n_embd);
+    b->normalised = hp->stream_rank ? b->x : pp_plan_slot(p, hp->n_embd);
+    b->delta = pp_plan_slot(p, hp->n_embd);
+    pp_mixer_slots(b, widest_shape(hp));
+    make_ff_slots(b);
     b->router = pp_plan_slot(p, hp->n_expert ? hp->n_expert + hp->n_expert_idle : 1);
     if (hp->norm_rank) { /* for norms of the stream and of latent attention's vectors, whichever is wider */
         const int64_t low = hp->q_lora_rank > hp->kv_lora_rank ? hp->q_lora_rank : hp->kv_lora_rank;
@@ -609,17 +631,8 @@ static void make_slots(struct builder *b)
     if (hp->n_ff_shared || (hp->parallel && hp->n_expert) || b->d->experts_plus_dense || hp->dense_parallel ||
         hp->n_expert_share)
         b->shared = pp_plan_slot(p, hp->n_embd);
-    if (!hp->n_ff_shared)
-        return;
-    b->shared_both = pp_plan_slot(p, 2 * hp->n_ff_shared);
-    b->shared_gate = pp_plan_part(p, b->shared_both, 0, hp->n_ff_shared);
-    b->shared_up = pp_plan_part(p, b->shared_both, hp->n_ff_shared, hp->n_ff_shared);
-    b->shared_act = pp_plan_slot(p, hp->n_ff_shared);
-    b->shared_weight = pp_plan_slot(p, 1);
-    if (b->d->shared_expert_mix) {
-        b->expert_share = pp_plan_slot(p, 1);
-        b->mix_logits = pp_plan_slot(p, 2);
-    }
+    if (hp->n_ff_shared)
+        make_shared_expert_slots(b);
 }
 
 /* Embeddings of n_embd_in values, which a matrix brings to n_embd (OPT 350M). Learned positions are added after it.
@@ -847,7 +860,7 @@ static bool add_output(struct builder *b)
     if (silence)
         pp_plan_linear_bias(b->p, w, silence);
     if (hp->attn_res_block) {
-        if (attn_residual(b, n_layer, "output_res_score.weight") < 0)
+        if (mix_block_inputs(b, n_layer, "output_res_score.weight") < 0)
             return false;
         add_copy(b, n_layer, b->residual_mixture, b->x);
     }

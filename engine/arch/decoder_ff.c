@@ -52,8 +52,8 @@ bool pp_ff_up(struct builder *b, int l, int in)
         add(b, (struct pp_op){.kind = PP_OP_SPARSEN, .scale = b->hp->sparsity[l], .layer = l, .in = b->gate,
                               .in2 = NONE, .out = b->gate});
     return b->hp->polynorm_gates ? pp_poly_gate(b, l)
-           : b->d->ungated   ? add_activation(b, l, b->up, NONE)
-                             : add_activation(b, l, b->gate, b->up);
+           : b->d->ungated        ? add_activation(b, l, b->up, NONE)
+                                  : add_activation(b, l, b->gate, b->up);
 }
 
 bool pp_ff_down(struct builder *b, int l)

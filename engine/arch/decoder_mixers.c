@@ -45,6 +45,7 @@ static bool add_qk_norm(struct builder *b, int l, const char *kind, int slot, in
     add(b, norm);
     return true;
 }
+
 /* Whether the layer reads another layer's keys and values. */
 static bool is_shared(const struct builder *b, int l)
 {
@@ -263,29 +264,10 @@ static bool add_head_taps(struct builder *b, int l, const char *kind, int slot)
     return convolve.weight != NULL;
 }
 
-/* From q, k and v to `delta`. */
-static bool add_attention(struct builder *b, int l)
+/* Pairs of values for differential attention, norms of heads, and RoPE. q, k: the slots that attention reads. */
+static bool add_norms_and_rope(struct builder *b, int l, int q, int k)
 {
     const struct pp_hparams *hp = b->hp;
-    const int64_t window = hp->layer[l] & PP_LAYER_WIDE ? 0 : hp->window;
-    const int o_in = hp->heads_tiled ? b->tiled : hp->differential ? pp_plan_part(b->p, b->att, 0, b->n_q) : b->att;
-    const int q = hp->key_scores ? b->wide_q : b->q, k = hp->key_scores ? b->wide_k : b->k;
-    const int64_t n_picked = pp_blocks_picked(b, l) ? hp->index_top_k : 0;
-    const struct pp_tensor *sinks = NULL;
-    if ((b->d->sinks || (b->d->some_sinks && pp_decoder_has(b, l, "attn_sinks.weight"))) &&
-        !(sinks = pp_plan_tensor(b->s, 0, b->shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
-        return false;
-    if (pp_blocks_picked(b, l) && !pp_blocks_pick(b, l))
-        return false;
-    if (hp->kv_taps && !(add_head_taps(b, l, "attn_k_conv", b->k) && add_head_taps(b, l, "attn_v_conv", b->v)))
-        return false;
-    if (hp->qkv_clamp != 0.0f) {
-        add_clamp(b, l, b->q);
-        add_clamp(b, l, b->k);
-        add_clamp(b, l, b->v);
-    }
-    if (hp->loops_mixed && b->loop)
-        return pp_loop_attention(b, l);
     if (hp->differential && !pp_difference_values(b, l))
         return false;
     if (b->d->norm_after_rope)
@@ -294,6 +276,19 @@ static bool add_attention(struct builder *b, int l)
         return false;
     if (!b->d->norm_after_rope)
         add_rope(b, l, q, k);
+    return true;
+}
+
+/* Stores keys and values, unless they are another layer's, and attends to them; the result is `att`. */
+static bool add_kv_and_attention(struct builder *b, int l, int q, int k)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int64_t window = hp->layer[l] & PP_LAYER_WIDE ? 0 : hp->window;
+    const int64_t n_picked = pp_blocks_picked(b, l) ? hp->index_top_k : 0;
+    const struct pp_tensor *sinks = NULL;
+    if ((b->d->sinks || (b->d->some_sinks && pp_decoder_has(b, l, "attn_sinks.weight"))) &&
+        !(sinks = pp_plan_tensor(b->s, 0, b->shape.n_head, b->err, "blk.%d.attn_sinks.weight", l)))
+        return false;
     if (!is_shared(b, l))
         add(b, (struct pp_op){.kind = PP_OP_KV_STORE, .layer = l, .window = window, .in = k, .in2 = b->v,
                               .out = NONE, .count = n_picked, .period = n_picked ? hp->index_block : 0,
@@ -302,6 +297,14 @@ static bool add_attention(struct builder *b, int l)
                           .scale = hp->attn_softcap, .alibi = hp->alibi, .alibi_scale = alibi_scale(b),
                           .in = q, .in2 = NONE, .out = b->att, .count = n_picked,
                           .period = n_picked ? hp->index_block : 0, .pooled = n_picked && hp->index_pooled});
+    return true;
+}
+
+/* From `att` to `delta`: gates, scale, norm and the output projection. */
+static bool add_attention_output(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int o_in = hp->heads_tiled ? b->tiled : hp->differential ? pp_plan_part(b->p, b->att, 0, b->n_q) : b->att;
     if (hp->differential && !pp_difference_result(b, l))
         return false;
     if (has_attention_gate(b) || b->d->gated_queries)
@@ -315,13 +318,32 @@ static bool add_attention(struct builder *b, int l)
         return pp_head_mixture_result(b, l);
     }
     const int64_t n_results = hp->differential ? b->n_q : b->n_att;
-    int o = pp_plan_linear(b->p, b->s, hp->n_embd, n_results, b->err, "blk.%d.attn_output", l);
+    const int o = pp_plan_linear(b->p, b->s, hp->n_embd, n_results, b->err, "blk.%d.attn_output", l);
     if (o < 0)
         return false;
     if (hp->heads_tiled)
         add_head_grouping(b, l, b->att, b->shape.n_head / b->shape.n_head_kv, o_in);
     add_linear(b, l, o, o_in, b->delta);
     return true;
+}
+
+/* From q, k and v to `delta`. */
+static bool add_attention(struct builder *b, int l)
+{
+    const struct pp_hparams *hp = b->hp;
+    const int q = hp->key_scores ? b->wide_q : b->q, k = hp->key_scores ? b->wide_k : b->k;
+    if (pp_blocks_picked(b, l) && !pp_blocks_pick(b, l))
+        return false;
+    if (hp->kv_taps && !(add_head_taps(b, l, "attn_k_conv", b->k) && add_head_taps(b, l, "attn_v_conv", b->v)))
+        return false;
+    if (hp->qkv_clamp != 0.0f) {
+        add_clamp(b, l, b->q);
+        add_clamp(b, l, b->k);
+        add_clamp(b, l, b->v);
+    }
+    if (hp->loops_mixed && b->loop)
+        return pp_loop_attention(b, l);
+    return add_norms_and_rope(b, l, q, k) && add_kv_and_attention(b, l, q, k) && add_attention_output(b, l);
 }
 
 /* --- latent attention -------------------------------------------------------------------------------------------- */
@@ -720,13 +742,13 @@ bool pp_mixer_result(struct builder *b, int l)
         return add_convolution(b, l);
     if (b->hp->layer[l] & PP_LAYER_RECURRENT)
         return b->hp->states_parallel ? add_parallel_states(b, l)
-               : b->hp->lightning   ? pp_lightning_result(b, l)
-               : b->hp->mlstm       ? pp_mlstm_result(b, l)
-               : b->hp->lru_width   ? pp_lru_result(b, l)
-               : b->hp->rwkv        ? (b->hp->rwkv6 ? pp_rwkv6_result : pp_rwkv7_result)(b, l)
-               : b->hp->state_rank  ? pp_scan_result(b, l)
-               : b->hp->mamba       ? add_mamba(b, l)
-                                    : pp_delta_result(b, l);
+               : b->hp->lightning     ? pp_lightning_result(b, l)
+               : b->hp->mlstm         ? pp_mlstm_result(b, l)
+               : b->hp->lru_width     ? pp_lru_result(b, l)
+               : b->hp->rwkv          ? (b->hp->rwkv6 ? pp_rwkv6_result : pp_rwkv7_result)(b, l)
+               : b->hp->state_rank    ? pp_scan_result(b, l)
+               : b->hp->mamba         ? add_mamba(b, l)
+                                      : pp_delta_result(b, l);
     return b->hp->compressed ? pp_compressed_result(b, l)
            : b->hp->kv_lora_rank  ? add_latent_attention(b, l)
                                   : add_attention(b, l);
@@ -757,19 +779,14 @@ void pp_mixer_shape(struct builder *b, struct pp_layer_shape shape)
         make_qkv_parts(b);
 }
 
-void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
+/* The slots of attention's variants, besides those of queries, keys and values. */
+static void make_variant_slots(struct builder *b)
 {
-    struct pp_plan *p = b->p;
     const struct pp_hparams *hp = b->hp;
-    set_shape(b, widest);
-    if (!hp->kv_lora_rank)
-        b->att = pp_plan_slot(p, b->n_att);
-    if ((has_attention_gate(b) || b->d->gated_queries) && !hp->kv_lora_rank)
-        b->att_gate = pp_plan_slot(p, b->n_att);
     if (hp->heads_tiled)
-        b->tiled = pp_plan_slot(p, b->n_q);
+        b->tiled = pp_plan_slot(b->p, b->n_q);
     if (hp->head_mixture || hp->n_value_expert)
-        b->head_router = pp_plan_slot(p, hp->head_mixture ? hp->n_expert : hp->n_value_expert);
+        b->head_router = pp_plan_slot(b->p, hp->head_mixture ? hp->n_expert : hp->n_value_expert);
     if (hp->differential)
         pp_difference_slots(b);
     if (hp->loops_mixed)
@@ -781,38 +798,62 @@ void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
     if (hp->index_block && !hp->kv_lora_rank)
         pp_blocks_slots(b);
     if (b->d->gated_queries)
-        b->q_gate = pp_plan_slot(p, 2 * b->n_q);
-    if (hp->n_state_head)
-        (hp->lightning    ? pp_lightning_slots
-         : hp->mlstm      ? pp_mlstm_slots
-         : hp->lru_width  ? pp_lru_slots
-         : hp->rwkv4      ? pp_rwkv4_slots
-         : hp->rwkv6      ? pp_rwkv6_slots
-         : hp->rwkv       ? pp_rwkv7_slots
-         : hp->n_scan_head ? pp_scan_heads_slots
-         : hp->state_rank ? pp_scan_slots
-         : hp->mamba      ? make_mamba_slots
-                          : pp_delta_slots)(b);
-    if (hp->compressed) {
-        pp_compressed_slots(b);
-    } else if (hp->states_mean) {
-        pp_mean_slots(b);
-    } else if (hp->convolved_heads) {
-        pp_convolved_slots(b);
-    } else if (hp->kv_lora_rank) {
-        make_latent_slots(b);
-    } else if (b->fused_qkv) {
-        b->qkv = pp_plan_slot(p, b->n_q + b->n_kv + b->n_v);
+        b->q_gate = pp_plan_slot(b->p, 2 * b->n_q);
+}
+
+static void make_state_slots(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    (hp->lightning     ? pp_lightning_slots
+     : hp->mlstm       ? pp_mlstm_slots
+     : hp->lru_width   ? pp_lru_slots
+     : hp->rwkv4       ? pp_rwkv4_slots
+     : hp->rwkv6       ? pp_rwkv6_slots
+     : hp->rwkv        ? pp_rwkv7_slots
+     : hp->n_scan_head ? pp_scan_heads_slots
+     : hp->state_rank  ? pp_scan_slots
+     : hp->mamba       ? make_mamba_slots
+                       : pp_delta_slots)(b);
+}
+
+static void make_qkv_slots(struct builder *b)
+{
+    const struct pp_hparams *hp = b->hp;
+    if (b->fused_qkv) {
+        b->qkv = pp_plan_slot(b->p, b->n_q + b->n_kv + b->n_v);
         make_qkv_parts(b);
-    } else {
-        b->q = pp_plan_slot(p, b->n_q);
-        b->k = pp_plan_slot(p, b->n_kv);
-        b->v = pp_plan_slot(p, b->n_v);
-        if (hp->q_lora_rank) {
-            b->q_low = pp_plan_slot(p, hp->q_lora_rank);
-            b->q_low_normalised = pp_plan_slot(p, hp->q_lora_rank);
-        }
+        return;
     }
+    b->q = pp_plan_slot(b->p, b->n_q);
+    b->k = pp_plan_slot(b->p, b->n_kv);
+    b->v = pp_plan_slot(b->p, b->n_v);
+    if (hp->q_lora_rank) {
+        b->q_low = pp_plan_slot(b->p, hp->q_lora_rank);
+        b->q_low_normalised = pp_plan_slot(b->p, hp->q_lora_rank);
+    }
+}
+
+void pp_mixer_slots(struct builder *b, struct pp_layer_shape widest)
+{
+    const struct pp_hparams *hp = b->hp;
+    set_shape(b, widest);
+    if (!hp->kv_lora_rank)
+        b->att = pp_plan_slot(b->p, b->n_att);
+    if ((has_attention_gate(b) || b->d->gated_queries) && !hp->kv_lora_rank)
+        b->att_gate = pp_plan_slot(b->p, b->n_att);
+    make_variant_slots(b);
+    if (hp->n_state_head)
+        make_state_slots(b);
+    if (hp->compressed)
+        pp_compressed_slots(b);
+    else if (hp->states_mean)
+        pp_mean_slots(b);
+    else if (hp->convolved_heads)
+        pp_convolved_slots(b);
+    else if (hp->kv_lora_rank)
+        make_latent_slots(b);
+    else
+        make_qkv_slots(b);
     if (hp->conv_taps && !hp->n_state_head)
         make_convolution_slots(b);
 }

@@ -82,9 +82,9 @@ static void score_all(const struct experts *x, const float *logits, float *part)
     for (int e = 0; e < x->n; e++)
         top = fmaxf(top, logits[e]);
     for (int e = 0; e < x->n; e++) {
-        part[e] = x->sqrt_softplus      ? sqrt_softplus(logits[e])
-                  : x->sigmoids ? 1 / (1 + expf(-logits[e]))
-                                : expf(logits[e] - top);
+        part[e] = x->sqrt_softplus ? sqrt_softplus(logits[e])
+                  : x->sigmoids    ? 1 / (1 + expf(-logits[e]))
+                                   : expf(logits[e] - top);
         sum += part[e];
     }
     for (int e = 0; !x->sigmoids && !x->sqrt_softplus && e < x->n; e++)
