@@ -67,7 +67,7 @@ static const struct {
 };
 
 /* Whether PEFT can convert an adapter of this kind to a LoRA: it adds to matrices. */
-static bool converts(const cJSON *type)
+static bool can_be_converted(const cJSON *type)
 {
     static const char *const names[] = {"VERA",    "VBLORA", "RANDLORA", "FOURIERFT", "C3A",   "MISS", "GRALORA",
                                         "DELORA", "WAVEFT", "TINYLORA", "UNILORA",   "PSOFT", "HIRA", "SHIRA"};
@@ -91,7 +91,7 @@ static bool cannot_be_merged(const cJSON *type)
 
 static enum pp_code fail_kind(const struct pp_adapter_file *f, const cJSON *type, struct pp_error *err)
 {
-    const char *what = converts(type)           ? "PEFT can approximate it by a LoRA (save_as_lora)"
+    const char *what = can_be_converted(type)           ? "PEFT can approximate it by a LoRA (save_as_lora)"
                        : cannot_be_merged(type) ? "it changes more than matrices; train a LoRA instead"
                                                 : "merge it into the model with PEFT (merge_and_unload, "
                                                   "save_pretrained), and use that folder as the model";
@@ -571,7 +571,7 @@ static enum pp_code add_stack(struct pp_adapter_file *f, const struct per_module
 }
 
 /* Whether adapters of the file's kind have such parts. All may replace tensors of the model. */
-static bool belongs(const struct pp_adapter_file *f, enum pp_adapter_part part)
+static bool may_have_part(const struct pp_adapter_file *f, enum pp_adapter_part part)
 {
     if (part == PP_PART_WEIGHT || part == PP_PART_TOKENS)
         return true;
@@ -622,7 +622,7 @@ static enum pp_code add_tensor(struct pp_adapter_file *f, const struct per_modul
                        f->path, t->name);
     if (p->part == PP_PART_NOTHING)
         return PP_OK;
-    if (!belongs(f, p->part))
+    if (!may_have_part(f, p->part))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s does not belong in an adapter of the kind %s",
                        f->path, t->name, pp_adapter_file_kind(f));
     if (p->part == PP_PART_FOLDED || (f->kind == PP_ADAPTER_ADALORA && !t->size)) /* multiplied into another one, or

@@ -34,7 +34,7 @@ struct item {
     const struct pp_tensor *from;
     const struct pp_tensor *with; /* rows (or elements, in rows of biases) of this one alternate with those of `from`,
                                      or follow them; or NULL */
-    int64_t ways;               /* TRANSPOSED: pieces of this many of our rows are swapped (rows.h) */
+    int64_t mix_rows;           /* TRANSPOSED: pieces of this many of our rows are swapped (rows.h) */
     bool side_by_side;          /* TRANSPOSED: in each row the values of `with` follow, instead of alternating */
     const struct pp_tensor *qkv[3]; /* QKV */
     enum pp_hf_form form;

@@ -70,7 +70,7 @@ static enum pp_code name_item(const struct folder *f, struct item *item, const s
 
 /* The partner with which a tensor is fused: of a gate the value, of keys the values, of queries their gates, of an
  * index's queries its key. Only that key may have fewer rows. */
-static const struct pp_tensor *other_of(const struct folder *f, const struct pp_tensor *t)
+static const struct pp_tensor *partner_of(const struct folder *f, const struct pp_tensor *t)
 {
     static const char *const pairs[][2] = {{".indexer.q_proj.", ".indexer.k_proj."},
                                             {".ffn_gate", ".ffn_up"}, {".attn_k.", ".attn_v."},
@@ -91,7 +91,7 @@ static const struct pp_tensor *other_of(const struct folder *f, const struct pp_
     return alike ? other : NULL;
 }
 
-static void turn(struct item *item)
+static void transpose(struct item *item)
 {
     const int64_t n = item->ne[0];
     item->order = TRANSPOSED;
@@ -171,21 +171,21 @@ static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_for
         break;
     case PP_HF_EXPERTS_HALVES:
     case PP_HF_EXPERTS_INTERLEAVED:
-        turn(item);
+        transpose(item);
         item->side_by_side = form == PP_HF_EXPERTS_HALVES;
         item->ne[0] *= 2;
         break;
     case PP_HF_TRANSPOSED:
     case PP_HF_EXPERTS_TRANSPOSED:
-        turn(item);
+        transpose(item);
         break;
     case PP_HF_MIX_W1:
     case PP_HF_MIX_W2:
-        turn(item);
-        item->ways = item->from->ne[1] * item->from->ne[2] / (N_MIXES - 1);
+        transpose(item);
+        item->mix_rows = item->from->ne[1] * item->from->ne[2] / (N_MIXES - 1);
         break;
     case PP_HF_EXPERTS_FLAT_TRANSPOSED:
-        turn(item);
+        transpose(item);
         item->n_dims = 2;
         break;
     case PP_HF_EXPERTS_FLAT:
@@ -259,7 +259,7 @@ static enum pp_code shape_item(const struct folder *f, struct item *item, enum p
     item->head_dim = hp->head_dim;
     item->n_head = hp->n_head;
     item->n_head_kv = hp->n_head_kv;
-    if (holds_two(form) && !(item->with = other_of(f, item->from)))
+    if (holds_two(form) && !(item->with = partner_of(f, item->from)))
         return pp_fail(f->err, PP_ERR_FORMAT, "tensor %.200s lacks its counterpart", item->from->name);
     if (form == PP_HF_AFTER_RESERVED && !hp->n_reserved_positions)
         return pp_fail(f->err, PP_ERR_UNSUPPORTED, "folders of the family %s need rows of %.200s that this file lacks",
@@ -315,7 +315,7 @@ static bool is_wanted_in_groups(const struct folder *f, const struct pp_tensor *
            !strstr(t->name, ".filter_") && t->ne[0] % f->group == 0;
 }
 
-static uint64_t take(struct folder *f, uint64_t size)
+static uint64_t reserve_bytes(struct folder *f, uint64_t size)
 {
     f->data_size += size;
     return f->data_size - size;
@@ -331,12 +331,12 @@ static void place_items(struct folder *f)
             const uint64_t n = (uint64_t)(item->ne[0] * n_rows_of(item));
             const uint64_t size = (uint64_t)pp_type_info(item->type)->block_bytes;
             if (item->bits && !half)
-                item->at = take(f, n * (uint64_t)item->bits / 8);
+                item->at = reserve_bytes(f, n * (uint64_t)item->bits / 8);
             if (!item->bits && half == (size == 2))
-                item->at = take(f, n * size);
+                item->at = reserve_bytes(f, n * size);
             if (item->bits && half) {
-                item->scales_at = take(f, 2 * (n / (uint64_t)f->group));
-                item->biases_at = take(f, 2 * (n / (uint64_t)f->group));
+                item->scales_at = reserve_bytes(f, 2 * (n / (uint64_t)f->group));
+                item->biases_at = reserve_bytes(f, 2 * (n / (uint64_t)f->group));
             }
         }
 }

@@ -243,15 +243,15 @@ static enum pp_code spread_columns(const struct folder *f, const struct item *it
                                    struct span s, int64_t begin, int64_t step, float *rows, int64_t n_at_once,
                                    float *to)
 {
-    const int64_t n_rows = t->ne[1], whole = item->ways == n_rows ? n_rows : 0, pieces = whole ? 0 : item->ways;
-    const int64_t before = pp_way_row(whole, s.matrix * n_rows);
+    const int64_t n_rows = t->ne[1], whole = item->mix_rows == n_rows ? n_rows : 0, pieces = whole ? 0 : item->mix_rows;
+    const int64_t before = pp_mix_row(whole, s.matrix * n_rows);
     enum pp_code code = PP_OK;
     for (int64_t r = 0, n; r < n_rows && !code; r += n) {
         n = n_at_once < n_rows - r ? n_at_once : n_rows - r;
         code = pp_tensor_floats(t, before + r, n, rows, f->err);
         for (int64_t i = 0; i < n && !code; i++)
             for (int64_t c = 0; c < s.n; c++)
-                to[c * item->ne[0] + pp_way_row(pieces, r + i) * step + begin] = rows[i * t->ne[0] + s.first + c];
+                to[c * item->ne[0] + pp_mix_row(pieces, r + i) * step + begin] = rows[i * t->ne[0] + s.first + c];
         pp_source_release_pages(f->s, t, before + r, n);
     }
     return code;

@@ -57,7 +57,7 @@ float pp_hf_added(enum pp_hf_form form)
 }
 
 /* w + `added` in F32, where the sum of a bfloat16 and 1 is exact. */
-static enum pp_code plus(const struct pp_tensor *t, float added, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code add_constant(const struct pp_tensor *t, float added, struct pp_tensor *out, struct pp_error *err)
 {
     enum pp_code code = t->n_dims == 1 ? make(PP_TYPE_F32, t->ne[0], 0, 0, out, err) : pp_hf_fail_shape(t, err);
     if (code)
@@ -70,7 +70,7 @@ static enum pp_code plus(const struct pp_tensor *t, float added, struct pp_tenso
 }
 
 /* Separates the interleaved biases of gate and value, of each expert or of one vector. */
-static enum pp_code biases_apart(const struct pp_tensor *t, int n_dims, struct pp_tensor out[2], struct pp_error *err)
+static enum pp_code split_biases(const struct pp_tensor *t, int n_dims, struct pp_tensor out[2], struct pp_error *err)
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
     if (!by_values(t) || t->n_dims != n_dims || t->ne[0] % 2 != 0)
@@ -87,8 +87,8 @@ static enum pp_code biases_apart(const struct pp_tensor *t, int n_dims, struct p
 }
 
 /* Reorders a bias [n_head_kv][q ..., k, v][head_dim] to all of q, then k, then v. */
-static enum pp_code qkv_together(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
-                                 struct pp_error *err)
+static enum pp_code fused_qkv(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
+                              struct pp_error *err)
 {
     const int64_t before[] = {0, hp->n_head, hp->n_head + hp->n_head_kv}; /* heads before q, k and v */
     const size_t size = pp_type_row_bytes(t->type, 1);
@@ -139,7 +139,7 @@ static enum pp_code head_taps(const struct pp_tensor *t, struct pp_tensor *out, 
 }
 
 /* The taps of channels, with the dimension of 1 in the middle, or without it. */
-static enum pp_code channels_apart(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code channels_3d(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims == 2 && by_values(t))
         return reshaped(t, t->ne[0], 1, t->ne[1], out, err);
@@ -151,7 +151,7 @@ static enum pp_code channels_apart(const struct pp_tensor *t, struct pp_tensor *
 }
 
 /* exp, with a sign, of a tensor that stores logarithms. */
-static enum pp_code exps(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code exponentials(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
 {
     const int64_t n = t->ne[0] * t->ne[1] * t->ne[2];
     if (t->n_dims > 3 || !by_values(t))
@@ -171,7 +171,7 @@ static enum pp_code exps(const struct pp_tensor *t, float sign, struct pp_tensor
 static enum pp_code rates(const struct pp_tensor *t, const struct pp_hparams *hp, struct pp_tensor *out,
                           struct pp_error *err)
 {
-    const enum pp_code code = exps(t, -1, out, err);
+    const enum pp_code code = exponentials(t, -1, out, err);
     if (!code && hp->kda && out->n_dims == 1 && out->ne[0] > hp->n_state_head) {
         out->ne[0] = hp->n_state_head;
         out->size = (size_t)out->ne[0] * sizeof(float);
@@ -184,7 +184,7 @@ static enum pp_code column(const struct pp_tensor *t, float sign, struct pp_tens
 {
     if (t->n_dims != 1 || !by_values(t))
         return pp_hf_fail_shape(t, err);
-    const enum pp_code code = sign != 0.0f ? exps(t, sign, out, err) : reshaped(t, t->ne[0], 0, 0, out, err);
+    const enum pp_code code = sign != 0.0f ? exponentials(t, sign, out, err) : reshaped(t, t->ne[0], 0, 0, out, err);
     if (code)
         return code;
     out->n_dims = 2;
@@ -194,7 +194,8 @@ static enum pp_code column(const struct pp_tensor *t, float sign, struct pp_tens
 }
 
 /* The same for a vector with any dimensions of 1. */
-static enum pp_code column_between(const struct pp_tensor *t, float sign, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code column_of_many_dims(const struct pp_tensor *t, float sign, struct pp_tensor *out,
+                                         struct pp_error *err)
 {
     struct pp_tensor vector = *t;
     for (int d = 1; d < 4; d++)
@@ -207,7 +208,7 @@ static enum pp_code column_between(const struct pp_tensor *t, float sign, struct
 }
 
 /* A matrix as a vector. */
-static enum pp_code flat(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code flattened(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->n_dims > 2 || !by_values(t))
         return pp_hf_fail_shape(t, err);
@@ -215,7 +216,7 @@ static enum pp_code flat(const struct pp_tensor *t, struct pp_tensor *out, struc
 }
 
 /* [1, 1, n] as a vector. */
-static enum pp_code not_deep(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code vector_of_3d(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || !by_values(t))
         return pp_hf_fail_shape(t, err);
@@ -223,7 +224,7 @@ static enum pp_code not_deep(const struct pp_tensor *t, struct pp_tensor *out, s
 }
 
 /* 1 - x in F32, which is exact for bfloat16 values from 0 to 1. */
-static enum pp_code rest(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code one_minus(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
     if (t->ne[1] * t->ne[2] * t->ne[3] != 1 || !by_values(t))
         return pp_hf_fail_shape(t, err);
@@ -238,7 +239,8 @@ static enum pp_code rest(const struct pp_tensor *t, struct pp_tensor *out, struc
 }
 
 /* A vector as a matrix of n_rows rows. */
-static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code matrix_of_vector(const struct pp_tensor *t, int64_t n_rows, struct pp_tensor *out,
+                                      struct pp_error *err)
 {
     if (t->n_dims != 1 || n_rows < 1 || t->ne[0] % n_rows != 0 || !by_values(t))
         return pp_hf_fail_shape(t, err);
@@ -246,11 +248,11 @@ static enum pp_code groups(const struct pp_tensor *t, int64_t n_rows, struct pp_
 }
 
 /* Splits a convolution of two taps into a matrix for each. */
-static enum pp_code taps_apart(const struct pp_tensor *t, bool deep, struct pp_tensor out[2], struct pp_error *err)
+static enum pp_code split_taps(const struct pp_tensor *t, bool is_4d, struct pp_tensor out[2], struct pp_error *err)
 {
     const size_t size = (size_t)pp_type_info(t->type)->block_bytes;
-    const int64_t *ne = t->ne + deep; /* after a dimension of 1 */
-    if (!by_values(t) || (deep && t->ne[0] != 1) || ne[0] != 2 || t->n_dims != 3 + deep)
+    const int64_t *ne = t->ne + is_4d; /* after a dimension of 1 */
+    if (!by_values(t) || (is_4d && t->ne[0] != 1) || ne[0] != 2 || t->n_dims != 3 + is_4d)
         return pp_hf_fail_shape(t, err);
     for (int tap = 0; tap < 2; tap++) {
         const enum pp_code code = make(t->type, ne[1], ne[2], 0, &out[tap], err);
@@ -263,37 +265,37 @@ static enum pp_code taps_apart(const struct pp_tensor *t, bool deep, struct pp_t
     return PP_OK;
 }
 
-enum { N_WAYS = 5 };
-static const int way_there[N_WAYS] = {1, 2, 3, 0, 4}; /* from w, k, v, r, g to r, w, k, v, g */
+enum { N_MIXES = 5 };
+static const int mix_order[N_MIXES] = {1, 2, 3, 0, 4}; /* from w, k, v, r, g to r, w, k, v, g */
 
 /* Reorders RWKV 6's pieces of rows; apart: each is a vector. */
-static enum pp_code ways_of_rows(const struct pp_tensor *t, bool apart, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code mixes_of_rows(const struct pp_tensor *t, bool apart, struct pp_tensor *out, struct pp_error *err)
 {
-    if (t->n_dims != 2 || t->ne[1] % N_WAYS != 0 || (apart && t->ne[1] != N_WAYS) || !by_values(t))
+    if (t->n_dims != 2 || t->ne[1] % N_MIXES != 0 || (apart && t->ne[1] != N_MIXES) || !by_values(t))
         return pp_hf_fail_shape(t, err);
     enum pp_code code = make(t->type, t->ne[0], t->ne[1], 0, out, err);
-    const size_t size = out->size / N_WAYS;
-    for (size_t i = 0; i < N_WAYS && !code; i++)
-        memcpy(bytes_of(out) + i * size, (const uint8_t *)t->data + (size_t)way_there[i] * size, size);
+    const size_t size = out->size / N_MIXES;
+    for (size_t i = 0; i < N_MIXES && !code; i++)
+        memcpy(bytes_of(out) + i * size, (const uint8_t *)t->data + (size_t)mix_order[i] * size, size);
     if (!code && apart) {
         out->n_dims = 4;
         out->ne[1] = 1;
-        out->ne[3] = N_WAYS;
+        out->ne[3] = N_MIXES;
     }
     return code;
 }
 
 /* Makes a matrix of each piece of columns. */
-static enum pp_code ways_of_columns(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
+static enum pp_code mixes_of_columns(const struct pp_tensor *t, struct pp_tensor *out, struct pp_error *err)
 {
-    const int64_t n = t->ne[0] / N_WAYS;
+    const int64_t n = t->ne[0] / N_MIXES;
     const size_t size = pp_type_row_bytes(t->type, n);
-    if (t->n_dims != 2 || t->ne[0] % N_WAYS != 0 || !by_values(t))
+    if (t->n_dims != 2 || t->ne[0] % N_MIXES != 0 || !by_values(t))
         return pp_hf_fail_shape(t, err);
-    enum pp_code code = make(t->type, n, t->ne[1], N_WAYS, out, err);
-    for (int64_t i = 0; i < N_WAYS * t->ne[1] && !code; i++)
+    enum pp_code code = make(t->type, n, t->ne[1], N_MIXES, out, err);
+    for (int64_t i = 0; i < N_MIXES * t->ne[1] && !code; i++)
         memcpy(bytes_of(out) + (size_t)i * size,
-               (const uint8_t *)t->data + (size_t)(i % t->ne[1] * N_WAYS + way_there[i / t->ne[1]]) * size, size);
+               (const uint8_t *)t->data + (size_t)(i % t->ne[1] * N_MIXES + mix_order[i / t->ne[1]]) * size, size);
     return code;
 }
 
@@ -305,13 +307,13 @@ static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, c
     case PP_HF_PLUS_ONE:
     case PP_HF_PLUS_0_2:
     case PP_HF_PLUS_0_2_POW_1_5:
-        return plus(t, pp_hf_added(form), out, err);
+        return add_constant(t, pp_hf_added(form), out, err);
     case PP_HF_BIASES_INTERLEAVED:
-        return biases_apart(t, 2, out, err);
+        return split_biases(t, 2, out, err);
     case PP_HF_INTERLEAVED:
-        return biases_apart(t, 1, out, err);
+        return split_biases(t, 1, out, err);
     case PP_HF_QKV_FUSED_BY_GROUP:
-        return qkv_together(t, hp, out, err);
+        return fused_qkv(t, hp, out, err);
     case PP_HF_AFTER_RESERVED:
         return drop_reserved(t, hp->n_reserved_positions, out, err);
     case PP_HF_ONE_ROW:
@@ -321,32 +323,32 @@ static enum pp_code transform(const struct pp_tensor *t, enum pp_hf_form form, c
     case PP_HF_CONV_BY_HEAD:
         return head_taps(t, out, err);
     case PP_HF_CONV_3D:
-        return channels_apart(t, out, err);
+        return channels_3d(t, out, err);
     case PP_HF_MINUS_EXP_4D:
-        return column_between(t, -1, out, err);
+        return column_of_many_dims(t, -1, out, err);
     case PP_HF_EXP_4D:
-        return column_between(t, 1, out, err);
+        return column_of_many_dims(t, 1, out, err);
     case PP_HF_MINUS_EXP:
         return rates(t, hp, out, err);
     case PP_HF_COLUMN:
     case PP_HF_MINUS_EXP_COLUMN:
         return column(t, form == PP_HF_MINUS_EXP_COLUMN ? -1 : 0, out, err);
     case PP_HF_STATE_HEAD_ROWS:
-        return flat(t, out, err);
+        return flattened(t, out, err);
     case PP_HF_VECTOR_3D:
-        return not_deep(t, out, err);
+        return vector_of_3d(t, out, err);
     case PP_HF_FLA_MIX_W1:
     case PP_HF_FLA_MIX_BIAS:
-        return ways_of_rows(t, form == PP_HF_FLA_MIX_BIAS, out, err);
+        return mixes_of_rows(t, form == PP_HF_FLA_MIX_BIAS, out, err);
     case PP_HF_FLA_MIX_W2:
-        return ways_of_columns(t, out, err);
+        return mixes_of_columns(t, out, err);
     case PP_HF_TWO_TAPS_4D:
     case PP_HF_TWO_TAPS_3D:
-        return taps_apart(t, form == PP_HF_TWO_TAPS_4D, out, err);
+        return split_taps(t, form == PP_HF_TWO_TAPS_4D, out, err);
     case PP_HF_ONE_MINUS:
-        return rest(t, out, err);
+        return one_minus(t, out, err);
     case PP_HF_FLAT_GROUPS:
-        return groups(t, hp->n_state_key_head, out, err);
+        return matrix_of_vector(t, hp->n_state_key_head, out, err);
     /* Done elsewhere: in hf_rows.c, tensor_forms.c, source_folder.c, pp_hf_stack and pp_hf_whole. */
     case PP_HF_SAME:
     case PP_HF_TRANSPOSED:

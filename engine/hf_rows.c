@@ -111,16 +111,16 @@ static enum pp_code add_transposed(struct pp_tensor_list *l, const struct pp_ten
 }
 
 /* RWKV 6's five mixes, next to each other in one matrix, or each in its own. */
-static enum pp_code add_ways(struct pp_tensor_list *l, const struct pp_tensor *t, bool apart, const char *name,
-                             struct pp_error *err)
+static enum pp_code add_mixes(struct pp_tensor_list *l, const struct pp_tensor *t, bool apart, const char *name,
+                              struct pp_error *err)
 {
-    enum { N_WAYS = 5 };
-    const bool good = apart ? t->n_dims == 3 && t->ne[2] == N_WAYS : t->n_dims == 2 && t->ne[0] % N_WAYS == 0;
+    enum { N_MIXES = 5 };
+    const bool good = apart ? t->n_dims == 3 && t->ne[2] == N_MIXES : t->n_dims == 2 && t->ne[0] % N_MIXES == 0;
     if (!good || pp_type_info(t->type)->block_elements != 1)
         return pp_hf_fail_shape(t, err);
     struct pp_rows rows = transposed_rows(t, 1);
-    rows.ways = rows.n_rows / N_WAYS;
-    return add(l, &rows, apart ? N_WAYS : 0, name, err);
+    rows.mix_rows = rows.n_rows / N_MIXES;
+    return add(l, &rows, apart ? N_MIXES : 0, name, err);
 }
 
 /* --- fused matrices ------------------------------------------------------------------------------------------ */
@@ -281,7 +281,7 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
         return add_transposed(l, t, 3, 2, form == PP_HF_EXPERTS_HALVES, names, err);
     case PP_HF_MIX_W1:
     case PP_HF_MIX_W2:
-        return add_ways(l, t, form == PP_HF_MIX_W2, name, err);
+        return add_mixes(l, t, form == PP_HF_MIX_W2, name, err);
     case PP_HF_HALVES_BY_HEAD:
     case PP_HF_INTERLEAVED:
     case PP_HF_INDEXER_Q_K:

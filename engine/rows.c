@@ -401,11 +401,11 @@ __attribute__((always_inline)) static inline void transpose(const struct pp_rows
 {
     enum { LINE = 16 };
     const size_t step = (size_t)r->width * size;
-    const uint8_t *all = r->weights + (size_t)(pp_way_row(r->ways, first) / r->matrix_rows * r->n_cols) * step;
+    const uint8_t *all = r->weights + (size_t)(pp_mix_row(r->mix_rows, first) / r->matrix_rows * r->n_cols) * step;
     struct pp_rows_sweep past = pp_rows_sweep(r, n, all);
     for (int64_t begin = 0; begin < r->n_cols; begin += LINE) {
         for (int64_t i = 0; i < n; i++) {
-            const int64_t row = pp_way_row(r->ways, first + i);
+            const int64_t row = pp_mix_row(r->mix_rows, first + i);
             const int64_t matrix = row / r->matrix_rows, column = pp_rows_there(r, row % r->matrix_rows);
             const uint8_t *from = r->weights + (size_t)(matrix * r->n_cols * r->width + column) * size;
             for (int64_t c = begin; c < begin + LINE && c < r->n_cols; c++)

@@ -64,7 +64,7 @@ struct pp_rows {
     uint32_t type_there;        /* FLOATS, TRANSPOSED */
     bool unit;                  /* FLOATS: rows are scaled to length 1 */
     int64_t width, matrix_rows; /* TRANSPOSED: columns of a stored matrix; rows made from each */
-    int64_t ways;               /* TRANSPOSED: every `ways` rows are one of five pieces, of which the first and the
+    int64_t mix_rows;           /* TRANSPOSED: every `mix_rows` rows are one of five pieces, of which the first and the
                                    fourth are swapped; 0: they are not */
     struct {
         int64_t end;
@@ -110,13 +110,13 @@ struct pp_rows {
     float levels[256], code_offset;
 };
 
-/* The stored row that becomes this row when pieces are swapped (`ways`), and the reverse: the mapping is its own
+/* The stored row that becomes this row when pieces are swapped (`mix_rows`), and the reverse: the mapping is its own
  * inverse. */
-static inline int64_t pp_way_row(int64_t ways, int64_t row)
+static inline int64_t pp_mix_row(int64_t mix_rows, int64_t row)
 {
     enum { OTHER = 3 };
-    const int64_t way = ways ? row / ways : 1;
-    return way == 0 ? row + OTHER * ways : way == OTHER ? row - OTHER * ways : row;
+    const int64_t piece = mix_rows ? row / mix_rows : 1;
+    return piece == 0 ? row + OTHER * mix_rows : piece == OTHER ? row - OTHER * mix_rows : row;
 }
 
 float pp_number(const struct pp_numbers *n, int64_t i); /* the i-th; NAN where E8M0 or E4M3 say so */

@@ -30,12 +30,12 @@ struct pass {
 };
 
 /* Tokens, of the prompt or chosen, that are not computed yet. */
-static int64_t missing(const struct pp_gen *g) { return g->n - g->seq->len; }
+static int64_t n_missing(const struct pp_gen *g) { return g->n - g->seq->len; }
 
 /* --- common prefixes ------------------------------------------------------------------------------------------- */
 
 /* How many leading tokens the two have in common that are computed with the same adapters. */
-static int64_t alike(const struct pp_gen *a, const struct pp_gen *b)
+static int64_t common_prefix(const struct pp_gen *a, const struct pp_gen *b)
 {
     const int64_t most = pp_seq_adapters_differ_at(a->seq, b->seq);
     int64_t i = 0;
@@ -73,7 +73,7 @@ static struct part *reuse_prefix(struct pass *p, struct part *self)
         const struct pp_gen *o = other->turn->gen;
         if (other == self)
             continue;
-        int64_t same = alike(g, o), have = same < pp_seq_exact(o->seq) ? same : pp_seq_exact(o->seq);
+        int64_t same = common_prefix(g, o), have = same < pp_seq_exact(o->seq) ? same : pp_seq_exact(o->seq);
         if (have > g->n - 1)
             have = g->n - 1;
         if (have > g->seq->len)
@@ -97,7 +97,7 @@ static void add_rows(struct pass *p, struct part *part, int n)
     part->first = p->n_rows;
     part->n = n;
     part->prompt = g->n == g->n_prompt;
-    part->chooses = n == missing(g);
+    part->chooses = n == n_missing(g);
     for (int i = 0; i < part->n; i++)
         rows[i] = (struct pp_row){.seq = g->seq,
                                   .token = g->tokens[g->seq->len + i],
@@ -137,7 +137,7 @@ static void add_answers(struct pass *p, const struct pp_cancel *cancel)
     for (int i = 0; i < p->n_parts && n < p->engine->max_rows; i++) {
         struct part *part = &p->parts[(begin + i) % p->n_parts];
         struct pp_gen *g = part->turn->gen;
-        if (missing(g) != 1)
+        if (n_missing(g) != 1)
             continue;
         ready[n++] = part;
         g->spec.n = 0;
@@ -161,9 +161,9 @@ static void add_prompts(struct pass *p)
     int chunk = pp_chunk_rows(&p->engine->chunks, p->n_parts > 1, room);
     for (int i = 0; i < p->n_parts; i++) {
         struct part *part = &p->parts[i];
-        if (missing(part->turn->gen) <= 1 || (part->twin = reuse_prefix(p, part)))
+        if (n_missing(part->turn->gen) <= 1 || (part->twin = reuse_prefix(p, part)))
             continue;
-        if (missing(part->turn->gen) == 1) { /* all but the last token were cached */
+        if (n_missing(part->turn->gen) == 1) { /* all but the last token were cached */
             if (chunk > 0)
                 add_rows(p, part, 1);
             chunk--;
@@ -173,7 +173,7 @@ static void add_prompts(struct pass *p)
     }
     int reserved = n > 1 ? chunk / (2 * n) : 0; /* reserved for each of the others */
     for (int i = 0; i < n && chunk > 0; i++) {
-        int64_t left = missing(line[i]->turn->gen);
+        int64_t left = n_missing(line[i]->turn->gen);
         int most = chunk - reserved * (n - 1 - i), m = (int)(left < most ? left : most);
         if (m < 1)
             continue;
@@ -322,7 +322,7 @@ static void take_choices(struct part *part)
 static void choose_ahead(struct pp_gen_turn *turn)
 {
     const struct pp_gen *g = turn->gen;
-    if (g->finish != PP_FINISH_NONE || g->n != g->n_prompt || missing(g) > 0)
+    if (g->finish != PP_FINISH_NONE || g->n != g->n_prompt || n_missing(g) > 0)
         return;
     const float *logits = pp_seq_logits(g->seq);
     if (logits)
@@ -337,7 +337,7 @@ static void follow_twin(struct part *part)
     const struct part *twin = part->twin;
     struct pp_gen *g = part->turn->gen, *t = twin->turn->gen;
     if (!twin->n || !twin->chooses || twin->n_draft || g->n != g->n_prompt || t->n_prompt != g->n ||
-        alike(g, t) < g->n || pp_seq_exact(t->seq) < g->n)
+        common_prefix(g, t) < g->n || pp_seq_exact(t->seq) < g->n)
         return;
     share(g, t, g->n);
     choose(part->turn, pp_step_output(g->seq->engine, twin->first + twin->n - 1), -1, 0);

@@ -42,7 +42,7 @@ static bool can_find(const struct pp_seq *s, int t, int64_t i)
 }
 
 /* The last page of a tier that the row at position n sees, but that is neither held nor findable by name; -1: none. */
-static int64_t missing(const struct pp_seq *s, int t, int64_t n)
+static int64_t last_missing_page(const struct pp_seq *s, int t, int64_t n)
 {
     const int64_t first = first_needed(s->engine, t, n), always = s->engine->tier[t].first;
     int64_t i = pp_kv_pages_of(n) - 1;
@@ -56,11 +56,11 @@ static int64_t missing(const struct pp_seq *s, int t, int64_t n)
 
 /* The largest number of positions, at most n, after which every tier has the pages that the next row sees, held or
  * findable by name. */
-static int64_t complete(const struct pp_seq *s, int64_t n)
+static int64_t longest_complete(const struct pp_seq *s, int64_t n)
 {
     const struct pp_engine *e = s->engine;
     for (int t = 0; t < e->n_tiers; t++) {
-        const int64_t i = missing(s, t, n);
+        const int64_t i = last_missing_page(s, t, n);
         if (i >= 0) {
             n = i * PP_PAGE_TOKENS;
             t = -1; /* check all tiers again */
@@ -77,9 +77,9 @@ static void release_range(struct pp_seq *s, int t, int64_t from, int64_t end)
             pp_page_release(s->engine->tier[t].kv, s->tier[t].pages[i]);
 }
 
-/* Makes a tier hold the pages that a sequence of n positions needs, n being a result of complete(), and none after
- * them. */
-static void hold(struct pp_seq *s, int t, int64_t n)
+/* Makes a tier hold the pages that a sequence of n positions needs, n being a result of longest_complete(), and none
+ * after them. */
+static void hold_pages(struct pp_seq *s, int t, int64_t n)
 {
     struct pp_seq_tier *tier = &s->tier[t];
     const int64_t from = first_needed(s->engine, t, n), end = pp_kv_pages_of(n), always = s->engine->tier[t].first;
@@ -113,7 +113,7 @@ void pp_seq_drop_pages(struct pp_seq *s)
 
 /* Whether the i-th page of a tier stays findable once its sequence releases it; the same in all tiers of large
  * pages. */
-static bool keeps_name(const struct pp_engine *e, int t, int64_t i)
+static bool stays_findable(const struct pp_engine *e, int t, int64_t i)
 {
     enum { EACH = 8, LARGE = 16 << 20 };
     size_t bytes = 0;
@@ -135,9 +135,9 @@ void pp_seq_slide(struct pp_seq *s)
             const int64_t i = tier->first_page;
             if (i < s->engine->tier[t].first)
                 continue;
-            if (i < s->n_named && keeps_name(s->engine, t, i))
+            if (i < s->n_named && stays_findable(s->engine, t, i))
                 pp_page_name(kv, tier->pages[i], &s->names[i]); /* unless another page has this name by now */
-            else if (!keeps_name(s->engine, t, i) && pp_page_refs(kv, tier->pages[i]) == 1)
+            else if (!stays_findable(s->engine, t, i) && pp_page_refs(kv, tier->pages[i]) == 1)
                 pp_page_unname(kv, tier->pages[i]);
             pp_page_release(kv, tier->pages[i]);
         }
@@ -184,7 +184,7 @@ void pp_seq_mark(struct pp_seq *s, enum pp_mark which)
     const int64_t end = s->len / PP_PAGE_TOKENS, n = end * PP_PAGE_TOKENS;
     unmark(s, which);
     pp_seq_publish(s);
-    if (s->n_named < end || complete(s, n) < n)
+    if (s->n_named < end || longest_complete(s, n) < n)
         return;
     for (int t = 0; t < s->engine->n_tiers; t++) {
         struct pp_marked_pages *m = &s->tier[t].marked[which];
@@ -212,9 +212,9 @@ void pp_seq_truncate(struct pp_seq *s, int64_t n)
     if (n >= s->len)
         return;
     pp_seq_publish(s);
-    n = complete(s, n);
+    n = longest_complete(s, n);
     for (int t = 0; t < s->engine->n_tiers; t++)
-        hold(s, t, n);
+        hold_pages(s, t, n);
     shorten(s, n);
     for (int which = 0; which < PP_MARKS; which++)
         if (s->mark[which] > n)
@@ -224,10 +224,10 @@ void pp_seq_truncate(struct pp_seq *s, int64_t n)
 int64_t pp_seq_extend(struct pp_seq *s, const int32_t *tokens, int64_t n)
 {
     const int64_t before = s->len;
-    n = complete(s, n);
+    n = longest_complete(s, n);
     if (n > before) {
         for (int t = 0; t < s->engine->n_tiers; t++)
-            hold(s, t, n);
+            hold_pages(s, t, n);
         memcpy(s->tokens + before, tokens + before, (size_t)(n - before) * sizeof *tokens);
         s->len = s->plain = n;
         s->logits_len = 0;
@@ -238,7 +238,7 @@ int64_t pp_seq_extend(struct pp_seq *s, const int32_t *tokens, int64_t n)
 
 void pp_seq_share(struct pp_seq *s, const struct pp_seq *from, int64_t n)
 {
-    n = complete(from, n < from->plain ? n : from->plain);
+    n = longest_complete(from, n < from->plain ? n : from->plain);
     if (n <= s->len)
         return;
     pp_seq_truncate(s, 0);

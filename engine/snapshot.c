@@ -85,14 +85,14 @@ struct pp_row_logits *pp_seq_hold_logits(struct pp_seq *s)
 /* --- the branch ------------------------------------------------------------------------------------------------ */
 
 /* The pages of a snapshot that will be read into a sequence. */
-struct way {
+struct page_path {
     uint32_t *nodes;        /* [n_pages]: one for each of the prompt's pages; the last may match only at its
                                beginning */
     int64_t n_pages;
     int64_t n_tokens;       /* tokens that the prompt has in common with them */
 };
 
-static int64_t agree(const int32_t *a, const int32_t *b, int64_t n)
+static int64_t common_prefix(const int32_t *a, const int32_t *b, int64_t n)
 {
     int64_t i = 0;
     while (i < n && a[i] == b[i])
@@ -100,14 +100,14 @@ static int64_t agree(const int32_t *a, const int32_t *b, int64_t n)
     return i;
 }
 
-/* Finds the way from the root along the prompt, through pages with a key text. */
-static enum pp_code find_way(const struct snapshot *s, const struct pp_buf *key, const int32_t *prompt, int64_t n,
-                             struct way *w, struct pp_error *err)
+/* Finds the path from the root along the prompt, through pages with a key text. */
+static enum pp_code find_path(const struct snapshot *s, const struct pp_buf *key, const int32_t *prompt, int64_t n,
+                              struct page_path *w, struct pp_error *err)
 {
     struct pp_sha256 hash;
     uint32_t at = PP_NO_NODE, best = PP_NO_NODE;
     int64_t most = 0;
-    *w = (struct way){.nodes = pp_malloc((size_t)(n / PP_PAGE_TOKENS + 1) * sizeof *w->nodes)};
+    *w = (struct page_path){.nodes = pp_malloc((size_t)(n / PP_PAGE_TOKENS + 1) * sizeof *w->nodes)};
     if (!w->nodes)
         return pp_fail_nomem(err, "the saved cache");
     while (w->n_tokens + PP_PAGE_TOKENS <= n) {
@@ -127,7 +127,7 @@ static enum pp_code find_way(const struct snapshot *s, const struct pp_buf *key,
     for (uint32_t i = at == PP_NO_NODE ? 0 : at + 1; i < s->n_nodes; i++) {
         const struct snapshot_node *node = &s->nodes[i];
         int64_t left = n - w->n_tokens, most_of_it = left < node->n ? left : node->n;
-        int64_t same = node->parent == at ? agree(node->tokens, prompt + w->n_tokens, most_of_it) : 0;
+        int64_t same = node->parent == at ? common_prefix(node->tokens, prompt + w->n_tokens, most_of_it) : 0;
         if (same <= most)
             continue;
         struct pp_hash128 name =
@@ -156,8 +156,8 @@ static bool is_needed(const struct pp_engine *e, int t, int64_t page, int64_t n)
     return n <= 0 || pp_tier_needs(&e->tier[t], page, n - 1);
 }
 
-/* Shortens the way until the pack has all pages, from `have` on, that a sequence of its length needs. */
-static void shorten_way(const struct pp_engine *e, const struct snapshot *s, int64_t have, struct way *w)
+/* Shortens the path until the pack has all pages, from `have` on, that a sequence of its length needs. */
+static void shorten_path(const struct pp_engine *e, const struct snapshot *s, int64_t have, struct page_path *w)
 {
     for (bool whole = false; !whole && w->n_tokens > have;) {
         whole = true;
@@ -175,7 +175,7 @@ static void shorten_way(const struct pp_engine *e, const struct snapshot *s, int
 /* --- reading --------------------------------------------------------------------------------------------------- */
 
 enum {
-    RUN_BITES = 4,           /* read by a thread at a time: a megabyte */
+    RUN_CHUNKS = 4,          /* read by a thread at a time: a megabyte */
     BLOCK = 4096,            /* alignment for reading past the page cache, and unit for asking what is in it */
 };
 
@@ -185,16 +185,16 @@ struct page_read {
     int tier;
     int64_t page;
     pp_page_id id;
-    size_t bite;             /* index of its first bite */
-    bool sane;               /* result of scales_right */
+    size_t chunk;            /* index of its first chunk */
+    bool valid;              /* result of scales_valid */
 };
 
-/* Bites that are adjacent both in the pack and in memory. */
+/* Chunks that are adjacent both in the pack and in memory. */
 struct run {
     uint64_t from;           /* offset in the pack */
     uint8_t *to;
     size_t n;                /* bytes */
-    size_t bite;             /* the first of them */
+    size_t chunk;            /* the first of them */
 };
 
 struct reading {
@@ -203,8 +203,8 @@ struct reading {
     size_t map_bytes;
     struct run *runs;        /* [n_runs] */
     size_t n_runs, cap_runs;
-    struct pp_hash128 *sums; /* of all bites: [n_bites] */
-    size_t n_bites;
+    struct pp_hash128 *sums; /* of all chunks: [n_chunks] */
+    size_t n_chunks;
     struct page_read *pages; /* [n_pages] */
     size_t n_pages;
     const struct pp_engine *engine;
@@ -212,7 +212,7 @@ struct reading {
     atomic_bool failed;
 };
 
-static void open_ways(struct reading *r, const char *base)
+static void open_reading(struct reading *r, const char *base)
 {
     char *path = pp_snapshot_file(base, ".pack");
     struct stat st;
@@ -225,7 +225,7 @@ static void open_ways(struct reading *r, const char *base)
     r->map_bytes = (size_t)st.st_size;
 }
 
-static void close_ways(struct reading *r)
+static void close_reading(struct reading *r)
 {
     if (r->map)
         munmap(r->map, r->map_bytes);
@@ -241,7 +241,7 @@ static void close_ways(struct reading *r)
 /* Whether the whole run is in the system's page cache. */
 static bool in_memory(const struct reading *r, const struct run *run)
 {
-    unsigned char there[RUN_BITES * PP_SNAPSHOT_BITE / BLOCK];
+    unsigned char there[RUN_CHUNKS * PP_SNAPSHOT_CHUNK / BLOCK];
     size_t n = (run->n + BLOCK - 1) / BLOCK;
     if (!r->map || run->from > r->map_bytes || run->n > r->map_bytes - run->from || sysconf(_SC_PAGESIZE) != BLOCK ||
         mincore(r->map + run->from, run->n, there) != 0)
@@ -264,20 +264,20 @@ static size_t read_directly(const struct reading *r, const struct run *run)
 static void read_run(struct reading *r, const struct run *run)
 {
     size_t have = read_directly(r, run);
-    for (size_t at = 0, i = 0; at < run->n; at += PP_SNAPSHOT_BITE, i++) {
-        size_t end = at + PP_SNAPSHOT_BITE < run->n ? at + PP_SNAPSHOT_BITE : run->n;
+    for (size_t at = 0, i = 0; at < run->n; at += PP_SNAPSHOT_CHUNK, i++) {
+        size_t end = at + PP_SNAPSHOT_CHUNK < run->n ? at + PP_SNAPSHOT_CHUNK : run->n;
         size_t from = have > at ? have < end ? have : end : at;
         if (pp_read_some_at(r->fd, run->to + from, end - from, run->from + from) < end - from) {
             atomic_store(&r->failed, true);
             return;
         }
-        r->sums[run->bite + i] = pp_hash128(run->to + at, end - at);
+        r->sums[run->chunk + i] = pp_hash128(run->to + at, end - at);
     }
 }
 
 /* Checks scales (F16): no engine writes NaN or infinity, nor negative ones in Q8 and Q8_0, and kernels rely on that.
  * Their offsets: kv.h. */
-static bool scales_right(const struct pp_kv_layout *l, const uint8_t *page)
+static bool scales_valid(const struct pp_kv_layout *l, const uint8_t *page)
 {
     const unsigned looked_at = pp_kv_bytes(l) ? 0xFFFF : 0x7FFF;
     unsigned bad = 0;
@@ -296,7 +296,7 @@ static bool scales_right(const struct pp_kv_layout *l, const uint8_t *page)
 }
 
 /* Part 0 reads runs, part 1 checks pages. */
-static void work(void *arg, int part, int item, int thread)
+static void read_or_check(void *arg, int part, int item, int thread)
 {
     struct reading *r = arg;
     (void)thread;
@@ -308,12 +308,12 @@ static void work(void *arg, int part, int item, int thread)
     }
     struct page_read *p = &r->pages[item];
     struct pp_kv_pool *kv = r->engine->tier[p->tier].kv;
-    p->sane = scales_right(pp_kv_pool_layout(kv), pp_page_data(kv, p->id));
+    p->valid = scales_valid(pp_kv_pool_layout(kv), pp_page_data(kv, p->id));
 }
 
 static bool add_runs(struct reading *r, const struct snapshot_place *place, uint8_t *to, size_t bytes)
 {
-    const size_t most = RUN_BITES * PP_SNAPSHOT_BITE;
+    const size_t most = RUN_CHUNKS * PP_SNAPSHOT_CHUNK;
     if (pp_grow(&r->runs, &r->cap_runs, r->n_runs + bytes / most + 1, sizeof *r->runs) != 0)
         return false;
     for (size_t at = 0; at < bytes; at += most)
@@ -321,17 +321,17 @@ static bool add_runs(struct reading *r, const struct snapshot_place *place, uint
             .from = place->offset + at,
             .to = to + at,
             .n = bytes - at < most ? bytes - at : most,
-            .bite = r->n_bites + at / PP_SNAPSHOT_BITE,
+            .chunk = r->n_chunks + at / PP_SNAPSHOT_CHUNK,
         };
-    r->n_bites += pp_snapshot_n_bites(bytes);
+    r->n_chunks += pp_snapshot_n_chunks(bytes);
     return true;
 }
 
-static bool right(const struct snapshot *s, const struct page_read *p, const struct reading *r)
+static bool checksum_matches(const struct snapshot *s, const struct page_read *p, const struct reading *r)
 {
     const struct snapshot_node *node = &s->nodes[p->node];
-    struct pp_hash128 sum = pp_snapshot_sum(&node->name, (uint32_t)p->tier, &r->sums[p->bite],
-                                            pp_snapshot_n_bites(s->page_bytes[p->tier]));
+    struct pp_hash128 sum = pp_snapshot_sum(&node->name, (uint32_t)p->tier, &r->sums[p->chunk],
+                                            pp_snapshot_n_chunks(s->page_bytes[p->tier]));
     return sum.lo == node->place[p->tier].sum.lo && sum.hi == node->place[p->tier].sum.hi;
 }
 
@@ -341,7 +341,7 @@ static enum pp_code damaged(struct pp_error *err, const char *what)
 }
 
 /* Takes pages from the pools for all that is read, from page `from` on. */
-static enum pp_code take_pages(struct reading *r, const struct snapshot *s, const struct way *w, int64_t from,
+static enum pp_code take_pages(struct reading *r, const struct snapshot *s, const struct page_path *w, int64_t from,
                                struct pp_error *err)
 {
     const struct pp_engine *e = r->engine;
@@ -354,32 +354,32 @@ static enum pp_code take_pages(struct reading *r, const struct snapshot *s, cons
                 return pp_fail(err, PP_ERR_NOMEM,
                                "there are too few free KV pages for the saved KV cache; computing it again");
             r->pages[r->n_pages++] =
-                (struct page_read){.node = w->nodes[p], .tier = t, .page = p, .id = id, .bite = r->n_bites};
+                (struct page_read){.node = w->nodes[p], .tier = t, .page = p, .id = id, .chunk = r->n_chunks};
             if (!add_runs(r, &s->nodes[w->nodes[p]].place[t], pp_page_data(e->tier[t].kv, id), s->page_bytes[t]))
                 return pp_fail_nomem(err, "the saved cache");
         }
     }
-    r->sums = pp_malloc((r->n_bites ? r->n_bites : 1) * sizeof *r->sums);
+    r->sums = pp_malloc((r->n_chunks ? r->n_chunks : 1) * sizeof *r->sums);
     return r->sums && r->n_runs <= INT32_MAX ? PP_OK : pp_fail_nomem(err, "the saved cache");
 }
 
 /* Takes pages for all from page `from` on and fills them; on failure gives them back. */
-static enum pp_code read_pages(struct reading *r, const struct snapshot *s, const struct way *w, int64_t from,
+static enum pp_code read_pages(struct reading *r, const struct snapshot *s, const struct page_path *w, int64_t from,
                                struct pp_error *err)
 {
     enum pp_code code = take_pages(r, s, w, from, err);
     if (!code) {
         const int n_items[2] = {(int)r->n_runs, (int)r->n_pages};
-        pp_pool_run(r->engine->pool, work, r, n_items, 2);
+        pp_pool_run(r->engine->pool, read_or_check, r, n_items, 2);
         if (pp_cancelled(r->cancel))
             code = pp_fail(err, PP_ERR_CANCELLED, "stopped");
         else if (atomic_load(&r->failed))
             code = damaged(err, "its pack cannot be read");
     }
     for (size_t i = 0; i < r->n_pages && !code; i++)
-        if (!right(s, &r->pages[i], r))
+        if (!checksum_matches(s, &r->pages[i], r))
             code = damaged(err, "a page's checksum is wrong");
-        else if (!r->pages[i].sane)
+        else if (!r->pages[i].valid)
             code = damaged(err, "a page contains invalid values");
     for (size_t i = 0; i < r->n_pages && code; i++)
         pp_page_release(r->engine->tier[r->pages[i].tier].kv, r->pages[i].id);
@@ -389,7 +389,7 @@ static enum pp_code read_pages(struct reading *r, const struct snapshot *s, cons
 /* --- into the sequence ----------------------------------------------------------------------------------------- */
 
 /* Puts the pages that were read into the sequence, in place of what it held from there on. */
-static void take_over(struct pp_seq *seq, const int32_t *prompt, const struct way *w, int64_t from,
+static void put_pages(struct pp_seq *seq, const int32_t *prompt, const struct page_path *w, int64_t from,
                       const struct page_read *pages, size_t n_pages)
 {
     struct pp_engine *e = seq->engine;
@@ -417,7 +417,7 @@ static void take_over(struct pp_seq *seq, const int32_t *prompt, const struct wa
 }
 
 /* Restores the stored logits, if the sequence ends where they were computed. */
-static void take_logits(struct pp_seq *seq, const struct snapshot *s, uint32_t key, const struct way *w)
+static void restore_logits(struct pp_seq *seq, const struct snapshot *s, uint32_t key, const struct page_path *w)
 {
     int64_t n = w->n_tokens % PP_PAGE_TOKENS;
     if (!w->n_pages || !s->logits || !s->n_branches || s->branches[0].key != key || seq->len != w->n_tokens ||
@@ -429,8 +429,8 @@ static void take_logits(struct pp_seq *seq, const struct snapshot *s, uint32_t k
     pp_seq_keep_logits(seq, s->logits);
 }
 
-static enum pp_code fill(struct pp_seq *seq, const struct snapshot *s, const char *base, const struct way *w,
-                         const int32_t *prompt, const struct pp_cancel *cancel, struct pp_error *err)
+static enum pp_code read_path(struct pp_seq *seq, const struct snapshot *s, const char *base, const struct page_path *w,
+                              const int32_t *prompt, const struct pp_cancel *cancel, struct pp_error *err)
 {
     int64_t from = seq->len / PP_PAGE_TOKENS;
     struct reading r = {.fd = -1, .direct = -1, .engine = seq->engine, .cancel = cancel};
@@ -439,12 +439,12 @@ static enum pp_code fill(struct pp_seq *seq, const struct snapshot *s, const cha
     if (!code)
         code = pp_snapshot_open_pack(s, base, O_RDONLY, &r.fd, err);
     if (!code) {
-        open_ways(&r, base);
+        open_reading(&r, base);
         code = read_pages(&r, s, w, from, err);
     }
     if (!code)
-        take_over(seq, prompt, w, from, r.pages, r.n_pages);
-    close_ways(&r);
+        put_pages(seq, prompt, w, from, r.pages, r.n_pages);
+    close_reading(&r);
     return code;
 }
 
@@ -454,7 +454,7 @@ enum pp_code pp_snapshot_restore_from(struct pp_seq *seq, const struct pp_sha256
 {
     struct snapshot s = {0};
     struct pp_buf ours = {0};
-    struct way w = {0};
+    struct page_path w = {0};
     uint32_t key = 0;
     pp_seq_activate(seq, prompt, n);
     enum pp_code code = pp_seq_key(seq, identity, &ours, err);
@@ -469,15 +469,15 @@ enum pp_code pp_snapshot_restore_from(struct pp_seq *seq, const struct pp_sha256
             prompt[i] >= seq->engine->model->info.n_vocab + seq->engine->model->info.n_meta_tokens)
             n = i;
     if (!code)
-        code = find_way(&s, &ours, prompt, n, &w, err);
+        code = find_path(&s, &ours, prompt, n, &w, err);
     if (!code) {
-        pp_seq_truncate(seq, agree(seq->tokens, prompt, seq->len < n ? seq->len : n));
+        pp_seq_truncate(seq, common_prefix(seq->tokens, prompt, seq->len < n ? seq->len : n));
         pp_seq_adopt(seq, prompt, n);
-        shorten_way(seq->engine, &s, seq->len, &w);
+        shorten_path(seq->engine, &s, seq->len, &w);
         if (w.n_tokens > seq->len)
-            code = fill(seq, &s, base, &w, prompt, cancel, err);
+            code = read_path(seq, &s, base, &w, prompt, cancel, err);
         if (!code && !pp_seq_logits(seq))
-            take_logits(seq, &s, key, &w);
+            restore_logits(seq, &s, key, &w);
     }
     pp_free(w.nodes);
     pp_buf_free(&ours);

@@ -26,7 +26,7 @@ enum {
     PP_SNAPSHOT_KEY_BYTES = 1 << 13,  /* of a key text, at most */
     PP_SNAPSHOT_OWNER = 64,           /* bytes of a conversation's name, with its NUL */
     PP_SNAPSHOT_ALIGN = 4096,         /* of pages in a pack */
-    PP_SNAPSHOT_BITE = 256 << 10,     /* bytes that are read and hashed at a time, while they are in a core's cache */
+    PP_SNAPSHOT_CHUNK = 256 << 10,    /* bytes that are read and hashed at a time, while they are in a core's cache */
     PP_SNAPSHOT_MANIFEST_MAX = 1 << 28,
 };
 #define PP_NO_NODE UINT32_MAX
@@ -83,13 +83,13 @@ bool pp_snapshot_page_key(const struct pp_buf *text, int64_t page, struct pp_sha
 /* The child of `parent` with these tokens, or PP_NO_NODE. */
 uint32_t pp_snapshot_child(const struct snapshot *s, uint32_t parent, const struct pp_hash128 *name,
                            const int32_t *tokens, uint32_t n);
-/* The checksum of a page, from those of its bites [n]. It covers the node's name and the tier, so that a misplaced page
- * is detected. */
-struct pp_hash128 pp_snapshot_sum(const struct pp_hash128 *name, uint32_t tier, const struct pp_hash128 *bites,
+/* The checksum of a page, from those of its chunks [n]. It covers the node's name and the tier, so that a misplaced
+ * page is detected. */
+struct pp_hash128 pp_snapshot_sum(const struct pp_hash128 *name, uint32_t tier, const struct pp_hash128 *chunk_sums,
                                   size_t n);
-static inline size_t pp_snapshot_n_bites(uint64_t bytes)
+static inline size_t pp_snapshot_n_chunks(uint64_t bytes)
 {
-    return (size_t)((bytes + PP_SNAPSHOT_BITE - 1) / PP_SNAPSHOT_BITE);
+    return (size_t)((bytes + PP_SNAPSHOT_CHUNK - 1) / PP_SNAPSHOT_CHUNK);
 }
 
 /* Checks that pages of *s can be used by the engine of `seq`: same owner, same geometry, and a key equal to `ours`,

@@ -65,13 +65,13 @@ uint32_t pp_snapshot_child(const struct snapshot *s, uint32_t parent, const stru
     return PP_NO_NODE;
 }
 
-struct pp_hash128 pp_snapshot_sum(const struct pp_hash128 *name, uint32_t tier, const struct pp_hash128 *bites,
+struct pp_hash128 pp_snapshot_sum(const struct pp_hash128 *name, uint32_t tier, const struct pp_hash128 *chunk_sums,
                                   size_t n)
 {
     struct {
         struct pp_hash128 name, inside;
         uint64_t tier;
-    } in = {.name = *name, .inside = pp_hash128(bites, n * sizeof *bites), .tier = tier};
+    } in = {.name = *name, .inside = pp_hash128(chunk_sums, n * sizeof *chunk_sums), .tier = tier};
     return pp_hash128(&in, sizeof in);
 }
 

@@ -53,7 +53,7 @@ struct pp_save {
     struct write_op *ops;       /* [n_ops] */
     size_t n_ops, cap_ops, next_op;
     uint8_t *scratch;           /* for a page of the largest tier */
-    struct pp_hash128 *bites;   /* for a page of the largest tier */
+    struct pp_hash128 *chunk_sums; /* for a page of the largest tier */
     struct pp_save_counts counts;
 };
 
@@ -144,7 +144,7 @@ void pp_save_free(struct pp_save *j)
     pp_free(j->used);
     pp_free(j->ops);
     pp_free(j->scratch);
-    pp_free(j->bites);
+    pp_free(j->chunk_sums);
     pp_free(j);
 }
 
@@ -594,8 +594,8 @@ enum pp_code pp_save_plan(struct pp_save *j, uint64_t limit, uint64_t *bytes, st
         largest = j->layout[t].page_bytes > largest ? j->layout[t].page_bytes : largest;
     j->path = pp_malloc((size_t)j->n_pages * sizeof *j->path);
     j->scratch = pp_malloc(largest);
-    j->bites = pp_malloc(pp_snapshot_n_bites(largest) * sizeof *j->bites);
-    if (!j->path || !j->scratch || !j->bites)
+    j->chunk_sums = pp_malloc(pp_snapshot_n_chunks(largest) * sizeof *j->chunk_sums);
+    if (!j->path || !j->scratch || !j->chunk_sums)
         return pp_fail_nomem(err, "a snapshot");
     enum pp_code code = look(j, err);
     if (!code)
@@ -676,13 +676,13 @@ static enum pp_code carry_out(struct pp_save *j, const struct write_op *op, stru
         return PP_OK;
     }
     const uint8_t *data = filled_part(j, op);
-    for (size_t at = 0, i = 0; at < bytes; at += PP_SNAPSHOT_BITE, i++) {
-        size_t n = bytes - at < PP_SNAPSHOT_BITE ? bytes - at : PP_SNAPSHOT_BITE;
-        j->bites[i] = pp_hash128(data + at, n);
+    for (size_t at = 0, i = 0; at < bytes; at += PP_SNAPSHOT_CHUNK, i++) {
+        size_t n = bytes - at < PP_SNAPSHOT_CHUNK ? bytes - at : PP_SNAPSHOT_CHUNK;
+        j->chunk_sums[i] = pp_hash128(data + at, n);
         if (!pp_write_at(j->fd, data + at, n, place->offset + at))
             return cannot_write(j, err);
     }
-    place->sum = pp_snapshot_sum(&node->name, op->tier, j->bites, pp_snapshot_n_bites(bytes));
+    place->sum = pp_snapshot_sum(&node->name, op->tier, j->chunk_sums, pp_snapshot_n_chunks(bytes));
     j->counts.pages_written++;
     j->counts.page_bytes_written += bytes;
     return PP_OK;

@@ -91,7 +91,7 @@ static const struct pp_arch *arch_of(const cJSON *config, const struct pp_arch_w
 
 /* Whether a configuration has the member `usual`. rope_parameters may be there as rope_scaling, its name in
  * transformers 4, unless layers have RoPE of several kinds. */
-static bool says(const cJSON *config, const cJSON *usual)
+static bool has_member(const cJSON *config, const cJSON *usual)
 {
     return pp_json_member(config, usual->string) ||
            (strcmp(usual->string, "rope_parameters") == 0 && pp_json_member(usual, "rope_type") &&
@@ -105,7 +105,7 @@ static bool add_missing(cJSON *config, const char *json)
     bool ok = usual != NULL;
     for (cJSON *item = ok ? usual->child : NULL; item && ok; item = next) {
         next = item->next;
-        if (!says(config, item)) {
+        if (!has_member(config, item)) {
             cJSON *copy = cJSON_Duplicate(item, true);
             ok = cJSON_AddItemToObject(config, item->string, copy);
             if (!ok)
@@ -141,7 +141,7 @@ enum { IMAGE_ROWS = 8 };
 
 /* Apertus 1.5 reads tokens of pictures and sound, which come after all others, and may be unable to write them: its
  * output then has no rows for them. Without them it is an Apertus. */
-static enum pp_code leave_input_tokens(struct pp_source *s, struct pp_error *err)
+static enum pp_code drop_input_tokens(struct pp_source *s, struct pp_error *err)
 {
     static const char output[] = "output_vocab_size", input[] = "vocab_size";
     const char *type = cJSON_GetStringValue(pp_json_member(s->text_config, "model_type"));
@@ -198,7 +198,7 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
     for (const struct pp_arch_default *u = arch->defaults; ok && u && u->json; u++)
         if (!u->model_type || pp_arch_is_kind(config, u->model_type, u->hf_class))
             ok = add_missing(config, u->json);
-    return ok ? leave_input_tokens(s, err) : pp_fail_nomem(err, "the model's configuration");
+    return ok ? drop_input_tokens(s, err) : pp_fail_nomem(err, "the model's configuration");
 }
 
 /* Brings a tensor of the folder into our form, and adds the results. */
@@ -253,7 +253,7 @@ static bool is_in_order(enum pp_hf_method method, enum pp_hf_form form)
 }
 
 /* Drops rows after the vocabulary: text has no such tokens. */
-static void leave_rows(const struct pp_source *s, struct pp_rows *rows, const char *name, struct pp_tensor *t)
+static void drop_rows(const struct pp_source *s, struct pp_rows *rows, const char *name, struct pp_tensor *t)
 {
     if (!s->n_dropped_rows || strcmp(name, "token_embd.weight") != 0 || t->n_dims != 2 ||
         t->ne[1] != s->hp.n_vocab + s->n_dropped_rows)
@@ -285,8 +285,8 @@ static enum pp_code fail_order(const struct pp_source *s, size_t i, struct pp_er
 }
 
 /* Adds the matrices that are concatenated in t, which is tensor i: queries, keys and values, or two halves. */
-static enum pp_code add_cut(struct pp_source *s, size_t i, const struct pp_tensor *t, enum pp_hf_form form,
-                            const struct pp_buf *name, const struct pp_buf *second, struct pp_error *err)
+static enum pp_code add_split(struct pp_source *s, size_t i, const struct pp_tensor *t, enum pp_hf_form form,
+                              const struct pp_buf *name, const struct pp_buf *second, struct pp_error *err)
 {
     char own[3][PP_HF_NAME];
     const bool heads = form == PP_HF_QKV_STACKED && pp_hf_qkv_names(pp_buf_cstr(name), own);
@@ -334,8 +334,8 @@ static enum pp_code add_packed(struct pp_source *s, size_t i, enum pp_hf_form fo
         return code;
     }
     if (one_after_other)
-        return add_cut(s, i, &t, form, name, second, err);
-    leave_rows(s, rows, pp_buf_cstr(name), &t);
+        return add_split(s, i, &t, form, name, second, err);
+    drop_rows(s, rows, pp_buf_cstr(name), &t);
     if (backwards)
         negate_rows(rows, &t, s->hp.head_dim);
     if (by_head) {
@@ -366,8 +366,8 @@ static bool is_after_layers(const struct pp_source *s, const char *hf_name)
 }
 
 /* Adds a table of integers, converted to I32. */
-static enum pp_code take_whole(struct pp_source *s, const struct pp_tensor *t, const char *dtype, const char *name,
-                               struct pp_error *err)
+static enum pp_code take_integers(struct pp_source *s, const struct pp_tensor *t, const char *dtype, const char *name,
+                                  struct pp_error *err)
 {
     struct pp_tensor whole;
     const enum pp_code code = pp_hf_whole(t, dtype, &whole, err);
@@ -420,7 +420,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     if (packed)
         return add_packed(s, i, form, name, second, err);
     if (form == PP_HF_INTEGERS)
-        return take_whole(s, t, pp_hf_dtype(s->hf, i), pp_buf_cstr(name), err);
+        return take_integers(s, t, pp_hf_dtype(s->hf, i), pp_buf_cstr(name), err);
     if (t->type == PP_TYPE_LIMIT || t->size == 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "%s: tensor %.200s is %s, which pippin cannot run; it must be F32, "
                                                 "F16 or BF16",
@@ -428,7 +428,7 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     if (form != PP_HF_SAME)
         return add_transformed(s, t, form, name, second, err);
     struct pp_tensor same = *t;
-    leave_rows(s, NULL, pp_buf_cstr(name), &same);
+    drop_rows(s, NULL, pp_buf_cstr(name), &same);
     return pp_source_add(s, &same, pp_buf_cstr(name), false, err);
 }
 

@@ -82,7 +82,7 @@ static const char *changed(struct pp_str name)
 }
 
 /* A value in readable form, unless exact: 0.0002 instead of 0.000199999995; "10 examples" without their hash. */
-static void tell(struct pp_str value, bool exact, char out[static 80])
+static void make_readable(struct pp_str value, bool exact, char out[static 80])
 {
     char *end;
     while (value.len && value.data[value.len - 1] == ' ')
@@ -95,16 +95,16 @@ static void tell(struct pp_str value, bool exact, char out[static 80])
         end[strlen(" examples")] = 0;
 }
 
-static enum pp_code differs(const char *path, struct pp_str name, struct pp_str there, struct pp_str here,
-                            struct pp_error *err)
+static enum pp_code fail_differs(const char *path, struct pp_str name, struct pp_str there, struct pp_str here,
+                                 struct pp_error *err)
 {
     const char *what = changed(name);
     char old[80], new[80];
-    tell(there, false, old);
-    tell(here, false, new);
+    make_readable(there, false, old);
+    make_readable(here, false, new);
     if (!what && strcmp(old, new) == 0) {
-        tell(there, true, old);
-        tell(here, true, new);
+        make_readable(there, true, old);
+        make_readable(here, true, new);
     }
     if (what && (name.data[0] == 'm' || strcmp(old, new) == 0))
         return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: %s", path, what);
@@ -126,11 +126,11 @@ static enum pp_code compare(const char *path, const struct pp_buf *ours, struct 
         struct pp_str here = {p + name.len + 1, (size_t)(stop - p) - name.len - 1};
         struct pp_str there = value_of(theirs, p, name.len);
         if (here.len != there.len || memcmp(here.data, there.data, here.len) != 0)
-            return differs(path, name, there, here, err);
+            return fail_differs(path, name, there, here, err);
     }
     const struct pp_str there = value_of(theirs, last.data, last.len), here = value_of(own, last.data, last.len);
     if (there.len != here.len || memcmp(there.data, here.data, here.len) != 0)
-        return differs(path, last, there, here, err);
+        return fail_differs(path, last, there, here, err);
     return pp_fail(err, PP_ERR_MISMATCH, "%s cannot be continued: it was started with different options", path);
 }
 

@@ -10,8 +10,8 @@ enum { MOST_JOBS = 6, FEWEST_ROWS = 48 };
 struct job {
     struct pp_product p[2];
     int n;
-    const float *start;         /* [cols]: initial value of every row of the result; or NULL */
-    bool grows;
+    const float *initial;       /* [cols]: initial value of every row of the result; or NULL */
+    bool accumulates;
     int64_t strip, block;       /* columns and rows of an item */
     int n_strips, n_blocks;
 };
@@ -22,14 +22,14 @@ struct jobs {
     int n;
 };
 
-static int64_t least(int64_t a, int64_t b)
+static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
 /* Items are as large as possible while every thread has some, since unpacking W costs less the more rows use it. How a
  * product is split does not change its result. */
-static void cut(const struct pp_trainer *t, struct job *j)
+static void split(const struct pp_trainer *t, struct job *j)
 {
     const struct pp_product *p = &j->p[0];
     const int enough = 3 * pp_pool_n(t->pool);
@@ -41,42 +41,42 @@ static void cut(const struct pp_trainer *t, struct job *j)
     j->n_blocks = (int)((p->rows + j->block - 1) / j->block);
 }
 
-static void do_piece(const struct jobs *all, const struct job *j, int strip, int block, int thread)
+static void run_piece(const struct jobs *all, const struct job *j, int strip, int block, int thread)
 {
     const struct pp_product *p = &j->p[0];
-    int64_t row0 = block * j->block, row1 = least(row0 + j->block, p->rows);
-    int64_t col0 = strip * j->strip, col1 = least(col0 + j->strip, p->cols);
-    for (int64_t r = row0; j->start && r < row1; r++)
+    int64_t row0 = block * j->block, row1 = smaller(row0 + j->block, p->rows);
+    int64_t col0 = strip * j->strip, col1 = smaller(col0 + j->strip, p->cols);
+    for (int64_t r = row0; j->initial && r < row1; r++)
         for (int64_t c = col0; c < col1; c++)
-            p->c[r * p->c_row + c] = j->grows ? p->c[r * p->c_row + c] + j->start[c] : j->start[c];
+            p->c[r * p->c_row + c] = j->accumulates ? p->c[r * p->c_row + c] + j->initial[c] : j->initial[c];
     for (int i = 0; i < j->n; i++)
         all->t->train_ops->product(&j->p[i], row0, row1, col0, col1, pp_train_scratch(all->t, thread));
 }
 
-static void do_item(void *arg, int part, int item, int thread)
+static void run_item(void *arg, int part, int item, int thread)
 {
     (void)part;
     const struct jobs *all = arg;
     for (int i = 0; i < all->n; i++) {
         const struct job *j = &all->job[i];
-        int here = j->n_strips * j->n_blocks;
-        if (item < here) {
-            do_piece(all, j, item % j->n_strips, item / j->n_strips, thread);
+        int n_here = j->n_strips * j->n_blocks;
+        if (item < n_here) {
+            run_piece(all, j, item % j->n_strips, item / j->n_strips, thread);
             return;
         }
-        item -= here;
+        item -= n_here;
     }
 }
 
-static void do_all(struct jobs *all)
+static void run_jobs(struct jobs *all)
 {
     int n = 0;
     for (int i = 0; i < all->n; i++) {
-        cut(all->t, &all->job[i]);
+        split(all->t, &all->job[i]);
         n += all->job[i].n_strips * all->job[i].n_blocks;
     }
     if (n)
-        pp_train_run_items(all->t, n, do_item, all);
+        pp_train_run_items(all->t, n, run_item, all);
     all->n = 0;
 }
 
@@ -87,7 +87,7 @@ static struct job *new_job(struct jobs *all, struct pp_product p)
     return j;
 }
 
-static void also(struct job *j, struct pp_product p)
+static void add_product(struct job *j, struct pp_product p)
 {
     p.add = true;
     j->p[j->n++] = p;
@@ -120,19 +120,19 @@ void pp_train_linear_forward(struct pp_trainer *t, const struct pp_train_apply *
         if (a[i].linear->learnt)
             new_job(&jobs, times_float_rows(a[i].n_rows, a[i].x, t->params + a[i].linear->a, rank, a[i].linear->n_in,
                                             t->scale, a[i].u));
-    do_all(&jobs);
+    run_jobs(&jobs);
     for (int i = 0; i < n; i++) {
         const struct pp_train_linear *l = a[i].linear;
         if (!a[i].y)
             continue;
         struct job *j = new_job(&jobs, times_rows(a[i].n_rows, a[i].x, l->w->w, a[i].y));
-        j->start = l->bias;
-        j->grows = a[i].add;
+        j->initial = l->bias;
+        j->accumulates = a[i].add;
         j->p[0].add = l->bias || a[i].add;
         if (l->learnt)
-            also(j, times_float_rows(a[i].n_rows, a[i].u, t->params + l->b, l->n_out, rank, 1, a[i].y));
+            add_product(j, times_float_rows(a[i].n_rows, a[i].u, t->params + l->b, l->n_out, rank, 1, a[i].y));
     }
-    do_all(&jobs);
+    run_jobs(&jobs);
 }
 
 /* --- backward ------------------------------------------------------------------------------------------------- */
@@ -175,11 +175,11 @@ void pp_train_linear_backward(struct pp_trainer *t, const struct pp_train_apply 
         if (a[i].linear->learnt)
             new_job(&jobs, times_float_columns(a[i].n_rows, a[i].y, t->params + a[i].linear->b, rank,
                                                a[i].linear->n_out, t->scale, a[i].du));
-    do_all(&jobs);
+    run_jobs(&jobs);
     for (int i = 0; i < n; i++)
         if (a[i].linear->learnt)
             add_gradients(t, &a[i], &jobs);
-    do_all(&jobs);
+    run_jobs(&jobs);
     for (int i = 0; i < n; i++) {
         const struct pp_train_linear *l = a[i].linear;
         if (!a[i].dx)
@@ -187,8 +187,8 @@ void pp_train_linear_backward(struct pp_trainer *t, const struct pp_train_apply 
         struct job *j = new_job(&jobs, times_columns(a[i].n_rows, a[i].y, l->w->w, a[i].dx));
         j->p[0].add = i > 0;
         if (l->learnt)
-            also(j, times_float_columns(a[i].n_rows, a[i].du, t->params + l->a, l->n_in, rank, 1, a[i].dx));
-        do_all(&jobs); /* the next one adds to the same dx */
+            add_product(j, times_float_columns(a[i].n_rows, a[i].du, t->params + l->a, l->n_in, rank, 1, a[i].dx));
+        run_jobs(&jobs); /* the next one adds to the same dx */
     }
 }
 
@@ -198,14 +198,14 @@ void pp_train_logits(struct pp_trainer *t, int64_t n)
 {
     struct jobs jobs = {.t = t};
     struct job *j = new_job(&jobs, times_rows(n, t->hidden, t->output->w, t->logits));
-    j->start = t->output_bias;
+    j->initial = t->output_bias;
     j->p[0].add = t->output_bias != NULL;
-    do_all(&jobs);
+    run_jobs(&jobs);
 }
 
 void pp_train_logits_backward(struct pp_trainer *t, int64_t n)
 {
     struct jobs jobs = {.t = t};
     new_job(&jobs, times_columns(n, t->logits, t->output->w, t->dhidden));
-    do_all(&jobs);
+    run_jobs(&jobs);
 }

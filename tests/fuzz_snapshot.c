@@ -62,7 +62,7 @@ static void repair_manifest(uint8_t *data, size_t size)
 static void repair_pages(struct snapshot *s, const uint8_t *pack, size_t size)
 {
     struct pp_sha256 key = pp_sha256(s->keys[0].data, s->keys[0].len);
-    struct pp_hash128 bites[4];
+    struct pp_hash128 chunk_sums[4];
     for (uint32_t i = 0; i < s->n_nodes; i++) {
         struct snapshot_node *node = &s->nodes[i];
         node->name = pp_snapshot_name(node->parent == PP_NO_NODE ? NULL : &s->nodes[node->parent].name, &key,
@@ -70,14 +70,14 @@ static void repair_pages(struct snapshot *s, const uint8_t *pack, size_t size)
         for (uint32_t t = 0; t < s->n_tiers; t++) {
             struct snapshot_place *p = &node->place[t];
             uint64_t bytes = s->page_bytes[t];
-            if (p->offset > size || bytes > size - p->offset || pp_snapshot_n_bites(bytes) > 4)
+            if (p->offset > size || bytes > size - p->offset || pp_snapshot_n_chunks(bytes) > 4)
                 continue;
-            for (size_t b = 0; b * PP_SNAPSHOT_BITE < bytes; b++) {
-                size_t left = bytes - b * PP_SNAPSHOT_BITE;
-                bites[b] = pp_hash128(pack + p->offset + b * PP_SNAPSHOT_BITE,
-                                      left < PP_SNAPSHOT_BITE ? left : PP_SNAPSHOT_BITE);
+            for (size_t b = 0; b * PP_SNAPSHOT_CHUNK < bytes; b++) {
+                size_t left = bytes - b * PP_SNAPSHOT_CHUNK;
+                chunk_sums[b] = pp_hash128(pack + p->offset + b * PP_SNAPSHOT_CHUNK,
+                                           left < PP_SNAPSHOT_CHUNK ? left : PP_SNAPSHOT_CHUNK);
             }
-            p->sum = pp_snapshot_sum(&node->name, t, bites, pp_snapshot_n_bites(bytes));
+            p->sum = pp_snapshot_sum(&node->name, t, chunk_sums, pp_snapshot_n_chunks(bytes));
         }
     }
 }
