@@ -305,7 +305,7 @@ static enum pp_code outline_halves(struct pp_adapter_file *f, const struct pp_te
     halves[0].ne[0] = kronecker ? p->cols * q->cols : p->cols;
     halves[1].ne[1] = kronecker ? p->rows * q->rows : p->rows;
     halves[0].ne[1] = halves[1].ne[0] = p->rank * q->rank;
-    for (int i = 0; i < 2; i++) /* the size is told, though nothing is allocated */
+    for (int i = 0; i < 2; i++) /* the size is reported, though nothing is allocated */
         f->made_bytes += (size_t)halves[i].ne[0] * (size_t)halves[i].ne[1] * sizeof(float);
     return PP_OK;
 }

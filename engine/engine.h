@@ -194,8 +194,8 @@ bool pp_adapter_places_conflict(const struct pp_adapter_places *a, const struct 
  * copied, so the file may go. A DoRA needs the norms of the merged weights: that reads all matrices it changes, seconds
  * for large models. Any thread. */
 enum pp_code pp_adapter_load(const struct pp_model *m, const char *path, struct pp_adapter **out, struct pp_error *err);
-/* The same without rounding: pp_adapter_load holds an adapter in Q8_0 beside quantised weights, in F16 beside others
- * and for models of 4 billion parameters or more. */
+/* The same without rounding: pp_adapter_load holds an adapter in Q8_0 with quantised weights, in F16 with others and
+ * for models of 4 billion parameters or more. */
 enum pp_code pp_adapter_load_exact(const struct pp_model *m, const char *path, struct pp_adapter **out,
                                    struct pp_error *err);
 void pp_adapter_free(struct pp_adapter *a); /* once no sequence uses it, and before its model is closed */

@@ -50,7 +50,7 @@ static inline bool pp_tier_needs(const struct pp_tier *tier, int64_t i, int64_t 
 
 _Static_assert((int)PP_STATS_TIERS == (int)PP_MAX_TIERS, "each tier counts itself");
 
-/* A sequence's partly filled last page, remembered after the sequence has let go of it; see tails.c. */
+/* A sequence's partly filled last page, remembered after the sequence has released it; see tails.c. */
 enum { PP_TAILS = 32 };
 struct pp_tail {
     int64_t page;                /* full pages before it */
@@ -177,7 +177,7 @@ void pp_seq_set_page(struct pp_seq *s, int t, int64_t i, pp_page_id page);
 void pp_seq_drop_pages(struct pp_seq *s);
 /* Releases pages that no later row will see. */
 void pp_seq_slide(struct pp_seq *s);
-/* Holds the pages needed to go back to the present position, rounded down to whole pages, until this mark is set anew
+/* Holds the pages needed to go back to the present position, rounded down to whole pages, until this mark is set again
  * or the sequence goes back further. */
 void pp_seq_mark(struct pp_seq *s, enum pp_mark which);
 /* Clears the marks. True if there were any, so that memory may have become free. */
@@ -216,7 +216,7 @@ int64_t pp_seq_adopt(struct pp_seq *s, const int32_t *tokens, int64_t n);
 /* prefix.c: what the p-th page of s depends on besides tokens. */
 struct pp_sha256 pp_seq_page_key(const struct pp_seq *s, int64_t p);
 
-/* tails.c: makes the partly filled last page of s findable after s lets go of it. Call before the adapters change. */
+/* tails.c: makes the partly filled last page of s findable after s releases it. Call before the adapters change. */
 void pp_tail_keep(struct pp_seq *s);
 /* The kept tail with the longest common prefix with tokens [n], which follow `page` full pages, the last one of
  * identity `parent`, under adapters of this key. Returns the length of that prefix; 0: there is none. */

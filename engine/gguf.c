@@ -250,7 +250,7 @@ static enum pp_code read_shape(struct pp_gguf *g, struct pp_cursor *c, struct pp
     return PP_OK;
 }
 
-/* Copies the name of the next tensor to *arena, and moves that behind it. */
+/* Copies the name of the next tensor to *arena, and moves that past it. */
 static enum pp_code read_tensor_name(struct pp_gguf *g, struct pp_cursor *c, char **arena, struct pp_error *err)
 {
     struct pp_str name;

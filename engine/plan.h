@@ -63,7 +63,7 @@ enum pp_op_kind {
      * values i and i + rope_dim / 2 (`neox`) or neighbours; `inverse`: by -t. */
     PP_OP_ROPE,
 
-    /* --- what looks back, and what it looks back at --- */
+    /* --- operations over earlier positions, and what they store for later ones --- */
 
     /* K = x and V = y, cached. With a `stride` and no `in2`, x is the result of a COMPRESS: on the last row of a block
      * it goes to the block's slot in a tier of compressed blocks, its last values rotated by the position of the
@@ -146,10 +146,10 @@ enum pp_op_kind {
                             matrix, the sum over i of matrix[i][j] out[i] replaces out[j] on the right */
     PP_OP_ROOTS,         /* d = scale * x[j] . y[j]; out[j] = sign(d) sqrt(max(|d|, 1e-6)), or 0 where d is */
 
-    /* --- what comes out --- */
+    /* --- outputs --- */
 
     PP_OP_SELECT,    /* from here on only rows that want an output take part */
-    PP_OP_RESULT,    /* x is what PP_OUT_HIDDEN gives, y what PP_OUT_LOGITS gives */
+    PP_OP_RESULT,    /* x is the output for PP_OUT_HIDDEN, y for PP_OUT_LOGITS */
 };
 
 /* Hyper-connections (arXiv 2409.19606): a model has n residual streams, which begin as the same vector. A sublayer
@@ -183,7 +183,8 @@ enum pp_fn {
     PP_FN_RELU,      /* max(0, x) */
     PP_FN_SILU_BOUNDED, /* of a gate g and a value u only: min(g / (1 + exp(-g)), scale) * u', u' being u clamped to
                         -scale .. scale */
-    PP_FN_SILU_WITHIN, /* likewise, but clamped before the SiLU: g' / (1 + exp(-g')) * u', g' being min(g, scale) */
+    PP_FN_SILU_WITHIN, /* as PP_FN_SILU_BOUNDED, but clamped before the SiLU: g' / (1 + exp(-g')) * u', g' being
+                        min(g, scale) */
     PP_FN_SITU,      /* of a gate g and a value u only, as in Kimi K3: 4 tanh(g / 4) / (1 + exp(-g)) times
                         25 tanh(u / 25) */
     PP_FN_SOFTPLUS,  /* ln(1 + exp(x)); not of a gate */
@@ -224,8 +225,8 @@ struct pp_op {
     /* Explained at the operations that use them. */
     enum pp_fn fn;
     int64_t count, at, period, times;
-    int64_t window;                  /* of what looks back: how many positions a row sees, itself included (in an
-                                        encoder, to either side); 0: all */
+    int64_t window;                  /* of operations over earlier positions: how many positions a row sees, itself
+                                        included (in an encoder, to either side); 0: all */
     int64_t stride;                  /* positions of a block that is compressed to one key; 0: none */
     int64_t local;
     int seen;                        /* PP_OP_ATTENTION: uses the keys and values that the seen-th of the tier's layers,
@@ -308,8 +309,8 @@ struct pp_heads {
 
 /* Heads with a recurrent state instead of a cache of keys. S is a matrix [key_dim, value_dim], 0 before the first
  * position; at each position a query q, a key k and a value v update and read it. In the formulas a prime transposes,
- * other names are the members below, and all are taken as they come unless it says otherwise. The cache has what a
- * position contributes to S (kv.h). The kinds are
+ * other names are the members below; slots are read without further scaling unless stated otherwise. The cache stores
+ * what a position contributes to S (kv.h). The kinds:
  *
  * DELTA, the gated delta rule (arXiv 2412.06464):
  *
@@ -395,7 +396,7 @@ struct pp_recurrence {
     float eps;                       /* MLSTM */
     bool beta_doubled;               /* DELTA: beta is twice the sigmoid, so that the state may change sign */
     bool tiled;                      /* head h uses key head h % n_key_head; else neighbouring heads share one */
-    int q, k, v;                     /* slots: [n_key_head, key_dim], likewise, [n_head, value_dim] */
+    int q, k, v;                     /* slots: q and k [n_key_head, key_dim], v [n_head, value_dim] */
     int decay, beta;                 /* slots: head h has the value (h / neighbours) stride + h % neighbours. MAMBA's
                                         decay: [n_head, value_dim]; RWKV7's both, KDA's, RWKV6's and GLA's decay:
                                         [n_head, key_dim]. MAMBA, WKV, RWKV6 and GLA have no beta: -1 */

@@ -35,7 +35,7 @@ static enum pp_code check(const struct pp_seq *s, int64_t from, int64_t to, stru
     return PP_OK;
 }
 
-/* The first page that is made anew when `end` tokens stay and those from `from` on move. In a tier of rows
+/* The first page that is newly made when `end` tokens stay and those from `from` on move. In a tier of rows
  * (convolutions) only the last `window` positions are needed, so only their pages. */
 static int64_t first_fresh(const struct pp_seq *s, int t, int64_t from, int64_t end)
 {

@@ -55,7 +55,7 @@ enum pp_hf_form {
     PP_HF_ONE_ROW,        /* a vector, stored as [1, n] */
     PP_HF_SCALAR,         /* a vector of one value, stored without a dimension */
     PP_HF_CONV,           /* a depthwise convolution [n, taps], stored as [n, 1, taps]; by MLX as [n, taps, 1] */
-    PP_HF_CONV_3D,        /* stored likewise, or as [n, taps]; ours is [n, 1, taps] */
+    PP_HF_CONV_3D,        /* stored like PP_HF_CONV, or as [n, taps]; ours is [n, 1, taps] */
     PP_HF_CONV_BY_HEAD,   /* [n_head, taps], stored as [1, 1, n_head, 1, taps] */
     PP_HF_MINUS_EXP,      /* stored as a logarithm: ours is -exp(x) (Mamba's A_log) */
     PP_HF_COLUMN,         /* [n, 1], stored as a vector */

@@ -229,7 +229,7 @@ static void to_config(const struct pp_hparams *hp, cJSON *config)
 /* --- GGUF --------------------------------------------------------------------------------------------------------- */
 
 /* rope_freqs.weight, divisors of the frequencies, has 1 for the rotated pairs, and after these a huge number for pairs
- * that stand still. */
+ * that are not rotated. */
 static void find_rotated_pairs(const struct pp_gguf *g, struct pp_hparams *hp)
 {
     const struct pp_tensor *t = pp_gguf_tensor(g, "rope_freqs.weight");

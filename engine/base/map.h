@@ -44,8 +44,8 @@ int pp_map_watch(const void *data, size_t size);
 void pp_map_unwatch(int watch);         /* before the pages are unmapped; -1 is fine */
 bool pp_map_watch_lost(int watch);      /* -1: never */
 
-/* Releases a range of a mapped file from memory; it is read again when it is touched. Everything in the same pages
- * goes, too, and one touch brings a whole huge page back. Other memory is left alone. */
+/* Releases a range of a mapped file from memory; it is read again when it is touched. This releases whole pages, with
+ * whatever else they hold, and one touch brings a whole huge page back. Other memory is left alone. */
 void pp_map_release_pages(const void *begin, const void *end);
 
 /* Maps read-only pages of a file, from `offset` on, or with fd -1 zeros, over [at, at + size), which is mapped already
