@@ -390,7 +390,7 @@ enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out
     return open_file(path, NULL, false, out, err);
 }
 
-enum pp_code pp_adapter_file_look(const char *path, struct pp_adapter_file **out, struct pp_error *err)
+enum pp_code pp_adapter_file_peek(const char *path, struct pp_adapter_file **out, struct pp_error *err)
 {
     return open_file(path, NULL, true, out, err);
 }
@@ -500,7 +500,7 @@ size_t pp_adapter_file_n_ignored(const struct pp_adapter_file *f)
     return f->n_ignored;
 }
 
-/* Stops at the first value that differs. A single value may represent a whole tensor (pp_adapter_file_look). */
+/* Stops at the first value that differs. A single value may represent a whole tensor (pp_adapter_file_peek). */
 static bool all_are(const struct pp_tensor *t, float value)
 {
     if (t->type == PP_TYPE_F32 && t->size == sizeof value) {

@@ -60,7 +60,7 @@ struct pp_adapter_target {
 enum pp_code pp_adapter_file_open(const char *path, struct pp_adapter_file **out, struct pp_error *err);
 /* The same to describe the adapter, not to use it: halves that would have to be multiplied out have their shapes, but a
  * single value that represents all: 0 if they are zeros. */
-enum pp_code pp_adapter_file_look(const char *path, struct pp_adapter_file **out, struct pp_error *err);
+enum pp_code pp_adapter_file_peek(const char *path, struct pp_adapter_file **out, struct pp_error *err);
 /* pp_adapter_file_open for a model with these hyperparameters: if a folder's module names fit several families, its
  * family is chosen. */
 enum pp_code pp_adapter_file_open_for(const char *path, const struct pp_hparams *hp, struct pp_adapter_file **out,

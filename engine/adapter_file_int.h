@@ -19,7 +19,7 @@ struct pp_adapter_file {
     struct cJSON *config;                /* of a folder */
     bool hf_order;                       /* pp_adapter_file_hf_order, for files that are neither */
     const struct pp_arch *arch;
-    bool looked_at;                      /* opened by pp_adapter_file_look */
+    bool looked_at;                      /* opened by pp_adapter_file_peek */
     const struct pp_hparams *hp;         /* while opening: those of the model that it is for; or NULL */
     const struct pp_arch *wanted;        /* the family to choose if module names fit several; or NULL */
     enum {

@@ -70,5 +70,5 @@ void pp_adapter_outputs(const struct pp_adapter_target *t, const struct pp_hpara
     if (pp_adapter_is_by_rows(t))
         pp_hf_part_rows(t->form, hp, t->n_out, part, &there);
     for (int64_t r = 0; r < there.n_rows; r++)
-        rows[r] = (int32_t)pp_rows_there(&there, in_pairs(pairs, hp, r));
+        rows[r] = (int32_t)pp_rows_stored_row(&there, in_pairs(pairs, hp, r));
 }

@@ -17,12 +17,12 @@ enum { NAME = 240 };
 
 /* How the rows of our tensors are arranged in one of the file. */
 enum order {
-    AS_THEY_ARE,
+    UNCHANGED,
     BY_HALVES,  /* rows of q and k are permuted from GGUF's order to Hugging Face's; also elements of their biases and
                    of norms of heads */
     BY_HEAD,    /* rows of q, k and v grouped by KV heads; also elements of biases */
     TRANSPOSED,
-    ONE_AFTER_OTHER, /* all rows of the gate, then all of the value */
+    CONCATENATED, /* all rows of the gate, then all of the value */
     KEYS_VALUES, /* for each head the rows of the key, then those of the value */
     QKV,        /* rows of q, k and v, arranged by `form` */
     RESERVED,   /* zeros come first, for rows that we do not have */
@@ -45,19 +45,19 @@ struct item {
     uint32_t type;              /* of the floats; quantised: of scales and biases */
     int bits;                   /* 0: floats */
     enum order order;
-    bool between;               /* with dimensions of 1: [1, 1, rows, 1, columns] */
+    bool unit_dims;             /* with dimensions of 1: [1, 1, rows, 1, columns] */
     int64_t head_dim, n_head, n_head_kv; /* BY_HALVES, BY_HEAD */
     int64_t first_row;          /* first row of `from`, or first element of a vector: an expert's, or of q, k or v */
     bool ones;                  /* all values are 1 */
     float add;                  /* added to every value */
     float times;                /* a factor of every value; 0: none */
-    float logs;                 /* -1: log(-x) of every value; 1: log(x); 0: neither */
+    float log_sign;             /* -1: log(-x) of every value; 1: log(x); 0: neither */
     int n_dims;                 /* as written, the fastest first */
     int64_t ne[PP_MAX_DIMS];
     int64_t row;                /* a vector that becomes a matrix: length of its rows; 0: it does not */
     bool taps;                  /* rows of n values with two taps each become [n, 2, 1], */
     bool taps_last;             /* or [n, 2] */
-    bool last_of_one;           /* [n, 1, taps] becomes [n, taps, 1] */
+    bool taps_then_one;         /* [n, 1, taps] becomes [n, taps, 1] */
     uint64_t at, scales_at, biases_at; /* offsets in the data */
 };
 

@@ -139,9 +139,9 @@ static void shape_values(const struct folder *f, struct item *item, enum pp_hf_f
     if (form == PP_HF_ONE_MINUS)
         item->add = item->times = -1;
     if (form == PP_HF_EXP_4D)
-        item->logs = 1;
+        item->log_sign = 1;
     if (form == PP_HF_MINUS_EXP || form == PP_HF_MINUS_EXP_COLUMN || form == PP_HF_MINUS_EXP_4D)
-        item->logs = -1;
+        item->log_sign = -1;
 }
 
 static void flatten(struct item *item)
@@ -202,7 +202,7 @@ static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_for
         item->ne[0] *= 2;
         break;
     case PP_HF_CONV_BY_HEAD:
-        item->between = true;
+        item->unit_dims = true;
         break;
     case PP_HF_SCALAR:
         item->n_dims = 0;
@@ -216,7 +216,7 @@ static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_for
         item->n_dims = 3;
         item->ne[2] = item->ne[1] * item->ne[2] * item->ne[3];
         item->ne[1] = item->ne[3] = 1;
-        item->last_of_one = f->opt->bits != 0;
+        item->taps_then_one = f->opt->bits != 0;
         break;
     case PP_HF_STATE_HEAD_ROWS:
         item->row = pp_source_hparams(f->s)->state_key_dim;
@@ -233,7 +233,7 @@ static void shape_dims(const struct folder *f, struct item *item, enum pp_hf_for
 static void add_rows(const struct folder *f, struct item *item, enum pp_hf_form form)
 {
     item->ne[1] += item->with->ne[1];
-    item->order = form == PP_HF_HALVES || form == PP_HF_INDEXER_Q_K ? ONE_AFTER_OTHER : KEYS_VALUES;
+    item->order = form == PP_HF_HALVES || form == PP_HF_INDEXER_Q_K ? CONCATENATED : KEYS_VALUES;
     if (form == PP_HF_INTERLEAVED) { /* as if each row were a head */
         item->head_dim = 1;
         item->n_head_kv = item->from->ne[1];
@@ -303,7 +303,7 @@ uint32_t pp_folder_float_type(const struct folder *f, const struct pp_tensor *t)
 {
     if (t->type == PP_TYPE_I32)
         return PP_TYPE_I32;
-    const uint32_t type = t->rows && t->rows->form == PP_FORM_FLOATS ? t->rows->type_there : t->type;
+    const uint32_t type = t->rows && t->rows->form == PP_FORM_FLOATS ? t->rows->stored_type : t->type;
     if (f->opt->out_type)
         return (uint32_t)pp_type_by_name(f->opt->out_type);
     return type == PP_TYPE_F32 || type == PP_TYPE_BF16 ? type : PP_TYPE_F16;

@@ -43,7 +43,7 @@ static void describe_item(const struct folder *f, const struct item *item, struc
     const uint64_t n = (uint64_t)(item->ne[0] * n_rows_of(item));
     const int last = item->n_dims - 1;
     int64_t shape[PP_MAX_DIMS];
-    if (item->between) {
+    if (item->unit_dims) {
         describe(b, item->name, "", dtype, 5, (const int64_t[]){1, 1, item->ne[1], 1, item->ne[0]}, item->at,
                  n * (uint64_t)pp_type_info(item->type)->block_bytes);
         return;
@@ -52,7 +52,7 @@ static void describe_item(const struct folder *f, const struct item *item, struc
         shape[d] = item->ne[last - d];
     if (item->n_dims == 2)
         shape[0] = n_rows_of(item); /* including all matrices of a stack */
-    if (item->last_of_one) {
+    if (item->taps_then_one) {
         shape[1] = item->ne[0];
         shape[2] = 1;
     }
@@ -157,7 +157,7 @@ static int64_t row_of(const struct item *item, int64_t r)
 static enum pp_code read_rows(const struct folder *f, const struct item *item, int64_t first, int64_t n,
                               const struct room *room)
 {
-    const int64_t n_cols = item->from->ne[0], run = item->order == AS_THEY_ARE && !item->reordered ? n : 1;
+    const int64_t n_cols = item->from->ne[0], run = item->order == UNCHANGED && !item->reordered ? n : 1;
     const size_t bytes = pp_type_row_bytes(item->from->type, n_cols);
     enum pp_code code = PP_OK;
     for (int64_t r = 0; r < n && !code; r += run) {
@@ -173,8 +173,8 @@ static enum pp_code read_rows(const struct folder *f, const struct item *item, i
         room->floats[i] += item->add;
     for (int64_t i = 0; item->times != 0.0f && i < n * n_cols; i++)
         room->floats[i] *= item->times;
-    for (int64_t i = 0; item->logs != 0.0f && i < n * n_cols; i++)
-        room->floats[i] = logf(item->logs * room->floats[i]);
+    for (int64_t i = 0; item->log_sign != 0.0f && i < n * n_cols; i++)
+        room->floats[i] = logf(item->log_sign * room->floats[i]);
     if (item->reordered && item->heads.columns)
         pp_state_columns(&item->heads, room->floats, n, n_cols, room->row);
     return PP_OK;
@@ -262,12 +262,13 @@ static enum pp_code arrange(const struct item *item, float *row, float *to, stru
 {
     enum pp_code code = pp_tensor_floats(item->from, 0, item->from->ne[1], row, err);
     for (int64_t i = 0; i < item->ne[0] && !code; i++)
-        to[i] = item->logs != 0.0f ? logf(item->logs * row[row_of(item, i)]) : row[item->first_row + row_of(item, i)];
+        to[i] = item->log_sign != 0.0f ? logf(item->log_sign * row[row_of(item, i)])
+                                       : row[item->first_row + row_of(item, i)];
     return code;
 }
 
 /* All rows of the gates, then those of the values. */
-static enum pp_code one_after_other(const struct item *item, struct span s, float *to, struct pp_error *err)
+static enum pp_code concatenate(const struct item *item, struct span s, float *to, struct pp_error *err)
 {
     const int64_t each = item->from->ne[1], end = s.first + s.n;
     const int64_t n = s.first >= each ? 0 : end < each ? s.n : each - s.first;
@@ -356,8 +357,8 @@ static enum pp_code make_span(const struct folder *f, const struct item *item, s
         return arrange(item, rows, to, f->err);
     if (item->order == QKV)
         return join_qkv(f, item, s, to);
-    if (item->order == ONE_AFTER_OTHER)
-        return one_after_other(item, s, to, f->err);
+    if (item->order == CONCATENATED)
+        return concatenate(item, s, to, f->err);
     if (item->order == KEYS_VALUES)
         return join_keys_values(item, s, to, f->err);
     if (item->order == BY_KEY)
@@ -405,7 +406,7 @@ static enum pp_code write_item(const struct folder *f, const struct item *item)
     const size_t n = (size_t)(most * n_cols);
     const bool part = item->n_dims == 1 && item->ne[0] != item->from->ne[0];
     const bool made = item->order == TRANSPOSED || item->order == QKV || item->order == RESERVED || item->with;
-    if (made || (item->n_dims == 1 && (item->order != AS_THEY_ARE || item->reordered)) || part)
+    if (made || (item->n_dims == 1 && (item->order != UNCHANGED || item->reordered)) || part)
         return write_spans(f, item);
     struct room room = {.floats = pp_calloc(n, sizeof(float)), .blocks = pp_calloc(n, 1), .out = pp_calloc(n, 4),
                         .row = pp_calloc((size_t)n_cols, sizeof(float)), .scales = pp_calloc(n, 2),

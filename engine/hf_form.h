@@ -43,7 +43,7 @@ enum { PP_HF_NAME = 128 };
 bool pp_hf_qkv_names(const char *name, char parts[3][PP_HF_NAME]);
 /* Which rows of a fused matrix with n_rows rows become one of our tensors: PP_HF_QKV_FUSED_BY_GROUP becomes one, other
  * forms of q, k and v three (part 0 to 2), and those with a `second` name two. Sets n_rows of *rows and the fields for
- * pp_rows_there. False: the form does not fuse whole rows, or n_rows does not fit the model's heads. */
+ * pp_rows_stored_row. False: the form does not fuse whole rows, or n_rows does not fit the model's heads. */
 bool pp_hf_part_rows(enum pp_hf_form form, const struct pp_hparams *hp, int64_t n_rows, int part,
                      struct pp_rows *rows);
 

@@ -262,7 +262,7 @@ static enum pp_code describe_bnb(struct quantised *o)
         code = need_piece(o, 0, ".absmax", &absmax, &dtype);
     if (!code && n_elements(absmax) != (s.n_cols * s.n_rows - 1) / s.block + 1)
         code = fail_shape(o, absmax);
-    r->form = PP_FORM_TABLE;
+    r->form = PP_FORM_BNB;
     r->block = s.block;
     if (!code)
         code = strcmp(dtype, "U8") == 0 ? bnb_nested(o, &s, absmax) : take_numbers(o, absmax, dtype, &r->scales);
@@ -300,7 +300,8 @@ static bool is_symmetric(const struct pp_rows *r)
     const int64_t n = r->n_groups * r->n_rows * r->bits / 8;
     if (!r->zeros)
         return r->zero_bias == middle;
-    if (r->bits < 4 || r->n_rows * r->bits % 32 != 0 || r->zeros_as == PP_ZEROS_ALONG || r->zeros_as == PP_ZEROS_BYTES)
+    if (r->bits < 4 || r->n_rows * r->bits % 32 != 0 || r->zeros_layout == PP_ZEROS_AWQ_GEMV ||
+        r->zeros_layout == PP_ZEROS_BYTES)
         return false;
     for (int64_t i = 0; i < n; i++)
         if (r->zeros[i] != want)
@@ -335,8 +336,8 @@ static enum pp_code describe_words(struct quantised *o)
     const struct pp_tensor *order;
     const char *dtype;
     struct words w;
-    r->form = down ? PP_FORM_DOWN : PP_FORM_ACROSS;
-    r->zeros_as = down ? PP_ZEROS_DOWN : PP_ZEROS_ACROSS;
+    r->form = down ? PP_FORM_GPTQ : PP_FORM_AWQ;
+    r->zeros_layout = down ? PP_ZEROS_GPTQ : PP_ZEROS_AWQ;
     r->bits = (int)bits;
     r->zero_bias = o->q->zeros_less_one;
     if (o->lead->n_dims != 2 || (down ? n1 : n0) > INT64_MAX / 32 || (down ? n1 : n0) * 32 % bits != 0)
@@ -364,7 +365,7 @@ static enum pp_code describe_along(struct quantised *o)
     struct pp_rows *r = o->rows;
     struct words w;
     r->form = PP_FORM_STREAM;
-    r->zeros_as = PP_ZEROS_ALONG;
+    r->zeros_layout = PP_ZEROS_AWQ_GEMV;
     r->bits = (int)o->q->bits;
     if (o->lead->n_dims != 2 || n0 > INT64_MAX / 32)
         return fail_shape(o, o->lead);
@@ -459,7 +460,7 @@ static enum pp_code describe_ternary(struct quantised *o)
     if (lead->n_dims != 2 || lead->ne[1] > INT64_MAX / 4)
         return fail_shape(o, lead);
     set_shape(o, 2, lead->ne[0], 4 * lead->ne[1], 1);
-    r->form = PP_FORM_QUARTERS;
+    r->form = PP_FORM_BITNET;
     r->bits = 2;
     r->zero_bias = 1;
     r->group = r->n_cols;
@@ -525,17 +526,17 @@ static enum pp_code compressed_zeros(struct quantised *o, size_t end)
     const int64_t per = 32 / r->bits;
     const char *dtype;
     const struct pp_tensor *zeros = piece(o, end, ".weight_zero_point", &dtype);
-    r->zero_bias = r->flip || !zeros ? 1 << (r->bits - 1) : 0;
+    r->zero_bias = r->invert_bits || !zeros ? 1 << (r->bits - 1) : 0;
     if (!zeros)
         return PP_OK;
     r->zeros = zeros->data;
-    if (r->flip) {
-        r->zeros_as = PP_ZEROS_BYTES;
+    if (r->invert_bits) {
+        r->zeros_layout = PP_ZEROS_BYTES;
         r->zero_stride = r->scale_stride;
         const int64_t n = r->scale_stride ? r->n_rows * r->n_groups : 1;
         return n_elements(zeros) != n ? fail_shape(o, zeros) : need_dtype(o, zeros, dtype, "I8");
     }
-    r->zeros_as = PP_ZEROS_STACKED;
+    r->zeros_layout = PP_ZEROS_STACKED;
     if (!has_shape(zeros, r->n_groups, (r->n_rows - 1) / per + 1, 1) || !r->scale_stride)
         return fail_shape(o, zeros);
     return need_dtype(o, zeros, dtype, "I32");
@@ -615,7 +616,7 @@ static enum pp_code describe_compressed(struct quantised *o)
             return fail_shape(o, lead);
         set_shape(o, 2, lead->ne[0], lead->ne[1], 1);
         r->bits = 8;
-        r->flip = 128;
+        r->invert_bits = 128;
         r->row_bytes = lead->ne[0];
     } else if (!(code = need_dtype(o, lead, o->dtype, "I32"))) {
         code = compressed_words(o, end);
@@ -693,11 +694,11 @@ static enum pp_code describe_mlx(struct quantised *o)
 
 static uint32_t blocks_for(const struct pp_rows *r)
 {
-    const bool integers = r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS || r->form == PP_FORM_STREAM ||
-                          r->form == PP_FORM_QUARTERS;
+    const bool integers = r->form == PP_FORM_GPTQ || r->form == PP_FORM_AWQ || r->form == PP_FORM_STREAM ||
+                          r->form == PP_FORM_BITNET;
     if (r->form == PP_FORM_FP4 && r->scales.kind == PP_NUMBER_E8M0)
         return PP_TYPE_MXFP4;
-    if (r->form == PP_FORM_QUARTERS && r->n_cols % 256 == 0)
+    if (r->form == PP_FORM_BITNET && r->n_cols % 256 == 0)
         return PP_TYPE_TQ2_0;
     if (!integers || r->group_of || r->n_cols % 32 != 0 || (r->group % 32 != 0 && r->n_groups != 1))
         return PP_TYPE_LIMIT;

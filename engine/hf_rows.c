@@ -61,7 +61,7 @@ enum pp_code pp_hf_stack(const struct pp_tensor *t, const struct pp_hparams *hp,
 /* The rows of t as they are stored. */
 static struct pp_rows stored(const struct pp_tensor *t)
 {
-    return (struct pp_rows){.form = PP_FORM_FLOATS, .type = t->type, .type_there = t->type, .as_blocks = true,
+    return (struct pp_rows){.form = PP_FORM_FLOATS, .type = t->type, .stored_type = t->type, .as_blocks = true,
                             .n_cols = t->ne[0], .n_rows = t->ne[1] * t->ne[2] * t->ne[3], .weights = t->data,
                             .row_step = 1};
 }
@@ -297,8 +297,8 @@ enum pp_code pp_hf_rows_add(struct pp_tensor_list *l, const struct pp_tensor *t,
         if (t->n_dims != 2 || (form == PP_HF_HALF_NEGATED && t->ne[1] % hp->head_dim != 0))
             return pp_hf_fail_shape(t, err);
         rows = stored(t);
-        rows.back_dim = form == PP_HF_HALF_NEGATED ? hp->head_dim : 0;
-        rows.unit = form == PP_HF_UNIT_ROWS;
+        rows.negate_dim = form == PP_HF_HALF_NEGATED ? hp->head_dim : 0;
+        rows.unit_length = form == PP_HF_UNIT_ROWS;
         rows.as_blocks = false;
         if (form == PP_HF_TIMES_EIGHT) {
             rows.n_scaled = 1;

@@ -63,7 +63,7 @@ struct tile {
     float *scale, *zero;   /* [n, n_groups]; zero: an offset where r has offsets */
 };
 
-int64_t pp_rows_there(const struct pp_rows *r, int64_t row)
+int64_t pp_rows_stored_row(const struct pp_rows *r, int64_t row)
 {
     if (!r->n_head && r->head_dim)
         return row / r->head_dim * r->row_step * r->head_dim + row % r->head_dim + r->row_first;
@@ -91,7 +91,7 @@ static unsigned stream_at(const uint8_t *p, int64_t i, int bits)
 }
 
 /* Which nibble of AWQ's word a row has. */
-static int across_place(int64_t row)
+static int awq_shift(int64_t row)
 {
     static const uint8_t place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
     return place[row & 7];
@@ -101,13 +101,13 @@ static int stored_zero(const struct pp_rows *r, int64_t row, int64_t g)
 {
     const int per = 32 / r->bits;
     const uint8_t *z = r->zeros;
-    switch (r->zeros_as) {
-    case PP_ZEROS_ACROSS:
-        return (int)(load32(z + 4 * (g * (pp_rows_in_words(r) / per) + row / per)) >> across_place(row) * r->bits & 15);
+    switch (r->zeros_layout) {
+    case PP_ZEROS_AWQ:
+        return (int)(load32(z + 4 * (g * (pp_rows_in_words(r) / per) + row / per)) >> awq_shift(row) * r->bits & 15);
     case PP_ZEROS_STACKED:
         return (int)(load32(z + 4 * (row / per * r->n_groups + g)) >> (int)(row % per) * r->bits &
                      ((1u << r->bits) - 1));
-    case PP_ZEROS_ALONG:
+    case PP_ZEROS_AWQ_GEMV:
         return (int)stream_at(z + 4 * row * r->zero_stride, g, r->bits);
     case PP_ZEROS_BYTES:
         return (int8_t)z[row * r->zero_stride + g];
@@ -125,7 +125,7 @@ static void stream_row(const struct pp_rows *r, int64_t row, uint8_t *q)
 {
     const uint8_t *p = r->weights + row * r->row_bytes;
     for (int64_t i = 0; i < r->n_cols; i++)
-        q[i] = (uint8_t)(stream_at(p, i, r->bits) ^ r->flip);
+        q[i] = (uint8_t)(stream_at(p, i, r->bits) ^ r->invert_bits);
 }
 
 static void stream_tile(const struct pp_rows *r, int64_t n, struct tile *t)
@@ -140,7 +140,7 @@ static void stream_tile(const struct pp_rows *r, int64_t n, struct tile *t)
     }
 }
 
-static void words_groups(const struct pp_rows *r, int64_t n, struct tile *t)
+static void group_parameters(const struct pp_rows *r, int64_t n, struct tile *t)
 {
     for (int64_t g = 0; g < r->n_groups; g++)
         for (int64_t i = 0; i < n; i++) {
@@ -152,7 +152,7 @@ static void words_groups(const struct pp_rows *r, int64_t n, struct tile *t)
 }
 
 /* Columns begin .. end - 1, whose integers begin in word w of a row; the last one may end in the next word. */
-static void down_word(const struct pp_rows *r, int64_t w, int64_t begin, int64_t end, int64_t row, uint8_t *q)
+static void gptq_word(const struct pp_rows *r, int64_t w, int64_t begin, int64_t end, int64_t row, uint8_t *q)
 {
     const int64_t width = pp_rows_in_words(r);
     const uint32_t word = load32(r->weights + 4 * (w * width + row)), mask = (uint32_t)((1ull << r->bits) - 1);
@@ -165,21 +165,21 @@ static void down_word(const struct pp_rows *r, int64_t w, int64_t begin, int64_t
     }
 }
 
-static void down_tile(const struct pp_rows *r, int64_t n, struct tile *t)
+static void gptq_tile(const struct pp_rows *r, int64_t n, struct tile *t)
 {
     struct pp_rows_sweep past = pp_rows_sweep(r, n, r->weights);
     for (int64_t w = 0; w < r->n_cols * r->bits / 32; w++) {
         const int64_t begin = (32 * w + r->bits - 1) / r->bits, next = (32 * w + 31) / r->bits + 1;
         const int64_t end = next < r->n_cols ? next : r->n_cols;
         for (int64_t i = 0; i < n; i++)
-            down_word(r, w, begin, end, t->rows[i], t->q + i * r->n_cols);
+            gptq_word(r, w, begin, end, t->rows[i], t->q + i * r->n_cols);
         pp_rows_sweep_past(&past, r->weights + 4 * (w + 1) * pp_rows_in_words(r));
     }
     pp_rows_sweep_end(&past, r->weights + pp_rows_weights_size(r));
-    words_groups(r, n, t);
+    group_parameters(r, n, t);
 }
 
-static void across_tile(const struct pp_rows *r, int64_t n, struct tile *t)
+static void awq_tile(const struct pp_rows *r, int64_t n, struct tile *t)
 {
     struct pp_rows_sweep past = pp_rows_sweep(r, n, r->weights);
     const int64_t width = pp_rows_in_words(r) / 8;
@@ -187,15 +187,15 @@ static void across_tile(const struct pp_rows *r, int64_t n, struct tile *t)
         for (int64_t i = 0; i < n; i++) {
             const int64_t row = t->rows[i];
             const uint32_t word = load32(r->weights + 4 * (c * width + row / 8));
-            t->q[i * r->n_cols + c] = (uint8_t)(word >> 4 * across_place(row) & 15);
+            t->q[i * r->n_cols + c] = (uint8_t)(word >> 4 * awq_shift(row) & 15);
         }
         pp_rows_sweep_past(&past, r->weights + 4 * (c + 1) * width);
     }
     pp_rows_sweep_end(&past, r->weights + pp_rows_weights_size(r));
-    words_groups(r, n, t);
+    group_parameters(r, n, t);
 }
 
-static void quarters_tile(const struct pp_rows *r, int64_t n, struct tile *t)
+static void bitnet_tile(const struct pp_rows *r, int64_t n, struct tile *t)
 {
     for (int64_t i = 0; i < n; i++) {
         const int64_t row = t->rows[i], each = r->n_rows / 4;
@@ -210,21 +210,21 @@ static void quarters_tile(const struct pp_rows *r, int64_t n, struct tile *t)
 static void read_tile(const struct pp_rows *r, int64_t first, int64_t n, struct tile *t)
 {
     for (int64_t i = 0; i < n; i++)
-        t->rows[i] = pp_rows_there(r, first + i);
+        t->rows[i] = pp_rows_stored_row(r, first + i);
     if (r->form == PP_FORM_STREAM)
         stream_tile(r, n, t);
-    else if (r->form == PP_FORM_DOWN)
-        down_tile(r, n, t);
-    else if (r->form == PP_FORM_QUARTERS)
-        quarters_tile(r, n, t);
+    else if (r->form == PP_FORM_GPTQ)
+        gptq_tile(r, n, t);
+    else if (r->form == PP_FORM_BITNET)
+        bitnet_tile(r, n, t);
     else
-        across_tile(r, n, t);
+        awq_tile(r, n, t);
 }
 
 static bool is_integers(const struct pp_rows *r)
 {
-    return r->form == PP_FORM_STREAM || r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS ||
-           r->form == PP_FORM_QUARTERS;
+    return r->form == PP_FORM_STREAM || r->form == PP_FORM_GPTQ || r->form == PP_FORM_AWQ ||
+           r->form == PP_FORM_BITNET;
 }
 
 /* For at most n rows. */
@@ -377,7 +377,7 @@ static enum pp_code read_mxfp4(const struct pp_rows *r, int64_t first, int64_t n
 {
     enum pp_code code = PP_OK;
     for (int64_t i = 0; i < n && !code; i++, to += pp_type_row_bytes(r->type, r->n_cols)) {
-        mxfp4_row(r, pp_rows_there(r, first + i), to);
+        mxfp4_row(r, pp_rows_stored_row(r, first + i), to);
         code = check_blocks(r, to, err);
     }
     return code;
@@ -388,7 +388,7 @@ static enum pp_code copy_rows(const struct pp_rows *r, int64_t first, int64_t n,
     const size_t size = pp_type_row_bytes(r->type, r->n_cols);
     enum pp_code code = PP_OK;
     for (int64_t i = 0; i < n && !code; i++, to += size) {
-        memcpy(to, r->weights + (size_t)pp_rows_there(r, first + i) * size, size);
+        memcpy(to, r->weights + (size_t)pp_rows_stored_row(r, first + i) * size, size);
         code = check_blocks(r, to, err);
     }
     return code;
@@ -406,7 +406,7 @@ __attribute__((always_inline)) static inline void transpose(const struct pp_rows
     for (int64_t begin = 0; begin < r->n_cols; begin += LINE) {
         for (int64_t i = 0; i < n; i++) {
             const int64_t row = pp_mix_row(r->mix_rows, first + i);
-            const int64_t matrix = row / r->matrix_rows, column = pp_rows_there(r, row % r->matrix_rows);
+            const int64_t matrix = row / r->matrix_rows, column = pp_rows_stored_row(r, row % r->matrix_rows);
             const uint8_t *from = r->weights + (size_t)(matrix * r->n_cols * r->width + column) * size;
             for (int64_t c = begin; c < begin + LINE && c < r->n_cols; c++)
                 memcpy(to + (size_t)(i * r->n_cols + c) * size, from + (size_t)c * step, size);
@@ -419,7 +419,7 @@ __attribute__((always_inline)) static inline void transpose(const struct pp_rows
 /* n transposed rows in the type in which they are stored. */
 static void transposed_rows(const struct pp_rows *r, int64_t first, int64_t n, uint8_t *to)
 {
-    const size_t size = (size_t)pp_type_info(r->type_there)->block_bytes;
+    const size_t size = (size_t)pp_type_info(r->stored_type)->block_bytes;
     const int64_t tile = pp_rows_tile(r);
     for (int64_t at = 0, m; at < n; at += m, to += (size_t)(m * r->n_cols) * size) {
         const int64_t of_matrix = r->matrix_rows - (first + at) % r->matrix_rows;
@@ -514,7 +514,7 @@ static float table_scale(const struct pp_rows *r, int64_t block)
     return r->levels[r->codes[block]] * pp_number(&r->scales, block / r->code_block) + r->code_offset;
 }
 
-static void table_row(const struct pp_rows *r, int64_t row, float *to)
+static void bnb_row(const struct pp_rows *r, int64_t row, float *to)
 {
     const int64_t begin = row * r->n_cols, end = begin + r->n_cols;
     for (int64_t at = begin; at < end;) {
@@ -561,14 +561,14 @@ static enum pp_code transposed_floats(const struct pp_tensor *t, int64_t first, 
     return code;
 }
 
-/* Rows begin .. end - 1 of one head of KEYS, VALUES or BOTH. */
+/* Rows begin .. end - 1 of one head of MLA_K, MLA_V or MLA_KV. */
 static enum pp_code head_floats(const struct pp_rows *r, int64_t head, int64_t begin, int64_t end, float *to,
                                 struct pp_error *err)
 {
     const int64_t keys = r->head_keys, values = r->head_values, of_head = head * (keys + values);
-    if (r->form == PP_FORM_KEYS)
+    if (r->form == PP_FORM_MLA_K)
         return transposed_floats(r->of, of_head, keys, begin, end, r->n_cols, to, err);
-    if (r->form == PP_FORM_VALUES)
+    if (r->form == PP_FORM_MLA_V)
         return pp_tensor_floats(r->of, of_head + keys + begin, end - begin, to, err);
     const int64_t split = begin > keys ? begin : end < keys ? end : keys;
     enum pp_code code = PP_OK;
@@ -583,9 +583,9 @@ static enum pp_code head_floats(const struct pp_rows *r, int64_t head, int64_t b
 /* Rows of each head in the forms of heads; 0: another form. */
 static int64_t rows_of_head(const struct pp_rows *r)
 {
-    return r->form == PP_FORM_KEYS     ? r->of->ne[0]
-           : r->form == PP_FORM_VALUES ? r->head_values
-           : r->form == PP_FORM_BOTH   ? r->head_keys + r->head_values
+    return r->form == PP_FORM_MLA_K     ? r->of->ne[0]
+           : r->form == PP_FORM_MLA_V ? r->head_values
+           : r->form == PP_FORM_MLA_KV   ? r->head_keys + r->head_values
                                        : 0;
 }
 
@@ -615,7 +615,7 @@ static enum pp_code copy_values(const struct pp_rows *r, int64_t first, int64_t 
 
 static enum pp_code columns_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
-    const size_t row = pp_type_row_bytes(r->type_there, r->n_cols);
+    const size_t row = pp_type_row_bytes(r->stored_type, r->n_cols);
     const int64_t tile = pp_rows_tile(r);
     uint8_t *stored = pp_calloc((size_t)(n < tile ? n : tile), row);
     if (!stored)
@@ -624,7 +624,7 @@ static enum pp_code columns_floats(const struct pp_rows *r, int64_t first, int64
         m = n - at < tile ? n - at : tile;
         transposed_rows(r, first + at, m, stored);
         for (int64_t i = 0; i < m; i++)
-            pp_dequantize_row(r->type_there, stored + (size_t)i * row, to + (at + i) * r->n_cols, r->n_cols);
+            pp_dequantize_row(r->stored_type, stored + (size_t)i * row, to + (at + i) * r->n_cols, r->n_cols);
     }
     pp_free(stored);
     return PP_OK;
@@ -633,9 +633,9 @@ static enum pp_code columns_floats(const struct pp_rows *r, int64_t first, int64
 static void float_row(const struct pp_rows *r, int64_t row, float *to)
 {
     double square = 0;
-    pp_dequantize_row(r->type_there, r->weights + (size_t)row * pp_type_row_bytes(r->type_there, r->n_cols), to,
+    pp_dequantize_row(r->stored_type, r->weights + (size_t)row * pp_type_row_bytes(r->stored_type, r->n_cols), to,
                       r->n_cols);
-    for (int64_t i = 0; r->unit && i < r->n_cols; i++)
+    for (int64_t i = 0; r->unit_length && i < r->n_cols; i++)
         square += (double)to[i] * (double)to[i];
     for (int64_t i = 0; square > 0 && i < r->n_cols; i++)
         to[i] = (float)((double)to[i] / sqrt(square));
@@ -659,15 +659,15 @@ static enum pp_code stored_floats(const struct pp_rows *r, int64_t first, int64_
     if (rows_of_head(r))
         return heads_floats(r, first, n, to, err);
     for (int64_t i = 0; i < n; i++, to += r->n_cols) {
-        const int64_t row = pp_rows_there(r, first + i);
+        const int64_t row = pp_rows_stored_row(r, first + i);
         if (r->form == PP_FORM_FP8)
             fp8_row(r, row, to);
         else if (r->form == PP_FORM_FP4)
             fp4_row(r, row, to);
         else if (r->form == PP_FORM_NVFP4)
             nvfp4_row(r, row, to);
-        else if (r->form == PP_FORM_TABLE)
-            table_row(r, row, to);
+        else if (r->form == PP_FORM_BNB)
+            bnb_row(r, row, to);
         else
             float_row(r, row, to);
         scale_row(r, row, to);
@@ -678,8 +678,8 @@ static enum pp_code stored_floats(const struct pp_rows *r, int64_t first, int64_
 enum pp_code pp_rows_floats(const struct pp_rows *r, int64_t first, int64_t n, float *to, struct pp_error *err)
 {
     const enum pp_code code = stored_floats(r, first, n, to, err);
-    for (int64_t i = 0; i < n && r->back_dim; i++)
-        for (int64_t k = 0; k < r->n_cols && (first + i) % r->back_dim >= r->back_dim / 2; k++)
+    for (int64_t i = 0; i < n && r->negate_dim; i++)
+        for (int64_t k = 0; k < r->n_cols && (first + i) % r->negate_dim >= r->negate_dim / 2; k++)
             to[i * r->n_cols + k] = -to[i * r->n_cols + k];
     return code;
 }
@@ -721,9 +721,10 @@ enum pp_code pp_rows_read(const struct pp_rows *r, int64_t first, int64_t n, voi
         return r->form == PP_FORM_FP4          ? read_mxfp4(r, first, n, to, err)
                : r->form == PP_FORM_FLOATS     ? copy_rows(r, first, n, to, err)
                : r->form == PP_FORM_TRANSPOSED ? read_transposed(r, first, n, to, err)
-               : r->form == PP_FORM_VALUES     ? copy_values(r, first, n, to, err)
+               : r->form == PP_FORM_MLA_V     ? copy_values(r, first, n, to, err)
                                                : read_blocks(r, first, n, to, err);
-    const int64_t tile = r->form == PP_FORM_KEYS ? rows_of_head(r) : pp_rows_tile(r); /* KEYS: a head at a time, as each
+    const int64_t tile = r->form == PP_FORM_MLA_K ? rows_of_head(r) : pp_rows_tile(r); /* MLA_K: a head at a time, as
+                                                                                          each
                                                                                          of its rows needs all keys */
     float *floats = pp_calloc((size_t)((n < tile ? n : tile) * r->n_cols), sizeof *floats);
     enum pp_code code = floats ? PP_OK : pp_fail_nomem(err, "weights in another form");

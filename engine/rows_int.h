@@ -1,7 +1,7 @@
 /* rows_int.h - how much of the file that rows (rows.h) are made from stays in memory while it is read. Private to
  * rows*.c.
  *
- * In the forms DOWN, ACROSS and TRANSPOSED every row is scattered over the whole matrix. For each tile of rows a large
+ * In the forms GPTQ, AWQ and TRANSPOSED every row is scattered over the whole matrix. For each tile of rows a large
  * matrix is read from its beginning to its end, and what was passed is released on the way, so that each thread keeps
  * only some megabytes of it in memory. Its tiles have more rows, since the whole matrix is read again for each. */
 #ifndef PP_ENGINE_ROWS_INT_H

@@ -16,12 +16,12 @@ size_t pp_rows_weights_size(const struct pp_rows *r)
     switch (r->form) {
     case PP_FORM_FLOATS:
         return (size_t)(r->n_head ? (r->n_head + 2 * r->n_head_kv) * r->head_dim : r->n_rows * r->row_step) *
-               pp_type_row_bytes(r->type_there, r->n_cols);
+               pp_type_row_bytes(r->stored_type, r->n_cols);
     case PP_FORM_TRANSPOSED:
-        return pp_type_row_bytes(r->type_there, r->width) * (size_t)(r->n_cols * (r->n_rows / r->matrix_rows));
+        return pp_type_row_bytes(r->stored_type, r->width) * (size_t)(r->n_cols * (r->n_rows / r->matrix_rows));
     case PP_FORM_FP8:
         return n;
-    case PP_FORM_TABLE:
+    case PP_FORM_BNB:
         return n / 2;
     case PP_FORM_FP4:
         return (r->pitch ? (size_t)(r->n_rows * r->n_groups * r->pitch) : n / 2) * (size_t)r->row_step;
@@ -29,9 +29,9 @@ size_t pp_rows_weights_size(const struct pp_rows *r)
         return (size_t)r->n_rows * pp_type_row_bytes(PP_TYPE_NVFP4, r->n_cols);
     case PP_FORM_STREAM:
         return (size_t)(r->n_rows * r->row_bytes);
-    case PP_FORM_KEYS:
-    case PP_FORM_VALUES:
-    case PP_FORM_BOTH:
+    case PP_FORM_MLA_K:
+    case PP_FORM_MLA_V:
+    case PP_FORM_MLA_KV:
         return 0; /* the other tensor (`of`, `with`) counts them */
     default:
         return (size_t)(pp_rows_in_words(r) * r->n_cols) * (size_t)r->bits / 8;
@@ -50,15 +50,15 @@ static bool skip_zeros(struct pp_rows *r, int64_t rows)
     const int64_t per = 32 / r->bits;
     if (!r->zeros)
         return true;
-    if (r->zeros_as == PP_ZEROS_ALONG)
+    if (r->zeros_layout == PP_ZEROS_AWQ_GEMV)
         r->zeros += 4 * rows * r->zero_stride;
-    else if (r->zeros_as == PP_ZEROS_BYTES)
+    else if (r->zeros_layout == PP_ZEROS_BYTES)
         r->zeros += rows * r->zero_stride;
-    else if (r->zeros_as == PP_ZEROS_STACKED)
+    else if (r->zeros_layout == PP_ZEROS_STACKED)
         r->zeros += 4 * (rows / per * r->n_groups);
     else
         return false;
-    return r->zeros_as != PP_ZEROS_STACKED || rows % per == 0;
+    return r->zeros_layout != PP_ZEROS_STACKED || rows % per == 0;
 }
 
 bool pp_rows_cut(const struct pp_rows *r, int64_t first, int64_t n, struct pp_rows *part)
@@ -68,9 +68,9 @@ bool pp_rows_cut(const struct pp_rows *r, int64_t first, int64_t n, struct pp_ro
     *part = *r;
     part->n_rows = n;
     switch (r->form) {
-    case PP_FORM_DOWN: /* words hold all rows */
-    case PP_FORM_ACROSS:
-        part->rows_there = r->n_rows;
+    case PP_FORM_GPTQ: /* words hold all rows */
+    case PP_FORM_AWQ:
+        part->stored_rows = r->n_rows;
         part->row_first = first;
         return true;
     case PP_FORM_STREAM:
@@ -100,7 +100,7 @@ static int64_t n_scales(const struct pp_rows *r)
         return r->pitch ? 0 : r->n_rows * r->row_step * r->scale_stride;
     case PP_FORM_STREAM:
         return r->n_rows * r->scale_stride;
-    case PP_FORM_TABLE:
+    case PP_FORM_BNB:
         return r->codes ? 0 : r->n_rows * r->n_cols / r->block;
     default:
         return r->n_groups * pp_rows_in_words(r);
@@ -109,8 +109,8 @@ static int64_t n_scales(const struct pp_rows *r)
 
 static size_t zeros_size(const struct pp_rows *r)
 {
-    switch (r->zeros_as) {
-    case PP_ZEROS_ALONG:
+    switch (r->zeros_layout) {
+    case PP_ZEROS_AWQ_GEMV:
         return (size_t)(4 * r->n_rows * r->zero_stride);
     case PP_ZEROS_BYTES:
         return (size_t)(r->n_rows * r->zero_stride);
@@ -123,14 +123,14 @@ static size_t zeros_size(const struct pp_rows *r)
 static size_t matrix_size(const struct pp_rows *r)
 {
     if (r->form == PP_FORM_TRANSPOSED)
-        return pp_type_row_bytes(r->type_there, r->width) * (size_t)r->n_cols;
+        return pp_type_row_bytes(r->stored_type, r->width) * (size_t)r->n_cols;
     return pp_rows_weights_size(r);
 }
 
 /* Whether every row of it is scattered over the whole matrix, and it is large. */
 static bool is_large_scattered(const struct pp_rows *r)
 {
-    const bool scattered = r->form == PP_FORM_DOWN || r->form == PP_FORM_ACROSS || r->form == PP_FORM_TRANSPOSED;
+    const bool scattered = r->form == PP_FORM_GPTQ || r->form == PP_FORM_AWQ || r->form == PP_FORM_TRANSPOSED;
     return scattered && matrix_size(r) >= FAR;
 }
 
@@ -145,17 +145,17 @@ void pp_rows_release_pages(const struct pp_rows *r, int64_t first, int64_t n)
 {
     const size_t size = pp_rows_weights_size(r), numbers = (size_t)n_scales(r);
     const bool last = first + n == r->n_rows;
-    const int64_t quarter = r->n_rows / 4, end = quarter ? first % quarter + n : 0; /* QUARTERS has always some */
+    const int64_t quarter = r->n_rows / 4, end = quarter ? first % quarter + n : 0; /* BITNET has always some */
     if (last)
         release_parts(r->weights, size, 0, 1, 1);
     else if (r->form == PP_FORM_TRANSPOSED && !is_large_scattered(r)) /* matrices that end here */
         release_parts(r->weights, size, first / r->matrix_rows, (first + n) / r->matrix_rows,
                       r->n_rows / r->matrix_rows);
-    else if (r->form == PP_FORM_QUARTERS) /* within the quarter of the first row */
+    else if (r->form == PP_FORM_BITNET) /* within the quarter of the first row */
         release_parts(r->weights, size, first % quarter, end < quarter ? end : quarter, quarter);
     else if (is_large_scattered(r)) /* read row by row, not swept */
         release_parts(r->weights, size, 0, 1, 1);
-    else if (r->form != PP_FORM_DOWN && r->form != PP_FORM_ACROSS)
+    else if (r->form != PP_FORM_GPTQ && r->form != PP_FORM_AWQ)
         release_parts(r->weights, size, first, first + n, r->n_rows);
     if (last && r->scales.data)
         release_parts(r->scales.data, numbers * number_size(&r->scales), 0, 1, 1);
@@ -173,7 +173,7 @@ void pp_rows_release_pages(const struct pp_rows *r, int64_t first, int64_t n)
 static bool is_swept(const struct pp_rows *r, int64_t n)
 {
     const size_t size = matrix_size(r);
-    const size_t words = (size_t)(r->form == PP_FORM_DOWN ? r->n_cols * r->bits / 32 : r->n_cols);
+    const size_t words = (size_t)(r->form == PP_FORM_GPTQ ? r->n_cols * r->bits / 32 : r->n_cols);
     return is_large_scattered(r) && (n > 1 || size / words < APART || size >= VERY_FAR);
 }
 

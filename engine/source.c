@@ -226,7 +226,7 @@ enum pp_code pp_source_open_as(const char *path, const char *quant, const char *
     if (!code && quant)
         code = pp_source_quantize(s, quant, err);
     if (!code && imatrix)
-        code = pp_source_weigh(s, imatrix, err);
+        code = pp_source_read_imatrix(s, imatrix, err);
     if (!code)
         code = pp_source_reserve(s, err);
     if (code) {
@@ -292,14 +292,14 @@ const char *pp_source_folder(const struct pp_source *s)
     return s->hf ? s->path : NULL;
 }
 
-bool pp_source_leaves_layers(const struct pp_source *s)
+bool pp_source_drops_layers(const struct pp_source *s)
 {
-    return s->leaves_layers;
+    return s->drops_layers;
 }
 
 enum pp_code pp_source_check_adapters(const struct pp_source *s, struct pp_error *err)
 {
-    if (!s->leaves_layers)
+    if (!s->drops_layers)
         return PP_OK;
     return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has vision layers, which pippin ignores; adapters of such models are "
                                             "not supported", s->path);

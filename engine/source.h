@@ -449,7 +449,7 @@ const struct cJSON *pp_source_config(const struct pp_source *s);
 bool pp_source_is_wrapped(const struct pp_source *s);
 /* Folders: whether layers for pictures only were left out between those of the language model, so that our layer
  * numbers differ from the folder's. */
-bool pp_source_leaves_layers(const struct pp_source *s);
+bool pp_source_drops_layers(const struct pp_source *s);
 /* PP_ERR_UNSUPPORTED for such a model: adapters, whether read, trained or converted, number layers as the folder
  * does. */
 enum pp_code pp_source_check_adapters(const struct pp_source *s, struct pp_error *err);

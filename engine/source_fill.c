@@ -27,7 +27,7 @@ static enum pp_code make_in(struct pp_source *s, struct pp_tensor *t, uint32_t t
     if (!rows && !(rows = pp_tensor_list_rows(&s->list, err)))
         return PP_ERR_NOMEM;
     if (!t->rows)
-        *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type_there = t->type, .weights = t->data, .row_step = 1,
+        *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .stored_type = t->type, .weights = t->data, .row_step = 1,
                                  .n_cols = t->ne[0], .n_rows = t->ne[1] * t->ne[2] * t->ne[3]};
     rows->type = type;
     rows->as_blocks = false;
@@ -61,7 +61,7 @@ static enum pp_code weigh(const struct pp_source *s, const struct pp_tensor *t, 
     return code;
 }
 
-enum pp_code pp_source_weigh(struct pp_source *s, const char *path, struct pp_error *err)
+enum pp_code pp_source_read_imatrix(struct pp_source *s, const char *path, struct pp_error *err)
 {
     const struct pp_tensor *first = NULL;
     bool known = false;

@@ -182,11 +182,11 @@ static enum pp_code complete_config(struct pp_source *s, const struct pp_arch *a
         }
         ok = ok && add_missing(config, pp_wrapped_usual(cJSON_IsString(type) ? type->valuestring : ""));
         ok = ok && (!s->wrapper->rope_outside || add_rope_outside(config, whole));
-        if (ok && pp_wrapped_leave_layers(config, s->left_out, err) != PP_OK)
+        if (ok && pp_wrapped_drop_layers(config, s->left_out, err) != PP_OK)
             return err->code;
         for (int l = 0; l < PP_MAX_LAYERS; l++)
-            s->leaves_layers = s->leaves_layers || s->left_out[l];
-        s->n_dropped_rows = s->leaves_layers ? IMAGE_ROWS : 0;
+            s->drops_layers = s->drops_layers || s->left_out[l];
+        s->n_dropped_rows = s->drops_layers ? IMAGE_ROWS : 0;
     } else if (ok && cJSON_IsObject(own) && (!cJSON_IsString(type) || is_other_type(arch, type))) {
         cJSON_DeleteItemFromObjectCaseSensitive(config, "model_type");
         ok = cJSON_AddStringToObject(config, "model_type", arch->parts->model_type);
@@ -268,7 +268,7 @@ static void drop_rows(const struct pp_source *s, struct pp_rows *rows, const cha
  * Q8_0. */
 static void negate_rows(struct pp_rows *rows, struct pp_tensor *t, int64_t head_dim)
 {
-    rows->back_dim = head_dim;
+    rows->negate_dim = head_dim;
     rows->as_blocks = false;
     if (rows->type != PP_TYPE_MXFP4 && rows->type != PP_TYPE_TQ2_0)
         return;
@@ -379,7 +379,7 @@ static enum pp_code take_integers(struct pp_source *s, const struct pp_tensor *t
 /* A tensor's name in the folder, or that of the quantised matrix of which it is a part. */
 struct own_name {
     enum pp_hf_role role;
-    struct pp_buf packed, recounted;
+    struct pp_buf packed, renumbered;
 };
 
 /* Adds tensor i of the folder, unless nothing needs it. */
@@ -391,10 +391,10 @@ static enum pp_code take_tensor(struct pp_source *s, const struct pp_arch *arch,
     own->role = pp_hf_quant_role(&s->quant, s->hf, i, &own->packed);
     const bool packed = own->role == PP_HF_PACKED;
     const char *hf = packed ? pp_buf_cstr(&own->packed) : t->name;
-    const bool there = !s->leaves_layers || pp_wrapped_recount(s->left_out, hf, &own->recounted);
-    hf = s->leaves_layers ? pp_buf_cstr(&own->recounted) : hf;
+    const bool there = !s->drops_layers || pp_wrapped_renumber(s->left_out, hf, &own->renumbered);
+    hf = s->drops_layers ? pp_buf_cstr(&own->renumbered) : hf;
     enum pp_name_match match = pp_arch_translate(arch, &s->hp, hf, &entry, name, second);
-    if (name->bad || second->bad || own->packed.bad || own->recounted.bad)
+    if (name->bad || second->bad || own->packed.bad || own->renumbered.bad)
         return pp_fail_nomem(err, "the list of tensors");
     if (own->role == PP_HF_PART || !there || is_after_layers(s, hf) ||
         (s->wrapper && pp_wrapped_other_modality(s->wrapper, t->name)))
@@ -612,7 +612,7 @@ static enum pp_code take_tensors(struct pp_source *s, const struct pp_arch *arch
     for (size_t i = 0; i < n && !code; i++)
         code = take_tensor(s, arch, cJSON_IsTrue(tie), i, &own, &name, &second, err);
     pp_buf_free(&own.packed);
-    pp_buf_free(&own.recounted);
+    pp_buf_free(&own.renumbered);
     pp_buf_free(&name);
     pp_buf_free(&second);
     if (!code && s->hp.rope_scaling == PP_ROPE_LONG)

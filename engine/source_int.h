@@ -26,7 +26,7 @@ struct pp_source {
     struct pp_hf *hf;           /* of a folder */
     const struct pp_arch_wrapper *wrapper; /* of a folder: the multimodal model around the language model; or NULL */
     bool left_out[PP_MAX_LAYERS]; /* the folder's layers that only look at pictures */
-    bool leaves_layers;
+    bool drops_layers;
     int64_t n_dropped_rows;     /* rows of the embeddings after the vocabulary, which are dropped */
     cJSON *text_config;         /* of a folder: config.json of the language model, completed */
     struct pp_hparams hp;
@@ -60,7 +60,7 @@ enum pp_code pp_source_find_suppressed(struct pp_source *s, struct pp_error *err
  * quant: as pp_quantize_name takes it. */
 enum pp_code pp_source_quantize(struct pp_source *s, const char *quant, struct pp_error *err);
 /* Reads an importance matrix, by which those that become blocks are quantised. path: its file. */
-enum pp_code pp_source_weigh(struct pp_source *s, const char *path, struct pp_error *err);
+enum pp_code pp_source_read_imatrix(struct pp_source *s, const char *path, struct pp_error *err);
 /* Reserves memory for tensors that are made later; it is not allocated before it is written. */
 enum pp_code pp_source_reserve(struct pp_source *s, struct pp_error *err);
 

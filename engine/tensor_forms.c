@@ -177,7 +177,7 @@ enum pp_code pp_hf_scaled_add(struct pp_tensor_list *l, const struct pp_tensor *
     if (t->n_dims != 2)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "tensor %.200s is not a matrix, as pippin needs",
                        t->name);
-    *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type = PP_TYPE_F32, .type_there = t->type, .weights = t->data,
+    *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type = PP_TYPE_F32, .stored_type = t->type, .weights = t->data,
                              .row_step = 1, .n_cols = t->ne[0], .n_rows = t->ne[1], .n_scaled = one ? 1 : SSM_PARTS};
     for (int i = 0; i < rows->n_scaled; i++) {
         rows->scaled[i].end = ends[i];
@@ -285,7 +285,7 @@ static enum pp_code by_rows(struct pp_tensor_list *l, const struct pp_tensor *t,
     struct pp_rows *r = pp_tensor_list_rows(l, err);
     if (!r)
         return PP_ERR_NOMEM;
-    *r = (struct pp_rows){.form = PP_FORM_FLOATS, .type = t->type, .type_there = t->type, .as_blocks = true,
+    *r = (struct pp_rows){.form = PP_FORM_FLOATS, .type = t->type, .stored_type = t->type, .as_blocks = true,
                           .n_cols = t->ne[0], .n_rows = t->ne[1] * t->ne[2] * t->ne[3], .row_step = 1,
                           .weights = t->data};
     if (pairs) {

@@ -39,7 +39,7 @@ static struct pp_latent_shape shape_of(const char *name, const struct pp_hparams
 static enum pp_code add_part(struct pp_tensor_list *l, const struct pp_rows *like, const struct pp_latent_shape *shape,
                              struct pp_error *err)
 {
-    const bool keys = like->form == PP_FORM_KEYS;
+    const bool keys = like->form == PP_FORM_MLA_K;
     struct pp_rows *rows = pp_tensor_list_rows(l, err);
     char name[128];
     if (!rows)
@@ -63,7 +63,7 @@ static enum pp_code split(struct pp_tensor_list *l, const struct pp_tensor *both
 {
     const struct pp_latent_shape shape = shape_of(both->name, hp);
     const int64_t n_rows = shape.n_head * (shape.n_key + shape.n_value);
-    struct pp_rows rows = {.form = PP_FORM_KEYS, .type = both->type, .row_step = 1, .of = both, .weights = both->data,
+    struct pp_rows rows = {.form = PP_FORM_MLA_K, .type = both->type, .row_step = 1, .of = both, .weights = both->data,
                            .head_keys = shape.n_key, .head_values = shape.n_value};
     if (both->n_dims != 2 || both->ne[0] != shape.rank || both->ne[1] != n_rows ||
         !pp_type_info(both->type)->runnable)
@@ -71,7 +71,7 @@ static enum pp_code split(struct pp_tensor_list *l, const struct pp_tensor *both
                        both->name, (long long)both->ne[1], (long long)both->ne[0], (long long)n_rows,
                        (long long)shape.rank);
     enum pp_code code = add_part(l, &rows, &shape, err);
-    rows.form = PP_FORM_VALUES;
+    rows.form = PP_FORM_MLA_V;
     return code ? code : add_part(l, &rows, &shape, err);
 }
 
@@ -130,12 +130,12 @@ enum pp_code pp_join_heads(const struct pp_tensor *k_b, const struct pp_tensor *
     if (!v_b || k_b->ne[0] != keys || v_b->ne[0] != shape.rank ||
         k_b->ne[1] * k_b->ne[2] != shape.n_head * shape.rank || v_b->ne[1] * v_b->ne[2] != shape.n_head * values)
         return pp_fail(err, PP_ERR_FORMAT, "tensor %.100s has no counterpart for values", k_b->name);
-    if (k_b->rows && v_b->rows && k_b->rows->form == PP_FORM_KEYS && v_b->rows->form == PP_FORM_VALUES &&
+    if (k_b->rows && v_b->rows && k_b->rows->form == PP_FORM_MLA_K && v_b->rows->form == PP_FORM_MLA_V &&
         k_b->rows->of == v_b->rows->of) {
         *both = *k_b->rows->of; /* the original */
         return PP_OK;
     }
-    *rows = (struct pp_rows){.form = PP_FORM_BOTH, .type = k_b->type, .row_step = 1, .of = k_b, .with = v_b,
+    *rows = (struct pp_rows){.form = PP_FORM_MLA_KV, .type = k_b->type, .row_step = 1, .of = k_b, .with = v_b,
                              .n_cols = shape.rank, .n_rows = shape.n_head * (keys + values), .weights = k_b->data,
                              .head_keys = keys, .head_values = values};
     *both = (struct pp_tensor){.name = k_b->name, .type = k_b->type, .n_dims = 2, .rows = rows, .data = k_b->data,

@@ -53,7 +53,7 @@ enum pp_code pp_tensor_list_by_rows(struct pp_tensor_list *l, size_t i, struct p
     struct pp_tensor *t = &l->t[i];
     if (!rows)
         return PP_ERR_NOMEM;
-    *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type = t->type, .type_there = t->type, .as_blocks = true,
+    *rows = (struct pp_rows){.form = PP_FORM_FLOATS, .type = t->type, .stored_type = t->type, .as_blocks = true,
                              .n_cols = t->ne[0], .n_rows = t->ne[1] * t->ne[2] * t->ne[3], .weights = t->data,
                              .row_step = 1};
     t->rows = rows;

@@ -119,7 +119,7 @@ static float *take_floats(struct arena *a, const struct pp_trainer *t, int64_t p
     return take(a, (size_t)t->max_rows * (size_t)per_row, sizeof(float));
 }
 
-static void take_values(struct arena *a, const struct pp_trainer *t, struct pp_train_values *v)
+static void take_values(struct arena *a, const struct pp_trainer *t, struct pp_train_activations *v)
 {
     float **wide[] = {&v->h1, &v->mid, &v->h2};
     for (int i = 0; i < 3; i++)
@@ -146,7 +146,7 @@ static void take_batch(struct arena *a, const struct pp_trainer *t, struct pp_tr
 /* The last n_kept layers get values of their own, since the backward pass needs those first. */
 static void take_layers(struct arena *a, struct pp_trainer *t)
 {
-    struct pp_train_values shared = {0};
+    struct pp_train_activations shared = {0};
     const bool keeps_all = t->info.n_kept == t->n_layers;
     t->x = take(a, (size_t)t->n_layers + 1, sizeof *t->x);
     t->values = take(a, (size_t)t->n_layers, sizeof *t->values);
@@ -154,7 +154,7 @@ static void take_layers(struct arena *a, struct pp_trainer *t)
         take_values(a, t, &shared);
     for (int l = 0; l <= t->n_layers; l++) {
         float *x = take_floats(a, t, t->n_embd);
-        struct pp_train_values own = shared;
+        struct pp_train_activations own = shared;
         if (l < t->n_layers && l >= t->n_layers - t->info.n_kept)
             take_values(a, t, &own);
         if (!a->memory)

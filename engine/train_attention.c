@@ -13,7 +13,7 @@ enum { QUERIES = 48 }; /* rows whose scores are computed at a time */
 
 struct attention {
     struct pp_trainer *t;
-    const struct pp_train_values *v;
+    const struct pp_train_activations *v;
     int64_t window;
     float scale;
 };
@@ -148,18 +148,18 @@ static void backward_item(void *arg, int part, int item, int thread)
     }
 }
 
-static void run(struct pp_trainer *t, int layer, const struct pp_train_values *v, pp_pool_fn *fn)
+static void run(struct pp_trainer *t, int layer, const struct pp_train_activations *v, pp_pool_fn *fn)
 {
     struct attention a = {.t = t, .v = v, .window = t->layers[layer].window, .scale = t->attn_scale};
     pp_train_run_items(t, t->batch.n_seqs * (int)t->n_head_kv, fn, &a);
 }
 
-void pp_train_attention(struct pp_trainer *t, int layer, const struct pp_train_values *v)
+void pp_train_attention(struct pp_trainer *t, int layer, const struct pp_train_activations *v)
 {
     run(t, layer, v, forward_item);
 }
 
-void pp_train_attention_backward(struct pp_trainer *t, int layer, const struct pp_train_values *v)
+void pp_train_attention_backward(struct pp_trainer *t, int layer, const struct pp_train_activations *v)
 {
     run(t, layer, v, backward_item);
 }

@@ -65,7 +65,7 @@ struct pp_train_layer {
 };
 
 /* Values of a layer that the backward pass needs from the forward pass. */
-struct pp_train_values {
+struct pp_train_activations {
     float *h1, *q, *k, *v, *att, *mid, *h2, *gate, *up, *act;
     float *u[PP_TRAIN_TARGETS]; /* [N, rank] */
 };
@@ -109,7 +109,7 @@ struct pp_trainer {
     int max_rows, max_seq, head_rows;    /* head_rows: rows with logits at a time */
     void *memory;
     float **x;                  /* [n_layers + 1] of [N, E] */
-    struct pp_train_values *values; /* [n_layers]: layers that are not kept share one */
+    struct pp_train_activations *values; /* [n_layers]: layers that are not kept share one */
     struct pp_train_batch batch;
     float *dx, *dh, *datt, *dq, *dk, *dv, *dact, *dup, *du; /* du: [PP_TRAIN_TARGETS, N, rank] */
     float *hidden, *dhidden, *logits; /* [head_rows, E], [head_rows, E], [head_rows, V] */
@@ -152,9 +152,9 @@ void pp_train_logits(struct pp_trainer *t, int64_t n);
 void pp_train_logits_backward(struct pp_trainer *t, int64_t n);
 
 /* train_attention.c: attention of all examples of the batch. */
-void pp_train_attention(struct pp_trainer *t, int layer, const struct pp_train_values *v);
+void pp_train_attention(struct pp_trainer *t, int layer, const struct pp_train_activations *v);
 /* From datt to dq, dk, dv. */
-void pp_train_attention_backward(struct pp_trainer *t, int layer, const struct pp_train_values *v);
+void pp_train_attention_backward(struct pp_trainer *t, int layer, const struct pp_train_activations *v);
 /* Floats that a thread needs for examples of n tokens. */
 size_t pp_train_attention_scratch(int64_t n);
 

@@ -116,7 +116,7 @@ static void embed_row(const struct row_work *w, int64_t r)
 /* --- forward -------------------------------------------------------------------------------------------------- */
 
 static struct pp_train_apply apply(struct pp_trainer *t, int layer, int target, const float *x,
-                                   const struct pp_train_values *v, float *y)
+                                   const struct pp_train_activations *v, float *y)
 {
     float *du = t->du + (int64_t)target * t->max_rows * t->opt.rank;
     return (struct pp_train_apply){.linear = &t->layers[layer].linear[target], .n_rows = t->batch.n_rows, .x = x,
@@ -124,7 +124,8 @@ static struct pp_train_apply apply(struct pp_trainer *t, int layer, int target, 
 }
 
 /* Computes a layer's kept values from x; with `next` also its output, which the backward pass does not need. */
-static void layer_forward(struct pp_trainer *t, int layer, const float *x, const struct pp_train_values *v, float *next)
+static void layer_forward(struct pp_trainer *t, int layer, const float *x, const struct pp_train_activations *v,
+                          float *next)
 {
     const struct pp_train_layer *l = &t->layers[layer];
     const int64_t n = t->batch.n_rows;
@@ -231,7 +232,7 @@ double pp_train_loss(struct pp_trainer *t, float weight)
 /* --- backward ------------------------------------------------------------------------------------------------- */
 
 /* dx: the gradient of the layer's output becomes that of its input. */
-static void layer_backward(struct pp_trainer *t, int layer, const struct pp_train_values *v)
+static void layer_backward(struct pp_trainer *t, int layer, const struct pp_train_activations *v)
 {
     const struct pp_train_layer *l = &t->layers[layer];
     const int64_t n = t->batch.n_rows;

@@ -211,7 +211,7 @@ static enum pp_code describe(const struct pp_options *o, const char *path, bool 
                              const struct effect *effect, struct pp_buf *b, struct pp_error *err)
 {
     struct pp_adapter_file *f = NULL;
-    enum pp_code code = pp_adapter_file_look(path, &f, err);
+    enum pp_code code = pp_adapter_file_peek(path, &f, err);
     if (code)
         return code;
     (o->json ? json_adapter : text_adapter)(b, path, f, with_targets, effect);

@@ -346,7 +346,7 @@ static void looks_alike(const char *path, bool idle)
     struct pp_adapter_file *whole, *look;
     struct pp_error err;
     assert_ok(pp_adapter_file_open(path, &whole, &err), err);
-    assert_ok(pp_adapter_file_look(path, &look, &err), err);
+    assert_ok(pp_adapter_file_peek(path, &look, &err), err);
     assert_int_equal(pp_adapter_file_n(look), pp_adapter_file_n(whole));
     for (size_t i = 0; i < pp_adapter_file_n(look); i++) {
         const struct pp_adapter_target *a = pp_adapter_file_at(look, i), *b = pp_adapter_file_at(whole, i);

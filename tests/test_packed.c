@@ -698,9 +698,9 @@ static void many_at_a_time(void **state)
     const size_t size = (size_t)N_COLS * N_ROWS; /* half of it is used by four bits, all by one byte */
     const int64_t n_scales = (int64_t)N_ROWS * (N_COLS / 32);
     struct pp_rows forms[] = {
-        {.form = PP_FORM_DOWN, .type = PP_TYPE_Q4_1, .zeros_as = PP_ZEROS_DOWN, .bits = 4},
-        {.form = PP_FORM_ACROSS, .type = PP_TYPE_Q4_1, .zeros_as = PP_ZEROS_ACROSS, .bits = 4},
-        {.form = PP_FORM_TRANSPOSED, .type = PP_TYPE_F16, .type_there = PP_TYPE_F16, .width = N_ROWS / 2,
+        {.form = PP_FORM_GPTQ, .type = PP_TYPE_Q4_1, .zeros_layout = PP_ZEROS_GPTQ, .bits = 4},
+        {.form = PP_FORM_AWQ, .type = PP_TYPE_Q4_1, .zeros_layout = PP_ZEROS_AWQ, .bits = 4},
+        {.form = PP_FORM_TRANSPOSED, .type = PP_TYPE_F16, .stored_type = PP_TYPE_F16, .width = N_ROWS / 2,
          .matrix_rows = N_ROWS / 2},
     };
     uint16_t *weights = calloc(size, 2), *scales = calloc((size_t)n_scales, 2);

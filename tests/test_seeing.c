@@ -622,7 +622,7 @@ static void layers_for_pictures(void **state)
         assert_ok(pp_source_open(paths[k], &s, &err), err);
         assert_string_equal(pp_source_hparams(s)->arch, "llama");
         assert_int_equal(pp_source_hparams(s)->n_layer, pp_source_hparams(plain)->n_layer);
-        assert_int_equal(pp_source_leaves_layers(s), k == 0);
+        assert_int_equal(pp_source_drops_layers(s), k == 0);
         assert_int_equal(pp_source_n_tensors(s), pp_source_n_tensors(plain));
         for (size_t t = 0; t < pp_source_n_tensors(plain); t++) {
             const struct pp_tensor *x = pp_source_tensor_at(plain, t), *y = pp_source_tensor(s, x->name);

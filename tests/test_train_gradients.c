@@ -430,7 +430,7 @@ static void check_attention(int n_head_kv, int window)
     struct fixture f = set_up(&s, small_options());
     struct pp_trainer *t = f.t;
     struct attention_case c = {.s = {17, t->n_head, t->n_head_kv, t->head_dim, window}};
-    const struct pp_train_values *v = &t->values[0];
+    const struct pp_train_activations *v = &t->values[0];
     const int64_t nq = 17 * t->n_q, nk = 17 * t->n_kv;
     pp_train_batch_clear(&t->batch);
     pp_train_batch_add(&t->batch, f.data, &f.data->examples[0]); /* another one before it */

@@ -335,9 +335,9 @@ bool pp_is_other_modality(const char *hf); /* a tensor for images or sound */
 bool pp_wrapped_other_modality(const struct pp_arch_wrapper *w, const char *hf);
 /* Marks the layers of a language model that attend to images only, and removes them from its configuration. There may
  * be none. */
-enum pp_code pp_wrapped_leave_layers(struct cJSON *config, bool left_out[PP_MAX_LAYERS], struct pp_error *err);
+enum pp_code pp_wrapped_drop_layers(struct cJSON *config, bool left_out[PP_MAX_LAYERS], struct pp_error *err);
 /* *name: a tensor's name when the marked layers are not counted. False: it is a tensor of a marked layer. */
-bool pp_wrapped_recount(const bool left_out[PP_MAX_LAYERS], const char *hf, struct pp_buf *name);
+bool pp_wrapped_renumber(const bool left_out[PP_MAX_LAYERS], const char *hf, struct pp_buf *name);
 /* What pippin would have to compute for a family that it does not support, for errors; family: either kind of name.
  * NULL: not known. */
 const char *pp_arch_missing(const char *family);

@@ -290,7 +290,7 @@ static enum pp_code fail_layers(struct pp_error *err)
     return pp_fail(err, PP_ERR_FORMAT, "config.json: cross_attention_layers does not name some of the layers");
 }
 
-enum pp_code pp_wrapped_leave_layers(cJSON *config, bool left_out[PP_MAX_LAYERS], struct pp_error *err)
+enum pp_code pp_wrapped_drop_layers(cJSON *config, bool left_out[PP_MAX_LAYERS], struct pp_error *err)
 {
     static const char key[] = "cross_attention_layers";
     const char *type = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(config, "model_type"));
@@ -317,7 +317,7 @@ enum pp_code pp_wrapped_leave_layers(cJSON *config, bool left_out[PP_MAX_LAYERS]
     return PP_OK;
 }
 
-bool pp_wrapped_recount(const bool left_out[PP_MAX_LAYERS], const char *hf, struct pp_buf *name)
+bool pp_wrapped_renumber(const bool left_out[PP_MAX_LAYERS], const char *hf, struct pp_buf *name)
 {
     static const char begin[] = "model.layers.";
     struct pp_buf own = {0};
