@@ -318,7 +318,7 @@ enum pp_code pp_sampling_check(const struct pp_sampling *s, int64_t n_vocab, str
 struct pp_gen;
 
 /* Drafted tokens per pass: the default maximum, and the limit of what may be asked for. */
-enum { PP_DRAFT_MAX = 8, PP_MAX_GUESSES = 15 };
+enum { PP_DRAFT_MAX_DEFAULT = 8, PP_DRAFT_MAX_LIMIT = 15 };
 enum { PP_MAX_WRITTEN = 8 };
 
 /* Drafts what follows tokens[0 .. n): at most `most` tokens, into out; returns how many. For measurements. */
@@ -335,15 +335,15 @@ struct pp_gen_options {
     int n_written;
     struct pp_seq *draft;        /* a sequence of a draft engine with an equal tokenizer, or NULL; its own adapters */
     bool lookup;                 /* prompt-lookup drafting: what followed the same tokens before; beside a draft, too */
-    int draft_max;               /* drafted tokens per pass, at most PP_MAX_GUESSES; 0: PP_DRAFT_MAX */
+    int draft_max;               /* drafted tokens per pass, at most PP_DRAFT_MAX_LIMIT; 0: PP_DRAFT_MAX_DEFAULT */
     bool draft_always;           /* always draft that many; else as many as pay off, possibly none */
     float draft_p_min;           /* drafts less likely than this to be accepted are not tried; 0: whatever pays */
     int draft_siblings;          /* 1: the draft's second choices are tried, too: a tree */
     pp_draft_script *draft_script; /* or NULL */
     void *draft_script_user;
-    const int32_t *say;          /* [n_say] tokens forced in place of the sampled ones, as if the model had chosen
+    const int32_t *forced;       /* [n_forced] tokens forced in place of the sampled ones, as if the model had chosen
                                   * them: for measurements; must outlive the answer */
-    int64_t n_say;
+    int64_t n_forced;
     pp_progress *progress;       /* of the prompt, in tokens; or NULL */
     void *user;
 };
@@ -365,7 +365,7 @@ struct pp_gen_turn {
     struct pp_gen *gen;
     struct pp_buf *text;    /* text that may be shown now is appended: whole UTF-8 characters, nothing that could still
                              * become a stop string */
-    struct pp_buf *guessed; /* NULL, or gets a byte per byte of that text: 1 where its token was drafted, else 0 */
+    struct pp_buf *drafted; /* NULL, or gets a byte per byte of that text: 1 where its token was drafted, else 0 */
     int n_tokens;           /* out: how many tokens were chosen */
     enum pp_finish finish;  /* out */
     enum pp_code code;      /* out: how it went for this answer alone. PP_ERR_NOMEM: may be retried */
@@ -391,9 +391,9 @@ enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
 /* pp_gen_step for one answer; adds to *n_tokens. */
 enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struct pp_buf *text, int *n_tokens,
                          enum pp_finish *finish, struct pp_error *err);
-/* Appends what was held back (an incomplete character or stop string), for an answer that is cut short; guessed: as in
+/* Appends what was held back (an incomplete character or stop string), for an answer that is cut short; drafted: as in
  * a turn. */
-void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed);
+void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *drafted);
 /* All tokens chosen so far, [*n], the end token included if there was one. Valid until the next step of g. */
 const int32_t *pp_gen_tokens(const struct pp_gen *g, int64_t *n);
 void pp_gen_free(struct pp_gen *g); /* before its sequence; NULL is fine */

@@ -77,13 +77,13 @@ struct pp_engine {
     struct pp_prompt_chunks chunks;
     struct pp_stats stats;
     int n_answers;               /* live struct pp_gen */
-    int most_guesses;            /* drafted tokens per pass that there is room for outputs of */
+    int max_draft;               /* drafted tokens per pass that there is room for outputs of */
     struct pp_spec_costs costs;
-    struct pp_spec_habits habits; /* of the answer that ended last: new sequences start from them */
-    bool has_habits;
+    struct pp_acceptance acceptance; /* of the answer that ended last: new sequences start from it */
+    bool has_acceptance;
     uint64_t id;                 /* unique in this process, unlike the address, which may be reused */
-    uint64_t costs_of;           /* id of the draft engine that costs and habits were measured with */
-    uint64_t bridge_to;          /* id of the draft engine that `bridged` is about */
+    uint64_t measured_draft_id;  /* id of the draft engine that costs and acceptance were measured with */
+    uint64_t bridge_draft_id;    /* id of the draft engine that `bridged` is about */
     bool bridged;                /* its vocabulary differs from ours */
     struct pp_row *batch;        /* [max_rows]: of the current pp_gen_step */
 
@@ -146,9 +146,9 @@ struct pp_seq {
     int64_t mark[PP_MARKS];      /* positions, or 0 */
     uint64_t copied_bytes;       /* by copy-on-write */
     struct pp_row_logits *logits; /* of the last token if logits_len is len; or NULL */
-    struct pp_spec_habits habits; /* of its answers */
-    uint64_t habits_of;          /* id of the draft engine that they are about; 0: there was none */
-    bool has_habits;
+    struct pp_acceptance acceptance; /* of its answers */
+    uint64_t acceptance_draft_id; /* id of the draft engine that it was learned with; 0: there was none */
+    bool has_acceptance;
     int64_t logits_len;          /* 0 after every change of the tokens */
 
     /* -- during pp_step -- */

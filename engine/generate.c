@@ -47,7 +47,7 @@ static void replace(struct pp_buf *b, size_t at, size_t width, const char *bytes
  * text follows, so that all can. */
 static void settle(struct pp_gen *g, const struct pp_tokenizer *t, bool last)
 {
-    while (g->n_pending && !g->held.bad && !g->held_guessed.bad) {
+    while (g->n_pending && !g->held.bad && !g->held_drafted.bad) {
         const size_t at = g->held.len - g->n_pending;
         const char *shown;
         size_t n_shown;
@@ -56,7 +56,7 @@ static void settle(struct pp_gen *g, const struct pp_tokenizer *t, bool last)
             return;
         if (shown != g->held.data + at) {
             replace(&g->held, at, width, shown, n_shown);
-            replace(&g->held_guessed, at, width, NULL, n_shown);
+            replace(&g->held_drafted, at, width, NULL, n_shown);
         }
         g->n_pending -= width;
     }
@@ -68,7 +68,7 @@ static size_t n_settled(const struct pp_gen *g)
     return g->held.len - g->n_pending;
 }
 
-static void add_text(struct pp_gen *g, const struct pp_tokenizer *t, int32_t token, bool guessed)
+static void add_text(struct pp_gen *g, const struct pp_tokenizer *t, int32_t token, bool drafted)
 {
     const bool control = is_written(g, token);
     if (control) {
@@ -77,8 +77,8 @@ static void add_text(struct pp_gen *g, const struct pp_tokenizer *t, int32_t tok
     }
     const size_t before = g->held.len;
     pp_token_text(t, token, control, &g->held);
-    while (g->held_guessed.len < g->held.len && !g->held_guessed.bad)
-        pp_buf_char(&g->held_guessed, guessed);
+    while (g->held_drafted.len < g->held.len && !g->held_drafted.bad)
+        pp_buf_char(&g->held_drafted, drafted);
     if (!control) {
         g->n_pending += g->held.len - before;
         settle(g, t, false);
@@ -97,7 +97,7 @@ static size_t find_stop(const struct pp_gen *g, const char *s, size_t n)
     return first;
 }
 
-bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed)
+bool pp_gen_accept(struct pp_gen *g, int32_t token, bool drafted)
 {
     const struct pp_tokenizer *t = g->seq->engine->model->tokenizer;
     g->tokens[g->n++] = token;
@@ -108,7 +108,7 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed)
         return true;
     }
     if (t)
-        add_text(g, t, token, guessed);
+        add_text(g, t, token, drafted);
     if (find_stop(g, g->held.data, n_settled(g)) < n_settled(g))
         g->finish = PP_FINISH_STOP; /* draft tokens after it are not part of the answer */
     else if (g->max_tokens >= 0 && g->n - g->n_prompt >= g->max_tokens)
@@ -121,11 +121,11 @@ bool pp_gen_accept(struct pp_gen *g, int32_t token, bool guessed)
 struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_history)
 {
     uint64_t t0 = pp_now_ns();
-    struct pp_choice made = pp_sampler_choose(&g->sampler, &g->sampling, logits, g->tokens, n_history);
+    struct pp_choice choice = pp_sampler_choose(&g->sampler, &g->sampling, logits, g->tokens, n_history);
     uint64_t ns = pp_now_ns() - t0;
     g->stats.sample_ns += ns;
     g->seq->engine->stats.sample_ns += ns;
-    return made;
+    return choice;
 }
 
 enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err)
@@ -143,7 +143,7 @@ enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err)
 /* --- text ------------------------------------------------------------------------------------------------------ */
 
 /* Length of the longest suffix of s that is the beginning of a stop string. */
-static size_t stop_begins(const struct pp_gen *g, const char *s, size_t n)
+static size_t n_maybe_stop(const struct pp_gen *g, const char *s, size_t n)
 {
     for (size_t tail = n < g->longest_stop ? n : g->longest_stop; tail > 0; tail--)
         for (int i = 0; i < g->n_stops; i++)
@@ -159,54 +159,54 @@ static void drop_front(struct pp_buf *b, size_t n)
     b->data[b->len] = 0;
 }
 
-static void release_text(struct pp_gen *g, size_t n, struct pp_buf *text, struct pp_buf *guessed)
+static void release_text(struct pp_gen *g, size_t n, struct pp_buf *text, struct pp_buf *drafted)
 {
     if (n == 0)
         return;
     pp_buf_add(text, g->held.data, n);
-    size_t known = n < g->held_guessed.len ? n : g->held_guessed.len; /* fewer if memory ran out */
-    if (guessed)
-        pp_buf_add(guessed, g->held_guessed.data, known);
+    size_t known = n < g->held_drafted.len ? n : g->held_drafted.len; /* fewer if memory ran out */
+    if (drafted)
+        pp_buf_add(drafted, g->held_drafted.data, known);
     drop_front(&g->held, n);
-    drop_front(&g->held_guessed, known);
+    drop_front(&g->held_drafted, known);
 }
 
-static void show(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed)
+static void show(struct pp_gen *g, struct pp_buf *text, struct pp_buf *drafted)
 {
     if (g->finish != PP_FINISH_NONE && g->n_pending)
         settle(g, g->seq->engine->model->tokenizer, true);
     const size_t n = n_settled(g), stop = find_stop(g, g->held.data, n);
     if (stop < n) {
-        release_text(g, stop, text, guessed);
-        g->held.len = g->held_guessed.len = g->n_pending = 0;
+        release_text(g, stop, text, drafted);
+        g->held.len = g->held_drafted.len = g->n_pending = 0;
         g->finish = PP_FINISH_STOP;
         return;
     }
     size_t ready = n ? pp_utf8_complete(g->held.data, n) : 0;
-    size_t back = n ? stop_begins(g, g->held.data, n) : 0;
+    size_t back = n ? n_maybe_stop(g, g->held.data, n) : 0;
     if (ready > n - back)
         ready = n - back;
-    release_text(g, ready, text, guessed);
+    release_text(g, ready, text, drafted);
     if (g->finish != PP_FINISH_NONE)
-        release_text(g, g->held.len, text, guessed); /* no more text will follow */
+        release_text(g, g->held.len, text, drafted); /* no more text will follow */
 }
 
-void pp_gen_give(struct pp_gen_turn *turn)
+void pp_gen_emit_text(struct pp_gen_turn *turn)
 {
     struct pp_gen *g = turn->gen;
-    show(g, turn->text, turn->guessed);
-    if (g->held.bad || g->held_guessed.bad || turn->text->bad || (turn->guessed && turn->guessed->bad))
+    show(g, turn->text, turn->drafted);
+    if (g->held.bad || g->held_drafted.bad || turn->text->bad || (turn->drafted && turn->drafted->bad))
         turn->code = pp_fail_nomem(&turn->err, "the answer's text");
-    turn->n_tokens = (int)(g->n - g->n_given);
+    turn->n_tokens = (int)(g->n - g->n_reported);
     turn->finish = g->finish;
-    g->n_given = g->n;
+    g->n_reported = g->n;
 }
 
-void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *guessed)
+void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *drafted)
 {
     if (g->n_pending)
         settle(g, g->seq->engine->model->tokenizer, true);
-    release_text(g, g->held.len, text, guessed);
+    release_text(g, g->held.len, text, drafted);
 }
 
 /* --- life ------------------------------------------------------------------------------------------------------ */
@@ -239,19 +239,19 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
     for (; g->n_written < opt->n_written && g->n_written < PP_MAX_WRITTEN; g->n_written++)
         g->written[g->n_written] = opt->written[g->n_written];
     g->draft = opt->draft;
-    g->say = opt->say;
-    g->n_say = opt->n_say;
-    g->n_prompt = g->n = g->n_given = n;
+    g->forced = opt->forced;
+    g->n_forced = opt->n_forced;
+    g->n_prompt = g->n = g->n_reported = n;
     g->progress = opt->progress;
     g->user = opt->user;
-    g->tokens = pp_malloc((size_t)(e->n_ctx + 1 + PP_MAX_GUESSES) * sizeof *g->tokens);
+    g->tokens = pp_malloc((size_t)(e->n_ctx + 1 + PP_DRAFT_MAX_LIMIT) * sizeof *g->tokens);
     if (!g->tokens)
         return pp_fail_nomem(err, "an answer");
     memcpy(g->tokens, prompt, (size_t)n * sizeof *g->tokens);
     pp_buf_add(&g->held, "", 0);
-    pp_buf_add(&g->held_guessed, "", 0);
+    pp_buf_add(&g->held_drafted, "", 0);
     if (pp_grow(&g->held.data, &g->held.cap, MAX_PIECE, 1) != 0 ||
-        pp_grow(&g->held_guessed.data, &g->held_guessed.cap, MAX_PIECE, 1) != 0)
+        pp_grow(&g->held_drafted.data, &g->held_drafted.cap, MAX_PIECE, 1) != 0)
         return pp_fail_nomem(err, "an answer");
     enum pp_code code = pp_sampler_init(&g->sampler, e->model->info.n_vocab, err);
     g->sampler.suppressed = pp_source_suppressed(e->model->source, &g->sampler.n_suppressed);
@@ -259,7 +259,7 @@ static enum pp_code setup(struct pp_gen *g, struct pp_seq *seq, const int32_t *p
         code = copy_stops(g, opt, err);
     if (!code)
         code = pp_spec_new(g, opt, err);
-    return code ? code : pp_cpu_reserve_outputs(e->cpu, e->most_guesses + e->n_answers, err);
+    return code ? code : pp_cpu_reserve_outputs(e->cpu, e->max_draft + e->n_answers, err);
 }
 
 /* Counts how much of the prompt is cached already. */
@@ -372,7 +372,7 @@ void pp_gen_free(struct pp_gen *g)
     pp_free(g->stops);
     pp_free(g->tokens);
     pp_buf_free(&g->held);
-    pp_buf_free(&g->held_guessed);
+    pp_buf_free(&g->held_drafted);
     pp_sampler_free(&g->sampler);
     pp_spec_free(g);
     pp_free(g);

@@ -108,22 +108,22 @@ static void add_rows(struct pass *p, struct part *part, int n)
 
 /* Adds rows for the draft tokens, after the part's last row. With second choices among them they form a tree, whose
  * root is that row. */
-static void add_guesses(struct pass *p, struct part *part)
+static void add_draft_rows(struct pass *p, struct part *part)
 {
     const struct pp_spec *s = &part->turn->gen->spec;
     struct pp_row *rows = p->engine->batch;
     int root = part->first + part->n - 1;
-    part->n_draft = s->n;
-    for (int i = 0; i < s->n; i++)
-        part->tree = part->tree || s->guess[i].spare;
-    for (int i = 0; i < s->n; i++)
+    part->n_draft = s->n_drafted;
+    for (int i = 0; i < s->n_drafted; i++)
+        part->tree = part->tree || s->drafted[i].sibling;
+    for (int i = 0; i < s->n_drafted; i++)
         rows[p->n_rows++] = (struct pp_row){.seq = part->turn->gen->seq,
-                                            .token = s->guess[i].token,
-                                            .parent = part->tree ? root + 1 + s->guess[i].parent : PP_PARENT_PREVIOUS,
+                                            .token = s->drafted[i].token,
+                                            .parent = part->tree ? root + 1 + s->drafted[i].parent : PP_PARENT_PREVIOUS,
                                             .out = PP_OUT_LOGITS};
     if (part->tree)
         rows[root].parent = PP_PARENT_COMMITTED;
-    part->n += s->n;
+    part->n += s->n_drafted;
 }
 
 /* Adds the row of each answer that needs just one, and its draft tokens. If there are more answers than rows, each pass
@@ -140,16 +140,16 @@ static void add_answers(struct pass *p, const struct pp_cancel *cancel)
         if (n_missing(g) != 1)
             continue;
         ready[n++] = part;
-        g->spec.n = 0;
+        g->spec.n_drafted = 0;
         if (g->n > g->n_prompt)
             writing[n_writing++] = g;
     }
-    int room = p->engine->max_rows - n, most = p->engine->most_guesses;
+    int room = p->engine->max_rows - n, most = p->engine->max_draft;
     if (n_writing && most)
         pp_speculate(writing, n_writing, n, n + (most < room ? most : room), cancel);
     for (int i = 0; i < n; i++) {
         add_rows(p, ready[i], 1);
-        add_guesses(p, ready[i]);
+        add_draft_rows(p, ready[i]);
     }
 }
 
@@ -212,28 +212,29 @@ static void count_pass(struct pass *p, uint64_t ns)
 static void learn_costs(struct pass *p, uint64_t ns)
 {
     struct pp_engine *e = p->engine;
-    int answers = 0, guesses = 0;
+    int answers = 0, n_drafted = 0;
     for (int i = 0; i < p->n_parts; i++) {
         if (p->parts[i].n && p->parts[i].prompt)
             return;
         answers += p->parts[i].n > 0;
-        guesses += p->parts[i].n_draft;
+        n_drafted += p->parts[i].n_draft;
     }
-    pp_costs_pass(&e->costs, answers + guesses, (double)ns);
+    pp_costs_record_pass(&e->costs, answers + n_drafted, (double)ns);
     /* other programs would have slowed a pass without drafts down in the same proportion */
-    double plain = pp_costs_of(&e->costs, answers) * (double)ns / pp_costs_of(&e->costs, answers + guesses);
+    double plain = pp_costs_pass_ns(&e->costs, answers) * (double)ns / pp_costs_pass_ns(&e->costs, answers + n_drafted);
     for (int i = 0; i < p->n_parts; i++) {
         struct pp_gen *g = p->parts[i].turn->gen;
         if (!p->parts[i].n)
             continue;
         g->stats.plain_ns += (uint64_t)(plain * (double)p->parts[i].n_chosen);
         e->stats.plain_ns += (uint64_t)(plain * p->parts[i].n_chosen / answers);
-        if (g->spec.on && g->spec.adapts)
-            pp_control_passed(&g->seq->habits, &(struct pp_spec_passed){.ns = (double)ns,
-                                                                        .draft_ns = (double)g->spec.draft_ns,
-                                                                        .plain = plain,
-                                                                        .guesses = p->parts[i].n_draft,
-                                                                        .tokens = p->parts[i].n_chosen});
+        if (g->spec.enabled && g->spec.adaptive)
+            pp_control_record_pass(&g->seq->acceptance,
+                                   &(struct pp_pass_record){.ns = (double)ns,
+                                                            .draft_ns = (double)g->spec.draft_ns,
+                                                            .plain_ns = plain,
+                                                            .n_drafted = p->parts[i].n_draft,
+                                                            .n_tokens = p->parts[i].n_chosen});
     }
 }
 
@@ -242,26 +243,26 @@ static void first_token(struct pp_gen *g)
     g->stats.first_token_ns = g->seq->engine->stats.first_token_ns = pp_now_ns() - g->begin_ns;
 }
 
-/* Chooses a token from the logits after draft token `parent` of n_guesses, or (-1) after the last chosen token, and
+/* Chooses a token from the logits after draft token `after` of n_drafted, or (-1) after the last chosen token, and
  * accepts it. False if the answer is over, or no choice was possible. */
-static bool choose(struct pp_gen_turn *turn, const float *logits, int parent, int n_guesses)
+static bool choose(struct pp_gen_turn *turn, const float *logits, int after, int n_drafted)
 {
     struct pp_gen *g = turn->gen;
     if (g->max_tokens == 0) {
         g->finish = PP_FINISH_LENGTH;
         return false;
     }
-    struct pp_choice made = pp_gen_choose(g, logits, g->n);
-    if (g->n - g->n_prompt < g->n_say)
-        made.token = g->say[g->n - g->n_prompt];
-    if (made.token < 0) {
+    struct pp_choice choice = pp_gen_choose(g, logits, g->n);
+    if (g->n - g->n_prompt < g->n_forced)
+        choice.token = g->forced[g->n - g->n_prompt];
+    if (choice.token < 0) {
         turn->code = pp_gen_no_token(g, &turn->err);
         return false;
     }
     bool first = g->n == g->n_prompt;
-    bool over = pp_gen_accept(g, made.token, pp_spec_child(g->spec.guess, n_guesses, parent, made.token) >= 0);
-    if (g->spec.on)
-        pp_habits_sure(&g->seq->habits, made.margin);
+    bool over = pp_gen_accept(g, choice.token, pp_spec_child(g->spec.drafted, n_drafted, after, choice.token) >= 0);
+    if (g->spec.enabled)
+        pp_acceptance_observe_margin(&g->seq->acceptance, choice.margin);
     if (first) {
         first_token(g);
         pp_seq_mark(g->seq, PP_MARK_PROMPT);
@@ -275,13 +276,13 @@ struct choosing {
     int root, last;         /* rows: of the last chosen token; whose logits gave the latest choice */
 };
 
-static int32_t choose_at(void *user, int guess, bool *over)
+static int32_t choose_at(void *user, int after, bool *over)
 {
     struct choosing *c = user;
     struct pp_gen *g = c->part->turn->gen;
     int64_t before = g->n;
-    c->last = c->root + 1 + guess;
-    *over = !choose(c->part->turn, pp_step_output(g->seq->engine, c->last), guess, c->part->n_draft);
+    c->last = c->root + 1 + after;
+    *over = !choose(c->part->turn, pp_step_output(g->seq->engine, c->last), after, c->part->n_draft);
     return g->n > before ? g->tokens[before] : -1;
 }
 
@@ -289,7 +290,7 @@ static int32_t choose_at(void *user, int guess, bool *over)
 static void keep_rows(const struct part *part, int64_t base, const int8_t *path)
 {
     struct pp_gen *g = part->turn->gen;
-    int32_t keep[1 + PP_MAX_GUESSES];
+    int32_t keep[1 + PP_DRAFT_MAX_LIMIT];
     int n = 0;
     if (!part->tree) {
         pp_seq_truncate(g->seq, g->n - 1);
@@ -305,10 +306,10 @@ static void keep_rows(const struct part *part, int64_t base, const int8_t *path)
 static void take_choices(struct part *part)
 {
     struct pp_gen *g = part->turn->gen;
-    int8_t path[PP_MAX_GUESSES];
+    int8_t path[PP_DRAFT_MAX_LIMIT];
     struct choosing c = {.part = part, .root = part->first + part->n - part->n_draft - 1};
     int64_t before = g->n, base = g->seq->len - part->n_draft - 1;
-    pp_spec_verify(g->spec.guess, part->n_draft, choose_at, &c, path);
+    pp_spec_verify(g->spec.drafted, part->n_draft, choose_at, &c, path);
     keep_rows(part, base, path);
     part->n_chosen = (int)(g->n - before);
     if (before > g->n_prompt)
@@ -372,12 +373,12 @@ static enum pp_code each_alone(struct pass *p, const struct pp_cancel *cancel, s
 
 /* Drops the draft tokens, which need pages, too, so that the pass can be repeated without them. False: there were
  * none. */
-static bool without_guesses(struct pass *p)
+static bool drop_drafts(struct pass *p)
 {
     bool any = false;
     for (int i = 0; i < p->n_parts; i++) {
         any = any || p->parts[i].n_draft;
-        p->parts[i].turn->gen->spec.muted = true;
+        p->parts[i].turn->gen->spec.skip_next = true;
     }
     return any;
 }
@@ -393,7 +394,7 @@ enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_ca
         if (turns[i].gen->seq->engine != p.engine)
             return pp_fail(err, PP_ERR_USAGE, "an answer belongs to another engine");
         choose_ahead(&turns[i]);
-        if (!turns[i].code && turns[i].gen->finish == PP_FINISH_NONE && turns[i].gen->n == turns[i].gen->n_given)
+        if (!turns[i].code && turns[i].gen->finish == PP_FINISH_NONE && turns[i].gen->n == turns[i].gen->n_reported)
             p.parts[p.n_parts++] = (struct part){.turn = &turns[i]};
     }
     if (p.n_parts)
@@ -409,7 +410,7 @@ enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_ca
             *err = why;
         return code;
     }
-    if (code == PP_ERR_NOMEM && without_guesses(&p))
+    if (code == PP_ERR_NOMEM && drop_drafts(&p))
         return pp_gen_advance(turns, n, cancel, err);
     if (code && p.n_parts > 1)
         return each_alone(&p, cancel, err);
@@ -430,6 +431,6 @@ enum pp_code pp_gen_step(struct pp_gen_turn *turns, int n, const struct pp_cance
     enum pp_code code = n > 0 ? pp_gen_advance(turns, n, cancel, err) : PP_OK;
     for (int i = 0; i < n && !code; i++)
         if (!turns[i].code)
-            pp_gen_give(&turns[i]);
+            pp_gen_emit_text(&turns[i]);
     return code;
 }

@@ -5,13 +5,13 @@
 
 #include "engine/base/mem.h"
 
-/* CONTEXT: last tokens of the answer that are tokenized again together with a guess. RECUT: last tokens of the draft
- * among which tokenizing may begin again when text is added. */
-enum { CONTEXT = 4, RECUT = 8 };
+/* CONTEXT: last tokens of the answer that are tokenized again together with drafted text. RETOKENIZED: last tokens of
+ * the draft model among which tokenizing may begin again when text is added. */
+enum { CONTEXT = 4, RETOKENIZED = 8 };
 
 /* --- which vocabularies --------------------------------------------------------------------------------------- */
 
-static bool gives_back(const struct pp_tokenizer *t, const char *text)
+static bool round_trips(const struct pp_tokenizer *t, const char *text)
 {
     struct pp_buf out = {0};
     int32_t *ids = NULL;
@@ -35,7 +35,7 @@ bool pp_tokenizer_bridges(const struct pp_tokenizer *target, const struct pp_tok
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         for (int side = 0; side < 2; side++)
-            if (!gives_back(side ? draft : target, texts[i])) {
+            if (!round_trips(side ? draft : target, texts[i])) {
                 pp_fail(err, PP_ERR_MISMATCH,
                         "the tokens of the %s do not reproduce the text exactly (case, accents or spaces are lost), "
                         "so it cannot be matched with another model's tokens",
@@ -46,7 +46,7 @@ bool pp_tokenizer_bridges(const struct pp_tokenizer *target, const struct pp_tok
 }
 
 /* SentencePiece puts a space before every text. */
-static bool puts_space(const struct pp_tokenizer *t)
+static bool prefixes_space(const struct pp_tokenizer *t)
 {
     struct pp_buf piece = {0};
     int32_t *ids = NULL;
@@ -70,8 +70,8 @@ enum pp_code pp_bridge_new(const struct pp_tokenizer *target, const struct pp_to
         return pp_fail_nomem(err, "the text between two vocabularies");
     b->target = target;
     b->draft = draft;
-    b->target_spaces = puts_space(target);
-    b->draft_spaces = puts_space(draft);
+    b->target_spaces = prefixes_space(target);
+    b->draft_spaces = prefixes_space(draft);
     enum pp_code code = pp_sampler_init(&b->sampler, n_draft, err);
     if (code)
         pp_bridge_free(b);
@@ -93,7 +93,7 @@ void pp_bridge_free(struct pp_bridge *b)
 
 /* --- the answer's text in the draft's tokens -------------------------------------------------------------------- */
 
-static bool append(struct pp_bridge *b, int32_t id, size_t end)
+static bool append_token(struct pp_bridge *b, int32_t id, size_t end)
 {
     if (b->n == b->cap) {
         int64_t cap = b->cap ? 2 * b->cap : 256;
@@ -112,7 +112,7 @@ static bool append(struct pp_bridge *b, int32_t id, size_t end)
 
 /* Tokenizes the text after the last token. The text of its tokens may differ from the input (by a first space that
  * SentencePiece adds), so a token's end may be a byte off; the last one ends with the text. */
-static enum pp_code cut(struct pp_bridge *b)
+static enum pp_code tokenize_rest(struct pp_bridge *b)
 {
     size_t from = b->n ? b->ends[b->n - 1] : 0, at = from, n;
     struct pp_buf piece = {0};
@@ -129,7 +129,7 @@ static enum pp_code cut(struct pp_bridge *b)
         pp_token_text(b->draft, ids[i], false, &piece);
         at += piece.len;
         at = at < b->text.len ? at : b->text.len;
-        if (!append(b, ids[i], i + 1 == n ? b->text.len : at))
+        if (!append_token(b, ids[i], i + 1 == n ? b->text.len : at))
             code = PP_ERR_NOMEM;
     }
     pp_free(ids);
@@ -137,14 +137,14 @@ static enum pp_code cut(struct pp_bridge *b)
     return code;
 }
 
-/* Forgets tokens that end after `end`, then goes back to where a word begins within the last RECUT tokens. */
+/* Forgets tokens that end after `end`, then goes back to where a word begins within the last RETOKENIZED tokens. */
 static void go_back(struct pp_bridge *b, size_t end)
 {
     while (b->n && b->ends[b->n - 1] > end)
         b->n--;
     if (b->n && b->ends[b->n - 1] == b->text.len)
         return; /* all the text is tokenized */
-    for (int64_t i = b->n; i > 0 && i > b->n - RECUT; i--) {
+    for (int64_t i = b->n; i > 0 && i > b->n - RETOKENIZED; i--) {
         char first = b->text.data[b->ends[i - 1]];
         if (first == ' ' || first == '\n') {
             b->n = i;
@@ -166,8 +166,8 @@ enum pp_code pp_bridge_set(struct pp_bridge *b, const int32_t *tokens, int64_t n
     }
     for (int64_t i = b->n_settled; i < n; i++)
         pp_token_text(b->target, tokens[i], true, &more);
-    size_t guessed = b->text.len - b->settled;
-    while (same < more.len && same < guessed && more.data[same] == b->text.data[b->settled + same])
+    size_t n_drafted = b->text.len - b->settled;
+    while (same < more.len && same < n_drafted && more.data[same] == b->text.data[b->settled + same])
         same++;
     size_t end = b->settled + same;
     b->text.len = b->settled;
@@ -179,26 +179,26 @@ enum pp_code pp_bridge_set(struct pp_bridge *b, const int32_t *tokens, int64_t n
     b->settled = b->text.len;
     b->n_settled = n;
     go_back(b, end);
-    return cut(b);
+    return tokenize_rest(b);
 }
 
-/* --- guesses ---------------------------------------------------------------------------------------------------- */
+/* --- drafting --------------------------------------------------------------------------------------------------- */
 
 bool pp_bridge_add(struct pp_bridge *b, const float *logits)
 {
     struct pp_sampling most_likely = pp_sampling_default();
     most_likely.temp = 0;
-    struct pp_choice made = pp_sampler_choose(&b->sampler, &most_likely, logits, NULL, 0);
+    struct pp_choice choice = pp_sampler_choose(&b->sampler, &most_likely, logits, NULL, 0);
     size_t before = b->text.len;
     b->steps++;
-    if (made.token < 0 || pp_tokenizer_is_end(b->draft, made.token))
+    if (choice.token < 0 || pp_tokenizer_is_end(b->draft, choice.token))
         return false;
-    pp_token_text(b->draft, made.token, false, &b->text);
-    b->margin = made.margin < b->margin ? made.margin : b->margin;
-    return !b->text.bad && b->text.len > before && append(b, made.token, b->text.len);
+    pp_token_text(b->draft, choice.token, false, &b->text);
+    b->margin = choice.margin < b->margin ? choice.margin : b->margin;
+    return !b->text.bad && b->text.len > before && append_token(b, choice.token, b->text.len);
 }
 
-/* Tokenizes the last n tokens of the answer together with the guessed text. False: the tokens do not begin with those
+/* Tokenizes the last n tokens of the answer together with the drafted text. False: the tokens do not begin with those
  * n. */
 static bool tokenize_with_context(const struct pp_bridge *b, const int32_t *tokens, int n, int32_t **ids, size_t *n_ids)
 {
@@ -220,7 +220,7 @@ static bool tokenize_with_context(const struct pp_bridge *b, const int32_t *toke
     return fits;
 }
 
-enum pp_code pp_bridge_guesses(const struct pp_bridge *b, const int32_t *tokens, int64_t n, int32_t **ids,
+enum pp_code pp_bridge_propose(const struct pp_bridge *b, const int32_t *tokens, int64_t n, int32_t **ids,
                                size_t *n_ids)
 {
     *ids = NULL;

@@ -1,10 +1,10 @@
-/* speculate_lookup.c - guesses by what followed the same tokens before.
+/* speculate_lookup.c - prompt lookup: drafts what followed the same tokens before.
  *
- * Each place in the text is linked to the previous one that ends in the same two tokens; a search walks back over at
- * most MOST_PLACES of them and takes the longest match.
+ * Each pair of tokens is linked to the previous one with the same hash; a search walks back over at most MAX_CANDIDATES
+ * of them and takes the longest match.
  *
  * A suffix automaton always finds the longest match, but gains little: on 170,000 tokens of the starter's validation
- * text, cut into conversations of 500, 2,000 and 16,000 tokens, with matches of 3 tokens, it offers as many guesses, of
+ * text, cut into conversations of 500, 2,000 and 16,000 tokens, with matches of 3 tokens, it drafts as many tokens, of
  * which 68.5, 67.1 and 63.1 % are right, and this 68.5, 67.0 and 62.7 %. It takes 1.0, 1.1 and 2.9 us and some 150
  * bytes a token, this 0.03 to 0.7 us and 8 to 12 bytes. */
 #include <string.h>
@@ -12,28 +12,28 @@
 #include "engine/base/mem.h"
 #include "engine/speculate.h"
 
-enum { MOST_PLACES = 24 };
+enum { MAX_CANDIDATES = 24 }; /* earlier pairs that a search compares */
 
 enum pp_code pp_lookup_init(struct pp_lookup *l, int64_t n_ctx, struct pp_error *err)
 {
     uint32_t size = 256;
     while (size < n_ctx && size < 1u << 20)
         size *= 2;
-    *l = (struct pp_lookup){.mask = size - 1, .most = n_ctx};
-    l->last = pp_malloc(size * sizeof *l->last);
-    l->before = pp_malloc((size_t)n_ctx * sizeof *l->before);
-    if (!l->last || !l->before) {
+    *l = (struct pp_lookup){.mask = size - 1, .cap = n_ctx};
+    l->head = pp_malloc(size * sizeof *l->head);
+    l->prev = pp_malloc((size_t)n_ctx * sizeof *l->prev);
+    if (!l->head || !l->prev) {
         pp_lookup_free(l);
         return pp_fail_nomem(err, "looking up what was said before");
     }
-    memset(l->last, -1, size * sizeof *l->last);
+    memset(l->head, -1, size * sizeof *l->head);
     return PP_OK;
 }
 
 void pp_lookup_free(struct pp_lookup *l)
 {
-    pp_free(l->last);
-    pp_free(l->before);
+    pp_free(l->head);
+    pp_free(l->prev);
     *l = (struct pp_lookup){0};
 }
 
@@ -46,27 +46,27 @@ static uint32_t slot_of(const struct pp_lookup *l, const int32_t *tokens, int64_
 
 void pp_lookup_set(struct pp_lookup *l, const int32_t *tokens, int64_t n)
 {
-    if (n > l->most)
-        n = l->most;
+    if (n > l->cap)
+        n = l->cap;
     while (l->n > n) { /* the newest first, since each restores the chain to what it was before */
         int64_t i = --l->n;
         if (i > 0)
-            l->last[slot_of(l, tokens, i)] = l->before[i];
+            l->head[slot_of(l, tokens, i)] = l->prev[i];
     }
     for (; l->n < n; l->n++) {
         if (l->n == 0)
             continue;
-        int32_t *slot = &l->last[slot_of(l, tokens, l->n)];
-        l->before[l->n] = *slot;
+        int32_t *slot = &l->head[slot_of(l, tokens, l->n)];
+        l->prev[l->n] = *slot;
         *slot = (int32_t)l->n;
     }
 }
 
 /* How many tokens match, counting backwards from tokens[a] and tokens[b]. */
-static int agree(const int32_t *tokens, int64_t a, int64_t b)
+static int match_length(const int32_t *tokens, int64_t a, int64_t b)
 {
     int n = 0;
-    while (n < PP_LOOKUP_FULL && a - n >= 0 && tokens[a - n] == tokens[b - n])
+    while (n < PP_LOOKUP_MAX && a - n >= 0 && tokens[a - n] == tokens[b - n])
         n++;
     return n;
 }
@@ -75,17 +75,17 @@ int64_t pp_lookup_find(const struct pp_lookup *l, const int32_t *tokens, int64_t
 {
     int64_t found = -1;
     *length = 0;
-    if (n < PP_LOOKUP_LEAST || l->n < n)
+    if (n < PP_LOOKUP_MIN || l->n < n)
         return -1;
-    int64_t at = l->before[n - 1];
-    for (int i = 0; i < MOST_PLACES && at > 0 && *length < PP_LOOKUP_FULL; i++, at = l->before[at]) {
-        int same = agree(tokens, at, n - 1);
+    int64_t at = l->prev[n - 1]; /* the second token of an earlier pair */
+    for (int i = 0; i < MAX_CANDIDATES && at > 0 && *length < PP_LOOKUP_MAX; i++, at = l->prev[at]) {
+        int same = match_length(tokens, at, n - 1);
         if (same > *length) {
             *length = same;
             found = at + 1;
         }
     }
-    if (*length < PP_LOOKUP_LEAST) /* the pairs only share a hash */
+    if (*length < PP_LOOKUP_MIN) /* the pairs only share a hash */
         return -1;
     return found;
 }

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-enum { PP_STATS_TIERS = 12, PP_STATS_GUESSES = 16 };
+enum { PP_STATS_TIERS = 12, PP_STATS_POSITIONS = 16 };
 
 /* Pages of layers with one attention window. */
 struct pp_tier_stats {
@@ -23,8 +23,8 @@ struct pp_stats {
     uint64_t draft_accepted;   /* the part of draft_tokens that was kept */
     uint64_t lookup_tokens;    /* the part of draft_tokens that was looked up in the conversation */
     uint64_t lookup_accepted;
-    uint32_t draft_at[PP_STATS_GUESSES]; /* proposed and checked, by place: the first, the second, ... of a pass */
-    uint32_t draft_stood_at[PP_STATS_GUESSES]; /* kept */
+    uint32_t draft_verified_at[PP_STATS_POSITIONS]; /* by position in the draft: the first, the second, ... of a pass */
+    uint32_t draft_accepted_at[PP_STATS_POSITIONS];
     /* time, ns */
     uint64_t prefill_ns;
     uint64_t decode_ns;        /* from the end of the prompt: forward passes, drafting and sampling */

@@ -24,8 +24,8 @@
 enum { MOST_TALKS = 32, FORMULA_TOKENS = 400 };
 
 struct talk {
-    int32_t *prompt, *say;    /* say: the forced answer; NULL: the model's own */
-    size_t n_prompt, n_say;
+    int32_t *prompt, *forced; /* forced: the forced answer; NULL: the model's own */
+    size_t n_prompt, n_forced;
     int kind;                 /* index into kinds */
 };
 
@@ -87,7 +87,7 @@ static enum pp_code tokens_of(const struct drafting *d, const char *text, int32_
 }
 
 /* Adds a conversation. Takes ownership of the messages. */
-static enum pp_code add_talk(struct drafting *d, cJSON *messages, int kind, const char *say, struct pp_error *err)
+static enum pp_code add_talk(struct drafting *d, cJSON *messages, int kind, const char *forced, struct pp_error *err)
 {
     struct talk *t = &d->talks[d->n_talks];
     const char *own = pp_model_info(d->b->model)->chat_template;
@@ -105,8 +105,8 @@ static enum pp_code add_talk(struct drafting *d, cJSON *messages, int kind, cons
             .tokenizer = pp_model_tokenizer(d->b->model), .tmpl = tmpl, .messages_json = json};
         code = pp_prompt_tokens(&in, &t->prompt, &t->n_prompt, err);
     }
-    if (!code && say)
-        code = tokens_of(d, say, &t->say, &t->n_say, err);
+    if (!code && forced)
+        code = tokens_of(d, forced, &t->forced, &t->n_forced, err);
     pp_template_free(tmpl);
     cJSON_free(json);
     return code;
@@ -258,14 +258,14 @@ static enum pp_code answer(struct drafting *d, const struct talk *k, int way, st
     const struct way *w = &ways[way];
     struct pp_gen_options opt = {
         .sampling = pp_sampling_default(),
-        .max_tokens = k->say ? (int64_t)k->n_say : d->b->n_gen,
+        .max_tokens = k->forced ? (int64_t)k->n_forced : d->b->n_gen,
         .ignore_end = true,
         .lookup = w->lookup,
         .draft_max = w->always ? w->always : d->b->o->draft_max,
         .draft_always = w->always > 0,
         .draft_siblings = w->tree,
-        .say = k->say,
-        .n_say = (int64_t)k->n_say,
+        .forced = k->forced,
+        .n_forced = (int64_t)k->n_forced,
     };
     struct pp_seq *seq = NULL, *draft = NULL;
     struct pp_stats s = {0};
@@ -364,8 +364,8 @@ static enum pp_code measure_kind(struct drafting *d, int kind, struct pp_error *
 /* --- a script instead of a draft model ------------------------------------------------------------------------- */
 
 struct script {
-    const int32_t *say;
-    int64_t n_prompt, n_say;
+    const int32_t *forced;
+    int64_t n_prompt, n_forced;
     bool right[FORMULA_TOKENS]; /* whether the script drafts this token correctly */
     int n_vocab;
 };
@@ -382,8 +382,8 @@ static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int
     const struct script *s = user;
     int k = 0;
     (void)tokens;
-    for (int64_t at = n - s->n_prompt; k < most && at + k < s->n_say; k++) {
-        int32_t next = s->say[at + k];
+    for (int64_t at = n - s->n_prompt; k < most && at + k < s->n_forced; k++) {
+        int32_t next = s->forced[at + k];
         out[k] = s->right[at + k] ? next : (next + 1) % s->n_vocab;
     }
     return k;
@@ -481,11 +481,11 @@ static enum pp_code alternate(struct drafting *d, struct pp_gen *gen, struct pp_
 
 /* An answer with n scripted drafts per pass, of which each is right with probability a; and the result of the
  * formula (with no cost of drafting). */
-static enum pp_code scripted(struct drafting *d, const int32_t *say, double a, int n, size_t index,
+static enum pp_code scripted(struct drafting *d, const int32_t *forced, double a, int n, size_t index,
                              struct pp_error *err)
 {
     static int32_t prompt[64];
-    struct script script = {.say = say, .n_prompt = 64, .n_say = FORMULA_TOKENS,
+    struct script script = {.forced = forced, .n_prompt = 64, .n_forced = FORMULA_TOKENS,
                             .n_vocab = (int)pp_model_info(d->b->model)->n_vocab};
     struct pp_gen_options opt = {
         .sampling = pp_sampling_default(),
@@ -495,8 +495,8 @@ static enum pp_code scripted(struct drafting *d, const int32_t *say, double a, i
         .draft_always = true,
         .draft_script = n ? guess : NULL,
         .draft_script_user = &script,
-        .say = say,
-        .n_say = FORMULA_TOKENS,
+        .forced = forced,
+        .n_forced = FORMULA_TOKENS,
     };
     struct pp_seq *seq = NULL, *bare = NULL;
     struct pp_gen *gen = NULL;
@@ -534,11 +534,11 @@ static enum pp_code measure_scripts(struct drafting *d, struct pp_error *err)
         double a;
         int n;
     } cases[] = {{0, 0}, {0.6, 1}, {0.6, 4}, {0.8, 2}, {0.8, 4}, {0.8, 8}, {0.95, 8}, {0.95, 15}};
-    static int32_t say[FORMULA_TOKENS];
+    static int32_t forced[FORMULA_TOKENS];
     size_t first = 0;
     enum pp_code code = PP_OK;
     for (int i = 0; i < FORMULA_TOKENS; i++)
-        say[i] = (int32_t)(uniform((uint64_t)i + 99999) * 90) + 3;
+        forced[i] = (int32_t)(uniform((uint64_t)i + 99999) * 90) + 3;
     for (size_t i = 0; i < sizeof cases / sizeof *cases && !code; i++) {
         char name[96];
         size_t index = 1;
@@ -548,7 +548,7 @@ static enum pp_code measure_scripts(struct drafting *d, struct pp_error *err)
         first = i ? first : index;
         for (int round = 0; round < d->b->repetitions && !code; round++) {
             bench_show(d->b, "a script", i, sizeof cases / sizeof *cases);
-            code = scripted(d, say, cases[i].a, cases[i].n, index, err);
+            code = scripted(d, forced, cases[i].a, cases[i].n, index, err);
         }
         struct bench_summary plain, these;
         struct bench_result *all = d->b->report.results;
@@ -607,7 +607,7 @@ enum pp_code bench_draft(struct bench *b, struct pp_error *err)
     pp_cli_bar_clear(&b->bar);
     for (int i = 0; i < d.n_talks; i++) {
         pp_free(d.talks[i].prompt);
-        pp_free(d.talks[i].say);
+        pp_free(d.talks[i].forced);
     }
     pp_cli_model_close(&d.draft);
     pp_engine_free(d.engine);

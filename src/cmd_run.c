@@ -328,7 +328,7 @@ static void add_by_position(struct pp_buf *b, const char *name, const uint32_t *
 {
     pp_cli_json_name(b, name);
     pp_buf_char(b, '[');
-    for (int i = 0; i < PP_STATS_GUESSES && all[i]; i++)
+    for (int i = 0; i < PP_STATS_POSITIONS && all[i]; i++)
         pp_buf_fmt(b, "%s%u", i ? ", " : "", counts[i]);
     pp_buf_char(b, ']');
 }
@@ -349,8 +349,8 @@ static void stats_json(const struct run *r, bool saved, struct pp_buf *b)
     pp_cli_json_count(b, "draft_accepted", s->draft_accepted);
     pp_cli_json_count(b, "lookup_tokens", s->lookup_tokens);
     pp_cli_json_count(b, "lookup_accepted", s->lookup_accepted);
-    add_by_position(b, "draft_at", s->draft_at, s->draft_at);
-    add_by_position(b, "draft_stood_at", s->draft_stood_at, s->draft_at);
+    add_by_position(b, "draft_at", s->draft_verified_at, s->draft_verified_at);
+    add_by_position(b, "draft_stood_at", s->draft_accepted_at, s->draft_verified_at);
     pp_cli_json_real(b, "speedup", s->plain_ns && s->decode_ns ? (double)s->plain_ns / (double)s->decode_ns : 1, 3);
     pp_cli_json_real(b, "first_token_ms", (double)s->first_token_ns / 1e6, 3);
     pp_cli_json_real(b, "load_ms", (double)(r->loaded_ns - r->began_ns) / 1e6, 3);
@@ -537,7 +537,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     if (!code && r->o->n_predict == 0)
         r->finish = PP_FINISH_LENGTH;
     while (!code && r->finish == PP_FINISH_NONE) {
-        struct pp_gen_turn turn = {.gen = gen, .text = &r->written, .guessed = &r->was_guessed};
+        struct pp_gen_turn turn = {.gen = gen, .text = &r->written, .drafted = &r->was_guessed};
         code = pp_gen_step(&turn, 1, r->cancel, err);
         if (!code && (code = turn.code))
             *err = turn.err;

@@ -124,7 +124,7 @@ struct pp_status {
     float speedup;               /* by drafting; 0: not known */
     int draft_depth;             /* length of the longest draft for the last or current answer */
     /* [draft_depth]: tokens drafted and accepted at each position of a draft */
-    uint32_t drafted_at[PP_STATS_GUESSES], accepted_at[PP_STATS_GUESSES];
+    uint32_t drafted_at[PP_STATS_POSITIONS], accepted_at[PP_STATS_POSITIONS];
     const char *adapters;        /* "bard 0.80, barista 1.00"; "" for none */
     const char *persona;         /* name, or "" */
     const char *template_name;   /* "" is the model's own */

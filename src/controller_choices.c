@@ -576,7 +576,7 @@ void ctl_reset_params(struct pp_controller *c)
     c->sampling = c->o->sampling;
     c->seed_fixed = c->o->seed_given;
     c->max_tokens = c->o->n_predict;
-    c->draft_max = c->o->draft_max > 0 ? c->o->draft_max : PP_DRAFT_MAX;
+    c->draft_max = c->o->draft_max > 0 ? c->o->draft_max : PP_DRAFT_MAX_DEFAULT;
     c->draft_p_min = c->o->draft_p_min;
     c->drafter = drafter_wanted(c->o);
     c->overflow = ctl_default_overflow(c);

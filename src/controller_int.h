@@ -92,7 +92,7 @@ struct ctl_running {
     int64_t max_tokens;           /* < 0: no limit */
     float eta_s, tokens_per_s, acceptance, speedup; /* as in struct pp_status and struct pp_chat_message */
     int draft_depth;
-    uint32_t drafted_at[PP_STATS_GUESSES], accepted_at[PP_STATS_GUESSES];
+    uint32_t drafted_at[PP_STATS_POSITIONS], accepted_at[PP_STATS_POSITIONS];
     bool begun;                   /* a token has arrived, if only the one that ends the answer */
     bool said;                    /* text or reasoning has arrived */
     bool relabel;                 /* it continues with other adapters, to be noted once it has text */

@@ -437,10 +437,10 @@ static void take_stats(struct ctl_running *r, const struct pp_stats *s)
     r->speedup = pp_speedup(s->decode_ns ? (double)s->plain_ns / (double)s->decode_ns : 0, (double)s->decode_tokens,
                             (double)s->draft_accepted);
     r->draft_depth = 0;
-    while (r->draft_depth < PP_STATS_GUESSES && s->draft_at[r->draft_depth])
+    while (r->draft_depth < PP_STATS_POSITIONS && s->draft_verified_at[r->draft_depth])
         r->draft_depth++;
-    memcpy(r->drafted_at, s->draft_at, sizeof r->drafted_at);
-    memcpy(r->accepted_at, s->draft_stood_at, sizeof r->accepted_at);
+    memcpy(r->drafted_at, s->draft_verified_at, sizeof r->drafted_at);
+    memcpy(r->accepted_at, s->draft_accepted_at, sizeof r->accepted_at);
     if (s->decode_tokens)
         r->n_tokens = (int64_t)s->decode_tokens;
     if (s->prompt_tokens)

@@ -71,7 +71,7 @@ static bool is_chosen(const struct pp_controller *c, const struct ctl_param *p)
     case CTL_MAX_TOKENS:
         return v >= 0 || c->o->n_predict >= 0;
     case CTL_DRAFT_MAX:
-        return v != PP_DRAFT_MAX || (c->o->draft_max > 0 && c->o->draft_max != PP_DRAFT_MAX);
+        return v != PP_DRAFT_MAX_DEFAULT || (c->o->draft_max > 0 && c->o->draft_max != PP_DRAFT_MAX_DEFAULT);
     case CTL_DRAFT_P_MIN:
         return v > 0 || c->o->draft_p_min > 0;
     default:

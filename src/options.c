@@ -209,7 +209,7 @@ static void set_defaults(struct pp_options *o)
     *o = (struct pp_options){
         .command = "chat",
         .model = "",
-        .draft_max = PP_DRAFT_MAX,
+        .draft_max = PP_DRAFT_MAX_DEFAULT,
         .n_predict = -1,
         .n_prompt = 512,
         .n_gen = 32,

@@ -132,7 +132,7 @@ const struct pp_option pp_option_specs[] = {
      .commands = TALK, .section = "model", .group = PP_GROUP_MODEL,
      .help = "where drafts come from: the draft model, a lookup of earlier text (n-grams), or both (auto, default)"},
     {.name = "draft-max", .others = "--draft --draft-n", .arg = "N", .set = pp_set_int, AT(draft_max), .min = 1,
-     .max = PP_MAX_GUESSES, .commands = DRAFT, .section = "model", .env = "LLAMA_ARG_DRAFT_MAX",
+     .max = PP_DRAFT_MAX_LIMIT, .commands = DRAFT, .section = "model", .env = "LLAMA_ARG_DRAFT_MAX",
      .group = PP_GROUP_MODEL,
      .help = "at most N draft tokens per pass, 1 to 15 (8); fewer where that is faster"},
     {.name = "draft-always", .set = pp_set_flag, AT(draft_always), .commands = TALK, .section = "model",

@@ -76,8 +76,8 @@ static void draft_json(const struct pp_stats *s, struct pp_buf *out)
                s->lookup_accepted);
     for (int stood = 0; stood < 2; stood++) {
         pp_buf_str(out, stood ? ",\"draft_stood_at\":[" : ",\"draft_at\":[");
-        for (int i = 0; i < PP_STATS_GUESSES && s->draft_at[i]; i++)
-            pp_buf_fmt(out, "%s%" PRIu32, i ? "," : "", stood ? s->draft_stood_at[i] : s->draft_at[i]);
+        for (int i = 0; i < PP_STATS_POSITIONS && s->draft_verified_at[i]; i++)
+            pp_buf_fmt(out, "%s%" PRIu32, i ? "," : "", stood ? s->draft_accepted_at[i] : s->draft_verified_at[i]);
         pp_buf_char(out, ']');
     }
     if (s->plain_ns && s->decode_ns)

@@ -151,7 +151,7 @@ bool worker_pass(struct pp_worker *w)
         int n = line_up(w, line);
         for (int i = 0; i < n; i++)
             turns[i] = (struct pp_gen_turn){
-                .gen = line[i]->gen, .text = &line[i]->piece, .guessed = &line[i]->piece_guessed};
+                .gen = line[i]->gen, .text = &line[i]->piece, .drafted = &line[i]->piece_guessed};
         enum pp_code code = pp_gen_step(turns, n, &w->cancel, &err);
         end_pass(w);
         if (code == PP_OK)

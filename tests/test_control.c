@@ -12,7 +12,7 @@ enum { TEXT = 4096, WINDOW = 256, STRIDE = 32, MOST = 8 };
 /* A machine's times in ns: a pass of one row, each further row, a step of the draft, each further row of that. */
 struct machine {
     const char *name;
-    double pass, row, step, behind;
+    double pass, row, step, step_row;
 };
 
 /* A draft on one kind of text: how its tokens are distributed over the levels of confidence, and the share accepted at
@@ -70,7 +70,7 @@ static void lay(struct text *t, int from, int to, const struct kind *k)
 
 static double pass_ns(const struct machine *m, int rows) { return m->pass + m->row * (rows - 1); }
 
-static double step_ns(const struct machine *m, int rows) { return m->step + m->behind * (rows - 1); }
+static double step_ns(const struct machine *m, int rows) { return m->step + m->step_row * (rows - 1); }
 
 /* took[i]: when token i is complete. A pass's time is spread over its tokens. */
 static void decode_fixed(const struct machine *m, const struct text *t, int n, double *took)
@@ -78,15 +78,15 @@ static void decode_fixed(const struct machine *m, const struct text *t, int n, d
     double now = 0;
     bool whole = false; /* all draft tokens of the last pass were accepted: the draft has one more token to read */
     for (int at = 0; at < TEXT;) {
-        int stood = 0;
-        double ns = pass_ns(m, n + 1) + (n ? n * m->step + (whole ? m->behind : 0) : 0);
-        while (stood < n && t->right[at + stood])
-            stood++;
-        for (int i = 0; i <= stood && at + i < TEXT; i++)
-            took[at + i] = now + ns * (i + 1) / (stood + 1);
+        int n_accepted = 0;
+        double ns = pass_ns(m, n + 1) + (n ? n * m->step + (whole ? m->step_row : 0) : 0);
+        while (n_accepted < n && t->right[at + n_accepted])
+            n_accepted++;
+        for (int i = 0; i <= n_accepted && at + i < TEXT; i++)
+            took[at + i] = now + ns * (i + 1) / (n_accepted + 1);
         now += ns;
-        at += stood + 1;
-        whole = stood == n;
+        at += n_accepted + 1;
+        whole = n_accepted == n;
     }
 }
 
@@ -94,60 +94,58 @@ static void decode_fixed(const struct machine *m, const struct text *t, int n, d
 static void decode_adaptive(const struct machine *m, const struct text *t, double *took)
 {
     static struct pp_spec_costs costs;
-    struct pp_spec_habits h;
+    struct pp_acceptance acceptance;
     double now = 0;
     int read = 0; /* tokens that the draft has read */
     memset(&costs, 0, sizeof costs);
-    pp_habits_init(&h);
+    pp_acceptance_init(&acceptance);
     for (int at = 0; at < TEXT;) {
-        struct pp_spec_place p = {.rate = pp_control_rate(&costs, &h, 1, MOST, true), .rows = 1, .most = MOST,
-                                  .chain = 1, .left = -1};
-        int n = 0, bets = 0;
+        struct pp_draft_state p = {.rate = pp_control_rate(&costs, &acceptance, 1, MOST, true), .rows = 1,
+                                   .max_chain = MOST, .chain_p = 1, .tokens_left = -1};
+        int n = 0, n_proposals = 0;
         bool trial = false, asking = !pp_costs_stale(&costs);
-        int64_t behind = 0;
+        int64_t unread = 0;
         double ns = 0;
         while (asking) {
-            p.behind = at + n - read;
-            enum pp_ask ask = pp_control_asks(&costs, &h, &p, &trial);
+            p.unread = at + n - read;
+            enum pp_ask ask = pp_control_asks(&costs, &acceptance, &p, &trial);
             if (ask == PP_ASK_NOT)
                 break;
-            behind = ask == PP_ASK_AFRESH && p.behind > PP_SPEC_AFRESH ? PP_SPEC_AFRESH : p.behind;
-            double step = step_ns(m, (int)behind + 1) * (0.95 + 0.1 * uniform());
-            pp_costs_step(&costs, (int)behind + 1, step);
+            unread = ask == PP_ASK_RECENT && p.unread > PP_SPEC_RECENT ? PP_SPEC_RECENT : p.unread;
+            double step = step_ns(m, (int)unread + 1) * (0.95 + 0.1 * uniform());
+            pp_costs_record_step(&costs, (int)unread + 1, step);
             ns += step;
-            p.spent = ns;
+            p.spent_ns = ns;
             read = at + n + 1;
-            bets++;
-            if (!pp_control_keeps(&costs, &h, &p, PP_GUESS_MODEL, t->level[at + n]))
+            n_proposals++;
+            if (!pp_control_worth_row(&costs, &acceptance, &p, PP_DRAFT_MODEL, t->level[at + n]))
                 break;
-            p.chain *= pp_habits_odds(&h, PP_GUESS_MODEL, t->level[at + n]);
+            p.chain_p *= pp_acceptance_probability(&acceptance, PP_DRAFT_MODEL, t->level[at + n]);
             p.rows++;
-            p.guesses = ++n;
+            p.chain_len = ++n;
             asking = !trial;
         }
-        int stood = 0;
-        while (stood < n && t->right[at + stood])
-            stood++;
+        int n_accepted = 0;
+        while (n_accepted < n && t->right[at + n_accepted])
+            n_accepted++;
         double pass = pass_ns(m, n + 1) * (0.95 + 0.1 * uniform());
-        pp_costs_pass(&costs, n + 1, pass);
-        struct pp_spec_passed passed = {.ns = pass,
-                                        .draft_ns = ns,
-                                        .plain = pp_costs_of(&costs, 1) * pass / pp_costs_of(&costs, n + 1),
-                                        .guesses = n};
+        pp_costs_record_pass(&costs, n + 1, pass);
+        double plain = pp_costs_pass_ns(&costs, 1) * pass / pp_costs_pass_ns(&costs, n + 1);
+        struct pp_pass_record record = {.ns = pass, .draft_ns = ns, .plain_ns = plain, .n_drafted = n};
         ns += pass;
-        for (int i = 0; i < bets && i <= stood; i++) {
-            pp_habits_learn(&h, PP_GUESS_MODEL, t->level[at + i], t->right[at + i]);
+        for (int i = 0; i < n_proposals && i <= n_accepted; i++) {
+            pp_acceptance_learn(&acceptance, PP_DRAFT_MODEL, t->level[at + i], t->right[at + i]);
             if (trial)
-                pp_control_tried(&costs, &h, behind);
+                pp_control_charge_trial(&costs, &acceptance, unread);
         }
-        passed.tokens = stood + 1;
-        pp_control_passed(&h, &passed);
-        for (int i = 0; i <= stood && at + i < TEXT; i++) {
-            took[at + i] = now + ns * (i + 1) / (stood + 1);
-            pp_habits_sure(&h, t->margin[at + i]);
+        record.n_tokens = n_accepted + 1;
+        pp_control_record_pass(&acceptance, &record);
+        for (int i = 0; i <= n_accepted && at + i < TEXT; i++) {
+            took[at + i] = now + ns * (i + 1) / (n_accepted + 1);
+            pp_acceptance_observe_margin(&acceptance, t->margin[at + i]);
         }
         now += ns;
-        at += stood + 1;
+        at += n_accepted + 1;
         if (read > at)
             read = at;
     }
@@ -195,7 +193,7 @@ static double decode_informed(const struct machine *m, const struct text *t, con
 {
     double now = 0;
     for (int at = 0; at < TEXT;) {
-        int n = 0, stood = 0;
+        int n = 0, n_accepted = 0;
         double ns = 0, chain = 1;
         while (informed_asks(m, k, rate, n, chain)) {
             double p = k->right[t->level[at + n]];
@@ -205,13 +203,13 @@ static double decode_informed(const struct machine *m, const struct text *t, con
             chain *= p;
             n++;
         }
-        while (stood < n && t->right[at + stood])
-            stood++;
+        while (n_accepted < n && t->right[at + n_accepted])
+            n_accepted++;
         ns += pass_ns(m, n + 1);
-        for (int i = 0; i <= stood && at + i < TEXT; i++)
-            took[at + i] = now + ns * (i + 1) / (stood + 1);
+        for (int i = 0; i <= n_accepted && at + i < TEXT; i++)
+            took[at + i] = now + ns * (i + 1) / (n_accepted + 1);
         now += ns;
-        at += stood + 1;
+        at += n_accepted + 1;
     }
     return now;
 }
@@ -382,47 +380,48 @@ static void times(void **state)
     struct pp_spec_costs c;
     (void)state;
     memset(&c, 0, sizeof c);
-    assert_true(pp_costs_of(&c, 3) == 0);
+    assert_true(pp_costs_pass_ns(&c, 3) == 0);
     for (int i = 0; i < 200; i++)
-        pp_costs_pass(&c, 1, i % 10 == 9 ? 1000 : 100);
-    assert_near(pp_costs_of(&c, 1), 100, 12);
-    assert_near(pp_costs_of(&c, 2), 110, 14); /* never seen: hopeful */
+        pp_costs_record_pass(&c, 1, i % 10 == 9 ? 1000 : 100);
+    assert_near(pp_costs_pass_ns(&c, 1), 100, 12);
+    assert_near(pp_costs_pass_ns(&c, 2), 110, 14); /* never seen: hopeful */
     for (int i = 0; i < 8; i++)
-        pp_costs_pass(&c, 5, 180);
-    assert_near(pp_costs_of(&c, 3), 140, 8);
+        pp_costs_record_pass(&c, 5, 180);
+    assert_near(pp_costs_pass_ns(&c, 3), 140, 8);
     for (int i = 0; i < 64; i++)
-        pp_costs_pass(&c, 1, 200);
-    assert_near(pp_costs_of(&c, 1), 200, 6);
+        pp_costs_record_pass(&c, 1, 200);
+    assert_near(pp_costs_pass_ns(&c, 1), 200, 6);
     assert_false(pp_costs_stale(&c));
     for (int i = 0; i < 300; i++)
-        pp_costs_pass(&c, 5, 180);
+        pp_costs_record_pass(&c, 5, 180);
     assert_true(pp_costs_stale(&c));
 }
 
 /* The odds follow the outcomes, for each level and overall. */
 static void odds(void **state)
 {
-    struct pp_spec_habits h, fresh;
+    struct pp_acceptance a, fresh;
     (void)state;
     seed = 3;
-    pp_habits_init(&h);
-    fresh = h;
+    pp_acceptance_init(&a);
+    fresh = a;
     for (int i = 0; i < 4000; i++) {
         int level = i % PP_SPEC_LEVELS;
-        pp_habits_learn(&h, PP_GUESS_MODEL, level, uniform() < 0.1 + 0.1 * level);
-        pp_habits_sure(&h, margins[draw_level(&prose)]);
+        pp_acceptance_learn(&a, PP_DRAFT_MODEL, level, uniform() < 0.1 + 0.1 * level);
+        pp_acceptance_observe_margin(&a, margins[draw_level(&prose)]);
     }
     for (int i = 0; i < PP_SPEC_LEVELS; i++)
-        assert_near(pp_habits_odds(&h, PP_GUESS_MODEL, i), 0.1 + 0.1 * i, 0.15);
-    double before = pp_habits_odds(&h, PP_GUESS_MODEL, 4);
+        assert_near(pp_acceptance_probability(&a, PP_DRAFT_MODEL, i), 0.1 + 0.1 * i, 0.15);
+    double before = pp_acceptance_probability(&a, PP_DRAFT_MODEL, 4);
     for (int i = 0; i < 24; i++) { /* another kind of text */
-        pp_habits_learn(&h, PP_GUESS_MODEL, i % PP_SPEC_LEVELS, false);
-        pp_habits_sure(&h, margins[draw_level(&noise)]);
+        pp_acceptance_learn(&a, PP_DRAFT_MODEL, i % PP_SPEC_LEVELS, false);
+        pp_acceptance_observe_margin(&a, margins[draw_level(&noise)]);
     }
-    if (pp_habits_odds(&h, PP_GUESS_MODEL, 4) > before * 0.7)
-        fail_msg("after 24 wrong guesses %g, %g before", pp_habits_odds(&h, PP_GUESS_MODEL, 4), before);
+    if (pp_acceptance_probability(&a, PP_DRAFT_MODEL, 4) > before * 0.7)
+        fail_msg("after 24 wrong guesses %g, %g before", pp_acceptance_probability(&a, PP_DRAFT_MODEL, 4), before);
     for (int i = 0; i < PP_SPEC_LEVELS; i++) /* without drafting nothing is learned */
-        assert_near(pp_habits_odds(&h, PP_GUESS_LOOKUP, i), pp_habits_odds(&fresh, PP_GUESS_LOOKUP, i), 1e-9);
+        assert_near(pp_acceptance_probability(&a, PP_DRAFT_LOOKUP, i),
+                    pp_acceptance_probability(&fresh, PP_DRAFT_LOOKUP, i), 1e-9);
 }
 
 TEST_GROUP(control)

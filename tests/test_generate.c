@@ -117,8 +117,8 @@ static void shown_otherwise(void **state)
     t->denormal_len = table.len;
     t->denormal = pp_buf_take(&table);
     struct pp_gen_options opt = greedy((int64_t)n_say);
-    opt.say = say;
-    opt.n_say = (int64_t)n_say;
+    opt.forced = say;
+    opt.n_forced = (int64_t)n_say;
     assert_int_equal(answer(&r, ids, n, &opt, &text, NULL), PP_FINISH_LENGTH);
     assert_string_equal(pp_buf_cstr(&text), "Z_(AB),__kite_(AB)");
     pp_buf_clear(&text);
@@ -173,8 +173,8 @@ static void written_control_tokens(void **state)
     assert_true(pp_tokenizer_is_end(t, more[0]));
     for (int i = 0; i < 2; i++) {
         struct pp_gen_options opt = greedy((int64_t)n_say);
-        opt.say = say;
-        opt.n_say = (int64_t)n_say;
+        opt.forced = say;
+        opt.n_forced = (int64_t)n_say;
         opt.written = more;
         opt.n_written = i;
         pp_buf_clear(&text);

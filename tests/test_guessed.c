@@ -256,7 +256,8 @@ static void by_place(void **state)
     const struct pp_status *s = pp_controller_status(fix.c);
     (void)state;
     fix.fake->done = (struct pp_stats){.draft_tokens = 50, .draft_accepted = 27, .plain_ns = 131, .decode_ns = 100,
-                                       .decode_tokens = 40, .draft_at = {20, 18, 8}, .draft_stood_at = {18, 8, 1}};
+                                       .decode_tokens = 40, .draft_verified_at = {20, 18, 8},
+                                       .draft_accepted_at = {18, 8, 1}};
     fix_ask("Hello");
     fake_text(&fix, "Hi", 1);
     assert_int_equal(s->draft_depth, 0);
@@ -268,7 +269,7 @@ static void by_place(void **state)
     assert_near(s->acceptance, 0.54, 1e-6);
     assert_near(s->speedup, 1.31, 1e-6);
     fix.fake->done = (struct pp_stats){.draft_tokens = 5, .plain_ns = 166, .decode_ns = 100, .decode_tokens = 4,
-                                       .draft_at = {3, 2}};
+                                       .draft_verified_at = {3, 2}};
     fixture_turn(&fix, "And soon?", "Soon");
     assert_true(s->acceptance == 0 && s->speedup == 0); /* four tokens tell nothing of the speed */
     fix.fake->done = (struct pp_stats){0};

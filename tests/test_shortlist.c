@@ -149,7 +149,7 @@ static void what_was_said(void **state)
 
     assert_ok(pp_shortlist_init(&l, 500, &err), err);
     pp_shortlist_set(&l, tokens, PROMPT, PROMPT);
-    assert_false(pp_shortlist_serves(&l)); /* there is little to be saved */
+    assert_false(pp_shortlist_usable(&l)); /* there is little to be saved */
     pp_shortlist_free(&l);
 }
 
@@ -167,9 +167,9 @@ static void rare_texts(void **state)
     for (int i = 1; i < 2 * N; i++) {
         tokens[i] = i < N ? N_VOCAB - 1 - i * PP_TOKEN_GROUP : i;
         pp_shortlist_set(&l, tokens, i + 1, 1);
-        if (!pp_shortlist_serves(&l) && off < 0)
+        if (!pp_shortlist_usable(&l) && off < 0)
             off = i;
-        if (pp_shortlist_serves(&l) && off >= 0 && on < 0)
+        if (pp_shortlist_usable(&l) && off >= 0 && on < 0)
             on = i;
     }
     if (off < 4 || off > 64 || on < N || on > N + 200)

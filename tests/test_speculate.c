@@ -40,7 +40,7 @@ static int longest(const int32_t *tokens, int64_t n)
     int most = 0;
     for (int64_t at = 0; at < n - 1; at++) {
         int same = 0;
-        while (same < PP_LOOKUP_FULL && at - same >= 0 && tokens[at - same] == tokens[n - 1 - same])
+        while (same < PP_LOOKUP_MAX && at - same >= 0 && tokens[at - same] == tokens[n - 1 - same])
             same++;
         most = same > most ? same : most;
     }
@@ -64,11 +64,11 @@ static void lookups(void **state)
         pp_lookup_set(&l, tokens, n);
         int64_t at = pp_lookup_find(&l, tokens, n, &length);
         int most = longest(tokens, n);
-        assert_true(at < n && (at >= 0) == (length >= PP_LOOKUP_LEAST));
-        assert_true(length <= most && (at >= 0 || most < PP_LOOKUP_LEAST || searched));
+        assert_true(at < n && (at >= 0) == (length >= PP_LOOKUP_MIN));
+        assert_true(length <= most && (at >= 0 || most < PP_LOOKUP_MIN || searched));
         for (int k = 0; at >= 0 && k < length; k++)
             assert_int_equal(tokens[at - 1 - k], tokens[n - 1 - k]);
-        searched += most >= PP_LOOKUP_LEAST;
+        searched += most >= PP_LOOKUP_MIN;
         found_any += at >= 0;
         best += at >= 0 && length == most;
         assert_ok(pp_lookup_init(&fresh, N, &err), err);
@@ -104,57 +104,57 @@ static void begin_copying(struct copying *c)
 }
 
 /* Appends `token` to the answer. Returns the token of the source that the copy is predicted to go on with, or -1. */
-static int32_t say(struct copying *c, int32_t token, int *agreed)
+static int32_t say(struct copying *c, int32_t token, int *n_matched)
 {
     int length;
     c->tokens[c->n++] = token;
     pp_lookup_set(&c->lookup, c->tokens, c->n);
     int64_t from = pp_lookup_find(&c->lookup, c->tokens, c->n, &length);
     pp_copy_set(&c->copy, c->tokens, c->n, from, length);
-    from = pp_copy_next(&c->copy, agreed);
+    from = pp_copy_next(&c->copy, n_matched);
     assert_true(from < c->n);
     return from < 0 ? -1 : c->tokens[from];
 }
 
 /* Appends tokens from .. to - 1 of the source; returns the prediction after the last. */
-static int32_t say_source(struct copying *c, int from, int to, int *agreed)
+static int32_t say_source(struct copying *c, int from, int to, int *n_matched)
 {
     int32_t next = -1;
     for (int i = from; i < to; i++)
-        next = say(c, 1000 + i, agreed);
+        next = say(c, 1000 + i, n_matched);
     return next;
 }
 
 static void edited_copies(void **state)
 {
     struct copying c;
-    int agreed;
+    int n_matched;
     (void)state;
     begin_copying(&c);
-    assert_int_equal(say_source(&c, 0, 20, &agreed), -1);      /* no edit so far: a lookup serves as well */
-    assert_int_equal(say(&c, 1, &agreed), 1021);               /* one token replaced */
-    assert_int_equal(agreed, 0);
-    assert_int_equal(say_source(&c, 21, 22, &agreed), 1022);
-    assert_int_equal(agreed, 1);
-    assert_int_equal(say_source(&c, 22, 30, &agreed), 1030);
-    assert_int_equal(agreed, 9);
-    assert_int_equal(say(&c, 2, &agreed), 1031);               /* two inserted */
-    assert_int_equal(say(&c, 3, &agreed), 1032);
-    assert_int_equal(agreed, -1);
-    assert_int_equal(say_source(&c, 30, 31, &agreed), 1031);
-    assert_int_equal(agreed, 1);
-    assert_int_equal(say_source(&c, 31, 36, &agreed), 1036);
-    assert_int_equal(say_source(&c, 39, 40, &agreed), 1040);   /* three left out */
-    assert_int_equal(agreed, 1);
-    assert_int_equal(say_source(&c, 40, 45, &agreed), 1045);
-    assert_int_equal(say(&c, 1049, &agreed), 1050);            /* the source has it close by, by chance */
-    assert_int_equal(say_source(&c, 46, 47, &agreed), 1047);
-    assert_int_equal(say_source(&c, 47, 52, &agreed), 1052);
+    assert_int_equal(say_source(&c, 0, 20, &n_matched), -1);      /* no edit so far: a lookup serves as well */
+    assert_int_equal(say(&c, 1, &n_matched), 1021);               /* one token replaced */
+    assert_int_equal(n_matched, 0);
+    assert_int_equal(say_source(&c, 21, 22, &n_matched), 1022);
+    assert_int_equal(n_matched, 1);
+    assert_int_equal(say_source(&c, 22, 30, &n_matched), 1030);
+    assert_int_equal(n_matched, 9);
+    assert_int_equal(say(&c, 2, &n_matched), 1031);               /* two inserted */
+    assert_int_equal(say(&c, 3, &n_matched), 1032);
+    assert_int_equal(n_matched, -1);
+    assert_int_equal(say_source(&c, 30, 31, &n_matched), 1031);
+    assert_int_equal(n_matched, 1);
+    assert_int_equal(say_source(&c, 31, 36, &n_matched), 1036);
+    assert_int_equal(say_source(&c, 39, 40, &n_matched), 1040);   /* three left out */
+    assert_int_equal(n_matched, 1);
+    assert_int_equal(say_source(&c, 40, 45, &n_matched), 1045);
+    assert_int_equal(say(&c, 1049, &n_matched), 1050);            /* the source has it close by, by chance */
+    assert_int_equal(say_source(&c, 46, 47, &n_matched), 1047);
+    assert_int_equal(say_source(&c, 47, 52, &n_matched), 1052);
     for (int i = 0; i < 8; i++)
-        assert_int_equal(say(&c, 10 + i, &agreed), 1053 + i < 1000 + SOURCE ? 1053 + i : 1000);
-    assert_int_equal(say(&c, 20, &agreed), -1);                /* the copy has ended */
-    assert_int_equal(say_source(&c, 10, 40, &agreed), -1);     /* another copy */
-    assert_int_equal(say(&c, 4, &agreed), 1041);
+        assert_int_equal(say(&c, 10 + i, &n_matched), 1053 + i < 1000 + SOURCE ? 1053 + i : 1000);
+    assert_int_equal(say(&c, 20, &n_matched), -1);                /* the copy has ended */
+    assert_int_equal(say_source(&c, 10, 40, &n_matched), -1);     /* another copy */
+    assert_int_equal(say(&c, 4, &n_matched), 1041);
     pp_lookup_free(&c.lookup);
 }
 
@@ -163,10 +163,10 @@ static void copies_of_anything(void **state)
 {
     struct copying c;
     uint32_t seed = 11;
-    int agreed, led = 0, right = 0;
+    int n_matched, led = 0, right = 0;
     (void)state;
     for (int round = 0; round < 200; round++) {
-        int32_t guess = -1;
+        int32_t predicted = -1;
         begin_copying(&c);
         for (int i = 0; i < SOURCE; i++) /* often the same ones */
             c.tokens[i] = (int32_t)(next(&seed) % (uint32_t)(2 + round / 4));
@@ -176,9 +176,9 @@ static void copies_of_anything(void **state)
                 token = (int32_t)(next(&seed) % 90);
             else if (next(&seed) % 20 == 0)
                 at += next(&seed) % 4;
-            led += guess >= 0;
-            right += guess >= 0 && guess == token;
-            guess = say(&c, token, &agreed);
+            led += predicted >= 0;
+            right += predicted >= 0 && predicted == token;
+            predicted = say(&c, token, &n_matched);
         }
         pp_lookup_free(&c.lookup);
     }
@@ -213,7 +213,7 @@ struct trial {
     enum rule rule;
     int32_t text[4];        /* the tokens chosen so far, after a first one */
     int n, position;
-    const struct pp_guess *guess;
+    const struct pp_draft_token *drafted;
 };
 
 static struct pp_choice choose_after(struct trial *t, bool draft, int32_t after, int position)
@@ -230,11 +230,11 @@ static struct pp_choice choose_after(struct trial *t, bool draft, int32_t after,
     return pp_sampler_choose(&t->sampler, &p, l, none, 0);
 }
 
-static int32_t choose_row(void *user, int guess, bool *over)
+static int32_t choose_row(void *user, int after_draft, bool *over)
 {
     struct trial *t = user;
     int32_t after = t->n ? t->text[t->n - 1] + 1 : 0;
-    const struct pp_guess *own = guess + 1 < 2 ? &t->guess[guess + 1] : NULL;
+    const struct pp_draft_token *own = after_draft + 1 < 2 ? &t->drafted[after_draft + 1] : NULL;
     struct pp_sampling kept = t->sampling;
     if (t->rule == OWN_NOISE && own)
         t->sampling.seed += 77; /* after a rejection the target draws again, with the noise that the draft used */
@@ -265,26 +265,26 @@ static void joint(enum rule rule, float temp, int draws, double *one, double *tw
     memset(single, 0, sizeof single);
     memset(pairs, 0, sizeof pairs);
     for (int i = 0; i < draws; i++) {
-        struct pp_guess guess[2];
-        int8_t path[PP_MAX_GUESSES];
+        struct pp_draft_token drafted[2];
+        int8_t path[PP_DRAFT_MAX_LIMIT];
         t.sampling.seed = (uint64_t)i;
         t.n = 0;
         t.position = 0;
-        t.guess = guess;
+        t.drafted = drafted;
         for (int k = 0, after = 0; k < 2; k++) {
             struct pp_choice made = choose_after(&t, true, after, k);
-            guess[k] = (struct pp_guess){.token = made.token,
+            drafted[k] = (struct pp_draft_token){.token = made.token,
                                          .parent = (int8_t)(k - 1),
                                          .depth = (int8_t)k,
                                          .level = (uint8_t)pp_level_of_margin(made.margin)};
             after = made.token + 1;
         }
-        int stood = pp_spec_verify(guess, 2, choose_row, &t, path);
+        int accepted = pp_spec_verify(drafted, 2, choose_row, &t, path);
         if (t.n == 1) { /* the pass ended at a rejected token: the next pass goes on from there */
-            guess[0].token = -1;
-            pp_spec_verify(guess, 0, choose_row, &t, path);
+            drafted[0].token = -1;
+            pp_spec_verify(drafted, 0, choose_row, &t, path);
         }
-        assert_true(stood <= 2 && t.n == 2);
+        assert_true(accepted <= 2 && t.n == 2);
         single[t.text[0]]++;
         pairs[t.text[0]][t.text[1]]++;
     }
@@ -426,16 +426,16 @@ static struct pp_gen_options manner(const struct pair *p, int i, struct pp_gen_o
     return opt;
 }
 
-static int32_t plain_text[400], guessed_text[400];
+static int32_t plain_text[400], drafted_text[400];
 
 static void same_answer(struct pair *p, const int32_t *ids, int64_t n, struct pp_gen_options opt, int how)
 {
     opt.sampling.seed = (uint64_t)how * 7919u;
     int64_t a = answer(p->plain, ids, n, &opt, plain_text);
     opt = manner(p, how, opt);
-    int64_t b = answer(p->seq, ids, n, &opt, guessed_text);
+    int64_t b = answer(p->seq, ids, n, &opt, drafted_text);
     assert_int_equal(a, b);
-    assert_memory_equal(plain_text, guessed_text, (size_t)a * sizeof *plain_text);
+    assert_memory_equal(plain_text, drafted_text, (size_t)a * sizeof *plain_text);
     same_pages(p->plain, p->seq);
 }
 
@@ -502,7 +502,7 @@ static void on_and_off(void **state)
     struct pair p;
     int32_t all[1024], *ids;
     size_t n_ids;
-    uint64_t guessed[6];
+    uint64_t n_drafted[6];
     (void)state;
     open_pair(&p, STARTER, DRAFT, PP_KV_Q8);
     for (int t = 0; t < 3; t++) {
@@ -516,13 +516,13 @@ static void on_and_off(void **state)
             struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 40};
             opt.sampling.temp = temps[t];
             int64_t got = next_answer(p.plain, all, n, &opt, plain_text);
-            guessed[i] = pp_engine_stats(p.engine)->draft_tokens;
+            n_drafted[i] = pp_engine_stats(p.engine)->draft_tokens;
             opt.draft = turns[i][0] ? p.draft : NULL;
             opt.lookup = turns[i][1];
             opt.draft_always = i % 2 == 0;
-            assert_int_equal(next_answer(p.seq, all, n, &opt, guessed_text), got);
-            guessed[i] = pp_engine_stats(p.engine)->draft_tokens - guessed[i];
-            assert_memory_equal(plain_text, guessed_text, (size_t)got * sizeof *plain_text);
+            assert_int_equal(next_answer(p.seq, all, n, &opt, drafted_text), got);
+            n_drafted[i] = pp_engine_stats(p.engine)->draft_tokens - n_drafted[i];
+            assert_memory_equal(plain_text, drafted_text, (size_t)got * sizeof *plain_text);
             same_pages(p.plain, p.seq);
             memcpy(all + n, plain_text, (size_t)got * sizeof *all);
             assert_ok(pp_tokenize(pp_model_tokenizer(p.model), end, sizeof end - 1, PP_TOKENIZE_SPECIAL, &ids, &n_ids,
@@ -532,7 +532,7 @@ static void on_and_off(void **state)
             n += (int64_t)n_ids;
             pp_free(ids);
         }
-        assert_true(guessed[0] > 0 && guessed[1] == 0 && guessed[2] > 0 && guessed[4] == 0);
+        assert_true(n_drafted[0] > 0 && n_drafted[1] == 0 && n_drafted[2] > 0 && n_drafted[4] == 0);
     }
     close_pair(&p);
 }
@@ -584,7 +584,7 @@ static void trees(void **state)
             opt.draft_always = true;
             opt.draft_max = tree ? 4 : 2;
             opt.draft_siblings = tree;
-            answer(p.seq, ids, (int64_t)n, &opt, tree ? guessed_text : plain_text);
+            answer(p.seq, ids, (int64_t)n, &opt, tree ? drafted_text : plain_text);
             pp_free(ids);
         }
         passes[tree] = pp_engine_stats(p.engine)->passes - before;
@@ -636,14 +636,14 @@ static void padded_vocabularies(void **state)
         open_pair(&p, padded_model(rows[i][0], i < 2), padded_model(rows[i][1], i < 2), PP_KV_F32);
         const int n = (int)pp_model_info(p.model)->n_vocab;
         struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 4, .ignore_end = true,
-                                     .say = &said, .n_say = 1};
+                                     .forced = &said, .n_forced = 1};
         opt.sampling.n_bias = 1;
         opt.sampling.bias[0].token = n - 1;
         opt.sampling.bias[0].bias = 1e4f; /* so that it is chosen */
         opt.draft = p.draft;
         opt.draft_always = true;
-        assert_int_equal(answer(p.seq, ids, 6, &opt, guessed_text), 4);
-        assert_int_equal(guessed_text[3], n - 1);
+        assert_int_equal(answer(p.seq, ids, 6, &opt, drafted_text), 4);
+        assert_int_equal(drafted_text[3], n - 1);
         const struct pp_stats *s = pp_engine_stats(p.engine);
         assert_true(s->draft_tokens > 0 && !p.engine->bridged);
         if (i % 2 == 0)
@@ -672,11 +672,11 @@ static void context_ends(void **state)
             const int64_t plain = answer(p.plain, ids, n, &opt, plain_text);
             opt.draft = p.draft;
             opt.draft_always = true;
-            opt.draft_max = PP_MAX_GUESSES;
+            opt.draft_max = PP_DRAFT_MAX_LIMIT;
             opt.draft_siblings = tree;
-            assert_int_equal(answer(p.seq, ids, n, &opt, guessed_text), plain);
+            assert_int_equal(answer(p.seq, ids, n, &opt, drafted_text), plain);
             assert_int_equal(plain, 1024 - n);
-            assert_memory_equal(plain_text, guessed_text, (size_t)plain * sizeof *plain_text);
+            assert_memory_equal(plain_text, drafted_text, (size_t)plain * sizeof *plain_text);
         }
         close_pair(&p);
     }
@@ -712,15 +712,15 @@ static void bridges(void **state)
     static const int always[] = {0, 8, 20}; /* up to 1, 2 and 7 drafted tokens in every pass */
     for (int how = 0; how < 3; how++) {
         struct pp_stats before = *pp_engine_stats(p.engine);
-        struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = (int64_t)n_say, .say = say,
-                                     .n_say = (int64_t)n_say, .ignore_end = true};
+        struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = (int64_t)n_say, .forced = say,
+                                     .n_forced = (int64_t)n_say, .ignore_end = true};
         opt.sampling.temp = 0;
         same_answer(&p, ids, (int64_t)n, opt, always[how]);
         const struct pp_stats *after = pp_engine_stats(p.engine);
         uint64_t made = after->draft_tokens - before.draft_tokens;
-        uint64_t stood = after->draft_accepted - before.draft_accepted;
-        if (stood * 2 < made || stood < 10)
-            fail_msg("%d of %d guesses stood", (int)stood, (int)made);
+        uint64_t accepted = after->draft_accepted - before.draft_accepted;
+        if (accepted * 2 < made || accepted < 10)
+            fail_msg("%d of %d guesses stood", (int)accepted, (int)made);
     }
     pp_free(ids);
     pp_free(say);
@@ -748,14 +748,14 @@ static void copies_with_edits(void **state)
     for (int i = 0; i < 2; i++) {
         const char *said = i ? edited : text;
         assert_ok(pp_tokenize(pp_model_tokenizer(p.model), said, strlen(said), 0, &again, &n_again, &err), err);
-        struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = (int64_t)n_again, .say = again,
-                                     .n_say = (int64_t)n_again, .ignore_end = true};
+        struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = (int64_t)n_again, .forced = again,
+                                     .n_forced = (int64_t)n_again, .ignore_end = true};
         opt.sampling.temp = 0.7f;
         same_answer(&p, ids, (int64_t)n, opt, 83); /* 7 tokens in each pass, all by lookup */
         passes[i] = pp_engine_stats(p.engine)->passes;
         answer(p.seq, ids, (int64_t)n, &(struct pp_gen_options){.sampling = opt.sampling, .max_tokens = opt.max_tokens,
-               .say = again, .n_say = opt.n_say, .ignore_end = true, .lookup = true, .draft_always = true,
-               .draft_max = 7}, guessed_text);
+               .forced = again, .n_forced = opt.n_forced, .ignore_end = true, .lookup = true, .draft_always = true,
+               .draft_max = 7}, drafted_text);
         passes[i] = pp_engine_stats(p.engine)->passes - passes[i];
         pp_free(again);
     }
@@ -812,7 +812,7 @@ static void allocates_nothing(void **state)
     opt.draft = p.draft;
     opt.lookup = true;
     opt.draft_siblings = 1;
-    opt.draft_max = PP_MAX_GUESSES;
+    opt.draft_max = PP_DRAFT_MAX_LIMIT;
     for (int i = 0; i < 8192; i++)
         pp_buf_char(&text, ' ');
     pp_buf_clear(&text);
@@ -843,7 +843,7 @@ static void marked(void **state)
         struct pp_buf text = {0}, marks = {0}, whole = {0}, expected = {0};
         int32_t *ids;
         int64_t seen = 0, n;
-        uint64_t stood = 0;
+        uint64_t accepted = 0;
         size_t n_prompt = chat_prompt(&p, 50 + 30 * i, &ids);
         const char *stop = i % 2 ? "zebra" : "the sea and "; /* part of the text is held back to match it */
         struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 80, .stops = &stop, .n_stops = 1,
@@ -853,20 +853,20 @@ static void marked(void **state)
         opt.draft_siblings = i % 2;
         opt.draft_always = true;
         assert_ok(pp_gen_start(p.seq, ids, (int64_t)n_prompt, &opt, NULL, &g, &err), err);
-        struct pp_gen_turn turn = {.gen = g, .text = &text, .guessed = &marks};
+        struct pp_gen_turn turn = {.gen = g, .text = &text, .drafted = &marks};
         do {
             assert_ok(pp_gen_step(&turn, 1, NULL, &err), err);
             const int32_t *tokens = pp_gen_tokens(g, &n);
-            uint64_t now = pp_gen_stats(g).draft_accepted, guessed = now - stood;
-            for (; seen < n; seen++, guessed -= guessed > 0) {
+            uint64_t now = pp_gen_stats(g).draft_accepted, n_drafted = now - accepted;
+            for (; seen < n; seen++, n_drafted -= n_drafted > 0) {
                 pp_token_text(pp_model_tokenizer(p.model), tokens[seen], false, &whole);
                 while (expected.len < whole.len)
-                    pp_buf_char(&expected, guessed > 0);
+                    pp_buf_char(&expected, n_drafted > 0);
             }
-            stood = now;
+            accepted = now;
             assert_int_equal(text.len, marks.len);
         } while (turn.finish == PP_FINISH_NONE);
-        total += stood;
+        total += accepted;
         assert_int_equal(text.len, whole.len);
         assert_memory_equal(text.data, whole.data, whole.len);
         assert_memory_equal(marks.data, expected.data, expected.len);
@@ -891,7 +891,7 @@ static void adapted_draft(void **state)
     const struct pp_random_adapter spec = {.kind = PP_RANDOM_LORA, .rank = 8, .all = true, .seed = 5};
     struct pp_adapter_use use = {.scale = 40};
     struct pp_adapter *adapter;
-    uint64_t stood[2] = {0}, made[2] = {0};
+    uint64_t accepted[2] = {0}, made[2] = {0};
     (void)state;
     open_pair(&p, STARTER, DRAFT, PP_KV_Q8);
     snprintf(path, sizeof path, "%s/draft-lora.gguf", test_tmpdir());
@@ -913,10 +913,10 @@ static void adapted_draft(void **state)
             assert_true(on || elsewhere == 0);
             pp_free(ids);
         }
-        stood[on] = pp_engine_stats(p.engine)->draft_accepted - stood[0];
+        accepted[on] = pp_engine_stats(p.engine)->draft_accepted - accepted[0];
         made[on] = pp_engine_stats(p.engine)->draft_tokens - made[0];
     }
-    assert_true(stood[0] * made[1] > 2 * stood[1] * made[0]); /* the noisy adapter lowers acceptance */
+    assert_true(accepted[0] * made[1] > 2 * accepted[1] * made[0]); /* the noisy adapter lowers acceptance */
     pp_seq_free(p.draft);
     p.draft = NULL;
     pp_adapter_free(adapter);

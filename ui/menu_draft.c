@@ -111,7 +111,7 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
 {
     const struct pp_status *s = pp_controller_status(ui->controller);
     const char *least = param(ui, "draft-p-min");
-    char plot[4 * PP_STATS_GUESSES + 1] = "", faster[48] = "";
+    char plot[4 * PP_STATS_POSITIONS + 1] = "", faster[48] = "";
     describe(s, drafter_at(ui, m->selected), lines[0], PP_MENU_DETAIL);
     snprintf(lines[1], PP_MENU_DETAIL, "At most %.16s draft token%s per pass; %s%.16s.", param(ui, "draft-max"),
              strcmp(param(ui, "draft-max"), "1") == 0 ? "" : "s",
@@ -137,7 +137,7 @@ static bool key(struct pp_ui *ui, struct pp_menu *m, const struct pp_key *key)
     char value[16];
     if (key->type == PP_KEY_LEFT || key->type == PP_KEY_RIGHT) {
         int n = atoi(param(ui, "draft-max")) + (key->type == PP_KEY_LEFT ? -1 : 1);
-        snprintf(value, sizeof value, "%d", n < 1 ? 1 : n > PP_MAX_GUESSES ? PP_MAX_GUESSES : n);
+        snprintf(value, sizeof value, "%d", n < 1 ? 1 : n > PP_DRAFT_MAX_LIMIT ? PP_DRAFT_MAX_LIMIT : n);
         pp_controller_set_param(ui->controller, "draft-max", value);
         return true;
     }
