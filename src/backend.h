@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
-#include "src/guessed.h"
+#include "src/draft_runs.h"
 #include "src/io.h"
 #include "src/overflow.h"
 #include "src/queue.h"
@@ -38,7 +38,7 @@ struct pp_generate_request {
                                      * read */
     const char *messages_json;      /* the branch, system prompt first if there is one */
     const char *continue_text;      /* an unfinished answer to continue, or NULL */
-    const struct pp_guessed *continue_guessed; /* ... which of its bytes were drafted; or NULL */
+    const struct pp_draft_runs *continue_drafted; /* ... which of its bytes were drafted; or NULL */
     const char *continue_reasoning; /* ... its reasoning, or NULL; with the tokens and the time that this took */
     int64_t reasoning_tokens;
     uint64_t reasoning_ns;

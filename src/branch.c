@@ -17,8 +17,8 @@ void pp_branch_touch(struct pp_branch *b, size_t i)
     it->msg.len = it->text.len;
     it->msg.reasoning = pp_buf_cstr(&it->reasoning);
     it->msg.reasoning_len = it->reasoning.len;
-    it->msg.guessed = it->guessed.runs;
-    it->msg.n_guessed = pp_guessed_any(&it->guessed) ? it->guessed.n : 0;
+    it->msg.drafted = it->drafted.runs;
+    it->msg.n_drafted = pp_draft_runs_any(&it->drafted) ? it->drafted.n : 0;
     it->msg.revision = ++b->revision;
 }
 
@@ -70,7 +70,7 @@ void pp_branch_truncate(struct pp_branch *b, size_t n)
     while (b->n > n) {
         pp_buf_free(&b->items[--b->n].text);
         pp_buf_free(&b->items[b->n].reasoning);
-        pp_guessed_free(&b->items[b->n].guessed);
+        pp_draft_runs_free(&b->items[b->n].drafted);
         pp_buf_free(&b->items[b->n].note);
     }
 }
@@ -122,7 +122,7 @@ static void read_stats(const char *json, struct pp_branch_item *it)
         m->reasoning_tokens = (int64_t)tokens->valuedouble;
     if (cJSON_IsNumber(ms) && ms->valuedouble > 0 && ms->valuedouble < 1e12)
         m->reasoning_s = (float)(ms->valuedouble / 1000);
-    pp_guessed_read(&it->guessed, pp_json_member(o, "guessed"), it->text.len);
+    pp_draft_runs_read(&it->drafted, pp_json_member(o, "guessed"), it->text.len);
     cJSON_Delete(o);
 }
 

@@ -12,7 +12,7 @@
 struct pp_branch_item {
     struct pp_chat_message msg; /* msg.text and msg.reasoning point at the data of these, or at "" */
     struct pp_buf text, reasoning;
-    struct pp_guessed guessed;  /* msg.guessed points at it */
+    struct pp_draft_runs drafted; /* msg.drafted points at it */
     struct pp_buf note;         /* with msg.context_from: what the model is told about the messages before that one */
 };
 

@@ -377,7 +377,7 @@ static double uniform(uint64_t i)
     return (double)((i ^ (i >> 32)) >> 11) * 0x1p-53;
 }
 
-static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int most)
+static int draft_from_script(void *user, const int32_t *tokens, int64_t n, int32_t *out, int most)
 {
     const struct script *s = user;
     int k = 0;
@@ -493,7 +493,7 @@ static enum pp_code scripted(struct drafting *d, const int32_t *forced, double a
         .ignore_end = true,
         .draft_max = n,
         .draft_always = true,
-        .draft_script = n ? guess : NULL,
+        .draft_script = n ? draft_from_script : NULL,
         .draft_script_user = &script,
         .forced = forced,
         .n_forced = FORMULA_TOKENS,

@@ -372,9 +372,9 @@ static void stats_json(const struct run *r, bool saved, struct pp_buf *b)
     pp_cli_json_str(b, "kernels", pp_engine_kernels(r->target.engine));
     if (r->session.kept)
         pp_cli_json_str(b, "session", r->session.session.key);
-    if (saved && pp_guessed_any(&r->guessed)) {
+    if (saved && pp_draft_runs_any(&r->drafted)) {
         pp_cli_json_name(b, "guessed");
-        pp_guessed_json(&r->guessed, b);
+        pp_draft_runs_json(&r->drafted, b);
     }
     pp_buf_char(b, '}');
 }
@@ -482,26 +482,26 @@ static void split_output(struct run *r, int n_tokens, bool last)
 {
     struct pp_parts *p = &r->parts;
     uint64_t now = pp_now_ns();
-    const bool told = !r->was_guessed.bad && r->was_guessed.len == r->written.len;
-    pp_parts_add(p, r->written.data, told ? r->was_guessed.data : NULL, r->written.len, n_tokens, now);
+    const bool complete = !r->written_drafted.bad && r->written_drafted.len == r->written.len;
+    pp_parts_add(p, r->written.data, complete ? r->written_drafted.data : NULL, r->written.len, n_tokens, now);
     pp_buf_clear(&r->written);
-    pp_buf_clear(&r->was_guessed);
+    pp_buf_clear(&r->written_drafted);
     if (last)
         pp_parts_end(p, now);
     if (p->take_back) {
         r->was_reasoning = true;
         pp_buf_add(&r->reasoning, r->answer.data, r->answer.len);
         pp_buf_clear(&r->answer);
-        pp_guessed_clear(&r->guessed);
+        pp_draft_runs_clear(&r->drafted);
         r->shown = 0;
         r->reasoning_shown = r->reasoning.len;
     }
     pp_buf_add(&r->reasoning, p->reasoning.data, p->reasoning.len);
     pp_buf_add(&r->answer, p->text.data, p->text.len);
-    pp_guessed_append(&r->guessed, &p->guessed);
-    pp_guessed_fit(&r->guessed, r->answer.len);
+    pp_draft_runs_append(&r->drafted, &p->drafted);
+    pp_draft_runs_fit(&r->drafted, r->answer.len);
     p->take_back = false;
-    pp_guessed_clear(&p->guessed);
+    pp_draft_runs_clear(&p->drafted);
     pp_buf_clear(&p->reasoning);
     pp_buf_clear(&p->text);
 }
@@ -537,7 +537,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     if (!code && r->o->n_predict == 0)
         r->finish = PP_FINISH_LENGTH;
     while (!code && r->finish == PP_FINISH_NONE) {
-        struct pp_gen_turn turn = {.gen = gen, .text = &r->written, .drafted = &r->was_guessed};
+        struct pp_gen_turn turn = {.gen = gen, .text = &r->written, .drafted = &r->written_drafted};
         code = pp_gen_step(&turn, 1, r->cancel, err);
         if (!code && (code = turn.code))
             *err = turn.err;
@@ -555,7 +555,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     }
     pp_cli_bar_clear(&r->bar);
     if (gen && code) {
-        pp_gen_flush(gen, &r->written, &r->was_guessed);
+        pp_gen_flush(gen, &r->written, &r->written_drafted);
         split_output(r, 0, true);
     }
     pp_gen_free(gen);
@@ -785,8 +785,8 @@ static void run_free(struct run *r)
     pp_buf_free(&r->question);
     pp_parts_free(&r->parts);
     pp_buf_free(&r->written);
-    pp_buf_free(&r->was_guessed);
-    pp_guessed_free(&r->guessed);
+    pp_buf_free(&r->written_drafted);
+    pp_draft_runs_free(&r->drafted);
     pp_buf_free(&r->answer);
     pp_buf_free(&r->reasoning);
 }

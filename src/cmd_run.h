@@ -35,8 +35,8 @@ struct run {
     struct pp_sampling sampling;
     struct pp_buf question;
     struct pp_buf written;    /* as the model wrote it, before it is split */
-    struct pp_buf was_guessed; /* for each byte of `written`, whether its token was drafted */
-    struct pp_guessed guessed; /* which bytes of the answer were drafted */
+    struct pp_buf written_drafted; /* for each byte of `written`, whether its token was drafted */
+    struct pp_draft_runs drafted; /* which bytes of the answer were drafted */
     struct pp_reasoning marks;
     enum pp_answer_begin begins;
     struct pp_parts parts;

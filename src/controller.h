@@ -81,8 +81,8 @@ struct pp_chat_message {
     float tokens_per_s;     /* of the answer; 0 if unknown */
     float acceptance;       /* accepted share of the drafted tokens; < 0: none were drafted */
     float speedup;          /* by drafting; 0: not known */
-    const uint32_t *guessed; /* [n_guessed]: run lengths in bytes of text: not drafted, drafted, not drafted ... */
-    size_t n_guessed;       /* 0: nothing was drafted, or it is not known */
+    const uint32_t *drafted; /* [n_drafted]: run lengths in bytes of text: not drafted, drafted, not drafted ... */
+    size_t n_drafted;       /* 0: nothing was drafted, or it is not known */
     char adapters[96];      /* of an answer: "bard 0.80", truncated if need be; "" for none */
     bool too_long;          /* of an empty answer: its question alone does not fit into the context */
     int64_t context_from;   /* of a question: the first message that the model was given with it; 0: not recorded */

@@ -106,7 +106,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         .no_snapshots = c->temporary,
         .messages_json = messages,
         .continue_text = go_on && answer->len ? answer->text : NULL,
-        .continue_guessed = go_on && answer->len ? &run->guessed : NULL,
+        .continue_drafted = go_on && answer->len ? &run->drafted : NULL,
         .continue_reasoning = go_on && answer->reasoning_len ? answer->reasoning : NULL,
         .reasoning_tokens = run->reasoning_tokens,
         .reasoning_ns = run->reasoning_ns,

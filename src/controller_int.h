@@ -80,7 +80,7 @@ struct ctl_running {
     int sibling, n_siblings;
     struct pp_adapter_mix set;    /* the adapters it is written with */
     struct pp_buf text, reasoning; /* of the message, so far */
-    struct pp_guessed guessed;
+    struct pp_draft_runs drafted;
     bool thinking;                /* the text has not begun */
     int64_t reasoning_tokens;
     uint64_t reasoning_ns;

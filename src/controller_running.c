@@ -18,15 +18,15 @@ struct ctl_running *ctl_running_add(struct pp_controller *c, const struct pp_cha
     if (r) {
         pp_buf_add(&r->text, m->text, m->len);
         pp_buf_add(&r->reasoning, m->reasoning, m->reasoning_len);
-        for (size_t i = 0; i < m->n_guessed; i++)
-            pp_guessed_add(&r->guessed, m->guessed[i], i % 2);
-        pp_guessed_fit(&r->guessed, m->len);
+        for (size_t i = 0; i < m->n_drafted; i++)
+            pp_draft_runs_add(&r->drafted, m->drafted[i], i % 2);
+        pp_draft_runs_fit(&r->drafted, m->len);
     }
     if (!r || r->text.bad || r->reasoning.bad) {
         if (r) {
             pp_buf_free(&r->text);
             pp_buf_free(&r->reasoning);
-            pp_guessed_free(&r->guessed);
+            pp_draft_runs_free(&r->drafted);
         }
         pp_free(r);
         return NULL;
@@ -69,7 +69,7 @@ void ctl_running_drop(struct pp_controller *c, struct ctl_running *r)
     *at = r->next;
     pp_buf_free(&r->text);
     pp_buf_free(&r->reasoning);
-    pp_guessed_free(&r->guessed);
+    pp_draft_runs_free(&r->drafted);
     pp_free(r->turns);
     pp_free(r->note);
     pp_free(r);
@@ -157,11 +157,11 @@ static void show_in(struct pp_branch *b, size_t i, const struct ctl_running *r, 
     if (lacking.begin_anew) {
         pp_buf_clear(&it->text);
         pp_buf_clear(&it->reasoning);
-        pp_guessed_clear(&it->guessed);
+        pp_draft_runs_clear(&it->drafted);
         pp_branch_touch(b, i);
     }
-    pp_guessed_extend(&it->guessed, &r->guessed);
-    if (it->msg.guessed != it->guessed.runs)
+    pp_draft_runs_extend(&it->drafted, &r->drafted);
+    if (it->msg.drafted != it->drafted.runs)
         pp_branch_touch(b, i);
     if (lacking.reasoning)
         pp_branch_think(b, i, r->reasoning.data + r->reasoning.len - lacking.reasoning, lacking.reasoning);
@@ -392,7 +392,7 @@ bool ctl_choose_alternative(struct pp_controller *c, int step)
     it->msg.text = fresh.text;
     it->msg.len = fresh.len;
     it->msg.revision = fresh.revision;
-    pp_guessed_extend(&it->guessed, &to->guessed);
+    pp_draft_runs_extend(&it->drafted, &to->drafted);
     pp_branch_think(&c->branch, c->branch.n - 1, to->reasoning.data, to->reasoning.len);
     c->session.head = it->msg.id;
     ctl_update_session(c, UPDATE_HEAD);
@@ -452,7 +452,7 @@ static void take_thoughts(struct ctl_running *r, const struct pp_thoughts *t)
     if (t->take_back) {
         pp_buf_add(&r->reasoning, r->text.data, r->text.len);
         pp_buf_clear(&r->text);
-        pp_guessed_clear(&r->guessed);
+        pp_draft_runs_clear(&r->drafted);
     }
     if (t->len)
         pp_buf_add(&r->reasoning, t->text, t->len);
@@ -474,8 +474,8 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
     take_thoughts(r, &e->thoughts);
     if (e->text_len)
         pp_buf_add(&r->text, e->text, e->text_len);
-    pp_guessed_append(&r->guessed, &e->guessed);
-    pp_guessed_fit(&r->guessed, r->text.len);
+    pp_draft_runs_append(&r->drafted, &e->drafted);
+    pp_draft_runs_fit(&r->drafted, r->text.len);
     bool lost = r->text.bad || r->reasoning.bad;
     r->text.bad = r->reasoning.bad = false; /* a failed append leaves the buffer intact */
     if (lost)

@@ -22,6 +22,6 @@ void pp_event_free(struct pp_event *e)
     pp_free(e->drafter);
     pp_free(e->text);
     pp_free(e->thoughts.text);
-    pp_guessed_free(&e->guessed);
+    pp_draft_runs_free(&e->drafted);
     pp_free(e);
 }

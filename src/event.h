@@ -9,7 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/engine.h"
-#include "src/guessed.h"
+#include "src/draft_runs.h"
 
 struct pp_job;
 
@@ -94,7 +94,7 @@ struct pp_event {
     struct pp_adapter_facts *adapter; /* owned */
     struct pp_drafter_facts *drafter; /* owned */
     char *text;               /* owned, NUL-terminated */
-    struct pp_guessed guessed; /* TEXT: which of its bytes were drafted; owned */
+    struct pp_draft_runs drafted; /* TEXT: which of its bytes were drafted; owned */
     size_t text_len;
     struct pp_thoughts thoughts;
     struct pp_job *job;       /* owned */

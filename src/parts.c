@@ -27,7 +27,7 @@ static void add_text(struct pp_parts *p, const char *s, size_t n)
     while (p->thought && !p->spoken && n && is_blank(*s))
         s++, n--;
     pp_buf_add(&p->text, s, n);
-    pp_guessed_add(&p->guessed, n, p->guessing);
+    pp_draft_runs_add(&p->drafted, n, p->drafted_input);
     p->spoken = p->spoken || n;
 }
 
@@ -35,7 +35,7 @@ static void take_back(struct pp_parts *p)
 {
     pp_buf_add(&p->reasoning, p->text.data, p->text.len);
     pp_buf_clear(&p->text);
-    pp_guessed_clear(&p->guessed);
+    pp_draft_runs_clear(&p->drafted);
     p->any_reasoning = p->any_reasoning || p->spoken;
     p->take_back = p->thought = true;
     p->spoken = false;
@@ -74,12 +74,12 @@ static void count(struct pp_parts *p, int n_tokens, uint64_t now)
     }
 }
 
-void pp_parts_add(struct pp_parts *p, const char *bytes, const char *guessed, size_t n, int n_tokens, uint64_t now)
+void pp_parts_add(struct pp_parts *p, const char *bytes, const char *drafted, size_t n, int n_tokens, uint64_t now)
 {
     for (size_t at = 0, end; at < n; at = end) {
-        for (end = guessed ? at + 1 : n; end < n && guessed[end] == guessed[at];)
+        for (end = drafted ? at + 1 : n; end < n && drafted[end] == drafted[at];)
             end++;
-        p->guessing = guessed && guessed[at];
+        p->drafted_input = drafted && drafted[at];
         pp_reasoner_feed(p->reasoner, bytes + at, end - at);
     }
     count(p, n_tokens, now);
@@ -103,6 +103,6 @@ void pp_parts_free(struct pp_parts *p)
     pp_buf_free(&p->reasoning);
     pp_buf_free(&p->text);
     pp_buf_free(&p->blanks);
-    pp_guessed_free(&p->guessed);
+    pp_draft_runs_free(&p->drafted);
     *p = (struct pp_parts){0};
 }

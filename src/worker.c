@@ -70,7 +70,7 @@ void request_free(struct request *r)
     pp_free((char *)g->session_key);
     pp_free((char *)g->messages_json);
     pp_free((char *)g->continue_text);
-    pp_guessed_free(&r->continue_guessed);
+    pp_draft_runs_free(&r->continue_drafted);
     pp_free((char *)g->continue_reasoning);
     pp_free((char *)g->template_source);
     free_adapters(g->adapters, g->n_adapters);
@@ -132,9 +132,9 @@ static bool copy_generate(struct request *r, const struct pp_generate_request *f
     g->session_key = copy(from->session_key, &ok);
     g->messages_json = copy(from->messages_json, &ok);
     g->continue_text = copy(from->continue_text, &ok);
-    if (from->continue_guessed)
-        pp_guessed_append(&r->continue_guessed, from->continue_guessed);
-    g->continue_guessed = &r->continue_guessed;
+    if (from->continue_drafted)
+        pp_draft_runs_append(&r->continue_drafted, from->continue_drafted);
+    g->continue_drafted = &r->continue_drafted;
     g->continue_reasoning = copy(from->continue_reasoning, &ok);
     g->template_source = copy(from->template_source, &ok);
     g->adapters = copy_adapters(from->adapters, from->n_adapters, &ok);

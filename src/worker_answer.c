@@ -98,9 +98,9 @@ static void stats_json(const struct pp_stats *s, const struct answer *a, enum pp
     if (a && a->parts.n_reasoning)
         pp_buf_fmt(out, ",\"reasoning_tokens\":%" PRId64 ",\"reasoning_ms\":%.0f", a->parts.n_reasoning,
                    (double)a->parts.reasoning_ns / 1e6);
-    if (a && pp_guessed_any(&a->guessed)) {
+    if (a && pp_draft_runs_any(&a->drafted)) {
         pp_buf_str(out, ",\"guessed\":");
-        pp_guessed_json(&a->guessed, out);
+        pp_draft_runs_json(&a->drafted, out);
     }
     pp_buf_fmt(out, ",\"first_token_ms\":%.2f,\"finish\":\"%s\"}", (double)s->first_token_ns / 1e6,
                finish_name(a, finish, code));
@@ -112,7 +112,7 @@ static void text_free(struct answer_text *t)
 {
     pp_buf_free(&t->reasoning);
     pp_buf_free(&t->text);
-    pp_guessed_free(&t->guessed);
+    pp_draft_runs_free(&t->drafted);
     t->take_back = false;
 }
 
@@ -122,12 +122,12 @@ static bool text_add(struct answer_text *t, const struct pp_parts *p)
     if (p->take_back) {
         pp_buf_add(&t->reasoning, t->text.data, t->text.len);
         pp_buf_clear(&t->text);
-        pp_guessed_clear(&t->guessed);
+        pp_draft_runs_clear(&t->drafted);
         t->take_back = true;
     }
     pp_buf_add(&t->reasoning, p->reasoning.data, p->reasoning.len);
     pp_buf_add(&t->text, p->text.data, p->text.len);
-    pp_guessed_append(&t->guessed, &p->guessed);
+    pp_draft_runs_append(&t->drafted, &p->drafted);
     return !t->reasoning.bad && !t->text.bad;
 }
 
@@ -145,13 +145,13 @@ static void send_text(struct answer *a, bool wait)
     e->stats = figures(a);
     e->text_len = t->text.len;
     e->text = t->text.data;
-    e->guessed = t->guessed;
+    e->drafted = t->drafted;
     e->thoughts = (struct pp_thoughts){t->reasoning.data,    t->reasoning.len,        t->take_back,
                                        a->parts.thinking,    a->parts.n_reasoning,    a->parts.reasoning_ns};
     bool sent = wait ? pp_queue_push(a->w->events, e) : pp_queue_try_push(a->w->events, e);
     if (!sent) {
         e->text = e->thoughts.text = NULL; /* the queue refused the event: its text still belongs to `t` */
-        e->guessed = (struct pp_guessed){0};
+        e->drafted = (struct pp_draft_runs){0};
         pp_event_free(e);
         if (!wait)
             return;
@@ -179,7 +179,7 @@ static void save_text(struct answer *a)
     save_parts(a, t->take_back, &t->reasoning, &t->text);
     pp_buf_clear(&t->reasoning);
     pp_buf_clear(&t->text);
-    pp_guessed_clear(&t->guessed);
+    pp_draft_runs_clear(&t->drafted);
     t->take_back = false;
 }
 
@@ -194,22 +194,22 @@ static void take_parts(struct answer *a)
     }
     text_add(&a->pending, p);
     if (p->take_back)
-        pp_guessed_clear(&a->guessed);
-    pp_guessed_append(&a->guessed, &p->guessed);
+        pp_draft_runs_clear(&a->drafted);
+    pp_draft_runs_append(&a->drafted, &p->drafted);
     pp_buf_clear(&p->reasoning);
     pp_buf_clear(&p->text);
-    pp_guessed_clear(&p->guessed);
+    pp_draft_runs_clear(&p->drafted);
     p->take_back = false;
 }
 
 bool answer_piece(struct answer *a, int n_tokens)
 {
     uint64_t now = pp_now_ns();
-    bool whole = a->piece_guessed.len == a->piece.len; /* a mask shorter than the text means that memory ran out:
-                                                        * then nothing is marked as guessed */
-    pp_parts_add(&a->parts, a->piece.data, whole ? a->piece_guessed.data : NULL, a->piece.len, n_tokens, now);
+    bool complete = a->piece_drafted.len == a->piece.len; /* a mask shorter than the text means that memory ran out:
+                                                           * then nothing is marked as drafted */
+    pp_parts_add(&a->parts, a->piece.data, complete ? a->piece_drafted.data : NULL, a->piece.len, n_tokens, now);
     pp_buf_clear(&a->piece);
-    pp_buf_clear(&a->piece_guessed);
+    pp_buf_clear(&a->piece_drafted);
     take_parts(a);
     a->pending_tokens += n_tokens;
     if (now - a->sent_ns >= COLLECT_NS) {
@@ -435,9 +435,9 @@ static enum pp_code begin(struct answer *a, struct pp_error *err)
         a->parts.any_reasoning = r->continue_reasoning != NULL;
         a->parts.n_reasoning = r->reasoning_tokens;
         a->parts.reasoning_ns = r->reasoning_ns;
-        if (r->continue_guessed)
-            pp_guessed_append(&a->guessed, r->continue_guessed);
-        pp_guessed_fit(&a->guessed, r->continue_text ? strlen(r->continue_text) : 0);
+        if (r->continue_drafted)
+            pp_draft_runs_append(&a->drafted, r->continue_drafted);
+        pp_draft_runs_fit(&a->drafted, r->continue_text ? strlen(r->continue_text) : 0);
         code = open_slot(a, p.ids, p.n, err);
     }
     if (code == PP_OK) {
@@ -534,7 +534,7 @@ void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *
 {
     struct pp_worker *w = a->w;
     if (a->gen && err->code != PP_OK) {
-        pp_gen_flush(a->gen, &a->piece, &a->piece_guessed);
+        pp_gen_flush(a->gen, &a->piece, &a->piece_drafted);
         answer_piece(a, 0);
     }
     struct pp_stats stats = figures(a);
@@ -550,8 +550,8 @@ void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *
     if (a->slot)
         slot_end(w, a->slot);
     pp_buf_free(&a->piece);
-    pp_buf_free(&a->piece_guessed);
-    pp_guessed_free(&a->guessed);
+    pp_buf_free(&a->piece_drafted);
+    pp_draft_runs_free(&a->drafted);
     pp_parts_free(&a->parts);
     text_free(&a->unsaved);
     text_free(&a->pending);

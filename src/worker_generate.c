@@ -124,7 +124,7 @@ static void take_turns(struct pp_worker *w, struct answer **line, struct pp_gen_
     static const struct pp_error none;
     for (int i = 0; i < n; i++) {
         struct pp_gen_turn *t = &turns[i];
-        if (t->code == PP_ERR_NOMEM && !line[i]->piece.bad && !line[i]->piece_guessed.bad) {
+        if (t->code == PP_ERR_NOMEM && !line[i]->piece.bad && !line[i]->piece_drafted.bad) {
             no_pages = &t->err;
             continue;
         }
@@ -151,7 +151,7 @@ bool worker_pass(struct pp_worker *w)
         int n = line_up(w, line);
         for (int i = 0; i < n; i++)
             turns[i] = (struct pp_gen_turn){
-                .gen = line[i]->gen, .text = &line[i]->piece, .drafted = &line[i]->piece_guessed};
+                .gen = line[i]->gen, .text = &line[i]->piece, .drafted = &line[i]->piece_drafted};
         enum pp_code code = pp_gen_step(turns, n, &w->cancel, &err);
         end_pass(w);
         if (code == PP_OK)

@@ -43,7 +43,7 @@ struct request {
     struct request *next;                /* worker thread: the next in `waiting` */
     struct pp_load_request load;
     struct pp_generate_request generate;
-    struct pp_guessed continue_guessed;
+    struct pp_draft_runs continue_drafted;
     char *key;                           /* FORGET: of the conversation; INSPECT, INSPECT_DRAFT, DRAFT: the path */
     struct pp_event *answer;             /* INSPECT, INSPECT_DRAFT: with the path, to be filled; allocated with the
                                           * request, so that there is an answer even when memory is short */
@@ -252,7 +252,7 @@ void room_stop(struct pp_worker *w);                /* within milliseconds; what
 
 struct answer_text {
     struct pp_buf reasoning, text;
-    struct pp_guessed guessed;   /* of that text */
+    struct pp_draft_runs drafted; /* of that text */
     bool take_back;              /* before these: all text so far was reasoning */
 };
 
@@ -263,8 +263,8 @@ struct answer {
     struct slot *slot;
     struct pp_gen *gen;
     struct pp_buf piece;         /* of one step, as the model wrote it */
-    struct pp_buf piece_guessed; /* as in struct pp_gen_turn */
-    struct pp_guessed guessed;   /* all of the text, that of an answer begun before included */
+    struct pp_buf piece_drafted; /* as in struct pp_gen_turn */
+    struct pp_draft_runs drafted; /* all of the text, that of an answer begun before included */
     struct pp_parts parts;       /* a step's text, split into reasoning and answer */
     struct answer_text unsaved;  /* not handed to the io thread yet */
     struct answer_text pending;  /* not sent to the screen yet */

@@ -25,7 +25,7 @@ struct fake_backend {
     /* the last generation */
     uint64_t request;
     int64_t message_id;
-    char messages[4096], continue_text[256], continue_reasoning[256], continue_guessed[256];
+    char messages[4096], continue_text[256], continue_reasoning[256], continue_drafted[256];
     char key[17], template_source[256];
     struct pp_sampling sampling;
     int64_t max_tokens, continue_tokens;
@@ -92,7 +92,7 @@ void fake_choose(struct fixture *f, int generation); /* from 0 */
 void fake_loaded(struct fixture *f);
 void fake_text(struct fixture *f, const char *text, int n);
 /* Text whose bytes from .. from + n - 1 came from draft tokens. */
-void fake_guessed(struct fixture *f, const char *text, size_t from, size_t n);
+void fake_drafted(struct fixture *f, const char *text, size_t from, size_t n);
 /* Reasoning; n_tokens: since the answer began, 0.5 s for each. */
 void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens);
 void fake_adapter(struct fixture *f, const char *misfit); /* the adapter asked about last; NULL: it fits */

@@ -306,8 +306,8 @@ static void speak(struct pp_controller *c)
     m->shown.revision = ++c->revisions;
     if (strstr(pp_buf_cstr(&c->script), "guessed")) {
         static const uint32_t pieces[64] = {[0 ... 63] = PIECE};
-        m->shown.guessed = pieces;
-        m->shown.n_guessed = (m->text.len + PIECE - 1) / PIECE;
+        m->shown.drafted = pieces;
+        m->shown.n_drafted = (m->text.len + PIECE - 1) / PIECE;
         c->status.draft_depth = 3;
         memcpy(c->status.drafted_at, (const uint32_t[]){20, 18, 8}, 3 * sizeof(uint32_t));
         memcpy(c->status.accepted_at, (const uint32_t[]){18, 8, 1}, 3 * sizeof(uint32_t));

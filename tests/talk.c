@@ -63,7 +63,7 @@ void talk_end(void)
     pp_queue_free(talk.events);
     pp_store_close(talk.store);
     pp_session_clear(&talk.session);
-    pp_guessed_free(&talk.guessed);
+    pp_draft_runs_free(&talk.drafted);
     pp_buf_free(&talk.text);
     pp_buf_free(&talk.reasoning);
 }
@@ -122,7 +122,7 @@ void talk_post(struct pp_generate_request r)
     r.request = ++talk.request;
     pp_buf_clear(&talk.text);
     pp_buf_clear(&talk.reasoning);
-    pp_guessed_clear(&talk.guessed);
+    pp_draft_runs_clear(&talk.drafted);
     talk.notice[0] = 0;
     talk.n_progress = 0;
     talk.dropped = 0;
@@ -138,7 +138,7 @@ void talk_take_in(bool text_only)
             assert_int_equal(e->request, talk.request);
             pp_buf_add(&talk.text, e->text, e->text_len);
             pp_buf_add(&talk.reasoning, e->thoughts.text, e->thoughts.len);
-            pp_guessed_append(&talk.guessed, &e->guessed);
+            pp_draft_runs_append(&talk.drafted, &e->drafted);
             talk.n_reasoning = e->thoughts.n_tokens;
         } else if (type == PP_EVENT_NOTICE) {
             snprintf(talk.notice, sizeof talk.notice, "%s", e->text);

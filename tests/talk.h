@@ -23,7 +23,7 @@ struct talk {
     struct pp_session session;
     /* of the last answer */
     struct pp_buf text, reasoning;
-    struct pp_guessed guessed;
+    struct pp_draft_runs drafted;
     int64_t n_reasoning;
     struct pp_event done;
     char notice[512];

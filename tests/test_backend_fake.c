@@ -70,11 +70,11 @@ static void fake_generate(struct pp_backend *b, const struct pp_generate_request
     snprintf(fake.messages, sizeof fake.messages, "%s", r->messages_json);
     snprintf(fake.continue_text, sizeof fake.continue_text, "%s", r->continue_text ? r->continue_text : "");
     fake.continue_tokens = r->continue_tokens;
-    struct pp_buf guessed = {0};
-    if (r->continue_guessed)
-        pp_guessed_json(r->continue_guessed, &guessed);
-    snprintf(fake.continue_guessed, sizeof fake.continue_guessed, "%s", pp_buf_cstr(&guessed));
-    pp_buf_free(&guessed);
+    struct pp_buf drafted = {0};
+    if (r->continue_drafted)
+        pp_draft_runs_json(r->continue_drafted, &drafted);
+    snprintf(fake.continue_drafted, sizeof fake.continue_drafted, "%s", pp_buf_cstr(&drafted));
+    pp_buf_free(&drafted);
     snprintf(fake.continue_reasoning, sizeof fake.continue_reasoning, "%s",
              r->continue_reasoning ? r->continue_reasoning : "");
     fake.skip_reasoning = r->skip_reasoning;
@@ -294,11 +294,11 @@ void fake_choose(struct fixture *f, int generation)
     fake.message_id = fake.asked[generation].message_id;
 }
 
-static void send_text(const char *text, int n, const struct pp_guessed *guessed)
+static void send_text(const char *text, int n, const struct pp_draft_runs *drafted)
 {
     struct pp_event *e = pp_event_new(PP_EVENT_TEXT);
     assert_non_null(e);
-    pp_guessed_append(&e->guessed, guessed);
+    pp_draft_runs_append(&e->drafted, drafted);
     pp_io_answer_add(fake.io, fake.message_id, PP_PART_ANSWER, text, strlen(text));
     e->request = fake.request;
     e->text = pp_strdup(text);
@@ -313,22 +313,22 @@ static void send_text(const char *text, int n, const struct pp_guessed *guessed)
 
 void fake_text(struct fixture *f, const char *text, int n)
 {
-    struct pp_guessed none = {0};
+    struct pp_draft_runs none = {0};
     (void)f;
-    pp_guessed_add(&none, strlen(text), false);
+    pp_draft_runs_add(&none, strlen(text), false);
     send_text(text, n, &none);
-    pp_guessed_free(&none);
+    pp_draft_runs_free(&none);
 }
 
-void fake_guessed(struct fixture *f, const char *text, size_t from, size_t n)
+void fake_drafted(struct fixture *f, const char *text, size_t from, size_t n)
 {
-    struct pp_guessed guessed = {0};
+    struct pp_draft_runs drafted = {0};
     (void)f;
-    pp_guessed_add(&guessed, from, false);
-    pp_guessed_add(&guessed, n, true);
-    pp_guessed_fit(&guessed, strlen(text));
-    send_text(text, 1, &guessed);
-    pp_guessed_free(&guessed);
+    pp_draft_runs_add(&drafted, from, false);
+    pp_draft_runs_add(&drafted, n, true);
+    pp_draft_runs_fit(&drafted, strlen(text));
+    send_text(text, 1, &drafted);
+    pp_draft_runs_free(&drafted);
 }
 
 void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens)

@@ -172,7 +172,7 @@ static void say(int i, bool reasoning)
     } else {
         e->text = pp_strdup(text);
         e->text_len = strlen(text);
-        pp_guessed_add(&e->guessed, e->text_len, roll(2));
+        pp_draft_runs_add(&e->drafted, e->text_len, roll(2));
     }
     send_event(e);
 }

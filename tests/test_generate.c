@@ -236,9 +236,9 @@ static void stop_texts_among_guesses(void **state)
         opt.stops = stops;
         opt.n_stops = 1;
         opt.draft_always = true;
-        for (int guesses = 0; guesses < 2; guesses++) {
-            opt.draft = guesses ? r.draft : NULL;
-            assert_int_equal(answer(&r, ids, n, &opt, &shown, &chosen[guesses]), PP_FINISH_STOP);
+        for (int drafting = 0; drafting < 2; drafting++) {
+            opt.draft = drafting ? r.draft : NULL;
+            assert_int_equal(answer(&r, ids, n, &opt, &shown, &chosen[drafting]), PP_FINISH_STOP);
         }
         assert_int_equal(chosen[0].len, chosen[1].len);
         assert_memory_equal(chosen[0].data, chosen[1].data, chosen[0].len);
@@ -260,7 +260,7 @@ static void drafts_change_nothing(void **state)
 {
     static const float temps[] = {0, 0.7f, 1.2f};
     struct rig r = rig(STARTER, DRAFT, PP_KV_Q8);
-    uint64_t guessed = 0, kept = 0; /* counted where the policy does not depend on time */
+    uint64_t n_drafted = 0, kept = 0; /* counted where the policy does not depend on time */
     (void)state;
     for (size_t p = 0; p < sizeof prompts / sizeof prompts[0]; p++) {
         int32_t *ids;
@@ -280,7 +280,7 @@ static void drafts_change_nothing(void **state)
             const struct pp_stats before = *pp_engine_stats(r.engine);
             enum pp_finish b = answer(&r, ids, n, &opt, &drafted, &drafted_ids);
             const struct pp_stats *s = pp_engine_stats(r.engine);
-            guessed += opt.draft_always ? s->draft_tokens - before.draft_tokens : 0;
+            n_drafted += opt.draft_always ? s->draft_tokens - before.draft_tokens : 0;
             kept += opt.draft_always ? s->draft_accepted - before.draft_accepted : 0;
             assert_int_equal(a, b);
             assert_int_equal(plain_ids.len, drafted_ids.len);
@@ -290,7 +290,7 @@ static void drafts_change_nothing(void **state)
         }
         pp_free(ids);
     }
-    assert_true(guessed > 100 && kept > guessed / 20); /* at temperatures of up to 1.2 */
+    assert_true(n_drafted > 100 && kept > n_drafted / 20); /* at temperatures of up to 1.2 */
     unrig(&r);
 }
 

@@ -345,14 +345,14 @@ static void drafts_together(void **state)
             assert_ok(pp_gen_begin(plans[i].seq, plans[i].prompt, plans[i].n, &opt, &plans[i].gen, &err), err);
         }
         uint64_t passes = pp_engine_stats(drafts)->passes, rows = pp_engine_stats(drafts)->rows;
-        uint64_t guessed = pp_engine_stats(e)->draft_tokens;
+        uint64_t n_drafted = pp_engine_stats(e)->draft_tokens;
         while (!plans[0].over || !plans[1].over || !plans[2].over)
             assert_int_equal(step(plans, 3, NULL, turns), PP_OK);
         passes = pp_engine_stats(drafts)->passes - passes;
         rows = pp_engine_stats(drafts)->rows - rows;
-        guessed = pp_engine_stats(e)->draft_tokens - guessed;
+        n_drafted = pp_engine_stats(e)->draft_tokens - n_drafted;
         if (how == 0)
-            assert_true(guessed > 30 && passes < guessed && rows > passes);
+            assert_true(n_drafted > 30 && passes < n_drafted && rows > passes);
         for (int i = 0; i < 3; i++) {
             as_alone(&plans[i]);
             end(&plans[i]);

@@ -162,7 +162,7 @@ static void test_greedy(void **state)
     assert_true(talk.done.stats.draft_accepted <= talk.done.stats.draft_tokens);
     assert_true(talk.done.stats.cached_tokens > 0);
     assert_true(passes > 0);
-    assert_true(pp_guessed_any(&talk.guessed));
+    assert_true(pp_draft_runs_any(&talk.drafted));
     wait_stored(id, HELLO_ANSWER);
     stored(id, &ms, stats);
     assert_int_equal(ms, PP_MESSAGE_COMPLETE);
@@ -179,7 +179,7 @@ static void test_guessed(void **state)
 {
     enum pp_message_state ms;
     char stats[600];
-    struct pp_guessed kept = {0}, first = {0};
+    struct pp_draft_runs kept = {0}, first = {0};
     (void)state;
     if (!talk_begin_starter(256, true))
         return;
@@ -187,24 +187,24 @@ static void test_guessed(void **state)
     r.use_draft = r.draft_always = true;
     r.max_tokens = 9;
     char *begun = pp_strdup(talk_answer(r));
-    pp_guessed_append(&first, &talk.guessed);
+    pp_draft_runs_append(&first, &talk.drafted);
     r.max_tokens = 48;
     r.message_id = add_messages();
     r.continue_text = begun;
-    r.continue_guessed = &first;
+    r.continue_drafted = &first;
     const char *rest = talk_answer(r);
-    assert_true(pp_guessed_any(&first) && pp_guessed_any(&talk.guessed));
+    assert_true(pp_draft_runs_any(&first) && pp_draft_runs_any(&talk.drafted));
     wait_stored(r.message_id, rest);
     stored(r.message_id, &ms, stats);
     cJSON *json = cJSON_Parse(stats);
-    pp_guessed_read(&kept, cJSON_GetObjectItem(json, "guessed"), strlen(begun) + strlen(rest));
-    pp_guessed_append(&first, &talk.guessed);
-    pp_guessed_fit(&first, strlen(begun) + strlen(rest));
+    pp_draft_runs_read(&kept, cJSON_GetObjectItem(json, "guessed"), strlen(begun) + strlen(rest));
+    pp_draft_runs_append(&first, &talk.drafted);
+    pp_draft_runs_fit(&first, strlen(begun) + strlen(rest));
     assert_int_equal(kept.n, first.n);
     assert_memory_equal(kept.runs, first.runs, kept.n * sizeof *kept.runs);
     cJSON_Delete(json);
-    pp_guessed_free(&kept);
-    pp_guessed_free(&first);
+    pp_draft_runs_free(&kept);
+    pp_draft_runs_free(&first);
     pp_free(begun);
     talk_end();
 }

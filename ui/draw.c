@@ -37,7 +37,7 @@ static short make_pair(int number, int fg, int bg)
 /* The look of a slot with the tint. If that makes no visible difference in colour, it is underlined. */
 static struct look with_tint(const struct pp_theme *t, int slot, int colors)
 {
-    const struct pp_look *own = &t->looks[slot], *tint = &t->looks[PP_SLOT_GUESSED], *text = &t->looks[PP_SLOT_TEXT];
+    const struct pp_look *own = &t->looks[slot], *tint = &t->looks[PP_SLOT_DRAFTED], *text = &t->looks[PP_SLOT_TEXT];
     int bg = pp_color_reduce(own->bg, colors), fg = pp_color_reduce_on(tint->fg, bg, colors);
     int ground = pp_color_reduce(tint->bg, colors);
     if (ground != pp_color_reduce(text->bg, colors))

@@ -35,7 +35,7 @@ static const struct {
     [PP_SLOT_LINK] = {"link", PP_SLOT_TEXT},
     [PP_SLOT_QUOTE] = {"quote", PP_SLOT_DIM},
     [PP_SLOT_REASONING] = {"reasoning", PP_SLOT_DIM},
-    [PP_SLOT_GUESSED] = {"guessed", PP_SLOT_TEXT},
+    [PP_SLOT_DRAFTED] = {"guessed", PP_SLOT_TEXT},
     [PP_SLOT_BULLET] = {"bullet", PP_SLOT_DIM},
     [PP_SLOT_BORDER] = {"border", PP_SLOT_DIM},
     [PP_SLOT_INPUT] = {"input", PP_SLOT_TEXT},
@@ -277,8 +277,8 @@ static char *next_line(char *out, int size, void *user)
 /* Fills in what the theme does not set. Drafted text is underlined if the theme has no style for it. */
 static void inherit(struct pp_theme *t)
 {
-    if (!t->looks[PP_SLOT_GUESSED].set)
-        t->looks[PP_SLOT_GUESSED] = (struct pp_look){.flags = PP_UNDERLINE, .set = true};
+    if (!t->looks[PP_SLOT_DRAFTED].set)
+        t->looks[PP_SLOT_DRAFTED] = (struct pp_look){.flags = PP_UNDERLINE, .set = true};
     for (int i = 0; i < PP_SLOTS; i++) {
         struct pp_look *look = &t->looks[i], *parent = &t->looks[slots[i].parent];
         if (!look->set)
@@ -297,7 +297,7 @@ static void use_plain(struct pp_theme *t)
     static const struct { enum pp_slot slot; unsigned flag; } table[] = {
         {PP_SLOT_USER_NAME, PP_BOLD}, {PP_SLOT_ASSISTANT_NAME, PP_BOLD}, {PP_SLOT_HEADING, PP_BOLD},
         {PP_SLOT_ERROR, PP_BOLD}, {PP_SLOT_KEY, PP_BOLD}, {PP_SLOT_MENU_TITLE, PP_BOLD}, {PP_SLOT_LINK, PP_UNDERLINE},
-        {PP_SLOT_STATUS, PP_REVERSE}, {PP_SLOT_SELECTED, PP_REVERSE}, {PP_SLOT_GUESSED, PP_UNDERLINE},
+        {PP_SLOT_STATUS, PP_REVERSE}, {PP_SLOT_SELECTED, PP_REVERSE}, {PP_SLOT_DRAFTED, PP_UNDERLINE},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         t->looks[table[i].slot] = (struct pp_look){.flags = table[i].flag, .set = true};

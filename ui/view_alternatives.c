@@ -36,7 +36,7 @@ static const struct pp_layout *layout_of(struct pp_ui *ui, int i, int width)
     const struct pp_chat_message *m = pp_controller_alternative(ui->controller, (size_t)i);
     const enum shown shown = shown_of(m, ui->reasoning);
     bool markdown = !ui->settings.raw && shown == TEXT;
-    bool tinted = ui->settings.tint && m->n_guessed && shown == TEXT;
+    bool tinted = ui->settings.tint && m->n_drafted && shown == TEXT;
     const char *text = shown == TEXT ? m->text : shown == THOUGHTS ? m->reasoning : c->heading;
     if (c->id != m->id)
         pp_document_free(&c->doc);
@@ -51,8 +51,8 @@ static const struct pp_layout *layout_of(struct pp_ui *ui, int i, int width)
     snprintf(c->heading, sizeof c->heading, "▸ %s", heading);
     const size_t len = shown == TEXT ? m->len : shown == THOUGHTS ? m->reasoning_len : strlen(c->heading);
     pp_document_update_tinted(&c->doc, text ? text : "", text ? len : 0, width, markdown,
-                              shown == TEXT ? PP_SLOT_ASSISTANT : PP_SLOT_REASONING, tinted ? m->guessed : NULL,
-                              m->n_guessed);
+                              shown == TEXT ? PP_SLOT_ASSISTANT : PP_SLOT_REASONING, tinted ? m->drafted : NULL,
+                              m->n_drafted);
     return &c->doc.layout;
 }
 

@@ -115,13 +115,13 @@ static void collect(struct items *items, struct pp_ui *ui)
         add(items, 4, PP_SLOT_STATUS_STRONG, text);
     }
     add_adapters(items, ui, s->adapters);
-    const bool may_guess = s->model.name[0] && s->drafter != PP_DRAFTER_OFF;
-    if (may_guess && s->acceptance >= 0) {
+    const bool drafts = s->model.name[0] && s->drafter != PP_DRAFTER_OFF;
+    if (drafts && s->acceptance >= 0) {
         int n = snprintf(text, sizeof text, "draft %.0f %%", (double)s->acceptance * 100);
         if (s->speedup > 0)
             snprintf(text + n, sizeof text - (size_t)n, " ×%.2f", (double)s->speedup);
         add(items, 7, PP_SLOT_STATUS, text);
-    } else if (may_guess) {
+    } else if (drafts) {
         add(items, 7, PP_SLOT_STATUS, "draft");
     }
     add(items, 8, PP_SLOT_STATUS, s->persona);

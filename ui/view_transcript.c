@@ -109,7 +109,7 @@ static const struct pp_layout *layout_of(struct pp_ui *ui, size_t i)
     bool unseen = i < context_begin(ui);
     bool markdown = m->role == PP_ROLE_ASSISTANT && !ui->settings.raw && !unseen;
     pp_style style = unseen ? PP_SLOT_DIM : styles[m->role];
-    bool tinted = ui->settings.tint && m->n_guessed && !unseen;
+    bool tinted = ui->settings.tint && m->n_drafted && !unseen;
     e->frame = ui->transcript.frame;
     if (e->id != m->id)
         pp_document_free(&e->doc);
@@ -119,7 +119,7 @@ static const struct pp_layout *layout_of(struct pp_ui *ui, size_t i)
     e->id = m->id;
     e->revision = m->revision;
     pp_document_update_tinted(&e->doc, m->text ? m->text : "", m->text ? m->len : 0, width, markdown, style,
-                              tinted ? m->guessed : NULL, m->n_guessed);
+                              tinted ? m->drafted : NULL, m->n_drafted);
     return &e->doc.layout;
 }
 

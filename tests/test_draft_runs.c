@@ -1,5 +1,5 @@
-/* test_guessed.c - which bytes of an answer came from accepted draft tokens: the runs of such bytes, from the parts of
- * an answer through the database to the screen, where they are tinted. */
+/* test_draft_runs.c - which bytes of an answer came from accepted draft tokens: the runs of such bytes, from the parts
+ * of an answer through the database to the screen, where they are tinted. */
 #include <cjson/cJSON.h>
 #include <locale.h>
 #include <math.h>
@@ -7,7 +7,7 @@
 
 #include "engine/base/mem.h"
 #include "src/branch.h"
-#include "src/guessed.h"
+#include "src/draft_runs.h"
 #include "src/parts.h"
 #include "tests/backend_fake.h"
 #include "tests/support.h"
@@ -19,58 +19,58 @@ static uint32_t next(uint32_t *seed)
     return *seed >> 16;
 }
 
-static void is(const struct pp_guessed *g, const char *json)
+static void is(const struct pp_draft_runs *g, const char *json)
 {
     struct pp_buf text = {0};
-    pp_guessed_json(g, &text);
+    pp_draft_runs_json(g, &text);
     assert_string_equal(pp_buf_cstr(&text), json);
     pp_buf_free(&text);
 }
 
 static void runs(void **state)
 {
-    struct pp_guessed g = {0}, copy = {0};
+    struct pp_draft_runs g = {0}, copy = {0};
     (void)state;
     is(&g, "[]");
-    pp_guessed_add(&g, 5, true);
-    pp_guessed_add(&g, 0, false);
-    pp_guessed_add(&g, 2, true);
+    pp_draft_runs_add(&g, 5, true);
+    pp_draft_runs_add(&g, 0, false);
+    pp_draft_runs_add(&g, 2, true);
     is(&g, "[0,7]");
-    pp_guessed_extend(&copy, &g);
-    pp_guessed_add(&g, 3, false);
-    pp_guessed_add(&g, 4, true);
-    pp_guessed_extend(&copy, &g);
+    pp_draft_runs_extend(&copy, &g);
+    pp_draft_runs_add(&g, 3, false);
+    pp_draft_runs_add(&g, 4, true);
+    pp_draft_runs_extend(&copy, &g);
     is(&copy, "[0,7,3,4]");
-    pp_guessed_fit(&copy, 20);
+    pp_draft_runs_fit(&copy, 20);
     is(&copy, "[0,7,3,4,6]");
-    pp_guessed_fit(&copy, 8);
+    pp_draft_runs_fit(&copy, 8);
     is(&copy, "[0,7,1]");
-    pp_guessed_append(&copy, &g);
+    pp_draft_runs_append(&copy, &g);
     is(&copy, "[0,7,1,7,3,4]");
-    pp_guessed_fit(&copy, 0);
+    pp_draft_runs_fit(&copy, 0);
     is(&copy, "[]");
-    pp_guessed_fit(&copy, 9);
+    pp_draft_runs_fit(&copy, 9);
     is(&copy, "[9]");
-    assert_false(pp_guessed_any(&copy));
-    for (int i = 0; i < 3 * PP_GUESSED_MOST; i++) /* no more of them than are worth keeping, and all bytes */
-        pp_guessed_add(&copy, 1, i % 2);
-    assert_int_equal(copy.n, PP_GUESSED_MOST + 1);
+    assert_false(pp_draft_runs_any(&copy));
+    for (int i = 0; i < 3 * PP_DRAFT_RUNS_MAX; i++) /* no more of them than are worth keeping, and all bytes */
+        pp_draft_runs_add(&copy, 1, i % 2);
+    assert_int_equal(copy.n, PP_DRAFT_RUNS_MAX + 1);
     uint64_t sum = 0;
     for (size_t i = 0; i < copy.n; i++)
         sum += copy.runs[i];
-    assert_int_equal(sum, 9 + 3 * PP_GUESSED_MOST);
-    pp_guessed_free(&g);
-    pp_guessed_free(&copy);
+    assert_int_equal(sum, 9 + 3 * PP_DRAFT_RUNS_MAX);
+    pp_draft_runs_free(&g);
+    pp_draft_runs_free(&copy);
 }
 
 static void read_one(const char *text, size_t bytes, const char *expected)
 {
-    struct pp_guessed g = {0};
+    struct pp_draft_runs g = {0};
     cJSON *json = cJSON_Parse(text);
-    pp_guessed_read(&g, json, bytes);
+    pp_draft_runs_read(&g, json, bytes);
     is(&g, expected);
     cJSON_Delete(json);
-    pp_guessed_free(&g);
+    pp_draft_runs_free(&g);
 }
 
 /* The database may hold any text in place of valid runs. */
@@ -91,20 +91,20 @@ static void reading(void **state)
 /* When memory runs out, the marks are lost for the rest of the answer, and nothing else. */
 static void no_memory(void **state)
 {
-    struct pp_guessed g = {0}, other = {0};
+    struct pp_draft_runs g = {0}, other = {0};
     (void)state;
-    pp_guessed_add(&g, 3, true);
-    pp_guessed_extend(&other, &g);
+    pp_draft_runs_add(&g, 3, true);
+    pp_draft_runs_extend(&other, &g);
     pp_mem_fail_at(1, 1);
     for (int i = 0; i < 100; i++)
-        pp_guessed_add(&g, 1, i % 2);
+        pp_draft_runs_add(&g, 1, i % 2);
     pp_mem_fail_at(0, 0);
-    pp_guessed_add(&g, 1, true);
+    pp_draft_runs_add(&g, 1, true);
     is(&g, "[]");
-    pp_guessed_extend(&other, &g);
+    pp_draft_runs_extend(&other, &g);
     is(&other, "[]");
-    pp_guessed_free(&g);
-    pp_guessed_free(&other);
+    pp_draft_runs_free(&g);
+    pp_draft_runs_free(&other);
 }
 
 /* Reasoning has no marks, however it is split; text reclassified as reasoning loses them. */
@@ -123,14 +123,14 @@ static void parts(void **state)
             pp_parts_add(&p, text + at, marks + at, at + step < sizeof text ? step : sizeof text - 1 - at, 1, 0);
         pp_parts_end(&p, 0);
         assert_string_equal(pp_buf_cstr(&p.text), "Hello there, you");
-        is(&p.guessed, "[0,5,6,5]");
+        is(&p.drafted, "[0,5,6,5]");
         pp_parts_free(&p);
     }
     struct pp_parts p = {0};
     assert_true(pp_parts_begin(&p, &r, PP_BEGINS_FREE));
     pp_parts_add(&p, "abc</think>de", "\1\1\1\0\0\0\0\0\0\0\0\0\1", 13, 1, 0);
     pp_parts_end(&p, 0);
-    is(&p.guessed, "[1,1]");
+    is(&p.drafted, "[1,1]");
     pp_parts_free(&p);
 }
 
@@ -214,11 +214,11 @@ static void tint_changes_no_text(void **state)
 static void shown_runs(const char *expected)
 {
     const struct pp_chat_message *m = fix_message(1);
-    struct pp_guessed g = {0};
-    for (size_t i = 0; i < m->n_guessed; i++)
-        pp_guessed_add(&g, m->guessed[i], i % 2);
+    struct pp_draft_runs g = {0};
+    for (size_t i = 0; i < m->n_drafted; i++)
+        pp_draft_runs_add(&g, m->drafted[i], i % 2);
     is(&g, expected);
-    pp_guessed_free(&g);
+    pp_draft_runs_free(&g);
 }
 
 /* The tint while an answer streams, when it is continued, and after the conversation was opened again. */
@@ -226,7 +226,7 @@ static void kept(void **state)
 {
     (void)state;
     int64_t id = fix_ask("Hello");
-    fake_guessed(&fix, "Hi there, ", 3, 5);
+    fake_drafted(&fix, "Hi there, ", 3, 5);
     pump_until(&fix, fix_message(1)->len == 10);
     shown_runs("[3,5,2]");
     fake_text(&fix, "you", 1);
@@ -236,8 +236,8 @@ static void kept(void **state)
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     pp_controller_continue(fix.c);
     assert_string_equal(fix.fake->continue_text, "Hi there, you");
-    assert_string_equal(fix.fake->continue_guessed, "[3,5,5]");
-    fake_guessed(&fix, " fox", 0, 4);
+    assert_string_equal(fix.fake->continue_drafted, "[3,5,5]");
+    fake_drafted(&fix, " fox", 0, 4);
     fix.fake->stats = "{\"guessed\":[3,5,5,4]}";
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
