@@ -44,8 +44,8 @@ struct pp_lora_target {
     struct pp_low_rank b;  /* [n_out, rank] */
     void *a_data, *b_data; /* A's and B's data, aligned to 64 bytes, in the adapter's arena */
     size_t a_bytes, b_bytes;
-    size_t places[2];      /* offsets of A and B in the arena */
-    bool claimed;          /* the file has something for this target */
+    size_t arena_at[2];    /* offsets of A and B in the arena */
+    bool in_file;          /* the file has something for this target */
     struct pp_matrix w;    /* replaces W [n_out, n_in]; data NULL: none. Q8_0 if W is multiplied by quantised
                               activations, else as it is stored */
     void *w_data;
@@ -59,7 +59,7 @@ struct pp_lora_target {
     size_t gains;          /* index of its g_k [n_out] in the adapter's array of gains (lora_gains.c) */
 };
 
-struct pp_own_token {
+struct pp_replaced_token {
     int32_t id;
     int row;
 };
@@ -75,7 +75,7 @@ struct pp_lora_embedding {
     uint32_t table_type;
     void *table;           /* replaces the model's [n_vocab, n_embd], in table_type; or NULL */
     int n_tokens;          /* or replaces the rows of only these tokens: */
-    struct pp_own_token *tokens; /* [n_tokens], ascending by id */
+    struct pp_replaced_token *tokens; /* [n_tokens], ascending by id */
     float *token_rows;     /* [n_tokens, n_embd] */
 };
 
@@ -94,7 +94,7 @@ struct pp_lora_heads {
     struct pp_low_rank *b;  /* [n], each [n_out, rank] */
     uint8_t *data;          /* the data of A and B, aligned to 64 bytes */
     size_t bytes;
-    bool turned;            /* keys: the model uses the transpose, so that W's outputs are these matrices' inputs */
+    bool transposed;        /* keys: the model uses the transpose, so that W's outputs are these matrices' inputs */
     bool scales;            /* an IA3 of W's outputs: its gains multiply instead of adding up; A and B are zeros */
     float *dora;            /* [n][PP_DORA_NUMBERS][outputs of W]; NULL: it is no DoRA */
     size_t gains;           /* index of its gains [n][outputs of W] in the adapter's array */

@@ -30,7 +30,7 @@ static void compute_gains(const float *dora, float strength, int64_t n, float *g
 /* Outputs of a matrix of heads: for a transposed one (keys), its columns. */
 static int64_t head_outputs(const struct pp_adapter *a, int heads)
 {
-    return a->model->plan.heads[heads].w[0]->ne[!a->heads[heads].turned];
+    return a->model->plan.heads[heads].w[0]->ne[!a->heads[heads].transposed];
 }
 
 void pp_lora_place_gains(struct pp_adapter *a)

@@ -187,7 +187,7 @@ static void add_sums(const struct dora_work *d, const struct pp_lora_heads *l, c
                      int64_t n, int64_t j)
 {
     const float *w = d->row;
-    if (l->turned) {
+    if (l->transposed) {
         for (int64_t r = 0; r < n; r++)
             d->squares[r] += (double)w[r] * (double)w[r];
         for (int k = 0; k < l->rank; k++)
@@ -208,7 +208,7 @@ static enum pp_code fill_dora(struct pp_lora_heads *l, const struct pp_heads *he
                               struct pp_error *err)
 {
     const struct pp_tensor *first = heads->w[0];
-    const int64_t n = first->ne[!l->turned], n_latent = first->ne[l->turned];
+    const int64_t n = first->ne[!l->transposed], n_latent = first->ne[l->transposed];
     for (int h = 0; h < heads->n; h++) {
         const struct pp_tensor *w = heads->w[h];
         const float *b = rows->b + h * rows->of_head + rows->from;
@@ -238,7 +238,7 @@ static enum pp_code load_dora(struct pp_adapter *a, const struct pp_adapter_targ
                               const struct pp_lora_heads_at *at, const struct pp_lora_halves *halves, bool *acts,
                               struct pp_error *err)
 {
-    const int places[2] = {at->keys, at->values};
+    const int indices[2] = {at->keys, at->values};
     const size_t rank = (size_t)t->rank;
     double *gram = pp_malloc(rank * rank * sizeof *gram);
     float *magnitude = NULL;
@@ -249,9 +249,9 @@ static enum pp_code load_dora(struct pp_adapter *a, const struct pp_adapter_targ
         pp_lora_gram(halves->values[0], (int)t->rank, t->n_in, gram);
     rows.of_head = t->n_out / a->model->plan.heads[at->keys].n * t->rank;
     for (int i = 0; i < 2 && !code; i++) {
-        const struct pp_heads *heads = &a->model->plan.heads[places[i]];
-        struct pp_lora_heads *l = &a->heads[places[i]];
-        const int64_t width = heads->w[0]->ne[0], n = heads->w[0]->ne[!l->turned];
+        const struct pp_heads *heads = &a->model->plan.heads[indices[i]];
+        struct pp_lora_heads *l = &a->heads[indices[i]];
+        const int64_t width = heads->w[0]->ne[0], n = heads->w[0]->ne[!l->transposed];
         struct dora_work d = {.gram = gram, .magnitude = magnitude, .row = pp_malloc((size_t)width * sizeof *d.row),
                               .squares = pp_malloc((size_t)n * sizeof *d.squares),
                               .products = pp_malloc((size_t)n * rank * sizeof *d.products)};
@@ -274,13 +274,13 @@ static enum pp_code load_dora(struct pp_adapter *a, const struct pp_adapter_targ
 static enum pp_code load_ia3(struct pp_adapter *a, const struct pp_adapter_target *t,
                              const struct pp_lora_heads_at *at, bool *acts, struct pp_error *err)
 {
-    const int places[2] = {at->keys, at->values};
+    const int indices[2] = {at->keys, at->values};
     float *scales = NULL;
     int64_t first = 0;
     enum pp_code code = pp_lora_floats(a, &t->ia3, false, &scales, err);
     for (int i = 0; i < 2 && !code; i++) {
-        struct pp_lora_heads *l = &a->heads[places[i]];
-        const int64_t n = a->model->plan.heads[places[i]].w[0]->ne[!l->turned], of_head = t->n_out / l->n;
+        struct pp_lora_heads *l = &a->heads[indices[i]];
+        const int64_t n = a->model->plan.heads[indices[i]].w[0]->ne[!l->transposed], of_head = t->n_out / l->n;
         l->scales = true;
         if (!(l->dora = pp_calloc((size_t)l->n * PP_DORA_NUMBERS * (size_t)n, sizeof *l->dora)))
             code = pp_fail_nomem(err, "an adapter");
@@ -327,7 +327,7 @@ enum pp_code pp_lora_load_heads(struct pp_adapter *a, const struct pp_adapter_ta
     struct rows_of_heads rows = {.b = halves.values[1], .of_head = n_key + n_value};
     if (!make_room(of_keys, keys, type, true) || !make_room(of_values, values, type, false))
         return pp_fail_nomem(err, "an adapter");
-    of_keys->turned = true;
+    of_keys->transposed = true;
     code = hold_keys(of_keys, keys->w[0], &halves, &rows, room, err);
     rows.from = n_key;
     if (!code)
@@ -383,7 +383,7 @@ void pp_lora_hash_heads(const struct pp_adapter *a, struct pp_sha256_stream *s)
             continue;
         const struct pp_heads *heads = &a->model->plan.heads[i];
         const struct pp_hash128 numbers = pp_hash128(
-            l->dora, (size_t)(heads->n * PP_DORA_NUMBERS * heads->w[0]->ne[!l->turned]) * sizeof *l->dora);
+            l->dora, (size_t)(heads->n * PP_DORA_NUMBERS * heads->w[0]->ne[!l->transposed]) * sizeof *l->dora);
         pp_sha256_update(s, &numbers, sizeof numbers);
         pp_sha256_update(s, &l->scales, l->scales ? sizeof l->scales : 0);
     }

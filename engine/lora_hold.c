@@ -378,8 +378,8 @@ enum pp_code pp_lora_hold(struct pp_adapter *a, int linear, uint32_t type, const
     const int64_t n_in = w->ne[0];
     t->a_bytes = half_bytes(w, t->rank, type, 0);
     t->b_bytes = half_bytes(w, t->rank, type, 1);
-    t->a_data = a->arena + t->places[0];
-    t->b_data = a->arena + t->places[1];
+    t->a_data = a->arena + t->arena_at[0];
+    t->b_data = a->arena + t->arena_at[1];
     if (type == PP_TYPE_Q8_0 && !pack_a(down, t->rank, n_in, t->a_data, room))
         return pp_fail_nomem(err, "an adapter");
     if (type == PP_TYPE_F16)

@@ -226,9 +226,9 @@ static enum pp_code join_target(struct loading *l, const char *name, const struc
         snprintf(j->name, sizeof j->name, "%s", whole);
         l->joined[l->n_joins++] = linear;
     }
-    if ((is_new && a->targets[linear].claimed) || !pp_join_add(j, place, name, t, job->part))
+    if ((is_new && a->targets[linear].in_file) || !pp_join_add(j, place, name, t, job->part))
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, name);
-    a->targets[linear].claimed = true;
+    a->targets[linear].in_file = true;
     return PP_OK;
 }
 
@@ -308,7 +308,7 @@ static enum pp_code check_target(const struct loading *l, const char *name, stru
                        t->name, (long long)(t->n_out ? t->n_out : w->ne[1]), (long long)(t->n_in ? t->n_in : w->ne[0]),
                        m->info.name, strcmp(name, t->name) == 0 ? "it" : name, (long long)w->ne[1],
                        (long long)w->ne[0]);
-    if (a->targets[job->linear].claimed)
+    if (a->targets[job->linear].in_file)
         return pp_fail(err, PP_ERR_FORMAT, "adapter %s has %s twice", a->path, name);
     if (t->rank > MAX_RANK)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s: %s has rank %lld; at most %d can be run", a->path, t->name,
@@ -337,7 +337,7 @@ static enum pp_code make_room(struct pp_adapter *a, bool exact, struct pp_error 
     for (int half = 0; half < 2; half++)
         for (int i = 0; i < a->n_targets; i++) {
             struct pp_lora_target *t = &a->targets[i];
-            t->places[half] = bytes;
+            t->arena_at[half] = bytes;
             if (!t->rank)
                 continue;
             const struct pp_tensor *w = pp_plan_target(&a->model->plan, i).w;
@@ -567,10 +567,10 @@ static enum pp_code list_output_tokens(struct loading *l, const struct pp_adapte
              : pp_lora_check_output_tokens(a, t, pp_plan_target(&a->model->plan, job.linear).w, err);
     if (code)
         return code;
-    if (own->claimed)
+    if (own->in_file)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s changes the output, and replaces tokens of it; that is not "
                        "supported", a->path);
-    own->claimed = true;
+    own->in_file = true;
     own->rank = (int)t->tokens.ne[1];
     own->scale = 1.0f;
     l->jobs[l->n++] = job;
@@ -627,7 +627,7 @@ static enum pp_code list_target(struct loading *l, const struct pp_adapter_targe
         if (code)
             return code;
         struct pp_lora_target *own = &a->targets[job.linear];
-        own->claimed = true;
+        own->in_file = true;
         own->rank = (int)t->rank;
         own->scale = t->scale;
         l->jobs[l->n++] = job;

@@ -55,7 +55,7 @@ static bool any_set(const float *x, int64_t n)
 
 static int by_id(const void *a, const void *b)
 {
-    const int32_t x = ((const struct pp_own_token *)a)->id, y = ((const struct pp_own_token *)b)->id;
+    const int32_t x = ((const struct pp_replaced_token *)a)->id, y = ((const struct pp_replaced_token *)b)->id;
     return (x > y) - (x < y);
 }
 
@@ -82,7 +82,7 @@ enum pp_code pp_lora_load_tokens(struct pp_adapter *a, const struct pp_adapter_t
     if (code)
         return code;
     for (int64_t i = 0; i < n; i++)
-        e->tokens[i] = (struct pp_own_token){t->token_ids[i], (int)i};
+        e->tokens[i] = (struct pp_replaced_token){t->token_ids[i], (int)i};
     qsort(e->tokens, (size_t)n, sizeof *e->tokens, by_id);
     e->n_tokens = (int)n;
     return PP_OK;
@@ -90,8 +90,8 @@ enum pp_code pp_lora_load_tokens(struct pp_adapter *a, const struct pp_adapter_t
 
 const float *pp_lora_token_row(const struct pp_lora_embedding *e, int32_t token, int64_t width)
 {
-    const struct pp_own_token key = {.id = token};
-    const struct pp_own_token *found =
+    const struct pp_replaced_token key = {.id = token};
+    const struct pp_replaced_token *found =
         e->n_tokens ? bsearch(&key, e->tokens, (size_t)e->n_tokens, sizeof key, by_id) : NULL;
     return found ? e->token_rows + found->row * width : NULL;
 }

@@ -91,14 +91,14 @@ static int64_t head_width(const struct pp_cpu *c, const struct stage *s, int slo
 
 /* --- gains of DoRAs ---------------------------------------------------------------------------------------------- */
 
-/* The gain g of a DoRA scales outputs of the matrix that it was made for. The heads' matrices for keys are stored
- * transposed (`turned`), so that g scales their inputs. Whether any adapter of a set is a DoRA of these heads, with
- * gains for inputs (turned) or for outputs. */
-static bool has_dora(const struct pp_adapter_set *set, int heads, bool turned)
+/* The gain g of a DoRA scales outputs of the matrix that it was made for. The model has the transpose of the matrices
+ * for keys, so that g scales its inputs. This tells whether any adapter of a set is a DoRA of these heads, with gains
+ * for inputs (transposed) or for outputs. */
+static bool has_dora(const struct pp_adapter_set *set, int heads, bool transposed)
 {
     for (int k = 0; set && k < set->n; k++) {
         const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k].adapter, heads);
-        if (l->dora && l->turned == turned)
+        if (l->dora && l->transposed == transposed)
             return true;
     }
     return false;
@@ -134,24 +134,24 @@ static int alike(const struct pp_cpu *c, const struct stage *s, int first, int m
     return n;
 }
 
-/* Whether any of the rows first .. first + n - 1 has a DoRA with gains for the inputs (turned) or the outputs. */
-static bool any_dora(const struct pp_cpu *c, const struct stage *s, int first, int n, bool turned)
+/* Whether any of the rows first .. first + n - 1 has a DoRA with gains for the inputs (transposed) or the outputs. */
+static bool any_dora(const struct pp_cpu *c, const struct stage *s, int first, int n, bool transposed)
 {
     for (int i = first; c->lora_width && i < first + n; i += alike(c, s, i, first + n))
-        if (has_dora(batch_row(c, s, i)->adapters, s->of_heads, turned))
+        if (has_dora(batch_row(c, s, i)->adapters, s->of_heads, transposed))
             return true;
     return false;
 }
 
 /* to = g * from for n rows from `first` on, g being the gains of each row's set; `to` may be `from`. */
 static void multiply_gains(const struct pp_cpu *c, const struct stage *s, int head, int first, int n, int64_t width,
-                           bool turned, const float *from, int64_t from_stride, float *to, int64_t to_stride,
+                           bool transposed, const float *from, int64_t from_stride, float *to, int64_t to_stride,
                            int thread)
 {
     float *all = c->threads[thread].head_gains + ROWS_AT_ONCE * c->head_width;
     for (int i = first, some; i < first + n; i += some) {
         const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
-        const bool dora = has_dora(set, s->of_heads, turned);
+        const bool dora = has_dora(set, s->of_heads, transposed);
         some = alike(c, s, i, first + n);
         if (dora)
             find_gains(s, set, head, width, all);
@@ -201,7 +201,8 @@ static void add_lora(const struct pp_cpu *c, const struct stage *s, const struct
     const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[which].adapter, s->of_heads);
     const float strength = set->use[which].scale;
     const int64_t in = head * head_width(c, s, s->in), out = head * head_width(c, s, s->out), width = c->head_width;
-    const int64_t n_in = s->heads[head].w.n_cols, n_out = s->heads[head].w.n_rows, n_gains = l->turned ? n_in : n_out;
+    const int64_t n_in = s->heads[head].w.n_cols, n_out = s->heads[head].w.n_rows;
+    const int64_t n_gains = l->transposed ? n_in : n_out;
     const int64_t room = pp_low_rank_room(l->rank), fit = PRIVATE_ROWS * c->lora_width / room;
     const int64_t most = fit < ROWS_AT_ONCE ? fit : ROWS_AT_ONCE;
     const float *gain = gains_of(set, which, l, head, n_gains);
@@ -213,21 +214,21 @@ static void add_lora(const struct pp_cpu *c, const struct stage *s, const struct
         struct pp_low_rank_rows rows = {.n = some, .y = slot_row(c, s->out, first) + out, .down = down,
                                         .y_stride = c->strides[s->out], .down_stride = room};
         float *y = rows.y;
-        for (int i = 0; l->dora && l->turned && i < some; i++)
+        for (int i = 0; l->dora && l->transposed && i < some; i++)
             for (int64_t r = 0; r < n_in; r++)
                 made[i * width + r] = gain[r] * x.f32[i * x.f32_stride + r];
-        if (l->dora && l->turned) {
+        if (l->dora && l->transposed) {
             x.f32 = made;
             x.f32_stride = width;
         }
         c->mm->by_type[l->a[head].type](&l->a[head], 0, l->rank, &x, some, down, room, c->threads[thread].kernel);
-        if (l->dora && !l->turned) {
+        if (l->dora && !l->transposed) {
             memset(made, 0, (size_t)(some * width) * sizeof *made);
             rows.y = made;
             rows.y_stride = width;
         }
         c->ops->add_low_rank(&l->b[head], &rows, l->scale * strength, 0, n_out);
-        for (int i = 0; l->dora && !l->turned && i < some; i++)
+        for (int i = 0; l->dora && !l->transposed && i < some; i++)
             for (int64_t r = 0; r < n_out; r++)
                 y[i * c->strides[s->out] + r] += gain[r] * made[i * width + r];
     }
@@ -250,7 +251,7 @@ static void adapt(const struct pp_cpu *c, const struct stage *s, int m, int head
 void pp_cpu_heads_item(struct pp_cpu *c, const struct stage *s, int m, int head, int thread)
 {
     const struct projection *p = &s->heads[head];
-    const int64_t n_in = p->w.n_cols, n_out = p->w.n_rows, behind = head_width(c, s, s->in) - n_in;
+    const int64_t n_in = p->w.n_cols, n_out = p->w.n_rows, n_unchanged = head_width(c, s, s->in) - n_in;
     const int64_t in = head * head_width(c, s, s->in), out = head * head_width(c, s, s->out);
     if (!pp_cpu_weight_ready(c, p, 0, n_out))
         return;
@@ -265,9 +266,9 @@ void pp_cpu_heads_item(struct pp_cpu *c, const struct stage *s, int m, int head,
             multiply_gains(c, s, head, first, n, n_out, false, y, c->strides[s->out], y, c->strides[s->out], thread);
     }
     adapt(c, s, m, head, thread);
-    for (int i = 0; behind && i < m; i++)
+    for (int i = 0; n_unchanged && i < m; i++)
         memcpy(slot_row(c, s->out, i) + out + n_out, slot_row(c, s->in, i) + in + n_in,
-               (size_t)behind * sizeof(float));
+               (size_t)n_unchanged * sizeof(float));
 }
 
 int pp_cpu_heads_at_once(const struct stage *s, int m)
