@@ -333,12 +333,12 @@ struct pp_gen_options {
     const int32_t *written;      /* [n_written] control tokens that are written to the text, after PP_CONTROL_MARK, and
                                   * do not end the answer (reasoning.h); at most PP_MAX_WRITTEN */
     int n_written;
-    struct pp_seq *draft;        /* a sequence of a draft engine with an equal tokenizer, or NULL; its own adapters */
-    bool lookup;                 /* prompt-lookup drafting: what followed the same tokens before; beside a draft, too */
+    struct pp_seq *draft;        /* a sequence of a draft model's engine, with its own adapters; or NULL */
+    bool lookup;                 /* prompt lookup: drafts what followed the same tokens before, also next to a model */
     int draft_max;               /* drafted tokens per pass, at most PP_DRAFT_MAX_LIMIT; 0: PP_DRAFT_MAX_DEFAULT */
     bool draft_always;           /* always draft that many; else as many as pay off, possibly none */
-    float draft_p_min;           /* drafts less likely than this to be accepted are not tried; 0: whatever pays */
-    int draft_siblings;          /* 1: the draft's second choices are tried, too: a tree */
+    float draft_p_min;           /* draft tokens less likely than this to be accepted get no row; 0: whatever pays */
+    int draft_siblings;          /* 1: the draft model's second choices are drafted, too: a tree */
     pp_draft_script *draft_script; /* or NULL */
     void *draft_script_user;
     const int32_t *forced;       /* [n_forced] tokens forced in place of the sampled ones, as if the model had chosen
@@ -358,10 +358,10 @@ enum pp_finish { PP_FINISH_NONE = 0, PP_FINISH_END, PP_FINISH_LENGTH, PP_FINISH_
 enum pp_code pp_gen_begin(struct pp_seq *seq, const int32_t *prompt, int64_t n, const struct pp_gen_options *opt,
                           struct pp_gen **out, struct pp_error *err);
 
-enum { PP_MAX_TURNS = 16 };
+enum { PP_MAX_GEN_ITEMS = 16 };
 
 /* One answer's part in a pass. */
-struct pp_gen_turn {
+struct pp_gen_item {
     struct pp_gen *gen;
     struct pp_buf *text;    /* text that may be shown now is appended: whole UTF-8 characters, nothing that could still
                              * become a stop string */
@@ -372,12 +372,12 @@ struct pp_gen_turn {
     struct pp_error err;
 };
 
-/* One forward pass of the target model for up to PP_MAX_TURNS answers of one engine, the most urgent first. An answer
- * in decode gets a token, or several if drafted ones are accepted; prompts are prefilled in chunks of about 100 ms, or
- * half a second if nothing else waits, at most two per pass (prompt_chunks.h), most of it for the first in line. Common
- * prefixes of prompts are computed once. Each answer is the same, token for token, as it would be alone.
+/* One forward pass of the target model for up to PP_MAX_GEN_ITEMS answers of one engine, the most urgent first. An
+ * answer in decode gets a token, or several if drafted ones are accepted; prompts are prefilled in chunks of about
+ * 100 ms, or half a second if nothing else waits, at most two per pass (prompt_chunks.h), most of it for the first in
+ * line. Common prefixes of prompts are computed once. Each answer is the same, token for token, as it would be alone.
  * PP_ERR_CANCELLED: nothing was computed; a later call, with any of the answers, resumes there. */
-enum pp_code pp_gen_step(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err);
+enum pp_code pp_gen_step(struct pp_gen_item *items, int n, const struct pp_cancel *cancel, struct pp_error *err);
 bool pp_gen_computing_prompt(const struct pp_gen *g); /* no token was chosen yet */
 /* Releases the answer's pages so that others can proceed; its next steps compute them again. */
 void pp_gen_suspend(struct pp_gen *g);
@@ -392,7 +392,7 @@ enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
 enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struct pp_buf *text, int *n_tokens,
                          enum pp_finish *finish, struct pp_error *err);
 /* Appends what was held back (an incomplete character or stop string), for an answer that is cut short; drafted: as in
- * a turn. */
+ * struct pp_gen_item. */
 void pp_gen_flush(struct pp_gen *g, struct pp_buf *text, struct pp_buf *drafted);
 /* All tokens chosen so far, [*n], the end token included if there was one. Valid until the next step of g. */
 const int32_t *pp_gen_tokens(const struct pp_gen *g, int64_t *n);

@@ -191,14 +191,14 @@ static void show(struct pp_gen *g, struct pp_buf *text, struct pp_buf *drafted)
         release_text(g, g->held.len, text, drafted); /* no more text will follow */
 }
 
-void pp_gen_emit_text(struct pp_gen_turn *turn)
+void pp_gen_emit_text(struct pp_gen_item *item)
 {
-    struct pp_gen *g = turn->gen;
-    show(g, turn->text, turn->drafted);
-    if (g->held.bad || g->held_drafted.bad || turn->text->bad || (turn->drafted && turn->drafted->bad))
-        turn->code = pp_fail_nomem(&turn->err, "the answer's text");
-    turn->n_tokens = (int)(g->n - g->n_reported);
-    turn->finish = g->finish;
+    struct pp_gen *g = item->gen;
+    show(g, item->text, item->drafted);
+    if (g->held.bad || g->held_drafted.bad || item->text->bad || (item->drafted && item->drafted->bad))
+        item->code = pp_fail_nomem(&item->err, "the answer's text");
+    item->n_tokens = (int)(g->n - g->n_reported);
+    item->finish = g->finish;
     g->n_reported = g->n;
 }
 
@@ -312,10 +312,10 @@ enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
     enum pp_code code = pp_gen_begin(seq, prompt, n, opt, &g, err);
     *out = NULL;
     while (!code && g->n == n && g->finish == PP_FINISH_NONE) {
-        struct pp_gen_turn turn = {.gen = g};
-        code = pp_gen_advance(&turn, 1, cancel, err);
-        if (!code && (code = turn.code) && err)
-            *err = turn.err;
+        struct pp_gen_item item = {.gen = g};
+        code = pp_gen_advance(&item, 1, cancel, err);
+        if (!code && (code = item.code) && err)
+            *err = item.err;
     }
     if (code) {
         pp_gen_free(g);
@@ -328,11 +328,11 @@ enum pp_code pp_gen_start(struct pp_seq *seq, const int32_t *prompt, int64_t n, 
 enum pp_code pp_gen_next(struct pp_gen *g, const struct pp_cancel *cancel, struct pp_buf *text, int *n_tokens,
                          enum pp_finish *finish, struct pp_error *err)
 {
-    struct pp_gen_turn turn = {.gen = g, .text = text};
-    enum pp_code code = pp_gen_step(&turn, 1, cancel, err);
-    if (!code && (code = turn.code) && err)
-        *err = turn.err;
-    *n_tokens += turn.n_tokens;
+    struct pp_gen_item item = {.gen = g, .text = text};
+    enum pp_code code = pp_gen_step(&item, 1, cancel, err);
+    if (!code && (code = item.code) && err)
+        *err = item.err;
+    *n_tokens += item.n_tokens;
     *finish = g->finish;
     return code;
 }

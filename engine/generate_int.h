@@ -52,12 +52,12 @@ struct pp_choice pp_gen_choose(struct pp_gen *g, const float *logits, int64_t n_
 bool pp_gen_accept(struct pp_gen *g, int32_t token, bool drafted);
 /* The error for pp_gen_choose's -1. */
 enum pp_code pp_gen_no_token(const struct pp_gen *g, struct pp_error *err);
-/* Moves text that may be shown to turn->text. */
-void pp_gen_emit_text(struct pp_gen_turn *turn);
+/* Moves text that may be shown to item->text. */
+void pp_gen_emit_text(struct pp_gen_item *item);
 
 /* --- schedule.c --- */
 
-/* As pp_gen_step, but leaves text in g->held: turn->text may be NULL. */
-enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err);
+/* As pp_gen_step, but leaves text in g->held: item->text may be NULL. */
+enum pp_code pp_gen_advance(struct pp_gen_item *items, int n, const struct pp_cancel *cancel, struct pp_error *err);
 
 #endif

@@ -12,7 +12,7 @@
 
 /* One answer's part of the pass. */
 struct part {
-    struct pp_gen_turn *turn;
+    struct pp_gen_item *item;
     int first, n;           /* rows; n 0: none */
     int n_draft;            /* the last n_draft rows are draft tokens, */
     int n_chosen;           /* tokens chosen in this pass */
@@ -24,7 +24,7 @@ struct part {
 
 struct pass {
     struct pp_engine *engine;
-    struct part parts[PP_MAX_TURNS];
+    struct part parts[PP_MAX_GEN_ITEMS];
     int n_parts;
     int n_rows, n_prompt_rows;
 };
@@ -64,13 +64,13 @@ static void share(struct pp_gen *g, const struct pp_gen *from, int64_t n)
  * it, and is worth waiting for; NULL: none. */
 static struct part *reuse_prefix(struct pass *p, struct part *self)
 {
-    struct pp_gen *g = self->turn->gen;
+    struct pp_gen *g = self->item->gen;
     struct part *waits_for = NULL;
     int64_t most = 0;
     count_cached(g, pp_seq_adopt(g->seq, g->tokens, g->n - 1));
     for (int i = 0; i < p->n_parts; i++) {
         struct part *other = &p->parts[i];
-        const struct pp_gen *o = other->turn->gen;
+        const struct pp_gen *o = other->item->gen;
         if (other == self)
             continue;
         int64_t same = common_prefix(g, o), have = same < pp_seq_exact(o->seq) ? same : pp_seq_exact(o->seq);
@@ -92,7 +92,7 @@ static struct part *reuse_prefix(struct pass *p, struct part *self)
 /* Adds the next n rows of an answer. */
 static void add_rows(struct pass *p, struct part *part, int n)
 {
-    const struct pp_gen *g = part->turn->gen;
+    const struct pp_gen *g = part->item->gen;
     struct pp_row *rows = p->engine->batch + p->n_rows;
     part->first = p->n_rows;
     part->n = n;
@@ -110,14 +110,14 @@ static void add_rows(struct pass *p, struct part *part, int n)
  * root is that row. */
 static void add_draft_rows(struct pass *p, struct part *part)
 {
-    const struct pp_spec *s = &part->turn->gen->spec;
+    const struct pp_spec *s = &part->item->gen->spec;
     struct pp_row *rows = p->engine->batch;
     int root = part->first + part->n - 1;
     part->n_draft = s->n_drafted;
     for (int i = 0; i < s->n_drafted; i++)
         part->tree = part->tree || s->drafted[i].sibling;
     for (int i = 0; i < s->n_drafted; i++)
-        rows[p->n_rows++] = (struct pp_row){.seq = part->turn->gen->seq,
+        rows[p->n_rows++] = (struct pp_row){.seq = part->item->gen->seq,
                                             .token = s->drafted[i].token,
                                             .parent = part->tree ? root + 1 + s->drafted[i].parent : PP_PARENT_PREVIOUS,
                                             .out = PP_OUT_LOGITS};
@@ -131,13 +131,13 @@ static void add_draft_rows(struct pass *p, struct part *part)
 static void add_answers(struct pass *p, const struct pp_cancel *cancel)
 {
     int begin = p->n_parts > p->engine->max_rows ? (int)(p->engine->stats.passes % (uint64_t)p->n_parts) : 0, n = 0;
-    struct part *ready[PP_MAX_TURNS];
-    struct pp_gen *writing[PP_MAX_TURNS];
+    struct part *ready[PP_MAX_GEN_ITEMS];
+    struct pp_gen *writing[PP_MAX_GEN_ITEMS];
     int n_writing = 0;
     for (int i = 0; i < p->n_parts && n < p->engine->max_rows; i++) {
         struct part *part = &p->parts[(begin + i) % p->n_parts];
-        struct pp_gen *g = part->turn->gen;
-        if (n_missing(g) != 1)
+        struct pp_gen *g = part->item->gen;
+        if (missing(g) != 1)
             continue;
         ready[n++] = part;
         g->spec.n_drafted = 0;
@@ -156,14 +156,14 @@ static void add_answers(struct pass *p, const struct pp_cancel *cancel)
 /* Divides a chunk among the prompts: the first in line gets most of it, but never all while others wait, too. */
 static void add_prompts(struct pass *p)
 {
-    struct part *line[PP_MAX_TURNS];
+    struct part *line[PP_MAX_GEN_ITEMS];
     int n = 0, room = p->engine->max_rows - p->n_rows;
     int chunk = pp_chunk_rows(&p->engine->chunks, p->n_parts > 1, room);
     for (int i = 0; i < p->n_parts; i++) {
         struct part *part = &p->parts[i];
-        if (n_missing(part->turn->gen) <= 1 || (part->twin = reuse_prefix(p, part)))
+        if (missing(part->item->gen) <= 1 || (part->twin = reuse_prefix(p, part)))
             continue;
-        if (n_missing(part->turn->gen) == 1) { /* all but the last token were cached */
+        if (missing(part->item->gen) == 1) { /* all but the last token were cached */
             if (chunk > 0)
                 add_rows(p, part, 1);
             chunk--;
@@ -173,8 +173,8 @@ static void add_prompts(struct pass *p)
     }
     int reserved = n > 1 ? chunk / (2 * n) : 0; /* reserved for each of the others */
     for (int i = 0; i < n && chunk > 0; i++) {
-        int64_t left = n_missing(line[i]->turn->gen);
-        int most = chunk - reserved * (n - 1 - i), m = (int)(left < most ? left : most);
+        int64_t left = missing(line[i]->item->gen);
+        int most = chunk - kept * (n - 1 - i), m = (int)(left < most ? left : most);
         if (m < 1)
             continue;
         add_rows(p, line[i], m);
@@ -193,7 +193,7 @@ static void count_pass(struct pass *p, uint64_t ns)
     int prompt_rows = 0;
     for (int i = 0; i < p->n_parts; i++) {
         const struct part *part = &p->parts[i];
-        struct pp_stats *s = &part->turn->gen->stats;
+        struct pp_stats *s = &part->item->gen->stats;
         if (!part->n)
             continue;
         s->passes++;
@@ -223,7 +223,7 @@ static void learn_costs(struct pass *p, uint64_t ns)
     /* other programs would have slowed a pass without drafts down in the same proportion */
     double plain = pp_costs_pass_ns(&e->costs, answers) * (double)ns / pp_costs_pass_ns(&e->costs, answers + n_drafted);
     for (int i = 0; i < p->n_parts; i++) {
-        struct pp_gen *g = p->parts[i].turn->gen;
+        struct pp_gen *g = p->parts[i].item->gen;
         if (!p->parts[i].n)
             continue;
         g->stats.plain_ns += (uint64_t)(plain * (double)p->parts[i].n_chosen);
@@ -245,9 +245,9 @@ static void first_token(struct pp_gen *g)
 
 /* Chooses a token from the logits after draft token `after` of n_drafted, or (-1) after the last chosen token, and
  * accepts it. False if the answer is over, or no choice was possible. */
-static bool choose(struct pp_gen_turn *turn, const float *logits, int after, int n_drafted)
+static bool choose(struct pp_gen_item *item, const float *logits, int after, int n_drafted)
 {
-    struct pp_gen *g = turn->gen;
+    struct pp_gen *g = item->gen;
     if (g->max_tokens == 0) {
         g->finish = PP_FINISH_LENGTH;
         return false;
@@ -256,7 +256,7 @@ static bool choose(struct pp_gen_turn *turn, const float *logits, int after, int
     if (g->n - g->n_prompt < g->n_forced)
         choice.token = g->forced[g->n - g->n_prompt];
     if (choice.token < 0) {
-        turn->code = pp_gen_no_token(g, &turn->err);
+        item->code = pp_gen_no_token(g, &item->err);
         return false;
     }
     bool first = g->n == g->n_prompt;
@@ -279,17 +279,17 @@ struct choosing {
 static int32_t choose_at(void *user, int after, bool *over)
 {
     struct choosing *c = user;
-    struct pp_gen *g = c->part->turn->gen;
+    struct pp_gen *g = c->part->item->gen;
     int64_t before = g->n;
     c->last = c->root + 1 + after;
-    *over = !choose(c->part->turn, pp_step_output(g->seq->engine, c->last), after, c->part->n_draft);
+    *over = !choose(c->part->item, pp_step_output(g->seq->engine, c->last), after, c->part->n_draft);
     return g->n > before ? g->tokens[before] : -1;
 }
 
 /* Removes the rows of rejected draft tokens from the sequence; the last chosen token is not computed yet. */
 static void keep_rows(const struct part *part, int64_t base, const int8_t *path)
 {
-    struct pp_gen *g = part->turn->gen;
+    struct pp_gen *g = part->item->gen;
     int32_t keep[1 + PP_DRAFT_MAX_LIMIT];
     int n = 0;
     if (!part->tree) {
@@ -305,7 +305,7 @@ static void keep_rows(const struct part *part, int64_t base, const int8_t *path)
 /* Makes one choice per row, as long as draft tokens are accepted. */
 static void take_choices(struct part *part)
 {
-    struct pp_gen *g = part->turn->gen;
+    struct pp_gen *g = part->item->gen;
     int8_t path[PP_DRAFT_MAX_LIMIT];
     struct choosing c = {.part = part, .root = part->first + part->n - part->n_draft - 1};
     int64_t before = g->n, base = g->seq->len - part->n_draft - 1;
@@ -320,14 +320,14 @@ static void take_choices(struct part *part)
 
 /* Makes the first choice of an answer without a pass, if the logits of its prompt's last token are known, as after
  * restoring a snapshot. */
-static void choose_ahead(struct pp_gen_turn *turn)
+static void choose_ahead(struct pp_gen_item *item)
 {
-    const struct pp_gen *g = turn->gen;
-    if (g->finish != PP_FINISH_NONE || g->n != g->n_prompt || n_missing(g) > 0)
+    const struct pp_gen *g = item->gen;
+    if (g->finish != PP_FINISH_NONE || g->n != g->n_prompt || missing(g) > 0)
         return;
     const float *logits = pp_seq_logits(g->seq);
     if (logits)
-        choose(turn, logits, -1, 0);
+        choose(item, logits, -1, 0);
     if (g->n == g->n_prompt) /* no choice was made: the last token will be computed */
         pp_seq_truncate(g->seq, g->n - 1);
 }
@@ -336,12 +336,12 @@ static void choose_ahead(struct pp_gen_turn *turn)
 static void follow_twin(struct part *part)
 {
     const struct part *twin = part->twin;
-    struct pp_gen *g = part->turn->gen, *t = twin->turn->gen;
+    struct pp_gen *g = part->item->gen, *t = twin->item->gen;
     if (!twin->n || !twin->chooses || twin->n_draft || g->n != g->n_prompt || t->n_prompt != g->n ||
         common_prefix(g, t) < g->n || pp_seq_exact(t->seq) < g->n)
         return;
     share(g, t, g->n);
-    choose(part->turn, pp_step_output(g->seq->engine, twin->first + twin->n - 1), -1, 0);
+    choose(part->item, pp_step_output(g->seq->engine, twin->first + twin->n - 1), -1, 0);
     pp_seq_truncate(g->seq, g->n - 1);
 }
 
@@ -349,7 +349,7 @@ static void take_results(struct pass *p)
 {
     for (int i = 0; i < p->n_parts; i++) {
         struct part *part = &p->parts[i];
-        struct pp_gen *g = part->turn->gen;
+        struct pp_gen *g = part->item->gen;
         if (part->n && part->prompt && g->progress)
             g->progress(g->user, (uint64_t)g->seq->len, (uint64_t)g->n);
         if (part->n && part->chooses)
@@ -367,7 +367,7 @@ static enum pp_code each_alone(struct pass *p, const struct pp_cancel *cancel, s
 {
     enum pp_code code = PP_OK;
     for (int i = 0; i < p->n_parts && !code; i++)
-        code = pp_gen_advance(p->parts[i].turn, 1, cancel, err);
+        code = pp_gen_advance(p->parts[i].item, 1, cancel, err);
     return code;
 }
 
@@ -378,24 +378,24 @@ static bool drop_drafts(struct pass *p)
     bool any = false;
     for (int i = 0; i < p->n_parts; i++) {
         any = any || p->parts[i].n_draft;
-        p->parts[i].turn->gen->spec.skip_next = true;
+        p->parts[i].item->gen->spec.skip_next = true;
     }
     return any;
 }
 
-enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err)
+enum pp_code pp_gen_advance(struct pp_gen_item *items, int n, const struct pp_cancel *cancel, struct pp_error *err)
 {
-    struct pass p = {.engine = turns[0].gen->seq->engine};
+    struct pass p = {.engine = items[0].gen->seq->engine};
     uint64_t t0 = pp_now_ns();
-    if (n > PP_MAX_TURNS)
-        return pp_fail(err, PP_ERR_USAGE, "at most %d answers can be generated at once", PP_MAX_TURNS);
+    if (n > PP_MAX_GEN_ITEMS)
+        return pp_fail(err, PP_ERR_USAGE, "at most %d answers can be generated at once", PP_MAX_GEN_ITEMS);
     for (int i = 0; i < n; i++) {
-        turns[i].code = PP_OK;
-        if (turns[i].gen->seq->engine != p.engine)
+        items[i].code = PP_OK;
+        if (items[i].gen->seq->engine != p.engine)
             return pp_fail(err, PP_ERR_USAGE, "an answer belongs to another engine");
-        choose_ahead(&turns[i]);
-        if (!turns[i].code && turns[i].gen->finish == PP_FINISH_NONE && turns[i].gen->n == turns[i].gen->n_reported)
-            p.parts[p.n_parts++] = (struct part){.turn = &turns[i]};
+        choose_ahead(&items[i]);
+        if (!items[i].code && items[i].gen->finish == PP_FINISH_NONE && items[i].gen->n == items[i].gen->n_reported)
+            p.parts[p.n_parts++] = (struct part){.item = &items[i]};
     }
     if (p.n_parts)
         add_answers(&p, cancel);
@@ -411,12 +411,12 @@ enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_ca
         return code;
     }
     if (code == PP_ERR_NOMEM && drop_drafts(&p))
-        return pp_gen_advance(turns, n, cancel, err);
+        return pp_gen_advance(items, n, cancel, err);
     if (code && p.n_parts > 1)
         return each_alone(&p, cancel, err);
     if (code) {
-        p.parts[0].turn->code = code;
-        p.parts[0].turn->err = why;
+        p.parts[0].item->code = code;
+        p.parts[0].item->err = why;
         return PP_OK;
     }
     pp_chunk_took(&p.engine->chunks, p.n_prompt_rows, pp_now_ns() - t1);
@@ -426,11 +426,11 @@ enum pp_code pp_gen_advance(struct pp_gen_turn *turns, int n, const struct pp_ca
     return PP_OK;
 }
 
-enum pp_code pp_gen_step(struct pp_gen_turn *turns, int n, const struct pp_cancel *cancel, struct pp_error *err)
+enum pp_code pp_gen_step(struct pp_gen_item *items, int n, const struct pp_cancel *cancel, struct pp_error *err)
 {
-    enum pp_code code = n > 0 ? pp_gen_advance(turns, n, cancel, err) : PP_OK;
+    enum pp_code code = n > 0 ? pp_gen_advance(items, n, cancel, err) : PP_OK;
     for (int i = 0; i < n && !code; i++)
-        if (!turns[i].code)
-            pp_gen_emit_text(&turns[i]);
+        if (!items[i].code)
+            pp_gen_emit_text(&items[i]);
     return code;
 }

@@ -413,8 +413,8 @@ static void take_choice(struct draft_pass *p, struct pp_gen *g, int row)
 /* Answers that ask the same draft model, and the rows of the step for them. */
 struct draft_step {
     struct pp_engine *engine;
-    struct pp_gen *answers[PP_MAX_TURNS];
-    int last_row[PP_MAX_TURNS]; /* of each answer */
+    struct pp_gen *answers[PP_MAX_GEN_ITEMS];
+    int last_row[PP_MAX_GEN_ITEMS]; /* of each answer */
     int n, n_rows;
 };
 

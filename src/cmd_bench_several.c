@@ -6,7 +6,7 @@
 #include "engine/base/mem.h"
 #include "src/cmd_bench.h"
 
-enum { MOST = PP_MAX_TURNS };
+enum { MOST = PP_MAX_GEN_ITEMS };
 
 struct several {
     struct bench *b;
@@ -44,18 +44,18 @@ static enum pp_code begin(struct several *s, struct talk *t, int number, struct 
 static enum pp_code pass(struct several *s, struct talk *talks, int n, int64_t *n_tokens, bool *over,
                          struct pp_error *err)
 {
-    struct pp_gen_turn turns[MOST];
+    struct pp_gen_item items[MOST];
     for (int i = 0; i < n; i++) {
         pp_buf_clear(&talks[i].text);
-        turns[i] = (struct pp_gen_turn){.gen = talks[i].gen, .text = &talks[i].text};
+        items[i] = (struct pp_gen_item){.gen = talks[i].gen, .text = &talks[i].text};
     }
-    enum pp_code code = pp_gen_step(turns, n, s->b->cancel, err);
+    enum pp_code code = pp_gen_step(items, n, s->b->cancel, err);
     *over = true;
     for (int i = 0; i < n && !code; i++) {
-        *n_tokens += turns[i].n_tokens;
-        *over = *over && turns[i].finish != PP_FINISH_NONE;
-        if ((code = turns[i].code) && err)
-            *err = turns[i].err;
+        *n_tokens += items[i].n_tokens;
+        *over = *over && items[i].finish != PP_FINISH_NONE;
+        if ((code = items[i].code) && err)
+            *err = items[i].err;
     }
     return code;
 }

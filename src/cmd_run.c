@@ -537,13 +537,13 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
     if (!code && r->o->n_predict == 0)
         r->finish = PP_FINISH_LENGTH;
     while (!code && r->finish == PP_FINISH_NONE) {
-        struct pp_gen_turn turn = {.gen = gen, .text = &r->written, .drafted = &r->written_drafted};
-        code = pp_gen_step(&turn, 1, r->cancel, err);
-        if (!code && (code = turn.code))
-            *err = turn.err;
-        r->n_tokens += turn.n_tokens;
-        r->finish = turn.finish;
-        split_output(r, turn.n_tokens, r->finish != PP_FINISH_NONE);
+        struct pp_gen_item item = {.gen = gen, .text = &r->written, .drafted = &r->written_drafted};
+        code = pp_gen_step(&item, 1, r->cancel, err);
+        if (!code && (code = item.code))
+            *err = item.err;
+        r->n_tokens += item.n_tokens;
+        r->finish = item.finish;
+        split_output(r, item.n_tokens, r->finish != PP_FINISH_NONE);
         if (!code && r->finish == PP_FINISH_NONE && pp_parts_over(&r->parts) && !r->o->ignore_eos)
             r->finish = PP_FINISH_END;
         if (!code && (r->answer.bad || r->reasoning.bad))

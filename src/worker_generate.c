@@ -118,12 +118,12 @@ static void end_pass(struct pp_worker *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-static void take_turns(struct pp_worker *w, struct answer **line, struct pp_gen_turn *turns, int n)
+static void take_results(struct pp_worker *w, struct answer **line, struct pp_gen_item *items, int n)
 {
     const struct pp_error *no_pages = NULL;
     static const struct pp_error none;
     for (int i = 0; i < n; i++) {
-        struct pp_gen_turn *t = &turns[i];
+        struct pp_gen_item *t = &items[i];
         if (t->code == PP_ERR_NOMEM && !line[i]->piece.bad && !line[i]->piece_drafted.bad) {
             no_pages = &t->err;
             continue;
@@ -135,14 +135,14 @@ static void take_turns(struct pp_worker *w, struct answer **line, struct pp_gen_
         end_answer(w, line[0], PP_FINISH_NONE, no_pages);
     else if (!no_pages)
         for (int i = 0; i < n; i++)
-            if (turns[i].code || turns[i].finish != PP_FINISH_NONE)
-                end_answer(w, line[i], turns[i].finish, turns[i].code ? &turns[i].err : &none);
+            if (items[i].code || items[i].finish != PP_FINISH_NONE)
+                end_answer(w, line[i], items[i].finish, items[i].code ? &items[i].err : &none);
 }
 
 bool worker_pass(struct pp_worker *w)
 {
     struct answer *line[WORKER_ANSWERS];
-    struct pp_gen_turn turns[WORKER_ANSWERS];
+    struct pp_gen_item items[WORKER_ANSWERS];
     struct pp_error err;
     begin_waiting(w);
     if (!w->n_answers)
@@ -150,12 +150,12 @@ bool worker_pass(struct pp_worker *w)
     if (begin_pass(w)) {
         int n = line_up(w, line);
         for (int i = 0; i < n; i++)
-            turns[i] = (struct pp_gen_turn){
+            items[i] = (struct pp_gen_item){
                 .gen = line[i]->gen, .text = &line[i]->piece, .drafted = &line[i]->piece_drafted};
-        enum pp_code code = pp_gen_step(turns, n, &w->cancel, &err);
+        enum pp_code code = pp_gen_step(items, n, &w->cancel, &err);
         end_pass(w);
         if (code == PP_OK)
-            take_turns(w, line, turns, n);
+            take_results(w, line, items, n);
     }
     end_cancelled(w);
     return true;

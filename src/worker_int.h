@@ -263,7 +263,7 @@ struct answer {
     struct slot *slot;
     struct pp_gen *gen;
     struct pp_buf piece;         /* of one step, as the model wrote it */
-    struct pp_buf piece_drafted; /* as in struct pp_gen_turn */
+    struct pp_buf piece_drafted; /* as in struct pp_gen_item */
     struct pp_draft_runs drafted; /* all of the text, that of an answer begun before included */
     struct pp_parts parts;       /* a step's text, split into reasoning and answer */
     struct answer_text unsaved;  /* not handed to the io thread yet */

@@ -226,7 +226,7 @@ static void shared_while_read(void **state)
     enum { N = 2 };
     struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 4, .ignore_end = true};
     struct pp_seq *s[N] = {sequence(NULL, 0), sequence(fix.invoked, 1)};
-    struct pp_gen_turn turns[N] = {{0}};
+    struct pp_gen_item items[N] = {{0}};
     struct pp_buf ignored[N] = {{0}};
     struct pp_error err;
     int32_t tokens[LENGTH], alone[8];
@@ -235,24 +235,24 @@ static void shared_while_read(void **state)
     tokens[1] = 60;
     opt.sampling.temp = 0;
     for (int i = 0; i < N; i++) {
-        turns[i].text = &ignored[i];
-        assert_ok(pp_gen_begin(s[i], tokens, LENGTH, &opt, &turns[i].gen, &err), err);
+        items[i].text = &ignored[i];
+        assert_ok(pp_gen_begin(s[i], tokens, LENGTH, &opt, &items[i].gen, &err), err);
     }
     for (bool more = true; more;) {
-        assert_ok(pp_gen_step(turns, N, NULL, &err), err);
+        assert_ok(pp_gen_step(items, N, NULL, &err), err);
         more = false;
         for (int i = 0; i < N; i++) {
-            assert_int_equal(turns[i].code, PP_OK);
-            more = more || turns[i].finish == PP_FINISH_NONE;
+            assert_int_equal(items[i].code, PP_OK);
+            more = more || items[i].finish == PP_FINISH_NONE;
         }
     }
-    assert_true(pp_gen_stats(turns[1].gen).cached_tokens >= LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
+    assert_true(pp_gen_stats(items[1].gen).cached_tokens >= LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
     struct pp_seq *clean = sequence(fix.invoked, 1);
     answer(clean, tokens, LENGTH, alone);
     int64_t n;
-    assert_memory_equal(pp_gen_tokens(turns[1].gen, &n), alone, 4 * sizeof *alone);
+    assert_memory_equal(pp_gen_tokens(items[1].gen, &n), alone, 4 * sizeof *alone);
     for (int i = 0; i < N; i++) {
-        pp_gen_free(turns[i].gen);
+        pp_gen_free(items[i].gen);
         pp_buf_free(&ignored[i]);
         pp_seq_free(s[i]);
     }

@@ -71,7 +71,7 @@ static void end(struct plan *p)
 }
 
 /* One pass for those that have begun and are not over. */
-static enum pp_code step(struct plan *plans, int n, const struct pp_cancel *cancel, struct pp_gen_turn *turns)
+static enum pp_code step(struct plan *plans, int n, const struct pp_cancel *cancel, struct pp_gen_item *items)
 {
     struct pp_error err;
     struct plan *of[MOST];
@@ -80,24 +80,24 @@ static enum pp_code step(struct plan *plans, int n, const struct pp_cancel *canc
         if (!plans[i].gen || plans[i].over)
             continue;
         of[k] = &plans[i];
-        turns[k++] = (struct pp_gen_turn){.gen = plans[i].gen, .text = &plans[i].text};
+        items[k++] = (struct pp_gen_item){.gen = plans[i].gen, .text = &plans[i].text};
     }
-    enum pp_code code = pp_gen_step(turns, k, cancel, &err);
+    enum pp_code code = pp_gen_step(items, k, cancel, &err);
     for (int i = 0; i < k && !code; i++) {
-        of[i]->n_tokens += turns[i].n_tokens;
-        of[i]->over = turns[i].finish != PP_FINISH_NONE;
+        of[i]->n_tokens += items[i].n_tokens;
+        of[i]->over = items[i].finish != PP_FINISH_NONE;
     }
     return code;
 }
 
 static void learn_alone(struct plan *p)
 {
-    struct pp_gen_turn turn[MOST];
+    struct pp_gen_item item[MOST];
     struct pp_engine *e = engine_with(64u << 20, 0, 1024);
     begin(e, p);
     while (!p->over) {
-        assert_int_equal(step(p, 1, NULL, turn), PP_OK);
-        assert_int_equal(turn[0].code, PP_OK);
+        assert_int_equal(step(p, 1, NULL, item), PP_OK);
+        assert_int_equal(item[0].code, PP_OK);
     }
     const int32_t *tokens = pp_gen_tokens(p->gen, &p->n_alone);
     assert_true(p->n_alone <= TOKENS);
@@ -149,7 +149,7 @@ static void together_as_alone(void **state)
 {
     static const int max_rows[] = {0, 2, 5, 64};
     struct plan plans[MOST];
-    struct pp_gen_turn turns[MOST];
+    struct pp_gen_item items[MOST];
     struct pp_cancel cancel;
     uint32_t dice = 1;
     (void)state;
@@ -168,7 +168,7 @@ static void together_as_alone(void **state)
             struct plan *one = &plans[(dice >> 8) % MOST];
             if (dice >> 27 == 31 && one->gen && !one->over)
                 pp_gen_suspend(one->gen);
-            enum pp_code code = step(plans, MOST, &cancel, turns);
+            enum pp_code code = step(plans, MOST, &cancel, items);
             assert_true(code == PP_OK || code == PP_ERR_CANCELLED);
             going = pass / 3 < MOST;
             for (int i = 0; i < MOST; i++)
@@ -185,7 +185,7 @@ static void together_as_alone(void **state)
 static void alike_prompts_are_read_once(void **state)
 {
     struct plan plans[MOST];
-    struct pp_gen_turn turns[MOST];
+    struct pp_gen_item items[MOST];
     (void)state;
     memset(plans, 0, sizeof plans);
     for (int i = 0; i < 4; i++) {
@@ -202,7 +202,7 @@ static void alike_prompts_are_read_once(void **state)
     for (int i = 0; i < 4; i++)
         begin(e, &plans[i]);
     while (!plans[0].over || !plans[1].over || !plans[2].over || !plans[3].over)
-        assert_int_equal(step(plans, 4, NULL, turns), PP_OK);
+        assert_int_equal(step(plans, 4, NULL, items), PP_OK);
     for (int i = 0; i < 4; i++)
         as_alone(&plans[i]);
     /* what the last one has alone, and perhaps a few tokens that it did not wait for */
@@ -221,7 +221,7 @@ static void alike_prompts_are_read_once(void **state)
 static void a_reader_may_leave(void **state)
 {
     struct plan plans[MOST];
-    struct pp_gen_turn turns[MOST];
+    struct pp_gen_item items[MOST];
     (void)state;
     memset(plans, 0, sizeof plans);
     for (int i = 0; i < 2; i++)
@@ -230,11 +230,11 @@ static void a_reader_may_leave(void **state)
     struct pp_engine *e = engine_with(64u << 20, 64, 1024);
     for (int i = 0; i < 2; i++)
         begin(e, &plans[i]);
-    assert_int_equal(step(plans, 2, NULL, turns), PP_OK);
+    assert_int_equal(step(plans, 2, NULL, items), PP_OK);
     assert_int_equal(pp_seq_len(plans[1].seq), 0);
     end(&plans[0]);
     while (!plans[1].over)
-        assert_int_equal(step(plans, 2, NULL, turns), PP_OK);
+        assert_int_equal(step(plans, 2, NULL, items), PP_OK);
     as_alone(&plans[1]);
     end(&plans[1]);
     pp_engine_free(e);
@@ -244,7 +244,7 @@ static void a_reader_may_leave(void **state)
 static void nobody_waits(void **state)
 {
     struct plan plans[MOST];
-    struct pp_gen_turn turns[MOST];
+    struct pp_gen_item items[MOST];
     (void)state;
     memset(plans, 0, sizeof plans);
     fill(&plans[0], 5, 1);
@@ -253,11 +253,11 @@ static void nobody_waits(void **state)
     struct pp_engine *e = engine_with(64u << 20, 48, 1024);
     for (int i = 0; i < 3; i++)
         begin(e, &plans[i]);
-    assert_int_equal(step(plans, 3, NULL, turns), PP_OK);
+    assert_int_equal(step(plans, 3, NULL, items), PP_OK);
     for (int pass = 0; pass < 6; pass++) {
         int64_t first = pp_seq_len(plans[1].seq), second = pp_seq_len(plans[2].seq);
-        assert_int_equal(step(plans, 3, NULL, turns), PP_OK);
-        assert_int_equal(turns[0].n_tokens, 1);
+        assert_int_equal(step(plans, 3, NULL, items), PP_OK);
+        assert_int_equal(items[0].n_tokens, 1);
         assert_true(pp_seq_len(plans[2].seq) > second);
         assert_true(pp_seq_len(plans[1].seq) - first > pp_seq_len(plans[2].seq) - second);
     }
@@ -270,7 +270,7 @@ static void nobody_waits(void **state)
 static void pages_run_out(void **state)
 {
     struct plan plans[MOST];
-    struct pp_gen_turn turns[MOST];
+    struct pp_gen_item items[MOST];
     (void)state;
     memset(plans, 0, sizeof plans);
     for (int i = 0; i < 3; i++) {
@@ -289,15 +289,15 @@ static void pages_run_out(void **state)
     int told = 0;
     for (int pass = 0; !plans[0].over || !plans[1].over || !plans[2].over; pass++) {
         assert_true(pass < 10000); /* on a slow machine a pass reads one row of a prompt */
-        assert_int_equal(step(plans, 3, NULL, turns), PP_OK);
+        assert_int_equal(step(plans, 3, NULL, items), PP_OK);
         struct pp_gen *last = NULL; /* that holds pages */
         bool wanting = false;
         for (int i = 0; i < 3; i++) {
-            assert_true(turns[i].code == PP_OK || turns[i].code == PP_ERR_NOMEM || plans[i].over);
-            wanting = wanting || (turns[i].gen && turns[i].code == PP_ERR_NOMEM);
+            assert_true(items[i].code == PP_OK || items[i].code == PP_ERR_NOMEM || plans[i].over);
+            wanting = wanting || (items[i].gen && items[i].code == PP_ERR_NOMEM);
             if (!plans[i].over && pp_seq_len(plans[i].seq) > 0)
                 last = plans[i].gen;
-            turns[i] = (struct pp_gen_turn){0};
+            items[i] = (struct pp_gen_item){0};
         }
         told += wanting;
         if (wanting && last)
@@ -318,7 +318,7 @@ static void pages_run_out(void **state)
 static void drafts_together(void **state)
 {
     struct plan plans[MOST];
-    struct pp_gen_turn turns[MOST];
+    struct pp_gen_item items[MOST];
     struct pp_error err;
     struct pp_model *small;
     struct pp_engine *drafts;
@@ -347,7 +347,7 @@ static void drafts_together(void **state)
         uint64_t passes = pp_engine_stats(drafts)->passes, rows = pp_engine_stats(drafts)->rows;
         uint64_t n_drafted = pp_engine_stats(e)->draft_tokens;
         while (!plans[0].over || !plans[1].over || !plans[2].over)
-            assert_int_equal(step(plans, 3, NULL, turns), PP_OK);
+            assert_int_equal(step(plans, 3, NULL, items), PP_OK);
         passes = pp_engine_stats(drafts)->passes - passes;
         rows = pp_engine_stats(drafts)->rows - rows;
         n_drafted = pp_engine_stats(e)->draft_tokens - n_drafted;

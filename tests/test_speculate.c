@@ -853,7 +853,7 @@ static void marked(void **state)
         opt.draft_siblings = i % 2;
         opt.draft_always = true;
         assert_ok(pp_gen_start(p.seq, ids, (int64_t)n_prompt, &opt, NULL, &g, &err), err);
-        struct pp_gen_turn turn = {.gen = g, .text = &text, .drafted = &marks};
+        struct pp_gen_item turn = {.gen = g, .text = &text, .drafted = &marks};
         do {
             assert_ok(pp_gen_step(&turn, 1, NULL, &err), err);
             const int32_t *tokens = pp_gen_tokens(g, &n);
