@@ -495,7 +495,7 @@ const char *pp_adapter_file_base(const struct pp_adapter_file *f)
     return cJSON_GetStringValue(pp_json_member(f->config, "base_model_name_or_path"));
 }
 
-size_t pp_adapter_file_n_ignored(const struct pp_adapter_file *f)
+size_t pp_adapter_file_n_non_text(const struct pp_adapter_file *f)
 {
     return f->n_ignored;
 }

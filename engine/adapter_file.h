@@ -100,7 +100,7 @@ void pp_adapter_outputs(const struct pp_adapter_target *t, const struct pp_hpara
 /* For PEFT: base_model_name_or_path, or NULL. */
 const char *pp_adapter_file_base(const struct pp_adapter_file *f);
 /* How many tensors were left out because they change parts that do not run here, such as vision. */
-size_t pp_adapter_file_n_ignored(const struct pp_adapter_file *f);
+size_t pp_adapter_file_n_non_text(const struct pp_adapter_file *f);
 /* True if it is clear without the model that the adapter changes nothing: all A or B are zeros, all scales 1. */
 bool pp_adapter_file_idle(const struct pp_adapter_file *f);
 /* Activated LoRA: it acts after the last occurrence of these tokens in a prompt; *n 0: it acts everywhere. */

@@ -327,7 +327,7 @@ enum pp_code pp_engine_settle(struct pp_engine *e, const struct pp_cancel *cance
     return pp_weights_finish(pp_cpu_weights(e->cpu), e->pool, cancel, err);
 }
 
-void pp_engine_clear_ahead(const struct pp_engine *e, uint64_t bytes, const struct pp_cancel *cancel)
+void pp_engine_prefault(const struct pp_engine *e, uint64_t bytes, const struct pp_cancel *cancel)
 {
     struct pp_kv_layout layouts[PP_MAX_TIERS] = {0};
     for (int t = 0; t < e->n_tiers; t++)

@@ -148,7 +148,7 @@ enum pp_code pp_engine_settle(struct pp_engine *e, const struct pp_cancel *cance
 /* Faults in memory for a conversation whose pages take that many bytes; returns when done or cancelled. A snapshot is
  * restored much faster into memory that is already mapped. Touches only pages that were never used, and at most half of
  * those left. Any thread, also during steps, before pp_engine_free. */
-void pp_engine_clear_ahead(const struct pp_engine *e, uint64_t bytes, const struct pp_cancel *cancel);
+void pp_engine_prefault(const struct pp_engine *e, uint64_t bytes, const struct pp_cancel *cancel);
 const struct pp_model *pp_engine_model(const struct pp_engine *e);
 /* The engine's live counters; those of memory and pages are as of this call. */
 struct pp_stats *pp_engine_stats(struct pp_engine *e);
@@ -247,12 +247,12 @@ void pp_seq_activate(struct pp_seq *s, const int32_t *prompt, int64_t n);
 /* How many of these tokens need not be computed under these adapters because their pages are in memory: whole pages of
  * any sequence, living or freed, and the partial last pages of sequences whose adapters were changed. Changes
  * nothing. */
-int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use *use, int n_use,
-                          const int32_t *tokens, int64_t n);
+int64_t pp_engine_cached_tokens(const struct pp_engine *e, const struct pp_adapter_use *use, int n_use,
+                                const int32_t *tokens, int64_t n);
 /* The same for one sequence, to the token: the common prefix of s and these tokens, if s was computed with these
  * adapters. */
-int64_t pp_seq_at_hand(const struct pp_seq *s, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
-                       int64_t n);
+int64_t pp_seq_cached_tokens(const struct pp_seq *s, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
+                             int64_t n);
 
 /* --- steps --------------------------------------------------------------------------------------------- */
 

@@ -97,8 +97,8 @@ static int find_starts(const struct pp_adapter_use *use, int n_use, const int32_
     return m;
 }
 
-int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use *use, int n_use,
-                          const int32_t *tokens, int64_t n)
+int64_t pp_engine_cached_tokens(const struct pp_engine *e, const struct pp_adapter_use *use, int n_use,
+                                const int32_t *tokens, int64_t n)
 {
     struct pp_adapter_use acting[PP_MAX_ADAPTERS];
     int64_t start[PP_MAX_ADAPTERS];
@@ -117,8 +117,8 @@ int64_t pp_engine_at_hand(const struct pp_engine *e, const struct pp_adapter_use
     return whole + pp_tail_find(e, p ? &name[~p & 1] : NULL, p, &key, tokens + whole, n - whole, &tail);
 }
 
-int64_t pp_seq_at_hand(const struct pp_seq *s, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
-                       int64_t n)
+int64_t pp_seq_cached_tokens(const struct pp_seq *s, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
+                             int64_t n)
 {
     struct pp_adapter_use acting[PP_MAX_ADAPTERS];
     int64_t start[PP_MAX_ADAPTERS], most = pp_seq_exact(s), i = 0;

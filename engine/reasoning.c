@@ -451,7 +451,7 @@ static bool step_answer(struct pp_reasoner *p, bool final)
         hand_out(p, PP_PART_ANSWER, at + len);
     } else if (tag == CLOSE) {
         p->may_take_back = false;
-        p->sink(p->user, PP_PART_TAKE_BACK, "", 0);
+        p->sink(p->user, PP_PART_TEXT_WAS_REASONING, "", 0);
         hand_out(p, PP_PART_REASONING, at);
         drop(p, len);
         go(p, AFTER);

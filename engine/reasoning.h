@@ -59,8 +59,8 @@ enum pp_part {
     PP_PART_ANSWER,
     PP_PART_REASONING,
     PP_PART_OTHER,     /* of another channel: a tool call, or a remark about one */
-    PP_PART_TAKE_BACK, /* no bytes: all that was called an answer so far was reasoning, since the model has closed what
-                          nothing had opened */
+    PP_PART_TEXT_WAS_REASONING, /* no bytes: all that was called an answer so far was reasoning, since the model has
+                                   closed what nothing had opened */
 };
 
 /* Gets the pieces in order, of any size: all bytes except the tags, the blanks before an opening one, and (in harmony)

@@ -115,7 +115,7 @@ static enum pp_code restore_ready(const struct resume *r, uint64_t bytes, double
     struct pp_engine *engine = NULL;
     enum pp_code code = fresh_engine(r, 0, &engine, err);
     if (!code) {
-        pp_engine_clear_ahead(engine, bytes, NULL);
+        pp_engine_prefault(engine, bytes, NULL);
         code = read_again(r, engine, r->base, pp_seq_tokens(r->seq), pp_seq_len(r->seq), ms, err);
     }
     pp_engine_free(engine);

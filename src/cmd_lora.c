@@ -81,8 +81,8 @@ static void json_adapter(struct pp_buf *b, const char *path, const struct pp_ada
     pp_cli_json_count(b, "n_targets", pp_adapter_file_n(f));
     if (pp_adapter_file_base(f))
         pp_cli_json_str(b, "base_model", pp_adapter_file_base(f));
-    if (pp_adapter_file_n_ignored(f))
-        pp_cli_json_count(b, "n_beside_text", pp_adapter_file_n_ignored(f));
+    if (pp_adapter_file_n_non_text(f))
+        pp_cli_json_count(b, "n_beside_text", pp_adapter_file_n_non_text(f));
     size_t n;
     const int32_t *invocation = pp_adapter_file_invocation(f, &n);
     if (n) {
@@ -196,9 +196,9 @@ static void text_adapter(struct pp_buf *b, const char *path, const struct pp_ada
         add_name(b, pp_adapter_file_base(f), 0);
         pp_buf_char(b, '\n');
     }
-    if (pp_adapter_file_n_ignored(f))
+    if (pp_adapter_file_n_non_text(f))
         pp_buf_fmt(b, "also adapts parts that pippin does not run (vision, audio): %zu tensors ignored\n",
-                   pp_adapter_file_n_ignored(f));
+                   pp_adapter_file_n_non_text(f));
     if (effect->changed > 0)
         pp_buf_fmt(b, "changes logits by %.3g; rounding to the in-memory type changes that by %.2f %%\n",
                    effect->changed, 100 * effect->off / effect->changed);

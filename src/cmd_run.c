@@ -488,7 +488,7 @@ static void split_output(struct run *r, int n_tokens, bool last)
     pp_buf_clear(&r->written_drafted);
     if (last)
         pp_parts_end(p, now);
-    if (p->take_back) {
+    if (p->text_was_reasoning) {
         r->was_reasoning = true;
         pp_buf_add(&r->reasoning, r->answer.data, r->answer.len);
         pp_buf_clear(&r->answer);
@@ -500,7 +500,7 @@ static void split_output(struct run *r, int n_tokens, bool last)
     pp_buf_add(&r->answer, p->text.data, p->text.len);
     pp_draft_runs_append(&r->drafted, &p->drafted);
     pp_draft_runs_fit(&r->drafted, r->answer.len);
-    p->take_back = false;
+    p->text_was_reasoning = false;
     pp_draft_runs_clear(&p->drafted);
     pp_buf_clear(&p->reasoning);
     pp_buf_clear(&p->text);

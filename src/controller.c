@@ -274,7 +274,7 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
     case PP_EVENT_ADAPTER:
         ctl_on_adapter(c, e);
         break;
-    case PP_EVENT_WITHOUT:
+    case PP_EVENT_ADAPTER_SKIPPED:
         ctl_on_without(c, e);
         break;
     case PP_EVENT_DRAFTER:

@@ -449,7 +449,7 @@ static void take_stats(struct ctl_running *r, const struct pp_stats *s)
 
 static void take_thoughts(struct ctl_running *r, const struct pp_thoughts *t)
 {
-    if (t->take_back) {
+    if (t->text_was_reasoning) {
         pp_buf_add(&r->reasoning, r->text.data, r->text.len);
         pp_buf_clear(&r->text);
         pp_draft_runs_clear(&r->drafted);
@@ -470,7 +470,7 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
     if (e->text_len || e->thoughts.len)
         ctl_note_said(c, r);
     take_stats(r, &e->stats);
-    struct lacking lacking = {e->text_len, e->thoughts.len, e->thoughts.take_back};
+    struct lacking lacking = {e->text_len, e->thoughts.len, e->thoughts.text_was_reasoning};
     take_thoughts(r, &e->thoughts);
     if (e->text_len)
         pp_buf_add(&r->text, e->text, e->text_len);

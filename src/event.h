@@ -26,7 +26,7 @@ enum pp_event_type {
                                * values are not exact (PP_OVERFLOW_SLIDE) */
     PP_EVENT_OVERFLOW,        /* request; n: messages that are (done 1) or would have to be (0) left out */
     PP_EVENT_ADAPTER,         /* text: path of an inspected adapter; adapter, or err: why it does not fit */
-    PP_EVENT_WITHOUT,         /* request; text: path of an adapter that it is answered without; err: why */
+    PP_EVENT_ADAPTER_SKIPPED, /* request; text: path of an adapter that it is answered without; err: why */
     PP_EVENT_DRAFTER,         /* text: path of an inspected draft model; drafter, or err: why it does not fit */
     PP_EVENT_DRAFT,           /* info: the draft model was changed; or err: why not, and nothing has changed */
     PP_EVENT_COST,            /* request; total: tokens of its prompt; cached: those already computed; or err */
@@ -76,7 +76,7 @@ struct pp_drafter_facts {
 struct pp_thoughts {
     char *text;               /* owned, or NULL */
     size_t len;
-    bool take_back;           /* before appending: the answer's text so far turned out to be reasoning */
+    bool text_was_reasoning;  /* before appending: the answer's text so far turned out to be reasoning */
     bool going_on;            /* the answer has not begun yet */
     int64_t n_tokens;         /* of all reasoning so far */
     uint64_t ns;              /* spent on all reasoning so far */

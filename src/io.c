@@ -183,7 +183,7 @@ static bool add_to_last(struct pp_io *io, int64_t message, enum pp_part part, co
 
 void pp_io_answer_add(struct pp_io *io, int64_t message, enum pp_part part, const char *text, size_t n)
 {
-    if ((n == 0 && part != PP_PART_TAKE_BACK) || add_to_last(io, message, part, text, n))
+    if ((n == 0 && part != PP_PART_TEXT_WAS_REASONING) || add_to_last(io, message, part, text, n))
         return;
     struct text_item *t = pp_calloc(1, sizeof *t);
     if (!t) {
@@ -433,7 +433,7 @@ static void save_answers(struct pp_io *io, bool ended_only)
 }
 
 /* What was taken for the answer's text was reasoning. A missing part of it stays marked, so that the user is told. */
-static void take_back(struct answer *a)
+static void move_to_reasoning(struct answer *a)
 {
     pp_buf_add(&a->reasoning, a->text.data, a->text.len);
     a->reasoning.bad = a->reasoning.bad || a->text.bad;
@@ -447,8 +447,8 @@ static void take_text(struct pp_io *io, struct text_item *t)
     if (!a || t->text.bad)
         note_loss(io);
     if (a) {
-        if (t->part == PP_PART_TAKE_BACK)
-            take_back(a);
+        if (t->part == PP_PART_TEXT_WAS_REASONING)
+            move_to_reasoning(a);
         else
             pp_buf_add(t->part == PP_PART_ANSWER ? &a->text : &a->reasoning, t->text.data, t->text.len);
         a->dirty = true;

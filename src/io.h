@@ -66,9 +66,9 @@ enum pp_code pp_io_temporary(struct pp_io *io, bool on, struct pp_error *err);
  * If that fails, nothing has changed. UI thread. */
 enum pp_code pp_io_make_disk(struct pp_io *io, const char *db_path, struct pp_error *err);
 
-/* Appends text of a streaming answer to the message of this id, or to its reasoning; PP_PART_TAKE_BACK turns all of its
- * text so far into reasoning. Any thread; the text is copied. What cannot be saved (a full disk) is kept in memory and
- * retried every second; PP_EVENT_UNSAVED comes once then, and again when all is saved. */
+/* Appends text of a streaming answer to the message of this id, or to its reasoning; PP_PART_TEXT_WAS_REASONING turns
+ * all of its text so far into reasoning. Any thread; the text is copied. What cannot be saved (a full disk) is kept in
+ * memory and retried every second; PP_EVENT_UNSAVED comes once then, and again when all is saved. */
 void pp_io_answer_add(struct pp_io *io, int64_t message, enum pp_part part, const char *text, size_t n);
 /* Ends the answer: committed at once. stats: JSON, or NULL. Any thread. */
 void pp_io_answer_end(struct pp_io *io, int64_t message, enum pp_message_state state, const char *stats,

@@ -31,21 +31,21 @@ static void add_text(struct pp_parts *p, const char *s, size_t n)
     p->spoken = p->spoken || n;
 }
 
-static void take_back(struct pp_parts *p)
+static void move_to_reasoning(struct pp_parts *p)
 {
     pp_buf_add(&p->reasoning, p->text.data, p->text.len);
     pp_buf_clear(&p->text);
     pp_draft_runs_clear(&p->drafted);
     p->any_reasoning = p->any_reasoning || p->spoken;
-    p->take_back = p->thought = true;
+    p->text_was_reasoning = p->thought = true;
     p->spoken = false;
 }
 
 static void sink(void *user, enum pp_part part, const char *bytes, size_t n)
 {
     struct pp_parts *p = user;
-    if (part == PP_PART_TAKE_BACK)
-        take_back(p);
+    if (part == PP_PART_TEXT_WAS_REASONING)
+        move_to_reasoning(p);
     else if (part == PP_PART_ANSWER)
         add_text(p, bytes, n);
     else

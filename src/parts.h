@@ -15,7 +15,7 @@ struct pp_parts {
     /* what is new; the owner takes it and clears it */
     struct pp_buf reasoning, text;
     struct pp_draft_runs drafted; /* for the bytes of `text` */
-    bool take_back;          /* all of the text before this was reasoning */
+    bool text_was_reasoning; /* all of the text before this was reasoning */
     /* from the beginning of the answer */
     int64_t n_reasoning;     /* tokens */
     uint64_t reasoning_ns;

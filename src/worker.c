@@ -415,7 +415,7 @@ static void *worker_main(void *arg)
     pp_priority_compute();
     for (;;) {
         worker_change_draft(w);
-        bool answering = worker_pass(w), waiting = !answering && slots_waiting(w);
+        bool answering = worker_pass(w), waiting = !answering && slots_unsaved(w);
         struct request *r = pp_queue_try_pop(w->requests);
         if (!r)
             r = next_forget(w); /* after everything that was queued before */

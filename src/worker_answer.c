@@ -18,7 +18,7 @@ static const uint64_t PROGRESS_NS = 30000000;
 /* --- statistics ------------------------------------------------------------------------------------------- */
 
 /* The statistics of this answer alone: those of its generation, and what was restored from a snapshot for it. */
-static struct pp_stats figures(const struct answer *a)
+static struct pp_stats answer_stats(const struct answer *a)
 {
     if (!a->gen)
         return (struct pp_stats){0};
@@ -35,7 +35,7 @@ static struct pp_stats figures(const struct answer *a)
     return s;
 }
 
-static const struct pp_generate_request *asked(const struct answer *a) { return &a->request->generate; }
+static const struct pp_generate_request *request_of(const struct answer *a) { return &a->request->generate; }
 
 static double per_second(uint64_t n, uint64_t ns)
 {
@@ -74,10 +74,10 @@ static void draft_json(const struct pp_stats *s, struct pp_buf *out)
         return;
     pp_buf_fmt(out, ",\"lookup_tokens\":%" PRIu64 ",\"lookup_accepted\":%" PRIu64, s->lookup_tokens,
                s->lookup_accepted);
-    for (int stood = 0; stood < 2; stood++) {
-        pp_buf_str(out, stood ? ",\"draft_stood_at\":[" : ",\"draft_at\":[");
+    for (int accepted = 0; accepted < 2; accepted++) {
+        pp_buf_str(out, accepted ? ",\"draft_stood_at\":[" : ",\"draft_at\":[");
         for (int i = 0; i < PP_STATS_POSITIONS && s->draft_verified_at[i]; i++)
-            pp_buf_fmt(out, "%s%" PRIu32, i ? "," : "", stood ? s->draft_accepted_at[i] : s->draft_verified_at[i]);
+            pp_buf_fmt(out, "%s%" PRIu32, i ? "," : "", accepted ? s->draft_accepted_at[i] : s->draft_verified_at[i]);
         pp_buf_char(out, ']');
     }
     if (s->plain_ns && s->decode_ns)
@@ -113,17 +113,17 @@ static void text_free(struct answer_text *t)
     pp_buf_free(&t->reasoning);
     pp_buf_free(&t->text);
     pp_draft_runs_free(&t->drafted);
-    t->take_back = false;
+    t->text_was_reasoning = false;
 }
 
 /* Appends a step's text. False if memory runs out; what was there before is intact then. */
 static bool text_add(struct answer_text *t, const struct pp_parts *p)
 {
-    if (p->take_back) {
+    if (p->text_was_reasoning) {
         pp_buf_add(&t->reasoning, t->text.data, t->text.len);
         pp_buf_clear(&t->text);
         pp_draft_runs_clear(&t->drafted);
-        t->take_back = true;
+        t->text_was_reasoning = true;
     }
     pp_buf_add(&t->reasoning, p->reasoning.data, p->reasoning.len);
     pp_buf_add(&t->text, p->text.data, p->text.len);
@@ -136,17 +136,17 @@ static bool text_add(struct answer_text *t, const struct pp_parts *p)
 static void send_text(struct answer *a, bool wait)
 {
     struct answer_text *t = &a->pending;
-    bool any = a->pending_tokens || t->text.len || t->reasoning.len || t->take_back;
+    bool any = a->pending_tokens || t->text.len || t->reasoning.len || t->text_was_reasoning;
     struct pp_event *e = any ? pp_event_new(PP_EVENT_TEXT) : NULL;
     if (!e)
         return;
-    e->request = asked(a)->request;
+    e->request = request_of(a)->request;
     e->n = a->pending_tokens;
-    e->stats = figures(a);
+    e->stats = answer_stats(a);
     e->text_len = t->text.len;
     e->text = t->text.data;
     e->drafted = t->drafted;
-    e->thoughts = (struct pp_thoughts){t->reasoning.data,    t->reasoning.len,        t->take_back,
+    e->thoughts = (struct pp_thoughts){t->reasoning.data,    t->reasoning.len,        t->text_was_reasoning,
                                        a->parts.thinking,    a->parts.n_reasoning,    a->parts.reasoning_ns};
     bool sent = wait ? pp_queue_push(a->w->events, e) : pp_queue_try_push(a->w->events, e);
     if (!sent) {
@@ -161,14 +161,14 @@ static void send_text(struct answer *a, bool wait)
     a->pending_tokens = 0;
 }
 
-static void save_parts(const struct answer *a, bool take_back, const struct pp_buf *reasoning,
+static void save_parts(const struct answer *a, bool text_was_reasoning, const struct pp_buf *reasoning,
                        const struct pp_buf *text)
 {
-    int64_t message = asked(a)->message_id;
+    int64_t message = request_of(a)->message_id;
     if (!message)
         return;
-    if (take_back)
-        pp_io_answer_add(a->w->io, message, PP_PART_TAKE_BACK, "", 0);
+    if (text_was_reasoning)
+        pp_io_answer_add(a->w->io, message, PP_PART_TEXT_WAS_REASONING, "", 0);
     pp_io_answer_add(a->w->io, message, PP_PART_REASONING, reasoning->data, reasoning->len);
     pp_io_answer_add(a->w->io, message, PP_PART_ANSWER, text->data, text->len);
 }
@@ -176,11 +176,11 @@ static void save_parts(const struct answer *a, bool take_back, const struct pp_b
 static void save_text(struct answer *a)
 {
     struct answer_text *t = &a->unsaved;
-    save_parts(a, t->take_back, &t->reasoning, &t->text);
+    save_parts(a, t->text_was_reasoning, &t->reasoning, &t->text);
     pp_buf_clear(&t->reasoning);
     pp_buf_clear(&t->text);
     pp_draft_runs_clear(&t->drafted);
-    t->take_back = false;
+    t->text_was_reasoning = false;
 }
 
 /* Moves the text that a->parts has split off into `unsaved` and `pending`. */
@@ -188,18 +188,18 @@ static void take_parts(struct answer *a)
 {
     struct pp_parts *p = &a->parts;
     if (!text_add(&a->unsaved, p)) { /* out of memory: save what was collected, then this piece on its own */
-        a->unsaved.take_back = false;
+        a->unsaved.text_was_reasoning = false;
         save_text(a);
-        save_parts(a, p->take_back, &p->reasoning, &p->text);
+        save_parts(a, p->text_was_reasoning, &p->reasoning, &p->text);
     }
     text_add(&a->pending, p);
-    if (p->take_back)
+    if (p->text_was_reasoning)
         pp_draft_runs_clear(&a->drafted);
     pp_draft_runs_append(&a->drafted, &p->drafted);
     pp_buf_clear(&p->reasoning);
     pp_buf_clear(&p->text);
     pp_draft_runs_clear(&p->drafted);
-    p->take_back = false;
+    p->text_was_reasoning = false;
 }
 
 bool answer_piece(struct answer *a, int n_tokens)
@@ -217,7 +217,7 @@ bool answer_piece(struct answer *a, int n_tokens)
         save_text(a);
         send_text(a, false);
     }
-    return pp_parts_over(&a->parts) && !asked(a)->ignore_end;
+    return pp_parts_over(&a->parts) && !request_of(a)->ignore_end;
 }
 
 /* --- prompt ----------------------------------------------------------------------------------------------- */
@@ -228,10 +228,10 @@ static const char *builtin_template(struct pp_worker *w)
 {
     const struct pp_model_info *m = pp_model_info(w->target->model);
     const char *why, *name = pp_template_instead(pp_model_tokenizer(w->target->model), m->name, m->path, &why);
-    if (!w->told_template)
+    if (!w->template_notified)
         worker_notice(w, "this model has no chat template; using \"%s\"%s%s (/template chooses another)",
                       name, why ? ", by " : "", why ? why : "");
-    w->told_template = true;
+    w->template_notified = true;
     return name;
 }
 
@@ -269,7 +269,7 @@ static void send_overflow(struct answer *a, size_t dropped, bool done)
     struct pp_event *e = dropped ? pp_event_new(PP_EVENT_OVERFLOW) : NULL;
     if (!e)
         return;
-    e->request = asked(a)->request;
+    e->request = request_of(a)->request;
     e->n = (int)dropped;
     e->done = done;
     worker_send(a->w, e);
@@ -308,9 +308,10 @@ static enum pp_code prompt_of(struct pp_worker *w, const struct pp_generate_requ
 
 static enum pp_code make_prompt(struct answer *a, struct prompt *p, struct pp_error *err)
 {
-    enum pp_code code = prompt_of(a->w, asked(a), p, err);
+    const struct pp_generate_request *r = request_of(a);
+    enum pp_code code = prompt_of(a->w, r, p, err);
     send_overflow(a, p->dropped, code == PP_OK);
-    a->too_long = code == PP_ERR_CONTEXT && !p->dropped && !asked(a)->continue_text && !asked(a)->continue_reasoning;
+    a->too_long = code == PP_ERR_CONTEXT && !p->dropped && !r->continue_text && !r->continue_reasoning;
     return code;
 }
 
@@ -337,7 +338,7 @@ void worker_cost(struct pp_worker *w, const struct pp_generate_request *r)
     if (prompt_of(w, r, &p, &e->err) == PP_OK) {
         int n_use = worker_choose_adapters(w, r, use, false, &e->err);
         e->total = p.n;
-        e->cached = (uint64_t)slots_at_hand(w, use, n_use, p.ids, (int64_t)p.n);
+        e->cached = (uint64_t)slots_cached_tokens(w, use, n_use, p.ids, (int64_t)p.n);
     }
     pp_free(p.ids);
     worker_send(w, e);
@@ -360,17 +361,17 @@ void worker_prepare(struct pp_worker *w, const struct pp_generate_request *r)
     if (!w->engine || w->n_answers || !is_shown(w, r->session_key) || !saves_have(w, r->session_key))
         return;
     if (prompt_of(w, r, &p, &err) == PP_OK) {
-        const struct wanted wanted = {
+        const struct slot_spec spec = {
             .key = r->session_key,
             .slide = r->overflow == PP_OVERFLOW_SLIDE,
-            .ahead = true,
+            .prefetch = true,
             .use = use,
             .n_use = worker_choose_adapters(w, r, use, false, &err),
             .tokens = p.ids,
             .n = p.n,
         };
-        if (slot_open(w, &wanted, &slot, &err) == PP_OK)
-            slot_leave(slot);
+        if (slot_open(w, &spec, &slot, &err) == PP_OK)
+            slot_release(slot);
     }
     pp_free(p.ids);
 }
@@ -384,10 +385,10 @@ static void on_progress(void *user, uint64_t done, uint64_t total)
     a->progress_ns = now;
     struct pp_event *e = pp_event_new(PP_EVENT_PROMPT_PROGRESS);
     if (e) {
-        e->request = asked(a)->request;
+        e->request = request_of(a)->request;
         e->done = done;
         e->total = total;
-        e->cached = figures(a).cached_tokens;
+        e->cached = answer_stats(a).cached_tokens;
     }
     worker_try_send(a->w, e);
 }
@@ -397,11 +398,11 @@ static void on_progress(void *user, uint64_t done, uint64_t total)
 static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, struct pp_error *err)
 {
     struct pp_worker *w = a->w;
-    const struct pp_generate_request *r = asked(a);
+    const struct pp_generate_request *r = request_of(a);
     struct pp_adapter_use use[PP_MAX_ADAPTERS];
     struct pp_error missing;
     int n_use = worker_choose_adapters(w, r, use, true, &missing);
-    const struct wanted wanted = {
+    const struct slot_spec spec = {
         .key = r->temporary ? NULL : r->session_key,
         .temporary = r->temporary || !r->session_key,
         .no_snapshots = r->no_snapshots,
@@ -411,9 +412,9 @@ static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, st
         .tokens = ids,
         .n = n,
     };
-    worker_tell_uninvoked(w, use, n_use, ids, n);
+    worker_notify_uninvoked(w, use, n_use, ids, n);
     uint64_t restored = pp_engine_stats(w->engine)->restored_tokens;
-    enum pp_code code = slot_open(w, &wanted, &a->slot, err);
+    enum pp_code code = slot_open(w, &spec, &a->slot, err);
     a->restored_tokens = pp_engine_stats(w->engine)->restored_tokens - restored;
     if (code == PP_OK && r->use_draft && w->draft.engine && !a->slot->draft &&
         draft_seq(w, &a->slot->draft, &missing) != PP_OK)
@@ -423,7 +424,7 @@ static enum pp_code open_slot(struct answer *a, const int32_t *ids, size_t n, st
 
 static enum pp_code begin(struct answer *a, struct pp_error *err)
 {
-    const struct pp_generate_request *r = asked(a);
+    const struct pp_generate_request *r = request_of(a);
     struct prompt p = {0};
     a->n_before = r->continue_tokens;
     enum pp_code code = make_prompt(a, &p, err);
@@ -500,7 +501,7 @@ static void send_context(struct answer *a)
 {
     struct pp_event *e = a->slot ? pp_event_new(PP_EVENT_CONTEXT) : NULL;
     if (e) {
-        e->request = asked(a)->request;
+        e->request = request_of(a)->request;
         e->done = (uint64_t)pp_seq_len(a->slot->seq);
         e->total = (uint64_t)pp_engine_n_ctx(a->w->engine);
         e->n = (int)(pp_seq_len(a->slot->seq) - pp_seq_exact(a->slot->seq));
@@ -537,7 +538,7 @@ void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *
         pp_gen_flush(a->gen, &a->piece, &a->piece_drafted);
         answer_piece(a, 0);
     }
-    struct pp_stats stats = figures(a);
+    struct pp_stats stats = answer_stats(a);
     if (a->parts.reasoner) {
         pp_parts_end(&a->parts, pp_now_ns());
         take_parts(a);
@@ -545,7 +546,7 @@ void answer_end(struct answer *a, enum pp_finish finish, const struct pp_error *
     save_text(a);
     send_text(a, true);
     send_context(a);
-    struct pp_event *done = conclude(w, asked(a), &stats, a, finish, err);
+    struct pp_event *done = conclude(w, request_of(a), &stats, a, finish, err);
     pp_gen_free(a->gen);
     if (a->slot)
         slot_end(w, a->slot);

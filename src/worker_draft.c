@@ -81,7 +81,7 @@ static void free_draft(struct worker_draft *d)
     for (int i = 0; i < d->n; i++)
         pp_adapter_free(d->adapters[i]);
     pp_engine_free(d->engine);
-    model_let_go(d->model);
+    shared_model_release(d->model);
     *d = (struct worker_draft){0};
 }
 

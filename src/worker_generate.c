@@ -72,7 +72,7 @@ static int rank(const struct answer *a, const char *shown)
 }
 
 /* The answers that are not parked, the most urgent first. */
-static int line_up(struct pp_worker *w, struct answer *line[static WORKER_ANSWERS])
+static int sort_by_urgency(struct pp_worker *w, struct answer *line[static WORKER_ANSWERS])
 {
     char shown[sizeof w->shown];
     int n = 0;
@@ -148,7 +148,7 @@ bool worker_pass(struct pp_worker *w)
     if (!w->n_answers)
         return false;
     if (begin_pass(w)) {
-        int n = line_up(w, line);
+        int n = sort_by_urgency(w, line);
         for (int i = 0; i < n; i++)
             items[i] = (struct pp_gen_item){
                 .gen = line[i]->gen, .text = &line[i]->piece, .drafted = &line[i]->piece_drafted};

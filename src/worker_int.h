@@ -6,7 +6,7 @@
  *   worker_slots.c     one sequence per conversation
  *   worker_slide.c     drops the oldest turns of a conversation without computing the others again
  *   worker_saves.c     snapshots of conversations: saving and restoring them
- *   worker_room.c      memory made ready for restoring
+ *   worker_prefault.c      memory made ready for restoring
  *   worker_answer.c    one answer: its prompt, its text, its statistics
  *   worker_generate.c  the answers under way, computed in one batch */
 #ifndef PP_SRC_WORKER_INT_H
@@ -78,9 +78,9 @@ struct cached_adapter {
     char path[512];
     struct file_stamp files[2]; /* weights, and in a folder the configuration */
     struct pp_adapter *adapter;
-    bool told;                           /* an answer used it, and the user was told if it has no effect */
+    bool notified;                       /* an answer used it, and the user was told if it has no effect */
     bool replaced;                       /* its file has changed since an answer used it: the user has yet to be told */
-    bool told_uninvoked;                 /* the user was told that a prompt lacks the words that activate it */
+    bool uninvoked_notified;             /* the user was told that a prompt lacks the words that activate it */
     uint64_t last_use;
 };
 
@@ -90,7 +90,7 @@ struct slot {
     bool used, temporary;
     bool no_snapshots;                   /* as in struct pp_generate_request */
     bool busy;                           /* an answer is being written into it */
-    bool told;                           /* the user was told why its snapshot is not used */
+    bool notified;                       /* the user was told why its snapshot is not used */
     bool dirty;                          /* differs from its snapshot */
     struct pp_seq *seq, *draft;          /* draft: NULL until one is used */
     uint64_t last_use;
@@ -139,13 +139,13 @@ struct pp_worker {
     uint64_t clock;                      /* counts uses of slots and adapters: their last_use */
     struct pp_template *tmpl;            /* the last one used */
     char *tmpl_source;
-    bool told_template, told_snapshots_off;
+    bool template_notified, snapshots_off_notified;
     uint64_t snapshot_quota;             /* as in the request to load */
-    struct saving *savings;              /* that the io thread has not ended */
+    struct saving *save_jobs;            /* that the io thread has not ended */
     enum pp_code save_error;             /* an error that the user was told of, and that has not gone away since */
-    pthread_t room_thread;               /* valid if room_made; it reads cache_dir and engine */
-    bool room_made;
-    struct pp_cancel room_cancel;
+    pthread_t prefault_thread;           /* valid if prefault_started; it reads cache_dir and engine */
+    bool prefault_started;
+    struct pp_cancel prefault_cancel;
 };
 
 /* --- worker.c --- */
@@ -168,17 +168,17 @@ enum pp_code worker_identity(struct pp_worker *w, int wait_ms, struct pp_sha256 
  * stay loaded while there is space. The result is valid until the next call. Returns their number: those that cannot
  * be loaded are left out, and *err describes the last failure, which `tell` reports to the user. */
 int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request *r,
-                           struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool tell, struct pp_error *err);
+                           struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool notify, struct pp_error *err);
 /* Tells the user once for each adapter that this prompt lacks the words that activate it. */
-void worker_tell_uninvoked(struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *ids,
-                           size_t n);
+void worker_notify_uninvoked(struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *ids,
+                             size_t n);
 /* Sends what a model file is and whether it fits into memory. */
 void worker_inspect(struct pp_worker *w, struct request *r);
 
 /* As pp_model_open_as. */
 enum pp_code model_open(const char *path, const char *quant, const char *imatrix, const char *cache_dir,
                         struct shared_model **out, struct pp_error *err);
-void model_let_go(struct shared_model *s); /* NULL is fine */
+void shared_model_release(struct shared_model *s); /* NULL is fine */
 struct pp_loaded *worker_describe(struct pp_worker *w, const char *draft_reason); /* NULL: out of memory */
 
 /* --- worker_draft.c --- */
@@ -198,26 +198,26 @@ void worker_change_draft(struct pp_worker *w);
 /* Finds or makes the slot for a conversation whose prompt is tokens[0..n), with these adapters. Its pages may be in
  * memory, come from a snapshot, or be shared with another conversation that begins with the same tokens. If the
  * conversation has a busy slot, another branch of it is being written, and that slot is left alone. */
-struct wanted {
+struct slot_spec {
     const char *key;                     /* NULL or "": no conversation */
     bool temporary, no_snapshots;
     bool slide;                          /* pages whose values are not exact are accepted (worker_slide.c) */
-    bool ahead;                          /* nobody waits for it yet */
+    bool prefetch;                       /* nobody waits for it yet */
     const struct pp_adapter_use *use;    /* [n_use] */
     int n_use;
     const int32_t *tokens;               /* [n] */
     size_t n;
 };
-enum pp_code slot_open(struct pp_worker *w, const struct wanted *wanted, struct slot **out, struct pp_error *err);
+enum pp_code slot_open(struct pp_worker *w, const struct slot_spec *spec, struct slot **out, struct pp_error *err);
 /* How many of tokens [n], from the first on, slot_open would find in memory. */
-int64_t slots_at_hand(const struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
-                      int64_t n);
+int64_t slots_cached_tokens(const struct pp_worker *w, const struct pp_adapter_use *use, int n_use,
+                            const int32_t *tokens, int64_t n);
 /* Closes a slot that was opened, but into which no answer was written. */
-void slot_leave(struct slot *s);
+void slot_release(struct slot *s);
 /* To be called when an answer has ended: the slot is saved, or emptied if it is temporary. */
 void slot_end(struct pp_worker *w, struct slot *s);
 void slot_forget(struct pp_worker *w, const char *key);
-bool slots_waiting(const struct pp_worker *w);      /* for being saved */
+bool slots_unsaved(const struct pp_worker *w);      /* for being saved */
 void slots_save(struct pp_worker *w, int wait_ms);  /* all that are not busy */
 void slots_free(struct pp_worker *w);
 void slots_drop_drafts(struct pp_worker *w);        /* no answer may be under way */
@@ -228,14 +228,14 @@ bool slots_free_idle(struct pp_worker *w);
 /* --- worker_slide.c --- */
 /* If the prompt, after the prefix it shares with the sequence, continues as the sequence does further on, removes the
  * tokens between from the sequence. Does nothing if that is impossible or gains little. */
-void slot_slide(struct pp_worker *w, struct slot *s, const struct wanted *wanted);
+void slot_slide(struct pp_worker *w, struct slot *s, const struct slot_spec *spec);
 
 /* --- worker_saves.c --- */
 /* Hands the part of a conversation that is not on disk yet to the io thread; takes microseconds. False if the model's
  * identity is not known yet, and not within wait_ms either. */
 bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms);
 /* Reads from the disk what it has of the prompt and the sequence lacks. */
-void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *wanted);
+void slot_restore(struct pp_worker *w, struct slot *s, const struct slot_spec *spec);
 bool saves_have(struct pp_worker *w, const char *key); /* whether the disk has a snapshot of a conversation */
 void saves_collect(struct pp_worker *w);            /* releases the pages of saves that have ended */
 bool saves_pending(struct pp_worker *w, const char *key); /* of a conversation, or (NULL) any */
@@ -243,17 +243,17 @@ bool saves_pending(struct pp_worker *w, const char *key); /* of a conversation, 
 void saves_finish(struct pp_worker *w, int wait_ms);
 void saves_forget(struct pp_worker *w, const char *key);
 
-/* --- worker_room.c --- */
+/* --- worker_prefault.c --- */
 /* Starts a thread that prepares memory for the conversation that is opened next. */
-void room_make(struct pp_worker *w);
-void room_stop(struct pp_worker *w);                /* within milliseconds; what is prepared stays */
+void prefault_start(struct pp_worker *w);
+void prefault_stop(struct pp_worker *w);            /* within milliseconds; what is prepared stays */
 
 /* --- worker_answer.c --- */
 
 struct answer_text {
     struct pp_buf reasoning, text;
     struct pp_draft_runs drafted; /* of that text */
-    bool take_back;              /* before these: all text so far was reasoning */
+    bool text_was_reasoning;     /* before these: all text so far was reasoning */
 };
 
 /* An answer under way. */

@@ -19,7 +19,7 @@ enum {
 
 /* --- a model and its identity ----------------------------------------------------------------------------- */
 
-void model_let_go(struct shared_model *s)
+void shared_model_release(struct shared_model *s)
 {
     if (!s)
         return;
@@ -50,7 +50,7 @@ static void *find_identity(void *arg)
     s->done = true;
     pthread_cond_broadcast(&s->known);
     pthread_mutex_unlock(&s->lock);
-    model_let_go(s);
+    shared_model_release(s);
     return NULL;
 }
 
@@ -137,7 +137,7 @@ static enum pp_code open_target(struct pp_worker *w, const struct pp_load_reques
         code = pp_fail(err, PP_ERR_UNSUPPORTED,
                        "%s has no vocabulary, so it cannot be used in the chat; choose another model", r->model);
     if (code != PP_OK) {
-        model_let_go(*out);
+        shared_model_release(*out);
         *out = NULL;
     }
     return code;
@@ -154,7 +154,7 @@ static enum pp_code make_engine(struct pp_worker *w, const struct pp_load_reques
 
 void worker_unload(struct pp_worker *w)
 {
-    room_stop(w);
+    prefault_stop(w);
     slots_free(w);
     saves_finish(w, SAVE_WAIT_MS);
     draft_drop(w);
@@ -165,7 +165,7 @@ void worker_unload(struct pp_worker *w)
     for (int i = 0; i < w->n_adapters; i++)
         pp_adapter_free(w->adapters[i].adapter);
     w->n_adapters = 0;
-    model_let_go(w->target);
+    shared_model_release(w->target);
     w->target = NULL;
     pp_template_free(w->tmpl);
     w->tmpl = NULL;
@@ -211,7 +211,7 @@ static enum pp_code install(struct pp_worker *w, struct request *r, struct share
                             struct pp_loaded **info, struct pp_error *err)
 {
     struct pp_error draft_err = {0};
-    w->told_template = false;
+    w->template_notified = false;
     w->snapshot_quota = r->load.snapshot_quota;
     w->target = target;
     w->loaded = r;
@@ -223,7 +223,7 @@ static enum pp_code install(struct pp_worker *w, struct request *r, struct share
         code = *info ? PP_OK : pp_fail_nomem(err, "the model");
     }
     if (code == PP_OK)
-        room_make(w);
+        prefault_start(w);
     else
         worker_unload(w);
     return code;
@@ -370,7 +370,7 @@ static bool replaces(const struct pp_worker *w, const char *path, const struct p
     for (const struct cached_adapter *c = w->adapters; c < w->adapters + w->n_adapters; c++)
         if (strcmp(c->path, path) == 0 && (!last || c->last_use > last->last_use))
             last = c;
-    return last && (last->told || last->replaced) && !pp_adapter_same(last->adapter, adapter);
+    return last && (last->notified || last->replaced) && !pp_adapter_same(last->adapter, adapter);
 }
 
 /* Finds or loads an adapter. It stays at least until w->clock advances. */
@@ -398,9 +398,9 @@ static struct cached_adapter *get_adapter(struct pp_worker *w, const char *path,
     return c;
 }
 
-static void answered_without(struct pp_worker *w, uint64_t request, const char *path, const struct pp_error *err)
+static void report_skipped_adapter(struct pp_worker *w, uint64_t request, const char *path, const struct pp_error *err)
 {
-    struct pp_event *e = pp_event_new(PP_EVENT_WITHOUT);
+    struct pp_event *e = pp_event_new(PP_EVENT_ADAPTER_SKIPPED);
     if (e && (e->text = pp_strdup(path))) {
         e->request = request;
         e->err = *err;
@@ -411,7 +411,7 @@ static void answered_without(struct pp_worker *w, uint64_t request, const char *
 }
 
 int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request *r,
-                           struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool tell, struct pp_error *err)
+                           struct pp_adapter_use use[static PP_MAX_ADAPTERS], bool notify, struct pp_error *err)
 {
     int n = 0;
     w->clock++;
@@ -419,33 +419,33 @@ int worker_choose_adapters(struct pp_worker *w, const struct pp_generate_request
         struct cached_adapter *c = get_adapter(w, r->adapters[i].path, err);
         if (c)
             use[n++] = (struct pp_adapter_use){.adapter = c->adapter, .scale = r->adapters[i].scale};
-        else if (tell)
-            answered_without(w, r->request, r->adapters[i].path, err);
-        const struct pp_adapter_info *info = c && tell && !c->told ? pp_adapter_info(c->adapter) : NULL;
+        else if (notify)
+            report_skipped_adapter(w, r->request, r->adapters[i].path, err);
+        const struct pp_adapter_info *info = c && notify && !c->notified ? pp_adapter_info(c->adapter) : NULL;
         if (info && c->replaced)
             worker_notice(w, "the file of adapter %s has changed; the new one is used from now on", info->name);
         if (info && info->idle)
             worker_notice(w, "adapter %s has no effect: its matrices or its alpha are all zero, or its IA3 scales all "
                              "1", info->name);
         if (info)
-            c->told = true;
+            c->notified = true;
     }
     return n;
 }
 
-void worker_tell_uninvoked(struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *ids,
-                           size_t n)
+void worker_notify_uninvoked(struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *ids,
+                             size_t n)
 {
     for (int i = 0; i < w->n_adapters; i++) {
         struct cached_adapter *c = &w->adapters[i];
         int k = 0;
         while (k < n_use && use[k].adapter != c->adapter)
             k++;
-        if (k == n_use || c->told_uninvoked || pp_adapter_acts_after(c->adapter, ids, (int64_t)n))
+        if (k == n_use || c->uninvoked_notified || pp_adapter_acts_after(c->adapter, ids, (int64_t)n))
             continue;
         worker_notice(w, "adapter %s has no effect here: the prompt does not contain the tokens that invoke it",
                       pp_adapter_info(c->adapter)->name);
-        c->told_uninvoked = true;
+        c->uninvoked_notified = true;
     }
 }
 

@@ -71,9 +71,9 @@ static void report_save_error(struct pp_worker *w, const struct pp_error *err)
 
 static void report_snapshots_off(struct pp_worker *w, const struct slot *s)
 {
-    if (w->snapshot_quota != PP_SNAPSHOTS_OFF || w->told_snapshots_off || !w->cache_dir[0] || s->temporary)
+    if (w->snapshot_quota != PP_SNAPSHOTS_OFF || w->snapshots_off_notified || !w->cache_dir[0] || s->temporary)
         return;
-    w->told_snapshots_off = true;
+    w->snapshots_off_notified = true;
     worker_notice(w, "KV caches of conversations are not saved (--snapshot-quota off): the prompt is computed again");
 }
 
@@ -116,15 +116,15 @@ bool slot_save(struct pp_worker *w, struct slot *s, int wait_ms)
     job->writer.quota = w->snapshot_quota ? w->snapshot_quota : PP_SNAPSHOT_QUOTA;
     memcpy(job->writer.base, base, sizeof job->writer.base);
     memcpy(job->key, s->key, sizeof job->key);
-    job->next = w->savings;
-    w->savings = job;
+    job->next = w->save_jobs;
+    w->save_jobs = job;
     pp_io_post_task(w->io, &job->task);
     return true;
 }
 
 void saves_collect(struct pp_worker *w)
 {
-    for (struct saving **at = &w->savings; *at;) {
+    for (struct saving **at = &w->save_jobs; *at;) {
         struct saving *s = *at;
         pthread_mutex_lock(&w->lock);
         bool ended = s->ended;
@@ -142,7 +142,7 @@ void saves_collect(struct pp_worker *w)
 
 static bool all_ended(const struct pp_worker *w)
 {
-    for (const struct saving *s = w->savings; s; s = s->next)
+    for (const struct saving *s = w->save_jobs; s; s = s->next)
         if (!s->ended)
             return false;
     return true;
@@ -156,7 +156,7 @@ void saves_finish(struct pp_worker *w, int wait_ms)
     while (!all_ended(w)) {
         if (in_time && !pp_cond_wait_until(&w->saved, &w->lock, until)) {
             in_time = false;
-            for (struct saving *s = w->savings; s; s = s->next)
+            for (struct saving *s = w->save_jobs; s; s = s->next)
                 pp_cancel_request(&s->writer.cancel); /* takes effect within a page */
         } else if (!in_time) {
             pthread_cond_wait(&w->saved, &w->lock);
@@ -169,7 +169,7 @@ void saves_finish(struct pp_worker *w, int wait_ms)
 bool saves_pending(struct pp_worker *w, const char *key)
 {
     saves_collect(w);
-    for (const struct saving *s = w->savings; s; s = s->next)
+    for (const struct saving *s = w->save_jobs; s; s = s->next)
         if (!key || strcmp(s->key, key) == 0)
             return true;
     return false;
@@ -178,7 +178,7 @@ bool saves_pending(struct pp_worker *w, const char *key)
 void saves_forget(struct pp_worker *w, const char *key)
 {
     char base[PP_SNAPSHOT_PATH];
-    for (struct saving *s = w->savings; s; s = s->next)
+    for (struct saving *s = w->save_jobs; s; s = s->next)
         if (strcmp(s->key, key) == 0)
             pp_cancel_request(&s->writer.cancel);
     if (!w->cache_dir[0])
@@ -192,9 +192,9 @@ void saves_forget(struct pp_worker *w, const char *key)
 
 static void report_unusable(struct pp_worker *w, struct slot *s, const char *why)
 {
-    if (!s->told)
+    if (!s->notified)
         worker_notice(w, "%s", why);
-    s->told = true;
+    s->notified = true;
 }
 
 bool saves_have(struct pp_worker *w, const char *key)
@@ -207,10 +207,10 @@ bool saves_have(struct pp_worker *w, const char *key)
 }
 
 /* How long to wait for the model's identity, in ms. Prefetching (`ahead`) never waits long. */
-static int identity_wait_ms(const struct pp_worker *w, const struct wanted *wanted)
+static int identity_wait_ms(const struct pp_worker *w, const struct slot_spec *spec)
 {
     bool quick = pp_model_info(w->target->model)->bytes < IDENTITY_QUICK_BYTES;
-    return quick && !wanted->ahead ? IDENTITY_WAIT_MS : IDENTITY_CACHED_WAIT_MS;
+    return quick && !spec->prefetch ? IDENTITY_WAIT_MS : IDENTITY_CACHED_WAIT_MS;
 }
 
 /* Whether the conversation has another slot, so that this one is for an answer written in parallel. Its adapters may
@@ -225,7 +225,7 @@ static bool has_parallel_slot(const struct pp_worker *w, const struct slot *s)
     return false;
 }
 
-void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *wanted)
+void slot_restore(struct pp_worker *w, struct slot *s, const struct slot_spec *spec)
 {
     char base[PP_SNAPSHOT_PATH];
     struct pp_sha256 identity;
@@ -234,18 +234,18 @@ void slot_restore(struct pp_worker *w, struct slot *s, const struct wanted *want
         return;
     if (!saves_have(w, s->key))
         return;
-    enum pp_code code = worker_identity(w, identity_wait_ms(w, wanted), &identity, &err);
+    enum pp_code code = worker_identity(w, identity_wait_ms(w, spec), &identity, &err);
     if (code) {
-        if (!wanted->ahead)
+        if (!spec->prefetch)
             report_unusable(w, s,
                             code == PP_ERR_BUSY ? "the saved KV cache is not used, as the model's checksum is still "
                                                   "being computed; computing the prompt again"
                                                 : err.text);
         return;
     }
-    room_stop(w); /* reading uses all threads */
-    code = pp_snapshot_restore(s->seq, &identity, base, s->key, wanted->tokens, (int64_t)wanted->n, NULL, &err);
-    room_make(w); /* for the next conversation */
+    prefault_stop(w); /* reading uses all threads */
+    code = pp_snapshot_restore(s->seq, &identity, base, s->key, spec->tokens, (int64_t)spec->n, NULL, &err);
+    prefault_start(w); /* for the next conversation */
     if (code == PP_OK)
         pp_snapshot_touch(base);
     else if (code != PP_ERR_NOT_FOUND && (code != PP_ERR_MISMATCH || !has_parallel_slot(w, s)))

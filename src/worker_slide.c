@@ -29,15 +29,15 @@ static int64_t find_beginning(const int32_t *head, int64_t n, const int32_t *tex
     return most;
 }
 
-void slot_slide(struct pp_worker *w, struct slot *s, const struct wanted *wanted)
+void slot_slide(struct pp_worker *w, struct slot *s, const struct slot_spec *spec)
 {
     const int32_t *have = pp_seq_tokens(s->seq);
-    const int64_t len = pp_seq_len(s->seq), n = (int64_t)wanted->n;
+    const int64_t len = pp_seq_len(s->seq), n = (int64_t)spec->n;
     int64_t common = 0, at = 0;
-    while (common < len && common < n && have[common] == wanted->tokens[common])
+    while (common < len && common < n && have[common] == spec->tokens[common])
         common++;
-    const int64_t exact = pp_engine_at_hand(w->engine, wanted->use, wanted->n_use, wanted->tokens, n);
-    const int64_t most = find_beginning(wanted->tokens + common, n - common, have + common, len - common, &at);
+    const int64_t exact = pp_engine_cached_tokens(w->engine, spec->use, spec->n_use, spec->tokens, n);
+    const int64_t most = find_beginning(spec->tokens + common, n - common, have + common, len - common, &at);
     if (most < SLIDE_TOKENS || common + most < exact + SLIDE_TOKENS)
         return;
     /* What follows the common part cannot be moved. Truncating leaves its pages in the cache, where other sequences

@@ -70,7 +70,7 @@ bool slots_free_idle(struct pp_worker *w)
 
 /* --- saving ----------------------------------------------------------------------------------------------- */
 
-bool slots_waiting(const struct pp_worker *w)
+bool slots_unsaved(const struct pp_worker *w)
 {
     for (int i = 0; i < WORKER_SLOTS; i++)
         if (w->slots[i].used && !w->slots[i].busy && w->slots[i].dirty)
@@ -138,22 +138,22 @@ static bool look_on_disk(const struct slot *s, bool fresh, const int32_t *tokens
     return (int64_t)n - common > RESTORE_TOKENS && (fresh || common < pp_seq_len(s->seq));
 }
 
-static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct wanted *wanted, struct pp_error *err)
+static enum pp_code fill(struct pp_worker *w, struct slot *s, const struct slot_spec *spec, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     bool fresh = !s->seq;
     if (fresh)
         code = pp_seq_new(w->engine, &s->seq, err);
     if (code == PP_OK && fresh)
-        code = share(w, s, wanted->tokens, wanted->n, err);
+        code = share(w, s, spec->tokens, spec->n, err);
     if (code == PP_OK) /* drops the pages that were computed under other adapters */
-        code = pp_seq_set_adapters(s->seq, wanted->use, wanted->n_use, err);
-    if (code == PP_OK && wanted->slide)
-        slot_slide(w, s, wanted);
+        code = pp_seq_set_adapters(s->seq, spec->use, spec->n_use, err);
+    if (code == PP_OK && spec->slide)
+        slot_slide(w, s, spec);
     else if (code == PP_OK)
         pp_seq_truncate(s->seq, pp_seq_exact(s->seq));
-    if (code == PP_OK && look_on_disk(s, fresh, wanted->tokens, wanted->n))
-        slot_restore(w, s, wanted);
+    if (code == PP_OK && look_on_disk(s, fresh, spec->tokens, spec->n))
+        slot_restore(w, s, spec);
     return code;
 }
 
@@ -175,19 +175,19 @@ static struct slot *find(struct pp_worker *w, const char *key, bool temporary, c
     return best;
 }
 
-int64_t slots_at_hand(const struct pp_worker *w, const struct pp_adapter_use *use, int n_use, const int32_t *tokens,
-                      int64_t n)
+int64_t slots_cached_tokens(const struct pp_worker *w, const struct pp_adapter_use *use, int n_use,
+                            const int32_t *tokens, int64_t n)
 {
-    int64_t most = pp_engine_at_hand(w->engine, use, n_use, tokens, n);
+    int64_t most = pp_engine_cached_tokens(w->engine, use, n_use, tokens, n);
     for (int i = 0; i < WORKER_SLOTS; i++) {
         const struct slot *s = &w->slots[i];
-        int64_t have = s->used && s->seq ? pp_seq_at_hand(s->seq, use, n_use, tokens, n) : 0;
+        int64_t have = s->used && s->seq ? pp_seq_cached_tokens(s->seq, use, n_use, tokens, n) : 0;
         most = have > most ? have : most;
     }
     return most;
 }
 
-void slot_leave(struct slot *s)
+void slot_release(struct slot *s)
 {
     s->busy = false;
 }
@@ -201,20 +201,20 @@ void slot_end(struct pp_worker *w, struct slot *s)
         slot_save(w, s, 0);
 }
 
-enum pp_code slot_open(struct pp_worker *w, const struct wanted *wanted, struct slot **out, struct pp_error *err)
+enum pp_code slot_open(struct pp_worker *w, const struct slot_spec *spec, struct slot **out, struct pp_error *err)
 {
-    const char *key = wanted->key ? wanted->key : "";
-    struct slot *s = find(w, key, wanted->temporary, wanted->tokens, wanted->n);
+    const char *key = spec->key ? spec->key : "";
+    struct slot *s = find(w, key, spec->temporary, spec->tokens, spec->n);
     *out = NULL;
     if (!s) {
         s = get_empty_slot(w);
         s->used = true;
-        s->temporary = wanted->temporary;
-        s->no_snapshots = wanted->no_snapshots;
+        s->temporary = spec->temporary;
+        s->no_snapshots = spec->no_snapshots;
         snprintf(s->key, sizeof s->key, "%s", key);
     }
     s->last_use = ++w->clock;
-    enum pp_code code = fill(w, s, wanted, err);
+    enum pp_code code = fill(w, s, spec, err);
     if (code != PP_OK) {
         clear(s);
         return code;

@@ -13,7 +13,7 @@ struct parts {
 static void collect(void *user, enum pp_part part, const char *bytes, size_t n)
 {
     struct parts *p = user;
-    if (part == PP_PART_TAKE_BACK) {
+    if (part == PP_PART_TEXT_WAS_REASONING) {
         pp_buf_add(&p->reasoning, p->answer.data, p->answer.len);
         pp_buf_clear(&p->answer);
     } else {

@@ -142,7 +142,7 @@ void talk_take_in(bool text_only)
             talk.n_reasoning = e->thoughts.n_tokens;
         } else if (type == PP_EVENT_NOTICE) {
             snprintf(talk.notice, sizeof talk.notice, "%s", e->text);
-        } else if (type == PP_EVENT_WITHOUT) {
+        } else if (type == PP_EVENT_ADAPTER_SKIPPED) {
             snprintf(talk.notice, sizeof talk.notice, "%s", e->err.text);
         } else if (type == PP_EVENT_PROMPT_PROGRESS) {
             assert_true(e->done <= e->total);

@@ -173,17 +173,18 @@ static void base_pages_are_reused(void **state)
     const struct pp_adapter_use use = {fix.invoked, 1}, whole = {fix.plain, 1};
     struct pp_seq *base = sequence(NULL, 0), *s = sequence(fix.invoked, 1), *other = sequence(fix.plain, 1);
     assert_int_equal(answer(base, tokens, LENGTH, got), 0);
-    assert_int_equal(pp_engine_at_hand(fix.engine, &use, 1, tokens, LENGTH), LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
-    assert_int_equal(pp_engine_at_hand(fix.engine, &whole, 1, tokens, LENGTH), 0);
+    assert_int_equal(pp_engine_cached_tokens(fix.engine, &use, 1, tokens, LENGTH),
+                     LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
+    assert_int_equal(pp_engine_cached_tokens(fix.engine, &whole, 1, tokens, LENGTH), 0);
     assert_int_equal(answer(s, tokens, LENGTH, got), LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
     assert_int_equal(answer(other, tokens, LENGTH, expected), 0); /* an ordinary adapter's are its own */
 
     /* the next prompt has its invocation elsewhere: what was computed after the old one is dropped */
     const struct pp_seq *before = s;
-    assert_int_equal(pp_seq_at_hand(before, &use, 1, tokens, LENGTH), LENGTH);
+    assert_int_equal(pp_seq_cached_tokens(before, &use, 1, tokens, LENGTH), LENGTH);
     for (int i = 0; i < 3; i++)
         tokens[LENGTH - 3 + i] = 7 + i;
-    assert_int_equal(pp_seq_at_hand(before, &use, 1, tokens, LENGTH), LAST);
+    assert_int_equal(pp_seq_cached_tokens(before, &use, 1, tokens, LENGTH), LAST);
     const int64_t before_it = (LENGTH - 3) / PP_PAGE_TOKENS * PP_PAGE_TOKENS;
     assert_int_equal(answer(s, tokens, LENGTH, got), before_it); /* the base model's pages are there for it */
     struct pp_seq *fresh = sequence(fix.invoked, 1);
@@ -212,9 +213,10 @@ static void ended_on_the_next_page(void **state)
     const struct pp_adapter_use use = {fix.invoked, 1};
     struct pp_seq *first = sequence(fix.invoked, 1), *second = sequence(fix.invoked, 1);
     assert_int_equal(answer(first, tokens, LENGTH, got), 0);
-    assert_int_equal(pp_engine_at_hand(fix.engine, &use, 1, tokens, LENGTH), LENGTH / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
+    assert_int_equal(pp_engine_cached_tokens(fix.engine, &use, 1, tokens, LENGTH),
+                     LENGTH / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
     tokens[BEGIN] = 61;
-    assert_int_equal(pp_engine_at_hand(fix.engine, &use, 1, tokens, LENGTH), PP_PAGE_TOKENS);
+    assert_int_equal(pp_engine_cached_tokens(fix.engine, &use, 1, tokens, LENGTH), PP_PAGE_TOKENS);
     assert_int_equal(answer(second, tokens, LENGTH, expected), PP_PAGE_TOKENS);
     pp_seq_free(first);
     pp_seq_free(second);

@@ -431,21 +431,21 @@ static void quantised(void **state)
     for (int i = 0; i < 3; i++) {
         got[i] = pp_calloc((size_t)n, sizeof *got[i]);
         assert_ok(pp_seq_set_adapters(r.s, &on, i > 0, &err), err);
-        assert_int_equal(pp_engine_at_hand(r.e, &on, i > 0, ids, SMALL_TEXT) > 0, i == 2);
+        assert_int_equal(pp_engine_cached_tokens(r.e, &on, i > 0, ids, SMALL_TEXT) > 0, i == 2);
         pp_seq_truncate(r.s, 0);
         run_in_passes(r.e, r.s, ids, SMALL_TEXT, i == 2 ? 1 : 70, got[i]);
     }
     assert_memory_equal(got[1], got[2], (size_t)n * sizeof **got);
     assert_ok(pp_adapter_load(r.m, merge(m, false, 6), &other, &err), err);
-    assert_int_equal(pp_engine_at_hand(r.e, &(struct pp_adapter_use){other, 1}, 1, ids, SMALL_TEXT), 0);
-    assert_int_equal(pp_engine_at_hand(r.e, &(struct pp_adapter_use){a, 0.5f}, 1, ids, SMALL_TEXT), 0);
+    assert_int_equal(pp_engine_cached_tokens(r.e, &(struct pp_adapter_use){other, 1}, 1, ids, SMALL_TEXT), 0);
+    assert_int_equal(pp_engine_cached_tokens(r.e, &(struct pp_adapter_use){a, 0.5f}, 1, ids, SMALL_TEXT), 0);
     pp_adapter_free(other);
     static const char half[] = "{\"peft_type\":\"LORA\",\"r\":5,\"lora_alpha\":5}"; /* the same matrices */
     char path[512];
     snprintf(path, sizeof path, "%s/adapter_config.json", adapter);
     assert_ok(pp_write_file(path, half, strlen(half), 0600, &err), err);
     assert_ok(pp_adapter_load(r.m, adapter, &other, &err), err);
-    assert_int_equal(pp_engine_at_hand(r.e, &(struct pp_adapter_use){other, 1}, 1, ids, SMALL_TEXT), 0);
+    assert_int_equal(pp_engine_cached_tokens(r.e, &(struct pp_adapter_use){other, 1}, 1, ids, SMALL_TEXT), 0);
     pp_adapter_free(other);
     for (int64_t i = 0; i < n; i++) {
         far[0] += fabs((double)got[0][i] - want[i]);

@@ -578,7 +578,7 @@ static void beside_text(void **state)
     assert_memory_equal(got[0], got[1], (size_t)(SMALL_TEXT * s.n_vocab) * sizeof(float));
     assert_ok(pp_adapter_file_open(paths[1], &a, &err), err);
     assert_int_equal(pp_adapter_file_n(a), 1);
-    assert_int_equal(pp_adapter_file_n_ignored(a), 3);
+    assert_int_equal(pp_adapter_file_n_non_text(a), 3);
     pp_adapter_file_close(a);
     struct folder f = {.random = 5};
     folder_add(&f, "base_model.model.model.visual.blocks.0.attn.qkv.lora_A.weight", 3, 7, 0, 0.5f);

@@ -331,17 +331,17 @@ void fake_drafted(struct fixture *f, const char *text, size_t from, size_t n)
     pp_draft_runs_free(&drafted);
 }
 
-void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens)
+void fake_think(struct fixture *f, const char *text, bool going_on, bool text_was_reasoning, int n_tokens)
 {
     struct pp_event *e = pp_event_new(PP_EVENT_TEXT);
     (void)f;
     assert_non_null(e);
-    if (take_back)
-        pp_io_answer_add(fake.io, fake.message_id, PP_PART_TAKE_BACK, "", 0);
+    if (text_was_reasoning)
+        pp_io_answer_add(fake.io, fake.message_id, PP_PART_TEXT_WAS_REASONING, "", 0);
     pp_io_answer_add(fake.io, fake.message_id, PP_PART_REASONING, text, strlen(text));
     e->request = fake.request;
     e->n = 1;
-    e->thoughts = (struct pp_thoughts){pp_strdup(text), strlen(text), take_back, going_on, n_tokens,
+    e->thoughts = (struct pp_thoughts){pp_strdup(text), strlen(text), text_was_reasoning, going_on, n_tokens,
                                        (uint64_t)n_tokens * 500000000u};
     fake.thoughts = e->thoughts;
     send_event(e);

@@ -155,7 +155,7 @@ static void say(int i, bool reasoning)
     snprintf(text, sizeof text, "w%d ", rig.words++);
     const bool back = !reasoning && !l->thought && l->said == 1 && roll(6) == 0;
     if (l->message && back)
-        pp_io_answer_add(rig.io, l->message, PP_PART_TAKE_BACK, "", 0);
+        pp_io_answer_add(rig.io, l->message, PP_PART_TEXT_WAS_REASONING, "", 0);
     if (l->message)
         pp_io_answer_add(rig.io, l->message, reasoning || back ? PP_PART_REASONING : PP_PART_ANSWER, text,
                          strlen(text));
@@ -164,7 +164,7 @@ static void say(int i, bool reasoning)
     e->n = 1;
     e->stats.decode_tokens = (uint64_t)++l->said;
     e->stats.decode_ns = 1000000;
-    e->thoughts.take_back = back;
+    e->thoughts.text_was_reasoning = back;
     if (reasoning || back) {
         e->thoughts.text = pp_strdup(text);
         e->thoughts.len = strlen(text);

@@ -247,8 +247,8 @@ static void refuses(void **state)
     assert_ok(pp_step(r.engine, rows, MOST, NULL, &err), err);
     /* pages are nobody else's: what is in them depends on the whole text */
     const int32_t again[MOST] = {0};
-    assert_int_equal(pp_engine_at_hand(r.engine, NULL, 0, pp_seq_tokens(seq), MOST), 0);
-    assert_int_equal(pp_seq_at_hand(seq, NULL, 0, again, MOST), 0);
+    assert_int_equal(pp_engine_cached_tokens(r.engine, NULL, 0, pp_seq_tokens(seq), MOST), 0);
+    assert_int_equal(pp_seq_cached_tokens(seq, NULL, 0, again, MOST), 0);
     pp_seq_free(seq);
     close_rig(&r);
     encoder_free(e);

@@ -467,7 +467,7 @@ static void reasoning(void **state)
     pp_io_answer_end(f.io, a, PP_MESSAGE_CANCELLED, NULL, 3);
     assert_true(reads(&f, a, "three", PP_MESSAGE_CANCELLED, 3000));
     pp_io_answer_add(f.io, a, PP_PART_ANSWER, " four", 5);
-    pp_io_answer_add(f.io, a, PP_PART_TAKE_BACK, "", 0);
+    pp_io_answer_add(f.io, a, PP_PART_TEXT_WAS_REASONING, "", 0);
     pp_io_answer_add(f.io, a, PP_PART_REASONING, " five", 5);
     pp_io_answer_add(f.io, a, PP_PART_ANSWER, "six", 3);
     pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 6);
@@ -483,7 +483,7 @@ static void write_new(struct fixture *f, int64_t answer, bool taken_back)
 {
     pp_io_answer_add(f->io, answer, taken_back ? PP_PART_ANSWER : PP_PART_REASONING, "new", 3);
     if (taken_back)
-        pp_io_answer_add(f->io, answer, PP_PART_TAKE_BACK, "", 0);
+        pp_io_answer_add(f->io, answer, PP_PART_TEXT_WAS_REASONING, "", 0);
     pp_io_answer_end(f->io, answer, PP_MESSAGE_COMPLETE, NULL, 3);
 }
 

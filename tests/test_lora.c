@@ -249,7 +249,7 @@ static uint64_t read_prompt(struct pp_seq *s, const int32_t *tokens, int64_t n)
     return cached;
 }
 
-/* Switching back to earlier adapters finds their pages and computes nothing again; pp_engine_at_hand predicts how
+/* Switching back to earlier adapters finds their pages and computes nothing again; pp_engine_cached_tokens predicts how
  * many. */
 static void switched_back(void **state)
 {
@@ -275,22 +275,22 @@ static void switched_back(void **state)
         {{a[0], 1}, {a[1], 0.5f}}, {{a[1], 0.5f}, {a[0], 0}}, {{a[0], 0.75f}, {a[1], 0.5f}}};
     assert_ok(pp_seq_new(e, &s, &err), err);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(pp_engine_at_hand(e, sets[i], 2, tokens, LONG), 0);
+        assert_int_equal(pp_engine_cached_tokens(e, sets[i], 2, tokens, LONG), 0);
         assert_ok(pp_seq_set_adapters(s, sets[i], 2, &err), err);
         assert_int_equal(read_prompt(s, tokens, LONG), 0);
-        assert_int_equal(pp_engine_at_hand(e, sets[i], 2, tokens, LONG), whole);
-        assert_int_equal(pp_seq_at_hand(s, sets[i], 2, tokens, LONG), LONG);
-        assert_int_equal(pp_seq_at_hand(s, sets[(i + 1) % 3], 2, tokens, LONG), 0);
+        assert_int_equal(pp_engine_cached_tokens(e, sets[i], 2, tokens, LONG), whole);
+        assert_int_equal(pp_seq_cached_tokens(s, sets[i], 2, tokens, LONG), LONG);
+        assert_int_equal(pp_seq_cached_tokens(s, sets[(i + 1) % 3], 2, tokens, LONG), 0);
     }
-    assert_int_equal(pp_engine_at_hand(e, sets[1], 1, tokens, LONG), LONG); /* strength 0 is the same as absent */
-    assert_int_equal(pp_engine_at_hand(e, sets[0], 2, tokens, 100), PP_PAGE_TOKENS);
+    assert_int_equal(pp_engine_cached_tokens(e, sets[1], 1, tokens, LONG), LONG); /* strength 0 is the same as absent */
+    assert_int_equal(pp_engine_cached_tokens(e, sets[0], 2, tokens, 100), PP_PAGE_TOKENS);
     tokens[200]++;
-    assert_int_equal(pp_engine_at_hand(e, sets[0], 2, tokens, LONG), 200 / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
-    assert_int_equal(pp_seq_at_hand(s, sets[2], 2, tokens, LONG), 200);
+    assert_int_equal(pp_engine_cached_tokens(e, sets[0], 2, tokens, LONG), 200 / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
+    assert_int_equal(pp_seq_cached_tokens(s, sets[2], 2, tokens, LONG), 200);
     tokens[200]--;
     for (int turn = 0; turn < 6; turn++) {
         assert_ok(pp_seq_set_adapters(s, sets[turn % 3], 2, &err), err);
-        assert_int_equal(pp_engine_at_hand(e, sets[turn % 3], 2, tokens, LONG), LONG);
+        assert_int_equal(pp_engine_cached_tokens(e, sets[turn % 3], 2, tokens, LONG), LONG);
         assert_int_equal(read_prompt(s, tokens, LONG), LONG - 1);
     }
     pp_seq_free(s);

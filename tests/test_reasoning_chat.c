@@ -312,7 +312,7 @@ static void blanks_around_tags(void **state)
                 } else {
                     pp_parts_add(&p, s + at, NULL, step, 1, at);
                 }
-                if (p.take_back) {
+                if (p.text_was_reasoning) {
                     pp_buf_add(&reasoning, text.data, text.len);
                     pp_buf_clear(&text);
                 }
@@ -320,7 +320,7 @@ static void blanks_around_tags(void **state)
                 pp_buf_add(&reasoning, p.reasoning.data, p.reasoning.len);
                 pp_buf_clear(&p.text);
                 pp_buf_clear(&p.reasoning);
-                p.take_back = false;
+                p.text_was_reasoning = false;
             }
             assert_string_equal(pp_buf_cstr(&text), trimmed[i].answer);
             assert_string_equal(pp_buf_cstr(&reasoning), trimmed[i].reasoning);

@@ -36,7 +36,7 @@ static int status_after(bool command, int number, bool later)
         struct pp_cancel *stop = command ? pp_cli_begin() : NULL;
         bool good = command || pp_signals_open(nothing, &err) == PP_OK;
         raise(number);
-        good = good && (command ? pp_cancelled(stop) : (pp_signals_take() & PP_SIGNAL_QUIT) != 0);
+        good = good && (command ? pp_cancelled(stop) : (pp_signals_pending() & PP_SIGNAL_QUIT) != 0);
         struct timespec left = {.tv_nsec = 400000000};
         while (later && nanosleep(&left, &left) != 0) /* a command that is to end is woken now and then */
             continue;

@@ -292,8 +292,8 @@ static void assert_stays_alone(int n_taps)
     feed(s, (const int32_t[]){7, 8, 9}, 3); /* it goes on, and stays what it is */
     assert_int_equal(pp_seq_len(s), 323);
     assert_int_equal(pp_seq_exact(s), 100);
-    assert_int_equal(pp_seq_at_hand(s, NULL, 0, tokens, 320), 100);
-    assert_int_equal(pp_engine_at_hand(r.engine, NULL, 0, tokens, 320), 64); /* the page before the cut */
+    assert_int_equal(pp_seq_cached_tokens(s, NULL, 0, tokens, 320), 100);
+    assert_int_equal(pp_engine_cached_tokens(r.engine, NULL, 0, tokens, 320), 64); /* the page before the cut */
     assert_ok(pp_seq_fork(s, 320, &fork, &err), err);
     assert_int_equal(pp_seq_len(fork), back);
     assert_int_equal(pp_save_new(s, &identity, "nowhere", "x", &save, &err), PP_ERR_USAGE);

@@ -274,9 +274,9 @@ static void joint(enum rule rule, float temp, int draws, double *one, double *tw
         for (int k = 0, after = 0; k < 2; k++) {
             struct pp_choice made = choose_after(&t, true, after, k);
             drafted[k] = (struct pp_draft_token){.token = made.token,
-                                         .parent = (int8_t)(k - 1),
-                                         .depth = (int8_t)k,
-                                         .level = (uint8_t)pp_level_of_margin(made.margin)};
+                                                 .parent = (int8_t)(k - 1),
+                                                 .depth = (int8_t)k,
+                                                 .level = (uint8_t)pp_level_of_margin(made.margin)};
             after = made.token + 1;
         }
         int accepted = pp_spec_verify(drafted, 2, choose_row, &t, path);
@@ -907,8 +907,8 @@ static void adapted_draft(void **state)
             opt.sampling.temp = temps[i / 60 % 3];
             for (int how = 0; how < 13; how += 12) /* 1 and 6 drafted tokens, no lookup */
                 same_answer(&p, ids, (int64_t)n, opt, how);
-            const int64_t here = pp_engine_at_hand(p.drafts, &use, on, ids, (int64_t)n);
-            const int64_t elsewhere = pp_engine_at_hand(p.drafts, &use, !on, ids, (int64_t)n);
+            const int64_t here = pp_engine_cached_tokens(p.drafts, &use, on, ids, (int64_t)n);
+            const int64_t elsewhere = pp_engine_cached_tokens(p.drafts, &use, !on, ids, (int64_t)n);
             assert_true(here > 0 || n <= PP_PAGE_TOKENS);
             assert_true(on || elsewhere == 0);
             pp_free(ids);

@@ -96,7 +96,7 @@ static enum pp_code run(const char *command, const char *path, struct pp_error *
     posix_spawnattr_destroy(&attr);
     while (!error && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
-    pp_signals_take_back();
+    pp_signals_reclaim();
     if (error)
         return pp_fail(err, PP_ERR_IO, "cannot start the editor '%s': %s", command, strerror(error));
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)

@@ -167,7 +167,7 @@ int pp_signals_fd(void)
     return sig.pipe[0];
 }
 
-unsigned pp_signals_take(void)
+unsigned pp_signals_pending(void)
 {
     char bytes[64];
     while (read(sig.pipe[0], bytes, sizeof bytes) > 0) {
@@ -193,7 +193,7 @@ void pp_signals_lend(sigset_t *defaults)
     }
 }
 
-void pp_signals_take_back(void)
+void pp_signals_reclaim(void)
 {
     install(SIGINT, on_gentle, SA_RESTART);
     install(SIGTSTP, on_gentle, SA_RESTART);

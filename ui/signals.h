@@ -21,12 +21,12 @@ enum pp_signal {
  * its own; it may use only async-signal-safe functions. A SIGBUS handler that is already installed stays. */
 enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err);
 void pp_signals_close(void);          /* restores the default handlers; SIGHUP is ignored from here on */
-int pp_signals_fd(void);              /* readable when pp_signals_take has something */
-unsigned pp_signals_take(void);       /* bits of enum pp_signal since the last call */
+int pp_signals_fd(void);              /* readable when pp_signals_pending has something */
+unsigned pp_signals_pending(void);       /* bits of enum pp_signal since the last call */
 void pp_signals_suspend(void);        /* stops the whole job, as Ctrl-Z does; returns when it continues */
 /* Another program gets the terminal: Ctrl-C and Ctrl-\ do not concern us, and Ctrl-Z stops us along with it, so that
  * the shell regains control. defaults: signals that must be reset to their defaults in that program. */
 void pp_signals_lend(sigset_t *defaults);
-void pp_signals_take_back(void);
+void pp_signals_reclaim(void);
 
 #endif

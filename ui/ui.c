@@ -211,7 +211,7 @@ void pp_ui_suspend(struct pp_ui *ui)
 
 /* Puts a message that could not be saved back into the input line, before what has been typed since. If it was an
  * edit, it is one again. */
-static void take_back_unsent(struct pp_ui *ui)
+static void restore_unsent(struct pp_ui *ui)
 {
     char *text = pp_controller_take_unsent(ui->controller);
     struct pp_buf whole = {0};
@@ -371,7 +371,7 @@ static void pump(struct pp_ui *ui)
         change_session(ui);
     if (ui->found.asked && (dirty & PP_DIRTY_TRANSCRIPT))
         pp_ui_show_found(ui);
-    take_back_unsent(ui);
+    restore_unsent(ui);
     end_lost_edit(ui);
     take_refused(ui);
     const struct pp_status *s = pp_controller_status(ui->controller);
@@ -419,7 +419,7 @@ static bool read_keys(struct pp_ui *ui)
 
 static void take_signals(struct pp_ui *ui)
 {
-    unsigned signals = pp_signals_take();
+    unsigned signals = pp_signals_pending();
     if (signals & PP_SIGNAL_RESIZE)
         pp_ui_resize(ui);
     if (signals & PP_SIGNAL_STOP)

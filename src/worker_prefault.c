@@ -1,4 +1,4 @@
-/* worker_room.c - memory made ready for restoring a saved conversation. Page faults on fresh memory (the kernel
+/* worker_prefault.c - memory made ready for restoring a saved conversation. Page faults on fresh memory (the kernel
  * clears each page) take longer than reading the snapshot does, so a thread touches the memory while the user still
  * looks at the list. Its amount is the size of the largest among the recently used snapshots. */
 #include "engine/base/memory.h"
@@ -16,25 +16,25 @@ static void *make_ready(void *arg)
     if (bytes > MOST_BYTES)
         bytes = MOST_BYTES;
     if (bytes <= pp_memory_free() / 8)
-        pp_engine_clear_ahead(w->engine, bytes, &w->room_cancel);
+        pp_engine_prefault(w->engine, bytes, &w->prefault_cancel);
     return NULL;
 }
 
-void room_make(struct pp_worker *w)
+void prefault_start(struct pp_worker *w)
 {
-    room_stop(w);
+    prefault_stop(w);
     if (!w->engine || !w->cache_dir[0] || w->snapshot_quota == PP_SNAPSHOTS_OFF)
         return;
-    pp_cancel_reset(&w->room_cancel);
-    w->room_made = pthread_create(&w->room_thread, NULL, make_ready, w) == 0; /* if the thread cannot start,
-                                                                               * restoring is only slower */
+    pp_cancel_reset(&w->prefault_cancel);
+    w->prefault_started = pthread_create(&w->prefault_thread, NULL, make_ready, w) == 0; /* if the thread cannot start,
+                                                                                          * restoring is only slower */
 }
 
-void room_stop(struct pp_worker *w)
+void prefault_stop(struct pp_worker *w)
 {
-    if (!w->room_made)
+    if (!w->prefault_started)
         return;
-    pp_cancel_request(&w->room_cancel);
-    pthread_join(w->room_thread, NULL);
-    w->room_made = false;
+    pp_cancel_request(&w->prefault_cancel);
+    pthread_join(w->prefault_thread, NULL);
+    w->prefault_started = false;
 }
