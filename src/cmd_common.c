@@ -18,7 +18,7 @@
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
-#include "engine/base/wish.h"
+#include "engine/base/stop_signal.h"
 #include "engine/convert.h"
 #include "src/adapter_names.h"
 #include "src/json_numbers.h"
@@ -27,7 +27,7 @@
 /* --- signals, messages, exit ------------------------------------------------------------------------------ */
 
 static struct pp_cancel stop; /* global, as the signal handler needs it */
-static struct pp_wish wish;
+static struct pp_stop_signal stop_signal;
 
 /* Does nothing but interrupt system calls. When a signal interrupts a write to stdout, libc retries with the rest,
  * which may block for good if nobody reads. The timer interrupts that as well, and a retry that has written nothing
@@ -42,9 +42,9 @@ static void on_stop(int sig)
     static const struct timeval tick = {.tv_usec = 250000};
     const int error = errno;
     if (sig == SIGHUP)
-        pp_wish_again(&wish);
+        pp_stop_signal_insists(&stop_signal);
     else
-        pp_wish_obey(&wish, sig);
+        pp_stop_signal_handle(&stop_signal, sig);
     pp_cancel_request(&stop);
     setitimer(ITIMER_REAL, &(struct itimerval){tick, tick}, NULL);
     errno = error;
@@ -61,7 +61,7 @@ struct pp_cancel *pp_cli_begin(void)
         if (sigaction(signals[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
             sigaction(signals[i], &sa, NULL); /* without SA_RESTART, so that blocking reads and writes return */
     signal(SIGPIPE, SIG_IGN);
-    pp_wish_reset(&wish);
+    pp_stop_signal_reset(&stop_signal);
     pp_cancel_reset(&stop);
     return &stop;
 }

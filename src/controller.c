@@ -478,7 +478,7 @@ void pp_controller_quit(struct pp_controller *c)
     c->backend->ops->close(c->backend);
 }
 
-static void tell_waiting(const struct pp_last_words *w, const char *what)
+static void tell_waiting(const struct pp_close_report *w, const char *what)
 {
     if (w && w->waiting)
         w->waiting(what);
@@ -486,7 +486,7 @@ static void tell_waiting(const struct pp_last_words *w, const char *what)
 
 /* Waits until the worker and an import have ended; the import ends after its current slice and reports how far it
  * came. */
-static void wait_closed(struct pp_controller *c, const struct pp_last_words *w)
+static void wait_closed(struct pp_controller *c, const struct pp_close_report *w)
 {
     const uint64_t patience = pp_now_ns() + (uint64_t)PATIENCE_MS * 1000000;
     bool told = false;
@@ -510,12 +510,12 @@ static void drain(struct pp_queue *events)
 
 bool pp_controller_free(struct pp_controller *c)
 {
-    struct pp_last_words w = {0};
+    struct pp_close_report w = {0};
     pp_controller_close(c, &w);
     return w.saved;
 }
 
-static void stop_io(struct pp_controller *c, struct pp_last_words *w)
+static void stop_io(struct pp_controller *c, struct pp_close_report *w)
 {
     struct ctl_rescue r = {.paths = c->paths};
     const struct pp_io_ending ending = {
@@ -528,7 +528,7 @@ static void stop_io(struct pp_controller *c, struct pp_last_words *w)
         snprintf(w->text, sizeof w->text, "%s", r.text);
 }
 
-void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
+void pp_controller_close(struct pp_controller *c, struct pp_close_report *w)
 {
     w->saved = true;
     w->gone = false;

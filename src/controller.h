@@ -45,7 +45,7 @@ void pp_controller_quit(struct pp_controller *c);
 /* Frees c; if it was not quit, quits and waits first. False: the end of an answer could not be saved and is lost. */
 bool pp_controller_free(struct pp_controller *c);
 /* The same, with what to tell the user. */
-struct pp_last_words {
+struct pp_close_report {
     /* In, or NULL: called once, on this thread, when saving takes long; `what` says what is being saved. */
     void (*waiting)(const char *what);
     /* Out */
@@ -54,7 +54,7 @@ struct pp_last_words {
     bool gone;       /* the database was deleted, moved or replaced: text says where the conversation is instead */
     char text[2400]; /* more for the user; "" for nothing */
 };
-void pp_controller_close(struct pp_controller *c, struct pp_last_words *w);
+void pp_controller_close(struct pp_controller *c, struct pp_close_report *w);
 
 int pp_controller_fd(const struct pp_controller *c); /* when readable, call pump */
 enum pp_dirty { PP_DIRTY_TRANSCRIPT = 1, PP_DIRTY_STATUS = 2, PP_DIRTY_LISTS = 4, PP_DIRTY_ALL = 7 };
@@ -208,7 +208,7 @@ bool pp_controller_importing(const struct pp_controller *c);
 /* Puts a line "NAME = VALUE\n" into a settings file of the screen's (0600, its folder is created), replacing lines of
  * that name, in the background and in the order of the calls; both strings are copied. A notice follows if it cannot be
  * written: that it will not be kept for the next start, and why. */
-void pp_controller_keep(struct pp_controller *c, const char *path, const char *line);
+void pp_controller_save_setting(struct pp_controller *c, const char *path, const char *line);
 /* Whether all requests that need the disk are done: adapters next to the model are known, an added one is
  * listed, a template is read, adapters to compare are inspected. Lists and imports do not count. */
 bool pp_controller_settled(const struct pp_controller *c);
@@ -355,7 +355,7 @@ enum pp_slash {
     PP_SLASH_TEXT,      /* not a command (an unknown /path/with/slashes, "//"): send it as text */
     PP_SLASH_DONE,      /* carried out */
     PP_SLASH_ERROR,     /* misspelt, or with wrong arguments: a notice says why */
-    PP_SLASH_KEEP,      /* the same, but long: it stays in the input line to be corrected */
+    PP_SLASH_ERROR_EDIT, /* the same, but long: it stays in the input line to be corrected */
     /* commands of the screen: */
     PP_SLASH_HELP, PP_SLASH_QUIT, PP_SLASH_SESSIONS, PP_SLASH_MODEL_MENU, PP_SLASH_LORA_MENU, PP_SLASH_TEMPLATE_MENU,
     PP_SLASH_PERSONA_MENU, PP_SLASH_DRAFT_MENU, PP_SLASH_THEME, PP_SLASH_PARAMS_MENU, PP_SLASH_EDIT,

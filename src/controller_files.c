@@ -125,7 +125,7 @@ static void run_keep(struct pp_job *job, struct pp_store *st)
 {
     const struct ctl_job *j = (const struct ctl_job *)job;
     (void)st;
-    job->code = pp_keep_line(j->key, j->text, &job->err);
+    job->code = pp_save_setting_line(j->key, j->text, &job->err);
 }
 
 static void on_kept(struct pp_job *job, void *controller)
@@ -135,7 +135,7 @@ static void on_kept(struct pp_job *job, void *controller)
     ctl_job_free(job);
 }
 
-void pp_controller_keep(struct pp_controller *c, const char *path, const char *line)
+void pp_controller_save_setting(struct pp_controller *c, const char *path, const char *line)
 {
     struct ctl_job *j = ctl_job_new(c, run_keep, on_kept);
     if (!j)

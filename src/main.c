@@ -128,7 +128,7 @@ int main(int argc, char **argv)
         umask(mask);
     pp_memory_check(!options.memory_check || strcmp(options.memory_check, "off") != 0);
     if (strcmp(options.command, "doctor") == 0) {
-        const struct pp_terminal_facts terminal = pp_terminal_look();
+        const struct pp_terminal_facts terminal = pp_terminal_query();
         return pp_cmd_doctor(&options, &paths, &terminal);
     }
     pp_command_fn *command = pp_command_find(options.command);

@@ -179,7 +179,7 @@ static void add_others(struct pp_buf *text, const char *path, const char *line)
         fclose(f);
 }
 
-enum pp_code pp_keep_line(const char *path, const char *line, struct pp_error *err)
+enum pp_code pp_save_setting_line(const char *path, const char *line, struct pp_error *err)
 {
     struct pp_buf text = {0};
     enum pp_code code = pp_make_dirs_of(path, err); /* the error of the write itself would not say why */

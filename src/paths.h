@@ -28,7 +28,7 @@ enum pp_code pp_make_dirs(const char *path, struct pp_error *err);
 enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err);
 /* Stores a line "NAME = VALUE\n" in a small file (0600) for the next start, replacing those of that name, and makes
  * the file's folder. Errors say that it could not be stored, and why. */
-enum pp_code pp_keep_line(const char *path, const char *line, struct pp_error *err);
+enum pp_code pp_save_setting_line(const char *path, const char *line, struct pp_error *err);
 
 bool pp_is_folder(const char *path); /* or a link to one */
 /* The part of a path after the last slash. */

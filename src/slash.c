@@ -156,7 +156,7 @@ static enum pp_slash no_such_adapter(struct pp_controller *c, const char *arg)
     if (!n_begin && (c->state == PP_STATE_LOADING || c->n_scans)) {
         ctl_notice(c, true, "adapter \"%.100s\" not found yet: still scanning for adapters; press Enter to try again",
                    arg);
-        return PP_SLASH_KEEP;
+        return PP_SLASH_ERROR_EDIT;
     }
     if (!strchr(arg, '/') && !pp_case_ends_with(arg, ".gguf"))
         return not_found(c, &near, n_begin, "adapter", "/lora");
@@ -596,7 +596,7 @@ static enum pp_slash too_many_lines(struct pp_controller *c, const struct slash 
 {
     ctl_notice(c, true, "/%s takes one line, but this is more: nothing was done. To send it as a message, start it "
                         "with //", s->name);
-    return PP_SLASH_KEEP;
+    return PP_SLASH_ERROR_EDIT;
 }
 
 enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, char *arg, size_t cap)

@@ -204,12 +204,12 @@ void pp_controller_quit(struct pp_controller *c)
 
 bool pp_controller_free(struct pp_controller *c)
 {
-    struct pp_last_words w = {0};
+    struct pp_close_report w = {0};
     pp_controller_close(c, &w);
     return w.saved;
 }
 
-void pp_controller_close(struct pp_controller *c, struct pp_last_words *w)
+void pp_controller_close(struct pp_controller *c, struct pp_close_report *w)
 {
     w->saved = true;
     w->gone = false;
@@ -654,10 +654,10 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
     say(c, false, path);
 }
 
-void pp_controller_keep(struct pp_controller *c, const char *path, const char *line)
+void pp_controller_save_setting(struct pp_controller *c, const char *path, const char *line)
 {
     struct pp_error err;
-    if (pp_keep_line(path, line, &err) != PP_OK)
+    if (pp_save_setting_line(path, line, &err) != PP_OK)
         say(c, true, err.text);
 }
 
@@ -1110,7 +1110,7 @@ enum pp_slash pp_controller_slash(struct pp_controller *c, const char *line, cha
         return PP_SLASH_TEXT;
     if (strchr(line, '\n')) {
         say(c, true, "Such a command takes one line.");
-        return PP_SLASH_KEEP;
+        return PP_SLASH_ERROR_EDIT;
     }
     if (strcmp(line, "/full") == 0) {
         c->overflow_asked = true;

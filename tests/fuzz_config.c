@@ -113,7 +113,7 @@ static void as_keys(const uint8_t *data, size_t size)
 {
     struct pp_buf flat = {0};
     struct pp_error err;
-    (void)pp_inputrc_look(hostile_file(0, data, size), &flat, &err);
+    (void)pp_inputrc_check(hostile_file(0, data, size), &flat, &err);
     if (flat.bad)
         __builtin_trap();
     pp_buf_free(&flat);

@@ -467,7 +467,7 @@ static void still_looked_for(void **state)
     fixture_pump(&fix);
     pp_controller_load(fix.c, fix.model);
     assert_int_equal(fixture_state(&fix), PP_STATE_LOADING);
-    assert_int_equal(fix_slash("/lora moose"), PP_SLASH_KEEP);
+    assert_int_equal(fix_slash("/lora moose"), PP_SLASH_ERROR_EDIT);
     assert_non_null(strstr(fix_status()->notice, "still scanning for adapters"));
     fake_loaded(&fix);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);

@@ -961,9 +961,9 @@ static void test_keep(void **state)
     snprintf(path, sizeof path, "%s/ui.ini", fix.paths.data);
     assert_int_equal(pthread_barrier_init(&let_go, NULL, 2), 0);
     pp_io_post(fix.c->io, &slow);
-    pp_controller_keep(fix.c, path, "theme = dark\n");
-    pp_controller_keep(fix.c, path, "raw = yes\n");
-    pp_controller_keep(fix.c, path, "theme = harbour\n");
+    pp_controller_save_setting(fix.c, path, "theme = dark\n");
+    pp_controller_save_setting(fix.c, path, "raw = yes\n");
+    pp_controller_save_setting(fix.c, path, "theme = harbour\n");
     const bool waited = access(path, F_OK) == 0;
     pthread_barrier_wait(&let_go);
     assert_false(waited);
@@ -972,7 +972,7 @@ static void test_keep(void **state)
     assert_string_equal(text, "raw = yes\ntheme = harbour\n"); /* another one may have kept the other, meanwhile */
     pp_free(text);
     assert_false(fix_status()->notice_is_error);
-    pp_controller_keep(fix.c, fix.paths.data, "theme = x\n");
+    pp_controller_save_setting(fix.c, fix.paths.data, "theme = x\n");
     fixture_flush(&fix);
     assert_true(fix_status()->notice_is_error);
     assert_non_null(strstr(fix_status()->notice, "cannot write"));

@@ -866,7 +866,7 @@ static void in_the_chat(void **state)
 static void rescued(void **state)
 {
     (void)state;
-    struct pp_last_words w = {0};
+    struct pp_close_report w = {0};
     char path[700], name[40];
     struct pp_conversation c;
     struct pp_store *st = open_store();

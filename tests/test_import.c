@@ -291,7 +291,7 @@ static void left_in_the_middle(void **state)
 {
     (void)state;
     const char *path = test_path("large.db");
-    struct pp_last_words w = {0};
+    struct pp_close_report w = {0};
     import(path);
     import("/nowhere/x.json");
     pump_until(&fix, count_in(fix.paths.db) > 0);

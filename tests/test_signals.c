@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "engine/base/cancel.h"
-#include "engine/base/wish.h"
+#include "engine/base/stop_signal.h"
 #include "src/cmd_common.h"
 #include "src/io.h"
 #include "tests/support.h"
@@ -68,13 +68,13 @@ static void twice(void **state)
 /* Handlers run at once in two threads: the one that reads the clock first may come second. */
 static void at_once(void **state)
 {
-    struct pp_wish w = {.first_ns = pp_now_ns() + 1000000000};
+    struct pp_stop_signal w = {.first_ns = pp_now_ns() + 1000000000};
     (void)state;
-    assert_false(pp_wish_again(&w));
-    pp_wish_reset(&w);
-    assert_false(pp_wish_again(&w));
+    assert_false(pp_stop_signal_insists(&w));
+    pp_stop_signal_reset(&w);
+    assert_false(pp_stop_signal_insists(&w));
     atomic_store(&w.first_ns, pp_now_ns() - 1000000000);
-    assert_true(pp_wish_again(&w));
+    assert_true(pp_stop_signal_insists(&w));
 }
 
 /* How a process ends that gets a signal when the screen is closed already, and ends with SAVED if it lives; `before`:

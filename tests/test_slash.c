@@ -41,7 +41,7 @@ static void test_several_lines(void **state)
                                           "/theme dark\r\nlight", "/set temp 1\n/set top-k 2"};
     (void)state;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        assert_int_equal(fix_slash(refused[i]), PP_SLASH_KEEP);
+        assert_int_equal(fix_slash(refused[i]), PP_SLASH_ERROR_EDIT);
         assert_non_null(strstr(notice(), "takes one line"));
     }
     assert_int_equal(pp_controller_n_messages(fix.c), 0);

@@ -24,7 +24,7 @@ static enum pp_code look(const char *name)
 {
     pp_buf_free(&flat);
     err.text[0] = 0;
-    return pp_inputrc_look(name, &flat, &err);
+    return pp_inputrc_check(name, &flat, &err);
 }
 
 /* All names here are relative to this folder, as readline's are to that in which it runs. */

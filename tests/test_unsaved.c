@@ -179,7 +179,7 @@ static void leaving_with_a_refused_question(void **state)
 /* The reason is told at the end, too, without what was being done about it. */
 static void leaving_an_unsaved_answer(void **state)
 {
-    struct pp_last_words w = {0};
+    struct pp_close_report w = {0};
     (void)state;
     fix_ask("one");
     fill_disk(true);

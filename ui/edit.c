@@ -26,13 +26,13 @@ static struct {
     struct pp_edit_hooks hooks;
     char history[1024];
     bool last_unwritten; /* the last entry of the history is only in memory */
-    FILE *nowhere;        /* /dev/null, for readline's output */
-    char queue[256];      /* bytes of keys that readline has not read yet */
-    size_t queued, taken;
+    FILE *dev_null;       /* /dev/null, for readline's output */
+    char queue[256];      /* bytes of a key, for readline to read */
+    size_t queue_len, queue_at; /* how many there were, and how many of them it has read */
     char *refused;        /* a text that accept() has refused, to be put back; allocated by readline */
-    char *typed_before;   /* what was being typed when that text, or an accepted one, was recalled from the history;
+    char *typed_line;     /* what was being typed when that text, or an accepted one, was recalled from the history;
                            * NULL: nothing */
-    int looked_up;        /* index of the recalled entry */
+    int recalled_at;      /* index of the recalled entry */
     char *search_line;    /* the line in which a non-incremental search was begun, */
     int search_at, search_point; /* its index in the history, and the cursor in it */
 } ed;
@@ -42,14 +42,14 @@ static struct {
 static int next_byte(FILE *unused)
 {
     (void)unused;
-    if (ed.taken < ed.queued)
-        return (unsigned char)ed.queue[ed.taken++];
+    if (ed.queue_at < ed.queue_len)
+        return (unsigned char)ed.queue[ed.queue_at++];
     return CTRL_G; /* readline wants more than this key: end its command with an abort */
 }
 
 static int bytes_waiting(void)
 {
-    return ed.taken < ed.queued;
+    return ed.queue_at < ed.queue_len;
 }
 
 static void draw_nothing(void)
@@ -66,7 +66,7 @@ static void prepare_terminal(int meta)
 }
 
 /* The line that was being typed before an older one was recalled. readline would lose it when the older one is sent. */
-static char *take_typed_before(void)
+static char *take_typed_line(void)
 {
     rl_maybe_unsave_line();
     const char *s = rl_line_buffer;
@@ -77,14 +77,14 @@ static void on_line(char *line)
 {
     if (!line)
         return;
-    ed.looked_up = where_history();
-    const bool residual_mixture = ed.looked_up < history_length;
-    const bool taken = ed.hooks.accept(ed.hooks.user, line);
-    pp_free(ed.typed_before);
-    ed.typed_before = residual_mixture ? take_typed_before() : NULL;
+    ed.recalled_at = where_history();
+    const bool recalled = ed.recalled_at < history_length;
+    const bool accepted = ed.hooks.accept(ed.hooks.user, line);
+    pp_free(ed.typed_line);
+    ed.typed_line = recalled ? take_typed_line() : NULL;
     free(ed.refused);
-    ed.refused = taken ? NULL : line;
-    if (taken)
+    ed.refused = accepted ? NULL : line;
+    if (accepted)
         free(line); /* allocated by readline */
 }
 
@@ -121,7 +121,7 @@ static int revert(int count, int key)
 /* Non-incremental searches: vi's / and ?, Alt-P and Alt-N. vi's own versions match a glob pattern at every byte of
  * every line, which takes minutes for long lines; these search for plain text, with ^ for the beginning of a line.
  * If nothing is found, readline would lose the changes to the current line, so it is noted here. */
-static void note_line(void)
+static void save_search_line(void)
 {
     pp_free(ed.search_line);
     ed.search_line = pp_strdup(rl_line_buffer);
@@ -132,14 +132,14 @@ static void note_line(void)
 static int search_back(int count, int key)
 {
     (void)key;
-    note_line();
+    save_search_line();
     return rl_noninc_reverse_search(count, ':');
 }
 
 static int search_on(int count, int key)
 {
     (void)key;
-    note_line();
+    save_search_line();
     return rl_noninc_forward_search(count, ':');
 }
 
@@ -163,7 +163,7 @@ static void add_loaded(void *user, const char *text)
     add_history(text);
 }
 
-static int on_read_again(int count, int key);
+static int on_reread(int count, int key);
 
 /* Binds common keys that readline leaves unbound, and replaces commands that do not fit this input line. */
 static void bind_keys(void)
@@ -173,8 +173,8 @@ static void bind_keys(void)
         {"\\e[1;3D", rl_backward_word}, {"\\e[3~", rl_delete}, {"\\e[1~", rl_beg_of_line}, {"\\e[4~", rl_end_of_line},
         {"\\e[7~", rl_beg_of_line}, {"\\e[8~", rl_end_of_line}, {"\\e[3;5~", rl_kill_word},
     };
-    static const struct { const char *keys; rl_command_func_t *theirs, *ours; bool vi; } usual[] = {
-        {"\030\022", rl_re_read_init_file, on_read_again, false},
+    static const struct { const char *keys; rl_command_func_t *function, *replacement; bool vi; } usual[] = {
+        {"\030\022", rl_re_read_init_file, on_reread, false},
         {"\033p", rl_noninc_reverse_search, search_back, false}, {"\033n", rl_noninc_forward_search, search_on, false},
         {"\033r", rl_revert_line, revert, false},
         /* these would comment the line out and send it */
@@ -188,8 +188,8 @@ static void bind_keys(void)
     }
     for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++) {
         Keymap map = usual[i].vi ? vi_movement_keymap : emacs_standard_keymap;
-        if (rl_function_of_keyseq(usual[i].keys, map, NULL) == usual[i].theirs)
-            rl_bind_keyseq_in_map(usual[i].keys, usual[i].ours, map);
+        if (rl_function_of_keyseq(usual[i].keys, map, NULL) == usual[i].function)
+            rl_bind_keyseq_in_map(usual[i].keys, usual[i].replacement, map);
     }
     rl_bind_key_in_map('/', search_back, vi_movement_keymap);
     rl_bind_key_in_map('?', search_on, vi_movement_keymap);
@@ -198,7 +198,7 @@ static void bind_keys(void)
 }
 
 /* The path of the inputrc that readline would read. */
-static void keys_file(char *path, size_t cap)
+static void inputrc_path(char *path, size_t cap)
 {
     const char *name = getenv("INPUTRC");
     if (name && *name)
@@ -208,7 +208,7 @@ static void keys_file(char *path, size_t cap)
 }
 
 /* Reads that file; if it does not exist, readline tries its defaults. */
-static void read_again(const char *path)
+static void reread(const char *path)
 {
     struct stat st;
     rl_read_init_file(stat(path, &st) == 0 ? path : NULL);
@@ -231,7 +231,7 @@ static void read_lines(struct pp_buf *lines)
 }
 
 /* Initialises readline without an inputrc. */
-static void begin_without_keys(void)
+static void init_without_inputrc(void)
 {
     char *before = getenv("INPUTRC") ? pp_strdup(getenv("INPUTRC")) : NULL;
     setenv("INPUTRC", "/dev/null", 1);
@@ -245,22 +245,22 @@ static void begin_without_keys(void)
 
 /* Reads the inputrc. readline prints errors in it to stderr, which would spoil the screen: the first one is caught
  * and reported instead. */
-static enum pp_code read_keys(bool again, struct pp_error *err)
+static enum pp_code read_inputrc(bool again, struct pp_error *err)
 {
     char path[PATH_MAX] = "", said[200] = "";
     struct pp_buf lines = {0};
-    keys_file(path, sizeof path);
-    const enum pp_code code = pp_inputrc_look(path, &lines, err);
+    inputrc_path(path, sizeof path);
+    const enum pp_code code = pp_inputrc_check(path, &lines, err);
     const int own = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     const int words = own < 0 ? -1 : memfd_create("inputrc", MFD_CLOEXEC);
     if (words >= 0)
         dup3(words, STDERR_FILENO, 0);
     if (code == PP_OK && again)
-        read_again(path);
+        reread(path);
     else if (code == PP_OK)
         rl_initialize();
     else if (!again)
-        begin_without_keys();
+        init_without_inputrc();
     if (code == PP_ERR_FORMAT)
         read_lines(&lines);
     if (words >= 0) {
@@ -278,11 +278,11 @@ static enum pp_code read_keys(bool again, struct pp_error *err)
     return !code && said[0] ? pp_fail(err, PP_ERR_FORMAT, "%s", said) : code;
 }
 
-static int on_read_again(int count, int key)
+static int on_reread(int count, int key)
 {
     struct pp_error err;
     (void)count, (void)key;
-    if (read_keys(true, &err) != PP_OK)
+    if (read_inputrc(true, &err) != PP_OK)
         ed.hooks.complain(ed.hooks.user, err.text);
     return 0;
 }
@@ -291,13 +291,13 @@ enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks
 {
     ed.hooks = *hooks;
     snprintf(ed.history, sizeof ed.history, "%s", history);
-    ed.nowhere = fopen("/dev/null", "we");
-    if (!ed.nowhere)
+    ed.dev_null = fopen("/dev/null", "we");
+    if (!ed.dev_null)
         return pp_fail(err, PP_ERR_IO, "/dev/null cannot be opened");
     rl_readline_name = "pippin";
     /* readline draws nothing, and must not touch the terminfo entry that ncurses has loaded */
     rl_terminal_name = "dumb";
-    rl_outstream = ed.nowhere;
+    rl_outstream = ed.dev_null;
     rl_catch_signals = 0;
     rl_catch_sigwinch = 0;
     rl_change_environment = 0;
@@ -307,8 +307,8 @@ enum pp_code pp_edit_open(const char *history, const struct pp_edit_hooks *hooks
     rl_prep_term_function = prepare_terminal;
     rl_deprep_term_function = leave_terminal;
     /* added first, so that it takes precedence over readline's own command of this name */
-    rl_add_defun("re-read-init-file", on_read_again, -1);
-    enum pp_code keys = read_keys(false, err);
+    rl_add_defun("re-read-init-file", on_reread, -1);
+    enum pp_code keys = read_inputrc(false, err);
     rl_callback_handler_install("", on_line);
     using_history();
     stifle_history(PP_HISTORY_ENTRIES);
@@ -321,10 +321,10 @@ void pp_edit_close(void)
 {
     rl_callback_handler_remove();
     clear_history();
-    if (ed.nowhere)
-        fclose(ed.nowhere);
+    if (ed.dev_null)
+        fclose(ed.dev_null);
     free(ed.refused);
-    pp_free(ed.typed_before);
+    pp_free(ed.typed_line);
     pp_free(ed.search_line);
     memset(&ed, 0, sizeof ed);
 }
@@ -368,14 +368,14 @@ bool pp_edit_set(const char *text)
  * it the line that was being typed. If only the refused text is there, the memory for it has just been freed. */
 static void put_back(void)
 {
-    char *text = ed.refused, *before = ed.typed_before;
-    ed.refused = ed.typed_before = NULL;
+    char *text = ed.refused, *before = ed.typed_line;
+    ed.refused = ed.typed_line = NULL;
     if (before && !text) {
         set_line(before);
     } else if (before && has_room(strlen(before) + strlen(text))) {
         set_line(before);
         rl_maybe_save_line();
-        history_set_pos(ed.looked_up);
+        history_set_pos(ed.recalled_at);
         const HIST_ENTRY *older = current_history();
         rl_replace_line(older ? older->line : "", 1);
     } else if (before) {
@@ -452,16 +452,16 @@ static bool was_undone(void)
 }
 
 /* After a key: if it has deleted part of a cluster, deletes the rest, and moves the cursor out of a cluster. */
-static void keep_whole(const struct before *b)
+static void keep_clusters_whole(const struct before *b)
 {
     const size_t len = (size_t)rl_end, point = (size_t)rl_point;
-    const size_t gone = b->len > len && !was_undone() ? b->len - len : 0;
+    const size_t n_deleted = b->len > len && !was_undone() ? b->len - len : 0;
     size_t start, end;
-    if (gone && point + gone == b->point && point > b->left && is_unchanged(b, b->left, point, b->left)) {
+    if (n_deleted && point + n_deleted == b->point && point > b->left && is_unchanged(b, b->left, point, b->left)) {
         delete_between(b->left, point);
-    } else if (gone && point == b->point && point + gone < b->right &&
-               is_unchanged(b, point, b->right - gone, point + gone)) {
-        delete_between(point, b->right - gone);
+    } else if (n_deleted && point == b->point && point + n_deleted < b->right &&
+               is_unchanged(b, point, b->right - n_deleted, point + n_deleted)) {
+        delete_between(point, b->right - n_deleted);
     } else if (len == b->len && point != b->point) {
         cluster_around(rl_line_buffer, len, point, &start, &end);
         if (start != end)
@@ -492,7 +492,7 @@ static void restore_search_line(void)
 
 /* After a non-incremental search; wanted: the text searched for, NULL if it was aborted. Text that was not found
  * goes into an empty line: Alt-P may have been pressed by mistake, and the text may be a message. */
-static void after_asking(const char *wanted)
+static void after_search(const char *wanted)
 {
     /* a leading ^ stands for the beginning of a line */
     const char *words = wanted ? wanted + (*wanted == '^') : "";
@@ -547,18 +547,18 @@ void pp_edit_feed(const char *bytes, size_t n)
     const bool searching = pp_edit_searching();
     const struct before before = look_at_cursor();
     memcpy(ed.queue, bytes, n);
-    ed.queued = n;
-    ed.taken = 0;
-    while (ed.taken < ed.queued) {
+    ed.queue_len = n;
+    ed.queue_at = 0;
+    while (ed.queue_at < ed.queue_len) {
         rl_callback_read_char();
         put_back();
         if (rl_numeric_arg > MOST_TIMES) /* digits typed as a numeric argument */
             rl_numeric_arg = MOST_TIMES;
     }
     if (!searching && !pp_edit_searching())
-        keep_whole(&before);
+        keep_clusters_whole(&before);
     if (asking && !RL_ISSTATE(RL_STATE_NSEARCH))
-        after_asking(wanted);
+        after_search(wanted);
     pp_free(wanted);
 }
 
@@ -634,7 +634,7 @@ static char *copy_of_line(void)
     return s[strspn(s, " \t\n")] ? pp_strdup(s) : NULL;
 }
 
-void pp_edit_take_rest(char *rest[static 2])
+void pp_edit_take_unsent(char *rest[static 2])
 {
     if (pp_edit_searching())
         pp_edit_feed("\a", 1);

@@ -37,7 +37,7 @@ void pp_edit_down(void);
 enum pp_code pp_edit_remember(const char *text, bool keep, struct pp_error *err);
 /* Empties the line and returns what is worth keeping in the history: the text, unless it is an unchanged entry of it,
  * and the line that was being typed before the history was entered (pp_malloced, the caller frees; NULL: nothing). */
-void pp_edit_take_rest(char *rest[static 2]);
+void pp_edit_take_unsent(char *rest[static 2]);
 
 /* The present line, NUL-terminated; its lines are separated by \n. Valid until the next call that changes it. */
 const char *pp_edit_text(void);

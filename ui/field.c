@@ -52,7 +52,7 @@ static void insert_paste(struct pp_field *f, const char *s, size_t n)
     pp_buf_free(&line);
 }
 
-static size_t word_before(const struct pp_field *f)
+static size_t word_start(const struct pp_field *f)
 {
     size_t at = f->cursor;
     while (at > 0 && f->text[at - 1] == ' ')
@@ -62,7 +62,7 @@ static size_t word_before(const struct pp_field *f)
     return at;
 }
 
-static size_t word_behind(const struct pp_field *f)
+static size_t word_end(const struct pp_field *f)
 {
     size_t at = f->cursor;
     while (at < f->len && f->text[at] == ' ')
@@ -72,12 +72,12 @@ static size_t word_behind(const struct pp_field *f)
     return at;
 }
 
-static size_t character_before(const struct pp_field *f)
+static size_t previous_character(const struct pp_field *f)
 {
     return pp_text_previous(f->text, f->len, f->cursor);
 }
 
-static size_t character_behind(const struct pp_field *f)
+static size_t next_character(const struct pp_field *f)
 {
     return f->cursor + (f->cursor < f->len ? pp_cluster_next(f->text + f->cursor, f->len - f->cursor).len : 0);
 }
@@ -88,12 +88,12 @@ static bool control_key(struct pp_field *f, int32_t cp)
     switch (cp) {
     case PP_CTRL('a'): f->cursor = 0; return true;
     case PP_CTRL('e'): f->cursor = f->len; return true;
-    case PP_CTRL('b'): f->cursor = character_before(f); return true;
-    case PP_CTRL('f'): f->cursor = character_behind(f); return true;
-    case PP_CTRL('d'): erase(f, f->cursor, character_behind(f)); return true;
+    case PP_CTRL('b'): f->cursor = previous_character(f); return true;
+    case PP_CTRL('f'): f->cursor = next_character(f); return true;
+    case PP_CTRL('d'): erase(f, f->cursor, next_character(f)); return true;
     case PP_CTRL('u'): erase(f, 0, f->cursor); return true;
     case PP_CTRL('k'): f->text[f->len = f->cursor] = '\0'; return true;
-    case PP_CTRL('w'): erase(f, word_before(f), f->cursor); return true;
+    case PP_CTRL('w'): erase(f, word_start(f), f->cursor); return true;
     default: return false;
     }
 }
@@ -101,9 +101,9 @@ static bool control_key(struct pp_field *f, int32_t cp)
 static bool alt_key(struct pp_field *f, int32_t cp)
 {
     switch (cp) {
-    case 'b': f->cursor = word_before(f); return true;
-    case 'f': f->cursor = word_behind(f); return true;
-    case 'd': erase(f, f->cursor, word_behind(f)); return true;
+    case 'b': f->cursor = word_start(f); return true;
+    case 'f': f->cursor = word_end(f); return true;
+    case 'd': erase(f, f->cursor, word_end(f)); return true;
     default: return false;
     }
 }
@@ -112,8 +112,8 @@ bool pp_field_key(struct pp_field *f, const struct pp_key *key, bool *changed)
 {
     const size_t len = f->len;
     const bool word = (key->mods & (PP_MOD_CTRL | PP_MOD_ALT)) != 0;
-    const size_t previous = word ? word_before(f) : character_before(f);
-    const size_t next = word ? word_behind(f) : character_behind(f);
+    const size_t previous = word ? word_start(f) : previous_character(f);
+    const size_t next = word ? word_end(f) : next_character(f);
     bool used = true;
     f->full = false;
     switch (key->type) {

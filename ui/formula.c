@@ -114,16 +114,16 @@ static bool multiplies(const char *s, size_t n, size_t at, size_t stars)
 {
     if (at == 0 || at + stars >= n)
         return false;
-    const char before = s[at - 1], behind = s[at + stars];
+    const char before = s[at - 1], after = s[at + stars];
     const bool closed = before == ')' || before == ']';
     if (!is_name(before) && !closed)
         return false;
     if (stars == 2)
-        return is_digit(behind);
-    if (!is_name(behind) && behind != '(')
+        return is_digit(after);
+    if (!is_name(after) && after != '(')
         return false;
-    return is_digit(before) || closed || is_digit(behind) ||
-           (behind != '(' && is_alone(s, n, at - 1) && is_alone(s, n, at + 1));
+    return is_digit(before) || closed || is_digit(after) ||
+           (after != '(' && is_alone(s, n, at - 1) && is_alone(s, n, at + 1));
 }
 
 /* Replaces asterisks that multiply by letters. False: out of memory. */

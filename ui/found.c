@@ -78,7 +78,7 @@ static bool is_inside(char before)
 }
 
 /* The next occurrence of a (non-empty) word at or after `from`; whole: only at the beginning of a word. n: none. */
-static size_t next_place(const struct folded *f, size_t from, const char *word, size_t len, bool whole)
+static size_t next_occurrence(const struct folded *f, size_t from, const char *word, size_t len, bool whole)
 {
     while (from < f->n) {
         const char *hit = memmem(f->text + from, f->n - from, word, len);
@@ -119,17 +119,17 @@ static bool has_words(const struct folded *in, const struct folded *search)
 {
     size_t at = 0, len, n = 0;
     for (; next_word(search, &at, &len); at += len, n++)
-        if (next_place(in, 0, search->text + at, len, true) == in->n)
+        if (next_occurrence(in, 0, search->text + at, len, true) == in->n)
             return false;
     return n > 0;
 }
 
 static bool has_phrase(const struct folded *in, const struct folded *search)
 {
-    return search->n && next_place(in, 0, search->text, search->n, false) < in->n;
+    return search->n && next_occurrence(in, 0, search->text, search->n, false) < in->n;
 }
 
-static bool ask(const char *text, const char *search, bool (*has)(const struct folded *, const struct folded *))
+static bool search_in(const char *text, const char *search, bool (*has)(const struct folded *, const struct folded *))
 {
     struct folded in, words;
     if (!fold(search, strlen(search), &words))
@@ -145,19 +145,19 @@ static bool ask(const char *text, const char *search, bool (*has)(const struct f
 
 bool pp_found_in(const char *text, const char *search)
 {
-    return ask(text, search, has_words);
+    return search_in(text, search, has_words);
 }
 
 bool pp_found_phrase(const char *text, const char *search)
 {
-    return ask(text, search, has_phrase);
+    return search_in(text, search, has_phrase);
 }
 
 /* Marks all occurrences of a word. */
 static bool mark(const struct folded *in, const char *word, size_t len, bool whole, unsigned char *hit)
 {
     bool any = false;
-    for (size_t at = 0; (at = next_place(in, at, word, len, whole)) < in->n; at++) {
+    for (size_t at = 0; (at = next_occurrence(in, at, word, len, whole)) < in->n; at++) {
         const size_t from = in->at[at], to = in->at[at + len];
         /* one character may fold to several, of which the word matches only the first */
         memset(hit + from, 1, to > from ? to - from : 1);

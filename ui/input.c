@@ -25,7 +25,7 @@ struct pp_input {
     bool flushed;        /* no further bytes belong to these */
     bool pasting;
     bool stalled;        /* the paste has paused without an end mark, and what had arrived was delivered */
-    bool handed_over;    /* `paste` is the text of the last key */
+    bool delivered;      /* `paste` is the text of the last key */
     bool overfull;       /* the paste exceeded PP_MAX_PASTE: the rest is dropped */
     struct pp_buf paste;
     struct learned learned[MAX_LEARNED];
@@ -436,7 +436,7 @@ static size_t tidy(char *s, size_t n)
 }
 
 /* Delivers the collected text as a key. The buffer is cleared when the next paste, or the rest of this one, begins. */
-static void hand_over(struct pp_input *in, struct pp_key *key)
+static void deliver(struct pp_input *in, struct pp_key *key)
 {
     *key = (struct pp_key){.type = PP_KEY_PASTE, .text = "", .cut = in->overfull, .open_end = in->stalled};
     if (!in->paste.bad && in->paste.data) {
@@ -449,7 +449,7 @@ static void hand_over(struct pp_input *in, struct pp_key *key)
         pp_buf_free(&in->paste);
     }
     in->overfull = false;
-    in->handed_over = true;
+    in->delivered = true;
 }
 
 /* The length of a prefix of the end mark that s ends with. */
@@ -474,7 +474,7 @@ static bool stall(struct pp_input *in, struct pp_key *key)
     in->stalled = true;
     if (in->paste.len == 0)
         return false;
-    hand_over(in, key);
+    deliver(in, key);
     return true;
 }
 
@@ -493,9 +493,9 @@ static bool looks_typed(const struct pp_input *in, const char *end)
  * the remaining bytes are keys. */
 static bool next_paste(struct pp_input *in, struct pp_key *key)
 {
-    if (in->handed_over)
+    if (in->delivered)
         pp_buf_clear(&in->paste);
-    in->handed_over = false;
+    in->delivered = false;
     const char *s = in->raw.data + in->at;
     size_t n = in->raw.len - in->at, mark = strlen(paste_end);
     const char *end = n ? memmem(s, n, paste_end, mark) : NULL;
@@ -514,7 +514,7 @@ static bool next_paste(struct pp_input *in, struct pp_key *key)
         return false;
     in->at += mark;
     in->pasting = false;
-    hand_over(in, key);
+    deliver(in, key);
     return true;
 }
 
@@ -525,7 +525,7 @@ static bool begins_paste(struct pp_input *in, const struct view *v)
         return false;
     in->at += mark;
     in->pasting = true;
-    in->stalled = in->overfull = in->handed_over = false;
+    in->stalled = in->overfull = in->delivered = false;
     pp_buf_clear(&in->paste);
     return true;
 }

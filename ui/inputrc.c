@@ -11,7 +11,7 @@
 #include "engine/base/word.h"
 
 /* The state of a check: the chain of files being read, the outermost first, and the result so far. */
-struct look {
+struct reader {
     struct stat open[PP_INPUTRC_DEPTH];
     int depth, n_files;
     struct pp_buf *flat;
@@ -19,13 +19,13 @@ struct look {
     enum pp_code code; /* for the first file that was left out */
 };
 
-static void leave_out(struct look *l, const char *path, const char *why)
+static void leave_out(struct reader *l, const char *path, const char *why)
 {
     if (l->code == PP_OK)
         l->code = pp_fail(l->err, PP_ERR_FORMAT, "the key bindings in %s are not used: %s", path, why);
 }
 
-static bool is_open(const struct look *l, const struct stat *st)
+static bool is_being_read(const struct reader *l, const struct stat *st)
 {
     for (int i = 0; i < l->depth; i++)
         if (l->open[i].st_dev == st->st_dev && l->open[i].st_ino == st->st_ino)
@@ -59,9 +59,9 @@ static bool includes(const char *line, size_t n, char **name)
     return true;
 }
 
-static void look_into(struct look *l, const char *path);
+static void read_file(struct reader *l, const char *path);
 
-static void look_through(struct look *l, const char *data, size_t n)
+static void read_lines(struct reader *l, const char *data, size_t n)
 {
     for (size_t at = 0, len; at < n; at += len) {
         const char *line = data + at, *feed = memchr(line, '\n', n - at);
@@ -72,7 +72,7 @@ static void look_through(struct look *l, const char *data, size_t n)
             pp_buf_add(l->flat, line, words);
             pp_buf_char(l->flat, '\n');
         } else if (name) {
-            look_into(l, name);
+            read_file(l, name);
         } else {
             l->flat->bad = true;
         }
@@ -80,7 +80,7 @@ static void look_through(struct look *l, const char *data, size_t n)
     }
 }
 
-static void look_into(struct look *l, const char *path)
+static void read_file(struct reader *l, const char *path)
 {
     struct stat st;
     char *data = NULL;
@@ -91,7 +91,7 @@ static void look_into(struct look *l, const char *path)
         leave_out(l, path, "it is not a regular file");
     } else if (!S_ISREG(st.st_mode)) {
         return;
-    } else if (is_open(l, &st)) {
+    } else if (is_being_read(l, &st)) {
         leave_out(l, path, "it includes itself");
     } else if (l->depth == PP_INPUTRC_DEPTH) {
         leave_out(l, path, "files include each other too deeply");
@@ -102,15 +102,15 @@ static void look_into(struct look *l, const char *path)
     } else if (pp_read_file(path, PP_INPUTRC_MAX, &data, &n, NULL) == PP_OK) {
         l->n_files++;
         l->open[l->depth++] = st;
-        look_through(l, data, n);
+        read_lines(l, data, n);
         l->depth--;
     }
     pp_free(data);
 }
 
-enum pp_code pp_inputrc_look(const char *path, struct pp_buf *flat, struct pp_error *err)
+enum pp_code pp_inputrc_check(const char *path, struct pp_buf *flat, struct pp_error *err)
 {
-    struct look l = {.flat = flat, .err = err};
-    look_into(&l, path);
+    struct reader l = {.flat = flat, .err = err};
+    read_file(&l, path);
     return flat->bad ? pp_fail_nomem(err, "your keys") : l.code;
 }

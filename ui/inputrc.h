@@ -17,6 +17,6 @@ enum {
 /* path: the inputrc that readline would read. PP_OK: readline can read it (or it does not exist). PP_ERR_FORMAT:
  * something must be left out, which the error names; *flat has the rest, with the included files in place. $if is
  * not evaluated: every $include counts. PP_ERR_NOMEM. *flat is the caller's in any case. */
-enum pp_code pp_inputrc_look(const char *path, struct pp_buf *flat, struct pp_error *err);
+enum pp_code pp_inputrc_check(const char *path, struct pp_buf *flat, struct pp_error *err);
 
 #endif

@@ -83,7 +83,7 @@ static void copy_code(struct pp_ui *ui, const struct pp_chat_message *m, const c
     pp_buf_free(&code);
 }
 
-static void copy_whole(struct pp_ui *ui, const struct pp_chat_message *m, unsigned long n)
+static void copy_message(struct pp_ui *ui, const struct pp_chat_message *m, unsigned long n)
 {
     char which[48] = "the last answer";
     if (n > 1)
@@ -106,7 +106,7 @@ static void copy_answer(struct pp_ui *ui, const char *what)
     else if (code)
         copy_code(ui, pp_controller_message(ui->controller, i - 1), what);
     else
-        copy_whole(ui, pp_controller_message(ui->controller, i - 1), n);
+        copy_message(ui, pp_controller_message(ui->controller, i - 1), n);
 }
 
 static void choose_theme(struct pp_ui *ui, const char *name)
@@ -124,13 +124,13 @@ static void choose_theme(struct pp_ui *ui, const char *name)
         pp_ui_notice(ui, false, "this theme is used until you leave; put it into %s/themes to choose it by name",
                      ui->paths->config);
     } else if (code == PP_OK) {
-        pp_ui_keep_theme(ui, name);
+        pp_ui_save_theme(ui, name);
     }
 }
 
 /* The message meant by /edit: your last one, the Nth from the end, or the last answer. Its index + 1; 0: a notice
  * says what is wrong. */
-static size_t to_be_edited(struct pp_ui *ui, const char *which)
+static size_t message_to_edit(struct pp_ui *ui, const char *which)
 {
     const enum pp_state state = pp_controller_status(ui->controller)->state;
     const bool answer = strcmp(which, "answer") == 0;
@@ -153,7 +153,7 @@ static size_t to_be_edited(struct pp_ui *ui, const char *which)
 /* Puts that message into the input line. */
 static void begin_edit(struct pp_ui *ui, const char *which)
 {
-    ui->editing = to_be_edited(ui, which);
+    ui->editing = message_to_edit(ui, which);
     if (!ui->editing)
         return;
     const struct pp_chat_message *m = pp_controller_message(ui->controller, ui->editing - 1);
@@ -216,14 +216,14 @@ static void choose_reasoning(struct pp_ui *ui, const char *word)
 }
 
 /* Runs a slash command. One that failed has said why; like in a shell it leaves the input line, and Up brings it
- * back to be corrected. PP_SLASH_TEXT and PP_SLASH_KEEP: it stays in the line. */
+ * back to be corrected. PP_SLASH_TEXT and PP_SLASH_ERROR_EDIT: it stays in the line. */
 static enum pp_slash slash(struct pp_ui *ui, const char *text)
 {
     char arg[4200] = ""; /* a path, for example */
     const enum pp_slash asked = pp_controller_slash(ui->controller, text, arg, sizeof arg);
     switch (asked) {
     case PP_SLASH_TEXT:
-    case PP_SLASH_KEEP:
+    case PP_SLASH_ERROR_EDIT:
     case PP_SLASH_DONE:
     case PP_SLASH_BRANCH:
     case PP_SLASH_ERROR: break;
@@ -262,23 +262,23 @@ static bool send(struct pp_ui *ui, const char *text)
 }
 
 /* Keeps a message until the model is loaded, which may take minutes. */
-static void hold_message(struct pp_ui *ui, const char *text)
+static void queue_message(struct pp_ui *ui, const char *text)
 {
-    pp_free(ui->held);
-    ui->held = pp_strdup(text);
-    if (ui->held)
+    pp_free(ui->queued);
+    ui->queued = pp_strdup(text);
+    if (ui->queued)
         pp_ui_notice(ui, false, "the model is still loading; this is sent when it is ready (Esc cancels)");
     else
         pp_ui_notice(ui, true, "out of memory");
 }
 
-void pp_ui_send_held(struct pp_ui *ui)
+void pp_ui_send_queued(struct pp_ui *ui)
 {
-    char *held = ui->held;
-    ui->held = NULL;
-    if (strcmp(pp_edit_text(), held) == 0)
+    char *queued = ui->queued;
+    ui->queued = NULL;
+    if (strcmp(pp_edit_text(), queued) == 0)
         pp_edit_feed("\r", 1);
-    pp_free(held);
+    pp_free(queued);
 }
 
 /* Words that leave a shell or an editor are sent to the model like any text, and a notice says how to leave pippin. */
@@ -300,10 +300,10 @@ bool pp_ui_accept(void *user, const char *text)
     pp_ui_clear_notice(ui);
     const enum pp_slash command = text[0] == '/' ? slash(ui, text) : PP_SLASH_TEXT;
     bool taken = command != PP_SLASH_TEXT;
-    if (command == PP_SLASH_KEEP)
+    if (command == PP_SLASH_ERROR_EDIT)
         return false;
     if (!taken && pp_controller_status(ui->controller)->state == PP_STATE_LOADING)
-        hold_message(ui, text);
+        queue_message(ui, text);
     else if (!taken && (taken = send(ui, text)))
         hint(ui, text);
     if (taken)
@@ -326,7 +326,7 @@ static void open_editor(struct pp_ui *ui)
 static void clear_line(struct pp_ui *ui)
 {
     char *shown = pp_strdup(pp_edit_text()), *rest[2];
-    pp_edit_take_rest(rest);
+    pp_edit_take_unsent(rest);
     if (rest[1])
         remember(ui, rest[1]);
     if (shown)
@@ -385,7 +385,7 @@ static void toggle_raw(struct pp_ui *ui)
     ui->settings.raw = !ui->settings.raw;
     pp_ui_notice(ui, false, "%s", ui->settings.raw ? "Markdown is shown as plain text"
                                                    : "Markdown is formatted");
-    pp_ui_keep(ui, "raw", ui->settings.raw ? "yes" : "no");
+    pp_ui_save_setting(ui, "raw", ui->settings.raw ? "yes" : "no");
 }
 
 void pp_ui_toggle_tint(struct pp_ui *ui)
@@ -394,7 +394,7 @@ void pp_ui_toggle_tint(struct pp_ui *ui)
     ui->dirty |= PP_DRAW_TRANSCRIPT | PP_DRAW_MENU;
     pp_ui_notice(ui, false, "%s", ui->settings.tint ? "accepted draft tokens are tinted in answers"
                                                     : "draft tokens are not tinted");
-    pp_ui_keep(ui, "tint", ui->settings.tint ? "yes" : "no");
+    pp_ui_save_setting(ui, "tint", ui->settings.tint ? "yes" : "no");
 }
 
 static void insert_paste(struct pp_ui *ui, const struct pp_key *key)
@@ -542,7 +542,7 @@ static bool scroll_key(struct pp_ui *ui, const struct pp_key *key)
 }
 
 /* Handles the program's own keys; false: the key is for the input line. */
-static bool own_key(struct pp_ui *ui, const struct pp_key *key)
+static bool program_key(struct pp_ui *ui, const struct pp_key *key)
 {
     if (key->type == PP_KEY_CHAR && (key->mods & PP_MOD_ALT))
         return alt_key(ui, key);
@@ -559,8 +559,8 @@ static bool own_key(struct pp_ui *ui, const struct pp_key *key)
             return false;
         pp_ui_clear_notice(ui);
         pp_transcript_unmark(ui);
-        pp_free(ui->held);
-        ui->held = NULL;
+        pp_free(ui->queued);
+        ui->queued = NULL;
         /* in emacs mode readline would combine Escape with the next key to Alt */
         return pp_controller_cancel(ui->controller) || end_edit(ui) || !pp_edit_vi();
     case PP_KEY_LEFT:
@@ -642,7 +642,7 @@ void pp_ui_key(struct pp_ui *ui, const struct pp_key *key)
             pp_menu_key(ui, key); /* may close the menu */
         if (passes)
             insert_paste(ui, key); /* after the menu has handled the key, which marks its notice as read */
-    } else if (!own_key(ui, key)) {
+    } else if (!program_key(ui, key)) {
         feed_key(key);
     }
     if (ui->next_line)

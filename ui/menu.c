@@ -13,7 +13,7 @@
 
 enum {
     MAX_WIDTH = 76, MARGIN = 4,
-    BESIDE = 4, MIN_WIDTH = 8,        /* of a row: cells around its text; the least width of the text */
+    ROW_MARGIN = 4, MIN_WIDTH = 8,        /* of a row: cells around its text; the least width of the text */
     ROOMY_COLS = 50, ROOMY_ROWS = 12, /* smaller screens are filled completely, without a frame */
     RIGHT_MAX = 24, RIGHT_COLS = 36   /* of a row's right part; on narrower screens only short ones are shown */
 };
@@ -29,7 +29,7 @@ static size_t count(struct pp_ui *ui)
 }
 
 /* Removes an incomplete character from the end of a text that was cut. */
-static void end_whole(char *text)
+static void trim_incomplete(char *text)
 {
     text[pp_utf8_complete(text, strlen(text))] = 0;
 }
@@ -54,8 +54,8 @@ static struct pp_menu_row row_at(struct pp_ui *ui, size_t i)
 {
     struct pp_menu_row row = {0};
     fill_row(ui, i, &row);
-    end_whole(row.left);
-    end_whole(row.right);
+    trim_incomplete(row.left);
+    trim_incomplete(row.right);
     return row;
 }
 
@@ -71,7 +71,7 @@ static void select_current(struct pp_ui *ui)
 void pp_menu_open(struct pp_ui *ui, const struct pp_menu_class *cls)
 {
     pp_menu_close(ui);
-    ui->menu = (struct pp_menu){.cls = cls, .told = ui->notice_at};
+    ui->menu = (struct pp_menu){.cls = cls, .notice_seen = ui->notice_at};
     if (cls->named)
         select_current(ui);
     if (cls->open)
@@ -244,7 +244,7 @@ void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
     bool changed = false;
     ui->dirty |= PP_DRAW_MENU;
     m->chosen = m->awaits = false;
-    m->told = ui->notice_at;
+    m->notice_seen = ui->notice_at;
     if (key->type == PP_KEY_CHAR && key->cp == PP_CTRL('c'))
         pp_menu_cancel(ui);
     else if (m->mode != PP_MENU_LIST)
@@ -281,11 +281,11 @@ static int width_inside(const struct pp_ui *ui)
 
 int pp_menu_width(const struct pp_ui *ui)
 {
-    const int width = width_inside(ui) - BESIDE;
+    const int width = width_inside(ui) - ROW_MARGIN;
     return width < MIN_WIDTH ? MIN_WIDTH : width;
 }
 
-static struct pp_area place(const struct pp_ui *ui, size_t rows, int extra)
+static struct pp_area box_area(const struct pp_ui *ui, size_t rows, int extra)
 {
     int cols = ui->at.cols, screen = ui->at.rows;
     struct pp_area a = {0, 0, screen, cols};
@@ -312,7 +312,7 @@ static void draw_row(const struct pp_menu_row *row, struct pp_area a, bool selec
     int width = pp_draw_width(row->right), most = width < RIGHT_MAX ? width : RIGHT_MAX;
     /* a short right part (a value, a time) is shown on a narrow screen, too */
     bool right = width > 0 && (a.w >= RIGHT_COLS || (!column && width <= (a.w - 4) / 2));
-    int room = a.w - BESIDE - (!right ? 0 : column ? a.w - column : most + 2);
+    int room = a.w - ROW_MARGIN - (!right ? 0 : column ? a.w - column : most + 2);
     pp_draw_erase(a, style);
     pp_draw_text(a.y, a.x + 1, 1, row->current ? "•" : "", style);
     int indent = row->heading ? 1 : 3;
@@ -419,9 +419,9 @@ static void draw_hint(const struct pp_ui *ui, struct pp_area a)
 
 /* Whether the notice is new since the last key and covered by the menu. Then it is drawn in place of the keys, or
  * above the question. */
-static bool is_told_here(const struct pp_ui *ui, struct pp_area foot)
+static bool covers_new_notice(const struct pp_ui *ui, struct pp_area foot)
 {
-    return ui->notice[0] && ui->notice_at != ui->menu.told && foot.y + foot.h >= ui->at.notice.y;
+    return ui->notice[0] && ui->notice_at != ui->menu.notice_seen && foot.y + foot.h >= ui->at.notice.y;
 }
 
 /* Erases a notice that the box covers partly, as its remains next to the box would make no sense. */
@@ -436,11 +436,11 @@ static void erase_cut_notice(const struct pp_ui *ui, struct pp_area box)
 /* Draws the notice, over as much of the list as it needs. */
 static void draw_notice(const struct pp_ui *ui, struct pp_area above, int bottom)
 {
-    const int wanted = pp_notice_told_height(ui, above.w - 2), room = bottom - above.y + 1;
+    const int wanted = pp_notice_text_height(ui, above.w - 2), room = bottom - above.y + 1;
     const int h = wanted < room ? wanted : room;
     const struct pp_area a = {bottom - h + 1, above.x, h, above.w};
     pp_draw_erase(a, PP_SLOT_MENU);
-    pp_notice_draw_told(ui, (struct pp_area){a.y, a.x + 1, a.h, a.w - 2}, PP_SLOT_MENU_TITLE);
+    pp_notice_draw_text(ui, (struct pp_area){a.y, a.x + 1, a.h, a.w - 2}, PP_SLOT_MENU_TITLE);
 }
 
 /* Draws the h rows below the list; returns whether the cursor was placed there. */
@@ -449,7 +449,7 @@ static bool draw_foot(struct pp_ui *ui, struct pp_area above, int h)
     struct pp_menu *m = &ui->menu;
     const struct pp_area a = {above.y + above.h - h, above.x, h, above.w};
     const int last = a.y + h - 1;
-    if (is_told_here(ui, a) && (m->mode == PP_MENU_LIST || above.h > h))
+    if (covers_new_notice(ui, a) && (m->mode == PP_MENU_LIST || above.h > h))
         draw_notice(ui, above, m->mode == PP_MENU_LIST ? last : m->mode == PP_MENU_ASK ? last - 1 : a.y - 1);
     else if (m->mode == PP_MENU_LIST)
         draw_hint(ui, (struct pp_area){a.y, a.x + 1, h, a.w - 2});
@@ -528,7 +528,7 @@ void pp_menu_draw(struct pp_ui *ui)
     struct details d = {.rows = 0};
     if (m->cls->details && n && inside > 0)
         find_details(ui, inside, &d);
-    struct pp_area a = place(ui, n, (m->cls->search ? 3 : 1) + foot + (d.rows ? d.rows + 1 : 0));
+    struct pp_area a = box_area(ui, n, (m->cls->search ? 3 : 1) + foot + (d.rows ? d.rows + 1 : 0));
     bool framed = a.w < ui->at.cols, cursor = false;
     if (framed)
         erase_cut_notice(ui, a);

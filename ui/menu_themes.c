@@ -70,7 +70,7 @@ static void moved(struct pp_ui *ui, struct pp_menu *m)
 static void choose(struct pp_ui *ui, struct pp_menu *m)
 {
     const struct themes *t = m->data;
-    pp_ui_keep_theme(ui, t->ids[m->selected]);
+    pp_ui_save_theme(ui, t->ids[m->selected]);
     pp_menu_close(ui);
 }
 

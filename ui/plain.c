@@ -11,7 +11,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
-#include "engine/base/wish.h"
+#include "engine/base/stop_signal.h"
 #include "src/cmd_common.h"
 #include "src/controller.h"
 #include "src/figures.h"
@@ -29,22 +29,22 @@ struct plain {
     bool piped;               /* stdin is not a terminal */
     bool leaving, failed;
     enum { LIST_NOTHING, LIST_SESSIONS, LIST_MODELS } listing; /* a list that was requested and has not arrived */
-    struct pp_buf material;   /* texts of /read, to be put before the next message */
+    struct pp_buf file_text;  /* texts of /read, to be put before the next message */
     bool prompted;            /* the last output is the prompt "> " */
     bool branching;           /* another branch was requested, and will be printed */
     uint64_t notice_serial;
     enum pp_state state;      /* at the last pump */
     int64_t group;            /* id of the first of the alternatives requested last */
     size_t group_at;          /* index of the one being printed; their number when all are printed */
-    bool amid;                /* part of an answer is printed, and more will follow */
-    struct pp_buf held;       /* notices that arrived meanwhile, one per line */
+    bool mid_answer;          /* part of an answer is printed, and more will follow */
+    struct pp_buf deferred;   /* notices that arrived meanwhile, one per line */
     int64_t ended;            /* id of the answer whose end has been printed */
     int64_t message;          /* id of the answer being printed, and how many bytes of it were: */
     size_t written, thought;  /* of its text and of its reasoning */
     enum pp_reasoning_view reasoning;
     bool thinking;            /* "(thinking)" was printed, and its end was not */
     int column;
-    int lost;                 /* errno of a failed write to stdout, after which the chat ends; or 0 */
+    int write_error;          /* errno of a failed write to stdout, after which the chat ends; or 0 */
     char last_key[24];
 };
 
@@ -52,13 +52,13 @@ struct plain {
 
 static int wake[2] = {-1, -1};
 static atomic_int interrupts, terminated;
-static struct pp_wish wish; /* counts SIGTERMs: a second one kills (engine/base/wish.h) */
+static struct pp_stop_signal stop_signal; /* counts SIGTERMs: a second one kills (engine/base/stop_signal.h) */
 
 /* Handles SIGTERM also while the conversation is being saved at the end. */
 static void on_terminate(int number)
 {
     const int error = errno;
-    pp_wish_obey(&wish, number);
+    pp_stop_signal_handle(&stop_signal, number);
     errno = error;
 }
 
@@ -82,7 +82,7 @@ static bool install_signals(void)
     sigaction(SIGINT, &action, NULL);
     if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN) /* nohup has it ignored */
         sigaction(SIGHUP, &action, NULL); /* arrives twice when a window is closed: see pp_signal */
-    pp_wish_reset(&wish);
+    pp_stop_signal_reset(&stop_signal);
     sigaction(SIGTERM, &action, NULL);
     return true;
 }
@@ -90,7 +90,7 @@ static bool install_signals(void)
 static void remove_signals(void)
 {
     signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, pp_wish_any(&wish) ? on_terminate : SIG_DFL);
+    signal(SIGTERM, pp_stop_signal_seen(&stop_signal) ? on_terminate : SIG_DFL);
     signal(SIGHUP, SIG_IGN); /* it may arrive a second time, while the conversation is being saved */
     close(wake[0]);
     close(wake[1]);
@@ -111,8 +111,8 @@ static void flush(struct plain *p)
 {
     if (fflush(stdout) == 0 && !ferror(stdout))
         return;
-    if (errno != EINTR && !p->lost)
-        p->lost = errno ? errno : EIO;
+    if (errno != EINTR && !p->write_error)
+        p->write_error = errno ? errno : EIO;
     clearerr(stdout);
 }
 
@@ -154,7 +154,7 @@ static void prompt(struct plain *p)
     p->prompted = true;
 }
 
-static void put_whole(struct plain *p, const char *text, size_t len, size_t *written)
+static void put_complete(struct plain *p, const char *text, size_t len, size_t *written)
 {
     size_t whole = len > *written ? pp_utf8_complete(text + *written, len - *written) : 0;
     if (whole > 0 && text[*written + whole - 1] == '\r')
@@ -178,7 +178,7 @@ static void write_reasoning(struct plain *p, const struct pp_chat_message *m)
         say(p, "(thinking)");
     p->thinking = true;
     if (p->reasoning == PP_REASONING_SHOW)
-        put_whole(p, m->reasoning, m->reasoning_len, &p->thought);
+        put_complete(p, m->reasoning, m->reasoning_len, &p->thought);
     if (m->thinking)
         return;
     pp_reasoning_heading(m, heading, sizeof heading);
@@ -199,8 +199,8 @@ static void write_message(struct plain *p, const struct pp_chat_message *m)
     if (m->len < p->written)
         p->written = 0; /* the text printed so far was reasoning after all */
     write_reasoning(p, m);
-    put_whole(p, m->text, m->len, &p->written);
-    p->amid = p->written || p->thought || p->thinking;
+    put_complete(p, m->text, m->len, &p->written);
+    p->mid_answer = p->written || p->thought || p->thinking;
 }
 
 static void end_message(struct plain *p, const struct pp_chat_message *m)
@@ -275,7 +275,7 @@ static bool answering(enum pp_state s)
 }
 
 /* Prints the messages of a conversation from index `from` on, when it was opened or its branch changed. */
-static void read_out(struct plain *p, size_t from)
+static void print_messages(struct plain *p, size_t from)
 {
     size_t n = pp_controller_n_messages(p->c);
     for (size_t i = from; i < n; i++) {
@@ -299,7 +299,7 @@ static void greet(struct plain *p, const struct pp_status *s)
              "%s %s, context %s tokens. Enter sends; /help lists commands; Ctrl-D on an empty line leaves.",
              s->model.name, s->model.type_name, pp_count(s->ctx_total).text);
     say_row(p, text);
-    read_out(p, 0);
+    print_messages(p, 0);
 }
 
 /* Prints what differs in this branch: from the last message that has siblings. */
@@ -310,7 +310,7 @@ static void read_branch(struct plain *p)
         n--;
     p->branching = false;
     if (n > 0)
-        read_out(p, n - 1);
+        print_messages(p, n - 1);
 }
 
 static void list_sessions(struct plain *p)
@@ -347,20 +347,20 @@ static void list_models(struct plain *p)
 }
 
 /* Prints a notice, or keeps it until the answer being printed has ended. */
-static void print_or_hold(struct plain *p, const char *notice)
+static void print_or_defer(struct plain *p, const char *notice)
 {
-    if (!p->amid)
+    if (!p->mid_answer)
         say(p, notice);
-    else if (!p->held.len || !strstr(pp_buf_cstr(&p->held), notice)) /* several answers may cause the same notice */
-        pp_buf_fmt(&p->held, "%s%s", p->held.len ? "\n" : "", notice);
+    else if (!p->deferred.len || !strstr(pp_buf_cstr(&p->deferred), notice)) /* several answers may cause the same */
+        pp_buf_fmt(&p->deferred, "%s%s", p->deferred.len ? "\n" : "", notice);
 }
 
-static void print_held(struct plain *p)
+static void print_deferred(struct plain *p)
 {
-    if (p->held.len)
-        say(p, pp_buf_cstr(&p->held));
-    pp_buf_free(&p->held);
-    p->amid = false;
+    if (p->deferred.len)
+        say(p, pp_buf_cstr(&p->deferred));
+    pp_buf_free(&p->deferred);
+    p->mid_answer = false;
 }
 
 static void pump(struct plain *p)
@@ -384,10 +384,10 @@ static void pump(struct plain *p)
     if (s->notice_serial != p->notice_serial) {
         p->notice_serial = s->notice_serial;
         if (s->notice && *s->notice)
-            print_or_hold(p, s->notice);
+            print_or_defer(p, s->notice);
     }
     if (!now)
-        print_held(p);
+        print_deferred(p);
     if (p->state == PP_STATE_LOADING && s->state == PP_STATE_IDLE)
         greet(p, s);
     p->state = s->state;
@@ -446,7 +446,7 @@ static void list_adapters(struct plain *p)
         list_named(p, pp_controller_presets, "/lora preset NAME switches to one of these presets.");
 }
 
-static void tell_drafter(struct plain *p)
+static void say_drafter(struct plain *p)
 {
     const struct pp_status *s = pp_controller_status(p->c);
     char line[300];
@@ -481,47 +481,47 @@ static void choose_reasoning(struct plain *p, const char *word)
 }
 
 /* Reads a file for the next message; without a path, forgets those read before. */
-static void take_file(struct plain *p, const char *path)
+static void add_file(struct plain *p, const char *path)
 {
     struct pp_error err;
     char *text = NULL;
-    const bool had = p->material.len > 0;
-    struct pp_buf told = {0};
+    const bool had = p->file_text.len > 0;
+    struct pp_buf notice = {0};
     if (!*path && !had) {
         say(p, "/read FILE");
     } else if (!*path) {
-        pp_buf_free(&p->material);
+        pp_buf_free(&p->file_text);
         say(p, "The file was removed from your next message.");
     } else if (pp_text_file_read(path, &text, &err) != PP_OK) {
         say(p, err.text);
     } else {
-        pp_buf_str(&p->material, text);
-        if (p->material.bad) {
-            pp_buf_free(&p->material);
+        pp_buf_str(&p->file_text, text);
+        if (p->file_text.bad) {
+            pp_buf_free(&p->file_text);
             say(p, "out of memory: the file was not added to your next message");
         } else {
-            pp_buf_fmt(&told, "%s will precede your next message%s; /read alone removes %s.", path,
+            pp_buf_fmt(&notice, "%s will precede your next message%s; /read alone removes %s.", path,
                        had ? ", too" : "", had ? "all" : "it");
-            say_row(p, pp_buf_cstr(&told));
+            say_row(p, pp_buf_cstr(&notice));
         }
     }
-    pp_buf_free(&told);
+    pp_buf_free(&notice);
     pp_free(text);
 }
 
 static void send_line(struct plain *p, const char *line)
 {
     const char *words = pp_slash_text(line);
-    if (!p->material.len) {
+    if (!p->file_text.len) {
         pp_controller_send(p->c, words);
         return;
     }
     struct pp_buf message = {0};
-    pp_buf_fmt(&message, "%s%s", pp_buf_cstr(&p->material), words);
+    pp_buf_fmt(&message, "%s%s", pp_buf_cstr(&p->file_text), words);
     if (message.bad)
         say(p, "out of memory: the message was not sent");
     else if (pp_controller_send(p->c, message.data))
-        pp_buf_free(&p->material);
+        pp_buf_free(&p->file_text);
     pp_buf_free(&message);
 }
 
@@ -531,7 +531,7 @@ static bool has_stray_key(const struct plain *p, const char *line)
     return !p->piped && strchr(line, '\x1b');
 }
 
-static void take_line(struct plain *p, const char *line)
+static void handle_line(struct plain *p, const char *line)
 {
     char arg[4200]; /* a path, for example */
     const size_t n = pp_controller_n_messages(p->c);
@@ -553,10 +553,10 @@ static void take_line(struct plain *p, const char *line)
             say(p, "A new conversation.");
         break;
     case PP_SLASH_ERROR:
-    case PP_SLASH_KEEP:
+    case PP_SLASH_ERROR_EDIT:
         break;
     case PP_SLASH_BRANCH: p->branching = true; break;
-    case PP_SLASH_READ: take_file(p, arg); break;
+    case PP_SLASH_READ: add_file(p, arg); break;
     case PP_SLASH_COPY: say(p, "This needs the full screen; /export FILE writes the conversation to a file."); break;
     case PP_SLASH_FIND:
         say(p, "This needs the full screen; `pippin sessions search` searches all conversations.");
@@ -574,7 +574,7 @@ static void take_line(struct plain *p, const char *line)
         pp_controller_find_models(p->c);
         break;
     case PP_SLASH_LORA_MENU: list_adapters(p); break;
-    case PP_SLASH_DRAFT_MENU: tell_drafter(p); break;
+    case PP_SLASH_DRAFT_MENU: say_drafter(p); break;
     case PP_SLASH_TEMPLATE_MENU: list_named(p, pp_controller_templates, "/template NAME chooses one."); break;
     case PP_SLASH_PERSONA_MENU: list_named(p, pp_controller_personas, "/persona NAME chooses one."); break;
     case PP_SLASH_PARAMS_MENU: list_named(p, pp_controller_params, "/set NAME VALUE changes one."); break;
@@ -592,7 +592,7 @@ static void take_line(struct plain *p, const char *line)
 }
 
 /* Handles one line at a time, and only when the answer before is complete. */
-static void take_typed(struct plain *p)
+static void handle_input(struct plain *p)
 {
     while (!p->leaving && !p->listing && pp_controller_status(p->c)->state == PP_STATE_IDLE) {
         if (p->piped && pp_controller_importing(p->c))
@@ -605,7 +605,7 @@ static void take_typed(struct plain *p)
                 leave(p);
             return;
         }
-        take_line(p, line);
+        handle_line(p, line);
         pp_typed_used(&p->typed);
         pump(p);
     }
@@ -622,7 +622,7 @@ static void read_typed(struct plain *p)
         p->end_of_input = true;
 }
 
-static void take_signals(struct plain *p)
+static void handle_signals(struct plain *p)
 {
     char bytes[16];
     while (read(wake[0], bytes, sizeof bytes) > 0) {
@@ -646,16 +646,16 @@ static void run(struct plain *p)
             p->failed = true;
             leave(p);
         }
-        if (p->lost)
+        if (p->write_error)
             leave(p);
-        take_typed(p);
+        handle_input(p);
         prompt(p);
         const bool enough = p->typed.text.len > PP_TYPED_LINE_MAX / 2 && pp_typed_has_line(&p->typed);
         fds[2].fd = p->end_of_input || enough ? -1 : STDIN_FILENO;
         if (poll(fds, 3, p->leaving ? PP_CLOSING_MS : -1) < 0 && errno != EINTR)
             return;
         if (fds[0].revents)
-            take_signals(p);
+            handle_signals(p);
         if (fds[2].fd >= 0 && fds[2].revents)
             read_typed(p);
     }
@@ -676,7 +676,7 @@ static void say_clean(const char *before, const char *text)
     pp_buf_free(&clean);
 }
 
-void pp_plain_last_words(const struct pp_last_words *w, const char *key)
+void pp_plain_close_report(const struct pp_close_report *w, const char *key)
 {
     const bool saved = w->saved;
     if (w->text[0])
@@ -709,15 +709,15 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
     p.piped = !isatty(STDIN_FILENO);
     run(&p);
     remove_signals();
-    struct pp_last_words w = {.waiting = pp_plain_waiting};
+    struct pp_close_report w = {.waiting = pp_plain_waiting};
     printf("\n");
     pp_controller_close(p.c, &w);
-    pp_plain_last_words(&w, p.last_key);
+    pp_plain_close_report(&w, p.last_key);
     flush(&p);
-    if (p.lost && p.lost != EPIPE)
-        pp_cli_say("cannot write the output: %s", strerror(p.lost));
+    if (p.write_error && p.write_error != EPIPE)
+        pp_cli_say("cannot write the output: %s", strerror(p.write_error));
     pp_buf_free(&p.typed.text);
-    pp_buf_free(&p.held);
-    pp_buf_free(&p.material);
-    return p.failed || p.lost ? 1 : 0;
+    pp_buf_free(&p.deferred);
+    pp_buf_free(&p.file_text);
+    return p.failed || p.write_error ? 1 : 0;
 }

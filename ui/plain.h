@@ -11,8 +11,8 @@
  * answer, or leaves if there is none. Returns the exit code. */
 int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths);
 /* Printed at the end of both kinds of chat: whether anything is lost, and how to resume. key: "" if nothing is kept. */
-void pp_plain_last_words(const struct pp_last_words *w, const char *key);
-/* A callback for struct pp_last_words. */
+void pp_plain_close_report(const struct pp_close_report *w, const char *key);
+/* A callback for struct pp_close_report. */
 void pp_plain_waiting(const char *what);
 
 #endif

@@ -26,12 +26,12 @@ static const char paste_on[] = "\033[?2004h", paste_off[] = "\033[?2004l";
 
 static struct {
     SCREEN *screen;
-    struct termios before;              /* the user's settings, to be restored */
-    struct termios ours;
-    volatile sig_atomic_t taken;        /* the terminal is in our mode */
+    struct termios saved_mode;    /* the user's, to be restored */
+    struct termios raw_mode;      /* ours */
+    volatile sig_atomic_t active; /* the terminal is in our mode */
     /* what restores the terminal (colours, cursor, main screen, paste mode), prepared for signal handlers */
-    char give_back[256];
-    size_t give_back_len;
+    char restore_seq[256];
+    size_t restore_len;
     int typed_ahead; /* bytes pending when it was opened */
     bool mouse;
 } scr;
@@ -53,16 +53,16 @@ static void add_capability(const char *name)
     if (!s || s == (const char *)-1)
         return;
     size_t len = strlen(s);
-    if (scr.give_back_len + len < sizeof scr.give_back) {
-        memcpy(scr.give_back + scr.give_back_len, s, len);
-        scr.give_back_len += len;
+    if (scr.restore_len + len < sizeof scr.restore_seq) {
+        memcpy(scr.restore_seq + scr.restore_len, s, len);
+        scr.restore_len += len;
     }
 }
 
-static void prepare_give_back(void)
+static void prepare_restore_seq(void)
 {
-    scr.give_back_len = (size_t)snprintf(scr.give_back, sizeof scr.give_back, "%s%s", paste_off,
-                                         scr.mouse ? mouse_off : "");
+    scr.restore_len = (size_t)snprintf(scr.restore_seq, sizeof scr.restore_seq, "%s%s", paste_off,
+                                       scr.mouse ? mouse_off : "");
     add_capability("op");
     add_capability("sgr0");
     add_capability("cnorm");
@@ -74,20 +74,20 @@ static void prepare_give_back(void)
 static void restore_in_emergency(void)
 {
     enum { TRIES = 5, WAIT_MS = 100 };
-    if (!scr.taken)
+    if (!scr.active)
         return;
-    scr.taken = 0;
+    scr.active = 0;
     const int flags = fcntl(STDOUT_FILENO, F_GETFL);
     fcntl(STDOUT_FILENO, F_SETFL, flags | O_NONBLOCK);
     size_t done = 0;
-    for (int tries = 0; done < scr.give_back_len && tries < TRIES; tries++) {
+    for (int tries = 0; done < scr.restore_len && tries < TRIES; tries++) {
         struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
         (void)poll(&out, 1, WAIT_MS);
-        const ssize_t n = write(STDOUT_FILENO, scr.give_back + done, scr.give_back_len - done);
+        const ssize_t n = write(STDOUT_FILENO, scr.restore_seq + done, scr.restore_len - done);
         done += n > 0 ? (size_t)n : 0;
     }
     fcntl(STDOUT_FILENO, F_SETFL, flags); /* the flags are shared with the parent process */
-    tcsetattr(STDIN_FILENO, TCSANOW, &scr.before);
+    tcsetattr(STDIN_FILENO, TCSANOW, &scr.saved_mode);
 }
 
 static void restore_at_exit(void)
@@ -102,10 +102,10 @@ static void set_modes(void)
     noecho();
     nonl();
     raw();
-    tcgetattr(STDIN_FILENO, &scr.ours);
-    scr.ours.c_cc[VMIN] = 1;
-    scr.ours.c_cc[VTIME] = 0;
-    tcsetattr(STDIN_FILENO, TCSANOW, &scr.ours);
+    tcgetattr(STDIN_FILENO, &scr.raw_mode);
+    scr.raw_mode.c_cc[VMIN] = 1;
+    scr.raw_mode.c_cc[VTIME] = 0;
+    tcsetattr(STDIN_FILENO, TCSANOW, &scr.raw_mode);
     def_prog_mode();
 }
 
@@ -118,7 +118,7 @@ static void set_reports(bool on)
 
 enum pp_code pp_screen_open(bool mouse, struct pp_error *err)
 {
-    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &scr.before) != 0)
+    if (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO) || tcgetattr(STDIN_FILENO, &scr.saved_mode) != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "this is not a terminal; use `pippin run` or --plain");
     /* Before newterm, which installs a SIGINT handler that exits, unless there is one already. */
     const enum pp_code code = pp_signals_open(restore_in_emergency, err);
@@ -146,8 +146,8 @@ enum pp_code pp_screen_open(bool mouse, struct pp_error *err)
         return pp_fail(err, PP_ERR_UNSUPPORTED, "this terminal cannot move its cursor; use --plain");
     }
     scr.mouse = mouse;
-    prepare_give_back();
-    scr.taken = 1;
+    prepare_restore_seq();
+    scr.active = 1;
     static bool registered;
     if (!registered)
         registered = atexit(restore_at_exit) == 0;
@@ -164,7 +164,7 @@ enum pp_code pp_screen_open(bool mouse, struct pp_error *err)
 
 /* On a terminal without an alternate screen the last line is cleared, so that the following output does not begin
  * within old text. */
-static void give_terminal_back(void)
+static void restore_terminal(void)
 {
     set_reports(false);
     endwin();
@@ -172,15 +172,15 @@ static void give_terminal_back(void)
         putp(clr_eol);
         fflush(stdout);
     }
-    scr.taken = 0;
-    tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.before);
+    scr.active = 0;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.saved_mode);
 }
 
 void pp_screen_close(void)
 {
     if (!scr.screen)
         return;
-    give_terminal_back();
+    restore_terminal();
     pp_signals_close();
     delscreen(scr.screen);
     scr.screen = NULL;
@@ -193,13 +193,13 @@ size_t pp_screen_typed_ahead(void)
 
 void pp_screen_pause(void)
 {
-    give_terminal_back();
+    restore_terminal();
 }
 
 void pp_screen_resume(void)
 {
-    tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.ours);
-    scr.taken = 1;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &scr.raw_mode);
+    scr.active = 1;
     set_reports(true);
     pp_screen_repaint();
     refresh();

@@ -12,7 +12,7 @@
 
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
-#include "engine/base/wish.h"
+#include "engine/base/stop_signal.h"
 
 enum { STACK_BYTES = 64 * 1024, PATIENCE_MS = 3000 };
 #define HURRY_NS UINT64_C(1000000000)
@@ -20,7 +20,7 @@ enum { STACK_BYTES = 64 * 1024, PATIENCE_MS = 3000 };
 static struct {
     int pipe[2];
     atomic_uint pending;
-    struct pp_wish terminated;
+    struct pp_stop_signal terminated;
     _Atomic uint64_t closed_ns;
     void (*restore)(void);
     char *stack;
@@ -64,11 +64,11 @@ static unsigned bit_of(int number)
     }
 }
 
-static void on_gentle(int number)
+static void on_signal(int number)
 {
     int error = errno;
     unsigned bit = bit_of(number);
-    if (number == SIGTERM && pp_wish_again(&sig.terminated))
+    if (number == SIGTERM && pp_stop_signal_insists(&sig.terminated))
         die_of(number);
     if (bit == PP_SIGNAL_QUIT)
         alarm(1);
@@ -81,10 +81,10 @@ static void on_gentle(int number)
 
 /* Handles SIGTERM after the screen is closed, if one has already asked to leave: a repeated one must not kill while
  * the conversation is being saved. */
-static void on_saving(int number)
+static void on_late_sigterm(int number)
 {
     const int error = errno;
-    pp_wish_obey(&sig.terminated, number);
+    pp_stop_signal_handle(&sig.terminated, number);
     errno = error;
 }
 
@@ -100,9 +100,9 @@ static void on_hurry(int number)
     errno = error;
 }
 
-static const int gentle[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGINT, SIGHUP, SIGTERM};
+static const int handled[] = {SIGWINCH, SIGTSTP, SIGCONT, SIGINT, SIGHUP, SIGTERM};
 static const int of_keys[] = {SIGINT, SIGQUIT, SIGTSTP}; /* sent by the terminal to the whole job */
-static const int deadly[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT};
+static const int fatal[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGQUIT};
 
 static void install(int number, void (*handler)(int), int flags)
 {
@@ -115,7 +115,7 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
 {
     sig.restore = restore;
     atomic_store(&sig.pending, 0);
-    pp_wish_reset(&sig.terminated);
+    pp_stop_signal_reset(&sig.terminated);
     if (pipe2(sig.pipe, O_CLOEXEC | O_NONBLOCK) != 0)
         return pp_fail(err, PP_ERR_IO, "cannot create a pipe for signals: %s", strerror(errno));
     sig.stack = pp_malloc(STACK_BYTES);
@@ -125,14 +125,14 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
         return pp_fail_nomem(err, "the signal stack");
     }
     sigaltstack(&(stack_t){.ss_sp = sig.stack, .ss_size = STACK_BYTES}, NULL);
-    for (size_t i = 0; i < sizeof gentle / sizeof gentle[0]; i++)
-        install(gentle[i], on_gentle, SA_RESTART);
+    for (size_t i = 0; i < sizeof handled / sizeof handled[0]; i++)
+        install(handled[i], on_signal, SA_RESTART);
     install(SIGALRM, on_alarm, SA_RESTART); /* SA_RESTART: the interrupted write continues, into /dev/null */
-    for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) {
+    for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++) {
         struct sigaction old;
-        sigaction(deadly[i], NULL, &old);
-        if (deadly[i] != SIGBUS || (!(old.sa_flags & SA_SIGINFO) && old.sa_handler == SIG_DFL))
-            install(deadly[i], die_of, SA_ONSTACK | SA_NODEFER);
+        sigaction(fatal[i], NULL, &old);
+        if (fatal[i] != SIGBUS || (!(old.sa_flags & SA_SIGINFO) && old.sa_handler == SIG_DFL))
+            install(fatal[i], die_of, SA_ONSTACK | SA_NODEFER);
     }
     signal(SIGPIPE, SIG_IGN);
     return PP_OK;
@@ -140,17 +140,17 @@ enum pp_code pp_signals_open(void (*restore)(void), struct pp_error *err)
 
 void pp_signals_close(void)
 {
-    const bool asked = pp_wish_any(&sig.terminated);
-    for (size_t i = 0; i < sizeof gentle / sizeof gentle[0]; i++) {
-        const int number = gentle[i];
+    const bool asked = pp_stop_signal_seen(&sig.terminated);
+    for (size_t i = 0; i < sizeof handled / sizeof handled[0]; i++) {
+        const int number = handled[i];
         signal(number, number == SIGHUP ? SIG_IGN /* arrives twice when a window is closed */
-                       : number == SIGTERM && asked ? on_saving : SIG_DFL);
+                       : number == SIGTERM && asked ? on_late_sigterm : SIG_DFL);
     }
-    for (size_t i = 0; i < sizeof deadly / sizeof deadly[0]; i++) {
+    for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++) {
         struct sigaction old;
-        sigaction(deadly[i], NULL, &old);
+        sigaction(fatal[i], NULL, &old);
         if (!(old.sa_flags & SA_SIGINFO) && old.sa_handler == die_of)
-            signal(deadly[i], SIG_DFL);
+            signal(fatal[i], SIG_DFL);
     }
     atomic_store(&sig.closed_ns, pp_now_ns());
     install(SIGINT, on_hurry, SA_RESTART);
@@ -179,7 +179,7 @@ void pp_signals_suspend(void)
 {
     signal(SIGTSTP, SIG_DFL);
     kill(0, SIGTSTP);
-    install(SIGTSTP, on_gentle, SA_RESTART);
+    install(SIGTSTP, on_signal, SA_RESTART);
     atomic_fetch_and(&sig.pending, ~(unsigned)(PP_SIGNAL_RESUMED | PP_SIGNAL_STOP));
 }
 
@@ -195,7 +195,7 @@ void pp_signals_lend(sigset_t *defaults)
 
 void pp_signals_reclaim(void)
 {
-    install(SIGINT, on_gentle, SA_RESTART);
-    install(SIGTSTP, on_gentle, SA_RESTART);
+    install(SIGINT, on_signal, SA_RESTART);
+    install(SIGTSTP, on_signal, SA_RESTART);
     install(SIGQUIT, die_of, SA_ONSTACK | SA_NODEFER);
 }

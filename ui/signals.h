@@ -12,9 +12,9 @@ enum pp_signal {
     PP_SIGNAL_STOP = 2,    /* SIGTSTP from outside; Ctrl-Z is a key here */
     PP_SIGNAL_RESUMED = 4, /* SIGCONT, unless after pp_signals_suspend */
     PP_SIGNAL_INTERRUPT = 8, /* SIGINT */
-    PP_SIGNAL_QUIT = 16,   /* SIGHUP, SIGTERM: save and leave. A second SIGTERM kills (wish.h); SIGHUP arrives twice
-                            * when a window is closed, from the shell and from the terminal. If the terminal accepts
-                            * no output for three seconds afterwards, standard output becomes /dev/null */
+    PP_SIGNAL_QUIT = 16,   /* SIGHUP, SIGTERM: save and leave. A second SIGTERM kills (stop_signal.h); SIGHUP arrives
+                              twice when a window is closed, from the shell and from the terminal. If the terminal
+                              accepts no output for three seconds afterwards, standard output becomes /dev/null */
 };
 
 /* Installs the handlers. Before the program dies of a signal, restore is called in the signal handler, on a stack of

@@ -43,8 +43,8 @@ struct pp_ui {
     char notice[1024];                /* "" for none */
     bool notice_is_error;
     uint64_t notice_at;               /* when it was set, pp_now_ns */
-    bool rest_kept;                   /* on leaving, the unsent input was added to the history; */
-    struct pp_buf unsent_in;          /* or, too long for that, to files of these names, */
+    bool unsent_in_history;           /* on leaving, the unsent input was added to the history; */
+    struct pp_buf unsent_files;       /* or, too long for that, to files of these names, */
     struct pp_buf unsent;             /* or it is only here, */
     struct pp_error unsent_why;       /* for this reason */
     char unsaved;                     /* the first letter of the drawn reason why something is not saved */
@@ -67,7 +67,7 @@ struct pp_ui {
     enum pp_role editing_role;        /* ... and its role */
     size_t sent_edit;                 /* `editing` when the last message was sent */
     char *next_line;                  /* the next input line, set once readline has emptied it; NULL: none */
-    char *held;                       /* sent once the model is loaded, if the line is still the same; or NULL */
+    char *queued;                     /* sent once the model is loaded, if the line is still the same; or NULL */
     bool history_failed;              /* the last attempt to write the history */
     bool no_color;
     bool leaving;                     /* the controller is closing */
@@ -85,15 +85,15 @@ void pp_ui_suspend(struct pp_ui *ui); /* Ctrl-Z: returns when the job continues 
 /* Uses a theme. False: it is broken; a notice says so, and the look is plain. */
 bool pp_ui_use_theme(struct pp_ui *ui, const char *id);
 void pp_ui_show_found(struct pp_ui *ui); /* scrolls to ui->found, if that is in the conversation on the screen */
-void pp_ui_keep_theme(struct pp_ui *ui, const char *id); /* uses a theme, also after the next start */
+void pp_ui_save_theme(struct pp_ui *ui, const char *id); /* uses a theme, also after the next start */
 /* Saves one of ui->settings in their file; a notice follows if that fails. */
-void pp_ui_keep(struct pp_ui *ui, const char *name, const char *value);
+void pp_ui_save_setting(struct pp_ui *ui, const char *name, const char *value);
 
 /* --- keys.c */
 /* Handles a key, in the open menu or else in the input line and the conversation. */
 void pp_ui_key(struct pp_ui *ui, const struct pp_key *key);
 bool pp_ui_accept(void *user, const char *text);        /* Enter: see edit.h */
-void pp_ui_send_held(struct pp_ui *ui);                 /* once the model is loaded and no menu is open */
+void pp_ui_send_queued(struct pp_ui *ui);               /* once the model is loaded and no menu is open */
 void pp_ui_toggle_tint(struct pp_ui *ui);               /* of drafted text; saved in the settings */
 
 #endif

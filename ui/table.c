@@ -6,7 +6,7 @@
 #include "ui/text.h"
 #include "ui/wrap.h"
 
-enum { LEAST = 5 /* least width of a column */, BETWEEN = 3 /* columns */ };
+enum { MIN_COLUMN = 5 /* least width of a column */, COLUMN_GAP = 3 /* columns */ };
 
 void pp_table_free(struct pp_table *t)
 {
@@ -72,7 +72,7 @@ static void break_lines(struct source *s)
         }
 }
 
-static bool take_out(const struct pp_table *t, struct pp_layout *l, struct source *s)
+static bool detach_text(const struct pp_table *t, struct pp_layout *l, struct source *s)
 {
     const size_t first = l->n_runs ? pp_layout_run(l, (uint32_t)t->mark.text) : 0;
     *s = (struct source){.n = l->text.len - t->mark.text, .from = (uint32_t)t->mark.text, .n_runs = l->n_runs - first};
@@ -89,7 +89,7 @@ static bool take_out(const struct pp_table *t, struct pp_layout *l, struct sourc
     return true;
 }
 
-static void put_back(struct pp_layout *l, const struct source *s, size_t from, size_t to)
+static void put_text(struct pp_layout *l, const struct source *s, size_t from, size_t to)
 {
     for (size_t i = run_of(s, from); from < to; i++) {
         const size_t end = i + 1 < s->n_runs ? s->runs[i + 1].start - s->from : s->n;
@@ -145,7 +145,7 @@ static bool fit(int widths[], size_t n, int room)
             continue;
         widths[c] = most + (left > 0);
         left -= left > 0;
-        enough = enough && widths[c] >= LEAST;
+        enough = enough && widths[c] >= MIN_COLUMN;
     }
     return enough;
 }
@@ -184,7 +184,7 @@ static void piece(const struct rows *r, size_t c, size_t from, const struct pp_w
     const int free = r->widths[c] - w->width;
     const int before = r->t->align[c] == PP_ALIGN_RIGHT ? free : r->t->align[c] == PP_ALIGN_CENTER ? free / 2 : 0;
     spaces(r, before);
-    put_back(r->l, r->s, from, w->end);
+    put_text(r->l, r->s, from, w->end);
     if (c + 1 == r->t->n_columns)
         return;
     spaces(r, free - before);
@@ -237,12 +237,12 @@ bool pp_table_lines(const struct pp_table *t, struct pp_layout *l, const struct 
     struct source s = {0};
     const struct pp_tint *tint = l->tint; /* the tint is part of the stored styles already */
     bool room = t->n_columns > 0 && t->n_columns <= PP_TABLE_COLUMNS;
-    if (t->bad || !take_out(t, l, &s)) {
+    if (t->bad || !detach_text(t, l, &s)) {
         l->bad = true;
     } else if (room) {
         struct rows r = {t, l, &s, f, base, {0}};
         widths_of(t, &s, r.widths);
-        room = fit(r.widths, t->n_columns, f->width - f->rest - BETWEEN * (int)(t->n_columns - 1));
+        room = fit(r.widths, t->n_columns, f->width - f->rest - COLUMN_GAP * (int)(t->n_columns - 1));
         l->tint = NULL;
         if (room && all_rows(&r, false) && !l->bad) {
             pp_layout_rewind(l, t->mark);

@@ -7,7 +7,7 @@
 #include <term.h>
 #include <unistd.h>
 
-struct pp_terminal_facts pp_terminal_look(void)
+struct pp_terminal_facts pp_terminal_query(void)
 {
     const char *name = getenv("TERM");
     struct winsize size = {0};

@@ -5,6 +5,6 @@
 #include "src/cmd_doctor.h"
 
 /* The strings are valid until the environment or the locale changes. */
-struct pp_terminal_facts pp_terminal_look(void);
+struct pp_terminal_facts pp_terminal_query(void);
 
 #endif

@@ -77,7 +77,7 @@ void pp_ui_clear_notice(struct pp_ui *ui)
 
 /* --- geometry ----------------------------------------------------------------------------------------------- */
 
-static struct pp_area take_bottom(struct pp_geometry *g, int *left, int h)
+static struct pp_area cut_bottom(struct pp_geometry *g, int *left, int h)
 {
     if (h > *left)
         h = *left;
@@ -94,14 +94,14 @@ static bool arrange(struct pp_ui *ui)
     int left = g->rows;
     int lines = (int)pp_input_measure(&ui->input, g->cols);
     int most = g->rows / 3 > 1 ? g->rows / 3 : 1;
-    g->keys = take_bottom(g, &left, g->rows >= KEYS_ROWS && g->cols >= KEYS_COLS);
+    g->keys = cut_bottom(g, &left, g->rows >= KEYS_ROWS && g->cols >= KEYS_COLS);
     const int input = lines < 1 ? 1 : lines < most ? lines : most, notice = pp_notice_height(ui, g->cols);
     const int room = left - input - notice; /* for status, rule and transcript */
-    g->status = take_bottom(g, &left, g->rows >= STATUS_ROWS && (!urgent || room >= 1));
-    g->input = take_bottom(g, &left, input);
-    g->rule = take_bottom(g, &left, g->rows >= RULE_ROWS && (!urgent || room >= 2));
-    g->notice = take_bottom(g, &left, urgent || notice < left || left < 2 ? notice : left - 1);
-    g->transcript = take_bottom(g, &left, left);
+    g->status = cut_bottom(g, &left, g->rows >= STATUS_ROWS && (!urgent || room >= 1));
+    g->input = cut_bottom(g, &left, input);
+    g->rule = cut_bottom(g, &left, g->rows >= RULE_ROWS && (!urgent || room >= 2));
+    g->notice = cut_bottom(g, &left, urgent || notice < left || left < 2 ? notice : left - 1);
+    g->transcript = cut_bottom(g, &left, left);
     return memcmp(&old, g, sizeof old) != 0;
 }
 
@@ -173,19 +173,19 @@ static void settings_file(const struct pp_ui *ui, char path[static 600])
     snprintf(path, 600, "%s/ui.ini", ui->paths->state);
 }
 
-void pp_ui_keep(struct pp_ui *ui, const char *name, const char *value)
+void pp_ui_save_setting(struct pp_ui *ui, const char *name, const char *value)
 {
     char path[600], line[128];
     settings_file(ui, path);
     snprintf(line, sizeof line, "%s = %s\n", name, value);
-    pp_controller_keep(ui->controller, path, line);
+    pp_controller_save_setting(ui->controller, path, line);
 }
 
-void pp_ui_keep_theme(struct pp_ui *ui, const char *id)
+void pp_ui_save_theme(struct pp_ui *ui, const char *id)
 {
     pp_ui_use_theme(ui, id);
     snprintf(ui->settings.theme, sizeof ui->settings.theme, "%.63s", id);
-    pp_ui_keep(ui, "theme", ui->settings.theme);
+    pp_ui_save_setting(ui, "theme", ui->settings.theme);
     if (ui->options->theme && !pp_options_given(ui->options, "theme") && strcmp(ui->options->theme, id) != 0)
         pp_ui_notice(ui, false, "pippin.conf sets another theme, %s, which is used again at the next start",
                      ui->options->theme);
@@ -291,15 +291,15 @@ static void show_controller_notice(struct pp_ui *ui, const char *notice, bool er
 
 /* Keeps a message that waited for a model which could not be loaded: no other model answers it unless the user sends
  * it again. */
-static void keep_held(struct pp_ui *ui)
+static void keep_queued(struct pp_ui *ui)
 {
     char why[sizeof ui->notice];
     snprintf(why, sizeof why, "%s", ui->notice);
-    if (strcmp(pp_edit_text(), ui->held) == 0)
+    if (strcmp(pp_edit_text(), ui->queued) == 0)
         show_lines(ui, true, "%s\nyour message is still in the line%s", why,
                      ui->state == PP_STATE_IDLE ? ": Enter sends it to the previous model" : "");
-    pp_free(ui->held);
-    ui->held = NULL;
+    pp_free(ui->queued);
+    ui->queued = NULL;
 }
 
 /* Another conversation is on the screen: edits, notices and the scroll position belonged to the one before. */
@@ -310,14 +310,14 @@ static void change_session(struct pp_ui *ui)
     ui->session = pp_controller_session_id(ui->controller);
     pp_transcript_end(ui);
     ui->editing = ui->sent_edit = 0;
-    if (ui->held) /* it was written for the conversation before */
+    if (ui->queued) /* it was written for the conversation before */
         pp_ui_notice(ui, false, "another conversation is open now: your message was not sent; Enter sends it here");
-    pp_free(ui->held);
-    ui->held = NULL;
+    pp_free(ui->queued);
+    ui->queued = NULL;
     pp_ui_show_found(ui);
 }
 
-static void take_notice(struct pp_ui *ui, const struct pp_status *s)
+static void show_new_notice(struct pp_ui *ui, const struct pp_status *s)
 {
     if (s->notice_serial == ui->notice_serial)
         return;
@@ -328,7 +328,7 @@ static void take_notice(struct pp_ui *ui, const struct pp_status *s)
         pp_ui_clear_notice(ui);
 }
 
-static void take_refused(struct pp_ui *ui)
+static void restore_refused_path(struct pp_ui *ui)
 {
     char *path = pp_controller_take_refused(ui->controller);
     if (path)
@@ -373,22 +373,22 @@ static void pump(struct pp_ui *ui)
         pp_ui_show_found(ui);
     restore_unsent(ui);
     end_lost_edit(ui);
-    take_refused(ui);
+    restore_refused_path(ui);
     const struct pp_status *s = pp_controller_status(ui->controller);
-    take_notice(ui, s);
+    show_new_notice(ui, s);
     ask_about_overflow(ui, s);
     if (s->session_key && *s->session_key)
         snprintf(ui->last_key, sizeof ui->last_key, "%s", s->session_key);
     else if (!ui->leaving)
         ui->last_key[0] = '\0';
     mark_dirty(ui, s, dirty);
-    if (ui->held && s->not_loaded)
-        keep_held(ui);
-    else if (ui->held && s->state == PP_STATE_IDLE && !ui->menu.cls)
-        pp_ui_send_held(ui);
+    if (ui->queued && s->not_loaded)
+        keep_queued(ui);
+    else if (ui->queued && s->state == PP_STATE_IDLE && !ui->menu.cls)
+        pp_ui_send_queued(ui);
 }
 
-static void take_keys(struct pp_ui *ui)
+static void handle_keys(struct pp_ui *ui)
 {
     struct pp_key key;
     while (pp_input_next(ui->keyboard, &key)) {
@@ -413,11 +413,11 @@ static bool read_keys(struct pp_ui *ui)
     pp_controller_look_at_title(ui->controller);
     if (!pp_input_feed(ui->keyboard, bytes, (size_t)n))
         pp_ui_notice(ui, true, "out of memory: what you typed was lost");
-    take_keys(ui);
+    handle_keys(ui);
     return true;
 }
 
-static void take_signals(struct pp_ui *ui)
+static void handle_signals(struct pp_ui *ui)
 {
     unsigned signals = pp_signals_pending();
     if (signals & PP_SIGNAL_RESIZE)
@@ -468,7 +468,7 @@ static void flush_sequence(struct pp_ui *ui)
     if (deadline == 0 || ms_until(deadline) > 0)
         return;
     pp_input_flush(ui->keyboard);
-    take_keys(ui);
+    handle_keys(ui);
 }
 
 static void run(struct pp_ui *ui)
@@ -483,7 +483,7 @@ static void run(struct pp_ui *ui)
     while (*state != PP_STATE_CLOSED) {
         bool ready = poll(fds, 3, timeout_ms(ui, next_frame)) > 0, keys = ready && fds[0].revents;
         if (ready && fds[2].revents)
-            take_signals(ui);
+            handle_signals(ui);
         if (keys && !read_keys(ui)) {
             fds[0].fd = -1;
             pp_ui_leave(ui);
@@ -528,7 +528,7 @@ static const char *default_theme(const struct pp_ui *ui)
     return background && (strcmp(background, ";15") == 0 || strcmp(background, ";7") == 0) ? "light" : "dark";
 }
 
-static void load_look(struct pp_ui *ui)
+static void load_appearance(struct pp_ui *ui)
 {
     char path[600];
     settings_file(ui, path);
@@ -567,7 +567,7 @@ static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
     if (code != PP_OK)
         return code;
     pp_screen_learn_keys(ui->keyboard);
-    load_look(ui);
+    load_appearance(ui);
     pp_ui_resize(ui);
     arrange(ui);
     return PP_OK;
@@ -575,7 +575,7 @@ static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
 
 /* Saves unsent input that is too long for the history to a new file, whose name must not collide with those of other
  * runs, even simultaneous ones. */
-static enum pp_code keep_long(struct pp_ui *ui, const char *text, struct pp_error *err)
+static enum pp_code save_long_unsent(struct pp_ui *ui, const char *text, struct pp_error *err)
 {
     enum { MOST = 1000 };
     char path[600], number[16] = "";
@@ -592,7 +592,7 @@ static enum pp_code keep_long(struct pp_ui *ui, const char *text, struct pp_erro
         return pp_fail(err, PP_ERR_IO, "%s/unsent.txt and unsent-2.txt to unsent-%d.txt all exist; delete those that "
                                        "you no longer need", ui->paths->state, MOST - 1);
     if (!code)
-        pp_buf_fmt(&ui->unsent_in, "%s%s", ui->unsent_in.len ? " and " : "", path);
+        pp_buf_fmt(&ui->unsent_files, "%s%s", ui->unsent_files.len ? " and " : "", path);
     return code;
 }
 
@@ -609,35 +609,35 @@ static void insert_rest_of_paste(struct pp_ui *ui)
 }
 
 /* Saves input that was not sent when the program ends: to the history or, if it is too long, to a file. */
-static void keep_rest(struct pp_ui *ui)
+static void save_unsent(struct pp_ui *ui)
 {
     char *rest[2];
     const struct pp_status *s = pp_controller_status(ui->controller);
     insert_rest_of_paste(ui);
-    pp_edit_take_rest(rest);
+    pp_edit_take_unsent(rest);
     for (int i = 2; i-- > 0; pp_free(rest[i])) { /* in this order, Up brings back the latest first */
         if (!rest[i] || (s->temporary && !s->unwanted))
             continue;
         const bool is_long = strlen(rest[i]) > PP_HISTORY_ENTRY_MAX;
         struct pp_error *why = &ui->unsent_why;
         const enum pp_code code = s->unwanted ? pp_fail(why, PP_ERR_IO, "nothing of this chat could be saved")
-                                  : is_long   ? keep_long(ui, rest[i], why)
+                                  : is_long   ? save_long_unsent(ui, rest[i], why)
                                               : pp_edit_remember(rest[i], true, why);
         if (code) {
             pp_plain_text(&ui->unsent, rest[i], strlen(rest[i]));
             pp_buf_char(&ui->unsent, '\n');
         } else if (!is_long) {
-            ui->rest_kept = true;
+            ui->unsent_in_history = true;
         }
     }
 }
 
-static void tell_rest(const struct pp_ui *ui)
+static void report_unsent(const struct pp_ui *ui)
 {
-    if (ui->rest_kept)
+    if (ui->unsent_in_history)
         printf("Your unsent text is in the input history: Up brings it back.\n");
-    if (ui->unsent_in.len)
-        printf("Your unsent text is in %s; /read inserts it into the line.\n", pp_buf_cstr(&ui->unsent_in));
+    if (ui->unsent_files.len)
+        printf("Your unsent text is in %s; /read inserts it into the line.\n", pp_buf_cstr(&ui->unsent_files));
     if (ui->unsent.len)
         printf("pippin: %s\nYour unsent text could not be saved; here it is:\n\n%s", ui->unsent_why.text,
                pp_buf_cstr(&ui->unsent));
@@ -645,14 +645,14 @@ static void tell_rest(const struct pp_ui *ui)
 
 static void finish(struct pp_ui *ui)
 {
-    keep_rest(ui);
+    save_unsent(ui);
     pp_screen_close();
     pp_edit_close();
     pp_menu_close(ui);
     pp_transcript_free(&ui->transcript);
     pp_input_view_free(&ui->input);
     pp_input_free(ui->keyboard);
-    pp_free(ui->held);
+    pp_free(ui->queued);
 }
 
 int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
@@ -668,7 +668,7 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
         return pp_plain_run(o, paths);
     struct pp_ui *ui = pp_calloc(1, sizeof *ui);
     code = ui ? PP_OK : pp_fail_nomem(&err, "the screen");
-    struct pp_last_words w = {.waiting = pp_plain_waiting};
+    struct pp_close_report w = {.waiting = pp_plain_waiting};
     if (code == PP_OK) {
         ui->options = o;
         ui->paths = paths;
@@ -683,14 +683,14 @@ int pp_ui_run(const struct pp_options *o, const struct pp_paths *paths)
         pp_controller_close(ui->controller, &w);
     }
     if (code == PP_OK) {
-        pp_plain_last_words(&w, ui->last_key);
-        tell_rest(ui);
+        pp_plain_close_report(&w, ui->last_key);
+        report_unsent(ui);
     }
     else
         pp_cli_say("%s", err.text);
     if (ui) {
         pp_buf_free(&ui->unsent);
-        pp_buf_free(&ui->unsent_in);
+        pp_buf_free(&ui->unsent_files);
     }
     pp_free(ui);
     return code == PP_OK ? 0 : pp_exit_code(code);

@@ -63,12 +63,12 @@ void pp_notice_draw(const struct pp_ui *ui)
     both(ui, ui->at.notice, true);
 }
 
-int pp_notice_told_height(const struct pp_ui *ui, int w)
+int pp_notice_text_height(const struct pp_ui *ui, int w)
 {
     return text_lines(ui->notice, (struct pp_area){.w = w > 1 ? w : 1}, PP_SLOT_NOTICE, 0, false);
 }
 
-void pp_notice_draw_told(const struct pp_ui *ui, struct pp_area a, pp_style style)
+void pp_notice_draw_text(const struct pp_ui *ui, struct pp_area a, pp_style style)
 {
     a.w = a.w > 1 ? a.w : 1;
     text_lines(ui->notice, a, style, 0, true);

@@ -14,7 +14,7 @@ int pp_notice_height(const struct pp_ui *ui, int cols);
 bool pp_notice_urgent(const struct pp_ui *ui);
 void pp_notice_draw(const struct pp_ui *ui); /* in ui->at.notice */
 /* The notice alone, for a menu that covers it: its height in an area of w columns, and drawing it. */
-int pp_notice_told_height(const struct pp_ui *ui, int w);
-void pp_notice_draw_told(const struct pp_ui *ui, struct pp_area a, pp_style style);
+int pp_notice_text_height(const struct pp_ui *ui, int w);
+void pp_notice_draw_text(const struct pp_ui *ui, struct pp_area a, pp_style style);
 
 #endif

@@ -12,7 +12,7 @@
 #include "ui/view_activity.h"
 
 enum {
-    MEASURE = 100,                /* longer lines are hard to read */
+    MAX_TEXT_WIDTH = 100,                /* longer lines are hard to read */
     ROOMY_COLS = 36, ROOMY_ROWS = 6, /* smaller screens omit the names */
     CACHE_BYTES = 64 << 20, CACHE_CHECK = 128 /* the size is checked once in so many frames */
 };
@@ -38,7 +38,7 @@ static bool roomy(const struct pp_ui *ui)
 static int text_width(const struct pp_ui *ui)
 {
     int width = ui->at.transcript.w - (roomy(ui) ? 5 : 3);
-    return width > MEASURE ? MEASURE : width < 1 ? 1 : width;
+    return width > MAX_TEXT_WIDTH ? MAX_TEXT_WIDTH : width < 1 ? 1 : width;
 }
 
 /* --- heights ------------------------------------------------------------------------------------------------ */
@@ -201,14 +201,14 @@ static bool before(struct place a, struct place b)
  * resizing back and forth returns to the same place. */
 static void remember_top(struct pp_ui *ui, struct place p)
 {
-    struct pp_transcript_hold *h = &ui->transcript.held, before = *h;
+    struct pp_transcript_anchor *h = &ui->transcript.anchor, before = *h;
     if (p.message >= pp_controller_n_messages(ui->controller) || in_columns(ui, p.message)) {
         h->width = 0;
         return;
     }
     const struct pp_layout *l = layout_of(ui, p.message);
-    *h = (struct pp_transcript_hold){.message = p.message, .width = text_width(ui), .raw = ui->settings.raw,
-                                     .head = head_of(ui, p.message), .len = l->text.len};
+    *h = (struct pp_transcript_anchor){.message = p.message, .width = text_width(ui), .raw = ui->settings.raw,
+                                       .head = head_of(ui, p.message), .len = l->text.len};
     const size_t body = p.line - (p.line < h->head ? p.line : h->head);
     if (body >= l->n_lines) {
         h->below = body - l->n_lines + 1;
@@ -220,10 +220,10 @@ static void remember_top(struct pp_ui *ui, struct place p)
         h->at = before.at;
 }
 
-/* The line in p's message that now contains the held byte, after the layout has changed. */
-static size_t held_line(struct pp_ui *ui, struct place p)
+/* The line in p's message that now contains the anchored byte, after the layout has changed. */
+static size_t anchored_line(struct pp_ui *ui, struct place p)
 {
-    const struct pp_transcript_hold *h = &ui->transcript.held;
+    const struct pp_transcript_anchor *h = &ui->transcript.anchor;
     if (p.message >= pp_controller_n_messages(ui->controller) || !h->width || h->message != p.message ||
         in_columns(ui, p.message))
         return p.line;
@@ -255,7 +255,7 @@ static struct place current_top(struct pp_ui *ui)
     if (!t->away)
         return end;
     struct place p = {t->message < n ? t->message : n, t->line};
-    p.line = held_line(ui, p);
+    p.line = anchored_line(ui, p);
     size_t height = height_of(ui, p.message);
     if (p.line >= height)
         p.line = height ? height - 1 : 0;

@@ -20,7 +20,7 @@ struct pp_transcript_entry;
 
 /* How the message at the top was laid out when it was last drawn, and which of its text was there, so that the view can
  * stay at that text when lines change, after a resize or between raw and formatted. */
-struct pp_transcript_hold {
+struct pp_transcript_anchor {
     size_t message;
     int width;
     bool raw;
@@ -35,7 +35,7 @@ struct pp_transcript {
     bool away;              /* the user has scrolled away from the tail */
     size_t message, line;   /* the scroll position, if so: what is at the top */
     int rows, cols;         /* of the screen, when it was last drawn */
-    struct pp_transcript_hold held;
+    struct pp_transcript_anchor anchor;
     int64_t marked;         /* the message with a highlighted search result; 0: none; */
     char mark[256];         /* the words highlighted in it, */
     bool mark_phrase;       /* as a phrase, or each by itself */
