@@ -340,7 +340,7 @@ static enum pp_code run(struct bench *b, struct pp_error *err)
 }
 
 /* Replaces the error about a full context, which speaks of a conversation. */
-static enum pp_code tell_context(const struct pp_options *o, enum pp_code code, struct pp_error *err)
+static enum pp_code explain_context(const struct pp_options *o, enum pp_code code, struct pp_error *err)
 {
     if (code != PP_ERR_CONTEXT || !o->ctx_size)
         return code;
@@ -363,7 +363,7 @@ int pp_cmd_bench(const struct pp_options *o, const struct pp_paths *p)
     struct bench b = {.o = o, .paths = p, .cancel = pp_cli_begin()};
     if (o->bench.compare)
         return compare(o);
-    enum pp_code code = tell_context(o, run(&b, &err), &err);
+    enum pp_code code = explain_context(o, run(&b, &err), &err);
     pp_cli_bar_clear(&b.bar);
     for (int i = 0; i < b.n_adapters; i++)
         pp_adapter_free(b.adapters[i]);

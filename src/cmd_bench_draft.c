@@ -21,7 +21,7 @@
 #include "src/cmd_bench.h"
 #include "src/overflow.h"
 
-enum { MOST_TALKS = 32, FORMULA_TOKENS = 400 };
+enum { MAX_TALKS = 32, FORMULA_TOKENS = 400 };
 
 struct talk {
     int32_t *prompt, *forced; /* forced: the forced answer; NULL: the model's own */
@@ -51,7 +51,7 @@ struct drafting {
     struct bench *b;
     struct pp_engine *engine;
     struct pp_cli_model draft;
-    struct talk talks[MOST_TALKS];
+    struct talk talks[MAX_TALKS];
     int n_talks;
     size_t results[KINDS][WAYS];  /* index + 1; 0: none */
     uint64_t drafted[KINDS][WAYS], accepted[KINDS][WAYS];
@@ -59,7 +59,7 @@ struct drafting {
 
 /* --- texts ----------------------------------------------------------------------------------------------------- */
 
-static const char *const own_talks[] = {
+static const char *const builtin_talks[] = {
     "I would like to book a table at a restaurant in San Jose.", "Hi, how are you doing today? I love hiking.",
     "I need a cab to the airport, please.",                       "Find me a hotel in Seattle for two nights.",
     "What do you do for a living? I am a teacher.",               "I want to order a large latte with oat milk.",
@@ -156,7 +156,7 @@ static enum pp_code read_file(struct drafting *d, struct pp_error *err)
     struct pp_buf text = {0};
     enum pp_code code = pp_cli_read(d->b->o->file, &text, err);
     char *at = code ? NULL : text.data, *end;
-    for (; at && *at && !code && d->n_talks < MOST_TALKS - KINDS; at = end) {
+    for (; at && *at && !code && d->n_talks < MAX_TALKS - KINDS; at = end) {
         end = strchr(at, '\n');
         if (end)
             *end++ = 0;
@@ -192,8 +192,8 @@ static enum pp_code collect(struct drafting *d, struct pp_error *err)
 {
     struct pp_buf edited = {0};
     enum pp_code code = d->b->o->file ? read_file(d, err) : PP_OK;
-    for (size_t i = 0; !d->b->o->file && !code && i < sizeof own_talks / sizeof *own_talks; i++)
-        code = add_talk(d, one_message("", own_talks[i]), 0, NULL, err);
+    for (size_t i = 0; !d->b->o->file && !code && i < sizeof builtin_talks / sizeof *builtin_talks; i++)
+        code = add_talk(d, one_message("", builtin_talks[i]), 0, NULL, err);
     edit(passage, &edited);
     if (!code)
         code = add_talk(d, one_message("Quote this text:\n\n", passage), 1, passage, err);
@@ -207,7 +207,7 @@ static enum pp_code collect(struct drafting *d, struct pp_error *err)
 
 /* --- measurement ----------------------------------------------------------------------------------------------- */
 
-struct taken {
+struct timing {
     int64_t tokens;
     uint64_t ns;
 };
@@ -233,7 +233,7 @@ static enum pp_code read_prompt(const struct drafting *d, struct pp_seq *draft, 
 
 /* Measures an answer from its second token on: the first is computed with the prompt. */
 static enum pp_code decode(const struct drafting *d, struct pp_seq *seq, const int32_t *prompt, size_t n,
-                           const struct pp_gen_options *opt, struct taken *t, struct pp_stats *stats,
+                           const struct pp_gen_options *opt, struct timing *t, struct pp_stats *stats,
                            struct pp_error *err)
 {
     struct pp_gen *gen = NULL;
@@ -253,7 +253,7 @@ static enum pp_code decode(const struct drafting *d, struct pp_seq *seq, const i
     return code;
 }
 
-static enum pp_code answer(struct drafting *d, const struct talk *k, int way, struct taken *t, struct pp_error *err)
+static enum pp_code answer(struct drafting *d, const struct talk *k, int way, struct timing *t, struct pp_error *err)
 {
     const struct way *w = &ways[way];
     struct pp_gen_options opt = {
@@ -309,7 +309,7 @@ static bool wanted(const struct drafting *d, int way)
  * so that disturbances affect all alike. */
 static enum pp_code round_of(struct drafting *d, int kind, bool counts, struct pp_error *err)
 {
-    struct taken t[WAYS] = {0};
+    struct timing t[WAYS] = {0};
     enum pp_code code = PP_OK;
     for (int i = 0; i < d->n_talks && !code; i++)
         for (int k = 0; k < WAYS && !code && d->talks[i].kind == kind; k++) {
@@ -440,7 +440,7 @@ static int by_bare_time(const void *a, const void *b)
 }
 
 /* Leaves out passes that other programs have disturbed: those that took 1.5 times the median of the bare passes. */
-static void sum_undisturbed(struct two_passes *two, int n, struct taken *t, struct taken *passes)
+static void sum_undisturbed(struct two_passes *two, int n, struct timing *t, struct timing *passes)
 {
     qsort(two, (size_t)n, sizeof *two, by_bare_time);
     const uint64_t most = n ? two[n / 2].bare * 3 / 2 : 0;
@@ -456,8 +456,8 @@ static void sum_undisturbed(struct two_passes *two, int n, struct taken *t, stru
 
 /* Generates the answer, with a bare pass after each of its passes, so that the costs of both are measured at the
  * same time and other programs affect both alike. */
-static enum pp_code alternate(struct drafting *d, struct pp_gen *gen, struct pp_seq *bare, int rows, struct taken *t,
-                              struct taken *passes, struct pp_error *err)
+static enum pp_code alternate(struct drafting *d, struct pp_gen *gen, struct pp_seq *bare, int rows, struct timing *t,
+                              struct timing *passes, struct pp_error *err)
 {
     struct two_passes two[FORMULA_TOKENS];
     struct pp_buf text = {0};
@@ -500,7 +500,7 @@ static enum pp_code scripted(struct drafting *d, const int32_t *forced, double a
     };
     struct pp_seq *seq = NULL, *bare = NULL;
     struct pp_gen *gen = NULL;
-    struct taken t = {0}, passes = {0};
+    struct timing t = {0}, passes = {0};
     opt.sampling.temp = 0;
     draw_outcomes(&script, a);
     for (int i = 0; i < 64; i++)

@@ -201,7 +201,7 @@ struct answer {
     struct pp_gen *gen;
 };
 
-static enum pp_code take_token(struct lora *l, struct answer *a, double *ns, struct pp_error *err)
+static enum pp_code decode_token(struct lora *l, struct answer *a, double *ns, struct pp_error *err)
 {
     struct pp_buf text = {0};
     enum pp_finish finish;
@@ -229,18 +229,18 @@ static enum pp_code begin_answer(struct lora *l, int set, struct answer *a, doub
     if (!code)
         code = pp_gen_start(a->seq, l->prompt, l->b->n_prompt, &opt, l->b->cancel, &a->gen, err);
     if (!code)
-        code = take_token(l, a, &first, err);
+        code = decode_token(l, a, &first, err);
     *ns = (double)(pp_now_ns() - t0);
     return code;
 }
 
 /* One token for each answer; the order rotates. */
-static enum pp_code take_turn(struct lora *l, struct answer *answers, int64_t step, struct pp_error *err)
+static enum pp_code decode_round(struct lora *l, struct answer *answers, int64_t step, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     for (int k = 0; k < l->n_sets && !code; k++) {
         const int i = (int)((k + step) % l->n_sets);
-        code = take_token(l, &answers[i], &l->steps[i * (l->b->n_gen - 1) + step], err);
+        code = decode_token(l, &answers[i], &l->steps[i * (l->b->n_gen - 1) + step], err);
     }
     return code;
 }
@@ -285,7 +285,7 @@ static enum pp_code measure_round(struct lora *l, int round, struct pp_error *er
         code = begin_answer(l, i, &answers[i], &prefill[i], err);
     }
     for (int64_t step = 0; step < l->b->n_gen - 1 && !code; step++)
-        code = take_turn(l, answers, step, err);
+        code = decode_round(l, answers, step, err);
     if (!code && round >= 0) {
         note_round(l, prefill);
         code = measure_switches(l, answers[0].seq, err);

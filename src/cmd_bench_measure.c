@@ -86,7 +86,7 @@ static void name_cell(const struct measuring *m, const struct cell *c, char *nam
 }
 
 /* Shows that the next of `total` cells is being measured. */
-static void tell(struct measuring *m, const char *why, const struct cell *c, uint64_t done, uint64_t total)
+static void show_cell(struct measuring *m, const char *why, const struct cell *c, uint64_t done, uint64_t total)
 {
     char name[96];
     name_cell(m, c, name, sizeof name);
@@ -97,7 +97,7 @@ static void tell(struct measuring *m, const char *why, const struct cell *c, uin
 }
 
 /* Shows the progress within that cell. */
-static void tell_part(void *user, uint64_t done, uint64_t total)
+static void show_part(void *user, uint64_t done, uint64_t total)
 {
     struct measuring *m = user;
     bench_show(m->b, m->telling, m->done * total + done, m->total * total);
@@ -152,11 +152,11 @@ static enum pp_code list_cells(struct measuring *m, struct pp_error *err)
             int first = point_of(l, listed ? b->depths[i] : 0);
             if (speeds)
                 code = add_cell(m, (struct cell){CELL_PREFILL, lane, first, 0, false, 0}, err);
-            int behind = listed ? first : point_of(l, b->n_prompt);
+            int point = listed ? first : point_of(l, b->n_prompt);
             if (speeds && b->n_gen && !code)
-                code = add_cell(m, (struct cell){CELL_DECODE, lane, behind, 0, false, 0}, err);
+                code = add_cell(m, (struct cell){CELL_DECODE, lane, point, 0, false, 0}, err);
             if (b->what & BENCH_ROWS && !code)
-                code = add_rows(m, lane, behind, err);
+                code = add_rows(m, lane, point, err);
         }
     }
     return code;
@@ -199,8 +199,8 @@ static enum pp_code fill_points(struct measuring *m, struct lane *l, struct pp_e
     code = pp_seq_set_adapters(longest, b->uses, b->n_adapters, err);
     for (int i = 0; i < l->n_points && !code; i++) {
         int64_t depth = l->points[order[i]].depth, len = pp_seq_len(longest);
-        code = pp_cli_feed_shown(l->engine, longest, m->tokens + len, (size_t)(depth - len), SIZE_MAX,
-                                 bench_show_prompt, b, b->cancel, err);
+        code = pp_cli_feed_progress(l->engine, longest, m->tokens + len, (size_t)(depth - len), SIZE_MAX,
+                                         bench_show_prompt, b, b->cancel, err);
         if (!code)
             code = pp_seq_fork(longest, depth, &l->points[order[i]].seq, err);
     }
@@ -258,8 +258,9 @@ static enum pp_code run_prefill(struct measuring *m, const struct lane *l, const
     struct bench *b = m->b;
     int64_t depth = l->points[c->point].depth;
     uint64_t start = pp_now_ns();
-    enum pp_code code = pp_cli_feed_shown(l->engine, l->points[c->point].seq, m->tokens + depth, (size_t)b->n_prompt,
-                                          (size_t)b->n_prompt - 1, tell_part, m, b->cancel, err);
+    enum pp_code code = pp_cli_feed_progress(l->engine, l->points[c->point].seq, m->tokens + depth,
+                                             (size_t)b->n_prompt, (size_t)b->n_prompt - 1, show_part, m, b->cancel,
+                                             err);
     *sample = rate(b->n_prompt, pp_now_ns() - start);
     return code;
 }
@@ -274,7 +275,7 @@ static enum pp_code run_decode(struct measuring *m, const struct lane *l, const 
     for (int64_t i = 0; i < b->n_gen; i++) {
         struct pp_row row = {
             .seq = l->points[c->point].seq, .token = token, .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
-        tell_part(m, (uint64_t)i, (uint64_t)b->n_gen);
+        show_part(m, (uint64_t)i, (uint64_t)b->n_gen);
         uint64_t start = pp_now_ns();
         enum pp_code code = pp_step(l->engine, &row, 1, b->cancel, err);
         if (code)
@@ -374,7 +375,7 @@ static enum pp_code run_round(struct measuring *m, int round, int lane0, int lan
         double sample = 0, choose_us = 0;
         if (c->lane < lane0 || c->lane >= lane1)
             continue;
-        tell(m, why, c, i, m->n_cells);
+        show_cell(m, why, c, i, m->n_cells);
         enum pp_code code = run_cell(m, c, &sample, &choose_us, err);
         if (code)
             return code;
@@ -401,7 +402,7 @@ static enum pp_code profile_cell(struct measuring *m, const struct cell *c, stru
     for (int k = 0; k < m->b->repetitions && !code; k++) {
         struct pp_profile p;
         double sample, choose_us;
-        tell(m, "where time goes: ", c, (uint64_t)k, (uint64_t)m->b->repetitions);
+        show_cell(m, "where time goes: ", c, (uint64_t)k, (uint64_t)m->b->repetitions);
         if ((code = pp_engine_profile(e, true, err)) || (code = run_cell(m, c, &sample, &choose_us, err)))
             break;
         pp_engine_profile_get(e, &p);
@@ -510,7 +511,7 @@ static enum pp_code measure_memory(struct measuring *m, struct pp_error *err)
     enum pp_code code = open_lane(m, l, err);
     for (size_t i = 0; i < m->n_cells && !code; i++) {
         double sample, choose_us;
-        tell(m, "memory: ", &m->cells[i], i, m->n_cells);
+        show_cell(m, "memory: ", &m->cells[i], i, m->n_cells);
         if (m->cells[i].lane == 0)
             code = run_cell(m, &m->cells[i], &sample, &choose_us, err);
     }

@@ -273,7 +273,7 @@ static enum pp_code feed(const struct resume *r, struct pp_seq *seq, const int32
                          struct pp_error *err)
 {
     size_t have = (size_t)pp_seq_len(seq), left = (size_t)n - have;
-    return pp_cli_feed_shown(r->engine, seq, tokens + have, left, left, bench_show_prompt, r->b, r->b->cancel, err);
+    return pp_cli_feed_progress(r->engine, seq, tokens + have, left, left, bench_show_prompt, r->b, r->b->cancel, err);
 }
 
 /* Adds a few tokens, as after a turn. */

@@ -280,7 +280,7 @@ static enum pp_code complete_index(struct measured *x, struct pp_error *err)
 {
     enum { AT_ONCE = 2000 };
     int64_t left = 0, all = 0;
-    enum pp_code code = pp_store_index_left(x->st, &left, err);
+    enum pp_code code = pp_store_index_remaining(x->st, &left, err);
     for (all = left; left && !code; code = pp_store_index_more(x->st, AT_ONCE, &left, err))
         bench_show(x->b, "indexing", (uint64_t)(all - left), (uint64_t)all);
     return code;

@@ -397,7 +397,7 @@ static void add_spaced(struct pp_buf *b, const char *json)
     }
 }
 
-void pp_cli_json_kept(struct pp_buf *b, const char *name, const char *json)
+void pp_cli_json_stored(struct pp_buf *b, const char *name, const char *json)
 {
     cJSON *o = json ? cJSON_ParseWithOpts(json, NULL, true) : NULL;
     if (cJSON_IsObject(o)) {
@@ -718,7 +718,7 @@ static enum pp_code feed(struct pp_engine *e, struct pp_seq *seq, const int32_t 
     return code;
 }
 
-enum pp_code pp_cli_keep_row(void *user, size_t i, const float *logits, struct pp_error *err)
+enum pp_code pp_cli_store_row(void *user, size_t i, const float *logits, struct pp_error *err)
 {
     const struct pp_cli_rows *r = user;
     (void)err;
@@ -732,9 +732,9 @@ enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t 
     return feed(e, seq, tokens, n, first_output, row_done, NULL, user, cancel, err);
 }
 
-enum pp_code pp_cli_feed_shown(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
-                               size_t first_output, pp_progress *progress, void *user, const struct pp_cancel *cancel,
-                               struct pp_error *err)
+enum pp_code pp_cli_feed_progress(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
+                                  size_t first_output, pp_progress *progress, void *user,
+                                  const struct pp_cancel *cancel, struct pp_error *err)
 {
     return feed(e, seq, tokens, n, first_output, NULL, progress, user, cancel, err);
 }

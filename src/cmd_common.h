@@ -77,7 +77,7 @@ void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value);
 /* digits: after the decimal point. Infinities and NaN become null. */
 void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits);
 /* A member whose value is JSON text from the database; omitted unless that is an object. */
-void pp_cli_json_kept(struct pp_buf *b, const char *name, const char *json);
+void pp_cli_json_stored(struct pp_buf *b, const char *name, const char *json);
 void pp_cli_json_name(struct pp_buf *b, const char *name); /* the name alone, which a value must follow */
 void pp_cli_json_next(struct pp_buf *b);                   /* the comma, where one is needed */
 
@@ -153,14 +153,14 @@ typedef enum pp_code pp_cli_row_done(void *user, size_t i, const float *logits, 
 enum pp_code pp_cli_feed(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n, size_t first_output,
                          pp_cli_row_done *row_done, void *user, const struct pp_cancel *cancel, struct pp_error *err);
 /* The same without outputs; progress is called before each step. */
-enum pp_code pp_cli_feed_shown(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
-                               size_t first_output, pp_progress *progress, void *user, const struct pp_cancel *cancel,
-                               struct pp_error *err);
-/* Stores the logits of all rows, from the first token on: `user` for pp_cli_keep_row. */
+enum pp_code pp_cli_feed_progress(struct pp_engine *e, struct pp_seq *seq, const int32_t *tokens, size_t n,
+                                  size_t first_output, pp_progress *progress, void *user,
+                                  const struct pp_cancel *cancel, struct pp_error *err);
+/* Stores the logits of all rows, from the first token on: `user` for pp_cli_store_row. */
 struct pp_cli_rows {
     float *values; /* [n, n_vocab], the caller's */
     size_t n_vocab;
 };
-pp_cli_row_done pp_cli_keep_row;
+pp_cli_row_done pp_cli_store_row;
 
 #endif

@@ -128,10 +128,10 @@ static bool cpu_info(const char *name, char *out, size_t cap)
     while (f && !found && fgets(text, sizeof text, f)) {
         if (strncmp(text, name, n) != 0)
             continue; /* a line that does not match may even be shorter */
-        const char *behind = text + n + strspn(text + n, " \t");
-        found = *behind == ':';
+        const char *rest = text + n + strspn(text + n, " \t");
+        found = *rest == ':';
         if (found)
-            snprintf(out, cap, "%.*s", (int)strcspn(behind + 1, "\n"), behind + 1);
+            snprintf(out, cap, "%.*s", (int)strcspn(rest + 1, "\n"), rest + 1);
     }
     if (f)
         fclose(f);

@@ -66,7 +66,7 @@ static enum pp_code compute(struct pp_cli_model *m, const int32_t *ids, size_t n
         return pp_fail_nomem(err, "the logits");
     enum pp_code code = pp_cli_model_seq(m, &seq, err);
     if (!code)
-        code = pp_cli_feed(m->engine, seq, ids, n, 0, pp_cli_keep_row, &t, cancel, err);
+        code = pp_cli_feed(m->engine, seq, ids, n, 0, pp_cli_store_row, &t, cancel, err);
     if (!code) {
         struct pp_tensor tensor = {
             .name = "logits",

@@ -264,7 +264,7 @@ static enum pp_code logits_under(struct pp_engine *e, const struct pp_adapter *a
     if (!code)
         code = pp_seq_set_adapters(s, &(struct pp_adapter_use){a, 1}, a ? 1 : 0, err);
     if (!code)
-        code = pp_cli_feed(e, s, ids, EFFECT_TOKENS, 0, pp_cli_keep_row, to, cancel, err);
+        code = pp_cli_feed(e, s, ids, EFFECT_TOKENS, 0, pp_cli_store_row, to, cancel, err);
     pp_seq_free(s);
     return code;
 }

@@ -484,7 +484,7 @@ int pp_cmd_models(const struct pp_options *o, const struct pp_paths *p)
     size_t w = 0;
     while (w + 1 < WORDS && strcmp(word, words[w].name) != 0)
         w++;
-    if (!code && (words[w].only_looks ? pp_store_open_to_look : pp_store_open)(p->db, &c.st, &err) != PP_OK)
+    if (!code && (words[w].only_looks ? pp_store_open_or_empty : pp_store_open)(p->db, &c.st, &err) != PP_OK)
         code = pp_fail_prefix(&err, "%s", words[w].undone);
     if (!code)
         code = words[w].run(&c, &err);

@@ -49,7 +49,7 @@ struct pull {
     char *token;
     struct pp_cli_bar bar;
     uint64_t heard, heard_ns; /* bytes of the current file, and when they last increased; 0: it has just begun */
-    int tell_s;               /* seconds of silence after which that is reported next */
+    int report_at_s;          /* seconds of silence after which that is reported next */
 };
 
 /* --- finding out what to download --------------------------------------------------------------------------------- */
@@ -485,28 +485,28 @@ static enum pp_code find_token(struct pull *l, const char *url, bool hub, struct
 /* --- downloading -------------------------------------------------------------------------------------------------- */
 
 /* Reports when no data arrives, which a bar that stands still does not explain. */
-static void tell_silence(struct pull *l, uint64_t done)
+static void report_silence(struct pull *l, uint64_t done)
 {
     enum { QUIET_S = 10, EVERY_S = 60 };
     const uint64_t now = pp_now_ns();
     if (!l->heard_ns || done != l->heard) {
         l->heard = done;
         l->heard_ns = now;
-        l->tell_s = QUIET_S;
+        l->report_at_s = QUIET_S;
     }
     const int silent = (int)((now - l->heard_ns) / 1000000000);
-    if (silent < l->tell_s)
+    if (silent < l->report_at_s)
         return;
     pp_cli_bar_clear(&l->bar);
     pp_cli_say("no data for %d s; waiting for the server, %d minutes at most", silent,
                PP_FETCH_PATIENCE_S / 60);
-    l->tell_s += l->tell_s < EVERY_S ? EVERY_S - l->tell_s : EVERY_S;
+    l->report_at_s += l->report_at_s < EVERY_S ? EVERY_S - l->report_at_s : EVERY_S;
 }
 
 static void progress(void *pull, uint64_t done, uint64_t total, double rate)
 {
     struct pull *l = pull;
-    tell_silence(l, done);
+    report_silence(l, done);
     char what[120];
     int n = total ? snprintf(what, sizeof what, "%s of %s", pp_size(done).text, pp_size(total).text)
                   : snprintf(what, sizeof what, "%s of an unknown total", pp_size(done).text);

@@ -222,7 +222,7 @@ static void adapters_json(const struct run *r, struct pp_buf *b)
         const char *path = pp_adapter_info(r->target.adapters[i])->path;
         pp_cli_json_next(b);
         pp_buf_char(b, '{');
-        pp_cli_json_str(b, "path", pp_whole_path(path, real) ? real : path);
+        pp_cli_json_str(b, "path", pp_absolute_path(path, real) ? real : path);
         pp_cli_json_real(b, "scale", (double)r->target.uses[i].scale, 4);
         pp_buf_char(b, '}');
     }
@@ -370,7 +370,7 @@ static void stats_json(const struct run *r, bool saved, struct pp_buf *b)
     pp_cli_json_str(b, "kv_type", pp_kv_type_name(pp_engine_kv_type(r->target.engine)));
     pp_cli_json_int(b, "n_threads", pp_engine_n_threads(r->target.engine));
     pp_cli_json_str(b, "kernels", pp_engine_kernels(r->target.engine));
-    if (r->session.kept)
+    if (r->session.stored)
         pp_cli_json_str(b, "session", r->session.session.key);
     if (saved && pp_draft_runs_any(&r->drafted)) {
         pp_cli_json_name(b, "guessed");
@@ -448,9 +448,9 @@ static void show_reasoning(struct run *r)
         pp_buf_free(&plain);
     }
     r->reasoning_shown = r->reasoning.len;
-    if (!r->reasoning.len || r->parts.thinking || r->reasoning_told)
+    if (!r->reasoning.len || r->parts.thinking || r->reasoning_reported)
         return;
-    r->reasoning_told = true;
+    r->reasoning_reported = true;
     if (strcmp(how, "show") == 0)
         fputs("\n\n", stderr);
     else if (strcmp(how, "fold") == 0 && isatty(STDERR_FILENO))
@@ -563,7 +563,7 @@ static enum pp_code generate(struct run *r, const int32_t *ids, size_t n, struct
 }
 
 /* Says why there is no answer after a reasoning. */
-static void tell_only_reasoning(const struct run *r)
+static void report_only_reasoning(const struct run *r)
 {
     const long long n = (long long)r->parts.n_reasoning;
     if (r->answer.len || !n)
@@ -593,7 +593,7 @@ static void say_uninvoked(const struct run *r, const int32_t *ids, size_t n)
     }
 }
 
-static enum pp_code tell_context_full(const struct run *r, struct pp_error *err)
+static enum pp_code report_context_full(const struct run *r, struct pp_error *err)
 {
     const int64_t n_ctx = pp_engine_n_ctx(r->target.engine);
     const struct pp_larger larger = pp_overflow_larger(n_ctx, pp_model_info(r->target.model)->n_ctx_train);
@@ -614,14 +614,14 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
     }
     pp_free(ids);
     if (!code)
-        tell_only_reasoning(r);
+        report_only_reasoning(r);
     bool at_line_start = !r->answer.len || r->answer.data[r->answer.len - 1] == '\n';
     if (!code && !at_line_start)
         code = write_out(r, "\n", 1, err);
     else if (code == PP_ERR_CANCELLED && !at_line_start && isatty(STDOUT_FILENO))
         (void)!write(STDOUT_FILENO, "\n", 1); /* the shell's prompt should begin a new line */
     if (!code && r->finish == PP_FINISH_CONTEXT)
-        code = tell_context_full(r, err);
+        code = report_context_full(r, err);
     return code;
 }
 
@@ -741,7 +741,7 @@ static void recall_choices(struct run *r)
     const struct pp_session *s = &r->session.session;
     struct pp_options *o = &r->options;
     char own[PATH_MAX];
-    if (!r->session.kept || r->session.fresh)
+    if (!r->session.stored || r->session.fresh)
         return;
     pp_model_reference(o->model, own);
     if (!pp_options_given(o, "model") && s->model && *s->model && strcmp(s->model, own) != 0) {

@@ -12,7 +12,7 @@
 
 /* The conversation that an answer belongs to. With `kept` false (the default) nothing is read or written. */
 struct run_session {
-    bool kept;
+    bool stored;
     bool fresh;               /* it is created by this run */
     struct pp_store *store;
     struct pp_session session;
@@ -44,7 +44,7 @@ struct run {
     size_t shown, reasoning_shown; /* bytes of them that have been shown */
     size_t n_out;             /* bytes on stdout */
     bool was_reasoning;       /* what was written to stdout turned out to be reasoning */
-    bool reasoning_told;      /* its end was reported */
+    bool reasoning_reported;  /* its end was reported */
     bool reader_gone;         /* the reader of stdout has closed it */
     bool too_long;            /* the question alone does not fit into the context */
     bool asked;               /* the prompt was passed to the model */

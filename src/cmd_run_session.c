@@ -46,8 +46,8 @@ static enum pp_code read_branch(struct run_session *rs, struct pp_error *err)
 enum pp_code run_session_open(struct run_session *rs, const struct pp_options *o, const struct pp_paths *p,
                               struct pp_error *err)
 {
-    *rs = (struct run_session){.lock_fd = -1, .kept = o->save || o->resume_latest || o->resume};
-    if (!rs->kept)
+    *rs = (struct run_session){.lock_fd = -1, .stored = o->save || o->resume_latest || o->resume};
+    if (!rs->stored)
         return PP_OK;
     enum pp_code code = pp_store_open(p->db, &rs->store, err);
     if (code)
@@ -164,7 +164,7 @@ enum pp_code run_session_ask(struct run_session *rs, const struct pp_options *o,
 {
     if (!pp_branch_append(&rs->branch, PP_ROLE_USER, pp_buf_cstr(question), question->len))
         return pp_fail_nomem(err, "the question");
-    if (!rs->kept)
+    if (!rs->stored)
         return PP_OK;
     /* one transaction: no question without its answer's message */
     enum pp_code code = pp_store_batch_begin(rs->store, "save the question", err);
@@ -222,7 +222,7 @@ void run_snapshot_load(const struct run_session *rs, const struct pp_options *o,
     char base[PP_SNAPSHOT_PATH], manifest[PP_SNAPSHOT_PATH + 16];
     struct pp_sha256 identity;
     struct pp_error err;
-    if (!rs->kept || rs->fresh || !snapshot_base(rs, o, p, base))
+    if (!rs->stored || rs->fresh || !snapshot_base(rs, o, p, base))
         return;
     snprintf(manifest, sizeof manifest, "%s.manifest", base);
     if (access(manifest, F_OK) != 0)
@@ -243,7 +243,7 @@ void run_snapshot_save(const struct run_session *rs, const struct pp_options *o,
     struct pp_snapshot_writer w = {.quota = o->snapshot_quota ? o->snapshot_quota : PP_SNAPSHOT_QUOTA};
     struct pp_sha256 identity;
     struct pp_error err = {0};
-    if (!rs->kept || !rs->session.id || pp_seq_len(seq) == 0 || !snapshot_base(rs, o, p, w.base))
+    if (!rs->stored || !rs->session.id || pp_seq_len(seq) == 0 || !snapshot_base(rs, o, p, w.base))
         return;
     enum pp_code code = pp_model_identity(model, p->cache, &identity, &err);
     if (!code)

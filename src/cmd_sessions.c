@@ -70,7 +70,7 @@ static enum pp_code complete_index(struct pp_store *st, struct pp_error *err)
     enum { AT_ONCE = 2000 };
     struct pp_cli_bar bar = {0};
     int64_t left, all = 0;
-    enum pp_code code = pp_store_index_left(st, &left, err);
+    enum pp_code code = pp_store_index_remaining(st, &left, err);
     for (all = left; left && !code; code = pp_store_index_more(st, AT_ONCE, &left, err))
         pp_cli_bar_show(&bar, "preparing the search", (uint64_t)(all - left), (uint64_t)all);
     pp_cli_bar_clear(&bar);
@@ -140,7 +140,7 @@ static void show_json(struct pp_buf *b, const struct pp_session *s, const struct
         if (m[i].role == PP_ROLE_ASSISTANT) {
             pp_cli_json_str(b, "model", m[i].model);
             pp_cli_json_int(b, "tokens", m[i].n_tokens);
-            pp_cli_json_kept(b, "stats", m[i].stats);
+            pp_cli_json_stored(b, "stats", m[i].stats);
         }
         pp_cli_json_int(b, "created", m[i].created);
         pp_cli_json_int(b, "siblings", m[i].n_siblings);
@@ -200,7 +200,7 @@ static enum pp_code remove_snapshot(const struct pp_paths *p, const char *key, s
 }
 
 /* A locked conversation, for rm and forget: another program that has it open would write its snapshot again. */
-struct taken {
+struct locked_session {
     struct pp_session s;
     int lock;
 };
@@ -224,10 +224,10 @@ static enum pp_code drop(const struct pp_paths *p, struct pp_store *st, const st
 }
 
 /* Finds and locks a conversation, unless it is in the list already. */
-static enum pp_code take(const struct pp_paths *p, struct pp_store *st, const char *id, struct taken *list, size_t *n,
-                         struct pp_error *err)
+static enum pp_code lock_session(const struct pp_paths *p, struct pp_store *st, const char *id,
+                                 struct locked_session *list, size_t *n, struct pp_error *err)
 {
-    struct taken t = {.lock = -1};
+    struct locked_session t = {.lock = -1};
     char locks[600];
     locks_of(p, locks);
     enum pp_code code = pp_store_session_find(st, id, &t.s, err);
@@ -250,12 +250,12 @@ static enum pp_code drop_all(const struct pp_options *o, const struct pp_paths *
                              struct pp_error *err)
 {
     size_t n = 0;
-    struct taken *list = NULL;
+    struct locked_session *list = NULL;
     enum pp_code code = pp_cli_args(o, 1, PP_MAX_POSITIONAL, "ID...", err);
     if (!code && !(list = pp_calloc((size_t)o->n_args, sizeof *list)))
         code = pp_fail_nomem(err, "the conversations");
     for (int i = 0; !code && i < o->n_args; i++) {
-        code = take(p, st, o->args[i], list, &n, err);
+        code = lock_session(p, st, o->args[i], list, &n, err);
         if (code == PP_ERR_BUSY && o->n_args > 1)
             pp_fail_prefix(err, "%s", o->args[i]);
     }
@@ -337,7 +337,7 @@ int pp_cmd_sessions(const struct pp_options *o, const struct pp_paths *p)
     while (i + 1 < sizeof words / sizeof *words && /* option parsing accepts no other words */
            strcmp(words[i].name, o->subcommand ? o->subcommand : "list") != 0)
         i++;
-    enum pp_code code = (words[i].only_looks ? pp_store_open_to_look : pp_store_open)(p->db, &w.st, &err);
+    enum pp_code code = (words[i].only_looks ? pp_store_open_or_empty : pp_store_open)(p->db, &w.st, &err);
     if (!code) {
         pp_store_cancel_with(w.st, w.cancel);
         code = words[i].run(&w, &err);

@@ -51,7 +51,7 @@ static enum pp_code add_named(struct pp_export *x, const struct pp_options *o, s
     }
     *damaged = !code && damage.n;
     if (*damaged)
-        code = pp_damage_tell(&damage, (size_t)o->n_args, &first, err);
+        code = pp_damage_report(&damage, (size_t)o->n_args, &first, err);
     pp_session_clear(&first);
     return code;
 }
@@ -122,7 +122,7 @@ struct importing {
     struct pp_buf out;
     struct pp_cli_bar bar;
     size_t n, here, busy; /* conversations */
-    size_t kept;       /* length of `out` up to the last commit */
+    size_t n_committed;       /* length of `out` up to the last commit */
 };
 
 static void print(struct importing *k, const struct pp_session *s, const struct pp_import_result *r)
@@ -170,7 +170,7 @@ static enum pp_code put(struct importing *k, struct pp_conversation *c, struct p
         return code;
     print(k, &c->session, &result);
     if (pp_importer_flushed(k->store))
-        k->kept = k->out.len;
+        k->n_committed = k->out.len;
     k->here += result.outcome == PP_IMPORT_HERE;
     k->busy += result.outcome == PP_IMPORT_BUSY;
     if (settled && result.outcome == PP_IMPORT_ADDED) {
@@ -251,14 +251,14 @@ enum pp_code sessions_import(const struct pp_options *o, const struct pp_paths *
     enum pp_code code = pp_importer_new(st, locks, o->import_again, &k.store, err);
     if (o->json)
         pp_buf_char(&k.out, '[');
-    k.kept = k.out.len;
+    k.n_committed = k.out.len;
     for (int i = 0; !code && i < (o->n_args ? o->n_args : 1); i++)
         code = import_file(&k, o->n_args ? o->args[i] : "-", err);
     if (k.store) {
         struct pp_error why;
         const enum pp_code flushed = pp_importer_flush(k.store, &why);
         if (flushed && !k.out.bad)
-            k.out.len = k.kept; /* drop the others, which were not committed */
+            k.out.len = k.n_committed; /* drop the others, which were not committed */
         if (flushed && !code) {
             *err = why;
             code = flushed;

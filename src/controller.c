@@ -119,7 +119,7 @@ static void start_load(struct pp_controller *c, const char *model, const char *d
     };
     memset(&c->status.model, 0, sizeof c->status.model);
     c->status.not_loaded = false;
-    c->status.ctx_moved = c->status.ctx_total = 0;
+    c->status.ctx_inexact = c->status.ctx_total = 0;
     c->status.progress_done = c->status.progress_total = 0;
     ctl_set_state(c, PP_STATE_LOADING);
     c->backend->ops->load(c->backend, &r);
@@ -145,8 +145,9 @@ bool pp_controller_load(struct pp_controller *c, const char *typed)
     if (c->state != PP_STATE_IDLE && c->state != PP_STATE_FAILED)
         ctl_notice(c, true, "another model can be loaded when %s",
                    c->state == PP_STATE_LOADING ? "this one has loaded" : "the answer has ended");
-    else if (c->away)
-        ctl_notice(c, true, "another model can be loaded when the answer in \"%.100s\" has ended", c->away->title);
+    else if (c->background)
+        ctl_notice(c, true, "another model can be loaded when the answer in \"%.100s\" has ended",
+                   c->background->title);
     else if (!pp_expand_home(typed, model, sizeof model))
         ctl_notice(c, true, "the path of the model is too long");
     else if (pp_resolve_model(c->paths, model, path, sizeof path, &err) != PP_OK)
@@ -171,7 +172,7 @@ static void remember_loaded(struct pp_controller *c)
     if (there && there != here)
         ctl_remember_model(c, there, c->model);
     if (here && here != there)
-        ctl_tell_other_model(c);
+        ctl_notify_other_model(c);
 }
 
 static void on_loaded(struct pp_controller *c, const struct pp_event *e)
@@ -209,7 +210,7 @@ static void run_done(struct pp_controller *c, struct pp_event *e)
         job->release(job);
 }
 
-static void tell_unsaved(struct pp_controller *c, const struct pp_error *why)
+static void notify_unsaved(struct pp_controller *c, const struct pp_error *why)
 {
     c->unsaved[0] = '\0';
     c->unsaved_why = 0;
@@ -236,7 +237,7 @@ static void on_context(struct pp_controller *c, const struct pp_event *e)
     if (!ctl_in_front(c, e->request))
         return;
     c->status.ctx_used = (int64_t)e->done;
-    c->status.ctx_moved = e->n;
+    c->status.ctx_inexact = e->n;
     c->status.ctx_total = (int64_t)e->total;
     ctl_dirty(c, PP_DIRTY_STATUS);
 }
@@ -275,7 +276,7 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
         ctl_on_adapter(c, e);
         break;
     case PP_EVENT_ADAPTER_SKIPPED:
-        ctl_on_without(c, e);
+        ctl_on_adapter_skipped(c, e);
         break;
     case PP_EVENT_DRAFTER:
         ctl_on_drafter(c, e);
@@ -300,7 +301,7 @@ static void take_event(struct pp_controller *c, struct pp_event *e)
         ctl_notice(c, true, "%s", e->err.text);
         break;
     case PP_EVENT_UNSAVED:
-        tell_unsaved(c, &e->err);
+        notify_unsaved(c, &e->err);
         break;
     }
 }
@@ -478,7 +479,7 @@ void pp_controller_quit(struct pp_controller *c)
     c->backend->ops->close(c->backend);
 }
 
-static void tell_waiting(const struct pp_close_report *w, const char *what)
+static void notify_waiting(const struct pp_close_report *w, const char *what)
 {
     if (w && w->waiting)
         w->waiting(what);
@@ -489,15 +490,15 @@ static void tell_waiting(const struct pp_close_report *w, const char *what)
 static void wait_closed(struct pp_controller *c, const struct pp_close_report *w)
 {
     const uint64_t patience = pp_now_ns() + (uint64_t)PATIENCE_MS * 1000000;
-    bool told = false;
+    bool notified = false;
     pp_controller_quit(c);
     while (c->state != PP_STATE_CLOSED || c->import) {
         struct pollfd p = {.fd = pp_queue_fd(c->events), .events = POLLIN};
         (void)poll(&p, 1, PP_CLOSING_MS);
         pp_controller_pump(c);
-        if (!told && c->import && pp_now_ns() > patience) {
-            tell_waiting(w, "an import");
-            told = true;
+        if (!notified && c->import && pp_now_ns() > patience) {
+            notify_waiting(w, "an import");
+            notified = true;
         }
     }
 }

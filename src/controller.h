@@ -115,7 +115,7 @@ struct pp_status {
     bool temporary;              /* nothing of the conversation goes to disk, */
     bool unwanted;               /* not by choice, but because it cannot be saved */
     int64_t ctx_used, ctx_total; /* tokens */
-    int64_t ctx_moved;           /* of those used: whose values are not exact (PP_OVERFLOW_SLIDE) */
+    int64_t ctx_inexact;         /* of those used: whose values are not exact (PP_OVERFLOW_SLIDE) */
     float tokens_per_s;          /* of the last or current answer */
     uint64_t progress_done, progress_total; /* loading: bytes; prefill: tokens; total 0: unknown */
     float eta_s;                 /* of the prefill; < 0: unknown */
@@ -195,7 +195,7 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on);
 void pp_controller_open(struct pp_controller *c, int64_t session);   /* PP_ERR_BUSY elsewhere: a notice */
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title); /* 0: the current one */
 /* The user is present: reads, once a second at most, whether another pippin has given the current one another title. */
-void pp_controller_look_at_title(struct pp_controller *c);
+void pp_controller_refresh_title(struct pp_controller *c);
 void pp_controller_delete(struct pp_controller *c, int64_t session); /* if it is the current one, a new one opens */
 /* Writes a conversation (0: the current one) to a new file: JSON or JSONL if the name ends so, else Markdown; "": a
  * name is made from the title. "~/" is the home folder. A notice says where it is, or why not. */
@@ -264,7 +264,7 @@ size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int step);
 void pp_controller_inspect_adapters(struct pp_controller *c);
 /* Rescans the lists of adapters and templates, when one is shown: new files are added, vanished ones that are off are
  * removed, replaced ones are inspected again. */
-void pp_controller_look_around(struct pp_controller *c);
+void pp_controller_rescan(struct pp_controller *c);
 void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *note);
 /* Adds an adapter, file or folder, to the list permanently, or all adapters in a folder. "~/" is the home folder.
  * False: a notice says why not. It is inspected in the background. */

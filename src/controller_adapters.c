@@ -44,7 +44,7 @@ static bool is_option(const struct pp_controller *c, const char *path)
 {
     char real[PATH_MAX];
     for (int i = 0; i < c->o->n_lora; i++)
-        if (strcmp(path, pp_whole_path(c->o->lora[i].path, real) ? real : c->o->lora[i].path) == 0)
+        if (strcmp(path, pp_absolute_path(c->o->lora[i].path, real) ? real : c->o->lora[i].path) == 0)
             return true;
     return false;
 }
@@ -226,7 +226,7 @@ size_t pp_controller_adapter_conflict(const struct pp_controller *c, size_t i)
     return i < c->adapters.n && c->adapters.items[i].scale != 0 ? conflict_of(c, &c->adapters.items[i]) : SIZE_MAX;
 }
 
-static void tell_conflict(struct pp_controller *c, const struct pp_adapter_entry *a, const struct pp_adapter_entry *b)
+static void notify_conflict(struct pp_controller *c, const struct pp_adapter_entry *a, const struct pp_adapter_entry *b)
 {
     ctl_notice(c, true, "%s and %s cannot be on at once: both change the same matrix, and one is an IA3 of an input "
                         "that other matrices share", a->name, b->name);
@@ -265,7 +265,7 @@ bool ctl_set_allowed(struct pp_controller *c, const struct pp_adapter_mix *s)
     }
     if (!ctl_set_conflicts(c, s, two))
         return true;
-    tell_conflict(c, two[0], two[1]);
+    notify_conflict(c, two[0], two[1]);
     return false;
 }
 
@@ -282,8 +282,8 @@ void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
     }
     const size_t other = a && a->on && a->scale != 0 ? conflict_of(c, a) : SIZE_MAX;
     if (other != SIZE_MAX)
-        tell_conflict(c, a, &c->adapters.items[other]);
-    ctl_costs_again(c);
+        notify_conflict(c, a, &c->adapters.items[other]);
+    ctl_costs_retry(c);
     ctl_dirty(c, PP_DIRTY_LISTS);
     if (c->inspecting)
         inspect_next(c);
@@ -390,15 +390,15 @@ void ctl_note_other_set(struct pp_controller *c, struct ctl_running *r, const ch
                *begun ? "under " : "without an adapter", begun);
 }
 
-void ctl_note_said(struct pp_controller *c, struct ctl_running *r)
+void ctl_note_text(struct pp_controller *c, struct ctl_running *r)
 {
-    r->said = true;
+    r->has_text = true;
     if (r->relabel)
         relabel(c, r);
     r->relabel = false;
 }
 
-void ctl_on_without(struct pp_controller *c, const struct pp_event *e)
+void ctl_on_adapter_skipped(struct pp_controller *c, const struct pp_event *e)
 {
     struct ctl_running *r = ctl_running_find(c, e->request);
     bool off = false;
@@ -433,7 +433,7 @@ void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *n
     ctl_dirty(c, PP_DIRTY_LISTS);
 }
 
-void ctl_tell_more_adapters(struct pp_controller *c)
+void ctl_notify_more_adapters(struct pp_controller *c)
 {
     ctl_notice(c, true, "not all adapters are listed (at most %d from folders); /lora add FILE adds another",
                CTL_MAX_ADAPTERS);
@@ -460,7 +460,7 @@ static void on_added(struct pp_job *job, void *controller)
                                                                      "the list",
                    j->adapters.items[0].name);
     if (j->too_many)
-        ctl_tell_more_adapters(c);
+        ctl_notify_more_adapters(c);
     ctl_dirty(c, PP_DIRTY_LISTS);
     pp_controller_inspect_adapters(c);
     ctl_job_free(job);
@@ -512,7 +512,7 @@ bool pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
     const bool acts = on && scale != 0, acted = a->on && a->scale != 0;
     const size_t other = acts && !acted ? conflict_of(c, a) : SIZE_MAX;
     if (other != SIZE_MAX) {
-        tell_conflict(c, a, &c->adapters.items[other]);
+        notify_conflict(c, a, &c->adapters.items[other]);
         return false;
     }
     a->on = on;

@@ -43,7 +43,7 @@ bool ctl_may_answer(struct pp_controller *c)
     return c->state == PP_STATE_IDLE;
 }
 
-bool ctl_may_keep(struct pp_controller *c, const char *text)
+bool ctl_may_store(struct pp_controller *c, const char *text)
 {
     const size_t n = strlen(text);
     size_t line = 1;
@@ -75,15 +75,15 @@ static void no_generation(struct pp_controller *c)
     ctl_show_running(c); /* other answers of the group may have begun */
 }
 
-static struct ctl_asked asked_now(const struct pp_controller *c)
+static struct ctl_answer_choices choices_now(const struct pp_controller *c)
 {
-    return (struct ctl_asked){ctl_set_now(c), c->sampling, c->max_tokens};
+    return (struct ctl_answer_choices){ctl_set_now(c), c->sampling, c->max_tokens};
 }
 
 /* Asks the worker for an answer to the branch without its last message or, with go_on, for the continuation of that
  * message. */
 static void start_generation(struct pp_controller *c, const struct pp_chat_message *answer, bool go_on,
-                             const struct ctl_asked *with)
+                             const struct ctl_answer_choices *with)
 {
     struct pp_adapter_choice adapters[PP_MAX_ADAPTERS];
     char *messages;
@@ -128,7 +128,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
         .message_id = answer->id,
         .overflow = run->overflow,
     };
-    c->cancel_asked = false;
+    c->cancel_requested = false;
     c->status.progress_done = c->status.progress_total = 0;
     c->status.eta_s = -1;
     c->status.tokens_per_s = 0;
@@ -244,14 +244,15 @@ static bool append_answers(struct pp_controller *c, const struct ctl_job *j)
 static uint64_t seed_of(const struct pp_controller *c, int alternative)
 {
     if (c->n_compared || !alternative)
-        return c->asked.sampling.seed;
-    return (c->asked.sampling.seed + (uint64_t)alternative * UINT64_C(0x9E3779B97F4A7C15)) & MAX_SEED;
+        return c->answer_choices.sampling.seed;
+    return (c->answer_choices.sampling.seed + (uint64_t)alternative * UINT64_C(0x9E3779B97F4A7C15)) & MAX_SEED;
 }
 
 /* The choices that the i-th answer is written with. */
-static struct ctl_asked asked_for(const struct pp_controller *c, const struct pp_chat_message *answer, size_t i)
+static struct ctl_answer_choices choices_of(const struct pp_controller *c, const struct pp_chat_message *answer,
+                                            size_t i)
 {
-    struct ctl_asked with = c->asked;
+    struct ctl_answer_choices with = c->answer_choices;
     if (c->n_compared)
         with.set = ctl_set_of(c, answer->id);
     with.sampling.seed = seed_of(c, (int)i);
@@ -265,7 +266,7 @@ static bool start_group(struct pp_controller *c, bool some)
     bool any = false;
     for (size_t i = 0; i < c->group.n; i++) {
         const struct pp_chat_message *m = &c->group.items[i].msg;
-        const struct ctl_asked with = asked_for(c, m, i);
+        const struct ctl_answer_choices with = choices_of(c, m, i);
         if (some && !ctl_overflow_had_no_room(c, m->id))
             continue;
         pp_branch_set_state(&c->group, i, PP_MESSAGE_PARTIAL);
@@ -280,7 +281,7 @@ static bool start_group(struct pp_controller *c, bool some)
 static void start_answers(struct pp_controller *c)
 {
     const struct pp_chat_message *m = &c->branch.items[last(c)].msg;
-    const struct ctl_asked with = asked_for(c, m, 0);
+    const struct ctl_answer_choices with = choices_of(c, m, 0);
     if (!start_group(c, false))
         start_generation(c, m, false, &with);
 }
@@ -326,7 +327,7 @@ static void on_saved(struct pp_job *job, void *controller)
     ctl_mark_current(c);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
     ctl_job_free(job);
-    if (c->cancel_asked || c->state != PP_STATE_SAVING)
+    if (c->cancel_requested || c->state != PP_STATE_SAVING)
         end_unbegun(c);
     else
         start_answers(c);
@@ -374,7 +375,7 @@ static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n
     const struct pp_chat_message *old = n < c->branch.n ? &c->branch.items[n].msg : NULL;
     int sibling = old ? old->n_siblings : 0;
     choose_seed(c);
-    c->asked = asked_now(c);
+    c->answer_choices = choices_now(c);
     c->n_without_room = 0;
     c->n_compared = sets ? n_answers : 0;
     for (int i = 0; i < c->n_compared; i++)
@@ -413,7 +414,7 @@ static bool save_turn(struct pp_controller *c, size_t n, const char *text, int n
     }
     pp_branch_truncate(&c->group, 0);
     ctl_title_cancel(c);
-    c->cancel_asked = false;
+    c->cancel_requested = false;
     ctl_set_state(c, PP_STATE_SAVING);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     ctl_job_post(c, j);
@@ -427,7 +428,7 @@ static bool blank(const char *text)
 
 bool pp_controller_send(struct pp_controller *c, const char *text)
 {
-    if (blank(text) || !ctl_may_answer(c) || !ctl_may_keep(c, text))
+    if (blank(text) || !ctl_may_answer(c) || !ctl_may_store(c, text))
         return false;
     return save_turn(c, c->branch.n, text, 1, NULL);
 }
@@ -446,7 +447,7 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
         return false;
     }
     const bool answer = c->branch.items[message].msg.role == PP_ROLE_ASSISTANT;
-    if (blank(text) || !(answer ? ctl_may_change(c) : ctl_may_answer(c)) || !ctl_may_keep(c, text))
+    if (blank(text) || !(answer ? ctl_may_change(c) : ctl_may_answer(c)) || !ctl_may_store(c, text))
         return false;
     return answer ? ctl_change_answer(c, message, text) : save_turn(c, message, text, 1, NULL);
 }
@@ -536,7 +537,7 @@ bool pp_controller_compare(struct pp_controller *c, char *text)
 /* The message's text is passed without a copy: the backend copies the request before the text can grow and move. */
 static void go_on_with_last(struct pp_controller *c)
 {
-    const struct ctl_asked with = asked_now(c);
+    const struct ctl_answer_choices with = choices_now(c);
     pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     start_generation(c, &c->branch.items[last(c)].msg, true, &with);
@@ -571,7 +572,7 @@ bool pp_controller_cancel(struct pp_controller *c)
 {
     if (!ctl_answering(c))
         return ctl_import_stop(c);
-    c->cancel_asked = true;
+    c->cancel_requested = true;
     if (c->state != PP_STATE_SAVING)
         ctl_cancel_in(c, c->session.id);
     return true;

@@ -158,7 +158,7 @@ static bool set_number(struct pp_controller *c, const struct ctl_param *p, const
 }
 
 /* Names of parameters in other programs, or of our long options. */
-static const struct { const char *theirs, *ours; } other_names[] = {
+static const struct { const char *alias, *name; } other_names[] = {
     {"temperature", "temp"}, {"repetition-penalty", "repeat-penalty"}, {"predict", "n"}, {"n-predict", "n"},
     {"num-predict", "n"},    {"max-tokens", "n"},                     {"max-new-tokens", "n"},
 };
@@ -166,14 +166,14 @@ static const struct { const char *theirs, *ours; } other_names[] = {
 static const struct ctl_param *param_by_other_name(const char *word)
 {
     for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
-        if (pp_casecmp(other_names[i].theirs, word) == 0)
-            return ctl_param_find(other_names[i].ours);
+        if (pp_casecmp(other_names[i].alias, word) == 0)
+            return ctl_param_find(other_names[i].name);
     return NULL;
 }
 
 /* Finds a parameter by its name, by its name in other programs ("top_k", "temperature"), or by an unambiguous prefix
  * of at least two letters. NULL, with a notice, if there is none. */
-static const struct ctl_param *param_meant(struct pp_controller *c, const char *name)
+static const struct ctl_param *find_param(struct pp_controller *c, const char *name)
 {
     const struct ctl_param *found = NULL, *other = NULL;
     struct pp_near near = {.wanted = name};
@@ -210,7 +210,7 @@ static const struct ctl_param *param_meant(struct pp_controller *c, const char *
 
 bool pp_controller_set_param(struct pp_controller *c, const char *name, const char *value)
 {
-    const struct ctl_param *p = param_meant(c, name);
+    const struct ctl_param *p = find_param(c, name);
     if (!p || !(p->kind == CTL_SEED ? set_seed(c, value) : set_number(c, p, value)))
         return false;
     char shown[64];
@@ -246,14 +246,14 @@ bool pp_controller_set_drafter(struct pp_controller *c, enum pp_drafter d)
                    m->draft_reason[0] ? ": " : "", m->draft_reason);
         return false;
     }
-    static const char *const told[PP_DRAFTERS] = {"drafts come from the draft model and from lookup, where that is "
-                                                  "faster",
-                                                  "drafts come from the draft model, where that is faster",
-                                                  "drafts come from lookup, where that is faster", "speculative "
-                                                                                                   "decoding is off"};
+    static const char *const texts[PP_DRAFTERS] = {"drafts come from the draft model and from lookup, where that is "
+                                                   "faster",
+                                                   "drafts come from the draft model, where that is faster",
+                                                   "drafts come from lookup, where that is faster", "speculative "
+                                                                                                    "decoding is off"};
     c->drafter = d;
     ctl_update_session(c, UPDATE_CHOICES);
-    ctl_notice(c, false, "%s", told[d]);
+    ctl_notice(c, false, "%s", texts[d]);
     return true;
 }
 
@@ -349,7 +349,7 @@ void pp_controller_set_persona(struct pp_controller *c, size_t i)
 
 bool pp_controller_set_system(struct pp_controller *c, const char *text)
 {
-    if (!ctl_may_keep(c, text) || !ctl_set_string(c, &c->session.system, text))
+    if (!ctl_may_store(c, text) || !ctl_set_string(c, &c->session.system, text))
         return false;
     c->persona[0] = 0;
     ctl_update_session(c, UPDATE_CHOICES);
@@ -441,14 +441,14 @@ static void on_scanned(struct pp_job *job, void *controller)
     if (job->code != PP_OK)
         ctl_notice(c, true, "%s", job->err.text);
     if (j->too_many && !j->flag)
-        ctl_tell_more_adapters(c);
+        ctl_notify_more_adapters(c);
     ctl_mark_current(c);
     if (j->flag)
         pp_controller_inspect_adapters(c);
     ctl_job_free(job);
 }
 
-void pp_controller_look_around(struct pp_controller *c)
+void pp_controller_rescan(struct pp_controller *c)
 {
     pp_controller_inspect_adapters(c);
     if (!c->n_scans && c->state != PP_STATE_LOADING && c->state != PP_STATE_CLOSING)
@@ -487,7 +487,7 @@ static void add_options_adapters(struct pp_controller *c)
             ctl_notice(c, true, "%s", err.text);
             continue;
         }
-        struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, pp_whole_path(path, real) ? real : path);
+        struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, pp_absolute_path(path, real) ? real : path);
         if (a && count) {
             a->on = true;
             a->scale = pp_adapter_strength(c->o->lora[i].scale);

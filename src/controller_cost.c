@@ -105,7 +105,7 @@ struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t 
     return cost_of(c, cost);
 }
 
-void ctl_costs_again(struct pp_controller *c)
+void ctl_costs_retry(struct pp_controller *c)
 {
     for (int i = 0; i < 2; i++)
         if (c->costs[i].failed)

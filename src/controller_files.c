@@ -121,14 +121,14 @@ void pp_controller_export(struct pp_controller *c, int64_t session, const char *
 /* --- files of the screen ---------------------------------------------------------------------------------- */
 
 /* In: key (the path), text (the line to append). */
-static void run_keep(struct pp_job *job, struct pp_store *st)
+static void run_save_setting(struct pp_job *job, struct pp_store *st)
 {
     const struct ctl_job *j = (const struct ctl_job *)job;
     (void)st;
     job->code = pp_save_setting_line(j->key, j->text, &job->err);
 }
 
-static void on_kept(struct pp_job *job, void *controller)
+static void on_setting_saved(struct pp_job *job, void *controller)
 {
     if (job->code)
         ctl_notice(controller, true, "%s", job->err.text);
@@ -137,7 +137,7 @@ static void on_kept(struct pp_job *job, void *controller)
 
 void pp_controller_save_setting(struct pp_controller *c, const char *path, const char *line)
 {
-    struct ctl_job *j = ctl_job_new(c, run_keep, on_kept);
+    struct ctl_job *j = ctl_job_new(c, run_save_setting, on_setting_saved);
     if (!j)
         return;
     j->key = pp_strdup(path);
@@ -160,7 +160,7 @@ void ctl_rescue_list(const struct pp_controller *c, struct ctl_rescue *r)
         r->sessions[r->n++] = c->session.id;
         snprintf(r->key, sizeof r->key, "%s", c->session.key);
     }
-    for (const struct ctl_away *a = c->away; a && r->n < MOST; a = a->next) {
+    for (const struct ctl_background *a = c->background; a && r->n < MOST; a = a->next) {
         if (!r->n)
             snprintf(r->key, sizeof r->key, "%.16s", a->key);
         r->sessions[r->n++] = a->session;

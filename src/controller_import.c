@@ -41,10 +41,10 @@ struct ctl_import {
     size_t at, n;               /* index of the next conversation, and how many there are */
     struct pp_damage damage;
     struct pp_importer *to;
-    struct outcome now, kept;   /* including what is not committed yet, and up to the last commit */
-    size_t kept_at;
+    struct outcome now, committed; /* including what is not committed yet, and up to the last commit */
+    size_t committed_at;
     /* UI thread */
-    uint64_t began_ns, told_ns, told_serial, epoch;
+    uint64_t began_ns, notified_ns, notified_serial, epoch;
     size_t n_shown;             /* messages on the screen when it began */
 };
 
@@ -121,12 +121,12 @@ static enum pp_code put(struct ctl_import *m, struct pp_conversation *c, struct 
     return PP_OK;
 }
 
-static void note_kept(struct ctl_import *m)
+static void note_committed(struct ctl_import *m)
 {
     if (!m->to || !pp_importer_flushed(m->to))
         return;
-    m->kept = m->now;
-    m->kept_at = m->at;
+    m->committed = m->now;
+    m->committed_at = m->at;
 }
 
 static enum pp_code put_next(struct ctl_import *m, struct pp_error *err)
@@ -150,9 +150,9 @@ static enum pp_code put_next(struct ctl_import *m, struct pp_error *err)
     if (!code && ++m->at >= m->n)
         m->step = IMPORT_DONE;
     if (!code)
-        note_kept(m);
+        note_committed(m);
     if (!code && m->step == IMPORT_DONE && pp_damage_any(&m->damage))
-        code = pp_damage_tell(&m->damage, m->n, &m->sessions[m->damage.first], err);
+        code = pp_damage_report(&m->damage, m->n, &m->sessions[m->damage.first], err);
     return code;
 }
 
@@ -181,7 +181,7 @@ static void run_slice(struct pp_job *job, struct pp_store *st)
             job->err = why;
         job->code = job->code ? job->code : why.code;
     } else {
-        note_kept(m);
+        note_committed(m);
     }
 }
 
@@ -189,7 +189,7 @@ static void run_slice(struct pp_job *job, struct pp_store *st)
 
 static void add_outcome(struct pp_buf *b, const struct ctl_import *m, const char *where)
 {
-    const struct outcome *r = &m->kept;
+    const struct outcome *r = &m->committed;
     const size_t n = r->added + r->here + r->busy;
     if (n == 1)
         pp_buf_fmt(b, "%s; %s", r->added ? "conversation imported" : "this conversation is already here",
@@ -217,8 +217,8 @@ static void add_outcome(struct pp_buf *b, const struct ctl_import *m, const char
 /* Says how far an import came that did not complete. */
 static void add_progress(struct pp_buf *b, const struct ctl_import *m)
 {
-    const struct outcome *r = &m->kept;
-    if (!m->kept_at) {
+    const struct outcome *r = &m->committed;
+    if (!m->committed_at) {
         pp_buf_str(b, "nothing was imported");
         return;
     }
@@ -235,28 +235,28 @@ static void say(struct pp_controller *c, bool is_error, struct pp_buf *b)
 }
 
 /* From time to time, but not right after another notice. */
-static void tell_progress(struct pp_controller *c, struct ctl_import *m)
+static void notify_progress(struct pp_controller *c, struct ctl_import *m)
 {
     const uint64_t now = pp_now_ns(), every = (c->o->plain ? 10 : 1) * SECOND_NS;
-    const bool others = m->told_serial != c->status.notice_serial;
-    if (now - m->told_ns < (others ? every + 4 * SECOND_NS : every))
+    const bool others = m->notified_serial != c->status.notice_serial;
+    if (now - m->notified_ns < (others ? every + 4 * SECOND_NS : every))
         return;
     const char *key = c->o->plain ? "Ctrl-C" : "Esc";
     if (m->step == IMPORT_PUT && m->n)
-        ctl_notice(c, false, "importing: %s of %s conversations; %s stops it", pp_count((int64_t)m->kept_at).text,
+        ctl_notice(c, false, "importing: %s of %s conversations; %s stops it", pp_count((int64_t)m->committed_at).text,
                    pp_count((int64_t)m->n).text, key);
     else
         ctl_notice(c, false, "importing: reading the file; %s stops it", key);
-    m->told_ns = now;
-    m->told_serial = c->status.notice_serial;
+    m->notified_ns = now;
+    m->notified_serial = c->status.notice_serial;
 }
 
 /* --- starting and ending ---------------------------------------------------------------------------------- */
 
 static void start(struct pp_controller *c, struct ctl_import *m)
 {
-    m->began_ns = m->told_ns = pp_now_ns();
-    m->told_serial = c->status.notice_serial;
+    m->began_ns = m->notified_ns = pp_now_ns();
+    m->notified_serial = c->status.notice_serial;
     m->epoch = c->epoch;
     m->n_shown = c->branch.n;
     pp_io_post(c->io, &m->job);
@@ -269,12 +269,12 @@ static bool has_waited(const struct pp_controller *c, const struct ctl_import *m
            pp_now_ns() - m->began_ns < 5 * SECOND_NS;
 }
 
-static void tell_end(struct pp_controller *c, struct ctl_import *m)
+static void notify_end(struct pp_controller *c, struct ctl_import *m)
 {
     struct pp_buf b = {0};
     if (m->job.code) {
         pp_buf_str(&b, m->job.err.text);
-        if (m->kept_at) {
+        if (m->committed_at) {
             pp_buf_str(&b, "; ");
             add_progress(&b, m);
         }
@@ -286,13 +286,13 @@ static void tell_end(struct pp_controller *c, struct ctl_import *m)
         c->import_stopped = b.bad ? NULL : pp_strdup(pp_buf_cstr(&b));
         say(c, false, &b);
     } else {
-        const bool waited = has_waited(c, m), one = m->kept.added + m->kept.here + m->kept.busy == 1;
+        const bool waited = has_waited(c, m), one = m->committed.added + m->committed.here + m->committed.busy == 1;
         add_outcome(&b, m, !waited ? c->o->plain ? "/sessions lists them" : "F2 lists them"
                            : one   ? "this is it"
                                    : "this is the first");
         say(c, false, &b);
         if (waited)
-            pp_controller_open(c, m->kept.shown);
+            pp_controller_open(c, m->committed.shown);
     }
 }
 
@@ -301,12 +301,12 @@ static void on_slice(struct pp_job *job, void *controller)
     struct pp_controller *c = controller;
     struct ctl_import *m = (struct ctl_import *)job;
     if (!job->code && m->step != IMPORT_DONE && !pp_cancelled(&m->stop)) {
-        tell_progress(c, m);
+        notify_progress(c, m);
         pp_io_post(c->io, job);
         return;
     }
     c->import = m->next;
-    tell_end(c, m);
+    notify_end(c, m);
     free_import(job);
     if (c->import)
         start(c, c->import);

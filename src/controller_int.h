@@ -94,7 +94,7 @@ struct ctl_running {
     int draft_depth;
     uint32_t drafted_at[PP_STATS_POSITIONS], accepted_at[PP_STATS_POSITIONS];
     bool begun;                   /* a token has arrived, if only the one that ends the answer */
-    bool said;                    /* text or reasoning has arrived */
+    bool has_text;                /* text or reasoning has arrived */
     bool relabel;                 /* it continues with other adapters, to be noted once it has text */
     bool parallel;                /* another answer was written at the same time */
     /* controller_overflow.c */
@@ -119,8 +119,8 @@ struct ctl_overflow {
 };
 
 /* A conversation that is not on screen while answers are being written in it. */
-struct ctl_away {
-    struct ctl_away *next;
+struct ctl_background {
+    struct ctl_background *next;
     int64_t session;
     char key[33];
     char *title;
@@ -149,7 +149,7 @@ struct pp_controller {
     bool unmade;                  /* there is no database on the disk yet, and a temporary chat does not create one */
     struct pp_branch branch;
     uint64_t renamings;           /* made here: a title read before the last one is stale */
-    uint64_t title_looked_ns;     /* when the title was last read anew, as the user was present; 0: never */
+    uint64_t title_read_ns;       /* when the title was last read anew, as the user was present; 0: never */
     uint64_t epoch;               /* changes when another conversation is on screen */
     bool switching;               /* a job that replaces the conversation is under way */
     bool stepping;                /* ... to another branch of it */
@@ -171,7 +171,7 @@ struct pp_controller {
     /* answers */
     uint64_t request;             /* number of the last generation */
     struct ctl_running *running;
-    struct ctl_away *away;
+    struct ctl_background *background;
     int64_t unseen[64];           /* [n_unseen] conversations with an unread answer */
     size_t n_unseen;
     bool changed_meanwhile;       /* the conversation being opened has changed: an answer ended, or it was renamed */
@@ -204,12 +204,12 @@ struct pp_controller {
     float prefill_tps;            /* tokens per second of the last prompt long enough to measure; 0: none */
     float decode_tps;             /* tokens per second of the last answer that was; 0: none */
     uint64_t plain_tokens, plain_ns; /* decoded without adapters */
-    bool cancel_asked;            /* SAVING */
-    struct ctl_asked {            /* SAVING: the choices that the answers are stored with; later ones are for later */
+    bool cancel_requested;        /* SAVING */
+    struct ctl_answer_choices {   /* SAVING: the choices that the answers are stored with; later ones are for later */
         struct pp_adapter_mix set;
         struct pp_sampling sampling;
         int64_t max_tokens;
-    } asked;
+    } answer_choices;
     size_t saving_keep;           /* SAVING: how much of the branch stays if saving fails ... */
     struct pp_branch saved_tail;  /* ... and what was cut from it for the new branch */
     char *unsent;                 /* a message that could not be saved */
@@ -291,7 +291,7 @@ bool ctl_may_change(struct pp_controller *c);
 /* The same, and whether the model may be asked for an answer. */
 bool ctl_may_answer(struct pp_controller *c);
 /* Whether a text may be stored: it is valid UTF-8, so that a model can read it. If not, a notice says why. */
-bool ctl_may_keep(struct pp_controller *c, const char *text);
+bool ctl_may_store(struct pp_controller *c, const char *text);
 
 /* --- controller_running.c --- */
 
@@ -313,12 +313,12 @@ void ctl_show_context(struct pp_controller *c);
 void ctl_on_shown(struct pp_controller *c); /* another conversation is on the screen */
 /* Leaves the conversation on screen while answers are written in it: they go on, and keep its lock. False: there are
  * none. */
-bool ctl_go_away(struct pp_controller *c);
+bool ctl_to_background(struct pp_controller *c);
 /* A copy of the lock of a conversation that was left in this way; -1: it was not. */
-int ctl_away_lock(const struct pp_controller *c, int64_t session);
-void ctl_come_back(struct pp_controller *c, int64_t session); /* it is on the screen again, with that copy */
+int ctl_background_lock(const struct pp_controller *c, int64_t session);
+void ctl_to_foreground(struct pp_controller *c, int64_t session); /* it is on the screen again, with that copy */
 /* Cancels the answers in such a conversation, then deletes it. False: it was not left in this way. */
-bool ctl_delete_away(struct pp_controller *c, int64_t session);
+bool ctl_delete_background(struct pp_controller *c, int64_t session);
 /* Chooses the alternative to the left (-1) or right of the last message. False: there is none. */
 bool ctl_choose_alternative(struct pp_controller *c, int step);
 void ctl_free_running(struct pp_controller *c);
@@ -334,9 +334,9 @@ void ctl_update_session(struct pp_controller *c, unsigned bits);
 void ctl_remember_model(struct pp_controller *c, int64_t session, const char *model);
 /* Called when a conversation comes on screen or another model was loaded: a notice if the conversation was written
  * with a different model. */
-void ctl_tell_other_model(struct pp_controller *c);
+void ctl_notify_other_model(struct pp_controller *c);
 /* a notice: which of how many branches is shown */
-void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m);
+void ctl_notify_branch(struct pp_controller *c, const struct pp_chat_message *m);
 void ctl_update_unsaved(struct pp_controller *c); /* retries what could not be saved of the conversation, if any */
 void ctl_head_saved(struct pp_controller *c, int64_t head); /* the database has this head now */
 /* saving the head failed: what is unsaved is retried before the program ends */
@@ -377,14 +377,14 @@ void ctl_overflow_ended(struct pp_controller *c, struct ctl_running *r, const st
 void ctl_overflow_act(struct pp_controller *c);
 bool ctl_overflow_had_no_room(const struct pp_controller *c, int64_t message); /* one of the alternatives */
 /* Called when a conversation is on the screen again: does what was left to do after its answer ended. */
-void ctl_overflow_come_back(struct pp_controller *c);
+void ctl_overflow_resume(struct pp_controller *c);
 
 /* --- controller_title.c --- */
 
 /* A request for the program's own use (a title, say): greedy decoding without reasoning, neither shown nor stored. It
  * borrows `messages` and `adapters`, which is filled. */
-struct pp_generate_request ctl_aside(const struct pp_controller *c, uint64_t request, const char *messages,
-                                     struct pp_adapter_choice adapters[static PP_MAX_ADAPTERS]);
+struct pp_generate_request ctl_internal_request(const struct pp_controller *c, uint64_t request, const char *messages,
+                                                struct pp_adapter_choice adapters[static PP_MAX_ADAPTERS]);
 /* Called when an answer has ended: asks the model for a title if it is time for one. */
 void ctl_title_begin(struct pp_controller *c);
 /* Called when the user goes on, who should not have to wait for a title. */
@@ -416,7 +416,7 @@ bool ctl_import_stop(struct pp_controller *c);
 /* --- controller_list.c --- */
 
 void ctl_list_forget(struct pp_controller *c); /* another database is in use now */
-void ctl_list_again(struct pp_controller *c);  /* reads the list again */
+void ctl_list_reload(struct pp_controller *c);  /* reads the list again */
 void ctl_list_rename(struct pp_controller *c, int64_t session, const char *title);
 void ctl_list_remove(struct pp_controller *c, int64_t session);
 void ctl_list_free(struct ctl_list *l);
@@ -464,18 +464,18 @@ int ctl_better(int found, size_t i, const char *name, const char *word, bool *ex
 /* --- controller_adapters.c --- */
 
 int ctl_find_adapter(const struct pp_controller *c, const char *word);
-void ctl_tell_more_adapters(struct pp_controller *c); /* a notice that not all were found */
+void ctl_notify_more_adapters(struct pp_controller *c); /* a notice that not all were found */
 /* Replaces the list by the result of a scan; the old one is left in the job to be freed. */
 void ctl_adapters_found(struct pp_controller *c, struct ctl_job *found);
 /* Any thread: a hash of the state of an adapter's files, not 0 if they exist; differs after a change. */
 uint64_t ctl_adapter_stamp(const char *path);
 void ctl_forget_fits(struct pp_controller *c); /* another model was loaded */
 /* A continued answer was begun with adapters of the label `begun`: says so if the current ones differ. They are
- * stored with the answer once it gets more text (ctl_note_said). */
+ * stored with the answer once it gets more text (ctl_note_text). */
 void ctl_note_other_set(struct pp_controller *c, struct ctl_running *r, const char *begun);
-void ctl_note_said(struct pp_controller *c, struct ctl_running *r); /* text or reasoning has arrived */
+void ctl_note_text(struct pp_controller *c, struct ctl_running *r); /* text or reasoning has arrived */
 /* An answer is written without one of its adapters: a notice says so, and the adapter is switched off. */
-void ctl_on_without(struct pp_controller *c, const struct pp_event *e);
+void ctl_on_adapter_skipped(struct pp_controller *c, const struct pp_event *e);
 void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e);
 /* Records the speeds of an answer that has ended. */
 void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e);
@@ -512,7 +512,7 @@ void ctl_presets_free(struct pp_controller *c);
 /* --- controller_cost.c --- */
 
 void ctl_on_cost(struct pp_controller *c, const struct pp_event *e);
-void ctl_costs_again(struct pp_controller *c); /* an adapter was inspected: costs that failed may be known now */
+void ctl_costs_retry(struct pp_controller *c); /* an adapter was inspected: costs that failed may be known now */
 /* Called when another branch is on the screen, or a model was loaded for it: has the worker restore its snapshot. */
 void ctl_prepare(struct pp_controller *c);
 size_t ctl_active_adapters(const struct pp_controller *c, struct pp_adapter_choice out[static PP_MAX_ADAPTERS]);
@@ -542,7 +542,7 @@ bool ctl_set_parse(struct pp_controller *c, char **text, struct pp_adapter_mix *
 /* --- controller_thinking.c --- */
 
 enum pp_thinking ctl_default_thinking(const struct pp_controller *c); /* the command line's setting, or AUTO */
-void ctl_tell_thinking(struct pp_controller *c);                      /* a notice */
+void ctl_notify_thinking(struct pp_controller *c);                      /* a notice */
 
 /* --- controller_settings.c --- */
 

@@ -212,8 +212,8 @@ static void fetch_row(struct pp_controller *c, size_t i)
 {
     const struct ctl_list *l = &c->list;
     bool below = i < l->first, search = l->n && l->query && *l->query;
-    size_t beside = l->n == 0 ? SIZE_MAX : below ? l->first - i : i - (l->first + l->n) + 1;
-    size_t from_top = i + 1, from_end = l->total - i, least = beside;
+    size_t from_window = l->n == 0 ? SIZE_MAX : below ? l->first - i : i - (l->first + l->n) + 1;
+    size_t from_top = i + 1, from_end = l->total - i, least = from_window;
     enum fetch fetch = below ? FETCH_NEWER : FETCH_OLDER;
     if (!search && from_top < least) {
         least = from_top;
@@ -248,7 +248,7 @@ void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
         next_job(c);
 }
 
-void ctl_list_again(struct pp_controller *c)
+void ctl_list_reload(struct pp_controller *c)
 {
     const struct ctl_list *l = &c->list;
     char *query = pp_strdup(l->wanted ? l->wanted : l->query ? l->query : "");
@@ -260,7 +260,7 @@ void ctl_list_again(struct pp_controller *c)
 bool pp_controller_order_sessions(struct pp_controller *c)
 {
     c->list.best_first = !c->list.best_first;
-    ctl_list_again(c);
+    ctl_list_reload(c);
     return c->list.best_first;
 }
 
@@ -344,7 +344,7 @@ static void run_index(struct pp_job *job, struct pp_store *st)
 {
     struct index_job *j = (struct index_job *)job;
     job->code = j->again ? pp_store_index_more(st, j->limit, &j->left, &job->err)
-                         : pp_store_index_left(st, &j->left, &job->err);
+                         : pp_store_index_remaining(st, &j->left, &job->err);
 }
 
 /* Posts the job again rather than looping, so that other jobs run in between. */

@@ -34,7 +34,7 @@ void ctl_model_add(struct model_list *l, const char *path, const char *name, boo
 {
     char whole[PATH_MAX];
     struct pp_model_choice *m;
-    if (!pp_whole_path(path, whole) || strlen(whole) >= sizeof m->path || by_path(l, whole) || l->n == MAX_MODELS ||
+    if (!pp_absolute_path(path, whole) || strlen(whole) >= sizeof m->path || by_path(l, whole) || l->n == MAX_MODELS ||
         pp_grow(&l->items, &l->cap, l->n + 1, sizeof *l->items) != 0)
         return;
     m = &l->items[l->n++];
@@ -46,7 +46,7 @@ void ctl_model_add(struct model_list *l, const char *path, const char *name, boo
 void ctl_mark_model(struct pp_controller *c)
 {
     char whole[PATH_MAX] = "";
-    if (c->status.model.name[0] && !pp_whole_path(c->status.model.path, whole))
+    if (c->status.model.name[0] && !pp_absolute_path(c->status.model.path, whole))
         whole[0] = 0;
     for (size_t i = 0; i < c->models.n; i++)
         c->models.items[i].current = strcmp(c->models.items[i].path, whole) == 0;

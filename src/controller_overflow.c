@@ -191,7 +191,7 @@ static bool is_about_last(const struct pp_controller *c, const struct ctl_overfl
            (!o->message || o->message == answer->id);
 }
 
-void ctl_overflow_come_back(struct pp_controller *c)
+void ctl_overflow_resume(struct pp_controller *c)
 {
     struct ctl_overflow found = {0};
     size_t kept = 0;
@@ -245,7 +245,7 @@ static bool summarise(struct pp_controller *c, int64_t question, int64_t next, b
     run->compact = compact;
     run->question = question;
     run->next_from = next;
-    struct pp_generate_request r = ctl_aside(c, run->request, messages, adapters);
+    struct pp_generate_request r = ctl_internal_request(c, run->request, messages, adapters);
     r.max_tokens = pp_overflow_note_room(c->status.ctx_total);
     r.overflow = PP_OVERFLOW_SHIFT;
     ctl_notice(c, false, "%ssummarising the oldest %zu messages", compact ? "" : "the context is full: ",

@@ -240,19 +240,19 @@ void ctl_on_shown(struct pp_controller *c)
 
 /* --- conversations that were left ------------------------------------------------------------------------- */
 
-static struct ctl_away *away_of(const struct pp_controller *c, int64_t session)
+static struct ctl_background *away_of(const struct pp_controller *c, int64_t session)
 {
-    struct ctl_away *a = c->away;
+    struct ctl_background *a = c->background;
     while (a && a->session != session)
         a = a->next;
     return a;
 }
 
-bool ctl_go_away(struct pp_controller *c)
+bool ctl_to_background(struct pp_controller *c)
 {
     if (!c->session.id || !first_in(c, c->session.id))
         return false;
-    struct ctl_away *a = pp_calloc(1, sizeof *a);
+    struct ctl_background *a = pp_calloc(1, sizeof *a);
     if (!a || !ctl_set_string(c, &a->title, c->session.title)) {
         pp_free(a);
         ctl_cancel_in(c, c->session.id); /* without memory to keep track of them, its answers are cancelled */
@@ -262,21 +262,21 @@ bool ctl_go_away(struct pp_controller *c)
     snprintf(a->key, sizeof a->key, "%s", c->session.key);
     a->lock_fd = c->lock_fd;
     c->lock_fd = -1;
-    a->next = c->away;
-    c->away = a;
+    a->next = c->background;
+    c->background = a;
     ctl_dirty(c, PP_DIRTY_LISTS);
     return true;
 }
 
-int ctl_away_lock(const struct pp_controller *c, int64_t session)
+int ctl_background_lock(const struct pp_controller *c, int64_t session)
 {
-    const struct ctl_away *a = away_of(c, session);
+    const struct ctl_background *a = away_of(c, session);
     return a ? ctl_share_lock(a->lock_fd) : -1;
 }
 
-static void free_away(struct pp_controller *c, struct ctl_away *a)
+static void free_away(struct pp_controller *c, struct ctl_background *a)
 {
-    struct ctl_away **at = &c->away;
+    struct ctl_background **at = &c->background;
     while (*at != a)
         at = &(*at)->next;
     *at = a->next;
@@ -286,16 +286,16 @@ static void free_away(struct pp_controller *c, struct ctl_away *a)
     pp_free(a);
 }
 
-void ctl_come_back(struct pp_controller *c, int64_t session)
+void ctl_to_foreground(struct pp_controller *c, int64_t session)
 {
-    struct ctl_away *a = away_of(c, session);
+    struct ctl_background *a = away_of(c, session);
     if (a)
         free_away(c, a); /* the screen holds the lock itself now */
 }
 
-bool ctl_delete_away(struct pp_controller *c, int64_t session)
+bool ctl_delete_background(struct pp_controller *c, int64_t session)
 {
-    struct ctl_away *a = away_of(c, session);
+    struct ctl_background *a = away_of(c, session);
     if (!a)
         return false;
     a->to_be_deleted = true;
@@ -313,7 +313,7 @@ static void note_unseen(struct pp_controller *c, int64_t session)
 }
 
 /* The last answer of a conversation that is not on the screen has ended. */
-static void away_ended(struct pp_controller *c, struct ctl_away *a, const struct pp_event *e, const char *what)
+static void away_ended(struct pp_controller *c, struct ctl_background *a, const struct pp_event *e, const char *what)
 {
     int64_t session = a->session;
     bool delete_it = a->to_be_deleted;
@@ -401,7 +401,7 @@ bool ctl_choose_alternative(struct pp_controller *c, int step)
     for (const struct ctl_running *r = c->running; r; r = r->next)
         if (in_front(c, r))
             show_figures(c, r);
-    ctl_tell_branch(c, &it->msg);
+    ctl_notify_branch(c, &it->msg);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
     return true;
 }
@@ -468,7 +468,7 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
         return;
     r->begun = true;
     if (e->text_len || e->thoughts.len)
-        ctl_note_said(c, r);
+        ctl_note_text(c, r);
     take_stats(r, &e->stats);
     struct lacking lacking = {e->text_len, e->thoughts.len, e->thoughts.text_was_reasoning};
     take_thoughts(r, &e->thoughts);
@@ -486,7 +486,7 @@ void ctl_on_text(struct pp_controller *c, const struct pp_event *e)
 }
 
 /* Completes an error message of the engine, which does not know the command that loads a model. */
-static void tell_failure(struct pp_controller *c, const char *why)
+static void notify_failure(struct pp_controller *c, const char *why)
 {
     if (pp_ends_with(why, "load the model again"))
         ctl_notice(c, true, "%s with /model %s", why, *c->session.model ? c->session.model : "starter");
@@ -495,7 +495,7 @@ static void tell_failure(struct pp_controller *c, const char *why)
 }
 
 /* Suggests the ways to make room that exist in this situation. */
-static void tell_no_room(struct pp_controller *c, const struct ctl_running *r)
+static void notify_no_room(struct pp_controller *c, const struct ctl_running *r)
 {
     const struct pp_loaded *m = &c->status.model;
     const struct pp_larger larger = pp_overflow_larger(m->n_ctx, m->n_ctx_train);
@@ -512,16 +512,16 @@ static void tell_no_room(struct pp_controller *c, const struct ctl_running *r)
 
 static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
 {
-    const bool said_nothing = e->err.code == PP_OK && e->finish == PP_FINISH_END && !r->said;
+    const bool said_nothing = e->err.code == PP_OK && e->finish == PP_FINISH_END && !r->has_text;
     if (c->overflow_next.what == CTL_OVERFLOW_ANSWER && c->overflow_next.message == r->message)
         return; /* it will be continued, and that was said */
     if (e->err.code == PP_ERR_CONTEXT && e->n)
         ctl_notice(c, true, "%s; /edit changes it, /undo takes it back; your next message is sent without it",
                    e->err.text);
     else if (e->err.code == PP_ERR_CONTEXT && r->next_from) /* there are older turns that could be dropped */
-        tell_no_room(c, r);
+        notify_no_room(c, r);
     else if (e->err.code != PP_OK && e->err.code != PP_ERR_CANCELLED)
-        tell_failure(c, e->err.text);
+        notify_failure(c, e->err.text);
     else if (said_nothing && r->text.len)
         ctl_notice(c, false, "the model has nothing to add: this answer is complete; /regen writes another one");
     else if (said_nothing)
@@ -530,7 +530,7 @@ static void say_why_it_ended(struct pp_controller *c, const struct ctl_running *
         ctl_notice(c, false, "stopped at the limit of %s token%s; /continue goes on", pp_count(r->max_tokens).text,
                    r->max_tokens == 1 ? "" : "s");
     else if (e->err.code == PP_OK && e->finish == PP_FINISH_CONTEXT)
-        tell_no_room(c, r);
+        notify_no_room(c, r);
 }
 
 static void show_end(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
@@ -579,7 +579,7 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
     ctl_note_change(c, session);
     if (first_in(c, session))
         return; /* other answers are still being written there */
-    struct ctl_away *a = away_of(c, session);
+    struct ctl_background *a = away_of(c, session);
     if (a) {
         away_ended(c, a, e, what);
     } else if (session == c->session.id) {
@@ -596,7 +596,7 @@ void ctl_free_running(struct pp_controller *c)
 {
     while (c->running)
         ctl_running_drop(c, c->running);
-    while (c->away)
-        free_away(c, c->away);
+    while (c->background)
+        free_away(c, c->background);
     pp_branch_free(&c->group);
 }

@@ -63,7 +63,7 @@ static void find_adapters(struct ctl_job *j, const char *folder, bool all)
         probed += file && !all;
         if (probed > MAX_PROBED || j->adapters.n == CTL_MAX_ADAPTERS)
             j->too_many = all || pp_is_adapter(path);
-        else if ((all || pp_is_adapter(path)) && pp_whole_path(path, real))
+        else if ((all || pp_is_adapter(path)) && pp_absolute_path(path, real))
             ctl_adapter_add(&j->adapters, real);
     }
     free_names(names, n);
@@ -218,7 +218,7 @@ void ctl_run_find_models(struct pp_job *job, struct pp_store *st)
 static bool find_path(const char *text, char whole[static PATH_MAX])
 {
     char path[PATH_MAX];
-    return pp_expand_home(text, path, sizeof path) && pp_whole_path(path, whole);
+    return pp_expand_home(text, path, sizeof path) && pp_absolute_path(path, whole);
 }
 
 /* In: key, a path as typed. Out: adapters, which are stored as added: this one, or all in that folder. */

@@ -42,7 +42,7 @@ static void on_updated(struct pp_job *job, void *controller)
         if (j->session.id == c->session.id)
             c->unsaved_bits |= j->bits;
         if (j->bits & UPDATE_TITLE)
-            ctl_list_again(c);
+            ctl_list_reload(c);
     } else {
         ctl_title_read(c, j->session.id, j->session.title, j->renamings);
     }
@@ -152,14 +152,14 @@ int ctl_share_lock(int fd)
     return fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
 }
 
-/* Leaves the session on the screen: answers under way continue elsewhere (ctl_go_away); otherwise its lock is
+/* Leaves the session on the screen: answers under way continue elsewhere (ctl_to_background); otherwise its lock is
  * released. */
 static void leave_session(struct pp_controller *c)
 {
     pp_branch_truncate(&c->group, 0);
     update_all_unsaved(c);
     c->unsaved_bits = 0;
-    if (ctl_go_away(c))
+    if (ctl_to_background(c))
         return;
     if (c->session.id)
         c->backend->ops->leave(c->backend, c->session.key);
@@ -177,7 +177,7 @@ void ctl_show_context(struct pp_controller *c)
 static void forget_figures(struct pp_controller *c)
 {
     ctl_show_context(c);
-    c->status.ctx_moved = 0;
+    c->status.ctx_inexact = 0;
     c->status.tokens_per_s = 0;
     c->status.acceptance = -1;
     c->prompt_tokens = c->cached_tokens = c->kv_copied_bytes = 0;
@@ -198,14 +198,14 @@ static bool enter(struct pp_controller *c, struct ctl_job *j)
     c->lock_fd = j->lock_fd;
     j->lock_fd = -1;
     forget_figures(c);
-    ctl_come_back(c, c->session.id);
+    ctl_to_foreground(c, c->session.id);
     ctl_show_running(c);
     ctl_on_shown(c);
     ctl_dirty(c, PP_DIRTY_ALL);
     return true;
 }
 
-void ctl_tell_other_model(struct pp_controller *c)
+void ctl_notify_other_model(struct pp_controller *c)
 {
     const char *had = *c->session.model ? c->session.model : c->o->model; /* "" stands for the default model */
     char path[512];
@@ -230,7 +230,7 @@ static void on_opened(struct pp_job *job, void *controller)
         pp_free(c->template_source);
         c->template_source = j->text;
         j->text = NULL;
-        ctl_tell_other_model(c);
+        ctl_notify_other_model(c);
         ctl_apply_session(c);
         if (j->query)
             ctl_notice(c, true, "%s", j->query);
@@ -238,7 +238,7 @@ static void on_opened(struct pp_job *job, void *controller)
             ctl_start_open(c, c->session.id); /* read it again, as what was read may lack that change */
         else {
             ctl_prepare(c);
-            ctl_overflow_come_back(c);
+            ctl_overflow_resume(c);
         }
     } else if (job->code != PP_OK) {
         ctl_notice(c, true, "%s", job->err.text);
@@ -334,7 +334,7 @@ void ctl_start_open(struct pp_controller *c, int64_t session)
     struct ctl_job *j = ctl_job_new(c, ctl_run_open, on_opened);
     if (j) {
         j->id = session;
-        j->lock_fd = session == c->session.id ? ctl_share_lock(c->lock_fd) : ctl_away_lock(c, session);
+        j->lock_fd = session == c->session.id ? ctl_share_lock(c->lock_fd) : ctl_background_lock(c, session);
         c->changed_meanwhile = false;
         c->opening = session;
         post_switch(c, j);
@@ -365,9 +365,9 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
         ctl_notice(c, false, on ? "this chat is temporary; /temporary off ends that" : "this chat is not temporary");
     else if (c->import)
         ctl_notice(c, true, "not possible during an import; %s stops it", c->o->plain ? "Ctrl-C" : "Esc");
-    else if (c->running || c->away || c->switching || ctl_answering(c))
+    else if (c->running || c->background || c->switching || ctl_answering(c))
         ctl_notice(c, true, "not possible until %s ended",
-                   c->away ? "the answers elsewhere have" : "the answer has");
+                   c->background ? "the answers elsewhere have" : "the answer has");
     else if (on || ctl_make_disk(c)) {
         ctl_title_cancel(c);
         ctl_start_new(c);
@@ -392,7 +392,7 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
 
 /* --- branches --------------------------------------------------------------------------------------------- */
 
-void ctl_tell_branch(struct pp_controller *c, const struct pp_chat_message *m)
+void ctl_notify_branch(struct pp_controller *c, const struct pp_chat_message *m)
 {
     ctl_notice(c, false, "%s %d of %d", m->role == PP_ROLE_USER ? "question" : "answer", m->sibling + 1,
                m->n_siblings);
@@ -428,7 +428,7 @@ static void on_sibling(struct pp_job *job, void *controller)
         if (j->flag)
             ctl_notice(c, false, "brought back");
         else if (j->at < c->branch.n)
-            ctl_tell_branch(c, &c->branch.items[j->at].msg);
+            ctl_notify_branch(c, &c->branch.items[j->at].msg);
         if (more)
             pp_controller_sibling(c, j->at, more);
     }
@@ -471,7 +471,7 @@ void pp_controller_sibling(struct pp_controller *c, size_t message, int step)
     int to = m->sibling + step;
     to = to < 0 ? 0 : to >= m->n_siblings ? m->n_siblings - 1 : to;
     if (to == m->sibling) {
-        ctl_tell_branch(c, m);
+        ctl_notify_branch(c, m);
         return;
     }
     struct ctl_job *j = ctl_job_new(c, ctl_run_sibling, on_sibling);
@@ -563,7 +563,7 @@ bool pp_controller_undo(struct pp_controller *c, int n_back)
     pp_branch_truncate(&c->group, 0);
     c->session.head = n ? c->branch.items[n - 1].msg.id : 0;
     ctl_show_context(c);
-    c->status.ctx_moved = 0;
+    c->status.ctx_inexact = 0;
     ctl_update_session(c, UPDATE_HEAD);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     return true;
@@ -660,7 +660,7 @@ void ctl_start_fork(struct pp_controller *c, int n_back)
 void pp_controller_rename(struct pp_controller *c, int64_t session, const char *title)
 {
     char line[PP_TITLE_BYTES];
-    if (!ctl_may_keep(c, title))
+    if (!ctl_may_store(c, title))
         return;
     pp_title(title, strlen(title), line);
     ctl_title_cancel(c);
@@ -711,14 +711,14 @@ static void on_title_looked_at(struct pp_job *job, void *controller)
     ctl_job_free(job);
 }
 
-void pp_controller_look_at_title(struct pp_controller *c)
+void pp_controller_refresh_title(struct pp_controller *c)
 {
     enum { EVERY_NS = 1000 * 1000 * 1000 };
     const uint64_t now = pp_now_ns();
     if (!c->session.id || c->temporary || c->state == PP_STATE_CLOSING || c->state == PP_STATE_CLOSED ||
-        (c->title_looked_ns && now - c->title_looked_ns < EVERY_NS))
+        (c->title_read_ns && now - c->title_read_ns < EVERY_NS))
         return;
-    c->title_looked_ns = now;
+    c->title_read_ns = now;
     struct ctl_job *j = ctl_job_new(c, run_look_at_title, on_title_looked_at);
     if (!j)
         return;
@@ -753,7 +753,7 @@ void pp_controller_delete(struct pp_controller *c, int64_t session)
     if (session && session != c->session.id) {
         if (session == c->opening) /* it is being opened, and this program is about to hold its lock: refuse */
             ctl_may_change(c);
-        else if (!ctl_delete_away(c, session))
+        else if (!ctl_delete_background(c, session))
             ctl_start_delete(c, session);
     } else if (!c->session.id && c->state != PP_STATE_SAVING) {
         pp_controller_new_session(c); /* it was never stored */

@@ -37,7 +37,7 @@ bool pp_controller_set_thinking(struct pp_controller *c, const char *word)
     return true;
 }
 
-void ctl_tell_thinking(struct pp_controller *c)
+void ctl_notify_thinking(struct pp_controller *c)
 {
     char names[PP_THINKING_WORDS];
     unsigned can = choices(c);

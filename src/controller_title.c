@@ -38,8 +38,8 @@ static char *title_messages(const struct pp_controller *c)
     return asking;
 }
 
-struct pp_generate_request ctl_aside(const struct pp_controller *c, uint64_t request, const char *messages,
-                                     struct pp_adapter_choice adapters[static PP_MAX_ADAPTERS])
+struct pp_generate_request ctl_internal_request(const struct pp_controller *c, uint64_t request, const char *messages,
+                                                struct pp_adapter_choice adapters[static PP_MAX_ADAPTERS])
 {
     struct pp_generate_request r = {
         .request = request,
@@ -66,7 +66,7 @@ void ctl_title_begin(struct pp_controller *c)
     ctl_title_cancel(c);
     c->title_request = ++c->request;
     c->title_session = c->session.id;
-    struct pp_generate_request r = ctl_aside(c, c->title_request, messages, adapters);
+    struct pp_generate_request r = ctl_internal_request(c, c->title_request, messages, adapters);
     r.max_tokens = TITLE_TOKENS;
     r.stops = stops;
     r.n_stops = 1;

@@ -130,7 +130,7 @@ void pp_damage_add_all(struct pp_damage *d, size_t conversation, int64_t n)
     pp_damage_add(d, conversation, &(struct pp_lost){.messages = n > 0 ? (size_t)n : 1, .title = true});
 }
 
-enum pp_code pp_damage_tell(const struct pp_damage *d, size_t n, const struct pp_session *first, struct pp_error *err)
+enum pp_code pp_damage_report(const struct pp_damage *d, size_t n, const struct pp_session *first, struct pp_error *err)
 {
     char which[200] = "", titles[80] = "";
     if (!d->n)
@@ -146,7 +146,7 @@ enum pp_code pp_damage_tell(const struct pp_damage *d, size_t n, const struct pp
                    d->messages == 1 ? " is" : "s are", titles, d->list ? ", but there may be more conversations" : "");
 }
 
-enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, bool *damaged,
+enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_fn *take, void *user, bool *damaged,
                                   struct pp_error *err)
 {
     struct pp_session *list;
@@ -171,7 +171,7 @@ enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *tak
     }
     *damaged = !code && pp_damage_any(&damage);
     if (*damaged)
-        code = pp_damage_tell(&damage, n, &list[damage.first], err);
+        code = pp_damage_report(&damage, n, &list[damage.first], err);
     pp_session_list_free(list, n);
     return code;
 }

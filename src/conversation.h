@@ -36,9 +36,9 @@ enum pp_code pp_conversation_list(struct pp_store *st, struct pp_session **list,
 /* Passes all conversations of a store to `take`, the newest first and one at a time; what it leaves in *c is freed.
  * PP_ERR_FORMAT with *damaged: the database is damaged, and some are incomplete or could not be read at all, but all
  * others were passed. */
-typedef enum pp_code pp_conversation_take(void *user, struct pp_conversation *c, size_t i, size_t n,
-                                          struct pp_error *err);
-enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_take *take, void *user, bool *damaged,
+typedef enum pp_code pp_conversation_fn(void *user, struct pp_conversation *c, size_t i, size_t n,
+                                        struct pp_error *err);
+enum pp_code pp_conversation_each(struct pp_store *st, pp_conversation_fn *take, void *user, bool *damaged,
                                   struct pp_error *err);
 /* The extent of damage. */
 struct pp_damage {
@@ -55,7 +55,8 @@ void pp_damage_add(struct pp_damage *d, size_t conversation, const struct pp_los
 /* Adds a conversation of n messages that cannot be read at all. */
 void pp_damage_add_all(struct pp_damage *d, size_t conversation, int64_t n);
 /* Makes the error for a list of n conversations; `first` is the first incomplete one. PP_ERR_FORMAT. */
-enum pp_code pp_damage_tell(const struct pp_damage *d, size_t n, const struct pp_session *first, struct pp_error *err);
+enum pp_code pp_damage_report(const struct pp_damage *d, size_t n, const struct pp_session *first,
+                              struct pp_error *err);
 /* Adds it to the store as a new conversation; session gets its id and key. */
 enum pp_code pp_conversation_add(struct pp_store *st, struct pp_conversation *c, struct pp_error *err);
 /* The branch that ends with the head: its places, first message first, in out [c->n]; returns their number. */

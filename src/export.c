@@ -196,7 +196,7 @@ static bool add_begun(cJSON *o, const char *name, int64_t seconds, int part)
 }
 
 /* Adds an object or array that is stored as text; omits it if it is empty or not JSON. */
-static bool add_kept(cJSON *o, const char *name, const char *json)
+static bool add_stored_json(cJSON *o, const char *name, const char *json)
 {
     cJSON *v = json && *json ? cJSON_Parse(json) : NULL;
     const bool any = v && v->child;
@@ -217,10 +217,10 @@ static cJSON *message_json(const struct pp_message *m, size_t place, int64_t par
               (parent < 0 || cJSON_AddNumberToObject(o, "parent", (double)parent));
     if (ok && m->state != PP_MESSAGE_COMPLETE)
         ok = cJSON_AddStringToObject(o, "state", pp_message_state_name(m->state));
-    ok = ok && add_text_member(o, "model", m->model) && add_kept(o, "adapters", m->adapters) &&
-         add_kept(o, "params", m->params) && add_kept(o, "stats", m->stats) && add_number(o, "tokens", m->n_tokens) &&
-         add_number(o, "created", m->created) && add_number(o, "context_from", m->context_from) &&
-         add_text_member(o, "context_note", m->context_note);
+    ok = ok && add_text_member(o, "model", m->model) && add_stored_json(o, "adapters", m->adapters) &&
+         add_stored_json(o, "params", m->params) && add_stored_json(o, "stats", m->stats) &&
+         add_number(o, "tokens", m->n_tokens) && add_number(o, "created", m->created) &&
+         add_number(o, "context_from", m->context_from) && add_text_member(o, "context_note", m->context_note);
     if (ok)
         return o;
     cJSON_Delete(o);
@@ -269,7 +269,7 @@ static cJSON *conversation_json(const struct pp_conversation *c)
     cJSON *o = cJSON_CreateObject();
     bool ok = branch && o && cJSON_AddNumberToObject(o, "pippin", 1) && add_text_member(o, "title", s->title) &&
               add_text_member(o, "model", s->model) && add_text_member(o, "template", s->template_name) &&
-              add_kept(o, "adapters", s->adapters) && add_kept(o, "settings", s->settings) &&
+              add_stored_json(o, "adapters", s->adapters) && add_stored_json(o, "settings", s->settings) &&
               add_begun(o, "created", s->created, s->created_part) && add_number(o, "updated", s->updated) &&
               add_messages(o, c, branch);
     pp_free(branch);

@@ -254,7 +254,7 @@ static uint64_t announced(const struct request *r)
 }
 
 /* Disk space that downloads must leave, for saving conversations among other things. */
-static uint64_t kept_free(const struct statvfs *v)
+static uint64_t reserved_space(const struct statvfs *v)
 {
     const uint64_t most = (uint64_t)512 << 20, part = (uint64_t)v->f_blocks * v->f_frsize / 16;
     return part < most ? part : most;
@@ -266,7 +266,7 @@ static enum pp_code check_room(int fd, uint64_t have, uint64_t all, struct pp_er
     struct statvfs v;
     if (fstatvfs(fd, &v) != 0 || (all && have >= all))
         return PP_OK;
-    const uint64_t room = (uint64_t)v.f_bavail * v.f_frsize, keep = kept_free(&v), left = all ? all - have : 1;
+    const uint64_t room = (uint64_t)v.f_bavail * v.f_frsize, keep = reserved_space(&v), left = all ? all - have : 1;
     if (keep <= room && left <= room - keep)
         return PP_OK;
     if (all)

@@ -61,7 +61,7 @@ static int part_of(const cJSON *o, const char *const names[3], bool ours)
 }
 
 /* An object or array as text, or NULL. To be called once, as it changes the value. cJSON_free. */
-static char *kept_of(const cJSON *o, const char *name)
+static char *stored_json(const cJSON *o, const char *name)
 {
     cJSON *v = cJSON_GetObjectItemCaseSensitive(o, name);
     return (cJSON_IsObject(v) || cJSON_IsArray(v)) && pp_json_exact(v) ? cJSON_PrintUnformatted(v) : NULL;
@@ -92,9 +92,9 @@ static bool copy(struct making *k, char **to, const char *text)
     return true;
 }
 
-static void copy_kept(struct making *k, char **to, const cJSON *o, const char *name)
+static void copy_stored_json(struct making *k, char **to, const cJSON *o, const char *name)
 {
-    char *json = kept_of(o, name);
+    char *json = stored_json(o, name);
     copy(k, to, json);
     cJSON_free(json);
 }
@@ -164,9 +164,9 @@ static void add_notes(struct making *k, struct pp_message *m, const cJSON *o)
     copy(k, &m->model, text_of(o, "model"));
     if (!k->ours)
         return;
-    copy_kept(k, &m->adapters, o, "adapters");
-    copy_kept(k, &m->params, o, "params");
-    copy_kept(k, &m->stats, o, "stats");
+    copy_stored_json(k, &m->adapters, o, "adapters");
+    copy_stored_json(k, &m->params, o, "params");
+    copy_stored_json(k, &m->stats, o, "stats");
     copy(k, &m->context_note, text_of(o, "context_note"));
     m->n_tokens = number_of(o, "tokens");
     m->state = pp_message_state_by_name(text_of(o, "state"));
@@ -468,8 +468,8 @@ static void add_session(struct making *k, const cJSON *o)
     s->updated = time_of(o, changed, k->ours);
     copy(k, &s->model, k->ours ? text_of(o, "model") : NULL);
     copy(k, &s->template_name, k->ours ? text_of(o, "template") : NULL);
-    copy_kept(k, &s->adapters, k->ours ? o : NULL, "adapters");
-    copy_kept(k, &s->settings, k->ours ? o : NULL, "settings");
+    copy_stored_json(k, &s->adapters, k->ours ? o : NULL, "adapters");
+    copy_stored_json(k, &s->settings, k->ours ? o : NULL, "settings");
 }
 
 /* Adds a conversation in any known format; false: it is none. */

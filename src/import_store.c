@@ -241,7 +241,7 @@ static void match_clear(struct match *m)
 }
 
 /* Lists the children of each message, oldest first: first[place], next[place], 0 for none; first[0] are the roots. */
-static bool lay_out(const struct pp_conversation *here, int64_t **first, int64_t **next)
+static bool link_children(const struct pp_conversation *here, int64_t **first, int64_t **next)
 {
     *first = pp_calloc(here->n + 1, sizeof **first);
     *next = pp_calloc(here->n + 1, sizeof **next);
@@ -261,7 +261,7 @@ static enum pp_code find_messages(struct match *m, const struct pp_conversation 
     int64_t *first = NULL, *next = NULL;
     m->places = pp_calloc(there->n + 1, sizeof *m->places);
     m->n_missing = 0;
-    const bool ok = lay_out(&m->here, &first, &next) && m->places;
+    const bool ok = link_children(&m->here, &first, &next) && m->places;
     for (size_t i = 0; ok && i < there->n; i++) {
         const int64_t parent = there->messages[i].parent;
         int64_t none = 0, *at = parent == 0 ? &first[0] : &none;
@@ -300,8 +300,8 @@ static void hash_lines(const struct pp_conversation *c, uint64_t begin, uint64_t
 {
     for (size_t i = 0; i < c->n; i++) {
         const struct pp_message *m = &c->messages[i];
-        const bool behind = m->parent > 0 && m->parent <= (int64_t)i;
-        const uint64_t parts[] = {behind ? out[m->parent - 1] : begin, (uint64_t)m->role,
+        const bool has_parent = m->parent > 0 && m->parent <= (int64_t)i;
+        const uint64_t parts[] = {has_parent ? out[m->parent - 1] : begin, (uint64_t)m->role,
                                   hash_of(m->content, m->content_len), hash_of(m->reasoning, m->reasoning_len)};
         out[i] = XXH3_64bits(parts, sizeof parts);
     }
@@ -378,8 +378,8 @@ static enum pp_code untimed_trait(struct pp_importer *im, const struct pp_conver
         hash_lines(there, begin, lines);
     for (size_t i = 0; !code && i < there->n; i++) {
         const struct pp_message *m = &there->messages[i];
-        const bool behind = m->parent > 0 && m->parent <= (int64_t)i;
-        whole[i] = m->state == PP_MESSAGE_COMPLETE && (!m->parent || (behind && whole[m->parent - 1]));
+        const bool has_parent = m->parent > 0 && m->parent <= (int64_t)i;
+        whole[i] = m->state == PP_MESSAGE_COMPLETE && (!m->parent || (has_parent && whole[m->parent - 1]));
         if (whole[i])
             *trait = lines[i];
     }

@@ -64,7 +64,7 @@ struct answer {
     struct pp_store *store;        /* the database of the message */
     struct pp_buf text, reasoning; /* complete, including what the message contained before (once `begun`) */
     bool begun;         /* the earlier contents of the message have been read */
-    bool taken_back;    /* the earlier text belongs to the reasoning */
+    bool text_was_reasoning; /* the earlier text belongs to the reasoning */
     bool dirty, ended;
     enum pp_message_state state;
     char *stats;
@@ -91,7 +91,7 @@ struct pp_io {
     struct answer *answers;
     struct mark *marks;      /* at most one per message */
     struct pp_error complaint; /* reported if its code is not PP_OK */
-    struct pp_error unsaved, unsaved_told; /* why answers are not saved yet, PP_OK: all are; and what the UI was told */
+    struct pp_error unsaved, unsaved_reported; /* why answers are not saved yet, PP_OK: all are; what the UI knows */
     uint64_t commit_at, deliver_at;              /* CLOCK_MONOTONIC, 0: nothing to do */
 };
 
@@ -270,8 +270,8 @@ static bool deliver(struct pp_io *io, enum pp_event_type type, struct pp_job *jo
 
 static bool is_news(const struct pp_io *io)
 {
-    return io->unsaved.code != io->unsaved_told.code ||
-           (io->unsaved.code && strcmp(io->unsaved.text, io->unsaved_told.text) != 0);
+    return io->unsaved.code != io->unsaved_reported.code ||
+           (io->unsaved.code && strcmp(io->unsaved.text, io->unsaved_reported.text) != 0);
 }
 
 static void deliver_all(struct pp_io *io)
@@ -286,7 +286,7 @@ static void deliver_all(struct pp_io *io)
     if (io->complaint.code && deliver(io, PP_EVENT_IO_ERROR, NULL, &io->complaint))
         io->complaint.code = PP_OK;
     if (is_news(io) && deliver(io, PP_EVENT_UNSAVED, NULL, &io->unsaved))
-        io->unsaved_told = io->unsaved;
+        io->unsaved_reported = io->unsaved;
     if (io->done_jobs.first || io->complaint.code || is_news(io))
         io->deliver_at = pp_now_ns() + deliver_after_ns;
 }
@@ -334,7 +334,7 @@ static enum pp_code begin_answer(struct answer *a, struct pp_error *err)
     if (code)
         return code;
     pp_buf_add(&reasoning, m.reasoning, m.reasoning_len);
-    pp_buf_add(a->taken_back ? &reasoning : &text, m.content, m.content_len);
+    pp_buf_add(a->text_was_reasoning ? &reasoning : &text, m.content, m.content_len);
     pp_message_clear(&m);
     pp_buf_add(&text, a->text.data, a->text.len);
     pp_buf_add(&reasoning, a->reasoning.data, a->reasoning.len);
@@ -438,7 +438,7 @@ static void move_to_reasoning(struct answer *a)
     pp_buf_add(&a->reasoning, a->text.data, a->text.len);
     a->reasoning.bad = a->reasoning.bad || a->text.bad;
     pp_buf_clear(&a->text);
-    a->taken_back = a->taken_back || !a->begun;
+    a->text_was_reasoning = a->text_was_reasoning || !a->begun;
 }
 
 static void take_text(struct pp_io *io, struct text_item *t)
@@ -498,11 +498,11 @@ static bool put_text(char **text, size_t *len, const struct pp_buf *now)
 {
     struct pp_buf copy = {0};
     pp_buf_add(&copy, now->data, now->len);
-    char *taken = pp_buf_take(&copy);
-    if (!taken)
+    char *copied = pp_buf_take(&copy);
+    if (!copied)
         return false;
     pp_free(*text);
-    *text = taken;
+    *text = copied;
     *len = now->len;
     return true;
 }

@@ -63,11 +63,11 @@ bool pp_json_keep_digits(cJSON *v, const char *text, size_t n)
 
 bool pp_json_whole(const cJSON *v, uint64_t *out)
 {
-    const bool kept = cJSON_IsNumber(v) && v->valuestring;
+    const bool has_digits = cJSON_IsNumber(v) && v->valuestring;
     char *end;
     errno = 0;
-    *out = kept ? strtoull(v->valuestring, &end, 10) : 0;
-    if (kept)
+    *out = has_digits ? strtoull(v->valuestring, &end, 10) : 0;
+    if (has_digits)
         return errno == 0 && *end == 0 && *v->valuestring != '-';
     if (!cJSON_IsNumber(v) || !(v->valuedouble >= 0 && v->valuedouble < 0x1p64) ||
         v->valuedouble != floor(v->valuedouble))

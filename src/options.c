@@ -293,7 +293,7 @@ static enum pp_code read_config(struct pp_parse *ps, const struct pp_paths *path
     enum pp_code code = pp_config_load(path, &config, err);
     if (code)
         return code;
-    if (!pp_keep(config)) {
+    if (!pp_keep_until_exit(config)) {
         pp_config_free(config);
         return pp_fail_nomem(err, path);
     }
@@ -396,7 +396,7 @@ static void name_adapters(const struct pp_paths *paths, const char *model, struc
     char path[PATH_MAX];
     for (int i = 0; i < n; i++) {
         bool found = pp_resolve_adapter(paths, model, list[i].path, path, sizeof path);
-        const char *kept = found && strcmp(path, list[i].path) != 0 ? pp_keep_text(path, strlen(path)) : NULL;
+        const char *kept = found && strcmp(path, list[i].path) != 0 ? pp_copy_until_exit(path, strlen(path)) : NULL;
         if (kept)
             list[i].path = kept;
     }

@@ -122,8 +122,8 @@ pp_option_setter pp_set_threads, pp_set_percent;
 pp_option_setter pp_set_in_file, pp_set_stop, pp_set_gpu_layers, pp_set_device;
 
 /* A copy of n bytes that is valid until exit; NULL: out of memory. */
-const char *pp_keep_text(const char *s, size_t n);
+const char *pp_copy_until_exit(const char *s, size_t n);
 /* Keeps a pointer to allocated memory until exit, so that it does not count as leaked. False: out of memory. */
-bool pp_keep(void *what);
+bool pp_keep_until_exit(void *what);
 
 #endif

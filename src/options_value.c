@@ -14,29 +14,29 @@
 
 /* --- memory that lives until exit -------------------------------------------------------------------------------- */
 
-static struct kept {
-    struct kept *next;
+static struct allocation {
+    struct allocation *next;
     void *what;
-} *kept;
-static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+} *allocations;
+static pthread_mutex_t allocations_lock = PTHREAD_MUTEX_INITIALIZER;
 
-bool pp_keep(void *what)
+bool pp_keep_until_exit(void *what)
 {
-    struct kept *k = pp_malloc(sizeof *k);
+    struct allocation *k = pp_malloc(sizeof *k);
     if (!k)
         return false;
     k->what = what;
-    pthread_mutex_lock(&kept_lock);
-    k->next = kept;
-    kept = k;
-    pthread_mutex_unlock(&kept_lock);
+    pthread_mutex_lock(&allocations_lock);
+    k->next = allocations;
+    allocations = k;
+    pthread_mutex_unlock(&allocations_lock);
     return true;
 }
 
-const char *pp_keep_text(const char *s, size_t n)
+const char *pp_copy_until_exit(const char *s, size_t n)
 {
     char *copy = pp_strndup(s, n);
-    if (copy && !pp_keep(copy)) {
+    if (copy && !pp_keep_until_exit(copy)) {
         pp_free(copy);
         return NULL;
     }
@@ -73,8 +73,8 @@ bool pp_options_number(const char *s, double *out)
 const char *pp_options_point(const char *s)
 {
     const char *comma = strchr(s, ',');
-    const bool meant = comma && comma[1] >= '0' && comma[1] <= '9' && s[strspn(s, "0123456789+-,")] == 0;
-    return meant ? "; use a decimal point, not a comma" : "";
+    const bool has_comma = comma && comma[1] >= '0' && comma[1] <= '9' && s[strspn(s, "0123456789+-,")] == 0;
+    return has_comma ? "; use a decimal point, not a comma" : "";
 }
 
 /* An error about a number; a maximum that nobody reaches is mentioned only if it was exceeded. */
@@ -391,7 +391,7 @@ static bool take_scale(const char *value, const char **path, double *scale)
     *path = NULL;
     if (!colon || colon == value || !pp_options_number(colon + 1, scale))
         return true;
-    *path = pp_keep_text(value, (size_t)(colon - value));
+    *path = pp_copy_until_exit(value, (size_t)(colon - value));
     return *path != NULL;
 }
 

@@ -168,8 +168,8 @@ static void add_others(struct pp_buf *text, const char *path, const char *line)
     char there[512];
     FILE *f = pp_open_regular(path);
     while (f && text->len < MOST && fgets(there, sizeof there, f)) {
-        const char *behind = strncmp(there, line, n) == 0 ? there + n : "";
-        if (behind[strspn(behind, " \t")] == '=')
+        const char *after_name = strncmp(there, line, n) == 0 ? there + n : "";
+        if (after_name[strspn(after_name, " \t")] == '=')
             continue;
         pp_buf_str(text, there);
         if (!strchr(there, '\n'))
@@ -222,7 +222,7 @@ const char *pp_base_name(const char *path)
     return slash ? slash + 1 : path;
 }
 
-bool pp_whole_path(const char *path, char *out)
+bool pp_absolute_path(const char *path, char *out)
 {
     char folder[PATH_MAX];
     const char *name = pp_base_name(path);
@@ -303,7 +303,7 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
     char folder[PATH_MAX];
     struct stat st;
     const char *slash = strrchr(name, '/');
-    struct pp_near here = {.wanted = slash ? slash + 1 : name}, kept = {.wanted = here.wanted};
+    struct pp_near here = {.wanted = slash ? slash + 1 : name}, stored = {.wanted = here.wanted};
     if (is_address(name))
         return pp_fail(err, PP_ERR_NOT_FOUND, "give a model by its path or name, not by a URL; `pippin models pull "
                                               "URL` downloads it and prints its name");
@@ -318,14 +318,14 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
     if (*here.wanted) {
         try_entries(&here, folder);
         if (!slash && join(folder, sizeof folder, "%s/models", p->data))
-            try_entries(&kept, folder);
+            try_entries(&stored, folder);
         if (!slash) {
-            pp_near_try(&kept, "starter");
-            pp_registry_near(p, &kept);
+            pp_near_try(&stored, "starter");
+            pp_registry_near(p, &stored);
         }
     }
-    if (kept.best[0] && (!here.best[0] || kept.distance <= here.distance))
-        return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean \"%s\"?", name, kept.best);
+    if (stored.best[0] && (!here.best[0] || stored.distance <= here.distance))
+        return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean \"%s\"?", name, stored.best);
     if (here.best[0])
         return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean \"%.*s%s\"?", name,
                        slash ? (int)(slash - name + 1) : 0, name, here.best);
@@ -339,9 +339,9 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
 void pp_model_reference(const char *name, char *out)
 {
     char here[PATH_MAX];
-    const char *behind = strncmp(name, "./", 2) == 0 ? name + 2 : name;
+    const char *relative_part = strncmp(name, "./", 2) == 0 ? name + 2 : name;
     const bool relative = name[0] && name[0] != '/' && exists(name) && getcwd(here, sizeof here);
-    const int n = relative ? snprintf(out, PATH_MAX, "%s/%s", here[1] ? here : "", behind) : PATH_MAX;
+    const int n = relative ? snprintf(out, PATH_MAX, "%s/%s", here[1] ? here : "", relative_part) : PATH_MAX;
     if (n >= PATH_MAX)
         snprintf(out, PATH_MAX, "%s", name);
 }

@@ -35,7 +35,7 @@ bool pp_is_folder(const char *path); /* or a link to one */
 const char *pp_base_name(const char *path);
 /* The absolute path of an existing file. Links among its folders are resolved, but not the last component, since in
  * download caches the targets have meaningless names. out: [PATH_MAX]. False: it does not exist. */
-bool pp_whole_path(const char *path, char *out);
+bool pp_absolute_path(const char *path, char *out);
 /* The shortest suffix of a path that distinguishes it from another: its name, preceded by as many folders as needed.
  * Points into path. */
 const char *pp_path_end(const char *path, const char *other);

@@ -403,7 +403,7 @@ static enum pp_slash do_think(struct pp_controller *c, char *arg)
 {
     if (*arg)
         return pp_controller_set_thinking(c, arg) ? PP_SLASH_DONE : PP_SLASH_ERROR;
-    ctl_tell_thinking(c);
+    ctl_notify_thinking(c);
     return PP_SLASH_DONE;
 }
 

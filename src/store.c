@@ -37,8 +37,8 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
     [PP_STMT_BEGIN] = "BEGIN IMMEDIATE",
     [PP_STMT_COMMIT] = "COMMIT",
     [PP_STMT_ROLLBACK] = "ROLLBACK",
-    [PP_STMT_PART_BEGIN] = "SAVEPOINT part",
-    [PP_STMT_PART_KEEP] = "RELEASE part",
+    [PP_STMT_SAVEPOINT] = "SAVEPOINT part",
+    [PP_STMT_RELEASE] = "RELEASE part",
     [PP_STMT_PART_UNDO] = "ROLLBACK TO part",
     [PP_STMT_SESSION_ADD] =
         "INSERT INTO session (key, title, model, template_name, system, adapters, settings, created_ms, updated_ms)"
@@ -59,7 +59,7 @@ static const char *const statement_texts[PP_STMT_COUNT] = {
         " WHERE t.session_text MATCH ?1",
     [PP_STMT_SEARCH_COUNT] =
         "SELECT count(*) FROM (SELECT 1 FROM message_text t WHERE t.message_text MATCH ?1 LIMIT 10001)",
-    [PP_STMT_INDEX_LEFT] = "SELECT indexed_from FROM search_state",
+    [PP_STMT_INDEX_REMAINING] = "SELECT indexed_from FROM search_state",
     [PP_STMT_INDEX_NEXT] = "SELECT id FROM message WHERE id < ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2",
     [PP_STMT_INDEX_ADD] =
         "INSERT INTO message_text (rowid, content) SELECT id, content FROM message WHERE id >= ?1 AND id < ?2",
@@ -287,7 +287,7 @@ enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_err
                        "or start pippin again", what);
     if (st->batch && sqlite3_get_autocommit(st->db))
         return pp_fail(err, PP_ERR_IO, "cannot %s: something else that belongs to it could not be saved", what);
-    return pp_store_run(st, st->batch ? PP_STMT_PART_BEGIN : PP_STMT_BEGIN, what, err);
+    return pp_store_run(st, st->batch ? PP_STMT_SAVEPOINT : PP_STMT_BEGIN, what, err);
 }
 
 /* On some errors, such as a full disk, SQLite rolls back the whole transaction by itself, and there is no savepoint
@@ -295,10 +295,10 @@ enum pp_code pp_store_begin(struct pp_store *st, const char *what, struct pp_err
 static enum pp_code end_part(struct pp_store *st, enum pp_code code, const char *what, struct pp_error *err)
 {
     if (code == PP_OK)
-        code = pp_store_run(st, PP_STMT_PART_KEEP, what, err);
+        code = pp_store_run(st, PP_STMT_RELEASE, what, err);
     if (code && !sqlite3_get_autocommit(st->db)) {
         pp_store_run(st, PP_STMT_PART_UNDO, what, NULL);
-        pp_store_run(st, PP_STMT_PART_KEEP, what, NULL);
+        pp_store_run(st, PP_STMT_RELEASE, what, NULL);
     }
     return code;
 }
@@ -485,7 +485,7 @@ enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, stru
     return PP_OK;
 }
 
-enum pp_code pp_store_open_to_look(const char *path, struct pp_store **out, struct pp_error *err)
+enum pp_code pp_store_open_or_empty(const char *path, struct pp_store **out, struct pp_error *err)
 {
     struct pp_error why;
     struct stat there;

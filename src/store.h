@@ -25,7 +25,7 @@ enum pp_code pp_store_open(const char *path, struct pp_store **out, struct pp_er
 enum pp_code pp_store_open_to_read(const char *path, struct pp_store **out, struct pp_error *err);
 /* pp_store_open for callers that only read: it also works on a full or read-only disk, and without a database, which
  * then is empty. */
-enum pp_code pp_store_open_to_look(const char *path, struct pp_store **out, struct pp_error *err);
+enum pp_code pp_store_open_or_empty(const char *path, struct pp_store **out, struct pp_error *err);
 /* Opens a copy, in an unnamed temporary file, of a database of any version, which is not changed. PP_ERR_FORMAT: it is
  * damaged, or another program's. */
 enum pp_code pp_store_open_copy(const char *path, const struct pp_cancel *cancel, struct pp_store **out,
@@ -122,7 +122,7 @@ void pp_session_list_free(struct pp_session *list, size_t n);
 
 /* A database of an older version is indexed in steps, from the newest message down, so that opening it is fast. *left:
  * about how many messages are not indexed yet; 0: complete. pp_store_index_more indexes at most `limit` messages. */
-enum pp_code pp_store_index_left(struct pp_store *st, int64_t *left, struct pp_error *err);
+enum pp_code pp_store_index_remaining(struct pp_store *st, int64_t *left, struct pp_error *err);
 enum pp_code pp_store_index_more(struct pp_store *st, int64_t limit, int64_t *left, struct pp_error *err);
 
 /* Writes title, model, template_name, system, adapters, settings and head. */

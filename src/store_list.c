@@ -379,10 +379,10 @@ static enum pp_code index_from(struct pp_store *st, int64_t from, int64_t limit,
     return code;
 }
 
-enum pp_code pp_store_index_left(struct pp_store *st, int64_t *left, struct pp_error *err)
+enum pp_code pp_store_index_remaining(struct pp_store *st, int64_t *left, struct pp_error *err)
 {
     *left = 0;
-    return read_count(st, PP_STMT_INDEX_LEFT, NULL, left, err);
+    return read_count(st, PP_STMT_INDEX_REMAINING, NULL, left, err);
 }
 
 enum pp_code pp_store_index_more(struct pp_store *st, int64_t limit, int64_t *left, struct pp_error *err)
@@ -392,7 +392,7 @@ enum pp_code pp_store_index_more(struct pp_store *st, int64_t limit, int64_t *le
     enum pp_code code = pp_store_begin(st, what, err);
     if (code)
         return code;
-    code = read_count(st, PP_STMT_INDEX_LEFT, NULL, &from, err);
+    code = read_count(st, PP_STMT_INDEX_REMAINING, NULL, &from, err);
     *left = 0;
     if (!code && from > 0)
         code = index_from(st, from, limit, what, left, err);

@@ -64,7 +64,7 @@ static bool renders(const struct pp_template *t, const char *variables)
     return ok;
 }
 
-static unsigned taken_degrees(const struct pp_template *t)
+static unsigned accepted_degrees(const struct pp_template *t)
 {
     unsigned can = 0;
     for (int degree = PP_THINKING_LOW; degree <= PP_THINKING_HIGH; degree++)
@@ -77,7 +77,7 @@ static unsigned degrees(const struct pp_template *t)
 {
     if (!pp_template_reads(t, "reasoning_effort"))
         return 0;
-    unsigned can = taken_degrees(t);
+    unsigned can = accepted_degrees(t);
     if (!can && !renders(t, NULL)) /* it requires something else, so this test says nothing */
         can = DEGREES;
     return can;
@@ -117,12 +117,12 @@ unsigned pp_thinking_choices_of(const char *source)
 
 /* If a template refuses to render without an effort, AUTO becomes an effort that it accepts, preferably medium;
  * otherwise returns t. */
-static enum pp_thinking taken_by_itself(enum pp_thinking t, const struct pp_template *tmpl)
+static enum pp_thinking required_effort(enum pp_thinking t, const struct pp_template *tmpl)
 {
     static const enum pp_thinking order[] = {PP_THINKING_MEDIUM, PP_THINKING_LOW, PP_THINKING_HIGH};
     if (t != PP_THINKING_AUTO || !pp_template_reads(tmpl, "reasoning_effort") || renders(tmpl, NULL))
         return t;
-    const unsigned can = taken_degrees(tmpl);
+    const unsigned can = accepted_degrees(tmpl);
     for (size_t i = 0; i < sizeof order / sizeof *order; i++)
         if (can >> order[i] & 1)
             return order[i];
@@ -132,7 +132,7 @@ static enum pp_thinking taken_by_itself(enum pp_thinking t, const struct pp_temp
 const char *pp_thinking_variables(enum pp_thinking t, const struct pp_template *tmpl)
 {
     if (tmpl)
-        t = taken_by_itself(t, tmpl);
+        t = required_effort(t, tmpl);
     if (tmpl && t != PP_THINKING_AUTO && has_modes(tmpl))
         return t == PP_THINKING_OFF ? BY_MODE("disabled") : BY_MODE("enabled");
     if (tmpl && t == PP_THINKING_OFF && knows_no_effort(tmpl))

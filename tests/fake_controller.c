@@ -739,7 +739,7 @@ void pp_controller_refresh_sessions(struct pp_controller *c, const char *query)
     tick_every(c, TICK_NS);
 }
 
-void pp_controller_look_at_title(struct pp_controller *c)
+void pp_controller_refresh_title(struct pp_controller *c)
 {
     const char *title = getenv("PIPPIN_FAKE_RENAMED");
     if (title)
@@ -846,7 +846,7 @@ size_t pp_controller_move_adapter(struct pp_controller *c, size_t i, int by)
     return to;
 }
 
-void pp_controller_look_around(struct pp_controller *c)
+void pp_controller_rescan(struct pp_controller *c)
 {
     for (int i = 0; i < ADAPTERS; i++) {
         struct pp_adapter_entry *a = &c->adapters[i];

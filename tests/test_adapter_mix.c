@@ -596,7 +596,7 @@ static void compared_when_known(void **state)
     assert_int_equal(fix_slash("/redo"), PP_SLASH_DONE);
     pump_until(&fix, pp_controller_settled(fix.c));
     assert_ok(pp_write_file(path, "and again", 9, 0600, &err), err);
-    pp_controller_look_around(fix.c);
+    pp_controller_rescan(fix.c);
     pump_until(&fix, entry("barista")->fit == PP_FIT_UNKNOWN && pp_controller_settled(fix.c));
     assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
     assert_int_equal(fix.fake->generations, 3);
@@ -620,11 +620,11 @@ static void presets_from_elsewhere(void **state)
     fixture_flush(&fix);
     assert_ok(pp_store_preset_put(st, "theirs", "[{\"path\":\"/m/bard.gguf\",\"scale\":0.25}]", &err), err);
     assert_int_equal(fix_slash("/lora preset theirs"), PP_SLASH_ERROR);
-    pp_controller_look_around(fix.c);
+    pp_controller_rescan(fix.c);
     pump_until(&fix, (p = pp_controller_presets(fix.c, &n), n) == 2);
     assert_string_equal(p[1].name, "theirs");
     assert_string_equal(p[1].detail, "bard 0.25");
-    pp_controller_look_around(fix.c); /* it is read before what follows is stored, and taken after that was asked for */
+    pp_controller_rescan(fix.c); /* it is read before what follows is stored, and taken after that was asked for */
     assert_int_equal(fix_slash("/lora drop theirs"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/lora save mine"), PP_SLASH_DONE);
@@ -633,7 +633,7 @@ static void presets_from_elsewhere(void **state)
     assert_int_equal(n, 1);
     assert_string_equal(p[0].detail, "no adapter");
     assert_ok(pp_store_preset_put(st, "mine", NULL, &err), err); /* deleted by the other pippin, it is gone here */
-    pp_controller_look_around(fix.c);
+    pp_controller_rescan(fix.c);
     pump_until(&fix, pp_controller_settled(fix.c));
     pp_controller_presets(fix.c, &n);
     assert_int_equal(n, 0);
@@ -698,7 +698,7 @@ static void folder_changes(void **state)
     fixture_flush(&fix);
     fixture_pump(&fix);
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
-    pp_controller_look_around(fix.c);
+    pp_controller_rescan(fix.c);
     fake_adapter(&fix, "it is half a file");
     pump_until(&fix, fix.fake->inspections == 2);
     fake_adapter(&fix, NULL);
@@ -718,7 +718,7 @@ static void folder_changes(void **state)
     assert_ok(pp_make_dirs(path, &err), err);
     snprintf(path, sizeof path, "%s/adapters/another.gguf", fix.paths.data);
     assert_ok(pp_write_file(path, "x", 1, 0600, &err), err);
-    pp_controller_look_around(fix.c);
+    pp_controller_rescan(fix.c);
     fake_adapter(&fix, NULL);
     pump_until(&fix, entry("bard")->fit == PP_FIT_YES && pp_controller_settled(fix.c));
     size_t n;
@@ -731,18 +731,18 @@ static void folder_changes(void **state)
     pump_until(&fix, entry("another")->fit == PP_FIT_YES);
 
     assert_int_equal(unlink(path), 0);
-    pp_controller_look_around(fix.c);
+    pp_controller_rescan(fix.c);
     pump_until(&fix, pp_controller_settled(fix.c));
     pp_controller_adapters(fix.c, &n);
     assert_int_equal(n, 2);
     assert_ok(pp_write_file(path, "y", 1, 0600, &err), err);
-    pp_controller_look_around(fix.c);
+    pp_controller_rescan(fix.c);
     pump_until(&fix, pp_controller_settled(fix.c));
     fake_adapter(&fix, NULL);
     pump_until(&fix, entry("another")->fit == PP_FIT_YES);
     assert_int_equal(fix_slash("/lora another"), PP_SLASH_DONE);
     assert_int_equal(unlink(path), 0);
-    pp_controller_look_around(fix.c);
+    pp_controller_rescan(fix.c);
     pump_until(&fix, entry("another")->fit == PP_FIT_UNKNOWN);
     pp_controller_adapters(fix.c, &n);
     assert_int_equal(n, 3); /* what is on stays, and is asked about */

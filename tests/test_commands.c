@@ -92,7 +92,7 @@ static void json_members_take_commas(void **state)
 static void expect_kept(const char *json, const char *want)
 {
     struct pp_buf b = {0};
-    pp_cli_json_kept(&b, "s", json);
+    pp_cli_json_stored(&b, "s", json);
     assert_string_equal(pp_buf_cstr(&b), want);
     pp_buf_free(&b);
 }

@@ -873,8 +873,8 @@ static void test_renamed_while_opening(void **state)
 /* The next look at the title is not too early. */
 static void look_at_title(void)
 {
-    fix.c->title_looked_ns = 0;
-    pp_controller_look_at_title(fix.c);
+    fix.c->title_read_ns = 0;
+    pp_controller_refresh_title(fix.c);
 }
 
 static void rename_elsewhere(int64_t session, const char *title)

@@ -413,7 +413,7 @@ static void check(void)
     assert_false(c->switching);
     assert_false(c->stepping);
     assert_null(c->running);
-    assert_null(c->away);
+    assert_null(c->background);
     assert_int_equal(c->then, THEN_NOTHING);
     assert_int_equal(c->overflow_next.what, CTL_OVERFLOW_NOTHING);
     if (!c->branch.n && c->session.id)

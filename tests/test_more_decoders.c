@@ -240,7 +240,7 @@ static void assert_hymba_commands(const char *file, const int32_t *ids, const do
     assert_int_equal(pp_model_info(m.model)->n_meta_tokens, HYMBA_START);
     for (int i = 0; i < 2; i++) {
         assert_ok(pp_seq_new(m.engine, &s, &err), err);
-        assert_ok(pp_cli_feed(m.engine, s, ids + HYMBA_START, TEXT, 0, pp_cli_keep_row, &rows, NULL, &err), err);
+        assert_ok(pp_cli_feed(m.engine, s, ids + HYMBA_START, TEXT, 0, pp_cli_store_row, &rows, NULL, &err), err);
         for (int k = 0; k < TEXT * HYMBA_VOCAB; k++)
             assert_true(fabs((double)got[k] - want[HYMBA_START * HYMBA_VOCAB + k]) < 1e-3);
         pp_seq_free(s);
@@ -278,7 +278,7 @@ static void assert_hymba_invoked(const char *file)
         struct pp_cli_rows rows = {.values = logits[k], .n_vocab = HYMBA_VOCAB};
         assert_ok(pp_seq_new(m.engine, &s, &err), err);
         assert_ok(pp_seq_set_adapters(s, &(struct pp_adapter_use){a, 1}, k, &err), err);
-        assert_ok(pp_cli_feed(m.engine, s, ids, TEXT, 0, pp_cli_keep_row, &rows, NULL, &err), err);
+        assert_ok(pp_cli_feed(m.engine, s, ids, TEXT, 0, pp_cli_store_row, &rows, NULL, &err), err);
         pp_seq_free(s);
     }
     const size_t row = HYMBA_VOCAB * sizeof **logits;

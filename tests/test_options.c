@@ -28,7 +28,7 @@ static enum pp_code parse(const char *line)
     static char *argv[PP_MAX_POSITIONAL + 64];
     int argc = 0;
     argv[argc++] = (char *)(uintptr_t)"pippin";
-    char *copy = (char *)(uintptr_t)pp_keep_text(line, strlen(line));
+    char *copy = (char *)(uintptr_t)pp_copy_until_exit(line, strlen(line));
     assert_non_null(copy);
     for (char *arg; *line && (arg = strsep(&copy, "|"));)
         argv[argc++] = arg;

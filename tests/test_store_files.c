@@ -58,7 +58,7 @@ static void make_folder_of(const char *path)
 static void index_bit_by_bit(struct pp_store *st)
 {
     int64_t left;
-    assert_ok(pp_store_index_left(st, &left, &err), err);
+    assert_ok(pp_store_index_remaining(st, &left, &err), err);
     assert_int_equal(left, 3);
     assert_int_equal(hits(st, "lighthouse"), 0);
     int64_t doomed = add_session(st, "gone before it is indexed");
@@ -653,7 +653,7 @@ static int look_where_nothing_can_be_written(const char *path, int64_t s, const 
         return 1;
     if (pp_store_open(path, &st, &e) != PP_ERR_IO || !strstr(e.text, "free some space"))
         return 2;
-    if (pp_store_open_to_look(path, &st, &e) != PP_OK || pp_store_session_get(st, s, &out, &e) != PP_OK ||
+    if (pp_store_open_or_empty(path, &st, &e) != PP_OK || pp_store_session_get(st, s, &out, &e) != PP_OK ||
         strcmp(out.title, "x") != 0)
         return 3;
     if (pp_store_session_delete(st, s, &e) != PP_ERR_IO)
@@ -702,7 +702,7 @@ static void only_looked_at(void **state)
         struct pp_error e;
         const struct rlimit none = {0, RLIM_INFINITY};
         signal(SIGXFSZ, SIG_IGN);
-        _exit(setrlimit(RLIMIT_FSIZE, &none) == 0 && pp_store_open_to_look(path, &st, &e) == PP_ERR_IO ? 0 : 1);
+        _exit(setrlimit(RLIMIT_FSIZE, &none) == 0 && pp_store_open_or_empty(path, &st, &e) == PP_ERR_IO ? 0 : 1);
     }
     assert_int_equal(waitpid(again, &status, 0), again);
     assert_true(WIFEXITED(status));
@@ -716,7 +716,7 @@ static void nothing_to_look_at(void **state)
     struct pp_store *st;
     int64_t n = 1;
     assert_int_equal(pp_store_open("/proc/none/x.db", &st, &err), PP_ERR_IO);
-    assert_ok(pp_store_open_to_look("/proc/none/x.db", &st, &err), err);
+    assert_ok(pp_store_open_or_empty("/proc/none/x.db", &st, &err), err);
     assert_ok(pp_store_session_count(st, &n, &err), err);
     assert_int_equal(n, 0);
     pp_store_close(st);

@@ -6,7 +6,7 @@
 static void open_templates(struct pp_ui *ui, struct pp_menu *m)
 {
     (void)m;
-    pp_controller_look_around(ui->controller);
+    pp_controller_rescan(ui->controller);
 }
 
 static void choose_template(struct pp_ui *ui, struct pp_menu *m)

@@ -39,7 +39,7 @@ static size_t count(struct pp_ui *ui, struct pp_menu *m)
 static void open_menu(struct pp_ui *ui, struct pp_menu *m)
 {
     (void)m;
-    pp_controller_look_around(ui->controller);
+    pp_controller_rescan(ui->controller);
 }
 
 /* The file of an adapter, with as many parent folders as distinguish it from others in the list. */

@@ -410,7 +410,7 @@ static bool read_keys(struct pp_ui *ui)
     if (!ui->read_at && (size_t)n >= pp_screen_typed_ahead())
         pp_input_typed_ahead(bytes, pp_screen_typed_ahead());
     ui->read_at = pp_now_ns();
-    pp_controller_look_at_title(ui->controller);
+    pp_controller_refresh_title(ui->controller);
     if (!pp_input_feed(ui->keyboard, bytes, (size_t)n))
         pp_ui_notice(ui, true, "out of memory: what you typed was lost");
     handle_keys(ui);

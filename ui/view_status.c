@@ -82,7 +82,7 @@ static void add_context(struct items *items, const struct pp_status *s)
     char text[80];
     if (s->ctx_total <= 0)
         return;
-    snprintf(text, sizeof text, "%s%s/%s", s->ctx_moved ? "≈" : "", /* some of its values are not exact */
+    snprintf(text, sizeof text, "%s%s/%s", s->ctx_inexact ? "≈" : "", /* some of its values are not exact */
              pp_count(s->ctx_used).text, pp_count(s->ctx_total).text);
     bool nearly_full = s->ctx_used * 10 > s->ctx_total * 9;
     struct item *it = add(items, 1, nearly_full ? PP_SLOT_ERROR : PP_SLOT_STATUS, text);
