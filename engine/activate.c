@@ -92,7 +92,7 @@ static bool same_set(const struct pp_adapter_set *a, const struct pp_adapter_set
     return same;
 }
 
-int64_t pp_seq_adapters_differ_at(const struct pp_seq *a, const struct pp_seq *b)
+int64_t pp_seq_same_adapters_until(const struct pp_seq *a, const struct pp_seq *b)
 {
     int i = 0, k = 0;
     int64_t at = 0;

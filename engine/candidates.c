@@ -62,7 +62,7 @@ static float find_tops(const float *x, int32_t n, float *tops)
     return most[0];
 }
 
-void pp_candidates_look(struct pp_candidates *c, const float *logits, int32_t n)
+void pp_candidates_set(struct pp_candidates *c, const float *logits, int32_t n)
 {
     c->logits = logits;
     c->n = n;
@@ -77,11 +77,11 @@ void pp_candidates_look(struct pp_candidates *c, const float *logits, int32_t n)
 
 /* --- how large is large enough -------------------------------------------------------------------------------- */
 
-static int32_t count_above(const float *x, int32_t n, float least)
+static int32_t count_above(const float *x, int32_t n, float min_logit)
 {
     int32_t count = 0;
     for (int32_t i = 0; i < n; i++)
-        count += x[i] >= least;
+        count += x[i] >= min_logit;
     return count;
 }
 
@@ -103,7 +103,7 @@ static float of_rank(uint32_t rank)
 
 /* A value that at least k of x [n] reach, and if possible no more than 2 k; if fewer than k are not forbidden, all
  * these reach it. */
-static float reached_by(const float *x, int32_t n, int32_t k)
+static float threshold_for(const float *x, int32_t n, int32_t k)
 {
     uint32_t reached = rank_of(-FLT_MAX), missed = rank_of(INFINITY) + 1;
     while (missed - reached > 1) {
@@ -146,7 +146,7 @@ static void sift_down(struct pp_candidate *heap, int32_t n, int32_t i)
 }
 
 /* Moves the k best of the n candidates of a list to its front, best first; returns how many those are. */
-static int32_t put_in_order(struct pp_candidate *list, int32_t n, int32_t k)
+static int32_t select_best(struct pp_candidate *list, int32_t n, int32_t k)
 {
     k = k < n ? k : n;
     for (int32_t i = k / 2 - 1; i >= 0; i--)
@@ -165,15 +165,15 @@ static int32_t put_in_order(struct pp_candidate *list, int32_t n, int32_t k)
     return k;
 }
 
-/* Lists all logits of at least `least`, in no order; `least` is not NaN. */
-static int32_t gather(struct pp_candidates *c, float least)
+/* Lists all logits of at least `min_logit`, in no order; `min_logit` is not NaN. */
+static int32_t gather(struct pp_candidates *c, float min_logit)
 {
     int32_t n = 0;
     for (int32_t b = 0; b < c->n_blocks; b++) {
         const int32_t first = b * PP_LOGIT_BLOCK, end = pp_candidates_block_end(c, first);
-        for (int l = 0; c->block_tops[b] >= least && l < LANES; l++)
-            for (int32_t i = c->group_tops[b * LANES + l] >= least ? first + l : end; i < end; i += LANES)
-                if (c->logits[i] >= least)
+        for (int l = 0; c->block_tops[b] >= min_logit && l < LANES; l++)
+            for (int32_t i = c->group_tops[b * LANES + l] >= min_logit ? first + l : end; i < end; i += LANES)
+                if (c->logits[i] >= min_logit)
                     c->list[n++] = (struct pp_candidate){i, c->logits[i]};
     }
     return n;
@@ -184,14 +184,14 @@ static int32_t gather(struct pp_candidates *c, float least)
 int32_t pp_candidates_best(struct pp_candidates *c, int32_t k)
 {
     enum { MANY = 4 };
-    float least;
+    float min_logit;
     if (k <= c->n_blocks / MANY)
-        least = reached_by(c->block_tops, c->n_blocks, k);
+        min_logit = threshold_for(c->block_tops, c->n_blocks, k);
     else if (k <= c->n_blocks * (LANES / MANY))
-        least = reached_by(c->group_tops, c->n_blocks * LANES, k);
+        min_logit = threshold_for(c->group_tops, c->n_blocks * LANES, k);
     else
-        least = reached_by(c->logits, c->n, k);
-    return put_in_order(c->list, gather(c, least), k);
+        min_logit = threshold_for(c->logits, c->n, k);
+    return select_best(c->list, gather(c, min_logit), k);
 }
 
 /* --- the nucleus ---------------------------------------------------------------------------------------------- */
@@ -199,15 +199,15 @@ int32_t pp_candidates_best(struct pp_candidates *c, int32_t k)
 /* Logits are counted in bins, the largest in the first, those far below it in the last. */
 enum { BINS_PER_UNIT = 16, FAR_BELOW = 80, N_BINS = BINS_PER_UNIT * FAR_BELOW + 1 };
 
-static float below(float logit, float largest)
+static float offset_below(float logit, float largest)
 {
     const float x = logit - largest;
     return x > -(float)FAR_BELOW ? x : -(float)FAR_BELOW; /* NaN, too */
 }
 
-static int32_t bin_of(float below)
+static int32_t bin_of(float offset_below)
 {
-    return (int32_t)(below * -(float)BINS_PER_UNIT);
+    return (int32_t)(offset_below * -(float)BINS_PER_UNIT);
 }
 
 /* exp(x) for -80 <= x <= 0, to 7 digits: 2^n times a polynomial of the rest, which is within half of ln 2 of 0
@@ -237,7 +237,7 @@ static void fill_bins(const float *x, int32_t n, float largest, double *bins)
     float from[PP_LOGIT_BLOCK], weight[PP_LOGIT_BLOCK];
     int32_t bin[PP_LOGIT_BLOCK];
     for (int32_t i = 0; i < n; i++)
-        from[i] = below(x[i], largest);
+        from[i] = offset_below(x[i], largest);
     for (int32_t i = 0; i < n; i++) {
         weight[i] = exp_below_zero(from[i]);
         bin[i] = bin_of(from[i]);
@@ -247,7 +247,7 @@ static void fill_bins(const float *x, int32_t n, float largest, double *bins)
 }
 
 /* The bin in which the running sum reaches `reached`; subtracts the bins before it from that. */
-static int32_t bin_that_reaches(const double *bins, double *reached)
+static int32_t bin_at_mass(const double *bins, double *reached)
 {
     int32_t bin = 0;
     for (; bin + 1 < N_BINS && bins[bin] < *reached; bin++)
@@ -264,13 +264,13 @@ float pp_candidates_nucleus(struct pp_candidates *c, float p)
     for (int32_t b = 0; b < N_BINS; b++)
         reached += bins[b];
     reached *= (double)p;
-    const int32_t bin = bin_that_reaches(bins, &reached);
+    const int32_t bin = bin_at_mass(bins, &reached);
     for (int32_t i = 0; i < c->n; i++)
-        if (c->logits[i] > -INFINITY && bin_of(below(c->logits[i], c->largest)) == bin)
+        if (c->logits[i] > -INFINITY && bin_of(offset_below(c->logits[i], c->largest)) == bin)
             c->list[n++] = (struct pp_candidate){i, c->logits[i]};
-    put_in_order(c->list, n, n);
+    select_best(c->list, n, n);
     for (; last + 1 < n; last++) {
-        reached -= (double)exp_below_zero(below(c->list[last].logit, c->largest));
+        reached -= (double)exp_below_zero(offset_below(c->list[last].logit, c->largest));
         if (reached <= 0)
             break;
     }

@@ -41,7 +41,7 @@ enum pp_code pp_candidates_init(struct pp_candidates *c, int32_t room, struct pp
 void pp_candidates_free(struct pp_candidates *c);
 
 /* Looks at logits [n], which must stay unchanged: all other calls refer to them. */
-void pp_candidates_look(struct pp_candidates *c, const float *logits, int32_t n);
+void pp_candidates_set(struct pp_candidates *c, const float *logits, int32_t n);
 
 /* Writes the k >= 1 best to list, best first. Returns how many: fewer if the others are forbidden. */
 int32_t pp_candidates_best(struct pp_candidates *c, int32_t k);

@@ -203,7 +203,7 @@ int64_t pp_adapter_start(const struct pp_adapter *a, const int32_t *tokens, int6
 const struct pp_adapter_set *pp_seq_adapters_at(const struct pp_seq *s, int64_t position);
 bool pp_seq_has_activated(const struct pp_seq *s); /* some of its adapters have an invocation */
 /* The first position that the two compute with different adapters, or PP_NEVER. */
-int64_t pp_seq_adapters_differ_at(const struct pp_seq *a, const struct pp_seq *b);
+int64_t pp_seq_same_adapters_until(const struct pp_seq *a, const struct pp_seq *b);
 
 /* prefix.c: names the full pages of s, so that other sequences can find them. */
 void pp_seq_publish(struct pp_seq *s);

@@ -11,20 +11,20 @@ static double cheap_rows(const struct pp_prompt_chunks *p)
 int pp_chunk_rows(const struct pp_prompt_chunks *p, bool others_wait, int max_rows)
 {
     const double short_ns = others_wait ? 1e8 : 5e8, long_ns = 2e9;
-    double rows = p->row_ns > 0 ? short_ns / p->row_ns : PP_LEAST_CHUNK;
+    double rows = p->row_ns > 0 ? short_ns / p->row_ns : PP_MIN_CHUNK;
     if (!others_wait && p->row_ns > 0 && rows < cheap_rows(p))
         rows = fmin(cheap_rows(p), long_ns / p->row_ns);
     if (rows >= max_rows)
         return max_rows;
     /* whole tiles of the kernels */
-    int whole = (int)rows / PP_LEAST_CHUNK * PP_LEAST_CHUNK;
-    if (whole < PP_LEAST_CHUNK)
-        whole = PP_LEAST_CHUNK;
+    int whole = (int)rows / PP_MIN_CHUNK * PP_MIN_CHUNK;
+    if (whole < PP_MIN_CHUNK)
+        whole = PP_MIN_CHUNK;
     return whole < max_rows ? whole : max_rows;
 }
 
-void pp_chunk_took(struct pp_prompt_chunks *p, int rows, uint64_t ns)
+void pp_chunk_record(struct pp_prompt_chunks *p, int rows, uint64_t ns)
 {
-    if (rows >= PP_LEAST_CHUNK) /* fewer rows cost what reading the weights costs, and tell nothing of a row */
+    if (rows >= PP_MIN_CHUNK) /* fewer rows cost what reading the weights costs, and tell nothing of a row */
         p->row_ns = (double)ns / rows;
 }

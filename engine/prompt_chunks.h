@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* PP_LEAST_CHUNK: the smallest chunk, and the first; fewer rows cost nearly as much, as all weights are read for them.
+/* PP_MIN_CHUNK: the smallest chunk, and the first; fewer rows cost nearly as much, as all weights are read for them.
  * PP_CHEAP_ROWS: rows per matrix from which on a further row makes the others no cheaper. */
-enum { PP_LEAST_CHUNK = 16, PP_CHEAP_ROWS = 96 };
+enum { PP_MIN_CHUNK = 16, PP_CHEAP_ROWS = 96 };
 
 /* All zeros: nothing is known yet. */
 struct pp_prompt_chunks {
@@ -24,6 +24,6 @@ struct pp_prompt_chunks {
 int pp_chunk_rows(const struct pp_prompt_chunks *p, bool others_wait, int max_rows);
 
 /* Records that a pass with `rows` rows of prompts took `ns`. */
-void pp_chunk_took(struct pp_prompt_chunks *p, int rows, uint64_t ns);
+void pp_chunk_record(struct pp_prompt_chunks *p, int rows, uint64_t ns);
 
 #endif

@@ -87,7 +87,7 @@ static void suppress(struct pp_sampler *s)
 /* --- candidates ------------------------------------------------------------------------------------------------ */
 
 /* Min-p: the smallest logit that is still at least p times as likely as the best (arXiv 2407.01082). */
-static float least_by_min_p(const struct pp_candidates *c, float p)
+static float min_p_logit(const struct pp_candidates *c, float p)
 {
     return p <= 0.0f ? -INFINITY : p < 1.0f ? c->largest + logf(p) : c->largest;
 }
@@ -108,10 +108,10 @@ static int32_t top_p(const struct pp_candidate *c, int32_t n, float p)
     return n;
 }
 
-static int32_t min_p(const struct pp_candidate *c, int32_t n, float least)
+static int32_t min_p(const struct pp_candidate *c, int32_t n, float min_logit)
 {
     int32_t kept = 1;
-    while (kept < n && c[kept].logit >= least)
+    while (kept < n && c[kept].logit >= min_logit)
         kept++;
     return kept;
 }
@@ -150,7 +150,7 @@ static double gumbel(uint64_t bits)
 
 /* The inverse of gumbel(): smaller values of noise_bits() give less noise than `needed`. It is a part in a million too
  * low, to allow for the rounding of logarithms. */
-static uint64_t least_bits(double needed)
+static uint64_t min_bits(double needed)
 {
     return needed > -3.0 ? (uint64_t)(exp(-exp(-needed)) * (1.0 - 1e-6) * 0x1p53) : 0;
 }
@@ -173,12 +173,12 @@ static void consider(struct pp_choice *c, struct scores *s, int32_t token, doubl
     }
 }
 
-static struct pp_choice chosen(struct pp_choice made, const struct scores *s, int32_t most_likely)
+static struct pp_choice finish_choice(struct pp_choice choice, const struct scores *s, int32_t most_likely)
 {
-    if (made.token < 0) /* all scores are NaN */
-        made.token = most_likely;
-    made.margin = (float)(s->best - s->second);
-    return made;
+    if (choice.token < 0) /* all scores are NaN */
+        choice.token = most_likely;
+    choice.margin = (float)(s->best - s->second);
+    return choice;
 }
 
 /* Draws from c [n], best first. Stops at a candidate that could not win with the largest noise: those after it could
@@ -186,44 +186,44 @@ static struct pp_choice chosen(struct pp_choice made, const struct scores *s, in
 static struct pp_choice choose(const struct pp_candidate *c, int32_t n, const struct pp_sampling *p, int64_t position)
 {
     const uint64_t noise = noise_of(p->seed, position);
-    struct pp_choice made = {.token = -1, .second = -1};
+    struct pp_choice choice = {.token = -1, .second = -1};
     struct scores s = {-INFINITY, -INFINITY};
     for (int32_t i = 0; i < n; i++) {
         double score = (double)c[i].logit / (double)p->temp;
         if (score + LARGEST_NOISE < s.best)
             break;
-        consider(&made, &s, c[i].token, score + gumbel(noise_bits(noise, c[i].token)));
+        consider(&choice, &s, c[i].token, score + gumbel(noise_bits(noise, c[i].token)));
     }
-    return chosen(made, &s, c[0].token);
+    return finish_choice(choice, &s, c[0].token);
 }
 
-/* Draws from all tokens with a logit of at least `least`. A block is skipped if the noise that its largest logit would
- * need to come second is impossible; within a block, comparing noise_bits() with that bound saves the logarithms of
- * nearly all tokens. */
-static struct pp_choice choose_of_all(const struct pp_candidates *c, const struct pp_sampling *p, float least,
-                                      int64_t position)
+/* Draws from all tokens with a logit of at least `min_logit`. A block is skipped if the noise that its largest logit
+ * would need to come second is impossible; within a block, comparing noise_bits() with that bound saves the logarithms
+ * of nearly all tokens. */
+static struct pp_choice choose_from_all(const struct pp_candidates *c, const struct pp_sampling *p, float min_logit,
+                                        int64_t position)
 {
     const uint64_t noise = noise_of(p->seed, position);
-    struct pp_choice made = {.token = -1, .second = -1};
+    struct pp_choice choice = {.token = -1, .second = -1};
     struct scores s = {-INFINITY, -INFINITY};
     int32_t likely = 0;
     for (int32_t block = 0; block < c->n_blocks; block++) {
         const int32_t first = block * PP_LOGIT_BLOCK, end = pp_candidates_block_end(c, first);
         const float top = c->block_tops[block];
         const double needed = s.second - (double)top / (double)p->temp;
-        if (needed > LARGEST_NOISE || !(top >= least))
+        if (needed > LARGEST_NOISE || !(top >= min_logit))
             continue;
-        uint64_t bits_needed = least_bits(needed);
+        uint64_t bits_needed = min_bits(needed);
         for (int32_t i = first; i < end; i++) {
             const uint64_t bits = noise_bits(noise, i);
-            if (bits < bits_needed || !(c->logits[i] >= least) || c->logits[i] == -INFINITY)
+            if (bits < bits_needed || !(c->logits[i] >= min_logit) || c->logits[i] == -INFINITY)
                 continue;
             likely = c->logits[i] > c->logits[likely] ? i : likely;
-            consider(&made, &s, i, (double)c->logits[i] / (double)p->temp + gumbel(bits));
-            bits_needed = least_bits(s.second - (double)top / (double)p->temp);
+            consider(&choice, &s, i, (double)c->logits[i] / (double)p->temp + gumbel(bits));
+            bits_needed = min_bits(s.second - (double)top / (double)p->temp);
         }
     }
-    return chosen(made, &s, likely);
+    return finish_choice(choice, &s, likely);
 }
 
 static struct pp_choice most_likely(struct pp_candidates *c)
@@ -242,13 +242,13 @@ static bool changes_logits(const struct pp_sampling *p)
 /* Without top-k, min-p and top-p amount to a smallest logit, and nothing has to be sorted. */
 static struct pp_choice filter_and_choose(struct pp_candidates *c, const struct pp_sampling *p, int64_t position)
 {
-    const float least = least_by_min_p(c, p->min_p);
+    const float min_logit = min_p_logit(c, p->min_p);
     if (p->top_k <= 0 || p->top_k >= c->n) {
-        const float of_nucleus = p->top_p < 1.0f ? pp_candidates_nucleus(c, p->top_p) : -INFINITY;
-        return choose_of_all(c, p, fmaxf(least, of_nucleus), position);
+        const float nucleus = p->top_p < 1.0f ? pp_candidates_nucleus(c, p->top_p) : -INFINITY;
+        return choose_from_all(c, p, fmaxf(min_logit, nucleus), position);
     }
     const int32_t k = pp_candidates_best(c, p->top_k);
-    return choose(c->list, min_p(c->list, top_p(c->list, k, p->top_p), least), p, position);
+    return choose(c->list, min_p(c->list, top_p(c->list, k, p->top_p), min_logit), p, position);
 }
 
 struct pp_choice pp_sampler_choose(struct pp_sampler *s, const struct pp_sampling *p, const float *logits,
@@ -261,7 +261,7 @@ struct pp_choice pp_sampler_choose(struct pp_sampler *s, const struct pp_samplin
         suppress(s);
         logits = s->logits;
     }
-    pp_candidates_look(&s->candidates, logits, s->n_vocab);
+    pp_candidates_set(&s->candidates, logits, s->n_vocab);
     if (s->candidates.largest == -INFINITY)
         return (struct pp_choice){.token = -1, .second = -1};
     return p->temp <= 0.0f ? most_likely(&s->candidates) : filter_and_choose(&s->candidates, p, n_history);

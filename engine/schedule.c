@@ -30,14 +30,14 @@ struct pass {
 };
 
 /* Tokens, of the prompt or chosen, that are not computed yet. */
-static int64_t n_missing(const struct pp_gen *g) { return g->n - g->seq->len; }
+static int64_t n_uncomputed(const struct pp_gen *g) { return g->n - g->seq->len; }
 
 /* --- common prefixes ------------------------------------------------------------------------------------------- */
 
 /* How many leading tokens the two have in common that are computed with the same adapters. */
 static int64_t common_prefix(const struct pp_gen *a, const struct pp_gen *b)
 {
-    const int64_t most = pp_seq_adapters_differ_at(a->seq, b->seq);
+    const int64_t most = pp_seq_same_adapters_until(a->seq, b->seq);
     int64_t i = 0;
     while (i < most && i < a->n && i < b->n && a->tokens[i] == b->tokens[i])
         i++;
@@ -84,7 +84,7 @@ static struct part *reuse_prefix(struct pass *p, struct part *self)
         }
     }
     /* A few tokens are not worth waiting for, unless they are all that is missing. */
-    return most == g->n || most > g->seq->len + PP_LEAST_CHUNK ? waits_for : NULL;
+    return most == g->n || most > g->seq->len + PP_MIN_CHUNK ? waits_for : NULL;
 }
 
 /* --- which rows ------------------------------------------------------------------------------------------------ */
@@ -97,7 +97,7 @@ static void add_rows(struct pass *p, struct part *part, int n)
     part->first = p->n_rows;
     part->n = n;
     part->prompt = g->n == g->n_prompt;
-    part->chooses = n == n_missing(g);
+    part->chooses = n == n_uncomputed(g);
     for (int i = 0; i < part->n; i++)
         rows[i] = (struct pp_row){.seq = g->seq,
                                   .token = g->tokens[g->seq->len + i],
@@ -132,21 +132,21 @@ static void add_answers(struct pass *p, const struct pp_cancel *cancel)
 {
     int begin = p->n_parts > p->engine->max_rows ? (int)(p->engine->stats.passes % (uint64_t)p->n_parts) : 0, n = 0;
     struct part *ready[PP_MAX_GEN_ITEMS];
-    struct pp_gen *writing[PP_MAX_GEN_ITEMS];
-    int n_writing = 0;
+    struct pp_gen *decoding[PP_MAX_GEN_ITEMS];
+    int n_decoding = 0;
     for (int i = 0; i < p->n_parts && n < p->engine->max_rows; i++) {
         struct part *part = &p->parts[(begin + i) % p->n_parts];
         struct pp_gen *g = part->item->gen;
-        if (missing(g) != 1)
+        if (n_uncomputed(g) != 1)
             continue;
         ready[n++] = part;
         g->spec.n_drafted = 0;
         if (g->n > g->n_prompt)
-            writing[n_writing++] = g;
+            decoding[n_decoding++] = g;
     }
     int room = p->engine->max_rows - n, most = p->engine->max_draft;
-    if (n_writing && most)
-        pp_speculate(writing, n_writing, n, n + (most < room ? most : room), cancel);
+    if (n_decoding && most)
+        pp_speculate(decoding, n_decoding, n, n + (most < room ? most : room), cancel);
     for (int i = 0; i < n; i++) {
         add_rows(p, ready[i], 1);
         add_draft_rows(p, ready[i]);
@@ -156,28 +156,28 @@ static void add_answers(struct pass *p, const struct pp_cancel *cancel)
 /* Divides a chunk among the prompts: the first in line gets most of it, but never all while others wait, too. */
 static void add_prompts(struct pass *p)
 {
-    struct part *line[PP_MAX_GEN_ITEMS];
+    struct part *waiting[PP_MAX_GEN_ITEMS];
     int n = 0, room = p->engine->max_rows - p->n_rows;
     int chunk = pp_chunk_rows(&p->engine->chunks, p->n_parts > 1, room);
     for (int i = 0; i < p->n_parts; i++) {
         struct part *part = &p->parts[i];
-        if (missing(part->item->gen) <= 1 || (part->twin = reuse_prefix(p, part)))
+        if (n_uncomputed(part->item->gen) <= 1 || (part->twin = reuse_prefix(p, part)))
             continue;
-        if (missing(part->item->gen) == 1) { /* all but the last token were cached */
+        if (n_uncomputed(part->item->gen) == 1) { /* all but the last token were cached */
             if (chunk > 0)
                 add_rows(p, part, 1);
             chunk--;
         } else {
-            line[n++] = part;
+            waiting[n++] = part;
         }
     }
     int reserved = n > 1 ? chunk / (2 * n) : 0; /* reserved for each of the others */
     for (int i = 0; i < n && chunk > 0; i++) {
-        int64_t left = missing(line[i]->item->gen);
-        int most = chunk - kept * (n - 1 - i), m = (int)(left < most ? left : most);
+        int64_t left = n_uncomputed(waiting[i]->item->gen);
+        int most = chunk - reserved * (n - 1 - i), m = (int)(left < most ? left : most);
         if (m < 1)
             continue;
-        add_rows(p, line[i], m);
+        add_rows(p, waiting[i], m);
         p->n_prompt_rows += m;
         chunk -= m;
     }
@@ -238,7 +238,7 @@ static void learn_costs(struct pass *p, uint64_t ns)
     }
 }
 
-static void first_token(struct pp_gen *g)
+static void note_first_token(struct pp_gen *g)
 {
     g->stats.first_token_ns = g->seq->engine->stats.first_token_ns = pp_now_ns() - g->begin_ns;
 }
@@ -264,7 +264,7 @@ static bool choose(struct pp_gen_item *item, const float *logits, int after, int
     if (g->spec.enabled)
         pp_acceptance_observe_margin(&g->seq->acceptance, choice.margin);
     if (first) {
-        first_token(g);
+        note_first_token(g);
         pp_seq_mark(g->seq, PP_MARK_PROMPT);
     }
     return !over;
@@ -320,10 +320,10 @@ static void take_choices(struct part *part)
 
 /* Makes the first choice of an answer without a pass, if the logits of its prompt's last token are known, as after
  * restoring a snapshot. */
-static void choose_ahead(struct pp_gen_item *item)
+static void choose_from_saved_logits(struct pp_gen_item *item)
 {
     const struct pp_gen *g = item->gen;
-    if (g->finish != PP_FINISH_NONE || g->n != g->n_prompt || missing(g) > 0)
+    if (g->finish != PP_FINISH_NONE || g->n != g->n_prompt || n_uncomputed(g) > 0)
         return;
     const float *logits = pp_seq_logits(g->seq);
     if (logits)
@@ -363,7 +363,7 @@ static void take_results(struct pass *p)
 
 /* Runs each answer alone. A common pass fails if there are too few pages for one answer; this way only that one gets
  * the error. */
-static enum pp_code each_alone(struct pass *p, const struct pp_cancel *cancel, struct pp_error *err)
+static enum pp_code run_each_alone(struct pass *p, const struct pp_cancel *cancel, struct pp_error *err)
 {
     enum pp_code code = PP_OK;
     for (int i = 0; i < p->n_parts && !code; i++)
@@ -393,7 +393,7 @@ enum pp_code pp_gen_advance(struct pp_gen_item *items, int n, const struct pp_ca
         items[i].code = PP_OK;
         if (items[i].gen->seq->engine != p.engine)
             return pp_fail(err, PP_ERR_USAGE, "an answer belongs to another engine");
-        choose_ahead(&items[i]);
+        choose_from_saved_logits(&items[i]);
         if (!items[i].code && items[i].gen->finish == PP_FINISH_NONE && items[i].gen->n == items[i].gen->n_reported)
             p.parts[p.n_parts++] = (struct part){.item = &items[i]};
     }
@@ -413,13 +413,13 @@ enum pp_code pp_gen_advance(struct pp_gen_item *items, int n, const struct pp_ca
     if (code == PP_ERR_NOMEM && drop_drafts(&p))
         return pp_gen_advance(items, n, cancel, err);
     if (code && p.n_parts > 1)
-        return each_alone(&p, cancel, err);
+        return run_each_alone(&p, cancel, err);
     if (code) {
         p.parts[0].item->code = code;
         p.parts[0].item->err = why;
         return PP_OK;
     }
-    pp_chunk_took(&p.engine->chunks, p.n_prompt_rows, pp_now_ns() - t1);
+    pp_chunk_record(&p.engine->chunks, p.n_prompt_rows, pp_now_ns() - t1);
     take_results(&p);
     learn_costs(&p, pp_now_ns() - t1);
     count_pass(&p, pp_now_ns() - t0);

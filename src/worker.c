@@ -170,7 +170,7 @@ static void do_load(struct pp_backend *b, const struct pp_load_request *from)
     }
 }
 
-static void live(struct pp_worker *w, struct request *r)
+static void add_live(struct pp_worker *w, struct request *r)
 {
     pthread_mutex_lock(&w->lock);
     r->live_next = w->live;
@@ -210,7 +210,7 @@ static void do_generate(struct pp_backend *b, const struct pp_generate_request *
     bool ok = r && copy_generate(r, from);
     if (r) {
         r->kind = REQUEST_GENERATE;
-        live(w, r);
+        add_live(w, r);
     }
     if (r && ok && pp_queue_try_push(w->requests, r))
         return;

@@ -355,14 +355,14 @@ static void chunks_are_not_small(void **state)
     struct pp_error err;
     struct pp_gen *g;
     struct pp_gen_options opt = greedy(1);
-    int32_t ids[4 * PP_LEAST_CHUNK];
+    int32_t ids[4 * PP_MIN_CHUNK];
     (void)state;
-    for (int i = 0; i < 4 * PP_LEAST_CHUNK; i++)
+    for (int i = 0; i < 4 * PP_MIN_CHUNK; i++)
         ids[i] = i + 1;
-    assert_ok(pp_gen_start(r.seq, ids, PP_LEAST_CHUNK, &opt, NULL, &g, &err), err);
+    assert_ok(pp_gen_start(r.seq, ids, PP_MIN_CHUNK, &opt, NULL, &g, &err), err);
     assert_int_equal(pp_engine_stats(r.engine)->passes, 1);
     pp_gen_free(g);
-    assert_ok(pp_gen_start(r.seq, ids, 4 * PP_LEAST_CHUNK, &opt, NULL, &g, &err), err);
+    assert_ok(pp_gen_start(r.seq, ids, 4 * PP_MIN_CHUNK, &opt, NULL, &g, &err), err);
     assert_true(pp_engine_stats(r.engine)->passes <= 4);
     pp_gen_free(g);
     unrig(&r);

@@ -14,10 +14,10 @@ static uint64_t pass_ns(double weights, double row, int rows)
 static int settled(double weights, double row, bool others_wait)
 {
     struct pp_prompt_chunks c = {0};
-    assert_int_equal(pp_chunk_rows(&c, others_wait, MAX_ROWS), PP_LEAST_CHUNK);
+    assert_int_equal(pp_chunk_rows(&c, others_wait, MAX_ROWS), PP_MIN_CHUNK);
     for (int i = 0; i < 4; i++) {
         const int rows = pp_chunk_rows(&c, others_wait, MAX_ROWS);
-        pp_chunk_took(&c, rows, pass_ns(weights, row, rows));
+        pp_chunk_record(&c, rows, pass_ns(weights, row, rows));
     }
     return pp_chunk_rows(&c, others_wait, MAX_ROWS);
 }
@@ -29,7 +29,7 @@ static void a_chunk_fills_its_time(void **state)
     assert_int_equal(settled(18e6, 2.1e6, true), 32);
     assert_int_equal(settled(18e6, 2.1e6, false), 224);
     /* 8 billion: 16 rows take longer than others should wait, but no fewer are worth a pass */
-    assert_int_equal(settled(130e6, 14e6, true), PP_LEAST_CHUNK);
+    assert_int_equal(settled(130e6, 14e6, true), PP_MIN_CHUNK);
     assert_int_equal(settled(130e6, 14e6, false), PP_CHEAP_ROWS);
     /* 30 billion: more than two seconds would be too long */
     assert_int_equal(settled(500e6, 50e6, false), 32);
@@ -43,7 +43,7 @@ static void experts_want_more_rows(void **state)
     struct pp_prompt_chunks c = {.row_ns = 12e6, .n_expert = 64, .n_expert_used = 8};
     (void)state;
     assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), 160); /* two seconds */
-    assert_int_equal(pp_chunk_rows(&c, true, MAX_ROWS), PP_LEAST_CHUNK);
+    assert_int_equal(pp_chunk_rows(&c, true, MAX_ROWS), PP_MIN_CHUNK);
     c.n_expert = 8;
     assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), PP_CHEAP_ROWS);
     c.n_expert = c.n_expert_used = 0;
@@ -56,10 +56,10 @@ static void the_end_of_a_prompt_tells_nothing(void **state)
 {
     struct pp_prompt_chunks c = {0};
     (void)state;
-    pp_chunk_took(&c, 64, 64 * 2000000);
+    pp_chunk_record(&c, 64, 64 * 2000000);
     const int before = pp_chunk_rows(&c, true, MAX_ROWS);
-    pp_chunk_took(&c, 2, 18000000);
-    pp_chunk_took(&c, 0, 18000000);
+    pp_chunk_record(&c, 2, 18000000);
+    pp_chunk_record(&c, 0, 18000000);
     assert_int_equal(pp_chunk_rows(&c, true, MAX_ROWS), before);
 }
 
@@ -68,9 +68,9 @@ static void disturbed_passes_are_forgotten(void **state)
 {
     struct pp_prompt_chunks c = {0};
     (void)state;
-    pp_chunk_took(&c, 48, 3000000000);
-    assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), 2 * PP_LEAST_CHUNK);
-    pp_chunk_took(&c, PP_LEAST_CHUNK, 38000000);
+    pp_chunk_record(&c, 48, 3000000000);
+    assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), 2 * PP_MIN_CHUNK);
+    pp_chunk_record(&c, PP_MIN_CHUNK, 38000000);
     assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), 208);
 }
 
@@ -80,7 +80,7 @@ static void there_is_no_more_than_room(void **state)
     (void)state;
     assert_int_equal(pp_chunk_rows(&c, true, 5), 5);
     assert_int_equal(pp_chunk_rows(&c, true, 0), 0);
-    pp_chunk_took(&c, 100, 1);
+    pp_chunk_record(&c, 100, 1);
     assert_int_equal(pp_chunk_rows(&c, false, 21), 21);
 }
 

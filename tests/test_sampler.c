@@ -333,7 +333,7 @@ static void candidates(void **state)
             make_logits(l, sizes[s], kind);
             const int32_t allowed = put_all_in_order(l, sizes[s], all);
             assert_ok(pp_candidates_init(&c, sizes[s], &err), err);
-            pp_candidates_look(&c, l, sizes[s]);
+            pp_candidates_set(&c, l, sizes[s]);
             if (allowed) {
                 assert_true(c.largest == all[0].logit);
                 expect_best(&c, l, all, allowed);

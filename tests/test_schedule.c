@@ -207,11 +207,11 @@ static void alike_prompts_are_read_once(void **state)
         as_alone(&plans[i]);
     /* what the last one has alone, and perhaps a few tokens that it did not wait for */
     assert_true(pp_engine_stats(e)->prefill_tokens >= 150 + 30);
-    assert_true(pp_engine_stats(e)->prefill_tokens <= 150 + 30 + PP_LEAST_CHUNK);
+    assert_true(pp_engine_stats(e)->prefill_tokens <= 150 + 30 + PP_MIN_CHUNK);
     assert_int_equal(pp_gen_stats(plans[0].gen).cached_tokens, 0);
     assert_int_equal(pp_gen_stats(plans[1].gen).cached_tokens, 150);
     assert_int_equal(pp_gen_stats(plans[2].gen).prefill_tokens, 0);
-    assert_true(pp_gen_stats(plans[3].gen).cached_tokens >= 120 - PP_LEAST_CHUNK);
+    assert_true(pp_gen_stats(plans[3].gen).cached_tokens >= 120 - PP_MIN_CHUNK);
     for (int i = 0; i < 4; i++)
         end(&plans[i]);
     pp_engine_free(e);
