@@ -28,13 +28,13 @@ void pp_adapter_name(const char *path, char *out, size_t cap)
 
 float pp_adapter_strength(float wanted)
 {
-    return isfinite(wanted) ? fminf(fmaxf(wanted, -PP_ADAPTER_MOST), PP_ADAPTER_MOST) : 1;
+    return isfinite(wanted) ? fminf(fmaxf(wanted, -PP_ADAPTER_MAX_STRENGTH), PP_ADAPTER_MAX_STRENGTH) : 1;
 }
 
 bool pp_adapter_strength_read(const char *text, float *out)
 {
     double scale;
-    if (!pp_options_number(text, &scale) || !(scale >= -PP_ADAPTER_MOST && scale <= PP_ADAPTER_MOST))
+    if (!pp_options_number(text, &scale) || !(scale >= -PP_ADAPTER_MAX_STRENGTH && scale <= PP_ADAPTER_MAX_STRENGTH))
         return false;
     *out = (float)scale;
     return true;

@@ -10,8 +10,8 @@
 
 #include "engine/engine.h"
 
-/* In the chat, strengths are limited to -PP_ADAPTER_MOST .. PP_ADAPTER_MOST. */
-enum { PP_ADAPTER_MOST = 2 };
+/* In the chat, strengths are limited to -PP_ADAPTER_MAX_STRENGTH .. PP_ADAPTER_MAX_STRENGTH. */
+enum { PP_ADAPTER_MAX_STRENGTH = 2 };
 
 struct pp_adapter_mix {
     int n;

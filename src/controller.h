@@ -281,7 +281,7 @@ struct pp_switch_cost {
     bool known;
     bool failed;    /* it will not become known: an adapter that is on is missing, or cannot be used */
     bool conflict;  /* there is none: two of the adapters would conflict */
-    bool at_hand;   /* next to nothing */
+    bool cached;    /* next to nothing has to be computed */
     int64_t tokens;
     float seconds;  /* < 0: not known, as no speed has been measured yet */
     bool at_most;   /* seconds is an upper bound: only the speed of decode is known */

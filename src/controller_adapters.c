@@ -661,8 +661,8 @@ static bool add_by_name(struct pp_controller *c, char **text, struct pp_adapter_
         const char *number = rest;
         rest = cut(rest, strcspn(rest, " \t+"), &end);
         if (!pp_adapter_strength_read(number, &scale)) {
-            ctl_notice(c, true, "\"%s\" is not a scale; give a number from -%d to %d", number, PP_ADAPTER_MOST,
-                       PP_ADAPTER_MOST);
+            ctl_notice(c, true, "\"%s\" is not a scale; give a number from -%d to %d", number, PP_ADAPTER_MAX_STRENGTH,
+                       PP_ADAPTER_MAX_STRENGTH);
             return false;
         }
     }

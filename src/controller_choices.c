@@ -493,7 +493,8 @@ static void add_options_adapters(struct pp_controller *c)
             a->scale = pp_adapter_strength(c->o->lora[i].scale);
             if (a->scale != c->o->lora[i].scale)
                 ctl_notice(c, true, "%s is on at scale %g, not %g: in the chat, scales go from -%d to %d", a->name,
-                           (double)a->scale, (double)c->o->lora[i].scale, PP_ADAPTER_MOST, PP_ADAPTER_MOST);
+                           (double)a->scale, (double)c->o->lora[i].scale, PP_ADAPTER_MAX_STRENGTH,
+                            PP_ADAPTER_MAX_STRENGTH);
         }
     }
 }

@@ -81,7 +81,7 @@ static struct pp_switch_cost cost_of(const struct pp_controller *c, const struct
     if (tps > 0)
         s.seconds = (float)s.tokens / tps;
     s.at_most = !measured;
-    s.at_hand = s.tokens < PAGE && (measured ? s.seconds < NO_TIME : s.tokens <= FEW);
+    s.cached = s.tokens < PAGE && (measured ? s.seconds < NO_TIME : s.tokens <= FEW);
     return s;
 }
 
@@ -94,7 +94,7 @@ struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t 
     if (ctl_set_conflicts(c, &set, two))
         return (struct pp_switch_cost){.conflict = true, .seconds = -1};
     if (!c->branch.n)
-        return (struct pp_switch_cost){.known = true, .at_hand = true};
+        return (struct pp_switch_cost){.known = true, .cached = true};
     if (c->state != PP_STATE_IDLE || !c->backend->ops->cost || (!now && c->adapters.items[i].fit != PP_FIT_YES))
         return (struct pp_switch_cost){.seconds = -1};
     if (cost->request && cost->epoch == c->epoch && cost->revision == c->branch.revision &&

@@ -136,7 +136,7 @@ static bool apply_adapters(struct pp_controller *c)
     if (set.limited)
         ctl_notice(c, true,
                    "this conversation used a larger adapter scale; in the chat, scales go from -%d to %d",
-                   PP_ADAPTER_MOST, PP_ADAPTER_MOST);
+                   PP_ADAPTER_MAX_STRENGTH, PP_ADAPTER_MAX_STRENGTH);
     return ctl_set_put(c, &set) && good;
 }
 

@@ -189,8 +189,8 @@ static enum pp_slash do_lora(struct pp_controller *c, char *arg)
             on = is_on(last);
         } else if (!(given = pp_adapter_strength_read(last, &scale))) {
             ctl_notice(c, true, "\"%s\" is not a scale; give a number from -%d to %d, or \"off\"%s", last,
-                       PP_ADAPTER_MOST,
-                       PP_ADAPTER_MOST, pp_options_point(last));
+                       PP_ADAPTER_MAX_STRENGTH,
+                       PP_ADAPTER_MAX_STRENGTH, pp_options_point(last));
             return PP_SLASH_ERROR;
         }
     }

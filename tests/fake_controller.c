@@ -890,7 +890,7 @@ float pp_controller_plain_speed(const struct pp_controller *c)
 struct pp_switch_cost pp_controller_switch_cost(struct pp_controller *c, size_t i)
 {
     (void)c;
-    return (struct pp_switch_cost){.known = true, .at_hand = i >= ADAPTERS, .tokens = 512, .seconds = 2.5f};
+    return (struct pp_switch_cost){.known = true, .cached = i >= ADAPTERS, .tokens = 512, .seconds = 2.5f};
 }
 
 const struct pp_named *pp_controller_presets(const struct pp_controller *c, size_t *n)

@@ -77,9 +77,9 @@ static void there_and_back(void **state)
     for (size_t i = 0; i < sizeof no_strengths / sizeof *no_strengths; i++)
         assert_false(pp_adapter_strength_read(no_strengths[i], &scale));
     assert_true(scale == 7);
-    assert_true(pp_adapter_strength_read("-2", &scale) && scale == -PP_ADAPTER_MOST);
+    assert_true(pp_adapter_strength_read("-2", &scale) && scale == -PP_ADAPTER_MAX_STRENGTH);
     assert_true(pp_adapter_strength_read("0.5", &scale) && scale == 0.5f);
-    assert_true(pp_adapter_strength(NAN) == 1 && pp_adapter_strength(-3) == -PP_ADAPTER_MOST);
+    assert_true(pp_adapter_strength(NAN) == 1 && pp_adapter_strength(-3) == -PP_ADAPTER_MAX_STRENGTH);
     for (int i = 0; i < PP_MAX_ADAPTERS; i++) {
         char path[16];
         snprintf(path, sizeof path, "/%d", i);
@@ -787,7 +787,7 @@ static void the_price_of_a_switch(void **state)
     (void)state;
     fixture_flush(&fix);
     fixture_pump(&fix);
-    assert_true(pp_controller_switch_cost(fix.c, 9).at_hand); /* nothing was said yet */
+    assert_true(pp_controller_switch_cost(fix.c, 9).cached); /* nothing was said yet */
     fixture_turn(&fix, "hello", "hi");
     pp_controller_inspect_adapters(fix.c);
     assert_false(pp_controller_switch_cost(fix.c, 0).known); /* nor asked: it may not fit */
@@ -802,13 +802,13 @@ static void the_price_of_a_switch(void **state)
     pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
     cost = pp_controller_switch_cost(fix.c, 0);
     assert_int_equal(cost.tokens, 872);
-    assert_false(cost.at_hand);
+    assert_false(cost.cached);
     assert_int_equal(fix.fake->prices, 1); /* not asked again */
     assert_false(pp_controller_switch_cost(fix.c, 9).known);
     assert_string_equal(fix.fake->price_of, "bard 1.00, barista 0.50");
     fake_cost(&fix, 1000, 995);
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
-    assert_true(pp_controller_switch_cost(fix.c, 9).at_hand);
+    assert_true(pp_controller_switch_cost(fix.c, 9).cached);
     assert_int_equal(fix_slash("/lora bard 0.75"), PP_SLASH_DONE); /* an adapter of it is gone: priced once */
     assert_false(pp_controller_switch_cost(fix.c, 9).failed);
     fake_no_cost(&fix);
@@ -820,7 +820,7 @@ static void the_price_of_a_switch(void **state)
     assert_int_equal(fix.fake->prices, 3);
     fake_cost(&fix, 1000, 960); /* the end of it fills no page, and nobody knows how long that takes */
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
-    assert_false(pp_controller_switch_cost(fix.c, 9).at_hand);
+    assert_false(pp_controller_switch_cost(fix.c, 9).cached);
     assert_int_equal(pp_controller_switch_cost(fix.c, 9).tokens, 40);
     assert_true(pp_controller_switch_cost(fix.c, 9).seconds < 0);
     fix.fake->done = (struct pp_stats){.decode_tokens = 20, .decode_ns = 1000000000};
@@ -830,14 +830,14 @@ static void the_price_of_a_switch(void **state)
     fake_cost(&fix, 1000, 960); /* now it is known that it takes no longer than to write so many */
     pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
     cost = pp_controller_switch_cost(fix.c, 0);
-    assert_true(cost.at_most && !cost.at_hand && cost.seconds > 1.99f && cost.seconds < 2.01f);
+    assert_true(cost.at_most && !cost.cached && cost.seconds > 1.99f && cost.seconds < 2.01f);
     fix.fake->done = (struct pp_stats){.prefill_tokens = 80, .prefill_ns = 1000000000};
     fixture_turn(&fix, "and more", "yes");
     assert_false(pp_controller_switch_cost(fix.c, 0).known);
     fake_cost(&fix, 1000, 960); /* and now how long it takes */
     pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
     cost = pp_controller_switch_cost(fix.c, 0);
-    assert_true(!cost.at_most && !cost.at_hand && cost.seconds > 0.49f && cost.seconds < 0.51f);
+    assert_true(!cost.at_most && !cost.cached && cost.seconds > 0.49f && cost.seconds < 0.51f);
     static const char *const others[] = {"/undo", "/redo", "/system Be brief.", "/persona pirate"};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) { /* the prompt is another one */
         assert_int_equal(fix_slash(others[i]), PP_SLASH_DONE);

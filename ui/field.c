@@ -17,7 +17,7 @@ void pp_field_set(struct pp_field *f, const char *text)
 
 static void insert(struct pp_field *f, const char *s, size_t n)
 {
-    const size_t most = f->most && f->most < sizeof f->text ? f->most : sizeof f->text - 1;
+    const size_t most = f->max_len && f->max_len < sizeof f->text ? f->max_len : sizeof f->text - 1;
     const size_t room = f->len < most ? most - f->len : 0;
     f->full = n > room;
     if (f->full)

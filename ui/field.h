@@ -12,11 +12,11 @@
 struct pp_field {
     char text[1024];
     size_t len, cursor; /* bytes */
-    size_t most;        /* the limit in bytes; 0: the size of the buffer */
+    size_t max_len;     /* the limit in bytes; 0: the size of the buffer */
     bool full;          /* the last key's text did not fit */
 };
 
-/* Sets the text, truncated between characters if it is too long, and the cursor after it. `most` stays. */
+/* Sets the text, truncated between characters if it is too long, and the cursor after it. `max_len` stays. */
 void pp_field_set(struct pp_field *f, const char *text);
 /* Completes the path that is typed as far as it is unambiguous. *several (may be NULL): names of the candidates, if
  * there are several and nothing could be added. */

@@ -243,7 +243,7 @@ void pp_menu_key(struct pp_ui *ui, const struct pp_key *key)
     const struct pp_menu_class *cls = m->cls;
     bool changed = false;
     ui->dirty |= PP_DRAW_MENU;
-    m->chosen = m->awaits = false;
+    m->chosen = m->being_checked = false;
     m->notice_seen = ui->notice_at;
     if (key->type == PP_KEY_CHAR && key->cp == PP_CTRL('c'))
         pp_menu_cancel(ui);

@@ -66,7 +66,7 @@ struct pp_menu {
     int64_t subject;   /* id of what a question is about, */
     char name[64];     /* or its name, since the list may have changed by the time of the answer */
     bool chosen;       /* Enter was pressed while the rows were pending */
-    bool awaits;       /* the answer is being checked, and no key has come since: if refused, it is asked for again */
+    bool being_checked; /* the answer is, and no key has come since: if it is refused, it is asked for again */
     uint64_t notice_seen; /* ui->notice_at of the notice that was shown before the last key */
     int asking;        /* which of the class' questions it is */
     int details_w, details_rows; /* the most rows that details have taken so far, at this width in columns */

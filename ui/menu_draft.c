@@ -110,13 +110,13 @@ static void describe(const struct pp_status *s, const struct pp_drafter_entry *d
 static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DETAIL])
 {
     const struct pp_status *s = pp_controller_status(ui->controller);
-    const char *least = param(ui, "draft-p-min");
+    const char *p_min = param(ui, "draft-p-min");
     char plot[4 * PP_STATS_POSITIONS + 1] = "", faster[48] = "";
     describe(s, drafter_at(ui, m->selected), lines[0], PP_MENU_DETAIL);
     snprintf(lines[1], PP_MENU_DETAIL, "At most %.16s draft token%s per pass; %s%.16s.", param(ui, "draft-max"),
              strcmp(param(ui, "draft-max"), "1") == 0 ? "" : "s",
-             atof(least) > 0 ? "minimum probability " : "probability limit: automatic",
-             atof(least) > 0 ? least : "");
+             atof(p_min) > 0 ? "minimum probability " : "probability limit: automatic",
+             atof(p_min) > 0 ? p_min : "");
     if (s->acceptance < 0 || !s->draft_depth) {
         snprintf(lines[2], PP_MENU_DETAIL, "Nothing was drafted in the last answer.");
         return;

@@ -115,7 +115,7 @@ static void describe_cost(const char *what, const struct pp_switch_cost *cost, c
         snprintf(line, cap, "%s: unknown, an adapter cannot be used", what);
     else if (!cost->known)
         snprintf(line, cap, "%s: …", what);
-    else if (cost->at_hand)
+    else if (cost->cached)
         snprintf(line, cap, "%s: already in the cache", what);
     else
         snprintf(line, cap, "%s: %s tokens to recompute%s", what, pp_count((int64_t)cost->tokens).text, time);
@@ -168,7 +168,7 @@ static void ask(struct pp_ui *ui, struct pp_menu *m, enum question what, const c
 }
 
 /* Remembers the adapter of a question by its path, since the list may have changed by the time of the answer. */
-static bool keep_path(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapter_entry *a)
+static bool remember_path(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapter_entry *a)
 {
     pp_free(m->data);
     m->data = pp_strdup(a->path);
@@ -179,15 +179,15 @@ static bool keep_path(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapt
 
 static void ask_note(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapter_entry *a)
 {
-    if (!keep_path(ui, m, a))
+    if (!remember_path(ui, m, a))
         return;
     ask(ui, m, ASK_NOTE, "Note:", a->note);
-    m->field.most = sizeof a->note - 1;
+    m->field.max_len = sizeof a->note - 1;
 }
 
 static void ask_strength(struct pp_ui *ui, struct pp_menu *m, const struct pp_adapter_entry *a, char first)
 {
-    if (keep_path(ui, m, a))
+    if (remember_path(ui, m, a))
         ask(ui, m, ASK_STRENGTH, "Scale:", (char[2]){first});
 }
 
@@ -199,9 +199,9 @@ static void ask_path(struct pp_ui *ui, struct pp_menu *m, const char *text)
 void pp_menu_lora_refused(struct pp_ui *ui, const char *path)
 {
     struct pp_menu *m = &ui->menu;
-    if (m->cls != &pp_menu_lora || m->mode != PP_MENU_LIST || !m->awaits)
+    if (m->cls != &pp_menu_lora || m->mode != PP_MENU_LIST || !m->being_checked)
         return;
-    m->awaits = false;
+    m->being_checked = false;
     ask_path(ui, m, path);
     ui->dirty |= PP_DRAW_MENU;
 }
@@ -251,7 +251,7 @@ static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
 {
     float scale;
     if (!pp_adapter_strength_read(text, &scale)) {
-        pp_ui_notice(ui, true, "a scale is a number from -%d to %d%s", PP_ADAPTER_MOST, PP_ADAPTER_MOST,
+        pp_ui_notice(ui, true, "a scale is a number from -%d to %d%s", PP_ADAPTER_MAX_STRENGTH, PP_ADAPTER_MAX_STRENGTH,
                      pp_options_point(text));
         return false;
     }
@@ -260,7 +260,7 @@ static bool set_strength(struct pp_ui *ui, size_t i, const char *text)
 }
 
 /* The index of the adapter that the question was about; false, with a notice: it is no longer in the list. */
-static bool find_asked(struct pp_ui *ui, const struct pp_menu *m, size_t *i)
+static bool find_remembered(struct pp_ui *ui, const struct pp_menu *m, size_t *i)
 {
     const struct pp_adapter_entry *a;
     for (*i = 0; (a = adapter_at(ui, *i)); ++*i)
@@ -274,11 +274,11 @@ static bool answered(struct pp_ui *ui, struct pp_menu *m, const char *text)
 {
     size_t i;
     switch ((enum question)m->asking) {
-    case ASK_PATH: return m->awaits = !*text || pp_controller_add_adapter(ui->controller, text);
+    case ASK_PATH: return m->being_checked = !*text || pp_controller_add_adapter(ui->controller, text);
     case ASK_PRESET: return !*text || pp_controller_save_preset(ui->controller, text);
-    case ASK_STRENGTH: return !*text || !find_asked(ui, m, &i) || set_strength(ui, i, text);
+    case ASK_STRENGTH: return !*text || !find_remembered(ui, m, &i) || set_strength(ui, i, text);
     case ASK_NOTE:
-        if (find_asked(ui, m, &i))
+        if (find_remembered(ui, m, &i))
             pp_controller_note_adapter(ui->controller, i, text);
         break;
     }

@@ -31,21 +31,21 @@ enum pp_code pp_typed_add(struct pp_typed *t, const char *bytes, size_t n, struc
 {
     enum pp_code code = PP_OK;
     for (size_t i = 0; i < n; i++) {
-        if (!t->passing && bytes[i])
+        if (!t->skipping && bytes[i])
             pp_buf_char(&t->text, bytes[i]);
         if (t->text.bad) {
             drop_last(t);
-            t->passing = true;
+            t->skipping = true;
             code = pp_fail(err, PP_ERR_NOMEM, "Out of memory for that line: nothing was sent; close other programs "
                                               "and type it again.");
         }
         if (bytes[i] == '\n')
-            t->passing = false;
+            t->skipping = false;
     }
     if (t->text.len <= PP_TYPED_LINE_MAX || pp_typed_has_line(t))
         return code;
     drop_last(t);
-    t->passing = true;
+    t->skipping = true;
     return pp_fail(err, PP_ERR_FORMAT, "That line is too long: nothing was sent.");
 }
 

@@ -17,7 +17,7 @@ enum { PP_TYPED_LINE_MAX = 1 << 20 }; /* bytes */
 struct pp_typed {
     struct pp_buf text; /* complete lines, and the beginning of another; pp_buf_free at the end */
     size_t used;        /* bytes of the line that pp_typed_line has returned */
-    bool passing;       /* the rest of a line that was dropped is being skipped */
+    bool skipping;      /* the rest of a line that was dropped is being skipped */
     bool begun;         /* a line was used: no byte order mark can follow */
 };
 

@@ -414,9 +414,9 @@ static size_t begin_of_char(const struct pp_buf *text, size_t at, int step)
  * lines, too, since a match may extend over a line break. */
 static unsigned char *hits_of(const struct pp_ui *ui, const struct pp_layout *l, const struct pp_line *line)
 {
-    enum { BESIDE = sizeof ui->transcript.mark * 2 };
-    const size_t from = begin_of_char(&l->text, line->start > BESIDE ? line->start - BESIDE : 0, -1);
-    const size_t to = begin_of_char(&l->text, line->end + BESIDE < l->text.len ? line->end + BESIDE : l->text.len, 1);
+    enum { CONTEXT = sizeof ui->transcript.mark * 2 };
+    const size_t from = begin_of_char(&l->text, line->start > CONTEXT ? line->start - CONTEXT : 0, -1);
+    const size_t to = begin_of_char(&l->text, line->end + CONTEXT < l->text.len ? line->end + CONTEXT : l->text.len, 1);
     unsigned char *hits = line->end > line->start ? pp_malloc(to - from) : NULL;
     if (hits && pp_found_mark(l->text.data + from, to - from, ui->transcript.mark, ui->transcript.mark_phrase, hits)) {
         memmove(hits, hits + (line->start - from), line->end - line->start);
