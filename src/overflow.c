@@ -174,27 +174,27 @@ static enum pp_code too_long(size_t n, int64_t n_ctx, int64_t n_ctx_train, size_
 }
 
 /* Replaces *ids, a prompt that is too long, by one without the oldest turns. If even the last turn is too long,
- * *told is its number of tokens. */
+ * *n_shortest is its number of tokens. */
 static enum pp_code shorten(const struct pp_prompt_input *in, int64_t n_ctx, enum pp_overflow how, int32_t **ids,
-                            size_t *n, size_t *dropped, size_t *told, struct pp_error *err)
+                            size_t *n, size_t *dropped, size_t *n_shortest, struct pp_error *err)
 {
     int64_t room = pp_overflow_answer_room(n_ctx) + (how == PP_OVERFLOW_SUMMARISE ? pp_overflow_note_room(n_ctx) : 0);
     struct turns t = {.in = in};
-    size_t turn = 0, fewer = 0;
+    size_t turn = 0, n_shorter = 0;
     int32_t *shorter = NULL;
     enum pp_code code = find_turns(&t, err);
     if (!code && t.n > 1)
         code = choose_turn(&t, n_ctx - room, &turn, err);
     if (!code && turn)
-        code = prompt_from(&t, turn, &shorter, &fewer, err);
-    if (!code && turn && (int64_t)fewer < n_ctx) {
+        code = prompt_from(&t, turn, &shorter, &n_shorter, err);
+    if (!code && turn && (int64_t)n_shorter < n_ctx) {
         *dropped = t.starts[turn];
         pp_free(*ids);
         *ids = shorter;
-        *n = fewer;
+        *n = n_shorter;
         shorter = NULL;
     } else if (!code && turn) {
-        *told = fewer;
+        *n_shortest = n_shorter;
     }
     pp_free(shorter);
     pp_free(t.starts);
@@ -205,18 +205,18 @@ static enum pp_code shorten(const struct pp_prompt_input *in, int64_t n_ctx, enu
 enum pp_code pp_overflow_prompt(const struct pp_prompt_input *in, int64_t n_ctx, int64_t n_ctx_train,
                                 enum pp_overflow how, int32_t **ids, size_t *n, size_t *dropped, struct pp_error *err)
 {
-    bool ahead = pp_overflow_drops(how) || how == PP_OVERFLOW_SUMMARISE;
-    int64_t room = ahead ? pp_overflow_note_room(n_ctx) : 1;
+    bool early = pp_overflow_drops(how) || how == PP_OVERFLOW_SUMMARISE;
+    int64_t room = early ? pp_overflow_note_room(n_ctx) : 1;
     *dropped = 0;
     enum pp_code code = pp_prompt_tokens(in, ids, n, err);
     if (code || (int64_t)*n + room <= n_ctx)
         return code;
-    size_t told = *n;
-    code = shorten(in, n_ctx, how, ids, n, dropped, &told, err);
+    size_t n_shortest = *n;
+    code = shorten(in, n_ctx, how, ids, n, dropped, &n_shortest, err);
     if (!code && (*dropped ? pp_overflow_drops(how) : (int64_t)*n < n_ctx))
         return PP_OK; /* shortened; or nothing can be dropped, but there is a little room left */
     if (!code)
-        code = too_long(told, n_ctx, n_ctx_train, *dropped, err);
+        code = too_long(n_shortest, n_ctx, n_ctx_train, *dropped, err);
     pp_free(*ids);
     *ids = NULL;
     return code;

@@ -102,16 +102,16 @@ static bool is_both(const char *name, const char *begin, const char *end)
 int small_find(const char *names, size_t step, int n, int l, const char *begin, const char *end)
 {
     static int found[1024]; /* where those that are asked for so were last */
-    int *guess = &found[((uintptr_t)begin * 31 + (uintptr_t)end + (uintptr_t)l * 127) % 1024];
+    int *last = &found[((uintptr_t)begin * 31 + (uintptr_t)end + (uintptr_t)l * 127) % 1024];
     uint64_t mask = 0, want = 0;
     size_t skip = 0;
     if (l >= 0)
         want = layer_bytes(l, &mask, &skip);
     for (int k = -1; k < n; k++) {
-        const int i = k < 0 ? *guess : k;
+        const int i = k < 0 ? *last : k;
         const char *name = names + (size_t)i * step;
         if (i < n && (first_bytes(name) & mask) == want && is_both(name + skip, begin, end))
-            return *guess = i;
+            return *last = i;
     }
     return -1;
 }

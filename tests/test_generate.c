@@ -221,7 +221,7 @@ static void stop_texts(void **state)
 
 /* Draft tokens accepted after a stop text in the same pass are not part of the answer, which has as many tokens as
  * without drafting. */
-static void stop_texts_among_guesses(void **state)
+static void stop_texts_in_drafts(void **state)
 {
     static const char text[] = "Hello! I am Pippin, a tiny language model. What would you like to talk about?";
     struct rig r = rig(STARTER, DRAFT, PP_KV_Q8);
@@ -730,7 +730,7 @@ TEST_GROUP(generate)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greets),                   cmocka_unit_test(stop_texts),
-        cmocka_unit_test(stop_texts_among_guesses), cmocka_unit_test(replaced_while_open),
+        cmocka_unit_test(stop_texts_in_drafts), cmocka_unit_test(replaced_while_open),
         cmocka_unit_test(written_control_tokens),   cmocka_unit_test(shown_otherwise),
         cmocka_unit_test(drafts_change_nothing),    cmocka_unit_test(perfect_draft),
         cmocka_unit_test(regenerating),             cmocka_unit_test(decode_allocates_nothing),

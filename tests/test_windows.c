@@ -452,7 +452,7 @@ static void states_refuse(void **state)
 }
 
 /* A made-up draft that is right now and then, so that part of its tokens is accepted. */
-static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int most)
+static int draft_partly_right(void *user, const int32_t *tokens, int64_t n, int32_t *out, int most)
 {
     const int32_t *right = user;
     (void)tokens;
@@ -462,11 +462,11 @@ static int guess(void *user, const int32_t *tokens, int64_t n, int32_t *out, int
 }
 
 /* Speculation with recurrent states uses chains, also across page ends; the answer stays the same. */
-static void guessed_states(void **state)
+static void drafted_states(void **state)
 {
     struct manner m = {.states = true, .taps = 4, .kv = PP_KV_Q8, .n_threads = 2};
     struct pp_gen_options opt = {.max_tokens = 200, .ignore_end = true, .draft_max = 8, .draft_siblings = 1,
-                                 .draft_always = true, .draft_script = guess};
+                                 .draft_always = true, .draft_script = draft_partly_right};
     int32_t text[512];
     struct pp_buf out = {0};
     enum pp_finish finish = PP_FINISH_NONE;
@@ -679,7 +679,7 @@ static void memory_is_divided(void **state)
 TEST_GROUP(windows)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(guessed_states),
+        cmocka_unit_test(drafted_states),
         cmocka_unit_test(same_bits), cmocka_unit_test(wide_windows), cmocka_unit_test(trees),
         cmocka_unit_test(bounded),   cmocka_unit_test(rewinds), cmocka_unit_test(few_rows_stay),
         cmocka_unit_test(marks),

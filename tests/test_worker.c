@@ -175,7 +175,7 @@ static void test_greedy(void **state)
 }
 
 /* The database marks the same tokens as drafted as the screen did; continuing an answer keeps the marks. */
-static void test_guessed(void **state)
+static void test_drafted(void **state)
 {
     enum pp_message_state ms;
     char stats[600];
@@ -516,7 +516,7 @@ TEST_GROUP(worker)
         cmocka_unit_test(test_after_close),
         cmocka_unit_test(test_forgets_all),
         cmocka_unit_test(test_greedy),
-        cmocka_unit_test(test_guessed),
+        cmocka_unit_test(test_drafted),
         cmocka_unit_test(test_reasoning),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_overflow),
