@@ -68,7 +68,7 @@ static size_t last(const struct pp_controller *c)
     return c->branch.n - 1;
 }
 
-static void no_generation(struct pp_controller *c)
+static void generation_failed(struct pp_controller *c)
 {
     ctl_notice(c, true, "out of memory");
     ctl_set_state(c, PP_STATE_IDLE);
@@ -91,7 +91,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
     if (!run || !ctl_overflow_prepare(c, run, &messages)) {
         if (run)
             ctl_running_drop(c, run);
-        no_generation(c);
+        generation_failed(c);
         return;
     }
     run->set = with->set;
@@ -140,7 +140,7 @@ static void start_generation(struct pp_controller *c, const struct pp_chat_messa
 }
 
 /* Marks the answers in the database as cancelled before they began. */
-static void end_unbegun(struct pp_controller *c)
+static void cancel_unstarted(struct pp_controller *c)
 {
     pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_CANCELLED);
     pp_io_answer_end(c->io, c->branch.items[last(c)].msg.id, PP_MESSAGE_CANCELLED, NULL, 0);
@@ -160,7 +160,7 @@ static bool cut_branch(struct pp_controller *c, size_t n)
 {
     struct pp_branch *tail = &c->saved_tail;
     pp_branch_truncate(tail, 0);
-    c->saving_keep = n;
+    c->n_before_saving = n;
     if (pp_grow(&tail->items, &tail->cap, c->branch.n - n, sizeof *tail->items) != 0) {
         ctl_notice(c, true, "out of memory");
         return false;
@@ -176,9 +176,9 @@ static bool cut_branch(struct pp_controller *c, size_t n)
 static void restore_branch(struct pp_controller *c)
 {
     struct pp_branch *tail = &c->saved_tail;
-    pp_branch_truncate(&c->branch, c->saving_keep);
-    if (tail->n && pp_grow(&c->branch.items, &c->branch.cap, c->saving_keep + tail->n, sizeof *tail->items) == 0) {
-        memcpy(c->branch.items + c->saving_keep, tail->items, tail->n * sizeof *tail->items);
+    pp_branch_truncate(&c->branch, c->n_before_saving);
+    if (tail->n && pp_grow(&c->branch.items, &c->branch.cap, c->n_before_saving + tail->n, sizeof *tail->items) == 0) {
+        memcpy(c->branch.items + c->n_before_saving, tail->items, tail->n * sizeof *tail->items);
         c->branch.n += tail->n;
         tail->n = 0;
     }
@@ -259,20 +259,20 @@ static struct ctl_answer_choices choices_of(const struct pp_controller *c, const
     return with;
 }
 
-/* Starts the answers of the group or, with `some`, continues those that ended because the context was full. False if
- * there is nothing to start. */
-static bool start_group(struct pp_controller *c, bool some)
+/* Starts the answers of the group or, with `only_overflowed`, continues those that ended because the context was
+ * full. False if there is nothing to start. */
+static bool start_group(struct pp_controller *c, bool only_overflowed)
 {
     bool any = false;
     for (size_t i = 0; i < c->group.n; i++) {
         const struct pp_chat_message *m = &c->group.items[i].msg;
         const struct ctl_answer_choices with = choices_of(c, m, i);
-        if (some && !ctl_overflow_had_no_room(c, m->id))
+        if (only_overflowed && !ctl_overflow_had_no_room(c, m->id))
             continue;
         pp_branch_set_state(&c->group, i, PP_MESSAGE_PARTIAL);
         if (m->id == c->branch.items[last(c)].msg.id)
             pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
-        start_generation(c, m, some, &with);
+        start_generation(c, m, only_overflowed, &with);
         any = true;
     }
     return any;
@@ -328,7 +328,7 @@ static void on_saved(struct pp_job *job, void *controller)
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
     ctl_job_free(job);
     if (c->cancel_requested || c->state != PP_STATE_SAVING)
-        end_unbegun(c);
+        cancel_unstarted(c);
     else
         start_answers(c);
     if (ctl_answering(c))
@@ -453,7 +453,7 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
 }
 
 /* New answers to the last question; what they replace stays as a branch. */
-static bool answer_anew(struct pp_controller *c, int n_answers, const struct pp_adapter_mix *sets)
+static bool regenerate(struct pp_controller *c, int n_answers, const struct pp_adapter_mix *sets)
 {
     size_t n = c->branch.n;
     if (!ctl_may_answer(c))
@@ -471,7 +471,7 @@ static bool answer_anew(struct pp_controller *c, int n_answers, const struct pp_
 
 void pp_controller_regenerate(struct pp_controller *c, int n_answers)
 {
-    answer_anew(c, n_answers, NULL);
+    regenerate(c, n_answers, NULL);
 }
 
 /* Asks whether all adapters of a comparison fit before it begins. A single answer is written without an adapter that
@@ -495,16 +495,17 @@ static bool ask_before_comparing(struct pp_controller *c, int n, const struct pp
 
 void ctl_compare_now(struct pp_controller *c)
 {
-    struct ctl_to_compare *asked = c->to_compare;
+    struct ctl_to_compare *request = c->to_compare;
     c->to_compare = NULL;
     bool allowed = true;
-    for (int i = 0; i < asked->n && allowed; i++)
-        allowed = ctl_set_allowed(c, &asked->sets[i]);
-    if (allowed && c->state == PP_STATE_IDLE && asked->epoch == c->epoch && asked->last == id_before(c, c->branch.n))
-        answer_anew(c, asked->n, asked->sets);
+    for (int i = 0; i < request->n && allowed; i++)
+        allowed = ctl_set_allowed(c, &request->sets[i]);
+    if (allowed && c->state == PP_STATE_IDLE && request->epoch == c->epoch &&
+        request->last == id_before(c, c->branch.n))
+        regenerate(c, request->n, request->sets);
     else if (allowed)
         ctl_notice(c, true, "not compared: the conversation has changed in the meantime");
-    pp_free(asked);
+    pp_free(request);
 }
 
 bool pp_controller_compare(struct pp_controller *c, char *text)
@@ -531,11 +532,11 @@ bool pp_controller_compare(struct pp_controller *c, char *text)
                            k + 1, i + 1);
                 return false;
             }
-    return ask_before_comparing(c, n, sets) || answer_anew(c, n, sets);
+    return ask_before_comparing(c, n, sets) || regenerate(c, n, sets);
 }
 
 /* The message's text is passed without a copy: the backend copies the request before the text can grow and move. */
-static void go_on_with_last(struct pp_controller *c)
+static void continue_last(struct pp_controller *c)
 {
     const struct ctl_answer_choices with = choices_now(c);
     pp_branch_set_state(&c->branch, last(c), PP_MESSAGE_PARTIAL);
@@ -553,7 +554,7 @@ void pp_controller_continue(struct pp_controller *c)
                               : "there is no answer to continue");
         return;
     }
-    go_on_with_last(c);
+    continue_last(c);
 }
 
 void ctl_answer_again(struct pp_controller *c)
@@ -565,7 +566,7 @@ void ctl_answer_again(struct pp_controller *c)
     if (any)
         ctl_dirty(c, PP_DIRTY_TRANSCRIPT);
     else
-        go_on_with_last(c);
+        continue_last(c);
 }
 
 bool pp_controller_cancel(struct pp_controller *c)

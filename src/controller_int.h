@@ -210,7 +210,7 @@ struct pp_controller {
         struct pp_sampling sampling;
         int64_t max_tokens;
     } answer_choices;
-    size_t saving_keep;           /* SAVING: how much of the branch stays if saving fails ... */
+    size_t n_before_saving;       /* SAVING: how much of the branch stays if saving fails ... */
     struct pp_branch saved_tail;  /* ... and what was cut from it for the new branch */
     char *unsent;                 /* a message that could not be saved */
     char *refused;                /* the path of an adapter that could not be added */

@@ -106,7 +106,7 @@ bool ctl_in_front(const struct pp_controller *c, uint64_t request)
     return r && in_front(c, r);
 }
 
-static void show_figures(struct pp_controller *c, const struct ctl_running *r)
+static void show_stats(struct pp_controller *c, const struct ctl_running *r)
 {
     c->status.tokens_per_s = r->tokens_per_s;
     c->status.acceptance = r->acceptance;
@@ -181,7 +181,7 @@ static void show(struct pp_controller *c, const struct ctl_running *r, struct la
             show_in(&c->group, i, r, lacking);
     if (in_front(c, r)) {
         show_in(&c->branch, c->branch.n - 1, r, lacking);
-        show_figures(c, r);
+        show_stats(c, r);
     }
     show_state(c);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
@@ -224,7 +224,7 @@ void ctl_show_running(struct pp_controller *c)
         if (!in_front(c, r))
             continue;
         put_text(&c->branch, c->branch.n - 1, r);
-        show_figures(c, r);
+        show_stats(c, r);
     }
     show_state(c);
 }
@@ -240,7 +240,7 @@ void ctl_on_shown(struct pp_controller *c)
 
 /* --- conversations that were left ------------------------------------------------------------------------- */
 
-static struct ctl_background *away_of(const struct pp_controller *c, int64_t session)
+static struct ctl_background *background_of(const struct pp_controller *c, int64_t session)
 {
     struct ctl_background *a = c->background;
     while (a && a->session != session)
@@ -270,11 +270,11 @@ bool ctl_to_background(struct pp_controller *c)
 
 int ctl_background_lock(const struct pp_controller *c, int64_t session)
 {
-    const struct ctl_background *a = away_of(c, session);
+    const struct ctl_background *a = background_of(c, session);
     return a ? ctl_share_lock(a->lock_fd) : -1;
 }
 
-static void free_away(struct pp_controller *c, struct ctl_background *a)
+static void free_background(struct pp_controller *c, struct ctl_background *a)
 {
     struct ctl_background **at = &c->background;
     while (*at != a)
@@ -288,14 +288,14 @@ static void free_away(struct pp_controller *c, struct ctl_background *a)
 
 void ctl_to_foreground(struct pp_controller *c, int64_t session)
 {
-    struct ctl_background *a = away_of(c, session);
+    struct ctl_background *a = background_of(c, session);
     if (a)
-        free_away(c, a); /* the screen holds the lock itself now */
+        free_background(c, a); /* the screen holds the lock itself now */
 }
 
 bool ctl_delete_background(struct pp_controller *c, int64_t session)
 {
-    struct ctl_background *a = away_of(c, session);
+    struct ctl_background *a = background_of(c, session);
     if (!a)
         return false;
     a->to_be_deleted = true;
@@ -313,7 +313,8 @@ static void note_unseen(struct pp_controller *c, int64_t session)
 }
 
 /* The last answer of a conversation that is not on the screen has ended. */
-static void away_ended(struct pp_controller *c, struct ctl_background *a, const struct pp_event *e, const char *what)
+static void background_ended(struct pp_controller *c, struct ctl_background *a, const struct pp_event *e,
+                             const char *what)
 {
     int64_t session = a->session;
     bool delete_it = a->to_be_deleted;
@@ -325,7 +326,7 @@ static void away_ended(struct pp_controller *c, struct ctl_background *a, const 
     note_unseen(c, session);
     c->backend->ops->leave(c->backend, a->key);
     ctl_release_lock(c, &a->lock_fd);
-    free_away(c, a);
+    free_background(c, a);
     ctl_dirty(c, PP_DIRTY_LISTS);
     if (delete_it)
         ctl_start_delete(c, session);
@@ -400,7 +401,7 @@ bool ctl_choose_alternative(struct pp_controller *c, int step)
     show_figures_of(c, &it->msg);
     for (const struct ctl_running *r = c->running; r; r = r->next)
         if (in_front(c, r))
-            show_figures(c, r);
+            show_stats(c, r);
     ctl_notify_branch(c, &it->msg);
     ctl_dirty(c, PP_DIRTY_TRANSCRIPT | PP_DIRTY_STATUS);
     return true;
@@ -579,9 +580,9 @@ void ctl_on_done(struct pp_controller *c, const struct pp_event *e)
     ctl_note_change(c, session);
     if (first_in(c, session))
         return; /* other answers are still being written there */
-    struct ctl_background *a = away_of(c, session);
+    struct ctl_background *a = background_of(c, session);
     if (a) {
-        away_ended(c, a, e, what);
+        background_ended(c, a, e, what);
     } else if (session == c->session.id) {
         c->status.eta_s = -1;
         show_state(c);
@@ -597,6 +598,6 @@ void ctl_free_running(struct pp_controller *c)
     while (c->running)
         ctl_running_drop(c, c->running);
     while (c->background)
-        free_away(c, c->background);
+        free_background(c, c->background);
     pp_branch_free(&c->group);
 }

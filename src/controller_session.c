@@ -174,7 +174,7 @@ void ctl_show_context(struct pp_controller *c)
 }
 
 /* Clears the figures of the last answer, when another conversation comes to the screen. */
-static void forget_figures(struct pp_controller *c)
+static void reset_stats(struct pp_controller *c)
 {
     ctl_show_context(c);
     c->status.ctx_inexact = 0;
@@ -197,7 +197,7 @@ static bool enter(struct pp_controller *c, struct ctl_job *j)
     j->session = (struct pp_session){0};
     c->lock_fd = j->lock_fd;
     j->lock_fd = -1;
-    forget_figures(c);
+    reset_stats(c);
     ctl_to_foreground(c, c->session.id);
     ctl_show_running(c);
     ctl_on_shown(c);
@@ -316,7 +316,7 @@ void ctl_start_new(struct pp_controller *c)
     s->id = s->head = s->n_messages = 0;
     s->key[0] = 0;
     pp_branch_truncate(&c->branch, 0);
-    forget_figures(c);
+    reset_stats(c);
     ctl_show_running(c);
     ctl_on_shown(c);
     ctl_mark_current(c);
@@ -343,7 +343,7 @@ void ctl_start_open(struct pp_controller *c, int64_t session)
 
 /* Keeps the system prompt when a chat becomes temporary, and restores it afterwards: one written during a temporary
  * chat must not get into the database with the next conversation. */
-static bool keep_or_restore_system(struct pp_controller *c, bool temporary)
+static bool save_or_restore_system(struct pp_controller *c, bool temporary)
 {
     const char *given = c->o->system ? c->o->system : "";
     if (temporary ? !ctl_set_string(c, &c->system_before, c->session.system)
@@ -371,7 +371,7 @@ bool pp_controller_set_temporary(struct pp_controller *c, bool on)
     else if (on || ctl_make_disk(c)) {
         ctl_title_cancel(c);
         ctl_start_new(c);
-        if (!keep_or_restore_system(c, on))
+        if (!save_or_restore_system(c, on))
             return false;
         if (pp_io_temporary(c->io, on, &err) != PP_OK) {
             ctl_notice(c, true, "%s", err.text);
@@ -399,7 +399,7 @@ void ctl_notify_branch(struct pp_controller *c, const struct pp_chat_message *m)
 }
 
 /* Shows the branch that a job has read. False, with a notice, if the job failed. */
-static bool take_branch(struct pp_controller *c, struct ctl_job *j)
+static bool show_branch(struct pp_controller *c, struct ctl_job *j)
 {
     struct pp_job *job = &j->job;
     c->switching = c->stepping = false;
@@ -424,7 +424,7 @@ static void on_sibling(struct pp_job *job, void *controller)
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
     const int more = c->more_steps;
-    if (take_branch(c, j)) {
+    if (show_branch(c, j)) {
         if (j->flag)
             ctl_notice(c, false, "brought back");
         else if (j->at < c->branch.n)
@@ -438,7 +438,7 @@ static void on_sibling(struct pp_job *job, void *controller)
 static void on_branch_of(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
-    if (take_branch(c, (struct ctl_job *)job))
+    if (show_branch(c, (struct ctl_job *)job))
         ctl_notice(c, false, "found on another branch of this conversation; showing that branch");
     ctl_job_free(job);
 }
@@ -509,7 +509,7 @@ static void on_answer_changed(struct pp_job *job, void *controller)
 {
     struct pp_controller *c = controller;
     struct ctl_job *j = (struct ctl_job *)job;
-    if (take_branch(c, j)) {
+    if (show_branch(c, j)) {
         ctl_notice(c, false, "answer changed; /continue continues it, Shift-Left goes back to the original");
     } else { /* return the text to the user, as it exists nowhere else */
         pp_free(c->unsent);
@@ -589,7 +589,7 @@ void pp_controller_redo(struct pp_controller *c)
 }
 
 /* Transfers choices that were made while the copy was being written. */
-static bool keep_choices(struct pp_controller *c, struct pp_session *copy)
+static bool copy_choices(struct pp_controller *c, struct pp_session *copy)
 {
     const struct pp_session *s = &c->session;
     return ctl_set_string(c, &copy->model, s->model) && ctl_set_string(c, &copy->template_name, s->template_name) &&
@@ -602,7 +602,7 @@ static void on_forked(struct pp_job *job, void *controller)
     struct ctl_job *j = (struct ctl_job *)job;
     const int64_t original = c->session.id;
     c->switching = false;
-    if (job->code == PP_OK && keep_choices(c, &j->session) && enter(c, j)) {
+    if (job->code == PP_OK && copy_choices(c, &j->session) && enter(c, j)) {
         ctl_notice(c, false, "this is now a copy; the original is in the list of conversations%s",
                    pp_controller_session_activity(c, original) == PP_SESSION_ANSWERING
                        ? ", where the running answer continues" : "");
@@ -696,14 +696,14 @@ void ctl_title_read(struct pp_controller *c, int64_t session, const char *title,
     ctl_mark_current(c);
 }
 
-static void run_look_at_title(struct pp_job *job, struct pp_store *st)
+static void run_read_title(struct pp_job *job, struct pp_store *st)
 {
     struct ctl_job *j = (struct ctl_job *)job;
     job->code = pp_store_session_get(st, j->id, &j->session, &job->err);
 }
 
 /* An error is not reported here: nothing depends on it. */
-static void on_title_looked_at(struct pp_job *job, void *controller)
+static void on_title_read(struct pp_job *job, void *controller)
 {
     const struct ctl_job *j = (const struct ctl_job *)job;
     if (job->code == PP_OK)
@@ -719,7 +719,7 @@ void pp_controller_refresh_title(struct pp_controller *c)
         (c->title_read_ns && now - c->title_read_ns < EVERY_NS))
         return;
     c->title_read_ns = now;
-    struct ctl_job *j = ctl_job_new(c, run_look_at_title, on_title_looked_at);
+    struct ctl_job *j = ctl_job_new(c, run_read_title, on_title_read);
     if (!j)
         return;
     j->id = c->session.id;
