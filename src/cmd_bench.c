@@ -127,18 +127,18 @@ static void all_threads(struct bench *b)
 
 static enum pp_code read_lists(struct bench *b, struct pp_error *err)
 {
-    enum { MOST_DEPTH = 1 << 24, MOST_ROWS = 4096, MOST_THREADS = 1024 };
+    enum { MAX_DEPTH = 1 << 24, MAX_ROWS = 4096, MAX_THREADS = 1024 };
     const struct pp_options *o = b->o;
     const char *depths = o->bench.depths ? o->bench.depths : b->what & BENCH_DEPTH ? "0,1024,4096" : NULL;
     const char *rows = o->bench.rows ? o->bench.rows : b->what & BENCH_ROWS ? "1,2,4,8,16" : NULL;
     enum pp_code code = PP_OK;
     b->threads[b->n_threads++] = o->threads;
     if (depths)
-        code = read_list(depths, "--depth", 0, MOST_DEPTH, b->depths, &b->n_depths, err);
+        code = read_list(depths, "--depth", 0, MAX_DEPTH, b->depths, &b->n_depths, err);
     if (!code && rows)
-        code = read_list(rows, "--rows", 1, MOST_ROWS, b->rows, &b->n_rows, err);
+        code = read_list(rows, "--rows", 1, MAX_ROWS, b->rows, &b->n_rows, err);
     if (!code && o->bench.threads)
-        code = read_list(o->bench.threads, "-t", 1, MOST_THREADS, b->threads, &b->n_threads, err);
+        code = read_list(o->bench.threads, "-t", 1, MAX_THREADS, b->threads, &b->n_threads, err);
     else if (b->what & BENCH_THREADS)
         all_threads(b);
     return code ? code : read_kv_types(b, err);

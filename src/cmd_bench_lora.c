@@ -14,7 +14,7 @@
 #include "src/cmd_bench.h"
 
 enum { RANK = 16, MANY = 4, DORA = MANY, IA3, N_FILES, LORA_SETS = 3, SETS = 5 };
-static const uint64_t MOST_EXPERT_BYTES = 1 << 30; /* per file; the largest mixtures would fill disks */
+static const uint64_t MAX_EXPERT_BYTES = 1 << 30; /* per file; the largest mixtures would fill disks */
 
 /* The sets that are compared; the adapters of a set are consecutive. */
 static const struct {
@@ -113,7 +113,7 @@ static enum pp_code find_files(struct lora *l, struct pp_error *err)
     for (int i = 0; i < (o->n_lora ? MANY : N_FILES) && !code; i++) {
         const struct pp_random_adapter spec = {
             .kind = i == DORA ? PP_RANDOM_DORA : i == IA3 ? PP_RANDOM_IA3 : PP_RANDOM_LORA,
-            .rank = o->train.rank ? o->train.rank : RANK, .all = true, .expert_bytes = MOST_EXPERT_BYTES,
+            .rank = o->train.rank ? o->train.rank : RANK, .all = true, .expert_bytes = MAX_EXPERT_BYTES,
             .seed = (uint64_t)i + 1};
         char ending[32];
         if (o->n_lora) {

@@ -6,7 +6,7 @@
 #include "engine/base/mem.h"
 #include "src/cmd_bench.h"
 
-enum { MOST = PP_MAX_GEN_ITEMS };
+enum { LIMIT = PP_MAX_GEN_ITEMS };
 
 struct several {
     struct bench *b;
@@ -44,7 +44,7 @@ static enum pp_code begin(struct several *s, struct talk *t, int number, struct 
 static enum pp_code pass(struct several *s, struct talk *talks, int n, int64_t *n_tokens, bool *over,
                          struct pp_error *err)
 {
-    struct pp_gen_item items[MOST];
+    struct pp_gen_item items[LIMIT];
     for (int i = 0; i < n; i++) {
         pp_buf_clear(&talks[i].text);
         items[i] = (struct pp_gen_item){.gen = talks[i].gen, .text = &talks[i].text};
@@ -63,7 +63,7 @@ static enum pp_code pass(struct several *s, struct talk *talks, int n, int64_t *
 /* Tokens per second of n conversations in total, after all prompts have been processed. */
 static enum pp_code measure(struct several *s, int n, double *rate, struct pp_error *err)
 {
-    struct talk talks[MOST] = {0};
+    struct talk talks[LIMIT] = {0};
     enum pp_code code = PP_OK;
     bool over = false, reading = true;
     int64_t before = 0, tokens = 0;
@@ -140,8 +140,8 @@ enum pp_code bench_several(struct bench *b, struct pp_error *err)
         s.counts[i] = chosen ? b->rows[i] : usual[i];
         most = s.counts[i] > most ? s.counts[i] : most;
     }
-    if (most > MOST)
-        return pp_fail(err, PP_ERR_USAGE, "at most %d conversations are answered at once", MOST);
+    if (most > LIMIT)
+        return pp_fail(err, PP_ERR_USAGE, "at most %d conversations are answered at once", LIMIT);
     if (b->n_gen < 2) /* the first token is computed with the prompt */
         return pp_fail(err, PP_ERR_USAGE, "bench several needs -n 2 or more");
     opt.cache_dir = b->temporary ? NULL : b->paths->cache;

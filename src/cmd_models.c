@@ -452,10 +452,10 @@ static enum pp_code rm(struct models *c, struct pp_error *err)
 /* Checks that a name can be shown in lists and menus. */
 static enum pp_code check_name(const char *name, struct pp_error *err)
 {
-    enum { MOST = 100 };
-    if (name && (!*name || strlen(name) > MOST || !is_plain(name)))
+    enum { LIMIT = 100 };
+    if (name && (!*name || strlen(name) > LIMIT || !is_plain(name)))
         return pp_fail(err, PP_ERR_USAGE, "--name needs 1 to %d bytes on one line, in UTF-8 and without control "
-                                          "characters", MOST);
+                                          "characters", LIMIT);
     if (name && !pp_registry_can_find(name))
         return pp_fail(err, PP_ERR_USAGE, "a model named \"%s\" could not be found again: %s; give another name", name,
                        strchr("/.", name[0]) ? "the name looks like a path" : "the bundled model has this name");

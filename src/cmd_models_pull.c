@@ -58,10 +58,10 @@ struct pull {
  * checksum excludes the end, which has the number of the part, so that all parts of a model are shortened alike. */
 static void shorten(char *name)
 {
-    enum { BEGIN = 199, END = 32, CHECK = 8, MOST = BEGIN + 1 + CHECK + END };
+    enum { BEGIN = 199, END = 32, CHECK = 8, LIMIT = BEGIN + 1 + CHECK + END };
     char hex[65];
     const size_t n = strlen(name);
-    if (n <= MOST)
+    if (n <= LIMIT)
         return;
     const struct pp_sha256 check = pp_sha256(name, n - END);
     pp_sha256_hex(&check, hex);

@@ -8,7 +8,7 @@
 #include "src/store.h"
 #include "src/title.h"
 
-enum { MOST_SESSIONS = 200 };
+enum { MAX_SESSIONS = 200 };
 
 static void print(FILE *out, const char *name, const char *note)
 {
@@ -22,7 +22,7 @@ static void sessions(FILE *out, struct pp_store *st)
 {
     struct pp_session *list;
     size_t n;
-    if (!st || pp_store_session_page(st, NULL, false, MOST_SESSIONS, &list, &n, NULL) != PP_OK)
+    if (!st || pp_store_session_page(st, NULL, false, MAX_SESSIONS, &list, &n, NULL) != PP_OK)
         return;
     for (size_t i = 0; i < n; i++)
         print(out, list[i].key, list[i].title);

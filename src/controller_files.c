@@ -154,13 +154,13 @@ void pp_controller_save_setting(struct pp_controller *c, const char *path, const
 
 void ctl_rescue_list(const struct pp_controller *c, struct ctl_rescue *r)
 {
-    enum { MOST = sizeof r->sessions / sizeof *r->sessions };
+    enum { LIMIT = sizeof r->sessions / sizeof *r->sessions };
     r->n = 0;
     if (c->session.id) {
         r->sessions[r->n++] = c->session.id;
         snprintf(r->key, sizeof r->key, "%s", c->session.key);
     }
-    for (const struct ctl_background *a = c->background; a && r->n < MOST; a = a->next) {
+    for (const struct ctl_background *a = c->background; a && r->n < LIMIT; a = a->next) {
         if (!r->n)
             snprintf(r->key, sizeof r->key, "%.16s", a->key);
         r->sessions[r->n++] = a->session;

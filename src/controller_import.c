@@ -16,7 +16,7 @@
 
 #define SECOND_NS UINT64_C(1000000000)
 
-enum { PATH = 4096, MOST_IMPORTED = 1 << 28, SLICE_NS = 100 * 1000 * 1000 };
+enum { PATH = 4096, MAX_IMPORTED = 1 << 28, SLICE_NS = 100 * 1000 * 1000 };
 
 struct outcome {
     size_t added, here, busy; /* conversations; `here` includes those that were extended */
@@ -77,7 +77,7 @@ static enum pp_code begin(struct ctl_import *m, struct pp_store *st, struct pp_e
         return pp_store_copy_begin(path, &m->copy, err);
     }
     m->step = IMPORT_PUT;
-    if ((code = pp_read_file(path, MOST_IMPORTED, &text, &n, err)))
+    if ((code = pp_read_file(path, MAX_IMPORTED, &text, &n, err)))
         return code;
     if ((code = pp_import_read(text, n, &m->text, err)))
         pp_fail_prefix(err, "%s", path);

@@ -72,14 +72,14 @@ static void add_line(struct pp_buf *b, const char *text)
  * closed. */
 static void add_text(struct pp_buf *b, const char *text, size_t n, const char *lead)
 {
-    enum { MOST_INDENT = 3 }; /* a fence that is indented further belongs to a list item, and ends with that */
+    enum { MAX_INDENT = 3 }; /* a fence that is indented further belongs to a list item, and ends with that */
     struct pp_fence open = {0};
     for (size_t at = 0; at < n;) {
         const char *line = text + at, *end = memchr(line, '\n', n - at);
         const size_t len = end ? (size_t)(end - line) : n - at, shown = len - (len && line[len - 1] == '\r');
         if (!open.len)
-            open = pp_fence_of(line, shown, MOST_INDENT);
-        else if (pp_fence_closes(&open, line, shown, MOST_INDENT))
+            open = pp_fence_of(line, shown, MAX_INDENT);
+        else if (pp_fence_closes(&open, line, shown, MAX_INDENT))
             open.len = 0;
         pp_buf_str(b, lead);
         pp_plain_text(b, line, len);

@@ -6,12 +6,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { MOST = 128 };
+enum { LIMIT = 128 };
 
 enum pp_code pp_open_files_check(int need, struct pp_error *err)
 {
-    int fds[MOST], n = 0, why = 0;
-    while (n < need && n < MOST && !why) {
+    int fds[LIMIT], n = 0, why = 0;
+    while (n < need && n < LIMIT && !why) {
         fds[n] = open("/", O_PATH | O_CLOEXEC);
         if (fds[n] >= 0)
             n++;

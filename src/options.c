@@ -227,12 +227,12 @@ static void set_defaults(struct pp_options *o)
 static enum pp_code from_persona(const struct pp_config_entry *e, const char *name, const char *shown,
                                  struct pp_error *err)
 {
-    enum { MOST = 40 }; /* bytes */
+    enum { LIMIT = 40 }; /* bytes */
     if (strcmp(e->key, "system") != 0)
         return pp_fail(err, PP_ERR_USAGE, "%s is unknown; a [persona NAME] section contains only `system = ...`",
                        shown);
-    if (!*name || strlen(name) > MOST)
-        return pp_fail(err, PP_ERR_USAGE, "%s: the name of a persona must have 1 to %d bytes", shown, (int)MOST);
+    if (!*name || strlen(name) > LIMIT)
+        return pp_fail(err, PP_ERR_USAGE, "%s: the name of a persona must have 1 to %d bytes", shown, (int)LIMIT);
     if (!pp_utf8_valid(name, strlen(name))) /* it goes into the settings of conversations, which are JSON */
         return pp_fail(err, PP_ERR_USAGE, "%s: the name of the persona is not valid UTF-8; convert the file with "
                                           "iconv", shown);

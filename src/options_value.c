@@ -109,13 +109,13 @@ enum pp_code pp_set_int64(struct pp_parse *ps, const struct pp_option *opt, cons
 enum pp_code pp_set_ctx_size(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
                              struct pp_error *err)
 {
-    enum { LEAST = 32 };
+    enum { MINIMUM = 32 };
     enum pp_code code = pp_set_int64(ps, opt, value, shown, err);
     const int64_t v = code ? 0 : *(int64_t *)field(ps, opt);
-    if (v > 0 && v < LEAST)
+    if (v > 0 && v < MINIMUM)
         return pp_fail(err, PP_ERR_USAGE,
                        "%s: a context of %d tokens is too small; give at least %d, or 0 for the model's own "
-                       "size", shown, (int)v, LEAST);
+                       "size", shown, (int)v, MINIMUM);
     return code;
 }
 

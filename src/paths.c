@@ -40,7 +40,7 @@ static bool __attribute__((format(printf, 3, 4))) join(char *out, size_t cap, co
 
 /* The XDG specification says that relative paths must be ignored. */
 /* Of the limit of 512 bytes SQLite needs some for the journal's suffix. */
-enum { MOST_OF_SQLITE = 504 };
+enum { MAX_FOR_SQLITE = 504 };
 
 static enum pp_code too_long(const char *variable, struct pp_error *err)
 {
@@ -108,7 +108,7 @@ enum pp_code pp_paths_init(struct pp_paths *p, struct pp_error *err)
         (code = xdg(p->state, "XDG_STATE_HOME", ".local/state", err)) ||
         (code = xdg(p->cache, "XDG_CACHE_HOME", ".cache", err)))
         return code;
-    if (!join(p->db, MOST_OF_SQLITE + 1, "%s/pippin.db", p->data))
+    if (!join(p->db, MAX_FOR_SQLITE + 1, "%s/pippin.db", p->data))
         return too_long("XDG_DATA_HOME", err);
     find_bundled(p);
     return PP_OK;
@@ -163,11 +163,11 @@ enum pp_code pp_make_dirs_of(const char *file, struct pp_error *err)
  * since. */
 static void add_others(struct pp_buf *text, const char *path, const char *line)
 {
-    enum { MOST = 4096 }; /* a larger file is not ours */
+    enum { LIMIT = 4096 }; /* a larger file is not ours */
     const size_t n = strcspn(line, " =");
     char there[512];
     FILE *f = pp_open_regular(path);
-    while (f && text->len < MOST && fgets(there, sizeof there, f)) {
+    while (f && text->len < LIMIT && fgets(there, sizeof there, f)) {
         const char *after_name = strncmp(there, line, n) == 0 ? there + n : "";
         if (after_name[strspn(after_name, " \t")] == '=')
             continue;

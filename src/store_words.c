@@ -52,11 +52,11 @@ static bool is_unspaced(int32_t cp)
 /* Offset of the next character of these scripts at or after `at`; n: there is none. *len: its length. */
 static size_t next_unspaced(const char *text, size_t n, size_t at, size_t *len)
 {
-    enum { LEAST_LEAD = 0xE0 }; /* all of them have at least three bytes */
+    enum { MIN_LEAD = 0xE0 }; /* all of them have at least three bytes */
     int32_t cp;
     for (*len = 0; at < n; at += *len) {
         *len = 1;
-        if ((unsigned char)text[at] < LEAST_LEAD)
+        if ((unsigned char)text[at] < MIN_LEAD)
             continue;
         *len = pp_utf8_decode(text + at, n - at, &cp);
         if (is_unspaced(cp))

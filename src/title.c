@@ -30,7 +30,7 @@ static bool ends_string(const char *s, size_t n)
  * searched only once, however many strings begin. */
 static size_t escape_sequence(const char *text, size_t at, size_t n_text, size_t *end)
 {
-    enum { MOST = 4096 };
+    enum { LIMIT = 4096 };
     const char *s = text + at;
     const size_t n = n_text - at;
     if (n < 2 || s[0] != ESC)
@@ -44,7 +44,7 @@ static size_t escape_sequence(const char *text, size_t at, size_t n_text, size_t
             *end = at + 2;
         while (*end < n_text && !ends_string(text + *end, n_text - *end))
             ++*end;
-        if (*end < n_text && *end - at < MOST)
+        if (*end < n_text && *end - at < LIMIT)
             return *end - at + 1 + (text[*end] == ESC);
     }
     const size_t len = 1 + run_of(s + 1, n - 1, 0x20, 0x2f);

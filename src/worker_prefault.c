@@ -6,15 +6,15 @@
 #include "src/worker_int.h"
 
 enum { LOOKED_AT = 8 };                              /* the most recently used snapshots */
-static const uint64_t MOST_BYTES = UINT64_C(512) << 20; /* about two gigabytes per second and core can be cleared */
+static const uint64_t MAX_BYTES = UINT64_C(512) << 20; /* about two gigabytes per second and core can be cleared */
 
 static void *make_ready(void *arg)
 {
     struct pp_worker *w = arg;
     pp_priority_compute();
     uint64_t bytes = pp_snapshot_largest(w->cache_dir, LOOKED_AT);
-    if (bytes > MOST_BYTES)
-        bytes = MOST_BYTES;
+    if (bytes > MAX_BYTES)
+        bytes = MAX_BYTES;
     if (bytes <= pp_memory_free() / 8)
         pp_engine_prefault(w->engine, bytes, &w->prefault_cancel);
     return NULL;

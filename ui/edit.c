@@ -523,7 +523,7 @@ static bool is_unbound(const char *bytes, size_t n)
 void pp_edit_feed(const char *bytes, size_t n)
 {
     /* limit for numeric arguments: readline would execute any number, and run out of memory */
-    enum { MOST_TIMES = 1000 };
+    enum { MAX_TIMES = 1000 };
     if (n > sizeof ed.queue)
         return;
     const bool asking = RL_ISSTATE(RL_STATE_NSEARCH), enter = n == 1 && (*bytes == '\r' || *bytes == '\n');
@@ -552,8 +552,8 @@ void pp_edit_feed(const char *bytes, size_t n)
     while (ed.queue_at < ed.queue_len) {
         rl_callback_read_char();
         put_back();
-        if (rl_numeric_arg > MOST_TIMES) /* digits typed as a numeric argument */
-            rl_numeric_arg = MOST_TIMES;
+        if (rl_numeric_arg > MAX_TIMES) /* digits typed as a numeric argument */
+            rl_numeric_arg = MAX_TIMES;
     }
     if (!searching && !pp_edit_searching())
         keep_clusters_whole(&before);

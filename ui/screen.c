@@ -17,7 +17,7 @@
 
 enum {
     MAX_COPY = 74 * 1024,              /* the limit of terminals and tmux */
-    MOST_ROWS = 1000, MOST_COLS = 4000 /* ncurses allocates several cells per position */
+    MAX_ROWS = 1000, MAX_COLS = 4000 /* ncurses allocates several cells per position */
 };
 
 /* Reports of buttons and wheel (1000), in SGR encoding (1006), which has no limit of 223 columns. */
@@ -128,7 +128,7 @@ enum pp_code pp_screen_open(bool mouse, struct pp_error *err)
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0) {
         use_env(FALSE);
-        use_tioctl(size.ws_row <= MOST_ROWS && size.ws_col <= MOST_COLS);
+        use_tioctl(size.ws_row <= MAX_ROWS && size.ws_col <= MAX_COLS);
     }
     scr.screen = newterm(NULL, stdout, stdin);
     if (!scr.screen) {
@@ -210,8 +210,8 @@ void pp_screen_resize(int *rows, int *cols)
 {
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0)
-        resizeterm(size.ws_row < MOST_ROWS ? size.ws_row : MOST_ROWS,
-                   size.ws_col < MOST_COLS ? size.ws_col : MOST_COLS);
+        resizeterm(size.ws_row < MAX_ROWS ? size.ws_row : MAX_ROWS,
+                   size.ws_col < MAX_COLS ? size.ws_col : MAX_COLS);
     getmaxyx(stdscr, *rows, *cols);
 }
 

@@ -577,11 +577,11 @@ static enum pp_code start(struct pp_ui *ui, struct pp_error *err)
  * runs, even simultaneous ones. */
 static enum pp_code save_long_unsent(struct pp_ui *ui, const char *text, struct pp_error *err)
 {
-    enum { MOST = 1000 };
+    enum { LIMIT = 1000 };
     char path[600], number[16] = "";
     enum pp_code code;
     bool taken = true;
-    for (int i = 1; taken && i < MOST; i++) {
+    for (int i = 1; taken && i < LIMIT; i++) {
         if (i > 1)
             snprintf(number, sizeof number, "-%d", i);
         snprintf(path, sizeof path, "%s/unsent%s.txt", ui->paths->state, number);
@@ -590,7 +590,7 @@ static enum pp_code save_long_unsent(struct pp_ui *ui, const char *text, struct 
     }
     if (taken)
         return pp_fail(err, PP_ERR_IO, "%s/unsent.txt and unsent-2.txt to unsent-%d.txt all exist; delete those that "
-                                       "you no longer need", ui->paths->state, MOST - 1);
+                                       "you no longer need", ui->paths->state, LIMIT - 1);
     if (!code)
         pp_buf_fmt(&ui->unsent_files, "%s%s", ui->unsent_files.len ? " and " : "", path);
     return code;

@@ -7,19 +7,19 @@
 #include "ui/state.h"
 #include "ui/text.h"
 
-enum { LEAST_WIDTH = 24, MOST_WIDTH = 100, FRAME = 3 /* the bar, and a space on each side */ };
+enum { MIN_WIDTH = 24, MAX_WIDTH = 100, FRAME = 3 /* the bar, and a space on each side */ };
 enum shown { TEXT, THOUGHTS, HEADING };
 
 int pp_alternatives_columns(const struct pp_ui *ui)
 {
     int n = (int)pp_controller_n_alternatives(ui->controller);
-    return n > 1 && ui->at.transcript.h >= 6 && ui->at.transcript.w / n >= LEAST_WIDTH ? n : 0;
+    return n > 1 && ui->at.transcript.h >= 6 && ui->at.transcript.w / n >= MIN_WIDTH ? n : 0;
 }
 
 static int column_width(const struct pp_ui *ui, int n)
 {
     int w = (ui->at.transcript.w - 1) / n;
-    return w < MOST_WIDTH + FRAME ? w : MOST_WIDTH + FRAME;
+    return w < MAX_WIDTH + FRAME ? w : MAX_WIDTH + FRAME;
 }
 
 /* While the model thinks, and if there is no text yet, the column shows its reasoning or the heading of that. */
