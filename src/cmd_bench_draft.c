@@ -3,12 +3,10 @@
  *
  *   conversations (-f FILE of JSON lines, or built-in ones), whose last answer the model generates anew by greedy
  *   decoding;
- *   copying tasks: a text in the prompt quoted, quoted with occasional edits, and code. The model is forced to
- *   write
+ *   copying tasks: a text in the prompt quoted, quoted with occasional edits, and code. The model is forced to write
  *   these, whatever it would have said, so that a small model can be measured;
  *   for a model without a vocabulary (--shape): a text that a script drafts with a given acceptance rate, compared
- *   with
- *   the formula of arXiv 2211.17192 for the measured times of passes. */
+ *   with the formula of arXiv 2211.17192 for the measured times of passes. */
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
