@@ -244,12 +244,12 @@ static void draft_by_script(struct draft_pass *p, struct pp_gen *g)
 /* --- the draft model --------------------------------------------------------------------------------------------- */
 
 /* All tokens that the draft model has read or is to read, in its own vocabulary: the answer, then its draft tokens. */
-static const int32_t *draft_tokens(const struct pp_gen *g)
+static const int32_t *model_tokens(const struct pp_gen *g)
 {
     return (g->bridge ? g->bridge->ids : g->tokens) + g->spec.draft_begin;
 }
 
-static int64_t n_draft_tokens(const struct pp_gen *g)
+static int64_t n_model_tokens(const struct pp_gen *g)
 {
     return (g->bridge ? g->bridge->n : g->n + g->spec.chain_len) - g->spec.draft_begin;
 }
@@ -281,9 +281,9 @@ static bool set_bridge(struct pp_gen *g)
 static void rewind_draft(struct pp_gen *g)
 {
     struct pp_seq *d = g->draft;
-    const int32_t *tokens = draft_tokens(g);
+    const int32_t *tokens = model_tokens(g);
     /* The last token is read in any case, since its logits are asked for. */
-    const int64_t n = n_draft_tokens(g) - (g->bridge ? 0 : g->spec.chain_len) - 1;
+    const int64_t n = n_model_tokens(g) - (g->bridge ? 0 : g->spec.chain_len) - 1;
     int64_t i = g->bridge ? 0 : g->spec.n_common < d->len ? g->spec.n_common : d->len;
     i = i < n ? i : n;
     while (i < d->len && i < n && d->tokens[i] == tokens[i])
@@ -295,13 +295,13 @@ static void rewind_draft(struct pp_gen *g)
 }
 
 /* Tokens that the draft model must read before it predicts the next one. */
-static int64_t unread(const struct pp_gen *g) { return n_draft_tokens(g) - g->draft->len; }
+static int64_t unread(const struct pp_gen *g) { return n_model_tokens(g) - g->draft->len; }
 
 /* Makes the draft model forget what it has read and begin with the last PP_SPEC_RECENT tokens: reading the text before
  * them would take longer than it may gain. */
 static void read_only_recent(struct pp_gen *g)
 {
-    int64_t from = g->spec.draft_begin + n_draft_tokens(g) - 1 - PP_SPEC_RECENT;
+    int64_t from = g->spec.draft_begin + n_model_tokens(g) - 1 - PP_SPEC_RECENT;
     if (unread(g) - 1 <= PP_SPEC_RECENT || from <= g->spec.draft_begin)
         return;
     pp_seq_truncate(g->draft, 0);
@@ -314,7 +314,7 @@ static void consider_asking(struct draft_pass *p, struct pp_gen *g)
 {
     struct pp_spec *s = &g->spec;
     struct pp_draft_state state = draft_state(p, g);
-    s->asking = state.chain_len < state.max_chain && n_draft_tokens(g) < g->draft->engine->n_ctx;
+    s->asking = state.chain_len < state.max_chain && n_model_tokens(g) < g->draft->engine->n_ctx;
     if (!s->asking || !s->adaptive)
         return;
     state.unread = unread(g) - 1;
@@ -325,7 +325,7 @@ static void consider_asking(struct draft_pass *p, struct pp_gen *g)
     s->trial_unread = unread(g) - 1;
 }
 
-static int32_t unread_token(const struct pp_gen *g, int64_t k) { return draft_tokens(g)[g->draft->len + k]; }
+static int32_t unread_token(const struct pp_gen *g, int64_t k) { return model_tokens(g)[g->draft->len + k]; }
 
 /* Reads all but `rest` of what is unread, a chunk at a time. */
 static void read_unread(struct pp_gen *g, int64_t rest, const struct pp_cancel *cancel)
