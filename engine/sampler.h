@@ -19,9 +19,9 @@ struct pp_sampler {
 enum pp_code pp_sampler_init(struct pp_sampler *s, int64_t n_vocab, struct pp_error *err);
 void pp_sampler_free(struct pp_sampler *s);
 
-/* A choice, and the second best, which a tree of guesses tries. margin: how much lower its score was (score: the logit
- * or, at a temperature, the logit over the temperature plus noise); where it is large, another model would choose
- * alike. */
+/* A choice, and the second best, which a tree of draft tokens includes. margin: how much lower its score was (score:
+ * the logit or, at a temperature, the logit over the temperature plus noise); where it is large, another model would
+ * choose alike. */
 struct pp_choice {
     int32_t token, second; /* -1: none */
     float margin;

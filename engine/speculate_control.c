@@ -30,7 +30,9 @@ static const double MAX_CHANGE = 1.3, UNMEASURED_ROW = 0.1, UNMEASURED_STEP = 0.
  * this many rows a measurement and the mean before count equally. */
 static const double UNMEASURED_STEP_ROW = 0.1, STEP_ROWS_PRIOR = 12;
 enum { RESUMED_COPY_LEVEL = 3 }; /* of two matching tokens: pp_level_of_copy */
-/* MIN_SAMPLES: of which the smallest counts; MEAN_SAMPLES: over about how many the mean is taken. */
+/* MIN_SAMPLES: of the first so many measurements, the smallest counts. MEAN_SAMPLES: later ones have a weight of one in
+ * so many. SINGLE_PASSES: passes of one row to be measured before anything is drafted. STALE_PASSES: after so many
+ * passes of several rows, one with a single row is due. */
 enum { MIN_SAMPLES = 4, MEAN_SAMPLES = 16, SINGLE_PASSES = 2, STALE_PASSES = 256 };
 
 /* --- times -------------------------------------------------------------------------------------------------------- */

@@ -477,8 +477,8 @@ static enum pp_code alternate(struct drafting *d, struct pp_gen *gen, struct pp_
     return code;
 }
 
-/* An answer with n scripted drafts per pass, of which each is right with probability a; and the result of the
- * formula (with no cost of drafting). */
+/* An answer with n scripted draft tokens per pass, each right with probability a; and the result of the formula (with
+ * no cost of drafting). */
 static enum pp_code scripted(struct drafting *d, const int32_t *forced, double a, int n, size_t index,
                              struct pp_error *err)
 {

@@ -180,7 +180,7 @@ enum pp_code pp_options_check(const struct pp_options *o, enum pp_cmd cmd, struc
         }
     if (cmd == PP_CMD_BENCH && pp_options_given(o, "type") && !o->bench.shape && !says_one_of(o, cmd, "micro all"))
         return pp_fail(err, PP_ERR_USAGE, "--type is for random weights; add --shape NAME, or leave --type out");
-    /* With --compare the words behind bench are files. */
+    /* With --compare the words after bench are files. */
     enum pp_code code = cmd == PP_CMD_BENCH && o->bench.compare ? PP_OK : check_words(o, cmd, err);
     if (!code)
         code = check_imatrix(o, cmd, err);

@@ -52,7 +52,7 @@ struct request {
     bool cancelled;
 };
 
-/* A model, shared with the thread that computes its identity: whoever lets go of it last closes it. */
+/* A model, shared with the thread that computes its identity: whoever releases it last closes it. */
 struct shared_model {
     struct pp_model *model;
     pthread_mutex_t lock;
