@@ -12,9 +12,9 @@
 #include "src/worker_int.h"
 
 enum {
-    SAVE_WAIT_MS = 5000,    /* for snapshots when an engine is replaced; whatever takes longer is lost and computed
-                             * again when it is needed */
-    KEPT_BYTES = 512 << 20, /* of adapters in memory; beyond it, those that no conversation uses are freed */
+    SAVE_WAIT_MS = 5000, /* for snapshots when an engine is replaced; whatever takes longer is lost and computed again
+                          * when it is needed */
+    ADAPTER_CACHE_BYTES = 512 << 20, /* of adapters in memory; beyond it, those that no conversation uses are freed */
 };
 
 /* --- a model and its identity ----------------------------------------------------------------------------- */
@@ -328,14 +328,14 @@ static struct cached_adapter *oldest_unused(struct pp_worker *w)
     return oldest;
 }
 
-/* Frees unused adapters until there is a slot for another one and the total is at most KEPT_BYTES, as far as
+/* Frees unused adapters until there is a slot for another one and the total is at most ADAPTER_CACHE_BYTES, as far as
  * possible. */
 static void make_room(struct pp_worker *w)
 {
     uint64_t bytes = 0;
     for (int i = 0; i < w->n_adapters; i++)
         bytes += pp_adapter_info(w->adapters[i].adapter)->bytes;
-    for (struct cached_adapter *c; w->n_adapters == WORKER_ADAPTERS || bytes > KEPT_BYTES;) {
+    for (struct cached_adapter *c; w->n_adapters == WORKER_ADAPTERS || bytes > ADAPTER_CACHE_BYTES;) {
         if (!(c = oldest_unused(w)))
             return;
         bytes -= pp_adapter_info(c->adapter)->bytes;

@@ -5,14 +5,14 @@
 #include "engine/base/priority.h"
 #include "src/worker_int.h"
 
-enum { LOOKED_AT = 8 };                              /* the most recently used snapshots */
+enum { RECENT = 8 };                                    /* snapshots: those used last */
 static const uint64_t MAX_BYTES = UINT64_C(512) << 20; /* about two gigabytes per second and core can be cleared */
 
 static void *make_ready(void *arg)
 {
     struct pp_worker *w = arg;
     pp_priority_compute();
-    uint64_t bytes = pp_snapshot_largest(w->cache_dir, LOOKED_AT);
+    uint64_t bytes = pp_snapshot_largest(w->cache_dir, RECENT);
     if (bytes > MAX_BYTES)
         bytes = MAX_BYTES;
     if (bytes <= pp_memory_free() / 8)
