@@ -520,18 +520,18 @@ static void connect_in_double(const struct pp_connection *how, const float *x, d
 {
     double(*m)[N] = (double(*)[N])(y + 2 * N), sum;
     for (int i = 0; i < 2 * N; i++)
-        y[i] = (i < N ? 1 : (double)how->most) / (1 + exp(-(double)x[i])) +
-               (double)(i < N ? how->least : how->write_eps);
+        y[i] = (i < N ? 1 : (double)how->write_scale) / (1 + exp(-(double)x[i])) +
+               (double)(i < N ? how->eps : how->write_eps);
     for (int i = 0; i < N; i++) {
         sum = 0;
         for (int j = 0; j < N; j++)
             sum += exp((double)x[2 * N + i * N + j]);
         for (int j = 0; j < N; j++)
-            m[i][j] = exp((double)x[2 * N + i * N + j]) / sum + (double)how->least;
+            m[i][j] = exp((double)x[2 * N + i * N + j]) / sum + (double)how->eps;
     }
     for (int turn = 1; turn < 2 * ROUNDS; turn++) /* odd: columns */
         for (int i = 0; i < N; i++) {
-            sum = (double)how->least;
+            sum = (double)how->eps;
             for (int j = 0; j < N; j++)
                 sum += turn % 2 ? m[j][i] : m[i][j];
             for (int j = 0; j < N; j++)
@@ -544,7 +544,7 @@ static void mixed_streams(void **state)
     (void)state;
     const float ones[3] = {1, 1, 1}, none[NUMBERS] = {0};
     struct row_op connect = {.kind = PP_OP_CONNECT, .n = NUMBERS, .n_heads = N, .factors = ones, .added = none,
-                             .connection = {.least = 1e-6f, .most = 2, .rounds = ROUNDS}};
+                             .connection = {.eps = 1e-6f, .write_scale = 2, .sinkhorn_iters = ROUNDS}};
     struct row_op write = {.kind = PP_OP_WRITE_STREAMS, .n = WIDTH, .n_heads = N, .mixes = true};
     static float x[NUMBERS], numbers[NUMBERS], given[WIDTH], streams[N * WIDTH], before[N * WIDTH], scalar[N * WIDTH];
     double wanted[NUMBERS];
