@@ -235,8 +235,8 @@ enum pp_code pp_cli_args(const struct pp_options *o, int min, int max, const cha
                        o->args[0]);
     if (o->n_args > max)
         return pp_fail(err, PP_ERR_USAGE, "unexpected argument \"%s\": too many for `pippin %s%s%s %s`%s", o->args[max],
-                       o->command, gap, sub, what, strcmp(what, "TEXT") == 0 ? "; put a text of several words in "
-                                                                               "quotes" : "");
+                       o->command, gap, sub, what, strstr(what, "TEXT") || strstr(what, "TITLE")
+                                                       ? "; put a text of several words in quotes" : "");
     return pp_fail(err, PP_ERR_USAGE, "usage: pippin %s%s%s %s", o->command, gap, sub, what);
 }
 

@@ -1,4 +1,4 @@
-/* cmd_sessions.c - pippin sessions list, search, show, backup, rm, forget; export and import: cmd_sessions_files.c. */
+/* cmd_sessions.c - pippin sessions list, search, show, rename, backup, rm, forget; the rest: cmd_sessions_files.c. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -10,6 +10,7 @@
 #include "src/commands.h"
 #include "src/store.h"
 #include "src/snapshots.h"
+#include "src/title.h"
 
 /* --- list, search ----------------------------------------------------------------------------------------- */
 
@@ -190,6 +191,30 @@ static enum pp_code show(const struct pp_options *o, struct pp_store *st, const 
     return code;
 }
 
+/* --- rename ------------------------------------------------------------------------------------------------ */
+
+/* Also renames a conversation that is open in another program, which reads its title again. */
+static enum pp_code rename_session(struct pp_store *st, const char *id, const char *title, struct pp_error *err)
+{
+    struct pp_session s = {0};
+    char line[PP_TITLE_BYTES];
+    pp_title(title, strlen(title), line);
+    if (!*line)
+        return pp_fail(err, PP_ERR_USAGE, "the new title is empty");
+    enum pp_code code = pp_store_batch_begin(st, "rename the conversation", err);
+    if (code)
+        return code;
+    code = pp_store_session_find(st, id, &s, err);
+    if (!code) {
+        pp_free(s.title);
+        s.title = pp_strdup(line);
+        code = s.title ? pp_store_session_update(st, &s, err) : pp_fail_nomem(err, "the title");
+    }
+    code = pp_store_batch_end(st, code, err);
+    pp_session_clear(&s);
+    return code;
+}
+
 /* --- rm, forget ------------------------------------------------------------------------------------------- */
 
 static enum pp_code remove_snapshot(const struct pp_paths *p, const char *key, struct pp_error *err)
@@ -296,6 +321,12 @@ static enum pp_code do_show(const struct work *w, struct pp_error *err)
     return code ? code : show(w->o, w->st, w->o->args[0], err);
 }
 
+static enum pp_code do_rename(const struct work *w, struct pp_error *err)
+{
+    enum pp_code code = pp_cli_args(w->o, 2, 2, "ID TITLE", err);
+    return code ? code : rename_session(w->st, w->o->args[0], w->o->args[1], err);
+}
+
 static enum pp_code do_export(const struct work *w, struct pp_error *err)
 {
     return sessions_export(w->o, w->st, w->cancel, err);
@@ -330,6 +361,7 @@ int pp_cmd_sessions(const struct pp_options *o, const struct pp_paths *p)
         bool only_looks; /* works on a full disk, too */
     } words[] = {{"list", do_list, true},     {"search", do_search, true}, {"show", do_show, true},
                  {"export", do_export, true}, {"backup", do_backup, true}, {"import", do_import, false},
+                 {"rename", do_rename, false},
                  {"rm", do_rm, false},        {"forget", do_forget, false}};
     struct pp_error err = {0};
     struct work w = {.o = o, .p = p, .cancel = pp_cli_begin()};

@@ -140,7 +140,7 @@ static const char *names_of(const char *choices)
 static const struct {
     const char *command, *subcommands, *names;
 } named_words[] = {
-    {"sessions", "show export rm forget", "sessions"},
+    {"sessions", "show rename export rm forget", "sessions"},
     {"models", "info tag untag rm", "models"},
     {"lora", "info", "adapters"},
 };

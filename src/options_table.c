@@ -12,9 +12,9 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, 0, "the full-screen chat (the default command)"},
     [PP_CMD_RUN] = {"run", "", NULL, 0, "answer one prompt: -p, stdin, or both"},
     [PP_CMD_SESSIONS] = {"sessions",
-                         "[list | search TEXT | show ID | export ID... | import FILE... | backup FILE | rm ID... | "
-                         "forget ID...]",
-                         "list search show export import backup rm forget", PP_MAX_POSITIONAL,
+                         "[list | search TEXT | show ID | rename ID TITLE | export ID... | import FILE... | "
+                         "backup FILE | rm ID... | forget ID...]",
+                         "list search show rename export import backup rm forget", PP_MAX_POSITIONAL,
                          "saved conversations"},
     [PP_CMD_MODELS] = {"models",
                        "[list | add PATH... | pull URL | info NAME... | tag NAME TAG... | untag TAG... | rm NAME...]",
@@ -532,6 +532,7 @@ const struct pp_foreign_command pp_foreign_subcommands[] = {
     {"find grep", "search"},
     {"save", "export"},
     {"load", "import"},
+    {"title retitle mv move", "rename"},
     {"finetune", "train"},
 };
 const size_t pp_n_foreign_subcommands = sizeof pp_foreign_subcommands / sizeof pp_foreign_subcommands[0];

@@ -376,6 +376,14 @@ fi
 run sessions rm "$more" "$more"; expect "rm of one that is named twice" 0
 run sessions list
 holds "is that of one" [ "$(grep -c . "$tmp/out")" = 1 ]
+run sessions rename "$id" "  Ann's$nl name$(printf '\033')[31m "; expect "rename" 0
+run sessions list
+expect_match "gives another title, in one line" "$tmp/out" "^$id .* Ann's name$"
+run sessions search Ann; expect_match "by which it is found" "$tmp/out" "^$id "
+run sessions rename "$id" " "; expect "rename to nothing" 2
+run sessions rename "$id" New title; expect "rename to several words" 2
+expect_match "says what to do" "$tmp/err" 'put a text of several words in quotes$'
+run sessions rename ffffffffffffffff x; expect "rename of one that is not there" 3
 run sessions forget "$id"; expect "forget" 0
 holds "removes the snapshot" [ -z "$(find "$tmp/cache" -name "$id*")" ]
 run sessions rm "$id"; expect "rm" 0
