@@ -249,6 +249,16 @@ static bool add_thinking(const struct pp_options *o, cJSON *all)
     return cJSON_AddStringToObject(all, "thinking", o->thinking) != NULL;
 }
 
+/* The name of the persona, if the command line chooses one or another system prompt. */
+static bool add_persona(const struct run *r, cJSON *all)
+{
+    const struct pp_options *o = r->o;
+    if (!pp_options_given(o, "system") && !r->session.fresh)
+        return true;
+    cJSON_DeleteItemFromObjectCaseSensitive(all, "persona");
+    return !o->persona || !*o->persona || cJSON_AddStringToObject(all, "persona", o->persona);
+}
+
 /* The conversation's settings, updated by what the command line says: sampling parameters, drafter, and whether the
  * model thinks. */
 static char *settings_json(const struct run *r)
@@ -275,7 +285,7 @@ static char *settings_json(const struct run *r)
         all = cJSON_CreateObject();
     }
     bool ok = all && (!stored || pp_json_keep_digits(all, stored, strlen(stored)));
-    ok = ok && add_draft_choice(r->o, all) && add_thinking(r->o, all);
+    ok = ok && add_draft_choice(r->o, all) && add_thinking(r->o, all) && add_persona(r, all);
     for (size_t i = 0; ok && i < sizeof numbers / sizeof numbers[0]; i++) {
         if (!pp_options_given(r->o, numbers[i].name))
             continue;

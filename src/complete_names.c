@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "src/adapter_names.h"
+#include "src/config.h"
+#include "src/personas.h"
 #include "src/registry.h"
 #include "src/store.h"
 #include "src/title.h"
@@ -69,6 +71,21 @@ static void adapters(FILE *out, const struct pp_paths *p, const char *model)
     pp_adapter_paths_free(&all);
 }
 
+static void personas(FILE *out, const struct pp_paths *p)
+{
+    char path[600];
+    struct pp_personas all = {0};
+    struct pp_config *config = NULL;
+    snprintf(path, sizeof path, "%s/pippin.conf", p->config);
+    if (pp_config_load(path, &config, NULL) != PP_OK)
+        config = NULL;
+    if (pp_personas_all(&all, config, NULL) == PP_OK)
+        for (size_t i = 0; i < all.n; i++)
+            print(out, all.items[i].name, all.items[i].system);
+    pp_personas_free(&all);
+    pp_config_free(config);
+}
+
 bool pp_complete_names(FILE *out, const struct pp_paths *p, const char *what, const char *model)
 {
     const bool of_store = strcmp(what, "sessions") == 0 || strcmp(what, "models") == 0;
@@ -81,6 +98,8 @@ bool pp_complete_names(FILE *out, const struct pp_paths *p, const char *what, co
         models(out, p, st);
     else if (strcmp(what, "adapters") == 0)
         adapters(out, p, model);
+    else if (strcmp(what, "personas") == 0)
+        personas(out, p);
     else
         return false;
     pp_store_close(st);

@@ -13,7 +13,6 @@
 #include "engine/base/word.h"
 #include "engine/text.h"
 #include "src/adapter_names.h"
-#include "src/config.h"
 #include "src/controller_int.h"
 #include "src/near.h"
 #include "src/prompt.h"
@@ -559,7 +558,7 @@ enum pp_code ctl_apply_options(struct pp_controller *c, struct pp_error *err)
     if (c->o->system && counts(c, "system")) {
         if (!ctl_set_string(c, &c->session.system, c->o->system))
             return pp_fail_nomem(err, "the system prompt");
-        c->persona[0] = 0;
+        snprintf(c->persona, sizeof c->persona, "%s", c->o->persona ? c->o->persona : "");
     }
     if (pp_options_given(c->o, "no-draft") || pp_options_given(c->o, "use-draft") ||
         pp_options_given(c->o, "model-draft") || pp_options_given(c->o, "drafter"))
@@ -587,15 +586,12 @@ void ctl_reset_params(struct pp_controller *c)
 
 enum pp_code ctl_choices_init(struct pp_controller *c, struct pp_error *err)
 {
-    const char *name, *system;
+    const char *name;
     ctl_reset_params(c);
     ctl_add_template(&c->templates, "model", "the model's own");
     for (size_t i = 0; (name = pp_template_builtin_name(i)); i++)
         ctl_add_template(&c->templates, name, "built in");
-    enum pp_code code = pp_personas_init(&c->personas, err);
-    for (size_t i = 0; code == PP_OK && pp_config_persona(c->o->config, i, &name, &system); i++)
-        code = pp_personas_add(&c->personas, name, system, err);
-    return code;
+    return pp_personas_all(&c->personas, c->o->config, err);
 }
 
 void ctl_choices_free(struct pp_controller *c)

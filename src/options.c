@@ -12,6 +12,7 @@
 #include "src/config.h"
 #include "src/near.h"
 #include "src/options_internal.h"
+#include "src/personas.h"
 
 bool pp_next_word(const char **list, const char **word, size_t *n)
 {
@@ -390,6 +391,31 @@ static enum pp_code read_command_line(struct pp_parse *ps, int argc, char **argv
     return code;
 }
 
+/* Makes the system prompt of a persona's name. That of pippin.conf yields to a --system on the command line. */
+static enum pp_code name_persona(struct pp_options *o, struct pp_error *err)
+{
+    struct pp_personas all = {0};
+    const struct pp_persona *found = NULL;
+    const bool given = pp_options_given(o, "persona");
+    if (!o->persona || (!given && pp_options_given(o, "system"))) {
+        o->persona = NULL;
+        return PP_OK;
+    }
+    enum pp_code code = pp_personas_all(&all, o->config, err);
+    if (!code && !(found = pp_personas_find(&all, o->persona, err)))
+        code = given ? PP_ERR_USAGE : pp_fail_prefix(err, "persona in pippin.conf");
+    if (found) {
+        o->persona = found == all.items ? "" : pp_keep_text(found->name, strlen(found->name));
+        o->system = pp_keep_text(found->system, strlen(found->system));
+        if (!o->persona || !o->system)
+            code = pp_fail_nomem(err, "the persona");
+    }
+    for (size_t i = 0; given && i < pp_n_option_specs; i++)
+        o->given[i] = o->given[i] || strcmp(pp_option_specs[i].name, "system") == 0;
+    pp_personas_free(&all);
+    return code;
+}
+
 /* Resolves names of adapters to paths; a name that is not found stays, and opening it fails with an error. */
 static void name_adapters(const struct pp_paths *paths, const char *model, struct pp_lora_option *list, int n)
 {
@@ -456,6 +482,8 @@ enum pp_code pp_options_parse(int argc, char **argv, const struct pp_paths *path
     /* The same for the adapters of pippin.conf, if it names a model; otherwise they are for any model. */
     if (ps.config_model && ps.lora == PP_SOURCE_CONFIG && ps.model > PP_SOURCE_CONFIG)
         o->n_lora = 0;
+    if (!l.only_talk && (code = name_persona(o, err)))
+        return code;
     name_adapters(paths, o->model, o->lora, o->n_lora);
     name_adapters(paths, o->draft, o->draft_lora, o->n_draft_lora);
     name_once(o->lora, &o->n_lora);

@@ -66,7 +66,8 @@ struct pp_options {
     const char *stops[PP_MAX_STOPS]; /* --stop TEXT */
     int n_stops;
     bool ignore_eos;           /* --ignore-eos */
-    const char *system;        /* -sys, --system */
+    const char *system;        /* -sys, --system; or that of the persona, which then also counts as given */
+    const char *persona;       /* --persona: its full name; "": none; NULL: not given */
     const char *chat_template_file;
     const char *prompt;        /* -p */
     const char *file;          /* -f */

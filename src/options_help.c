@@ -129,7 +129,8 @@ static bool is_file(const struct pp_option *opt)
 /* The kind of names (complete_names.h) for an option's or argument's choices; NULL: they are not names. */
 static const char *names_of(const char *choices)
 {
-    static const char *const kinds[][2] = {{"MODEL", "models"}, {"ADAPTER", "adapters"}, {"SESSION", "sessions"}};
+    static const char *const kinds[][2] = {
+        {"MODEL", "models"}, {"ADAPTER", "adapters"}, {"SESSION", "sessions"}, {"PERSONA", "personas"}};
     for (size_t i = 0; choices && i < sizeof kinds / sizeof *kinds; i++)
         if (strcmp(choices, kinds[i][0]) == 0)
             return kinds[i][1];

@@ -64,7 +64,7 @@ struct pp_option {
     const char *name;      /* long name without dashes; also the name in pippin.conf */
     const char *others;    /* other spellings with dashes, separated by spaces; or NULL */
     const char *arg;       /* name of the value in help texts; NULL: it has no value */
-    const char *choices;   /* for completion: "FILE", "MODEL", "ADAPTER", "SESSION" or words; or NULL */
+    const char *choices;   /* for completion: "FILE", "MODEL", "ADAPTER", "SESSION", "PERSONA" or words; or NULL */
     const char *help;
     struct pp_own_help own[PP_MAX_OWN_HELPS];
     pp_option_setter *set;

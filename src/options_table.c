@@ -208,6 +208,9 @@ const struct pp_option pp_option_specs[] = {
     /* answer */
     {.name = "system", .others = "-sys --system-prompt", .arg = "TEXT", .set = pp_set_words, AT(system),
      .commands = TALK, .section = "sampling", .group = PP_GROUP_ANSWER, .help = "system prompt; default: none"},
+    {.name = "persona", .arg = "NAME", .choices = "PERSONA", .set = pp_set_text, AT(persona), .commands = TALK,
+     .section = "sampling", .group = PP_GROUP_ANSWER,
+     .help = "the system prompt of this persona: a built-in one, such as concise, or one of pippin.conf"},
     {.name = "chat-template-file", .arg = "FILE", .choices = "FILE", .set = pp_set_file, AT(chat_template_file),
      .commands = TALK | PP_BIT(TEMPLATE) | LORA, .section = "model", .group = PP_GROUP_ANSWER,
      .help = "use this Jinja chat template instead of the model's own"},
@@ -475,8 +478,8 @@ const struct pp_option pp_option_specs[] = {
      .help = "print this help"},
     {.name = "version", .others = "-V", .set = pp_set_flag, AT(version), .commands = ANY, .group = PP_GROUP_GENERAL,
      .help = "print the version"},
-    {.name = "completion", .arg = "WHAT", .choices = "bash zsh fish sessions models adapters", .set = pp_set_choice,
-     AT(completion), .commands = ANY, .group = PP_GROUP_GENERAL,
+    {.name = "completion", .arg = "WHAT", .choices = "bash zsh fish sessions models adapters personas",
+     .set = pp_set_choice, AT(completion), .commands = ANY, .group = PP_GROUP_GENERAL,
      .help = "print the completion script for bash, zsh or fish (or the names it looks up)"},
 };
 const size_t pp_n_option_specs = sizeof pp_option_specs / sizeof pp_option_specs[0];

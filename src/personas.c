@@ -1,9 +1,14 @@
 /* personas.c - personas: named system prompts. */
 #include "src/personas.h"
 
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/base/word.h"
+#include "src/config.h"
 
 static const struct {
     const char *name, *system;
@@ -34,6 +39,15 @@ enum pp_code pp_personas_init(struct pp_personas *p, struct pp_error *err)
     return code;
 }
 
+enum pp_code pp_personas_all(struct pp_personas *p, const struct pp_config *config, struct pp_error *err)
+{
+    const char *name, *system;
+    enum pp_code code = pp_personas_init(p, err);
+    for (size_t i = 0; code == PP_OK && pp_config_persona(config, i, &name, &system); i++)
+        code = pp_personas_add(p, name, system, err);
+    return code;
+}
+
 /* Index by name, ignoring case; -1 if there is none. */
 static int find(const struct pp_personas *p, const char *name)
 {
@@ -41,6 +55,35 @@ static int find(const struct pp_personas *p, const char *name)
         if (pp_casecmp(p->items[i].name, name) == 0)
             return (int)i;
     return -1;
+}
+
+static enum pp_code not_found(const struct pp_personas *p, const char *name, int n_begin, struct pp_error *err)
+{
+    char why[48];
+    struct pp_buf names = {0};
+    for (size_t i = 0; i < p->n; i++)
+        pp_buf_fmt(&names, "%s%s", i ? ", " : "", p->items[i].name);
+    if (n_begin)
+        snprintf(why, sizeof why, "%d personas begin with", n_begin);
+    else
+        snprintf(why, sizeof why, "there is no persona");
+    const enum pp_code code = pp_fail(err, PP_ERR_USAGE, "%s \"%.60s\"; choose from: %s", why, name,
+                                      pp_buf_cstr(&names));
+    pp_buf_free(&names);
+    return code;
+}
+
+const struct pp_persona *pp_personas_find(const struct pp_personas *p, const char *name, struct pp_error *err)
+{
+    int at = find(p, name), begin = 0;
+    for (size_t i = 0; at < 0 && *name && i < p->n; i++)
+        begin += pp_ncasecmp(p->items[i].name, name, strlen(name)) == 0;
+    for (size_t i = 0; at < 0 && begin == 1 && i < p->n; i++)
+        if (pp_ncasecmp(p->items[i].name, name, strlen(name)) == 0)
+            at = (int)i;
+    if (at < 0)
+        not_found(p, name, begin, err);
+    return at < 0 ? NULL : &p->items[at];
 }
 
 enum pp_code pp_personas_add(struct pp_personas *p, const char *name, const char *system, struct pp_error *err)

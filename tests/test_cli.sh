@@ -844,6 +844,37 @@ run run -n 4 -m "$tmp/folder/small.gguf" -p Hello; expect "adapters are for the 
 run run --raw -n 4 -p Hello; expect "--raw passes the system prompt of pippin.conf over" 0
 run run --raw -n 4 -p Hello --system x; expect "but not that of the command line" 2
 rm "$tmp/folder/small.gguf" "$XDG_CONFIG_HOME/pippin/pippin.conf"
+
+printf '[sampling]\npersona = Reviewer\n[persona Reviewer]\nsystem = You review code.\n' \
+    >"$XDG_CONFIG_HOME/pippin/pippin.conf"
+shown() { # PATTERN...: in the conversation that the last run has saved
+    "$pippin" sessions show "$(sed -n 's/.*--resume //p' "$tmp/err")" >"$tmp/shown" 2>&1
+    expect_match "$name" "$tmp/shown" "$@"
+}
+run run --save -n 2 -p Hello </dev/null; name="a persona of pippin.conf" shown '^You review code\.$'
+run run --save -n 2 -p Hello --persona CONC </dev/null; name="one of the command line" shown '^Answer as briefly'
+run --completion personas; expect_match "personas to complete" "$tmp/out" '^pirate	You are' '^Reviewer	You review'
+run run --continue -n 2 -p Hello </dev/null; name="stays with the conversation" shown '^Answer as briefly'
+run run --continue -n 2 -p Hello --persona Reviewer </dev/null; name="until there is another" shown '^You review'
+run sessions export --all --format jsonl
+expect_match "which is called by its name" "$tmp/out" '"persona":"Reviewer"'
+run run --continue -n 2 -p Hello --system Kind. </dev/null; name="or another system prompt" shown '^Kind\.$'
+id=$(sed -n 's/.*--resume //p' "$tmp/err")
+run sessions export "$id" --format jsonl
+holds "which is called by no persona's" sh -c '! grep -q persona "$1"' sh "$tmp/out"
+run run --save -n 2 -p Hello --persona none </dev/null
+"$pippin" sessions show "$(sed -n 's/.*--resume //p' "$tmp/err")" >"$tmp/out"
+holds "none is no system prompt" sh -c '! grep -q "^system:" "$1"' sh "$tmp/out"
+run run -n 2 -p Hello --persona pi </dev/null; expect "the beginning of a name" 0
+run run -n 2 -p Hello --persona p </dev/null; expect "the beginning of two" 2
+expect_match "is said to be that" "$tmp/err" '2 personas begin with "p"; choose from: none, '
+run run -n 2 -p Hello --persona nobody </dev/null; expect "no such persona" 2
+expect_match "is told those there are" "$tmp/err" 'no persona "nobody"; choose from: none, concise, .*, Reviewer$'
+run run -n 2 -p Hello --persona pirate --system Kind. </dev/null; expect "a persona and a system prompt" 2
+sed -i s/^persona.*/persona=gone/ "$XDG_CONFIG_HOME/pippin/pippin.conf"
+run run -n 2 -p Hello </dev/null; expect "one of pippin.conf that is gone" 2
+expect_match "is said to be of there" "$tmp/err" '^pippin: persona in pippin.conf: there is no persona "gone"'
+rm "$XDG_CONFIG_HOME/pippin/pippin.conf"
 run run --save -n 4 -m engine/starter/starter-draft-Q4_0.gguf -p Hello
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/folder/small.gguf"
 run run --continue -n 4 -m "$tmp/folder/small.gguf" -p Hello; rm "$tmp/folder/small.gguf"
