@@ -216,6 +216,7 @@ static void set_defaults(struct pp_options *o)
         .n_gen = 32,
         .repetitions = 5,
         .limit = -1,
+        .bell = -1,
         .bench = {.type = "q4_k_m", .threshold = 5, .adapters = 16, .requests = 64, .zipf = 1},
         .sampling = pp_sampling_default(),
         .train = pp_train_options_default(),
@@ -405,8 +406,8 @@ static enum pp_code name_persona(struct pp_options *o, struct pp_error *err)
     if (!code && !(found = pp_personas_find(&all, o->persona, err)))
         code = given ? PP_ERR_USAGE : pp_fail_prefix(err, "persona in pippin.conf");
     if (found) {
-        o->persona = found == all.items ? "" : pp_keep_text(found->name, strlen(found->name));
-        o->system = pp_keep_text(found->system, strlen(found->system));
+        o->persona = found == all.items ? "" : pp_copy_until_exit(found->name, strlen(found->name));
+        o->system = pp_copy_until_exit(found->system, strlen(found->system));
         if (!o->persona || !o->system)
             code = pp_fail_nomem(err, "the persona");
     }

@@ -90,6 +90,7 @@ struct pp_options {
     bool json;                 /* --json */
     bool plain;                /* --plain: no full screen, lines only */
     bool mouse;                /* --mouse: use its wheel */
+    int bell;                  /* --bell: seconds without a key after which the end of an answer rings; -1: off */
     bool no_color;             /* NO_COLOR or --no-color */
     const char *theme;         /* --theme */
     const char *titles;        /* --titles first-words|model; NULL: first-words */

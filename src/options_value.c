@@ -188,6 +188,15 @@ static enum pp_code set_quota(struct pp_parse *ps, const struct pp_option *opt, 
     return PP_OK;
 }
 
+enum pp_code pp_set_bell(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                         struct pp_error *err)
+{
+    if (strcmp(value, "off") != 0)
+        return pp_set_int(ps, opt, value, shown, err);
+    *(int *)field(ps, opt) = -1;
+    return PP_OK;
+}
+
 enum pp_code pp_set_layout_cache(struct pp_parse *ps, const struct pp_option *opt, const char *value,
                                  const char *shown, struct pp_error *err)
 {

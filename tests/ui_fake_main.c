@@ -8,7 +8,7 @@
 
 int main(int argc, char **argv)
 {
-    struct pp_options o = {.command = "chat"};
+    struct pp_options o = {.command = "chat", .bell = -1};
     struct pp_paths paths;
     struct pp_error err;
     const char *no_color = getenv("NO_COLOR");
@@ -22,6 +22,8 @@ int main(int argc, char **argv)
             o.theme = argv[++i];
         else if (strcmp(argv[i], "--reasoning") == 0 && i + 1 < argc)
             o.reasoning = argv[++i];
+        else if (strcmp(argv[i], "--bell") == 0 && i + 1 < argc)
+            o.bell = atoi(argv[++i]);
     }
     if (pp_paths_init(&paths, &err) != PP_OK) {
         fprintf(stderr, "%s\n", err.text);

@@ -9,12 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/base/stop_signal.h"
 #include "src/cmd_common.h"
 #include "src/controller.h"
 #include "src/figures.h"
+#include "ui/bell.h"
 #include "ui/sanitize.h"
 #include "ui/text_file.h"
 #include "ui/theme.h"
@@ -29,11 +31,15 @@ struct plain {
     bool piped;               /* stdin is not a terminal */
     bool leaving, failed;
     enum { LIST_NOTHING, LIST_SESSIONS, LIST_MODELS } listing; /* a list that was requested and has not arrived */
-    struct pp_buf file_text;  /* texts of /read, to be put before the next message */
+    struct pp_buf file_text;   /* texts of /read, to be put before the next message */
+    struct pp_buf quoted;     /* the lines so far of a message between """ and """ */
+    bool quoting;             /* its end has not been typed yet */
     bool prompted;            /* the last output is the prompt "> " */
     bool branching;           /* another branch was requested, and will be printed */
     uint64_t notice_serial;
     enum pp_state state;      /* at the last pump */
+    int bell;                 /* --bell, and when the last line was taken: pp_now_ns */
+    uint64_t line_at;
     int64_t group;            /* id of the first of the alternatives requested last */
     size_t group_at;          /* index of the one being printed; their number when all are printed */
     bool mid_answer;          /* part of an answer is printed, and more will follow */
@@ -149,7 +155,7 @@ static void prompt(struct plain *p)
     if (p->prompted || p->leaving || p->listing || pp_controller_status(p->c)->state != PP_STATE_IDLE ||
         !pp_controller_settled(p->c))
         return;
-    fputs("> ", stdout);
+    fputs(p->quoting ? "... " : "> ", stdout);
     flush(p);
     p->prompted = true;
 }
@@ -388,6 +394,10 @@ static void pump(struct plain *p)
     }
     if (!now)
         print_deferred(p);
+    if (before && !now && pp_bell_due(p->bell, p->line_at) && isatty(STDOUT_FILENO)) {
+        putchar('\a');
+        flush(p);
+    }
     if (p->state == PP_STATE_LOADING && s->state == PP_STATE_IDLE)
         greet(p, s);
     p->state = s->state;
@@ -410,6 +420,7 @@ static void list_commands(struct plain *p)
         snprintf(line, sizeof line, "/%s%s%s: %s", name, *args ? " " : "", args, text);
         say(p, line);
     }
+    say(p, "A message of several lines begins with \"\"\" and ends with \"\"\".");
 }
 
 /* The counterpart of a menu: one entry per line, with a mark on the current one. */
@@ -509,9 +520,9 @@ static void add_file(struct plain *p, const char *path)
     pp_free(text);
 }
 
-static void send_line(struct plain *p, const char *line)
+/* Sends a message, after the texts of /read. */
+static void send_text(struct plain *p, const char *words)
 {
-    const char *words = pp_slash_text(line);
     if (!p->file_text.len) {
         pp_controller_send(p->c, words);
         return;
@@ -523,6 +534,46 @@ static void send_line(struct plain *p, const char *line)
     else if (pp_controller_send(p->c, message.data))
         pp_buf_free(&p->file_text);
     pp_buf_free(&message);
+}
+
+/* Sends the lines between the marks, without empty ones at the end. */
+static void send_quoted(struct plain *p)
+{
+    struct pp_buf text = p->quoted;
+    p->quoting = false;
+    p->quoted = (struct pp_buf){0};
+    while (text.len && text.data[text.len - 1] == '\n')
+        text.data[--text.len] = '\0';
+    if (text.bad)
+        say(p, "out of memory: the message was not sent");
+    else if (text.len && text.data[strspn(text.data, " \t\n")])
+        send_text(p, text.data);
+    pp_buf_free(&text);
+}
+
+/* A message of several lines begins with """ and ends with """, each at the beginning or the end of a line or on a line
+ * of its own. False: the line is not part of one. */
+static bool take_quoted(struct plain *p, const char *line)
+{
+    static const char mark[] = "\"\"\"";
+    const size_t len = sizeof mark - 1;
+    size_t n = strlen(line);
+    if (!p->quoting && strncmp(line, mark, len) != 0)
+        return false;
+    if (!p->quoting) {
+        line += len;
+        n -= len;
+    } else if (p->quoted.len) {
+        pp_buf_char(&p->quoted, '\n');
+    }
+    p->quoting = true;
+    while (n && strchr(" \t", line[n - 1]))
+        n--;
+    const bool over = n >= len && memcmp(line + n - len, mark, len) == 0;
+    pp_buf_add(&p->quoted, line, over ? n - len : strlen(line));
+    if (over)
+        send_quoted(p);
+    return true;
 }
 
 /* A terminal in line mode passes cursor keys on as escape sequences; such a line is not sent as a message. */
@@ -537,16 +588,20 @@ static void handle_line(struct plain *p, const char *line)
     const size_t n = pp_controller_n_messages(p->c);
     const uint64_t serial = p->notice_serial;
     p->prompted = false;
+    p->line_at = pp_now_ns();
     if (has_stray_key(p, line)) {
-        say(p, "Not sent: the line contains an arrow or another special key. Backspace corrects the line, Ctrl-U "
-               "clears it.");
+        say(p, p->quoting ? "Not added to the message: the line contains an arrow or another special key."
+                          : "Not sent: the line contains an arrow or another special key. Backspace corrects the "
+                            "line, Ctrl-U clears it.");
         return;
     }
+    if (take_quoted(p, line))
+        return;
     enum pp_slash slash = line[0] == '/' ? pp_controller_slash(p->c, line, arg, sizeof arg) : PP_SLASH_TEXT;
     switch (slash) {
     case PP_SLASH_TEXT:
         if (line[strspn(line, " \t")])
-            send_line(p, line);
+            send_text(p, pp_slash_text(line));
         break;
     case PP_SLASH_DONE:
         if (n > 0 && pp_controller_n_messages(p->c) == 0 && pp_controller_status(p->c)->notice_serial == serial)
@@ -601,7 +656,9 @@ static void handle_input(struct plain *p)
             return; /* the next line may depend on a pending job */
         const char *line = pp_typed_line(&p->typed, p->end_of_input);
         if (!line) {
-            if (p->end_of_input)
+            if (p->end_of_input && p->quoting)
+                send_quoted(p); /* what was typed is not lost with its end */
+            else if (p->end_of_input)
                 leave(p);
             return;
         }
@@ -627,8 +684,14 @@ static void handle_signals(struct plain *p)
     char bytes[16];
     while (read(wake[0], bytes, sizeof bytes) > 0) {
     }
-    if (atomic_exchange(&interrupts, 0) && !pp_controller_cancel(p->c))
-        leave(p);
+    if (atomic_exchange(&interrupts, 0) && !pp_controller_cancel(p->c)) {
+        if (!p->quoting)
+            leave(p);
+        else
+            say(p, "The message was not sent.");
+        p->quoting = false;
+        pp_buf_free(&p->quoted);
+    }
     if (atomic_load(&terminated))
         leave(p);
 }
@@ -693,7 +756,7 @@ void pp_plain_close_report(const struct pp_close_report *w, const char *key)
 
 int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
 {
-    struct plain p = {.paths = paths};
+    struct plain p = {.paths = paths, .bell = o->bell};
     int reasoning = o->reasoning ? pp_reasoning_view_by_name(o->reasoning) : -1;
     struct pp_error err;
     enum pp_code code = pp_controller_new(o, paths, &p.c, &err);
@@ -719,5 +782,6 @@ int pp_plain_run(const struct pp_options *o, const struct pp_paths *paths)
     pp_buf_free(&p.typed.text);
     pp_buf_free(&p.deferred);
     pp_buf_free(&p.file_text);
+    pp_buf_free(&p.quoted);
     return p.failed || p.write_error ? 1 : 0;
 }

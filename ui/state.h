@@ -48,6 +48,7 @@ struct pp_ui {
     struct pp_buf unsent;             /* or it is only here, */
     struct pp_error unsent_why;       /* for this reason */
     char unsaved;                     /* the first letter of the drawn reason why something is not saved */
+    int writing;                      /* answers being written, here and elsewhere, at the last pump */
     uint64_t notice_serial;           /* of the controller's last one */
     uint64_t overflow_serial;         /* of the controller's last question about a full context */
     uint64_t read_at;                 /* time of the last key; 0: none yet */

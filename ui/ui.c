@@ -19,6 +19,7 @@
 #include "src/cmd_common.h"
 #include "src/open_files.h"
 #include "src/plain_text.h"
+#include "ui/bell.h"
 #include "ui/complete.h"
 #include "ui/edit.h"
 #include "ui/found.h"
@@ -364,6 +365,16 @@ static void mark_dirty(struct pp_ui *ui, const struct pp_status *s, unsigned dir
         ui->dirty |= PP_DRAW_MENU;
 }
 
+/* Tells of an answer that has ended, in any conversation, by the bell. */
+static void tell_of_end(struct pp_ui *ui, const struct pp_status *s)
+{
+    const bool here = s->state == PP_STATE_SAVING || s->state == PP_STATE_PREFILL || s->state == PP_STATE_ANSWER;
+    const int writing = here + pp_controller_n_elsewhere(ui->controller);
+    if (writing < ui->writing && !ui->leaving && pp_bell_due(ui->options->bell, ui->read_at))
+        beep();
+    ui->writing = writing;
+}
+
 static void pump(struct pp_ui *ui)
 {
     const unsigned dirty = pp_controller_pump(ui->controller);
@@ -377,6 +388,7 @@ static void pump(struct pp_ui *ui)
     const struct pp_status *s = pp_controller_status(ui->controller);
     show_new_notice(ui, s);
     ask_about_overflow(ui, s);
+    tell_of_end(ui, s);
     if (s->session_key && *s->session_key)
         snprintf(ui->last_key, sizeof ui->last_key, "%s", s->session_key);
     else if (!ui->leaving)

@@ -1030,6 +1030,28 @@ plain_pipe() {
     { head -c 1100000 /dev/zero | tr '\0' x; printf '\nthree\n'; } | "$program" --plain >"$work/out" 2>&1 &&
         has "$work/out" "That line is too long" && has "$work/out" "You said: three"
 }
+plain_quoted() { # a message of several lines
+    printf '"""\n\nfirst line\n  /quit\n"""  \n"""one"""\nafter\n"""\n\n"""\n"""to the\nend' | "$program" --plain >"$work/out" 2>&1 &&
+        has "$work/out" "You said: first line" && has "$work/out" "  /quit" && has "$work/out" "You said: one" &&
+        has "$work/out" "You said: after" && has "$work/out" "You said: to the" && has "$work/out" "end" &&
+        [ "$(grep -c "You said" "$work/out")" = 4 ] && ! grep -q '"""' "$work/out" || return 1
+    start 80x24 "" --plain && see "lists commands" && say '"""not' && say this && see "... this" && keys C-c &&
+        see "The message was not sent" && say /help && see 'begins with """' && say '"""a' && text b && keys Up Enter &&
+        see "Not added to the message" && say 'c"""' && see "You said: a" && see c && gone "You said: not" && ! shows "exit="
+}
+rings() { # so many times
+    [ "$(tr -cd '\007' <"$work/raw" | wc -c)" = "$1" ]
+}
+bell() {
+    for way in "" --plain; do
+        start 80x24 "" "$way --bell 0" && see "${way:+lists commands}" && { [ "$way" ] || see ready; } &&
+            t pipe-pane -t case: "cat >$work/raw" && say Hello && see "You said: Hello" &&
+            becomes 0 rings 1 && say more && see "said: more" && becomes 0 rings 2 || { why="$way rang otherwise"; return 1; }
+        start 80x24 "" "$way --bell 3600" && see "${way:+lists commands}" && { [ "$way" ] || see ready; } &&
+            t pipe-pane -t case: "cat >$work/raw" && say Hello && see "You said: Hello" && sleep 0.3 &&
+            becomes 0 rings 0 || { why="$way rang too soon"; return 1; }
+    done
+}
 more_lines_than_rows() { # of what is typed: there are more, above or below
     start 80x24 && see ready && seq -f 'row %g' 1 7 | paste && see "row 7" && ! shows "↑" && keys C-u && sleep 0.1 &&
         seq -f 'row %g' 9 40 | paste && see "row 40" && see "↑" && ! shows "↓" || return 1
@@ -1097,7 +1119,7 @@ editor_writes_too_much editor_writes_no_text editor_leaves_a_pipe editor_without
 slash_commands completion read_file full_context full_while_typing full_and_typing_on edit_last edit_others edit_is_given_up edit_ends_with_its_message edit_ends_with_its_conversation stop_by_escape
 stop_by_interrupt leave leave_the_only_screen leave_by_ctrl_d leave_in_words menus menu_tells menu_letters menu_explains menu_keys menu_ctrl_d menu_fields long_titles help_in_full menus_over_wide_text menus_small menus_narrow menu_hides_a_notice themes theme_unkept configured_theme selected_row no_color tint
 drafters models copy injection title_injection crash_segv crash_abrt crash_quit interrupt_while_starting gentle_term stuck_end left_in_a_hurry stuck_terminal_term stuck_terminal_twice half_typed half_typed_unkept half_typed_temporary long_typed suspend
-stopped_from_outside plain plain_lists plain_pipe more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing renamed_elsewhere broken_theme
+stopped_from_outside plain plain_lists plain_pipe plain_quoted bell more_lines_than_rows plain_file plain_keys reasoning reasoning_is_open reasoning_is_stopped plain_reasoning idle_costs_nothing renamed_elsewhere broken_theme
 alternatives alternatives_think adapters adapter_path_refused adapters_change_places presets_change_places presets_of_long_names comparison elsewhere impatient_search none_is_found found_is_shown found_here told_elsewhere a_message_at_a_time mouse"
 passed=0 failed=0
 for c in ${wanted:-$cases}; do
