@@ -9,6 +9,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/base/word.h"
+#include "src/json_numbers.h"
 #include "src/options.h"
 #include "src/paths.h"
 
@@ -90,8 +91,7 @@ char *pp_adapter_mix_json(const struct pp_adapter_mix *s)
     bool ok = array;
     for (int i = 0; ok && i < s->n; i++) {
         cJSON *o = cJSON_CreateObject();
-        /* the shortest decimal for the float: 0.8, not 0.800000011920929 */
-        double scale = round((double)s->item[i].scale * 1e6) / 1e6;
+        const double scale = pp_json_short(s->item[i].scale);
         ok = o && cJSON_AddStringToObject(o, "path", s->item[i].path) && cJSON_AddNumberToObject(o, "scale", scale) &&
              cJSON_AddItemToArray(array, o);
         if (!ok)

@@ -213,20 +213,32 @@ static enum pp_code load(struct run *r, struct pp_error *err)
 
 /* --- what is stored, and statistics ----------------------------------------------------------------------- */
 
-/* The adapters as JSON, with absolute paths, so that they are found from any folder. */
-static void adapters_json(const struct run *r, struct pp_buf *b)
+/* Prints and deletes JSON; for pp_free. NULL: out of memory, or not ok. */
+static char *print_json(cJSON *json, bool ok)
+{
+    char *text = ok && json ? cJSON_PrintUnformatted(json) : NULL, *copy = text ? pp_strdup(text) : NULL;
+    cJSON_free(text);
+    cJSON_Delete(json);
+    return copy;
+}
+
+/* The adapters as JSON, with absolute paths, so that they are found from any folder. Paths keep their bytes, and
+ * scales all their digits, as the conversation continues with them. */
+static char *adapters_json(const struct run *r)
 {
     char real[PATH_MAX];
-    pp_buf_char(b, '[');
-    for (int i = 0; i < r->target.n_adapters; i++) {
+    cJSON *list = cJSON_CreateArray();
+    bool ok = list;
+    for (int i = 0; ok && i < r->target.n_adapters; i++) {
         const char *path = pp_adapter_info(r->target.adapters[i])->path;
-        pp_cli_json_next(b);
-        pp_buf_char(b, '{');
-        pp_cli_json_str(b, "path", pp_absolute_path(path, real) ? real : path);
-        pp_cli_json_real(b, "scale", (double)r->target.uses[i].scale, 4);
-        pp_buf_char(b, '}');
+        cJSON *item = cJSON_CreateObject();
+        ok = item && cJSON_AddStringToObject(item, "path", pp_absolute_path(path, real) ? real : path) &&
+             cJSON_AddNumberToObject(item, "scale", pp_json_short(r->target.uses[i].scale)) &&
+             cJSON_AddItemToArray(list, item);
+        if (!ok)
+            cJSON_Delete(item);
     }
-    pp_buf_char(b, ']');
+    return print_json(list, ok);
 }
 
 /* Stores the choice of drafter if the command line makes one. */
@@ -289,20 +301,16 @@ static char *settings_json(const struct run *r)
     for (size_t i = 0; ok && i < sizeof numbers / sizeof numbers[0]; i++) {
         if (!pp_options_given(r->o, numbers[i].name))
             continue;
-        snprintf(digits, sizeof digits, numbers[i].value == floor(numbers[i].value) ? "%.0f" : "%.6g",
-                 numbers[i].value);
         cJSON_DeleteItemFromObjectCaseSensitive(all, numbers[i].name);
-        ok = cJSON_AddRawToObject(all, numbers[i].name, digits);
+        const double v = numbers[i].value;
+        ok = cJSON_AddNumberToObject(all, numbers[i].name, v == floor(v) ? v : pp_json_short((float)v));
     }
     if (ok && pp_options_given(r->o, "seed")) {
         snprintf(digits, sizeof digits, "%" PRIu64, s->seed); /* a double does not hold all 64 bits */
         cJSON_DeleteItemFromObjectCaseSensitive(all, "seed");
         ok = cJSON_AddRawToObject(all, "seed", digits);
     }
-    char *text = ok && pp_json_exact(all) ? cJSON_PrintUnformatted(all) : NULL, *copy = text ? pp_strdup(text) : NULL;
-    cJSON_free(text);
-    cJSON_Delete(all);
-    return copy;
+    return print_json(all, ok && pp_json_exact(all));
 }
 
 static void params_json(const struct pp_sampling *s, struct pp_buf *b)
@@ -640,23 +648,22 @@ static enum pp_code answer(struct run *r, struct pp_error *err)
 static enum pp_code save_question(struct run *r, struct pp_error *err)
 {
     char model[256];
-    struct pp_buf adapters = {0}, params = {0};
-    char *settings = settings_json(r);
+    struct pp_buf params = {0};
+    char *settings = settings_json(r), *adapters = adapters_json(r);
     const struct pp_model_info *info = pp_model_info(r->target.model);
     snprintf(model, sizeof model, "%s (%s)", info->name, info->type_name);
-    adapters_json(r, &adapters);
     params_json(&r->sampling, &params);
     struct run_note note = {
         .model = model,
-        .adapters = pp_buf_cstr(&adapters),
+        .adapters = adapters,
         .params = pp_buf_cstr(&params),
         .settings = settings,
     };
-    enum pp_code code = adapters.bad || params.bad || !settings
+    enum pp_code code = !adapters || params.bad || !settings
                             ? pp_fail_nomem(err, "the question")
                             : run_session_ask(&r->session, r->o, r->p, &r->question, &note, err);
     pp_free(settings);
-    pp_buf_free(&adapters);
+    pp_free(adapters);
     pp_buf_free(&params);
     return code;
 }

@@ -27,18 +27,12 @@ static char *finish(cJSON *o, bool ok)
     return copy;
 }
 
-/* The shortest decimal for a float: 0.8, not 0.800000011920929. */
-static double rounded(double v)
-{
-    return round(v * 1e6) / 1e6;
-}
-
 /* Writes whole numbers with all their digits; cJSON would round a seed to 15. */
 static bool add_number(cJSON *o, const char *name, double v)
 {
     char digits[32];
     if (v != floor(v) || fabs(v) >= 0x1p63)
-        return cJSON_AddNumberToObject(o, name, rounded(v));
+        return cJSON_AddNumberToObject(o, name, pp_json_short((float)v));
     snprintf(digits, sizeof digits, "%" PRId64, (int64_t)v);
     return cJSON_AddRawToObject(o, name, digits);
 }

@@ -101,3 +101,17 @@ bool pp_json_exact(cJSON *v)
     v->valuestring = text; /* freed by cJSON_Delete */
     return true;
 }
+
+double pp_json_short(float v)
+{
+    enum { ENOUGH = 9 }; /* digits that tell all floats apart */
+    char digits[32];
+    double d = (double)v;
+    for (int n = 1; isfinite(v) && n <= ENOUGH; n++) {
+        snprintf(digits, sizeof digits, "%.*g", n, (double)v);
+        d = strtod(digits, NULL);
+        if (!((float)d < v || (float)d > v))
+            break;
+    }
+    return d;
+}

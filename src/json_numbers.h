@@ -18,4 +18,8 @@ bool pp_json_whole(const cJSON *v, uint64_t *out);
  * makes it print all numbers in and below v exactly; afterwards v can only be printed. False: out of memory. */
 bool pp_json_exact(cJSON *v);
 
+/* The double with the fewest decimal digits that rounds to v: 0.8, not 0.800000011920929. Read back as a float, it is
+ * v again. */
+double pp_json_short(float v);
+
 #endif

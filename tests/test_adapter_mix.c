@@ -65,6 +65,14 @@ static void there_and_back(void **state)
     assert_true(pp_adapter_mix_read(json, &b));
     assert_true(pp_adapter_mix_equal(&a, &b));
     pp_free(json);
+    static const float strengths[] = {0.1f, 1.0f / 3, 1e-7f, 0.12345678f, -1.9999999f, 1e-45f, 1.17549435e-38f};
+    for (size_t i = 0; i < sizeof strengths / sizeof *strengths; i++) { /* other digits would be another strength */
+        a.item[0].scale = strengths[i];
+        json = pp_adapter_mix_json(&a);
+        assert_true(pp_adapter_mix_read(json, &b));
+        assert_true(pp_adapter_mix_equal(&a, &b));
+        pp_free(json);
+    }
     assert_true(pp_adapter_mix_read("", &b) && b.n == 0);
     assert_false(pp_adapter_mix_read("{", &b));
     assert_false(pp_adapter_mix_read("[{\"path\":7},{\"path\":\"/a\",\"scale\":1e99}]", &b));
