@@ -446,7 +446,7 @@ int pp_store_open_how(const char *path, const char *how, sqlite3 **db)
 {
     struct pp_buf uri = {0};
     *db = NULL;
-    pp_buf_str(&uri, "file:");
+    pp_buf_str(&uri, *path == '/' ? "file://" : "file:"); /* an empty host, for paths that begin with "//" */
     for (const char *p = path; *p; p++)
         if (strchr("%?#", *p))
             pp_buf_fmt(&uri, "%%%02X", (unsigned)*p);

@@ -156,6 +156,10 @@ static void copies(void **state)
     assert_string_equal(s.title, "Old harbour");
     pp_session_clear(&s);
     pp_store_close(st);
+    char twice[600]; /* what begins with two slashes is no name of a host */
+    snprintf(twice, sizeof twice, "/%s", path);
+    assert_ok(pp_store_open_copy(twice, NULL, &st, &err), err);
+    pp_store_close(st);
     assert_int_equal(raw_int(path, "PRAGMA user_version"), 1);
     assert_int_equal(chmod(path, 0600), 0);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
