@@ -61,7 +61,7 @@ struct request {
     /* from the response */
     long status;
     uint64_t length, total;      /* of the body; of the file: 0 if unknown */
-    bool range_ok, other_part;
+    bool range_ok, other_part, other_file;
     char from[MAX_FROM];         /* strong ETag, or the date of the last modification */
     bool is_etag, began, too_long;
     int write_errno;
@@ -238,6 +238,14 @@ static size_t on_header(char *line, size_t size, size_t count, void *request)
     return n;
 }
 
+/* Whether the server sends the rest of another file than that which the part belongs to: some ignore If-Range. Parts
+ * may be joined only if their ETags or dates are equal (RFC 9110, 15.3.7.3). */
+static bool is_other_file(const struct request *r)
+{
+    const char *had = r->part->from;
+    return r->status == 206 && r->asked && r->from[0] && (had[0] == '"') == r->is_etag && strcmp(had, r->from) != 0;
+}
+
 /* Truncates the partial file, as the server sends the whole file. */
 static bool begin_anew(struct request *r)
 {
@@ -349,6 +357,10 @@ static size_t on_file(char *data, size_t size, size_t count, void *request)
         return n; /* the body of an error */
     if (!r->began && r->status == 206 && !r->range_ok) {
         r->other_part = true;
+        return 0;
+    }
+    if (!r->began && is_other_file(r)) {
+        r->other_file = true;
         return 0;
     }
     if (!r->began && r->status == 200 && !begin_anew(r)) {
@@ -601,6 +613,12 @@ static enum pp_code request_part(const struct pp_fetch *f, struct part *p, struc
         p->from[0] = 0;
         *again = true;
         return pp_fail(err, PP_ERR_IO, "%.*s: the server does not have the rest of the file", PP_SHOWN_URL(f->url));
+    }
+    if (r->other_file) {
+        p->from[0] = 0;
+        *again = true;
+        return pp_fail(err, PP_ERR_IO, "%.*s changes while it is being downloaded; try again later",
+                       PP_SHOWN_URL(f->url));
     }
     if (r->too_long)
         return pp_fail(err, PP_ERR_FORMAT, "%.*s has more than the %" PRIu64 " bytes that were announced; it was not "

@@ -8,6 +8,7 @@
  *   /never/F     as /norange/, but each time          /wrong/F   answers 206 to a request for the whole
  *   /changed/F   another ETag each time, and breaks off the first time
  *   /swap/F      half of another file; then, of this one, no byte; then as it should be
+ *   /mixed/F     half of another file; then any part of this one that is asked for, whatever If-Range says
  *   /416/F       breaks off, then says that the rest is not there, once       /weak/F   breaks off; no strong ETag
  *   /empty/F     breaks off, then says once that the whole is nothing         /nothing/F   that the rest is
  *   /named/F/N   F, by another name
@@ -145,6 +146,7 @@ static void send_file(const struct answer *a)
     char path[1024], head[1024], tag[64];
     struct stat st;
     const int n = times(a->how, a->file);
+    const bool swapped = is(a, "swap") || is(a, "mixed");
     if (strstr(a->file, "..")) {
         status(a->fd, "404 Not Found", "");
         return;
@@ -156,12 +158,12 @@ static void send_file(const struct answer *a)
         return;
     }
     const uint64_t size = (uint64_t)st.st_size;
-    snprintf(tag, sizeof tag, "\"v%d\"", is(a, "changed") ? n : is(a, "swap") && n > 1 ? 2 : 1);
+    snprintf(tag, sizeof tag, "\"v%d\"", is(a, "changed") ? n : swapped && n > 1 ? 2 : 1);
     const bool once = is(a, "norange") || is(a, "changed") || is(a, "416") || is(a, "weak") || is(a, "empty") ||
-                      is(a, "nothing");
+                      is(a, "nothing") || is(a, "mixed");
     bool breaks = is(a, "cut") || is(a, "never") || (n == 1 && once);
     const bool part = a->range && !is(a, "norange") && !is(a, "never") &&
-                      (!a->range_from[0] || strcmp(a->range_from, tag) == 0);
+                      (!a->range_from[0] || is(a, "mixed") || strcmp(a->range_from, tag) == 0);
     const uint64_t from = part ? a->from : 0, announced = size - from + (is(a, "long") ? 5000 : 0);
     if (part && (from >= size || (is(a, "416") && n == 2))) {
         snprintf(head, sizeof head, "Content-Range: bytes */%" PRIu64 "\r\n", size);
@@ -186,7 +188,7 @@ static void send_file(const struct answer *a)
         say(a->fd, head);
         breaks = breaks || is(a, "stall");
         uint64_t end = breaks && size - from > TAIL ? from + (size - from) / 2 : size;
-        if (is(a, "swap") && n == 1)
+        if (swapped && n == 1)
             send_bytes(a->fd, fd, size / 2, size, false, size); /* the other file begins as this one ends */
         else if (!is(a, "swap") || n > 2)
             send_bytes(a->fd, fd, from, end, is(a, "slow") || is(a, "held"),

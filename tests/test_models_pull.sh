@@ -22,7 +22,7 @@ whole() {
 }
 
 mkdir -p "$tmp/www" "$tmp/config/pippin"
-for n in aa ab a b c d e f g h i j k l m n o p v w x y z u twice endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
+for n in aa ab ac a b c d e f g h i j k l m n o p v w x y z u twice endless q-Q8_0 q-Q4_K_M s-00001-of-00002 s-00002-of-00002; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 printf 'not a model' >"$tmp/www/text.gguf"
 printf '\n<!DOCTYPE html>\n<html><body>Please sign in</body></html>\n' >"$tmp/www/page.gguf"
 sum=$(sha256sum "$model" | cut -d' ' -f1)
@@ -93,6 +93,7 @@ pull "$at/plain/z.gguf" --sha256 "${sum}0"; expect "what is no checksum" 2 '64 h
 pull "$at/norange/d.gguf"; expect "a server without ranges" 0; whole "begins anew" d.gguf
 pull "$at/changed/e.gguf"; expect "a file that changes on the way" 0; whole "begins anew, too" e.gguf
 pull "$at/swap/w.gguf"; expect "a file that changes, and not a byte of the new one" 0; whole "is of one piece" w.gguf
+pull "$at/mixed/ac.gguf"; expect "one that changes unnoticed by the server" 0; whole "is of one piece as well" ac.gguf
 pull "$at/empty/aa.gguf"; expect "an empty answer for the rest" 0; whole "is not the rest" aa.gguf
 pull "$at/nothing/ab.gguf"; expect "a rest of nothing" 0; whole "is none, either" ab.gguf
 pull "$at/416/f.gguf"; expect "416 for the rest" 0; whole "begins anew as well" f.gguf
