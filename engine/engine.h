@@ -179,7 +179,8 @@ struct pp_adapter_info {
     int n_targets;         /* projections it changes */
     uint64_t bytes;
     const char *targets;   /* "attn_q attn_k ffn_up": each kind of projection once */
-    const char *kind;      /* "LoRA", "DoRA", "IA3", "AdaLoRA", "LoHa", "LoKr", "LN tuning", "tokens" */
+    const char *kind;      /* "LoRA", "DoRA", "IA3", "AdaLoRA", "LoHa", "LoKr", "LN tuning", "tokens"; static */
+    const char *base;      /* the model that it was made for, as its file names it: untrusted; "" if it does not */
     int n_invocation;      /* tokens that switch it on, from their last occurrence in a prompt; 0: always on */
     const int32_t *invocation; /* [n_invocation] */
     bool idle;             /* changes nothing at any strength: it was never trained, for instance */

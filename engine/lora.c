@@ -107,7 +107,8 @@ static struct pp_adapter *new_adapter(const struct pp_model *m, const char *path
     a->path = pp_strdup(path);
     a->name = pp_strdup(name);
     a->target_names = describe_targets(f);
-    if (a->targets && a->path && a->name && a->target_names)
+    a->base = pp_strdup(pp_adapter_file_base(f) ? pp_adapter_file_base(f) : "");
+    if (a->targets && a->path && a->name && a->target_names && a->base)
         return a;
     pp_adapter_free(a);
     return NULL;
@@ -131,6 +132,7 @@ static void describe(struct pp_adapter *a, const struct pp_adapter_file *f)
     a->info.path = a->path;
     a->info.name = a->name;
     a->info.targets = a->target_names;
+    a->info.base = a->base;
 }
 
 static enum pp_code load_from(const struct pp_model *m, const char *path, const struct pp_adapter_file *f, bool exact,
@@ -201,6 +203,7 @@ void pp_adapter_free(struct pp_adapter *a)
     pp_free(a->path);
     pp_free(a->name);
     pp_free(a->target_names);
+    pp_free(a->base);
     pp_free(a);
 }
 

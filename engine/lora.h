@@ -116,7 +116,7 @@ struct pp_adapter {
     struct pp_lora_embedding embedding;
     struct pp_lora_norm *norms;     /* [n_ops of the model's plan]; NULL: it has none */
     struct pp_sha256 identity;      /* of all targets: goes into the KV key */
-    char *path, *name, *target_names;
+    char *path, *name, *target_names, *base;
     atomic_bool acts;               /* some target changes something */
     int32_t *invocation;            /* [n_invocation]: acts from the last occurrence of these tokens in the prompt */
     int n_invocation;               /* 0: acts everywhere */

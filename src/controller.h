@@ -246,7 +246,7 @@ struct pp_adapter_entry {
     struct pp_adapter_facts facts; /* if it fits */
     char note[200];          /* the user's own line; "" for none */
     bool added;              /* by the user, with its path */
-    /* decode of all answers that had only this adapter on; 0: there were none */
+    /* decode of all answers that it was on for, alone or with others; 0: there were none */
     uint64_t decode_tokens, decode_ns;
 };
 /* The adapters next to the model, in data/adapters, and those of --lora. */
@@ -265,6 +265,8 @@ void pp_controller_inspect_adapters(struct pp_controller *c);
 /* Rescans the lists of adapters and templates, when one is shown: new files are added, vanished ones that are off are
  * removed, replaced ones are inspected again. */
 void pp_controller_rescan(struct pp_controller *c);
+/* Whether the list of adapters is being scanned or its adapters inspected. */
+bool pp_controller_adapters_pending(const struct pp_controller *c);
 void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *note);
 /* Adds an adapter, file or folder, to the list permanently, or all adapters in a folder. "~/" is the home folder.
  * False: a notice says why not. It is inspected in the background. */

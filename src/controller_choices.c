@@ -454,6 +454,11 @@ void pp_controller_rescan(struct pp_controller *c)
         ctl_scan(c, true);
 }
 
+bool pp_controller_adapters_pending(const struct pp_controller *c)
+{
+    return c->n_scans > 0 || c->inspecting;
+}
+
 void ctl_scan(struct pp_controller *c, bool again)
 {
     struct ctl_job *j = ctl_job_new(c, ctl_run_scan, on_scanned);

@@ -56,10 +56,12 @@ struct pp_loaded {
 
 /* An adapter that fits the model. */
 struct pp_adapter_facts {
-    int rank, n_targets;
+    const char *kind;         /* "LoRA", "IA3": static */
+    int rank, n_targets;      /* rank 0: it has no matrices of low rank */
     int n_invocation;         /* tokens after which it acts; 0: everywhere */
     bool idle;                /* it changes nothing */
-    uint64_t bytes;           /* as it is held in memory */
+    uint64_t bytes;           /* of its tensors in the file */
+    char base[64];            /* the model it was made for, as its file names it, without folders: untrusted; or "" */
     char targets[128];        /* "attn_q ffn_up": untrusted */
     struct pp_adapter_places places; /* two whose places conflict cannot be on at once */
 };

@@ -8,6 +8,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
+#include "src/paths.h"
 #include "src/thread.h"
 #include "src/worker_int.h"
 
@@ -454,8 +455,10 @@ static struct pp_adapter_facts *facts_of(const struct pp_adapter_info *info)
     struct pp_adapter_facts *f = pp_calloc(1, sizeof *f);
     if (!f)
         return NULL;
-    *f = (struct pp_adapter_facts){.rank = info->rank, .n_targets = info->n_targets, .bytes = info->bytes,
-                                   .n_invocation = info->n_invocation, .idle = info->idle, .places = info->places};
+    *f = (struct pp_adapter_facts){.kind = info->kind, .rank = info->rank, .n_targets = info->n_targets,
+                                   .bytes = info->bytes, .n_invocation = info->n_invocation, .idle = info->idle,
+                                   .places = info->places};
+    pp_utf8_print(f->base, sizeof f->base, "%s", pp_base_name(info->base));
     snprintf(f->targets, sizeof f->targets, "%s", info->targets);
     return f;
 }

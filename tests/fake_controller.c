@@ -851,11 +851,18 @@ void pp_controller_rescan(struct pp_controller *c)
     for (int i = 0; i < ADAPTERS; i++) {
         struct pp_adapter_entry *a = &c->adapters[i];
         a->fit = strcmp(a->name, "old whale") == 0 ? PP_FIT_NO : PP_FIT_YES;
-        a->facts = (struct pp_adapter_facts){.rank = 16, .n_targets = 42, .bytes = 2300000, .targets = "attn_q ffn_up",
+        a->facts = (struct pp_adapter_facts){.kind = "LoRA", .rank = 16, .n_targets = 42, .bytes = 2300000,
+                                               .base = "starter", .targets = "attn_q ffn_up",
                                                .idle = strcmp(a->name, "barista") == 0};
         snprintf(a->reason, sizeof a->reason,
                  "blk.0.attn_q.weight is 64 wide, not 576, and what else there is to say of it has room in two lines");
     }
+}
+
+bool pp_controller_adapters_pending(const struct pp_controller *c)
+{
+    (void)c;
+    return false;
 }
 
 void pp_controller_note_adapter(struct pp_controller *c, size_t i, const char *note)

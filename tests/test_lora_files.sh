@@ -96,9 +96,13 @@ say lora info "$there/$broken"
 expect "and of what is wrong with it" 1 '' '/one␊.*: .*'
 holds "alone" [ "$(wc -l <"$tmp/err")" = 1 ]
 cp engine/starter/bard.gguf "$there/$broken"
+cp -r "$tmp/a/half" "$there/half"
 printf '/lora\n/lora one\n' | "$pippin" chat --plain >"$tmp/out" 2>"$tmp/err"
 code=$?
-expect "and in the chat's list" 0 '^one␊␛\[31mtwo: off, scale' -
+expect "and in the chat's list" 0 '^one␊␛\[31mtwo: off, scale 1.00; fits; LoRA of rank 16, 2.3 MB; 56 projections: ' -
+holds "which says why one cannot be used" \
+    grep -q '^half: cannot be used, scale 1.00: .*has only one of the matrices' "$tmp/out"
+rm -r "$there/half"
 expect "and in its notices" 0 '^one␊␛\[31mtwo is on' -
 printf '/lora one 0.5\n/lora save mine\n/lora preset other\n/lora\n' | "$pippin" chat --plain >"$tmp/out" 2>"$tmp/err"
 code=$?

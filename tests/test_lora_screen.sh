@@ -35,7 +35,7 @@ cp engine/starter/bard.gguf "$work/data/pippin/adapters/$(printf 'zz\003\033[31m
 t new-session -d -s chat -x 100 -y 50 "$program -t 1 --seed 7 --temp 0 -n 12 --overflow stop; sleep 100"
 t set-option -s escape-time 0
 conversation() {
-    see " ready " && keys F3 && see "fits; rank" && see "[ ] bard" && keys Space && see "[x] bard" && keys Escape &&
+    see " ready " && keys F3 && see "fits; LoRA of rank" && see "[ ] bard" && keys Space && see "[x] bard" && keys Escape &&
         sleep 0.5 && say "Tell me about the sea." && see "pippin  bard 1.00" && see " ready " &&
         say "/lora off" && see "all adapters are off" && say "/regen" && see "‹ 2 of 2 ›" && see " ready " &&
         ! grep -q "2 of 2 ›  bard" "$work/screen" &&

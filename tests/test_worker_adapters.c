@@ -59,6 +59,8 @@ static void test_questions(void **state)
     struct pp_event *e = talk_event(PP_EVENT_ADAPTER);
     assert_string_equal(e->text, testdata("starter/lora-bard"));
     assert_non_null(e->adapter);
+    assert_string_equal(e->adapter->kind, "LoRA");
+    assert_string_equal(e->adapter->base, "pippin-starter");
     assert_int_equal(e->adapter->rank, 16);
     assert_true(e->adapter->n_targets > 0 && strstr(e->adapter->targets, "attn_q"));
     assert_false(e->adapter->idle);

@@ -8,6 +8,7 @@
 #include "src/adapter_mix.h"
 #include "src/figures.h"
 #include "src/paths.h"
+#include "ui/adapter_words.h"
 #include "ui/state.h"
 
 enum { ROOM_FOR_FILES = 60 }; /* narrower screens do not show the files */
@@ -75,20 +76,6 @@ static void row(struct pp_ui *ui, struct pp_menu *m, size_t i, struct pp_menu_ro
 
 /* --- details of the selected row ---------------------------------------------------------------------------- */
 
-static void describe(const struct pp_adapter_entry *a, char *line, size_t cap)
-{
-    if (a->on && a->scale == 0.0f)
-        snprintf(line, cap, "on, but at scale 0 it has no effect");
-    else if (a->fit == PP_FIT_YES && a->facts.idle)
-        snprintf(line, cap, "fits, but has no effect: its matrices or alpha are all zero, or its scales all 1");
-    else if (a->fit == PP_FIT_YES)
-        snprintf(line, cap, "fits; rank %d, %.1f MB;%s %d projections: %s", a->facts.rank,
-                 (double)a->facts.bytes / 1e6, a->facts.n_invocation ? " acts when it is invoked;" : "",
-                 a->facts.n_targets, a->facts.targets);
-    else
-        snprintf(line, cap, "not read yet");
-}
-
 static void describe_speed(struct pp_ui *ui, const struct pp_adapter_entry *a, char *line, size_t cap)
 {
     float without = pp_controller_plain_speed(ui->controller);
@@ -131,10 +118,8 @@ static void details(struct pp_ui *ui, struct pp_menu *m, char lines[][PP_MENU_DE
     if (other)
         pp_utf8_print(lines[n++], PP_MENU_DETAIL, "conflicts with %.100s: both change the same matrix, one as an IA3 "
                                                   "of an input that other matrices share", other->name);
-    else if (a->fit == PP_FIT_NO)
-        pp_utf8_print(lines[n++], PP_MENU_DETAIL, "%s", a->reason);
     else
-        describe(a, lines[n++], PP_MENU_DETAIL);
+        pp_adapter_describe(a, lines[n++], PP_MENU_DETAIL);
     pp_utf8_print(lines[n++], PP_MENU_DETAIL, a->note[0] ? "note: %s" : "no note%s", a->note);
     if (a->fit != PP_FIT_NO && !other)
         describe_speed(ui, a, lines[n++], PP_MENU_DETAIL);

@@ -16,6 +16,7 @@
 #include "src/cmd_common.h"
 #include "src/controller.h"
 #include "src/figures.h"
+#include "ui/adapter_words.h"
 #include "ui/bell.h"
 #include "ui/sanitize.h"
 #include "ui/text_file.h"
@@ -30,8 +31,9 @@ struct plain {
     bool end_of_input;
     bool piped;               /* stdin is not a terminal */
     bool leaving, failed;
-    enum { LIST_NOTHING, LIST_SESSIONS, LIST_MODELS } listing; /* a list that was requested and has not arrived */
-    struct pp_buf file_text;   /* texts of /read, to be put before the next message */
+    /* a list that was requested and has not arrived */
+    enum { LIST_NOTHING, LIST_SESSIONS, LIST_MODELS, LIST_ADAPTERS } listing;
+    struct pp_buf file_text;  /* texts of /read, to be put before the next message */
     struct pp_buf quoted;     /* the lines so far of a message between """ and """ */
     bool quoting;             /* its end has not been typed yet */
     bool prompted;            /* the last output is the prompt "> " */
@@ -336,6 +338,43 @@ static void list_sessions(struct plain *p)
         say(p, "`pippin --plain --resume ID` opens one of them.");
 }
 
+/* The counterpart of a menu: one entry per line, with a mark on the current one. */
+static void list_named(struct plain *p, const struct pp_named *(*get)(const struct pp_controller *, size_t *),
+                       const char *hint)
+{
+    size_t n;
+    const struct pp_named *list = get(p->c, &n);
+    for (size_t i = 0; i < n; i++) {
+        char line[512];
+        pp_utf8_print(line, sizeof line, "%s%s%s%.300s", list[i].name, list[i].current ? " (chosen)" : "",
+                      list[i].detail[0] ? ": " : "", list[i].detail);
+        say_row(p, line);
+    }
+    say(p, hint);
+}
+
+static void list_adapters(struct plain *p)
+{
+    size_t n;
+    const struct pp_adapter_entry *list = pp_controller_adapters(p->c, &n);
+    for (size_t i = 0; i < n; i++) {
+        char line[900], what[320];
+        const size_t other = pp_controller_adapter_conflict(p->c, i);
+        const bool bad = list[i].fit == PP_FIT_NO;
+        pp_adapter_describe(&list[i], what, sizeof what);
+        pp_utf8_print(line, sizeof line, "%.100s: %s, scale %.2f%s%.60s%s%s%s%s", list[i].name,
+                      bad ? "cannot be used" : list[i].on ? "on" : "off", (double)list[i].scale,
+                      other < n ? ", conflicts with " : "", other < n ? list[other].name : "", bad ? ": " : "; ", what,
+                      list[i].note[0] ? "; note: " : "", list[i].note);
+        say_row(p, line);
+    }
+    say(p, n ? "/lora NAME switches one on, /lora NAME off switches it off, /lora off all of them."
+             : "No adapters found next to the model so far; /lora add FILE adds one.");
+    pp_controller_presets(p->c, &n);
+    if (n)
+        list_named(p, pp_controller_presets, "/lora preset NAME switches to one of these presets.");
+}
+
 static void list_models(struct plain *p)
 {
     size_t n;
@@ -379,6 +418,9 @@ static void pump(struct plain *p)
     } else if (p->listing == LIST_MODELS && !pp_controller_models_pending(p->c)) {
         p->listing = LIST_NOTHING;
         list_models(p);
+    } else if (p->listing == LIST_ADAPTERS && !pp_controller_adapters_pending(p->c)) {
+        p->listing = LIST_NOTHING;
+        list_adapters(p);
     }
     if (s->session_key && *s->session_key)
         snprintf(p->last_key, sizeof p->last_key, "%s", s->session_key);
@@ -421,40 +463,6 @@ static void list_commands(struct plain *p)
         say(p, line);
     }
     say(p, "A message of several lines begins with \"\"\" and ends with \"\"\".");
-}
-
-/* The counterpart of a menu: one entry per line, with a mark on the current one. */
-static void list_named(struct plain *p, const struct pp_named *(*get)(const struct pp_controller *, size_t *),
-                       const char *hint)
-{
-    size_t n;
-    const struct pp_named *list = get(p->c, &n);
-    for (size_t i = 0; i < n; i++) {
-        char line[512];
-        pp_utf8_print(line, sizeof line, "%s%s%s%.300s", list[i].name, list[i].current ? " (chosen)" : "",
-                      list[i].detail[0] ? ": " : "", list[i].detail);
-        say_row(p, line);
-    }
-    say(p, hint);
-}
-
-static void list_adapters(struct plain *p)
-{
-    size_t n;
-    const struct pp_adapter_entry *list = pp_controller_adapters(p->c, &n);
-    for (size_t i = 0; i < n; i++) {
-        char line[256];
-        const size_t other = pp_controller_adapter_conflict(p->c, i);
-        pp_utf8_print(line, sizeof line, "%.100s: %s, scale %.2f%s%.60s", list[i].name,
-                      list[i].fit == PP_FIT_NO ? "cannot be used" : list[i].on ? "on" : "off", (double)list[i].scale,
-                      other < n ? ", conflicts with " : "", other < n ? list[other].name : "");
-        say_row(p, line);
-    }
-    say(p, n ? "/lora NAME switches one on, /lora NAME off switches it off, /lora off all of them."
-             : "No adapters found next to the model so far; /lora add FILE adds one.");
-    pp_controller_presets(p->c, &n);
-    if (n)
-        list_named(p, pp_controller_presets, "/lora preset NAME switches to one of these presets.");
 }
 
 static void say_drafter(struct plain *p)
@@ -628,7 +636,10 @@ static void handle_line(struct plain *p, const char *line)
         p->listing = LIST_MODELS;
         pp_controller_find_models(p->c);
         break;
-    case PP_SLASH_LORA_MENU: list_adapters(p); break;
+    case PP_SLASH_LORA_MENU:
+        p->listing = LIST_ADAPTERS;
+        pp_controller_rescan(p->c);
+        break;
     case PP_SLASH_DRAFT_MENU: say_drafter(p); break;
     case PP_SLASH_TEMPLATE_MENU: list_named(p, pp_controller_templates, "/template NAME chooses one."); break;
     case PP_SLASH_PERSONA_MENU: list_named(p, pp_controller_personas, "/persona NAME chooses one."); break;

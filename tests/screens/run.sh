@@ -609,7 +609,7 @@ menus() {
         keys F8 && see top-p && keys Enter && see "temp:" && keys C-u && text "0.2" && keys Enter && see "0.2"
 }
 adapters() {
-    start 90x30 && see ready && keys F3 && see "fits; rank 16, 2.3 MB; 42 projections: attn_q ffn_up" &&
+    start 90x30 && see ready && keys F3 && see "fits; LoRA of rank 16 for starter, 2.3 MB; 42 projections: attn_q" &&
         see "no speed measured yet" && see "switched on: 512 tokens to recompute, about 2.5 s" &&
         see "as it is: already in the cache" && see "cannot be used" && same adapters-90x30.txt &&
         keys Down && see "fits, but has no effect" && see "45 tokens/s with it, 50 without" && keys Space && see "switched off: 512" &&

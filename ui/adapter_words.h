@@ -1,0 +1,13 @@
+/* adapter_words.h - adapters in words, for the menu and for the chat line by line. */
+#ifndef PP_UI_ADAPTER_WORDS_H
+#define PP_UI_ADAPTER_WORDS_H
+
+#include <stddef.h>
+
+struct pp_adapter_entry;
+
+/* What it is and whether it acts, as a part of a sentence: "fits; LoRA of rank 16 for Llama-3-8B, 66.0 MB; 154
+ * projections: attn_q ffn_up"; for one that does not fit the reason. Untrusted in part. */
+void pp_adapter_describe(const struct pp_adapter_entry *a, char *line, size_t cap);
+
+#endif
