@@ -14,11 +14,6 @@
 
 enum { PUT, MAKE }; /* phases */
 
-static int64_t padded(int64_t n)
-{
-    return (n + 15) / 16 * 16;
-}
-
 enum pp_code pp_cpu_compress_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     s->tier = op->tier;
@@ -45,7 +40,7 @@ struct piece {
 /* The score of a position in dimension d; `place` is its number within the block, which has a bias of its own. */
 static float score(const struct stage *s, const float *row, int64_t place, int64_t d)
 {
-    return row[s->width + d] + s->bias[place * padded(s->width) + d];
+    return row[s->width + d] + s->bias[place * pp_cpu_padded(s->width) + d];
 }
 
 /* most[d] = max(most[d], scores of the piece). */

@@ -17,7 +17,7 @@ enum {
 static enum pp_code add_taps(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
 {
     const struct pp_tensor *t = op->weight;
-    const int64_t width = s->width, each = width / t->ne[1], stride = (width + 15) / 16 * 16;
+    const int64_t width = s->width, each = width / t->ne[1], stride = pp_cpu_padded(width);
     const int n_taps = s->n_taps;
     float *taps = pp_cpu_memory_keep(c, n_taps * stride, sizeof *taps), one[PP_MAX_TAPS];
     if (!taps)
@@ -83,7 +83,7 @@ static void convolve_by_row_taps(struct pp_cpu *c, const struct stage *s, float 
 {
     float transposed[PP_MAX_TAPS * COLUMNS], *x[PP_MAX_TAPS];
     for (int64_t first = 0; first < n; first += COLUMNS) {
-        const int64_t few = n - first < COLUMNS ? n - first : COLUMNS, whole = (few + 15) / 16 * 16;
+        const int64_t few = n - first < COLUMNS ? n - first : COLUMNS, whole = pp_cpu_padded(few);
         for (int j = 0; j < s->n_taps; j++) {
             float *column = transposed + j * COLUMNS;
             for (int64_t i = 0; i < few; i++)
@@ -97,7 +97,7 @@ static void convolve_by_row_taps(struct pp_cpu *c, const struct stage *s, float 
 
 void pp_cpu_convolve_item(struct pp_cpu *c, const struct stage *s, int m, int item)
 {
-    const int64_t columns = columns_of_item(s, m), first = item * columns, stride = (s->width + 15) / 16 * 16;
+    const int64_t columns = columns_of_item(s, m), first = item * columns, stride = pp_cpu_padded(s->width);
     const int64_t n = s->width - first < columns ? s->width - first : columns;
     const int window = (s->n_taps - 1) * s->tap_step + 1;
     for (int i = 0; i < m; i++) {

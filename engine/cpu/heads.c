@@ -124,20 +124,10 @@ static void find_gains(const struct stage *s, const struct pp_adapter_set *set, 
     }
 }
 
-/* How many consecutive rows, from `first` on and before m, have the same set. */
-static int alike(const struct pp_cpu *c, const struct stage *s, int first, int m)
-{
-    const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
-    int n = 1;
-    while (first + n < m && batch_row(c, s, first + n)->adapters == set)
-        n++;
-    return n;
-}
-
 /* Whether any of the rows first .. first + n - 1 has a DoRA with gains for the inputs (transposed) or the outputs. */
 static bool any_dora(const struct pp_cpu *c, const struct stage *s, int first, int n, bool transposed)
 {
-    for (int i = first; c->lora_width && i < first + n; i += alike(c, s, i, first + n))
+    for (int i = first; c->lora_width && i < first + n; i += pp_cpu_rows_alike(c, s, i, first + n))
         if (has_dora(batch_row(c, s, i)->adapters, s->of_heads, transposed))
             return true;
     return false;
@@ -152,7 +142,7 @@ static void multiply_gains(const struct pp_cpu *c, const struct stage *s, int he
     for (int i = first, some; i < first + n; i += some) {
         const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
         const bool dora = has_dora(set, s->of_heads, transposed);
-        some = alike(c, s, i, first + n);
+        some = pp_cpu_rows_alike(c, s, i, first + n);
         if (dora)
             find_gains(s, set, head, width, all);
         for (int k = i - first; k < i - first + some; k++)
@@ -239,7 +229,7 @@ static void adapt(const struct pp_cpu *c, const struct stage *s, int m, int head
 {
     for (int first = 0, n; c->lora_width && first < m; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
-        n = alike(c, s, first, m);
+        n = pp_cpu_rows_alike(c, s, first, m);
         for (int k = 0; set && k < set->n; k++) {
             const struct pp_lora_heads *l = pp_adapter_heads_at(set->use[k].adapter, s->of_heads);
             if (l->rank && !l->scales)

@@ -33,17 +33,11 @@ void *pp_cpu_memory_keep(struct pp_cpu *c, int64_t count, size_t size)
     return p ? memset(p, 0, bytes) : NULL;
 }
 
-/* The length of a vector padded to whole kernel vectors, of 16 floats at most. */
-static int64_t padded(int64_t n)
-{
-    return (n + 15) / 16 * 16;
-}
-
 const float *pp_cpu_float_vector(struct pp_cpu *c, const struct pp_tensor *t, struct pp_error *err)
 {
     const int64_t n = t->ne[0], n_rows = t->ne[1];
     const size_t row_bytes = pp_type_row_bytes(t->type, n);
-    float *f = pp_cpu_memory_keep(c, padded(n) * n_rows, sizeof *f);
+    float *f = pp_cpu_memory_keep(c, pp_cpu_padded(n) * n_rows, sizeof *f);
     if (!f) {
         pp_fail_nomem(err, t->name);
         return NULL;
@@ -54,7 +48,7 @@ const float *pp_cpu_float_vector(struct pp_cpu *c, const struct pp_tensor *t, st
             pp_fail_values(t, err);
             return NULL;
         }
-        pp_dequantize_row(t->type, row, f + r * padded(n), n);
+        pp_dequantize_row(t->type, row, f + r * pp_cpu_padded(n), n);
     }
     return f;
 }
@@ -147,7 +141,7 @@ static enum pp_code take_norm(struct lowering *l, const struct pp_op *op, struct
     norm->centred = op->centred;
     norm->eps = op->kind == PP_OP_NORM || op->kind == PP_OP_HEAD_NORM ? op->scale : 0;
     norm->op = first_with(l->plan, op->weight);
-    norm->stride = op->weight->n_dims > 1 ? padded(op->weight->ne[0]) : 0;
+    norm->stride = op->weight->n_dims > 1 ? pp_cpu_padded(op->weight->ne[0]) : 0;
     if (!(norm->weight = pp_cpu_float_vector(l->c, op->weight, l->err)) ||
         (op->bias && !(norm->bias = pp_cpu_float_vector(l->c, op->bias, l->err))))
         return l->err->code;

@@ -41,7 +41,7 @@ int pp_cpu_pool_items(const struct stage *s, int m)
 /* Pools one value, which is in the rows at[0 .. n - 1], its score `width` values later. */
 static float pool(const struct stage *s, float *const *at, int n, int64_t column)
 {
-    const int64_t stride = (s->width + 15) / 16 * 16;
+    const int64_t stride = pp_cpu_padded(s->width);
     float share[PP_MAX_TAPS], most = -INFINITY, sum = 0, mean = 0;
     for (int j = 0; !s->taps && j < n; j++)
         sum += at[j][column];

@@ -452,6 +452,12 @@ static inline float *slot_row(const struct pp_cpu *c, int slot, int64_t row)
     return c->slots[slot] + row * c->strides[slot];
 }
 
+/* Floats of a vector padded to whole kernel vectors, of 16 floats at most. */
+static inline int64_t pp_cpu_padded(int64_t n)
+{
+    return (n + 15) / 16 * 16;
+}
+
 /* The batch row of a stage's i-th row: after SELECT only rows with an output are left. */
 static inline int batch_index(const struct pp_cpu *c, const struct stage *s, int i)
 {
@@ -461,6 +467,16 @@ static inline int batch_index(const struct pp_cpu *c, const struct stage *s, int
 static inline const struct pp_batch_row *batch_row(const struct pp_cpu *c, const struct stage *s, int i)
 {
     return &c->batch->rows[batch_index(c, s, i)];
+}
+
+/* How many consecutive rows of [first, end), from the first on, have the same set of adapters. */
+static inline int pp_cpu_rows_alike(const struct pp_cpu *c, const struct stage *s, int first, int end)
+{
+    const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
+    int n = 1;
+    while (first + n < end && batch_row(c, s, first + n)->adapters == set)
+        n++;
+    return n;
 }
 
 /* One kind of matrix of all experts: [n_matrices], or NULL where they have none of that kind. */

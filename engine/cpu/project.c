@@ -70,16 +70,6 @@ static const float *down_of(const struct stage *s, int projection, const struct 
     return down;
 }
 
-/* How many consecutive rows from the i-th on have the same set of adapters. */
-static int alike_from(const struct pp_cpu *c, const struct stage *s, int i, int m)
-{
-    const struct pp_adapter_set *set = batch_row(c, s, i)->adapters;
-    int n = 1;
-    while (i + n < m && batch_row(c, s, i + n)->adapters == set)
-        n++;
-    return n;
-}
-
 /* Whether an IA3 of some row scales the input of this stage, which then has one projection and no norm. */
 static bool scales_rows(const struct pp_cpu *c, const struct stage *s, int m)
 {
@@ -145,7 +135,7 @@ struct norm pp_cpu_norm_of(const struct norm *norm, const struct pp_adapter_set 
     if (!set || !set->n)
         return own;
     own.weight = replaced_vector(set, norm->op, false, norm->weight, n, room);
-    own.bias = replaced_vector(set, norm->op, true, norm->bias, n, room ? room + (n + 15) / 16 * 16 : NULL);
+    own.bias = replaced_vector(set, norm->op, true, norm->bias, n, room ? room + pp_cpu_padded(n) : NULL);
     return own;
 }
 
@@ -216,7 +206,7 @@ static void multiply_all(const struct pp_cpu *c, const struct stage *s, const st
     for (int first = 0, n; first <= m; first += n) {
         const struct pp_adapter_set *set = first < m ? batch_row(c, s, first)->adapters : NULL;
         const struct pp_matrix *w = first < m ? whole_replacement(set, p->linear) : NULL;
-        n = first < m ? alike_from(c, s, first, m) : 1;
+        n = first < m ? pp_cpu_rows_alike(c, s, first, m) : 1;
         if (first < m && !w) {
             plain += n;
             continue;
@@ -236,7 +226,7 @@ static void multiply_all(const struct pp_cpu *c, const struct stage *s, const st
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         int n_replaced;
         const float left = left_of_matrix(set, p->linear, &n_replaced);
-        n = alike_from(c, s, first, m);
+        n = pp_cpu_rows_alike(c, s, first, m);
         if (!n_replaced || whole_replacement(set, p->linear))
             continue;
         const struct pp_acts x = pp_acts_from(acts, first);
@@ -375,7 +365,7 @@ static void multiply_down(const struct pp_cpu *c, const struct stage *s, int fir
     for (int n; first < end; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         const struct pp_acts x = pp_acts_from(&acts, first);
-        n = alike_from(c, s, first, end);
+        n = pp_cpu_rows_alike(c, s, first, end);
         if (set && set->n && !pp_adapter_set_scales_input(set, s->projections[0].linear))
             lora_down(c, s, set, &x, n, DOWN_KEPT, c->shared.lora + first * c->lora_width, own->kernel);
     }
@@ -400,7 +390,7 @@ static int find_unit(const struct pp_cpu *c, const struct stage *s, int m, int n
     int before = 0;
     for (u->first = 0; u->first < m; u->first += u->n) {
         const struct pp_adapter_set *set = batch_row(c, s, u->first)->adapters;
-        u->n = alike_from(c, s, u->first, m);
+        u->n = pp_cpu_rows_alike(c, s, u->first, m);
         u->at = 0;
         for (int p = 0; set && p < s->n_projections; p++)
             for (int k = 0; k < set->n; k++, u->at += pp_low_rank_room(u->target->rank)) {
@@ -491,7 +481,7 @@ static void prefetch_up(const struct pp_cpu *c, const struct stage *s, int proje
 {
     const size_t n_blocks = (size_t)((row1 - row0 + PP_LOW_RANK_ROWS - 1) / PP_LOW_RANK_ROWS);
     const int n_lines = (int)(pp_low_rank_ahead() / LINE);
-    for (int first = 0; first < m; first += alike_from(c, s, first, m)) {
+    for (int first = 0; first < m; first += pp_cpu_rows_alike(c, s, first, m)) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
         for (int k = 0; set && k < set->n; k++) {
             const struct pp_low_rank *b = &set->use[k].adapter->targets[s->projections[projection].linear].b;
@@ -523,7 +513,7 @@ static void adapt_rows(const struct pp_cpu *c, const struct stage *s, int projec
     const struct projection *p = &s->projections[projection];
     for (int first = 0, n; first < m; first += n) {
         const struct pp_adapter_set *set = batch_row(c, s, first)->adapters;
-        n = alike_from(c, s, first, m);
+        n = pp_cpu_rows_alike(c, s, first, m);
         struct pp_low_rank_rows rows = {
             .n = n,
             .y = to.y + first * to.stride,

@@ -350,7 +350,7 @@ static bool is_multiplied(const struct pp_cpu *c, int slot)
 static int64_t stride_of(const struct pp_cpu *c, int slot)
 {
     const int whole = whole_slot(c, slot);
-    const int64_t width = (c->model->plan.slots[whole].width + 15) / 16 * 16;
+    const int64_t width = pp_cpu_padded(c->model->plan.slots[whole].width);
     return is_multiplied(c, whole) ? pp_odd_lines(width, sizeof(float)) : width;
 }
 

@@ -98,12 +98,6 @@ static inline k16 dot_load_u4(const uint8_t *k, int step)
     __m512i x = _mm512_loadu_si512(k + step / 2 * 64);
     return _mm512_and_si512(step % 2 ? _mm512_srli_epi16(x, 4) : x, _mm512_set1_epi8(15));
 }
-static inline int32_t dot_query(const int8_t *q, int step)
-{
-    int32_t four;
-    memcpy(&four, q + step * 4, 4);
-    return four;
-}
 static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q)
 {
     return _mm512_dpbusd_epi32(acc, k, _mm512_set1_epi32(q));
@@ -247,12 +241,6 @@ static inline k16 dot_load_u4(const uint8_t *k, int step)
 {
     k16 x = dot_load_u8(k, step / 2);
     return (k16){nibbles(x.lo, step % 2), nibbles(x.hi, step % 2)};
-}
-static inline int32_t dot_query(const int8_t *q, int step)
-{
-    int32_t four;
-    memcpy(&four, q + step * 4, 4);
-    return four;
 }
 static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q)
 {
@@ -458,13 +446,6 @@ static inline k16 dot_load_u4(const uint8_t *k, int step)
         r.l[l][j] = step % 2 ? k[step / 2 * 64 + 4 * l + j] >> 4 : k[step / 2 * 64 + 4 * l + j] & 15;
     return r;
 }
-/* The word that a step multiplies, from a query of 32 values. */
-static inline int32_t dot_query(const int8_t *q, int step)
-{
-    int32_t four;
-    memcpy(&four, q + step * 4, 4);
-    return four;
-}
 static inline i16x32 i_dot(i16x32 acc, k16 k, int32_t q)
 {
     int8_t four[4];
@@ -635,6 +616,16 @@ static inline v16 v_log2_above(v16 x)
 {
     return v_fma(v_bits_to_float(x), v_set1(0x1p-23f), v_set1(-126.9138f));
 }
+
+/* The four values of a query that a step multiplies, as one word. Plain AVX2 has a different order, see above. */
+#if !defined(PP_VEC_AVX2) || defined(PP_VEC_VNNI)
+static inline int32_t dot_query(const int8_t *q, int step)
+{
+    int32_t four;
+    memcpy(&four, q + step * 4, 4);
+    return four;
+}
+#endif
 
 /* Products of 16-bit integers and bytes (see the head of this file). */
 #if defined(PP_VEC_AVX2) && !defined(PP_VEC_VNNI)

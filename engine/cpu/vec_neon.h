@@ -89,12 +89,6 @@ static inline k16 dot_load_u4(const uint8_t *k, int step)
     }
     return v;
 }
-static inline int32_t dot_query(const int8_t *q, int step)
-{
-    int32_t four;
-    memcpy(&four, q + step * 4, 4);
-    return four;
-}
 /* acc + the sum of four products per lane */
 static inline int32x4_t dot4(int32x4_t acc, int8x16_t a, int8x16_t b)
 {
