@@ -1,4 +1,4 @@
-/* matmul_bf16.c - which set of kernels multiplies with bfloat16 activations how. */
+/* matmul_bf16.c - which kernels each kernel set uses for products with bfloat16 activations. */
 #include "engine/cpu/matmul_bf16.h"
 
 static const struct pp_bf16_kernels *const sets[PP_ISA_COUNT] = {

@@ -1,9 +1,11 @@
-/* matmul_bf16_amx.c - the products with bfloat16 activations for AMX. The instruction itself is the arithmetic
- * (matmul_bf16.h), and its operands can be exchanged:
+/* matmul_bf16_amx.c - the products with bfloat16 activations for AMX. TDPBF16PS computes the sums of matmul_bf16.h as
+ * they are defined, whichever of its two operands holds the weights:
  *
- * - Few activation rows: weights are the first operand, 16 rows in the file's order, split into their parts;
- *   activations are the second, which wants pairs of columns of all rows side by side. A single row has that order.
- * - Many: activations are the first, in their own order; weights, the second, are rearranged strip by strip. */
+ * - Few activation rows: the first operand is 16 weight rows, one after the other as in the file, split into parts. The
+ *   second is the activations, which must be rearranged so that a pair of columns of all rows is contiguous. A single
+ *   row already is.
+ * - Many: the first operand is the activations, one row after the other; the second is the weights, which are
+ *   rearranged strip by strip. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -15,14 +17,15 @@
 
 enum {
     TILE_ROWS = 16,
-    UNIT = 1024,         /* bytes of 16 rows x 32 columns */
+    UNIT = 1024,         /* bytes of 16 rows x 32 columns: a tile */
     FEW_ROWS = 2 * TILE_ROWS,
-    FEW_BYTES = 1 << 17, /* of rearranged activations: as many columns at a time as fit */
-    /* Blocks. F16, one row, two cores of a Granite Rapids: 28.2 GB/s with 2, 30.4 with 4, 31.8 with 8, 32.2 with 16,
-     * 31.6 with 32; 30.8 if the same columns of the next 16 rows are prefetched; 32 with float32 products. */
+    FEW_BYTES = 1 << 17, /* for rearranged activations: as many columns as fit are multiplied at a time */
+    /* How many blocks ahead weights are prefetched. F16, one row, two cores of a Granite Rapids: 28.2 GB/s with 2, 30.4
+     * with 4, 31.8 with 8, 32.2 with 16, 31.6 with 32; 30.8 if the same columns of the next 16 rows are prefetched
+     * instead; float32 products: 32. */
     FEW_AHEAD = 16,
     STRIP_GROUPS = 2,    /* of 16 weight rows */
-    STRIP_COLS = 512,    /* whose activations stay in the L2 cache */
+    STRIP_COLS = 512,    /* so few that their activations stay in the L2 cache */
 };
 
 enum part { UPPER, LOWER };
@@ -38,7 +41,7 @@ struct few_work {
 
 struct many_work {
     uint8_t units[STRIP_COLS / PP_BF16_BLOCK][STRIP_GROUPS][PP_BF16_PARTS][UNIT];
-    float result[TILE_ROWS][PP_GROUP_ROWS]; /* of an incomplete group */
+    float result[TILE_ROWS][PP_GROUP_ROWS]; /* the sums of an incomplete group */
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct few_work) <= PP_MATMUL_SCRATCH && sizeof(struct many_work) <= PP_MATMUL_SCRATCH,
@@ -51,7 +54,7 @@ static int64_t at_most(int64_t n, int64_t most)
 
 /* --- weights ------------------------------------------------------------------------------------------------------ */
 
-/* 16 columns of F16 as floats. */
+/* Converts 16 columns of F16 to floats, those that are `live` (whole: all of them). */
 INLINE __m512 load_floats(const uint8_t *w, __mmask16 live, const bool whole)
 {
     return _mm512_cvtph_ps(whole ? _mm256_loadu_si256((const __m256i *)w) : _mm256_maskz_loadu_epi16(live, w));
@@ -62,7 +65,7 @@ INLINE __m512 upper_of(__m512 w)
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(w), _mm512_set1_epi32(-65536)));
 }
 
-/* The upper halves of floats side by side. */
+/* Pairs of bfloat16: the upper halves of the floats in both vectors, `first` in the lower half of each 32 bits. */
 INLINE __m512i pair_up(__m512 first, __m512 second)
 {
     static const uint8_t down[] = {2, 3, 0, 0, 6, 7, 0, 0, 10, 11, 0, 0, 14, 15, 0, 0};
@@ -70,7 +73,7 @@ INLINE __m512i pair_up(__m512 first, __m512 second)
     return _mm512_mask_shuffle_epi8(_mm512_castps_si512(second), 0x3333333333333333, _mm512_castps_si512(first), at);
 }
 
-/* 32 columns of a row, those that are `live` (whole: all of them), as pairs of the columns k and k + 16. */
+/* Splits 32 columns of a row, those that are `live` (whole: all of them), into parts, pairs of columns k and k + 16. */
 INLINE void load_parts(const uint8_t *w, __mmask32 live, const uint32_t type, const bool whole, __m512i *parts)
 {
     if (type == PP_TYPE_BF16) {
@@ -86,8 +89,8 @@ INLINE void load_parts(const uint8_t *w, __mmask32 live, const uint32_t type, co
     parts[LOWER] = pair_up(_mm512_sub_ps(first, upper1), _mm512_sub_ps(second, upper2));
 }
 
-/* 32 columns of `rows` weight rows (whole: 16 rows, all columns), padded with 0: the tile of one part, then that of the
- * other. Also prefetches the lines `ahead` bytes further on, which may lie behind the matrix. */
+/* Makes the tiles of both parts from 32 columns of `rows` weight rows (whole: 16 rows, all columns), padded with 0.
+ * Also prefetches the cache lines `ahead` bytes further on, which may lie past the matrix. */
 INLINE void make_unit(const uint8_t *w, size_t row_bytes, int64_t rows, __mmask32 live, size_t ahead,
                       const uint32_t type, const bool whole, uint8_t (*unit)[UNIT])
 {
@@ -104,7 +107,7 @@ INLINE void make_unit(const uint8_t *w, size_t row_bytes, int64_t rows, __mmask3
     }
 }
 
-/* Block b of n columns of at most 16 weight rows. */
+/* The same for block b of n columns of at most 16 weight rows; w: the first column. */
 INLINE void make_block(const uint8_t *w, size_t row_bytes, int64_t rows, int64_t b, int64_t n, size_t ahead,
                        const uint32_t type, uint8_t (*unit)[UNIT])
 {
@@ -119,18 +122,18 @@ INLINE void make_block(const uint8_t *w, size_t row_bytes, int64_t rows, int64_t
 
 /* --- few activation rows ------------------------------------------------------------------------------------------ */
 
-/* Some columns of the activations in the order of a second operand: [block][tile][part][16 pairs][columns]. */
+/* Some columns of the activations, arranged as second operands: [block][tile][part][16 pairs of columns][`columns`]. */
 struct few {
     struct few_work *work;
     int64_t k, n;           /* first column, how many */
     const uint8_t *acts;
     int tiles, parts;       /* tiles of up to 16 activation rows: 1 or 2 */
-    int64_t columns;        /* activation rows that there is room for in a tile */
-    int64_t m;
+    int64_t columns;        /* of a tile, one for each activation row: 1, 4, 8 or 16, the least that suffices */
+    int64_t m;              /* activation rows */
 };
 
-/* Tile registers: 0 and 1 sums, 4 and 5 parts of the first tile of activations, 2 and 3 of the second, 6 and 7 parts of
- * the weights. */
+/* Tile registers: 0 and 1 hold the sums of the two tiles of activations, 4 and 5 the parts of the first of these tiles,
+ * 2 and 3 those of the second, 6 and 7 the parts of the weights. */
 static void shape_few(int64_t m)
 {
     struct tile_shapes shapes = {.palette = 1};
@@ -142,7 +145,7 @@ static void shape_few(int64_t m)
     shape_tiles(&shapes);
 }
 
-/* Interleaves the pairs of at most 4 rows of activations. */
+/* Interleaves one part of a block of at most 4 activation rows: [16 pairs][4 rows]. */
 INLINE void order_4(const uint16_t *x, int64_t x_stride, int64_t rows, uint8_t *to)
 {
     __m512i r[4], fours[4];
@@ -164,7 +167,7 @@ INLINE void order_4(const uint16_t *x, int64_t x_stride, int64_t rows, uint8_t *
     _mm512_store_si512(to + 192, _mm512_shuffle_i32x4(a1, b1, 0xdd));
 }
 
-/* Likewise, of at most MOST rows: 8 or 16. */
+/* The same for at most MOST rows, 8 or 16: [16 pairs][MOST rows]. */
 INLINE void order_rows(const uint16_t *x, int64_t x_stride, int64_t rows, uint8_t *to, const int MOST)
 {
     __m512i r[TILE_ROWS], out[TILE_ROWS];
@@ -193,8 +196,8 @@ static void order_acts(const struct pp_acts *x, const struct few *f)
             }
 }
 
-/* Sums of a tile of 16 weight rows and at most 16 activation rows, and their places in y, of which `lanes` are
- * there. */
+/* Loads the sums of a tile, [16 weight rows][16 activation rows], from y, where they are transposed. Of these rows only
+ * the first `lanes` and the first `rows` exist. store_sums() stores them. */
 static void load_sums(float (*sums)[TILE_ROWS], const float *y, int64_t y_stride, int64_t rows, int64_t lanes)
 {
     __m512i r[TILE_ROWS], out[TILE_ROWS];
@@ -218,7 +221,7 @@ static void store_sums(float (*sums)[TILE_ROWS], float *y, int64_t y_stride, int
             _mm512_mask_storeu_epi32(y + i * y_stride, live, out[i]);
 }
 
-/* The products of a block. */
+/* Adds the products of a block to the sums. */
 INLINE void add_block(const struct few *f, const uint8_t *acts, const uint8_t (*unit)[UNIT], const uint32_t type)
 {
     const int64_t stride = 4 * f->columns, part = TILE_ROWS * stride;
@@ -246,8 +249,8 @@ INLINE void add_block(const struct few *f, const uint8_t *acts, const uint8_t (*
     }
 }
 
-/* `lanes` weight rows (at most 16) with all activation rows. The next block's weights are made while the tiles of this
- * one are multiplied. y: of the first of the rows. */
+/* Multiplies `lanes` weight rows (at most 16) by all activation rows. The next block's tiles of weights are made while
+ * those of this one are multiplied. w, y: at the first of the weight rows. */
 INLINE void few_group(const struct few *f, const uint8_t *w, size_t row_bytes, int64_t lanes, float *y,
                       int64_t y_stride, const uint32_t type)
 {
@@ -320,7 +323,7 @@ static void few_rows(const struct pp_matrix *w, int64_t row0, int64_t row1, cons
 
 /* --- many activation rows ----------------------------------------------------------------------------------------- */
 
-/* Tile registers: 0 to 3 sums [2 tiles of activations][2 groups], 4 and 5 activations, 6 and 7 weights. rows:
+/* Tile registers: 0 to 3 hold the sums, [2 tiles of activations][2 groups], 4 and 5 activations, 6 and 7 weights. rows:
  * activation rows of a tile. */
 static void shape_many(int64_t rows)
 {
@@ -333,19 +336,20 @@ static void shape_many(int64_t rows)
 /* One strip of weights over n_blocks blocks of columns. */
 struct strip {
     struct many_work *work;
-    int64_t k, n_blocks;         /* its first column; at 0 sums start at 0, not at what is in y */
+    int64_t k, n_blocks;         /* k: its first column; if that is 0, the sums start at 0, else with those in y */
     uint32_t type;
-    int64_t lanes[STRIP_GROUPS]; /* weight rows of each group: 1 to 16 */
+    int64_t lanes[STRIP_GROUPS]; /* weight rows of each group: 1 to 16; 0: there is no second group */
 };
 
 /* Some rows of activations. */
 struct rows {
-    const uint16_t *x;      /* of the strip's first column */
+    const uint16_t *x;      /* at the strip's first column */
     int64_t stride;
     int parts;
 };
 
-/* A group of fewer than 16 rows moves its part of y by way of work->result. */
+/* A group of fewer than 16 rows must not touch what follows its rows in y: its sums are copied to work->result, and
+ * from there back to y. `live`: activation rows. */
 static void load_narrow(struct many_work *k, const float *y, int64_t y_stride, int64_t live, int64_t lanes)
 {
     for (int64_t i = 0; i < live; i++)
@@ -360,7 +364,7 @@ static void store_narrow(const struct many_work *k, float *y, int64_t y_stride, 
         memcpy(y + i * y_stride, k->result[i], (size_t)lanes * sizeof *y);
 }
 
-/* One tile of activations with one group: the general case. */
+/* Multiplies one tile of activations by one group: the general case. live: activation rows of the tile. */
 static void run_one(const struct strip *s, int g, const struct rows *rows, float *y, int64_t y_stride, int64_t live)
 {
     const bool narrow = s->lanes[g] < PP_GROUP_ROWS;
@@ -401,7 +405,8 @@ INLINE void multiply_2x2(void)
     _tile_dpbf16ps(3, 5, 7);
 }
 
-/* Two tiles of activations with two whole groups: four products for four loads, or twelve for eight. */
+/* Multiplies two tiles of activations by two whole groups: four products for four loads of tiles (BF16, one part), up
+ * to twelve for eight (F16, two parts). */
 static void run_2x2(const struct strip *s, const struct rows *rows, float *y, int64_t y_stride)
 {
     const uint8_t (*const units)[STRIP_GROUPS][PP_BF16_PARTS][UNIT] = s->work->units;
@@ -441,8 +446,9 @@ static void run_2x2(const struct strip *s, const struct rows *rows, float *y, in
     _tile_stored(3, y1 + PP_GROUP_ROWS, y_bytes);
 }
 
-/* Activation rows [i, m) of which the configured tiles have `live` each, as many whole tiles as there are. y: of the
- * strip's first row. Returns the first row that is left. */
+/* Multiplies activation rows [i, m) by the strip, in as many whole tiles of `live` rows as there are; the tile
+ * registers are configured for that. y: at the strip's first weight row. Returns the first activation row that is
+ * left. */
 static int64_t run_strip(const struct strip *s, const struct pp_acts *x, int64_t i, int64_t m, int64_t live, float *y,
                          int64_t y_stride)
 {
@@ -464,6 +470,7 @@ static int64_t run_strip(const struct strip *s, const struct pp_acts *x, int64_t
     return i;
 }
 
+/* Transposes a tile of weights: [16 rows][16 pairs] becomes [16 pairs][16 rows]. */
 INLINE void order_unit(uint8_t *unit)
 {
     __m512i r[TILE_ROWS], out[TILE_ROWS];
@@ -474,7 +481,7 @@ INLINE void order_unit(uint8_t *unit)
         _mm512_store_si512(unit + 64 * i, out[i]);
 }
 
-/* Rearranges one group's weights of a strip n columns wide; w: its first row. */
+/* Makes the tiles of one group of a strip n columns wide. w: at its first row and column. */
 INLINE void order_group(struct strip *s, int g, const uint8_t *w, size_t row_bytes, int64_t n, const uint32_t type)
 {
     for (int64_t b = 0; b < s->n_blocks; b++) {
@@ -486,7 +493,7 @@ INLINE void order_group(struct strip *s, int g, const uint8_t *w, size_t row_byt
     }
 }
 
-/* Weight rows [row, row1), at most a strip, n columns from k on. */
+/* Makes a strip of the weight rows [row, row1), or as many of them as it holds, and n columns from column k on. */
 static struct strip make_strip(struct many_work *work, const struct pp_matrix *w, int64_t row, int64_t row1, int64_t k,
                                int64_t n)
 {
@@ -527,7 +534,7 @@ static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const 
         few_rows(w, row0, row1, x, m, y, y_stride, scratch);
     else
         many_rows(w, row0, row1, x, m, y, y_stride, scratch);
-    _tile_release(); /* tiles in use make every switch of threads dearer */
+    _tile_release(); /* tiles in use make every context switch more expensive */
 }
 
 const struct pp_bf16_kernels pp_bf16_amx = {.split = split_row, .join = join_row, .matmul = matmul};

@@ -1,5 +1,5 @@
-/* matmul_bf16_avx2.c - the products with bfloat16 activations for AVX2 and FMA: a lane is a weight row. They are
- * here for the same bits on machines without AMX or AVX512-BF16, where float32 activations cost no more. */
+/* matmul_bf16_avx2.c - the products with bfloat16 activations for AVX2 and FMA: each lane computes a weight row. They
+ * exist so that machines without AMX and AVX512-BF16 give the same bits; they are not faster than float32 products. */
 #if defined(__x86_64__)
 
 #include <immintrin.h>
@@ -10,9 +10,9 @@
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 16")
 
-enum { LANES = 8, TILE_ROWS = 4 /* activation rows */, PANEL_COLS = 1024 };
+enum { LANES = 8, TILE_ROWS = 4 /* of activations */, PANEL_COLS = 1024 };
 
-/* In the thread's scratch: a panel of columns as floats, parts apart. */
+/* In the thread's scratch: a panel of columns, converted to floats, each part by itself. */
 struct panel {
     float w[PP_BF16_PARTS][PANEL_COLS][LANES];
     float x[PP_BF16_PARTS][TILE_ROWS][PANEL_COLS];
@@ -47,20 +47,21 @@ INLINE void transpose(__m256i r[LANES])
     }
 }
 
-/* 8 weights, of which `live` are there, as floats; the others are zeros. */
+/* Converts 8 weights to floats. Only the first `live` of them exist; the others become zeros. */
 INLINE __m256i widen(const uint8_t *w, size_t live, const uint32_t type)
 {
-    uint8_t some[2 * LANES] = {0};
+    uint8_t padded[2 * LANES] = {0};
     if (live < LANES) {
-        memcpy(some, w, 2 * live);
-        w = some;
+        memcpy(padded, w, 2 * live);
+        w = padded;
     }
     const __m128i halves = _mm_loadu_si128((const __m128i *)w);
     return type == PP_TYPE_F16 ? _mm256_castps_si256(_mm256_cvtph_ps(halves))
                                : _mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16);
 }
 
-/* n columns of `rows` (at most 8) weight rows; lanes without a row and the rest of the last block are zeros. */
+/* Converts n columns of `rows` (at most 8) weight rows to p->w. Lanes without a row and the rest of the last block are
+ * zeros. */
 INLINE void spread_weights(struct panel *p, const uint8_t *w, size_t row_bytes, int64_t rows, int64_t n,
                            const uint32_t type)
 {
@@ -81,7 +82,7 @@ INLINE void spread_weights(struct panel *p, const uint8_t *w, size_t row_bytes, 
     }
 }
 
-/* Blocks of one activation row, padding included. */
+/* Converts the blocks of one activation row, padding included, to p->x. */
 INLINE void spread_activations(struct panel *p, int row, const uint16_t *x, int parts, int64_t n)
 {
     for (int64_t k = 0; k < n; k += PP_BF16_BLOCK)
@@ -96,7 +97,7 @@ INLINE void spread_activations(struct panel *p, int row, const uint16_t *x, int 
         }
 }
 
-/* acc[i] of M activation rows and one product of a block. */
+/* Adds one product of the block at column k to acc[i] of M activation rows. */
 INLINE void add_product(const struct panel *p, int64_t k, enum part of_w, enum part of_x, __m256 *acc, const int M)
 {
     enum { HALF = PP_BF16_BLOCK / 2 };
@@ -115,7 +116,7 @@ INLINE void add_product(const struct panel *p, int64_t k, enum part of_w, enum p
         acc[i] = _mm256_add_ps(acc[i], _mm256_add_ps(first[i], second[i]));
 }
 
-/* acc[i] of M activation rows over a panel of n columns, a multiple of 32. */
+/* Adds the products of a panel of n columns, a multiple of 32, to acc[i] of M activation rows. */
 INLINE void run_panel(const struct panel *p, int64_t n, uint32_t type, int parts, __m256 *acc, const int M)
 {
     for (int64_t k = 0; k < n; k += PP_BF16_BLOCK) {
@@ -127,14 +128,16 @@ INLINE void run_panel(const struct panel *p, int64_t n, uint32_t type, int parts
     }
 }
 
-/* A panel of n columns, a multiple of 32, from column k on. */
+/* A panel and its place in the matrix. */
 struct strip {
     struct panel *panel;
-    int64_t k, n, rows; /* weight rows: 1 to 8 */
+    int64_t k, n; /* its first column, and how many: a multiple of 32 */
+    int64_t rows; /* weight rows: 1 to 8 */
     uint32_t type;
 };
 
-/* M activation rows from row i0 on with the strip; y, of its first row, holds what the strips before have summed. */
+/* Multiplies M activation rows, from row i0 on, by the strip. y, at the strip's first weight row, holds the sums of the
+ * strips before it, unless it is the first. */
 INLINE void run_tile(const struct strip *s, const struct pp_acts *x, int64_t i0, float *y, int64_t y_stride,
                      const int M)
 {
@@ -156,7 +159,8 @@ INLINE void run_tile(const struct strip *s, const struct pp_acts *x, int64_t i0,
     }
 }
 
-/* Not inlined: all of it runs between the two changes of the control register in matmul(). */
+/* Multiplies up to 8 weight rows by all activation rows. Not inlined, so that no part of it can be moved out of the
+ * code between the two changes of the control register in matmul(). */
 static __attribute__((noinline)) void run_rows(const struct pp_matrix *w, int64_t row, int64_t rows,
                                                const struct pp_acts *x, int64_t m, float *y, int64_t y_stride,
                                                struct panel *p)

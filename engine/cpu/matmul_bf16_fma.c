@@ -1,5 +1,5 @@
-/* matmul_bf16_fma.c - matmul_bf16_scalar.c for processors that multiply and add in one instruction:
- * the same bits, without a call of fmaf() for each of them. */
+/* matmul_bf16_fma.c - matmul_bf16_scalar.c built for processors with FMA: it gives the same bits, but fmaf() is one
+ * instruction, not a call. */
 #if defined(__x86_64__)
 #include "engine/cpu/matmul_bf16.h"
 

@@ -12,19 +12,21 @@ static float flush(float x)
     return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
 }
 
-/* A result that would be below 2^-126 if exponents had no end is a zero, also where the float's wider steps down there
- * round it up to 2^-126. The double is exact wherever that matters: w and x are bfloat16 (or x a float and w 1). */
+/* A fused multiply-add with subnormal results replaced by zeros. They are detected after rounding, as if exponents were
+ * unbounded: so a result just below 2^-126 also becomes zero if fmaf(), whose steps are wider among subnormals, rounds
+ * it up to 2^-126. The sum in double precision is exact wherever that matters, since w and x are bfloat16 numbers, or w
+ * is 1 and x a float. */
 static float fma_flushed(float w, float x, float sum)
 {
     const float r = fmaf(w, x, sum);
-    if (fabsf(r) > 0x1p-126f) /* as nearly all are */
+    if (fabsf(r) > 0x1p-126f) /* nearly always */
         return r;
     if (fabsf(r) == 0x1p-126f && fabs((double)w * (double)x + (double)sum) < 0x1p-126 - 0x1p-151)
         return copysignf(0, r);
     return flush(r);
 }
 
-/* Floats of a block: both parts of its columns, zeros behind the last one. */
+/* Both parts of a block's columns, as floats; columns past the last one are zeros. */
 struct block {
     float upper[PP_BF16_BLOCK], lower[PP_BF16_BLOCK];
 };
@@ -54,7 +56,7 @@ static void read_acts(const uint16_t *from, int parts, int64_t live, struct bloc
     }
 }
 
-/* acc plus one product of a block. */
+/* Adds one product of a block to acc: w and x are the parts that are multiplied, [PP_BF16_BLOCK]. */
 static float add_product(float acc, const float *w, const float *x)
 {
     enum { HALF = PP_BF16_BLOCK / 2 };
@@ -74,19 +76,20 @@ static float add_products(float acc, uint32_t type, const struct block *w, const
     return parts > 1 ? add_product(acc, w->upper, x->lower) : acc;
 }
 
-/* A block is read once for some rows of the others; sums so far are in y. */
+/* For up to MAX_ACTS activation rows at a time, each block of activations is read once for all weight rows, and each
+ * block of weights once for these activation rows; y holds the sums of the blocks before. */
 static void matmul(const struct pp_matrix *w, int64_t row0, int64_t row1, const struct pp_acts *x, int64_t m, float *y,
                    int64_t y_stride, void *scratch)
 {
-    enum { SOME = 8 };
+    enum { MAX_ACTS = 8 };
     const int64_t block = x->bf16_parts * PP_BF16_BLOCK;
     (void)scratch;
     for (int64_t i = 0, n; i < m; i += n) {
-        n = m - i < SOME ? m - i : SOME;
+        n = m - i < MAX_ACTS ? m - i : MAX_ACTS;
         for (int64_t j = i; j < i + n; j++)
             memset(y + j * y_stride + row0, 0, (size_t)(row1 - row0) * sizeof *y);
         for (int64_t k = 0; k < w->n_cols; k += PP_BF16_BLOCK) {
-            struct block xs[SOME], ws;
+            struct block xs[MAX_ACTS], ws;
             for (int64_t j = 0; j < n; j++)
                 read_acts(x->bf16 + (i + j) * x->bf16_stride + k / PP_BF16_BLOCK * block, x->bf16_parts, w->n_cols - k,
                           &xs[j]);
