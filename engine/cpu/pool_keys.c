@@ -1,17 +1,18 @@
-/* pool_keys.c - stages that pool the keys of a block for an index (PP_OP_POOL): of each value the mean over the
- * positions of the block up to the row's own, weighted by a softmax of the value's scores there, or plain.
+/* pool_keys.c - stages that pool the keys of a block of positions for an index (PP_OP_POOL). Each value becomes its
+ * mean over the block's positions up to the row's own: a plain mean, or one weighted by the softmax of the value's
+ * scores at these positions.
  *
- * Keys and their scores are cached as rows, side by side. As in a convolution, columns are independent: they are
- * divided among threads, and each takes the rows of the batch one after the other. A few hundred values over a few
- * positions are too little work for kernels per instruction set. */
+ * A position's keys are cached as a row, followed by their scores. As in a convolution, columns are independent: they
+ * are divided among threads, each of which takes the rows of the batch one after the other. A few hundred values over a
+ * few positions are too little work to justify kernels for each instruction set. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/cpu/program.h"
 
 enum {
-    FEW_VALUES = 1 << 10, /* of all rows together: not worth dividing */
-    COLUMNS = 16,         /* of an item, otherwise */
+    FEW_VALUES = 1 << 10, /* of all rows together: one item computes them all */
+    COLUMNS = 16,         /* of an item, if there are more */
 };
 
 enum pp_code pp_cpu_pool_add(struct pp_cpu *c, struct stage *s, const struct pp_op *op, struct pp_error *err)
@@ -38,21 +39,26 @@ int pp_cpu_pool_items(const struct stage *s, int m)
     return (int)((s->width + columns - 1) / columns);
 }
 
-/* Pools one value, which is in the rows at[0 .. n - 1], its score `width` values later. */
-static float pool(const struct stage *s, float *const *at, int n, int64_t column)
+/* The plain mean of one value in the rows at[0 .. n - 1]. */
+static float mean_of(float *const *at, int n, int64_t column)
+{
+    float sum = 0;
+    for (int j = 0; j < n; j++)
+        sum += at[j][column];
+    return sum / (float)n;
+}
+
+/* The same weighted by the softmax of the value's scores, each `width` values later in its row, plus s->taps. */
+static float weighted_mean_of(const struct stage *s, float *const *at, int n, int64_t column)
 {
     const int64_t stride = pp_cpu_padded(s->width);
-    float share[PP_MAX_TAPS], most = -INFINITY, sum = 0, mean = 0;
-    for (int j = 0; !s->taps && j < n; j++)
-        sum += at[j][column];
-    if (!s->taps)
-        return sum / (float)n;
+    float share[PP_MAX_TAPS], largest = -INFINITY, sum = 0, mean = 0;
     for (int j = 0; j < n; j++) {
         share[j] = at[j][s->width + column] + s->taps[j * stride + column];
-        most = fmaxf(most, share[j]);
+        largest = fmaxf(largest, share[j]);
     }
     for (int j = 0; j < n; j++)
-        sum += share[j] = expf(share[j] - most);
+        sum += share[j] = expf(share[j] - largest);
     for (int j = 0; j < n; j++)
         mean += share[j] / sum * at[j][column];
     return mean;
@@ -73,6 +79,6 @@ void pp_cpu_pool_item(struct pp_cpu *c, const struct stage *s, int m, int item)
         if (scores)
             memcpy(at[n - 1] + s->width + first, x + s->width + first, scores);
         for (int64_t k = first; k < end; k++)
-            y[k] = pool(s, at, n, k);
+            y[k] = s->taps ? weighted_mean_of(s, at, n, k) : mean_of(at, n, k);
     }
 }

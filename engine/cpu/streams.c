@@ -1,6 +1,6 @@
 /* streams.c - row operations of models with several residual streams (AltUp, arXiv 2301.13310; hyper-connections, arXiv
- * 2409.19606), or with attention over the inputs of earlier layers (Kimi K3). Sums are made in sixteen partial sums, so
- * that compilers vectorise them, in an order that is the same everywhere. */
+ * 2409.19606), or with attention over the inputs of earlier layers (Kimi K3). plan.h has their formulas. Sums over many
+ * values are computed as 16 partial sums, which compilers can vectorise; their order is the same in every build. */
 #include <math.h>
 #include <string.h>
 
@@ -22,8 +22,8 @@ static float sum_of(const float *x, int64_t n, float middle, bool squares)
     return sum;
 }
 
-/* The root of the mean square. */
-static float length(const float *x, int64_t n, float least)
+/* The root mean square; least: a lower bound of the mean square. */
+static float rms(const float *x, int64_t n, float least)
 {
     return sqrtf(fmaxf(sum_of(x, n, 0, true) / (float)n, least));
 }
@@ -44,8 +44,8 @@ static void sparsen(const float *x, int64_t n, float deviations, float *y)
         y[i] = x[i] > least ? x[i] - least : 0;
 }
 
-/* The product of two vectors. */
-static float product_of(const float *x, const float *w, int64_t n)
+/* The dot product of two vectors. */
+static float dot(const float *x, const float *w, int64_t n)
 {
     float part[PARTS] = {0}, sum = 0;
     for (int64_t i = 0; i < n; i += PARTS)
@@ -56,10 +56,10 @@ static float product_of(const float *x, const float *w, int64_t n)
     return sum;
 }
 
-/* The score of a vector (PP_OP_ATTN_RESIDUAL): that of its normalised form; the vector itself stays as it is. */
+/* The score of a vector in PP_OP_ATTN_RESIDUAL: the dot product of its RMS-normalised form with the weights. */
 static float score_of(const struct row_op *r, const float *x)
 {
-    return product_of(x, r->factors, r->n) / sqrtf(sum_of(x, r->n, 0, true) / (float)r->n + r->scale);
+    return dot(x, r->factors, r->n) / sqrtf(sum_of(x, r->n, 0, true) / (float)r->n + r->scale);
 }
 
 static void recall(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *bank, float *y)
@@ -85,8 +85,8 @@ static float sigmoid(float x)
     return 1 / (1 + expf(-x));
 }
 
-/* Divides n numbers, `stride` apart, by their sum plus eps. */
-static void divide(float *x, int n, int stride, float eps)
+/* Divides n numbers, `stride` apart, by their sum plus `eps`. */
+static void divide_by_sum(float *x, int n, int stride, float eps)
 {
     float sum = eps;
     for (int i = 0; i < n; i++)
@@ -106,7 +106,7 @@ static void softmax(float *x, int n)
         x[i] /= sum;
 }
 
-/* Balances a matrix [n, n] of logits (struct pp_connection). */
+/* Balances a matrix [n, n] of logits by Sinkhorn's iteration (struct pp_connection). */
 static void balance(const struct pp_connection *how, int n, float *matrix)
 {
     for (int i = 0; i < n; i++) {
@@ -116,9 +116,9 @@ static void balance(const struct pp_connection *how, int n, float *matrix)
     }
     for (int round = 0; round < how->sinkhorn_iters; round++) {
         for (int i = 0; round && i < n; i++)
-            divide(matrix + i * n, n, 1, how->eps);
+            divide_by_sum(matrix + i * n, n, 1, how->eps);
         for (int j = 0; j < n; j++)
-            divide(matrix + j, n, n, how->eps);
+            divide_by_sum(matrix + j, n, n, how->eps);
     }
 }
 
@@ -143,7 +143,7 @@ static void read_streams(const struct pp_cpu *c, const struct row_op *r, const f
         c->ops->add_scaled(y, x + i * r->n, numbers[i], r->n);
 }
 
-/* Replaces the streams by sums of them, a piece at a time. matrix: [n, n] */
+/* Replaces stream j by the sum over i of matrix[i][j] times stream i, a piece of all streams at a time. */
 static void mix_streams(const struct pp_cpu *c, const struct row_op *r, const float *matrix, float *streams)
 {
     enum { PIECE = 256 };
@@ -172,17 +172,16 @@ static void write_streams(const struct pp_cpu *c, const struct row_op *r, const 
         c->ops->add_scaled(streams + j * r->n, x, numbers[n + j], r->n);
 }
 
-/* The root of each stream's product, with its sign. */
+/* y[j]: the signed square root of the dot product of stream j in x and in x2, scaled. */
 static void roots(const struct row_op *r, const float *x, const float *x2, float *y)
 {
     static const float least = 1e-6f;
     for (int j = 0; j < r->n_heads; j++) {
-        const float product = r->scale * product_of(x + j * r->n, x2 + j * r->n, r->n);
+        const float product = r->scale * dot(x + j * r->n, x2 + j * r->n, r->n);
         y[j] = product == 0 ? 0 : copysignf(sqrtf(fmaxf(fabsf(product), least)), product);
     }
 }
 
-/* In place. */
 static void spread(const struct pp_cpu *c, const struct row_op *r, const float *x, const float *numbers, float *y)
 {
     for (int j = 0; j < r->n_heads; j++)
@@ -202,7 +201,7 @@ void pp_cpu_stream_op(const struct pp_cpu *c, const struct row_op *r, const floa
         roots(r, x, x2, y);
         break;
     case PP_OP_MATCH:
-        c->ops->apply(PP_FN_SCALE, length(x2, r->n, 0) / length(x, r->n, 1e-5f), x, r->n, y);
+        c->ops->apply(PP_FN_SCALE, rms(x2, r->n, 0) / rms(x, r->n, 1e-5f), x, r->n, y);
         break;
     case PP_OP_ATTN_RESIDUAL:
         recall(c, r, x, x2, y);
