@@ -3,8 +3,8 @@
  * Lowering fuses neighbouring operations: a norm goes into the projections that read it, projections of the same input
  * become one stage that quantises it once, a residual addition or an activation becomes the epilogue of the projections
  * before it, and head norms, RoPE, KV store and attention become one stage, as do a short convolution and the products
- * around it. What is left runs row by row, or head by head.
- * A common decoder layer takes one row five stages, and so five barriers of the threads.
+ * around it. The remaining operations run row by row, or head by head. A common decoder layer is five stages for one
+ * row, after each of which the threads wait for each other.
  *
  * All functions are for the engine's thread, unless they say otherwise. */
 #ifndef PP_CPU_CPU_H
@@ -23,11 +23,11 @@ struct pp_cpu_options {
     enum pp_isa isa;
     int max_rows;                    /* of a batch */
     int64_t n_ctx;                   /* positions of a sequence, on which some models' RoPE depends */
-    int bf16_parts;                  /* that activations are split into (matmul_bf16.h). 2: for F16 and BF16 weights, 1:
-                                        for BF16 weights, 0: activations stay float32 */
+    int bf16_parts;                  /* bfloat16 parts of activations (matmul_bf16.h): 2 for F16 and BF16 weights; 1 for
+                                        BF16 weights only; 0: activations stay float32 */
     const char *cache_dir;           /* for packed weights; or NULL */
     uint64_t layout_quota;           /* as in struct pp_engine_options */
-    const struct pp_cancel *cancel;  /* of pp_cpu_new only; or NULL */
+    const struct pp_cancel *cancel;  /* cancels pp_cpu_new only; or NULL */
     struct pp_imatrix *imatrix;      /* as in struct pp_engine_options */
 };
 
@@ -54,7 +54,7 @@ struct pp_cpu_move {
     uint8_t *to;
     int from_slot, to_slot;
 };
-/* Carries out n moves within a tier, on all threads; no destination is also a source. Keys are rotated by `turn`
+/* Makes n such copies within a tier, on all threads; no destination is also a source. Keys are rotated by `turn`
  * positions, so that the key of position p becomes that of p + turn, up to rounding: RoPE rotates by an angle
  * proportional to the position. Values are copied as they are. */
 void pp_cpu_move_positions(struct pp_cpu *c, int tier, const struct pp_cpu_move *moves, int n, int64_t turn);

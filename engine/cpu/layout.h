@@ -31,11 +31,11 @@ struct pp_weight {
     struct pp_weights *owner;
     const struct pp_tensor *t;
     const uint8_t *data;        /* what kernels read; set by pp_weights_place */
-    size_t offset, bytes;       /* its place in the region; 0 bytes: read in the model's file */
+    size_t offset, bytes;       /* its place in the region; 0 bytes: it is read in the model's file */
     size_t group_bytes;
     bool from_file;             /* mapped when it was placed: a group's checksum is compared before it is READY */
     int64_t n_groups;
-    int64_t first_group;        /* in the owner's sums */
+    int64_t first_group;        /* its index among the groups of all the owner's matrices */
     atomic_uchar *state;        /* [n_groups]: enum pp_group_state */
     atomic_llong n_left;        /* groups that are not READY */
 };
@@ -45,7 +45,8 @@ enum pp_code pp_weights_new(const struct pp_model *m, struct pp_weights **out, s
 void pp_weights_free(struct pp_weights *w); /* NULL is fine */
 /* The weight of this tensor, added if it is not there yet; NULL: out of memory. Before pp_weights_place. */
 struct pp_weight *pp_weights_add(struct pp_weights *w, const struct pp_tensor *t);
-struct pp_weight *pp_weights_add_new(struct pp_weights *w, const struct pp_tensor *t); /* if it is known not to be */
+/* Adds it without looking for it first. */
+struct pp_weight *pp_weights_add_new(struct pp_weights *w, const struct pp_tensor *t);
 /* Reserves memory for all weights, the cache's file or anonymous pages, and sets their data. cache_dir: NULL for none;
  * quota: as in struct pp_engine_options. Packs nothing yet. PP_ERR_NOMEM. */
 enum pp_code pp_weights_place(struct pp_weights *w, const char *cache_dir, uint64_t quota, struct pp_error *err);

@@ -24,13 +24,13 @@ struct header {
     uint32_t version;            /* PP_LAYOUT_VERSION */
     uint32_t n_weights;
     uint64_t n_groups;
-    uint64_t n_done;             /* of n_weights: as many are there */
+    uint64_t n_done;             /* how many of the n_weights matrices the file has */
     uint64_t file_bytes;
     uint64_t data_offset;
     struct pp_hash128 file_key;
     uint8_t identity[32];        /* zeros: not known when it was written */
-    uint64_t entries_hash;       /* XXH3-64 of what make_entries tells of all matrices */
-    uint64_t sums_hash;          /* XXH3-64 of the checksums behind this header */
+    uint64_t entries_hash;       /* XXH3-64 of the list that make_entries() makes */
+    uint64_t sums_hash;          /* XXH3-64 of the checksums that follow this header */
     uint64_t hash;               /* XXH3-64 of everything above */
 };
 
@@ -276,7 +276,8 @@ struct kept_files {
     uint64_t bytes;              /* of all */
 };
 
-static bool is_begun(int fd)
+/* Whether a part has a header, be it valid or not. */
+static bool has_header(int fd)
 {
     char magic[sizeof MAGIC];
     return pp_read_at(fd, magic, sizeof magic, 0) && memcmp(magic, MAGIC, sizeof magic) == 0;
@@ -286,7 +287,7 @@ static bool is_begun(int fd)
 static bool remove_orphan(const char *path)
 {
     int fd = open_part(path, false);
-    bool orphan = fd >= 0 && !is_begun(fd) && unlink(path) == 0;
+    bool orphan = fd >= 0 && !has_header(fd) && unlink(path) == 0;
     if (fd >= 0)
         close(fd);
     return orphan;
@@ -362,6 +363,7 @@ static uint64_t effective_quota(const struct pp_layout_store *s, uint64_t kept)
     return share < DEFAULT_QUOTA ? share : DEFAULT_QUOTA;
 }
 
+/* Whether our file fits into the quota once other files are removed, the least recently used first. */
 static bool make_room(const struct pp_layout_store *s)
 {
     struct kept_files all = list_kept(s);

@@ -11,14 +11,14 @@ enum { PP_LAYOUT_ALIGN = 65536 }; /* of matrices in the region and in the file: 
 /* Where the packed weights are kept. */
 struct pp_layout_store {
     char folder[512];            /* CACHE/layouts; "": nowhere */
-    uint64_t quota;              /* bytes; 0: by the free disk */
+    uint64_t quota;              /* bytes; 0: a share of the free disk space */
     struct pp_hash128 file_key;  /* of the model's file */
     bool identity_known;
     struct pp_sha256 identity;   /* of the model, if known */
     int fd;                      /* of the unfinished file, locked by us; -1: none */
     size_t data_offset;          /* of the region in the file */
     size_t file_bytes;
-    int n_done;                  /* matrices that are made, the first ones of the list */
+    int n_done;                  /* how many matrices, from the first of the list on, are packed and part of the file */
     size_t written;              /* bytes of the region that are in the file and mapped from it */
 };
 
@@ -41,11 +41,11 @@ struct pp_weights {
     struct pp_layout_store store;
 
     /* the keeper */
-    bool keeps;                  /* wanted: there is a cache folder */
+    bool keeps;                  /* there is to be a keeper, since there is a cache folder */
     bool started;
     pthread_t keeper;
     atomic_bool stop;
-    atomic_bool finished;        /* it has nothing left to do */
+    atomic_bool kept;            /* the keeper has nothing left to do */
 };
 
 /* Copies what is mapped from a file in small pages to huge pages, if memory is plentiful (layout_large.c). Called by

@@ -7,6 +7,8 @@
 #include "engine/base/priority.h"
 #include "engine/cpu/layout_file.h"
 
+/* Whether what is packed may be kept on disk: no bad weight was found, the files of the model and of the cache are
+ * intact, and no group from the cache was damaged. */
 static bool is_good(const struct pp_weights *w)
 {
     struct pp_error err;
@@ -19,6 +21,7 @@ static bool write_up_to(struct pp_weights *w, int i)
 {
     while (w->store.n_done <= i)
         if (!is_good(w) || !pp_layout_write(w)) {
+            /* An interrupted part is kept for another engine; a full disk or bad weights make it useless. */
             pp_layout_suspend(w, !atomic_load(&w->stop) || !is_good(w));
             return false;
         }

@@ -1,12 +1,12 @@
 /* matmul_blocks_scalar.c - the definition of matrix products for the types with heads and bodies (pack.h): one weight
- * row at a time, with the same formula for all types. */
+ * row at a time, with the same formula for all of these types. */
 #include <math.h>
 #include <string.h>
 
 #include "engine/cpu/matmul_sets.h"
 #include "engine/quant.h"
 
-/* Vectors for unpack_body.h, of a single row. */
+/* The vectors that unpack_body.h is written with; here they hold a single row. */
 enum { ROWS = 1 };
 typedef uint32_t uvec __attribute__((vector_size(4)));
 typedef int32_t ivec __attribute__((vector_size(4)));
@@ -115,7 +115,7 @@ static float subtract_minima(uint32_t type, const struct unpacked *o, const int8
     return acc;
 }
 
-/* Activation rows that are multiplied by a block unpacked once. */
+/* Activation rows that are multiplied by a block while it is unpacked. */
 enum { ACTS = 32 };
 
 /* The formulas of matmul.h for one weight row: acc[i] is its product with activation row i0 + i, i < m <= ACTS. */

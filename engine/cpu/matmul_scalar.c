@@ -10,7 +10,7 @@
 
 /* --- activations -------------------------------------------------------------------------------------------------- */
 
-/* The scale of n values: NaN if any is infinite or NaN, so that a broken model shows. */
+/* The scale of n values: NaN if any is infinite or NaN, so that results show that the model is broken. */
 static float scale_of(const float *x, int64_t n)
 {
     float max = 0;
@@ -22,7 +22,7 @@ static float scale_of(const float *x, int64_t n)
     return finite ? max / 127 : NAN;
 }
 
-/* One block of n <= 32 values. A scale so small that 1/d overflows counts as 0. */
+/* Quantises one block of n <= 32 values. A scale so small that its inverse overflows is replaced by 0. */
 static void quantize_block(const float *x, int64_t n, float scale, int8_t *q, float *d, int32_t *sum)
 {
     *sum = 0;
@@ -39,7 +39,7 @@ static void quantize_block(const float *x, int64_t n, float scale, int8_t *q, fl
     }
 }
 
-static int64_t least(int64_t a, int64_t b)
+static int64_t smaller(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
@@ -48,10 +48,10 @@ static void quantize(const float *x, int64_t n, bool twins, int8_t *q, float *d,
 {
     const int64_t step = (twins ? 2 : 1) * PP_ACT_BLOCK;
     for (int64_t at = 0; at < n; at += step) {
-        const int64_t end = least(at + step, n);
+        const int64_t end = smaller(at + step, n);
         const float scale = scale_of(x + at, end - at);
         for (int64_t i = at; i < end; i += PP_ACT_BLOCK)
-            quantize_block(x + i, least(end - i, PP_ACT_BLOCK), scale, q + i, d++, sum++);
+            quantize_block(x + i, smaller(end - i, PP_ACT_BLOCK), scale, q + i, d++, sum++);
     }
 }
 
@@ -76,7 +76,7 @@ static float half_at(const uint8_t *p)
     return pp_f16_to_f32(h);
 }
 
-/* Gathers a row's four bytes of each of n slices, so that loops over them can be vectorised. */
+/* Copies the four bytes that a row has in each of n slices, so that loops over them can be vectorised. */
 static inline __attribute__((always_inline)) void take_lane(const uint8_t *slices, int lane, int n, uint8_t *bytes)
 {
     for (int v = 0; v < n; v++)
@@ -136,7 +136,7 @@ static float dot_q4_k(const uint8_t *group, int lane, int64_t n_cols, struct act
     return acc;
 }
 
-/* A block's integer sum, integer scales included. q: its activations. */
+/* A block's integer sum, with the integer scales multiplied in. q: its activations. */
 static int32_t sum_q6_k(const struct pp_q6_k_pack *super, int block, int lane, const int8_t *q)
 {
     /* Factors that shift the high bits of column k to bits 6 and 7, and those of column 16 + k to bits 2 and 3. */
@@ -222,7 +222,7 @@ static float sum_lanes(float p[LANES])
     return p[0];
 }
 
-/* The product of n weights of a float type, at any address, and n activations. */
+/* The dot product of n weights of a float type, which need not be aligned, and n activations. */
 static float dot_float(uint32_t type, const uint8_t *w, const float *x, int64_t n)
 {
     enum { PART = 16 * LANES };

@@ -11,7 +11,7 @@
 struct pp_micro {
     struct pp_matrix w;
     void *data;             /* of w */
-    uint64_t row_bytes;     /* of the file's form: what a row's weights take */
+    uint64_t row_bytes;     /* of a weight row as it is stored in files */
     int64_t stride;         /* of activations: n_cols rounded up to 64 */
     float *x;               /* [PP_MICRO_MAX_ROWS, stride] */
     int8_t *q;              /* the same, quantised */
@@ -22,6 +22,7 @@ struct pp_micro {
     int64_t at;             /* next row of the matrix */
 };
 
+/* Zeroed memory on whole cache lines. */
 static void *take(size_t bytes)
 {
     void *p = pp_aligned(64, (bytes + 63) / 64 * 64);
@@ -114,7 +115,7 @@ void pp_micro_free(struct pp_micro *t)
     pp_free(t);
 }
 
-/* Weight rows per call, as many as in the work items of a projection: at most 2 ms on a fast machine. */
+/* Weight rows per call of the kernel, about as many as a work item of a projection: 2 ms at most on a fast machine. */
 static int64_t piece_rows(const struct pp_micro *t, int m)
 {
     enum { MOST = 256 };

@@ -145,7 +145,7 @@ struct pp_iq1_m_pack {
     uint8_t index[8][PP_SLICE];
 };
 
-/* All zeros in head and body for a type that is not one of these. A compile-time constant if `type` is one. */
+/* Head and body are 0 for a type that is not one of these. The result is a compile-time constant if `type` is one. */
 static inline __attribute__((always_inline)) struct pp_pack_shape pp_pack_shape(uint32_t type)
 {
     switch (type) {

@@ -6,17 +6,18 @@
 #include "engine/base/mem.h"
 
 struct pp_cpu_profile {
-    struct pp_profile sum;           /* what is no thread's own: passes, bytes, multiply-adds */
+    struct pp_profile sum;           /* everything that is not counted per thread: passes, bytes, multiply-adds */
     uint8_t *kinds;                  /* [n_stages] */
     struct thread_lines {
-        _Alignas(64) uint64_t nested; /* ns inside the current item that were counted elsewhere */
+        _Alignas(64) uint64_t nested; /* ns of the current item that were counted under another kind */
         struct {
             uint64_t ns, items;
         } lines[PP_PROFILE_COUNT];
     } *threads;                      /* [n threads] */
 };
 
-/* Whether attention follows stage i. In latent attention there are other stages in between. */
+/* Whether stage i prepares attention: from it to the next ATTEND stage, no stage has an epilogue, mixes experts or
+ * selects rows. (In latent attention several stages are in between.) */
 static bool comes_before_attention(const struct pp_cpu *c, int i)
 {
     for (; i < c->n_stages && c->stages[i].kind != STAGE_ATTEND; i++)
@@ -154,8 +155,8 @@ void pp_cpu_profile_prepared(struct pp_cpu *c, int thread, uint64_t begin)
     t->lines[PP_PROFILE_PREPARE].items++;
 }
 
-/* Counts the bytes of K and V of the rows' sequences, once for each sequence, and two products for every row with each
- * position that it attends to. */
+/* Counts the bytes of the K and V that are read, once for each sequence, and for every row two multiply-adds per
+ * dimension (for the score and for the sum) with each position that it attends to. */
 static void count_attention(const struct pp_cpu *c, const struct stage *s, struct pp_profile_line *line)
 {
     const struct pp_hparams *hp = pp_source_hparams(c->model->source);
@@ -193,7 +194,8 @@ static void count_experts(const struct experts *x, uint64_t m, struct pp_profile
     lines[PP_PROFILE_DOWN].macs += macs;
 }
 
-/* Of rows that see less than they might. */
+/* Counts what choosing positions reads and multiplies: the indexer's keys of all positions or blocks. Rows that see at
+ * most top_k of them need no choice. */
 static void count_picks(const struct pp_cpu *c, const struct stage *s, struct pp_profile_line *line)
 {
     const struct pp_kv_layout *kv = &c->attend[s->tier].kv;

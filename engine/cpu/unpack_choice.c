@@ -1,7 +1,7 @@
-/* unpack_choice.c - chooses how large code books are looked up with AVX-512: by gather instructions, or by one load per
- * weight row. Both give the same bits. On an Emerald Rapids gathers take up to a third less time. On a Cascade Lake
- * they take more than twice as long, because its microcode lets no other instruction overtake them. CPUID does not tell
- * the two apart, so both ways are timed once per process. */
+/* unpack_choice.c - chooses how entries of large code books are read with AVX-512: by gather instructions, or by one
+ * load per weight row. Both give the same bits. On an Emerald Rapids gathers take up to a third less time. On a Cascade
+ * Lake they take more than twice as long, because its microcode lets no other instruction overtake them. CPUID does not
+ * tell the two apart, so both ways are timed once per process. */
 #if defined(__x86_64__)
 #include <assert.h>
 #include <pthread.h>
