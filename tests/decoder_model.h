@@ -6,15 +6,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What a family's models consist of, described independently of the engine's own description. */
+/* The structure of a family's models, described independently of the engine's own description. */
 struct decoder_shape {
     const char *arch;      /* general.architecture */
-    const char *family;    /* the family that `arch` is a variant of, with that one's files; or NULL */
+    const char *family;    /* the family whose files this variant, `arch`, uses; or NULL */
     int n_vocab, n_embd, n_layer, n_head, n_head_kv, head_dim, n_ff, n_ctx, rope_dim;
     bool centred;          /* LayerNorm; else RMSNorm */
     bool norm_bias;
     bool norm_plain;       /* norms have neither weight nor bias */
-    int norm_groups;       /* norms of the stream are by so many groups; 0: over all of it */
+    int norm_groups;       /* norms of the residual stream are computed in this many groups; 0: over all of it */
     float epsilon;         /* of all norms; 0: the default */
     bool unrotated;        /* no RoPE */
     bool positions;        /* learned positions are added to the embeddings */
@@ -28,7 +28,8 @@ struct decoder_shape {
     enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8, BIAS_CONVOLUTION = 16,
            BIAS_DOWN = 32 } biases; /* FF: all matrices of the feed-forward part; DOWN: only its last one */
     enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* norms of parts' inputs, of their outputs, or both */
-    float behind_eps;      /* of post-norms, whose inputs are then made small; 0: the model's */
+    float behind_eps;      /* epsilon of post-norms, whose inputs are then made small, so that it matters; 0: the
+                              model's */
     bool gated;            /* attention's output is multiplied by the sigmoid of attn_gate's product */
     bool per_head_gates;   /* one gate for each head, not for each value */
     bool embd_plain;       /* embd_norm without weights */
@@ -48,7 +49,7 @@ struct decoder_shape {
      * head size is n_embd / n_head. */
     bool head_taps;
     bool joined;           /* q, k and v are one matrix, attn_qkv */
-    bool two_norms;        /* parallel: attention has attn_norm_2, the feed-forward part attn_norm */
+    bool two_norms;        /* parallel: attention reads attn_norm_2, the feed-forward part attn_norm */
     bool parallel;         /* attention and feed-forward part in parallel, on the same input */
     /* Norms of queries and keys: none, one vector for all heads, one for each, or one over all heads together. */
     enum { HEADS_PLAIN, HEADS_ALIKE, HEADS_EACH, HEADS_WHOLE } heads;
@@ -58,7 +59,7 @@ struct decoder_shape {
     bool swin;             /* POST_NORM: norms have the names of pre-norms */
     bool sums;             /* POST_NORM: norms of the sum of stream and output */
     bool no_output_norm;
-    int n_embd_in;         /* the width of embeddings, if narrower than the layers; or 0 */
+    int n_embd_in;         /* the width of embeddings, if they are narrower than the layers; else 0 */
     int silent_end;        /* tokens 4 .. silent_end - 1 have logits of -1e30 */
     bool heads_bias;       /* norms of heads have a bias */
     bool heads_behind_rope; /* norms of heads come after RoPE */
@@ -70,15 +71,15 @@ struct decoder_shape {
     bool fused_shared;     /* its gate and up are one matrix */
     int q_rank;            /* queries come from a low-rank pair with a norm in between; 0: they do not */
     bool head_mixture;     /* JetMoE: experts for queries and outputs of heads as well, with biases */
-    /* ZAYA: compressed convolutional attention and scaled residuals (cca_formulas.c); and a router of width n_router,
-     * with an additional expert without output. */
+    /* ZAYA: compressed convolutional attention and scaled residuals (cca_formulas.c); the router is n_router wide and
+     * has one more expert, which outputs nothing. */
     bool cca;
     int n_router;
     bool sinks;            /* attention sinks */
     const char *rotated;   /* '1' or '0' for each layer: whether it has RoPE; NULL: all have */
     int taps, full;        /* every full-th layer has attention, the others short convolutions; 0: none has */
-    /* Or PLaMo 2's states, except in layer step / 2 of each `step`: n_state of them, of key_dim x head_dim, the rank of
-     * dt being state_rank; 0: none. */
+    /* Or PLaMo 2's states, in all layers but layer step / 2 of every `step`: n_state of them, of key_dim x head_dim;
+     * state_rank is the rank of dt. n_state 0: none. */
     int n_state, step, key_dim, state_rank;
     /* Or MiniMax: every second layer has lightning attention, norms replace the stream itself, and stream and output
      * are scaled when they are added: after lightning attention, after attention, after the feed-forward part. */
@@ -90,7 +91,7 @@ struct decoder_shape {
         const char *layers;
         int n_head, n_group, n_block, rank;
         bool adapted;
-        int n_scan; /* or the first Zamba's, with so many scans of Mamba, `rank` being that of dt; 0: Zamba2 */
+        int n_scan; /* or the first Zamba's, with this many Mamba scans, `rank` being that of dt; 0: Zamba2 */
     } zamba;
     int lru_width;         /* or Griffin's recurrence, except in every third layer; 0: none */
     /* Or xLSTM's states in all layers: n_head of key_dim x head_dim, with capped gates; their matrices, and gate and up
@@ -100,54 +101,56 @@ struct decoder_shape {
         float cap, eps;
         bool fused;
     } mlstm;
-    bool sections;         /* files have M-RoPE's sections; for text the three positions are equal */
-    int loops;             /* so many passes through all layers, each followed by the last norm; 0: one */
-    bool loops_mixed;      /* the second pass sees the first one's keys, and its own within the window (IQuest) */
-    bool loops_plain;      /* the last norm only after the last pass */
+    bool sections;         /* files have M-RoPE's sections; for text all three positions are equal */
+    int loops;             /* this many passes through all layers, each followed by the last norm; 0: one */
+    bool loops_mixed;      /* the second pass attends to the first one's keys, and to its own within the window
+                              (IQuest) */
+    bool loops_plain;      /* the last norm follows only the last pass */
     bool filtered;         /* Yuan 2: queries and keys read the input through two convolutions and come from one
                               matrix */
     bool key_scores;       /* Doge: keys have scores of their own, and the stream is scaled */
     bool differential;     /* DiffLlama: differential attention */
-    bool alternate;        /* Motif: its heads alternate, and the norms of its output have weights */
-    int n_noise;           /* so many heads of the second kind, each after its group of the first; n_head counts them
-                              once for each other head of the group. 0: the kinds alternate */
-    /* Solar Pro: for each layer '0' .. 'f', the bits of pp_hparams.skips, with skip_share of a kept stream being mixed
-     * in; NULL: none. */
+    bool alternate;        /* Motif: its two kinds of heads alternate, and the norms of its output have weights */
+    int n_noise;           /* this many heads whose attention is subtracted, each after its group of the others; n_head
+                              counts a head of the former once for each head of its group. 0: the kinds alternate */
+    /* Solar Pro: for each layer '0' .. 'f', the bits of pp_hparams.skips; skip_share of a kept stream is mixed in.
+     * NULL: none. */
     const char *skips;
     float skip_share;
     const char *output_norm; /* NULL: output_norm */
-    int window, wide;      /* every wide-th layer has full attention, the others a window of so many positions */
-    bool wide_first;       /* counted from the first layer */
+    int window, wide;      /* every wide-th layer has full attention, the others a window of `window` positions */
+    bool wide_first;       /* layer 0 is the first of those with full attention, not layer wide - 1 */
     bool wide_unrotated;   /* layers with full attention have no RoPE */
-    int wide_rope;         /* or only for so many dimensions; 0: rope_dim */
-    bool say_windows;      /* files have a key for which layers these are */
+    int wide_rope;         /* or it rotates only this many dimensions there; 0: rope_dim */
+    bool say_windows;      /* files have a key that says which layers these are */
     float stretched;       /* Llama 3's RoPE scaling by this factor; 0: none */
     bool backwards;        /* heads rotate in the opposite direction */
-    float base;            /* RoPE's in layers with a window, or in all if there is no window; 0: the default */
-    bool bidirectional;    /* an encoder: rows see later ones, too; a window reaches as far to both sides */
-    bool no_first_attn_norm; /* attention of layer 0 reads the stream itself */
+    float base;            /* RoPE's base in layers with a window, or in all layers if there is no window; 0: the
+                              default */
+    bool bidirectional;    /* an encoder: rows also attend to later ones; a window reaches as far to both sides */
+    bool no_first_attn_norm; /* attention of layer 0 reads the stream without a norm */
     bool dense_head;       /* a matrix, GELU and a norm between the last norm and the logits */
     int n_dense;           /* the width between two matrices after an encoder; 0: none */
     float qkv_clamp;       /* the bound of queries, keys and values; 0: none */
     float attn_cap, final_cap; /* soft caps of scores and of logits; 0: none */
     float attn_scale, embd_scale, residual_scale, logit_scale; /* 0: the defaults */
     bool logit_divided;    /* logits are divided by logit_scale, not multiplied */
-    float temperature;     /* scores grow with each `context` positions */
+    float temperature;     /* scores grow by a step every `context` positions */
     int context;
     uint32_t seed;
 };
 
 struct decoder;
 
-/* 48 wide, 2 layers, 4 heads of 12 over 2 (phi2: over 4); the rest as the family has it. */
+/* 48 wide, 2 layers, 4 heads of 12 over 2 KV heads (phi2: over 4); everything else as is usual for the family. */
 struct decoder_shape decoder_shape(const char *arch);
 struct decoder *decoder_make(const struct decoder_shape *s);
 void decoder_free(struct decoder *d);
-/* Writes the model as a GGUF file of F32; returns its path, which is fresh_path's. */
+/* Writes the model as a GGUF file of F32; returns its path, made by fresh_path(). */
 const char *decoder_write(const struct decoder *d);
-/* Replaces a tensor by one of another shape (rows 0: a vector; cols 0: the tensor is omitted). */
+/* Replaces a tensor by one of another shape (rows 0: a vector; cols 0: removes the tensor). */
 void decoder_spoil(struct decoder *d, const char *name, int64_t rows, int64_t cols);
-/* logits: [n, n_vocab]; an encoder's vectors: [n, n_embd] */
+/* logits: [n, n_vocab]; for an encoder, its vectors: [n, n_embd] */
 void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double *logits);
 
 #endif

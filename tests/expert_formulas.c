@@ -174,7 +174,8 @@ static void qkv(const struct expert_model *m, int l, const double *in, double *q
     }
 }
 
-/* The share of the softmax that is left for positions, with head h's attention sink in the sum; 1 without sinks. */
+/* The share of the softmax that is left for the positions when head h's attention sink is part of the sum; 1 without
+ * sinks. */
 static double share_beside(const struct array *sinks, int h, const double *q, const double *k, int first, int position,
                            int dim, int n_kv, double scale)
 {
@@ -211,7 +212,7 @@ static double gelu(double x)
     return x * (1 + tanh(sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x))) / 2;
 }
 
-/* How many of n numbers are larger than number i, or equal and before it. */
+/* The rank of number i among n, from 0: how many are larger, or equal and before it. */
 static int rank(const double *v, int n, int i)
 {
     int before = 0;
@@ -392,8 +393,8 @@ static struct expanded expand(const struct expert_model *m, int l, const double 
     return e;
 }
 
-/* The indexer's last choice: [n, n], whether row r sees position p; where it picks blocks, one such array for each KV
- * head. A global, so that one model is computed at a time. */
+/* The indexer's last choice: [n, n], whether row r attends to position p; where it picks blocks, one such array for
+ * each KV head. A global, so only one model can be computed at a time. */
 static bool *picks;
 
 /* The LayerNorm of the indexer's keys. Its epsilon is 1e-6, except with index_rope_last. */
@@ -432,9 +433,9 @@ static void pool_keys(const double *keys, const double *numbers, int first, int 
     }
 }
 
-/* DeepSeek V3.2's indexer: each row sees the index_top_k positions up to its own with the largest scores, the sum over
- * heads of w_h relu(q_h . k) / sqrt(heads * size). w is computed from the input, q from the low-rank vector of the
- * queries. GLM 5 Next's picks blocks of `pool` positions instead, which have one pooled key each. */
+/* DeepSeek V3.2's indexer: each row attends to the index_top_k positions up to its own with the largest scores, the sum
+ * over heads of w_h relu(q_h . k) / sqrt(heads * size). w is computed from the input, q from the low-rank vector of the
+ * queries. GLM 5 Next's picks blocks of `pool` positions instead, each of which has one pooled key. */
 static void pick(const struct expert_model *m, int l, const double *x, int n)
 {
     const struct expert_shape *s = &m->s;
@@ -595,8 +596,8 @@ static void feed_forward_of(const struct expert_model *m, int l, const double *r
     feed_forward_by(m, l, NULL, row, in, delta);
 }
 
-/* LongCat's shortcut: the experts' output of the first layer of a pair, which is added after the second: [n, n_embd].
- * A global, so that one model is computed at a time. */
+/* LongCat's shortcut: the output of the experts of a pair's first layer, which is added after the second: [n, n_embd].
+ * A global, so only one model can be computed at a time. */
 static double *kept;
 
 static void half_feed_forward(const struct expert_model *m, int l, int r, double *row, double *in)
@@ -614,11 +615,12 @@ static void half_feed_forward(const struct expert_model *m, int l, int r, double
     pp_free(delta);
 }
 
-/* Attention residuals: the inputs of every attn_res_block-th layer: [8, n, n_embd]. A global: one model at a time. */
+/* Attention residuals: the inputs of every attn_res_block-th layer: [8, n, n_embd]. A global, so only one model can be
+ * computed at a time. */
 static double *bank;
 
 /* The input of a part of layer l for row r: a sum of the kept vectors and the stream, weighted by a softmax of their
- * scores. behind: for the feed-forward part, which also sees what layer l itself kept. */
+ * scores. behind: the part is the feed-forward part, which also sees what layer l itself kept. */
 static void recall(const struct expert_model *m, int l, bool behind, const double *row, int r, int n, double *out)
 {
     const int width = m->s.n_embd, step = m->s.attn_res_block;
@@ -723,13 +725,13 @@ static struct connection connect(const struct expert_model *m, int l, const char
     return c;
 }
 
-/* The width of a row of x: all its streams. */
+/* The width of a row of x, which holds all its streams. */
 static int row_width(const struct expert_shape *s)
 {
     return s->n_embd * (s->n_stream ? s->n_stream : 1);
 }
 
-/* Adds a part's output `delta` to the streams of a row; `more` is its factor where there are no hyper-connections. */
+/* Adds a part's output `delta` to the streams of a row. more: its factor if there are no hyper-connections. */
 static void give(const struct expert_shape *s, const struct connection *c, double more, const double *delta,
                  double *row)
 {
@@ -1074,7 +1076,7 @@ void expert_model_compute(const struct expert_model *m, const int32_t *ids, int 
         for (int i = 0; i < all && m->s.stream_rounds; i++)
             in[i % width] += x[r * all + i] / m->s.n_stream;
         if (m->s.stream_rounds)
-            ; /* their mean */
+            ; /* the mean of the streams */
         else if (m->s.n_stream)
             connect(m, -1, "output_hc_fn", x + r * all, in);
         else

@@ -126,7 +126,7 @@ static void exaone(void **state)
     folder = check_decoder(&three);
     assert_tensor(folder, "transformer.h.1.mlp.c_fc_1.weight", 2, three.n_embd);
     static const struct {
-        const char *hf, *gguf; /* NULL: nobody needs it */
+        const char *hf, *gguf; /* NULL: no test needs it */
     } of_seeing[] = {{"model.language_model.layers.3.self_attn.q_norm.weight", "blk.3.attn_q_norm.weight"},
                      {"lm_head.weight", "output.weight"},
                      {"model.visual.blocks.0.attn.qkv.bias", NULL}, {"mtp.layers.0.mlp.up_proj.weight", NULL}};
@@ -219,7 +219,7 @@ static void hunyuan(void **state)
     assert_tensor(folder, "model.layers.1.self_attn.key_layernorm.weight", 1, s.head_dim);
 }
 
-/* LFM2: most layers are short convolutions; the first is one. */
+/* LFM2: most layers are short convolutions, among them the first. */
 static void lfm2(void **state)
 {
     (void)state;
@@ -256,8 +256,8 @@ static void lora_of_convolutions(void **state)
 static void bad_convolutions(void **state)
 {
     static const struct spoilt cases[] = {
-        {"blk.0.shortconv.conv.weight", 48, 4, "4 values"},      /* not as many taps as the metadata say */
-        {"blk.0.shortconv.conv.weight", 0, 0, "key heads"},      /* no layer without heads is anything else */
+        {"blk.0.shortconv.conv.weight", 48, 4, "4 values"},      /* fewer taps than the metadata say */
+        {"blk.0.shortconv.conv.weight", 0, 0, "key heads"},      /* a layer without KV heads must have it */
         {"blk.0.shortconv.in_proj.weight", 96, 48, "96 x 48"},
         {"blk.2.shortconv.out_proj.weight", 0, 0, "missing"},
         {"blk.1.attn_k.weight", 0, 0, "missing"},
@@ -268,7 +268,7 @@ static void bad_convolutions(void **state)
     struct pp_error err;
     (void)state;
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
-    s.full = s.n_layer + 1; /* no layer has attention */
+    s.full = s.n_layer + 1; /* so that no layer has attention */
     struct decoder *d = decoder_make(&s);
     assert_int_not_equal(pp_model_open(decoder_write(d), &m, &err), PP_OK);
     decoder_free(d);
@@ -296,7 +296,7 @@ static void granite_moe(void **state)
     assert_tensor(folder, "model.layers.1.shared_mlp.input_linear.weight", 2, s.n_embd);
 }
 
-/* OLMo of 2024: norms without weights; clamped q, k and v in some of its models. */
+/* OLMo 2: norms without weights; some of its models clamp q, k and v. */
 static void olmo(void **state)
 {
     (void)state;
@@ -355,7 +355,7 @@ static void rows_of_joined(void **state)
     }
 }
 
-/* Baichuan 2's output. */
+/* Baichuan 2's output matrix, whose rows are normalised to length 1. */
 static void unit_rows(void **state)
 {
     static const float rows[2][4] = {{3, 0, -4, 0}, {0.5f, 0.5f, 0.5f, -0.5f}}, want[4] = {0.6f, 0, -0.8f, 0};
@@ -407,7 +407,7 @@ static void read_far(const char *path, enum pp_kv_type kv, int n_threads, int ro
     stop_small(&r);
 }
 
-/* Phi 3 small on long texts, where distant blocks are skipped: as the formulas say, and bit-identical with any number
+/* Phi 3 small on long texts, where distant blocks are skipped: the formulas' logits, and the same bits with any number
  * of rows and threads. */
 static void check_far(int near, int step, int dense)
 {
@@ -442,7 +442,7 @@ static void check_far(int near, int step, int dense)
 }
 
 /* Phi 3 small: block-sparse attention with a different pattern for each head; clamped gates, whose rows are interleaved
- * with those of the up projection; and unused tokens. */
+ * with those of the up projection; and tokens that are never used. */
 static void phi_small(void **state)
 {
     (void)state;
@@ -501,8 +501,8 @@ static void baichuan_m1(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
-/* Falcon: one KV head; one for each group of query heads, also with separate norms of attention and the feed-forward
- * part; or one for each head. */
+/* Falcon: one KV head in all; one for each group of query heads, also with separate norms of attention and the
+ * feed-forward part; or one for each query head. */
 static void falcon(void **state)
 {
     (void)state;
@@ -521,7 +521,7 @@ static void falcon(void **state)
     s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
     folder = check_decoder(&s);
     assert_tensor(folder, "transformer.h.0.self_attention.query_key_value.bias", 1, 3 * s.n_head * s.head_dim);
-    s.alibi = 8; /* as Falcon RW has it */
+    s.alibi = 8; /* as in Falcon RW */
     s.unrotated = s.alibi_scaled = true;
     check_decoder(&s);
 }
@@ -567,11 +567,11 @@ static void baichuan_13b(void **state)
     s.alibi = 8;
     s.unrotated = true;
     s.n_ff = 16;
-    s.seed = 3; /* rounding adds up in so many layers, in some models more than in others */
+    s.seed = 3; /* rounding errors add up in so many layers, in some models more than in others */
     check_decoder(&s);
 }
 
-/* Apertus: the numbers of each layer's activation. */
+/* Apertus: xIELU, whose parameters each layer has for itself. */
 static void apertus(void **state)
 {
     (void)state;
@@ -579,7 +579,7 @@ static void apertus(void **state)
     const char *folder = check_decoder(&s);
     assert_tensor(folder, "model.layers.1.mlp.act_fn.alpha_p", 1, 1);
     assert_tensor(folder, "model.layers.1.feedforward_layernorm.weight", 1, s.n_embd);
-    assert_config(folder, "rope_parameters", "default"); /* without a word it would be scaled */
+    assert_config(folder, "rope_parameters", "default"); /* without this key it would be scaled */
 }
 
 /* XVERSE, openPangu and MiniCPM; the first StarCoder and the first Qwen. */
@@ -612,7 +612,7 @@ static void gptj(void **state)
     assert_tensor(folder, "lm_head.bias", 1, s.n_vocab);
 }
 
-/* Replaces Jais's multipliers in config.json by a text of at most as many bytes. */
+/* Replaces one of Jais's multipliers in config.json by a text that is no longer. */
 static void edit_config(const char *folder, const char *key, const char *line)
 {
     char path[400], *text;
@@ -629,8 +629,8 @@ static void edit_config(const char *folder, const char *key, const char *line)
     pp_free(edited);
 }
 
-/* The first Jais: scores divided by the head size; multipliers of embeddings and logits in folders are multiplied into
- * the weights. */
+/* The first Jais: scores are divided by the head size; folders have multipliers of embeddings and logits, which are
+ * multiplied into the weights. */
 static void jais(void **state)
 {
     (void)state;
@@ -662,7 +662,8 @@ static void hunyuan_vl(void **state)
     check_other(&s, folder);
 }
 
-/* Layers that an architecture search left with fewer heads, narrower, or without a part. */
+/* Layers for which an architecture search chose fewer heads, a narrower feed-forward part, or only one of the two
+ * parts. */
 static void deci(void **state)
 {
     static const int sizes[][3] = {{4, 2, 256}, {0, 0, 512}, {4, 4, 512}, {4, 0, 256},
@@ -699,7 +700,7 @@ static void dbrx(void **state)
     assert_tensor(folder, "transformer.blocks.1.ffn.experts.mlp.v1", 2, s.n_embd);
     assert_tensor(folder, "transformer.blocks.0.ffn.experts.mlp.w2", 2, s.n_embd);
     assert_tensor(folder, "transformer.blocks.0.norm_attn_norm.attn.Wqkv.weight", 2, s.n_embd);
-    const struct pp_convert_options in_groups = {.bits = 8}; /* MLX has one for each */
+    const struct pp_convert_options in_groups = {.bits = 8}; /* MLX has one matrix for each expert */
     const char *mlx = fresh_path("mlx");
     struct decoder *d = decoder_make(&s);
     double *want = doubles(SMALL_TEXT * s.n_vocab);
@@ -733,7 +734,7 @@ static void heads_of_other_sizes(const char *folder, int head_dim)
     char path[PATH_MAX], other[12], *text, *at;
     struct pp_error err;
     size_t n;
-    snprintf(other, sizeof other, "%d", 2 * head_dim); /* so that heads divide the rows */
+    snprintf(other, sizeof other, "%d", 2 * head_dim); /* so that the rows divide evenly into heads */
     snprintf(path, sizeof path, "%s/config.json", folder);
     assert_ok(pp_read_file(path, 1 << 20, &text, &n, &err), err);
     assert_non_null(at = strstr(text, "\"head_dim\":"));
@@ -752,8 +753,8 @@ static void heads_of_other_sizes(const char *folder, int head_dim)
     assert_int_not_equal(access(to, F_OK), 0);
 }
 
-/* PLaMo: of the folder's four query heads, the first and the third use one KV head, the second and the fourth the
- * other; the columns of attention's output matrix are in the same order. */
+/* PLaMo: folders order heads differently: of four query heads, the first and the third share one KV head, the second
+ * and the fourth the other. The columns of attention's output matrix are in the same order. */
 static void plamo(void **state)
 {
     (void)state;
@@ -782,7 +783,7 @@ static void plamo(void **state)
     check_decoder(&s);
 }
 
-/* PLaMo 2: layers with Mamba states alternate with attention; conversations resume from snapshots whose pages are of
+/* PLaMo 2: layers with Mamba states alternate with attention; conversations resume from snapshots that have pages of
  * both kinds. */
 static void plamo2(void **state)
 {
@@ -817,12 +818,12 @@ static void bad_plamo2(void **state)
     static const struct spoilt cases[] = {
         {"blk.0.ssm_in.weight", 48, 48, "48 x 48"},
         {"blk.2.ssm_x.weight", 127, 48, "127 x 48"},
-        {"blk.0.ssm_dt.weight", 48, 64, "48 x 64"}, /* a step for each channel, as the first Mamba has them */
+        {"blk.0.ssm_dt.weight", 48, 64, "48 x 64"}, /* one step for each channel, as in the first Mamba */
         {"blk.0.ssm_dt.bias", 0, 0, "missing"},
         {"blk.0.ssm_c_norm.weight", 0, 0, "missing"},
         {"blk.0.ssm_dt_norm.weight", 0, 32, "32 values"},
         {"blk.2.ssm_a", 3, 32, "3 x 32"},
-        {"blk.2.ssm_d", 0, 0, "number of heads"}, /* which tells layers with states */
+        {"blk.2.ssm_d", 0, 0, "number of heads"}, /* without it nothing tells that the layer has states */
         {"blk.1.attn_q_norm.weight", 0, 0, "missing"},
         {"blk.1.attn_qkv.weight", 64, 48, "64 x 48"},
     };
@@ -831,7 +832,7 @@ static void bad_plamo2(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
-/* PLaMo 3: folders store norms' weights less an offset, which differs by kind of norm. */
+/* PLaMo 3: folders store the weights of norms minus an offset that depends on the kind of norm. */
 static void plamo3(void **state)
 {
     static const struct {
@@ -862,7 +863,7 @@ static void plamo3(void **state)
     }
     pp_hf_close(hf);
     decoder_free(d);
-    s.wide = 1; /* which is what no window means */
+    s.wide = 1; /* full attention in every layer: the same as no window */
     s.window = 0;
     s.base = 0;
     s.tied = false;

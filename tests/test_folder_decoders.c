@@ -141,14 +141,14 @@ static void xglm(void **state)
     assert_non_null(strstr(err.text, "embedding_scale"));
     decoder_free(d);
     s.embd_scale = 0;
-    s.n_ctx = 1 << 30; /* more sinusoids than there is memory for */
+    s.n_ctx = 1 << 30; /* more sinusoids than fit into memory */
     d = decoder_make(&s);
     assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "sinusoids"));
     decoder_free(d);
 }
 
-/* CodeGen 2's smaller models hold queries, values and keys in eight blocks, and state the head size. */
+/* CodeGen 2's smaller models interleave queries, values and keys in eight blocks, and state the head size. */
 static void codegen_in_eight(void **state)
 {
     static const char *const parts[] = {"blk.0.attn_q.weight", "blk.0.attn_k.weight", "blk.0.attn_v.weight"};
@@ -165,7 +165,7 @@ static void codegen_in_eight(void **state)
     struct decoder *d = decoder_make(&s), *moved = decoder_make(&s);
     struct pp_hparams hp = {.n_head = s.n_head, .n_head_kv = s.n_head, .head_dim = s.head_dim}, eight = hp;
     eight.qkv_pieces = 8;
-    for (int64_t r = 0, to, from; r < 3 * s.n_embd; r++) { /* what lies in four pieces as the model's does in eight */
+    for (int64_t r = 0, to, from; r < 3 * s.n_embd; r++) { /* rearranges eight blocks as four */
         struct matrix *m = decoder_find(moved, parts[pp_hf_qkv_row(PP_HF_QKV_IN_PIECES, &hp, r, &to)]);
         const struct matrix *w = decoder_find(d, parts[pp_hf_qkv_row(PP_HF_QKV_IN_PIECES, &eight, r, &from)]);
         memcpy(m->values + to * s.n_embd, w->values + from * s.n_embd, (size_t)s.n_embd * sizeof *m->values);
@@ -213,7 +213,7 @@ static void codegen(void **state)
     }
     pp_hf_close(hf);
     decoder_free(d);
-    for (int i = 0; i < 2; i++) { /* no folder could have them in four pieces */
+    for (int i = 0; i < 2; i++) { /* heads that cannot be divided into four pieces, as they would be in folders */
         s.n_head = i ? 8 : 2;
         s.n_head_kv = i ? 4 : 2;
         d = decoder_make(&s);
@@ -322,12 +322,12 @@ static void cogvlm(void **state)
     check_other(&s, folder_with(folder, pictures, NULL, NULL));
     s.n_head_kv = 2;
     check_decoder(&s);
-    struct decoder *d = decoder_make(&s); /* files have those matrices, too */
+    struct decoder *d = decoder_make(&s); /* files have the matrices for pictures, too */
     struct matrix *more = &d->t[d->n++];
     *more = (struct matrix){.name = "blk.1.vis_attn_qkv.weight", .rows = 96, .cols = 48,
                             .values = pp_calloc(96 * 48, sizeof(float))};
     check_other(&s, decoder_write(d));
-    d->s.arch = "stablelm"; /* but no other family's */
+    d->s.arch = "stablelm"; /* ... but in no other family */
     struct pp_model *m;
     struct pp_error err;
     assert_int_not_equal(pp_model_open(decoder_write(d), &m, &err), PP_OK);
@@ -344,7 +344,8 @@ static void fuyu(void **state)
     check_other(&s, folder_with(folder, pictures, "model.", "language_model.model."));
 }
 
-/* CWM, whose folders stretch RoPE even if they do not say so, and Ministral: windows in layers that files list. */
+/* CWM, whose folders mean scaled RoPE even if they do not say so, and Ministral: Llama with windows in the layers that
+ * files list. */
 static void windows_in_llama(void **state)
 {
     (void)state;
@@ -358,7 +359,7 @@ static void windows_in_llama(void **state)
     check_decoder(&ministral);
 }
 
-/* Takes a key out of a folder's config.json. */
+/* Removes a key from a folder's config.json. */
 static void leave_out(const char *folder, const char *key)
 {
     char path[400], *text;
@@ -376,7 +377,7 @@ static void leave_out(const char *folder, const char *key)
     cJSON_Delete(config);
 }
 
-/* HyperCLOVA X: Granite with norms after both parts, or without; also where only the tensors tell which. */
+/* HyperCLOVA X: Granite with or without norms after both parts, also where only the tensors show which. */
 static void hyperclovax(void **state)
 {
     (void)state;
@@ -412,7 +413,7 @@ static void diffllama(void **state)
     struct decoder_shape s = decoder_shape("diffllama");
     const char *folder = check_decoder(&s);
     assert_tensor(folder, "model.layers.1.self_attn.lambda_k2", 1, s.head_dim);
-    s.n_head_kv = 4; /* each head has keys of its own */
+    s.n_head_kv = 4; /* as many KV heads as query heads */
     s.head_dim = s.rope_dim = 32;
     s.biases = BIAS_QKV | BIAS_O;
     s.tied = true;
@@ -457,7 +458,7 @@ static void motif(void **state)
     (void)state;
     struct decoder_shape s = decoder_shape("motif");
     s.n_head = 8;
-    s.n_head_kv = 4; /* two pairs of keys, each for two of queries */
+    s.n_head_kv = 4; /* two pairs of key heads, each for two pairs of query heads */
     const char *folder = check_decoder(&s);
     assert_tensor(folder, "model.layers.1.self_attn.subln.weight", 1, 2 * s.head_dim);
     assert_tensor(folder, "model.layers.1.mlp.act_fn.weight", 1, 3);
@@ -508,7 +509,8 @@ static void solar(void **state)
     }
 }
 
-/* Spark-X2.5: with matrices of its own for q, k and v, biases and an output; with windows elsewhere, and none. */
+/* Spark-X2.5: with separate matrices for q, k and v, biases and an output matrix; with windows in other layers, or
+ * none. */
 static void spark(void **state)
 {
     static const struct spoilt gates[] = {{"blk.1.attn_gate.weight", 3, 48, "attn_gate"}};
@@ -537,7 +539,7 @@ static void spark(void **state)
     check_decoder(&s);
 }
 
-/* Its matrices, by the names that adapters call them. */
+/* LoRA of Spark's matrices, under the names that adapters use for them. */
 static void lora_of_spark(void **state)
 {
     (void)state;
@@ -608,7 +610,7 @@ static void looped(void **state)
     assert_tensor(folder, "model.layers.0.post_attention_layernorm_2.weight", 1, s.n_embd);
     s.n_embd = 64;
     s.n_head_kv = 4;
-    s.loops = 2; /* what is rounded adds up */
+    s.loops = 2; /* rounding errors add up */
     check_quantised(&s);
     s.loops = PP_MAX_LAYERS / s.n_layer + 1;
     assert_refused(&s, &(struct spoilt){"output_norm.weight", 0, s.n_embd, "number of loops"}, 1);
@@ -652,7 +654,7 @@ static void lora_of_loops(void **state)
     decoder_free(d);
 }
 
-/* So does an adapter that replaces a norm. */
+/* An adapter that replaces a norm has the effect of the changed norm, too. */
 static void expect_norm(const struct decoder_shape *s, const char *hf, const char *gguf)
 {
     struct decoder *d = decoder_make(s);
@@ -673,7 +675,7 @@ static void norms_of_loops(void **state)
     (void)state;
     struct decoder_shape s = decoder_shape("nanbeige");
     expect_norm(&s, "layers.0.input_layernorm", "blk.0.attn_norm.weight");
-    expect_norm(&s, "norm", "output_norm.weight"); /* between two loops it is applied by itself */
+    expect_norm(&s, "norm", "output_norm.weight"); /* this norm is also applied between two loops */
     s.loops_plain = true;
     expect_norm(&s, "norm", "output_norm.weight");
 }
@@ -696,7 +698,7 @@ static void modernbert_decoder(void **state)
     check_quantised(&s);
 }
 
-/* Doge: keys have scores of their own; the context is as long as all positions are attended to. */
+/* Doge: keys have scores of their own. The context is limited to the length at which all positions are attended to. */
 static void doge(void **state)
 {
     (void)state;
@@ -705,7 +707,7 @@ static void doge(void **state)
     assert_tensor(folder, "model.layers.1.self_attn.A", 1, s.n_head_kv);
     assert_tensor(folder, "model.layers.0.self_attn.dt_proj.weight", 2, s.n_head_kv * s.head_dim);
     assert_tensor(folder, "model.layers.1.post_attention_residual", 1, s.n_embd);
-    s.n_head_kv = 4; /* each head has keys of its own */
+    s.n_head_kv = 4; /* as many KV heads as query heads */
     s.head_dim = s.rope_dim = 32;
     s.biases = BIAS_QKV | BIAS_O | BIAS_FF;
     s.tied = true;
@@ -719,7 +721,7 @@ static void doge(void **state)
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
 }
 
-/* JetMoE: experts of heads of attention and of feed-forward parts. */
+/* JetMoE: experts in attention, for queries and outputs of heads, and in feed-forward parts. */
 static void jetmoe(void **state)
 {
     (void)state;
@@ -833,8 +835,8 @@ static void kormo(void **state)
     assert_tensor(folder, "model.layers.0.pre_attention_layernorm.weight", 1, s.n_embd);
 }
 
-/* TeleChat: Llama whose keys and values are one matrix in folders, also where the frequencies' base is of a length
- * that grew: of four times as many positions, 7 times as large but for a power. */
+/* TeleChat: Llama whose folders hold keys and values in one matrix. Also with a base of RoPE that was enlarged for a
+ * longer context: for 4 times the positions by 7^(12 / 10). */
 static void telechat(void **state)
 {
     static const struct spoilt cases[] = {{"blk.1.attn_v.weight", 24, 48, "24"}};
@@ -852,7 +854,7 @@ static void telechat(void **state)
     folder = check_decoder(&s);
     assert_config(folder, "base_seqlen", "32");
     assert_tensor(folder, "lm_head.weight", 2, s.n_embd);
-    s.base = 50000; /* no length gives this one */
+    s.base = 50000; /* no enlarged length gives this base */
     folder = check_decoder(&s);
     assert_config(folder, "rope_theta", "50000");
     assert_refused(&s, cases, sizeof cases / sizeof *cases);
@@ -879,7 +881,7 @@ static void k2_horizon(void **state)
     decoder_free(d);
 }
 
-/* Yuan 2: convolutions before queries and keys; what others call the gate is its up projection. */
+/* Yuan 2: convolutions before queries and keys; its up projection is what other families call the gate. */
 static void yuan(void **state)
 {
     static const struct spoilt cases[] = {
@@ -906,7 +908,7 @@ static void yuan(void **state)
     check_quantised_folder(&s);
 }
 
-/* Tele-FLM: two of Granite's multipliers; that of the logits is relative to the width of a smaller model (muP). */
+/* Tele-FLM: has two of Granite's multipliers; that of the logits is relative to the width of a smaller model (muP). */
 static void tele_flm(void **state)
 {
     static const char config[] =
@@ -941,7 +943,7 @@ static void vaultgemma(void **state)
     check_decoder(&s);
 }
 
-/* Helium: folders rotate neighbouring pairs, so that its files are Llama's, also for adapters. */
+/* Helium: folders rotate neighbours, so that its GGUF files are Llama's, also for adapters. */
 static void helium(void **state)
 {
     (void)state;
@@ -958,7 +960,7 @@ static void helium(void **state)
     assert_ok(pp_gguf_open(again, &g, &err), err);
     assert_true(pp_gguf_string_is(g, "general.architecture", "llama"));
     pp_gguf_close(g);
-    for (int i = 0; i < 2; i++) { /* rows stay where they are */
+    for (int i = 0; i < 2; i++) { /* rows keep their order */
         const struct matrix *q = decoder_find(d, "blk.1.attn_q.weight");
         assert_ok(pp_source_open(i ? again : folder, &source, &err), err);
         assert_string_equal(pp_source_hparams(source)->arch, "helium");
@@ -984,7 +986,7 @@ static void helium(void **state)
     decoder_free(d);
 }
 
-/* Lille: Llama by other names, whose config.json does not say how wide feed-forward parts are. */
+/* Lille: Llama with other names, whose config.json does not give the width of feed-forward parts. */
 static void lille(void **state)
 {
     (void)state;
@@ -1027,7 +1029,7 @@ static void muse_glimmer(void **state)
     assert_ok(pp_hf_open(folder, &hf, &err), err);
     assert_null(pp_hf_find(hf, "model.layers.1.self_attn.q_norm.weight", NULL));
     pp_hf_close(hf);
-    s.n_layer = 3; /* the last one sees everything, whatever their number; files must say so then */
+    s.n_layer = 3; /* the last layer has full attention whatever their number, which files must state then */
     s.wide = 3;
     s.say_windows = true;
     s.final_cap = 0;

@@ -34,7 +34,8 @@ static uint32_t next(uint32_t *seed)
 
 /* --- lookup ------------------------------------------------------------------------------------------------------ */
 
-/* The length of the longest earlier match with the end of tokens[0 .. n), up to the length that lookup compares. */
+/* The longest earlier match with the end of tokens[0 .. n), as lookup defines it: its length, at most what lookup
+ * compares. */
 static int longest(const int32_t *tokens, int64_t n)
 {
     int most = 0;
@@ -86,7 +87,7 @@ static void lookups(void **state)
 
 enum { SOURCE = 60 };
 
-/* tokens[0 .. SOURCE) are the source, all different; the answer follows. */
+/* tokens[0 .. SOURCE) are the source, all different; the answer follows them. */
 struct copying {
     struct pp_lookup lookup;
     struct pp_copy copy;
@@ -131,30 +132,30 @@ static void edited_copies(void **state)
     int n_matched;
     (void)state;
     begin_copying(&c);
-    assert_int_equal(say_source(&c, 0, 20, &n_matched), -1);      /* no edit so far: a lookup serves as well */
-    assert_int_equal(say(&c, 1, &n_matched), 1021);               /* one token replaced */
-    assert_int_equal(n_matched, 0);
-    assert_int_equal(say_source(&c, 21, 22, &n_matched), 1022);
-    assert_int_equal(n_matched, 1);
-    assert_int_equal(say_source(&c, 22, 30, &n_matched), 1030);
-    assert_int_equal(n_matched, 9);
-    assert_int_equal(say(&c, 2, &n_matched), 1031);               /* two inserted */
-    assert_int_equal(say(&c, 3, &n_matched), 1032);
-    assert_int_equal(n_matched, -1);
-    assert_int_equal(say_source(&c, 30, 31, &n_matched), 1031);
-    assert_int_equal(n_matched, 1);
-    assert_int_equal(say_source(&c, 31, 36, &n_matched), 1036);
-    assert_int_equal(say_source(&c, 39, 40, &n_matched), 1040);   /* three left out */
-    assert_int_equal(n_matched, 1);
-    assert_int_equal(say_source(&c, 40, 45, &n_matched), 1045);
-    assert_int_equal(say(&c, 1049, &n_matched), 1050);            /* the source has it close by, by chance */
-    assert_int_equal(say_source(&c, 46, 47, &n_matched), 1047);
-    assert_int_equal(say_source(&c, 47, 52, &n_matched), 1052);
+    assert_int_equal(say_source(&c, 0, 20, &agreed), -1);      /* before any edit lookup suffices */
+    assert_int_equal(say(&c, 1, &agreed), 1021);               /* one token replaced */
+    assert_int_equal(agreed, 0);
+    assert_int_equal(say_source(&c, 21, 22, &agreed), 1022);
+    assert_int_equal(agreed, 1);
+    assert_int_equal(say_source(&c, 22, 30, &agreed), 1030);
+    assert_int_equal(agreed, 9);
+    assert_int_equal(say(&c, 2, &agreed), 1031);               /* two inserted */
+    assert_int_equal(say(&c, 3, &agreed), 1032);
+    assert_int_equal(agreed, -1);
+    assert_int_equal(say_source(&c, 30, 31, &agreed), 1031);
+    assert_int_equal(agreed, 1);
+    assert_int_equal(say_source(&c, 31, 36, &agreed), 1036);
+    assert_int_equal(say_source(&c, 39, 40, &agreed), 1040);   /* three left out */
+    assert_int_equal(agreed, 1);
+    assert_int_equal(say_source(&c, 40, 45, &agreed), 1045);
+    assert_int_equal(say(&c, 1049, &agreed), 1050);            /* by chance a token close by in the source */
+    assert_int_equal(say_source(&c, 46, 47, &agreed), 1047);
+    assert_int_equal(say_source(&c, 47, 52, &agreed), 1052);
     for (int i = 0; i < 8; i++)
-        assert_int_equal(say(&c, 10 + i, &n_matched), 1053 + i < 1000 + SOURCE ? 1053 + i : 1000);
-    assert_int_equal(say(&c, 20, &n_matched), -1);                /* the copy has ended */
-    assert_int_equal(say_source(&c, 10, 40, &n_matched), -1);     /* another copy */
-    assert_int_equal(say(&c, 4, &n_matched), 1041);
+        assert_int_equal(say(&c, 10 + i, &agreed), 1053 + i < 1000 + SOURCE ? 1053 + i : 1000);
+    assert_int_equal(say(&c, 20, &agreed), -1);                /* past the end of the source: the copy is over */
+    assert_int_equal(say_source(&c, 10, 40, &agreed), -1);     /* another copy without edits */
+    assert_int_equal(say(&c, 4, &agreed), 1041);
     pp_lookup_free(&c.lookup);
 }
 
@@ -168,7 +169,7 @@ static void copies_of_anything(void **state)
     for (int round = 0; round < 200; round++) {
         int32_t predicted = -1;
         begin_copying(&c);
-        for (int i = 0; i < SOURCE; i++) /* often the same ones */
+        for (int i = 0; i < SOURCE; i++) /* drawn from so few values that tokens repeat */
             c.tokens[i] = (int32_t)(next(&seed) % (uint32_t)(2 + round / 4));
         for (int64_t at = 0; c.n < 4 * SOURCE; at++) {
             int32_t token = c.tokens[at % SOURCE];
@@ -190,7 +191,7 @@ static void copies_of_anything(void **state)
 
 enum { VOCAB = 8 };
 
-/* The target's logits after each token; the draft's are somewhat like them. */
+/* The target's logits after each token; the draft's are similar to them. */
 static const float target_logits[VOCAB + 1][VOCAB] = {
     {2.0f, 1.0f, 0.5f, 0.0f, -0.5f, -1.0f, 1.5f, -3.0f}, {0, 0, 0, 0, 0, 0, 0, 0},
     {-1, 2, 0, 1, 0, -1, 0, .5f},  {3, 0, 0, 0, 0, 0, 0, 0}, {.5f, -.5f, .5f, -.5f, .5f, -.5f, 1, -1},
@@ -204,7 +205,7 @@ static void draft_logits(int after, float out[VOCAB])
         out[i] = target_logits[after][i] * 0.7f + (float)((i * 5 + after * 3) % 7 - 3) * 0.3f;
 }
 
-/* How drafted tokens are accepted: by the right rule, or by one that looks similar and is wrong. */
+/* The rules by which drafted tokens are accepted: the right one, and wrong ones that look like it. */
 enum rule { RIGHT, OWN_NOISE, CLOSE_ENOUGH, DRAFTS_WORD };
 
 struct trial {
@@ -237,7 +238,8 @@ static int32_t choose_row(void *user, int after_draft, bool *over)
     const struct pp_draft_token *own = after_draft + 1 < 2 ? &t->drafted[after_draft + 1] : NULL;
     struct pp_sampling kept = t->sampling;
     if (t->rule == OWN_NOISE && own)
-        t->sampling.seed += 77; /* after a rejection the target draws again, with the noise that the draft used */
+        t->sampling.seed += 77; /* wrong: the target draws with noise of its own, and after a rejection again with the
+                                   noise that the draft used */
     struct pp_choice made = choose_after(t, false, after, t->position + t->n);
     t->sampling = kept;
     if (t->rule == OWN_NOISE && own && made.token != own->token)
@@ -279,10 +281,10 @@ static void joint(enum rule rule, float temp, int draws, double *one, double *tw
                                                  .level = (uint8_t)pp_level_of_margin(made.margin)};
             after = made.token + 1;
         }
-        int accepted = pp_spec_verify(drafted, 2, choose_row, &t, path);
-        if (t.n == 1) { /* the pass ended at a rejected token: the next pass goes on from there */
-            drafted[0].token = -1;
-            pp_spec_verify(drafted, 0, choose_row, &t, path);
+        int stood = pp_spec_verify(guess, 2, choose_row, &t, path);
+        if (t.n == 1) { /* the pass ended at a rejected token; the next one continues from there */
+            guess[0].token = -1;
+            pp_spec_verify(guess, 0, choose_row, &t, path);
         }
         assert_true(accepted <= 2 && t.n == 2);
         single[t.text[0]]++;
@@ -366,7 +368,8 @@ static void close_pair(struct pair *p)
     pp_model_close(p->model);
 }
 
-/* An answer in the same conversation: tokens of the prompt that it has already are not computed again. */
+/* The next answer in the same conversation: tokens of the prompt that are already in the cache are not computed
+ * again. */
 static int64_t next_answer(struct pp_seq *s, const int32_t *ids, int64_t n, const struct pp_gen_options *opt,
                            int32_t *out)
 {
@@ -415,7 +418,7 @@ static void same_pages(const struct pp_seq *a, const struct pp_seq *b)
     }
 }
 
-/* The i-th way to speculate: options with lookup, a draft model, trees ... */
+/* The options of the i-th way to speculate: with lookup, with a draft model, with trees ... */
 static struct pp_gen_options manner(const struct pair *p, int i, struct pp_gen_options opt)
 {
     opt.draft = i % 4 == 3 ? NULL : p->draft;
@@ -470,7 +473,7 @@ static size_t chat_prompt(const struct pair *p, int i, int32_t **ids)
 
 static const float temps[] = {0, 0.7f, 1.2f};
 
-/* 200 prompts at three temperatures; every ninth of them where time counts. */
+/* 200 prompts at three temperatures; without PIPPIN_LONG every ninth of them. */
 static void same_answers(void **state)
 {
     struct pair p;
@@ -492,7 +495,8 @@ static void same_answers(void **state)
     close_pair(&p);
 }
 
-/* Switching between a draft model, lookup and no speculation from turn to turn leaves the conversation as without. */
+/* Turns that switch between a draft model, lookup and no speculation leave the same conversation as turns without
+ * speculation. */
 static void on_and_off(void **state)
 {
     static const int turns[][2] = {{1, 0}, {0, 0}, {1, 1}, {0, 1}, {0, 0}, {1, 1}}; /* draft model, lookup */
@@ -537,7 +541,7 @@ static void on_and_off(void **state)
     close_pair(&p);
 }
 
-/* Random models, with windows and without, and all KV types: with a draft of other weights, which is seldom right, and
+/* Random models, with windows and without, of all KV types: with a draft of other weights, which is seldom right, and
  * with lookup in a repetitive text. */
 static void random_models(void **state)
 {
@@ -566,7 +570,7 @@ static void random_models(void **state)
     }
 }
 
-/* A tree, with second choices next to the chain, gets more tokens accepted in a pass than the chain alone. */
+/* A tree, which adds second choices to the chain, gets more tokens accepted in a pass than the chain alone. */
 static void trees(void **state)
 {
     struct pair p;
@@ -639,7 +643,7 @@ static void padded_vocabularies(void **state)
                                      .forced = &said, .n_forced = 1};
         opt.sampling.n_bias = 1;
         opt.sampling.bias[0].token = n - 1;
-        opt.sampling.bias[0].bias = 1e4f; /* so that it is chosen */
+        opt.sampling.bias[0].bias = 1e4f; /* so that this token is chosen */
         opt.draft = p.draft;
         opt.draft_always = true;
         assert_int_equal(answer(p.seq, ids, 6, &opt, drafted_text), 4);
@@ -654,7 +658,8 @@ static void padded_vocabularies(void **state)
     }
 }
 
-/* At the end of the context there is room for the tokens of a chain only: second choices take part of that room. */
+/* At the end of the context, where a tree's second choices need slots as well as the chain, the answer is still the
+ * same. */
 static void context_ends(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
@@ -682,8 +687,8 @@ static void context_ends(void **state)
     }
 }
 
-/* A draft with another vocabulary, bridged by text: the same answers and KV as without. The target is made to say what
- * the draft would, so that tokens are accepted. */
+/* A draft with another vocabulary, bridged by text: the same answers and KV as without it. The target is made to say
+ * what the draft would, so that tokens are accepted. */
 static void bridges(void **state)
 {
     static const char story[] = "Once upon a time, there was a little girl named Lily. She loved to play outside in "
@@ -709,7 +714,7 @@ static void bridges(void **state)
     }
     assert_ok(pp_tokenize(pp_model_tokenizer(p.model), story, 20, PP_TOKENIZE_BOS, &ids, &n, &err), err);
     assert_ok(pp_tokenize(pp_model_tokenizer(p.model), story + 20, sizeof story - 21, 0, &say, &n_say, &err), err);
-    static const int always[] = {0, 8, 20}; /* up to 1, 2 and 7 drafted tokens in every pass */
+    static const int always[] = {0, 8, 20}; /* 1, 2 or 7 drafted tokens in every pass at most */
     for (int how = 0; how < 3; how++) {
         struct pp_stats before = *pp_engine_stats(p.engine);
         struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = (int64_t)n_say, .forced = say,
@@ -727,7 +732,7 @@ static void bridges(void **state)
     close_pair(&p);
 }
 
-/* Repeating a text with a few words changed takes few passes more than without changes, and the answer is the same as
+/* Repeating a text with a few changed words takes few passes more than without changes, and the answer is the same as
  * without speculation. */
 static void copies_with_edits(void **state)
 {
@@ -759,13 +764,13 @@ static void copies_with_edits(void **state)
         passes[i] = pp_engine_stats(p.engine)->passes - passes[i];
         pp_free(again);
     }
-    if (passes[1] > passes[0] + 5) /* each of four changes ends a pass; 7 more by lookup alone */
+    if (passes[1] > passes[0] + 5) /* each of the four changes ends a pass; lookup alone would need 7 more */
         fail_msg("%d passes, %d without changes", (int)passes[1], (int)passes[0]);
     pp_free(ids);
     close_pair(&p);
 }
 
-/* Which vocabularies can be bridged by text: not BERT's, which lose case and spaces. */
+/* Which vocabularies can be bridged by text. BERT's cannot: it loses case and spaces. */
 static void bridged_texts(void **state)
 {
     static const char *const names[] = {"gpt-2", "llama-spm", "phi-3", "falcon", "deepseek-llm"};
@@ -829,7 +834,7 @@ static void allocates_nothing(void **state)
     close_pair(&p);
 }
 
-/* Each byte of an answer is marked by whether its token was drafted: in each pass first the accepted tokens, then the
+/* Each byte of an answer is marked by whether its token was drafted: in each pass, first the accepted tokens, then the
  * one that the target chose after them. */
 static void marked(void **state)
 {
@@ -845,7 +850,8 @@ static void marked(void **state)
         int64_t seen = 0, n;
         uint64_t accepted = 0;
         size_t n_prompt = chat_prompt(&p, 50 + 30 * i, &ids);
-        const char *stop = i % 2 ? "zebra" : "the sea and "; /* part of the text is held back to match it */
+        const char *stop = i % 2 ? "zebra" : "the sea and "; /* text is held back until it is known whether it is part
+                                                                of the stop string */
         struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 80, .stops = &stop, .n_stops = 1,
                                      .ignore_end = true};
         opt.draft = p.draft;
@@ -881,8 +887,7 @@ static void marked(void **state)
     close_pair(&p);
 }
 
-/* Adapters of the draft change only what is drafted, and the draft's pages under one set are never read under
- * another. */
+/* Adapters of the draft change only what is drafted; the draft's pages under one set are never read under another. */
 static void adapted_draft(void **state)
 {
     struct pair p;
@@ -916,7 +921,7 @@ static void adapted_draft(void **state)
         accepted[on] = pp_engine_stats(p.engine)->draft_accepted - accepted[0];
         made[on] = pp_engine_stats(p.engine)->draft_tokens - made[0];
     }
-    assert_true(accepted[0] * made[1] > 2 * accepted[1] * made[0]); /* the noisy adapter lowers acceptance */
+    assert_true(stood[0] * made[1] > 2 * stood[1] * made[0]); /* the noisy adapter lowers the acceptance rate */
     pp_seq_free(p.draft);
     p.draft = NULL;
     pp_adapter_free(adapter);
