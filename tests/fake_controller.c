@@ -53,17 +53,17 @@ struct pp_controller {
     size_t n, cap;
     struct pp_chat_message alternatives[PP_MAX_ALTERNATIVES];
     size_t n_alternatives;
-    bool overflow_asked;    /* "/full" does that */
-    size_t context;         /* where it begins */
+    bool overflow_asked;    /* set by "/full" */
+    size_t context;         /* index of the first message in the context */
     const char *context_note;
-    uint64_t gives_up_ns;   /* PIPPIN_FAKE_STUCK, on leaving: the end */
+    uint64_t gives_up_ns;   /* PIPPIN_FAKE_STUCK: when leaving is given up */
     int elsewhere;          /* PIPPIN_FAKE_ELSEWHERE: answers in other conversations */
     uint64_t revisions;
     unsigned dirty;
-    int ticks;              /* in the present state */
-    struct pp_buf script;   /* of the answer */
+    int ticks;              /* since the present state began */
+    struct pp_buf script;   /* the answer being streamed */
     size_t said;
-    const char *thoughts;   /* before it, or NULL */
+    const char *thoughts;   /* what precedes the answer, or NULL */
     size_t thought;
     bool endless, ponders;
     char *unsent, *refused;
@@ -71,7 +71,7 @@ struct pp_controller {
     char title[128], notice[256], unsaved[128], adapter_text[128];
     struct pp_session sessions[SESSIONS];
     size_t n_sessions;
-    int searching;          /* PIPPIN_FAKE_SEARCH: ticks until the last conversation alone is found */
+    int searching;          /* PIPPIN_FAKE_SEARCH: ticks until the result is there, the last conversation alone */
     int64_t session;
     struct pp_adapter_entry adapters[ADAPTERS];
     struct pp_drafter_entry drafters[3];
@@ -214,7 +214,7 @@ void pp_controller_close(struct pp_controller *c, struct pp_close_report *w)
     w->saved = true;
     w->gone = false;
     w->text[0] = '\0';
-    const char *saves = getenv("PIPPIN_FAKE_SAVES"); /* ms that the end takes */
+    const char *saves = getenv("PIPPIN_FAKE_SAVES"); /* ms that saving takes */
     const uint64_t until = pp_now_ns() + (saves ? strtoull(saves, NULL, 10) : 0) * UINT64_C(1000000);
     while (pp_now_ns() < until)
         poll(NULL, 0, 20);
@@ -236,7 +236,7 @@ int pp_controller_fd(const struct pp_controller *c)
 
 /* --- time passes ---------------------------------------------------------------------------------------------- */
 
-/* Lists change under who looks at them. */
+/* Lists change while someone looks at them. */
 static void another_is_found(struct pp_controller *c)
 {
     pp_controller_move_adapter(c, ADAPTERS - 1, 1 - ADAPTERS);
@@ -276,7 +276,7 @@ static void end_answer(struct pp_controller *c, enum pp_message_state state)
     set_state(c, PP_STATE_IDLE);
 }
 
-/* The next piece of what comes before the answer; false: that is all. */
+/* Streams the next piece of the thoughts before an answer; false: there are no more. */
 static bool think(struct pp_controller *c, struct message *m)
 {
     size_t left = c->thoughts ? strlen(c->thoughts + c->thought) : 0, n = left < PIECE ? left : PIECE;
@@ -528,7 +528,7 @@ static void choose_alternative(struct pp_controller *c, size_t i)
     last->shown.revision = ++c->revisions;
 }
 
-/* Alternatives are there at once; each has a text of its own length. */
+/* Alternatives are complete at once, each with a text of another length. */
 void pp_controller_regenerate(struct pp_controller *c, int n)
 {
     static const char *const texts[PP_MAX_ALTERNATIVES] = {
@@ -550,7 +550,7 @@ void pp_controller_regenerate(struct pp_controller *c, int n)
                                                       .revision = ++c->revisions,
                                                       .sibling = (int)i + 1,
                                                       .n_siblings = last->n_siblings};
-    if (n == 4) { /* one that came to no answer, and one that has not yet */
+    if (n == 4) { /* one ended without an answer, and one is still thinking */
         struct pp_chat_message *m = &c->alternatives[1];
         m[0].len = m[1].len = 0;
         m[0].reasoning = m[1].reasoning = "It might be four.";
@@ -558,7 +558,7 @@ void pp_controller_regenerate(struct pp_controller *c, int n)
         m[0].reasoning_tokens = m[1].reasoning_tokens = 7;
         m[1].thinking = true;
     }
-    if (n == 2) /* as a comparison */
+    if (n == 2) /* the second is labelled as a comparison */
         snprintf(c->alternatives[1].adapters, sizeof c->alternatives[1].adapters, "bard 0.80");
     if (n > 1)
         choose_alternative(c, 0);
@@ -603,7 +603,7 @@ bool pp_controller_edit(struct pp_controller *c, size_t message, const char *tex
         c->dirty |= PP_DIRTY_TRANSCRIPT;
         return true;
     }
-    while (c->n > message && !strstr(text, "unsaved")) /* else they come back */
+    while (c->n > message && !strstr(text, "unsaved")) /* an unsaved edit leaves the messages after it as they were */
         pp_buf_free(&c->messages[--c->n].text);
     return pp_controller_send(c, text);
 }
@@ -825,7 +825,7 @@ bool pp_controller_set_adapter(struct pp_controller *c, size_t i, bool on, float
     return true;
 }
 
-/* "bard" is what "barista" conflicts with. */
+/* "bard" conflicts with "barista". */
 size_t pp_controller_adapter_conflict(const struct pp_controller *c, size_t i)
 {
     size_t k = 0;

@@ -33,14 +33,14 @@
 enum {
     ROWS = 30, COLS = 100,
     INPUT_ROW = ROWS - 3, STATUS_ROW = ROWS - 2, /* below them stands the row of F-keys */
-    FIRST_LETTER = 0x100, N_LETTERS = 48,        /* typed in a row, then the line is cleared */
+    FIRST_LETTER = 0x100, N_LETTERS = 48,        /* letters typed in a row before the line is cleared */
     MAX_PARAMS = 8, MAX_SAMPLES = 100000,
     ANSWER_TOKENS = 1500, CONTEXT_TOKENS = 4096,
     N_STOPS = 20, N_OPENED = 40, LONG_PROMPT = 9000,
 };
 #define MS UINT64_C(1000000)
 #define QUESTION "Tell me a long story about the sea."
-#define LOST UINT64_C(2000000000)  /* a key that is not seen for so long */
+#define LOST UINT64_C(2000000000)  /* a key not seen within this time counts as lost */
 #define START UINT64_C(60000000000)
 
 static uint64_t now_ns(void)
@@ -235,7 +235,8 @@ static void show(struct screen *s, const unsigned char *bytes, size_t n)
         case GROUND: ground(s, c); break;
         case ESCAPE: begin_sequence(s, c); break;
         case CSI: in_sequence(s, c); break;
-        case STRING: s->state = c == '\a' ? GROUND : c == 0x1B ? ESCAPE : STRING; break; /* its \ is then ignored */
+        case STRING: s->state = c == '\a' ? GROUND : c == 0x1B ? ESCAPE : STRING; break; /* the \ after ESC is then
+                                                                                            ignored */
         case ONE_MORE: s->state = GROUND; break;
         }
     }
@@ -295,7 +296,7 @@ struct terminal {
     size_t n_read;
     uint64_t read_at;       /* when the last bytes came */
     bool gone;
-    struct screen *screen;  /* NULL: nobody looks at the bytes */
+    struct screen *screen;  /* NULL: the bytes are discarded */
 };
 
 enum { BARE, PIPPIN };
@@ -305,7 +306,7 @@ struct bench {
     struct screen screen;
     char dir[64];
     const char *data;                 /* a data folder to use, or NULL */
-    uint64_t answering_ns, n_answers; /* of the answers that ran to their end */
+    uint64_t answering_ns, n_answers; /* of answers that were not stopped */
     uint64_t answer_began;
 };
 
@@ -323,7 +324,7 @@ static void serve_terminal(struct terminal *t)
     }
 }
 
-/* Reads what there is, or waits for something until then; true if something came. */
+/* Reads what has arrived, or waits for something until the given time; true if something came. */
 static bool serve(struct bench *b, uint64_t until)
 {
     struct pollfd fds[2];
@@ -351,7 +352,7 @@ static uint64_t between(uint64_t low_ms, uint64_t high_ms)
     return (low_ms * 1000 + (uint64_t)random() % ((high_ms - low_ms) * 1000)) * 1000;
 }
 
-/* Until the status line says so, or no longer does; false if that takes too long. */
+/* Waits until the status line begins with the word, or no longer does; false if that takes too long. */
 static bool wait_state(struct bench *b, const char *word, bool is, uint64_t ns)
 {
     uint64_t until = now_ns() + ns;
@@ -563,7 +564,7 @@ static bool run_keys(struct bench *b, size_t n, bool json)
     for (int i = 0; i < 2; i++)
         ok = (samples[i].ns = calloc(n, sizeof(uint64_t))) && ok;
     ok = ok && keep_answering(b) && measure_keys(b, n, samples);
-    if (ok && b->n_answers == 0) /* too short a run to know the speed */
+    if (ok && b->n_answers == 0) /* no answer was long enough to measure the speed */
         ok = wait_end(b);
     if (ok) {
         printf(json ? "{" : "");
@@ -582,7 +583,7 @@ static bool run_keys(struct bench *b, size_t n, bool json)
 
 /* --- stopping ----------------------------------------------------------------------------------------------------- */
 
-/* A prompt whose reading takes a while, as a paste. */
+/* Pastes a prompt that takes a while to be read. */
 static bool paste_long(struct bench *b)
 {
     static const char words[] = "The lighthouse keeper counted the ships of the evening. ";
@@ -612,7 +613,7 @@ static bool stop_once(struct bench *b, const char *state, struct samples *out)
         return false;
     rest(b, long_prompt ? between(1, 100) : between(100, 400));
     if (!state_is(&b->screen, state))
-        return true; /* over before it could be stopped: no sample */
+        return true; /* the prompt was finished before it could be stopped: no sample */
     uint64_t begin = now_ns();
     if (!type(b, "\033"))
         return false;
@@ -665,7 +666,7 @@ static double cpu_ms(pid_t pid)
     return (double)(user + system) * 1000 / (double)sysconf(_SC_CLK_TCK);
 }
 
-/* How often its threads went to sleep, and therefore awoke. */
+/* How often the process's threads went to sleep, and so were woken. */
 static uint64_t wakeups(pid_t pid)
 {
     char path[320], text[4096];
@@ -689,7 +690,7 @@ static bool run_idle(struct bench *b, long seconds, bool json)
     pid_t pid = b->at[PIPPIN].pid;
     if (!keep_answering(b) || !wait_end(b))
         return false;
-    rest(b, 5000 * MS); /* what the answer has left to do: saving */
+    rest(b, 5000 * MS); /* the work that remains after an answer: saving */
     double cpu = cpu_ms(pid);
     uint64_t awoken = wakeups(pid);
     size_t drawn = b->at[PIPPIN].n_read;
@@ -782,7 +783,7 @@ int main(int argc, char **argv)
     }
     if (!program || idle < 0 || n_keys < 1 || n_keys > MAX_SAMPLES)
         return usage();
-    pp_priority_screen(); /* its own waits for a core are not what it measures; the children do not inherit this */
+    pp_priority_screen(); /* so that this program's own waits for a core do not count; the children do not inherit it */
     setlocale(LC_CTYPE, "C.UTF-8");
     srandom((unsigned)now_ns());
     snprintf(b.dir, sizeof b.dir, "%.40s/key-latency-XXXXXX", tmp ? tmp : "/tmp");

@@ -74,10 +74,10 @@ struct matrix {
 };
 
 struct packed_form {
-    const char *name, *config;  /* what config.json has besides */
+    const char *name, *config;  /* config: text to add to config.json */
     void (*pack)(const struct matrix *m);
     int bits;
-    int64_t group;              /* or the rows of a block */
+    int64_t group;              /* columns of a group, or rows of a block */
     int64_t block_cols;
     bool v1, symmetric, ordered, nested, embeddings;
     const char *kind;
@@ -129,7 +129,7 @@ static uint8_t nearest_e4m3(float x)
     return (uint8_t)((values[high] - fabsf(x) < fabsf(x) - values[low] ? high : low) | (x < 0 ? 128 : 0));
 }
 
-/* group x block_cols: of a block; 0: the whole matrix. */
+/* Blocks are `group` rows x block_cols columns; 0: as many as the matrix has. */
 static void pack_fp8(const struct matrix *m)
 {
     const int64_t rows = m->form->group ? m->form->group : m->n;
@@ -163,7 +163,7 @@ static void pack_fp8(const struct matrix *m)
         }
         add(m, ".weight_scale", "BF16", m->n, 1, halves, 2 * (size_t)m->n);
         free(halves);
-    } else if (is(m->form->kind, "modelopt")) { /* sizes of 1 between */
+    } else if (is(m->form->kind, "modelopt")) { /* with dimensions of size 1 in between */
         char name[200];
         snprintf(name, sizeof name, "%s.weight_scale", m->module);
         tensor_file_add(m->f, name, "F32", 4, (const int64_t[]){down, 1, across, 1}, scales,
@@ -451,7 +451,8 @@ static void pack_compressed(const struct matrix *m)
     free_groups(&g);
 }
 
-/* One signed byte each; a scale per row, or per group, or one alone, which is then the first row's everywhere. */
+/* One signed byte per weight, with a scale per row or per group, or (kind "alone") a single scale for the matrix, which
+ * is that of row 0. */
 static void pack_bytes(const struct matrix *m)
 {
     struct packed_form own = *m->form;
@@ -568,7 +569,7 @@ static void pack_small(const struct matrix *m)
 static void pack_mlx(const struct matrix *m)
 {
     struct packed_form own = *m->form;
-    if (is(m->form->kind, "mixed") && strstr(m->module, "down_proj")) { /* as its config.json says */
+    if (is(m->form->kind, "mixed") && strstr(m->module, "down_proj")) { /* which its config.json says have 8 bits */
         own.bits = 8;
         own.group = 32;
     }
@@ -704,7 +705,7 @@ static const struct packed_form forms[] = {
      .kind = "divided"},
 };
 
-/* Only stacks of experts have it. */
+/* A form that exists only for stacks of experts. */
 static const struct packed_form gpt_oss_form = {
     "gpt-oss", "\"quantization_config\":{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[\"lm_head\"]}",
     pack_small, .bits = 4, .group = 32, .kind = "gpt-oss"};
@@ -770,7 +771,7 @@ static void pack_tensor(const struct pp_tensor *t, const struct packed_form *for
 {
     const int64_t n = t->ne[0] * t->ne[1], shape[2] = {t->n_dims == 2 ? t->ne[1] : t->ne[0], t->ne[0]};
     const bool wanted = t->n_dims == 2 && (form->embeddings || strstr(t->name, "layers.")) &&
-                        !strstr(t->name, ".gate."); /* the router */
+                        !strstr(t->name, ".gate."); /* the router's matrix */
     char module[160];
     float *w = zeros(n, sizeof *w);
     pp_dequantize_row(t->type, t->data, w, n);
@@ -830,7 +831,8 @@ float *logits_of(const char *family, const char *path, int64_t *n)
     struct pp_seq *seq;
     struct pp_error err;
     const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = 2, .kv_memory = 256u << 20,
-                                          .activations = PP_ACT_F32}; /* the same for weights of any float type */
+                                          .activations = PP_ACT_F32}; /* the same arithmetic for weights of any float
+                                                                         type */
     snprintf(expected, sizeof expected, "architectures/%s/expected.safetensors", family);
     assert_ok(pp_safetensors_open(testdata(expected), &e, &err), err);
     const struct pp_tensor *ids = pp_safetensors_find(e, "ids0");

@@ -53,7 +53,7 @@ static void there_and_back(void **state)
     (void)state;
     assert_true(pp_adapter_mix_add(&a, "/m/starter-bard.gguf", 0.8f));
     assert_true(pp_adapter_mix_add(&a, "/m/lora-x", -5));
-    assert_true(pp_adapter_mix_add(&a, "/m/starter-bard.gguf", 0.4f)); /* again: another strength */
+    assert_true(pp_adapter_mix_add(&a, "/m/starter-bard.gguf", 0.4f)); /* the same adapter again, at another strength */
     assert_int_equal(a.n, 2);
     pp_adapter_mix_label(&a, label, sizeof label);
     assert_string_equal(label, "bard 0.40, x -2.00");
@@ -119,7 +119,7 @@ static void finish_all(int first, int n)
     fixture_flush(&fix);
 }
 
-/* Inspects all adapters, which fit, so that nothing has to wait for that later. */
+/* Lets the worker report for all adapters that they fit, so that no later step has to wait for an inspection. */
 static void all_fit(void)
 {
     size_t n;
@@ -148,7 +148,7 @@ static void compared(void **state)
     assert_string_equal(fix.fake->asked[1].adapters, "");
     assert_string_equal(fix.fake->asked[2].adapters, "bard 0.50, barista 0.50");
     assert_string_equal(fix.fake->asked[3].adapters, "barista 2.00");
-    assert_true(fix.fake->asked[1].seed == fix.fake->asked[3].seed); /* nothing but the adapters differs */
+    assert_true(fix.fake->asked[1].seed == fix.fake->asked[3].seed); /* the answers differ only in their adapters */
     assert_string_equal(pp_controller_alternative(fix.c, 1)->adapters, "bard 0.50, barista 0.50");
     assert_string_equal(fix_status()->adapters, ""); /* the first one is chosen */
     finish_all(1, 3);
@@ -163,7 +163,7 @@ static void compared(void **state)
     fixture_turn(&fix, "more", "yes");
     assert_string_equal(fix.fake->asked[4].adapters, "bard 0.50, barista 0.50");
 
-    /* and each is stored with its own */
+    /* each answer is stored with the adapters it was given under */
     assert_ok(pp_store_open(fix.paths.db, &st, &err), err);
     assert_ok(pp_store_message_get(st, fix.fake->asked[1].message_id, &m, &err), err);
     assert_string_equal(m.adapters, "[]");
@@ -186,7 +186,8 @@ static void compared_and_left(void **state)
     assert_int_equal(pp_controller_n_alternatives(fix.c), 0);
     pp_controller_open(fix.c, id);
     pump_until(&fix, pp_controller_session_id(fix.c) == id);
-    assert_int_equal(pp_controller_n_alternatives(fix.c), 2); /* still being written, each under its own */
+    assert_int_equal(pp_controller_n_alternatives(fix.c), 2); /* both are still being written, each under its own
+                                                                 adapters */
     assert_string_equal(pp_controller_alternative(fix.c, 0)->adapters, "bard 1.00");
     assert_string_equal(pp_controller_alternative(fix.c, 1)->adapters, "");
     finish_all(1, 2);
@@ -269,13 +270,13 @@ static void presets(void **state)
     assert_string_equal(fix.fake->asked[1].adapters, "barista 0.50");
     finish_all(1, 2);
 
-    /* they are there in another run, where nobody names the adapters */
+    /* presets are still there in another run of the program that names no adapters */
     again();
     pump_until(&fix, (pp_controller_presets(fix.c, &n), n) == 2);
     assert_string_equal(fix_status()->adapters, "");
     assert_int_equal(fix_slash("/lora preset EVENING"), PP_SLASH_DONE);
     assert_string_equal(fix_status()->adapters, "bard 1.00, barista 0.50");
-    assert_int_equal(fix_slash("/lora drop even"), PP_SLASH_ERROR); /* in full */
+    assert_int_equal(fix_slash("/lora drop even"), PP_SLASH_ERROR); /* dropping takes the full name */
     assert_int_equal(fix_slash("/lora drop evening"), PP_SLASH_DONE);
     again();
     pump_until(&fix, (pp_controller_presets(fix.c, &n), n) == 1);
@@ -300,7 +301,7 @@ static const struct pp_adapter_entry *entry(const char *name)
     return NULL;
 }
 
-/* An adapter that the list has no room for is reported as such, and not as being no adapter. */
+/* An adapter for which the list has no room is reported as such, instead of as a file that is no adapter. */
 static void add_from_a_long_path(void)
 {
     struct pp_buf line = {0};
@@ -315,7 +316,7 @@ static void add_from_a_long_path(void)
     pp_buf_free(&line);
 }
 
-/* A damaged adapter is reported as damaged, and not as being no adapter. */
+/* A damaged adapter is reported as damaged, instead of as a file that is no adapter. */
 static void add_damaged(void)
 {
     char path[800], line[900];
@@ -345,7 +346,7 @@ static void added_with_a_note(void **state)
     assert_non_null(strstr(fix_status()->notice, "is not an adapter"));
     snprintf(line, sizeof line, "%s/adapter_config.json", folder);
     assert_ok(pp_write_file(line, "{}", 2, 0600, &err), err);
-    snprintf(line, sizeof line, "/lora add %s/elsewhere", fix.paths.data); /* all that are in it */
+    snprintf(line, sizeof line, "/lora add %s/elsewhere", fix.paths.data); /* all adapters in this folder */
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, entry("cat"));
     assert_int_equal(fix_slash("/lora add /no/such/file"), PP_SLASH_DONE);
@@ -360,7 +361,7 @@ static void added_with_a_note(void **state)
     assert_null(entry("bard"));
 }
 
-/* The name means the first of two files; the other is reached by its path. */
+/* Of two adapters with the same name, the name means the first; the second is reached by its path. */
 static void two_of_a_name(void **state)
 {
     char folder[800], line[900];
@@ -408,7 +409,7 @@ static void by_a_link(void **state)
     assert_string_equal(fix_status()->adapters, "bard 1.00, barista 0.50, evening 0.50");
 }
 
-/* At most so many are listed; whether there are more is reported. */
+/* The list of adapters has a limit; whether there are more is reported. */
 static void many(void **state)
 {
     enum { LISTED = 256 };
@@ -499,7 +500,7 @@ static void goes_on_under_others(void **state)
     assert_string_equal(fix.fake->asked[1].adapters, "bard 1.00");
     assert_non_null(strstr(fix_status()->notice, "under bard 1.00; it was started under bard 1.00, barista 0.50"));
 
-    /* the model adds nothing, and so the answer stays what it was written under */
+    /* if the model adds nothing, the answer is still shown under the adapters that it was written under */
     fake_choose(&fix, 1);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
@@ -521,11 +522,11 @@ static void goes_on_under_others(void **state)
     pp_message_clear(&m);
     pp_store_close(st);
     const uint64_t told = fix_status()->notice_serial;
-    assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE); /* under the same: nothing to tell */
+    assert_int_equal(fix_slash("/continue"), PP_SLASH_DONE); /* under the same adapters, which is not worth a notice */
     finish_all(3, 1);
     assert_int_equal(fix_status()->notice_serial, told);
 
-    /* of answers that were compared, too: what is on counts, and choosing it again brings that back */
+    /* a compared answer, too, is continued under the adapters that are on; choosing it again switches them on */
     all_fit();
     assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 6);
@@ -551,7 +552,7 @@ static void misfits_stay_off(void **state)
     fixture_pump(&fix);
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     pp_controller_inspect_adapters(fix.c);
-    pp_controller_inspect_adapters(fix.c); /* while that is under way */
+    pp_controller_inspect_adapters(fix.c); /* another inspection is requested while one is under way */
     assert_int_equal(fix.fake->inspections, 1);
     char misfit[900]; /* as the worker reports it; the list shows it next to bard */
     snprintf(misfit, sizeof misfit, "adapter %s: blk.0.attn_q.weight is [64, 64], not [576, 576]",
@@ -569,7 +570,7 @@ static void misfits_stay_off(void **state)
     assert_string_equal(fix_status()->adapters, "barista 0.50");
 }
 
-/* Adapters of a comparison are inspected first: it makes no sense without one of them. */
+/* The adapters of a comparison are inspected first: the comparison makes no sense if one of them does not fit. */
 static void compared_when_known(void **state)
 {
     static const char misfit[] = "blk.7.attn_v.weight.lora_b holds values that are no numbers";
@@ -579,21 +580,22 @@ static void compared_when_known(void **state)
     fixture_turn(&fix, "hello", "hi");
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
-    fake_adapter(&fix, NULL); /* the answer for bard, which was inspected first */
+    fake_adapter(&fix, NULL); /* the worker's report on bard, which was inspected first */
     pump_until(&fix, entry("bard")->fit == PP_FIT_YES);
     assert_false(pp_controller_settled(fix.c));
     assert_int_equal(fix.fake->generations, 1);
     fake_adapter(&fix, misfit);
     pump_until(&fix, entry("barista")->fit == PP_FIT_NO && pp_controller_settled(fix.c));
     assert_non_null(strstr(fix_status()->notice, "barista cannot be used with this model: blk.7.attn_v.weight"));
-    assert_int_equal(fix_slash("/compare barista none"), PP_SLASH_ERROR); /* it is known now */
+    assert_int_equal(fix_slash("/compare barista none"), PP_SLASH_ERROR); /* it is already known that it does not fit */
     assert_non_null(strstr(fix_status()->notice, "barista cannot be used with this model: blk.7"));
     assert_int_equal(fix.fake->generations, 1);
     assert_int_equal(fix_slash("/compare none bard"), PP_SLASH_DONE);
     pump_until(&fix, fix.fake->generations == 3);
     finish_all(1, 2);
 
-    /* another file lies there now, but before it is known somebody asks for something else; then nobody does */
+    /* the file was replaced, but before it is inspected again the conversation changes; then once more, without a
+     * change */
     snprintf(path, sizeof path, "%s", entry("barista")->path);
     assert_ok(pp_write_file(path, "whole now", 9, 0600, &err), err);
     assert_int_equal(fix_slash("/compare none barista"), PP_SLASH_DONE);
@@ -632,7 +634,8 @@ static void presets_from_elsewhere(void **state)
     pump_until(&fix, (p = pp_controller_presets(fix.c, &n), n) == 2);
     assert_string_equal(p[1].name, "theirs");
     assert_string_equal(p[1].detail, "bard 0.25");
-    pp_controller_rescan(fix.c); /* it is read before what follows is stored, and taken after that was asked for */
+    pp_controller_rescan(fix.c); /* the list is read before the preset below is stored, but arrives after these
+                                         commands were given */
     assert_int_equal(fix_slash("/lora drop theirs"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/lora off"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/lora save mine"), PP_SLASH_DONE);
@@ -640,7 +643,8 @@ static void presets_from_elsewhere(void **state)
     p = pp_controller_presets(fix.c, &n);
     assert_int_equal(n, 1);
     assert_string_equal(p[0].detail, "no adapter");
-    assert_ok(pp_store_preset_put(st, "mine", NULL, &err), err); /* deleted by the other pippin, it is gone here */
+    assert_ok(pp_store_preset_put(st, "mine", NULL, &err), err); /* the other pippin deletes it, so it is gone here,
+                                                                    too */
     pp_controller_rescan(fix.c);
     pump_until(&fix, pp_controller_settled(fix.c));
     pp_controller_presets(fix.c, &n);
@@ -657,12 +661,12 @@ static void conflicts(void **state)
     fixture_flush(&fix);
     fixture_pump(&fix);
     assert_int_equal(fix_slash("/lora save both"), PP_SLASH_DONE);
-    assert_int_equal(fix.fake->inspections, 1); /* both are on */
+    assert_int_equal(fix.fake->inspections, 1); /* both are on, so they are inspected */
     fix.fake->places.own[1] = fix.fake->places.scaled[1] = 6;
     fake_adapter(&fix, NULL);
     pump_until(&fix, fix.fake->inspections == 2);
     assert_null(strstr(fix_status()->notice, "conflicts"));
-    fix.fake->places.own[1] = 4; /* it replaces the matrix that bard replaces, too */
+    fix.fake->places.own[1] = 4; /* barista replaces the same matrix as bard */
     fix.fake->places.scaled[1] = 0;
     fake_adapter(&fix, NULL);
     pump_until(&fix, entry("barista")->fit == PP_FIT_YES);
@@ -675,7 +679,7 @@ static void conflicts(void **state)
     assert_false(pp_controller_switch_cost(fix.c, 0).conflict);
 
     assert_int_equal(fix_slash("/lora barista 0"), PP_SLASH_DONE);
-    assert_true(pp_controller_adapter_conflict(fix.c, 0) == SIZE_MAX); /* as if it were off */
+    assert_true(pp_controller_adapter_conflict(fix.c, 0) == SIZE_MAX); /* strength 0 counts as off */
     assert_int_equal(fix_slash("/lora barista 0.5"), PP_SLASH_ERROR);
     assert_non_null(strstr(fix_status()->notice, "barista and bard cannot be on at once"));
     assert_int_equal(fix_slash("/lora bard off"), PP_SLASH_DONE);
@@ -715,7 +719,7 @@ static void folder_changes(void **state)
     assert_int_equal(fix_slash("/lora bard"), PP_SLASH_ERROR);
     pp_controller_note_adapter(fix.c, 0, "mine");
 
-    /* it becomes whole: it may be switched on, and the list says of itself that it fits */
+    /* the file is replaced by a whole one: it may be switched on, and the list finds out by itself that it fits */
     snprintf(path, sizeof path, "%s", entry("bard")->path);
     assert_ok(pp_write_file(path, "whole now", 9, 0600, &err), err);
     assert_int_equal(fix_slash("/lora bard"), PP_SLASH_DONE);
@@ -732,7 +736,7 @@ static void folder_changes(void **state)
     size_t n;
     const struct pp_adapter_entry *list = pp_controller_adapters(fix.c, &n);
     assert_int_equal(n, 3);
-    assert_string_equal(list[0].name, "barista"); /* in the order that it was given */
+    assert_string_equal(list[0].name, "barista"); /* in the order to which it was moved */
     assert_string_equal(list[1].note, "mine");
     assert_string_equal(list[2].name, "another");
     fake_adapter(&fix, NULL);
@@ -753,7 +757,7 @@ static void folder_changes(void **state)
     pp_controller_rescan(fix.c);
     pump_until(&fix, entry("another")->fit == PP_FIT_UNKNOWN);
     pp_controller_adapters(fix.c, &n);
-    assert_int_equal(n, 3); /* what is on stays, and is asked about */
+    assert_int_equal(n, 3); /* an adapter that is on stays in the list although its file is gone, and is inspected */
     assert_true(entry("another")->on);
 }
 
@@ -765,13 +769,13 @@ static void asked_again(void **state)
     fixture_pump(&fix);
     fix.fake->deaf = true;
     fix.fake->inspections = 0;
-    fake_loaded(&fix); /* both are on: what they are is asked at once */
+    fake_loaded(&fix); /* both adapters are on, and are therefore inspected at once */
     pump_until(&fix, fix.fake->inspections == 1);
     assert_int_equal(entry("bard")->fit, PP_FIT_UNKNOWN);
     fix.fake->deaf = false;
     pp_controller_inspect_adapters(fix.c);
     assert_int_equal(fix.fake->inspections, 2);
-    fix.fake->deaf = true; /* in the middle of the list, too */
+    fix.fake->deaf = true; /* a request in the middle of the list fails, too */
     fake_adapter(&fix, NULL);
     pump_until(&fix, entry("bard")->fit == PP_FIT_YES);
     assert_int_equal(fix.fake->inspections, 3);
@@ -795,16 +799,17 @@ static void the_price_of_a_switch(void **state)
     (void)state;
     fixture_flush(&fix);
     fixture_pump(&fix);
-    assert_true(pp_controller_switch_cost(fix.c, 9).cached); /* nothing was said yet */
+    assert_true(pp_controller_switch_cost(fix.c, 9).at_hand); /* an empty conversation has nothing to compute again */
     fixture_turn(&fix, "hello", "hi");
     pp_controller_inspect_adapters(fix.c);
-    assert_false(pp_controller_switch_cost(fix.c, 0).known); /* nor asked: it may not fit */
+    assert_false(pp_controller_switch_cost(fix.c, 0).known); /* no cost is requested either, since the adapter may not
+                                                                fit */
     assert_int_equal(fix.fake->prices, 0);
     fake_adapter(&fix, NULL);
     pump_until(&fix, entry("bard")->fit == PP_FIT_YES);
     assert_false(pp_controller_switch_cost(fix.c, 0).known);
     assert_int_equal(fix.fake->prices, 1);
-    assert_string_equal(fix.fake->price_of, "barista 0.50"); /* without bard */
+    assert_string_equal(fix.fake->price_of, "barista 0.50"); /* the adapters that are left without bard */
     assert_non_null(strstr(fix.fake->price_messages, "hi"));
     fake_cost(&fix, 1000, 128);
     pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
@@ -816,38 +821,40 @@ static void the_price_of_a_switch(void **state)
     assert_string_equal(fix.fake->price_of, "bard 1.00, barista 0.50");
     fake_cost(&fix, 1000, 995);
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
-    assert_true(pp_controller_switch_cost(fix.c, 9).cached);
-    assert_int_equal(fix_slash("/lora bard 0.75"), PP_SLASH_DONE); /* an adapter of it is gone: priced once */
+    assert_true(pp_controller_switch_cost(fix.c, 9).at_hand);
+    assert_int_equal(fix_slash("/lora bard 0.75"), PP_SLASH_DONE); /* the adapters have changed, so the cost is
+                                                                      requested again */
     assert_false(pp_controller_switch_cost(fix.c, 9).failed);
     fake_no_cost(&fix);
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).failed);
     assert_false(pp_controller_switch_cost(fix.c, 9).known);
     assert_int_equal(fix.fake->prices--, 3);
-    assert_int_equal(fix_slash("/lora bard 0.5"), PP_SLASH_DONE); /* another set: another price */
+    assert_int_equal(fix_slash("/lora bard 0.5"), PP_SLASH_DONE); /* another set of adapters costs something else */
     assert_false(pp_controller_switch_cost(fix.c, 9).known);
     assert_int_equal(fix.fake->prices, 3);
-    fake_cost(&fix, 1000, 960); /* the end of it fills no page, and nobody knows how long that takes */
+    fake_cost(&fix, 1000, 960); /* the last 40 tokens fill no page, and no speed has been measured yet */
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
     assert_false(pp_controller_switch_cost(fix.c, 9).cached);
     assert_int_equal(pp_controller_switch_cost(fix.c, 9).tokens, 40);
     assert_true(pp_controller_switch_cost(fix.c, 9).seconds < 0);
     fix.fake->done = (struct pp_stats){.decode_tokens = 20, .decode_ns = 1000000000};
-    fixture_turn(&fix, "more", "yes"); /* another conversation, too */
+    fixture_turn(&fix, "more", "yes"); /* another turn: the prompt is another one */
     assert_false(pp_controller_switch_cost(fix.c, 0).known);
     assert_int_equal(fix.fake->prices, 4);
-    fake_cost(&fix, 1000, 960); /* now it is known that it takes no longer than to write so many */
+    fake_cost(&fix, 1000, 960); /* only the decoding speed is known: computing 40 tokens takes no longer than writing as
+                                   many */
     pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
     cost = pp_controller_switch_cost(fix.c, 0);
     assert_true(cost.at_most && !cost.cached && cost.seconds > 1.99f && cost.seconds < 2.01f);
     fix.fake->done = (struct pp_stats){.prefill_tokens = 80, .prefill_ns = 1000000000};
     fixture_turn(&fix, "and more", "yes");
     assert_false(pp_controller_switch_cost(fix.c, 0).known);
-    fake_cost(&fix, 1000, 960); /* and now how long it takes */
+    fake_cost(&fix, 1000, 960); /* now the prefill speed is known, too */
     pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
     cost = pp_controller_switch_cost(fix.c, 0);
     assert_true(!cost.at_most && !cost.cached && cost.seconds > 0.49f && cost.seconds < 0.51f);
     static const char *const others[] = {"/undo", "/redo", "/system Be brief.", "/persona pirate"};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) { /* the prompt is another one */
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) { /* each of these changes the prompt */
         assert_int_equal(fix_slash(others[i]), PP_SLASH_DONE);
         pump_until(&fix, pp_controller_settled(fix.c) && fix_status()->state == PP_STATE_IDLE);
         assert_false(pp_controller_switch_cost(fix.c, 0).known);

@@ -20,7 +20,7 @@
 
 enum { RANK = CHANGED_RANK, ALPHA = CHANGED_ALPHA };
 
-/* file: a model in F32. */
+/* Tests adapters of these modules on a model in F32. */
 static void check_file(const char *file, int n_vocab, const char *const *modules)
 {
     struct folder f = {.random = 5};
@@ -124,12 +124,12 @@ static float *merge_apart(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
-/* For an adapter that joins what the model has in separate matrices: A and B of the whole exist already. */
+/* For adapters whose module covers what the model has as separate matrices: A and B of the whole are already in f. */
 static float *merge_together(struct folder *f, const struct pp_tensor *w)
 {
     static const struct {
         const char *own, *whole;
-        int first, of; /* eighths of its rows */
+        int first, of; /* part of the whole in eighths: its first row, and how many */
     } parts[] = {{"q_proj", "qkv_proj", 0, 4}, {"k_proj", "qkv_proj", 4, 2}, {"v_proj", "qkv_proj", 6, 2},
                  {"gate_proj", "gate_up_proj", 0, 4}, {"up_proj", "gate_up_proj", 4, 4}};
     float *out = pp_malloc(w->size);
@@ -155,7 +155,7 @@ static float *merge_together(struct folder *f, const struct pp_tensor *w)
     return out;
 }
 
-/* Writes the same as a GGUF adapter with the folder's matrices, as other programs may do; returns its path. */
+/* Writes the adapter as GGUF with the same matrices as in the folder, as other programs may do; returns its path. */
 static const char *write_gguf(const struct folder *f, const char *arch)
 {
     static const char *const words[][2] = {
@@ -189,8 +189,8 @@ static const char *write_gguf(const struct folder *f, const char *arch)
     return path;
 }
 
-/* From the folder, as a GGUF adapter, and back, on the model's folder and on its file; and, if rows lie alike in files
- * and folders, as a GGUF adapter in the same pieces. */
+/* The adapter as a folder, converted to GGUF, and converted back, on the model's folder and on its file. alike: rows
+ * have the same order in files and folders, so that a GGUF adapter of the folder's own matrices works as well. */
 static void check_pieces(const char *arch, const char *const *names, changed_fn *change, bool alike)
 {
     struct decoder_shape s = decoder_shape(arch);
@@ -231,7 +231,7 @@ static void other_pieces(void **state)
     (void)state;
     check_pieces("plamo3", whole, merge_apart, true);
     check_pieces("pangu-embedded", parts, merge_together, true);
-    check_pieces("xverse", parts, merge_together, false); /* whose files have pairs of heads side by side */
+    check_pieces("xverse", parts, merge_together, false); /* in its files the rows of heads have another order */
 }
 
 /* W's rows become magnitude / |W + scale B A| (W + scale B A), for a module with another name. */
@@ -337,7 +337,7 @@ static struct decoder *take_apart(const struct decoder *from)
     for (int i = 0; i < d->n; i++) {
         struct matrix *to = &d->t[i];
         const struct matrix *own = decoder_find(from, to->name);
-        int64_t at = 0; /* rows before it in the whole */
+        int64_t at = 0; /* the first row of this part in the whole */
         char name[48];
         for (int k = 0; !own && k < 3; k++) {
             const char *word = strstr(to->name, words[k]);
@@ -345,7 +345,7 @@ static struct decoder *take_apart(const struct decoder *from)
                 continue;
             snprintf(name, sizeof name, "%.*sattn_qkv%s", (int)(word - to->name), to->name, word + strlen(words[k]));
             own = decoder_find(from, name);
-            at = k * s.n_head * s.head_dim; /* as many heads of each */
+            at = k * s.n_head * s.head_dim; /* all three parts have the same number of rows */
         }
         assert_non_null(own);
         const int64_t width = to->rows ? to->cols : 1, n = to->rows ? to->rows : to->cols;
@@ -372,7 +372,7 @@ static void add_kind(struct folder *f, int l, int kind, const char *const *modul
             folder_add(f, name, n_out, 0, kind ? 1.5f : 0, 0.4f);
         }
         strcpy(end, kind == 2 ? ".ia3_l" : lora ? ".base_layer.bias" : ".bias");
-        if (m != 2 - kind || !modules[1]) /* nor have all of them everything */
+        if (m != 2 - kind || !modules[1]) /* some modules have only a part of that */
             folder_add(f, name, n_out, kind == 2, kind == 2, 0.4f);
     }
 }

@@ -9,7 +9,8 @@
 
 enum { TEXT = 4096, WINDOW = 256, STRIDE = 32, MOST = 8 };
 
-/* A machine's times in ns: a pass of one row, each further row, a step of the draft, each further row of that. */
+/* A machine's times in ns: for a pass of one row, for each further row, for a step of the draft, and for each further
+ * row of that. */
 struct machine {
     const char *name;
     double pass, row, step, step_row;
@@ -76,7 +77,7 @@ static double step_ns(const struct machine *m, int rows) { return m->step + m->s
 static void decode_fixed(const struct machine *m, const struct text *t, int n, double *took)
 {
     double now = 0;
-    bool whole = false; /* all draft tokens of the last pass were accepted: the draft has one more token to read */
+    bool whole = false; /* all draft tokens of the last pass were accepted, so the draft has one more token to read */
     for (int at = 0; at < TEXT;) {
         int n_accepted = 0;
         double ns = pass_ns(m, n + 1) + (n ? n * m->step + (whole ? m->step_row : 0) : 0);
@@ -187,7 +188,8 @@ static bool informed_asks(const struct machine *m, const struct kind *k, double 
     return n < MOST && sum > rate * m->step;
 }
 
-/* Decodes with the true costs and the true odds of a text of one kind. Returns the time of all of it. */
+/* Decodes with the true costs and odds of a text of one kind, as known beforehand. Returns the time for the whole
+ * text. */
 static double decode_informed(const struct machine *m, const struct text *t, const struct kind *k, double rate,
                               double *took)
 {
@@ -384,7 +386,7 @@ static void times(void **state)
     for (int i = 0; i < 200; i++)
         pp_costs_record_pass(&c, 1, i % 10 == 9 ? 1000 : 100);
     assert_near(pp_costs_pass_ns(&c, 1), 100, 12);
-    assert_near(pp_costs_pass_ns(&c, 2), 110, 14); /* never seen: hopeful */
+    assert_near(pp_costs_pass_ns(&c, 2), 110, 14); /* no measurement yet: an optimistic guess */
     for (int i = 0; i < 8; i++)
         pp_costs_record_pass(&c, 5, 180);
     assert_near(pp_costs_pass_ns(&c, 3), 140, 8);

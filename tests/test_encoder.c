@@ -117,8 +117,8 @@ static void expect_formulas(const struct encoder_shape *s, const char *path, con
     close_rig(&r);
 }
 
-/* Float weights are multiplied with float activations: only rounding errors remain. Block formats are multiplied with
- * 8-bit activations, whose error of half a percent grows from layer to layer. */
+/* With float weights only rounding errors remain. Block formats are multiplied with 8-bit activations, whose error of
+ * half a percent grows from layer to layer. */
 static void formulas(void **state)
 {
     static const struct {
@@ -132,7 +132,8 @@ static void formulas(void **state)
                 struct encoder_shape s = encoder_shape(families[f], types[t].type);
                 s.apart = apart;
                 struct encoder *e = encoder_make(&s);
-                const bool choosy = f == N_FAMILIES - 1 && types[t].type == PP_TYPE_Q8_0; /* now and then others */
+                const bool choosy = f == N_FAMILIES - 1 && types[t].type == PP_TYPE_Q8_0; /* an expert may be chosen
+                                                                                             differently now and then */
                 expect_formulas(&s, encoder_write(e), e, choosy ? 0.8 : types[t].least);
                 encoder_free(e);
             }
@@ -245,7 +246,7 @@ static void refuses(void **state)
     assert_non_null(strstr(err.text, "in one step"));
     pp_seq_truncate(seq, 0);
     assert_ok(pp_step(r.engine, rows, MOST, NULL, &err), err);
-    /* pages are nobody else's: what is in them depends on the whole text */
+    /* pages are never shared: what they contain depends on the whole text */
     const int32_t again[MOST] = {0};
     assert_int_equal(pp_engine_cached_tokens(r.engine, NULL, 0, pp_seq_tokens(seq), MOST), 0);
     assert_int_equal(pp_seq_cached_tokens(seq, NULL, 0, again, MOST), 0);
@@ -542,7 +543,7 @@ static void embed(void **state)
     (void)state;
     assert_non_null(hidden);
     s.words = true;
-    s.pooling = 1; /* mean */
+    s.pooling = 1; /* mean pooling */
     struct encoder *e = encoder_make(&s);
     struct pp_buf text = {0};
     pp_buf_str(&text, "Hello THERE\nab\r\n");
@@ -639,7 +640,7 @@ static void many_lines(void **state)
         ids[n++] = 3;
         cJSON *vector = parse_line(a.out, i);
         encoder_compute(e, ids, n, hidden);
-        pool("mean", hidden, n, s.n_embd, want); /* what an encoder does that does not say */
+        pool("mean", hidden, n, s.n_embd, want); /* the default of encoders whose file names none */
         expect_vector(vector, want, s.n_embd);
         cJSON_Delete(vector);
     }
@@ -672,7 +673,7 @@ static void write_pooling(const char *path, int pooling)
 static void pooling_of_a_file(void **state)
 {
     (void)state;
-    for (int pooling = -1; pooling <= 4; pooling++) { /* not said, none, mean, the first token's, the last's, rank */
+    for (int pooling = -1; pooling <= 4; pooling++) { /* none given, none, mean, the first token's, the last's, rank */
         const struct pp_convert_options opt = {0};
         char file[300], folder[300];
         const bool said = pooling >= 1 && pooling <= 3;
@@ -695,7 +696,7 @@ static void other_commands(void **state)
     struct encoder_shape s = encoder_shape("bert", PP_TYPE_F32);
     (void)state;
     s.words = true;
-    s.pooling = 4; /* rank */
+    s.pooling = 4; /* a reranker */
     struct encoder *e = encoder_make(&s);
     char *file = (char *)(uintptr_t)encoder_write(e);
     char *chat[] = {"pippin", "run", "-m", file, "-p", "hello", NULL};
@@ -767,7 +768,7 @@ static void expect_pooled(const struct rig *r, char *path)
     for (int h = 0; h < 2; h++) {
         char *argv[] = {"pippin", "embed", "-m", path, "-f", lines, "--kv-type", "f32", "--pooling",
                         (char *)(uintptr_t)hows[h], NULL};
-        struct answer a = run(h == 0 ? 8 : 10, argv); /* the last one, unless something else is said */
+        struct answer a = run(h == 0 ? 8 : 10, argv); /* the last token's, unless something else is asked for */
         if (a.exit_code)
             fail_msg("embed: exit %d, %s", a.exit_code, a.err);
         cJSON *vector = parse_line(a.out, 0);

@@ -132,13 +132,13 @@ static void olmo_hybrid(void **state)
     struct pp_error err;
     struct pp_buf module = {0};
     assert_ok(pp_source_open(folder, &source, &err), err);
-    for (int l = 2; l < 4; l++) { /* what adapters call it depends on the layer */
+    for (int l = 2; l < 4; l++) { /* the module's name depends on the kind of layer */
         char name[32];
         snprintf(name, sizeof name, "blk.%d.attn_q.weight", l);
         assert_true(pp_arch_hf_module(pp_arch_by_name(s.arch), pp_source_hparams(source), name, &module));
         assert_non_null(strstr(pp_buf_cstr(&module), l == 2 ? "2.linear_attn.q_proj" : "3.self_attn.q_proj"));
     }
-    /* and what the first folders call norms of layers with states */
+    /* also the first folders' names for norms of layers with states */
     assert_int_equal(pp_arch_gguf_name(pp_arch_by_name(s.arch), "model.layers.1.attention_layer_norm.weight", &module,
                                        NULL), PP_NAME_FOUND);
     assert_string_equal(pp_buf_cstr(&module), "blk.1.attn_norm.weight");
@@ -183,7 +183,7 @@ static void jet_nemotron(void **state)
     s.state_eps = 0.01f;
     s.window = 7;
     s.wide = 4;
-    s.local_base = 10000; /* all are rotated, as usual */
+    s.local_base = 10000; /* the base of all layers, as usual */
     s.n_expert = s.n_used = 0;
     s.n_dense = s.n_layer;
     const char *folder = check_experts(&s);
@@ -202,7 +202,7 @@ static void jet_nemotron(void **state)
     s.dynamic_conv_rank = 40;
     check_experts(&s);
     s.state_taps = 1;
-    s.n_state = s.n_state_key = 3; /* 336 columns: transposed in several blocks, the last one partial */
+    s.n_state = s.n_state_key = 3; /* 336 columns, which are transposed in several blocks, the last one partial */
     s.dynamic_conv_rank = 42;
     check_experts(&s);
     refuse_rank(&s, 43, "does not divide");
@@ -217,7 +217,7 @@ static void forms_of_states(void **state)
         enum pp_hf_form form;
         int n_dims;
         int64_t ne[4];
-        int out_dims; /* 0: refused */
+        int out_dims; /* 0: the shape is refused */
         int64_t out[3];
     } cases[] = {
         {PP_HF_CONV_3D, 3, {2, 1, 3, 1}, 3, {2, 1, 3}}, {PP_HF_CONV_3D, 3, {1, 2, 3, 1}, 3, {2, 1, 3}},
@@ -382,7 +382,8 @@ static void change_config(const char *folder, const char *from, const char *to)
     pp_free(text);
 }
 
-/* Far more blocks than the limit of layers. All those that are read for the one layer are of known kinds. */
+/* Far more blocks than the limit of layers. Those that would be read for the one layer are of known kinds, so that only
+ * their number is wrong. */
 static void check_too_many_blocks(const char *folder)
 {
     struct pp_source *source;
@@ -424,7 +425,7 @@ static void nemotron_puzzle(void **state)
     assert_tensor(folder, "backbone.layers.1.mixer.experts.7.down_proj.weight", 2, 96);
     assert_tensor(folder, "backbone.layers.4.mixer.experts.7.down_proj.weight", 2, 32);
     assert_config(folder, "architectures", "NemotronHPuzzleForCausalLM");
-    /* what lists have is not said besides */
+    /* config.json may leave out numbers that follow from its lists */
     change_config(folder, "\"num_hidden_layers\":\t6", "\"num_hidden_layers\":\tnull");
     assert_ok(pp_source_open(folder, &source, &err), err);
     assert_int_equal(pp_source_hparams(source)->n_layer, 6);
@@ -440,7 +441,7 @@ static void nemotron_puzzle(void **state)
     assert_int_equal(pp_source_open(expert_model_write(m), &source, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "layer 4 has experts of 32 values, of which each row uses 0"));
     expert_model_free(m);
-    /* of other families files with such lists are refused */
+    /* files of other families that have such lists are refused */
     s = expert_shape("olmoe");
     s.n_layer = 2;
     s.uneven = (const int[2][2]){{2, 32}, {3, 32}};
@@ -478,7 +479,7 @@ static void mamba(void **state)
     struct pp_source *source;
     struct pp_error err;
     assert_ok(pp_source_open(folder, &source, &err), err);
-    assert_true(pp_source_hparams(source)->dt_bc_norms); /* config.json says which of the two it is */
+    assert_true(pp_source_hparams(source)->dt_bc_norms); /* config.json distinguishes the two */
     pp_source_close(source);
 }
 
@@ -522,7 +523,7 @@ static void jamba(void **state)
     assert_tensor(folder, "model.layers.2.feed_forward.up_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.3.feed_forward.router.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.3.feed_forward.experts.7.down_proj.weight", 2, s.n_ff_expert);
-    s.n_expert = s.n_used = 1; /* Jamba Reasoning's files say that, and have none */
+    s.n_expert = s.n_used = 1; /* files of Jamba Reasoning claim one expert, but have none */
     s.n_dense = s.n_layer;
     s.n_layer = 3;
     folder = check_experts(&s);

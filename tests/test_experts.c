@@ -171,7 +171,7 @@ static void afmoe(void **state)
     struct expert_shape s = expert_shape("afmoe");
     s.sigmoids = s.choice_bias = s.say_norm = s.say_gating = s.post_norms = s.gated = true;
     s.qk_norm = QK_HEADS;
-    s.embd_scale = 8; /* the root of the width */
+    s.embd_scale = 8; /* the square root of the width */
     s.n_layer = 5;
     s.window = 20;
     s.wide = 4;
@@ -253,7 +253,7 @@ static void deepseek2(void **state)
     check_experts(&s);
 }
 
-/* DeepSeek V3, and those that are built as it is. */
+/* DeepSeek V3, and families built like it. */
 static void deepseek3(void **state)
 {
     (void)state;
@@ -278,7 +278,7 @@ static void deepseek3(void **state)
         assert_tensor(check_latent(&s), "model.layers.1.post_mlp_layernorm.weight", 1, s.n_embd);
 }
 
-/* DeepSeek V3.2 and GLM 5: as V3, except for the indexer, which differs in the pairs that RoPE rotates. With so many
+/* DeepSeek V3.2 and GLM 5: as V3, with an indexer; they differ in the pairs that RoPE rotates in it. With this many
  * heads many scores are exactly 0, so that ties matter. */
 static void indexed(void **state)
 {
@@ -296,7 +296,7 @@ static void indexed(void **state)
         s.n_ff_shared = 32;
         s.scale = 2.5f;
         s.index_top_k = cases[i].top_k;
-        if (i == 1) { /* as the published model has it */
+        if (i == 1) { /* as in the published model */
             s.yarn_factor = 40;
             s.yarn_ctx = 64;
             s.log_multiplier = 0.1f;
@@ -355,7 +355,7 @@ static void maple(void **state)
     s.wide = 4;
     s.rope_dim = 8;
     s.clamp_before_silu = true;
-    s.bound = 7; /* which some gates here are above */
+    s.bound = 7; /* some gates here are above it */
     const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.mlp.experts.5.gate_proj.weight", 2, s.n_embd);
     s.bound = 6;
@@ -534,7 +534,7 @@ static void lfm2moe(void **state)
     assert_tensor(folder, "model.layers.2.conv.conv.weight", 3, s.taps);
 }
 
-/* Latent attention without experts, with scales that files do not say. */
+/* Latent attention without experts, with scales that files do not contain. */
 static void minicpm3(void **state)
 {
     (void)state;
@@ -629,11 +629,11 @@ static void grovemoe(void **state)
     s.qk_norm = QK_HEADS;
     s.share = 2;
     s.n_ff_share = 32;
-    s.share_scale = 0.05f; /* of all folders */
+    s.share_scale = 0.05f; /* as in all published folders */
     const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.2.mlp.chunk_experts.3.down_proj.weight", 2, s.n_ff_share);
     assert_tensor(folder, "model.layers.2.mlp.experts.7.down_proj.weight", 2, s.n_ff_expert);
-    s.share = 4; /* files may say so */
+    s.share = 4; /* files may contain other values */
     s.share_scale = 0.7f;
     s.n_used = 5;
     struct expert_model *m = expert_model_make(&s);

@@ -64,9 +64,9 @@ static void make(struct pp_conversation *c)
     m->n_tokens = 9;
     add(c, PP_ROLE_USER, 2, "first branch");
     add(c, PP_ROLE_ASSISTANT, 3, "its \xE2\x80\xAE" "answer \xC2\x9B" "2J");
-    add(c, PP_ROLE_ASSISTANT, 3, "")->context_from = 2; /* an earlier one */
+    add(c, PP_ROLE_ASSISTANT, 3, "")->context_from = 2; /* an earlier message */
     m = add(c, PP_ROLE_USER, 2, "second branch");
-    m->context_from = 6; /* itself, as /compact leaves it */
+    m->context_from = 6; /* this message itself, as /compact does */
     m->context_note = pp_strdup("They had said hello.");
     add(c, PP_ROLE_ASSISTANT, 6, "the end")->state = PP_MESSAGE_PARTIAL;
 }
@@ -142,7 +142,7 @@ static void comes_back(void **state)
         assert_harmless(&text);
         assert_true(im.n == 1 && im.left_out == 0 && im.no_text == 0);
         assert_same(&c, &im.list[0]);
-        /* through a store, too, where there is something before it */
+        /* the same through a store, which holds other conversations already */
         assert_ok(pp_conversation_add(st, &im.list[0], &err), err);
         assert_int_equal(strlen(im.list[0].session.key), 16);
         assert_ok(pp_conversation_read(st, im.list[0].session.id, &again, &err), err);
@@ -175,10 +175,10 @@ static void several(void **state)
     pp_conversation_clear(&c);
 }
 
-/* A system prompt in very many pieces is joined in linear time. */
+/* A system prompt in thousands of pieces is joined in linear time. */
 static void system_in_pieces(void **state)
 {
-    enum { MANY = 20000, SECONDS = 10 }; /* a hundredth of that is needed */
+    enum { MANY = 20000, SECONDS = 10 }; /* a hundredth of this time suffices */
     static const char piece[] = "{\"role\":\"system\",\"content\":\"sixty-nine bytes of what is to be said at the "
                                 "beginning of the whole.\"},";
     (void)state;
@@ -217,7 +217,7 @@ static void bytes_that_are_no_text(void **state)
     assert_string_equal(im.list[0].messages[1].content, "\xEF\xBF\xBD" "c");
     assert_string_equal(im.list[0].messages[1].reasoning, "d\xEF\xBF\xBD" "e");
     pp_import_free(&im);
-    /* Nor have they halves of pairs, which are JSON all the same. */
+    /* Lone surrogates, which JSON can spell, become U+FFFD as well. */
     im = read_text("{\"messages\":[{\"role\":\"user\",\"content\":"
                    "\"a\\ud83d\\uDE00b\\ud83dc\\ude00d\\ud83d\\ud83d\\ude00\\\\ud83d\\ud83d\\n\"}]}");
     assert_string_equal(im.list[0].messages[0].content,
@@ -414,7 +414,7 @@ static void trees_of_other_programs(void **state)
     assert_true(im.n == 1 && im.list[0].n == 3 && im.list[0].session.head == 2);
     assert_string_equal(im.list[0].session.title, "W");
     pp_import_free(&im);
-    /* nodes that name each other for ever: each is taken once, and none crowds out another */
+    /* nodes that name each other in circles: each is taken once, and none displaces another */
     im = read_text("[{\"mapping\":{"
                    "\"a\":{\"message\":{\"role\":\"user\",\"content\":\"x\"},\"children\":[\"a\",\"a\",\"b\"]},"
                    "\"b\":{\"message\":{\"role\":\"user\",\"content\":\"y\"},\"parent\":\"a\","
@@ -508,7 +508,7 @@ static void damaged(void **state)
     pp_conversation_clear(&c);
 }
 
-/* All of it or nothing. */
+/* A conversation is added as a whole or not at all. */
 static void nothing_by_halves(void **state)
 {
     (void)state;
@@ -525,7 +525,7 @@ static void nothing_by_halves(void **state)
     pp_store_close(st);
 }
 
-/* What another machine had. */
+/* A conversation from another machine: what is stored with it refers to things that do not exist here. */
 static void settled(void **state)
 {
     (void)state;
@@ -591,7 +591,7 @@ static void here_already(void **state)
     assert_true(id == first);
     assert_int_equal(put(old, text.data, false, &id, &n), PP_IMPORT_ADDED);
 
-    /* the store goes on: the answer that was still being written, one more branch; and has another title */
+    /* in the first store the unfinished answer is completed, a question is added after it, and the title is changed */
     assert_ok(pp_conversation_read(st, first, &all, &err), err);
     const struct pp_answer_text written = {.text = "the end, at last", .len = 16};
     assert_ok(pp_store_message_write(st, all.messages[6].id, &written, PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
@@ -603,20 +603,21 @@ static void here_already(void **state)
     assert_true(id == first);
     pp_buf_free(&text);
 
-    /* what has gone on comes to where it has not */
+    /* imported into the older store, the continued conversation extends the one there */
     assert_ok(pp_conversation_read(st, first, &all, &err), err);
     text = text_of(&all, PP_EXPORT_JSON, 1);
     assert_int_equal(put(old, text.data, false, &id, &n), PP_IMPORT_EXTENDED);
-    assert_int_equal(n, 2); /* the answer that it has in half, whole, and what follows it */
+    assert_int_equal(n, 2); /* the complete answer, which becomes a branch next to the partial one, and what follows
+                               it */
     pp_conversation_clear(&all);
     assert_ok(pp_conversation_read(old, id, &all, &err), err);
     assert_true(all.n == 9 && all.messages[8].parent == 8 && all.messages[7].parent == 6);
     assert_string_equal(all.messages[6].content, "the end");
-    assert_int_equal(all.session.head, 7); /* another branch: what is on the screen stays there */
+    assert_int_equal(all.session.head, 7); /* the branch on the screen is another one, and stays */
     assert_int_equal(put(old, text.data, false, &id, &n), PP_IMPORT_HERE);
     pp_conversation_clear(&all);
 
-    /* unless one insists */
+    /* unless a second copy is asked for */
     assert_int_equal(put(old, text.data, true, &id, &n), PP_IMPORT_ADDED);
     assert_ok(pp_store_session_count(old, &n_sessions, &err), err);
     assert_int_equal(n_sessions, 2);
@@ -738,7 +739,8 @@ static void begun_alike(void **state)
     assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_HERE);
     snprintf(text, sizeof text, form, "1700000000.999", "B");
     assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_ADDED);
-    snprintf(text, sizeof text, form, "1700000000", "A"); /* an older file; an older database */
+    snprintf(text, sizeof text, form, "1700000000", "A"); /* from an older version, whose times are whole seconds: first
+                                                             the file, then the database */
     assert_int_equal(put(st, text, false, &id, &n), PP_IMPORT_HERE);
     assert_true(id == first);
     assert_int_equal(put(other, text, false, &first, &n), PP_IMPORT_ADDED);
@@ -814,13 +816,14 @@ static void in_the_chat(void **state)
     assert_true(says("chat.jsonl"));
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, says("exists"));
-    assert_int_equal(mkdir(test_path("a folder"), 0700), 0); /* in which the file is named by the title */
+    assert_int_equal(mkdir(test_path("a folder"), 0700), 0); /* a folder in which the file gets its name from the
+                                                                title */
     for (int i = 1; i <= 2; i++) {
         snprintf(line, sizeof line, "/export '%s'", test_path("a folder"));
         assert_int_equal(fix_slash(line), PP_SLASH_DONE);
         pump_until(&fix, says(i == 1 ? "written to " : "/a folder/one-2.md"));
     }
-    char here[PATH_MAX]; /* nothing between quotes is no name either */
+    char here[PATH_MAX]; /* an empty name in quotes counts as no name */
     assert_non_null(getcwd(here, sizeof here));
     assert_int_equal(chdir(test_path("a folder")), 0);
     assert_int_equal(fix_slash("/export \"\""), PP_SLASH_DONE);
@@ -840,9 +843,9 @@ static void in_the_chat(void **state)
     pump_until(&fix, pp_controller_session_id(fix.c) != id && pp_controller_n_messages(fix.c) == 4);
     assert_true(says("imported"));
     assert_string_equal(fix_message(2)->text, "two");
-    fixture_turn(&fix, "three", "c"); /* and it goes on */
+    fixture_turn(&fix, "three", "c"); /* the restored conversation can be continued */
     assert_non_null(strstr(fix.fake->messages, "\"content\":\"two\""));
-    struct pp_store *other; /* a database from elsewhere */
+    struct pp_store *other; /* another database is imported from */
     assert_ok(pp_store_open(test_path("other #1?.db"), &other, &err), err);
     size_t n;
     int64_t there;
@@ -895,9 +898,9 @@ static void rescued(void **state)
     pp_conversation_clear(&c);
     pp_free(text);
     pp_store_close(st);
-    assert_int_not_equal(access(fix.paths.db, F_OK), 0); /* who deleted it wanted that */
+    assert_int_not_equal(access(fix.paths.db, F_OK), 0); /* a deleted database is not created again */
 
-    /* who has said nothing loses nothing */
+    /* without messages there is nothing to save */
     fixture_ready(&fix);
     assert_int_equal(unlink(fix.paths.db), 0);
     pp_controller_close(fix.c, &w);
@@ -905,7 +908,7 @@ static void rescued(void **state)
     assert_true(w.saved && !w.gone && !*w.text);
 }
 
-/* If memory runs out, a message is not taken for one without text. */
+/* If memory runs out while a message is read, that is an error, and not a message without text. */
 static void whole_or_an_error(void **state)
 {
     (void)state;

@@ -98,7 +98,7 @@ static enum pp_finish answer(struct rig *r, const int32_t *ids, size_t n, const 
     return finish;
 }
 
-/* A token that is shown as other text than its own is shown as soon as that text is known, and can end answers. */
+/* A token that is shown with another text than its own is shown as soon as that text is known, and can end answers. */
 static void shown_otherwise(void **state)
 {
     static const struct replaced pairs[] = {{"ab", "(AB)"}, {"a", ""}, {"abab", "Z"}, {" ", "_"}};
@@ -294,7 +294,7 @@ static void drafts_change_nothing(void **state)
     unrig(&r);
 }
 
-/* A model as its own draft: every draft token is accepted, and passes are saved. */
+/* A model drafts for itself: every draft token is accepted, and passes are saved. */
 static void perfect_draft(void **state)
 {
     struct rig r = rig(STARTER, STARTER, PP_KV_Q8);
@@ -304,10 +304,10 @@ static void perfect_draft(void **state)
     size_t n = chat_prompt(&r, prompts[3], &ids);
     struct pp_gen_options opt = greedy(41);
     opt.sampling.temp = 0.8f;
-    opt.sampling.seed = 11; /* all its tokens are likely (speculate.h): others are never drafted */
+    opt.sampling.seed = 11; /* a seed for which all tokens are likely (speculate.h): others are never drafted */
     opt.ignore_end = true;
     opt.max_tokens = 0;
-    answer(&r, ids, n, &opt, &text, NULL); /* the prompt, in as many passes as it takes */
+    answer(&r, ids, n, &opt, &text, NULL); /* computes the prompt, in as many passes as that takes */
     uint64_t passes = pp_engine_stats(r.engine)->passes;
     opt.max_tokens = 41;
     opt.draft = r.draft;
@@ -317,7 +317,7 @@ static void perfect_draft(void **state)
     struct pp_stats *s = pp_engine_stats(r.engine);
     assert_int_equal(s->draft_tokens, s->draft_accepted);
     assert_int_equal(s->decode_tokens, 41);
-    /* The prompt's last token; then 5 tokens a pass for the 40 that follow the first. */
+    /* One pass for the prompt's last token, then 5 tokens in each pass for the 40 that follow the first. */
     assert_int_equal(s->passes - passes, 1 + 8);
     pp_free(ids);
     pp_buf_free(&text);
@@ -390,7 +390,7 @@ static void decode_allocates_nothing(void **state)
         assert_ok(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, 0.8f}, 1, &err), err);
         for (int i = 0; i < 8192; i++)
             pp_buf_char(&text, ' ');
-        pp_buf_clear(&text); /* room for the text */
+        pp_buf_clear(&text); /* so that the buffer has room */
         assert_ok(pp_gen_start(r.seq, ids, (int64_t)n, &opt, NULL, &g, &err), err);
         uint64_t before = 0;
         for (int i = 0; finish == PP_FINISH_NONE; i++) {
@@ -478,7 +478,7 @@ static void adapters_and_pages(void **state)
     struct pp_gen_options opt = greedy(24);
     answer(&r, ids, n, &opt, &plain, NULL);
     assert_ok(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, 0.0f}, 1, &err), err);
-    assert_true(pp_seq_len(r.seq) > 0); /* strength 0 is no adapter */
+    assert_true(pp_seq_len(r.seq) > 0); /* strength 0 means no adapter */
     assert_ok(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, 1.0f}, 1, &err), err);
     assert_int_equal(pp_seq_len(r.seq), 0);
     answer(&r, ids, n, &opt, &with, NULL);
@@ -487,7 +487,8 @@ static void adapters_and_pages(void **state)
     answer(&r, ids, n, &opt, &again, NULL);
     assert_string_equal(plain.data, again.data);
     assert_int_equal(pp_seq_set_adapters(r.seq, &(struct pp_adapter_use){bard, NAN}, 1, &err), PP_ERR_USAGE);
-    struct rig other = rig(STARTER, NULL, PP_KV_Q8); /* equal, but not what the adapter was checked against */
+    struct rig other = rig(STARTER, NULL, PP_KV_Q8); /* the same model, but not the one that the adapter was checked
+                                                        against */
     assert_int_equal(pp_seq_set_adapters(other.seq, &(struct pp_adapter_use){bard, 1}, 1, &err), PP_ERR_MISMATCH);
     unrig(&other);
     pp_seq_free(r.seq);
@@ -499,7 +500,7 @@ static void adapters_and_pages(void **state)
     unrig(&r);
 }
 
-/* The whole conversation is saved, and the program ended and started again. */
+/* Saves the whole conversation, and restarts the program. */
 static void save_and_reopen(struct rig *r, const char *draft, enum pp_kv_type kv, const char *base, const int32_t *ids,
                             int64_t n)
 {
@@ -520,8 +521,8 @@ static void save_and_reopen(struct rig *r, const char *draft, enum pp_kv_type kv
     assert_int_equal(pp_seq_len(r->seq), n);
 }
 
-/* After a restart an answer continues as it would have: greedy or with a seed, with or without a draft. Its first token
- * needs no pass, because the logits are saved with the pages. */
+/* After a restart an answer continues as it would have without, greedy or with a seed, with or without a draft. Its
+ * first token needs no pass, because the logits are saved with the pages. */
 static void goes_on_after_restart(void **state)
 {
     (void)state;
@@ -549,7 +550,7 @@ static void goes_on_after_restart(void **state)
         pp_buf_add(&prompt, tokens.data, (size_t)first * sizeof *ids);
         const int32_t *whole = (const int32_t *)(const void *)prompt.data;
         snprintf(base, sizeof base, "%s/restart-%d", test_tmpdir(), i);
-        /* The last token chosen is not computed yet. */
+        /* The token chosen last has not been computed yet. */
         save_and_reopen(&r, draft, kv, base, whole, (int64_t)n + first - 1);
         assert_int_equal(pp_engine_stats(r.engine)->passes, 0);
         opt.draft = draft ? r.draft : NULL;
@@ -626,7 +627,7 @@ static struct pp_sha256 identity_of(const struct pp_model *m)
 }
 
 /* A file is replaced while it is open as a model: the open model keeps the old contents, and what is cached for it is
- * not taken for the new one's. */
+ * not used for the new file. */
 static void replaced_while_open(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
@@ -665,7 +666,7 @@ static struct pp_sha256 identity_with(const char *path, void (*change)(struct pp
     struct pp_sha256 id;
     struct pp_error err;
     assert_ok(pp_model_open(path, &m, &err), err);
-    change((struct pp_hparams *)(uintptr_t)pp_source_hparams(m->source)); /* as if they had been read so */
+    change((struct pp_hparams *)(uintptr_t)pp_source_hparams(m->source)); /* as if the file had said so */
     pp_model_note_files(m);
     assert_ok(pp_model_identity(m, cache, &id, &err), err);
     pp_model_close(m);

@@ -184,8 +184,8 @@ static void same_bits(void **state)
         same_bits_of(file_of(&variants[v]));
 }
 
-/* Blocks larger than a chunk; a row attends to its own block and one of two others. Work items that share a row's
- * positions must not divide a block, or an item would know no more of it than its last chunk holds. */
+/* Blocks larger than a chunk; a row attends to its own block and to one of two others. Work items that share a row's
+ * positions must not split a block, or an item would score it by a part of its positions only. */
 static void large_blocks(void **state)
 {
     enum { BEHIND = 1024 };
@@ -267,7 +267,7 @@ static void save(struct pp_seq *s, const struct pp_sha256 *identity, const char 
 static void trees_and_forks(void **state)
 {
     (void)state;
-    for (int v = 0; v < N_VARIANTS && !variants[v].pool; v++) /* the last ones have states, which know no trees */
+    for (int v = 0; v < N_VARIANTS && !variants[v].pool; v++) /* the last variants have states, which cannot branch */
         for (int base = 254; base < LENGTH - 7; base += 254)
             trees_and_forks_of(file_of(&variants[v]), base);
 }
@@ -306,7 +306,7 @@ static void snapshots(void **state)
         snapshots_of(file_of(&variants[v]), v);
 }
 
-/* A position takes kv_lora_rank + rope_dim values a layer and no more, and with an indexer one key for each indexer. */
+/* A position takes kv_lora_rank + rope_dim values in each layer, and with indexers one key for each. */
 static void small_pages(void **state)
 {
     const uint64_t padded = (RANK + ROPE + PP_KV_GROUP - 1) / PP_KV_GROUP * PP_KV_GROUP, index = 32; /* 20, padded */
@@ -337,7 +337,7 @@ static void reads_little(void **state)
     unrig(&r);
 }
 
-/* A file of rank 1 that changes one matrix. */
+/* Writes an adapter of rank 1 for one matrix. */
 static const char *adapter_file(const char *matrix, int64_t n_in, int64_t n_out)
 {
     static char path[300];
@@ -386,8 +386,7 @@ static void adapters(void **state)
     unrig(&r);
 }
 
-/* An adapter of an indexer's matrices: another choice of positions shows in the results as soon as there is a
- * choice. */
+/* An adapter of an indexer's matrices: another choice of positions changes the results as soon as there is a choice. */
 static void adapted_index(void **state)
 {
     enum { TOP_K = 40, N = 60 };
@@ -409,7 +408,7 @@ static void adapted_index(void **state)
     unrig(&r);
 }
 
-/* A file that has nothing but metadata: of a usual kind, but for one key. list: which layers have an index, or NULL. */
+/* Opens a file of metadata only, which are valid but for one key. list: which layers have an indexer, or NULL. */
 static enum pp_code open_metadata(const char *arch, const char *odd, uint64_t v, const bool *list, size_t n,
                                   struct pp_error *err)
 {
@@ -512,7 +511,7 @@ static double part_of(const float *both, bool key, int64_t row, int64_t col)
                         : both[(row / VALUES * each + KEYS + row % VALUES) * WIDE + col]);
 }
 
-/* Rows of a part, in pieces that begin and end within heads. */
+/* Asserts rows of a part that begin and end in the middle of heads. */
 static void assert_part(const struct pp_tensor *t, const float *both, bool key, double allowed)
 {
     const int64_t n_rows = t->ne[1] * t->ne[2], n_cols = t->ne[0], step = 37;
@@ -568,7 +567,7 @@ static void matrices_of_heads(void **state)
         assert_part(&list.t[0], both, true, cases[c].allowed);
         assert_part(&list.t[1], both, false, 0);
         struct pp_tensor parts[2] = {list.t[0], list.t[1]};
-        for (int made = 0; made < 2; made++) { /* as they are read from `whole`, and from memory of their own */
+        for (int made = 0; made < 2; made++) { /* read from `whole`, and from memory of their own */
             assert_ok(pp_join_heads(&parts[0], &parts[1], &hp, &joined, &rows, &err), err);
             assert_true((joined.data == whole.data) == !made);
             for (int first = 0; first < ROWS; first += 29)

@@ -105,7 +105,7 @@ static void lora_with_output_and_embeddings(void **state)
     folder_empty(&f);
 }
 
-/* A name that has another one as its suffix or prefix is distinct from it. */
+/* Of two names of which one ends or begins with the other, each means its own module. */
 static void targets_told_once(void **state)
 {
     const struct tiny_shape s = biased_shape(PP_TYPE_F32);
@@ -160,7 +160,8 @@ static void ia3(void **state)
     (void)state;
     make_ia3(&f, &s);
     gives_merged(&f, folder_write_peft(&f, ia3_config), tiny_model(&s), 0, 0);
-    folder_add_named(&f, 5, ".ia3_l", 1, s.n_embd, 1, 0.5f); /* the gate reads that input, too */
+    folder_add_named(&f, 5, ".ia3_l", 1, s.n_embd, 1, 0.5f); /* the gate has the same input, so the scales apply to it,
+                                                                too */
     gives_merged(&f, folder_write_peft(&f, ia3_config), tiny_model(&s), 0, 0);
     folder_empty(&f);
 }
@@ -306,7 +307,7 @@ static void adalora(void **state)
     float *masked = (float *)(uintptr_t)folder_get(&f, "base_model.model.model.layers.0.mlp.up_proj.lora_E");
     masked[2] = masked[3] = 0;
     gives_merged(&f, path, model, 4, 9 / (6 + 1e-5));
-    const char *gguf = fresh_path("adapter.gguf"); /* a LoRA like any other */
+    const char *gguf = fresh_path("adapter.gguf"); /* converted to GGUF, it is an ordinary LoRA */
     assert_ok(pp_convert_to_gguf(path, gguf, &(struct pp_convert_options){.base = model}, &err), err);
     gives_merged(&f, gguf, model, 4, 9 / (6 + 1e-5));
     for (int i = 0; i < 3; i++)
@@ -340,7 +341,7 @@ static void loha(void **state)
     folder_empty(&f);
 }
 
-/* Inspecting a file multiplies nothing out, and yields the same description as loading it. */
+/* Inspecting a file without multiplying factors out gives the same description as loading it. */
 static void looks_alike(const char *path, bool idle)
 {
     struct pp_adapter_file *whole, *look;
@@ -361,13 +362,13 @@ static void looks_alike(const char *path, bool idle)
     pp_adapter_file_close(look);
 }
 
-/* Which of the factors must be zero for the whole change to be zero. */
+/* Which of the factors must be zero so that the whole change is zero. */
 static void looked_at(void **state)
 {
     static const struct {
         const char *config, *names[4];
         int64_t rows[4], cols[4];
-        int zero_rows[4]; /* of each, from the first on */
+        int zero_rows[4]; /* rows of each factor that are zero, from the first on */
         bool idle;
     } cases[] = {
         {"{\"peft_type\":\"LOHA\",\"r\":2}", {".hada_w1_a", ".hada_w1_b", ".hada_w2_a", ".hada_w2_b"},
@@ -406,7 +407,7 @@ static void lokr(void **state)
     int64_t n_in, n_out;
     (void)state;
     for (int i = 0; i < FOLDER_MODULES; i++) {
-        const bool small = i % 2 == 0; /* the first one */
+        const bool small = i % 2 == 0; /* whether the first of the two factors is the small one */
         folder_sizes(&s, i, &n_in, &n_out);
         const int64_t rows[] = {small ? 4 : n_out / 2, small ? n_out / 4 : 2};
         const int64_t cols[] = {small ? 2 : n_in / 4, small ? n_in / 2 : 4};
@@ -414,7 +415,7 @@ static void lokr(void **state)
             char left[16], right[16];
             snprintf(left, sizeof left, ".lokr_w%d_a", k + 1);
             snprintf(right, sizeof right, ".lokr_w%d_b", k + 1);
-            if ((k == 0) == small && i != 4) { /* of that one both are products */
+            if ((k == 0) == small && i != 4) { /* in module 4 both are products */
                 left[8] = 0;
                 folder_add_named(&f, i, left, rows[k], cols[k], 0, 0.5f);
                 continue;
@@ -696,7 +697,8 @@ static void mixed_batch(uint32_t type)
         {{a[0], 0.5f}, {a[1], 0.6f}, {a[2], 0.9f}}, {{a[3], 1}}, {{a[3], 0.4f}},
         {{a[0], 0.5f}, {a[3], 0.3f}, {a[1], 0.6f}, {a[2], 0.9f}}};
     const int n_uses[KINDS] = {0, 1, 1, 1, 3, 1, 1, 4};
-    for (int per_kind = 1; per_kind <= PER_KIND; per_kind++) { /* with one row each there are more than four, too */
+    for (int per_kind = 1; per_kind <= PER_KIND; per_kind++) { /* even with one row of each kind there are more than
+                                                                  four kinds */
         struct pp_seq *alone[KINDS], *together[KINDS];
         float *expected[KINDS * PER_KIND];
         struct pp_row rows[KINDS * PER_KIND];
@@ -728,7 +730,7 @@ static void mixed_batch(uint32_t type)
             pp_seq_free(together[i]);
         }
     }
-    /* two and three rows: each thread prepares for itself */
+    /* two and three rows: each thread prepares the inputs by itself */
     struct pp_seq *pair[2];
     struct pp_row rows[2];
     float *expected = NULL;
@@ -937,8 +939,8 @@ static void identities(void **state)
     close_run(&r);
 }
 
-/* So is every factor of a LoRA's matrices, and where it acts. If B is held as integers, doubling it changes nothing but
- * their scale. */
+/* Every factor of a LoRA's matrices, and where it acts, is part of the identity, too. If B is held as integers,
+ * doubling it changes nothing but their scale. */
 static void identities_of_loras(void **state)
 {
     enum { LORAS = 8, RANK = 4 };
@@ -992,7 +994,7 @@ static bool idle(const struct folder *f, const char *config, const struct run *r
     assert_ok(pp_adapter_file_open(path, &file, &err), err);
     assert_ok(pp_adapter_load(r->model, path, &a, &err), err);
     const bool known = pp_adapter_file_idle(file), is = pp_adapter_info(a)->idle;
-    assert_true(is || !known); /* the file alone may not tell */
+    assert_true(is || !known); /* the file alone need not show it */
     pp_adapter_file_close(file);
     pp_adapter_free(a);
     return is;
@@ -1017,7 +1019,7 @@ static void idle_adapters(void **state)
     assert_false(idle(&f, lora, &r));
     assert_true(idle(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":0}", &r));
     f.parts[3].data[100] = 0;
-    struct merged m = merged_begin(r.model->info.path); /* a DoRA begins with the norms of W */
+    struct merged m = merged_begin(r.model->info.path); /* a DoRA starts with the row norms of W as magnitudes */
     for (int i = 0; i < 2; i++) {
         const struct pp_tensor *t = merged_tensor(&m, i ? "blk.0.ffn_down.weight" : "blk.0.ffn_gate.weight");
         folder_add_named(&f, i ? 6 : 4, ".lora_magnitude_vector", t->ne[1], 0, 0, 0);
@@ -1037,7 +1039,7 @@ static void idle_adapters(void **state)
     f.parts[0].data[3] = 1.5f;
     assert_false(idle(&f, ia3_config, &r));
     folder_empty(&f);
-    m = merged_begin(r.model->info.path); /* saved, but never trained */
+    m = merged_begin(r.model->info.path); /* modules that were saved, but never trained */
     for (int i = 0; i < 3; i++) {
         static const char *const names[][2] = {{"token_embd.weight", "model.embed_tokens.weight"},
                                                {"output_norm.weight", "model.norm.weight"},
@@ -1061,8 +1063,8 @@ static void idle_adapters(void **state)
     close_run(&r);
 }
 
-/* Whichever allocation fails while an adapter is loaded, or put on, that is what is said; the next attempt is as if
- * there had been none. */
+/* Whichever allocation fails while an adapter is loaded or switched on, the error says so, and the next attempt is not
+ * affected. */
 static void loads_without_memory(const struct tiny_shape *s, const struct folder *f, const char *config)
 {
     struct run r = open_run(tiny_model(s), 2);

@@ -114,7 +114,7 @@ static void longcat(void **state)
     check_experts(&s);
     s.kv_growth = 0;
     s.n_idle = 24;
-    s.expert_scales = true; /* only of experts with matrices */
+    s.expert_scales = true; /* only for experts with matrices */
     check_file(&s);
 }
 
@@ -327,7 +327,7 @@ static void kimi_k3(void **state)
     s.n_embd_expert = s.q_rank = s.n_dense = s.n_ff_shared = 0;
     s.heads_apart = false;
     check_experts(&s);
-    s.attn_res_block = 7; /* only embeddings are kept */
+    s.attn_res_block = 7; /* only the embeddings are kept */
     check_experts(&s);
 }
 
@@ -408,7 +408,7 @@ static void gigachat(void **state)
     check_experts(&s);
 }
 
-/* Files keep the states' input projections apart, one matrix each, as llama.cpp expects. */
+/* Files hold the states' input projections as separate matrices, as llama.cpp expects. */
 static void gigachat_file(void **state)
 {
     (void)state;
@@ -505,8 +505,8 @@ static void ling25_goes_on(void **state)
     }
 }
 
-/* MiniCPM-SALA: layers of lightning attention, with the same decays in all, and of gated attention without RoPE, in
- * any order. */
+/* MiniCPM-SALA: layers of lightning attention, all with the same decays, and of gated attention without RoPE, in any
+ * order. */
 static struct expert_shape sala_shape(void)
 {
     struct expert_shape s = expert_shape("minicpm_sala");
@@ -533,7 +533,7 @@ static void sala(void **state)
     assert_tensor(folder, "model.layers.2.self_attn.o_norm.weight", 1, s.n_head * s.head_dim);
     assert_tensor(folder, "model.layers.1.self_attn.o_gate.weight", 2, s.n_embd);
     check_goes_on(&s);
-    s.full = 6; /* no whole group: all layers are a remainder */
+    s.full = 6; /* no whole group: all layers are remaining ones */
     struct expert_model *m = expert_model_make(&s);
     struct pp_model *model;
     struct pp_error err;
@@ -561,7 +561,7 @@ static void bad_ling25(void **state)
         s.norm_groups = cases[i].norm_groups;
         struct expert_model *m = expert_model_make(&s);
         const enum pp_code code = pp_model_open(expert_model_write(m), &model, &err);
-        if (code == PP_OK && cases[i].full == 1) /* attention in all layers is a model, too */
+        if (code == PP_OK && cases[i].full == 1) /* attention in all layers is valid, too */
             pp_model_close(model);
         else if (code == PP_OK || !strstr(err.text, cases[i].word))
             fail_msg("case %zu: %s", i, code ? err.text : "opened");
@@ -693,7 +693,7 @@ static void not_the_same_model(void **state)
     assert_memory_not_equal(&fours, &eights, sizeof fours);
     assert_memory_not_equal(&fours, &local, sizeof fours);
     s = ling3_shape();
-    s.full = 1; /* the layers are otherwise alike */
+    s.full = 1; /* otherwise the layers are alike */
     s.bound = 0.01f;
     const struct pp_sha256 last = expert_identity(&s);
     s.bounded_before = 1;

@@ -112,7 +112,7 @@ static void whole_turns_are_dropped(void **state)
             assert_int_equal(o.n, all);
             continue;
         }
-        assert_true(o.dropped > 0 && o.dropped % 2 == 0); /* questions go with their answers */
+        assert_true(o.dropped > 0 && o.dropped % 2 == 0); /* questions are dropped together with their answers */
         assert_true(o.n + pp_overflow_answer_room(n_ctx) <= n_ctx);
         assert_non_null(strstr(o.text, "Be brief."));
         assert_non_null(strstr(o.text, "The last one"));
@@ -121,7 +121,7 @@ static void whole_turns_are_dropped(void **state)
             assert_non_null(strstr(o.text, first));
         snprintf(first, sizeof first, "Question %d:", (int)o.dropped / 2 - 1);
         assert_null(strstr(o.text, first));
-        /* not one turn more than needed: a turn has less than 60 tokens */
+        /* no turn was dropped needlessly: a turn has less than 60 tokens */
         assert_true(o.n + 60 + pp_overflow_answer_room(n_ctx) > n_ctx);
     }
     pp_free(json);
@@ -135,13 +135,13 @@ static void stopping_says_what_would_go(void **state)
     char *json = conversation(TURNS, 3);
     int64_t all = whole_length(json);
     struct outcome o = prompt(json, all, PP_OVERFLOW_ASK);
-    assert_int_equal(o.code, PP_ERR_CONTEXT); /* there is no room for a token of the answer */
+    assert_int_equal(o.code, PP_ERR_CONTEXT); /* there is no room for a single token of the answer */
     assert_true(o.dropped > 0);
     assert_non_null(strstr(o.err.text, "/overflow"));
     assert_int_equal(o.dropped, prompt(json, all, PP_OVERFLOW_SHIFT).dropped);
     assert_true(prompt(json, all, PP_OVERFLOW_SUMMARISE).dropped >= o.dropped); /* room for the summary, too */
     o = prompt(json, all + 1, PP_OVERFLOW_ASK);
-    assert_ok(o.code, o.err); /* it fits, and nobody asked to look ahead */
+    assert_ok(o.code, o.err); /* the prompt fits, and no room for an answer was asked for */
     assert_int_equal(o.dropped, 0);
     pp_free(json);
 }
@@ -156,14 +156,14 @@ static void the_last_turn_stays(void **state)
     assert_int_equal(o.code, PP_ERR_CONTEXT);
     assert_int_equal(o.dropped, 0);
     assert_non_null(strstr(o.err.text, "the last message"));
-    o = prompt(json, 360, PP_OVERFLOW_SHIFT); /* room for little more than the question */
+    o = prompt(json, 360, PP_OVERFLOW_SHIFT); /* there is room for little more than the question */
     assert_ok(o.code, o.err);
     assert_int_equal(o.dropped, 4);
     pp_free(json);
 }
 
-/* The last turn's own tokens are told, not those of the conversation, and a larger context only where the model was
- * trained for one. */
+/* The error tells the size of the last turn, not of the whole conversation, and suggests a larger context only if the
+ * model was trained for one. */
 static void a_question_that_is_too_long_is_told(void **state)
 {
     (void)state;
@@ -227,7 +227,7 @@ static void wait_for_request(int number)
     pump_until(&fix, fix.fake->generations == number);
 }
 
-/* Asks, and the worker says that the first `n` messages (had to go, or) would have to. */
+/* Asks a question; the worker reports that the first `n` messages were dropped (done), or would have to be. */
 static void ask(const char *question, int n, bool done)
 {
     fix_ask(question);
@@ -250,27 +250,27 @@ static void dropped_turns_stay_dropped(void **state)
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_int_equal(context(&note), 2);
     assert_string_equal(note, "");
-    assert_int_equal(pp_controller_n_messages(fix.c), 8); /* nothing is gone from the screen */
+    assert_int_equal(pp_controller_n_messages(fix.c), 8); /* the screen still shows everything */
 
-    pp_controller_regenerate(fix.c, 1); /* another answer sees the same */
+    pp_controller_regenerate(fix.c, 1); /* another answer gets the same prompt */
     wait_for_request(5);
     assert_false(sent("question one"));
     assert_true(sent("question two"));
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
-    ask("question five", 2, true); /* two more: counted from where it began */
+    ask("question five", 2, true); /* two more are dropped, counted from where the context began */
     fake_text(&fix, "answer five", 2);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_int_equal(context(&note), 4);
-    pp_controller_undo(fix.c, 1); /* the question that it was noted with is gone */
+    pp_controller_undo(fix.c, 1); /* the question that recorded it is gone */
     assert_int_equal(context(&note), 2);
     pp_controller_fork(fix.c, 0);
     pump_until(&fix, context(&note) == 2 && strstr(pp_controller_status(fix.c)->title, "(copy)"));
     fixture_flush(&fix);
     snprintf(key, sizeof key, "%s", pp_controller_status(fix.c)->session_key);
 
-    fixture_stop(&fix); /* and after a restart */
+    fixture_stop(&fix); /* the same after a restart */
     fix.o.resume = key;
     assert_ok(fixture_start(&fix, &err), err);
     fake_loaded(&fix);
@@ -297,7 +297,7 @@ static void the_user_is_asked(void **state)
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_int_not_equal(pp_controller_status(fix.c)->overflow_serial, serial);
     assert_true(pp_controller_overflow_asked(fix.c));
-    assert_int_equal(context(&note), 0); /* nothing happens by itself */
+    assert_int_equal(context(&note), 0); /* nothing is dropped without being asked for */
     int64_t answer = id_of(7);
     pp_controller_overflow(fix.c, PP_OVERFLOW_SHIFT);
     wait_for_request(5);
@@ -309,7 +309,7 @@ static void the_user_is_asked(void **state)
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_int_equal(context(&note), 4);
-    assert_int_equal(fix.c->overflow, PP_OVERFLOW_ASK); /* it was for this once */
+    assert_int_equal(fix.c->overflow, PP_OVERFLOW_ASK); /* the choice was for this question only */
     assert_int_equal(pp_controller_n_messages(fix.c), 8);
 }
 
@@ -328,7 +328,7 @@ static void stopping_is_left_alone(void **state)
     assert_int_equal(fix.fake->generations, 4);
     assert_int_equal(context(&note), 0);
 
-    assert_true(pp_controller_send(fix.c, "question five")); /* what gives room is told */
+    assert_true(pp_controller_send(fix.c, "question five")); /* the error tells how to make room */
     pump_until(&fix, fixture_state(&fix) == PP_STATE_PREFILL);
     fake_text(&fix, "half an", 2);
     fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
@@ -341,7 +341,7 @@ static void stopping_is_left_alone(void **state)
     fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_non_null(strstr(fix_status()->notice, "/fork 1"));
-    assert_null(strstr(fix_status()->notice, "--ctx-size")); /* the model knows no more */
+    assert_null(strstr(fix_status()->notice, "--ctx-size")); /* the model supports no larger context */
 }
 
 static void an_answer_that_runs_into_the_end_goes_on(void **state)
@@ -363,12 +363,12 @@ static void an_answer_that_runs_into_the_end_goes_on(void **state)
     assert_string_equal(pp_controller_message(fix.c, 7)->text, "half an answer");
     assert_int_equal(context(&note), 2);
 
-    ask("question five", 6, true); /* nothing is left that could go ... */
+    ask("question five", 6, true); /* nothing is left to drop ... */
     fake_text(&fix, "endless", 2);
     fake_done(&fix, PP_FINISH_CONTEXT, PP_OK);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     fixture_flush(&fix);
-    assert_int_equal(fix.fake->generations, 6); /* ... and so it ends there */
+    assert_int_equal(fix.fake->generations, 6); /* ... so there is no further attempt */
     assert_int_equal(context(&note), 8);
 }
 
@@ -398,7 +398,7 @@ static void are_asked_again(int first, int again, int n)
         assert_string_equal(pp_controller_alternative(fix.c, (size_t)i)->text, "here it is");
 }
 
-/* Alternative answers are no exception. */
+/* The same for alternative answers. */
 static void several_answers_go_on(void **state)
 {
     const char *note;
@@ -424,7 +424,7 @@ static void several_answers_go_on(void **state)
     wait_for_request(13);
     none_fits(11, 2, 2);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
-    assert_int_equal(pp_controller_status(fix.c)->overflow_serial, serial + 1); /* once */
+    assert_int_equal(pp_controller_status(fix.c)->overflow_serial, serial + 1); /* reported once */
     assert_true(pp_controller_overflow_asked(fix.c));
     pp_controller_overflow(fix.c, PP_OVERFLOW_SHIFT);
     are_asked_again(11, 13, 2);
@@ -468,7 +468,8 @@ static void some_of_several_go_on(void **state)
     assert_int_equal(fix.fake->generations, 8);
 }
 
-/* Of several that nobody saw, the one that is chosen, if it was not whole. */
+/* If the user looked at another conversation meanwhile, only the alternative that is chosen continues, unless it is
+ * complete. */
 static void some_of_several_elsewhere(void **state)
 {
     (void)state;
@@ -492,7 +493,7 @@ static void some_of_several_elsewhere(void **state)
     assert_int_equal(fixture_state(&fix), PP_STATE_IDLE);
 }
 
-/* One that nobody sees goes on when its conversation is opened again. */
+/* An answer in another conversation continues when that is opened again. */
 static void an_answer_elsewhere_goes_on_later(void **state)
 {
     const char *note;
@@ -518,7 +519,7 @@ static void an_answer_elsewhere_goes_on_later(void **state)
     assert_string_equal(pp_controller_message(fix.c, 7)->text, "half an answer");
     assert_int_equal(context(&note), 2);
     pp_controller_new_session(fix.c);
-    pp_controller_open(fix.c, here); /* once is enough */
+    pp_controller_open(fix.c, here); /* it continues only once */
     pump_until(&fix, pp_controller_session_id(fix.c) == here);
     fixture_flush(&fix);
     assert_int_equal(fix.fake->generations, 5);
@@ -549,7 +550,7 @@ static void not_in_a_temporary_one(void **state)
     assert_int_equal(fix.fake->generations, 8);
     assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
     pp_controller_open(fix.c, here);
-    pump_until(&fix, fix.fake->generations == 9); /* there it goes on */
+    pump_until(&fix, fix.fake->generations == 9); /* now it continues */
 }
 
 static void a_summary_takes_their_place(void **state)
@@ -560,7 +561,7 @@ static void a_summary_takes_their_place(void **state)
     three_turns();
     ask("question four", 4, false);
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CONTEXT);
-    wait_for_request(5); /* what is to go, and the request for a summary */
+    wait_for_request(5); /* what is to be dropped, and the request for a summary */
     assert_int_equal(fix.fake->message_id, 0);
     assert_true(sent("answer two") && !sent("question three") && sent("Summarise"));
     fake_text(&fix, "\n They spoke of two things.\n", 5);
@@ -573,19 +574,20 @@ static void a_summary_takes_their_place(void **state)
     assert_int_equal(context(&note), 4);
     assert_string_equal(note, "They spoke of two things.");
     assert_string_equal(pp_controller_message(fix.c, 7)->text, "answer four");
-    assert_int_equal(pp_controller_n_messages(fix.c), 8); /* the summary is no message */
+    assert_int_equal(pp_controller_n_messages(fix.c), 8); /* the summary is not a message */
 
-    ask("question five", 2, false); /* the next one is told of the first */
+    ask("question five", 2, false); /* the next summary builds on the first */
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CONTEXT);
     wait_for_request(8);
     assert_true(sent("They spoke of two things.") && sent("question three") && !sent("question four"));
-    pp_controller_cancel(fix.c); /* stopped: nothing is dropped */
+    pp_controller_cancel(fix.c); /* cancelled: nothing is dropped */
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_int_equal(context(&note), 4);
     assert_int_equal(fix.fake->generations, 8);
 
-    assert_true(pp_controller_set_overflow(fix.c, "shift")); /* a summary stays when more is dropped without one */
+    assert_true(pp_controller_set_overflow(fix.c, "shift")); /* a summary is kept when more is dropped without a new
+                                                                one */
     ask("question six", 2, true);
     fake_text(&fix, "answer six", 2);
     fake_done(&fix, PP_FINISH_END, PP_OK);
@@ -594,7 +596,7 @@ static void a_summary_takes_their_place(void **state)
     assert_string_equal(note, "They spoke of two things.");
 }
 
-/* Between turns, because the user wants it: the last answer stays as it is. */
+/* /compact between turns: the last answer stays as it is. */
 static void compacted(void **state)
 {
     (void)state;
@@ -604,7 +606,7 @@ static void compacted(void **state)
     assert_int_equal(fix_slash("/compact"), PP_SLASH_ERROR);
     fixture_turn(&fix, "two", "b");
     fixture_turn(&fix, "three", "c");
-    for (int i = 0; i < 2; i++) { /* without an answer everything is as it was */
+    for (int i = 0; i < 2; i++) { /* without a summary nothing changes */
         assert_int_equal(fix_slash("/compact"), PP_SLASH_DONE);
         assert_int_equal(fix.fake->message_id, 0);
         assert_non_null(strstr(fix.fake->messages, "two"));
@@ -623,11 +625,13 @@ static void compacted(void **state)
     assert_non_null(strstr(fix.fake->messages, "three"));
     assert_null(strstr(fix.fake->messages, "two"));
     pp_controller_undo(fix.c, 1);
-    pp_controller_undo(fix.c, 1); /* the question it is noted with goes, and the older ones are back */
+    pp_controller_undo(fix.c, 1); /* undo removes the question that recorded it, and the older messages return to the
+                                     context */
     assert_int_equal(pp_controller_context(fix.c, &note), 0);
 }
 
-/* Who leaves the conversation meanwhile finds it summed up, and what the summary was made for goes on then. */
+/* If the user leaves the conversation meanwhile, it is summarised all the same, and the answer that needed the room
+ * continues when it is opened again. */
 static void summed_up_elsewhere(void **state)
 {
     const char *note;
@@ -664,7 +668,7 @@ static void summed_up_elsewhere(void **state)
     assert_string_equal(note, "They spoke again.");
 }
 
-/* Without a model nothing is summed up, and that is why. */
+/* Without a model there is no summary, and the error says why. */
 static void no_model_yet(void **state)
 {
     struct pp_error err;
@@ -703,7 +707,8 @@ static bool answered(struct pp_controller *c, const char *question)
     return pp_controller_message(c, pp_controller_n_messages(c) - 1)->len > 0;
 }
 
-/* A question that alone is too long is not sent again with those that follow it, nor are those it would swallow. */
+/* A question that is too long by itself is left out of later prompts, so that no others are dropped to make room for
+ * it. */
 static void too_long_a_question_is_left_behind(void **state)
 {
     (void)state;
@@ -732,7 +737,7 @@ static void too_long_a_question_is_left_behind(void **state)
     pp_controller_undo(c, 1);
     pp_controller_undo(c, 1);
     assert_int_equal(pp_controller_n_messages(c), 4);
-    pp_controller_regenerate(c, 1); /* asked for by itself it is sent, and refused */
+    pp_controller_regenerate(c, 1); /* asked for again by itself it is sent, and refused */
     settle(c);
     assert_int_equal(pp_controller_message(c, 3)->len, 0);
     assert_true(pp_controller_edit(c, 2, "Shorter."));
@@ -740,11 +745,11 @@ static void too_long_a_question_is_left_behind(void **state)
     assert_true(pp_controller_message(c, 3)->len > 0);
     assert_false(answered(c, question));
     pp_controller_free(c);
-    fix.o.resume_latest = true; /* it is known after a restart, too */
+    fix.o.resume_latest = true; /* known after a restart, too */
     c = start_real();
     assert_true(answered(c, "What is the sea?"));
     pp_controller_free(c);
-    fix.o.resume_latest = false; /* and it is nothing that could be dropped to make room */
+    fix.o.resume_latest = false; /* dropping it would make no room */
     fix.o.ignore_eos = true;
     fix.o.n_predict = -1;
     fix.o.overflow = "shift";

@@ -118,8 +118,8 @@ static const struct {
 };
 enum { N_FORMS = sizeof becomes / sizeof *becomes };
 
-/* Answers are as near to those of the floats as those of the floats in Q8_0: what int8 activations take. Also as a GGUF
- * file made of the folder: the same weights, but for the order of rows, so nearly the same sums. */
+/* The answers are as close to those of the floats as a Q8_0 file's are, whose activations are int8, too. A GGUF file
+ * made of the folder has the same weights, but for the order of rows, so nearly the same sums. */
 static void every_form(void **state)
 {
     (void)state;
@@ -147,7 +147,7 @@ static void every_form(void **state)
     assert_null(packed_form_at(N_FORMS));
 }
 
-/* modelopt may describe the quantisation only in a file of its own, and for each matrix separately. */
+/* modelopt may describe the quantisation in a file of its own only, and for each matrix separately. */
 static void told_beside(void **state)
 {
     static const struct {
@@ -277,7 +277,7 @@ static void check_quantized(const char *folder, const char *quant, const char *t
         pp_stack_name(t->name, stack);
         const struct pp_tensor *want = pp_source_tensor(f, stack);
         assert_non_null(want);
-        if (t->n_dims < 2 || strstr(t->name, "ffn_gate_inp")) /* a file has floats of 32 bits there */
+        if (t->n_dims < 2 || strstr(t->name, "ffn_gate_inp")) /* GGUF files have F32 there */
             continue;
         assert_int_equal(t->type, want->type);
         assert_int_equal(t->size * n, want->size);
@@ -317,7 +317,7 @@ static void while_loading(void **state)
     assert_non_null(strstr(err.text, "pippin quantize"));
 }
 
-/* The same by an importance matrix, which is part of what the model is. */
+/* The same with an importance matrix, which is part of the model's identity. */
 static void while_loading_weighed(void **state)
 {
     struct pp_model *m;
@@ -326,7 +326,7 @@ static void while_loading_weighed(void **state)
     (void)state;
     if (!testdata("architectures"))
         skip();
-    char plain[1024], experts[1024], im[300], im_experts[300]; /* longer than those functions keep one */
+    char plain[1024], experts[1024], im[300], im_experts[300]; /* copies, because those functions reuse their buffers */
     snprintf(plain, sizeof plain, "%s", testdata("architectures/llama-k256"));
     snprintf(experts, sizeof experts, "%s", testdata("architectures/mixtral"));
     snprintf(im, sizeof im, "%s", test_path("plain.imatrix"));
@@ -408,7 +408,7 @@ static void not_twice(void **state)
     snprintf(file, sizeof file, "%s/model.safetensors", packed);
     assert_ok(pp_source_open(packed, &s, &err), err);
     const size_t weights = pp_source_to_fill(s);
-    for (size_t i = 0; i < pp_source_n_tensors(s); i++) { /* as whoever checks them first does */
+    for (size_t i = 0; i < pp_source_n_tensors(s); i++) { /* read all of it once, as the check of the weights does */
         const struct pp_tensor *t = pp_source_tensor_at(s, i);
         float row[4096];
         for (int64_t r = 0; t->rows && t->ne[0] <= 4096 && r < t->ne[1]; r++)
@@ -416,7 +416,8 @@ static void not_twice(void **state)
     }
     const size_t before = resident(file);
     assert_ok(pp_source_fill(s, NULL, &(struct pp_fill_options){0}, &err), err);
-    const size_t after = resident(file); /* what is used in place may be there, and more when the system looked ahead */
+    const size_t after = resident(file); /* pages of weights that are used in place may be resident, and others that the
+                                            system read ahead */
     if (before < after + weights / 2)
         fail_msg("of %zu bytes %zu were in memory, now %zu", weights, before, after);
     pp_source_close(s);
@@ -608,7 +609,7 @@ static void stopped(void **state)
 
 /* --- what a file beside config.json says -------------------------------------------------------------------------- */
 
-/* config.json without its part about quantising, which AutoGPTQ and AutoAWQ had in files of their own. */
+/* The quantisation described outside config.json: AutoGPTQ and AutoAWQ had files of their own for it. */
 static void in_a_file_of_its_own(void **state)
 {
     static const struct {
@@ -641,8 +642,8 @@ static void in_a_file_of_its_own(void **state)
 
 /* --- rows that fill no word --------------------------------------------------------------------------------------- */
 
-/* Nine rows of 32 weights, all 5: the zero points of eight are in the middle, but not that of the last, whose word is
- * its own. */
+/* Nine rows of 32 weights, all 5. The zero points of the first eight rows share a word and are 8; that of the last row
+ * has a word for itself and is 3. */
 static void last_zero_point(void **state)
 {
     enum { N_ROWS = 9, N_COLS = 32 };
@@ -691,11 +692,12 @@ static void last_zero_point(void **state)
 
 /* --- large matrices ----------------------------------------------------------------------------------------------- */
 
-/* Of those whose rows are all over them, many rows are read at a time: they are what they are one by one. */
+/* Forms that store a row's weights all over the matrix are read many rows at a time: the result is that of reading rows
+ * one by one. */
 static void many_at_a_time(void **state)
 {
     enum { N_COLS = 1024, N_ROWS = 98304, FIRST = 50, N = 2500, EVERY = 83 };
-    const size_t size = (size_t)N_COLS * N_ROWS; /* half of it is used by four bits, all by one byte */
+    const size_t size = (size_t)N_COLS * N_ROWS; /* the 4-bit forms use half of these bytes, TRANSPOSED all */
     const int64_t n_scales = (int64_t)N_ROWS * (N_COLS / 32);
     struct pp_rows forms[] = {
         {.form = PP_FORM_GPTQ, .type = PP_TYPE_Q4_1, .zeros_layout = PP_ZEROS_GPTQ, .bits = 4},
@@ -710,7 +712,7 @@ static void many_at_a_time(void **state)
     (void)state;
     assert_true(weights && scales && all && one);
     for (size_t i = 0; i < size; i++)
-        weights[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16 & 0xbbff); /* as floats below two */
+        weights[i] = (uint16_t)((x = x * 1664525 + 1013904223) >> 16 & 0xbbff); /* as F16 below 2 in magnitude */
     for (int64_t i = 0; i < n_scales; i++)
         scales[i] = (uint16_t)(0x2000 + i % 1000);
     for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
@@ -725,9 +727,10 @@ static void many_at_a_time(void **state)
         r->scales = (struct pp_numbers){.data = (const uint8_t *)scales, .kind = PP_NUMBER_F16};
         r->zeros = f < 2 ? (const uint8_t *)weights : NULL;
         const size_t row = pp_type_row_bytes(r->type, N_COLS);
-        const int64_t first = f < 2 ? FIRST : N_ROWS / 2 - N / 2; /* of the last the rows of two matrices */
+        const int64_t first = f < 2 ? FIRST : N_ROWS / 2 - N / 2; /* in the last form, rows that belong to two
+                                                                     matrices */
         assert_ok(pp_rows_read(r, first, N, all, &err), err);
-        for (uint64_t at = 1; f < 2 && at <= 2; at++) { /* the sanitizers see what is done with what is not there */
+        for (uint64_t at = 1; f < 2 && at <= 2; at++) { /* the sanitizers notice if missing memory is used */
             pp_mem_fail_at(at, 0);
             assert_int_equal(pp_rows_read(r, first, 1, one, &err), PP_ERR_NOMEM);
             pp_mem_fail_at(0, 0);

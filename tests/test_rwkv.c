@@ -30,7 +30,7 @@ static const struct version {
     void (*make)(void);
     const char *(*write)(void);
     void (*compute)(const int32_t *ids, int n, double *logits);
-    /* Of an adapter: what it changes, the modules, and what they are called. */
+    /* An adapter: the tensors that it changes, its modules, and its config. */
     const char *changed[3], *modules[3], *config;
 } versions[] = {
     {rwkv7_make, rwkv7_write, rwkv7_compute,
@@ -58,7 +58,7 @@ static const struct version {
 
 enum { N_VERSIONS = sizeof versions / sizeof *versions };
 
-/* What a model says of the text is about this. */
+/* The cosine of a model's logits and `want` must exceed `least`. */
 static void assert_likeness(const char *path, const char *quant, const double *want, double least)
 {
     const double cosine = small_likeness(path, quant, want, VOCAB);
@@ -111,7 +111,7 @@ static void logits(void **state)
     rwkv_drop();
 }
 
-/* Undoes, as a folder has it, the division of weights in files of models that halve the residual stream. */
+/* Multiplies the weights that files divide, for models that halve the residual stream: as in folders. */
 static void make_whole(int rescale_every)
 {
     for (int l = 0; rescale_every && l < LAYERS; l++)
@@ -122,8 +122,8 @@ static void make_whole(int rescale_every)
         }
 }
 
-/* A file's folder, the file converted back from it, and quantised ones. Quantisation errors also change how inputs are
- * mixed. */
+/* A folder made of a file, the file converted back from it, and quantised ones. Quantisation errors also change how
+ * inputs are mixed. */
 static void assert_folders_6(const char *file, const double *want)
 {
     const char *folder = fresh_path("rwkv6"), *mlx = fresh_path("rwkv6-mlx"), *again = fresh_path("rwkv6.gguf");
@@ -385,7 +385,8 @@ static void logits_of_own_names(void **state)
     rwkv_drop();
 }
 
-/* Everywhere the same: a file, in eight bits, its folder, and the file that is made of that; the folder's path. */
+/* The same logits from a file, in eight bits, from its folder, and from the file made of that. Returns the folder's
+ * path. */
 static const char *check_qwen(const struct version *v, const char *again)
 {
     const char *quantised = fresh_path("qwen-q8_0.gguf"), *mlx = fresh_path("qwen-mlx");
@@ -436,7 +437,7 @@ static void logits_arwkv(void **state)
         assert_int_equal(number_in(again, "arwkv7.token_shift_count"), 1);
         assert_int_equal(number_in(again, "arwkv7.attention.head_count"), 0);
         assert_int_equal(number_in(again, "arwkv7.attention.gate_lora_rank"), arwkv_gated ? rwkv_ranks[3] : 0);
-        assert_ok(pp_model_open(again, &m, &err), err); /* others expect its size */
+        assert_ok(pp_model_open(again, &m, &err), err); /* other programs expect the size of this tensor */
         assert_int_equal(pp_source_tensor(m->source, "blk.0.time_mix_v1.weight")->ne[1], rwkv_ranks[1]);
         pp_model_close(m);
         rwkv_drop();
@@ -464,7 +465,7 @@ static void logits_qrwkv(void **state)
     assert_true(w1 && w2 && w1->ne[0] == MIXES_6 * MIX_RANK && w2->ne[0] == N && w2->ne[2] == MIXES_6);
     for (int way = 0; way < MIXES_6; way++) {
         const int ours = (int[]){3, 1, 2, 0, 4}[way];
-        pp_dequantize_row(w1->type, w1->data, row, MIXES_6 * MIX_RANK); /* of the first input */
+        pp_dequantize_row(w1->type, w1->data, row, MIXES_6 * MIX_RANK); /* for the first of the mixed inputs */
         assert_float_equal(row[way * MIX_RANK + 5],
                            rwkv_vector(1, "time_mix_w1.weight", (ours * MIX_RANK + 5) * N), 1e-3);
         pp_dequantize_row(w2->type, (const uint8_t *)w2->data + w2->size / MIXES_6 * (size_t)way, row, N);
@@ -521,7 +522,7 @@ static void bad_files_4(void **state)
     rwkv_drop();
 }
 
-/* What these say too little of, or what is not known. */
+/* Files with missing or unknown values are refused. */
 static void bad_files_qwen(void **state)
 {
     struct pp_model *m;
@@ -537,9 +538,10 @@ static void bad_files_qwen(void **state)
     assert_non_null(strstr(err.text, "rescale_every_n_layers"));
     assert_int_equal(pp_model_open(qrwkv_write_with(HEAD, 3, 1, 0), &m, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "3 heads have keys"));
-    assert_int_not_equal(pp_model_open(qrwkv_write_with(HEAD, 2, 1, 0), &m, &err), PP_OK); /* others than there are */
+    assert_int_not_equal(pp_model_open(qrwkv_write_with(HEAD, 2, 1, 0), &m, &err), PP_OK); /* more heads than there
+                                                                                              are */
     rwkv_drop();
-    for (int kind = 2; kind < N_VERSIONS; kind++) { /* any tensor is missed */
+    for (int kind = 2; kind < N_VERSIONS; kind++) { /* with any tensor missing */
         versions[kind].make();
         for (int i = 0; i < n_arrays; i++) {
             struct array *a = &arrays[i];
@@ -553,7 +555,7 @@ static void bad_files_qwen(void **state)
     }
 }
 
-/* Of RWKV 6 as well: what a file says too little of, or what is not known, is refused, and said. */
+/* RWKV 6, too: files with missing or unknown values are refused with an error. */
 static void bad_files_6(void **state)
 {
     static const struct {
@@ -580,7 +582,7 @@ static void bad_files_6(void **state)
     const char *too_wide = rwkv_write_numbers("rwkv6", wide, sizeof wide / sizeof *wide);
     assert_int_equal(pp_model_open(too_wide, &m, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "size between two matrices"));
-    assert_int_equal(pp_source_open(too_wide, &s, NULL), PP_ERR_FORMAT); /* also where nobody asks why */
+    assert_int_equal(pp_source_open(too_wide, &s, NULL), PP_ERR_FORMAT); /* also without room for an error */
     const struct number deep[] = {{"wkv.head_size", HEAD}, {"time_mix_extra_dim", MIX_RANK},
                                   {"time_decay_extra_dim", DECAY_RANK}, {"rescale_every_n_layers", 2},
                                   {"block_count", 202}, {"context_length", 1 << 20}, {"embedding_length", N},
@@ -588,7 +590,7 @@ static void bad_files_6(void **state)
     const char *too_deep = rwkv_write_numbers("rwkv6", deep, sizeof deep / sizeof *deep);
     assert_int_equal(pp_model_open(too_deep, &m, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "nothing would be left"));
-    for (int i = 0; i < n_arrays; i++) { /* any of its tensors is missed */
+    for (int i = 0; i < n_arrays; i++) { /* with any tensor missing */
         struct array *a = &arrays[i];
         if (strncmp(a->name, "blk.1.", 6) != 0)
             continue;
@@ -611,7 +613,7 @@ static void go_back(const struct version *v)
     const char *file = v->write();
     float *want = small_logits(file, PP_KV_F32, &n), *got = pp_calloc(n, sizeof *got);
     struct running r = run_small(file, NULL);
-    assert_null(pp_model_info(r.m)->chat_template); /* a name is none */
+    assert_null(pp_model_info(r.m)->chat_template); /* a name of a template is not a template */
     small_text(ids, VOCAB);
     run_in_passes(r.e, r.s, ids, SMALL_TEXT, 16, got);
     for (size_t i = 0; i < sizeof to / sizeof *to; i++) {

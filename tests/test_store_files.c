@@ -24,7 +24,7 @@ static struct pp_error err;
 
 /* --- versions and strange files ---------------------------------------------------------------------------------- */
 
-/* Schema 1, as it was before there was a search. */
+/* Schema 1, from before there was a search index. */
 static const char version_1[] =
     "PRAGMA application_id = 1346981968; PRAGMA user_version = 1;"
     "CREATE TABLE session (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, title TEXT NOT NULL,"
@@ -54,7 +54,7 @@ static void make_folder_of(const char *path)
     assert_int_equal(mkdir(folder, 0700), 0);
 }
 
-/* The newest message first; what changes or goes before it is indexed does the index no harm. */
+/* Indexes messages in steps, the newest first. Changing or deleting messages before they are indexed does no harm. */
 static void index_bit_by_bit(struct pp_store *st)
 {
     int64_t left;
@@ -63,7 +63,7 @@ static void index_bit_by_bit(struct pp_store *st)
     assert_int_equal(hits(st, "lighthouse"), 0);
     int64_t doomed = add_session(st, "gone before it is indexed");
     add_message(st, doomed, 0, PP_ROLE_USER, "seagull");
-    assert_int_equal(hits(st, "seagull"), 1); /* what is new is found at once */
+    assert_int_equal(hits(st, "seagull"), 1); /* new messages are found at once */
     assert_ok(pp_store_session_delete(st, doomed, &err), err);
     assert_ok(write_answer(st, 2, "half an answer", PP_MESSAGE_PARTIAL, NULL, 0, &err), err);
     assert_int_equal(hits(st, "answer"), 0);
@@ -89,13 +89,13 @@ static void migration(void **state)
     make_folder_of(path);
     raw_sql(path, version_1);
     struct pp_store *st = open_store(path);
-    assert_int_equal(hits(st, "harbour"), 1); /* what was there is found: titles at once, messages bit by bit */
+    assert_int_equal(hits(st, "harbour"), 1); /* so are existing titles; existing messages are indexed step by step */
     assert_ok(pp_store_session_find(st, "0011", &s, &err), err);
     assert_int_equal(s.n_messages, 2);
     index_bit_by_bit(st);
     assert_ok(pp_store_branch(st, s.head, &list, &n, &err), err);
     assert_int_equal(n, 2);
-    assert_int_equal(list[1].state, PP_MESSAGE_PARTIAL); /* its writer died; it stays partial */
+    assert_int_equal(list[1].state, PP_MESSAGE_PARTIAL); /* the program that wrote it died; it stays partial */
     assert_string_equal(list[1].content, "half an ans");
     assert_string_equal(list[1].reasoning, "");
     pp_message_list_free(list, n);
@@ -126,7 +126,7 @@ static void migration_of_words(void **state)
                   "PRAGMA user_version = 6;");
     st = open_store(path);
     assert_int_equal(hits(st, "予定"), 1);
-    assert_int_equal(hits(st, "文章"), 0); /* bit by bit */
+    assert_int_equal(hits(st, "文章"), 0); /* step by step */
     assert_ok(pp_store_index_more(st, 10, &left, &err), err);
     assert_int_equal(left, 0);
     assert_int_equal(hits(st, "文章"), 1);
@@ -135,7 +135,7 @@ static void migration_of_words(void **state)
     assert_store_sound(path);
 }
 
-/* Of any version, also one in a file that nobody may write to; it stays what it is. */
+/* Copies of databases of any version, also from a file that nobody may write to, which stays unchanged. */
 static void copies(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static enum pp_code take_empty(void *user, struct pp_conversation *c, size_t i, 
     return PP_OK;
 }
 
-/* Of a conversation without messages that says where it ends. */
+/* The same for a conversation without messages whose row names a last one. */
 static void copies_without_messages(void **state)
 {
     (void)state;
@@ -199,7 +199,7 @@ static void copies_without_messages(void **state)
 
 enum { SALVAGED = 3, LINE = 40 };
 
-/* Overwrites the beginning of a page, the first being 0. */
+/* Overwrites the beginning of a page, counted from 0. */
 static void damage_page(const char *path, size_t page)
 {
     char rot[64];
@@ -211,7 +211,7 @@ static void damage_page(const char *path, size_t page)
     fclose(f);
 }
 
-/* The page that has a text. */
+/* Damages the page that contains a text. */
 static void damage_page_with(const char *path, const char *text)
 {
     char *bytes;
@@ -223,8 +223,8 @@ static void damage_page_with(const char *path, const char *text)
     pp_free(bytes);
 }
 
-/* Of an index that has several pages the one with its least entries (SQLite's file format, 1.6): the first child of its
- * root. */
+/* Of an index with several pages, damages the one with the smallest entries: the first child of its root (SQLite's file
+ * format, 1.6). */
 static void damage_first_page_of(const char *path, const char *index)
 {
     char sql[128], *bytes;
@@ -233,7 +233,7 @@ static void damage_first_page_of(const char *path, const char *index)
     const size_t page = (size_t)raw_int(path, "PRAGMA page_size"), root = (size_t)raw_int(path, sql) - 1;
     assert_ok(pp_read_file(path, 1 << 26, &bytes, &n, &err), err);
     const uint8_t *at = (const uint8_t *)bytes + root * page;
-    assert_int_equal(at[0], 2); /* an index, and not its last level */
+    assert_int_equal(at[0], 2); /* an interior page of an index */
     const uint8_t *cell = at + 256 * at[12] + at[13];
     damage_page(path, ((size_t)cell[0] << 24 | (size_t)cell[1] << 16 | (size_t)cell[2] << 8 | cell[3]) - 1);
     pp_free(bytes);
@@ -255,12 +255,12 @@ static enum pp_code take_salvaged(void *user, struct pp_conversation *c, size_t 
     assert_true(c->n <= LINE);
     const size_t branch = pp_conversation_branch(c, places);
     s->branch += branch;
-    for (size_t k = 0; k < branch; k++) /* nothing is torn off */
+    for (size_t k = 0; k < branch; k++) /* every branch is whole */
         assert_int_equal(places[k], k + 1);
     return PP_OK;
 }
 
-/* A page costs the messages on it, and what followed them follows what they did. */
+/* A damaged page costs the messages on it; those that followed them are attached to their predecessors. */
 static void salvaged(void **state)
 {
     (void)state;
@@ -284,7 +284,8 @@ static void salvaged(void **state)
         size_t n_lost;
         bool damaged;
         char told[64];
-        damage_page_with(path, lost[i]); /* in the middle, then where a conversation ends, then what is no message */
+        damage_page_with(path, lost[i]); /* in the middle of a conversation, at its end, and in a page without
+                                            messages */
         assert_ok(pp_store_open_to_read(path, &st, &err), err);
         assert_int_equal(pp_conversation_each(st, take_salvaged, &s, &damaged, &err), PP_ERR_FORMAT);
         assert_true(damaged);
@@ -314,13 +315,13 @@ static enum pp_code count_listed(void *user, struct pp_conversation *c, size_t i
     (void)i;
     (void)n;
     (void)e;
-    assert_true(c->session.id < l->least); /* the newest comes first */
+    assert_true(c->session.id < l->least); /* newest first */
     l->least = c->session.id;
     l->n++;
     return PP_OK;
 }
 
-/* Which conversations there are is known by two indexes; where neither is whole, that is told. */
+/* Two indexes list the conversations; if neither is intact, that is reported. */
 static void salvaged_list(void **state)
 {
     (void)state;
@@ -346,7 +347,7 @@ static void salvaged_list(void **state)
     }
 }
 
-/* What `pippin doctor` asks: pages that nobody has read yet are looked at, too. */
+/* The check behind `pippin doctor` reads all pages, also those that nothing else has read yet. */
 static void checked(void **state)
 {
     (void)state;
@@ -395,7 +396,7 @@ static void too_many_files(void **state)
     struct pp_store *st;
     const char *path = fresh_store();
     pp_store_close(open_store(path));
-    const int next = dup(0); /* the lowest number that is free */
+    const int next = dup(0); /* the lowest free descriptor */
     close(next);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
     none = (struct rlimit){(rlim_t)next, before.rlim_max};
@@ -434,7 +435,7 @@ static void strange_files(void **state)
 
     path = fresh_store();
     make_folder_of(path);
-    write_text(path, "", 0); /* empty is new */
+    write_text(path, "", 0); /* an empty file counts as a new database */
     st = open_store(path);
     int64_t s = add_session(st, "");
     for (int i = 0; i < 50; i++)
@@ -447,7 +448,7 @@ static void strange_files(void **state)
     path = fresh_store();
     pp_store_close(open_store(path));
     raw_sql(path, "DROP TABLE message_text");
-    assert_int_not_equal(pp_store_open(path, &st, &err), PP_OK); /* tables that the version promises */
+    assert_int_not_equal(pp_store_open(path, &st, &err), PP_OK); /* tables that this version must have are missing */
 
     assert_int_equal(pp_store_open(test_tmpdir(), &st, &err), PP_ERR_IO);
     assert_int_equal(pp_store_open("/dev/null/x/pippin.db", &st, &err), PP_ERR_IO);
@@ -551,7 +552,7 @@ static void concurrent_programs(void **state)
     assert_store_sound(path);
 }
 
-/* Writes for ever, and tells through the pipe which messages are committed. */
+/* Writes until it is killed, and reports through the pipe which messages are committed. */
 static void child_until_killed(const char *path, int64_t session, int out)
 {
     struct pp_store *st;
@@ -585,7 +586,7 @@ static void killed_in_mid_write(void **state)
             child_until_killed(path, session, ends[1]);
         }
         close(ends[1]);
-        assert_int_equal(read(ends[0], &id, sizeof id), sizeof id); /* it is at work */
+        assert_int_equal(read(ends[0], &id, sizeof id), sizeof id); /* it has begun to write */
         acknowledged++;
         usleep((useconds_t)(round * 700));
         kill(pid, SIGKILL);
@@ -606,7 +607,7 @@ static void killed_in_mid_write(void **state)
         pp_message_clear(&m);
         pp_store_close(st);
     }
-    /* a killed child may have committed one more than it could tell */
+    /* the killed child may have committed one more than it reported */
     int64_t n = raw_int(path, "SELECT count(*) FROM message");
     assert_in_range(n, acknowledged, acknowledged + 20);
     assert_store_sound(path);
@@ -621,7 +622,7 @@ static void a_full_disk(void **state)
     int64_t s = add_session(st, "x");
     pp_store_close(st);
     pid_t pid = fork();
-    if (pid == 0) { /* the limit counts for the whole process, so it is another one */
+    if (pid == 0) { /* a separate process, since the limit applies to all of it */
         struct pp_error e;
         struct rlimit limit = {1 << 20, 1 << 20};
         signal(SIGXFSZ, SIG_IGN);
@@ -644,7 +645,7 @@ static void a_full_disk(void **state)
     assert_store_sound(path);
 }
 
-/* 0: what is there can be looked at, copied and not changed, though nothing can be written beside it. */
+/* Returns 0 if the database can be read and copied, but not changed, where no file can be created next to it. */
 static int look_where_nothing_can_be_written(const char *path, int64_t s, const char *copy)
 {
     struct pp_error e;
@@ -679,7 +680,8 @@ static void only_looked_at(void **state)
     (void)state;
     char path[280], copy[300], log[300];
     int status;
-    snprintf(path, sizeof path, "%s/odd ?#%%41 name.db", test_tmpdir()); /* no part of an address means anything */
+    snprintf(path, sizeof path, "%s/odd ?#%%41 name.db", test_tmpdir()); /* a path's special characters have no meaning
+                                                                            of an address */
     snprintf(copy, sizeof copy, "%s.copy", path);
     snprintf(log, sizeof log, "%s-wal", path);
     struct pp_store *st = open_store(path);
@@ -695,10 +697,10 @@ static void only_looked_at(void **state)
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
     assert_store_sound(copy);
-    st = open_store(path); /* there is room again */
+    st = open_store(path); /* room again */
     add_message(st, s, 0, PP_ROLE_USER, "hello");
     pp_store_close(st);
-    /* What a program that died left in its log would be missing. */
+    /* With a log that a dead program has left, opening fails: what is in the log would be missing. */
     const int fd = open(log, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     assert_true(fd >= 0 && write(fd, "log", 3) == 3 && close(fd) == 0);
     const pid_t again = fork();
@@ -726,7 +728,7 @@ static void nothing_to_look_at(void **state)
     pp_store_close(st);
 }
 
-/* A file that may not grow kills by SIGXFSZ in the middle of it. */
+/* A file that may not grow: SIGXFSZ kills the process in the middle of it. */
 static void copy_is_killed(void **state)
 {
     (void)state;
@@ -770,10 +772,10 @@ static void copy_is_killed(void **state)
     assert_int_equal(access(journal, F_OK), 0);
     st = open_store(path);
     assert_ok(pp_store_backup(st, copy, &err), err);
-    assert_int_equal(access(left, F_OK), 0); /* it may still be somebody's */
+    assert_int_equal(access(left, F_OK), 0); /* another process may still be using it */
     unlink(copy);
     assert_int_equal(utimensat(AT_FDCWD, left, long_ago, 0), 0);
-    assert_ok(pp_store_backup(st, copy, &err), err); /* as large as this one: it goes */
+    assert_ok(pp_store_backup(st, copy, &err), err); /* this file can be removed, being as large as the copy */
     assert_int_not_equal(access(left, F_OK), 0);
     assert_int_not_equal(access(journal, F_OK), 0);
     assert_int_equal(pp_store_backup(st, copy, &err), PP_ERR_IO);
@@ -800,19 +802,19 @@ static void session_lock(void **state)
         struct pp_error e;
         if (pp_session_lock(dir, "00112233445566ff", &fd, &e) != PP_OK)
             _exit(1);
-        raise(SIGKILL); /* the lock dies with its holder */
+        raise(SIGKILL); /* the lock is released when its holder dies */
     }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFSIGNALED(status));
     assert_ok(pp_session_lock(dir, "00112233445566ff", &fd, &err), err);
     pp_session_lock_remove(dir, "00112233445566ff");
-    pp_session_lock_remove("", "0011223344556600"); /* in memory alone */
+    pp_session_lock_remove("", "0011223344556600"); /* held in memory only */
     close(fd);
     assert_int_equal(unlink(test_path("locks/deep/00112233445566ff.lock")), -1);
     assert_int_equal(unlink(test_path("locks/deep/0011223344556600.lock")), 0);
 }
 
-/* Every allocation of ours may fail: an error, and nothing leaks. */
+/* Every allocation of ours may fail: that is an error, and nothing leaks. */
 static void out_of_memory(void **state)
 {
     (void)state;
@@ -841,11 +843,11 @@ static void out_of_memory(void **state)
         if (nth == 1)
             assert_int_equal(code, PP_ERR_NOMEM);
         if (nth == 39)
-            assert_int_equal(code, PP_OK); /* the loop went through all of them */
+            assert_int_equal(code, PP_OK); /* the loop got past the last allocation */
     }
 }
 
-/* Nothing is written to a file that has lost its name, where nobody would find it again. */
+/* Nothing is written to a file that was moved or removed, where nobody would find it again. */
 static void removed_while_open(void **state)
 {
     (void)state;
@@ -863,8 +865,8 @@ static void removed_while_open(void **state)
     pp_store_close(st);
 }
 
-/* What another program puts into the database and takes out again fails meanwhile, and no longer; what a trigger says
- * is told. */
+/* While another program has a failing trigger in the database, writes fail with the trigger's message; once it is
+ * removed, they work again. */
 static void anothers_triggers(void **state)
 {
     (void)state;

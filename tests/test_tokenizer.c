@@ -15,7 +15,7 @@
 #include "tests/support.h"
 #include "tests/tokenizers.h"
 
-/* Of processors, as a busy machine may let a test wait for long. */
+/* CPU time, since a busy machine may delay a test for long. */
 static double used_seconds(void)
 {
     return (double)clock() / CLOCKS_PER_SEC;
@@ -87,8 +87,8 @@ static const char *const hello_merges[] = {
     "aa aa", "\xc3\x83 \xc2\xa9", "a b", "ab ab", "b a", "aab ab",
 };
 
-/* Writes the 256 bytes, then what the merges make, as a tokenizer.json. `pattern` is a regular expression as JSON
- * spells it. */
+/* Writes a tokenizer.json with the 256 bytes and the results of the merges. `pattern`: the split rule's regular
+ * expression, spelt as in JSON. */
 static void hello_json(const char *pattern, bool pairs, struct pp_buf *out)
 {
     cJSON *vocab = cJSON_CreateObject(), *merges = cJSON_CreateArray();
@@ -159,7 +159,7 @@ static void test_byte_level(void **state)
     struct pp_tokenizer *t = hello(LLAMA3_PATTERN, false);
     expect_tokens(t, "hello world", 0, "hello| world");
     expect_tokens(t, "hellhe", 0, "hell|he");
-    expect_tokens(t, "worlds", 0, "w|or|ld|s"); /* only the word with its space is known */
+    expect_tokens(t, "worlds", 0, "w|or|ld|s"); /* only the word with a space before it is a token */
     expect_tokens(t, "", 0, "");
     expect_tokens(t, "aaaaa", 0, "aa|aaa");     /* (a a) first, everywhere; then (aa a) outranks (aa aa) */
     expect_tokens(t, "\xc3\xa9", 0, "\xc3\xa9");
@@ -181,7 +181,7 @@ static void test_special_tokens(void **state)
     expect_ids(t, "<|eot_id|>", 10, PP_TOKENIZE_SPECIAL, control, 1);
     expect_tokens(t, "<|eot_id|>", 0, "<|||e|o|t|_|i|d|||>");
     expect_tokens(t, "<|eot_id|hello<|eot_id|>x", PP_TOKENIZE_SPECIAL, "<|||e|o|t|_|i|d|||hello|<|eot_id|>|x");
-    /* The rule llama-bpe brings BOS with it; a text that has one keeps one. */
+    /* The rule llama-bpe adds a BOS token; a text that already begins with one keeps just that. */
     assert_true(pp_tokenizer_adds_bos(t));
     assert_int_equal(pp_tokenizer_bos(t), HELLO_BOS);
     expect_tokens(t, "hello", PP_TOKENIZE_BOS, "<|begin_of_text|>|hello");
@@ -282,16 +282,16 @@ static void test_json_to_gguf(void **state)
 static void test_patterns(void **state)
 {
     (void)state;
-    struct pp_tokenizer *t = hello("l+", false); /* matches and what lies between */
+    struct pp_tokenizer *t = hello("l+", false); /* the matches, and the text between them */
     expect_tokens(t, "hello", 0, "he|ll|o");
     pp_tokenizer_free(t);
-    t = hello("(?=e)|(?<=ll)", false); /* empty matches cut, too */
+    t = hello("(?=e)|(?<=ll)", false); /* empty matches split, too */
     expect_tokens(t, "hello", 0, "h|e|ll|o");
     pp_tokenizer_free(t);
     t = hello("x*", false);
     expect_tokens(t, "hello", 0, "h|e|l|l|o");
     pp_tokenizer_free(t);
-    /* A pattern that backtracks without end fails, soon. */
+    /* A pattern that backtracks without end fails soon. */
     t = hello("(a+)+$", false);
     char text[64];
     int32_t *ids;
@@ -357,7 +357,7 @@ static void test_merge_order(void **state)
     char word[200];
     random_state = 7;
     for (int i = 0; i < 400; i++) {
-        size_t n = 1 + rnd(i % 2 ? 30 : sizeof word); /* short and long words take different ways */
+        size_t n = 1 + rnd(i % 2 ? 30 : sizeof word); /* short and long words take different code paths */
         struct pp_buf want = {0};
         for (size_t k = 0; k < n; k++)
             word[k] = "aaaabbbhel"[rnd(10)];
@@ -385,7 +385,7 @@ static void test_long_word(void **state)
     memset(text, 'a', n);
     double begin = used_seconds();
     assert_ok(pp_tokenize(t, text, n, 0, &ids, &n_ids, &err), err);
-    assert_true(used_seconds() - begin < 20); /* squared it would be hours */
+    assert_true(used_seconds() - begin < 20); /* quadratic time would be hours */
     assert_int_equal(n_ids, n / 4);
     pp_free(ids);
     memset(text, ' ', n);
@@ -446,8 +446,8 @@ static void test_spm(void **state)
     expect_tokens(t, " hello", 0, " | hello"); /* (U+2581, h) has a better score than two U+2581 */
     expect_tokens(t, "hello  hello", 0, " hello| | hello");
     expect_tokens(t, "aaaaab", 0, " |aaaa|ab");
-    expect_tokens(t, "\xc3\xa9z\n", 0, " |\xc3\xa9|z|\n"); /* the last two as bytes */
-    expect_tokens(t, "a[A B]aa", 0, " |a|[A B]|aa");   /* no space after a symbol of the user's */
+    expect_tokens(t, "\xc3\xa9z\n", 0, " |\xc3\xa9|z|\n"); /* the last two as byte tokens */
+    expect_tokens(t, "a[A B]aa", 0, " |a|[A B]|aa");   /* no space is inserted after a user-defined token */
     expect_tokens(t, "a<s>b", PP_TOKENIZE_SPECIAL, " |a|<s>| |b");
     expect_tokens(t, "a<s> b", PP_TOKENIZE_SPECIAL, " |a|<s>| |b");
     expect_tokens(t, "<0x41>", 0, " |<|0|x|4|1|>");
@@ -506,7 +506,7 @@ static void test_long_white_space(void **state)
     text[n / 2] = 'a';
     double begin = used_seconds();
     assert_ok(pp_tokenize(t, text, n, 0, &ids, &n_ids, &err), err);
-    assert_true(used_seconds() - begin < 20); /* squared it would be an hour */
+    assert_true(used_seconds() - begin < 20); /* quadratic time would be an hour */
     assert_int_equal(n_ids, n);
     for (size_t i = 0; i < n; i++)
         assert_int_equal(ids[i], i != n / 2);
@@ -537,7 +537,8 @@ static void test_spm_to_gguf(void **state)
     pp_tokenizer_free(other);
 }
 
-/* What a model's normalizer does to text before, a file keeps: spaces that are too many, and a table of characters. */
+/* What a model's normalizer does to text before splitting, a file keeps: removal of superfluous spaces, and a table of
+ * characters. */
 static void test_spm_normalizer_to_gguf(void **state)
 {
     struct pp_buf b = {0}, normalizer = {0};
@@ -557,7 +558,7 @@ static void test_spm_normalizer_to_gguf(void **state)
         expect_tokens(both[i], "  hello   \xe2\x91\xa0 ", 0, " hello| |1"); /* U+2460, a 1 in a circle */
         pp_tokenizer_free(both[i]);
     }
-    put_varint(&normalizer, 4 << 3); /* spaces stay, and that in front of a text of which nothing else is left */
+    put_varint(&normalizer, 4 << 3); /* spaces are kept, as is the one before a text of which nothing else is left */
     put_varint(&normalizer, 0);
     put_message(&normalizer, 2, &nothing);
     pp_buf_clear(&b);
@@ -595,7 +596,7 @@ static void test_spm_json(void **state)
         expect_tokens(both[i], "aba", 0, " |aba");
         expect_tokens(both[i], "a\nzz", 0, " |a|\n|<unk>");
         expect_tokens(both[i], "a</s>  \n ab", PP_TOKENIZE_SPECIAL, " |a|</s>| ab");
-        expect_tokens(both[i], "ab\xe2\x96\x81\xe2\x96\x81" "ab", 0, " ab|  | ab"); /* as Gemma has runs of spaces */
+        expect_tokens(both[i], "ab\xe2\x96\x81\xe2\x96\x81" "ab", 0, " ab|  | ab"); /* runs of spaces, as in Gemma */
         assert_int_equal(pp_tokenizer_n(both[i]), 11);
     }
     pp_tokenizer_free(a);
@@ -659,7 +660,7 @@ static void test_odd_vocabulary(void **state)
     const struct pp_tokenizer *both[] = {a, b};
     for (int i = 0; i < 2; i++) {
         expect_tokens(both[i], "bcb", 0, "bc|b");
-        expect_tokens(both[i], "xyb", 0, "xyb"); /* by way of "xy", which is no token */
+        expect_tokens(both[i], "xyb", 0, "xyb"); /* by way of "xy", which is not a token itself */
         expect_tokens(both[i], "xyqqqqqb", 0, "b"); /* bytes without a token are dropped */
         expect_tokens(both[i], "bacQ", PP_TOKENIZE_SPECIAL, "b|a|c|Q");
         assert_int_equal(pp_tokenizer_n(both[i]), 13);
@@ -745,7 +746,7 @@ static void test_out_of_memory(void **state)
         pp_mem_fail_at(0, 0);
         if (code == PP_OK) {
             pp_tokenizer_free(other);
-            if (nth > 60) /* a lone failure may be one that is worked around */
+            if (nth > 60) /* a single failed allocation may be survived */
                 break;
             continue;
         }

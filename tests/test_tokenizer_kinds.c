@@ -110,7 +110,7 @@ static void unigrams_behind_bos(void **state)
     pp_tokenizer_free(t);
 }
 
-/* As tokenizer.json spells the same. */
+/* The same vocabulary written as a tokenizer.json. */
 static void unigrams_in_json(void **state)
 {
     static const char json[] =
@@ -141,7 +141,7 @@ static void unigrams_in_json(void **state)
     for (int i = 0; i < 2; i++) {
         expect_tokens(both[i], "ab", 0, " a|b");               /* -6, where " ab" is -9 and " ", "ab" -8.5 */
         expect_tokens(both[i], "  a   bb ", 0, " a| |bb| ");   /* "bb" is better than twice "b" */
-        expect_tokens(both[i], "axxb", 0, " a|<unk>|b");       /* one for several */
+        expect_tokens(both[i], "axxb", 0, " a|<unk>|b");       /* a single unknown token for both letters */
         expect_tokens(both[i], "a", PP_TOKENIZE_BOS, " a|</s>");
         expect_tokens(both[i], "", 0, "");
     }
@@ -223,7 +223,7 @@ static void user_defined_as_sentencepiece(void **state)
                 fail_msg("%s, \"%s\": %zu ids, of which the first is %d", path, text, n, n ? ids[0] : -1);
             struct pp_buf back = {0};
             pp_detokenize(both[k], ids, n, true, &back);
-            if (strcmp(model, "bytes") == 0 && !strstr(text, TOK_SPACE)) /* which keeps spaces */
+            if (strcmp(model, "bytes") == 0 && !strstr(text, TOK_SPACE)) /* this model does not squeeze spaces */
                 assert_string_equal(pp_buf_cstr(&back), text);
             pp_buf_free(&back);
             pp_free(ids);
@@ -232,10 +232,10 @@ static void user_defined_as_sentencepiece(void **state)
     }
 }
 
-/* Where no text has a space at its beginning none is shown there, as SentencePiece 0.1.97 has it. */
+/* No space is shown at the beginning of a text, as in SentencePiece 0.1.97. */
 static void no_space_shown(void **state)
 {
-    static const int32_t ids[] = {3, 3, 29, 29}; /* two of spaces, and " a" */
+    static const int32_t ids[] = {3, 3, 29, 29}; /* the token of a lone space, twice, and " a" */
     struct pp_tokenizer *t = open_tokenizer("tests/data/sonnets-unigram.model");
     struct pp_buf out = {0};
     (void)state;
@@ -245,7 +245,8 @@ static void no_space_shown(void **state)
     pp_tokenizer_free(t);
 }
 
-/* Such tokens of files by others, and added ones, have no space in front; a folder that is made of them says so. */
+/* User-defined tokens of files by other programs, and added tokens, have no space inserted before them; a folder made
+ * of such a tokenizer says so. */
 static void user_defined_without_space(void **state)
 {
     struct pp_tokenizer *t = with_user_defined("tests/data/sonnets-bytes.model", false), *made = t, *again;
@@ -281,8 +282,9 @@ static bool last_gguf_says(const char *key)
     return yes;
 }
 
-/* Where it is a tokenizer.json that cuts at white space: any kind of it, and also before an added token. There a word's
- * score is its own, in double precision: of equal cuts the first one stands. */
+/* Unigrams in a tokenizer.json that splits at white space: at white space of any kind, and also before an added token.
+ * Scores of words are then computed word by word, in double precision; of equally good segmentations the first one
+ * wins. */
 static void unigrams_between_white_space(void **state)
 {
     static const char json[] =
@@ -299,7 +301,8 @@ static void unigrams_between_white_space(void **state)
     (void)state;
     assert_ok(tok_from_json(json, strlen(json), NULL, &t, &err), err);
     struct pp_tokenizer *both[] = {t, through_gguf(t)};
-    assert_true(last_gguf_says("tokenizer.ggml.remove_extra_whitespaces")); /* which other programs know instead */
+    assert_true(last_gguf_says("tokenizer.ggml.remove_extra_whitespaces")); /* the equivalent that other programs
+                                                                               know */
     for (int i = 0; i < 2; i++) {
         expect_tokens(both[i], "\ta\t \nb\xc2\x85" "a\xe3\x80\x80", 0, " a| |b| a");
         expect_tokens(both[i], " \n", 0, "");
@@ -365,7 +368,8 @@ static void hostile_charsmaps(void **state)
     assert_true(t->charsmap_len > 100);
     char *map = t->charsmap;
     for (int round = 0; round < 2000; round++) {
-        char *copy = pp_malloc(t->charsmap_len); /* exactly as long as it claims */
+        char *copy = pp_malloc(t->charsmap_len); /* a copy of exactly that size, so that the sanitizers notice any read
+                                                    past its end */
         memcpy(copy, map, t->charsmap_len);
         for (int i = 0; i < 4; i++, random = random * 1664525u + 1013904223u)
             copy[(random >> 8) % t->charsmap_len] = (char)random;
@@ -410,11 +414,14 @@ static void wordpieces(void **state)
         expect_tokens(both[i], "UNWANTED,Running", PP_TOKENIZE_BOS, "[CLS]| un|wanted|,| run|n|ing|[SEP]");
         expect_tokens(both[i], "\tCAF\xc3\x89 cafe\xcc\x81\n", 0, " cafe| cafe");
         expect_tokens(both[i], "run\xe6\xbc\xa2run", 0, " run| \xe6\xbc\xa2| run");
-        expect_tokens(both[i], "runx run", 0, "[UNK]| run"); /* the whole word */
+        expect_tokens(both[i], "runx run", 0, "[UNK]| run"); /* U+2260 without its stroke is a punctuation mark, hence a
+                                                                token of its own */
         expect_tokens(both[i], "u\xe2\x89\xa0u", 0, " u| =| u"); /* not equal, without its stroke a sign of its own */
-        expect_tokens(both[i], "ru\xc2\xadn", 0, " run"); /* a soft hyphen is no letter */
-        expect_tokens(both[i], "ru\xee\x80\x80n r\vu\x1c\xc2\x85n", 0, " run| run"); /* nor those for private use */
-        expect_tokens(both[i], "u\xe2\x80\xa8u\xe2\x80\xa9u\ru", 0, " u| u| u| u"); /* ends of lines and paragraphs */
+        expect_tokens(both[i], "ru\xc2\xadn", 0, " run"); /* soft hyphens are dropped */
+        expect_tokens(both[i], "ru\xee\x80\x80n r\vu\x1c\xc2\x85n", 0, " run| run"); /* so are private-use and control
+                                                                                        characters */
+        expect_tokens(both[i], "u\xe2\x80\xa8u\xe2\x80\xa9u\ru", 0, " u| u| u| u"); /* line and paragraph separators
+                                                                                       count as spaces */
         expect_tokens(both[i], "", PP_TOKENIZE_BOS, "[CLS]|[SEP]");
         expect_tokens(both[i], "a[SEP]a", PP_TOKENIZE_SPECIAL, " a|[SEP]| a");
         char word[128];
@@ -474,7 +481,7 @@ static void rwkv(void **state)
         pp_detokenize(t[i], ids, n, false, &back);
         assert_string_equal(pp_buf_cstr(&back), text);
         assert_true(pp_tokenizer_is_end(t[i], 0) && pp_tokenizer_is_end(t[i], 11) && !pp_tokenizer_is_end(t[i], 2));
-        expect_tokens(t[i], "a<s>x", PP_TOKENIZE_SPECIAL, "a|<s>"); /* no token is x */
+        expect_tokens(t[i], "a<s>x", PP_TOKENIZE_SPECIAL, "a|<s>"); /* x has no token and is dropped */
         pp_free(ids);
         pp_buf_free(&back);
         pp_tokenizer_free(t[i]);
@@ -486,7 +493,7 @@ static void rwkv(void **state)
     enum pp_code code = PP_ERR_NOMEM;
     for (uint64_t nth = 1; code == PP_ERR_NOMEM; nth++) {
         pp_mem_fail_at(nth, 0);
-        code = tok_from_rwkv(lines, sizeof lines - 1, &t[0], NULL); /* nobody wants to know why */
+        code = tok_from_rwkv(lines, sizeof lines - 1, &t[0], NULL); /* NULL: no error text is wanted */
         pp_mem_fail_at(0, 0);
     }
     assert_int_equal(code, PP_OK);
@@ -515,7 +522,8 @@ static void long_words(void **state)
 
 /* --- files that do not say it ----------------------------------------------------------------------------------- */
 
-/* Ten digits, a few letters, merges of them, and many other tokens. pre NULL: it is not said. */
+/* A vocabulary of ten digits, a few letters, merges of them, and many other tokens. pre NULL: the file does not name a
+ * split rule. */
 static const char *digits_file(const char *family, const char *pre, bool llama3)
 {
     enum { EOT = 128009 };
@@ -575,8 +583,8 @@ static void usual_splits(void **state)
     }
 }
 
-/* SentencePiece's, merged in the order of a list: Gemma 4's, which files call a kind of their own, and those of files
- * that say so by a split rule. */
+/* SentencePiece vocabularies whose merges are ranked by a list: Gemma 4's, for which files have a model name of their
+ * own, and files that say so by the split rule. */
 static void check_ranked(const char *model, const char *pre)
 {
     static const char *const texts[] = {"<unk>", "\xe2\x96\x81", "a", "b", "ab", "\xe2\x96\x81" "a", "\n", "\n\n",
@@ -654,7 +662,7 @@ static void words_of_characters(void **state)
         for (int i = 0; i < 2; i++) {
             expect_tokens(both[i], " ab\tba\u3000aB\n\u00c9.", 0, small ? "ab|b|a|ab|\u00e9" : "ab|b|a|a|B");
             expect_tokens(both[i], " \n", 0, "");
-            if (i == 0) { /* and through a folder */
+            if (i == 0) { /* also through a folder */
                 struct pp_error err;
                 assert_ok(pp_tokenizer_to_folder(t, test_tmpdir(), &err), err);
                 struct pp_tokenizer *third = open_tokenizer(test_tmpdir());
@@ -666,7 +674,7 @@ static void words_of_characters(void **state)
     }
 }
 
-/* How text is split is never left open. */
+/* A split rule that cannot be read is an error: it is never guessed. */
 static void bad_patterns(void **state)
 {
     static const struct pp_str tokens[] = {TOKEN("a"), TOKEN("b"), TOKEN("ab")};
@@ -710,7 +718,7 @@ static void dna(void **state)
     gguf_file_end(w, NULL, 0);
     struct pp_tokenizer *t = open_tokenizer(test_path("kind.gguf"));
     struct pp_tokenizer *both[] = {t, through_gguf(t)};
-    /* a tokenizer.json would cut the letters as other text */
+    /* a tokenizer.json cannot express that the letters between <dna> tags are split differently */
     assert_int_equal(pp_tokenizer_to_folder(t, test_tmpdir(), &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "hybriddna"));
     for (int i = 0; i < 2; i++) {
@@ -724,13 +732,14 @@ static void dna(void **state)
         }
         pp_buf_clear(&out);
         pp_detokenize(both[i], cases[0].ids, cases[0].n, false, &out);
-        assert_string_equal(pp_buf_cstr(&out), "CC C<dna>CCCCCCCAAAAA</dna> CC"); /* the letters as they are tokens */
+        assert_string_equal(pp_buf_cstr(&out), "CC C<dna>CCCCCCCAAAAA</dna> CC"); /* letters appear as their tokens have
+                                                                                     them, padded with A */
         pp_tokenizer_free(both[i]);
     }
     pp_buf_free(&out);
 }
 
-/* Small letters and accents of WordPiece as newer files say it. */
+/* Lower-casing and accents of WordPiece, as newer files specify them. */
 static void cased_words(void **state)
 {
     static const struct pp_str tokens[] = {TOKEN("[UNK]"), TOKEN("\u2581" "a"), TOKEN("\u2581" "A"),
@@ -752,7 +761,7 @@ static void cased_words(void **state)
     }
 }
 
-/* White space before a token for what is left out, by the names of a split rule, a family or a model. */
+/* White space before the mask token is removed, if the split rule, the family or the model's name implies that. */
 static void masks(void **state)
 {
     static const struct {
@@ -767,7 +776,8 @@ static void masks(void **state)
     static const int32_t types[] = {TOK_NORMAL, TOK_NORMAL, TOK_CONTROL};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct pp_str tokens[] = {{"a", 1}, {"\xc4\xa0", 2}, {cases[i].mask, 6}}; /* a space is written as a G */
+        const struct pp_str tokens[] = {{"a", 1}, {"\xc4\xa0", 2}, {cases[i].mask, 6}}; /* U+0120 is how byte-level
+                                                                                           vocabularies write a space */
         const char *path = test_path("mask.gguf");
         struct pp_gguf_writer *w = gguf_file_begin(path);
         pp_gguf_add_text(w, "general.architecture", cases[i].family);

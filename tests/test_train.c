@@ -46,7 +46,7 @@ static struct pp_train_data *made_up(int n_examples, int n_vocab)
         uint8_t learnt[40];
         int n = 12 + e * 5 % 23;
         for (int i = 0; i < n; i++) {
-            tokens[i] = (e % 3 * 50 + i * 7) % n_vocab; /* three patterns: there is something to learn */
+            tokens[i] = (e % 3 * 50 + i * 7) % n_vocab; /* three patterns, so that there is something to learn */
             learnt[i] = i > 4;
         }
         assert_ok(pp_train_data_add(d, tokens, learnt, (size_t)n, 64, &err), err);
@@ -230,7 +230,7 @@ static void add_factors(cJSON *rope, const char *key, int n, double first)
         cJSON_AddItemToArray(list, cJSON_CreateNumber(first + 0.1 * i));
 }
 
-/* LongRoPE, whose factors go by how long examples are. */
+/* LongRoPE, whose factors depend on the length of the examples. */
 static void logits_of_long_contexts(void **state)
 {
     (void)state;
@@ -260,7 +260,7 @@ static void logits_of_long_contexts(void **state)
     }
 }
 
-/* Layers of several widths are refused by that. */
+/* Layers of different widths are refused. */
 static void uneven_layers(void **state)
 {
     static const int sizes[][3] = {{4, 2, 256}, {4, 4, 256}, {4, 1, 256}}, wide[][3] = {{4, 2, 256}, {4, 2, 512}};
@@ -333,7 +333,7 @@ static void threads_and_seeds(void **state)
     set_free(&s);
 }
 
-/* Examples that are gone through together or one after the other make the same step, up to rounding. */
+/* Processing examples together or one after the other gives the same step, up to rounding. */
 static void accumulation(void **state)
 {
     (void)state;
@@ -376,7 +376,7 @@ static void rates(void **state)
     set_free(&s);
 }
 
-/* AdamW as its paper has it, of one parameter, in double precision. */
+/* AdamW for one parameter as its paper defines it, in double precision. */
 static void adamw(void **state)
 {
     (void)state;
@@ -416,7 +416,7 @@ static void exact_resumption(void **state)
     assert_ok(pp_trainer_save(first, path, &err), err);
     pp_trainer_free(first);
     struct pp_train_options opt = few_steps();
-    opt.n_threads = 1; /* nothing of how it is done need be the same */
+    opt.n_threads = 1; /* settings that do not affect the result may differ */
     opt.memory = 100u << 20;
     struct pp_trainer *second = trainer_of(&s, opt);
     assert_ok(pp_trainer_load(second, path, &err), err);
@@ -499,10 +499,10 @@ struct watcher {
     struct pp_trainer *t;
     struct pp_cancel cancel;
     int64_t stop_at, spoil_at;  /* steps; 0: never */
-    const char *blocked;        /* a checkpoint's path: in the way of those up to step 4 is a folder */
-    const char *blocked_result; /* likewise, of the adapter at the end */
+    const char *blocked;        /* a checkpoint's path, where a folder is in the way up to step 4 */
+    const char *blocked_result; /* the same for the adapter at the end */
     int n_reports, n_validations, n_unsaved, n_again;
-    int64_t first_step;         /* of the newest report */
+    int64_t first_step;         /* of the latest report */
     double first_validation, validation;
 };
 
@@ -532,7 +532,7 @@ static void watch(void *user, const struct pp_train_progress *p)
     }
 }
 
-/* Somebody makes room when asked for the second time. */
+/* Reports that there is room again when asked for the second time. */
 static bool make_room(void *user, const char *why)
 {
     struct watcher *w = user;
@@ -586,7 +586,7 @@ static void run_and_resume(void **state)
     const char *straight = fresh_path("straight"), *broken = fresh_path("broken");
     assert_ok(run_in(straight, &s, few_steps(), &w, false, &whole, &err), err);
     assert_int_equal(whole.steps, 8);
-    assert_int_equal(w.n_validations, 5); /* before, and after 2, 4, 6, 8 */
+    assert_int_equal(w.n_validations, 5); /* before training, and after steps 2, 4, 6 and 8 */
     assert_int_equal(w.n_reports, 13);
     assert_int_equal(w.first_step, 0);
     assert_true(whole.first_validation == w.first_validation && whole.validation == w.validation);
@@ -605,10 +605,10 @@ static void run_and_resume(void **state)
     assert_true(has(broken, pp_train_checkpoint));
     assert_false(has(broken, "adapter_config.json"));
     w = (struct watcher){0};
-    assert_int_equal(run_in(broken, &s, few_steps(), &w, false, &rest, &err), PP_ERR_USAGE); /* not by accident */
+    assert_int_equal(run_in(broken, &s, few_steps(), &w, false, &rest, &err), PP_ERR_USAGE); /* not without that word */
     assert_non_null(strstr(err.text, "--continue"));
     assert_ok(run_in(broken, &s, few_steps(), &w, true, &rest, &err), err);
-    assert_int_equal(w.first_step, 5); /* what time is left is told from the steps of this run */
+    assert_int_equal(w.first_step, 5); /* the remaining time is estimated from this run's steps */
     assert_int_equal(rest.steps, 8);
     assert_true(rest.first_loss == whole.first_loss && rest.first_validation == whole.first_validation);
     assert_true(rest.last_loss == whole.last_loss && rest.validation == whole.validation);
@@ -619,7 +619,8 @@ static void run_and_resume(void **state)
     set_free(&s);
 }
 
-/* Neither an adapter that is there nor a model of the folder's name is written over, and nobody else comes between. */
+/* An existing adapter or model in the folder is never overwritten, and no other training can use the folder at the same
+ * time. */
 static void folder_in_use(void **state)
 {
     static const char *const names[] = {"adapter_config.json", "adapter_model.safetensors", NULL};
@@ -703,13 +704,13 @@ static void full_disk(void **state)
     signal(SIGXFSZ, handler);
     assert_true(trained == PP_ERR_IO && again == PP_ERR_IO);
     assert_non_null(strstr(begun.text, "for the adapter"));
-    assert_int_not_equal(access(mine, F_OK), 0); /* nor is an empty folder left of it */
+    assert_int_not_equal(access(mine, F_OK), 0); /* no empty folder is left either */
     assert_int_equal(rmdir(yours), 0);
     assert_int_equal(saved, PP_ERR_IO);
     assert_non_null(strstr(err.text, path));
     assert_int_equal(peft, PP_ERR_IO);
     assert_false(has(folder, "adapter_config.json"));
-    char config[600]; /* which cannot be written: no weights either, that nobody knows what they are */
+    char config[600]; /* where this cannot be written, the weights are not either: they would be useless without it */
     snprintf(config, sizeof config, "%s/adapter_config.json", folder);
     assert_int_equal(mkdir(config, 0700), 0);
     assert_int_equal(pp_trainer_write_peft(t, folder, NULL), PP_ERR_IO);
@@ -737,11 +738,11 @@ static void goes_on_without_checkpoint(void **state)
     snprintf(path, sizeof path, "%s/%s", folder, pp_train_checkpoint);
     w = (struct watcher){.blocked = path};
     assert_ok(run_in(folder, &s, few_steps(), &w, false, &r, &err), err);
-    assert_int_equal(w.n_unsaved, 2); /* after 2 and 4 of 8 */
+    assert_int_equal(w.n_unsaved, 2); /* after steps 2 and 4 of 8 */
     assert_int_equal(w.n_reports, 13);
     same_file(straight, folder, "adapter_model.safetensors");
     assert_false(has(folder, pp_train_checkpoint));
-    folder = fresh_path("unwritten"); /* and at its end somebody may make room */
+    folder = fresh_path("unwritten"); /* at the end room may be made */
     snprintf(path, sizeof path, "%s/adapter_model.safetensors", folder);
     w = (struct watcher){.blocked_result = path};
     assert_ok(run_in(folder, &s, few_steps(), &w, false, &r, &err), err);
@@ -788,7 +789,7 @@ static void bad_options(void **state)
     struct pp_train_options opt = few_steps();
     assert_int_equal(pp_trainer_new(too_long.m, too_long.d, NULL, &opt, &t, &err), PP_ERR_USAGE);
     assert_non_null(strstr(err.text, "--max-length"));
-    /* Nor are examples for validation computed beyond what it was made for. */
+    /* Examples for validation must fit into the model's context, too. */
     static const int32_t tokens[] = {4, 5, 6, 7};
     static const uint8_t learnt[] = {0, 1, 1, 1};
     too_long.v = too_long.d;
@@ -836,7 +837,7 @@ static void widen_to(const struct pp_tensor *from, float *to)
                           to + r * from->ne[0], from->ne[0]);
 }
 
-/* The bundled adapter in the place of what is learnt: it has the same rank, alpha and projections. */
+/* Puts the bundled adapter in place of what is being trained: it has the same rank, alpha and projections. */
 static void take_bard(struct pp_trainer *t)
 {
     static const char *const kinds[PP_TRAIN_TARGETS] = {"attn_q",   "attn_k", "attn_v",  "attn_output",
