@@ -538,8 +538,7 @@ static void bad_files_qwen(void **state)
     assert_non_null(strstr(err.text, "rescale_every_n_layers"));
     assert_int_equal(pp_model_open(qrwkv_write_with(HEAD, 3, 1, 0), &m, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "3 heads have keys"));
-    assert_int_not_equal(pp_model_open(qrwkv_write_with(HEAD, 2, 1, 0), &m, &err), PP_OK); /* more heads than there
-                                                                                              are */
+    assert_int_not_equal(pp_model_open(qrwkv_write_with(HEAD, 2, 1, 0), &m, &err), PP_OK); /* a wrong number */
     rwkv_drop();
     for (int kind = 2; kind < N_VERSIONS; kind++) { /* with any tensor missing */
         versions[kind].make();

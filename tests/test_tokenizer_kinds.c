@@ -270,7 +270,7 @@ static void user_defined_without_space(void **state)
     pp_tokenizer_free(t);
 }
 
-/* Whether the file that through_gguf() made says yes to this. */
+/* The value of this key in the file that through_gguf() made; absent: false. */
 static bool last_gguf_says(const char *key)
 {
     struct pp_gguf *g;
@@ -414,9 +414,8 @@ static void wordpieces(void **state)
         expect_tokens(both[i], "UNWANTED,Running", PP_TOKENIZE_BOS, "[CLS]| un|wanted|,| run|n|ing|[SEP]");
         expect_tokens(both[i], "\tCAF\xc3\x89 cafe\xcc\x81\n", 0, " cafe| cafe");
         expect_tokens(both[i], "run\xe6\xbc\xa2run", 0, " run| \xe6\xbc\xa2| run");
-        expect_tokens(both[i], "runx run", 0, "[UNK]| run"); /* U+2260 without its stroke is a punctuation mark, hence a
-                                                                token of its own */
-        expect_tokens(both[i], "u\xe2\x89\xa0u", 0, " u| =| u"); /* not equal, without its stroke a sign of its own */
+        expect_tokens(both[i], "runx run", 0, "[UNK]| run"); /* [UNK] stands for the whole word */
+        expect_tokens(both[i], "u\xe2\x89\xa0u", 0, " u| =| u"); /* U+2260 loses its stroke; = is a token by itself */
         expect_tokens(both[i], "ru\xc2\xadn", 0, " run"); /* soft hyphens are dropped */
         expect_tokens(both[i], "ru\xee\x80\x80n r\vu\x1c\xc2\x85n", 0, " run| run"); /* so are private-use and control
                                                                                         characters */
