@@ -300,7 +300,7 @@ static void adalora(void **state)
     const char *model = tiny_model(&s);
     (void)state;
     make_adalora(&f, &s, 4);
-    folder_add(&f, "base_model.model.model.layers.1.mlp.up_proj.lora_A", 0, s.n_embd, 0, 0); /* its rows are all masked */
+    folder_add(&f, "base_model.model.model.layers.1.mlp.up_proj.lora_A", 0, s.n_embd, 0, 0); /* all rows masked */
     folder_add(&f, "base_model.model.model.layers.1.mlp.up_proj.lora_E", 0, 1, 0, 0);
     folder_add(&f, "base_model.model.model.layers.1.mlp.up_proj.lora_B", 0, s.n_ff, 0, 0);
     const char *path = folder_write_peft(&f, config);

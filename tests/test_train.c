@@ -605,7 +605,7 @@ static void run_and_resume(void **state)
     assert_true(has(broken, pp_train_checkpoint));
     assert_false(has(broken, "adapter_config.json"));
     w = (struct watcher){0};
-    assert_int_equal(run_in(broken, &s, few_steps(), &w, false, &rest, &err), PP_ERR_USAGE); /* not without that word */
+    assert_int_equal(run_in(broken, &s, few_steps(), &w, false, &rest, &err), PP_ERR_USAGE); /* only if asked to */
     assert_non_null(strstr(err.text, "--continue"));
     assert_ok(run_in(broken, &s, few_steps(), &w, true, &rest, &err), err);
     assert_int_equal(w.first_step, 5); /* the remaining time is estimated from this run's steps */
