@@ -39,7 +39,7 @@
 enum { REQUEST = 8192, PIECE = 16384, TAIL = 65536 };
 
 static const char *folder;
-static int n_requests; /* of a path that counts: a file name is used once for each */
+static int n_requests; /* requests of a path that counts them: each file name is used by one test only */
 
 struct answer {
     int fd;
@@ -59,7 +59,7 @@ static void say(int fd, const char *text)
     }
 }
 
-/* A small file of the folder; "" if it is not there. */
+/* Reads a small file of the folder; "" if it does not exist. */
 static void read_text(const char *name, char *text, size_t size)
 {
     char path[700];
@@ -89,7 +89,7 @@ static void say_json(int fd, const char *json, const char *more)
     say(fd, json);
 }
 
-/* How often this path was asked for so far, this time included. */
+/* How often this path was requested so far, including now. */
 static int times(const char *how, const char *file)
 {
     static struct { char key[600]; int n; } seen[64];
@@ -104,7 +104,7 @@ static int times(const char *how, const char *file)
     return 1;
 }
 
-/* slow: a piece at a time, and from `held` on crumbs as long as that is wanted. */
+/* slow: sends a piece at a time; from `held` on only crumbs, as long as the file "held" exists. */
 static void send_bytes(int to, int from, uint64_t at, uint64_t end, bool slow, uint64_t held)
 {
     enum { CRUMB = 16 };
@@ -128,7 +128,7 @@ static void send_bytes(int to, int from, uint64_t at, uint64_t end, bool slow, u
     }
 }
 
-/* Far more than any file of the tests has, but no endless test where nobody hangs up. */
+/* Sends far more than any file of the tests has, but not for ever if nobody hangs up. */
 static void send_endless(int to)
 {
     static const char nothing[PIECE];
@@ -188,19 +188,20 @@ static void send_file(const struct answer *a)
         say(a->fd, head);
         breaks = breaks || is(a, "stall");
         uint64_t end = breaks && size - from > TAIL ? from + (size - from) / 2 : size;
-        if (swapped && n == 1)
-            send_bytes(a->fd, fd, size / 2, size, false, size); /* the other file begins as this one ends */
+        if (is(a, "swap") && n == 1)
+            send_bytes(a->fd, fd, size / 2, size, false, size); /* the other file, which begins like the end of this
+                                                                   one */
         else if (!is(a, "swap") || n > 2)
             send_bytes(a->fd, fd, from, end, is(a, "slow") || is(a, "held"),
                        is(a, "held") ? from + (size - from) / 2 : size);
         if (is(a, "stall"))
-            while (read(a->fd, head, sizeof head) > 0) /* until it is hung up */
+            while (read(a->fd, head, sizeof head) > 0) /* until the client hangs up */
                 continue;
     }
     close(fd);
 }
 
-/* A page of a list of files: the first one may say that others follow. */
+/* A page of a list of files; the first one may refer to others. */
 static void send_list(const struct answer *a, bool pages, const char *query)
 {
     static char json[(16 << 20) + 2], link[1 << 19], header[sizeof link + 16];

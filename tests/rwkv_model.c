@@ -181,7 +181,7 @@ const char *rwkv4_write(void)
 
 /* --- RWKV 6 ------------------------------------------------------------------------------------------------------ */
 
-/* apart: each mixing vector is a tensor of its own, as in the first files */
+/* apart: each mixing vector is a separate tensor, as in the first files */
 void rwkv6_make_with(bool apart)
 {
     static const char *const square[] = {"receptance", "key", "value", "gate", "output"};

@@ -46,7 +46,7 @@ struct running run_small(const char *path, const char *quant);
 void stop_small(struct running *r);
 /* The same with an adapter that the sequence uses; it is freed after the sequence and before the model. */
 void stop_adapted(struct running *r, struct pp_adapter *adapter);
-/* With the adapter at `path`, a model yields these logits of the text, [SMALL_TEXT, n_vocab], each within room *
+/* With the adapter at `path`, the model must yield these logits of the text, [SMALL_TEXT, n_vocab], each within room *
  * max(1, its size). */
 void assert_adapted(const char *model, const char *path, const double *want, int n_vocab, double room);
 /* The cosine between a model's logits of the text and these. */
@@ -76,7 +76,7 @@ void convolve_row(const float *taps, int n_taps, const float *bias, const double
 
 /* --- files --- */
 
-/* The folder has a tensor of that name, n values wide. */
+/* Asserts that the folder has a tensor of that name, n values wide. */
 void assert_tensor(const char *folder, const char *name, int n_dims, int64_t n);
 
 #endif

@@ -11,7 +11,7 @@
 #ifndef PP_TESTS_SOFT_AVX512_H
 #define PP_TESTS_SOFT_AVX512_H
 
-#include <immintrin.h> /* first: the names below are taken away from it */
+#include <immintrin.h> /* included first, because its names are redefined below */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -34,8 +34,8 @@ typedef union {
     __m256i half[2];
 } __attribute__((aligned(64))) soft_m512i;
 
-/* The kernels' own: constants become arguments and loops stay loops, so that a file of thousands of unrolled
- * instructions compiles in seconds. */
+/* The macros of the kernels, redefined: constants become arguments and loops stay loops, so that a file of thousands of
+ * unrolled instructions compiles in seconds. */
 #define INLINE static __attribute__((unused))
 #define ALWAYS_INLINE INLINE
 #define UNPACK INLINE
@@ -79,7 +79,7 @@ SOFT unsigned compared(float a, float b, int predicate)
 
 /* --- loads, stores, constants ------------------------------------------------------------------------------------- */
 
-/* Aligned ones stop the program where the instruction would. */
+/* Aligned loads and stores stop the program where the instruction would. */
 SOFT __m512i soft_mm512_load_si512(const void *p)
 {
     __m512i r;
@@ -298,7 +298,7 @@ SOFT __m256 soft_mm512_castps512_ps256(__m512 a)
     memcpy(&r, &a, 32);
     return r;
 }
-/* The upper half is undefined: here, a pattern that shows. */
+/* The upper half is undefined: here it is a pattern that would be noticed. */
 SOFT __m512i soft_mm512_castsi256_si512(__m256i a)
 {
     __m512i r;
@@ -463,7 +463,7 @@ SOFT __m512 soft_mm512_cvtepi32_ps(__m512i a)
     EACH(16) r.f[l] = (float)a.i32[l];
     return r;
 }
-/* To nearest even; what does not fit, and NaN, becomes the most negative number. */
+/* Rounds to nearest even; NaN and numbers that do not fit become the most negative integer. */
 SOFT __m512i soft_mm512_cvtps_epi32(__m512 a)
 {
     __m512i r;
@@ -506,7 +506,6 @@ SOFT __m512 soft_mm512_div_ps(__m512 a, __m512 b)
     EACH(16) a.f[l] = a.f[l] / b.f[l];
     return a;
 }
-/* The second operand where one is NaN or both are zeros. */
 /* Within each 128 bits: four of a, then four of b, saturated. */
 SOFT __m512i soft_mm512_packs_epi32(__m512i a, __m512i b)
 {
@@ -555,7 +554,7 @@ SOFT __m512 soft_mm512_fnmadd_ps(__m512 a, __m512 b, __m512 c)
     EACH(16) a.f[l] = fmaf(-a.f[l], b.f[l], c.f[l]);
     return a;
 }
-/* The difference, too, is rounded down; only for that immediate. */
+/* The difference is rounded down as well. Only for that immediate. */
 SOFT __m512 soft_mm512_reduce_ps(__m512 a, int rounding)
 {
     if (rounding != _MM_FROUND_TO_NEG_INF)
@@ -963,9 +962,9 @@ SOFT __m256i soft_mm256_dpbusd_epi32(__m256i acc, __m256i a, __m256i b)
 {
     return soft_mm256_dpbusd_avx_epi32(acc, a, b);
 }
-/* Two columns of bfloat16 to each sum, that of the upper half first, each rounded to nearest even. That subnormal
- * inputs and results (tiny after rounding) are zeros is the rounding mode's doing here, the instruction's own there: so
- * it was seen on a Zen 4, with all exponents. */
+/* Adds the products of two columns of bfloat16 to each sum, that of the upper halves first, rounding each to nearest
+ * even. Subnormal inputs and results (tiny after rounding) count as zeros: here because of the rounding mode, in the
+ * instruction itself always, as was checked on a Zen 4 with all exponents. */
 SOFT __m512 soft_dot_pairs(__m512 acc, __m512i a, __m512i b)
 {
     EACH(16)

@@ -109,7 +109,7 @@ static void add_rows(struct pp_row *rows, struct pp_seq *s, const int32_t *ids, 
         rows[i] = (struct pp_row){.seq = s, .token = ids[at + i], .parent = PP_PARENT_PREVIOUS, .out = PP_OUT_LOGITS};
 }
 
-/* A text gives these logits [SETS][TOKENS, n_vocab] with these sets, one row at a time. */
+/* Asserts that a text gives these logits, [SETS][TOKENS, n_vocab], with these sets, one row at a time. */
 static void run_alone(struct pp_engine *e, const struct pp_adapter_use uses[SETS][FILES], const int *n_uses,
                       const int32_t *ids, int n_vocab, float *logits)
 {
@@ -123,7 +123,8 @@ static void run_alone(struct pp_engine *e, const struct pp_adapter_use uses[SETS
     }
 }
 
-/* Batches with all sets, of few rows and many, give the same; and only the first pass allocates. */
+/* Asserts that batches with all sets, of few rows and of many, give the same, and that only the first pass
+ * allocates. */
 static void run_together(struct pp_engine *e, const struct pp_adapter_use uses[SETS][FILES], const int *n_uses,
                          const int32_t *ids, int n_vocab, const float *want)
 {

@@ -42,7 +42,7 @@ static void norms(void **state)
 {
     static const struct {
         const char *arch, *names[4];
-        bool back; /* GGUF can hold them */
+        bool back; /* GGUF can hold these norms */
     } cases[] = {
         {"orion", {"post_attention_layernorm.weight", "post_attention_layernorm.bias", "model.norm.bias"}, false},
         {"starcoder", {"ln_2.bias", "ln_f.bias"}, false},
@@ -273,7 +273,7 @@ static void check_mixes(const char *model, const struct changed_on *on, const ch
         assert_int_equal(pp_seq_len(r.s), mixes[i].refused);
         assert_int_equal(pp_seq_uses(r.s, a[B]), mixes[i].refused);
         assert_int_equal(pp_seq_uses(r.s, a[mixes[i].use[0]]), !mixes[i].refused || mixes[i].use[0] == B);
-        bool conflict = false; /* as it can be told of two before */
+        bool conflict = false; /* whether the conflict of two adapters is known beforehand */
         for (int k = 1; k < mixes[i].n; k++)
             for (int j = 0; j < k; j++)
                 conflict |= pp_adapter_places_conflict(&pp_adapter_info(uses[j].adapter)->places,
@@ -282,7 +282,7 @@ static void check_mixes(const char *model, const struct changed_on *on, const ch
         if (mixes[i].refused && !(strstr(err.text, first->name) && strstr(err.text, last->name) &&
                                   strstr(err.text, "switch one of them off")))
             fail_msg("mix %d: %s", i, err.text);
-        uses[0].scale = 0; /* the same as absent */
+        uses[0].scale = 0; /* strength 0 is the same as absent */
         if (mixes[i].n == 2)
             assert_ok(pp_seq_set_adapters(r.s, uses, 2, &err), err);
     }

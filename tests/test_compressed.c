@@ -109,7 +109,7 @@ static void counted_layer(void **state)
     pp_free(want);
 }
 
-/* Logits of n positions in passes of so many rows; pp_free. */
+/* Logits of n positions in passes of this many rows; pp_free. */
 static float *run_long(const char *path, const int32_t *ids, int n, int n_threads, int rows, int n_vocab)
 {
     const struct pp_engine_options opt = {.kv_type = PP_KV_F32, .n_threads = n_threads, .kv_memory = 64u << 20,
@@ -185,7 +185,7 @@ static void types_of_cache(void **state)
     static const double least[] = {0.9999, 0.99, 0.999, 0.999, 0.9};
     (void)state;
     struct compressed_shape s = compressed_shape();
-    s.top_k = 400; /* else another block is picked here and there */
+    s.top_k = 400; /* otherwise rounding changes the picks of some blocks */
     double *want = wanted(&s);
     const char *path = file_of(&s);
     for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
@@ -205,7 +205,7 @@ static void types_of_cache(void **state)
     pp_free(want);
 }
 
-/* Quantised, and loaded from a folder as if it were. */
+/* Quantised models, and folders that are quantised on loading. */
 static void quantised(void **state)
 {
     (void)state;
@@ -236,7 +236,7 @@ static const char *form_of(const struct pp_tensor *t)
     return NULL;
 }
 
-/* Writes a tensor in its packed form, and as the floats that the form defines. */
+/* Writes a tensor in its packed form, and as the floats that this form stands for. */
 static void pack(struct pp_safetensors *s, const struct pp_tensor *t, struct tensor_file *packed,
                  struct tensor_file *floats)
 {
@@ -245,7 +245,7 @@ static void pack(struct pp_safetensors *s, const struct pp_tensor *t, struct ten
     struct tensor_file *const files[] = {packed, floats};
     char module[100];
     float *w = pp_calloc((size_t)n, 8);
-    memcpy(w, t->data, t->size); /* or whole numbers */
+    memcpy(w, t->data, t->size); /* integers are copied */
     snprintf(module, sizeof module, "%.*s", (int)(strlen(t->name) - strlen(".weight")), t->name);
     if (form)
         packed_matrix(packed, packed_form(form), &(struct packed_options){0}, module, 0, t->ne[1], t->ne[0], w);
@@ -281,7 +281,7 @@ static void published_form(void **state)
 {
     (void)state;
     struct compressed_shape s = compressed_shape();
-    s.top_k = 400; /* else another block is picked here and there */
+    s.top_k = 400; /* otherwise rounding changes the picks of some blocks */
     const char *folder = fresh_path("folder"), *packed = fresh_path("packed"), *floats = fresh_path("floats");
     const char *file = fresh_path("packed.gguf");
     const struct pp_convert_options opt = {0};
@@ -327,7 +327,7 @@ static void goes_on(void **state)
     struct compressed_shape s = compressed_shape();
     assert_resumes(file_of(&s), s.n_vocab);
     assert_goes_back(file_of(&s), s.n_vocab);
-    s.compress[0] = s.compress[2] = 64; /* as long as a page, and longer */
+    s.compress[0] = s.compress[2] = 64; /* one page, and more than one */
     s.compress[4] = 128;
     assert_resumes(file_of(&s), s.n_vocab);
     assert_goes_back(file_of(&s), s.n_vocab);
@@ -359,9 +359,10 @@ static void goes_far_back(void **state)
     assert_ok(pp_seq_new(e, &q, &err), err);
     const int wide = wide_tier(e);
     struct pp_kv_pool *kv = e->tier[wide].kv;
-    memset(pp_page_data(kv, 0), 0x3F, 4 * pp_kv_pool_layout(kv)->page_bytes); /* as if others had had it */
+    memset(pp_page_data(kv, 0), 0x3F, 4 * pp_kv_pool_layout(kv)->page_bytes); /* leftovers of earlier users */
     run_in_passes(e, q, ids, N, 64, got);
-    for (int page = 0; page < 4; page++) { /* every second one has a key, the others nothing of what was there */
+    for (int page = 0; page < 4; page++) { /* every second page contains a key; the others contain none of the
+                                              leftovers */
         float key[PP_MAX_HEAD_DIM], sum = 0;
         pp_kv_load_head_position(pp_kv_pool_layout(kv), q->tier[wide].page_data[page], 0, key, NULL);
         for (int i = 0; i < s.head_dim; i++)
@@ -375,7 +376,8 @@ static void goes_far_back(void **state)
         run_in_passes(e, q, ids + from, N - (int)from, 50, got);
         assert_memory_equal(got, want + from * s.n_vocab, (size_t)((N - from) * s.n_vocab) * sizeof *got);
     }
-    assert_int_not_equal(pp_seq_cut(q, 10, 20, &err), PP_OK); /* keys of several positions cannot be moved */
+    assert_int_not_equal(pp_seq_cut(q, 10, 20, &err), PP_OK); /* keys that stand for several positions cannot be
+                                                                 moved */
     assert_non_null(strstr(err.text, "cannot be removed"));
     pp_free(want);
     pp_free(got);
@@ -494,7 +496,7 @@ static void not_the_same_model(void **state)
     assert_memory_not_equal(&more, &rounds, sizeof one);
 }
 
-/* transformers' names, which folders may have, too, and what is left out. */
+/* transformers' names, which folders may also have, and the tensors that are left out. */
 static void other_names(void **state)
 {
     static const char *const pairs[][2] = {
@@ -521,7 +523,8 @@ static void other_names(void **state)
     pp_buf_free(&name);
 }
 
-/* Places that positions share: what is stored there is what is copied from there, alone or by groups. */
+/* Slots that stand for several positions: copies of them are the same as what was stored, whether they are copied one
+ * by one or in groups. */
 static void shared_places(void **state)
 {
     enum { DIM = 48 };
@@ -563,7 +566,8 @@ static void shared_places(void **state)
                 if (n == 16)
                     assert_memory_equal(first, second, sizeof first);
             }
-            for (int p = 0; p < 32; p++) /* half of a page's positions, with what they end */
+            for (int p = 0; p < 32; p++) /* the first half of a page's positions, with the keys of the blocks that end
+                                            there */
                 pp_kv_copy_position(&shared, page, p, part, p);
             for (int i = 0; i < n && stride <= 32; i++) {
                 pp_kv_load_head_position(&shared, page, i, first, none);

@@ -51,7 +51,7 @@ static void goes_on_elsewhere(void **state)
     assert_int_equal(pp_controller_session_activity(fix.c, first), PP_SESSION_ANSWERING);
     assert_int_equal(pp_controller_n_elsewhere(fix.c), 1);
 
-    /* another one meanwhile; both stream */
+    /* a second conversation meanwhile, so that both stream */
     int64_t second = fix_ask("and you?");
     assert_int_equal(fix.fake->generations, 2);
     fake_text(&fix, "me ", 1);
@@ -59,12 +59,12 @@ static void goes_on_elsewhere(void **state)
     fake_text(&fix, " of it", 2);
     pump_until(&fix, fix_status()->state == PP_STATE_ANSWER);
     assert_string_equal(fix_message(1)->text, "me ");
-    assert_int_equal(lock_of(key, &fd), PP_ERR_BUSY); /* still ours */
+    assert_int_equal(lock_of(key, &fd), PP_ERR_BUSY); /* still locked by us */
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix.fake->leaves == 1);
     assert_string_equal(fix.fake->left, key);
     assert_non_null(strstr(fix_status()->notice, "hello"));
-    assert_int_equal(fix_status()->state, PP_STATE_ANSWER); /* the one on the screen */
+    assert_int_equal(fix_status()->state, PP_STATE_ANSWER); /* the answer on the screen */
     assert_int_equal(pp_controller_session_activity(fix.c, first), PP_SESSION_ANSWERED);
     fixture_flush(&fix);
     assert_int_equal(lock_of(key, &fd), PP_OK);
@@ -102,10 +102,10 @@ static void back_while_it_is_written(void **state)
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_int_equal(fix_message(1)->state, PP_MESSAGE_CANCELLED);
     assert_false(pp_controller_cancel(fix.c));
-    assert_int_equal(fix.fake->leaves, 0); /* nobody left it in the end */
+    assert_int_equal(fix.fake->leaves, 0); /* the conversation was not left after all */
 }
 
-/* The answer ends while its conversation is being opened: whatever was read first, its end is there. */
+/* An answer ends while its conversation is being opened: its end is shown, whatever was read first. */
 static void ends_while_it_is_opened(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ static void ends_while_it_is_opened(void **state)
     fixture_turn(&fix, "and", "so on");
 }
 
-/* Left before the question was saved: it is saved and asked all the same. */
+/* A conversation that is left before its question is saved: the question is saved and asked all the same. */
 static void left_while_saving(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void side_by_side(void **state)
     assert_int_equal(pp_controller_n_alternatives(fix.c), 3);
     assert_int_not_equal(fix.fake->asked[1].seed, fix.fake->asked[2].seed);
     assert_int_not_equal(fix.fake->asked[2].seed, fix.fake->asked[3].seed);
-    for (int i = 1; i <= 3; i++) /* other programs that read it from JSON have the same number */
+    for (int i = 1; i <= 3; i++) /* below 2^53, so that other programs read the same number from JSON */
         assert_true(fix.fake->asked[i].seed < UINT64_C(1) << 53);
     assert_int_equal(fix_message(1)->id, fix.fake->asked[1].message_id);
     assert_int_equal(fix_message(1)->sibling, 1);
@@ -219,7 +219,7 @@ static void side_by_side(void **state)
     assert_string_equal(alternative(1)->text, "le");
     assert_string_equal(fix_message(1)->text, "la");
 
-    /* another one is chosen while they are written */
+    /* another alternative is chosen while they are written */
     pp_controller_sibling(fix.c, 1, 1);
     assert_string_equal(fix_message(1)->text, "le");
     pp_controller_sibling(fix.c, 1, 1);
@@ -240,14 +240,14 @@ static void side_by_side(void **state)
     assert_int_equal(alternative(2)->state, PP_MESSAGE_COMPLETE);
     assert_true(fix_status()->ctx_used == 22 && fix_status()->tokens_per_s == 2.0f);
 
-    /* the figures are those of the one that is looked at */
+    /* the figures shown are those of the alternative on the screen */
     pp_controller_sibling(fix.c, 1, 1);
     assert_true(fix_status()->ctx_used == 23 && fix_status()->tokens_per_s == 3.0f);
     pp_controller_sibling(fix.c, 1, -1);
     assert_true(fix_status()->ctx_used == 22 && fix_status()->tokens_per_s == 2.0f);
     fixture_flush(&fix);
 
-    /* what is chosen is what the conversation goes on from, also after a restart */
+    /* the conversation continues from the chosen alternative, also after a restart */
     int64_t id = pp_controller_session_id(fix.c);
     pp_controller_new_session(fix.c);
     assert_int_equal(pp_controller_n_alternatives(fix.c), 0);
@@ -338,15 +338,15 @@ static void many_steps(void **state)
     assert_false(fix_status()->notice_is_error);
     assert_string_equal(fix_status()->notice, "answer 1 of 4");
     pp_controller_sibling(fix.c, 1, 1);
-    for (int i = 0; i < 9; i++) /* more than there are: the last one */
+    for (int i = 0; i < 9; i++) /* more steps than there are answers: it stops at the last one */
         pp_controller_sibling(fix.c, 1, 1);
     pump_until(&fix, strcmp(fix_message(1)->text, "d") == 0);
     fixture_flush(&fix);
     pp_controller_sibling(fix.c, 1, 1);
-    assert_string_equal(fix_status()->notice, "answer 4 of 4"); /* there the key is answered, too */
+    assert_string_equal(fix_status()->notice, "answer 4 of 4"); /* at the end the key is answered with a notice, too */
 }
 
-/* Two answers end while one of their conversations is being opened: its end is there, whichever came last. */
+/* Two answers end while the conversation of one of them is being opened: its end is shown, whichever came last. */
 static void several_end_while_one_is_opened(void **state)
 {
     (void)state;
@@ -380,7 +380,7 @@ static struct pp_session stored_session(int64_t id)
     return s;
 }
 
-/* What is chosen for a conversation while it is being stored for the first time is stored, too. */
+/* A choice made while a new conversation is being stored is stored, too. */
 static void chosen_while_saving(void **state)
 {
     (void)state;
@@ -447,13 +447,13 @@ static void another_model_is_told(void **state)
     assert_non_null(strstr(fix_status()->notice, fix.model));
     fixture_turn(&fix, "and", "so on");
     struct pp_session s = stored_session(id[0]);
-    assert_string_equal(s.model, fix.model); /* nobody has chosen another one for it */
+    assert_string_equal(s.model, fix.model); /* its model was not changed */
     pp_session_clear(&s);
     const uint64_t told = fix_status()->notice_serial;
     open_session(id[1]);
     assert_int_equal(fix_status()->notice_serial, told);
 
-    /* a new one is had with what is there, wherever it was begun */
+    /* a new conversation gets the loaded model, wherever it was begun */
     open_session(id[0]);
     pp_controller_new_session(fix.c);
     s = stored_session(fix_ask("a third"));
@@ -471,13 +471,13 @@ static void left_while_loading(void **state)
     pp_controller_load(fix.c, fix.model);
     assert_int_equal(fix_status()->state, PP_STATE_LOADING);
     open_session(id[0]);
-    pp_controller_load(fix.c, other); /* not now */
+    pp_controller_load(fix.c, other); /* refused at this time */
     open_session(id[1]);
     open_session(id[0]);
     const uint64_t told = fix_status()->notice_serial;
     fake_loaded(&fix);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
-    assert_int_equal(fix_status()->notice_serial, told); /* it is the one that this was had with */
+    assert_int_equal(fix_status()->notice_serial, told); /* it is this conversation's model */
     for (int i = 0; i < 2; i++) {
         struct pp_session s = stored_session(id[i]);
         assert_string_equal(s.model, fix.model);
@@ -511,7 +511,7 @@ static void fork_of_a_running_answer(void **state)
     assert_int_equal(fix_status()->state, PP_STATE_IDLE);
     assert_string_equal(fix_message(3)->text, "gre");
     assert_int_equal(fix_message(3)->state, PP_MESSAGE_CANCELLED);
-    pp_controller_fork(fix.c, 1); /* of the copy */
+    pp_controller_fork(fix.c, 1); /* the copy's messages */
     pump_until(&fix, pp_controller_session_id(fix.c) != copy);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     assert_null(strstr(fix_status()->notice, "running answer continues"));
@@ -534,8 +534,8 @@ static void fork_of_a_running_answer(void **state)
     assert_string_equal(fix_message(3)->text, "grey");
 }
 
-/* Asked for while the question is being saved, it comes when the answer has begun; without the question it has nothing
- * of it. */
+/* A copy requested while the question is being saved is made when the answer has begun. If it ends before the question,
+ * it contains nothing of either. */
 static void fork_while_saving(void **state)
 {
     (void)state;

@@ -92,7 +92,7 @@ static void same_bits(void **state)
     (void)state;
     for (size_t i = 0; i < N_FOLDERS; i++)
         check_bits(architecture(folders[i]), i % 2 ? PP_KV_F32 : PP_KV_Q8);
-    check_bits(architecture("gemma2"), PP_KV_F16); /* what bounds scores, and what sees sinks, in more types */
+    check_bits(architecture("gemma2"), PP_KV_F16); /* soft caps and attention sinks with further KV types */
     check_bits(architecture("gptoss"), PP_KV_FP8);
 }
 
@@ -112,7 +112,7 @@ static void experts_same_bits(void **state)
 
 /* --- windows ----------------------------------------------------------------------------------------------------- */
 
-/* Layers with a window have pages of their own, of which no more are held than the window and a step need. */
+/* Layers with a window have pages of their own, and hold no more of them than the window and a step need. */
 static void windows_are_let_go(void **state)
 {
     static const struct {
@@ -203,7 +203,7 @@ static bool has_word(const char *list, const char *word, size_t n)
     return false;
 }
 
-/* "blk.3.ffn_up.weight" is "blk.N.ffn_up". */
+/* The kind of a tensor: "blk.3.ffn_up.weight" becomes "blk.N.ffn_up". */
 static void kind_of(const char *name, char kind[64])
 {
     const char *layer = strncmp(name, "blk.", 4) == 0 ? name + 4 : NULL;
@@ -336,7 +336,7 @@ static void rope_scalings(void **state)
                             .n_ctx_train = 400, .rope_scaling = PP_ROPE_DYNAMIC};
     float f[4], magnitude;
     (void)state;
-    pp_rope_frequencies(&hp, 100, NULL, f, &magnitude); /* not longer than the original: as it was */
+    pp_rope_frequencies(&hp, 100, NULL, f, &magnitude); /* within the original context nothing changes */
     for (int i = 0; i < 4; i++)
         assert_true(fabs((double)f[i] - pow(10000, -i / 4.0)) < 1e-7);
     pp_rope_frequencies(&hp, 300, NULL, f, &magnitude);
@@ -438,7 +438,7 @@ static void lies(void **state)
         {"stablelm", "\"qk_layernorm\": false", "\"qk_layernorm\": true", "attn_q_norm"},
         {"qwen2", "\"model_type\": \"qwen2\"", "\"quantization_config\": {\"bits\": 4}, \"model_type\": \"qwen2\"",
          "quantization_config"},
-        {"qwen2", "\"Qwen2ForCausalLM\"", "\"Qwen9ForThinking\"", "qwen2, qwen3"}, /* the families that are known */
+        {"qwen2", "\"Qwen2ForCausalLM\"", "\"Qwen9ForThinking\"", "qwen2, qwen3"}, /* the known families */
     };
     (void)state;
     if (!testdata("architectures"))
@@ -475,7 +475,7 @@ static void missing_tensors(void **state)
         assert_ok(pp_read_file(path, 64 << 20, &data, &size, &err), err);
         char *at = memmem(data, size, name, strlen(name));
         assert_non_null(at);
-        at[strlen(name) - 1] = '_'; /* it is called otherwise now */
+        at[strlen(name) - 1] = '_'; /* the tensor has another name now */
         assert_ok(pp_write_file(path, data, size, 0600, &err), err);
         pp_free(data);
         pp_gguf_close(g);

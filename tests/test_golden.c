@@ -183,9 +183,9 @@ static void check_folder(const char *family, char expected[1024])
 
 /* The measured results, for the README's table. */
 struct outcome {
-    bool folder, theirs, ours; /* was right from */
-    bool folder_of_ours;       /* the folder made of that again */
-    bool mlx, packed;          /* as good as Q8_0 */
+    bool folder, theirs, ours; /* gave the right results: the folder, another converter's file, our file */
+    bool folder_of_ours;       /* the folder exported from our file */
+    bool mlx, packed;          /* as close as Q8_0 */
 };
 
 /* A model's logits are about as close to exact [n] as those of 8-bit weights; with experts, as those with other experts
@@ -432,7 +432,7 @@ static void check_answers(struct loaded *l, const cJSON *answers)
         while (finish == PP_FINISH_NONE)
             assert_ok(pp_gen_next(g, NULL, &text, &n_tokens, &finish, &err), err);
         while (text.len && (text.data[text.len - 1] == ' ' || text.data[text.len - 1] == '\n'))
-            text.data[--text.len] = 0; /* the reference is stripped */
+            text.data[--text.len] = 0; /* the reference has no trailing white space */
         assert_string_equal(text.data, one->valuestring);
         pp_gen_free(g);
         pp_free(ids);
@@ -502,7 +502,7 @@ static void stories(void **state)
     assert_int_equal(n_expected, 120);
     check_greedy(&l, prompt, n_prompt, expected, n_expected);
 
-    /* The text of llama2.c's own program, which begins with BOS and writes the prompt out, too. */
+    /* The text that llama2.c's own program prints, which includes BOS and the prompt. */
     char *text;
     size_t size, n_ids;
     int32_t *ids;
@@ -522,7 +522,8 @@ static void stories(void **state)
     while (finish == PP_FINISH_NONE)
         assert_ok(pp_gen_next(g, NULL, &answer, &n_tokens, &finish, &err), err);
     size_t n = (size_t)(end - story - 1);
-    const char *got = answer.data + (answer.data[0] == ' '); /* SentencePiece's space before the first word */
+    const char *got = answer.data + (answer.data[0] == ' '); /* skips the space that SentencePiece puts before the first
+                                                                word */
     assert_true(strlen(got) >= n);
     assert_memory_equal(got, story + 1, n);
     pp_gen_free(g);

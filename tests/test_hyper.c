@@ -71,8 +71,8 @@ static void hy_v4(void **state)
     check_experts(&s);
 }
 
-/* Files of before llama.cpp knew it have another name, and another key for the list. What other families' files say
- * of YaRN, scores that grow and gates is read under that name, too. */
+/* Files from before llama.cpp supported the family have another name for it, and another key for the list of indexers.
+ * Keys that other families' files use for YaRN, growing scores and gates are read under that name, too. */
 static void first_files(void **state)
 {
     (void)state;
@@ -159,8 +159,8 @@ static void not_the_same_model(void **state)
     assert_memory_not_equal(&larger, &less, sizeof one);
 }
 
-/* GLM 5 Next: an indexer with one key for every four positions, in front of latent attention without RoPE; states;
- * residual streams mixed by a matrix; and clamped gates everywhere. */
+/* GLM 5 Next: latent attention without RoPE whose indexer has one key for every four positions; states; residual
+ * streams mixed by a matrix; and clamped gates everywhere. */
 static struct expert_shape glm5_next_shape(void)
 {
     struct expert_shape s = expert_shape("glm5next");
@@ -218,7 +218,7 @@ static void glm5_next(void **state)
     s.n_nextn = 1;
     check_experts(&s);
     s = glm5_next_shape();
-    s.arch = "glm5-next"; /* as other files call it */
+    s.arch = "glm5-next"; /* the name in other files */
     check_experts(&s);
 }
 
@@ -457,7 +457,7 @@ static void qwen4_in_parts(void **state)
     assert_logits(want, s.n_vocab, folder);
     assert_tensor(folder, "model.layers.1.ple.ple_embedding.ngram_embedding.shard_3.weight", 2, s.hash.width);
     assert_int_equal(pp_convert_to_folder(parts, fresh_path("mlx"), &(struct pp_convert_options){.bits = 4}, &err),
-                     PP_ERR_UNSUPPORTED); /* which could not tell an index's queries from its key */
+                     PP_ERR_UNSUPPORTED); /* the queries and the key of an index would not be distinguishable there */
     pp_free(want);
     expert_model_free(m);
 }
@@ -515,7 +515,7 @@ static void bad_qwen4(void **state)
 
 enum { N = 4, NUMBERS = 2 * N + N * N, WIDTH = 300, ROUNDS = 20 };
 
-/* In double precision, as the comment at struct pp_connection says. y: [NUMBERS] */
+/* The formulas of struct pp_connection in double precision. y: [NUMBERS] */
 static void connect_in_double(const struct pp_connection *how, const float *x, double y[])
 {
     double(*m)[N] = (double(*)[N])(y + 2 * N), sum;
@@ -529,7 +529,7 @@ static void connect_in_double(const struct pp_connection *how, const float *x, d
         for (int j = 0; j < N; j++)
             m[i][j] = exp((double)x[2 * N + i * N + j]) / sum + (double)how->eps;
     }
-    for (int turn = 1; turn < 2 * ROUNDS; turn++) /* odd: columns */
+    for (int turn = 1; turn < 2 * ROUNDS; turn++) /* in odd rounds columns */
         for (int i = 0; i < N; i++) {
             sum = (double)how->eps;
             for (int j = 0; j < N; j++)

@@ -19,7 +19,7 @@
 static const int row_counts[] = {1, 2, 3, 4, 8, 16, 23, 31, 32, 33, 64, 65, 512};
 enum { N_COUNTS = sizeof row_counts / sizeof row_counts[0], MAX_THREADS = 8, N_KV = PP_KV_Q4_0 + 1 };
 
-/* Past two chunks of attention where time allows, mostly past one; sanitizers make everything ten times slower. */
+/* Usually past one chunk of attention, where time allows past two; sanitizers make everything ten times slower. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { LENGTH = 140, USUAL = 70, TREE_AT = 60, FEW_FROM = 55, FEW_TO = 66 };
 #else
@@ -41,13 +41,13 @@ static struct tiny_shape odd_shape(uint32_t type)
         s.n_embd = 256;
         s.n_head = 8;
         s.n_head_kv = 1;
-        s.head_dim = 64; /* a scale of Q8 for a whole tile of it */
+        s.head_dim = 64; /* so that a scale of Q8 covers a whole tile */
         s.n_ff = 3 * 256;
     }
     return s;
 }
 
-/* One model, and what it must answer: for each KV type, without and with the adapter. */
+/* A model and its expected results, for each KV type without and with the adapter. */
 struct subject {
     struct tiny_shape shape;
     enum pp_activations activations;
@@ -59,7 +59,7 @@ struct subject {
     } expected[N_KV][2];
 };
 
-/* How the tokens are run. */
+/* How tokens are computed. */
 struct manner {
     enum pp_isa isa;
     int n_threads, rows;
@@ -92,7 +92,7 @@ static int32_t token_at(const struct subject *t, int64_t i)
     return (int32_t)((i * 37 + 11) % t->shape.n_vocab);
 }
 
-/* Continues the chain up to `end`, in batches of `rows`; looks at every row's logits. */
+/* Continues the chain up to `end`, in batches of `rows`, and checks every row's logits. */
 static void feed(const struct subject *t, const struct manner *m, struct pp_engine *e, struct pp_seq *s, int64_t end,
                  int rows, bool first)
 {
@@ -176,7 +176,7 @@ static struct pp_seq *sequence_for(const struct subject *t, const struct manner 
     return s;
 }
 
-/* Few rows take long: they are looked at around the end of a chunk of attention and of a page only. */
+/* Batches of few rows take long, so they are checked only around the end of a chunk of attention and of a page. */
 static void check_rows(const struct subject *t, const struct manner *m, struct pp_engine *e)
 {
     struct pp_seq *s = sequence_for(t, m, e);
@@ -205,7 +205,7 @@ static void make_expected(struct subject *t, enum pp_kv_type kv)
         expect_tree(t, &m, e, s);
         pp_seq_free(s);
     }
-    /* It changes something, or it proves nothing. */
+    /* The adapter must change something for the comparison to mean anything. */
     assert_memory_not_equal(t->expected[kv][0].chain, t->expected[kv][1].chain, sizeof(float));
     pp_engine_free(e);
 }
@@ -220,7 +220,7 @@ static int list_sets(enum pp_isa *sets)
     return n;
 }
 
-/* With `stride` engines, each looks at every stride-th pair of a number of rows and an adapter. */
+/* Each of `stride` engines checks every stride-th pair of a number of rows and an adapter. */
 static void take_turns(const struct subject *t, struct manner m, int turn, int stride)
 {
     struct pp_engine *e = engine_for(t, &m);
@@ -232,10 +232,10 @@ static void take_turns(const struct subject *t, struct manner m, int turn, int s
     pp_engine_free(e);
 }
 
-/* To the third chunk of attention from the first token on, at every number of rows with the best kernels. */
+/* Computes the text into the third chunk of attention, with every number of rows by the best kernels. */
 static void check_long(const struct subject *t, enum pp_kv_type kv)
 {
-    enum { OTHERS_ROWS = 65 }; /* of all other kernels, which take longer */
+    enum { OTHERS_ROWS = 65 }; /* for all other kernels, which take longer */
     enum pp_isa sets[PP_ISA_COUNT];
     int n_sets = list_sets(sets);
     for (int k = 0; k < n_sets; k++) {
@@ -253,10 +253,10 @@ static void check_long(const struct subject *t, enum pp_kv_type kv)
     }
 }
 
-/* long_kv: with which type of KV cache there are long sequences, too. */
+/* long_kv: the KV type for which long sequences are checked as well. */
 static void check_activations(uint32_t type, enum pp_activations activations, enum pp_kv_type long_kv)
 {
-    enum { STRIDE = N_COUNTS }; /* two pairs an engine */
+    enum { STRIDE = N_COUNTS }; /* two pairs for each engine */
     struct subject t = {.shape = odd_shape(type), .activations = activations};
     struct pp_error err;
     enum pp_isa sets[PP_ISA_COUNT];
@@ -297,12 +297,12 @@ static void q4_0(void **state) { (void)state; check_type(PP_TYPE_Q4_0, PP_KV_Q4_
 static void q4_k(void **state) { (void)state; check_type(PP_TYPE_Q4_K, PP_KV_Q8); }
 static void q6_k(void **state) { (void)state; check_type(PP_TYPE_Q6_K, PP_KV_FP8); }
 
-/* A type that can run and is not in the list above would go unchecked. */
+/* A type that can run, but is not in the list above, would go unchecked. */
 static void no_type_is_missing(void **state)
 {
     static const uint32_t checked[] = {PP_TYPE_F32,  PP_TYPE_F16,  PP_TYPE_BF16, PP_TYPE_Q8_0,
                                        PP_TYPE_Q4_0, PP_TYPE_Q4_K, PP_TYPE_Q6_K};
-    /* One function of each set multiplies all of these, and test_matmul.c compares its bits for every one of them. */
+    /* One function of each set multiplies all of these types; test_matmul.c compares its bits for every one. */
     static const uint32_t alike[] = {
         PP_TYPE_Q4_1,   PP_TYPE_Q5_0,  PP_TYPE_Q5_1,  PP_TYPE_Q2_K,  PP_TYPE_Q3_K,    PP_TYPE_Q5_K,
         PP_TYPE_IQ4_NL, PP_TYPE_IQ4_XS, PP_TYPE_MXFP4, PP_TYPE_TQ1_0, PP_TYPE_TQ2_0,  PP_TYPE_IQ1_S,

@@ -24,7 +24,7 @@ struct fixture {
     char path[300];
     struct pp_queue *events;
     struct pp_io *io;
-    struct pp_store *store; /* another connection, as another program would have */
+    struct pp_store *store; /* another connection to the same file, as another program would have */
     int64_t session;
 };
 
@@ -78,7 +78,7 @@ struct counted {
     int number;
 };
 
-static int ran[64], n_ran;             /* io thread; read after a job came back */
+static int ran[64], n_ran;             /* written by the io thread; read after a job came back */
 static atomic_int n_released;
 
 static void run_counted(struct pp_job *job, struct pp_store *store)
@@ -132,12 +132,12 @@ static void jobs_in_order(void **state)
     }
     for (int i = 0; i < 20; i++)
         assert_int_equal(ran[i], i);
-    post_counted(&f, 99, false); /* nobody wants to know: released by the thread */
+    post_counted(&f, 99, false); /* no answer is wanted: the thread releases it */
     tear_down(&f);
     assert_int_equal(n_released, 1);
 }
 
-/* Nobody takes events off the queue: jobs still run, answers are still saved, and nothing leaks. */
+/* If nobody takes events off the queue, jobs still run, answers are still saved, and nothing leaks. */
 static void stopped_terminal(void **state)
 {
     (void)state;
@@ -152,7 +152,7 @@ static void stopped_terminal(void **state)
     pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 1);
     assert_true(reads(&f, a, "saved", PP_MESSAGE_COMPLETE, 3000));
     int number = -1;
-    for (int i = 0; i < 5; i++) { /* the terminal moves again: the backlog comes, in order */
+    for (int i = 0; i < 5; i++) { /* events are taken again: the backlog comes in order */
         struct pp_event *e = pp_queue_pop(f.events, 3000);
         assert_non_null(e);
         e->job->done(e->job, &number);
@@ -176,13 +176,13 @@ static void streaming_answer(void **state)
     pp_io_answer_add(f.io, a, PP_PART_ANSWER, "one ", 4);
     pp_io_answer_add(f.io, b, PP_PART_ANSWER, "and ", 4);
     pp_io_answer_add(f.io, a, PP_PART_ANSWER, "two", 3);
-    assert_true(reads(&f, a, "one two", PP_MESSAGE_PARTIAL, 1000)); /* within a second, without an end */
-    assert_true(reads(&f, b, "begun, and ", PP_MESSAGE_PARTIAL, 500)); /* what was there stays in front */
+    assert_true(reads(&f, a, "one two", PP_MESSAGE_PARTIAL, 1000)); /* within a second, before the end */
+    assert_true(reads(&f, b, "begun, and ", PP_MESSAGE_PARTIAL, 500)); /* the text that was there before is kept */
     uint64_t before = pp_now_ns();
     pp_io_answer_add(f.io, a, PP_PART_ANSWER, " three", 6);
     pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, "{\"x\":1}", 3);
     assert_true(reads(&f, a, "one two three", PP_MESSAGE_COMPLETE, 500));
-    assert_true(pp_now_ns() - before < 400 * 1000000ull); /* the end does not wait for the second */
+    assert_true(pp_now_ns() - before < 400 * 1000000ull); /* the end of an answer is written at once */
     struct pp_message m;
     assert_ok(pp_store_message_get(f.store, a, &m, &err), err);
     assert_string_equal(m.stats, "{\"x\":1}");
@@ -192,14 +192,15 @@ static void streaming_answer(void **state)
     pp_io_answer_add(f.io, a, PP_PART_ANSWER, " four", 5); /* it is continued later */
     pp_io_answer_add(f.io, b, PP_PART_ANSWER, "on", 2);
     pp_io_answer_end(f.io, b, PP_MESSAGE_CANCELLED, NULL, 0);
-    pp_io_stop(f.io, NULL); /* flushes */
+    pp_io_stop(f.io, NULL); /* writes what is left */
     assert_true(reads(&f, a, "one two three four", PP_MESSAGE_COMPLETE, 0) ||
                 reads(&f, a, "one two three four", PP_MESSAGE_PARTIAL, 0));
     assert_true(reads(&f, b, "begun, and on", PP_MESSAGE_CANCELLED, 0));
     assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err);
 
     assert_ok(pp_store_session_delete(f.store, f.session, &err), err);
-    pp_io_answer_add(f.io, a, PP_PART_ANSWER, "gone", 4); /* its conversation was deleted: no error, no end of trying */
+    pp_io_answer_add(f.io, a, PP_PART_ANSWER, "gone", 4); /* the conversation was deleted: that is no error, and no
+                                                             reason to try for ever */
     pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 0);
     pp_io_stop(f.io, NULL);
     assert_null(pp_queue_try_pop(f.events));
@@ -272,7 +273,7 @@ static void killed_while_streaming(void **state)
     tear_down(&f);
 }
 
-static int n_recovered; /* how often all was saved again */
+static int n_recovered; /* how often saving had worked again after errors */
 
 static int count_errors(struct pp_queue *events, int wait_ms, enum pp_code *code)
 {
@@ -288,7 +289,7 @@ static int count_errors(struct pp_queue *events, int wait_ms, enum pp_code *code
     return n;
 }
 
-/* RLIMIT_FSIZE plays the full disk, in a child because it counts for the whole process. */
+/* Limits the size of files, in place of a full disk; in a child, because the limit applies to the whole process. */
 static int with_a_full_disk(struct fixture *f, int64_t a)
 {
     enum { BIG = 3 << 20 };
@@ -306,11 +307,11 @@ static int with_a_full_disk(struct fixture *f, int64_t a)
         return 2;
     pp_io_answer_add(io, a, PP_PART_ANSWER, text, BIG);
     pp_io_answer_end(io, a, PP_MESSAGE_COMPLETE, NULL, 5);
-    /* two and a half seconds: several tries, told of once */
+    /* within 2.5 seconds it tries several times, and reports the error once */
     if (count_errors(f->events, 2500, &code) != 1 || code != PP_ERR_IO || n_recovered)
         return 3;
-    pp_io_answer_add(io, a, PP_PART_ANSWER, "tail", 4); /* more comes in meanwhile */
-    if (setrlimit(RLIMIT_FSIZE, &old) != 0) /* somebody makes room */
+    pp_io_answer_add(io, a, PP_PART_ANSWER, "tail", 4); /* more text arrives in the meantime */
+    if (setrlimit(RLIMIT_FSIZE, &old) != 0) /* room again */
         return 4;
     for (int i = 0; i < 40; i++, usleep(100000)) {
         struct pp_message m;
@@ -325,7 +326,7 @@ static int with_a_full_disk(struct fixture *f, int64_t a)
             continue;
         if (!pp_io_stop(io, NULL) || count_errors(f->events, 0, &code) != 0 || n_recovered != 1)
             return 6;
-        /* and full for good: the end says so */
+        /* if the disk stays full, pp_io_stop() reports it */
         if (setrlimit(RLIMIT_FSIZE, &tight) != 0 || pp_io_start(f->path, f->events, &io, &e) != PP_OK)
             return 8;
         pp_io_answer_add(io, a, PP_PART_ANSWER, text, BIG);
@@ -417,7 +418,7 @@ static void deleted_database(void **state)
     pp_io_answer_end(f.io, a, PP_MESSAGE_COMPLETE, NULL, 0);
     assert_false(pp_io_stop(f.io, &ending));
     assert_int_equal(n_gone, 1);
-    assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err); /* a new one */
+    assert_ok(pp_io_start(f.path, f.events, &f.io, &err), err); /* a new database */
     tear_down(&f);
 }
 
@@ -447,7 +448,7 @@ static void events(void **state)
     c->job.release = release_counted;
     e->job = &c->job;
     n_released = 0;
-    pp_event_free(e); /* with all it owns; the leak checker knows */
+    pp_event_free(e); /* frees all that it owns, or the leak checker would complain */
     assert_int_equal(n_released, 1);
     pp_event_free(NULL);
 }
@@ -490,7 +491,7 @@ static void write_new(struct fixture *f, int64_t answer, bool taken_back)
 /* Whichever allocation fails, either the whole answer is saved, or it is reported that a part is lost. */
 static void check_no_memory(bool taken_back)
 {
-    const uint64_t most = taken_back ? 20 : 60; /* what is taken back differs only in the first pieces */
+    const uint64_t most = taken_back ? 20 : 60; /* with taken_back only the first pieces differ */
     struct fixture f;
     set_up(&f, 64);
     for (uint64_t nth = 1; nth <= most; nth++) {

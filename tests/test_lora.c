@@ -144,7 +144,7 @@ static void loaded_by_threads(void **state)
     }
 }
 
-/* An adapter's file, and another of the same size whose bytes somebody writes into it. */
+/* An adapter's file, and another one of the same size, whose bytes are written into it. */
 static struct {
     char path[512];
     char *bytes[2];
@@ -153,7 +153,8 @@ static struct {
 
 static void write_into(int which)
 {
-    const struct timespec then[2] = {{.tv_sec = 1000 + which}, {.tv_sec = 1000 + which}}; /* the clock may be frozen */
+    const struct timespec then[2] = {{.tv_sec = 1000 + which}, {.tv_sec = 1000 + which}}; /* a time for each, since the
+                                                                                             clock may be frozen */
     const int fd = open(written.path, O_WRONLY | O_CLOEXEC);
     assert_true(fd >= 0 && write(fd, written.bytes[which], written.n) == (ssize_t)written.n);
     assert_int_equal(futimens(fd, then), 0);
@@ -165,8 +166,8 @@ static void write_other(void)
     write_into(1);
 }
 
-/* Loads `path` while the other file's bytes are written into it, at every possible moment in turn: the result is the
- * one adapter or the other, never a mixture. */
+/* Loads `path` while the other file's bytes are written into it, at every possible moment: the result is one of the two
+ * adapters, never a mixture. */
 static void loaded_while_written(const struct pp_model *m, const char *path, const char *file)
 {
     struct pp_adapter *a;
@@ -300,7 +301,7 @@ static void switched_back(void **state)
     pp_model_close(m);
 }
 
-/* Logits of tokens [n], of which the sequence may hold a beginning already; *cached: how many it held. */
+/* Logits of tokens [n], a beginning of which may already be cached; *cached: how many are. */
 static void read_on(struct pp_seq *s, const int32_t *tokens, int64_t n, int64_t *cached, float *out, int64_t n_vocab)
 {
     struct pp_engine *e = s->engine;
@@ -323,13 +324,13 @@ static void read_on(struct pp_seq *s, const int32_t *tokens, int64_t n, int64_t 
  * adapters, and not written to: every result is that of a fresh engine. */
 static void tails_with(int window)
 {
-    enum { FIRST = 130, MORE = 150 }; /* 2 pages and 2 tokens; 2 and 22 */
+    enum { FIRST = 130, MORE = 150 }; /* two pages and 2 tokens; two pages and 22 tokens */
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
     const struct pp_engine_options opt = {.n_threads = 2, .kv_memory = 64u << 20};
     struct pp_error err;
     struct pp_model *m;
     struct pp_adapter *a;
-    struct pp_engine *e[2]; /* that switches; and one that does not */
+    struct pp_engine *e[2]; /* one that switches adapters, one that does not */
     struct pp_seq *s, *clean;
     int32_t tokens[MORE], other[MORE];
     shape.window = window;
@@ -344,12 +345,12 @@ static void tails_with(int window)
         int n, cached;
     } turns[] = {
         {false, false, MORE, 0},
-        {true, false, FIRST, 0},            /* nothing of the other set's */
-        {false, false, MORE, MORE - 1},     /* back: all but the last, for its logits */
-        {true, false, MORE, FIRST},         /* goes on where it was left, in a page of its own */
-        {false, true, MORE, MORE - 10},     /* another end: what both have */
-        {true, false, FIRST, FIRST - 1},    /* an earlier end of what was read meanwhile, or the tail itself */
-        {false, false, MORE, MORE - 1},     /* the tail that was left first still has its values */
+        {true, false, FIRST, 0},            /* pages of the other set do not count */
+        {false, false, MORE, MORE - 1},     /* all but the last token, which is computed for its logits */
+        {true, false, MORE, FIRST},         /* continues where that set was left, in a new page */
+        {false, true, MORE, MORE - 10},     /* the beginning that both texts have in common */
+        {true, false, FIRST, FIRST - 1},    /* the beginning of a longer text, or the tail itself */
+        {false, false, MORE, MORE - 1},     /* the first tail is still unchanged */
         {true, true, MORE, MORE - 10},
         {false, true, MORE, MORE - 1},
     };
@@ -395,8 +396,8 @@ static void tails(void **state)
 
 static struct {
     const struct pp_matmul_kernels *real;
-    int64_t quantized;     /* values made ready */
-    int with_a;            /* products with as few outputs as an A has */
+    int64_t quantized;     /* values that were quantised */
+    int with_a;            /* products with as many outputs as A has rows */
     pp_matmul_fn *q8_0;
 } counted;
 
@@ -470,7 +471,7 @@ static void no_barrier_more(void **state)
             assert_int_equal(with[0], without[0]);
             assert_int_equal(with[1], without[1]);
             const int products = n * uses[0].adapter->info.n_targets;
-            assert_in_range(counted.with_a, products, 2 * products); /* 40 rows are prepared in two goes */
+            assert_in_range(counted.with_a, products, 2 * products); /* 40 rows are prepared in two steps */
         }
     }
     e->cpu->mm = counted.real;

@@ -20,7 +20,7 @@ static const uint32_t packed_types[] = {
     PP_TYPE_IQ4_XS,  PP_TYPE_TQ1_0,  PP_TYPE_TQ2_0,  PP_TYPE_IQ1_S, PP_TYPE_IQ1_M,   PP_TYPE_IQ2_XXS,
     PP_TYPE_IQ2_XS,  PP_TYPE_IQ2_S,  PP_TYPE_IQ3_XXS, PP_TYPE_IQ3_S,
 };
-/* Those with loops of their own, and one for each kind of the others and of their units (engine/cpu/unpack_units.h). */
+/* Types with loops of their own, and one for each kind of the others and of their units (engine/cpu/unpack_units.h). */
 static const uint32_t looped_types[] = {
     PP_TYPE_Q8_0,   PP_TYPE_Q4_0,   PP_TYPE_Q4_K, PP_TYPE_Q6_K, PP_TYPE_IQ4_XS,
     PP_TYPE_Q5_K,   PP_TYPE_IQ2_XS, PP_TYPE_Q2_K, PP_TYPE_Q3_K,
@@ -42,7 +42,7 @@ static uint32_t rnd(void)
     return (uint32_t)(rng_state >> 33);
 }
 
-static float rnd_float(void) /* the sum of four even ones, nearly normal, variance 1 */
+static float rnd_float(void) /* the sum of four even random numbers, nearly normal, variance 1 */
 {
     const uint32_t a = rnd(), b = rnd();
     const uint32_t sum = (a & 0x7fff) + (a >> 15 & 0x7fff) + (b & 0x7fff) + (b >> 15 & 0x7fff);
@@ -67,7 +67,7 @@ static void put16(uint8_t *p, uint16_t h)
     memcpy(p, &h, sizeof h);
 }
 
-/* In the highest 4 bits of four words. */
+/* Puts the bits into the highest 4 bits of four words. */
 static void scatter16(uint8_t *p, uint16_t h)
 {
     for (int k = 0; k < 4; k++)
@@ -184,7 +184,7 @@ static void free_input(struct input *in)
     pp_free(in->sum);
 }
 
-/* The matrix as kernels want it; *packed is to be freed. */
+/* The matrix in the form that kernels read; the caller frees *packed. */
 static struct pp_matrix as_matrix(uint32_t type, const uint8_t *w, int64_t n_rows, int64_t n_cols, uint8_t **packed)
 {
     struct pp_matrix matrix = {type, n_rows, n_cols, .data = w};
@@ -192,7 +192,7 @@ static struct pp_matrix as_matrix(uint32_t type, const uint8_t *w, int64_t n_row
     if (pp_pack_needed(type)) {
         *packed = pp_aligned(64, pp_pack_bytes(type, n_rows, n_cols));
         assert_non_null(*packed);
-        int64_t middle = n_rows / 32 * 16; /* in two parts, the second one first */
+        int64_t middle = n_rows / 32 * 16; /* packed in two parts, the second one first */
         pp_pack_rows(type, w, n_rows, n_cols, middle, n_rows, *packed);
         pp_pack_rows(type, w, n_rows, n_cols, 0, middle, *packed);
         matrix.data = *packed;
@@ -240,7 +240,7 @@ static void scalar_products_match_doubles(void **state)
     }
 }
 
-#if !defined(PP_KERNEL_TESTS) /* the cross-built tests have no reader of files */
+#if !defined(PP_KERNEL_TESTS) /* the cross-built tests contain no code that reads files */
 static void reference_products(void **state)
 {
     (void)state;
@@ -325,7 +325,7 @@ static void compare_calls(enum pp_isa isa, const struct pp_matrix *w, const stru
     pp_free(y);
 }
 
-/* One call reads weights in this way and has the larger scratch. */
+/* The call reads weights in this way and has the larger scratch. */
 static void compare_way(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
                         enum pp_weights_way way, const float *expect)
 {
@@ -335,8 +335,8 @@ static void compare_way(enum pp_isa isa, const struct pp_matrix *w, const struct
     compare_calls(isa, w, m % 2 ? x : &other, m % 2 ? &other : x, m, expect);
 }
 
-/* The same with activations that are arranged by lanes: those alone are read, there are no others. But those of another
- * number of rows are not. */
+/* The same with activations that are arranged by lanes, which are all that is read. An arrangement of another number of
+ * rows is not used. */
 static void compare_by_lane(enum pp_isa isa, const struct pp_matrix *w, const struct pp_acts *x, int64_t m,
                             const float *expect)
 {
@@ -425,7 +425,7 @@ static void check_shape(uint32_t type, int64_t rows, int64_t cols, const int *ms
         check_shape(type, rows, cols, ms_, (int)(sizeof ms_ / sizeof *ms_), kind);            \
     } while (0)
 
-/* Activation rows on both sides of what kernels take at once. */
+/* Numbers of activation rows just below, at and above what kernels take at once. */
 #define ROW_COUNTS 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 23, 31, 32, 33, 64, 65
 
 static void packed_products_have_the_scalar_bits(void **state)
@@ -436,7 +436,7 @@ static void packed_products_have_the_scalar_bits(void **state)
         uint32_t type = packed_types[t];
         CHECK(type, 77, 512, ORDINARY, ROW_COUNTS);
         CHECK(type, 21, 768, ORDINARY, 1, 2, 3, 4, 5, 8, 9, 13, 33);
-        CHECK(type, 19, 1280, ORDINARY, 127, 129, 257); /* kernels take many rows and columns in parts */
+        CHECK(type, 19, 1280, ORDINARY, 127, 129, 257); /* more rows and columns than kernels take at once */
         CHECK(type, 131, 2048, ORDINARY, 66);
         CHECK(type, 1, 1280, ORDINARY, 1, 2, 8, 9);
         CHECK(type, 18, 8192 + 4096 + 256, ORDINARY, 1, 5, 23);
@@ -457,8 +457,8 @@ static void packed_products_have_the_scalar_bits(void **state)
         CHECK(type, 48, 256, ORDINARY, 512, 1);
         CHECK(type, 19, 1280, ORDINARY, 127, 129, 130, 257);
         CHECK(type, 163, 2048 + 256, ORDINARY, 1, 3, 12);
-        CHECK(type, 9, 32768 + 256, ORDINARY, 1, 4, 8); /* and columns for few rows */
-        /* More rows, and columns for those, than a kernel keeps; groups of rows that are read side by side. */
+        CHECK(type, 9, 32768 + 256, ORDINARY, 1, 4, 8); /* columns for few rows, too */
+        /* More rows and columns than a kernel keeps, and groups of weight rows that are read in parallel. */
         CHECK(type, 275, 1792, ORDINARY, 1, 2, 16, 31);
     }
 }
@@ -577,7 +577,7 @@ static void twins_have_one_scale(void **state)
     int32_t sum[3];
     x[3] = 10;
     x[40] = -254;
-    x[64] = 127; /* alone */
+    x[64] = 127; /* this block has no twin */
     pp_matmul_kernels(PP_ISA_SCALAR)->quantize(x, 96, true, q, d, sum);
     assert_true(d[0] == 2 && d[1] == 2 && d[2] == 1);
     assert_int_equal(q[3], 5);

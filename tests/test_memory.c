@@ -15,8 +15,8 @@ enum { MIB = 1 << 20 };
 
 /* --- an 8B model ------------------------------------------------------------------------------------------------ */
 
-/* A model of its shape without its weights: matrices of zeros, which are holes in the file. 0: all 32 layers, the
- * whole vocabulary. */
+/* A model of Llama 3.1 8B's shape whose matrices are zeros, as holes in the file. n_layers, n_vocab 0: all 32 layers,
+ * the whole vocabulary. */
 static struct pp_model *open_8b(const char *type, int64_t n_layers, int64_t n_vocab)
 {
     char path[512];
@@ -95,7 +95,8 @@ static int64_t anonymous_bytes(void)
  * file. */
 static void nothing_uncounted(void **state)
 {
-    enum { ROWS = 512, OTHER = 2 * MIB }; /* OTHER: stacks, the heap's slack, the sequence's page tables */
+    enum { ROWS = 512, OTHER = 2 * MIB }; /* OTHER: the threads' stacks, unused heap memory, the sequence's page
+                                             tables */
     static struct pp_row rows[ROWS];
     struct pp_model *m = open_8b("f16", 1, 1000);
     struct pp_engine_options opt = {.n_threads = 2, .max_rows = ROWS};
@@ -128,7 +129,7 @@ static bool has_odd_lines(int64_t n, size_t size)
     return bytes % LINE == 0 && bytes / LINE % 2 == 1;
 }
 
-/* What smaps says of the mapping around p: whether large pages were asked for; -1: the system does not tell. */
+/* Whether smaps says that large pages were requested for the mapping around p; -1: it does not say. */
 static int asked_for_large_pages(const void *p)
 {
     char line[1024];
@@ -187,7 +188,7 @@ static void rows_do_not_compete(void **state)
             assert_true(has_odd_lines(c->strides[s->in], sizeof(float)));
             n++;
         }
-        assert_true(n >= 2); /* after attention, and in the feed-forward part */
+        assert_true(n >= 2); /* at least one for attention's output, one in the feed-forward part */
         assert_true(i > 0 || has_odd_lines(c->shared_stride, sizeof(int8_t)));
         pp_engine_free(e);
         pp_model_close(m);
@@ -257,7 +258,7 @@ static void logits_of_wanted_rows_only(void **state)
     pp_model_close(m);
 }
 
-/* Logits lie in the arena while it has room for them; that and memory of their own give the same bits. */
+/* Logits lie in the arena as long as it has room for them, else in memory of their own, with the same bits. */
 static void few_and_many_outputs(void **state)
 {
     enum { ROWS = 64 };
@@ -326,7 +327,7 @@ static void sums_of_chunks(void **state)
             rows[i] = (struct pp_row){.seq = s, .token = 3 + (at + i) * 7 % 300, .parent = PP_PARENT_PREVIOUS};
         assert_ok(pp_step(e, rows, 60, NULL, &err), err);
     }
-    for (int i = 0; i < 3; i++) { /* all the room; as much as was used; a float less */
+    for (int i = 0; i < 3; i++) { /* all the room, as much as was used, one float less */
         c->attention_room = room;
         c->attention_floats = i == 0 ? ROOM : i == 1 ? used : used - 1;
         memset(room, 0x5A, ROOM * sizeof *room);

@@ -20,7 +20,7 @@
 
 static struct pp_error err;
 static struct pp_options o;
-static struct pp_paths paths; /* of an empty folder, so that no pippin.conf of the user's is read */
+static struct pp_paths paths; /* in an empty folder, so that the user's own pippin.conf is not read */
 
 /* Arguments separated by '|', because some hold spaces. The strings live until the end of the program, as argv does. */
 static enum pp_code parse(const char *line)
@@ -55,7 +55,7 @@ static void refuse(const char *line, const char *text)
 
 static int old_stdin;
 
-/* Input is a terminal unless a test says otherwise: the same on a desk and in a pipe. */
+/* Unless a test says otherwise, the input is a terminal, wherever the tests run. */
 static int set_up(void **state)
 {
     (void)state;
@@ -70,7 +70,7 @@ static int set_up(void **state)
         return -1;
     old_stdin = dup(STDIN_FILENO);
     dup2(slave, STDIN_FILENO);
-    close(slave); /* master stays open, so that the terminal does */
+    close(slave); /* the master stays open, so that the terminal stays alive */
     return 0;
 }
 
@@ -147,7 +147,8 @@ static void values(void **state)
     accept("run|--activations|pair");
     assert_int_equal(pp_options_activations(&o), PP_ACT_PAIR);
 
-    accept("run|--temp|1|--temp=0.25|-p|a|-p|--not an option"); /* the last one wins; a value is a value */
+    accept("run|--temp|1|--temp=0.25|-p|a|-p|--not an option"); /* the last one wins; an option's value may look like an
+                                                                   option */
     assert_true(o.sampling.temp == 0.25f);
     assert_string_equal(o.prompt, "--not an option");
     accept("run|--prompt=a=b|--system=");
@@ -202,7 +203,7 @@ static void lists(void **state)
     assert_true(o.sampling.bias[3].bias == -3.0f);
     accept("run|--lora|a.gguf|--lora|b.gguf|--lora-scaled|a.gguf:0.5|--lora|/dev/null|"
            "--lora-scaled|/dev/../dev/null:2");
-    assert_int_equal(o.n_lora, 3); /* one adapter is on once, as in the chat: the later strength counts */
+    assert_int_equal(o.n_lora, 3); /* an adapter given twice counts once, with the later strength, as in the chat */
     assert_string_equal(o.lora[0].path, "a.gguf");
     assert_true(o.lora[0].scale == 0.5f && o.lora[1].scale == 1.0f && o.lora[2].scale == 2.0f);
     accept("run|-md|d.gguf|--draft-lora|a.gguf|--draft-lora|C:b.gguf:-0.5|--draft-lora|C:c.gguf");
@@ -223,7 +224,7 @@ static void lists(void **state)
     for (size_t i = 0; i < sizeof nameless / sizeof *nameless; i++)
         refuse(nameless[i][0], nameless[i][1]);
     accept("run|--draft-max|15");
-    refuse("run|--draft-max|16", "--draft-max"); /* more are never guessed at a time */
+    refuse("run|--draft-max|16", "--draft-max"); /* 15 is the most at a time */
     refuse("run|--draft-lora|", "--draft-lora");
     refuse("tokenize|--draft-lora|a.gguf", "--draft-lora");
     refuse("run|--lora|1|--lora|2|--lora|3|--lora|4|--lora|5|--lora|6|--lora|7|--lora|8|--lora|9", "--lora");
@@ -307,7 +308,7 @@ static void commands(void **state)
     refuse("models|remove|a", "use `pippin models rm`");
     refuse("models|show|a", "use `pippin models info`");
     refuse("sesions", "did you mean \"sessions\"");
-    refuse("--sytem|Be brief.", "did you mean --system?"); /* which is the mistake, not its value */
+    refuse("--sytem|Be brief.", "did you mean --system?"); /* a misspelt option, not its value, is reported */
     refuse("--sytem|run|-p|x", "did you mean --system?");
     refuse("-hf|owner/name", "models pull");
     refuse("devices", "pippin doctor");
@@ -318,7 +319,7 @@ static void commands(void **state)
     refuse("chat|starter", "a model goes after -m");
     refuse("--jinja|-p|x", "--jinja has no effect in pippin");
     refuse("--keep|4", "--overflow");
-    accept("--theme|dark"); /* and not with a prompt, which no chat takes */
+    accept("--theme|dark"); /* not with a prompt, since no chat uses that */
     refuse("--theme|dark|-p|x", "--theme is not an option of `pippin run`");
     refuse("-p|x|--plain", "--plain is not an option of `pippin run`");
     refuse("version", "did you mean --version?");
@@ -333,7 +334,7 @@ static void commands(void **state)
     refuse("run|--continue|--resume|abcd", "cannot be combined");
 }
 
-/* As many words as a shell makes of a star. */
+/* As many words as the shell makes of a *. */
 static void many_words(void **state)
 {
     struct pp_buf line = {0};
@@ -432,7 +433,7 @@ static void remove_conf(void)
     unlink(path);
 }
 
-/* What would do nothing as it is given is refused, and the error says what to do. */
+/* Options that would have no effect are refused, and the error says what to do. */
 static void idle_options(void **state)
 {
     (void)state;
@@ -464,7 +465,7 @@ static void idle_options(void **state)
                                              "empty");
     refuse("run|-p|x|--no-draft|--draft-always", "--no-draft and --draft-always cannot be combined");
     refuse("run|-p|x|--drafter|lookup|--no-draft",
-           "--no-draft and --drafter cannot be combined"); /* which says who guesses */
+           "--no-draft and --drafter cannot be combined"); /* --drafter chooses the draft */
     accept("run|-p|x|-md|small.gguf|--draft-max|4|--no-draft"); /* even with a draft model at hand */
     refuse("run|-p|x|--drafter|lookup|-md|small.gguf", "--model-draft is for a draft model");
     accept("chat|--drafter|lookup|-md|small.gguf");
@@ -482,8 +483,8 @@ static void idle_options(void **state)
     refuse("imatrix|--in-file|a|--chunks|3", "add -f FILE");
     accept("imatrix|--in-file|a|--chunks|3|-f|x");
     write_conf("[model]\nquant = q4_0\nctx-size = 512\n[sampling]\nseed = 3\n");
-    accept("run|-p|x|--imatrix|im.gguf"); /* a configuration says the type, too, */
-    accept("models|list");                /* and is for all commands at once */
+    accept("run|-p|x|--imatrix|im.gguf"); /* a configuration may set the type, */
+    accept("models|list");                /* which applies to all commands */
     accept("lora|list");
     remove_conf();
 }
@@ -503,7 +504,7 @@ static void precedence(void **state)
     assert_string_equal(o.theme, "light");
     assert_true(o.no_color && !o.no_draft);
     assert_int_equal(o.n_stops, 2);
-    accept("tokenize"); /* what a command does not know is not its business */
+    accept("tokenize"); /* options of other commands are ignored in pippin.conf */
     assert_string_equal(o.model, "conf.gguf");
     assert_null(o.draft);
 
@@ -512,10 +513,10 @@ static void precedence(void **state)
     accept("run|--ctx-size|300|--lora|d.gguf|--stop|c");
     assert_int_equal(o.threads, 5);
     assert_int_equal(o.ctx_size, 300);
-    assert_int_equal(o.n_lora, 1); /* a list from a stronger source replaces */
+    assert_int_equal(o.n_lora, 1); /* a list from a source of higher priority replaces it */
     assert_string_equal(o.lora[0].path, "d.gguf");
     assert_int_equal(o.n_stops, 1);
-    accept("run|-m|other.gguf"); /* the draft of pippin.conf was for its model */
+    accept("run|-m|other.gguf"); /* the draft in pippin.conf is for the model there */
     assert_null(o.draft);
     assert_int_equal(o.n_draft_lora, 0);
     accept("run|-m|other.gguf|-md|x");
@@ -535,7 +536,7 @@ static void precedence(void **state)
     refuse("run", "pippin.conf:2: temperature is unknown in [sampling]; did you mean temp?");
     write_conf("[model]\ntemp = 1\n");
     refuse("run", "pippin.conf:2: temp is unknown in [model]; it belongs in [sampling]");
-    accept("run|--help"); /* help is there also then */
+    accept("run|--help"); /* --help works with a faulty configuration, too */
     write_conf("\n\n[sampling]\ntemp = warm\n");
     refuse("run", "pippin.conf:4: temp expects a number");
     write_conf("[samplin]\ntemp = 1\n");
@@ -594,7 +595,7 @@ static void conf_format(void **state)
     snprintf(at, sizeof at, "pippin.conf:%d:", lines);
     write_conf(b.data);
     assert_int_equal(parse("chat"), PP_ERR_FORMAT);
-    assert_non_null(strstr(err.text, at)); /* the line of the file, although long ones were handed over in pieces */
+    assert_non_null(strstr(err.text, at)); /* the right line number, although inih passes long lines in pieces */
     pp_buf_clear(&b);
 
     pp_buf_str(&b, "[ui]\ntheme = ");
@@ -608,9 +609,10 @@ static void conf_format(void **state)
 
     write_conf("[persona 0123456789 123456789 123456789 123456789]\nsystem = x\n");
     accept("chat");
-    write_conf("[persona 0123456789 123456789 123456789 1234567890]\nsystem = x\n"); /* not all of it would be kept */
+    write_conf("[persona 0123456789 123456789 123456789 1234567890]\nsystem = x\n"); /* longer than what could be
+                                                                                        stored */
     refuse("chat", "pippin.conf:2: system: the name of a persona must have");
-    write_conf("[persona Pirate]\nsystem = M\374ller\n"); /* as /system in the chat */
+    write_conf("[persona Pirate]\nsystem = M\374ller\n"); /* refused like /system in the chat */
     refuse("chat", "pippin.conf:2: system: the text is not valid UTF-8");
     write_conf("[sampling]\nsystem = M\374ller\n");
     refuse("run|-p|x", "pippin.conf:2: system: the text is not valid UTF-8");
@@ -625,7 +627,7 @@ static void conf_format(void **state)
     refuse("chat", "pippin.conf:2: system: the name of the persona is not valid UTF-8");
     write_conf("[sampling]\n= 3\n");
     refuse("run", "pippin.conf:2: the name before the value is missing");
-    char *deep = pp_strdup(paths.config), folder[300]; /* where the path is longer than a line of a message */
+    char *deep = pp_strdup(paths.config), folder[300]; /* a path that is longer than an error's text */
     snprintf(folder, sizeof folder, "%s/%0200d", deep, 0);
     assert_int_equal(mkdir(folder, 0700), 0);
     snprintf(paths.config, sizeof paths.config, "%s", folder);
@@ -659,7 +661,7 @@ static void conf_of_noise(void **state)
     srand(11);
     for (int round = 0; round < 400; round++) {
         size_t n = (size_t)rand() % sizeof text;
-        for (size_t i = 0; i < n; i++) /* long stretches of letters, to cross the length of inih's lines */
+        for (size_t i = 0; i < n; i++) /* long stretches of letters, beyond the length of inih's line buffer */
             text[i] = rand() % (round % 40 + 2) ? 'w' : alphabet[(size_t)rand() % (sizeof alphabet - 1)];
         FILE *f = fopen(path, "w");
         assert_non_null(f);
@@ -750,7 +752,7 @@ static void help_texts(void **state)
     text = printed(pp_options_help, "sessions");
     assert_non_null(strstr(text, "forget ID"));
     free(text);
-    text = printed(pp_options_help, "quantize"); /* where an error sends those who have named another type */
+    text = printed(pp_options_help, "quantize"); /* the help to which an error about another type refers */
     for (size_t i = 0; pp_quantize_type(i); i++)
         assert_non_null(strstr(text, pp_quantize_type(i)));
     free(text);
@@ -798,7 +800,7 @@ static void completion(void **state)
             bash_completes(path, "ids sessions show 0a1", "0a12");
             bash_completes(path, "names run --lora ba", "bard barista");
             bash_completes(path, "names models info bar", "bard barista");
-            bash_completes(path, "names run -m qw", "qwen:4b qwen:8b:q4"); /* bash parts words at colons */
+            bash_completes(path, "names run -m qw", "qwen:4b qwen:8b:q4"); /* bash splits words at colons */
             bash_completes(path, "names run -m qwen : 8", "8b:q4");
             bash_completes(path, "names run --model = qwen : 8b : q", "q4");
             bash_completes(path, "names run -m qwen :", "4b 8b:q4");
@@ -811,8 +813,8 @@ static void completion(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
-/* What a conversation remembers is weaker than the command line and stronger than everything else. */
-static void residual_mixture(void **state)
+/* Settings that a conversation remembers give way to the command line and override everything else. */
+static void recalled(void **state)
 {
     (void)state;
     accept("run|--top-k|7|-p|x");

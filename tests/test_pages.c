@@ -19,7 +19,7 @@ struct rig {
     size_t row; /* bytes of logits */
 };
 
-/* n_pages: how many there are at all. */
+/* n_pages: how many there are in all. */
 static struct rig rig(int n_pages, enum pp_kv_type kv)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
@@ -58,7 +58,7 @@ static void use_adapter(const struct rig *r, struct pp_seq *s, float scale)
     assert_ok(pp_seq_set_adapters(s, &use, 1, &err), err);
 }
 
-/* Computes what is missing of n tokens in steps of `rows`; the last one's logits. */
+/* Computes the missing ones of n tokens in steps of `rows`; last: the last one's logits. */
 static void feed(const struct rig *r, struct pp_seq *s, const int32_t *tokens, int64_t n, int rows, float *logits)
 {
     struct pp_error err;
@@ -108,7 +108,8 @@ static void write_text(int32_t *tokens, int n, int which)
         tokens[i] = (i * 37 + 11 * which + i / 50 * which) % 320;
 }
 
-/* Closed and opened again, by another sequence, edited in the middle: computed from the first page that differs. */
+/* A prompt is found again after its sequence was closed, by another sequence, and after an edit in the middle: it is
+ * computed from the first page that differs. */
 static void found_again(void **state)
 {
     (void)state;
@@ -118,7 +119,7 @@ static void found_again(void **state)
     write_text(text, MOST, 1);
     struct pp_seq *s = new_seq(&r), *other = new_seq(&r);
     assert_int_equal(ask(&r, s, text, 300, 64, a), 0);
-    assert_int_equal(ask(&r, other, text, 300, 64, b), 256); /* while the first one lives: four full pages */
+    assert_int_equal(ask(&r, other, text, 300, 64, b), 256); /* while the first sequence still lives: four full pages */
     assert_memory_equal(a, b, r.row);
     assert_int_equal(pp_engine_stats(r.engine)->pages_used, 4 + 2);
     pp_seq_free(s);
@@ -129,11 +130,11 @@ static void found_again(void **state)
     assert_int_equal(ask(&r, s, text, 257, 7, a), 256);
     ask_cold(0, PP_KV_Q8, text, 257, b);
     assert_memory_equal(a, b, r.row);
-    text[130] = 5; /* of the third page */
-    assert_int_equal(ask(&r, s, text, 257, 64, a), 130); /* its own beginning of that page is still there */
+    text[130] = 5; /* in the third page */
+    assert_int_equal(ask(&r, s, text, 257, 64, a), 130); /* the sequence's own beginning of that page is still there */
     ask_cold(0, PP_KV_Q8, text, 257, b);
     assert_memory_equal(a, b, r.row);
-    text[130] = (130 * 37 + 11 + 130 / 50) % 320; /* and back again */
+    text[130] = (130 * 37 + 11 + 130 / 50) % 320; /* the original text again */
     assert_int_equal(ask(&r, s, text, 257, 64, a), 256);
     assert_int_equal(ask(&r, s, text, 256, 64, NULL), 255); /* the last token is always computed */
     pp_seq_free(s);
@@ -166,7 +167,7 @@ static void adapters_apart(void **state)
     unrig(&r);
 }
 
-/* The last page, which is not full, is found again under its former adapters, but only after the same pages. */
+/* A last page that is not full is found again under its former adapters, but only after the same pages. */
 static void tails_behind_others(void **state)
 {
     (void)state;
@@ -176,7 +177,7 @@ static void tails_behind_others(void **state)
     write_text(text, MOST, 3);
     struct pp_seq *s = new_seq(&r), *other = new_seq(&r);
     assert_int_equal(ask(&r, s, text, 150, 64, NULL), 0);
-    use_adapter(&r, s, 1); /* releases that page */
+    use_adapter(&r, s, 1); /* releases the last page */
     assert_int_equal(ask(&r, other, text, 150, 64, NULL), 149);
     text[100]++;
     assert_int_equal(ask(&r, other, text, 128, 64, NULL), 100);
@@ -190,22 +191,22 @@ static void tails_behind_others(void **state)
     unrig(&r);
 }
 
-/* Held pages stay; of the others the least recently held are evicted. */
+/* Pages that are held stay; of the others the least recently used are evicted. */
 static void room_is_made(void **state)
 {
     (void)state;
-    struct rig r = rig(8, PP_KV_Q8); /* as many as one context */
+    struct rig r = rig(8, PP_KV_Q8); /* as many as one context needs */
     int32_t text[4][MOST];
     struct pp_seq *s = new_seq(&r), *held = new_seq(&r);
     struct pp_error err;
     for (int i = 0; i < 4; i++)
         write_text(text[i], MOST, 3 + i);
     ask(&r, held, text[0], 130, 64, NULL); /* 3 pages */
-    ask(&r, s, text[1], 129, 64, NULL);    /* 3, two of them with names */
+    ask(&r, s, text[1], 129, 64, NULL);    /* 3 pages, two of which have hashes */
     ask(&r, s, text[2], 129, 64, NULL);
     assert_int_equal(pp_engine_stats(r.engine)->pages_used, 6);
     assert_int_equal(pp_engine_stats(r.engine)->pages_cached, 2);
-    ask(&r, s, text[3], 129, 64, NULL); /* text 1 goes */
+    ask(&r, s, text[3], 129, 64, NULL); /* evicts the pages of text 1 */
     assert_int_equal(ask(&r, s, text[2], 129, 64, NULL), 128);
     assert_int_equal(ask(&r, s, text[1], 129, 64, NULL), 0);
     assert_int_equal(ask(&r, s, text[0], 129, 64, NULL), 128);
@@ -260,7 +261,7 @@ static void trees_are_kept_first(void **state)
         {.seq = s, .token = text[63], .parent = 1},
     };
     assert_ok(pp_step(r.engine, tree, 3, NULL, &err), err);
-    text[62] = 1, text[63] = text[64] = 5; /* in the order of the rows: not a chain */
+    text[62] = 1, text[63] = text[64] = 5; /* in the order of the tree's rows, which is no chain */
     assert_int_equal(ask(&r, other, text, 70, 64, NULL), 0);
     write_text(text, MOST, 4);
     assert_ok(pp_seq_keep(s, 62, (const int32_t[]){63, 64}, 2, &err), err);
@@ -380,7 +381,7 @@ static void hardly_any_memory(void **state)
             assert_int_equal(pp_step(r.engine, &row, 1, NULL, &err), PP_ERR_NOMEM);
             assert_int_equal(pp_seq_len(other), 0);
             assert_ok(pp_seq_fork(first, n_ctx - 3, &fork, &err), err);
-            row.seq = fork; /* its last page is shared, and there is none for a copy */
+            row.seq = fork; /* its last page is shared, and there is no page for a copy */
             assert_int_equal(pp_step(r.engine, &row, 1, NULL, &err), PP_ERR_NOMEM);
             assert_int_equal(pp_seq_len(fork), n_ctx - 3);
             pp_seq_free(fork);
@@ -402,7 +403,7 @@ static void hardly_any_memory(void **state)
     }
 }
 
-/* An answer counts what it found as cached. */
+/* An answer reports the tokens that it found in pages as cached. */
 static void answers_use_them(void **state)
 {
     (void)state;
@@ -442,7 +443,8 @@ static int ready(const struct pp_kv_pool *kv, int from, int to)
  * their content. */
 static void cleared_ahead(void **state)
 {
-    enum { PAGES = 43, HELD = 3, SPILL = 2 }; /* SPILL: by as much more the system may do at once, in 2 MiB */
+    enum { PAGES = 43, HELD = 3, SPILL = 2 }; /* SPILL: the system may fault in up to this many more at once, since it
+                                                 works in units of 2 MiB */
     struct pp_kv_layout l;
     struct pp_kv_pool *kv;
     struct pp_error err;

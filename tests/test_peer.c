@@ -29,7 +29,7 @@ static const char *library(void)
     return path && *path ? path : NULL;
 }
 
-/* Its standard output; pclose gives its exit code. */
+/* Runs the peer; returns its standard output. pclose gives its exit code. */
 static FILE *peer(const char *what, const char *a, const char *b, const char *c)
 {
     static char program[3000], command[9000];
@@ -47,10 +47,10 @@ static FILE *peer(const char *what, const char *a, const char *b, const char *c)
 struct text {
     int n;
     int32_t ids[N_NEW];
-    float margins[N_NEW];       /* of the likeliest token's logit above the second one's */
+    float margins[N_NEW];       /* the difference of the two largest logits */
 };
 
-/* false: it cannot read the file. */
+/* The peer's greedy answer; false: it cannot read the file. */
 static bool theirs(const char *path, const int32_t *ids, int n, struct text *t)
 {
     char list[MOST_IDS * 12] = "", count[12];
@@ -101,7 +101,7 @@ static void ours(const char *path, const int32_t *ids, int n, struct text *t)
 
 /* --- side by side ------------------------------------------------------------------------------------------------ */
 
-/* near: margins below which the two may part. Prints a line of the table. */
+/* near: the margin below which the answers may differ. Prints a line of the table. */
 static void compare(const char *what, const char *path, const int32_t *ids, int n, float near)
 {
     struct text a, b;
@@ -120,7 +120,7 @@ static void compare(const char *what, const char *path, const int32_t *ids, int 
     else
         fprintf(stderr, "  %-28s the same %d tokens; then they part by %.3f and %.3f\n", what, same,
                 (double)a.margins[same], (double)b.margins[same]);
-    if (getenv("PIPPIN_PEER_TABLE")) /* all of it, whatever fails */
+    if (getenv("PIPPIN_PEER_TABLE")) /* print the whole table, whatever fails */
         return;
     if (same < N_NEW && !(a.margins[same] <= near && b.margins[same] <= near))
         fail_msg("%s: after %d tokens %d here, %d there, by %.4f and %.4f", what, same, a.ids[same], b.ids[same],
@@ -145,9 +145,9 @@ static const char *starter(void)
 
 /* --- tests ------------------------------------------------------------------------------------------------------- */
 
-/* llama.cpp quantises. Types that it makes with an importance matrix alone it refuses. Three values for each weight
- * leave nothing of a model that was not trained for it: what either one rounds decides. With the same weights as
- * floats both go on alike. */
+/* Files that llama.cpp quantises. It refuses types that need an importance matrix. Types of three values leave nothing
+ * of a model that was not trained for them, so that rounding decides each token; with the same weights as floats both
+ * programs agree. */
 static void their_types(void **state)
 {
     static const struct {
@@ -180,7 +180,7 @@ static void their_types(void **state)
     assert_true(n_made > 15);
 }
 
-/* Every type of tensors, those that it makes with an importance matrix alone among them, in two layers' matrices. */
+/* Matrices of two layers in every type, including those that llama.cpp makes only with an importance matrix. */
 static void their_blocks(void **state)
 {
     static const struct {
@@ -273,8 +273,8 @@ static void compressed_blocks(void **state)
     s.n_ctx = 1024;
     s.yarn_ctx = 128;
     s.top_k = 16;
-    s.index_heads = 16; /* so that no two blocks are as likely */
-    s.index_dim = 64;   /* the peer multiplies by a matrix of that size */
+    s.index_heads = 16; /* so that no two blocks are equally likely */
+    s.index_dim = 64;   /* the peer multiplies by a matrix of this size */
     for (int i = 0; i < MOST_IDS; i++)
         ids[i] = (i * 37 + i / 7 + i / 100) % s.n_vocab;
     struct compressed_model *m = compressed_model_make(&s);

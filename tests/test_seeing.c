@@ -32,7 +32,8 @@ static void add_json(struct pp_buf *b, const char *name, const struct pp_tensor 
     pp_buf_fmt(b, "],\"data_offsets\":[%zu,%zu]}", at, at + t->size);
 }
 
-/* A Gemma 3 folder as the models that see have it: the language part's names have a prefix, and there are others. */
+/* A Gemma 3 folder as vision models have it: the names of the language part have a prefix, and there are tensors of
+ * other parts. */
 static void write_seeing(const char *dir, const char *family, const char *prefix, const char *eyes)
 {
     struct pp_safetensors *from;
@@ -106,7 +107,7 @@ static void seeing_models(void **state)
     pp_source_close(text);
 }
 
-/* Qwen's: the configuration of the language model is one of its own, or all of it. */
+/* Qwen's vision models: the configuration of the language model is a part of config.json, or all of it. */
 static void seeing_qwen(void **state)
 {
     static const struct {
@@ -135,7 +136,8 @@ static void seeing_qwen(void **state)
         pp_free(text);
         cJSON_DeleteItemFromObject(own, "model_type");
         cJSON_DeleteItemFromObject(own, "architectures");
-        cJSON *parameters = cJSON_DetachItemFromObject(own, "rope_parameters"); /* their files are older than that */
+        cJSON *parameters = cJSON_DetachItemFromObject(own, "rope_parameters"); /* these models' config.json has the
+                                                                                   older keys */
         cJSON_AddItemToObject(own, "rope_theta", cJSON_DetachItemFromObject(parameters, "rope_theta"));
         cJSON_AddItemToObject(own, "rope_scaling", cJSON_Parse(cases[i].rope));
         cJSON_Delete(parameters);
@@ -166,8 +168,8 @@ static void seeing_qwen(void **state)
     }
 }
 
-/* The text's configuration of a folder goes into others, one in the other, but for what the whole says of the
- * output; unsaid: without its family. */
+/* Puts a folder's configuration into others, as their text parts, one within the other; tie_word_embeddings stays with
+ * the outermost. unsaid: without the text part's family. */
 static void write_wrapped(const char *dir, const char *family, const char *hf_class, const char *const keys[2],
                           bool unsaid)
 {
@@ -191,7 +193,7 @@ static void write_wrapped(const char *dir, const char *family, const char *hf_cl
         }
     cJSON_AddItemToObject(config, "architectures", cJSON_CreateStringArray(&hf_class, 1));
     cJSON_AddItemToObject(config, "tie_word_embeddings", tie);
-    cJSON_AddNumberToObject(config, "query_num", 96); /* MiniCPM-V's, which then is 2.5 */
+    cJSON_AddNumberToObject(config, "query_num", 96); /* as in MiniCPM-V, where this value means version 2.5 */
     text = cJSON_PrintUnformatted(config);
     snprintf(path, sizeof path, "%s/config.json", dir);
     assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
@@ -199,7 +201,7 @@ static void write_wrapped(const char *dir, const char *family, const char *hf_cl
     cJSON_Delete(config);
 }
 
-/* Models that see or hear, around one of any family; what is made of their folder is a folder of that. */
+/* Models that see or hear, wrapped around a text model of any family: they convert to a folder of that family. */
 static void wrapped_models(void **state)
 {
     static const struct {
@@ -302,8 +304,8 @@ static void wrapped_models(void **state)
     }
 }
 
-/* The tiny Phi 3 as Phi 4 multimodal has it, and the tiny Qwen 2 as MiMo: names end otherwise, there are LoRAs and
- * other parts, and the class is another. */
+/* The tiny Phi 3 in the form of Phi 4 multimodal, and the tiny Qwen 2 in that of MiMo: some names have other endings,
+ * there are LoRAs and other parts, and the class is another. */
 static void other_classes(void **state)
 {
     enum { MOST = 200, MORE = 3 };
@@ -323,7 +325,7 @@ static void other_classes(void **state)
           "model.mtp_layers.0.final_layernorm.weight"}, false},
         {"llama", "AquilaForCausalLM", "aquila", {NULL}, false},
         {"qwen3moe", "SomeMoeForCausalLM", "enggpt_moe", {NULL}, false},
-        {"llama", "PeftModelForCausalLM", "llama", {NULL}, false}, /* a class of the program that trained it */
+        {"llama", "PeftModelForCausalLM", "llama", {NULL}, false}, /* the class of the program that trained it */
     };
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -403,13 +405,14 @@ static struct pp_tensor joined(const struct pp_safetensors *from, int layer, con
     return all;
 }
 
-/* The tiny Qwen 2 and Qwen 3 as Molmo and Molmo 2 have them: what they compute, and what is made of them, has the same
+/* The tiny Qwen 2 and Qwen 3 in the form of Molmo and Molmo 2: they and the files made of them compute the same
  * bits. */
 static void molmo(void **state)
 {
     enum { MOST = 64, ROOM = 1 << 17, PARTS = 9 };
     static const struct {
-        const char *names[3], *first, *second; /* as the first and the second Molmo call them; NULL: they do not */
+        const char *names[3], *first, *second; /* the names in the first and in the second Molmo; NULL: it does not have
+                                                  this tensor */
     } parts[PARTS] = {
         {{"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"},
          "att_proj.weight", "self_attn.att_proj.weight"},
@@ -446,7 +449,8 @@ static void molmo(void **state)
         snprintf(path, sizeof path, "%s/model.safetensors", architecture(families[second]));
         assert_ok(pp_safetensors_open(path, &from, &err), err);
         const struct pp_tensor *embeddings = pp_safetensors_find(from, "model.embed_tokens.weight");
-        const struct pp_tensor *output = pp_safetensors_find(from, "lm_head.weight"); /* Qwen 3's is the embeddings */
+        const struct pp_tensor *output = pp_safetensors_find(from, "lm_head.weight"); /* Qwen 3's output matrix is the
+                                                                                         embeddings */
         const struct pp_tensor *whole[] = {embeddings, pp_safetensors_find(from, "model.norm.weight"),
                                            output ? output : embeddings, embeddings};
         const char *const called[] = {"model.transformer.wte.embedding", "model.transformer.ln_f.weight",
@@ -550,7 +554,8 @@ static void write_mllama(const char *dir, const char *layers)
     cJSON_Delete(config);
 }
 
-/* The vocabulary has a token for pictures of whose rows none is kept: other programs find as many tokens as rows. */
+/* The vocabulary has a token for pictures whose embedding is left out: files have as many tokens as rows, as other
+ * programs expect. */
 static void tokens_as_rows(const char *dir)
 {
     static const char image[] = "<|image|>";
@@ -585,7 +590,7 @@ static void tokens_as_rows(const char *dir)
     pp_gguf_close(g);
 }
 
-/* They count the layers that are left out: none is made, and none is converted. */
+/* Adapters of such models count the omitted layers, too: none is trained, and none is converted. */
 static void adapters_are_refused(const struct pp_model *m, const char *dir)
 {
     const struct pp_train_options train = pp_train_options_default();
@@ -604,7 +609,8 @@ static void adapters_are_refused(const struct pp_model *m, const char *dir)
     assert_non_null(strstr(err.text, "vision layers"));
 }
 
-/* What is left is the Llama that it is made around, whose layers count from 0 to the last. */
+/* Without the layers for pictures it is the Llama that it was made from, with its layers numbered from 0 without
+ * gaps. */
 static void layers_for_pictures(void **state)
 {
     static const char *const wrong[] = {"[1, 1]", "[3, 99]", "[-1]", "[]", "\"some\"", "[0.5]"};
@@ -649,7 +655,7 @@ static void layers_for_pictures(void **state)
     }
 }
 
-/* A folder's config.json without what tells its family: the text part of another. */
+/* A folder's config.json without the keys that name its family, to be the text part of another. */
 static cJSON *text_part(const char *from)
 {
     char path[700], *text;
@@ -664,7 +670,7 @@ static cJSON *text_part(const char *from)
     return own;
 }
 
-/* config.json of that family around it; takes it. */
+/* Writes config.json of that family around the text part, which it frees. */
 static void write_text_part(const char *dir, cJSON *own, const char *model_type)
 {
     char path[700];
@@ -680,8 +686,8 @@ static void write_text_part(const char *dir, cJSON *own, const char *model_type)
     cJSON_Delete(config);
 }
 
-/* Apertus 1.5 around a small Apertus, whose output has no rows for the tokens of pictures and sound, or all of them;
- * head: what config.json says of that. */
+/* Apertus 1.5 around a small Apertus. Its output matrix lacks rows for the tokens of pictures and sound, or has all;
+ * head: the value in config.json that says which. */
 static void write_apertus(const char *from, const char *dir, const char *head)
 {
     enum { MOST = 100, BEHIND = 5 };
@@ -725,7 +731,7 @@ static void write_apertus(const char *from, const char *dir, const char *head)
     write_text_part(dir, own, "apertus1p5");
 }
 
-/* What is left is the Apertus that it is made around, and so is what is made of the folder. */
+/* Without its other parts it is the Apertus that it was made from, and so is what is converted from the folder. */
 static void seeing_apertus(void **state)
 {
     static const char *const wrong[] = {"0", "-1", "1e9", "\"some\"", "0.5"};
@@ -761,7 +767,7 @@ static void seeing_apertus(void **state)
     }
     pp_source_close(plain);
     check_other(&shape, dir);
-    write_apertus(from, dir, "null"); /* the output must be as long as the vocabulary then, and is not */
+    write_apertus(from, dir, "null"); /* the output would have to be as long as the vocabulary then */
     struct pp_model *m;
     assert_int_equal(pp_model_open(dir, &m, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "output.weight"));
@@ -842,7 +848,7 @@ static void wrapped_names(void **state)
     pp_buf_free(&name);
 }
 
-/* What is not known of such a folder: the family within, which may not be said, and a tensor. */
+/* Wrapped models are refused if the family of the text part is unknown or not named, or if a tensor is unknown. */
 static void badly_wrapped(void **state)
 {
     static const char *const keys[] = {"text_config", NULL}, *const names[] = {"vision_tower.a.bias", "eyes.bias"};
@@ -869,7 +875,7 @@ static void badly_wrapped(void **state)
     }
 }
 
-/* The name that Moondream has for a tensor of Phi's; false: it is one of three that are one matrix there. */
+/* Moondream's name for one of Phi's tensors; false: q, k and v are one matrix there, and this is k or v. */
 static bool moondream_name(const char *phi, char *out, size_t size)
 {
     static const char *const names[][2] = {
@@ -894,7 +900,8 @@ static bool moondream_name(const char *phi, char *out, size_t size)
     return true;
 }
 
-/* Moondream, as long as it had Phi's first program in it: one matrix for queries, keys and values, and other names. */
+/* Moondream in the form that contained Phi's first program: one matrix for queries, keys and values, and other
+ * names. */
 static void moondream(void **state)
 {
     static char names[64][96];

@@ -127,7 +127,7 @@ static struct pp_seq *sequence(const struct rig *r, int64_t n)
     return s;
 }
 
-/* The logits after one more token, which is then taken back; float [n_vocab], for pp_free. */
+/* The logits after one more token, which is then removed; float [n_vocab], for pp_free. */
 static float *next_logits(struct pp_seq *s)
 {
     const int64_t n = pp_seq_len(s), n_vocab = pp_model_info(s->engine->model)->n_vocab;
@@ -232,7 +232,7 @@ static void picks_move_exactly(void **state)
     for (int i = 0; i < 4; i++) {
         struct expert_shape s = expert_shape(families[i]);
         const bool blocks = i == 3;
-        if (i == 2) { /* RoPE in the last dimensions of index heads */
+        if (i == 2) { /* RoPE rotates the last dimensions of index heads */
             s.gated = s.sinks = true;
             s.n_stream = 2;
             s.stream_least = 1e-6f;
@@ -274,12 +274,12 @@ static void keys_with_alibi_move_exactly(void **state)
     family_moves_exactly("bloom");
 }
 
-/* With more layers, moved KV differs from recomputed KV: it is not found, shared or saved, and going back to before
- * the cut ends that. */
+/* With more than one layer, moved KV differs from recomputed KV: it is not found, shared or saved, until the
+ * conversation goes back to before the cut. */
 static void assert_stays_alone(int n_taps)
 {
     const struct pp_sha256 identity = {0};
-    const int64_t back = n_taps ? 64 : 100, before = n_taps ? 64 : 90; /* convolutions: whole pages only */
+    const int64_t back = n_taps ? 64 : 100, before = n_taps ? 64 : 90; /* with convolutions only whole pages */
     struct rig r = convolved_rig(3, PP_KV_Q8, 0, n_taps, 0);
     const int64_t n_vocab = pp_model_info(r.model)->n_vocab;
     struct pp_seq *s = sequence(&r, 400), *fork, *clean;
@@ -289,7 +289,7 @@ static void assert_stays_alone(int n_taps)
     assert_ok(pp_seq_cut(s, 100, 180, &err), err);
     memcpy(tokens, pp_seq_tokens(s), (size_t)pp_seq_len(s) * sizeof *tokens);
     float *moved = next_logits(s);
-    feed(s, (const int32_t[]){7, 8, 9}, 3); /* it goes on, and stays what it is */
+    feed(s, (const int32_t[]){7, 8, 9}, 3); /* the sequence continues, and its moved KV stays private */
     assert_int_equal(pp_seq_len(s), 323);
     assert_int_equal(pp_seq_exact(s), 100);
     assert_int_equal(pp_seq_cached_tokens(s, NULL, 0, tokens, 320), 100);
@@ -374,7 +374,7 @@ static void rows_move(void **state)
     }
     struct pp_seq *s = sequence(&r, 200);
     struct pp_error err;
-    assert_int_equal(pp_seq_cut(s, 20, 198, &err), PP_ERR_UNSUPPORTED); /* two do not suffice */
+    assert_int_equal(pp_seq_cut(s, 20, 198, &err), PP_ERR_UNSUPPORTED); /* the two tokens after it do not suffice */
     pp_seq_free(s);
     unrig(&r);
 }
@@ -394,8 +394,8 @@ static void what_cannot_be_cut(void **state)
     assert_int_equal(pp_seq_exact(s), 300);
     float *after = next_logits(s);
     assert_memory_equal(before, after, (size_t)pp_model_info(r.model)->n_vocab * sizeof(float));
-    assert_ok(pp_seq_cut(s, 50, 50, &err), err);  /* nothing */
-    assert_ok(pp_seq_cut(s, 280, 300, &err), err); /* nothing follows: as if it had been taken back */
+    assert_ok(pp_seq_cut(s, 50, 50, &err), err);  /* an empty range */
+    assert_ok(pp_seq_cut(s, 280, 300, &err), err); /* nothing follows: the same as truncating */
     assert_int_equal(pp_seq_exact(s), 280);
     pp_free(before);
     pp_free(after);
@@ -509,7 +509,7 @@ static void turns_slide(void **state)
     assert_in_range(n, 5, 12);
     clean = pp_buf_take(&env.text);
     const uint64_t prompt = env.stats.prompt_tokens;
-    assert_true(env.stats.prefill_tokens > prompt / 2); /* that was computed again */
+    assert_true(env.stats.prefill_tokens > prompt / 2); /* most of the prompt was computed again */
     assert_int_equal(env.inexact, 0);
     end();
 
@@ -521,10 +521,10 @@ static void turns_slide(void **state)
     ask(n, PP_OVERFLOW_SLIDE);
     assert_true(env.n_dropped > 0);
     assert_int_equal(env.stats.prompt_tokens, prompt);
-    assert_true(env.stats.prefill_tokens < prompt / 2); /* the new question, and the answer's end */
+    assert_true(env.stats.prefill_tokens < prompt / 2); /* only the new question, and the end of the answer */
     assert_true(env.inexact > (int)prompt / 3);
     assert_true(env.text.len > 0);
-    /* after a slide, PP_OVERFLOW_SHIFT still gives the answer of a clean run */
+    /* PP_OVERFLOW_SHIFT after a slide still gives the answer of a clean run */
     ask(n, PP_OVERFLOW_SHIFT);
     assert_string_equal(pp_buf_cstr(&env.text), clean);
     assert_int_equal(env.inexact, 0);

@@ -96,14 +96,14 @@ static void test_written_into(void **state)
     snprintf(other, sizeof other, "%s/other", folder("config"));
     assert_ok(open_config("", &s, &err), err);
     assert_ok(pp_source_check_unchanged(s, &err), err);
-    assert_int_equal(utimensat(AT_FDCWD, path, later, 0), 0); /* as a write does */
+    assert_int_equal(utimensat(AT_FDCWD, path, later, 0), 0); /* changes the time, as a write does */
     assert_int_equal(pp_source_check_unchanged(s, &err), PP_ERR_IO);
     assert_non_null(strstr(err.text, "another program changed"));
     assert_ok(pp_source_check(s, &err), err);
     pp_source_close(s);
     assert_ok(open_config("", &s, &err), err);
     write_in(folder("config"), "other", "x", 1);
-    assert_int_equal(rename(other, path), 0); /* the mapping still has the old file */
+    assert_int_equal(rename(other, path), 0); /* the mapping still shows the old file */
     assert_ok(pp_source_check_unchanged(s, &err), err);
     assert_int_equal(unlink(path), 0);
     assert_ok(pp_source_check_unchanged(s, &err), err);
@@ -138,7 +138,7 @@ static void test_config(void **state)
     assert_ok(open_config(",\"tie_word_embeddings\":true", &s, &err), err);
     assert_null(pp_source_tensor(s, "output.weight"));
     pp_source_close(s);
-    /* transformers 5 */
+    /* in the form of transformers 5 */
     assert_ok(
         open_config(",\"rope_parameters\":{\"rope_type\":\"yarn\",\"rope_theta\":77,\"factor\":4,\"beta_fast\":16,"
                     "\"attention_factor\":1.5,\"original_max_position_embeddings\":512}",
@@ -149,13 +149,13 @@ static void test_config(void **state)
     assert_true(hp->rope_beta_fast == 16.0f && hp->rope_beta_slow == 1.0f && hp->rope_attn_factor == 1.5f);
     assert_int_equal(hp->rope_orig_ctx, 512);
     pp_source_close(s);
-    /* older names */
+    /* in the form of older versions */
     assert_ok(open_config(",\"rope_scaling\":{\"type\":\"linear\",\"factor\":3}", &s, &err), err);
     assert_true(pp_source_hparams(s)->rope_scaling == PP_ROPE_LINEAR && pp_source_hparams(s)->rope_factor == 3.0f);
     pp_source_close(s);
     assert_ok(open_config(",\"rope_scaling\":null,\"head_dim\":null,\"sliding_window\":null", &s, &err), err);
     pp_source_close(s);
-    /* no layer looks ahead but where there are pictures */
+    /* bidirectional attention within pictures only does not matter for text */
     assert_ok(open_config(",\"is_causal\":true,\"use_bidirectional_attention\":\"vision\"", &s, &err), err);
     pp_source_close(s);
 }
@@ -199,7 +199,7 @@ static void test_bad_config(void **state)
         {",\"rms_norm_eps\":0", PP_ERR_FORMAT, "epsilon"},
         {",\"rms_norm_eps\":1e999", PP_ERR_FORMAT, "epsilon"},
         {",\"hidden_act\":\"gelu\"", PP_ERR_UNSUPPORTED, "gelu"},
-        {",\"model_type\":\"mistral\"", PP_ERR_FORMAT, "key heads is 8"}, /* as it has where it does not say */
+        {",\"model_type\":\"mistral\"", PP_ERR_FORMAT, "key heads is 8"}, /* Mistral's default if the key is missing */
         {",\"model_type\":\"mistral\",\"sliding_window\":\"all\"", PP_ERR_FORMAT, "sliding_window"},
         {",\"model_type\":\"mistral\",\"num_key_value_heads\":1,\"sliding_window\":-2", PP_ERR_FORMAT,
          "attention window"},
@@ -207,7 +207,7 @@ static void test_bad_config(void **state)
         {",\"rope_scaling\":{\"rope_type\":\"spiral\",\"factor\":2}", PP_ERR_UNSUPPORTED, "spiral"},
         {",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}", PP_ERR_FORMAT, "factor"},
         {",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":2}", PP_ERR_FORMAT, "frequency"},
-        /* models for embeddings that are called decoders */
+        /* embedding models that have a decoder's class */
         {",\"is_causal\":false", PP_ERR_UNSUPPORTED, "is_causal asks for bidirectional attention"},
         {",\"use_bidirectional_attention\":true", PP_ERR_UNSUPPORTED, "use_bidirectional_attention"},
         {",\"use_bidirectional_attention\":\"all\"", PP_ERR_UNSUPPORTED, "use_bidirectional_attention"},
@@ -255,12 +255,12 @@ static void test_bad_folders(void **state)
     write_text(dir, "config.json", "{\"architectures\":[\"Martian\\u001bForCausalLM\"]");
     assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_FORMAT);
     write_text(dir, "config.json", "{\"architectures\":[\"Martian\\u001bForCausalLM\"]}");
-    assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED); /* it would not help to find its weights */
+    assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED); /* whatever its weights */
     write_tensors(dir, "model.safetensors", strange);
     assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "Martian?ForCausalLM")); /* made fit for a terminal */
+    assert_non_null(strstr(err.text, "Martian?ForCausalLM")); /* the control character was replaced */
     assert_non_null(strstr(err.text, "llama"));
-    assert_non_null(strstr(err.text, " others")); /* not cut off in a word */
+    assert_non_null(strstr(err.text, " others")); /* the list is not cut off within a word */
     snprintf(config, sizeof config, "%s}", small_config);
     write_text(dir, "config.json", config);
     assert_int_equal(pp_source_open(dir, &s, &err), PP_ERR_UNSUPPORTED);
@@ -306,7 +306,7 @@ static void test_shards(void **state)
                                              "are missing"));
         pp_source_close(s);
     }
-    /* nor where a link leads nowhere any more */
+    /* also if a link leads nowhere */
     char path[400];
     dir = folder("dangling");
     write_text(dir, "config.json", config);
@@ -410,7 +410,7 @@ static void test_gguf_metadata(void **state)
     pp_gguf_add_i32_array(w, "llama.attention.head_count", (int32_t[]){-1, 2}, 2);
     assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "head_count"));
-    w = begin_gguf(path, "llama.feed_forward_length"); /* a value for each of two layers; the model has one */
+    w = begin_gguf(path, "llama.feed_forward_length"); /* values for two layers, but the model has one */
     pp_gguf_add_i32_array(w, "llama.feed_forward_length", (int32_t[]){8, 24}, 2);
     assert_ok(finish_and_open(w, path, &s, &err), err);
     assert_true(pp_source_hparams(s)->n_ff == 8 && pp_layer_shape(pp_source_hparams(s), 0).n_ff == 8);
@@ -418,7 +418,7 @@ static void test_gguf_metadata(void **state)
     w = begin_gguf(path, "llama.feed_forward_length");
     pp_gguf_add_i32_array(w, "llama.feed_forward_length", (int32_t[]){-1}, 1);
     assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_FORMAT);
-    w = begin_gguf(path, "llama.attention.head_count"); /* for each layer the same */
+    w = begin_gguf(path, "llama.attention.head_count"); /* the same value for each layer */
     pp_gguf_add_i32_array(w, "llama.attention.head_count", (int32_t[]){2, 2}, 2);
     assert_ok(finish_and_open(w, path, &s, &err), err);
     assert_int_equal(pp_source_hparams(s)->n_head, 2);
@@ -428,7 +428,8 @@ static void test_gguf_metadata(void **state)
     assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_FORMAT);
     w = begin_gguf(path, "");
     pp_gguf_add_u32(w, "llama.expert_count", 8);
-    assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_FORMAT); /* how many of them for each row? */
+    assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_FORMAT); /* the number of experts used for each row is
+                                                                            missing */
     assert_non_null(strstr(err.text, "experts used"));
     w = begin_gguf(path, "");
     pp_gguf_add_u32(w, "llama.attention.value_length", 4);
@@ -442,7 +443,7 @@ static void test_gguf_metadata(void **state)
 /* YaRN's scale of queries and keys: 0.1 ln(factor) + 1, and the keys of files that change it. */
 static void test_gguf_magnitude(void **state)
 {
-    static const float usual = 1.48520303f; /* of 128: 0.1 * 4.85203026 + 1 */
+    static const float usual = 1.48520303f; /* for a factor of 128: 0.1 * 4.85203026 + 1 */
     static const struct {
         const char *key;
         float v, magnitude; /* 0: the usual one */
@@ -473,7 +474,7 @@ static void test_gguf_magnitude(void **state)
     }
 }
 
-/* A file of the family that has two names, and keys that say that something else is to be computed. */
+/* A family with two names, and keys with values that would change what is computed. */
 static void test_gguf_other(void **state)
 {
     static const struct {
@@ -498,7 +499,7 @@ static void test_gguf_other(void **state)
     pp_gguf_add_bool(w, "llama.attention.causal", false);
     assert_int_equal(finish_and_open(w, path, &s, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "llama.attention.causal"));
-    for (int i = 0; i < 3; i++) { /* of YaRN all or nothing, or less than nothing, which says that it is not known */
+    for (int i = 0; i < 3; i++) { /* yarn_ext_factor -1: unknown; 0: no YaRN, which is refused; 1: YaRN */
         w = begin_gguf(path, "");
         pp_gguf_add_text(w, "llama.rope.scaling.type", "yarn");
         pp_gguf_add_f32(w, "llama.rope.scaling.factor", 4);
@@ -557,7 +558,7 @@ static void test_missing(void **state)
     }
 }
 
-/* What ollama's files leave out or call otherwise. */
+/* What ollama's files leave out or name differently. */
 static void test_gguf_ollama(void **state)
 {
     static const char *const sizes[] = {"context_length", "embedding_length", "feed_forward_length",
@@ -569,7 +570,7 @@ static void test_gguf_ollama(void **state)
         float v[4];
         const char *ints[2];
         uint32_t n[2];
-        /* what is read */
+        /* the values that are read */
         const char *family;
         int64_t head_dim, original;
         float factor, local, cap, temperature, fast, magnitude;
@@ -752,7 +753,8 @@ static void test_names(void **state)
     assert_int_equal(pp_arch_gguf_name(moe, "model.language_model.layers.3.mlp.experts.gate_up_proj", &b, NULL),
                      PP_NAME_FOUND);
     assert_string_equal(b.data, "blk.3.ffn_gate_exps.weight");
-    assert_int_equal(pp_arch_form(moe, "blk.3.ffn_gate_exps.weight"), PP_HF_SAME); /* others have them apart */
+    assert_int_equal(pp_arch_form(moe, "blk.3.ffn_gate_exps.weight"), PP_HF_SAME); /* other families have them in
+                                                                                      separate tensors */
     const struct pp_arch *glm = pp_arch_by_class("ChatGLMModel");
     assert_int_equal(pp_arch_gguf_name(glm, "transformer.encoder.layers.5.self_attention.query_key_value.bias", &b,
                                        NULL), PP_NAME_FOUND);
@@ -839,7 +841,7 @@ static void test_reference_models(void **state)
         const struct pp_hparams *a = pp_source_hparams(hf), *b = pp_source_hparams(gguf);
         assert_same_hparams(a, b);
         assert_true(a->rope_neox && !b->rope_neox);
-        if (a->rope_scaling == PP_ROPE_LLAMA3) { /* GGUF says it by a tensor */
+        if (a->rope_scaling == PP_ROPE_LLAMA3) { /* in GGUF a tensor expresses it */
             assert_int_equal(b->rope_scaling, PP_ROPE_NONE);
             assert_int_equal(pp_source_tensor(gguf, "rope_freqs.weight")->ne[0], 8);
             assert_true(a->rope_factor == 8.0f && a->rope_low_freq == 1.0f && a->rope_high_freq == 4.0f);
@@ -1052,7 +1054,7 @@ static void test_peft_refused(void **state)
     assert_false(pp_is_adapter(path));
 }
 
-/* Weights as a pickle, and a file of an adapter's folder in the folder's place. */
+/* Weights as a pickle, and paths of files within an adapter's folder in place of the folder. */
 static void test_not_the_folder(void **state)
 {
     static const struct {

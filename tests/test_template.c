@@ -107,7 +107,7 @@ static const struct small_case small_cases[] = {
     {"a\n  {% if 1 %}\n  b\n  {% endif %}\nc\n", NULL, "a\n  b\nc"},
     {"a {%+ if 1 %} b {%- endif +%}\nc", NULL, "a  b\nc"},
     {"  {{ 1 }}\n  {# c #}\nx\r\ny\n\n", NULL, "  1\nx\ny\n"},
-    {"\xEF\xBB\xBF{{ 1 }}\xEF\xBB\xBF", NULL, "1\xEF\xBB\xBF"}, /* a mark of UTF-8 is none of its text */
+    {"\xEF\xBB\xBF{{ 1 }}\xEF\xBB\xBF", NULL, "1\xEF\xBB\xBF"}, /* a byte-order mark is no text */
     {"{%- raw -%}  a  {%- endraw %}\nb", NULL, "ab"},
     /* tests, undefined, conditions */
     {"{{ x is defined }} {{ x | default('d') }} {{ x }} {{ 'a' if x }} {{ 3 is divisibleby 3 }}", NULL,
@@ -233,7 +233,7 @@ static void errors_give_line_and_reason(void **state)
     assert_int_equal(render_vars("x", 1, "[]", &out, &err), PP_ERR_FORMAT);
     assert_int_equal(render_vars("{{ x }}", 7, "{\"x\": \"a\\u0000b\"}", &out, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "U+0000"));
-    /* C's functions read more numbers than JSON has */
+    /* number formats that C's functions read, but JSON does not have */
     static const char *const numbers[] = {"01", "-01", "1.", "1.e5", ".5", "-.5", "+1", "1e", "1e+", "-", "--1", "0x5",
                                           "1_0", "0x0x5"};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -245,13 +245,13 @@ static void errors_give_line_and_reason(void **state)
     static const char read[] = "{{ x }}";
     assert_ok(render_vars(read, sizeof read - 1, "{\"x\": [0, -0, 0.5, -1.25e-2, 1E+2, 10]}", &out, &err), err);
     assert_string_equal(pp_buf_cstr(&out), "[0, 0, 0.5, -0.0125, 100.0, 10]");
-    static const char sums[] = "{{ big - 1 }}"; /* exact, as a double's would not be */
+    static const char sums[] = "{{ big - 1 }}"; /* exact, as a double's result would not be */
     assert_ok(render_vars(sums, sizeof sums - 1, "{\"big\": 12345678901234567890}", &out, &err), err);
     assert_string_equal(pp_buf_cstr(&out), "12345678901234567889");
     pp_buf_free(&out);
 }
 
-/* Templates that would never end or take all memory, and torn ones. All must fail, and soon. */
+/* Templates that would never end or take all memory, and truncated ones. All must fail, and soon. */
 static void hostile_templates_fail_quickly(void **state)
 {
     (void)state;
@@ -425,7 +425,7 @@ static void builtin_templates_render(void **state)
     assert_null(pp_template_builtin("no such"));
 }
 
-/* Two of them have a usual system message. */
+/* Two builtin templates have a default system message. */
 static void usual_system_messages(void **state)
 {
     static const char *const expected[][2] = {
@@ -450,7 +450,7 @@ static void usual_system_messages(void **state)
     }
 }
 
-/* One has a switch, by either name that templates have for it. */
+/* One builtin template has a switch for thinking, under either name that templates use for it. */
 static void switched_thinking(void **state)
 {
     static const char *const cases[][2] = {
@@ -477,7 +477,8 @@ static void switched_thinking(void **state)
     pp_template_free(t);
 }
 
-/* DeepSeek V4's calls of tools, and which thoughts stay: what its publication's encoding_dsv4.py makes of these. */
+/* DeepSeek V4's tool calls, and which thoughts stay in the prompt: the text that encoding_dsv4.py, published with the
+ * model, makes of these messages. */
 static void called_tools(void **state)
 {
 #define SAYS(role, content, more) "{\"role\": \"" role "\", \"content\": \"" content "\"" more "}"
@@ -526,7 +527,7 @@ static void called_tools(void **state)
         assert_non_null(strstr(pp_buf_cstr(&out), cases[i].before));
         assert_int_equal(talk - pp_buf_cstr(&out) == strlen("<s>"), !cases[i].tools);
         in.messages_json = "[" SAYS("assistant", "", ", \"tool_calls\": [{\"function\": {\"name\": \"f\", "
-                                    "\"arguments\": \"{}\"}}]") "]"; /* a text would be one argument */
+                                    "\"arguments\": \"{}\"}}]") "]"; /* arguments as text would count as one argument */
         assert_int_equal(pp_template_render(t, &in, &out, &err), PP_ERR_FORMAT);
         assert_non_null(strstr(err.text, "arguments"));
         pp_buf_free(&expected);
@@ -539,7 +540,7 @@ static void called_tools(void **state)
 #undef D
 }
 
-/* A vocabulary with tokens (names with a blank between them) that were added to it, and such as came by merging. */
+/* A vocabulary with these added tokens (names separated by blanks), and others that are the results of merges. */
 static struct pp_tokenizer *vocabulary(const char *added, const char *merged)
 {
     struct pp_buf json = {0};
@@ -565,15 +566,15 @@ static struct pp_tokenizer *vocabulary(const char *added, const char *merged)
     return t;
 }
 
-/* Which one a model wants is told by its vocabulary, else by its name; where neither does, nothing is made up. */
+/* The template that a model wants is inferred from its vocabulary, else from its name; otherwise none is assumed. */
 static void evident_templates(void **state)
 {
     static const struct {
         const char *added, *merged, *name, *path, *expected, *why;
     } cases[] = {
         {"<|im_start|> <|im_end|>", "", "x", "x", "chatml", "<|im_start|>"},
-        {"<|im_start|> <|im_sep|> <|im_end|>", "", "x", "x", NULL, NULL}, /* another format */
-        {"<|im_start|>", "<|im_end|>", "x", "x", NULL, NULL},             /* only spelt so */
+        {"<|im_start|> <|im_sep|> <|im_end|>", "", "x", "x", NULL, NULL}, /* a different format */
+        {"<|im_start|>", "<|im_end|>", "x", "x", NULL, NULL},             /* <|im_end|> is no added token */
         {"<|start_header_id|> <|end_header_id|> <|eot_id|>", "", "vicuna", "x", "llama3", "<|start_header_id|>"},
         {"<start_of_turn> <end_of_turn>", "", "x", "x", "gemma", "<start_of_turn>"},
         {"<|START_OF_TURN_TOKEN|> <|CHATBOT_TOKEN|> <|END_OF_TURN_TOKEN|>", "", "x", "x", "command-r", "TURN"},
@@ -585,10 +586,10 @@ static void evident_templates(void **state)
         {"<|start|> <|end|> <|message|> <|channel|>", "", "x", "x", "gpt-oss", "<|channel|>"},
         {"<|user|> <|assistant|>", "", "x", "x", NULL, NULL},
         {"[INST] [/INST]", "", "x", "x", "mistral", "[INST]"},
-        {"[INST] [/INST] <|im_start|> <|im_end|>", "", "x", "x", NULL, NULL}, /* of two formats */
+        {"[INST] [/INST] <|im_start|> <|im_end|>", "", "x", "x", NULL, NULL}, /* tokens of two formats */
         {"[INST] [/INST] <|im_start|> <|im_end|>", "", "Zephyr 7B", "x", "zephyr", "its name"},
         {"", "a", "LLaMA v2", "/models/vicuna/Vicuna-7B-v1.5.Q4_K_M.gguf", "vicuna", "its name"},
-        {"", "", "LLaMA v2", "/models/vicuna/x.gguf", NULL, NULL}, /* a folder's name is nobody's */
+        {"", "", "LLaMA v2", "/models/vicuna/x.gguf", NULL, NULL}, /* the folder's name does not count */
         {"", "", "x", "chavinlo_alpaca-native.gguf", "alpaca", "its name"},
         {"", "", "Llama 2 7B chat", "x", "llama2", "its name"},
         {"", "", "Llama 2 7B", "x", NULL, NULL},
@@ -613,7 +614,7 @@ static void evident_templates(void **state)
     assert_string_equal(pp_template_evident(NULL, "vicuna", "", &why), "vicuna"); /* without a vocabulary */
 }
 
-/* Templates that read what is said from lists of parts get such lists, and only they. */
+/* Templates that read contents as lists of parts get such lists, and no others do. */
 static void messages_in_parts(void **state)
 {
     static const char *const cases[][2] = {
@@ -623,7 +624,7 @@ static void messages_in_parts(void **state)
          "{% endfor %}{% endfor %}", "Hi Yo Bye "},
         {"{% for m in messages %}{% if m.role == 'user' %}{{ (m.content | first).text }}{% else %}"
          "{{ m.content[0].text }}{% endif %};{% endfor %}", "Hi;Yo;Bye;"},
-        /* these take texts */
+        /* these read contents as text */
         {"{% for m in messages %}{% if m.content is string %}<{{ m.content }}>{% else %}{{ m.content[0]['text'] }}"
          "{% endif %};{% endfor %}", "<Hi>;<Yo>;Bye;"},
         {"{{ messages[0].content }}{{ 'text' == 'x' }}", "HiFalse"},
@@ -650,9 +651,8 @@ static void messages_in_parts(void **state)
     }
 }
 
-/* The other members of the input reach the template. */
-/* A template that looks at all messages before each, as Gemma 4's does, takes neither memory for each pair nor, with as
- * many as fit into any context, more steps than it may; and what it counts is what it asked for. */
+/* A template that looks at all messages before each one, as Gemma 4's does, needs no memory for each pair of them, and,
+ * with as many as fit into any context, no more steps than allowed; and it finds the messages that it looks for. */
 static void many_messages(void **state)
 {
     enum { N = 4000 };
@@ -680,6 +680,7 @@ static void many_messages(void **state)
     pp_buf_free(&out);
 }
 
+/* The other members of the input reach the template. */
 static void inputs_reach_the_template(void **state)
 {
     (void)state;

@@ -14,7 +14,8 @@
 #include "tests/support.h"
 #include "tests/tokenizers.h"
 
-/* The model that cases call "bytes": 256 bytes, whose ids they are, and these. */
+/* The model named "bytes" in the cases: a token for each of the 256 byte values, with that value as its id, and these
+ * tokens. */
 static cJSON *byte_model(void)
 {
     static const char *const merges[][2] = {
@@ -55,7 +56,7 @@ static void expect_ids(const struct pp_tokenizer *t, const char *text, const cJS
     pp_free(ids);
 }
 
-/* The file that was written puts the tokens together as the vocabulary does. */
+/* The GGUF file joins tokens to the same text as the vocabulary. */
 static void expect_same_text(struct pp_tokenizer *const both[2], const cJSON *want, const char *why)
 {
     struct pp_buf text[2] = {{0}, {0}};
@@ -131,7 +132,7 @@ static void going_on(void **state)
     pp_tokenizer_free(t);
 }
 
-/* Texts that normalizing leaves as they are do not get lost as others make the vocabulary move. */
+/* Texts that normalising does not change are not lost when others make the vocabulary's buffer move. */
 static void many_normalized(void **state)
 {
     enum { MANY = 3000 };
@@ -194,7 +195,7 @@ static void spaces_before_words(void **state)
     }
 }
 
-/* What texts of tokens begin with is what the decoder leaves, whatever was put in front of texts. */
+/* The beginning of a token's text is decided by the decoder, whatever is put before texts. */
 static void spaces_at_the_start(void **state)
 {
     static const char prepend[] = "{\"type\":\"Prepend\",\"prepend\":\"\u2581\"},";
@@ -239,7 +240,7 @@ static void spaces_at_the_start(void **state)
 
 #define WORDS "\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0}}"
 
-/* Files that pippin would read with another meaning than theirs are refused. */
+/* Files that pippin would interpret differently than intended are refused. */
 static void refused(void **state)
 {
     static const char *const bad[] = {
@@ -282,7 +283,7 @@ static void refused(void **state)
 
 /* --- pieces, spelled text, and whole words ---------------------------------------------------------------- */
 
-/* The tokenizer of that text, through a GGUF file, and through a folder. */
+/* The tokenizer of this text, directly, through a GGUF file, and through a folder. */
 static void three_ways(const char *json, struct pp_tokenizer *t[3])
 {
     struct pp_error err;
@@ -314,8 +315,8 @@ static void expect_text(const struct pp_tokenizer *t, const char *text, const ch
 #define SPECIAL(text) "{\"SpecialToken\":{\"id\":\"" text "\"}},"
 #define HALF SPECIAL("<b>") SPECIAL("<b>") SPECIAL("<a>")
 
-/* Several tokens are put before a text, as GLM 4's are, and none where the first of them is there, or behind one; a
- * file and a folder say all of them. A name may stand for several, or for another token. */
+/* Several tokens are put before a text, as in GLM 4, unless it begins with the first of them; and after it. GGUF files
+ * and folders hold all of them. A special token's name may stand for several tokens, or for another one. */
 static void several_around(void **state)
 {
     static const char json[] =
@@ -374,7 +375,7 @@ static enum pp_code add_piece(void *out, const char *word, size_t n, struct pp_e
     return PP_OK;
 }
 
-/* How https://github.com/huggingface/tokenizers cuts: the first texts of each kind are its own tests'. */
+/* How https://github.com/huggingface/tokenizers splits text: the first texts of each kind are from its own tests. */
 static void pieces(void **state)
 {
     static const struct {
@@ -383,11 +384,12 @@ static void pieces(void **state)
         {"(?#scripts)", "\u3069\u3053\u3067\u751f\u308c\u3002Yes", "\u3069\u3053\u3067\u751f\u308c|\u3002|Yes|"},
         {"(?#scripts)", "Apples are \u308a\u3093\u3054 \u6797\u6a8e", "Apples are |\u308a\u3093\u3054 \u6797\u6a8e|"},
         {"(?#scripts)", "\u30e9\u30fc\u30e1\u30f3 \u30fc", "\u30e9\u30fc\u30e1\u30f3 \u30fc|"},
-        {"(?#scripts)", "  Hello, \u043c\u0438\u0440 42", "Hello|, |\u043c\u0438\u0440 |42|"}, /* spaces in front go */
+        {"(?#scripts)", "  Hello, \u043c\u0438\u0440 42", "Hello|, |\u043c\u0438\u0440 |42|"}, /* no leading spaces */
         {"(?#scripts)", "   ", ""}, {"(?#scripts)", "a\nb  ", "a|\n|b  |"},
-        {"(?#scripts)", "e\u0301\u0301x", "e|\u0301\u0301|x|"},       /* accents have a script of their own, */
-        {"(?#scripts)", "a\u0378b\u0378 \u03a9", "a\u0378b\u0378 |\u03a9|"}, /* what is no character has none, */
-        {"(?#scripts)", "a\U00010d00b", "a\U00010d00b|"},                /* nor have newer scripts */
+        {"(?#scripts)", "e\u0301\u0301x", "e|\u0301\u0301|x|"},       /* combining accents count as a script of their
+                                                                         own */
+        {"(?#scripts)", "a\u0378b\u0378 \u03a9", "a\u0378b\u0378 |\u03a9|"}, /* an unassigned character has no script */
+        {"(?#scripts)", "a\U00010d00b", "a\U00010d00b|"},                /* nor do newer scripts */
         {"(?#scripts)", "\u16a0\u2c00\U00010330", "\u16a0|\u2c00|\U00010330|"},
         {"(?#scripts)", "a\xff" "b", "a|\xff|b|"},
         {"(?#length)5", "Hello world", "Hello| worl|d|"}, {"(?#length)5", "Short", "Short|"}, {"(?#length)5", "", ""},
@@ -411,7 +413,7 @@ static void pieces(void **state)
     }
 }
 
-/* A megabyte in which every character is of another script than the last takes a moment. */
+/* A megabyte in which every character has another script than the one before takes only a moment. */
 static void many_scripts(void **state)
 {
     static const char *const some[] = {"a", "\u03a9", "\u1200", "\u16a0", "\u0378", "\U00010330", "\ua000", " "};
@@ -447,11 +449,11 @@ static void whole_words(void **state)
     three_ways(json, t);
     for (int i = 0; i < 3; i++) {
         expect_tokens(t[i], "Hello, world", 0, " hello| ,| world");
-        expect_tokens(t[i], "h hell helloh worldworld", 0, " h|[UNK]|[UNK]|[UNK]|[UNK]"); /* cut after six letters */
+        expect_tokens(t[i], "h hell helloh worldworld", 0, " h|[UNK]|[UNK]|[UNK]|[UNK]"); /* words are cut after six letters */
         expect_tokens(t[i], "CAF\u00c9 <sep>h", PP_TOKENIZE_SPECIAL, " caf\u00e9|<sep>| h");
         expect_tokens(t[i], "h sep", PP_TOKENIZE_SPECIAL, " h|sep");
-        expect_tokens(t[i], "h sep", 0, " h|[UNK]"); /* it was added, and is no word */
-        expect_text(t[i], "hello world", "hello world"); /* with nothing that puts them together there are spaces */
+        expect_tokens(t[i], "h sep", 0, " h|[UNK]"); /* an added token, but not a word */
+        expect_text(t[i], "hello world", "hello world"); /* without a decoder, words are joined with spaces */
     }
     free_three(t);
 }
@@ -475,7 +477,7 @@ static void no_unknown_words(void **state)
     free_three(t);
 }
 
-/* Text that a normalizer has written byte by byte is cut and merged as it stands there. */
+/* Text that a normalizer spelt byte by byte is split and merged in that form. */
 static void spelled(void **state)
 {
     static const char json[] =
@@ -509,7 +511,7 @@ static void expect_joined(const struct pp_tokenizer *t, const int32_t *ids, size
     pp_buf_free(&out);
 }
 
-/* Words are put together as a WordPiece decoder does it, with its "cleanup" or without it, or with spaces alone. */
+/* Words are joined as a WordPiece decoder does, with or without its "cleanup", or only with spaces. */
 static void joined(void **state)
 {
 #define X_ADDED "{\"added_tokens\":[{\"id\":10,\"content\":\"<x>\",\"special\":true}],"
@@ -534,7 +536,8 @@ static void joined(void **state)
     };
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-        for (size_t k = 0; k < (i == 2 ? 2 : 3); k++) { /* WordPiece is put together so without a decoder, too */
+        for (size_t k = 0; k < (i == 2 ? 2 : 3); k++) { /* a WordPiece model joins words this way without a decoder,
+                                                           too */
             char json[900];
             struct pp_tokenizer *t[3] = {NULL, NULL, NULL};
             struct pp_error err;
@@ -555,7 +558,7 @@ static void joined(void **state)
         }
 }
 
-/* Unigrams of spelled text; and text that is spelled twice, which is turned back once. */
+/* Unigrams of byte-spelt text; and text that is spelt twice, which decoding reverts once. */
 static void spelled_otherwise(void **state)
 {
     static const char unigrams[] =
@@ -564,7 +567,7 @@ static void spelled_otherwise(void **state)
     static const char twice[] =
         "{\"normalizer\":{\"type\":\"ByteLevel\"},\"pre_tokenizer\":{\"type\":\"ByteLevel\","
         "\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\","
-        /* a space is U+0120, whose bytes are C4 and A0 */
+        /* a space is spelt U+0120, whose bytes are C4 and A0 */
         "\"vocab\":{\"a\":0,\"\u00c4\":1,\"\u0142\":2},\"merges\":[]}}";
     struct pp_tokenizer *t, *again;
     struct pp_error err;
@@ -583,7 +586,7 @@ static void spelled_otherwise(void **state)
 
 /* --- what others may have written ------------------------------------------------------------------------- */
 
-/* The text in a block of exactly its size. */
+/* Tries the text in a memory block of exactly its size. */
 static void try_bytes(const char *json, size_t n)
 {
     struct pp_tokenizer *t = NULL;
@@ -603,7 +606,7 @@ static void try_bytes(const char *json, size_t n)
     free(copy);
 }
 
-/* Each case cut off everywhere, and with bytes that are others. */
+/* Each case is cut off at every place, and read with changed bytes. */
 static void damaged(void **state)
 {
     char *data, *rest, *line;
@@ -659,7 +662,7 @@ static void immense(void **state)
     pp_buf_free(&json);
 }
 
-/* White space that tokens take is not looked through again for each of them. */
+/* White space that several tokens take is not searched again for each of them. */
 static void long_white_space(void **state)
 {
     static const char json[] =

@@ -23,7 +23,7 @@ struct manner {
     enum pp_kv_type kv;
     const char *kernels;   /* NULL: the best */
     int n_threads;
-    int n_pages;           /* memory for so many pages in each tier; 0: plenty */
+    int n_pages;           /* memory for this many pages in each tier; 0: plenty */
     int64_t n_ctx;         /* 0: 512 */
 };
 
@@ -85,7 +85,8 @@ static void write_text(int32_t *tokens, int n, int which)
         tokens[i] = (i * 37 + 11 * which + i / 50 * which) % 320;
 }
 
-/* Computes what is missing of n tokens, at most `rows` at a time. all: logits of each, or NULL; last: of the last. */
+/* Computes the missing ones of n tokens, at most `rows` at a time. all: the logits of each, or NULL; last: those of the
+ * last. */
 static void feed(const struct rig *r, struct pp_seq *s, const int32_t *tokens, int64_t n, int rows, float *all,
                  float *last)
 {
@@ -106,7 +107,7 @@ static void feed(const struct rig *r, struct pp_seq *s, const int32_t *tokens, i
     }
 }
 
-/* Logits of every position of a text, computed from its beginning, so many rows at a time. */
+/* The logits of every position of a text, computed from its beginning, m.rows rows at a time. */
 static float *every_position(struct manner m, const int32_t *text, int n, int rows)
 {
     m.n_threads = 1;
@@ -228,7 +229,7 @@ static void trees(void **state)
             feed(&r, s, text, base + 4, 1, NULL, last);
             assert_row(&r, expected, base + 3, last, "behind a kept branch");
             if (base > 200 && m.window < 64)
-                assert_int_equal(pp_seq_keep(s, 10, NULL, 0, &err), PP_ERR_USAGE); /* long gone */
+                assert_int_equal(pp_seq_keep(s, 10, NULL, 0, &err), PP_ERR_USAGE); /* that position's page is gone */
             pp_free(last);
             pp_free(expected);
             pp_seq_free(s);
@@ -299,7 +300,7 @@ static void rewinds(void **state)
             struct pp_seq *s = new_seq(&r), *hog = new_seq(&r), *fork = NULL;
             struct pp_error err;
             feed(&r, s, text, LENGTH, 64, NULL, NULL);
-            if (n % 3 == 0) /* makes others' pages go, where there are few */
+            if (n % 3 == 0) /* evicts others' pages, if there are few */
                 feed(&r, hog, other, 300, 64, NULL, NULL);
             if (n % 2)
                 assert_ok(pp_seq_fork(s, n, &fork, &err), err);
@@ -321,7 +322,7 @@ static void rewinds(void **state)
             pp_seq_free(s);
             assert_int_equal(pp_engine_stats(r.engine)->pages_used, 0);
         }
-        assert_true(manners[i].n_pages || whole > 20); /* with memory for everything, nothing is computed again */
+        assert_true(manners[i].n_pages || whole > 20); /* with enough memory nothing is computed again */
         pp_free(last);
         pp_free(expected);
         unrig(&r);
@@ -378,7 +379,7 @@ static void generate(struct pp_seq *s, const int32_t *prompt, int64_t n, int64_t
     pp_buf_free(&text);
 }
 
-/* Two new texts, which take all the pages that nobody holds. */
+/* Computes two new texts, which take all pages that are not held. */
 static void hog_memory(const struct rig *r, struct pp_seq *hog, int32_t *text)
 {
     for (int i = 0; i < 2; i++) {
@@ -401,7 +402,7 @@ static void check_marks(struct manner m)
     generate(s, text, 130, 20, text + 130);
     generate(s, text, 200, 200, first);
     for (int round = 0; round < 2; round++) {
-        hog_memory(&r, hog, other); /* pages that nobody holds are gone */
+        hog_memory(&r, hog, other); /* pages that nobody holds are evicted */
         uint64_t before = st->prefill_tokens;
         generate(s, text, 200, 200, again);
         assert_memory_equal(first, again, sizeof first);
@@ -609,7 +610,7 @@ static void saved(void **state)
         pp_seq_free(s);
         unrig(&r);
         for (int j = 0; j < N; j++) {
-            r = rig(&manners[i]); /* has nothing cached */
+            r = rig(&manners[i]); /* a new engine, with nothing cached */
             s = new_seq(&r);
             restore(&r, s, base, text, lengths[j]);
             const int64_t there = pp_seq_len(s);
@@ -634,7 +635,7 @@ static void saved(void **state)
     }
 }
 
-/* A context for which the memory would not suffice without the window. */
+/* A context for which the memory suffices only because of the window. */
 static void memory_is_divided(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);

@@ -89,14 +89,14 @@ static bool none_left(const char *folder)
     return none;
 }
 
-/* However many conversations are deleted while the worker is busy: what was kept of them goes. */
+/* However many conversations are deleted while the worker is busy, all their snapshots are removed. */
 static void test_forgets_all(void **state)
 {
     enum { MANY = 700 };
     char folder[300], path[400], key[17];
     struct pp_error err;
     (void)state;
-    talk_begin(1); /* nobody takes its events: after the second it can do nothing more */
+    talk_begin(1); /* a queue for one event: as long as none is taken, the worker stops after the second */
     snprintf(folder, sizeof folder, "%s/kv", talk.cache);
     assert_ok(pp_make_dirs(folder, &err), err);
     talk_post(talk_request(HELLO));
@@ -238,7 +238,7 @@ static void test_reasoning(void **state)
     assert_ok(pp_store_message_get(talk.store, id, &m, &err), err);
     assert_string_equal(m.reasoning, pp_buf_cstr(&talk.reasoning));
     pp_message_clear(&m);
-    /* twelve tokens and twelve more are twenty-four */
+    /* reasoning in two parts of twelve tokens is the same as twenty-four in one */
     char *first = pp_strdup(pp_buf_cstr(&talk.reasoning));
     r.message_id = 0;
     r.max_tokens = 24;
@@ -260,7 +260,7 @@ static void test_reasoning(void **state)
     assert_true(*talk_answer(r));
     assert_int_equal(talk.reasoning.len, 0);
     r.skip_reasoning = false;
-    r.thinking = PP_THINKING_OFF; /* the template opens nothing: as without it */
+    r.thinking = PP_THINKING_OFF; /* the template opens no reasoning: as without any */
     r.max_tokens = 48;
     assert_string_equal(talk_answer(r), HELLO_ANSWER);
     assert_int_equal(talk.reasoning.len, 0);
@@ -288,7 +288,7 @@ static void test_limits(void **state)
     r.n_stops = 0;
     r.message_id = add_messages();
     r.continue_text = "Hello! I am Pippin, a";
-    r.continue_tokens = 1000; /* a text says nothing about how many tokens it was written in */
+    r.continue_tokens = 1000; /* the number of tokens cannot be told from the text */
     assert_string_equal(talk_answer(r), HELLO_ANSWER + strlen(r.continue_text));
     const int64_t all = 1000 + (int64_t)talk.done.stats.decode_tokens;
     wait_stored(r.message_id, HELLO_ANSWER + strlen(r.continue_text));
@@ -322,7 +322,7 @@ static const char *long_talk(int turns)
     return pp_buf_cstr(&b);
 }
 
-/* Without its oldest turns a conversation is the same as one that never had them, to the last bit. */
+/* A conversation without its oldest turns gives the same bits as one that never had them. */
 static void test_overflow(void **state)
 {
     enum { TURNS = 8 };
@@ -351,8 +351,7 @@ static void test_overflow(void **state)
     talk_end();
 }
 
-/* A request that is appended to a conversation and dropped again: the conversation is not read a second time for it,
- * and its own pages stay. */
+/* A request that is appended to a conversation, and dropped again, reuses the conversation's pages, and these stay. */
 static void test_appended_request(void **state)
 {
     char next[600];
@@ -366,7 +365,7 @@ static void test_appended_request(void **state)
              "[{\"role\":\"user\",\"content\":\"Hello, who are you?\"},"
              "{\"role\":\"assistant\",\"content\":\"%s\"},"
              "{\"role\":\"user\",\"content\":\"A title, please.\"}]", HELLO_ANSWER);
-    for (int i = 0; i < 2; i++) { /* the second time as well as the first */
+    for (int i = 0; i < 2; i++) { /* the second time like the first */
         struct pp_generate_request t = talk_request(next);
         t.session_key = NULL;
         t.temporary = t.background = true;
@@ -389,7 +388,7 @@ static void test_cancel(void **state)
     (void)state;
     if (!talk_begin_starter(256, false))
         return;
-    talk.backend->ops->cancel(talk.backend, 0); /* of nothing: must not reach what comes after */
+    talk.backend->ops->cancel(talk.backend, 0); /* nothing is running: this must not cancel what follows */
     assert_string_equal(talk_answer(talk_request(HELLO)), HELLO_ANSWER);
 
     struct pp_generate_request r = talk_request(ASK("Write a short story about a fox."));
@@ -404,11 +403,11 @@ static void test_cancel(void **state)
     uint64_t ms_taken = (pp_now_ns() - t0) / 1000000;
     assert_int_equal(talk.done.err.code, PP_ERR_CANCELLED);
     assert_true(talk.text.len > 0);
-    if (ms_taken > 2000) /* 50 on a quiet machine; sanitizers and neighbours take their time */
+    if (ms_taken > 2000) /* usually 50 ms; sanitizers and other programs take longer */
         fail_msg("stopping took %d ms", (int)ms_taken);
     snprintf(shown, sizeof shown, "%s", pp_buf_cstr(&talk.text));
 
-    talk_post(r); /* cancelled before it begins: the worker may or may not have taken it up */
+    talk_post(r); /* cancelled at once, whether or not the worker has begun with it */
     talk.backend->ops->cancel(talk.backend, 0);
     talk_take_in(false);
     assert_int_equal(talk.done.err.code, PP_ERR_CANCELLED);
@@ -437,8 +436,8 @@ static void test_stopped_screen(void **state)
     talk_end();
 }
 
-/* A draft with another vocabulary guesses by its text, and changes nothing; a model without a chat template is talked
- * to plainly, and says so. */
+/* A draft with another vocabulary is bridged by text and changes nothing. A model without a chat template gets the
+ * plain one, and a notice says so. */
 static void test_other_model(void **state)
 {
     struct pp_loaded info;
@@ -460,12 +459,12 @@ static void test_other_model(void **state)
     r.use_draft = r.draft_always = true;
     assert_string_equal(talk_answer(r), first);
     assert_int_equal(talk.done.err.code, PP_OK);
-    assert_string_equal(talk.notice, ""); /* once is enough */
+    assert_string_equal(talk.notice, ""); /* reported once */
     pp_free(first);
     talk_end();
 }
 
-/* A file that is no model, named while one is loaded: that one stays, and answers as before. */
+/* A file that is no model is named while a model is loaded: the latter stays, and answers as before. */
 static void test_mistyped_model(void **state)
 {
     struct pp_loaded info;
@@ -488,8 +487,8 @@ static void test_mistyped_model(void **state)
     talk_end();
 }
 
-/* One that is refused only when the old one has left its memory, under a context that is in none: the old one is loaded
- * again, as it was, and goes on. */
+/* A context for which there is no memory is refused after the old model was closed: that is loaded again, and the
+ * conversation continues. */
 static void test_too_large_model(void **state)
 {
     struct pp_loaded info;
