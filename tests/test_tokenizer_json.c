@@ -449,7 +449,7 @@ static void whole_words(void **state)
     three_ways(json, t);
     for (int i = 0; i < 3; i++) {
         expect_tokens(t[i], "Hello, world", 0, " hello| ,| world");
-        expect_tokens(t[i], "h hell helloh worldworld", 0, " h|[UNK]|[UNK]|[UNK]|[UNK]"); /* words are cut after six letters */
+        expect_tokens(t[i], "h hell helloh worldworld", 0, " h|[UNK]|[UNK]|[UNK]|[UNK]"); /* cut after 6 letters */
         expect_tokens(t[i], "CAF\u00c9 <sep>h", PP_TOKENIZE_SPECIAL, " caf\u00e9|<sep>| h");
         expect_tokens(t[i], "h sep", PP_TOKENIZE_SPECIAL, " h|sep");
         expect_tokens(t[i], "h sep", 0, " h|[UNK]"); /* an added token, but not a word */
