@@ -10,7 +10,7 @@ struct fake_backend {
     struct pp_backend base;
     struct pp_queue *events;
     struct pp_io *io;
-    const char *db;              /* generate checks that its message and the question are in this database */
+    const char *db;              /* generate() checks that its message and the question are in this database */
     int loads, generations, cancels, leaves, forgets, closes;
     bool hold_close;             /* close does not answer */
     uint64_t cancelled;          /* the last request cancelled */
@@ -20,7 +20,7 @@ struct fake_backend {
     struct fake_asked {
         uint64_t request, seed;
         int64_t message_id;
-        char adapters[128];      /* as formatted for people */
+        char adapters[128];      /* as text for people */
     } asked[32];
     /* the last generation */
     uint64_t request;
@@ -34,20 +34,20 @@ struct fake_backend {
     enum pp_thinking thinking;
     unsigned thinking_choices;   /* of the model that is loaded next */
     int n_adapters;
-    float scale;                 /* of the first adapter */
+    float scale;                 /* the first adapter's strength */
     bool use_draft, lookup;
     int draft_max;
     bool draft_always;
     float draft_p_min;
-    const char *stats;           /* stored with an answer that ends; NULL: a speed */
+    const char *stats;           /* stored with an answer when it ends; NULL: only a speed */
     struct pp_stats done;        /* for the event that ends an answer */
     struct pp_thoughts thoughts; /* its counts grow with the text */
     /* the last request to process a prompt in advance */
     int preparations;
     char prepared[1100];         /* KEY MESSAGES */
-    /* the last inspection of an adapter, and the last request for the price of a set */
+    /* the last inspection of an adapter, and the last request for the cost of a set */
     int inspections, prices, drafter_inspections;
-    bool deaf;                   /* such requests are refused */
+    bool deaf;                   /* such requests fail */
     char drafter_inspected[700], drafter[700];
     struct pp_adapter_places places; /* reported for adapters that fit */
     char inspected[700], price_of[128], price_messages[1024];
@@ -93,14 +93,15 @@ void fake_loaded(struct fixture *f);
 void fake_text(struct fixture *f, const char *text, int n);
 /* Text whose bytes from .. from + n - 1 came from draft tokens. */
 void fake_drafted(struct fixture *f, const char *text, size_t from, size_t n);
-/* Reasoning; n_tokens: since the answer began, 0.5 s for each. */
-void fake_think(struct fixture *f, const char *text, bool going_on, bool text_was_reasoning, int n_tokens);
-void fake_adapter(struct fixture *f, const char *misfit); /* the adapter asked about last; NULL: it fits */
-/* The draft model inspected last, and the one chosen last. misfit NULL: it fits, or is now in use. */
+/* Reasoning. n_tokens: those since the answer began, 0.5 s for each. */
+void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens);
+void fake_adapter(struct fixture *f, const char *misfit); /* reports on the adapter that was inspected last; NULL: it
+                                                             fits */
+/* Report on the draft model inspected last, and on the one chosen last. misfit NULL: it fits, or is now in use. */
 void fake_drafter(struct fixture *f, const char *misfit);
 void fake_draft(struct fixture *f, const char *misfit);
 void fake_cost(struct fixture *f, uint64_t total, uint64_t cached);
-void fake_no_cost(struct fixture *f); /* as when an adapter of the set cannot be used */
+void fake_no_cost(struct fixture *f); /* reports that an adapter of the set cannot be used */
 void fake_overflow(struct fixture *f, int n, bool done);
 void fake_done(struct fixture *f, enum pp_finish finish, enum pp_code code);
 

@@ -77,7 +77,7 @@ static void add_table(struct compressed_model *m, int l)
     assert_non_null(table);
     add(m, l, table_name, 0, s->n_vocab, s->n_used, 0, 0);
     for (int t = 0; t < s->n_vocab; t++)
-        for (int i = 0; i < s->n_used; i++) /* each a different one */
+        for (int i = 0; i < s->n_used; i++) /* n_used different ones */
             table[t * s->n_used + i] = (t * 5 + i * (1 + 2 * (t % 2))) % s->n_expert;
     if (s->bad_table)
         table[7] = s->n_expert;
@@ -201,7 +201,7 @@ const char *compressed_model_write(const struct compressed_model *m)
     write_metadata(w, &m->s);
     for (int i = 0; i < m->n; i++)
         tensors[i] = array_tensor(&m->t[i]);
-    for (int l = 0; l < m->s.n_table; l++) { /* numbers of the same size */
+    for (int l = 0; l < m->s.n_table; l++) { /* integers of the same size */
         struct pp_tensor *t = &tensors[compressed_find(m, l, table_name) - m->t];
         t->type = PP_TYPE_I32;
         t->data = m->tables[l];
@@ -384,7 +384,7 @@ static void take_position(const struct compressed_model *m, int l, const char *n
         compress(m, l, name, dim, r, b->kv, b->gate, b->keys + r / stride * dim);
 }
 
-/* Which of n blocks a row sees: the top_k with the largest scores. */
+/* Which of n blocks a row attends to: the top_k with the largest scores. */
 static void pick(const struct compressed_model *m, int l, const double *in, const double *q_low, int r, int n,
                  const double *keys, bool *seen)
 {
@@ -412,7 +412,7 @@ static void pick(const struct compressed_model *m, int l, const double *in, cons
     pp_free(score);
 }
 
-/* One head's result for row r. own: keys of positions; seen: which of n blocks. */
+/* One head's result for row r. own: keys of positions; seen: which of the n blocks are attended to. */
 static void attend(const struct compressed_shape *s, const double *q, double sink, const double *own, int r,
                    const double *keys, const bool *seen, int n, double *out)
 {

@@ -212,7 +212,8 @@ static void add_matrix(struct decoder *d, int l, const char *kind, int64_t rows,
 {
     char name[48];
     snprintf(name, sizeof name, "blk.%d.%s.weight", l, kind);
-    /* Large, so that attention is far from uniform; smaller for Zamba, whose chained products amplify rounding. */
+    /* Large, so that attention is far from uniform; smaller for Zamba, in whose chain of products rounding errors
+     * grow. */
     add(d, name, rows, cols, 0, (d->s.zamba.layers ? 0.8f : 2.0f) * sqrtf(3.0f / (float)cols));
     snprintf(name, sizeof name, "blk.%d.%s.bias", l, kind);
     if (bias)
@@ -476,7 +477,7 @@ static void lift(struct decoder *d, int first)
         last_of(d)->values[i] += 3;
 }
 
-/* xLSTM's. */
+/* xLSTM's tensors. */
 static void add_mlstm(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
@@ -509,7 +510,7 @@ const char *decoder_lightning_name(const struct decoder *d, int which)
     return names[strcmp(d->s.arch, "minimax") == 0][which];
 }
 
-/* MiniMax's. */
+/* Tensors of MiniMax's lightning attention. */
 static void add_lightning(struct decoder *d, int l)
 {
     const int n = d->s.n_head * d->s.head_dim;
@@ -520,7 +521,7 @@ static void add_lightning(struct decoder *d, int l)
     add_matrix(d, l, decoder_lightning_name(d, 3), d->s.n_embd, n, false);
 }
 
-/* PLaMo 2's. */
+/* PLaMo 2's states. */
 static void add_states(struct decoder *d, int l)
 {
     const struct decoder_shape *s = &d->s;
@@ -539,7 +540,7 @@ static void add_states(struct decoder *d, int l)
     add_block_norm(d, l, "post_attention_norm");
 }
 
-/* RecurrentGemma's. */
+/* RecurrentGemma's recurrence. */
 static void add_lru(struct decoder *d, int l)
 {
     const int n = d->s.lru_width, size = n / d->s.n_head;
@@ -1028,7 +1029,7 @@ static void write_family(struct pp_gguf_writer *w, const struct decoder *d)
         pp_gguf_add_bool(w, key(d, "skip_loop_final_norm"), true);
     if (s->sections)
         pp_gguf_add_u32_array(w, key(d, "rope.dimension_sections"), (const uint32_t[]){1, 1, 1, 0}, 4);
-    if (s->n_state) /* which is what other programs expect, but for windows */
+    if (s->n_state) /* as other programs expect, apart from the windows */
         pp_gguf_add_u32(w, key(d, "ssm.group_count"), 0);
     if (s->zamba.layers && !s->zamba.n_scan) {
         pp_gguf_add_bool(w, key(d, "shared.adapted_attention"), s->zamba.adapted);
@@ -1053,7 +1054,7 @@ static void write_family(struct pp_gguf_writer *w, const struct decoder *d)
 static void write_metadata(struct pp_gguf_writer *w, const struct decoder *d)
 {
     const struct decoder_shape *s = &d->s;
-    const bool mean_square = !s->centred || s->mixer != 0.0f; /* that is what Phi's files call it */
+    const bool mean_square = !s->centred || s->mixer != 0.0f; /* so Phi's files call it */
     pp_gguf_add_text(w, "general.architecture", s->arch);
     if (s->family)
         pp_gguf_add_text(w, "pippin.family", s->family);

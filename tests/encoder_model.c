@@ -382,7 +382,7 @@ static void flat_name(const struct encoder *e, const char *gguf, char *out, size
     fail_msg("there is no tensor %s", gguf);
 }
 
-/* A stack transposed: [EXPERTS, n_out, n_in] becomes [EXPERTS * n_in, n_out]. */
+/* Transposes each matrix of a stack: [EXPERTS, n_out, n_in] becomes [EXPERTS * n_in, n_out]. */
 static float *turned(const struct matrix *m)
 {
     float *t = pp_malloc((size_t)(n_rows(m) * m->cols) * sizeof *t);

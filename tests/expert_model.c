@@ -41,7 +41,7 @@ static void add_norm(struct expert_model *m, int l, const char *kind, int64_t co
         char name[48];
         snprintf(name, sizeof name, "%.*s_gate_%s.weight", (int)(strlen(kind) - strlen(".weight")), kind,
                  i ? "down" : "up");
-        const int64_t n_in = i ? m->s.norm_rank : cols; /* small: each norm's result would make errors larger */
+        const int64_t n_in = i ? m->s.norm_rank : cols; /* small, since each norm would amplify errors */
         add(m, l, name, 0, i ? cols : m->s.norm_rank, n_in, 0, 0.5f * sqrtf(3.0f / (float)n_in));
     }
 }
@@ -105,7 +105,7 @@ static void add_latent_attention(struct expert_model *m, int l)
     add(m, l, "indexer_compressor_ape.weight", 0, s->pool, INDEX_DIM, 0, 1);
 }
 
-/* Whether tensor a goes into the file: of attn_kv_b and attn_k_b with attn_v_b it has only one form. */
+/* Whether tensor a goes into the file, which has either attn_kv_b or attn_k_b and attn_v_b. */
 static bool is_in_file(const struct expert_model *m, const struct array *a)
 {
     const bool apart = strstr(a->name, ".attn_k_b.") || strstr(a->name, ".attn_v_b.");
@@ -833,7 +833,8 @@ static void write_metadata(struct pp_gguf_writer *w, const struct expert_model *
     write_some_floats(w, m);
     write_scales(w, m);
     pp_gguf_add_f32(w, key(m, "rope.freq_base"), (float)EXPERT_ROPE_BASE);
-    if ((s->parallel && !s->centred) || (s->pool && s->kv_rank)) /* which is of other norms, or of the index's */
+    if ((s->parallel && !s->centred) || (s->pool && s->kv_rank)) /* other families' files have it for other norms, or
+                                                                    for the index's */
         pp_gguf_add_f32(w, key(m, "attention.layer_norm_epsilon"), 0.5f);
     pp_gguf_add_f32(w, key(m, s->centred ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
                     s->epsilon != 0.0f ? s->epsilon : (float)EXPERT_EPSILON);

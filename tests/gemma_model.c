@@ -206,7 +206,7 @@ void gemma_free(struct gemma *g)
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* Writes a vocabulary of letters, from id 4 on, each after the sign for a space. */
+/* Writes a vocabulary of letters, from id 4 on, each preceded by U+2581. */
 static void write_letters(struct pp_gguf_writer *w, int n)
 {
     static const char *const first[] = {"<unk>", "<s>", "</s>", "\xe2\x96\x81"};
@@ -374,7 +374,7 @@ const char *gemma_write_folder(const struct gemma *g)
         hf_name(g->t[i].name, names[i], sizeof names[i]);
         tensors[i].name = names[i];
     }
-    tensors[g->n] = tensors[0]; /* the vision tower's */
+    tensors[g->n] = tensors[0]; /* stands for a tensor of the vision tower */
     tensors[g->n].name = "vision_tower.patch_embedder.input_proj.weight";
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     assert_ok(pp_safetensors_write(path, tensors, (size_t)g->n + 1, &err), err);

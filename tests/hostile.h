@@ -13,7 +13,7 @@
 #include "engine/text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-int LLVMFuzzerInitialize(int *argc, char ***argv); /* optional, once */
+int LLVMFuzzerInitialize(int *argc, char ***argv); /* optional; called once */
 
 /* The bytes of the input that have not been used yet. */
 struct hostile_input {
@@ -21,24 +21,24 @@ struct hostile_input {
     size_t size;
 };
 uint8_t hostile_byte(struct hostile_input *in);                         /* 0 at the end */
-/* A piece preceded by its length (two bytes, little-endian), cut at the end; NULL only if there is nothing left. */
+/* A piece preceded by its length (two bytes, little-endian), shorter at the end of the input; NULL only if nothing is
+ * left. */
 const uint8_t *hostile_piece(struct hostile_input *in, size_t *n);
 
-/* A file in memory for code that wants a path. The same file with new contents at every call with this slot (0 to 11);
- * the path stays valid. Nothing of it is on a disk. */
+/* A file in memory, for code that wants a path. Each call with the same slot (0 to 11) replaces the contents of the
+ * same file; its path stays valid. Nothing is written to a disk. */
 const char *hostile_file(unsigned slot, const void *data, size_t size);
-/* A folder whose files `names` (up to NULL; one may be in a folder of its own) are those of slots 0, 1, ...; made once,
+/* A folder whose files `names` (up to NULL; one may be in a subfolder) are those of slots 0, 1 ... It is made once, and
  * removed at exit. */
 const char *hostile_folder(const char *const *names);
-/* Whether it has the file of that slot, from now on. What is put into the slot must come later. */
+/* Whether that folder contains the file of that slot from now on. The slot's contents must be set afterwards. */
 void hostile_show(unsigned slot, bool there);
 
 /* The path of a GGUF file if the bytes begin like one (slot 2); otherwise of a folder with two files, the first from
  * the input's first piece, the second from the rest (slots 0 and 1). */
 const char *hostile_gguf_or_folder(const char *const *names, const uint8_t *data, size_t size);
 
-/* Paths for what a target writes: a folder and a file, which are not there yet, in a room in memory that goes at
- * exit. */
+/* Paths to which a target may write: a folder and a file that do not exist yet, in memory; removed at exit. */
 struct hostile_room {
     char folder[80], file[80];
 };
@@ -46,14 +46,14 @@ const struct hostile_room *hostile_room(void);
 /* Removes both, with the files of the folder. */
 void hostile_room_empty(void);
 
-/* Tokenizes a text full of oddities in every way and turns the ids back; they must lie within the vocabulary. */
+/* Tokenises a text full of oddities in every way, and decodes the ids, which must lie within the vocabulary. */
 void hostile_tokenize(const struct pp_tokenizer *t);
 
 enum { TINY_VOCAB = 16 };
-/* A model of the Llama family without a vocabulary, one layer of 32 values, one thread, 256 positions. Lives to the
- * end. */
+/* An engine with a model of the Llama family without a vocabulary: one layer of 32 values, one thread, 256 positions.
+ * It is never freed. */
 struct pp_engine *tiny_engine(void);
-/* One row through the model at the end of s. Errors are fine. */
+/* Runs one row through the model at the end of s. Errors are fine. */
 void tiny_step(struct pp_seq *s, int32_t token);
 
 #endif

@@ -18,7 +18,7 @@
 enum { MOST = 4096, CONTEXT = 1024 };
 
 struct options {
-    unsigned char bytes[512]; /* more than any version's */
+    unsigned char bytes[512]; /* more than any version has */
 };
 
 struct batch {
@@ -32,7 +32,7 @@ struct batch {
 
 static void *library;
 
-/* The function is called as what the header of the peer declares it. */
+/* Calls the function as the peer's header declares it. */
 #define FUNCTION(result, name, ...) result (*name)(__VA_ARGS__) = (result(*)(__VA_ARGS__))symbol(#name)
 
 static void (*symbol(const char *name))(void)
@@ -114,7 +114,8 @@ static bool put_blocks(void *file, const void *tensor, const char *name, int32_t
     if (columns % ggml_blck_size(type))
         return true;
     float *values = malloc((size_t)n * sizeof *values), *weights = ones(columns);
-    void *blocks = malloc((size_t)rows * ggml_row_size(type, columns)); /* stays: the file is written later */
+    void *blocks = malloc((size_t)rows * ggml_row_size(type, columns)); /* never freed, since the file is written
+                                                                           later */
     const bool room = values && weights && blocks;
     if (room) {
         ggml_fp16_to_fp32_row(ggml_get_data(tensor), values, n);
@@ -194,7 +195,7 @@ static int greedy(const char *path, int n_new, char *ids)
     void *ctx = model ? llama_init_from_model(model, o) : NULL;
     if (!ctx || n == 0 || n + n_new > CONTEXT)
         return 1;
-    llama_set_n_threads(ctx, 1, 1); /* several wait for one another without pause */
+    llama_set_n_threads(ctx, 1, 1); /* several threads would busily wait for each other */
     const int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
     struct batch batch = llama_batch_get_one(tokens, n);
     for (int i = 0; i < n_new; i++) {

@@ -40,7 +40,8 @@ SOFT_AMX void soft_tile_release(void)
     memset(pp_soft_tiles, 0, sizeof pp_soft_tiles);
 }
 
-/* 64 bytes: palette, start row, 14 reserved bytes, 16 words of bytes a row, 16 bytes of rows. */
+/* config: 64 bytes: palette, start row, 14 reserved bytes, 16 words with the bytes of each row, 16 bytes with the
+ * numbers of rows. */
 SOFT_AMX void soft_tile_loadconfig(const void *config)
 {
     const uint8_t *c = config;
@@ -98,10 +99,10 @@ SOFT_AMX void soft_amx_check_product(int dst, int a, int b)
     soft_amx_need(d->rows == s1->rows && d->colsb == s2->colsb && s1->colsb / 4 == s2->rows, "shapes that do not fit");
 }
 
-/* Eight columns at a time; a tile's row has two such halves. */
+/* Eight columns are processed at a time: a tile's row has two such halves. */
 enum { SOFT_HALF = 32, SOFT_HALVES = 2 };
 typedef int32_t soft_ints __attribute__((vector_size(SOFT_HALF)));
-typedef uint32_t soft_sums __attribute__((vector_size(SOFT_HALF))); /* they wrap around */
+typedef uint32_t soft_sums __attribute__((vector_size(SOFT_HALF))); /* sums wrap around */
 typedef float soft_floats __attribute__((vector_size(SOFT_HALF)));
 
 SOFT_AMX soft_sums soft_half(const uint8_t *row, int half)
@@ -111,7 +112,7 @@ SOFT_AMX soft_sums soft_half(const uint8_t *row, int half)
     return v;
 }
 
-/* The i-th byte of every column's four. */
+/* The i-th byte of the four that each column has. */
 SOFT_AMX soft_ints soft_amx_bytes(soft_sums four, int i, int is_signed)
 {
     four <<= 24 - 8 * i;
@@ -143,14 +144,14 @@ SOFT_AMX void soft_tile_dpb(int dst, int a, int b, int a_is_signed, int b_is_sig
 
 /* --- bfloat16 ----------------------------------------------------------------------------------------------------- */
 
-/* A subnormal reads as a zero of its sign; that of bfloat16 is one of float, too. */
+/* Replaces subnormals by zeros of the same sign; a subnormal bfloat16 is a subnormal float, too. */
 SOFT_AMX soft_floats soft_daz(soft_floats x)
 {
     const soft_sums bits = (soft_sums)x, normal = (soft_sums)((bits & 0x7f800000) != 0);
     return (soft_floats)(bits & (normal | 0x80000000));
 }
 
-/* The even (0) or odd (1) one of every column's two. */
+/* The even (0) or odd (1) one of the two numbers that each column has, as floats. */
 SOFT_AMX soft_floats soft_bf16(soft_sums two, int odd)
 {
     return soft_daz((soft_floats)(odd ? two & 0xffff0000 : two << 16));

@@ -22,7 +22,7 @@ static struct {
     struct tiny_shape shape;
     struct pp_model *model;
     struct pp_engine *engine;
-    struct pp_adapter *plain, *invoked; /* the same matrices */
+    struct pp_adapter *plain, *invoked; /* adapters with the same matrices */
     const char *model_path, *invoked_path;
     int64_t n_vocab;
 } fix;
@@ -57,7 +57,7 @@ static int teardown(void **state)
     return 0;
 }
 
-/* Random tokens without the invocation, which is then written at the given positions. */
+/* Random tokens without an invocation, in which it is then written at the given positions. */
 static const int32_t *text(int first, int last)
 {
     static int32_t tokens[LENGTH];
@@ -122,7 +122,8 @@ static void acts_behind_its_invocation(void **state)
     float *expected = pp_calloc((size_t)(LENGTH * fix.n_vocab), sizeof *expected);
     struct pp_seq *s = sequence(NULL, 0);
     feed(s, tokens, 0, LAST, 64, expected);
-    s->spans[0].set = (struct pp_adapter_set){.n = 1, .use = {{fix.plain, 0.8f}}}; /* set past the interface */
+    s->spans[0].set = (struct pp_adapter_set){.n = 1, .use = {{fix.plain, 0.8f}}}; /* set directly, not through the
+                                                                                      interface */
     feed(s, tokens, LAST, LENGTH, 64, expected);
     pp_seq_free(s);
     rows_equal(base, expected, 0, LAST);
@@ -140,7 +141,7 @@ static void acts_behind_its_invocation(void **state)
     pp_free(whole);
 }
 
-/* Returns how many tokens of the prompt were cached; got: the answer. */
+/* Computes an answer; returns how many tokens of the prompt were cached. */
 static int64_t answer(struct pp_seq *s, const int32_t *prompt, int64_t n, int32_t out[8])
 {
     struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = 8, .ignore_end = true};
@@ -162,14 +163,15 @@ static int64_t answer(struct pp_seq *s, const int32_t *prompt, int64_t n, int32_
     return cached;
 }
 
-/* A sequence with the adapter reuses pages of the base model, but only those before the invocation; and the reverse. */
+/* A sequence with the adapter reuses the base model's pages, but only those before the invocation; and the other way
+ * round. */
 static void base_pages_are_reused(void **state)
 {
     int32_t tokens[LENGTH], got[8], expected[8];
     const int32_t plain_text = text(-1, LAST)[3];
     (void)state;
     memcpy(tokens, text(-1, LAST), sizeof tokens);
-    tokens[3] = plain_text + 1; /* no page of another test fits */
+    tokens[3] = plain_text + 1; /* so that pages of other tests do not match */
     const struct pp_adapter_use use = {fix.invoked, 1}, whole = {fix.plain, 1};
     struct pp_seq *base = sequence(NULL, 0), *s = sequence(fix.invoked, 1), *other = sequence(fix.plain, 1);
     assert_int_equal(answer(base, tokens, LENGTH, got), 0);
@@ -177,7 +179,7 @@ static void base_pages_are_reused(void **state)
                      LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
     assert_int_equal(pp_engine_cached_tokens(fix.engine, &whole, 1, tokens, LENGTH), 0);
     assert_int_equal(answer(s, tokens, LENGTH, got), LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
-    assert_int_equal(answer(other, tokens, LENGTH, expected), 0); /* an ordinary adapter's are its own */
+    assert_int_equal(answer(other, tokens, LENGTH, expected), 0); /* an ordinary adapter has pages of its own */
 
     /* the next prompt has its invocation elsewhere: what was computed after the old one is dropped */
     const struct pp_seq *before = s;
@@ -186,12 +188,13 @@ static void base_pages_are_reused(void **state)
         tokens[LENGTH - 3 + i] = 7 + i;
     assert_int_equal(pp_seq_cached_tokens(before, &use, 1, tokens, LENGTH), LAST);
     const int64_t before_it = (LENGTH - 3) / PP_PAGE_TOKENS * PP_PAGE_TOKENS;
-    assert_int_equal(answer(s, tokens, LENGTH, got), before_it); /* the base model's pages are there for it */
+    assert_int_equal(answer(s, tokens, LENGTH, got), before_it); /* up to the new invocation it finds the base model's
+                                                                    pages */
     struct pp_seq *fresh = sequence(fix.invoked, 1);
     assert_true(answer(fresh, tokens, LENGTH, expected) >= LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
     assert_memory_equal(got, expected, sizeof got);
 
-    /* what it computed before its invocation serves a conversation without it */
+    /* what was computed before the invocation serves a conversation without the adapter */
     tokens[3]++;
     struct pp_seq *first = sequence(fix.invoked, 1), *without = sequence(NULL, 0);
     assert_int_equal(answer(first, tokens, LENGTH, got), 0);
@@ -201,15 +204,15 @@ static void base_pages_are_reused(void **state)
         pp_seq_free(all[i]);
 }
 
-/* An invocation that begins on this page may be completed on the next one. Then fewer rows are computed with the
- * adapter than for a prompt in which the same tokens hold the last whole invocation. */
+/* An invocation that begins on one page may be completed on the next. Then fewer rows are computed with the adapter
+ * than for a prompt in which an earlier invocation is the last complete one. */
 static void ended_on_the_next_page(void **state)
 {
     enum { BEGIN = 2 * PP_PAGE_TOKENS, WHOLE = BEGIN - 50, ENDED = BEGIN - 2 };
     int32_t tokens[LENGTH], got[8], expected[8];
     (void)state;
     memcpy(tokens, text(WHOLE, ENDED), sizeof tokens);
-    tokens[5] = 61; /* no page of another test fits */
+    tokens[5] = 61; /* so that pages of other tests do not match */
     const struct pp_adapter_use use = {fix.invoked, 1};
     struct pp_seq *first = sequence(fix.invoked, 1), *second = sequence(fix.invoked, 1);
     assert_int_equal(answer(first, tokens, LENGTH, got), 0);
@@ -277,7 +280,7 @@ static void save(struct pp_seq *s, const char *base)
     pp_save_free(j);
 }
 
-/* How many tokens of a prompt another process finds on disk, with an adapter or without. */
+/* How many tokens of a prompt another process restores from disk, with an adapter or without. */
 static int64_t restored(const char *base, const struct pp_adapter *a, const int32_t *tokens, int64_t n)
 {
     const struct pp_engine_options opt = {.n_threads = 2, .n_ctx = 512, .kv_memory = 64u << 20};
@@ -314,11 +317,11 @@ static void snapshots(void **state)
     assert_int_equal(restored(base, fix.invoked, tokens, LENGTH), LENGTH);
     assert_int_equal(restored(base, NULL, tokens, LENGTH), LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
     assert_int_equal(restored(base, fix.plain, tokens, LENGTH), 0);
-    memcpy(other, tokens, sizeof other); /* the next turn's invocation */
+    memcpy(other, tokens, sizeof other); /* the same conversation with the next turn's invocation */
     memcpy(other + LENGTH - 3, (const int32_t[]){7, 8, 9}, 3 * sizeof *other);
     assert_int_equal(restored(base, fix.invoked, other, LENGTH), LAST / PP_PAGE_TOKENS * PP_PAGE_TOKENS);
 
-    /* and from a conversation without it */
+    /* the same from a conversation without the adapter */
     snprintf(base, sizeof base, "%s/unactivated", test_tmpdir());
     s = sequence(NULL, 0);
     answer(s, tokens, LENGTH, ignored);
@@ -339,7 +342,7 @@ static void refuses(const struct folder *f, const char *config, enum pp_code cod
         fail_msg("\"%s\" does not say \"%s\"", err.text, word);
 }
 
-/* An adapter that could not be loaded is not written by conversion either, in both directions. */
+/* Adapters that could not be loaded are not converted either, in both directions. */
 static void not_of_the_vocabulary(void **state)
 {
     char config[96], gguf[300], again[300], back[300];

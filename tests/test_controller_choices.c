@@ -18,7 +18,7 @@ static int find(const struct pp_named *l, size_t n, const char *name)
     return -1;
 }
 
-/* Sets an adapter as `--lora-scaled bard.gguf:SCALE` does; path: keeps its name. */
+/* Switches on an adapter as `--lora-scaled bard.gguf:SCALE` does; path: receives its name. */
 static void ask_for_bard(char path[700], float scale)
 {
     snprintf(path, 700, "%s/bard.gguf", fix.paths.data);
@@ -39,7 +39,7 @@ static void leave(void)
     fixture_stop(&fix);
 }
 
-/* The program is left, and started again with other arguments. */
+/* Quits the program, and starts it again with other arguments. */
 static void start_again(char **argv, int argc)
 {
     leave();
@@ -62,7 +62,8 @@ static void test_choices_are_kept(void **state)
     assert_non_null(strstr(fix_status()->notice, ": pirate"));
     assert_true(pp_controller_set_param(fix.c, "temp", "0.1"));
     assert_true(pp_controller_set_param(fix.c, "seed", "77"));
-    assert_true(pp_controller_set_param(fix.c, "repeat-penalty", "0.01")); /* bounds are the options' */
+    assert_true(pp_controller_set_param(fix.c, "repeat-penalty", "0.01")); /* the bounds are those of the command-line
+                                                                              option */
     assert_true(pp_controller_set_param(fix.c, "frequency-penalty", "-100"));
     assert_false(pp_controller_set_param(fix.c, "presence-penalty", "100.1"));
     assert_true(pp_controller_set_drafter(fix.c, PP_DRAFTER_LOOKUP));
@@ -74,7 +75,7 @@ static void test_choices_are_kept(void **state)
     assert_true(chatml > 0);
     pp_controller_set_template(fix.c, (size_t)chatml);
     fixture_flush(&fix);
-    assert_non_null(strstr(fix_status()->notice, ": chatml")); /* a choice is told, also by a menu that has closed */
+    assert_non_null(strstr(fix_status()->notice, ": chatml")); /* a choice is reported, also after a menu was closed */
     fix_ask("ahoy");
     assert_int_equal(fix.fake->n_adapters, 1);
     assert_true(fix.fake->scale == 0.75f);
@@ -160,7 +161,7 @@ static void test_draft_choice(void **state)
     assert_false(fix.fake->use_draft || fix.fake->lookup);
 }
 
-/* A damaged adapter is not hidden: using it tells what is wrong with it. */
+/* A damaged adapter is listed; using it reports what is wrong. */
 static void test_damaged_adapter_is_listed(void **state)
 {
     char path[700];
@@ -195,7 +196,7 @@ static void test_options_are_kept(void **state)
                                 .n_predict = -1,
                                 .sampling = pp_sampling_default(),
                                 .resume_latest = true};
-    fixture_ready(&fix); /* its own model, too */
+    fixture_ready(&fix); /* also its own model */
     assert_string_equal(fix_status()->adapters, "bard 0.50");
     fixture_turn(&fix, "two", "2");
     assert_true(fix.fake->sampling.temp == 0.25f);
@@ -210,7 +211,8 @@ static void test_options_are_kept(void **state)
     fixture_turn(&fix, "four", "4");
     assert_true(fix.fake->sampling.temp == 0.5f);
     assert_non_null(strstr(fix.fake->messages, "Be brief."));
-    start_again((char *[]){"pippin", "chat", "--continue", "--temp", "0.8"}, 5); /* said, though it is the default */
+    start_again((char *[]){"pippin", "chat", "--continue", "--temp", "0.8"}, 5); /* given explicitly, although it is the
+                                                                                    default */
     fixture_turn(&fix, "five", "5");
     assert_true(fix.fake->sampling.temp == 0.8f);
 }
@@ -258,10 +260,10 @@ static void test_configuration_is_weaker(void **state)
         assert_int_equal(fix.fake->max_tokens, 100);
         assert_true(fix.fake->lookup && !fix.fake->use_draft);
         assert_string_equal(fix.fake->loaded, fix.model);
-        assert_string_equal(fix.fake->loaded_draft, ""); /* that of the other model */
+        assert_string_equal(fix.fake->loaded_draft, ""); /* the configured draft belongs to the other model */
         leave();
     }
-    parse_options((char *[]){"pippin", "chat"}, 2); /* a new one */
+    parse_options((char *[]){"pippin", "chat"}, 2); /* a new conversation */
     fixture_ready(&fix);
     assert_string_equal(fix_status()->adapters, "bard 1.00");
     assert_string_equal(fix.fake->loaded, other);
@@ -272,7 +274,7 @@ static void test_configuration_is_weaker(void **state)
     assert_int_equal(fix.fake->max_tokens, 50);
     assert_true(fix.fake->sampling.temp == 0.25f);
 
-    /* what would be so without a choice is a choice where pippin.conf says something else */
+    /* choosing a default is a choice, too, if pippin.conf says something else */
     assert_int_equal(fix_slash("/set temp 0.8"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/set n -1"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/set seed random"), PP_SLASH_DONE);
@@ -286,7 +288,7 @@ static void test_configuration_is_weaker(void **state)
     assert_false(fix_status()->notice_is_error);
 }
 
-/* A change of choices that was posted before an answer was added must not take the head back. */
+/* A change of settings that was posted before an answer was added must not reset the head. */
 static void test_update_keeps_head(void **state)
 {
     (void)state;

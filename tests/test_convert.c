@@ -115,7 +115,7 @@ static void test_adapter_base(void **state)
     if (!src)
         skip();
     const char *out = test_path("bard.gguf");
-    assert_int_equal(pp_convert_to_gguf(src, out, &opt, &err), PP_ERR_USAGE); /* no base model to be found */
+    assert_int_equal(pp_convert_to_gguf(src, out, &opt, &err), PP_ERR_USAGE); /* there is no base model */
     opt.base = testdata("starter/draft");
     assert_int_equal(pp_convert_to_gguf(src, out, &opt, &err), PP_ERR_MISMATCH);
     assert_int_not_equal(access(out, F_OK), 0);
@@ -211,7 +211,7 @@ static void test_quantize_small(void **state)
 {
     static const struct {
         const char *name;
-        uint32_t embd, q, up, gate; /* up's rows are divisible by 32, gate's by nothing */
+        uint32_t embd, q, up, gate; /* up's rows can be divided into blocks of 32, gate's into none */
         float worst;
     } cases[] = {
         {"Q8_0", PP_TYPE_Q8_0, PP_TYPE_Q8_0, PP_TYPE_Q8_0, PP_TYPE_F16, 0.003f},
@@ -261,7 +261,8 @@ static void test_quantize_small(void **state)
     pp_source_close(s);
 }
 
-/* Experts' matrices one by one become one tensor, once, however often a file spells the number of the first. */
+/* Matrices of single experts are stacked to one tensor, and only once, however often a file contains a number for the
+ * first of them. */
 static void test_experts_named_twice(void **state)
 {
     static const char *const names[] = {"blk.0.ffn_up.0.weight", "blk.0.ffn_up.00.weight", "blk.0.ffn_up.000.weight",
@@ -282,7 +283,7 @@ static void test_experts_named_twice(void **state)
     gguf_file_end(w, tensors, N);
     assert_ok(pp_quantize_file(path, out, "F32", NULL, &err), err);
     assert_ok(pp_source_open(out, &s, &err), err);
-    assert_int_equal(pp_source_n_tensors(s), 3); /* the others are no experts' */
+    assert_int_equal(pp_source_n_tensors(s), 3); /* two more tensors that are not experts' */
     const struct pp_tensor *t = pp_source_tensor(s, "blk.0.ffn_up_exps.weight");
     assert_non_null(t);
     assert_int_equal(t->ne[2], 2);
@@ -308,7 +309,7 @@ static void test_errors(void **state)
     size_t n = 0;
     for (const char *type; (type = pp_quantize_type(n)); n++) {
         assert_true(pp_file_type_by_name(type) >= 0);
-        assert_non_null(strstr(err.text, type)); /* all that are possible are named */
+        assert_non_null(strstr(err.text, type)); /* the error lists all types */
     }
     assert_int_equal(n, 20);
 }
@@ -331,7 +332,8 @@ static void test_out_of_memory(void **state)
 
 /* --- which tensor gets which type -------------------------------------------------------------------------------- */
 
-/* "blk.*.attn_v.weight" for "blk.3.attn_v.weight"; the layer, or -1. */
+/* For "blk.3.attn_v.weight": returns 3, and "blk.*.attn_v.weight" in `pattern`. -1: the tensor is outside the
+ * layers. */
 static int pattern_of(const char *name, char *pattern, size_t size)
 {
     int layer, used = 0;
@@ -343,7 +345,7 @@ static int pattern_of(const char *name, char *pattern, size_t size)
     return -1;
 }
 
-/* The type's name that the reference gives a tensor; what it does not list is F32. */
+/* The name of the type that the reference gives a tensor; those that it does not list are F32. */
 static const char *reference_type(const cJSON *types, const char *name)
 {
     char pattern[128];

@@ -33,7 +33,7 @@ static const char *to_peft(const char *src, const char *base, const char *type)
     return out;
 }
 
-/* Logits after three tokens with the adapter stored at `path`, to be freed by pp_free. *identity: the adapter's
+/* Logits after three tokens with the adapter at `path`; the caller frees them with pp_free. *identity: the adapter's
  * hash. */
 static float *logits_with(struct pp_engine *e, const char *path, struct pp_sha256 *identity)
 {
@@ -119,7 +119,7 @@ static void there_and_back(void **state)
         const char *gguf = to_gguf(folder, b.path, i ? types[i] : NULL), *back = to_peft(gguf, b.path, NULL);
         if (i == 0)
             folder_same_tensors(folder, back, NULL);
-        /* as stored, in every type */
+        /* converted again without a change, in every type */
         folder_same_tensors(back, to_peft(to_gguf(back, b.path, NULL), b.path, NULL), NULL);
         same_answers(b.engine, gguf, back, 0);
         if (i == 0)
@@ -156,7 +156,7 @@ static void scales(void **state)
                                                "\"alpha_pattern\":{\"gate_proj\":9,\"down_proj\":24}}");
     const char *gguf = to_gguf(alphas, b.path, NULL);
     same_answers(b.engine, alphas, gguf, 1e-4);
-    /* The first counts for nothing, or all do. */
+    /* The first kind counts for nothing, or all do. */
     const char *without = folder_write_peft(&f, "{\"peft_type\":\"LORA\",\"r\":4,\"lora_alpha\":6,"
                                                 "\"rank_pattern\":{\"down_proj\":3},"
                                                 "\"alpha_pattern\":{\"q_proj\":0}}");
@@ -166,11 +166,11 @@ static void scales(void **state)
     assert_int_equal(pp_convert_to_gguf(none, fresh_path("none.gguf"), &(struct pp_convert_options){.base = b.path},
                                         &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "alpha is 0"));
-    /* An adapter that is there is not written over. */
+    /* An existing adapter is not overwritten. */
     assert_int_equal(pp_convert_to_peft(gguf, alphas, &(struct pp_convert_options){.base = b.path}, &err),
                      PP_ERR_USAGE);
     assert_non_null(strstr(err.text, "already contains an adapter"));
-    /* Nor is a folder used that another process is writing to, and no folder remains after a failure. */
+    /* A folder to which another process is writing is not used, and a failure leaves no folder. */
     const char *taken = fresh_path("taken");
     int lock;
     assert_int_equal(mkdir(taken, 0700), 0);
@@ -310,7 +310,7 @@ static void refusals(void **state)
                                     .head_dim = 64, .n_ff = 64, .n_ctx = 64, .type = PP_TYPE_F32, .seed = 1};
     opt.base = tiny_model(&wide);
     assert_int_equal(pp_convert_to_peft(gguf, fresh_path("x"), &opt, &err), PP_ERR_MISMATCH);
-    /* what is no numbers would be refused by whoever gets the copy */
+    /* NaN is refused at once, not only by the users of the copy */
     f.parts[0].data[5] = NAN;
     opt.base = base;
     assert_int_equal(pp_convert_to_gguf(folder_write_peft(&f, lora), fresh_path("x"), &opt, &err), PP_ERR_FORMAT);
@@ -356,7 +356,7 @@ static void out_of_memory(void **state)
         pp_mem_fail_at(at, 0);
         const enum pp_code code = pp_convert_to_peft(gguf, out, &opt, &err);
         pp_mem_fail_at(0, 0);
-        if (code && code != PP_ERR_NOMEM) /* some can be done without */
+        if (code && code != PP_ERR_NOMEM) /* some failed allocations do no harm */
             fail_msg("without the allocation %d: %s", (int)at, err.text);
         assert_true(!code || access(out, F_OK) != 0);
         if (!code)

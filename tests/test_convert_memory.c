@@ -14,7 +14,7 @@
 #include "tests/support.h"
 #include "tests/tiny_model.h"
 
-enum { SMALLEST = 60 << 20, MOST_KIB = 40 << 10 }; /* of a model; of memory */
+enum { SMALLEST = 60 << 20, MOST_KIB = 40 << 10 }; /* the least size of a model; the most memory */
 
 /* --- folders ------------------------------------------------------------------------------------------------------ */
 
@@ -123,13 +123,13 @@ static long peak_of(make *f, const char *from, const char *to)
 
 static void expect_little(make *f, const char *from, const char *to)
 {
-    const long n = sysconf(_SC_NPROCESSORS_ONLN), each = 3 << 10; /* what a thread has of a matrix */
+    const long n = sysconf(_SC_NPROCESSORS_ONLN), each = 3 << 10; /* a thread's part of a matrix */
     const long more = peak_of(f, from, test_path(to));
     if (more > MOST_KIB + (n > 2 ? (n - 2) * each : 0))
         fail_msg("%s to %s: %ld KiB", from, to, more);
 }
 
-/* Into a file and into a folder, which are removed again. */
+/* Converts the folder to a file and to a folder, and removes these. */
 static void both_ways(struct folder *f)
 {
     char path[300];
@@ -344,7 +344,7 @@ static void large_turned(void **state)
     both_ways(&f);
 }
 
-/* Rows in another order: InternLM 2's, which has for each head of keys its queries, it, and its values. */
+/* Rows in another order: in InternLM 2's joined matrix, for each KV head its queries, the key and the value. */
 static void by_groups(void **state)
 {
     enum { N_EMBD = 768, N_LAYER = 14 };

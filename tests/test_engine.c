@@ -49,7 +49,7 @@ static int32_t token_at(int64_t i)
     return (int32_t)((i * 37 + 11) % 320);
 }
 
-/* Feeds token_at(0 .. n) in steps of `rows`; keeps the logits of all rows from `from` on. */
+/* Feeds token_at(0 .. n) in steps of `rows`; keeps the logits of all rows from row `from` on. */
 static void feed(struct rig *r, struct pp_seq *s, int64_t n, int rows, int64_t from, float *logits)
 {
     struct pp_error err;
@@ -85,7 +85,7 @@ static void mixed_batch(void **state)
     assert_ok(pp_seq_new(r.engine, &other, &err), err);
     for (int at = 0; at < 20; at += 5) {
         struct pp_row rows[10];
-        for (int i = 0; i < 10; i++) /* interleaved; the other one reads something else */
+        for (int i = 0; i < 10; i++) /* interleaved with another sequence, which reads other tokens */
             rows[i] = (struct pp_row){.seq = i % 2 ? other : r.seq,
                                       .token = i % 2 ? 7 : token_at(at + i / 2),
                                       .parent = PP_PARENT_PREVIOUS,
@@ -118,7 +118,7 @@ static void forks(void **state)
     assert_int_equal(pp_engine_stats(r.engine)->pages_used, used);
     assert_int_equal(pp_engine_stats(r.engine)->kv_copied_bytes, 0);
     assert_int_equal(pp_engine_stats(r.engine)->passes, passes);
-    feed(&r, fork, 220, 7, 190, b); /* writes into the shared third page and goes on */
+    feed(&r, fork, 220, 7, 190, b); /* writes into the third page, which is shared, and continues */
     assert_int_equal(pp_engine_stats(r.engine)->kv_copied_bytes, pp_engine_stats(r.engine)->page_bytes);
     feed(&r, r.seq, 220, 5, 200, a);
     assert_memory_equal(a, b + 10 * r.n_vocab, row * 20);
@@ -133,8 +133,7 @@ static void forks(void **state)
     unrig(&r);
 }
 
-/* Branches of a tree attend to their ancestors only; committing one leaves the same state as if it alone had been
- * computed. */
+/* A tree's branches attend to their ancestors only. Committing one leaves the same state as computing only that one. */
 static void trees_behind(int base, const char *path)
 {
     static const enum pp_kv_type types[] = {PP_KV_F32, PP_KV_F16, PP_KV_Q8, PP_KV_Q8_0, PP_KV_FP8, PP_KV_Q4_0};
@@ -235,7 +234,7 @@ static void refusals(void **state)
     assert_int_equal(pp_seq_len(s), 70);
     rows[3].token = shape.n_vocab;
     assert_int_equal(pp_step(e, rows, 10, NULL, &err), PP_ERR_USAGE);
-    rows[3].token = -1; /* no vector either */
+    rows[3].token = -1; /* there is no vector either */
     assert_int_equal(pp_step(e, rows, 10, NULL, &err), PP_ERR_USAGE);
     assert_int_equal(pp_seq_len(s), 70);
     pp_seq_free(s);
@@ -346,7 +345,7 @@ static void stopped_load(void **state)
     pp_model_close(m);
 }
 
-/* The error of a step with the last token of the vocabulary. */
+/* Returns the error of a step with the last token of the vocabulary. */
 static enum pp_code step_on_last_token(struct pp_engine *e, struct pp_error *err)
 {
     struct pp_seq *s;

@@ -133,7 +133,7 @@ static void finish_sample(struct pp_gguf_writer *w)
     for (size_t i = 0; i < sizeof bytes; i++)
         bytes[i] = (uint8_t)(i + 1);
     assert_ok(pp_gguf_writer_begin(w, &err), err);
-    assert_ok(pp_gguf_write(w, bytes, 5, &err), err);      /* pieces that end inside tensors and run over their ends */
+    assert_ok(pp_gguf_write(w, bytes, 5, &err), err);      /* pieces that end within tensors, or span two */
     assert_ok(pp_gguf_write(w, bytes + 5, 40, &err), err);
     assert_ok(pp_gguf_write(w, bytes + 45, sizeof bytes - 45, &err), err);
     assert_ok(pp_gguf_writer_finish(w, &err), err);
@@ -174,7 +174,7 @@ static void check_sample(const struct pp_gguf *g)
     enum pp_gguf_type type;
     size_t n;
     assert_true(pp_gguf_int(g, "a.u32", &i) && i == UINT32_MAX);
-    assert_false(pp_gguf_int(g, "a.u64", &i)); /* does not fit */
+    assert_false(pp_gguf_int(g, "a.u64", &i)); /* too large */
     assert_true(pp_gguf_int(g, "a.u64.small", &i) && i == 7);
     assert_true(pp_gguf_float(g, "a.f32", &d) && (float)d == 0.1f);
     assert_true(pp_gguf_float(g, "a.u64.small", &d) && d == 7.0);
@@ -216,7 +216,7 @@ static void test_round_trip(void **state)
     finish_sample(write_sample(test_path("sample.gguf")));
     assert_ok(pp_gguf_open(test_path("sample.gguf"), &g, &err), err);
     check_sample(g);
-    /* copied, value by value */
+    /* copies the entries, value by value */
     struct pp_gguf_writer *w;
     assert_ok(pp_gguf_writer_new(test_path("copy.gguf"), &w, &err), err);
     for (size_t i = 0; i < pp_gguf_n_kv(g); i++)
@@ -275,7 +275,7 @@ static void test_writer_replaces_files_only(void **state)
     assert_non_null(strstr(err.text, "it is a folder"));
     pp_gguf_writer_free(w);
 
-    int ends[2]; /* a link's text need not be what it leads to: "pipe:[12345]" is no file's name */
+    int ends[2]; /* the target of a link like "pipe:[12345]" is no file name */
     char by_number[40], says[100];
     assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
     snprintf(by_number, sizeof by_number, "/dev/fd/%d", ends[1]);
@@ -291,7 +291,7 @@ static void test_writer_replaces_files_only(void **state)
     close(ends[0]);
     close(ends[1]);
 
-    assert_int_equal(symlink("target.gguf", test_path("link.gguf")), 0); /* it stays one */
+    assert_int_equal(symlink("target.gguf", test_path("link.gguf")), 0); /* the link stays a link */
     finish_sample(write_sample(test_path("link.gguf")));
     assert_true(lstat(test_path("link.gguf"), &st) == 0 && S_ISLNK(st.st_mode));
     assert_true(lstat(test_path("target.gguf"), &st) == 0 && S_ISREG(st.st_mode));
@@ -534,7 +534,7 @@ static void test_bad_tensors(void **state)
         pad(&b, 64);
         assert_refused(&b, cases[i].code, cases[i].text);
     }
-    put_header(&b, 2, 2, 0); /* version 2 is read alike */
+    put_header(&b, 2, 2, 0); /* version 2 has the same form */
     put_tensor(&b, "t", 4, 2, PP_TYPE_F32, 0);
     put_tensor(&b, "u", 4, 2, PP_TYPE_F32, 32);
     pad(&b, 64);

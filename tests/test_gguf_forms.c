@@ -111,7 +111,7 @@ static const char *fresh(const char *name)
     return path;
 }
 
-/* Writes a file with the metadata of another. */
+/* Writes a file of these tensors with the metadata of another. */
 static const char *file_of(const struct items *l, const struct pp_gguf *meta, const char *name)
 {
     const char *path = fresh(name);
@@ -308,7 +308,7 @@ static void bad_fused(void **state)
 
 /* --- gpt-oss of ollama ------------------------------------------------------------------------------------------- */
 
-/* The numbers of a file that calls its family gpt-oss, as one that calls it gptoss has them. */
+/* Copies the metadata of a file with the family name gpt-oss, with the keys of one named gptoss. */
 static void write_gptoss_keys(struct pp_gguf_writer *w, const struct pp_gguf *g)
 {
     static const char *const numbers[] = {
@@ -336,7 +336,7 @@ static void write_gptoss_keys(struct pp_gguf_writer *w, const struct pp_gguf *g)
     }
 }
 
-/* "x.attn_output.y" becomes "x.attn_out.y". */
+/* Renames tensors: "x.attn_output.y" becomes "x.attn_out.y". */
 static void call_otherwise(struct item *i)
 {
     static const char *const names[][2] = {{".attn_output.", ".attn_out."},
@@ -546,7 +546,7 @@ static void write_as(struct pp_gguf_writer *w, const struct pp_gguf *g, const ch
     pp_gguf_add_text(w, "general.architecture", to);
 }
 
-/* For text, Qwen's vision models compute the same as those without vision. */
+/* On text, Qwen's vision models compute the same as those without vision. */
 static void seeing(void **state)
 {
     static const char *const names[][2] = {

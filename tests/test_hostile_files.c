@@ -31,10 +31,10 @@ static struct bytes read_all(const char *path)
     return b;
 }
 
-/* Runs thousands of times, so it does not wait for the disk. */
+/* Runs thousands of times, so it does not use fsync. */
 static void write_all(const char *path, const void *data, size_t n)
 {
-    unlink(path); /* it may be a link */
+    unlink(path); /* may be a link */
     FILE *f = fopen(path, "wb");
     assert_non_null(f);
     assert_int_equal(fwrite(data, 1, n, f), n);
@@ -87,7 +87,7 @@ static enum pp_code run(const char *path)
 
 /* --- cut off anywhere -------------------------------------------------------------------------------------------- */
 
-/* Lengths to which n bytes are truncated: all near both ends, about 80 in between. */
+/* The next length to which n bytes are truncated: all lengths near both ends, about 80 in between. */
 static size_t next_cut(size_t at, size_t n)
 {
     const size_t step = n / 80 + 1, next = at < 64 || n - at <= 64 ? at + 1 : at + step;
@@ -151,7 +151,7 @@ static void cut_off(void **state)
     const struct bytes g = read_all(testdata("architectures/llama/model.gguf"));
     snprintf(path, sizeof path, "%s", test_path("cut.gguf"));
     write_all(path, g.data, g.n);
-    cut_anywhere(path, run, path, true, 32); /* zeros that pad it */
+    cut_anywhere(path, run, path, true, 32); /* padding zeros */
     pp_free(g.data);
     const struct bytes a = read_all(testdata("architectures/llama/lora-alpha.gguf"));
     write_all(path, a.data, a.n);
@@ -316,7 +316,7 @@ static void types_in_folders(void **state)
 
 enum { DEEP = 1000000 };
 
-/* open times DEEP, in the middle of what is otherwise whole; to be pp_free'd. */
+/* `open` DEEP times, after `before`; the caller frees the bytes with pp_free. */
 static struct bytes deep_json(const char *before, const char *open)
 {
     struct pp_buf b = {0};
@@ -363,7 +363,7 @@ static void deep_files(void **state)
     open_adapter(NULL);
 }
 
-/* The header of a safetensors file, and what templates are given. */
+/* Deep nesting in the header of a safetensors file, and in what templates are given. */
 static void deep_texts(void **state)
 {
     struct pp_safetensors *s;
@@ -386,7 +386,7 @@ static void deep_texts(void **state)
     pp_template_free(t);
 }
 
-/* A list of digits that would take forty times its size in memory. */
+/* A list of digits, whose values would take forty times its size in memory. */
 static struct bytes many_values(const char *before, const char *behind)
 {
     const size_t n = 10 << 20, head = strlen(before), tail = strlen(behind);

@@ -22,7 +22,7 @@ static struct pp_error err;
 /* --- collecting --------------------------------------------------------------------------------------------------- */
 
 struct way {
-    int threads, at_once; /* rows of a step */
+    int threads, at_once; /* at_once: rows of a step */
     const char *kernels;
     enum pp_row_output out;
 };
@@ -88,7 +88,7 @@ static void the_first_layer_by_hand(void **state)
     pp_source_close(s);
 }
 
-/* bits: else only nearly. */
+/* bits: bit by bit, else only nearly. */
 static void assert_same(const struct pp_imatrix *a, const struct pp_imatrix *b, bool bits)
 {
     assert_int_equal(a->n, b->n);
@@ -105,7 +105,7 @@ static void assert_same(const struct pp_imatrix *a, const struct pp_imatrix *b, 
     }
 }
 
-/* Weights that quantise their inputs, some of them in place; and mixtures of experts. */
+/* Weights whose inputs are quantised, some of them in place; and mixtures of experts. */
 static void the_way_does_not_matter(void **state)
 {
     static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_Q4_K, PP_TYPE_Q8_0, PP_TYPE_BF16};
@@ -152,7 +152,7 @@ static void experts_are_counted_apart(void **state)
     for (int e = 0; e < 6; e++)
         places += up->counts[e];
     assert_near(places, 2 * ROWS, 0);
-    for (int i = 0; i < 256; i++) { /* both experts of a row see what the router saw */
+    for (int i = 0; i < 256; i++) { /* both of a row's experts get the input that the router saw */
         double sum = 0;
         for (int e = 0; e < 6; e++)
             sum += (double)up->sums[e * 256 + i];
@@ -189,7 +189,7 @@ static void files_come_back(void **state)
     assert_ok(pp_imatrix_count(m, "a text", 4, 64, &err), err);
     assert_ok(pp_imatrix_write(m, path, &err), err);
     assert_ok(pp_imatrix_read(path, &back, &err), err);
-    assert_null(pp_imatrix_find(back, "output.weight")); /* which no row went through */
+    assert_null(pp_imatrix_find(back, "output.weight")); /* no row went through it */
     assert_int_equal(back->chunks, 7);
     assert_int_equal(back->chunk_size, 64);
     assert_int_equal(back->n_datasets, 1);
@@ -200,7 +200,7 @@ static void files_come_back(void **state)
         assert_memory_equal(x->sums, y->sums, (size_t)y->n_values * sizeof *y->sums);
         assert_memory_equal(x->counts, y->counts, (size_t)y->n_counts * sizeof *y->counts);
     }
-    assert_ok(pp_gguf_open(path, &g, &err), err); /* as others look for it */
+    assert_ok(pp_gguf_open(path, &g, &err), err); /* where other programs look for it */
     assert_true(pp_gguf_string_is(g, "general.type", "imatrix"));
     assert_true(pp_gguf_int(g, "imatrix.chunk_count", &v) && v == 7);
     assert_true(pp_gguf_int(g, "imatrix.chunk_size", &v) && v == 64);
@@ -256,7 +256,7 @@ static void the_older_form_is_read(void **state)
     assert_int_equal(m->chunks, 5);
     assert_string_equal(pp_imatrix_dataset(m, 0), "wiki.raw");
     pp_imatrix_free(m);
-    for (size_t cut = 0; cut < b.len; cut++) /* only what follows the entries may be missing, and whole */
+    for (size_t cut = 0; cut < b.len; cut++) /* only what follows the entries may be missing, as a whole */
         if (pp_imatrix_read_memory(b.data, cut, "old", &m, &err) == PP_OK) {
             assert_true(cut == b.len - 16 || cut == b.len - 12);
             pp_imatrix_free(m);
@@ -343,21 +343,21 @@ static void what_is_wrong_is_said(void **state)
     assert_ok(pp_imatrix_read(gguf_file("imatrix", 1, 1, 4, PP_TYPE_F32), &m, &err), err);
     pp_imatrix_free(m);
     assert_int_equal(pp_imatrix_read("/nowhere/at/all", &m, &err), PP_ERR_IO);
-    assert_non_null(strstr(err.text, "pippin imatrix -m")); /* which makes one */
+    assert_non_null(strstr(err.text, "pippin imatrix -m")); /* the command that makes one */
     assert_int_equal(pp_imatrix_read_memory("", 0, "empty", &m, &err), PP_ERR_FORMAT);
-    put_i32(&b, 2); /* two of a name */
+    put_i32(&b, 2); /* two with the same name */
     put_old_entry(&b, "x", 1, 1, 1);
     put_old_entry(&b, "x", 1, 1, 1);
     assert_int_equal(pp_imatrix_read_memory(b.data, b.len, "twice", &m, &err), PP_ERR_FORMAT);
     pp_buf_clear(&b);
-    put_i32(&b, 1); /* more values than there can be */
+    put_i32(&b, 1); /* more values than possible */
     put_i32(&b, 1);
     pp_buf_str(&b, "x");
     put_i32(&b, 1);
     put_i32(&b, INT32_MAX);
     assert_int_equal(pp_imatrix_read_memory(b.data, b.len, "long", &m, &err), PP_ERR_FORMAT);
     pp_buf_clear(&b);
-    put_i32(&b, INT32_MAX); /* more entries */
+    put_i32(&b, INT32_MAX); /* more entries than possible */
     assert_int_equal(pp_imatrix_read_memory(b.data, b.len, "many", &m, &err), PP_ERR_FORMAT);
     pp_buf_clear(&b);
     put_i32(&b, 1);
@@ -383,7 +383,7 @@ static void nothing_is_not_written(void **state)
 
 /* --- quantising --------------------------------------------------------------------------------------------------- */
 
-/* Squared errors of a matrix, by columns: the first 8 of every 16, and the others. */
+/* Squared errors of a matrix, separately for the first 8 of every 16 columns and for the others. */
 static void errors_of(const char *exact, const char *quantised, const char *name, double sum[2])
 {
     struct pp_gguf *a, *b;
@@ -443,7 +443,7 @@ static void what_matters_is_kept_better(void **state)
         errors_of(source, weighed, name, after);
         if (!(after[0] < before[0] * 0.999 && after[1] > before[1]))
             fail_msg("%s: %g and %g, before %g and %g", types[t], after[0], after[1], before[0], before[1]);
-        errors_of(plain, weighed, "blk.1.attn_k.weight", after); /* the matrix has no data for it */
+        errors_of(plain, weighed, "blk.1.attn_k.weight", after); /* the importance matrix has no data for it */
         assert_near(after[0] + after[1], 0, 0);
     }
     struct pp_gguf *g;
@@ -454,14 +454,14 @@ static void what_matters_is_kept_better(void **state)
     assert_true(pp_gguf_int(g, "quantize.imatrix.entries_count", &v) && v == 1);
     assert_true(pp_gguf_int(g, "quantize.imatrix.chunks_count", &v) && v == 1);
     pp_gguf_close(g);
-    assert_ok(pp_quantize_file(weighed, plain, "F16", NULL, &err), err); /* which is not weighed by anything */
+    assert_ok(pp_quantize_file(weighed, plain, "F16", NULL, &err), err); /* F16 does not use importances */
     assert_ok(pp_gguf_open(plain, &g, &err), err);
     assert_false(pp_gguf_has(g, "quantize.imatrix.file"));
     pp_gguf_close(g);
     pp_imatrix_free(m);
 }
 
-/* Each expert is quantised by its own importances; one that was never used as without a matrix. */
+/* Each expert is quantised with its own importances; one that was never used, as without any. */
 static void experts_have_their_own(void **state)
 {
     static const char name[] = "blk.0.ffn_up_exps.weight";

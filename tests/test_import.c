@@ -86,21 +86,22 @@ static void batches(void **state)
     assert_ok(pp_store_session_latest(other, &s, &err), err);
     assert_int_equal(s.n_messages, 6);
     int lock;
-    assert_ok(pp_session_lock(test_path("batch locks"), s.key, &lock, &err), err); /* nobody holds it any more */
+    assert_ok(pp_session_lock(test_path("batch locks"), s.key, &lock, &err), err); /* the importer has released it */
     close(lock);
     pp_session_clear(&s);
     size_t puts = 0;
     char first[32];
-    do /* long ones end by themselves */
+    do /* long transactions end by themselves */
         snprintf(first, sizeof first, "many %zu", puts);
     while (put(im, first, 20) == PP_IMPORT_ADDED && !pp_importer_flushed(im) && ++puts < 20000);
     assert_true(puts > 2 && puts < 20000);
     assert_int_equal(count(other), puts + 2);
-    /* Of two at a time neither would know what the other adds. */
+    /* Only one importer can run at a time, since neither would know what the other adds. */
     struct pp_importer *second;
     assert_int_equal(pp_importer_new(other, test_path("batch locks"), false, &second, &err), PP_ERR_BUSY);
     assert_non_null(strstr(err.text, "another pippin is importing"));
-    assert_ok(pp_importer_new(other, test_path("batch locks"), true, &second, &err), err); /* all is new to it */
+    assert_ok(pp_importer_new(other, test_path("batch locks"), true, &second, &err), err); /* one that adds everything
+                                                                                              as new may */
     pp_importer_free(second);
     pp_importer_free(im);
     assert_ok(pp_importer_new(other, test_path("batch locks"), false, &second, &err), err);
@@ -109,7 +110,7 @@ static void batches(void **state)
     pp_store_close(st);
 }
 
-/* One of a file without times: "Hi", number i as the answer, and so on; a line of n. */
+/* Puts a conversation as in a file without times: a line of n messages, "Hi" and then the number i. */
 static enum pp_import_outcome put_number(struct pp_importer *im, int i, size_t n)
 {
     struct pp_import_result r;
@@ -149,16 +150,16 @@ static void many_begin_alike(void **state)
     for (int i = 0; i < MANY; i++)
         assert_int_equal(put_number(im, i, 4), PP_IMPORT_ADDED);
     pp_importer_free(im);
-    assert_ok(pp_importer_new(st, test_path("alike locks"), false, &im, &err), err); /* of another day */
+    assert_ok(pp_importer_new(st, test_path("alike locks"), false, &im, &err), err); /* an importer that starts anew */
     for (int i = 0; i < MANY; i++)
         assert_int_equal(put_number(im, i, (size_t)(i % 4 + 1)), PP_IMPORT_HERE);
-    assert_true(seconds_used() - began < SECONDS); /* squared it would be more than a minute */
-    assert_int_equal(put_number(im, 7, 6), PP_IMPORT_ADDED); /* nobody knows that it is the same */
+    assert_true(seconds_used() - began < SECONDS); /* quadratic time would be more than a minute */
+    assert_int_equal(put_number(im, 7, 6), PP_IMPORT_ADDED); /* too many more messages to be recognised as the same */
     assert_int_equal(put_number(im, 7, 5), PP_IMPORT_HERE);
     struct pp_conversation c = line_of("Hi", 2);
     struct pp_import_result r;
     c.messages[0].created = c.messages[1].created = c.session.created = 0;
-    c.messages[1].state = PP_MESSAGE_PARTIAL; /* what it has become begins so */
+    c.messages[1].state = PP_MESSAGE_PARTIAL; /* a partial answer that is the beginning of the stored one */
     c.messages[1].content[1] = 0;
     c.messages[1].content_len = 1;
     c.messages[1].content[0] = '9';
@@ -173,7 +174,7 @@ static void many_begin_alike(void **state)
  * there are. */
 static void refused(void **state)
 {
-    enum { MOST = 80 }; /* more than locks are held */
+    enum { MOST = 80 }; /* more than the locks that are held at once */
     (void)state;
     struct pp_store *st;
     struct pp_importer *im;
@@ -187,7 +188,7 @@ static void refused(void **state)
         snprintf(first, sizeof first, "refused %d", i);
         assert_int_equal(put(im, first, 2), PP_IMPORT_ADDED);
         struct pp_conversation bad = line_of(first, 3);
-        bad.messages[2].parent = i ? (int64_t)1 << 40 : 3; /* there is none; itself */
+        bad.messages[2].parent = i ? (int64_t)1 << 40 : 3; /* a parent that does not exist, or the message itself */
         assert_int_equal(pp_importer_put(im, &bad, &r, &err), PP_ERR_FORMAT);
         assert_ok(pp_session_lock(locks, bad.session.key, &lock, &err), err);
         close(lock);
@@ -272,7 +273,7 @@ static void beside_a_chat(void **state)
     assert_int_equal(sscanf(told, "stopped: %zu of %zu conversations", &stopped_at, &of), 2);
     assert_true(of == MANY && stopped_at > 0 && stopped_at < MANY);
     assert_int_equal(count_in(fix.paths.db), stopped_at + 1);
-    assert_int_equal(pp_controller_n_messages(fix.c), 2); /* the user is where he was */
+    assert_int_equal(pp_controller_n_messages(fix.c), 2); /* the user's conversation is still on the screen */
 
     const int64_t here = pp_controller_session_id(fix.c);
     import(path);
@@ -307,13 +308,13 @@ static void left_in_the_middle(void **state)
     struct pp_session *list;
     size_t n_list;
     assert_ok(pp_store_session_page(st, NULL, false, SIZE_MAX, &list, &n_list, &err), err);
-    for (size_t i = 0; i < n_list; i++) /* whole ones */
+    for (size_t i = 0; i < n_list; i++) /* all are complete */
         assert_true(list[i].head > 0);
     pp_session_list_free(list, n_list);
     pp_store_close(st);
 }
 
-/* One after the other; a file that cannot be read does not keep the next from its turn. */
+/* Imports run one after the other; a file that cannot be read does not stop the next one. */
 static void in_turn(void **state)
 {
     (void)state;

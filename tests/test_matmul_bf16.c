@@ -11,7 +11,8 @@
 #include "tests/support.h"
 
 #if defined(__x86_64__)
-extern const struct pp_bf16_kernels pp_bf16_amx_soft, pp_bf16_avx512_soft; /* over models of the instructions */
+extern const struct pp_bf16_kernels pp_bf16_amx_soft, pp_bf16_avx512_soft; /* built with software models of the
+                                                                              instructions */
 #endif
 
 static uint64_t rng_state;
@@ -23,7 +24,7 @@ static uint32_t rnd(void)
     return (uint32_t)(rng_state >> 33);
 }
 
-/* The sets besides the scalar one; NULL: there are no more. Some may be the same. */
+/* The i-th set besides the scalar one; NULL: there are no more. Some may be the same. */
 static const struct pp_bf16_kernels *other_set(int i)
 {
     static const struct pp_bf16_kernels *found[PP_ISA_COUNT + 2];
@@ -72,13 +73,13 @@ static void the_order_of_sums(void **state)
         w[k] = 1;
     x[0] = 1;
     x[16] = x[17] = 0x1p-24f;
-    assert_true(one(w, x, 18) == 1 + 0x1p-23f); /* those of the second half first meet each other */
+    assert_true(one(w, x, 18) == 1 + 0x1p-23f); /* the small products are added to each other first */
     x[16] = 0;
     x[1] = 0x1p-24f;
-    assert_true(one(w, x, 18) == 1); /* both small ones are lost on their own: one each in the first and the second */
+    assert_true(one(w, x, 18) == 1); /* each is lost alone: one in the first half, one in the second */
     x[1] = x[17] = 0;
     x[32] = x[33] = 0x1p-24f;
-    assert_true(one(w, x, 64) == 1 + 0x1p-23f); /* a block of its own */
+    assert_true(one(w, x, 64) == 1 + 0x1p-23f); /* another block */
     x[0] = 1 + 0x1p-8f; /* rounds to the even 1 */
     x[32] = x[33] = 0;
     assert_true(one(w, x, 64) == 1);
@@ -86,7 +87,7 @@ static void the_order_of_sums(void **state)
     assert_true(one(w, x, 64) == 1 + 0x1p-6f);
 }
 
-/* What each part brings, and what is left out. */
+/* The contribution of each part, and the product that is left out. */
 static void the_parts(void **state)
 {
     (void)state;
@@ -96,10 +97,10 @@ static void the_parts(void **state)
     assert_true(one_of(PP_TYPE_BF16, 1, ones, x, 1) == 1);
     assert_true(one_of(PP_TYPE_BF16, 2, ones, x, 1) == 1 + 0x1p-12f);
     assert_true(one_of(PP_TYPE_BF16, 2, ones, fine, 1) == 1 + 0x1p-12f);
-    assert_true(one_of(PP_TYPE_F16, 2, w, x, 1) == 1 + 0x1p-10f + 0x1p-12f); /* not their product, 2^-22 */
+    assert_true(one_of(PP_TYPE_F16, 2, w, x, 1) == 1 + 0x1p-10f + 0x1p-12f); /* without their product, 2^-22 */
     const float below[] = {1 + 0x1.8p-8f}; /* 1 + 2^-7 - 2^-9 */
     assert_true(one_of(PP_TYPE_BF16, 2, ones, below, 1) == 1 + 0x1.8p-8f);
-    /* Lower weights first: beside 1 they would be lost one by one. */
+    /* Lower parts of weights come first: after 1 they would be lost one by one. */
     const float big[] = {1, 1 + 0x1p-10f}, beside[] = {0x1p+14f, 1};
     assert_true(one_of(PP_TYPE_F16, 2, big, beside, 2) == 0x1p+14f + 1 + 0x1p-10f);
     const float tiny[] = {0x1p-24f}, subnormal[] = {0x1.ffp-16f}, thousand[] = {1024};
@@ -147,7 +148,8 @@ static void subnormals_are_zeros(void **state)
     assert_true(one(w, x, 2) == 0x1.000002p-126f);
     const float v[17] = {0x1.8p-126f, [16] = -0x1p-126f}, ones[17] = {1, [16] = 1};
     assert_true(one(v, ones, 17) == 0);
-    /* 2^-126 less 0.75 units of 2^-150: a float cannot say that, but it is less than the smallest normal number. */
+    /* 2^-126 minus 0.75 units of 2^-150, which no float can represent, but which is less than the smallest normal
+     * number. */
     const float a[] = {0x1p-126f, -0x1.8p-100f}, b[] = {1, 0x1p-51f};
     assert_true(one(a, b, 2) == 0);
     const float c[] = {0x1p-126f, -0x1p-100f}; /* half a unit: a tie, which goes to 2^-126 */
@@ -176,7 +178,7 @@ struct problem {
     int64_t rows, cols, m, stride;
     uint8_t *w;      /* at an odd address */
     float *x;        /* [m, cols] */
-    uint16_t *xb;    /* [m, stride], as the set wants them that was last compared */
+    uint16_t *xb;    /* [m, stride], in the form of the set compared last */
     float *expect;   /* [m, rows] by the definition */
 };
 
@@ -299,7 +301,7 @@ static void scalar_products_match_doubles(void **state)
     }
 }
 
-/* Whichever columns a set puts side by side. */
+/* Splitting and joining, for either pairing of columns. */
 static void check_split(const struct pp_bf16_kernels *set, const float *x, int n, int parts, const float *expect)
 {
     enum { MOST = 128 };
@@ -315,7 +317,7 @@ static void check_split(const struct pp_bf16_kernels *set, const float *x, int n
     assert_true(joined[n] == 77);
     for (int k = 0; k < n; k++)
         assert_true(same(joined[k], expect[k]));
-    /* Behind x there are as many zeros as the padding has columns; -0 is x's own. */
+    /* After x there are as many zeros as padding columns; -0 comes from x itself. */
     for (int part = 0; part < parts; part++) {
         int zeros = 0, others = 0;
         for (int k = 0; k < padded; k++)
@@ -355,7 +357,7 @@ static void every_set_splits_alike(void **state)
                 const bool cut = fabsf(x[k]) >= 0x1.ffp127f;
                 const double most = (parts > 1 ? 0x1p-17 : 0x1p-8) * (cut ? 2 : 1);
                 if (fabsf(x[k]) > 0x1.fffp127f && isfinite(x[k]))
-                    continue; /* the sum of its parts may not be */
+                    continue; /* the sum of its parts may be infinite */
                 if (isfinite(x[k]))
                     assert_true(fabs((double)joined[k] - x[k]) <= most * fabs((double)x[k]) + 0x1p-134);
                 else

@@ -36,7 +36,7 @@ static void biogpt(void **state)
     s.tied = false;
     folder = check_decoder(&s);
     assert_tensor(folder, "output_projection.weight", 2, s.n_embd);
-    s.epsilon = 1e-12f; /* in config.json, but no norm uses it */
+    s.epsilon = 1e-12f; /* given in config.json, but not used by any norm */
     struct decoder *d = decoder_make(&s);
     assert_int_equal(pp_model_open(decoder_write(d), &m, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "epsilon"));
@@ -170,7 +170,7 @@ static void phi4flash(void **state)
     assert_true(small_likeness(quantised, NULL, want, SAMBAY_VOCAB) > 0.99);
     assert_int_not_equal(pp_convert_to_folder(made, fresh_path("sambay-no"), &(struct pp_convert_options){0}, &err),
                          PP_OK);
-    folder = sambay_folder("[null, 11, null, 11, null, 11, null, null]"); /* the shared cache's, too */
+    folder = sambay_folder("[null, 11, null, 11, null, 11, null, null]"); /* also for the shared cache's layer */
     assert_int_equal(pp_source_open(folder, &source, &err), PP_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.text, "sliding_window has 11 for layer 5"));
     sambay_drop();
@@ -208,7 +208,7 @@ static void assert_hymba_long(const char *file)
                          (double)first[i], want[i]);
         if (k)
             assert_memory_equal(got, first, LONG * HYMBA_VOCAB * sizeof *got);
-        const struct pp_stats *stats = pp_engine_stats(e); /* apart from the window only the meta tokens stay */
+        const struct pp_stats *stats = pp_engine_stats(e); /* besides the window only the meta tokens are kept */
         int windowed = 0;
         for (int t = 0; t < stats->n_tiers && manners[k].rows == 1; t++) {
             windowed += stats->tiers[t].window == HYMBA_WINDOW;

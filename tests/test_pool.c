@@ -77,7 +77,7 @@ static void exercise(struct pp_pool *p, int n_runs)
             parts[i] = (struct pp_pool_part){.n_items = r.n_items[i], .at_once = r.at_once[i]};
         pp_pool_run_parts(p, record_range, &r, parts, PARTS);
         check_record(&r);
-        pp_pool_run_parts(p, record_range, &r, parts, 0); /* nothing at all */
+        pp_pool_run_parts(p, record_range, &r, parts, 0); /* no part at all */
     }
 }
 
@@ -98,7 +98,7 @@ static void every_item_once(void **state)
 
 static void sum_item(void *arg, int part, int item, int thread)
 {
-    long *cells = arg; /* plain memory: what one part writes the next must see */
+    long *cells = arg; /* plain memory: what one part writes, the next one must see */
     (void)thread;
     cells[item] = part == 0 ? item : cells[item] + 1;
 }
@@ -122,7 +122,7 @@ static void parts_see_each_other(void **state)
     pp_pool_assume_cpus(0);
 }
 
-/* More threads than CPUs would only take turns. */
+/* More threads than CPUs would only wait for each other. */
 static void no_more_threads_than_cpus(void **state)
 {
     struct pp_pool *p;
@@ -222,7 +222,7 @@ static void topologies(void **state)
     (void)state;
     pp_topology_read(fake_nodes((const char *[]){"0-3,8-9", NULL, "4-7,10,11", ""}, 4), &allowed, &t);
     assert_int_equal(t.n_cpus, 12);
-    assert_int_equal(t.n_nodes, 2); /* the last has memory alone */
+    assert_int_equal(t.n_nodes, 2); /* the last node has memory, but no CPU */
     assert_int_equal(t.nodes[0].id, 0);
     assert_int_equal(t.nodes[1].id, 2);
     assert_int_equal(t.nodes[0].n_cpus, 6);
@@ -247,7 +247,7 @@ static void topologies(void **state)
     assert_true(t.n_nodes >= 1 && t.n_cpus >= 1);
 }
 
-/* A CPU of a folder like /sys/devices/system/cpu, with its third-level cache. */
+/* Makes a CPU, with its third-level cache, in a folder like /sys/devices/system/cpu. */
 static void fake_cache(const char *dir, int cpu, const char *shared, const char *size)
 {
     static const char *const folders[] = {"", "/cache", "/cache/index3"};
@@ -282,7 +282,7 @@ static void caches(void **state)
     assert_int_equal(pp_topology_cache_bytes("/proc/nonexistent", &t), 0);
 }
 
-/* The smallest quota on the way to the root counts; what is no quota does not. */
+/* The smallest quota on the path to the root counts; other texts do not. */
 static void quotas(void **state)
 {
     static const struct { const char *root, *a, *b; int expected; } cases[] = {
@@ -327,10 +327,11 @@ static void share_range(void *arg, int part, int first, int end, int thread)
         inside += first >= from && end <= to;
     }
     for (int i = first; i < end; i++)
-        atomic_fetch_add(&w->runs[i], inside == 1); /* never across nodes */
+        atomic_fetch_add(&w->runs[i], inside == 1); /* a range never spans nodes */
 }
 
-/* Threads of all nodes share the items of a part in proportion, in one piece each; place() accepts any memory. */
+/* The threads of all nodes share the items of a part in proportion, one contiguous range for each node. pp_pool_place()
+ * accepts any memory. */
 static void nodes_share_items(void **state)
 {
     static const char *const lists[] = {"0-7", "8-11", "12-15"};
@@ -361,7 +362,7 @@ static void nodes_share_items(void **state)
         for (int i = 0; i < 64; i++)
             assert_int_equal(atomic_load(&w.runs[i]), 1);
         exercise(p, 10);
-        size_t bytes = 1 << 20; /* nodes that are not there are refused by the system; nothing is lost by it */
+        size_t bytes = 1 << 20; /* the system refuses nodes that do not exist, which does no harm */
         char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         assert_true(memory != MAP_FAILED);
         memset(memory, 7, bytes);
@@ -395,8 +396,8 @@ static void own_range(void *arg, int part, int first, int end, int thread)
     }
 }
 
-/* What a thread works through of its own share is the front of it, in order: its reading goes on where it stopped, and
- * begins where pp_pool_begin says. */
+/* Of its own share a thread takes the items from the front, in order. So it reads on where it stopped before, and
+ * begins where pp_pool_begin() says. */
 static void shares_are_read_in_order(void **state)
 {
     struct pp_pool *p;
@@ -429,7 +430,7 @@ static bool inside(const struct pp_matrix *w, const void *at)
     return (const uint8_t *)at >= begin && (const uint8_t *)at < begin + pp_pack_bytes(w->type, w->n_rows, w->n_cols);
 }
 
-/* Every thread knows where it will begin to read the weights of a stage at one row. */
+/* Every thread knows where it will begin to read the weights of a stage with one row. */
 static void check_begins(const struct pp_cpu *c)
 {
     int n_checked = 0;
@@ -479,7 +480,7 @@ struct tiny_products {
     atomic_int n_flushed, n_kept, seen[2];
 };
 
-/* What the thread makes of two numbers whose product is no normal one; returns when both threads have been here. */
+/* Counts whether this thread flushes a subnormal product to zero; returns when both threads have been here. */
 static void multiply_tiny(void *arg, int part, int item, int thread)
 {
     struct tiny_products *t = arg;
@@ -497,7 +498,7 @@ static void threads_compute_as_the_caller(void **state)
     enum { RUNS = 20 };
     static const int n_items = 4;
     const unsigned own = pp_float_mode(), flushing = pp_float_mode_flushing(own);
-    const bool flushes = flushing != own; /* processors that are slow with them */
+    const bool flushes = flushing != own; /* false on processors that are not slow with subnormal numbers */
     struct pp_pool *p;
     struct pp_error err;
     (void)state;
@@ -527,7 +528,7 @@ static void watching_quantize(const float *x, int64_t n, bool twins, int8_t *q, 
     watched.real->quantize(x, n, twins, q, d, sum);
 }
 
-/* A pass has no patience with them, on any thread; who asks for it keeps his own way. */
+/* A pass flushes subnormal numbers on all threads; the caller's own mode does not change. */
 static void passes_flush_tiny_numbers(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
@@ -560,7 +561,7 @@ static void passes_flush_tiny_numbers(void **state)
     pp_model_close(m);
 }
 
-/* The threads meet after each part. */
+/* The threads synchronise after each part, so parts must be few. */
 static void few_parts_a_layer(void **state)
 {
     (void)state;

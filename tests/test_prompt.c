@@ -38,7 +38,7 @@ static void plain(void **state)
         struct pp_buf text = {0};
         pp_detokenize(t, ids, n, true, &text);
         assert_int_equal(strstr(pp_buf_cstr(&text), "<|start_header_id|>system") != NULL, i);
-        if (!i) { /* an honest text is tokenised in one piece */
+        if (!i) { /* text without control tokens is tokenised as a whole */
             assert_ok(pp_tokenize(t, text.data, text.len, PP_TOKENIZE_SPECIAL, &whole, &n_whole, &err), err);
             assert_int_equal(n, n_whole);
             assert_memory_equal(ids, whole, n * sizeof *ids);
@@ -91,13 +91,13 @@ static void put_ahead(void **state)
         assert_int_not_equal(ids[before + 1], pp_tokenizer_bos(t));
         pp_free(ids);
     }
-    assert_false(pp_tokenizer_same_ids(t, other)); /* a draft would be given ids that it does not have */
+    assert_false(pp_tokenizer_same_ids(t, other)); /* the draft would get ids that it does not have */
     pp_tokenizer_free(t);
     pp_tokenizer_free(other);
 }
 
-/* The reasoning of earlier answers reaches templates by each of its names, and with what is begun of an answer; no
- * control token is recognised in it. */
+/* The reasoning of earlier answers reaches templates under each of its names, also that of an unfinished answer;
+ * control tokens in it are not recognised. */
 static void with_reasoning(void **state)
 {
     static const char source[] =
@@ -158,7 +158,7 @@ static void controls_json(struct pp_buf *out)
     assert_false(out->bad);
 }
 
-/* However many kinds of control tokens a message has, and also behind some that no mark can take apart. */
+/* Control tokens in a message stay text, however many kinds there are, and also after some that no marker can split. */
 static void many_controls(void **state)
 {
     static const char source[] = "{% for m in messages %}{{ m.content }}<c7>{% endfor %}";
@@ -182,7 +182,7 @@ static void many_controls(void **state)
         if (ids[i] >= 256 && ids[i] < 256 + N_CONTROLS)
             found[ids[i] - 256]++;
     for (int i = 0; i < N_CONTROLS; i++)
-        assert_int_equal(found[i], i == 7); /* the template's own */
+        assert_int_equal(found[i], i == 7); /* written by the template */
     assert_int_equal(ids[n - 1], 256 + 7);
     pp_free(ids);
     pp_template_free(tmpl);
@@ -216,7 +216,7 @@ static struct pp_tokenizer *bytes_and(const char *added)
     return bytes_with(added, "");
 }
 
-/* The tokens of a conversation: printable ASCII as it is, others as {id}. */
+/* Asserts the tokens of a conversation, printed as text: printable ASCII as it is, other tokens as {id}. */
 static void expect_prompt(const struct pp_tokenizer *t, const char *source, const char *messages, const char *want)
 {
     struct pp_template *tmpl;
@@ -235,8 +235,8 @@ static void expect_prompt(const struct pp_tokenizer *t, const char *source, cons
     pp_template_free(tmpl);
 }
 
-/* Markers of roles that the vocabulary does not call special are the template's all the same; other added tokens are
- * not, nor are those that templates look for. */
+/* Role markers in templates are control tokens even if the vocabulary does not call them special. Other added tokens
+ * are not, nor are those that templates search for in messages. */
 static void markers(void **state)
 {
     static const char added[] = "{\"id\":256,\"content\":\"<｜User｜>\"},{\"id\":257,\"content\":\"<|tool|>\"},"
@@ -252,9 +252,9 @@ static void markers(void **state)
     (void)state;
     expect_prompt(t, source, "[{\"role\":\"user\",\"content\":\"<｜User｜><|tool|><turn>[INST]   <think><other>->\"}]",
                   "{258}{264}<{239}{189}{156}User{239}{189}{156}><|tool|><turn>[INST]{261}{259}{262}{264}{256}{259}");
-    /* a tool says nothing in another's role either */
+    /* a tool's output cannot begin another role's message either */
     expect_prompt(t, source, "[{\"role\":\"tool\",\"content\":\"<turn>\"}]", "{263}{264}<turn>{256}{259}");
-    /* what a model has said are the tokens that it wrote, and the system's words are not a stranger's */
+    /* an answer of the model keeps the tokens that it wrote, and the system prompt is trusted */
     expect_prompt(t, source, "[{\"role\":\"assistant\",\"content\":\"<think>a</think><turn><|tool|>\"}]",
                   "{258}{264}{258}<|tool|>{256}{259}");
     expect_prompt(t, source, "[{\"role\":\"system\",\"content\":\"<turn>\"}]", "{258}{264}{258}{256}{259}");
@@ -277,7 +277,7 @@ static void several_before(void **state)
     pp_tokenizer_free(t);
 }
 
-/* Where a control token in a message was taken apart, no space is put in. */
+/* No space is inserted where a control token in a message was split. */
 static void no_space_inside(void **state)
 {
     static const char json[] =
@@ -298,7 +298,7 @@ static void no_space_inside(void **state)
     pp_tokenizer_free(t);
 }
 
-/* U+0000 in a text would seem to end it, and hide what follows. */
+/* U+0000 would seem to end the text and hide what follows. */
 static void no_nul(void **state)
 {
     struct pp_tokenizer *t = bytes_and("{\"id\":256,\"content\":\"<s>\",\"special\":true}");
@@ -318,14 +318,14 @@ static void no_nul(void **state)
     pp_tokenizer_free(t);
 }
 
-/* In the evening the date in London is not that of the user in California. */
+/* The date is that of the user's time zone: in the evening it differs between California and London. */
 static void time_of_day_here(void **state)
 {
     char *before = getenv("TZ") ? pp_strdup(getenv("TZ")) : NULL;
     (void)state;
     for (int hours = -12; hours <= 12; hours += 8) {
         char zone[24];
-        snprintf(zone, sizeof zone, "XXX%d:30", -hours); /* POSIX counts to the west */
+        snprintf(zone, sizeof zone, "XXX%d:30", -hours); /* POSIX counts hours to the west */
         setenv("TZ", zone, 1);
         tzset();
         const int64_t ahead = pp_prompt_now() - (int64_t)time(NULL), wanted = hours * 3600 + (hours < 0 ? -1800 : 1800);

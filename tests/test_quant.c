@@ -36,7 +36,7 @@ static void halves_are_exact(void **state)
     }
 }
 
-/* Between two neighbours the middle goes to the even one, anything else to the nearer one. */
+/* The middle of two neighbours rounds to the even one, everything else to the nearer one. */
 static void halves_round_to_nearest_even(void **state)
 {
     (void)state;
@@ -75,12 +75,13 @@ static void halves_agree_with_the_hardware(void **state)
 {
     (void)state;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2")) /* no processor has it without f16c, a name that not every compiler knows */
+    if (__builtin_cpu_supports("avx2")) /* every processor with AVX2 also has F16C, a name that not every compiler
+                                           knows */
         compare_with_f16c();
 #endif
 }
 
-/* Whole rows go another way than single values. */
+/* Whole rows are converted by other code than single values. */
 static void rows_of_halves(void **state)
 {
     enum { N = 1000, ROWS = 1000 };
@@ -99,7 +100,8 @@ static void rows_of_halves(void **state)
     for (int row = 0; row < ROWS; row++) {
         for (int i = 0; i < N; i++) {
             u = u * 1664525u + 1013904223u;
-            const uint32_t near = row % 2 ? u : 0x32000000u + (u >> 3) % 0x16000000u; /* what is no 0 as halves */
+            const uint32_t near = row % 2 ? u : 0x32000000u + (u >> 3) % 0x16000000u; /* in even rows only numbers that
+                                                                                         are not 0 as F16 */
             memcpy(&floats[i], &near, sizeof near);
         }
         pp_floats_to_f16(floats, halves, N);
@@ -201,7 +203,7 @@ static void what_is_not_finite_is_found(void **state)
     (void)state;
     static const struct {
         uint32_t type;
-        int n, at; /* of a 16-bit number that counts, in the second block */
+        int n, at; /* `at`: a 16-bit number in the second block that matters */
     } cases[] = {{PP_TYPE_F16, 64, 66},      {PP_TYPE_BF16, 64, 66},       {PP_TYPE_Q8_0, 64, 34},
                  {PP_TYPE_Q4_0, 64, 18},     {PP_TYPE_Q4_K, 512, 144},     {PP_TYPE_Q4_K, 512, 146},
                  {PP_TYPE_Q6_K, 512, 210 + 208}, {PP_TYPE_F32, 64, 66},
@@ -221,7 +223,7 @@ static void what_is_not_finite_is_found(void **state)
         assert_false(pp_row_finite(cases[i].type, row, cases[i].n));
     }
     uint8_t row[2 * 56] = {0};
-    row[17] = 252; /* the exponent of a second block of MXFP4: 12 * 2^124 is a float */
+    row[17] = 252; /* the exponent of MXFP4's second block: 12 * 2^124 is finite */
     assert_true(pp_row_finite(PP_TYPE_MXFP4, row, 64));
     row[17] = 253;
     assert_false(pp_row_finite(PP_TYPE_MXFP4, row, 64));
@@ -241,7 +243,7 @@ static const uint32_t block_types[] = {PP_TYPE_Q8_0, PP_TYPE_Q4_0, PP_TYPE_Q4_K,
                                        PP_TYPE_Q3_K, PP_TYPE_Q5_K, PP_TYPE_IQ4_NL, PP_TYPE_IQ4_XS};
 enum { N_BLOCK = sizeof block_types / sizeof *block_types };
 
-/* What no ordinary weights come near: four and eight levels are what they are. */
+/* Errors that ordinary weights never reach; types with four or eight levels are rougher. */
 static double rough_error(uint32_t type)
 {
     return type == PP_TYPE_Q2_K ? 0.3 : type == PP_TYPE_Q3_K ? 0.18 : 0.1;
@@ -268,7 +270,8 @@ static void make_weights(float *x, float scale, bool heavy)
     }
 }
 
-/* Quantises and comes back; relative error as a root mean square, weighted by importance (or NULL) per column. */
+/* The relative error of quantising and dequantising, a root mean square weighted by each column's importance (or
+ * NULL). */
 static double round_trip(uint32_t type, const float *x, const float *importance, float *back)
 {
     static uint8_t blocks[N * 4];
@@ -292,7 +295,8 @@ static void errors_are_small(void **state)
 {
     (void)state;
     static float x[N], back[N];
-    /* Measured with these searches, plus 2 %. Plain rounding: 0.0845 and 0.110 for Q4_0, 0.0053 and 0.0086 for Q8_0. */
+    /* Errors measured with these searches, plus 2 %. Plain rounding: 0.0845 and 0.110 for Q4_0, 0.0053 and 0.0086 for
+     * Q8_0. */
     static const double bounds[2][N_BLOCK] = {
         {0.0050, 0.0810, 0.0710, 0.0170, 0.0705, 0.0406, 0.0341, 0.2710, 0.1470, 0.0352, 0.0748, 0.0753},
         {0.0085, 0.1090, 0.0890, 0.0242, 0.0840, 0.0582, 0.0431, 0.2590, 0.1555, 0.0461, 0.0893, 0.0908},
@@ -342,7 +346,7 @@ static void importance_moves_the_error(void **state)
                      sqrt(blind / size));
     }
     for (int i = 0; i < COLS; i++)
-        importance[i] = 0; /* says nothing: like none */
+        importance[i] = 0; /* all importances are 0: the same as none */
     for (int t = 0; t < N_BLOCK; t++)
         round_trip(block_types[t], x, importance, back);
 }
@@ -381,8 +385,8 @@ static void odd_blocks_survive(void **state)
     }
 }
 
-/* Tries as many scales at once as the processor can, or fewer: blocks are the same bytes, and those that they always
- * were. Of normal weights, of some that matter more, and of such as are odd. */
+/* The number of scales that are tried at once depends on the processor; blocks must not: they are the same bytes as
+ * ever. Of ordinary weights, with heavy tails, with importances, and of odd values. */
 static void blocks_are_the_same_bytes(void **state)
 {
     (void)state;
@@ -400,7 +404,7 @@ static void blocks_are_the_same_bytes(void **state)
         make_weights(x, 0.02f, kind == 1);
         for (int i = 0; i < COLS; i++)
             importance[i] = fabsf(rnd_normal());
-        for (int i = 0; kind == 3 && i < N; i++) /* zeros, rows of one value, and what scales can hardly hold */
+        for (int i = 0; kind == 3 && i < N; i++) /* zeros, rows of one value, and values at the limits of scales */
             x[i] = i < 512    ? 0
                    : i < 1024 ? -0.75f
                    : i < 1536 ? 3e-7f * (float)(i % 7 - 3)
@@ -446,7 +450,7 @@ static void what_cannot_be_quantised_is_refused(void **state)
         for (int i = 0; i < 4; i++) {
             x[300] = bad[i];
             assert_int_equal(pp_quantize_rows(block_types[t], x, out, 2, 256, NULL, &err), PP_ERR_FORMAT);
-            assert_non_null(strstr(err.text, "44")); /* its place */
+            assert_non_null(strstr(err.text, "44")); /* the index of the value */
         }
         x[300] = 0;
         assert_int_equal(pp_quantize_rows(block_types[t], x, out, 1, 48, NULL, &err), PP_ERR_USAGE);

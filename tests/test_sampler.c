@@ -91,7 +91,7 @@ static int32_t choose_one(const struct pp_sampling *p, const float *l, const int
     assert_ok(pp_sampler_init(&s, N, &err), err);
     int32_t first = pp_sampler_choose(&s, p, l, history, n).token;
     int32_t again = pp_sampler_choose(&s, p, l, history, n).token;
-    assert_int_equal(first, again); /* nothing is left behind */
+    assert_int_equal(first, again); /* no state is left over */
     pp_sampler_free(&s);
     return first;
 }
@@ -112,7 +112,7 @@ static void greedy_and_bias(void **state)
     assert_int_equal(choose_one(&p, logits, NULL, 0), 0);
 }
 
-/* Tokens that the model never writes: whatever else is asked for, and no others. */
+/* Tokens that the model must never write: those, and no others, are never chosen, whatever else is asked for. */
 static void suppressed(void **state)
 {
     static const int32_t never[] = {-1, 0, 7, N, 1000};
@@ -215,7 +215,7 @@ static void ties_and_extremes(void **state)
     static const float huge[N] = {3e38f, -3e38f, 0, 0, 0, 0, 0, 0};
     double share[N];
     (void)state;
-    p.top_k = 3; /* of equal ones the first */
+    p.top_k = 3; /* of equal ones the first ones */
     draw(&p, equal, 30000, share);
     for (int i = 0; i < N; i++)
         assert_near(share[i], i < 3 ? 1.0 / 3 : 0, 0.02);
@@ -228,7 +228,7 @@ static void ties_and_extremes(void **state)
     assert_int_equal(choose_one(&p, logits, NULL, 3), 0);
 }
 
-/* What a broken model computes, or what biases leave over, must neither win nor be drawn. */
+/* NaN and -infinity, as from a broken model or from biases, must neither win nor be drawn. */
 static void nothing_to_choose(void **state)
 {
     struct pp_sampling p = off();
@@ -276,7 +276,8 @@ static int32_t put_all_in_order(const float *l, int32_t n, struct pp_candidate *
     return allowed;
 }
 
-/* Logits as a model has them; coarse ones, many of them equal; with forbidden ones; all but three of those. */
+/* Logits of some kinds: like a model's; coarse, so that many are equal; with forbidden tokens; with all but three
+ * forbidden. */
 static void make_logits(float *l, int32_t n, int kind)
 {
     for (int32_t i = 0; i < n; i++) {
@@ -346,7 +347,8 @@ static void candidates(void **state)
         }
 }
 
-/* Without top-k nothing is put in order: the choice is that of a top-k which leaves out one token, never chosen. */
+/* Without top-k the logits are not sorted: the choice must be that of a top-k that leaves out only one token, which is
+ * never chosen. */
 static void unordered(void **state)
 {
     static float l[MOST];
@@ -372,7 +374,7 @@ static void unordered(void **state)
                          (int)a.second, (double)a.margin, (int)b.token, (int)b.second, (double)b.margin);
             kinds += a.token != pp_sampler_choose(&s, &p, l, NULL, i + 1000).token;
         }
-    assert_true(kinds > 200); /* the test would say nothing if all were alike */
+    assert_true(kinds > 200); /* the test means nothing if all choices are alike */
     pp_sampler_free(&s);
 }
 

@@ -1,6 +1,7 @@
-/* Closing a window sends SIGHUP twice, from the shell and from the terminal: the second must not kill who is saving. A
- * second SIGTERM does, but for one that comes right after the first, as timeout(1) sends it. A fault gives the terminal
- * back, in whichever thread. A terminal that is slow gets all of the last words, one that is dead keeps nobody. */
+/* test_signals.c - signals that end the program. Closing a window sends SIGHUP twice, from the shell and from the
+ * terminal: the second one must not kill a program that is saving. A second SIGTERM does, unless it comes right after
+ * the first, as timeout(1) sends it. A fault restores the terminal, in whichever thread it happens. A slow terminal
+ * gets all of the last words; a dead one does not keep the program. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,8 +24,8 @@ static void nothing(void)
 {
 }
 
-/* How a process ends that gets a signal twice and, if it lives and was asked to leave, ends with SAVED. later: the
- * second one comes not at once. */
+/* The exit status of a process that gets a signal twice; it exits with SAVED if it survives and was asked to quit.
+ * later: some time passes between the two. */
 static int status_after(bool command, int number, bool later)
 {
     const pid_t pid = fork();
@@ -38,7 +39,8 @@ static int status_after(bool command, int number, bool later)
         raise(number);
         good = good && (command ? pp_cancelled(stop) : (pp_signals_pending() & PP_SIGNAL_QUIT) != 0);
         struct timespec left = {.tv_nsec = 400000000};
-        while (later && nanosleep(&left, &left) != 0) /* a command that is to end is woken now and then */
+        while (later && nanosleep(&left, &left) != 0) /* sleep is interrupted now and then in a command that is to
+                                                         end */
             continue;
         raise(number);
         _exit(good ? SAVED : 1);
@@ -65,7 +67,7 @@ static void twice(void **state)
     }
 }
 
-/* Handlers run at once in two threads: the one that reads the clock first may come second. */
+/* Handlers run at the same time in two threads: the one that reads the clock first may be the second to act. */
 static void at_once(void **state)
 {
     struct pp_stop_signal w = {.first_ns = pp_now_ns() + 1000000000};
@@ -77,8 +79,8 @@ static void at_once(void **state)
     assert_true(pp_stop_signal_insists(&w));
 }
 
-/* How a process ends that gets a signal when the screen is closed already, and ends with SAVED if it lives; `before`:
- * another one asked to leave, or 0; later_ms: not just then. */
+/* The exit status of a process that gets a signal after the screen was closed; it exits with SAVED if it survives.
+ * before: an earlier signal that asked it to quit, or 0; later_ms: the time that passes in between. */
 static int status_behind(int before, int number, int later_ms)
 {
     const pid_t pid = fork();
@@ -93,7 +95,8 @@ static int status_behind(int before, int number, int later_ms)
             raise(before);
         pp_signals_close();
         struct timespec left = {later_ms / 1000, later_ms % 1000 * 1000000};
-        while (later_ms && nanosleep(&left, &left) != 0) /* a command that is to end is woken now and then */
+        while (later_ms && nanosleep(&left, &left) != 0) /* sleep is interrupted now and then in a command that is to
+                                                            end */
             continue;
         raise(number);
         _exit(SAVED);
@@ -102,8 +105,9 @@ static int status_behind(int before, int number, int later_ms)
     return status;
 }
 
-/* Nor during the final save, after the screen is closed. Ctrl-C and SIGTERM end the save, but not a SIGTERM that comes
- * with the one that asked to leave, nor a Ctrl-C or Ctrl-\ right after the one that did. */
+/* A second SIGHUP does not kill during the final save either, after the screen was closed. Ctrl-C and SIGTERM end the
+ * save, but not a SIGTERM that comes together with the one that asked to quit, nor a Ctrl-C or Ctrl-\ right after the
+ * one that did. */
 static void behind_the_screen(void **state)
 {
     (void)state;
@@ -174,7 +178,8 @@ static void fault_in_io_thread(void **state)
 
 enum { LAST_WORDS = 1000000, SIP = 4096, PAUSE_MS = 10 };
 
-/* A process that is to leave, and then prints its last words to a terminal; *reader is that terminal's other side. */
+/* Starts a process that is asked to quit, and then prints its last words to a terminal; *reader is the other end of
+ * that terminal. */
 static pid_t says_last_words(int *reader)
 {
     *reader = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -205,9 +210,9 @@ static void last_words(void **state)
     const pid_t to_slow = says_last_words(&slow), to_dead = says_last_words(&dead);
     size_t got = 0;
     char sip[SIP];
-    for (ssize_t n; (n = read(slow, sip, sizeof sip)) > 0; got += (size_t)n) { /* until the other side is closed */
+    for (ssize_t n; (n = read(slow, sip, sizeof sip)) > 0; got += (size_t)n) { /* until the other end is closed */
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_MS * 1000000}, NULL);
-        kill(to_slow, SIGALRM); /* whenever it looks */
+        kill(to_slow, SIGALRM); /* it may be interrupted at any time */
     }
     assert_int_equal(waitpid(to_slow, &status, 0), to_slow);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == SAVED);
@@ -225,7 +230,7 @@ TEST_GROUP(signals)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(twice), cmocka_unit_test(at_once), cmocka_unit_test(behind_the_screen),
         cmocka_unit_test(fault_in_io_thread),
-#if !defined(__SANITIZE_THREAD__) /* whose runtime keeps a signal back while stdio writes, until that has returned */
+#if !defined(__SANITIZE_THREAD__) /* its runtime holds signals back while stdio writes */
         cmocka_unit_test(last_words),
 #endif
     };

@@ -25,7 +25,7 @@ static void zamba(void **state)
     s.zamba.layers = "mmhhmh";
     s.tied = false;
     check_decoder(&s);
-    s.zamba.layers = "hmhhmm"; /* no period gives that: folders have a list */
+    s.zamba.layers = "hmhhmm"; /* no period describes this: folders have a list */
     check_decoder(&s);
     s.zamba.layers = "mmhhmh";
     const struct spoilt cases[] = {{"blk.1.ssm_dt.bias", 1, 95, "ssm_dt.bias"},
@@ -49,7 +49,7 @@ static void bad_zamba(void **state)
     assert_ok(pp_read_file(file, 1 << 24, &bytes, &n, &err), err);
     char *at = memmem(bytes, n, key, strlen(key));
     assert_non_null(at);
-    memset(at + strlen(key) + 4, 0, 4); /* after the type */
+    memset(at + strlen(key) + 4, 0, 4); /* after the key's type */
     assert_ok(pp_write_file(file, bytes, n, 0600, &err), err);
     assert_int_equal(pp_model_open(file, &m, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "number of scans is 0; it must be from 1 to"));
@@ -80,7 +80,8 @@ static void zamba2(void **state)
     int32_t ids[SMALL_TEXT];
     small_text(ids, s.n_vocab);
     decoder_compute(d, ids, SMALL_TEXT, want);
-    strcpy(decoder_find(d, "blk.1.shared_q.weight")->name, "blk.4.shared_q.weight"); /* which is the same to both */
+    strcpy(decoder_find(d, "blk.1.shared_q.weight")->name, "blk.4.shared_q.weight"); /* the block's other layer may have
+                                                                                        it as well */
     strcpy(decoder_find(d, "blk.2.shared_ffn_norm.weight")->name, "blk.5.shared_ffn_norm.weight");
     assert_logits(want, s.n_vocab, decoder_write(d));
     pp_free(want);
@@ -131,7 +132,7 @@ static void recurrent_gemma(void **state)
     const char *file = decoder_write(d);
     assert_resumes(file, s.n_vocab);
     assert_goes_back(file, s.n_vocab);
-    const char *mlx = check_quantised(&s); /* its gates stay unquantised */
+    const char *mlx = check_quantised(&s); /* its gates are not quantised */
     assert_tensor(mlx, "model.layers.0.temporal_block.rg_lru.input_gate_weight", 3, s.lru_width / s.n_head);
     decoder_free(d);
     s.n_head_kv = 2;
@@ -186,7 +187,7 @@ static void minimax(void **state)
     assert_goes_back(file, s.n_vocab);
     decoder_free(d);
     struct decoder_shape all = s;
-    all.n_used = s.n_expert; /* so that no other one is chosen */
+    all.n_used = s.n_expert; /* all experts are used, so that rounding cannot change the choice */
     check_quantised(&all);
     s.rope_dim = s.head_dim;
     s.n_head_kv = 4;
@@ -364,7 +365,7 @@ static void xlstm_gates(void **state)
     struct decoder *d = decoder_make(&s);
     double *want = doubles(SMALL_TEXT * s.n_vocab);
     int32_t ids[SMALL_TEXT];
-    for (int l = 0; l < s.n_layer; l++) /* all of what gates can be is there */
+    for (int l = 0; l < s.n_layer; l++) /* covers the whole range of gate values */
         for (int gate = 0; gate < 2; gate++) {
             char name[48];
             snprintf(name, sizeof name, "blk.%d.%s.weight", l, gate ? "mlstm_in_gate" : "mlstm_forget_gate");

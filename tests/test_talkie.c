@@ -23,7 +23,7 @@
 enum { VOCAB = 70, N = 64, HEADS = 4, HEAD = 16, FF = 96, LAYERS = 3, OF_LAYER = 11, MOST = LAYERS * OF_LAYER + 3 };
 static const double BASE = 10000, GAIN = 1.75;
 
-/* As the folder has them. */
+/* The tensors, as in the folder. */
 static struct array arrays[MOST];
 static int n_arrays;
 
@@ -64,7 +64,7 @@ static void make(void)
             array_make(a, -1, of_layers[i].theirs, 0, of_layers[i].rows, of_layers[i].cols, of_layers[i].middle,
                        of_layers[i].spread, &random);
             if (i == SKIP && l == 1)
-                a->values[0] = 0; /* as it is before training */
+                a->values[0] = 0; /* as before training */
         }
 }
 
@@ -161,7 +161,7 @@ static const char *made_name(int i, char room[96])
     return room;
 }
 
-/* A folder without tensors; more: of config.json. */
+/* A folder without tensors; more: members of config.json. */
 static const char *folder_of(const char *more)
 {
     const char *dir = fresh_path("talkie");
@@ -178,7 +178,7 @@ static const char *folder_of(const char *more)
     return dir;
 }
 
-/* without: a tensor that it lacks, or NULL; head: what the output is called. */
+/* without: a tensor that is left out, or NULL; head: the name of the output matrix. */
 static const char *folder_without(const char *without, const char *head)
 {
     const char *dir = folder_of("");
@@ -196,7 +196,7 @@ static const char *folder_without(const char *without, const char *head)
     return dir;
 }
 
-/* The matrices of layers are quantised; what is left of them becomes the model's. */
+/* A folder whose layers' matrices are quantised; the rest keeps its type. */
 static const char *packed(const char *form, const char *more)
 {
     const char *dir = folder_of(more);
@@ -218,8 +218,8 @@ static const char *packed(const char *form, const char *more)
     return dir;
 }
 
-/* As llama.cpp's converter writes it; within: what parts are multiplied by is within their matrices, and small tensors
- * are BF16. */
+/* A GGUF file as llama.cpp's converter writes it; within: multipliers of parts are multiplied into their matrices, and
+ * small tensors are BF16. */
 static const char *gguf(bool within)
 {
     static const struct {
@@ -278,7 +278,7 @@ static const char *gguf(bool within)
     return path;
 }
 
-/* Rows of a matrix times a number; small numbers as BF16 has them. */
+/* Multiplies multipliers into matrices; small tensors get the precision of BF16. */
 static void bring_within(void)
 {
     for (int l = 0; l < LAYERS; l++) {
@@ -316,17 +316,17 @@ static void talkie(void **state)
     assert_logits(want, VOCAB, made);
     assert_ok(pp_quantize_file(made, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
     assert_true(small_likeness(quantised, NULL, want, VOCAB) > 0.99);
-    /* folders are not written */
+    /* writing folders is not supported */
     assert_int_equal(pp_convert_to_folder(file, fresh_path("talkie-no"), &(struct pp_convert_options){0}, &err),
                      PP_ERR_UNSUPPORTED);
-    /* what the logits are multiplied by may be within the matrix, which is then called otherwise */
+    /* the multiplier of the logits may be part of the matrix, which then has another name */
     assert_int_equal(pp_source_open(folder_without("lm_head_gain.w_g", "lm_head"), &s, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "lm_head_gain.w_g"));
     pp_free(want);
     drop();
 }
 
-/* Numbers of parts within the matrices, and small tensors in BF16, as files have them, too. */
+/* Files with multipliers that are part of the matrices, and with small tensors in BF16. */
 static void numbers_within(void **state)
 {
     (void)state;
@@ -341,7 +341,7 @@ static void numbers_within(void **state)
     drop();
 }
 
-/* A LoRA by the folder's names, of queries and keys, whose heads turn the other way, too. */
+/* A LoRA with the folder's names, also of queries and keys, whose heads rotate in the opposite direction. */
 static void adapted(void **state)
 {
     static const int kinds[] = {Q, K, V, O, GATE, UP, DOWN};
@@ -372,7 +372,7 @@ static void adapted(void **state)
     drop();
 }
 
-/* Folders in forms of other programs: signs of halves of heads change there, too. */
+/* Folders in formats of other programs, whose heads also change the signs of halves. */
 static void quantised(void **state)
 {
     static const char *const forms[][2] = {
@@ -395,7 +395,7 @@ static void quantised(void **state)
     }
 }
 
-/* Without what heads of queries are multiplied by, and with a vector of another size. */
+/* Without the multipliers of query heads, and with a vector of another size. */
 static void incomplete(void **state)
 {
     struct pp_model *m;

@@ -67,7 +67,7 @@ static void write_ranks(const struct pp_tokenizer *t, struct pp_buf *out)
     assert_false(out->bad);
 }
 
-/* The texts of a .inp file, and the big one with its ids. */
+/* Compares the texts of a .inp file, and the large text with its ids. */
 static void expect_vectors(const struct pp_tokenizer *made, const struct pp_tokenizer *from, const char *name)
 {
     static const char between[] = "\n__ggml_vocab_test__\n";
@@ -99,7 +99,8 @@ static void vectors(void **state)
     static const struct {
         const char *name, *file, *pre, *control;
         int32_t id;
-    } cases[] = {{"gpt-2", "vocabulary.tiktoken", "gpt-2", "<|endoftext|>", 50256}, /* known by how many there are */
+    } cases[] = {{"gpt-2", "vocabulary.tiktoken", "gpt-2", "<|endoftext|>", 50256}, /* recognised by the number of
+                                                                                       ranks */
                  {"qwen2", "qwen.tiktoken", "qwen2", "<|im_start|>", 151644}};
     char path[256];
     (void)state;
@@ -128,7 +129,7 @@ static void vectors(void **state)
 enum { WORDS = 40, LONGEST = 8 };
 
 struct small {
-    char text[WORDS + 2][LONGEST + 1]; /* by rank */
+    char text[WORDS + 2][LONGEST + 1]; /* indexed by rank */
     int n;
 };
 
@@ -148,7 +149,7 @@ static int rank_of(const struct small *v, const char *text, size_t n)
     return -1;
 }
 
-/* The two letters, then words of them. */
+/* Makes a vocabulary of two letters and words of them. */
 static void make_small(struct small *v)
 {
     strcpy(v->text[0], "a");
@@ -164,7 +165,8 @@ static void make_small(struct small *v)
     }
 }
 
-/* As tiktoken's source has it: the neighbours of the lowest rank, the leftmost of them first, until there are none. */
+/* The algorithm of tiktoken's source: merges the pair with the lowest rank, the leftmost of equal ones, until no pair
+ * has a rank. */
 static size_t plain(const struct small *v, const char *word, size_t n, int32_t *ids)
 {
     size_t start[65], parts = n;
@@ -232,7 +234,7 @@ static void plain_algorithm(void **state)
 
 /* --- what stands beside it --------------------------------------------------------------------------------- */
 
-/* tokenizer_config.json names the tokens for control; tokenizer.json goes before. */
+/* tokenizer_config.json names the control tokens; tokenizer.json takes precedence. */
 static void folders(void **state)
 {
     static const char config[] =
@@ -250,10 +252,10 @@ static void folders(void **state)
     assert_true(pp_tokenizer_is_end(t, 3));
     expect_tokens(t, "aabb<end>", PP_TOKENIZE_SPECIAL, "a|ab|b|<end>");
     pp_tokenizer_free(t);
-    t = open_tokenizer(folder("tokenizer.model", &ranks, config)); /* as Meta's */
+    t = open_tokenizer(folder("tokenizer.model", &ranks, config)); /* as in Meta's models */
     expect_tokens(t, "abab", 0, "ab|ab");
     pp_tokenizer_free(t);
-    /* an expression in Rust's dialect: a class that is cut with another one */
+    /* an expression in Rust's dialect: an intersection of classes */
     t = open_tokenizer(folder("x.tiktoken", &ranks, "{\"pat_str\": \"[\\\\w&&[^b]]|b$\"}"));
     struct pp_tokenizer *again = through_gguf(t);
     expect_tokens(t, "ababa", 0, "a|b|a|b|a");
@@ -263,8 +265,8 @@ static void folders(void **state)
     pp_buf_free(&ranks);
 }
 
-/* Phi 3 small has cl100k's ranks under that name, but more tokens for control, which only config.json tells; a list of
- * such tokens that is empty says nothing. */
+/* Phi 3 small uses a file name of cl100k, whose ranks it has, but has more control tokens, which only config.json
+ * tells. An empty list of control tokens is ignored. */
 static void phi_small(void **state)
 {
     static const char config[] = "{\"model_type\": \"phi3small\"}";
@@ -309,7 +311,7 @@ static void phi_small(void **state)
     "{\"config\": {\"pattern\": \"a\", \"default_vocab_size\": " all ", \"default_num_special_tokens\": " control  \
     "}, \"vocab\": [" vocab "]}"
 
-/* Tokens for control before the ranks, of which only those count that the vocabulary has room for. */
+/* Control tokens come before the ranks; only as many as the vocabulary has room for count. */
 static void tekken(void **state)
 {
     static const char listed[] = TEKKEN(", \"special_tokens\": [{\"rank\": 1, \"token_str\": \"<s>\"},"
@@ -396,7 +398,7 @@ static void lies(void **state)
     assert_true(tok_is_tiktoken("aGk= 7", 6));
 }
 
-/* Tokens of one letter have a merge for each place to cut them, and no more work than that; those that are longer than
+/* Tokens of one repeated letter have a merge for each place to split them, which takes linear work; tokens longer than
  * any published one are refused. */
 static void one_letter(void **state)
 {
@@ -423,7 +425,7 @@ static void one_letter(void **state)
     pp_buf_free(&ranks);
 }
 
-/* Cut off anywhere, and without memory anywhere: an error, or what is left. */
+/* Files that are cut off at any place, and memory that runs out at any place: an error, or the tokens that are left. */
 static void cut_off(void **state)
 {
     struct pp_buf ranks = {0};

@@ -73,7 +73,7 @@ static void mixed_characters(void **state)
     for (int round = 0; round < 20000; round++) {
         char text[256];
         size_t n = 0;
-        if (round % 3 == 0) /* behind enough to be looked at together */
+        if (round % 3 == 0) /* far enough from the beginning for many characters to be checked at once */
             n = (size_t)sprintf(text, "%.*sthe \u0436\u4eca\u65e5 \u00e9\u00fc", (int)below(&seed, 40),
                                 "a long beginning, and then some more of it");
         for (unsigned k = below(&seed, 9) + 1; k > 0; k--)
@@ -82,7 +82,7 @@ static void mixed_characters(void **state)
     }
 }
 
-/* Marks in the wrong order without end take no longer than they should; bytes that are not UTF-8 stay. */
+/* Endless marks in the wrong order take no longer than they should; bytes that are not UTF-8 are kept. */
 static void odd_texts(void **state)
 {
     enum { MARKS = 200000 };
@@ -108,8 +108,8 @@ static void odd_texts(void **state)
 
 /* --- steps ---------------------------------------------------------------------------------------------------- */
 
-/* Every byte is a token; of four more "<B>" and the next are looked for in normalised text, and "[W]" counts by itself
- * only. */
+/* A vocabulary in which every byte is a token, with four more: "<B>" and the next one are found in normalised text, and
+ * "[W]" only as a word by itself. */
 static void bytes_json(const char *normalizer, struct pp_buf *out)
 {
     pp_buf_fmt(out, "{\"added_tokens\":[{\"id\":256,\"content\":\"<A>\",\"special\":true,\"normalized\":false},"
@@ -138,7 +138,7 @@ static struct pp_tokenizer *with_normalizer(const char *normalizer)
     return t;
 }
 
-/* What is left of the text, read back from its tokens, of which some are special. */
+/* Asserts what the text's tokens decode to, and how many of them are added tokens. */
 static void expect_text(const struct pp_tokenizer *t, const char *text, const char *want, size_t specials)
 {
     struct pp_buf back = {0};
@@ -176,10 +176,10 @@ static void steps(void **state)
         {"{\"type\":\"Nmt\"}", "a\tb\x01" "c\u200b\ufeff", "a bc  ", 0},
         {"{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Sequence\",\"normalizers\":[]},{\"type\":\"Lowercase\"},"
          "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"AA\"}]}", "A", "AA", 0},
-        /* tokens: the first before, the others after */
+        /* tokens: the first is found before normalising, the others after */
         {"{\"type\":\"NFC\"}", "<A>\u0338<B>\u0338<B>", "<A>\u0338<B\u226f<B>", 2},
         {"{\"type\":\"NFC\"}", "<E\u0301> <\u00c9>", "<\u00c9> <\u00c9>", 2},
-        /* a word by itself: at both ends, beside white space, punctuation and each other */
+        /* a word by itself: at both ends, next to white space, punctuation and other tokens */
         {"null", "[W] [W] -[W]-[W][W]", "[W] [W] -[W]-[W][W]", 5},
         {"null", "a[W] [W]b 7[W]! \u00e9[W] _[W] [W]\u4eca e\u0301[W] \u200d[W]",
          "a[W] [W]b 7[W]! \u00e9[W] _[W] [W]\u4eca e\u0301[W] \u200d[W]", 0},
@@ -203,7 +203,7 @@ static void steps(void **state)
     }
 }
 
-/* Unigrams do the last of their normalizers themselves, and SentencePiece's BPE its spaces. */
+/* Unigrams perform the last of their normalisers themselves; SentencePiece's BPE does so with its spaces. */
 static void steps_of_other_kinds(void **state)
 {
     static const char unigrams[] =
@@ -228,8 +228,7 @@ static void steps_of_other_kinds(void **state)
     pp_tokenizer_free(t);
 }
 
-/* What a word never becomes, because the model does not know it as a token, is not among its tokens in a folder either.
- */
+/* Tokens that words never become, because the model does not have them, are not written to a folder either. */
 static void tokens_that_words_never_become(void **state)
 {
     static const char json[] =
@@ -255,8 +254,8 @@ static void tokens_that_words_never_become(void **state)
     }
 }
 
-/* A space is put before each stretch of text that does not begin with one; white space of any kind goes with an added
- * token that takes it. */
+/* A space is put before each stretch of text that does not begin with one. An added token that strips white space takes
+ * any kind of it. */
 static void spaces_around_tokens(void **state)
 {
     struct pp_buf json = {0};
@@ -280,13 +279,13 @@ static void spaces_around_tokens(void **state)
         expect_tokens(both[i], "\na<L>\tb", 0, " |\n|a|<L>| |\t|b");
         expect_tokens(both[i], "a\u3000 \u2003<L><R>\u00a0\u3000\nb", 0, " |a|<L>|<R>| |b");
         expect_tokens(both[i], "\u3000<L>\u00a0<L>", 0, "<L>|<L>");
-        expect_tokens(both[i], "\xa0<L>", 0, " |\xa0|<L>"); /* the end of a character is none */
+        expect_tokens(both[i], "\xa0<L>", 0, " |\xa0|<L>"); /* a byte that ends a character is no white space */
         pp_tokenizer_free(both[i]);
     }
     pp_buf_free(&json);
 }
 
-/* Of two spaces the second begins a word of its own, although the vocabulary has both in one token. */
+/* Of two spaces the second begins another word, although the vocabulary has a token for both. */
 static void every_space_begins_a_word(void **state)
 {
     static const char json[] =
@@ -311,7 +310,7 @@ static void every_space_begins_a_word(void **state)
     }
 }
 
-/* A table in which "A" becomes "b": a unit of the root, one of the byte, and one with the value. */
+/* A table in which "A" becomes "b": it has a unit for the root, one for the byte, and one for the value. */
 enum { UNITS = 256, TABLE = 4 + 4 * UNITS + 2 };
 
 static void fill_table(uint32_t map[(TABLE + 3) / 4])
@@ -319,12 +318,12 @@ static void fill_table(uint32_t map[(TABLE + 3) / 4])
     memset(map, 0, (TABLE + 3) / 4 * sizeof *map);
     map[0] = 4 * UNITS;
     map[1] = 1u << 10;                             /* children at 1 ^ byte */
-    map[1 + (1 ^ 'A')] = 1u << 8 | 2u << 10 | 'A'; /* a value is there: at 2 ^ this place */
-    map[1 + (1 ^ 'A' ^ 2)] = 0x80000000u;          /* 0, the offset of its text */
+    map[1 + (1 ^ 'A')] = 1u << 8 | 2u << 10 | 'A'; /* has a value, at 2 ^ this index */
+    map[1 + (1 ^ 'A' ^ 2)] = 0x80000000u;          /* the offset of its text, 0 */
     memcpy((char *)map + 4 + 4 * UNITS, "b", 2);
 }
 
-/* A BPE vocabulary with SentencePiece's table of characters: the table is another step. */
+/* BPE vocabularies with SentencePiece's table of characters: the table is one more step. */
 static void tables(void **state)
 {
     static const char json[] =
@@ -409,7 +408,7 @@ static void refused(void **state)
         assert_null(t);
     }
     pp_buf_free(&json);
-    /* a text must not become a million times as long */
+    /* text cannot grow by a factor of a million */
     struct pp_buf grows = {0};
     pp_buf_str(&grows, "{\"type\":\"Sequence\",\"normalizers\":[");
     for (int i = 0; i < 4; i++)
@@ -421,7 +420,7 @@ static void refused(void **state)
     assert_null(ids);
     pp_tokenizer_free(t);
     pp_buf_free(&grows);
-    /* nor an expression take for ever */
+    /* nor can an expression take for ever */
     t = with_normalizer("{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"(a+)+[bc]\"},\"content\":\"\"}");
     char text[64];
     memset(text, 'a', sizeof text);

@@ -38,7 +38,7 @@ static void new_folder(const char *name)
     assert_int_equal(mkdir(folder, 0700), 0);
 }
 
-/* All bytes, and tokens of which GPT-2's, RoBERTa's and Qwen's are some; 256 and more. */
+/* All bytes, and more tokens, from 256 on, some of which GPT-2, RoBERTa or Qwen have. */
 static void put_bytes(const char *more)
 {
     struct pp_buf json = {0};
@@ -68,10 +68,10 @@ static void merged(void **state)
     (void)state;
     new_folder("merged");
     put_bytes("\"<|endoftext|>\":258,\"<s>\":259,\"</s>\":260,\"<mask>\":261");
-    /* by the family, by the class, and with what the files say of tokens */
+    /* recognised by the family or by the class, with what the files say of tokens */
     put_text("config.json", "{\"model_type\":\"gpt2\"}");
     expect_opened("ab ab12<|endoftext|>", all, "ab| ab|1|2|<|endoftext|>");
-    put_text("config.json", "{\"model_type\":\"gpt2\",\"time_step_limit\":[0.0, Infinity]}"); /* as Python has it */
+    put_text("config.json", "{\"model_type\":\"gpt2\",\"time_step_limit\":[0.0, Infinity]}"); /* as Python writes it */
     expect_opened("ab ab12<|endoftext|>", all, "ab| ab|1|2|<|endoftext|>");
     struct pp_tokenizer *t = open_tokenizer(folder);
     assert_int_equal(pp_tokenizer_bos(t), 258);
@@ -95,7 +95,7 @@ static void merged(void **state)
     put_text("added_tokens.json", NULL);
     put_text("tokenizer_config.json", "{\"tokenizer_class\":\"RobertaTokenizerFast\"}");
     expect_opened("ab <mask>", all, "<s>|ab|<mask>|</s>");
-    /* Qwen's cuts digits apart and composes accents; GPT-NeoX's composes */
+    /* Qwen splits digits and composes accents; GPT-NeoX composes accents */
     put_text("tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\"}");
     expect_opened("e\u0301", 0, "\xc3|\xa9");
     t = open_tokenizer(folder);
@@ -176,7 +176,7 @@ static void pieces(void **state)
     assert_ok(pp_read_file(source, 1 << 24, &model, &n_model, &err), err);
     new_folder("pieces");
     int32_t *plain = ids_of(source, text, 0, &n_plain);
-    /* XLM-R has other tokens first, and one more */
+    /* XLM-R has other first tokens, and one more at the end */
     put("sentencepiece.bpe.model", model, n_model);
     put_text("config.json", "{\"model_type\":\"xlm-roberta\"}");
     int32_t *ids = ids_of(folder, text, PP_TOKENIZE_BOS, &n);
@@ -190,7 +190,8 @@ static void pieces(void **state)
     assert_int_equal(pp_tokenizer_find(t, "<mask>", 6), pp_tokenizer_n(t) - 1);
     const int32_t n_vocab = pp_tokenizer_n(t) - 2;
     pp_tokenizer_free(t);
-    /* XGLM has the same first, seven more, and the end in front, whatever is called the beginning */
+    /* XGLM has the same first tokens, seven more at the end, and puts the end token before texts, whatever bos_token
+     * says */
     put_text("tokenizer_config.json", "{\"tokenizer_class\":\"XGLMTokenizer\",\"bos_token\":\"<s>\"}");
     ids = ids_of(folder, text, PP_TOKENIZE_BOS, &n);
     assert_int_equal(n, n_plain + 1);
@@ -202,7 +203,7 @@ static void pieces(void **state)
     assert_int_equal(pp_tokenizer_n(t), n_vocab + 8);
     assert_int_equal(pp_tokenizer_find(t, "<madeupword6>", 13), n_vocab + 7);
     pp_tokenizer_free(t);
-    /* T5 has a hundred more, and nothing before a text */
+    /* T5 has a hundred more tokens, and none before texts */
     put_text("sentencepiece.bpe.model", NULL);
     put("spiece.model", model, n_model);
     put_text("tokenizer_config.json", "{\"tokenizer_class\":\"T5Tokenizer\"}");
@@ -215,7 +216,7 @@ static void pieces(void **state)
     assert_int_equal(pp_tokenizer_n(t), n_vocab + 100);
     assert_int_equal(pp_tokenizer_find(t, "<extra_id_0>", 12), n_vocab + 99);
     pp_tokenizer_free(t);
-    /* ALBERT makes letters small */
+    /* ALBERT lower-cases */
     put_text("tokenizer_config.json", "{\"tokenizer_class\":\"AlbertTokenizer\",\"do_lower_case\":true}");
     ids = ids_of(folder, "SHALL ``I''", 0, &n);
     int32_t *lower = ids_of(source, "shall \"i\"", 0, &n_plain);
@@ -275,7 +276,7 @@ static void behind(void **state)
     expect_opened("a", PP_TOKENIZE_BOS, "a|<|im_end|>");
 }
 
-/* The folder's tokenizer, and what a GGUF file and a folder made of it have, cut a text alike. */
+/* The folder's tokenizer, and those of the GGUF file and of the folder made of it, split a text in the same way. */
 static void expect_everywhere(const char *text, const char *want, const char *shown)
 {
     struct pp_tokenizer *t = open_tokenizer(folder), *again = through_gguf(t), *both[] = {t, again};
@@ -302,7 +303,7 @@ static void expect_everywhere(const char *text, const char *want, const char *sh
     pp_tokenizer_free(again);
 }
 
-/* The tokenizer.json of the folder that was made last has this. */
+/* Asserts that the tokenizer.json of the folder made last contains this. */
 static void expect_written(const char *want)
 {
     struct pp_error err;
@@ -328,7 +329,7 @@ static void word_ends(void **state)
     expect_everywhere("Low\n\tlower.", "low |low|er |. ", "low lower .");
     expect_everywhere("l\u00e9 lx l", "l|<unk>|l|<unk>|l ", "l<unk>l<unk>l");
     expect_everywhere("", "", "");
-    /* others need all of it */
+    /* other programs need all members */
     expect_written("{\"type\":\"BertNormalizer\",\"clean_text\":true,\"handle_chinese_chars\":true,"
                    "\"strip_accents\":null,\"lowercase\":true}");
     put_text("vocab.json", "{\"<unk>\":0,\"l@@\":1,\"o@@\":2,\"w@@\":3,\"w\":4,\"e@@\":5,\"r\":6,\"lo@@\":7,"
@@ -340,7 +341,8 @@ static void word_ends(void **state)
     expect_everywhere("l ll xl", "l |l|l |l ", "l ll l");
 }
 
-/* BioGPT's words are Moses', whose signs are spelled out; lines of merges count, too; one token comes in front. */
+/* BioGPT's words are those of Moses, with signs spelt out; the number of lines of merges matters; one token precedes
+ * texts. */
 static void moses(void **state)
 {
     static const struct {
@@ -379,7 +381,8 @@ static void moses(void **state)
     expect_written("{\"type\":\"Moses\"}");
 }
 
-/* Characters that the vocabulary lacks are bytes there, and others put them together again only if they are told to. */
+/* Characters that the vocabulary lacks become bytes there; other programs join them again only if the decoder says
+ * so. */
 static void bytes_of_characters(void **state)
 {
     static const char fused[] = "\"decoder\": {\"type\": \"Fuse\"}";

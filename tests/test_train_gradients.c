@@ -13,7 +13,7 @@
 
 /* --- the operations in double precision ----------------------------------------------------------------------- */
 
-/* One head at one position: pairs (i, i + half) if neox, else (2i, 2i + 1). */
+/* Rotates one head at one position: pairs (i, i + half) if neox, else (2i, 2i + 1). */
 static void ref_rope(double *x, int64_t rope_dim, bool neox, int64_t pos, double base)
 {
     int64_t half = rope_dim / 2;
@@ -62,7 +62,7 @@ struct ref {
     struct pp_trainer *t;
     double *params;             /* [n_params] */
     double *w[MAX_LAYERS][PP_TRAIN_TARGETS], *embedding, *output;
-    double base;                /* of the rotations */
+    double base;                /* base of the rotations */
 };
 
 static double *dequantized(const struct pp_tensor *t)
@@ -191,7 +191,7 @@ static double ref_loss(void *user)
     return sum / (double)r->t->data->info.n_learnt;
 }
 
-/* Examples of 9, 17 and 2 tokens; of two not everything is learnt. */
+/* Examples of 9, 17 and 2 tokens; in two of them only some tokens are learnt. */
 static struct pp_train_data *few_examples(int n_vocab)
 {
     static const int lengths[] = {9, 17, 2};
@@ -230,7 +230,7 @@ static struct fixture set_up(const struct tiny_shape *s, struct pp_train_options
     assert_ok(pp_model_open(tiny_model(s), &f.model, &err), err);
     f.data = few_examples(s->n_vocab);
     assert_ok(pp_trainer_new(f.model, f.data, NULL, &opt, &f.t, &err), err);
-    fill(f.t->params, (int64_t)f.t->n_params); /* B too: with zeros A would have no gradient */
+    fill(f.t->params, (int64_t)f.t->n_params); /* B as well: if it were zero, A would have no gradient */
     for (size_t i = 0; i < f.t->n_params; i++)
         f.t->params[i] *= 0.3f;
     return f;
@@ -293,7 +293,7 @@ static void check_model(const struct tiny_shape *shape, struct pp_train_options 
             assert_int_equal(lin->learnt, opt.targets >> i & 1);
             if (!lin->learnt)
                 continue;
-            /* Differences so small that anything would pass are no test. */
+            /* The gradients must be so large that not everything would pass. */
             assert_true(check_tensor(&r, lin->a, opt.rank * lin->n_in) > 1e-4);
             assert_true(check_tensor(&r, lin->b, opt.rank * lin->n_out) > 1e-4);
         }
@@ -329,13 +329,13 @@ static void other_shapes(void **state)
     check_model(&s, opt);
 }
 
-/* A layer whose values are not kept is computed once more: the same bits. */
+/* A layer whose values are not kept is computed again, with the same bits. */
 static void less_memory(void **state)
 {
     (void)state;
     struct tiny_shape s = small_shape(PP_TYPE_BF16);
     struct pp_train_options opt = small_options();
-    s.n_layer = 3; /* the two that are not kept share memory */
+    s.n_layer = 3; /* two layers that are not kept share memory */
     struct fixture f = set_up(&s, opt);
     assert_int_equal(f.t->info.n_kept, 3);
     gradient_of_all(f.t);
@@ -369,8 +369,8 @@ static void less_memory(void **state)
     pp_free(params);
 }
 
-/* Neither the number of threads nor the kernels nor how examples are grouped for a pass changes a gradient's bits; and
- * examples do not see each other. */
+/* Neither the number of threads nor the kernels nor the grouping of examples in a pass changes a gradient's bits;
+ * examples do not influence each other. */
 static void same_bits(void **state)
 {
     (void)state;
@@ -433,7 +433,7 @@ static void check_attention(int n_head_kv, int window)
     const struct pp_train_activations *v = &t->values[0];
     const int64_t nq = 17 * t->n_q, nk = 17 * t->n_kv;
     pp_train_batch_clear(&t->batch);
-    pp_train_batch_add(&t->batch, f.data, &f.data->examples[0]); /* another one before it */
+    pp_train_batch_add(&t->batch, f.data, &f.data->examples[0]); /* one more example before it */
     pp_train_batch_add(&t->batch, f.data, &f.data->examples[1]);
     const int64_t q0 = 9 * t->n_q, k0 = 9 * t->n_kv;
     fill(v->q, q0 + nq);

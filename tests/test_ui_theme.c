@@ -1,4 +1,4 @@
-/* Theme files and the reduction of colours; settings and history files. */
+/* test_ui_theme.c - theme files and the reduction of colours; settings and history files. */
 #include "tests/support.h"
 
 #include <errno.h>
@@ -72,11 +72,11 @@ static void bad_themes(void **state)
         assert_int_equal(parse(table[i].text, &t, &err), PP_ERR_FORMAT);
         if (!strstr(err.text, table[i].expect))
             fail_msg("'%s' does not say '%s'", err.text, table[i].expect);
-        assert_int_equal(t.looks[PP_SLOT_STATUS].flags, PP_REVERSE); /* something to draw with */
+        assert_int_equal(t.looks[PP_SLOT_STATUS].flags, PP_REVERSE); /* the theme is usable all the same */
     }
 }
 
-/* Lines longer than those that inih knows are not taken for two; a comment may be one. */
+/* Lines longer than inih's buffer are not taken for two lines; a comment may be that long. */
 static void long_lines(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void long_lines(void **state)
     snprintf(text, sizeof text, "# %s\n[styles]\ncode = blue\ntext = %sred\n", x, bold);
     assert_int_equal(parse(text, &t, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "x.theme, line 4: the line is too long: 'text = bold "));
-    snprintf(text, sizeof text, "[styles]\ncode = %.164s blue\n", bold); /* fits */
+    snprintf(text, sizeof text, "[styles]\ncode = %.164s blue\n", bold); /* just fits */
     assert_ok(parse(text, &t, &err), err);
     assert_int_equal(t.looks[PP_SLOT_CODE].fg.value, 4);
 }
@@ -136,7 +136,7 @@ static void every_theme_in_the_folder_is_good(void **state)
     assert_int_equal(pp_theme_load(&paths, "./gone.theme", &t, &err), PP_ERR_NOT_FOUND);
     assert_string_equal(err.text, "there is no file ./gone.theme");
     assert_ok(pp_theme_load(&paths, "themes/dark.theme", &t, &err), err);
-    const char *pipe = test_path("pipe.theme"); /* is not waited for */
+    const char *pipe = test_path("pipe.theme"); /* opening it must not block */
     assert_int_equal(mkfifo(pipe, 0600), 0);
     assert_int_equal(pp_theme_load(&paths, pipe, &t, &err), PP_ERR_NOT_FOUND);
 }
@@ -220,7 +220,7 @@ static void count_entry(void *user, const char *text)
     snprintf(e->last, sizeof e->last, "%s", text);
 }
 
-/* In the place of our files: neither waited for nor written to. */
+/* Pipes in place of our files are neither waited for nor written to. */
 static void pipes_for_files(void **state)
 {
     const char *path = test_path("pipe-of-settings");
@@ -256,13 +256,13 @@ static void history(void **state)
     assert_int_equal(e.n, PP_HISTORY_ENTRIES);
     assert_string_equal(e.last, "two\nlines \\n and \\");
     assert_int_equal(stat(path, &st), 0);
-    assert_true(st.st_size < before); /* cut to what is used */
+    assert_true(st.st_size < before); /* shortened to the entries that are used */
     assert_int_equal(st.st_mode & 0777, 0600);
     e.n = 0;
     assert_ok(pp_history_load(path, count_entry, &e, &err), err);
     assert_int_equal(e.n, PP_HISTORY_ENTRIES);
     assert_string_equal(e.last, "two\nlines \\n and \\");
-    /* An entry that a full disk cut off takes no other with it. */
+    /* An entry that a full disk cut off does not spoil others. */
     snprintf(path, sizeof path, "%s/cut history", test_tmpdir());
     assert_ok(pp_write_file(path, "one\ncut o", 9, 0600, &err), err);
     assert_ok(pp_history_append(path, "two", &err), err);
@@ -278,7 +278,7 @@ static void ignore_entry(void *user, const char *text)
     (void)user, (void)text;
 }
 
-/* In a process of its own: writes `n` entries, and starts anew now and then, which cuts a long file. */
+/* In a process of its own: writes `n` entries, and loads the history now and then, which shortens a long file. */
 static void write_and_start(const char *path, int who, int n)
 {
     char text[64];
@@ -291,7 +291,8 @@ static void write_and_start(const char *path, int who, int n)
     _exit(good ? 0 : 1);
 }
 
-/* Several programs, each of which cuts the file now and then: of what it has, nothing is missing between. */
+/* Several programs write, each of which shortens the file now and then: no entry is missing between those that
+ * remain. */
 static void shared_history(void **state)
 {
     enum { WRITERS = 3, EACH = 5000 };
@@ -321,13 +322,13 @@ static void shared_history(void **state)
     }
     assert_true(feof(f));
     fclose(f);
-    assert_true(n < WRITERS * EACH); /* it was cut */
+    assert_true(n < WRITERS * EACH); /* the file was shortened */
     assert_true(n >= PP_HISTORY_ENTRIES);
-    for (who = 0; who < WRITERS; who++) /* of one that was done long before the others, all may be cut */
+    for (who = 0; who < WRITERS; who++) /* if a writer finished long before the others, all its entries may be gone */
         assert_true(last[who] == EACH - 1 || last[who] == -1);
 }
 
-/* Somebody keeps the file: an entry is written all the same, and it is not cut before the next time. */
+/* While another process holds the lock, an entry is written all the same; the file is shortened the next time. */
 static void kept_history(void **state)
 {
     (void)state;
@@ -354,7 +355,7 @@ static void kept_history(void **state)
     assert_true(then.st_size < st.st_size);
 }
 
-/* Nor is one lost that is written while somebody keeps the file who gives its name to another one. */
+/* No entry is lost that is written while the process that holds the lock replaces the file by another one. */
 static void renamed_history(void **state)
 {
     (void)state;
@@ -382,13 +383,14 @@ static void renamed_history(void **state)
     assert_string_equal(e.last, "last");
 }
 
-/* The number of an entry is written to the file that has the name, without a lock, as by who has waited long enough. */
+/* Writes the number of an entry without the lock to the file of that name, as a process does that has waited long
+ * enough. */
 static bool write_unlocked(const char *path, int number)
 {
     char line[64];
     struct stat opened, there;
     const int n = snprintf(line, sizeof line, "%d and some words more\n", number);
-    do { /* where the name was another file's then, the one who wrote that one did not see it */
+    do { /* if the name meant another file meanwhile, the process that wrote that file has not seen the entry */
         const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
         const bool good = fd >= 0 && write(fd, line, (size_t)n) == n && fstat(fd, &opened) == 0;
         if (fd >= 0)
@@ -399,7 +401,7 @@ static bool write_unlocked(const char *path, int number)
     return true;
 }
 
-/* What comes while it is rewritten, from who does not wait for that, is in the new file. */
+/* Entries written without waiting while the file is being rewritten are in the new file. */
 static void history_while_rewritten(void **state)
 {
     enum { N = 20000 };
@@ -431,13 +433,13 @@ static void history_while_rewritten(void **state)
     }
     assert_true(feof(f));
     fclose(f);
-    assert_true(first > 0 && first < N); /* it was cut */
+    assert_true(first > 0 && first < N); /* it was shortened */
     for (int i = first; i < N; i++)
         missing += !seen[i];
     assert_int_equal(missing, 0);
 }
 
-/* A disk that takes the beginning of an entry and no more: the reason is told. */
+/* A disk that takes only the beginning of an entry: the reason is reported. */
 static void full_history(void **state)
 {
     (void)state;
@@ -458,7 +460,7 @@ static void full_history(void **state)
     assert_non_null(strstr(err.text, strerror(EFBIG)));
 }
 
-/* With eight colours grey was black, on consoles that are black. */
+/* With eight colours grey was black, which is invisible on a black console. */
 static void grey_is_seen(void **state)
 {
     const struct pp_color grey = {PP_COLOR_INDEX, 8}, black = {PP_COLOR_INDEX, 0}, dark = {PP_COLOR_RGB, 0x303030},
@@ -467,13 +469,13 @@ static void grey_is_seen(void **state)
     assert_int_equal(pp_color_reduce_on(grey, -1, 8), -1);
     assert_int_equal(pp_color_reduce_on(dark, -1, 8), -1);
     assert_int_equal(pp_color_reduce_on(dark, 0, 8), 7);
-    assert_int_equal(pp_color_reduce_on(black, -1, 8), 0); /* as it was asked for */
+    assert_int_equal(pp_color_reduce_on(black, -1, 8), 0); /* explicitly black */
     assert_int_equal(pp_color_reduce_on(black, 0, 8), 7);
     assert_int_equal(pp_color_reduce_on(red, 1, 8), 0);
     assert_int_equal(pp_color_reduce_on(red, 0, 8), 1);
     assert_int_equal(pp_color_reduce_on(own, 0, 8), -1);
     assert_int_equal(pp_color_reduce_on(grey, -1, 16), 8);
-    assert_int_equal(pp_color_reduce_on(grey, 8, 16), 8); /* themes choose among as many themselves */
+    assert_int_equal(pp_color_reduce_on(grey, 8, 16), 8); /* themes for 16 colours choose by themselves */
 }
 
 TEST_GROUP(ui_theme)

@@ -37,7 +37,7 @@ static void assert_stored_title(int64_t session, const char *title)
     pp_session_clear(&s);
 }
 
-/* A message that is on the screen, but that the database refused (full disk), is saved with the next one. */
+/* A change that the database refused (full disk) is on the screen, and is saved with the next one. */
 static void a_refused_change_is_tried_again(void **state)
 {
     (void)state;
@@ -50,7 +50,7 @@ static void a_refused_change_is_tried_again(void **state)
     fixture_flush(&fix);
     assert_true(fix_status()->notice_is_error);
     fixture_flush(&fix);
-    assert_string_equal(pp_controller_session_at(fix.c, 0)->title, "one"); /* the list shows what is saved */
+    assert_string_equal(pp_controller_session_at(fix.c, 0)->title, "one"); /* the list shows the saved title */
     fill_disk(false);
     fixture_turn(&fix, "two", "2");
     fixture_flush(&fix);
@@ -59,7 +59,7 @@ static void a_refused_change_is_tried_again(void **state)
     pp_controller_rename(fix.c, 0, "newer");
     fixture_flush(&fix);
     fill_disk(false);
-    pp_controller_new_session(fix.c); /* or when it is left */
+    pp_controller_new_session(fix.c); /* ... or when the conversation is left */
     fixture_flush(&fix);
     assert_stored_title(id, "newer");
 }
@@ -78,9 +78,9 @@ static void an_unasked_change_is_tried_again(void **state)
         snprintf(before, sizeof before, "%s", fix_status()->title);
         pp_mem_fail_at(nth, 0);
         pp_controller_rename(fix.c, 0, title);
-        fixture_flush(&fix); /* it may have been the io thread that had none */
+        fixture_flush(&fix); /* the failed allocation may have been the io thread's */
         pp_mem_fail_at(0, 0);
-        if (strcmp(fix_status()->title, title) != 0) { /* it is the old one as before */
+        if (strcmp(fix_status()->title, title) != 0) { /* the change was refused, and the old title is still shown */
             assert_string_equal(fix_status()->title, before);
             continue;
         }
@@ -102,7 +102,7 @@ static int64_t stored_head(int64_t session)
     return head;
 }
 
-/* A question is taken back, and the database does not take note of it. The conversation's id. */
+/* Takes a question back while the database refuses that. Returns the conversation's id. */
 static int64_t undo_refused(void)
 {
     fixture_turn(&fix, "two", "2");
@@ -143,7 +143,7 @@ static void leaving_leaves_a_new_question(void **state)
     assert_true(pp_controller_set_param(fix.c, "temp", "0.5"));
     pump_until(&fix, fix_status()->state == PP_STATE_CLOSED);
     fixture_stop(&fix);
-    assert_true(stored_head(id) > before + 2); /* not that of before, nor of what was taken back */
+    assert_true(stored_head(id) > before + 2); /* neither the head from before, nor the question that was taken back */
 }
 
 static void refuse_messages(void)
@@ -156,7 +156,7 @@ static void refuse_messages(void)
     pp_store_close(st);
 }
 
-/* One that could not be saved either is none: the question before it stays taken back. */
+/* A new question that could not be saved either does not count: the question before it stays taken back. */
 static void leaving_with_a_refused_question(void **state)
 {
     (void)state;
@@ -176,7 +176,7 @@ static void leaving_with_a_refused_question(void **state)
     assert_int_equal(stored_head(id), before);
 }
 
-/* The reason is told at the end, too, without what was being done about it. */
+/* At the end the reason is reported, too, without a word about trying again. */
 static void leaving_an_unsaved_answer(void **state)
 {
     struct pp_close_report w = {0};
@@ -195,8 +195,8 @@ static void leaving_an_unsaved_answer(void **state)
     assert_null(strstr(w.why, "retrying"));
 }
 
-/* An answer that waits for the disk is whole on the screen, also when the conversation was left meanwhile and is opened
- * again, and in other branches' company; nothing of it goes to the database twice. */
+/* An answer that waits for the disk is whole on the screen, also if its conversation was left and opened again, and
+ * among other branches; nothing of it is written to the database twice. */
 static void coming_back_to_an_unsaved_answer(void **state)
 {
     (void)state;
@@ -243,8 +243,8 @@ static int64_t stored_context(int64_t message)
     return from;
 }
 
-/* Where the context begins is stored as soon as it can be, without anything else being saved; until then it is known to
- * whoever comes back. */
+/* The beginning of the context is stored as soon as possible, even if nothing else is saved; until then it is
+ * remembered when the conversation is opened again. */
 static void where_the_context_begins_is_tried_again(void **state)
 {
     const char *note;
@@ -280,7 +280,8 @@ static int64_t n_conversations(void)
     return n;
 }
 
-/* A conversation whose first question the database refuses is not begun, even if nothing can be deleted either. */
+/* A conversation whose first question the database refuses is not begun, even if the database cannot delete it
+ * either. */
 static void nothing_half_begun(void **state)
 {
     struct pp_store *st;
@@ -302,7 +303,7 @@ static void nothing_half_begun(void **state)
     pp_free(unsent);
     assert_int_equal(n_conversations(), 0);
 
-    struct pp_options o = fix.o; /* `pippin run --save` */
+    struct pp_options o = fix.o; /* the same with `pippin run --save` */
     o.save = true;
     pp_buf_str(&question, "one");
     assert_ok(run_session_open(&rs, &o, &fix.paths, &err), err);
@@ -313,7 +314,7 @@ static void nothing_half_begun(void **state)
     assert_int_equal(n_conversations(), 0);
 }
 
-/* Nor does a copy stay in the list that could not be locked, even if nothing can be deleted. */
+/* A copy that could not be locked does not stay in the list either, even if it cannot be deleted. */
 static void no_copy_left(void **state)
 {
     struct pp_store *st;

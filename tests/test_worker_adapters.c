@@ -36,7 +36,7 @@ static void test_adapters(void **state)
     talk_end();
 }
 
-/* Tokens of the prompt of a request, and how many of them are at hand. */
+/* The number of tokens of a request's prompt, and how many of them are cached. */
 static uint64_t cost_of(const struct pp_generate_request *r, uint64_t *cached)
 {
     talk.backend->ops->cost(talk.backend, r);
@@ -85,18 +85,18 @@ static void test_questions(void **state)
     talk_answer(r);
     assert_int_equal(talk.done.stats.prompt_tokens, total);
     assert_int_equal(cost_of(&r, &cached), total);
-    assert_true(cached >= total - 1); /* all of it is there */
+    assert_true(cached >= total - 1); /* the whole prompt is cached */
     r.adapters = &bard;
     r.n_adapters = 1;
     assert_int_equal(cost_of(&r, &cached), total);
-    assert_int_equal(cached, 0); /* none of it under this one */
+    assert_int_equal(cached, 0); /* nothing is cached under this adapter */
     talk_answer(r);
     cost_of(&r, &cached);
     assert_true(cached >= total - 1);
     const struct pp_adapter_choice mad = {.path = bard.path, .scale = 1e38f};
     r.adapters = &mad;
     talk_answer(r);
-    assert_int_equal(talk.done.err.code, PP_ERR_FORMAT); /* the model's file is not what is to blame */
+    assert_int_equal(talk.done.err.code, PP_ERR_FORMAT); /* the adapter's strength is to blame, not the model's file */
     assert_non_null(strstr(talk.done.err.text, "with this adapter computes NaN or infinity; use a smaller scale"));
     talk_end();
 }
@@ -111,7 +111,7 @@ static bool seen_idle(const char *path)
     return idle;
 }
 
-/* A folder as MLX writes it is one adapter; it is read again when either of its files has changed. */
+/* An adapter in a folder, as MLX writes it, is read again when either of its files has changed. */
 static void changed_folder(void **state)
 {
     static const char config[] = "{\"fine_tune_type\":\"lora\",\"lora_parameters\":{\"rank\":4,\"scale\":%d}}";
@@ -147,7 +147,7 @@ static void changed_folder(void **state)
     talk_end();
 }
 
-/* The bytes of one file into another, whose time stays. */
+/* Overwrites a file with the bytes of another, keeping its time. */
 static void write_over(const char *to, const char *from)
 {
     struct pp_error err;
@@ -164,8 +164,8 @@ static void write_over(const char *to, const char *from)
     pp_free(bytes);
 }
 
-/* An adapter's file that becomes another while it is on is read again for the next answer, which is told once, and
- * nothing that was computed under the one before is used. */
+/* An adapter's file that changes while the adapter is on is read again for the next answer. That is reported once, and
+ * nothing that was computed with the old one is used. */
 static void changed_while_on(void **state)
 {
     static const char bard[] = "engine/starter/bard.gguf", alone[] = "It's a good day to live.";
@@ -190,12 +190,12 @@ static void changed_while_on(void **state)
     write_over(own.path, adapter_never_trained());
     assert_string_equal(talk_answer(r), alone);
     assert_int_equal(talk.done.stats.cached_tokens, 0);
-    assert_non_null(strstr(talk.notice, "its matrices or its alpha are all zero")); /* the later one of two */
+    assert_non_null(strstr(talk.notice, "its matrices or its alpha are all zero")); /* the second of two notices */
     write_over(own.path, bard);
     assert_string_equal(talk_answer(r), as_bard);
     assert_non_null(strstr(talk.notice, "own has changed; the new one is used from now on"));
     talk.notice[0] = 0;
-    write_over(own.path, bard); /* which changes nothing */
+    write_over(own.path, bard); /* the same bytes: nothing changes */
     assert_string_equal(talk_answer(r), as_bard);
     assert_true(talk.done.stats.cached_tokens > 0);
     assert_string_equal(talk.notice, "");
@@ -203,7 +203,7 @@ static void changed_while_on(void **state)
     talk_end();
 }
 
-/* An activated LoRA that the prompt does not invoke is told of, once. */
+/* If the prompt does not invoke an activated LoRA, that is reported once. */
 static void uninvoked(void **state)
 {
     enum { WIDTH = 512, RANK = 4 }; /* of the bundled starter */
@@ -230,8 +230,8 @@ static void uninvoked(void **state)
     talk_end();
 }
 
-/* Adapters that were only looked at go again, those that conversations use stay; and no price is told for a set that
- * cannot be had. */
+/* Adapters that were only inspected are released, those that conversations use are kept. No cost is reported for a set
+ * that cannot be used. */
 static void many_adapters(void **state)
 {
     enum { LOOKED_AT = 160 };
@@ -275,7 +275,7 @@ static void many_adapters(void **state)
     talk_end();
 }
 
-/* Looks at a draft model; the reason why it does not fit, "" if it does. */
+/* Inspects a draft model; returns the reason why it does not fit, "" if it does. */
 static const char *look_at(const char *path, struct pp_drafter_facts *f)
 {
     static char reason[300];
@@ -290,7 +290,7 @@ static const char *look_at(const char *path, struct pp_drafter_facts *f)
     return reason;
 }
 
-/* The path of the draft that guesses after another one was asked for; static. */
+/* Asks for another draft model; returns the path of the one then in use; static. */
 static const char *change_draft(const char *path, enum pp_code code)
 {
     static char now[600];
@@ -306,7 +306,7 @@ static const char *change_draft(const char *path, enum pp_code code)
 #define STARTER "engine/starter/starter-Q4_K_M.gguf"
 #define DRAFT "engine/starter/starter-draft-Q4_0.gguf"
 
-/* Draft models come and go while the model and its pages stay, and answers are the same with all. */
+/* Draft models are exchanged while the model and its pages stay; answers are the same with all of them. */
 static void test_drafts(void **state)
 {
     struct pp_loaded info;
@@ -337,15 +337,16 @@ static void test_drafts(void **state)
     assert_string_equal(change_draft(DRAFT, PP_OK), DRAFT);
     assert_string_equal(talk_answer(r), plain);
     assert_true(talk.done.stats.draft_tokens > 0);
-    assert_int_equal(talk.done.stats.cached_tokens, talk.done.stats.prompt_tokens - 1); /* nothing was loaded anew */
-    change_draft(text, PP_ERR_FORMAT); /* then the old one goes on */
+    assert_int_equal(talk.done.stats.cached_tokens, talk.done.stats.prompt_tokens - 1); /* the model was not loaded
+                                                                                           again */
+    change_draft(text, PP_ERR_FORMAT); /* the old one stays in use */
     assert_string_equal(talk_answer(r), plain);
     assert_true(talk.done.stats.draft_tokens > 0);
     if (stories) {
         assert_string_equal(change_draft(stories, PP_OK), stories);
         assert_string_equal(talk_answer(r), plain);
     }
-    /* while an answer is written: when it has ended */
+    /* a request during an answer takes effect when that has ended */
     talk_post(r);
     talk_take_in(true);
     talk.backend->ops->draft(talk.backend, DRAFT);
@@ -353,7 +354,7 @@ static void test_drafts(void **state)
     assert_string_equal(pp_buf_cstr(&talk.text), plain);
     pp_event_free(talk_event(PP_EVENT_DRAFT));
     assert_string_equal(talk_answer(r), plain);
-    /* ... also when another model is loaded then, for which it guesses */
+    /* ... also if another model is loaded then, for which it drafts */
     talk_post(r);
     talk_take_in(true);
     talk.backend->ops->draft(talk.backend, DRAFT);
@@ -398,7 +399,7 @@ static void test_draft_adapters(void **state)
     q.use_draft = q.draft_always = true;
     assert_string_equal(talk_answer(q), plain);
     assert_true(talk.done.stats.draft_tokens > 0);
-    assert_string_equal(change_draft(DRAFT, PP_OK), DRAFT); /* by itself */
+    assert_string_equal(change_draft(DRAFT, PP_OK), DRAFT); /* now without adapters */
     assert_string_equal(talk_answer(q), plain);
     pp_free(plain);
     const struct pp_adapter_choice none = {.path = "/nowhere.gguf", .scale = 1};
@@ -411,7 +412,7 @@ static void test_draft_adapters(void **state)
     talk_end();
 }
 
-/* Without a model, too, a question has an answer; when no more can be asked, that is told at once. */
+/* Requests are answered without a model, too; once the worker is closed they fail at once. */
 static void always_answered(void **state)
 {
     (void)state;

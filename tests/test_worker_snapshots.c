@@ -45,7 +45,7 @@ static void make_old(const char *path, int seconds)
     make_old_again(path, seconds);
 }
 
-/* The conversations unused for longest go first, with everything that is theirs. */
+/* The conversations that were not used for the longest time are removed first, with all their files. */
 static void test_make_room(void **state)
 {
     static const char *const endings[] = {".manifest", ".pack", ".kv", ".manifest.12.tmp"};
@@ -63,21 +63,22 @@ static void test_make_room(void **state)
     }
     snprintf(other, sizeof other, "%s/notes.txt", folder);
     make_old(other, 1);
-    pp_snapshot_touch(base[0]); /* now the second is the oldest */
+    pp_snapshot_touch(base[0]); /* now the second one is the oldest */
     snprintf(base[1], sizeof base[1], "%s/aa", folder);
     assert_int_equal(pp_snapshot_largest(test_tmpdir(), 8), 0);
     snprintf(other, sizeof other, "%s/room", test_tmpdir());
     assert_int_equal(pp_snapshot_largest(other, 8), 40);
     assert_int_equal(truncate(path[1][1], 1000), 0);
     make_old_again(path[1][1], 1001);
-    assert_int_equal(pp_snapshot_largest(other, 2), 40); /* not among those used last */
+    assert_int_equal(pp_snapshot_largest(other, 2), 40); /* of the two used last */
     assert_int_equal(pp_snapshot_largest(other, 3), 1030);
     make_old(path[1][1], 1001);
     snprintf(other, sizeof other, "%s/notes.txt", folder);
     assert_false(pp_snapshot_make_room(base[1], 121, 120));
     assert_true(pp_snapshot_make_room(base[1], 40, 160)); /* fits */
     assert_true(exists(path[1][0]));
-    assert_true(pp_snapshot_make_room(base[2], 40, 120)); /* its own is not counted; what was left half done goes */
+    assert_true(pp_snapshot_make_room(base[2], 40, 120)); /* a conversation's own files do not count; a partial file is
+                                                             removed */
     assert_true(exists(path[1][1]));
     assert_true(exists(path[2][1]));
     assert_false(exists(path[2][2]));
@@ -106,7 +107,7 @@ static long touched(void)
     return kb / 1024;
 }
 
-/* Memory for the largest conversation that is on the disk is ready soon after the model. */
+/* Soon after the model is loaded, memory for the largest conversation on the disk is ready. */
 static void test_room(void **state)
 {
     enum { MB = 96 };
@@ -136,7 +137,7 @@ static void test_room(void **state)
 static void restart_with_starter(void)
 {
     talk_stop();
-    pp_io_stop(talk.io, NULL); /* files are written */
+    pp_io_stop(talk.io, NULL); /* all files are written now */
     struct pp_error err;
     assert_ok(pp_io_start(talk.db, talk.events, &talk.io, &err), err);
     talk_start();
@@ -164,7 +165,7 @@ static void test_snapshots(void **state)
     struct pp_generate_request r = talk_request(HELLO);
     assert_string_equal(talk_answer(r), HELLO_ANSWER);
     talk.backend->ops->leave(talk.backend, talk.session.key);
-    assert_string_equal(talk_answer(r), HELLO_ANSWER); /* left, but still at hand */
+    assert_string_equal(talk_answer(r), HELLO_ANSWER); /* left, but its pages are still cached */
     assert_int_equal(talk.done.stats.cached_tokens, talk.done.stats.prompt_tokens - 1);
     restart_with_starter();
     for (int i = 0; i < 2; i++) {
@@ -172,12 +173,12 @@ static void test_snapshots(void **state)
         assert_int_equal(stat(file_of_session(i ? ".pack" : ".manifest"), &st), 0);
         assert_int_equal(st.st_mode & 0777, 0600);
     }
-    assert_string_equal(talk_answer(r), HELLO_ANSWER); /* resumed: nothing is computed again */
+    assert_string_equal(talk_answer(r), HELLO_ANSWER); /* restored: nothing is computed again */
     assert_string_equal(talk.notice, "");
     assert_int_equal(talk.done.stats.cached_tokens, talk.done.stats.prompt_tokens - 1);
     assert_int_equal(talk.done.stats.restored_tokens, talk.done.stats.prompt_tokens);
 
-    /* read ahead, while the user types; for the conversation on the screen only */
+    /* it is read ahead while the user types, for the conversation on the screen only */
     restart_with_starter();
     talk.backend->ops->prepare(talk.backend, &r);
     assert_string_equal(talk_answer(r), HELLO_ANSWER);
@@ -186,11 +187,11 @@ static void test_snapshots(void **state)
     talk.backend->ops->show(talk.backend, talk.session.key);
     talk.backend->ops->prepare(talk.backend, &r);
     assert_string_equal(talk_answer(r), HELLO_ANSWER);
-    assert_int_equal(talk.done.stats.restored_tokens, 0); /* by then it was there */
+    assert_int_equal(talk.done.stats.restored_tokens, 0); /* it had been read before */
     assert_int_equal(talk.done.stats.cached_tokens, talk.done.stats.prompt_tokens - 1);
     assert_string_equal(talk.notice, "");
 
-    /* a damaged one is refused with a reason, and the answer is the same */
+    /* a damaged snapshot is refused with a reason, and the answer is the same */
     restart_with_starter();
     assert_ok(pp_read_file(file_of_session(".pack"), 1u << 28, &data, &size, &err), err);
     memset(data + 4096, 1, 3);
@@ -201,7 +202,7 @@ static void test_snapshots(void **state)
     assert_int_equal(talk.done.stats.cached_tokens, 0);
     restart_with_starter();
     talk.notice[0] = 0;
-    assert_string_equal(talk_answer(r), HELLO_ANSWER); /* and what was saved then is good again */
+    assert_string_equal(talk_answer(r), HELLO_ANSWER); /* the snapshot saved then is good */
     assert_string_equal(talk.notice, "");
     assert_int_equal(talk.done.stats.restored_tokens, talk.done.stats.prompt_tokens);
 
@@ -229,7 +230,7 @@ static void test_not_kept(void **state)
     struct pp_generate_request r = talk_request(HELLO);
     snprintf(folder, sizeof folder, "%s/kv", talk.cache);
     assert_ok(pp_make_dirs(talk.cache, &err), err);
-    assert_ok(pp_write_file(folder, "a file", 6, 0600, &err), err); /* as good as a folder that cannot be written to */
+    assert_ok(pp_write_file(folder, "a file", 6, 0600, &err), err); /* in place of a folder that cannot be written to */
     assert_string_equal(talk_answer(r), HELLO_ANSWER);
     talk_wait_notice("KV caches of conversations are not saved");
     for (int i = 0; i < 3; i++) {
@@ -259,7 +260,7 @@ static void test_not_kept(void **state)
     talk_end();
 }
 
-/* Once it has: what the thread that looks for the model's identity has come to, or that it has come to nothing yet. */
+/* Waits for the thread that computes the model's identity, then sets its outcome, or that there is none yet. */
 static void set_identity(bool done, enum pp_code code)
 {
     struct shared_model *s = ((struct pp_worker *)talk.backend)->target;
@@ -271,7 +272,7 @@ static void set_identity(bool done, enum pp_code code)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* A model that cannot be read to its end has no identity: nothing of it is kept, which is told once. */
+/* A model that cannot be read to its end has no identity: no conversation is saved, which is reported once. */
 static void test_no_identity(void **state)
 {
     (void)state;
@@ -286,7 +287,7 @@ static void test_no_identity(void **state)
     talk_end();
 }
 
-/* Leaving waits for it once, however many conversations wait for it. */
+/* Quitting waits for the identity once, however many conversations need it. */
 static void test_identity_at_the_end(void **state)
 {
     enum { CONVERSATIONS = 4, ONE_WAIT_MS = 3000 };
@@ -318,11 +319,12 @@ static void test_sharing(void **state)
     r.session_key = "feedfeedfeedfeed";
     assert_string_equal(talk_answer(r), HELLO_ANSWER);
     assert_int_equal(talk.done.stats.cached_tokens, talk.done.stats.prompt_tokens - 1);
-    /* The other one shares its pages; what is copied is at most the page that both go on writing into. */
+    /* Pages are shared; at most the page into which both write is copied. */
     assert_in_range(talk.done.stats.kv_copied_bytes, 0, talk.done.stats.page_bytes);
-    assert_string_equal(talk_answer(r), HELLO_ANSWER); /* regenerated: at most what is just being saved is copied */
+    assert_string_equal(talk_answer(r), HELLO_ANSWER); /* regenerated: at most the page that is just being saved is
+                                                          copied */
     assert_in_range(talk.done.stats.kv_copied_bytes, 0, talk.done.stats.page_bytes);
-    for (int i = 0; i < 12; i++) { /* more than there are slots */
+    for (int i = 0; i < 12; i++) { /* more conversations than slots */
         char key[17];
         snprintf(key, sizeof key, "%016x", i + 1);
         r.session_key = key;
