@@ -19,7 +19,7 @@ static float folder_next(struct folder *f)
     return (float)(f->random >> 8) / 8388608.0f - 1.0f;
 }
 
-/* A tensor of values around `middle`; its data. */
+/* Adds a tensor of values around `middle`; returns its data. */
 const float *folder_add(struct folder *f, const char *name, int64_t rows, int64_t cols, float middle, float spread)
 {
     struct folder_part *p = &f->parts[f->n++];
@@ -36,7 +36,7 @@ static const float *add_exact(struct folder *f, const char *module, const char *
 {
     char name[160];
     snprintf(name, sizeof name, "base_model.model.%s.lora_%s.weight", module, half);
-    float *values = (float *)(uintptr_t)folder_add(f, name, rows, cols, 0, 0.3f); /* ours */
+    float *values = (float *)(uintptr_t)folder_add(f, name, rows, cols, 0, 0.3f); /* our own array */
     for (int64_t i = 0; i < rows * cols; i++)
         values[i] = rintf(values[i] * 64) / 64;
     return values;
@@ -133,7 +133,7 @@ const struct pp_tensor *merged_tensor(const struct merged *m, const char *name)
     return NULL;
 }
 
-/* Its values in the copy, to be changed. */
+/* A tensor's values in the copy, which may be changed. */
 static float *merged_values(const struct merged *m, const struct pp_tensor *t)
 {
     uint8_t *at = memmem(m->bytes, m->size, t->data, t->size);
@@ -153,7 +153,7 @@ static const char *merged_end(struct merged *m)
     return path;
 }
 
-/* The folder_modules of layer 0 and how they are called in GGUF. */
+/* The folder_modules of layer 0, and their names in GGUF. */
 const struct folder_module folder_modules[FOLDER_MODULES] = {
     {"model.layers.0.self_attn.q_proj", "blk.0.attn_q", true},
     {"model.layers.0.self_attn.k_proj", "blk.0.attn_k", true},
@@ -194,13 +194,13 @@ static double factor_at(const struct folder_part *whole, const struct folder_par
     return sum;
 }
 
-/* The factors of a LoHa or a LoKr: of each of two matrices the whole, or the two that it is the product of. */
+/* The factors of a LoHa or a LoKr: each of two matrices is whole, or given as the product of two. */
 struct made {
     bool kronecker; /* a LoKr */
     const struct folder_part *of[2][3];
 };
 
-/* false: the module has neither. */
+/* Finds them; false: the module has neither. */
 static bool find_made(const struct folder *f, const struct folder_module *m, struct made *made)
 {
     static const char *const ends[2][2][3] = {
@@ -216,7 +216,7 @@ static bool find_made(const struct folder *f, const struct folder_module *m, str
     return false;
 }
 
-/* What they add to W, but for their scale. */
+/* An element of the change of W, without the scale. */
 static double made_at(const struct made *made, int64_t r, int64_t i)
 {
     const struct folder_part *const *first = made->of[0], *const *second = made->of[1];
@@ -227,13 +227,13 @@ static double made_at(const struct made *made, int64_t r, int64_t i)
                      made->kronecker ? i % cols : i);
 }
 
-/* Row r of W with everything that a folder has for it, at a strength; scale: of B A. */
+/* Adds everything that a folder has for row r of W, at a strength; scale: the factor of B A. */
 static void merge_row(const struct folder *f, const struct folder_module *m, int64_t r, float *w, int64_t n, int rank,
                       double scale, double strength)
 {
     const int64_t from = m->moved ? pp_hf_row(r, FOLDER_HEAD_DIM) : r;
     const float *a = part_of(f, m, ".lora_A.weight"), *b = part_of(f, m, ".lora_B.weight");
-    const float *values = part_of(f, m, ".lora_E"); /* of an AdaLoRA */
+    const float *values = part_of(f, m, ".lora_E"); /* for AdaLoRA */
     a = values ? part_of(f, m, ".lora_A") : a;
     b = values ? part_of(f, m, ".lora_B") : b;
     const float *magnitude = part_of(f, m, ".lora_magnitude_vector"), *ia3 = part_of(f, m, ".ia3_l");

@@ -32,8 +32,8 @@ const float *folder_get(const struct folder *f, const char *name); /* or NULL */
  * [n_out, n_in]. */
 void folder_add_merged(struct folder *f, const char *module, int rank, double scale, float *w, int64_t n_out,
                        int64_t n_in);
-/* Writes a folder with adapter_config.json and the tensors in the file `weights`; returns its path, which is
- * fresh_path's. */
+/* Writes a folder with adapter_config.json, and the tensors in the file `weights`; returns its path, made by
+ * fresh_path(). */
 const char *folder_write(const struct folder *f, const char *config, const char *weights);
 const char *folder_write_peft(const struct folder *f, const char *config);
 void folder_empty(struct folder *f);
@@ -41,19 +41,19 @@ void folder_empty(struct folder *f);
 /* The modules of layer 0, and their names in GGUF. */
 struct folder_module {
     const char *hf, *gguf;
-    bool moved; /* outputs are in another order in GGUF */
+    bool moved; /* outputs have another order in GGUF */
 };
 extern const struct folder_module folder_modules[FOLDER_MODULES];
 
 /* tiny_shape with biases and heads of 64, which the sizes of the modules match. */
 struct tiny_shape biased_shape(uint32_t type);
 void folder_sizes(const struct tiny_shape *s, int module, int64_t *n_in, int64_t *n_out);
-/* Add one tensor of a module, and both matrices of a LoRA of it. */
+/* Add one tensor of a module, or both matrices of a LoRA of it. */
 void folder_add_named(struct folder *f, int module, const char *end, int64_t rows, int64_t cols, float middle,
                       float spread);
 void folder_add_lora(struct folder *f, const struct tiny_shape *s, int module, int rank);
 
-/* A model's GGUF file in memory, to be changed there. */
+/* A model's GGUF file in memory, whose tensors can be changed there. */
 struct merged {
     struct pp_gguf *gguf;
     uint8_t *bytes;
@@ -61,11 +61,11 @@ struct merged {
 };
 struct merged merged_begin(const char *model); /* release by pp_gguf_close and pp_free */
 const struct pp_tensor *merged_tensor(const struct merged *m, const char *name);
-/* Writes the model with the adapter merged in at this strength; scale: the factor of B A. Returns the path, which is
- * fresh_path's. */
+/* Writes the model with the adapter merged in at this strength; scale: the factor of B A. Returns the path, made by
+ * fresh_path(). */
 const char *folder_merge(const struct folder *f, const char *model, int rank, double scale, double strength);
 
-/* A model's config.json, unchanged. */
+/* Copies a model's config.json. */
 void folder_copy_config(const char *from, const char *to);
 /* Fails the test unless both adapter folders have the same tensors under the same names. but: NULL, or a part of names
  * whose values may differ. */

@@ -162,7 +162,7 @@ static void attention(const struct decoder *d, int l, double *x, int n)
         decoder_linear(d, l, "attn_q", in, qk + r * width);
         decoder_linear(d, l, "attn_k", in, qk + r * width + n_q);
         decoder_linear(d, l, "attn_v", in, v + r * n_kv);
-        decoder_linear(d, l, "attn_v_last", in, half); /* the next position's values use it */
+        decoder_linear(d, l, "attn_v_last", in, half); /* values of the next position use it */
         memcpy(v + (r + 1) * n_kv + n_kv / 2, half, (size_t)(n_kv / 2) * sizeof *v);
         heads_of(d, l, qk, r, q, k + r * n_kv);
         attend(d, l, q, k, v, r, y);

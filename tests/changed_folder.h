@@ -25,7 +25,7 @@ struct changed_on {
 };
 /* Logits of small_text's text: [SMALL_TEXT, n_vocab]; pp_free. */
 float *changed_logits_under(const char *model, const struct changed_on *on, int n_on, int n_vocab);
-/* adapter: NULL for the model alone. */
+/* adapter: NULL for the model without one. */
 float *changed_logits_at(const char *model, const char *adapter, float strength, int n_vocab);
 float *changed_logits(const char *model, const char *adapter, int n_vocab); /* at strength 1 */
 /* The largest difference of two arrays, relative to b where |b| is more than 1. */

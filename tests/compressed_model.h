@@ -17,12 +17,13 @@ struct compressed_shape {
     int n_stream, rounds;
     int n_expert, n_used, n_ff, n_table;    /* the first n_table layers choose experts by a table */
     int compress[COMPRESSED_LAYERS];        /* positions of a block; 0: no blocks, 4: an indexer picks them */
-    float bound, scale, epsilon;            /* of gates, 0: none; of experts' weights; of streams */
+    float bound, scale, epsilon;            /* bounds of gates, 0: none; scale of experts' weights; epsilon of
+                                               streams */
     float yarn_factor;                      /* in layers with blocks; 0: no YaRN */
     int yarn_ctx, n_ctx;
     bool says_nextn;                        /* the file counts a layer of multi-token prediction that it lacks */
-    bool bad_table;                         /* the table names an expert that does not exist, */
-    bool double_table;                      /* or the same one twice */
+    bool bad_table;                         /* the table names an expert that does not exist */
+    bool double_table;                      /* the table names the same expert twice */
 };
 struct compressed_shape compressed_shape(void);
 
@@ -35,7 +36,7 @@ struct compressed_model {
 };
 struct compressed_model *compressed_model_make(const struct compressed_shape *s);
 void compressed_model_free(struct compressed_model *m);
-/* Writes the model as a GGUF file; returns its path, which is fresh_path's. */
+/* Writes the model as a GGUF file; returns its path, made by fresh_path(). */
 const char *compressed_model_write(const struct compressed_model *m);
 /* A tensor of layer l, or of no layer (-1); NULL: there is none. */
 const struct array *compressed_find(const struct compressed_model *m, int l, const char *kind);

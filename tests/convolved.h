@@ -1,5 +1,5 @@
-/* convolved.h - changes to the plans of small models after they were opened, for tests of what layers keep in the
- * cache: layers begin with short convolutions or recurrent states; and other additions to a plan. */
+/* convolved.h - changes to the plans of small models after they were opened, for tests of what layers cache: layers
+ * begin with short convolutions or recurrent states; and other additions to a plan. */
 #ifndef PP_TESTS_CONVOLVED_H
 #define PP_TESTS_CONVOLVED_H
 
@@ -14,7 +14,7 @@ struct pp_tensor;
 void insert_ops(struct pp_plan *p, int at, const struct pp_op *ops, int n);
 /* The index of a layer's first norm in the plan. */
 int first_norm_of(const struct pp_plan *p, int layer);
-/* A matrix of values of about -0.3 .. 0.3, which the plan owns. */
+/* A matrix of values between about -0.3 and 0.3, which the plan owns. */
 const struct pp_tensor *plan_numbers(struct pp_plan *p, int64_t rows, int64_t cols, unsigned seed);
 
 /* Changes the plan of an opened model: before each layer the residual stream x becomes x + f(x), where f is a

@@ -19,7 +19,7 @@ void check_quantised_folder(const struct decoder_shape *s);
 /* The same, and as MLX quantises to eight bits. Returns MLX's folder. */
 const char *check_quantised(const struct decoder_shape *s);
 
-/* A tensor with another shape, or missing, and a word that the error must contain. */
+/* A tensor that has another shape or is missing, and a word that the error must contain. */
 struct spoilt {
     const char *name;
     int64_t rows, cols;

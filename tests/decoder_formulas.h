@@ -5,9 +5,9 @@
 
 #include "tests/decoder_model_int.h"
 
-/* A tensor by "attn_q", ".weight" and layer; l -1: of no layer. NULL: there is none. */
+/* Finds a tensor by kind ("attn_q"), suffix (".weight") and layer; l -1: outside the layers. NULL: there is none. */
 const struct matrix *decoder_part(const struct decoder *d, int l, const char *kind, const char *end);
-/* y = W x + b, if there is a b; W of a stack: matrix `which` of it. */
+/* y = W x + b, if there is a b. Of a stack W is matrix `which`. */
 void decoder_linear(const struct decoder *d, int l, const char *kind, const double *x, double *y);
 void decoder_linear_of(const struct decoder *d, int l, const char *kind, int which, const double *x, double *y);
 /* LayerNorm or RMSNorm, by row `row` of a norm that has several. */

@@ -12,7 +12,7 @@ enum { DECODER_MAX_TENSORS = 400 };
 struct matrix {
     char name[48];
     int64_t rows, cols; /* rows 0: a vector */
-    int64_t stack;      /* so many of them; 0: one */
+    int64_t stack;      /* this many matrices; 0: one */
     float *values;
 };
 
@@ -23,8 +23,8 @@ struct decoder {
     uint32_t random;
 };
 
-/* Llama 3's divisor of the i-th frequency of a head: the factor for wavelengths longer than the context, 1 for those
- * shorter than a quarter of it. */
+/* Llama 3's divisor of frequency i of a head: the factor for wavelengths longer than the context, 1 for those shorter
+ * than a quarter of it. */
 double decoder_stretch(const struct decoder_shape *s, int i);
 
 /* The bits of a layer of `skips`. */

@@ -15,10 +15,10 @@
 struct fill_options {
     int64_t sessions;       /* how many to add */
     int64_t messages;       /* in all of them together, about */
-    int64_t words;          /* of a question, on average; answers have four times as many */
+    int64_t words;          /* average length of a question; answers are four times as long */
     uint64_t seed;
     const char *everywhere; /* a word that every message begins with; NULL: none */
-    FILE *progress;         /* where to say how far it is; NULL: nowhere */
+    FILE *progress;         /* for progress messages; NULL: none */
 };
 
 /* Adds to the database at path, which pp_store_open has made. 0, or -1 after a sentence on stderr. */

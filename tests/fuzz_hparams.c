@@ -15,7 +15,7 @@
 #include "tests/hostile.h"
 
 static const char *const names[] = {"config.json", "model.safetensors", NULL};
-static cJSON *published; /* and made */
+static cJSON *published; /* those of both files */
 
 static void free_published(void)
 {
@@ -46,7 +46,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     cJSON_Delete(made);
     atexit(free_published);
     hostile_folder(names);
-    hostile_file(1, "\x02\0\0\0\0\0\0\0{}", 10); /* no weights */
+    hostile_file(1, "\x02\0\0\0\0\0\0\0{}", 10); /* a file without weights */
     return 0;
 }
 
@@ -55,7 +55,7 @@ static const cJSON *config_at(unsigned i)
     return cJSON_GetObjectItem(cJSON_GetArrayItem(published, (int)i % cJSON_GetArraySize(published)), "config");
 }
 
-/* Counts *n down over all that has a key; what it reaches 0 at, its parent in *parent. */
+/* Counts *n down over all members at any depth; returns the one at which it reaches 0, and its parent in *parent. */
 static cJSON *member_at(cJSON *object, unsigned *n, cJSON **parent)
 {
     for (cJSON *v = object->child; v; v = v->next) {
@@ -96,13 +96,13 @@ static void edit(cJSON *config, struct hostile_input *in)
     if (kind == PUT) {
         const char *text = (const char *)hostile_piece(in, &n);
         new = text ? cJSON_ParseWithLength(text, n) : NULL;
-    } else if (kind == BORROW) { /* a key of another model, beside this one */
-        cJSON *other = (cJSON *)(uintptr_t)config_at(hostile_byte(in)); /* which stays as it is */
+    } else if (kind == BORROW) { /* adds a key of another model */
+        cJSON *other = (cJSON *)(uintptr_t)config_at(hostile_byte(in)); /* which is not changed */
         const cJSON *from = any_member(other, hostile_short(in), &other_parent);
         if (from && !cJSON_GetObjectItemCaseSensitive(parent, from->string))
             cJSON_AddItemToObject(parent, from->string, cJSON_Duplicate(from, true));
         return;
-    } else if (kind == RENAME) { /* its value under another key as well */
+    } else if (kind == RENAME) { /* the same value under another key as well */
         const cJSON *to = any_member(config, hostile_short(in), &other_parent);
         if (to != v && !cJSON_IsObject(to))
             cJSON_ReplaceItemInObjectCaseSensitive(other_parent, to->string, cJSON_Duplicate(v, true));
@@ -126,7 +126,8 @@ static void check(const struct pp_hparams *hp)
 {
     require(hp->n_layer >= 1 && hp->n_layer <= PP_MAX_LAYERS && hp->n_vocab >= 1 && hp->n_embd >= 1 && hp->n_ff >= 1);
     require(hp->n_head_kv >= 1 && hp->n_head_kv <= hp->n_head && hp->head_dim >= 1 && hp->n_ctx_train >= 1);
-    for (int64_t l = 0; l < hp->n_layer; l++) { /* above are the largest, which some layers may not have */
+    for (int64_t l = 0; l < hp->n_layer; l++) { /* the loop above checks the largest sizes, which some layers may not
+                                                   reach */
         const struct pp_layer_shape shape = pp_layer_shape(hp, l);
         require(!shape.n_head_kv || shape.n_head % shape.n_head_kv == 0);
     }

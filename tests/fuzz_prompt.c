@@ -31,7 +31,7 @@ static const struct {
     {"<|channel|>", true}, {"<|message|>", true}, {"<|return|>", true}, {"<|", false}, {"|>", false}, {"\u2603", true},
     {"\u00e9", false}, {"\u200b", false}, {"\ufdd0", false}, {"<|im_", false}, {"end|>", false}, {"| im_end |", false},
 };
-enum { N_MARKS = sizeof marks / sizeof *marks, N_TOKENS = 33 }; /* so many of them are tokens */
+enum { N_MARKS = sizeof marks / sizeof *marks, N_TOKENS = 33 }; /* the first N_TOKENS of them are tokens */
 
 static struct pp_tokenizer *tokenizers[2];
 static struct pp_template *templates[32];
@@ -99,7 +99,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return 0;
 }
 
-/* What is said, between letters, so that no template makes less of it. */
+/* The message's text, between letters, so that no template strips it. */
 static void put_words(struct pp_buf *out, struct hostile_input *in, bool harmless)
 {
     size_t n;
@@ -125,7 +125,7 @@ static void add_message(cJSON *list, const char *role, struct hostile_input *in,
     pp_buf_free(&words);
 }
 
-/* How many control tokens the prompt has; -1: there is none. */
+/* How many control tokens the prompt has; -1: rendering failed. */
 static int64_t count(const struct pp_tokenizer *t, const struct pp_template *tmpl, unsigned how,
                      struct hostile_input in, bool harmless)
 {

@@ -81,7 +81,7 @@ static void check_request(void)
     }
 }
 
-/* In memory of just that size, as nothing ends it. */
+/* Passes the bytes on in a block of exactly their size, since no zero ends them. */
 static bool deliver(curl_write_callback to, const uint8_t *bytes, size_t n, void *user)
 {
     char *copy = pp_malloc(n + !n);
@@ -120,7 +120,7 @@ static CURLcode easy_perform(CURL *c)
     return ends[how % 4];
 }
 
-/* The rest is libcurl's own. */
+/* The rest is implemented by libcurl itself. */
 enum pp_code pp_curl_load(const struct pp_curl **out, struct pp_error *err)
 {
 #define OWN(name) .name = curl_##name,
@@ -135,7 +135,7 @@ enum pp_code pp_curl_load(const struct pp_curl **out, struct pp_error *err)
     return PP_OK;
 }
 
-/* Nobody waits before the next try. */
+/* Does not wait before the next try. */
 int nanosleep(const struct timespec *wanted, struct timespec *left)
 {
     (void)wanted, (void)left;
@@ -209,7 +209,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc;
     (void)argv;
     unsetenv("HF_TOKEN");
-    strcpy(room, "/dev/shm/pippin-fuzz-XXXXXX"); /* no disk waits for us there */
+    strcpy(room, "/dev/shm/pippin-fuzz-XXXXXX"); /* in memory, so that there is no waiting for a disk */
     if (!mkdtemp(room))
         snprintf(room, sizeof room, "%s", test_tmpdir());
     snprintf(paths.config, sizeof paths.config, "%s", room);

@@ -33,7 +33,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc;
     (void)argv;
     tiny_engine();
-    strcpy(folder, "/dev/shm/pippin-fuzz-XXXXXX"); /* no disk waits for us there */
+    strcpy(folder, "/dev/shm/pippin-fuzz-XXXXXX"); /* in memory, so that there is no waiting for a disk */
     if (!mkdtemp(folder))
         snprintf(folder, sizeof folder, "%s", test_tmpdir());
     snprintf(base, sizeof base, "%s/c", folder);
@@ -82,7 +82,7 @@ static void repair_pages(struct snapshot *s, const uint8_t *pack, size_t size)
     }
 }
 
-/* The manifest with what is wrong in it made right. *tokens: those of its first branch. */
+/* Repairs those parts of the manifest that `what` says. *tokens: those of its first branch. */
 static void repair(const struct pp_seq *seq, struct pp_buf *manifest, uint8_t *pack, size_t size, unsigned what,
                    int32_t *tokens)
 {
@@ -102,7 +102,7 @@ static void repair(const struct pp_seq *seq, struct pp_buf *manifest, uint8_t *p
     if ((what & REPAIR_PACK) && size >= PP_SNAPSHOT_ALIGN)
         pp_snapshot_pack_header(&s, pack);
     for (uint32_t at = s.n_branches ? s.branches[0].leaf : PP_NO_NODE; at != PP_NO_NODE; at = s.nodes[at].parent) {
-        int64_t depth = 0; /* its place in the prompt */
+        int64_t depth = 0; /* the position in the prompt */
         for (uint32_t up = s.nodes[at].parent; up != PP_NO_NODE; up = s.nodes[up].parent)
             depth++;
         for (uint32_t i = 0; i < s.nodes[at].n && depth * PP_PAGE_TOKENS + i < PROMPT; i++)
@@ -122,7 +122,7 @@ static void write_file(const char *path, const void *data, size_t size)
         abort();
 }
 
-/* Whatever is there: saving ends with files that can be read. */
+/* Whatever the files contain, saving must leave files that can be read. */
 static void save(struct pp_seq *s)
 {
     struct pp_save *j;
@@ -138,7 +138,7 @@ static void save(struct pp_seq *s)
         abort();
 }
 
-/* How many of the prompt's tokens the engine has pages of, without any file. */
+/* How many of the prompt's tokens are in pages that the engine still has, without any file. */
 static int64_t pages_at_hand(const int32_t *tokens)
 {
     struct pp_seq *s;
@@ -159,11 +159,12 @@ static void restore_and_go_on(const int32_t *tokens)
     if (pp_seq_new(tiny_engine(), &s, &err))
         return;
     if (pp_read_file(manifest_path, 1 << 20, &data, &size, &err) == PP_OK) {
-        uint8_t *copy = pp_malloc(size); /* of exactly this size, for the address sanitizer */
+        uint8_t *copy = pp_malloc(size); /* of exactly this size, so that the address sanitizer notices reads past it */
         memcpy(copy, data, size);
         const int64_t had = pages_at_hand(tokens);
         const uint64_t read_before = pp_engine_stats(tiny_engine())->restored_tokens;
-        /* A refusal reads nothing: the sequence is as it was, or goes on with what the engine has of earlier inputs. */
+        /* A refusal restores nothing: the sequence is unchanged, or has pages that the engine kept from earlier
+         * inputs. */
         if (pp_snapshot_restore_from(s, &identity, base, OWNER, copy, size, tokens, PROMPT, NULL, &err) != PP_OK &&
             ((pp_seq_len(s) != 0 && pp_seq_len(s) != had) ||
              pp_engine_stats(tiny_engine())->restored_tokens != read_before))
@@ -173,7 +174,7 @@ static void restore_and_go_on(const int32_t *tokens)
         pp_free(copy);
     }
     pp_free(data);
-    tiny_step(s, 1); /* also after a refusal the sequence must be good for use */
+    tiny_step(s, 1); /* the sequence must be usable after a refusal, too */
     tiny_step(s, 2);
     if (pp_seq_len(s) < 2)
         abort();
@@ -206,7 +207,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     write_file(pack_path, pack, in.size);
     write_file(manifest_path, manifest.data, manifest.len);
     restore_and_go_on(tokens);
-    restore_and_go_on(tokens); /* what was saved over it */
+    restore_and_go_on(tokens); /* what was saved in its place */
     (void)pp_snapshot_remove(base, NULL);
     pp_buf_free(&manifest);
     pp_free(pack);

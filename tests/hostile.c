@@ -45,7 +45,7 @@ enum { SLOTS = 12, PATH_BYTES = 64 };
 
 const char *hostile_file(unsigned slot, const void *data, size_t size)
 {
-    static int fds[SLOTS]; /* 0: not there yet */
+    static int fds[SLOTS]; /* 0: not made yet */
     static char paths[SLOTS][PATH_BYTES];
     require(slot < SLOTS);
     if (!fds[slot]) {
@@ -128,7 +128,7 @@ const char *hostile_gguf_or_folder(const char *const *names, const uint8_t *data
     size_t n;
     if (size >= 4 && memcmp(data, "GGUF", 4) == 0)
         return hostile_file(2, data, size);
-    const char *path = hostile_folder(names); /* made at the first call, with empty files */
+    const char *path = hostile_folder(names); /* made by the first call, with empty files */
     const uint8_t *first = hostile_piece(&in, &n);
     hostile_file(0, first, n);
     hostile_file(1, in.data, in.size);
@@ -146,7 +146,7 @@ void hostile_room_empty(void)
     DIR *d = opendir(room.folder);
     for (const struct dirent *e; d && (e = readdir(d));) {
         snprintf(path, sizeof path, "%s/%s", room.folder, e->d_name);
-        unlink(path); /* "." and ".." stay */
+        unlink(path); /* fails for "." and ".." */
     }
     if (d)
         closedir(d);
@@ -164,7 +164,7 @@ const struct hostile_room *hostile_room(void)
 {
     if (room_path[0])
         return &room;
-    strcpy(room_path, "/dev/shm/pippin-fuzz-XXXXXX"); /* no disk waits for us there */
+    strcpy(room_path, "/dev/shm/pippin-fuzz-XXXXXX"); /* in memory, so that there is no waiting for a disk */
     if (!mkdtemp(room_path))
         snprintf(room_path, sizeof room_path, "%s", test_tmpdir());
     snprintf(room.folder, sizeof room.folder, "%s/folder", room_path);
@@ -178,7 +178,7 @@ void hostile_tokenize(const struct pp_tokenizer *t)
     static const char text[] =
         "Hello  world, it's 1234 \xe4\xb8\xad\xe6\x96\x87 \xf0\x9f\xa6\x99\n\n\t</s><s>[INST] x\xff\x80 \xe2\x96\x81"
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa <|eot_id|> ";
-    static char twentyfold[20 * (sizeof text - 1)]; /* long enough that words are remembered */
+    static char twentyfold[20 * (sizeof text - 1)]; /* long enough that the tokeniser remembers words */
     for (size_t i = 0; i < sizeof twentyfold; i++)
         twentyfold[i] = text[i % (sizeof text - 1)];
     for (unsigned how = 0; how < 5; how++) {

@@ -1,5 +1,5 @@
-/* hymba_model.c - a small model like Hymba (arXiv 2411.13676). Its formulas follow the reference, one position after
- * the other; attention and Mamba share one input matrix, as in a folder. */
+/* hymba_model.c - a small model in the form of Hymba (arXiv 2411.13676). Its formulas follow the reference, one
+ * position after the other; attention and Mamba share one input matrix, as in folders. */
 #include "tests/hymba_model.h"
 
 #include <math.h>
@@ -157,8 +157,8 @@ struct past {
     double *k, *v, *mixed, *state;
 };
 
-/* Whether position t sees s. The meta tokens before the text are always seen, and in windowed layers the last
- * positions. */
+/* Whether position t attends to s: to the meta tokens before the text always, in windowed layers also to the last
+ * positions, in others to all. */
 static bool is_seen(int l, int t, int s)
 {
     return is_wide(l) || s < HYMBA_START || t - s < HYMBA_WINDOW;

@@ -16,7 +16,7 @@ struct packed_form;
 struct tensor_file {
     struct pp_buf header, data;
     const char *leave_out;      /* the tensor of this name is not written; or NULL */
-    const char *turned;         /* this one's shape is written with its two sizes swapped; or NULL */
+    const char *turned;         /* the tensor of this name has its two sizes swapped; or NULL */
     const char *emptied;        /* this one has no values; or NULL */
 };
 /* shape: [n_dims], row-major as in the file. */
@@ -26,7 +26,7 @@ void tensor_file_write(struct tensor_file *f, const char *folder, const char *na
 
 struct packed_options {
     const char *config_from, *config_to; /* a string of config.json and its replacement; or NULL */
-    const char *leave_out, *turned, *emptied; /* as of tensor_file */
+    const char *leave_out, *turned, *emptied; /* as in struct tensor_file */
     bool bad_group;              /* GPTQ: a column has the index of a missing group */
     bool not_a_number;           /* a scale is infinite */
 };

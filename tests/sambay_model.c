@@ -1,5 +1,5 @@
-/* sambay_model.c - a small model like Phi 4 mini Flash (arXiv 2507.06607). Its formulas follow the reference: the two
- * kinds of heads of differential attention are interleaved. Matrices that a folder fuses are kept apart here. */
+/* sambay_model.c - a small model in the form of Phi 4 mini Flash (arXiv 2507.06607). Its formulas follow the reference:
+ * the two kinds of heads of differential attention are interleaved. Matrices that folders fuse are separate here. */
 #include "tests/sambay_model.h"
 
 #include <math.h>
@@ -170,7 +170,7 @@ static bool has(int l, const char *kind)
     return small_find(arrays[0].name, sizeof *arrays, n_arrays, l, kind, "") >= 0;
 }
 
-/* The folder's tensor made of `ours`. The caller frees its values. */
+/* The folder's tensor that consists of `ours`. The caller frees its values. */
 static struct pp_tensor in_their_form(int l, const char *const ours[3])
 {
     float *values = pp_malloc((size_t)(2 * INNER * N) * sizeof *values);
@@ -376,7 +376,7 @@ void sambay_compute(const int32_t *ids, int n, double *logits)
         for (int t = 0; t < n; t++)
             layer_norm(l, "attn_norm", x + t * N, normed + t * N);
         if (is_scan(l))
-            scan(l, normed, n, memory, out); /* `memory` keeps the middle layer's */
+            scan(l, normed, n, memory, out); /* `memory` keeps the output of the middle layer */
         else if (!is_gate(l))
             difference(l, normed, n, k, v, out);
         for (int t = 0; t < n; t++) {

@@ -78,15 +78,15 @@ static void list_files(void)
     }
 }
 
-/* Answers in conversations that were left keep a lock open each. */
+/* Each answer in a conversation that was left keeps a lock file open. */
 static void wait_for_answers(struct random_user *u)
 {
     while (pp_controller_n_elsewhere(u->c) > 0 || pp_controller_status(u->c)->state != PP_STATE_IDLE)
         random_user_pump(u, 10);
 }
 
-/* Locks are let go on the thread of the store, which may be behind: a moment for it, if there are more files than in
- * the hour with the fewest. */
+/* The store's thread releases locks, and may be late: waits a moment if more files are open than in the hour with the
+ * fewest. */
 static struct holdings look_when_settled(struct random_user *u)
 {
     enum { MOST_LOOKS = 300 };

@@ -92,7 +92,7 @@ static void make_taps(const struct expert_model *m, int l, const double *in, dou
     pp_free(low);
 }
 
-/* Tap t of the convolution of channel i; made: the taps that were computed for this position (Jet-Nemotron). */
+/* Tap t of the convolution of channel i; made: taps computed for this position (Jet-Nemotron). */
 static double tap(const struct expert_model *m, int l, int64_t i, int t, const double *made)
 {
     const struct expert_shape *s = &m->s;

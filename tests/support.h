@@ -29,13 +29,13 @@ void test_register(struct test_group *g);
     __attribute__((constructor)) static void register_##id(void) { test_register(&group_##id); } \
     static int run_##id(void)
 
-/* Path of a file in the test data folder ($PIPPIN_TESTDATA or ../shared/testdata), in a static buffer that the next 8
- * calls keep; NULL if the folder is absent, after printing "skip: ...". If the folder is there but the file is not, the
- * test fails. */
+/* The path of a file in the test data folder ($PIPPIN_TESTDATA or ../shared/testdata), in one of 8 static buffers that
+ * are used in turn; NULL if the folder is absent, after printing "skip: ...". If the folder exists but the file does
+ * not, the test fails. */
 const char *testdata(const char *relative);
 /* The folder of one of the test data's model families, in the same way; skips the test if it is absent. */
 const char *architecture(const char *name);
-/* A fresh private temporary folder, removed at exit. */
+/* A private temporary folder, removed at exit. */
 const char *test_tmpdir(void);
 /* The path of `name` in that folder, and a path that ends with `name` and does not exist yet; each in a static buffer
  * that the next 31 calls keep. */

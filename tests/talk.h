@@ -1,5 +1,5 @@
-/* talk.h - a conversation with the local backend, as the chat has one: its worker, its queue of events, its io thread
- * and its store, on the starter or another model. There is one at a time. */
+/* talk.h - a conversation with the local backend, set up like the chat's: worker, queue of events, io thread and store,
+ * with the starter or another model. There is one at a time. */
 #ifndef PP_TESTS_TALK_H
 #define PP_TESTS_TALK_H
 
@@ -36,7 +36,7 @@ struct talk {
 };
 extern struct talk talk;
 
-/* Starts everything, without a model; capacity: of the queue. */
+/* Starts everything, without a model; capacity: the queue's. */
 void talk_begin(size_t capacity);
 void talk_end(void);
 /* Start and stop only the worker. */

@@ -93,7 +93,7 @@ static void random_models_run(void **state)
         for (int k = 0; k < 100; k++)
             squares += (double)logits[k] * (double)logits[k];
         assert_true(isfinite(squares));
-        assert_true(squares / 100 > 0.01 && squares / 100 < 100); /* the range of a model, not of an accident */
+        assert_true(squares / 100 > 0.01 && squares / 100 < 100); /* the scale of real activations */
         pp_seq_free(s);
         pp_engine_free(e);
         pp_model_close(m);
@@ -145,7 +145,7 @@ static void random_models_of_no_kind(void **state)
     struct pp_random_model spec = {.shape = "stories-15m", .type = "q4_0"};
     pp_cancel_request(&cancel);
     assert_int_equal(pp_random_model_write(&spec, path, NULL, NULL, &cancel, &err), PP_ERR_CANCELLED);
-    assert_int_not_equal(access(path, F_OK), 0); /* nothing half is left */
+    assert_int_not_equal(access(path, F_OK), 0); /* no partial file is left */
 }
 
 static void every_shape_is_found(void **state)
@@ -176,7 +176,7 @@ static void profile_adds_up(void **state)
     struct pp_profile p;
     step(e, s, 1);
     pp_engine_profile_get(e, &p);
-    assert_int_equal(p.passes, 0); /* it is off */
+    assert_int_equal(p.passes, 0); /* the profile is off */
     assert_ok(pp_engine_profile(e, true, &err), err);
     step(e, s, 1);
     step(e, s, 8);
@@ -189,15 +189,15 @@ static void profile_adds_up(void **state)
         ns += p.lines[k].ns;
         bytes += p.lines[k].bytes;
     }
-    assert_true(ns >= 2 * p.ns); /* the threads' time, waiting included */
-    /* weights: the same in both passes, and all but norms and a row of the embedding */
+    assert_true(ns >= 2 * p.ns); /* the time of all threads, including waiting */
+    /* the same weights in both passes: all but norms and rows of the embedding */
     assert_true(bytes >= 2 * (pp_engine_pass_bytes(e) - 8192));
     assert_int_equal(p.lines[PP_PROFILE_QKV].macs, 9ull * 2 * 288 * 3 * 288);
     assert_int_equal(p.lines[PP_PROFILE_GATE_UP].macs, 9ull * 2 * 288 * 2 * 768);
     assert_int_equal(p.lines[PP_PROFILE_DOWN].macs, 9ull * 2 * 288 * 768);
     assert_int_equal(p.lines[PP_PROFILE_ATTN_OUT].macs, 9ull * 2 * 288 * 288);
     assert_int_equal(p.lines[PP_PROFILE_LOGITS].macs, 9ull * 288 * 100);
-    /* positions seen: 2 by the second token, 3 to 10 by the eight tokens after it */
+    /* positions attended to: 2 by the second token, 3 to 10 by the eight tokens after it */
     assert_int_equal(p.lines[PP_PROFILE_ATTENTION].macs, 2ull * 2 * 288 * (2 + (3 + 10) * 8 / 2));
     assert_int_equal(p.lines[PP_PROFILE_ATTENTION].bytes, (uint64_t)((2 + 10) * pp_engine_kv_read_bytes(e, 1)));
     for (int k = PP_PROFILE_QKV; k <= PP_PROFILE_LOGITS; k++)
@@ -207,7 +207,7 @@ static void profile_adds_up(void **state)
     step(e, s, 1);
     pp_engine_profile_get(e, &p);
     assert_int_equal(p.passes, 0);
-    assert_ok(pp_engine_profile(e, true, &err), err); /* an engine may go with it on */
+    assert_ok(pp_engine_profile(e, true, &err), err); /* an engine may be freed while it is on */
     rig_free(&r);
 }
 
@@ -231,12 +231,12 @@ static void profile_of_experts(void **state)
     rig_free(&r);
 }
 
-/* What a token reads in a model with states: the states, and keys and values of half a page of 64 positions. */
+/* What a token reads in a model with states: these, and keys and values of half a page of 64 positions. */
 static void states_are_read(void **state)
 {
     (void)state;
     const struct pp_random_shape *shape = pp_random_shape_by_name("qwen3.5-2b");
-    struct rig r = rig_of(shape->name, "q4_0", 4, 1); /* the fourth layer has attention */
+    struct rig r = rig_of(shape->name, "q4_0", 4, 1); /* so that the fourth layer has attention */
     const int64_t keys = shape->n_state_key_head * shape->state_dim, values = shape->n_state_head * shape->state_dim;
     const double states = 3 * 4.0 * (double)(values * shape->state_dim + 32 * (keys + values));
     assert_true(pp_engine_kv_read_bytes(r.e, 0) == states);
@@ -268,7 +268,7 @@ static void reads_memory(void **state)
     struct pp_read_test *t;
     assert_ok(pp_read_test_new(2, 8 << 20, &t, &err), err);
     double first = pp_read_test_run(t), second = pp_read_test_run(t);
-    assert_true(first > 0 && second >= first); /* the best so far */
+    assert_true(first > 0 && second >= first); /* the best time so far */
     struct pp_topology here;
     pp_topology_read(NULL, NULL, &here);
     const size_t cache = pp_topology_cache_bytes(NULL, &here), bytes = pp_read_test_bytes();
@@ -389,7 +389,7 @@ static void random_adapters_of_heads(void **state)
         assert_ok(pp_adapter_load(m, adapter, &a, &err), err);
         assert_string_equal(pp_adapter_info(a)->targets,
                             "attn_q attn_kv_a_mqa attn_output ffn_gate ffn_up ffn_down attn_kv_b");
-        for (int i = 0; dora && i < a->model->plan.n_heads; i++) /* magnitudes that are the norms */
+        for (int i = 0; dora && i < a->model->plan.n_heads; i++) /* magnitudes equal to the norms */
             assert_true(a->heads[i].dora && fabsf(a->heads[i].dora[3]) < 1e-5f);
         pp_adapter_free(a);
     }

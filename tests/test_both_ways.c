@@ -97,7 +97,7 @@ static void files(void **state)
     check(&s);
 }
 
-/* A dense module of two that is missing, or sizes that do not fit, are refused. */
+/* Two dense modules of which one is missing, or whose sizes do not fit, are refused. */
 static void bad_dense(void **state)
 {
     static const struct {

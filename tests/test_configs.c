@@ -14,8 +14,8 @@
 #include "engine/source.h"
 #include "tests/support.h"
 
-/* A folder with this configuration; its two tensors are the embeddings and the output, of no size that
- * matters here. */
+/* A folder with this configuration; its two tensors are the embeddings and the output, whose sizes do not matter
+ * here. */
 static const char *folder_of(const cJSON *config, const char *embeddings)
 {
     static char dir[256];
@@ -124,7 +124,7 @@ static double sparse_layers(const struct pp_hparams *hp)
     return n;
 }
 
-/* The number that was read under a name; NAN: there is no such name. */
+/* The number that was read for a name; NAN: the name is unknown. */
 static double number_of(const struct pp_source *s, const char *name)
 {
     const struct pp_hparams *hp = pp_source_hparams(s);
@@ -284,7 +284,7 @@ static void change_some(cJSON *node, bool huge, uint32_t *random)
     }
 }
 
-/* Whatever it says, the sanitizers see what is done with it. */
+/* Whatever the numbers are, the sanitizers check what is done with them. */
 static void hostile_numbers(void **state)
 {
     char *text, path[300];
@@ -306,7 +306,7 @@ static void hostile_numbers(void **state)
             cJSON *other = cJSON_Duplicate(config, true);
             change_some(other, i % 2 > 0, &random);
             text = cJSON_PrintUnformatted(other);
-            FILE *f = fopen(path, "w"); /* a thousand times, so without waiting for the disk */
+            FILE *f = fopen(path, "w"); /* a thousand times, so without fsync */
             assert_non_null(f);
             fputs(text, f);
             fclose(f);
@@ -319,7 +319,7 @@ static void hostile_numbers(void **state)
     cJSON_Delete(all);
 }
 
-/* Python writes a number that JSON does not have. */
+/* Python writes Infinity, which JSON does not have. */
 static void infinity(void **state)
 {
     static const char text[] = "{\"a\": [0.0, Infinity], \"b\": -Infinity, \"c\": \"\\\"Infinity\"}";

@@ -16,7 +16,7 @@
 enum { MOST_LIVE = 64 };
 
 static struct rig {
-    struct pp_backend base; /* first */
+    struct pp_backend base; /* must be the first member */
     struct pp_queue *events;
     struct pp_io *io;
     struct live {
@@ -26,7 +26,7 @@ static struct rig {
         int said;
     } live[MOST_LIVE];
     int n_live;
-    int loading, inspecting, pricing, drafting; /* answers that are owed */
+    int loading, inspecting, pricing, drafting; /* requests to which the backend still owes an answer */
     char inspected[8][600];
     uint64_t priced[256];
     bool engine;
@@ -183,7 +183,7 @@ static void loaded(void)
     struct pp_event *e = pp_event_new(good ? PP_EVENT_LOADED : PP_EVENT_LOAD_FAILED);
     assert_non_null(e);
     rig.loading--;
-    while (rig.n_live) /* those are written with the model before */
+    while (rig.n_live) /* answers that are written with the model before */
         done(0, PP_FINISH_END, PP_OK);
     rig.engine = true;
     e->info = pp_calloc(1, sizeof *e->info);
@@ -236,7 +236,7 @@ static void overflow(int i)
         done(i, PP_FINISH_NONE, PP_ERR_CONTEXT);
 }
 
-/* Something comes from the backend, if anything is under way. */
+/* Sends something from the backend, if anything is under way. */
 static void backend_acts(void)
 {
     if (rig.loading && roll(3) == 0)

@@ -342,7 +342,7 @@ static double *wanted(void)
     "\"partial_rotary_factor\": 0.25}, \"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 500, "     \
     "\"partial_rotary_factor\": 0.25}}, \"per_layer_config\": {\"2\": " OF_LAYER ", \"3\": " OF_LAYER "}}"
 
-/* before: what names of the text begin with */
+/* before: the prefix of the text part's names */
 static const char *folder(const char *config, const char *before)
 {
     const char *dir = fresh_path("dots3");
@@ -358,7 +358,7 @@ static const char *folder(const char *config, const char *before)
                  whole ? "" : ".weight");
         list[i].name = names[i];
     }
-    list[n_arrays] = list[0]; /* what sees */
+    list[n_arrays] = list[0]; /* a tensor of the vision encoder */
     list[n_arrays].name = "vision_encoder.patch_embed.proj.weight";
     assert_int_equal(mkdir(dir, 0700), 0);
     snprintf(path, sizeof path, "%s/config.json", dir);
@@ -439,10 +439,10 @@ static void dots3(void **state)
     assert_same_bits(file, PP_KV_Q4_0);
     assert_resumes(file, VOCAB);
     assert_goes_back(file, VOCAB);
-    /* A folder of a folder has the norms as files have them, and says so. */
+    /* A folder converted from a folder has norms as files have them, and says so. */
     assert_ok(pp_convert_to_folder(published, again, &(struct pp_convert_options){0}, &err), err);
     assert_logits(want, VOCAB, again);
-    assert_true(small_likeness(published, "q8_0", want, VOCAB) > 0.97); /* some rows see other positions */
+    assert_true(small_likeness(published, "q8_0", want, VOCAB) > 0.97); /* some rows attend to other positions */
     const char *quantised = fresh_path("dots3-q8_0.gguf");
     assert_ok(pp_quantize_file(file, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
     assert_file(quantised);
@@ -472,7 +472,7 @@ static void refused(void **state)
     make();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char config[3000];
-        /* the first of two keys counts */
+        /* the first of two equal keys counts */
         snprintf(config, sizeof config, "%s, %s", cases[i][0] + 2, PUBLISHED);
         assert_int_not_equal(pp_source_open(folder(config, "model."), &s, &err), PP_OK);
         if (!strstr(err.text, cases[i][1]))

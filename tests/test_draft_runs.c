@@ -52,7 +52,7 @@ static void runs(void **state)
     pp_draft_runs_fit(&copy, 9);
     is(&copy, "[9]");
     assert_false(pp_draft_runs_any(&copy));
-    for (int i = 0; i < 3 * PP_DRAFT_RUNS_MAX; i++) /* no more of them than are worth keeping, and all bytes */
+    for (int i = 0; i < 3 * PP_DRAFT_RUNS_MAX; i++) /* the number of runs is limited, but they cover all bytes */
         pp_draft_runs_add(&copy, 1, i % 2);
     assert_int_equal(copy.n, PP_DRAFT_RUNS_MAX + 1);
     uint64_t sum = 0;
@@ -88,7 +88,7 @@ static void reading(void **state)
     read_one("nonsense", 12, "[]");
 }
 
-/* When memory runs out, the marks are lost for the rest of the answer, and nothing else. */
+/* When memory runs out, the rest of the answer has no marks, but is otherwise complete. */
 static void no_memory(void **state)
 {
     struct pp_draft_runs g = {0}, other = {0};
@@ -201,7 +201,7 @@ static void tint_changes_no_text(void **state)
         assert_string_equal(a, b);
         pp_free(a);
         pp_free(b);
-        pp_document_update(&streamed, text, sizeof text, width, markdown, PP_SLOT_ASSISTANT); /* and off again */
+        pp_document_update(&streamed, text, sizeof text, width, markdown, PP_SLOT_ASSISTANT); /* switched off again */
         a = tint_of(&streamed);
         assert_null(strchr(a, '#') && !memchr(text, '#', sizeof text) ? a : NULL);
         pp_free(a);
@@ -271,7 +271,7 @@ static void by_place(void **state)
     fix.fake->done = (struct pp_stats){.draft_tokens = 5, .plain_ns = 166, .decode_ns = 100, .decode_tokens = 4,
                                        .draft_verified_at = {3, 2}};
     fixture_turn(&fix, "And soon?", "Soon");
-    assert_true(s->acceptance == 0 && s->speedup == 0); /* four tokens tell nothing of the speed */
+    assert_true(s->acceptance == 0 && s->speedup == 0); /* four tokens are too few to measure the speed */
     fix.fake->done = (struct pp_stats){0};
     fixture_turn(&fix, "And now?", "Nothing");
     assert_true(s->draft_depth == 0 && s->acceptance < 0);

@@ -111,7 +111,7 @@ static const char *write_ernie_vl(const struct expert_model *m)
     return dir;
 }
 
-/* The text part of ERNIE 4.5 VL, from its folder, and from what is converted from that. */
+/* The text part of ERNIE 4.5 VL, from its folder and from the conversions of that. */
 static void ernie_vl(void **state)
 {
     (void)state;
@@ -159,7 +159,7 @@ static void deepseek_ocr(void **state)
     assert_same_bits(file, PP_KV_F32);
     const char *folder = assert_logits_everywhere(want, s.n_vocab, file);
     assert_tensor(folder, "model.layers.1.mlp.shared_experts.down_proj.weight", 2, s.n_ff_shared);
-    /* Files of other programs say that nothing is rotated. */
+    /* Files of other programs claim that no dimension is rotated. */
     assert_ok(pp_read_file(file, 16 << 20, &data, &n, &err), err);
     for (size_t i = 0; !at && i + sizeof rotated + 8 < n; i++)
         at = memcmp(data + i, rotated, sizeof rotated - 1) == 0 ? data + i + sizeof rotated - 1 : NULL;

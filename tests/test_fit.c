@@ -55,7 +55,7 @@ static void the_estimate_is_near(void **state)
     }
 }
 
-/* The work memory of an engine for this many rows. */
+/* The memory that an engine allocates for this many rows. */
 static double taken(struct pp_model *m, int max_rows)
 {
     const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 128, .max_rows = max_rows};
@@ -78,12 +78,12 @@ static void check_rows(struct pp_model *m, const char *arch, double least)
         fail_msg("%s: a row takes %.0f bytes, where %.0f were estimated", arch, row, estimate);
 }
 
-/* The memory for each row in families with slots that others lack. */
+/* The memory for each row in families with slots that others do not have. */
 static void rows_of_rare_families(void **state)
 {
     static const struct {
         const char *arch;
-        double least; /* of what a row takes */
+        double least; /* the least estimate, as a share of what a row takes */
     } cases[] = {{"kormo", 0.7}, {"zamba", 0.8}, {"zamba2", 0.8}, {"doge", 0.8}, {"jetmoe", 0.9}, {"yuan", 0.8},
                  {"diffllama", 0.7}, {"motif", 0.7}, {"iquestloopcoder", 0.8}};
     (void)state;
@@ -118,7 +118,7 @@ static void of_experts_those_that_a_token_uses(void **state)
     (void)state;
     assert_ok(pp_model_open(tiny_model(&shape), &m, &err), err);
     const struct pp_memory_need need = pp_model_memory(m, PP_KV_Q8, 256, 0);
-    const uint64_t one = 3 * pp_pack_bytes(PP_TYPE_Q8_0, 512, 256); /* matrices of an expert, all of a size */
+    const uint64_t one = 3 * pp_pack_bytes(PP_TYPE_Q8_0, 512, 256); /* the three matrices of an expert */
     assert_int_equal(need.weights - need.weights_least, 2 * 6 * one);
     pp_model_close(m);
 }
@@ -169,22 +169,22 @@ static void what_does_not_fit_is_refused(void **state)
     (void)state;
     assert_true(need.weights > 4000 * MB && need.kv > 500 * MB);
     assert_ok(try(m, &opt, 4 * sum, NULL), err);
-    assert_int_equal(try(m, &opt, sum - MB, NULL), PP_ERR_NOMEM); /* a little more context than there is */
+    assert_int_equal(try(m, &opt, sum - MB, NULL), PP_ERR_NOMEM); /* slightly more context than fits */
     assert_says("for the KV cache of 8192 tokens in q8");
     assert_says("a --ctx-size of at most 7936, --kv-type q4_0, ");
     snprintf(free_text, sizeof free_text, "%.2f GB are free", (double)(sum - MB) / 1e9);
     assert_says(free_text);
     assert_says("--memory-check off");
-    assert_int_equal(try(m, &opt, 3000 * MB, NULL), PP_ERR_NOMEM); /* no context helps */
+    assert_int_equal(try(m, &opt, 3000 * MB, NULL), PP_ERR_NOMEM); /* no context length helps */
     assert_null(strstr(err.text, "--ctx-size"));
     assert_null(strstr(err.text, "--kv-type"));
     assert_says("a smaller model or quantisation");
-    pp_memory_pretend(3000 * MB); /* nobody wants to know */
+    pp_memory_pretend(3000 * MB); /* without room for an error */
     struct pp_engine *e;
     assert_ok(pp_engine_new(m, &opt, NULL, NULL, &e, &err), err);
     pp_memory_pretend(0);
     pp_engine_free(e);
-    opt.n_ctx = 0; /* then what fits is taken */
+    opt.n_ctx = 0; /* then the longest that fits is chosen */
     assert_ok(try(m, &opt, 4 * sum, &n_ctx), err);
     assert_int_equal(n_ctx, 16384);
     assert_ok(try(m, &opt, need.weights + need.work + 200 * MB, &n_ctx), err);
@@ -211,7 +211,7 @@ static void the_cache_for_itself(void **state)
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static void too_little_address_space(void **state)
 {
-    struct pp_model *m = open_8b(); /* mapped before */
+    struct pp_model *m = open_8b(); /* already mapped */
     const struct pp_engine_options opt = {.n_threads = 1, .n_ctx = 1024};
     struct rlimit before, most;
     unsigned long long pages = 0;
@@ -257,7 +257,7 @@ static void groups_leave_less(void **state)
     group(inner, "/user/me");
     group(old, "/memory");
     group(box, "/memory/box");
-    assert_true(pp_memory_group_room(root, "0::/user/me\n") == UINT64_MAX); /* nothing is limited */
+    assert_true(pp_memory_group_room(root, "0::/user/me\n") == UINT64_MAX); /* there is no limit */
     put(inner, "memory.max", "max\n");
     put(inner, "memory.current", "5000\n");
     put(outer, "memory.max", "10000\n");
@@ -267,12 +267,12 @@ static void groups_leave_less(void **state)
     assert_int_equal(pp_memory_group_room(root, "1:cpu:/\n0::/user/me\n"), 5500);
     put(inner, "memory.max", "5100\n");
     assert_int_equal(pp_memory_group_room(root, "0::/user/me\n"), 100);
-    put(inner, "memory.max", "400\n"); /* more is used than may be */
+    put(inner, "memory.max", "400\n"); /* more memory is in use than allowed */
     assert_int_equal(pp_memory_group_room(root, "0::/user/me\n"), 0);
     put(box, "memory.limit_in_bytes", "8000\n");
     put(box, "memory.usage_in_bytes", "6000\n");
     put(box, "memory.stat", "cache 7\ninactive_file 1\ntotal_inactive_file 1000\n");
-    put(old, "memory.limit_in_bytes", "9223372036854771712\n"); /* none, in that version's way */
+    put(old, "memory.limit_in_bytes", "9223372036854771712\n"); /* "unlimited" in version 1 of cgroups */
     put(old, "memory.usage_in_bytes", "100\n");
     assert_int_equal(pp_memory_group_room(root, "4:memory:/box\n1:cpu:/\n"), 3000);
     assert_true(pp_memory_group_room(root, "4:memory:/elsewhere\n0::/nowhere/at/all\n") > 1000000);

@@ -128,7 +128,7 @@ static void expect_vectors(const char *path, const int32_t *ids, int width, cons
         pp_free(got[i]);
 }
 
-/* A folder whose per_layer_config has it for another layer, or not at all, is refused. */
+/* A folder whose per_layer_config is missing, or names another layer, is refused. */
 static void expect_layers_refused(const char *folder)
 {
     static const char *const others[] = {"{\"01\": {\"head_dim\": 16}}", "{}",

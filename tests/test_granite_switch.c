@@ -28,7 +28,7 @@ static const int32_t switches[ADAPTERS] = {17, 60, 33}, read_as[ADAPTERS] = {5, 
 static struct array arrays[MOST];
 static int n_arrays;
 
-/* A matrix with adapters: those of its rows from `first` on. */
+/* The matrices with adapters. struct module: a part of one, its rows from `first` on. */
 enum { QKV, O, GATE_UP, DOWN };
 static const char *const matrices[] = {"self_attn.qkv_proj", "self_attn.o_proj", "shared_mlp.input_linear",
                                        "shared_mlp.output_linear"};
@@ -290,7 +290,7 @@ static void assert_file(const char *path)
 /* Two branches after committed tokens; one of them switches an adapter on. */
 static void trees(const char *path)
 {
-    enum { LEFT = 6 }; /* before the first such token of the text */
+    enum { LEFT = 6 }; /* before the text's first switching token */
     int32_t ids[SMALL_TEXT], other[SMALL_TEXT];
     float got[SMALL_TEXT * VOCAB];
     struct pp_error err;
@@ -341,7 +341,7 @@ static void granite_switch(void **state)
     assert_ok(pp_quantize_file(file, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
     assert_true(small_likeness(quantised, NULL, want, VOCAB) > 0.99);
     assert_int_equal(pp_convert_to_folder(file, fresh_path("switch-no"), &(struct pp_convert_options){0}, &err),
-                     PP_ERR_UNSUPPORTED); /* folders are not written */
+                     PP_ERR_UNSUPPORTED); /* writing folders is not supported */
     pp_free(want);
     pp_free(little);
     drop();

@@ -112,7 +112,8 @@ static void layer(int l, int r, double *keys, double *values, double *x)
         x[i] += delta[i];
 }
 
-/* A stack of layers, from the sum of both states to one of them. slot: the first of this pass's keys and values. */
+/* Runs a stack of layers whose input is the sum of both states, and which updates one of them. slot: the first of this
+ * pass's keys and values. */
 static void stack(int first, int slot, int r, const double *low, const double *high, double *keys, double *values,
                   double *out)
 {
@@ -152,7 +153,7 @@ static double *wanted(void)
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* more: of config.json */
+/* more: members of config.json */
 static const char *folder_of(const char *more)
 {
     const char *dir = fresh_path("hrm");
@@ -224,7 +225,7 @@ static const char *folder(const char *more, bool apart, const char *before)
     return dir;
 }
 
-/* As llama.cpp's converter writes it. */
+/* Writes a file in the form of llama.cpp's converter. */
 static const char *gguf(uint32_t n_blocks)
 {
     const struct {
@@ -299,10 +300,10 @@ static void hrm_text(void **state)
     assert_ok(pp_quantize_file(made, quantised, "Q8_0", &(struct pp_convert_options){0}, &err), err);
     assert_true(small_likeness(quantised, NULL, want, VOCAB) > 0.99);
     assert_int_equal(pp_convert_to_folder(file, fresh_path("hrm-no"), &(struct pp_convert_options){0}, &err),
-                     PP_ERR_UNSUPPORTED); /* folders are not written */
+                     PP_ERR_UNSUPPORTED); /* writing folders is not supported */
     assert_int_equal(pp_source_open(gguf(SLOTS + 1), &s, &err), PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "block_count 17"));
-    /* nor are adapters by names of folders read: nothing says how many layers the low stack has */
+    /* adapters with the names of folders cannot be read either: nothing says how many layers the low stack has */
     struct pp_buf name = {0};
     assert_int_equal(pp_arch_gguf_name(pp_arch_by_name("hrm_text"), "model.H_module.layers.0.attn.o_proj.weight", &name,
                                        NULL), PP_NAME_UNKNOWN);

@@ -21,7 +21,7 @@ enum { VOCAB = 70, MORE = 6, N = 64, HEADS = 4, KV_HEADS = 2, HEAD = 32, QUERY =
        FF = 96, LAYERS = 2, OF_LAYER = 8, MOST = 4 + LAYERS * OF_LAYER, BESIDE = 2 + 3 * LAYERS };
 static const double BASE = 100000, EPS = 1e-5;
 
-/* The order of a folder's tensors: embeddings, those for pictures, the last norm, the output, then the layers. */
+/* In the order of a folder's tensors: embeddings, those for pictures, the last norm, the output, then the layers. */
 static struct array arrays[MOST];
 static int n_arrays;
 
@@ -217,8 +217,8 @@ static const char *folder(const char *text, bool mlx, bool plain)
     return dir;
 }
 
-/* As MLX has it, with the matrices of layers quantised, and in its own forms and FP8 the output, which has no whole
- * words of others; what is left of them becomes the model's. */
+/* A folder in MLX's form whose layers' matrices are quantised; in MLX's own formats and FP8 the output matrix, too,
+ * whose rows other formats cannot pack in whole words. The rest keeps its type. */
 static const char *packed(const char *form, const char *whole)
 {
     const char *dir = folder_of(TEXT ", " USUAL_BLOCK, whole);
@@ -277,7 +277,7 @@ static void jina_vlm(void **state)
     drop();
 }
 
-/* A LoRA by the folder's names, on the folder and on the file that was made of it. */
+/* A LoRA with the folder's names, on the folder and on the file converted from it. */
 static void adapted(void **state)
 {
     static const int kinds[] = {QKV, O, UP_GATE, DOWN};
@@ -338,7 +338,7 @@ static void quantised(void **state)
         pp_free(want);
         drop();
     }
-    /* a block that both halves are in is not cut */
+    /* a block that spans both halves cannot be split */
     struct pp_source *s;
     struct pp_error err;
     make();
@@ -349,7 +349,7 @@ static void quantised(void **state)
     drop();
 }
 
-/* Whichever allocation fails, that is what is said: a tensor whose name could not be made is no unknown one. */
+/* Whichever allocation fails, the error says so: a tensor whose name could not be made does not count as unknown. */
 static void out_of_memory(void **state)
 {
     struct pp_source *s;

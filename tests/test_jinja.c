@@ -23,7 +23,7 @@ static enum pp_code render(const char *source, const char *vars, struct pp_buf *
     return code;
 }
 
-/* The first line has the variables; cases without an expected text are errors there, too. */
+/* The first line has the variables; cases without an expected text are errors in Python, too. */
 static void as_python_does(void **state)
 {
     char *data, *rest, *vars;
@@ -52,7 +52,7 @@ static void as_python_does(void **state)
     pp_free(data);
 }
 
-/* random picks the same at each rendering, and not always the first item. */
+/* The filter `random` picks the same item at each rendering, and not always the first. */
 static void random_is_repeated(void **state)
 {
     static const char source[] = "{% for i in range(64) %}{{ [0,1,2,3]|random }}{% endfor %}";
@@ -81,7 +81,7 @@ static void other_templates_are_refused(void **state)
     pp_buf_free(&out);
 }
 
-/* A file that is none, or text in UTF-16. */
+/* A file that is not text, or is UTF-16. */
 static void no_text(void **state)
 {
     static const char source[] = "a\0{{ 1 }}";
@@ -135,7 +135,7 @@ static void hostile(void **state)
     const size_t blocks = deep.len;
     pp_buf_str(&deep, "{% for i in range(99999) %}{{ self.b0() }}{% endfor %}");
     uint64_t begin = pp_now_ns();
-    assert_int_equal(render(pp_buf_cstr(&deep), "{}", &out, &err), PP_ERR_FORMAT); /* each name is looked for */
+    assert_int_equal(render(pp_buf_cstr(&deep), "{}", &out, &err), PP_ERR_FORMAT); /* each name is searched for */
     assert_non_null(strstr(err.text, "runs too long"));
     deep.len = blocks;
     pp_buf_str(&deep, "{{ self.b0() }}{% block b7 %}{% endblock %}");
@@ -146,7 +146,7 @@ static void hostile(void **state)
     pp_buf_free(&out);
 }
 
-/* A template truncated anywhere is an error or a shorter template; nothing is read beyond its end. */
+/* A template truncated at any place is an error or a shorter template; nothing is read past its end. */
 static void truncated(void **state)
 {
     static const char source[] =
@@ -156,7 +156,7 @@ static void truncated(void **state)
     struct pp_error err;
     (void)state;
     for (size_t n = 0; n <= strlen(source); n++) {
-        char *copy = malloc(n + 1); /* exactly as long */
+        char *copy = malloc(n + 1); /* of exactly this size */
         memcpy(copy, source, n);
         copy[n] = 0;
         struct pp_template *t;

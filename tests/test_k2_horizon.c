@@ -296,7 +296,7 @@ static void add_tensor(const struct array *a, int64_t matrix, int64_t n, const c
     n_list++;
 }
 
-/* A tensor for each expert's matrix, or MLX's one for those of all. */
+/* Adds a tensor for each expert's matrix, or in MLX's form one for all of them. */
 static void add_stack(const struct array *a, bool mlx)
 {
     char name[100];
@@ -330,7 +330,7 @@ static const char *folder(const struct kind *k, const char *more, bool mlx)
     }
     assert_int_equal(mkdir(dir, 0700), 0);
     snprintf(path, sizeof path, "%s/config.json", dir);
-    snprintf(text, sizeof text, "{%s%s, %s}", more, CONFIG, k->config); /* the first of two keys counts */
+    snprintf(text, sizeof text, "{%s%s, %s}", more, CONFIG, k->config); /* the first of two equal keys counts */
     assert_ok(pp_write_file(path, text, strlen(text), 0600, &err), err);
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     assert_ok(pp_safetensors_write(path, list, n_list, &err), err);
@@ -424,7 +424,7 @@ static void plain_models(void **state)
     drop();
 }
 
-/* A LoRA of matrices of every kind, experts' by the names that folders have. */
+/* A LoRA of matrices of every kind, among them experts', with the names in folders. */
 static void adapted(void **state)
 {
     static const struct {

@@ -24,7 +24,7 @@
 
 extern char **environ;
 
-enum { KILLS = 100, CHECKED = 1 /* conversation after each, the last one */ };
+enum { KILLS = 100, CHECKED = 1 /* conversations checked after each kill, the newest */ };
 
 static struct {
     char folder[200], db[240], cache[240];
@@ -115,7 +115,7 @@ struct side {
     struct pp_stats stats;
 };
 
-static struct side cold[2]; /* without a cache, by model */
+static struct side cold[2]; /* without saved state; one for each model */
 
 static void open_side(struct side *s, const char *model, const char *cache)
 {
@@ -170,7 +170,7 @@ static const char *answer(struct side *s, struct pp_generate_request r)
     }
 }
 
-/* The conversation as it was left, with another question if it does not end in one. */
+/* The conversation as it was left, with one more question if it does not end with one. */
 static char *messages_of(struct pp_store *st, const struct pp_session *session)
 {
     struct pp_message *list;

@@ -34,7 +34,7 @@ static void step(struct steps *s, struct pp_op op)
     s->ops[s->n++] = op;
 }
 
-/* A projection from as many values to as many; two of them, which differ. */
+/* A projection to as many values as it reads; `which`: one of two different ones. */
 static int square(const struct pp_plan *p, int which)
 {
     for (int i = 0; i < p->n_linears; i++)
@@ -134,7 +134,7 @@ static void normed(struct pp_plan *p, bool again)
     put(&s);
 }
 
-/* More projections of one input than the backend multiplies at once. */
+/* More projections of the same input than the backend multiplies at a time. */
 static void projections(struct pp_plan *p, bool again)
 {
     struct steps s = steps_of(p);
@@ -156,7 +156,7 @@ static void convolve(struct steps *s, int in, int out)
                            .weight = plan_numbers(s->p, WIDTH, 3, 7)});
 }
 
-/* Its product, what it gives, and the function of that. */
+/* Its input product, its output, and a function of the output. */
 static void convolution(struct pp_plan *p, bool again)
 {
     struct steps s = steps_of(p);
@@ -164,7 +164,8 @@ static void convolution(struct pp_plan *p, bool again)
     const int own_d = again ? slot(p) : d, own_a = again ? slot(p) : a, own_b = again ? slot(p) : b;
     if (again) {
         times(&s, s.x, s.x, own_d);
-        step(&s, (struct pp_op){.kind = PP_OP_MATCH, .in = s.x, .in2 = s.x, .out = own_a}); /* fuses with nothing */
+        step(&s, (struct pp_op){.kind = PP_OP_MATCH, .in = s.x, .in2 = s.x, .out = own_a}); /* is not fused with
+                                                                                               anything */
         convolve(&s, own_d, own_a);
         convolve(&s, own_d, a);
         silu(&s, a, own_b);
@@ -189,7 +190,7 @@ static int find_op(const struct pp_plan *p, enum pp_op_kind kind)
     return i;
 }
 
-/* The norm in front of them, and what they give. */
+/* The norm before experts, and their output. */
 static void experts(struct pp_plan *p, bool again)
 {
     struct steps s = steps_of(p);
@@ -331,8 +332,8 @@ static void slots_and_parts(void **state)
     assert_true(pp_plan_reads(&p, low, 0));
     assert_false(pp_plan_reads(&p, high, 0)); /* written first */
     assert_false(pp_plan_reads(&p, low, 1));
-    assert_false(pp_plan_reads(&p, a, 1)); /* all of it is */
-    assert_true(pp_plan_reads(&p, b, 0)); /* to be added to */
+    assert_false(pp_plan_reads(&p, a, 1)); /* all of it is overwritten */
+    assert_true(pp_plan_reads(&p, b, 0)); /* as a summand */
     assert_true(pp_plan_reads(&p, a, 3));
     assert_false(pp_plan_reads(&p, low, 3));
     assert_false(pp_plan_reads(&p, a, 4));

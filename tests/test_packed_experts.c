@@ -20,13 +20,13 @@
 struct place {
     const char *from, *module;
     enum { WHOLE, TURNED, TURNED_STACK, TURNED_EVEN, TURNED_ODD } how;
-    const char *bias, *bias_name;   /* that goes with it; or NULL */
+    const char *bias, *bias_name;   /* the bias that belongs to it; or NULL */
 };
 
 struct folder {
     const char *family, *form;
     const struct place *places;
-    const char *const *renamed;     /* pairs: what other names begin with, and what they become */
+    const char *const *renamed;     /* pairs: the beginning of other names, and its replacement */
     int n_layers, n_experts;
 };
 
@@ -62,14 +62,14 @@ static float *floats_of(const struct pp_tensor *t)
     return w;
 }
 
-/* Element [e][r][c] of what is quantised lies in the family's tensor there. */
+/* The index of element [e][r][c] of the quantised matrix in the family's tensor. */
 static int64_t place_of(const struct place *p, const struct pp_tensor *t, int64_t e, int64_t r, int64_t c)
 {
     const int64_t all = t->ne[0] * t->ne[1] * e, step = p->how == TURNED_EVEN || p->how == TURNED_ODD ? 2 : 1;
     return p->how == WHOLE ? all + r * t->ne[0] + c : all + c * t->ne[0] + r * step + (p->how == TURNED_ODD);
 }
 
-/* Packs the matrices of one place, of all experts; the floats, which are changed, keep the family's form. */
+/* Packs the matrices of one place for all experts. The floats get the decoded values, and keep the family's form. */
 static void pack_place(struct making *m, const struct place *p, int layer, float *all, const struct pp_tensor *t,
                        int n_experts)
 {
@@ -87,7 +87,7 @@ static void pack_place(struct making *m, const struct place *p, int layer, float
     free(w);
 }
 
-/* All experts' matrices of a layer in one piece. */
+/* All experts' matrices of a layer, concatenated. */
 static float *gather(struct making *m, const char *from, int layer, struct pp_tensor *t)
 {
     float *all = NULL;
@@ -123,7 +123,7 @@ static void pack_experts(struct making *m, const struct place *p, int layer)
     free(all);
 }
 
-/* Places of one tensor follow one another, so that it is written once. */
+/* Places in the same tensor are listed one after the other, so that it is written once. */
 static const struct place *pack_tensor(struct making *m, const struct place *p, int layer)
 {
     const char *from = filled(p->from, layer, 0);
@@ -137,7 +137,7 @@ static const struct place *pack_tensor(struct making *m, const struct place *p, 
     return p;
 }
 
-/* Biases that MLX has apart. */
+/* Adds the biases that MLX stores separately. */
 static void pack_bias(struct making *m, const struct place *p, int layer)
 {
     const struct pp_tensor *t = pp_safetensors_find(m->s, filled(p->bias, layer, 0));
@@ -158,7 +158,7 @@ static bool is_in(const struct tensor_file *f, const char *name)
     return strstr(pp_buf_cstr((struct pp_buf *)(uintptr_t)&f->header), quoted) != NULL;
 }
 
-/* What is in no place stays; biases that are in one have gone with it. */
+/* Adds the tensors that are in no place; biases that belong to one were added with it. */
 static void add_rest(struct making *m, const char *gone)
 {
     for (size_t i = 0; i < pp_safetensors_n(m->s); i++) {
@@ -363,7 +363,7 @@ static void every_folder(void **state)
     }
 }
 
-/* MXFP4 is taken bit by bit, and stays so in a file. */
+/* MXFP4 is copied bit by bit, and stays MXFP4 in a file. */
 static void stays_mxfp4(void **state)
 {
     struct pp_error err;

@@ -19,7 +19,7 @@ static struct pp_error err;
 static const char *const variables[] = {"HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"};
 static char *saved[5];
 
-/* Every test begins with HOME=/home/x alone; the old environment is restored after it. */
+/* Every test begins with only HOME=/home/x set; the old environment is restored after it. */
 static int set_up(void **state)
 {
     (void)state;
@@ -63,7 +63,7 @@ static void xdg_variables(void **state)
     (void)state;
     struct pp_paths p;
     setenv("XDG_DATA_HOME", "/d", 1);
-    setenv("XDG_CACHE_HOME", "relative", 1); /* the specification: ignored */
+    setenv("XDG_CACHE_HOME", "relative", 1); /* the specification says that relative paths are ignored */
     setenv("XDG_STATE_HOME", "", 1);
     assert_ok(pp_paths_init(&p, &err), err);
     assert_string_equal(p.db, "/d/pippin/pippin.db");
@@ -87,7 +87,7 @@ static void xdg_variables(void **state)
     assert_int_equal(pp_paths_init(&p, &err), PP_ERR_USAGE);
 }
 
-/* Where a path is taken, there can be a database. */
+/* A database can be created in any folder whose path is accepted. */
 static void long_folders(void **state)
 {
     struct pp_paths p;
@@ -111,7 +111,7 @@ static void long_folders(void **state)
     assert_true(n_taken > 0 && n_refused > 0);
 }
 
-/* In a build tree the tests lie in the program's folder. */
+/* In a build tree the tests are in the program's folder. */
 static void bundled(void **state)
 {
     (void)state;
@@ -195,7 +195,7 @@ static void resolve(void **state)
     assert_string_equal(out, wanted);
     assert_ok(pp_resolve_model(&p, wanted, out, sizeof out, &err), err); /* a path, unchanged */
     assert_string_equal(out, wanted);
-    assert_ok(pp_resolve_model(&p, models, out, sizeof out, &err), err); /* a folder, too */
+    assert_ok(pp_resolve_model(&p, models, out, sizeof out, &err), err); /* so is a folder */
 
     assert_int_equal(pp_resolve_model(&p, "qwem-3b.gguf", out, sizeof out, &err), PP_ERR_NOT_FOUND);
     assert_non_null(strstr(err.text, "\"qwen-3b.gguf\""));
@@ -234,7 +234,7 @@ static void resolve(void **state)
     assert_non_null(strstr(err.text, "-m"));
 }
 
-/* The starter's draft is brought by what lies in the starter's folder, and by nothing else. */
+/* Only models in the starter's folder use the starter's draft. */
 static void bundled_draft(void **state)
 {
     (void)state;
@@ -264,7 +264,7 @@ static void template_path(void **state)
     assert_string_equal(out, "./mine.jinja");
     memset(longer, 'x', sizeof longer);
     longer[sizeof longer - 1] = 0;
-    assert_int_equal(pp_template_path(&p, longer, out, sizeof out, &err), PP_ERR_NOT_FOUND); /* and no shorter one */
+    assert_int_equal(pp_template_path(&p, longer, out, sizeof out, &err), PP_ERR_NOT_FOUND); /* and no truncated path */
     longer[0] = '/';
     assert_int_equal(pp_template_path(&p, longer, out, sizeof out, &err), PP_ERR_NOT_FOUND);
 }
@@ -281,7 +281,7 @@ static void nearness(void **state)
     memset(a, 'a', sizeof a);
     memset(b, 'b', sizeof b);
     a[199] = b[199] = 0;
-    assert_int_equal(pp_edit_distance(a, b), 64); /* no more than that is looked at */
+    assert_int_equal(pp_edit_distance(a, b), 64); /* the most that is compared */
 
     struct pp_near n = {.wanted = "tpo-k"};
     pp_near_try(&n, "frequency-penalty");
@@ -290,7 +290,7 @@ static void nearness(void **state)
     pp_near_try(&n, "top-k");
     pp_near_try(&n, "stop");
     assert_string_equal(n.best, "top-k");
-    struct pp_near letter = {.wanted = "t"}; /* one letter resembles no other */
+    struct pp_near letter = {.wanted = "t"}; /* a single letter resembles nothing */
     pp_near_try(&letter, "n");
     assert_string_equal(letter.best, "");
 }
@@ -315,7 +315,7 @@ static void cases(void **state)
     (void)state;
     assert_int_equal(pp_casecmp("IQ4_XS", "iq4_xs"), 0);
     assert_true(pp_casecmp("iq4", "IQ4_XS") < 0 && pp_casecmp("IQ4_XS", "iq4") > 0);
-    assert_true(pp_casecmp("\xc3\x84", "\xc3\xa4") != 0); /* only the letters of ASCII */
+    assert_true(pp_casecmp("\xc3\x84", "\xc3\xa4") != 0); /* only ASCII letters are folded */
     assert_true(pp_casecmp("a", "\xc3\xa4") < 0);
     assert_int_equal(pp_ncasecmp("Tint", "tinge", 3), 0);
     assert_int_equal(pp_ncasecmp("ab", "AB", 9), 0);
@@ -341,7 +341,7 @@ static int64_t version_of(sqlite3 *db)
     return version;
 }
 
-/* Looking up a registered name while another process uses the database changes nothing in it. */
+/* Looking up a registered name while another process uses the database does not change it. */
 static void registered(void **state)
 {
     struct pp_paths p = {0};
@@ -366,7 +366,7 @@ static void registered(void **state)
     assert_non_null(strstr(err.text, "did you mean \"Far\""));
     assert_int_equal(version_of(db), 1);
     assert_true(version > 1);
-    assert_int_equal(sqlite3_exec(db, "DROP TABLE tag", NULL, NULL, NULL), SQLITE_OK); /* as before there were any */
+    assert_int_equal(sqlite3_exec(db, "DROP TABLE tag", NULL, NULL, NULL), SQLITE_OK); /* as before there were tags */
     assert_int_equal(pp_resolve_model(&p, "far", out, sizeof out, &err), PP_ERR_NOT_FOUND);
     sqlite3_close(db);
 }
@@ -385,7 +385,7 @@ static void typed_paths(void **state)
     is_typed("~/a b.md", "/home/x/a b.md");
     is_typed("~", "/home/x");
     is_typed("~other/a", "~other/a");
-    is_typed("'/tmp/a b.md'", "/tmp/a b.md"); /* as terminals write a file that is dragged to them */
+    is_typed("'/tmp/a b.md'", "/tmp/a b.md"); /* as terminals write the path of a file that is dragged to them */
     is_typed("\"/tmp/a b.md\"", "/tmp/a b.md");
     is_typed("'~/a'", "/home/x/a");
     is_typed("/tmp/a\\ b\\(1\\).md", "/tmp/a b(1).md");
@@ -403,7 +403,7 @@ static void typed_paths(void **state)
     assert_string_equal(there, literal);
 }
 
-/* What a conversation remembers leads to the model from any folder; a name stays a name, a link a link. */
+/* References that conversations store lead to the model from any folder; a name stays a name, a link a link. */
 static void references(void **state)
 {
     char here[PATH_MAX], out[PATH_MAX], wanted[PATH_MAX + 40], folder[600];

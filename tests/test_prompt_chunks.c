@@ -4,7 +4,7 @@
 
 enum { MAX_ROWS = 512 };
 
-/* A machine's pass: reading the weights, or so much for each row if that is more, or both in part. */
+/* The time of a machine's pass: that of reading the weights, or of all rows if that is longer, or of both in part. */
 static uint64_t pass_ns(double weights, double row, int rows)
 {
     const double all = row * rows;
@@ -28,7 +28,7 @@ static void a_chunk_fills_its_time(void **state)
     /* 1.1 billion weights on two cores: 16 rows take more than a third of the 100 ms, and yet more rows fit */
     assert_int_equal(settled(18e6, 2.1e6, true), 32);
     assert_int_equal(settled(18e6, 2.1e6, false), 224);
-    /* 8 billion: 16 rows take longer than others should wait, but no fewer are worth a pass */
+    /* 8 billion: 16 rows take longer than other answers should wait, but fewer would not be worth a pass */
     assert_int_equal(settled(130e6, 14e6, true), PP_MIN_CHUNK);
     assert_int_equal(settled(130e6, 14e6, false), PP_CHEAP_ROWS);
     /* 30 billion: more than two seconds would be too long */
@@ -37,7 +37,7 @@ static void a_chunk_fills_its_time(void **state)
     assert_int_equal(settled(1e6, 0.05e6, true), MAX_ROWS);
 }
 
-/* Of experts each meets few of the rows: so more rows of a pass are worth its time, while nobody waits. */
+/* Each expert gets few of the rows, so that larger passes are more efficient if nobody waits. */
 static void experts_want_more_rows(void **state)
 {
     struct pp_prompt_chunks c = {.row_ns = 12e6, .n_expert = 64, .n_expert_used = 8};
@@ -48,7 +48,7 @@ static void experts_want_more_rows(void **state)
     assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), PP_CHEAP_ROWS);
     c.n_expert = c.n_expert_used = 0;
     assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), PP_CHEAP_ROWS);
-    c.row_ns = 3e6; /* enough of them take less than half a second, which is filled */
+    c.row_ns = 3e6; /* enough of them take less than half a second, which is used up */
     assert_int_equal(pp_chunk_rows(&c, false, MAX_ROWS), 160);
 }
 
@@ -63,7 +63,7 @@ static void the_end_of_a_prompt_tells_nothing(void **state)
     assert_int_equal(pp_chunk_rows(&c, true, MAX_ROWS), before);
 }
 
-/* A pass that was disturbed makes one chunk small, not the following ones. */
+/* A pass that was disturbed makes one chunk smaller, but not the following ones. */
 static void disturbed_passes_are_forgotten(void **state)
 {
     struct pp_prompt_chunks c = {0};

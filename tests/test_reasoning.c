@@ -1,4 +1,4 @@
-/* test_reasoning.c - the parts of an answer, cut at every place; which marks a model has; prompts. */
+/* test_reasoning.c - the parts of an answer, however its text is divided; which markers a model has; prompts. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@ static const char harmony[] = "<|start|>assistant<|channel|>analysis<|message|>"
 static const char solar[] = "<|begin|>assistant<|think|><|end|><|begin|>assistant<|content|>";
 
 struct sample {
-    const char *source; /* of the template */
+    const char *source; /* the template's text */
     enum pp_answer_begin begins;
     const char *text, *reasoning, *answer;
     bool over;
@@ -104,7 +104,8 @@ static void parts_free(struct parts *p)
     pp_buf_free(&p->answer);
 }
 
-/* Fed up to `cut`, then from there to `second`, then the rest; step 1: byte by byte. True: it was over. */
+/* Feeds a text up to `cut`, then up to `second`, then the rest; step 1: byte by byte. Returns whether the answer has
+ * ended. */
 static bool take_apart(const struct pp_reasoning *r, enum pp_answer_begin begins, const char *s, size_t n, size_t cut,
                        size_t second, struct parts *out)
 {
@@ -156,8 +157,8 @@ static unsigned roll(unsigned *seed)
     return *seed >> 16;
 }
 
-/* Tags, halves of tags and anything else in any order: cut anywhere the parts are the same, and what is missing of the
- * text are tags and blanks before them. */
+/* Tags, halves of tags and anything else in any order: however the text is divided, the parts are the same, and only
+ * tags and the blanks before them are missing. */
 static void any_bytes(void **state)
 {
     static const char *const pieces[] = {"<think>", "</think>", "<", "</thi", "nk>", " ", "\n", "abc", "`", "\xFF",
@@ -171,7 +172,7 @@ static void any_bytes(void **state)
     for (int round = 0; round < 20000; round++) {
         struct pp_buf text = {0};
         struct pp_reasoning r = pp_reasoning_of(sources[round % 5], NULL);
-        r.control = round / 5 % 2 ? 0x3F : 0; /* tags as tokens of their own, or as they are spelt */
+        r.control = round / 5 % 2 ? 0x3F : 0; /* tags are control tokens, or ordinary text */
         enum pp_answer_begin begins = (enum pp_answer_begin)(roll(&seed) % 3);
         for (unsigned n = roll(&seed) % 24; n > 0; n--)
             pp_buf_str(&text, pieces[roll(&seed) % PIECES]);
@@ -217,7 +218,7 @@ static void megabytes_of_tags(void **state)
 
 /* --- which marks -------------------------------------------------------------------------------------------- */
 
-/* The templates of testdata: what each says of reasoning, and where an answer begins. */
+/* The templates of the test data: what each tells about reasoning, and where an answer begins. */
 static void templates_of_models(void **state)
 {
     static const struct {
@@ -276,7 +277,7 @@ static void templates_of_models(void **state)
     }
 }
 
-/* What is written so that an answer can be gone on with is taken apart into the same parts. */
+/* The text that is put before a continued answer is taken apart into the same parts. */
 static void frames_are_read_back(void **state)
 {
     static const char *const sources[] = {think, harmony, solar, "<seed:think></seed:think>", "[THINK][/THINK]",
@@ -309,7 +310,8 @@ static void frames_are_read_back(void **state)
     }
 }
 
-/* A tag that is a control token counts as the token only; its spelling is text. One that means nothing is not shown. */
+/* If a tag is a control token, only the token counts; its spelling is ordinary text. A control token without a meaning
+ * is not shown. */
 static void control_tokens(void **state)
 {
     struct pp_reasoning r = pp_reasoning_of("[THINK][/THINK]", NULL);

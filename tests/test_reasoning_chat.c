@@ -1,5 +1,5 @@
-/* test_reasoning_chat.c - reasoning in a conversation: with its answer on the screen, in the database and in the next
- * prompt; the template's switch for it; the parts of an answer on their way. */
+/* test_reasoning_chat.c - reasoning in a conversation: shown with its answer, stored in the database, and part of the
+ * next prompt; the template's switch for it; the parts of an answer while it streams. */
 #include <cjson/cJSON.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 #include "tests/backend_fake.h"
 #include "tests/fill_store.h"
 
-/* A message as it is stored; to be cleared. */
+/* Reads a message from the store; the caller clears it. */
 static struct pp_message stored(int64_t id)
 {
     struct pp_store *st;
@@ -56,7 +56,7 @@ static void it_stands_beside_the_answer(void **state)
     assert_int_equal(m->reasoning_tokens, 3);
     assert_near(m->reasoning_s, 1.5, 1e-6);
     expect_stored(m->id, "Let me see", "Forty-two");
-    /* the next prompt has it as a part of its own */
+    /* the next prompt has it as a separate member */
     fix_ask("and eight?");
     cJSON *messages = cJSON_Parse(fix.fake->messages);
     const cJSON *answer = cJSON_GetArrayItem(messages, 1);
@@ -100,7 +100,7 @@ static void it_is_gone_on_with(void **state)
     finish(PP_OK);
     assert_string_equal(fix_message(1)->reasoning, "Half a thought");
     expect_stored(fix_message(1)->id, "Half a thought", "So");
-    pp_controller_regenerate(fix.c, 1); /* a new answer begins anew */
+    pp_controller_regenerate(fix.c, 1); /* a new answer starts from nothing */
     pump_until(&fix, fix.fake->generations == 3);
     assert_string_equal(fix.fake->continue_reasoning, "");
     finish(PP_OK);
@@ -156,7 +156,7 @@ static void no_search_finds_it(void **state)
 static void the_switch(void **state)
 {
     (void)state;
-    assert_int_equal(fix_slash("/think off"), PP_SLASH_ERROR); /* the model of the fixture has none */
+    assert_int_equal(fix_slash("/think off"), PP_SLASH_ERROR); /* the fixture's model has no such switch */
     assert_non_null(strstr(fix_status()->notice, "no switch"));
     fix.fake->thinking_choices = 1u << PP_THINKING_OFF | 1u << PP_THINKING_ON;
     fake_loaded(&fix);
@@ -171,7 +171,7 @@ static void the_switch(void **state)
     fix_ask("why?");
     assert_int_equal(fix.fake->thinking, PP_THINKING_OFF);
     finish(PP_OK);
-    /* it stays with the conversation */
+    /* the setting belongs to the conversation */
     int64_t session = pp_controller_session_id(fix.c);
     pp_controller_new_session(fix.c);
     pump_until(&fix, pp_controller_session_id(fix.c) == 0);
@@ -190,7 +190,7 @@ static void the_switch(void **state)
 #define FEW "{% set e = reasoning_effort | default('none') %}{{ e }}" \
             "{% if e not in ['none', 'high'] %}{{ raise_exception('none or high') }}{% endif %}"
 
-/* One that knows none higher than low, and "none" of something else. */
+/* A template that knows no effort higher than low, and "none" in another meaning. */
 #define LOW "{% if tool_choice == 'none' %}x{% endif %}" \
             "{% if reasoning_effort | default('low') != 'low' %}{{ raise_exception('only low') }}{% endif %}"
 
@@ -224,7 +224,8 @@ static void efforts_that_a_template_refuses(void **state)
     pp_template_free(few);
 }
 
-/* One that takes two efforts, and refuses a third that it has by itself; one that wants a system message, too. */
+/* A template that takes two efforts, and refuses a third one that is its default; one that also wants a system
+ * message. */
 #define TWO "{% if (reasoning_effort | default('high')) not in ['low', 'medium'] %}" \
             "{{ raise_exception('no') }}{% endif %}"
 #define SYSTEM "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
@@ -294,7 +295,7 @@ static const struct {
     {"<think>a\n\n\nb", "a\n\n\nb", ""},
 };
 
-/* Blanks around the tags are nobody's, however the text comes. */
+/* Blanks around tags belong to no part, however the text is divided. */
 static void blanks_around_tags(void **state)
 {
     struct pp_reasoning r = pp_reasoning_of("</think>", NULL);

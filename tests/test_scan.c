@@ -1,5 +1,5 @@
-/* test_scan.c - the steps of Mamba's states and RWKV 6's: against the recurrence in double precision, the fast builds
- * against the scalar one bit for bit, and what of a page goes along when positions are copied. */
+/* test_scan.c - the steps of Mamba's and RWKV 6's states: against the recurrence in double precision, the fast builds
+ * against the scalar one bit for bit, and which parts of a page are copied with positions. */
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ static float random_float(void) /* -1 .. 1 */
     return (float)(random_state >> 8) / 8388608.0f - 1.0f;
 }
 
-/* What a head is given, position by position, and what it gives. */
+/* A head's inputs and outputs, position by position. */
 struct head {
     float rate[KEY * WIDTH], direct[WIDTH];
     float step[LENGTH][WIDTH], u[LENGTH][WIDTH], v[LENGTH][WIDTH], key[LENGTH][KEY], query[LENGTH][KEY];
@@ -34,7 +34,7 @@ static void fill(struct head *h)
     for (int t = 0; t < LENGTH; t++) {
         for (int i = 0; i < WIDTH; i++) {
             h->v[t][i] = random_float();
-            h->step[t][i] = t == 40 ? 50 : 0.05f * (1 + random_float()); /* once almost everything is forgotten */
+            h->step[t][i] = t == 40 ? 50 : 0.05f * (1 + random_float()); /* forgets almost everything at one position */
             h->u[t][i] = h->step[t][i] * h->v[t][i];
         }
         for (int d = 0; d < KEY; d++) {
@@ -44,7 +44,7 @@ static void fill(struct head *h)
     }
 }
 
-/* Each skip-th position gives nothing. */
+/* Computes all positions; every skip-th one without an output. */
 static void run(const struct pp_cpu_ops *ops, struct head *h, int skip)
 {
     memset(h->state, 0, sizeof h->state);
@@ -84,12 +84,12 @@ static void steps(void **state)
             run(pp_cpu_ops((enum pp_isa)isa), &other, 0);
             assert_memory_equal(other.out, h.out, sizeof h.out);
             assert_memory_equal(other.state, h.state, sizeof h.state);
-            run(pp_cpu_ops((enum pp_isa)isa), &other, 3); /* whether something is wanted changes no state */
+            run(pp_cpu_ops((enum pp_isa)isa), &other, 3); /* a state does not depend on whether outputs are wanted */
             assert_memory_equal(other.state, h.state, sizeof h.state);
         }
 }
 
-/* RWKV 6's: each row of a state decays by itself, and what is given is of the state before. The decays are in rate. */
+/* RWKV 6: each row of a state has its own decay, in rate, and the output is that of the state before the position. */
 static void run_decays(const struct pp_cpu_ops *ops, struct head *h, int skip)
 {
     memset(h->state, 0, sizeof h->state);
@@ -134,7 +134,8 @@ static void decays(void **state)
         }
 }
 
-/* What positions bring is copied, the beginning's state with the first of them, and the latest one is forgotten. */
+/* Copying positions copies their inputs, with the first one also the state at its beginning, and makes the latest state
+ * invalid. */
 static void copied_positions(void **state)
 {
     const struct pp_state_shape shape = {.n_key_head = 1, .n_head = 3, .key_dim = 16, .value_dim = 32, .n_inputs = 80};

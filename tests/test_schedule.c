@@ -35,7 +35,7 @@ static struct pp_engine *engine_with(uint64_t kv_memory, int max_rows, int64_t n
     return e;
 }
 
-/* Tokens that the starter knows, the same for the same numbers. */
+/* Tokens that the starter has, the same ones for the same arguments. */
 static void fill(struct plan *p, int n, uint32_t salt)
 {
     p->n = n;
@@ -70,8 +70,8 @@ static void end(struct plan *p)
     p->over = false;
 }
 
-/* One pass for those that have begun and are not over. */
-static enum pp_code step(struct plan *plans, int n, const struct pp_cancel *cancel, struct pp_gen_item *items)
+/* Runs one pass for the answers that have begun and are not finished. */
+static enum pp_code step(struct plan *plans, int n, const struct pp_cancel *cancel, struct pp_gen_item *turns)
 {
     struct pp_error err;
     struct plan *of[MOST];
@@ -193,7 +193,7 @@ static void alike_prompts_are_read_once(void **state)
         plans[i].seed = (uint64_t)i;
         plans[i].temp = 1;
     }
-    for (int i = 120; i < 150; i++) /* the last one is another one from there on */
+    for (int i = 120; i < 150; i++) /* from there on the last one differs */
         plans[3].prompt[i] = 50;
     for (int i = 0; i < 4; i++)
         learn_alone(&plans[i]);
@@ -205,7 +205,7 @@ static void alike_prompts_are_read_once(void **state)
         assert_int_equal(step(plans, 4, NULL, items), PP_OK);
     for (int i = 0; i < 4; i++)
         as_alone(&plans[i]);
-    /* what the last one has alone, and perhaps a few tokens that it did not wait for */
+    /* the tokens that only the last one has, and perhaps a few for which it did not wait */
     assert_true(pp_engine_stats(e)->prefill_tokens >= 150 + 30);
     assert_true(pp_engine_stats(e)->prefill_tokens <= 150 + 30 + PP_MIN_CHUNK);
     assert_int_equal(pp_gen_stats(plans[0].gen).cached_tokens, 0);
@@ -217,7 +217,7 @@ static void alike_prompts_are_read_once(void **state)
     pp_engine_free(e);
 }
 
-/* The one that reads goes away: the one that waited for it reads on. */
+/* The answer that reads a common prompt goes away: the one that waited for it continues. */
 static void a_reader_may_leave(void **state)
 {
     struct plan plans[MOST];
@@ -240,7 +240,7 @@ static void a_reader_may_leave(void **state)
     pp_engine_free(e);
 }
 
-/* While prompts are read, who has begun to write gets a token in every pass; and both prompts move. */
+/* While prompts are read, an answer that has begun gets a token in every pass, and both prompts advance. */
 static void nobody_waits(void **state)
 {
     struct plan plans[MOST];
@@ -266,7 +266,8 @@ static void nobody_waits(void **state)
     pp_engine_free(e);
 }
 
-/* Three answers of four pages each, with room for five: who finds no page is told, and goes on when there is room. */
+/* Three answers of four pages each, with room for five: an answer that finds no page gets an error, and continues when
+ * there is room. */
 static void pages_run_out(void **state)
 {
     struct plan plans[MOST];
@@ -289,8 +290,8 @@ static void pages_run_out(void **state)
     int told = 0;
     for (int pass = 0; !plans[0].over || !plans[1].over || !plans[2].over; pass++) {
         assert_true(pass < 10000); /* on a slow machine a pass reads one row of a prompt */
-        assert_int_equal(step(plans, 3, NULL, items), PP_OK);
-        struct pp_gen *last = NULL; /* that holds pages */
+        assert_int_equal(step(plans, 3, NULL, turns), PP_OK);
+        struct pp_gen *last = NULL; /* the one that holds pages */
         bool wanting = false;
         for (int i = 0; i < 3; i++) {
             assert_true(items[i].code == PP_OK || items[i].code == PP_ERR_NOMEM || plans[i].over);
@@ -314,7 +315,7 @@ static void pages_run_out(void **state)
     pp_engine_free(e);
 }
 
-/* Answers that are written side by side draft side by side, in the same steps, and each is what it would be alone. */
+/* Answers that are written together draft together, in the same steps, and each is what it would be alone. */
 static void drafts_together(void **state)
 {
     struct plan plans[MOST];
@@ -325,7 +326,7 @@ static void drafts_together(void **state)
     struct pp_seq *draft[3];
     (void)state;
     make_plans(plans, 3);
-    for (int i = 0; i < 3; i++) { /* long ones are read, where passes are slow, while shorter ones are answered */
+    for (int i = 0; i < 3; i++) { /* on slow machines long prompts are read while shorter ones are answered */
         plans[i].n = plans[i].n < 12 ? plans[i].n : 12;
         learn_alone(&plans[i]);
     }
@@ -333,7 +334,7 @@ static void drafts_together(void **state)
     struct pp_engine_options eo = {.n_ctx = 1024, .share_pool = e};
     assert_ok(pp_model_open(DRAFT, &small, &err), err);
     assert_ok(pp_engine_new(small, &eo, NULL, NULL, &drafts, &err), err);
-    for (int how = 0; how < 4; how++) { /* always, as many as pay, looked up too, and trees */
+    for (int how = 0; how < 4; how++) { /* in every pass, as many as pay off, with lookup, and with trees */
         for (int i = 0; i < 3; i++) {
             struct pp_gen_options opt = options(&plans[i]);
             assert_ok(pp_seq_new(drafts, &draft[i], &err), err);

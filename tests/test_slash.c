@@ -22,7 +22,7 @@ static void test_text(void **state)
     assert_int_equal(fix_slash("/etc/passwd: what is it?"), PP_SLASH_TEXT);
     assert_int_equal(fix_slash("/tmp\nis how my poem begins"), PP_SLASH_TEXT);
     assert_string_equal(pp_slash_text("/etc/passwd: what is it?"), "/etc/passwd: what is it?");
-    assert_string_equal(pp_slash_text("//tmp is full"), "/tmp is full"); /* what would be a command */
+    assert_string_equal(pp_slash_text("//tmp is full"), "/tmp is full"); /* text that would otherwise be a command */
     assert_string_equal(pp_slash_text("///x"), "//x");
     assert_string_equal(pp_slash_text("// a comment"), "// a comment");
     assert_string_equal(pp_slash_text("//a comment\nint x;"), "//a comment\nint x;");
@@ -65,7 +65,7 @@ static void test_unknown(void **state)
     assert_non_null(strstr(notice(), "To send it as a message, start it with //"));
 }
 
-/* A command that takes nothing does not do as if nothing had been said; one that takes a number takes no word. */
+/* A command without arguments does not ignore one; a command that takes a number takes no word. */
 static void test_surplus(void **state)
 {
     static const char *const alone[] = {"quit", "new", "sessions", "continue", "redo", "stats", "forget", "compact"};
@@ -101,7 +101,7 @@ static void test_undo(void **state)
     fixture_turn(&fix, "one", "a");
     fixture_turn(&fix, "two", "b");
     fixture_turn(&fix, "three", "c");
-    assert_int_equal(fix_slash("/undo 4"), PP_SLASH_ERROR); /* all or nothing */
+    assert_int_equal(fix_slash("/undo 4"), PP_SLASH_ERROR); /* all four or none */
     assert_non_null(strstr(notice(), "only 3 questions"));
     assert_int_equal(pp_controller_n_messages(fix.c), 6);
     assert_int_equal(fix_slash("/undo 2"), PP_SLASH_DONE);
@@ -132,12 +132,12 @@ static void test_branch(void **state)
     pump_until(&fix, strcmp(fix_message(1)->text, "a") == 0);
     assert_string_equal(notice(), "answer 1 of 3");
     fixture_turn(&fix, "two", "d");
-    assert_int_equal(fix_slash("/branch 3"), PP_SLASH_BRANCH); /* of the last message that has several */
+    assert_int_equal(fix_slash("/branch 3"), PP_SLASH_BRANCH); /* for the last message that has several */
     pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
     assert_string_equal(fix_message(1)->text, "c");
 }
 
-/* What other programs set in one way with all the rest. */
+/* Settings that other programs change with the same command. */
 static void test_set_of_others(void **state)
 {
     (void)state;
@@ -146,7 +146,7 @@ static void test_set_of_others(void **state)
     assert_int_equal(fix_slash("/set system Be brief."), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "not a parameter but a command: /system"));
     assert_int_equal(fix_slash("/set seed 5"), PP_SLASH_DONE);
-    assert_int_equal(fix_slash("/set parameter num_ctx 4096"), PP_SLASH_ERROR); /* is no parameter of a running chat */
+    assert_int_equal(fix_slash("/set parameter num_ctx 4096"), PP_SLASH_ERROR); /* not a parameter of a running chat */
     assert_non_null(strstr(notice(), "ctx-size can only be set at start (--ctx-size)"));
     assert_int_equal(fix_slash("/set threads 4"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "(--threads)"));
@@ -209,11 +209,11 @@ static void test_set(void **state)
     assert_non_null(strstr(notice(), "/set lists them"));
     assert_int_equal(fix_slash("/set topk 5"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "did you mean \"top-k\"?"));
-    assert_int_equal(fix_slash("/set top 5"), PP_SLASH_ERROR); /* two begin so */
+    assert_int_equal(fix_slash("/set top 5"), PP_SLASH_ERROR); /* two names begin like this */
     assert_non_null(strstr(notice(), "could be top-k or top-p"));
-    assert_int_equal(fix_slash("/set t 5"), PP_SLASH_ERROR); /* it resembles nothing, "n" least of all */
+    assert_int_equal(fix_slash("/set t 5"), PP_SLASH_ERROR); /* resembles none, not even "n" */
     assert_non_null(strstr(notice(), "/set lists them"));
-    assert_int_equal(fix_slash("/set top_k 5"), PP_SLASH_DONE); /* as other programs call them */
+    assert_int_equal(fix_slash("/set top_k 5"), PP_SLASH_DONE); /* the names in other programs */
     assert_string_equal(param("top-k"), "5");
     assert_int_equal(fix_slash("/set temperature 0.5"), PP_SLASH_DONE);
     assert_string_equal(param("temp"), "0.5");
@@ -221,11 +221,12 @@ static void test_set(void **state)
     assert_string_equal(param("temp"), "0.25");
     assert_int_equal(fix_slash("/set repetition_penalty 1.5"), PP_SLASH_DONE);
     assert_string_equal(param("repeat-penalty"), "1.5");
-    assert_int_equal(fix_slash("/set repeat_penalty_range 0"), PP_SLASH_ERROR); /* nothing of ours, nor are these */
+    assert_int_equal(fix_slash("/set repeat_penalty_range 0"), PP_SLASH_ERROR); /* we have no such parameter, nor
+                                                                                   these */
     assert_string_equal(param("repeat-penalty"), "1.5");
     assert_int_equal(fix_slash("/set temp_last 1"), PP_SLASH_ERROR);
     assert_string_equal(param("temp"), "0.25");
-    assert_int_equal(fix_slash("/set p 0.9"), PP_SLASH_ERROR); /* of which? */
+    assert_int_equal(fix_slash("/set p 0.9"), PP_SLASH_ERROR); /* several names begin like this */
     assert_string_equal(param("presence-penalty"), "0");
     assert_int_equal(fix_slash("/set pres 0.5"), PP_SLASH_DONE);
     assert_string_equal(param("presence-penalty"), "0.5");
@@ -235,11 +236,11 @@ static void test_set(void **state)
     assert_int_equal(fix_slash("/set seed random"), PP_SLASH_DONE);
     assert_string_equal(param("seed"), "random");
     assert_int_equal(fix_slash("/set seed 99"), PP_SLASH_DONE);
-    assert_int_equal(fix_slash("/set seed -1"), PP_SLASH_DONE); /* as --seed has it */
+    assert_int_equal(fix_slash("/set seed -1"), PP_SLASH_DONE); /* the value means the same as for --seed */
     assert_string_equal(param("seed"), "random");
-    assert_int_equal(fix_slash("/set predict 7"), PP_SLASH_DONE); /* as the long option is called */
+    assert_int_equal(fix_slash("/set predict 7"), PP_SLASH_DONE); /* the name of the long option */
     assert_string_equal(param("n"), "7");
-    assert_int_equal(fix_slash("/set temp"), PP_SLASH_ERROR); /* says what it takes */
+    assert_int_equal(fix_slash("/set temp"), PP_SLASH_ERROR); /* the error says which values it takes */
     assert_non_null(strstr(notice(), "from 0 to 100"));
     assert_int_equal(fix_slash("/set colour"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "there is no parameter \"colour\""));
@@ -275,7 +276,7 @@ static void test_template(void **state)
     (void)state;
     assert_int_equal(fix_slash("/template nonsense"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "/template lists them"));
-    assert_int_equal(fix_slash("/template llama"), PP_SLASH_ERROR); /* not that there is none */
+    assert_int_equal(fix_slash("/template llama"), PP_SLASH_ERROR); /* the message does not claim that there is none */
     assert_non_null(strstr(notice(), "2 templates begin with \"llama\""));
     assert_int_equal(fix_slash("/template chatml"), PP_SLASH_DONE);
     pump_until(&fix, strcmp(pp_controller_status(fix.c)->template_name, "chatml") == 0);
@@ -317,7 +318,7 @@ static void test_lora(void **state)
     assert_string_equal(pp_controller_status(fix.c)->adapters, "");
 }
 
-/* No shell expands ~ here: pippin does. */
+/* No shell expands ~ here, so pippin does. */
 static void test_model_at_home(void **state)
 {
     char line[700], *home = getenv("HOME") ? pp_strdup(getenv("HOME")) : NULL, *folder = pp_strdup(fix.model);
@@ -359,7 +360,7 @@ static void test_conversation(void **state)
     assert_non_null(strstr(notice(), "tokens/s"));
 }
 
-/* What does not exist is told as soon as the chat begins, and the chat goes on without. */
+/* Files that do not exist are reported as soon as the chat begins, which continues without them. */
 static void test_options_that_do_nothing(void **state)
 {
     (void)state;
@@ -381,7 +382,7 @@ static void test_options_that_do_nothing(void **state)
     fix.o.lora[1] = (struct pp_lora_option){"brd", 1};
     fix.o.n_lora = 2;
     fixture_ready(&fix);
-    assert_non_null(strstr(notice(), "scale 2, not 5")); /* one does not wipe away the other */
+    assert_non_null(strstr(notice(), "scale 2, not 5")); /* neither notice replaces the other */
     assert_non_null(strstr(notice(), "\nthere is no adapter \"brd\""));
     fixture_stop(&fix);
     fix.o.n_lora = 0;
@@ -391,7 +392,7 @@ static void test_options_that_do_nothing(void **state)
     assert_non_null(strstr(notice(), "token 256, but this model has tokens 0 to 255"));
 }
 
-/* Words with bytes that are no UTF-8 are not kept; they stay with the user, who is told where. */
+/* Text that is not UTF-8 is not stored; it stays in the input line, and a notice says where the bytes are. */
 static void test_other_bytes(void **state)
 {
     (void)state;
@@ -426,7 +427,7 @@ static void test_figures(void **state)
     assert_string_equal(pp_rate(1202.6).text, "1,203");
 }
 
-/* What the help lists is known, has no duplicates, and says something. */
+/* Every command in the help exists, once, and has a description. */
 static void test_table(void **state)
 {
     const char *name, *args, *text, *other, *unused;

@@ -23,7 +23,8 @@ static void byte_products(void **state)
     (void)state;
     static const uint8_t a[2][16] = {{0x80, 0xff, 1, 2, 3, 4, 5, 6}, {0x7f, 0, 0, 0, 0, 0, 0, 0x90}};
     static const uint8_t b[2][8] = {{0x80, 1, 2, 3, 0xff, 0, 0, 0}, {1, 1, 1, 1, 0, 0, 0, 0x81}};
-    /* Row 0, column 0: 0x80 * 0x80 + 0xff * 1 + 1 * 2 + 2 * 3 + 18, and so on, by the signs of a and b. */
+    /* Row 0, column 0: 0x80 * 0x80 + 0xff * 1 + 1 * 2 + 2 * 3 + 18, and so on, depending on which operands are
+     * signed. */
     static const int32_t expect[4][2][2] = {
         /* both signed */ {{16384 - 1 + 8 + 18, 128 - 6 * 127}, {-127 * 128 - 112, -127 + 112 * 127}},
         /* a signed */ {{-16384 - 1 + 8 + 18, -128 * 255 + 6 * 129}, {127 * 128 - 112, 127 * 255 - 112 * 129}},
@@ -50,7 +51,7 @@ static void byte_products(void **state)
         assert_int_equal(c[0][1], -7 + expect[i][0][1]);
         assert_int_equal((uint32_t)c[1][0], (uint32_t)INT32_MAX + (uint32_t)expect[i][1][0]); /* wraps around */
         assert_int_equal(c[1][1], expect[i][1][1]);
-        assert_int_equal(c[0][2], 99); /* stores no more than the tile has */
+        assert_int_equal(c[0][2], 99); /* memory past the tile's columns is not written */
     }
     _tile_zero(0);
     int32_t c[2][2] = {{1, 1}, {1, 1}};

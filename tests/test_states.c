@@ -106,7 +106,7 @@ static struct expert_shape shape_of(int family)
     s.beside = s.unnormed = family == 2;
     s.kinds = family == 1 ? "ME*" : family == 3 || family == 4 ? "MMM" : NULL;
     s.ffn_norm = family == 1 ? "attn_norm" : "ffn_norm";
-    s.n_ff_shared = family == 1 ? 64 : 0; /* Granite's is no matrix of MLX's */
+    s.n_ff_shared = family == 1 ? 64 : 0; /* MLX does not have Granite's shared expert as separate matrices */
     if (family >= 2 && family < 5) {
         s.n_expert = s.n_used = 0;
         s.n_dense = s.n_layer;
@@ -159,7 +159,7 @@ static void gone_back(void **state)
     }
 }
 
-/* In eight bits, by MLX or while a folder is loaded, answers are about the same. */
+/* Quantised to eight bits by MLX, or while a folder is loaded, a model gives nearly the same answers. */
 static void quantised(void **state)
 {
     int32_t ids[SMALL_TEXT];
@@ -176,7 +176,7 @@ static void quantised(void **state)
         assert_ok(pp_convert_to_folder(file, folder, &(struct pp_convert_options){0}, &err), err);
         const double by_mlx = small_likeness(mlx, NULL, want, n_vocab);
         const double loaded = small_likeness(folder, "q8_0", want, n_vocab);
-        if (!(by_mlx > 0.95 && loaded > 0.95)) /* here and there another expert is chosen */
+        if (!(by_mlx > 0.95 && loaded > 0.95)) /* some rows choose other experts */
             fail_msg("%s: cosines of %g and %g", m->s.arch, by_mlx, loaded);
         pp_free(want);
         expert_model_free(m);
@@ -190,7 +190,7 @@ static void merge(struct expert_model *m, const char *kind, struct folder *f, co
     folder_add_merged(f, module, 4, 2, w->values, w->rows, w->cols);
 }
 
-/* A LoRA on both sides of the states is what the merged weights are. */
+/* A LoRA of the matrices before and after the states gives the results of merged weights. */
 static void adapters(void **state)
 {
     static const struct {

@@ -50,7 +50,7 @@ static void session_round_trip(void **state)
     assert_true(in.created > 1600000000 && in.updated == in.created);
     pp_store_close(st);
 
-    st = open_store(path); /* it is on disk */
+    st = open_store(path); /* after opening it again */
     assert_ok(pp_store_session_get(st, in.id, &out, &err), err);
     assert_string_equal(out.title, in.title);
     assert_string_equal(out.model, "m.gguf");
@@ -76,10 +76,10 @@ static void session_round_trip(void **state)
 
     int64_t other = add_session(st, "other");
     int64_t foreign = add_message(st, other, 0, PP_ROLE_USER, "x");
-    out.head = foreign; /* of another conversation */
+    out.head = foreign; /* a message of another conversation */
     assert_int_equal(pp_store_session_update(st, &out, &err), PP_ERR_USAGE);
     out.head = b;
-    assert_ok(pp_store_session_update(st, &out, &err), err); /* nothing is left of the failed change */
+    assert_ok(pp_store_session_update(st, &out, &err), err); /* no part of the failed change is left */
     out.id = 999;
     assert_int_equal(pp_store_session_update(st, &out, &err), PP_ERR_NOT_FOUND);
     pp_session_clear(&out);
@@ -142,7 +142,7 @@ static void newest_first(void **state)
 
 /* --- messages ---------------------------------------------------------------------------------------------------- */
 
-/* One that was used while the clock was ahead does not stay the latest for years. */
+/* A conversation that was used while the clock was ahead does not stay the latest one for years. */
 static void clock_set_back(void **state)
 {
     (void)state;
@@ -166,7 +166,7 @@ static void clock_set_back(void **state)
     assert_ok(pp_store_session_latest(st, &latest, &err), err);
     assert_int_equal(latest.id, copy.id);
     pp_session_clear(&latest);
-    copy.created = copy.updated = 1000; /* one that comes with its date keeps it */
+    copy.created = copy.updated = 1000; /* a conversation with a date of its own keeps it */
     copy.head = 1;
     const int64_t first = copy.id;
     assert_ok(pp_store_conversation_add(st, &copy, &m, 1, &err), err);
@@ -176,7 +176,7 @@ static void clock_set_back(void **state)
     pp_store_close(st);
 }
 
-/* What a file says of the time does not date what is used later. */
+/* Dates from a file do not affect the dates of later use. */
 static void from_the_future(void **state)
 {
     (void)state;
@@ -288,7 +288,7 @@ static void message_round_trip(void **state)
     assert_ok(pp_store_message_get(st, m.id, &out, &err), err);
     assert_string_equal(out.content, "done!");
     assert_int_equal(out.state, PP_MESSAGE_CANCELLED);
-    assert_string_equal(out.stats, "{\"tps\":9}"); /* kept */
+    assert_string_equal(out.stats, "{\"tps\":9}"); /* kept as it was */
     assert_int_equal(out.n_tokens, 7);
     assert_string_equal(out.reasoning, "");
     pp_message_clear(&out);
@@ -297,7 +297,7 @@ static void message_round_trip(void **state)
     assert_ok(write_answer(st, m.id, "no", PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
     assert_ok(pp_store_message_get(st, m.id, &out, &err), err);
     assert_string_equal(out.content, "no");
-    assert_int_equal(out.reasoning_len, 3); /* kept */
+    assert_int_equal(out.reasoning_len, 3); /* kept as it was */
     assert_memory_equal(out.reasoning, "a\0b", 4);
     pp_message_clear(&out);
     assert_int_equal(write_answer(st, 999, "x", PP_MESSAGE_COMPLETE, NULL, 0, &err), PP_ERR_NOT_FOUND);
@@ -308,7 +308,7 @@ static void message_round_trip(void **state)
     pp_store_close(st);
 }
 
-/* Longer than SQLite nests triggers. */
+/* Longer than SQLite can nest triggers. */
 static void delete_long_conversation(void **state)
 {
     (void)state;
@@ -335,7 +335,7 @@ static void delete_long_conversation(void **state)
     assert_ok(pp_store_session_delete(st, s, &err), err);
     assert_int_equal(pp_store_session_delete(st, s, &err), PP_ERR_NOT_FOUND);
     assert_int_equal(pp_store_session_get(st, s, &gone, &err), PP_ERR_NOT_FOUND);
-    assert_true(add_message(st, keep, kept, PP_ROLE_ASSISTANT, "next") > 3001); /* ids do not come back */
+    assert_true(add_message(st, keep, kept, PP_ROLE_ASSISTANT, "next") > 3001); /* ids are never used again */
     pp_store_close(st);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM message"), 2);
     assert_int_equal(raw_int(path, "SELECT count(*) FROM message_text WHERE message_text MATCH 'word77'"), 0);
@@ -356,7 +356,7 @@ static void search(void **state)
     assert_int_equal(hits(st, "coffee"), 1);
     assert_int_equal(hits(st, "COFF"), 1);          /* the beginning of a word */
     assert_int_equal(hits(st, "coffee brew"), 1);
-    assert_int_equal(hits(st, "coff brewing"), 0);  /* only the last word may be begun */
+    assert_int_equal(hits(st, "coff brewing"), 0);  /* only the last word may be incomplete */
     assert_int_equal(hits(st, "espresso hot"), 1);
     assert_int_equal(hits(st, "espresso sailing"), 0);
     assert_int_equal(hits(st, "uber"), 1);          /* without its dots */
@@ -376,7 +376,7 @@ static void search(void **state)
         strcat(many, "x ");
     assert_int_equal(hits(st, many), 0);
 
-    /* kept by triggers: rewriting, renaming, deleting */
+    /* triggers keep the index up to date: rewriting, renaming, deleting */
     assert_ok(write_answer(st, m, "tea instead", PP_MESSAGE_COMPLETE, NULL, 0, &err), err);
     assert_int_equal(hits(st, "espresso"), 0);
     assert_int_equal(hits(st, "tea"), 1);
@@ -395,7 +395,7 @@ static void search(void **state)
     assert_store_sound(path);
 }
 
-/* What stands between others of scripts without blanks, and what is written in letters among them. */
+/* Words within text of scripts without blanks, and words in letters among them. */
 static void search_without_blanks(void **state)
 {
     (void)state;

@@ -37,11 +37,12 @@ static const enum pp_stmt quick[] = {
     PP_STMT_MESSAGE_BRANCH,  PP_STMT_MESSAGE_BEFORE, PP_STMT_MESSAGE_GET,   PP_STMT_INDEX_NEXT,     PP_STMT_INDEX_ADD,
 };
 
-/* What follows an index or a rowid is SEARCH, or a SCAN in the order of an index or of a full-text table. */
+/* Whether a step of a query's plan scales: a SEARCH in an index or by rowid, or a SCAN in the order of an index or of a
+ * full-text table. */
 static bool is_good(enum pp_stmt which, const char *step)
 {
     if (strstr(step, "TEMP B-TREE"))
-        return which == PP_STMT_MESSAGE_BRANCH; /* which grows with the branch only */
+        return which == PP_STMT_MESSAGE_BRANCH; /* grows only with the length of the branch */
     if (strncmp(step, "SCAN", 4) != 0)
         return true;
     return strstr(step, "VIRTUAL TABLE INDEX") || strstr(step, "USING INDEX") || strcmp(step, "SCAN line") == 0;
@@ -82,7 +83,8 @@ static int64_t steps_of(struct pp_store *st)
     return sum;
 }
 
-/* Steps of SQLite's virtual machine for a page of 20: list from both ends, searches with very many and with no hits. */
+/* Counts SQLite's virtual machine steps for a page of 20: the list from both ends, searches with very many hits and
+ * with none. */
 static void count_steps(struct pp_store *st, int64_t steps[static ASKED])
 {
     static const char *const texts[] = {"harbour", "har", "nowherewhatsoever"};
@@ -139,7 +141,7 @@ static void pages_make_the_list(void **state)
             assert_int_equal(page[i].id, all[at++].id);
         pp_session_list_free(page, n);
     }
-    for (const struct pp_session *from = NULL; at > 0; from = &all[at]) { /* and back again */
+    for (const struct pp_session *from = NULL; at > 0; from = &all[at]) { /* back to the beginning */
         assert_ok(pp_store_session_page(st, from, true, 7, &page, &n, &err), err);
         assert_true(n > 0 && n <= at);
         at -= n;
@@ -154,7 +156,7 @@ static void pages_make_the_list(void **state)
     pp_store_close(st);
 }
 
-/* All that one search finds, by pages: each conversation once, newest hit first. */
+/* All results of a search, by pages: each conversation once, newest hit first. */
 static size_t search_by_pages(struct pp_store *st, const char *text, size_t size)
 {
     int64_t known[200], last = INT64_MAX;
@@ -235,17 +237,17 @@ static void phrases_excerpts_and_ranks(void **state)
     int64_t c = talk(st, "The white house", "nothing of it here");
     assert_int_equal(first_found(st, "\"white lighthouse\"", false, &n, excerpt), a);
     assert_int_equal(n, 1);
-    assert_int_equal(first_found(st, "white lighthouse", false, &n, excerpt), b); /* the newest */
+    assert_int_equal(first_found(st, "white lighthouse", false, &n, excerpt), b); /* the newest hit */
     assert_int_equal(n, 2);
     assert_non_null(strstr(excerpt, "a lighthouse in the fog"));
     assert_non_null(strstr(excerpt, "…"));
     assert_null(strstr(excerpt, "one two three four"));
-    assert_int_equal(first_found(st, "lighthouse", true, &n, excerpt), a); /* the best */
+    assert_int_equal(first_found(st, "lighthouse", true, &n, excerpt), a); /* the best hit */
     assert_int_equal(n, 2);
-    assert_int_equal(first_found(st, "white", true, &n, excerpt), c); /* a title says most */
+    assert_int_equal(first_found(st, "white", true, &n, excerpt), c); /* a title counts most */
     assert_int_equal(n, 3);
     assert_string_equal(excerpt, "");
-    assert_int_equal(first_found(st, "\"white light", false, &n, excerpt), a); /* not closed yet */
+    assert_int_equal(first_found(st, "\"white light", false, &n, excerpt), a); /* the phrase is not closed yet */
     assert_int_equal(n, 1);
     assert_int_equal(first_found(st, "\"white light\"", false, &n, excerpt), 0);
     pp_store_close(st);
@@ -270,7 +272,7 @@ static void a_search_can_be_stopped(void **state)
     assert_int_equal(pp_store_search(st, &what, &list, &n, NULL, &err), PP_ERR_CANCELLED);
     assert_true(asked > 0 && asked < 10);
     what.stop = NULL;
-    assert_ok(pp_store_search(st, &what, &list, &n, NULL, &err), err); /* the next one is not */
+    assert_ok(pp_store_search(st, &what, &list, &n, NULL, &err), err); /* the next search is not cancelled */
     assert_int_equal(n, 10);
     pp_session_list_free(list, n);
     pp_store_close(st);

@@ -17,7 +17,7 @@ static size_t listed(void)
     return pp_controller_n_sessions(fix.c);
 }
 
-/* What is said then is in no file, and gone with it. */
+/* What is said in a temporary chat is in no file, and gone when the chat ends. */
 static void test_temporary(void **state)
 {
     (void)state;
@@ -30,7 +30,7 @@ static void test_temporary(void **state)
     pump_until(&fix, listed() == 0);
     fixture_turn(&fix, "secret", "quite");
     assert_true(fix.fake->no_snapshots);
-    assert_string_equal(fix_status()->session_key, ""); /* nobody is told how to come back */
+    assert_string_equal(fix_status()->session_key, ""); /* so nobody is told how to resume it */
     fixture_turn(&fix, "more", "of it");
     assert_non_null(strstr(fix.fake->messages, "secret"));
     assert_int_equal(fix_slash("/fork"), PP_SLASH_DONE);
@@ -53,13 +53,13 @@ static void expect_system(const char *want)
     assert_string_equal(fix_status()->notice, want);
 }
 
-/* It would be stored with the next conversation. */
+/* A system prompt given in a temporary chat must not be stored with the next conversation. */
 static void test_temporary_system_prompt(void **state)
 {
     (void)state;
     assert_int_equal(fix_slash("/persona pirate"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/temporary"), PP_SLASH_DONE);
-    assert_string_equal(fix_status()->persona, "pirate"); /* what was chosen before goes on */
+    assert_string_equal(fix_status()->persona, "pirate"); /* the persona chosen before stays */
     assert_int_equal(fix_slash("/system the secret of it"), PP_SLASH_DONE);
     fixture_turn(&fix, "secret", "quite");
     assert_non_null(strstr(fix.fake->messages, "the secret of it"));
@@ -77,7 +77,7 @@ static void test_temporary_system_prompt(void **state)
     expect_system("there is no system prompt");
 }
 
-/* Where there is no database yet, none is made, not even an empty one, before something is to be kept. */
+/* A temporary chat does not create a database, not even an empty one, until something is to be kept. */
 static void test_temporary_from_the_start(void **state)
 {
     (void)state;
@@ -95,7 +95,7 @@ static void test_temporary_from_the_start(void **state)
     assert_int_not_equal(access(fix.paths.data, F_OK), 0);
     fixture_ready(&fix);
     fixture_turn(&fix, "a secret question", "quite");
-    pp_controller_add_adapter(fix.c, "/nothing.gguf"); /* what is for all conversations is kept nevertheless */
+    pp_controller_add_adapter(fix.c, "/nothing.gguf"); /* things that concern all conversations are kept nevertheless */
     fixture_flush(&fix);
     assert_int_equal(access(fix.paths.db, F_OK), 0);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
@@ -113,12 +113,12 @@ static void test_temporary_from_the_start(void **state)
     assert_null(memmem(text, n, "secret", 6));
     assert_non_null(memmem(text, n, "kept", 4));
     pp_free(text);
-    fixture_ready(&fix); /* that is there now is used */
+    fixture_ready(&fix); /* the database that exists now is used */
     assert_int_equal(fix_slash("/temporary off"), PP_SLASH_DONE);
     pump_until(&fix, listed() == 1);
 }
 
-/* Nor is one where it cannot be: it is said when something is to be kept. */
+/* A database that cannot be created is an error only when something is to be kept. */
 static void test_temporary_without_room(void **state)
 {
     (void)state;
@@ -130,11 +130,11 @@ static void test_temporary_without_room(void **state)
     fixture_turn(&fix, "one", "a");
     assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
     assert_true(fix_status()->notice_is_error && fix_status()->temporary);
-    assert_int_equal(pp_controller_n_messages(fix.c), 2); /* it is still there */
+    assert_int_equal(pp_controller_n_messages(fix.c), 2); /* the conversation is still there */
     fixture_turn(&fix, "two", "b");
 }
 
-/* A folder that cannot be made: the chat works, and says what it does not keep. */
+/* A folder that cannot be created: the chat works, and says what is not kept. */
 static void test_nowhere_to_keep(void **state)
 {
     (void)state;
@@ -149,12 +149,12 @@ static void test_nowhere_to_keep(void **state)
     assert_int_equal(fix_slash("/temporary off"), PP_SLASH_ERROR);
     assert_non_null(strstr(fix_status()->notice, "/dev/null/pippin cannot be written to"));
     fixture_stop(&fix);
-    fix.o.resume_latest = true; /* what is to be gone on with is not there */
+    fix.o.resume_latest = true; /* the conversation to be resumed is not there */
     assert_int_equal(fixture_start(&fix, &err), PP_ERR_IO);
     fixture_stop(&fix);
 }
 
-/* A database that this pippin cannot use: who wants nothing kept chats all the same, others are told how to. */
+/* A database that this version cannot use: temporary chats work all the same, for others the error says what to do. */
 static void test_beside_a_newer_database(void **state)
 {
     (void)state;
@@ -179,11 +179,11 @@ static void test_beside_a_newer_database(void **state)
     assert_non_null(strstr(fix_status()->notice, "cannot be used"));
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     fixture_stop(&fix);
-    fix.o.resume_latest = true; /* what is asked for by name is not left out in silence */
+    fix.o.resume_latest = true; /* what was explicitly asked for is not silently ignored */
     assert_int_equal(fixture_start(&fix, &err), PP_ERR_UNSUPPORTED);
 }
 
-/* One that turns out to be damaged only when something is to be saved. */
+/* A database that turns out to be damaged only when something is to be saved. */
 static void test_beside_a_damaged_database(void **state)
 {
     (void)state;

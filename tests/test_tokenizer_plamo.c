@@ -80,7 +80,7 @@ static void read_chars(const char *text, size_t n, struct chars *out)
     }
 }
 
-/* How many characters a piece is long if it stands at c, of which there are n; 0: it does not. */
+/* The length in characters of a piece if it occurs at c, where n characters are left; 0: it does not occur. */
 static size_t stands(const char *piece, const int32_t *c, size_t n)
 {
     size_t i = 0;
@@ -107,7 +107,7 @@ static void plain_cut(const int32_t *c, size_t n, int32_t *ids, size_t *n_ids)
         for (size_t i = 0; i < PIECES; i++) {
             const size_t len = stands(pieces[i].text, c + at, n - at);
             const double own = -round((double)pieces[i].score * 1e4);
-            bool later = false; /* another one has the same text */
+            bool later = false; /* another token has the same text */
             for (size_t j = i + 1; j < PIECES; j++)
                 later = later || strcmp(pieces[i].text, pieces[j].text) == 0;
             if (!len || later || own >= 20000000)
@@ -135,7 +135,7 @@ static bool is_white(int32_t c)
     return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xA0 || c == 0x3000 || c == 0x2003;
 }
 
-/* Where text is cut before: around names of at most 64 characters, then around runs that no such place is within. */
+/* Where text is split before: around names of at most 64 characters, then around runs that contain no such split. */
 static void plain_breaks(const struct chars *t, struct tok_breaks b, bool cut[MOST + 1])
 {
     static const char begin[] = "<|plamo:";
@@ -256,7 +256,7 @@ static void random_texts(void **state)
     pp_buf_free(&text);
 }
 
-/* What a user writes never becomes one of the tokens that rule a conversation. */
+/* A user's text never becomes one of the tokens that control a conversation. */
 static void own_tokens(void **state)
 {
     struct pp_tokenizer *t = make((struct tok_breaks){true, 4, 2});
@@ -299,7 +299,7 @@ static void long_runs(void **state)
 
 /* --- files -------------------------------------------------------------------------------------------------------- */
 
-/* A GGUF file as converters write it, which does not say where text is cut before. */
+/* A GGUF file as converters write it, which does not say where text is split before. */
 static const char *plain_file(const char *family, unsigned n_bytes)
 {
     static char names[BYTES][8];
@@ -345,7 +345,7 @@ static void by_family(void **state)
     assert_non_null(strstr(err.text, "<0xC8>"));
 }
 
-/* A model's folder with such a vocabulary, made into another one and into a file. */
+/* A model's folder with such a vocabulary, converted to another folder and to a file. */
 static void with_a_model(void **state)
 {
     static const char text[] = "aaaaa  b\xe6\x97\xa5\xe6\x9c\xac<|plamo:op|>gain";

@@ -23,7 +23,7 @@ static uint32_t rnd(uint32_t below)
 
 /* --- texts --------------------------------------------------------------------------------------------- */
 
-/* What rules tell apart, and what they might confuse. */
+/* Pieces of text that rules distinguish, and that they might confuse. */
 static const char *const bits[] = {
     " ", " ", "  ", "\n", "\r\n", "\n\n", "\t", "\v", "\x01", "\x7f", "/", "'", "'s", "'S", "'ll", "'lL", "'re", "'VE",
     "'x", "'l", "'\xc5\xbf", "a", "Z", "word", "Word", "WORD", "camelCase", "12", "7", "345", "!", "?!", "_", "$", "+",
@@ -80,7 +80,8 @@ static void split(const struct tok_splitter *s, const char *text, size_t n, stru
 {
     struct pp_error err;
     struct tok_split_state *st = tok_split_state_new(s, n);
-    char *copy = pp_malloc(n ? n : 1); /* nothing may be read past the text */
+    char *copy = pp_malloc(n ? n : 1); /* a copy of exactly this size, so that the sanitizers notice reads past the
+                                          text */
     assert_non_null(st);
     assert_non_null(copy);
     memcpy(copy, text, n);
@@ -190,7 +191,7 @@ static enum pp_code add_length(void *sum, const char *word, size_t n, struct pp_
     return PP_OK;
 }
 
-/* Half a megabyte of the same over and over. What looks at a place again for every place would take hours. */
+/* Half a megabyte of the same text repeated. Looking again at a place for every other place would take hours. */
 static void check_long_runs(const struct both *b)
 {
     enum { SIZE = 1 << 19 };
@@ -220,7 +221,7 @@ static void long_runs(void **state)
     each_rule(check_long_runs);
 }
 
-/* White space that is cut into pieces is looked at once, however long it is. */
+/* White space that is split into pieces is looked at once, however long it is. */
 static void long_spaces(void **state)
 {
     enum { SIZE = 1 << 26 };
@@ -243,7 +244,7 @@ static void long_spaces(void **state)
     pp_free(text);
 }
 
-/* What rules make of a few texts. */
+/* How rules split a few texts. */
 static void vectors(void **state)
 {
     static const struct { const char *rule, *words; } cases[] = {
@@ -263,7 +264,7 @@ static void vectors(void **state)
         {"ufakzeka", "Ankara|'da| |1|2"},
         {"jais-2", "a|    | | x|\n| y|    |  "},
         {"jais-2", "!\n|   \n|    |  |\t| !\n\n| \n \xe3\x80\x80\n|        | x"},
-        {"jais-2", "a| \xb5|\v\n\n|x"}, /* a word that ends with half a letter */
+        {"jais-2", "a| \xb5|\v\n\n|x"}, /* a word that ends within a character */
         {"chameleon", "def|    |  | x|\n|1|2|,|,"},
         {"laguna", "a| b|.|\n\n|\tc"},
         {"qwen2", "a| b|.\n\n|\tc"},
@@ -338,7 +339,7 @@ static void classes(void **state)
     }
 }
 
-/* Levels of both kinds, on text that is not UTF-8. */
+/* Levels with and without regular expressions, on text that is not UTF-8. */
 static void mixed(void **state)
 {
     (void)state;
@@ -382,14 +383,14 @@ static void every_character(void **state)
 
 /* --- the cache of words ---------------------------------------------------------------------------------- */
 
-/* The plain way: words by regular expressions, each made anew. */
+/* The simple way: words from regular expressions, none of them remembered. */
 static void tokenize_plainly(const struct pp_tokenizer *t, const struct tok_splitter *plain, const char *text, size_t n,
                              struct tok_merger *m)
 {
     static struct words w;
     struct pp_error err;
     m->t = t;
-    for (size_t at = 0; at < n;) { /* in the pieces that struct words has room for */
+    for (size_t at = 0; at < n;) { /* in pieces as long as struct words has room for */
         const size_t part = n - at < 4096 ? n - at : 4096;
         split(plain, text + at, part, &w);
         for (size_t i = 0; i < w.n; at += w.len[i++]) {
@@ -413,7 +414,7 @@ static void expect_plain_ids(const char *vocabulary, const char *const *patterns
         size_t n = 0, n_ids;
         while (n < SIZE - 300)
             n += random_text(text + n, 200);
-        for (size_t k = 0; k < n; k++) /* user-defined tokens are another matter */
+        for (size_t k = 0; k < n; k++) /* user-defined tokens are tested elsewhere */
             text[k] = text[k] == '<' ? '=' : text[k];
         if (has_new_characters(text, n))
             continue;
@@ -441,7 +442,7 @@ static void remembered_words(void **state)
     expect_plain_ids("tokenizers/falcon.gguf", tok_rule_by_name("falcon", 6)->patterns);
 }
 
-/* More words than there are places, and many that share one. */
+/* More words than the cache has entries, many of which share one. */
 static void crowded_cache(void **state)
 {
     (void)state;
@@ -453,7 +454,7 @@ static void crowded_cache(void **state)
     struct tok_merger remembers = {.t = t}, forgets = {.t = t};
     struct pp_error err;
     random_state = 5;
-    tok_merge_use_cache(&remembers, 2048); /* few places */
+    tok_merge_use_cache(&remembers, 2048); /* few entries */
     assert_non_null(remembers.cache);
     for (int i = 0; i < WORDS; i++) {
         const uint32_t n = rnd(4) ? 1 + rnd(3) : 1 + rnd(40);

@@ -21,11 +21,11 @@ static const char *const texts[N_TEXTS] = {
     "b c", "",
 };
 
-/* A model, and what it makes of each of the texts. */
+/* A model, and its ids for each of the texts. */
 static const struct model_case {
     unsigned type;
     bool suffix, dummy, squeeze, bytes;
-    bool bare;             /* spaces stay what they are, in pieces, too, but in those of users */
+    bool bare;             /* spaces are not replaced by U+2581, in pieces either, except in user-defined ones */
     struct {
         const char *ids, *back;
     } want[N_TEXTS];
@@ -278,7 +278,7 @@ static void put_number(struct pp_buf *b, unsigned field, unsigned v)
     put_varint(b, v);
 }
 
-/* Pieces of all kinds, among them some that match only a whole word, or the space appended to a text. */
+/* Pieces of all kinds, some of which match only a whole word, or the space appended to a text. */
 static void make_model(const struct model_case *c, struct pp_buf *b)
 {
     static const struct {
@@ -330,7 +330,7 @@ static struct pp_tokenizer *open_case(const struct model_case *c)
     return t;
 }
 
-/* t written as a folder and read again. */
+/* Writes t as a folder and reads it again. */
 static struct pp_tokenizer *through_folder(const struct pp_tokenizer *t, size_t i)
 {
     struct pp_error err;
@@ -373,7 +373,7 @@ static void as_sentencepiece(void **state)
     }
 }
 
-/* Other programs would merge what is not merged, if files said that they know the kind. */
+/* GGUF files name no kind that other programs know: these would merge pieces that must not be merged. */
 static void no_kind_of_others(void **state)
 {
     static const char *const want[] = {[LIKELY] = "t5", [MERGED] = "llama", [WORDS] = "sentencepiece-word",
@@ -397,7 +397,7 @@ static void no_kind_of_others(void **state)
     }
 }
 
-/* Each stretch of text between control tokens is a text of its own, with its own space after or before it. */
+/* Each stretch of text between control tokens counts as a text, with a space of its own after or before it. */
 static void between_control_tokens(void **state)
 {
     static const int32_t spaced[] = {2, 9, 5}; /* </s>, then " a" and "a" */
@@ -409,7 +409,7 @@ static void between_control_tokens(void **state)
         expect_tokens(t, "ab</s>ab", PP_TOKENIZE_SPECIAL, "ab| |</s>|ab| ");
         pp_detokenize(t, spaced, 3, false, &back);
         pp_detokenize(t, spaced + 1, 2, false, &back);
-        assert_string_equal(pp_buf_cstr(&back), "aaaa"); /* where the text begins, there only */
+        assert_string_equal(pp_buf_cstr(&back), "aaaa"); /* only where the text begins */
         pp_buf_clear(&back);
         pp_detokenize(t, (const int32_t[]){5, 2, 9}, 3, false, &back);
         assert_string_equal(pp_buf_cstr(&back), "a a");
@@ -428,7 +428,7 @@ static void between_control_tokens(void **state)
 static const struct replaced shown[] = {
     {"ab", "\xc2\xab" "A\xc2\xbb"}, {"a", ""}, {"abab", "Z"}, {" ", "_"}, {"\xc3\xa9", "e'"}};
 
-/* A model with a denormalizer, whose fields for spaces are these; < 0: not written, which means yes. */
+/* Opens a model with a denormalizer, whose fields for spaces have these values; < 0: not written, which means true. */
 static enum pp_code open_denormal(const struct model_case *c, bool table, const int fields[3], struct pp_tokenizer **t,
                                   struct pp_error *err)
 {
@@ -448,7 +448,7 @@ static enum pp_code open_denormal(const struct model_case *c, bool table, const 
     return code;
 }
 
-/* Of tokens one by one, as an answer is written: what is not decided yet waits. */
+/* Decodes tokens one by one, as an answer is written: text that is not decided yet is held back. */
 static void show_slowly(const struct pp_tokenizer *t, const int32_t *ids, size_t n, struct pp_buf *out)
 {
     struct pp_buf text = {0};
@@ -495,14 +495,14 @@ static void denormalized(void **state)
                 pp_detokenize(all[how], ids, n, false, &back);
                 assert_string_equal(pp_buf_cstr(&back), k ? want[i].merged : want[i].likely);
                 show_slowly(all[how], ids, n, &slowly);
-                const char *got = pp_buf_cstr(&slowly); /* with the space that is put in front of texts */
+                const char *got = pp_buf_cstr(&slowly); /* includes the space that is put before texts */
                 assert_string_equal(got + (k && *got == '_'), pp_buf_cstr(&back));
                 pp_buf_free(&back);
                 pp_buf_free(&slowly);
                 pp_free(ids);
             }
             struct pp_buf back = {0};
-            pp_detokenize(all[how], (const int32_t[]){1, 5, 3, 2}, 4, true, &back); /* control tokens are no text */
+            pp_detokenize(all[how], (const int32_t[]){1, 5, 3, 2}, 4, true, &back); /* control tokens have no text */
             assert_string_equal(pp_buf_cstr(&back), "<s>\xc2\xab" "A\xc2\xbb</s>");
             pp_buf_free(&back);
             pp_tokenizer_free(all[how]);
@@ -510,7 +510,7 @@ static void denormalized(void **state)
     }
 }
 
-/* One that does something to spaces, too, is refused; without a table it does nothing. */
+/* A denormalizer that changes spaces is refused; one without a table has no effect. */
 static void other_denormalizers(void **state)
 {
     static const struct {

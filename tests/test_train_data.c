@@ -1,5 +1,5 @@
 /* test_train_data.c - which tokens of an example are learnt; examples as other programs write them: contents in parts,
- * answers that are not to be learnt; and what is refused, as it would be learnt as something else. */
+ * answers that are not to be learnt; and examples that are refused because they would be learnt wrongly. */
 #include <stdio.h>
 #include <string.h>
 
@@ -41,7 +41,7 @@ static enum pp_code parse(const char *line, struct pp_train_data **d, struct pp_
     return parse_for(model, line, NULL, 64, d, err);
 }
 
-/* What is no training data, and what the error says of it. */
+/* Text that is no training data, and part of the error. */
 struct refusal {
     const char *line, *want;
     enum pp_code code;
@@ -58,7 +58,7 @@ static void expect_refusals(const struct refusal *cases, size_t n)
     }
 }
 
-/* The text of an example's tokens, those that are learnt in brackets. */
+/* Shows the text of an example's tokens, with the learnt ones in brackets. */
 static void show(const struct pp_train_data *d, size_t i, struct pp_buf *out)
 {
     const struct pp_example *e = &d->examples[i];
@@ -113,8 +113,8 @@ static void answers_are_learnt(void **state)
     assert_int_equal(pp_train_data_info(d)->n_tokens, d->n_tokens);
     pp_train_data_free(d);
 
-    /* What follows the end token belongs to nobody; a token that holds the end of the prompt and the beginning of the
-     * answer is the answer's. */
+    /* Text after the end token belongs to no message; a token that contains the end of the prompt and the beginning of
+     * the answer belongs to the answer. */
     static const char chatml[] = "{% for m in messages %}{{ m.role }}\n{{ m.content }}<|eot_id|>\n{% endfor %}"
                                  "{% if add_generation_prompt %}assistant\n{% endif %}";
     static const char line[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"},"
@@ -124,7 +124,8 @@ static void answers_are_learnt(void **state)
     pp_train_data_free(d);
 }
 
-/* Templates that show older answers otherwise than the newest: each answer is learnt as the model will meet it. */
+/* Templates that render earlier answers differently from the last: each answer is learnt in the form in which the model
+ * will see it. */
 static void changing_templates(void **state)
 {
     (void)state;
@@ -249,7 +250,7 @@ static void bad_lines(void **state)
     pp_model_close(wordless);
 }
 
-/* Each of its values would take several times the memory that it takes in the line. */
+/* Values each of which would take several times as much memory as text. */
 static void too_many_values(void **state)
 {
     (void)state;
@@ -267,7 +268,7 @@ static void too_many_values(void **state)
     pp_buf_free(&line);
 }
 
-/* Good lines with bytes changed, taken out and doubled: examples or an error, never anything else. */
+/* Valid lines with changed, removed and doubled bytes give examples or errors, and nothing else. */
 static void hostile_lines(void **state)
 {
     (void)state;
@@ -297,7 +298,7 @@ static void hostile_lines(void **state)
         assert_true((code == PP_OK) == (d != NULL));
         pp_train_data_free(d);
     }
-    assert_true(n_ok > 20 && n_ok < 1480); /* both happened */
+    assert_true(n_ok > 20 && n_ok < 1480); /* both cases occurred */
 }
 
 static void parts_and_weights(void **state)
@@ -319,7 +320,7 @@ static void parts_and_weights(void **state)
         hash[i] = pp_train_data_hash(d[i]);
     }
     assert_memory_equal(&hash[0], &hash[1], sizeof hash[0]);
-    assert_memory_equal(&hash[0], &hash[2], sizeof hash[0]); /* nothing after the answer matters */
+    assert_memory_equal(&hash[0], &hash[2], sizeof hash[0]); /* text after the answer does not matter */
     assert_true(pp_train_data_info(d[3])->n_tokens > pp_train_data_info(d[0])->n_tokens);
     assert_true(pp_train_data_info(d[3])->n_learnt < pp_train_data_info(d[0])->n_learnt);
     for (int i = 0; i < 4; i++)
@@ -341,7 +342,7 @@ static void bad_messages(void **state)
     expect_refusals(cases, sizeof cases / sizeof *cases);
 }
 
-/* What is no model to train is told by what it is. */
+/* Models that cannot be trained are refused with an error that says what they are. */
 static void other_models(void **state)
 {
     static const char *const models[][2] = {{"mixtral", "a mixture of experts, family llama"},

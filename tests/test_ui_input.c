@@ -1,4 +1,4 @@
-/* The decoder of terminal bytes. */
+/* test_ui_input.c - the decoder of terminal bytes. */
 #include "tests/support.h"
 
 #include <stdlib.h>
@@ -75,7 +75,7 @@ static void one_by_one(void **state)
     pp_input_free(in);
 }
 
-/* The same, a byte at a time, and all in one read. */
+/* The same bytes one at a time, and all in one read. */
 static void cut_and_glued(void **state)
 {
     (void)state;
@@ -165,7 +165,7 @@ static void expect_paste(struct pp_input *in, const char *text, bool open_end)
     assert_false(pp_input_next(in, &key));
 }
 
-/* What is no UTF-8 is shown as bytes, at the end as anywhere else. */
+/* Bytes that are not UTF-8 are shown as bytes, at the end as anywhere else. */
 static void a_paste_of_bytes(void **state)
 {
     (void)state;
@@ -202,7 +202,7 @@ static void a_paste_behind_escape(void **state)
     }
 }
 
-/* A terminal, or a program between, forgets the end mark: keys must not be swallowed for ever. */
+/* A terminal, or a program in between, omits the end mark: keys must not be swallowed for ever. */
 static void a_paste_without_end(void **state)
 {
     (void)state;
@@ -218,7 +218,7 @@ static void a_paste_without_end(void **state)
     assert_true(pp_input_next(in, &key) && key.type == PP_KEY_ENTER);
     pp_input_feed(in, "\033[A", 3);
     assert_true(pp_input_next(in, &key) && key.type == PP_KEY_UP);
-    pp_input_feed(in, "\033[200~", 6); /* nothing came but its beginning and an impatient Esc */
+    pp_input_feed(in, "\033[200~", 6); /* only its beginning arrived, and an impatient Esc */
     pp_input_feed(in, "\033", 1);
     assert_false(pp_input_next(in, &key));
     pp_input_flush(in);
@@ -228,7 +228,7 @@ static void a_paste_without_end(void **state)
     pp_input_free(in);
 }
 
-/* A slow line: what follows a pause is still text, and a line end in it is no Enter. */
+/* A slow line: what follows a pause is still pasted text, and a line end in it is not Enter. */
 static void a_paste_that_pauses(void **state)
 {
     (void)state;
@@ -250,7 +250,7 @@ static void a_paste_that_pauses(void **state)
     pp_input_free(in);
 }
 
-/* After a pause without an end: what begins with Esc is no rest of the paste, but keys or the next one. */
+/* After a pause without an end mark, bytes that begin with Esc are not part of the paste, but keys or the next one. */
 static void behind_a_paste_without_end(void **state)
 {
     static const char *const begun[] = {"\033[200~one", "\033[200~one\xe2\x82"};
@@ -300,7 +300,7 @@ static void a_large_paste(void **state)
     pp_input_free(in);
 }
 
-/* One that there is no memory for is told of, and the next one is none the worse. */
+/* A paste for which there is no memory is reported, and the next one works. */
 static void a_lost_paste(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Documents: Markdown, plain text, and that streaming gives the same lines as the whole at once. */
+/* test_ui_markdown.c - documents: Markdown, plain text, and that streaming gives the same lines as the whole text at
+ * once. */
 #include "tests/support.h"
 
 #include <locale.h>
@@ -66,7 +67,7 @@ static void markdown(void **state)
     shows("", 60, true, "");
 }
 
-/* Terminals strike nothing out, and of a range of numbers no tilde may be lost. */
+/* Terminals cannot strike text out, and a range of numbers must not lose its tilde. */
 static void tildes(void **state)
 {
     (void)state;
@@ -79,7 +80,7 @@ static void tildes(void **state)
     shows("a~~~b~~~c ~~~~", 60, true, "a~~~b~~~c ~~~~\n");
 }
 
-/* Stars that multiply are no emphasis, and those of emphasis are no products. */
+/* Stars that multiply do not mark emphasis, and vice versa. */
 static void products(void **state)
 {
     (void)state;
@@ -101,7 +102,7 @@ static void names_of_python(void **state)
     shows("__future_import__, __a__b", 60, true, "__future_import__, __a__b\n");
 }
 
-/* What others refer to stays, too: it may be all that there is of a source. */
+/* References to links are shown, too: they may be the only trace of a source. */
 static void references(void **state)
 {
     (void)state;
@@ -112,7 +113,7 @@ static void references(void **state)
     shows("[l](http://[::1]:80/x) `a]:b`", 60, true, "{l}{ (http://[::1]:80/x)} {a]:b}\n");
 }
 
-/* Formulas stay what they are, with the marks that they were written with; prices are none. */
+/* Formulas are shown as they are written, with their marks; prices are no formulas. */
 static void formulas(void **state)
 {
     (void)state;
@@ -130,7 +131,7 @@ static void formulas(void **state)
           "{\\(a_1 *b*\\)}{ │ }{$c$}\n{────────────┼────}\n\\[d\\]      { │ }{e}\n");
 }
 
-/* Those that are no escapes stay: what they meant could not be told afterwards. */
+/* Backslashes that escape nothing are kept: their meaning would otherwise be lost. */
 static void backslashes(void **state)
 {
     (void)state;
@@ -139,7 +140,7 @@ static void backslashes(void **state)
     shows("a\\.b, \\d+\\*\\[x\\], \\(a\\|b\\)\\{1,2\\}, x\\\\y, \\\"q\\\"", 80, true,
           "a\\.b, \\d+\\*\\[x\\], \\(a\\|b\\)\\{1,2\\}, x\\\\y, \\\"q\\\"\n");
     shows("in D:\\new\\\nand *(C:\\.x)* **\\.git** a|b", 80, true, "in D:\\new\\\nand {(C:\\.x)} {\\.git} a|b\n");
-    /* and those that are go */
+    /* those that do are removed */
     shows("2\\*3\\*4, foo\\_bar, \\[x](y), 50\\% of \\$5 \\& C\\#, \\`x\\` Hi\\!", 80, true,
           "2*3*4, foo_bar, [x](y), 50% of $5 & C#, `x` Hi!\n");
     shows("1\\. a\n\n\\- b\n\n> \\+ c\n\n\\# d\n\n12\\) e", 80, true,
@@ -164,12 +165,13 @@ static void tables(void **state)
     shows("> | a | b |\n> |---|---|\n> | 1 | 2 |", 60, true, ">..{a}{ │ }{b}\n>..{──┼──}\n>..{1}{ │ }{2}\n");
     shows("| a | b |\n|---|---|", 60, true, "{a}{ │ }{b}\n");
     shows("| a | b |\n|---|---|\n| cccccc | dddddd |", 12, true,
-          "| a | b |\n|---|---|\n| cccccc |\ndddddd |\n"); /* no room */
+          "| a | b |\n|---|---|\n| cccccc |\ndddddd |\n"); /* no room for a table */
     shows("| a | b |\nno table", 60, true, "| a | b |\nno table\n");
     shows("| a | b |\n|---|---|\n| 1 | 2 |", 60, false, "| a | b |\n|---|---|\n| 1 | 2 |\n");
 }
 
-/* Rows of one line are not parted; one of several makes rules between all. A table as long as answers get is one. */
+/* Tables of one-line rows have no rules between rows; one row of several lines adds rules everywhere. Tests a table as
+ * long as answers get. */
 static void large_tables(void **state)
 {
     (void)state;
@@ -244,8 +246,8 @@ static double seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* A megabyte, without line ends or with few, in pieces: the cost of an update must not grow with the text. Laying it
- * all out anew each time would take minutes. */
+/* A megabyte with few line ends or none, in pieces: the cost of an update must not grow with the text. Formatting all
+ * of it each time would take minutes. */
 static void a_megabyte_streams(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Reads and writes go on where a signal or a full pipe cut them short, and say why they cannot; files get names. */
+/* test_whole_io.c - reads and writes that a signal or a full pipe interrupts are continued, and errors give the reason;
+ * naming files. */
 #include "engine/base/whole_io.h"
 
 #include <errno.h>
@@ -38,7 +39,7 @@ struct reader {
     size_t n, wrong;
 };
 
-/* Slowly, so that the pipe is full for most of the time. */
+/* Reads slowly, so that the pipe is full most of the time. */
 static void *read_all(void *arg)
 {
     struct reader *r = arg;
@@ -54,7 +55,7 @@ static void *read_all(void *arg)
 static void interrupted(void **state)
 {
     const struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
-    const struct sigaction interrupts = {.sa_handler = on_signal}; /* calls are not begun again */
+    const struct sigaction interrupts = {.sa_handler = on_signal}; /* without SA_RESTART */
     struct sigaction before;
     sigset_t alarm;
     uint8_t *data = pp_malloc(N);
@@ -69,7 +70,7 @@ static void interrupted(void **state)
     r.fd = ends[0];
     sigemptyset(&alarm);
     sigaddset(&alarm, SIGALRM);
-    pthread_sigmask(SIG_BLOCK, &alarm, NULL); /* the reader's */
+    pthread_sigmask(SIG_BLOCK, &alarm, NULL); /* for the reader */
     assert_int_equal(pthread_create(&thread, NULL, read_all, &r), 0);
     pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
     assert_int_equal(sigaction(SIGALRM, &interrupts, &before), 0);
@@ -122,7 +123,7 @@ static void full(void **state)
     close(fd);
 }
 
-/* A pipe that nobody writes to is not waited for. */
+/* A pipe to which nobody writes is not waited for. */
 static void regular_files_only(void **state)
 {
     const char *pipe_name = test_path("a-pipe"), *none[] = {pipe_name, "/dev/zero", "/"};
@@ -177,7 +178,7 @@ static void names(void **state)
     unlink(path);
 }
 
-/* What links lead to is written, whether it is there or not; they stay links. */
+/* A link's target is written, whether it exists or not; links stay links. */
 static void links(void **state)
 {
     char link[300], other[300], target[300];
@@ -189,7 +190,7 @@ static void links(void **state)
     snprintf(target, sizeof target, "%s", test_path("target/file"));
     assert_int_equal(symlink("other-link", link), 0);
     assert_int_equal(symlink("target/file", other), 0);
-    assert_int_equal(pp_write_file(link, "new", 3, 0600, &err), PP_ERR_IO); /* its folder is not there */
+    assert_int_equal(pp_write_file(link, "new", 3, 0600, &err), PP_ERR_IO); /* its folder does not exist */
     assert_non_null(strstr(err.text, "target/file"));
     assert_int_equal(pp_check_target(link, &err), PP_ERR_IO);
     assert_int_equal(mkdir(test_path("target"), 0700), 0);
@@ -202,7 +203,7 @@ static void links(void **state)
     unlink(target);
     rmdir(test_path("target"));
     unlink(other);
-    assert_int_equal(symlink("link", other), 0); /* each leads to the other */
+    assert_int_equal(symlink("link", other), 0); /* each links to the other */
     assert_int_equal(pp_write_file(link, "x", 1, 0600, &err), PP_ERR_IO);
     assert_non_null(strstr(err.text, "a circular symbolic link"));
     unlink(other);
@@ -213,13 +214,13 @@ static void links(void **state)
     unlink(link);
 }
 
-/* What cannot be written is called by its own name, not by the one it has until it is whole. */
+/* Errors name a file by its final name, not by that of the temporary file. */
 static void own_name(void **state)
 {
     char name[257], path[600];
     struct pp_error err;
     (void)state;
-    memset(name, 'n', sizeof name - 1); /* longer than names may be, though that of its temporary file is not */
+    memset(name, 'n', sizeof name - 1); /* longer than a name may be, although the temporary file's name is not */
     name[sizeof name - 1] = 0;
     snprintf(path, sizeof path, "%s/%s", test_tmpdir(), name);
     assert_int_equal(pp_write_file(path, "x", 1, 0600, &err), PP_ERR_IO);
@@ -227,7 +228,7 @@ static void own_name(void **state)
     assert_null(strstr(err.text, ".tmp"));
 }
 
-/* Not an error of the file: more memory would help, or a higher limit. */
+/* Too little memory is no error of the file: more memory, or a higher limit, would help. */
 static void larger_than_memory(void **state)
 {
     char path[64];
@@ -243,7 +244,7 @@ static void larger_than_memory(void **state)
     close(fd);
 }
 
-/* A file's name before an error is cut between characters, wherever that is. */
+/* A file's name at the beginning of an error is cut between characters, wherever that is. */
 static void long_prefixes(void **state)
 {
     (void)state;
@@ -259,7 +260,8 @@ static void long_prefixes(void **state)
     }
 }
 
-/* Nor does a precision cut one, wherever the text around it ends; what is whole stays, other encodings' words too. */
+/* A precision in a format does not cut a character either, wherever the text around it ends; whole text stays, in other
+ * encodings, too. */
 static void precisions(void **state)
 {
     static const char face[] = "\xf0\x9f\x98\x80", name[] = "a\xc3\xa9" "b\xe2\x82\xac" "c\xf0\x9f\x98\x80" "d";
@@ -289,7 +291,7 @@ static void precisions(void **state)
     assert_string_equal(err.text, "cannot open caf\xe9.gguf");
 }
 
-/* Breaks are seen, or at least gone. */
+/* Line breaks in a text are shown, or at least removed. */
 static void a_line(void **state)
 {
     static const struct {
@@ -299,7 +301,7 @@ static void a_line(void **state)
                  {"\t\r", "\xE2\x90\x89\xE2\x90\x8D", 7}, {"\t\r", "  ", 6}, {"", "", 1}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char *s = pp_malloc(cases[i].cap); /* so that a byte too many is seen */
+        char *s = pp_malloc(cases[i].cap); /* so that one byte too many is noticed */
         snprintf(s, cases[i].cap, "%s", cases[i].text);
         pp_utf8_line(s, cases[i].cap);
         assert_string_equal(s, cases[i].line);

@@ -15,7 +15,7 @@
 #define USER "<|start_header_id|>user<|end_header_id|>\n\n"
 #define ASSISTANT "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
 
-/* Opens a reasoning, and shows that of the last message only. */
+/* Opens a reasoning section, and shows only the last message's reasoning. */
 static const char source[] =
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
     "{% if loop.last and m.reasoning_content %}<think>\n{{ m.reasoning_content }}</think>{% endif %}"
@@ -24,7 +24,7 @@ static const char source[] =
 static struct worker_fixture w;
 static uint64_t request;
 
-/* The end of an answer to these messages. */
+/* Computes an answer to these messages; returns its last event. */
 static struct pp_event answered(const char *session, const char *messages, int64_t max_tokens)
 {
     struct pp_generate_request r = {.request = ++request, .messages_json = messages, .session_key = session,
@@ -39,7 +39,7 @@ static struct pp_event answered(const char *session, const char *messages, int64
         const struct pp_event copy = *e;
         pp_event_free(e);
         assert_int_not_equal(copy.type, PP_EVENT_LOAD_FAILED);
-        if (copy.type == PP_EVENT_TEXT) /* all of it is reasoning */
+        if (copy.type == PP_EVENT_TEXT) /* reasoning only */
             assert_true(copy.text_len == 0 && copy.thoughts.n_tokens > 0);
         if (copy.type != PP_EVENT_DONE)
             continue;
@@ -67,7 +67,7 @@ static int64_t common_tokens(const char *a, const char *b, int64_t *n_b)
     return (int64_t)same;
 }
 
-/* The messages with an answer, and what the template makes of them. */
+/* The messages with an answer and another question, and the template's text for them. */
 static void second_turn(const char *question, const char *answer, struct pp_buf *messages, struct pp_buf *prompt)
 {
     pp_buf_fmt(messages, "[{\"role\":\"user\",\"content\":\"%s\"},{\"role\":\"assistant\",\"content\":\"%s\","
@@ -118,7 +118,7 @@ static void from_the_first_difference(void **state)
     pp_buf_free(&other_prompt);
 }
 
-/* An error in a template tells its line, and what can be done about it in the chat. */
+/* An error in a template is reported with its line, and with what to do about it in the chat. */
 static void a_template_that_gives_up(void **state)
 {
     static const struct {

@@ -22,14 +22,14 @@ struct outcome {
     struct pp_buf text;
     struct pp_event done;
     bool over;
-    int first_seen, last_seen; /* numbers of its first and last event */
+    int first_seen, last_seen; /* counted over all events: its first and its last one */
 };
 
 static struct {
     struct worker_fixture w;
-    struct outcome of[MOST + 1]; /* by request, from 1 */
+    struct outcome of[MOST + 1]; /* indexed by request, from 1 */
     int n_events;
-    int loaded; /* number of the event that said so */
+    int loaded; /* the event that reported it, counted over all events */
 } env;
 
 static void begin(uint64_t kv_memory, int64_t n_ctx)
@@ -43,7 +43,7 @@ static void begin(uint64_t kv_memory, int64_t n_ctx)
                      .model = STARTER, .engine = {.n_threads = 2, .n_ctx = n_ctx, .kv_memory = kv_memory}});
 }
 
-/* One event; its type. */
+/* Takes one event; returns its type. */
 static enum pp_event_type take(void)
 {
     struct pp_event *e = pp_queue_pop(env.w.events, TEST_PATIENCE_MS);
@@ -112,7 +112,7 @@ static const char *key_of(int i)
     return keys[i];
 }
 
-/* The same questions one after the other, then all at once: the same answers, and they do run side by side. */
+/* The same questions one after the other, then all at once: the answers are the same, and run in parallel. */
 static void as_one_after_the_other(void **state)
 {
     char *alone[MOST + 1];
@@ -152,7 +152,7 @@ static void alternatives(void **state)
     for (int i = 1; i <= 3; i++) {
         assert_int_equal(env.of[i].done.err.code, PP_OK);
         computed += env.of[i].done.stats.prefill_tokens;
-        /* Those that were posted while the first was at work already have a token to compute themselves. */
+        /* Those posted while the first one was running already have only one token left to compute. */
         assert_true(i == 1 || env.of[i].done.stats.cached_tokens >= prompt - 1);
     }
     assert_in_range(computed, prompt, prompt + 2);
@@ -172,13 +172,13 @@ static void one_is_stopped(void **state)
         take();
     env.w.backend->ops->show(env.w.backend, key_of(3));
     env.w.backend->ops->cancel(env.w.backend, 2);
-    env.w.backend->ops->cancel(env.w.backend, 77); /* nobody */
+    env.w.backend->ops->cancel(env.w.backend, 77); /* there is no such request */
     take_until_over(1, 3);
     assert_int_equal(env.of[2].done.err.code, PP_ERR_CANCELLED);
     assert_int_equal(env.of[1].done.err.code, PP_OK);
     assert_int_equal(env.of[1].done.stats.decode_tokens, 300);
     assert_int_equal(env.of[3].done.stats.decode_tokens, 300);
-    /* all of them, also those that wait for a place */
+    /* cancels all, also those that wait for a slot */
     forget_outcomes();
     for (int i = 1; i <= MOST; i++)
         post(i, key_of(i), questions[i % 6], 1, -1);
@@ -191,7 +191,7 @@ static void one_is_stopped(void **state)
     end();
 }
 
-/* Another model waits for the answers that are under way. */
+/* Loading another model waits for the answers under way. */
 static void loading_waits(void **state)
 {
     (void)state;
@@ -212,7 +212,7 @@ static void loading_waits(void **state)
     end();
 }
 
-/* Room for one conversation and a bit: the others wait for its pages, and all end as if they were alone. */
+/* With room for little more than one conversation the others wait for its pages; all end as if they were alone. */
 static void few_pages(void **state)
 {
     char *alone[5];
@@ -235,12 +235,13 @@ static void few_pages(void **state)
         assert_int_equal(env.of[i].done.err.code, PP_OK);
         assert_string_equal(pp_buf_cstr(&env.of[i].text), alone[i]);
         pp_free(alone[i]);
-        assert_true(env.of[3].last_seen <= env.of[i].last_seen); /* on the screen: never parked */
+        assert_true(env.of[3].last_seen <= env.of[i].last_seen); /* the one on the screen is never suspended */
     }
     end();
 }
 
-/* A conversation is deleted while an answer to it is written, or left: it goes on or is stopped, as asked. */
+/* A conversation that is deleted or left while an answer to it is being written: it continues or is stopped, as
+ * requested. */
 static void forgotten_while_answering(void **state)
 {
     (void)state;
