@@ -56,7 +56,8 @@ void convolve_layers(struct pp_model *m, int n_taps)
         convolve.bias = plan_numbers(p, 1, width, 70u + (unsigned)l);
         insert_ops(p, first_norm_of(p, l),
                (const struct pp_op[]){
-                   {.kind = PP_OP_MULTIPLY, .layer = l, .in = x, .in2 = x, .out = square}, /* of no convolution */
+                   {.kind = PP_OP_MULTIPLY, .layer = l, .in = x, .in2 = x, .out = square}, /* not part of a
+                                                                                              convolution */
                    convolve,
                    {.kind = PP_OP_APPLY, .fn = PP_FN_SILU, .layer = l, .in = y, .in2 = -1, .out = y},
                    {.kind = PP_OP_MULTIPLY, .layer = l, .in = y, .in2 = square, .out = y},

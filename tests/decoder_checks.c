@@ -13,7 +13,7 @@
 #include "tests/small_model.h"
 #include "tests/support.h"
 
-/* What the formulas say of the tests' text: logits [SMALL_TEXT, n_vocab]. */
+/* The formulas' logits of the tests' text: [SMALL_TEXT, n_vocab]. */
 static double *wanted(const struct decoder *d)
 {
     double *want = doubles(SMALL_TEXT * d->s.n_vocab);
@@ -96,7 +96,7 @@ static void assert_alike(const struct decoder *d, const double *want, const char
         fail_msg("%s in %s: a cosine of %g", d->s.arch, quant ? quant : "MLX's bits", cosine);
 }
 
-/* mlx: NULL, or where MLX's folder goes. */
+/* mlx: receives the path of MLX's folder; or NULL. */
 static void check_made_smaller(const struct decoder_shape *s, const char *mlx)
 {
     struct decoder *d = decoder_make(s);

@@ -9,7 +9,7 @@
 
 void check_quantised_experts(const double *want, const char *path, bool picks)
 {
-    const double least = picks ? 0.6 : 0.95; /* otherwise another expert is chosen here and there */
+    const double least = picks ? 0.6 : 0.95; /* otherwise other experts are chosen here and there */
     const struct pp_convert_options opt = {0};
     const char *quantised = fresh_path("q8_0.gguf");
     double both = 0, ours = 0, theirs = 0;
@@ -40,7 +40,7 @@ const char *check_experts(const struct expert_shape *s)
     expert_model_compute(m, ids, SMALL_TEXT, want);
     assert_same_bits(file, PP_KV_F32);
     const char *folder = assert_logits_everywhere(want, s->n_vocab, file);
-    if (s->n_used > 1) /* of one alone another choice is another result */
+    if (s->n_used > 1) /* if there is only one, another choice is another result */
         check_quantised_experts(want, file, n_picked && n_picked < SMALL_TEXT);
     pp_free(want);
     expert_model_free(m);

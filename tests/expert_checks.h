@@ -10,10 +10,10 @@
  * from that; bit-identical for any number of rows and threads. Returns the folder's path. */
 const char *check_experts(const struct expert_shape *s);
 
-/* A file quantised to Q8_0 yields about the same logits; picks: an indexer picks fewer positions than there are. */
+/* A file quantised to Q8_0 must give about the same logits; picks: an indexer picks fewer positions than there are. */
 void check_quantised_experts(const double *want, const char *path, bool picks);
 
-/* Conversations that are rewound, and that are restored from snapshots. */
+/* Tests conversations that are rewound, and that are restored from snapshots. */
 void check_goes_on(const struct expert_shape *s);
 
 #endif

@@ -12,7 +12,7 @@
 enum { OPEN = 24, A_COMMIT = 20000, VOCABULARY = 50000 };
 static const int64_t FIRST_MS = 1600000000000, BETWEEN_MS = 60000;
 
-struct talk {               /* a conversation that is under way */
+struct talk {               /* a conversation in progress */
     int64_t id, head, parent; /* head: the last message; parent: its question, if it is an answer */
     int64_t left;
 };
@@ -81,7 +81,7 @@ static void add_word(struct fill *f)
         pp_buf_str(&f->text, foreign[below(f, (int64_t)(sizeof foreign / sizeof *foreign))]);
         return;
     }
-    /* Zipf's law: the cumulative share of the first r of n words is about log(r) / log(n). */
+    /* Zipf's law: the first r of n words have a share of about log(r) / log(n) in all text. */
     uint64_t rank = (uint64_t)exp(unit(f) * log(VOCABULARY + 1));
     if (rank <= COMMON)
         pp_buf_str(&f->text, common[rank - 1]);
@@ -181,7 +181,7 @@ static bool commit(struct fill *f)
     return false;
 }
 
-/* Some conversations at a time, each till it is over. */
+/* Writes some conversations at a time, each until it is finished. */
 static bool write_all(struct fill *f)
 {
     int64_t committed = 0;

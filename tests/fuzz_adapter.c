@@ -1,7 +1,7 @@
 /* fuzz_adapter.c - loads an adapter for a tiny model and applies it to one token.
  *
- * Input that begins with "GGUF" is a file. Else it has two pieces, adapter_config.json and adapter_model.safetensors of
- * a folder; the latter is also written as adapters.safetensors. */
+ * Input that begins with "GGUF" is a file. Otherwise it has two pieces, adapter_config.json and
+ * adapter_model.safetensors of a folder; the latter is also written as adapters.safetensors. */
 
 #include <stdio.h>
 #include <stdlib.h>

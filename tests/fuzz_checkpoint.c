@@ -1,7 +1,7 @@
-/* fuzz_checkpoint.c - the checkpoint of a training, edited: one that is taken has a step of this training, and the next
- * step is made or refused.
+/* fuzz_checkpoint.c - the checkpoint of a training, edited: if it is accepted, it has a step of this training, and the
+ * next step is computed or refused.
  *
- * The first byte says what is made right at the end: 1 the checksum of the values. Then edits: two bytes for the place,
+ * The first byte says what is repaired at the end: 1 the checksum of the values. Then edits: two bytes for the place,
  * one for the new value. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static struct pp_trainer *trainer(void)
     return t;
 }
 
-/* Where the writer put them. */
+/* Finds where the writer put them. */
 static void find_places(const char *path)
 {
     static const char *const names[N_ARRAYS] = {"params", "adamw.m", "adamw.v"};
@@ -61,7 +61,7 @@ static void find_places(const char *path)
         const struct pp_tensor *t = pp_gguf_tensor(g, names[i]), *last = pp_gguf_tensor(g, names[N_ARRAYS - 1]);
         const size_t behind = (size_t)((const char *)last->data - (const char *)t->data);
         array_bytes = t->size;
-        arrays_at[i] = n_bytes - array_bytes - behind; /* the last one ends the file */
+        arrays_at[i] = n_bytes - array_bytes - behind; /* the last array ends the file */
     }
     pp_gguf_close(g);
 }
@@ -128,7 +128,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const enum pp_code code = pp_trainer_load(t, hostile_file(0, edited, n_bytes), &err);
     const int64_t step = pp_trainer_step_number(t);
     if (code && size <= 1)
-        require(code, &err); /* as it was written */
+        require(code, &err); /* unedited */
     if (!code && (step < 0 || step > N_STEPS))
         abort();
     if (!code && step < N_STEPS)

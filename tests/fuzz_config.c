@@ -1,5 +1,5 @@
-/* fuzz_config.c - the bytes as each of the program's small files: pippin.conf, a theme, what the screen
- * remembers, the input line's history, its keys, and a text for /read. */
+/* fuzz_config.c - the bytes as each of the program's small files: pippin.conf, a theme, the screen's settings, the
+ * input line's history, its keys, and a text for /read. */
 #include <stdio.h>
 #include <string.h>
 
@@ -85,7 +85,7 @@ static void free_entries(struct entries *e)
         pp_free(e->text[i]);
 }
 
-/* What is read is written so that it is read again. */
+/* Entries that are read can be written and read again. */
 static void as_history(const uint8_t *data, size_t size)
 {
     struct entries e = {.n = 0}, again = {.n = 0};
@@ -108,7 +108,7 @@ static void as_history(const uint8_t *data, size_t size)
     free_entries(&again);
 }
 
-/* A file of keys may name others: itself, too. */
+/* A file of keys may include others, and itself. */
 static void as_keys(const uint8_t *data, size_t size)
 {
     struct pp_buf flat = {0};
@@ -119,7 +119,7 @@ static void as_keys(const uint8_t *data, size_t size)
     pp_buf_free(&flat);
 }
 
-/* Sets every option that pippin.conf may have, for two commands. They keep little memory until exit. */
+/* Sets every option that pippin.conf may have, for two commands. They keep little memory until the program ends. */
 static void as_options(const uint8_t *data, size_t size)
 {
     static const char *const names[] = {"pippin.conf", NULL};

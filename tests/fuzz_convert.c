@@ -1,5 +1,5 @@
-/* fuzz_convert.c - a model file or folder, as fuzz_model takes them, made into a folder and into quantised files: what
- * was written without an error opens again. */
+/* fuzz_convert.c - a model file or folder, in the form of fuzz_model's input, converted to a folder and to quantised
+ * files: whatever was written without an error must open. */
 #include <stdio.h>
 #include <stdlib.h>
 

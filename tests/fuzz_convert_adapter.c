@@ -1,5 +1,5 @@
-/* fuzz_convert_adapter.c - an adapter for a tiny model, as fuzz_adapter takes them: of a file a folder is made, of a
- * folder a file. What was written without an error opens again. */
+/* fuzz_convert_adapter.c - an adapter for a tiny model, in the form of fuzz_adapter's input: a file is converted to a
+ * folder, a folder to a file. Whatever was written without an error must open. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     static const struct tiny_shape shape = {.n_vocab = TINY_VOCAB, .n_embd = 32, .n_layer = 1, .n_head = 1,
                                             .n_head_kv = 1, .head_dim = 32, .n_ff = 32, .n_ctx = 1024,
-                                            .type = PP_TYPE_Q8_0, .seed = 1}; /* hostile.c's */
+                                            .type = PP_TYPE_Q8_0, .seed = 1}; /* the model in hostile.c */
     (void)argc;
     (void)argv;
     snprintf(base, sizeof base, "%s", tiny_model(&shape));

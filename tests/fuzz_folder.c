@@ -1,7 +1,7 @@
-/* fuzz_folder.c - all that a model's folder has besides weights: its vocabulary, what other files say of that, the
- * chat template, the list of shards, what pools vectors and what says how weights are quantised.
+/* fuzz_folder.c - everything in a model's folder but weights: the vocabulary, other files about it, the chat template,
+ * the list of shards, the configuration of pooling, and that of quantisation.
  *
- * A piece for each file, in the order of the list; where it is empty, there is no such file. The rest is
+ * A piece for each file, in the order of the list; if it is empty, the file is missing. The rest is
  * model.safetensors. */
 #include <string.h>
 

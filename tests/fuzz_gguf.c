@@ -25,7 +25,7 @@ static void read_value(const struct pp_gguf *g, const char *key)
         touch(s.data, s.len);
     if (!pp_gguf_array(g, key, &type, &n))
         return;
-    for (size_t i = 0; i <= n; i++) { /* one too many must be refused */
+    for (size_t i = 0; i <= n; i++) { /* the index n must be refused */
         if (pp_gguf_array_string(g, key, i, &s))
             touch(s.data, s.len);
         touched += pp_gguf_array_int(g, key, i, &integer) + pp_gguf_array_float(g, key, i, &number);

@@ -1,4 +1,4 @@
-/* fuzz_imatrix.c - the bytes are an importance matrix, of either form: it is read, added to itself and asked. */
+/* fuzz_imatrix.c - the bytes are an importance matrix in either format: it is read, added to itself and queried. */
 #include <stdlib.h>
 
 #include "engine/imatrix.h"

@@ -1,6 +1,6 @@
-/* fuzz_import.c - the bytes are a file of conversations: what is read is written again, and then stays as it is. Or
- * they are a database, whose conversations are written, and what is read of that stays as it is, too; and all else that
- * is asked of one is asked of it. */
+/* fuzz_import.c - the bytes are a file of conversations: what is read is written again, and then stays the same. Or
+ * they are a database, whose conversations are written, and then stay the same, too; all other queries on a database
+ * are made as well. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "src/import.h"
 #include "tests/hostile.h"
 
-static char file[64]; /* one with a name: SQLite resolves links */
+static char file[64]; /* a real file name: SQLite resolves links */
 
 static void remove_file(void)
 {
@@ -24,7 +24,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc;
     (void)argv;
-    snprintf(file, sizeof file, "/dev/shm/pippin-fuzz-%d.db", (int)getpid()); /* no disk waits for us there */
+    snprintf(file, sizeof file, "/dev/shm/pippin-fuzz-%d.db", (int)getpid()); /* in memory, so that there is no waiting
+                                                                                 for a disk */
     atexit(remove_file);
     return 0;
 }
@@ -40,7 +41,7 @@ static struct pp_buf text_of(const struct pp_import *im, enum pp_export_form for
     return x.out;
 }
 
-/* Nothing that a terminal obeys. */
+/* Asserts that the text contains no control characters for terminals. */
 static void check_harmless(const struct pp_buf *b)
 {
     for (size_t i = 0; i < b->len; i++) {
@@ -89,7 +90,7 @@ static enum pp_code take(void *user, struct pp_conversation *c, size_t i, size_t
     return PP_OK;
 }
 
-/* What the lists of the screen and of the commands show. */
+/* Queries that the lists of the screen and of commands make. */
 static void ask_all(struct pp_store *st)
 {
     static const struct pp_search search = {.text = "\"a b\" he", .best_first = true, .before = INT64_MAX, .limit = 5};

@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pp_input_flush(in);
     take_keys(in);
     if (pp_input_wait_ms(in) == PP_ESCAPE_MS)
-        abort(); /* a lone Escape was not taken */
+        abort(); /* a lone Escape was not recognised */
     pp_input_free(in);
     return 0;
 }

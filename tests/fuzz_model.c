@@ -1,7 +1,7 @@
-/* fuzz_model.c - a model file, or a folder of config.json and model.safetensors: opened, made runnable, and run for one
+/* fuzz_model.c - a model file, or a folder of config.json and model.safetensors: opened, prepared, and run for one
  * token.
  *
- * What begins with "GGUF" is a file. Else two pieces: the configuration, and the weights. */
+ * Input that begins with "GGUF" is a file. Otherwise it has two pieces: the configuration, and the weights. */
 
 #include "tests/hostile.h"
 

@@ -1,6 +1,6 @@
-/* fuzz_parts.c - a model in two GGUF files, opened by the name of either: what it holds can be read.
+/* fuzz_parts.c - a model in two GGUF files, opened by the name of either: its tensors can be read.
  *
- * The first byte says by which; then the first file as a piece, and the second. */
+ * The first byte says by which name; then the first file as a piece, and the second. */
 #include <stdio.h>
 
 #include "engine/base/mem.h"

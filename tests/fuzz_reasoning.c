@@ -1,5 +1,5 @@
 /* fuzz_reasoning.c - any bytes as an answer, whole and in pieces: the parts must be the same. The first byte says which
- * marks it has, where it begins, and how long a piece is. */
+ * markers it has, where it begins, and how long a piece is. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,8 @@
-/* fuzz_screen.c - any bytes on their way to the screen: through the sanitizer, and as a message that grows while it is
+/* fuzz_screen.c - any bytes on their way to the screen: through the sanitiser, and as a message that grows while it is
  * laid out.
  *
  * First byte: 1 Markdown, the rest of it the width. Second: where the message is cut for the first update. What comes
- * out must be UTF-8 without anything that a terminal obeys or that reorders text. */
+ * out must be UTF-8 without control characters for terminals or characters that reorder text. */
 #include <stdlib.h>
 
 #include "engine/base/utf8.h"
@@ -10,7 +10,7 @@
 #include "ui/document.h"
 #include "ui/sanitize.h"
 
-/* Written down anew here instead of asking pp_char_is_clean. */
+/* A definition of its own, instead of pp_char_is_clean(). */
 static bool obeyed(int32_t cp)
 {
     return cp < 0x20 || (cp >= 0x7F && cp < 0xA0) || cp == 0x61C || cp == 0x200E || cp == 0x200F || cp == 0x2028 ||
@@ -37,7 +37,7 @@ static void sanitize(const char *s, size_t n)
         pp_sanitize(&out, s, n, (enum pp_clean)mode, &column);
         require_clean(out.data, out.len, mode == PP_CLEAN_TEXT);
         pp_sanitize(&again, out.data, out.len, (enum pp_clean)mode, NULL);
-        if (again.len != out.len) /* what is clean stays as it is */
+        if (again.len != out.len) /* clean text stays the same */
             abort();
         pp_buf_free(&out);
         pp_buf_free(&again);

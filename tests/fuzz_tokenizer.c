@@ -1,7 +1,7 @@
 /* fuzz_tokenizer.c - any bytes as a tokenizer.json or tekken.json (if they begin with a brace), as PLaMo's
- * tokenizer.jsonl (with a bracket), as tiktoken's ranks or RWKV's vocabulary (if they begin so) or as a SentencePiece
- * model; what loads tokenizes a text and turns it back, and so does what is read of it where it was written as a GGUF
- * file or as a folder. RWKV's is written again, and then stays as it is. */
+ * tokenizer.jsonl (with a bracket), as tiktoken's ranks or RWKV's vocabulary (if they begin like these), or as a
+ * SentencePiece model. A tokenizer that loads tokenises a text and decodes it again, and so do the GGUF file and the
+ * folder made of it. RWKV's format is written again, too, and then stays the same. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "engine/tokenizer_internal.h"
 #include "tests/hostile.h"
 
-/* A NUL follows, as in the reader of the file. */
+/* A NUL follows the data, as when the file is read. */
 static enum pp_code from_lines(const void *data, size_t n, struct pp_tokenizer **out, struct pp_error *err)
 {
     char *text = pp_calloc(n + 1, 1);
@@ -75,7 +75,7 @@ static void check_reads_again(const struct pp_tokenizer *t, const char *path)
     pp_tokenizer_free(again);
 }
 
-/* Of a few kinds a GGUF file's readers look for these among the tokens where nothing names them. */
+/* For a few kinds readers of GGUF files search these among the tokens if no key names them. */
 static bool names_all(const struct pp_tokenizer *t)
 {
     return t->kind == TOK_BYTE_LEVEL || (t->bos >= 0 && t->eos >= 0 && t->unk >= 0);

@@ -1,5 +1,5 @@
 /* fuzz_train.c - libFuzzer target: the bytes are examples for training, read for the bundled model; the first byte says
- * how long they may be. What is read holds tokens of the vocabulary, and something to learn in every example. */
+ * how long they may be. Examples that are read consist of tokens of the vocabulary, of which at least one is learnt. */
 #include <stdlib.h>
 
 #include "engine/engine.h"
@@ -12,7 +12,7 @@ static const struct pp_model *model(void)
     static struct pp_model *m;
     struct pp_error err;
     if (!m && pp_model_open("engine/starter/starter-Q4_K_M.gguf", &m, &err) != PP_OK)
-        abort(); /* run it from the repository's root */
+        abort(); /* run it in the repository's root */
     return m;
 }
 

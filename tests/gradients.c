@@ -1,4 +1,4 @@
-/* gradients.c - what the tests of training compare with. */
+/* gradients.c - see gradients.h. */
 #include "tests/gradients.h"
 
 #include <math.h>

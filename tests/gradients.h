@@ -1,11 +1,11 @@
-/* gradients.h - what the tests of training compare with: finite differences, and operations in double
- * precision. */
+/* gradients.h - references for the tests of training: finite differences, and operations in double precision. */
 #ifndef PP_TESTS_GRADIENTS_H
 #define PP_TESTS_GRADIENTS_H
 
 #include <stdint.h>
 
-/* -1 to 1, of a sequence that a seed decides: each group of tests begins with one, whatever ran before it. */
+/* Random numbers from -1 to 1 of a sequence that depends on the seed: each group of tests begins with one, so that
+ * other groups do not matter. */
 void random_from(uint32_t seed);
 double random_value(void);
 /* x: [n] such values. */

@@ -1,4 +1,5 @@
-/* hymba_model.h - a small random model like Hymba, and its logits, computed from the formulas in double precision. */
+/* hymba_model.h - a small random model in the form of Hymba, and its logits, computed from the formulas in double
+ * precision. */
 #ifndef PP_TESTS_HYMBA_MODEL_H
 #define PP_TESTS_HYMBA_MODEL_H
 

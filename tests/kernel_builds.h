@@ -4,8 +4,8 @@
 
 #include "engine/cpu/isa.h"
 
-/* cmocka_run_group_tests_name(), once as on a processor without FMA, and once more where there is one. With the
- * software model of other instructions (soft_sets.h) once is enough. */
+/* cmocka_run_group_tests_name(), first as on a processor without FMA, then, if there is one, with it. With the software
+ * model of other instructions (soft_sets.h) one run suffices. */
 #ifdef PP_TESTS_SOFT_SETS_H
 #define RUN_WITH_BOTH_BUILDS(name, tests) cmocka_run_group_tests_name(name, tests, NULL, NULL)
 #else

@@ -13,7 +13,8 @@ static void saved(const char *text)
 {
     char line[160];
     int n = snprintf(line, sizeof line, "S %s\n", text);
-    (void)!write(STDOUT_FILENO, line, (size_t)n); /* at once, whole: it may be the last thing that it does */
+    (void)!write(STDOUT_FILENO, line, (size_t)n); /* at once and as a whole: it may be the last thing that this process
+                                                     does */
 }
 
 int main(int argc, char **argv)

@@ -1,8 +1,8 @@
-/* patience.h - how long tests wait for what must happen. */
+/* patience.h - how long tests wait for something that must happen. */
 #ifndef PP_TESTS_PATIENCE_H
 #define PP_TESTS_PATIENCE_H
 
-/* With a sanitizer the program, and so the loading of a model, is tens of times slower. */
+/* With a sanitizer the program is tens of times slower, and so is the loading of a model. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { TEST_PATIENCE_MS = 600000 };
 #else

@@ -150,7 +150,7 @@ void expert_pick_means(const struct expert_model *m, int l, const double *in, in
         int before = 0; /* the number of blocks that rank higher; of equal scores the earlier one does */
         for (int b = 0; p / size < n_blocks && b < n_blocks; b++)
             before += score[b] > score[p / size] || (score[b] == score[p / size] && b < p / size);
-        sees[p] = before < s->index_top_k / size; /* positions after the last whole block always */
+        sees[p] = before < s->index_top_k / size; /* positions after the last whole block are always seen */
     }
     pp_free(score);
 }

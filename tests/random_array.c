@@ -6,7 +6,7 @@
 #include "tests/gguf_file.h"
 #include "tests/support.h"
 
-/* From -1 up to 1. */
+/* A random number from -1 to 1. */
 static float next(uint32_t *random)
 {
     *random = *random * 1664525u + 1013904223u;

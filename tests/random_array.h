@@ -12,12 +12,12 @@ struct array {
     float *values;                /* [array_size()], pp_free */
 };
 
-/* Makes an array called `kind` of layer l (no layer if l is -1), with values uniform within `spread` of `middle`.
+/* Makes an array called `kind` of layer l (-1: outside the layers), with uniform values within `spread` of `middle`.
  * *random: the generator's state. A name that is too long fails the test. */
 void array_make(struct array *a, int l, const char *kind, int64_t matrices, int64_t rows, int64_t cols, float middle,
                 float spread, uint32_t *random);
 int64_t array_size(const struct array *a);
-/* For a file; holds the pointers. */
+/* The array as a tensor for a file; it keeps the pointers. */
 struct pp_tensor array_tensor(const struct array *a);
 
 #endif

@@ -15,7 +15,7 @@ struct random_user {
     unsigned long seed;
     int said;
     char waiting[128];  /* a message that was accepted and is being saved */
-    /* A message is saved, and the model is about to see it; or NULL. */
+    /* Called when a message is saved, and the model is about to see it; or NULL. */
     void (*saved)(const char *text);
 };
 

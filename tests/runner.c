@@ -33,7 +33,7 @@ int main(int argc, char **argv)
             printf("%s\n", g->name);
         return 0;
     }
-    pp_memory_check(false); /* models of zeros are larger than some machines' memory */
+    pp_memory_check(false); /* models of zeros may be larger than the machine's memory */
     for (struct test_group *g = groups; g; g = g->next) {
         if (!wanted(g->name, argc, argv))
             continue;

@@ -12,7 +12,7 @@
 
 enum { N = 64, HEAD = 32, HEADS = N / HEAD, FF = 96, VOCAB = 70, LAYERS = 3, MIXES = 6, MAX_TENSORS = 160 };
 enum { MIXES_6 = 5, MIX_RANK = 32, DECAY_RANK = 64 }; /* RWKV 6 */
-enum { KEYS = HEADS / 2 }; /* QRWKV's heads of keys and values, which others share */
+enum { KEYS = HEADS / 2 }; /* heads of keys and values in QRWKV, each shared by several query heads */
 extern const int rwkv_ranks[4]; /* of decays, beta, values and gates */
 
 extern struct array arrays[MAX_TENSORS];
@@ -31,7 +31,7 @@ struct number {
     uint32_t v;
 };
 
-/* The model as a GGUF file. Numbers without a key are omitted. */
+/* Writes the model as a GGUF file with these numbers; those without a key are left out. */
 const char *rwkv_write_numbers(const char *arch, const struct number *numbers, size_t n_numbers);
 
 void rwkv7_make(void);

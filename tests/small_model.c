@@ -73,7 +73,7 @@ static uint64_t first_bytes(const char *name)
     return n;
 }
 
-/* "blk.L." as the first bytes of names have it, at most 8; *mask: which bits of theirs to compare. */
+/* "blk.L." as first_bytes() gives it, at most 8 bytes; *mask: the bits to compare. */
 static uint64_t layer_bytes(int l, uint64_t *mask, size_t *n)
 {
     char begin[16] = "blk.";
@@ -101,8 +101,8 @@ static bool is_both(const char *name, const char *begin, const char *end)
 
 int small_find(const char *names, size_t step, int n, int l, const char *begin, const char *end)
 {
-    static int found[1024]; /* where those that are asked for so were last */
-    int *last = &found[((uintptr_t)begin * 31 + (uintptr_t)end + (uintptr_t)l * 127) % 1024];
+    static int found[1024]; /* where names with this hash were found last */
+    int *guess = &found[((uintptr_t)begin * 31 + (uintptr_t)end + (uintptr_t)l * 127) % 1024];
     uint64_t mask = 0, want = 0;
     size_t skip = 0;
     if (l >= 0)
@@ -120,7 +120,7 @@ static float *logits_of(const char *path, enum pp_kv_type kv, const struct manne
 {
     const struct pp_engine_options opt = {.kv_type = kv, .n_threads = how->n_threads, .kv_memory = 64u << 20,
                                           .n_ctx = SMALL_TEXT, .kernels = pp_isa_name(how->isa),
-                                          .activations = PP_ACT_F32}; /* what AMX takes for F16 has other bits */
+                                          .activations = PP_ACT_F32}; /* AMX's default for F16 has other bits */
     struct pp_model *m;
     struct pp_engine *e;
     struct pp_seq *s;

@@ -6,7 +6,7 @@
 #define pp_units_of_avx512 pp_units_of_avx512_soft
 #include "engine/cpu/matmul_avx512.c"
 
-/* Behind the choice for this processor, which its own kernels are tested with: strips as on those of the other kind. */
+/* Chooses the strips of other processors than this one, with whose strips the real kernels are tested. */
 __attribute__((constructor)) static void choose_other_strips(void)
 {
     strip_cols = strip_cols == STRIP_COLS ? NARROW_COLS : STRIP_COLS;

@@ -64,13 +64,13 @@ __attribute__((unused)) static bool soft_isa_runs(enum pp_isa isa)
     return soft_matmul_kernels(isa) != NULL;
 }
 
-/* Macros with an argument, so that structs of these names are not renamed. */
+/* Macros with an argument, so that structs with these names are not renamed. */
 #define pp_isa_runs(isa) soft_isa_runs(isa)
 #define pp_matmul_kernels(isa) soft_matmul_kernels(isa)
 #define pp_cpu_ops(isa) soft_cpu_ops(isa)
 #define pp_train_ops(isa) soft_train_ops(isa)
 
-/* Groups are called soft_matmul for matmul, and so on. */
+/* Names of groups begin with soft_: soft_matmul for matmul, and so on. */
 #undef TEST_GROUP
 #define TEST_GROUP(id)                                                                                       \
     static int run_soft_##id(void);                                                                          \

@@ -8,7 +8,7 @@
 #define pp_units_of_avx512 pp_units_of_avx512_soft
 #include "engine/cpu/unpack_units_loads_avx512.c"
 
-/* No clock chooses here: vectors take loads, tiles take gathers. */
+/* The choice does not depend on a clock here: vectors use loads, tiles use gathers. */
 const struct pp_unit_fns *pp_units_of_avx512_soft(uint32_t type)
 {
     return (pp_units_loads_avx512_soft[type].few ? pp_units_loads_avx512_soft : pp_units_avx512_soft) + type;

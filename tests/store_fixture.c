@@ -49,7 +49,7 @@ int64_t add_message(struct pp_store *st, int64_t session, int64_t parent, enum p
     return m.id;
 }
 
-/* As another program opens it that knows the words of the index. */
+/* Opens the file as another program does, with the tokeniser of the search index. */
 static sqlite3 *raw_open(const char *path)
 {
     sqlite3 *db;

@@ -10,7 +10,7 @@
 
 const char *testdata(const char *relative)
 {
-    static char paths[8][PATH_MAX], root[PATH_MAX]; /* from / on, as tests make links to what is there */
+    static char paths[8][PATH_MAX], root[PATH_MAX]; /* absolute, because tests make symbolic links to them */
     static unsigned next;
     const char *given = getenv("PIPPIN_TESTDATA");
     struct stat st;

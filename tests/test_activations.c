@@ -144,7 +144,8 @@ static void the_key_tells_them_apart(void **state)
             for (int b = 0; b < a; b++) {
                 struct rig one = make_rig(types[i], NULL, 1, all[a]), other = make_rig(types[i], NULL, 1, all[b]);
                 char *key = key_of(&one), *other_key = key_of(&other);
-                /* F16 and BF16 weights may have activations in pairs of bfloat16; single ones are for BF16 alone. */
+                /* F16 and BF16 weights may have activations in pairs of bfloat16 parts; single parts are for BF16
+                 * only. */
                 const bool differ = types[i] == PP_TYPE_BF16 ||
                                     (types[i] == PP_TYPE_F16 && (all[a] == PP_ACT_PAIR || all[b] == PP_ACT_PAIR));
                 assert_int_equal(strcmp(key, other_key) != 0, differ);

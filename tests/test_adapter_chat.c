@@ -116,7 +116,8 @@ static void ask(struct pp_controller *c, const char *question, const char *adapt
 {
     struct pp_adapter_choice use[PP_MAX_ADAPTERS];
     assert_string_equal(pp_controller_status(c)->adapters, adapters);
-    struct pp_adapter_mix set = ctl_set_now(c); /* a copy: the list is another one when it was searched for */
+    struct pp_adapter_mix set = ctl_set_now(c); /* a copy, since the list is replaced when adapters are searched for
+                                                   again */
     int n_use = (int)ctl_set_choices(&set, use);
     assert_true(pp_controller_send(c, question));
     settle(c);
@@ -151,7 +152,7 @@ static void switched(void **state)
     ask(c, "What do you drink?", "bard 0.50, barista 0.50");
     slash(c, "/lora barista off");
     slash(c, "/lora bard 1");
-    ask(c, "Good night.", "bard 1.00"); /* and back */
+    ask(c, "Good night.", "bard 1.00"); /* back to the first adapter */
     pp_controller_free(c);
 }
 

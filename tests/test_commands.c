@@ -1,4 +1,4 @@
-/* test_commands.c - what the commands share: lists of ids, JSON, text for a terminal, and the table of commands. */
+/* test_commands.c - code that commands share: lists of ids, JSON, text for a terminal, and the table of commands. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -59,7 +59,7 @@ static void json_strings_are_json(void **state)
     struct pp_buf b = {0};
     pp_cli_json_string(&b, text, sizeof text - 1);
     assert_string_equal(pp_buf_cstr(&b), "\"a\\\"b\\\\c\\n\\t\\u0001\\u007f\xc3\xa9\xef\xbf\xbd\\u0000z"
-                                         "\\u009b31m\\u202e\""); /* a terminal would obey them */
+                                         "\\u009b31m\\u202e\""); /* control characters of terminals */
     pp_buf_free(&b);
 }
 
@@ -192,7 +192,7 @@ static void counts_words(void **state)
     assert_non_null(strstr(err.text, "\"a\""));
 }
 
-/* Its exit code; what it prints is in out, what it says to stderr is not wanted. */
+/* Runs a command; returns its exit code. Its output goes to `out`, and what it writes to stderr is discarded. */
 static int run_quietly(pp_command_fn *command, const struct pp_options *o, struct pp_buf *out, uint64_t fail_at)
 {
     static const struct pp_paths none;
@@ -218,7 +218,7 @@ static int run_quietly(pp_command_fn *command, const struct pp_options *o, struc
     return code;
 }
 
-/* A text that lacks something, such as its BOS, is worse than none. */
+/* A text in which something is missing, such as its BOS, would be worse than none. */
 static void texts_are_whole_or_an_error_without_memory(void **state)
 {
     (void)state;

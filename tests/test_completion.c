@@ -8,7 +8,7 @@
 
 static const char lora[] = "[NAME [STRENGTH | on] | off | save NAME | preset NAME | add FILE]";
 
-/* expected NULL: nothing begins so. several: what is listed. */
+/* expected NULL: no name begins like that. several: the names that are listed. */
 static void is_completed(const char *line, size_t at, const char *expected, const char *several)
 {
     static const char *const names[] = {"bard", "barge\nin two lines", "barista", "Owl", "Owl"};
@@ -62,7 +62,7 @@ static void many(void **state)
     pp_buf_free(&list);
 }
 
-/* No letter is cut, though those of both names begin with the same byte. */
+/* Completion does not split a character, even if two names have its first byte in common. */
 static void whole_letters(void **state)
 {
     struct pp_completion c;
@@ -85,7 +85,7 @@ static void whole_letters(void **state)
     pp_free(got);
     pp_buf_free(&list);
     pp_completion_begin(&c, "/m ", 3);
-    pp_completion_offer(&c, "\xc3"); /* a file's name may be anything */
+    pp_completion_offer(&c, "\xc3"); /* a file's name may have any bytes */
     got = pp_completion_take(&c, &list);
     assert_string_equal(got, "/m ");
     pp_free(got);

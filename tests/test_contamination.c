@@ -53,7 +53,7 @@ static void begin(void)
         shape.seed++;
         assert_ok(pp_adapter_load(run.model, tiny_adapter(&shape, 3 + i), &run.adapters[i], &err), err);
     }
-    struct pp_adapter *invoked = run.adapters[ADAPTERS - 1]; /* by any of one token in 60 */
+    struct pp_adapter *invoked = run.adapters[ADAPTERS - 1]; /* invoked by any of one token in 60 */
     if ((invoked->invocation = pp_malloc(sizeof *invoked->invocation)))
         invoked->invocation[0] = 3 + roll(VOCAB);
     invoked->n_invocation = invoked->invocation ? 1 : 0;
@@ -121,7 +121,7 @@ static void save(struct talk *t)
     pp_save_free(j);
 }
 
-/* As after a restart: a new sequence, which begins with what is saved on disk. */
+/* As after a restart: a new sequence begins with what is saved on disk. */
 static void reopen(struct talk *t)
 {
     struct pp_error err;
@@ -135,7 +135,7 @@ static void reopen(struct talk *t)
     run.restored += pp_engine_stats(run.engine)->restored_tokens > before;
 }
 
-/* The next tokens, at some temperature. */
+/* Computes the next tokens, at some temperature. */
 static void answer(struct pp_seq *s, const struct talk *t, uint64_t seed, int n, int32_t *out)
 {
     struct pp_gen_options opt = {.sampling = pp_sampling_default(), .max_tokens = n, .ignore_end = true};

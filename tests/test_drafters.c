@@ -71,18 +71,18 @@ static void found(void **state)
     assert_near(entry("near")->facts.share, 0.25, 1e-6);
     assert_int_equal(entry("distant")->fit, PP_FIT_NO);
     assert_string_equal(entry("distant")->reason, "it is not smaller");
-    pp_controller_find_drafters(fix.c); /* again: nothing is asked twice */
+    pp_controller_find_drafters(fix.c); /* again, but nothing is inspected a second time */
     put_file(fix.paths.data, "more.gguf", beside);
     for (int i = 0; i < 3; i++)
         fixture_flush(&fix);
     pump_until(&fix, fix.fake->drafter_inspections >= 3);
     assert_int_equal(entry("distant")->fit, PP_FIT_NO);
-    /* another model: what fitted the one before says nothing */
+    /* another model: earlier inspections no longer count */
     pp_controller_load(fix.c, fix.model);
     fake_loaded(&fix);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);
     assert_int_equal(count(), 0);
-    /* the model's file is gone, others are not */
+    /* only the current model's file leaves the list */
     pump_until(&fix, access(fix_status()->model.path, F_OK) == 0);
     assert_int_equal(unlink(fix_status()->model.path), 0);
     pp_controller_find_drafters(fix.c);

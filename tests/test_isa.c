@@ -30,7 +30,7 @@ static void the_best_set_runs(void **state)
         }
 }
 
-/* Under an emulator the answer is known: PIPPIN_TEST_ISAS names the sets that run, with a space before each. */
+/* Under an emulator the result is known: PIPPIN_TEST_ISAS names the sets that run, each preceded by a space. */
 static void the_sets_are_those_expected(void **state)
 {
     (void)state;

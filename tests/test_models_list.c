@@ -35,7 +35,7 @@ static void put_file(const char *folder, const char *name)
     assert_ok(pp_write_file(path, "x", 1, 0600, &err), err);
 }
 
-/* A name for the starter's file, as stores of downloads have links for names. */
+/* A link with a name of its own to the starter's file, as download caches have links for names. */
 static void put_link(const char *folder, const char *name, char path[static 700])
 {
     char here[400], target[500];
@@ -81,7 +81,7 @@ static void found(void **state)
     snprintf(gone, sizeof gone, "%s.gone.gguf", far);
     register_model(gone, "gone");
     find_all();
-    assert_int_equal(count(), 4 + (fix.paths.starter[0] != 0)); /* model.gguf is the fixture's own */
+    assert_int_equal(count(), 4 + (fix.paths.starter[0] != 0)); /* model.gguf belongs to the fixture */
     assert_true(entry("distant") && entry("kept.gguf") && entry("broken.gguf") && entry("model.gguf"));
     assert_string_equal(entry("distant")->path, far);
     assert_true(entry("model.gguf")->current && !entry("distant")->current);
@@ -99,7 +99,7 @@ static void found(void **state)
     assert_non_null(strstr(entry("broken.gguf")->reason, "broken.gguf"));
 }
 
-/* What has gone is not there when it is looked for again; what was broken may be whole by then. */
+/* When models are searched for again, files that are gone leave the list, and files that were damaged may be whole. */
 static void found_again(void **state)
 {
     char folder[600], path[700];
@@ -132,7 +132,7 @@ static void loaded(void **state)
     assert_int_equal(fixture_state(&fix), PP_STATE_IDLE);
     snprintf(line, sizeof line, "/model %s", path);
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
-    assert_false(pp_controller_load(fix.c, path)); /* one at a time */
+    assert_false(pp_controller_load(fix.c, path)); /* only one model is loaded at a time */
     snprintf(fix.model, sizeof fix.model, "%.500s", path);
     fake_loaded(&fix);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_IDLE);

@@ -23,8 +23,8 @@ static const char *part_path(const char *name, int i)
     return path;
 }
 
-/* Part i of a model: every part has a run of the tensors, the first one all that is no tensor. lie: what it says of
- * itself is wrong by so much. */
+/* Writes part i of a model: each part has a run of the tensors, the first also everything else. lie: this much is added
+ * to the numbers that it states. */
 static void write_part(const struct pp_gguf *g, const char *path, int i, int lie)
 {
     const size_t n = pp_gguf_n_tensors(g), from = n * (size_t)i / PARTS, to = n * ((size_t)i + 1) / PARTS;
@@ -104,13 +104,13 @@ static void parts_are_one_model(void **state)
     pp_source_close(whole);
     pp_source_close(parts);
     float *a = logits_of(whole_model(), &id[0]);
-    for (int i = 0; i < PARTS; i++) { /* whichever is named */
+    for (int i = 0; i < PARTS; i++) { /* whichever part is named */
         float *b = logits_of(part_path("one", i), &id[1]);
         assert_memory_equal(a, b, vocab * sizeof *a);
         assert_memory_equal(&id[0], &id[1], sizeof id[0]);
         pp_free(b);
     }
-    /* and in one file again */
+    /* joined to one file again */
     char joined[300];
     snprintf(joined, sizeof joined, "%s/joined.gguf", test_tmpdir());
     assert_ok(pp_quantize_file(part_path("one", 2), joined, "F32", NULL, &err), err);
@@ -120,7 +120,7 @@ static void parts_are_one_model(void **state)
     pp_free(a);
 }
 
-/* Which layers have experts is told by tensors of any file, of Qwen's too. */
+/* Tensors in any of the files tell which layers have experts, also for Qwen. */
 static void experts_in_parts(void **state)
 {
     const char *folder = testdata("architectures/qwen3moe");
@@ -165,11 +165,11 @@ static void parts_that_do_not_fit(void **state)
     assert_int_equal(unlink(part_path("gap", 0)), 0);
     expect_refused(part_path("gap", 2), PP_ERR_NOT_FOUND, "00001-of-00003");
 
-    split_model("twice"); /* a part that is another one */
+    split_model("twice"); /* one part is of another model */
     assert_ok(pp_gguf_open(whole_model(), &g, &err), err);
     write_part(g, part_path("twice", 1), 1, 1);
     expect_refused(part_path("twice", 0), PP_ERR_FORMAT, "is not part 2 of 3");
-    write_part(g, part_path("twice", 1), 2, -1); /* tensors of another one */
+    write_part(g, part_path("twice", 1), 2, -1); /* with another part's tensors */
     struct pp_source *s;
     assert_int_not_equal(pp_source_open(part_path("twice", 0), &s, &err), PP_OK);
     char odd[300];

@@ -75,7 +75,7 @@ static void closing(void **state)
     struct pp_queue *q = make(4);
     assert_true(pp_queue_push(q, &item));
     pp_queue_close(q);
-    assert_true(readable(q)); /* whoever polls learns of it */
+    assert_true(readable(q)); /* poll() reports it */
     assert_false(pp_queue_push(q, &item));
     assert_false(pp_queue_try_push(q, &item));
     assert_ptr_equal(pp_queue_pop(q, -1), &item);
@@ -113,7 +113,7 @@ static void *produce(void *arg)
 }
 
 /* Nothing is lost, and each producer's items keep their order, although the queue is far too small and the consumer
- * polls. */
+ * polls it. */
 static void many_threads(void **state)
 {
     (void)state;

@@ -18,7 +18,7 @@ static float random_float(void) /* -1 .. 1 */
     return (float)(random_state >> 8) / 8388608.0f - 1.0f;
 }
 
-/* What a head is given, position by position, and what it gives. */
+/* A head's inputs and outputs, position by position. */
 struct head {
     float q[LENGTH][KEY], k[LENGTH][KEY], v[LENGTH][VALUE], beta[LENGTH];
     double ln_a[LENGTH];
@@ -49,11 +49,12 @@ static void fill(struct head *h)
         for (int i = 0; i < VALUE; i++)
             h->v[t][i] = random_float();
         h->beta[t] = (random_float() + 1) / 2;
-        h->ln_a[t] = t % 50 == 30 ? -200 : -0.1 * (random_float() + 1.0f); /* now and then everything is forgotten */
+        h->ln_a[t] = t % 50 == 30 ? -200 : -0.1 * (random_float() + 1.0f); /* now and then the state is forgotten
+                                                                              entirely */
     }
 }
 
-/* As recur.c does it, so many rows at a time. */
+/* Runs the steps as recur.c does, this many rows at a time. */
 static void run(const struct pp_cpu_ops *ops, struct head *h, struct page *pages, bool corrects, int rows)
 {
     static float dots[2 * 64 * PP_PAGE_TOKENS], products[2 * 64 * VALUE], scratch[KEY * PP_PAGE_TOKENS];
@@ -123,7 +124,7 @@ static void recurrence(void **state)
     (void)state;
     for (int corrects = 0; corrects < 2; corrects++) {
         fill(&h);
-        memset(pages, 0xFF, sizeof pages); /* no numbers: nothing is read that was not written */
+        memset(pages, 0xFF, sizeof pages); /* NaN: so reads of what was never written would show */
         run(pp_cpu_ops(PP_ISA_SCALAR), &h, pages, corrects, 3);
         assert_recurrence(&h, corrects);
         memcpy(expected, h.out, sizeof expected);
@@ -137,7 +138,8 @@ static void recurrence(void **state)
     }
 }
 
-/* Layers, heads and what belongs to a position lie apart; the state goes with the first position. */
+/* Copying positions: data of layers, heads and positions are in different places; the state is copied with the first
+ * position. */
 static void copied_positions(void **state)
 {
     struct pp_kv_layout l;

@@ -9,7 +9,7 @@
 #include "engine/text.h"
 #include "tests/support.h"
 
-/* A file with this header and n bytes of data, in memory of exactly its size. */
+/* Opens a file with this header and n bytes of data, in memory of exactly its size. */
 static enum pp_code open_text(const char *header, size_t n, struct pp_error *err)
 {
     struct pp_safetensors *s;
@@ -86,7 +86,7 @@ static void test_hostile_headers(void **state)
     }
 }
 
-/* How much is missing is said, of what lies within reach of a file. */
+/* If a file is too short, the error says how much is missing, provided that the sizes are plausible. */
 static void test_cut_off(void **state)
 {
     static const char two[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[3000000],\"data_offsets\":[0,3000000]},"
@@ -185,7 +185,8 @@ static void test_write(void **state)
 
 #define BYTES(s) s, sizeof(s) - 1
 
-/* What downloads give in place of a model, and models in forms that are not read: what it is, and what to do. */
+/* Files that downloads leave in place of a model, and models in formats that are not supported: the error says what the
+ * file is, and what to do. */
 static void test_other_files(void **state)
 {
     static const struct {
@@ -209,7 +210,7 @@ static void test_other_files(void **state)
     struct pp_tokenizer *tokenizer;
     struct cJSON *json;
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) { /* as files that are read whole */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) { /* as files that are read as a whole */
         assert_ok(pp_write_file(test_path("other.json"), cases[i].bytes, cases[i].n, 0600, &err), err);
         assert_int_equal(pp_json_read(test_tmpdir(), "other.json", &json, &err), PP_ERR_FORMAT);
         assert_non_null(strstr(err.text, cases[i].says));
@@ -224,14 +225,14 @@ static void test_other_files(void **state)
             assert_non_null(strstr(err.text, cases[i].says));
             assert_non_null(strstr(err.text, cases[i].and_says));
         }
-    /* each for the other */
+    /* each format opened as the other */
     assert_int_equal(pp_gguf_open_memory(BYTES("\016\0\0\0\0\0\0\0{\"a\":{}}      and data"), "it", &g, &err),
                      PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "give the folder that contains it"));
     assert_int_equal(pp_safetensors_open_memory(BYTES("GGUF\003\0\0\0 and what a header holds"), "it", &s, &err),
                      PP_ERR_FORMAT);
     assert_non_null(strstr(err.text, "a GGUF file"));
-    /* and what is none of these */
+    /* a file in neither format */
     assert_int_equal(pp_gguf_open_memory(BYTES("a text, which goes on for longer than a header"), "it", &g, &err),
                      PP_ERR_FORMAT);
     assert_string_equal(err.text, "it is not a GGUF file");

@@ -1,5 +1,5 @@
-/* test_shortlist.c - a draft that chooses among likely tokens: their logits have the bits that they have among all
- * others, the rest cannot be chosen; which tokens these are; that most of what is said is among them. */
+/* test_shortlist.c - a draft that chooses among likely tokens: their logits have the same bits as among all tokens, and
+ * the others cannot be chosen; which tokens the list has; and that most answers consist of them. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static bool has(const struct pp_token_groups *l, int group)
     return i < l->n;
 }
 
-/* Every second row wants logits, the last one first of all. out: [OUTPUTS, VOCAB] */
+/* Every second row wants logits, and the last is the first to want them. out: [OUTPUTS, VOCAB] */
 static void compute(struct pp_engine *e, const struct pp_adapter *a, int rows, const struct pp_token_groups *only,
                     float *out)
 {
@@ -128,17 +128,17 @@ static void what_was_said(void **state)
     assert_int_equal(groups_of(&l).n, ALL / 4);
     tokens[0] = 4000;
     tokens[1] = 2000;
-    tokens[2] = 3; /* is there anyway */
+    tokens[2] = 3; /* on the list anyway */
     pp_shortlist_set(&l, tokens, 3, 3);
     assert_int_equal(groups_of(&l).n, ALL / 4 + 2);
     assert_true(has(&(struct pp_token_groups){l.groups, l.n}, 4000 / PP_TOKEN_GROUP));
     tokens[3] = 3333;
-    tokens[4] = 99999; /* not of the draft's vocabulary */
+    tokens[4] = 99999; /* not in the draft's vocabulary */
     pp_shortlist_set(&l, tokens, 5, 3);
     assert_true(l.n == ALL / 4 + 3 && has(&(struct pp_token_groups){l.groups, l.n}, 3333 / PP_TOKEN_GROUP));
     pp_shortlist_free(&l);
 
-    assert_ok(pp_shortlist_init(&l, N_VOCAB, &err), err); /* more than there is room for: the newest */
+    assert_ok(pp_shortlist_init(&l, N_VOCAB, &err), err); /* more than there is room for: the newest are kept */
     for (int i = 0; i < PROMPT; i++)
         tokens[i] = N_VOCAB - 1 - i;
     pp_shortlist_set(&l, tokens, PROMPT, PROMPT);
@@ -149,11 +149,11 @@ static void what_was_said(void **state)
 
     assert_ok(pp_shortlist_init(&l, 500, &err), err);
     pp_shortlist_set(&l, tokens, PROMPT, PROMPT);
-    assert_false(pp_shortlist_usable(&l)); /* there is little to be saved */
+    assert_false(pp_shortlist_usable(&l)); /* little would be saved */
     pp_shortlist_free(&l);
 }
 
-/* In a text of rare tokens the draft is not held to the list, and again when it has become another. */
+/* In a text of rare tokens the draft is not restricted to the list; once the text has changed, it is again. */
 static void rare_texts(void **state)
 {
     enum { N_VOCAB = 65536, N = 400 };

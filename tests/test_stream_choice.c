@@ -6,7 +6,7 @@
 
 enum { ONE, OTHER, THIRD };
 
-/* A machine on which passes take so many ns in each way, and up to an eighth more where it is disturbed. */
+/* A machine on which passes take this many ns in each way, and up to an eighth more if they are disturbed. */
 struct machine {
     uint64_t ns[PP_STREAM_CHOICES];
     uint32_t noise;
@@ -38,11 +38,11 @@ static void the_faster_way_is_chosen(void **state)
         assert_true(m.n[OTHER] >= 5 && m.n[OTHER] <= 6);
         run(&m, &c, 10000);
         assert_true(c.way == OTHER && m.n[OTHER] > 9940);
-        m.ns[OTHER] = 48000000; /* as where another program fills the caches */
+        m.ns[OTHER] = 48000000; /* as if another program filled the caches */
         run(&m, &c, 2020);
         assert_int_equal(c.way, ONE);
         run(&m, &c, 10000);
-        assert_true(c.way == ONE && m.n[OTHER] >= 24 && m.n[OTHER] <= 36); /* tried again, which costs little */
+        assert_true(c.way == ONE && m.n[OTHER] >= 24 && m.n[OTHER] <= 36); /* tried again, at little cost */
     }
 }
 
@@ -56,7 +56,7 @@ static void the_fastest_of_three_is_chosen(void **state)
             m.ns[best] = 35000000;
             run(&m, &c, 22);
             for (int way = ONE; way <= THIRD; way++)
-                assert_true(m.n[way] >= 5); /* six, and those of cold caches */
+                assert_true(m.n[way] >= 5); /* six, and the first ones with cold caches */
             run(&m, &c, 1990);
             assert_true(c.way == best && m.n[best] == 1990);
         }

@@ -1,5 +1,5 @@
-/* test_suppressed.c - tokens that a model says it never writes: read from folders and files, carried by conversions,
- * and not chosen. */
+/* test_suppressed.c - tokens that a model must never write: read from folders and files, kept by conversions, and never
+ * chosen. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -44,7 +44,7 @@ static const char *starter_with(const int32_t *tokens, size_t n, const char *tex
     return dst;
 }
 
-/* The first n tokens of its greedy answer. */
+/* The first n tokens of the model's greedy answer. */
 static void first_tokens(const char *path, int32_t *tokens, int64_t n)
 {
     static const char hello[] = "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
@@ -96,7 +96,7 @@ static void assert_suppressed(const char *path, const int32_t *tokens, size_t n)
     pp_source_close(s);
 }
 
-/* What the model would write first it does not write, nor later; without the list it does. */
+/* With the list, tokens that the model would write at once are never written; without it they are. */
 static void not_chosen(void **state)
 {
     enum { N = 4 };
@@ -128,7 +128,7 @@ static void conversions(void **state)
     assert_suppressed(copy, kept, 2);
 }
 
-/* generation_config.json says other things too, or nothing of tokens. */
+/* generation_config.json contains other things, too, or no tokens. */
 static void folders(void **state)
 {
     static const struct {

@@ -1,4 +1,5 @@
-/* test_titles.c - titles by the model: asked for once, after everything else, given up for whatever the user does. */
+/* test_titles.c - titles by the model: requested once, after everything else, and cancelled by whatever the user
+ * does. */
 #include <string.h>
 
 #include "tests/backend_fake.h"
@@ -24,11 +25,11 @@ static void a_title_comes_after_the_first_answer(void **state)
     assert_string_equal(title(), "why is the sea salty");
     assert_int_equal(fix.fake->generations, 2);
     assert_true(fix.fake->background);
-    assert_string_equal(fix.fake->key, ""); /* the conversation's own pages are left as they are */
+    assert_string_equal(fix.fake->key, ""); /* the conversation's own pages are not used */
     assert_int_equal(fix.fake->message_id, 0);
     assert_non_null(strstr(fix.fake->messages, "because of rivers"));
     assert_true(fix.fake->skip_reasoning);
-    assert_int_equal(fixture_state(&fix), PP_STATE_IDLE); /* nobody waits for it */
+    assert_int_equal(fixture_state(&fix), PP_STATE_IDLE); /* the screen does not wait for it */
     fake_think(&fix, "A title, hm", true, false, 2);
     fake_text(&fix, " \"**Salt of the ", 3);
     fake_text(&fix, "Sea**\".", 2);
@@ -36,7 +37,7 @@ static void a_title_comes_after_the_first_answer(void **state)
     pump_until(&fix, strcmp(title(), "Salt of the Sea") == 0);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
     fixture_turn(&fix, "and the lakes", "they have outlets");
-    assert_int_equal(fix.fake->generations, 3); /* once is enough */
+    assert_int_equal(fix.fake->generations, 3); /* requested once */
 }
 
 static void the_user_comes_first(void **state)
@@ -49,7 +50,7 @@ static void the_user_comes_first(void **state)
     assert_int_equal(fix.fake->cancelled, asked);
     pump_until(&fix, fixture_state(&fix) == PP_STATE_PREFILL);
     uint64_t request = fix.fake->request;
-    fix.fake->request = asked; /* what it says after that is not heard */
+    fix.fake->request = asked; /* what it says after that is ignored */
     fake_text(&fix, "Too late", 2);
     fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED);
     fix.fake->request = request;
@@ -78,7 +79,7 @@ static void a_title_of_the_users_stays(void **state)
     assert_int_equal(fix.fake->generations, 3);
 }
 
-/* Of a conversation that was deleted nobody hears any more. */
+/* The title of a conversation that was deleted is ignored. */
 static void a_title_of_what_is_deleted(void **state)
 {
     (void)state;

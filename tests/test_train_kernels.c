@@ -72,7 +72,7 @@ static void swiglu_gradient(void **state)
     widen(c.g, g, N);
     widen(c.u, u, N);
     widen(c.dy, dy, N);
-    pp_train_ops(PP_ISA_SCALAR)->swiglu_backward(g, u, dy, N, dg, dy); /* in place, as it is used */
+    pp_train_ops(PP_ISA_SCALAR)->swiglu_backward(g, u, dy, N, dg, dy); /* in place, as in training */
     for (int i = 0; i < N; i++) {
         assert_near(dg[i], derivative(swiglu_value, &c, &c.g[i]), 1e-5);
         assert_near(dy[i], derivative(swiglu_value, &c, &c.u[i]), 1e-5);
@@ -132,7 +132,7 @@ static void check_product(int64_t rows, int64_t cols, int64_t depth, uint32_t ty
         if (!pp_isa_runs((enum pp_isa)isa))
             continue;
         memcpy(c, begin, (size_t)(rows * cols) * sizeof *c);
-        for (int64_t col = 0; col < cols; col += strip) /* in two pieces, uneven ones */
+        for (int64_t col = 0; col < cols; col += strip) /* in two uneven pieces */
             for (int64_t half = 0; half < 2; half++)
                 pp_train_ops((enum pp_isa)isa)
                     ->product(&p, half ? rows / 3 : 0, half ? rows : rows / 3, col,
@@ -158,7 +158,7 @@ static void products(void **state)
     check_product(7, 19, 5, PP_TYPE_F32, true, false, true);
     check_product(13, 70, 300, PP_TYPE_F32, false, true, true);
     check_product(40, 65, 257, PP_TYPE_F32, true, true, false);
-    check_product(5, 48, 33, PP_TYPE_F32, false, false, true); /* b is used where it lies */
+    check_product(5, 48, 33, PP_TYPE_F32, false, false, true); /* b is used in place */
     check_product(29, 17, 40, PP_TYPE_F16, true, false, false);
     check_product(29, 96, 7, PP_TYPE_F16, false, false, false);
     check_product(11, 50, 96, PP_TYPE_BF16, true, false, false);
@@ -170,7 +170,7 @@ static void products(void **state)
     check_product(8, 64, 64, PP_TYPE_Q4_0, false, false, false);
 }
 
-/* What goes row by row has the same bits in all builds. */
+/* Operations on rows have the same bits in all builds. */
 static void same_rows(void **state)
 {
     (void)state;

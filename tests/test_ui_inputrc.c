@@ -27,7 +27,7 @@ static enum pp_code look(const char *name)
     return pp_inputrc_check(name, &flat, &err);
 }
 
-/* All names here are relative to this folder, as readline's are to that in which it runs. */
+/* All names here are relative to this folder, as readline's are relative to the one in which it runs. */
 static int in_folder(void **state)
 {
     (void)state;
@@ -49,7 +49,7 @@ static void loops(void **state)
     assert_int_equal(look("one"), PP_ERR_FORMAT);
     assert_string_equal(err.text, "the key bindings in ./one are not used: it includes itself");
     assert_string_equal(pp_buf_cstr(&flat), "1\n2\n$if mode=vi\nx\ny\n$endif\n3\n");
-    write_keys("one", "$include two\n$include two\n"); /* twice is no loop */
+    write_keys("one", "$include two\n$include two\n"); /* including a file twice is no loop */
     write_keys("three", "#$include one\n$includes one\n$include\n");
     assert_int_equal(look("one"), PP_OK);
     assert_int_equal(look("not there"), PP_OK);
@@ -68,7 +68,7 @@ static void pipes(void **state)
     assert_int_equal(flat.len, 0);
 }
 
-/* Each of twenty files includes the next twice: a million reads. And more of them than a stack need bear. */
+/* Each of twenty files includes the next one twice: a million reads. And includes nested too deeply for the stack. */
 static void too_many(void **state)
 {
     char name[16], text[64];

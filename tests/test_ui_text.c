@@ -1,4 +1,4 @@
-/* Sanitiser, graphemes and widths, wrapping. */
+/* test_ui_text.c - the sanitiser, graphemes and widths, wrapping. */
 #include "tests/support.h"
 
 #include <locale.h>
@@ -75,7 +75,7 @@ static void tabs_go_on_across_pieces(void **state)
     pp_buf_free(&out);
 }
 
-/* Whatever comes in, no control reaches the cells: checked where the text is cut into glyphs for ncurses. */
+/* Whatever the text is, no control character reaches the cells: checked where text is split into glyphs for ncurses. */
 static void nothing_dangerous_reaches_the_cells(void **state)
 {
     (void)state;
@@ -237,16 +237,16 @@ static void words_found(void **state)
     assert_false(pp_found_in("The Old man", "old sea"));
     assert_false(pp_found_in("The Old man", " \" "));
     assert_false(pp_found_in("The Old man", ""));
-    assert_true(pp_found_in("\xff old", "old")); /* what is no text is no letter */
+    assert_true(pp_found_in("\xff old", "old")); /* a byte that is not text is no letter */
     assert_true(pp_found_phrase("Das CAF\u00c9 ist zu", "cafe\u0301 IST"));
     assert_true(pp_found_phrase("nausea", "sea"));
     assert_true(pp_found_phrase("a[i]++", "[I]++"));
     assert_false(pp_found_phrase("a", ""));
-    assert_false(pp_found_phrase("a", "\u0301")); /* a mark alone is nothing */
+    assert_false(pp_found_phrase("a", "\u0301")); /* a mark alone is not a word */
     assert_false(pp_found_in("a", "\u0301"));
 }
 
-/* The bytes that made a text be found are the ones that are marked, with the marks on their letters. */
+/* The bytes for which a text was found are those that are marked, including the combining marks on their letters. */
 static void words_marked(void **state)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* test_ui_typed.c - lines from a pipe: whole ones only, and none lost with one that could not be kept. */
+/* test_ui_typed.c - lines from a pipe: only whole ones, and none lost along with one that could not be kept. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static enum pp_code add(struct pp_typed *t, const char *text)
     return pp_typed_add(t, text, strlen(text), &err);
 }
 
-/* The next line is that one, or with NULL there is none; then it is used. */
+/* Asserts the next line and consumes it; want NULL: there is none. */
 static void expect_line(struct pp_typed *t, bool ended, const char *want)
 {
     assert_true(ended || pp_typed_has_line(t) == (want != NULL));
@@ -50,7 +50,7 @@ static void whole_lines(void **state)
     }
 }
 
-/* Files of other systems: the carriage returns before line feeds, and a mark of UTF-8 before the first line. */
+/* Files of other systems: carriage returns before line feeds, and a byte-order mark before the first line. */
 static void around_lines(void **state)
 {
     static const char text[] = "\xEF\xBB\xBFone\r\n\r\nt\rwo\n\xEF\xBB\xBFthree\r";
@@ -93,7 +93,7 @@ static void too_long(void **state)
     free(many);
 }
 
-/* That is not called too long, and of the lines around it none is lost. */
+/* A line for which there is no memory is not called too long, and the lines around it are not lost. */
 static void out_of_memory(void **state)
 {
     struct pp_typed t = {0};
@@ -101,7 +101,7 @@ static void out_of_memory(void **state)
     (void)state;
     memset(long_line, 'x', sizeof long_line);
     long_line[4096] = 0;
-    for (int ends = 0; ends < 2; ends++) { /* it ends with what was read, or goes on */
+    for (int ends = 0; ends < 2; ends++) { /* ends: the line ends with this piece, or goes on */
         long_line[4095] = ends ? '\n' : 'x';
         assert_int_equal(add(&t, "before\nwhat is "), PP_OK);
         pp_mem_fail_at(1, 1);
@@ -115,7 +115,7 @@ static void out_of_memory(void **state)
         expect_line(&t, true, NULL);
         pp_buf_free(&t.text);
     }
-    pp_mem_fail_at(1, 0); /* and from the first byte on */
+    pp_mem_fail_at(1, 0); /* from the first byte on */
     assert_int_equal(add(&t, "one\ntwo\n"), PP_ERR_NOMEM);
     pp_mem_fail_at(0, 0);
     expect_line(&t, false, "two");

@@ -28,7 +28,7 @@ static void fill(float *f, int64_t n, int64_t n_in, uint32_t *state)
 struct tensor_plan {
     char name[48];
     int64_t rows, cols; /* rows 0: a vector */
-    int64_t matrices;   /* in a stack; 0: it is none */
+    int64_t matrices;   /* matrices of a stack; 0: it is not a stack */
     bool plain;         /* always F32 */
 };
 
@@ -75,7 +75,7 @@ static int list_tensors(const struct tiny_shape *s, struct tensor_plan *t)
     return n;
 }
 
-/* The data are new. */
+/* Makes a tensor with new data. */
 static struct pp_tensor make_tensor(const struct tensor_plan *t, uint32_t type, uint32_t *state)
 {
     struct pp_error err;
@@ -136,14 +136,14 @@ const char *tiny_adapter(const struct tiny_shape *s, int rank)
     return path;
 }
 
-/* The last files, as they were when they had been written. */
+/* The last files, with the times at which they were written. */
 static struct {
     char path[256];
     struct tiny_shape shape;
     struct stat file;
 } written[8];
 
-/* Which of them is of that shape and untouched, or -1. */
+/* The index of the file of that shape, if nobody changed it; else -1. */
 static int find_written(const struct tiny_shape *s)
 {
     for (int i = 0; i < 8; i++) {

@@ -16,8 +16,8 @@ struct tiny_shape {
 
 /* 256 wide (so that K-quants fit), 2 layers, 4 heads over 2, context 1024. */
 struct tiny_shape tiny_shape(uint32_t type);
-/* Writes the model into the test's temporary folder, unless it is still there unchanged; returns its path (static
- * memory, kept for 8 further shapes). It has no vocabulary. */
+/* Writes the model into the test's temporary folder, unless an unchanged copy is still there; returns its path, in
+ * static memory that the next 8 shapes do not overwrite. It has no vocabulary. */
 const char *tiny_model(const struct tiny_shape *s);
 /* The same for a LoRA adapter of that shape, for all matrices of layer 0 and the output. rank: any, also one that does
  * not fill a vector register. */

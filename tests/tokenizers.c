@@ -1,4 +1,4 @@
-/* tokenizers.c - what the tests of tokenizers share. */
+/* tokenizers.c - see tokenizers.h. */
 #include "tests/gguf_file.h"
 #include "tests/tokenizers.h"
 
@@ -120,7 +120,7 @@ void put_table(struct pp_buf *b, const struct replaced *pairs, size_t n_pairs)
     memset(units, 0, sizeof units);
     memset(children, 0, sizeof children);
     put_u32(units, sizeof units - 4);
-    put_u32(units + 4, PLACES << 10); /* node 0's children lie from there on */
+    put_u32(units + 4, PLACES << 10); /* the children of node 0 begin there */
     for (size_t i = 0; i < n_pairs; i++) {
         uint32_t node = 0;
         for (const char *c = pairs[i].from; *c; c++) {

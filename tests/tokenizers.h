@@ -24,7 +24,7 @@ struct replaced {
 void put_table(struct pp_buf *b, const struct replaced *pairs, size_t n);
 /* Checks that text becomes these tokens, given as their texts with '|' between them. */
 void expect_tokens(const struct pp_tokenizer *t, const char *text, unsigned flags, const char *want);
-/* Whether text has a character that either PCRE2 or utf8proc does not know yet, so that they may disagree about it. */
+/* Whether text has a character that PCRE2 or utf8proc does not know yet, so that the two may disagree about it. */
 bool has_new_characters(const char *text, size_t n);
 
 #endif

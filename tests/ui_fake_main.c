@@ -1,4 +1,5 @@
-/* ui_fake_main.c - the screen on top of the double in fake_controller.c: what tests/screens/run.sh drives. */
+/* ui_fake_main.c - the screen with the double of the controller in fake_controller.c: the program that
+ * tests/screens/run.sh drives. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
