@@ -59,7 +59,7 @@ void decoder_norm(const struct decoder *d, int l, const char *kind, int row, con
         y[i] = (x[i] - mean) / root * (w ? (double)w->values[at + i] : 1) + (b ? (double)b->values[at + i] : 0);
 }
 
-/* Whether layer l has full attention while others have a sliding window. */
+/* Whether layer l has full attention while other layers have a sliding window. */
 static bool is_wide(const struct decoder *d, int l)
 {
     return d->s.window && (l + !d->s.wide_first) % d->s.wide == 0;
@@ -818,7 +818,7 @@ static void gapped_layer(const struct decoder *d, int l, double *x, int n)
         layer(d, l, x, n);
         n = 0;
     }
-    assert_true(!d->s.n_head_kv || d->s.n_ff); /* the formulas have both in one */
+    assert_true(!d->s.n_head_kv || d->s.n_ff); /* layer() computes both */
     for (int r = 0; r < n; r++) {
         double *row = x + r * width;
         if (d->s.n_head) {
@@ -955,7 +955,8 @@ void decoder_compute(const struct decoder *d, const int32_t *ids, int n, double 
         if (d->s.dense_head)
             dense_head(d, in);
         decoder_linear(d, -1, d->s.tied ? "token_embd" : "output", d->s.n_embd_in ? narrow : in, logits + r * n_vocab);
-        for (int t = 0; t < n_vocab && d->s.biases & BIAS_OUTPUT && d->s.tied; t++) /* else `linear` has added it */
+        for (int t = 0; t < n_vocab && d->s.biases & BIAS_OUTPUT && d->s.tied; t++) /* otherwise decoder_linear() has
+                                                                                       added it */
             logits[r * n_vocab + t] += (double)decoder_find(d, "output.bias")->values[t];
         for (int t = 0; t < n_vocab; t++)
             logits[r * n_vocab + t] =

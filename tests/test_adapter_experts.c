@@ -24,13 +24,13 @@
 
 enum { N_LAYERS = 2, N_EXPERTS = 4, WIDTH = 64 };
 
-/* A folder of the test data: two layers of four experts, 64 wide. */
+/* A model in the test data: two layers of four experts, 64 wide. */
 struct family {
-    const char *folder, *arch;        /* of the test data; what GGUF files call the family */
+    const char *folder, *arch;        /* its folder; general.architecture */
     int n_ff;
     bool transposed;                  /* experts are stacked [expert, in, out], gate and up interleaved */
     const char *experts;              /* "model.layers.%d.mlp.experts", as files call them */
-    const char *gate, *up, *down;     /* of an expert */
+    const char *gate, *up, *down;     /* names of an expert's modules */
 };
 
 static const struct family families[] = {
@@ -48,8 +48,9 @@ enum part_kind { GATE_UP, DOWN, N_KINDS };
 struct deltas {
     const struct family *family;
     double *of[N_LAYERS][N_KINDS][N_EXPERTS];
-    const float *lengths[N_LAYERS][N_KINDS][N_EXPERTS][2]; /* DoRA: of the rows of gate and up, or of down; or NULL */
-    const float *columns[N_LAYERS][N_EXPERTS]; /* IA3: what those of down are multiplied by before, or NULL */
+    const float *lengths[N_LAYERS][N_KINDS][N_EXPERTS][2]; /* DoRA: the lengths of the rows of gate and up, or of down;
+                                                              or NULL */
+    const float *columns[N_LAYERS][N_EXPERTS]; /* IA3: what the inputs of `down` are multiplied by; or NULL */
 };
 
 static int n_outputs(const struct family *f, int kind)
@@ -65,7 +66,7 @@ static int n_inputs(const struct family *f, int kind)
 static struct deltas deltas_new(const struct family *f)
 {
     struct deltas d = {.family = f};
-    architecture(f->folder); /* if it is not there, the test is left out before anything is made */
+    architecture(f->folder); /* if the test data are missing, the test is skipped before anything is made */
     for (int l = 0; l < N_LAYERS; l++)
         for (int kind = 0; kind < N_KINDS; kind++)
             for (int e = 0; e < N_EXPERTS; e++)
@@ -81,7 +82,7 @@ static void deltas_free(struct deltas *d)
                 pp_free(d->of[l][kind][e]);
 }
 
-/* The folder's tensor as floats with its change added; pp_free. NULL: it has no change. */
+/* The folder's tensor as floats with its change added; pp_free. NULL: the tensor has no change. */
 static float *changed(const struct deltas *d, const struct pp_tensor *t, int l)
 {
     const struct family *f = d->family;
@@ -155,7 +156,7 @@ static const char *merged(const struct deltas *d)
 
 /* --- adapters ------------------------------------------------------------------------------------------------- */
 
-/* Gate and up have another rank and alpha than `down`. */
+/* Gate and up have another rank and alpha than `down` in of_parameters(). */
 enum { RANK = 3, ALPHA = 6, WIDE_RANK = 2, WIDE_ALPHA = 5 };
 #define CONFIG "\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6"
 
@@ -301,7 +302,7 @@ static void check_adapter(struct deltas *d, struct folder *f, const char *adapte
     check_same(file, gguf, want);
     check_same(model, again, want);
     if (exact)
-        folder_same_tensors(adapter, again, "experts.lora_B"); /* GGUF has one alpha: B of `down` has its own */
+        folder_same_tensors(adapter, again, "experts.lora_B"); /* GGUF has one alpha: B of `down` is scaled */
     pp_free(want);
     pp_free(alone);
     deltas_free(d);
@@ -485,7 +486,7 @@ static void of_both_kinds(void **state)
 
 /* --- GGUF adapters of gate and up in one stack ------------------------------------------------------------------ */
 
-/* A and B of a layer, of the first n_experts; their values are the caller's. */
+/* Makes A and B of a layer for the first n_experts; the caller frees their values. */
 static void make_fused(struct array halves[2], int l, int n_experts, int n_in, int n_out, uint32_t *random)
 {
     array_make(&halves[0], l, "ffn_gate_up_exps.weight.lora_a", n_experts, RANK, n_in, 0, 0.2f, random);
@@ -612,7 +613,7 @@ static void bad(void **state)
     stop_small(&r);
 }
 
-/* The gate's input is also read by other matrices. */
+/* The gate's input is also read by other matrices, so IA3 cannot scale it. */
 static void scales_of_shared_inputs(void **state)
 {
     struct running r = run_small(architecture(families[MIXTRAL].folder), NULL);
@@ -734,7 +735,7 @@ static float *run_sets(const struct pp_model *m, const struct sets *sets, const 
     return out;
 }
 
-/* quant: what the weights become, or NULL. */
+/* quant: the type to which the weights are converted, or NULL. */
 static void check_sets(const struct family *f, const char *quant)
 {
     struct pp_model *m;

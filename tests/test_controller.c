@@ -178,16 +178,16 @@ static void test_cancel_saving(void **state)
     assert_string_equal(stored(fix_message(0)->id, &ms), "hello");
     assert_string_equal(stored(fix_message(1)->id, &ms), "");
     assert_int_equal(ms, PP_MESSAGE_CANCELLED);
-    fixture_turn(&fix, "again", "yes"); /* the cancel does not reach the next one */
+    fixture_turn(&fix, "again", "yes"); /* the cancellation does not affect the next answer */
     assert_string_equal(fix_message(3)->text, "yes");
 }
 
-/* An answer's token count excludes the token that ended it, which no continuation follows. */
+/* When an answer continues, its token count excludes the token that ended it. */
 static void test_continue_after_opening(void **state)
 {
     (void)state;
     const int64_t id = fix_ask("hello");
-    fix.fake->stats = "{\"finish\":\"end\"}"; /* of three tokens */
+    fix.fake->stats = "{\"finish\":\"end\"}"; /* for an answer of three tokens */
     fix_answer("Hi there!");
     pp_controller_new_session(fix.c);
     pump_until(&fix, pp_controller_n_messages(fix.c) == 0);
@@ -231,8 +231,8 @@ static void test_cancel_answer(void **state)
     fixture_flush(&fix);
     assert_string_equal(stored(fix_message(3)->id, &ms), "half an answer");
 
-    pp_controller_continue(fix.c); /* it is at its end: the model has nothing to add but the token that says so */
-    assert_int_equal(fix.fake->continue_tokens, 4); /* ... which it said before, and that is not gone on from */
+    pp_controller_continue(fix.c); /* the answer is complete: the model adds nothing but the token that ends it */
+    assert_int_equal(fix.fake->continue_tokens, 4); /* ... of which the answer has one already: that is not continued */
     fake_text(&fix, "", 1);
     fake_done(&fix, PP_FINISH_END, PP_OK);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
@@ -245,7 +245,7 @@ static void test_cancel_answer(void **state)
     pp_controller_continue(fix.c);
     assert_non_null(strstr(fix_status()->notice, "/regen writes one"));
 
-    fix_ask("and what became of the model?"); /* its file: what is to be done is said with the command that does it */
+    fix_ask("and what became of the model?"); /* of a damaged file: the notice names the command that helps */
     struct pp_event *e = pp_event_new(PP_EVENT_DONE);
     assert_non_null(e);
     e->request = fix.fake->request;
@@ -346,7 +346,7 @@ static void test_quit_answering(void **state)
     int64_t id = fix_message(1)->id;
     fix.fake->hold_close = true;
     pp_controller_quit(fix.c);
-    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED); /* what a backend does when it is closed */
+    fake_done(&fix, PP_FINISH_NONE, PP_ERR_CANCELLED); /* as a backend does when it is closed */
     assert_true(pp_queue_push(fix.fake->events, pp_event_new(PP_EVENT_CLOSED)));
     pump_until(&fix, fix_status()->state == PP_STATE_CLOSED);
     fixture_stop(&fix);
@@ -372,7 +372,7 @@ static void test_io_error(void **state)
     fixture_turn(&fix, "one", "1");
     fixture_turn(&fix, "two", "2");
     struct pp_store *st = fix_store();
-    assert_ok(pp_store_session_delete(st, pp_controller_session_id(fix.c), &err), err); /* somebody else did */
+    assert_ok(pp_store_session_delete(st, pp_controller_session_id(fix.c), &err), err); /* as another program could */
     pp_store_close(st);
     assert_true(pp_controller_send(fix.c, "three"));
     assert_int_equal(pp_controller_n_messages(fix.c), 5);
@@ -385,7 +385,7 @@ static void test_io_error(void **state)
     assert_string_equal(unsent, "three");
     pp_free(unsent);
     assert_null(pp_controller_take_unsent(fix.c));
-    assert_true(pp_controller_edit(fix.c, 0, "other")); /* cuts the branch, and gets it back */
+    assert_true(pp_controller_edit(fix.c, 0, "other")); /* cuts the branch, which is restored when the edit fails */
     assert_int_equal(pp_controller_n_messages(fix.c), 1);
     pump_until(&fix, fix_status()->state == PP_STATE_IDLE);
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
@@ -399,7 +399,7 @@ static void test_regenerate(void **state)
 {
     (void)state;
     pp_controller_regenerate(fix.c, 1);
-    assert_int_equal(fix_status()->state, PP_STATE_IDLE); /* nothing to be made anew */
+    assert_int_equal(fix_status()->state, PP_STATE_IDLE); /* there is no answer to regenerate */
     fixture_turn(&fix, "one", "a");
     pp_controller_regenerate(fix.c, 1);
     fix_answer("b");
@@ -412,7 +412,7 @@ static void test_regenerate(void **state)
     assert_false(pp_controller_send(fix.c, "while it switches"));
     pump_until(&fix, strcmp(fix_message(1)->text, "a") == 0);
     assert_int_equal(fix_message(1)->sibling, 0);
-    pp_controller_sibling(fix.c, 1, -1); /* there is none */
+    pp_controller_sibling(fix.c, 1, -1); /* there is no such sibling */
     fixture_flush(&fix);
     assert_string_equal(fix_message(1)->text, "a");
     fixture_turn(&fix, "two", "c");
@@ -442,7 +442,7 @@ static void test_edit_answer(void **state)
     assert_string_equal(fix.fake->messages,
                         "[{\"role\":\"user\",\"content\":\"one\"},{\"role\":\"assistant\",\"content\":\"It is true\"},"
                         "{\"role\":\"user\",\"content\":\"two\"}]");
-    assert_true(pp_controller_edit(fix.c, 1, "No.")); /* one in the middle: what followed stays with what it was */
+    assert_true(pp_controller_edit(fix.c, 1, "No.")); /* inside a branch: what follows stays with the original */
     pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
     assert_string_equal(fix_message(1)->text, "No.");
     assert_int_equal(fix_message(1)->n_siblings, 3);
@@ -468,14 +468,14 @@ static void test_edit_and_undo(void **state)
     assert_int_equal(fix_message(2)->n_siblings, 2);
     pp_controller_undo(fix.c, 1);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
-    assert_int_equal(fix_slash("/redo"), PP_SLASH_DONE); /* and forward again */
+    assert_int_equal(fix_slash("/redo"), PP_SLASH_DONE); /* and back */
     pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
     assert_string_equal(fix_message(2)->text, "TWO");
     assert_string_equal(fix_status()->notice, "brought back");
     pp_controller_redo(fix.c);
     pump_until(&fix, fix_status()->notice_is_error);
     assert_string_equal(fix_status()->notice, "there is nothing to bring back");
-    pp_controller_sibling(fix.c, 2, -1); /* to the very end that was on the screen, step by step */
+    pp_controller_sibling(fix.c, 2, -1); /* back to the same branch that was on the screen, however many steps */
     pump_until(&fix, strcmp(fix_message(2)->text, "two") == 0);
     pp_controller_undo(fix.c, 1);
     pp_controller_undo(fix.c, 1);
@@ -487,7 +487,7 @@ static void test_edit_and_undo(void **state)
     pump_until(&fix, strcmp(fix_message(2)->text, "TWO") == 0);
     pp_controller_undo(fix.c, 1);
     fixture_turn(&fix, "three", "d");
-    assert_int_equal(fix_message(2)->n_siblings, 3); /* what was taken back counts */
+    assert_int_equal(fix_message(2)->n_siblings, 3); /* the branch that was undone counts */
     assert_int_equal(fix_message(2)->sibling, 2);
     assert_int_equal(pp_controller_n_messages(fix.c), 4);
     assert_string_equal(fix.fake->messages,
@@ -499,7 +499,7 @@ static void test_edit_and_undo(void **state)
     pp_controller_undo(fix.c, 1);
     assert_true(fix_status()->notice_is_error);
     fixture_flush(&fix);
-    pp_controller_redo(fix.c); /* all of it */
+    pp_controller_redo(fix.c); /* back to the end of the branch */
     pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
     pp_controller_undo(fix.c, 2);
     fixture_turn(&fix, "ONE", "e");
@@ -511,14 +511,14 @@ static void test_edit_and_undo(void **state)
     pp_controller_open(fix.c, id);
     pump_until(&fix, pp_controller_n_messages(fix.c) == 2);
     assert_int_equal(fix_message(0)->n_siblings, 2);
-    assert_int_equal(fix.fake->preparations, prepared + 1); /* what is on the screen will be asked something */
+    assert_int_equal(fix.fake->preparations, prepared + 1); /* for the branch that is on the screen */
     assert_non_null(strstr(fix.fake->prepared, fix_status()->session_key));
     assert_non_null(strstr(fix.fake->prepared, "ONE"));
     pp_controller_sibling(fix.c, 0, -1);
     pump_until(&fix, strcmp(fix_message(0)->text, "one") == 0);
     assert_int_equal(fix.fake->preparations, prepared + 2);
     assert_non_null(strstr(fix.fake->prepared, "three"));
-    assert_int_equal(pp_controller_n_messages(fix.c), 4); /* the youngest leaf below */
+    assert_int_equal(pp_controller_n_messages(fix.c), 4); /* down to the newest leaf */
     assert_string_equal(fix_message(2)->text, "three");
     assert_int_equal(fix_message(2)->n_siblings, 3);
 }
@@ -527,13 +527,13 @@ static void test_edit_and_undo(void **state)
 static void test_branch_of(void **state)
 {
     (void)state;
-    assert_false(pp_controller_show_branch_of(fix.c, 1)); /* nothing is there yet */
+    assert_false(pp_controller_show_branch_of(fix.c, 1)); /* there is no message yet */
     fixture_turn(&fix, "one", "a");
     fixture_turn(&fix, "two", "b");
     fixture_turn(&fix, "three", "c");
     const int64_t two = fix_message(2)->id, c = fix_message(5)->id, here = pp_controller_session_id(fix.c);
     assert_true(pp_controller_edit(fix.c, 0, "ONE"));
-    assert_false(pp_controller_show_branch_of(fix.c, two)); /* not now */
+    assert_false(pp_controller_show_branch_of(fix.c, two)); /* not while an edit is being saved */
     pump_until(&fix, fix_status()->state == PP_STATE_PREFILL);
     fix_answer("d");
     assert_true(pp_controller_show_branch_of(fix.c, two));
@@ -542,13 +542,13 @@ static void test_branch_of(void **state)
     assert_non_null(strstr(fix_status()->notice, "another branch"));
     pp_controller_sibling(fix.c, 0, 1);
     pump_until(&fix, strcmp(fix_message(0)->text, "ONE") == 0);
-    assert_true(pp_controller_show_branch_of(fix.c, c)); /* nothing is below it */
+    assert_true(pp_controller_show_branch_of(fix.c, c)); /* a message without answers */
     pump_until(&fix, pp_controller_n_messages(fix.c) == 6);
     pp_controller_new_session(fix.c);
-    pp_controller_open(fix.c, here); /* the conversation ends so from now on */
+    pp_controller_open(fix.c, here); /* opened at the branch shown last */
     pump_until(&fix, pp_controller_n_messages(fix.c) == 6);
     assert_int_equal(fix_message(5)->id, c);
-    assert_true(pp_controller_show_branch_of(fix.c, 99)); /* nobody's */
+    assert_true(pp_controller_show_branch_of(fix.c, 99)); /* there is no such message */
     pump_until(&fix, fix_status()->notice_is_error);
     assert_int_equal(pp_controller_n_messages(fix.c), 6);
     fixture_flush(&fix);
@@ -559,10 +559,10 @@ static void test_branch_of(void **state)
 static int count_commit(void *n)
 {
     ++*(int *)n;
-    return 0; /* let it */
+    return 0; /* allows the commit */
 }
 
-/* A copy appears whole, or not at all: a kill cannot leave the half of it. */
+/* A copy appears as a whole, or not at all: a kill cannot leave half of one. */
 static void test_fork_at_once(void **state)
 {
     struct pp_store *st;
@@ -595,7 +595,7 @@ static void test_fork_at_once(void **state)
         assert_string_equal(j->list[i].content, m[i].content);
     }
     assert_int_equal(j->list[3].context_from, j->list[1].id);
-    assert_int_equal(j->list[2].context_from, j->list[2].id); /* as /compact leaves it */
+    assert_int_equal(j->list[2].context_from, j->list[2].id); /* refers to itself, as after /compact */
     ctl_job_free(&j->job);
     pp_store_close(st);
 }
@@ -654,7 +654,7 @@ static void test_context_comes_back(void **state)
     fixture_turn(&fix, "three", "c");
     assert_int_equal(fix_status()->ctx_used, 47);
     pp_controller_new_session(fix.c);
-    pp_controller_open(fix.c, id); /* which counts siblings */
+    pp_controller_open(fix.c, id); /* opening counts siblings */
     pump_until(&fix, pp_controller_n_messages(fix.c) == 4);
     assert_int_equal(fix_status()->ctx_used, 47);
     pp_controller_sibling(fix.c, 2, -1);
@@ -674,10 +674,10 @@ static void test_open_elsewhere(void **state)
     int64_t id = pp_controller_session_id(fix.c);
     snprintf(key, sizeof key, "%s", fix_status()->session_key);
     snprintf(locks, sizeof locks, "%s/locks", fix.paths.data);
-    assert_int_equal(pp_session_lock(locks, key, &fd, &err), PP_ERR_BUSY); /* ours */
+    assert_int_equal(pp_session_lock(locks, key, &fd, &err), PP_ERR_BUSY); /* this controller has it */
     pp_controller_new_session(fix.c);
     fixture_flush(&fix);
-    assert_ok(pp_session_lock(locks, key, &fd, &err), err); /* let go of */
+    assert_ok(pp_session_lock(locks, key, &fd, &err), err); /* released */
     pp_controller_open(fix.c, id);
     pump_until(&fix, fix_status()->notice_is_error);
     assert_non_null(strstr(fix_status()->notice, "another pippin"));
@@ -698,7 +698,7 @@ static void test_resume(void **state)
     char key[17];
     (void)state;
     fix.o.resume_latest = true;
-    fixture_ready(&fix); /* nothing there yet: a new one */
+    fixture_ready(&fix); /* there is no conversation yet: it begins one */
     fixture_turn(&fix, "hello", "hi");
     snprintf(key, sizeof key, "%s", fix_status()->session_key);
     fixture_stop(&fix);
@@ -711,7 +711,7 @@ static void test_resume(void **state)
     fix.o.resume = "ffffffffffffffff";
     assert_int_equal(fixture_start(&fix, &err), PP_ERR_NOT_FOUND);
     key[6] = 0;
-    fix.o.resume = key; /* a unique beginning */
+    fix.o.resume = key; /* a unique prefix of the key */
     assert_ok(fixture_start(&fix, &err), err);
     assert_int_equal(pp_controller_n_messages(fix.c), 2);
 }
@@ -805,7 +805,7 @@ static void test_delete_another_while_opening(void **state)
     pthread_barrier_destroy(&let_go);
 }
 
-/* What is impossible while another conversation is being opened is not done later either, and stops no answer. */
+/* Impossible actions while another conversation is being opened are not done later either, and stop no answer. */
 static void test_nothing_else_while_opening(void **state)
 {
     static struct pp_job slow = {.run = wait_here};
@@ -870,7 +870,7 @@ static void test_renamed_while_opening(void **state)
     pthread_barrier_destroy(&let_go);
 }
 
-/* The next look at the title is not too early. */
+/* Looks at the title at once, however recent the last look was. */
 static void look_at_title(void)
 {
     fix.c->title_read_ns = 0;
@@ -969,7 +969,7 @@ static void test_keep(void **state)
     assert_false(waited);
     fixture_flush(&fix);
     assert_ok(pp_read_file(path, 100, &text, &n, &err), err);
-    assert_string_equal(text, "raw = yes\ntheme = harbour\n"); /* another one may have kept the other, meanwhile */
+    assert_string_equal(text, "raw = yes\ntheme = harbour\n"); /* other settings may have changed meanwhile */
     pp_free(text);
     assert_false(fix_status()->notice_is_error);
     pp_controller_save_setting(fix.c, fix.paths.data, "theme = x\n");
@@ -1019,10 +1019,10 @@ static void test_the_list_comes_by_pages(void **state)
     assert_null(pp_controller_session_at(fix.c, 300));
     pp_controller_refresh_sessions(fix.c, "");
     pump_until(&fix, fix.c->list.n < 100);
-    assert_int_equal(row(299)->id, all[299].id); /* End: the last page alone */
+    assert_int_equal(row(299)->id, all[299].id); /* End: only the last page */
     assert_true(fix.c->list.n < 100 && fix.c->list.first > 200);
 
-    int64_t gone = row(298)->id; /* a deleted one leaves the list, and those after it move up */
+    int64_t gone = row(298)->id; /* a deleted conversation leaves the list, and those after it move up */
     pp_controller_delete(fix.c, gone);
     pump_until(&fix, pp_controller_n_sessions(fix.c) == 299);
     assert_int_equal(row(298)->id, all[299].id);
@@ -1038,9 +1038,9 @@ static void test_a_search_comes_by_pages(void **state)
     static const char *const typed[] = {"e", "ev", "eve", "ever", "every"};
     pp_controller_refresh_sessions(fix.c, "");
     for (size_t i = 0; i < sizeof typed / sizeof *typed; i++)
-        pp_controller_refresh_sessions(fix.c, typed[i]); /* only the last one is looked for */
+        pp_controller_refresh_sessions(fix.c, typed[i]); /* only the last search is carried out */
     pump_until(&fix, fix.c->list.query && strcmp(fix.c->list.query, "every") == 0 && !fix.c->list.busy);
-    assert_int_equal(pp_controller_n_sessions(fix.c), 65); /* a page, and there may be more */
+    assert_int_equal(pp_controller_n_sessions(fix.c), 65); /* a page, and a sign that there may be more */
     assert_non_null(row(0)->excerpt);
     for (size_t i = 0; i < 300; i++)
         row(i);
@@ -1068,7 +1068,7 @@ static void test_all_that_was_found_goes(void **state)
     assert_true(pp_controller_n_sessions(fix.c) > 1);
 }
 
-/* No results are on the screen then, but that does not mean that there are none. */
+/* If the list cannot be read, nothing is shown; that does not mean that there are no conversations. */
 static void test_a_list_that_cannot_be_read(void **state)
 {
     (void)state;
@@ -1117,7 +1117,7 @@ static void test_title(void **state)
     assert_true(strlen(out) < sizeof out);
     assert_string_equal(out + strlen(out) - 3, "…");
 
-    enum { MANY = 8 << 20 }; /* escape sequences, only the last of which ends: linear time */
+    enum { MANY = 8 << 20 }; /* escape sequences, of which only the last ends: must take linear time */
     char *long_text = pp_malloc(MANY);
     assert_non_null(long_text);
     for (int i = 0; i < MANY; i++)
@@ -1125,7 +1125,7 @@ static void test_title(void **state)
     memcpy(long_text + MANY - 8, "\x1b]0;\aend", 8);
     const uint64_t began = pp_now_ns();
     pp_title(long_text, MANY, out);
-    assert_true(pp_now_ns() - began < 30000000000u); /* hours, if each one's end were looked for */
+    assert_true(pp_now_ns() - began < 30000000000u); /* it would take hours if the end of each one were searched for */
     assert_string_equal(out, "end");
     pp_free(long_text);
 }

@@ -1,5 +1,5 @@
-/* test_folders.c - models as Hugging Face folders: exported from GGUF files and made from other folders, in floats and
- * in MLX's groups, and converted back. */
+/* test_folders.c - models as Hugging Face folders: exported from GGUF files and made from other folders, with weights
+ * as floats and in MLX's groups, and converted back. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ static float *floats_of(const struct pp_tensor *t)
     return f;
 }
 
-/* All weights of both are equal, within `most` of the tensor's mean; rows of q and k are compared only if `all`. */
+/* All weights of both are equal, within `most` of the tensor's root mean square; q and k are compared only if `all`. */
 static void assert_same_weights(const char *a, const char *b, double most, bool all)
 {
     struct pp_source *x, *y;
@@ -151,7 +151,7 @@ static const char *const all_families[] = {
 };
 enum { N_FAMILIES = sizeof all_families / sizeof *all_families };
 
-/* The file that another converter made of the family's folder; NULL: there is none. */
+/* The file that another converter made of the family's folder; NULL if there is none. */
 static const char *given_file(const char *original)
 {
     static char path[600];
@@ -160,8 +160,8 @@ static const char *given_file(const char *original)
     return stat(path, &st) == 0 ? path : NULL;
 }
 
-/* A folder, the file made of it, the folder made of that: the same weights, ids and answers; and GGUF again. Of all
- * families. The file that another converter made, if there is one, gives the same folder. */
+/* All families: a folder, the file made of it, the folder made of that, and the file made of that folder have the same
+ * weights, ids and answers. The file that another converter made, if there is one, gives the same folder. */
 static void of_files(void **state)
 {
     (void)state;
@@ -228,7 +228,8 @@ static const char *fused_file_of(const char *src)
     return dst;
 }
 
-/* q, k and v in one tensor, with biases and without, rotated either way: the same answers, and the same folder. */
+/* q, k and v in one tensor, with biases and without, with either order of RoPE's pairs: the same answers, and the same
+ * folder. */
 static void fused_qkv(void **state)
 {
     static const char *const families[] = {"phi2", "llama", "llama-bias", "qwen2", "starcoder2"};
@@ -430,7 +431,7 @@ static void other_files(void **state)
 
 /* --- MLX --------------------------------------------------------------------------------------------------------- */
 
-/* The mean error of rounding to 2^bits steps, compared with the size of such models' weights. */
+/* The mean error of rounding to 2^bits steps, relative to the size of such models' weights. */
 static void in_groups(void **state)
 {
     static const struct {
@@ -452,9 +453,9 @@ static void in_groups(void **state)
     }
 }
 
-/* A folder, MLX's of it in 8 bits, and a folder of floats of that: of all families. What MLX's holds is within half of
- * a step of what was there, and the floats are what it holds. Answers are about as far off as those of Q8_0: where
- * experts are chosen, small differences become large ones. */
+/* All families: a folder, MLX's 8-bit form of it, and a folder of floats made of that. The 8-bit form is within half a
+ * step of the original, and the floats are equal to it. Answers are about as far off as those of Q8_0: where experts
+ * are chosen, small differences become large ones. */
 static void mlx_and_back(void **state)
 {
     (void)state;
@@ -480,7 +481,7 @@ static void mlx_and_back(void **state)
     }
 }
 
-/* Integer groups that fit are kept: Q4_0 and Q4_1 of a file, and MLX's own, in both directions. */
+/* Integer groups that fit are kept: those of Q4_0 and Q4_1 files, and MLX's own, in both directions. */
 static void integers_stay(void **state)
 {
     static const char *const types[] = {"Q4_0", "Q4_1"};
@@ -501,7 +502,7 @@ static void integers_stay(void **state)
             if (b->type != PP_TYPE_Q4_0 && b->type != PP_TYPE_Q4_1)
                 continue;
             float *f = floats_of(a), *g = floats_of(b);
-            assert_true(difference(f, g, a->ne[0] * a->ne[1]) == 0); /* a zero may have another sign */
+            assert_true(difference(f, g, a->ne[0] * a->ne[1]) == 0); /* a zero may have the other sign */
             free(f);
             free(g);
         }
@@ -529,7 +530,7 @@ static const char *odd_divisors(void)
     assert_ok(pp_read_file(data_of("llama3-rope", "model.gguf"), 64 << 20, &text, &size, &err), err);
     float *d = memmem(text, size, t->data, t->size);
     assert_non_null(d);
-    memcpy(d, &(float){3}, sizeof *d); /* of the highest frequency, which scalings leave alone */
+    memcpy(d, &(float){3}, sizeof *d); /* the divisor of the highest frequency, which no scaling changes */
     assert_ok(pp_write_file(path, text, size, 0600, &err), err);
     pp_free(text);
     pp_source_close(s);
@@ -587,7 +588,7 @@ static void seeing_files(void **state)
     assert_same_ids(seeing, file);
 }
 
-/* OLMo 3 is OLMo 2 with a window in some layers, whose frequencies are not scaled when those of the others are. */
+/* OLMo 3 is OLMo 2 with a window in some layers; RoPE scaling applies only to the layers without one. */
 static void olmo3(void **state)
 {
 #define CLASS "{\"architectures\": [\"Olmo3ForCausalLM\"], \"model_type\": \"olmo3\", "
@@ -613,8 +614,8 @@ static void olmo3(void **state)
 #undef CLASS
 }
 
-/* Ministral 3 is Llama with YaRN up to its original context; how its scores are scaled beyond that is in
- * test_decoders.c. */
+/* Ministral 3 is Llama with YaRN up to its original context; test_decoders.c tests how its scores are scaled beyond
+ * that. */
 static void ministral3(void **state)
 {
 #define MINISTRAL "{\"architectures\": [\"Ministral3ForCausalLM\"], \"model_type\": \"ministral3\", "
@@ -663,7 +664,7 @@ static void refusals(void **state)
         char config[400];
         struct stat st;
         snprintf(config, sizeof config, "%s/config.json", dst);
-        assert_int_not_equal(stat(config, &st), 0); /* what is left is no model */
+        assert_int_not_equal(stat(config, &st), 0); /* what remains is not a model */
     }
     const char *odd = odd_divisors();
     assert_int_equal(pp_convert_to_folder(odd, fresh_path("refused"), &(struct pp_convert_options){0}, &err),
@@ -673,9 +674,9 @@ static void refusals(void **state)
         const char *file, *word;
     } damaged[] = {
         {"long-without-short", "rope_factors_short.weight"},
-        {"falcon-other-heads", "attn_qkv.weight has 16 rows"}, /* where 24 are those of its heads */
-        {"q-of-no-heads", "attn_q.weight has 6 rows"},         /* of heads of 4 */
-        {"expert-twice", "both be named"},                 /* alone, and in a stack */
+        {"falcon-other-heads", "attn_qkv.weight has 16 rows"}, /* but its heads need 24 */
+        {"q-of-no-heads", "attn_q.weight has 6 rows"},         /* but a head has 4 */
+        {"expert-twice", "both be named"},                 /* separately, and in a stack */
     };
     for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
         char path[100];
@@ -715,7 +716,7 @@ static void into_a_folder(void **state)
     assert_int_equal(unlink(path), 0);
     snprintf(path, sizeof path, "%s/.hidden", dst);
     assert_ok(pp_write_file(path, "mine", 4, 0600, &err), err);
-    /* Nor is what another process is just writing there; and nothing of its is removed. */
+    /* A folder to which another process is writing is not used either, and nothing in it is removed. */
     int lock;
     assert_ok(pp_lock_folder(dst, &lock, &err), err);
     assert_true(lock >= 0);
@@ -745,7 +746,7 @@ static void mixture_without_experts(void **state)
     }
 }
 
-/* Matrices that are concatenated from others or transposed, so large that this is done in several slices. */
+/* Matrices that are concatenated from others, or transposed, and so large that this is done in several slices. */
 static void in_slices(void **state)
 {
     static const struct {
@@ -772,7 +773,7 @@ static void in_slices(void **state)
     }
 }
 
-/* A model of nothing but its configuration, as a header that lost its names leaves it: the folder opens. */
+/* A model that consists of nothing but its configuration, as if the header had lost its names: the folder opens. */
 static void without_tensors(void **state)
 {
     static const struct pp_convert_options how[] = {{.bits = 0}, {.bits = 4}};
@@ -798,7 +799,7 @@ static void without_tensors(void **state)
     }
 }
 
-/* Also one among many others is not rounded to some integer, nor copied; the tensor is named. */
+/* Even one such weight among many others is neither rounded to an integer nor copied; the error names the tensor. */
 static void weights_that_are_no_numbers(void **state)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY, 1e38f};
@@ -820,7 +821,7 @@ static void weights_that_are_no_numbers(void **state)
         const char *dst = fresh_path("no-numbers.gguf");
         struct pp_error err;
         *weight = bad[i];
-        if (i == 3) { /* large is no damage */
+        if (i == 3) { /* a large number is not damage */
             assert_ok(pp_convert_to_gguf(decoder_write(d), dst, &(struct pp_convert_options){0}, &err), err);
             continue;
         }
@@ -848,7 +849,7 @@ static void stopped(void **state)
     const char *dst = fresh_path("stopped");
     assert_int_equal(pp_convert_to_folder(data_of("llama", "model.gguf"), dst, &opt, &err), PP_ERR_CANCELLED);
     assert_int_equal(stat(dst, &st), -1);
-    assert_int_equal(mkdir(dst, 0700), 0); /* one of the user's is empty again */
+    assert_int_equal(mkdir(dst, 0700), 0); /* the user's own empty folder is empty again */
     assert_int_equal(pp_convert_to_folder(data_of("llama", "model.gguf"), dst, &opt, &err), PP_ERR_CANCELLED);
     assert_int_equal(rmdir(dst), 0);
     pp_cancel_reset(&cancel);
@@ -909,7 +910,7 @@ static void at_odd_addresses(void **state)
         copy_shifted(families[i], "config.json", folder);
         copy_shifted(families[i], "model.safetensors", folder);
         assert_ok(pp_source_open(folder, &s, &err), err);
-        assert_true(i || pp_source_to_fill(s) > 1 << 20); /* not all of it is copied at once */
+        assert_true(i || pp_source_to_fill(s) > 1 << 20); /* not all tensors are copied when the file is opened */
         pp_source_close(s);
         assert_same_weights(data_of(families[i], ""), folder, 0, true);
         assert_same_answers(families[i], data_of(families[i], ""), folder, 0);
@@ -918,7 +919,7 @@ static void at_odd_addresses(void **state)
     }
 }
 
-/* Weights under other names than transformers has for them, without a list of them. */
+/* Weights in files with other names than those of transformers, without an index. */
 static void without_a_list(void **state)
 {
     static const char *const names[][2] = {
@@ -946,7 +947,7 @@ static void without_a_list(void **state)
         }
         assert_same_weights(data_of("llama", ""), folder, 0, true);
         if (i == 2)
-            continue; /* the second file again, and away */
+            continue; /* an additional second file cannot be told from a first one */
         if (i == 0) {
             snprintf(path, sizeof path, "%s/weights.02.safetensors", folder);
             assert_ok(pp_safetensors_write(path, pp_safetensors_at(all, 0), 1, &err), err);

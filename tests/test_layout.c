@@ -68,7 +68,7 @@ static struct logits step_all(struct pp_engine *e)
 
 struct found {
     struct logits logits;
-    bool mapped;             /* all weights, before the first step */
+    bool mapped;             /* all weights were mapped before the first step */
     uint64_t repaired;
 };
 
@@ -222,7 +222,7 @@ static void named_by_content(void **state)
     assert_int_equal(count_files(cache, ".layout", NULL), 1);
 }
 
-/* A model file replaced by another of the same shape does not get its predecessor's weights. */
+/* A model file that replaces another of the same shape does not get the weights of its predecessor. */
 static void replaced_model(void **state)
 {
     const char *cache = fresh_cache();
@@ -242,7 +242,7 @@ static void replaced_model(void **state)
 
 enum { HEADER_BYTES = 128, HASH_AT = 120, VERSION_AT = 16, DONE_AT = 32, KEY_AT = 56 };
 
-/* A change that the header's own checksum does not tell. */
+/* Changes a byte of the header in such a way that the header's own checksum does not reveal it. */
 static void change_header(char *file, size_t at)
 {
     file[at] ^= 1;
@@ -310,7 +310,7 @@ static void damaged_weights(void **state)
         uint64_t data;
         memcpy(&data, bytes + 48, sizeof data);
         bytes[data + 100] ^= 1;                       /* the first matrix */
-        memset(bytes + data + 0x10000, 0, 0x20000);   /* and others: a hole, as a crash may leave it */
+        memset(bytes + data + 0x10000, 0, 0x20000);   /* and others: zeros, like the hole that a crash may leave */
         assert_ok(pp_write_file(file, bytes, size, 0600, &err), err);
         pp_free(bytes);
         struct found f = use(model, cache, 0, false);
@@ -323,7 +323,7 @@ static void damaged_weights(void **state)
     }
 }
 
-/* The engine handles SIGBUS from its first mapped file on; cmocka puts a handler of its own over it for each test. */
+/* The engine handles SIGBUS once it has mapped a file; cmocka installs its own handler for each test. */
 static struct sigaction engine_handler;
 
 __attribute__((constructor)) static void note_engine_handler(void)
@@ -394,7 +394,7 @@ static void least_recently_used_goes(void **state)
     }
     assert_int_equal(stat(file[0], &st), 0);
     const uint64_t quota = 2 * (uint64_t)st.st_size;
-    assert_true(use(model[0], cache, quota, false).mapped); /* used now: the other one is older */
+    assert_true(use(model[0], cache, quota, false).mapped); /* now used more recently than the other */
     use(model[2], cache, quota, true);
     assert_int_equal(count_files(cache, ".layout", NULL), 2);
     assert_int_equal(access(file[0], F_OK), 0);
@@ -416,7 +416,7 @@ static void nowhere_to_write(void **state)
     make_model(PP_TYPE_Q8_0, 1, model);
     struct logits plain = use(model, NULL, 0, false).logits;
     const char *cache = fresh_cache();
-    struct logits l = use(model, cache, 1000, true).logits; /* a quota that is too small */
+    struct logits l = use(model, cache, 1000, true).logits; /* the quota is too small */
     assert_same(&l, &plain);
     assert_int_equal(count_files(cache, "", NULL), 2);      /* . and .. */
     cache = fresh_cache();
@@ -444,7 +444,7 @@ static void disk_is_full(void **state)
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     little = before;
-    little.rlim_cur = 100000; /* the header fits */
+    little.rlim_cur = 100000; /* enough for the header */
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
     struct found f = use(model, cache, 0, true);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
@@ -457,7 +457,7 @@ static void disk_is_full(void **state)
 
 /* --- parts -------------------------------------------------------------------------------------------------------- */
 
-/* The weights of a model without an engine, so that the keeper's work can be done step by step. */
+/* Places the weights of a model without an engine, so that the keeper's work can be done step by step. */
 static struct pp_weights *place_weights(const struct pp_model *m, const char *cache, uint64_t quota)
 {
     struct pp_weights *w;
@@ -553,7 +553,7 @@ static void killed_while_writing(void **state)
         pp_model_close(m);
         assert_int_equal(count_files(cache, ".part", NULL), 1);
         if (i == 0)
-            use(model[1], cache, 0, true); /* another model's: the orphan goes */
+            use(model[1], cache, 0, true); /* of another model: it removes the orphan */
         else
             use(model[0], cache, 0, true);
         assert_int_equal(count_files(cache, ".part", NULL), 0);
@@ -585,7 +585,7 @@ static void one_writer(void **state)
     write_some(a, a->n);
     assert_true(pp_layout_complete(a));
     assert_packed(a);
-    assert_true(pp_layout_begin(c)); /* now it may go: a has it mapped and keeps it */
+    assert_true(pp_layout_begin(c)); /* now that one may go: a has it mapped and keeps the mapping */
     assert_int_equal(count_files(cache, ".layout", NULL), 0);
     assert_packed(a);
     pp_weights_free(a);
@@ -676,8 +676,8 @@ static void stopped(void **state)
 
 /* --- work space --------------------------------------------------------------------------------------------------- */
 
-/* The memory for a batch of 512 rows besides weights and pages: the widest slot once (not once for each half of
- * SwiGLU), and logits for a few rows. */
+/* Besides weights and pages a batch of 512 rows needs the widest slot once (not once for each half of SwiGLU), and
+ * logits for a few rows. */
 static void work_space_is_small(void **state)
 {
     const struct tiny_shape shape = {.n_vocab = 4096, .n_embd = 256, .n_layer = 2, .n_head = 4, .n_head_kv = 2,
@@ -753,8 +753,8 @@ static void form_belongs_to_version(void **state)
     }
 }
 
-/* Packing into memory with other contents gives the same bytes, including the padding of scales for an odd number of
- * blocks, and of rows missing in a last group. */
+/* Packing gives the same bytes whatever was in memory, including the padding of scales for an odd number of blocks, and
+ * of missing rows in the last group. */
 static void packing_writes_every_byte(void **state)
 {
     static const struct {
@@ -783,7 +783,7 @@ static void packing_writes_every_byte(void **state)
         }
 }
 
-/* Bytes of files with this in their names that the process has in large pages. */
+/* The number of bytes that the process has in large pages, of files with this in their names. */
 static size_t in_large_pages(const char *name)
 {
     char line[1024];
@@ -801,7 +801,7 @@ static size_t in_large_pages(const char *name)
     return all;
 }
 
-/* Whether this kernel and file system keep a file in large pages that is written in such pieces. */
+/* Whether this kernel and file system use large pages for a file that is written in pieces of their size. */
 static bool files_have_large_pages(void)
 {
     enum { N = 4 };
@@ -828,7 +828,7 @@ static bool files_have_large_pages(void)
     return large;
 }
 
-/* What kernels read is in large pages, both while the file is written and when it is mapped later. */
+/* The weights that kernels read are in large pages, both while the file is written and when it is mapped later. */
 static void large_pages(void **state)
 {
     struct tiny_shape shape = tiny_shape(PP_TYPE_Q8_0);
@@ -853,7 +853,7 @@ static void large_pages(void **state)
             assert_true(pp_layout_complete(w));
         }
         assert_packed(w);
-        /* Memory may be too much in pieces for all of it: but not for most. */
+        /* Memory may be too fragmented for all of it, but not for half of it. */
         assert_true(in_large_pages("/layouts/") >= w->region_bytes / 2);
         pp_weights_free(w);
     }
@@ -870,7 +870,7 @@ static bool memory_has_large_pages(void)
     return known && !strstr(modes, "[never]");
 }
 
-/* Writes the file at `path` as a program does that copies in small pieces. */
+/* Writes the file at `path` again, as a program does that copies in small pieces. */
 static void copy_in_small_pieces(const char *path)
 {
     char copy[PATH + 8];
@@ -889,7 +889,7 @@ static void copy_in_small_pieces(const char *path)
 struct reader {
     const struct pp_weights *w;
     atomic_bool stop;
-    uint64_t hash;      /* of the whole region */
+    uint64_t hash;      /* of the whole region, as it must be */
     int n_read, n_wrong;
 };
 

@@ -11,7 +11,7 @@
 
 static uint32_t random_state = 1;
 
-static float random_float(void) /* about -2 .. 2 */
+static float random_float(void) /* about -2 to 2 */
 {
     random_state = random_state * 1664525u + 1013904223u;
     return ((float)(random_state >> 8) / 8388608.0f - 1.0f) * 2.0f;
@@ -48,7 +48,7 @@ static void norm_and_activations(void **state)
             assert_memory_equal(a, b, (size_t)n * 4);
         }
         for (int64_t i = 0; i < n; i++)
-            x[i] *= i % 7 == 0 ? 60 : 1; /* also where exp saturates */
+            x[i] *= i % 7 == 0 ? 60 : 1; /* also where exp() saturates */
         scalar->gate(PP_FN_SILU, 0, x, w, n, a);
         for (int64_t i = 0; i < n; i++)
             assert_near(a[i], (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i], 1e-5 * (1 + fabs((double)a[i])));
@@ -112,7 +112,7 @@ static void convolutions(void **state)
         }
 }
 
-/* All halves, from an odd address, and as many as fill no vector. */
+/* All 2^16 halves, and any number of them, from an odd address. */
 static void halves_to_floats(void **state)
 {
     enum { N = 0x10000 };
@@ -154,7 +154,7 @@ static double exact_fn(enum pp_fn fn, double number, double x)
     case PP_FN_RELU2: return x > 0 ? x * x : 0;
     case PP_FN_DECAY: return exp(-exp(-0.5) / (1 + exp(-x)));
     case PP_FN_DOUBLE_EXP: return exp(-(number != 0 ? fmin(exp(x), number) : exp(x)));
-    case PP_FN_EXP: return exp(fmin(x, 88)); /* which is near the largest number */
+    case PP_FN_EXP: return exp(fmin(x, 88)); /* its bound, near which the largest float is */
     case PP_FN_SOFTPLUS: return fmax(x, 0) + log1p(exp(-fabs(x)));
     default: return NAN;
     }
@@ -178,7 +178,7 @@ static double exact_gate(enum pp_fn fn, double most, double g, double u)
     return g / (1 + exp(-1.702 * g)) * (u + 1);
 }
 
-/* All of them, against their formulas, near 0 and where they saturate; the fast builds bit for bit, also in place. */
+/* All functions against their formulas, near 0 and where they saturate; the fast builds bit for bit, also in place. */
 static void functions(void **state)
 {
     static const enum pp_fn applied[] = {PP_FN_SILU, PP_FN_GELU, PP_FN_GELU_TANH, PP_FN_SIGMOID, PP_FN_SCALE,
@@ -195,7 +195,7 @@ static void functions(void **state)
         for (int i = 0; i < N; i++)
             x[i] *= sizes[k];
         for (size_t f = 0; f < sizeof applied / sizeof *applied; f++) {
-            const bool bounded = applied[f] == PP_FN_DOUBLE_EXP && k % 2; /* else without a bound */
+            const bool bounded = applied[f] == PP_FN_DOUBLE_EXP && k % 2; /* if not, there is no bound */
             const float number = applied[f] == PP_FN_CAP          ? 30
                                  : applied[f] != PP_FN_DOUBLE_EXP ? 0.25f
                                  : bounded                        ? 5
@@ -232,7 +232,7 @@ static void functions(void **state)
     assert_true(isnan(capped[0]) && isnan(capped[1]) && capped[2] > 0.99f);
     scalar->apply(PP_FN_SOFTPLUS, 0, bad, 3, capped);
     assert_true(isnan(capped[0]) && isinf(capped[1]));
-    const float below = -20; /* small ones keep their digits */
+    const float below = -20; /* small values keep their digits */
     scalar->apply(PP_FN_SOFTPLUS, 0, &below, 1, capped);
     assert_near(capped[0], log1p(exp(-20)), 1e-6 * exp(-20));
 }
@@ -329,7 +329,7 @@ static uint8_t *random_low_rank(uint32_t type, int rank, int64_t n_blocks)
     return data;
 }
 
-/* The upper half of adapters: any rank, rows that fill no block, and the same bits however the rows are cut. */
+/* The upper half of adapters: any rank, rows that do not fill a block, and the same bits however the rows are split. */
 static void low_rank(void **state)
 {
     static const uint32_t types[] = {PP_TYPE_F32, PP_TYPE_F16, PP_TYPE_Q8_0};
@@ -354,7 +354,8 @@ static void low_rank(void **state)
             for (int step = 16; step <= 160; step += 16) {
                 memcpy(y, before, sizeof y);
                 for (int r = 0, n; r < ROWS; r += step)
-                    for (int at = 0; at < N; at += n) { /* all at once, or in parts that differ from time to time */
+                    for (int at = 0; at < N; at += n) { /* all at once, or in parts whose number of rows depends on the
+                                                           step */
                         n = step == 16 ? N : 1 + step / 16 % 3 * 4;
                         n = at + n < N ? n : N - at;
                         const struct pp_low_rank_rows rows = {
@@ -453,14 +454,16 @@ struct cache {
     struct pp_kv_layout layout;
     uint8_t **pages;
     int n_pages;
-    float *k, *v; /* [n, head_dim]: what was stored */
-    double *is_k, *is_v; /* [n, head_dim]: what is, once reference() was asked for it */
+    float *k, *v; /* [n, head_dim]: as given to kv_store() */
+    double *is_k, *is_v; /* [n, head_dim]: as stored; NULL until reference() needs it */
 };
 
-/* In all tests that follow: V is so many first values of K, 0: it is stored; how long it is then, 0: as long as K. */
+/* For the tests that follow. latent_dim: V is this many first values of K; 0: V is stored. value_dim: the width of V;
+ * 0: that of K. */
 static int latent_dim, value_dim;
 
-/* From one position's values to the next: V that is a part of K is not read. */
+/* The distance between two positions' values in c.v, which is at least as wide as K: a V that is a part of K is not
+ * read. */
 static int value_stride(const struct pp_kv_layout *l)
 {
     return l->v_dim > l->head_dim ? l->v_dim : l->head_dim;
@@ -477,7 +480,8 @@ static struct cache make_cache(enum pp_kv_type type, int head_dim, int n, const 
     c.pages = pp_calloc((size_t)c.n_pages, sizeof *c.pages);
     for (int i = 0; i < c.n_pages; i++) {
         c.pages[i] = pp_aligned(64, c.layout.page_bytes + PP_KV_BEHIND);
-        memset(c.pages[i], 0xA5, c.layout.page_bytes + PP_KV_BEHIND); /* what earlier users left must not matter */
+        memset(c.pages[i], 0xA5, c.layout.page_bytes + PP_KV_BEHIND); /* contents left by an earlier use must not
+                                                                         matter */
     }
     random_state = 77;
     c.k = random_floats((int64_t)n * head_dim);
@@ -533,8 +537,9 @@ static double stored(const struct pp_kv_layout *l, const uint8_t *head, int slot
     return scale * ((high ? byte >> 4 : byte & 15) - 8);
 }
 
-static double softcap; /* of the scores, in all tests that follow; 0: none */
-static double alibi;   /* the scores of head h fall by (h + 1) times this per position of distance; 0: none */
+static double softcap; /* bounds the scores in the tests that follow; 0: no bound */
+static double alibi;   /* in the tests that follow the scores of head h fall by (h + 1) times this per position of
+                          distance; 0: not */
 
 static void read_stored(struct cache *c)
 {
@@ -593,11 +598,12 @@ static void check_stored(const struct cache *c, int n)
             const float *x = value ? c->v + i * value_stride(&c->layout) : c->k + i * head_dim;
             for (int d = 0; d < (value ? c->layout.v_dim : head_dim); d++)
                 assert_near(stored(&c->layout, c->pages[i / PP_PAGE_TOKENS] + head, i % PP_PAGE_TOKENS, d, value),
-                            (double)x[d], 2 * shares[c->layout.type]); /* random values reach 2 */
+                            (double)x[d], 2 * shares[c->layout.type]); /* random values are at most 2 */
         }
 }
 
-/* What a row that sees the first n positions, or the last `window` of them, sees of a chunk; empty if it is nothing. */
+/* The part of a chunk that is visible to a row that sees the first n positions, or the last `window` of them; may be
+ * empty. */
 static struct pp_span in_chunk(int n, int window, int chunk)
 {
     const int first = window && n > window ? n - window : 0;
@@ -605,7 +611,7 @@ static struct pp_span in_chunk(int n, int window, int chunk)
     return begin < end ? (struct pp_span){begin, end} : (struct pp_span){0, 0};
 }
 
-/* Sums of nothing. */
+/* Begins sums without any position. */
 static void begin_sums(const struct pp_attention *a, const struct pp_attention_sums *sums)
 {
     const int n_q = a->n_rows * a->group;
@@ -616,8 +622,8 @@ static void begin_sums(const struct pp_attention *a, const struct pp_attention_s
     memset(sums->o, 0, (size_t)n_q * (size_t)a->kv->v_pad * sizeof *sums->o);
 }
 
-/* One chunk's share of neighbouring rows first .. end - 1, which all see some of it; by way of `apart`, unless that is
- * NULL. */
+/* Adds one chunk to the sums of neighbouring rows first .. end - 1, all of which see a part of it. apart: separate
+ * sums, which are then merged; or NULL. */
 static void attend_rows(const struct pp_cpu_ops *ops, const struct cache *c, struct pp_attention *a, int chunk,
                         int first, int end, const struct pp_span *see, const struct pp_attention_sums *apart)
 {
@@ -625,7 +631,8 @@ static void attend_rows(const struct pp_cpu_ops *ops, const struct cache *c, str
     for (int r = first; r < end; r++)
         for (int p = see[r].begin / PP_PAGE_TOKENS; p * PP_PAGE_TOKENS < see[r].end; p++)
             heads[p] = c->pages[chunk / PP_PAGE_TOKENS + p] + pp_kv_head_offset(&c->layout, 1, 2);
-    for (int p = 0; p < PP_CHUNK_PAGES; p++) /* some of what comes next is known, some is not: it makes no difference */
+    for (int p = 0; p < PP_CHUNK_PAGES; p++) /* the next pages are only prefetched: known or not, results are the
+                                                same */
         a->next[p] = (chunk / PP_KV_CHUNK + p) % 3 ? heads[p] : NULL;
     a->unasked = chunk / PP_KV_CHUNK % 2 == 0;
     ops->attention_chunk(a, heads, first, end - first, see, apart ? apart : &a->total);
@@ -646,7 +653,7 @@ static void attend(const struct pp_cpu_ops *ops, const struct cache *c, int grou
     a.slopes = alibi != 0 ? slopes : NULL;
     size_t bytes = pp_attention_bytes(&c->layout, n_q);
     void *memory = pp_aligned(64, bytes);
-    memset(memory, 0xFF, bytes); /* NaN everywhere: nothing may be read that was not written */
+    memset(memory, 0xFF, bytes); /* NaN everywhere: so reads of what was never written would show */
     pp_attention_init(&a, &c->layout, n_q, memory);
     for (int i = 0; i < n_rows; i++)
         ops->attention_query(&a, i, q + i * width, 1 / sqrtf((float)c->layout.head_dim));
@@ -709,7 +716,7 @@ static void attention_of_shape(enum pp_kv_type type, int head_dim, int n_q, int 
     pp_free(first);
 }
 
-/* In an emulator, which is slow, every fourth combination has to do. */
+/* An emulator is slow: every fourth combination suffices there. */
 #if defined(PP_KERNEL_TESTS)
 enum { SHAPE_STEP = 4 };
 #else
@@ -731,7 +738,7 @@ static void attention_shapes(void **state)
             }
 }
 
-/* Scores that are bounded: in all types, where most of them are at the bound, and where none is. */
+/* Scores with a bound, in all types: with most of them at the bound, and with none there. */
 static void attention_capped(void **state)
 {
     static const double caps[] = {0.3, 2, 50};
@@ -791,7 +798,7 @@ static void attention_other_values(void **state)
     value_dim = 0;
 }
 
-/* Rows in one tile, over the borders of vectors, pages and chunks, have the bits that each has alone. */
+/* Rows in one tile, across the borders of vectors, pages and chunks, have the same bits as each of them alone. */
 static void attention_tiles(void **state)
 {
     static const struct { int rows, group, head_dim, last, latent_dim; } shapes[] = {
@@ -827,7 +834,7 @@ static void attention_tiles(void **state)
     latent_dim = 0;
 }
 
-/* Positions below `end` are spoilt: no row may look at them. */
+/* Makes NaN of positions below `end`, which no row may read. */
 static void spoil(const struct pp_cpu_ops *ops, struct cache *c, int end)
 {
     float nothing[PP_MAX_HEAD_DIM];
@@ -842,8 +849,9 @@ struct window_case {
     int rows, group, head_dim, last, window;
 };
 
-/* Rows whose windows begin anywhere: by the scalar kernels what the formula says, by the others the same bits; each row
- * alone as in its tile; nothing before the first window is looked at. first: the scalar kernels' result. */
+/* Rows whose windows begin anywhere: the scalar kernels agree with the formula, the others have the same bits; a row
+ * alone has the same bits as in its tile; nothing before the first window is read. first: the result of the scalar
+ * kernels. */
 static void window_case(const struct window_case *w, enum pp_kv_type type, enum pp_isa isa, float *first)
 {
     const struct pp_cpu_ops *ops = pp_cpu_ops(isa);
@@ -902,7 +910,7 @@ static void attention_windows(void **state)
     pp_free(first);
 }
 
-/* A position whose V is no number spoils the rows that see it, and no others. */
+/* A position whose V is NaN spoils the rows that see it, and no others. */
 static void broken_values(void **state)
 {
     (void)state;
@@ -924,7 +932,7 @@ static void broken_values(void **state)
         }
 }
 
-/* Zeros are stored as zeros, whatever their signs: the same bytes for all of them. */
+/* Zeros of either sign are stored in the same way, as the same bytes. */
 static void signed_zeros(void **state)
 {
     (void)state;
@@ -953,7 +961,7 @@ static void signed_zeros(void **state)
         }
 }
 
-/* How many values share a scale: in Q8 those that are rotated together, up to 128; in the others 32. */
+/* How many values share a scale: in Q8 those that are rotated together, up to 128; in the other types 32. */
 static void shared_scales(void **state)
 {
     static const struct { int head_dim, v_dim, want; } shapes[] = {
@@ -971,7 +979,7 @@ static void shared_scales(void **state)
     }
 }
 
-/* Sums as large as they can be, of either sign: all values of K and of queries are the largest of their block. */
+/* The largest possible sums, of either sign: all values of K and of queries are the largest of their block. */
 static void largest_sums(void **state)
 {
     enum { HEAD = 128, N = 40, QUERIES = 16 };
@@ -1001,7 +1009,7 @@ static void largest_sums(void **state)
     pp_free(q);
 }
 
-/* A position copied to another place gives what it gave before. */
+/* Copying a position to another one copies its keys and values. */
 static void copied_positions(void **state)
 {
     enum { HEAD = 64 };
@@ -1028,8 +1036,8 @@ static void copied_positions(void **state)
 
 /* --- an index -------------------------------------------------------------------------------------------------- */
 
-/* Scores of n positions by these kernels: [n], and room for a chunk; products with each head: [n_heads][PP_KV_CHUNK].
- */
+/* Computes the scores of n positions with these kernels: [n], in room for a chunk; and the products with each head:
+ * [n_heads][PP_KV_CHUNK]. */
 static void index_of_shape(const struct pp_cpu_ops *ops, enum pp_kv_type type, int n_heads, int dim, int n,
                            const float *k, const float *q, const float *w, float *scores, float *dots)
 {
@@ -1065,7 +1073,7 @@ static void index_scores(void **state)
     for (int t = 0; t < 2; t++)
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             const int n_heads = shapes[s].n_heads, dim = shapes[s].dim, n = shapes[s].n;
-            const enum pp_kv_type type = t ? PP_KV_Q8_0 : PP_KV_F32; /* the other tiers' */
+            const enum pp_kv_type type = t ? PP_KV_Q8_0 : PP_KV_F32; /* as for caches of the other types */
             float *k = random_floats(n * dim), *q = random_floats(n_heads * dim), *w = random_floats(n_heads);
             float first[PP_KV_CHUNK] = {0}, scores[PP_KV_CHUNK];
             float *dots = pp_calloc((size_t)(2 * n_heads * PP_KV_CHUNK), sizeof *dots);

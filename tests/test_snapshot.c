@@ -1,6 +1,6 @@
 /* test_snapshot.c - snapshots of conversations on disk: they are restored bit for bit, on any branch; only new pages
- * are written; and whatever happens to the files, also during writing, what is read is right or refused with a
- * reason. */
+ * are written; and whatever happens to the files, even while they are written, what is restored is right, or the file
+ * is refused with a reason. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -28,7 +28,8 @@ struct rig {
     struct pp_sha256 identity;
 };
 
-/* The model's attention from here on: with a window in its first layer, and in its last; with convolutions. */
+/* The model's attention from here on: `window` is that of all layers, or with `mixed` of all but the last; taps: with
+ * convolutions. */
 static struct {
     int window, first; /* `first` positions at the beginning stay visible, too */
     bool mixed;
@@ -83,7 +84,7 @@ static struct pp_seq *new_seq(const struct rig *r, float scale)
     return s;
 }
 
-/* Computes what is missing of n tokens; the last one's logits. */
+/* Computes the missing ones of n tokens; the logits of the last one. */
 static void feed(const struct rig *r, struct pp_seq *s, const int32_t *tokens, int64_t n, float *logits)
 {
     struct pp_error err;
@@ -107,7 +108,7 @@ static void write_text(int32_t *tokens, int n, int which)
         tokens[i] = (i * 37 + 11 * which + i / 50 * which) % 320;
 }
 
-/* A fresh place for the files of one test. */
+/* A new path for the files of a test. */
 static const char *new_base(void)
 {
     static char bases[8][300];
@@ -133,7 +134,7 @@ static uint64_t size_of(const char *path)
     return stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
 }
 
-/* All in one go; the counts of what was done. */
+/* Saves everything in one go; *counts: what was done. */
 static enum pp_code try_save(const struct rig *r, struct pp_seq *s, const char *base, const char *owner, uint64_t limit,
                              struct pp_save_counts *counts, struct pp_error *err)
 {
@@ -167,8 +168,8 @@ static enum pp_code restore(const struct rig *r, struct pp_seq *s, const char *b
     return pp_snapshot_restore(s, &r->identity, base, OWNER, tokens, n, NULL, err);
 }
 
-/* Restores in an engine that knows nothing, as another run of the program would: `expected` tokens come back, and going
- * on to n gives the bits of `logits`. */
+/* Restores in a new engine, as another run of the program would: `expected` tokens come back, and continuing to n gives
+ * the bits of `logits`. */
 static void comes_back_as(const struct rig *like, float scale, const char *base, const int32_t *tokens, int64_t n,
                           int64_t expected, const float *logits)
 {
@@ -178,7 +179,7 @@ static void comes_back_as(const struct rig *like, float scale, const char *base,
     float *again = pp_malloc(r.row);
     assert_ok(restore(&r, s, base, tokens, n, &err), err);
     assert_int_equal(pp_seq_len(s), expected);
-    if (!attention.window && !attention.taps) /* with a short window nothing may have to be read */
+    if (!attention.window && !attention.taps) /* with a short window it may be that nothing is read */
         assert_int_equal(pp_engine_stats(r.engine)->restored_tokens, expected);
     assert_memory_equal(pp_seq_tokens(s), tokens, (size_t)expected * sizeof *tokens);
     if (pp_seq_len(s) == n)
@@ -222,7 +223,7 @@ static void comes_back(void **state)
         }
 }
 
-/* After a turn of 20 tokens at most two pages are written: the one that it filled and the one that it began. */
+/* After a turn of 20 tokens at most two pages are written: the one that it filled, and the one that it began. */
 static void only_what_is_new(void **state)
 {
     int32_t text[MOST];
@@ -244,7 +245,7 @@ static void only_what_is_new(void **state)
         assert_int_equal(c.pages_moved, 0);
         assert_int_equal(c.branches, 1);
         assert_int_equal(c.manifest_bytes, size_of(file_of(base, ".manifest")));
-        /* A page that was begun and has been filled since makes room for the next one. */
+        /* The slot of a page that was incomplete is used again once the page is full. */
         assert_in_range(size_of(file_of(base, ".pack")), (uint64_t)(n / 64) * page,
                         4096 + (uint64_t)(n / 64 + 3) * (page + 4096));
     }
@@ -254,7 +255,7 @@ static void only_what_is_new(void **state)
     unrig(&r);
 }
 
-/* Edits and regenerations share what they have in common, and each is found again. */
+/* Edits and regenerations share their common pages, and each branch can be restored. */
 static void branches(void **state)
 {
     int32_t text[3][MOST];
@@ -278,7 +279,7 @@ static void branches(void **state)
         assert_ok(pp_seq_fork(s, 300, &on, &err), err);
         feed(&r, on, text[b], 310, logits[b]);
         pp_seq_free(on);
-        if (b == 1) { /* the next one is an edit of the first */
+        if (b == 1) { /* the next branch is an edit of the first */
             pp_seq_free(s);
             s = new_seq(&r, 0);
             assert_ok(restore(&r, s, base, text[0], 300, &err), err);
@@ -288,7 +289,7 @@ static void branches(void **state)
         comes_back_as(&r, 0, base, text[b], 310, 300, logits[b]);
     text[0][290]++; /* an edit in the last page: its beginning is used */
     comes_back_as(&r, 0, base, text[0], 310, 290, NULL);
-    text[0][100]++; /* and in a full one */
+    text[0][100]++; /* and one in a full page */
     comes_back_as(&r, 0, base, text[0], 310, 100, NULL);
     text[0][0]++;
     comes_back_as(&r, 0, base, text[0], 310, 0, NULL);
@@ -298,7 +299,7 @@ static void branches(void **state)
     unrig(&r);
 }
 
-/* One conversation with and without an adapter: both stay, neither is taken for the other. */
+/* One conversation with and without an adapter: both are kept, and neither is mistaken for the other. */
 static void adapters_side_by_side(void **state)
 {
     static const float scales[] = {0, 1, 0.5f};
@@ -322,7 +323,7 @@ static void adapters_side_by_side(void **state)
         pp_free(logits[i]);
         pp_seq_free(s[i]);
     }
-    for (int i = 0; i < 20; i++) { /* more than are kept: those used longest ago go */
+    for (int i = 0; i < 20; i++) { /* more than are kept: the least recently used ones go */
         struct pp_seq *other = new_seq(&r, 2 + (float)i);
         feed(&r, other, text, 70, NULL);
         assert_in_range(save(&r, other, base).branches, 1, PP_SNAPSHOT_KEYS);
@@ -355,7 +356,7 @@ static void what_is_there_is_not_read(void **state)
     unrig(&r);
 }
 
-/* Restored pages are found by other conversations. */
+/* Other conversations find the restored pages in the engine. */
 static void restored_pages_have_names(void **state)
 {
     int32_t text[MOST];
@@ -376,7 +377,7 @@ static void restored_pages_have_names(void **state)
     unrig(&r);
 }
 
-/* A page may have leftovers after its last token, for example of another conversation: they do not go to disk. */
+/* A page may have leftovers after its last token, for example of another conversation: they are not written to disk. */
 static void nothing_else_is_written(void **state)
 {
     int32_t text[MOST];
@@ -389,7 +390,7 @@ static void nothing_else_is_written(void **state)
     struct pp_seq *secret = new_seq(&r, 0);
     write_text(text, MOST, 2);
     feed(&r, secret, text, 60, NULL);
-    pp_seq_free(secret); /* its page is the next one to be taken */
+    pp_seq_free(secret); /* its page will be used next */
     write_text(text, MOST, 1);
     for (int i = 0; i < 2; i++) {
         struct pp_seq *s = new_seq(rigs[i], 0);
@@ -407,7 +408,7 @@ static void nothing_else_is_written(void **state)
     unrig(&clean);
 }
 
-/* Dropped branches leave holes; when they are more than half, the pack becomes shorter. */
+/* Dropped branches leave holes; when these are more than half, the pack is shortened. */
 static void gets_shorter(void **state)
 {
     int32_t text[MOST];
@@ -431,7 +432,7 @@ static void gets_shorter(void **state)
     struct pp_seq *s = new_seq(&r, 0);
     text[0] = 5;
     feed(&r, s, text, 310, NULL);
-    assert_ok(try_save(&r, s, base, OWNER, 12 * (page + 4096) + 65536, &c, &err), err); /* room for two of them */
+    assert_ok(try_save(&r, s, base, OWNER, 12 * (page + 4096) + 65536, &c, &err), err); /* room for two branches */
     moved = c.pages_moved;
     assert_int_equal(c.branches, 2);
     assert_in_range(moved, 1, 12);
@@ -444,12 +445,12 @@ static void gets_shorter(void **state)
     assert_int_equal(try_save(&r, s, base, OWNER, 3 * page, &c, &err), PP_ERR_NOMEM);
     assert_non_null(strstr(err.text, "--snapshot-quota"));
     text[0] = 5;
-    comes_back_as(&r, 0, base, text, 320, 310, NULL); /* that changed nothing */
+    comes_back_as(&r, 0, base, text, 320, 310, NULL); /* the failed save changed nothing */
     pp_seq_free(s);
     unrig(&r);
 }
 
-/* Saves, edits, forks and openings in any order against a cold run. */
+/* Saves, edits, forks and openings in any order, compared with a new engine that computes everything. */
 static void in_any_order(unsigned seed, int rounds)
 {
     int32_t text[MOST];
@@ -470,7 +471,7 @@ static void in_any_order(unsigned seed, int rounds)
             len = where + 1 + (seed >> 4) % 60;
         } else if (what < 11) {
             len += 1 + (seed >> 4) % 50;
-        } else if (what < 13) { /* the program is closed and opened */
+        } else if (what < 13) { /* the program is closed and started again */
             pp_seq_free(s);
             unrig(&r);
             r = rig(PP_KV_Q8);
@@ -533,7 +534,7 @@ static void windows(void **state)
         assert_in_range(save(&r, s, base).pages_written, 1, whole - (kept > 2 ? kept - 2 : 0));
         feed(&r, s, text, 440, logits);
         comes_back_as(&r, 0, base, text, 440, 400, logits);
-        /* Going back to before the window: nothing of that is there, and it is computed again. */
+        /* Going back to before the window: nothing there was saved, so it is computed again. */
         assert_ok(restore(&again, t, base, text, 70, &err), err);
         feed(&again, t, text, 80, NULL);
         pp_free(logits);
@@ -547,7 +548,7 @@ static void windows(void **state)
     attention.mixed = false;
 }
 
-/* A conversation that is saved turn by turn keeps few of the large pages of convolutions, and comes back. */
+/* A conversation that is saved turn by turn keeps few of the large pages of convolutions, and can be restored. */
 static void turns_with_convolutions(void **state)
 {
     int32_t text[MOST];
@@ -633,8 +634,8 @@ static struct files two_branches(const struct rig *r, const char *base, int32_t 
     return take_files(base);
 }
 
-/* One byte changed, anywhere. In the pack only the used part of pages that are read is checked. Whatever is used is
- * right in any case. */
+/* One byte anywhere is changed. In the pack only the used part of the pages that are read is checked. In any case what
+ * is restored is right. */
 static void one_wrong_byte(void **state)
 {
     int32_t text[MOST];
@@ -664,12 +665,12 @@ static void one_wrong_byte(void **state)
                 assert_non_null(strstr(err.text, "damaged"));
             if (code) {
                 assert_int_equal(pp_seq_len(s), 0);
-                put_file(base, 0, f.data[0], f.size[0]); /* a damaged one is removed */
+                put_file(base, 0, f.data[0], f.size[0]); /* damaged ones were removed */
             } else {
                 feed(&other, s, text, 131, got);
                 assert_memory_equal(got, right, r.row);
             }
-            /* What was restored is not to be found by the next one. */
+            /* The next round must not find the restored pages in memory. */
             pp_seq_free(s);
             if (!code) {
                 unrig(&other);
@@ -742,7 +743,7 @@ static void swapped(void **state)
     put_file(base[0], 0, f[0].data[0], f[0].size[0]);
     put_file(base[0], 1, f[1].data[1], f[1].size[1]);
     refuse(&other, 0, base[0], text[0], 131, PP_ERR_FORMAT, "do not match");
-    /* A page of the other one in the place of ours, with its own checksum: it has another name. */
+    /* A page of the other conversation in the place of ours, with its own checksum, which belongs to another name. */
     put_file(base[0], 0, f[0].data[0], f[0].size[0]);
     memcpy(f[0].data[1] + 4096, f[1].data[1] + 4096, pp_engine_stats(r.engine)->page_bytes);
     put_file(base[0], 1, f[0].data[1], f[0].size[1]);
@@ -753,7 +754,7 @@ static void swapped(void **state)
     unrig(&r);
 }
 
-/* Checksums that are right around values that no engine writes: kernels rely on scales being numbers, none negative. */
+/* Right checksums for values that no engine writes: kernels rely on scales being numbers that are not negative. */
 static void odd_scales(void **state)
 {
     static const uint16_t scales[] = {0x7C00, 0x7E00, 0x8001, 0xFC00};
@@ -780,7 +781,7 @@ static void odd_scales(void **state)
     unrig(&r);
 }
 
-/* RoPE whose factors go by the size of the context: another size is another model, and that is said. */
+/* RoPE whose factors depend on the context size: another size is another model, and the error says so. */
 static void another_context(void **state)
 {
     int32_t text[MOST];
@@ -823,7 +824,7 @@ static void made_for_something_else(void **state)
     struct files f = take_files(base);
     char *at = memmem(f.data[0], f.size[0], "arithmetic=cpu", 14);
     assert_non_null(at);
-    at[12] = 'x'; /* as another version would have written it */
+    at[12] = 'x'; /* as if another version had written it */
     struct pp_hash128 sum = pp_hash128(f.data[0] + 40, f.size[0] - 40);
     memcpy(f.data[0] + 24, &sum, sizeof sum);
     put_file(base, 0, f.data[0], f.size[0]);
@@ -833,7 +834,7 @@ static void made_for_something_else(void **state)
     memcpy(f.data[0] + 24, &sum, sizeof sum);
     put_file(base, 0, f.data[0], f.size[0]);
     comes_back_as(&r, 0.8f, base, text, 131, 130, NULL);
-    /* Another model takes the place of this one's. */
+    /* A snapshot of another model replaces this one. */
     struct pp_seq *t = new_seq(&q8, 0);
     feed(&q8, t, text, 70, NULL);
     assert_int_equal(save(&q8, t, base).pages_written, 2);
@@ -847,7 +848,7 @@ static void made_for_something_else(void **state)
     unrig(&r);
 }
 
-/* Too few free pages for what was saved: nothing is half restored. */
+/* Too few free pages for what was saved: nothing is restored in part. */
 static void no_room(void **state)
 {
     int32_t text[MOST];
@@ -872,7 +873,7 @@ static void no_room(void **state)
 
 /* --- while it is written --------------------------------------------------------------------------------------- */
 
-/* The program is killed after each page that it writes: the previous snapshot is still there. */
+/* Saving ends after any number of pages, as if the program were killed: the previous snapshot is still there. */
 static void killed(void **state)
 {
     int32_t text[MOST];
@@ -895,7 +896,7 @@ static void killed(void **state)
         for (int k = 0; k < pages; k++)
             assert_ok(pp_save_write(j, 1, NULL, &done, &err), err);
         assert_false(done);
-        pp_save_free(j); /* and no more is heard of it */
+        pp_save_free(j); /* the rest is not written */
         comes_back_as(&r, 0, base, text, 300, 100, logits);
     }
     struct pp_cancel cancel = {0};
@@ -917,7 +918,7 @@ static void killed(void **state)
     unrig(&r);
 }
 
-/* The sequence goes on while it is being saved: what is saved is what it was. */
+/* The sequence changes while it is being saved: its earlier state is saved. */
 static void goes_on_meanwhile(void **state)
 {
     int32_t text[MOST], other[MOST];
@@ -935,7 +936,7 @@ static void goes_on_meanwhile(void **state)
     feed(&r, s, text, 100, NULL);
     assert_ok(pp_save_new(s, &r.identity, base, OWNER, &j, &err), err);
     pp_seq_truncate(s, 90);
-    feed(&r, s, other, 200, NULL); /* another continuation */
+    feed(&r, s, other, 200, NULL); /* with other tokens */
     assert_ok(pp_save_plan(j, UINT64_MAX, &bytes, &err), err);
     pp_seq_truncate(s, 0);
     feed(&r, s, other, 300, NULL);
@@ -952,7 +953,7 @@ static void goes_on_meanwhile(void **state)
     unrig(&r);
 }
 
-/* A full disk: the error is reported, the room is given back, and the previous snapshot stays. */
+/* A full disk: the error is reported, the space is freed, and the previous snapshot stays. */
 static void full_disk(void **state)
 {
     int32_t text[MOST];
@@ -969,7 +970,7 @@ static void full_disk(void **state)
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     small = before;
     small.rlim_cur = 3 * page;
-    for (int round = 0; round < 2; round++) { /* with nothing there before, and with something */
+    for (int round = 0; round < 2; round++) { /* without a previous snapshot, and with one */
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
         enum pp_code code = try_save(&r, s, base, OWNER, UINT64_MAX, NULL, &err);
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
@@ -992,7 +993,7 @@ static void full_disk(void **state)
     unrig(&r);
 }
 
-/* A file where the folder should be: root may write everywhere else. */
+/* A file where the folder should be: root could write to any folder. */
 static void no_folder(void **state)
 {
     int32_t text[MOST];
@@ -1007,7 +1008,7 @@ static void no_folder(void **state)
     assert_ok(pp_write_file(base, "x", 1, 0600, &err), err);
     strcat(base, "/c");
     assert_int_equal(try_save(&r, s, base, OWNER, UINT64_MAX, NULL, &err), PP_ERR_IO);
-    assert_ok(pp_snapshot_remove(base, &err), err); /* there is none */
+    assert_ok(pp_snapshot_remove(base, &err), err); /* there is no snapshot */
     pp_seq_free(s);
     unrig(&r);
 }
@@ -1031,7 +1032,7 @@ static void odd_saves(void **state)
     assert_non_null(pp_seq_logits(s));
     uint64_t used = pp_engine_stats(r.engine)->pages_used;
     enum pp_code code = PP_ERR_NOMEM;
-    for (int again = 0; again < 2; again++, code = PP_ERR_NOMEM) /* also where there is one, with logits in it */
+    for (int again = 0; again < 2; again++, code = PP_ERR_NOMEM) /* also if there is a snapshot, with logits */
         for (uint64_t nth = 1; code; nth++) {
             pp_mem_fail_at(nth, 1);
             code = try_save(&r, s, base, OWNER, UINT64_MAX, NULL, &err);
