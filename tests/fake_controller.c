@@ -1,28 +1,33 @@
 /* fake_controller.c - a double of src/controller.c for the tests of the screen: same interface, no engine, no
  * database.
  *
- * Answers are scripted: what the user says chooses what streams back, a piece per timer tick. A few words have a
- * meaning:
+ * Answers are scripted: words of the user's text choose the answer, of which a piece comes with each timer tick. Other
+ * text is echoed.
  *   "slow"    an answer that lasts until it is stopped        "hostile"  escape sequences and other attacks
  *   "markdown" every kind of formatting                       "unicode"  wide, joined and combining characters
- *   "think"   thinks first, "ponder" until it is stopped
- *   "long"    two hundred lines at once                       "refuse"   the text cannot be taken now
- *   "guessed" every other piece of the echo was guessed
- *   "unsaved" the text is taken, but cannot be saved          "warned"   something is wrong, and then all is well
- *   "the disk is full" nothing is saved until "make room"
+ *   "think"   reasons before the answer, "ponder" until it is stopped
+ *   "long"    two hundred lines at once                       "refuse"   the text is not accepted now
+ *   "guessed" every other piece of the echo came from draft tokens
+ *   "unsaved" the text is accepted, but cannot be saved       "warned"   an error is shown, and then another notice
+ *   "the disk is full" nothing can be saved until "make room"
  *   "title TEXT" names the conversation
- * Everything else is echoed. PIPPIN_FAKE_SEARCH=N: a search in the list takes N ticks, and finds the last one; it has
- * two hundred messages more then with PIPPIN_FAKE_HIT=N, and number N is found; 998 is on another branch, and 0 is its
- * title.
- * PIPPIN_FAKE_MESSAGES=N begins with a transcript of N messages; PIPPIN_FAKE_CLOSES=N takes N ticks to leave;
- * with PIPPIN_FAKE_STUCK nothing tells that it has ended, but whoever asks.
- * PIPPIN_FAKE_TEMPORARY keeps nothing: as it is wanted, or ("unwanted") as it cannot.
- * With PIPPIN_FAKE_LOADS the first and the last adapter change places when the model is loaded, and another preset is
- * found that comes before all.
- * With PIPPIN_FAKE_UNREAD conversations could not be read. With PIPPIN_FAKE_RENAMED=TITLE another pippin renames
- * the one that is open.
- * PIPPIN_FAKE_HOLD=PATH: loading, the reading of a question, and a search do not end as long as there is something at
- * PATH. Nobody need be quick to see them. */
+ *
+ * Variables of the environment:
+ *   PIPPIN_FAKE_SEARCH=N      a search in the list takes N ticks, and finds only the last conversation
+ *   PIPPIN_FAKE_HIT=N         conversations have two hundred messages more, and the search finds the one numbered N;
+ *                             998 is on another branch, 0 stands for the title
+ *   PIPPIN_FAKE_MESSAGES=N    begins with a transcript of N messages
+ *   PIPPIN_FAKE_NO_MODEL      the model does not fit into memory
+ *   PIPPIN_FAKE_LOADS         when the model is loaded, the first and the last adapter change places, and a new preset
+ *                             comes first in the list
+ *   PIPPIN_FAKE_TEMPORARY     the chat is temporary, by choice, or ("unwanted") because nothing can be saved
+ *   PIPPIN_FAKE_UNREAD        the list of conversations cannot be read
+ *   PIPPIN_FAKE_RENAMED=TITLE another pippin renames the open conversation
+ *   PIPPIN_FAKE_ELSEWHERE=N   the number of answers in other conversations
+ *   PIPPIN_FAKE_CLOSES=N      closing takes N ticks
+ *   PIPPIN_FAKE_SAVES=N       and then saving takes N ms
+ *   PIPPIN_FAKE_STUCK         closing ends after 300 ms, but no event says so: only pp_controller_pump() finds out
+ *   PIPPIN_FAKE_HOLD=PATH     while there is a file at PATH, loading, reading a question and searching do not end */
 #include "src/controller.h"
 
 #include <poll.h>

@@ -1,28 +1,30 @@
-/* http_server.c - http-server FOLDER: an HTTP server on this machine alone that misbehaves as told, for the tests of
- * downloads. It prints its port; one request at a time, each on a connection of its own. The first part of the path
- * says how:
+/* http_server.c - http-server FOLDER: an HTTP server for the tests of downloads, reachable only from this machine, that
+ * misbehaves as told. It prints its port, and serves one request at a time, each on a connection of its own. The first
+ * part of the path tells how to answer. "Breaks off" means that half of what was requested is sent, unless that is at
+ * most 64 KiB.
  *
- *   /plain/F     as it should be, ranges too          /slow/F      as /plain/, a piece at a time
- *   /cut/F       breaks off in the middle of whatever is asked for, but for the last 64 KiB
- *   /norange/F   ignores ranges, and breaks off the first time       /long/F   announces more than it has
- *   /never/F     as /norange/, but each time          /wrong/F   answers 206 to a request for the whole
- *   /changed/F   another ETag each time, and breaks off the first time
- *   /swap/F      half of another file; then, of this one, no byte; then as it should be
- *   /mixed/F     half of another file; then any part of this one that is asked for, whatever If-Range says
- *   /416/F       breaks off, then says that the rest is not there, once       /weak/F   breaks off; no strong ETag
- *   /empty/F     breaks off, then says once that the whole is nothing         /nothing/F   that the rest is
- *   /named/F/N   F, by another name
- *   /redirect/F  sends to /plain/F     /loop/F  to itself     /away/F  to another protocol
- *   /secret/F    only with "Authorization: Bearer secret"     /busy/F  503 twice, then as it should be
- *   /endless/F  says no length, and goes on past the end; so does the list's file endless.gguf
- *   /growing/F  as /endless/, with an ETag             /nosize/F   says no length, and ends where the file does
- *   /stall/F     sends half, and then nothing as long as it is waited for
- *   /held/F      a piece at a time, and from the middle on crumbs as long as there is a file "held" in the folder
- *   /leak/F      sends to /secret/F of this server under another name
- *   /api/models/o/n/tree/main    a list of files, at /o/n/resolve/main/F; of o/p only with that authorization,
- *                                and with a Link header that link.txt says, but for ?cursor=N: that is list-N.json
- *   /v2/library/m/manifests/T    a manifest, of the file m.gguf, at /v2/library/m/blobs/sha256:...; of "elsewhere" it
- *                                names no checksum */
+ *   /plain/F     correctly, also ranges               /slow/F      as /plain/, a piece at a time
+ *   /cut/F       always breaks off                    /norange/F   ignores ranges, and breaks off the first time
+ *   /never/F     as /norange/, but breaks off each time
+ *   /long/F      announces more bytes than there are  /wrong/F     answers 206 to a request for the whole file
+ *   /changed/F   has another ETag each time, and breaks off the first time
+ *   /swap/F      sends half of another file; then nothing of this one; then answers correctly
+ *   /416/F       breaks off the first time, and then says once that there is no such range
+ *   /weak/F      breaks off the first time, and has only weak ETags
+ *   /empty/F     breaks off the first time, and then sends once an empty 200     /nothing/F   ... an empty 206
+ *   /named/F/N   F, under another name                /gone/F      404
+ *   /redirect/F  redirects to /plain/F                /loop/F      to itself     /away/F   to another protocol
+ *   /secret/F    only with "Authorization: Bearer secret"     /busy/F   503 twice, then correctly
+ *   /nosize/F    does not say a length                /endless/F   nor that, and goes on past the file's end
+ *   /growing/F   as /endless/, with an ETag
+ *   /stall/F     sends half, and then nothing until the client hangs up
+ *   /held/F      a piece at a time, and from the middle on only crumbs while there is a file "held" in the folder
+ *   /leak/F      redirects to /secret/F of this server under another host name
+ *   /api/models/o/n/tree/main    a list of files, which are at /o/n/resolve/main/F (endless.gguf as /endless/); that of
+ *                                o/p needs the authorization, and has the Link header in link.txt, which may lead to
+ *                                ?cursor=N: the list in list-N.json
+ *   /v2/library/m/manifests/T    a manifest of the file m.gguf, which is at /v2/library/m/blobs/sha256:...; with T
+ *                                "elsewhere" it has a path in place of the checksum */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,13 +1,14 @@
-/* key_latency.c - measures what a user feels while the model answers (make latency; build/key-latency build/pippin).
+/* key_latency.c - measures how fast keys appear on the screen while the model answers (make latency;
+ * build/key-latency build/pippin).
  *
- * A terminal of our own runs pippin and keeps the starter model answering on all cores. Letters are typed into it, and
- * in random turns into a second terminal in which a tiny child echoes every byte: what that one needs is the machine's
- * doing, the rest is pippin's.
+ * Pippin runs in a pseudo-terminal, with the starter model answering on all cores. Letters are typed into it, and
+ * in random order into a second pseudo-terminal, in which a tiny child process echoes every byte: its times are
+ * the machine's part of the delay, the rest is pippin's.
  *
- * The letters come from Latin Extended-A, which English answers do not use; and a letter counts only when it stands in
- * the row of the input, for which a small terminal emulator follows pippin's output. Every time is taken right after
- * the read that brought the bytes.
- * This program prints numbers and judges none of them: it fails only if pippin cannot be measured. */
+ * The letters are from Latin Extended-A, which English answers do not use; and a letter counts only once it is in the
+ * row of the input line, which a small terminal emulator finds in pippin's output. Each time is taken right after
+ * the read() that returned the bytes.
+ * This program prints numbers and does not judge them: it fails only if pippin cannot be measured. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

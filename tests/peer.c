@@ -1,13 +1,14 @@
-/* peer.c - another program's reading and quantising of our files, for tests/test_peer.c: llama.cpp by its public C
- * interface, opened at run time. The structs of options, whose layout depends on the version, stay what its own
- * functions return, but for the first numbers: of a context positions, of quantising threads and type.
+/* peer.c - lets another program read and quantise our files, for tests/test_peer.c: llama.cpp, through its public C
+ * interface, loaded at run time. The layout of its structs of options depends on the version: they are used as its own
+ * functions return them, except for the first numbers, which are the number of positions of a context, and the number
+ * of threads and the type when quantising.
  *
  *   peer LIBLLAMA.so quantize SOURCE TARGET TYPE    TYPE: llama_ftype, which is general.file_type of GGUF files
- *   peer LIBLLAMA.so blocks SOURCE TARGET TYPE      the matrices of two layers, of F16, in one type of tensors
- *                                                  (ggml_type), all columns as important: types that want to be
- *                                                  told, too; some take long to make
- *   peer LIBLLAMA.so greedy MODEL N ID,ID,...       N times the likeliest next token, each with how much its logit is
- *                                                  above the second one's: "ID MARGIN" a line */
+ *   peer LIBLLAMA.so blocks SOURCE TARGET TYPE      converts the F16 matrices of two layers to one type of tensors
+ *                                                  (ggml_type), with all columns equally important: also types that
+ *                                                  need an importance matrix; some take long
+ *   peer LIBLLAMA.so greedy MODEL N ID,ID,...       computes the N likeliest next tokens, and by how much the logit of
+ *                                                  each exceeds the second one: "ID MARGIN" a line */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -2,10 +2,10 @@
  *
  *   soak FOLDER [HOURS]
  *
- * A random user (random_user.h) does as much in each simulated hour as one who acts every quarter of a minute. After
- * each hour, when the last answers have come, a line tells what the program holds. In the second half of the day that
- * must not be more than in the first, but for a little: memory, open files, threads. The database grows by what was
- * said, the snapshots up to their quota. */
+ * In each simulated hour a random user (random_user.h) acts as often as once every 15 seconds. After each hour, when
+ * the last answers are complete, a line tells what the program occupies. In the second half of the day that may be
+ * hardly more than in the first: memory, open files, threads. The database grows with the messages, the snapshots up to
+ * their quota. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,9 +1,10 @@
-/* test_peer.c - files in interchange with llama.cpp, where PIPPIN_LIBLLAMA names its library (tests/peer.c): models
- * that either one quantised or converted are read by both, which continue them alike. Without the variable it says
- * skip. With PIPPIN_PEER_TABLE set, too, it goes on where they do not.
+/* test_peer.c - exchanges files with llama.cpp, if PIPPIN_LIBLLAMA names its library (tests/peer.c): models that either
+ * one quantised or converted are read by both, which must continue texts alike. Without the variable the test is
+ * skipped. With PIPPIN_PEER_TABLE, too, it goes on when the texts differ.
  *
- * Both take the likeliest token each time. Where they part, the other's two likeliest tokens must be nearly as likely:
- * activations are rounded to 8 bits in blocks of 32 here, of 256 for some types there, and its cache is of F16. */
+ * Both choose the likeliest token each time. Where the texts first differ, both must find their two likeliest tokens
+ * nearly equally likely: activations are rounded to 8 bits in blocks of 32 here, of 256 for some types there, and its
+ * cache is of F16. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
