@@ -1,6 +1,7 @@
-# commands.sh - shared by the scripts that drive $BUILD/pippin (or $PIPPIN); read with `. tests/commands.sh` from the
-# repository root. Afterwards $pippin is the program, $data the test data, $tmp a folder that goes with the script, where
-# all of the program's own folders are. A line a case; `counted` at the end prints how many, and fails if one did.
+# commands.sh - shared by the scripts that run $BUILD/pippin (or $PIPPIN); sourced with `. tests/commands.sh` in the
+# repository's root. It sets $pippin to the program, $data to the test data, and $tmp to a folder that is removed when
+# the script ends, in which all of the program's own folders are. Each case prints a line; `counted` at the end prints
+# how many there were, and fails if one did.
 set -u
 LC_ALL=C.UTF-8
 export LC_ALL
@@ -12,7 +13,7 @@ export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$
 passed=0 failed=0
 
 pass() { passed=$((passed + 1)); echo "ok    $1"; }
-# fail NAME WHY: with what the last run wrote to $tmp/err
+# fail NAME WHY: also prints what the last run wrote to $tmp/err
 fail() { failed=$((failed + 1)); echo "FAIL  $1: $2"; [ ! -s "$tmp/err" ] || sed 's/^/      | /' "$tmp/err"; }
 skip() { echo "skip: $1"; }
 # holds NAME COMMAND...: the command succeeds
@@ -21,7 +22,7 @@ holds() {
     shift
     if "$@"; then pass "$name"; else fail "$name" "not so: $*"; fi
 }
-# comes COMMAND...: it succeeds, sooner or later; after two minutes, which even a busy machine does not need, nobody waits
+# comes COMMAND...: waits until it succeeds, but no longer than two minutes, which suffice on a busy machine, too
 comes() {
     looks=0
     until "$@"; do
@@ -30,7 +31,7 @@ comes() {
         sleep 0.05
     done
 }
-# catches PROCESS: it handles SIGTERM, and so has begun
+# catches PROCESS: whether it handles SIGTERM, and so has begun
 catches() {
     case $(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status" 2>/dev/null) in *[4-7c-f]???) true ;; *) false ;; esac
 }

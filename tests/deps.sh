@@ -1,9 +1,10 @@
 #!/bin/sh
-# deps.sh [look] [test] [fuzz] [lint] - sees to it that what pippin is built with is there; with "test" also what the tests need, with
-# "fuzz" the compiler of the fuzz targets, with "lint" the checkers of the source; with "look" it only says what is missing.
+# deps.sh [look] [test] [fuzz] [lint] - installs what is needed to build pippin; with "test" also what the tests need,
+# with "fuzz" the compiler of the fuzz targets, with "lint" the checkers of the source; with "look" it only says what is
+# missing.
 #
-# On Debian and its relatives missing packages are installed, as root or by a sudo that asks nothing; otherwise the one command to type is
-# printed. On other systems the missing libraries are named.
+# On Debian and its relatives missing packages are installed, as root or by a sudo that asks for no password; otherwise
+# the one command to type is printed. On other systems the missing libraries are named.
 set -u
 
 wanted="gcc libc6-dev libncurses-dev libreadline-dev libsqlite3-dev libcjson-dev libutf8proc-dev libpcre2-dev libmd4c-dev libinih-dev
@@ -17,7 +18,7 @@ for word; do
     look) look=1 ;;
     test)
         test=1 wanted="$wanted libcmocka-dev tmux mandoc"
-        # The kernels for ARM are built and run in an emulator: tests/test_arm.sh counts on it.
+        # The kernels for ARM are built, and run in an emulator, by tests/test_arm.sh.
         [ "$(uname -m)" = x86_64 ] && wanted="$wanted gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
         ;;
     fuzz) fuzz=1 wanted="$wanted libcmocka-dev clang" ;;
@@ -25,7 +26,8 @@ for word; do
     esac
 done
 
-# The number in the name of the compiler that the package "clang" stands for: its fuzzing runtime is a package of that number.
+# The version in the name of the compiler on which the package "clang" depends: its fuzzing runtime is a package of that
+# version.
 clang_number() {
     { dpkg-query -W -f='${Depends}\n' clang; apt-cache show clang; } 2>/dev/null | sed -n 's/.*clang-\([0-9][0-9]*\).*/\1/p' | head -n 1
 }
@@ -57,14 +59,14 @@ if command -v dpkg-query >/dev/null 2>&1; then
     install="apt-get install -y --no-install-recommends$missing"
     if [ "$run" = none ]; then
         echo "These packages are missing:$missing" >&2
-        # Without the dash su keeps a PATH that lacks the programs which dpkg calls.
+        # Without the dash su keeps a PATH without the programs that dpkg calls.
         command -v sudo >/dev/null 2>&1 && install="sudo $install" || install="su - -c '$install'"
         echo "Install them with:  $install" >&2
         exit 1
     fi
     echo "installing:$missing"
     log=$(mktemp)
-    # The lists may be old or absent: look first, fetch new ones if that does not do.
+    # The package lists may be old or absent: they are fetched only if installing fails.
     if ! DEBIAN_FRONTEND=noninteractive $run $install >"$log" 2>&1; then
         $run apt-get update >"$log" 2>&1 &&
             DEBIAN_FRONTEND=noninteractive $run $install >>"$log" 2>&1 || {
@@ -78,7 +80,7 @@ if command -v dpkg-query >/dev/null 2>&1; then
     exit 0
 fi
 
-# Elsewhere: a library is there if its header compiles.
+# On other systems: a library is there if its header compiles.
 cc=${CC:-cc}
 absent=
 have() { printf '#include <stdio.h>\n#include <%s>\nint main(void){return 0;}\n' "$2" | $cc -D_GNU_SOURCE -x c -fsyntax-only - 2>/dev/null || absent="$absent $1"; }

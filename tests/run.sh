@@ -1,7 +1,7 @@
 #!/bin/sh
-# run.sh - all tests of `make test`: groups of units and scripts, one more at a time than there are processors, since
-# scripts wait much of their time, those that take longest first. Ends with a line that counts them; 0 only if
-# none failed.
+# run.sh - all tests of `make test`: groups of units and scripts, of which one more runs at a time than there are
+# processors, since scripts spend much of their time waiting; those that take longest begin first. Ends with a line that
+# counts them; the exit code is 0 only if none failed.
 set -u
 BUILD=${BUILD:-build}
 export BUILD
@@ -10,7 +10,7 @@ trap 'rm -rf "$tmp"' EXIT
 lanes=
 trap 'kill $lanes 2>/dev/null; for f in "$tmp"/pid.*; do [ -s "$f" ] && kill "$(cat "$f")"; done; exit 1' INT TERM
 
-# What takes longer than a few seconds here, longest first: nothing long is left for the end, when a lane waits for it.
+# What takes longer than a few seconds, longest first: so that no lane has something long left at the end.
 first='tests/test_arm.sh tests/screens/run.sh tests/test_cli.sh kill snapshot tests/test_quants.sh speculate invariance
        convert_memory packed experts expert_states windows encoder tests/test_train.sh rwkv folder_decoders mixtures
        soft_ops worker ops soft_matmul train tests/test_models_pull.sh tokenizer_plamo families latent decoders generate
@@ -23,8 +23,8 @@ all_jobs() {
 }
 all_jobs | awk '!seen[$0]++' >"$tmp/jobs"
 
-# Every script and every group of units prints "N passed, N failed" at its end. The line about it, with the seconds that
-# it took, and all it printed if it failed, at once: the lanes do not get mixed up.
+# Every script and every group of units ends with a line "N passed, N failed". What is printed about it comes at once,
+# so that lanes are not mixed: one line with the seconds that it took, and its whole output if it failed.
 run_job() { # lane name
     log=$(mktemp "$tmp/XXXXXX")
     case $2 in
@@ -47,7 +47,7 @@ run_job() { # lane name
     f=${f%% failed*}
     if [ -z "$line" ] || { [ "$code" -ne 0 ] && [ "$f" = 0 ]; }; then
         p=0
-        f=1 # it died, or forgot to say
+        f=1 # it crashed, or did not print its line
     fi
     {
         grep '^skip:' "$log"
@@ -62,7 +62,7 @@ run_job() { # lane name
     echo "$p $f" >>"$tmp/counts"
 }
 
-# Takes one job after the other that no other lane has taken: of two that make the same folder one succeeds.
+# Runs one job after the other that no other lane has taken: only one of the lanes can make the job's folder.
 lane() { # its number
     while read -r job; do
         mkdir "$tmp/taken.$(echo "$job" | tr / _)" 2>/dev/null && run_job "$1" "$job" </dev/null

@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_arm.sh - the kernels for ARM, cross-compiled and run in an emulator: all of them, and on processors that lack some
-# instructions. The latter tests the choice among the kernel sets, and that the baseline set does without those
+# test_arm.sh - the kernels for ARM, cross-compiled and run in an emulator: all of them, and then on processors that
+# lack some instructions. The latter tests how a set of kernels is chosen, and that the baseline set works without those
 # instructions; small matrices suffice, as the first run has tested the results.
 set -u
 program=${BUILD:-build}/arm/kernel-tests

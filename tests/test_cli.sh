@@ -1,25 +1,25 @@
 #!/bin/sh
-# test_cli.sh - the commands without a screen, as a script meets them: what is on stdout, what is on stderr, exit codes.
-# Drives $BUILD/pippin (or $PIPPIN) from the repository root; a line a case, exit 1 if one failed.
+# test_cli.sh - the commands without a screen, as a script uses them: standard output, standard error, exit codes. Runs
+# $BUILD/pippin (or $PIPPIN) in the repository's root; prints a line for each case, exit code 1 if one failed.
 . tests/commands.sh
 
-# run ARGUMENTS: stdout, stderr and exit code go to $tmp/out, $tmp/err and $code; stdin is ours
+# run ARGUMENTS: stdout, stderr and exit code go to $tmp/out, $tmp/err and $code; stdin is that of the caller
 run() {
     "$pippin" "$@" >"$tmp/out" 2>"$tmp/err"
     code=$?
 }
-# expect NAME CODE: the last run ended with this code
+# expect NAME CODE: the last run must have ended with this code
 expect() {
     if [ "$code" = "$2" ]; then pass "$1"; else fail "$1" "exit code $code, not $2"; fi
 }
-# expect_out NAME TEXT: the last run ended well, with exactly this on stdout
+# expect_out NAME TEXT: the last run must have succeeded, with exactly this on stdout
 expect_out() {
     printf '%s' "$2" >"$tmp/want"
     if [ "$code" != 0 ]; then fail "$1" "exit code $code"
     elif cmp -s "$tmp/want" "$tmp/out"; then pass "$1"
     else fail "$1" "got \"$(cat "$tmp/out")\", not \"$2\""; fi
 }
-# expect_match NAME FILE PATTERN...: the file has a line for every pattern
+# expect_match NAME FILE PATTERN...: the file must have a line for every pattern
 expect_match() {
     name=$1 file=$2
     shift 2
@@ -73,7 +73,7 @@ run run -p "$who" --temp 0 -n 32 </dev/null
 expect_out "prompt by -p" "$answer$nl"
 run run -p "$who" --temp 0 -n 32 --no-draft </dev/null
 expect_out "the same without guesses" "$answer$nl"
-run run -p "$who" --temp 0 -n 200 --ignore-eos --draft-always --stats </dev/null # else where it pays on this machine
+run run -p "$who" --temp 0 -n 200 --ignore-eos --draft-always --stats </dev/null # drafts even if it does not pay here
 holds "guesses are made" grep -q '"draft_accepted": [1-9]' "$tmp/err"
 holds "and counted by place" grep -q '"draft_stood_at": \[[1-9]' "$tmp/err"
 cp "$tmp/out" "$tmp/first"
@@ -102,9 +102,9 @@ run run -p "$who" -n 4 --chat-template-file "$tmp/nothing.jinja" </dev/null; exp
 expect_match "is said to be empty" "$tmp/err" 'produced an empty prompt'
 run tokenize -f "$(printf '%5000s' | tr ' ' x)"; expect "a name that is too long" 1
 expect_match "is cut, and what is wrong with it is not" "$tmp/err" '^pippin: cannot open x+\.\.\.x+: File name too long$'
-if [ -z "${PIPPIN_SANITIZED:-}" ]; then # a sanitized program needs more addresses than that
-    # Between too little memory for the model and enough for its draft, too, lies what is enough without: the first limit
-    # with which there is an answer.
+if [ -z "${PIPPIN_SANITIZED:-}" ]; then # a sanitized program needs more address space than that
+    # Some limits suffice for the model, but not for its draft model, too: so the lowest limit at which there is an
+    # answer.
     mib=64
     while [ $mib -lt 1024 ]; do
         (ulimit -v $((mib * 1024)) && exec "$pippin" run -t 1 --temp 0 -n 32 -p "$who") </dev/null >"$tmp/out" 2>"$tmp/err"
@@ -126,7 +126,7 @@ together=$(number prompt_tokens "$tmp/err")
 run run --temp 0 -n 1 --stats -p "One.$nl${nl}Hello,$nl${nl}two" </dev/null
 holds "stdin, -f and -p are one prompt" [ "$together" = "$(number prompt_tokens "$tmp/err")" ]
 
-# what is no text is no prompt; one that was cut in the middle of a character is
+# a prompt must be text; but it may begin or end within a character
 printf 'Hello\0' >"$tmp/nul"
 printf 'caf\351' >"$tmp/latin1"
 printf '\377\376H\0i\0' >"$tmp/utf16"
@@ -143,7 +143,7 @@ run run -n 1 -p "$(printf 'caf\351x')" </dev/null; expect "-p that is latin1" 1
 printf '\251%s\303' "$who" | "$pippin" run --temp 0 -n 32 >"$tmp/out" 2>"$tmp/err"
 code=$?
 expect_out "halves of characters at its ends are no part of it" "$answer$nl"
-mark=$(printf '\357\273\277') # what some editors begin a text in UTF-8 with
+mark=$(printf '\357\273\277') # the byte-order mark with which some editors begin UTF-8 text
 printf '%s%s' "$mark" "$who" >"$tmp/marked"
 run run --temp 0 -n 32 -f "$tmp/marked" </dev/null
 expect_out "nor is a mark of UTF-8 before it" "$answer$nl"
@@ -193,7 +193,7 @@ run sessions frobnicate; expect "no such subcommand" 2
 run run --ignore-eos --ctx-size 64 --temp 0 -p "$who" </dev/null; expect "an answer that fills the context" 5
 holds "which is shown all the same" grep -q "Pippin" "$tmp/out"
 expect_match "and a larger one is advised" "$tmp/err" 'of 64 tokens is full; give a larger --ctx-size, up to 2,048$'
-yes "$long" | head -n 100 >"$tmp/long" # some 2,500 tokens
+yes "$long" | head -n 100 >"$tmp/long" # about 2,500 tokens
 run run -f "$tmp/long" </dev/null; expect "a prompt beyond what the model was trained for" 5
 expect_match "is not advised what does not help" "$tmp/err" 'holds 2,048, the most that .* trained for: shorten it$'
 run run --raw -f "$tmp/long" </dev/null; expect "nor is a raw one" 5
@@ -218,7 +218,7 @@ if command -v script >/dev/null; then
     script -qec "$pippin run" "$tmp/typescript" </dev/null >/dev/null 2>&1
     code=$?
     expect "a terminal and no prompt: usage, no question" 2
-    mkdir "$tmp/names" && touch "$tmp/names/odd-$(printf 'mod\033cel').gguf" # what is near may be anybody's name
+    mkdir "$tmp/names" && touch "$tmp/names/odd-$(printf 'mod\033cel').gguf" # similar names are shown
     for how in chat --plain 'run -p x'; do
         script -qec "$pippin $how -m $tmp/names/odd-model.gguf" /dev/null </dev/null >"$tmp/out" 2>&1
         expect_match "$how: a model that is not there" "$tmp/out" 'did you mean'
@@ -245,7 +245,7 @@ expect_match "which is said" "$tmp/err" '^pippin: no conversation contains all o
 run sessions search two words; expect "a search for two words" 2
 expect_match "wants quotes around them" "$tmp/err" 'unexpected argument "words": too many for .*; put a text of several words in quotes$'
 
-# a template that opens the reasoning: nothing is the answer's
+# a template whose prompt ends in <think>: no part of the output is the answer
 cat >"$tmp/think.jinja" <<'EOT'
 {{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>
 
@@ -269,7 +269,7 @@ for how in fold show hide; do
     holds "what is on stderr with $how" [ "$([ "$lines" -gt 0 ] && echo show)" = "$([ $how = show ] && echo show)" ]
     expect_match "and why there is none ($how)" "$tmp/err" "there is no answer: the reasoning used up all 12 tokens of -n"
 done
-# "Hi</think>So" is what biases make it say, each of which counts once; the template opens nothing
+# biases make it say "Hi</think>So", each of them once; the prompt does not end in <think>
 cat >"$tmp/closes.jinja" <<'EOT'
 {{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>
 
@@ -397,13 +397,13 @@ holds "it speaks for itself" [ ! -s "$tmp/err" ]
 
 # --- interruption -----------------------------------------------------------------------------------------------
 
-: >"$tmp/out" # what it had would be taken for the first word
-# by one thread of the slowest kernels, which do not come to the end of it before this script is back
+: >"$tmp/out" # emptied: its old contents would be mistaken for the first word
+# one thread with the slowest kernels cannot finish before this script goes on
 "$pippin" run --save --ignore-eos --temp 0 --ctx-size 2048 --no-draft -t 1 --kernels scalar --stats -p "$who" </dev/null \
     >"$tmp/out" 2>"$tmp/err" &
 pid=$!
 comes [ -s "$tmp/out" ]
-kill -TERM $pid # a background job of a script ignores SIGINT; both do the same
+kill -TERM $pid # a background job of a script ignores SIGINT; pippin handles both alike
 wait $pid; code=$?; expect "a signal stops the answer" 130
 tail -n 1 "$tmp/err" >"$tmp/stats"
 expect_match "with its stats" "$tmp/stats" '"finish": "interrupted"'
@@ -466,7 +466,7 @@ run template --now yesterday -f "$tmp/messages"; expect "a time that is none" 2
 printf '{%% if %%}' >"$tmp/t.jinja"
 run template --chat-template-file "$tmp/t.jinja" -f "$tmp/messages"; expect "a template with an error" 1
 
-# a model with a template for chats and another one for tools, in every form
+# a model with one template for chats and another one for tools, in every format
 printf '[{"type": "function", "function": {"name": "now"}}]' >"$tmp/tools"
 run convert starter "$tmp/two"; expect "the starter as a folder" 0
 mkdir "$tmp/broken-off" && touch "$tmp/broken-off/chat_template.jinja" "$tmp/broken-off/model.safetensors.77.tmp"
@@ -517,7 +517,7 @@ holds "whose file others may read as the user's umask says" [ "$(stat -c %a "$tm
 (ulimit -f 8; "$pippin" logits --ids 0,1,2 -o "$tmp/short.safetensors" 2>"$tmp/err"); code=$?
 expect "ulimit -f is an error" 1
 expect_match "that is told" "$tmp/err" 'cannot write .*short.safetensors: File too large'
-# What a command has written may be written anew; what others have stays. Hours are in a matrix: it is not begun anew.
+# A command's own output may be overwritten, other files not; nor an importance matrix, which may have taken hours.
 run logits --ids 3 -o "$tmp/l.safetensors"; expect "newer logits" 0
 : >"$tmp/empty"
 run logits --ids 3 -o "$tmp/empty"; expect "and over an empty file" 0
@@ -565,7 +565,7 @@ expect_match "bench of guesses" "$tmp/out" '"name": "no guesses"' '"name": "scri
 run bench lora --shape stories-15m --type q8_0 --layers 1 --vocab 300 --rank 4 -p 8 -n 3 -r 1
 expect_match "bench of adapters" "$tmp/out" '^decode 3, 0 adapters ' '^prefill 8, 4 adapters .* % time$' \
     '^decode 3, a DoRA .* % time$' '^1 adapter loaded, 0.1 MB, in memory .* ms ' '^an IA3 switched off .* ms '
-# The first token of an answer takes no pass: a hundred thousand a second are beyond what any memory can give.
+# The first token of an answer needs no pass: a result of 100,000 tokens/s would mean that no pass was measured at all.
 run bench lora -p 8 -n 2 -r 1
 expect_match "the one pass of two tokens is measured" "$tmp/out" '^decode 2, 0 adapters *[0-9]{1,5}\.[0-9]+ tokens/s'
 run bench kernels rows -p 8 -n 2 -r 1
@@ -633,22 +633,22 @@ holds "has no vector, and the next one has" [ "$(sed -n 2p "$tmp/out")" = "[]" -
 expect_match "which is said" "$tmp/err" 'line 2 is empty'
 run embed --pooling first -p x; expect "--pooling: usage" 2
 yes "Hello there, a table for two, please, and what would you like to talk about?" | head -n 60000 >"$tmp/lines"
-timeout 60 "$pippin" embed -f "$tmp/lines" 2>"$tmp/err" | head -n 1 >"$tmp/out" # more than a minute's work
+timeout 60 "$pippin" embed -f "$tmp/lines" 2>"$tmp/err" | head -n 1 >"$tmp/out" # more than a minute for all lines
 holds "and ends where nobody reads on" [ "$(cut -c1 "$tmp/out")" = "[" -a ! -s "$tmp/err" ]
 holds "at once" [ "$({ timeout 60 "$pippin" embed -f "$tmp/lines"; echo $? >"$tmp/code"; } | head -c 1; cat "$tmp/code")" = "[1" ]
-mkfifo "$tmp/unread" && exec 9<>"$tmp/unread" # it stays open, and nobody reads
+mkfifo "$tmp/unread" && exec 9<>"$tmp/unread" # stays open, and nothing reads it
 timeout --foreground --preserve-status -s INT -k 60 2 "$pippin" embed -f "$tmp/lines" >"$tmp/unread" 2>"$tmp/err"; code=$?
 exec 9>&-
 expect "interrupted while nobody reads" 130
 holds "without a word" [ ! -s "$tmp/err" ]
-for seconds in 3 9 27; do # a busy machine may take long to have a chunk; not --foreground would interrupt twice
+for seconds in 3 9 27; do # a busy machine may need long for a chunk; without --foreground there would be two signals
     timeout --foreground --preserve-status -s INT $seconds "$pippin" imatrix -f "$tmp/lines" -c 64 \
         --output-frequency 1 -o "$tmp/stopped.gguf" 2>"$tmp/err"; code=$?
     [ -e "$tmp/stopped.gguf" ] && break
 done
 expect "an imatrix that is stopped" 130
 expect_match "says what is there" "$tmp/err" 'stopped; .*/stopped.gguf contains the first [0-9]+ of [0-9]+ chunks'
-# What cannot be written is said before anything is read; a disk that is full may have room again before the end.
+# An output that cannot be written is reported before anything is read; but a full disk may have space again at the end.
 run imatrix -m "$tmp/absent.gguf" -f "$tmp/lines" -o "$tmp/nowhere/im.gguf"; expect "an imatrix into no folder" 1
 run imatrix -f "$tmp/lines" -c 64 --chunks 1 -o "$tmp/one.gguf"; expect_match "one chunk is one" "$tmp/err" 'after 1 chunk$'
 (ulimit -f 16 && run imatrix -f "$tmp/lines" -c 64 --chunks 3 --output-frequency 1 -o "$tmp/full.gguf"
@@ -681,11 +681,11 @@ cat >"$tmp/talks.jsonl" <<'END'
 no JSON
 {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I."}]}
 END
-# How much a lookup guesses, and whether it does at all, is by measured time: a sanitized program may find that it does
-# not pay. What it guesses of a quotation stands.
+# How many tokens a lookup drafts, and whether it drafts at all, depends on measured times: a sanitized program may find
+# that it does not pay. In a quotation the model accepts what it drafts.
 stood='  100 % stood'
 [ -n "${PIPPIN_SANITIZED:-}" ] && stood='(  (9[0-9]|100) % stood)?'
-tiny=engine/starter/starter-draft-Q4_0.gguf # what it says is not the question, and how fast
+tiny=engine/starter/starter-draft-Q4_0.gguf # small; its answers and its speed do not matter here
 run bench draft -m $tiny -md $tiny -f "$tmp/talks.jsonl" -n 3 -r 1
 expect_match "bench of guesses in given conversations" "$tmp/out" '^conversations, no guesses  .*1\.00 times none' \
     '^conversations, draft, a tree of 4 ' '^a quotation, draft, always 4 .* [1-9][0-9]? % stood' \
@@ -697,7 +697,7 @@ run bench draft -f "$tmp/none.jsonl" -n 3 -r 1; expect "bench of guesses in no c
 run bench draft -n 1 -r 1; expect "bench of guesses behind one token" 2
 was=$XDG_DATA_HOME XDG_DATA_HOME="$tmp/lists"
 run bench sessions -r 1; expect "bench of lists without conversations" 3
-# The commonest word has two bytes a letter, the rarest and longest one would be control characters.
+# The commonest word has two bytes per letter; the rarest and longest one would consist of control characters.
 cat >"$tmp/accents.jsonl" <<'END'
 {"messages": [{"role": "user", "content": "été été \u009b\u009b\u009b\u009b"}, {"role": "assistant", "content": "日本語日本語日本語日本語日本語 été"}]}
 END
@@ -917,13 +917,13 @@ expect_match "a line in another encoding is refused, and the next one answered" 
 holds "and nothing of it is kept" sh -c "! grep -q '^[0-9a-f]\{16\} ' '$tmp/out'"
 printf '\001\n/sessions\n' | XDG_DATA_HOME="$tmp/bytes" "$pippin" --plain -n 1 >"$tmp/out" 2>&1; code=$?
 expect_match "a question without letters has no title, which is said" "$tmp/out" 'stopped at the limit of 1 token' '^[0-9a-f]{16}  \(without a title\)$'
-# As timeout(1) does; a second signal is there sooner or later than the first one's handler. Where this shell was kept
-# waiting between the two, the second one may be a wish of its own, and the try says nothing.
+# Like timeout(1), with two signals; the second may come before or after the first one's handler has run. If this shell
+# was delayed between the two, the second one may count as a new request, and the attempt proves nothing.
 mkfifo "$tmp/typed" && exec 9<>"$tmp/typed"
 tries=0 quick=0 code=0
 while [ $tries -lt 20 ] && [ $quick -lt 5 ] && [ $code = 0 ]; do
     tries=$((tries + 1))
-    : >"$tmp/out" # the shell goes on before its child has emptied it: what others wrote is not taken for the prompt
+    : >"$tmp/out" # the shell goes on before its child has emptied it: old contents would be mistaken for the prompt
     "$pippin" --plain -n 4 <"$tmp/typed" >"$tmp/out" 2>&1 &
     pid=$!
     comes grep -q '^> ' "$tmp/out"
@@ -992,7 +992,7 @@ mkdir -p "$tmp/beside"
 ln -s "$PWD/engine/starter/starter-Q4_K_M.gguf" "$tmp/beside/m.gguf"
 ln -s "$PWD/engine/starter/bard.gguf" "$tmp/beside/mine.gguf"
 run -m "$tmp/beside/m.gguf" --completion adapters; expect_match "those beside the model" "$tmp/out" '^mine	'
-# what the shells make of it: asked in shells themselves
+# what shells make of the completions: tested in the shells themselves
 mkdir "$tmp/bin" "$tmp/nothing"
 ln -s "$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")" "$tmp/bin/pippin"
 for shell in bash zsh fish; do "$pippin" --completion $shell >"$tmp/completion.$shell"; done
@@ -1143,7 +1143,7 @@ mkdir -p "$tmp/other/pippin"
 cp "$tmp/saved.db" "$tmp/other/pippin/pippin.db"
 XDG_DATA_HOME="$tmp/other" "$pippin" sessions list >"$tmp/out" 2>"$tmp/err"; code=$?
 holds "is what was copied" cmp "$tmp/before" "$tmp/out"
-LC_ALL=C sed 's/"draft_tokens":/"c":0}, "xxxx":/' "$tmp/saved.db" >"$tmp/other/pippin/pippin.db" # as many bytes
+LC_ALL=C sed 's/"draft_tokens":/"c":0}, "xxxx":/' "$tmp/saved.db" >"$tmp/other/pippin/pippin.db" # of the same length
 for id in $(cut -d ' ' -f 1 "$tmp/before"); do
     XDG_DATA_HOME="$tmp/other" "$pippin" sessions show "$id" --json 2>&1
 done >"$tmp/out"
@@ -1154,7 +1154,7 @@ holds "which all is here already" [ "$(grep -c 'already here)$' "$tmp/out")" = "
 XDG_DATA_HOME="$tmp/third" "$pippin" sessions import "$tmp/saved.db" >"$tmp/out" 2>"$tmp/err"; code=$?
 expect "or into an empty database" 0
 holds "all of it" [ "$(wc -l <"$tmp/out")" = "$(wc -l <"$tmp/before")" ]
-# A page of a message is damaged: the other conversations are written, and read by an import, all the same.
+# A page of a message is damaged: the other conversations are exported, and an import reads them, all the same.
 filler=$(head -c 3000 /dev/zero | tr '\0' y)
 {
     echo '{"messages": [{"role": "user", "content": "before it"}, {"role": "assistant", "content": "yes"}]}'
@@ -1192,7 +1192,7 @@ if [ -d "$data/starter" ]; then
     tr -d '[]\n' <"$tmp/out" | tr ',' '\n' >"$tmp/ids"; echo >>"$tmp/ids"
     od -An -v -t d4 -w4 "$data/starter/val_ids.i32" | tr -d ' ' >"$tmp/want"
     holds "the validation text has its ids" cmp -s "$tmp/ids" "$tmp/want"
-    # No worse than the reference (quants/starter_reference.json) by more than 1 %, nor suspiciously better.
+    # At most 1 % worse than the reference (quants/starter_reference.json), and not suspiciously better.
     near() { awk -v p="$1" -v r="$2" 'BEGIN { exit !(p > r * 0.98 && p <= r * 1.01) }'; }
     run perplexity -f "$data/starter/val.txt" --windows --chunks 64 --json
     holds "the bundled model's perplexity over windows" near "$(number perplexity "$tmp/out")" 13.168

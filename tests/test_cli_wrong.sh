@@ -1,10 +1,11 @@
 #!/bin/sh
-# test_cli_wrong.sh - errors of the commands without a screen: files that must not change, odd names, and the messages.
-# Drives $BUILD/pippin (or $PIPPIN) from the repository root.
+# test_cli_wrong.sh - errors of the commands without a screen: files that must not change, odd names, and messages. Runs
+# $BUILD/pippin (or $PIPPIN) in the repository's root.
 . tests/commands.sh
 
 run() { "$pippin" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }
-# expect NAME CODE [OUT-PATTERN [ERR-PATTERN]]: the last run ended so, and its outputs have lines like these
+# expect NAME CODE [OUT-PATTERN [ERR-PATTERN]]: the last run must have ended with this code, and its outputs have such
+# lines
 expect() {
     if [ "$code" != "$2" ]; then fail "$1" "exit code $code, not $2"; return; fi
     if [ -n "${3:-}" ] && ! grep -Eq -e "$3" "$tmp/out"; then fail "$1" "no $3 in: $(head -c 400 "$tmp/out")"; return; fi
@@ -30,7 +31,7 @@ holds "and a pipe gets none" grep -q '^pippin: cannot write /dev/stdout: it is a
 run $random /dev/stdout; expect "a random one to stdout" 0
 holds "is one, too" cmp -s "$tmp/random.gguf" "$tmp/out"
 
-long=$(printf '%0250d' 7) # has no room for the ending of a temporary file's name
+long=$(printf '%0250d' 7) # too long for the suffix of a temporary file's name
 run quantize "$small" "$tmp/$long.gguf" q8_0; expect "a name as long as names can be" 0 '' 'wrote '
 holds "is there" cmp -s "$tmp/q8.gguf" "$tmp/$long.gguf"
 run logits -m "$small" --ids 1 -o "$tmp/$long.bin"; expect "one of another file" 0
@@ -90,7 +91,7 @@ for command in "tokenize -p x" "template -p []" "embed -p x" "bench" "bench toke
 done
 run tokenize -m lost -p x; expect "and not one that was asked for" 3 '' '^pippin: there is no model "lost"'
 mkdir -m 700 -p "$tmp/empty/pippin"
-: >"$tmp/empty/pippin/pippin.db" # of a disk that was full when it was to be made
+: >"$tmp/empty/pippin/pippin.db" # as after creating it on a full disk
 XDG_DATA_HOME="$tmp/empty" run doctor; expect "doctor, before anything is kept" 0 '^database .*pippin.db: empty$'
 XDG_DATA_HOME="$tmp/empty" run doctor --json; expect "as JSON" 0 '"there": true, "conversations": 0, "bytes": 0'
 mkdir -m 700 -p "$tmp/odd/pippin"
@@ -123,7 +124,7 @@ run sessions import --json "$tmp/nothing.db"; expect "beside the JSON" 0 '^\[\]$
 mkdir "$tmp/shell" && cd "$tmp/shell" || exit 1
 PATH=$tmp/bin:$PATH
 for shell in bash zsh fish; do pippin --completion $shell >"$tmp/completion.$shell"; done
-# words LAST WORD AT THE CURSOR, as bash parts them
+# words LAST WORD AT THE CURSOR, as bash splits them
 words() { bash --norc -c '. "$0"; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _pippin; echo "${COMPREPLY[*]}"' "$tmp/completion.bash" "$@" >"$tmp/out" 2>"$tmp/err"; code=$?; }
 if command -v bash >/dev/null; then
     words pippin run --lora = ba; expect "bash: a value behind an equals sign" 0 '^bard barista$'
@@ -139,7 +140,7 @@ if command -v fish >/dev/null; then
 else skip "no fish here"; fi
 if command -v zsh >/dev/null; then
     mkdir functions && cp "$tmp/completion.zsh" functions/_pippin && mkdir empty && cd empty || exit 1
-    # one line after another, each with what it must become
+    # one line after another, each followed by what it must become
     HOME=$tmp zsh -f -c 'zmodload zsh/zpty; zpty z "zsh -f -i"
         zpty -w z "PS1=; fpath=($1 \$fpath); autoload -U compinit; compinit -u -D; bindkey -e; stty -echo; echo re""ady"
         zpty -r z out "*ready*"; shift

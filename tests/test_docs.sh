@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_docs.sh - the manual, the README and the pages of doc/ say what the program does: every option, key and command is
-# in the manual, every file that the pages name is there, links lead somewhere, and the examples run.
+# test_docs.sh - the manual, the README and the pages of doc/ agree with the program: every option, key and command is
+# in the manual, files and links that the pages name exist, and the examples run.
 set -u
 LC_ALL=C.UTF-8
 export LC_ALL
@@ -12,7 +12,7 @@ trap 'rm -rf "$tmp"' EXIT
 export XDG_CONFIG_HOME="$tmp/config" XDG_DATA_HOME="$tmp/data" XDG_STATE_HOME="$tmp/state" XDG_CACHE_HOME="$tmp/cache"
 passed=0 failed=0
 
-# check NAME PROBLEMS: a test that passes if there are none
+# check NAME PROBLEMS: a test that passes if PROBLEMS is empty
 check() {
     if [ -z "$2" ]; then
         passed=$((passed + 1))
@@ -21,7 +21,7 @@ check() {
         printf 'FAIL  %s: %s\n' "$1" "$2"
     fi
 }
-# missing FILE PATTERN...: the patterns that have no line in the file
+# missing FILE PATTERN...: prints the patterns that match no line of the file
 missing() {
     in=$1
     shift
@@ -79,9 +79,9 @@ check "files of vocabularies in pippin(1)" "$(for f in $vocabularies; do missing
 sed -n '/^\.Pa tokenizer.json$/,/^\.Pa tokenizer.model$/p' man/pippin.1 >"$tmp/kinds"
 check "vocabularies with a tokenizer.json in pippin(1)" "$(missing "$tmp/kinds" byte-level characters)"
 
-# in a macro's line a word that begins with a quote loses both: \(dq is one that stays
+# in a macro's line a word that begins with a quote loses both quotes: \(dq is a quote that stays
 check "no quote is lost in the manual" "$(grep -n '^\.[A-Z].* "[^" ]*"[^ "]' man/*.[157])"
-# in a heading, too, a word that is a macro's name is one: \& before it keeps it a word
+# in a macro's line a word that is also a macro's name is one, even in a heading: \& before it keeps it a word
 macros='A[cdnopqrt]|B[coqrx]|C[dm]|D[coqvx]|E[cmorv]|F[aclnortx]|I[cn]|L[ik]|M[st]|N[msx]|O[copx]|P[acfopq]|Q[cloq]|S[coqxy]|T[an]|Ux|V[at]|X[cor]'
 check "no word of a heading is taken for a macro" "$(grep -nE "^\.S[hs] (.* )?($macros)( |\$)" man/*.[157])"
 check "what stands in a column of the manual has room there" "$(awk '
@@ -94,10 +94,10 @@ check "what stands in a column of the manual has room there" "$(awk '
             if (length(cell[i]) > room[i]) print FILENAME ":" FNR ": " cell[i]
         }
     }' man/*.[157])"
-# "referenced manual not found" depends on what is installed, STYLE on taste
+# "referenced manual not found" depends on what is installed, and STYLE is a matter of taste
 command -v mandoc >/dev/null &&
     check "mandoc finds nothing to warn of" "$(mandoc -T lint -W warning man/*.[157] 2>/dev/null)"
-# of a column of its own width it breaks what is wider at every word
+# a last column with a width of its own would break wide text at every word
 check "a table's last column has what the others leave" "$(awk '
     /^\.Bl .*-column/ {n_widths = (split($0, w, "\"") - 1) / 2; on = 1}
     on && /^\.It/ {if (split($0, cell, / Ta /) <= n_widths) print FILENAME ":" FNR ": " $0; on = 0}' man/*.[157])"
@@ -107,7 +107,7 @@ command -v groff >/dev/null &&
 
 # --- the files of the README and of doc/ are there ------------------------------------------------------------------
 
-# links PAGE: what its links point to, as seen from here, but for those to other machines
+# links PAGE: where its links point to, relative to the repository's root, without those to other machines
 links() {
     grep -o ']([^)]*)' "$1" | sed 's/^](//; s/)$//' | grep -v : | while IFS= read -r to; do
         case $to in
@@ -116,9 +116,9 @@ links() {
         esac
     done
 }
-# headings PAGE: what links to its parts call them
+# headings PAGE: its headings in the form in which links name them
 headings() { sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'; }
-# leads FILE[#HEADING]: there is such a file, with such a heading
+# leads FILE[#HEADING]: whether the file exists, and has this heading
 leads() {
     [ -e "${1%%#*}" ] || return 1
     case $1 in *'#'*) headings "${1%%#*}" | grep -qxF -e "${1#*#}" ;; esac
@@ -164,7 +164,7 @@ check "no page has two versions of a part" "$(grep -En '^(<<<<<<<|=======$|>>>>>
 
 # --- the examples run ----------------------------------------------------------------------------------------------
 
-# run_examples NAME: the commands in $tmp/examples, one after the other, none of them interactive
+# run_examples NAME: runs the commands in $tmp/examples, one after the other, without a terminal
 mkdir -p "$tmp/bin"
 ln -s "$program" "$tmp/bin/pippin"
 run_examples() {
@@ -180,7 +180,7 @@ run_examples "pippin(1)"
 grep -E '(^|\| )pippin ' man/pippin-tutorial.7 | grep -v '^\.' >"$tmp/examples"
 check "examples of pippin-tutorial(7) are read" "$([ "$(wc -l <"$tmp/examples")" -gt 4 ] || cat "$tmp/examples")"
 run_examples "pippin-tutorial(7)"
-# Those of the README that answer are cut short: their length is not what is tested.
+# The README's examples get short answers: their length is not tested.
 sed -n '/^```sh/,/^```$/p' README.md |
     sed -n 's/ *#.*//; s/pippin run/pippin run -n 8/; s/pippin bench/pippin bench -n 2 -p 8 -r 1/; /pippin /p' |
     grep -v '^git log' >"$tmp/examples"

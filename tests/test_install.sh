@@ -1,6 +1,6 @@
 #!/bin/sh
-# test_install.sh - make install puts everything where it belongs under DESTDIR and PREFIX, the program finds its files
-# there from anywhere, and make uninstall leaves nothing behind.
+# test_install.sh - make install puts everything in its place under DESTDIR and PREFIX, the program finds its files
+# there wherever it is started, and make uninstall leaves nothing behind.
 set -u
 BUILD=${BUILD:-build}
 tmp=$(mktemp -d) || exit 1
@@ -17,7 +17,7 @@ holds() { # NAME COMMAND...: the command succeeds
         sed 's/^/  | /' "$tmp/out"
     fi
 }
-# A make of its own, not a part of the one that runs the tests.
+# a separate make, not a part of the one that runs the tests
 remake() { env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS make BUILD="$BUILD" DESTDIR="$tmp/root" PREFIX=/opt/pippin "$@"; }
 share=$tmp/root/opt/pippin/share
 answers() (

@@ -18,7 +18,8 @@ check 'engine includes only engine' "$(includes engine/*.[ch] engine/arch/*.[ch]
 check 'src includes only src and engine' "$(includes $(ls src/*.[ch] | grep -v '^src/main.c$') | grep -vE '"(src|engine)/')"
 check 'ui includes only ui, src and engine' "$(includes ui/*.[ch] | grep -vE '"(ui|src|engine)/')"
 check 'src/main.c includes no further than ui' "$(includes src/main.c | grep -vE '"(ui|src|engine)/')"
-# The application and the screen see the engine by its public headers and the base, not by its insides. Those named here are allowed more.
+# The application and the screen use the engine through its public headers and the base, not its internal ones, with the
+# exceptions named here.
 public='"engine/(engine|text|reasoning|convert|train|stats|safetensors|gguf|source|adapter_file|bench|fit)\.h"|"engine/base/'
 check 'src uses public headers of the engine' "$(includes src/*.[ch] | grep '"engine/' | grep -vE "$public")"
 check 'ui uses public headers of the engine' "$(includes ui/*.[ch] | grep '"engine/' | grep -vE "$public")"

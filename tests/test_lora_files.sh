@@ -7,8 +7,8 @@ say() {
     "$pippin" "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
     code=$?
 }
-# expect NAME CODE OUT ERR: patterns that standard output and standard error have; OUT "": it is not looked at; ERR "-": it
-# is empty
+# expect NAME CODE OUT ERR: patterns in standard output and standard error; OUT "": it is not checked; ERR "-": it must
+# be empty
 expect() {
     [ "$code" = "$2" ] || { fail "$1" "exit code $code, not $2"; return; }
     [ -z "$3" ] || grep -Eq -e "$3" "$tmp/out" || { fail "$1" "no $3 on standard output"; return; }
@@ -19,7 +19,7 @@ expect() {
     fi
     pass "$1"
 }
-# weights FILE JSON BYTES: a safetensors file with that header, and so many bytes of zeros behind it
+# weights FILE JSON BYTES: writes a safetensors file with that header, followed by so many zero bytes
 weights() {
     n=${#2}
     # shellcheck disable=SC2059
@@ -27,7 +27,7 @@ weights() {
     printf %s "$2" >>"$1"
     head -c "$3" /dev/zero >>"$1"
 }
-# folder NAME CONFIG JSON BYTES: an adapter in $tmp/a
+# folder NAME CONFIG JSON BYTES: writes an adapter to $tmp/a
 folder() {
     mkdir -p "$tmp/a/$1"
     printf %s "$2" >"$tmp/a/$1/adapter_config.json"
@@ -81,7 +81,7 @@ holds "are told, each once" [ "$(grep -c "$there/half" "$tmp/err")$(grep -c "$th
 holds "and other files are not" [ "$(wc -l <"$tmp/err")" = 2 ]
 say lora list --json
 expect "as JSON, too" 0 '^\[\{.*\}\]$' 'cut.gguf is '
-# a name with a line break and an escape: a line, wherever it is shown
+# a name with a line break and an escape sequence: shown on one line everywhere
 rm -r "$there"
 mkdir "$there"
 broken=$(printf 'one\n\033[31mtwo.gguf')
@@ -113,7 +113,7 @@ ln -s "$there" "$there"
 say lora list
 expect "a folder that cannot be read" 1 'bard' 'cannot read the adapter folder .*/adapters: '
 rm "$there"
-# a program without its starter, as nobody installed it
+# a program without its starter, as before it is installed
 cp "$pippin" "$tmp/alone"
 mkdir "$there"
 cp engine/starter/bard.gguf "$there/own.gguf"
@@ -123,7 +123,7 @@ expect "without a model" 0 'own.gguf' -
 rm "$there/own.gguf"
 (cd "$tmp" && ./alone lora list >out 2>err </dev/null)
 code=$?
-if [ -s "$tmp/out" ]; then # it is installed all the same
+if [ -s "$tmp/out" ]; then # the starter is installed on this machine
     skip "a starter is installed here"
 else
     expect "nor an adapter" 0 '' 'no adapters found next to the model or in .*/adapters; put one there'

@@ -1,7 +1,7 @@
 #!/bin/sh
-# test_lora_screen.sh - the real program with the bundled starter in a private tmux: bard on, off, and half with barista.
-# Each answer says on the screen what it was written under. Then an adapter whose name a terminal would obey, a paste with
-# the bytes of Ctrl-C, Ctrl-Z and Ctrl-\, a pipe in place of a file, and a context that is full.
+# test_lora_screen.sh - the real program with the bundled starter in a private tmux: bard on, off, and half with
+# barista. The screen must show with which adapters each answer was written. Then an adapter with control characters in
+# its name, a paste with the bytes of Ctrl-C, Ctrl-Z and Ctrl-\, a pipe in place of a file, and a full context.
 program=${PIPPIN:-${BUILD:-build}/pippin}
 case $program in /*) ;; *) program=$PWD/$program ;; esac
 command -v tmux >/dev/null || { echo "skip: no tmux"; echo "0 passed, 0 failed"; exit 0; }
@@ -15,7 +15,7 @@ t() { tmux -L "$socket" -f /dev/null "$@"; }
 trap 't kill-server 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 
-# see TEXT [TIMES]: within a minute so many lines of the screen have it
+# see TEXT [TIMES]: waits up to a minute until that many lines of the screen contain it
 see() {
     i=0
     while [ $i -lt 300 ]; do
@@ -42,14 +42,14 @@ conversation() {
         say "/lora bard 0.5" && see "scale 0.50" && say "/lora barista 0.5" && see "bard 0.50, barista 0.50" &&
         say "/regen" && see "‹ 3 of 3 ›  bard 0.50, barista 0.50" && see " ready "
 }
-hostile() { # a name with control characters leaves the menu's frame whole, too
+hostile() { # a name with control characters must not break the menu's frame, either
     keys F3 && see "zz␃␛[31m␊␉␡.gguf  +1.00 │" && keys Escape && sleep 0.5 &&
     mkfifo "$work/pipe" && say "/import $work/pipe" && see "is not a regular file" &&
         printf 'one \003 two \032 three \034 four' >"$work/paste" && t load-buffer "$work/paste" &&
         t paste-buffer -p -r -t chat: && see "four" && keys 'C-\' && see "pippin --resume"
 }
-no_room() { # answers side by side that could not begin are not shown as if they went on
-    t rename-session -t =chat before # tmux ends with its last session, and takes a new one with it
+no_room() { # answers side by side that could not begin must not look as if they went on
+    t rename-session -t =chat before # tmux ends with its last session, and would take a new one with it
     t new-session -d -s chat -x 100 -y 50 "$program -t 1 --seed 7 --temp 0 -n 12 -c 64 --overflow stop; sleep 100"
     t kill-session -t =before
     see " ready " && say "Tell me about the sea." && see " ready · " &&

@@ -91,7 +91,7 @@ models; expect "all gone" 0 '' 'no model is registered'
 [ -f engine/starter/starter-Q4_K_M.gguf ] && pass "files stay" || fail "files stay" "gone"
 
 
-# the cache of Hugging Face's programs: links with names to files without, in folders with none
+# the cache of Hugging Face's programs: links with models' names, in folders and to files named by hashes
 hub="$tmp/hub/models--acme--Tiny-Model"
 mkdir -p "$hub/blobs" "$hub/snapshots/0123abcd/Q4" "$tmp/hub/models--acme--Folder/snapshots"
 "$pippin" convert engine/starter/starter-draft-Q4_0.gguf "$tmp/hub/models--acme--Folder/snapshots/4567cdef" >"$tmp/out" 2>&1
@@ -102,7 +102,7 @@ expect "whose files are called as the links are" 0 '' 'Tiny-Q4_0 is .*/snapshots
 "$pippin" tokenize -m Tiny-Q4_0 -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and found so" 0 '^\['
 models rm "$hub/snapshots/0123abcd/Tiny-Q4_0.gguf"; expect "and forgotten" 0
 models rm Folder; expect "and so is the folder" 0
-echo '{"model_type":"llama"}' >"$hub/snapshots/0123abcd/config.json" # who publishes files often leaves it beside them
+echo '{"model_type":"llama"}' >"$hub/snapshots/0123abcd/config.json" # often published together with GGUF files
 models add "$tmp/hub"; expect "also beside a config.json" 0 '' 'Tiny-Q4_0 is .*/snapshots/0123abcd/Tiny-Q4_0.gguf$'
 holds "of which nothing is said" [ "$(grep -c 'left out' "$tmp/err")" = 0 ]
 models rm Tiny-Q4_0; models rm Folder
@@ -121,14 +121,14 @@ printf ../../.. >"$tmp/hub/models--acme--Folder/refs/main"
 "$pippin" tokenize -m "$tmp/hub/models--acme--Folder" -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?
 expect "and nothing else" 3 '' 'models--acme--Folder'
 
-# where one is, by a name of its own
+# a model folder registered from inside gets the folder's name
 "$pippin" convert engine/starter/starter-draft-Q4_0.gguf "$tmp/Nearby" >"$tmp/out" 2>"$tmp/err"; code=$?; expect "a model folder" 0
 program=$(cd "$(dirname "$pippin")" && pwd)/$(basename "$pippin")
 (cd "$tmp/Nearby" && "$program" models add . >"$tmp/out" 2>"$tmp/err" </dev/null); code=$?; expect "is registered from inside" 0 '' 'Nearby is .*/Nearby$'
 (cd "$tmp/Nearby" && "$program" models info . >"$tmp/out" 2>"$tmp/err" </dev/null); code=$?; expect "and is called so" 0 '^Nearby'
 
-# where nothing can be written, it is said in the words of what was asked for
-# read_only WHAT COMMAND...: with a folder or a file that cannot be written to
+# if a folder or database cannot be written to, the error names what was requested
+# read_only PATH COMMAND...: runs the command with that folder or file mounted read-only
 read_only() {
     export pippin
     unshare -rm sh -c 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 99

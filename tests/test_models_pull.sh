@@ -14,7 +14,7 @@ expect() {
     if [ -n "${3:-}" ] && ! grep -Eq -e "$3" "$tmp/err"; then fail "$1" "no $3 on standard error"; return; fi
     pass "$1"
 }
-# whole NAME FILE: it is there, the same, and nothing half fetched beside it
+# whole NAME FILE: it was downloaded completely, and nothing partial is left next to it
 whole() {
     if ! cmp -s "$model" "$models/$2"; then fail "$1" "$2 is not the same file"; return; fi
     if [ -e "$models/$2.part" ] || [ -e "$models/$2.part.from" ]; then fail "$1" "something is left beside $2"; return; fi
@@ -33,27 +33,27 @@ server=$!
 comes [ -s "$tmp/port" ]
 at=http://127.0.0.1:$(cat "$tmp/port")
 
-# takes some seconds, in which it waits; see the end
+# takes some seconds of waiting; checked at the end
 (timeout 60 "$pippin" models pull "$at/never/v.gguf" >/dev/null 2>"$tmp/never"; echo $? >"$tmp/never-code") &
 never=$!
 
-"$build/http-server" "$tmp/www" >"$tmp/stall-port" 2>/dev/null & # one that answers nobody else meanwhile
+"$build/http-server" "$tmp/www" >"$tmp/stall-port" 2>/dev/null & # another server, since /stall/ keeps it busy
 staller=$!
 comes [ -s "$tmp/stall-port" ]
-# by_hand ARGUMENTS: pulls in the background; SIGINT sent to $hand interrupts it once, which what a script has there ignores
+# by_hand ARGUMENTS: pulls in the background; SIGINT to $hand interrupts it once, though a script's jobs ignore SIGINT
 by_hand() {
     timeout --foreground 600 "$pippin" models pull "$@" >/dev/null 2>"$tmp/by-hand" </dev/null &
     hand=$!
 }
 by_hand "http://127.0.0.1:$(cat "$tmp/stall-port")/stall/u.gguf"
 stall=$hand
-mv "$tmp/by-hand" "$tmp/stall" # which it goes on writing to
+mv "$tmp/by-hand" "$tmp/stall" # it goes on writing to the renamed file
 
 pull; expect "pull what? usage" 2
 pull nonsense; expect "what is no address" 2 'hf:OWNER/NAME'
 pull "$at/"; expect "an address of no file" 2 'does not name a file'
 HF_ENDPOINT=hub.example pull hf:o/n; expect "a hub that is none" 2 '"hub.example", the server for hf:, .*HF_ENDPOINT'
-# libcurl and what it needs are loaded where something is fetched, and by nobody else
+# libcurl and its libraries are loaded only for a download
 mkdir "$tmp/none"
 for n in libcurl.so.4 libcurl-gnutls.so.4 libcurl-nss.so.4; do echo none >"$tmp/none/$n"; done
 LD_LIBRARY_PATH=$tmp/none pull "$at/plain/a.gguf"; expect "without libcurl" 1 'needs libcurl.*libcurl4 on Debian.*libcurl.so.4: '
@@ -139,7 +139,7 @@ pull hf:o/p --hf-base "$at"; expect "a gated model" 1 'HF_TOKEN'
 export HF_TOKEN=secret
 pull hf:o/p --hf-base "$at"; expect "with a token of the environment" 0; whole "is there, too" n.gguf
 if grep -q secret "$tmp/err" "$tmp/out"; then fail "nor is that shown" "it is"; else pass "nor is that shown"; fi
-HF_TOKEN=$(printf ' secret \r\n\t') # as files have it, and a line end in it would end the header
+HF_TOKEN=$(printf ' secret \r\n\t') # files may contain such blanks, and a line end in the token would end the header
 pull hf:o/p --hf-base "$at"; expect "with blanks and a line end around it" 0 'is already there'
 for inside in 'sec ret' "$(printf 'secret\r\nX-Evil: 1')" "$(printf 'secr\303\251t')"; do
     HF_TOKEN=$inside pull hf:o/p --hf-base "$at"; expect "with something in it" 2 'HF_TOKEN contains a space, a line end or'
@@ -155,7 +155,7 @@ pull hf:o/p --hf-base "$at"; expect "one with something in it" 2 'tokens contain
 rm "$tmp/config/pippin/tokens"
 HF_TOKEN=secret
 
-# a list of several pages; nothing is asked of another server, which would get the token, too
+# a list of several pages; but no page is requested from another server, which would receive the token
 echo '[{"type":"file","path":"README.md","size":3}]' >"$tmp/www/list.json"
 echo '[{"type":"file","path":"LICENSE","size":3}]' >"$tmp/www/list-3.json"
 printf '[{"type":"file","path":"r.gguf","size":%s,"lfs":{"oid":"%s"}}]' "$size" "$sum" >"$tmp/www/list-2.json"
@@ -191,13 +191,13 @@ pull hf:o/p --hf-base "$at"; expect "nor a page that is longer by itself" 1 'lon
 rm "$tmp/www/link.txt" "$tmp/www/list-5.json"
 unset HF_TOKEN
 mv "$tmp/tokens" "$tmp/config/pippin/tokens"
-# asked for the rest, that server says how long the file really is
+# when asked for the rest, the server tells the real length
 pull "$at/long/y.gguf"; expect "a length that is a lie" 0; whole "ends where the file does" y.gguf
 
-# says no length: that is right as long as it ends, and bounded by the disk
+# a server that does not tell the length: the download ends where it does, at the latest when the disk is nearly full
 pull "$at/nosize/p.gguf"; expect "without a length" 0; whole "is there, too" p.gguf
 mkdir "$tmp/small"
-# small NAME CODE PATTERN URL: fetched to a disk of 8 MiB; what is there then in $tmp/there
+# small NAME CODE PATTERN URL: downloads to a disk of 8 MiB; the names of the files there go to $tmp/there
 small() {
     at_small=$4
     export pippin at_small tmp
@@ -225,7 +225,7 @@ else
     skip "no file system of its own for a small disk here"
 fi
 
-# stopped in the middle, and gone on with
+# interrupted in the middle, and continued
 : >"$tmp/www/held"
 by_hand "$at/held/k.gguf"
 comes [ -s "$models/k.gguf.part" ]; kill -INT $hand; wait $hand; code=$?
@@ -236,7 +236,7 @@ grep -q 'same command again to continue' "$tmp/err" && pass "and says so" || fai
 rm "$tmp/www/held"
 pull "$at/held/k.gguf"; expect "the rest" 0; whole "makes a whole" k.gguf
 
-# killed: what is sure to be on the disk is gone on with, and what a power cut may have made of the rest is not
+# killed: continued from what is surely on the disk, without the rest, which a power cut may have damaged
 ln -s "$PWD/engine/starter/starter-Q4_K_M.gguf" "$tmp/www/killed.gguf"
 : >"$tmp/www/held"
 sure=100000
@@ -253,7 +253,7 @@ kill -INT $hand; wait $hand
 pull "$at/plain/killed.gguf"; expect "and goes on" 0
 holds "to a whole" cmp -s engine/starter/starter-Q4_K_M.gguf "$models/killed.gguf"
 
-# two at a time would write into one part
+# two downloads at the same time would write to the same part
 by_hand "$at/held/twice.gguf"
 comes [ -s "$models/twice.gguf.part" ]
 pull "$at/held/twice.gguf"; expect "what is being fetched is refused" 1 'another pippin is downloading .*twice.gguf'
@@ -261,7 +261,7 @@ rm "$tmp/www/held"
 if wait $hand; then pass "and comes"; else fail "and comes" "it failed"; fi
 whole "as it should" twice.gguf
 
-# the hub
+# models of the hub
 file() { printf '{"type":"file","path":"%s","size":%s,"lfs":{"oid":"%s"}}' "$1" "$2" "$3"; }
 printf '[%s,%s,%s,%s]' "$(file q-Q8_0.gguf "$size" "$sum")" "$(file q-Q4_K_M.gguf "$size" "$sum")" \
     "$(file s-00001-of-00002.gguf "$size" "$sum")" "$(file s-00002-of-00002.gguf "$size" "$sum")" >"$tmp/www/list.json"
@@ -269,7 +269,7 @@ pull hf:o/n --hf-base "$at"; expect "hf: takes the usual type" 0 'downloading .*
 pull hf:o/n:Q8_0 --hf-base "$at"; expect "or the one asked for" 0 'downloading .*q-Q8_0.gguf'
 pull hf:o/n:Q9 --hf-base "$at"; expect "one that is not there" 3 'no file "Q9"'
 pull hf:o --hf-base "$at"; expect "hf: half a name" 2
-# a name before names that have it within them, and no file that lies beside models
+# an exact name is preferred to longer ones that contain it; files that accompany models are not chosen
 for n in v-Q4_K_M v-UD-Q4_K v-Q4_K mmproj-v-Q8_0 imatrix-v v-F16; do ln -s "$PWD/$model" "$tmp/www/$n.gguf"; done
 listed() { for n in "$@"; do file "$n.gguf" "$size" "$sum"; printf ,; done | sed 's/,$/]/; s/^/[/' >"$tmp/www/list.json"; }
 listed imatrix-v mmproj-v-Q8_0 v-F16
@@ -308,7 +308,8 @@ for n in config.json tokenizer.json model.safetensors model-a%20b.safetensors; d
 done
 grep -q "downloading .*\(adapter_config\|consolidated\)" "$tmp/err" && fail "a folder: what else lies there" "was fetched" || pass "a folder: what else lies there"
 [ -s "$models/o_n/config.json" ] && pass "in a folder of its own" || fail "in a folder of its own" "$(ls "$models")"
-# what goes along: vocabularies of any name, templates, and the modules of sentence-transformers in their folders
+# files that are downloaded with a model: vocabularies of any name, templates, and the modules of sentence-transformers
+# in their folders
 mkdir -p "$tmp/www/1_Pooling"
 printf '{"pooling_mode_mean_tokens":true}' >"$tmp/www/1_Pooling/config.json"
 printf 'YQ== 0' >"$tmp/www/qwen.tiktoken"
@@ -322,7 +323,7 @@ for n in 1_Pooling/config.json qwen.tiktoken modules.json generation_config.json
     cmp -s "$tmp/www/$n" "$models/o_n/$n" && pass "goes along: $n" || fail "goes along: $n" "it is not there"
 done
 grep -q 'downloading .*\(onnx\|1_x\)' "$tmp/err" && fail "other folders stay" "fetched" || pass "other folders stay"
-# what modules multiply with, templates for other purposes, and how NVIDIA's weights are packed
+# weights of modules, templates for other purposes, and the description of NVIDIA's quantised weights
 mkdir -p "$tmp/www/2_Dense" "$tmp/www/additional_chat_templates"
 cp "$tmp/www/model.safetensors" "$tmp/www/2_Dense/"
 for n in 2_Dense/config.json hf_quant_config.json additional_chat_templates/tool_use.jinja additional_chat_templates/rag.jinja; do echo '{}' >"$tmp/www/$n"; done
@@ -355,7 +356,7 @@ expect "a server that sends nothing any more is waited for aloud" 130 'no data f
 expect "and what it sent is kept" 130 'MB were kept'
 wait $never; code=$(cat "$tmp/never-code"); mv "$tmp/never" "$tmp/err"
 expect "a line that breaks until nothing more is tried" 1 'the connection broke .*; try again later'
-# What there is of it may be of another file, whatever the ETag says.
+# The part may be of another file, whatever the ETag says.
 printf 'another' | dd of="$models/v.gguf.part" bs=1 seek=100000 conv=notrunc 2>/dev/null
 pull "$at/plain/v.gguf"; expect "the same name at another address" 0; whole "begins anew there" v.gguf
 

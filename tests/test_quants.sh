@@ -1,9 +1,10 @@
 #!/bin/sh
-# test_quants.sh - the starter's weights, quantised: files of the reference's size, and a perplexity no worse than the
-# reference's by more than 1 % (quants/starter_reference.json, 64 windows of 512 tokens). With PIPPIN_LONG all types.
+# test_quants.sh - the starter's weights, quantised: files have the reference's size, and a perplexity at most 1 %
+# above the reference's (quants/starter_reference.json, 64 windows of 512 tokens). With PIPPIN_LONG all types.
 . tests/commands.sh
 
-# check TYPE PERPLEXITY MEGABYTES [OPTIONS]: of the reference; Q3_K_M.imatrix: weighed, which has its own bound
+# check TYPE PERPLEXITY MEGABYTES [OPTIONS]: these are the reference's; Q3_K_M.imatrix: with an importance matrix, and a
+# bound of its own
 check() {
     "$pippin" quantize "$data/starter/target" "$tmp/$1.gguf" "${1%.imatrix}" ${4:-} 2>"$tmp/err" ||
         { fail "$1" "not quantised"; return; }
@@ -16,7 +17,7 @@ check() {
     "$pippin" perplexity -m "$tmp/$1.gguf" -f "$data/starter/val.txt" --windows --chunks 64 --json \
         >"$tmp/out" 2>"$tmp/err" || { fail "$1" "no perplexity"; return; }
     ppl=$(sed -n 's/.*"perplexity": \([0-9.]*\).*/\1/p' "$tmp/out")
-    # Far below the reference would mean that something else is measured.
+    # A result far below the reference would mean that something else was measured.
     if awk -v p="$ppl" -v r="$2" 'BEGIN { exit !(p > r * 0.85 && p <= r * 1.01) }'; then
         pass "$1: its perplexity"
     else
@@ -28,7 +29,7 @@ check() {
 if [ -d "$data/starter/target" ]; then
     check Q3_K_M 13.860 14.4
     if [ -n "${PIPPIN_LONG:-}" ]; then
-        # The text is not the one that is measured; without the matrix it is 13.755, with it 13.592.
+        # The matrix is made from other text than is measured; without it the perplexity is 13.755, with it 13.592.
         tail -c 60000 "$data/starter/val.txt" >"$tmp/read.txt"
         "$pippin" imatrix -m "$data/starter/target" -f "$tmp/read.txt" -o "$tmp/im.gguf" 2>"$tmp/err" ||
             fail "imatrix" "not made"

@@ -1,13 +1,13 @@
 #!/bin/sh
-# test_train.sh - pippin lora train as a script or a person meets it: messages, exit codes, the summary, an interrupt and
-# going on, the bar on a terminal. The bundled model, a few steps.
+# test_train.sh - pippin lora train as a script or a person uses it: messages, exit codes, the summary, interrupting and
+# continuing, the bar on a terminal. With the bundled model, and a few steps.
 . tests/commands.sh
 
 train() {
     "$pippin" lora train "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
     code=$?
 }
-# expect NAME CODE PATTERN...: the last training ended with this code, and standard error has these
+# expect NAME CODE PATTERN...: the last training must have ended with this code, and standard error have these
 expect() {
     name=$1
     [ "$code" = "$2" ] || { fail "$name" "exit code $code, not $2"; return; }
@@ -42,7 +42,7 @@ train "$tmp/six.jsonl" -o "$tmp/link"; expect "a link that leads nowhere" 2 'bro
 train "$tmp/six.jsonl" -o "$tmp/six.jsonl"; expect "a folder that is a file" 2 'six.jsonl exists and is not a folder; give another'
 holds "and nothing was written" [ ! -e "$tmp/x/adapter_config.json" ]
 
-# of two templates a conversation with tools is written by the one for tools, any other by the one for chats
+# with two templates, conversations with tools are written by the one for tools, others by the one for chats
 "$pippin" convert starter "$tmp/two" 2>/dev/null
 mkdir -p "$tmp/two/additional_chat_templates"
 echo "{{ raise_exception('the one for chats') }}" >"$tmp/two/chat_template.jinja"
@@ -91,7 +91,7 @@ train "$tmp/six.jsonl" -o "$tmp/verse" $small; expect "an adapter is not written
 pid=$!
 i=0
 while ! grep -q 'step 1 of 8' "$tmp/err" && [ $i -lt 1200 ] && kill -0 $pid 2>/dev/null; do sleep 0.05; i=$((i + 1)); done
-# Shells start what runs in the background with SIGINT ignored; SIGTERM does the same.
+# Shells start background jobs with SIGINT ignored; pippin handles SIGTERM in the same way.
 kill -TERM $pid 2>/dev/null
 wait $pid
 code=$?
@@ -116,8 +116,8 @@ fi
 
 # --- a full disk ---------------------------------------------------------------------------------------------------
 
-# tight NAME CODE BYTES PATTERN...: the last training on a disk of that size, and then, with room, with --continue, whose
-# adapter goes to $tmp/went.safetensors and its standard error to $tmp/on
+# tight NAME CODE BYTES PATTERN...: a training on a disk of that size; if it fails, it is continued with more space. Its
+# adapter goes to $tmp/went.safetensors, the standard error of the continuation to $tmp/on.
 tight() {
     name=$1 want=$2 disk_size=$3
     shift 3
@@ -140,7 +140,7 @@ few="--val $tmp/one.jsonl --rank 8 --batch 2 --steps 3 --lr 1e-3"
 # shellcheck disable=SC2086
 train "$tmp/six.jsonl" -o "$tmp/roomy" $few; expect "with room" 0
 learnt=$(sed -n 's/.*: \([0-9,]*\) trainable parameters.*/\1/p' "$tmp/err" | tr -d ,)
-kept=$((12 * learnt + 65536)) # what a checkpoint takes
+kept=$((12 * learnt + 65536)) # the size of a checkpoint
 if unshare -rm mount -t tmpfs none "$tmp/disk" 2>/dev/null; then
     tight "no room to begin with" 1 $((kept / 2)) 'cannot reserve [0-9.]+ MB in .* free some space, or give another folder'
     holds "begins nothing" [ ! -s "$tmp/there" ]
@@ -165,7 +165,7 @@ if command -v script >/dev/null; then
     script -qec "stty cols 100; $pippin lora train $tmp/six.jsonl -o $tmp/shown $small" /dev/null </dev/null >"$tmp/err" 2>&1
     code=$?
     expect "on a terminal" 0 'step 8/8 ████████████ [▁▂▃▄▅▆▇█ ]+ loss [0-9.]+ val [0-9.]+ 0:00 left'
-    # made narrow while it runs: no line is longer than the terminal is then
+    # the terminal becomes narrow while it runs: no line may be longer than that
     # shellcheck disable=SC2086
     script -qfec "stty cols 100; { until grep -q 'step 0/' $tmp/err; do sleep 0.05; done; stty -F /dev/tty cols 20; } & \
         $pippin lora train $tmp/six.jsonl -o $tmp/narrow $small" /dev/null </dev/null >"$tmp/err" 2>&1
