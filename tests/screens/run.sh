@@ -1,7 +1,8 @@
 #!/bin/sh
-# Screen tests: keys in, screen text out, in a private tmux. Drives the program on its double (tests/fake_controller.c).
+# Screen tests: keys in, screen text out, in a private tmux, with the double of the controller
+# (tests/fake_controller.c).
 #   tests/screens/run.sh [PROGRAM [CASE ...]]     PROGRAM: $BUILD/pippin-fake, build/pippin-fake
-# A line per case; fails if one does. Waits for what it expects instead of sleeping.
+# Prints a line for each case; fails if one fails. Waits for what it expects instead of sleeping.
 
 program=${1:-${BUILD:-build}/pippin-fake}
 [ $# -gt 0 ] && shift
@@ -20,21 +21,21 @@ export LC_ALL=C.UTF-8 INPUTRC=/dev/null
 unset NO_COLOR COLORFGBG VISUAL EDITOR PIPPIN_FAKE_MESSAGES TMUX
 mkdir -p "$work/config/pippin"
 ln -s "$root/themes" "$work/config/pippin/themes"
-# by a name that shells need not quote
+# a name that need not be quoted in shells
 ln -s "$program" "$work/pippin"
 program=$work/pippin
 trap 'tmux -L $socket kill-server 2>/dev/null; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 
 t() { tmux -L "$socket" -f /dev/null "$@"; }
-# hold: from now on the double ends no loading, no reading of a question and no search, until it is released
+# hold: from now on the double's loading, reading of a question and searches do not end, until release
 export PIPPIN_FAKE_HOLD="$work/hold"
 hold() { : >"$PIPPIN_FAKE_HOLD"; }
 release() { rm -f "$PIPPIN_FAKE_HOLD"; }
 t new-session -d -s base "exec cat" && t set-option -s escape-time 0
 
-# start SIZE [ENVIRONMENT] [ARGUMENTS]: a shell that runs the program, then shows its exit code; the terminal's modes
-# before and after are kept, the latter when the exit code shows
+# start SIZE [ENVIRONMENT] [ARGUMENTS]: a shell runs the program, then shows its exit code; the terminal's modes before
+# and after are saved, the latter before the exit code is shown
 start() {
     t kill-session -t =case 2>/dev/null
     run="sh -c 'echo \$\$ >$work/pid; exec env $2 $program $3'"
@@ -48,11 +49,11 @@ resize() { t resize-window -t case: -x "${1%x*}" -y "${1#*x}"; }
 paste() { t load-buffer - && t paste-buffer -p -t case:; }
 ask_tmux() { t display-message -t case: -p "$1"; }
 say() { t send-keys -t case: -l "$1" \; send-keys -t case: Enter; }
-# a sanitized program (make asan-scripts) needs more addresses than there is memory
+# a sanitized program (make asan-scripts) needs more address space than there is memory
 can_limit() { command -v prlimit >/dev/null && [ -z "${PIPPIN_SANITIZED:-}" ]; }
 
-# Sooner or later the command ends with the status: 0 where something is to appear, 1 where it is to go. After a minute,
-# which even a busy machine does not need, it is not waited for any more.
+# Waits until the command ends with the status: 0 for text that must appear, 1 for text that must go; but no longer than
+# a minute, which suffices on a busy machine, too.
 tries=1200
 becomes() { # status, command...
     want=$1
@@ -66,20 +67,20 @@ becomes() { # status, command...
     done
     return 1
 }
-shows() { # of all that is looked at the most often: one process
+shows() { # called most often: takes only one process
     case $(exec tmux -L "$socket" capture-pane -t case: -p $2 2>/dev/null) in *"$1"*) ;; *) false ;; esac
 }
 shows_styled() { screen -e 2>/dev/null | grep -q -- "$1"; }
 shows_behind() { screen | grep -A 3 -F -- "$1" | grep -qF -- "$2"; }
-# see TEXT / gone TEXT: it stands (or no longer stands) on the screen
+# see TEXT / gone TEXT: waits until it is (or no longer is) on the screen
 see() { becomes 0 shows "$1" "$2" || { why="did not show: $1"; return 1; }; }
 gone() { becomes 1 shows "$1" || { why="did not go: $1"; return 1; }; }
-# see_styled RE / gone_styled RE: it matches (or no longer matches) the screen with its escape sequences
+# see_styled RE / gone_styled RE: waits until it matches (or no longer matches) the screen with its escape sequences
 see_styled() { becomes 0 shows_styled "$1" || { why="did not show in its style: $1"; return 1; }; }
 gone_styled() { becomes 1 shows_styled "$1" || { why="did not lose its style: $1"; return 1; }; }
-# see_behind TEXT MORE: MORE stands at most three lines below TEXT
+# see_behind TEXT MORE: waits until MORE is at most three lines below TEXT
 see_behind() { becomes 0 shows_behind "$1" "$2" || { why="did not show behind \"$1\": $2"; return 1; }; }
-# same FILE: the screen becomes exactly this
+# same FILE: waits until the screen is exactly this
 is_same() { screen >"$work/screen" && cmp -s "$work/screen" "$here/$1"; }
 same() {
     [ -z "$UPDATE" ] || tries=100
@@ -90,13 +91,13 @@ same() {
 }
 has() { grep -qF -- "$2" "$1" || { why="no '$2' in $1"; return 1; }; }
 pid_of() { cat "$work/pid"; }
-# rests: the program has taken all that was typed, an Escape as a key of its own, has drawn what came of it, and sleeps:
-# it has not run, nor was it stopped or kept waiting, for some looks in succession
+# rests: waits until the program has read everything that was typed, an Escape also as a key of its own, has drawn the
+# result, and sleeps: for some looks in succession it has not run, nor was it stopped or kept waiting
 rests() {
     at_rest=0
     tmux_is_done && becomes 0 sleeps && tmux_is_done || { why="did not come to rest"; return 1; }
 }
-tmux_is_done() { ask_tmux '' >/dev/null && ask_tmux '' >/dev/null; } # with what came before: it takes turns
+tmux_is_done() { ask_tmux '' >/dev/null && ask_tmux '' >/dev/null; } # tmux handles one request after the other
 sleeps() {
     now=$(awk '/^State/ {print $2} /ctxt/ {print $2}' "/proc/$(pid_of)/status")
     case $now in S*) [ "$now" = "$looked" ] && at_rest=$((at_rest + 1)) || at_rest=0 ;; *) at_rest=0 ;; esac
@@ -105,9 +106,9 @@ sleeps() {
 }
 
 greeting_80x24() { start 80x24 && see "ready" && same greeting-80x24.txt; }
-greeting_60x16() { start 60x16 && see "ready" && see "Enter sends  ·  F1 shows all keys"; } # nothing is cut
+greeting_60x16() { start 60x16 && see "ready" && see "Enter sends  ·  F1 shows all keys"; } # nothing is cut off
 greeting_20x5() { start 20x5 && see "ready" && same greeting-20x5.txt; }
-absurd_sizes() { # that a terminal says it has
+absurd_sizes() { # sizes that a terminal may claim to have
     start 80x24 && see "ready" && say hello && see "You said" || return 1
     tty=$(ask_tmux '#{pane_tty}')
     for size in "65535 65535" "1 65535" "65535 1" "32767 32767" "0 0"; do
@@ -116,13 +117,13 @@ absurd_sizes() { # that a terminal says it has
     done
     stty -F "$tty" rows 24 cols 80 && see "F10Quit" && see "You said" && keys F10 && see "exit=0"
 }
-size_of_another() { # terminal, in the environment
+size_of_another() { # the size of another terminal, from the environment
     start 80x24 "COLUMNS=1000000 LINES=1000000" && see "ready" && same greeting-80x24.txt &&
         start 80x24 "COLUMNS=20 LINES=5" && see "ready" && same greeting-80x24.txt &&
-        start 80x24 "TERM=linux COLUMNS=20 LINES=5" && see "F10Quit" # of which terminfo knows no size
+        start 80x24 "TERM=linux COLUMNS=20 LINES=5" && see "F10Quit" # terminfo knows no size of it
 }
 greeting_132x50() { start 132x50 && see "ready" && same greeting-132x50.txt; }
-tiny() { # with an error over a menu, too
+tiny() { # also with an error over a menu
     start 6x2 && see "›" && resize 1x1 && rests && resize 80x24 && see "F10Quit" && keys F3 && see bard &&
         text 7x && keys Enter && see "a scale is" && resize 2x2 && rests && resize 1x2 && rests &&
         resize 1x1 && rests && resize 80x24 && see "LoRA"
@@ -150,9 +151,9 @@ follow_the_tail() {
         see "line 1 of" && keys End && see "line 200 of" && keys S-Up S-Up S-Up && gone "line 200"
 }
 first_number() { screen | sed -n 's/^ ▎ \([0-9][0-9]*\) .*/\1/p' | sed -n 1p; }
-filled() { screen | sed -n 55,56p | grep -q " 3000"; } # to the line above the input or a notice, of 60
+filled() { screen | sed -n 55,56p | grep -q " 3000"; } # of 60 lines, up to the one above the input line or a notice
 begins_with() { screen | sed -n '1,2s/$/ /p' | grep -q "[^0-9]$1 "; }
-place_is_kept() { # of a long message, whatever becomes of its lines; a larger screen is filled
+place_is_kept() { # of a long message's text at the top, however lines are wrapped; a larger screen is filled
     start 80x20 && see ready && seq -s' ' 1 3000 | paste && see "3000" && keys Enter && see "1,203 tok/s" && see ready &&
         keys Home && see "▎ You" && keys NPage NPage NPage NPage && gone "▎ You" || return 1
     place=$(first_number)
@@ -162,7 +163,7 @@ place_is_kept() { # of a long message, whatever becomes of its lines; a larger s
     keys F9 && see "Markdown is shown as plain text" && becomes 0 begins_with "$place" || { why="F9 left $place"; return 1; }
     keys F9 End && see " 3000" && keys PPage && gone " 3000" && resize 80x60 && becomes 0 filled
 }
-enlarged_to_the_tail() { # it follows from then on; one whose tail is still below the screen stays
+enlarged_to_the_tail() { # if the tail comes into view, the screen follows it; if it is still below the screen, it stays
     start 40x12 && see ready && say slow && see "word 70" && keys PPage && see "↓ new text" && resize 40x60 &&
         gone "↓ new text" && see "word 500" && keys PPage PPage && see "↓ new text" && resize 40x62 && sleep 0.3 &&
         see "↓ new text" && keys Escape
@@ -191,10 +192,10 @@ paste_megabyte() {
         text "END" && see "xEND" && keys C-c && see "Write a message" && keys Up && see "xEND" && keys C-c &&
         ! grep -q xxxx "$work/state/pippin/history" 2>/dev/null
 }
-more_addresses() { # so many bytes more than the program has
+more_addresses() { # sets the limit to this many bytes more than the program has
     prlimit --pid "$(pid_of)" --as=$(($(awk '/^VmSize/ { print $2 }' "/proc/$(pid_of)/status") * 1024 + $1)):
 }
-paste_without_memory() { # it says so, and goes on; what was there stays
+paste_without_memory() { # an error is shown, and the program goes on; the text in the line stays
     can_limit || return 0
     for bytes in 12500000 42500000 77500000; do
         start 80x24 && see ready && more_addresses $bytes && text "before " &&
@@ -208,7 +209,7 @@ paste_without_memory() { # it says so, and goes on; what was there stays
         done
     keys C-j && text "END" && see "  END"
 }
-paste_of_no_text() { # it stays in the line, to be mended
+paste_of_no_text() { # stays in the line, to be corrected
     start 80x24 && see ready && printf 'caf\351 here' | paste && see "here" && keys Enter && see "not accepted: that is not valid UTF-8" &&
         gone "You said" && see "here" && keys C-u && say "and so on" && see "You said: and so on"
 }
@@ -218,7 +219,7 @@ paste_without_end() {
         text "$(printf 'seen\033[200~, still coming')" && see "› seen" && kill -TERM "$(pid_of)" && see "exit=0" &&
         has "$work/state/pippin/history" "seen, still coming"
 }
-paste_behind_a_menu() { # that takes no text
+paste_behind_a_menu() { # the menu takes no text: it goes into the input line
     start 80x24 && see ready && keys F8 && see "Enter changes" && printf 'two\nlines' | paste &&
         see "the pasted text is in the" && keys Escape &&
         gone "Enter changes" && see "› two" && see "lines" && keys C-c && see "Write a message" && keys F2 &&
@@ -226,7 +227,7 @@ paste_behind_a_menu() { # that takes no text
         start 44x14 && see ready && keys F8 && see "Enter changes" && printf 'two\nlines' | paste &&
         see "the pasted text is in the" && see "this menu" && keys Down && gone "this menu" && see "Enter changes"
 }
-paste_while_leaving() { # it pauses while the rest is being saved; and what was being searched for is not in its way
+paste_while_leaving() { # a paste that pauses is saved as far as it came, with the line and not with the result of a search
     start 80x24 PIPPIN_FAKE_CLOSES=300 && see ready && text "$(printf 'begun\033[200~ and pasted')" && see "› begun" &&
         kill -TERM "$(pid_of)" && see "exit=0" && has "$work/state/pippin/history" "begun and pasted" &&
         start 80x24 && see ready && text "line" && keys C-r && text "$(printf 'b\033[200~ and more')" &&
@@ -246,7 +247,7 @@ history() {
         keys Up && see "› alpha one" && keys C-c && see "Write a message" && text "typed since" && keys Up &&
         see "› alpha one" && keys Down && see "› typed since"
 }
-draft_comes_back() { # what was typed before an older line was looked up and sent
+draft_comes_back() { # the text typed before an older line was looked up and sent
     start 80x24 && see ready && say "first one" && see "You said: first one" && see ready && text "not sent yet" &&
         keys Up && see "› first one" && keys Enter && see "› not sent yet" && keys C-u && see "› Write a message" &&
         see ready && say "/reasoning" && text "still to come" && keys Up && see "› /reasoning" && keys Enter &&
@@ -263,7 +264,7 @@ vi_keys() {
         keys Enter && see "‹ needle in hay" && keys A && text "!" && see "› needle in hay!" && keys C-c &&
         keys Escape && see "‹" && text "/no such" && keys Enter i && text "still there" && see "› still there"
 }
-older_lines() { # what was refused stays where it was looked up; what became of an older line, and that line, are kept
+older_lines() { # a refused line stays where it was looked up; an edited older line and the original are both kept
     printf '#!/bin/sh\nprintf " and the editor" >>"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     start 80x24 EDITOR="$work/ed.sh" && see ready && say "oldest one" && see "You said: oldest" && see ready &&
         text "please refuse" && keys C-c && see "› Write a message" && text "half typed" && keys Up &&
@@ -275,12 +276,12 @@ older_lines() { # what was refused stays where it was looked up; what became of 
         see "› oldest one" && keys C-g && see "› oldest one and the editor" && keys Down && gone editor && keys Up &&
         see "› oldest one and the editor"
 }
-wrong_keys() { # of the user: told on the screen, and not to the terminal as they are; a pipe is not waited for
+wrong_keys() { # errors in the user's file of keys are shown in a safe form; a pipe is not waited for
     printf '"\033Pq: self-insert\nset bell-style none\n' >"$work/keys"
     start 80x24 INPUTRC="$work/keys" && see ready && see "/keys: line 1:" && keys F10 && see "exit=0" &&
         ! screen | grep -q "line 1" || return 1
     printf '"\\C-y": re-read-init-file\n' >"$work/keys" && start 80x24 INPUTRC="$work/keys" && see ready || return 1
-    for key in "C-x C-r" C-y; do # which read it again
+    for key in "C-x C-r" C-y; do # both read the file again
         printf '"\033Pq: self-insert\n"\\C-t": "by a new key"\n' >"$work/keys"
         keys $key && see "/keys: line 1:" && keys C-t && see "› by a new key" && rm "$work/keys" &&
             mkfifo "$work/keys" && keys $key && see "the key bindings in" && keys C-u && see "› Write" || return 1
@@ -295,31 +296,30 @@ wrong_keys() { # of the user: told on the screen, and not to the terminal as the
     mkfifo "$work/keys.pipe" && start 80x24 INPUTRC="$work/keys.pipe" && see ready && see "the key bindings in" &&
         say "hello" && see "You said: hello"
 }
-alt_ctrl_j() { # does not leave the keys of emacs
+alt_ctrl_j() { # does not leave the emacs mode
     start 80x24 && see ready && text "one" && keys M-C-j && text "two" && see "  two" && keys Escape && rests &&
         text "hi" && see "twohi"
 }
-# what is typed while the terminal is still the shell's: a line that Enter ended is sent, several lines are text
-whole_letters() { # of several characters: they are passed and deleted as one
+whole_letters() { # letters of several characters: the cursor passes them, and keys delete them, as one
     start 80x24 && see ready && text "a👨‍👩‍👧b" && see "› a👨" && keys Left Left && text "X" && see "› aX👨" &&
         keys C-e Left BSpace && see "› aXb" && text "🇩🇪" && see "🇩" && keys BSpace && gone "🇩" && see "› aXb" &&
         keys C-a && text "👍🏽" && see "› 👍" && keys C-a DC && see "› aXb" && keys C-e && text "e" &&
         keys C-u && text "x👨‍👩‍👧y" && see "› x👨" && keys C-a Right Right && text "Z" && see "Zy" &&
         keys C-u && say "hello" && see "You said: hello" && see ready && text "xa👨‍👩‍👧" && see "› xa👨" && keys C-p &&
-        see "› hello" && # and what the history brings is not taken for a rest
+        see "› hello" && # and a line from the history is not taken for a rest of it
         keys C-c && see "Write a message" && text "e" && see "› e" && text "$(printf '\314\201')" &&
-        see "$(printf 'e\314\201')" && keys C-_ && gone "$(printf 'e\314\201')" && see "› e" || return 1 # undo takes only what it had put in
+        see "$(printf 'e\314\201')" && keys C-_ && gone "$(printf 'e\314\201')" && see "› e" || return 1 # undoes the last insertion only
     printf 'set editing-mode vi\n' >"$work/vi"
     start 80x24 INPUTRC="$work/vi" && see ready && text "abc👨‍👩‍👧" && see "› abc👨" && keys Escape && see "‹ abc" && keys x &&
         gone "👨" && keys x && gone "abc" && see "‹ ab"
 }
-search_ends_with_a_key() { # such as End, and a prefix behind it is one
+search_ends_with_a_key() { # End and the like; a prefix key ends it, too
     start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && keys C-r && text "alp" &&
         see "reverse-i-search" && keys End && gone "reverse-i-search" && see "› alpha one" && keys C-x a && text " more" &&
         see "alpha one more" && keys C-c C-r && text "alp" && see "reverse-i-search" && keys M-b && gone "reverse-i-search" &&
         text "X" && see "Xalpha one" && keys C-c && text "$(printf '\022\033[F\030\tyes')" && see "yes"
 }
-search_asks() { # Alt-P: what it waits for is said, keys are no text, and what is not found stays
+search_asks() { # Alt-P: it shows a hint, other keys are not inserted as text, and a text that is not found stays
     start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && keys M-p && see "Esc cancels" &&
         keys Escape && gone "Esc cancels" && text "typed" && keys M-p && text "alp" && keys Left Enter &&
         gone "Esc cancels" && see "› alpha one" && text "X " && see "› X alpha one" &&
@@ -331,44 +331,44 @@ search_asks() { # Alt-P: what it waits for is said, keys are no text, and what i
         keys Enter && see 'contains "zz"' && see "› alpha one more" && keys Down Down Down && see "› half" && keys C-u && see "› Write a message" && keys M-p &&
         text "A long message" && keys Enter && see 'contains "A long message"' && see "› A long message"
 }
-raw_keys() { # as the terminal sends them
+raw_keys() { # sent exactly as terminals send them
     t send-keys -t case: -H $(printf "$1" | od -An -tx1)
 }
-keys_without_a_use() { # put no end of theirs into the line
+keys_without_a_use() { # no part of them is inserted into the line
     start 80x24 && see ready && text ab && see "› ab" || return 1
     for k in '[24~' '[15;2~' '[3;3~' '[1;3A' '[57414u' '\033[A' '\033OP' '\033[3~'; do raw_keys "\033$k"; done
     rests && keys C-a && text "c|" && see "› c|ab" && rests && screen | grep -q "› c|ab *$" || return 1
     printf 'set editing-mode vi\n"\\e[24~": "typed by F12"\n' >"$work/vi-rc"
     start 80x24 "INPUTRC=$work/vi-rc" && see ready && say one && see "You said: one" && see ready && text two &&
-        raw_keys '\033\033[A' && see "‹ one" && keys i && raw_keys '\033[24~' && see "typed by F12" && # bound: it is used
+        raw_keys '\033\033[A' && see "‹ one" && keys i && raw_keys '\033[24~' && see "typed by F12" && # bound
         raw_keys '\033[23~' && text x && see "typed by F12x"
 }
-keys_that_would_lose() { # readline's: one sends the line as a comment, one takes back all that was typed
+keys_that_would_lose() { # keys of readline: one sends the line as a comment, one takes back everything that was typed
     printf 'set editing-mode vi\n' >"$work/vi"
     start 80x24 && see ready && text "some words" && keys 'M-#' && rests && text " more" && see "› some words more" &&
         keys M-r && see "› Write a message" && keys Up && see "› some words more" &&
         start 80x24 INPUTRC="$work/vi" && see ready && text "some words" && keys Escape && see "‹ some words" &&
         text "#A more" && see "› some words more"
 }
-counted_keys() { # a number in front of a command, as happens where somebody types one, does not fill the memory
+counted_keys() { # a number typed before a command must not fill the memory
     printf 'set editing-mode vi\n' >"$work/vi"
     start 80x24 INPUTRC="$work/vi" && see ready && text "some words" && keys Escape && see "‹ some words" &&
         text "yb99999999pA!" && see "word!" && keys C-c && text "and on" && see "› and on"
 }
-starts_late() { # when there is something at $work/go, though what it is started from reads nothing
+starts_late() { # starts once $work/go exists; until then nothing reads the terminal
     t kill-session -t =case 2>/dev/null
     rm -f "$work/go"
     t new-session -d -s case -x 80 -y 24 "until [ -e $work/go ]; do sleep 0.05; done; $program; cat >/dev/null"
 }
-typed_ahead() {
+typed_ahead() { # before the program reads the terminal: a line ended by Enter is sent, several lines become text
     starts_late && say "typed early" && see "typed early" && tmux_is_done && : >"$work/go" && see "You said: typed early" &&
         starts_late && say "one" && say "two" && see "two" && tmux_is_done && : >"$work/go" && see "› one" &&
         see "  two" || return 1
     screen | grep -qF "You said" && { why="several lines were sent"; return 1; }
     return 0
 }
-# Enter while the model is being loaded: it is sent then, unless the line is another by then, or Esc was pressed
-asked_early() { # and the model is being loaded until it is released
+# Enter while the model is being loaded: the line is sent after that, unless it was changed or Esc was pressed.
+asked_early() { # loading lasts until release
     hold
     start 80x24 && say "asked early" && see "this is sent when"
 }
@@ -382,19 +382,19 @@ enter_while_loading() {
         asked_early && keys F2 && see "Enter opens" && keys Down Enter && see "What was it like" &&
         see "your message was not sent" && release && see ready && nothing_is_said && see "› asked early"
 }
-no_model() { # the line below says so, and what was to be sent stays
+no_model() { # the line below says so, and the message that was to be sent stays
     hold
     start 80x24 PIPPIN_FAKE_NO_MODEL=1 && see loading && gone draft && say "what of this?" && see "this is sent when" &&
         release && see "no model" && see "it does not fit into memory" && see "still in the line" && gone draft &&
         see "› what of this?" && ! shows "You said"
 }
-too_large_model() { # the one before it stays; what was meant for the new one is not sent to it unasked
+too_large_model() { # the previous model stays; a message meant for the new one is sent to it only after another Enter
     start 80x24 && see ready && see draft && hold && say "/model too-large" && see loading && say "what of this?" &&
         see "this is sent when" && release && see "it does not fit into memory" &&
         see "Enter sends it to the" && see ready && see "› what of this?" && ! shows "You said" && keys Enter &&
         see "You said: what of this?"
 }
-lone_escape() { # with nothing to stop, it takes nothing of what is typed next
+lone_escape() { # with nothing to stop, it does not swallow any key that follows
     start 80x24 && see ready && keys Escape && rests && text "Tell me" && see "› Tell me" && keys M-b && text "X" &&
         see "› Tell Xme"
 }
@@ -406,12 +406,12 @@ editor() {
     start 80x24 EDITOR="$work/ed.sh" && see ready && text "start " && keys C-g && see "start from the editor" &&
         see "line 2"
 }
-editor_writes_too_much() { # what cannot be taken over stays where it was written
+editor_writes_too_much() { # text that is too long for the line stays in the file
     printf '#!/bin/sh\nhead -c 17000000 /dev/zero | tr "\\0" x >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     start 80x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "is larger than 16 MB" &&
         see "start" && [ "$(cat "$work"/state/pippin/message-*.md | wc -c)" = 17000000 ]
 }
-editor_writes_no_text() { # what was in the line stays there
+editor_writes_no_text() { # the text in the line stays
     printf '#!/bin/sh\ncat "${0%%.sh}.bytes" >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     for bytes in '\0\0\0' 'a\0b' '\377\376'; do
         rm -rf "$work/state"
@@ -420,12 +420,12 @@ editor_writes_no_text() { # what was in the line stays there
             see "› start" && keys F10 && see "exit=0" && ls "$work"/state/pippin/message-*.md >/dev/null || return 1
     done
 }
-editor_leaves_a_pipe() { # nobody would ever write to it; one that is no file is left alone
+editor_leaves_a_pipe() { # nothing would ever write to it; what is not a regular file is not touched
     printf '#!/bin/sh\nrm "$1" && mkfifo "$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     start 80x24 EDITOR="$work/ed.sh" && see ready && text "start" && keys C-g && see "cannot read the edited" && text "ed" &&
         see "› started"
 }
-editor_without_memory() { # what it wrote stays there if it cannot come into the line
+editor_without_memory() { # the text stays in the file if there is no memory for it in the line
     can_limit || return 0
     printf '#!/bin/sh\nhead -c 15000000 /dev/zero | tr "\\0" x >"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     for bytes in 12500000 19500000 27500000; do
@@ -435,19 +435,19 @@ editor_without_memory() { # what it wrote stays there if it cannot come into the
             return 1
     done
 }
-editor_dies() { # behind what it has saved
+editor_dies() { # after saving
     printf '#!/bin/sh\necho "two words" >>"$1"\nkill -KILL $$\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     start 80x24 EDITOR="$work/ed.sh" && see ready && text "start " && keys C-g && see "failed; the line was not changed" &&
         see "and the editor's text" && grep -q "start two words" "$work"/state/pippin/message-*.md
 }
-editor_is_suspended() { # its Ctrl-Z stops both, and fg goes on with both
+editor_is_suspended() { # its Ctrl-Z stops both programs, and fg continues both
     printf '#!/bin/sh\nkill -TSTP 0\nprintf "back again" >>"$1"\n' >"$work/ed.sh" && chmod +x "$work/ed.sh"
     t kill-session -t =case 2>/dev/null
     t new-session -d -s case -x 80 -y 24 "PS1='shell> ' sh -i" && see "shell>" &&
         say "EDITOR=$work/ed.sh $program" && see ready && text "gone and " && keys C-g && see "shell>" &&
         say "echo under" && see under && say fg && see "gone and back again"
 }
-editor_takes_keys() { # Ctrl-C and Ctrl-\ are its own; it knows nothing of how we take signals
+editor_takes_keys() { # Ctrl-C and Ctrl-\ are the editor's; our handling of signals does not reach it
     printf '%s\n' '#!/bin/sh' 'n=0; trap "n=\$((n + 1)); echo key \$n" INT QUIT; echo "editor is here"' \
         'while [ $n -lt 2 ]; do sleep 0.1; done' 'yes 2>>"$1" | head -n 1 >/dev/null' \
         'printf "after %d keys" $n >>"$1"' >"$work/ed.sh" && chmod +x "$work/ed.sh"
@@ -455,21 +455,21 @@ editor_takes_keys() { # Ctrl-C and Ctrl-\ are its own; it knows nothing of how w
         keys C-c && see "key 1" && keys 'C-\' && see "written after 2 keys" && keys Enter && see "You said: written"
 }
 is_cut() { screen | grep -q '[a-z/]… *$'; }
-long_notice() { # one that is cut says so, and its end, which says what is wrong, stays
+long_notice() { # a notice that is cut shows so, and keeps its end, which gives the reason
     start 40x10 && see ready && say "/read $work/no-such-folder/and/a/file/that/has/a/name/which/is/far/too/long/for/all/lines/on/a/screen/of/forty/columns/so/that/it/is/cut$(printf '/more%.0s' $(seq 60))" &&
         see "cannot open" && becomes 0 is_cut && see ": No such file" ||
         { why=${why:-"no mark where it is cut"}; return 1; }
 }
-notice_stays_behind() { # what is wrong in one conversation is not told in another
+notice_stays_behind() { # an error in one conversation is not shown in another
     start 80x24 && see ready && keys F2 && see "Enter opens" && keys Down Enter && see "What was it like" &&
         say "/nonsense" && see "There is no such command" && keys F2 && see "Enter opens" && keys Enter &&
         see "Rain in the harbour" && gone "There is no such command"
 }
-two_notices() { # what went wrong as an answer began is still told when it has ended at once; the next message ends that
+two_notices() { # an error from an answer's beginning is still shown after the answer's end; the next message removes it
     start 80x24 && see ready && say warned && see "and that was all" && see "answered without it" && say again &&
         gone "answered without it" && see "You said: again"
 }
-small_notice() { # an error is to be read on the smallest screen, too, and what was there comes back; in menus, too
+small_notice() { # an error can be read on the smallest screen, too, and then the previous text returns; in menus, too
     start 20x5 && see ready && say "this is unsaved" && see "sent: the disk is" && see "full" &&
         see "› this is unsaved" && sleep 2.1 && keys Escape && see "─────" && gone "not saved" && keys C-u &&
         say "please refuse" && see "Not now: wait until" && see "the answer is there." && see "› please refuse" &&
@@ -483,7 +483,7 @@ not_saved() {
         text " but unsaved" && keys Enter && see "not saved and not sent" && see "› fine but unsaved" &&
         keys Escape && see "› Write a message"
 }
-unsaved_stays() { # whatever else is said, and Esc
+unsaved_stays() { # whatever notices follow, also after Esc
     start 80x24 && see ready && say "the disk is full" && see "cannot save: no room" && see ready &&
         see "and that was all" && [ "$(screen | grep -c "cannot save: no room")" = 1 ] && say "/nosuch" &&
         see "no such command" && see "and it is tried again" && [ "$(screen | grep -c "cannot save: no room")" = 1 ] && keys Escape &&
@@ -498,7 +498,7 @@ slash_commands() {
         keys Enter && see "takes one line" && see "› /theme light" && keys BSpace BSpace BSpace BSpace BSpace Enter &&
         see "› Write a message"
 }
-completion() { # behind commands, too; what there is to choose from is told
+completion() { # also after commands; the choices are shown
     mkdir -p "$work/two/folder" && : >"$work/two/file"
     start 80x24 && see ready && text "/te" && keys Tab && see "› /template" && text "ch" && keys Tab &&
         see "› /template chatml" && keys C-u && text "/lora ba" && keys Tab Tab && see "  bard  barista" &&
@@ -511,7 +511,7 @@ completion() { # behind commands, too; what there is to choose from is told
         text "$work/two/f" && keys Tab &&
         see "  file  folder/"
 }
-read_file() { # Tab completes; a question follows; what is no text is refused
+read_file() { # Tab completes; a question follows; files that are not text are refused
     printf '\357\273\277first line\r\nsecond line\r\n\r\n' >"$work/notes.txt"
     printf 'a\0b' >"$work/notes.bin"
     printf ' \n\n' >"$work/notes.blank"
@@ -524,12 +524,12 @@ read_file() { # Tab completes; a question follows; what is no text is refused
         say "/read" && see "/read FILE" &&
         say "/read ~/none.txt" && see "none.txt"
 }
-full_while_typing() { # the question waits: the next Enter is not meant for it
+full_while_typing() { # the question waits: the next Enter does not answer it
     start 80x24 && see ready && text "/full" && keys Enter x y z && see "› xyz" && rests &&
         ! screen | grep -qF "Stop here" || { why=${why:-"the menu opened"}; return 1; }
     keys C-c && see "Write a message" && say "/full" && see "Stop here"
 }
-full_and_typing_on() { # what is written goes into the line, not into the question
+full_and_typing_on() { # text goes into the line, and does not answer the question
     start 80x24 && see ready && say "/full" && see "Stop here" && text "just so" && gone "Stop here" &&
         see "› just so" && keys C-u && say "/full" && see "Stop here" && printf 'two\nlines' | paste &&
         gone "Stop here" && see "› two"
@@ -547,7 +547,7 @@ edit_last() {
         text " again" && keys Escape && see "› Write a message" && keys Up && see "› //tmp is full again"
 }
 
-edit_others() { # an earlier message; an answer; not while one is written
+edit_others() { # an earlier message; an answer; not while one is being written
     start 80x24 && see ready && say "/edit answer" && see "no answer to edit" && say "first words" &&
         see "You said: first" && see ready && say "other words" && see "You said: other" && see ready && say "/edit x" &&
         see "/edit 2 the one before" && say "/edit 3" && see "no such message" && say "/edit 2" && see "› first words" &&
@@ -581,11 +581,11 @@ leave() {
         keys C-c && see "exit=0" &&
         see "pippin --resume 0123456789abcdef" && cmp -s "$work/before" "$work/after"
 }
-leave_the_only_screen() { # of a terminal that has no second one: what is told then does not stand within ours
+leave_the_only_screen() { # on a terminal without a second screen, the last lines are printed below ours, not within it
     start 80x24 TERM=vt100 && see ready && say hi && see "You said" && keys F10 && see "exit=0" && see "pippin --resume" &&
         ! screen | sed -n '/pippin --resume/,$p' | grep -q "Quit"
 }
-leave_in_words() { # it is a message, and how to leave is told
+leave_in_words() { # such words are sent as messages, with a hint how to leave
     start 80x24 && see ready && say ":q" && see "press Ctrl-D" && see "You said: :q" && see ready && say "help" &&
         see "for help, press F1" && see "You said: help" && see ready && say "help me" && see "You said: help me" &&
         ! shows "sent to the model"
@@ -624,23 +624,23 @@ adapters() {
         see "/config/" && see "barista -0.50" && resize 44x14 && see "· 1 adapter" && resize 90x30 && see "barista -0.50"
 }
 first_adapter() { screen | grep -o '\[[ x]\] [a-z]*' | sed -n 1p | grep -q "$1"; }
-adapter_path_refused() { # it stays to be mended, unless another key has come
+adapter_path_refused() { # stays to be corrected, until another key
     start 90x30 && see ready && keys F3 && see "no note" && keys a && see "Tab completes" && text "$work/confug" &&
         keys Enter && see "$work/confug does not exist" && see "Tab completes): $work/confug" && keys BSpace BSpace &&
         text ig && keys Enter && gone "Tab completes" && see "$work/config"
 }
-adapters_change_places() { # while something is asked of one: what is answered is that one's
+adapters_change_places() { # during a question about one of them: the answer applies to that one
     hold
     start 90x30 PIPPIN_FAKE_LOADS=1 && keys F3 && see "no note" && becomes 0 first_adapter bard && keys n && see "Note:" &&
         text "for verse" && release && becomes 0 first_adapter old && keys Enter && see "no note" && keys End &&
         see "note: for verse" && keys 0 && text ".5" && see "Scale: 0.5" && keys Enter && see "[x] bard"
 }
-presets_of_long_names() { # these are cut, with room before what they are
+presets_of_long_names() { # are cut, so that there is room for their contents
     start 90x30 && see ready && keys F3 && keys Space && see "[x] bard" && keys p && see "as preset:" &&
         text a-preset-with-a-name-that-is-longer-than-half-a-menu && keys Enter && keys l &&
         see "a-preset-with-a-name-that-is-longer-th… bard"
 }
-presets_change_places() { # while one is about to be deleted: it is that one that goes
+presets_change_places() { # before one is deleted: the one that was asked about is deleted
     hold
     start 90x30 PIPPIN_FAKE_LOADS=1 && keys F3 && see "no note" && keys p && see "as preset:" && text "mornings" &&
         keys Enter && keys l && see "Adapter presets" && keys DC && see 'keeps it: "mornings"' && release && see "earlier" &&
@@ -650,32 +650,32 @@ comparison() {
     start 90x24 && see ready && say Hello && see "You said: Hello" && say "/regen 2" && see "no adapter" &&
         see "3 of 3  bard 0.80" && resize 58x20 && see "▎ ‹ 2 of 3 ›  no adapter " && resize 40x20 && keys S-Right && see "‹ 3 of 3 ›  bard 0.80"
 }
-menu_tells() { # what went wrong in a menu that hides the notices, until the next key; the choice before the title
+menu_tells() { # errors are shown in a menu that hides notices, until the next key; a question is, even in place of the title
     start 40x10 && see ready && keys F8 && see "Enter changes" && keys Enter && see "temp:" && text x && keys Enter &&
         see "That is no number." && see "0.80x" && gone "Enter changes" && keys BSpace && gone "no number" &&
         see "temp: 0.80" && keys Enter && see "Enter changes" &&
         keys F2 && see "Rain in" && keys DC && see "y deletes permanently" && keys n && see "Rain in"
 }
-menu_letters() { # of vi, where none are searched for
+menu_letters() { # vi's letters, in menus without a search
     start 80x24 && see ready && keys F1 && see "Enter " && keys q && gone "Alt-Enter, Ctrl-J" && keys F8 && see "temp " &&
         keys j && see "sample from the" && keys k && see "temperature (0.8)" && keys k && see "the same seed" && keys q &&
         gone "the same seed" && keys F2 && see "Rain in" && text "jq" && see "Search: jq"
 }
-menu_explains() { # parameters, as --help does
+menu_explains() { # parameters, as in --help
     start 80x24 && see ready && keys F8 && see "temperature (0.8); 0: greedy, always the likeliest token" && keys End &&
         see "the same seed gives the same answer" && see_behind "the same seed" "(lora train: 0)"
 }
-menu_keys() { # those of the bar at the bottom do the same in a menu, also with Alt
+menu_keys() { # the keys of the bar at the bottom work in a menu, too, also with Alt
     start 80x24 && see ready && keys F2 && see "Rain in" && keys M-3 && see barista && keys M-3 && gone barista &&
         keys F2 && see "Rain in" && keys F9 && keys Escape && see "Markdown is shown as plain text" && keys F8 && see "Enter changes" &&
         keys F10 && see "exit=0"
 }
-menu_ctrl_d() { # deletes no conversation
+menu_ctrl_d() { # does not delete a conversation
     start 80x24 && see ready && keys F2 && see "Rain in" && text "evil" && see "Search: evil" && keys C-a C-d &&
         see "Search: vil" && text "y" && see "Search: yvil" && keys C-e C-d && text "z" && see "Search: yvilz" &&
         gone "deletes permanently"
 }
-menu_fields() { # what is pasted is one line; keys of readline; what has no room is told
+menu_fields() { # a paste becomes one line; keys of readline; a text that is too long is refused with a notice
     start 80x24 && see ready && keys F2 && see "Rain in" && keys C-r && see "New title" && keys C-u &&
         printf '\tin two\nlines\r\n' | paste && see "New title:  in two lines" && keys M-b M-b && text "no " &&
         see " in no two lines" && keys C-f C-d C-Right M-BSpace && text "three" && see "in no three lines" &&
@@ -685,23 +685,23 @@ menu_fields() { # what is pasted is one line; keys of readline; what has no room
         yes 'für' | head -n 60 | tr -d '\n' | paste && see "the field is full" && keys Enter && see "note:" &&
         see "ürfürfürfü " && gone "<C3>" # whole letters
 }
-long_titles() { # end with a whole character, though most of it has no width
+long_titles() { # end with a whole character, even if most of it has no width
     start 80x24 && see ready && keys F2 && see "Rain in" && keys C-r && see "New title" && keys C-u &&
         { printf Fog; yes "$(printf '\342\200\215')" | head -n 130 | tr -d '\n'; } | paste && see "New title: Fog" &&
         keys Enter && gone "New title" && see Fog && gone "<E2>"
 }
-edit_is_given_up() { # also when nothing is left of it
+edit_is_given_up() { # also after all of its text was deleted
     start 80x24 && see ready && say "first words" && see "You said: first" && see ready && say "/edit" &&
         see "› first words" && keys C-u && see "› Edit the message" && keys C-c && see "› Write a message" &&
         gone "Ctrl-C again"
 }
-help_in_full() { # nothing of it is cut, on the usual screen and on a narrow one
+help_in_full() { # no line is cut, on the usual screen and on a narrow one
     start 80x24 && see ready && keys F1 && keys Down Down Down Down Down Down Down Down Down Down Down Down Down &&
         keys Down Down Down Down Down Down Down Down Down Down Down && see "start, end (when the line is empty)" &&
         see "empty)" && resize 40x10 && see "Esc closes" && keys Home && see "Alt-Enter, Ctrl-J" &&
         see "    start a new line"
 }
-menus_over_wide_text() { # whose edges go through characters of two columns
+menus_over_wide_text() { # their edges cut characters of two columns
     wide=日本語の文章は日本語の文章は日本語の文章は日本語の文章は日本語の文章は
     start 80x24 && see ready && text "a$wide$wide" && see "›" && keys Enter && see "You said: a" && see ready &&
         rests && say "$wide$wide$wide" && see "You said: 日" && see ready && rests && screen >"$work/before" &&
@@ -709,7 +709,7 @@ menus_over_wide_text() { # whose edges go through characters of two columns
         screen >"$work/closed" && { cmp -s "$work/before" "$work/closed" ||
         { why=$(diff "$work/before" "$work/closed" | head -6); return 1; }; }
 }
-menus_narrow() { # what has no room in a row goes on in the next: keys, what is said of a row, a question
+menus_narrow() { # text without room in a row goes on in the next: keys, the description of a row, a question
     start 40x16 && see ready && keys F2 && see "Rain in" && see "^R rename" && see "Del delete" && keys DC &&
         see "y deletes permanently" && see "Rain in the harbour" && keys n && see "^R rename" && keys Escape &&
         gone "^R rename" && say /model && see "18.60 GB" && keys Up &&
@@ -718,7 +718,7 @@ menus_narrow() { # what has no room in a row goes on in the next: keys, what is 
         keys F3 && see "p l presets" && see " attn_q ffn_up" && see "about 2.5 s" || return 1
     start 20x6 && see ready && keys F2 && see "Rain in" && see "Enter opens" && keys F3 && see bard # as before
 }
-menu_hides_a_notice() { # whole: no two letters of it stand beside the frame
+menu_hides_a_notice() { # completely: no two letters of it next to the frame
     start 80x24 && see ready && keys F8 && see "Enter changes" && keys Enter && see "temp:" && text x && keys Enter &&
         see "That is no number." && gone "Th│"
 }
@@ -734,11 +734,11 @@ themes() {
         say "/theme $work/my.theme" && see "used until you leave" && has "$work/state/pippin/ui.ini" "theme = harbour" &&
         say "/theme /etc/passwd" && see "passwd is not a theme" && say "/theme ./gone.theme" && see "there is no file ./gone"
 }
-theme_unkept() { # and why
+theme_unkept() { # the reason is shown
     : >"$work/state" && start 120x24 && see ready && keys F7 && see harbour && keys Down Enter && gone paper &&
         see "not saved for the next start: $work/state"
 }
-configured_theme() { # is stronger than what the menu keeps: that is said (to the double no option counts as given)
+configured_theme() { # overrides the menu's choice, and the screen says so (the double treats no option as given)
     start 80x24 "" "--theme paper" && see ready && say "/theme paper" && ! shows "sets another" &&
         say "/theme mono" && see "sets another theme, paper,"
 }
@@ -751,7 +751,7 @@ broken_theme() {
         keys Escape && gone "Enter keeps it" && gone blurple || return 1
     start 80x24 "PIPPIN_FAKE_TEMPORARY=1" "--theme bad" && see ready && see "this chat is temporary" && see "line 2: 'blurple'"
 }
-selected_row() { # is seen where a theme's colours are too many, or not wanted
+selected_row() { # is visible even if a theme has too many colours for the terminal, or none are wanted
     start 80x24 "TERM=linux" "--theme dark" && see ready && keys F2 && see "Rain in" && see_styled "\[[0-9;]*7m[^│]*Rain in" &&
         start 80x24 "NO_COLOR=1" "--theme dark" && see ready && keys F2 && see "Rain in" &&
         see_styled "\[[0-9;]*7m[^│]*Rain in"
@@ -762,11 +762,11 @@ no_color() {
         ! grep -q "$(printf '\033')\[[0-9;]*[34][0-8][;m]" "$work/mono"
 }
 
-reasoning_is_open() { # while it is written, until it is over
+reasoning_is_open() { # while it is being written
     start 80x24 && see ready && say "ponder" && see "▾ thinking" && see "hm 9" && keys Escape && see "■ stopped" &&
         see "▸ thought for" && gone "hm 9"
 }
-reasoning() { # a line afterwards; Ctrl-O opens and folds it
+reasoning() { # afterwards one line; Ctrl-O unfolds and folds it
     start 80x24 && see ready && say "think of tea" && see "▸ thought for 36 tokens, 1.2 s" && gone "They want" &&
         see "You said: think of tea" &&
         see ready && same reasoning-folded-80x24.txt && keys C-o && see "▾ thought for 36 tokens" && see "␛[31mred" &&
@@ -788,7 +788,7 @@ plain_reasoning() {
         has "$work/out" "You said: think of it"
 }
 
-# What was guessed gets a colour of its own, and where there are no colours, a line below it; once chosen, for good.
+# Text from draft tokens has a colour of its own, or without colours a line below it; the choice is kept.
 tint() {
     esc=$(printf '\033')
     start 80x24 "TERM=tmux-256color" "--theme dark" && see ready && say "guessed words" && see "said: guessed words" &&
@@ -802,7 +802,7 @@ tint() {
         gone_styled "${esc}\\[4mid: gu"
 }
 
-# Other draft models: what they are, why one does not fit, and a path that is typed.
+# Other draft models: their descriptions, why one does not fit, and a path that is typed.
 drafters() {
     start 90x30 && see ready && keys F6 && see "Draft models" && see "2.4 MB" && see "does not fit" &&
         keys Down Down Down Down Down Down && see "10 % of the model's size; matches tokens by text; another chat template" &&
@@ -811,7 +811,7 @@ drafters() {
         see "config/" && keys Enter && see "config/ drafts tokens" && keys Escape && gone "Draft models"
 }
 
-models() { # what can be loaded, and why something cannot; letters search, also those of vi
+models() { # models that can be loaded, and why one cannot; letters search, even vi's
     start 80x24 && see ready && say /model && see "Models" && see "• starter" && see "26.2 million parameters; trained" &&
         see "/models/starter.gguf" && keys Down && see "it ends in the middle" && see "cannot be used" &&
         keys Enter && see "broken.gguf cannot be used: it ends" && keys Down && see "not read yet" &&
@@ -821,7 +821,7 @@ models() { # what can be loaded, and why something cannot; letters search, also 
 }
 
 copied() { t show-buffer 2>/dev/null | cmp -s - "$work/wanted"; }
-copy() { # an answer, or a block of its code; into a buffer of tmux, which takes no OSC 52 from programs by default
+copy() { # an answer, or a block of its code; into a buffer of tmux, which by default accepts no OSC 52 from programs
     start 80x24 && see ready && say /copy && see "no answer to copy" && say "one thing" && see "1,203 tok/s" && see ready &&
         say "/copy code" && see "no code block" && say /copy && see "was copied to the terminal" || return 1
     printf 'You said: one thing' >"$work/wanted"
@@ -848,10 +848,10 @@ crash() { # SIGNAL
     start 80x24 && see ready && kill -"$1" "$(pid_of)" && see "exit=" && [ "$(ask_tmux '#{alternate_on}')" = 0 ] &&
         cmp -s "$work/before" "$work/after" || { why=${why:-"the terminal was not given back"}; return 1; }
 }
-# The terminal's wheel, as it reports it when it is asked to; else the mouse is not ours.
+# The wheel, as the terminal reports it on request; without the option the mouse is not used.
 mouse_reports() { becomes 0 reported "$1"; }
 reported() { [ "$(ask_tmux '#{mouse_any_flag}#{mouse_sgr_flag}')" = "$1" ]; }
-mouse_key() { t send-keys -t case: -H 1b 5b 3c $1 3b 35 3b 35 4d; } # of a button: its digits in hexadecimal
+mouse_key() { t send-keys -t case: -H 1b 5b 3c $1 3b 35 3b 35 4d; } # the button: its digits in hexadecimal
 mouse() {
     wheel_up="36 34" wheel_down="36 35"
     start 80x20 "" "--mouse --theme dark" && see ready && mouse_reports 11 && say long && see "line 200 of" && mouse_key "$wheel_up" &&
@@ -865,7 +865,7 @@ mouse() {
         mouse_reports 11 && keys C-z && see "shell>" && mouse_reports 00 && say fg && see "Write a message" &&
         mouse_reports 11 && keys C-d && mouse_reports 00
 }
-# Three answers in columns; Shift-Right chooses; a narrow window shows the chosen one alone.
+# Three answers in columns; Shift-Right chooses; a narrow window shows only the chosen one.
 alternatives() {
     start 90x24 && see ready && say Hello && see "You said: Hello" && say "/regen 3" && see "2 of 4 ›" &&
         see "3 of 4" && same alternatives-90x24.txt &&
@@ -873,22 +873,22 @@ alternatives() {
         resize 60x20 && see "‹ 3 of 4 ›" && gone "The third" && resize 90x24 && see "The third" &&
         say "next" && gone "The third"
 }
-alternatives_think() { # what is thought stands where the text will be, and stays where none came
+alternatives_think() { # reasoning is shown where the text will be, and stays if there is no text
     start 110x24 && see ready && say Hello && see "You said: Hello" && say "/regen 4" && see "5 of 5" &&
         see "▸ thought for 7 tokens" && see "It might be four." && keys C-o && gone "thought for" &&
         [ "$(screen | grep -o "It might be four" | wc -l)" = 2 ] && say "/reasoning hide" && see "▸ thinking, 7 tokens" &&
         gone "It might" && gone "thought for"
 }
-impatient_search() { # Enter before anything is found opens what is found, not what stood there before
+impatient_search() { # Enter before the search has ended opens the result, not a row that was shown before
     start 80x24 PIPPIN_FAKE_SEARCH=1 && see ready && hold && keys F2 && see "Rain in" && text "evil" && keys Enter &&
         see "Search: evil" && release && see "─ Evil" && gone "Rain in" || return 1
     start 80x24 PIPPIN_FAKE_SEARCH=1 && see ready && hold && keys F2 && see "Rain in" && text "evil" && keys Enter Escape &&
         gone "Search" && release && rests && ! screen | grep -qF "─ Evil" || { why=${why:-"it was opened after Esc"}; return 1; }
 }
-empty_list() { # until that shows
+empty_list() { # until this text is shown
     for i in $(seq 12); do keys DC && see "y deletes" && keys y && gone "y deletes" && shows "$1" && return 0; done
 }
-none_is_found() { # and why
+none_is_found() { # and the reason
     start 80x24 && see ready && keys F2 && see "Rain in" && empty_list "none yet" &&
         see "none yet: send a message to start one" && text "👩 +" && see "the search needs letters or digits" && text x &&
         see "none found" || return 1
@@ -897,11 +897,11 @@ none_is_found() { # and why
     start 80x24 PIPPIN_FAKE_SEARCH=1 && see ready && keys F2 && see "Rain in" && empty_list "none yet" && hold && text x &&
         see "│   … " && release && see "none found"
 }
-told_elsewhere() { # what is told of an empty conversation goes when another one is opened
+told_elsewhere() { # a notice about an empty conversation goes when another one is opened
     start 80x24 && see ready && say "/edit 3" && see "no such message" && keys F2 && see "Rain in" && keys Enter &&
         see "the lamps" && gone "no such message"
 }
-found_is_shown() { # also in the conversation that is open, and on another branch
+found_is_shown() { # also in the open conversation, and on another branch
     start 80x24 "PIPPIN_FAKE_SEARCH=1 PIPPIN_FAKE_HIT=70" && see ready && keys F2 && see "Rain in" && text "old" &&
         see "what was found" && keys Enter && see "old message 70" && gone "the lamps" &&
         gone "new text" && keys End && see "the lamps" &&
@@ -914,7 +914,7 @@ found_is_shown() { # also in the conversation that is open, and on another branc
         gone "Rain in" && keys Enter && see "old message 70" && gone "the lamps" && see_styled "7mold" &&
         see_styled "7m70"
 }
-found_here() { # in the conversation on the screen: from the newest back, and then the newest again
+found_here() { # in the open conversation: from the newest message back, and then from the newest again
     start 80x24 PIPPIN_FAKE_MESSAGES=120 && see ready && say /find && see "/find WORDS goes to" && say "/find number xyz" &&
         see 'no message of this conversation contains "number xyz"' && say "/find NUMBER 7" &&
         see 'the newest message with "NUMBER 7"' && see "message number 79" && gone "message number 120" || return 1
@@ -926,7 +926,7 @@ found_here() { # in the conversation on the screen: from the newest back, and th
     say "/find umber 120" && see "the newest message with" && see "message number 120" && say "/find umber 120" &&
         see "back at the newest" && keys End && say "/find message-number" && see "no message of this" &&
         start 20x6 PIPPIN_FAKE_MESSAGES=12 && see ready && say "/find number 11" && see "the newest" &&
-        see "▎ message number 11" # which the notice leaves in its place
+        see "▎ message number 11" # after the notice it is still in its place
 }
 a_message_at_a_time() {
     start 80x14 PIPPIN_FAKE_MESSAGES=40 && see ready && see "message number 40" && keys C-PgUp && gone "message number 40" &&
@@ -944,30 +944,30 @@ crash_abrt() { crash ABRT; }
 crash_quit() {
     start 80x24 && see ready && kill -QUIT "$(pid_of)" && see "exit=131" && cmp -s "$work/before" "$work/after"
 }
-interrupt_while_starting() { # it is a key already: ncurses must not take it for itself and end the program
+interrupt_while_starting() { # Ctrl-C is a key already: ncurses must not handle the signal and end the program
     mkdir -p "$work/slow/x" && rm -f "$work/slow/x/xterm-slow" && mkfifo "$work/slow/x/xterm-slow" || return 1
     known=$(find /usr/share/terminfo /lib/terminfo /etc/terminfo -path '*/x/xterm' 2>/dev/null | head -n 1)
     [ -n "$known" ] || return 0
     start 80x24 "TERM=xterm-slow TERMINFO=$work/slow"
-    { kill -INT "$(pid_of)" && sleep 0.1 && cat "$known"; } >"$work/slow/x/xterm-slow" # waits for who reads it
+    { kill -INT "$(pid_of)" && sleep 0.1 && cat "$known"; } >"$work/slow/x/xterm-slow" # waits for a reader
     see "press Ctrl-C again" && keys C-c && see "exit=0"
 }
 gentle_term() {
     start 80x24 && see ready && say hi && see "You said" && see ready && kill -TERM "$(pid_of)" && see "exit=" &&
         see "pippin --resume";
 }
-stuck_end() { # of what does not end by itself, where nobody presses a key
+stuck_end() { # when closing does not end by itself, and no key is pressed
     start 80x24 PIPPIN_FAKE_STUCK=1 && see ready && kill -TERM "$(pid_of)" && see "exit=0" &&
         start 80x24 PIPPIN_FAKE_STUCK=1 --plain && see "lists commands" && keys C-d && see "exit=0"
 }
-# Ctrl-C once more than needed ends nothing that is being saved, and takes away nothing that is told then; later it does.
+# One Ctrl-C too many does not interrupt saving, nor remove the messages about it; a later one does.
 left_in_a_hurry() {
     start 80x24 PIPPIN_FAKE_SAVES=700 && see ready && keys F10 && gone F10Quit && kill -INT "$(pid_of)" &&
         kill -QUIT "$(pid_of)" && kill -INT "$(pid_of)" && see "exit=0" || return 1
     start 80x24 PIPPIN_FAKE_SAVES=60000 && see ready && keys F10 && gone F10Quit && sleep 1.1 &&
         kill -INT "$(pid_of)" && see "exit=130"
 }
-# A terminal that reads nothing any more; in full colours, many times over, there is no room for what is written.
+# A terminal that nothing reads any more; as there are many full redraws, its buffer is full.
 stuck_terminal() { # SIGNALS
     start 200x50 && see ready && say slow && see "word 20" || return 1
     server=$(ask_tmux '#{pid}')
@@ -981,7 +981,7 @@ stuck_terminal() { # SIGNALS
 }
 stuck_terminal_term() { stuck_terminal TERM; }
 stuck_terminal_twice() { stuck_terminal "TERM TERM"; }
-half_typed() { # is found again, whatever ended it; what was looked up is there already
+half_typed() { # is found again, however the program ended; a line that is in the history already is not saved twice
     start 80x24 && see ready && say "alpha one" && see "You said: alpha" && see ready && text "half a" && keys C-j &&
         text "thought" && see "thought" && kill -HUP "$(pid_of)" && see "exit=" && see "Up brings it back" &&
         start 80x24 && see ready && keys Up && see "half a" && see "thought" && keys C-c && see "Write a message" &&
@@ -1012,7 +1012,7 @@ plain() {
         see "(stopped)" && say "this is unsaved" && see "not saved and not sent" &&
         [ "$(screen | grep -c "(stopped)")" = 1 ] && keys C-d && see "exit=0" && see "pippin --resume"
 }
-plain_lists() { # what the menus show
+plain_lists() { # the lists that menus show
     printf '/model\n/lora\n/persona\n/template\n/params\n/draft\n/edit\n/theme\n/overflow\n' | "$program" --plain >"$work/out" 2>&1 &&
         has "$work/out" "bard: off, scale" && has "$work/out" "chatml" && has "$work/out" "/persona NAME chooses one" &&
         has "$work/out" "top-k: 40" && has "$work/out" "draft model: starter-draft" &&
@@ -1030,36 +1030,14 @@ plain_pipe() {
     { head -c 1100000 /dev/zero | tr '\0' x; printf '\nthree\n'; } | "$program" --plain >"$work/out" 2>&1 &&
         has "$work/out" "That line is too long" && has "$work/out" "You said: three"
 }
-plain_quoted() { # a message of several lines
-    printf '"""\n\nfirst line\n  /quit\n"""  \n"""one"""\nafter\n"""\n\n"""\n"""to the\nend' | "$program" --plain >"$work/out" 2>&1 &&
-        has "$work/out" "You said: first line" && has "$work/out" "  /quit" && has "$work/out" "You said: one" &&
-        has "$work/out" "You said: after" && has "$work/out" "You said: to the" && has "$work/out" "end" &&
-        [ "$(grep -c "You said" "$work/out")" = 4 ] && ! grep -q '"""' "$work/out" || return 1
-    start 80x24 "" --plain && see "lists commands" && say '"""not' && say this && see "... this" && keys C-c &&
-        see "The message was not sent" && say /help && see 'begins with """' && say '"""a' && text b && keys Up Enter &&
-        see "Not added to the message" && say 'c"""' && see "You said: a" && see c && gone "You said: not" && ! shows "exit="
-}
-rings() { # so many times
-    [ "$(tr -cd '\007' <"$work/raw" | wc -c)" = "$1" ]
-}
-bell() {
-    for way in "" --plain; do
-        start 80x24 "" "$way --bell 0" && see "${way:+lists commands}" && { [ "$way" ] || see ready; } &&
-            t pipe-pane -t case: "cat >$work/raw" && say Hello && see "You said: Hello" &&
-            becomes 0 rings 1 && say more && see "said: more" && becomes 0 rings 2 || { why="$way rang otherwise"; return 1; }
-        start 80x24 "" "$way --bell 3600" && see "${way:+lists commands}" && { [ "$way" ] || see ready; } &&
-            t pipe-pane -t case: "cat >$work/raw" && say Hello && see "You said: Hello" && sleep 0.3 &&
-            becomes 0 rings 0 || { why="$way rang too soon"; return 1; }
-    done
-}
-more_lines_than_rows() { # of what is typed: there are more, above or below
+more_lines_than_rows() { # a typed text: marks for more lines above or below
     start 80x24 && see ready && seq -f 'row %g' 1 7 | paste && see "row 7" && ! shows "↑" && keys C-u && sleep 0.1 &&
         seq -f 'row %g' 9 40 | paste && see "row 40" && see "↑" && ! shows "↓" || return 1
     i=0
     while [ $i -lt 40 ]; do keys Up; i=$((i + 1)); done
     see "row 9" && see "↓" && gone "↑" && keys Down && resize 80x110 && see "row 40" && gone "↓"
 }
-plain_file() { # that the next message is about
+plain_file() { # the next message is about it
     printf 'first line\nsecond line\n' >"$work/a text" && printf 'more' >"$work/other.txt" &&
         printf '/read\n/read %s\nWhat is it?\nno file\n' "$work/a text" | "$program" --plain >"$work/out" 2>&1 &&
         has "$work/out" "/read FILE" && has "$work/out" "a text will precede your next message; /read alone removes it." &&
@@ -1071,7 +1049,7 @@ plain_file() { # that the next message is about
         printf '/read %s\nHello\n' "$work/none" | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "No such file" &&
         has "$work/out" "You said: Hello"
 }
-plain_keys() { # of which a terminal that is read by lines makes letters; in a pipe they are what was sent
+plain_keys() { # a terminal in line mode turns such keys into text, which is refused; from a pipe it is accepted
     start 80x24 "" --plain && see "lists commands" && text "Hello" && keys Up Enter && see "Not sent: the line contains" &&
         ! shows "You said" && say "Hello" && see "You said: Hello" || return 1
     printf 'a\033[A\n' | "$program" --plain >"$work/out" 2>&1 && has "$work/out" "You said: a"
@@ -1085,22 +1063,22 @@ idle_costs_nothing() {
         { why="the idle program ran"; return 1; }
 }
 
-# where it cannot be kept, it is at least shown, also when the same went in vain before
+# a line that cannot be saved is at least shown, also if the same line could not be saved before
 half_typed_unkept() {
     mkdir -p "$work/state/pippin/history" && start 140x24 && see ready && say "kept nowhere" && see "kept nowhere" &&
         text "kept nowhere" && keys F10 && see "exit=" && see "Is a directory" &&
         see "could not be saved; here it is" && see "kept nowhere"
 }
-half_typed_temporary() { # where nothing can be kept it is shown; where nothing was to be kept it goes
+half_typed_temporary() { # if nothing can be saved, it is shown; if nothing was to be saved, it is lost
     start 80x24 PIPPIN_FAKE_TEMPORARY=unwanted && see ready && text "kept nowhere" && keys F10 && see "exit=" &&
         see "could not be saved; here it is" && see "kept nowhere" &&
         start 80x24 PIPPIN_FAKE_TEMPORARY=wanted && see ready && text "kept nowhere" && keys F10 && see "exit=" &&
         ! screen | grep -q "kept nowhere" && ! grep -qs "kept nowhere" "$work/state/pippin/history"
 }
-said_of_names() { # above what was typed, which is more than a screen has
+said_of_names() { # above the typed text, which is longer than a screen
     t capture-pane -t case: -p -J -S - | grep -q "unsent.txt and unsent-2.txt to unsent-999.txt all exist; delete"
 }
-# likewise what is too long for the history, beside what is there already; it is shown where there is no name left
+# a text that is too long for the history goes to a new file next to existing ones; without a free name it is shown
 long_typed() {
     mkdir -p "$work/state/pippin" && echo other >"$work/state/pippin/unsent.txt" && start 140x24 && see ready &&
         seq -s' ' 1 20000 | paste && see " 20000" && keys F10 && see "exit=" && see "/unsent-2.txt; /read inserts" &&
