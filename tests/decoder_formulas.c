@@ -365,7 +365,7 @@ static void filter_row(const struct decoder *d, int l, int r, const double *in, 
         out[i] *= (double)decoder_part(d, l, "filter_norm", ".weight")->values[i] / sqrt(square + 1e-6);
 }
 
-/* Yuan: splits [q, k] anew, so that each pair of neighbouring heads becomes a query and a key. */
+/* Yuan: of the heads of [q, k] the even ones become the queries, the odd ones the keys. */
 static void share_heads(const struct decoder *d, double *q, double *k)
 {
     const int dim = d->s.head_dim, n = d->s.n_head * dim;

@@ -1,8 +1,8 @@
-/* kill_child.c - the program without its screen, used at random until it is killed: what tests/test_kill.c kills.
+/* kill_child.c - the program without its screen, used at random until tests/test_kill.c kills it.
  *
  *   kill-child FOLDER SEED
  *
- * On stdout it tells what must not be lost any more: "S text" for a message that the model is about to see. */
+ * It prints what must not be lost from now on: "S text" for a message that the model is about to see. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

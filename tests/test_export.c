@@ -414,7 +414,7 @@ static void trees_of_other_programs(void **state)
     assert_true(im.n == 1 && im.list[0].n == 3 && im.list[0].session.head == 2);
     assert_string_equal(im.list[0].session.title, "W");
     pp_import_free(&im);
-    /* nodes that name each other in circles: each is taken once, and none displaces another */
+    /* nodes that name each other in circles: each is read once */
     im = read_text("[{\"mapping\":{"
                    "\"a\":{\"message\":{\"role\":\"user\",\"content\":\"x\"},\"children\":[\"a\",\"a\",\"b\"]},"
                    "\"b\":{\"message\":{\"role\":\"user\",\"content\":\"y\"},\"parent\":\"a\","
@@ -864,8 +864,8 @@ static void in_the_chat(void **state)
     pump_until(&fix, says("/nowhere/x.json"));
 }
 
-/* The database disappears while the program runs: what is on the screen is saved to a file of its own, and can be
- * imported. */
+/* The database disappears while the program runs: the conversation on the screen is saved to a separate file, which can
+ * be imported. */
 static void rescued(void **state)
 {
     (void)state;

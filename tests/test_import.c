@@ -150,7 +150,8 @@ static void many_begin_alike(void **state)
     for (int i = 0; i < MANY; i++)
         assert_int_equal(put_number(im, i, 4), PP_IMPORT_ADDED);
     pp_importer_free(im);
-    assert_ok(pp_importer_new(st, test_path("alike locks"), false, &im, &err), err); /* an importer that starts anew */
+    assert_ok(pp_importer_new(st, test_path("alike locks"), false, &im, &err), err); /* an importer that starts from
+                                                                                        scratch */
     for (int i = 0; i < MANY; i++)
         assert_int_equal(put_number(im, i, (size_t)(i % 4 + 1)), PP_IMPORT_HERE);
     assert_true(seconds_used() - began < SECONDS); /* quadratic time would be more than a minute */

@@ -1,6 +1,6 @@
-/* test_states.c - what families with layers of Mamba or Mamba 2 or of the delta rule share with all others, on small
- * random models: conversations that are saved and go on, or are gone back in, MLX's folders, folders that are quantised
- * while they are loaded, and adapters. */
+/* test_states.c - features that families with layers of Mamba, Mamba 2 or the delta rule must have like all others, on
+ * small random models: conversations that are saved and continued, going back in them, MLX's folders, folders that are
+ * quantised while they are loaded, and adapters. */
 #include <stdio.h>
 #include <string.h>
 

@@ -715,7 +715,7 @@ static void only_looked_at(void **state)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-/* Where none can be made, whoever looks finds nothing. */
+/* Where no database can be made, readers find an empty one. */
 static void nothing_to_look_at(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_store_scale.c - the store with many conversations: what a page of the list or of a search costs does not depend
- * on how many there are, and pages put together are the whole. */
+/* test_store_scale.c - the store with many conversations: the cost of a page of the list or of a search does not depend
+ * on their number, and all pages together are the whole list. */
 #include "tests/support.h"
 
 #include <inttypes.h>

@@ -651,8 +651,8 @@ static void messages_in_parts(void **state)
     }
 }
 
-/* A template that looks at all messages before each one, as Gemma 4's does, needs no memory for each pair of them, and,
- * with as many as fit into any context, no more steps than allowed; and it finds the messages that it looks for. */
+/* A template that looks at all messages before each one, as Gemma 4's does, finds the right ones, and needs memory and
+ * steps only in proportion to their number, which here is that of the largest context. */
 static void many_messages(void **state)
 {
     enum { N = 4000 };

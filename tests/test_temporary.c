@@ -17,7 +17,7 @@ static size_t listed(void)
     return pp_controller_n_sessions(fix.c);
 }
 
-/* What is said in a temporary chat is in no file, and gone when the chat ends. */
+/* The messages of a temporary chat are in no file, and gone when it ends. */
 static void test_temporary(void **state)
 {
     (void)state;

@@ -489,7 +489,8 @@ static void test_spm_long_word(void **state)
     pp_tokenizer_free(t);
 }
 
-/* A token of white space that takes what follows: each but the first lies in what the one before it took. */
+/* A white-space token that takes the white space after it: each one but the first is in the reach of the one before
+ * it. */
 static void test_long_white_space(void **state)
 {
     static const char json[] = "{\"added_tokens\":[{\"id\":1,\"content\":\"\\n\",\"rstrip\":true}],"

@@ -153,8 +153,7 @@ static void unigrams_in_json(void **state)
     }
 }
 
-/* A model with user-defined tokens behind its own, in the protobuf that such a file is: "(" and "1", or others with
- * signs for spaces. */
+/* A model with user-defined tokens after its own, as a protobuf file: "(" and "1", or others with signs for spaces. */
 static struct pp_tokenizer *with_user_defined(const char *model, bool spaced)
 {
     static const char *const sets[2][5] = {{"(", "1", NULL}, {TOK_SPACE TOK_SPACE, "hth", TOK_SPACE "(a",

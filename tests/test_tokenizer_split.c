@@ -1,5 +1,5 @@
-/* test_tokenizer_split.c - words without regular expressions are those of the regular expressions, and words that are
- * remembered are those that are made anew. */
+/* test_tokenizer_split.c - splitting into words without regular expressions gives the same words as with them, and
+ * remembered words have the same tokens as those that are tokenised again. */
 #include <string.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8

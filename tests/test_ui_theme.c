@@ -76,7 +76,7 @@ static void bad_themes(void **state)
     }
 }
 
-/* Lines longer than inih's buffer are not taken for two lines; a comment may be that long. */
+/* Lines longer than inih's buffer are not mistaken for two lines; a comment may be that long. */
 static void long_lines(void **state)
 {
     (void)state;

@@ -143,7 +143,7 @@ static void leaving_leaves_a_new_question(void **state)
     assert_true(pp_controller_set_param(fix.c, "temp", "0.5"));
     pump_until(&fix, fix_status()->state == PP_STATE_CLOSED);
     fixture_stop(&fix);
-    assert_true(stored_head(id) > before + 2); /* neither the head from before, nor the question that was taken back */
+    assert_true(stored_head(id) > before + 2); /* neither the earlier head, nor the question that was undone */
 }
 
 static void refuse_messages(void)
@@ -156,7 +156,7 @@ static void refuse_messages(void)
     pp_store_close(st);
 }
 
-/* A new question that could not be saved either does not count: the question before it stays taken back. */
+/* A new question that cannot be saved, either, does not count: the question before it stays undone. */
 static void leaving_with_a_refused_question(void **state)
 {
     (void)state;

@@ -151,7 +151,7 @@ static bool holds(const char *path, const char *text)
     return same;
 }
 
-/* A file gets its name, or stays what it is under the one that it has. */
+/* A temporary file is renamed, or stays under its old name. */
 static void names(void **state)
 {
     char temp[300], path[300];
