@@ -1,5 +1,5 @@
-/* cmocka.h - as much of cmocka's interface as the kernel tests use, for builds that run where the library is not to be
- * had: cross-compiled ones. A failed assertion leaves its test by longjmp. Included through tests/support.h. */
+/* cmocka.h - as much of cmocka's interface as the kernel tests use, for cross-compiled builds, which run without the
+ * library. A failed assertion leaves its test by longjmp(). Included through tests/support.h. */
 #ifndef PP_TESTS_SHIM_CMOCKA_H
 #define PP_TESTS_SHIM_CMOCKA_H
 
@@ -23,7 +23,7 @@ static jmp_buf shim_next_test;
         longjmp(shim_next_test, 1);                                   \
     } while (0)
 
-/* What kernel tests need is never absent. */
+/* Kernel tests need no files that might be missing. */
 #define skip() fail_msg("skipped")
 
 #define assert_true(c)                                                \
@@ -39,7 +39,7 @@ static jmp_buf shim_next_test;
 #define assert_string_equal(a, b) assert_true(strcmp((a), (b)) == 0)
 #define assert_memory_equal(a, b, n) assert_true(memcmp((a), (b), (n)) == 0)
 
-/* 0 if the test came to its end. */
+/* Runs a test; 0 if it passed. */
 static inline int shim_one(const struct CMUnitTest *test)
 {
     void *state = NULL;
