@@ -94,7 +94,7 @@ void fake_text(struct fixture *f, const char *text, int n);
 /* Text whose bytes from .. from + n - 1 came from draft tokens. */
 void fake_drafted(struct fixture *f, const char *text, size_t from, size_t n);
 /* Reasoning. n_tokens: those since the answer began, 0.5 s for each. */
-void fake_think(struct fixture *f, const char *text, bool going_on, bool take_back, int n_tokens);
+void fake_think(struct fixture *f, const char *text, bool going_on, bool text_was_reasoning, int n_tokens);
 void fake_adapter(struct fixture *f, const char *misfit); /* reports on the adapter that was inspected last; NULL: it
                                                              fits */
 /* Report on the draft model inspected last, and on the one chosen last. misfit NULL: it fits, or is now in use. */

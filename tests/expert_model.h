@@ -80,7 +80,7 @@ struct expert_shape {
                                use; 0: all have */
     bool index_neox;      /* its heads rotate pairs (i, i + rope_dim / 2), not neighbours */
     bool index_rope_last;   /* in their last dimensions; and the key's norm has the model's epsilon */
-    bool index_unstated;      /* no key in the file says which layers have an indexer */
+    bool index_untold;      /* no key in the file says which layers have an indexer */
     int index_block;        /* with ordinary attention, in layers with experts: the indexer picks blocks of this many
                                positions, for each KV head with an index head of its own */
     int index_n_local;        /* the last blocks, this many, are always seen */

@@ -190,7 +190,7 @@ static void send_file(const struct answer *a)
         say(a->fd, head);
         breaks = breaks || is(a, "stall");
         uint64_t end = breaks && size - from > TAIL ? from + (size - from) / 2 : size;
-        if (is(a, "swap") && n == 1)
+        if (swapped && n == 1)
             send_bytes(a->fd, fd, size / 2, size, false, size); /* the other file, which begins like the end of this
                                                                    one */
         else if (!is(a, "swap") || n > 2)

@@ -102,7 +102,7 @@ static bool is_both(const char *name, const char *begin, const char *end)
 int small_find(const char *names, size_t step, int n, int l, const char *begin, const char *end)
 {
     static int found[1024]; /* where names with this hash were found last */
-    int *guess = &found[((uintptr_t)begin * 31 + (uintptr_t)end + (uintptr_t)l * 127) % 1024];
+    int *last = &found[((uintptr_t)begin * 31 + (uintptr_t)end + (uintptr_t)l * 127) % 1024];
     uint64_t mask = 0, want = 0;
     size_t skip = 0;
     if (l >= 0)

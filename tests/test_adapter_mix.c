@@ -799,7 +799,7 @@ static void the_price_of_a_switch(void **state)
     (void)state;
     fixture_flush(&fix);
     fixture_pump(&fix);
-    assert_true(pp_controller_switch_cost(fix.c, 9).at_hand); /* an empty conversation has nothing to compute again */
+    assert_true(pp_controller_switch_cost(fix.c, 9).cached); /* an empty conversation has nothing to compute again */
     fixture_turn(&fix, "hello", "hi");
     pp_controller_inspect_adapters(fix.c);
     assert_false(pp_controller_switch_cost(fix.c, 0).known); /* no cost is requested either, since the adapter may not
@@ -821,7 +821,7 @@ static void the_price_of_a_switch(void **state)
     assert_string_equal(fix.fake->price_of, "bard 1.00, barista 0.50");
     fake_cost(&fix, 1000, 995);
     pump_until(&fix, pp_controller_switch_cost(fix.c, 9).known);
-    assert_true(pp_controller_switch_cost(fix.c, 9).at_hand);
+    assert_true(pp_controller_switch_cost(fix.c, 9).cached);
     assert_int_equal(fix_slash("/lora bard 0.75"), PP_SLASH_DONE); /* the adapters have changed, so the cost is
                                                                       requested again */
     assert_false(pp_controller_switch_cost(fix.c, 9).failed);

@@ -814,7 +814,7 @@ static void completion(void **state)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
 
 /* Settings that a conversation remembers give way to the command line and override everything else. */
-static void recalled(void **state)
+static void residual_mixture(void **state)
 {
     (void)state;
     accept("run|--top-k|7|-p|x");

@@ -71,7 +71,7 @@ static void end(struct plan *p)
 }
 
 /* Runs one pass for the answers that have begun and are not finished. */
-static enum pp_code step(struct plan *plans, int n, const struct pp_cancel *cancel, struct pp_gen_item *turns)
+static enum pp_code step(struct plan *plans, int n, const struct pp_cancel *cancel, struct pp_gen_item *items)
 {
     struct pp_error err;
     struct plan *of[MOST];
@@ -290,7 +290,7 @@ static void pages_run_out(void **state)
     int told = 0;
     for (int pass = 0; !plans[0].over || !plans[1].over || !plans[2].over; pass++) {
         assert_true(pass < 10000); /* on a slow machine a pass reads one row of a prompt */
-        assert_int_equal(step(plans, 3, NULL, turns), PP_OK);
+        assert_int_equal(step(plans, 3, NULL, items), PP_OK);
         struct pp_gen *last = NULL; /* the one that holds pages */
         bool wanting = false;
         for (int i = 0; i < 3; i++) {

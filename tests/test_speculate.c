@@ -132,30 +132,30 @@ static void edited_copies(void **state)
     int n_matched;
     (void)state;
     begin_copying(&c);
-    assert_int_equal(say_source(&c, 0, 20, &agreed), -1);      /* before any edit lookup suffices */
-    assert_int_equal(say(&c, 1, &agreed), 1021);               /* one token replaced */
-    assert_int_equal(agreed, 0);
-    assert_int_equal(say_source(&c, 21, 22, &agreed), 1022);
-    assert_int_equal(agreed, 1);
-    assert_int_equal(say_source(&c, 22, 30, &agreed), 1030);
-    assert_int_equal(agreed, 9);
-    assert_int_equal(say(&c, 2, &agreed), 1031);               /* two inserted */
-    assert_int_equal(say(&c, 3, &agreed), 1032);
-    assert_int_equal(agreed, -1);
-    assert_int_equal(say_source(&c, 30, 31, &agreed), 1031);
-    assert_int_equal(agreed, 1);
-    assert_int_equal(say_source(&c, 31, 36, &agreed), 1036);
-    assert_int_equal(say_source(&c, 39, 40, &agreed), 1040);   /* three left out */
-    assert_int_equal(agreed, 1);
-    assert_int_equal(say_source(&c, 40, 45, &agreed), 1045);
-    assert_int_equal(say(&c, 1049, &agreed), 1050);            /* by chance a token close by in the source */
-    assert_int_equal(say_source(&c, 46, 47, &agreed), 1047);
-    assert_int_equal(say_source(&c, 47, 52, &agreed), 1052);
+    assert_int_equal(say_source(&c, 0, 20, &n_matched), -1);      /* before any edit lookup suffices */
+    assert_int_equal(say(&c, 1, &n_matched), 1021);               /* one token replaced */
+    assert_int_equal(n_matched, 0);
+    assert_int_equal(say_source(&c, 21, 22, &n_matched), 1022);
+    assert_int_equal(n_matched, 1);
+    assert_int_equal(say_source(&c, 22, 30, &n_matched), 1030);
+    assert_int_equal(n_matched, 9);
+    assert_int_equal(say(&c, 2, &n_matched), 1031);               /* two inserted */
+    assert_int_equal(say(&c, 3, &n_matched), 1032);
+    assert_int_equal(n_matched, -1);
+    assert_int_equal(say_source(&c, 30, 31, &n_matched), 1031);
+    assert_int_equal(n_matched, 1);
+    assert_int_equal(say_source(&c, 31, 36, &n_matched), 1036);
+    assert_int_equal(say_source(&c, 39, 40, &n_matched), 1040);   /* three left out */
+    assert_int_equal(n_matched, 1);
+    assert_int_equal(say_source(&c, 40, 45, &n_matched), 1045);
+    assert_int_equal(say(&c, 1049, &n_matched), 1050);            /* by chance a token close by in the source */
+    assert_int_equal(say_source(&c, 46, 47, &n_matched), 1047);
+    assert_int_equal(say_source(&c, 47, 52, &n_matched), 1052);
     for (int i = 0; i < 8; i++)
-        assert_int_equal(say(&c, 10 + i, &agreed), 1053 + i < 1000 + SOURCE ? 1053 + i : 1000);
-    assert_int_equal(say(&c, 20, &agreed), -1);                /* past the end of the source: the copy is over */
-    assert_int_equal(say_source(&c, 10, 40, &agreed), -1);     /* another copy without edits */
-    assert_int_equal(say(&c, 4, &agreed), 1041);
+        assert_int_equal(say(&c, 10 + i, &n_matched), 1053 + i < 1000 + SOURCE ? 1053 + i : 1000);
+    assert_int_equal(say(&c, 20, &n_matched), -1);                /* past the end of the source: the copy is over */
+    assert_int_equal(say_source(&c, 10, 40, &n_matched), -1);     /* another copy without edits */
+    assert_int_equal(say(&c, 4, &n_matched), 1041);
     pp_lookup_free(&c.lookup);
 }
 
@@ -281,10 +281,10 @@ static void joint(enum rule rule, float temp, int draws, double *one, double *tw
                                                  .level = (uint8_t)pp_level_of_margin(made.margin)};
             after = made.token + 1;
         }
-        int stood = pp_spec_verify(guess, 2, choose_row, &t, path);
+        int accepted = pp_spec_verify(drafted, 2, choose_row, &t, path);
         if (t.n == 1) { /* the pass ended at a rejected token; the next one continues from there */
-            guess[0].token = -1;
-            pp_spec_verify(guess, 0, choose_row, &t, path);
+            drafted[0].token = -1;
+            pp_spec_verify(drafted, 0, choose_row, &t, path);
         }
         assert_true(accepted <= 2 && t.n == 2);
         single[t.text[0]]++;
@@ -921,7 +921,7 @@ static void adapted_draft(void **state)
         accepted[on] = pp_engine_stats(p.engine)->draft_accepted - accepted[0];
         made[on] = pp_engine_stats(p.engine)->draft_tokens - made[0];
     }
-    assert_true(stood[0] * made[1] > 2 * stood[1] * made[0]); /* the noisy adapter lowers the acceptance rate */
+    assert_true(accepted[0] * made[1] > 2 * accepted[1] * made[0]); /* the noisy adapter lowers the acceptance rate */
     pp_seq_free(p.draft);
     p.draft = NULL;
     pp_adapter_free(adapter);

@@ -45,7 +45,7 @@ struct pp_weights {
     bool started;
     pthread_t keeper;
     atomic_bool stop;
-    atomic_bool kept;            /* the keeper has nothing left to do */
+    atomic_bool finished;        /* the keeper has nothing left to do */
 };
 
 /* Copies what is mapped from a file in small pages to huge pages, if memory is plentiful (layout_large.c). Called by
