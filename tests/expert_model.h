@@ -97,8 +97,8 @@ struct expert_shape {
     bool tiled;             /* head h uses key head h modulo n_state_key, instead of h * n_state_key / n_state */
     bool apart;             /* queries, keys and values of states each have their own matrix and convolution;
                                attention's queries have no gates */
-    int dynamic_conv_rank;           /* apart: only values are convolved, with taps computed for each position by a pair of
-                               matrices of this rank; 0: ordinary convolutions */
+    int dynamic_conv_rank;   /* apart: only values are convolved, with taps computed for each position by a pair of
+                              * matrices of this rank; 0: ordinary convolutions */
     float state_eps;        /* of the norm of the states' output; 0: 1e-5 */
     bool kda;               /* Kimi delta attention, with latent attention: a key for each head, value_dim equal to
                                key_dim, a decay for each row of a state */
@@ -109,8 +109,8 @@ struct expert_shape {
     bool steady;            /* lightning: all layers have the same decays, and q, k and v have a matrix each */
     bool full_rank;         /* kda: one matrix each for decays and gates */
     bool full_rank_gates;   /* kda: for gates only */
-    int attn_res_block;          /* attention residuals (Kimi K3): every attn_res_block-th layer's input is kept; gates are SiTU,
-                               and the sum of the narrow experts is normalised. 0: none */
+    int attn_res_block;      /* attention residuals (Kimi K3): every attn_res_block-th layer's input is kept; gates are
+                              * SiTU, and the sum of the narrow experts is normalised. 0: none */
     int n_stream;           /* hyper-connections with this many streams, with latent attention; 0: one stream */
     int stream_rounds;      /* rounds of balancing the matrix that mixes the streams; the output then reads their mean.
                                0: no such matrix */

@@ -1030,6 +1030,30 @@ plain_pipe() {
     { head -c 1100000 /dev/zero | tr '\0' x; printf '\nthree\n'; } | "$program" --plain >"$work/out" 2>&1 &&
         has "$work/out" "That line is too long" && has "$work/out" "You said: three"
 }
+# A message of several lines between """ and """.
+plain_quoted() {
+    printf '"""\n\nfirst line\n  /quit\n"""  \n"""one"""\nafter\n"""\n\n"""\n"""to the\nend' | "$program" --plain >"$work/out" 2>&1 &&
+        has "$work/out" "You said: first line" && has "$work/out" "  /quit" && has "$work/out" "You said: one" &&
+        has "$work/out" "You said: after" && has "$work/out" "You said: to the" && has "$work/out" "end" &&
+        [ "$(grep -c "You said" "$work/out")" = 4 ] && ! grep -q '"""' "$work/out" || return 1
+    start 80x24 "" --plain && see "lists commands" && say '"""not' && say this && see "... this" && keys C-c &&
+        see "The message was not sent" && say /help && see 'begins with """' && say '"""a' && text b && keys Up Enter &&
+        see "Not added to the message" && say 'c"""' && see "You said: a" && see c && gone "You said: not" && ! shows "exit="
+}
+# rings N: the terminal's bell has rung N times
+rings() {
+    [ "$(tr -cd '\007' <"$work/raw" | wc -c)" = "$1" ]
+}
+bell() {
+    for way in "" --plain; do
+        start 80x24 "" "$way --bell 0" && see "${way:+lists commands}" && { [ "$way" ] || see ready; } &&
+            t pipe-pane -t case: "cat >$work/raw" && say Hello && see "You said: Hello" &&
+            becomes 0 rings 1 && say more && see "said: more" && becomes 0 rings 2 || { why="$way rang otherwise"; return 1; }
+        start 80x24 "" "$way --bell 3600" && see "${way:+lists commands}" && { [ "$way" ] || see ready; } &&
+            t pipe-pane -t case: "cat >$work/raw" && say Hello && see "You said: Hello" && sleep 0.3 &&
+            becomes 0 rings 0 || { why="$way rang too soon"; return 1; }
+    done
+}
 more_lines_than_rows() { # a typed text: marks for more lines above or below
     start 80x24 && see ready && seq -f 'row %g' 1 7 | paste && see "row 7" && ! shows "↑" && keys C-u && sleep 0.1 &&
         seq -f 'row %g' 9 40 | paste && see "row 40" && see "↑" && ! shows "↓" || return 1
