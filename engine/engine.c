@@ -87,7 +87,7 @@ static void layout_of(const struct pp_tier_plan *tier, enum pp_kv_type type, str
     else
         pp_kv_layout_init_values(l, type, tier->n_layer, tier->n_head_kv, tier->head_dim, tier->v_dim);
     if (tier->stride && pp_tier_has_keys(tier->kind) && tier->kind != PP_TIER_ATTENTION)
-        pp_kv_layout_share(l, tier->stride);
+        pp_kv_layout_set_stride(l, tier->stride);
 }
 
 int64_t pp_model_usual_ctx(const struct pp_model *m)
@@ -334,7 +334,7 @@ void pp_engine_prefault(const struct pp_engine *e, uint64_t bytes, const struct 
         layouts[t] = *pp_kv_pool_layout(e->tier[t].kv);
     const uint64_t n = pages_that_fit(e, layouts, (uint64_t)pp_kv_pages_of(e->n_ctx), bytes);
     for (int t = 0; t < e->n_tiers; t++)
-        pp_kv_pool_clear(e->tier[t].kv, tier_need(e->max_rows, &e->model->plan.tiers[t], n).least, cancel);
+        pp_kv_pool_prefault(e->tier[t].kv, tier_need(e->max_rows, &e->model->plan.tiers[t], n).least, cancel);
 }
 
 void pp_engine_free(struct pp_engine *e)

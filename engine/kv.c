@@ -100,7 +100,7 @@ void pp_kv_layout_init_index(struct pp_kv_layout *l, enum pp_kv_type type, int n
     lay_out(l);
 }
 
-void pp_kv_layout_share(struct pp_kv_layout *l, int64_t stride)
+void pp_kv_layout_set_stride(struct pp_kv_layout *l, int64_t stride)
 {
     l->stride = stride;
     l->slots = stride < PP_PAGE_TOKENS ? round_up(PP_PAGE_TOKENS / (int)stride, PP_KV_GROUP) : PP_KV_GROUP;
@@ -293,8 +293,8 @@ static size_t scale_bytes(const struct pp_kv_layout *l)
     return pp_kv_integers(l) ? (size_t)(l->head_pad / l->scale_dims) * each : l->type == PP_KV_FP8 ? each : 0;
 }
 
-void pp_kv_copy_places(const struct pp_kv_layout *l, const uint8_t *from, int from_slot,
-                       const struct pp_kv_layout *to_l, uint8_t *to, int to_slot, int n)
+void pp_kv_copy_slots(const struct pp_kv_layout *l, const uint8_t *from, int from_slot,
+                      const struct pp_kv_layout *to_l, uint8_t *to, int to_slot, int n)
 {
     const size_t values = k_bytes(l, (size_t)l->head_pad * PP_KV_GROUP), scales = scale_bytes(l);
     const size_t fg = (size_t)from_slot / PP_KV_GROUP, fl = (size_t)from_slot % PP_KV_GROUP;

@@ -37,7 +37,7 @@ enum {
     PP_KV_GROUP = 16,   /* positions side by side in K, one vector lane each */
     PP_KV_BLOCK = 32,   /* values that share a scale in Q8_0 and Q4_0; never across tokens */
     PP_KV_MOST_SCALED = 128, /* values that share a scale in Q8, at most; a multiple of PP_KV_BLOCK */
-    PP_KV_BEHIND = 512, /* readable padding after a page, in bytes: half an AMX tile, whose values are not used */
+    PP_KV_PADDING = 512, /* readable padding after a page, in bytes: half an AMX tile, whose values are not used */
     PP_KV_CHUNK = 256,  /* positions per step of the online softmax; part of the arithmetic's definition */
 };
 
@@ -175,7 +175,7 @@ static inline int64_t pp_kv_pages_of(int64_t n_positions)
 /* An index tier; type: that of the other tiers. */
 void pp_kv_layout_init_index(struct pp_kv_layout *l, enum pp_kv_type type, int n_layer, int head_dim);
 /* Changes a layout with v_in_k so that blocks of `stride` positions share a slot; a power of two, at least 4. */
-void pp_kv_layout_share(struct pp_kv_layout *l, int64_t stride);
+void pp_kv_layout_set_stride(struct pp_kv_layout *l, int64_t stride);
 /* Whether a position is the last of its block, and the block's slot in its page. The position may be counted from the
  * beginning of the sequence, or, for strides up to the length of a page, of its page. */
 static inline bool pp_kv_is_last(const struct pp_kv_layout *l, int64_t position)
@@ -229,8 +229,8 @@ struct pp_kv_steps pp_kv_steps_head(const struct pp_kv_layout *l, uint8_t *page,
 void pp_kv_copy_head_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to,
                               int to_slot);
 /* The same for n consecutive slots, 1 or a whole group, between two v_in_k layouts that may differ in `slots`. */
-void pp_kv_copy_places(const struct pp_kv_layout *l, const uint8_t *from, int from_slot,
-                       const struct pp_kv_layout *to_l, uint8_t *to, int to_slot, int n);
+void pp_kv_copy_slots(const struct pp_kv_layout *l, const uint8_t *from, int from_slot,
+                      const struct pp_kv_layout *to_l, uint8_t *to, int to_slot, int n);
 /* The same for all layers and heads; from, to: pages. The slot of a block is copied with the block's last position. */
 void pp_kv_copy_position(const struct pp_kv_layout *l, const uint8_t *from, int from_slot, uint8_t *to, int to_slot);
 /* Loads and dequantises one position of one head, still rotated. k: float [head_dim]; v: float [v_dim], untouched with
@@ -251,7 +251,7 @@ const struct pp_kv_layout *pp_kv_pool_layout(const struct pp_kv_pool *p);
 /* Faults in the next n never-used pages, at most half of those left; otherwise the first write to each would, which
  * takes longer than filling them. Returns when done or cancelled (NULL: never). Any thread, while others use the pool;
  * changes no page. */
-void pp_kv_pool_clear(const struct pp_kv_pool *p, uint64_t n, const struct pp_cancel *cancel);
+void pp_kv_pool_prefault(const struct pp_kv_pool *p, uint64_t n, const struct pp_cancel *cancel);
 uint64_t pp_kv_pool_used(const struct pp_kv_pool *p);   /* pages with references */
 uint64_t pp_kv_pool_cached(const struct pp_kv_pool *p); /* pages without references that can be found by name */
 uint64_t pp_kv_pool_total(const struct pp_kv_pool *p);  /* pages */
@@ -263,7 +263,7 @@ void pp_page_retain(struct pp_kv_pool *p, pp_page_id id);
 /* When the last reference goes, a named page becomes cached, any other free. */
 void pp_page_release(struct pp_kv_pool *p, pp_page_id id);
 int pp_page_refs(const struct pp_kv_pool *p, pp_page_id id);
-/* page_bytes, 64-byte aligned, and PP_KV_BEHIND more that may be read. */
+/* page_bytes, 64-byte aligned, and PP_KV_PADDING more that may be read. */
 uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id);
 
 /* Makes a referenced page findable by its identity; no effect if it has a name already, or another page has this one. A

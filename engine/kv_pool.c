@@ -30,7 +30,7 @@ struct pp_kv_pool {
     uint8_t *base;              /* pool_bytes() of reserved addresses */
     size_t stride;              /* page_bytes rounded up to 64 */
     int32_t n_pages;
-    _Atomic int32_t n_fresh;    /* pages from this on were never used; other threads read it (pp_kv_pool_clear) */
+    _Atomic int32_t n_fresh;    /* pages from this on were never used; other threads read it (pp_kv_pool_prefault) */
     int32_t n_held, n_cached;
     struct page *pages;         /* [n_pages] */
     pp_page_id *free_list;      /* [n_pages], n_free in use */
@@ -42,7 +42,7 @@ struct pp_kv_pool {
 
 static size_t pool_bytes(const struct pp_kv_pool *p)
 {
-    return (size_t)p->n_pages * p->stride + PP_KV_BEHIND;
+    return (size_t)p->n_pages * p->stride + PP_KV_PADDING;
 }
 
 enum pp_code pp_kv_pool_new(const struct pp_kv_layout *l, uint64_t limit, struct pp_kv_pool **out, struct pp_error *err)
@@ -105,7 +105,7 @@ int pp_page_refs(const struct pp_kv_pool *p, pp_page_id id) { return p->pages[id
 bool pp_page_named(const struct pp_kv_pool *p, pp_page_id id) { return p->pages[id].named; }
 uint8_t *pp_page_data(const struct pp_kv_pool *p, pp_page_id id) { return p->base + (size_t)id * p->stride; }
 
-void pp_kv_pool_clear(const struct pp_kv_pool *p, uint64_t n, const struct pp_cancel *cancel)
+void pp_kv_pool_prefault(const struct pp_kv_pool *p, uint64_t n, const struct pp_cancel *cancel)
 {
 #ifdef MADV_POPULATE_WRITE
     const size_t system_page = (size_t)sysconf(_SC_PAGESIZE), bite = (size_t)4 << 20; /* touching 4 MB takes a few

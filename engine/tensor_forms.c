@@ -39,7 +39,7 @@ static int renamed(const char *family, const char *name)
 enum pp_gguf_form pp_gguf_form(const char *family, const struct pp_tensor *t)
 {
     if (pp_ends_with(t->name, fused_weight) || pp_ends_with(t->name, fused_bias))
-        return is_gptoss(family) ? PP_GGUF_TURNS : PP_GGUF_HALVES;
+        return is_gptoss(family) ? PP_GGUF_INTERLEAVED : PP_GGUF_HALVES;
     if (renamed(family, t->name) >= 0)
         return PP_GGUF_RENAMED;
     if (pp_ends_with(t->name, ".attn_kv_b.weight"))
@@ -395,7 +395,7 @@ enum pp_code pp_gguf_form_add(struct pp_tensor_list *l, const char *family, cons
         return bias ? add_bias_halves(l, t, err) : add_halves(l, t, err);
     case PP_GGUF_STREAMS:
         return add_streams(l, t, err);
-    case PP_GGUF_TURNS:
+    case PP_GGUF_INTERLEAVED:
         return bias ? add_interleaved_biases(l, t, err) : add_interleaved(l, t, err);
     default:
         return pp_tensor_list_add(l, t, t->name, false, err);

@@ -29,7 +29,7 @@ enum pp_gguf_form {
     PP_GGUF_PAIRS,     /* MXFP4 with two neighbours in a byte */
     PP_GGUF_NVFP4,
     PP_GGUF_HALVES,    /* all rows of the gate, then those of the value */
-    PP_GGUF_TURNS,     /* rows of gate and value alternate */
+    PP_GGUF_INTERLEAVED, /* rows of gate and value alternate */
     PP_GGUF_HEADS,     /* attn_kv_b, for pp_split_heads */
     PP_GGUF_STREAMS,   /* a matrix for each residual stream but the first */
 };

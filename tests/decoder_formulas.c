@@ -52,9 +52,9 @@ void decoder_norm(const struct decoder *d, int l, const char *kind, int row, con
     for (int64_t i = 0; i < n; i++)
         square += (x[i] - mean) * (x[i] - mean) / (double)n;
     const bool head = d->s.heads_eps != 0.0f && strncmp(kind, "attn_", 5) == 0 && kind[6] == '_';
-    const bool out = d->s.behind_eps != 0.0f && strncmp(kind, "post_", 5) == 0;
+    const bool out = d->s.post_norm_eps != 0.0f && strncmp(kind, "post_", 5) == 0;
     const float usual = d->s.epsilon != 0.0f ? d->s.epsilon : DECODER_EPSILON;
-    const double root = sqrt(square + (double)(head ? d->s.heads_eps : out ? d->s.behind_eps : usual));
+    const double root = sqrt(square + (double)(head ? d->s.heads_eps : out ? d->s.post_norm_eps : usual));
     for (int64_t i = 0; i < n; i++)
         y[i] = (x[i] - mean) / root * (w ? (double)w->values[at + i] : 1) + (b ? (double)b->values[at + i] : 0);
 }
@@ -105,12 +105,12 @@ void decoder_heads(const struct decoder *d, int l, const char *kind, int n_heads
         decoder_norm(d, l, name, 0, x, x);
     for (int h = 0; h < n_heads; h++) {
         double *head = x + h * d->s.head_dim;
-        const bool normed = d->s.heads == HEADS_ALIKE || d->s.heads == HEADS_EACH;
-        if (normed && !d->s.heads_behind_rope)
+        const bool normalised = d->s.heads == HEADS_SHARE_NORM || d->s.heads == HEADS_EACH;
+        if (normalised && !d->s.norm_after_rope)
             head_norm(d, l, name, h, head);
         if (!(is_wide(d, l) && d->s.wide_unrotated) && !d->s.unrotated && (!d->s.rotated || d->s.rotated[l] == '1'))
             rotate(d, l, head, position);
-        if (normed && d->s.heads_behind_rope)
+        if (normalised && d->s.norm_after_rope)
             head_norm(d, l, name, h, head);
     }
 }
@@ -387,7 +387,7 @@ void decoder_before(const struct decoder *d, int l, const char *kind, const doub
         decoder_norm(d, l, kind, 0, x, in);
 }
 
-void decoder_behind(const struct decoder *d, int l, const char *kind, double *delta, double *x)
+void decoder_post_norm(const struct decoder *d, int l, const char *kind, double *delta, double *x)
 {
     const char *name = !d->s.swin                                 ? kind
                        : strcmp(kind, "post_attention_norm") == 0 ? "attn_norm"
@@ -678,12 +678,12 @@ static void layer(const struct decoder *d, int l, double *x, int n)
             decoder_before(d, l, "attn_norm", row, in);
             decoder_feed_forward(d, l, in, ff);
         }
-        decoder_behind(d, l, "post_attention_norm", delta, row);
+        decoder_post_norm(d, l, "post_attention_norm", delta, row);
         if (!s->parallel) {
             decoder_before(d, l, s->ffn_norm, row, in);
             decoder_feed_forward(d, l, in, ff);
         }
-        decoder_behind(d, l, "post_ffw_norm", ff, row);
+        decoder_post_norm(d, l, "post_ffw_norm", ff, row);
     }
     double *all[] = {k, v, q, att, in, delta, ff};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -718,10 +718,10 @@ static void looped_layer(const struct decoder *d, int l, double *x, int n, bool 
         }
         double *row = x + r * s->n_embd;
         decoder_linear(d, l, "attn_output", att, delta);
-        decoder_behind(d, l, "post_attention_norm", delta, row);
+        decoder_post_norm(d, l, "post_attention_norm", delta, row);
         decoder_before(d, l, s->ffn_norm, row, in);
         decoder_feed_forward(d, l, in, delta);
-        decoder_behind(d, l, "post_ffw_norm", delta, row);
+        decoder_post_norm(d, l, "post_ffw_norm", delta, row);
     }
     if (first)
         layer(d, l, x, n);
@@ -824,12 +824,12 @@ static void gapped_layer(const struct decoder *d, int l, double *x, int n)
         if (d->s.n_head) {
             decoder_before(d, l, "attn_norm", row, in);
             decoder_linear(d, l, "attn_output", in, delta);
-            decoder_behind(d, l, "", delta, row);
+            decoder_post_norm(d, l, "", delta, row);
         }
         if (d->s.n_ff) {
             decoder_before(d, l, d->s.ffn_norm, row, in);
             decoder_feed_forward(d, l, in, delta);
-            decoder_behind(d, l, "", delta, row);
+            decoder_post_norm(d, l, "", delta, row);
         }
     }
     pp_free(in);

@@ -14,7 +14,7 @@ void decoder_linear_of(const struct decoder *d, int l, const char *kind, int whi
 void decoder_norm(const struct decoder *d, int l, const char *kind, int row, const double *x, double *y);
 /* A part's input from the stream, and adding its output. */
 void decoder_before(const struct decoder *d, int l, const char *kind, const double *x, double *in);
-void decoder_behind(const struct decoder *d, int l, const char *kind, double *delta, double *x);
+void decoder_post_norm(const struct decoder *d, int l, const char *kind, double *delta, double *x);
 void decoder_feed_forward(const struct decoder *d, int l, const double *in, double *out);
 /* The norm and RoPE of queries or keys of one position, in place. */
 void decoder_heads(const struct decoder *d, int l, const char *kind, int n_heads, int position, double *x);

@@ -17,7 +17,7 @@ static const struct decoder_shape families[] = {
     {.arch = "seed_oss", .ffn_norm = "post_attention_norm", .biases = BIAS_QKV},
     {.arch = "ernie4_5", .neighbours = true, .tied = true},
     {.arch = "exaone"},
-    {.arch = "exaone4", .norms = POST_NORM, .heads = HEADS_ALIKE},
+    {.arch = "exaone4", .norms = POST_NORM, .heads = HEADS_SHARE_NORM},
     {.arch = "chatglm", .neighbours = true, .rope_dim = 6, .ff = FF_SILU_FUSED, .biases = BIAS_QKV},
     {.arch = "glm4", .neighbours = true, .rope_dim = 6, .ff = FF_SILU_FUSED, .biases = BIAS_QKV, .norms = BOTH_NORMS},
     {.arch = "command-r", .neighbours = true, .centred = true, .parallel = true, .tied = true, .logit_scale = 0.25f},
@@ -38,7 +38,7 @@ static const struct decoder_shape families[] = {
      .n_head_kv = 4, .ff = FF_GELU, .joined = true, .tied = true, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
     {.arch = "mpt", .centred = true, .unrotated = true, .alibi = 8, .n_head_kv = 4, .ff = FF_GELU_EXACT,
      .joined = true, .tied = true},
-    {.arch = "apertus", .heads = HEADS_ALIKE, .ff = FF_XIELU},
+    {.arch = "apertus", .heads = HEADS_SHARE_NORM, .ff = FF_XIELU},
     {.arch = "xverse", .neighbours = true},
     {.arch = "deci", .neighbours = true},
     {.arch = "pangu-embedded", .biases = BIAS_QKV | BIAS_O},
@@ -47,7 +47,7 @@ static const struct decoder_shape families[] = {
     {.arch = "starcoder", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 1,
      .joined = true, .tied = true, .ff = FF_GELU, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
     {.arch = "qwen", .joined = true, .n_head_kv = 4, .biases = BIAS_QKV},
-    {.arch = "lfm2", .heads = HEADS_ALIKE, .tied = true, .n_layer = 4, .taps = 3, .full = 2,
+    {.arch = "lfm2", .heads = HEADS_SHARE_NORM, .tied = true, .n_layer = 4, .taps = 3, .full = 2,
      .output_norm = "token_embd_norm"},
     {.arch = "jais2", .centred = true, .norm_bias = true, .ff = FF_RELU2, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
     {.arch = "refact", .n_head_kv = 1, .unrotated = true, .alibi = 8, .tied = true, .n_ff = 256},
@@ -57,10 +57,10 @@ static const struct decoder_shape families[] = {
      .parallel = true, .ff = FF_GELU, .biases = BIAS_FF | BIAS_OUTPUT},
     {.arch = "jais", .centred = true, .norm_bias = true, .unrotated = true, .alibi = 8, .n_head_kv = 4,
      .joined = true, .biases = BIAS_QKV | BIAS_O | BIAS_FF, .attn_scale = 1.0f / 12},
-    {.arch = "maincoder", .neighbours = true, .heads = HEADS_ALIKE, .heads_behind_rope = true},
-    {.arch = "hunyuan_vl", .heads = HEADS_ALIKE, .heads_behind_rope = true, .tied = true},
-    {.arch = "gemma-embedding", .norms = BOTH_NORMS, .heads = HEADS_ALIKE, .ff = FF_GELU_GATE, .embd_scale = 6.9282032f,
-     .window = 7, .wide = 6, .n_layer = 7, .base = 500, .bidirectional = true, .tied = true},
+    {.arch = "maincoder", .neighbours = true, .heads = HEADS_SHARE_NORM, .norm_after_rope = true},
+    {.arch = "hunyuan_vl", .heads = HEADS_SHARE_NORM, .norm_after_rope = true, .tied = true},
+    {.arch = "gemma-embedding", .norms = BOTH_NORMS, .heads = HEADS_SHARE_NORM, .ff = FF_GELU_GATE,
+     .embd_scale = 6.9282032f, .window = 7, .wide = 6, .n_layer = 7, .base = 500, .bidirectional = true, .tied = true},
     {.arch = "modern-bert", .centred = true, .embd_norm = true, .joined = true, .n_head_kv = 4, .ff = FF_GELU_FUSED,
      .window = 5, .wide = 3, .wide_first = true, .n_layer = 7, .base = 500, .bidirectional = true,
      .no_first_attn_norm = true, .tied = true},
@@ -69,7 +69,7 @@ static const struct decoder_shape families[] = {
      .no_first_attn_norm = true, .dense_head = true, .tied = true},
     {.arch = "eurobert", .bidirectional = true, .tied = true},
     {.arch = "llama-embed", .neighbours = true, .bidirectional = true, .tied = true},
-    {.arch = "openelm", .heads = HEADS_ALIKE, .joined = true, .tied = true},
+    {.arch = "openelm", .heads = HEADS_SHARE_NORM, .joined = true, .tied = true},
     {.arch = "neo-bert", .neighbours = true, .joined = true, .n_head_kv = 4, .ff = FF_SILU_FUSED, .bidirectional = true,
      .output_norm = "enc.output_norm", .tied = true},
     {.arch = "dbrx", .centred = true, .joined = true, .ffn_norm = "attn_output_norm", .qkv_clamp = 0.8f,
@@ -79,7 +79,7 @@ static const struct decoder_shape families[] = {
     {.arch = "plamo2", .norms = BOTH_NORMS, .heads = HEADS_EACH, .heads_eps = 1e-6f, .joined = true,
      .ff = FF_SILU_FUSED, .head_dim = 16, .n_layer = 4, .n_state = 3, .step = 2, .key_dim = 32, .state_rank = 64,
      .tied = true},
-    {.arch = "plamo3", .norms = BOTH_NORMS, .heads = HEADS_ALIKE, .joined = true, .ff = FF_SILU_FUSED, .window = 7,
+    {.arch = "plamo3", .norms = BOTH_NORMS, .heads = HEADS_SHARE_NORM, .joined = true, .ff = FF_SILU_FUSED, .window = 7,
      .wide = 8, .n_layer = 9, .base = 500, .tied = true},
     {.arch = "chameleon", .neighbours = true, .heads = HEADS_EACH, .heads_bias = true, .heads_centred = true},
     {.arch = "cwm", .window = 7, .wide = 4, .wide_first = true, .say_windows = true, .n_layer = 5, .stretched = 8},
@@ -104,10 +104,10 @@ static const struct decoder_shape families[] = {
     {.arch = "granite", .neighbours = true, .embd_scale = 3, .residual_scale = 1, .logit_scale = 4,
      .logit_divided = true},
     {.arch = "yuan", .n_head_kv = 4, .tied = true, .filtered = true},
-    {.arch = "nanochat", .norm_plain = true, .embd_norm = true, .heads = HEADS_ALIKE, .heads_unit = true,
-     .heads_behind_rope = true, .backwards = true, .ff = FF_RELU2, .final_cap = 1.5f},
+    {.arch = "nanochat", .norm_plain = true, .embd_norm = true, .heads = HEADS_SHARE_NORM, .heads_unit = true,
+     .norm_after_rope = true, .backwards = true, .ff = FF_RELU2, .final_cap = 1.5f},
     {.arch = "muse-glimmer", .neighbours = true, .embd_norm = true, .embd_plain = true, .norms = BOTH_NORMS,
-     .behind_eps = 1e-8f, .heads = HEADS_ALIKE, .query_scale = 3.87f, .gated = true, .window = 7, .wide = 4,
+     .post_norm_eps = 1e-8f, .heads = HEADS_SHARE_NORM, .query_scale = 3.87f, .gated = true, .window = 7, .wide = 4,
      .n_layer = 8, .wide_unrotated = true, .logit_scale = 0.5f, .final_cap = 1.5f},
     {.arch = "hyperclovax", .norms = BOTH_NORMS, .attn_scale = 0.2f, .embd_scale = 3, .residual_scale = 0.5f,
      .logit_scale = 0.25f},
@@ -131,13 +131,13 @@ static const struct decoder_shape families[] = {
     {.arch = "aria_text", .n_expert = 6, .n_used = 3, .n_ff_shared = 128},
     {.arch = "zamba", .zamba = {.layers = "mmhmhm", .n_head = 6, .n_block = 1, .rank = 8, .n_scan = 2}, .n_layer = 6,
      .n_head_kv = 4, .head_dim = 24, .key_dim = 16, .ff = FF_GELU_GATE, .tied = true},
-    {.arch = "doge", .heads = HEADS_ALIKE, .key_scores = true},
+    {.arch = "doge", .heads = HEADS_SHARE_NORM, .key_scores = true},
     {.arch = "nanbeige", .neighbours = true, .loops = 2},
     {.arch = "iquestloopcoder", .loops = 2, .loops_plain = true, .loops_mixed = true, .window = 7, .wide = 1},
     {.arch = "k2-horizon", .norm_groups = 3},
     {.arch = "ouro", .neighbours = true, .norms = BOTH_NORMS, .loops = 3},
     {.arch = "flex_olmo", .norms = POST_NORM, .heads = HEADS_WHOLE, .n_expert = 6, .n_used = 3, .shares = true},
-    {.arch = "hunyuan-dense", .heads = HEADS_ALIKE, .heads_behind_rope = true},
+    {.arch = "hunyuan-dense", .heads = HEADS_SHARE_NORM, .norm_after_rope = true},
     {.arch = "opt", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
      .tied = true, .ff = FF_RELU, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
     {.arch = "gpt_neo", .centred = true, .norm_bias = true, .positions = true, .unrotated = true, .n_head_kv = 4,
@@ -163,7 +163,7 @@ static const struct decoder_shape families[] = {
     {.arch = "codegen", .neighbours = true, .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4,
      .parallel = true, .ff = FF_GELU, .biases = BIAS_FF | BIAS_OUTPUT},
     {.arch = "persimmon", .centred = true, .norm_bias = true, .rope_dim = 6, .n_head_kv = 4, .joined = true,
-     .heads = HEADS_ALIKE, .heads_bias = true, .ff = FF_RELU2, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
+     .heads = HEADS_SHARE_NORM, .heads_bias = true, .ff = FF_RELU2, .biases = BIAS_QKV | BIAS_O | BIAS_FF},
 };
 
 struct decoder_shape decoder_shape(const char *arch)
@@ -248,8 +248,8 @@ static void fill(struct decoder *d, float value)
 static void shrink(struct decoder *d)
 {
     const int64_t n = last_of(d)->rows * last_of(d)->cols;
-    for (int64_t i = 0; d->s.behind_eps != 0.0f && i < n; i++)
-        last_of(d)->values[i] *= 2 * sqrtf(d->s.behind_eps);
+    for (int64_t i = 0; d->s.post_norm_eps != 0.0f && i < n; i++)
+        last_of(d)->values[i] *= 2 * sqrtf(d->s.post_norm_eps);
 }
 
 /* Adds a stack of the experts' matrices: [n_expert, rows, cols]. */

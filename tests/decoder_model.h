@@ -28,12 +28,11 @@ struct decoder_shape {
     enum { BIAS_QKV = 1, BIAS_O = 2, BIAS_FF = 4, BIAS_OUTPUT = 8, BIAS_CONVOLUTION = 16,
            BIAS_DOWN = 32 } biases; /* FF: all matrices of the feed-forward part; DOWN: only its last one */
     enum { PRE_NORM = 0, POST_NORM = 1, BOTH_NORMS = 2 } norms; /* norms of parts' inputs, of their outputs, or both */
-    float behind_eps;      /* epsilon of post-norms, whose inputs are then made small, so that it matters; 0: the
-                              model's */
+    float post_norm_eps;   /* of post-norms, whose inputs are then made small; 0: the model's */
     bool gated;            /* attention's output is multiplied by the sigmoid of attn_gate's product */
     bool per_head_gates;   /* one gate for each head, not for each value */
     bool embd_plain;       /* embd_norm without weights */
-    float query_scale;     /* HEADS_ALIKE: all weights of norms of queries have this value, those of keys are 1 */
+    float query_scale;     /* HEADS_SHARE_NORM: all weights of norms of queries have this value, those of keys are 1 */
     bool sub_norms;        /* norms before the output projections of attention and feed-forward part */
     const char *ffn_norm;  /* NULL: ffn_norm; where parallel, there is none */
     /* From FF_GELU on there is no gate, except in CLAMPED and POLY; FUSED: gate and up are one matrix. */
@@ -52,7 +51,7 @@ struct decoder_shape {
     bool two_norms;        /* parallel: attention reads attn_norm_2, the feed-forward part attn_norm */
     bool parallel;         /* attention and feed-forward part in parallel, on the same input */
     /* Norms of queries and keys: none, one vector for all heads, one for each, or one over all heads together. */
-    enum { HEADS_PLAIN, HEADS_ALIKE, HEADS_EACH, HEADS_WHOLE } heads;
+    enum { HEADS_PLAIN, HEADS_SHARE_NORM, HEADS_EACH, HEADS_WHOLE } heads;
     bool heads_unit;       /* norms without weights, whatever `heads` says */
     bool heads_centred;    /* these norms are LayerNorm */
     float heads_eps;       /* their epsilon; 0: the model's */
@@ -62,7 +61,7 @@ struct decoder_shape {
     int n_embd_in;         /* the width of embeddings, if they are narrower than the layers; else 0 */
     int silent_end;        /* tokens 4 .. silent_end - 1 have logits of -1e30 */
     bool heads_bias;       /* norms of heads have a bias */
-    bool heads_behind_rope; /* norms of heads come after RoPE */
+    bool norm_after_rope;  /* norms of heads come after RoPE */
     int n_expert, n_used;  /* experts in place of the feed-forward part, each n_ff wide */
     float mixer;           /* SparseMixer's jitter; 0: softmax weights */
     bool shares;           /* weights are not normalised over the chosen experts */

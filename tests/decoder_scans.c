@@ -28,10 +28,10 @@ void decoder_convolved_layer(const struct decoder *d, int l, double *x, int n)
         for (int i = 0; i < width; i++)
             in[i] *= three[width + i];
         decoder_linear(d, l, "shortconv.out_proj", in, delta);
-        decoder_behind(d, l, "post_attention_norm", delta, row);
+        decoder_post_norm(d, l, "post_attention_norm", delta, row);
         decoder_before(d, l, d->s.ffn_norm, row, in);
         decoder_feed_forward(d, l, in, delta);
-        decoder_behind(d, l, "post_ffw_norm", delta, row);
+        decoder_post_norm(d, l, "post_ffw_norm", delta, row);
     }
     double *all[] = {in, three, product, delta};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -88,10 +88,10 @@ static void go_through_states(const struct decoder *d, int l, double *x, int n, 
         decoder_before(d, l, "attn_norm", row, in);
         state_row(d, l, in, r, all_x, states, y);
         decoder_linear(d, l, out, y, delta);
-        decoder_behind(d, l, "post_attention_norm", delta, row);
+        decoder_post_norm(d, l, "post_attention_norm", delta, row);
         decoder_before(d, l, d->s.ffn_norm, row, in);
         decoder_feed_forward(d, l, in, delta);
-        decoder_behind(d, l, "post_ffw_norm", delta, row);
+        decoder_post_norm(d, l, "post_ffw_norm", delta, row);
     }
     double *all[] = {in, delta, y, all_x, states};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -125,11 +125,11 @@ static void heads(const struct expert_model *m, int l, const char *kind, int n_h
         norm(m, l, kind, x, x);
     for (int h = 0; h < n_heads; h++) {
         double *head = x + h * m->s.head_dim;
-        if (m->s.qk_norm == QK_HEADS && !m->s.norms_behind_rope)
+        if (m->s.qk_norm == QK_HEADS && !m->s.norms_after_rope)
             norm(m, l, kind, head, head);
         if (!expert_is_wide(&m->s, l) || m->s.local_base != 0.0f || (m->s.parallel && l < m->s.n_dense))
             expert_rotate(&m->s, local || !m->s.wide_rope ? m->s.rope_dim : m->s.wide_rope, base, head, position);
-        if (m->s.qk_norm == QK_HEADS && m->s.norms_behind_rope)
+        if (m->s.qk_norm == QK_HEADS && m->s.norms_after_rope)
             norm(m, l, kind, head, head);
         if (m->s.unweighted_qk_norm && !expert_is_wide(&m->s, l))
             unit_norm(m, head);
@@ -843,11 +843,11 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
     struct connection *how = pp_calloc((size_t)n, sizeof *how), next;
     assert_non_null(how);
     double *came = read_all(m, l, x, n, how), *second = doubles(s->n_embd);
-    double *beside = doubles(s->beside ? n * values : 1), *normed = doubles(n * s->n_embd);
+    double *beside = doubles(s->beside ? n * values : 1), *normalised = doubles(n * s->n_embd);
     for (int r = 0; s->beside && r < n; r++)
-        norm(m, l, "attn_norm", x + r * s->n_embd, normed + r * s->n_embd);
+        norm(m, l, "attn_norm", x + r * s->n_embd, normalised + r * s->n_embd);
     if (s->beside)
-        expert_mamba(m, l, normed, n, beside);
+        expert_mamba(m, l, normalised, n, beside);
     for (int r = 0; r < n; r++) {
         double *row = x + r * row_width(s);
         const int first = first_seen(s, l, r);
@@ -887,7 +887,7 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         }
         expert_linear(m, l, "attn_output", att, delta);
         if (s->post_norms)
-            norm(m, l, s->norm_behind, delta, delta);
+            norm(m, l, s->attn_post_norm, delta, delta);
         give(s, &how[r], more, delta, row);
         if (s->kinds)
             continue;
@@ -900,11 +900,11 @@ static void layer(const struct expert_model *m, int l, double *x, int n)
         feed_forward_by(m, l, s->early || s->beside_norm ? early : NULL,
                         s->parallel ? early : s->n_stream ? second : row, in, delta);
         if (s->post_norms)
-            norm(m, l, s->ffn_norm_behind, delta, delta);
+            norm(m, l, s->ffn_post_norm, delta, delta);
         give(s, &next, more, delta, row);
     }
     pp_free(how);
-    double *all[] = {came, second, k, v, q, att, in, delta, beside, normed, gate, one, early, index_keys};
+    double *all[] = {came, second, k, v, q, att, in, delta, beside, normalised, gate, one, early, index_keys};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }

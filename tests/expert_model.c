@@ -14,8 +14,8 @@ struct expert_shape expert_shape(const char *arch)
 {
     return (struct expert_shape){.arch = arch, .n_vocab = 80, .n_embd = 64, .n_layer = 3, .n_head = 4, .n_head_kv = 2,
                                  .head_dim = 16, .n_ff = 96, .n_ctx = 128, .rope_dim = 16, .ffn_norm = "ffn_norm",
-                                 .output_norm = "output_norm", .norm_behind = "post_attention_norm",
-                                 .ffn_norm_behind = "post_ffw_norm",
+                                 .output_norm = "output_norm", .attn_post_norm = "post_attention_norm",
+                                 .ffn_post_norm = "post_ffw_norm",
                                  .n_expert = 8, .n_used = 3, .n_ff_expert = 32, .seed = 1};
 }
 
@@ -168,7 +168,7 @@ static void add_attention(struct expert_model *m, int l)
         add_norm(m, l, "indexer.q_norm.weight", INDEX_DIM);
         add_norm(m, l, "indexer.k_norm.weight", INDEX_DIM);
     }
-    const char *const behind[] = {s->norm_behind, s->ffn_norm_behind};
+    const char *const behind[] = {s->attn_post_norm, s->ffn_post_norm};
     for (int i = 0; i < 2 && s->post_norms; i++) {
         char name[40];
         snprintf(name, sizeof name, "%s.weight", behind[i]);
@@ -217,7 +217,7 @@ static void add_scan(struct expert_model *m, int l)
     add(m, l, "ssm_conv1d.weight", 0, n, s->state_taps, 0, 1);
     add(m, l, "ssm_conv1d.bias", 0, 0, n, 0, 0.5f);
     add_matrix(m, l, "ssm_x.weight", s->rank + 2 * s->key_dim, n);
-    if (s->scan_norm == SCAN_NORMED) {
+    if (s->scan_norm == SCAN_NORM_WEIGHTED) {
         add_norm(m, l, "ssm_dt_norm.weight", s->rank);
         add_norm(m, l, "ssm_b_norm.weight", s->key_dim);
         add_norm(m, l, "ssm_c_norm.weight", s->key_dim);
@@ -243,7 +243,7 @@ static void add_mamba(struct expert_model *m, int l)
     add(m, l, "ssm_a", 0, s->n_state, 1, -0.3f, 0.28f);
     add(m, l, "ssm_d", 0, s->n_state, 1, 1, 0.5f);
     add(m, l, "ssm_dt.bias", 0, 0, s->n_state, 0, 1);
-    if (!s->unnormed)
+    if (!s->no_state_norm)
         add(m, l, "ssm_norm.weight", 0, s->n_state_key, values / s->n_state_key, 1, 0.5f);
     add_matrix(m, l, "ssm_out.weight", s->n_embd, values);
 }
@@ -514,7 +514,7 @@ static void add_layer(struct expert_model *m, int l)
         add_named_norm(m, l, "post_attention_norm");
         add_named_norm(m, l, "post_ffw_norm");
     }
-    if (s->experts_post_norm == NORMED_ANYWHERE || (s->experts_post_norm && expert_layer(s, l)))
+    if (s->experts_post_norm == POST_NORM_ANYWHERE || (s->experts_post_norm && expert_layer(s, l)))
         add_named_norm(m, l, "post_ffw_norm");
     if (l >= s->n_layer)
         add_matrix(m, l, "nextn.eh_proj.weight", s->n_embd, 2 * s->n_embd);
@@ -728,7 +728,7 @@ static void write_layers(struct pp_gguf_writer *w, const struct expert_model *m)
         write_which(w, m, "attention.recurrent_layers", expert_recurs);
     if (s->index_step && strcmp(s->arch, "hyv4") == 0)
         pp_gguf_add_u32_array(w, key(m, "attention.indexer.is_full"), full, (size_t)s->n_layer);
-    else if (s->index_step && !s->index_untold)
+    else if (s->index_step && !s->index_unstated)
         write_which(w, m, "attention.indexer.types", expert_picks);
     if (s->local_base != 0.0f || s->parallel || strcmp(s->arch, "maple") == 0)
         write_which(w, m, "attention.sliding_window_pattern", is_narrow);

@@ -17,8 +17,8 @@ struct expert_shape {
     bool biases;            /* of q, k and v */
     bool fused_qkv;
     enum { QK_PLAIN, QK_HEADS, QK_WHOLE } qk_norm;
-    bool norms_behind_rope; /* norms of heads come after RoPE */
-    const char *ffn_norm;   /* the norm before the feed-forward part; usually "ffn_norm" */
+    bool norms_after_rope; /* norms of heads come after RoPE */
+    const char *ffn_norm;   /* "ffn_norm" */
     bool post_norms;        /* there are post-norms as well */
     bool gated;             /* attention's output is multiplied by sigmoid gates */
     bool per_head_gates, softplus_gates; /* one gate for each head instead of one for each value; softplus instead of
@@ -47,8 +47,8 @@ struct expert_shape {
     bool weighted_inputs;   /* the experts' weights multiply their inputs, not their outputs */
     int n_expert, n_used, n_ff_expert, n_ff_shared, n_dense;
     const int (*uneven)[2]; /* n_used and n_ff_expert of each layer, written as arrays; or NULL */
-    enum { MIXTURE_PLAIN, MIXTURE_NORMED, NORMED_ANYWHERE } experts_post_norm; /* a post-norm for experts; ANYWHERE: the
-                               file has its tensors in other layers as well */
+    /* A post-norm for experts; ANYWHERE: the file has its tensors in other layers as well. */
+    enum { MIXTURE_PLAIN, MIXTURE_POST_NORM, POST_NORM_ANYWHERE } experts_post_norm;
     bool shared_weight;     /* the shared expert is weighted by a sigmoid */
     bool shared_expert_mix; /* the shared expert and the others are weighted by a softmax of two logits */
     bool sigmoids, shares;  /* shares: weights are not normalised over the chosen experts */
@@ -80,15 +80,14 @@ struct expert_shape {
                                use; 0: all have */
     bool index_neox;      /* its heads rotate pairs (i, i + rope_dim / 2), not neighbours */
     bool index_rope_last;   /* in their last dimensions; and the key's norm has the model's epsilon */
-    bool index_untold;      /* no key in the file says which layers have an indexer */
-    int index_block;        /* with ordinary attention, in layers with experts: the indexer picks blocks of this many
-                               positions, for each KV head with an index head of its own */
-    int index_n_local;        /* the last blocks, this many, are always seen */
-    int pool;               /* the indexer picks blocks of this many positions, which share one pooled key, for all
-                               heads; index_top_k still counts positions. 0, with latent attention: it picks
-                               positions */
-    int index_says;         /* the number of index heads that the metadata claim; 0: the true one */
-    bool clamped;           /* gates are clamped as in gpt-oss */
+    bool index_unstated;    /* no key says which layers have one */
+    int index_block;        /* with ordinary attention: the indexer picks blocks of so many positions, for each KV
+                               head by a head of its own, in layers with experts */
+    int index_n_local;      /* so many last blocks are seen in any case */
+    int pool;               /* it picks blocks of so many positions by one key each, for all heads, index_top_k still
+                               counting positions; 0, with latent attention: positions */
+    int index_says;         /* the number of its heads in metadata; 0: the true one */
+    bool clamped;           /* gates are gpt-oss's */
     bool heads_apart;       /* the file has attn_k_b and attn_v_b, not attn_kv_b */
     float yarn_factor, log_multiplier; /* 0: no YaRN; the original context is yarn_ctx */
     int yarn_ctx;
@@ -138,12 +137,12 @@ struct expert_shape {
     bool mamba;             /* Mamba 2 in place of the gated delta rule, and attention without gates */
     int rank;               /* Mamba in its place, with dt of this rank, n_state heads of value_dim channels, and
                                n_state_key 1 */
-    enum { SCAN_PLAIN, SCAN_UNIT, SCAN_NORMED } scan_norm; /* norms of dt, B and C: none, without weights, with
-                                                              weights */
-    const char *kinds;      /* the part of each layer, in place of `full`: M is Mamba 2, * attention, - a feed-forward
-                               part, E experts */
-    bool beside, unnormed;  /* layers have states in parallel with attention; the states' output has no norm */
-    bool ungated;           /* feed-forward parts are down(relu(up x)^2) */
+    /* Norms of dt, B and C: none, without weights, with weights. */
+    enum { SCAN_PLAIN, SCAN_UNIT, SCAN_NORM_WEIGHTED } scan_norm;
+    const char *kinds;      /* one part for each layer, in place of `full`: Mamba 2 M, attention *, a feed-forward
+                               part -, experts E */
+    bool beside, no_state_norm; /* layers have states in parallel with attention; the states' output has no norm */
+    bool ungated;           /* down(relu(up x)^2) */
     int n_embd_expert;      /* the width of experts' inputs and outputs, between two matrices; 0: n_embd */
     float attn_scale;       /* of scores; 0: 1 / sqrt(head_dim) */
     bool say_scales;        /* the file has attn_scale and the scales above */
@@ -156,7 +155,7 @@ struct expert_shape {
     float share_scale;      /* the factor of the shared expert's weight, which is the sum of theirs */
     const char *beside_norm; /* experts read the layer's input after this norm, and their output is added after the
                                 layer; with dense_parallel */
-    const char *norm_behind, *ffn_norm_behind; /* "post_attention_norm", "post_ffw_norm" */
+    const char *attn_post_norm, *ffn_post_norm; /* "post_attention_norm", "post_ffw_norm" */
     bool centred;           /* LayerNorm; else RMSNorm */
     bool parallel;          /* attention and feed-forward part in parallel after one norm; layers without experts
                                always have RoPE, and routed and shared experts are averaged */

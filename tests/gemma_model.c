@@ -537,7 +537,7 @@ static void attention(const struct gemma *g, int l, const struct cache *c, int p
     pp_free(q);
 }
 
-static void add_normed(const struct gemma *g, int l, const char *kind, double *delta, double *x)
+static void add_normalised(const struct gemma *g, int l, const char *kind, double *delta, double *x)
 {
     norm(g, l, kind, g->s.n_embd, delta, delta);
     for (int i = 0; i < g->s.n_embd; i++)
@@ -553,7 +553,7 @@ static void layer(const struct gemma *g, int l, const struct cache *c, int posit
     assert_true(n <= 64 && s->n_embd_layer <= 64);
     norm(g, l, "attn_norm.weight", n, x, in);
     attention(g, l, c, position, in, delta);
-    add_normed(g, l, "post_attention_norm.weight", delta, x);
+    add_normalised(g, l, "post_attention_norm.weight", delta, x);
     norm(g, l, "ffn_norm.weight", n, x, in);
     feed_forward(g, l, "", 0, ff_of(s, l), in, delta);
     if (s->n_expert) {
@@ -563,13 +563,13 @@ static void layer(const struct gemma *g, int l, const struct cache *c, int posit
         for (int i = 0; i < n; i++)
             delta[i] += beside[i];
     }
-    add_normed(g, l, "post_ffw_norm.weight", delta, x);
+    add_normalised(g, l, "post_ffw_norm.weight", delta, x);
     if (s->n_embd_layer) {
         linear(g, l, "inp_gate.weight", 0, x, gate);
         for (int i = 0; i < s->n_embd_layer; i++)
             gate[i] = gelu(gate[i]) * own[i];
         linear(g, l, "proj.weight", 0, gate, delta);
-        add_normed(g, l, "post_norm.weight", delta, x);
+        add_normalised(g, l, "post_norm.weight", delta, x);
     }
     for (int i = 0; i < n; i++)
         x[i] *= (double)find(g, l, "layer_output_scale.weight")->values[0];
@@ -639,7 +639,7 @@ static void stream_layer(const struct gemma *g, int l, const struct cache *c, in
         y[i] = (p[0][i] + delta[i] + laurel[i] + in[i]) / sqrt(2);
     norm(g, l, "ffn_norm.weight", n, y, in);
     feed_forward(g, l, "", 0, ff_of(&g->s, l), in, delta);
-    add_normed(g, l, "post_ffw_norm.weight", delta, y);
+    add_normalised(g, l, "post_ffw_norm.weight", delta, y);
     coefficients(g, l, y, "altup_correct_coef.weight", k);
     for (int i = 0; i < n; i++)
         in[i] = y[i] - p[0][i];
@@ -654,7 +654,7 @@ static void stream_layer(const struct gemma *g, int l, const struct cache *c, in
     linear(g, l, "proj.weight", 0, gate, delta);
     for (int j = 1; j < n_stream; j++) {
         memcpy(in, delta, sizeof in);
-        add_normed(g, l, "post_norm.weight", in, x[j]);
+        add_normalised(g, l, "post_norm.weight", in, x[j]);
     }
 }
 

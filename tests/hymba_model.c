@@ -216,11 +216,12 @@ static void scan(int l, struct past *past, const double *gate, int t, double *ou
 
 static void layer(int l, struct past *past, struct past *keys, int t, double *x)
 {
-    double normed[N], in[QUERIES + KEYS + VALUES + 2 * INNER], seen[INNER], scanned[INNER], a[INNER], b[INNER], y[N];
+    double normalised[N], in[QUERIES + KEYS + VALUES + 2 * INNER], seen[INNER], scanned[INNER], a[INNER], b[INNER];
+    double y[N];
     double gate[FF], up[FF];
     const double *mixed = in + QUERIES + (is_shared(l) ? 0 : KEYS + VALUES);
-    norm(l, "attn_norm.weight", x, N, normed);
-    multiply(l, "ssm_in.weight", normed, in);
+    norm(l, "attn_norm.weight", x, N, normalised);
+    multiply(l, "ssm_in.weight", normalised, in);
     rotate(in, HEADS, t);
     if (!is_shared(l)) {
         rotate(in + QUERIES, KEY_HEADS, t);
@@ -237,9 +238,9 @@ static void layer(int l, struct past *past, struct past *keys, int t, double *x)
     multiply(l, "ssm_out.weight", a, y);
     for (int i = 0; i < N; i++)
         x[i] += y[i];
-    norm(l, "ffn_norm.weight", x, N, normed);
-    multiply(l, "ffn_gate.weight", normed, gate);
-    multiply(l, "ffn_up.weight", normed, up);
+    norm(l, "ffn_norm.weight", x, N, normalised);
+    multiply(l, "ffn_gate.weight", normalised, gate);
+    multiply(l, "ffn_up.weight", normalised, up);
     for (int i = 0; i < FF; i++)
         gate[i] = silu(gate[i]) * up[i];
     multiply(l, "ffn_down.weight", gate, y);

@@ -32,25 +32,25 @@ void expert_gate_streams(const struct expert_model *m, int l, const char *part, 
                          double *write)
 {
     const int n = m->s.n_stream, n_embd = m->s.n_embd, rank = m->s.stream_rank;
-    double *normed = doubles(n * n_embd), *low = doubles(rank), *gate = doubles(n * n_embd);
+    double *normalised = doubles(n * n_embd), *low = doubles(rank), *gate = doubles(n * n_embd);
     char name[40];
     snprintf(name, sizeof name, "%s_norm.weight", part);
-    norm_each(m, l, name, n_embd, x, normed);
+    norm_each(m, l, name, n_embd, x, normalised);
     snprintf(name, sizeof name, "%s_down", part);
-    expert_linear(m, l, name, normed, low);
+    expert_linear(m, l, name, normalised, low);
     for (int i = 0; i < rank; i++)
         low[i] = low[i] / n * sigmoid(low[i] / n);
     snprintf(name, sizeof name, "%s_up", part);
     expert_linear(m, l, name, low, gate);
     memset(sum, 0, (size_t)n_embd * sizeof *sum);
     for (int i = 0; i < n * n_embd; i++)
-        sum[i % n_embd] += sigmoid(gate[i]) * normed[i] / n;
+        sum[i % n_embd] += sigmoid(gate[i]) * normalised[i] / n;
     snprintf(name, sizeof name, "%s_inject", part);
     if (write)
-        expert_linear(m, l, name, normed, write);
+        expert_linear(m, l, name, normalised, write);
     for (int j = 0; write && j < n; j++)
         write[j] = 2 * sigmoid(write[j] / n);
-    double *all[] = {normed, low, gate};
+    double *all[] = {normalised, low, gate};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }
@@ -91,7 +91,7 @@ void expert_hash(const struct expert_model *m, const int32_t *ids, int n, double
     const int l = s->hash.layer, n_embd = s->n_embd, wide = s->n_stream * n_embd, taps = s->hash.taps;
     const struct array *conv = expert_find(m, l, "ple_conv1d.weight");
     double *rows = doubles((s->hash.size - 1) * s->hash.heads * s->hash.width), *key = doubles(wide);
-    double *query = doubles(wide), *value = doubles(n_embd), *v = doubles(n * wide), *normed = doubles(n * wide);
+    double *query = doubles(wide), *value = doubles(n_embd), *v = doubles(n * wide), *normalised = doubles(n * wide);
     for (int r = 0; r < n; r++) {
         look_up(m, ids, r, rows);
         expert_linear(m, l, "ple_key", rows, key);
@@ -106,18 +106,18 @@ void expert_hash(const struct expert_model *m, const int32_t *ids, int n, double
             for (int i = 0; i < n_embd; i++)
                 v[r * wide + j * n_embd + i] = sigmoid(root) * value[i];
         }
-        norm_each(m, l, "ple_norm_conv.weight", n_embd, v + r * wide, normed + r * wide);
+        norm_each(m, l, "ple_norm_conv.weight", n_embd, v + r * wide, normalised + r * wide);
     }
     for (int r = 0; r < n; r++)
         for (int i = 0; i < wide; i++) {
             double sum = 0;
             for (int t = 0; t < taps; t++) {
                 const int from = r - (taps - 1 - t) * s->hash.size;
-                sum += from >= 0 ? normed[from * wide + i] * (double)conv->values[i * taps + t] : 0;
+                sum += from >= 0 ? normalised[from * wide + i] * (double)conv->values[i * taps + t] : 0;
             }
             x[r * wide + i] += v[r * wide + i] + sum * sigmoid(sum);
         }
-    double *all[] = {rows, key, query, value, v, normed};
+    double *all[] = {rows, key, query, value, v, normalised};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pp_free(all[i]);
 }

@@ -247,7 +247,7 @@ const char *rwkv6_write(void)
 /* --- in Qwen 2's layers ------------------------------------------------------------------------------------------ */
 
 double rwkv6_heads_eps = 64e-5;
-bool arwkv_gated = true, arwkv_heads_normed = true;
+bool arwkv_gated = true, arwkv_head_norms = true;
 
 static void add_qwen_feed_forward(int l)
 {
@@ -278,7 +278,7 @@ void arwkv_make(void)
             snprintf(name, sizeof name, "time_mix_%s.weight", vectors[i]);
             add(l, name, 0, N, i ? 0 : 1, 1);
         }
-        if (arwkv_heads_normed)
+        if (arwkv_head_norms)
             add_norm(l, "time_mix_ln");
         add_qwen_feed_forward(l);
     }
@@ -753,7 +753,7 @@ static void compute_qwen(const int32_t *ids, int n, bool six, double *logits)
                 else if (six)
                     time_mix_gla(l, &memory[l], in, delta);
                 else
-                    time_mix(l, &memory[l], in, arwkv_heads_normed ? 64e-5 : 0, v_first, delta);
+                    time_mix(l, &memory[l], in, arwkv_head_norms ? 64e-5 : 0, v_first, delta);
                 for (int i = 0; i < N; i++)
                     x[i] += delta[i];
             }

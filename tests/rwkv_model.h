@@ -18,7 +18,7 @@ extern const int rwkv_ranks[4]; /* of decays, beta, values and gates */
 extern struct array arrays[MAX_TENSORS];
 extern int n_arrays;
 /* ARWKV may lack gates, and the norm of the heads' output. */
-extern bool arwkv_gated, arwkv_heads_normed;
+extern bool arwkv_gated, arwkv_head_norms;
 
 extern double rwkv6_heads_eps; /* of norms of heads */
 

@@ -271,14 +271,14 @@ static void layer_norm(int l, const char *kind, const double *x, double *y)
 }
 
 /* Mamba over the normalised inputs of all positions. scanned: [n][INNER], the scan's output before the gate. */
-static void scan(int l, const double *normed, int n, double *scanned, double *out)
+static void scan(int l, const double *normalised, int n, double *scanned, double *out)
 {
     const struct array *taps = find(l, "ssm_conv1d.weight"), *bias = find(l, "ssm_conv1d.bias");
     const struct array *a = find(l, "ssm_a"), *direct = find(l, "ssm_d");
     double *both = doubles(n * 2 * INNER), *state = doubles(INNER * STATE);
     for (int t = 0; t < n; t++) {
         double u[INNER], small[RANK + 2 * STATE], step[INNER], gated[INNER];
-        multiply(l, "ssm_in", normed + t * N, both + t * 2 * INNER);
+        multiply(l, "ssm_in", normalised + t * N, both + t * 2 * INNER);
         for (int c = 0; c < INNER; c++) {
             double sum = (double)bias->values[c];
             for (int i = 0; i < TAPS && i <= t; i++)
@@ -333,20 +333,20 @@ static void attend(const double *q, const double *k, const double *v, int h, int
 
 /* Differential attention. k, v: [n][KEY_HEADS][HEAD], computed here, or left there by the layer whose cache is
  * shared. */
-static void difference(int l, const double *normed, int n, double *k, double *v, double *out)
+static void difference(int l, const double *normalised, int n, double *k, double *v, double *out)
 {
     const double begin = 0.8 - 0.6 * exp(-0.3 * l);
     const double taken = factor(l, "attn_lambda_q1", "attn_lambda_k1") - factor(l, "attn_lambda_q2", "attn_lambda_k2") +
                          begin;
     const struct array *weight = find(l, "attn_sub_norm.weight");
     for (int t = 0; t < n && has_keys(l); t++) {
-        multiply(l, "attn_k", normed + t * N, k + t * KEY_HEADS * HEAD);
-        multiply(l, "attn_v", normed + t * N, v + t * KEY_HEADS * HEAD);
+        multiply(l, "attn_k", normalised + t * N, k + t * KEY_HEADS * HEAD);
+        multiply(l, "attn_v", normalised + t * N, v + t * KEY_HEADS * HEAD);
     }
     for (int t = 0; t < n; t++) {
         const int first = l < MIDDLE && t >= SAMBAY_WINDOW ? t - SAMBAY_WINDOW + 1 : 0;
         double q[N], all[N];
-        multiply(l, "attn_q", normed + t * N, q);
+        multiply(l, "attn_q", normalised + t * N, q);
         for (int p = 0; p < HEADS / 2; p++) { /* query heads 2 p and 2 p + 1 with their key heads */
             const int pk = p / (HEADS / KEY_HEADS);
             double *pair = all + 2 * p * HEAD, square = 0, second[2 * HEAD];
@@ -368,21 +368,21 @@ static void difference(int l, const double *normed, int n, double *k, double *v,
 void sambay_compute(const int32_t *ids, int n, double *logits)
 {
     const struct array *embd = find(-1, "token_embd.weight");
-    double *x = doubles(n * N), *normed = doubles(n * N), *out = doubles(n * N), *memory = doubles(n * INNER);
+    double *x = doubles(n * N), *normalised = doubles(n * N), *out = doubles(n * N), *memory = doubles(n * INNER);
     double *k = doubles(n * KEY_HEADS * HEAD), *v = doubles(n * KEY_HEADS * HEAD);
     for (int i = 0; i < n * N; i++)
         x[i] = (double)embd->values[ids[i / N] * N + i % N];
     for (int l = 0; l < LAYERS; l++) {
         for (int t = 0; t < n; t++)
-            layer_norm(l, "attn_norm", x + t * N, normed + t * N);
+            layer_norm(l, "attn_norm", x + t * N, normalised + t * N);
         if (is_scan(l))
-            scan(l, normed, n, memory, out); /* `memory` keeps the output of the middle layer */
+            scan(l, normalised, n, memory, out); /* `memory` keeps the middle layer's */
         else if (!is_gate(l))
-            difference(l, normed, n, k, v, out);
+            difference(l, normalised, n, k, v, out);
         for (int t = 0; t < n; t++) {
             double gate[INNER], up[FF], act[FF], y[N];
             if (is_gate(l)) {
-                multiply(l, "ssm_in", normed + t * N, gate);
+                multiply(l, "ssm_in", normalised + t * N, gate);
                 for (int c = 0; c < INNER; c++)
                     gate[c] = silu(gate[c]) * memory[t * INNER + c];
                 multiply(l, "attn_output", gate, out + t * N);
@@ -406,7 +406,7 @@ void sambay_compute(const int32_t *ids, int n, double *logits)
             logits[t * SAMBAY_VOCAB + i] = small_dot(embd->values + i * N, y, N);
     }
     pp_free(x);
-    pp_free(normed);
+    pp_free(normalised);
     pp_free(out);
     pp_free(memory);
     pp_free(k);

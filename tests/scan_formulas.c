@@ -40,7 +40,7 @@ static void rms(const float *weights, int n, double *x)
 static void norm_small(const struct expert_model *m, int l, double *small)
 {
     const struct expert_shape *s = &m->s;
-    const bool weighed = s->scan_norm == SCAN_NORMED;
+    const bool weighed = s->scan_norm == SCAN_NORM_WEIGHTED;
     const int at[] = {0, s->rank, s->rank + s->key_dim, s->rank + 2 * s->key_dim};
     static const char *const kinds[] = {"ssm_dt_norm.weight", "ssm_b_norm.weight", "ssm_c_norm.weight"};
     for (int i = 0; s->scan_norm != SCAN_PLAIN && i < 3; i++)

@@ -259,7 +259,7 @@ static void gate_and_norm(const struct expert_model *m, int l, const double *z, 
             y[i] *= z[i] / (1 + exp(-z[i]));
             square += y[i] * y[i] / n;
         }
-        for (int i = first; !m->s.unnormed && i < first + n; i++)
+        for (int i = first; !m->s.no_state_norm && i < first + n; i++)
             y[i] *= number(m, l, "ssm_norm.weight", i) / sqrt(square + EXPERT_EPSILON);
     }
 }

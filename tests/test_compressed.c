@@ -535,11 +535,11 @@ static void shared_places(void **state)
             float k[16][DIM], first[DIM], second[DIM], none[DIM];
             pp_kv_layout_init_compressed(&shared, (enum pp_kv_type)type, 1, DIM);
             pp_kv_layout_init_latent(&whole, (enum pp_kv_type)type, 1, 1, DIM, DIM);
-            pp_kv_layout_share(&shared, stride);
+            pp_kv_layout_set_stride(&shared, stride);
             assert_int_equal(shared.slots, 16);
             assert_true(shared.page_bytes * 4 == whole.page_bytes);
-            uint8_t *page = pp_aligned(64, shared.page_bytes + PP_KV_BEHIND);
-            uint8_t *to = pp_aligned(64, whole.page_bytes + PP_KV_BEHIND), *part = pp_aligned(64, shared.page_bytes);
+            uint8_t *page = pp_aligned(64, shared.page_bytes + PP_KV_PADDING);
+            uint8_t *to = pp_aligned(64, whole.page_bytes + PP_KV_PADDING), *part = pp_aligned(64, shared.page_bytes);
             memset(page, 0, shared.page_bytes);
             memset(to, 0, whole.page_bytes);
             memset(part, 0, shared.page_bytes);
@@ -553,9 +553,9 @@ static void shared_places(void **state)
                 pp_cpu_ops(PP_ISA_SCALAR)->kv_store(&shared, page, 0, i, k[i], NULL);
             }
             for (int i = 0; i < n; i++)
-                pp_kv_copy_places(&shared, page, i, &whole, to, 35 + i, 1);
+                pp_kv_copy_slots(&shared, page, i, &whole, to, 35 + i, 1);
             if (n == 16)
-                pp_kv_copy_places(&shared, page, 0, &whole, to, 16, 16);
+                pp_kv_copy_slots(&shared, page, 0, &whole, to, 16, 16);
             for (int i = 0; i < n; i++) {
                 pp_kv_load_head_position(&shared, page, i, first, none);
                 pp_kv_load_head_position(&whole, to, 35 + i, second, none);

@@ -47,7 +47,7 @@ static void norms_of_all_heads(void **state)
     (void)state;
     struct decoder_shape s = decoder_shape("phi2");
     check_decoder(&s);
-    s.heads = HEADS_ALIKE;
+    s.heads = HEADS_SHARE_NORM;
     const char *folder = check_decoder(&s);
     assert_tensor(folder, "model.layers.1.self_attn.q_layernorm.weight", 1, s.head_dim);
     assert_tensor(folder, "model.layers.1.self_attn.k_layernorm.bias", 1, s.head_dim);

@@ -515,7 +515,7 @@ static void jamba(void **state)
     s.n_ff = s.n_ff_expert = 64;
     s.n_state_key = 1;
     s.rank = 32;
-    s.scan_norm = SCAN_NORMED;
+    s.scan_norm = SCAN_NORM_WEIGHTED;
     const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.mamba.x_proj.weight", 2, s.n_state * s.value_dim);
     assert_tensor(folder, "model.layers.1.mamba.dt_layernorm.weight", 1, s.rank);
@@ -557,7 +557,7 @@ static void falcon_h1(void **state)
     s.ffn_norm = "ffn_norm";
     s.qk_norm = QK_PLAIN;
     s.n_layer = 2;
-    s.mamba = s.beside = s.unnormed = true;
+    s.mamba = s.beside = s.no_state_norm = true;
     s.rope_dim = 16;
     s.full = s.n_expert = s.n_used = 0;
     s.n_dense = s.n_layer;
@@ -567,7 +567,7 @@ static void falcon_h1(void **state)
     assert_tensor(folder, "model.layers.1.feed_forward.up_proj.weight", 2, s.n_embd);
     assert_tensor(folder, "model.layers.0.self_attn.q_proj.weight", 2, s.n_embd);
     s.n_state_key = 2;
-    s.unnormed = false;
+    s.no_state_norm = false;
     folder = check_experts(&s);
     assert_tensor(folder, "model.layers.0.mamba.norm.weight", 1, s.n_state * s.value_dim);
 }
@@ -594,7 +594,7 @@ static struct expert_shape small_falcon(void)
     s.ffn_norm = "ffn_norm";
     s.qk_norm = QK_PLAIN;
     s.n_layer = 2;
-    s.mamba = s.beside = s.unnormed = true;
+    s.mamba = s.beside = s.no_state_norm = true;
     s.rope_dim = 16;
     s.n_state = 2;
     s.n_state_key = 1;

@@ -143,7 +143,7 @@ static void hunyuan_moe(void **state)
     (void)state;
     struct expert_shape s = expert_shape("hunyuan-moe");
     s.qk_norm = QK_HEADS;
-    s.norms_behind_rope = true;
+    s.norms_after_rope = true;
     s.n_ff_shared = 32;
     const char *folder = check_experts(&s);
     assert_tensor(folder, "model.layers.1.mlp.gate.wg.weight", 2, s.n_embd);
@@ -273,8 +273,8 @@ static void deepseek3(void **state)
     s.n_head = 5;
     check_latent(&s);
     s.arch = "axk1"; /* the sum of routed and shared experts has a norm */
-    s.experts_post_norm = NORMED_ANYWHERE;
-    for (int i = 0; i < 2; i++, s.n_ff_shared = 0, s.experts_post_norm = MIXTURE_NORMED)
+    s.experts_post_norm = POST_NORM_ANYWHERE;
+    for (int i = 0; i < 2; i++, s.n_ff_shared = 0, s.experts_post_norm = MIXTURE_POST_NORM)
         assert_tensor(check_latent(&s), "model.layers.1.post_mlp_layernorm.weight", 1, s.n_embd);
 }
 
@@ -323,7 +323,7 @@ static void shared_index(void **state)
     s.index_step = 3;
     const char *folder = check_latent(&s);
     assert_tensor(folder, "model.layers.3.self_attn.indexer.wq_b.weight", 2, s.q_rank);
-    s.index_untold = true;
+    s.index_unstated = true;
     check_latent(&s);
 }
 
@@ -586,8 +586,8 @@ static void grok(void **state)
     (void)state;
     struct expert_shape s = expert_shape("grok");
     s.gelu = s.post_norms = s.shares = true;
-    s.norm_behind = "attn_output_norm";
-    s.ffn_norm_behind = "layer_output_norm";
+    s.attn_post_norm = "attn_output_norm";
+    s.ffn_post_norm = "layer_output_norm";
     s.n_ff = s.n_ff_expert = 48;
     s.embd_scale = 1.5f;
     s.logit_scale = 0.6f;
@@ -598,7 +598,7 @@ static void grok(void **state)
     assert_tensor(folder, "model.layers.0.post_attn_norm.weight", 1, s.n_embd);
     assert_tensor(folder, "model.layers.2.post_moe_norm.weight", 1, s.n_embd);
     assert_tensor(folder, "model.layers.1.block_sparse_moe.experts.7.w2.weight", 2, s.n_ff_expert);
-    s.ffn_norm_behind = "post_ffw_norm";
+    s.ffn_post_norm = "post_ffw_norm";
     s.dense_parallel = true;
     s.n_ff = 96;
     s.final_cap = 4;

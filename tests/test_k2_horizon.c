@@ -26,7 +26,7 @@ static const double BASE = 10000, EPS = 1e-6;
 
 /* Features that models of the family may have; the first layer has no experts. */
 static const struct kind {
-    bool softmax, biased, gated, heads_normed, shared;
+    bool softmax, biased, gated, head_norms, shared;
     int groups;
     double scale; /* 0: none */
     const char *config;
@@ -65,7 +65,7 @@ static void make(const struct kind *k)
         put(l, "self_attn.q_proj", 0, Q, N, 0, 0.3f, &random);
         put(l, "self_attn.k_proj", 0, KV, N, 0, 0.3f, &random);
         put(l, "self_attn.o_proj", 0, N, Q, 0, 0.3f, &random);
-        if (k->heads_normed) {
+        if (k->head_norms) {
             put(l, "self_attn.q_norm", 0, 0, Q, 1, 0.5f, &random);
             put(l, "self_attn.k_norm", 0, 0, KV, 1, 0.5f, &random);
         }
@@ -226,7 +226,7 @@ static void layer(const struct kind *k, int l, int r, double *keys, double *valu
     small_product(of(l, "self_attn.q_proj"), in, Q, N, q);
     small_product(of(l, "self_attn.k_proj"), in, KV, N, keys + r * KV);
     values_of(k, l, in, values + r * KV);
-    if (k->heads_normed) {
+    if (k->head_norms) {
         norm(q, of(l, "self_attn.q_norm"), Q, HEADS, q);
         norm(keys + r * KV, of(l, "self_attn.k_norm"), KV, KV_HEADS, keys + r * KV);
     }
@@ -359,7 +359,7 @@ static void assert_file(const char *path)
                    {"blk.2.ffn_up_shexp.weight", {N, EXPERT_FF, 1}}, {"blk.0.ffn_up.weight", {N, FF, 1}}};
     struct pp_gguf *g;
     struct pp_error err;
-    bool normed = false;
+    bool renormalised = false;
     assert_ok(pp_gguf_open(path, &g, &err), err);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         char key[100];
@@ -368,7 +368,7 @@ static void assert_file(const char *path)
         if (!pp_gguf_int(g, key, &v) || v != numbers[i].v)
             fail_msg("%s: %s is %lld, not %lld", path, key, (long long)v, (long long)numbers[i].v);
     }
-    assert_true(pp_gguf_bool(g, "k2-horizon.expert_weights_norm", &normed) && normed);
+    assert_true(pp_gguf_bool(g, "k2-horizon.expert_weights_norm", &renormalised) && renormalised);
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
         const struct pp_tensor *t = pp_gguf_tensor(g, tensors[i].name);
         if (!t || t->ne[0] != tensors[i].ne[0] || t->ne[1] != tensors[i].ne[1] || t->ne[2] != tensors[i].ne[2])

@@ -121,7 +121,7 @@ static void added_twice(struct pp_plan *p, bool again)
     put(&s);
 }
 
-static void normed(struct pp_plan *p, bool again)
+static void normalised(struct pp_plan *p, bool again)
 {
     struct steps s = steps_of(p);
     const int n = slot(p), a = slot(p), own = again ? slot(p) : n;
@@ -275,7 +275,7 @@ static void read_again(void **state)
         {"a function's argument", function_elsewhere, PP_OUT_LOGITS},
         {"a gate's value", gate, PP_OUT_LOGITS},
         {"what was added", added_twice, PP_OUT_LOGITS},
-        {"a norm", normed, PP_OUT_LOGITS},
+        {"a norm", normalised, PP_OUT_LOGITS},
         {"a norm of many projections", projections, PP_OUT_LOGITS},
         {"a convolution's parts", convolution, PP_OUT_LOGITS},
         {"experts' norm and result", experts, PP_OUT_LOGITS},

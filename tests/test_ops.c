@@ -479,9 +479,8 @@ static struct cache make_cache(enum pp_kv_type type, int head_dim, int n, const 
     c.n_pages = (n + PP_PAGE_TOKENS - 1) / PP_PAGE_TOKENS;
     c.pages = pp_calloc((size_t)c.n_pages, sizeof *c.pages);
     for (int i = 0; i < c.n_pages; i++) {
-        c.pages[i] = pp_aligned(64, c.layout.page_bytes + PP_KV_BEHIND);
-        memset(c.pages[i], 0xA5, c.layout.page_bytes + PP_KV_BEHIND); /* contents left by an earlier use must not
-                                                                         matter */
+        c.pages[i] = pp_aligned(64, c.layout.page_bytes + PP_KV_PADDING);
+        memset(c.pages[i], 0xA5, c.layout.page_bytes + PP_KV_PADDING); /* what earlier users left must not matter */
     }
     random_state = 77;
     c.k = random_floats((int64_t)n * head_dim);

@@ -19,8 +19,8 @@
  * X the expert's. */
 struct place {
     const char *from, *module;
-    enum { WHOLE, TURNED, TURNED_STACK, TURNED_EVEN, TURNED_ODD } how;
-    const char *bias, *bias_name;   /* the bias that belongs to it; or NULL */
+    enum { WHOLE, TRANSPOSED, TRANSPOSED_STACK, TRANSPOSED_EVEN, TRANSPOSED_ODD } how;
+    const char *bias, *bias_name;   /* that goes with it; or NULL */
 };
 
 struct folder {
@@ -65,15 +65,15 @@ static float *floats_of(const struct pp_tensor *t)
 /* The index of element [e][r][c] of the quantised matrix in the family's tensor. */
 static int64_t place_of(const struct place *p, const struct pp_tensor *t, int64_t e, int64_t r, int64_t c)
 {
-    const int64_t all = t->ne[0] * t->ne[1] * e, step = p->how == TURNED_EVEN || p->how == TURNED_ODD ? 2 : 1;
-    return p->how == WHOLE ? all + r * t->ne[0] + c : all + c * t->ne[0] + r * step + (p->how == TURNED_ODD);
+    const int64_t all = t->ne[0] * t->ne[1] * e, step = p->how == TRANSPOSED_EVEN || p->how == TRANSPOSED_ODD ? 2 : 1;
+    return p->how == WHOLE ? all + r * t->ne[0] + c : all + c * t->ne[0] + r * step + (p->how == TRANSPOSED_ODD);
 }
 
 /* Packs the matrices of one place for all experts. The floats get the decoded values, and keep the family's form. */
 static void pack_place(struct making *m, const struct place *p, int layer, float *all, const struct pp_tensor *t,
                        int n_experts)
 {
-    const bool halves = p->how == TURNED_EVEN || p->how == TURNED_ODD;
+    const bool halves = p->how == TRANSPOSED_EVEN || p->how == TRANSPOSED_ODD;
     const int64_t n_matrices = n_experts ? n_experts : t->n_dims == 3 ? t->ne[2] : 0;
     const int64_t many = n_matrices ? n_matrices : 1;
     const int64_t k = p->how == WHOLE ? t->ne[0] : t->ne[1], n = (p->how == WHOLE ? t->ne[1] : t->ne[0]) / (1 + halves);
@@ -141,12 +141,12 @@ static const struct place *pack_tensor(struct making *m, const struct place *p, 
 static void pack_bias(struct making *m, const struct place *p, int layer)
 {
     const struct pp_tensor *t = pp_safetensors_find(m->s, filled(p->bias, layer, 0));
-    const bool halves = p->how == TURNED_EVEN || p->how == TURNED_ODD;
+    const bool halves = p->how == TRANSPOSED_EVEN || p->how == TRANSPOSED_ODD;
     float *w = floats_of(t);
     struct pp_tensor half = *t;
     half.ne[0] /= 1 + halves;
     for (int64_t i = 0; halves && i < half.ne[0] * half.ne[1]; i++)
-        w[i] = w[2 * i + (p->how == TURNED_ODD)];
+        w[i] = w[2 * i + (p->how == TRANSPOSED_ODD)];
     add_floats(&m->packed, filled(p->bias_name, layer, 0), &half, w);
     free(w);
 }
@@ -216,19 +216,19 @@ static void write_folders(const struct folder *f, const struct packed_options *o
 
 static const struct place gpt_oss[] = {
     {.from = "model.layers.{}.mlp.experts.gate_up_proj", .module = "model.layers.{}.mlp.experts.gate_up_proj",
-     .how = TURNED_STACK},
+     .how = TRANSPOSED_STACK},
     {.from = "model.layers.{}.mlp.experts.down_proj", .module = "model.layers.{}.mlp.experts.down_proj",
-     .how = TURNED_STACK},
+     .how = TRANSPOSED_STACK},
     {0},
 };
 #define GPT_OSS_BIAS(of, to) .bias = "model.layers.{}.mlp.experts." of, .bias_name = "model.layers.{}.mlp.experts." to
 static const struct place gpt_oss_mlx[] = {
     {.from = "model.layers.{}.mlp.experts.gate_up_proj", .module = "model.layers.{}.mlp.experts.gate_proj",
-     .how = TURNED_EVEN, GPT_OSS_BIAS("gate_up_proj_bias", "gate_proj.bias")},
+     .how = TRANSPOSED_EVEN, GPT_OSS_BIAS("gate_up_proj_bias", "gate_proj.bias")},
     {.from = "model.layers.{}.mlp.experts.gate_up_proj", .module = "model.layers.{}.mlp.experts.up_proj",
-     .how = TURNED_ODD, GPT_OSS_BIAS("gate_up_proj_bias", "up_proj.bias")},
+     .how = TRANSPOSED_ODD, GPT_OSS_BIAS("gate_up_proj_bias", "up_proj.bias")},
     {.from = "model.layers.{}.mlp.experts.down_proj", .module = "model.layers.{}.mlp.experts.down_proj",
-     .how = TURNED_STACK, GPT_OSS_BIAS("down_proj_bias", "down_proj.bias")},
+     .how = TRANSPOSED_STACK, GPT_OSS_BIAS("down_proj_bias", "down_proj.bias")},
     {.from = "model.layers.{}.mlp.router.weight", .module = "model.layers.{}.mlp.router", .how = WHOLE},
     {0},
 };
@@ -252,16 +252,16 @@ static const struct place qwen3moe_mlx[] = {
     {0},
 };
 static const struct place gpt2_mlx[] = {
-    {.from = "transformer.h.{}.attn.c_attn.weight", .module = "model.h.{}.attn.c_attn", .how = TURNED},
-    {.from = "transformer.h.{}.attn.c_proj.weight", .module = "model.h.{}.attn.c_proj", .how = TURNED},
-    {.from = "transformer.h.{}.mlp.c_fc.weight", .module = "model.h.{}.mlp.c_fc", .how = TURNED},
-    {.from = "transformer.h.{}.mlp.c_proj.weight", .module = "model.h.{}.mlp.c_proj", .how = TURNED},
+    {.from = "transformer.h.{}.attn.c_attn.weight", .module = "model.h.{}.attn.c_attn", .how = TRANSPOSED},
+    {.from = "transformer.h.{}.attn.c_proj.weight", .module = "model.h.{}.attn.c_proj", .how = TRANSPOSED},
+    {.from = "transformer.h.{}.mlp.c_fc.weight", .module = "model.h.{}.mlp.c_fc", .how = TRANSPOSED},
+    {.from = "transformer.h.{}.mlp.c_proj.weight", .module = "model.h.{}.mlp.c_proj", .how = TRANSPOSED},
     {0},
 };
 static const char *const gpt2_renamed[] = {"transformer.", "model.", NULL};
 static const struct place gpt2_gptq[] = {
-    {.from = "transformer.h.{}.mlp.c_fc.weight", .module = "transformer.h.{}.mlp.c_fc", .how = TURNED},
-    {.from = "transformer.h.{}.mlp.c_proj.weight", .module = "transformer.h.{}.mlp.c_proj", .how = TURNED},
+    {.from = "transformer.h.{}.mlp.c_fc.weight", .module = "transformer.h.{}.mlp.c_fc", .how = TRANSPOSED},
+    {.from = "transformer.h.{}.mlp.c_proj.weight", .module = "transformer.h.{}.mlp.c_proj", .how = TRANSPOSED},
     {0},
 };
 static const struct place neox_mlx[] = {

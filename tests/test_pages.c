@@ -464,12 +464,12 @@ static void cleared_ahead(void **state)
         memset(pp_page_data(kv, pp_page_take(kv)), 0x5A + i, l.page_bytes);
     assert_int_equal(ready(kv, HELD + SPILL, PAGES), 0);
     pp_cancel_request(&cancel);
-    pp_kv_pool_clear(kv, 8, &cancel);
+    pp_kv_pool_prefault(kv, 8, &cancel);
     assert_int_equal(ready(kv, HELD + SPILL, PAGES), 0);
-    pp_kv_pool_clear(kv, 8, NULL);
+    pp_kv_pool_prefault(kv, 8, NULL);
     assert_int_equal(ready(kv, HELD, HELD + 8), 8);
     assert_int_equal(ready(kv, HELD + 8 + SPILL, PAGES), 0);
-    pp_kv_pool_clear(kv, UINT64_MAX / l.page_bytes, NULL);
+    pp_kv_pool_prefault(kv, UINT64_MAX / l.page_bytes, NULL);
     assert_int_equal(ready(kv, 0, HELD + (PAGES - HELD) / 2), HELD + (PAGES - HELD) / 2);
     assert_int_equal(ready(kv, HELD + (PAGES - HELD) / 2 + SPILL, PAGES), 0);
     for (int i = 0; i < HELD; i++)
@@ -488,7 +488,7 @@ static void as_many_as_were_counted(void **state)
     struct pp_error err;
     (void)state;
     pp_kv_layout_init_compressed(&l, PP_KV_FP8, 1, 64);
-    pp_kv_layout_share(&l, 4);
+    pp_kv_layout_set_stride(&l, 4);
     assert_int_not_equal(l.page_bytes % 64, 0);
     assert_ok(pp_kv_pool_new(&l, PAGES * l.page_bytes, &kv, &err), err);
     assert_int_equal(pp_kv_pool_total(kv), PAGES);

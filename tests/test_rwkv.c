@@ -290,17 +290,17 @@ static void logits_6_of_fla(void **state)
  * are [1, 1, n], and each mixing vector is a tensor of its own. */
 static const struct {
     const char *theirs, *ours;
-    enum { AS_IT_IS, TURNED, DEEP, BY_HEADS, MIXED } form;
+    enum { AS_IT_IS, TRANSPOSED, DEEP, BY_HEADS, MIXED } form;
 } own_names[] = {
     {"ln1.weight", "attn_norm.weight", AS_IT_IS}, {"ln1.bias", "attn_norm.bias", AS_IT_IS},
     {"ln2.weight", "attn_norm_2.weight", AS_IT_IS}, {"ln2.bias", "attn_norm_2.bias", AS_IT_IS},
     {"att.x_r", "0", MIXED}, {"att.x_w", "1", MIXED}, {"att.x_k", "2", MIXED}, {"att.x_v", "3", MIXED},
     {"att.x_a", "4", MIXED}, {"att.x_g", "5", MIXED}, {"att.w0", "time_mix_w0.weight", DEEP},
-    {"att.w1", "time_mix_w1.weight", TURNED}, {"att.w2", "time_mix_w2.weight", TURNED},
-    {"att.a0", "time_mix_a0.weight", DEEP}, {"att.a1", "time_mix_a1.weight", TURNED},
-    {"att.a2", "time_mix_a2.weight", TURNED}, {"att.v0", "time_mix_v0.weight", DEEP},
-    {"att.v1", "time_mix_v1.weight", TURNED}, {"att.v2", "time_mix_v2.weight", TURNED},
-    {"att.g1", "time_mix_g1.weight", TURNED}, {"att.g2", "time_mix_g2.weight", TURNED},
+    {"att.w1", "time_mix_w1.weight", TRANSPOSED}, {"att.w2", "time_mix_w2.weight", TRANSPOSED},
+    {"att.a0", "time_mix_a0.weight", DEEP}, {"att.a1", "time_mix_a1.weight", TRANSPOSED},
+    {"att.a2", "time_mix_a2.weight", TRANSPOSED}, {"att.v0", "time_mix_v0.weight", DEEP},
+    {"att.v1", "time_mix_v1.weight", TRANSPOSED}, {"att.v2", "time_mix_v2.weight", TRANSPOSED},
+    {"att.g1", "time_mix_g1.weight", TRANSPOSED}, {"att.g2", "time_mix_g2.weight", TRANSPOSED},
     {"att.k_k", "time_mix_k_k.weight", DEEP}, {"att.k_a", "time_mix_k_a.weight", DEEP},
     {"att.r_k", "time_mix_r_k.weight", BY_HEADS}, {"att.receptance.weight", "time_mix_receptance.weight", AS_IT_IS},
     {"att.key.weight", "time_mix_key.weight", AS_IT_IS}, {"att.value.weight", "time_mix_value.weight", AS_IT_IS},
@@ -317,11 +317,11 @@ static struct pp_tensor in_own_form(int l, const char *ours, int form)
     float *values = pp_calloc((size_t)(rows * a->cols), sizeof *values);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < a->cols; c++)
-            values[form == TURNED ? c * rows + r : r * a->cols + c] =
+            values[form == TRANSPOSED ? c * rows + r : r * a->cols + c] =
                 a->values[(form == MIXED ? ours[0] - '0' : r) * a->cols + c];
     struct pp_tensor t = {.type = PP_TYPE_F32, .n_dims = a->rows ? 2 : 1, .ne = {a->cols, rows, 1, 1}, .data = values,
                           .size = (size_t)(rows * a->cols) * sizeof *values};
-    if (form == TURNED) {
+    if (form == TRANSPOSED) {
         t.ne[0] = rows;
         t.ne[1] = a->cols;
     } else if (form == BY_HEADS) {
@@ -429,7 +429,7 @@ static void logits_arwkv(void **state)
         struct pp_model *m;
         struct pp_error err;
         arwkv_gated = i != 1;
-        arwkv_heads_normed = i == 0;
+        arwkv_head_norms = i == 0;
         const char *folder = check_qwen(&versions[2], again);
         assert_tensor(folder, "model.layers.1.self_attn.time_mixer.x_r", 3, N);
         assert_tensor(folder, "model.layers.1.self_attn.time_mixer.w1", 2, rwkv_ranks[0]);
@@ -442,7 +442,7 @@ static void logits_arwkv(void **state)
         pp_model_close(m);
         rwkv_drop();
     }
-    arwkv_gated = arwkv_heads_normed = true;
+    arwkv_gated = arwkv_head_norms = true;
 }
 
 /* Folders have the mixing vectors in another order: r, k, v, w, g. */

@@ -691,13 +691,13 @@ static void test_gguf_marks(void **state)
             assert_non_null(strstr(err.text, key));
         }
     }
-    for (int normed = 0; normed < 2; normed++) {
+    for (int renormalised = 0; renormalised < 2; renormalised++) {
         struct pp_gguf_writer *w = begin_gguf(path, "");
         pp_gguf_add_u32(w, "llama.expert_count", 4);
         pp_gguf_add_u32(w, "llama.expert_used_count", 2);
-        pp_gguf_add_bool(w, "llama.norm_top_k_prob", normed);
+        pp_gguf_add_bool(w, "llama.norm_top_k_prob", renormalised);
         assert_ok(finish_and_open(w, path, &s, &err), err);
-        assert_int_equal(pp_source_hparams(s)->expert_no_renorm, !normed);
+        assert_int_equal(pp_source_hparams(s)->expert_no_renorm, !renormalised);
         pp_source_close(s);
     }
 }

@@ -103,7 +103,7 @@ static struct expert_shape shape_of(int family)
     s.neighbours = family < 2;
     s.wide = family < 2 || family == 5; /* not rotated */
     s.ungated = s.sigmoids = s.say_norm = family == 1;
-    s.beside = s.unnormed = family == 2;
+    s.beside = s.no_state_norm = family == 2;
     s.kinds = family == 1 ? "ME*" : family == 3 || family == 4 ? "MMM" : NULL;
     s.ffn_norm = family == 1 ? "attn_norm" : "ffn_norm";
     s.n_ff_shared = family == 1 ? 64 : 0; /* MLX does not have Granite's shared expert as separate matrices */
@@ -114,7 +114,7 @@ static struct expert_shape shape_of(int family)
     if (family >= 4) {
         s.n_state_key = 1;
         s.rank = 16;
-        s.scan_norm = family == 4 ? SCAN_UNIT : SCAN_NORMED;
+        s.scan_norm = family == 4 ? SCAN_UNIT : SCAN_NORM_WEIGHTED;
     }
     if (family == 5) {
         s.neighbours = s.shares = true;

@@ -84,7 +84,7 @@ static bool make_thread(struct pp_cpu *c, struct thread_scratch *scratch)
         tail = ends > tail ? ends : tail;
     }
     scratch->kernel = pp_cpu_memory_take(c, 1, kernel);
-    scratch->tail = pp_cpu_memory_take(c, 1, tail + PP_KV_BEHIND); /* read like pages */
+    scratch->tail = pp_cpu_memory_take(c, 1, tail + PP_KV_PADDING); /* read like pages */
     if (!scratch->kernel || !scratch->tail)
         return false;
     for (int t = 0; t < c->n_tiers; t++) {
@@ -524,7 +524,7 @@ static void gather_all(const struct tile *t, int i, int64_t chunk, int n, const 
         uint8_t *to = t->tail + (size_t)(at / PP_PAGE_TOKENS) * l->head_bytes;
         const bool group = run.n >= PP_KV_GROUP && run.place % PP_KV_GROUP == 0 && at % PP_KV_GROUP == 0;
         step = group ? PP_KV_GROUP : 1;
-        pp_kv_copy_places(run.kv, run.head, run.place, l, to, at % PP_PAGE_TOKENS, step);
+        pp_kv_copy_slots(run.kv, run.head, run.place, l, to, at % PP_PAGE_TOKENS, step);
     }
     for (int k = 0; k < PP_CHUNK_PAGES; k++)
         heads[k] = k * PP_PAGE_TOKENS < n ? t->tail + (size_t)k * l->head_bytes : NULL;

@@ -123,7 +123,7 @@ ALWAYS_INLINE void key_step(const uint8_t *next, tile_sums *before, const enum s
 }
 
 /* The pipeline's prologue (load_keys) and epilogue (store_last_sums). Where the last 32 dimensions have a scale of
- * their own, the tile loads 32 more, whatever lies there (PP_KV_BEHIND): the queries have zeros there. */
+ * their own, the tile loads 32 more, whatever lies there (PP_KV_PADDING): the queries have zeros there. */
 ALWAYS_INLINE void load_keys(const uint8_t *k, const enum score_step step)
 {
     _tile_loadd(6, k, 64);

@@ -315,8 +315,8 @@ static void gather_keys(const struct pp_cpu *c, const struct stage *s, const str
         const int place = pp_kv_slot(kv, last);
         const bool whole = kv->stride * PP_KV_GROUP <= PP_PAGE_TOKENS && n - i >= PP_KV_GROUP;
         step = whole ? PP_KV_GROUP : 1;
-        pp_kv_copy_places(kv, r->pages[s->tier][last / PP_PAGE_TOKENS] + offset, place, kv,
-                          tail + (size_t)(i / PP_KV_GROUP) * group, i % PP_KV_GROUP, step);
+        pp_kv_copy_slots(kv, r->pages[s->tier][last / PP_PAGE_TOKENS] + offset, place, kv,
+                         tail + (size_t)(i / PP_KV_GROUP) * group, i % PP_KV_GROUP, step);
     }
     for (int k = 0; k < PP_CHUNK_PAGES; k++)
         heads[k] = tail + (size_t)(k * PP_PAGE_TOKENS / PP_KV_GROUP) * group;
