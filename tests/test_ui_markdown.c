@@ -188,6 +188,56 @@ static void large_tables(void **state)
     pp_buf_free(&source);
 }
 
+/* Code in the styles of its parts, which are marked c, s, n and k. */
+static void colours(const char *source, const char *expected)
+{
+    static const struct {
+        pp_style style;
+        const char *mark;
+    } marks[] = {{PP_SLOT_CODE_COMMENT, "{c "}, {PP_SLOT_CODE_STRING, "{s "}, {PP_SLOT_CODE_NUMBER, "{n "},
+                 {PP_SLOT_CODE_KEYWORD, "{k "}};
+    struct pp_document doc = {0};
+    struct pp_buf out = {0};
+    for (size_t n = 0; n <= strlen(source); n++) /* as it is written */
+        pp_document_update(&doc, source, n, 60, true, PP_SLOT_ASSISTANT);
+    const struct pp_layout *l = &doc.layout;
+    for (size_t i = 1; i < l->n_lines; i++) {
+        size_t run = pp_layout_run(l, l->lines[i].start);
+        for (uint32_t at = l->lines[i].start, end; at < l->lines[i].end; at = end, run++) {
+            const bool more = run + 1 < l->n_runs && l->runs[run + 1].start < l->lines[i].end;
+            const char *mark = "";
+            end = more ? l->runs[run + 1].start : l->lines[i].end;
+            for (size_t k = 0; k < sizeof marks / sizeof *marks; k++)
+                mark = l->runs[run].style == marks[k].style ? marks[k].mark : mark;
+            pp_buf_fmt(&out, "%s%.*s%s", mark, (int)(end - at), l->text.data + at, *mark ? "}" : "");
+        }
+        pp_buf_char(&out, '\n');
+    }
+    assert_string_equal(pp_buf_cstr(&out), expected);
+    pp_buf_free(&out);
+    pp_document_free(&doc);
+}
+
+static void code_in_colours(void **state)
+{
+    (void)state;
+    colours("```c\n#include <a.h>\nint x1 = 0x1F; // it's \"x\n/* two\nlines */ char c = '\\'', *s = \"a\\\"//b\"; "
+            "'open",
+            "{k #include} <a.h>\n{k int} x1 = {n 0x1F}; {c // it's \"x}\n{c /* two}\n"
+            "{c lines */} {k char} c = {s '\\''}, *s = {s \"a\\\"//b\"}; 'open\n");
+    colours("~~~Python title=x\ndef f(s): # one\n  '''a\n  if''' + f'x' in don't, 'b'",
+            "{k def} f(s): {c # one}\n  {s '''a}\n{s   if'''} + f{s 'x'} {k in} don't, {s 'b'}\n");
+    colours("```rust\nfn f<'a>(x: &'a str) -> 'é' { 1.5e3 }",
+            "{k fn} f<'a>(x: &'a {k str}) -> {s 'é'} { {n 1.5e3} }\n");
+    colours("```sh\nif [ $# -gt 1 ]; then #no", "{k if} [ $# -gt {n 1} ]; {k then} {c #no}\n");
+    colours("```sql\nSelect 'a' -- b", "{k Select} {s 'a'} {c -- b}\n");
+    colours("```js\nlet a = `x\n// y` + 1", "{k let} a = {s `x}\n{s // y`} + {n 1}\n");
+    colours("```diff\n@@ 1\n+int\n-int\n int", "{c @@ 1}\n{s +int}\n{k -int}\n int\n");
+    colours("```\nint x = 1; // no", "int x = 1; // no\n");
+    colours("```klingon\nint x = 1; // no", "int x = 1; // no\n");
+    colours("```c\n/* one\n```\n\n```c\nint", "{c /* one}\n\n\nc\n{k int}\n");
+}
+
 static void code_blocks(void **state)
 {
     (void)state;
@@ -300,7 +350,8 @@ TEST_GROUP(ui_markdown)
         cmocka_unit_test(markdown), cmocka_unit_test(tildes), cmocka_unit_test(products),
         cmocka_unit_test(references), cmocka_unit_test(names_of_python),
         cmocka_unit_test(formulas), cmocka_unit_test(backslashes), cmocka_unit_test(tables),
-        cmocka_unit_test(large_tables), cmocka_unit_test(code_blocks), cmocka_unit_test(plain),
+        cmocka_unit_test(large_tables), cmocka_unit_test(code_blocks), cmocka_unit_test(code_in_colours),
+        cmocka_unit_test(plain),
         cmocka_unit_test(streaming_is_the_same), cmocka_unit_test(a_megabyte_streams),
         cmocka_unit_test(survives_anything),
     };

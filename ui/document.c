@@ -229,7 +229,12 @@ static void code_line(struct pp_document *doc, const char *s, size_t n, pp_style
     size_t from = doc->layout.text.len;
     int indent = doc->fence.indent;
     begin_piece(doc, s, n, &c);
-    pp_layout_text(&doc->layout, pp_buf_cstr(&c.text), c.text.len, style);
+    const char *text = pp_buf_cstr(&c.text);
+    for (size_t at = 0, len; at < c.text.len; at += len) {
+        pp_style of_piece = style;
+        len = style == PP_SLOT_CODE_BLOCK ? pp_code_piece(&doc->code, text, at, c.text.len, &of_piece) : c.text.len;
+        pp_layout_text(&doc->layout, text + at, len, of_piece);
+    }
     const struct pp_frame frame = {doc->width - 1, indent + 2, indent + 2, 0, PP_LINE_CODE};
     pp_layout_lines(&doc->layout, from, &frame);
     end_piece(doc, &c);
@@ -245,6 +250,7 @@ static void show_fence(struct pp_document *doc, const char *s, size_t n)
         pp_layout_blank(&doc->layout, 0);
     if (doc->fence.indent > doc->width / 3)
         doc->fence.indent = 0;
+    doc->code = pp_code_begin(s + at, n - at);
     code_line(doc, s + at, n - at, PP_SLOT_CODE_LABEL);
 }
 

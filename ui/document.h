@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "src/fence.h"
+#include "ui/highlight.h"
 #include "ui/layout.h"
 
 /* Zero-initialise; pp_document_free at the end. layout.bad is set if memory runs out. */
@@ -26,7 +27,8 @@ struct pp_document {
     struct pp_layout_mark settled;
     size_t done;            /* bytes of the source in it */
     bool fenced;            /* it ends inside a code block ... */
-    struct pp_fence fence;  /* ... which this fence opened */
+    struct pp_fence fence;  /* ... which this fence opened, */
+    struct pp_code_block code; /* in this language */
     bool continues;         /* the segment before was cut because of its length */
     char guard[32];         /* the last bytes of it: if they have changed, the source is another text */
     size_t guard_len;
