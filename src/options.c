@@ -534,11 +534,21 @@ const char *pp_options_about(const char *name)
     return opt && opt->help ? opt->help : "";
 }
 
+/* Whether conversations store it: a number of sampling or drafting. An imported conversation may name any option, but a
+ * text would not stay valid, and memory, threads and files are not its business. */
+static bool is_stored(const struct pp_option *opt)
+{
+    const bool number = opt->set == pp_set_int || opt->set == pp_set_int64 || opt->set == pp_set_float ||
+                        opt->set == pp_set_seed;
+    return number && opt->section &&
+           (strcmp(opt->section, "sampling") == 0 || strncmp(opt->name, "draft-", strlen("draft-")) == 0);
+}
+
 enum pp_code pp_options_recall(struct pp_options *o, const char *name, const char *value, struct pp_error *err)
 {
     struct pp_parse ps = {.o = o, .source = PP_SOURCE_CONFIG};
     const struct pp_option *opt = option_named(name);
-    if (!opt || !opt->section || !opt->arg)
+    if (!opt || !is_stored(opt))
         return pp_fail(err, PP_ERR_NOT_FOUND, "%s is not a setting of conversations", name);
     return pp_options_given(o, opt->name) ? PP_OK : opt->set(&ps, opt, value, name, err);
 }

@@ -883,6 +883,14 @@ sed -i s/^persona.*/persona=gone/ "$XDG_CONFIG_HOME/pippin/pippin.conf"
 run run -n 2 -p Hello </dev/null; expect "one of pippin.conf that is gone" 2
 expect_match "is said to be of there" "$tmp/err" '^pippin: persona in pippin.conf: there is no persona "gone"'
 rm "$XDG_CONFIG_HOME/pippin/pippin.conf"
+
+# settings of an imported conversation that are no conversation's business
+printf '%s%s\n' '{"pippin":1,"title":"h","settings":{"model":7,"stop":5,"chat-template-file":8,"ctx-size":32,"threads":9,' \
+    '"lora":1,"temp":0,"n":3},"messages":[{"role":"user","content":"x","id":1}]}' >"$tmp/settings.json"
+run sessions import "$tmp/settings.json"
+run run --resume "$(cut -c 1-16 "$tmp/out")" -p "$who" --stats </dev/null; expect "numbers where options take texts" 0
+expect_match "are passed over" "$tmp/err" '"model": "Pippin Starter"' '"finish": "length"'
+
 run run --save -n 4 -m engine/starter/starter-draft-Q4_0.gguf -p Hello
 cp engine/starter/starter-draft-Q4_0.gguf "$tmp/folder/small.gguf"
 run run --continue -n 4 -m "$tmp/folder/small.gguf" -p Hello; rm "$tmp/folder/small.gguf"

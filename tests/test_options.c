@@ -832,6 +832,13 @@ static void residual_mixture(void **state)
     assert_int_equal(pp_options_recall(&o, "prompt", "y", &err), PP_ERR_NOT_FOUND);
     assert_int_equal(pp_options_recall(&o, "", "y", &err), PP_ERR_NOT_FOUND);
     assert_int_equal(pp_options_recall(&o, "use-draft", "1", &err), PP_ERR_NOT_FOUND);
+    static const char *const others[] = {"model", "stop", "system", "persona", "logit-bias", "chat-template-file",
+                                         "lora", "threads", "ctx-size", "kv-memory", "overflow", "reasoning", "bell"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_int_equal(pp_options_recall(&o, others[i], "7", &err), PP_ERR_NOT_FOUND);
+    assert_ok(pp_options_recall(&o, "draft-max", "7", &err), err);
+    assert_int_equal(o.draft_max, 7);
+    assert_true(!*o.model && !o.n_stops && !o.system && !o.threads && !o.ctx_size);
     assert_string_equal(o.prompt, "x");
     assert_true(pp_n_option_specs <= PP_MAX_OPTIONS);
 }
