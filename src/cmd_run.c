@@ -96,10 +96,13 @@ static enum pp_code add_file(struct pp_buf *prompt, const char *path, struct pp_
 static enum pp_code read_question(struct run *r, struct pp_error *err)
 {
     const struct pp_options *o = r->o;
-    bool file_is_stdin = o->file && strcmp(o->file, "-") == 0;
+    bool file_is_stdin = false;
+    for (int i = 0; i < o->n_files; i++)
+        file_is_stdin = file_is_stdin || strcmp(o->files[i], "-") == 0;
     enum pp_code code = add_file(&r->question, !isatty(STDIN_FILENO) || file_is_stdin ? "-" : NULL, err);
-    if (!code)
-        code = add_file(&r->question, file_is_stdin ? NULL : o->file, err);
+    for (int i = 0; !code && i < o->n_files; i++)
+        if (strcmp(o->files[i], "-") != 0)
+            code = add_file(&r->question, o->files[i], err);
     if (!code && o->prompt)
         code = check_text("the text of -p", o->prompt, strlen(o->prompt), err);
     if (code)

@@ -14,7 +14,7 @@
 #include "src/paths.h"
 
 enum { PP_MAX_LORA_OPTIONS = 8, PP_MAX_STOPS = 16, PP_MAX_POSITIONAL = 512, PP_MAX_OPTIONS = 128,
-       PP_MAX_IN_FILES = 16 };
+       PP_MAX_IN_FILES = 16, PP_MAX_FILES = 64 };
 
 struct pp_config;
 
@@ -70,7 +70,9 @@ struct pp_options {
     const char *persona;       /* --persona: its full name; "": none; NULL: not given */
     const char *chat_template_file;
     const char *prompt;        /* -p */
-    const char *file;          /* -f */
+    const char *file;          /* -f; of several, the last one */
+    const char *files[PP_MAX_FILES]; /* all of them, for `run` */
+    int n_files;
     bool raw;                  /* --raw: the prompt goes to the model without a chat template */
 
     const char *name;          /* models add, pull --name */

@@ -114,8 +114,9 @@ enum pp_code pp_options_check(const struct pp_options *o, enum pp_cmd cmd, struc
 
 /* Whether a text is valid for a model (UTF-8); PP_ERR_USAGE names `shown`. */
 enum pp_code pp_check_words(const char *text, const char *shown, struct pp_error *err);
-pp_option_setter pp_set_flag, pp_set_text, pp_set_words, pp_set_file, pp_set_new_file, pp_set_int, pp_set_int64,
-    pp_set_ctx_size, pp_set_float, pp_set_bytes, pp_set_choice, pp_set_layout_cache, pp_set_bell, pp_set_snapshot_quota;
+pp_option_setter pp_set_flag, pp_set_text, pp_set_words, pp_set_file, pp_set_read_file, pp_set_new_file, pp_set_prompt,
+    pp_set_int, pp_set_int64, pp_set_ctx_size, pp_set_float, pp_set_bytes, pp_set_choice, pp_set_layout_cache,
+    pp_set_bell, pp_set_snapshot_quota;
 pp_option_setter pp_set_model, pp_set_draft, pp_set_kv_type, pp_set_lora, pp_set_lora_scaled, pp_set_draft_lora,
     pp_set_seed, pp_set_logit_bias;
 pp_option_setter pp_set_threads, pp_set_percent;

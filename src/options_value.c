@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
 #include "engine/base/word.h"
@@ -282,6 +283,34 @@ enum pp_code pp_set_file(struct pp_parse *ps, const struct pp_option *opt, const
                          struct pp_error *err)
 {
     return *value ? pp_set_text(ps, opt, value, shown, err) : no_name(shown, err);
+}
+
+/* Several texts are paragraphs of one prompt, if it is one for a model. */
+enum pp_code pp_set_prompt(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                           struct pp_error *err)
+{
+    const char *before = ps->o->prompt;
+    struct pp_buf both = {0};
+    if (!before || !*before || strcmp(ps->o->command, "run") != 0)
+        return pp_set_text(ps, opt, value, shown, err);
+    pp_buf_fmt(&both, "%s%s%s", before, *value ? "\n\n" : "", value);
+    ps->o->prompt = both.bad ? NULL : pp_keep_text(both.data, both.len);
+    pp_buf_free(&both);
+    return ps->o->prompt ? PP_OK : pp_fail_nomem(err, "the prompt");
+}
+
+/* Only `run` reads several files; elsewhere all but one would be ignored. */
+enum pp_code pp_set_read_file(struct pp_parse *ps, const struct pp_option *opt, const char *value, const char *shown,
+                              struct pp_error *err)
+{
+    struct pp_options *o = ps->o;
+    const int most = strcmp(o->command, "run") == 0 ? PP_MAX_FILES : 1;
+    if (o->n_files == most)
+        return most > 1 ? pp_fail(err, PP_ERR_USAGE, "%s: at most %d files are read", shown, most)
+                        : pp_fail(err, PP_ERR_USAGE, "%s: pippin %s reads one file; give one of them", shown,
+                                  o->command);
+    o->files[o->n_files++] = value;
+    return pp_set_file(ps, opt, value, shown, err);
 }
 
 /* "-" is refused: the user most likely expects stdout, not a file of that name. */

@@ -125,6 +125,13 @@ printf 'One.\n' | "$pippin" run --temp 0 -n 1 -f "$tmp/part" -p "two" --stats >/
 together=$(number prompt_tokens "$tmp/err")
 run run --temp 0 -n 1 --stats -p "One.$nl${nl}Hello,$nl${nl}two" </dev/null
 holds "stdin, -f and -p are one prompt" [ "$together" = "$(number prompt_tokens "$tmp/err")" ]
+printf 'One.\n' >"$tmp/one"
+run run --temp 0 -n 1 -f "$tmp/one" -p Hello, -p "" -p two --stats </dev/null
+holds "and several texts" [ "$together" = "$(number prompt_tokens "$tmp/err")" ]
+run run --temp 0 -n 1 -f "$tmp/one" -f "$tmp/part" -p two --stats </dev/null
+holds "as are several files" [ "$together" = "$(number prompt_tokens "$tmp/err")" ]
+run tokenize -f "$tmp/one" -f "$tmp/part" </dev/null; expect "which other commands do not read" 2
+expect_match "and say so" "$tmp/err" '^pippin: -f: pippin tokenize reads one file; give one of them$'
 
 # a prompt must be text; but it may begin or end within a character
 printf 'Hello\0' >"$tmp/nul"

@@ -147,10 +147,14 @@ static void values(void **state)
     accept("run|--activations|pair");
     assert_int_equal(pp_options_activations(&o), PP_ACT_PAIR);
 
-    accept("run|--temp|1|--temp=0.25|-p|a|-p|--not an option"); /* the last one wins; an option's value may look like an
-                                                                   option */
+    accept("run|--temp|1|--temp=0.25|-p|--not an option"); /* the last one wins; a value is a value */
     assert_true(o.sampling.temp == 0.25f);
     assert_string_equal(o.prompt, "--not an option");
+    accept("run|-p|a|-p||-p|b|-f|c|-f|-"); /* texts and files for a model are put together */
+    assert_string_equal(o.prompt, "a\n\nb");
+    assert_int_equal(o.n_files, 2);
+    assert_string_equal(o.files[0], "c");
+    refuse("embed|-f|a|-f|b", "pippin embed reads one file");
     accept("run|--prompt=a=b|--system=");
     assert_string_equal(o.prompt, "a=b");
     assert_string_equal(o.system, "");
