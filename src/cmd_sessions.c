@@ -168,13 +168,14 @@ static void show_text(struct pp_buf *b, const struct pp_session *s, const struct
     }
 }
 
+/* id: NULL for the latest one. */
 static enum pp_code show(const struct pp_options *o, struct pp_store *st, const char *id, struct pp_error *err)
 {
     struct pp_session s;
     struct pp_message *branch = NULL;
     size_t n = 0;
     struct pp_buf out = {0};
-    enum pp_code code = pp_store_session_find(st, id, &s, err);
+    enum pp_code code = id ? pp_store_session_find(st, id, &s, err) : pp_store_session_latest(st, &s, err);
     if (code)
         return code;
     code = pp_store_branch(st, s.head, &branch, &n, err);
@@ -317,8 +318,8 @@ static enum pp_code do_search(const struct work *w, struct pp_error *err)
 
 static enum pp_code do_show(const struct work *w, struct pp_error *err)
 {
-    enum pp_code code = pp_cli_args(w->o, 1, 1, "ID", err);
-    return code ? code : show(w->o, w->st, w->o->args[0], err);
+    enum pp_code code = pp_cli_args(w->o, 0, 1, "[ID]", err);
+    return code ? code : show(w->o, w->st, w->o->n_args ? w->o->args[0] : NULL, err);
 }
 
 static enum pp_code do_rename(const struct work *w, struct pp_error *err)

@@ -12,7 +12,7 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
     [PP_CMD_CHAT] = {"chat", "", NULL, 0, "the full-screen chat (the default command)"},
     [PP_CMD_RUN] = {"run", "", NULL, 0, "answer one prompt: -p, stdin, or both"},
     [PP_CMD_SESSIONS] = {"sessions",
-                         "[list | search TEXT | show ID | rename ID TITLE | export ID... | import FILE... | "
+                         "[list | search TEXT | show [ID] | rename ID TITLE | export ID... | import FILE... | "
                          "backup FILE | rm ID... | forget ID...]",
                          "list search show rename export import backup rm forget", PP_MAX_POSITIONAL,
                          "saved conversations"},
@@ -510,7 +510,7 @@ const struct pp_foreign_command pp_foreign_commands[] = {
     {"devices", "`pippin doctor` shows CPU and GPUs"},
     {"list ls", "`pippin models` lists models, `pippin sessions` conversations"},
     {"pull get download", "`pippin models pull URL` downloads a model"},
-    {"show info", "`pippin models info NAME` shows a model, `pippin sessions show ID` a conversation"},
+    {"show info", "`pippin models info NAME` shows a model, `pippin sessions show [ID]` a conversation"},
     {"rm delete", "`pippin models rm NAME` removes a model from the list, `pippin sessions rm ID` deletes a "
                   "conversation"},
     {"cp", "`pippin models tag NAME TAG` gives a model another name"},

@@ -242,6 +242,8 @@ id=$(text id "$tmp/out")
 expect_match "the conversation is listed" "$tmp/out" '"messages": 2' '"title": "Hello, who are you\?"'
 run sessions show "$id"
 expect_match "and shown" "$tmp/out" "^Hello, who are you\?\$" "^Hello! I am Pippin" "^assistant:"
+cp "$tmp/out" "$tmp/shown"
+run sessions show; holds "without an ID, as the latest one" cmp -s "$tmp/shown" "$tmp/out"
 run sessions show "$id" --json
 expect_match "also as JSON" "$tmp/out" '"role": "user", "state": "complete"' '"content": "Hello! I am Pippin, a tiny' '"stats": {.*"draft_tokens":'
 run sessions search Pippin
@@ -401,6 +403,7 @@ expect_match "is said to be one" "$tmp/err" '^pippin: there are no saved convers
 run sessions list --json
 expect_out "as JSON" "[]$nl"
 holds "it speaks for itself" [ ! -s "$tmp/err" ]
+run sessions show; expect "nor is there a latest one" 3
 
 # --- interruption -----------------------------------------------------------------------------------------------
 

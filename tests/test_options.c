@@ -331,7 +331,7 @@ static void commands(void **state)
     refuse("doctor|list", "list");
     accept("sessions|export|1234|--format|jsonl|-o|x");
     refuse("sessions|export|1234|--format|pdf", "--format");
-    refuse("sessions|frobnicate", "choose from: list search show export import backup rm forget");
+    refuse("sessions|frobnicate", "choose from: list search show rename export import backup rm forget");
     refuse("dir/model.gguf", "-m dir/model.gguf");
     refuse("run|hello", "-p");
     refuse("convert|a|b|c", "unexpected argument");
