@@ -398,7 +398,7 @@ static enum pp_code name_persona(struct pp_options *o, struct pp_error *err)
     struct pp_personas all = {0};
     const struct pp_persona *found = NULL;
     const bool given = pp_options_given(o, "persona");
-    if (!o->persona || (!given && pp_options_given(o, "system"))) {
+    if (!o->persona || (!given && (!*o->persona || pp_options_given(o, "system")))) {
         o->persona = NULL;
         return PP_OK;
     }

@@ -15,6 +15,7 @@
 #include "engine/base/map.h"
 #include "engine/base/whole_io.h"
 #include "engine/base/word.h"
+#include "engine/source.h"
 #include "src/near.h"
 #include "src/registry.h"
 
@@ -199,14 +200,28 @@ static bool exists(const char *path)
     return stat(path, &st) == 0;
 }
 
+/* Not a folder without a model in it. */
+static bool may_be_meant(const char *folder, const char *name)
+{
+    char path[PATH_MAX], config[PATH_MAX], file[256];
+    if (!join(path, sizeof path, "%s/%s", folder, name) || !pp_is_folder(path))
+        return true;
+    return (join(config, sizeof config, "%s/config.json", path) && access(config, F_OK) == 0) ||
+           pp_folder_holds_gguf(path, file);
+}
+
 static void try_entries(struct pp_near *near, const char *folder)
 {
     DIR *d = opendir(folder);
     if (!d)
         return;
     for (struct dirent *e; (e = readdir(d));)
-        if (e->d_name[0] != '.')
+        if (e->d_name[0] != '.') {
+            const struct pp_near before = *near;
             pp_near_try(near, e->d_name);
+            if (strcmp(near->best, before.best) != 0 && !may_be_meant(folder, e->d_name))
+                *near = before;
+        }
     closedir(d);
 }
 

@@ -221,6 +221,10 @@ fi
 } | head -c 5 >/dev/null
 code=$(cat "$tmp/code"); expect "a reader that goes away" 1
 holds "is not talked about" [ ! -s "$tmp/err" ]
+mkdir -p "$tmp/near/other" "$tmp/near/modal" && touch "$tmp/near/modal/config.json"
+run run -p x -m "$tmp/near/othr" </dev/null
+holds "a folder without a model is not meant" sh -c '! grep -q "did you mean" "$1"' sh "$tmp/err"
+run run -p x -m "$tmp/near/model" </dev/null; expect_match "one with a model is" "$tmp/err" 'did you mean ".*/modal"'
 if command -v script >/dev/null; then
     script -qec "$pippin run" "$tmp/typescript" </dev/null >/dev/null 2>&1
     code=$?
