@@ -449,6 +449,7 @@ static void on_added(struct pp_job *job, void *controller)
         c->refused = j->key;
         j->key = NULL;
     }
+    const size_t before = c->adapters.n;
     for (size_t i = 0; i < j->adapters.n; i++) {
         struct pp_adapter_entry *a = ctl_adapter_add(&c->adapters, j->adapters.items[i].path);
         if (a)
@@ -456,8 +457,9 @@ static void on_added(struct pp_job *job, void *controller)
     }
     if (job->code == PP_OK)
         ctl_notice(c, false,
-                   j->adapters.n == 1 ? "%s was added to the list" : "%s and the adapters next to it were added to "
-                                                                     "the list",
+                   c->adapters.n == before  ? "%s is in the list already"
+                   : j->adapters.n == 1     ? "%s was added to the list"
+                                            : "%s and the adapters next to it were added to the list",
                    j->adapters.items[0].name);
     if (j->too_many)
         ctl_notify_more_adapters(c);

@@ -469,9 +469,21 @@ static bool regenerate(struct pp_controller *c, int n_answers, const struct pp_a
     return false;
 }
 
+/* Says why another answer to the same question is the same, if it is. */
+static void tell_of_the_same(struct pp_controller *c, int n_answers)
+{
+    const char *why = c->sampling.temp == 0            ? "temp 0 always takes the likeliest token"
+                      : c->sampling.top_k == 1         ? "top-k 1 always takes the likeliest token"
+                      : c->seed_fixed && n_answers < 2 ? "the seed is fixed (/set seed random)"
+                                                       : NULL;
+    if (why)
+        ctl_notice(c, false, "%s: the same question has the same answer", why);
+}
+
 void pp_controller_regenerate(struct pp_controller *c, int n_answers)
 {
-    regenerate(c, n_answers, NULL);
+    if (answer_anew(c, n_answers, NULL))
+        tell_of_the_same(c, n_answers);
 }
 
 /* Asks whether all adapters of a comparison fit before it begins. A single answer is written without an adapter that

@@ -219,6 +219,22 @@ bool pp_controller_set_param(struct pp_controller *c, const char *name, const ch
     return true;
 }
 
+bool ctl_tell_param(struct pp_controller *c, const char *name)
+{
+    const struct ctl_param *p = param_meant(c, name);
+    char shown[64];
+    if (!p)
+        return false;
+    double min, max;
+    show_param(c, p, shown, sizeof shown);
+    pp_options_bounds(p->name, &min, &max);
+    if (p->kind == CTL_SEED)
+        ctl_notice(c, false, "seed is %s; /set seed takes a whole number, or \"random\"", shown);
+    else
+        ctl_notice(c, false, "%s is %s; /set %s takes a number from %.15g to %.15g", p->name, shown, p->name, min, max);
+    return true;
+}
+
 const struct pp_named *pp_controller_params(const struct pp_controller *c, size_t *n)
 {
     *n = c->params.n;

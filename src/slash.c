@@ -246,7 +246,8 @@ static enum pp_slash do_set(struct pp_controller *c, char *arg)
                    command->args);
         return PP_SLASH_ERROR;
     }
-    return pp_controller_set_param(c, arg, value) ? PP_SLASH_DONE : PP_SLASH_ERROR;
+    const bool good = *value ? pp_controller_set_param(c, arg, value) : ctl_tell_param(c, arg);
+    return good ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
 static enum pp_slash do_system(struct pp_controller *c, char *arg)
@@ -410,12 +411,14 @@ static enum pp_slash do_think(struct pp_controller *c, char *arg)
 static enum pp_slash do_stats(struct pp_controller *c, char *arg)
 {
     const struct pp_status *s = &c->status;
-    char draft[96] = "", faster[48] = "", prompt[192] = "", kv[128] = "";
+    char speed[48] = "no speed measured yet", draft[96] = "", faster[48] = "", prompt[192] = "", kv[128] = "";
     (void)arg;
     if (s->speedup > 0)
         snprintf(faster, sizeof faster, ", %.2f times as fast", (double)s->speedup);
     if (s->acceptance >= 0)
         snprintf(draft, sizeof draft, ", %.0f %% of drafts accepted%s", (double)s->acceptance * 100, faster);
+    if (s->tokens_per_s > 0)
+        snprintf(speed, sizeof speed, "%s tokens/s", pp_rate((double)s->tokens_per_s).text);
     if (c->prompt_tokens)
         snprintf(prompt, sizeof prompt,
                  "; prompt %s tokens, %s of them cached, %s bytes of cache copied",
@@ -425,9 +428,8 @@ static enum pp_slash do_stats(struct pp_controller *c, char *arg)
         snprintf(kv, sizeof kv, "; KV cache: %.1f MB in use, %.1f MB kept for reuse, of %s MB",
                  (double)c->kv_used / 1e6,
                  (double)c->kv_cached / 1e6, pp_count((int64_t)(c->kv_total / 1000000)).text);
-    ctl_notice(c, false, "%s tokens/s%s%s%s; context %s of %s tokens; %s, %d threads",
-               pp_rate((double)s->tokens_per_s).text, draft, prompt, kv, pp_count(s->ctx_used).text,
-               pp_count(s->ctx_total).text, s->model.kernels, s->model.n_threads);
+    ctl_notice(c, false, "%s%s%s%s; context %s of %s tokens; %s, %d threads", speed, draft, prompt, kv,
+               pp_count(s->ctx_used).text, pp_count(s->ctx_total).text, s->model.kernels, s->model.n_threads);
     return PP_SLASH_DONE;
 }
 
@@ -497,7 +499,7 @@ static const struct slash table[] = {
      "switch adapters on and off", do_lora, 0},
     {"draft", "", "[auto | model | lookup | off | tint | file NAME]", "speculative decoding: how tokens are drafted",
      do_draft, 0},
-    {"set", "params", "[NAME VALUE]", "set temperature and other parameters", do_set, 0},
+    {"set", "params", "[NAME [VALUE]]", "show or set temperature and other parameters", do_set, 0},
     {"system", "", "[TEXT | none]", "show or set the system prompt", do_system, 0},
     {"persona", "", "[NAME | none]", "choose a persona: a system prompt by name", do_persona, 0},
     {"template", "", "[NAME]", "choose the chat template", do_template, 0},

@@ -349,6 +349,8 @@ static void added_with_a_note(void **state)
     snprintf(line, sizeof line, "/lora add %s/elsewhere", fix.paths.data); /* all adapters in this folder */
     assert_int_equal(fix_slash(line), PP_SLASH_DONE);
     pump_until(&fix, entry("cat"));
+    assert_int_equal(fix_slash(line), PP_SLASH_DONE);
+    pump_until(&fix, strstr(fix_status()->notice, "is in the list already"));
     assert_int_equal(fix_slash("/lora add /no/such/file"), PP_SLASH_DONE);
     pump_until(&fix, strstr(fix_status()->notice, "/no/such/file"));
     add_from_a_long_path();

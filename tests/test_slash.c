@@ -113,6 +113,22 @@ static void test_undo(void **state)
     assert_int_equal(fix_slash("/undo"), PP_SLASH_ERROR);
 }
 
+/* The same question has the same answer where nothing is drawn. */
+static void test_likeliest(void **state)
+{
+    static const char *const how[][2] = {{"/set temp 0", "temp 0"}, {"/set temp 1", NULL},
+                                          {"/set seed 5", "the seed is fixed"}, {"/set top-k 1", "top-k 1"}};
+    (void)state;
+    fixture_turn(&fix, "one", "a");
+    for (size_t i = 0; i < sizeof how / sizeof *how; i++) {
+        assert_int_equal(fix_slash(how[i][0]), PP_SLASH_DONE);
+        assert_int_equal(fix_slash("/regen"), PP_SLASH_DONE);
+        assert_true(!how[i][1] == !strstr(notice(), "has the same answer"));
+        assert_true(!how[i][1] || strstr(notice(), how[i][1]));
+        fix_answer("b");
+    }
+}
+
 static void test_branch(void **state)
 {
     (void)state;
@@ -120,6 +136,7 @@ static void test_branch(void **state)
     assert_int_equal(fix_slash("/branch 1"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "no branches yet"));
     pp_controller_regenerate(fix.c, 1);
+    assert_null(strstr(notice(), "the same answer"));
     fix_answer("b");
     pp_controller_regenerate(fix.c, 1);
     fix_answer("c");
@@ -201,8 +218,13 @@ static void test_set(void **state)
     assert_int_equal(fix_slash("/set temp -1"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set temp 0x1p3"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set temp 1x"), PP_SLASH_ERROR);
-    assert_int_equal(fix_slash("/set temp"), PP_SLASH_ERROR);
+    assert_int_equal(fix_slash("/set temp x"), PP_SLASH_ERROR);
     assert_string_equal(notice(), "temp needs a number from 0 to 100");
+    assert_int_equal(fix_slash("/set temp"), PP_SLASH_DONE);
+    assert_string_equal(notice(), "temp is 0.25; /set temp takes a number from 0 to 100");
+    assert_int_equal(fix_slash("/set see"), PP_SLASH_DONE);
+    assert_string_equal(notice(), "seed is random; /set seed takes a whole number, or \"random\"");
+    assert_int_equal(fix_slash("/set nothing"), PP_SLASH_ERROR);
     assert_int_equal(fix_slash("/set temp 0,7"), PP_SLASH_ERROR);
     assert_string_equal(notice(), "temp needs a number from 0 to 100; use a decimal point, not a comma");
     assert_int_equal(fix_slash("/set colour red"), PP_SLASH_ERROR);
@@ -240,7 +262,7 @@ static void test_set(void **state)
     assert_string_equal(param("seed"), "random");
     assert_int_equal(fix_slash("/set predict 7"), PP_SLASH_DONE); /* the name of the long option */
     assert_string_equal(param("n"), "7");
-    assert_int_equal(fix_slash("/set temp"), PP_SLASH_ERROR); /* the error says which values it takes */
+    assert_int_equal(fix_slash("/set temp"), PP_SLASH_DONE); /* says what it is and takes */
     assert_non_null(strstr(notice(), "from 0 to 100"));
     assert_int_equal(fix_slash("/set colour"), PP_SLASH_ERROR);
     assert_non_null(strstr(notice(), "there is no parameter \"colour\""));
@@ -357,7 +379,7 @@ static void test_conversation(void **state)
     pump_until(&fix, pp_controller_session_id(fix.c) == 0);
     assert_int_equal(fix.fake->forgets, 2);
     assert_int_equal(fix_slash("/stats"), PP_SLASH_DONE);
-    assert_non_null(strstr(notice(), "tokens/s"));
+    assert_non_null(strstr(notice(), "no speed measured yet; "));
 }
 
 /* Files that do not exist are reported as soon as the chat begins, which continues without them. */
@@ -454,6 +476,7 @@ TEST_GROUP(slash)
         cmocka_unit_test_setup_teardown(test_screen, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_set, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_branch, fix_setup_ready, fix_teardown),
+        cmocka_unit_test_setup_teardown(test_likeliest, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_set_of_others, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_draft_and_persona, fix_setup_ready, fix_teardown),
         cmocka_unit_test_setup_teardown(test_template, fix_setup_ready, fix_teardown),
