@@ -423,6 +423,15 @@ void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digi
         pp_buf_str(b, "null");
 }
 
+void pp_cli_json_float(struct pp_buf *b, const char *name, float value)
+{
+    pp_cli_json_name(b, name);
+    if (isfinite(value))
+        pp_buf_fmt(b, "%.9g", pp_json_short(value));
+    else
+        pp_buf_str(b, "null");
+}
+
 /* --- models ----------------------------------------------------------------------------------------------- */
 
 struct pp_engine_options pp_cli_engine_options(const struct pp_options *o)

@@ -76,6 +76,8 @@ void pp_cli_json_count(struct pp_buf *b, const char *name, uint64_t value);
 void pp_cli_json_bool(struct pp_buf *b, const char *name, bool value);
 /* digits: after the decimal point. Infinities and NaN become null. */
 void pp_cli_json_real(struct pp_buf *b, const char *name, double value, int digits);
+/* With as many digits as restore it. */
+void pp_cli_json_float(struct pp_buf *b, const char *name, float value);
 /* A member whose value is JSON text from the database; omitted unless that is an object. */
 void pp_cli_json_stored(struct pp_buf *b, const char *name, const char *json);
 void pp_cli_json_name(struct pp_buf *b, const char *name); /* the name alone, which a value must follow */

@@ -319,13 +319,13 @@ static char *settings_json(const struct run *r)
 static void params_json(const struct pp_sampling *s, struct pp_buf *b)
 {
     pp_buf_char(b, '{');
-    pp_cli_json_real(b, "temp", (double)s->temp, 4);
+    pp_cli_json_float(b, "temp", s->temp);
     pp_cli_json_int(b, "top-k", s->top_k);
-    pp_cli_json_real(b, "top-p", (double)s->top_p, 4);
-    pp_cli_json_real(b, "min-p", (double)s->min_p, 4);
-    pp_cli_json_real(b, "repeat-penalty", (double)s->repeat_penalty, 4);
-    pp_cli_json_real(b, "frequency-penalty", (double)s->frequency_penalty, 4);
-    pp_cli_json_real(b, "presence-penalty", (double)s->presence_penalty, 4);
+    pp_cli_json_float(b, "top-p", s->top_p);
+    pp_cli_json_float(b, "min-p", s->min_p);
+    pp_cli_json_float(b, "repeat-penalty", s->repeat_penalty);
+    pp_cli_json_float(b, "frequency-penalty", s->frequency_penalty);
+    pp_cli_json_float(b, "presence-penalty", s->presence_penalty);
     pp_cli_json_count(b, "seed", s->seed);
     pp_buf_char(b, '}');
 }

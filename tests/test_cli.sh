@@ -835,7 +835,8 @@ run run --continue -n 4 -p "$who" --stats </dev/null; expect "one whose path is 
 holds "at the same scale, or its cache would not do" [ "$(number cached_tokens "$tmp/err")" -gt 0 ]
 run run --save -n 2 --temp 0.000012345678 --seed 3 -p Hello </dev/null
 run sessions export "$(sed -n 's/.*--resume //p' "$tmp/err")" --format jsonl
-expect_match "settings keep all their digits" "$tmp/out" '"settings": *{[^}]*"temp": *1.2345678e-05'
+expect_match "settings keep all their digits" "$tmp/out" '"settings": *{[^}]*"temp": *1.2345678e-05' \
+    '"params": *{[^}]*"temp": *1.2345678e-05'
 (cd "$tmp/folder" && exec "$at" run --save -n 4 -m small.gguf --chat-template-file t.jinja -sys Kind. -p Hello --stats) \
     >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?
 expect "a model of the current folder" 0
