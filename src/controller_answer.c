@@ -470,7 +470,7 @@ static bool regenerate(struct pp_controller *c, int n_answers, const struct pp_a
 }
 
 /* Says why another answer to the same question is the same, if it is. */
-static void tell_of_the_same(struct pp_controller *c, int n_answers)
+static void notify_same_answer(struct pp_controller *c, int n_answers)
 {
     const char *why = c->sampling.temp == 0            ? "temp 0 always takes the likeliest token"
                       : c->sampling.top_k == 1         ? "top-k 1 always takes the likeliest token"
@@ -482,8 +482,8 @@ static void tell_of_the_same(struct pp_controller *c, int n_answers)
 
 void pp_controller_regenerate(struct pp_controller *c, int n_answers)
 {
-    if (answer_anew(c, n_answers, NULL))
-        tell_of_the_same(c, n_answers);
+    if (regenerate(c, n_answers, NULL))
+        notify_same_answer(c, n_answers);
 }
 
 /* Asks whether all adapters of a comparison fit before it begins. A single answer is written without an adapter that

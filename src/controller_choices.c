@@ -219,9 +219,9 @@ bool pp_controller_set_param(struct pp_controller *c, const char *name, const ch
     return true;
 }
 
-bool ctl_tell_param(struct pp_controller *c, const char *name)
+bool ctl_notify_param(struct pp_controller *c, const char *name)
 {
-    const struct ctl_param *p = param_meant(c, name);
+    const struct ctl_param *p = find_param(c, name);
     char shown[64];
     if (!p)
         return false;

@@ -542,7 +542,7 @@ bool ctl_set_parse(struct pp_controller *c, char **text, struct pp_adapter_mix *
 /* --- controller_thinking.c --- */
 
 enum pp_thinking ctl_default_thinking(const struct pp_controller *c); /* the command line's setting, or AUTO */
-bool ctl_tell_param(struct pp_controller *c, const char *name);       /* its value, in a notice; false: unknown */
+bool ctl_notify_param(struct pp_controller *c, const char *name);       /* its value, in a notice; false: unknown */
 void ctl_notify_thinking(struct pp_controller *c);                      /* a notice */
 
 /* --- controller_settings.c --- */

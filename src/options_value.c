@@ -294,7 +294,7 @@ enum pp_code pp_set_prompt(struct pp_parse *ps, const struct pp_option *opt, con
     if (!before || !*before || strcmp(ps->o->command, "run") != 0)
         return pp_set_text(ps, opt, value, shown, err);
     pp_buf_fmt(&both, "%s%s%s", before, *value ? "\n\n" : "", value);
-    ps->o->prompt = both.bad ? NULL : pp_keep_text(both.data, both.len);
+    ps->o->prompt = both.bad ? NULL : pp_copy_until_exit(both.data, both.len);
     pp_buf_free(&both);
     return ps->o->prompt ? PP_OK : pp_fail_nomem(err, "the prompt");
 }

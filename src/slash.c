@@ -246,7 +246,7 @@ static enum pp_slash do_set(struct pp_controller *c, char *arg)
                    command->args);
         return PP_SLASH_ERROR;
     }
-    const bool good = *value ? pp_controller_set_param(c, arg, value) : ctl_tell_param(c, arg);
+    const bool good = *value ? pp_controller_set_param(c, arg, value) : ctl_notify_param(c, arg);
     return good ? PP_SLASH_DONE : PP_SLASH_ERROR;
 }
 
