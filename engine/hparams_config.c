@@ -54,18 +54,28 @@ static enum pp_code config_yarn(const cJSON *rope, struct pp_hparams *hp, struct
     return PP_OK;
 }
 
-/* LongRoPE. Its divisors become tensors (pp_hparams_rope_factors), and no factor is used, as the magnitude follows from
- * both context lengths. The original length may be a member of config.json or of the scaling. */
-static enum pp_code config_long(const cJSON *config, const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
+/* LongRoPE. Its divisors become tensors (pp_hparams_rope_factors). Its factor only determines the magnitude, which
+ * follows from both context lengths if there is none. */
+static enum pp_code config_long(const cJSON *rope, struct pp_hparams *hp, struct pp_error *err)
 {
+    const double factor = (double)hp->rope_factor, orig = (double)hp->rope_orig_ctx;
     hp->rope_scaling = PP_ROPE_LONG;
     hp->rope_factor = 1;
-    if (!pp_json_int(config, "original_max_position_embeddings", &hp->rope_orig_ctx) ||
-        !pp_json_int(rope, "original_max_position_embeddings", &hp->rope_orig_ctx))
-        return fail_number("original_max_position_embeddings", err);
     if (!pp_json_float(rope, "attention_factor", &hp->rope_attn_factor))
         return fail_number("the RoPE attention factor", err);
+    if (hp->rope_attn_factor == 0 && cJSON_IsNumber(pp_json_member(rope, "factor")))
+        hp->rope_attn_factor = factor > 1 && orig > 1 ? (float)sqrt(1 + log(factor) / log(orig)) : 1.0f;
     return PP_OK;
+}
+
+/* The context length before scaling may be a member of config.json or of the scaling. */
+static enum pp_code config_original(const cJSON *config, const cJSON *rope, struct pp_hparams *hp,
+                                    struct pp_error *err)
+{
+    static const char key[] = "original_max_position_embeddings";
+    hp->rope_orig_ctx = hp->n_ctx_train;
+    return pp_json_int(config, key, &hp->rope_orig_ctx) && pp_json_int(rope, key, &hp->rope_orig_ctx)
+               ? PP_OK : fail_number(key, err);
 }
 
 enum pp_code pp_hparams_rope_factors(const cJSON *config, const char *key, int64_t n, float *factors,
@@ -108,17 +118,18 @@ static enum pp_code config_scaling(const cJSON *config, const cJSON *rope, struc
         hp->rope_scaling = PP_ROPE_LINEAR;
         return PP_OK;
     }
-    hp->rope_orig_ctx = hp->n_ctx_train;
-    if (!pp_json_int(rope, "original_max_position_embeddings", &hp->rope_orig_ctx))
-        return fail_number("original_max_position_embeddings", err);
+    const bool dynamic = strcmp(name, "dynamic") == 0;
+    const enum pp_code code = config_original(dynamic ? NULL : config, rope, hp, err);
+    if (code)
+        return code;
     if (strcmp(name, "yarn") == 0)
         return config_yarn(rope, hp, err);
-    if (strcmp(name, "dynamic") == 0) {
+    if (dynamic) {
         hp->rope_scaling = PP_ROPE_DYNAMIC;
         return PP_OK;
     }
     if (strcmp(name, "longrope") == 0 || strcmp(name, "su") == 0)
-        return config_long(config, rope, hp, err);
+        return config_long(rope, hp, err);
     if (strcmp(name, "llama3") != 0)
         return pp_fail(err, PP_ERR_UNSUPPORTED,
                        "RoPE scaling \"%.40s\" is not supported; supported are linear, dynamic, llama3, yarn and "
