@@ -105,7 +105,7 @@ enum pp_code pp_convert_to_peft(const char *src, const char *dst, const struct p
                                 struct pp_error *err);
 
 /* src: a GGUF file or HF folder with float tensors (or a quantised GGUF, which is dequantised first and loses accuracy
- * twice); type: one of pp_quantize_type, "Q4_K_M" for example. Which tensor gets which type follows llama-quantize
+ * twice); type: as pp_quantize_name takes it. Which tensor gets which type follows llama-quantize
  * (tests compare it with testdata/quants/starter_reference.json). */
 enum pp_code pp_quantize_file(const char *src, const char *dst, const char *type, const struct pp_convert_options *opt,
                               struct pp_error *err);

@@ -231,9 +231,10 @@ enum pp_code pp_quantize_file(const char *src, const char *dst, const char *type
                               struct pp_error *err)
 {
     struct pp_source *s;
-    int file_type = pp_file_type_by_name(type);
-    if (!mix_of(file_type))
+    const char *name = pp_quantize_name(type);
+    if (!name)
         return fail_type(type, err);
+    const int file_type = pp_file_type_by_name(name);
     enum pp_code code = pp_source_open(src, &s, err);
     if (code)
         return code;

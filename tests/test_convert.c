@@ -261,8 +261,22 @@ static void test_quantize_small(void **state)
     pp_source_close(s);
 }
 
-/* Matrices of single experts are stacked to one tensor, and only once, however often a file contains a number for the
- * first of them. */
+/* A type without its mixture's size means the M mixture, as in --quant and in llama-quantize. */
+static void test_mixtures_by_type(void **state)
+{
+    static const char *const names[][2] = {{"Q3_K", "Q3_K_M"}, {"q4_k", "Q4_K_M"}, {"Q5_k", "Q5_K_M"}};
+    struct pp_source *s;
+    struct pp_error err;
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        assert_ok(pp_quantize_file(small_model(), test_path("mixture.gguf"), names[i][0], NULL, &err), err);
+        assert_ok(pp_source_open(test_path("mixture.gguf"), &s, &err), err);
+        assert_string_equal(pp_source_type_name(s), names[i][1]);
+        pp_source_close(s);
+    }
+}
+
+/* Experts' matrices one by one become one tensor, once, however often a file spells the number of the first. */
 static void test_experts_named_twice(void **state)
 {
     static const char *const names[] = {"blk.0.ffn_up.0.weight", "blk.0.ffn_up.00.weight", "blk.0.ffn_up.000.weight",
@@ -399,7 +413,8 @@ TEST_GROUP(convert)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_models),         cmocka_unit_test(test_adapters), cmocka_unit_test(test_adapter_base),
         cmocka_unit_test(test_quantize_small), cmocka_unit_test(test_errors),   cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_plan),           cmocka_unit_test(test_experts_named_twice),
+        cmocka_unit_test(test_plan),           cmocka_unit_test(test_mixtures_by_type),
+        cmocka_unit_test(test_experts_named_twice),
     };
     return cmocka_run_group_tests_name("convert", tests, NULL, NULL);
 }
