@@ -304,28 +304,29 @@ static void wrapped_models(void **state)
     }
 }
 
-/* The tiny Phi 3 in the form of Phi 4 multimodal, and the tiny Qwen 2 in that of MiMo: some names have other endings,
- * there are LoRAs and other parts, and the class is another. */
+/* The tiny Phi 3 as Phi 4 multimodal has it, the tiny Qwen 2 as MiMo, and the tiny Llama as Yi's first folders: names
+ * end otherwise, there are LoRAs and other parts, and the class is another. */
 static void other_classes(void **state)
 {
     enum { MOST = 200, MORE = 3 };
     static const float zeros[4];
     static const struct {
         const char *family, *hf_class, *type, *more[MORE];
-        bool based;
+        bool based, numbered;
     } cases[] = {
         {"phi3", "Phi4MMForCausalLM", "phi4mm",
          {"model.layers.0.self_attn.qkv_proj.lora_A.vision.weight", "model.layers.0.mlp.down_proj.lora_B.speech.weight",
-          "model.embed_tokens_extend.image_embed.glb_GN"}, true},
+          "model.embed_tokens_extend.image_embed.glb_GN"}, true, false},
         {"phi3", "Phi4MultimodalForCausalLM", "phi4_multimodal",
          {"model.embed_tokens_extend.image_embed.a.bias", "model.embed_tokens_extend.audio_embed.a.bias",
-          "model.embed_tokens_extend.audio_embed.b.bias"}, false},
+          "model.embed_tokens_extend.audio_embed.b.bias"}, false, false},
         {"qwen2", "MiMoForCausalLM", "mimo",
          {"model.mtp_layers.0.input_proj.weight", "model.mtp_layers.0.mlp.up_proj.weight",
-          "model.mtp_layers.0.final_layernorm.weight"}, false},
-        {"llama", "AquilaForCausalLM", "aquila", {NULL}, false},
-        {"qwen3moe", "SomeMoeForCausalLM", "enggpt_moe", {NULL}, false},
-        {"llama", "PeftModelForCausalLM", "llama", {NULL}, false}, /* the class of the program that trained it */
+          "model.mtp_layers.0.final_layernorm.weight"}, false, false},
+        {"llama", "AquilaForCausalLM", "aquila", {NULL}, false, false},
+        {"llama", "YiForCausalLM", "Yi", {NULL}, false, true},
+        {"qwen3moe", "SomeMoeForCausalLM", "enggpt_moe", {NULL}, false, false},
+        {"llama", "PeftModelForCausalLM", "llama", {NULL}, false, false}, /* a class of the program that trained it */
     };
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -342,6 +343,10 @@ static void other_classes(void **state)
             const char *end = strstr(t[n].name, "_proj.weight");
             if (end && cases[c].based)
                 snprintf(names[n], sizeof names[n], "%.*s_proj.base_layer.weight", (int)(end - t[n].name), t[n].name);
+            else if (cases[c].numbered && (end = strstr(t[n].name, "input_layernorm.weight")))
+                snprintf(names[n], sizeof names[n], "%.*sln1.weight", (int)(end - t[n].name), t[n].name);
+            else if (cases[c].numbered && (end = strstr(t[n].name, "post_attention_layernorm.weight")))
+                snprintf(names[n], sizeof names[n], "%.*sln2.weight", (int)(end - t[n].name), t[n].name);
             else
                 snprintf(names[n], sizeof names[n], "%s", t[n].name);
         }

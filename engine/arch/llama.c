@@ -18,6 +18,8 @@ static const struct pp_arch_name names[] = {
     {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.gate_proj", .gguf = "blk.{}.ffn_gate_exps", .mlx = true},
     {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.up_proj", .gguf = "blk.{}.ffn_up_exps", .mlx = true},
     {.hf = "model.layers.{}.block_sparse_moe.switch_mlp.down_proj", .gguf = "blk.{}.ffn_down_exps", .mlx = true},
+    {.hf = "model.layers.{}.ln1", .gguf = "blk.{}.attn_norm", .read_only = true}, /* Yi's first folders */
+    {.hf = "model.layers.{}.ln2", .gguf = "blk.{}.ffn_norm", .read_only = true},
     {.hf = NULL},
 };
 
@@ -27,7 +29,8 @@ static const char *const classes[] = {
     "Mistral3ForConditionalGeneration", "llama", "mistral", "mixtral", "ministral3", "mistral3",
     "InternLM3ForCausalLM", "internlm3", "IQuestCoderForCausalLM", "iquestcoder", "mllama_text_model",
     "Emu3ForCausalLM", "emu3_text_model", "Emu3", "AquilaForCausalLM", "AquilaModel", "aquila",
-    "InternLMForCausalLM", "internlm", "TeleChat3ForCausalLM", "telechat3", NULL};
+    "InternLMForCausalLM", "internlm", "TeleChat3ForCausalLM", "telechat3", "YiForCausalLM", "Yi",
+    NULL};
 
 const struct pp_arch_parts pp_mistral_parts = {
     .model_type = "mistral", .prefixes = pp_text_prefixes, .others = pp_picture_parts};
@@ -54,6 +57,10 @@ static const struct pp_arch_default defaults[] = {
      "{\"vocab_size\": 103168, \"hidden_size\": 4096, \"intermediate_size\": 11008, \"num_hidden_layers\": 32,"
      "\"num_attention_heads\": 32, \"max_position_embeddings\": 2048,"
      "\"rotary\": {\"base\": 10000, \"type\": \"dynamic\"}}"},
+    {"Yi", "YiForCausalLM",
+     "{\"vocab_size\": 64000, \"hidden_size\": 4096, \"intermediate_size\": 11008, \"num_hidden_layers\": 32,"
+     "\"num_attention_heads\": 32, \"num_key_value_heads\": 4, \"max_position_embeddings\": 4096,"
+     "\"rms_norm_eps\": 1e-5, \"rope_theta\": 5000000.0}"},
     {.json = NULL},
 };
 
