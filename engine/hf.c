@@ -477,12 +477,11 @@ static enum pp_code template_of_json(const char *folder, const char *name, const
     return code;
 }
 
-enum pp_code pp_hf_chat_template(const char *folder, const char *name, char **text, struct pp_error *err)
+static enum pp_code read_template(const char *folder, const char *name, char **text, struct pp_error *err)
 {
     static const char jinja_file[] = "chat_template.jinja";
     char other[96];
     size_t size;
-    *text = NULL;
     snprintf(other, sizeof other, "additional_chat_templates/%.60s.jinja", name);
     const char *file = strcmp(name, "default") == 0 ? jinja_file : other;
     if (pp_file_exists(folder, file))
@@ -491,6 +490,18 @@ enum pp_code pp_hf_chat_template(const char *folder, const char *name, char **te
         return PP_OK; /* this file replaces all others */
     enum pp_code code = template_of_json(folder, "chat_template.json", name, text, err);
     return code || *text ? code : template_of_json(folder, "tokenizer_config.json", name, text, err);
+}
+
+/* A blank template, as some programs write for models that have none, is none. */
+enum pp_code pp_hf_chat_template(const char *folder, const char *name, char **text, struct pp_error *err)
+{
+    *text = NULL;
+    enum pp_code code = read_template(folder, name, text, err);
+    if (*text && !(*text)[strspn(*text, " \t\r\n")]) {
+        pp_free(*text);
+        *text = NULL;
+    }
+    return code;
 }
 
 /* --- pooling ------------------------------------------------------------------------------------------- */

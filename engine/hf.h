@@ -32,7 +32,7 @@ bool pp_hf_changed(const struct pp_hf *hf); /* one of the weight files: pp_map_c
 
 /* The folder's chat template with this name, "default" or "tool_use": from chat_template.jinja and
  * additional_chat_templates/, or `chat_template` in chat_template.json or tokenizer_config.json. *text (pp_free) is
- * NULL if there is none. */
+ * NULL if there is none or it is blank. */
 enum pp_code pp_hf_chat_template(const char *folder, const char *name, char **text, struct pp_error *err);
 
 /* modules.json of sentence-transformers, an array of objects; a module's path is "" or the name of a folder next to the

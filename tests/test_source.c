@@ -327,6 +327,11 @@ static void test_templates(void **state)
     snprintf(config, sizeof config, "%s}", small_config);
     write_text(dir, "config.json", config);
     write_tensors(dir, "model.safetensors", two_tensors);
+    write_text(dir, "tokenizer_config.json", "{\"chat_template\":\" \\n\"}"); /* blank */
+    assert_ok(pp_source_open(dir, &s, &err), err);
+    assert_null(pp_source_chat_template(s));
+    assert_null(pp_source_tool_template(s));
+    pp_source_close(s);
     write_text(dir, "tokenizer_config.json", "{\"chat_template\":\"plain\"}");
     assert_ok(pp_source_open(dir, &s, &err), err);
     assert_string_equal(pp_source_chat_template(s), "plain");
