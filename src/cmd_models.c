@@ -358,9 +358,13 @@ static enum pp_code find(struct models *c, const char *word, char **path, struct
     if (code == PP_ERR_NOT_FOUND) {
         struct pp_near near = {.wanted = word};
         pp_registry_near(c->p, &near);
-        if (near.best[0])
-            return pp_fail(err, PP_ERR_NOT_FOUND, "no model \"%s\" is registered; did you mean \"%s\"?", word,
-                           near.best);
+        if (near.best[0]) {
+            struct pp_buf names = {0};
+            pp_near_list(&near, "", 0, &names);
+            pp_fail(err, code, "no model \"%s\" is registered; did you mean %s?", word, pp_buf_cstr(&names));
+            pp_buf_free(&names);
+            return code;
+        }
         return pp_fail(err, PP_ERR_NOT_FOUND,
                        "no model \"%s\" is registered; `pippin models list` shows the registered ones", word);
     }

@@ -1,5 +1,6 @@
 #include "src/near.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -38,6 +39,33 @@ int pp_edit_distance(const char *a, const char *b)
     return rows[na % 3][nb];
 }
 
+static bool is_kept(const struct pp_near *n, const char *candidate)
+{
+    bool kept = strcmp(n->best, candidate) == 0;
+    for (int i = 0; i < PP_NEAR_MORE; i++)
+        kept = kept || strcmp(n->more[i], candidate) == 0;
+    return kept;
+}
+
+/* Of equally near names, the one that came first is before the other: the best one so far, if a better one replaces it
+ * (was_best), or one that is already kept. */
+static void keep_more(struct pp_near *n, const char *name, int distance, bool was_best)
+{
+    char kept[sizeof n->best], pushed[sizeof n->best];
+    snprintf(kept, sizeof kept, "%s", name);
+    for (int i = 0; i < PP_NEAR_MORE && kept[0]; i++) {
+        const int d = n->more_distance[i];
+        if (n->more[i][0] && (distance > d || (distance == d && !was_best)))
+            continue;
+        was_best = true; /* and so do all that it pushes back */
+        memcpy(pushed, n->more[i], sizeof pushed);
+        memcpy(n->more[i], kept, sizeof kept);
+        n->more_distance[i] = distance;
+        memcpy(kept, pushed, sizeof kept);
+        distance = d;
+    }
+}
+
 /* At most a third of the letters may be wrong, and at least one must be right. A name that contains what was typed,
  * or is a prefix of it, is near as well. */
 void pp_near_try(struct pp_near *n, const char *candidate)
@@ -47,8 +75,23 @@ void pp_near_try(struct pp_near *n, const char *candidate)
     int d = pp_edit_distance(n->wanted, candidate);
     if (d > limit && typed >= 3 && pp_casestr(candidate, n->wanted))
         d = limit;
-    if (d > limit || (n->best[0] && d >= n->distance))
+    if (d > limit || is_kept(n, candidate))
         return;
-    n->distance = d;
-    snprintf(n->best, sizeof n->best, "%s", candidate);
+    if (!n->best[0] || d < n->distance) {
+        if (n->best[0])
+            keep_more(n, n->best, n->distance, true);
+        n->distance = d;
+        snprintf(n->best, sizeof n->best, "%s", candidate);
+    } else {
+        keep_more(n, candidate, d, false);
+    }
+}
+
+void pp_near_list(const struct pp_near *n, const char *folder, int n_folder, struct pp_buf *b)
+{
+    pp_buf_fmt(b, "\"%.*s%s\"", n_folder, folder, n->best);
+    for (int i = 0; i < PP_NEAR_MORE && n->more[i][0]; i++) {
+        const bool last = i + 1 == PP_NEAR_MORE || !n->more[i + 1][0];
+        pp_buf_fmt(b, "%s \"%.*s%s\"", last ? " or" : ",", n_folder, folder, n->more[i]);
+    }
 }

@@ -311,7 +311,17 @@ static bool is_address(const char *name)
     return false;
 }
 
-/* The error for a model that is not found, with the nearest name in data/models or the folder that is named. An
+/* The first n_folder bytes of the name are the folder of all names that are near. */
+static enum pp_code fail_near(const struct pp_near *near, const char *name, int n_folder, struct pp_error *err)
+{
+    struct pp_buf names = {0};
+    pp_near_list(near, name, n_folder, &names);
+    pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean %s?", name, pp_buf_cstr(&names));
+    pp_buf_free(&names);
+    return PP_ERR_NOT_FOUND;
+}
+
+/* The error for a model that is not found, with the nearest names in data/models or the folder that is named. An
  * address is not repeated, as it may contain a key. */
 static enum pp_code not_found(const struct pp_paths *p, const char *name, struct pp_error *err)
 {
@@ -339,11 +349,10 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
             pp_registry_near(p, &stored);
         }
     }
-    if (stored.best[0] && (!here.best[0] || stored.distance <= here.distance))
-        return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean \"%s\"?", name, stored.best);
+    if (kept.best[0] && (!here.best[0] || kept.distance <= here.distance))
+        return fail_near(&kept, name, 0, err);
     if (here.best[0])
-        return pp_fail(err, PP_ERR_NOT_FOUND, "there is no model \"%s\"; did you mean \"%.*s%s\"?", name,
-                       slash ? (int)(slash - name + 1) : 0, name, here.best);
+        return fail_near(&here, name, slash ? (int)(slash - name + 1) : 0, err);
     return pp_fail(err, PP_ERR_NOT_FOUND,
                    "there is no model \"%s\"; give the path of a GGUF file or a model folder, or put the model into "
                    "%s/models",

@@ -79,6 +79,14 @@ models info small absent --json; expect "and as JSON" 3 '^\[\{"name": "Pippin[^]
 "$pippin" tokenize -m FAST -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "used by a tag" 0 '^\['
 "$pippin" tokenize -m good -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and by the other's" 0 '^\['
 "$pippin" tokenize -m tinny -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "or the nearest is told" 3 '' 'did you mean "Tiny"'
+"$pippin" tokenize -m tin -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?
+expect "all that are near are told" 3 '' 'did you mean "Tiny"\?$'
+models tag small tinier
+"$pippin" tokenize -m tin -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?
+expect "nearest first" 3 '' 'there is no model "tin"; did you mean "Tiny" or "tinier"\?$'
+models info tin; expect "also where models are managed" 3 '' 'did you mean "Tiny" or "tinier"\?$'
+models rm tin; expect "and forgotten" 3 '' 'did you mean "Tiny" or "tinier"\?$'
+models untag tinier
 models untag good; expect "no tag any more" 0
 models untag good; expect "nor one to take away" 3 '' 'no model has the tag'
 "$pippin" tokenize -m good -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "it names nothing" 3

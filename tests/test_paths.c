@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/map.h"
 #include "engine/base/word.h"
 #include "src/near.h"
@@ -295,6 +296,32 @@ static void nearness(void **state)
     assert_string_equal(letter.best, "");
 }
 
+static void assert_names(const struct pp_near *n, const char *folder, const char *names)
+{
+    struct pp_buf b = {0};
+    pp_near_list(n, folder, (int)strlen(folder), &b);
+    assert_string_equal(pp_buf_cstr(&b), names);
+    pp_buf_free(&b);
+}
+
+/* Several names are told, nearest first, and each once. */
+static void near_names(void **state)
+{
+    struct pp_near n = {.wanted = "qwen"};
+    (void)state;
+    pp_near_try(&n, "my-qwen");
+    assert_names(&n, "", "\"my-qwen\"");
+    pp_near_try(&n, "phi");
+    pp_near_try(&n, "qwen2");
+    assert_names(&n, "", "\"qwen2\" or \"my-qwen\"");
+    pp_near_try(&n, "qwen2");
+    pp_near_try(&n, "qwen3");
+    pp_near_try(&n, "queen");
+    assert_names(&n, "", "\"qwen2\", \"qwen3\" or \"my-qwen\"");
+    pp_near_try(&n, "Qwen");
+    assert_names(&n, "/m/", "\"/m/Qwen\", \"/m/qwen2\" or \"/m/qwen3\"");
+}
+
 static void base_names(void **state)
 {
     (void)state;
@@ -447,6 +474,7 @@ TEST_GROUP(paths)
         cmocka_unit_test(template_path),
         cmocka_unit_test(references),
         cmocka_unit_test(nearness),
+        cmocka_unit_test(near_names),
         cmocka_unit_test(base_names),
         cmocka_unit_test(cases),
         cmocka_unit_test(registered),
