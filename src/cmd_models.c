@@ -107,6 +107,38 @@ static enum pp_code list(struct models *c, struct pp_error *err)
     return PP_OK;
 }
 
+/* --- pull --------------------------------------------------------------------------------------------------- */
+
+static enum pp_code pull_model(struct models *c, const char *url, struct pp_error *err)
+{
+    char *path = NULL, sha256[65];
+    struct pp_model_entry e = {0};
+    struct stat st;
+    enum pp_code code = pp_cmd_models_pull(c->o, c->p, c->st, url, c->cancel, &path, sha256, err);
+    if (!code)
+        code = pp_registry_entry(path, c->o->name, &e, err);
+    if (code == PP_ERR_FORMAT && path && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+        pp_fail_advice(err, "move it away first; pippin does not overwrite it");
+    if (!code) {
+        pp_free(e.source);
+        pp_free(e.sha256);
+        e.source = pp_strndup(url, strcspn(url, "?#")); /* the query may contain a key */
+        e.sha256 = pp_strdup(sha256);
+        code = e.source && e.sha256 ? pp_store_model_put(c->st, &e, c->o->name, err) : pp_fail_nomem(err, "the model");
+    }
+    if (!code)
+        pp_cli_say("%s is %s", e.name, e.path);
+    pp_model_entry_clear(&e);
+    pp_free(path);
+    return code;
+}
+
+static enum pp_code pull(struct models *c, struct pp_error *err)
+{
+    const enum pp_code code = pp_cli_args(c->o, 1, 1, "URL", err);
+    return code ? code : pull_model(c, c->o->args[0], err);
+}
+
 /* --- add ---------------------------------------------------------------------------------------------------- */
 
 static enum pp_code add_model(struct models *c, const char *path, struct pp_error *err)
@@ -170,6 +202,8 @@ static enum pp_code add_folder(struct models *c, const char *folder, int depth, 
 static enum pp_code add_path(struct models *c, const char *path, struct pp_error *err)
 {
     struct stat st;
+    if (pp_is_model_address(path))
+        return pull_model(c, path, err);
     if (stat(path, &st) != 0)
         return pp_fail(err, PP_ERR_NOT_FOUND, "cannot open %s: %s", path, strerror(errno));
     /* an adapter is refused by add_model, with a reason */
@@ -190,36 +224,10 @@ static enum pp_code add(struct models *c, struct pp_error *err)
     if (!code && c->o->name && c->o->n_args > 1)
         return pp_fail(err, PP_ERR_USAGE, "--name is for one model, but %d paths were given; leave --name out",
                        c->o->n_args);
+    if (!code && c->o->sha256 && !(c->o->n_args == 1 && pp_is_model_address(c->o->args[0])))
+        return pp_fail(err, PP_ERR_USAGE, "--sha256 is for one URL; leave --sha256 out");
     for (int i = 0; i < c->o->n_args && !code; i++)
         code = add_path(c, c->o->args[i], err);
-    return code;
-}
-
-/* --- pull --------------------------------------------------------------------------------------------------- */
-
-static enum pp_code pull(struct models *c, struct pp_error *err)
-{
-    char *path = NULL, sha256[65];
-    struct pp_model_entry e = {0};
-    struct stat st;
-    enum pp_code code = pp_cli_args(c->o, 1, 1, "URL", err);
-    if (!code)
-        code = pp_cmd_models_pull(c->o, c->p, c->st, c->o->args[0], c->cancel, &path, sha256, err);
-    if (!code)
-        code = pp_registry_entry(path, c->o->name, &e, err);
-    if (code == PP_ERR_FORMAT && path && stat(path, &st) == 0 && S_ISREG(st.st_mode))
-        pp_fail_advice(err, "move it away first; pippin does not overwrite it");
-    if (!code) {
-        pp_free(e.source);
-        pp_free(e.sha256);
-        e.source = pp_strndup(c->o->args[0], strcspn(c->o->args[0], "?#")); /* the query may contain a key */
-        e.sha256 = pp_strdup(sha256);
-        code = e.source && e.sha256 ? pp_store_model_put(c->st, &e, c->o->name, err) : pp_fail_nomem(err, "the model");
-    }
-    if (!code)
-        pp_cli_say("%s is %s", e.name, e.path);
-    pp_model_entry_clear(&e);
-    pp_free(path);
     return code;
 }
 

@@ -26,7 +26,7 @@ static const struct {
     {PP_CMD_SESSIONS, "again", "import"},
     {PP_CMD_SESSIONS, "json", "list search show export import"},
     {PP_CMD_MODELS, "name", "add pull"},
-    {PP_CMD_MODELS, "sha256 hf-base ollama-base", "pull"},
+    {PP_CMD_MODELS, "sha256 hf-base ollama-base", "add pull"},
     {PP_CMD_MODELS, "ctx-size kv-type", "info"},
     {PP_CMD_MODELS, "json", "list info"},
     {PP_CMD_LORA, TRAINING, "train"},

@@ -301,8 +301,7 @@ enum pp_code pp_template_path(const struct pp_paths *p, const char *name, char *
     return pp_fail(err, PP_ERR_NOT_FOUND, "the name of the chat template is too long");
 }
 
-/* Whether it is an address for `models pull`. */
-static bool is_address(const char *name)
+bool pp_is_model_address(const char *name)
 {
     static const char *const begins[] = {"hf:", "ollama:", "https://", "http://"};
     for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
@@ -328,8 +327,8 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
     char folder[PATH_MAX];
     struct stat st;
     const char *slash = strrchr(name, '/');
-    struct pp_near here = {.wanted = slash ? slash + 1 : name}, stored = {.wanted = here.wanted};
-    if (is_address(name))
+    struct pp_near here = {.wanted = slash ? slash + 1 : name}, kept = {.wanted = here.wanted};
+    if (pp_is_model_address(name))
         return pp_fail(err, PP_ERR_NOT_FOUND, "give a model by its path or name, not by a URL; `pippin models pull "
                                               "URL` downloads it and prints its name");
     if (stat(name, &st) != 0 && (errno == ELOOP || errno == EACCES))

@@ -51,6 +51,8 @@ enum pp_code pp_template_path(const struct pp_paths *p, const char *name, char *
 /* Resolves the argument of -m to a path: an existing file or folder; a file name in data/models; "" or "starter" is
  * the bundled model. PP_ERR_NOT_FOUND suggests similar names. */
 enum pp_code pp_resolve_model(const struct pp_paths *p, const char *name, char *out, size_t cap, struct pp_error *err);
+/* Whether a model's name is an address for `pippin models pull` (https://..., hf:..., ollama:...). */
+bool pp_is_model_address(const char *name);
 /* The form in which a model's name is stored: the absolute path if it leads to an existing file or folder, so that
  * it is found from any folder; otherwise the name itself. out: [PATH_MAX] */
 void pp_model_reference(const char *name, char *out);

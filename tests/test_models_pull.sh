@@ -64,6 +64,13 @@ whole "is there" a.gguf
 "$pippin" models list --json >"$tmp/out"
 if grep -q "\"sha256\": \"$sum\"" "$tmp/out" && grep -q "\"source\": \"$at/plain/a.gguf\"" "$tmp/out"; then pass "noted with its source and checksum"; else fail "noted with its source and checksum" "$(cat "$tmp/out")"; fi
 "$pippin" tokenize -m a -p Hello >"$tmp/out" 2>"$tmp/err"; code=$?; expect "and used by its name" 0
+"$pippin" models rm a 2>/dev/null; rm "$models/a.gguf"
+add() { timeout 60 "$pippin" models add "$@" >"$tmp/out" 2>"$tmp/err" </dev/null; code=$?; }
+add --sha256 "$sum" "$model"; expect "a checksum is for what is downloaded" 2 '--sha256 is for one URL'
+add --sha256 "$sum" "$at/plain/a.gguf"; expect "adding an address downloads it" 0 "a is .*/models/a.gguf"
+whole "and is there" a.gguf
+"$pippin" models list --json >"$tmp/out"
+if grep -q "\"source\": \"$at/plain/a.gguf\"" "$tmp/out"; then pass "noted with its source"; else fail "noted with its source" "$(cat "$tmp/out")"; fi
 pull "$at/plain/a.gguf"; expect "not fetched twice" 0 'is already there'
 "$pippin" models add "$models/a.gguf" >"$tmp/out" 2>"$tmp/err"; code=$?; expect "added by hand" 0
 "$pippin" models list --json >"$tmp/out"

@@ -453,7 +453,7 @@ static void idle_options(void **state)
     accept("sessions|--limit|3");
     accept("sessions|export|--all|--json");
     refuse("sessions|export|abcd|--format|md|--json", "--format and --json cannot be combined");
-    refuse("models|add|x|--sha256|aa", "pippin models pull");
+    refuse("models|info|x|--sha256|aa", "`pippin models add` or `pull`");
     refuse("models|-c|512", "pippin models info");
     accept("models|info|starter|-c|512|--kv-type|f16");
     refuse("lora|list|--rank|4", "pippin lora train");
