@@ -77,7 +77,7 @@ static void line_entry(struct pp_buf *b, const struct pp_model_entry *m, const c
     if (*m->tags)
         pp_buf_fmt(b, "  [%s]", m->tags);
     if (active > 0)
-        pp_buf_fmt(b, "  (%.1fB active)", active / 1e9);
+        pp_buf_fmt(b, "  (%.1f%c active)", active < 1e9 ? active / 1e6 : active / 1e9, active < 1e9 ? 'M' : 'B');
     if (access(m->path, F_OK) != 0)
         pp_buf_str(b, "  (missing)");
     pp_buf_char(b, '\n');

@@ -66,6 +66,11 @@ models tag small fast; expect "a tag moves" 0 '' 'fast pointed to .*starter-Q4_K
 "$pippin" bench --shape stories-15m --type q8_0 --layers 1 --vocab 1 --write "$tmp/tiniest.gguf" >"$tmp/out" 2>&1
 models add "$tmp/tiniest.gguf"; models; expect "less than a million parameters are not none" 0 '^tiniest +Q8_0 +1\.0M '
 models rm tiniest
+if [ -d "$data/architectures/mixtral" ]; then
+    models add "$data/architectures/mixtral"; models
+    expect "nor are those that a token uses" 0 '/mixtral  \([0-9.]+M active\)$'
+    models rm mixtral
+fi
 models --json; expect "as JSON" 0 '"name": "small".*"tags": "fast"'
 models tag small 'a b'; expect "what cannot be a tag" 2
 models tag small "$(printf 'a\033[2Jb')"; expect "nor can what moves the cursor" 2 '' 'control characters'
