@@ -33,9 +33,8 @@ static enum pp_code known_type(const char *type, struct pp_error *err)
 {
     struct pp_buf names = {0};
     const char *name;
-    for (size_t i = 0; (name = pp_quantize_type(i)); i++)
-        if (pp_casecmp(name, type) == 0)
-            return PP_OK;
+    if (pp_quantize_name(type))
+        return PP_OK;
     for (size_t i = 0; (name = pp_quantize_type(i)); i++)
         pp_buf_fmt(&names, i ? ", %s" : "%s", name);
     pp_fail(err, PP_ERR_USAGE, "unknown type %s; choose from %s", type, pp_buf_cstr(&names));

@@ -1231,6 +1231,8 @@ if [ -d "$data/starter" ]; then
     run quantize "$tmp/llama.gguf" "$tmp/llama-q8.gguf" q8_0; expect "quantize" 0
     run quantize "$tmp/llama.gguf" "$tmp/llama.gguf" q8_0; expect "not over itself" 2
     run quantize "$tmp/llama.gguf" "$tmp/x.gguf" q5_nonsense; expect "nor to an unknown type" 2
+    run quantize "$tmp/llama.gguf" "$tmp/llama-q4.gguf" q4_k; expect "but to a type's usual mixture" 0
+    run models info "$tmp/llama-q4.gguf"; expect_match "which is M" "$tmp/out" ', Q4_K_M, '
     head -c 40000 "$data/starter/val.txt" >"$tmp/read.txt"
     im="imatrix -f $tmp/read.txt -c 256"
     run $im --chunks 6 -o "$tmp/whole.gguf" --json; expect "imatrix" 0
