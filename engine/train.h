@@ -51,6 +51,8 @@ struct pp_train_data_info {
  * answer becomes an example of its own, as the model will see it. Of a text all tokens are learnt, and one longer than
  * max_tokens becomes several examples.
  *
+ * The objects may also span lines, and be elements of one list.
+ *
  * The caller owns *out. PP_ERR_FORMAT names the line that is no such object, has no answer, has a control token spelled
  * out in a message, or whose template does not continue the prompt with the answer; PP_ERR_USAGE: the file is empty, or
  * there is no template for its conversations. */

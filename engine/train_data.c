@@ -577,6 +577,82 @@ static enum pp_code add_lines(struct reader *r, const char *text, size_t n, cons
     return PP_OK;
 }
 
+/* --- objects that span lines, perhaps in a list ---------------------------------------------------------------- */
+
+static size_t skip_blanks(const char *text, size_t n, size_t at)
+{
+    while (at < n && (text[at] == '\n' || is_blank(text + at, 1)))
+        at++;
+    return at;
+}
+
+/* Where the object or list that begins here ends; n + 1: it does not. */
+static size_t value_end(const char *text, size_t n, size_t at)
+{
+    bool quoted = false;
+    for (int64_t depth = 0; at < n; at++) {
+        const char c = text[at];
+        if (quoted && c == '\\')
+            at++;
+        else if (c == '"')
+            quoted = !quoted;
+        else if (!quoted && (c == '{' || c == '['))
+            depth++;
+        else if (!quoted && (c == '}' || c == ']') && --depth <= 0)
+            return at + 1;
+    }
+    return n + 1;
+}
+
+/* Whether the text is a list, or begins with an object that its first line does not end. */
+static bool spans_lines(const char *text, size_t n)
+{
+    const size_t at = skip_blanks(text, n, 0);
+    const char *end = at < n ? memchr(text + at, '\n', n - at) : NULL;
+    const size_t line = end ? (size_t)(end - text) : n;
+    return at < n && (text[at] == '[' ||
+                      (text[at] == '{' && value_end(text, line, at) > line && value_end(text, n, at) <= n));
+}
+
+static enum pp_code fail_at(const char *text, size_t at, const char *name, struct pp_error *err)
+{
+    size_t number = 1;
+    for (size_t i = 0; i < at; i++)
+        number += text[i] == '\n';
+    pp_fail_prefix(err, "%s, line %zu", name, number);
+    return err->code;
+}
+
+static enum pp_code add_objects(struct reader *r, const char *text, size_t n, const char *name, struct pp_error *err)
+{
+    size_t at = skip_blanks(text, n, 0), from = at;
+    const bool list = text[at] == '[';
+    bool open = list;
+    for (at = skip_blanks(text, n, at + list); at < n; at = skip_blanks(text, n, at)) {
+        if (open && text[at] == ']') {
+            open = false;
+            at++;
+            continue;
+        }
+        from = at;
+        if ((list && !open) || text[at] != '{') {
+            pp_fail(err, PP_ERR_FORMAT, list && !open ? "something follows the list" : "this is not a JSON object");
+            return fail_at(text, from, name, err);
+        }
+        at = value_end(text, n, at);
+        at = at < n ? at : n;
+        if (add_line(r, text + from, at - from, err) != PP_OK)
+            return fail_at(text, from, name, err);
+        r->data->info.n_lines++;
+        at = skip_blanks(text, n, at);
+        at += list && at < n && text[at] == ',';
+    }
+    if (!open)
+        return PP_OK;
+    pp_fail(err, PP_ERR_FORMAT, "the list that begins here has no end");
+    return fail_at(text, skip_blanks(text, n, 0), name, err);
+}
+
 static enum pp_code prepare(struct reader *r, const struct pp_model *m, struct pp_error *err)
 {
     const char *source = r->opt->chat_template ? r->opt->chat_template : pp_model_info(m)->chat_template;
@@ -607,8 +683,10 @@ enum pp_code pp_train_data_parse(const struct pp_model *m, const char *text, siz
     struct reader r = {.opt = opt};
     *out = NULL;
     enum pp_code code = prepare(&r, m, err);
+    const size_t mark = pp_utf8_mark(text, n);
     if (!code)
-        code = add_lines(&r, text, n, name, err);
+        code = spans_lines(text + mark, n - mark) ? add_objects(&r, text + mark, n - mark, name, err)
+                                                  : add_lines(&r, text, n, name, err);
     if (!code && !r.data->info.n_lines)
         code = pp_fail(err, PP_ERR_USAGE, "%s contains no examples; write one JSON object per line", name);
     if (!code && !r.data->n)

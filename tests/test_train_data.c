@@ -191,6 +191,41 @@ static void texts_and_lengths(void **state)
     pp_train_data_free(d);
 }
 
+#define FIRST "{\n  \"messages\": [\n    {\"role\": \"user\", \"content\": \"{[\\\"\"},\r\n" \
+              "    {\"role\": \"assistant\", \"content\": \"One]\"}\n  ]\n}"
+#define SECOND "{\"text\":\n\"two words\"}"
+
+/* Files of programs that write one list, or break an object into lines; errors name the line where the object
+ * begins. */
+static void lists_and_long_objects(void **state)
+{
+    static const char *const files[] = {
+        "[" FIRST ",\n" SECOND "]", "\xEF\xBB\xBF\n [\n" FIRST "," SECOND ",\n]\n", FIRST "\n" SECOND "\n",
+        FIRST SECOND};
+    static const struct refusal cases[] = {
+        {"[\n{\"text\": \"fine enough\"},\n 5]", "data.jsonl, line 3: this is not a JSON object", PP_ERR_FORMAT},
+        {"[\n{\"text\": \"fine enough\"},\n{\"text\":\n \"x\",}]", "line 3: this line is not a JSON object",
+         PP_ERR_FORMAT},
+        {"\n[\n{\"text\": \"fine enough\"},\n", "line 2: the list that begins here has no end", PP_ERR_FORMAT},
+        {"[{\"text\": \"fine enough\"}]\n{\"text\": \"fine enough\"}", "line 2: something follows the list",
+         PP_ERR_FORMAT},
+        {"[{\"text\": \"fine enough\"", "line 1: this line is not a JSON object", PP_ERR_FORMAT},
+        {"[\n]\n", "contains no examples", PP_ERR_USAGE},
+        {"{\"text\":\n\"fine enough\"\n", "line 1: this line is not a JSON object", PP_ERR_FORMAT},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct pp_error err;
+        struct pp_train_data *d;
+        assert_ok(parse_for(model, files[i], NULL, 512, &d, &err), err);
+        assert_int_equal(pp_train_data_info(d)->n_lines, 2);
+        expect_example(d, 0, BOS USER("{[\"") HEAD "[One]<|eot_id|>]");
+        expect_example(d, 1, BOS "[two words]");
+        pp_train_data_free(d);
+    }
+    expect_refusals(cases, sizeof cases / sizeof *cases);
+}
+
 static void bad_lines(void **state)
 {
     (void)state;
@@ -373,6 +408,7 @@ TEST_GROUP(train_data)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_learnt), cmocka_unit_test(changing_templates), cmocka_unit_test(texts_and_lengths),
+        cmocka_unit_test(lists_and_long_objects),
         cmocka_unit_test(bad_lines), cmocka_unit_test(too_many_values), cmocka_unit_test(hostile_lines),
         cmocka_unit_test(parts_and_weights),
         cmocka_unit_test(bad_messages), cmocka_unit_test(other_models),
