@@ -293,12 +293,10 @@ void ctl_on_adapter(struct pp_controller *c, const struct pp_event *e)
 
 void ctl_note_speed(struct pp_controller *c, const struct ctl_running *r, const struct pp_event *e)
 {
-    /* fewer tokens (of a prompt, of an answer) say nothing about speed */
-    enum { WORTH_MEASURING = 32, SOME_WRITTEN = 8 };
     const struct pp_stats *s = &e->stats;
-    if (s->prefill_ns && s->prefill_tokens >= WORTH_MEASURING)
+    if (s->prefill_ns && s->prefill_tokens >= CTL_PREFILL_WORTH_MEASURING)
         c->prefill_tps = (float)((double)s->prefill_tokens * 1e9 / (double)s->prefill_ns);
-    if (s->decode_ns && s->decode_tokens >= SOME_WRITTEN)
+    if (s->decode_ns && s->decode_tokens >= CTL_DECODE_WORTH_MEASURING)
         c->decode_tps = (float)((double)s->decode_tokens * 1e9 / (double)s->decode_ns);
     if (r->parallel) /* it shared the machine with another answer */
         return;

@@ -344,11 +344,16 @@ static void choose_seed(struct pp_controller *c)
     c->sampling.seed &= MAX_SEED;
 }
 
+void ctl_model_label(const struct pp_controller *c, char *out, size_t cap)
+{
+    snprintf(out, cap, "%s (%s)", c->status.model.name, c->status.model.type_name);
+}
+
 /* Fills in the i-th of the answers that are to be stored. */
 static bool fill_answer(struct pp_controller *c, struct pp_message *m, int i)
 {
     char label[192];
-    snprintf(label, sizeof label, "%s (%s)", c->status.model.name, c->status.model.type_name);
+    ctl_model_label(c, label, sizeof label);
     m->role = PP_ROLE_ASSISTANT;
     m->state = PP_MESSAGE_PARTIAL;
     m->model = pp_strdup(label);

@@ -2,6 +2,11 @@
  * under another, so the conversation is computed again unless pages of the new set are still in memory. The worker
  * knows; its reply is valid until the conversation or the set changes. Also asks the worker to restore a
  * conversation ahead of its next question. */
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/json.h"
 #include "engine/base/mem.h"
 #include "src/controller_int.h"
 
@@ -71,12 +76,52 @@ void ctl_prepare(struct pp_controller *c)
     pp_free(messages);
 }
 
+/* A number of an answer's statistics, which may come from another program's database; 0: it is not there, or none. */
+static double stored(const cJSON *stats, const char *name)
+{
+    const cJSON *item = pp_json_member(stats, name);
+    return cJSON_IsNumber(item) && item->valuedouble > 0 && item->valuedouble < 1e9 ? item->valuedouble : 0;
+}
+
+/* Reads the speeds that are stored with an answer; false: too little was computed for any. */
+static bool read_speed(const char *stats, struct ctl_speed *s)
+{
+    cJSON *o = stats && *stats ? cJSON_Parse(stats) : NULL;
+    const double computed = stored(o, "prompt_tokens") - stored(o, "cached_tokens");
+    s->prefill_tps = computed >= CTL_PREFILL_WORTH_MEASURING ? (float)stored(o, "prefill_tps") : 0;
+    s->decode_tps = stored(o, "decode_tokens") >= CTL_DECODE_WORTH_MEASURING ? (float)stored(o, "decode_tps") : 0;
+    cJSON_Delete(o);
+    return s->prefill_tps > 0 || s->decode_tps > 0;
+}
+
+void ctl_note_earlier_speed(struct pp_controller *c, const struct pp_message *list, size_t n)
+{
+    struct ctl_speed s = {.model = ""};
+    while (n && !(list[n - 1].model && read_speed(list[n - 1].stats, &s)))
+        n--;
+    if (n)
+        snprintf(s.model, sizeof s.model, "%s", list[n - 1].model);
+    c->earlier = s;
+}
+
+/* The speeds measured since the start, or else those stored with the conversation, if by this model. */
+static struct ctl_speed speed_now(const struct pp_controller *c)
+{
+    char label[sizeof c->earlier.model];
+    ctl_model_label(c, label, sizeof label);
+    const bool none = c->prefill_tps <= 0 && c->decode_tps <= 0;
+    return none && strcmp(c->earlier.model, label) == 0
+               ? c->earlier
+               : (struct ctl_speed){.prefill_tps = c->prefill_tps, .decode_tps = c->decode_tps};
+}
+
 static struct pp_switch_cost cost_of(const struct pp_controller *c, const struct ctl_cost *cost)
 {
     struct pp_switch_cost s = {.known = cost->known, .failed = cost->failed, .seconds = -1};
-    const bool measured = c->prefill_tps > 0;
+    const struct ctl_speed speed = speed_now(c);
+    const bool measured = speed.prefill_tps > 0;
     /* prefill is at least as fast as decoding, so this bounds the time from above */
-    const float tps = measured ? c->prefill_tps : c->decode_tps;
+    const float tps = measured ? speed.prefill_tps : speed.decode_tps;
     s.tokens = (int64_t)(cost->total - cost->cached);
     if (tps > 0)
         s.seconds = (float)s.tokens / tps;

@@ -203,6 +203,10 @@ struct pp_controller {
     bool finding_models;          /* a job looks for them, or opens one */
     float prefill_tps;            /* tokens per second of the last prompt long enough to measure; 0: none */
     float decode_tps;             /* tokens per second of the last answer that was; 0: none */
+    struct ctl_speed {            /* the same, as stored with the newest answer when the conversation was opened */
+        char model[192];          /* with which it was measured; "": nothing was stored */
+        float prefill_tps, decode_tps;
+    } earlier;
     uint64_t plain_tokens, plain_ns; /* decoded without adapters */
     bool cancel_requested;        /* SAVING */
     struct ctl_answer_choices {   /* SAVING: the choices that the answers are stored with; later ones are for later */
@@ -284,6 +288,8 @@ bool ctl_set_model(struct pp_controller *c, char **slot, const char *name);
 
 /* --- controller_answer.c --- */
 
+/* The loaded model as it is stored with answers: "NAME (TYPE)". */
+void ctl_model_label(const struct pp_controller *c, char *out, size_t cap);
 bool ctl_answering(const struct pp_controller *c); /* SAVING, PREFILL or ANSWER */
 void ctl_run_afterwards(struct pp_controller *c);
 /* Whether the tree of messages may change now; if not, a notice says why. */
@@ -511,6 +517,10 @@ void ctl_presets_free(struct pp_controller *c);
 
 /* --- controller_cost.c --- */
 
+/* Tokens of a prompt and of an answer; fewer say nothing about speed. */
+enum { CTL_PREFILL_WORTH_MEASURING = 32, CTL_DECODE_WORTH_MEASURING = 8 };
+/* Remembers the speed of the newest of these messages that has one, until something is measured. */
+void ctl_note_earlier_speed(struct pp_controller *c, const struct pp_message *list, size_t n);
 void ctl_on_cost(struct pp_controller *c, const struct pp_event *e);
 void ctl_costs_retry(struct pp_controller *c); /* an adapter was inspected: costs that failed may be known now */
 /* Called when another branch is on the screen, or a model was loaded for it: has the worker restore its snapshot. */

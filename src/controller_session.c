@@ -191,6 +191,7 @@ static bool enter(struct pp_controller *c, struct ctl_job *j)
         return false;
     }
     leave_session(c);
+    ctl_note_earlier_speed(c, j->list, j->n);
     c->epoch++;
     pp_session_clear(&c->session);
     c->session = j->session;

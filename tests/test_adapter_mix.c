@@ -865,6 +865,44 @@ static void the_price_of_a_switch(void **state)
     }
 }
 
+/* Before anything is computed, a switch's time is estimated from what was stored with the conversation's newest answer
+ * that took long enough to measure. */
+static void the_price_in_a_reopened_conversation(void **state)
+{
+    static const char *const stats[] = {
+        "{\"prompt_tokens\":40,\"cached_tokens\":20,\"prefill_tps\":9.0,\"decode_tokens\":20,\"decode_tps\":20.0}",
+        "{\"prompt_tokens\":90,\"cached_tokens\":10,\"prefill_tps\":160.0,\"decode_tokens\":20,\"decode_tps\":20.0}",
+        "{\"prompt_tokens\":90,\"cached_tokens\":80,\"prefill_tps\":9.0,\"decode_tokens\":2,\"decode_tps\":9.0}"};
+    struct pp_switch_cost cost;
+    (void)state;
+    fixture_flush(&fix);
+    pp_controller_inspect_adapters(fix.c);
+    fake_adapter(&fix, NULL);
+    pump_until(&fix, entry("bard")->fit == PP_FIT_YES);
+    for (int i = 0; i < 3; i++) {
+        fix.fake->stats = stats[i];
+        fixture_turn(&fix, "hello", "hi");
+        fixture_flush(&fix);
+        const int64_t id = pp_controller_session_id(fix.c);
+        pp_controller_new_session(fix.c);
+        pp_controller_open(fix.c, id);
+        pump_until(&fix, pp_controller_session_id(fix.c) == id);
+        assert_false(pp_controller_switch_cost(fix.c, 0).known);
+        fake_cost(&fix, 1000, 200);
+        pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
+        cost = pp_controller_switch_cost(fix.c, 0);
+        assert_int_equal(cost.at_most, i == 0); /* only the answer was long enough: 800 tokens at 20 a second */
+        assert_float_equal(cost.seconds, i ? 5 : 40, 0.01);
+    }
+    /* what is measured now counts */
+    fix.fake->done = (struct pp_stats){.prefill_tokens = 80, .prefill_ns = 1000000000};
+    fixture_turn(&fix, "more", "yes");
+    assert_false(pp_controller_switch_cost(fix.c, 0).known);
+    fake_cost(&fix, 1000, 200);
+    pump_until(&fix, pp_controller_switch_cost(fix.c, 0).known);
+    assert_float_equal(pp_controller_switch_cost(fix.c, 0).seconds, 10, 0.01);
+}
+
 TEST_GROUP(adapter_mix)
 {
     const struct CMUnitTest tests[] = {
@@ -890,6 +928,7 @@ TEST_GROUP(adapter_mix)
         cmocka_unit_test_setup_teardown(goes_on_under_others, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(asked_again, setup, fix_teardown),
         cmocka_unit_test_setup_teardown(the_price_of_a_switch, setup, fix_teardown),
+        cmocka_unit_test_setup_teardown(the_price_in_a_reopened_conversation, setup, fix_teardown),
     };
     return cmocka_run_group_tests_name("adapter_mix", tests, NULL, NULL);
 }
