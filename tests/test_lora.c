@@ -48,7 +48,8 @@ static double distance(const float *a, const float *b, int64_t n)
     return sqrt(sum / (double)n);
 }
 
-static void held_is_near(uint32_t type, uint32_t held, int rank)
+/* n_params: of the model, as if it had so many; 0: as many as it has. */
+static void held_is_near(uint32_t type, int64_t n_params, uint32_t held, int rank)
 {
     struct tiny_shape shape = tiny_shape(type);
     struct pp_error err;
@@ -59,6 +60,8 @@ static void held_is_near(uint32_t type, uint32_t held, int rank)
     assert_ok(pp_engine_new(m, &(struct pp_engine_options){.n_threads = 2, .kv_type = PP_KV_F32}, NULL, NULL, &e, &err),
               err);
     const char *path = tiny_adapter(&shape, rank);
+    if (n_params)
+        m->info.n_params = n_params;
     assert_ok(pp_adapter_load(m, path, &near, &err), err);
     assert_ok(pp_adapter_load_exact(m, path, &exact, &err), err);
     for (int i = 0; i < near->n_targets; i++) {
@@ -89,9 +92,11 @@ static void held_forms(void **state)
     static const int ranks[] = {1, 3, 16, 17};
     (void)state;
     for (int i = 0; i < 4; i++) {
-        held_is_near(PP_TYPE_Q4_0, PP_TYPE_Q8_0, ranks[i]);
-        held_is_near(PP_TYPE_Q4_K, PP_TYPE_Q8_0, ranks[i]);
-        held_is_near(PP_TYPE_F16, PP_TYPE_F16, ranks[i]);
+        held_is_near(PP_TYPE_Q4_0, 0, PP_TYPE_Q8_0, ranks[i]);
+        held_is_near(PP_TYPE_Q4_K, 0, PP_TYPE_Q8_0, ranks[i]);
+        held_is_near(PP_TYPE_F16, 0, PP_TYPE_F16, ranks[i]);
+        held_is_near(PP_TYPE_Q4_0, 3999999999, PP_TYPE_Q8_0, ranks[i]);
+        held_is_near(PP_TYPE_Q4_0, 4000000000, PP_TYPE_F16, ranks[i]);
     }
 }
 
