@@ -1,7 +1,8 @@
 #!/bin/sh
-# test_lora_screen.sh - the real program with the bundled starter in a private tmux: bard on, off, and half with
-# barista. The screen must show with which adapters each answer was written. Then an adapter with control characters in
-# its name, a paste with the bytes of Ctrl-C, Ctrl-Z and Ctrl-\, a pipe in place of a file, and a full context.
+# test_lora_screen.sh - the real program with the bundled starter in a private tmux: bard on, off, and half with barista.
+# Each answer says on the screen what it was written under, and is, word for word, that of a new process that had the same
+# adapters from the start. Then an adapter whose name a terminal would obey, a paste with
+# the bytes of Ctrl-C, Ctrl-Z and Ctrl-\, a pipe in place of a file, and a context that is full.
 program=${PIPPIN:-${BUILD:-build}/pippin}
 case $program in /*) ;; *) program=$PWD/$program ;; esac
 command -v tmux >/dev/null || { echo "skip: no tmux"; echo "0 passed, 0 failed"; exit 0; }
@@ -40,7 +41,22 @@ conversation() {
         say "/lora off" && see "all adapters are off" && say "/regen" && see "‹ 2 of 2 ›" && see " ready " &&
         ! grep -q "2 of 2 ›  bard" "$work/screen" &&
         say "/lora bard 0.5" && see "scale 0.50" && say "/lora barista 0.5" && see "bard 0.50, barista 0.50" &&
-        say "/regen" && see "‹ 3 of 3 ›  bard 0.50, barista 0.50" && see " ready "
+        say "/regen" && see "‹ 3 of 3 ›  bard 0.50, barista 0.50" && see " ready " && compared
+}
+# stored NUMBER OPTION...: this answer of the conversation is what a run with these options writes
+stored() {
+    wanted=$1
+    shift
+    answer=$("$program" run -t 1 --seed 7 --temp 0 -n 12 "$@" -p "Tell me about the sea." 2>/dev/null </dev/null)
+    [ -n "$answer" ] && sed -n "s/.*\"content\":\"\([^\"]*\)\".*/\1/;s/ *\$//;${wanted}p" "$work/answers" >"$work/answer" &&
+        [ "$(cat "$work/answer")" = "$answer" ] && return 0
+    why="answer $wanted is \"$(cat "$work/answer")\", not \"$answer\""
+    return 1
+}
+compared() {
+    "$program" sessions export --all --format jsonl 2>/dev/null | sed 's/{"role":/\n{"role":/g' |
+        grep '^{"role":"assistant"' | sed 's/\(.*"id":\([0-9]*\).*\)/\2 \1/' | sort -n >"$work/answers"
+    stored 1 --lora bard && stored 2 && stored 3 --lora-scaled bard:0.5 --lora-scaled barista:0.5
 }
 hostile() { # a name with control characters must not break the menu's frame, either
     keys F3 && see "zz␃␛[31m␊␉␡.gguf  +1.00 │" && keys Escape && sleep 0.5 &&
