@@ -689,10 +689,22 @@ static enum pp_code read_tensors(struct pp_adapter_file *f, const struct per_mod
     return code ? code : check_dora(f, err);
 }
 
+static const char npz[] = "adapters.npz"; /* MLX's first format */
+
+static enum pp_code fail_npz(const struct pp_adapter_file *f, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "%s has its weights in %s, as old versions of MLX wrote them; save what "
+                                            "mlx.core.load reads from that file with mlx.core.save_safetensors as "
+                                            "adapters.safetensors, beside an %s with lora_parameters", f->path, npz,
+                                            pp_adapter_config_file);
+}
+
 static enum pp_code open_weights(struct pp_adapter_file *f, const char *name, struct pp_error *err)
 {
     static const char pickle[] = "adapter_model.bin"; /* PEFT's first format */
     const bool there = pp_file_exists(f->path, name), pickled = !there && pp_file_exists(f->path, pickle);
+    if (!there && !pickled && pp_file_exists(f->path, npz))
+        return fail_npz(f, err);
     if (!there && !pickled)
         return pp_fail(err, PP_ERR_NOT_FOUND, "%s has %s, but its weights are missing (%s); download the adapter "
                                               "again", f->path, pp_adapter_config_file, name);
@@ -780,6 +792,8 @@ static enum pp_code open_mlx(struct pp_adapter_file *f, struct pp_error *err)
 
 enum pp_code pp_adapter_open_folder(struct pp_adapter_file *f, struct pp_error *err)
 {
+    if (!pp_file_exists(f->path, pp_adapter_config_file) && pp_file_exists(f->path, npz))
+        return fail_npz(f, err);
     if (!pp_file_exists(f->path, pp_adapter_config_file))
         return pp_fail(err, PP_ERR_NOT_FOUND, "%s has no %s, so it is not an adapter", f->path, pp_adapter_config_file);
     enum pp_code code = pp_json_read(f->path, pp_adapter_config_file, &f->config, err);

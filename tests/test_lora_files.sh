@@ -47,6 +47,13 @@ expect "a half" 1 '' 'only one of the matrices .*; download the adapter again'
 folder weightless "$lora"
 say lora info "$tmp/a/weightless"
 expect "one without weights" 3 '' 'weights are missing .adapter_model.safetensors.; download'
+mkdir "$tmp/a/npz"
+: >"$tmp/a/npz/adapters.npz"
+say lora info "$tmp/a/npz"
+expect "MLX's first format" 1 '' 'weights in adapters.npz, as old versions of MLX .* mlx.core.save_safetensors'
+printf %s '{"lora_layers":16,"lora_parameters":{"rank":8,"alpha":16,"scale":10}}' >"$tmp/a/npz/adapter_config.json"
+say lora info "$tmp/a/npz"
+expect "with its configuration" 1 '' 'weights in adapters.npz, as old versions of MLX .* mlx.core.save_safetensors'
 folder flat "$lora" "{\"${q}A.weight\":{\"dtype\":\"F32\",\"shape\":[1024],\"data_offsets\":[0,4096]}}" 4096
 say lora info "$tmp/a/flat"
 expect "a vector in a matrix's place" 1 '' 'lora_A.weight is not a matrix, .*download the adapter again'
