@@ -327,7 +327,7 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
     char folder[PATH_MAX];
     struct stat st;
     const char *slash = strrchr(name, '/');
-    struct pp_near here = {.wanted = slash ? slash + 1 : name}, kept = {.wanted = here.wanted};
+    struct pp_near here = {.wanted = slash ? slash + 1 : name}, stored = {.wanted = here.wanted};
     if (pp_is_model_address(name))
         return pp_fail(err, PP_ERR_NOT_FOUND, "give a model by its path or name, not by a URL; `pippin models pull "
                                               "URL` downloads it and prints its name");
@@ -348,8 +348,8 @@ static enum pp_code not_found(const struct pp_paths *p, const char *name, struct
             pp_registry_near(p, &stored);
         }
     }
-    if (kept.best[0] && (!here.best[0] || kept.distance <= here.distance))
-        return fail_near(&kept, name, 0, err);
+    if (stored.best[0] && (!here.best[0] || stored.distance <= here.distance))
+        return fail_near(&stored, name, 0, err);
     if (here.best[0])
         return fail_near(&here, name, slash ? (int)(slash - name + 1) : 0, err);
     return pp_fail(err, PP_ERR_NOT_FOUND,
