@@ -68,7 +68,7 @@ static void keep_more(struct pp_near *n, const char *name, int distance, bool wa
 
 /* At most a third of the letters may be wrong, and at least one must be right. A name that contains what was typed,
  * or is a prefix of it, is near as well. */
-void pp_near_try(struct pp_near *n, const char *candidate)
+bool pp_near_try(struct pp_near *n, const char *candidate)
 {
     int typed = (int)strnlen(n->wanted, MAX_NAME);
     int limit = typed < 3 ? typed - 1 : min2(4, 1 + typed / 3);
@@ -76,7 +76,7 @@ void pp_near_try(struct pp_near *n, const char *candidate)
     if (d > limit && typed >= 3 && pp_casestr(candidate, n->wanted))
         d = limit;
     if (d > limit || is_kept(n, candidate))
-        return;
+        return false;
     if (!n->best[0] || d < n->distance) {
         if (n->best[0])
             keep_more(n, n->best, n->distance, true);
@@ -85,6 +85,7 @@ void pp_near_try(struct pp_near *n, const char *candidate)
     } else {
         keep_more(n, candidate, d, false);
     }
+    return is_kept(n, candidate);
 }
 
 void pp_near_list(const struct pp_near *n, const char *folder, int n_folder, struct pp_buf *b)

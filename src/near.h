@@ -2,6 +2,8 @@
 #ifndef PP_SRC_NEAR_H
 #define PP_SRC_NEAR_H
 
+#include <stdbool.h>
+
 #include "engine/base/buf.h"
 
 enum { PP_NEAR_MORE = 2 };
@@ -18,7 +20,8 @@ struct pp_near {
 /* The number of insertions, deletions, replacements and transpositions that turn a into b. Case is ignored, and so
  * is the difference of '-' and '_'. Only the first 64 bytes count. */
 int pp_edit_distance(const char *a, const char *b);
-void pp_near_try(struct pp_near *n, const char *candidate);
+/* Whether the candidate is now among those that are kept. */
+bool pp_near_try(struct pp_near *n, const char *candidate);
 /* Writes the candidates that were kept, nearest first: "a", "b" or "c". folder[0..n_folder) precedes each name. */
 void pp_near_list(const struct pp_near *n, const char *folder, int n_folder, struct pp_buf *b);
 

@@ -218,8 +218,7 @@ static void try_entries(struct pp_near *near, const char *folder)
     for (struct dirent *e; (e = readdir(d));)
         if (e->d_name[0] != '.') {
             const struct pp_near before = *near;
-            pp_near_try(near, e->d_name);
-            if (strcmp(near->best, before.best) != 0 && !may_be_meant(folder, e->d_name))
+            if (pp_near_try(near, e->d_name) && !may_be_meant(folder, e->d_name))
                 *near = before;
         }
     closedir(d);
