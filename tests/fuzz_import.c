@@ -143,7 +143,7 @@ static int database(const uint8_t *data, size_t size)
         abort();
     if (pp_store_open_copy(file, NULL, &st, &err))
         return 0;
-    pp_conversation_each(st, take, NULL, &(size_t){0}, &err);
+    pp_conversation_each(st, take, NULL, &(bool){false}, &err);
     ask_all(st);
     pp_store_close(st);
     return 0;
