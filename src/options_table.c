@@ -39,7 +39,7 @@ const struct pp_command_spec pp_command_specs[PP_CMD_COUNT] = {
 static const struct pp_word_help session_words[] = {
     {"list", "list the conversations, newest first (default)"},
     {"search TEXT", "list those that contain all these words"},
-    {"show ID", "print a conversation"},
+    {"show [ID]", "print a conversation; without ID the latest"},
     {"rename ID TITLE", "give a conversation another title"},
     {"export ID...", "write conversations as Markdown, JSON or JSONL"},
     {"import FILE...", "read exported conversations, of other programs too"},
@@ -50,7 +50,7 @@ static const struct pp_word_help session_words[] = {
 };
 static const struct pp_word_help model_words[] = {
     {"list", "list the registered models (default)"},
-    {"add PATH...", "register files, folders, or all models below a folder; nothing is copied"},
+    {"add PATH...", "register files, folders, or all models below a folder, where they are; download URLs"},
     {"pull URL", "download a model: hf:OWNER/NAME, ollama:NAME, or https://..."},
     {"info NAME...", "describe models, and compare the memory they need with the free memory"},
     {"tag NAME TAG...", "give a model further names"},
@@ -264,11 +264,18 @@ const struct pp_option pp_option_specs[] = {
      .help = "do not stop at the end-of-text token"},
     {.name = "prompt", .others = "-p", .arg = "TEXT", .set = pp_set_prompt, AT(prompt),
      .commands = RUN | TEXT_COMMANDS | PP_BIT(EMBED),
-     .group = PP_GROUP_ANSWER, .help = "the prompt, or the command's input text or messages"},
+     .group = PP_GROUP_ANSWER, .help = "the prompt, or the command's input text or messages",
+     .own = {{RUN, "the prompt; may be repeated"},
+             {PP_BIT(TOKENIZE) | PP_BIT(EMBED), "the text"},
+             {PP_BIT(DETOKENIZE), "the token ids, a JSON array"},
+             {PP_BIT(TEMPLATE), "the messages, a JSON array"}}},
     {.name = "file", .others = "-f", .arg = "FILE", .choices = "FILE", .set = pp_set_read_file, AT(file),
      .commands = RUN | TEXT_COMMANDS | MEASURE, .group = PP_GROUP_ANSWER,
-     .help = "read it from a file (-: stdin); run: may be repeated; logits: the token ids; bench: conversations for "
-             "`draft`, text for `tokenizer`"},
+     .help = "read it from a file (-: stdin)",
+     .own = {{RUN, "text to put before that of -p, from a file (-: stdin); may be repeated"},
+             {PP_BIT(PERPLEXITY) | PP_BIT(IMATRIX), "read the text from a file (-: stdin)"},
+             {PP_BIT(LOGITS), "read the token ids from a file (-: stdin)"},
+             {PP_BIT(BENCH), "draft: file of conversations; tokenizer: file of text (-: stdin)"}}},
     {.name = "raw", .set = pp_set_flag, AT(raw), .commands = RUN, .group = PP_GROUP_ANSWER,
      .help = "give the prompt to the model as it is, without a chat template"},
 

@@ -663,7 +663,7 @@ menu_letters() { # vi's letters, in menus without a search
 }
 menu_explains() { # parameters, as in --help
     start 80x24 && see ready && keys F8 && see "temperature (0.8); 0: greedy, always the likeliest token" && keys End &&
-        see "the same seed gives the same answer" && see_behind "the same seed" "(lora train: 0)"
+        see "the same seed gives the same answer" && see_behind "the same seed" "time"
 }
 menu_keys() { # the keys of the bar at the bottom work in a menu, too, also with Alt
     start 80x24 && see ready && keys F2 && see "Rain in" && keys M-3 && see barista && keys M-3 && gone barista &&
