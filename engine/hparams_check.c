@@ -147,7 +147,7 @@ static enum pp_code check_experts(const struct pp_hparams *hp, struct pp_error *
     if (!code)
         code = pp_check_range("size of what experts are chosen by", hp->router_rank, 0, 1 << 16, err);
     if (!code)
-        code = pp_check_range("size between the matrices behind an encoder", hp->n_dense, 0, 1 << 20, err);
+        code = pp_check_range("size between the dense layers after an encoder", hp->n_dense, 0, 1 << 20, err);
     if (!code)
         code = pp_check_range("size of an encoder's vectors", hp->n_embd_out, 0, 1 << 20, err);
     return code || !hp->n_expert ? code : check_groups(hp, err);
@@ -290,7 +290,7 @@ static enum pp_code check_convolutions(const struct pp_hparams *hp, struct pp_er
 /* Ling's lightning attention. Its decays follow ALiBi's slopes, whose simple formula is for powers of two. */
 static enum pp_code check_lightning(const struct pp_hparams *hp, struct pp_error *err)
 {
-    enum pp_code code = pp_check_range("number of groups of states that are normed", hp->state_groups, 0,
+    enum pp_code code = pp_check_range("number of groups in the norm of states", hp->state_groups, 0,
                                        hp->n_state_head, err);
     if (code || !hp->state_groups)
         return code;
@@ -409,7 +409,7 @@ static enum pp_code check_ngrams(const struct pp_hparams *hp, struct pp_error *e
     if (!code)
         code = pp_check_range("number of rows of embeddings of several tokens", hp->ngram.base, 1, INT32_MAX / 2, err);
     if (!code)
-        code = pp_check_range("token behind which nothing before it counts", hp->ngram.end, 0, hp->n_vocab - 1, err);
+        code = pp_check_range("token that n-grams do not look beyond", hp->ngram.end, 0, hp->n_vocab - 1, err);
     if (!code && hp->n_embd % (hp->ngram.splits * (hp->ngram.size - 1)) != 0)
         code = pp_fail(err, PP_ERR_FORMAT, "an embedding of %lld values cannot be divided into %lld equal parts",
                        (long long)hp->n_embd, (long long)(hp->ngram.splits * (hp->ngram.size - 1)));
@@ -428,7 +428,7 @@ static enum pp_code check_hashes(const struct pp_hparams *hp, struct pp_error *e
         {"size of the rows of embeddings of several tokens", h->width, 1, 1 << 16},
         {"number of positions that their convolution looks at", h->taps, 1, 1 + (PP_MAX_TAPS - 1) / h->size},
         {"layer that embeddings of several tokens go into", h->layer, 0, hp->n_layer - 1},
-        {"token behind which nothing before it counts", h->end, 0, hp->n_vocab - 1},
+        {"token that n-grams do not look beyond", h->end, 0, hp->n_vocab - 1},
         {"number of tables of embeddings of several tokens", h->parts, 1, 1 << 12},
     };
     enum pp_code code = PP_OK;

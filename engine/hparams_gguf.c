@@ -525,7 +525,7 @@ static enum pp_code gguf_nextn(const struct section *s, struct pp_hparams *hp, s
     if (strcmp(s->arch, "deepseek4") == 0 && !pp_source_tensor(s->source, name))
         hp->n_nextn = 0; /* files of DeepSeek V4 may have the key, but not the layer */
     if (!code && hp->n_nextn)
-        code = pp_check_range("number of layers that guess further tokens", hp->n_nextn, 0, hp->n_layer - 1, err);
+        code = pp_check_range("number of layers that predict further tokens", hp->n_nextn, 0, hp->n_layer - 1, err);
     hp->n_layer -= code ? 0 : hp->n_nextn;
     return code;
 }

@@ -390,7 +390,7 @@ static struct spec brace_spec(struct jinja *j, struct pattern *s)
     if (peek(s))
         spec.type = *s->p++;
     if (s->p < s->end || (spec.separator == ',' && spec.type && strchr("bxXo", spec.type)))
-        jinja_fail(j, "a format has something unknown behind its colon");
+        jinja_fail(j, "a format has something unknown after its colon");
     return spec;
 }
 

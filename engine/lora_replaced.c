@@ -287,7 +287,7 @@ enum pp_code pp_lora_load_norm(struct pp_adapter *a, const struct pp_adapter_tar
         return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %s, of which each head has its own; "
                        PP_LORA_MERGE, a->path, t->name);
     if (is_of_rotated_keys(plan, op))
-        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %s, a norm of keys behind their rotation; "
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "adapter %s replaces %s, a norm of keys after their rotation; "
                        PP_LORA_MERGE, a->path, t->name);
     struct pp_lora_norm *to = &a->norms[op];
     if (to->weight || to->bias)

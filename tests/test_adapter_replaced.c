@@ -151,7 +151,7 @@ static void other_norms(void **state)
         int64_t rows, n;
         const char *says;
     } cases[] = {
-        {"hunyuan-dense", "self_attn.key_layernorm", 12, 0, "blk.0.attn_k_norm.weight, a norm of keys behind their"},
+        {"hunyuan-dense", "self_attn.key_layernorm", 12, 0, "blk.0.attn_k_norm.weight, a norm of keys after their"},
         {"chameleon", "self_attn.q_norm", 4, 12, "blk.0.attn_q_norm.weight, of which each head has its own"},
     };
     (void)state;

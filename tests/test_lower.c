@@ -312,7 +312,7 @@ static void heads_are_refused(void **state)
     struct pp_error err;
     (void)state;
     assert_int_equal(open_changed(read_heads, false, &m, &e, &err), PP_ERR_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "normed or rotated"));
+    assert_non_null(strstr(err.text, "normalised or rotated"));
     pp_model_close(m);
 }
 

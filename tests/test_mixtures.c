@@ -167,7 +167,7 @@ static void bad_ngrams(void **state)
                  {17, 1, 160, 7, "tokens that have an embedding together"},
                  {5, 3, 160, 7, "cannot be divided into 12 equal parts"},
                  {5, 2, 161, 7, "multiple of the vocabulary"},
-                 {5, 2, 160, 80, "token behind which nothing"},
+                 {5, 2, 160, 80, "token that n-grams do not look beyond"},
                  {5, 2, 240, 7, "ngram_embd.0.weight"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -548,7 +548,7 @@ static void bad_ling25(void **state)
         int n_head, norm_groups, full, rope_dim;
         const char *word;
     } cases[] = {{6, 2, 2, 8, "power of two"}, {4, 3, 2, 8, "in 3 groups"}, {4, 0, 2, 8, "lightning.group_count"},
-                 {4, 5, 2, 8, "groups of states that are normed"}, {4, -1, 2, 8, "groups of states that are normed"},
+                 {4, 5, 2, 8, "groups in the norm of states"}, {4, -1, 2, 8, "groups in the norm of states"},
                  {4, 2, 1, 8, "attention"}, {4, 2, 2, 24, "rotated"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

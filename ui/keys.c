@@ -409,7 +409,7 @@ static void insert_paste(struct pp_ui *ui, const struct pp_key *key)
     else if (key->open_end)
         pp_ui_notice(ui, false, "the terminal did not mark the end of the paste; this is what arrived");
     else if (ui->menu.cls)
-        pp_ui_notice(ui, false, "the pasted text is in the input line, behind this menu");
+        pp_ui_notice(ui, false, "the pasted text is in the input line, below this menu");
 }
 
 static void begin_line(struct pp_ui *ui)

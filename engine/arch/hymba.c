@@ -106,8 +106,8 @@ static enum pp_code read_groups(const cJSON *config, struct pp_hparams *hp, stru
         {
             const int64_t l = layer_of(item, hp);
             if (l < 0 || (last >= 0 && l != last + 1))
-                return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s has a group that is not of layers one behind "
-                               "the other", key);
+                return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json: %s has a group of layers that are not "
+                               "consecutive, which is not supported", key);
             hp->layer[l] |= last >= 0 ? PP_LAYER_SHARED : 0;
             last = l;
         }

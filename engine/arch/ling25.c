@@ -65,8 +65,8 @@ static void set_states(struct pp_hparams *hp, int64_t head_dim)
 static enum pp_code check_groups(const struct pp_hparams *hp, struct pp_error *err)
 {
     if (hp->state_groups < 1)
-        return pp_fail(err, PP_ERR_FORMAT, "the model says that what its states give is normed in %lld groups; there "
-                       "must be 1 at least", (long long)hp->state_groups);
+        return pp_fail(err, PP_ERR_FORMAT, "the model normalises the output of its states in %lld groups; there must "
+                       "be at least 1", (long long)hp->state_groups);
     return pp_ling_check_groups(hp, err);
 }
 

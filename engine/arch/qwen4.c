@@ -376,8 +376,8 @@ static enum pp_code hashes_from_gguf(const struct pp_gguf *g, struct pp_hparams 
         int64_t n = 0, offset = first;
         pp_gguf_array_int(g, offsets_key, (size_t)i, &offset);
         if (!pp_gguf_array_int(g, rows_key, (size_t)i, &n) || n != h->n_rows[i] || offset != first)
-            return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s and %s are not prime numbers one behind the other, "
-                           "which is not supported", rows_key, offsets_key);
+            return pp_fail(err, PP_ERR_UNSUPPORTED, "metadata %s and %s are not consecutive prime numbers, which is "
+                           "not supported", rows_key, offsets_key);
         first += n;
     }
     return code;

@@ -334,7 +334,7 @@ static enum pp_code lower_attention(struct lowering *l)
         code = l->err->code;
     l->at++;
     if (!code && (are_read_later(l, normalised) || are_read_later(l, rotated)))
-        code = pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend keeps no heads that were normed or rotated");
+        code = pp_fail(l->err, PP_ERR_UNSUPPORTED, "the CPU backend keeps no heads that were normalised or rotated");
     return code;
 }
 
