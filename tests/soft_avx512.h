@@ -819,7 +819,7 @@ SOFT __m512i soft_mm512_permutex2var_epi16(__m512i a, __m512i at, __m512i b)
 }
 SOFT __m512i soft_mm512_srlv_epi16(__m512i a, __m512i b)
 {
-    EACH(32) a.u16[l] = b.u16[l] < 16 ? (uint16_t)(a.u16[l] >> b.u16[l]) : 0;
+    EACH(32) a.u16[l] = (uint16_t)(b.u16[l] < 16 ? a.u16[l] >> b.u16[l] : 0);
     return a;
 }
 SOFT uint64_t soft_mm512_test_epi8_mask(__m512i a, __m512i b)
