@@ -2,6 +2,7 @@
 
 #include <ini.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/base/buf.h"
 #include "engine/base/map.h"
@@ -170,7 +171,7 @@ enum pp_code pp_config_load(const char *path, struct pp_config **out, struct pp_
     enum pp_code code = pp_read_file(path, MAX_FILE, &text, &size, err);
     if (code == PP_ERR_NOT_FOUND)
         code = PP_OK;
-    else if (code == PP_ERR_IO) /* HOME may be another user's, kept by sudo */
+    else if (code == PP_ERR_IO && access(path, R_OK) != 0) /* HOME may be another user's, kept by sudo */
         pp_fail_advice(err, "make it readable for you, or set HOME or XDG_CONFIG_HOME to a folder of your own");
     else if (!code && memchr(text, 0, size))
         code = pp_fail(err, PP_ERR_FORMAT, "%s is not a text file", path);

@@ -14,6 +14,7 @@
 #include "engine/text.h"
 #include "src/adapter_names.h"
 #include "src/controller_int.h"
+#include "src/json_numbers.h"
 #include "src/near.h"
 #include "src/prompt.h"
 
@@ -58,7 +59,7 @@ double ctl_param_get(const struct pp_controller *c, const struct pp_sampling *s,
     case CTL_DRAFT_MAX:
         return c->draft_max;
     case CTL_DRAFT_P_MIN:
-        return round((double)c->draft_p_min * 1e6) / 1e6;
+        return pp_json_short(c->draft_p_min);
     }
     return 0;
 }
@@ -123,7 +124,7 @@ static void show_param(const struct pp_controller *c, const struct ctl_param *p,
     else if (p->kind == CTL_MAX_TOKENS && c->max_tokens < 0)
         snprintf(out, cap, "-1 (no limit)");
     else
-        snprintf(out, cap, "%.15g", p->kind == CTL_FLOAT ? round(ctl_param_get(c, &c->sampling, p) * 1e6) / 1e6
+        snprintf(out, cap, "%.15g", p->kind == CTL_FLOAT ? pp_json_short((float)ctl_param_get(c, &c->sampling, p))
                                                          : ctl_param_get(c, &c->sampling, p));
 }
 

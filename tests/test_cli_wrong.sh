@@ -102,7 +102,7 @@ for line in '[sampling' '[nothing]' 'kernels = slow'; do
 done
 rm "$tmp/odd/pippin/pippin.conf" && mkdir "$tmp/odd/pippin/pippin.conf"
 XDG_CONFIG_HOME="$tmp/odd" run doctor; expect "or one that is a folder" 1 '^! .*pippin.conf is not a regular file' ''
-XDG_CONFIG_HOME="$tmp/odd" run tokenize -p x; expect "which keeps the others from beginning" 1 '' 'pippin.conf is not a regular file'
+XDG_CONFIG_HOME="$tmp/odd" run tokenize -p x; expect "which keeps the others from beginning" 1 '' 'pippin.conf is not a regular file$'
 XDG_CONFIG_HOME="$tmp/odd" run doctor --no-such; expect "a wrong option of its own is not told so" 2 '' '^pippin: unknown option'
 run run --stop "$(printf 'caf\351')" -p x; expect "a text to stop at that none can have" 2 '' '^pippin: --stop: the text is not valid UTF-8'
 run run --lora "" -p x; expect "an adapter without a name" 2 '' '^pippin: --lora needs the name of an adapter$'

@@ -260,6 +260,10 @@ static void test_set(void **state)
     assert_int_equal(fix_slash("/set seed 99"), PP_SLASH_DONE);
     assert_int_equal(fix_slash("/set seed -1"), PP_SLASH_DONE); /* the value means the same as for --seed */
     assert_string_equal(param("seed"), "random");
+    assert_int_equal(fix_slash("/set min-p 0.00000012"), PP_SLASH_DONE); /* shown with all its digits */
+    assert_string_equal(param("min-p"), "1.2e-07");
+    assert_int_equal(fix_slash("/set min-p 0.05"), PP_SLASH_DONE);
+    assert_string_equal(param("min-p"), "0.05");
     assert_int_equal(fix_slash("/set predict 7"), PP_SLASH_DONE); /* the name of the long option */
     assert_string_equal(param("n"), "7");
     assert_int_equal(fix_slash("/set temp"), PP_SLASH_DONE); /* says what it is and takes */
