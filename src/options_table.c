@@ -302,12 +302,12 @@ const struct pp_option pp_option_specs[] = {
     {.name = "name", .arg = "NAME", .set = pp_set_text, AT(name), .commands = PP_BIT(MODELS), .group = PP_GROUP_WORK,
      .help = "add, pull: name of the model; default: its file name"},
     {.name = "sha256", .arg = "HEX", .set = pp_set_text, AT(sha256), .commands = PP_BIT(MODELS),
-     .group = PP_GROUP_WORK, .help = "pull: expected SHA-256 of the file"},
+     .group = PP_GROUP_WORK, .help = "add, pull: expected SHA-256 of the file"},
     {.name = "hf-base", .arg = "URL", .set = pp_set_text, AT(hf_base), .commands = PP_BIT(MODELS), .section = "model",
-     .env = "HF_ENDPOINT", .group = PP_GROUP_WORK, .help = "pull: server for hf: (https://huggingface.co)"},
+     .env = "HF_ENDPOINT", .group = PP_GROUP_WORK, .help = "add, pull: server for hf: (https://huggingface.co)"},
     {.name = "ollama-base", .arg = "URL", .set = pp_set_text, AT(ollama_base), .commands = PP_BIT(MODELS),
      .section = "model", .group = PP_GROUP_WORK,
-     .help = "pull: server for ollama: (https://registry.ollama.ai)"},
+     .help = "add, pull: server for ollama: (https://registry.ollama.ai)"},
 
     /* output */
     {.name = "stats", .set = pp_set_flag, AT(stats), .commands = RUN, .group = PP_GROUP_OUTPUT,
