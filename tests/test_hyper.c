@@ -490,7 +490,7 @@ static void bad_qwen4(void **state)
                  {4, 4, 14, 4, 4, 25, 0, multipliers, PP_ERR_FORMAT, "not a multiple of the block size"},
                  {4, 4, 12, 7, 4, 25, 0, multipliers, PP_ERR_FORMAT, "their convolution looks at"},
                  {4, 4, 12, 4, 1, 25, 0, multipliers, PP_ERR_UNSUPPORTED, "without states"},
-                 {4, 4, 12, 4, 4, 80, 0, multipliers, PP_ERR_FORMAT, "nothing before it counts"},
+                 {4, 4, 12, 4, 4, 80, 0, multipliers, PP_ERR_FORMAT, "that n-grams do not look beyond"},
                  {4, 4, 12, 4, 4, 25, 0, others, PP_ERR_UNSUPPORTED, "what a seed gives"},
                  {4, 4, 12, 4, 4, 25, 1, multipliers, PP_ERR_FORMAT, "204 rows of embeddings"}};
     (void)state;
