@@ -83,6 +83,13 @@ static struct tok_merge merge_of(const struct pp_tokenizer *t, const char *word,
 
 /* --- output -------------------------------------------------------------------------------------------- */
 
+/* Vocabularies of a tokenizer.json drop unknown characters only where its library does. */
+static enum pp_code refuse_unknown(const char *text, size_t n, struct pp_error *err)
+{
+    return pp_fail(err, PP_ERR_UNSUPPORTED, "the vocabulary has no token for unknown characters (its unk_id is null), "
+                                            "such as \"%.*s\"", (int)(n < 40 ? n : 40), text);
+}
+
 enum pp_code tok_emit_unknown(struct tok_merger *m, const char *bytes, size_t n, bool *after_unknown,
                               struct pp_error *err)
 {
@@ -93,6 +100,8 @@ enum pp_code tok_emit_unknown(struct tok_merger *m, const char *bytes, size_t n,
     if (t->kind != TOK_BYTE_LEVEL && !all) {
         bool repeated = *after_unknown;
         *after_unknown = true;
+        if (t->apart && t->unk < 0)
+            return refuse_unknown(bytes, n, err);
         return (repeated && !t->each_unknown) || t->unk < 0 ? PP_OK : tok_ids_add(&m->ids, t->unk, err);
     }
     for (size_t i = 0; i < n; i++) {

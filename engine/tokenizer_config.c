@@ -174,7 +174,8 @@ enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spe
         spec->n_lead = 0;
     }
     find_token(cfg->tokenizer, "eos_token", spec, &spec->eos);
-    find_token(cfg->tokenizer, "unk_token", spec, &spec->unk);
+    if (!spec->unk_explicit)
+        find_token(cfg->tokenizer, "unk_token", spec, &spec->unk);
     if (!cfg->tokenizer && spec->bos < 0)
         spec->bos = number_as_id(pp_json_member(cfg->model, "bos_token_id"), spec);
     if (spec->eos < 0)

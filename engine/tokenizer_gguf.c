@@ -774,7 +774,7 @@ static void write_own(const struct pp_tokenizer *t, struct pp_gguf_writer *w)
         {"pippin.tokenizer.ignore_merges", t->kind == TOK_SPM && t->ignore_merges},
         {"pippin.tokenizer.no_bytes", t->no_bytes},
         {"pippin.tokenizer.each_unknown", t->each_unknown},
-        {"pippin.tokenizer.drop_unknown", t->kind == TOK_SPM && t->drop_unknown},
+        {"pippin.tokenizer.drop_unknown", (t->kind == TOK_SPM && t->drop_unknown) || (t->apart && t->unk < 0)},
         {"pippin.tokenizer.bare_spaces", t->bare_spaces},
         {"pippin.tokenizer.bare_prefix", t->bare_prefix},
         {"pippin.tokenizer.space_suffix", t->suffix},

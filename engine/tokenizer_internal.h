@@ -224,6 +224,7 @@ struct tok_spec {
     size_t n_tail;
     bool add_bos, add_eos;
     bool bos_explicit;             /* bos is put before texts, whichever token has that name */
+    bool unk_explicit;             /* unk is what unknown text becomes, whichever token has that name; -1: none */
     bool ignore_merges;            /* a word that is a token is taken whole */
     int64_t byte_unknown;          /* byte level: 1 + what a byte becomes that is not a token; 0: it is left out */
     bool fuse_unknown;             /* ... once for a run of them */

@@ -439,9 +439,12 @@ static enum pp_code read_unigrams(struct reader *r, struct pp_error *err)
         r->spec.scores[i++] = (float)score->valuedouble;
     }
     r->spec.exact = (struct pp_str){(const char *)r->exact, n * sizeof *r->exact};
+    const cJSON *unk = pp_json_member(r->model, "unk_id");
+    r->spec.unk = id_of(unk);
+    if (unk && !cJSON_IsNull(unk) && (r->spec.unk < 0 || (size_t)r->spec.unk >= n))
+        return pp_fail(err, PP_ERR_FORMAT, "the id of the unknown token (unk_id) is not one of the vocabulary");
     if ((code = read_added(r, err)))
         return code;
-    r->spec.unk = id_of(pp_json_member(r->model, "unk_id"));
     if (bool_member(r->model, "byte_fallback", false))
         tok_spec_mark_bytes(&r->spec);
     return PP_OK;
@@ -795,6 +798,7 @@ enum pp_code tok_from_tree(const cJSON *root, const struct tok_config *cfg, stru
         return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer cuts DNA into tokens defined only in its Python code; "
                                                 "use a GGUF file of the model");
     enum pp_code code = read_all(&r, err);
+    r.spec.unk_explicit = r.spec.kind != TOK_BYTE_LEVEL && r.spec.kind != TOK_WORDPIECE;
     if (!code)
         code = tok_config_apply(cfg, &r.spec, err);
     if (!code && r.spec.kind == TOK_BYTE_LEVEL && r.spec.rule && r.spec.bos < 0)

@@ -477,6 +477,49 @@ static void no_unknown_words(void **state)
     free_three(t);
 }
 
+/* Unigrams without an unknown token; what tokenizer_config.json calls so is none. */
+static void no_unknown_pieces(void **state)
+{
+    static const char json[] = "{\"model\":{\"type\":\"Unigram\",\"unk_id\":%s,%s\"vocab\":[[\"<unk>\",0],[\"a\",-1],"
+                               "[\"ab\",-2.1],[\"<0x63>\",-9]]}}";
+    static const char *const invalid[] = {"4", "-1", "\"<unk>\"", "true"};
+    const cJSON *const config = cJSON_Parse("{\"unk_token\":\"<unk>\"}");
+    const struct tok_config cfg = {.tokenizer = (cJSON *)config};
+    struct pp_buf text = {0};
+    struct pp_error err;
+    int32_t *ids;
+    size_t n;
+    (void)state;
+    for (int bytes = 0; bytes < 2; bytes++) {
+        struct pp_tokenizer *t[2];
+        pp_buf_clear(&text);
+        pp_buf_fmt(&text, json, "null", bytes ? "\"byte_fallback\":true," : "");
+        cJSON *root = cJSON_Parse(pp_buf_cstr(&text));
+        assert_ok(tok_from_tree(root, &cfg, &t[0], &err), err);
+        cJSON_Delete(root);
+        t[1] = through_gguf(t[0]);
+        for (int i = 0; i < 2; i++) {
+            expect_tokens(t[i], "aab", 0, "a|ab"); /* "b" is unknown only by itself */
+            assert_int_equal(pp_tokenize(t[i], "axxa", 4, 0, &ids, &n, &err), PP_ERR_UNSUPPORTED);
+            assert_non_null(strstr(err.text, "such as \"xx\""));
+            if (bytes)
+                expect_tokens(t[i], "ac", 0, "a|c");
+            else
+                assert_int_equal(pp_tokenize(t[i], "ac", 2, 0, &ids, &n, &err), PP_ERR_UNSUPPORTED);
+            pp_tokenizer_free(t[i]);
+        }
+    }
+    cJSON_Delete((cJSON *)config);
+    for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
+        struct pp_tokenizer *t;
+        pp_buf_clear(&text);
+        pp_buf_fmt(&text, json, invalid[i], "");
+        assert_int_equal(tok_from_json(text.data, text.len, NULL, &t, &err), PP_ERR_FORMAT);
+        assert_non_null(strstr(err.text, "unk_id"));
+    }
+    pp_buf_free(&text);
+}
+
 /* Text that a normalizer spelt byte by byte is split and merged in that form. */
 static void spelled(void **state)
 {
@@ -694,7 +737,8 @@ TEST_GROUP(tokenizer_json)
         cmocka_unit_test(spaces_before_words), cmocka_unit_test(spaces_at_the_start), cmocka_unit_test(refused),
         cmocka_unit_test(several_around),
         cmocka_unit_test(pieces), cmocka_unit_test(many_scripts), cmocka_unit_test(whole_words),
-        cmocka_unit_test(no_unknown_words), cmocka_unit_test(spelled), cmocka_unit_test(joined),
+        cmocka_unit_test(no_unknown_words), cmocka_unit_test(no_unknown_pieces),
+        cmocka_unit_test(spelled), cmocka_unit_test(joined),
         cmocka_unit_test(spelled_otherwise),
         cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),
     };
