@@ -22,8 +22,8 @@ struct pp_gguf_writer;
 enum pp_code pp_tokenizer_from_source(const struct pp_source *s, struct pp_tokenizer **out, struct pp_error *err);
 /* A tokenizer from a file: a GGUF with or without tensors, a tokenizer.json, Mistral's tekken.json, a SentencePiece
  * tokenizer.model, tiktoken's ranks, PLaMo's tokenizer.jsonl, or a folder with one of the latter five, or with
- * vocab.json and merges.txt, vocab.txt or spiece.model (tokenizer_config.json and config.json beside them are
- * honoured). */
+ * vocab.json and merges.txt, vocab.txt or spiece.model (tokenizer_config.json, special_tokens_map.json,
+ * added_tokens.json and config.json beside them are honoured). */
 enum pp_code pp_tokenizer_open(const char *path, struct pp_tokenizer **out, struct pp_error *err);
 void pp_tokenizer_free(struct pp_tokenizer *t); /* NULL is fine, here and below */
 

@@ -574,16 +574,17 @@ enum pp_code tok_spm_check(const char *folder, const char *file, struct pp_error
 enum pp_code tok_spm_class(const struct tok_config *cfg, struct tok_spec *spec, struct pp_buf *names,
                            struct pp_error *err);
 
-/* Settings from tokenizer_config.json, config.json and generation_config.json (tokenizer_config.c). Strings in the spec
- * point into cfg, so it must be kept until tok_build is done. Missing files and members are fine. */
+/* Settings from tokenizer_config.json, with those of special_tokens_map.json, from config.json, generation_config.json,
+ * and added_tokens.json (tokenizer_config.c). Strings in the spec point into cfg, so it must be kept until tok_build is
+ * done. Missing files and members are fine. */
 struct tok_config {
-    struct cJSON *tokenizer, *model, *generation;
+    struct cJSON *tokenizer, *model, *generation, *added;
 };
 enum pp_code tok_config_read(const char *folder, struct tok_config *cfg, struct pp_error *err);
 void tok_config_free(struct tok_config *cfg);
 /* Reads a file of the folder; *out stays unchanged if there is none. */
 enum pp_code tok_config_json(const char *folder, const char *name, struct cJSON **out, struct pp_error *err);
-/* added_tokens_decoder, bos, eos, unk, add_bos, add_eos, all end tokens, and the size of the vocabulary. */
+/* The added and special tokens, bos, eos, unk, add_bos, add_eos, all end tokens, and the size of the vocabulary. */
 enum pp_code tok_config_apply(const struct tok_config *cfg, struct tok_spec *spec, struct pp_error *err);
 /* One object of added_tokens or added_tokens_decoder. */
 enum pp_code tok_spec_add_token(struct tok_spec *spec, int64_t id, const struct cJSON *token, struct pp_error *err);

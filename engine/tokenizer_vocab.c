@@ -150,15 +150,13 @@ static const char *content_of(const cJSON *token)
     return text ? text : pp_json_text(token, "content");
 }
 
-/* Adds to tokenizer_config.json what it lacks about tokens, from other files or the class. */
-static enum pp_code complete_config(struct tok_config *cfg, const cJSON *map, const cJSON *usual, struct pp_error *err)
+/* Adds to tokenizer_config.json what it lacks about tokens. */
+static enum pp_code complete_config(struct tok_config *cfg, const cJSON *usual, struct pp_error *err)
 {
     if (!cfg->tokenizer)
         cfg->tokenizer = cJSON_CreateObject();
     for (size_t i = 0; i < N_KEYS; i++) {
-        const cJSON *token = pp_json_member(map, token_keys[i]);
-        if (!token || cJSON_IsNull(token))
-            token = pp_json_member(usual, token_keys[i]);
+        const cJSON *token = pp_json_member(usual, token_keys[i]);
         if (pp_json_member(cfg->tokenizer, token_keys[i]) || !token)
             continue;
         cJSON *copy = cJSON_Duplicate(token, true);
@@ -195,22 +193,23 @@ static bool add_special(cJSON *added, const cJSON *token, const cJSON *vocab, co
     return !*text || !cJSON_IsNumber(id) || add_token(added, text, id, token, true);
 }
 
-/* config: completed. more: added_tokens.json, which maps texts to ids. */
-static enum pp_code add_tokens(cJSON *root, const cJSON *config, const cJSON *map, const cJSON *more,
-                               struct pp_error *err)
+/* Of WordPiece, whose reader must know them before it changes the texts; of others tok_config_apply() adds them.
+ * config: completed. more: added_tokens.json, which maps texts to ids. */
+static enum pp_code add_tokens(cJSON *root, const cJSON *config, const cJSON *more, struct pp_error *err)
 {
+    enum { MOST = 256 }; /* each is looked up in the whole vocabulary */
     cJSON *added = cJSON_AddArrayToObject(root, "added_tokens");
     const cJSON *vocab = pp_json_member(pp_json_member(root, "model"), "vocab"), *token;
+    const cJSON *list = pp_json_member(config, "additional_special_tokens");
     bool ok = added != NULL;
+    if (cJSON_GetArraySize(list) > MOST)
+        return pp_fail(err, PP_ERR_UNSUPPORTED, "the tokenizer has more than %d additional_special_tokens", MOST);
     cJSON_ArrayForEach(token, more)
         ok = ok && (!cJSON_IsNumber(token) || add_token(added, token->string, token, NULL, false));
     for (size_t i = 0; i < N_KEYS; i++)
         ok = ok && add_special(added, pp_json_member(config, token_keys[i]), vocab, more);
-    const cJSON *const lists[] = {pp_json_member(config, "additional_special_tokens"),
-                                  pp_json_member(map, "additional_special_tokens")};
-    for (int i = 0; i < 2; i++)
-        cJSON_ArrayForEach(token, lists[i])
-            ok = ok && add_special(added, token, vocab, more);
+    cJSON_ArrayForEach(token, list)
+        ok = ok && add_special(added, token, vocab, more);
     return ok ? PP_OK : pp_fail_nomem(err, "the vocabulary");
 }
 
@@ -338,7 +337,7 @@ static enum pp_code read_vocabulary(const char *folder, bool merges, bool mark, 
 static enum pp_code make_tree(const char *folder, bool merges, struct tok_config *cfg, cJSON **root,
                               struct pp_error *err)
 {
-    cJSON *map = NULL, *more = NULL, *usual = NULL;
+    cJSON *usual = NULL;
     const struct class *c = find_class(merges ? merged : listed, merges ? N_MERGED : N_LISTED, cfg,
                                        merges ? "vocab.json" : "vocab.txt", err);
     if (!c)
@@ -347,17 +346,11 @@ static enum pp_code make_tree(const char *folder, bool merges, struct tok_config
     usual = cJSON_Parse(c->tokens);
     enum pp_code code = *root && usual ? PP_OK : pp_fail_nomem(err, "the vocabulary");
     if (!code)
-        code = tok_config_json(folder, "special_tokens_map.json", &map, err);
-    if (!code)
-        code = tok_config_json(folder, "added_tokens.json", &more, err);
-    if (!code)
         code = read_vocabulary(folder, merges, c->parts == ctrl, cfg, *root, err);
     if (!code)
-        code = complete_config(cfg, map, usual, err);
-    if (!code)
-        code = add_tokens(*root, cfg->tokenizer, map, more, err);
-    cJSON_Delete(map);
-    cJSON_Delete(more);
+        code = complete_config(cfg, usual, err);
+    if (!code && !merges)
+        code = add_tokens(*root, cfg->tokenizer, cfg->added, err);
     cJSON_Delete(usual);
     return code;
 }

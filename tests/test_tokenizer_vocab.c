@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
@@ -106,6 +107,105 @@ static void merged(void **state)
     expect_opened("e\u0301", 0, "\xc3|\xa9");
 }
 
+/* What tokenizer.json and tokenizer_config.json leave open about special tokens, other files of the folder tell. */
+static void named_elsewhere(void **state)
+{
+    static const char json[] =
+        "{\"added_tokens\":[{\"id\":4,\"content\":\"<x>\",\"special\":true}],\"decoder\":{\"type\":\"Fuse\"},"
+        "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"<s>\":2,\"</s>\":3,\"<x>\":4,\"!\":5,"
+        "\"<\":6,\">\":7},\"merges\":[]}}";
+    static const char map[] = "{\"bos_token\":\"<s>\",\"eos_token\":{\"content\":\"</s>\",\"lstrip\":true},"
+                              "\"unk_token\":\"b\",\"pad_token\":\"!\",\"mask_token\":\"<m>\","
+                              "\"additional_special_tokens\":[\"<y>\",{\"content\":\"<z>\"},7]}";
+    (void)state;
+    new_folder("named");
+    put_text("tokenizer.json", json);
+    expect_opened("a<x>!<y>", PP_TOKENIZE_SPECIAL, "a|<x>|!|<|>");
+    put_text("special_tokens_map.json", map);
+    put_text("added_tokens.json", "{\"<x>\":4,\"<y>\":8,\"<u>\":9,\"x\":\"y\",\"\":2}");
+    expect_opened("!<y><u>b </s>qb", PP_TOKENIZE_SPECIAL, "!|<y>|<u>|b|</s>|b"); /* "q" is dropped, and not "b" */
+    expect_opened("!<y>", 0, "!|<|>"); /* words may still be what is a special token */
+    expect_opened("a<m><z>", PP_TOKENIZE_SPECIAL, "a|<|>|<|>");
+    struct pp_tokenizer *t = open_tokenizer(folder);
+    assert_int_equal(pp_tokenizer_bos(t), 2);
+    assert_int_equal(pp_tokenizer_eos(t), 3);
+    assert_int_equal(pp_tokenizer_n(t), 10);
+    assert_int_equal(t->type[4], TOK_CONTROL); /* as tokenizer.json says */
+    assert_int_equal(t->type[9], TOK_USER);
+    pp_tokenizer_free(t);
+    /* tokens without an id come last, but no more than the model has rows */
+    put_text("config.json", "{\"vocab_size\":11}");
+    expect_opened("a<m><z>", PP_TOKENIZE_SPECIAL, "a|<m>|<|>");
+    put_text("config.json", "{\"vocab_size\":20}");
+    expect_opened("a<m><z>", PP_TOKENIZE_SPECIAL, "a|<m>|<z>");
+    /* the map wins over the configuration, but not if that lists all added tokens */
+    put_text("tokenizer_config.json", "{\"eos_token\":\"a\",\"additional_special_tokens\":[\"<s>\"]}");
+    t = open_tokenizer(folder);
+    assert_int_equal(pp_tokenizer_eos(t), 3);
+    pp_tokenizer_free(t);
+    expect_opened("<s><z>", PP_TOKENIZE_SPECIAL, "<s>|<z>");
+    put_text("tokenizer_config.json", "{\"eos_token\":\"a\",\"added_tokens_decoder\":{\"8\":{\"content\":\"<z>\"}}}");
+    expect_opened("<s><u><z>", PP_TOKENIZE_SPECIAL, "<|>|<|>|<z>");
+    t = open_tokenizer(folder);
+    assert_int_equal(pp_tokenizer_bos(t), -1);
+    assert_int_equal(pp_tokenizer_eos(t), 0);
+    pp_tokenizer_free(t);
+}
+
+/* SentencePiece's folders have them, too. */
+static void named_beside_pieces(void **state)
+{
+    struct pp_buf b = {0};
+    (void)state;
+    new_folder("named_pieces");
+    put_piece(&b, "<unk>", 0, TOK_UNKNOWN);
+    put_piece(&b, "<s>", 0, TOK_CONTROL);
+    put_piece(&b, "</s>", 0, TOK_CONTROL);
+    put_piece(&b, TOK_SPACE "a", -1, TOK_NORMAL);
+    put_piece(&b, TOK_SPACE, -2, TOK_NORMAL);
+    put("tokenizer.model", b.data, b.len);
+    put_text("added_tokens.json", "{\"<|im_start|>\":5,\"<|im_end|>\":6}");
+    put_text("special_tokens_map.json", "{\"eos_token\":\"<|im_end|>\"}");
+    expect_opened("a<|im_end|><|im_start|>", PP_TOKENIZE_SPECIAL, " a|<|im_end|>|<|im_start|>");
+    struct pp_tokenizer *t = open_tokenizer(folder);
+    assert_int_equal(pp_tokenizer_eos(t), 6);
+    assert_int_equal(t->type[5], TOK_USER);
+    assert_int_equal(t->type[6], TOK_CONTROL);
+    pp_tokenizer_free(t);
+    pp_buf_free(&b);
+}
+
+/* Long lists take no quadratic time. */
+static void many_named(void **state)
+{
+    enum { MANY = 60000 };
+    struct pp_buf json = {0}, map = {0}, more = {0};
+    (void)state;
+    new_folder("many_named");
+    for (int i = 0; i < MANY; i++) {
+        pp_buf_fmt(&json, "%s\"t%d\":%d", i ? "," : "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{", i, i);
+        pp_buf_fmt(&map, "%s\"t%d\"", i ? "," : "{\"additional_special_tokens\":[", 2 * i);
+        pp_buf_fmt(&more, "%s\"u%d\":%d", i ? "," : "{", i, MANY + i);
+    }
+    pp_buf_str(&json, "}}}");
+    pp_buf_str(&map, "]}");
+    pp_buf_str(&more, "}");
+    put("tokenizer.json", json.data, json.len);
+    put("special_tokens_map.json", map.data, map.len);
+    put("added_tokens.json", more.data, more.len);
+    put_text("config.json", "{\"vocab_size\":180000}");
+    const uint64_t begin = pp_now_ns();
+    struct pp_tokenizer *t = open_tokenizer(folder);
+    assert_true(pp_now_ns() - begin < 20000000000u);
+    assert_int_equal(t->type[100], TOK_CONTROL);
+    assert_int_equal(t->type[101], TOK_NORMAL);
+    assert_int_equal(pp_tokenizer_find(t, "t119998", 7), MANY + MANY + MANY / 2 - 1);
+    pp_tokenizer_free(t);
+    pp_buf_free(&json);
+    pp_buf_free(&map);
+    pp_buf_free(&more);
+}
+
 static void expect_refused(enum pp_code code, const char *says)
 {
     struct pp_tokenizer *t;
@@ -133,6 +233,13 @@ static void refused(void **state)
     put_text("added_tokens.json", "{");
     expect_refused(PP_ERR_FORMAT, "added_tokens.json");
     put_text("added_tokens.json", NULL);
+    put_text("special_tokens_map.json", "[");
+    expect_refused(PP_ERR_FORMAT, "special_tokens_map.json");
+    put_text("special_tokens_map.json", NULL);
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"GPT2Tokenizer\",\"added_tokens_decoder\":{"
+                                      "\"one\":{\"content\":\"x\"}}}");
+    expect_refused(PP_ERR_FORMAT, "\"one\" in place of an id");
+    put_text("tokenizer_config.json", "{\"tokenizer_class\":\"GPT2Tokenizer\"}");
     put_text("merges.txt", "a\n");
     expect_refused(PP_ERR_FORMAT, "merge");
     put_text("merges.txt", NULL);
@@ -433,7 +540,8 @@ TEST_GROUP(tokenizer_vocab)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merged), cmocka_unit_test(refused), cmocka_unit_test(listed), cmocka_unit_test(pieces),
         cmocka_unit_test(in_front), cmocka_unit_test(behind), cmocka_unit_test(word_ends), cmocka_unit_test(moses),
-        cmocka_unit_test(bytes_of_characters),
+        cmocka_unit_test(bytes_of_characters), cmocka_unit_test(named_elsewhere),
+        cmocka_unit_test(named_beside_pieces), cmocka_unit_test(many_named),
         cmocka_unit_test(failed_allocations),
     };
     return cmocka_run_group_tests_name("tokenizer_vocab", tests, NULL, NULL);
