@@ -10,6 +10,8 @@
 #include "engine/adapter_file_int.h"
 #include "engine/base/json.h"
 #include "engine/base/mem.h"
+#include "engine/base/other_file.h"
+#include "engine/base/whole_io.h"
 #include "engine/gguf.h"
 #include "engine/hf.h"
 #include "engine/hparams.h"
@@ -290,6 +292,19 @@ enum pp_code pp_adapter_is_pickle(const char *path, struct pp_error *err)
                                             "safe_serialization=True", path);
 }
 
+/* Whether the file is known, by how it begins, as something else than a pickle. */
+static bool is_other(const char *path)
+{
+    char begin[64];
+    struct pp_error other;
+    FILE *f = pp_open_regular(path);
+    const size_t n = f ? fread(begin, 1, sizeof begin, f) : 0;
+    if (f)
+        fclose(f);
+    const bool pickled = n && (begin[0] == 'P' || (uint8_t)begin[0] == 0x80); /* a zip archive, or bare */
+    return n && !pickled && pp_fail_other_file(path, begin, n, &other) != PP_OK;
+}
+
 /* The error for a path to the adapter's file inside its folder, which users may give. */
 static enum pp_code check_name(const char *path, struct pp_error *err)
 {
@@ -300,7 +315,7 @@ static enum pp_code check_name(const char *path, struct pp_error *err)
             return pp_fail(err, PP_ERR_UNSUPPORTED, "%s is only one file of an adapter; give the folder that contains "
                                                     "it and %s", path, pp_adapter_config_file);
     for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
-        if (pp_name_ending(path, pickles[i]))
+        if (pp_name_ending(path, pickles[i]) && !is_other(path))
             return pp_adapter_is_pickle(path, err);
     return PP_OK;
 }

@@ -1064,11 +1064,14 @@ static void test_not_the_folder(void **state)
 {
     static const struct {
         const char *file, *text;
+        enum pp_code code;
     } cases[] = {
-        {"", "adapter_model.bin is a pickle"},
-        {"/adapter_model.bin", "safe_serialization=True"},
-        {"/adapter_config.json", "give the folder that contains it"},
-        {"/other.safetensors", "give the folder that contains it"},
+        {"", "adapter_model.bin is a pickle", PP_ERR_UNSUPPORTED},
+        {"/adapter_model.bin", "safe_serialization=True", PP_ERR_UNSUPPORTED},
+        {"/adapter_config.json", "give the folder that contains it", PP_ERR_UNSUPPORTED},
+        {"/other.safetensors", "give the folder that contains it", PP_ERR_UNSUPPORTED},
+        {"/ggml-adapter-model.bin", "first format (GGLA)", PP_ERR_FORMAT},
+        {"/pointer.bin", "Git LFS pointer", PP_ERR_FORMAT},
     };
     struct pp_adapter_file *f;
     struct pp_error err;
@@ -1078,9 +1081,11 @@ static void test_not_the_folder(void **state)
     write_text(dir, "adapter_config.json", "{\"peft_type\":\"LORA\"}");
     write_text(dir, "adapter_model.bin", "PK");
     write_text(dir, "other.safetensors", "12345678{}");
+    write_text(dir, "ggml-adapter-model.bin", "algg\001 and a rank, a scale and matrices");
+    write_text(dir, "pointer.bin", "version https://git-lfs.github.com/spec/v1\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(path, sizeof path, "%s%s", dir, cases[i].file);
-        assert_int_equal(pp_adapter_file_open(path, &f, &err), PP_ERR_UNSUPPORTED);
+        assert_int_equal(pp_adapter_file_open(path, &f, &err), cases[i].code);
         if (!strstr(err.text, cases[i].text))
             fail_msg("\"%s\" does not say \"%s\"", err.text, cases[i].text);
     }

@@ -27,7 +27,9 @@ static const struct kind kinds[] = {
     {BEGINS("lmgg"), OLDER}, /* magic numbers, the lowest byte first */
     {BEGINS("fmgg"), OLDER},
     {BEGINS("tjgg"), OLDER},
-    {BEGINS("algg"), OLDER},
+    {BEGINS("algg"),
+     "an adapter in llama.cpp's first format (GGLA), which is not supported; give the PEFT folder that it was made "
+     "from, or convert that to GGUF with `pippin convert`"},
     {BEGINS("\x1f\x8b"), PACKED},
     {BEGINS("BZh"), PACKED},
     {BEGINS("\xfd" "7zXZ"), PACKED},
