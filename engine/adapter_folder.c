@@ -417,6 +417,8 @@ struct per_module {
 static enum pp_code read_per_module(const struct pp_adapter_file *f, struct per_module *m, struct pp_error *err)
 {
     enum { MOST_MASKS = 2048 };
+    if (f->kind == PP_ADAPTER_ADALORA && cJSON_IsArray(member(f, "rank_pattern")))
+        return pp_fail(err, PP_ERR_FORMAT, "%s: rank_pattern is a list, but must name modules", f->path);
     if (f->kind == PP_ADAPTER_ADALORA) /* alpha is the same for all, and masks tell ranks */
         return cJSON_GetArraySize(member(f, "rank_pattern")) <= MOST_MASKS
                    ? PP_OK

@@ -82,8 +82,10 @@ static const char half[] = ".lora_A";
 static const cJSON *find_mask(const struct pp_adapter_file *f, const char *module, size_t len)
 {
     static const char prefix[] = "base_model.model.", end[] = ".lora_E";
-    const cJSON *item;
-    cJSON_ArrayForEach(item, pp_json_member(f->config, "rank_pattern"))
+    const cJSON *masks = pp_json_member(f->config, "rank_pattern"), *item;
+    if (!cJSON_IsObject(masks)) /* items of a list have no names */
+        return NULL;
+    cJSON_ArrayForEach(item, masks)
     {
         const char *key = item->string;
         if (strncmp(key, prefix, sizeof prefix - 1) == 0)

@@ -4,10 +4,12 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/base/buf.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/hf.h"
@@ -319,6 +321,118 @@ static void hostile_numbers(void **state)
     cJSON_Delete(all);
 }
 
+/* Makes an object of a list, or a list of an object, with more members than any model has layers if `grow`. */
+static void turn(cJSON *node, bool grow)
+{
+    const bool was_list = cJSON_IsArray(node);
+    for (int i = cJSON_GetArraySize(node); grow && i < PP_MAX_LAYERS + 100; i++)
+        cJSON_AddItemToArray(node, node->child ? cJSON_Duplicate(node->child, true) : cJSON_CreateNumber(1));
+    for (cJSON *item = node->child; item; item = item->next) {
+        char name[16];
+        static int serial;
+        snprintf(name, sizeof name, "k%d", serial++);
+        free(item->string);
+        item->string = was_list ? strdup(name) : NULL;
+    }
+    node->type = was_list ? cJSON_Object : cJSON_Array;
+}
+
+/* The k-th list or object within a node; NULL: there are fewer, and *k is less by their number. */
+static cJSON *container(cJSON *node, int *k)
+{
+    for (cJSON *item = node->child, *found; item; item = item->next) {
+        if ((cJSON_IsArray(item) || cJSON_IsObject(item)) && (*k)-- == 0)
+            return item;
+        if ((found = container(item, k)))
+            return found;
+    }
+    return NULL;
+}
+
+/* Whether the configuration is refused or not matters little: it is read without fault. */
+static void try_config(const char *path, const char *folder, const cJSON *config)
+{
+    struct pp_source *s;
+    struct pp_error err;
+    char *text = cJSON_PrintUnformatted(config);
+    FILE *f = fopen(path, "w"); /* thousands of times, so without fsync */
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+    if (pp_source_open(folder, &s, &err) == PP_OK)
+        pp_source_close(s);
+    cJSON_free(text);
+}
+
+/* Lists in place of objects, and objects in place of lists, one at a time. */
+static void hostile_containers(void **state)
+{
+    char *text, path[300];
+    size_t n;
+    struct pp_error err;
+    const cJSON *one;
+    (void)state;
+    assert_ok(pp_read_file("tests/data/configs.json", 1 << 20, &text, &n, &err), err);
+    cJSON *all = cJSON_ParseWithLength(text, n);
+    pp_free(text);
+    cJSON_ArrayForEach(one, all)
+    {
+        const cJSON *config = cJSON_GetObjectItem(one, "config");
+        const char *folder = folder_of(config, embeddings_of(config));
+        snprintf(path, sizeof path, "%s/config.json", folder);
+        for (int i = 0; i >= 0; i++) {
+            cJSON *other = cJSON_Duplicate(config, true), *node;
+            int k = i;
+            if ((node = container(other, &k))) {
+                turn(node, i % 2 > 0);
+                try_config(path, folder, other);
+            } else {
+                i = -2;
+            }
+            cJSON_Delete(other);
+        }
+    }
+    cJSON_Delete(all);
+}
+
+/* The same for members that no published configuration has as they are here: thousands of members in place of a list,
+ * and lists in place of objects, whose items have no names. */
+static void hostile_members(void **state)
+{
+    static const struct {
+        const char *head, *member, *begin, *end;
+    } cases[] = {
+        {"\"model_type\":\"nemotron-nas\"", "\"%d\":1", "\"num_key_value_heads_per_layer\":{", "}"},
+        {"\"model_type\":\"nemotron-nas\"",
+         "\"%d\":{\"attention\":{\"n_heads_in_group\":1},\"ffn\":{\"ffn_mult\":1}}", "\"block_configs\":{", "}"},
+        {"\"model_type\":\"zaya\",\"sliding_window\":4", "\"%d\":\"hybrid_sliding\"", "\"layer_types\":{",
+         "}"},
+        {"\"model_type\":\"chameleon\"", "%d", "\"vocabulary_map\":[", "]"},
+    };
+    const cJSON *nothing = cJSON_CreateObject();
+    const char *folder = folder_of(nothing, "model.embed_tokens.weight");
+    char path[300];
+    (void)state;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pp_buf text = {0};
+        pp_buf_fmt(&text, "{\"vocab_size\":2,\"hidden_size\":64,\"intermediate_size\":64,\"num_hidden_layers\":2,"
+                          "\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":32,%s,%s",
+                   cases[i].head, cases[i].begin);
+        for (int k = 0; k < 200000; k++) {
+            pp_buf_str(&text, k ? "," : "");
+            pp_buf_fmt(&text, cases[i].member, k);
+        }
+        pp_buf_fmt(&text, "%s}", cases[i].end);
+        cJSON *config = cJSON_ParseWithLength(text.data, text.len);
+        assert_non_null(config);
+        try_config(path, folder, config);
+        cJSON_Delete(config);
+        pp_buf_free(&text);
+    }
+    cJSON_Delete((cJSON *)(uintptr_t)nothing);
+}
+
 /* Python writes Infinity, which JSON does not have. */
 static void infinity(void **state)
 {
@@ -339,6 +453,7 @@ static void infinity(void **state)
 TEST_GROUP(configs)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(published), cmocka_unit_test(hostile_numbers),
+                                       cmocka_unit_test(hostile_containers), cmocka_unit_test(hostile_members),
                                        cmocka_unit_test(infinity)};
     return cmocka_run_group_tests_name("configs", tests, NULL, NULL);
 }

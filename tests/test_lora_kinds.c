@@ -455,6 +455,7 @@ static void adalora_refused(void **state)
     refuses_file(&f, config, PP_ERR_FORMAT, "q_proj.lora_A has 4 rows");
     snprintf(config, sizeof config, ADALORA "%s4}}", q_mask);
     refuses_file(&f, config, PP_ERR_FORMAT, "rank_pattern");
+    refuses_file(&f, ADALORA ",\"rank_pattern\":[[true]]}", PP_ERR_FORMAT, "rank_pattern is a list");
     snprintf(f.parts[1].name, sizeof f.parts[1].name, "base_model.model.model.layers.0.self_attn.v_proj.other");
     refuses_file(&f, ADALORA "}", PP_ERR_FORMAT,
                  "lora_E with a value for each of the 4 rows of tensor base_model.model.model.layers.0.self_attn.q");

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -43,6 +44,8 @@ static enum pp_code check_vocabulary(const cJSON *map, struct pp_error *err)
 {
     static const char begin[] = "IMGIMG";
     const cJSON *token;
+    if (!cJSON_IsObject(map)) /* items of a list have no names */
+        return PP_OK;
     cJSON_ArrayForEach(token, map)
         if (strncmp(token->string, begin, sizeof begin - 1) == 0 &&
             !(cJSON_IsNumber(token) && token->valuedouble >= FIRST_OF_PICTURES && token->valuedouble < END_OF_PICTURES))
@@ -56,7 +59,7 @@ static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, stru
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     hp->norms_after = pp_config_flag(config, "swin_norm", false);
     finish(hp);
-    return code ? code : check_vocabulary(cJSON_GetObjectItemCaseSensitive(config, "vocabulary_map"), err);
+    return code ? code : check_vocabulary(pp_json_member(config, "vocabulary_map"), err);
 }
 
 static enum pp_code from_gguf(const struct pp_gguf *g, struct pp_hparams *hp, struct pp_error *err)

@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 static const struct pp_arch_name names[] = {
@@ -17,7 +18,7 @@ static const char *const classes[] = {"DeciLMForCausalLM", "nemotron-nas", "deci
 
 static bool is_true(const cJSON *part, const char *key)
 {
-    return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(part, key));
+    return cJSON_IsTrue(pp_json_member(part, key));
 }
 
 /* The feed-forward width from ffn_mult, rounded up to a multiple of 256. */
@@ -35,8 +36,8 @@ static enum pp_code fail_block(int64_t l, struct pp_error *err)
 
 static enum pp_code read_block(const cJSON *block, int64_t l, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *attention = cJSON_GetObjectItemCaseSensitive(block, "attention");
-    const cJSON *ffn = cJSON_GetObjectItemCaseSensitive(block, "ffn");
+    const cJSON *attention = pp_json_member(block, "attention");
+    const cJSON *ffn = pp_json_member(block, "ffn");
     struct pp_layer_sizes *s = &hp->sizes[l];
     double factor = 0;
     int64_t group = 0;
@@ -45,8 +46,8 @@ static enum pp_code read_block(const cJSON *block, int64_t l, struct pp_hparams 
         group > hp->n_head || (group && hp->n_head % group != 0) || !(f >= 0 && f <= 64) ||
         is_true(ffn, "replace_with_linear"))
         return fail_block(l, err);
-    if (cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(ffn, "ffn_mult")))
-        factor = cJSON_GetObjectItemCaseSensitive(ffn, "ffn_mult")->valuedouble;
+    if (cJSON_IsNumber(pp_json_member(ffn, "ffn_mult")))
+        factor = pp_json_member(ffn, "ffn_mult")->valuedouble;
     s->n_ff = (int32_t)(is_true(ffn, "no_op") ? 0 : width_of(factor, hp->n_embd));
     s->n_head_kv = group && !is_true(attention, "no_op") ? (int32_t)(hp->n_head / group) : 0;
     s->n_head = s->n_head_kv || is_true(attention, "replace_with_linear") ? (int32_t)hp->n_head : 0;
@@ -55,14 +56,14 @@ static enum pp_code read_block(const cJSON *block, int64_t l, struct pp_hparams 
 
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(config, "block_configs"), *item;
-    const cJSON *kv = cJSON_GetObjectItemCaseSensitive(config, "num_key_value_heads_per_layer");
+    const cJSON *blocks = pp_json_list(config, "block_configs"), *item;
+    const cJSON *kv = pp_json_list(config, "num_key_value_heads_per_layer");
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     int64_t l = 0;
     hp->parts_missing = true;
     pp_layers_vary_sizes(hp);
-    if ((cJSON_IsArray(blocks) && cJSON_GetArraySize(blocks) != hp->n_layer) ||
-        (cJSON_IsArray(kv) && cJSON_GetArraySize(kv) != hp->n_layer) || hp->n_embd > 1 << 20)
+    if ((blocks && cJSON_GetArraySize(blocks) != hp->n_layer) || (kv && cJSON_GetArraySize(kv) != hp->n_layer) ||
+        hp->n_embd > 1 << 20)
         return fail_block(hp->n_layer, err);
     cJSON_ArrayForEach(item, kv)
         hp->sizes[l++].n_head_kv = cJSON_IsNumber(item) ? item->valueint : -1;

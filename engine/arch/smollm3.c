@@ -2,6 +2,7 @@
 #include <cjson/cJSON.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/hparams.h"
 
 static const char *const classes[] = {"SmolLM3ForCausalLM", "smollm3", NULL};
@@ -9,17 +10,17 @@ static const char *const classes[] = {"SmolLM3ForCausalLM", "smollm3", NULL};
 /* no_rope_layers has a 0 for each layer without RoPE. */
 static enum pp_code from_config(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "no_rope_layers"), *item;
+    const cJSON *list = pp_json_list(config, "no_rope_layers"), *item;
     int64_t step = 4, l = 0;
     enum pp_code code = pp_config_activation(config, "hidden_act", pp_silu_names, err);
     if (!code)
         code = pp_config_int(config, "no_rope_layer_interval", &step, err);
-    if (!code && cJSON_IsArray(list) && cJSON_GetArraySize(list) != hp->n_layer)
+    if (!code && list && cJSON_GetArraySize(list) != hp->n_layer)
         code = pp_fail(err, PP_ERR_FORMAT, "config.json: no_rope_layers does not name %lld layers",
                        (long long)hp->n_layer);
     if (code)
         return code;
-    if (!cJSON_IsArray(list) && step > 0)
+    if (!list && step > 0)
         pp_layers_every(hp, step, PP_LAYER_UNROTATED);
     cJSON_ArrayForEach(item, list)
     {

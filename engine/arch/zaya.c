@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/arch/families.h"
+#include "engine/base/json.h"
 #include "engine/gguf.h"
 #include "engine/hparams.h"
 
@@ -88,7 +89,7 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 {
     static const char *const taps[] = {"cca_time0", "cca_time1"};
     static const char *const absent[] = {"attention_bias", "lm_head_bias"};
-    if (cJSON_HasObjectItem(config, "zaya_layers") || cJSON_HasObjectItem(config, "cca"))
+    if (pp_json_member(config, "zaya_layers") || pp_json_member(config, "cca"))
         return pp_fail(err, PP_ERR_UNSUPPORTED, "config.json is of the family's first form, in which attention and "
                        "experts have layers of their own; take the model as transformers has it");
     for (int i = 0; i < 2; i++) {
@@ -106,8 +107,8 @@ static enum pp_code check_words(const cJSON *config, struct pp_error *err)
 /* RoPE's base for a kind of layers, and the rotated part of a head. */
 static enum pp_code rope_from(const cJSON *config, const char *kind, float *base, float *part, struct pp_error *err)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(config, "rope_parameters");
-    const cJSON *of = cJSON_GetObjectItemCaseSensitive(rope, kind);
+    const cJSON *rope = pp_json_member(config, "rope_parameters");
+    const cJSON *of = pp_json_member(rope, kind);
     enum pp_code code = pp_config_unscaled(of, err);
     if (!code)
         code = pp_config_float(of, "rope_theta", base, err);
@@ -116,12 +117,12 @@ static enum pp_code rope_from(const cJSON *config, const char *kind, float *base
 
 static enum pp_code layers_from(const cJSON *config, struct pp_hparams *hp, struct pp_error *err)
 {
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(config, "layer_types"), *item;
+    const cJSON *list = pp_json_list(config, "layer_types"), *item;
     int64_t l = 0, n_narrow = 0;
     enum pp_code code = pp_config_window(config, 0, hp, err);
     for (int64_t i = 0; i < hp->n_layer && i < PP_MAX_LAYERS; i++)
         hp->layer[i] |= PP_LAYER_WIDE;
-    if (!code && cJSON_IsArray(list) && cJSON_GetArraySize(list) != hp->n_layer)
+    if (!code && list && cJSON_GetArraySize(list) != hp->n_layer)
         code = pp_fail(err, PP_ERR_FORMAT, "config.json: layer_types does not name %lld layers",
                        (long long)hp->n_layer);
     if (code)

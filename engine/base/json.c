@@ -52,6 +52,12 @@ const cJSON *pp_json_member(const cJSON *object, const char *name)
     return cJSON_GetObjectItemCaseSensitive(object, name);
 }
 
+const cJSON *pp_json_list(const cJSON *object, const char *name)
+{
+    const cJSON *list = pp_json_member(object, name);
+    return cJSON_IsArray(list) ? list : NULL;
+}
+
 const char *pp_json_text(const cJSON *object, const char *name)
 {
     const char *s = cJSON_GetStringValue(pp_json_member(object, name));

@@ -25,6 +25,8 @@ bool pp_json_has_nul(const char *text, size_t n);
 /* The member with this name, case-sensitive; owned by the object. NULL: there is none, or `object` is NULL or not an
  * object. */
 const struct cJSON *pp_json_member(const struct cJSON *object, const char *name);
+/* That member if it is a list, otherwise NULL: cJSON_ArrayForEach walks through the members of objects, too. */
+const struct cJSON *pp_json_list(const struct cJSON *object, const char *name);
 /* The text of that member, owned by the object; "" if it is absent or not a string. */
 const char *pp_json_text(const struct cJSON *object, const char *name);
 
