@@ -473,17 +473,47 @@ static int by_text(const void *a, const void *b, void *tokenizer)
     return order ? order : (i > j) - (i < j);
 }
 
-/* Sorts the ids of the index by text. */
-static void sort_index(struct pp_tokenizer *t, struct tok_index *x)
+/* Notes where the tokens with each first byte begin. */
+static void index_bytes(const struct pp_tokenizer *t, struct tok_index *x)
 {
     uint32_t at = 0;
-    qsort_r(x->ids, x->n, sizeof *x->ids, by_text, t);
     for (unsigned byte = 0; byte < 256; byte++) {
         x->at[byte] = at;
         while (at < x->n && (uint8_t)tok_text(t, x->ids[at]).data[0] == byte)
             at++;
     }
     x->at[256] = at;
+}
+
+/* Sorts the ids of the index by text. */
+static void sort_index(struct pp_tokenizer *t, struct tok_index *x)
+{
+    qsort_r(x->ids, x->n, sizeof *x->ids, by_text, t);
+    index_bytes(t, x);
+}
+
+/* Of tokens with the same text, keeps those that can be chosen: the first, or the last, and the first user-defined one.
+ * Looking through all at every place of a text would take quadratic time, if a file repeats one often. */
+static void drop_alike(const struct pp_tokenizer *t, struct tok_index *x, bool last)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0, end; i < x->n; i = end) {
+        const struct pp_str text = tok_text(t, x->ids[i]);
+        uint32_t user = TOK_NONE;
+        for (end = i; end < x->n; end++) {
+            const struct pp_str other = tok_text(t, x->ids[end]);
+            if (other.len != text.len || memcmp(other.data, text.data, text.len) != 0)
+                break;
+            if (user == TOK_NONE && t->type[tok_special_token(t, x->ids[end])] == TOK_USER)
+                user = x->ids[end];
+        }
+        const uint32_t kept = x->ids[last ? end - 1 : i];
+        x->ids[n++] = kept;
+        if (user != TOK_NONE && user != kept && !last)
+            x->ids[n++] = user;
+    }
+    x->n = n;
+    index_bytes(t, x);
 }
 
 static enum pp_code build_index(struct pp_tokenizer *t, bool (*wanted)(const struct pp_tokenizer *, uint32_t),
@@ -633,6 +663,9 @@ static enum pp_code build_specials(struct pp_tokenizer *t, struct pp_error *err)
         code = build_late(t, err);
     if (code)
         return code;
+    drop_alike(t, &t->special.index, false);
+    drop_alike(t, &t->spaced, false);
+    drop_alike(t, &t->late.index, false);
     mark_first(t, &t->special);
     mark_first(t, &t->late);
     return PP_OK;
@@ -658,6 +691,8 @@ static enum pp_code build_pieces(struct pp_tokenizer *t, struct pp_error *err)
     }
     t->unknown_score = least - UNKNOWN_PENALTY;
     t->best_score = best;
+    if (!code) /* PLaMo's code and tokenizer.json's library keep the last of those with the same text */
+        drop_alike(t, &t->pieces, t->kind == TOK_PLAMO || t->apart);
     return code;
 }
 

@@ -7,6 +7,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "engine/base/clock.h"
 #include "engine/base/map.h"
 #include "engine/base/mem.h"
 #include "engine/base/utf8.h"
@@ -730,6 +731,42 @@ static void long_white_space(void **state)
     pp_tokenizer_free(t);
 }
 
+/* A text that many tokens have is looked up as fast as another. */
+static void many_alike(void **state)
+{
+    enum { MANY = 200000, SIZE = 200000 };
+    static const char *const begins[] = {
+        "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1},\"merges\":[]},"
+        "\"added_tokens\":[{\"id\":1,\"content\":\"b\"}",
+        "{\"model\":{\"type\":\"Unigram\",\"unk_id\":0,\"vocab\":[[\"?\",0],[\"ab\",-1]"};
+    static const char *const ends[] = {"]}", "]}}"};
+    char *text = malloc(SIZE);
+    (void)state;
+    assert_non_null(text);
+    memset(text, 'a', SIZE);
+    for (int k = 0; k < 2; k++) {
+        struct pp_tokenizer *t;
+        struct pp_error err;
+        struct pp_buf json = {0};
+        int32_t *ids;
+        size_t n;
+        pp_buf_str(&json, begins[k]);
+        for (int i = 0; i < MANY; i++)
+            pp_buf_fmt(&json, k ? ",[\"a\",-%d]" : ",{\"id\":%d,\"content\":\"a\",\"special\":true}", k ? 2 : i + 2);
+        pp_buf_str(&json, ends[k]);
+        assert_ok(tok_from_json(json.data, json.len, NULL, &t, &err), err);
+        const uint64_t begin = pp_now_ns();
+        assert_ok(pp_tokenize(t, text, SIZE, 0, &ids, &n, &err), err);
+        assert_true(pp_now_ns() - begin < 5000000000u);
+        assert_int_equal(n, SIZE);
+        assert_int_equal(ids[7], k ? MANY + 1 : 0); /* the last, as in the library; and a word, as no control token */
+        pp_free(ids);
+        pp_buf_free(&json);
+        pp_tokenizer_free(t);
+    }
+    free(text);
+}
+
 TEST_GROUP(tokenizer_json)
 {
     const struct CMUnitTest tests[] = {
@@ -741,6 +778,7 @@ TEST_GROUP(tokenizer_json)
         cmocka_unit_test(spelled), cmocka_unit_test(joined),
         cmocka_unit_test(spelled_otherwise),
         cmocka_unit_test(damaged), cmocka_unit_test(immense), cmocka_unit_test(long_white_space),
+        cmocka_unit_test(many_alike),
     };
     return cmocka_run_group_tests_name("tokenizer_json", tests, NULL, NULL);
 }
