@@ -45,12 +45,21 @@ bool pp_map_over(void *at, size_t size, int fd, uint64_t offset)
     return true;
 }
 
+/* Whether slot i watches memory with the bytes [from, to), and where that lies. Other threads may give the slot to
+ * other memory meanwhile: `begin` is read again, so that it never counts with another's size. For signal handlers,
+ * too. */
+static bool watches(int i, uintptr_t from, uintptr_t to, uintptr_t *begin, uintptr_t *end)
+{
+    *begin = atomic_load(&watched[i].begin);
+    *end = *begin + atomic_load(&watched[i].size);
+    return *begin && from >= *begin && to <= *end && atomic_load(&watched[i].begin) == *begin;
+}
+
 static void on_sigbus(int sig, siginfo_t *info, void *context)
 {
-    uintptr_t at = (uintptr_t)info->si_addr;
+    uintptr_t at = (uintptr_t)info->si_addr, begin, end;
     for (int i = 0; i < MAX_MAPS; i++) {
-        uintptr_t begin = atomic_load(&watched[i].begin);
-        if (!begin || at < begin || at >= begin + atomic_load(&watched[i].size))
+        if (!watches(i, at, at + 1, &begin, &end))
             continue;
         void *page = (void *)(at & ~((uintptr_t)page_size - 1));
         if (!pp_map_over(page, (size_t)page_size, -1, 0))
@@ -127,9 +136,9 @@ struct pp_file_id pp_file_id(const struct stat *st)
 void pp_map_release_pages(const void *begin, const void *end)
 {
     const uintptr_t page = PP_LARGE_PAGE, from = (uintptr_t)begin, to = (uintptr_t)end;
-    for (int i = 0; i < MAX_MAPS; i++) {
-        const uintptr_t first = atomic_load(&watched[i].begin), last = first + atomic_load(&watched[i].size);
-        if (!first || from < first || from >= to || to > last)
+    uintptr_t first, last;
+    for (int i = 0; i < MAX_MAPS && from < to; i++) {
+        if (!watches(i, from, to, &first, &last))
             continue;
         const uintptr_t down = from / page * page, up = (to + page - 1) / page * page;
         const uintptr_t at = down > first ? down : first, stop = up < last ? up : last;
